@@ -1,0 +1,33 @@
+// The subcommands of `weft`: each adds its options to the command line and says what to run.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "peer/backend/backend.h"
+
+namespace weft::cli {
+
+// What the chosen subcommand does; returns an exit code. Errors are printed by main.
+using Command = std::function<Result<int>()>;
+
+void add_local(CLI::App& app, Command& chosen);
+void add_inspect(CLI::App& app, Command& chosen);
+void add_conformance(CLI::App& app, Command& chosen);
+void add_gradcheck(CLI::App& app, Command& chosen);
+void add_profile(CLI::App& app, Command& chosen);
+void add_generate(CLI::App& app, Command& chosen);
+void add_ops(CLI::App& app, Command& chosen);
+
+// Options that several commands share.
+struct BackendOptions {
+  std::string name = "cpu";
+  int threads = 0;  // 0: all that this process may use
+  void add_to(CLI::App& command);
+};
+Result<std::unique_ptr<peer::Backend>> make_backend(const BackendOptions& options);
+
+}  // namespace weft::cli

@@ -1,0 +1,62 @@
+// weft local: trains a job in this process.
+#include <atomic>
+#include <csignal>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/exit_codes.h"
+#include "cli/report.h"
+#include "configs/job.h"
+#include "train/trainer.h"
+
+namespace weft::cli {
+namespace {
+
+std::atomic<bool> stop_requested{false};
+
+// The first Ctrl-C asks for a clean end after the step at hand; the second ends the process at once.
+void on_signal(int signal) {
+  if (stop_requested.exchange(true)) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+    return;
+  }
+  static constexpr char kMessage[] = "\nstopping after this step; again to stop at once\n";
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
+}
+
+struct LocalOptions {
+  std::string job;
+  std::vector<std::string> sets;
+  std::string format = "text";
+  std::string resume;
+  bool summary = false;
+  BackendOptions backend;
+};
+
+Result<int> run_local(const LocalOptions& options) {
+  WEFT_TRY(const configs::Job job, configs::load_job(options.job, options.sets));
+  WEFT_TRY(const auto backend, make_backend(options.backend));
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+  const auto report = options.format == "json" ? make_json_report(stdout) : make_text_report(stdout, options.summary);
+  WEFT_TRY(const auto result, train::train(job, *backend, {.resume = options.resume, .stop = &stop_requested},
+                                           [&](const train::Event& event) { report->show(event); }));
+  return result.stopped ? kExitStopped : kExitOk;
+}
+
+}  // namespace
+
+void add_local(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("local", "train a job on this machine alone");
+  auto options = std::make_shared<LocalOptions>();
+  command->add_option("job", options->job, "the job file (YAML)")->required();
+  command->add_option("--set", options->sets, "override a key of the job file: a.b=value (may be given again)")->allow_extra_args(false);
+  command->add_option("--format", options->format, "text, or json: one event a line")->check(CLI::IsMember({"text", "json"}))->capture_default_str();
+  command->add_option("--resume", options->resume, "go on from a checkpoint: its folder or manifest");
+  command->add_flag("--summary", options->summary, "end with the test result and the seconds it took");
+  options->backend.add_to(*command);
+  command->callback([options, &chosen] { chosen = [options] { return run_local(*options); }; });
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,46 @@
+// weft: one program, a subcommand for each thing that people do with it.
+#include <cstdio>
+#include <exception>
+
+#include "cli/commands.h"
+#include "cli/exit_codes.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  using namespace weft::cli;
+  CLI::App app{"weft trains one neural network, given as an ONNX file, on real data"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "weft " WEFT_VERSION);
+  Command chosen;
+  add_local(app, chosen);
+  add_inspect(app, chosen);
+  add_profile(app, chosen);
+  add_gradcheck(app, chosen);
+  add_conformance(app, chosen);
+  add_generate(app, chosen);
+  add_ops(app, chosen);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  const auto result = chosen();
+  if (result) return *result;
+  std::fprintf(stderr, "weft: error: %s (%s)\n", result.error().message.c_str(), std::string(to_string(result.error().code)).c_str());
+  return exit_code(result.error().code);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "weft: error: out of memory: try a smaller microbatch_size\n");
+    return weft::cli::kExitResources;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "weft: internal error: %s\n", error.what());
+    return weft::cli::kExitFailed;
+  }
+}

@@ -1,0 +1,30 @@
+# Every outside library, found once. Each is linked by the one layer that is its door.
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(ZLIB REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(Protobuf REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(fmt REQUIRED)
+find_package(libzip QUIET)
+
+# oneDNN's own package file asks for OpenCL's development files, which a CPU build does not need.
+find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+add_library(weft_dnnl INTERFACE)
+target_include_directories(weft_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
+target_link_libraries(weft_dnnl INTERFACE ${DNNL_LIBRARY})
+
+# Only the schema's classes of ONNX: libonnx_proto, not the checker.
+find_path(ONNX_INCLUDE_DIR onnx/onnx-ml.pb.h REQUIRED)
+find_library(ONNX_PROTO_LIBRARY onnx_proto REQUIRED)
+add_library(weft_onnx_schema INTERFACE)
+target_include_directories(weft_onnx_schema SYSTEM INTERFACE ${ONNX_INCLUDE_DIR})
+target_compile_definitions(weft_onnx_schema INTERFACE ONNX_ML=1 ONNX_NAMESPACE=onnx)
+target_link_libraries(weft_onnx_schema INTERFACE ${ONNX_PROTO_LIBRARY} protobuf::libprotobuf)
+
+if(WEFT_TESTS)
+  find_package(GTest REQUIRED)
+endif()

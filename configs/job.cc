@@ -1,0 +1,365 @@
+#include "configs/job.h"
+
+#include <charconv>
+#include <limits>
+#include <system_error>
+
+#include "configs/job_data.h"
+#include "configs/reader.h"
+#include "data/file.h"
+#include "data/sample_sequence.h"
+
+namespace weft::configs {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr uint64_t kStepsMax = uint64_t{1} << 40;
+constexpr uint64_t kEpochsMax = uint64_t{1} << 30;
+constexpr uint64_t kBatchMax = uint64_t{1} << 22;
+constexpr Duration kCheckpointEveryMax = std::chrono::hours(24 * 30);
+
+constexpr Choice<Task> kTasks[] = {{"train", Task::Train}, {"predict", Task::Predict}};
+
+void read_inputs(MapReader& root, Job& job) {
+  const Node* node = root.require("inputs", "say which data column feeds each graph input, as {x: image}");
+  if (!node) return;
+  if (node->kind != Node::Kind::Map || node->entries.empty()) {
+    root.problem(node->where, "`inputs` must be a map from graph inputs to data columns, as {x: image}");
+    return;
+  }
+  for (const Entry& entry : node->entries) {
+    const auto column = root.parse_text(entry.value, "inputs." + entry.key);
+    if (entry.key.empty()) root.problem(entry.where, "an input needs a name");
+    if (column) job.inputs[entry.key] = *column;
+  }
+}
+
+void read_loss(MapReader& root, Problems& problems, Job& job) {
+  using dag::LossType;
+  static constexpr Choice<LossType> kLosses[] = {{"cross_entropy", LossType::CrossEntropy},
+                                                 {"mse", LossType::Mse},
+                                                 {"l1", LossType::L1},
+                                                 {"bce_with_logits", LossType::BceWithLogits},
+                                                 {"output", LossType::Output}};
+  const Node* node = root.require("loss", "as {type: cross_entropy, logits: logits, labels: label}");
+  if (!node) return;
+  MapReader reader(*node, "loss", problems);
+  const auto type = reader.choice(reader.require("type", "say cross_entropy, mse, l1, bce_with_logits or output"), "type", kLosses);
+  if (!type) return;
+  job.loss.type = *type;
+  switch (*type) {
+    case LossType::CrossEntropy: {
+      job.loss.prediction = reader.required_text("logits", "name the graph output that holds the logits");
+      job.loss.target = reader.required_text("labels", "name the data column of the labels");
+      if (const Node* axis = reader.take("axis"))
+        if (const auto value = reader.parse_count(*axis, "axis", 0, 63)) job.loss.axis = static_cast<int64_t>(*value);
+      job.loss.ignore_index = -100;  // PyTorch's
+      if (const Node* ignored = reader.take("ignore_index")) {
+        const auto value = reader.parse_number(*ignored, "ignore_index", {-9007199254740992.0, 9007199254740992.0});
+        if (value && *value != static_cast<double>(static_cast<int64_t>(*value)))
+          reader.problem(ignored->where, "`loss.ignore_index` must be a whole number");
+        else if (value)
+          job.loss.ignore_index = static_cast<int64_t>(*value);
+      }
+      break;
+    }
+    case LossType::Mse:
+    case LossType::L1:
+    case LossType::BceWithLogits:
+      job.loss.prediction = reader.required_text("output", "name the graph output that is compared");
+      job.loss.target = reader.required_text("target", "name the data column that it is compared with");
+      break;
+    case LossType::Output:
+      job.loss.prediction = reader.required_text("name", "name the graph output that is the loss");
+      break;
+  }
+  reader.finish();
+}
+
+void read_train_data(MapReader& reader, const PathRules& rules, Problems& problems, Job& job) {
+  if (const Node* train = reader.require("train", "say what to train on"))
+    job.train = read_data_spec(*train, "data.train", rules, problems);
+  const Node* test = reader.take("test");
+  if (test) job.test = read_data_spec(*test, "data.test", rules, problems);
+  if (job.test)
+    if (const auto* text = std::get_if<data::TextSpec>(&*job.test); text && text->validation > 0)
+      reader.problem(test->where, "`data.test.validation` has no meaning; `validation` belongs to data.train");
+  if (!job.train) return;
+  const auto* text = std::get_if<data::TextSpec>(&*job.train);
+  if (!text || text->validation == 0) return;
+  if (test) {
+    reader.problem(test->where, "`data.test` and `data.train.validation` both say what to test on; keep one");
+    return;
+  }
+  data::TextSpec validation = *text;
+  validation.part = data::TextSpec::Part::Validation;
+  job.test = validation;
+}
+
+void read_data(MapReader& root, const PathRules& rules, Problems& problems, Job& job) {
+  const Node* node = root.require("data", job.task == Task::Train ? "it needs `train`" : "it needs `predict`");
+  if (!node) return;
+  MapReader reader(*node, "data", problems);
+  if (job.task == Task::Train) {
+    read_train_data(reader, rules, problems, job);
+  } else if (const Node* predict = reader.require("predict", "say what to predict on")) {
+    job.predict = read_data_spec(*predict, "data.predict", rules, problems);
+  }
+  reader.finish();
+}
+
+void read_batch(MapReader& root, Job& job) {
+  const Node* batch = root.require("batch_size", "say how many samples a step takes, as 64");
+  if (batch) job.batch_size = static_cast<uint32_t>(root.parse_count(*batch, "batch_size", 1, kBatchMax).value_or(0));
+  job.microbatch_size = static_cast<uint32_t>(root.count("microbatch_size", job.batch_size, 1, kBatchMax));
+  if (job.batch_size > 0 && job.batch_size % job.microbatch_size != 0)
+    root.problem(root.take("microbatch_size")->where,
+                 "`batch_size` (" + std::to_string(job.batch_size) + ") must be a multiple of `microbatch_size` (" +
+                     std::to_string(job.microbatch_size) + ")");
+}
+
+void read_length(MapReader& root, Job& job) {
+  const Node* steps = root.take("steps");
+  const Node* epochs = root.take("epochs");
+  if (steps) job.steps = root.parse_count(*steps, "steps", 1, kStepsMax);
+  if (epochs) job.epochs = root.parse_count(*epochs, "epochs", 1, kEpochsMax);
+  if (steps && epochs) root.problem(epochs->where, "`steps` and `epochs` both say how long to train; keep one");
+  if (!steps && !epochs && root.is_map()) root.problem(root.where(), "`steps` is missing; say how long to train, in steps or epochs");
+}
+
+void read_betas(MapReader& reader, peer::OptimizerSpec& spec) {
+  const Node* node = reader.take("betas");
+  if (!node) return;
+  if (node->kind != Node::Kind::Sequence || node->items.size() != 2) {
+    reader.problem(node->where, "`optimizer.betas` must be a list of two numbers, as [0.9, 0.999]");
+    return;
+  }
+  const Range range{0, 1, false, /*below_max=*/true};
+  spec.beta1 = reader.parse_number(node->items[0], "betas", range).value_or(spec.beta1);
+  spec.beta2 = reader.parse_number(node->items[1], "betas", range).value_or(spec.beta2);
+}
+
+void read_sgd(MapReader& reader, peer::OptimizerSpec& spec) {
+  if (!reader.take("learning_rate")) reader.require("learning_rate", "sgd has no default; 0.1 is a common start");
+  spec.momentum = reader.number("momentum", 0, {0, kInfinity});
+  spec.dampening = reader.number("dampening", 0, {0, kInfinity});
+  spec.nesterov = reader.flag("nesterov", false);
+  if (spec.nesterov && (spec.momentum <= 0 || spec.dampening != 0))
+    reader.problem(reader.where(), "`optimizer.nesterov` needs a momentum above 0 and no dampening");
+}
+
+void read_optimizer(MapReader& root, Problems& problems, Job& job) {
+  using peer::OptimizerType;
+  static constexpr Choice<OptimizerType> kOptimizers[] = {
+      {"sgd", OptimizerType::Sgd}, {"adam", OptimizerType::Adam}, {"adamw", OptimizerType::AdamW}};
+  const Node* node = root.require("optimizer", "as {type: adamw, learning_rate: 1e-3}");
+  if (!node) return;
+  MapReader reader(*node, "optimizer", problems);
+  const auto type = reader.choice(reader.require("type", "say sgd, adam or adamw"), "type", kOptimizers);
+  if (!type) return;
+  auto& spec = job.optimizer;
+  spec.type = *type;
+  spec.learning_rate = reader.number("learning_rate", *type == OptimizerType::Sgd ? 0 : 1e-3, {0, kInfinity});
+  spec.weight_decay = reader.number("weight_decay", *type == OptimizerType::AdamW ? 0.01 : 0, {0, kInfinity});
+  if (*type == OptimizerType::Sgd) {
+    read_sgd(reader, spec);
+  } else {
+    read_betas(reader, spec);
+    spec.epsilon = reader.number("epsilon", 1e-8, {0, kInfinity});
+  }
+  reader.finish();
+}
+
+void read_schedule(MapReader& root, Problems& problems, Job& job) {
+  using peer::ScheduleType;
+  static constexpr Choice<ScheduleType> kSchedules[] = {
+      {"constant", ScheduleType::Constant}, {"linear", ScheduleType::Linear}, {"cosine", ScheduleType::Cosine}};
+  const Node* node = root.take("schedule");
+  if (!node) return;
+  MapReader reader(*node, "schedule", problems);
+  const auto type = reader.choice(reader.require("type", "say constant, linear or cosine"), "type", kSchedules);
+  if (!type) return;
+  job.schedule.type = *type;
+  job.schedule.warmup_steps = reader.count("warmup_steps", 0, 0, kStepsMax);
+  if (*type != ScheduleType::Constant) job.schedule.final_fraction = reader.number("final", 0, {0, 1});
+  reader.finish();
+}
+
+std::optional<Duration> parse_duration(std::string_view text) {
+  uint64_t amount = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), amount);
+  if (error != std::errc() || amount == 0 || amount > 100'000'000) return std::nullopt;
+  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  const auto count = static_cast<int64_t>(amount);
+  Duration duration{};
+  if (unit == "s") duration = std::chrono::seconds(count);
+  else if (unit == "m") duration = std::chrono::minutes(std::min<int64_t>(count, 1'000'000));
+  else if (unit == "h") duration = std::chrono::hours(std::min<int64_t>(count, 10'000));
+  else return std::nullopt;
+  if (duration > kCheckpointEveryMax) return std::nullopt;
+  return duration;
+}
+
+void read_checkpoint(MapReader& root, Problems& problems, Job& job) {
+  const Node* node = root.take("checkpoint");
+  if (!node) return;
+  MapReader reader(*node, "checkpoint", problems);
+  const Node* every = reader.take("every");
+  const Node* steps = reader.take("steps");
+  if (every) {
+    if (every->kind == Node::Kind::Scalar) job.checkpoint.every = parse_duration(every->text);
+    if (!job.checkpoint.every)
+      reader.problem(every->where, "`checkpoint.every` must be a time up to 30 days, as 60s, 5m or 1h; for a number of steps say `steps: N`");
+  }
+  if (steps) job.checkpoint.steps = reader.parse_count(*steps, "steps", 1, kStepsMax);
+  if (reader.is_map() && (every != nullptr) == (steps != nullptr))
+    reader.problem(node->where, "`checkpoint` needs one of `every` (a time) and `steps`");
+  reader.finish();
+}
+
+void read_precision(MapReader& root) {
+  enum class Precision { Fp32, Bf16 };
+  static constexpr Choice<Precision> kPrecisions[] = {{"fp32", Precision::Fp32}, {"bf16", Precision::Bf16}};
+  const Node* node = root.take("precision");
+  const auto precision = root.choice(node, "precision", kPrecisions);
+  if (precision == Precision::Bf16)
+    root.problem(node->where, "`precision: bf16` is not implemented yet; say fp32 or leave it out", ErrorCode::Unsupported);
+}
+
+void read_placement(MapReader& root, Problems& problems, Job& job) {
+  const Node* node = root.take("placement");
+  if (!node) return;
+  MapReader reader(*node, "placement", problems);
+  const Node* stages = reader.require("stages", "say auto or a number");
+  const bool automatic = stages && stages->kind == Node::Kind::Scalar && stages->text == "auto";
+  if (stages && !automatic) {
+    const auto count = reader.parse_count(*stages, "stages", 1, 4096);
+    if (count) job.stages = static_cast<uint32_t>(*count);
+  }
+  reader.finish();
+}
+
+void read_compression(MapReader& root, Problems& problems, Job& job) {
+  static constexpr Choice<CompressionPolicy> kPolicies[] = {{"none", CompressionPolicy::None},
+                                                            {"auto", CompressionPolicy::Auto},
+                                                            {"adatopk", CompressionPolicy::AdaTopK},
+                                                            {"uniform", CompressionPolicy::Uniform}};
+  const Node* node = root.take("compression");
+  if (!node) return;
+  MapReader reader(*node, "compression", problems);
+  const auto policy = reader.choice(reader.require("policy", "say none"), "policy", kPolicies);
+  if (policy) job.compression = *policy;
+  reader.finish();
+}
+
+void read_output(MapReader& root, const PathRules& rules, Job& job) {
+  const bool predict = job.task == Task::Predict;
+  const Node* node = predict ? root.require("output", "name the npz file to write") : root.take("output");
+  const auto text = node ? root.parse_text(*node, "output") : std::optional<std::string>("trained.onnx");
+  if (!text) return;
+  const bool from_set = node && node->where.from_set;
+  job.output = from_set ? std::filesystem::path(*text) : rules.resolve(*text);
+  const auto folder = job.output.has_parent_path() ? job.output.parent_path() : std::filesystem::path(".");
+  std::error_code code;
+  if (rules.check_files && !std::filesystem::is_directory(folder, code))
+    root.problem(node ? node->where : root.where(), "`output`: there is no folder " + folder.string() + "; make it first", ErrorCode::NotFound);
+}
+
+void read_freeze(MapReader& root, Job& job) {
+  const Node* node = root.take("freeze");
+  if (!node) return;
+  if (node->kind != Node::Kind::Sequence) {
+    root.problem(node->where, "`freeze` must be a list of patterns, as [\"*.cos\", \"mask*\"]");
+    return;
+  }
+  for (const Node& item : node->items)
+    if (const auto pattern = root.parse_text(item, "freeze")) job.freeze.push_back(*pattern);
+}
+
+void read_training(MapReader& root, Problems& problems, Job& job) {
+  read_loss(root, problems, job);
+  read_length(root, job);
+  job.shuffle = root.flag("shuffle", true);
+  job.seed = root.count("seed", 0, 0, std::numeric_limits<uint64_t>::max());
+  read_freeze(root, job);
+  read_optimizer(root, problems, job);
+  read_schedule(root, problems, job);
+  job.clip_norm = root.number("clip_norm", 0, {0, kInfinity, /*above_min=*/true});
+  const Node* evaluate = root.take("evaluate_every");
+  if (evaluate) job.evaluate_every = root.parse_count(*evaluate, "evaluate_every", 1, kStepsMax).value_or(0);
+  if (evaluate && job.train && !job.test)
+    root.problem(evaluate->where, "`evaluate_every` needs something to evaluate on; add `data.test`");
+  read_checkpoint(root, problems, job);
+}
+
+void record_locations(const Node& node, const std::string& path, std::map<std::string, Location, std::less<>>& into) {
+  into[path] = node.where;
+  for (const Entry& entry : node.entries) record_locations(entry.value, path.empty() ? entry.key : path + "." + entry.key, into);
+}
+
+Result<Job> read_job(const Node& tree, const ParseOptions& options) {
+  Job job;
+  job.source = options.source;
+  record_locations(tree, "", job.locations);
+  Problems problems;
+  const PathRules rules{options.folder, options.check_files};
+  MapReader root(tree, "", problems);
+  if (const Node* format = root.take("format"); format && root.parse_count(*format, "format", 0, kStepsMax).value_or(1) != 1)
+    root.problem(format->where, "`format: " + format->text + "` is not known here; this weft reads format 1", ErrorCode::VersionMismatch);
+  job.model = read_file_path(root, "model", "name the ONNX file", rules);
+  job.task = root.choice(root.require("task", "say train or predict"), "task", kTasks).value_or(Task::Train);
+  read_inputs(root, job);
+  read_data(root, rules, problems, job);
+  read_batch(root, job);
+  if (job.task == Task::Train) read_training(root, problems, job);
+  read_precision(root);
+  read_placement(root, problems, job);
+  read_compression(root, problems, job);
+  read_output(root, rules, job);
+  root.finish();
+  if (!problems.empty()) return fail(problems.error());
+  return job;
+}
+
+}  // namespace
+
+Location Job::where(std::string_view path) const {
+  for (;;) {
+    const auto found = locations.find(path);
+    if (found != locations.end()) return found->second;
+    if (path.empty()) return {source, 0, 0, false};
+    const size_t dot = path.rfind('.');
+    path = dot == std::string_view::npos ? std::string_view{} : path.substr(0, dot);
+  }
+}
+
+Error Job::error(ErrorCode code, std::string_view path, const std::string& what) const {
+  return {code, to_string(where(path)) + ": " + what};
+}
+
+Result<uint64_t> Job::total_steps(uint64_t sample_count) const {
+  if (steps) return *steps;
+  const auto count = data::steps_of_epochs(epochs.value_or(0), sample_count, batch_size);
+  if (count && *count > 0 && *count <= kStepsMax) return *count;
+  return fail(error(ErrorCode::OutOfRange, "epochs",
+                    std::to_string(epochs.value_or(0)) + " epochs of " + std::to_string(sample_count) + " samples are " +
+                        (count == uint64_t{0} ? "not even one step" : "too many steps") + " of " + std::to_string(batch_size) +
+                        "; change `epochs` or `batch_size`"));
+}
+
+Result<Job> parse_job(std::string_view text, std::span<const std::string> sets, const ParseOptions& options) {
+  WEFT_TRY(Node tree, parse_yaml(text, options.source));
+  for (const std::string& set : sets) WEFT_TRY_STATUS(apply_set(tree, set));
+  return read_job(tree, options);
+}
+
+Result<Job> load_job(const std::filesystem::path& path, std::span<const std::string> sets) {
+  WEFT_TRY(const auto file, data::File::open(path));
+  if (file->size() > kYamlSizeMax)
+    return file->error(ErrorCode::ResourceExhausted, "larger than a job file may be (" + std::to_string(kYamlSizeMax) + " bytes)");
+  std::string text(static_cast<size_t>(file->size()), '\0');
+  WEFT_TRY_STATUS(file->read_at(0, std::as_writable_bytes(std::span(text))));
+  return parse_job(text, sets, {.source = path.string(), .folder = path.parent_path()});
+}
+
+}  // namespace weft::configs

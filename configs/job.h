@@ -1,0 +1,82 @@
+// The job file: what a user submits, as plain values, checked. docs and examples/ show the YAML.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "configs/yaml.h"
+#include "dag/loss.h"
+#include "data/data_spec.h"
+#include "peer/optimizer.h"
+
+namespace weft::configs {
+
+enum class Task : uint8_t { Train, Predict };
+enum class CompressionPolicy : uint8_t { None, Auto, AdaTopK, Uniform };
+
+// When checkpoints are made: at most one of the two is set; neither means none.
+struct CheckpointSpec {
+  std::optional<Duration> every;
+  std::optional<uint64_t> steps;
+};
+
+struct Job {
+  std::string source;  // the file's name, for messages
+  std::filesystem::path model;
+  Task task = Task::Train;
+  std::map<std::string, std::string> inputs;  // graph input <- data column
+  dag::LossSpec loss;
+  std::optional<data::DataSpec> train;  // set for Task::Train
+  // The data of `test`, or the part that a text's `validation` keeps from training.
+  std::optional<data::DataSpec> test;
+  std::optional<data::DataSpec> predict;  // set for Task::Predict
+  uint32_t batch_size = 0;
+  uint32_t microbatch_size = 0;    // divides batch_size
+  std::optional<uint64_t> steps;   // for Task::Train exactly one of these is set
+  std::optional<uint64_t> epochs;
+  bool shuffle = true;
+  uint64_t seed = 0;
+  std::vector<std::string> freeze;  // glob patterns over initializer names
+  peer::OptimizerSpec optimizer;
+  peer::ScheduleSpec schedule;
+  double clip_norm = 0;  // 0: no clipping
+  uint64_t evaluate_every = 0;  // steps; 0: only what the trainer does of itself
+  CheckpointSpec checkpoint;
+  std::filesystem::path output;
+  std::optional<uint32_t> stages;  // nothing: auto
+  CompressionPolicy compression = CompressionPolicy::None;
+
+  // Where each key's value was written, by dotted path ("optimizer.type"; an input's name may hold dots itself).
+  std::map<std::string, Location, std::less<>> locations;
+
+  // The place of the path, or of the nearest enclosing key that was written.
+  Location where(std::string_view path) const;
+  // "<place>: <what>", for what only the model or the data can tell.
+  Error error(ErrorCode code, std::string_view path, const std::string& what) const;
+  // steps, or floor(epochs * sample_count / batch_size). OutOfRange when that is none, with the place.
+  Result<uint64_t> total_steps(uint64_t sample_count) const;
+};
+
+// Reads, applies the `--set a.b=v` in order, checks. Relative paths become relative to the file's folder, but an
+// `output` that came from --set stays relative to the current directory. Errors tell every problem, a line each,
+// "<file>:<line>:<column>: what, and what to try": InvalidArgument; NotFound when the first is a missing
+// file; Unsupported when the first is something not implemented here; Unavailable, PermissionDenied for the job file itself.
+Result<Job> load_job(const std::filesystem::path& path, std::span<const std::string> sets = {});
+
+struct ParseOptions {
+  std::string source = "job.yaml";
+  std::filesystem::path folder;  // what relative paths are relative to
+  bool check_files = true;       // whether files that are named must be there
+};
+Result<Job> parse_job(std::string_view text, std::span<const std::string> sets, const ParseOptions& options);
+
+}  // namespace weft::configs

@@ -1,0 +1,27 @@
+// The `data` section of a job file.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "configs/reader.h"
+#include "data/data_spec.h"
+
+namespace weft::configs {
+
+// How paths in a job file are understood.
+struct PathRules {
+  std::filesystem::path folder;  // what relative ones are relative to
+  bool check_files = true;
+
+  std::filesystem::path resolve(const std::string& path) const;
+};
+
+// The path that `key` holds, resolved; its absence or that of the file is a problem. Empty then.
+std::filesystem::path read_file_path(MapReader& reader, std::string_view key, std::string_view hint, const PathRules& rules);
+
+// `node` is the map at `path`: {type: idx|npz|text, ...}. Nothing when it cannot be told.
+std::optional<data::DataSpec> read_data_spec(const Node& node, const std::string& path, const PathRules& rules,
+                                             Problems& problems);
+
+}  // namespace weft::configs

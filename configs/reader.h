@@ -1,0 +1,91 @@
+// Reads a YAML map key by key into typed values. A problem is noted with its place and reading goes on with the
+// default, so that one run tells everything that is wrong with a file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "configs/yaml.h"
+
+namespace weft::configs {
+
+class Problems {
+ public:
+  void add(ErrorCode code, const Location& where, const std::string& what);
+  bool empty() const { return count_ == 0; }
+  // All problems, a line each, with the code of the first. REQUIRES: !empty().
+  Error error() const;
+
+ private:
+  static constexpr size_t kShownMax = 20;
+  size_t count_ = 0;
+  ErrorCode code_ = ErrorCode::InvalidArgument;
+  std::string text_;
+};
+
+struct Range {
+  double min;
+  double max;
+  bool above_min = false;  // min itself is not allowed
+  bool below_max = false;  // nor max
+};
+
+template <typename T>
+struct Choice {
+  std::string_view name;
+  T value;
+};
+
+class MapReader {
+ public:
+  // `path` is the dotted path of the map, empty for the root. Nothing but a map is a problem, noted once; all keys are
+  // absent then, and none is missed.
+  MapReader(const Node& node, std::string path, Problems& problems);
+
+  // The key's node, which counts as known from here on; nullptr when absent.
+  const Node* take(std::string_view key);
+  // The same; its absence is a problem: "<path> needs `key`: <hint>".
+  const Node* require(std::string_view key, std::string_view hint);
+
+  double number(std::string_view key, double otherwise, Range range);
+  uint64_t count(std::string_view key, uint64_t otherwise, uint64_t min, uint64_t max);
+  bool flag(std::string_view key, bool otherwise);
+  std::string text(std::string_view key, std::string_view otherwise);
+  std::string required_text(std::string_view key, std::string_view hint);
+
+  template <typename T, size_t N>
+  std::optional<T> choice(const Node* node, std::string_view key, const Choice<T> (&choices)[N]) {
+    std::vector<std::string> names;
+    for (const auto& option : choices) names.emplace_back(option.name);
+    const std::optional<size_t> index = choice_index(node, key, names);
+    if (!index) return std::nullopt;
+    return choices[*index].value;
+  }
+
+  // Every key that nobody took is a problem.
+  void finish();
+
+  void problem(const Location& where, const std::string& what, ErrorCode code = ErrorCode::InvalidArgument) {
+    problems_.add(code, where, what);
+  }
+  const Location& where() const { return node_.where; }
+  std::string path_of(std::string_view key) const { return path_.empty() ? std::string(key) : path_ + "." + std::string(key); }
+  bool is_map() const { return node_.kind == Node::Kind::Map; }
+
+  std::optional<double> parse_number(const Node& node, std::string_view key, Range range);
+  std::optional<uint64_t> parse_count(const Node& node, std::string_view key, uint64_t min, uint64_t max);
+  std::optional<std::string> parse_text(const Node& node, std::string_view key);
+
+ private:
+  std::optional<size_t> choice_index(const Node* node, std::string_view key, const std::vector<std::string>& names);
+  const Node& node_;
+  std::string path_;
+  Problems& problems_;
+  std::vector<std::string> known_;
+};
+
+}  // namespace weft::configs

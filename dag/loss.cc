@@ -1,0 +1,179 @@
+#include "dag/loss.h"
+
+#include "dag/autodiff.h"
+
+namespace weft::dag {
+namespace {
+
+Result<ValueId> find_prediction(const Graph& model, const std::string& name) {
+  if (const GraphOutput* output = model.find_output(OutputRole::Prediction, name); output && !name.empty()) return output->value;
+  std::string text = "the model has no output '" + name + "'; its outputs are";
+  for (const GraphOutput& output : model.outputs())
+    if (output.role == OutputRole::Prediction) text += " '" + output.name + "'";
+  return fail(ErrorCode::NotFound, text);
+}
+
+// A copy of the model whose outputs are only those that training or evaluation keeps.
+GraphCopy copy_model(const Graph& model, const OpTable& table, bool keep_state_updates) {
+  GraphCopy copy(model, table);
+  for (uint32_t i = 0; i < model.ops().size(); ++i) copy.copy(OpId{i});
+  copy.builder().set_phase(Phase::Forward);
+  copy.builder().set_origin(OpId{});
+  if (keep_state_updates)
+    for (const GraphOutput& output : model.outputs())
+      if (output.role == OutputRole::StateUpdate) copy.builder().output(output.name, copy.mapped(output.value), output.role);
+  return copy;
+}
+
+Result<int64_t> chosen_axis(const LossSpec& loss, const Shape& logits, const Shape& labels) {
+  if (!loss.axis) return class_axis(logits, labels);
+  WEFT_TRY(const int64_t axis, normalise_axis(*loss.axis, static_cast<int64_t>(logits.size())));
+  Shape without = logits;
+  without.erase(without.begin() + axis);
+  if (without != labels)
+    return fail(ErrorCode::InvalidArgument, "logits " + to_string(logits) + " without axis " + std::to_string(axis) +
+                                                " are not shaped as the labels " + to_string(labels));
+  return axis;
+}
+
+Result<Attributes> cross_entropy_attributes(const LossSpec& loss, const TensorSpec& logits, const TensorSpec& labels,
+                                            std::string reduction) {
+  if (!is_integer(labels.dtype))
+    return fail(ErrorCode::InvalidArgument, "cross_entropy wants integer labels, the column holds " + to_string(labels));
+  WEFT_TRY(const int64_t axis, chosen_axis(loss, logits.shape, labels.shape));
+  Attributes attributes{{Attr::Axis, axis}, {Attr::Reduction, std::move(reduction)}};
+  if (loss.ignore_index) attributes.set(Attr::IgnoreIndex, *loss.ignore_index);
+  return attributes;
+}
+
+// The loss of every element, of the prediction's shape: mse, l1, bce_with_logits.
+Result<ValueId> elementwise_loss(GraphBuilder& builder, LossType type, ValueId prediction, ValueId target) {
+  const TensorSpec& spec = builder.spec(prediction);
+  if (!is_float(builder.spec(target).dtype))
+    target = builder.add(OpKind::Cast, {target}, {{Attr::DType, static_cast<int64_t>(spec.dtype)}});
+  if (builder.spec(target).shape != spec.shape) {
+    // [N] against [N,1] is one number a sample either way; anything else would broadcast by accident.
+    if (builder.spec(target).element_count() != spec.element_count() || builder.spec(target).shape.front() != spec.shape.front())
+      return fail(ErrorCode::InvalidArgument, "the output " + to_string(spec) + " and the target " +
+                                                  to_string(builder.spec(target)) + " differ in shape");
+    target = builder.add(OpKind::Reshape, {target}, {{Attr::Shape, spec.shape}});
+  }
+  if (type == LossType::BceWithLogits) {
+    // max(x,0) - x t + log(1 + e^-|x|) = softplus(x) - x t
+    const ValueId softplus = builder.add(OpKind::Softplus, {prediction});
+    return builder.add(OpKind::Sub, {softplus, builder.add(OpKind::Mul, {prediction, target})});
+  }
+  const ValueId difference = builder.add(OpKind::Sub, {prediction, target});
+  if (type == LossType::L1) return builder.add(OpKind::Abs, {difference});
+  return builder.add(OpKind::Mul, {difference, difference});
+}
+
+Ints all_axes(const Shape& shape) {
+  Ints axes;
+  for (size_t i = 0; i < shape.size(); ++i) axes.push_back(static_cast<int64_t>(i));
+  return axes;
+}
+
+ValueId reduce_all(GraphBuilder& builder, OpKind kind, ValueId value) {
+  const Ints axes = all_axes(builder.spec(value).shape);
+  return axes.empty() ? value : builder.add(kind, {value}, {{Attr::Axes, axes}, {Attr::KeepDims, int64_t{0}}});
+}
+
+Status check_batch(const Shape& prediction, int64_t batch) {
+  if (!prediction.empty() && prediction[0] == batch) return {};
+  return fail(ErrorCode::InvalidArgument, "the compared output is shaped " + to_string(prediction) +
+                                              ": its first axis is not the " + std::to_string(batch) + " samples of a microbatch");
+}
+
+}  // namespace
+
+Result<int64_t> class_axis(const Shape& logits, const Shape& labels) {
+  std::vector<int64_t> fits;
+  if (logits.size() == labels.size() + 1)
+    for (size_t axis = 0; axis < logits.size(); ++axis) {
+      Shape without = logits;
+      without.erase(without.begin() + static_cast<std::ptrdiff_t>(axis));
+      if (without == labels) fits.push_back(static_cast<int64_t>(axis));
+    }
+  if (fits.size() == 1) return fits[0];
+  const std::string shapes = "logits " + to_string(logits) + " and labels " + to_string(labels);
+  if (fits.empty())
+    return fail(ErrorCode::InvalidArgument, shapes + " do not fit: the labels must have the logits' shape without the class axis");
+  return fail(ErrorCode::InvalidArgument, shapes + " fit in more than one way: say `axis:` in the loss");
+}
+
+Result<Graph> attach_training_loss(const Graph& model, const LossSpec& loss, const TensorSpec& target, const OpTable& table) {
+  WEFT_TRY(const ValueId found, find_prediction(model, loss.prediction));
+  GraphCopy copy = copy_model(model, table, /*keep_state_updates=*/true);
+  GraphBuilder& builder = copy.builder();
+  const ValueId prediction = copy.mapped(found);
+  ValueId result = prediction;
+  if (loss.type == LossType::Output) {
+    const TensorSpec spec = builder.spec(prediction);
+    if (spec.element_count() != 1)
+      return fail(ErrorCode::InvalidArgument, "output '" + loss.prediction + "' is " + to_string(spec) + ": a loss is one number");
+  } else {
+    const ValueId labels = builder.input(std::string(kTargetInput), target);
+    if (loss.type == LossType::CrossEntropy) {
+      WEFT_TRY(Attributes attributes, cross_entropy_attributes(loss, builder.spec(prediction), target, "mean"));
+      WEFT_TRY(const auto outputs, builder.try_add(OpKind::CrossEntropy, {prediction, labels}, std::move(attributes), "loss"));
+      result = outputs[0];
+    } else {
+      WEFT_TRY(const ValueId each, elementwise_loss(builder, loss.type, prediction, labels));
+      result = reduce_all(builder, OpKind::ReduceMean, each);
+    }
+  }
+  builder.output("loss", result, OutputRole::Loss);
+  return prune(copy.finish(), table);
+}
+
+Result<Graph> attach_evaluation_loss(const Graph& model, const LossSpec& loss, const TensorSpec& target, int64_t batch,
+                                     const OpTable& table) {
+  WEFT_TRY(const ValueId found, find_prediction(model, loss.prediction));
+  GraphCopy copy = copy_model(model, table, /*keep_state_updates=*/false);
+  GraphBuilder& builder = copy.builder();
+  const ValueId prediction = copy.mapped(found);
+  if (loss.type == LossType::Output) {
+    builder.output("loss", prediction, OutputRole::Loss);
+    return prune(copy.finish(), table);
+  }
+  WEFT_TRY_STATUS(check_batch(builder.spec(prediction).shape, batch));
+  const ValueId labels = builder.input(std::string(kTargetInput), target);
+  const ValueId mask = builder.input(std::string(kMaskInput), {DType::F32, {batch}});
+
+  ValueId each, counts, correct;
+  if (loss.type == LossType::CrossEntropy) {
+    const TensorSpec logits = builder.spec(prediction);
+    WEFT_TRY(Attributes attributes, cross_entropy_attributes(loss, logits, target, "none"));
+    const int64_t axis = attributes.get_int(Attr::Axis);
+    WEFT_TRY(const auto outputs, builder.try_add(OpKind::CrossEntropy, {prediction, labels}, std::move(attributes), "loss"));
+    each = outputs[0];
+    ValueId largest = builder.add(OpKind::ArgMax, {prediction}, {{Attr::Axis, axis}, {Attr::KeepDims, int64_t{0}}});
+    if (target.dtype != DType::I64)
+      largest = builder.add(OpKind::Cast, {largest}, {{Attr::DType, static_cast<int64_t>(target.dtype)}});
+    correct = builder.add(OpKind::Cast, {builder.add(OpKind::Equal, {largest, labels})}, {{Attr::DType, static_cast<int64_t>(DType::F32)}});
+    if (loss.ignore_index) {
+      const ValueId ignored = builder.add(OpKind::Equal, {labels, builder.scalar(target.dtype, static_cast<double>(*loss.ignore_index))});
+      counts = builder.add(OpKind::Cast, {builder.add(OpKind::Not, {ignored})}, {{Attr::DType, static_cast<int64_t>(DType::F32)}});
+    }
+  } else {
+    WEFT_TRY(each, elementwise_loss(builder, loss.type, prediction, labels));
+  }
+  // The mask over samples, stretched to the shape of the elements' losses.
+  const Shape shape = builder.spec(each).shape;
+  Shape column(shape.size(), 1);
+  column[0] = batch;
+  ValueId weight = builder.add(OpKind::Reshape, {mask}, {{Attr::Shape, column}});
+  if (column != shape) weight = builder.add(OpKind::Expand, {weight}, {{Attr::Shape, shape}});
+  if (counts.valid()) weight = builder.add(OpKind::Mul, {weight, counts});
+  // Where, not a product: padding may hold anything, also what is not a number.
+  const ValueId zero = builder.scalar(DType::F32, 0.0);
+  const ValueId counted = builder.add(OpKind::Greater, {weight, zero});
+  builder.output("loss", reduce_all(builder, OpKind::ReduceSum, builder.add(OpKind::Where, {counted, each, zero})), OutputRole::Loss);
+  builder.output("counted", reduce_all(builder, OpKind::ReduceSum, weight), OutputRole::Counted);
+  if (correct.valid())
+    builder.output("correct", reduce_all(builder, OpKind::ReduceSum, builder.add(OpKind::Mul, {correct, weight})), OutputRole::Correct);
+  return prune(copy.finish(), table);
+}
+
+}  // namespace weft::dag

@@ -1,0 +1,321 @@
+#include "dag/lower.h"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <set>
+
+namespace weft::dag {
+namespace {
+
+int64_t block_of(Layout layout) {
+  switch (layout) {
+    case Layout::Plain: return 1;
+    case Layout::Blocked8: return 8;
+    case Layout::Blocked16: return 16;
+  }
+  return 1;
+}
+
+// ---- layouts -------------------------------------------------------------------------------------------------------
+
+// Walks the graph once, giving each value a layout and each operand a Reorder where its layout is not the wanted one.
+class LayoutPass {
+ public:
+  LayoutPass(const Graph& graph, const OpTable& table, Layout blocked)
+      : graph_(graph), copy_(graph, table), blocked_(blocked), block_(block_of(blocked)) {}
+
+  Graph run() {
+    for (uint32_t i = 0; i < graph_.ops().size(); ++i) visit(OpId{i});
+    for (const GraphOutput& output : graph_.outputs())
+      copy_.builder().output(output.name, in_layout(copy_.mapped(output.value), Layout::Plain), output.role);
+    return copy_.finish();
+  }
+
+ private:
+  bool can_block(const TensorSpec& spec) const {
+    return spec.dtype == DType::F32 && spec.rank() == 4 && spec.shape[1] % block_ == 0 &&
+           spec.shape[2] * spec.shape[3] > 1;
+  }
+  Layout layout_if(bool blocked) const { return blocked ? blocked_ : Layout::Plain; }
+
+  // A convolution runs blocked when its output channels fill whole blocks, group by group. Its input may be plain: the
+  // first layer of an image model has 3 channels.
+  bool blocked_convolution(const TensorSpec& x, const Shape& w, const TensorSpec& y, int64_t groups) const {
+    if (x.dtype != DType::F32 || x.rank() != 4 || y.shape[1] % block_ != 0) return false;
+    if (y.shape[2] * y.shape[3] <= 1 || x.shape[2] * x.shape[3] <= 1) return false;
+    if (groups == 1) return x.shape[1] % block_ == 0 || x.shape[1] <= 4;
+    const bool depthwise = w[1] == 1 && w[0] == groups;
+    if (depthwise) return x.shape[1] % block_ == 0;
+    return w[1] % block_ == 0 && (w[0] / groups) % block_ == 0;
+  }
+  Layout input_layout(const TensorSpec& x) const { return layout_if(x.shape[1] % block_ == 0); }
+
+  ValueId in_layout(ValueId value, Layout layout) {
+    if (!value.valid() || copy_.builder().graph().value(value).layout == layout) return value;
+    auto& cached = reordered_[{value.index, layout}];
+    if (!cached.valid()) {
+      cached = copy_.builder().add(OpKind::Reorder, {value}, {{Attr::Layout, static_cast<int64_t>(layout)}});
+      copy_.builder().set_layout(cached, layout);
+    }
+    return cached;
+  }
+
+  // What each operand has to lie in, and what each output then lies in.
+  struct Choice {
+    std::vector<Layout> inputs, outputs;
+  };
+  Choice choose(const Op& op) const {
+    Choice choice{std::vector<Layout>(op.inputs.size(), Layout::Plain), std::vector<Layout>(op.outputs.size(), Layout::Plain)};
+    if (blocked_ == Layout::Plain) return choice;
+    const auto spec = [&](size_t i) -> const TensorSpec& { return graph_.spec(op.inputs[i]); };
+    const auto out = [&](size_t i) -> const TensorSpec& { return graph_.spec(op.outputs[i]); };
+    const int64_t groups = op.attributes.get_int(Attr::Groups, 1);
+    const auto is_blocked = [&](size_t i) {
+      return op.inputs[i].valid() && copy_layout(op.inputs[i]) == blocked_;
+    };
+    switch (op.kind) {
+      case OpKind::Conv:
+        if (blocked_convolution(spec(0), spec(1).shape, out(0), groups)) {
+          choice.inputs[0] = input_layout(spec(0));
+          choice.outputs[0] = blocked_;
+        }
+        break;
+      case OpKind::ConvGradInput:
+        if (blocked_convolution(out(0), spec(1).shape, spec(0), groups)) {
+          choice.inputs[0] = blocked_;
+          choice.outputs[0] = input_layout(out(0));
+        }
+        break;
+      case OpKind::ConvGradWeight:
+        if (blocked_convolution(spec(0), out(0).shape, spec(1), groups)) {
+          choice.inputs[0] = input_layout(spec(0));
+          choice.inputs[1] = blocked_;
+        }
+        break;
+      case OpKind::BatchNorm:
+      case OpKind::BatchNormInference:
+        if (can_block(spec(0)) && is_blocked(0)) choice.inputs[0] = choice.outputs[0] = blocked_;
+        break;
+      case OpKind::BatchNormGrad:
+        if (can_block(spec(1)) && is_blocked(1)) choice.inputs[0] = choice.inputs[1] = choice.outputs[0] = blocked_;
+        break;
+      case OpKind::MaxPool:
+        if (is_blocked(0) && out(0).rank() == 4) choice.inputs[0] = choice.outputs[0] = choice.outputs[1] = blocked_;
+        break;
+      case OpKind::AveragePool:
+        if (is_blocked(0) && out(0).rank() == 4) choice.inputs[0] = choice.outputs[0] = blocked_;
+        break;
+      case OpKind::MaxPoolGrad:
+        if (is_blocked(1)) choice.inputs[0] = choice.inputs[1] = choice.outputs[0] = blocked_;
+        break;
+      case OpKind::AveragePoolGrad:
+        if (is_blocked(0) && can_block(out(0))) choice.inputs[0] = choice.outputs[0] = blocked_;
+        break;
+      case OpKind::ReduceMean:
+      case OpKind::ReduceSum:
+        // Over space alone the result has one element a channel, which is the same bytes in either layout.
+        if (is_blocked(0) && op.attributes.get_ints(Attr::Axes) == Ints{2, 3}) choice.inputs[0] = blocked_;
+        break;
+      case OpKind::Expand:
+        // The way back from a mean over space.
+        if (any_blocked_ && can_block(out(0)) && spec(0).rank() == 4 && spec(0).shape[2] * spec(0).shape[3] == 1)
+          choice.outputs[0] = blocked_;
+        break;
+      case OpKind::Reorder: break;
+      default:
+        if (op_table().row(op.kind).family == Family::Elementwise) choose_elementwise(op, choice);
+    }
+    return choice;
+  }
+
+  // Elementwise ops follow a blocked operand when every other operand has the same shape or is a single number.
+  void choose_elementwise(const Op& op, Choice& choice) const {
+    bool any = false, all = true;
+    const Shape& shape = graph_.spec(op.outputs[0]).shape;
+    for (const ValueId input : op.inputs) {
+      const TensorSpec& spec = graph_.spec(input);
+      any = any || copy_layout(input) == blocked_;
+      all = all && (spec.shape == shape || spec.element_count() == 1);
+    }
+    if (!any || !all) return;
+    for (size_t i = 0; i < op.inputs.size(); ++i)
+      if (graph_.spec(op.inputs[i]).shape == shape) choice.inputs[i] = blocked_;
+    choice.outputs[0] = blocked_;
+  }
+
+  Layout copy_layout(ValueId source) const { return layouts_.empty() ? Layout::Plain : layouts_[source.index]; }
+
+  void visit(OpId id) {
+    if (layouts_.empty()) layouts_.resize(graph_.values().size(), Layout::Plain);
+    const Op& op = graph_.op(id);
+    if (op.inputs.empty()) {
+      copy_.copy(id);
+      ops_.push_back(copy_.builder().graph().value(copy_.mapped(op.outputs[0])).producer);
+      return;
+    }
+    const Choice choice = choose(op);
+    GraphBuilder& builder = copy_.builder();
+    builder.set_phase(op.phase);
+    builder.set_origin(op.origin == id ? OpId{} : ops_[op.origin.index]);
+    std::vector<ValueId> inputs;
+    for (size_t i = 0; i < op.inputs.size(); ++i) inputs.push_back(in_layout(copy_.mapped(op.inputs[i]), choice.inputs[i]));
+    const auto outputs = builder.add_all(op.kind, std::move(inputs), op.attributes, op.name);
+    ops_.push_back(builder.graph().value(outputs[0]).producer);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      copy_.map(op.outputs[i], outputs[i]);
+      builder.set_layout(outputs[i], choice.outputs[i]);
+      builder.set_name(outputs[i], graph_.value(op.outputs[i]).name);
+      layouts_[op.outputs[i].index] = choice.outputs[i];
+      any_blocked_ = any_blocked_ || choice.outputs[i] != Layout::Plain;
+    }
+  }
+
+  const Graph& graph_;
+  GraphCopy copy_;
+  Layout blocked_;
+  int64_t block_;
+  bool any_blocked_ = false;
+  std::vector<Layout> layouts_;  // by source value
+  std::vector<OpId> ops_;        // source op -> new op
+  std::map<std::pair<uint32_t, Layout>, ValueId> reordered_;
+};
+
+// ---- fusion groups -------------------------------------------------------------------------------------------------
+
+// Grows groups of elementwise ops along the topological order. An op joins the group of one of its operands when both
+// have the same output shape, layout and phase, and when no other operand depends on that group: the group can
+// then run as one kernel at the place of its last op.
+class FusionPass {
+ public:
+  FusionPass(const Graph& graph, const OpTable& table, const LowerOptions& options)
+      : graph_(graph), table_(table), options_(options), group_(graph.ops().size()), members_(graph.ops().size()),
+        inputs_(graph.ops().size()) {}
+
+  Graph run() {
+    for (uint32_t i = 0; i < graph_.ops().size(); ++i) {
+      group_[i] = i;
+      members_[i] = {i};
+      for (const ValueId input : graph_.ops()[i].inputs)
+        if (input.valid()) inputs_[i].insert(input.index);
+      if (fusable(OpId{i})) join_an_operand(OpId{i});
+    }
+    return rebuild();
+  }
+
+ private:
+  bool fusable(OpId id) const {
+    const Op& op = graph_.op(id);
+    const Family family = table_.row(op.kind).family;
+    if (family != Family::Elementwise || op.kind == OpKind::Pow || op.kind == OpKind::Mod) return false;
+    const auto easy = [&](ValueId v) { return graph_.spec(v).dtype == DType::F32 || graph_.spec(v).dtype == DType::Bool; };
+    return std::all_of(op.inputs.begin(), op.inputs.end(), easy) && easy(op.outputs[0]) &&
+           graph_.spec(op.outputs[0]).element_count() > 1;
+  }
+
+  void join_an_operand(OpId id) {
+    const Op& op = graph_.op(id);
+    for (const ValueId input : op.inputs) {
+      const OpId producer = graph_.value(input).producer;
+      const uint32_t candidate = group_[producer.index];
+      if (candidate == id.index || !fusable(producer)) continue;
+      const Value& mine = graph_.value(op.outputs[0]);
+      const Value& theirs = graph_.value(graph_.op(producer).outputs[0]);
+      if (graph_.op(producer).phase != op.phase || mine.spec.shape != theirs.spec.shape || mine.layout != theirs.layout) continue;
+      if (!fits(candidate, id) || depends_otherwise(op, candidate)) continue;
+      for (const uint32_t value : inputs_[id.index]) inputs_[candidate].insert(value);
+      members_[candidate].push_back(id.index);
+      group_[id.index] = candidate;
+      members_[id.index].clear();
+      return;
+    }
+  }
+
+  bool fits(uint32_t candidate, OpId id) const {
+    if (static_cast<int>(members_[candidate].size()) >= options_.group_ops_max) return false;
+    std::set<uint32_t> external = inputs_[candidate];
+    external.insert(inputs_[id.index].begin(), inputs_[id.index].end());
+    int count = 0;
+    for (const uint32_t value : external) count += group_[graph_.value({value}).producer.index] != candidate;
+    return count <= options_.group_inputs_max;
+  }
+
+  // Whether an operand outside of `candidate` needs, through whatever groups, a member of `candidate`.
+  bool depends_otherwise(const Op& op, uint32_t candidate) const {
+    std::vector<uint32_t> open;
+    std::set<uint32_t> seen;
+    const uint32_t first = members_[candidate].front();  // nothing before it in the order can depend on it
+    const auto push = [&](ValueId value) {
+      if (!value.valid()) return;
+      const uint32_t group = group_[graph_.value(value).producer.index];
+      if (members_[group].back() > first && seen.insert(group).second) open.push_back(group);
+    };
+    for (const ValueId input : op.inputs)
+      if (group_[graph_.value(input).producer.index] != candidate) push(input);
+    while (!open.empty()) {
+      const uint32_t group = open.back();
+      open.pop_back();
+      if (group == candidate) return true;
+      for (const uint32_t member : members_[group])
+        for (const ValueId input : graph_.ops()[member].inputs)
+          if (!input.valid() || group_[graph_.value(input).producer.index] != group) push(input);
+    }
+    return false;
+  }
+
+  // Emits group after group, the one whose last op stood first in the old order among those that are ready.
+  Graph rebuild() {
+    const size_t count = graph_.ops().size();
+    std::vector<std::set<uint32_t>> needs(count), users(count);
+    for (uint32_t i = 0; i < count; ++i)
+      for (const ValueId input : graph_.ops()[i].inputs) {
+        if (!input.valid()) continue;
+        const uint32_t from = group_[graph_.value(input).producer.index];
+        if (from == group_[i]) continue;
+        needs[group_[i]].insert(from);
+        users[from].insert(group_[i]);
+      }
+    // An origin has to stand before its backward ops; phases already order all but what is purely backward.
+    using Entry = std::pair<uint32_t, uint32_t>;  // last member, group
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
+    std::vector<size_t> missing(count);
+    for (uint32_t g = 0; g < count; ++g) {
+      missing[g] = needs[g].size();
+      if (!members_[g].empty() && missing[g] == 0) ready.push({members_[g].back(), g});
+    }
+    GraphCopy copy(graph_, table_);
+    uint32_t next_group = 0;
+    while (!ready.empty()) {
+      const uint32_t group = ready.top().second;
+      ready.pop();
+      const bool fused = members_[group].size() > 1;
+      for (const uint32_t member : members_[group]) {
+        copy.copy(OpId{member});
+        if (fused) copy.builder().set_group(copy.builder().graph().value(copy.mapped(graph_.ops()[member].outputs[0])).producer, GroupId{next_group});
+      }
+      next_group += fused;
+      for (const uint32_t user : users[group])
+        if (--missing[user] == 0) ready.push({members_[user].back(), user});
+    }
+    copy.copy_outputs();
+    Graph result = copy.finish();
+    WEFT_CHECK_MSG(result.ops().size() == count, "fusion groups formed a cycle");
+    return result;
+  }
+
+  const Graph& graph_;
+  const OpTable& table_;
+  const LowerOptions& options_;
+  std::vector<uint32_t> group_;                 // op -> the op that heads its group
+  std::vector<std::vector<uint32_t>> members_;  // by head, ascending
+  std::vector<std::set<uint32_t>> inputs_;      // by head: values read, inside ones included
+};
+
+}  // namespace
+
+Graph lower(const Graph& graph, const OpTable& table, const LowerOptions& options) {
+  Graph laid_out = LayoutPass(graph, table, options.convolution_layout).run();
+  return options.fuse_elementwise ? FusionPass(laid_out, table, options).run() : laid_out;
+}
+
+}  // namespace weft::dag

@@ -1,0 +1,37 @@
+// Internal to dag/onnx: files read without trusting them.
+#pragma once
+
+#include <filesystem>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace weft::onnx {
+
+// An open regular file. Closes on destruction.
+class File {
+ public:
+  File() = default;
+  File(int descriptor, int64_t size) : descriptor_(descriptor), size_(size) {}
+  File(File&& other) noexcept : descriptor_(other.descriptor_), size_(other.size_) { other.descriptor_ = -1; }
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  int64_t size() const { return size_; }
+  Status read_at(int64_t offset, std::span<std::byte> bytes) const;
+
+ private:
+  int descriptor_ = -1;
+  int64_t size_ = 0;
+};
+
+// Follows links: the user named this path. NotFound, or InvalidArgument for what is not a regular file.
+Result<File> open_file(const std::filesystem::path& path);
+
+// `location` comes from inside a model: it is resolved beneath `folder` one component at a time, and any link, "..",
+// absolute path or special file on the way is refused with PermissionDenied.
+Result<File> open_beneath(const std::filesystem::path& folder, const std::string& location);
+
+}  // namespace weft::onnx

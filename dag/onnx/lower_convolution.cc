@@ -1,0 +1,145 @@
+// Conv, ConvTranspose, and the windows that pooling shares with them.
+#include <algorithm>
+
+#include "dag/onnx/lowering.h"
+
+namespace weft::onnx {
+namespace {
+
+constexpr int64_t kWindowMost = int64_t{1} << 20;  // taps, strides and pads: beyond any model, far from overflow
+
+Status check_each(NodeContext& n, const Ints& values, size_t count, int64_t low, const char* what) {
+  if (values.size() != count)
+    return n.invalid(std::string(what) + " has " + std::to_string(values.size()) + " entries for " + std::to_string(count));
+  for (const int64_t value : values)
+    if (value < low || value > kWindowMost) return n.invalid(std::string(what) + " has the entry " + std::to_string(value));
+  return {};
+}
+
+Ints or_ones(Ints values, size_t count) { return values.empty() ? Ints(count, 1) : values; }
+
+int64_t extent_of(const Windows& windows, size_t d) { return windows.dilations[d] * (windows.kernel[d] - 1) + 1; }
+
+}  // namespace
+
+Result<Windows> read_windows(NodeContext& n, const Shape& spatial, Ints kernel) {
+  const size_t dims = spatial.size();
+  Windows windows;
+  windows.kernel = std::move(kernel);
+  windows.strides = or_ones(n.ints_attr("strides"), dims);
+  windows.dilations = or_ones(n.ints_attr("dilations"), dims);
+  windows.pads = n.ints_attr("pads");
+  WEFT_TRY_STATUS(n.attribute_status());
+  WEFT_TRY_STATUS(check_each(n, windows.kernel, dims, 1, "kernel_shape"));
+  WEFT_TRY_STATUS(check_each(n, windows.strides, dims, 1, "strides"));
+  WEFT_TRY_STATUS(check_each(n, windows.dilations, dims, 1, "dilations"));
+  const std::string mode = n.string_attr("auto_pad", "NOTSET");
+  if (mode == "NOTSET" || mode.empty()) {
+    if (windows.pads.empty()) windows.pads.assign(2 * dims, 0);
+    WEFT_TRY_STATUS(check_each(n, windows.pads, 2 * dims, 0, "pads"));
+    return windows;
+  }
+  windows.pads.assign(2 * dims, 0);
+  if (mode == "VALID") return windows;
+  if (mode != "SAME_UPPER" && mode != "SAME_LOWER") return n.invalid("auto_pad is '" + mode.substr(0, 32) + "'");
+  for (size_t d = 0; d < dims; ++d) {
+    // Output size is ceil(size / stride); what is missing is shared out, the odd one at the named end.
+    const int64_t stride = windows.strides[d];
+    const int64_t count = (spatial[d] + stride - 1) / stride;
+    const int64_t total = std::max<int64_t>(0, (count - 1) * stride + extent_of(windows, d) - spatial[d]);
+    const int64_t less = total / 2;
+    windows.pads[d] = mode == "SAME_UPPER" ? less : total - less;
+    windows.pads[dims + d] = total - windows.pads[d];
+  }
+  return windows;
+}
+
+namespace {
+
+Status check_operands(NodeContext& n, const Item& x, const Item& w) {
+  if (x.rank() < 3 || x.rank() != w.rank()) return n.invalid("x " + to_string(x.spec) + " and w " + to_string(w.spec) + " do not go together");
+  if (x.rank() > 5) return n.unsupported("more than three spatial dims");
+  const Ints kernel = n.ints_attr("kernel_shape");
+  if (!kernel.empty() && kernel != Ints(w.shape().begin() + 2, w.shape().end()))
+    return n.invalid("kernel_shape differs from the weight's shape " + to_string(w.shape()));
+  return {};
+}
+
+Attributes window_attributes(const Windows& windows, int64_t groups) {
+  return {{Attr::Strides, windows.strides}, {Attr::Dilations, windows.dilations}, {Attr::Pads, windows.pads}, {Attr::Groups, groups}};
+}
+
+Status lower_conv(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(2));
+  const Item& x = n.in(0);
+  const Item& w = n.in(1);
+  WEFT_TRY_STATUS(check_operands(n, x, w));
+  WEFT_TRY(const Windows windows, read_windows(n, {x.shape().begin() + 2, x.shape().end()}, {w.shape().begin() + 2, w.shape().end()}));
+  Items operands{x, w};
+  if (n.has(2)) operands.push_back(n.in(2));
+  return n.give(n.emit(OpKind::Conv, std::move(operands), window_attributes(windows, n.int_attr("group", 1))));
+}
+
+// A transposed convolution is the gradient of a convolution with respect to its input: x plays dy.
+Status lower_conv_transpose(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(2));
+  const Item& x = n.in(0);
+  const Item& w = n.in(1);  // [C, M/groups, kernel...]
+  WEFT_TRY_STATUS(check_operands(n, x, w));
+  const Shape spatial(x.shape().begin() + 2, x.shape().end());
+  const size_t dims = spatial.size();
+  const std::string mode = n.string_attr("auto_pad", "NOTSET");
+  const int64_t groups = n.int_attr("group", 1);
+  if (groups < 1 || groups > kWindowMost) return n.invalid("group is " + std::to_string(groups));
+  Ints extra = n.ints_attr("output_padding");
+  if (extra.empty()) extra.assign(dims, 0);
+  WEFT_TRY_STATUS(check_each(n, extra, dims, 0, "output_padding"));
+  Ints wanted = n.ints_attr("output_shape");
+  if (wanted.size() == dims + 2) wanted.erase(wanted.begin(), wanted.begin() + 2);
+
+  // auto_pad means something else here, so the windows are read as if it were not set.
+  Windows windows;
+  windows.kernel.assign(w.shape().begin() + 2, w.shape().end());
+  windows.strides = or_ones(n.ints_attr("strides"), dims);
+  windows.dilations = or_ones(n.ints_attr("dilations"), dims);
+  windows.pads = n.ints_attr("pads");
+  const bool same = mode == "SAME_UPPER" || mode == "SAME_LOWER";
+  if (windows.pads.empty() || same || mode == "VALID") windows.pads.assign(2 * dims, 0);
+  WEFT_TRY_STATUS(n.attribute_status());
+  WEFT_TRY_STATUS(check_each(n, windows.kernel, dims, 1, "the kernel"));
+  WEFT_TRY_STATUS(check_each(n, windows.strides, dims, 1, "strides"));
+  WEFT_TRY_STATUS(check_each(n, windows.dilations, dims, 1, "dilations"));
+  WEFT_TRY_STATUS(check_each(n, windows.pads, 2 * dims, 0, "pads"));
+  if (!wanted.empty()) WEFT_TRY_STATUS(check_each(n, wanted, dims, 1, "output_shape"));
+
+  Shape shape{x.shape()[0], w.shape()[1] * groups};
+  for (size_t d = 0; d < dims; ++d) {
+    const int64_t reach = windows.strides[d] * (spatial[d] - 1) + extra[d] + extent_of(windows, d);
+    int64_t size = reach - windows.pads[d] - windows.pads[dims + d];
+    if (!wanted.empty() || same) {
+      size = wanted.empty() ? spatial[d] * windows.strides[d] : wanted[d];
+      const int64_t total = std::max<int64_t>(0, reach - size);
+      windows.pads[d] = mode == "SAME_UPPER" ? total / 2 : total - total / 2;
+      windows.pads[dims + d] = total - windows.pads[d];
+    }
+    if (size < 1) return n.invalid("its output would be empty");
+    shape.push_back(size);
+  }
+  Attributes attributes = window_attributes(windows, groups);
+  attributes.set(Attr::Shape, shape);
+  WEFT_TRY(Item y, n.emit(OpKind::ConvGradInput, {x, w}, std::move(attributes)));
+  if (!n.has(2)) return n.give(y);
+  Shape bias_shape(dims + 1, 1);
+  bias_shape[0] = shape[1];
+  if (n.in(2).spec.element_count() != shape[1]) return n.invalid("its bias has shape " + to_string(n.in(2).shape()));
+  WEFT_TRY(const Item bias, n.reshape(n.in(2), bias_shape));
+  return n.give(n.emit(OpKind::Add, {y, bias}));
+}
+
+constexpr LowerRow kRows[] = {{"Conv", lower_conv}, {"ConvTranspose", lower_conv_transpose}};
+
+}  // namespace
+
+std::span<const LowerRow> convolution_lowerings() { return kRows; }
+
+}  // namespace weft::onnx

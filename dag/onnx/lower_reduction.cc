@@ -1,0 +1,146 @@
+// Reductions along axes.
+#include <algorithm>
+
+#include "dag/onnx/lowering.h"
+
+namespace weft::onnx {
+namespace {
+
+// What happens to x before the reduction, which one it is, and what happens after.
+struct ReductionRow {
+  std::string_view op_type;
+  OpKind kind;
+  enum class Before : uint8_t { Nothing, Abs, Square } before;
+  enum class After : uint8_t { Nothing, Sqrt, Log } after;
+};
+using Before = ReductionRow::Before;
+using After = ReductionRow::After;
+constexpr ReductionRow kReductions[] = {
+    {"ReduceSum", OpKind::ReduceSum, Before::Nothing, After::Nothing},
+    {"ReduceMean", OpKind::ReduceMean, Before::Nothing, After::Nothing},
+    {"ReduceMax", OpKind::ReduceMax, Before::Nothing, After::Nothing},
+    {"ReduceMin", OpKind::ReduceMin, Before::Nothing, After::Nothing},
+    {"ReduceProd", OpKind::ReduceProd, Before::Nothing, After::Nothing},
+    {"ReduceL1", OpKind::ReduceSum, Before::Abs, After::Nothing},
+    {"ReduceL2", OpKind::ReduceSum, Before::Square, After::Sqrt},
+    {"ReduceSumSquare", OpKind::ReduceSum, Before::Square, After::Nothing},
+    {"ReduceLogSum", OpKind::ReduceSum, Before::Nothing, After::Log},
+};
+
+struct Axes {
+  Ints axes;
+  bool keep = true;
+  bool none = false;  // nothing is to be reduced
+};
+
+Result<Axes> read_axes(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  Axes form;
+  const int64_t rank = n.in(0).rank();
+  form.keep = n.int_attr("keepdims", 1) != 0;
+  form.axes = n.ints_attr("axes");
+  if (n.has(1)) {
+    WEFT_TRY(form.axes, n.ints(1, "axes"));
+  }
+  if (form.axes.empty()) {
+    form.none = n.int_attr("noop_with_empty_axes", 0) != 0;
+    for (int64_t d = 0; d < rank && !form.none; ++d) form.axes.push_back(d);
+    form.none = form.none || rank == 0;
+    return form;
+  }
+  for (int64_t& axis : form.axes) {
+    const auto normal = dag::normalise_axis(axis, rank);
+    if (!normal) return n.invalid(normal.error().message);
+    axis = *normal;
+  }
+  std::sort(form.axes.begin(), form.axes.end());
+  if (std::adjacent_find(form.axes.begin(), form.axes.end()) != form.axes.end()) return n.invalid("an axis is given twice");
+  return form;
+}
+
+Status lower_reduction(NodeContext& n) {
+  WEFT_TRY(const Axes form, read_axes(n));
+  const ReductionRow* row = nullptr;
+  for (const ReductionRow& candidate : kReductions)
+    if (candidate.op_type == n.op_type()) row = &candidate;
+  WEFT_CHECK(row != nullptr);
+  Item y = n.in(0);
+  switch (row->before) {
+    case Before::Nothing: break;
+    case Before::Abs: {
+      WEFT_TRY(y, n.emit(OpKind::Abs, {y}));
+      break;
+    }
+    case Before::Square: {
+      WEFT_TRY(y, n.emit(OpKind::Mul, {y, y}));
+      break;
+    }
+  }
+  if (!form.none) {
+    WEFT_TRY(y, n.reduce(row->kind, y, form.axes, form.keep));
+  }
+  switch (row->after) {
+    case After::Nothing: return n.give(y);
+    case After::Sqrt: return n.give(n.emit(OpKind::Sqrt, {y}));
+    case After::Log: return n.give(n.emit(OpKind::Log, {y}));
+  }
+  return {};
+}
+
+// log(sum(exp(x - m))) + m, with m the largest: no overflow, and the gradient through m cancels.
+Status lower_log_sum_exp(NodeContext& n) {
+  WEFT_TRY(const Axes form, read_axes(n));
+  if (form.none) return n.give(n.in(0));
+  WEFT_TRY(const Item largest, n.reduce(OpKind::ReduceMax, n.in(0), form.axes, true));
+  WEFT_TRY(Item y, n.emit(OpKind::Sub, {n.in(0), largest}));
+  WEFT_TRY(y, n.emit(OpKind::Exp, {y}));
+  WEFT_TRY(y, n.reduce(OpKind::ReduceSum, y, form.axes, true));
+  WEFT_TRY(y, n.emit(OpKind::Log, {y}));
+  WEFT_TRY(y, n.emit(OpKind::Add, {y, largest}));
+  if (form.keep) return n.give(y);
+  Shape shape;
+  for (int64_t d = 0; d < y.rank(); ++d)
+    if (!std::binary_search(form.axes.begin(), form.axes.end(), d)) shape.push_back(y.shape()[static_cast<size_t>(d)]);
+  return n.give(n.reshape(y, shape));
+}
+
+Status lower_arg(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  const Item& x = n.in(0);
+  WEFT_TRY(const int64_t axis, n.axis_attr("axis", 0, x.rank()));
+  const OpKind kind = n.op_type() == "ArgMax" ? OpKind::ArgMax : OpKind::ArgMin;
+  const Attributes attributes{{Attr::Axis, axis}, {Attr::KeepDims, int64_t{n.int_attr("keepdims", 1) != 0}}};
+  if (n.int_attr("select_last_index", 0) == 0) return n.give(n.emit(kind, {x}, attributes));
+  // The last of equals is the first when read backwards.
+  const int64_t size = x.shape()[static_cast<size_t>(axis)];
+  WEFT_TRY(const Item backwards, n.slice(x, axis, std::max<int64_t>(0, size - 1), size, -1));
+  WEFT_TRY(const Item index, n.emit(kind, {backwards}, attributes));
+  return n.give(n.emit(OpKind::Sub, {n.scalar(DType::I64, static_cast<double>(size - 1)), index}));
+}
+
+Status lower_cumsum(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(2));
+  WEFT_TRY(const int64_t given, n.one_int(1, "axis"));
+  const auto axis = dag::normalise_axis(given, n.in(0).rank());
+  if (!axis) return n.invalid(axis.error().message);
+  return n.give(n.emit(OpKind::CumSum, {n.in(0)},
+                       {{Attr::Axis, *axis},
+                        {Attr::Exclusive, int64_t{n.int_attr("exclusive", 0) != 0}},
+                        {Attr::Reverse, int64_t{n.int_attr("reverse", 0) != 0}}}));
+}
+
+}  // namespace
+
+std::span<const LowerRow> reduction_lowerings() {
+  static const std::vector<LowerRow> rows = [] {
+    std::vector<LowerRow> all = {{"ReduceLogSumExp", lower_log_sum_exp},
+                                 {"ArgMax", lower_arg},
+                                 {"ArgMin", lower_arg},
+                                 {"CumSum", lower_cumsum}};
+    for (const ReductionRow& row : kReductions) all.push_back({row.op_type, lower_reduction});
+    return all;
+  }();
+  return rows;
+}
+
+}  // namespace weft::onnx

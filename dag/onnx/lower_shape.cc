@@ -1,0 +1,327 @@
+// Shape manipulation. Every shape is known here; operands that give shapes must be.
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "dag/onnx/lowering.h"
+
+namespace weft::onnx {
+namespace {
+
+int64_t product(const Shape& shape, size_t begin, size_t end) {
+  int64_t total = 1;
+  for (size_t i = begin; i < end; ++i) total *= shape[i];
+  return total;
+}
+
+// Axes from operand `i` (opset 13 on) or the attribute; normalised, sorted, unique.
+Result<std::optional<Ints>> read_axes(NodeContext& n, size_t i, int64_t rank) {
+  Ints axes;
+  if (n.has(i)) {
+    WEFT_TRY(axes, n.ints(i, "axes"));
+  } else if (n.has_attr("axes")) {
+    axes = n.ints_attr("axes");
+  } else {
+    return std::nullopt;
+  }
+  for (int64_t& axis : axes) {
+    const auto normal = dag::normalise_axis(axis, rank);
+    if (!normal) return n.invalid(normal.error().message);
+    axis = *normal;
+  }
+  std::sort(axes.begin(), axes.end());
+  if (std::adjacent_find(axes.begin(), axes.end()) != axes.end()) return n.invalid("an axis is given twice");
+  return axes;
+}
+
+Status lower_reshape(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(2));
+  const Item& x = n.in(0);
+  WEFT_TRY(Ints shape, n.ints(1, "shape"));
+  const bool allow_zero = n.int_attr("allowzero", 0) != 0;
+  int64_t known = 1;
+  int64_t open = -1;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] == 0 && !allow_zero) {
+      if (i >= x.shape().size()) return n.invalid("shape " + to_string(shape) + " copies a dim that x does not have");
+      shape[i] = x.shape()[i];
+    }
+    if (shape[i] == -1) {
+      if (open >= 0) return n.invalid("shape " + to_string(shape) + " leaves two dims open");
+      open = static_cast<int64_t>(i);
+    } else if (shape[i] < 0 || shape[i] > dag::kElementCountMax || (known != 0 && shape[i] > dag::kElementCountMax / std::max<int64_t>(known, 1))) {
+      return n.invalid("shape " + to_string(shape) + " is out of range");
+    } else {
+      known *= shape[i];
+    }
+  }
+  const int64_t count = x.spec.element_count();
+  if (open >= 0) {
+    if (known == 0 || count % known != 0)
+      return n.invalid(to_string(x.spec) + " does not fit into shape " + to_string(shape));
+    shape[static_cast<size_t>(open)] = count / known;
+  } else if (known != count) {
+    return n.invalid(to_string(x.spec) + " does not fit into shape " + to_string(shape));
+  }
+  return n.give(n.reshape(x, std::move(shape)));
+}
+
+Status lower_flatten(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  const Item& x = n.in(0);
+  int64_t axis = n.int_attr("axis", 1);
+  if (axis < 0) axis += x.rank();
+  if (axis < 0 || axis > x.rank()) return n.invalid("its axis is out of range");
+  const auto cut = static_cast<size_t>(axis);
+  return n.give(n.reshape(x, {product(x.shape(), 0, cut), product(x.shape(), cut, x.shape().size())}));
+}
+
+Status lower_squeeze(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  const Item& x = n.in(0);
+  WEFT_TRY(const auto axes, read_axes(n, 1, x.rank()));
+  Shape shape;
+  for (int64_t d = 0; d < x.rank(); ++d) {
+    const int64_t size = x.shape()[static_cast<size_t>(d)];
+    const bool named = axes && std::binary_search(axes->begin(), axes->end(), d);
+    if (named && size != 1) return n.invalid("dim " + std::to_string(d) + " of " + to_string(x.spec) + " is not 1");
+    if (!(named || (!axes && size == 1))) shape.push_back(size);
+  }
+  return n.give(n.reshape(x, std::move(shape)));
+}
+
+Status lower_unsqueeze(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  const Item& x = n.in(0);
+  size_t added = n.ints_attr("axes").size();
+  if (n.has(1)) {
+    WEFT_TRY(const Ints axes, n.ints(1, "axes"));
+    added = axes.size();
+  }
+  if (added + x.shape().size() > static_cast<size_t>(n.options().limits.rank_max)) return n.invalid("too many dims");
+  WEFT_TRY(const auto axes, read_axes(n, 1, x.rank() + static_cast<int64_t>(added)));
+  if (!axes) return n.invalid("its axes are missing");
+  Shape shape = x.shape();
+  for (const int64_t axis : *axes) shape.insert(shape.begin() + axis, 1);
+  return n.give(n.reshape(x, std::move(shape)));
+}
+
+Status lower_transpose(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  Ints perm = n.ints_attr("perm");
+  if (perm.empty())
+    for (int64_t d = n.in(0).rank(); d-- > 0;) perm.push_back(d);
+  std::set<int64_t> seen(perm.begin(), perm.end());
+  if (static_cast<int64_t>(perm.size()) != n.in(0).rank() || seen.size() != perm.size() ||
+      (!perm.empty() && (*seen.begin() != 0 || *seen.rbegin() != n.in(0).rank() - 1)))
+    return n.invalid("perm " + to_string(perm) + " does not permute the dims of " + to_string(n.in(0).spec));
+  return n.give(n.transpose(n.in(0), std::move(perm)));
+}
+
+// One dim of a slice as numpy has it: how many elements, and from where.
+struct Range {
+  int64_t start, size;
+};
+Range numpy_range(int64_t start, int64_t end, int64_t step, int64_t dim) {
+  const auto place = [&](int64_t at) {
+    if (at < 0) at = at < -dim ? -1 - dim : at;  // far out on the left stays out
+    if (at < 0) at += dim;
+    return step > 0 ? std::clamp<int64_t>(at, 0, dim) : std::clamp<int64_t>(at, -1, dim - 1);
+  };
+  const int64_t first = place(start);
+  const int64_t last = place(end);
+  const int64_t distance = step > 0 ? last - first : first - last;
+  const int64_t stride = step > 0 ? step : (step == std::numeric_limits<int64_t>::min() ? std::numeric_limits<int64_t>::max() : -step);
+  const int64_t size = distance <= 0 ? 0 : (distance - 1) / stride + 1;
+  return {size == 0 ? 0 : first, size};
+}
+
+Status lower_slice(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  const Item& x = n.in(0);
+  Ints starts, ends, axes, steps;
+  if (n.opset() < 10) {
+    starts = n.ints_attr("starts");
+    ends = n.ints_attr("ends");
+    axes = n.ints_attr("axes");
+  } else {
+    WEFT_TRY_STATUS(n.need(3));
+    WEFT_TRY(starts, n.ints(1, "starts"));
+    WEFT_TRY(ends, n.ints(2, "ends"));
+    if (n.has(3)) {
+      WEFT_TRY(axes, n.ints(3, "axes"));
+    }
+    if (n.has(4)) {
+      WEFT_TRY(steps, n.ints(4, "steps"));
+    }
+  }
+  if (axes.empty())
+    for (size_t i = 0; i < starts.size(); ++i) axes.push_back(static_cast<int64_t>(i));
+  if (steps.empty()) steps.assign(starts.size(), 1);
+  if (starts.size() != ends.size() || starts.size() != axes.size() || starts.size() != steps.size())
+    return n.invalid("starts, ends, axes and steps have different lengths");
+  Ints out_starts(x.shape().size(), 0);
+  Ints out_sizes = x.shape();
+  Ints out_steps(x.shape().size(), 1);
+  std::set<int64_t> seen;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const auto axis = dag::normalise_axis(axes[i], x.rank());
+    if (!axis) return n.invalid(axis.error().message);
+    if (!seen.insert(*axis).second) return n.invalid("an axis is given twice");
+    if (steps[i] == 0) return n.invalid("a step is 0");
+    const auto d = static_cast<size_t>(*axis);
+    const Range range = numpy_range(starts[i], ends[i], steps[i], x.shape()[d]);
+    out_starts[d] = range.start;
+    out_sizes[d] = range.size;
+    out_steps[d] = range.size <= 1 ? 1 : steps[i];
+  }
+  if (out_sizes == x.shape() && std::all_of(out_steps.begin(), out_steps.end(), [](int64_t s) { return s == 1; }))
+    return n.give(x);
+  return n.give(n.emit(OpKind::Slice, {x}, {{Attr::Starts, out_starts}, {Attr::Sizes, out_sizes}, {Attr::Steps, out_steps}}));
+}
+
+Status lower_split(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  const Item& x = n.in(0);
+  WEFT_TRY(const int64_t axis, n.axis_attr("axis", 0, x.rank()));
+  const int64_t size = x.shape()[static_cast<size_t>(axis)];
+  const auto parts = static_cast<int64_t>(n.output_count());
+  Ints sizes = n.ints_attr("split");
+  if (n.has(1)) {
+    WEFT_TRY(sizes, n.ints(1, "split"));
+  }
+  if (sizes.empty()) {
+    if (size % parts != 0) return n.invalid("dim " + std::to_string(axis) + " of " + to_string(x.spec) + " does not split into " + std::to_string(parts));
+    sizes.assign(n.output_count(), size / parts);
+  }
+  if (sizes.size() != n.output_count()) return n.invalid("split " + to_string(sizes) + " does not fit its outputs");
+  int64_t start = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] < 0 || sizes[i] > size - start) return n.invalid("split " + to_string(sizes) + " does not fit " + to_string(x.spec));
+    WEFT_TRY(Item part, n.slice(x, axis, start, sizes[i]));
+    n.out(i, std::move(part));
+    start += sizes[i];
+  }
+  if (start != size) return n.invalid("split " + to_string(sizes) + " does not fit " + to_string(x.spec));
+  return {};
+}
+
+Status lower_concat(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(std::max<size_t>(1, n.count())));
+  WEFT_TRY(const int64_t axis, n.axis_attr("axis", 1, n.in(0).rank()));
+  Items operands;
+  for (size_t i = 0; i < n.count(); ++i) operands.push_back(n.in(i));
+  if (operands.size() == 1) return n.give(operands[0]);
+  return n.give(n.emit(OpKind::Concat, std::move(operands), {{Attr::Axis, axis}}));
+}
+
+Status lower_expand(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(2));
+  WEFT_TRY(const Ints wanted, n.ints(1, "shape"));
+  for (const int64_t dim : wanted)
+    if (dim < 0) return n.invalid("shape " + to_string(wanted) + " has a negative dim");
+  const auto shape = dag::broadcast_shapes(n.in(0).shape(), wanted);
+  if (!shape) return n.invalid(shape.error().message);
+  return n.give(n.expand(n.in(0), *shape));
+}
+
+struct PadForm {
+  Ints pads;
+  double value = 0;
+};
+
+Result<PadForm> read_pads(NodeContext& n) {
+  PadForm form;
+  if (n.opset() < 11) {
+    form.pads = n.ints_attr("pads");
+    form.value = n.float_attr("value", 0);
+    return form;
+  }
+  WEFT_TRY_STATUS(n.need(2));
+  WEFT_TRY(form.pads, n.ints(1, "pads"));
+  if (n.has(2)) {
+    if (!n.in(2).known || n.in(2).spec.element_count() != 1) return n.unsupported("its fill value is not a constant");
+    form.value = to_doubles(*n.in(2).known)[0];
+  }
+  return form;
+}
+
+Status lower_pad(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  const Item& x = n.in(0);
+  WEFT_TRY(PadForm form, read_pads(n));
+  const std::string mode = n.string_attr("mode", "constant");
+  if (mode != "constant" && mode != "reflect" && mode != "edge") return n.unsupported("mode '" + mode.substr(0, 32) + "'");
+  if (form.pads.size() != 2 * x.shape().size()) return n.invalid("pads " + to_string(form.pads) + " do not fit " + to_string(x.spec));
+  if (std::all_of(form.pads.begin(), form.pads.end(), [](int64_t pad) { return pad == 0; })) return n.give(x);
+  return n.give(n.emit(OpKind::Pad, {x}, {{Attr::Pads, form.pads}, {Attr::Mode, mode}, {Attr::Value, form.value}}));
+}
+
+// [a, b] tiled by [p, q]: [1, a, 1, b] stretched to [p, a, q, b], then flattened.
+Status lower_tile(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(2));
+  const Item& x = n.in(0);
+  WEFT_TRY(const Ints repeats, n.ints(1, "repeats"));
+  if (repeats.size() != x.shape().size()) return n.invalid("repeats " + to_string(repeats) + " do not fit " + to_string(x.spec));
+  Shape split, wide, flat;
+  for (size_t d = 0; d < repeats.size(); ++d) {
+    if (repeats[d] < 0 || repeats[d] > dag::kElementCountMax) return n.invalid("repeats " + to_string(repeats) + " are out of range");
+    const int64_t size = x.shape()[d];
+    if (size != 0 && repeats[d] > dag::kElementCountMax / size) return n.invalid("repeats " + to_string(repeats) + " are out of range");
+    split.insert(split.end(), {1, size});
+    wide.insert(wide.end(), {repeats[d], size});
+    flat.push_back(repeats[d] * size);
+  }
+  if (flat == x.shape()) return n.give(x);
+  WEFT_TRY(Item y, n.reshape(x, split));
+  WEFT_TRY(y, n.expand(y, wide));
+  return n.give(n.reshape(y, flat));
+}
+
+Status lower_depth_to_space(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  const Item& x = n.in(0);
+  const int64_t block = n.int_attr("blocksize", 0);
+  if (x.rank() != 4 || block < 1 || block > 65536 || x.shape()[1] % (block * block) != 0)
+    return n.invalid("blocksize " + std::to_string(block) + " does not fit " + to_string(x.spec));
+  const std::string mode = n.string_attr("mode", "DCR");
+  if (mode != "DCR" && mode != "CRD") return n.invalid("mode is '" + mode.substr(0, 32) + "'");
+  const int64_t N = x.shape()[0], C = x.shape()[1] / (block * block), H = x.shape()[2], W = x.shape()[3];
+  WEFT_TRY(Item y, n.reshape(x, mode == "DCR" ? Shape{N, block, block, C, H, W} : Shape{N, C, block, block, H, W}));
+  WEFT_TRY(y, n.transpose(y, mode == "DCR" ? Ints{0, 3, 4, 1, 5, 2} : Ints{0, 1, 4, 2, 5, 3}));
+  return n.give(n.reshape(y, {N, C, H * block, W * block}));
+}
+
+Status lower_space_to_depth(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  const Item& x = n.in(0);
+  const int64_t block = n.int_attr("blocksize", 0);
+  if (x.rank() != 4 || block < 1 || block > 65536 || x.shape()[2] % block != 0 || x.shape()[3] % block != 0)
+    return n.invalid("blocksize " + std::to_string(block) + " does not fit " + to_string(x.spec));
+  const int64_t N = x.shape()[0], C = x.shape()[1], H = x.shape()[2] / block, W = x.shape()[3] / block;
+  WEFT_TRY(Item y, n.reshape(x, {N, C, H, block, W, block}));
+  WEFT_TRY(y, n.transpose(y, {0, 3, 5, 1, 2, 4}));
+  return n.give(n.reshape(y, {N, C * block * block, H, W}));
+}
+
+constexpr LowerRow kRows[] = {
+    {"Reshape", lower_reshape},
+    {"Flatten", lower_flatten},
+    {"Squeeze", lower_squeeze},
+    {"Unsqueeze", lower_unsqueeze},
+    {"Transpose", lower_transpose},
+    {"Slice", lower_slice},
+    {"Split", lower_split},
+    {"Concat", lower_concat},
+    {"Expand", lower_expand},
+    {"Pad", lower_pad},
+    {"Tile", lower_tile},
+    {"DepthToSpace", lower_depth_to_space},
+    {"SpaceToDepth", lower_space_to_depth},
+};
+
+}  // namespace
+
+std::span<const LowerRow> shape_lowerings() { return kRows; }
+
+}  // namespace weft::onnx

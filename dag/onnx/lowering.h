@@ -1,0 +1,188 @@
+// Internal to dag/onnx: what a lowering sees of one ONNX node, and how it appends ops.
+//
+// A lowering reads attributes and operands from a NodeContext, emits ops of weft's closed set and names the results.
+// Attribute reads never fail on the spot: a wrong type is remembered and the next emit() reports it.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "dag/graph.h"
+#include "dag/onnx/import.h"
+#include "dag/onnx/schema.h"
+#include "dag/op_table.h"
+
+namespace weft::onnx {
+
+using dag::Attr;
+using dag::Attributes;
+using dag::DType;
+using dag::Ints;
+using dag::OpKind;
+using dag::Shape;
+using dag::Tensor;
+using dag::TensorSpec;
+using dag::ValueId;
+
+// A value of the ONNX graph during import: known now, or in the graph under construction, or both.
+struct Item {
+  TensorSpec spec;
+  ValueId id;
+  std::optional<Tensor> known;
+  std::string initializer;  // its name, when it is an initializer of the file as it stands
+
+  const Shape& shape() const { return spec.shape; }
+  int64_t rank() const { return spec.rank(); }
+  DType dtype() const { return spec.dtype; }
+};
+using Items = std::vector<Item>;
+
+// Appends ops to the graph, or computes them now when all operands are known and the result is small.
+class Emitter {
+ public:
+  Emitter(const ImportOptions& options, const dag::OpTable& table)
+      : options_(options), table_(table), builder_(table) {}
+
+  dag::GraphBuilder& builder() { return builder_; }
+  const ImportOptions& options() const { return options_; }
+
+  Result<Items> emit_all(OpKind kind, Items inputs, Attributes attributes, const std::string& name);
+  Item constant(Tensor tensor) const { return {tensor.spec(), {}, tensor, {}}; }
+  // The item's value in the graph, as a leaf if it is not there yet.
+  ValueId materialise(Item& item);
+
+ private:
+  struct Folded {
+    Items inputs;  // keeps the operands alive, whose addresses are the key
+    Items outputs;
+  };
+  Result<std::vector<TensorSpec>> infer(OpKind kind, const Items& inputs, const Attributes& attributes,
+                                        const std::string& name) const;
+  int64_t fold_work(OpKind kind, const Items& inputs, const Attributes& attributes,
+                    const std::vector<TensorSpec>& outputs) const;
+  Result<std::optional<Items>> fold(OpKind kind, const Items& inputs, const Attributes& attributes,
+                                    const std::vector<TensorSpec>& specs);
+
+  const ImportOptions& options_;
+  const dag::OpTable& table_;
+  dag::GraphBuilder builder_;
+  int64_t folded_bytes_ = 0;
+  int64_t folded_work_ = 0;
+  std::unordered_map<std::string, Folded> folded_;
+  std::map<std::string, ValueId> leaves_;         // constants by content or address, so that equal ones are one
+  std::vector<Tensor> kept_;                      // tensors whose addresses are keys in leaves_
+};
+
+// What lives across the nodes of one import.
+struct ImportState {
+  Emitter& emitter;
+  int64_t opset = 0;
+  const std::unordered_map<std::string, int>& use_counts;  // how often each ONNX value is read
+  // BatchNormalization: the newest value of each running statistic, by initializer, in order of first use.
+  std::vector<std::pair<std::string, Item>> running;
+  int64_t dropout_count = 0;
+};
+
+class NodeContext {
+ public:
+  NodeContext(ImportState& state, const pb::NodeProto& node, Items inputs, std::vector<bool> present)
+      : state_(state), node_(node), inputs_(std::move(inputs)), present_(std::move(present)),
+        outputs_(static_cast<size_t>(node.output_size())) {}
+
+  ImportState& state() { return state_; }
+  const ImportOptions& options() const { return state_.emitter.options(); }
+  int64_t opset() const { return state_.opset; }
+  const std::string& op_type() const { return node_.op_type(); }
+  std::string name() const { return !node_.name().empty() ? node_.name() : node_.output_size() ? node_.output(0) : ""; }
+
+  // Operands.
+  size_t count() const { return inputs_.size(); }
+  bool has(size_t i) const { return i < inputs_.size() && present_[i]; }
+  const Item& in(size_t i) const { return inputs_[i]; }
+  Status need(size_t operands) const;  // that many leading operands are present
+  // The integers of an operand that decides shapes. Unsupported when it depends on data.
+  Result<Ints> ints(size_t i, const char* what) const;
+  Result<int64_t> one_int(size_t i, const char* what) const;
+
+  // Attributes.
+  bool has_attr(std::string_view name) const { return find(name) != nullptr; }
+  int64_t int_attr(std::string_view name, int64_t otherwise);
+  double float_attr(std::string_view name, double otherwise);  // finite, or the node is refused
+  std::string string_attr(std::string_view name, std::string otherwise);
+  Ints ints_attr(std::string_view name);  // empty when absent
+  std::vector<double> floats_attr(std::string_view name);
+  const pb::TensorProto* tensor_attr(std::string_view name);
+  // A normalised axis attribute.
+  Result<int64_t> axis_attr(std::string_view name, int64_t otherwise, int64_t rank);
+
+  // Results.
+  size_t output_count() const { return outputs_.size(); }
+  // Whether anyone reads output i (or the graph returns it).
+  bool wants(size_t i) const;
+  void out(size_t i, Item item) { outputs_[i] = std::move(item); }
+  Status give(Result<Item> item);  // output 0
+  std::vector<std::optional<Item>>& outputs() { return outputs_; }
+
+  // Ops.
+  Result<Items> emit_all(OpKind kind, Items inputs, Attributes attributes = {});
+  Result<Item> emit(OpKind kind, Items inputs, Attributes attributes = {});
+  Item constant(Tensor tensor) const { return state_.emitter.constant(std::move(tensor)); }
+  Item scalar(DType dtype, double value) const { return constant(dag::make_scalar(dtype, value)); }
+  Item like(const Item& item, double value) const { return scalar(item.dtype(), value); }
+  Result<Item> reshape(const Item& x, Shape shape);
+  Result<Item> transpose(const Item& x, Ints perm);
+  Result<Item> expand(const Item& x, Shape shape);
+  Result<Item> cast(const Item& x, DType dtype);
+  Result<Item> slice(const Item& x, int64_t axis, int64_t start, int64_t size, int64_t step = 1);
+  Result<Item> reduce(OpKind kind, const Item& x, Ints axes, bool keep_dims);
+
+  tl::unexpected<Error> refuse(ErrorCode code, const std::string& why) const;
+  tl::unexpected<Error> unsupported(const std::string& why) const { return refuse(ErrorCode::Unsupported, why); }
+  tl::unexpected<Error> invalid(const std::string& why) const { return refuse(ErrorCode::InvalidArgument, why); }
+  const Status& attribute_status() const { return attribute_status_; }
+
+ private:
+  const pb::AttributeProto* find(std::string_view name) const;
+  const pb::AttributeProto* find(std::string_view name, pb::AttributeProto::AttributeType type);
+
+  ImportState& state_;
+  const pb::NodeProto& node_;
+  Items inputs_;
+  std::vector<bool> present_;
+  std::vector<std::optional<Item>> outputs_;
+  Status attribute_status_;
+};
+
+using LowerFunction = Status (*)(NodeContext&);
+struct LowerRow {
+  std::string_view op_type;
+  LowerFunction lower;
+};
+
+// The lowerings of each family; find_lowering searches them all. nullptr when there is none.
+std::span<const LowerRow> elementwise_lowerings();
+std::span<const LowerRow> activation_lowerings();
+std::span<const LowerRow> shape_lowerings();
+std::span<const LowerRow> index_lowerings();
+std::span<const LowerRow> reduction_lowerings();
+std::span<const LowerRow> matmul_lowerings();
+std::span<const LowerRow> convolution_lowerings();
+std::span<const LowerRow> pooling_lowerings();
+std::span<const LowerRow> normalisation_lowerings();
+std::span<const LowerRow> softmax_lowerings();
+std::span<const LowerRow> generator_lowerings();
+LowerFunction find_lowering(std::string_view op_type);
+
+// Spatial windows of Conv, ConvTranspose and the pools: strides, dilations and pads made explicit.
+struct Windows {
+  Ints kernel, strides, dilations, pads;
+};
+// `spatial` are the input's spatial dims. Handles auto_pad.
+Result<Windows> read_windows(NodeContext& node, const Shape& spatial, Ints kernel);
+
+}  // namespace weft::onnx

@@ -1,0 +1,173 @@
+#include <cmath>
+
+#include "dag/onnx/lowering.h"
+
+namespace weft::onnx {
+
+tl::unexpected<Error> NodeContext::refuse(ErrorCode code, const std::string& why) const {
+  return fail(code, op_type() + " '" + name().substr(0, 128) + "': " + why);
+}
+
+Status NodeContext::need(size_t operands) const {
+  for (size_t i = 0; i < operands; ++i)
+    if (!has(i)) return invalid("operand " + std::to_string(i) + " is missing");
+  if (output_count() == 0) return invalid("it has no output");
+  return {};
+}
+
+Result<Ints> NodeContext::ints(size_t i, const char* what) const {
+  const Item& item = in(i);
+  if (!item.known)
+    return unsupported(std::string("its ") + what + " depends on data that is only known when the model runs");
+  if (item.rank() > 1) return invalid(std::string("its ") + what + " has shape " + to_string(item.shape()));
+  if (item.spec.element_count() > 4096) return invalid(std::string("its ") + what + " has too many entries");
+  if (item.known->dtype() == DType::Bool || is_float(item.known->dtype())) {
+    for (const double value : to_doubles(*item.known))
+      if (!std::isfinite(value)) return invalid(std::string("its ") + what + " is not finite");
+  }
+  return to_int64s(*item.known);
+}
+
+Result<int64_t> NodeContext::one_int(size_t i, const char* what) const {
+  WEFT_TRY(const Ints values, ints(i, what));
+  if (values.size() != 1) return invalid(std::string("its ") + what + " is not a single number");
+  return values[0];
+}
+
+const pb::AttributeProto* NodeContext::find(std::string_view name) const {
+  for (const auto& attribute : node_.attribute())
+    if (attribute.name() == name) return &attribute;
+  return nullptr;
+}
+
+const pb::AttributeProto* NodeContext::find(std::string_view name, pb::AttributeProto::AttributeType type) {
+  const auto* attribute = find(name);
+  if (!attribute || attribute->type() == type) return attribute;
+  // IR version 1 files leave the type out.
+  if (attribute->type() == pb::AttributeProto::UNDEFINED) return attribute;
+  attribute_status_ = invalid("attribute '" + std::string(name) + "' has the wrong type");
+  return nullptr;
+}
+
+int64_t NodeContext::int_attr(std::string_view name, int64_t otherwise) {
+  const auto* attribute = find(name, pb::AttributeProto::INT);
+  return attribute ? attribute->i() : otherwise;
+}
+
+double NodeContext::float_attr(std::string_view name, double otherwise) {
+  const auto* attribute = find(name, pb::AttributeProto::FLOAT);
+  if (!attribute) return otherwise;
+  const double value = static_cast<double>(attribute->f());
+  if (!std::isfinite(value)) attribute_status_ = invalid("attribute '" + std::string(name) + "' is not finite");
+  return value;
+}
+
+std::string NodeContext::string_attr(std::string_view name, std::string otherwise) {
+  const auto* attribute = find(name, pb::AttributeProto::STRING);
+  return attribute ? attribute->s() : otherwise;
+}
+
+Ints NodeContext::ints_attr(std::string_view name) {
+  const auto* attribute = find(name, pb::AttributeProto::INTS);
+  if (!attribute) return {};
+  if (attribute->ints_size() > 4096) {
+    attribute_status_ = invalid("attribute '" + std::string(name) + "' has too many entries");
+    return {};
+  }
+  return {attribute->ints().begin(), attribute->ints().end()};
+}
+
+std::vector<double> NodeContext::floats_attr(std::string_view name) {
+  const auto* attribute = find(name, pb::AttributeProto::FLOATS);
+  if (!attribute) return {};
+  return {attribute->floats().begin(), attribute->floats().end()};
+}
+
+const pb::TensorProto* NodeContext::tensor_attr(std::string_view name) {
+  const auto* attribute = find(name, pb::AttributeProto::TENSOR);
+  return attribute ? &attribute->t() : nullptr;
+}
+
+Result<int64_t> NodeContext::axis_attr(std::string_view name, int64_t otherwise, int64_t rank) {
+  const auto axis = dag::normalise_axis(int_attr(name, otherwise), rank);
+  if (!axis) return invalid(axis.error().message);
+  return *axis;
+}
+
+bool NodeContext::wants(size_t i) const {
+  if (i >= outputs_.size()) return false;
+  const std::string& output = node_.output(static_cast<int>(i));
+  return !output.empty() && state_.use_counts.contains(output);
+}
+
+Status NodeContext::give(Result<Item> item) {
+  if (!item) return fail(std::move(item).error());
+  out(0, std::move(*item));
+  return {};
+}
+
+Result<Items> NodeContext::emit_all(OpKind kind, Items inputs, Attributes attributes) {
+  WEFT_TRY_STATUS(attribute_status_);
+  auto outputs = state_.emitter.emit_all(kind, std::move(inputs), std::move(attributes), name());
+  if (!outputs) {
+    const std::string prefix = op_type() + " '";
+    if (outputs.error().message.starts_with(prefix)) return outputs;
+    return refuse(outputs.error().code, outputs.error().message);
+  }
+  return outputs;
+}
+
+Result<Item> NodeContext::emit(OpKind kind, Items inputs, Attributes attributes) {
+  WEFT_TRY(Items outputs, emit_all(kind, std::move(inputs), std::move(attributes)));
+  return std::move(outputs.front());
+}
+
+Result<Item> NodeContext::reshape(const Item& x, Shape shape) {
+  if (x.shape() == shape) return x;
+  return emit(OpKind::Reshape, {x}, {{Attr::Shape, std::move(shape)}});
+}
+
+Result<Item> NodeContext::transpose(const Item& x, Ints perm) {
+  bool moves = false;
+  for (size_t i = 0; i < perm.size(); ++i) moves = moves || perm[i] != static_cast<int64_t>(i);
+  if (!moves && static_cast<int64_t>(perm.size()) == x.rank()) return x;
+  return emit(OpKind::Transpose, {x}, {{Attr::Perm, std::move(perm)}});
+}
+
+Result<Item> NodeContext::expand(const Item& x, Shape shape) {
+  if (x.shape() == shape) return x;
+  return emit(OpKind::Expand, {x}, {{Attr::Shape, std::move(shape)}});
+}
+
+Result<Item> NodeContext::cast(const Item& x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  return emit(OpKind::Cast, {x}, {{Attr::DType, static_cast<int64_t>(dtype)}});
+}
+
+Result<Item> NodeContext::slice(const Item& x, int64_t axis, int64_t start, int64_t size, int64_t step) {
+  Ints starts(x.shape().size(), 0);
+  Ints sizes = x.shape();
+  Ints steps(x.shape().size(), 1);
+  const auto i = static_cast<size_t>(axis);
+  if (start == 0 && size == sizes[i] && step == 1) return x;
+  starts[i] = start;
+  sizes[i] = size;
+  steps[i] = step;
+  return emit(OpKind::Slice, {x}, {{Attr::Starts, starts}, {Attr::Sizes, sizes}, {Attr::Steps, steps}});
+}
+
+Result<Item> NodeContext::reduce(OpKind kind, const Item& x, Ints axes, bool keep_dims) {
+  return emit(kind, {x}, {{Attr::Axes, std::move(axes)}, {Attr::KeepDims, int64_t{keep_dims ? 1 : 0}}});
+}
+
+LowerFunction find_lowering(std::string_view op_type) {
+  for (const auto rows :
+       {elementwise_lowerings(), activation_lowerings(), shape_lowerings(), index_lowerings(), reduction_lowerings(),
+        matmul_lowerings(), convolution_lowerings(), pooling_lowerings(), normalisation_lowerings(), softmax_lowerings(),
+        generator_lowerings()})
+    for (const LowerRow& row : rows)
+      if (row.op_type == op_type) return row.lower;
+  return nullptr;
+}
+
+}  // namespace weft::onnx

@@ -1,0 +1,25 @@
+// Internal to dag/onnx: TensorProto to Tensor, every claim checked before memory is taken.
+#pragma once
+
+#include "base/result.h"
+#include "dag/onnx/limits.h"
+#include "dag/onnx/schema.h"
+#include "dag/tensor.h"
+
+namespace weft::onnx {
+
+// Unsupported for strings, complex numbers and undefined types.
+Result<dag::DType> dtype_from_onnx(int32_t data_type);
+int32_t dtype_to_onnx(dag::DType dtype);
+
+// The spec that the proto claims: dims within limits, sizes that fit. Data is not looked at.
+Result<dag::TensorSpec> tensor_spec(const pb::TensorProto& proto, const ImportLimits& limits);
+
+// The tensor with its data, from raw_data or the typed field; external data is refused here.
+Result<dag::Tensor> tensor_from_proto(const pb::TensorProto& proto, const ImportLimits& limits);
+
+// Writes `tensor` into the field that the proto uses already: raw_data when `raw`, else the typed field.
+// REQUIRES: the proto's dtype and element count are the tensor's.
+void store_in_proto(const dag::Tensor& tensor, bool raw, pb::TensorProto& proto);
+
+}  // namespace weft::onnx

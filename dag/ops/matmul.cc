@@ -1,0 +1,80 @@
+// MatMul: the last two dims are multiplied, the leading ones broadcast.
+#include "dag/ops/common.h"
+
+namespace weft::dag {
+namespace {
+
+using namespace ops;
+
+struct Extents {
+  int64_t rows, inner, columns;
+};
+Extents extents(const Shape& a, const Shape& b, bool trans_a, bool trans_b) {
+  const int64_t a_rows = a[a.size() - 2], a_columns = a.back(), b_rows = b[b.size() - 2], b_columns = b.back();
+  return {trans_a ? a_columns : a_rows, trans_a ? a_rows : a_columns, trans_b ? b_rows : b_columns};
+}
+
+Specs infer_matmul(const ShapeContext& c) {
+  WEFT_TRY_STATUS(need_operands(c, 2));
+  WEFT_TRY_STATUS(need_numeric(c, 0));
+  WEFT_TRY_STATUS(need_same_dtype(c, 0, 1));
+  WEFT_TRY(const int64_t trans_a, int_in(c, Attr::TransA, 0, 1));
+  WEFT_TRY(const int64_t trans_b, int_in(c, Attr::TransB, 0, 1));
+  const Shape &a = c.in(0).shape, &b = c.in(1).shape;
+  if (a.size() < 2 || b.size() < 2) return refuse("both operands need rank 2 or more");
+  const Extents e = extents(a, b, trans_a != 0, trans_b != 0);
+  const int64_t b_inner = trans_b ? b.back() : b[b.size() - 2];
+  if (e.inner != b_inner)
+    return refuse("inner dims differ: " + std::to_string(e.inner) + " and " + std::to_string(b_inner));
+  WEFT_TRY(Shape shape, broadcast_shapes({a.begin(), a.end() - 2}, {b.begin(), b.end() - 2}));
+  shape.push_back(e.rows);
+  shape.push_back(e.columns);
+  return one(c.in(0).dtype, std::move(shape));
+}
+
+FlopCount matmul_flops(const ShapeContext& c, std::span<const TensorSpec> outputs) {
+  const Extents e = extents(c.in(0).shape, c.in(1).shape, c.attributes.get_int(Attr::TransA) != 0,
+                            c.attributes.get_int(Attr::TransB) != 0);
+  return saturating_product({2, outputs[0].element_count(), e.inner});
+}
+
+Expr matmul(Expr a, Expr b, bool trans_a, bool trans_b) {
+  return apply(OpKind::MatMul, a, b, {{Attr::TransA, int64_t{trans_a}}, {Attr::TransB, int64_t{trans_b}}});
+}
+// All leading dims as rows.
+Expr as_matrix(Expr a) {
+  const TensorSpec& spec = spec_of(a);
+  const int64_t columns = spec.shape.back();
+  return reshape(a, {columns == 0 ? 0 : spec.element_count() / columns, columns});
+}
+
+void matmul_vjp(VjpContext& c) {
+  Expr a = in(c, 0), b = in(c, 1), g = cotangent(c);
+  const bool trans_a = c.attributes().get_int(Attr::TransA) != 0;
+  const bool trans_b = c.attributes().get_int(Attr::TransB) != 0;
+  give(c, 0, trans_a ? matmul(b, g, trans_b, true) : matmul(g, b, false, !trans_b));
+  // A weight under batched activations: one product over all rows, instead of one a batch and a sum.
+  const bool weight = spec_of(b).rank() == 2 && spec_of(a).rank() > 2 && !trans_a;
+  if (weight && spec_of(a).shape.back() > 0 && spec_of(g).shape.back() > 0) {
+    a = as_matrix(a);
+    g = as_matrix(g);
+  }
+  give(c, 1, trans_b ? matmul(g, a, true, trans_a) : matmul(a, g, !trans_a, false));
+}
+
+}  // namespace
+
+void add_matmul_ops(OpTable& table) {
+  table.add({.kind = OpKind::MatMul,
+             .family = Family::MatMul,
+             .inputs_min = 2,
+             .inputs_max = 2,
+             .differentiability = Differentiability::Differentiable,
+             .infer = infer_matmul,
+             .vjp = matmul_vjp,
+             .flops = matmul_flops,
+             .about = "a[..,M,K], b[..,K,N] -> [..,M,N]; trans_a, trans_b: swap the operand's last two dims first; "
+                      "leading dims broadcast"});
+}
+
+}  // namespace weft::dag

@@ -1,0 +1,46 @@
+// Cuts a graph into the sub-graphs of stages. Because autodiff and lowering came before, the pieces together hold exactly
+// the ops of the whole, every sum with its terms in the whole's order: the cut cannot change a bit.
+//
+// A stage need not be contiguous: it may own the first and the last op while others own the middle. Its ops then
+// fall into several segments, each of which can run once what it receives has come.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "dag/graph.h"
+#include "dag/op_table.h"
+
+namespace weft::dag {
+
+// A value that crosses a cut, once from its owner to each stage that needs it.
+struct CutEdge {
+  ValueId value;       // in the whole graph
+  uint32_t from_stage = 0;
+  uint32_t to_stage = 0;
+  ValueId sent;        // in the graph of from_stage
+  ValueId received;    // in the graph of to_stage: the output of an Input op, of the sent value's spec and layout
+};
+
+struct StageGraph {
+  Graph graph;
+  // By op of `graph`: the segment it runs in. Segments run in ascending order.
+  std::vector<uint32_t> segment_of_op;
+  uint32_t segment_count = 0;
+};
+
+struct Split {
+  std::vector<StageGraph> stages;
+  std::vector<CutEdge> cut_edges;  // ordered by value, then to_stage
+};
+
+// The stage of every op from the stages of the forward ops: a backward op belongs where its origin does.
+// REQUIRES: stage_of_forward_op.size() == graph.ops().size(); entries of backward ops are not read.
+std::vector<uint32_t> stages_by_origin(const Graph& graph, std::span<const uint32_t> stage_of_forward_op);
+
+// Constants and buffers that several stages read are copied to each; everything else crosses as a cut edge.
+// Errors: InvalidArgument when sizes do not match, a stage below stage_count has no op, or a fusion group is cut apart.
+Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, uint32_t stage_count, const OpTable& table);
+
+}  // namespace weft::dag

@@ -1,0 +1,29 @@
+#include "data/dataset.h"
+
+namespace weft::data {
+
+std::optional<size_t> Dataset::find_column(std::string_view name) const {
+  const auto all = columns();
+  for (size_t i = 0; i < all.size(); ++i)
+    if (all[i].name == name) return i;
+  return std::nullopt;
+}
+
+std::string Dataset::describe() const {
+  std::string text = std::to_string(sample_count()) + " samples of ";
+  const auto all = columns();
+  for (size_t i = 0; i < all.size(); ++i)
+    text += (i ? ", " : "") + all[i].name + " " + dag::to_string(all[i].sample);
+  return text;
+}
+
+Result<std::unique_ptr<Dataset>> open_dataset(const DataSpec& spec) {
+  struct Opener {
+    Result<std::unique_ptr<Dataset>> operator()(const IdxSpec& idx) const { return open_idx(idx); }
+    Result<std::unique_ptr<Dataset>> operator()(const NpzSpec& npz) const { return open_npz(npz); }
+    Result<std::unique_ptr<Dataset>> operator()(const TextSpec& text) const { return open_text(text); }
+  };
+  return std::visit(Opener{}, spec);
+}
+
+}  // namespace weft::data

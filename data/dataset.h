@@ -1,0 +1,55 @@
+// A data set: named columns of equally many samples, gathered sample by sample into dense microbatches.
+// Files are checked when they are opened; what a file declares never decides how much memory is taken
+// before it has been compared with the bytes that are really there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "dag/tensor.h"
+#include "data/data_spec.h"
+
+namespace weft::data {
+
+struct Column {
+  std::string name;
+  dag::TensorSpec sample;  // of one sample, without the batch axis; at least one element
+};
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  Dataset() = default;
+  Dataset(const Dataset&) = delete;
+  Dataset& operator=(const Dataset&) = delete;
+
+  virtual std::span<const Column> columns() const = 0;
+  virtual uint32_t sample_count() const = 0;  // at least 1
+
+  // out[i] = sample samples[i] of the column, densely one after the other. Any thread, any number at once.
+  // OutOfRange for an index that is not there; Corrupted or Unavailable when the file has changed or cannot be read.
+  // REQUIRES: column < columns().size(), out.size() == samples.size() * bytes of a sample.
+  virtual Status read(size_t column, std::span<const uint32_t> samples, std::span<std::byte> out) const = 0;
+
+  std::optional<size_t> find_column(std::string_view name) const;
+  std::string describe() const;  // "60000 samples of image f32[1,28,28], label i64[]"
+};
+
+// Opens and checks. NotFound, PermissionDenied, Corrupted, Unsupported, ResourceExhausted, InvalidArgument (no sample),
+// each naming the file and what to try.
+Result<std::unique_ptr<Dataset>> open_dataset(const DataSpec& spec);
+Result<std::unique_ptr<Dataset>> open_idx(const IdxSpec& spec);
+Result<std::unique_ptr<Dataset>> open_npz(const NpzSpec& spec);
+Result<std::unique_ptr<Dataset>> open_text(const TextSpec& spec);
+
+// What the arrays of one data set may take in memory. Plain npz arrays and text stay on disk and do not count.
+inline constexpr uint64_t kResidentBytesMax = uint64_t{4} << 30;
+
+}  // namespace weft::data

@@ -1,0 +1,99 @@
+#include "data/loader.h"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+
+#include "base/check.h"
+
+namespace weft::data {
+RequestSource training_requests(SampleSequence sequence, uint64_t first_step, uint64_t last_step, uint32_t batch_size,
+                                uint32_t microbatch_size) {
+  WEFT_CHECK(first_step >= 1 && batch_size > 0 && microbatch_size > 0 && batch_size % microbatch_size == 0);
+  return [sequence = std::move(sequence), step = first_step, position = uint32_t{0}, last_step, batch_size,
+          microbatch_size]() mutable -> std::optional<Request> {
+    if (step > last_step) return std::nullopt;
+    Request request{step, position, microbatch_size, std::vector<uint32_t>(microbatch_size)};
+    sequence.fill((step - 1) * batch_size + position, request.samples);
+    position += microbatch_size;
+    if (position == batch_size) {
+      position = 0;
+      ++step;
+    }
+    return request;
+  };
+}
+
+RequestSource evaluation_requests(uint32_t sample_count, uint32_t microbatch_size) {
+  WEFT_CHECK(microbatch_size > 0);
+  return [sample_count, microbatch_size, next = uint32_t{0}]() mutable -> std::optional<Request> {
+    if (next == sample_count) return std::nullopt;
+    Request request{0, next, microbatch_size, {}};
+    const uint32_t count = std::min(microbatch_size, sample_count - next);
+    for (uint32_t i = 0; i < count; ++i) request.samples.push_back(next + i);
+    next += count;
+    return request;
+  };
+}
+
+Result<Microbatch> read_microbatch(const Dataset& dataset, std::span<const Feed> feeds, const Request& request) {
+  WEFT_CHECK(request.samples.size() <= request.microbatch_size);
+  Microbatch microbatch{request.step, request.sample_position, static_cast<uint32_t>(request.samples.size()), {}};
+  for (const Feed& feed : feeds) {
+    WEFT_CHECK(feed.column < dataset.columns().size());
+    const dag::TensorSpec& sample = dataset.columns()[feed.column].sample;
+    dag::TensorSpec spec = sample;
+    spec.shape.insert(spec.shape.begin(), int64_t{request.microbatch_size});
+    const auto count = dag::checked_element_count(spec.shape);
+    if (!count) return fail(count.error().within("a microbatch for input '" + feed.input + "'"));
+    dag::Tensor tensor(std::move(spec));
+    const size_t size = request.samples.size() * static_cast<size_t>(sample.bytes().value);
+    WEFT_TRY_STATUS(dataset.read(feed.column, request.samples, tensor.mutable_bytes().first(size)));
+    microbatch.tensors.emplace(feed.input, std::move(tensor));
+  }
+  return microbatch;
+}
+
+Loader::Loader(std::shared_ptr<const Dataset> dataset, std::vector<Feed> feeds, RequestSource requests, LoaderOptions options)
+    : dataset_(std::move(dataset)), feeds_(std::move(feeds)), requests_(std::move(requests)), options_(options) {
+  WEFT_CHECK(options_.queue_length_max >= 1);
+  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+}
+
+void Loader::run(const std::stop_token& stop) {
+  for (;;) {
+    auto item = produce();
+    const bool last = !item || !*item;
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait(lock, stop, [this] { return queue_.size() < options_.queue_length_max; })) return;
+    queue_.push_back(std::move(item));
+    changed_.notify_all();
+    if (last || stop.stop_requested()) return;
+  }
+}
+
+Result<std::optional<Microbatch>> Loader::produce() {
+  try {
+    const auto request = requests_();
+    if (!request) return std::nullopt;
+    WEFT_TRY(auto microbatch, read_microbatch(*dataset_, feeds_, *request));
+    return std::optional<Microbatch>(std::move(microbatch));
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::ResourceExhausted, "no memory for the next microbatch; take a smaller microbatch_size");
+  } catch (const std::exception& problem) {
+    return fail(ErrorCode::Internal, std::string("reading the next microbatch failed: ") + problem.what());
+  }
+}
+
+Result<std::optional<Microbatch>> Loader::next() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !queue_.empty(); });
+  const bool last = !queue_.front() || !*queue_.front();
+  if (last) return queue_.front();  // stays, so that every later call hears the same
+  auto item = std::move(queue_.front());
+  queue_.pop_front();
+  changed_.notify_all();
+  return item;
+}
+
+}  // namespace weft::data

@@ -1,0 +1,168 @@
+// Elementwise loops of one operand, casts, and dropout's draws.
+#include "peer/backend/cpu/loops/math.h"
+
+namespace weft::peer::cpu::WEFT_ISA {
+namespace {
+
+// Out and operand may be one array: iterations are independent either way.
+template <typename Function>
+void map(const ElementArgs& args) {
+  const float* x = static_cast<const float*>(args.in[0]);
+  float* y = static_cast<float*>(args.out);
+  const int64_t count = args.count;
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) y[i] = Function::of(x[i]);
+}
+
+#define WEFT_UNARY(Name, expression) \
+  struct Name {                      \
+    static WEFT_LOOP_INLINE float of(float x) { return expression; } \
+  }
+WEFT_UNARY(Neg, -x);
+WEFT_UNARY(Abs, abs_(x));
+WEFT_UNARY(Sign, x > 0.0f ? 1.0f : (x < 0.0f ? -1.0f : x));
+WEFT_UNARY(Exp, exp_(x));
+WEFT_UNARY(Log, log_(x));
+WEFT_UNARY(Sqrt, __builtin_sqrtf(x));
+WEFT_UNARY(Reciprocal, 1.0f / x);
+WEFT_UNARY(Sin, __builtin_sinf(x));
+WEFT_UNARY(Cos, __builtin_cosf(x));
+WEFT_UNARY(Tan, __builtin_tanf(x));
+WEFT_UNARY(Asin, __builtin_asinf(x));
+WEFT_UNARY(Acos, __builtin_acosf(x));
+WEFT_UNARY(Atan, __builtin_atanf(x));
+WEFT_UNARY(Sinh, __builtin_sinhf(x));
+WEFT_UNARY(Cosh, __builtin_coshf(x));
+WEFT_UNARY(Asinh, __builtin_asinhf(x));
+WEFT_UNARY(Acosh, __builtin_acoshf(x));
+WEFT_UNARY(Atanh, __builtin_atanhf(x));
+WEFT_UNARY(Tanh, tanh_(x));
+WEFT_UNARY(Sigmoid, sigmoid_(x));
+WEFT_UNARY(Relu, x <= 0.0f ? 0.0f : x);
+WEFT_UNARY(Erf, erf_(x));
+WEFT_UNARY(Gelu, gelu_(x));
+WEFT_UNARY(GeluTanh, gelu_tanh_(x));
+WEFT_UNARY(Softplus, softplus_(x));
+WEFT_UNARY(Floor, __builtin_floorf(x));
+WEFT_UNARY(Ceil, __builtin_ceilf(x));
+WEFT_UNARY(Round, __builtin_rintf(x));
+WEFT_UNARY(Square, x* x);
+WEFT_UNARY(Cube, x* x* x);
+#undef WEFT_UNARY
+
+void clip(const ElementArgs& args) {
+  const float* x = static_cast<const float*>(args.in[0]);
+  float* y = static_cast<float*>(args.out);
+  const float low = args.p0, high = args.p1;
+#pragma omp simd
+  for (int64_t i = 0; i < args.count; ++i) {
+    const float raised = x[i] < low ? low : x[i];
+    y[i] = raised > high ? high : raised;
+  }
+}
+
+void is_nan(const ElementArgs& args) {
+  const float* x = static_cast<const float*>(args.in[0]);
+  uint8_t* y = static_cast<uint8_t*>(args.out);
+  for (int64_t i = 0; i < args.count; ++i) y[i] = x[i] != x[i];
+}
+void is_inf(const ElementArgs& args) {
+  const float* x = static_cast<const float*>(args.in[0]);
+  uint8_t* y = static_cast<uint8_t*>(args.out);
+  for (int64_t i = 0; i < args.count; ++i) y[i] = abs_(x[i]) == __builtin_inff();
+}
+void not_bool(const ElementArgs& args) {
+  const uint8_t* x = static_cast<const uint8_t*>(args.in[0]);
+  uint8_t* y = static_cast<uint8_t*>(args.out);
+  for (int64_t i = 0; i < args.count; ++i) y[i] = x[i] == 0;
+}
+
+// Philox4x32-10 (base/rng.h) with counter {position / 4, step, key}: element i takes word i % 4 of block i / 4.
+void dropout(const ElementArgs& args) {
+  constexpr int64_t kBlocks = 64;
+  uint32_t words[4 * kBlocks];
+  const float* x = static_cast<const float*>(args.in[0]);
+  float* y = static_cast<float*>(args.out);
+  const uint32_t threshold = args.threshold;
+  const float scale = args.p0;
+  int64_t done = 0;
+  while (done < args.count) {
+    const uint64_t first = (args.position + static_cast<uint64_t>(done)) / 4;
+    for (int64_t b = 0; b < kBlocks; ++b) {
+      const uint64_t block = first + static_cast<uint64_t>(b);
+      uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32), c2 = args.step, c3 = args.key;
+      uint32_t k0 = static_cast<uint32_t>(args.seed), k1 = static_cast<uint32_t>(args.seed >> 32);
+#pragma GCC unroll 10
+      for (int round = 0; round < 10; ++round) {
+        const uint64_t p = uint64_t{0xD2511F53u} * c0;
+        const uint64_t q = uint64_t{0xCD9E8D57u} * c2;
+        c0 = static_cast<uint32_t>(q >> 32) ^ c1 ^ k0;
+        c1 = static_cast<uint32_t>(q);
+        c2 = static_cast<uint32_t>(p >> 32) ^ c3 ^ k1;
+        c3 = static_cast<uint32_t>(p);
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+      }
+      words[4 * b + 0] = c0;
+      words[4 * b + 1] = c1;
+      words[4 * b + 2] = c2;
+      words[4 * b + 3] = c3;
+    }
+    const int64_t skip = static_cast<int64_t>((args.position + static_cast<uint64_t>(done)) % 4);
+    int64_t end = done + 4 * kBlocks - skip;
+    if (end > args.count) end = args.count;
+    const uint32_t* draws = words + skip;
+    const float* source = x + done;
+    float* target = y + done;
+#pragma omp simd
+    for (int64_t i = 0; i < end - done; ++i) {
+      const float kept = source[i] * scale;
+      target[i] = draws[i] >= threshold ? kept : 0.0f;
+    }
+    done = end;
+  }
+}
+
+template <typename From, typename To, bool to_bool>
+void cast(const ElementArgs& args) {
+  const From* x = static_cast<const From*>(args.in[0]);
+  To* y = static_cast<To*>(args.out);
+  for (int64_t i = 0; i < args.count; ++i) {
+    if constexpr (to_bool) {
+      y[i] = x[i] != From(0);
+    } else {
+      y[i] = static_cast<To>(x[i]);
+    }
+  }
+}
+
+template <typename From>
+void add_casts(LoopTable& table, int row) {
+  ElementLoop* at = table.element + kCastFirst + 5 * row;
+  at[0] = cast<From, float, false>;
+  at[1] = cast<From, uint8_t, true>;
+  at[2] = cast<From, int32_t, false>;
+  at[3] = cast<From, int64_t, false>;
+  at[4] = cast<From, uint8_t, false>;
+}
+
+}  // namespace
+
+void add_unary_loops(LoopTable& table) {
+  ElementLoop* e = table.element;
+  e[kNeg] = map<Neg>, e[kAbs] = map<Abs>, e[kSign] = map<Sign>, e[kExp] = map<Exp>, e[kLog] = map<Log>;
+  e[kSqrt] = map<Sqrt>, e[kReciprocal] = map<Reciprocal>, e[kSin] = map<Sin>, e[kCos] = map<Cos>, e[kTan] = map<Tan>;
+  e[kAsin] = map<Asin>, e[kAcos] = map<Acos>, e[kAtan] = map<Atan>, e[kSinh] = map<Sinh>, e[kCosh] = map<Cosh>;
+  e[kAsinh] = map<Asinh>, e[kAcosh] = map<Acosh>, e[kAtanh] = map<Atanh>, e[kTanh] = map<Tanh>;
+  e[kSigmoid] = map<Sigmoid>, e[kRelu] = map<Relu>, e[kErf] = map<Erf>, e[kGelu] = map<Gelu>;
+  e[kGeluTanh] = map<GeluTanh>, e[kSoftplus] = map<Softplus>, e[kFloor] = map<Floor>, e[kCeil] = map<Ceil>;
+  e[kRound] = map<Round>, e[kSquare] = map<Square>, e[kCube] = map<Cube>;
+  e[kClip] = clip, e[kDropout] = dropout, e[kIsNaN] = is_nan, e[kIsInf] = is_inf, e[kNotB] = not_bool;
+  add_casts<float>(table, 0);
+  add_casts<uint8_t>(table, 1);
+  add_casts<int32_t>(table, 2);
+  add_casts<int64_t>(table, 3);
+  add_casts<uint8_t>(table, 4);
+}
+
+}  // namespace weft::peer::cpu::WEFT_ISA

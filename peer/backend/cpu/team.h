@@ -1,0 +1,65 @@
+// The threads that kernels share with oneDNN: OpenMP's, a fixed number of them. What a piece of work computes never
+// depends on which thread runs it or on how many there are; only who does which piece does.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace weft::peer::cpu {
+
+class Team {
+ public:
+  // threads <= 0: one for each processor that this process may use.
+  Team(int threads, bool pin);
+
+  int size() const { return size_; }
+
+  // To be called by the driving thread before it makes or runs kernels: sets the number of threads that
+  // oneDNN takes, and pins them once.
+  void enter() const {
+    omp_set_num_threads(size_);
+    if (pin_) pin_once();
+  }
+
+  // Calls f(begin, end) on contiguous ranges that make up [0, count), cut at multiples of `grain`: at most one
+  // a thread. For work whose elements do not depend on each other.
+  template <typename F>
+  void ranges(int64_t count, int64_t grain, const F& f) const {
+    const int64_t units = (count + grain - 1) / grain;
+    const int threads = static_cast<int>(std::min<int64_t>(size_, units));
+    if (threads <= 1) {
+      if (count > 0) f(int64_t{0}, count);
+      return;
+    }
+#pragma omp parallel num_threads(threads)
+    {
+      const int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
+      const int64_t begin = units * thread / team * grain;
+      const int64_t end = std::min(count, units * (thread + 1) / team * grain);
+      if (begin < end) f(begin, end);
+    }
+  }
+
+  // Calls f(i) for i in [0, count), each by one thread; oneDNN calls inside f run on that thread alone.
+  template <typename F>
+  void pieces(int64_t count, const F& f) const {
+    const int threads = static_cast<int>(std::min<int64_t>(size_, count));
+    if (threads <= 1) {
+      omp_set_num_threads(1);
+      for (int64_t i = 0; i < count; ++i) f(i);
+      omp_set_num_threads(size_);
+      return;
+    }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t i = 0; i < count; ++i) f(i);
+  }
+
+ private:
+  void pin_once() const;
+  int size_ = 1;
+  bool pin_ = false;
+};
+
+}  // namespace weft::peer::cpu

@@ -1,0 +1,51 @@
+// MatMul: rows times columns, inner dim in order.
+#include "peer/backend/reference/kernels.h"
+
+namespace weft::peer::reference {
+namespace {
+
+// One operand: its matrices' strides by (row, column) after the optional transpose.
+struct Matrix {
+  int64_t row_stride, column_stride, size;
+};
+Matrix matrix_of(const Shape& shape, bool transposed) {
+  const int64_t rows = shape[shape.size() - 2], columns = shape.back();
+  return transposed ? Matrix{1, columns, rows * columns} : Matrix{columns, 1, rows * columns};
+}
+
+template <typename T>
+void matmul(const Call& c, const std::vector<T>& a, const std::vector<T>& b, std::vector<T>& y) {
+  const bool trans_a = c.attributes.get_int(Attr::TransA) != 0, trans_b = c.attributes.get_int(Attr::TransB) != 0;
+  const Shape &sa = c.shape(0), &sb = c.shape(1), &sy = c.out().spec.shape;
+  const Matrix ma = matrix_of(sa, trans_a), mb = matrix_of(sb, trans_b);
+  const int64_t rows = sy[sy.size() - 2], columns = sy.back();
+  const int64_t inner = trans_a ? sa[sa.size() - 2] : sa.back();
+  const Shape batch(sy.begin(), sy.end() - 2);
+  const std::array<Shape, 2> strides{broadcast_strides({sa.begin(), sa.end() - 2}, batch),
+                                     broadcast_strides({sb.begin(), sb.end() - 2}, batch)};
+  walk<2>(batch, strides, {0, 0}, [&](size_t n, const auto& from) {
+    const T* pa = a.data() + from[0] * ma.size;
+    const T* pb = b.data() + from[1] * mb.size;
+    T* py = y.data() + static_cast<int64_t>(n) * rows * columns;
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t k = 0; k < inner; ++k) {
+        const T factor = pa[i * ma.row_stride + k * ma.column_stride];
+        for (int64_t j = 0; j < columns; ++j)
+          py[i * columns + j] += factor * pb[k * mb.row_stride + j * mb.column_stride];
+      }
+  });
+}
+
+}  // namespace
+
+void run_matmul(const Call& call) {
+  if (call.out().is_real()) return matmul(call, call.reals(0), call.reals(1), call.out().reals);
+  // Integers in unsigned arithmetic, which wraps where signed would be undefined.
+  const auto as_unsigned = [](const Wholes& values) { return std::vector<uint64_t>(values.begin(), values.end()); };
+  std::vector<uint64_t> y(call.out().wholes.size());
+  matmul(call, as_unsigned(call.wholes(0)), as_unsigned(call.wholes(1)), y);
+  for (size_t i = 0; i < y.size(); ++i)
+    call.out().wholes[i] = wrapped(call.out().spec.dtype, static_cast<int64_t>(y[i]));
+}
+
+}  // namespace weft::peer::reference

@@ -1,0 +1,115 @@
+// Runs a (stage's) graph on a backend: holds its persistent values (initializers, gradients, optimizer slots) and the
+// arenas of the microbatches in flight. It decides nothing: what runs, in which order, and where values lie was
+// planned before (peer/program.h). One thread drives an executor. The backend must outlive it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "dag/graph.h"
+#include "peer/backend/backend.h"
+#include "peer/program.h"
+
+namespace weft::peer {
+
+// What one microbatch needs between its first task and its last.
+class Microbatch {
+ public:
+  StepContext context;
+  bool first_of_step = true;  // its gradients replace what the step before left; later ones are added
+
+ private:
+  friend class Executor;
+  std::unique_ptr<Memory> arena_;
+};
+
+struct ExecutorOptions {
+  bool accumulates = false;              // more than one microbatch a step
+  std::vector<dag::ValueId> kept;        // stays readable until the microbatch ends
+  std::vector<uint32_t> segment_of_op;   // empty: all ops in segment 0
+};
+
+// Told before and after each group's kernel; for the profiler, which has the clock.
+using KernelObserver = std::function<void(size_t group, bool begins)>;
+
+class Executor {
+ public:
+  // Makes all kernels and takes all persistent memory; initializers are zero until set.
+  // Errors: Unsupported (no kernel), ResourceExhausted, with the op that failed.
+  static Result<std::unique_ptr<Executor>> create(std::shared_ptr<const dag::Graph> graph, Backend& backend,
+                                                  ExecutorOptions options);
+
+  const dag::Graph& graph() const { return *graph_; }
+  const Program& program() const { return program_; }
+  const Kernel& kernel(size_t group) const { return *kernels_[group]; }
+  // Bytes of device memory held for weights, gradients and slots, and for one microbatch in flight.
+  Bytes persistent_bytes() const { return persistent_bytes_; }
+  Bytes microbatch_bytes() const { return program_.arena + program_.workspace; }
+
+  // Persistent values by initializer name. Errors: NotFound; InvalidArgument when the spec differs.
+  Status set_initializer(std::string_view name, const dag::Tensor& tensor);
+  Result<dag::Tensor> initializer(std::string_view name);
+
+  Result<std::unique_ptr<Microbatch>> make_microbatch();
+
+  // By the input's name, or by value for what other stages sent.
+  Status set_input(Microbatch& microbatch, std::string_view name, const dag::Tensor& tensor);
+  Status set_value(Microbatch& microbatch, dag::ValueId value, const dag::Tensor& tensor);
+  // Runs the ops of one segment; writes state updates (running statistics) back as they come.
+  Status run(Microbatch& microbatch, uint32_t segment = 0);
+  // An output or kept value. REQUIRES: its segment has run.
+  Result<dag::Tensor> value(Microbatch& microbatch, dag::ValueId value);
+
+  // The optimizer's side: parameters are the graph's Gradient outputs, in the order of its initializers.
+  struct Parameter {
+    std::string name;
+    dag::TensorSpec spec;
+  };
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  // Takes memory for the slots that the rule needs. Called once, before update().
+  Status prepare_optimizer(const OptimizerSpec& optimizer);
+  // Sum of squares of each parameter's accumulated gradient, in parameter order.
+  Result<std::vector<double>> gradient_squares();
+  Result<dag::Tensor> gradient(size_t parameter);
+  Status update(const UpdateStep& step);
+  Status set_slot(size_t parameter, std::string_view slot, const dag::Tensor& tensor);
+  Result<dag::Tensor> slot(size_t parameter, std::string_view slot);
+
+  void set_observer(KernelObserver observer) { observer_ = std::move(observer); }
+
+ private:
+  Executor(std::shared_ptr<const dag::Graph> graph, Backend& backend, ExecutorOptions options)
+      : graph_(std::move(graph)), backend_(backend), options_(std::move(options)) {}
+  Status build();
+  Status take_persistent_memory();
+  View place_of(const Microbatch& microbatch, dag::ValueId value) const;
+  Status after_group(Microbatch& microbatch, uint32_t group);
+  Status add_gradient(const Microbatch& microbatch, View from, uint32_t slot);
+  Result<size_t> slot_index(std::string_view slot) const;
+
+  std::shared_ptr<const dag::Graph> graph_;
+  Backend& backend_;
+  ExecutorOptions options_;
+  Program program_;
+  std::vector<std::unique_ptr<Kernel>> kernels_;
+  std::vector<uint32_t> segment_of_group_;
+
+  std::vector<std::unique_ptr<Memory>> initializers_, constants_, gradients_;  // by slot
+  std::unique_ptr<Memory> workspace_;
+  std::vector<std::vector<std::pair<dag::ValueId, uint32_t>>> state_updates_;  // by group: value -> initializer
+  std::vector<std::vector<uint32_t>> gradients_of_group_;                      // by group: gradient slots it completes
+  std::vector<std::vector<Program::Copy>> copies_of_group_;
+
+  OptimizerSpec optimizer_;
+  std::vector<Parameter> parameters_;
+  std::vector<uint32_t> gradient_slot_, initializer_slot_;       // by parameter
+  std::vector<std::vector<std::unique_ptr<Memory>>> slots_;      // by parameter, by slot
+  Bytes persistent_bytes_;
+  KernelObserver observer_;
+  std::vector<View> input_views_, output_views_;                 // reused by run()
+};
+
+}  // namespace weft::peer

@@ -1,0 +1,45 @@
+#include "peer/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/check.h"
+
+namespace weft::peer {
+
+std::vector<std::string_view> OptimizerSpec::slot_names() const {
+  switch (type) {
+    case OptimizerType::Sgd:
+      if (momentum == 0) return {};
+      return {"momentum"};
+    case OptimizerType::Adam:
+    case OptimizerType::AdamW: return {"m", "v"};
+  }
+  return {};
+}
+
+double scheduled_learning_rate(const ScheduleSpec& schedule, double learning_rate, uint64_t step, uint64_t steps) {
+  WEFT_CHECK(step >= 1 && step <= steps);
+  const uint64_t warmup = schedule.warmup_steps;
+  // Before the type is looked at: a constant schedule warms up too.
+  if (step <= warmup) return learning_rate * static_cast<double>(step) / static_cast<double>(warmup);
+  const double f = schedule.final_fraction;
+  const double u = static_cast<double>(step - warmup) / static_cast<double>(steps - warmup);
+  switch (schedule.type) {
+    case ScheduleType::Constant: return learning_rate;
+    case ScheduleType::Linear: return learning_rate * (1 - (1 - f) * u);
+    case ScheduleType::Cosine: return learning_rate * (f + (1 - f) * (1 + std::cos(std::numbers::pi * u)) / 2);
+  }
+  return learning_rate;
+}
+
+double clip_factor(double clip_norm, double norm) {
+  if (clip_norm <= 0) return 1;
+  const double factor = clip_norm / (norm + 1e-6);
+  // torch.clamp keeps NaN; std::min(1, NaN) would not.
+  if (std::isnan(factor)) return factor;
+  return std::min(1.0, factor);
+}
+
+}  // namespace weft::peer

@@ -1,0 +1,57 @@
+// The update rules: what a job may ask for, and the numbers that change from step to step. Arithmetic as PyTorch's
+// torch.optim.{SGD,Adam,AdamW}; the kernels are the backends'.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "base/units.h"
+
+namespace weft::peer {
+
+enum class OptimizerType { Sgd, Adam, AdamW };
+
+struct OptimizerSpec {
+  OptimizerType type = OptimizerType::Sgd;
+  double learning_rate = 0;
+  double weight_decay = 0;
+  double momentum = 0;   // sgd
+  double dampening = 0;  // sgd
+  bool nesterov = false; // sgd
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+
+  // Persistent tensors beside the parameter, each of its shape, zero at the start:
+  // sgd: {} or {"momentum"}; adam, adamw: {"m", "v"}.
+  std::vector<std::string_view> slot_names() const;
+};
+
+// With g = gradient_scale * gradient:
+//   sgd    g += weight_decay * p;  momentum: b = g at step 1, else b = momentum * b + (1 - dampening) * g;
+//          g = nesterov ? g + momentum * b : b;  p -= learning_rate * g
+//   adam   g += weight_decay * p;  adamw  p *= 1 - learning_rate * weight_decay (before the rest)
+//          m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//          p -= learning_rate / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + epsilon)
+struct UpdateStep {
+  uint64_t step = 1;          // 1-based
+  double learning_rate = 0;   // after the schedule
+  double gradient_scale = 1;  // 1 / microbatches, times the clipping factor
+};
+
+enum class ScheduleType { Constant, Linear, Cosine };
+struct ScheduleSpec {
+  ScheduleType type = ScheduleType::Constant;
+  uint64_t warmup_steps = 0;
+  double final_fraction = 0;  // of the learning rate, at the last step
+};
+
+// SPEC: lr s/W while s <= W; then, with u = (s-W)/(S-W), linear lr (1 - (1-f) u), cosine lr (f + (1-f)(1 + cos(pi u))/2).
+// step is 1-based, steps = S.
+double scheduled_learning_rate(const ScheduleSpec& schedule, double learning_rate, uint64_t step, uint64_t steps);
+
+// min(1, clip_norm / (norm + 1e-6)); 1 when clip_norm <= 0 (no clipping). As in PyTorch, a norm of NaN gives NaN and
+// an infinite one gives 0 (which makes NaN of the infinite gradients).
+double clip_factor(double clip_norm, double norm);
+
+}  // namespace weft::peer

@@ -1,0 +1,240 @@
+#include "peer/program.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "dag/op_table.h"
+
+namespace weft::peer {
+
+using dag::Graph;
+using dag::Layout;
+using dag::OpId;
+using dag::OpKind;
+using dag::ValueId;
+
+namespace {
+constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
+
+bool is_leaf(const dag::Op& op) { return op.inputs.empty(); }
+
+template <typename T>
+void add_once(std::vector<T>& list, T item) {
+  if (std::find(list.begin(), list.end(), item) == list.end()) list.push_back(item);
+}
+}  // namespace
+
+std::vector<GroupSignature> group_signatures(const Graph& graph) {
+  std::vector<uint32_t> group_of_op(graph.ops().size(), kNever);
+  std::vector<GroupSignature> groups;
+  for (uint32_t i = 0; i < graph.ops().size(); ++i) {
+    const dag::Op& op = graph.ops()[i];
+    if (is_leaf(op)) continue;
+    const bool joins = i > 0 && op.group.valid() && graph.ops()[i - 1].group == op.group && group_of_op[i - 1] != kNever;
+    if (!joins) groups.emplace_back();
+    group_of_op[i] = static_cast<uint32_t>(groups.size() - 1);
+    groups.back().ops.push_back(OpId{i});
+  }
+  std::vector<bool> is_output(graph.values().size(), false);
+  for (const auto& output : graph.outputs()) is_output[output.value.index] = true;
+  for (const dag::Op& op : graph.ops())
+    for (const ValueId input : op.inputs)
+      if (input.valid() && group_of_op[graph.value(input).producer.index] != group_of_op[graph.value(op.outputs[0]).producer.index])
+        is_output[input.index] = true;
+  for (GroupSignature& group : groups) {
+    const uint32_t self = group_of_op[group.ops.front().index];
+    for (const OpId id : group.ops) {
+      const dag::Op& op = graph.op(id);
+      for (const ValueId input : op.inputs)
+        if (input.valid() && group_of_op[graph.value(input).producer.index] != self) add_once(group.inputs, input);
+      for (const ValueId output : op.outputs)
+        if (group.ops.size() == 1 || is_output[output.index]) group.outputs.push_back(output);
+    }
+  }
+  return groups;
+}
+
+Bytes place_blocks(std::span<Block> blocks, int64_t alignment) {
+  std::vector<uint32_t> order(blocks.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return blocks[a].size > blocks[b].size; });
+  const auto rounded = [&](Bytes size) { return (size.value + alignment - 1) / alignment * alignment; };
+  int64_t total = 0;
+  std::vector<uint32_t> placed;  // ascending offset
+  for (const uint32_t i : order) {
+    Block& block = blocks[i];
+    int64_t at = 0;
+    for (const uint32_t p : placed) {
+      const Block& other = blocks[p];
+      if (other.last < block.first || block.last < other.first) continue;
+      if (at + rounded(block.size) <= other.offset) break;
+      at = std::max(at, other.offset + rounded(other.size));
+    }
+    block.offset = at;
+    total = std::max(total, at + rounded(block.size));
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), i, [&](uint32_t a, uint32_t b) { return blocks[a].offset < blocks[b].offset; }), i);
+  }
+  return {total};
+}
+
+bool is_view(const Graph& graph, const GroupSignature& group) {
+  if (group.ops.size() != 1) return false;
+  const dag::Op& op = graph.op(group.ops[0]);
+  if (op.kind != OpKind::Reshape) return false;
+  return graph.value(op.inputs[0]).layout == Layout::Plain;
+}
+
+namespace {
+
+// Storage roots: values that share bytes (views, in-place results) have one root, which has one place and one lifetime.
+class Planner {
+ public:
+  Planner(const Graph& graph, const Backend& backend, std::vector<GroupSignature> groups,
+          std::span<const std::unique_ptr<Kernel>> kernels, const ProgramOptions& options)
+      : graph_(graph), backend_(backend), kernels_(kernels), options_(options), root_(graph.values().size()),
+        first_(graph.values().size(), kNever), last_(graph.values().size(), 0) {
+    program_.groups = std::move(groups);
+    program_.places.resize(graph.values().size());
+    std::iota(root_.begin(), root_.end(), 0u);
+  }
+
+  Program run() {
+    alias_views();
+    find_lifetimes();
+    assign_gradients();
+    reuse_in_place();
+    place();
+    for (const auto& kernel : kernels_) program_.workspace = std::max(program_.workspace, kernel->workspace_bytes());
+    return std::move(program_);
+  }
+
+ private:
+  uint32_t root(ValueId value) const {
+    uint32_t at = value.index;
+    while (root_[at] != at) at = root_[at];
+    return at;
+  }
+  OpKind root_kind(uint32_t r) const { return graph_.producer(ValueId{r}).kind; }
+  bool persistent(uint32_t r) const { return root_kind(r) == OpKind::Initializer || root_kind(r) == OpKind::Constant; }
+
+  void alias_views() {
+    for (const GroupSignature& group : group_signatures(graph_)) {
+      if (!is_view(graph_, group)) continue;
+      const dag::Op& op = graph_.op(group.ops[0]);
+      root_[op.outputs[0].index] = root(op.inputs[0]);
+    }
+  }
+
+  void use(ValueId value, uint32_t time) {
+    const uint32_t r = root(value);
+    first_[r] = std::min(first_[r], time);
+    last_[r] = std::max(last_[r], time);
+  }
+
+  // Time t is the run of group t; time 0 also holds the inputs.
+  void find_lifetimes() {
+    const auto end = static_cast<uint32_t>(program_.groups.size());
+    for (uint32_t t = 0; t < end; ++t) {
+      for (const ValueId value : program_.groups[t].inputs) use(value, t);
+      for (const ValueId value : program_.groups[t].outputs) use(value, t);
+    }
+    for (const ValueId value : graph_.inputs()) use(value, 0);
+    for (const auto& output : graph_.outputs())
+      if (output.role != dag::OutputRole::Gradient && output.role != dag::OutputRole::StateUpdate) use(output.value, end);
+    for (const ValueId value : options_.kept) use(value, end);
+  }
+
+  void assign_gradients() {
+    std::map<uint32_t, uint32_t> slot_of_root;
+    for (const auto& output : graph_.outputs()) {
+      if (output.role != dag::OutputRole::Gradient) continue;
+      const auto slot = static_cast<uint32_t>(program_.gradients.size());
+      program_.gradients.push_back(output.value);
+      const uint32_t r = root(output.value);
+      const OpKind kind = root_kind(r);
+      const bool whole = backend_.storage_bytes(graph_.spec(output.value), Layout::Plain) ==
+                         backend_.storage_bytes(graph_.spec(ValueId{r}), graph_.value(ValueId{r}).layout);
+      if (kind != OpKind::Input && !persistent(r) && whole && slot_of_root.emplace(r, slot).second)
+        gradient_root_[r] = slot;
+      else  // the bytes are somebody else's already: added to the slot once they are complete
+        program_.gradient_copies.push_back({output.value, slot, persistent(r) || kind == OpKind::Input ? 0 : first_[r]});
+    }
+  }
+
+  void reuse_in_place() {
+    for (uint32_t t = 0; t < program_.groups.size(); ++t) {
+      const GroupSignature& group = program_.groups[t];
+      std::vector<uint32_t> taken;
+      for (size_t k = 0; k < group.outputs.size(); ++k) {
+        const int input = kernels_[t]->in_place_input(k);
+        if (input < 0) continue;
+        const ValueId from = group.inputs[static_cast<size_t>(input)];
+        const uint32_t r = root(from), own = root(group.outputs[k]);
+        const bool free_after = last_[r] == t && !persistent(r) && !gradient_root_.contains(r) && !gradient_root_.contains(own);
+        const bool same_size = size(r) == size(own);
+        // Two operands on the same bytes may read them in different orders: then nothing may be overwritten.
+        const auto readers = std::count_if(group.inputs.begin(), group.inputs.end(), [&](ValueId v) { return root(v) == r; });
+        if (!free_after || !same_size || readers != 1 || std::find(taken.begin(), taken.end(), r) != taken.end()) continue;
+        taken.push_back(r);
+        root_[own] = r;
+        last_[r] = std::max(last_[r], last_[own]);
+      }
+    }
+  }
+
+  Bytes size(uint32_t r) const {
+    const dag::Value& value = graph_.value(ValueId{r});
+    return backend_.storage_bytes(value.spec, value.layout);
+  }
+
+  void place() {
+    std::vector<Block> blocks;
+    std::map<uint32_t, uint32_t> block_of_root;
+    for (uint32_t v = 0; v < graph_.values().size(); ++v) {
+      const uint32_t r = root(ValueId{v});
+      if (r != v || persistent(r) || first_[r] == kNever) continue;
+      const bool gradient = gradient_root_.contains(r);
+      if (gradient && !options_.accumulates) continue;
+      block_of_root[r] = static_cast<uint32_t>(blocks.size());
+      blocks.push_back({size(r), first_[r], last_[r]});
+    }
+    program_.arena = place_blocks(blocks, backend_.alignment());
+    std::map<std::string_view, uint32_t> initializer_slot;
+    for (uint32_t i = 0; i < graph_.initializers().size(); ++i) initializer_slot[graph_.initializers()[i].name] = i;
+    for (uint32_t v = 0; v < graph_.values().size(); ++v) {
+      const uint32_t r = root(ValueId{v});
+      Place& place = program_.places[v];
+      const dag::Op& op = graph_.producer(ValueId{r});
+      if (op.kind == OpKind::Initializer) {
+        place = {Residence::Initializer, initializer_slot.at(op.attributes.get_string(dag::Attr::Name)), 0};
+      } else if (op.kind == OpKind::Constant) {
+        place = {Residence::Constant, static_cast<uint32_t>(op.attributes.get_int(dag::Attr::Value)), 0};
+      } else if (first_[r] != kNever) {
+        const auto block = block_of_root.find(r);
+        place.offset = block == block_of_root.end() ? 0 : blocks[block->second].offset;
+        const auto gradient = gradient_root_.find(r);
+        place.residence = gradient == gradient_root_.end() ? Residence::Arena : Residence::Gradient;
+        if (gradient != gradient_root_.end()) place.slot = gradient->second;
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const Backend& backend_;
+  std::span<const std::unique_ptr<Kernel>> kernels_;
+  const ProgramOptions& options_;
+  Program program_;
+  std::vector<uint32_t> root_, first_, last_;
+  std::map<uint32_t, uint32_t> gradient_root_;  // root -> gradient slot
+};
+
+}  // namespace
+
+Program plan_program(const Graph& graph, const Backend& backend, std::vector<GroupSignature> groups,
+                     std::span<const std::unique_ptr<Kernel>> kernels, const ProgramOptions& options) {
+  WEFT_CHECK(groups.size() == kernels.size());
+  return Planner(graph, backend, std::move(groups), kernels, options).run();
+}
+
+}  // namespace weft::peer

@@ -1,0 +1,72 @@
+// The memory plan of a graph on one backend, decided before anything runs: which groups run in which order, where every
+// value lies, and how many bytes that takes. Pure: no memory is taken here.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "dag/graph.h"
+#include "peer/backend/backend.h"
+
+namespace weft::peer {
+
+// The groups of a graph in its order, each with what it reads and writes. Leaves belong to no group.
+std::vector<GroupSignature> group_signatures(const dag::Graph& graph);
+
+// Offsets for blocks that live over intervals of time, so that blocks alive together do not overlap.
+struct Block {
+  Bytes size;
+  uint32_t first = 0;  // time of the first and last use, both included
+  uint32_t last = 0;
+  int64_t offset = 0;  // result
+};
+// Greedy by size: each block at the lowest offset where it fits among those already placed. Returns the arena's size.
+// O(n^2). Sizes are rounded up to `alignment`.
+Bytes place_blocks(std::span<Block> blocks, int64_t alignment);
+
+// Where a value lies.
+enum class Residence : uint8_t {
+  Inside,       // only within its group: no memory
+  Arena,        // in the microbatch's arena
+  Initializer,  // persistent: slot = index of the initializer
+  Constant,     // persistent: slot = index of the constant
+  Gradient,     // persistent: slot = index among gradient outputs; the first microbatch writes it in place
+};
+struct Place {
+  Residence residence = Residence::Inside;
+  uint32_t slot = 0;
+  int64_t offset = 0;  // Arena: bytes from its start. Gradient: the arena offset that later microbatches write to.
+};
+
+struct ProgramOptions {
+  // Several microbatches a step: gradients of the later ones need memory of their own before they are added.
+  bool accumulates = false;
+  // Values, beside outputs, that stay readable until the end (what a stage sends).
+  std::vector<dag::ValueId> kept;
+};
+
+struct Program {
+  std::vector<GroupSignature> groups;     // what runs, in order (views are left out: they are aliases)
+  std::vector<Place> places;              // by value
+  Bytes arena;
+  Bytes workspace;                        // the largest of the kernels'
+  std::vector<dag::ValueId> gradients;    // by gradient slot
+  // Gradient values that share their bytes with another output and are copied there after group `group`.
+  struct Copy {
+    dag::ValueId from;
+    uint32_t slot;
+    uint32_t after_group;
+  };
+  std::vector<Copy> gradient_copies;
+};
+
+// REQUIRES: kernels[i] belongs to groups[i], which are group_signatures(graph) less the views.
+Program plan_program(const dag::Graph& graph, const Backend& backend, std::vector<GroupSignature> groups,
+                     std::span<const std::unique_ptr<Kernel>> kernels, const ProgramOptions& options);
+
+// Whether the group is a lone op whose output is its operand's bytes under another shape.
+bool is_view(const dag::Graph& graph, const GroupSignature& group);
+
+}  // namespace weft::peer

@@ -1,0 +1,230 @@
+#include "storage/files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+namespace weft::storage {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr size_t kPiece = size_t{1} << 20;
+constexpr std::string_view kTemporarySuffix = ".weft-tmp";
+
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return value_; }
+  int release() { return std::exchange(value_, -1); }
+
+ private:
+  int value_;
+};
+
+tl::unexpected<Error> system_error(int number, std::string_view operation, const fs::path& path) {
+  const auto with = [&](ErrorCode code, std::string_view advice) {
+    return fail(code, path.string() + ": " + std::string(operation) + ": " + std::strerror(number) + std::string(advice));
+  };
+  switch (number) {
+    case ENOENT:
+    case ENOTDIR: return with(ErrorCode::NotFound, "; check the path");
+    case EACCES:
+    case EPERM:
+    case EROFS: return with(ErrorCode::PermissionDenied, "; check the permissions of the file and its folder");
+    case ENOSPC:
+    case EDQUOT: return with(ErrorCode::ResourceExhausted, "; make room on the disk");
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM: return with(ErrorCode::ResourceExhausted, "; raise the limit (ulimit) or close something");
+    case ENAMETOOLONG:
+    case ELOOP:
+    case EISDIR: return with(ErrorCode::InvalidArgument, "; name another path");
+    default: return with(ErrorCode::Unavailable, "; is the disk all right?");
+  }
+}
+
+// A regular file for reading, with its size.
+struct Opened {
+  std::unique_ptr<Descriptor> descriptor;
+  uint64_t size = 0;
+};
+Result<Opened> open_to_read(const fs::path& path) {
+  // O_NONBLOCK: opening a pipe must not wait for a writer.
+  auto descriptor = std::make_unique<Descriptor>(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (descriptor->get() < 0) return system_error(errno, "open", path);
+  struct stat status {};
+  if (::fstat(descriptor->get(), &status) != 0) return system_error(errno, "read", path);
+  if (!S_ISREG(status.st_mode)) return fail(ErrorCode::InvalidArgument, path.string() + ": not a regular file; name a file");
+  return Opened{std::move(descriptor), static_cast<uint64_t>(status.st_size)};
+}
+
+Status read_fully(int descriptor, std::span<std::byte> out, const fs::path& path) {
+  while (!out.empty()) {
+    const ssize_t got = ::read(descriptor, out.data(), std::min<size_t>(out.size(), size_t{1} << 30));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_error(errno, "read", path);
+    if (got == 0) return fail(ErrorCode::Corrupted, path.string() + ": ends too early; was it changed while it was read?");
+    out = out.subspan(static_cast<size_t>(got));
+  }
+  return {};
+}
+
+Status write_fully(int descriptor, std::span<const std::byte> bytes, const fs::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(descriptor, bytes.data(), std::min<size_t>(bytes.size(), size_t{1} << 30));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return system_error(errno, "write", path);
+    bytes = bytes.subspan(static_cast<size_t>(put));
+  }
+  return {};
+}
+
+fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+
+}  // namespace
+
+Result<std::vector<std::byte>> Files::read(const fs::path& path, uint64_t size_max) {
+  WEFT_TRY_STATUS(allow("read", path));
+  WEFT_TRY(const Opened file, open_to_read(path));
+  if (file.size > size_max)
+    return fail(ErrorCode::ResourceExhausted, path.string() + ": " + std::to_string(file.size) + " bytes, more than the limit of " +
+                                                  std::to_string(size_max));
+  std::vector<std::byte> bytes(static_cast<size_t>(file.size));
+  WEFT_TRY_STATUS(read_fully(file.descriptor->get(), bytes, path));
+  return bytes;
+}
+
+Status Files::read_pieces(const fs::path& path, const std::function<void(std::span<const std::byte>)>& visit) {
+  WEFT_TRY_STATUS(allow("read", path));
+  WEFT_TRY(const Opened file, open_to_read(path));
+  std::vector<std::byte> piece(static_cast<size_t>(std::min<uint64_t>(file.size, kPiece)));
+  for (uint64_t left = file.size; left > 0;) {
+    const auto part = std::span(piece).first(static_cast<size_t>(std::min<uint64_t>(left, piece.size())));
+    WEFT_TRY_STATUS(read_fully(file.descriptor->get(), part, path));
+    visit(part);
+    left -= part.size();
+  }
+  return {};
+}
+
+Status Files::read_exactly(const fs::path& path, std::span<std::byte> out) {
+  WEFT_TRY_STATUS(allow("read", path));
+  WEFT_TRY(const Opened file, open_to_read(path));
+  if (file.size != out.size())
+    return fail(ErrorCode::Corrupted, path.string() + ": " + std::to_string(file.size) + " bytes where " +
+                                          std::to_string(out.size()) + " should be");
+  return read_fully(file.descriptor->get(), out, path);
+}
+
+Status Files::write_atomic(const fs::path& path, std::span<const std::byte> bytes, WriteOptions options) {
+  return write_atomic_pieces(path, [&](const Sink& sink) { return sink(bytes); }, options);
+}
+
+Status Files::write_atomic_pieces(const fs::path& path, const std::function<Status(const Sink&)>& produce, WriteOptions options) {
+  const fs::path temporary = folder_of(path) / ("." + path.filename().string().substr(0, 128) + "." + std::to_string(::getpid()) + "-" +
+                                                std::to_string(temporary_count_++) + std::string(kTemporarySuffix));
+  WEFT_TRY_STATUS(allow("open", temporary));
+  Descriptor descriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, static_cast<mode_t>(options.mode)));
+  if (descriptor.get() < 0) return system_error(errno, "open", temporary);
+  Status status = write_pieces(descriptor.get(), temporary, produce);
+  // A close that fails after a good fsync has nothing left to lose.
+  if (status) status = allow("rename", path);
+  if (status && ::rename(temporary.c_str(), path.c_str()) != 0) status = system_error(errno, "rename", path);
+  if (!status) {
+    if (allow("remove", temporary)) ::unlink(temporary.c_str());
+    return status;
+  }
+  return options.sync_directory ? sync_directory(folder_of(path)) : Status{};
+}
+
+Status Files::write_pieces(int descriptor, const fs::path& temporary, const std::function<Status(const Sink&)>& produce) const {
+  const Sink sink = [&](std::span<const std::byte> piece) -> Status {
+    WEFT_TRY_STATUS(allow("write", temporary));
+    return write_fully(descriptor, piece, temporary);
+  };
+  WEFT_TRY_STATUS(produce(sink));
+  WEFT_TRY_STATUS(allow("sync", temporary));
+  if (::fsync(descriptor) != 0) return system_error(errno, "sync", temporary);
+  return {};
+}
+
+Result<std::vector<std::string>> Files::list(const fs::path& folder, size_t count_max) {
+  WEFT_TRY_STATUS(allow("list", folder));
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(folder.c_str()), ::closedir);
+  if (!directory) return system_error(errno, "list", folder);
+  std::vector<std::string> names;
+  for (;;) {
+    errno = 0;
+    const dirent* entry = ::readdir(directory.get());
+    if (!entry) break;
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    if (names.size() == count_max)
+      return fail(ErrorCode::ResourceExhausted, folder.string() + ": holds more than " + std::to_string(count_max) + " files; is it the right folder?");
+    names.emplace_back(name);
+  }
+  if (errno != 0) return system_error(errno, "list", folder);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Result<uint64_t> Files::size(const fs::path& path) {
+  WEFT_TRY_STATUS(allow("read", path));
+  WEFT_TRY(const Opened file, open_to_read(path));
+  return file.size;
+}
+
+Status Files::remove(const fs::path& path) {
+  WEFT_TRY_STATUS(allow("remove", path));
+  if (::unlink(path.c_str()) != 0) return system_error(errno, "remove", path);
+  return {};
+}
+
+Status Files::make_directories(const fs::path& folder) {
+  WEFT_TRY_STATUS(allow("make directory", folder));
+  std::error_code code;
+  fs::create_directories(folder, code);
+  if (code) return system_error(code.value(), "make directory", folder);
+  return {};
+}
+
+Status Files::sync_directory(const fs::path& folder) {
+  WEFT_TRY_STATUS(allow("sync directory", folder));
+  const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.get() < 0) return system_error(errno, "sync directory", folder);
+  // Some file systems have no fsync of folders; their renames are as durable as they get.
+  if (::fsync(descriptor.get()) != 0 && errno != EINVAL) return system_error(errno, "sync directory", folder);
+  return {};
+}
+
+bool Files::is_temporary_name(std::string_view name) { return name.starts_with('.') && name.ends_with(kTemporarySuffix); }
+
+Result<FolderLock> FolderLock::acquire(Files& files, const fs::path& folder) {
+  WEFT_TRY_STATUS(files.allow("lock", folder));
+  Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.get() < 0) return system_error(errno, "lock", folder);
+  if (::flock(descriptor.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK)
+      return fail(ErrorCode::Unavailable, folder.string() + ": another run writes its checkpoints here; wait for it or name another folder");
+    return system_error(errno, "lock", folder);
+  }
+  return FolderLock(descriptor.release());
+}
+
+FolderLock::~FolderLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+}  // namespace weft::storage

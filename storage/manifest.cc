@@ -1,0 +1,166 @@
+#include "storage/manifest.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "storage/sha256.h"
+
+namespace weft::storage {
+namespace {
+
+using Json = nlohmann::json;
+constexpr std::string_view kKind = "weft-checkpoint";
+constexpr std::string_view kSlots[] = {"value", "momentum", "m", "v", "running_statistic"};
+constexpr size_t kDepthMax = 4;
+constexpr size_t kTextMax = 4096;
+constexpr size_t kRankMax = 32;
+// JSON numbers beyond 2^53 are not the same everywhere.
+constexpr uint64_t kNumberMax = uint64_t{1} << 53;
+
+tl::unexpected<Error> damaged(const std::string& what) {
+  return fail(ErrorCode::Corrupted, "not a checkpoint manifest (" + what + "); take an older checkpoint");
+}
+
+// The depth of the text's brackets, which decides how deep the parser goes; strings are skipped.
+size_t nesting_depth(std::string_view text) {
+  size_t depth = 0;
+  size_t deepest = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      else if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      deepest = std::max(deepest, ++depth);
+    } else if ((c == ']' || c == '}') && depth > 0) {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+const Json* find(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() ? nullptr : &*found;
+}
+
+Result<uint64_t> read_number(const Json& object, const char* key) {
+  const Json* value = find(object, key);
+  if (!value || !value->is_number_unsigned() || value->get<uint64_t>() > kNumberMax)
+    return damaged(std::string("`") + key + "` must be a whole number up to 2^53");
+  return value->get<uint64_t>();
+}
+
+Result<std::string> read_text(const Json& object, const char* key) {
+  const Json* value = find(object, key);
+  if (!value || !value->is_string() || value->get_ref<const std::string&>().size() > kTextMax)
+    return damaged(std::string("`") + key + "` must be a text of at most " + std::to_string(kTextMax) + " bytes");
+  return value->get<std::string>();
+}
+
+Result<std::string> read_hash(const Json& object, const char* key) {
+  WEFT_TRY(std::string text, read_text(object, key));
+  if (!is_sha256_hex(text)) return damaged(std::string("`") + key + "` must be 64 hexadecimal digits");
+  return text;
+}
+
+Result<dag::Shape> read_shape(const Json& object) {
+  const Json* value = find(object, "shape");
+  if (!value || !value->is_array() || value->size() > kRankMax) return damaged("`shape` must be a list of at most 32 numbers");
+  dag::Shape shape;
+  for (const Json& dim : *value) {
+    if (!dim.is_number_unsigned() || dim.get<uint64_t>() > kNumberMax) return damaged("`shape` must be a list of whole numbers");
+    shape.push_back(static_cast<int64_t>(dim.get<uint64_t>()));
+  }
+  if (!dag::checked_element_count(shape)) return damaged("shape " + dag::to_string(shape) + " is too large");
+  return shape;
+}
+
+Result<TensorRecord> read_record(const Json& object) {
+  if (!object.is_object()) return damaged("a tensor must be an object");
+  TensorRecord record;
+  WEFT_TRY(record.key.initializer, read_text(object, "initializer"));
+  WEFT_TRY(record.key.slot, read_text(object, "slot"));
+  if (record.key.initializer.empty()) return damaged("a tensor without a name");
+  if (!is_slot(record.key.slot)) return damaged("unknown slot '" + record.key.slot.substr(0, 40) + "'");
+  WEFT_TRY(const std::string dtype, read_text(object, "dtype"));
+  const auto parsed = dag::parse_dtype(dtype);
+  if (!parsed) return damaged("unknown dtype '" + dtype.substr(0, 40) + "'");
+  record.spec.dtype = *parsed;
+  WEFT_TRY(record.spec.shape, read_shape(object));
+  WEFT_TRY(record.sha256, read_hash(object, "sha256"));
+  return record;
+}
+
+Result<std::vector<TensorRecord>> read_tensors(const Json& object) {
+  const Json* value = find(object, "tensors");
+  if (!value || !value->is_array()) return damaged("`tensors` must be a list");
+  if (value->size() > kManifestTensorsMax)
+    return fail(ErrorCode::ResourceExhausted, "a manifest of " + std::to_string(value->size()) + " tensors; at most " +
+                                                  std::to_string(kManifestTensorsMax) + " are read");
+  std::vector<TensorRecord> records;
+  std::set<TensorKey> keys;
+  for (const Json& entry : *value) {
+    WEFT_TRY(TensorRecord record, read_record(entry));
+    if (!keys.insert(record.key).second) return damaged("tensor " + to_string(record.key) + " stands twice");
+    records.push_back(std::move(record));
+  }
+  return records;
+}
+
+}  // namespace
+
+bool is_slot(std::string_view slot) { return std::find(std::begin(kSlots), std::end(kSlots), slot) != std::end(kSlots); }
+
+std::string to_string(const TensorKey& key) { return key.initializer + "/" + key.slot; }
+
+std::string manifest_json(const Manifest& manifest) {
+  nlohmann::ordered_json json;
+  json["kind"] = kKind;
+  json["format"] = kManifestFormat;
+  json["sequence"] = manifest.sequence;
+  json["run"] = manifest.run;
+  json["step"] = manifest.step;
+  json["data_position"] = manifest.data_position;
+  json["graph"] = manifest.graph_hash;
+  json["numerics"] = manifest.numerics;
+  auto& tensors = json["tensors"] = nlohmann::ordered_json::array();
+  for (const TensorRecord& record : manifest.tensors) {
+    nlohmann::ordered_json entry;
+    entry["initializer"] = record.key.initializer;
+    entry["slot"] = record.key.slot;
+    entry["dtype"] = dag::to_string(record.spec.dtype);
+    entry["shape"] = record.spec.shape;
+    entry["sha256"] = record.sha256;
+    tensors.push_back(std::move(entry));
+  }
+  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+Result<Manifest> parse_manifest(std::string_view text) {
+  if (text.size() > kManifestSizeMax) return fail(ErrorCode::ResourceExhausted, "a manifest of more than " + std::to_string(kManifestSizeMax) + " bytes");
+  if (nesting_depth(text) > kDepthMax) return damaged("nested too deep");
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return damaged("not a JSON object");
+  WEFT_TRY(const std::string kind, read_text(json, "kind"));
+  if (kind != kKind) return damaged("it is of another kind");
+  WEFT_TRY(const uint64_t format, read_number(json, "format"));
+  if (format != kManifestFormat)
+    return fail(ErrorCode::VersionMismatch, "is a checkpoint of format " + std::to_string(format) + ", and this weft reads format " +
+                                                std::to_string(kManifestFormat) + "; use the weft that wrote it");
+  Manifest manifest;
+  WEFT_TRY(manifest.sequence, read_number(json, "sequence"));
+  WEFT_TRY(manifest.run, read_text(json, "run"));
+  WEFT_TRY(manifest.step, read_number(json, "step"));
+  WEFT_TRY(manifest.data_position, read_number(json, "data_position"));
+  WEFT_TRY(manifest.graph_hash, read_hash(json, "graph"));
+  WEFT_TRY(manifest.numerics, read_text(json, "numerics"));
+  WEFT_TRY(manifest.tensors, read_tensors(json));
+  return manifest;
+}
+
+}  // namespace weft::storage

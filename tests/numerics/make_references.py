@@ -1,0 +1,402 @@
+#!/usr/bin/python3
+"""Makes the training references of target L1: 20 steps of PyTorch in float64 for each case.
+
+    /usr/bin/python3 make_references.py [--output DIR] [--seed N] [--check] [CASE ...]
+
+--check also trains the exported graph itself, node by node in float64, and prints how far that is from the module:
+it shows that the export says what the module does. README.md lists the files.
+"""
+import argparse
+import gzip
+import math
+import os
+import shutil
+import tempfile
+import warnings
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+import onnx_torch
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+STEPS = 20
+# An ONNX attribute or constant holds float32: the modules use the same rounded numbers, so that the reference
+# in float64 computes what the file says.
+EPSILON = float(np.float32(1e-5))
+MOMENTUM = 1 - float(np.float32(0.9))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, gelu, mask_by_add, dropout):
+        super().__init__()
+        self.heads, self.gelu, self.mask_by_add = heads, gelu, mask_by_add
+        self.ln_1 = nn.LayerNorm(width, EPSILON)
+        self.c_attn = nn.Linear(width, 3 * width)
+        self.c_proj = nn.Linear(width, width)
+        self.ln_2 = nn.LayerNorm(width, EPSILON)
+        self.c_fc = nn.Linear(width, 4 * width)
+        self.m_proj = nn.Linear(4 * width, width)
+        # Of rate zero: the operator is there and must do nothing.
+        self.dropout = nn.Dropout(0.0) if dropout else nn.Identity()
+
+    def forward(self, x, mask):
+        b, t, c = x.shape
+        q, k, v = self.c_attn(self.ln_1(x)).split(c, dim=2)
+        # The arithmetic on sizes is left to the exporter: it makes the integer chains that real exports have.
+        q = q.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+        k = k.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+        v = v.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+        mask = mask[:, :, :t, :t]
+        if self.mask_by_add:
+            scores = (q @ k.transpose(-2, -1)) / 4.0 + mask
+        else:
+            scores = (q @ k.transpose(-2, -1)) * (c // self.heads) ** -0.5
+            scores = scores.masked_fill(mask == 0, float("-inf"))
+        y = self.dropout(F.softmax(scores, dim=-1)) @ v
+        x = x + self.dropout(self.c_proj(y.transpose(1, 2).reshape(b, t, c)))
+        return x + self.dropout(self.m_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate=self.gelu)))
+
+
+class GPT(nn.Module):
+    def __init__(self, layers, heads=3, width=48, vocabulary=64, length=32, gelu="none", mask_by_add=False, tied=True,
+                 dropout=False):
+        super().__init__()
+        self.wte = nn.Embedding(vocabulary, width)
+        self.wpe = nn.Embedding(length, width)
+        self.h = nn.ModuleList(Block(width, heads, gelu, mask_by_add, dropout) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(width, EPSILON)
+        self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
+        seen = torch.tril(torch.ones(length, length)).view(1, 1, length, length)
+        mask = torch.zeros_like(seen).masked_fill(seen == 0, float("-inf")) if mask_by_add else seen
+        self.register_buffer("mask", mask)
+
+    def forward(self, tokens):
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.h:
+            x = block(x, self.mask)
+        return F.linear(self.ln_f(x), self.wte.weight if self.head is None else self.head.weight)
+
+
+def norm(channels):
+    return nn.BatchNorm2d(channels, EPSILON, MOMENTUM)
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, inputs, outputs, stride=1, groups=1):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = norm(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, groups=groups, bias=False)
+        self.bn2 = norm(outputs)
+        self.downsample = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 as torchvision builds it, names included, with a first width of 16 in place of 64."""
+
+    def __init__(self, width=16, classes=10):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, 7, 2, 3, bias=False)
+        self.bn1 = norm(width)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        inputs = width
+        for i in range(4):
+            outputs = width << i
+            blocks = nn.Sequential(BasicBlock(inputs, outputs, 1 if i == 0 else 2), BasicBlock(outputs, outputs))
+            self.add_module(f"layer{i + 1}", blocks)
+            inputs = outputs
+        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
+        self.fc = nn.Linear(inputs, classes)
+
+    def forward(self, x):
+        x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(torch.flatten(self.avgpool(x), 1))
+
+
+class ResNetSmall(nn.Module):
+    """Grouped and depthwise convolutions, one bias that a BatchNormalization swallows, a mean in place of a pool."""
+
+    def __init__(self, classes=10):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3, 1, 1, bias=True)
+        self.bn = norm(16)
+        self.block1 = BasicBlock(16, 16, groups=4)
+        self.block2 = BasicBlock(16, 32, 2, groups=8)
+        self.depthwise = nn.Conv2d(32, 32, 3, 1, 1, groups=32, bias=False)
+        self.bn_depthwise = norm(32)
+        self.block3 = BasicBlock(32, 48, 2, groups=2)
+        self.fc = nn.Linear(48, classes)
+
+    def forward(self, x):
+        x = self.block2(self.block1(F.relu(self.bn(self.conv(x)))))
+        x = F.relu(self.bn_depthwise(self.depthwise(x)))
+        return self.fc(self.block3(x).mean((2, 3)))
+
+
+def text(samples, length, vocabulary, rng):
+    """Walks on a random graph with three ways out of each token: something to learn within 20 steps."""
+    ways = rng.integers(0, vocabulary, (vocabulary, 3))
+    tokens = np.zeros((samples, length + 1), np.int64)
+    tokens[:, 0] = rng.integers(0, vocabulary, samples)
+    for t in range(length):
+        tokens[:, t + 1] = ways[tokens[:, t], rng.integers(0, 3, samples)]
+    return {"tokens": tokens[:, :-1].copy(), "targets": tokens[:, 1:].copy()}
+
+
+def images(samples, size, rng):
+    """Noise around one pattern a class, in steps of 1/8, which float32 holds exactly and zip packs well."""
+    labels = rng.integers(0, 10, samples)
+    patterns = rng.integers(-4, 5, (10, 3, size, size))
+    noise = rng.integers(-8, 9, (samples, 3, size, size))
+    return {"image": ((patterns[labels] + noise) / 8).astype(np.float32), "label": labels.astype(np.int64)}
+
+
+# The rates of the ResNets are low on purpose: at 0.01 one ReLU that flips in float32 sets the runs apart within 20 steps.
+CASES = {
+    "gpt3": dict(
+        model=lambda: GPT(3, dropout=True), opset=13, variants=["dynamic", "fixed"],
+        data=lambda rng: text(60, 32, 64, rng), input=("tokens", "tokens"), labels="targets",
+        batch=8, microbatch=4, freeze=["mask"],
+        optimizer=dict(type="adamw", learning_rate=1e-3, weight_decay=0.1, betas=[0.9, 0.95], epsilon=1e-6),
+        schedule=dict(type="cosine", warmup_steps=5, final=0.1), clip_norm=1.0),
+    "gpt4": dict(
+        model=lambda: GPT(4, gelu="tanh", mask_by_add=True, tied=False), opset=17, variants=["dynamic"],
+        data=lambda rng: text(40, 32, 64, rng), input=("tokens", "tokens"), labels="targets",
+        batch=4, microbatch=4, freeze=["mask"],
+        optimizer=dict(type="adamw", learning_rate=5e-4, epsilon=1e-6),
+        schedule=dict(type="linear", warmup_steps=4), clip_norm=None),
+    "resnet18w16": dict(
+        model=ResNet18, opset=17, variants=["dynamic"],
+        data=lambda rng: images(48, 32, rng), input=("x", "image"), labels="label",
+        batch=16, microbatch=16, freeze=[],
+        optimizer=dict(type="sgd", learning_rate=0.002, momentum=0.9, nesterov=True, weight_decay=5e-4),
+        schedule=dict(type="constant"), clip_norm=None),
+    "resnet_small": dict(
+        model=ResNetSmall, opset=13, variants=["dynamic"],
+        data=lambda rng: images(72, 16, rng), input=("x", "image"), labels="label",
+        batch=16, microbatch=8, freeze=[],
+        optimizer=dict(type="sgd", learning_rate=0.003, momentum=0.9, nesterov=True, weight_decay=1e-3),
+        schedule=dict(type="cosine", warmup_steps=4, final=0.01), clip_norm=1.5),
+}
+
+
+def initialise(model, seed):
+    """Every float is a multiple of 2^-8: exact in float32, and small once compressed. Nothing trained starts at zero, so
+    that relative gaps make sense for every tensor."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        draw = torch.randn(p.shape, generator=generator)
+        if isinstance(model, GPT):
+            centre, deviation = (1.0 if ".ln_" in "." + name and name.endswith("weight") else 0.0), 0.04
+        elif p.dim() == 4:
+            centre, deviation = 0.0, math.sqrt(2.0 / p[0].numel())
+        elif p.dim() == 2:
+            centre, deviation = 0.0, 0.1
+        else:
+            centre, deviation = (1.0 if name.endswith("weight") else 0.0), 0.1
+        p.data = torch.round((centre + deviation * draw) * 256) / 256
+
+
+def export(model, case, example, path, dynamic):
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    axes = {case["input"][0]: {0: "batch"}, "logits": {0: "batch"}} if dynamic else None
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("ignore")
+        raw = os.path.join(folder, "model.onnx")
+        torch.onnx.export(model, example, raw, input_names=[case["input"][0]], output_names=["logits"], dynamic_axes=axes,
+                          training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, opset_version=case["opset"])
+        proto = onnx.load(raw)
+    model.load_state_dict(state)
+    # The trace ran the model once and moved the running statistics.
+    for t in proto.graph.initializer:
+        t.CopyFrom(numpy_helper.from_array(state[t.name].numpy(), t.name))
+    onnx.checker.check_model(proto)
+    with open(path, "wb") as f:
+        # No name and no time in the header: the same model gives the same file.
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=f, mtime=0) as z:
+            z.write(proto.SerializeToString())
+    return proto
+
+
+def rate(step, base, schedule):
+    warmup, final = schedule.get("warmup_steps", 0), schedule.get("final", 0.0)
+    if step <= warmup:
+        return base * step / warmup
+    u = (step - warmup) / (STEPS - warmup)
+    if schedule["type"] == "linear":
+        return base * (1 - (1 - final) * u)
+    if schedule["type"] == "cosine":
+        return base * (final + (1 - final) * (1 + math.cos(math.pi * u)) / 2)
+    return base
+
+
+def make_optimizer(parameters, o):
+    if o["type"] == "adamw":
+        return torch.optim.AdamW(parameters, lr=o["learning_rate"], betas=o.get("betas", [0.9, 0.999]),
+                                 eps=o["epsilon"], weight_decay=o.get("weight_decay", 0.01))
+    return torch.optim.SGD(parameters, lr=o["learning_rate"], momentum=o["momentum"], nesterov=o["nesterov"],
+                           weight_decay=o["weight_decay"])
+
+
+def train(parameters, loss_of, case, samples):
+    """The step as weft defines it. loss_of(sample numbers) gives the mean loss of one microbatch."""
+    optimizer = make_optimizer(parameters, case["optimizer"])
+    batch, microbatch, clip = case["batch"], case["microbatch"], case["clip_norm"]
+    losses, norms = [], []
+    for step in range(1, STEPS + 1):
+        order = [p % samples for p in range((step - 1) * batch, step * batch)]  # file order, across epoch borders
+        optimizer.zero_grad(set_to_none=True)
+        total = []
+        for m in range(0, batch, microbatch):
+            loss = loss_of(order[m:m + microbatch])
+            loss.backward()  # adds to the gradients of the microbatches before
+            total.append(loss.item())
+        gradients = [p.grad for p in parameters]
+        torch._foreach_div_(gradients, float(len(total)))
+        length = math.sqrt(sum(g.double().square().sum().item() for g in gradients))
+        if clip is not None:
+            torch._foreach_mul_(gradients, min(1.0, clip / (length + 1e-6)))
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step, case["optimizer"]["learning_rate"], case["schedule"])
+        optimizer.step()
+        losses.append(sum(total) / len(total))
+        norms.append(length)
+    return np.array(losses), np.array(norms)
+
+
+def train_module(make, state, case, data, dtype):
+    model = make()
+    model.load_state_dict(state)
+    model.train().to(dtype)
+    x, y = torch.from_numpy(data[case["input"][1]]), torch.from_numpy(data[case["labels"]])
+    x = x.to(dtype) if x.is_floating_point() else x
+
+    def loss_of(order):
+        logits = model(x[order])
+        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y[order].reshape(-1))
+
+    losses, norms = train(list(model.parameters()), loss_of, case, len(x))
+    return losses, norms, {k: v.detach().double().numpy() for k, v in model.state_dict().items() if v.is_floating_point()}
+
+
+def train_graph(proto, names, case, data):
+    """The same training of the exported graph, node by node."""
+    graph = onnx_torch.Graph(proto, torch.float64, training=True)
+    values = onnx_torch.initializers(proto, torch.float64)
+    parameters = [values[n].requires_grad_() for n in names]
+    x, y = torch.from_numpy(data[case["input"][1]]), torch.from_numpy(data[case["labels"]])
+    x = x.double() if x.is_floating_point() else x
+
+    def loss_of(order):
+        outputs, statistics = graph.run({case["input"][0]: x[order]}, values)
+        values.update(statistics)
+        logits = outputs["logits"]
+        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y[order].reshape(-1))
+
+    losses, norms = train(parameters, loss_of, case, len(x))
+    return losses, norms, {k: v.detach().numpy() for k, v in values.items() if v.is_floating_point()}
+
+
+def gap(value, reference):
+    finite = np.isfinite(reference)  # an additive mask holds -inf
+    a, b = value[finite], reference[finite]
+    scale = np.linalg.norm(b)
+    return float(np.linalg.norm(a - b) / scale) if scale else float(np.linalg.norm(a))
+
+
+def flow(v):
+    if isinstance(v, dict):
+        return "{" + ", ".join(f"{k}: {flow(x)}" for k, x in v.items()) + "}"
+    if isinstance(v, list):
+        return "[" + ", ".join(flow(x) for x in v) + "]"
+    if isinstance(v, bool):
+        return str(v).lower()
+    return repr(v) if not isinstance(v, str) else (v if v.isidentifier() else f'"{v}"')
+
+
+def write_job(path, case):
+    lines = ["# Written by make_references.py. Decompress model.onnx.gz first.", "format: 1", "model: model.onnx", "task: train",
+             f"inputs: {flow(dict([case['input']]))}",
+             f"loss: {flow(dict(type='cross_entropy', logits='logits', labels=case['labels']))}",
+             "data:", "  train: {type: npz, path: data.npz}",
+             f"batch_size: {case['batch']}", f"microbatch_size: {case['microbatch']}", f"steps: {STEPS}",
+             "shuffle: false", "seed: 0"]
+    if case["freeze"]:
+        lines.append("freeze: [" + ", ".join(f'"{p}"' for p in case["freeze"]) + "]")
+    lines += [f"optimizer: {flow(case['optimizer'])}", f"schedule: {flow(case['schedule'])}"]
+    if case["clip_norm"] is not None:
+        lines.append(f"clip_norm: {case['clip_norm']}")
+    lines.append("output: trained.onnx")
+    with open(path, "w") as f:
+        f.write("\n".join(lines) + "\n")
+
+
+def make(name, folder, seed, check):
+    case = CASES[name]
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    rng = np.random.default_rng(seed)
+    data = case["data"](rng)
+    np.savez_compressed(os.path.join(folder, "data.npz"), **data)
+    write_job(os.path.join(folder, "job.yaml"), case)
+
+    model = case["model"]()
+    initialise(model, seed)
+    model.train()
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    example = torch.from_numpy(data[case["input"][1]][:case["microbatch"]])
+    for variant in case["variants"]:
+        file = "model.onnx.gz" if variant == "dynamic" else f"model_{variant}.onnx.gz"
+        proto = export(model, case, example, os.path.join(folder, file), variant == "dynamic")
+        exported = {t.name for t in proto.graph.initializer}
+        if exported != {k for k, v in state.items() if v.is_floating_point()}:
+            raise SystemExit(f"{name}: the export renamed, dropped or added initializers")
+        if variant == "dynamic":
+            dynamic = proto
+
+    losses, norms, tensors = train_module(case["model"], state, case, data, torch.float64)
+    losses_f32, norms_f32, tensors_f32 = train_module(case["model"], state, case, data, torch.float32)
+    gaps = {k: gap(tensors_f32[k], tensors[k]) for k in tensors}
+    arrays = {"losses": losses, "gradient_norm": norms, "losses_f32": losses_f32, "gradient_norm_f32": norms_f32}
+    for k, v in tensors.items():
+        if not any(k == f for f in case["freeze"]):
+            arrays[k] = v.astype(np.float32)
+            arrays["gap_f32/" + k] = np.float64(gaps[k])
+    np.savez_compressed(os.path.join(folder, "reference.npz"), **arrays)
+    worst = max(gaps, key=gaps.get)
+    size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
+    print(f"{name}: loss {losses[0]:.4f} to {losses[-1]:.4f}, gradient norm {norms.min():.3g} to {norms.max():.3g}, "
+          f"{sum(v.numel() for v in model.parameters())} parameters, {size} bytes")
+    print(f"  float32 to float64: loss {np.max(np.abs(losses_f32 - losses) / losses):.2g}, "
+          f"worst tensor {gaps[worst]:.2g} ({worst})")
+    if check:
+        names = [n for n, _ in model.named_parameters()]
+        graph_losses, _, graph_tensors = train_graph(dynamic, names, case, data)
+        between = {k: gap(graph_tensors[k], tensors[k]) for k in tensors}
+        worst = max(between, key=between.get)
+        print(f"  exported graph to module, float64: loss {np.max(np.abs(graph_losses - losses) / losses):.2g}, "
+              f"worst tensor {between[worst]:.2g} ({worst})")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Makes the training references of target L1.")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES) + "; all when none is given")
+    parser.add_argument("--output", default=HERE, help="folder for the case folders (default: beside this script)")
+    parser.add_argument("--seed", type=int, default=1, help="of the weights and the data")
+    parser.add_argument("--check", action="store_true", help="also train the exported graph node by node")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in options.cases or CASES:
+        make(name, os.path.join(options.output, name), options.seed, options.check)

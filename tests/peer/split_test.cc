@@ -1,0 +1,245 @@
+// Laws 1 and 9 of the design: the pieces of a cut graph, run apart with tensors carried between them, give the very bits
+// of the whole. Real kernels, in one process, two to four stages, cuts at random.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+
+#include "base/rng.h"
+#include "dag/autodiff.h"
+#include "dag/lower.h"
+#include "dag/split.h"
+#include "peer/backend/cpu/cpu_backend.h"
+#include "peer/backend/reference/reference_backend.h"
+#include "peer/executor.h"
+#include "tests/support/models.h"
+
+namespace weft::peer {
+namespace {
+
+using dag::Graph;
+using dag::OpId;
+using dag::OutputRole;
+using dag::Phase;
+using dag::Tensor;
+using dag::ValueId;
+
+constexpr StepContext kContext{.seed = 7, .step = 3, .sample_position = 0, .microbatch_size = 4};
+
+template <typename T>
+T value_or_fail(Result<T> result) {
+  if (!result) ADD_FAILURE() << result.error().message;
+  return std::move(result).value();
+}
+void ok_or_fail(const Status& status) { ASSERT_TRUE(status.has_value()) << status.error().message; }
+
+Graph training_graph(const test::Model& model, const Backend& backend) {
+  const Graph differentiated = value_or_fail(dag::differentiate(model.graph, dag::op_table()));
+  return dag::lower(differentiated, dag::op_table(), {backend.traits().fuse_elementwise, backend.traits().convolution_layout});
+}
+
+// One executor over one (sub-)graph with one microbatch in it.
+struct Runner {
+  std::unique_ptr<Executor> executor;
+  std::unique_ptr<Microbatch> microbatch;
+
+  Runner(Graph graph, Backend& backend, const test::Model& model, ExecutorOptions options = {}) {
+    executor = value_or_fail(Executor::create(std::make_shared<const Graph>(std::move(graph)), backend, std::move(options)));
+    for (const auto& initializer : executor->graph().initializers())
+      ok_or_fail(executor->set_initializer(initializer.name, model.weights.at(initializer.name)));
+    microbatch = value_or_fail(executor->make_microbatch());
+    microbatch->context = kContext;
+    for (const ValueId input : executor->graph().inputs()) {
+      const auto tensor = model.inputs.find(executor->graph().value(input).name);
+      if (tensor != model.inputs.end()) ok_or_fail(executor->set_value(*microbatch, input, tensor->second));
+    }
+  }
+
+  // Every gradient, new running statistic and the loss, by "role name".
+  void collect(std::map<std::string, Tensor>& results) {
+    for (size_t i = 0; i < executor->parameters().size(); ++i)
+      results["gradient " + executor->parameters()[i].name] = value_or_fail(executor->gradient(i));
+    for (const auto& output : executor->graph().outputs()) {
+      if (output.role == OutputRole::Loss) results["loss"] = value_or_fail(executor->value(*microbatch, output.value));
+      if (output.role == OutputRole::StateUpdate) results["state " + output.name] = value_or_fail(executor->initializer(output.name));
+    }
+  }
+};
+
+std::map<std::string, Tensor> run_whole(const Graph& graph, Backend& backend, const test::Model& model) {
+  Runner runner(graph, backend, model);
+  ok_or_fail(runner.executor->run(*runner.microbatch));
+  std::map<std::string, Tensor> results;
+  runner.collect(results);
+  return results;
+}
+
+// Runs whatever segment has all it receives, carrying cut edges as host tensors, until all have run.
+std::map<std::string, Tensor> run_split(const dag::Split& split, Backend& backend, const test::Model& model) {
+  std::vector<Runner> runners;
+  for (uint32_t s = 0; s < split.stages.size(); ++s) {
+    ExecutorOptions options;
+    options.segment_of_op = split.stages[s].segment_of_op;
+    for (const auto& edge : split.cut_edges)
+      if (edge.from_stage == s) options.kept.push_back(edge.sent);
+    runners.emplace_back(split.stages[s].graph, backend, model, std::move(options));
+  }
+  const auto segment_of = [&](uint32_t stage, ValueId value) {
+    return split.stages[stage].segment_of_op[split.stages[stage].graph.value(value).producer.index];
+  };
+  std::vector<uint32_t> next(split.stages.size(), 0);
+  std::vector<bool> carried(split.cut_edges.size(), false);
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (uint32_t s = 0; s < split.stages.size(); ++s) {
+      if (next[s] == split.stages[s].segment_count) continue;
+      bool ready = true;
+      for (size_t e = 0; e < split.cut_edges.size(); ++e)
+        if (split.cut_edges[e].to_stage == s && segment_of(s, split.cut_edges[e].received) <= next[s]) ready = ready && carried[e];
+      if (!ready) continue;
+      ok_or_fail(runners[s].executor->run(*runners[s].microbatch, next[s]));
+      for (size_t e = 0; e < split.cut_edges.size(); ++e) {
+        const auto& edge = split.cut_edges[e];
+        if (edge.from_stage != s || segment_of(s, edge.sent) != next[s]) continue;
+        const Tensor tensor = value_or_fail(runners[s].executor->value(*runners[s].microbatch, edge.sent));
+        Runner& to = runners[edge.to_stage];
+        ok_or_fail(to.executor->set_value(*to.microbatch, edge.received, tensor));
+        carried[e] = true;
+      }
+      ++next[s];
+      progress = true;
+    }
+  }
+  std::map<std::string, Tensor> results;
+  for (uint32_t s = 0; s < split.stages.size(); ++s) {
+    EXPECT_EQ(next[s], split.stages[s].segment_count) << "stage " << s << " waits for ever";
+    runners[s].collect(results);
+  }
+  return results;
+}
+
+void expect_same_bits(const std::map<std::string, Tensor>& a, const std::map<std::string, Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) {
+    ASSERT_TRUE(b.contains(name)) << name;
+    ASSERT_EQ(tensor.spec(), b.at(name).spec()) << name;
+    EXPECT_EQ(std::memcmp(tensor.bytes().data(), b.at(name).bytes().data(), tensor.bytes().size()), 0) << name << " differs";
+  }
+}
+
+// Forward ops in topological order, cut at random places, then repaired so that no fusion group is cut apart: the
+// forward owners of a group's ops are pulled into the group's lowest stage until nothing moves.
+std::vector<uint32_t> random_stages(const Graph& graph, uint32_t stage_count, Rng& rng, bool wrap_around) {
+  std::vector<uint32_t> forward;
+  for (uint32_t i = 0; i < graph.ops().size(); ++i)
+    if (graph.ops()[i].phase == Phase::Forward) forward.push_back(i);
+  std::vector<uint32_t> stages(graph.ops().size(), 0);
+  const auto piece = static_cast<uint32_t>(forward.size() / stage_count);
+  for (uint32_t k = 0; k < forward.size(); ++k) {
+    const uint32_t shift = static_cast<uint32_t>(rng.below(std::max(1u, piece / 4)));
+    stages[forward[k]] = std::min(stage_count - 1, (k + shift) / std::max(1u, piece));
+  }
+  if (wrap_around)  // the first stage owns the end as well: {embedding, head, loss}
+    for (size_t k = forward.size() - forward.size() / 6; k < forward.size(); ++k) stages[forward[k]] = 0;
+  for (bool moved = true; moved;) {
+    moved = false;
+    const auto all = dag::stages_by_origin(graph, stages);
+    std::map<uint32_t, uint32_t> lowest;
+    for (uint32_t i = 0; i < all.size(); ++i)
+      if (graph.ops()[i].group.valid()) {
+        auto [at, fresh] = lowest.emplace(graph.ops()[i].group.index, all[i]);
+        at->second = std::min(at->second, all[i]);
+      }
+    for (uint32_t i = 0; i < all.size(); ++i) {
+      if (!graph.ops()[i].group.valid() || all[i] == lowest[graph.ops()[i].group.index]) continue;
+      OpId origin{i};
+      while (graph.op(origin).phase == Phase::Backward && graph.op(origin).origin != origin) origin = graph.op(origin).origin;
+      stages[origin.index] = lowest[graph.ops()[i].group.index];
+      moved = true;
+    }
+  }
+  return dag::stages_by_origin(graph, stages);
+}
+
+struct Case {
+  const char* model;
+  const char* backend;
+  uint32_t stages;
+  bool wrap_around;
+};
+
+class SplitLaw : public testing::TestWithParam<Case> {};
+
+TEST_P(SplitLaw, PiecesGiveTheBitsOfTheWhole) {
+  const Case param = GetParam();
+  auto backend = std::string_view(param.backend) == "cpu" ? value_or_fail(make_cpu_backend({.threads = 1, .pin = false}))
+                                                          : make_reference_backend();
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const test::Model model = std::string_view(param.model) == "residual"
+                                  ? test::residual_net(seed, {.batch = 4, .channels = 8, .size = 8, .blocks = 3})
+                                  : test::transformer(seed, {.batch = 4, .layers = 3});
+    const Graph graph = training_graph(model, *backend);
+    Rng rng(seed, 99);
+    const auto stages = random_stages(graph, param.stages, rng, param.wrap_around);
+    const uint32_t count = *std::max_element(stages.begin(), stages.end()) + 1;
+    ASSERT_GE(count, 2u) << "the repair left a single stage: the groups leave no place to cut";
+    const auto split = dag::split(graph, stages, count, dag::op_table());
+    if (!split && split.error().message.find("has no ops") != std::string::npos) continue;  // the repair emptied a stage
+    ASSERT_TRUE(split.has_value()) << split.error().message;
+
+    size_t computing = 0, whole = 0;
+    const auto computes = [](const dag::Op& op) { return !op.inputs.empty(); };
+    for (const auto& stage : split->stages) computing += static_cast<size_t>(std::count_if(stage.graph.ops().begin(), stage.graph.ops().end(), computes));
+    whole = static_cast<size_t>(std::count_if(graph.ops().begin(), graph.ops().end(), computes));
+    EXPECT_EQ(computing, whole) << "every op in exactly one stage";
+
+    expect_same_bits(run_whole(graph, *backend, model), run_split(*split, *backend, model));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, SplitLaw,
+    testing::Values(Case{"residual", "reference", 2, false}, Case{"residual", "reference", 4, false},
+                    Case{"residual", "cpu", 2, false}, Case{"residual", "cpu", 3, false}, Case{"residual", "cpu", 4, true},
+                    Case{"transformer", "reference", 3, true}, Case{"transformer", "cpu", 2, false},
+                    Case{"transformer", "cpu", 3, true}, Case{"transformer", "cpu", 4, false}),
+    [](const auto& info) {
+      return std::string(info.param.model) + "_" + info.param.backend + "_" + std::to_string(info.param.stages) +
+             (info.param.wrap_around ? "_wrap" : "");
+    });
+
+TEST(Split, RefusesACutThroughAFusionGroup) {
+  auto backend = value_or_fail(make_cpu_backend({.threads = 1, .pin = false}));
+  const test::Model model = test::residual_net(1);
+  const Graph graph = training_graph(model, *backend);
+  std::vector<uint32_t> stages(graph.ops().size(), 0);
+  uint32_t cut = 0;
+  for (uint32_t i = 1; i < graph.ops().size() && cut == 0; ++i)
+    if (graph.ops()[i].group.valid() && graph.ops()[i].group == graph.ops()[i - 1].group) cut = i;
+  ASSERT_GT(cut, 0u) << "the model has no fusion group";
+  for (uint32_t i = cut; i < stages.size(); ++i) stages[i] = 1;
+  const auto split = dag::split(graph, stages, 2, dag::op_table());
+  ASSERT_FALSE(split.has_value());
+  EXPECT_EQ(split.error().code, ErrorCode::InvalidArgument);
+  EXPECT_NE(split.error().message.find("fusion group"), std::string::npos) << split.error().message;
+}
+
+TEST(Split, SendsAValueOnceToEachStageThatNeedsIt) {
+  auto backend = make_reference_backend();
+  const test::Model model = test::transformer(3);
+  const Graph graph = training_graph(model, *backend);
+  std::vector<uint32_t> stages(graph.ops().size());
+  for (uint32_t i = 0; i < stages.size(); ++i) stages[i] = i * 3 / static_cast<uint32_t>(stages.size());
+  const auto split = dag::split(graph, stages, 3, dag::op_table());
+  ASSERT_TRUE(split.has_value()) << split.error().message;
+  std::map<std::pair<uint32_t, uint32_t>, int> sent;
+  for (const auto& edge : split->cut_edges) {
+    const int times = ++sent[std::pair(edge.value.index, edge.to_stage)];
+    EXPECT_EQ(times, 1);
+    EXPECT_NE(edge.from_stage, edge.to_stage);
+  }
+}
+
+}  // namespace
+}  // namespace weft::peer

@@ -1,0 +1,150 @@
+// The layers, kept by reading the include lines: each folder may include only those below it (docs/ARCHITECTURE.md), pure
+// folders touch neither clock nor thread nor disk nor library, and no source file is left out of the build.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+namespace fs = std::filesystem;
+
+struct Layer {
+  std::set<std::string> may_include;  // besides itself
+  bool pure = false;
+};
+
+const std::map<std::string, Layer>& layers() {
+  static const std::map<std::string, Layer> kLayers = {
+      {"base", {{}, true}},
+      {"dag", {{"base"}, true}},
+      {"dag/ops", {{"dag", "base"}, true}},
+      {"dag/passes", {{"dag", "base"}, true}},
+      {"peer", {{"peer/backend", "dag", "base"}, true}},
+      {"peer/backend", {{"peer", "dag", "base"}, true}},
+      {"dag/onnx", {{"dag", "dag/passes", "base"}}},
+      {"data", {{"dag", "base"}}},
+      {"configs", {{"data", "peer", "dag", "base"}}},
+      {"storage", {{"dag", "base"}}},
+      {"peer/backend/reference", {{"peer/backend", "peer", "dag", "base"}}},
+      {"peer/backend/cpu", {{"peer/backend/reference", "peer/backend", "peer", "dag", "base"}}},
+      {"train", {{"configs", "data", "storage", "dag/onnx", "dag/passes", "peer", "peer/backend", "dag", "base"}}},
+      {"cli",
+       {{"train", "configs", "data", "storage", "dag/onnx", "dag/passes", "peer/backend/cpu", "peer/backend/reference",
+         "peer/backend", "peer", "dag", "base"}}},
+  };
+  return kLayers;
+}
+
+// The one folder through which a library comes in.
+const std::map<std::string, std::string>& doors() {
+  static const std::map<std::string, std::string> kDoors = {
+      {"onnx/", "dag/onnx"},         {"google/protobuf", "dag/onnx"},      {"yaml-cpp/", "configs"},
+      {"dnnl", "peer/backend/cpu"},  {"oneapi/dnnl", "peer/backend/cpu"},  {"omp.h", "peer/backend/cpu"},
+      {"zlib.h", "data"},            {"openssl/", "storage"},              {"CLI/", "cli"},
+  };
+  return kDoors;
+}
+
+const fs::path kRoot = WEFT_SOURCE_DIR;
+
+std::vector<fs::path> sources() {
+  std::vector<fs::path> files;
+  for (const char* top : {"base", "dag", "peer", "data", "configs", "storage", "train", "cli", "compress", "plan", "proto", "broker", "security", "net", "sim"})
+    if (fs::exists(kRoot / top))
+      for (const auto& entry : fs::recursive_directory_iterator(kRoot / top))
+        if (entry.path().extension() == ".cc" || entry.path().extension() == ".h") files.push_back(fs::relative(entry.path(), kRoot));
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::string read(const fs::path& path) {
+  std::ifstream in(kRoot / path);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// The listed folder that a path lies in: the longest prefix.
+std::string layer_of(const fs::path& path) {
+  for (fs::path folder = path.parent_path(); !folder.empty(); folder = folder.parent_path())
+    if (layers().contains(folder.generic_string())) return folder.generic_string();
+  return {};
+}
+
+std::vector<std::string> includes(const std::string& text) {
+  static const std::regex kInclude(R"re(^\s*#include\s+([<"][^>"]+[>"]))re", std::regex::multiline);
+  std::vector<std::string> found;
+  for (auto at = std::sregex_iterator(text.begin(), text.end(), kInclude); at != std::sregex_iterator(); ++at) found.push_back((*at)[1]);
+  return found;
+}
+
+TEST(Layers, EveryFolderIsListed) {
+  for (const fs::path& file : sources()) EXPECT_NE(layer_of(file), "") << file << " lies in a folder without a layer";
+}
+
+TEST(Layers, ArrowsPointDown) {
+  for (const fs::path& file : sources()) {
+    const std::string own = layer_of(file);
+    if (own.empty()) continue;
+    for (const std::string& include : includes(read(file))) {
+      if (include[0] != '"') continue;
+      const std::string target = include.substr(1, include.size() - 2);
+      EXPECT_TRUE(fs::exists(kRoot / target)) << file << " includes " << include << ": includes are written from the root";
+      const std::string other = layer_of(target);
+      EXPECT_TRUE(other == own || layers().at(own).may_include.contains(other) || (own == "dag" && other == "dag/ops"))
+          << file << " includes " << include << ": " << own << " may not use " << other;
+    }
+  }
+}
+
+TEST(Layers, PureFoldersTouchNothingOutside) {
+  static const std::set<std::string> kForbidden = {"<thread>", "<mutex>", "<fstream>", "<filesystem>", "<iostream>", "<random>",
+                                                   "<atomic>", "<condition_variable>", "<future>", "<unistd.h>", "<ctime>"};
+  static const std::regex kCalls(R"(system_clock|steady_clock|random_device|std::rand\b|getenv|std::time\b)");
+  for (const fs::path& file : sources()) {
+    const std::string own = layer_of(file);
+    if (own.empty() || !layers().at(own).pure) continue;
+    const std::string text = read(file);
+    for (const std::string& include : includes(text)) EXPECT_FALSE(kForbidden.contains(include)) << file << " includes " << include;
+    std::smatch match;
+    EXPECT_FALSE(std::regex_search(text, match, kCalls)) << file << " uses " << match.str();
+  }
+}
+
+TEST(Layers, EachLibraryHasOneDoor) {
+  for (const fs::path& file : sources())
+    for (const std::string& include : includes(read(file)))
+      for (const auto& [library, door] : doors())
+        if (include[0] == '<' && include.compare(1, library.size(), library) == 0)
+          EXPECT_EQ(layer_of(file), door) << file << " includes " << include;
+}
+
+TEST(Tree, EverySourceIsBuilt) {
+  for (const fs::path& file : sources()) {
+    if (file.extension() != ".cc") continue;
+    bool listed = false;
+    for (fs::path folder = file.parent_path(); !folder.empty() && !listed; folder = folder.parent_path())
+      if (fs::exists(kRoot / folder / "CMakeLists.txt"))
+        listed = read(folder / "CMakeLists.txt").find(fs::relative(file, folder).generic_string()) != std::string::npos ||
+                 read(folder / "CMakeLists.txt").find(file.stem().generic_string()) != std::string::npos;
+    EXPECT_TRUE(listed) << file << " is in no CMakeLists.txt";
+  }
+}
+
+TEST(Tree, HasNoLeftovers) {
+  static const std::regex kLeftover(std::string("FIX") + "ME|TO" + "DO|XX" + "X");
+  for (const fs::path& file : sources()) {
+    const std::string text = read(file);
+    std::smatch match;
+    EXPECT_FALSE(std::regex_search(text, match, kLeftover)) << file << " holds a " << match.str();
+  }
+}
+
+}  // namespace

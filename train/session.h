@@ -1,0 +1,63 @@
+// A job's graph at work on one backend: an executor with the job's weights in it, and the reading of its data.
+#pragma once
+
+#include <memory>
+
+#include "base/result.h"
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "peer/executor.h"
+#include "train/prepare.h"
+
+namespace weft::train {
+
+// Trains: one microbatch after another in one arena.
+class TrainingSession {
+ public:
+  // Takes over the prepared graph; its weights are loaded and let go.
+  static Result<std::unique_ptr<TrainingSession>> create(Prepared prepared, const configs::Job& job, peer::Backend& backend);
+
+  struct StepResult {
+    double loss = 0;           // mean over the microbatches, before the update
+    double gradient_norm = 0;  // of the mean gradient, before clipping
+    double learning_rate = 0;
+  };
+  // One whole step; `loader` gives its microbatches. A microbatch out of bounds stops the step before any update.
+  Result<StepResult> step(uint64_t step, uint64_t steps, data::Loader& loader);
+
+  peer::Executor& executor() { return *executor_; }
+  const std::vector<data::Feed>& feeds() const { return feeds_; }
+
+ private:
+  const configs::Job* job_ = nullptr;
+  std::vector<data::Feed> feeds_;
+  std::vector<IntegerBounds> bounds_;
+  std::unique_ptr<peer::Executor> executor_;
+  std::unique_ptr<peer::Microbatch> microbatch_;
+  dag::ValueId loss_;
+};
+
+// Evaluates on every sample of a data set once.
+class EvaluationSession {
+ public:
+  static Result<std::unique_ptr<EvaluationSession>> create(Prepared prepared, const configs::Job& job, peer::Backend& backend);
+
+  struct Metrics {
+    uint64_t samples = 0;
+    double loss = 0;                 // mean over what counts: samples, or labels
+    std::optional<double> accuracy;  // with cross_entropy
+  };
+  // Takes the weights it needs from `trained`, then reads `dataset` through.
+  Result<Metrics> evaluate(peer::Executor& trained, const std::shared_ptr<const data::Dataset>& dataset, uint32_t microbatch_size);
+
+ private:
+  Status copy_weights(peer::Executor& trained);
+  Result<double> output(dag::OutputRole role);
+
+  std::vector<data::Feed> feeds_;
+  std::vector<IntegerBounds> bounds_;
+  std::unique_ptr<peer::Executor> executor_;
+  std::unique_ptr<peer::Microbatch> microbatch_;
+};
+
+}  // namespace weft::train

@@ -1,0 +1,251 @@
+#include "train/trainer.h"
+
+#include <chrono>
+
+#include "dag/loss.h"
+#include "dag/onnx/export.h"
+#include "dag/onnx/model.h"
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "peer/backend/reference/reference_kernels.h"
+#include "storage/checkpoint.h"
+#include "storage/files.h"
+#include "storage/sha256.h"
+#include "train/prepare.h"
+#include "train/session.h"
+
+namespace weft::train {
+namespace {
+
+using configs::Job;
+using dag::InitializerRole;
+using dag::Tensor;
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); }
+
+// What a checkpoint keeps: parameters with their slots, and running statistics. The rest is in the model's file.
+Result<storage::CheckpointTensors> collect_state(peer::Executor& executor, const peer::OptimizerSpec& optimizer) {
+  storage::CheckpointTensors tensors;
+  for (size_t p = 0; p < executor.parameters().size(); ++p) {
+    const std::string& name = executor.parameters()[p].name;
+    WEFT_TRY(tensors[{name, "value"}], executor.initializer(name));
+    for (const std::string_view slot : optimizer.slot_names()) {
+      WEFT_TRY(tensors[(storage::TensorKey{name, std::string(slot)})], executor.slot(p, slot));
+    }
+  }
+  for (const auto& output : executor.graph().outputs())
+    if (output.role == dag::OutputRole::StateUpdate) {
+      WEFT_TRY(tensors[(storage::TensorKey{output.name, "running_statistic"})], executor.initializer(output.name));
+    }
+  return tensors;
+}
+
+Status restore_state(peer::Executor& executor, const peer::OptimizerSpec& optimizer, const storage::CheckpointTensors& tensors) {
+  const auto find = [&](const std::string& name, std::string_view slot) -> Result<Tensor> {
+    const auto at = tensors.find({name, std::string(slot)});
+    if (at != tensors.end()) return at->second;
+    return fail(ErrorCode::InvalidArgument, "the checkpoint holds no " + std::string(slot) + " of '" + name + "': it is of another job or optimizer");
+  };
+  for (size_t p = 0; p < executor.parameters().size(); ++p) {
+    const std::string& name = executor.parameters()[p].name;
+    WEFT_TRY(const Tensor value, find(name, "value"));
+    WEFT_TRY_STATUS(executor.set_initializer(name, value));
+    for (const std::string_view slot : optimizer.slot_names()) {
+      WEFT_TRY(const Tensor tensor, find(name, slot));
+      WEFT_TRY_STATUS(executor.set_slot(p, slot, tensor));
+    }
+  }
+  for (const auto& output : executor.graph().outputs()) {
+    if (output.role != dag::OutputRole::StateUpdate) continue;
+    WEFT_TRY(const Tensor value, find(output.name, "running_statistic"));
+    WEFT_TRY_STATUS(executor.set_initializer(output.name, value));
+  }
+  return {};
+}
+
+// One run of a job. Members in the order in which they come to be.
+class Run {
+ public:
+  Run(const Job& job, peer::Backend& backend, const TrainOptions& options, const EventSink& sink)
+      : job_(job), backend_(backend), options_(options), sink_(sink), start_(Clock::now()) {}
+
+  Result<ResultEvent> run() {
+    WEFT_TRY_STATUS(check_supported());
+    WEFT_TRY_STATUS(open());
+    WEFT_TRY_STATUS(resume());
+    announce();
+    return loop();
+  }
+
+ private:
+  Status check_supported() const {
+    if (job_.task != configs::Task::Train)
+      return fail(job_.error(ErrorCode::Unsupported, "task", "`weft local` trains; `task: predict` is not there yet"));
+    if (job_.compression != configs::CompressionPolicy::None)
+      return fail(job_.error(ErrorCode::Unsupported, "compression", "there is nothing to compress on one machine: use policy: none"));
+    if (job_.stages.value_or(1) != 1)
+      return fail(job_.error(ErrorCode::Unsupported, "placement.stages", "`weft local` runs one stage: use stages: auto or 1"));
+    return {};
+  }
+
+  Status open() {
+    WEFT_TRY(dataset_, data::open_dataset(*job_.train));
+    if (job_.test) {
+      WEFT_TRY(test_, data::open_dataset(*job_.test));
+    }
+    WEFT_TRY(total_steps_, job_.total_steps(dataset_->sample_count()));
+    auto read = onnx::read_model(job_.model);
+    if (!read) return fail(job_.error(read.error().code, "model", read.error().message));
+    const onnx::OnnxModel model = std::move(*read);  // let go after this: an executor holds the weights
+    WEFT_TRY(Prepared training, prepare_training(job_, model, *dataset_, peer::evaluate_reference, backend_.traits()));
+    warnings_ = training.warnings;
+    graph_hash_ = storage::sha256_hex(training.identity);
+    std::optional<Prepared> evaluation;
+    if (test_) {  // both are prepared before anything starts, so that what cannot be evaluated is said now
+      WEFT_TRY(evaluation, prepare_evaluation(job_, model, *test_, peer::evaluate_reference, backend_.traits()));
+    }
+    WEFT_TRY(session_, TrainingSession::create(std::move(training), job_, backend_));
+    if (evaluation) {
+      WEFT_TRY(evaluation_, EvaluationSession::create(std::move(*evaluation), job_, backend_));
+    }
+    if (job_.checkpoint.every || job_.checkpoint.steps) {
+      WEFT_TRY(checkpoints_, storage::CheckpointWriter::open(checkpoint_folder(job_), files_));
+    }
+    return {};
+  }
+
+  Status resume() {
+    if (options_.resume.empty()) return {};
+    WEFT_TRY(const storage::LoadReport loaded, storage::load_checkpoint(options_.resume, files_));
+    const storage::Checkpoint& checkpoint = loaded.checkpoint;
+    for (const Error& error : loaded.passed_over) warnings_.push_back("passed over a damaged checkpoint: " + error.message);
+    if (checkpoint.graph_hash != graph_hash_)
+      return fail(ErrorCode::InvalidArgument, loaded.manifest.string() + " is of another model, loss, freeze list or microbatch size than " + job_.source);
+    if (checkpoint.data_position != checkpoint.step * job_.batch_size)
+      return fail(ErrorCode::InvalidArgument, loaded.manifest.string() + " was made with another batch_size than " + job_.source);
+    if (checkpoint.numerics != backend_.numerics_fingerprint())
+      warnings_.push_back("the checkpoint was computed by '" + checkpoint.numerics + "': equal bits are no longer promised");
+    WEFT_TRY_STATUS(restore_state(session_->executor(), job_.optimizer, checkpoint.tensors));
+    first_step_ = checkpoint.step + 1;
+    return {};
+  }
+
+  void announce() {
+    StartEvent event{.first_step = first_step_, .steps = total_steps_, .sample_count = dataset_->sample_count(), .batch_size = job_.batch_size};
+    peer::Executor& executor = session_->executor();
+    event.parameter_tensors = executor.parameters().size();
+    for (const auto& parameter : executor.parameters()) event.parameter_elements += parameter.spec.element_count();
+    for (const auto& initializer : executor.graph().initializers()) event.frozen_tensors += initializer.role == InitializerRole::Frozen;
+    event.persistent = executor.persistent_bytes();
+    event.microbatch = executor.microbatch_bytes();
+    event.fingerprint = backend_.numerics_fingerprint();
+    event.warnings = warnings_;
+    sink_(event);
+  }
+
+  Result<ResultEvent> loop() {
+    data::Loader loader(dataset_, session_->feeds(),
+                        data::training_requests(data::SampleSequence(dataset_->sample_count(), job_.shuffle, job_.seed), first_step_,
+                                                total_steps_, job_.batch_size, job_.microbatch_size));
+    Clock::time_point last = Clock::now();
+    last_checkpoint_ = last;
+    for (uint64_t step = first_step_; step <= total_steps_; ++step) {
+      WEFT_TRY(const auto result, session_->step(step, total_steps_, loader));
+      const Clock::time_point now = Clock::now();
+      const double seconds = seconds_between(last, now);
+      last = now;
+      sink_(StepEvent{step, result.loss, result.learning_rate, seconds, job_.batch_size / seconds, result.gradient_norm});
+      const bool stop = options_.stop != nullptr && options_.stop->load();
+      const bool final_step = step == total_steps_;
+      if (!stop && !final_step && job_.evaluate_every != 0 && step % job_.evaluate_every == 0) WEFT_TRY_STATUS(evaluate(step));
+      if (checkpoint_due(step) || (stop && !final_step)) WEFT_TRY_STATUS(checkpoint(step));
+      if (stop && !final_step) return stopped(step);
+    }
+    WEFT_TRY_STATUS(evaluate(total_steps_));
+    return finish();
+  }
+
+  Status evaluate(uint64_t step) {
+    if (!evaluation_) return {};
+    WEFT_TRY(const auto metrics, evaluation_->evaluate(session_->executor(), test_, job_.microbatch_size));
+    metrics_ = {{"loss", metrics.loss}};
+    if (metrics.accuracy) metrics_["accuracy"] = *metrics.accuracy;
+    sink_(EvaluationEvent{step, metrics.samples, metrics_});
+    return {};
+  }
+
+  bool checkpoint_due(uint64_t step) const {
+    if (job_.checkpoint.steps) return step % *job_.checkpoint.steps == 0;
+    return job_.checkpoint.every && Clock::now() - last_checkpoint_ >= *job_.checkpoint.every;
+  }
+
+  Status checkpoint(uint64_t step) {
+    if (!checkpoints_) {  // asked to stop a job that keeps none: this one
+      WEFT_TRY(checkpoints_, storage::CheckpointWriter::open(checkpoint_folder(job_), files_));
+    }
+    storage::Checkpoint state{.run = "local-" + graph_hash_.substr(0, 12), .step = step, .data_position = step * job_.batch_size,
+                              .graph_hash = graph_hash_, .numerics = backend_.numerics_fingerprint(), .tensors = {}};
+    WEFT_TRY(state.tensors, collect_state(session_->executor(), job_.optimizer));
+    WEFT_TRY(const auto report, checkpoints_->write(state));
+    last_checkpoint_ = Clock::now();
+    checkpoint_path_ = report.manifest;
+    sink_(CheckpointEvent{step, report.manifest});
+    return {};
+  }
+
+  Result<ResultEvent> stopped(uint64_t step) {
+    ResultEvent event{.steps = step, .stopped = true, .seconds = seconds_between(start_, Clock::now())};
+    event.checkpoint = checkpoint_path_;
+    event.metrics = metrics_;
+    sink_(event);
+    return event;
+  }
+
+  Result<ResultEvent> finish() {
+    dag::Weights trained;
+    for (const auto& parameter : session_->executor().parameters()) {
+      WEFT_TRY(trained[parameter.name], session_->executor().initializer(parameter.name));
+    }
+    for (const auto& output : session_->executor().graph().outputs())
+      if (output.role == dag::OutputRole::StateUpdate) {
+        WEFT_TRY(trained[output.name], session_->executor().initializer(output.name));
+      }
+    ResultEvent event{.steps = total_steps_};
+    WEFT_TRY(const auto written, onnx::write_trained(job_.model, trained, job_.output));
+    event.output = written.trained;
+    event.inference = written.inference;
+    event.metrics = metrics_;
+    event.seconds = seconds_between(start_, Clock::now());
+    sink_(event);
+    return event;
+  }
+
+  const Job& job_;
+  peer::Backend& backend_;
+  const TrainOptions& options_;
+  const EventSink& sink_;
+  Clock::time_point start_;
+
+  storage::Files files_;
+  std::shared_ptr<const data::Dataset> dataset_, test_;
+  uint64_t total_steps_ = 0, first_step_ = 1;
+  std::vector<std::string> warnings_;
+  std::string graph_hash_;
+  std::unique_ptr<TrainingSession> session_;
+  std::unique_ptr<EvaluationSession> evaluation_;
+  std::unique_ptr<storage::CheckpointWriter> checkpoints_;
+  Clock::time_point last_checkpoint_;
+  std::filesystem::path checkpoint_path_;
+  std::map<std::string, double> metrics_;
+};
+
+}  // namespace
+
+std::filesystem::path checkpoint_folder(const Job& job) { return job.output.string() + ".checkpoints"; }
+
+Result<ResultEvent> train(const Job& job, peer::Backend& backend, const TrainOptions& options, const EventSink& sink) {
+  return Run(job, backend, options, sink).run();
+}
+
+}  // namespace weft::train

@@ -1,0 +1,73 @@
+// Trains a job on one machine: the loop of steps over an executor, with evaluation, checkpoints and the trained file.
+// Events go to a sink as they happen; the caller prints them.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "configs/job.h"
+#include "dag/graph.h"
+#include "peer/backend/backend.h"
+
+namespace weft::train {
+
+struct StartEvent {
+  uint64_t first_step = 1;  // larger after a resume
+  uint64_t steps = 0;
+  uint64_t sample_count = 0;
+  uint64_t batch_size = 0;
+  size_t parameter_tensors = 0;
+  int64_t parameter_elements = 0;
+  size_t frozen_tensors = 0;
+  Bytes persistent, microbatch;  // device memory: weights, gradients and slots; one microbatch in flight
+  std::string fingerprint;
+  std::vector<std::string> warnings;
+};
+struct StepEvent {
+  uint64_t step = 0;
+  double loss = 0;           // before the update
+  double learning_rate = 0;
+  double seconds = 0;        // since the previous step event, or since the start
+  double samples_per_second = 0;
+  double gradient_norm = 0;  // before clipping
+};
+struct EvaluationEvent {
+  uint64_t after_step = 0;
+  uint64_t samples = 0;
+  std::map<std::string, double> metrics;  // loss; accuracy with cross_entropy
+};
+struct CheckpointEvent {
+  uint64_t after_step = 0;
+  std::filesystem::path path;
+};
+struct ResultEvent {
+  uint64_t steps = 0;  // done in all, also before a resume
+  bool stopped = false;
+  double seconds = 0;
+  std::filesystem::path output, inference;  // empty when stopped early
+  std::filesystem::path checkpoint;         // of a stopped run: where to go on from
+  std::map<std::string, double> metrics;    // of the last evaluation
+};
+using Event = std::variant<StartEvent, StepEvent, EvaluationEvent, CheckpointEvent, ResultEvent>;
+using EventSink = std::function<void(const Event&)>;
+
+struct TrainOptions {
+  std::filesystem::path resume;               // a checkpoint's folder or manifest; empty: from the start
+  const std::atomic<bool>* stop = nullptr;    // set to finish the step at hand, save a checkpoint and return
+};
+
+// Runs the job to its end. The result says what was written; a run that was stopped returns a result with
+// `stopped`, not an error.
+Result<ResultEvent> train(const configs::Job& job, peer::Backend& backend, const TrainOptions& options, const EventSink& sink);
+
+// Where the checkpoints of a job lie: beside its output, "<output>.checkpoints".
+std::filesystem::path checkpoint_folder(const configs::Job& job);
+
+}  // namespace weft::train
