@@ -11,6 +11,7 @@
 #include "dag/onnx/model.h"
 #include "dag/op_table.h"
 #include "dag/passes/canonicalise.h"
+#include "dag/promote.h"
 #include "peer/backend/reference/reference_backend.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "peer/executor.h"
@@ -53,37 +54,6 @@ dag::Graph attach_random_loss(const dag::Graph& model, uint64_t seed) {
   return builder.finish();
 }
 
-// The same graph in double: small steps along a direction would drown in F32's rounding.
-dag::Graph promote_to_f64(const dag::Graph& graph) {
-  const auto promoted = [](dag::TensorSpec spec) {
-    if (is_float(spec.dtype)) spec.dtype = dag::DType::F64;
-    return spec;
-  };
-  dag::GraphBuilder builder(dag::op_table());
-  std::vector<dag::ValueId> map(graph.values().size());
-  for (const dag::Op& op : graph.ops()) {
-    std::vector<dag::ValueId> outputs;
-    if (op.kind == dag::OpKind::Input) {
-      outputs = {builder.input(op.name, promoted(graph.spec(op.outputs[0])))};
-    } else if (op.kind == dag::OpKind::Initializer) {
-      outputs = {builder.initializer(op.name, promoted(graph.spec(op.outputs[0])), graph.find_initializer(op.name)->role)};
-    } else if (op.kind == dag::OpKind::Constant) {
-      const dag::Tensor& tensor = graph.constant(op);
-      outputs = {builder.constant(is_float(tensor.dtype()) ? from_doubles(promoted(tensor.spec()), to_doubles(tensor)) : tensor)};
-    } else {
-      dag::Attributes attributes = op.attributes;
-      if (op.kind == dag::OpKind::Cast && is_float(static_cast<dag::DType>(attributes.get_int(dag::Attr::DType))))
-        attributes.set(dag::Attr::DType, static_cast<int64_t>(dag::DType::F64));
-      std::vector<dag::ValueId> inputs;
-      for (const dag::ValueId input : op.inputs) inputs.push_back(input.valid() ? map[input.index] : input);
-      outputs = builder.add_all(op.kind, std::move(inputs), std::move(attributes), op.name);
-    }
-    for (size_t i = 0; i < outputs.size(); ++i) map[op.outputs[i].index] = outputs[i];
-  }
-  for (const auto& output : graph.outputs()) builder.output(output.name, map[output.value.index], output.role);
-  return builder.finish();
-}
-
 // Normal draws for floats. Integers are 0 or 1, which every table and class axis of two entries allows.
 dag::Tensor random_input(const dag::TensorSpec& spec, Rng& rng) {
   std::vector<double> values(static_cast<size_t>(spec.element_count()));
@@ -97,8 +67,7 @@ class Evaluation {
   static Result<std::unique_ptr<Evaluation>> create(dag::Graph graph, dag::Weights weights, uint64_t seed) {
     auto self = std::make_unique<Evaluation>();
     self->weights_ = std::move(weights);
-    for (auto& [name, tensor] : self->weights_)
-      if (is_float(tensor.dtype())) tensor = from_doubles({dag::DType::F64, tensor.shape()}, to_doubles(tensor));
+    for (auto& [name, tensor] : self->weights_) tensor = dag::promote_to_f64(tensor);
     self->backend_ = peer::make_reference_backend();
     WEFT_TRY(self->executor_, peer::Executor::create(std::make_shared<const dag::Graph>(std::move(graph)), *self->backend_, {}));
     WEFT_TRY(self->microbatch_, self->executor_->make_microbatch());
@@ -159,7 +128,7 @@ Result<int> run_gradcheck(const GradcheckOptions& options) {
   }
   WEFT_TRY(onnx::ImportedModel imported, onnx::import_model(model, import, dag::op_table()));
   WEFT_TRY(const dag::Graph canonical, dag::canonicalise(imported.graph, dag::op_table()));
-  const dag::Graph with_loss = promote_to_f64(attach_random_loss(canonical, options.seed));
+  const dag::Graph with_loss = dag::promote_to_f64(attach_random_loss(canonical, options.seed), dag::op_table());
   WEFT_TRY(dag::Graph graph, dag::differentiate(with_loss, dag::op_table()));
   WEFT_TRY(const auto evaluation, Evaluation::create(std::move(graph), std::move(imported.weights), options.seed));
 

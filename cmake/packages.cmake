@@ -8,7 +8,6 @@ find_package(yaml-cpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)
-find_package(libzip QUIET)
 
 # oneDNN's own package file asks for OpenCL's development files, which a CPU build does not need.
 find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)

@@ -248,7 +248,7 @@ class FusionPass {
     const auto push = [&](ValueId value) {
       if (!value.valid()) return;
       const uint32_t group = group_[graph_.value(value).producer.index];
-      if (members_[group].back() > first && seen.insert(group).second) open.push_back(group);
+      if (members_[group].back() >= first && seen.insert(group).second) open.push_back(group);
     };
     for (const ValueId input : op.inputs)
       if (group_[graph_.value(input).producer.index] != candidate) push(input);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 namespace weft::dag {
@@ -117,8 +118,29 @@ std::vector<uint32_t> stages_by_origin(const Graph& graph, std::span<const uint3
     while (graph.op(origin).phase == Phase::Backward && graph.op(origin).origin != origin) origin = graph.op(origin).origin;
     stages[i] = stages[origin.index];
   }
+  // What changes an initializer has to be where it is. A sum of gradient terms has the initializer as its origin and is
+  // there already; a lone term is where the initializer's only user is.
+  for (const GraphOutput& output : graph.outputs()) {
+    if (output.role != OutputRole::Gradient && output.role != OutputRole::StateUpdate) continue;
+    const Initializer* initializer = graph.find_initializer(output.name);
+    stages[graph.value(initializer->value).producer.index] = stages[graph.value(output.value).producer.index];
+  }
   return stages;
 }
+
+namespace {
+Status check_outputs(const Graph& graph, std::span<const uint32_t> stage_of_op) {
+  for (const GraphOutput& output : graph.outputs()) {
+    if (output.role != OutputRole::Gradient && output.role != OutputRole::StateUpdate) continue;
+    const uint32_t owner = stage_of_op[graph.value(graph.find_initializer(output.name)->value).producer.index];
+    const uint32_t made = stage_of_op[graph.value(output.value).producer.index];
+    if (owner != made)
+      return fail(ErrorCode::InvalidArgument, "initializer '" + output.name + "' is in stage " + std::to_string(owner) + ", its " +
+                                                  std::string(to_string(output.role)) + " in stage " + std::to_string(made));
+  }
+  return {};
+}
+}  // namespace
 
 Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, uint32_t stage_count, const OpTable& table) {
   if (stage_of_op.size() != graph.ops().size())
@@ -131,6 +153,7 @@ Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, u
   for (uint32_t stage = 0; stage < stage_count; ++stage)
     if (!used[stage]) return fail(ErrorCode::InvalidArgument, "stage " + std::to_string(stage) + " has no ops");
   WEFT_TRY_STATUS(check_groups(graph, stage_of_op));
+  WEFT_TRY_STATUS(check_outputs(graph, stage_of_op));
 
   // A segment never mixes phases: Forward and Backward are separate tasks. Forward needs nothing of Backward.
   std::vector<uint32_t> hops = count_hops(graph, stage_of_op);
@@ -142,7 +165,11 @@ Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, u
   std::vector<std::vector<uint32_t>> hops_of_local(stage_count);
   std::set<std::pair<uint32_t, uint32_t>> crossing;  // value, to_stage
 
-  for (uint32_t i = 0; i < graph.ops().size(); ++i) {
+  // A stage lists its ops segment by segment, which is the order in which they run: lifetimes are read off it.
+  std::vector<uint32_t> order(graph.ops().size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return hops[a] < hops[b]; });
+  for (const uint32_t i : order) {
     const Op& op = graph.ops()[i];
     const uint32_t stage = stage_of_op[i];
     // A copied leaf appears in a stage with its first use there; one that nobody uses stays where it was put.

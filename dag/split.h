@@ -35,12 +35,14 @@ struct Split {
   std::vector<CutEdge> cut_edges;  // ordered by value, then to_stage
 };
 
-// The stage of every op from the stages of the forward ops: a backward op belongs where its origin does.
+// The stage of every op from the stages of the forward ops: a backward op belongs where its origin does, an
+// initializer where its gradient or new running statistic is made.
 // REQUIRES: stage_of_forward_op.size() == graph.ops().size(); entries of backward ops are not read.
 std::vector<uint32_t> stages_by_origin(const Graph& graph, std::span<const uint32_t> stage_of_forward_op);
 
 // Constants and buffers that several stages read are copied to each; everything else crosses as a cut edge.
-// Errors: InvalidArgument when sizes do not match, a stage below stage_count has no op, or a fusion group is cut apart.
+// Errors: InvalidArgument when sizes do not match, a stage below stage_count has no op, a fusion group is cut apart,
+// or a gradient is made away from its parameter (stages_by_origin sees to that).
 Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, uint32_t stage_count, const OpTable& table);
 
 }  // namespace weft::dag

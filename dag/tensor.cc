@@ -87,14 +87,16 @@ std::string to_string(const Shape& shape) {
 }
 
 Result<int64_t> checked_element_count(const Shape& shape) {
-  int64_t count = 1;
+  int64_t bound = 1;  // zeros aside: a product of any of the dims, such as a stride, then fits too
+  bool empty = false;
   for (const int64_t dim : shape) {
     if (dim < 0) return fail(ErrorCode::OutOfRange, "shape " + to_string(shape) + " has a negative dim");
-    if (dim != 0 && count > kElementCountMax / dim)
+    if (dim != 0 && bound > kElementCountMax / dim)
       return fail(ErrorCode::OutOfRange, "shape " + to_string(shape) + " has more than 2^40 elements");
-    count *= dim;
+    empty = empty || dim == 0;
+    bound *= dim == 0 ? 1 : dim;
   }
-  return count;
+  return empty ? 0 : bound;
 }
 
 int64_t TensorSpec::element_count() const {

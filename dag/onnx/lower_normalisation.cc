@@ -52,7 +52,6 @@ Status update_running(NodeContext& n, const Item& operand, const Item& fresh, do
   Item* state = running_value(n, operand);
   if (state || n.wants(output)) {
     WEFT_TRY(Item updated, blend(n, state ? *state : operand, fresh, share));
-    // The entry may have moved: emitting never touches `running`, but a second statistic adds to it.
     if (state) *state = updated;
     n.out(output, std::move(updated));
   }

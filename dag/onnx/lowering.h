@@ -28,6 +28,7 @@ using dag::Shape;
 using dag::Tensor;
 using dag::TensorSpec;
 using dag::ValueId;
+using dag::to_string;
 
 // A value of the ONNX graph during import: known now, or in the graph under construction, or both.
 struct Item {

@@ -9,6 +9,7 @@ namespace {
 using dag::DType;
 using dag::Tensor;
 using dag::TensorSpec;
+using dag::to_string;
 using Proto = pb::TensorProto;
 
 std::string who(const Proto& proto) {

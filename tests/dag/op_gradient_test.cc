@@ -1,7 +1,9 @@
 // Every vjp against central differences, in double on the reference kernels.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <set>
 
 #include "dag/op_table.h"
@@ -74,7 +76,8 @@ double largest(const std::vector<double>& values) {
   return most;
 }
 
-void check_gradient(const OpCase& op_case) {
+// The largest error over all operands, relative to the largest slope of each.
+void check_gradient(const OpCase& op_case, double& worst) {
   OpCaseGraph made = build_op_case(op_case);
   Values values(made.builder.graph().values().size());
   for (size_t i = 0; i < made.inputs.size(); ++i)
@@ -114,23 +117,27 @@ void check_gradient(const OpCase& op_case) {
     const auto& analytic = values[gradient.index].reals;
     ASSERT_EQ(analytic.size(), numeric.size());
     const double scale = std::max(largest(numeric), 1e-3);
-    for (size_t k = 0; k < numeric.size(); ++k)
+    for (size_t k = 0; k < numeric.size(); ++k) {
+      worst = std::max(worst, std::abs(analytic[k] - numeric[k]) / scale);
       ASSERT_LE(std::abs(analytic[k] - numeric[k]), kTolerance * scale)
           << "element " << k << ": vjp " << analytic[k] << ", differences " << numeric[k];
+    }
   }
 }
 
 TEST(OpGradient, EveryVjpAgreesWithCentralDifferences) {
-  size_t checked = 0;
+  int checked = 0;
+  double worst = 0;
   for (const uint64_t seed : kSeeds)
     for (const OpCase& op_case : all_op_cases(seed)) {
       if (op_table().row(op_case.kind).differentiability != Differentiability::Differentiable) continue;
       if (!op_case.smooth || !is_float(op_case.inputs[op_case.kind == OpKind::Where ? 1 : 0]->dtype())) continue;
       SCOPED_TRACE("seed " + std::to_string(seed) + ", case " + op_case.name);
-      check_gradient(op_case);
+      check_gradient(op_case, worst);
       ++checked;
     }
-  RecordProperty("cases", static_cast<int>(checked));
+  std::printf("%d cases, largest relative error %.1e\n", checked, worst);
+  EXPECT_GT(checked, 1000);
 }
 
 TEST(OpGradient, EveryOpButTheLeavesHasACase) {
@@ -141,7 +148,7 @@ TEST(OpGradient, EveryOpButTheLeavesHasACase) {
     EXPECT_TRUE(names.insert(op_case.name).second) << "two cases named " << op_case.name;
   }
   for (const OpRow& row : op_table().rows())
-    if (row.family != Family::Leaf) EXPECT_TRUE(seen.count(row.kind)) << to_string(row.kind) << " has no case";
+    EXPECT_TRUE(row.family == Family::Leaf || seen.count(row.kind)) << to_string(row.kind) << " has no case";
 }
 
 TEST(OpGradient, EveryDifferentiableOpHasASmoothCase) {
@@ -149,8 +156,7 @@ TEST(OpGradient, EveryDifferentiableOpHasASmoothCase) {
   for (const OpCase& op_case : all_op_cases(1))
     if (op_case.smooth) seen.insert(op_case.kind);
   for (const OpRow& row : op_table().rows())
-    if (row.differentiability == Differentiability::Differentiable)
-      EXPECT_TRUE(seen.count(row.kind)) << to_string(row.kind) << " has no case to differentiate";
+    EXPECT_TRUE(row.vjp == nullptr || seen.count(row.kind)) << to_string(row.kind) << " has no case to differentiate";
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // Shape rules: what they give, and what they refuse. Operands and attributes may come from a hostile model.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "dag/op_table.h"
-#include "peer/backend/reference/reference_kernels.h"
 #include "tests/dag/op_cases.h"
 
 namespace weft::dag {

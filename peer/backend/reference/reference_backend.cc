@@ -167,7 +167,8 @@ class ReferenceBackend final : public Backend {
   Result<std::unique_ptr<Memory>> allocate(Bytes size) override {
     WEFT_CHECK(size.value >= 0);
     const auto bytes = static_cast<size_t>(std::max<int64_t>(size.value, kAlignment));
-    auto* block = static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kAlignment}, std::nothrow));
+    const bool sane = size.value <= dag::kElementCountMax * kStorageSize;
+    auto* block = sane ? static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kAlignment}, std::nothrow)) : nullptr;
     if (!block)
       return fail(ErrorCode::ResourceExhausted, "the reference backend cannot allocate " + std::to_string(size.value) +
                                                     " bytes: try smaller microbatches or more stages");

@@ -1,0 +1,43 @@
+// Internal to dag/onnx: what can be said of a file before it is lowered.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/result.h"
+#include "dag/onnx/import.h"
+#include "dag/onnx/structure.h"
+
+namespace weft::onnx {
+
+// How often each value is read, by nodes and as an output of the graph.
+std::unordered_map<std::string, int> count_uses(const pb::GraphProto& graph);
+
+// Nodes by operator; other domains as "domain.Op".
+std::map<std::string, int64_t> count_ops(const pb::GraphProto& graph);
+
+// One Unsupported error for all nodes that have no lowering.
+Status check_supported(const pb::GraphProto& graph);
+
+// Names are present, short, defined once and before they are used.
+Status check_well_formed(const OnnxModel::Structure& model, const ImportLimits& limits);
+
+// Values through which a gradient can flow from the graph's outputs.
+std::unordered_set<std::string> reached_by_gradient(const pb::GraphProto& graph);
+
+// Initializers that are the running mean or variance of a BatchNormalization.
+std::set<std::string> running_statistics(const pb::GraphProto& graph);
+
+// The mark of an evaluation-mode export: one initializer stands, through Identity, for several parameters that happened
+// to be equal when the file was written. Unsupported, with the export call to use instead.
+Status check_no_merged_parameters(const OnnxModel::Structure& model, const std::unordered_set<std::string>& reached);
+
+// Why a trained initializer looks like a table or a mask; empty when it does not.
+std::string table_or_mask(const std::string& name, const dag::Tensor& tensor);
+
+}  // namespace weft::onnx

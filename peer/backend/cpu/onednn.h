@@ -1,0 +1,89 @@
+// What the two convolution files share of oneDNN: descriptions of our values, and a primitive with the copies that bring
+// its operands into the layouts it wants. Errors of the library are caught by the makers (see `guarded`).
+#pragma once
+
+#include <dnnl.hpp>
+
+#include <unordered_map>
+
+#include "peer/backend/cpu/kernel.h"
+
+namespace weft::peer::cpu {
+
+using Md = dnnl::memory::desc;
+
+// The geometry of a convolution, forward's names: x[N,C,s..] * w[M,C/G,k..] -> y[N,M,t..].
+struct ConvGeometry {
+  dnnl::memory::dims strides, dilations, pads_begin, pads_end;
+  int64_t groups = 1;
+
+  explicit ConvGeometry(const dag::Attributes& attributes);
+  // Dims of the weights as oneDNN has them: a leading group dim when there are groups.
+  dnnl::memory::dims weight_dims(const dag::Shape& w) const;
+};
+
+// A value as it lies in memory, with `samples` in place of its batch when that is positive.
+Md value_md(const dag::Value& value, int64_t samples = 0);
+Md plain_md(const dnnl::memory::dims& dims);
+// As value_md; for a plain value with enough channels, whatever the primitive likes best.
+Md wanted_md(const dag::Value& value, int64_t samples = 0);
+Md any_md(const dnnl::memory::dims& dims);
+
+// A primitive whose operands are given in `given` layouts and wanted in others: runs the copies before and after it.
+// All memory it needs beside the operands is in a block of `bytes()`.
+class Primitive {
+ public:
+  explicit Primitive(dnnl::engine engine) : engine_(std::move(engine)) {}
+
+  void set(dnnl::primitive primitive, const Md& scratchpad);
+  void add_input(int argument, const Md& given, const Md& wanted) { add(argument, given, wanted, /*input=*/true); }
+  void add_output(int argument, const Md& given, const Md& wanted) { add(argument, given, wanted, /*input=*/false); }
+  int64_t bytes() const { return bytes_; }
+
+  // `data` in the order of add_input and add_output.
+  void run(std::span<void* const> data, std::byte* block) const;
+
+ private:
+  struct Operand {
+    int argument;
+    Md given, wanted;
+    bool input;
+    dnnl::primitive copy;  // empty when the layouts agree
+    int64_t offset = 0;
+  };
+  void add(int argument, const Md& given, const Md& wanted, bool input);
+
+  dnnl::engine engine_;
+  dnnl::primitive primitive_;
+  std::vector<Operand> operands_;
+  Md scratchpad_;
+  int64_t scratchpad_offset_ = 0, bytes_ = 0;
+};
+
+dnnl::engine cpu_engine();
+dnnl::primitive_attr user_scratchpad();
+
+// Runs f, which makes a kernel with oneDNN. What the library does not implement is declined; it is an error if memory ran out.
+template <typename F>
+KernelResult guarded(const KernelRequest& request, const F& f) {
+  try {
+    return f();
+  } catch (const dnnl::error& error) {
+    if (error.status == dnnl_unimplemented || error.status == dnnl_invalid_arguments) return request.decline();
+    return fail(error.status == dnnl_out_of_memory ? ErrorCode::ResourceExhausted : ErrorCode::Internal,
+                "cpu backend: oneDNN, making " + std::string(to_string(request.op.kind)) + ": " + error.message);
+  }
+}
+template <typename F>
+Status guarded_run(const F& f) {
+  try {
+    f();
+    return {};
+  } catch (const dnnl::error& error) {
+    return fail(ErrorCode::Internal, std::string("cpu backend: oneDNN: ") + error.message);
+  }
+}
+
+KernelResult make_conv_grad_weight(const KernelRequest& request);  // convolution_weight.cc
+
+}  // namespace weft::peer::cpu

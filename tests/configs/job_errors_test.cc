@@ -1,0 +1,157 @@
+// What a user gets to read: each wrong job, the place and the words.
+#include <gtest/gtest.h>
+
+#include "configs/job.h"
+
+namespace weft::configs {
+namespace {
+
+const std::string kGood = R"(model: model.onnx
+task: train
+inputs: {x: image}
+loss: {type: cross_entropy, logits: logits, labels: label}
+data:
+  train: {type: npz, path: train.npz}
+batch_size: 64
+steps: 500
+optimizer: {type: sgd, learning_rate: 0.1}
+)";
+
+std::string message_of(const std::string& text, const std::vector<std::string>& sets = {}, ErrorCode code = ErrorCode::InvalidArgument) {
+  const auto job = parse_job(text, sets, {.source = "job.yaml", .folder = "", .check_files = false});
+  if (job) return "(no error)";
+  EXPECT_EQ(job.error().code, code) << job.error().message;
+  return job.error().message;
+}
+
+std::string without(const std::string& line_start) {
+  std::string text = kGood;
+  const size_t begin = text.find(line_start);
+  return text.erase(begin, text.find('\n', begin) - begin + 1);
+}
+
+struct Case {
+  std::string set;
+  std::string message;
+};
+
+TEST(JobErrors, UnknownKeysAreSuggestedAt) {
+  EXPECT_EQ(message_of(kGood + "batchsize: 3\n"), "job.yaml:10:1: unknown key `batchsize` (did you mean 'batch_size'?)");
+  EXPECT_EQ(message_of(kGood, {"optimizer.momemtum=0.9"}),
+            "--set optimizer.momemtum: unknown key `optimizer.momemtum` (did you mean 'momentum'?)");
+  EXPECT_EQ(message_of(kGood, {"optimizer.betas=[0.9,0.99]"}),
+            "--set optimizer.betas: unknown key `optimizer.betas`; there are: type, learning_rate, weight_decay, momentum, dampening, nesterov");
+}
+
+TEST(JobErrors, EveryProblemIsToldAtOnce) {
+  const std::string message = message_of(kGood, {"batch_size=x", "steps=0", "seeed=1"});
+  EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 2) << message;
+}
+
+TEST(JobErrors, RequiredKeysAreMissed) {
+  for (const char* key : {"model", "task", "inputs", "loss", "batch_size", "steps", "optimizer"}) {
+    SCOPED_TRACE(key);
+    const std::string message = message_of(without(std::string(key) + ":"));
+    EXPECT_EQ(message.find("job.yaml:1:1: `" + std::string(key) + "` is missing; "), 0u) << message;
+  }
+  EXPECT_NE(message_of(without("  train:")).find("`data` must be a map"), std::string::npos);
+}
+
+TEST(JobErrors, WrongValuesSayWhatIsRight) {
+  const std::vector<Case> cases = {
+      {"batch_size=0", "`batch_size` must be a whole number from 1 to 4194304, not '0'"},
+      {"batch_size=-1", "not '-1'"},
+      {"batch_size=6.5", "whole number"},
+      {"batch_size='64'", "whole number"},
+      {"batch_size=64abc", "whole number"},
+      {"batch_size=[64]", "not a list"},
+      {"batch_size=99999999999999999999", "whole number"},
+      {"microbatch_size=48", "`batch_size` (64) must be a multiple of `microbatch_size` (48)"},
+      {"microbatch_size=128", "multiple"},
+      {"epochs=2", "keep one"},
+      {"task=fit", "`task` cannot be 'fit'; there are: train, predict"},
+      {"task=trian", "did you mean 'train'?"},
+      {"shuffle=yes", "must be true or false"},
+      {"seed=-1", "`seed`"},
+      {"freeze=mask", "must be a list"},
+      {"freeze=[[a]]", "must be a text, not a list"},
+      {"inputs={}", "must be a map from graph inputs"},
+      {"inputs=[x]", "must be a map from graph inputs"},
+      {"inputs.x=[image]", "must be a text"},
+      {"loss=cross_entropy", "`loss` must be a map"},
+      {"loss.type=crossentropy", "did you mean 'cross_entropy'?"},
+      {"loss.axis=-1", "`loss.axis`"},
+      {"loss.ignore_index=0.5", "`loss.ignore_index` must be a whole number"},
+      {"loss={type: mse, logits: y, target: t}", "`loss.output` is missing"},
+      {"loss={type: mse, output: y, target: t, labels: l}", "unknown key `loss.labels`"},
+      {"optimizer.learning_rate=fast", "`optimizer.learning_rate` must be a number, not 'fast'"},
+      {"optimizer.learning_rate=nan", "must be a number"},
+      {"optimizer.learning_rate=inf", "must be a number"},
+      {"optimizer.learning_rate=-0.1", "must be at least 0"},
+      {"optimizer.learning_rate=1e999", "must be a number"},
+      {"optimizer.nesterov=true", "needs a momentum"},
+      {"optimizer={type: sgd}", "`optimizer.learning_rate` is missing"},
+      {"optimizer={type: adam, betas: [0.9]}", "list of two numbers"},
+      {"optimizer={type: adam, betas: [0.9, 1.0]}", "from 0 to below 1"},
+      {"optimizer={type: adam, momentum: 0.9}", "unknown key `optimizer.momentum`"},
+      {"optimizer={type: rmsprop}", "there are: sgd, adam, adamw"},
+      {"schedule.type=cosin", "did you mean 'cosine'?"},
+      {"schedule={type: cosine, final: 2}", "from 0 to 1"},
+      {"schedule={type: constant, final: 0.1}", "unknown key `schedule.final`"},
+      {"schedule={warmup_steps: 3}", "`schedule.type` is missing"},
+      {"clip_norm=0", "must be above 0"},
+      {"evaluate_every=10", "add `data.test`"},
+      {"checkpoint.every=60", "say `steps: N`"},
+      {"checkpoint.every=0s", "must be a time"},
+      {"checkpoint.every=1000h", "up to 30 days"},
+      {"checkpoint.every=99999999999999h", "must be a time"},
+      {"checkpoint={every: 60s, steps: 5}", "one of `every`"},
+      {"checkpoint={}", "one of `every`"},
+      {"precision=fp31", "did you mean 'fp32'?"},
+      {"placement.stages=0", "`placement.stages` must be a whole number from 1"},
+      {"placement.stages=many", "`placement.stages`"},
+      {"compression.policy=zip", "there are: none, auto, adatopk, uniform"},
+      {"data.train.type=csv", "there are: idx, npz, text"},
+      {"data.train={type: npz}", "`data.train.path` is missing"},
+      {"data.train={type: npz, path: ''}", "must be a text"},
+      {"data.train={type: idx, images: i, labels: l, deviation: 0}", "must be above 0"},
+      {"data.train={type: text, path: c}", "`data.train.sequence_length` is missing"},
+      {"data.train={type: text, path: c, sequence_length: 8, validation: 1}", "from 0 to below 1"},
+      {"data.predict={type: npz, path: x}", "unknown key `data.predict`"},
+      {"data=x", "`data` must be a map"},
+      {"model={}", "`model` must be a text, not a map"},
+      {"output=[]", "`output` must be a text"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.set);
+    const std::string message = message_of(kGood, {c.set});
+    EXPECT_NE(message.find(c.message), std::string::npos) << message;
+    EXPECT_TRUE(message.starts_with("--set ") || message.starts_with("job.yaml:")) << message;
+  }
+}
+
+TEST(JobErrors, TestDataAndValidationExcludeEachOther) {
+  const std::string message = message_of(
+      kGood, {"data.train={type: text, path: c, sequence_length: 8, validation: 0.1}", "data.test={type: npz, path: t.npz}"});
+  EXPECT_NE(message.find("keep one"), std::string::npos) << message;
+}
+
+TEST(JobErrors, WhatIsNotImplementedHasACodeOfItsOwn) {
+  EXPECT_NE(message_of(kGood, {"precision=bf16"}, ErrorCode::Unsupported).find("not implemented"), std::string::npos);
+  EXPECT_NE(message_of("format: 2\n" + kGood, {}, ErrorCode::VersionMismatch).find("reads format 1"), std::string::npos);
+}
+
+TEST(JobErrors, FilesThatAreNoMapsAreRefused) {
+  EXPECT_EQ(message_of("hello\n"), "job.yaml:1:1: the file must be a map (key: value), not 'hello'");
+  EXPECT_EQ(message_of("- a\n"), "job.yaml:1:1: the file must be a map (key: value), not a list");
+}
+
+TEST(JobErrors, TooManyProblemsAreCounted) {
+  std::string text = kGood;
+  for (int i = 0; i < 100; ++i) text += "unknown" + std::to_string(i) + ": 1\n";
+  const std::string message = message_of(text);
+  EXPECT_NE(message.find("and 80 more problems"), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace weft::configs

@@ -1,0 +1,221 @@
+#include "configs/job.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/scratch.h"
+
+namespace weft::configs {
+namespace {
+
+using test::Scratch;
+using namespace std::chrono_literals;
+
+const std::string kSmall = R"(model: model.onnx
+task: train
+inputs: {x: image}
+loss: {type: cross_entropy, logits: logits, labels: label}
+data:
+  train: {type: npz, path: train.npz}
+batch_size: 64
+steps: 500
+optimizer: {type: sgd, learning_rate: 0.1}
+)";
+
+Result<Job> parse(const std::string& text, const std::vector<std::string>& sets = {}) {
+  return parse_job(text, sets, {.source = "job.yaml", .folder = "dir", .check_files = false});
+}
+Job parsed(const std::string& text, const std::vector<std::string>& sets = {}) {
+  auto job = parse(text, sets);
+  EXPECT_TRUE(job.has_value()) << (job ? "" : job.error().message);
+  return job.value_or(Job{});
+}
+
+TEST(Job, DefaultsAreTheDocumentedOnes) {
+  const Job job = parsed(kSmall);
+  EXPECT_EQ(job.model, "dir/model.onnx");
+  EXPECT_EQ(job.inputs, (std::map<std::string, std::string>{{"x", "image"}}));
+  EXPECT_EQ(job.loss.prediction, "logits");
+  EXPECT_EQ(job.loss.ignore_index, -100);
+  EXPECT_EQ(std::get<data::NpzSpec>(*job.train).path, "dir/train.npz");
+  EXPECT_FALSE(job.test.has_value());
+  EXPECT_EQ(job.microbatch_size, 64u);
+  EXPECT_TRUE(job.shuffle);
+  EXPECT_EQ(job.seed, 0u);
+  EXPECT_TRUE(job.freeze.empty());
+  EXPECT_EQ(job.schedule.type, peer::ScheduleType::Constant);
+  EXPECT_EQ(job.clip_norm, 0);
+  EXPECT_EQ(job.evaluate_every, 0u);
+  EXPECT_FALSE(job.checkpoint.every || job.checkpoint.steps);
+  EXPECT_EQ(job.output, "dir/trained.onnx");
+  EXPECT_FALSE(job.stages.has_value());
+  EXPECT_EQ(job.compression, CompressionPolicy::None);
+}
+
+TEST(Job, OptimizerDefaultsArePyTorchs) {
+  const auto sgd = parsed(kSmall).optimizer;
+  EXPECT_EQ(sgd.momentum, 0);
+  EXPECT_EQ(sgd.weight_decay, 0);
+  const auto adam = parsed(kSmall, {"optimizer={type: adam}"}).optimizer;
+  EXPECT_EQ(adam.learning_rate, 1e-3);
+  EXPECT_EQ(adam.weight_decay, 0);
+  EXPECT_EQ(adam.beta1, 0.9);
+  EXPECT_EQ(adam.beta2, 0.999);
+  EXPECT_EQ(adam.epsilon, 1e-8);
+  EXPECT_EQ(parsed(kSmall, {"optimizer={type: adamw}"}).optimizer.weight_decay, 0.01);
+}
+
+TEST(Job, EveryKeyOfTheSpecIsRead) {
+  const Job job = parsed(R"(format: 1
+model: /abs/resnet.onnx
+task: train
+inputs: {x: image, "a.b": extra}
+loss: {type: cross_entropy, logits: logits, labels: label, axis: 1, ignore_index: -1}
+data:
+  train: {type: idx, images: i.gz, labels: l.gz, scale: 0.00392156862745098, mean: 0.286, deviation: 0.353}
+  test:  {type: npz, path: test.npz}
+batch_size: 64
+microbatch_size: 16
+epochs: 3
+shuffle: false
+seed: 18446744073709551615
+freeze: ["*.cos", "mask*"]
+optimizer: {type: adamw, learning_rate: 1e-3, weight_decay: 0.1, betas: [0.8, 0.99], epsilon: 1e-6}
+schedule: {type: cosine, warmup_steps: 50, final: 0.1}
+clip_norm: 1.0
+precision: fp32
+evaluate_every: 100
+checkpoint: {every: 60s}
+output: out/trained.onnx
+placement: {stages: 4}
+compression: {policy: adatopk}
+)");
+  EXPECT_EQ(job.model, "/abs/resnet.onnx");
+  EXPECT_EQ(job.inputs.at("a.b"), "extra");
+  EXPECT_EQ(job.loss.axis, 1);
+  EXPECT_EQ(job.loss.ignore_index, -1);
+  const auto& idx = std::get<data::IdxSpec>(*job.train);
+  EXPECT_EQ(idx.labels, "dir/l.gz");
+  EXPECT_EQ(idx.deviation, 0.353);
+  EXPECT_EQ(std::get<data::NpzSpec>(*job.test).path, "dir/test.npz");
+  EXPECT_EQ(job.microbatch_size, 16u);
+  EXPECT_EQ(job.epochs, 3u);
+  EXPECT_FALSE(job.steps.has_value());
+  EXPECT_FALSE(job.shuffle);
+  EXPECT_EQ(job.seed, 18446744073709551615u);
+  EXPECT_EQ(job.freeze, (std::vector<std::string>{"*.cos", "mask*"}));
+  EXPECT_EQ(job.optimizer.type, peer::OptimizerType::AdamW);
+  EXPECT_EQ(job.optimizer.beta1, 0.8);
+  EXPECT_EQ(job.optimizer.epsilon, 1e-6);
+  EXPECT_EQ(job.schedule.warmup_steps, 50u);
+  EXPECT_EQ(job.schedule.final_fraction, 0.1);
+  EXPECT_EQ(job.clip_norm, 1);
+  EXPECT_EQ(job.evaluate_every, 100u);
+  EXPECT_EQ(job.checkpoint.every, Duration(60s));
+  EXPECT_EQ(job.output, "dir/out/trained.onnx");
+  EXPECT_EQ(job.stages, 4u);
+  EXPECT_EQ(job.compression, CompressionPolicy::AdaTopK);
+}
+
+TEST(Job, OtherLossesNameTheirParts) {
+  const auto mse = parsed(kSmall, {"loss={type: mse, output: y, target: t}"}).loss;
+  EXPECT_EQ(mse.type, dag::LossType::Mse);
+  EXPECT_EQ(mse.prediction, "y");
+  EXPECT_EQ(mse.target, "t");
+  const auto output = parsed(kSmall, {"loss={type: output, name: loss}"}).loss;
+  EXPECT_EQ(output.type, dag::LossType::Output);
+  EXPECT_EQ(output.prediction, "loss");
+}
+
+TEST(Job, ValidationOfATextBecomesTheTestData) {
+  const Job job = parsed(kSmall, {"data.train={type: text, path: c.txt, sequence_length: 128, validation: 0.1}", "evaluate_every=5"});
+  const auto& train = std::get<data::TextSpec>(*job.train);
+  const auto& test = std::get<data::TextSpec>(*job.test);
+  EXPECT_EQ(train.part, data::TextSpec::Part::Training);
+  EXPECT_EQ(test.part, data::TextSpec::Part::Validation);
+  EXPECT_EQ(test.validation, 0.1);
+  EXPECT_EQ(test.sequence_length, 128);
+}
+
+TEST(Job, CheckpointsByTimeOrSteps) {
+  EXPECT_EQ(parsed(kSmall, {"checkpoint.every=5m"}).checkpoint.every, Duration(5min));
+  EXPECT_EQ(parsed(kSmall, {"checkpoint.every=2h"}).checkpoint.every, Duration(2h));
+  EXPECT_EQ(parsed(kSmall, {"checkpoint.steps=20"}).checkpoint.steps, 20u);
+}
+
+TEST(Job, PredictNeedsNoTraining) {
+  const Job job = parsed(R"(model: m.onnx
+task: predict
+inputs: {x: image}
+data: {predict: {type: npz, path: p.npz}}
+batch_size: 10
+output: y.npz
+)");
+  EXPECT_EQ(job.task, Task::Predict);
+  EXPECT_TRUE(job.predict.has_value());
+  EXPECT_EQ(job.output, "dir/y.npz");
+}
+
+TEST(Job, SetOutputIsRelativeToTheCurrentDirectory) {
+  EXPECT_EQ(parsed(kSmall, {"output=here.onnx"}).output, "here.onnx");
+  EXPECT_EQ(parsed(kSmall, {"model=other.onnx"}).model, "dir/other.onnx");
+}
+
+TEST(Job, LaterSetsWin) { EXPECT_EQ(parsed(kSmall, {"steps=5", "steps=7"}).steps, 7u); }
+
+TEST(Job, TotalStepsOfEpochsAreRoundedDown) {
+  const Job epochs = parsed("epochs: 2\n" + kSmall.substr(0, kSmall.find("steps")) + kSmall.substr(kSmall.find("optimizer")));
+  EXPECT_EQ(epochs.total_steps(100).value(), 3u);
+  const auto none = epochs.total_steps(10);
+  ASSERT_FALSE(none.has_value());
+  EXPECT_EQ(none.error().code, ErrorCode::OutOfRange);
+  EXPECT_EQ(none.error().message.find("job.yaml:1:9: "), 0u) << none.error().message;
+  EXPECT_EQ(parsed(kSmall).total_steps(1).value(), 500u);
+}
+
+TEST(Job, PlacesCanBeAskedFor) {
+  const Job job = parsed(kSmall);
+  EXPECT_EQ(job.error(ErrorCode::InvalidArgument, "inputs.x", "no such column").message, "job.yaml:3:13: no such column");
+  EXPECT_EQ(to_string(job.where("optimizer.betas")), "job.yaml:9:12");
+}
+
+TEST(Job, FilesAreLookedForBesideTheJob) {
+  const Scratch scratch;
+  const auto path = scratch.write("job.yaml", kSmall);
+  const auto missing = load_job(path);
+  ASSERT_FALSE(missing.has_value());
+  EXPECT_EQ(missing.error().code, ErrorCode::NotFound);
+  EXPECT_NE(missing.error().message.find("job.yaml:1:8: `model`: "), std::string::npos) << missing.error().message;
+  EXPECT_NE(missing.error().message.find("job.yaml:6:28: `data.train.path`: "), std::string::npos) << missing.error().message;
+  scratch.write("model.onnx", "x");
+  scratch.write("train.npz", "x");
+  const auto job = load_job(path);
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  EXPECT_EQ(job->model, scratch.folder() / "model.onnx");
+}
+
+TEST(Job, OutputFolderMustBeThere) {
+  const Scratch scratch;
+  scratch.write("model.onnx", "x");
+  scratch.write("train.npz", "x");
+  const auto job = load_job(scratch.write("job.yaml", kSmall + "output: nowhere/t.onnx\n"));
+  ASSERT_FALSE(job.has_value());
+  EXPECT_NE(job.error().message.find("nowhere"), std::string::npos);
+}
+
+TEST(Job, AbsentJobFileIsNotFound) {
+  const auto job = load_job("/nonexistent/job.yaml");
+  ASSERT_FALSE(job.has_value());
+  EXPECT_EQ(job.error().code, ErrorCode::NotFound);
+}
+
+TEST(Job, ExamplesParse) {
+  for (const char* example : {"examples/fashion-mnist/job.yaml", "examples/gpt/job.yaml"}) {
+    std::ifstream in(example);
+    ASSERT_TRUE(in.good()) << example;
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    parsed(text);
+  }
+}
+
+}  // namespace
+}  // namespace weft::configs

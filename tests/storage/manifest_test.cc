@@ -1,0 +1,98 @@
+#include "storage/manifest.h"
+
+#include <gtest/gtest.h>
+
+#include "base/rng.h"
+#include "storage/sha256.h"
+#include "tests/storage/failing.h"
+
+namespace weft::storage {
+namespace {
+
+Manifest example() {
+  return {7, "run-1", 120, 7680, sha256_hex("graph"), "cpu avx512 \"quoted\" \xc3\xa9",
+          {{{"conv.weight", "momentum"}, {dag::DType::F32, {8, 3, 3, 3}}, sha256_hex("a")},
+           {{"conv.weight", "value"}, {dag::DType::F32, {8, 3, 3, 3}}, sha256_hex("b")},
+           {{"scale", "value"}, {dag::DType::F64, {}}, sha256_hex("c")}}};
+}
+
+TEST(Manifest, ParsesBack) {
+  const auto parsed = parse_manifest(manifest_json(example()));
+  ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
+  EXPECT_EQ(*parsed, example());
+}
+
+TEST(Manifest, OtherFormatIsRefusedByNumber) {
+  std::string text = manifest_json(example());
+  text.replace(text.find("\"format\": 1"), 11, "\"format\": 9");
+  EXPECT_TRUE(fails_with(parse_manifest(text), ErrorCode::VersionMismatch, "format 9"));
+}
+
+TEST(Manifest, HostileTextsAreRefused) {
+  const std::string good = manifest_json(example());
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    EXPECT_NE(text.find(from), std::string::npos) << from;
+    return text.replace(text.find(from), from.size(), to);
+  };
+  const std::string hash = sha256_hex("a");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "not a JSON object"},
+      {"[]", "not a JSON object"},
+      {"null", "not a JSON object"},
+      {good.substr(0, good.size() / 2), "not a JSON object"},
+      {std::string(1'000'000, '['), "nested too deep"},
+      {std::string(1'000'000, '{'), "nested too deep"},
+      {R"({"a":)" + std::string(100, '[') + std::string(100, ']') + "}", "nested too deep"},
+      {"{}", "`kind`"},
+      {with("weft-checkpoint", "cake"), "another kind"},
+      {with("\"step\": 120", "\"step\": -1"), "`step`"},
+      {with("\"step\": 120", "\"step\": 1.5"), "`step`"},
+      {with("\"step\": 120", "\"step\": 18446744073709551615"), "`step`"},
+      {with("\"step\": 120", "\"step\": \"120\""), "`step`"},
+      {with("\"step\": 120,", ""), "`step`"},
+      {with("run-1", std::string(5000, 'x')), "`run`"},
+      {with(sha256_hex("graph"), "short"), "`graph`"},
+      {with(hash, "../../../etc/passwd"), "`sha256`"},
+      {with(hash, "../" + hash.substr(3)), "`sha256`"},
+      {with("\"momentum\"", "\"velocity\""), "unknown slot"},
+      {with("\"momentum\"", "\"value\""), "stands twice"},
+      {with("\"f32\"", "\"f33\""), "unknown dtype"},
+      {with("\"shape\": []", "\"shape\": [1099511627776, 1099511627776]"), "too large"},
+      {with("\"shape\": []", "\"shape\": [-1]"), "`shape`"},
+      {with("\"shape\": []", "\"shape\": 3"), "`shape`"},
+      {with("\"shape\": []", "\"shape\": [1" + std::string(3000, ' ') + "]"), ""},
+      {with("\"tensors\"", "\"tenors\""), "`tensors`"},
+  };
+  for (const auto& [text, message] : cases) {
+    SCOPED_TRACE(text.substr(0, 60));
+    const auto parsed = parse_manifest(text);
+    if (message.empty()) continue;
+    EXPECT_TRUE(fails_with(parsed, ErrorCode::Corrupted, message));
+  }
+}
+
+TEST(Manifest, LimitsHold) {
+  EXPECT_TRUE(fails_with(parse_manifest(std::string(kManifestSizeMax + 1, ' ')), ErrorCode::ResourceExhausted, "more than"));
+  std::string text = manifest_json(example());
+  std::string zeros = "\"tensors\": [0";
+  for (uint64_t i = 0; i < kManifestTensorsMax; ++i) zeros += ",0";
+  text.replace(text.find("\"tensors\": ["), text.size(), zeros + "]}");
+  EXPECT_TRUE(fails_with(parse_manifest(text), ErrorCode::ResourceExhausted, "40001 tensors"));
+}
+
+TEST(Manifest, ChangedTextNeverCrashes) {
+  const std::string good = manifest_json(example());
+  constexpr uint64_t kSeed = 11;
+  SCOPED_TRACE("seed " + std::to_string(kSeed));
+  Rng rng(kSeed, 0);
+  for (int round = 0; round < 3000; ++round) {
+    std::string text = good;
+    for (uint64_t changes = 1 + rng.below(4); changes > 0; --changes) text[rng.below(text.size())] = static_cast<char>(rng.below(256));
+    const auto parsed = parse_manifest(text);
+    if (parsed) EXPECT_LE(parsed->tensors.size(), 3u);
+  }
+}
+
+}  // namespace
+}  // namespace weft::storage
