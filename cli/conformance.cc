@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iostream>
 #include <map>
 #include <ostream>
 #include <vector>
 
+#include "cli/commands.h"
+#include "cli/exit_codes.h"
 #include "dag/onnx/import.h"
 #include "dag/onnx/testcase.h"
 #include "dag/op_table.h"
@@ -167,7 +170,19 @@ int run_conformance(const fs::path& directory, std::ostream& out) {
     }
   }
   out << passed << " passed, " << failed << " failed, " << unsupported << " unsupported\n";
-  return failed == 0 && passed + unsupported > 0 ? 0 : 1;
+  return failed == 0 && passed + unsupported > 0 ? kExitOk : kExitFailed;
+}
+
+void add_conformance(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("conformance", "run ONNX's own test cases beneath a folder");
+  auto directory = std::make_shared<std::string>();
+  command->add_option("directory", *directory, "for example /usr/share/libonnx-testdata/data")->required();
+  command->callback([directory, &chosen] {
+    chosen = [directory]() -> Result<int> {
+      if (!fs::is_directory(*directory)) return fail(ErrorCode::NotFound, "'" + *directory + "' is not a folder");
+      return run_conformance(*directory, std::cout);
+    };
+  });
 }
 
 }  // namespace weft::cli

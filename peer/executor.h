@@ -28,8 +28,8 @@ class Microbatch {
 
 struct ExecutorOptions {
   bool accumulates = false;              // more than one microbatch a step
-  std::vector<dag::ValueId> kept;        // stays readable until the microbatch ends
-  std::vector<uint32_t> segment_of_op;   // empty: all ops in segment 0
+  std::vector<dag::ValueId> kept{};      // stays readable until the microbatch ends
+  std::vector<uint32_t> segment_of_op{}; // empty: all ops in segment 0
 };
 
 // Told before and after each group's kernel; for the profiler, which has the clock.

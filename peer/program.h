@@ -44,7 +44,7 @@ struct ProgramOptions {
   // Several microbatches a step: gradients of the later ones need memory of their own before they are added.
   bool accumulates = false;
   // Values, beside outputs, that stay readable until the end (what a stage sends).
-  std::vector<dag::ValueId> kept;
+  std::vector<dag::ValueId> kept{};
 };
 
 struct Program {

@@ -1,0 +1,50 @@
+#include "dag/onnx/inspect.h"
+
+#include <algorithm>
+
+#include "dag/onnx/analysis.h"
+
+namespace weft::onnx {
+
+ModelInfo inspect_model(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table) {
+  ModelInfo info;
+  const auto& graph = model.structure().proto.graph();
+  info.producer = model.producer();
+  info.opset = model.opset();
+  info.inputs = model.inputs();
+  info.outputs = model.outputs();
+  info.op_counts = count_ops(graph);
+
+  ImportOptions bound = options;
+  if (!bound.batch) bound.batch = 1;
+  auto imported = import_model(model, bound, table);
+  // One sample may be too few for BatchNormalization to train; that is no property of the model.
+  if (!imported && bound.training && !options.batch) {
+    bound.batch = 2;
+    imported = import_model(model, bound, table);
+  }
+  if (!imported) info.problem = imported.error().message;
+  if (imported) info.warnings = imported->warnings;
+
+  const auto statistics = running_statistics(graph);
+  const auto reached = reached_by_gradient(graph);
+  for (const auto& proto : graph.initializer()) {
+    const std::string& name = proto.name();
+    const ModelInfo::Entry entry{name, model.weights().find(name)->second.spec()};
+    const bool frozen = std::any_of(options.freeze.begin(), options.freeze.end(),
+                                    [&](const std::string& pattern) { return matches_glob(pattern, name); });
+    if (statistics.contains(name)) {
+      info.running_statistics.push_back(entry);
+    } else if (!is_float(entry.spec.dtype) || (!frozen && info.problem.empty() && !reached.contains(name))) {
+      info.buffers.push_back(entry);
+    } else if (frozen) {
+      info.frozen.push_back(entry);
+    } else {
+      info.parameters.push_back(entry);
+      info.parameter_elements += entry.spec.element_count();
+    }
+  }
+  return info;
+}
+
+}  // namespace weft::onnx
