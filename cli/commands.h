@@ -3,8 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "peer/backend/backend.h"
@@ -20,6 +22,7 @@ void add_conformance(CLI::App& app, Command& chosen);
 void add_gradcheck(CLI::App& app, Command& chosen);
 void add_profile(CLI::App& app, Command& chosen);
 void add_generate(CLI::App& app, Command& chosen);
+void add_predict(CLI::App& app, Command& chosen);
 void add_ops(CLI::App& app, Command& chosen);
 
 // Options that several commands share.
@@ -29,5 +32,8 @@ struct BackendOptions {
   void add_to(CLI::App& command);
 };
 Result<std::unique_ptr<peer::Backend>> make_backend(const BackendOptions& options);
+
+// "--size name=number" options to sizes of symbolic dims.
+Result<std::map<std::string, int64_t>> parse_sizes(const std::vector<std::string>& texts);
 
 }  // namespace weft::cli

@@ -120,12 +120,7 @@ Result<int> run_gradcheck(const GradcheckOptions& options) {
   import.batch = options.batch;
   import.training = true;
   import.freeze = options.freeze;
-  for (const std::string& size : options.sizes) {
-    const size_t equals = size.find('=');
-    const int64_t value = equals == std::string::npos ? 0 : std::atoll(size.c_str() + equals + 1);
-    if (value <= 0) return fail(ErrorCode::InvalidArgument, "--size wants name=number, not '" + size + "'");
-    import.sizes[size.substr(0, equals)] = value;
-  }
+  WEFT_TRY(import.sizes, parse_sizes(options.sizes));
   WEFT_TRY(onnx::ImportedModel imported, onnx::import_model(model, import, dag::op_table()));
   WEFT_TRY(const dag::Graph canonical, dag::canonicalise(imported.graph, dag::op_table()));
   const dag::Graph with_loss = dag::promote_to_f64(attach_random_loss(canonical, options.seed), dag::op_table());

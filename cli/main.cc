@@ -18,6 +18,7 @@ int run(int argc, char** argv) {
   add_profile(app, chosen);
   add_gradcheck(app, chosen);
   add_conformance(app, chosen);
+  add_predict(app, chosen);
   add_generate(app, chosen);
   add_ops(app, chosen);
   try {

@@ -44,7 +44,8 @@ void read_loss(MapReader& root, Problems& problems, Job& job) {
   const Node* node = root.require("loss", "as {type: cross_entropy, logits: logits, labels: label}");
   if (!node) return;
   MapReader reader(*node, "loss", problems);
-  const auto type = reader.choice(reader.require("type", "say cross_entropy, mse, l1, bce_with_logits or output"), "type", kLosses);
+  const auto type = reader.choice(
+      reader.require("type", "say cross_entropy, mse, l1, bce_with_logits or output"), "type", kLosses);
   if (!type) return;
   job.loss.type = *type;
   switch (*type) {
@@ -52,10 +53,12 @@ void read_loss(MapReader& root, Problems& problems, Job& job) {
       job.loss.prediction = reader.required_text("logits", "name the graph output that holds the logits");
       job.loss.target = reader.required_text("labels", "name the data column of the labels");
       if (const Node* axis = reader.take("axis"))
-        if (const auto value = reader.parse_count(*axis, "axis", 0, 63)) job.loss.axis = static_cast<int64_t>(*value);
+        if (const auto value = reader.parse_count(*axis, "axis", 0, 63))
+          job.loss.axis = static_cast<int64_t>(*value);
       job.loss.ignore_index = -100;  // PyTorch's
       if (const Node* ignored = reader.take("ignore_index")) {
-        const auto value = reader.parse_number(*ignored, "ignore_index", {-9007199254740992.0, 9007199254740992.0});
+        const auto value =
+            reader.parse_number(*ignored, "ignore_index", {-9007199254740992.0, 9007199254740992.0});
         if (value && *value != static_cast<double>(static_cast<int64_t>(*value)))
           reader.problem(ignored->where, "`loss.ignore_index` must be a whole number");
         else if (value)
@@ -83,7 +86,8 @@ void read_train_data(MapReader& reader, const PathRules& rules, Problems& proble
   if (test) job.test = read_data_spec(*test, "data.test", rules, problems);
   if (job.test)
     if (const auto* text = std::get_if<data::TextSpec>(&*job.test); text && text->validation > 0)
-      reader.problem(test->where, "`data.test.validation` has no meaning; `validation` belongs to data.train");
+      reader.problem(test->where,
+                     "`data.test.validation` has no meaning; `validation` belongs to data.train");
   if (!job.train) return;
   const auto* text = std::get_if<data::TextSpec>(&*job.train);
   if (!text || text->validation == 0) return;
@@ -97,7 +101,8 @@ void read_train_data(MapReader& reader, const PathRules& rules, Problems& proble
 }
 
 void read_data(MapReader& root, const PathRules& rules, Problems& problems, Job& job) {
-  const Node* node = root.require("data", job.task == Task::Train ? "it needs `train`" : "it needs `predict`");
+  const Node* node =
+      root.require("data", job.task == Task::Train ? "it needs `train`" : "it needs `predict`");
   if (!node) return;
   MapReader reader(*node, "data", problems);
   if (job.task == Task::Train) {
@@ -110,12 +115,13 @@ void read_data(MapReader& root, const PathRules& rules, Problems& problems, Job&
 
 void read_batch(MapReader& root, Job& job) {
   const Node* batch = root.require("batch_size", "say how many samples a step takes, as 64");
-  if (batch) job.batch_size = static_cast<uint32_t>(root.parse_count(*batch, "batch_size", 1, kBatchMax).value_or(0));
+  if (batch)
+    job.batch_size = static_cast<uint32_t>(root.parse_count(*batch, "batch_size", 1, kBatchMax).value_or(0));
   job.microbatch_size = static_cast<uint32_t>(root.count("microbatch_size", job.batch_size, 1, kBatchMax));
   if (job.batch_size > 0 && job.batch_size % job.microbatch_size != 0)
-    root.problem(root.take("microbatch_size")->where,
-                 "`batch_size` (" + std::to_string(job.batch_size) + ") must be a multiple of `microbatch_size` (" +
-                     std::to_string(job.microbatch_size) + ")");
+    root.problem(root.take("microbatch_size")->where, "`batch_size` (" + std::to_string(job.batch_size) +
+                                                          ") must be a multiple of `microbatch_size` (" +
+                                                          std::to_string(job.microbatch_size) + ")");
 }
 
 void read_length(MapReader& root, Job& job) {
@@ -123,8 +129,10 @@ void read_length(MapReader& root, Job& job) {
   const Node* epochs = root.take("epochs");
   if (steps) job.steps = root.parse_count(*steps, "steps", 1, kStepsMax);
   if (epochs) job.epochs = root.parse_count(*epochs, "epochs", 1, kEpochsMax);
-  if (steps && epochs) root.problem(epochs->where, "`steps` and `epochs` both say how long to train; keep one");
-  if (!steps && !epochs && root.is_map()) root.problem(root.where(), "`steps` is missing; say how long to train, in steps or epochs");
+  if (steps && epochs)
+    root.problem(epochs->where, "`steps` and `epochs` both say how long to train; keep one");
+  if (!steps && !epochs && root.is_map())
+    root.problem(root.where(), "`steps` is missing; say how long to train, in steps or epochs");
 }
 
 void read_betas(MapReader& reader, peer::OptimizerSpec& spec) {
@@ -140,7 +148,8 @@ void read_betas(MapReader& reader, peer::OptimizerSpec& spec) {
 }
 
 void read_sgd(MapReader& reader, peer::OptimizerSpec& spec) {
-  if (!reader.take("learning_rate")) reader.require("learning_rate", "sgd has no default; 0.1 is a common start");
+  if (!reader.take("learning_rate"))
+    reader.require("learning_rate", "sgd has no default; 0.1 is a common start");
   spec.momentum = reader.number("momentum", 0, {0, kInfinity});
   spec.dampening = reader.number("dampening", 0, {0, kInfinity});
   spec.nesterov = reader.flag("nesterov", false);
@@ -172,12 +181,14 @@ void read_optimizer(MapReader& root, Problems& problems, Job& job) {
 
 void read_schedule(MapReader& root, Problems& problems, Job& job) {
   using peer::ScheduleType;
-  static constexpr Choice<ScheduleType> kSchedules[] = {
-      {"constant", ScheduleType::Constant}, {"linear", ScheduleType::Linear}, {"cosine", ScheduleType::Cosine}};
+  static constexpr Choice<ScheduleType> kSchedules[] = {{"constant", ScheduleType::Constant},
+                                                        {"linear", ScheduleType::Linear},
+                                                        {"cosine", ScheduleType::Cosine}};
   const Node* node = root.take("schedule");
   if (!node) return;
   MapReader reader(*node, "schedule", problems);
-  const auto type = reader.choice(reader.require("type", "say constant, linear or cosine"), "type", kSchedules);
+  const auto type =
+      reader.choice(reader.require("type", "say constant, linear or cosine"), "type", kSchedules);
   if (!type) return;
   job.schedule.type = *type;
   job.schedule.warmup_steps = reader.count("warmup_steps", 0, 0, kStepsMax);
@@ -192,10 +203,14 @@ std::optional<Duration> parse_duration(std::string_view text) {
   const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
   const auto count = static_cast<int64_t>(amount);
   Duration duration{};
-  if (unit == "s") duration = std::chrono::seconds(count);
-  else if (unit == "m") duration = std::chrono::minutes(std::min<int64_t>(count, 1'000'000));
-  else if (unit == "h") duration = std::chrono::hours(std::min<int64_t>(count, 10'000));
-  else return std::nullopt;
+  if (unit == "s")
+    duration = std::chrono::seconds(count);
+  else if (unit == "m")
+    duration = std::chrono::minutes(std::min<int64_t>(count, 1'000'000));
+  else if (unit == "h")
+    duration = std::chrono::hours(std::min<int64_t>(count, 10'000));
+  else
+    return std::nullopt;
   if (duration > kCheckpointEveryMax) return std::nullopt;
   return duration;
 }
@@ -209,7 +224,9 @@ void read_checkpoint(MapReader& root, Problems& problems, Job& job) {
   if (every) {
     if (every->kind == Node::Kind::Scalar) job.checkpoint.every = parse_duration(every->text);
     if (!job.checkpoint.every)
-      reader.problem(every->where, "`checkpoint.every` must be a time up to 30 days, as 60s, 5m or 1h; for a number of steps say `steps: N`");
+      reader.problem(every->where,
+                     "`checkpoint.every` must be a time up to 30 days, as 60s, 5m or 1h; for a number of "
+                     "steps say `steps: N`");
   }
   if (steps) job.checkpoint.steps = reader.parse_count(*steps, "steps", 1, kStepsMax);
   if (reader.is_map() && (every != nullptr) == (steps != nullptr))
@@ -223,7 +240,8 @@ void read_precision(MapReader& root) {
   const Node* node = root.take("precision");
   const auto precision = root.choice(node, "precision", kPrecisions);
   if (precision == Precision::Bf16)
-    root.problem(node->where, "`precision: bf16` is not implemented yet; say fp32 or leave it out", ErrorCode::Unsupported);
+    root.problem(node->where, "`precision: bf16` is not implemented yet; say fp32 or leave it out",
+                 ErrorCode::Unsupported);
 }
 
 void read_placement(MapReader& root, Problems& problems, Job& job) {
@@ -262,7 +280,8 @@ void read_output(MapReader& root, const PathRules& rules, Job& job) {
   const auto folder = job.output.has_parent_path() ? job.output.parent_path() : std::filesystem::path(".");
   std::error_code code;
   if (rules.check_files && !std::filesystem::is_directory(folder, code))
-    root.problem(node ? node->where : root.where(), "`output`: there is no folder " + folder.string() + "; make it first", ErrorCode::NotFound);
+    root.problem(node ? node->where : root.where(),
+                 "`output`: there is no folder " + folder.string() + "; make it first", ErrorCode::NotFound);
 }
 
 void read_freeze(MapReader& root, Job& job) {
@@ -292,9 +311,11 @@ void read_training(MapReader& root, Problems& problems, Job& job) {
   read_checkpoint(root, problems, job);
 }
 
-void record_locations(const Node& node, const std::string& path, std::map<std::string, Location, std::less<>>& into) {
+void record_locations(const Node& node, const std::string& path,
+                      std::map<std::string, Location, std::less<>>& into) {
   into[path] = node.where;
-  for (const Entry& entry : node.entries) record_locations(entry.value, path.empty() ? entry.key : path + "." + entry.key, into);
+  for (const Entry& entry : node.entries)
+    record_locations(entry.value, path.empty() ? entry.key : path + "." + entry.key, into);
 }
 
 Result<Job> read_job(const Node& tree, const ParseOptions& options) {
@@ -304,8 +325,10 @@ Result<Job> read_job(const Node& tree, const ParseOptions& options) {
   Problems problems;
   const PathRules rules{options.folder, options.check_files};
   MapReader root(tree, "", problems);
-  if (const Node* format = root.take("format"); format && root.parse_count(*format, "format", 0, kStepsMax).value_or(1) != 1)
-    root.problem(format->where, "`format: " + format->text + "` is not known here; this weft reads format 1", ErrorCode::VersionMismatch);
+  if (const Node* format = root.take("format");
+      format && root.parse_count(*format, "format", 0, kStepsMax).value_or(1) != 1)
+    root.problem(format->where, "`format: " + format->text + "` is not known here; this weft reads format 1",
+                 ErrorCode::VersionMismatch);
   job.model = read_file_path(root, "model", "name the ONNX file", rules);
   job.task = root.choice(root.require("task", "say train or predict"), "task", kTasks).value_or(Task::Train);
   read_inputs(root, job);
@@ -342,9 +365,9 @@ Result<uint64_t> Job::total_steps(uint64_t sample_count) const {
   const auto count = data::steps_of_epochs(epochs.value_or(0), sample_count, batch_size);
   if (count && *count > 0 && *count <= kStepsMax) return *count;
   return fail(error(ErrorCode::OutOfRange, "epochs",
-                    std::to_string(epochs.value_or(0)) + " epochs of " + std::to_string(sample_count) + " samples are " +
-                        (count == uint64_t{0} ? "not even one step" : "too many steps") + " of " + std::to_string(batch_size) +
-                        "; change `epochs` or `batch_size`"));
+                    std::to_string(epochs.value_or(0)) + " epochs of " + std::to_string(sample_count) +
+                        " samples are " + (count == uint64_t{0} ? "not even one step" : "too many steps") +
+                        " of " + std::to_string(batch_size) + "; change `epochs` or `batch_size`"));
 }
 
 Result<Job> parse_job(std::string_view text, std::span<const std::string> sets, const ParseOptions& options) {
@@ -356,7 +379,8 @@ Result<Job> parse_job(std::string_view text, std::span<const std::string> sets, 
 Result<Job> load_job(const std::filesystem::path& path, std::span<const std::string> sets) {
   WEFT_TRY(const auto file, data::File::open(path));
   if (file->size() > kYamlSizeMax)
-    return file->error(ErrorCode::ResourceExhausted, "larger than a job file may be (" + std::to_string(kYamlSizeMax) + " bytes)");
+    return file->error(ErrorCode::ResourceExhausted,
+                       "larger than a job file may be (" + std::to_string(kYamlSizeMax) + " bytes)");
   std::string text(static_cast<size_t>(file->size()), '\0');
   WEFT_TRY_STATUS(file->read_at(0, std::as_writable_bytes(std::span(text))));
   return parse_job(text, sets, {.source = path.string(), .folder = path.parent_path()});

@@ -40,22 +40,23 @@ struct Job {
   std::optional<data::DataSpec> test;
   std::optional<data::DataSpec> predict;  // set for Task::Predict
   uint32_t batch_size = 0;
-  uint32_t microbatch_size = 0;    // divides batch_size
-  std::optional<uint64_t> steps;   // for Task::Train exactly one of these is set
+  uint32_t microbatch_size = 0;   // divides batch_size
+  std::optional<uint64_t> steps;  // for Task::Train exactly one of these is set
   std::optional<uint64_t> epochs;
   bool shuffle = true;
   uint64_t seed = 0;
   std::vector<std::string> freeze;  // glob patterns over initializer names
   peer::OptimizerSpec optimizer;
   peer::ScheduleSpec schedule;
-  double clip_norm = 0;  // 0: no clipping
+  double clip_norm = 0;         // 0: no clipping
   uint64_t evaluate_every = 0;  // steps; 0: only what the trainer does of itself
   CheckpointSpec checkpoint;
   std::filesystem::path output;
   std::optional<uint32_t> stages;  // nothing: auto
   CompressionPolicy compression = CompressionPolicy::None;
 
-  // Where each key's value was written, by dotted path ("optimizer.type"; an input's name may hold dots itself).
+  // Where each key's value was written, by dotted path ("optimizer.type"; an input's name may hold dots
+  // itself).
   std::map<std::string, Location, std::less<>> locations;
 
   // The place of the path, or of the nearest enclosing key that was written.
@@ -66,10 +67,12 @@ struct Job {
   Result<uint64_t> total_steps(uint64_t sample_count) const;
 };
 
-// Reads, applies the `--set a.b=v` in order, checks. Relative paths become relative to the file's folder, but an
-// `output` that came from --set stays relative to the current directory. Errors tell every problem, a line each,
+// Reads, applies the `--set a.b=v` in order, checks. Relative paths become relative to the file's folder, but
+// an `output` that came from --set stays relative to the current directory. Errors tell every problem, a line
+// each,
 // "<file>:<line>:<column>: what, and what to try": InvalidArgument; NotFound when the first is a missing
-// file; Unsupported when the first is something not implemented here; Unavailable, PermissionDenied for the job file itself.
+// file; Unsupported when the first is something not implemented here; Unavailable, PermissionDenied for the
+// job file itself.
 Result<Job> load_job(const std::filesystem::path& path, std::span<const std::string> sets = {});
 
 struct ParseOptions {

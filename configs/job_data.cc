@@ -24,16 +24,20 @@ data::TextSpec read_text(MapReader& reader, const PathRules& rules) {
   const Node* length = reader.require("sequence_length", "say how many bytes a sample has, as 128");
   if (length)
     spec.sequence_length = static_cast<int64_t>(
-        reader.parse_count(*length, "sequence_length", 1, static_cast<uint64_t>(data::kSequenceLengthMax)).value_or(0));
+        reader.parse_count(*length, "sequence_length", 1, static_cast<uint64_t>(data::kSequenceLengthMax))
+            .value_or(0));
   spec.validation = reader.number("validation", 0, {0, 1, false, /*below_max=*/true});
   return spec;
 }
 
 }  // namespace
 
-std::filesystem::path PathRules::resolve(const std::string& path) const { return (folder / path).lexically_normal(); }
+std::filesystem::path PathRules::resolve(const std::string& path) const {
+  return (folder / path).lexically_normal();
+}
 
-std::filesystem::path read_file_path(MapReader& reader, std::string_view key, std::string_view hint, const PathRules& rules) {
+std::filesystem::path read_file_path(MapReader& reader, std::string_view key, std::string_view hint,
+                                     const PathRules& rules) {
   const Node* node = reader.require(key, hint);
   if (!node) return {};
   const auto text = reader.parse_text(*node, key);
@@ -51,8 +55,8 @@ std::filesystem::path read_file_path(MapReader& reader, std::string_view key, st
   return path;
 }
 
-std::optional<data::DataSpec> read_data_spec(const Node& node, const std::string& path, const PathRules& rules,
-                                             Problems& problems) {
+std::optional<data::DataSpec> read_data_spec(const Node& node, const std::string& path,
+                                             const PathRules& rules, Problems& problems) {
   enum class Type { Idx, Npz, Text };
   static constexpr Choice<Type> kTypes[] = {{"idx", Type::Idx}, {"npz", Type::Npz}, {"text", Type::Text}};
   MapReader reader(node, path, problems);
@@ -60,9 +64,15 @@ std::optional<data::DataSpec> read_data_spec(const Node& node, const std::string
   if (!type) return std::nullopt;
   std::optional<data::DataSpec> spec;
   switch (*type) {
-    case Type::Idx: spec = read_idx(reader, rules); break;
-    case Type::Npz: spec = data::NpzSpec{read_file_path(reader, "path", "name the npz file", rules)}; break;
-    case Type::Text: spec = read_text(reader, rules); break;
+    case Type::Idx:
+      spec = read_idx(reader, rules);
+      break;
+    case Type::Npz:
+      spec = data::NpzSpec{read_file_path(reader, "path", "name the npz file", rules)};
+      break;
+    case Type::Text:
+      spec = read_text(reader, rules);
+      break;
   }
   reader.finish();
   return spec;

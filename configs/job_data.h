@@ -18,10 +18,11 @@ struct PathRules {
 };
 
 // The path that `key` holds, resolved; its absence or that of the file is a problem. Empty then.
-std::filesystem::path read_file_path(MapReader& reader, std::string_view key, std::string_view hint, const PathRules& rules);
+std::filesystem::path read_file_path(MapReader& reader, std::string_view key, std::string_view hint,
+                                     const PathRules& rules);
 
 // `node` is the map at `path`: {type: idx|npz|text, ...}. Nothing when it cannot be told.
-std::optional<data::DataSpec> read_data_spec(const Node& node, const std::string& path, const PathRules& rules,
-                                             Problems& problems);
+std::optional<data::DataSpec> read_data_spec(const Node& node, const std::string& path,
+                                             const PathRules& rules, Problems& problems);
 
 }  // namespace weft::configs

@@ -11,10 +11,14 @@ namespace {
 
 std::string shown(const Node& node) {
   switch (node.kind) {
-    case Node::Kind::Null: return "nothing";
-    case Node::Kind::Scalar: return "'" + node.text.substr(0, 60) + "'";
-    case Node::Kind::Sequence: return "a list";
-    case Node::Kind::Map: return "a map";
+    case Node::Kind::Null:
+      return "nothing";
+    case Node::Kind::Scalar:
+      return "'" + node.text.substr(0, 60) + "'";
+    case Node::Kind::Sequence:
+      return "a list";
+    case Node::Kind::Map:
+      return "a map";
   }
   return "";
 }
@@ -27,9 +31,15 @@ std::string plain(double value) {
 
 std::string to_string(const Range& range) {
   const bool no_max = std::isinf(range.max);
-  std::string text = std::string(range.above_min ? "above " : no_max ? "at least " : "from ") + plain(range.min);
+  std::string text = std::string(range.above_min ? "above "
+                                 : no_max        ? "at least "
+                                                 : "from ") +
+                     plain(range.min);
   if (no_max) return text;
-  return text + (range.above_min ? (range.below_max ? " and below " : " and at most ") : range.below_max ? " to below " : " to ") +
+  return text +
+         (range.above_min   ? (range.below_max ? " and below " : " and at most ")
+          : range.below_max ? " to below "
+                            : " to ") +
          plain(range.max);
 }
 
@@ -61,7 +71,8 @@ Error Problems::error() const {
 MapReader::MapReader(const Node& node, std::string path, Problems& problems)
     : node_(node), path_(std::move(path)), problems_(problems) {
   if (!is_map())
-    problem(node.where, (path_.empty() ? "the file" : "`" + path_ + "`") + " must be a map (key: value), not " + shown(node));
+    problem(node.where, (path_.empty() ? "the file" : "`" + path_ + "`") +
+                            " must be a map (key: value), not " + shown(node));
 }
 
 const Node* MapReader::take(std::string_view key) {
@@ -89,7 +100,8 @@ std::optional<double> MapReader::parse_number(const Node& node, std::string_view
   return std::nullopt;
 }
 
-std::optional<uint64_t> MapReader::parse_count(const Node& node, std::string_view key, uint64_t min, uint64_t max) {
+std::optional<uint64_t> MapReader::parse_count(const Node& node, std::string_view key, uint64_t min,
+                                               uint64_t max) {
   const auto value = parse_plain<uint64_t>(node);
   if (value && *value >= min && *value <= max) return value;
   problem(node.where, "`" + path_of(key) + "` must be a whole number from " + std::to_string(min) + " to " +
@@ -98,7 +110,8 @@ std::optional<uint64_t> MapReader::parse_count(const Node& node, std::string_vie
 }
 
 std::optional<std::string> MapReader::parse_text(const Node& node, std::string_view key) {
-  if (node.kind == Node::Kind::Scalar && !node.text.empty() && node.text.find('\0') == std::string::npos) return node.text;
+  if (node.kind == Node::Kind::Scalar && !node.text.empty() && node.text.find('\0') == std::string::npos)
+    return node.text;
   problem(node.where, "`" + path_of(key) + "` must be a text, not " + shown(node));
   return std::nullopt;
 }
@@ -136,20 +149,23 @@ std::string MapReader::required_text(std::string_view key, std::string_view hint
   return node ? parse_text(*node, key).value_or("") : "";
 }
 
-std::optional<size_t> MapReader::choice_index(const Node* node, std::string_view key, const std::vector<std::string>& names) {
+std::optional<size_t> MapReader::choice_index(const Node* node, std::string_view key,
+                                              const std::vector<std::string>& names) {
   if (!node) return std::nullopt;
   if (node->kind == Node::Kind::Scalar)
     for (size_t i = 0; i < names.size(); ++i)
       if (names[i] == node->text) return i;
   const bool scalar = node->kind == Node::Kind::Scalar;
-  problem(node->where, "`" + path_of(key) + "` cannot be " + shown(*node) + suggestion(scalar ? node->text : "", names));
+  problem(node->where,
+          "`" + path_of(key) + "` cannot be " + shown(*node) + suggestion(scalar ? node->text : "", names));
   return std::nullopt;
 }
 
 void MapReader::finish() {
   for (const Entry& entry : node_.entries)
     if (std::find(known_.begin(), known_.end(), entry.key) == known_.end())
-      problem(entry.where, "unknown key `" + path_of(entry.key.substr(0, 60)) + "`" + suggestion(entry.key, known_));
+      problem(entry.where,
+              "unknown key `" + path_of(entry.key.substr(0, 60)) + "`" + suggestion(entry.key, known_));
 }
 
 }  // namespace weft::configs

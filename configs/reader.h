@@ -1,5 +1,5 @@
-// Reads a YAML map key by key into typed values. A problem is noted with its place and reading goes on with the
-// default, so that one run tells everything that is wrong with a file.
+// Reads a YAML map key by key into typed values. A problem is noted with its place and reading goes on with
+// the default, so that one run tells everything that is wrong with a file.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ struct Choice {
 
 class MapReader {
  public:
-  // `path` is the dotted path of the map, empty for the root. Nothing but a map is a problem, noted once; all keys are
-  // absent then, and none is missed.
+  // `path` is the dotted path of the map, empty for the root. Nothing but a map is a problem, noted once; all
+  // keys are absent then, and none is missed.
   MapReader(const Node& node, std::string path, Problems& problems);
 
   // The key's node, which counts as known from here on; nullptr when absent.
@@ -73,7 +73,9 @@ class MapReader {
     problems_.add(code, where, what);
   }
   const Location& where() const { return node_.where; }
-  std::string path_of(std::string_view key) const { return path_.empty() ? std::string(key) : path_ + "." + std::string(key); }
+  std::string path_of(std::string_view key) const {
+    return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
+  }
   bool is_map() const { return node_.kind == Node::Kind::Map; }
 
   std::optional<double> parse_number(const Node& node, std::string_view key, Range range);
@@ -81,7 +83,8 @@ class MapReader {
   std::optional<std::string> parse_text(const Node& node, std::string_view key);
 
  private:
-  std::optional<size_t> choice_index(const Node* node, std::string_view key, const std::vector<std::string>& names);
+  std::optional<size_t> choice_index(const Node* node, std::string_view key,
+                                     const std::vector<std::string>& names);
   const Node& node_;
   std::string path_;
   Problems& problems_;

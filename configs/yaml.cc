@@ -33,7 +33,9 @@ class TreeBuilder final : public YAML::EventHandler {
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(make(mark, Node::Kind::Null), anchor); }
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    add(make(mark, Node::Kind::Null), anchor);
+  }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end()) stop(mark, "this alias stands inside what it names; write the value out");
@@ -41,7 +43,8 @@ class TreeBuilder final : public YAML::EventHandler {
     check_count(mark);  // before the copy is made: this is where a bomb goes off
     add(Node(found->second), 0);
   }
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
     check_tag(mark, tag);
     Node node = make(mark, Node::Kind::Scalar);
     node.text = value;
@@ -71,15 +74,18 @@ class TreeBuilder final : public YAML::EventHandler {
   };
 
   Location place(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1, false}; }
-  [[noreturn]] void stop(const YAML::Mark& mark, const std::string& what, ErrorCode code = ErrorCode::InvalidArgument) const {
+  [[noreturn]] void stop(const YAML::Mark& mark, const std::string& what,
+                         ErrorCode code = ErrorCode::InvalidArgument) const {
     throw Stop{{code, to_string(place(mark)) + ": " + what}};
   }
   void check_tag(const YAML::Mark& mark, const std::string& tag) const {
-    if (!tag.empty() && tag != "?" && tag != "!") stop(mark, "tags (" + tag.substr(0, 40) + ") are not read; leave it out");
+    if (!tag.empty() && tag != "?" && tag != "!")
+      stop(mark, "tags (" + tag.substr(0, 40) + ") are not read; leave it out");
   }
   void check_count(const YAML::Mark& mark) const {
     if (count_ > kYamlNodesMax)
-      stop(mark, "more than " + std::to_string(kYamlNodesMax) + " values; this is not a file of ours", ErrorCode::ResourceExhausted);
+      stop(mark, "more than " + std::to_string(kYamlNodesMax) + " values; this is not a file of ours",
+           ErrorCode::ResourceExhausted);
   }
   Node make(const YAML::Mark& mark, Node::Kind kind) {
     ++count_;
@@ -116,10 +122,13 @@ class TreeBuilder final : public YAML::EventHandler {
     }
   }
   void add_key(Frame& frame, const Node& node) const {
-    const auto refuse = [&](const std::string& what) { throw Stop{{ErrorCode::InvalidArgument, to_string(node.where) + ": " + what}}; };
+    const auto refuse = [&](const std::string& what) {
+      throw Stop{{ErrorCode::InvalidArgument, to_string(node.where) + ": " + what}};
+    };
     if (node.kind != Node::Kind::Scalar) refuse("a key must be a plain word");
     if (const Entry* first = frame.node.find(node.text))
-      refuse("key '" + node.text + "' stands here for the second time, after " + to_string(first->where) + "; keep one");
+      refuse("key '" + node.text + "' stands here for the second time, after " + to_string(first->where) +
+             "; keep one");
     frame.has_key = true;
     frame.key = node.text;
     frame.key_where = node.where;
@@ -163,8 +172,9 @@ const Entry* Node::find(std::string_view key) const {
 
 Result<Node> parse_yaml(std::string_view text, const std::string& source) {
   if (text.size() > kYamlSizeMax)
-    return fail(ErrorCode::ResourceExhausted, source + ": " + std::to_string(text.size()) + " bytes; at most " +
-                                                  std::to_string(kYamlSizeMax) + " are read");
+    return fail(ErrorCode::ResourceExhausted, source + ": " + std::to_string(text.size()) +
+                                                  " bytes; at most " + std::to_string(kYamlSizeMax) +
+                                                  " are read");
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);
@@ -221,9 +231,12 @@ Status apply_set(Node& root, std::string_view assignment) {
   size_t depth = 0;
   for (std::string key; std::getline(parts, key, '.');) {
     if (key.empty()) return refuse("the path '" + path + "' has an empty part");
-    if (++depth > kYamlDepthMax) return refuse("the path is nested more than " + std::to_string(kYamlDepthMax) + " deep");
+    if (++depth > kYamlDepthMax)
+      return refuse("the path is nested more than " + std::to_string(kYamlDepthMax) + " deep");
     if (node->kind == Node::Kind::Null) node->kind = Node::Kind::Map;
-    if (node->kind != Node::Kind::Map) return refuse("what stands before '." + key + "' is a value, not a map (" + to_string(node->where) + ")");
+    if (node->kind != Node::Kind::Map)
+      return refuse("what stands before '." + key + "' is a value, not a map (" + to_string(node->where) +
+                    ")");
     node = &find_or_create(*node, key, where);
   }
   *node = std::move(value);

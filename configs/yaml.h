@@ -1,5 +1,6 @@
-// YAML as a small tree in which every node knows where it was written, read within limits: size, depth, number of
-// nodes after aliases are written out. A key that appears twice is an error, and so are tags and merge keys.
+// YAML as a small tree in which every node knows where it was written, read within limits: size, depth,
+// number of nodes after aliases are written out. A key that appears twice is an error, and so are tags and
+// merge keys.
 #pragma once
 
 #include <span>

@@ -22,8 +22,8 @@ struct NpzSpec {
   std::filesystem::path path;
 };
 
-// The bytes of a file as tokens. The last `validation` of the file (a fraction, in [0, 1)) is kept from training:
-// part says which of the two pieces this data set is.
+// The bytes of a file as tokens. The last `validation` of the file (a fraction, in [0, 1)) is kept from
+// training: part says which of the two pieces this data set is.
 struct TextSpec {
   enum class Part : uint8_t { Training, Validation };
   std::filesystem::path path;

@@ -34,22 +34,23 @@ class Dataset {
   virtual uint32_t sample_count() const = 0;  // at least 1
 
   // out[i] = sample samples[i] of the column, densely one after the other. Any thread, any number at once.
-  // OutOfRange for an index that is not there; Corrupted or Unavailable when the file has changed or cannot be read.
-  // REQUIRES: column < columns().size(), out.size() == samples.size() * bytes of a sample.
+  // OutOfRange for an index that is not there; Corrupted or Unavailable when the file has changed or cannot
+  // be read. REQUIRES: column < columns().size(), out.size() == samples.size() * bytes of a sample.
   virtual Status read(size_t column, std::span<const uint32_t> samples, std::span<std::byte> out) const = 0;
 
   std::optional<size_t> find_column(std::string_view name) const;
   std::string describe() const;  // "60000 samples of image f32[1,28,28], label i64[]"
 };
 
-// Opens and checks. NotFound, PermissionDenied, Corrupted, Unsupported, ResourceExhausted, InvalidArgument (no sample),
-// each naming the file and what to try.
+// Opens and checks. NotFound, PermissionDenied, Corrupted, Unsupported, ResourceExhausted, InvalidArgument
+// (no sample), each naming the file and what to try.
 Result<std::unique_ptr<Dataset>> open_dataset(const DataSpec& spec);
 Result<std::unique_ptr<Dataset>> open_idx(const IdxSpec& spec);
 Result<std::unique_ptr<Dataset>> open_npz(const NpzSpec& spec);
 Result<std::unique_ptr<Dataset>> open_text(const TextSpec& spec);
 
-// What the arrays of one data set may take in memory. Plain npz arrays and text stay on disk and do not count.
+// What the arrays of one data set may take in memory. Plain npz arrays and text stay on disk and do not
+// count.
 inline constexpr uint64_t kResidentBytesMax = uint64_t{4} << 30;
 
 }  // namespace weft::data

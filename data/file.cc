@@ -24,7 +24,8 @@ class PlainStream final : public ByteStream {
       : file_(std::move(file)), offset_(offset), left_(size) {}
 
   Status read(std::span<std::byte> out) override {
-    if (out.size() > left_) return file_->error(ErrorCode::Corrupted, "ends too early; fetch or write it again");
+    if (out.size() > left_)
+      return file_->error(ErrorCode::Corrupted, "ends too early; fetch or write it again");
     WEFT_TRY_STATUS(file_->read_at(offset_, out));
     offset_ += out.size();
     left_ -= out.size();
@@ -53,7 +54,9 @@ class InflateStream final : public ByteStream {
   Status read(std::span<std::byte> out) override {
     while (!out.empty()) {
       WEFT_TRY(const size_t made, inflate_some(out));
-      if (made == 0) return file_->error(ErrorCode::Corrupted, "its compressed data ends too early; fetch or write it again");
+      if (made == 0)
+        return file_->error(ErrorCode::Corrupted,
+                            "its compressed data ends too early; fetch or write it again");
       out = out.subspan(made);
     }
     return {};
@@ -102,7 +105,8 @@ class InflateStream final : public ByteStream {
   }
 
   tl::unexpected<Error> broken() const {
-    return file_->error(ErrorCode::Corrupted, "its compressed data is damaged or cut off; fetch or write it again");
+    return file_->error(ErrorCode::Corrupted,
+                        "its compressed data is damaged or cut off; fetch or write it again");
   }
 
   std::shared_ptr<const File> file_;
@@ -118,7 +122,8 @@ class InflateStream final : public ByteStream {
 tl::unexpected<Error> open_error(const std::filesystem::path& path, int number) {
   const std::string name = path.string();
   if (number == ENOENT || number == ENOTDIR)
-    return fail(ErrorCode::NotFound, name + ": no such file; check the path (it is relative to the job file)");
+    return fail(ErrorCode::NotFound,
+                name + ": no such file; check the path (it is relative to the job file)");
   if (number == EACCES || number == EPERM)
     return fail(ErrorCode::PermissionDenied, name + ": may not be read; check its permissions");
   return fail(ErrorCode::Unavailable, name + ": cannot be opened: " + std::strerror(number));
@@ -132,7 +137,8 @@ Result<std::shared_ptr<const File>> File::open(const std::filesystem::path& path
   struct stat status {};
   if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor);
-    return fail(ErrorCode::InvalidArgument, path.string() + ": not a regular file; name a file, not a folder or a pipe");
+    return fail(ErrorCode::InvalidArgument,
+                path.string() + ": not a regular file; name a file, not a folder or a pipe");
   }
   return std::shared_ptr<const File>(new File(descriptor, static_cast<uint64_t>(status.st_size), path));
 }
@@ -170,7 +176,8 @@ Result<std::vector<std::byte>> allocate_bytes(uint64_t size, const std::string& 
   try {
     return std::vector<std::byte>(static_cast<size_t>(size));
   } catch (const std::exception&) {
-    return fail(ErrorCode::ResourceExhausted, what_for + ": needs " + std::to_string(size) + " bytes of memory; use less data");
+    return fail(ErrorCode::ResourceExhausted,
+                what_for + ": needs " + std::to_string(size) + " bytes of memory; use less data");
   }
 }
 

@@ -53,7 +53,8 @@ enum class Encoding : uint8_t { Plain, Deflate, Gzip };
 std::unique_ptr<ByteStream> make_stream(std::shared_ptr<const File> file, uint64_t offset, uint64_t size,
                                         Encoding encoding);
 
-// Deflate cannot do better than 1032 to 1: a declared size beyond that is a lie, known before memory is taken.
+// Deflate cannot do better than 1032 to 1: a declared size beyond that is a lie, known before memory is
+// taken.
 bool inflates_to_at_most(uint64_t compressed_size, uint64_t declared_size);
 
 // Zero-filled; ResourceExhausted where the machine has not that much.

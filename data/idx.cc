@@ -1,5 +1,6 @@
 // The idx files of MNIST and its relatives, plain or gzipped:
-//   magic: 0, 0, type (8 = unsigned byte), rank;  rank dims, 32 bits each, big-endian;  the elements, last axis fastest.
+//   magic: 0, 0, type (8 = unsigned byte), rank;  rank dims, 32 bits each, big-endian;  the elements, last
+//   axis fastest.
 // Images are kept as bytes and converted when they are read: a quarter of the memory of floats.
 #include <array>
 #include <cstring>
@@ -24,7 +25,8 @@ Result<dag::Shape> read_shape(const File& file, ByteStream& stream) {
   if (head[0] != std::byte{0} || head[1] != std::byte{0})
     return file.error(ErrorCode::Corrupted, "not an idx file (it does not begin with two zero bytes)");
   if (static_cast<int>(head[2]) != kUnsignedByte)
-    return file.error(ErrorCode::Unsupported, "idx element type " + std::to_string(static_cast<int>(head[2])) +
+    return file.error(ErrorCode::Unsupported, "idx element type " +
+                                                  std::to_string(static_cast<int>(head[2])) +
                                                   "; only unsigned bytes (8) are read, convert it to npz");
   const int rank = static_cast<int>(head[3]);
   if (rank < 1 || rank > 4)
@@ -52,14 +54,16 @@ Result<IdxArray> read_idx(const std::filesystem::path& path) {
   const auto count = dag::checked_element_count(array.shape);
   if (!count) return file->error(ErrorCode::Corrupted, count.error().message);
   const auto declared = static_cast<uint64_t>(*count);
-  const std::string says = "declares " + dag::to_string(array.shape) + " = " + std::to_string(declared) + " bytes";
+  const std::string says =
+      "declares " + dag::to_string(array.shape) + " = " + std::to_string(declared) + " bytes";
   const uint64_t header = 4 + 4 * array.shape.size();
   if (gzip ? !inflates_to_at_most(file->size(), declared) : header + declared != file->size())
     return file->error(ErrorCode::Corrupted, says + ", which a file of " + std::to_string(file->size()) +
                                                  " bytes cannot hold; fetch it again");
   if (declared > kResidentBytesMax)
-    return file->error(ErrorCode::ResourceExhausted, says + ", more than the limit of " +
-                                                         std::to_string(kResidentBytesMax) + "; use an uncompressed npz");
+    return file->error(
+        ErrorCode::ResourceExhausted,
+        says + ", more than the limit of " + std::to_string(kResidentBytesMax) + "; use an uncompressed npz");
   WEFT_TRY(array.bytes, allocate_bytes(declared, path.string()));
   WEFT_TRY_STATUS(stream->read(array.bytes));
   WEFT_TRY(const bool at_end, stream->at_end());
@@ -86,7 +90,8 @@ class IdxDataset final : public Dataset {
     WEFT_CHECK(out.size() == samples.size() * static_cast<size_t>(columns_[column].sample.bytes().value));
     for (const uint32_t sample : samples)
       if (sample >= sample_count())
-        return fail(ErrorCode::OutOfRange, "sample " + std::to_string(sample) + " of " + std::to_string(sample_count()));
+        return fail(ErrorCode::OutOfRange,
+                    "sample " + std::to_string(sample) + " of " + std::to_string(sample_count()));
     if (column == 0)
       read_images(samples, out);
     else
@@ -111,8 +116,8 @@ class IdxDataset final : public Dataset {
     }
   }
 
-  IdxArray images_;                // u8[N,H,W] or u8[N,C,H,W]
-  IdxArray labels_;                // u8[N]
+  IdxArray images_;                 // u8[N,H,W] or u8[N,C,H,W]
+  IdxArray labels_;                 // u8[N]
   std::array<float, 256> pixel_{};  // what each byte becomes, rounded once
   std::vector<Column> columns_;
 };
@@ -134,7 +139,8 @@ Result<std::unique_ptr<Dataset>> open_idx(const IdxSpec& spec) {
   if (images.shape[0] != labels.shape[0])
     return refuse(spec.labels, "has " + std::to_string(labels.shape[0]) + " labels for the " +
                                    std::to_string(images.shape[0]) + " images of " + spec.images.string());
-  if (images.bytes.empty()) return refuse(spec.images, "has shape " + dag::to_string(images.shape) + ": no samples");
+  if (images.bytes.empty())
+    return refuse(spec.images, "has shape " + dag::to_string(images.shape) + ": no samples");
   return std::make_unique<IdxDataset>(std::move(images), std::move(labels), spec);
 }
 

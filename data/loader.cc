@@ -7,8 +7,8 @@
 #include "base/check.h"
 
 namespace weft::data {
-RequestSource training_requests(SampleSequence sequence, uint64_t first_step, uint64_t last_step, uint32_t batch_size,
-                                uint32_t microbatch_size) {
+RequestSource training_requests(SampleSequence sequence, uint64_t first_step, uint64_t last_step,
+                                uint32_t batch_size, uint32_t microbatch_size) {
   WEFT_CHECK(first_step >= 1 && batch_size > 0 && microbatch_size > 0 && batch_size % microbatch_size == 0);
   return [sequence = std::move(sequence), step = first_step, position = uint32_t{0}, last_step, batch_size,
           microbatch_size]() mutable -> std::optional<Request> {
@@ -36,9 +36,11 @@ RequestSource evaluation_requests(uint32_t sample_count, uint32_t microbatch_siz
   };
 }
 
-Result<Microbatch> read_microbatch(const Dataset& dataset, std::span<const Feed> feeds, const Request& request) {
+Result<Microbatch> read_microbatch(const Dataset& dataset, std::span<const Feed> feeds,
+                                   const Request& request) {
   WEFT_CHECK(request.samples.size() <= request.microbatch_size);
-  Microbatch microbatch{request.step, request.sample_position, static_cast<uint32_t>(request.samples.size()), {}};
+  Microbatch microbatch{
+      request.step, request.sample_position, static_cast<uint32_t>(request.samples.size()), {}};
   for (const Feed& feed : feeds) {
     WEFT_CHECK(feed.column < dataset.columns().size());
     const dag::TensorSpec& sample = dataset.columns()[feed.column].sample;
@@ -54,8 +56,12 @@ Result<Microbatch> read_microbatch(const Dataset& dataset, std::span<const Feed>
   return microbatch;
 }
 
-Loader::Loader(std::shared_ptr<const Dataset> dataset, std::vector<Feed> feeds, RequestSource requests, LoaderOptions options)
-    : dataset_(std::move(dataset)), feeds_(std::move(feeds)), requests_(std::move(requests)), options_(options) {
+Loader::Loader(std::shared_ptr<const Dataset> dataset, std::vector<Feed> feeds, RequestSource requests,
+               LoaderOptions options)
+    : dataset_(std::move(dataset)),
+      feeds_(std::move(feeds)),
+      requests_(std::move(requests)),
+      options_(options) {
   WEFT_CHECK(options_.queue_length_max >= 1);
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
@@ -79,7 +85,8 @@ Result<std::optional<Microbatch>> Loader::produce() {
     WEFT_TRY(auto microbatch, read_microbatch(*dataset_, feeds_, *request));
     return std::optional<Microbatch>(std::move(microbatch));
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::ResourceExhausted, "no memory for the next microbatch; take a smaller microbatch_size");
+    return fail(ErrorCode::ResourceExhausted,
+                "no memory for the next microbatch; take a smaller microbatch_size");
   } catch (const std::exception& problem) {
     return fail(ErrorCode::Internal, std::string("reading the next microbatch failed: ") + problem.what());
   }

@@ -34,8 +34,8 @@ using RequestSource = std::function<std::optional<Request>()>;
 
 // The microbatches of the steps first_step .. last_step, in order. REQUIRES: batch_size is a multiple of
 // microbatch_size, both positive, first_step >= 1.
-RequestSource training_requests(SampleSequence sequence, uint64_t first_step, uint64_t last_step, uint32_t batch_size,
-                                uint32_t microbatch_size);
+RequestSource training_requests(SampleSequence sequence, uint64_t first_step, uint64_t last_step,
+                                uint32_t batch_size, uint32_t microbatch_size);
 // Every sample once in file order; the last microbatch may be padded.
 RequestSource evaluation_requests(uint32_t sample_count, uint32_t microbatch_size);
 
@@ -49,20 +49,24 @@ struct Microbatch {
   uint64_t step = 0;
   uint64_t sample_position = 0;
   uint32_t valid_count = 0;  // rows that are samples; the rest is zeros
-  std::map<std::string, dag::Tensor, std::less<>> tensors;  // by graph input, [microbatch_size, sample shape...]
+  std::map<std::string, dag::Tensor, std::less<>>
+      tensors;  // by graph input, [microbatch_size, sample shape...]
 };
 
 struct LoaderOptions {
   size_t queue_length_max = 4;  // microbatches in memory beside the one in use; at least 1
 };
 
-// next() belongs to one thread. Destruction stops and joins the reader, whatever it is doing, after at most one read.
+// next() belongs to one thread. Destruction stops and joins the reader, whatever it is doing, after at most
+// one read.
 class Loader {
  public:
   // REQUIRES: every feed's column is in the data set.
-  Loader(std::shared_ptr<const Dataset> dataset, std::vector<Feed> feeds, RequestSource requests, LoaderOptions options = {});
+  Loader(std::shared_ptr<const Dataset> dataset, std::vector<Feed> feeds, RequestSource requests,
+         LoaderOptions options = {});
 
-  // The next microbatch; nothing after the last. An error of the reader comes in its turn, and again ever after.
+  // The next microbatch; nothing after the last. An error of the reader comes in its turn, and again ever
+  // after.
   Result<std::optional<Microbatch>> next();
 
  private:
@@ -81,6 +85,7 @@ class Loader {
 };
 
 // The same without a thread: for tests, and for one microbatch.
-Result<Microbatch> read_microbatch(const Dataset& dataset, std::span<const Feed> feeds, const Request& request);
+Result<Microbatch> read_microbatch(const Dataset& dataset, std::span<const Feed> feeds,
+                                   const Request& request);
 
 }  // namespace weft::data

@@ -80,17 +80,21 @@ class Parser {
 };
 
 tl::unexpected<Error> malformed() {
-  return fail(ErrorCode::Corrupted, "its .npy header cannot be understood; write it again with np.save or np.savez");
+  return fail(ErrorCode::Corrupted,
+              "its .npy header cannot be understood; write it again with np.save or np.savez");
 }
 
 Result<dag::DType> parse_description(std::string_view text) {
   for (const auto& row : kDescriptions)
-    if (row.text == text || (row.text[0] == '|' && text.size() == 3 && text.substr(1) == row.text.substr(1))) return row.dtype;
+    if (row.text == text || (row.text[0] == '|' && text.size() == 3 && text.substr(1) == row.text.substr(1)))
+      return row.dtype;
   if (text.starts_with('>'))
-    return fail(ErrorCode::Unsupported, "dtype '" + std::string(text) + "' is big-endian; convert it with .astype('<" +
+    return fail(ErrorCode::Unsupported, "dtype '" + std::string(text) +
+                                            "' is big-endian; convert it with .astype('<" +
                                             std::string(text.substr(1)) + "')");
-  return fail(ErrorCode::Unsupported, "dtype '" + std::string(text.substr(0, 32)) +
-                                          "' is not read; convert it with .astype(np.float32) or .astype(np.int64)");
+  return fail(ErrorCode::Unsupported,
+              "dtype '" + std::string(text.substr(0, 32)) +
+                  "' is not read; convert it with .astype(np.float32) or .astype(np.int64)");
 }
 
 }  // namespace
@@ -110,9 +114,12 @@ Result<dag::TensorSpec> parse_npy_dictionary(std::string_view text) {
       description = parser.quoted();
       if (!description) return malformed();
     } else if (*key == "fortran_order" && !fortran) {
-      if (parser.accept_word("True")) fortran = true;
-      else if (parser.accept_word("False")) fortran = false;
-      else return malformed();
+      if (parser.accept_word("True"))
+        fortran = true;
+      else if (parser.accept_word("False"))
+        fortran = false;
+      else
+        return malformed();
     } else if (*key == "shape" && !shape) {
       shape = parser.tuple();
       if (!shape) return malformed();

@@ -25,7 +25,8 @@ Result<NpyHeader> read_npy_header(ByteStream& stream);
 // The Python dictionary inside the header, as text.
 Result<dag::TensorSpec> parse_npy_dictionary(std::string_view text);
 
-// The whole header for an array of this spec, version 1, padded to 64 bytes. REQUIRES: not BF16, which numpy lacks.
+// The whole header for an array of this spec, version 1, padded to 64 bytes. REQUIRES: not BF16, which numpy
+// lacks.
 std::string npy_header(const dag::TensorSpec& spec);
 
 }  // namespace weft::data

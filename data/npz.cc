@@ -1,5 +1,6 @@
-// npz files: a zip of .npy arrays, one a column. Stored arrays stay in the file and are read sample by sample, so that
-// they may be larger than memory; deflated ones are inflated once, within kResidentBytesMax for all of them together.
+// npz files: a zip of .npy arrays, one a column. Stored arrays stay in the file and are read sample by
+// sample, so that they may be larger than memory; deflated ones are inflated once, within kResidentBytesMax
+// for all of them together.
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -38,7 +39,8 @@ class NpzDataset final : public Dataset {
     WEFT_CHECK(out.size() == samples.size() * size);
     for (size_t i = 0; i < samples.size(); ++i) {
       if (samples[i] >= array.sample_count)
-        return file_->error(ErrorCode::OutOfRange, "sample " + std::to_string(samples[i]) + " of " + std::to_string(array.sample_count));
+        return file_->error(ErrorCode::OutOfRange, "sample " + std::to_string(samples[i]) + " of " +
+                                                       std::to_string(array.sample_count));
       const auto target = out.subspan(i * size, size);
       if (array.resident)
         std::memcpy(target.data(), array.bytes.data() + samples[i] * size, size);
@@ -57,15 +59,20 @@ class NpzDataset final : public Dataset {
   std::vector<Column> columns_;
 };
 
-std::string array_name(const ZipEntry& entry) { return "array '" + entry.name.substr(0, entry.name.size() - 4) + "'"; }
+std::string array_name(const ZipEntry& entry) {
+  return "array '" + entry.name.substr(0, entry.name.size() - 4) + "'";
+}
 
 // Only arrays, each name once.
 Status check_names(const File& file, const std::vector<ZipEntry>& entries) {
-  if (entries.empty()) return file.error(ErrorCode::InvalidArgument, "holds no arrays; write it with np.savez(path, name=array)");
+  if (entries.empty())
+    return file.error(ErrorCode::InvalidArgument,
+                      "holds no arrays; write it with np.savez(path, name=array)");
   std::set<std::string_view> names;
   for (const ZipEntry& entry : entries) {
     if (!entry.name.ends_with(".npy") || entry.name.size() == 4)
-      return file.error(ErrorCode::Unsupported, "entry '" + entry.name + "' is not an array; write it with np.savez");
+      return file.error(ErrorCode::Unsupported,
+                        "entry '" + entry.name + "' is not an array; write it with np.savez");
     if (!names.insert(entry.name).second)
       return file.error(ErrorCode::Corrupted, "holds " + array_name(entry) + " twice; write it again");
   }
@@ -75,18 +82,25 @@ Status check_names(const File& file, const std::vector<ZipEntry>& entries) {
 Status check_spec(const File& file, const ZipEntry& entry, const NpyHeader& header) {
   const auto& shape = header.spec.shape;
   const std::string says = array_name(entry) + " of shape " + dag::to_string(shape);
-  if (shape.empty()) return file.error(ErrorCode::InvalidArgument, says + " has no sample axis; its first axis counts the samples");
-  if (header.spec.element_count() == 0) return file.error(ErrorCode::InvalidArgument, says + " has no elements");
-  if (shape[0] >= int64_t{UINT32_MAX}) return file.error(ErrorCode::OutOfRange, says + " has more than 2^32 samples");
+  if (shape.empty())
+    return file.error(ErrorCode::InvalidArgument,
+                      says + " has no sample axis; its first axis counts the samples");
+  if (header.spec.element_count() == 0)
+    return file.error(ErrorCode::InvalidArgument, says + " has no elements");
+  if (shape[0] >= int64_t{UINT32_MAX})
+    return file.error(ErrorCode::OutOfRange, says + " has more than 2^32 samples");
   const auto size = static_cast<uint64_t>(header.spec.bytes().value);
   if (entry.size < header.size || entry.size - header.size != size)
-    return file.error(ErrorCode::Corrupted, says + " needs " + std::to_string(size) + " bytes, and the file says " +
-                                                std::to_string(entry.size - std::min(entry.size, header.size)) + "; write it again");
+    return file.error(ErrorCode::Corrupted,
+                      says + " needs " + std::to_string(size) + " bytes, and the file says " +
+                          std::to_string(entry.size - std::min(entry.size, header.size)) +
+                          "; write it again");
   return {};
 }
 
 // Reads the rest of the stream, keeps it or not, and compares the checksum of the whole entry.
-Status read_elements(const File& file, const ZipEntry& entry, uint32_t crc, ByteStream& stream, NpzColumn& array) {
+Status read_elements(const File& file, const ZipEntry& entry, uint32_t crc, ByteStream& stream,
+                     NpzColumn& array) {
   const auto size = static_cast<uint64_t>(array.column.sample.bytes().value) * array.sample_count;
   if (array.resident) {
     WEFT_TRY(array.bytes, allocate_bytes(size, file.path().string() + ": " + array_name(entry)));
@@ -103,7 +117,8 @@ Status read_elements(const File& file, const ZipEntry& entry, uint32_t crc, Byte
   }
   WEFT_TRY(const bool at_end, stream.at_end());
   if (!at_end || crc != entry.crc)
-    return file.error(ErrorCode::Corrupted, array_name(entry) + " fails its checksum; fetch or write the file again");
+    return file.error(ErrorCode::Corrupted,
+                      array_name(entry) + " fails its checksum; fetch or write the file again");
   return {};
 }
 
@@ -124,7 +139,8 @@ class ChecksumStream final : public ByteStream {
   uint32_t crc_ = 0;
 };
 
-Result<NpzColumn> open_array(const std::shared_ptr<const File>& file, const ZipEntry& entry, uint64_t resident_left) {
+Result<NpzColumn> open_array(const std::shared_ptr<const File>& file, const ZipEntry& entry,
+                             uint64_t resident_left) {
   const auto stream = make_stream(file, entry.data_offset, entry.compressed_size, entry.encoding);
   ChecksumStream head(*stream);
   const auto header = read_npy_header(head);
@@ -132,13 +148,15 @@ Result<NpzColumn> open_array(const std::shared_ptr<const File>& file, const ZipE
   WEFT_TRY_STATUS(check_spec(*file, entry, *header));
   NpzColumn array;
   array.column.name = entry.name.substr(0, entry.name.size() - 4);
-  array.column.sample = {header->spec.dtype, dag::Shape(header->spec.shape.begin() + 1, header->spec.shape.end())};
+  array.column.sample = {header->spec.dtype,
+                         dag::Shape(header->spec.shape.begin() + 1, header->spec.shape.end())};
   array.sample_count = static_cast<uint64_t>(header->spec.shape[0]);
   array.offset = entry.data_offset + header->size;
   array.resident = entry.encoding != Encoding::Plain;
   if (array.resident && entry.size > resident_left)
-    return file->error(ErrorCode::ResourceExhausted, "its compressed arrays need more than " + std::to_string(kResidentBytesMax) +
-                                                         " bytes; write it with np.savez, which is read from disk");
+    return file->error(ErrorCode::ResourceExhausted,
+                       "its compressed arrays need more than " + std::to_string(kResidentBytesMax) +
+                           " bytes; write it with np.savez, which is read from disk");
   WEFT_TRY_STATUS(read_elements(*file, entry, head.crc(), *stream, array));
   return array;
 }
@@ -155,8 +173,9 @@ Result<std::unique_ptr<Dataset>> open_npz(const NpzSpec& spec) {
     WEFT_TRY(auto array, open_array(file, entry, kResidentBytesMax - resident));
     if (!arrays.empty() && array.sample_count != arrays.front().sample_count)
       return file->error(ErrorCode::InvalidArgument,
-                         "array '" + array.column.name + "' has " + std::to_string(array.sample_count) + " samples and '" +
-                             arrays.front().column.name + "' has " + std::to_string(arrays.front().sample_count) +
+                         "array '" + array.column.name + "' has " + std::to_string(array.sample_count) +
+                             " samples and '" + arrays.front().column.name + "' has " +
+                             std::to_string(arrays.front().sample_count) +
                              "; the first axis of every array counts the samples");
     resident += array.bytes.size();
     arrays.push_back(std::move(array));

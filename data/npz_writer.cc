@@ -27,7 +27,9 @@ struct Entry {
   bool large() const { return size >= kMax32; }
 };
 
-uint32_t clipped(uint64_t value) { return value >= kMax32 ? static_cast<uint32_t>(kMax32) : static_cast<uint32_t>(value); }
+uint32_t clipped(uint64_t value) {
+  return value >= kMax32 ? static_cast<uint32_t>(kMax32) : static_cast<uint32_t>(value);
+}
 
 // What local header and directory share, from the version to the name's length.
 void put_common(std::string& out, const Entry& entry, bool zip64) {
@@ -117,9 +119,11 @@ Status check_arrays(std::span<const NpzArray> arrays) {
   std::set<std::string_view> names;
   for (const NpzArray& array : arrays) {
     if (array.name.empty() || array.name.size() > 0xFF00 || !names.insert(array.name).second)
-      return fail(ErrorCode::InvalidArgument, "array '" + array.name + "' needs a name of its own in an npz file");
+      return fail(ErrorCode::InvalidArgument,
+                  "array '" + array.name + "' needs a name of its own in an npz file");
     if (array.tensor.dtype() == dag::DType::BF16)
-      return fail(ErrorCode::Unsupported, "array '" + array.name + "' is bf16, which npz files do not know; convert it to f32");
+      return fail(ErrorCode::Unsupported,
+                  "array '" + array.name + "' is bf16, which npz files do not know; convert it to f32");
   }
   return {};
 }

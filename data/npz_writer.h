@@ -1,5 +1,5 @@
-// Writes npz files that numpy.load reads: entries stored, in the order given, no time and no name of a machine, so that
-// equal arrays give equal bytes. zip64 records are written where a size needs them.
+// Writes npz files that numpy.load reads: entries stored, in the order given, no time and no name of a
+// machine, so that equal arrays give equal bytes. zip64 records are written where a size needs them.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,6 @@
-// Which samples a step takes. The samples of a run are one endless sequence: the permutation of epoch 0, then of
-// epoch 1, and so on; step s of a batch of B takes its positions (s-1) B .. s B - 1, across the borders of epochs.
+// Which samples a step takes. The samples of a run are one endless sequence: the permutation of epoch 0, then
+// of epoch 1, and so on; step s of a batch of B takes its positions (s-1) B .. s B - 1, across the borders of
+// epochs.
 #pragma once
 
 #include <array>
@@ -10,8 +11,8 @@
 
 namespace weft::data {
 
-// Belongs to one thread. Keeps at most two permutations (4 bytes a sample each), so that going forward costs O(1) a
-// sample; going elsewhere costs one permutation.
+// Belongs to one thread. Keeps at most two permutations (4 bytes a sample each), so that going forward costs
+// O(1) a sample; going elsewhere costs one permutation.
 class SampleSequence {
  public:
   // REQUIRES: sample_count > 0. File order when shuffle is false.

@@ -1,6 +1,7 @@
-// A file's bytes as tokens. With sequence length T, sample i is the window of bytes [i T, i T + T): `tokens` are its
-// bytes, `targets` the bytes one further. Windows do not overlap, so that an epoch sees every byte once; what is left
-// at the end and fills no window is not used. Windows are read from the file when they are asked for.
+// A file's bytes as tokens. With sequence length T, sample i is the window of bytes [i T, i T + T): `tokens`
+// are its bytes, `targets` the bytes one further. Windows do not overlap, so that an epoch sees every byte
+// once; what is left at the end and fills no window is not used. Windows are read from the file when they are
+// asked for.
 #include <cmath>
 
 #include "base/check.h"
@@ -29,7 +30,8 @@ class TextDataset final : public Dataset {
     auto* target = reinterpret_cast<int64_t*>(out.data());
     for (const uint32_t sample : samples) {
       if (sample >= sample_count_)
-        return file_->error(ErrorCode::OutOfRange, "sample " + std::to_string(sample) + " of " + std::to_string(sample_count_));
+        return file_->error(ErrorCode::OutOfRange,
+                            "sample " + std::to_string(sample) + " of " + std::to_string(sample_count_));
       WEFT_TRY_STATUS(file_->read_at(begin_ + uint64_t{sample} * length_ + column, window));
       for (const std::byte token : window) *target++ = static_cast<int64_t>(token);
     }
@@ -49,11 +51,13 @@ class TextDataset final : public Dataset {
 Result<std::unique_ptr<Dataset>> open_text(const TextSpec& spec) {
   WEFT_TRY(auto file, File::open(spec.path));
   if (spec.sequence_length < 1 || spec.sequence_length > kSequenceLengthMax)
-    return file->error(ErrorCode::OutOfRange, "sequence_length must be 1 to " + std::to_string(kSequenceLengthMax));
+    return file->error(ErrorCode::OutOfRange,
+                       "sequence_length must be 1 to " + std::to_string(kSequenceLengthMax));
   if (!(spec.validation >= 0 && spec.validation < 1))
     return file->error(ErrorCode::OutOfRange, "validation must be a fraction, at least 0 and less than 1");
   const uint64_t size = file->size();
-  const uint64_t border = size - static_cast<uint64_t>(std::floor(static_cast<double>(size) * spec.validation));
+  const uint64_t border =
+      size - static_cast<uint64_t>(std::floor(static_cast<double>(size) * spec.validation));
   const bool training = spec.part == TextSpec::Part::Training;
   const uint64_t begin = training ? 0 : border;
   const uint64_t end = training ? border : size;
@@ -64,7 +68,8 @@ Result<std::unique_ptr<Dataset>> open_text(const TextSpec& spec) {
                            std::to_string(end - begin) + " bytes, and a sample with its next byte needs " +
                            std::to_string(length + 1) + "; take a longer file or a shorter sequence_length");
   if ((end - begin - 1) / length >= UINT32_MAX)
-    return file->error(ErrorCode::OutOfRange, "more than 2^32 samples; take a longer sequence_length or split the file");
+    return file->error(ErrorCode::OutOfRange,
+                       "more than 2^32 samples; take a longer sequence_length or split the file");
   return std::make_unique<TextDataset>(std::move(file), begin, end, spec.sequence_length);
 }
 

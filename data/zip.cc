@@ -74,7 +74,8 @@ Result<std::optional<Directory>> find_directory64(const File& file, uint64_t end
   std::array<std::byte, kEnd64Size> record_bytes{};
   WEFT_TRY_STATUS(file.read_at(offset, record_bytes));
   Cursor record(record_bytes);
-  if (record.take<uint32_t>() != kEnd64Signature) return damaged(file, "no zip64 record where the locator points");
+  if (record.take<uint32_t>() != kEnd64Signature)
+    return damaged(file, "no zip64 record where the locator points");
   record.skip(8 + 2 + 2 + 4 + 4 + 8);
   Directory directory;
   directory.entry_count = record.take<uint64_t>();
@@ -104,7 +105,8 @@ Result<Directory> find_directory(const File& file) {
       return damaged(file, "its directory lies outside the file");
     if (directory.size > kZipDirectoryMax || directory.entry_count > kZipEntriesMax)
       return file.error(ErrorCode::ResourceExhausted, "holds " + std::to_string(directory.entry_count) +
-                                                          " entries; at most " + std::to_string(kZipEntriesMax) + " are read");
+                                                          " entries; at most " +
+                                                          std::to_string(kZipEntriesMax) + " are read");
     return directory;
   }
   return damaged(file, "no end record");
@@ -130,7 +132,8 @@ Status locate_data(const File& file, uint64_t limit, uint64_t local_offset, ZipE
   std::array<std::byte, kLocalSize> bytes{};
   WEFT_TRY_STATUS(file.read_at(local_offset, bytes));
   Cursor local(bytes);
-  if (local.take<uint32_t>() != kLocalSignature) return damaged(file, "no entry '" + entry.name + "' where it should be");
+  if (local.take<uint32_t>() != kLocalSignature)
+    return damaged(file, "no entry '" + entry.name + "' where it should be");
   local.skip(22);
   const auto name_size = local.take<uint16_t>();
   const auto extra_size = local.take<uint16_t>();
@@ -162,17 +165,20 @@ Result<ZipEntry> read_entry(const File& file, uint64_t limit, Cursor& cursor) {
 
   entry.name.assign(reinterpret_cast<const char*>(name.data()), name.size());
   apply_zip64(extra, entry, local_offset);
-  if (flags & 1) return file.error(ErrorCode::Unsupported, "entry '" + entry.name + "' is encrypted; write it without a password");
+  if (flags & 1)
+    return file.error(ErrorCode::Unsupported,
+                      "entry '" + entry.name + "' is encrypted; write it without a password");
   if (method != 0 && method != 8)
-    return file.error(ErrorCode::Unsupported, "entry '" + entry.name + "' is packed by zip method " + std::to_string(method) +
+    return file.error(ErrorCode::Unsupported, "entry '" + entry.name + "' is packed by zip method " +
+                                                  std::to_string(method) +
                                                   "; write it with np.savez or np.savez_compressed");
   entry.encoding = method == 0 ? Encoding::Plain : Encoding::Deflate;
   WEFT_TRY_STATUS(locate_data(file, limit, local_offset, entry));
   const bool plausible = method == 0 ? entry.size == entry.compressed_size
                                      : inflates_to_at_most(entry.compressed_size, entry.size);
   if (!plausible)
-    return damaged(file, "entry '" + entry.name + "' declares " + std::to_string(entry.size) + " bytes from " +
-                             std::to_string(entry.compressed_size));
+    return damaged(file, "entry '" + entry.name + "' declares " + std::to_string(entry.size) +
+                             " bytes from " + std::to_string(entry.compressed_size));
   return entry;
 }
 

@@ -1,5 +1,5 @@
-// The directory of a zip file, read with every offset and size checked against the file. zip64 too; stored and
-// deflated entries; no encryption, no volumes. What an entry holds is read through make_stream.
+// The directory of a zip file, read with every offset and size checked against the file. zip64 too; stored
+// and deflated entries; no encryption, no volumes. What an entry holds is read through make_stream.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,8 @@ struct ZipEntry {
 inline constexpr uint64_t kZipEntriesMax = 4096;
 inline constexpr uint64_t kZipDirectoryMax = uint64_t{4} << 20;  // bytes
 
-// In the order of the directory. Corrupted, Unsupported, ResourceExhausted. No two entries share a byte of the
-// file, so that together they inflate to at most 1032 times its size.
+// In the order of the directory. Corrupted, Unsupported, ResourceExhausted. No two entries share a byte of
+// the file, so that together they inflate to at most 1032 times its size.
 Result<std::vector<ZipEntry>> read_zip_directory(const File& file);
 
 }  // namespace weft::data

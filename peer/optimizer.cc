@@ -14,12 +14,14 @@ std::vector<std::string_view> OptimizerSpec::slot_names() const {
       if (momentum == 0) return {};
       return {"momentum"};
     case OptimizerType::Adam:
-    case OptimizerType::AdamW: return {"m", "v"};
+    case OptimizerType::AdamW:
+      return {"m", "v"};
   }
   return {};
 }
 
-double scheduled_learning_rate(const ScheduleSpec& schedule, double learning_rate, uint64_t step, uint64_t steps) {
+double scheduled_learning_rate(const ScheduleSpec& schedule, double learning_rate, uint64_t step,
+                               uint64_t steps) {
   WEFT_CHECK(step >= 1 && step <= steps);
   const uint64_t warmup = schedule.warmup_steps;
   // Before the type is looked at: a constant schedule warms up too.
@@ -27,9 +29,12 @@ double scheduled_learning_rate(const ScheduleSpec& schedule, double learning_rat
   const double f = schedule.final_fraction;
   const double u = static_cast<double>(step - warmup) / static_cast<double>(steps - warmup);
   switch (schedule.type) {
-    case ScheduleType::Constant: return learning_rate;
-    case ScheduleType::Linear: return learning_rate * (1 - (1 - f) * u);
-    case ScheduleType::Cosine: return learning_rate * (f + (1 - f) * (1 + std::cos(std::numbers::pi * u)) / 2);
+    case ScheduleType::Constant:
+      return learning_rate;
+    case ScheduleType::Linear:
+      return learning_rate * (1 - (1 - f) * u);
+    case ScheduleType::Cosine:
+      return learning_rate * (f + (1 - f) * (1 + std::cos(std::numbers::pi * u)) / 2);
   }
   return learning_rate;
 }

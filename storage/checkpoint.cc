@@ -15,7 +15,8 @@ constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kSuffix = ".json";
 
 bool is_manifest_name(std::string_view name) {
-  return name.starts_with(kPrefix) && name.ends_with(kSuffix) && name.size() > kPrefix.size() + kSuffix.size();
+  return name.starts_with(kPrefix) && name.ends_with(kSuffix) &&
+         name.size() > kPrefix.size() + kSuffix.size();
 }
 
 fs::path blob_path(const fs::path& folder, const std::string& hash) { return folder / "blobs" / hash; }
@@ -27,8 +28,8 @@ Result<Manifest> read_manifest(Files& files, const fs::path& path) {
   return manifest;
 }
 
-// The manifests of a folder, the newest first. What cannot be parsed is in `damaged`; a disk that cannot be read is
-// an error, for nobody may conclude from it that a checkpoint is gone.
+// The manifests of a folder, the newest first. What cannot be parsed is in `damaged`; a disk that cannot be
+// read is an error, for nobody may conclude from it that a checkpoint is gone.
 struct Generations {
   struct Item {
     fs::path path;
@@ -63,12 +64,22 @@ Result<Generations> read_generations(Files& files, const fs::path& folder) {
 }
 
 Result<Manifest> describe(const Checkpoint& checkpoint) {
-  Manifest manifest{0, checkpoint.run, checkpoint.step, checkpoint.data_position, checkpoint.graph_hash, checkpoint.numerics, {}};
-  for (const auto& [key, tensor] : checkpoint.tensors) manifest.tensors.push_back({key, tensor.spec(), std::string(64, '0')});
+  Manifest manifest{0,
+                    checkpoint.run,
+                    checkpoint.step,
+                    checkpoint.data_position,
+                    checkpoint.graph_hash,
+                    checkpoint.numerics,
+                    {}};
+  for (const auto& [key, tensor] : checkpoint.tensors)
+    manifest.tensors.push_back({key, tensor.spec(), std::string(64, '0')});
   // The reader's own rules, before anything is written.
   const auto read_back = parse_manifest(manifest_json(manifest));
-  if (!read_back) return fail(ErrorCode::InvalidArgument, "this state cannot be a checkpoint: " + read_back.error().message);
-  if (*read_back != manifest) return fail(ErrorCode::InvalidArgument, "this state cannot be a checkpoint: a name is not UTF-8");
+  if (!read_back)
+    return fail(ErrorCode::InvalidArgument,
+                "this state cannot be a checkpoint: " + read_back.error().message);
+  if (*read_back != manifest)
+    return fail(ErrorCode::InvalidArgument, "this state cannot be a checkpoint: a name is not UTF-8");
   return manifest;
 }
 
@@ -78,8 +89,9 @@ Result<dag::Tensor> load_blob(Files& files, const fs::path& folder, const Tensor
   WEFT_TRY(const uint64_t size, files.size(path));
   const std::string what = path.string() + ": the bytes of " + to_string(record.key);
   if (size != static_cast<uint64_t>(record.spec.bytes().value))
-    return fail(ErrorCode::Corrupted, what + " are " + std::to_string(size) + " where " + dag::to_string(record.spec) + " needs " +
-                                          std::to_string(record.spec.bytes().value) + "; take an older checkpoint");
+    return fail(ErrorCode::Corrupted,
+                what + " are " + std::to_string(size) + " where " + dag::to_string(record.spec) + " needs " +
+                    std::to_string(record.spec.bytes().value) + "; take an older checkpoint");
   dag::Tensor tensor(record.spec);
   WEFT_TRY_STATUS(files.read_exactly(path, tensor.mutable_bytes()));
   if (sha256_hex(tensor.bytes()) != record.sha256)
@@ -88,8 +100,10 @@ Result<dag::Tensor> load_blob(Files& files, const fs::path& folder, const Tensor
 }
 
 Result<Checkpoint> load_tensors(Files& files, const fs::path& folder, const Manifest& manifest) {
-  Checkpoint checkpoint{manifest.run, manifest.step, manifest.data_position, manifest.graph_hash, manifest.numerics, {}};
-  // Records that name one blob share its bytes, so that a manifest cannot ask for more memory than the folder's size.
+  Checkpoint checkpoint{manifest.run,        manifest.step,     manifest.data_position,
+                        manifest.graph_hash, manifest.numerics, {}};
+  // Records that name one blob share its bytes, so that a manifest cannot ask for more memory than the
+  // folder's size.
   std::map<std::pair<std::string, dag::DType>, dag::Tensor> loaded;
   for (const TensorRecord& record : manifest.tensors) {
     const std::pair<std::string, dag::DType> key{record.sha256, record.spec.dtype};
@@ -140,7 +154,9 @@ Result<std::string> CheckpointWriter::write_blob(const dag::Tensor& tensor, Writ
     bool right = verified_.contains(hash);
     if (!right) {
       Sha256 there;
-      right = files_.read_pieces(path, [&](std::span<const std::byte> piece) { there.update(piece); }).has_value() && there.hex() == hash;
+      right = files_.read_pieces(path, [&](std::span<const std::byte> piece) { there.update(piece); })
+                  .has_value() &&
+              there.hex() == hash;
     }
     if (right) {
       verified_.insert(hash);
@@ -197,7 +213,8 @@ Result<LoadReport> load_checkpoint(const fs::path& path, Files& files) {
   std::error_code code;
   if (!fs::is_directory(path, code)) {
     WEFT_TRY(const Manifest manifest, read_manifest(files, path));
-    WEFT_TRY(auto checkpoint, load_tensors(files, path.has_parent_path() ? path.parent_path() : fs::path("."), manifest));
+    WEFT_TRY(auto checkpoint,
+             load_tensors(files, path.has_parent_path() ? path.parent_path() : fs::path("."), manifest));
     return LoadReport{std::move(checkpoint), path, {}};
   }
   WEFT_TRY(const Generations generations, read_generations(files, path));
@@ -211,7 +228,8 @@ Result<LoadReport> load_checkpoint(const fs::path& path, Files& files) {
       return report;
     }
     // A blob that is gone is damage as well; a disk that cannot be read is not.
-    if (!is_damage(checkpoint.error()) && checkpoint.error().code != ErrorCode::NotFound) return fail(checkpoint.error());
+    if (!is_damage(checkpoint.error()) && checkpoint.error().code != ErrorCode::NotFound)
+      return fail(checkpoint.error());
     report.passed_over.push_back(checkpoint.error());
   }
   if (!report.passed_over.empty()) return fail(report.passed_over.back());

@@ -3,9 +3,10 @@
 //   checkpoint-<step>.json    the manifests (storage/manifest.h), the last two that were written
 //   blobs/<sha-256>           the bytes of the tensors, each once
 //
-// Blobs are written first, then the manifest, each by temporary file, fsync and rename: a manifest that can be read names
-// only blobs that are there. After a write that failed, at whatever operation, the checkpoint before it is still whole.
-// Old manifests and blobs that no manifest names go after the new manifest is durable.
+// Blobs are written first, then the manifest, each by temporary file, fsync and rename: a manifest that can
+// be read names only blobs that are there. After a write that failed, at whatever operation, the checkpoint
+// before it is still whole. Old manifests and blobs that no manifest names go after the new manifest is
+// durable.
 #pragma once
 
 #include <cstdint>
@@ -39,14 +40,15 @@ struct WriteReport {
   std::filesystem::path manifest;
   uint64_t blobs_written = 0;
   uint64_t bytes_written = 0;
-  uint64_t blobs_reused = 0;       // were there already, with the right bytes
-  std::optional<Error> clean_up;   // the checkpoint is whole, but something old could not be removed
+  uint64_t blobs_reused = 0;      // were there already, with the right bytes
+  std::optional<Error> clean_up;  // the checkpoint is whole, but something old could not be removed
 };
 
 // Owns the folder for writing while it lives. One thread at a time.
 class CheckpointWriter {
  public:
-  // Makes the folder where it is missing. Unavailable when another writer holds it. `files` must outlive this.
+  // Makes the folder where it is missing. Unavailable when another writer holds it. `files` must outlive
+  // this.
   static Result<std::unique_ptr<CheckpointWriter>> open(const std::filesystem::path& folder, Files& files);
 
   // InvalidArgument when a field breaks the manifest's rules; else what the disk says.
@@ -74,8 +76,8 @@ struct LoadReport {
   std::vector<Error> passed_over;
 };
 
-// From a manifest file, or from a folder: then the newest checkpoint that is whole. Every blob's bytes are compared
-// with their hash before they are used. NotFound, Corrupted, VersionMismatch, ResourceExhausted.
+// From a manifest file, or from a folder: then the newest checkpoint that is whole. Every blob's bytes are
+// compared with their hash before they are used. NotFound, Corrupted, VersionMismatch, ResourceExhausted.
 Result<LoadReport> load_checkpoint(const std::filesystem::path& path, Files& files);
 
 }  // namespace weft::storage

@@ -35,23 +35,30 @@ class Descriptor {
 
 tl::unexpected<Error> system_error(int number, std::string_view operation, const fs::path& path) {
   const auto with = [&](ErrorCode code, std::string_view advice) {
-    return fail(code, path.string() + ": " + std::string(operation) + ": " + std::strerror(number) + std::string(advice));
+    return fail(code, path.string() + ": " + std::string(operation) + ": " + std::strerror(number) +
+                          std::string(advice));
   };
   switch (number) {
     case ENOENT:
-    case ENOTDIR: return with(ErrorCode::NotFound, "; check the path");
+    case ENOTDIR:
+      return with(ErrorCode::NotFound, "; check the path");
     case EACCES:
     case EPERM:
-    case EROFS: return with(ErrorCode::PermissionDenied, "; check the permissions of the file and its folder");
+    case EROFS:
+      return with(ErrorCode::PermissionDenied, "; check the permissions of the file and its folder");
     case ENOSPC:
-    case EDQUOT: return with(ErrorCode::ResourceExhausted, "; make room on the disk");
+    case EDQUOT:
+      return with(ErrorCode::ResourceExhausted, "; make room on the disk");
     case EMFILE:
     case ENFILE:
-    case ENOMEM: return with(ErrorCode::ResourceExhausted, "; raise the limit (ulimit) or close something");
+    case ENOMEM:
+      return with(ErrorCode::ResourceExhausted, "; raise the limit (ulimit) or close something");
     case ENAMETOOLONG:
     case ELOOP:
-    case EISDIR: return with(ErrorCode::InvalidArgument, "; name another path");
-    default: return with(ErrorCode::Unavailable, "; is the disk all right?");
+    case EISDIR:
+      return with(ErrorCode::InvalidArgument, "; name another path");
+    default:
+      return with(ErrorCode::Unavailable, "; is the disk all right?");
   }
 }
 
@@ -66,7 +73,8 @@ Result<Opened> open_to_read(const fs::path& path) {
   if (descriptor->get() < 0) return system_error(errno, "open", path);
   struct stat status {};
   if (::fstat(descriptor->get(), &status) != 0) return system_error(errno, "read", path);
-  if (!S_ISREG(status.st_mode)) return fail(ErrorCode::InvalidArgument, path.string() + ": not a regular file; name a file");
+  if (!S_ISREG(status.st_mode))
+    return fail(ErrorCode::InvalidArgument, path.string() + ": not a regular file; name a file");
   return Opened{std::move(descriptor), static_cast<uint64_t>(status.st_size)};
 }
 
@@ -75,7 +83,9 @@ Status read_fully(int descriptor, std::span<std::byte> out, const fs::path& path
     const ssize_t got = ::read(descriptor, out.data(), std::min<size_t>(out.size(), size_t{1} << 30));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return system_error(errno, "read", path);
-    if (got == 0) return fail(ErrorCode::Corrupted, path.string() + ": ends too early; was it changed while it was read?");
+    if (got == 0)
+      return fail(ErrorCode::Corrupted,
+                  path.string() + ": ends too early; was it changed while it was read?");
     out = out.subspan(static_cast<size_t>(got));
   }
   return {};
@@ -91,7 +101,9 @@ Status write_fully(int descriptor, std::span<const std::byte> bytes, const fs::p
   return {};
 }
 
-fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
 
 }  // namespace
 
@@ -99,14 +111,16 @@ Result<std::vector<std::byte>> Files::read(const fs::path& path, uint64_t size_m
   WEFT_TRY_STATUS(allow("read", path));
   WEFT_TRY(const Opened file, open_to_read(path));
   if (file.size > size_max)
-    return fail(ErrorCode::ResourceExhausted, path.string() + ": " + std::to_string(file.size) + " bytes, more than the limit of " +
+    return fail(ErrorCode::ResourceExhausted, path.string() + ": " + std::to_string(file.size) +
+                                                  " bytes, more than the limit of " +
                                                   std::to_string(size_max));
   std::vector<std::byte> bytes(static_cast<size_t>(file.size));
   WEFT_TRY_STATUS(read_fully(file.descriptor->get(), bytes, path));
   return bytes;
 }
 
-Status Files::read_pieces(const fs::path& path, const std::function<void(std::span<const std::byte>)>& visit) {
+Status Files::read_pieces(const fs::path& path,
+                          const std::function<void(std::span<const std::byte>)>& visit) {
   WEFT_TRY_STATUS(allow("read", path));
   WEFT_TRY(const Opened file, open_to_read(path));
   std::vector<std::byte> piece(static_cast<size_t>(std::min<uint64_t>(file.size, kPiece)));
@@ -129,14 +143,18 @@ Status Files::read_exactly(const fs::path& path, std::span<std::byte> out) {
 }
 
 Status Files::write_atomic(const fs::path& path, std::span<const std::byte> bytes, WriteOptions options) {
-  return write_atomic_pieces(path, [&](const Sink& sink) { return sink(bytes); }, options);
+  return write_atomic_pieces(
+      path, [&](const Sink& sink) { return sink(bytes); }, options);
 }
 
-Status Files::write_atomic_pieces(const fs::path& path, const std::function<Status(const Sink&)>& produce, WriteOptions options) {
-  const fs::path temporary = folder_of(path) / ("." + path.filename().string().substr(0, 128) + "." + std::to_string(::getpid()) + "-" +
-                                                std::to_string(temporary_count_++) + std::string(kTemporarySuffix));
+Status Files::write_atomic_pieces(const fs::path& path, const std::function<Status(const Sink&)>& produce,
+                                  WriteOptions options) {
+  const fs::path temporary =
+      folder_of(path) / ("." + path.filename().string().substr(0, 128) + "." + std::to_string(::getpid()) +
+                         "-" + std::to_string(temporary_count_++) + std::string(kTemporarySuffix));
   WEFT_TRY_STATUS(allow("open", temporary));
-  Descriptor descriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, static_cast<mode_t>(options.mode)));
+  Descriptor descriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+                               static_cast<mode_t>(options.mode)));
   if (descriptor.get() < 0) return system_error(errno, "open", temporary);
   Status status = write_pieces(descriptor.get(), temporary, produce);
   // A close that fails after a good fsync has nothing left to lose.
@@ -149,7 +167,8 @@ Status Files::write_atomic_pieces(const fs::path& path, const std::function<Stat
   return options.sync_directory ? sync_directory(folder_of(path)) : Status{};
 }
 
-Status Files::write_pieces(int descriptor, const fs::path& temporary, const std::function<Status(const Sink&)>& produce) const {
+Status Files::write_pieces(int descriptor, const fs::path& temporary,
+                           const std::function<Status(const Sink&)>& produce) const {
   const Sink sink = [&](std::span<const std::byte> piece) -> Status {
     WEFT_TRY_STATUS(allow("write", temporary));
     return write_fully(descriptor, piece, temporary);
@@ -172,7 +191,9 @@ Result<std::vector<std::string>> Files::list(const fs::path& folder, size_t coun
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
     if (names.size() == count_max)
-      return fail(ErrorCode::ResourceExhausted, folder.string() + ": holds more than " + std::to_string(count_max) + " files; is it the right folder?");
+      return fail(ErrorCode::ResourceExhausted, folder.string() + ": holds more than " +
+                                                    std::to_string(count_max) +
+                                                    " files; is it the right folder?");
     names.emplace_back(name);
   }
   if (errno != 0) return system_error(errno, "list", folder);
@@ -209,7 +230,9 @@ Status Files::sync_directory(const fs::path& folder) {
   return {};
 }
 
-bool Files::is_temporary_name(std::string_view name) { return name.starts_with('.') && name.ends_with(kTemporarySuffix); }
+bool Files::is_temporary_name(std::string_view name) {
+  return name.starts_with('.') && name.ends_with(kTemporarySuffix);
+}
 
 Result<FolderLock> FolderLock::acquire(Files& files, const fs::path& folder) {
   WEFT_TRY_STATUS(files.allow("lock", folder));
@@ -217,7 +240,9 @@ Result<FolderLock> FolderLock::acquire(Files& files, const fs::path& folder) {
   if (descriptor.get() < 0) return system_error(errno, "lock", folder);
   if (::flock(descriptor.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK)
-      return fail(ErrorCode::Unavailable, folder.string() + ": another run writes its checkpoints here; wait for it or name another folder");
+      return fail(
+          ErrorCode::Unavailable,
+          folder.string() + ": another run writes its checkpoints here; wait for it or name another folder");
     return system_error(errno, "lock", folder);
   }
   return FolderLock(descriptor.release());

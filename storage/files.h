@@ -1,5 +1,5 @@
-// The door to the disk for what must survive: whole files, written so that after a crash a name holds either the old
-// bytes or the new ones, and never half of them. Every error names the file and the operation.
+// The door to the disk for what must survive: whole files, written so that after a crash a name holds either
+// the old bytes or the new ones, and never half of them. Every error names the file and the operation.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,9 @@
 
 namespace weft::storage {
 
-// Called before each operation on the disk ("open", "write", "sync", "rename", "sync directory", "read", "list",
-// "remove", "make directory", "lock"); an error takes the operation's place. This is how a test fails the n-th one.
+// Called before each operation on the disk ("open", "write", "sync", "rename", "sync directory", "read",
+// "list", "remove", "make directory", "lock"); an error takes the operation's place. This is how a test fails
+// the n-th one.
 using FaultHook = std::function<Status(std::string_view operation, const std::filesystem::path& path)>;
 
 struct WriteOptions {
@@ -31,20 +32,24 @@ class Files {
   Files() = default;
   explicit Files(FaultHook hook) : hook_(std::move(hook)) {}
 
-  // The whole file. NotFound; ResourceExhausted when it is larger than size_max; InvalidArgument when it is not a file.
+  // The whole file. NotFound; ResourceExhausted when it is larger than size_max; InvalidArgument when it is
+  // not a file.
   Result<std::vector<std::byte>> read(const std::filesystem::path& path, uint64_t size_max);
   // The whole file in pieces of at most 1 MiB, in order.
-  Status read_pieces(const std::filesystem::path& path, const std::function<void(std::span<const std::byte>)>& visit);
+  Status read_pieces(const std::filesystem::path& path,
+                     const std::function<void(std::span<const std::byte>)>& visit);
   // Its bytes, which must be exactly out.size() many: Corrupted otherwise.
   Status read_exactly(const std::filesystem::path& path, std::span<std::byte> out);
 
-  // Temporary file beside it (O_EXCL), write, fsync, rename, fsync of the folder. After an error `path` holds what it held
-  // before, or, when only the last fsync failed, maybe the new bytes; the temporary file is removed if that can be done.
+  // Temporary file beside it (O_EXCL), write, fsync, rename, fsync of the folder. After an error `path` holds
+  // what it held before, or, when only the last fsync failed, maybe the new bytes; the temporary file is
+  // removed if that can be done.
   using Sink = std::function<Status(std::span<const std::byte>)>;
-  Status write_atomic(const std::filesystem::path& path, std::span<const std::byte> bytes, WriteOptions options = {});
+  Status write_atomic(const std::filesystem::path& path, std::span<const std::byte> bytes,
+                      WriteOptions options = {});
   // The same for bytes that come in pieces: `produce` hands them to the sink; its error abandons the file.
-  Status write_atomic_pieces(const std::filesystem::path& path, const std::function<Status(const Sink&)>& produce,
-                             WriteOptions options = {});
+  Status write_atomic_pieces(const std::filesystem::path& path,
+                             const std::function<Status(const Sink&)>& produce, WriteOptions options = {});
 
   // The names in the folder, sorted. ResourceExhausted beyond count_max.
   Result<std::vector<std::string>> list(const std::filesystem::path& folder, size_t count_max);
@@ -60,7 +65,8 @@ class Files {
   Status allow(std::string_view operation, const std::filesystem::path& path) const {
     return hook_ ? hook_(operation, path) : Status{};
   }
-  Status write_pieces(int descriptor, const std::filesystem::path& temporary, const std::function<Status(const Sink&)>& produce) const;
+  Status write_pieces(int descriptor, const std::filesystem::path& temporary,
+                      const std::function<Status(const Sink&)>& produce) const;
 
   friend class FolderLock;
   FaultHook hook_;

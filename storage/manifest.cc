@@ -30,8 +30,10 @@ size_t nesting_depth(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
@@ -58,7 +60,8 @@ Result<uint64_t> read_number(const Json& object, const char* key) {
 Result<std::string> read_text(const Json& object, const char* key) {
   const Json* value = find(object, key);
   if (!value || !value->is_string() || value->get_ref<const std::string&>().size() > kTextMax)
-    return damaged(std::string("`") + key + "` must be a text of at most " + std::to_string(kTextMax) + " bytes");
+    return damaged(std::string("`") + key + "` must be a text of at most " + std::to_string(kTextMax) +
+                   " bytes");
   return value->get<std::string>();
 }
 
@@ -70,10 +73,12 @@ Result<std::string> read_hash(const Json& object, const char* key) {
 
 Result<dag::Shape> read_shape(const Json& object) {
   const Json* value = find(object, "shape");
-  if (!value || !value->is_array() || value->size() > kRankMax) return damaged("`shape` must be a list of at most 32 numbers");
+  if (!value || !value->is_array() || value->size() > kRankMax)
+    return damaged("`shape` must be a list of at most 32 numbers");
   dag::Shape shape;
   for (const Json& dim : *value) {
-    if (!dim.is_number_unsigned() || dim.get<uint64_t>() > kNumberMax) return damaged("`shape` must be a list of whole numbers");
+    if (!dim.is_number_unsigned() || dim.get<uint64_t>() > kNumberMax)
+      return damaged("`shape` must be a list of whole numbers");
     shape.push_back(static_cast<int64_t>(dim.get<uint64_t>()));
   }
   if (!dag::checked_element_count(shape)) return damaged("shape " + dag::to_string(shape) + " is too large");
@@ -100,8 +105,9 @@ Result<std::vector<TensorRecord>> read_tensors(const Json& object) {
   const Json* value = find(object, "tensors");
   if (!value || !value->is_array()) return damaged("`tensors` must be a list");
   if (value->size() > kManifestTensorsMax)
-    return fail(ErrorCode::ResourceExhausted, "a manifest of " + std::to_string(value->size()) + " tensors; at most " +
-                                                  std::to_string(kManifestTensorsMax) + " are read");
+    return fail(ErrorCode::ResourceExhausted, "a manifest of " + std::to_string(value->size()) +
+                                                  " tensors; at most " + std::to_string(kManifestTensorsMax) +
+                                                  " are read");
   std::vector<TensorRecord> records;
   std::set<TensorKey> keys;
   for (const Json& entry : *value) {
@@ -114,7 +120,9 @@ Result<std::vector<TensorRecord>> read_tensors(const Json& object) {
 
 }  // namespace
 
-bool is_slot(std::string_view slot) { return std::find(std::begin(kSlots), std::end(kSlots), slot) != std::end(kSlots); }
+bool is_slot(std::string_view slot) {
+  return std::find(std::begin(kSlots), std::end(kSlots), slot) != std::end(kSlots);
+}
 
 std::string to_string(const TensorKey& key) { return key.initializer + "/" + key.slot; }
 
@@ -142,7 +150,9 @@ std::string manifest_json(const Manifest& manifest) {
 }
 
 Result<Manifest> parse_manifest(std::string_view text) {
-  if (text.size() > kManifestSizeMax) return fail(ErrorCode::ResourceExhausted, "a manifest of more than " + std::to_string(kManifestSizeMax) + " bytes");
+  if (text.size() > kManifestSizeMax)
+    return fail(ErrorCode::ResourceExhausted,
+                "a manifest of more than " + std::to_string(kManifestSizeMax) + " bytes");
   if (nesting_depth(text) > kDepthMax) return damaged("nested too deep");
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return damaged("not a JSON object");
@@ -150,8 +160,9 @@ Result<Manifest> parse_manifest(std::string_view text) {
   if (kind != kKind) return damaged("it is of another kind");
   WEFT_TRY(const uint64_t format, read_number(json, "format"));
   if (format != kManifestFormat)
-    return fail(ErrorCode::VersionMismatch, "is a checkpoint of format " + std::to_string(format) + ", and this weft reads format " +
-                                                std::to_string(kManifestFormat) + "; use the weft that wrote it");
+    return fail(ErrorCode::VersionMismatch,
+                "is a checkpoint of format " + std::to_string(format) + ", and this weft reads format " +
+                    std::to_string(kManifestFormat) + "; use the weft that wrote it");
   Manifest manifest;
   WEFT_TRY(manifest.sequence, read_number(json, "sequence"));
   WEFT_TRY(manifest.run, read_text(json, "run"));

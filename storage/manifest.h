@@ -1,7 +1,9 @@
-// What a checkpoint consists of, as the JSON file that names its blobs. docs: SPEC "Models, weights, checkpoints".
+// What a checkpoint consists of, as the JSON file that names its blobs. docs: SPEC "Models, weights,
+// checkpoints".
 //   {"kind": "weft-checkpoint", "format": 1, "sequence": 7, "run": "...", "step": 120, "data_position": 7680,
 //    "graph": "<sha-256>", "numerics": "...",
-//    "tensors": [{"initializer": "conv.weight", "slot": "value", "dtype": "f32", "shape": [8, 3, 3, 3], "sha256": "..."}]}
+//    "tensors": [{"initializer": "conv.weight", "slot": "value", "dtype": "f32", "shape": [8, 3, 3, 3],
+//    "sha256": "..."}]}
 #pragma once
 
 #include <cstdint>
@@ -36,20 +38,21 @@ struct TensorRecord {
 };
 
 struct Manifest {
-  uint64_t sequence = 0;       // counts the checkpoints written to a folder, whatever run they are of
-  std::string run;             // which run; not empty
-  uint64_t step = 0;           // the last step that is contained
-  uint64_t data_position = 0;  // how many samples of the endless sequence were taken
-  std::string graph_hash;      // of the training graph without tensors
-  std::string numerics;        // the numerics fingerprint of what computed it
+  uint64_t sequence = 0;              // counts the checkpoints written to a folder, whatever run they are of
+  std::string run;                    // which run; not empty
+  uint64_t step = 0;                  // the last step that is contained
+  uint64_t data_position = 0;         // how many samples of the endless sequence were taken
+  std::string graph_hash;             // of the training graph without tensors
+  std::string numerics;               // the numerics fingerprint of what computed it
   std::vector<TensorRecord> tensors;  // by key, each once
   bool operator==(const Manifest&) const = default;
 };
 
 std::string manifest_json(const Manifest& manifest);
 
-// Checks every field and bound before it is used; the memory taken is bounded by the size of the text. Corrupted;
-// VersionMismatch for another format; ResourceExhausted beyond a limit. Messages do not name the file.
+// Checks every field and bound before it is used; the memory taken is bounded by the size of the text.
+// Corrupted; VersionMismatch for another format; ResourceExhausted beyond a limit. Messages do not name the
+// file.
 Result<Manifest> parse_manifest(std::string_view text);
 
 }  // namespace weft::storage

@@ -61,7 +61,7 @@ Result<std::optional<Items>> Emitter::fold(OpKind kind, const Items& inputs, con
   std::string key = std::string(to_string(kind)) + " " + to_string(attributes);
   std::vector<const Tensor*> operands;
   for (const Item& input : inputs) {
-    key += " " + address_key(*input.known);
+    key += " " + (input.spec.bytes().value <= kComparedBytesMax ? content_key(*input.known) : address_key(*input.known));
     operands.push_back(&*input.known);
   }
   if (const auto found = folded_.find(key); found != folded_.end()) return found->second.outputs;

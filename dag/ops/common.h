@@ -51,8 +51,9 @@ inline Status need_index(const ShapeContext& context, size_t i) {
 }
 inline Status need_same_dtype(const ShapeContext& context, size_t i, size_t j) {
   if (context.in(i).dtype != context.in(j).dtype)
-    return refuse_operand(context, j,
-                          "dtype " + std::string(to_string(context.in(i).dtype)) + " as operand " + std::to_string(i));
+    return refuse_operand(
+        context, j,
+        "dtype " + std::string(to_string(context.in(i).dtype)) + " as operand " + std::to_string(i));
   return {};
 }
 // Operand i has dtype and shape as given; absent operands pass.
@@ -62,8 +63,8 @@ inline Status need_spec(const ShapeContext& context, size_t i, DType dtype, cons
   return {};
 }
 
-// The ints of an attribute: exactly `count` of them, each in [low, high]. The bounds that rules hand in are at
-// most kElementCountMax in magnitude, so that sums and differences of a few such numbers cannot overflow.
+// The ints of an attribute: exactly `count` of them, each in [low, high]. The bounds that rules hand in are
+// at most kElementCountMax in magnitude, so that sums and differences of a few such numbers cannot overflow.
 inline Status need_ints(const ShapeContext& context, Attr name, size_t count, int64_t low, int64_t high) {
   const Ints& ints = context.attributes.get_ints(name);
   if (ints.size() != count)
@@ -123,8 +124,8 @@ FlopCount flops_an_output_element(const ShapeContext&, std::span<const TensorSpe
 }
 
 // ---- vjps ----
-// Expr is a value of the graph under construction; each operator appends an op. A number becomes a scalar of the
-// dtype of the value beside it. Terms that nobody wants are pruned afterwards, so formulas need not ask.
+// Expr is a value of the graph under construction; each operator appends an op. A number becomes a scalar of
+// the dtype of the value beside it. Terms that nobody wants are pruned afterwards, so formulas need not ask.
 
 struct Expr {
   VjpContext* context;

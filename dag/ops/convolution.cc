@@ -1,5 +1,5 @@
-// Convolution and its two adjoints: x[N,C,s..], w[M,C/G,k..], y[N,M,o..]. Each of the three is linear in both of its
-// operands, and each one's vjp is made of the other two.
+// Convolution and its two adjoints: x[N,C,s..], w[M,C/G,k..], y[N,M,o..]. Each of the three is linear in both
+// of its operands, and each one's vjp is made of the other two.
 #include "dag/ops/windows.h"
 
 namespace weft::dag {
@@ -10,7 +10,8 @@ using namespace ops;
 // The shape of y over x and w, everything checked. REQUIRES: both shapes are within bounds.
 Result<Shape> convolved_shape(const ShapeContext& c, const Shape& x, const Shape& w) {
   const auto spatial = static_cast<int64_t>(x.size()) - 2;
-  if (spatial < 1 || spatial > kSpatialDimsMax) return refuse("x " + to_string(x) + " has not 1 to 3 spatial dims");
+  if (spatial < 1 || spatial > kSpatialDimsMax)
+    return refuse("x " + to_string(x) + " has not 1 to 3 spatial dims");
   if (w.size() != x.size()) return refuse("w " + to_string(w) + " has another rank than x " + to_string(x));
   WEFT_TRY_STATUS(need_window_attributes(c, static_cast<size_t>(spatial)));
   WEFT_TRY(const int64_t groups, int_in(c, Attr::Groups, 1, kElementCountMax, 1));
@@ -96,34 +97,38 @@ void conv_grad_weight_vjp(VjpContext& c) {  // operands x, dy; the cotangent has
 
 void add_convolution_ops(OpTable& table) {
   using Outputs = std::span<const TensorSpec>;
-  table.add({.kind = OpKind::Conv,
-             .family = Family::Convolution,
-             .inputs_min = 2,
-             .inputs_max = 3,
-             .differentiability = Differentiability::Differentiable,
-             .infer = infer_conv,
-             .vjp = conv_vjp,
-             .flops = [](const ShapeContext& c, Outputs outputs) { return conv_flops(outputs[0], c.in(1).shape); },
-             .about = "x[N,C,s..], w[M,C/groups,k..], bias[M]? -> y[N,M,o..]; strides, dilations, pads (begins then "
-                      "ends), groups; 1 to 3 spatial dims"});
-  table.add({.kind = OpKind::ConvGradInput,
-             .family = Family::Convolution,
-             .inputs_min = 2,
-             .inputs_max = 2,
-             .differentiability = Differentiability::Differentiable,
-             .infer = infer_conv_grad_input,
-             .vjp = conv_grad_input_vjp,
-             .flops = [](const ShapeContext& c, Outputs) { return conv_flops(c.in(0), c.in(1).shape); },
-             .about = "dy, w -> cotangent of Conv's x (a transposed convolution); attributes of Conv; shape: x's"});
-  table.add({.kind = OpKind::ConvGradWeight,
-             .family = Family::Convolution,
-             .inputs_min = 2,
-             .inputs_max = 2,
-             .differentiability = Differentiability::Differentiable,
-             .infer = infer_conv_grad_weight,
-             .vjp = conv_grad_weight_vjp,
-             .flops = [](const ShapeContext& c, Outputs outputs) { return conv_flops(c.in(1), outputs[0].shape); },
-             .about = "x, dy -> cotangent of Conv's w; attributes of Conv; shape: w's"});
+  table.add(
+      {.kind = OpKind::Conv,
+       .family = Family::Convolution,
+       .inputs_min = 2,
+       .inputs_max = 3,
+       .differentiability = Differentiability::Differentiable,
+       .infer = infer_conv,
+       .vjp = conv_vjp,
+       .flops = [](const ShapeContext& c, Outputs outputs) { return conv_flops(outputs[0], c.in(1).shape); },
+       .about =
+           "x[N,C,s..], w[M,C/groups,k..], bias[M]? -> y[N,M,o..]; strides, dilations, pads (begins then "
+           "ends), groups; 1 to 3 spatial dims"});
+  table.add(
+      {.kind = OpKind::ConvGradInput,
+       .family = Family::Convolution,
+       .inputs_min = 2,
+       .inputs_max = 2,
+       .differentiability = Differentiability::Differentiable,
+       .infer = infer_conv_grad_input,
+       .vjp = conv_grad_input_vjp,
+       .flops = [](const ShapeContext& c, Outputs) { return conv_flops(c.in(0), c.in(1).shape); },
+       .about = "dy, w -> cotangent of Conv's x (a transposed convolution); attributes of Conv; shape: x's"});
+  table.add(
+      {.kind = OpKind::ConvGradWeight,
+       .family = Family::Convolution,
+       .inputs_min = 2,
+       .inputs_max = 2,
+       .differentiability = Differentiability::Differentiable,
+       .infer = infer_conv_grad_weight,
+       .vjp = conv_grad_weight_vjp,
+       .flops = [](const ShapeContext& c, Outputs outputs) { return conv_flops(c.in(1), outputs[0].shape); },
+       .about = "x, dy -> cotangent of Conv's w; attributes of Conv; shape: w's"});
 }
 
 }  // namespace weft::dag

@@ -133,7 +133,8 @@ void pow_vjp(VjpContext& c) {
   give(c, 1, cast(where(at_zero, zero, g * slope), exponent_dtype));
 }
 
-// `behind`: the comparison that holds where operand `a` was not chosen. A tie sends half to each side, as in PyTorch.
+// `behind`: the comparison that holds where operand `a` was not chosen. A tie sends half to each side, as in
+// PyTorch.
 Expr chosen(Expr g, Expr a, Expr b, OpKind behind) {
   const Expr shared = where(equal(a, b), g * 0.5, g);
   return where(apply(behind, a, b), number(g, 0), shared);
@@ -188,29 +189,40 @@ void backward_only(OpTable& table, OpKind kind, Infer infer, std::string_view ab
 void add_smooth_unary(OpTable& t) {
   using K = OpKind;
   using C = VjpContext&;
-  smooth(t, K::Neg, 1, infer_numeric, [](C c) { give(c, 0, -cotangent(c)); }, "x -> -x");
-  smooth(t, K::Abs, 1, infer_numeric, [](C c) { give(c, 0, cotangent(c) * apply(K::Sign, in(c, 0))); },
-         "x -> |x|; slope 0 at 0");
-  smooth(t, K::Exp, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * out(c)); }, "x -> e^x");
-  smooth(t, K::Log, 1, infer_float, [](C c) { give(c, 0, cotangent(c) / in(c, 0)); }, "x -> natural logarithm");
-  smooth(t, K::Sqrt, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * 0.5 / out(c)); }, "x -> square root");
-  smooth(t, K::Reciprocal, 1, infer_float, [](C c) { give(c, 0, -(cotangent(c) * out(c) * out(c))); },
-         "x -> 1/x");
-  smooth(t, K::Relu, 1, infer_float, [](C c) { give(c, 0, apply(K::ReluGrad, cotangent(c), out(c))); },
-         "x -> max(x, 0); slope 0 at 0; NaN stays NaN");
-  smooth(t, K::Erf, 1, infer_float,
-         [](C c) {
-           const Expr x = in(c, 0);
-           give(c, 0, cotangent(c) * (apply(K::Exp, -(x * x)) * (2.0 / std::sqrt(std::numbers::pi))));
-         },
-         "x -> 2/sqrt(pi) * integral of e^-t^2 from 0 to x");
-  smooth(t, K::Gelu, 1, infer_gelu,
-         [](C c) { give(c, 0, apply(K::GeluGrad, cotangent(c), in(c, 0), c.attributes())); },
-         "x -> x * Phi(x); approximate: 0 by erf, 1 by tanh");
-  smooth(t, K::Softplus, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * apply(K::Sigmoid, in(c, 0))); },
-         "x -> log(1 + e^x), without overflow");
-  smooth(t, K::Cast, 1, infer_cast, cast_vjp,
-         "x -> x as dtype; to integers truncates and saturates, to Bool is non-zero, to halves rounds to even");
+  smooth(
+      t, K::Neg, 1, infer_numeric, [](C c) { give(c, 0, -cotangent(c)); }, "x -> -x");
+  smooth(
+      t, K::Abs, 1, infer_numeric, [](C c) { give(c, 0, cotangent(c) * apply(K::Sign, in(c, 0))); },
+      "x -> |x|; slope 0 at 0");
+  smooth(
+      t, K::Exp, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * out(c)); }, "x -> e^x");
+  smooth(
+      t, K::Log, 1, infer_float, [](C c) { give(c, 0, cotangent(c) / in(c, 0)); }, "x -> natural logarithm");
+  smooth(
+      t, K::Sqrt, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * 0.5 / out(c)); }, "x -> square root");
+  smooth(
+      t, K::Reciprocal, 1, infer_float, [](C c) { give(c, 0, -(cotangent(c) * out(c) * out(c))); },
+      "x -> 1/x");
+  smooth(
+      t, K::Relu, 1, infer_float, [](C c) { give(c, 0, apply(K::ReluGrad, cotangent(c), out(c))); },
+      "x -> max(x, 0); slope 0 at 0; NaN stays NaN");
+  smooth(
+      t, K::Erf, 1, infer_float,
+      [](C c) {
+        const Expr x = in(c, 0);
+        give(c, 0, cotangent(c) * (apply(K::Exp, -(x * x)) * (2.0 / std::sqrt(std::numbers::pi))));
+      },
+      "x -> 2/sqrt(pi) * integral of e^-t^2 from 0 to x");
+  smooth(
+      t, K::Gelu, 1, infer_gelu,
+      [](C c) { give(c, 0, apply(K::GeluGrad, cotangent(c), in(c, 0), c.attributes())); },
+      "x -> x * Phi(x); approximate: 0 by erf, 1 by tanh");
+  smooth(
+      t, K::Softplus, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * apply(K::Sigmoid, in(c, 0))); },
+      "x -> log(1 + e^x), without overflow");
+  smooth(
+      t, K::Cast, 1, infer_cast, cast_vjp,
+      "x -> x as dtype; to integers truncates and saturates, to Bool is non-zero, to halves rounds to even");
   smooth(t, K::Clip, 1, infer_numeric, clip_vjp,
          "x -> min(max(x, min), max); min, max: either may be absent; slope 1 at the ends");
 }
@@ -218,30 +230,45 @@ void add_smooth_unary(OpTable& t) {
 void add_trigonometry(OpTable& t) {
   using K = OpKind;
   using C = VjpContext&;
-  smooth(t, K::Sin, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * apply(K::Cos, in(c, 0))); }, "x -> sin x");
-  smooth(t, K::Cos, 1, infer_float, [](C c) { give(c, 0, -(cotangent(c) * apply(K::Sin, in(c, 0)))); },
-         "x -> cos x");
-  smooth(t, K::Tan, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * (out(c) * out(c) + 1.0)); }, "x -> tan x");
-  smooth(t, K::Asin, 1, infer_float,
-         [](C c) { give(c, 0, cotangent(c) / apply(K::Sqrt, 1.0 - in(c, 0) * in(c, 0))); }, "x -> arcsin x");
-  smooth(t, K::Acos, 1, infer_float,
-         [](C c) { give(c, 0, -(cotangent(c) / apply(K::Sqrt, 1.0 - in(c, 0) * in(c, 0)))); }, "x -> arccos x");
-  smooth(t, K::Atan, 1, infer_float, [](C c) { give(c, 0, cotangent(c) / (in(c, 0) * in(c, 0) + 1.0)); },
-         "x -> arctan x");
-  smooth(t, K::Sinh, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * apply(K::Cosh, in(c, 0))); },
-         "x -> sinh x");
-  smooth(t, K::Cosh, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * apply(K::Sinh, in(c, 0))); },
-         "x -> cosh x");
-  smooth(t, K::Asinh, 1, infer_float,
-         [](C c) { give(c, 0, cotangent(c) / apply(K::Sqrt, in(c, 0) * in(c, 0) + 1.0)); }, "x -> arsinh x");
-  smooth(t, K::Acosh, 1, infer_float,
-         [](C c) { give(c, 0, cotangent(c) / apply(K::Sqrt, in(c, 0) * in(c, 0) - 1.0)); }, "x -> arcosh x");
-  smooth(t, K::Atanh, 1, infer_float, [](C c) { give(c, 0, cotangent(c) / (1.0 - in(c, 0) * in(c, 0))); },
-         "x -> artanh x");
-  smooth(t, K::Tanh, 1, infer_float, [](C c) { give(c, 0, apply(K::TanhGrad, cotangent(c), out(c))); },
-         "x -> tanh x");
-  smooth(t, K::Sigmoid, 1, infer_float, [](C c) { give(c, 0, apply(K::SigmoidGrad, cotangent(c), out(c))); },
-         "x -> 1/(1 + e^-x)");
+  smooth(
+      t, K::Sin, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * apply(K::Cos, in(c, 0))); },
+      "x -> sin x");
+  smooth(
+      t, K::Cos, 1, infer_float, [](C c) { give(c, 0, -(cotangent(c) * apply(K::Sin, in(c, 0)))); },
+      "x -> cos x");
+  smooth(
+      t, K::Tan, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * (out(c) * out(c) + 1.0)); },
+      "x -> tan x");
+  smooth(
+      t, K::Asin, 1, infer_float,
+      [](C c) { give(c, 0, cotangent(c) / apply(K::Sqrt, 1.0 - in(c, 0) * in(c, 0))); }, "x -> arcsin x");
+  smooth(
+      t, K::Acos, 1, infer_float,
+      [](C c) { give(c, 0, -(cotangent(c) / apply(K::Sqrt, 1.0 - in(c, 0) * in(c, 0)))); }, "x -> arccos x");
+  smooth(
+      t, K::Atan, 1, infer_float, [](C c) { give(c, 0, cotangent(c) / (in(c, 0) * in(c, 0) + 1.0)); },
+      "x -> arctan x");
+  smooth(
+      t, K::Sinh, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * apply(K::Cosh, in(c, 0))); },
+      "x -> sinh x");
+  smooth(
+      t, K::Cosh, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * apply(K::Sinh, in(c, 0))); },
+      "x -> cosh x");
+  smooth(
+      t, K::Asinh, 1, infer_float,
+      [](C c) { give(c, 0, cotangent(c) / apply(K::Sqrt, in(c, 0) * in(c, 0) + 1.0)); }, "x -> arsinh x");
+  smooth(
+      t, K::Acosh, 1, infer_float,
+      [](C c) { give(c, 0, cotangent(c) / apply(K::Sqrt, in(c, 0) * in(c, 0) - 1.0)); }, "x -> arcosh x");
+  smooth(
+      t, K::Atanh, 1, infer_float, [](C c) { give(c, 0, cotangent(c) / (1.0 - in(c, 0) * in(c, 0))); },
+      "x -> artanh x");
+  smooth(
+      t, K::Tanh, 1, infer_float, [](C c) { give(c, 0, apply(K::TanhGrad, cotangent(c), out(c))); },
+      "x -> tanh x");
+  smooth(
+      t, K::Sigmoid, 1, infer_float, [](C c) { give(c, 0, apply(K::SigmoidGrad, cotangent(c), out(c))); },
+      "x -> 1/(1 + e^-x)");
 }
 
 void add_flat_unary(OpTable& t) {
@@ -258,19 +285,23 @@ void add_flat_unary(OpTable& t) {
 void add_binary(OpTable& t) {
   using K = OpKind;
   using C = VjpContext&;
-  smooth(t, K::Add, 2, infer_binary, [](C c) { give(c, 0, cotangent(c)), give(c, 1, cotangent(c)); },
-         "a, b -> a + b");
-  smooth(t, K::Sub, 2, infer_binary, [](C c) { give(c, 0, cotangent(c)), give(c, 1, -cotangent(c)); },
-         "a, b -> a - b");
-  smooth(t, K::Mul, 2, infer_binary,
-         [](C c) { give(c, 0, cotangent(c) * in(c, 1)), give(c, 1, cotangent(c) * in(c, 0)); }, "a, b -> a * b");
-  smooth(t, K::Div, 2, infer_binary,
-         [](C c) {
-           const Expr quotient = cotangent(c) / in(c, 1);
-           give(c, 0, quotient);
-           give(c, 1, -(quotient * out(c)));
-         },
-         "a, b -> a / b; integers truncate toward zero, x/0 is 0");
+  smooth(
+      t, K::Add, 2, infer_binary, [](C c) { give(c, 0, cotangent(c)), give(c, 1, cotangent(c)); },
+      "a, b -> a + b");
+  smooth(
+      t, K::Sub, 2, infer_binary, [](C c) { give(c, 0, cotangent(c)), give(c, 1, -cotangent(c)); },
+      "a, b -> a - b");
+  smooth(
+      t, K::Mul, 2, infer_binary,
+      [](C c) { give(c, 0, cotangent(c) * in(c, 1)), give(c, 1, cotangent(c) * in(c, 0)); }, "a, b -> a * b");
+  smooth(
+      t, K::Div, 2, infer_binary,
+      [](C c) {
+        const Expr quotient = cotangent(c) / in(c, 1);
+        give(c, 0, quotient);
+        give(c, 1, -(quotient * out(c)));
+      },
+      "a, b -> a / b; integers truncate toward zero, x/0 is 0");
   smooth(t, K::Pow, 2, infer_pow, pow_vjp, "a, b -> a^b in a's dtype; b may have another dtype");
   smooth(t, K::Min, 2, infer_binary, min_vjp, "a, b -> the smaller; NaN wins; a tie shares the cotangent");
   smooth(t, K::Max, 2, infer_binary, max_vjp, "a, b -> the larger; NaN wins; a tie shares the cotangent");

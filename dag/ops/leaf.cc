@@ -23,7 +23,8 @@ void add_leaf(OpTable& table, OpKind kind, std::string_view about) {
 
 void add_leaf_ops(OpTable& table) {
   add_leaf(table, OpKind::Input, "() -> value; name: what the step feeds, by name");
-  add_leaf(table, OpKind::Initializer, "() -> value; name: a weight or buffer that lives between steps, by name");
+  add_leaf(table, OpKind::Initializer,
+           "() -> value; name: a weight or buffer that lives between steps, by name");
   add_leaf(table, OpKind::Constant, "() -> value; value: an index into the graph's constants");
 }
 

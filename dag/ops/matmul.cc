@@ -10,7 +10,8 @@ struct Extents {
   int64_t rows, inner, columns;
 };
 Extents extents(const Shape& a, const Shape& b, bool trans_a, bool trans_b) {
-  const int64_t a_rows = a[a.size() - 2], a_columns = a.back(), b_rows = b[b.size() - 2], b_columns = b.back();
+  const int64_t a_rows = a[a.size() - 2], a_columns = a.back(), b_rows = b[b.size() - 2],
+                b_columns = b.back();
   return {trans_a ? a_columns : a_rows, trans_a ? a_rows : a_columns, trans_b ? b_rows : b_columns};
 }
 
@@ -65,16 +66,17 @@ void matmul_vjp(VjpContext& c) {
 }  // namespace
 
 void add_matmul_ops(OpTable& table) {
-  table.add({.kind = OpKind::MatMul,
-             .family = Family::MatMul,
-             .inputs_min = 2,
-             .inputs_max = 2,
-             .differentiability = Differentiability::Differentiable,
-             .infer = infer_matmul,
-             .vjp = matmul_vjp,
-             .flops = matmul_flops,
-             .about = "a[..,M,K], b[..,K,N] -> [..,M,N]; trans_a, trans_b: swap the operand's last two dims first; "
-                      "leading dims broadcast"});
+  table.add(
+      {.kind = OpKind::MatMul,
+       .family = Family::MatMul,
+       .inputs_min = 2,
+       .inputs_max = 2,
+       .differentiability = Differentiability::Differentiable,
+       .infer = infer_matmul,
+       .vjp = matmul_vjp,
+       .flops = matmul_flops,
+       .about = "a[..,M,K], b[..,K,N] -> [..,M,N]; trans_a, trans_b: swap the operand's last two dims first; "
+                "leading dims broadcast"});
 }
 
 }  // namespace weft::dag

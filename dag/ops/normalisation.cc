@@ -8,7 +8,8 @@ using namespace ops;
 
 Status need_epsilon(const ShapeContext& c) {
   const double epsilon = c.attributes.get_double(Attr::Epsilon);
-  if (!(epsilon >= 0 && epsilon <= 1)) return refuse("attribute epsilon is " + std::to_string(epsilon) + ", want [0,1]");
+  if (!(epsilon >= 0 && epsilon <= 1))
+    return refuse("attribute epsilon is " + std::to_string(epsilon) + ", want [0,1]");
   return {};
 }
 
@@ -44,8 +45,9 @@ Specs infer_batch_norm_inference(const ShapeContext& c) {
 
 void batch_norm_vjp(VjpContext& c) {
   if (!c.cotangent(0).valid()) return;  // the statistics only feed the running ones
-  const auto grads = c.builder().add_all(OpKind::BatchNormGrad, {c.cotangent(0), c.in(0), c.in(1), c.out(1), c.out(2)},
-                                         {{Attr::Epsilon, c.attributes().get_double(Attr::Epsilon)}});
+  const auto grads =
+      c.builder().add_all(OpKind::BatchNormGrad, {c.cotangent(0), c.in(0), c.in(1), c.out(1), c.out(2)},
+                          {{Attr::Epsilon, c.attributes().get_double(Attr::Epsilon)}});
   for (size_t i = 0; i < 3; ++i) c.set(i, grads[i]);
 }
 
@@ -109,15 +111,17 @@ Specs infer_layer_norm_grad(const ShapeContext& c) {
 void layer_norm_vjp(VjpContext& c) {
   if (!c.cotangent(0).valid()) return;
   const ValueId scale = c.has_in(1) ? c.in(1) : ValueId{};
-  const auto grads = c.builder().add_all(OpKind::LayerNormGrad, {c.cotangent(0), c.in(0), scale, c.out(1), c.out(2)},
-                                         {{Attr::Axis, c.attributes().get_int(Attr::Axis)}});
+  const auto grads =
+      c.builder().add_all(OpKind::LayerNormGrad, {c.cotangent(0), c.in(0), scale, c.out(1), c.out(2)},
+                          {{Attr::Axis, c.attributes().get_int(Attr::Axis)}});
   for (size_t i = 0; i < 3; ++i)
     if (c.has_in(i)) c.set(i, grads[i]);
 }
 
 // ---- rows ----
 
-OpRow row(OpKind kind, int inputs_min, int inputs_max, Specs (*infer)(const ShapeContext&), void (*vjp)(VjpContext&)) {
+OpRow row(OpKind kind, int inputs_min, int inputs_max, Specs (*infer)(const ShapeContext&),
+          void (*vjp)(VjpContext&)) {
   return {.kind = kind,
           .family = Family::Normalisation,
           .inputs_min = inputs_min,
@@ -137,14 +141,16 @@ void add(OpTable& table, OpRow entry, std::string_view about) {
 
 void add_normalisation_ops(OpTable& table) {
   add(table, row(OpKind::BatchNorm, 3, 3, infer_batch_norm, batch_norm_vjp),
-      "x[N,C,..], scale[C], bias[C] -> y, mean[C], variance[C] (population); epsilon; no cotangent through the "
+      "x[N,C,..], scale[C], bias[C] -> y, mean[C], variance[C] (population); epsilon; no cotangent through "
+      "the "
       "statistics");
   add(table, row(OpKind::BatchNormGrad, 5, 5, infer_batch_norm_grad, nullptr),
       "dy, x, scale, mean, variance -> dx, dscale, dbias; epsilon");
   add(table, row(OpKind::BatchNormInference, 5, 5, infer_batch_norm_inference, batch_norm_inference_vjp),
       "x, scale, bias, mean, variance -> y; epsilon; no cotangent to mean and variance");
   add(table, row(OpKind::LayerNorm, 1, 3, infer_layer_norm, layer_norm_vjp),
-      "x, scale?, bias? (shape x.shape[axis:]) -> y, mean, rstd (normalised dims 1); axis: first normalised dim; "
+      "x, scale?, bias? (shape x.shape[axis:]) -> y, mean, rstd (normalised dims 1); axis: first normalised "
+      "dim; "
       "epsilon");
   add(table, row(OpKind::LayerNormGrad, 2, 5, infer_layer_norm_grad, nullptr),
       "dy, x, scale?, mean, rstd -> dx, dscale, dbias; axis");

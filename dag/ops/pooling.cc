@@ -8,7 +8,8 @@ using namespace ops;
 
 Result<Shape> pooled_shape(const ShapeContext& c, const Shape& x) {
   const auto spatial = static_cast<int64_t>(x.size()) - 2;
-  if (spatial < 1 || spatial > kSpatialDimsMax) return refuse("x " + to_string(x) + " has not 1 to 3 spatial dims");
+  if (spatial < 1 || spatial > kSpatialDimsMax)
+    return refuse("x " + to_string(x) + " has not 1 to 3 spatial dims");
   const auto dims = static_cast<size_t>(spatial);
   constexpr int64_t kMost = int64_t{1} << 20;
   WEFT_TRY_STATUS(need_ints(c, Attr::Kernel, dims, 1, kMost));
@@ -19,7 +20,8 @@ Result<Shape> pooled_shape(const ShapeContext& c, const Shape& x) {
   Shape y{x[0], x[1]};
   for (size_t d = 0; d < dims; ++d) {
     const int64_t extent = (dilations.empty() ? 1 : dilations[d]) * (kernel[d] - 1) + 1;
-    if (pads[d] >= extent || pads[dims + d] >= extent) return refuse("padding must be smaller than the window");
+    if (pads[d] >= extent || pads[dims + d] >= extent)
+      return refuse("padding must be smaller than the window");
     WEFT_TRY(const int64_t count, window_count(c.attributes, d, x[d + 2], kernel[d], ceil != 0));
     y.push_back(count);
   }
@@ -103,35 +105,41 @@ void average_pool_grad_vjp(VjpContext& c) {
 }  // namespace
 
 void add_pooling_ops(OpTable& table) {
-  table.add({.kind = OpKind::MaxPool,
-             .family = Family::Pooling,
-             .differentiability = Differentiability::Differentiable,
-             .infer = infer_max_pool,
-             .vjp = max_pool_vjp,
-             .flops = pool_flops,
-             .about = "x -> y, I32 indices (flat, into x's spatial plane; the first maximum wins; -1 where a window "
-                      "holds only padding); kernel, strides, dilations, pads, ceil_mode"});
+  table.add(
+      {.kind = OpKind::MaxPool,
+       .family = Family::Pooling,
+       .differentiability = Differentiability::Differentiable,
+       .infer = infer_max_pool,
+       .vjp = max_pool_vjp,
+       .flops = pool_flops,
+       .about =
+           "x -> y, I32 indices (flat, into x's spatial plane; the first maximum wins; -1 where a window "
+           "holds only padding); kernel, strides, dilations, pads, ceil_mode"});
   table.add({.kind = OpKind::MaxPoolGrad,
              .family = Family::Pooling,
              .inputs_min = 2,
              .inputs_max = 2,
              .differentiability = Differentiability::Refused,
              .infer = infer_max_pool_grad,
-             .about = "dy, indices -> dx: each dy added at its index; an index outside the plane is ignored; shape: x's"});
-  table.add({.kind = OpKind::AveragePool,
-             .family = Family::Pooling,
-             .differentiability = Differentiability::Differentiable,
-             .infer = infer_average_pool,
-             .vjp = average_pool_vjp,
-             .flops = pool_flops,
-             .about = "x -> y; kernel, strides, pads, ceil_mode; count_include_pad: padding counts in the divisor, but "
-                      "never what lies beyond it"});
+             .about = "dy, indices -> dx: each dy added at its index; an index outside the plane is ignored; "
+                      "shape: x's"});
+  table.add(
+      {.kind = OpKind::AveragePool,
+       .family = Family::Pooling,
+       .differentiability = Differentiability::Differentiable,
+       .infer = infer_average_pool,
+       .vjp = average_pool_vjp,
+       .flops = pool_flops,
+       .about =
+           "x -> y; kernel, strides, pads, ceil_mode; count_include_pad: padding counts in the divisor, but "
+           "never what lies beyond it"});
   table.add({.kind = OpKind::AveragePoolGrad,
              .family = Family::Pooling,
              .differentiability = Differentiability::Differentiable,
              .infer = infer_average_pool_grad,
              .vjp = average_pool_grad_vjp,
-             .flops = [](const ShapeContext& c, std::span<const TensorSpec>) { return window_flops(c.in(0), c.attributes); },
+             .flops = [](const ShapeContext& c,
+                         std::span<const TensorSpec>) { return window_flops(c.in(0), c.attributes); },
              .about = "dy -> dx; attributes of AveragePool; shape: x's"});
 }
 

@@ -10,7 +10,8 @@ Specs infer_dropout(const ShapeContext& c) {
   WEFT_TRY_STATUS(need_operands(c, 1));
   WEFT_TRY_STATUS(need_float(c, 0));
   const double ratio = c.attributes.get_double(Attr::Ratio);
-  if (!(ratio >= 0 && ratio < 1)) return refuse("attribute ratio is " + std::to_string(ratio) + ", want [0,1)");
+  if (!(ratio >= 0 && ratio < 1))
+    return refuse("attribute ratio is " + std::to_string(ratio) + ", want [0,1)");
   WEFT_TRY_STATUS(int_in(c, Attr::Key, 0, std::numeric_limits<uint32_t>::max()));
   return std::vector<TensorSpec>{c.in(0)};
 }
@@ -24,8 +25,9 @@ void add_random_ops(OpTable& table) {
              .infer = infer_dropout,
              // The same key draws the same mask.
              .vjp = [](VjpContext& c) { give(c, 0, apply(OpKind::Dropout, cotangent(c), c.attributes())); },
-             .about = "x -> x/(1-ratio) where kept, else 0; ratio: probability of 0, in [0,1); key: which dropout "
-                      "this is; the draw of an element is Philox of (seed, step, key, place in the batch)"});
+             .about =
+                 "x -> x/(1-ratio) where kept, else 0; ratio: probability of 0, in [0,1); key: which dropout "
+                 "this is; the draw of an element is Philox of (seed, step, key, place in the batch)"});
 }
 
 }  // namespace weft::dag

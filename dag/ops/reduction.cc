@@ -82,7 +82,8 @@ void sum_vjp(VjpContext& c) {
 
 void mean_vjp(VjpContext& c) {
   const Shape shape = c.spec(c.in(0)).shape;
-  const auto count = static_cast<double>(std::max<int64_t>(1, reduced_count(shape, c.attributes().get_ints(Attr::Axes))));
+  const auto count =
+      static_cast<double>(std::max<int64_t>(1, reduced_count(shape, c.attributes().get_ints(Attr::Axes))));
   give(c, 0, expand(reshape(cotangent(c), kept_shape(c)) * (1.0 / count), shape));
 }
 
@@ -126,15 +127,18 @@ void add(OpTable& table, OpKind kind, Specs (*infer)(const ShapeContext&), void 
 }  // namespace
 
 void add_reduction_ops(OpTable& table) {
-  add(table, OpKind::ReduceSum, infer_reduce, sum_vjp, "x -> sum over axes (sorted); keepdims: reduced dims stay as 1");
+  add(table, OpKind::ReduceSum, infer_reduce, sum_vjp,
+      "x -> sum over axes (sorted); keepdims: reduced dims stay as 1");
   add(table, OpKind::ReduceMean, infer_reduce_some, mean_vjp, "x -> mean over axes; keepdims");
   add(table, OpKind::ReduceMax, infer_reduce_some, extremum_vjp,
       "x -> largest over axes; keepdims; NaN wins; ties share the cotangent");
   add(table, OpKind::ReduceMin, infer_reduce_some, extremum_vjp,
       "x -> smallest over axes; keepdims; NaN wins; ties share the cotangent");
   add(table, OpKind::ReduceProd, infer_reduce, prod_vjp, "x -> product over axes; keepdims");
-  add(table, OpKind::ArgMax, infer_arg, nullptr, "x -> I64 place of the largest along axis, the first of ties; keepdims");
-  add(table, OpKind::ArgMin, infer_arg, nullptr, "x -> I64 place of the smallest along axis, the first of ties; keepdims");
+  add(table, OpKind::ArgMax, infer_arg, nullptr,
+      "x -> I64 place of the largest along axis, the first of ties; keepdims");
+  add(table, OpKind::ArgMin, infer_arg, nullptr,
+      "x -> I64 place of the smallest along axis, the first of ties; keepdims");
   add(table, OpKind::CumSum, infer_cumsum, cumsum_vjp,
       "x -> running sum along axis; exclusive: without the element itself; reverse: from the end");
 }

@@ -48,7 +48,8 @@ Status need_inside(const Shape& shape, const Ints& starts, const Ints& sizes, co
     if (steps[d] == 0) return refuse("a step is zero");
     if (sizes[d] == 0) continue;
     int64_t last = 0;
-    if (__builtin_mul_overflow(sizes[d] - 1, steps[d], &last) || __builtin_add_overflow(last, starts[d], &last))
+    if (__builtin_mul_overflow(sizes[d] - 1, steps[d], &last) ||
+        __builtin_add_overflow(last, starts[d], &last))
       return refuse("a slice is out of range");
     if (std::min(starts[d], last) < 0 || std::max(starts[d], last) >= shape[d])
       return refuse("dim " + std::to_string(d) + " of " + to_string(shape) + " has no elements " +
@@ -96,7 +97,8 @@ Specs infer_concat(const ShapeContext& c) {
       return fail(ErrorCode::OutOfRange, "the result is too large");
     shape[axis] += other[axis];
     other[axis] = shape[axis];
-    if (other != shape) return refuse_operand(c, i, "the shape of operand 0 but for dim " + std::to_string(axis));
+    if (other != shape)
+      return refuse_operand(c, i, "the shape of operand 0 but for dim " + std::to_string(axis));
   }
   return one(c.in(0).dtype, std::move(shape));
 }
@@ -115,7 +117,8 @@ Result<Shape> padded_shape(const ShapeContext& c, const Shape& x) {
     if (mode == "reflect" && furthest > 0 && furthest >= x[d])
       return refuse("dim " + std::to_string(d) + " is too short to reflect " + std::to_string(furthest));
     if (mode == "edge" && furthest > 0 && x[d] == 0) return refuse("an empty dim has no edge");
-    if (std::min(before, after) < -x[d]) return refuse("dim " + std::to_string(d) + " is cropped beyond its size");
+    if (std::min(before, after) < -x[d])
+      return refuse("dim " + std::to_string(d) + " is cropped beyond its size");
     shape[d] += before + after;
     if (shape[d] < 0) return refuse("dim " + std::to_string(d) + " is cropped beyond its size");
   }
@@ -162,7 +165,8 @@ Specs infer_gather_grad(const ShapeContext& c) {
 Status need_elements_of(const Shape& data, const Shape& indices, size_t axis) {
   if (indices.size() != data.size()) return refuse("data and indices differ in rank");
   for (size_t d = 0; d < data.size(); ++d)
-    if (d != axis && indices[d] > data[d]) return refuse("indices are larger than data in dim " + std::to_string(d));
+    if (d != axis && indices[d] > data[d])
+      return refuse("indices are larger than data in dim " + std::to_string(d));
   return {};
 }
 
@@ -267,26 +271,33 @@ void add(OpTable& table, OpKind kind, int inputs_min, int inputs_max, Specs (*in
 void add_views(OpTable& t) {
   using K = OpKind;
   using C = VjpContext&;
-  add(t, K::Reshape, 1, 1, infer_reshape,
+  add(
+      t, K::Reshape, 1, 1, infer_reshape,
       [](C c) { give(c, 0, reshape(cotangent(c), Shape(c.spec(c.in(0)).shape))); },
       "x -> the same elements in order; shape: exact dims");
-  add(t, K::Transpose, 1, 1, infer_transpose, transpose_vjp, "x -> dims reordered; perm: dim i is x's dim perm[i]");
-  add(t, K::Expand, 1, 1, infer_expand, [](C c) { give(c, 0, cotangent(c)); },
+  add(t, K::Transpose, 1, 1, infer_transpose, transpose_vjp,
+      "x -> dims reordered; perm: dim i is x's dim perm[i]");
+  add(
+      t, K::Expand, 1, 1, infer_expand, [](C c) { give(c, 0, cotangent(c)); },
       "x -> broadcast to exactly shape");
-  add(t, K::Reorder, 1, 1, infer_reorder, [](C c) { give(c, 0, cotangent(c)); },
+  add(
+      t, K::Reorder, 1, 1, infer_reorder, [](C c) { give(c, 0, cotangent(c)); },
       "x -> the same values; layout: how the result lies in memory");
 }
 
 void add_cuts(OpTable& t) {
   using K = OpKind;
   using C = VjpContext&;
-  add(t, K::Slice, 1, 1, infer_slice, [](C c) { give_adjoint(c, K::SliceGrad); },
+  add(
+      t, K::Slice, 1, 1, infer_slice, [](C c) { give_adjoint(c, K::SliceGrad); },
       "x -> sizes[d] elements of each dim d, element i at starts[d] + i*steps[d]; steps may be negative");
   add(t, K::SliceGrad, 1, 1, infer_slice_grad, slice_grad_vjp,
       "dy -> zeros of shape with dy's elements at starts[d] + i*steps[d]");
   add(t, K::Concat, 1, kAnyNumber, infer_concat, concat_vjp, "a, b, ... -> one after the other along axis");
-  add(t, K::Pad, 1, 1, infer_pad, [](C c) { give_adjoint(c, K::PadGrad); },
-      "x -> padded; pads: begins then ends for every dim, negative crops; mode: constant (value), reflect, edge");
+  add(
+      t, K::Pad, 1, 1, infer_pad, [](C c) { give_adjoint(c, K::PadGrad); },
+      "x -> padded; pads: begins then ends for every dim, negative crops; mode: constant (value), reflect, "
+      "edge");
   add(t, K::PadGrad, 1, 1, infer_pad_grad, pad_grad_vjp,
       "dy -> cotangent of Pad's operand; pads, mode as Pad; shape: the operand's");
 }
@@ -294,16 +305,24 @@ void add_cuts(OpTable& t) {
 void add_gathers(OpTable& t) {
   using K = OpKind;
   using C = VjpContext&;
-  add(t, K::Gather, 2, 2, infer_gather, [](C c) { give_adjoint_by_indices(c, K::GatherGrad); },
-      "data, indices I32/I64 -> slices of data along axis; shape data[:axis] + indices + data[axis+1:]; a negative "
+  add(
+      t, K::Gather, 2, 2, infer_gather, [](C c) { give_adjoint_by_indices(c, K::GatherGrad); },
+      "data, indices I32/I64 -> slices of data along axis; shape data[:axis] + indices + data[axis+1:]; a "
+      "negative "
       "index counts from the end; out of range gives NaN (floats) or 0");
-  add(t, K::GatherGrad, 2, 2, infer_gather_grad, [](C c) { gather_grad_vjp(c, K::Gather); },
-      "dy, indices -> zeros of shape with dy's slices added along axis, in index order; out of range is ignored");
-  add(t, K::GatherElements, 2, 2, infer_gather_elements,
+  add(
+      t, K::GatherGrad, 2, 2, infer_gather_grad, [](C c) { gather_grad_vjp(c, K::Gather); },
+      "dy, indices -> zeros of shape with dy's slices added along axis, in index order; out of range is "
+      "ignored");
+  add(
+      t, K::GatherElements, 2, 2, infer_gather_elements,
       [](C c) { give_adjoint_by_indices(c, K::GatherElementsGrad); },
-      "data, indices I32/I64 of equal rank -> element by element, the index replaces the coordinate of axis; out of "
+      "data, indices I32/I64 of equal rank -> element by element, the index replaces the coordinate of axis; "
+      "out of "
       "range as Gather");
-  add(t, K::GatherElementsGrad, 2, 2, infer_gather_elements_grad, [](C c) { gather_grad_vjp(c, K::GatherElements); },
+  add(
+      t, K::GatherElementsGrad, 2, 2, infer_gather_elements_grad,
+      [](C c) { gather_grad_vjp(c, K::GatherElements); },
       "dy, indices -> zeros of shape with dy's elements added, in index order; out of range is ignored");
 }
 

@@ -28,12 +28,14 @@ Specs cross_entropy_specs(const ShapeContext& c, size_t i, size_t w) {
   if (classes == 0) return refuse("no classes");
   Shape labels = logits.shape;
   labels.erase(labels.begin() + static_cast<std::ptrdiff_t>(axis));
-  if (c.in(i + 1).shape != labels) return refuse_operand(c, i + 1, "the logits' shape without the class axis");
+  if (c.in(i + 1).shape != labels)
+    return refuse_operand(c, i + 1, "the logits' shape without the class axis");
   WEFT_TRY_STATUS(need_spec(c, w, logits.dtype, {classes}));
   const std::string& reduction = c.attributes.get_string(Attr::Reduction);
   if (reduction != "none" && reduction != "mean" && reduction != "sum")
     return refuse("attribute reduction is '" + reduction + "', want none, mean or sum");
-  return std::vector<TensorSpec>{{logits.dtype, reduction == "none" ? labels : Shape{}}, {logits.dtype, labels}};
+  return std::vector<TensorSpec>{{logits.dtype, reduction == "none" ? labels : Shape{}},
+                                 {logits.dtype, labels}};
 }
 
 Specs infer_cross_entropy(const ShapeContext& c) {
@@ -74,19 +76,23 @@ void add(OpTable& table, OpKind kind, int inputs_min, int inputs_max, Specs (*in
 void add_softmax_ops(OpTable& table) {
   using K = OpKind;
   using C = VjpContext&;
-  add(table, K::Softmax, 1, 1, infer_softmax,
-      [](C c) { give(c, 0, apply(K::SoftmaxGrad, cotangent(c), out(c), c.attributes())); }, flops_an_output_element<5>,
-      "x -> e^x / sum of e^x along axis; -inf gives 0, a row of -inf gives NaN");
+  add(
+      table, K::Softmax, 1, 1, infer_softmax,
+      [](C c) { give(c, 0, apply(K::SoftmaxGrad, cotangent(c), out(c), c.attributes())); },
+      flops_an_output_element<5>, "x -> e^x / sum of e^x along axis; -inf gives 0, a row of -inf gives NaN");
   add(table, K::SoftmaxGrad, 2, 2, infer_softmax_grad, nullptr, flops_an_output_element<4>,
       "dy, y -> y * (dy - sum of dy*y along axis)");
-  add(table, K::LogSoftmax, 1, 1, infer_softmax,
+  add(
+      table, K::LogSoftmax, 1, 1, infer_softmax,
       [](C c) { give(c, 0, apply(K::LogSoftmaxGrad, cotangent(c), out(c), c.attributes())); },
       flops_an_output_element<5>, "x -> x - log(sum of e^x) along axis");
   add(table, K::LogSoftmaxGrad, 2, 2, infer_softmax_grad, nullptr, flops_an_output_element<4>,
       "dy, y -> dy - e^y * sum of dy along axis");
   add(table, K::CrossEntropy, 2, 3, infer_cross_entropy, cross_entropy_vjp, flops_an_input_element<5>,
-      "logits (classes at axis), labels I32/I64, weight[C]? -> loss, lse (log of the sum of e^logits); reduction: "
-      "none, sum, mean (by weight); ignore_index: labels that do not count; any other label out of [0,C) gives NaN");
+      "logits (classes at axis), labels I32/I64, weight[C]? -> loss, lse (log of the sum of e^logits); "
+      "reduction: "
+      "none, sum, mean (by weight); ignore_index: labels that do not count; any other label out of [0,C) "
+      "gives NaN");
   add(table, K::CrossEntropyGrad, 4, 5, infer_cross_entropy_grad, nullptr, flops_an_output_element<4>,
       "dloss, logits, labels, lse, weight? -> dlogits; attributes of CrossEntropy");
 }

@@ -23,13 +23,21 @@ using dag::Tensor;
 using dag::TensorSpec;
 using dag::ValueId;
 
-Tensor floats(const Shape& shape, const std::vector<double>& values) { return dag::from_doubles({DType::F32, shape}, values); }
-Tensor wholes(const Shape& shape, const std::vector<int64_t>& values) { return dag::from_int64s({DType::I64, shape}, values); }
+Tensor floats(const Shape& shape, const std::vector<double>& values) {
+  return dag::from_doubles({DType::F32, shape}, values);
+}
+Tensor wholes(const Shape& shape, const std::vector<int64_t>& values) {
+  return dag::from_int64s({DType::I64, shape}, values);
+}
 
 // One op over host tensors.
-std::vector<Tensor> fold(OpKind kind, const std::vector<std::optional<Tensor>>& inputs, Attributes attributes = {}) {
-  const dag::OpCaseGraph made = dag::build_op_case(
-      {.name = "fold", .kind = kind, .attributes = std::move(attributes), .inputs = inputs, .no_gradient = {}});
+std::vector<Tensor> fold(OpKind kind, const std::vector<std::optional<Tensor>>& inputs,
+                         Attributes attributes = {}) {
+  const dag::OpCaseGraph made = dag::build_op_case({.name = "fold",
+                                                    .kind = kind,
+                                                    .attributes = std::move(attributes),
+                                                    .inputs = inputs,
+                                                    .no_gradient = {}});
   const dag::Graph& graph = made.builder.graph();
   std::vector<const Tensor*> operands;
   for (const auto& input : inputs) operands.push_back(input ? &*input : nullptr);
@@ -99,7 +107,9 @@ TEST(ReferenceBackend, AGroupKeepsItsTemporariesInside) {
   ASSERT_TRUE(backend->upload(floats({3}, {0, 1, -1}), in, dag::Layout::Plain).has_value());
   ASSERT_TRUE((*kernel)->run(std::vector{in}, std::vector{out}, {}, {}).has_value());
   const auto values = dag::to_doubles(*backend->download(out, spec, dag::Layout::Plain));
-  for (size_t i = 0; i < 3; ++i) EXPECT_FLOAT_EQ(static_cast<float>(values[i]), static_cast<float>(3 * std::exp(std::vector{0, 1, -1}[i])));
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_FLOAT_EQ(static_cast<float>(values[i]),
+                    static_cast<float>(3 * std::exp(std::vector{0, 1, -1}[i])));
 }
 
 TEST(ReferenceBackend, LeavesAreNotKernels) {
@@ -128,11 +138,14 @@ TEST(ReferenceBackend, AccumulatesZeroesCopiesAndSquares) {
 double after_two_steps(const OptimizerSpec& optimizer) {
   const auto backend = make_reference_backend();
   const TensorSpec spec{DType::F64, {1}};
-  const auto scalar = [&](double value) { return uploaded(*backend, dag::from_doubles(spec, std::vector{value})); };
+  const auto scalar = [&](double value) {
+    return uploaded(*backend, dag::from_doubles(spec, std::vector{value}));
+  };
   const Block parameter = scalar(2);
   std::vector<Block> slots;
   std::vector<View> views;
-  for (size_t i = 0; i < optimizer.slot_names().size(); ++i) views.push_back(slots.emplace_back(scalar(0)).view());
+  for (size_t i = 0; i < optimizer.slot_names().size(); ++i)
+    views.push_back(slots.emplace_back(scalar(0)).view());
   for (uint64_t step = 1; step <= 2; ++step) {
     const Block gradient = scalar(step == 1 ? 1.0 : -0.5);
     const UpdateStep at{.step = step, .learning_rate = optimizer.learning_rate, .gradient_scale = 0.5};
@@ -143,21 +156,34 @@ double after_two_steps(const OptimizerSpec& optimizer) {
 
 TEST(ReferenceUpdate, Sgd) {
   EXPECT_NEAR(after_two_steps({.type = OptimizerType::Sgd, .learning_rate = 0.1}), 1.9749999999999999, 1e-13);
-  EXPECT_NEAR(after_two_steps({.type = OptimizerType::Sgd, .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9, .dampening = 0.2}),
+  EXPECT_NEAR(after_two_steps({.type = OptimizerType::Sgd,
+                               .learning_rate = 0.1,
+                               .weight_decay = 0.01,
+                               .momentum = 0.9,
+                               .dampening = 0.2}),
               1.9196416, 1e-13);
-  EXPECT_NEAR(after_two_steps({.type = OptimizerType::Sgd, .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9, .nesterov = true}),
+  EXPECT_NEAR(after_two_steps({.type = OptimizerType::Sgd,
+                               .learning_rate = 0.1,
+                               .weight_decay = 0.01,
+                               .momentum = 0.9,
+                               .nesterov = true}),
               1.90296772, 1e-13);
 }
 
 TEST(ReferenceUpdate, AdamAndAdamW) {
-  EXPECT_NEAR(after_two_steps({.type = OptimizerType::Adam, .learning_rate = 0.1, .weight_decay = 0.01}), 1.8689922487277597, 1e-13);
-  EXPECT_NEAR(after_two_steps({.type = OptimizerType::AdamW, .learning_rate = 0.1, .weight_decay = 0.01}), 1.8694682987058464, 1e-13);
+  EXPECT_NEAR(after_two_steps({.type = OptimizerType::Adam, .learning_rate = 0.1, .weight_decay = 0.01}),
+              1.8689922487277597, 1e-13);
+  EXPECT_NEAR(after_two_steps({.type = OptimizerType::AdamW, .learning_rate = 0.1, .weight_decay = 0.01}),
+              1.8694682987058464, 1e-13);
 }
 
 TEST(ReferenceKernels, CastsRoundAsTheirDTypeDoes) {
   const auto cast = [](double value, DType dtype) {
-    const auto to = [](const Tensor& x, DType d) { return fold(OpKind::Cast, {x}, {{Attr::DType, static_cast<int64_t>(d)}})[0]; };
-    return dag::to_doubles(to(to(dag::from_doubles({DType::F64, {1}}, std::vector{value}), dtype), DType::F64))[0];
+    const auto to = [](const Tensor& x, DType d) {
+      return fold(OpKind::Cast, {x}, {{Attr::DType, static_cast<int64_t>(d)}})[0];
+    };
+    return dag::to_doubles(
+        to(to(dag::from_doubles({DType::F64, {1}}, std::vector{value}), dtype), DType::F64))[0];
   };
   EXPECT_EQ(cast(1.0 + 0x1p-24, DType::F32), 1.0);
   EXPECT_EQ(cast(1.0 + 0x1p-11, DType::F16), 1.0);
@@ -171,29 +197,38 @@ TEST(ReferenceKernels, CastsRoundAsTheirDTypeDoes) {
 
 TEST(ReferenceKernels, IntegersWrapAndNeverTrap) {
   const int64_t low = std::numeric_limits<int64_t>::min();
-  EXPECT_EQ(dag::to_int64s(fold(OpKind::Div, {wholes({3}, {low, 5, -7}), wholes({3}, {-1, 0, 2})})[0]), (std::vector<int64_t>{low, 0, -3}));
+  EXPECT_EQ(dag::to_int64s(fold(OpKind::Div, {wholes({3}, {low, 5, -7}), wholes({3}, {-1, 0, 2})})[0]),
+            (std::vector<int64_t>{low, 0, -3}));
   EXPECT_EQ(dag::to_int64s(fold(OpKind::Mod, {wholes({4}, {low, 5, -7, 7}), wholes({4}, {-1, 0, 3, -3})})[0]),
             (std::vector<int64_t>{0, 0, 2, -2}));
   EXPECT_EQ(dag::to_int64s(fold(OpKind::Neg, {wholes({1}, {low})})[0])[0], low);
-  EXPECT_EQ(dag::to_int64s(fold(OpKind::Add, {wholes({1}, {low}), wholes({1}, {-1})})[0])[0], std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(dag::to_int64s(fold(OpKind::Add, {wholes({1}, {low}), wholes({1}, {-1})})[0])[0],
+            std::numeric_limits<int64_t>::max());
 }
 
 TEST(ReferenceKernels, IndicesOutOfRangeReadNothing) {
-  const auto rows = dag::to_doubles(fold(OpKind::Gather, {floats({2}, {1, 2}), wholes({4}, {1, -2, 2, std::numeric_limits<int64_t>::min()})}, {{Attr::Axis, 0}})[0]);
+  const auto rows = dag::to_doubles(fold(
+      OpKind::Gather, {floats({2}, {1, 2}), wholes({4}, {1, -2, 2, std::numeric_limits<int64_t>::min()})},
+      {{Attr::Axis, 0}})[0]);
   EXPECT_EQ(rows[0], 2);
   EXPECT_EQ(rows[1], 1);
   EXPECT_TRUE(std::isnan(rows[2]) && std::isnan(rows[3]));
-  EXPECT_EQ(dag::to_int64s(fold(OpKind::Gather, {wholes({2}, {1, 2}), wholes({1}, {7})}, {{Attr::Axis, 0}})[0])[0], 0);
-  EXPECT_EQ(dag::to_doubles(fold(OpKind::GatherGrad, {floats({2}, {1, 2}), wholes({2}, {9, 1})}, {{Attr::Axis, 0}, {Attr::Shape, Ints{2}}})[0]),
+  EXPECT_EQ(
+      dag::to_int64s(fold(OpKind::Gather, {wholes({2}, {1, 2}), wholes({1}, {7})}, {{Attr::Axis, 0}})[0])[0],
+      0);
+  EXPECT_EQ(dag::to_doubles(fold(OpKind::GatherGrad, {floats({2}, {1, 2}), wholes({2}, {9, 1})},
+                                 {{Attr::Axis, 0}, {Attr::Shape, Ints{2}}})[0]),
             (std::vector<double>{0, 2}));
   const Tensor places = dag::from_int64s({DType::I32, {1, 1, 3}}, std::vector<int64_t>{-1, 99, 1});
-  EXPECT_EQ(dag::to_doubles(fold(OpKind::MaxPoolGrad, {floats({1, 1, 3}, {1, 2, 3}), places}, {{Attr::Shape, Ints{1, 1, 2}}})[0]),
+  EXPECT_EQ(dag::to_doubles(fold(OpKind::MaxPoolGrad, {floats({1, 1, 3}, {1, 2, 3}), places},
+                                 {{Attr::Shape, Ints{1, 1, 2}}})[0]),
             (std::vector<double>{0, 3}));
 }
 
 TEST(ReferenceKernels, CrossEntropyOfALabelWithoutAClassIsNaN) {
   const Attributes attributes{{Attr::Axis, 1}, {Attr::Reduction, "none"}, {Attr::IgnoreIndex, -100}};
-  const auto loss = dag::to_doubles(fold(OpKind::CrossEntropy, {floats({3, 2}, {0, 0, 0, 0, 0, 0}), wholes({3}, {1, 2, -100})}, attributes)[0]);
+  const auto loss = dag::to_doubles(fold(
+      OpKind::CrossEntropy, {floats({3, 2}, {0, 0, 0, 0, 0, 0}), wholes({3}, {1, 2, -100})}, attributes)[0]);
   EXPECT_NEAR(loss[0], std::log(2), 1e-7);
   EXPECT_TRUE(std::isnan(loss[1]));
   EXPECT_EQ(loss[2], 0);
@@ -201,7 +236,8 @@ TEST(ReferenceKernels, CrossEntropyOfALabelWithoutAClassIsNaN) {
 
 TEST(ReferenceKernels, SoftmaxOfNothingIsNaNAndAMaskedEntryIsZero) {
   const double none = -std::numeric_limits<double>::infinity();
-  const auto y = dag::to_doubles(fold(OpKind::Softmax, {floats({2, 2}, {none, none, none, 1})}, {{Attr::Axis, 1}})[0]);
+  const auto y =
+      dag::to_doubles(fold(OpKind::Softmax, {floats({2, 2}, {none, none, none, 1})}, {{Attr::Axis, 1}})[0]);
   EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1]));
   EXPECT_EQ(y[2], 0);
   EXPECT_EQ(y[3], 1);
@@ -209,15 +245,20 @@ TEST(ReferenceKernels, SoftmaxOfNothingIsNaNAndAMaskedEntryIsZero) {
 
 TEST(ReferenceKernels, DropoutOfABatchIsThatOfItsMicrobatches) {
   const auto run = [](int64_t samples, int64_t position) {
-    const dag::OpCase op_case{.name = "dropout", .kind = OpKind::Dropout, .attributes = {{Attr::Ratio, 0.4}, {Attr::Key, 3}},
-                              .inputs = {Tensor({DType::F32, {samples, 7}})}, .no_gradient = {}};
+    const dag::OpCase op_case{.name = "dropout",
+                              .kind = OpKind::Dropout,
+                              .attributes = {{Attr::Ratio, 0.4}, {Attr::Key, 3}},
+                              .inputs = {Tensor({DType::F32, {samples, 7}})},
+                              .no_gradient = {}};
     const dag::OpCaseGraph made = dag::build_op_case(op_case);
     const TensorSpec spec{DType::F32, {samples, 7}};
     const RefValue x{spec, std::vector<double>(static_cast<size_t>(samples * 7), 1.0), {}};
     std::vector<RefValue> y{{spec, {}, {}}};
     const RefValue* operand = &x;
-    EXPECT_TRUE(run_reference_op(made.builder.graph().ops().back(), {&operand, 1}, y,
-                                 {.seed = 11, .step = 5, .sample_position = position, .microbatch_size = samples}).has_value());
+    EXPECT_TRUE(
+        run_reference_op(made.builder.graph().ops().back(), {&operand, 1}, y,
+                         {.seed = 11, .step = 5, .sample_position = position, .microbatch_size = samples})
+            .has_value());
     return y[0].reals;
   };
   const auto whole = run(6, 0);

@@ -17,7 +17,8 @@ steps: 500
 optimizer: {type: sgd, learning_rate: 0.1}
 )";
 
-std::string message_of(const std::string& text, const std::vector<std::string>& sets = {}, ErrorCode code = ErrorCode::InvalidArgument) {
+std::string message_of(const std::string& text, const std::vector<std::string>& sets = {},
+                       ErrorCode code = ErrorCode::InvalidArgument) {
   const auto job = parse_job(text, sets, {.source = "job.yaml", .folder = "", .check_files = false});
   if (job) return "(no error)";
   EXPECT_EQ(job.error().code, code) << job.error().message;
@@ -36,11 +37,13 @@ struct Case {
 };
 
 TEST(JobErrors, UnknownKeysAreSuggestedAt) {
-  EXPECT_EQ(message_of(kGood + "batchsize: 3\n"), "job.yaml:10:1: unknown key `batchsize` (did you mean 'batch_size'?)");
+  EXPECT_EQ(message_of(kGood + "batchsize: 3\n"),
+            "job.yaml:10:1: unknown key `batchsize` (did you mean 'batch_size'?)");
   EXPECT_EQ(message_of(kGood, {"optimizer.momemtum=0.9"}),
             "--set optimizer.momemtum: unknown key `optimizer.momemtum` (did you mean 'momentum'?)");
   EXPECT_EQ(message_of(kGood, {"optimizer.betas=[0.9,0.99]"}),
-            "--set optimizer.betas: unknown key `optimizer.betas`; there are: type, learning_rate, weight_decay, momentum, dampening, nesterov");
+            "--set optimizer.betas: unknown key `optimizer.betas`; there are: type, learning_rate, "
+            "weight_decay, momentum, dampening, nesterov");
 }
 
 TEST(JobErrors, EveryProblemIsToldAtOnce) {
@@ -131,14 +134,17 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
 }
 
 TEST(JobErrors, TestDataAndValidationExcludeEachOther) {
-  const std::string message = message_of(
-      kGood, {"data.train={type: text, path: c, sequence_length: 8, validation: 0.1}", "data.test={type: npz, path: t.npz}"});
+  const std::string message =
+      message_of(kGood, {"data.train={type: text, path: c, sequence_length: 8, validation: 0.1}",
+                         "data.test={type: npz, path: t.npz}"});
   EXPECT_NE(message.find("keep one"), std::string::npos) << message;
 }
 
 TEST(JobErrors, WhatIsNotImplementedHasACodeOfItsOwn) {
-  EXPECT_NE(message_of(kGood, {"precision=bf16"}, ErrorCode::Unsupported).find("not implemented"), std::string::npos);
-  EXPECT_NE(message_of("format: 2\n" + kGood, {}, ErrorCode::VersionMismatch).find("reads format 1"), std::string::npos);
+  EXPECT_NE(message_of(kGood, {"precision=bf16"}, ErrorCode::Unsupported).find("not implemented"),
+            std::string::npos);
+  EXPECT_NE(message_of("format: 2\n" + kGood, {}, ErrorCode::VersionMismatch).find("reads format 1"),
+            std::string::npos);
 }
 
 TEST(JobErrors, FilesThatAreNoMapsAreRefused) {

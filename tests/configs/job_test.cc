@@ -127,7 +127,9 @@ TEST(Job, OtherLossesNameTheirParts) {
 }
 
 TEST(Job, ValidationOfATextBecomesTheTestData) {
-  const Job job = parsed(kSmall, {"data.train={type: text, path: c.txt, sequence_length: 128, validation: 0.1}", "evaluate_every=5"});
+  const Job job = parsed(
+      kSmall,
+      {"data.train={type: text, path: c.txt, sequence_length: 128, validation: 0.1}", "evaluate_every=5"});
   const auto& train = std::get<data::TextSpec>(*job.train);
   const auto& test = std::get<data::TextSpec>(*job.test);
   EXPECT_EQ(train.part, data::TextSpec::Part::Training);
@@ -163,7 +165,8 @@ TEST(Job, SetOutputIsRelativeToTheCurrentDirectory) {
 TEST(Job, LaterSetsWin) { EXPECT_EQ(parsed(kSmall, {"steps=5", "steps=7"}).steps, 7u); }
 
 TEST(Job, TotalStepsOfEpochsAreRoundedDown) {
-  const Job epochs = parsed("epochs: 2\n" + kSmall.substr(0, kSmall.find("steps")) + kSmall.substr(kSmall.find("optimizer")));
+  const Job epochs = parsed("epochs: 2\n" + kSmall.substr(0, kSmall.find("steps")) +
+                            kSmall.substr(kSmall.find("optimizer")));
   EXPECT_EQ(epochs.total_steps(100).value(), 3u);
   const auto none = epochs.total_steps(10);
   ASSERT_FALSE(none.has_value());
@@ -174,7 +177,8 @@ TEST(Job, TotalStepsOfEpochsAreRoundedDown) {
 
 TEST(Job, PlacesCanBeAskedFor) {
   const Job job = parsed(kSmall);
-  EXPECT_EQ(job.error(ErrorCode::InvalidArgument, "inputs.x", "no such column").message, "job.yaml:3:13: no such column");
+  EXPECT_EQ(job.error(ErrorCode::InvalidArgument, "inputs.x", "no such column").message,
+            "job.yaml:3:13: no such column");
   EXPECT_EQ(to_string(job.where("optimizer.betas")), "job.yaml:9:12");
 }
 
@@ -184,8 +188,10 @@ TEST(Job, FilesAreLookedForBesideTheJob) {
   const auto missing = load_job(path);
   ASSERT_FALSE(missing.has_value());
   EXPECT_EQ(missing.error().code, ErrorCode::NotFound);
-  EXPECT_NE(missing.error().message.find("job.yaml:1:8: `model`: "), std::string::npos) << missing.error().message;
-  EXPECT_NE(missing.error().message.find("job.yaml:6:28: `data.train.path`: "), std::string::npos) << missing.error().message;
+  EXPECT_NE(missing.error().message.find("job.yaml:1:8: `model`: "), std::string::npos)
+      << missing.error().message;
+  EXPECT_NE(missing.error().message.find("job.yaml:6:28: `data.train.path`: "), std::string::npos)
+      << missing.error().message;
   scratch.write("model.onnx", "x");
   scratch.write("train.npz", "x");
   const auto job = load_job(path);

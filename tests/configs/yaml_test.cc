@@ -9,7 +9,8 @@ namespace {
 
 ::testing::AssertionResult refused(const Result<Node>& result, ErrorCode code, std::string_view part) {
   if (result) return ::testing::AssertionFailure() << "succeeded";
-  if (result.error().code == code && result.error().message.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  if (result.error().code == code && result.error().message.find(part) != std::string::npos)
+    return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << to_string(result.error().code) << ": " << result.error().message;
 }
 
@@ -50,14 +51,16 @@ TEST(Yaml, DepthSizeAndCountAreBounded) {
   std::string dashes;
   for (int i = 0; i < 50'000; ++i) dashes += "- ";
   EXPECT_TRUE(refused(parse_yaml(dashes, "f"), ErrorCode::ResourceExhausted, "deep"));
-  EXPECT_TRUE(refused(parse_yaml(std::string(kYamlSizeMax + 1, ' '), "f"), ErrorCode::ResourceExhausted, "at most"));
+  EXPECT_TRUE(
+      refused(parse_yaml(std::string(kYamlSizeMax + 1, ' '), "f"), ErrorCode::ResourceExhausted, "at most"));
   std::string list = "[";
   for (int i = 0; i < 20'000; ++i) list += "1,";
   EXPECT_TRUE(refused(parse_yaml(list + "1]", "f"), ErrorCode::ResourceExhausted, "values"));
 }
 
 TEST(Yaml, WhatWouldBeAmbiguousIsRefused) {
-  EXPECT_TRUE(refused(parse_yaml("a: 1\na: 2\n", "f"), ErrorCode::InvalidArgument, "f:2:1: key 'a' stands here for the second time, after f:1:1"));
+  EXPECT_TRUE(refused(parse_yaml("a: 1\na: 2\n", "f"), ErrorCode::InvalidArgument,
+                      "f:2:1: key 'a' stands here for the second time, after f:1:1"));
   EXPECT_TRUE(refused(parse_yaml("[a]: 1\n", "f"), ErrorCode::InvalidArgument, "key must be"));
   EXPECT_TRUE(refused(parse_yaml("a: !!python/object x\n", "f"), ErrorCode::InvalidArgument, "tags"));
   EXPECT_TRUE(refused(parse_yaml("a: 1\n---\nb: 1\n", "f"), ErrorCode::InvalidArgument, "second document"));

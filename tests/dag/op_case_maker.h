@@ -65,7 +65,9 @@ class OpCaseMaker {
   }
 
  private:
-  static size_t count_of(const Shape& dims) { return static_cast<size_t>(TensorSpec{DType::F32, dims}.element_count()); }
+  static size_t count_of(const Shape& dims) {
+    return static_cast<size_t>(TensorSpec{DType::F32, dims}.element_count());
+  }
   Rng rng_;
   std::vector<OpCase> cases_;
 };

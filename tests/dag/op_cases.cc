@@ -12,12 +12,14 @@ void add_unary_cases(OpCaseMaker& make) {
     double low, high;
   };
   const Domain domains[] = {
-      {OpKind::Neg, -2, 2},    {OpKind::Exp, -2, 2},      {OpKind::Log, 0.5, 3},     {OpKind::Sqrt, 0.5, 3},
-      {OpKind::Sin, -3, 3},    {OpKind::Cos, -3, 3},      {OpKind::Tan, -1, 1},      {OpKind::Asin, -0.8, 0.8},
-      {OpKind::Acos, -.8, .8}, {OpKind::Atan, -2, 2},     {OpKind::Sinh, -2, 2},     {OpKind::Cosh, -2, 2},
-      {OpKind::Asinh, -2, 2},  {OpKind::Acosh, 1.5, 3},   {OpKind::Atanh, -.8, .8},  {OpKind::Tanh, -2, 2},
-      {OpKind::Erf, -2, 2},    {OpKind::Sigmoid, -3, 3},  {OpKind::Softplus, -4, 4}, {OpKind::Reciprocal, 0.5, 2},
-      {OpKind::Floor, -3, 3},  {OpKind::Ceil, -3, 3},     {OpKind::Round, -3, 3},
+      {OpKind::Neg, -2, 2},      {OpKind::Exp, -2, 2},         {OpKind::Log, 0.5, 3},
+      {OpKind::Sqrt, 0.5, 3},    {OpKind::Sin, -3, 3},         {OpKind::Cos, -3, 3},
+      {OpKind::Tan, -1, 1},      {OpKind::Asin, -0.8, 0.8},    {OpKind::Acos, -.8, .8},
+      {OpKind::Atan, -2, 2},     {OpKind::Sinh, -2, 2},        {OpKind::Cosh, -2, 2},
+      {OpKind::Asinh, -2, 2},    {OpKind::Acosh, 1.5, 3},      {OpKind::Atanh, -.8, .8},
+      {OpKind::Tanh, -2, 2},     {OpKind::Erf, -2, 2},         {OpKind::Sigmoid, -3, 3},
+      {OpKind::Softplus, -4, 4}, {OpKind::Reciprocal, 0.5, 2}, {OpKind::Floor, -3, 3},
+      {OpKind::Ceil, -3, 3},     {OpKind::Round, -3, 3},
   };
   for (const auto& [kind, low, high] : domains) {
     make.add(kind, "", {make.real(make.shape(make.between(1, 4)), low, high)});
@@ -41,8 +43,10 @@ void add_unary_cases(OpCaseMaker& make) {
 void add_cast_and_clip_cases(OpCaseMaker& make) {
   const auto to = [](DType dtype) { return Attributes{{Attr::DType, static_cast<int64_t>(dtype)}}; };
   make.add(OpKind::Cast, "f32 to f64", {make.real({2, 3})}, to(DType::F64));
-  for (const DType dtype : {DType::F16, DType::BF16, DType::F32, DType::I64, DType::I8, DType::U8, DType::Bool})
-    make.add(OpKind::Cast, "f32 to " + std::string(to_string(dtype)), {make.real({2, 5}, -9, 9)}, to(dtype)).smooth = false;
+  for (const DType dtype :
+       {DType::F16, DType::BF16, DType::F32, DType::I64, DType::I8, DType::U8, DType::Bool})
+    make.add(OpKind::Cast, "f32 to " + std::string(to_string(dtype)), {make.real({2, 5}, -9, 9)}, to(dtype))
+        .smooth = false;
   make.add(OpKind::Cast, "i64 to f32", {make.whole({2, 3}, -99, 99)}, to(DType::F32));
   make.add(OpKind::Cast, "i64 to i32", {make.whole({2, 3}, -99, 99)}, to(DType::I32));
   make.add(OpKind::Cast, "bool to f32", {make.boolean({7})}, to(DType::F32));
@@ -60,12 +64,14 @@ std::vector<std::pair<Shape, Shape>> broadcast_pairs(OpCaseMaker& make) {
 }
 
 void add_binary_cases(OpCaseMaker& make) {
-  for (const OpKind kind : {OpKind::Add, OpKind::Sub, OpKind::Mul, OpKind::Div, OpKind::Pow, OpKind::Min, OpKind::Max}) {
+  for (const OpKind kind :
+       {OpKind::Add, OpKind::Sub, OpKind::Mul, OpKind::Div, OpKind::Pow, OpKind::Min, OpKind::Max}) {
     int variant = 0;
     for (const auto& [a, b] : broadcast_pairs(make)) {
       const bool positive = kind == OpKind::Pow || kind == OpKind::Div;
       const bool kinked = kind == OpKind::Min || kind == OpKind::Max;
-      // Any two of these differ by 0.03 at the least: multiples of 0.1 with a little noise against odd multiples of 0.05.
+      // Any two of these differ by 0.03 at the least: multiples of 0.1 with a little noise against odd
+      // multiples of 0.05.
       const Tensor left = kinked ? make.apart(a) : positive ? make.real(a, 0.5, 2) : make.real(a);
       Tensor right = positive ? make.real(b, 0.5, 2) : make.real(b);
       if (kinked) {
@@ -94,7 +100,8 @@ void add_binary_cases(OpCaseMaker& make) {
 }
 
 void add_integer_and_logic_cases(OpCaseMaker& make) {
-  for (const OpKind kind : {OpKind::Add, OpKind::Sub, OpKind::Mul, OpKind::Div, OpKind::Min, OpKind::Max, OpKind::Mod})
+  for (const OpKind kind :
+       {OpKind::Add, OpKind::Sub, OpKind::Mul, OpKind::Div, OpKind::Min, OpKind::Max, OpKind::Mod})
     for (const DType dtype : {DType::I64, DType::I32})
       make.add(kind, std::string(to_string(dtype)),
                {make.whole({2, 5}, -20, 20, dtype), make.whole({5}, 1, 6, dtype)});
@@ -149,7 +156,8 @@ OpCaseGraph build_op_case(const OpCase& op_case) {
   OpCaseGraph made{GraphBuilder(op_table()), {}, {}};
   for (size_t i = 0; i < op_case.inputs.size(); ++i) {
     const auto& input = op_case.inputs[i];
-    made.inputs.push_back(input ? made.builder.input("operand" + std::to_string(i), input->spec()) : ValueId{});
+    made.inputs.push_back(input ? made.builder.input("operand" + std::to_string(i), input->spec())
+                                : ValueId{});
   }
   made.outputs = made.builder.add_all(op_case.kind, made.inputs, op_case.attributes, op_case.name);
   return made;

@@ -1,5 +1,6 @@
 // Cases of every op, over random shapes and values: one list for the gradient test, for a backend against the
-// reference, and for benches. The values keep away from kinks, so that derivatives exist, and from the edges of domains.
+// reference, and for benches. The values keep away from kinks, so that derivatives exist, and from the edges
+// of domains.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,9 @@ struct OpCase {
   OpKind kind = OpKind::Neg;
   Attributes attributes;
   std::vector<std::optional<Tensor>> inputs;  // nullopt: an absent optional operand
-  double tolerance = 1e-5;                    // of float32 kernels against the reference, relative to the largest element
-  std::vector<size_t> no_gradient;            // float operands that get no cotangent, by the op's contract
-  bool smooth = true;                         // central differences make sense (rounding does not have them)
+  double tolerance = 1e-5;  // of float32 kernels against the reference, relative to the largest element
+  std::vector<size_t> no_gradient;  // float operands that get no cotangent, by the op's contract
+  bool smooth = true;               // central differences make sense (rounding does not have them)
 };
 
 // The same list for the same seed. Every op kind but the leaves has a case.

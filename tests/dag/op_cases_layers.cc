@@ -33,7 +33,8 @@ struct Moments {
 Moments moments(const std::vector<double>& values) {
   Moments m;
   for (const double value : values) m.mean += value / static_cast<double>(values.size());
-  for (const double value : values) m.variance += (value - m.mean) * (value - m.mean) / static_cast<double>(values.size());
+  for (const double value : values)
+    m.variance += (value - m.mean) * (value - m.mean) / static_cast<double>(values.size());
   return m;
 }
 
@@ -57,9 +58,12 @@ void add_batch_norm_cases(OpCaseMaker& make) {
       means.push_back(moments(channel).mean);
       variances.push_back(moments(channel).variance);
     }
-    const Tensor mean = from_doubles({DType::F32, {c}}, means), variance = from_doubles({DType::F32, {c}}, variances);
-    make.add(OpKind::BatchNormGrad, name, {make.real(s), x, scale, mean, variance}, attributes).tolerance = 1e-4;
-    make.add(OpKind::BatchNormInference, name, {x, scale, bias, make.real({c}), make.real({c}, 0.5, 2)}, attributes)
+    const Tensor mean = from_doubles({DType::F32, {c}}, means),
+                 variance = from_doubles({DType::F32, {c}}, variances);
+    make.add(OpKind::BatchNormGrad, name, {make.real(s), x, scale, mean, variance}, attributes).tolerance =
+        1e-4;
+    make.add(OpKind::BatchNormInference, name, {x, scale, bias, make.real({c}), make.real({c}, 0.5, 2)},
+             attributes)
         .no_gradient = {3, 4};
   }
 }
@@ -70,12 +74,9 @@ void add_layer_norm_cases(OpCaseMaker& make) {
     int64_t axis;
     bool scale, bias;
   };
-  const Variant variants[] = {{{3, 5}, 1, true, true},
-                              {{2, 3, 4}, 2, true, true},
-                              {{2, 3, 4}, 1, true, true},
-                              {{2, 6}, 1, true, false},
-                              {{2, 6}, 1, false, false},
-                              {{2, 6}, 1, false, true},
+  const Variant variants[] = {{{3, 5}, 1, true, true},    {{2, 3, 4}, 2, true, true},
+                              {{2, 3, 4}, 1, true, true}, {{2, 6}, 1, true, false},
+                              {{2, 6}, 1, false, false},  {{2, 6}, 1, false, true},
                               {{7}, 0, true, true}};
   for (const auto& [s, axis, with_scale, with_bias] : variants) {
     const Shape normalised(s.begin() + axis, s.end());
@@ -83,8 +84,10 @@ void add_layer_norm_cases(OpCaseMaker& make) {
     std::optional<Tensor> scale, bias;
     if (with_scale) scale = make.real(normalised, 0.5, 2);
     if (with_bias) bias = make.real(normalised);
-    const std::string name = to_string(s) + " axis " + std::to_string(axis) + (with_scale ? " scale" : "") + (with_bias ? " bias" : "");
-    make.add(OpKind::LayerNorm, name, {x, scale, bias}, {{Attr::Axis, axis}, {Attr::Epsilon, kEpsilon}}).tolerance = 1e-4;
+    const std::string name = to_string(s) + " axis " + std::to_string(axis) + (with_scale ? " scale" : "") +
+                             (with_bias ? " bias" : "");
+    make.add(OpKind::LayerNorm, name, {x, scale, bias}, {{Attr::Axis, axis}, {Attr::Epsilon, kEpsilon}})
+        .tolerance = 1e-4;
 
     const auto values = to_doubles(x);
     const auto width = static_cast<size_t>(TensorSpec{DType::F32, normalised}.element_count());
@@ -98,7 +101,8 @@ void add_layer_norm_cases(OpCaseMaker& make) {
     Shape statistic = s;
     std::fill(statistic.begin() + axis, statistic.end(), 1);
     make.add(OpKind::LayerNormGrad, name,
-             {make.real(s), x, scale, from_doubles({DType::F32, statistic}, means), from_doubles({DType::F32, statistic}, rstds)},
+             {make.real(s), x, scale, from_doubles({DType::F32, statistic}, means),
+              from_doubles({DType::F32, statistic}, rstds)},
              {{Attr::Axis, axis}})
         .tolerance = 1e-4;
   }
@@ -146,7 +150,8 @@ void add_cross_entropy_cases(OpCaseMaker& make) {
       lse[i / (inner * static_cast<size_t>(classes)) * inner + i % inner] += std::exp(values[i]);
     for (double& value : lse) value = std::log(value);
     const Shape loss_shape = std::string_view(reduction) == "none" ? label_shape : Shape{};
-    Operands backward{make.real(loss_shape), logits, label_tensor, from_doubles({DType::F32, label_shape}, lse)};
+    Operands backward{make.real(loss_shape), logits, label_tensor,
+                      from_doubles({DType::F32, label_shape}, lse)};
     if (with_weight) backward.push_back(weight);
     make.add(OpKind::CrossEntropyGrad, name, backward, attributes);
   }
@@ -156,14 +161,18 @@ void add_cross_entropy_cases(OpCaseMaker& make) {
 
 void add_convolution_cases(OpCaseMaker& make) {
   for (const ConvCase& c : conv_cases()) {
-    const Attributes attributes{{Attr::Strides, c.strides}, {Attr::Dilations, c.dilations}, {Attr::Pads, c.pads}, {Attr::Groups, c.groups}};
+    const Attributes attributes{{Attr::Strides, c.strides},
+                                {Attr::Dilations, c.dilations},
+                                {Attr::Pads, c.pads},
+                                {Attr::Groups, c.groups}};
     const auto with_shape = [&](const Shape& s) {
       Attributes more = attributes;
       more.set(Attr::Shape, s);
       return more;
     };
     make.add(OpKind::Conv, c.name, {make.real(c.x), make.real(c.w)}, attributes);
-    make.add(OpKind::Conv, std::string(c.name) + " bias", {make.real(c.x), make.real(c.w), make.real({c.w[0]})}, attributes);
+    make.add(OpKind::Conv, std::string(c.name) + " bias",
+             {make.real(c.x), make.real(c.w), make.real({c.w[0]})}, attributes);
     make.add(OpKind::ConvGradInput, c.name, {make.real(c.y), make.real(c.w)}, with_shape(c.x));
     make.add(OpKind::ConvGradWeight, c.name, {make.real(c.x), make.real(c.y)}, with_shape(c.w));
   }
@@ -184,7 +193,9 @@ void add_softmax_cases(OpCaseMaker& make) {
     make.add(OpKind::SoftmaxGrad, name, {make.real(s), make.real(s, 0, 1)}, attributes);
     make.add(OpKind::LogSoftmaxGrad, name, {make.real(s), make.real(s, -3, 0)}, attributes);
   }
-  make.add(OpKind::Softmax, "masked", {make.floats({2, 3}, {1, -HUGE_VAL, 2, -HUGE_VAL, 0, -HUGE_VAL})}, {{Attr::Axis, 1}}).smooth = false;
+  make.add(OpKind::Softmax, "masked", {make.floats({2, 3}, {1, -HUGE_VAL, 2, -HUGE_VAL, 0, -HUGE_VAL})},
+           {{Attr::Axis, 1}})
+      .smooth = false;
   make.add(OpKind::Softmax, "large", {make.floats({3}, {1000, 999, -1000})}, {{Attr::Axis, 0}});
   make.add(OpKind::LogSoftmax, "large", {make.floats({3}, {1000, 999, -1000})}, {{Attr::Axis, 0}});
   add_cross_entropy_cases(make);
@@ -198,22 +209,25 @@ void add_pooling_cases(OpCaseMaker& make) {
     int64_t ceil;
   };
   // "ceil drops": the last window would start in the end padding.
-  const Variant variants[] = {{"2x2", {2, 3, 4, 6}, {2, 3, 2, 3}, {2, 2}, {2, 2}, {0, 0, 0, 0}, 0},
-                              {"3x3 padded", {1, 2, 5, 4}, {1, 2, 3, 2}, {3, 3}, {2, 2}, {1, 1, 1, 1}, 0},
-                              {"overlapping", {1, 1, 4, 4}, {1, 1, 3, 3}, {2, 2}, {1, 1}, {0, 0, 0, 0}, 0},
-                              {"ceil", {1, 2, 5, 6}, {1, 2, 3, 3}, {2, 3}, {2, 2}, {0, 0, 0, 0}, 1},
-                              {"ceil drops", {1, 1, 4}, {1, 1, 2}, {2}, {3}, {1, 1}, 1},
-                              {"uneven pads", {1, 2, 4, 3}, {1, 2, 4, 4}, {2, 3}, {1, 1}, {0, 2, 1, 1}, 0},
-                              {"1d", {2, 2, 7}, {2, 2, 3}, {3}, {2}, {0, 0}, 0},
-                              {"3d", {1, 2, 3, 4, 3}, {1, 2, 2, 2, 2}, {2, 2, 2}, {1, 2, 1}, {0, 0, 0, 0, 0, 0}, 0}};
+  const Variant variants[] = {
+      {"2x2", {2, 3, 4, 6}, {2, 3, 2, 3}, {2, 2}, {2, 2}, {0, 0, 0, 0}, 0},
+      {"3x3 padded", {1, 2, 5, 4}, {1, 2, 3, 2}, {3, 3}, {2, 2}, {1, 1, 1, 1}, 0},
+      {"overlapping", {1, 1, 4, 4}, {1, 1, 3, 3}, {2, 2}, {1, 1}, {0, 0, 0, 0}, 0},
+      {"ceil", {1, 2, 5, 6}, {1, 2, 3, 3}, {2, 3}, {2, 2}, {0, 0, 0, 0}, 1},
+      {"ceil drops", {1, 1, 4}, {1, 1, 2}, {2}, {3}, {1, 1}, 1},
+      {"uneven pads", {1, 2, 4, 3}, {1, 2, 4, 4}, {2, 3}, {1, 1}, {0, 2, 1, 1}, 0},
+      {"1d", {2, 2, 7}, {2, 2, 3}, {3}, {2}, {0, 0}, 0},
+      {"3d", {1, 2, 3, 4, 3}, {1, 2, 2, 2, 2}, {2, 2, 2}, {1, 2, 1}, {0, 0, 0, 0, 0, 0}, 0}};
   for (const auto& [name, x, y, kernel, strides, pads, ceil] : variants) {
-    const Attributes attributes{{Attr::Kernel, kernel}, {Attr::Strides, strides}, {Attr::Pads, pads}, {Attr::CeilMode, ceil}};
+    const Attributes attributes{
+        {Attr::Kernel, kernel}, {Attr::Strides, strides}, {Attr::Pads, pads}, {Attr::CeilMode, ceil}};
     Attributes dilated = attributes;
     dilated.set(Attr::Dilations, Ints(kernel.size(), 1));
     make.add(OpKind::MaxPool, name, {make.apart(x)}, dilated);
     int64_t plane = 1;
     for (size_t d = 2; d < x.size(); ++d) plane *= x[d];
-    make.add(OpKind::MaxPoolGrad, name, {make.real(y), make.whole(y, 0, plane - 1, DType::I32)}, {{Attr::Shape, x}});
+    make.add(OpKind::MaxPoolGrad, name, {make.real(y), make.whole(y, 0, plane - 1, DType::I32)},
+             {{Attr::Shape, x}});
     for (const int64_t include : {0, 1}) {
       Attributes average = attributes;
       average.set(Attr::CountIncludePad, include);
@@ -224,12 +238,17 @@ void add_pooling_cases(OpCaseMaker& make) {
     }
   }
   make.add(OpKind::MaxPool, "dilated", {make.apart({1, 2, 6, 5})},
-           {{Attr::Kernel, Ints{2, 2}}, {Attr::Strides, Ints{1, 1}}, {Attr::Dilations, Ints{2, 3}}, {Attr::Pads, Ints{1, 0, 1, 0}}, {Attr::CeilMode, 0}});
+           {{Attr::Kernel, Ints{2, 2}},
+            {Attr::Strides, Ints{1, 1}},
+            {Attr::Dilations, Ints{2, 3}},
+            {Attr::Pads, Ints{1, 0, 1, 0}},
+            {Attr::CeilMode, 0}});
 }
 
 void add_random_cases(OpCaseMaker& make) {
   for (const double ratio : {0.0, 0.1, 0.5})
-    make.add(OpKind::Dropout, "ratio " + std::to_string(ratio), {make.real({4, 3, 5})}, {{Attr::Ratio, ratio}, {Attr::Key, 7}});
+    make.add(OpKind::Dropout, "ratio " + std::to_string(ratio), {make.real({4, 3, 5})},
+             {{Attr::Ratio, ratio}, {Attr::Key, 7}});
 }
 
 }  // namespace weft::dag

@@ -131,7 +131,8 @@ TEST(OpGradient, EveryVjpAgreesWithCentralDifferences) {
   for (const uint64_t seed : kSeeds)
     for (const OpCase& op_case : all_op_cases(seed)) {
       if (op_table().row(op_case.kind).differentiability != Differentiability::Differentiable) continue;
-      if (!op_case.smooth || !is_float(op_case.inputs[op_case.kind == OpKind::Where ? 1 : 0]->dtype())) continue;
+      if (!op_case.smooth || !is_float(op_case.inputs[op_case.kind == OpKind::Where ? 1 : 0]->dtype()))
+        continue;
       SCOPED_TRACE("seed " + std::to_string(seed) + ", case " + op_case.name);
       check_gradient(op_case, worst);
       ++checked;
@@ -156,7 +157,8 @@ TEST(OpGradient, EveryDifferentiableOpHasASmoothCase) {
   for (const OpCase& op_case : all_op_cases(1))
     if (op_case.smooth) seen.insert(op_case.kind);
   for (const OpRow& row : op_table().rows())
-    EXPECT_TRUE(row.vjp == nullptr || seen.count(row.kind)) << to_string(row.kind) << " has no case to differentiate";
+    EXPECT_TRUE(row.vjp == nullptr || seen.count(row.kind))
+        << to_string(row.kind) << " has no case to differentiate";
 }
 
 }  // namespace

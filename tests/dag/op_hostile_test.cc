@@ -1,5 +1,5 @@
-// Ops put together at random, as a hostile model might: a shape rule either refuses or gives specs that the reference
-// kernels then run over without touching what is not theirs (sanitizers watch).
+// Ops put together at random, as a hostile model might: a shape rule either refuses or gives specs that the
+// reference kernels then run over without touching what is not theirs (sanitizers watch).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,8 +13,22 @@
 namespace weft::dag {
 namespace {
 
-constexpr int64_t kOdd[] = {0, 1, 2, 3, 4, 5, -1, -2, -5, 7, 100, 1 << 20, int64_t{1} << 39, int64_t{1} << 62,
-                            std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()};
+constexpr int64_t kOdd[] = {0,
+                            1,
+                            2,
+                            3,
+                            4,
+                            5,
+                            -1,
+                            -2,
+                            -5,
+                            7,
+                            100,
+                            1 << 20,
+                            int64_t{1} << 39,
+                            int64_t{1} << 62,
+                            std::numeric_limits<int64_t>::max(),
+                            std::numeric_limits<int64_t>::min()};
 
 int64_t odd_number(Rng& rng) { return kOdd[rng.below(rng.below(3) == 0 ? std::size(kOdd) : 6)]; }
 
@@ -46,7 +60,8 @@ Mutant mutate(const OpCase& op_case, Rng& rng) {
       if (rng.below(6) == 0) dim = std::abs(odd_number(rng) % 6);
     if (rng.below(12) == 0) spec.shape.push_back(static_cast<int64_t>(rng.below(4)));
     if (rng.below(12) == 0 && !spec.shape.empty()) spec.shape.pop_back();
-    if (rng.below(12) == 0) spec.dtype = static_cast<DType>(rng.below(static_cast<uint64_t>(DType::Bool) + 1));
+    if (rng.below(12) == 0)
+      spec.dtype = static_cast<DType>(rng.below(static_cast<uint64_t>(DType::Bool) + 1));
     mutant.inputs.push_back(spec);
   }
   return mutant;
@@ -59,7 +74,8 @@ peer::RefValue random_value(const TensorSpec& spec, Rng& rng) {
     if (value.is_real())
       value.reals.push_back(rng.below(8) == 0 ? std::nan("") : rng.normal());
     else
-      value.wholes.push_back(spec.dtype == DType::Bool ? static_cast<int64_t>(rng.below(2)) : odd_number(rng));
+      value.wholes.push_back(spec.dtype == DType::Bool ? static_cast<int64_t>(rng.below(2))
+                                                       : odd_number(rng));
   }
   return value;
 }
@@ -70,7 +86,8 @@ bool run_mutant(const OpCase& op_case, Rng& rng) {
   GraphBuilder builder(op_table());
   std::vector<ValueId> operands;
   for (size_t i = 0; i < mutant.inputs.size(); ++i)
-    operands.push_back(mutant.inputs[i] ? builder.input("x" + std::to_string(i), *mutant.inputs[i]) : ValueId{});
+    operands.push_back(mutant.inputs[i] ? builder.input("x" + std::to_string(i), *mutant.inputs[i])
+                                        : ValueId{});
   const auto outputs = builder.try_add(op_case.kind, operands, mutant.attributes);
   if (!outputs) return false;
   const Graph& graph = builder.graph();
@@ -87,7 +104,9 @@ bool run_mutant(const OpCase& op_case, Rng& rng) {
     results.push_back({graph.spec(output), {}, {}});
     largest = std::max(largest, graph.spec(output).element_count());
   }
-  if (largest <= 1 << 20) EXPECT_TRUE(peer::run_reference_op(op, inputs, results, {}).has_value());
+  if (largest <= 1 << 20) {
+    EXPECT_TRUE(peer::run_reference_op(op, inputs, results, {}).has_value());
+  }
 
   const OpRow& row = op_table().row(op.kind);
   if (row.vjp != nullptr && is_float(graph.spec(op.outputs[0]).dtype)) {

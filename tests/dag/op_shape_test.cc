@@ -13,10 +13,12 @@ namespace {
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
 constexpr int64_t kLow = std::numeric_limits<int64_t>::min();
 
-Result<std::vector<TensorSpec>> infer(OpKind kind, const std::vector<TensorSpec>& inputs, Attributes attributes = {}) {
+Result<std::vector<TensorSpec>> infer(OpKind kind, const std::vector<TensorSpec>& inputs,
+                                      Attributes attributes = {}) {
   GraphBuilder builder(op_table());
   std::vector<ValueId> operands;
-  for (size_t i = 0; i < inputs.size(); ++i) operands.push_back(builder.input("x" + std::to_string(i), inputs[i]));
+  for (size_t i = 0; i < inputs.size(); ++i)
+    operands.push_back(builder.input("x" + std::to_string(i), inputs[i]));
   WEFT_TRY(const std::vector<ValueId> outputs, builder.try_add(kind, operands, std::move(attributes)));
   std::vector<TensorSpec> specs;
   for (const ValueId output : outputs) specs.push_back(builder.spec(output));
@@ -48,7 +50,8 @@ TEST(OpTable, EveryOpHasARow) {
   for (const OpRow& row : op_table().rows()) {
     EXPECT_NE(row.infer, nullptr) << to_string(row.kind);
     EXPECT_FALSE(row.about.empty()) << to_string(row.kind);
-    EXPECT_EQ(row.vjp != nullptr, row.differentiability == Differentiability::Differentiable) << to_string(row.kind);
+    EXPECT_EQ(row.vjp != nullptr, row.differentiability == Differentiability::Differentiable)
+        << to_string(row.kind);
     EXPECT_LE(row.inputs_min, row.inputs_max) << to_string(row.kind);
   }
 }
@@ -116,7 +119,8 @@ TEST(OpShape, SlicesLieInside) {
                           slice(0, 2, kHuge), slice(0, kHuge, 1), slice(1, 3, -1), slice(kLow, 1, kLow)})
     refuses(OpKind::Slice, {f32({5})}, bad);
   refuses(OpKind::Slice, {f32({5, 5})}, slice(0, 1, 1));
-  refuses(OpKind::SliceGrad, {f32({3})}, {{Attr::Shape, Ints{3}}, {Attr::Starts, Ints{1}}, {Attr::Steps, Ints{1}}});
+  refuses(OpKind::SliceGrad, {f32({3})},
+          {{Attr::Shape, Ints{3}}, {Attr::Starts, Ints{1}}, {Attr::Steps, Ints{1}}});
 }
 
 TEST(OpShape, ConcatWantsEqualShapesBesideTheAxis) {
@@ -130,7 +134,9 @@ TEST(OpShape, ConcatWantsEqualShapesBesideTheAxis) {
 }
 
 TEST(OpShape, PadsByMode) {
-  const auto pad = [](Ints pads, const char* mode) { return Attributes{{Attr::Pads, pads}, {Attr::Mode, mode}}; };
+  const auto pad = [](Ints pads, const char* mode) {
+    return Attributes{{Attr::Pads, pads}, {Attr::Mode, mode}};
+  };
   EXPECT_EQ(shape_of(OpKind::Pad, {f32({3})}, pad({2, -1}, "constant")), (Shape{4}));
   EXPECT_EQ(shape_of(OpKind::Pad, {f32({3})}, pad({2, 2}, "reflect")), (Shape{7}));
   refuses(OpKind::Pad, {f32({3})}, pad({3, 0}, "reflect"));
@@ -152,7 +158,8 @@ TEST(OpShape, Gathering) {
 }
 
 TEST(OpShape, Reductions) {
-  EXPECT_EQ(shape_of(OpKind::ReduceSum, {f32({2, 3, 4})}, {{Attr::Axes, Ints{0, 2}}, {Attr::KeepDims, 1}}), (Shape{1, 3, 1}));
+  EXPECT_EQ(shape_of(OpKind::ReduceSum, {f32({2, 3, 4})}, {{Attr::Axes, Ints{0, 2}}, {Attr::KeepDims, 1}}),
+            (Shape{1, 3, 1}));
   EXPECT_EQ(shape_of(OpKind::ReduceSum, {f32({0, 3})}, {{Attr::Axes, Ints{0}}}), (Shape{3}));
   refuses(OpKind::ReduceMax, {f32({0, 3})}, {{Attr::Axes, Ints{0}}});
   refuses(OpKind::ArgMax, {f32({0, 3})}, {{Attr::Axis, 0}});
@@ -164,7 +171,8 @@ TEST(OpShape, Reductions) {
 }
 
 TEST(OpShape, MatMul) {
-  EXPECT_EQ(shape_of(OpKind::MatMul, {f32({2, 1, 3, 4}), f32({5, 6, 4})}, {{Attr::TransB, 1}}), (Shape{2, 5, 3, 6}));
+  EXPECT_EQ(shape_of(OpKind::MatMul, {f32({2, 1, 3, 4}), f32({5, 6, 4})}, {{Attr::TransB, 1}}),
+            (Shape{2, 5, 3, 6}));
   refuses(OpKind::MatMul, {f32({3, 4}), f32({3, 4})});
   refuses(OpKind::MatMul, {f32({4}), f32({4, 2})});
   refuses(OpKind::MatMul, {f32({2, 3, 4}), f32({3, 4, 5})});
@@ -172,7 +180,9 @@ TEST(OpShape, MatMul) {
 }
 
 TEST(OpShape, Convolution) {
-  EXPECT_EQ(shape_of(OpKind::Conv, {f32({2, 4, 9, 9}), f32({6, 2, 3, 3})}, conv({2, 2}, {1, 2}, {1, 1, 1, 1}, 2)), (Shape{2, 6, 5, 4}));
+  EXPECT_EQ(
+      shape_of(OpKind::Conv, {f32({2, 4, 9, 9}), f32({6, 2, 3, 3})}, conv({2, 2}, {1, 2}, {1, 1, 1, 1}, 2)),
+      (Shape{2, 6, 5, 4}));
   const std::vector<TensorSpec> operands{f32({1, 4, 5}), f32({6, 2, 3})};
   refuses(OpKind::Conv, operands, conv({1}, {1}, {0, 0}, 1));
   refuses(OpKind::Conv, operands, conv({0}, {1}, {0, 0}, 2));
@@ -204,8 +214,11 @@ TEST(OpShape, Pooling) {
 }
 
 TEST(OpShape, Normalisation) {
-  EXPECT_EQ(infer(OpKind::BatchNorm, {f32({2, 3, 4}), f32({3}), f32({3})}, {{Attr::Epsilon, 1e-5}})->at(2).shape, (Shape{3}));
-  EXPECT_EQ(infer(OpKind::LayerNorm, {f32({2, 3, 4})}, {{Attr::Axis, 1}, {Attr::Epsilon, 1e-5}})->at(1).shape, (Shape{2, 1, 1}));
+  EXPECT_EQ(
+      infer(OpKind::BatchNorm, {f32({2, 3, 4}), f32({3}), f32({3})}, {{Attr::Epsilon, 1e-5}})->at(2).shape,
+      (Shape{3}));
+  EXPECT_EQ(infer(OpKind::LayerNorm, {f32({2, 3, 4})}, {{Attr::Axis, 1}, {Attr::Epsilon, 1e-5}})->at(1).shape,
+            (Shape{2, 1, 1}));
   refuses(OpKind::BatchNorm, {f32({2, 3, 4}), f32({4}), f32({3})}, {{Attr::Epsilon, 1e-5}});
   refuses(OpKind::BatchNorm, {f32({0, 3, 4}), f32({3}), f32({3})}, {{Attr::Epsilon, 1e-5}});
   refuses(OpKind::BatchNorm, {f32({3}), f32({3}), f32({3})}, {{Attr::Epsilon, 1e-5}});
@@ -215,7 +228,9 @@ TEST(OpShape, Normalisation) {
 }
 
 TEST(OpShape, CrossEntropy) {
-  const auto attributes = [](const char* reduction) { return Attributes{{Attr::Axis, 1}, {Attr::Reduction, reduction}}; };
+  const auto attributes = [](const char* reduction) {
+    return Attributes{{Attr::Axis, 1}, {Attr::Reduction, reduction}};
+  };
   EXPECT_EQ(shape_of(OpKind::CrossEntropy, {f32({2, 5, 3}), i64({2, 3})}, attributes("mean")), (Shape{}));
   EXPECT_EQ(shape_of(OpKind::CrossEntropy, {f32({2, 5, 3}), i64({2, 3})}, attributes("none")), (Shape{2, 3}));
   refuses(OpKind::CrossEntropy, {f32({2, 5, 3}), i64({2, 5})}, attributes("mean"));
@@ -249,12 +264,24 @@ TEST(OpFlops, CountsOfTheHeavyOps) {
     return op_flops(made.builder.graph(), made.builder.graph().ops().back()).value;
   };
   const auto zeros = [](Shape shape) { return Tensor({DType::F32, std::move(shape)}); };
-  EXPECT_EQ(flops({.name = "", .kind = OpKind::MatMul, .attributes = {}, .inputs = {zeros({7, 3, 4}), zeros({4, 5})}, .no_gradient = {}}),
+  EXPECT_EQ(flops({.name = "",
+                   .kind = OpKind::MatMul,
+                   .attributes = {},
+                   .inputs = {zeros({7, 3, 4}), zeros({4, 5})},
+                   .no_gradient = {}}),
             2 * 7 * 3 * 4 * 5);
-  EXPECT_EQ(flops({.name = "", .kind = OpKind::Conv, .attributes = conv({1}, {1}, {1, 1}, 2),
-                   .inputs = {zeros({2, 4, 9}), zeros({6, 2, 3})}, .no_gradient = {}}),
+  EXPECT_EQ(flops({.name = "",
+                   .kind = OpKind::Conv,
+                   .attributes = conv({1}, {1}, {1, 1}, 2),
+                   .inputs = {zeros({2, 4, 9}), zeros({6, 2, 3})},
+                   .no_gradient = {}}),
             2 * (2 * 6 * 9) * 2 * 3);
-  EXPECT_EQ(flops({.name = "", .kind = OpKind::Add, .attributes = {}, .inputs = {zeros({3, 4}), zeros({4})}, .no_gradient = {}}), 12);
+  EXPECT_EQ(flops({.name = "",
+                   .kind = OpKind::Add,
+                   .attributes = {},
+                   .inputs = {zeros({3, 4}), zeros({4})},
+                   .no_gradient = {}}),
+            12);
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ std::string gzip(const std::string& plain) {
   return packed;
 }
 
-const std::string kImages = idx({3, 2, 2}, std::string("\x00\x01\x02\x03\x10\x11\x12\x13\xfc\xfd\xfe\xff", 12));
+const std::string kImages =
+    idx({3, 2, 2}, std::string("\x00\x01\x02\x03\x10\x11\x12\x13\xfc\xfd\xfe\xff", 12));
 const std::string kLabels = idx({3}, std::string("\x05\x00\x09", 3));
 
 TEST(Idx, PlainFilesBecomeImagesAndLabels) {
@@ -66,7 +67,8 @@ TEST(Idx, SeveralGzipMembersAreOneFile) {
 
 TEST(Idx, RankFourKeepsItsChannels) {
   const Scratch scratch;
-  const auto dataset = open_idx({scratch.write("i", idx({3, 2, 1, 2}, kImages.substr(16))), scratch.write("l", kLabels)});
+  const auto dataset =
+      open_idx({scratch.write("i", idx({3, 2, 1, 2}, kImages.substr(16))), scratch.write("l", kLabels)});
   ASSERT_TRUE(dataset.has_value()) << dataset.error().message;
   EXPECT_EQ((*dataset)->columns()[0].sample.shape, (dag::Shape{2, 1, 2}));
 }
@@ -75,7 +77,8 @@ TEST(Idx, SampleBeyondTheEndIsOutOfRange) {
   const Scratch scratch;
   const auto dataset = open_idx({scratch.write("i", kImages), scratch.write("l", kLabels)});
   std::array<std::byte, 8> out{};
-  EXPECT_TRUE(fails_with((*dataset)->read(1, std::vector<uint32_t>{3}, out), ErrorCode::OutOfRange, "sample 3 of 3"));
+  EXPECT_TRUE(
+      fails_with((*dataset)->read(1, std::vector<uint32_t>{3}, out), ErrorCode::OutOfRange, "sample 3 of 3"));
 }
 
 TEST(Idx, EveryWrongFileIsRefusedByName) {
@@ -93,7 +96,8 @@ TEST(Idx, EveryWrongFileIsRefusedByName) {
       {"empty", "", kLabels, ErrorCode::Corrupted, "ends too early"},
       {"short header", kImages.substr(0, 9), kLabels, ErrorCode::Corrupted, "ends too early"},
       {"not idx", "hello, world", kLabels, ErrorCode::Corrupted, "not an idx file"},
-      {"floats", idx({3, 2, 2}, std::string(48, 'x'), 13), kLabels, ErrorCode::Unsupported, "element type 13"},
+      {"floats", idx({3, 2, 2}, std::string(48, 'x'), 13), kLabels, ErrorCode::Unsupported,
+       "element type 13"},
       {"rank 200", std::string("\0\0\x08\xc8", 4), kLabels, ErrorCode::Unsupported, "rank 200"},
       {"cut", kImages.substr(0, kImages.size() - 1), kLabels, ErrorCode::Corrupted, "cannot hold"},
       {"longer", kImages + "x", kLabels, ErrorCode::Corrupted, "cannot hold"},
@@ -112,7 +116,8 @@ TEST(Idx, EveryWrongFileIsRefusedByName) {
   for (const Case& c : cases) {
     SCOPED_TRACE(c.what);
     const Scratch scratch;
-    const auto result = open_idx({scratch.write("images-file", c.images), scratch.write("labels-file", c.labels)});
+    const auto result =
+        open_idx({scratch.write("images-file", c.images), scratch.write("labels-file", c.labels)});
     EXPECT_TRUE(fails_with(result, c.code, c.message));
     if (!result) {
       EXPECT_NE(result.error().message.find("s-file: "), std::string::npos) << result.error().message;
@@ -123,13 +128,15 @@ TEST(Idx, EveryWrongFileIsRefusedByName) {
 TEST(Idx, MissingFileAndFolderAreNamed) {
   const Scratch scratch;
   EXPECT_TRUE(fails_with(open_idx({scratch.folder() / "absent", "l"}), ErrorCode::NotFound, "absent"));
-  EXPECT_TRUE(fails_with(open_idx({scratch.folder(), "l"}), ErrorCode::InvalidArgument, "not a regular file"));
+  EXPECT_TRUE(
+      fails_with(open_idx({scratch.folder(), "l"}), ErrorCode::InvalidArgument, "not a regular file"));
 }
 
 TEST(Idx, FashionMnistIsRead) {
   const std::filesystem::path folder = "/usr/share/datasets/fashion-mnist";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "the package dataset-fashion-mnist is not installed";
-  const auto dataset = open_idx({folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz", 1.0 / 255, 0.286, 0.353});
+  const auto dataset = open_idx(
+      {folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz", 1.0 / 255, 0.286, 0.353});
   ASSERT_TRUE(dataset.has_value()) << dataset.error().message;
   EXPECT_EQ((*dataset)->describe(), "10000 samples of image f32[1,28,28], label i64[]");
   std::vector<uint32_t> all(10000);

@@ -12,7 +12,8 @@ namespace {
 // Sample i is {i, i + 0.5} and its label 10 i; fails at one sample if asked to.
 class Counting final : public Dataset {
  public:
-  explicit Counting(uint32_t count, std::optional<uint32_t> broken = std::nullopt) : count_(count), broken_(broken) {}
+  explicit Counting(uint32_t count, std::optional<uint32_t> broken = std::nullopt)
+      : count_(count), broken_(broken) {}
   std::span<const Column> columns() const override { return columns_; }
   uint32_t sample_count() const override { return count_; }
   Status read(size_t column, std::span<const uint32_t> samples, std::span<std::byte> out) const override {
@@ -92,7 +93,8 @@ TEST(Loader, ReadErrorComesInItsTurnAndStays) {
   Loader loader(dataset, kFeeds, training_requests(SampleSequence(10, false, 0), 1, 5, 2, 2));
   EXPECT_TRUE(loader.next().has_value());
   EXPECT_TRUE(loader.next().has_value());
-  for (int again = 0; again < 2; ++again) EXPECT_TRUE(fails_with(loader.next(), ErrorCode::Corrupted, "broken"));
+  for (int again = 0; again < 2; ++again)
+    EXPECT_TRUE(fails_with(loader.next(), ErrorCode::Corrupted, "broken"));
 }
 
 TEST(Loader, ExceptionInTheReaderBecomesAnError) {
@@ -104,7 +106,8 @@ TEST(Loader, ExceptionInTheReaderBecomesAnError) {
 TEST(Loader, ReadsNoFurtherAheadThanItsQueue) {
   const auto dataset = std::make_shared<Counting>(10);
   {
-    Loader loader(dataset, kFeeds, training_requests(SampleSequence(10, false, 0), 1, 1000000, 2, 2), {.queue_length_max = 2});
+    Loader loader(dataset, kFeeds, training_requests(SampleSequence(10, false, 0), 1, 1000000, 2, 2),
+                  {.queue_length_max = 2});
     EXPECT_TRUE(loader.next().has_value());
   }
   // One was taken, two wait, one may be at the queue's door; two columns each.
@@ -113,7 +116,8 @@ TEST(Loader, ReadsNoFurtherAheadThanItsQueue) {
 
 TEST(Loader, CanBeDroppedUnread) {
   for (int i = 0; i < 100; ++i)
-    Loader(std::make_shared<Counting>(10), kFeeds, training_requests(SampleSequence(10, true, 0), 1, 1000, 2, 2));
+    Loader(std::make_shared<Counting>(10), kFeeds,
+           training_requests(SampleSequence(10, true, 0), 1, 1000, 2, 2));
 }
 
 }  // namespace

@@ -32,9 +32,7 @@ struct Offsets {
   size_t directory = 0;
   size_t end = 0;
 };
-Offsets offsets_of(const std::string& file) {
-  return {file.find("PK\x01\x02"), file.find("PK\x05\x06")};
-}
+Offsets offsets_of(const std::string& file) { return {file.find("PK\x01\x02"), file.find("PK\x05\x06")}; }
 
 TEST(NpzHostile, OneLieIsEnough) {
   const std::string file = good();
@@ -50,20 +48,27 @@ TEST(NpzHostile, OneLieIsEnough) {
       {"empty", "", ErrorCode::Corrupted, "too short"},
       {"text", std::string(100, 'a'), ErrorCode::Corrupted, "no end record"},
       {"cut", file.substr(0, file.size() - 1), ErrorCode::Corrupted, "no end record"},
-      {"directory beyond the file", put<uint32_t>(file, end + 16, 0x7FFFFFFF), ErrorCode::Corrupted, "outside the file"},
-      {"directory too long", put<uint32_t>(file, end + 12, 0x7FFFFFFF), ErrorCode::Corrupted, "outside the file"},
+      {"directory beyond the file", put<uint32_t>(file, end + 16, 0x7FFFFFFF), ErrorCode::Corrupted,
+       "outside the file"},
+      {"directory too long", put<uint32_t>(file, end + 12, 0x7FFFFFFF), ErrorCode::Corrupted,
+       "outside the file"},
       {"60000 entries", put<uint16_t>(file, end + 10, 60000), ErrorCode::ResourceExhausted, "60000 entries"},
       {"2 entries where 1 is", put<uint16_t>(file, end + 10, 2), ErrorCode::Corrupted, "cut off"},
       {"no entries", put<uint16_t>(file, end + 10, 0), ErrorCode::InvalidArgument, "no arrays"},
       {"encrypted", put<uint16_t>(file, directory + 8, 1), ErrorCode::Unsupported, "encrypted"},
       {"bzip2", put<uint16_t>(file, directory + 10, 12), ErrorCode::Unsupported, "method 12"},
       {"deflated, it says", put<uint16_t>(file, directory + 10, 8), ErrorCode::Corrupted, ""},
-      {"compressed size", put<uint32_t>(file, directory + 20, 0x10000000), ErrorCode::Corrupted, "larger than the file"},
+      {"compressed size", put<uint32_t>(file, directory + 20, 0x10000000), ErrorCode::Corrupted,
+       "larger than the file"},
       {"size", put<uint32_t>(file, directory + 24, 0x10000000), ErrorCode::Corrupted, "declares"},
-      {"bomb", put<uint32_t>(put<uint16_t>(file, directory + 10, 8), directory + 24, 0xFFFFFFF0), ErrorCode::Corrupted, "declares"},
-      {"zip64 sizes without the field", put<uint32_t>(file, directory + 24, 0xFFFFFFFF), ErrorCode::Corrupted, ""},
-      {"local header elsewhere", put<uint32_t>(file, directory + 42, 1), ErrorCode::Corrupted, "where it should be"},
-      {"local header far away", put<uint32_t>(file, directory + 42, 0x7FFFFFFF), ErrorCode::Corrupted, "outside the file"},
+      {"bomb", put<uint32_t>(put<uint16_t>(file, directory + 10, 8), directory + 24, 0xFFFFFFF0),
+       ErrorCode::Corrupted, "declares"},
+      {"zip64 sizes without the field", put<uint32_t>(file, directory + 24, 0xFFFFFFFF), ErrorCode::Corrupted,
+       ""},
+      {"local header elsewhere", put<uint32_t>(file, directory + 42, 1), ErrorCode::Corrupted,
+       "where it should be"},
+      {"local header far away", put<uint32_t>(file, directory + 42, 0x7FFFFFFF), ErrorCode::Corrupted,
+       "outside the file"},
       {"local name too long", put<uint16_t>(file, 26, 0xFFFF), ErrorCode::Corrupted, "larger than the file"},
       {"name not .npy", put<char>(file, directory + 46 + 4, 'x'), ErrorCode::Unsupported, "not an array"},
       {"checksum", put<float>(file, payload, 3), ErrorCode::Corrupted, "checksum"},
@@ -71,8 +76,10 @@ TEST(NpzHostile, OneLieIsEnough) {
       {"npy version", put<char>(file, 35 + 6, 9), ErrorCode::Unsupported, "version 9"},
       {"npy header too long", put<uint16_t>(file, 35 + 8, 0xFFFF), ErrorCode::Corrupted, "ends too early"},
       {"npy shape", put<char>(file, file.find("(2,)") + 1, '9'), ErrorCode::Corrupted, "needs 36 bytes"},
-      {"npy without sample axis", put<uint32_t>(file, file.find("(2,)"), 0x29202028), ErrorCode::InvalidArgument, "no sample axis"},
-      {"npy without elements", put<char>(file, file.find("(2,)") + 1, '0'), ErrorCode::InvalidArgument, "no elements"},
+      {"npy without sample axis", put<uint32_t>(file, file.find("(2,)"), 0x29202028),
+       ErrorCode::InvalidArgument, "no sample axis"},
+      {"npy without elements", put<char>(file, file.find("(2,)") + 1, '0'), ErrorCode::InvalidArgument,
+       "no elements"},
       {"npy object", put<uint16_t>(file, file.find("<f4") + 1, 0x4F4F), ErrorCode::Unsupported, "dtype"},
   };
   for (const Case& c : cases) {
@@ -93,18 +100,23 @@ TEST(NpzHostile, EntriesThatShareBytesAreRefused) {
   std::string file(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const size_t second = file.find("PK\x01\x02", offsets_of(file).directory + 4);
   const Scratch scratch;
-  EXPECT_TRUE(fails_with(open_npz({scratch.write("data.npz", put<uint32_t>(file, second + 42, 0))}), ErrorCode::Corrupted, "overlap"));
+  EXPECT_TRUE(fails_with(open_npz({scratch.write("data.npz", put<uint32_t>(file, second + 42, 0))}),
+                         ErrorCode::Corrupted, "overlap"));
 }
 
 TEST(NpzHostile, ArraysOfUnequalLengthAreRefused) {
   const std::vector<float> two = {1, 2};
   const std::vector<float> three = {1, 2, 3};
-  const auto bytes = npz_bytes(std::vector<NpzArray>{{"x", dag::make_tensor({2}, two)}, {"y", dag::make_tensor({3}, three)}}).value();
+  const auto bytes =
+      npz_bytes(std::vector<NpzArray>{{"x", dag::make_tensor({2}, two)}, {"y", dag::make_tensor({3}, three)}})
+          .value();
   const Scratch scratch;
-  EXPECT_TRUE(fails_with(open_npz({scratch.write("data.npz", bytes)}), ErrorCode::InvalidArgument, "'y' has 3 samples and 'x' has 2"));
+  EXPECT_TRUE(fails_with(open_npz({scratch.write("data.npz", bytes)}), ErrorCode::InvalidArgument,
+                         "'y' has 3 samples and 'x' has 2"));
 }
 
-// Any number of changed bytes: an error or a data set, never a crash; under the sanitizers this is where they look.
+// Any number of changed bytes: an error or a data set, never a crash; under the sanitizers this is where they
+// look.
 template <size_t N>
 void expect_survives_changes(const unsigned char (&original)[N], uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -112,11 +124,13 @@ void expect_survives_changes(const unsigned char (&original)[N], uint64_t seed) 
   Rng rng(seed, 0);
   for (int round = 0; round < 400; ++round) {
     std::string file(reinterpret_cast<const char*>(original), N);
-    for (uint64_t changes = 1 + rng.below(3); changes > 0; --changes) file[rng.below(N)] = static_cast<char>(rng.below(256));
+    for (uint64_t changes = 1 + rng.below(3); changes > 0; --changes)
+      file[rng.below(N)] = static_cast<char>(rng.below(256));
     if (rng.below(4) == 0) file.resize(rng.below(N));
     const auto dataset = open_npz({scratch.write("data.npz", file)});
     if (!dataset) continue;
-    for (const Column& column : (*dataset)->columns()) read_column(**dataset, column.name, {0, (*dataset)->sample_count() - 1});
+    for (const Column& column : (*dataset)->columns())
+      read_column(**dataset, column.name, {0, (*dataset)->sample_count() - 1});
   }
 }
 TEST(NpzHostile, ChangedStoredFileNeverCrashes) { expect_survives_changes(kSavez, 1); }

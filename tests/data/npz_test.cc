@@ -22,7 +22,8 @@ TEST(Npz, SavezIsRead) {
   const auto dataset = open_bytes(scratch, kSavez);
   ASSERT_TRUE(dataset.has_value()) << dataset.error().message;
   EXPECT_EQ((*dataset)->describe(), "3 samples of x f32[2,2], y i64[]");
-  EXPECT_EQ(dag::to_doubles(read_column(**dataset, "x", {2, 0})), (std::vector<double>{2, 2.25, 2.5, 2.75, 0, 0.25, 0.5, 0.75}));
+  EXPECT_EQ(dag::to_doubles(read_column(**dataset, "x", {2, 0})),
+            (std::vector<double>{2, 2.25, 2.5, 2.75, 0, 0.25, 0.5, 0.75}));
   EXPECT_EQ(dag::to_int64s(read_column(**dataset, "y", {0, 1, 2})), (std::vector<int64_t>{7, -8, 9}));
 }
 
@@ -30,8 +31,11 @@ TEST(Npz, SavezCompressedIsReadWithEveryDtype) {
   const Scratch scratch;
   const auto dataset = open_bytes(scratch, kSavezCompressed);
   ASSERT_TRUE(dataset.has_value()) << dataset.error().message;
-  EXPECT_EQ((*dataset)->describe(), "3 samples of x f32[2,2], y i64[], mask bool[2], half f16[], d f64[], i i32[], u u8[1]");
-  const auto values = [&](std::string_view name) { return dag::to_doubles(read_column(**dataset, name, {0, 1, 2})); };
+  EXPECT_EQ((*dataset)->describe(),
+            "3 samples of x f32[2,2], y i64[], mask bool[2], half f16[], d f64[], i i32[], u u8[1]");
+  const auto values = [&](std::string_view name) {
+    return dag::to_doubles(read_column(**dataset, name, {0, 1, 2}));
+  };
   EXPECT_EQ(values("mask"), (std::vector<double>{1, 0, 0, 1, 1, 1}));
   EXPECT_EQ(values("half"), (std::vector<double>{0.5, -2, 65504}));
   EXPECT_EQ(values("d"), (std::vector<double>{1e300, -0.0, 3.5}));
@@ -51,7 +55,8 @@ TEST(Npz, WrittenArraysComeBack) {
   const Scratch scratch;
   const std::vector<float> floats = {1, 2, 3, 4, 5, 6};
   const std::vector<int64_t> ints = {-1, 1};
-  const std::vector<NpzArray> arrays = {{"b", dag::make_tensor({2, 3}, floats)}, {"a/c", dag::make_tensor({2}, ints)}};
+  const std::vector<NpzArray> arrays = {{"b", dag::make_tensor({2, 3}, floats)},
+                                        {"a/c", dag::make_tensor({2}, ints)}};
   const auto bytes = npz_bytes(arrays);
   ASSERT_TRUE(bytes.has_value());
   const auto dataset = open_npz({scratch.write("data.npz", *bytes)});
@@ -68,8 +73,10 @@ TEST(Npz, WritingTwiceGivesTheSameBytes) {
 
 TEST(Npz, WriterRefusesWhatNumpyLacks) {
   const auto scalar = dag::make_scalar(dag::DType::F32, 1);
-  EXPECT_TRUE(fails_with(npz_bytes(std::vector<NpzArray>{{"x", dag::make_scalar(dag::DType::BF16, 1)}}), ErrorCode::Unsupported, "bf16"));
-  EXPECT_TRUE(fails_with(npz_bytes(std::vector<NpzArray>{{"x", scalar}, {"x", scalar}}), ErrorCode::InvalidArgument, "'x'"));
+  EXPECT_TRUE(fails_with(npz_bytes(std::vector<NpzArray>{{"x", dag::make_scalar(dag::DType::BF16, 1)}}),
+                         ErrorCode::Unsupported, "bf16"));
+  EXPECT_TRUE(fails_with(npz_bytes(std::vector<NpzArray>{{"x", scalar}, {"x", scalar}}),
+                         ErrorCode::InvalidArgument, "'x'"));
 }
 
 TEST(Npz, WriterPassesTheSinksErrorOn) {
@@ -84,8 +91,9 @@ TEST(Npz, WriterPassesTheSinksErrorOn) {
 }
 
 TEST(Npy, HeaderOfEveryDtypeAndRankParsesBack) {
-  for (const auto dtype : {dag::DType::F32, dag::DType::F64, dag::DType::F16, dag::DType::I8, dag::DType::U8, dag::DType::I16,
-                           dag::DType::U16, dag::DType::I32, dag::DType::U32, dag::DType::I64, dag::DType::U64, dag::DType::Bool})
+  for (const auto dtype : {dag::DType::F32, dag::DType::F64, dag::DType::F16, dag::DType::I8, dag::DType::U8,
+                           dag::DType::I16, dag::DType::U16, dag::DType::I32, dag::DType::U32,
+                           dag::DType::I64, dag::DType::U64, dag::DType::Bool})
     for (const dag::Shape& shape : {dag::Shape{}, dag::Shape{5}, dag::Shape{0, 3}, dag::Shape{1, 2, 3, 4}}) {
       const dag::TensorSpec spec{dtype, shape};
       const std::string header = npy_header(spec);
@@ -105,7 +113,8 @@ TEST(Npy, HostileDictionariesAreRefused) {
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (3,)} import os", ErrorCode::Corrupted},
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}", ErrorCode::Corrupted},
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", ErrorCode::Corrupted},
-      {"{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776, 1099511627776)}", ErrorCode::OutOfRange},
+      {"{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776, 1099511627776)}",
+       ErrorCode::OutOfRange},
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (1 2)}", ErrorCode::Corrupted},
       {"{'descr': '<f4', 'fortran_order': False}", ErrorCode::Corrupted},
       {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", ErrorCode::Corrupted},

@@ -12,7 +12,8 @@
 
 namespace weft::data {
 
-inline dag::Tensor read_column(const Dataset& dataset, std::string_view name, const std::vector<uint32_t>& samples) {
+inline dag::Tensor read_column(const Dataset& dataset, std::string_view name,
+                               const std::vector<uint32_t>& samples) {
   const auto column = dataset.find_column(name);
   EXPECT_TRUE(column.has_value()) << name;
   if (!column) return {};
@@ -28,7 +29,8 @@ inline dag::Tensor read_column(const Dataset& dataset, std::string_view name, co
 template <typename T>
 ::testing::AssertionResult fails_with(const Result<T>& result, ErrorCode code, std::string_view part) {
   if (result) return ::testing::AssertionFailure() << "succeeded";
-  if (result.error().code == code && result.error().message.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  if (result.error().code == code && result.error().message.find(part) != std::string::npos)
+    return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << to_string(result.error().code) << ": " << result.error().message;
 }
 

@@ -50,9 +50,12 @@ TEST(Text, BytesAbove127StayPositive) {
 TEST(Text, TooShortForASampleSaysWhatIsNeeded) {
   const Scratch scratch;
   const auto path = scratch.write("t", "abc");
-  EXPECT_TRUE(fails_with(open_text({.path = path, .sequence_length = 3}), ErrorCode::InvalidArgument, "needs 4"));
-  EXPECT_TRUE(fails_with(open_text({path, 1, 0, Part::Validation}), ErrorCode::InvalidArgument, "validation part has 0 bytes"));
-  EXPECT_TRUE(fails_with(open_text({.path = path, .sequence_length = 0}), ErrorCode::OutOfRange, "sequence_length"));
+  EXPECT_TRUE(
+      fails_with(open_text({.path = path, .sequence_length = 3}), ErrorCode::InvalidArgument, "needs 4"));
+  EXPECT_TRUE(fails_with(open_text({path, 1, 0, Part::Validation}), ErrorCode::InvalidArgument,
+                         "validation part has 0 bytes"));
+  EXPECT_TRUE(
+      fails_with(open_text({.path = path, .sequence_length = 0}), ErrorCode::OutOfRange, "sequence_length"));
   EXPECT_TRUE(fails_with(open_text({path, 1, 1.0, Part::Training}), ErrorCode::OutOfRange, "validation"));
 }
 
@@ -62,7 +65,8 @@ TEST(Text, FileThatShrinksIsAnError) {
   const auto dataset = open_text({.path = path, .sequence_length = 3});
   std::filesystem::resize_file(path, 4);
   std::vector<std::byte> out(24);
-  EXPECT_TRUE(fails_with((*dataset)->read(0, std::vector<uint32_t>{2}, out), ErrorCode::Corrupted, "changed"));
+  EXPECT_TRUE(
+      fails_with((*dataset)->read(0, std::vector<uint32_t>{2}, out), ErrorCode::Corrupted, "changed"));
 }
 
 }  // namespace

@@ -161,7 +161,7 @@ Result<std::map<std::string, dag::Tensor>> run_graph(const dag::Graph& graph, co
 }
 
 std::filesystem::path fresh_folder(const std::string& name) {
-  const auto folder = std::filesystem::temp_directory_path() / ("weft-onnx-tests-" + std::to_string(::getpid())) / name;
+  const auto folder = std::filesystem::path(WEFT_TEST_TMP) / ("onnx-" + std::to_string(::getpid())) / name;
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   return folder;

@@ -48,7 +48,7 @@ int count_kind(const dag::Graph& graph, dag::OpKind kind);
 Result<std::map<std::string, dag::Tensor>> run_graph(const dag::Graph& graph, const dag::Weights& weights,
                                                      const std::map<std::string, dag::Tensor>& inputs);
 
-// A fresh folder beneath the build folder, or the system's temporary one.
+// An empty folder beneath the build folder's tmp/.
 std::filesystem::path fresh_folder(const std::string& name);
 void write_bytes(const std::filesystem::path& path, const std::string& bytes);
 std::string read_all(const std::filesystem::path& path);

@@ -62,7 +62,9 @@ size_t blob_count(const std::filesystem::path& folder) {
   return files.list(folder / "blobs", 1000).value().size();
 }
 
-void append_byte(const std::filesystem::path& path) { std::ofstream(path, std::ios::binary | std::ios::app) << 'x'; }
+void append_byte(const std::filesystem::path& path) {
+  std::ofstream(path, std::ios::binary | std::ios::app) << 'x';
+}
 
 TEST(Checkpoint, ComesBackFromFolderAndManifest) {
   const Scratch scratch;
@@ -88,7 +90,8 @@ TEST(Checkpoint, TwoGenerationsAreKeptAndTheRestGoes) {
   const Scratch scratch;
   for (uint64_t step = 10; step <= 50; step += 10) write(scratch.folder(), state_at(step));
   Files files;
-  EXPECT_EQ(files.list(scratch.folder(), 10).value(), (std::vector<std::string>{"blobs", "checkpoint-40.json", "checkpoint-50.json"}));
+  EXPECT_EQ(files.list(scratch.folder(), 10).value(),
+            (std::vector<std::string>{"blobs", "checkpoint-40.json", "checkpoint-50.json"}));
   EXPECT_EQ(blob_count(scratch.folder()), 5u);
   expect_equal(load(scratch.folder() / "checkpoint-40.json").checkpoint, state_at(40));
 }
@@ -114,14 +117,17 @@ TEST(Checkpoint, DamagedBlobIsNeverUsedAndTheOlderOneIs) {
   const auto blob = scratch.folder() / "blobs" / sha256_hex(state_at(20).tensors.at({"w", "value"}).bytes());
   scratch.write("blobs/" + blob.filename().string(), std::string(16, 'x'));
   Files files;
-  EXPECT_TRUE(fails_with(load_checkpoint(scratch.folder() / "checkpoint-20.json", files), ErrorCode::Corrupted, "do not match their hash"));
+  EXPECT_TRUE(fails_with(load_checkpoint(scratch.folder() / "checkpoint-20.json", files),
+                         ErrorCode::Corrupted, "do not match their hash"));
   const auto report = load(scratch.folder());
   expect_equal(report.checkpoint, state_at(10));
   ASSERT_EQ(report.passed_over.size(), 1u);
   append_byte(blob);
-  EXPECT_TRUE(fails_with(load_checkpoint(scratch.folder() / "checkpoint-20.json", files), ErrorCode::Corrupted, "17"));
+  EXPECT_TRUE(fails_with(load_checkpoint(scratch.folder() / "checkpoint-20.json", files),
+                         ErrorCode::Corrupted, "17"));
   std::filesystem::remove(blob);
-  EXPECT_TRUE(fails_with(load_checkpoint(scratch.folder() / "checkpoint-20.json", files), ErrorCode::NotFound, "blobs"));
+  EXPECT_TRUE(fails_with(load_checkpoint(scratch.folder() / "checkpoint-20.json", files), ErrorCode::NotFound,
+                         "blobs"));
   expect_equal(load(scratch.folder()).checkpoint, state_at(10));
 }
 
@@ -154,7 +160,8 @@ TEST(Checkpoint, LeftOversOfACrashAreRemoved) {
   EXPECT_EQ(blob_count(scratch.folder()), 5u);
   Files files;
   const auto names = files.list(scratch.folder(), 10).value();
-  EXPECT_EQ(names, (std::vector<std::string>{"blobs", "checkpoint-10.json", "checkpoint-20.json", "notes.txt"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"blobs", "checkpoint-10.json", "checkpoint-20.json", "notes.txt"}));
 }
 
 TEST(Checkpoint, EmptyOrAbsentFolderIsNotFound) {
@@ -170,7 +177,8 @@ TEST(Checkpoint, SecondWriterIsRefused) {
   Files files;
   const auto first = CheckpointWriter::open(scratch.folder(), files);
   ASSERT_TRUE(first.has_value());
-  EXPECT_TRUE(fails_with(CheckpointWriter::open(scratch.folder(), files), ErrorCode::Unavailable, "another run"));
+  EXPECT_TRUE(
+      fails_with(CheckpointWriter::open(scratch.folder(), files), ErrorCode::Unavailable, "another run"));
 }
 
 TEST(Checkpoint, StateThatCouldNotBeReadBackIsRefused) {
@@ -188,8 +196,8 @@ TEST(Checkpoint, StateThatCouldNotBeReadBackIsRefused) {
   EXPECT_TRUE(fails_with((*writer)->write(bad_hash), ErrorCode::InvalidArgument, "graph"));
 }
 
-// Fails every operation of opening and writing in turn: alone, or with all that follow, as in a crash. Whatever
-// happened, a folder that held step 20 still loads: step 20 after an error, or step 30 whole.
+// Fails every operation of opening and writing in turn: alone, or with all that follow, as in a crash.
+// Whatever happened, a folder that held step 20 still loads: step 20 after an error, or step 30 whole.
 void expect_every_fault_survived(bool and_after) {
   int operations = 0;
   for (int at = 1;; ++at) {

@@ -11,8 +11,8 @@
 
 namespace weft::storage {
 
-// Fails operation `at` (from 1), or from there on all of them, as if the machine had stopped. The count is shared
-// with the caller, who learns from it whether the operation came at all.
+// Fails operation `at` (from 1), or from there on all of them, as if the machine had stopped. The count is
+// shared with the caller, who learns from it whether the operation came at all.
 inline FaultHook fail_at(int at, bool and_after, const std::shared_ptr<int>& count) {
   return [=](std::string_view operation, const std::filesystem::path& path) -> Status {
     ++*count;
@@ -25,7 +25,8 @@ inline FaultHook fail_at(int at, bool and_after, const std::shared_ptr<int>& cou
 template <typename T>
 ::testing::AssertionResult fails_with(const Result<T>& result, ErrorCode code, std::string_view part) {
   if (result) return ::testing::AssertionFailure() << "succeeded";
-  if (result.error().code == code && result.error().message.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  if (result.error().code == code && result.error().message.find(part) != std::string::npos)
+    return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << to_string(result.error().code) << ": " << result.error().message;
 }
 

@@ -101,10 +101,11 @@ TEST(Files, FailedWriteLeavesTheOldBytesAndNoTemporary) {
 TEST(Files, ProducerErrorAbandonsTheFile) {
   const Scratch scratch;
   Files files;
-  const auto status = files.write_atomic_pieces(scratch.folder() / "f", [](const Files::Sink& sink) -> Status {
-    if (auto written = sink(bytes_of("half")); !written) return written;
-    return fail(ErrorCode::Cancelled, "stopped");
-  });
+  const auto status =
+      files.write_atomic_pieces(scratch.folder() / "f", [](const Files::Sink& sink) -> Status {
+        if (auto written = sink(bytes_of("half")); !written) return written;
+        return fail(ErrorCode::Cancelled, "stopped");
+      });
   EXPECT_TRUE(fails_with(status, ErrorCode::Cancelled, "stopped"));
   EXPECT_TRUE(files.list(scratch.folder(), 10).value().empty());
 }
@@ -115,7 +116,8 @@ TEST(FolderLock, SecondHolderIsRefusedUntilTheFirstIsGone) {
   {
     const auto first = FolderLock::acquire(files, scratch.folder());
     ASSERT_TRUE(first.has_value());
-    EXPECT_TRUE(fails_with(FolderLock::acquire(files, scratch.folder()), ErrorCode::Unavailable, "another run"));
+    EXPECT_TRUE(
+        fails_with(FolderLock::acquire(files, scratch.folder()), ErrorCode::Unavailable, "another run"));
   }
   EXPECT_TRUE(FolderLock::acquire(files, scratch.folder()).has_value());
 }

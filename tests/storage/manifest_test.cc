@@ -10,7 +10,12 @@ namespace weft::storage {
 namespace {
 
 Manifest example() {
-  return {7, "run-1", 120, 7680, sha256_hex("graph"), "cpu avx512 \"quoted\" \xc3\xa9",
+  return {7,
+          "run-1",
+          120,
+          7680,
+          sha256_hex("graph"),
+          "cpu avx512 \"quoted\" \xc3\xa9",
           {{{"conv.weight", "momentum"}, {dag::DType::F32, {8, 3, 3, 3}}, sha256_hex("a")},
            {{"conv.weight", "value"}, {dag::DType::F32, {8, 3, 3, 3}}, sha256_hex("b")},
            {{"scale", "value"}, {dag::DType::F64, {}}, sha256_hex("c")}}};
@@ -73,7 +78,8 @@ TEST(Manifest, HostileTextsAreRefused) {
 }
 
 TEST(Manifest, LimitsHold) {
-  EXPECT_TRUE(fails_with(parse_manifest(std::string(kManifestSizeMax + 1, ' ')), ErrorCode::ResourceExhausted, "more than"));
+  EXPECT_TRUE(fails_with(parse_manifest(std::string(kManifestSizeMax + 1, ' ')), ErrorCode::ResourceExhausted,
+                         "more than"));
   std::string text = manifest_json(example());
   std::string zeros = "\"tensors\": [0";
   for (uint64_t i = 0; i < kManifestTensorsMax; ++i) zeros += ",0";
@@ -88,7 +94,8 @@ TEST(Manifest, ChangedTextNeverCrashes) {
   Rng rng(kSeed, 0);
   for (int round = 0; round < 3000; ++round) {
     std::string text = good;
-    for (uint64_t changes = 1 + rng.below(4); changes > 0; --changes) text[rng.below(text.size())] = static_cast<char>(rng.below(256));
+    for (uint64_t changes = 1 + rng.below(4); changes > 0; --changes)
+      text[rng.below(text.size())] = static_cast<char>(rng.below(256));
     const auto parsed = parse_manifest(text);
     EXPECT_TRUE(!parsed || parsed->tensors.size() <= 3);
   }

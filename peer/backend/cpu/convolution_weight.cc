@@ -1,7 +1,6 @@
 // The convolution's cotangent with respect to its weights. oneDNN's own threading of it changes bits with the number of
 // threads, so it is cut into pieces by shape, each a one-thread primitive: either by samples, whose partial
 // results are added in order, or, where the weights are large beside the activations, by output channels.
-#include <atomic>
 #include <cstring>
 
 #include "peer/backend/cpu/onednn.h"
@@ -12,31 +11,12 @@ namespace {
 using dnnl::algorithm;
 using dnnl::prop_kind;
 
-constexpr int64_t kPieces = 8;
-
-// One piece: dw of `samples` samples and of `channels` output channels.
-struct Piece {
-  int64_t first_sample, samples, first_channel, channels;
-};
-
-// While it lives, oneDNN makes its primitives for one thread.
-class OneThread {
- public:
-  explicit OneThread(const Team& team) : threads_(team.size()) { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(threads_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int threads_;
-};
-
 struct WeightGradient {
   dag::Value x, dy;
   dag::Shape w;
   ConvGeometry geometry;
   dnnl::engine engine = cpu_engine();
-  std::vector<Piece> pieces;
+  std::vector<ConvPiece> pieces;
   bool by_channel = false;
   std::vector<std::shared_ptr<Primitive>> primitives;  // by piece; equal pieces share one
   Md native, plain;                                    // of the whole dw, when cut by samples
@@ -68,7 +48,7 @@ struct WeightGradient {
   void choose_pieces() {
     const int64_t samples = x.spec.shape[0], channels = w[0], lanes = lanes_of(dy.layout);
     const int64_t weights = product(w, 0, w.size());
-    const int64_t sample_pieces = std::min(samples, kPieces);
+    const int64_t sample_pieces = std::min(samples, kConvPieces);
     // By channels each piece reads all of x and a copy of its part of dy; by samples each makes a whole dw.
     const bool can = geometry.groups == 1 && lanes > 1 && channels % lanes == 0 && channels / lanes > 1;
     by_channel = can && (samples == 1 || weights * sample_pieces > 2 * dy.spec.element_count());
@@ -79,12 +59,12 @@ struct WeightGradient {
       }
       return;
     }
-    const int64_t blocks = channels / lanes, count = std::min(blocks, kPieces);
+    const int64_t blocks = channels / lanes, count = std::min(blocks, kConvPieces);
     const int64_t step = (blocks + count - 1) / count * lanes;
     for (int64_t c = 0; c < channels; c += step) pieces.push_back({0, samples, c, std::min(step, channels - c)});
   }
 
-  std::shared_ptr<Primitive> make_primitive(const Piece& piece) {
+  std::shared_ptr<Primitive> make_primitive(const ConvPiece& piece) {
     dag::Value part = dy;
     part.spec.shape[1] = piece.channels;
     dag::Shape part_w = w;
@@ -114,7 +94,7 @@ struct WeightGradient {
   }
 
   // dy's channels of one piece, dense.
-  void copy_channels(const Piece& piece, const float* source, float* target) const {
+  void copy_channels(const ConvPiece& piece, const float* source, float* target) const {
     const int64_t positions = product(dy.spec.shape, 2, dy.spec.shape.size()), samples = dy.spec.shape[0];
     const size_t bytes = static_cast<size_t>(piece.channels * positions) * sizeof(float);
     for (int64_t n = 0; n < samples; ++n)
@@ -122,7 +102,7 @@ struct WeightGradient {
   }
 
   void run_piece(size_t i, const float* source, const float* upstream, float* result, std::byte* block) const {
-    const Piece& piece = pieces[i];
+    const ConvPiece& piece = pieces[i];
     const float* from = source + piece.first_sample * (x.spec.element_count() / x.spec.shape[0]);
     float* copied = reinterpret_cast<float*>(block + block_bytes);
     const float* cotangent = upstream + piece.first_sample * (dy.spec.element_count() / dy.spec.shape[0]);
@@ -138,16 +118,10 @@ struct WeightGradient {
 
   Status run(const Team& team, const LoopTable& loops, const float* source, const float* upstream, float* result,
              std::byte* workspace) const {
-    std::atomic<bool> good = true;
     const int64_t count = static_cast<int64_t>(pieces.size());
-    team.pieces(count, [&](int64_t i) {
-      try {
-        run_piece(static_cast<size_t>(i), source, upstream, result, workspace + i * piece_bytes());
-      } catch (const dnnl::error&) {
-        good = false;
-      }
-    });
-    if (!good) return fail(ErrorCode::Internal, "cpu backend: oneDNN failed in a convolution's weight gradient");
+    WEFT_TRY_STATUS(guarded_pieces(team, count, [&](size_t i) {
+      run_piece(i, source, upstream, result, workspace + static_cast<int64_t>(i) * piece_bytes());
+    }));
     if (by_channel) return {};
     const auto partial = [&](int64_t i) {
       return reinterpret_cast<float*>(workspace + i * piece_bytes() + block_bytes + dy_bytes);

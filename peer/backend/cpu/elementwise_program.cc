@@ -103,7 +103,8 @@ class ElementProgram::Builder {
     if (!same) {
       const bool scalar = operand.spec.element_count() == 1;
       if (!scalar && operand.layout != dag::Layout::Plain) return std::nullopt;
-      place = Place{Place::Buffer, take_buffer(), size};
+      // A buffer of its own: it is filled before the first instruction of a block.
+      place = Place{Place::Buffer, program_.buffers_++, size};
       pinned_.push_back(place.index);
       program_.loads_.push_back({slot, place.index, size, scalar, walk_of(operand)});
     }

@@ -4,6 +4,7 @@
 
 #include <dnnl.hpp>
 
+#include <atomic>
 #include <unordered_map>
 
 #include "peer/backend/cpu/kernel.h"
@@ -20,6 +21,24 @@ struct ConvGeometry {
   explicit ConvGeometry(const dag::Attributes& attributes);
   // Dims of the weights as oneDNN has them: a leading group dim when there are groups.
   dnnl::memory::dims weight_dims(const dag::Shape& w) const;
+};
+
+// A part of a convolution that one thread computes: some samples, or of one sample some channels.
+struct ConvPiece {
+  int64_t first_sample, samples, first_channel, channels;
+};
+inline constexpr int64_t kConvPieces = 8;
+
+// While it lives, oneDNN makes its primitives for one thread.
+class OneThread {
+ public:
+  explicit OneThread(const Team& team) : threads_(team.size()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(threads_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int threads_;
 };
 
 // A value as it lies in memory, with `samples` in place of its batch when that is positive.
@@ -82,6 +101,21 @@ Status guarded_run(const F& f) {
   } catch (const dnnl::error& error) {
     return fail(ErrorCode::Internal, std::string("cpu backend: oneDNN: ") + error.message);
   }
+}
+
+// Runs f(i) for each piece on one thread; f may throw what oneDNN throws.
+template <typename F>
+Status guarded_pieces(const Team& team, int64_t count, const F& f) {
+  std::atomic<bool> good = true;
+  team.pieces(count, [&](int64_t i) {
+    try {
+      f(static_cast<size_t>(i));
+    } catch (const dnnl::error&) {
+      good = false;
+    }
+  });
+  if (!good) return fail(ErrorCode::Internal, "cpu backend: oneDNN failed while a convolution ran");
+  return {};
 }
 
 KernelResult make_conv_grad_weight(const KernelRequest& request);  // convolution_weight.cc

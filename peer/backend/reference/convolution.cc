@@ -30,7 +30,8 @@ void conv(const Call& c) {
                    [&](size_t ix, size_t iw, size_t iy) { y[iy] += x[ix] * w[iw]; });
   if (!c.has(2)) return;
   const AxisView channels = axis_view(c.out().spec.shape, 1);
-  for (int64_t i = 0; i < c.out().count(); ++i) y[at(i)] += c.reals(2)[at(i / channels.inner % channels.size)];
+  for (int64_t i = 0; i < c.out().count(); ++i)
+    y[at(i)] += c.reals(2)[at(i / channels.inner % channels.size)];
 }
 
 void conv_grad_input(const Call& c) {
@@ -51,10 +52,14 @@ void conv_grad_weight(const Call& c) {
 
 void run_convolution(const Call& call) {
   switch (call.kind) {
-    case OpKind::Conv: return conv(call);
-    case OpKind::ConvGradInput: return conv_grad_input(call);
-    case OpKind::ConvGradWeight: return conv_grad_weight(call);
-    default: WEFT_CHECK_MSG(false, "not a convolution");
+    case OpKind::Conv:
+      return conv(call);
+    case OpKind::ConvGradInput:
+      return conv_grad_input(call);
+    case OpKind::ConvGradWeight:
+      return conv_grad_weight(call);
+    default:
+      WEFT_CHECK_MSG(false, "not a convolution");
   }
 }
 

@@ -62,7 +62,8 @@ inline Shape strides_of(const Shape& shape) {
   return strides;
 }
 
-// The strides with which an operand of shape `operand` is read while walking `shape`: 0 where it is stretched.
+// The strides with which an operand of shape `operand` is read while walking `shape`: 0 where it is
+// stretched.
 inline Shape broadcast_strides(const Shape& operand, const Shape& shape) {
   const Shape own = strides_of(operand);
   Shape strides(shape.size(), 0);
@@ -71,11 +72,11 @@ inline Shape broadcast_strides(const Shape& operand, const Shape& shape) {
   return strides;
 }
 
-// Calls visit(flat, offset...) for each element of `shape` in row-major order: `flat` counts up, each offset is the
-// dot product of the coordinates and one of `strides`, plus its start.
+// Calls visit(flat, offset...) for each element of `shape` in row-major order: `flat` counts up, each offset
+// is the dot product of the coordinates and one of `strides`, plus its start.
 template <size_t kOperands, typename Visit>
-void walk(const Shape& shape, const std::array<Shape, kOperands>& strides, std::array<int64_t, kOperands> offsets,
-          Visit visit) {
+void walk(const Shape& shape, const std::array<Shape, kOperands>& strides,
+          std::array<int64_t, kOperands> offsets, Visit visit) {
   int64_t count = 1;
   for (const int64_t dim : shape) count *= dim;
   Shape index(shape.size(), 0);
@@ -104,7 +105,8 @@ inline AxisView axis_view(const Shape& shape, int64_t axis) {
   return view;
 }
 
-// Calls body(values of input 0, values of output 0) with whichever storage they use: for ops that only move elements.
+// Calls body(values of input 0, values of output 0) with whichever storage they use: for ops that only move
+// elements.
 template <typename Body>
 void on_storage(const Call& call, Body body) {
   if (call.out().is_real())

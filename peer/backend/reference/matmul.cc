@@ -15,7 +15,8 @@ Matrix matrix_of(const Shape& shape, bool transposed) {
 
 template <typename T>
 void matmul(const Call& c, const std::vector<T>& a, const std::vector<T>& b, std::vector<T>& y) {
-  const bool trans_a = c.attributes.get_int(Attr::TransA) != 0, trans_b = c.attributes.get_int(Attr::TransB) != 0;
+  const bool trans_a = c.attributes.get_int(Attr::TransA) != 0,
+             trans_b = c.attributes.get_int(Attr::TransB) != 0;
   const Shape &sa = c.shape(0), &sb = c.shape(1), &sy = c.out().spec.shape;
   const Matrix ma = matrix_of(sa, trans_a), mb = matrix_of(sb, trans_b);
   const int64_t rows = sy[sy.size() - 2], columns = sy.back();
@@ -41,7 +42,9 @@ void matmul(const Call& c, const std::vector<T>& a, const std::vector<T>& b, std
 void run_matmul(const Call& call) {
   if (call.out().is_real()) return matmul(call, call.reals(0), call.reals(1), call.out().reals);
   // Integers in unsigned arithmetic, which wraps where signed would be undefined.
-  const auto as_unsigned = [](const Wholes& values) { return std::vector<uint64_t>(values.begin(), values.end()); };
+  const auto as_unsigned = [](const Wholes& values) {
+    return std::vector<uint64_t>(values.begin(), values.end());
+  };
   std::vector<uint64_t> y(call.out().wholes.size());
   matmul(call, as_unsigned(call.wholes(0)), as_unsigned(call.wholes(1)), y);
   for (size_t i = 0; i < y.size(); ++i)

@@ -124,12 +124,18 @@ void layer_norm_grad(const Call& c) {
 
 void run_normalisation(const Call& call) {
   switch (call.kind) {
-    case OpKind::BatchNorm: return batch_norm(call);
-    case OpKind::BatchNormGrad: return batch_norm_grad(call);
-    case OpKind::BatchNormInference: return batch_norm_inference(call);
-    case OpKind::LayerNorm: return layer_norm(call);
-    case OpKind::LayerNormGrad: return layer_norm_grad(call);
-    default: WEFT_CHECK_MSG(false, "not a normalisation");
+    case OpKind::BatchNorm:
+      return batch_norm(call);
+    case OpKind::BatchNormGrad:
+      return batch_norm_grad(call);
+    case OpKind::BatchNormInference:
+      return batch_norm_inference(call);
+    case OpKind::LayerNorm:
+      return layer_norm(call);
+    case OpKind::LayerNormGrad:
+      return layer_norm_grad(call);
+    default:
+      WEFT_CHECK_MSG(false, "not a normalisation");
   }
 }
 

@@ -59,7 +59,8 @@ void average_pool(const Call& c) {
   for (int64_t p = 0; p < planes; ++p)
     for (int64_t o = 0; o < windows.out_plane(); ++o) {
       double sum = 0;
-      windows.for_each_tap(o, [&](int64_t place, int64_t) { sum += c.reals(0)[at(p * windows.in_plane() + place)]; });
+      windows.for_each_tap(
+          o, [&](int64_t place, int64_t) { sum += c.reals(0)[at(p * windows.in_plane() + place)]; });
       c.out().reals[at(p * windows.out_plane() + o)] = sum / divisor(c, windows, o);
     }
 }
@@ -79,11 +80,16 @@ void average_pool_grad(const Call& c) {
 
 void run_pooling(const Call& call) {
   switch (call.kind) {
-    case OpKind::MaxPool: return max_pool(call);
-    case OpKind::MaxPoolGrad: return max_pool_grad(call);
-    case OpKind::AveragePool: return average_pool(call);
-    case OpKind::AveragePoolGrad: return average_pool_grad(call);
-    default: WEFT_CHECK_MSG(false, "not a pooling op");
+    case OpKind::MaxPool:
+      return max_pool(call);
+    case OpKind::MaxPoolGrad:
+      return max_pool_grad(call);
+    case OpKind::AveragePool:
+      return average_pool(call);
+    case OpKind::AveragePoolGrad:
+      return average_pool_grad(call);
+    default:
+      WEFT_CHECK_MSG(false, "not a pooling op");
   }
 }
 

@@ -1,5 +1,5 @@
-// Dropout: the draw of an element is a function of its place in the batch, so that cutting a batch into microbatches
-// does not change it.
+// Dropout: the draw of an element is a function of its place in the batch, so that cutting a batch into
+// microbatches does not change it.
 #include <algorithm>
 
 #include "base/rng.h"

@@ -9,7 +9,8 @@ namespace {
 template <typename T>
 T added(T a, T b) {
   if constexpr (std::is_integral_v<T>)
-    return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));  // wraps, where signed would be undefined
+    return static_cast<T>(static_cast<uint64_t>(a) +
+                          static_cast<uint64_t>(b));  // wraps, where signed would be undefined
   else
     return a + b;
 }
@@ -34,11 +35,17 @@ template <typename T>
 T combined(OpKind kind, T so_far, T x) {
   switch (kind) {
     case OpKind::ReduceSum:
-    case OpKind::ReduceMean: return added(so_far, x);
-    case OpKind::ReduceProd: return multiplied(so_far, x);
-    case OpKind::ReduceMax: return beats(true, x, so_far) ? x : so_far;
-    case OpKind::ReduceMin: return beats(false, x, so_far) ? x : so_far;
-    default: WEFT_CHECK_MSG(false, "not a reduction"); return so_far;
+    case OpKind::ReduceMean:
+      return added(so_far, x);
+    case OpKind::ReduceProd:
+      return multiplied(so_far, x);
+    case OpKind::ReduceMax:
+      return beats(true, x, so_far) ? x : so_far;
+    case OpKind::ReduceMin:
+      return beats(false, x, so_far) ? x : so_far;
+    default:
+      WEFT_CHECK_MSG(false, "not a reduction");
+      return so_far;
   }
 }
 
@@ -79,7 +86,8 @@ void arg_extremum(const Call& c, const std::vector<T>& x, Wholes& y) {
 template <typename T>
 void cumsum(const Call& c, const std::vector<T>& x, std::vector<T>& y) {
   const AxisView view = axis_view(c.shape(0), c.attributes.get_int(Attr::Axis));
-  const bool exclusive = c.attributes.get_int(Attr::Exclusive) != 0, reverse = c.attributes.get_int(Attr::Reverse) != 0;
+  const bool exclusive = c.attributes.get_int(Attr::Exclusive) != 0,
+             reverse = c.attributes.get_int(Attr::Reverse) != 0;
   for (int64_t o = 0; o < view.outer; ++o)
     for (int64_t i = 0; i < view.inner; ++i) {
       T sum{0};

@@ -22,7 +22,7 @@ class ReferenceMemory final : public Memory {
   ReferenceMemory(std::byte* bytes, Bytes size) : bytes_(bytes), size_(size) {}
   ReferenceMemory(const ReferenceMemory&) = delete;
   ReferenceMemory& operator=(const ReferenceMemory&) = delete;
-  ~ReferenceMemory() override { ::operator delete(bytes_, std::align_val_t{kAlignment}); }
+  ~ReferenceMemory() override { ::operator delete (bytes_, std::align_val_t{kAlignment}); }
   Bytes size() const override { return size_; }
   std::byte* bytes() const { return bytes_; }
 
@@ -67,16 +67,18 @@ class ReferenceKernel final : public Kernel {
     for (const dag::OpId id : group.ops) {
       const dag::Op& op = graph.op(id);
       Step step{op, {}, {}};
-      for (const dag::ValueId input : op.inputs) step.inputs.push_back(input.valid() ? slot(graph, input) : kAbsent);
+      for (const dag::ValueId input : op.inputs)
+        step.inputs.push_back(input.valid() ? slot(graph, input) : kAbsent);
       for (const dag::ValueId output : op.outputs) step.outputs.push_back(slot(graph, output));
-      if (op.kind == dag::OpKind::Constant) constants_.emplace(step.outputs[0], ref_from_tensor(graph.constant(op)));
+      if (op.kind == dag::OpKind::Constant)
+        constants_.emplace(step.outputs[0], ref_from_tensor(graph.constant(op)));
       steps_.push_back(std::move(step));
     }
     for (const dag::ValueId value : group.outputs) outputs_.push_back(slot(graph, value));
   }
 
-  Status run(std::span<const View> inputs, std::span<const View> outputs, View, const StepContext& context) override
-  try {
+  Status run(std::span<const View> inputs, std::span<const View> outputs, View,
+             const StepContext& context) override try {
     WEFT_CHECK(inputs.size() == inputs_.size() && outputs.size() == outputs_.size());
     std::vector<RefValue> values(specs_.size());
     for (size_t i = 0; i < inputs.size(); ++i) values[inputs_[i]] = load(inputs[i], specs_[inputs_[i]]);
@@ -156,7 +158,9 @@ class ReferenceBackend final : public Backend {
  public:
   std::string_view name() const override { return "reference"; }
   // exp and its like come from the C library, which therefore decides bits too.
-  std::string numerics_fingerprint() const override { return std::string("reference/1 double glibc ") + gnu_get_libc_version(); }
+  std::string numerics_fingerprint() const override {
+    return std::string("reference/1 double glibc ") + gnu_get_libc_version();
+  }
   BackendTraits traits() const override { return {}; }
   int64_t alignment() const override { return kAlignment; }
 
@@ -168,9 +172,12 @@ class ReferenceBackend final : public Backend {
     WEFT_CHECK(size.value >= 0);
     const auto bytes = static_cast<size_t>(std::max<int64_t>(size.value, kAlignment));
     const bool sane = size.value <= dag::kElementCountMax * kStorageSize;
-    auto* block = sane ? static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kAlignment}, std::nothrow)) : nullptr;
+    auto* block =
+        sane ? static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow))
+             : nullptr;
     if (!block)
-      return fail(ErrorCode::ResourceExhausted, "the reference backend cannot allocate " + std::to_string(size.value) +
+      return fail(ErrorCode::ResourceExhausted, "the reference backend cannot allocate " +
+                                                    std::to_string(size.value) +
                                                     " bytes: try smaller microbatches or more stages");
     return std::make_unique<ReferenceMemory>(block, size);
   }
@@ -198,7 +205,8 @@ class ReferenceBackend final : public Backend {
 
   Status fill_zero(View target, const dag::TensorSpec& spec) override {
     // All-zero bytes are 0.0 and 0 alike.
-    for (std::byte& byte : std::as_writable_bytes(elements<double>(target, spec.element_count()))) byte = std::byte{0};
+    for (std::byte& byte : std::as_writable_bytes(elements<double>(target, spec.element_count())))
+      byte = std::byte{0};
     return {};
   }
   Status copy(View source, View target, const dag::TensorSpec& spec) override {
@@ -208,7 +216,8 @@ class ReferenceBackend final : public Backend {
     return {};
   }
   Status accumulate(View from, View into, const dag::TensorSpec& spec) override {
-    const auto terms = elements<double>(from, spec.element_count()), sums = elements<double>(into, spec.element_count());
+    const auto terms = elements<double>(from, spec.element_count()),
+               sums = elements<double>(into, spec.element_count());
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += terms[i];
     return {};
   }
@@ -219,7 +228,8 @@ class ReferenceBackend final : public Backend {
     double total = 0;
     for (size_t begin = 0; begin < values.size(); begin += kBlock) {
       double sum = 0;
-      for (const double value : values.subspan(begin, std::min(kBlock, values.size() - begin))) sum += value * value;
+      for (const double value : values.subspan(begin, std::min(kBlock, values.size() - begin)))
+        sum += value * value;
       total += sum;
     }
     return total;

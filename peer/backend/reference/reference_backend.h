@@ -1,5 +1,5 @@
-// The backend to compare with: every op, double precision, one thread. Storage: eight bytes an element, double for
-// float dtypes and int64 for the rest, plain layout whatever is asked.
+// The backend to compare with: every op, double precision, one thread. Storage: eight bytes an element,
+// double for float dtypes and int64 for the rest, plain layout whatever is asked.
 #pragma once
 
 #include <memory>

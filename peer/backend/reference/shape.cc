@@ -55,7 +55,8 @@ void run_slice(const Call& c) {
 void run_slice_grad(const Call& c) {
   const SliceWalk slice = slice_walk(c, c.out().spec.shape);
   on_storage(c, [&](const auto& dy, auto& dx) {
-    walk<1>(c.shape(0), {slice.strides}, {slice.start}, [&](size_t i, const auto& to) { dx[at(to[0])] = dy[i]; });
+    walk<1>(c.shape(0), {slice.strides}, {slice.start},
+            [&](size_t i, const auto& to) { dx[at(to[0])] = dy[i]; });
   });
 }
 
@@ -106,8 +107,9 @@ void run_pad(const Call& c) {
   const double fill = c.attributes.get_double(Attr::Value);
   on_storage(c, [&](const auto& x, auto& y) {
     using T = std::decay_t<decltype(y[0])>;
-    const T value = dag::is_float(c.out().spec.dtype) ? static_cast<T>(fill)
-                                                       : static_cast<T>(dag::to_int64s(dag::make_scalar(c.out().spec.dtype, fill))[0]);
+    const T value = dag::is_float(c.out().spec.dtype)
+                        ? static_cast<T>(fill)
+                        : static_cast<T>(dag::to_int64s(dag::make_scalar(c.out().spec.dtype, fill))[0]);
     for (size_t i = 0; i < y.size(); ++i) y[i] = sources[i] < 0 ? value : x[at(sources[i])];
   });
 }
@@ -166,7 +168,8 @@ void run_gather(const Call& c) {
   on_storage(c, [&](const auto& data, auto& y) {
     using T = std::decay_t<decltype(y[0])>;
     const T nowhere = std::numeric_limits<T>::has_quiet_NaN ? std::numeric_limits<T>::quiet_NaN() : T{0};
-    for_each_index(c, c.shape(0), [&](int64_t from, size_t to) { y[to] = from < 0 ? nowhere : data[at(from)]; });
+    for_each_index(c, c.shape(0),
+                   [&](int64_t from, size_t to) { y[to] = from < 0 ? nowhere : data[at(from)]; });
   });
 }
 
@@ -183,19 +186,30 @@ void run_gather_grad(const Call& c) {
 void run_shape(const Call& call) {
   switch (call.kind) {
     case OpKind::Reshape:
-    case OpKind::Reorder: return run_copy(call);
-    case OpKind::Transpose: return run_transpose(call);
-    case OpKind::Expand: return run_expand(call);
-    case OpKind::Slice: return run_slice(call);
-    case OpKind::SliceGrad: return run_slice_grad(call);
-    case OpKind::Concat: return run_concat(call);
-    case OpKind::Pad: return run_pad(call);
-    case OpKind::PadGrad: return run_pad_grad(call);
+    case OpKind::Reorder:
+      return run_copy(call);
+    case OpKind::Transpose:
+      return run_transpose(call);
+    case OpKind::Expand:
+      return run_expand(call);
+    case OpKind::Slice:
+      return run_slice(call);
+    case OpKind::SliceGrad:
+      return run_slice_grad(call);
+    case OpKind::Concat:
+      return run_concat(call);
+    case OpKind::Pad:
+      return run_pad(call);
+    case OpKind::PadGrad:
+      return run_pad_grad(call);
     case OpKind::Gather:
-    case OpKind::GatherElements: return run_gather(call);
+    case OpKind::GatherElements:
+      return run_gather(call);
     case OpKind::GatherGrad:
-    case OpKind::GatherElementsGrad: return run_gather_grad(call);
-    default: WEFT_CHECK_MSG(false, "not a shape op");
+    case OpKind::GatherElementsGrad:
+      return run_gather_grad(call);
+    default:
+      WEFT_CHECK_MSG(false, "not a shape op");
   }
 }
 

@@ -127,13 +127,20 @@ void cross_entropy_grad(const Call& c) {  // operands dloss, logits, labels, lse
 
 void run_softmax(const Call& call) {
   switch (call.kind) {
-    case OpKind::Softmax: return softmax(call);
-    case OpKind::SoftmaxGrad: return softmax_grad(call);
-    case OpKind::LogSoftmax: return log_softmax(call);
-    case OpKind::LogSoftmaxGrad: return log_softmax_grad(call);
-    case OpKind::CrossEntropy: return cross_entropy(call);
-    case OpKind::CrossEntropyGrad: return cross_entropy_grad(call);
-    default: WEFT_CHECK_MSG(false, "not of the softmax family");
+    case OpKind::Softmax:
+      return softmax(call);
+    case OpKind::SoftmaxGrad:
+      return softmax_grad(call);
+    case OpKind::LogSoftmax:
+      return log_softmax(call);
+    case OpKind::LogSoftmaxGrad:
+      return log_softmax_grad(call);
+    case OpKind::CrossEntropy:
+      return cross_entropy(call);
+    case OpKind::CrossEntropyGrad:
+      return cross_entropy_grad(call);
+    default:
+      WEFT_CHECK_MSG(false, "not of the softmax family");
   }
 }
 

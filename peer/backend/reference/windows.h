@@ -1,5 +1,5 @@
-// Sliding windows over up to three spatial dims, which convolution and pooling share. Fewer dims are seen as three with
-// leading ones.
+// Sliding windows over up to three spatial dims, which convolution and pooling share. Fewer dims are seen as
+// three with leading ones.
 #pragma once
 
 #include "peer/backend/reference/kernels.h"
@@ -18,7 +18,8 @@ struct Windows {
   int64_t out_plane() const { return dims[0].out * dims[1].out * dims[2].out; }
   int64_t taps() const { return dims[0].kernel * dims[1].kernel * dims[2].kernel; }
 
-  // For window `o` (flat in the output's plane): visit(flat place in x's plane, flat tap) for each tap inside x.
+  // For window `o` (flat in the output's plane): visit(flat place in x's plane, flat tap) for each tap inside
+  // x.
   template <typename Visit>
   void for_each_tap(int64_t o, Visit visit) const {
     const auto& [a, b, c] = dims;

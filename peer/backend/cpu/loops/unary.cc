@@ -123,17 +123,28 @@ void dropout(const ElementArgs& args) {
   }
 }
 
+// Bool is "not zero"; a float beyond an integer's range becomes its nearest end, and NaN zero; integers wrap.
+template <typename From, typename To, bool to_bool>
+WEFT_LOOP_INLINE To converted(From x) {
+  if constexpr (to_bool) {
+    return x != From(0);
+  } else if constexpr (static_cast<From>(0.5) != From(0) && static_cast<To>(0.5) == To(0)) {
+    // The ends as floats: the upper one is rounded up to a power of two, which is already out of range.
+    constexpr To kHigh = To(-1) > To(0) ? To(-1) : (sizeof(To) == 4 ? To(INT32_MAX) : To(INT64_MAX));
+    constexpr To kLow = To(-1) > To(0) ? To(0) : (sizeof(To) == 4 ? To(INT32_MIN) : To(INT64_MIN));
+    if (x >= static_cast<From>(kHigh)) return kHigh;
+    if (x <= static_cast<From>(kLow)) return kLow;
+    return x != x ? To(0) : static_cast<To>(x);
+  } else {
+    return static_cast<To>(x);
+  }
+}
+
 template <typename From, typename To, bool to_bool>
 void cast(const ElementArgs& args) {
   const From* x = static_cast<const From*>(args.in[0]);
   To* y = static_cast<To*>(args.out);
-  for (int64_t i = 0; i < args.count; ++i) {
-    if constexpr (to_bool) {
-      y[i] = x[i] != From(0);
-    } else {
-      y[i] = static_cast<To>(x[i]);
-    }
-  }
+  for (int64_t i = 0; i < args.count; ++i) y[i] = converted<From, To, to_bool>(x[i]);
 }
 
 template <typename From>

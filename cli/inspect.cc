@@ -1,0 +1,124 @@
+// weft inspect: what a model holds and what training it would mean.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/exit_codes.h"
+#include "cli/report.h"
+#include "dag/onnx/inspect.h"
+#include "dag/onnx/model.h"
+#include "dag/op_table.h"
+#include "peer/backend/reference/reference_kernels.h"
+
+namespace weft::cli {
+namespace {
+
+struct InspectOptions {
+  std::string model;
+  std::vector<std::string> freeze, sizes;
+  int64_t batch = 0;
+  bool all = false;
+  std::string format = "text";
+};
+
+constexpr size_t kRowsShown = 12;
+
+std::string describe(const onnx::OnnxModel::Port& port) {
+  return fmt::format("{} {}[{}]", port.name, port.dtype, fmt::join(port.dims, ","));
+}
+
+int64_t elements(const std::vector<onnx::ModelInfo::Entry>& entries) {
+  int64_t sum = 0;
+  for (const auto& entry : entries) sum += entry.spec.element_count();
+  return sum;
+}
+
+void print_entries(const char* title, const std::vector<onnx::ModelInfo::Entry>& entries, bool all) {
+  if (entries.empty()) return;
+  fmt::print("\n{}: {} tensors, {} elements\n", title, entries.size(), elements(entries));
+  const size_t shown = all ? entries.size() : std::min(entries.size(), kRowsShown);
+  for (size_t i = 0; i < shown; ++i) fmt::print("  {:<48} {}\n", entries[i].name, to_string(entries[i].spec));
+  if (shown < entries.size()) fmt::print("  ... and {} more (--all)\n", entries.size() - shown);
+}
+
+void print_text(const InspectOptions& options, const onnx::ModelInfo& info) {
+  fmt::print("{}: opset {}, by {}\n", options.model, info.opset, info.producer.empty() ? "an unnamed producer" : info.producer);
+  for (const auto& port : info.inputs) fmt::print("input   {}\n", describe(port));
+  for (const auto& port : info.outputs) fmt::print("output  {}\n", describe(port));
+  fmt::print("\nops:");
+  for (const auto& [name, count] : info.op_counts) fmt::print(" {} x{}", name, count);
+  fmt::print("\n");
+  print_entries("parameters (trained)", info.parameters, options.all);
+  print_entries("frozen", info.frozen, options.all);
+  print_entries("running statistics", info.running_statistics, options.all);
+  print_entries("buffers (not trained)", info.buffers, options.all);
+  if (!info.warnings.empty()) fmt::print("\n");
+  for (const auto& warning : info.warnings) fmt::print("warning: {}\n", warning);
+  if (!info.problem.empty()) fmt::print("\nthis model cannot be trained as it is: {}\n", info.problem);
+}
+
+void print_json(const InspectOptions& options, const onnx::ModelInfo& info) {
+  nlohmann::ordered_json json{{"event", "model"}, {"path", options.model}, {"opset", info.opset}, {"producer", info.producer}};
+  const auto ports = [](const std::vector<onnx::OnnxModel::Port>& list) {
+    auto array = nlohmann::ordered_json::array();
+    for (const auto& port : list) array.push_back({{"name", port.name}, {"dtype", port.dtype}, {"dims", port.dims}});
+    return array;
+  };
+  const auto entries = [](const std::vector<onnx::ModelInfo::Entry>& list) {
+    auto array = nlohmann::ordered_json::array();
+    for (const auto& entry : list) array.push_back({{"name", entry.name}, {"dtype", to_string(entry.spec.dtype)}, {"shape", entry.spec.shape}});
+    return array;
+  };
+  json["inputs"] = ports(info.inputs);
+  json["outputs"] = ports(info.outputs);
+  json["ops"] = info.op_counts;
+  json["parameters"] = entries(info.parameters);
+  json["frozen"] = entries(info.frozen);
+  json["running_statistics"] = entries(info.running_statistics);
+  json["buffers"] = entries(info.buffers);
+  json["parameter_elements"] = info.parameter_elements;
+  json["warnings"] = info.warnings;
+  json["problem"] = info.problem.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(info.problem);
+  fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+Result<int> run_inspect(const InspectOptions& options) {
+  WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
+  onnx::ImportOptions import;
+  import.evaluate = peer::evaluate_reference;
+  import.training = true;
+  import.freeze = options.freeze;
+  if (options.batch > 0) import.batch = options.batch;
+  WEFT_TRY(import.sizes, parse_sizes(options.sizes));
+  const onnx::ModelInfo info = onnx::inspect_model(model, import, dag::op_table());
+  options.format == "json" ? print_json(options, info) : print_text(options, info);
+  return info.problem.empty() ? kExitOk : kExitUnsupported;
+}
+
+}  // namespace
+
+Result<std::map<std::string, int64_t>> parse_sizes(const std::vector<std::string>& texts) {
+  std::map<std::string, int64_t> sizes;
+  for (const std::string& text : texts) {
+    const size_t equals = text.find('=');
+    const int64_t value = equals == std::string::npos ? 0 : std::atoll(text.c_str() + equals + 1);
+    if (value <= 0) return fail(ErrorCode::InvalidArgument, "--size wants name=number, not '" + text + "'");
+    sizes[text.substr(0, equals)] = value;
+  }
+  return sizes;
+}
+
+void add_inspect(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("inspect", "show a model's inputs, ops, parameters and buffers");
+  auto options = std::make_shared<InspectOptions>();
+  command->add_option("model", options->model, "the ONNX file")->required();
+  command->add_option("--freeze", options->freeze, "initializers that are not trained (pattern; may be given again)")->allow_extra_args(false);
+  command->add_option("--size", options->sizes, "a symbolic dim: name=number (may be given again)")->allow_extra_args(false);
+  command->add_option("--batch", options->batch, "samples, where the first axis is symbolic");
+  command->add_flag("--all", options->all, "list every tensor");
+  command->add_option("--format", options->format, "text or json")->check(CLI::IsMember({"text", "json"}))->capture_default_str();
+  command->callback([options, &chosen] { chosen = [options] { return run_inspect(*options); }; });
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,133 @@
+// The vector loops of every instruction set that this processor has, against the C library in double.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "base/rng.h"
+#include "peer/backend/cpu/loops/table.h"
+
+namespace weft::peer::cpu {
+namespace {
+
+std::vector<const LoopTable*> tables() {
+  std::vector<const LoopTable*> list;
+  for (const char* isa : {"baseline", "v3", "v4"})
+    if (const LoopTable* table = loop_table_for(isa)) list.push_back(table);
+  return list;
+}
+
+std::vector<float> apply(const LoopTable& table, ElementCode code, const std::vector<float>& x) {
+  std::vector<float> y(x.size());
+  ElementArgs args{};
+  args.out = y.data();
+  args.in[0] = x.data();
+  args.count = static_cast<int64_t>(x.size());
+  table.element[code](args);
+  return y;
+}
+
+// In units of the last place of the exact result; below the smallest normal number, of that.
+double ulps(float actual, double exact) {
+  if (std::isnan(exact)) return std::isnan(actual) ? 0 : 1e300;
+  const float rounded = static_cast<float>(exact);
+  if (std::isinf(rounded)) return actual == rounded ? 0 : 1e300;
+  const double magnitude = std::max(std::abs(exact), static_cast<double>(std::numeric_limits<float>::min()));
+  const double unit = std::ldexp(1.0, std::ilogb(magnitude) - 23);
+  return std::abs(static_cast<double>(actual) - exact) / unit;
+}
+
+struct Function {
+  const char* name;
+  ElementCode code;
+  std::function<double(double)> exact;
+  double low, high, ulps_max;
+};
+
+TEST(CpuLoops, FunctionsAreWithinTheirUlps) {
+  const Function functions[] = {
+      {"exp", kExp, [](double x) { return std::exp(x); }, -110, 95, 2},
+      {"exp small", kExp, [](double x) { return std::exp(x); }, -1e-3, 1e-3, 1},
+      {"log", kLog, [](double x) { return std::log(x); }, 0, 1e6, 2},
+      {"log near one", kLog, [](double x) { return std::log(x); }, 0.9, 1.1, 2},
+      {"tanh", kTanh, [](double x) { return std::tanh(x); }, -10, 10, 2},
+      {"tanh small", kTanh, [](double x) { return std::tanh(x); }, -1e-2, 1e-2, 1},
+      {"erf", kErf, [](double x) { return std::erf(x); }, -6, 6, 2},
+      {"sigmoid", kSigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, -80, 80, 3.5},
+      {"softplus", kSoftplus, [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }, -60, 60, 3.5},
+  };
+  for (const LoopTable* table : tables()) {
+    for (const Function& f : functions) {
+      SCOPED_TRACE(std::string(table->isa) + " " + f.name);
+      Rng rng(11, 0);
+      std::vector<float> x(200'003);
+      for (float& v : x) v = static_cast<float>(f.low + (f.high - f.low) * rng.uniform());
+      const std::vector<float> y = apply(*table, f.code, x);
+      double worst = 0;
+      float at = 0;
+      for (size_t i = 0; i < x.size(); ++i) {
+        const double error = ulps(y[i], f.exact(static_cast<double>(x[i])));
+        if (error > worst) worst = error, at = x[i];
+      }
+      EXPECT_LE(worst, f.ulps_max) << "at " << at;
+    }
+  }
+}
+
+TEST(CpuLoops, FunctionsTakeInfinitiesAndNaNAsIeeeHasThem) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> x{inf, -inf, nan, 0, -1, 1e-42f, 3e38f, -3e38f};
+  for (const LoopTable* table : tables()) {
+    SCOPED_TRACE(table->isa);
+    const auto check = [&](ElementCode code, const std::function<double(double)>& exact) {
+      const std::vector<float> y = apply(*table, code, x);
+      for (size_t i = 0; i < x.size(); ++i) EXPECT_LE(ulps(y[i], exact(static_cast<double>(x[i]))), 2) << "code " << code << " of " << x[i];
+    };
+    check(kExp, [](double v) { return std::exp(v); });
+    check(kLog, [](double v) { return std::log(v); });
+    check(kTanh, [](double v) { return std::tanh(v); });
+    check(kErf, [](double v) { return std::erf(v); });
+    check(kSigmoid, [](double v) { return 1 / (1 + std::exp(-v)); });
+  }
+}
+
+TEST(CpuLoops, DropoutDrawsArePhiloxOfThePosition) {
+  std::vector<float> ones(1000, 1.0f), y(1000);
+  for (const LoopTable* table : tables()) {
+    for (const uint64_t position : {uint64_t{0}, uint64_t{3}, (uint64_t{1} << 34) + 6}) {
+      ElementArgs args{};
+      args.out = y.data();
+      args.in[0] = ones.data();
+      args.count = 1000;
+      args.p0 = 2;
+      args.position = position;
+      args.seed = 0x123456789abcdefull;
+      args.step = 9, args.key = 4, args.threshold = 0x80000000u;
+      table->element[kDropout](args);
+      for (uint64_t i = 0; i < 1000; ++i) {
+        const uint64_t block = (position + i) / 4;
+        const PhiloxBlock draws = philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 9, 4},
+                                         {static_cast<uint32_t>(args.seed), static_cast<uint32_t>(args.seed >> 32)});
+        ASSERT_EQ(y[i], draws[(position + i) % 4] >= 0x80000000u ? 2.0f : 0.0f) << table->isa << " " << i;
+      }
+    }
+  }
+}
+
+TEST(CpuLoops, TransposeMovesEveryElementOfOddShapes) {
+  for (const LoopTable* table : tables()) {
+    for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {8, 33}, {37, 66}, {70, 4}}) {
+      std::vector<float> source(static_cast<size_t>(rows * columns)), target(source.size(), -1);
+      for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<float>(i);
+      table->transpose(source.data(), columns, target.data(), rows, rows, columns);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c)
+          ASSERT_EQ(target[static_cast<size_t>(c * rows + r)], source[static_cast<size_t>(r * columns + c)]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::peer::cpu

@@ -1,0 +1,116 @@
+// The optimizers' rules and the other duties of a backend beside kernels, against the reference.
+#include "peer/backend/cpu/cpu_backend.h"
+#include "peer/backend/reference/reference_backend.h"
+#include "tests/backend/run_graph.h"
+
+namespace weft::peer {
+namespace {
+
+using dag::Layout;
+using dag::Tensor;
+
+std::unique_ptr<Backend> cpu(int threads) {
+  auto backend = make_cpu_backend({.threads = threads, .pin = false});
+  EXPECT_TRUE(backend.has_value());
+  return std::move(*backend);
+}
+
+std::unique_ptr<Memory> uploaded(Backend& backend, const Tensor& tensor, Layout layout = Layout::Plain) {
+  auto memory = backend.allocate(backend.storage_bytes(tensor.spec(), layout));
+  EXPECT_TRUE(memory.has_value());
+  EXPECT_TRUE(backend.upload(tensor, {memory->get(), 0}, layout).has_value());
+  return std::move(*memory);
+}
+
+// The parameter and its slots after three steps.
+std::vector<Tensor> after_three_steps(Backend& backend, const OptimizerSpec& optimizer, const Tensor& start) {
+  const dag::TensorSpec& spec = start.spec();
+  const auto parameter = uploaded(backend, start);
+  std::vector<std::unique_ptr<Memory>> slots;
+  std::vector<View> views;
+  for (size_t i = 0; i < optimizer.slot_names().size(); ++i) {
+    slots.push_back(uploaded(backend, Tensor(spec)));
+    views.push_back({slots.back().get(), 0});
+  }
+  for (uint64_t step = 1; step <= 3; ++step) {
+    const auto gradient = uploaded(backend, random_tensor(spec.shape, 100 + step));
+    const Status status = backend.update(optimizer, {step, 0.05 / static_cast<double>(step), 0.5}, {parameter.get(), 0},
+                                         {gradient.get(), 0}, views, spec);
+    EXPECT_TRUE(status.has_value());
+  }
+  std::vector<Tensor> results{*backend.download({parameter.get(), 0}, spec, Layout::Plain)};
+  for (const View view : views) results.push_back(*backend.download(view, spec, Layout::Plain));
+  return results;
+}
+
+TEST(CpuUpdate, EveryRuleAgreesWithTheReferenceForAnyNumberOfThreads) {
+  std::vector<OptimizerSpec> rules(6);
+  rules[1].momentum = 0.9, rules[1].weight_decay = 0.1;
+  rules[2].momentum = 0.9, rules[2].dampening = 0.2;
+  rules[3].momentum = 0.8, rules[3].nesterov = true;
+  rules[4].type = OptimizerType::Adam, rules[4].weight_decay = 0.1;
+  rules[5].type = OptimizerType::AdamW, rules[5].weight_decay = 0.1;
+  const Tensor start = random_tensor({301, 207}, 5);
+  const auto reference = make_reference_backend(), one = cpu(1), three = cpu(3);
+  for (size_t r = 0; r < rules.size(); ++r) {
+    SCOPED_TRACE("rule " + std::to_string(r));
+    const auto expected = after_three_steps(*reference, rules[r], start);
+    const auto actual = after_three_steps(*one, rules[r], start), again = after_three_steps(*three, rules[r], start);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_LE(relative_error(actual[i], expected[i]), 1e-6);
+      EXPECT_TRUE(same_bytes(actual[i], again[i]));
+    }
+  }
+}
+
+TEST(CpuUpdate, SumOfSquaresIsTheSameForAnyNumberOfThreads) {
+  const Tensor x = random_tensor({123'457}, 6);
+  double exact = 0;
+  for (const float v : x.as<float>()) exact += static_cast<double>(v) * static_cast<double>(v);
+  const auto one = cpu(1), three = cpu(3);
+  const auto a = uploaded(*one, x), b = uploaded(*three, x);
+  const double first = *one->sum_of_squares({a.get(), 0}, x.spec());
+  EXPECT_NEAR(first, exact, 1e-9 * exact);
+  EXPECT_EQ(first, *three->sum_of_squares({b.get(), 0}, x.spec()));
+}
+
+TEST(CpuUpdate, AccumulateCopyAndZeroDoWhatTheySay) {
+  const auto backend = cpu(2);
+  const Tensor x = random_tensor({70'001}, 7), y = random_tensor({70'001}, 8);
+  const auto a = uploaded(*backend, x), b = uploaded(*backend, y), c = uploaded(*backend, y);
+  ASSERT_TRUE(backend->accumulate({a.get(), 0}, {b.get(), 0}, x.spec()).has_value());
+  ASSERT_TRUE(backend->copy({a.get(), 0}, {c.get(), 0}, x.spec()).has_value());
+  ASSERT_TRUE(backend->fill_zero({a.get(), 0}, x.spec()).has_value());
+  const Tensor sum = *backend->download({b.get(), 0}, x.spec(), Layout::Plain);
+  const Tensor copied = *backend->download({c.get(), 0}, x.spec(), Layout::Plain);
+  const Tensor zero = *backend->download({a.get(), 0}, x.spec(), Layout::Plain);
+  for (size_t i = 0; i < 70'001; ++i) ASSERT_EQ(sum.as<float>()[i], x.as<float>()[i] + y.as<float>()[i]);
+  EXPECT_TRUE(same_bytes(copied, x));
+  EXPECT_TRUE(same_bytes(zero, Tensor(x.spec())));
+}
+
+TEST(CpuUpdate, BlockedLayoutsComeBackAsTheyWent) {
+  const auto backend = cpu(2);
+  for (const Layout layout : {Layout::Blocked8, Layout::Blocked16}) {
+    const Tensor x = random_tensor({3, 32, 5, 7}, 9);
+    const auto memory = uploaded(*backend, x, layout);
+    EXPECT_TRUE(same_bytes(*backend->download({memory.get(), 0}, x.spec(), layout), x));
+  }
+}
+
+TEST(CpuBackend, TooManyThreadsAndTooMuchMemoryAreErrors) {
+  EXPECT_EQ(make_cpu_backend({.threads = -1}).error().code, ErrorCode::InvalidArgument);
+  const auto memory = cpu(1)->allocate({int64_t{1} << 60});
+  ASSERT_FALSE(memory.has_value());
+  EXPECT_EQ(memory.error().code, ErrorCode::ResourceExhausted);
+}
+
+TEST(CpuBackend, FingerprintNamesLibraryAndInstructionSet) {
+  const std::string fingerprint = cpu(1)->numerics_fingerprint();
+  EXPECT_NE(fingerprint.find("oneDNN"), std::string::npos);
+  EXPECT_NE(fingerprint.find("isa="), std::string::npos);
+  EXPECT_EQ(fingerprint, cpu(2)->numerics_fingerprint());
+}
+
+}  // namespace
+}  // namespace weft::peer
