@@ -38,28 +38,38 @@ std::vector<fs::path> numbered_files(const fs::path& folder, const std::string& 
 }
 
 std::string compare(const Tensor& actual, const Tensor& expected) {
-  if (actual.spec() != expected.spec()) return "is " + to_string(actual.spec()) + ", expected " + to_string(expected.spec());
+  if (actual.spec() != expected.spec())
+    return "is " + to_string(actual.spec()) + ", expected " + to_string(expected.spec());
   if (!is_float(actual.dtype())) {
     const auto a = to_int64s(actual), e = to_int64s(expected);
     for (size_t i = 0; i < a.size(); ++i)
-      if (a[i] != e[i]) return "element " + std::to_string(i) + " is " + std::to_string(a[i]) + ", expected " + std::to_string(e[i]);
+      if (a[i] != e[i])
+        return "element " + std::to_string(i) + " is " + std::to_string(a[i]) + ", expected " +
+               std::to_string(e[i]);
     return {};
   }
+  // ONNX's runner compares bfloat16 values as 16-bit integers, where a neighbour is close enough.
+  const double relative = actual.dtype() == dag::DType::BF16 ? 0x1p-7 : kRelative;
   const auto a = to_doubles(actual), e = to_doubles(expected);
   for (size_t i = 0; i < a.size(); ++i) {
     const bool same = (std::isnan(a[i]) && std::isnan(e[i])) || a[i] == e[i] ||
-                      (std::isfinite(e[i]) && std::abs(a[i] - e[i]) <= kAbsolute + kRelative * std::abs(e[i]));
-    if (!same) return "element " + std::to_string(i) + " is " + std::to_string(a[i]) + ", expected " + std::to_string(e[i]);
+                      (std::isfinite(e[i]) && std::abs(a[i] - e[i]) <= kAbsolute + relative * std::abs(e[i]));
+    if (!same)
+      return "element " + std::to_string(i) + " is " + std::to_string(a[i]) + ", expected " +
+             std::to_string(e[i]);
   }
   return {};
 }
 
 // Every op once, in order; a value is let go after its last reader.
-Result<std::vector<Tensor>> execute(const dag::Graph& graph, const dag::Weights& weights, const std::map<std::string, Tensor>& inputs) {
+Result<std::vector<Tensor>> execute(const dag::Graph& graph, const dag::Weights& weights,
+                                    const std::map<std::string, Tensor>& inputs) {
   std::vector<Tensor> values(graph.values().size());
   for (const dag::Op& op : graph.ops()) {
-    if (op.kind == dag::OpKind::Input || op.kind == dag::OpKind::Initializer || op.kind == dag::OpKind::Constant) {
-      const std::string& name = op.attributes.has(dag::Attr::Name) ? op.attributes.get_string(dag::Attr::Name) : op.name;
+    if (op.kind == dag::OpKind::Input || op.kind == dag::OpKind::Initializer ||
+        op.kind == dag::OpKind::Constant) {
+      const std::string& name =
+          op.attributes.has(dag::Attr::Name) ? op.attributes.get_string(dag::Attr::Name) : op.name;
       values[op.outputs[0].index] = op.kind == dag::OpKind::Input         ? inputs.at(name)
                                     : op.kind == dag::OpKind::Initializer ? weights.find(name)->second
                                                                           : graph.constant(op);
@@ -67,7 +77,8 @@ Result<std::vector<Tensor>> execute(const dag::Graph& graph, const dag::Weights&
     }
     std::vector<const Tensor*> operands;
     std::vector<dag::TensorSpec> specs;
-    for (const dag::ValueId input : op.inputs) operands.push_back(input.valid() ? &values[input.index] : nullptr);
+    for (const dag::ValueId input : op.inputs)
+      operands.push_back(input.valid() ? &values[input.index] : nullptr);
     for (const dag::ValueId output : op.outputs) specs.push_back(graph.spec(output));
     WEFT_TRY(auto results, peer::evaluate_reference(op, operands, specs));
     for (size_t i = 0; i < results.size(); ++i) values[op.outputs[i].index] = std::move(results[i]);
@@ -85,11 +96,13 @@ Tensor with_declared_type(Tensor tensor, std::string_view declared) {
 }
 
 bool draws_random_numbers(const dag::Graph& graph) {
-  return std::any_of(graph.ops().begin(), graph.ops().end(), [](const dag::Op& op) { return op.kind == dag::OpKind::Dropout; });
+  return std::any_of(graph.ops().begin(), graph.ops().end(),
+                     [](const dag::Op& op) { return op.kind == dag::OpKind::Dropout; });
 }
 
 Verdict judge(const Error& error) {
-  return {error.code == ErrorCode::Unsupported ? Verdict::Kind::Unsupported : Verdict::Kind::Failed, error.message};
+  return {error.code == ErrorCode::Unsupported ? Verdict::Kind::Unsupported : Verdict::Kind::Failed,
+          error.message};
 }
 
 Verdict run_data_set(const onnx::OnnxModel& model, const fs::path& folder) {
@@ -103,7 +116,8 @@ Verdict run_data_set(const onnx::OnnxModel& model, const fs::path& folder) {
   if (files.size() < ports.size()) {
     const auto survey = onnx::import_model(model, options, dag::op_table());
     if (!survey && survey.error().code == ErrorCode::Unsupported) return judge(survey.error());
-    return {Verdict::Kind::Failed, "has " + std::to_string(files.size()) + " input files for " + std::to_string(ports.size()) + " inputs"};
+    return {Verdict::Kind::Failed, "has " + std::to_string(files.size()) + " input files for " +
+                                       std::to_string(ports.size()) + " inputs"};
   }
   std::map<std::string, Tensor> inputs;
   const auto bound = onnx::shape_inputs(model);
@@ -129,11 +143,14 @@ Verdict run_data_set(const onnx::OnnxModel& model, const fs::path& folder) {
   const auto outputs = execute(imported->graph, imported->weights, inputs);
   if (!outputs) return judge(outputs.error());
   const auto expected = numbered_files(folder, "output_");
-  if (expected.empty() || expected.size() > outputs->size()) return {Verdict::Kind::Failed, "has " + std::to_string(expected.size()) + " output files"};
+  if (expected.empty() || expected.size() > outputs->size())
+    return {Verdict::Kind::Failed, "has " + std::to_string(expected.size()) + " output files"};
   for (size_t i = 0; i < expected.size(); ++i) {
     const auto want = onnx::read_tensor_file(expected[i]);
     if (!want) return judge(want.error());
-    if (const std::string difference = compare((*outputs)[i], with_declared_type(want->tensor, model.outputs()[i].dtype)); !difference.empty())
+    if (const std::string difference =
+            compare((*outputs)[i], with_declared_type(want->tensor, model.outputs()[i].dtype));
+        !difference.empty())
       return {Verdict::Kind::Failed, "output " + std::to_string(i) + " " + difference};
   }
   return {};
@@ -143,15 +160,17 @@ Verdict run_case(const fs::path& folder, const std::vector<fs::path>& data_sets)
   const auto model = onnx::read_model(folder / "model.onnx");
   if (!model) return judge(model.error());
   for (const fs::path& data_set : data_sets)
-    if (Verdict verdict = run_data_set(*model, data_set); verdict.kind != Verdict::Kind::Passed) return verdict;
+    if (Verdict verdict = run_data_set(*model, data_set); verdict.kind != Verdict::Kind::Passed)
+      return verdict;
   return {};
 }
 
 std::vector<fs::path> find_cases(const fs::path& directory) {
   std::vector<fs::path> cases;
   std::error_code error;
-  for (fs::recursive_directory_iterator at(directory, fs::directory_options::skip_permission_denied, error), end; !error && at != end;
-       at.increment(error))
+  for (fs::recursive_directory_iterator at(directory, fs::directory_options::skip_permission_denied, error),
+       end;
+       !error && at != end; at.increment(error))
     if (at->path().filename() == "model.onnx") cases.push_back(at->path().parent_path());
   std::sort(cases.begin(), cases.end());
   return cases;
@@ -171,7 +190,9 @@ int run_conformance(const fs::path& directory, std::ostream& out) {
     const Verdict verdict = run_case(folder, data_sets);
     const std::string name = fs::relative(folder, directory, error).string();
     switch (verdict.kind) {
-      case Verdict::Kind::Passed: ++passed; break;
+      case Verdict::Kind::Passed:
+        ++passed;
+        break;
       case Verdict::Kind::Failed:
         ++failed;
         out << "failed " << name << ": " << verdict.reason << '\n';
@@ -192,7 +213,8 @@ void add_conformance(CLI::App& app, Command& chosen) {
   command->add_option("directory", *directory, "for example /usr/share/libonnx-testdata/data")->required();
   command->callback([directory, &chosen] {
     chosen = [directory]() -> Result<int> {
-      if (!fs::is_directory(*directory)) return fail(ErrorCode::NotFound, "'" + *directory + "' is not a folder");
+      if (!fs::is_directory(*directory))
+        return fail(ErrorCode::NotFound, "'" + *directory + "' is not a folder");
       return run_conformance(*directory, std::cout);
     };
   });

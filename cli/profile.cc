@@ -70,7 +70,7 @@ Result<int> run_profile(const ProfileOptions& options) {
   for (const auto& [name, tensor] : prepared.weights) WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
   WEFT_TRY_STATUS(executor->prepare_optimizer(job.optimizer));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
-  data::Request request{.step = 1, .microbatch_size = job.microbatch_size};
+  data::Request request{.step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size, .samples = {}};
   for (uint32_t i = 0; i < job.microbatch_size; ++i) request.samples.push_back(i % dataset->sample_count());
   WEFT_TRY(const data::Microbatch batch, data::read_microbatch(*dataset, prepared.feeds, request));
   microbatch->context = {.seed = job.seed, .step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size};

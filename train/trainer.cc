@@ -29,7 +29,7 @@ Result<storage::CheckpointTensors> collect_state(peer::Executor& executor, const
   storage::CheckpointTensors tensors;
   for (size_t p = 0; p < executor.parameters().size(); ++p) {
     const std::string& name = executor.parameters()[p].name;
-    WEFT_TRY(tensors[{name, "value"}], executor.initializer(name));
+    WEFT_TRY(tensors[(storage::TensorKey{name, "value"})], executor.initializer(name));
     for (const std::string_view slot : optimizer.slot_names()) {
       WEFT_TRY(tensors[(storage::TensorKey{name, std::string(slot)})], executor.slot(p, slot));
     }
@@ -132,7 +132,11 @@ class Run {
   }
 
   void announce() {
-    StartEvent event{.first_step = first_step_, .steps = total_steps_, .sample_count = dataset_->sample_count(), .batch_size = job_.batch_size};
+    StartEvent event;
+    event.first_step = first_step_;
+    event.steps = total_steps_;
+    event.sample_count = dataset_->sample_count();
+    event.batch_size = job_.batch_size;
     peer::Executor& executor = session_->executor();
     event.parameter_tensors = executor.parameters().size();
     for (const auto& parameter : executor.parameters()) event.parameter_elements += parameter.spec.element_count();
@@ -195,7 +199,10 @@ class Run {
   }
 
   Result<ResultEvent> stopped(uint64_t step) {
-    ResultEvent event{.steps = step, .stopped = true, .seconds = seconds_between(start_, Clock::now())};
+    ResultEvent event;
+    event.steps = step;
+    event.stopped = true;
+    event.seconds = seconds_between(start_, Clock::now());
     event.checkpoint = checkpoint_path_;
     event.metrics = metrics_;
     sink_(event);
@@ -211,7 +218,8 @@ class Run {
       if (output.role == dag::OutputRole::StateUpdate) {
         WEFT_TRY(trained[output.name], session_->executor().initializer(output.name));
       }
-    ResultEvent event{.steps = total_steps_};
+    ResultEvent event;
+    event.steps = total_steps_;
     WEFT_TRY(const auto written, onnx::write_trained(job_.model, trained, job_.output));
     event.output = written.trained;
     event.inference = written.inference;

@@ -25,14 +25,49 @@ struct GradientRow {
 };
 const std::vector<GradientRow>& gradient_rows() {
   static const std::vector<GradientRow> rows = {
-      {"Shape", {}}, {"Size", {}}, {"Equal", {}}, {"Greater", {}}, {"Less", {}}, {"GreaterOrEqual", {}},
-      {"LessOrEqual", {}}, {"Not", {}}, {"And", {}}, {"Or", {}}, {"Xor", {}}, {"ArgMax", {}}, {"ArgMin", {}},
-      {"ConstantOfShape", {}}, {"Range", {}}, {"EyeLike", {}}, {"IsNaN", {}}, {"IsInf", {}}, {"Sign", {}},
-      {"Floor", {}}, {"Ceil", {}}, {"Round", {}}, {"Hardmax", {}}, {"OneHot", {2}}, {"Where", {1, 2}},
-      {"Reshape", {0}}, {"Expand", {0}}, {"Slice", {0}}, {"Pad", {0}}, {"Squeeze", {0}}, {"Unsqueeze", {0}},
-      {"Gather", {0}}, {"GatherElements", {0}}, {"Tile", {0}}, {"Split", {0}}, {"CumSum", {0}}, {"Trilu", {0}},
-      {"ReduceSum", {0}}, {"Dropout", {0}}, {"CastLike", {0}}, {"SoftmaxCrossEntropyLoss", {0}},
-      {"NegativeLogLikelihoodLoss", {0}}, {"BatchNormalization", {0, 1, 2}},
+      {"Shape", {}},
+      {"Size", {}},
+      {"Equal", {}},
+      {"Greater", {}},
+      {"Less", {}},
+      {"GreaterOrEqual", {}},
+      {"LessOrEqual", {}},
+      {"Not", {}},
+      {"And", {}},
+      {"Or", {}},
+      {"Xor", {}},
+      {"ArgMax", {}},
+      {"ArgMin", {}},
+      {"ConstantOfShape", {}},
+      {"Range", {}},
+      {"EyeLike", {}},
+      {"IsNaN", {}},
+      {"IsInf", {}},
+      {"Sign", {}},
+      {"Floor", {}},
+      {"Ceil", {}},
+      {"Round", {}},
+      {"Hardmax", {}},
+      {"OneHot", {2}},
+      {"Where", {1, 2}},
+      {"Reshape", {0}},
+      {"Expand", {0}},
+      {"Slice", {0}},
+      {"Pad", {0}},
+      {"Squeeze", {0}},
+      {"Unsqueeze", {0}},
+      {"Gather", {0}},
+      {"GatherElements", {0}},
+      {"Tile", {0}},
+      {"Split", {0}},
+      {"CumSum", {0}},
+      {"Trilu", {0}},
+      {"ReduceSum", {0}},
+      {"Dropout", {0}},
+      {"CastLike", {0}},
+      {"SoftmaxCrossEntropyLoss", {0}},
+      {"NegativeLogLikelihoodLoss", {0}},
+      {"BatchNormalization", {0, 1, 2}},
   };
   return rows;
 }
@@ -56,15 +91,17 @@ bool gradient_enters(const pb::NodeProto& node, int operand) {
 // Operands that decide shapes.
 const std::vector<GradientRow>& shape_rows() {
   static const std::vector<GradientRow> rows = {
-      {"Reshape", {1}}, {"Expand", {1}}, {"Pad", {1, 2}}, {"Slice", {1, 2, 3, 4}}, {"Tile", {1}}, {"Squeeze", {1}},
-      {"Unsqueeze", {1}}, {"ReduceSum", {1}}, {"Split", {1}}, {"Range", {0, 1, 2}}, {"ConstantOfShape", {0}},
-      {"OneHot", {1}}, {"CumSum", {1}}, {"Trilu", {1}}, {"Dropout", {1, 2}}, {"TopK", {1}},
+      {"Reshape", {1}}, {"Expand", {1}},      {"Pad", {1, 2}},          {"Slice", {1, 2, 3, 4}},
+      {"Tile", {1}},    {"Squeeze", {1}},     {"Unsqueeze", {1}},       {"ReduceSum", {1}},
+      {"Split", {1}},   {"Range", {0, 1, 2}}, {"ConstantOfShape", {0}}, {"OneHot", {1}},
+      {"CumSum", {1}},  {"Trilu", {1}},       {"Dropout", {1, 2}},      {"TopK", {1}},
   };
   return rows;
 }
 
 constexpr char kExportCall[] =
-    "torch.onnx.export(model, inputs, path, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False)";
+    "torch.onnx.export(model, inputs, path, training=torch.onnx.TrainingMode.TRAINING, "
+    "do_constant_folding=False)";
 
 }  // namespace
 
@@ -116,8 +153,11 @@ Status check_supported(const pb::GraphProto& graph) {
 Status check_well_formed(const OnnxModel::Structure& model, const ImportLimits& limits) {
   const auto& graph = model.proto.graph();
   std::unordered_set<std::string_view> defined;
-  std::unordered_set<std::string_view> produced;  // by any node, to tell a cycle from a name that does not exist
-  const auto too_long = [&](const std::string& name) { return static_cast<int64_t>(name.size()) > limits.name_bytes_max; };
+  std::unordered_set<std::string_view>
+      produced;  // by any node, to tell a cycle from a name that does not exist
+  const auto too_long = [&](const std::string& name) {
+    return static_cast<int64_t>(name.size()) > limits.name_bytes_max;
+  };
   for (const auto& [name, tensor] : model.weights) defined.insert(name);
   std::unordered_set<std::string_view> inputs;
   for (const auto& input : graph.input()) {
@@ -131,30 +171,37 @@ Status check_well_formed(const OnnxModel::Structure& model, const ImportLimits& 
     for (const auto& output : node.output()) produced.insert(output);
   for (const auto& node : graph.node()) {
     const std::string where = node.op_type().substr(0, 64) + " " + short_name(node.name());
-    if (too_long(node.name()) || too_long(node.op_type())) return fail(ErrorCode::OutOfRange, "the name of a node is too long");
+    if (too_long(node.name()) || too_long(node.op_type()))
+      return fail(ErrorCode::OutOfRange, "the name of a node is too long");
     for (const auto& input : node.input()) {
       if (input.empty() || defined.contains(input)) continue;
       if (produced.contains(input))
-        return fail(ErrorCode::InvalidArgument, where + " reads " + short_name(input) +
-                                                    " before it is computed: the graph has a cycle, or its nodes are out of order");
-      return fail(ErrorCode::InvalidArgument, where + " reads " + short_name(input) + ", which nothing defines");
+        return fail(ErrorCode::InvalidArgument,
+                    where + " reads " + short_name(input) +
+                        " before it is computed: the graph has a cycle, or its nodes are out of order");
+      return fail(ErrorCode::InvalidArgument,
+                  where + " reads " + short_name(input) + ", which nothing defines");
     }
     std::unordered_set<std::string_view> attributes;
     for (const auto& attribute : node.attribute())
       if (!attributes.insert(attribute.name()).second)
-        return fail(ErrorCode::InvalidArgument, where + " has the attribute " + short_name(attribute.name()) + " twice");
+        return fail(ErrorCode::InvalidArgument,
+                    where + " has the attribute " + short_name(attribute.name()) + " twice");
     for (const auto& output : node.output()) {
       if (output.empty()) continue;
-      if (too_long(output)) return fail(ErrorCode::OutOfRange, where + " has an output whose name is too long");
+      if (too_long(output))
+        return fail(ErrorCode::OutOfRange, where + " has an output whose name is too long");
       if (!defined.insert(output).second)
-        return fail(ErrorCode::InvalidArgument, where + " defines " + short_name(output) + ", which is defined already");
+        return fail(ErrorCode::InvalidArgument,
+                    where + " defines " + short_name(output) + ", which is defined already");
     }
   }
   if (graph.output_size() == 0) return fail(ErrorCode::InvalidArgument, "the model has no outputs");
   std::unordered_set<std::string_view> outputs;
   for (const auto& output : graph.output()) {
     if (!defined.contains(output.name()) || output.name().empty())
-      return fail(ErrorCode::InvalidArgument, "the model's output " + short_name(output.name()) + " is computed by nothing");
+      return fail(ErrorCode::InvalidArgument,
+                  "the model's output " + short_name(output.name()) + " is computed by nothing");
     if (!outputs.insert(output.name()).second)
       return fail(ErrorCode::InvalidArgument, "two outputs have the name " + short_name(output.name()));
   }
@@ -185,25 +232,32 @@ std::set<std::string> running_statistics(const pb::GraphProto& graph) {
   return names;
 }
 
-Status check_no_merged_parameters(const OnnxModel::Structure& model, const std::unordered_set<std::string>& reached) {
+Status check_no_merged_parameters(const OnnxModel::Structure& model,
+                                  const std::unordered_set<std::string>& reached) {
   const auto& graph = model.proto.graph();
   const auto uses = count_uses(graph);
   std::map<std::string, std::vector<std::string>> aliases;
   for (const auto& node : graph.node()) {
-    if (!is_standard(node) || node.op_type() != "Identity" || node.input_size() != 1 || node.output_size() != 1) continue;
+    if (!is_standard(node) || node.op_type() != "Identity" || node.input_size() != 1 ||
+        node.output_size() != 1)
+      continue;
     const auto weight = model.weights.find(node.input(0));
-    if (weight == model.weights.end() || !is_float(weight->second.dtype()) || !reached.contains(node.output(0))) continue;
+    if (weight == model.weights.end() || !is_float(weight->second.dtype()) ||
+        !reached.contains(node.output(0)))
+      continue;
     aliases[node.input(0)].push_back(node.output(0));
   }
   for (const auto& [name, copies] : aliases) {
     // An initializer that is read once, through one Identity, is merely renamed.
     const auto found = uses.find(name);
     if (found == uses.end() || found->second < 2) continue;
-    return fail(ErrorCode::Unsupported,
-                "initializer " + short_name(name) + " stands for " + std::to_string(found->second) +
-                    " parameters (" + short_name(copies.front()) + " among them) that were equal when the file was written: " +
-                    "this is an evaluation-mode export, and training it would tie parameters that are independent.\n" +
-                    "Export for training instead: " + kExportCall);
+    return fail(ErrorCode::Unsupported, "initializer " + short_name(name) + " stands for " +
+                                            std::to_string(found->second) + " parameters (" +
+                                            short_name(copies.front()) +
+                                            " among them) that were equal when the file was written: " +
+                                            "this is an evaluation-mode export, and training it would tie "
+                                            "parameters that are independent.\n" +
+                                            "Export for training instead: " + kExportCall);
   }
   return {};
 }
@@ -219,14 +273,16 @@ std::vector<std::string> shape_inputs(const OnnxModel& model) {
     for (int k = 0; k < node.input_size(); ++k) {
       bool decides = whole;
       for (const GradientRow& row : shape_rows())
-        if (row.op_type == node.op_type() && std::find(row.operands.begin(), row.operands.end(), k) != row.operands.end())
+        if (row.op_type == node.op_type() &&
+            std::find(row.operands.begin(), row.operands.end(), k) != row.operands.end())
           decides = true;
       if (decides && !node.input(k).empty()) needed.insert(node.input(k));
     }
   }
   std::vector<std::string> names;
   for (const auto& input : graph.input())
-    if (needed.contains(input.name()) && !model.weights().contains(input.name())) names.push_back(input.name());
+    if (needed.contains(input.name()) && !model.weights().contains(input.name()))
+      names.push_back(input.name());
   return names;
 }
 
@@ -291,14 +347,16 @@ std::string table_or_mask(const std::string& name, const dag::Tensor& tensor) {
   if (name_says_so(name, word)) return "its name has '" + word + "' in it";
   if (!is_float(tensor.dtype()) || tensor.element_count() < 2) return {};
   const auto values = to_doubles(tensor);
-  if (std::any_of(values.begin(), values.end(), [](double v) { return v <= -1e4; })) return "it holds values of -10000 or less";
+  if (std::any_of(values.begin(), values.end(), [](double v) { return v <= -1e4; }))
+    return "it holds values of -10000 or less";
   // One-dimensional scales and biases start constant; a matrix does not.
   int64_t wide = 0;
   for (const int64_t dim : tensor.shape()) wide += dim > 1;
   if (wide < 2) return {};
   const int axis = constant_axis(tensor.shape(), values);
   if (axis >= 0) return "it is constant along axis " + std::to_string(axis);
-  if (std::all_of(values.begin(), values.end(), [](double v) { return v == 0 || v == 1; })) return "it holds only zeros and ones";
+  if (std::all_of(values.begin(), values.end(), [](double v) { return v == 0 || v == 1; }))
+    return "it holds only zeros and ones";
   return {};
 }
 

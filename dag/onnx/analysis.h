@@ -33,9 +33,10 @@ std::unordered_set<std::string> reached_by_gradient(const pb::GraphProto& graph)
 // Initializers that are the running mean or variance of a BatchNormalization.
 std::set<std::string> running_statistics(const pb::GraphProto& graph);
 
-// The mark of an evaluation-mode export: one initializer stands, through Identity, for several parameters that happened
-// to be equal when the file was written. Unsupported, with the export call to use instead.
-Status check_no_merged_parameters(const OnnxModel::Structure& model, const std::unordered_set<std::string>& reached);
+// The mark of an evaluation-mode export: one initializer stands, through Identity, for several parameters
+// that happened to be equal when the file was written. Unsupported, with the export call to use instead.
+Status check_no_merged_parameters(const OnnxModel::Structure& model,
+                                  const std::unordered_set<std::string>& reached);
 
 // Why a trained initializer looks like a table or a mask; empty when it does not.
 std::string table_or_mask(const std::string& name, const dag::Tensor& tensor);

@@ -6,7 +6,8 @@
 namespace weft::onnx {
 namespace {
 
-constexpr int64_t kComparedBytesMax = 256;  // constants up to this size are equal by content, larger ones by address
+constexpr int64_t kComparedBytesMax =
+    256;  // constants up to this size are equal by content, larger ones by address
 
 std::string address_key(const Tensor& tensor) {
   return to_string(tensor.spec()) + "@" + std::to_string(std::bit_cast<uintptr_t>(tensor.bytes().data()));
@@ -14,7 +15,8 @@ std::string address_key(const Tensor& tensor) {
 
 std::string content_key(const Tensor& tensor) {
   const auto bytes = tensor.bytes();
-  return to_string(tensor.spec()) + "=" + std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return to_string(tensor.spec()) + "=" +
+         std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
 }  // namespace
@@ -26,14 +28,16 @@ Result<std::vector<TensorSpec>> Emitter::infer(OpKind kind, const Items& inputs,
   for (const Item& input : inputs) specs.push_back(&input.spec);
   const int count = static_cast<int>(inputs.size());
   if (count < row.inputs_min || count > row.inputs_max)
-    return fail(ErrorCode::InvalidArgument, std::string(to_string(kind)) + " '" + name + "' has " + std::to_string(count) + " operands");
+    return fail(ErrorCode::InvalidArgument,
+                std::string(to_string(kind)) + " '" + name + "' has " + std::to_string(count) + " operands");
   auto outputs = row.infer(dag::ShapeContext{specs, attributes});
   if (!outputs) return outputs;
   for (const TensorSpec& spec : *outputs) {
     WEFT_TRY_STATUS(dag::checked_element_count(spec.shape));
     if (spec.bytes().value > options_.limits.value_bytes_max)
-      return fail(ErrorCode::ResourceExhausted, "a value of " + to_string(spec) + " would take " + std::to_string(spec.bytes().value) +
-                                                    " bytes; at most " + std::to_string(options_.limits.value_bytes_max) + " are accepted");
+      return fail(ErrorCode::ResourceExhausted,
+                  "a value of " + to_string(spec) + " would take " + std::to_string(spec.bytes().value) +
+                      " bytes; at most " + std::to_string(options_.limits.value_bytes_max) + " are accepted");
   }
   return outputs;
 }
@@ -61,7 +65,8 @@ Result<std::optional<Items>> Emitter::fold(OpKind kind, const Items& inputs, con
   std::string key = std::string(to_string(kind)) + " " + to_string(attributes);
   std::vector<const Tensor*> operands;
   for (const Item& input : inputs) {
-    key += " " + (input.spec.bytes().value <= kComparedBytesMax ? content_key(*input.known) : address_key(*input.known));
+    key += " " + (input.spec.bytes().value <= kComparedBytesMax ? content_key(*input.known)
+                                                                : address_key(*input.known));
     operands.push_back(&*input.known);
   }
   if (const auto found = folded_.find(key); found != folded_.end()) return found->second.outputs;

@@ -59,10 +59,10 @@ class NewFile {
  private:
   tl::unexpected<Error> failed(const char* what) const {
     const int code = errno;
-    const ErrorCode kind = code == ENOSPC || code == EDQUOT ? ErrorCode::ResourceExhausted
+    const ErrorCode kind = code == ENOSPC || code == EDQUOT                   ? ErrorCode::ResourceExhausted
                            : code == EACCES || code == EPERM || code == EROFS ? ErrorCode::PermissionDenied
-                           : code == ENOENT || code == ENOTDIR ? ErrorCode::NotFound
-                                                               : ErrorCode::Unavailable;
+                           : code == ENOENT || code == ENOTDIR                ? ErrorCode::NotFound
+                                                                              : ErrorCode::Unavailable;
     return fail(kind, std::string(what) + " '" + path_.string() + "': " + std::strerror(code));
   }
 
@@ -78,8 +78,9 @@ Status check_names(const OnnxModel& model, const dag::Weights& trained) {
     if (found == model.weights().end())
       return fail(ErrorCode::InvalidArgument, "the model has no initializer '" + name + "' to write");
     if (found->second.spec() != tensor.spec())
-      return fail(ErrorCode::InvalidArgument, "initializer '" + name + "' is " + to_string(found->second.spec()) +
-                                                  " in the model, but " + to_string(tensor.spec()) + " is to be written");
+      return fail(ErrorCode::InvalidArgument, "initializer '" + name + "' is " +
+                                                  to_string(found->second.spec()) + " in the model, but " +
+                                                  to_string(tensor.spec()) + " is to be written");
   }
   return {};
 }
@@ -91,30 +92,35 @@ const dag::Tensor& weight(const OnnxModel& model, const dag::Weights& trained, c
 
 Result<std::string> serialise(const pb::ModelProto& proto) {
   if (proto.ByteSizeLong() > ImportLimits{}.file_bytes_max)
-    return fail(ErrorCode::ResourceExhausted, "the trained model exceeds protobuf's 2 GiB; use external data");
+    return fail(ErrorCode::ResourceExhausted,
+                "the trained model exceeds protobuf's 2 GiB; use external data");
   std::string bytes;
   {
     google::protobuf::io::StringOutputStream stream(&bytes);
     google::protobuf::io::CodedOutputStream coded(&stream);
     coded.SetSerializationDeterministic(true);
-    if (!proto.SerializeToCodedStream(&coded)) return fail(ErrorCode::Internal, "protobuf cannot serialise the model");
+    if (!proto.SerializeToCodedStream(&coded))
+      return fail(ErrorCode::Internal, "protobuf cannot serialise the model");
   }
   return bytes;
 }
 
 // Puts data into the proto, and what lives outside into `data`, under `location`.
-Status store_weights(const OnnxModel& model, const dag::Weights& trained, const std::string& location, NewFile* data, pb::ModelProto& proto) {
+Status store_weights(const OnnxModel& model, const dag::Weights& trained, const std::string& location,
+                     NewFile* data, pb::ModelProto& proto) {
   auto& initializers = *proto.mutable_graph()->mutable_initializer();
   for (int i = 0; i < initializers.size(); ++i) {
     auto& initializer = initializers[i];
     const dag::Tensor& tensor = weight(model, trained, initializer.name());
     const Form form = model.structure().forms[static_cast<size_t>(i)];
     if (form != Form::External) {
-      // Booleans were normalised on reading; integers and booleans are not trained, so either form is theirs already.
+      // Booleans were normalised on reading; integers and booleans are not trained, so either form is theirs
+      // already.
       store_in_proto(tensor, form == Form::Raw, initializer);
       continue;
     }
-    if (!data) return fail(ErrorCode::Unsupported, "a model with external data cannot be written as one piece");
+    if (!data)
+      return fail(ErrorCode::Unsupported, "a model with external data cannot be written as one piece");
     static constexpr std::byte kZeros[kExternalAlignment]{};
     const int64_t padding = (kExternalAlignment - data->size() % kExternalAlignment) % kExternalAlignment;
     WEFT_TRY_STATUS(data->write(std::span(kZeros).first(static_cast<size_t>(padding))));
@@ -163,7 +169,8 @@ Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& tr
   return serialise(proto);
 }
 
-Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained, const fs::path& output) {
+Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained,
+                                   const fs::path& output) {
   WEFT_TRY_STATUS(check_names(model, trained));
   const WrittenFiles files{output, inference_path(output)};
   WEFT_TRY_STATUS(write_one(model, trained, files.trained, false));
@@ -171,7 +178,8 @@ Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& t
   return files;
 }
 
-Result<WrittenFiles> write_trained(const fs::path& model, const dag::Weights& trained, const fs::path& output, const ImportLimits& limits) {
+Result<WrittenFiles> write_trained(const fs::path& model, const dag::Weights& trained, const fs::path& output,
+                                   const ImportLimits& limits) {
   WEFT_TRY(const OnnxModel read, read_model(model, limits));
   return write_trained(read, trained, output);
 }

@@ -14,19 +14,20 @@ struct WrittenFiles {
   std::filesystem::path inference;  // beside it: name.inference.onnx for name.onnx
 };
 
-// Writes the model with the tensors of `trained` in place of its initializers of the same names, and nothing else
-// changed: the same file and the same weights give the same bytes. A model with external data is written in that
-// form, with one data file beside each .onnx (name.onnx.data). Each file appears whole or not at all.
+// Writes the model with the tensors of `trained` in place of its initializers of the same names, and nothing
+// else changed: the same file and the same weights give the same bytes. A model with external data is written
+// in that form, with one data file beside each .onnx (name.onnx.data). Each file appears whole or not at all.
 //
-// The twin predicts in any ONNX runtime: BatchNormalization uses its running statistics and has one output, Dropout is
-// gone. Only its graph is changed; it shares names, inputs and outputs with the model.
+// The twin predicts in any ONNX runtime: BatchNormalization uses its running statistics and has one output,
+// Dropout is gone. Only its graph is changed; it shares names, inputs and outputs with the model.
 //
-// Errors: InvalidArgument for a name that the model does not have or a tensor of another spec; Unsupported when an
-// output of the graph exists in training mode only; what reading and writing files return.
-Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained, const std::filesystem::path& output);
+// Errors: InvalidArgument for a name that the model does not have or a tensor of another spec; Unsupported
+// when an output of the graph exists in training mode only; what reading and writing files return.
+Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained,
+                                   const std::filesystem::path& output);
 // The same for a model that is not in memory any more.
-Result<WrittenFiles> write_trained(const std::filesystem::path& model, const dag::Weights& trained, const std::filesystem::path& output,
-                                   const ImportLimits& limits = {});
+Result<WrittenFiles> write_trained(const std::filesystem::path& model, const dag::Weights& trained,
+                                   const std::filesystem::path& output, const ImportLimits& limits = {});
 
 // The bytes of a trained file without external data: for tests and for models that came from memory.
 Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& trained);

@@ -15,9 +15,9 @@ namespace {
 
 Error system_error(const std::string& what) {
   const int code = errno;
-  const ErrorCode kind = code == ENOENT || code == ENOTDIR ? ErrorCode::NotFound
+  const ErrorCode kind = code == ENOENT || code == ENOTDIR                  ? ErrorCode::NotFound
                          : code == EACCES || code == EPERM || code == ELOOP ? ErrorCode::PermissionDenied
-                                                                             : ErrorCode::Unavailable;
+                                                                            : ErrorCode::Unavailable;
   return {kind, what + ": " + std::strerror(code)};
 }
 
@@ -88,8 +88,10 @@ Result<File> open_file(const std::filesystem::path& path) {
   Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (descriptor.get() < 0) return fail(system_error("cannot open '" + path.string() + "'"));
   struct stat info {};
-  if (::fstat(descriptor.get(), &info) != 0) return fail(system_error("cannot look at '" + path.string() + "'"));
-  if (!S_ISREG(info.st_mode)) return fail(ErrorCode::InvalidArgument, "'" + path.string() + "' is not a regular file");
+  if (::fstat(descriptor.get(), &info) != 0)
+    return fail(system_error("cannot look at '" + path.string() + "'"));
+  if (!S_ISREG(info.st_mode))
+    return fail(ErrorCode::InvalidArgument, "'" + path.string() + "' is not a regular file");
   return File(descriptor.release(), info.st_size);
 }
 
@@ -118,7 +120,8 @@ Result<File> open_beneath(const std::filesystem::path& folder, const std::string
   if (::fstat(file.get(), &info) != 0) return fail(system_error(shown));
   if (!S_ISREG(info.st_mode)) return fail(ErrorCode::PermissionDenied, shown + " is not a regular file");
   if (info.st_nlink > 1)
-    return fail(ErrorCode::PermissionDenied, shown + " has a second hard link; copy it so that it has one name");
+    return fail(ErrorCode::PermissionDenied,
+                shown + " has a second hard link; copy it so that it has one name");
   return File(file.release(), info.st_size);
 }
 

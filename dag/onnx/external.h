@@ -1,8 +1,8 @@
 // Internal to dag/onnx: files read without trusting them.
 #pragma once
 
-#include <filesystem>
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 
@@ -30,8 +30,8 @@ class File {
 // Follows links: the user named this path. NotFound, or InvalidArgument for what is not a regular file.
 Result<File> open_file(const std::filesystem::path& path);
 
-// `location` comes from inside a model: it is resolved beneath `folder` one component at a time, and any link, "..",
-// absolute path or special file on the way is refused with PermissionDenied.
+// `location` comes from inside a model: it is resolved beneath `folder` one component at a time, and any
+// link, "..", absolute path or special file on the way is refused with PermissionDenied.
 Result<File> open_beneath(const std::filesystem::path& folder, const std::string& location);
 
 }  // namespace weft::onnx

@@ -15,7 +15,10 @@ using dag::InitializerRole;
 class Import {
  public:
   Import(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table)
-      : model_(model.structure()), graph_(model_.proto.graph()), options_(options), emitter_(options, table) {}
+      : model_(model.structure()),
+        graph_(model_.proto.graph()),
+        options_(options),
+        emitter_(options, table) {}
 
   Result<ImportedModel> run() {
     WEFT_TRY_STATUS(check());
@@ -33,9 +36,9 @@ class Import {
     WEFT_TRY_STATUS(check_value_types());
     WEFT_TRY_STATUS(check_supported(graph_));
     if (model_.opset < kOpsetMin || model_.opset > kOpsetMax)
-      return fail(ErrorCode::Unsupported, "the model uses operator set " + std::to_string(model_.opset) + "; supported are " +
-                                              std::to_string(kOpsetMin) + " to " + std::to_string(kOpsetMax) +
-                                              " (export with opset_version=17)");
+      return fail(ErrorCode::Unsupported, "the model uses operator set " + std::to_string(model_.opset) +
+                                              "; supported are " + std::to_string(kOpsetMin) + " to " +
+                                              std::to_string(kOpsetMax) + " (export with opset_version=17)");
     WEFT_TRY_STATUS(check_well_formed(model_, options_.limits));
     uses_ = count_uses(graph_);
     reached_ = reached_by_gradient(graph_);
@@ -48,15 +51,19 @@ class Import {
   Status check_value_types() const {
     for (const auto* ports : {&graph_.input(), &graph_.output()})
       for (const auto& port : *ports)
-        if (port.has_type() && !port.type().has_tensor_type() && port.type().value_case() != pb::TypeProto::VALUE_NOT_SET)
-          return fail(ErrorCode::Unsupported, "'" + port.name().substr(0, 128) + "' is not a tensor but a sequence, map, optional or sparse value");
+        if (port.has_type() && !port.type().has_tensor_type() &&
+            port.type().value_case() != pb::TypeProto::VALUE_NOT_SET)
+          return fail(ErrorCode::Unsupported,
+                      "'" + port.name().substr(0, 128) +
+                          "' is not a tensor but a sequence, map, optional or sparse value");
     return {};
   }
 
   static Status check_no_nan(const std::string& name, const Tensor& tensor) {
     if (!is_float(tensor.dtype())) return {};
     const auto refuse = [&](size_t i) {
-      return fail(ErrorCode::InvalidArgument, "initializer '" + name.substr(0, 128) + "' has a NaN at element " + std::to_string(i));
+      return fail(ErrorCode::InvalidArgument,
+                  "initializer '" + name.substr(0, 128) + "' has a NaN at element " + std::to_string(i));
     };
     if (tensor.dtype() == DType::F32) {  // without a copy: weights are large
       const auto values = tensor.as<float>();
@@ -74,9 +81,11 @@ class Import {
 
   Result<Shape> input_shape(const pb::ValueInfoProto& info) {
     const std::string who = "input '" + info.name().substr(0, 128) + "'";
-    if (const auto given = options_.input_shapes.find(info.name()); given != options_.input_shapes.end()) return given->second;
+    if (const auto given = options_.input_shapes.find(info.name()); given != options_.input_shapes.end())
+      return given->second;
     const auto& type = info.type().tensor_type();
-    if (!type.has_shape()) return fail(ErrorCode::InvalidArgument, who + " has no shape in the file; give it one");
+    if (!type.has_shape())
+      return fail(ErrorCode::InvalidArgument, who + " has no shape in the file; give it one");
     Shape shape;
     for (const auto& dim : type.shape().dim()) {
       if (dim.has_dim_value()) {
@@ -86,15 +95,17 @@ class Import {
       const std::string& symbol = dim.dim_param();
       if (const auto size = options_.sizes.find(symbol); !symbol.empty() && size != options_.sizes.end()) {
         shape.push_back(size->second);
-      } else if (const auto bound = bound_symbols_.find(symbol); !symbol.empty() && bound != bound_symbols_.end()) {
+      } else if (const auto bound = bound_symbols_.find(symbol);
+                 !symbol.empty() && bound != bound_symbols_.end()) {
         shape.push_back(bound->second);
       } else if (shape.empty() && options_.batch) {
         shape.push_back(*options_.batch);
         if (!symbol.empty()) bound_symbols_[symbol] = *options_.batch;
       } else {
-        return fail(ErrorCode::InvalidArgument, who + ": dim " + std::to_string(shape.size()) + " is " +
-                                                    (symbol.empty() ? "unknown" : "the symbol '" + symbol.substr(0, 128) + "'") +
-                                                    " and nothing says how large it is; export the model with that dim fixed");
+        return fail(ErrorCode::InvalidArgument,
+                    who + ": dim " + std::to_string(shape.size()) + " is " +
+                        (symbol.empty() ? "unknown" : "the symbol '" + symbol.substr(0, 128) + "'") +
+                        " and nothing says how large it is; export the model with that dim fixed");
       }
     }
     return shape;
@@ -103,20 +114,25 @@ class Import {
   Status add_inputs() {
     for (const auto& info : graph_.input()) {
       if (model_.weights.contains(info.name())) continue;  // files of IR version 3 list initializers here too
-      const auto within = [&](const Error& error) { return fail(error.within("input '" + info.name().substr(0, 128) + "'")); };
+      const auto within = [&](const Error& error) {
+        return fail(error.within("input '" + info.name().substr(0, 128) + "'"));
+      };
       const auto dtype = dtype_from_onnx(info.type().tensor_type().elem_type());
       if (!dtype) return within(dtype.error());
       if (const auto bound = options_.bound_inputs.find(info.name()); bound != options_.bound_inputs.end()) {
-        if (bound->second.dtype() != *dtype) return within({ErrorCode::InvalidArgument, "its value has another type"});
+        if (bound->second.dtype() != *dtype)
+          return within({ErrorCode::InvalidArgument, "its value has another type"});
         items_[info.name()] = emitter_.constant(bound->second);
         continue;
       }
       WEFT_TRY(Shape shape, input_shape(info));
-      if (static_cast<int>(shape.size()) > options_.limits.rank_max) return within({ErrorCode::OutOfRange, "it has too many dims"});
+      if (static_cast<int>(shape.size()) > options_.limits.rank_max)
+        return within({ErrorCode::OutOfRange, "it has too many dims"});
       const auto count = dag::checked_element_count(shape);
       if (!count) return within(count.error());
       TensorSpec spec{*dtype, std::move(shape)};
-      if (std::any_of(spec.shape.begin(), spec.shape.end(), [](int64_t d) { return d > dag::kElementCountMax; }) ||
+      if (std::any_of(spec.shape.begin(), spec.shape.end(),
+                      [](int64_t d) { return d > dag::kElementCountMax; }) ||
           spec.bytes().value > options_.limits.value_bytes_max)
         return within({ErrorCode::ResourceExhausted, to_string(spec) + " is larger than any value may be"});
       const ValueId id = emitter_.builder().input(info.name(), spec);
@@ -132,8 +148,8 @@ class Import {
                        [&](const std::string& pattern) { return matches_glob(pattern, name); });
   }
 
-  // In the file's order, which becomes the order of parameters. What no gradient reaches is a known value, and enters
-  // the graph only if something that is not folded reads it.
+  // In the file's order, which becomes the order of parameters. What no gradient reaches is a known value,
+  // and enters the graph only if something that is not folded reads it.
   Status add_initializers() {
     for (const auto& proto : graph_.initializer()) {
       const std::string& name = proto.name();
@@ -191,8 +207,9 @@ class Import {
         const auto dtype = dtype_from_onnx(type.elem_type());
         if (!dtype) return fail(dtype.error().within("output '" + output.name().substr(0, 128) + "'"));
         if (*dtype != item.dtype())
-          return fail(ErrorCode::InvalidArgument, "output '" + output.name().substr(0, 128) + "' is declared " +
-                                                      std::string(to_string(*dtype)) + " but computed as " +
+          return fail(ErrorCode::InvalidArgument, "output '" + output.name().substr(0, 128) +
+                                                      "' is declared " + std::string(to_string(*dtype)) +
+                                                      " but computed as " +
                                                       std::string(to_string(item.dtype())));
       }
       emitter_.builder().output(output.name(), emitter_.materialise(item), dag::OutputRole::Prediction);
@@ -203,7 +220,8 @@ class Import {
   }
 
   Result<ImportedModel> finish() {
-    ImportedModel imported{.graph = emitter_.builder().finish(), .weights = {}, .warnings = {}, .op_counts = count_ops(graph_)};
+    ImportedModel imported{
+        .graph = emitter_.builder().finish(), .weights = {}, .warnings = {}, .op_counts = count_ops(graph_)};
     bool renamed = false;
     for (const auto& initializer : imported.graph.initializers()) {
       const Tensor& tensor = model_.weights.find(initializer.name)->second;
@@ -213,11 +231,13 @@ class Import {
       if (const std::string why = table_or_mask(initializer.name, tensor); !why.empty())
         imported.warnings.push_back("'" + initializer.name + "' " + to_string(tensor.spec()) +
                                     " will be trained but looks like a table or a mask: " + why +
-                                    "; freeze it unless it is a parameter (freeze: [\"" + initializer.name + "\"])");
+                                    "; freeze it unless it is a parameter (freeze: [\"" + initializer.name +
+                                    "\"])");
     }
     if (options_.training && renamed)
-      imported.warnings.push_back("parameters have names like 'onnx::MatMul_12': the file was not exported in training mode, and "
-                                  "the exporter renamed or transposed them");
+      imported.warnings.push_back(
+          "parameters have names like 'onnx::MatMul_12': the file was not exported in training mode, and "
+          "the exporter renamed or transposed them");
     return imported;
   }
 
@@ -234,7 +254,8 @@ class Import {
 
 }  // namespace
 
-Result<ImportedModel> import_model(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table) {
+Result<ImportedModel> import_model(const OnnxModel& model, const ImportOptions& options,
+                                   const dag::OpTable& table) {
   return Import(model, options, table).run();
 }
 

@@ -1,5 +1,5 @@
-// From ONNX to the OP-DAG. Every node is lowered to ops of weft's closed set; whatever the file lets us know at import
-// (shapes, integer arithmetic, masks) is computed now and becomes a constant, or vanishes.
+// From ONNX to the OP-DAG. Every node is lowered to ops of weft's closed set; whatever the file lets us know
+// at import (shapes, integer arithmetic, masks) is computed now and becomes a constant, or vanishes.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@ namespace weft::onnx {
 inline constexpr int64_t kOpsetMin = 6;
 inline constexpr int64_t kOpsetMax = 17;
 
-// Computes one op on host tensors: how constants are folded. An absent optional operand is nullptr. A backend above
-// this layer provides it.
+// Computes one op on host tensors: how constants are folded. An absent optional operand is nullptr. A backend
+// above this layer provides it.
 using Evaluator = std::function<Result<std::vector<dag::Tensor>>(
     const dag::Op& op, std::span<const dag::Tensor* const> inputs, std::span<const dag::TensorSpec> outputs)>;
 
@@ -29,7 +29,8 @@ struct ImportOptions {
   // REQUIRED.
   Evaluator evaluate;
 
-  // Size of the leading dim of every input whose leading dim is symbolic or unknown. A fixed one stays what it is.
+  // Size of the leading dim of every input whose leading dim is symbolic or unknown. A fixed one stays what
+  // it is.
   std::optional<int64_t> batch;
   // Sizes of symbolic dims by name ("sequence").
   std::map<std::string, int64_t> sizes;
@@ -38,11 +39,12 @@ struct ImportOptions {
   // Inputs whose value is known: they become constants and leave the graph's inputs.
   std::map<std::string, dag::Tensor> bound_inputs;
 
-  // true: BatchNormalization and Dropout nodes that the file marks as training compute as in training, and running
-  // statistics get StateUpdate outputs. false: running statistics are used and nothing is dropped, whatever the file says.
+  // true: BatchNormalization and Dropout nodes that the file marks as training compute as in training, and
+  // running statistics get StateUpdate outputs. false: running statistics are used and nothing is dropped,
+  // whatever the file says.
   bool training = false;
-  // Compute BatchNormalization's running statistics as ONNX defines them (population variance), not as PyTorch
-  // does: for ONNX's own test cases.
+  // Compute BatchNormalization's running statistics as ONNX defines them (population variance), not as
+  // PyTorch does: for ONNX's own test cases.
   bool onnx_running_statistics = false;
   // Initializers that are not trained: patterns with * and ?.
   std::vector<std::string> freeze;
@@ -51,23 +53,24 @@ struct ImportOptions {
 };
 
 struct ImportedModel {
-  // Outputs of the file as OutputRole::Prediction in the file's order, then StateUpdate ones. Inputs keep their names.
-  // Not yet canonicalised (dag/passes/canonicalise.h).
+  // Outputs of the file as OutputRole::Prediction in the file's order, then StateUpdate ones. Inputs keep
+  // their names. Not yet canonicalised (dag/passes/canonicalise.h).
   dag::Graph graph;
   dag::Weights weights;  // of the graph's initializers
   std::vector<std::string> warnings;
   std::map<std::string, int64_t> op_counts;  // nodes of the file by operator
 };
 
-// Errors: Unsupported, listing every operator without a lowering with its count, or naming the opset range, sequence
-// types, subgraphs; InvalidArgument for a graph that is not well-formed (undefined or doubly defined values, cycles), for
-// shapes that do not fit, for a dim that nothing binds (naming it), for NaN in weights; OutOfRange and ResourceExhausted
-// for values beyond the limits; and, for training, Unsupported for an evaluation-mode export that ties parameters
-// which are independent (with the export call to use).
-Result<ImportedModel> import_model(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table);
+// Errors: Unsupported, listing every operator without a lowering with its count, or naming the opset range,
+// sequence types, subgraphs; InvalidArgument for a graph that is not well-formed (undefined or doubly defined
+// values, cycles), for shapes that do not fit, for a dim that nothing binds (naming it), for NaN in weights;
+// OutOfRange and ResourceExhausted for values beyond the limits; and, for training, Unsupported for an
+// evaluation-mode export that ties parameters which are independent (with the export call to use).
+Result<ImportedModel> import_model(const OnnxModel& model, const ImportOptions& options,
+                                   const dag::OpTable& table);
 
-// Names of the graph's inputs that decide shapes (operands such as Reshape's shape, Slice's starts, TopK's k), directly
-// or through other nodes: they must be bound for the model to have static shapes.
+// Names of the graph's inputs that decide shapes (operands such as Reshape's shape, Slice's starts, TopK's
+// k), directly or through other nodes: they must be bound for the model to have static shapes.
 std::vector<std::string> shape_inputs(const OnnxModel& model);
 
 // Whether `text` matches `pattern`, where * stands for any run of characters and ? for one.

@@ -29,8 +29,8 @@ void remove_attribute(pb::NodeProto& node, const char* name) {
 Status normalise_by_running_statistics(int64_t opset, const Names& read, pb::NodeProto& node) {
   for (int i = 1; i < node.output_size(); ++i)
     if (!node.output(i).empty() && read.contains(node.output(i)))
-      return fail(ErrorCode::Unsupported, "BatchNormalization '" + node.name() + "': its output '" + node.output(i) +
-                                              "' is read, and exists in training mode only");
+      return fail(ErrorCode::Unsupported, "BatchNormalization '" + node.name() + "': its output '" +
+                                              node.output(i) + "' is read, and exists in training mode only");
   if (node.output_size() > 1) node.mutable_output()->DeleteSubrange(1, node.output_size() - 1);
   if (opset >= 14) remove_attribute(node, "training_mode");
   if (opset < 7)
@@ -40,7 +40,8 @@ Status normalise_by_running_statistics(int64_t opset, const Names& read, pb::Nod
 }
 
 // Takes the node out, or, where its result has a name that must stay, makes it a copy.
-bool drop_dropout(const Names& outputs, const Names& read, pb::NodeProto& node, std::unordered_map<std::string, std::string>& renamed) {
+bool drop_dropout(const Names& outputs, const Names& read, pb::NodeProto& node,
+                  std::unordered_map<std::string, std::string>& renamed) {
   const bool mask_read = node.output_size() > 1 && read.contains(node.output(1));
   if (mask_read) {  // stays, in inference mode: without training_mode it copies and returns a mask of ones
     while (node.input_size() > 2) node.mutable_input()->RemoveLast();
@@ -63,8 +64,8 @@ void remove_leftovers(pb::GraphProto& graph, const Names& read_before) {
   Names defined;
   for (int i = graph.node_size(); i-- > 0;) {
     const auto& node = graph.node(i);
-    const bool orphan = node.op_type() == "Constant" && node.output_size() == 1 && !read.contains(node.output(0)) &&
-                        read_before.contains(node.output(0));
+    const bool orphan = node.op_type() == "Constant" && node.output_size() == 1 &&
+                        !read.contains(node.output(0)) && read_before.contains(node.output(0));
     if (orphan) {
       graph.mutable_node()->DeleteSubrange(i, 1);
       continue;
@@ -91,7 +92,8 @@ Status to_inference_mode(int64_t opset, pb::GraphProto& graph) {
       if (const auto found = renamed.find(input); found != renamed.end()) input = found->second;
     if (is_standard(node) && node.op_type() == "BatchNormalization")
       WEFT_TRY_STATUS(normalise_by_running_statistics(opset, read, node));
-    const bool dropout = is_standard(node) && node.op_type() == "Dropout" && node.input_size() > 0 && node.output_size() > 0;
+    const bool dropout =
+        is_standard(node) && node.op_type() == "Dropout" && node.input_size() > 0 && node.output_size() > 0;
     if (dropout && drop_dropout(outputs, read, node, renamed)) continue;
     kept.Add()->Swap(&node);
   }

@@ -24,8 +24,8 @@ struct ModelInfo {
   int64_t parameter_elements = 0;
   std::vector<std::string> warnings;
 
-  // Set when the model cannot be imported: why. What stands above is then taken from the file alone, and every float
-  // initializer counts as a parameter or frozen.
+  // Set when the model cannot be imported: why. What stands above is then taken from the file alone, and
+  // every float initializer counts as a parameter or frozen.
   std::string problem;
 };
 

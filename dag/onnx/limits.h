@@ -1,6 +1,6 @@
-// How much of the world an ONNX file may claim before it is refused. Every count is taken from the bytes of the file
-// by a scan (dag/onnx/scan.h) before protobuf builds objects from them, because protobuf can grow to 70 times the
-// file's size in memory.
+// How much of the world an ONNX file may claim before it is refused. Every count is taken from the bytes of
+// the file by a scan (dag/onnx/scan.h) before protobuf builds objects from them, because protobuf can grow to
+// 70 times the file's size in memory.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@ struct ImportLimits {
   // Wire-format counts over the whole file.
   int64_t node_count_max = 100'000;
   int64_t attribute_count_max = 500'000;
-  int64_t tensor_count_max = 100'000;       // initializers and constants
-  int64_t message_count_max = 2'000'000;    // of any kind: the sum of all the above and what hangs below them
-  int64_t function_count_max = 0;           // model functions are not imported
-  int nesting_depth_max = 24;               // messages within messages; a flat model needs 7
+  int64_t tensor_count_max = 100'000;     // initializers and constants
+  int64_t message_count_max = 2'000'000;  // of any kind: the sum of all the above and what hangs below them
+  int64_t function_count_max = 0;         // model functions are not imported
+  int nesting_depth_max = 24;             // messages within messages; a flat model needs 7
   // What protobuf will take beyond the bytes of tensors and strings, as estimated from the counts.
   int64_t parse_overhead_bytes_max = int64_t{40} << 20;
   // Characters of one name, operator or domain.
   int64_t name_bytes_max = 4096;
-  int rank_max = 16;                        // dims of a tensor
+  int rank_max = 16;  // dims of a tensor
   // A value of the graph, folded or not.
   int64_t value_bytes_max = int64_t{16} << 30;
-  // Results of constant folding: larger ones stay ops of the graph, and once all of them together are more than
-  // `folded_bytes_max`, nothing more is folded that need not be.
+  // Results of constant folding: larger ones stay ops of the graph, and once all of them together are more
+  // than `folded_bytes_max`, nothing more is folded that need not be.
   int64_t folded_value_bytes_max = int64_t{8} << 20;
   int64_t folded_bytes_max = int64_t{32} << 20;
   int64_t folded_flop_count_max = 2'000'000'000;

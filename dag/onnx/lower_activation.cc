@@ -1,5 +1,5 @@
-// Activations, and Dropout. Those that ONNX defines by cases are written so that the case not taken never turns a
-// gradient into NaN: exponentials only see what they are used for.
+// Activations, and Dropout. Those that ONNX defines by cases are written so that the case not taken never
+// turns a gradient into NaN: exponentials only see what they are used for.
 #include "dag/onnx/lowering.h"
 
 namespace weft::onnx {
@@ -124,14 +124,17 @@ Result<DropoutForm> read_dropout(NodeContext& n) {
     return form;
   }
   if (n.has(1)) {
-    if (!n.in(1).known || n.in(1).spec.element_count() != 1) return n.unsupported("its ratio is not a constant");
+    if (!n.in(1).known || n.in(1).spec.element_count() != 1)
+      return n.unsupported("its ratio is not a constant");
     form.ratio = to_doubles(*n.in(1).known)[0];
   }
   if (n.has(2)) {
-    if (!n.in(2).known || n.in(2).spec.element_count() != 1) return n.unsupported("its training_mode is not a constant");
+    if (!n.in(2).known || n.in(2).spec.element_count() != 1)
+      return n.unsupported("its training_mode is not a constant");
     form.drops = to_doubles(*n.in(2).known)[0] != 0;
   }
-  if (!(form.ratio >= 0 && form.ratio < 1)) return n.invalid("its ratio is " + std::to_string(form.ratio) + ", not in [0, 1)");
+  if (!(form.ratio >= 0 && form.ratio < 1))
+    return n.invalid("its ratio is " + std::to_string(form.ratio) + ", not in [0, 1)");
   return form;
 }
 

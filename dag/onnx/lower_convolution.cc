@@ -6,19 +6,24 @@
 namespace weft::onnx {
 namespace {
 
-constexpr int64_t kWindowMost = int64_t{1} << 20;  // taps, strides and pads: beyond any model, far from overflow
+constexpr int64_t kWindowMost = int64_t{1}
+                                << 20;  // taps, strides and pads: beyond any model, far from overflow
 
 Status check_each(NodeContext& n, const Ints& values, size_t count, int64_t low, const char* what) {
   if (values.size() != count)
-    return n.invalid(std::string(what) + " has " + std::to_string(values.size()) + " entries for " + std::to_string(count));
+    return n.invalid(std::string(what) + " has " + std::to_string(values.size()) + " entries for " +
+                     std::to_string(count));
   for (const int64_t value : values)
-    if (value < low || value > kWindowMost) return n.invalid(std::string(what) + " has the entry " + std::to_string(value));
+    if (value < low || value > kWindowMost)
+      return n.invalid(std::string(what) + " has the entry " + std::to_string(value));
   return {};
 }
 
 Ints or_ones(Ints values, size_t count) { return values.empty() ? Ints(count, 1) : values; }
 
-int64_t extent_of(const Windows& windows, size_t d) { return windows.dilations[d] * (windows.kernel[d] - 1) + 1; }
+int64_t extent_of(const Windows& windows, size_t d) {
+  return windows.dilations[d] * (windows.kernel[d] - 1) + 1;
+}
 
 }  // namespace
 
@@ -41,7 +46,8 @@ Result<Windows> read_windows(NodeContext& n, const Shape& spatial, Ints kernel) 
   }
   windows.pads.assign(2 * dims, 0);
   if (mode == "VALID") return windows;
-  if (mode != "SAME_UPPER" && mode != "SAME_LOWER") return n.invalid("auto_pad is '" + mode.substr(0, 32) + "'");
+  if (mode != "SAME_UPPER" && mode != "SAME_LOWER")
+    return n.invalid("auto_pad is '" + mode.substr(0, 32) + "'");
   for (size_t d = 0; d < dims; ++d) {
     // Output size is ceil(size / stride); what is missing is shared out, the odd one at the named end.
     const int64_t stride = windows.strides[d];
@@ -57,7 +63,8 @@ Result<Windows> read_windows(NodeContext& n, const Shape& spatial, Ints kernel) 
 namespace {
 
 Status check_operands(NodeContext& n, const Item& x, const Item& w) {
-  if (x.rank() < 3 || x.rank() != w.rank()) return n.invalid("x " + to_string(x.spec) + " and w " + to_string(w.spec) + " do not go together");
+  if (x.rank() < 3 || x.rank() != w.rank())
+    return n.invalid("x " + to_string(x.spec) + " and w " + to_string(w.spec) + " do not go together");
   if (x.rank() > 5) return n.unsupported("more than three spatial dims");
   const Ints kernel = n.ints_attr("kernel_shape");
   if (!kernel.empty() && kernel != Ints(w.shape().begin() + 2, w.shape().end()))
@@ -66,7 +73,10 @@ Status check_operands(NodeContext& n, const Item& x, const Item& w) {
 }
 
 Attributes window_attributes(const Windows& windows, int64_t groups) {
-  return {{Attr::Strides, windows.strides}, {Attr::Dilations, windows.dilations}, {Attr::Pads, windows.pads}, {Attr::Groups, groups}};
+  return {{Attr::Strides, windows.strides},
+          {Attr::Dilations, windows.dilations},
+          {Attr::Pads, windows.pads},
+          {Attr::Groups, groups}};
 }
 
 Status lower_conv(NodeContext& n) {
@@ -74,10 +84,12 @@ Status lower_conv(NodeContext& n) {
   const Item& x = n.in(0);
   const Item& w = n.in(1);
   WEFT_TRY_STATUS(check_operands(n, x, w));
-  WEFT_TRY(const Windows windows, read_windows(n, {x.shape().begin() + 2, x.shape().end()}, {w.shape().begin() + 2, w.shape().end()}));
+  WEFT_TRY(const Windows windows, read_windows(n, {x.shape().begin() + 2, x.shape().end()},
+                                               {w.shape().begin() + 2, w.shape().end()}));
   Items operands{x, w};
   if (n.has(2)) operands.push_back(n.in(2));
-  return n.give(n.emit(OpKind::Conv, std::move(operands), window_attributes(windows, n.int_attr("group", 1))));
+  return n.give(
+      n.emit(OpKind::Conv, std::move(operands), window_attributes(windows, n.int_attr("group", 1))));
 }
 
 // A transposed convolution is the gradient of a convolution with respect to its input: x plays dy.
@@ -131,7 +143,8 @@ Status lower_conv_transpose(NodeContext& n) {
   if (!n.has(2)) return n.give(y);
   Shape bias_shape(dims + 1, 1);
   bias_shape[0] = shape[1];
-  if (n.in(2).spec.element_count() != shape[1]) return n.invalid("its bias has shape " + to_string(n.in(2).shape()));
+  if (n.in(2).spec.element_count() != shape[1])
+    return n.invalid("its bias has shape " + to_string(n.in(2).shape()));
   WEFT_TRY(const Item bias, n.reshape(n.in(2), bias_shape));
   return n.give(n.emit(OpKind::Add, {y, bias}));
 }

@@ -13,24 +13,48 @@ struct UnaryRow {
   OpKind kind;
 };
 constexpr UnaryRow kUnary[] = {
-    {"Neg", OpKind::Neg},           {"Abs", OpKind::Abs},         {"Sign", OpKind::Sign},
-    {"Exp", OpKind::Exp},           {"Log", OpKind::Log},         {"Sqrt", OpKind::Sqrt},
-    {"Reciprocal", OpKind::Reciprocal}, {"Sin", OpKind::Sin},     {"Cos", OpKind::Cos},
-    {"Tan", OpKind::Tan},           {"Asin", OpKind::Asin},       {"Acos", OpKind::Acos},
-    {"Atan", OpKind::Atan},         {"Sinh", OpKind::Sinh},       {"Cosh", OpKind::Cosh},
-    {"Asinh", OpKind::Asinh},       {"Acosh", OpKind::Acosh},     {"Atanh", OpKind::Atanh},
-    {"Tanh", OpKind::Tanh},         {"Sigmoid", OpKind::Sigmoid}, {"Erf", OpKind::Erf},
-    {"Softplus", OpKind::Softplus}, {"Floor", OpKind::Floor},     {"Ceil", OpKind::Ceil},
-    {"Round", OpKind::Round},       {"Not", OpKind::Not},         {"IsNaN", OpKind::IsNaN},
+    {"Neg", OpKind::Neg},
+    {"Abs", OpKind::Abs},
+    {"Sign", OpKind::Sign},
+    {"Exp", OpKind::Exp},
+    {"Log", OpKind::Log},
+    {"Sqrt", OpKind::Sqrt},
+    {"Reciprocal", OpKind::Reciprocal},
+    {"Sin", OpKind::Sin},
+    {"Cos", OpKind::Cos},
+    {"Tan", OpKind::Tan},
+    {"Asin", OpKind::Asin},
+    {"Acos", OpKind::Acos},
+    {"Atan", OpKind::Atan},
+    {"Sinh", OpKind::Sinh},
+    {"Cosh", OpKind::Cosh},
+    {"Asinh", OpKind::Asinh},
+    {"Acosh", OpKind::Acosh},
+    {"Atanh", OpKind::Atanh},
+    {"Tanh", OpKind::Tanh},
+    {"Sigmoid", OpKind::Sigmoid},
+    {"Erf", OpKind::Erf},
+    {"Softplus", OpKind::Softplus},
+    {"Floor", OpKind::Floor},
+    {"Ceil", OpKind::Ceil},
+    {"Round", OpKind::Round},
+    {"Not", OpKind::Not},
+    {"IsNaN", OpKind::IsNaN},
 };
 
 constexpr UnaryRow kBinary[] = {
-    {"Add", OpKind::Add},     {"Sub", OpKind::Sub},
-    {"Mul", OpKind::Mul},     {"Div", OpKind::Div},
-    {"Pow", OpKind::Pow},     {"And", OpKind::And},
-    {"Or", OpKind::Or},       {"Xor", OpKind::Xor},
-    {"Equal", OpKind::Equal}, {"Less", OpKind::Less},
-    {"Greater", OpKind::Greater}, {"LessOrEqual", OpKind::LessEqual},
+    {"Add", OpKind::Add},
+    {"Sub", OpKind::Sub},
+    {"Mul", OpKind::Mul},
+    {"Div", OpKind::Div},
+    {"Pow", OpKind::Pow},
+    {"And", OpKind::And},
+    {"Or", OpKind::Or},
+    {"Xor", OpKind::Xor},
+    {"Equal", OpKind::Equal},
+    {"Less", OpKind::Less},
+    {"Greater", OpKind::Greater},
+    {"LessOrEqual", OpKind::LessEqual},
     {"GreaterOrEqual", OpKind::GreaterEqual},
 };
 
@@ -164,9 +188,10 @@ Status lower_clip(NodeContext& n) {
 std::span<const LowerRow> elementwise_lowerings() {
   static const std::vector<LowerRow> rows = [] {
     std::vector<LowerRow> all = {
-        {"Mod", lower_mod},   {"Sum", lower_sum},       {"Max", lower_max},   {"Min", lower_min},
-        {"Mean", lower_mean}, {"Where", lower_where},   {"IsInf", lower_is_inf}, {"Cast", lower_cast},
-        {"CastLike", lower_cast_like}, {"Identity", lower_identity}, {"Clip", lower_clip},
+        {"Mod", lower_mod},           {"Sum", lower_sum},   {"Max", lower_max},
+        {"Min", lower_min},           {"Mean", lower_mean}, {"Where", lower_where},
+        {"IsInf", lower_is_inf},      {"Cast", lower_cast}, {"CastLike", lower_cast_like},
+        {"Identity", lower_identity}, {"Clip", lower_clip},
     };
     for (const UnaryRow& row : kUnary) all.push_back({row.op_type, lower_unary});
     for (const UnaryRow& row : kBinary) all.push_back({row.op_type, lower_binary});

@@ -24,7 +24,8 @@ Status lower_constant(NodeContext& n) {
   if (n.has_attr("value_ints")) {
     const Ints values = n.ints_attr("value_ints");
     WEFT_TRY_STATUS(n.attribute_status());
-    return n.give(n.constant(dag::make_tensor(Shape{static_cast<int64_t>(values.size())}, std::span<const int64_t>(values))));
+    return n.give(n.constant(
+        dag::make_tensor(Shape{static_cast<int64_t>(values.size())}, std::span<const int64_t>(values))));
   }
   if (n.has_attr("value_floats")) {
     const auto values = n.floats_attr("value_floats");
@@ -38,12 +39,15 @@ Status lower_shape_of(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(1));
   const Shape& shape = n.in(0).shape();
   const auto rank = static_cast<int64_t>(shape.size());
-  const auto place = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? std::max(at, -rank) + rank : at, 0, rank); };
+  const auto place = [&](int64_t at) {
+    return std::clamp<int64_t>(at < 0 ? std::max(at, -rank) + rank : at, 0, rank);
+  };
   const int64_t start = place(n.int_attr("start", 0));
   const int64_t end = place(n.int_attr("end", rank));
   WEFT_TRY_STATUS(n.attribute_status());
   const Shape part = start < end ? Shape(shape.begin() + start, shape.begin() + end) : Shape{};
-  return n.give(n.constant(dag::make_tensor(Shape{static_cast<int64_t>(part.size())}, std::span<const int64_t>(part))));
+  return n.give(
+      n.constant(dag::make_tensor(Shape{static_cast<int64_t>(part.size())}, std::span<const int64_t>(part))));
 }
 
 Status lower_size(NodeContext& n) {
@@ -83,12 +87,14 @@ Status lower_range(NodeContext& n) {
   std::vector<double> numbers;
   for (size_t i = 0; i < 3; ++i) {
     if (!n.in(i).known || n.in(i).spec.element_count() != 1 || n.in(i).dtype() != dtype)
-      return n.unsupported("its bounds depend on data that is only known when the model runs, or are no scalars");
+      return n.unsupported(
+          "its bounds depend on data that is only known when the model runs, or are no scalars");
     numbers.push_back(to_doubles(*n.in(i).known)[0]);
   }
   const double count = std::ceil((numbers[1] - numbers[0]) / numbers[2]);
   if (!std::isfinite(count)) return n.invalid("its bounds make no range");
-  if (count * static_cast<double>(dag::element_size(dtype)) > static_cast<double>(n.options().limits.folded_value_bytes_max))
+  if (count * static_cast<double>(dag::element_size(dtype)) >
+      static_cast<double>(n.options().limits.folded_value_bytes_max))
     return n.refuse(ErrorCode::ResourceExhausted, "it would make " + std::to_string(count) + " elements");
   const auto size = static_cast<int64_t>(std::max(0.0, count));
   std::vector<double> values(static_cast<size_t>(size));
@@ -102,28 +108,28 @@ Status lower_eye_like(NodeContext& n) {
   if (x.rank() != 2) return n.invalid("x " + to_string(x.spec) + " is not a matrix");
   DType dtype = x.dtype();
   if (n.has_attr("dtype")) {
-    const auto given = dtype_from_onnx(static_cast<int32_t>(std::clamp<int64_t>(n.int_attr("dtype", 0), -1, 1000)));
+    const auto given =
+        dtype_from_onnx(static_cast<int32_t>(std::clamp<int64_t>(n.int_attr("dtype", 0), -1, 1000)));
     if (!given) return n.refuse(given.error().code, given.error().message);
     dtype = *given;
   }
   const int64_t k = n.int_attr("k", 0);
   WEFT_TRY_STATUS(n.attribute_status());
   const TensorSpec spec{dtype, x.shape()};
-  if (spec.bytes().value > n.options().limits.folded_value_bytes_max) return n.unsupported("a matrix of more than 8 MiB");
+  if (spec.bytes().value > n.options().limits.folded_value_bytes_max)
+    return n.unsupported("a matrix of more than 8 MiB");
   const int64_t rows = x.shape()[0], columns = x.shape()[1];
   std::vector<double> values(static_cast<size_t>(rows * columns), 0);
   for (int64_t i = 0; i < rows; ++i)
-    if (k >= -rows && k <= columns && i + k >= 0 && i + k < columns) values[static_cast<size_t>(i * columns + i + k)] = 1;
+    if (k >= -rows && k <= columns && i + k >= 0 && i + k < columns)
+      values[static_cast<size_t>(i * columns + i + k)] = 1;
   return n.give(n.constant(dag::from_doubles(spec, values)));
 }
 
 constexpr LowerRow kRows[] = {
-    {"Constant", lower_constant},
-    {"Shape", lower_shape_of},
-    {"Size", lower_size},
-    {"ConstantOfShape", lower_constant_of_shape},
-    {"Range", lower_range},
-    {"EyeLike", lower_eye_like},
+    {"Constant", lower_constant}, {"Shape", lower_shape_of},
+    {"Size", lower_size},         {"ConstantOfShape", lower_constant_of_shape},
+    {"Range", lower_range},       {"EyeLike", lower_eye_like},
 };
 
 }  // namespace

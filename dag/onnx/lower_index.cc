@@ -28,7 +28,8 @@ Status lower_one_hot(NodeContext& n) {
   // Negative indices count from the end; what is still out of range matches no position.
   const Item zero = n.scalar(DType::I64, 0);
   WEFT_TRY(const Item negative, n.emit(OpKind::Less, {indices, zero}));
-  WEFT_TRY(const Item wrapped, n.emit(OpKind::Add, {indices, n.scalar(DType::I64, static_cast<double>(depth))}));
+  WEFT_TRY(const Item wrapped,
+           n.emit(OpKind::Add, {indices, n.scalar(DType::I64, static_cast<double>(depth))}));
   WEFT_TRY(indices, n.emit(OpKind::Where, {negative, wrapped, indices}));
   Shape shape = indices.shape();
   shape.insert(shape.begin() + axis, 1);
@@ -56,7 +57,8 @@ Status lower_trilu(NodeContext& n) {
   const bool upper = n.int_attr("upper", 1) != 0;
   const int64_t rows = x.shape()[x.shape().size() - 2];
   const int64_t columns = x.shape().back();
-  if (rows * columns > n.options().limits.folded_value_bytes_max) return n.unsupported("a matrix of more than 8 MiB");
+  if (rows * columns > n.options().limits.folded_value_bytes_max)
+    return n.unsupported("a matrix of more than 8 MiB");
   k = std::clamp<int64_t>(k, -rows - 1, columns + 1);
   Tensor mask({DType::Bool, {rows, columns}});
   for (int64_t i = 0; i < rows; ++i)

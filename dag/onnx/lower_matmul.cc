@@ -38,7 +38,8 @@ Status lower_gemm(NodeContext& n) {
   const int64_t trans_a = n.int_attr("transA", 0) != 0;
   const int64_t trans_b = n.int_attr("transB", 0) != 0;
   if (n.in(0).rank() != 2 || n.in(1).rank() != 2) return n.invalid("its operands are not matrices");
-  WEFT_TRY(Item y, n.emit(OpKind::MatMul, {n.in(0), n.in(1)}, {{Attr::TransA, trans_a}, {Attr::TransB, trans_b}}));
+  WEFT_TRY(Item y,
+           n.emit(OpKind::MatMul, {n.in(0), n.in(1)}, {{Attr::TransA, trans_a}, {Attr::TransB, trans_b}}));
   if (alpha != 1) {
     WEFT_TRY(y, n.emit(OpKind::Mul, {y, n.like(y, alpha)}));
   }
@@ -48,7 +49,8 @@ Status lower_gemm(NodeContext& n) {
     WEFT_TRY(c, n.emit(OpKind::Mul, {c, n.like(c, beta)}));
   }
   WEFT_TRY(const Item sum, n.emit(OpKind::Add, {y, c}));
-  if (sum.shape() != y.shape()) return n.invalid("C of shape " + to_string(c.shape()) + " does not broadcast to " + to_string(y.shape()));
+  if (sum.shape() != y.shape())
+    return n.invalid("C of shape " + to_string(c.shape()) + " does not broadcast to " + to_string(y.shape()));
   return n.give(sum);
 }
 
@@ -65,7 +67,8 @@ Result<std::string> expand_labels(NodeContext& n, std::string text, int64_t rank
   const size_t dots = text.find("...");
   const int64_t letters = static_cast<int64_t>(text.size()) - (dots == std::string::npos ? 0 : 3);
   for (size_t i = 0; i < text.size(); ++i)
-    if (!std::isalpha(static_cast<unsigned char>(text[i])) && !(dots != std::string::npos && i >= dots && i < dots + 3))
+    if (!std::isalpha(static_cast<unsigned char>(text[i])) &&
+        !(dots != std::string::npos && i >= dots && i < dots + 3))
       return n.invalid("its equation has '" + text.substr(i, 1) + "' in it");
   if (dots == std::string::npos) {
     if (letters != rank) return n.invalid("its equation does not fit the ranks");
@@ -102,8 +105,10 @@ Status sum_away(NodeContext& n, Term& term, const std::string& keep) {
   Ints axes;
   std::string labels;
   for (size_t i = 0; i < term.labels.size(); ++i) {
-    if (keep.find(term.labels[i]) == std::string::npos) axes.push_back(static_cast<int64_t>(i));
-    else labels += term.labels[i];
+    if (keep.find(term.labels[i]) == std::string::npos)
+      axes.push_back(static_cast<int64_t>(i));
+    else
+      labels += term.labels[i];
   }
   if (axes.empty()) return {};
   WEFT_TRY(term.item, n.reduce(OpKind::ReduceSum, term.item, axes, false));
@@ -129,11 +134,16 @@ Result<Term> contract(NodeContext& n, Term a, Term b, const std::string& result)
   WEFT_TRY_STATUS(sum_away(n, a, b.labels + result));
   WEFT_TRY_STATUS(sum_away(n, b, a.labels + result));
   std::string batch, left, inner, right;
-  const auto has = [](const std::string& labels, char label) { return labels.find(label) != std::string::npos; };
+  const auto has = [](const std::string& labels, char label) {
+    return labels.find(label) != std::string::npos;
+  };
   for (const char label : a.labels) {
-    if (!has(b.labels, label)) left += label;
-    else if (has(result, label)) batch += label;
-    else inner += label;
+    if (!has(b.labels, label))
+      left += label;
+    else if (has(result, label))
+      batch += label;
+    else
+      inner += label;
     if (has(b.labels, label) && a.item.shape()[a.labels.find(label)] != b.item.shape()[b.labels.find(label)])
       return n.unsupported("an equation that broadcasts");
   }
@@ -161,7 +171,8 @@ Status lower_einsum(NodeContext& n) {
   std::vector<Term> terms;
   for (size_t i = 0; i < n.count(); ++i) {
     const size_t comma = left.find(',');
-    if ((comma == std::string::npos) != (i + 1 == n.count())) return n.invalid("its equation does not fit its operands");
+    if ((comma == std::string::npos) != (i + 1 == n.count()))
+      return n.invalid("its equation does not fit its operands");
     WEFT_TRY(const std::string labels, expand_labels(n, left.substr(0, comma), n.in(i).rank(), ellipsis));
     terms.push_back({n.in(i), labels});
     left = comma == std::string::npos ? "" : left.substr(comma + 1);

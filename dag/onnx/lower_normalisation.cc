@@ -22,7 +22,8 @@ Result<BatchNormForm> read_batch_norm(NodeContext& n) {
   BatchNormForm form;
   WEFT_TRY(form.epsilon, read_epsilon(n, 1e-5));
   form.momentum = n.float_attr("momentum", 0.9);
-  if (n.opset() < 9 && n.int_attr("spatial", 1) == 0) return n.unsupported("statistics for each activation (spatial = 0)");
+  if (n.opset() < 9 && n.int_attr("spatial", 1) == 0)
+    return n.unsupported("statistics for each activation (spatial = 0)");
   // Before opset 14 training mode shows by the number of outputs.
   const bool marked = n.opset() >= 14  ? n.int_attr("training_mode", 0) != 0
                       : n.opset() >= 7 ? n.output_count() > 1
@@ -60,7 +61,8 @@ Status update_running(NodeContext& n, const Item& operand, const Item& fresh, do
 
 Status train_batch_norm(NodeContext& n, const BatchNormForm& form) {
   const Item& x = n.in(0);
-  WEFT_TRY(const Items results, n.emit_all(OpKind::BatchNorm, {x, n.in(1), n.in(2)}, {{Attr::Epsilon, form.epsilon}}));
+  WEFT_TRY(const Items results,
+           n.emit_all(OpKind::BatchNorm, {x, n.in(1), n.in(2)}, {{Attr::Epsilon, form.epsilon}}));
   n.out(0, results[0]);
   const Item& mean = results[1];
   Item variance = results[2];
@@ -86,7 +88,8 @@ Status lower_batch_norm(NodeContext& n) {
   if (form.trains) return train_batch_norm(n, form);
   for (size_t i = 1; i < n.output_count(); ++i)
     if (n.wants(i)) return n.unsupported("its running statistics are read outside of training");
-  return n.give(n.emit(OpKind::BatchNormInference, {n.in(0), n.in(1), n.in(2), n.in(3), n.in(4)}, {{Attr::Epsilon, form.epsilon}}));
+  return n.give(n.emit(OpKind::BatchNormInference, {n.in(0), n.in(1), n.in(2), n.in(3), n.in(4)},
+                       {{Attr::Epsilon, form.epsilon}}));
 }
 
 Status lower_layer_norm(NodeContext& n) {
@@ -100,7 +103,8 @@ Status lower_layer_norm(NodeContext& n) {
     WEFT_TRY(Item operand, n.expand(n.in(i), normalised));
     operands.push_back(std::move(operand));
   }
-  WEFT_TRY(Items results, n.emit_all(OpKind::LayerNorm, std::move(operands), {{Attr::Axis, axis}, {Attr::Epsilon, epsilon}}));
+  WEFT_TRY(Items results, n.emit_all(OpKind::LayerNorm, std::move(operands),
+                                     {{Attr::Axis, axis}, {Attr::Epsilon, epsilon}}));
   for (size_t i = 0; i < 3 && i < n.output_count(); ++i) n.out(i, std::move(results[i]));
   return {};
 }
@@ -114,7 +118,8 @@ Status lower_instance_norm(NodeContext& n) {
   int64_t plane = 1;
   for (size_t d = 2; d < x.shape().size(); ++d) plane *= x.shape()[d];
   WEFT_TRY(const Item flat, n.reshape(x, {x.shape()[0], x.shape()[1], plane}));
-  WEFT_TRY(const Item normal, n.emit(OpKind::LayerNorm, {flat}, {{Attr::Axis, int64_t{2}}, {Attr::Epsilon, epsilon}}));
+  WEFT_TRY(const Item normal,
+           n.emit(OpKind::LayerNorm, {flat}, {{Attr::Axis, int64_t{2}}, {Attr::Epsilon, epsilon}}));
   WEFT_TRY(const Item scale, n.reshape(n.in(1), {x.shape()[1], 1}));
   WEFT_TRY(const Item bias, n.reshape(n.in(2), {x.shape()[1], 1}));
   WEFT_TRY(Item y, n.emit(OpKind::Mul, {normal, scale}));

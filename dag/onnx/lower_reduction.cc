@@ -54,7 +54,8 @@ Result<Axes> read_axes(NodeContext& n) {
     axis = *normal;
   }
   std::sort(form.axes.begin(), form.axes.end());
-  if (std::adjacent_find(form.axes.begin(), form.axes.end()) != form.axes.end()) return n.invalid("an axis is given twice");
+  if (std::adjacent_find(form.axes.begin(), form.axes.end()) != form.axes.end())
+    return n.invalid("an axis is given twice");
   return form;
 }
 
@@ -66,7 +67,8 @@ Status lower_reduction(NodeContext& n) {
   WEFT_CHECK(row != nullptr);
   Item y = n.in(0);
   switch (row->before) {
-    case Before::Nothing: break;
+    case Before::Nothing:
+      break;
     case Before::Abs: {
       WEFT_TRY(y, n.emit(OpKind::Abs, {y}));
       break;
@@ -80,9 +82,12 @@ Status lower_reduction(NodeContext& n) {
     WEFT_TRY(y, n.reduce(row->kind, y, form.axes, form.keep));
   }
   switch (row->after) {
-    case After::Nothing: return n.give(y);
-    case After::Sqrt: return n.give(n.emit(OpKind::Sqrt, {y}));
-    case After::Log: return n.give(n.emit(OpKind::Log, {y}));
+    case After::Nothing:
+      return n.give(y);
+    case After::Sqrt:
+      return n.give(n.emit(OpKind::Sqrt, {y}));
+    case After::Log:
+      return n.give(n.emit(OpKind::Log, {y}));
   }
   return {};
 }
@@ -100,7 +105,8 @@ Status lower_log_sum_exp(NodeContext& n) {
   if (form.keep) return n.give(y);
   Shape shape;
   for (int64_t d = 0; d < y.rank(); ++d)
-    if (!std::binary_search(form.axes.begin(), form.axes.end(), d)) shape.push_back(y.shape()[static_cast<size_t>(d)]);
+    if (!std::binary_search(form.axes.begin(), form.axes.end(), d))
+      shape.push_back(y.shape()[static_cast<size_t>(d)]);
   return n.give(n.reshape(y, shape));
 }
 

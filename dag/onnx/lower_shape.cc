@@ -43,13 +43,15 @@ Status lower_reshape(NodeContext& n) {
   int64_t open = -1;
   for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] == 0 && !allow_zero) {
-      if (i >= x.shape().size()) return n.invalid("shape " + to_string(shape) + " copies a dim that x does not have");
+      if (i >= x.shape().size())
+        return n.invalid("shape " + to_string(shape) + " copies a dim that x does not have");
       shape[i] = x.shape()[i];
     }
     if (shape[i] == -1) {
       if (open >= 0) return n.invalid("shape " + to_string(shape) + " leaves two dims open");
       open = static_cast<int64_t>(i);
-    } else if (shape[i] < 0 || shape[i] > dag::kElementCountMax || (known != 0 && shape[i] > dag::kElementCountMax / std::max<int64_t>(known, 1))) {
+    } else if (shape[i] < 0 || shape[i] > dag::kElementCountMax ||
+               (known != 0 && shape[i] > dag::kElementCountMax / std::max<int64_t>(known, 1))) {
       return n.invalid("shape " + to_string(shape) + " is out of range");
     } else {
       known *= shape[i];
@@ -84,7 +86,8 @@ Status lower_squeeze(NodeContext& n) {
   for (int64_t d = 0; d < x.rank(); ++d) {
     const int64_t size = x.shape()[static_cast<size_t>(d)];
     const bool named = axes && std::binary_search(axes->begin(), axes->end(), d);
-    if (named && size != 1) return n.invalid("dim " + std::to_string(d) + " of " + to_string(x.spec) + " is not 1");
+    if (named && size != 1)
+      return n.invalid("dim " + std::to_string(d) + " of " + to_string(x.spec) + " is not 1");
     if (!(named || (!axes && size == 1))) shape.push_back(size);
   }
   return n.give(n.reshape(x, std::move(shape)));
@@ -98,7 +101,8 @@ Status lower_unsqueeze(NodeContext& n) {
     WEFT_TRY(const Ints axes, n.ints(1, "axes"));
     added = axes.size();
   }
-  if (added + x.shape().size() > static_cast<size_t>(n.options().limits.rank_max)) return n.invalid("too many dims");
+  if (added + x.shape().size() > static_cast<size_t>(n.options().limits.rank_max))
+    return n.invalid("too many dims");
   WEFT_TRY(const auto axes, read_axes(n, 1, x.rank() + static_cast<int64_t>(added)));
   if (!axes) return n.invalid("its axes are missing");
   Shape shape = x.shape();
@@ -131,7 +135,9 @@ Range numpy_range(int64_t start, int64_t end, int64_t step, int64_t dim) {
   const int64_t first = place(start);
   const int64_t last = place(end);
   const int64_t distance = step > 0 ? last - first : first - last;
-  const int64_t stride = step > 0 ? step : (step == std::numeric_limits<int64_t>::min() ? std::numeric_limits<int64_t>::max() : -step);
+  const int64_t stride =
+      step > 0 ? step
+               : (step == std::numeric_limits<int64_t>::min() ? std::numeric_limits<int64_t>::max() : -step);
   const int64_t size = distance <= 0 ? 0 : (distance - 1) / stride + 1;
   return {size == 0 ? 0 : first, size};
 }
@@ -175,9 +181,11 @@ Status lower_slice(NodeContext& n) {
     out_sizes[d] = range.size;
     out_steps[d] = range.size <= 1 ? 1 : steps[i];
   }
-  if (out_sizes == x.shape() && std::all_of(out_steps.begin(), out_steps.end(), [](int64_t s) { return s == 1; }))
+  if (out_sizes == x.shape() &&
+      std::all_of(out_steps.begin(), out_steps.end(), [](int64_t s) { return s == 1; }))
     return n.give(x);
-  return n.give(n.emit(OpKind::Slice, {x}, {{Attr::Starts, out_starts}, {Attr::Sizes, out_sizes}, {Attr::Steps, out_steps}}));
+  return n.give(n.emit(OpKind::Slice, {x},
+                       {{Attr::Starts, out_starts}, {Attr::Sizes, out_sizes}, {Attr::Steps, out_steps}}));
 }
 
 Status lower_split(NodeContext& n) {
@@ -191,13 +199,17 @@ Status lower_split(NodeContext& n) {
     WEFT_TRY(sizes, n.ints(1, "split"));
   }
   if (sizes.empty()) {
-    if (size % parts != 0) return n.invalid("dim " + std::to_string(axis) + " of " + to_string(x.spec) + " does not split into " + std::to_string(parts));
+    if (size % parts != 0)
+      return n.invalid("dim " + std::to_string(axis) + " of " + to_string(x.spec) + " does not split into " +
+                       std::to_string(parts));
     sizes.assign(n.output_count(), size / parts);
   }
-  if (sizes.size() != n.output_count()) return n.invalid("split " + to_string(sizes) + " does not fit its outputs");
+  if (sizes.size() != n.output_count())
+    return n.invalid("split " + to_string(sizes) + " does not fit its outputs");
   int64_t start = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] < 0 || sizes[i] > size - start) return n.invalid("split " + to_string(sizes) + " does not fit " + to_string(x.spec));
+    if (sizes[i] < 0 || sizes[i] > size - start)
+      return n.invalid("split " + to_string(sizes) + " does not fit " + to_string(x.spec));
     WEFT_TRY(Item part, n.slice(x, axis, start, sizes[i]));
     n.out(i, std::move(part));
     start += sizes[i];
@@ -240,7 +252,8 @@ Result<PadForm> read_pads(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(2));
   WEFT_TRY(form.pads, n.ints(1, "pads"));
   if (n.has(2)) {
-    if (!n.in(2).known || n.in(2).spec.element_count() != 1) return n.unsupported("its fill value is not a constant");
+    if (!n.in(2).known || n.in(2).spec.element_count() != 1)
+      return n.unsupported("its fill value is not a constant");
     form.value = to_doubles(*n.in(2).known)[0];
   }
   return form;
@@ -251,10 +264,13 @@ Status lower_pad(NodeContext& n) {
   const Item& x = n.in(0);
   WEFT_TRY(PadForm form, read_pads(n));
   const std::string mode = n.string_attr("mode", "constant");
-  if (mode != "constant" && mode != "reflect" && mode != "edge") return n.unsupported("mode '" + mode.substr(0, 32) + "'");
-  if (form.pads.size() != 2 * x.shape().size()) return n.invalid("pads " + to_string(form.pads) + " do not fit " + to_string(x.spec));
+  if (mode != "constant" && mode != "reflect" && mode != "edge")
+    return n.unsupported("mode '" + mode.substr(0, 32) + "'");
+  if (form.pads.size() != 2 * x.shape().size())
+    return n.invalid("pads " + to_string(form.pads) + " do not fit " + to_string(x.spec));
   if (std::all_of(form.pads.begin(), form.pads.end(), [](int64_t pad) { return pad == 0; })) return n.give(x);
-  return n.give(n.emit(OpKind::Pad, {x}, {{Attr::Pads, form.pads}, {Attr::Mode, mode}, {Attr::Value, form.value}}));
+  return n.give(
+      n.emit(OpKind::Pad, {x}, {{Attr::Pads, form.pads}, {Attr::Mode, mode}, {Attr::Value, form.value}}));
 }
 
 // [a, b] tiled by [p, q]: [1, a, 1, b] stretched to [p, a, q, b], then flattened.
@@ -262,12 +278,15 @@ Status lower_tile(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(2));
   const Item& x = n.in(0);
   WEFT_TRY(const Ints repeats, n.ints(1, "repeats"));
-  if (repeats.size() != x.shape().size()) return n.invalid("repeats " + to_string(repeats) + " do not fit " + to_string(x.spec));
+  if (repeats.size() != x.shape().size())
+    return n.invalid("repeats " + to_string(repeats) + " do not fit " + to_string(x.spec));
   Shape split, wide, flat;
   for (size_t d = 0; d < repeats.size(); ++d) {
-    if (repeats[d] < 0 || repeats[d] > dag::kElementCountMax) return n.invalid("repeats " + to_string(repeats) + " are out of range");
+    if (repeats[d] < 0 || repeats[d] > dag::kElementCountMax)
+      return n.invalid("repeats " + to_string(repeats) + " are out of range");
     const int64_t size = x.shape()[d];
-    if (size != 0 && repeats[d] > dag::kElementCountMax / size) return n.invalid("repeats " + to_string(repeats) + " are out of range");
+    if (size != 0 && repeats[d] > dag::kElementCountMax / size)
+      return n.invalid("repeats " + to_string(repeats) + " are out of range");
     split.insert(split.end(), {1, size});
     wide.insert(wide.end(), {repeats[d], size});
     flat.push_back(repeats[d] * size);
@@ -287,7 +306,8 @@ Status lower_depth_to_space(NodeContext& n) {
   const std::string mode = n.string_attr("mode", "DCR");
   if (mode != "DCR" && mode != "CRD") return n.invalid("mode is '" + mode.substr(0, 32) + "'");
   const int64_t N = x.shape()[0], C = x.shape()[1] / (block * block), H = x.shape()[2], W = x.shape()[3];
-  WEFT_TRY(Item y, n.reshape(x, mode == "DCR" ? Shape{N, block, block, C, H, W} : Shape{N, C, block, block, H, W}));
+  WEFT_TRY(Item y,
+           n.reshape(x, mode == "DCR" ? Shape{N, block, block, C, H, W} : Shape{N, C, block, block, H, W}));
   WEFT_TRY(y, n.transpose(y, mode == "DCR" ? Ints{0, 3, 4, 1, 5, 2} : Ints{0, 1, 4, 2, 5, 3}));
   return n.give(n.reshape(y, {N, C, H * block, W * block}));
 }

@@ -10,7 +10,8 @@ namespace {
 Result<Item> softmax(NodeContext& n, const Item& x, OpKind kind) {
   const bool coerced = n.opset() < 13;
   if (x.rank() == 0) return n.invalid("x is a scalar");
-  WEFT_TRY(const int64_t axis, n.axis_attr("axis", coerced ? 1 : -1, std::max<int64_t>(x.rank(), coerced ? 2 : 1)));
+  WEFT_TRY(const int64_t axis,
+           n.axis_attr("axis", coerced ? 1 : -1, std::max<int64_t>(x.rank(), coerced ? 2 : 1)));
   int64_t before = 1;
   int64_t from = 1;
   for (int64_t d = 0; d < x.rank(); ++d) (d < axis ? before : from) *= x.shape()[static_cast<size_t>(d)];
@@ -75,7 +76,8 @@ Result<LossForm> read_loss(NodeContext& n) {
   Shape labels = scores;
   labels.erase(labels.begin() + 1);
   if (n.in(1).shape() != labels)
-    return n.invalid("labels " + to_string(n.in(1).spec) + " do not go with scores " + to_string(n.in(0).spec));
+    return n.invalid("labels " + to_string(n.in(1).spec) + " do not go with scores " +
+                     to_string(n.in(0).spec));
   return form;
 }
 

@@ -1,7 +1,7 @@
 // Internal to dag/onnx: what a lowering sees of one ONNX node, and how it appends ops.
 //
-// A lowering reads attributes and operands from a NodeContext, emits ops of weft's closed set and names the results.
-// Attribute reads never fail on the spot: a wrong type is remembered and the next emit() reports it.
+// A lowering reads attributes and operands from a NodeContext, emits ops of weft's closed set and names the
+// results. Attribute reads never fail on the spot: a wrong type is remembered and the next emit() reports it.
 #pragma once
 
 #include <map>
@@ -27,8 +27,8 @@ using dag::OpKind;
 using dag::Shape;
 using dag::Tensor;
 using dag::TensorSpec;
-using dag::ValueId;
 using dag::to_string;
+using dag::ValueId;
 
 // A value of the ONNX graph during import: known now, or in the graph under construction, or both.
 struct Item {
@@ -75,8 +75,8 @@ class Emitter {
   int64_t folded_bytes_ = 0;
   int64_t folded_work_ = 0;
   std::unordered_map<std::string, Folded> folded_;
-  std::map<std::string, ValueId> leaves_;         // constants by content or address, so that equal ones are one
-  std::vector<Tensor> kept_;                      // tensors whose addresses are keys in leaves_
+  std::map<std::string, ValueId> leaves_;  // constants by content or address, so that equal ones are one
+  std::vector<Tensor> kept_;               // tensors whose addresses are keys in leaves_
 };
 
 // What lives across the nodes of one import.
@@ -92,14 +92,19 @@ struct ImportState {
 class NodeContext {
  public:
   NodeContext(ImportState& state, const pb::NodeProto& node, Items inputs, std::vector<bool> present)
-      : state_(state), node_(node), inputs_(std::move(inputs)), present_(std::move(present)),
+      : state_(state),
+        node_(node),
+        inputs_(std::move(inputs)),
+        present_(std::move(present)),
         outputs_(static_cast<size_t>(node.output_size())) {}
 
   ImportState& state() { return state_; }
   const ImportOptions& options() const { return state_.emitter.options(); }
   int64_t opset() const { return state_.opset; }
   const std::string& op_type() const { return node_.op_type(); }
-  std::string name() const { return !node_.name().empty() ? node_.name() : node_.output_size() ? node_.output(0) : ""; }
+  std::string name() const {
+    return !node_.name().empty() ? node_.name() : node_.output_size() ? node_.output(0) : "";
+  }
 
   // Operands.
   size_t count() const { return inputs_.size(); }
@@ -143,8 +148,12 @@ class NodeContext {
   Result<Item> reduce(OpKind kind, const Item& x, Ints axes, bool keep_dims);
 
   tl::unexpected<Error> refuse(ErrorCode code, const std::string& why) const;
-  tl::unexpected<Error> unsupported(const std::string& why) const { return refuse(ErrorCode::Unsupported, why); }
-  tl::unexpected<Error> invalid(const std::string& why) const { return refuse(ErrorCode::InvalidArgument, why); }
+  tl::unexpected<Error> unsupported(const std::string& why) const {
+    return refuse(ErrorCode::Unsupported, why);
+  }
+  tl::unexpected<Error> invalid(const std::string& why) const {
+    return refuse(ErrorCode::InvalidArgument, why);
+  }
   const Status& attribute_status() const { return attribute_status_; }
 
  private:

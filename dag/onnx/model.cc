@@ -24,7 +24,8 @@ Result<int64_t> parse_size(const std::string& text, const char* what) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0)
-    return fail(ErrorCode::Corrupted, std::string("external data has the ") + what + " '" + text.substr(0, 64) + "'");
+    return fail(ErrorCode::Corrupted,
+                std::string("external data has the ") + what + " '" + text.substr(0, 64) + "'");
   return value;
 }
 
@@ -49,12 +50,14 @@ Result<ExternalPlace> external_place(const pb::TensorProto& proto) {
 // Reads what a model may keep beside itself, opening each file once.
 class ExternalReader {
  public:
-  ExternalReader(const std::filesystem::path* folder, const ImportLimits& limits) : folder_(folder), limits_(limits) {}
+  ExternalReader(const std::filesystem::path* folder, const ImportLimits& limits)
+      : folder_(folder), limits_(limits) {}
 
   Result<Tensor> read(const pb::TensorProto& proto) {
     if (!folder_)
-      return fail(ErrorCode::PermissionDenied,
-                  "keeps its data in another file; a model that did not come from a path must hold its own data");
+      return fail(
+          ErrorCode::PermissionDenied,
+          "keeps its data in another file; a model that did not come from a path must hold its own data");
     if (proto.has_raw_data() || proto.float_data_size() + proto.int64_data_size() + proto.int32_data_size() +
                                         proto.double_data_size() + proto.uint64_data_size() >
                                     0)
@@ -65,7 +68,8 @@ class ExternalReader {
     const int64_t size = spec.bytes().value;
     if (place.length >= 0 && place.length != size)
       return fail(ErrorCode::Corrupted, "claims " + to_string(spec) + ", " + std::to_string(size) +
-                                            " bytes, but its external data has " + std::to_string(place.length));
+                                            " bytes, but its external data has " +
+                                            std::to_string(place.length));
     if (place.offset > file->size() || size > file->size() - place.offset)
       return fail(ErrorCode::Corrupted, "its external data ends beyond '" + place.location + "', which has " +
                                             std::to_string(file->size()) + " bytes");
@@ -78,7 +82,8 @@ class ExternalReader {
   Result<const File*> open(const std::string& location) {
     auto found = files_.find(location);
     if (found == files_.end()) {
-      if (files_.size() >= 64) return fail(ErrorCode::ResourceExhausted, "external data in more than 64 files");
+      if (files_.size() >= 64)
+        return fail(ErrorCode::ResourceExhausted, "external data in more than 64 files");
       WEFT_TRY(File file, open_beneath(*folder_, location));
       found = files_.emplace(location, std::move(file)).first;
     }
@@ -92,7 +97,8 @@ class ExternalReader {
 
 std::string quoted(const std::string& name) { return "'" + name.substr(0, 128) + "'"; }
 
-Status take_weights(OnnxModel::Structure& model, const std::filesystem::path* folder, const ImportLimits& limits) {
+Status take_weights(OnnxModel::Structure& model, const std::filesystem::path* folder,
+                    const ImportLimits& limits) {
   ExternalReader external(folder, limits);
   int64_t total = 0;
   auto& graph = *model.proto.mutable_graph();
@@ -100,12 +106,15 @@ Status take_weights(OnnxModel::Structure& model, const std::filesystem::path* fo
     const std::string& name = proto.name();
     if (name.empty()) return fail(ErrorCode::Corrupted, "an initializer has no name");
     if (static_cast<int64_t>(name.size()) > limits.name_bytes_max)
-      return fail(ErrorCode::OutOfRange, "the name of an initializer has " + std::to_string(name.size()) + " bytes");
-    if (model.weights.contains(name)) return fail(ErrorCode::Corrupted, "two initializers have the name " + quoted(name));
+      return fail(ErrorCode::OutOfRange,
+                  "the name of an initializer has " + std::to_string(name.size()) + " bytes");
+    if (model.weights.contains(name))
+      return fail(ErrorCode::Corrupted, "two initializers have the name " + quoted(name));
     WEFT_TRY(dag::TensorSpec spec, tensor_spec(proto, limits));
     total += spec.bytes().value;
     if (total > limits.weights_bytes_max)
-      return fail(ErrorCode::ResourceExhausted, "the initializers claim more than " + std::to_string(limits.weights_bytes_max) + " bytes");
+      return fail(ErrorCode::ResourceExhausted,
+                  "the initializers claim more than " + std::to_string(limits.weights_bytes_max) + " bytes");
     const bool outside = proto.data_location() == pb::TensorProto::EXTERNAL || proto.external_data_size() > 0;
     auto tensor = outside ? external.read(proto) : tensor_from_proto(proto, limits);
     if (!tensor) return fail(outside ? tensor.error().within("initializer " + quoted(name)) : tensor.error());
@@ -122,12 +131,14 @@ Result<int64_t> standard_opset(const pb::ModelProto& proto) {
     if (!entry.domain().empty() && entry.domain() != "ai.onnx") continue;
     if (version != 0) return fail(ErrorCode::Corrupted, "the standard operator set is imported twice");
     version = entry.version();
-    if (version <= 0) return fail(ErrorCode::Corrupted, "operator set " + std::to_string(version) + " does not exist");
+    if (version <= 0)
+      return fail(ErrorCode::Corrupted, "operator set " + std::to_string(version) + " does not exist");
   }
   return version;  // 0: only other domains, which the import refuses by name
 }
 
-Result<OnnxModel> parse(std::span<const std::byte> bytes, const std::filesystem::path* folder, const ImportLimits& limits) {
+Result<OnnxModel> parse(std::span<const std::byte> bytes, const std::filesystem::path* folder,
+                        const ImportLimits& limits) {
   auto model = std::make_shared<OnnxModel::Structure>();
   if (!model->proto.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
     return fail(ErrorCode::Corrupted, "not an ONNX model: protobuf cannot parse it");
@@ -193,7 +204,8 @@ Result<OnnxModel> read_model(const std::filesystem::path& path, const ImportLimi
   WEFT_TRY(const File file, open_file(path));
   const auto within = [&](Error error) { return fail(error.within(path.string())); };
   const auto counts = scan_model(
-      file.size(), [&](int64_t offset, std::span<std::byte> bytes) { return file.read_at(offset, bytes); }, limits);
+      file.size(), [&](int64_t offset, std::span<std::byte> bytes) { return file.read_at(offset, bytes); },
+      limits);
   if (!counts) return within(counts.error());
   std::vector<std::byte> bytes(static_cast<size_t>(file.size()));
   if (auto read = file.read_at(0, bytes); !read) return within(read.error());

@@ -1,5 +1,5 @@
-// An ONNX file that has been read, bounded and taken apart: its structure (kept as ONNX wrote it, for writing it
-// back) and its weights by name. What the structure means is for dag/onnx/import.h to say.
+// An ONNX file that has been read, bounded and taken apart: its structure (kept as ONNX wrote it, for writing
+// it back) and its weights by name. What the structure means is for dag/onnx/import.h to say.
 #pragma once
 
 #include <filesystem>
@@ -30,24 +30,25 @@ class OnnxModel {
 
   struct Port {
     std::string name;
-    std::string dtype;              // as weft names it; or "sequence", "optional", ... for what is not a tensor
+    std::string dtype;  // as weft names it; or "sequence", "optional", ... for what is not a tensor
     std::vector<std::string> dims;  // a number, a symbol, or "?" when the file says nothing
     bool has_shape = false;
   };
-  std::vector<Port> inputs() const;   // without the initializers that old files list among them
+  std::vector<Port> inputs() const;  // without the initializers that old files list among them
   std::vector<Port> outputs() const;
 
  private:
   std::shared_ptr<const Structure> structure_;
 };
 
-// Reads a model. External data is read from regular files beneath the model's folder: no absolute path, no "..", no
-// symbolic or hard link, offset and length inside the file. Nothing else is opened.
-// Errors: NotFound, PermissionDenied (paths and links), Corrupted (bytes, sizes, names), ResourceExhausted (limits),
+// Reads a model. External data is read from regular files beneath the model's folder: no absolute path, no
+// "..", no symbolic or hard link, offset and length inside the file. Nothing else is opened. Errors:
+// NotFound, PermissionDenied (paths and links), Corrupted (bytes, sizes, names), ResourceExhausted (limits),
 // Unsupported (strings, sparse tensors, functions).
 Result<OnnxModel> read_model(const std::filesystem::path& path, const ImportLimits& limits = {});
 
-// The same from memory, for models that came from someone else: external data is refused with PermissionDenied.
+// The same from memory, for models that came from someone else: external data is refused with
+// PermissionDenied.
 Result<OnnxModel> read_model(std::span<const std::byte> bytes, const ImportLimits& limits = {});
 
 }  // namespace weft::onnx

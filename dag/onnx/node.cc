@@ -18,7 +18,8 @@ Status NodeContext::need(size_t operands) const {
 Result<Ints> NodeContext::ints(size_t i, const char* what) const {
   const Item& item = in(i);
   if (!item.known)
-    return unsupported(std::string("its ") + what + " depends on data that is only known when the model runs");
+    return unsupported(std::string("its ") + what +
+                       " depends on data that is only known when the model runs");
   if (item.rank() > 1) return invalid(std::string("its ") + what + " has shape " + to_string(item.shape()));
   if (item.spec.element_count() > 4096) return invalid(std::string("its ") + what + " has too many entries");
   if (item.known->dtype() == DType::Bool || is_float(item.known->dtype())) {
@@ -58,7 +59,8 @@ double NodeContext::float_attr(std::string_view name, double otherwise) {
   const auto* attribute = find(name, pb::AttributeProto::FLOAT);
   if (!attribute) return otherwise;
   const double value = static_cast<double>(attribute->f());
-  if (!std::isfinite(value)) attribute_status_ = invalid("attribute '" + std::string(name) + "' is not finite");
+  if (!std::isfinite(value))
+    attribute_status_ = invalid("attribute '" + std::string(name) + "' is not finite");
   return value;
 }
 
@@ -162,9 +164,9 @@ Result<Item> NodeContext::reduce(OpKind kind, const Item& x, Ints axes, bool kee
 
 LowerFunction find_lowering(std::string_view op_type) {
   for (const auto rows :
-       {elementwise_lowerings(), activation_lowerings(), shape_lowerings(), index_lowerings(), reduction_lowerings(),
-        matmul_lowerings(), convolution_lowerings(), pooling_lowerings(), normalisation_lowerings(), softmax_lowerings(),
-        generator_lowerings()})
+       {elementwise_lowerings(), activation_lowerings(), shape_lowerings(), index_lowerings(),
+        reduction_lowerings(), matmul_lowerings(), convolution_lowerings(), pooling_lowerings(),
+        normalisation_lowerings(), softmax_lowerings(), generator_lowerings()})
     for (const LowerRow& row : rows)
       if (row.op_type == op_type) return row.lower;
   return nullptr;

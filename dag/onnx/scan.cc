@@ -10,8 +10,23 @@ namespace {
 
 // The message types of onnx-ml.proto, as far as their nesting matters.
 enum class Kind : uint8_t {
-  Model, Graph, Node, Attribute, Tensor, SparseTensor, Segment, ValueInfo, Type, TypeLeaf, Shape, Dimension,
-  Entry, Annotation, Training, Function, OperatorSet,
+  Model,
+  Graph,
+  Node,
+  Attribute,
+  Tensor,
+  SparseTensor,
+  Segment,
+  ValueInfo,
+  Type,
+  TypeLeaf,
+  Shape,
+  Dimension,
+  Entry,
+  Annotation,
+  Training,
+  Function,
+  OperatorSet,
 };
 
 // What a length-delimited field holds. A field that is not listed is a string or unknown bytes.
@@ -76,35 +91,44 @@ constexpr Field kFields[] = {
     {Kind::Function, 9, Content::Message, Kind::OperatorSet},
 };
 
-// A leaf of TypeProto is one of five messages that share field numbers. Field 2 of Tensor and SparseTensor is a
-// shape, of Map a type; field 1 of Sequence and Optional a type, of Tensor a number. Read as whichever message the
-// wire type allows: both readings nest the same way.
+// A leaf of TypeProto is one of five messages that share field numbers. Field 2 of Tensor and SparseTensor is
+// a shape, of Map a type; field 1 of Sequence and Optional a type, of Tensor a number. Read as whichever
+// message the wire type allows: both readings nest the same way.
 constexpr Field kTypeLeafElement{Kind::TypeLeaf, 1, Content::Message, Kind::Type};
 constexpr Field kTypeLeafShape{Kind::TypeLeaf, 2, Content::Message, Kind::Shape};
 
 const Field* find_field(Kind parent, uint32_t number) {
-  if (parent == Kind::TypeLeaf) return number == 1 ? &kTypeLeafElement : number == 2 ? &kTypeLeafShape : nullptr;
+  if (parent == Kind::TypeLeaf)
+    return number == 1 ? &kTypeLeafElement : number == 2 ? &kTypeLeafShape : nullptr;
   for (const Field& field : kFields)
     if (field.parent == parent && field.number == number) return &field;
   return nullptr;
 }
 
-// Upper bounds of what one object takes in protobuf 3.21 on a 64-bit machine, pointer and allocation included.
+// Upper bounds of what one object takes in protobuf 3.21 on a 64-bit machine, pointer and allocation
+// included.
 constexpr int64_t message_cost(Kind kind) {
   switch (kind) {
-    case Kind::Attribute: return 448;
-    case Kind::Tensor: return 336;
-    case Kind::Graph: return 320;
-    case Kind::Node: return 192;
-    case Kind::Model: return 320;
-    default: return 160;
+    case Kind::Attribute:
+      return 448;
+    case Kind::Tensor:
+      return 336;
+    case Kind::Graph:
+      return 320;
+    case Kind::Node:
+      return 192;
+    case Kind::Model:
+      return 320;
+    default:
+      return 160;
   }
 }
 constexpr int64_t kStringCost = 64;
 
 class Scanner {
  public:
-  Scanner(int64_t size, const ReadAt& read, const ImportLimits& limits) : size_(size), read_(read), limits_(limits) {}
+  Scanner(int64_t size, const ReadAt& read, const ImportLimits& limits)
+      : size_(size), read_(read), limits_(limits) {}
 
   Status message(Kind kind, int64_t begin, int64_t end, int depth) {
     WEFT_TRY_STATUS(enter(kind, depth));
@@ -119,17 +143,25 @@ class Scanner {
           WEFT_TRY_STATUS(count_numbers(1, 16));
           break;
         }
-        case 1: at += 8; WEFT_TRY_STATUS(count_numbers(1, 16)); break;
-        case 5: at += 4; WEFT_TRY_STATUS(count_numbers(1, 16)); break;
+        case 1:
+          at += 8;
+          WEFT_TRY_STATUS(count_numbers(1, 16));
+          break;
+        case 5:
+          at += 4;
+          WEFT_TRY_STATUS(count_numbers(1, 16));
+          break;
         case 2: {
           WEFT_TRY(const uint64_t length, varint(at, end));
-          if (length > static_cast<uint64_t>(end - at)) return corrupted(at, "a field that is longer than what holds it");
+          if (length > static_cast<uint64_t>(end - at))
+            return corrupted(at, "a field that is longer than what holds it");
           const int64_t field_end = at + static_cast<int64_t>(length);
           WEFT_TRY_STATUS(delimited(kind, number, at, field_end, depth));
           at = field_end;
           break;
         }
-        default: return corrupted(at, "a wire type that ONNX does not use");
+        default:
+          return corrupted(at, "a wire type that ONNX does not use");
       }
       if (at > end) return corrupted(end, "a message that ends inside a field");
     }
@@ -152,8 +184,9 @@ class Scanner {
     if (kind == Kind::Tensor && ++counts_.tensors > limits_.tensor_count_max)
       return exceeded("tensors", counts_.tensors, limits_.tensor_count_max);
     if (kind == Kind::Function && ++counts_.functions > limits_.function_count_max)
-      return fail(ErrorCode::Unsupported,
-                  "the model defines functions of its own, which weft does not import; inline them before exporting");
+      return fail(
+          ErrorCode::Unsupported,
+          "the model defines functions of its own, which weft does not import; inline them before exporting");
     return add_overhead(message_cost(kind));
   }
 
@@ -166,12 +199,19 @@ class Scanner {
       return add_overhead(kStringCost);
     }
     switch (field->content) {
-      case Content::Message: return message(field->child, begin, end, depth + 1);
-      case Content::Text: break;
-      case Content::Fixed4: counts_.payload_bytes += length; return {};
-      case Content::Fixed8: counts_.payload_bytes += length; return {};
+      case Content::Message:
+        return message(field->child, begin, end, depth + 1);
+      case Content::Text:
+        break;
+      case Content::Fixed4:
+        counts_.payload_bytes += length;
+        return {};
+      case Content::Fixed8:
+        counts_.payload_bytes += length;
+        return {};
       // A varint of one byte becomes eight; count them as such without visiting each.
-      case Content::Varints: return count_numbers(length, 8);
+      case Content::Varints:
+        return count_numbers(length, 8);
     }
     return {};
   }
@@ -182,10 +222,11 @@ class Scanner {
   }
   Status add_overhead(int64_t bytes) {
     counts_.overhead_bytes += bytes;
-    // Tensors written as lists of integers are legitimate and in proportion to the file: a factor of eight over
-    // what the file spends on them, but never beyond the limit.
+    // Tensors written as lists of integers are legitimate and in proportion to the file: a factor of eight
+    // over what the file spends on them, but never beyond the limit.
     if (counts_.overhead_bytes > limits_.parse_overhead_bytes_max)
-      return exceeded("bytes to hold its structure in memory", counts_.overhead_bytes, limits_.parse_overhead_bytes_max);
+      return exceeded("bytes to hold its structure in memory", counts_.overhead_bytes,
+                      limits_.parse_overhead_bytes_max);
     return {};
   }
 
@@ -211,7 +252,8 @@ class Scanner {
   }
 
   static tl::unexpected<Error> corrupted(int64_t at, const char* what) {
-    return fail(ErrorCode::Corrupted, "not an ONNX model: " + std::string(what) + " near byte " + std::to_string(at));
+    return fail(ErrorCode::Corrupted,
+                "not an ONNX model: " + std::string(what) + " near byte " + std::to_string(at));
   }
   static tl::unexpected<Error> exceeded(const char* what, int64_t count, int64_t limit) {
     return fail(ErrorCode::ResourceExhausted, "the model has at least " + std::to_string(count) + " " + what +

@@ -30,8 +30,8 @@ Status narrow(const Proto& proto, const Source& source, Tensor& target) {
       values[static_cast<size_t>(i)] = value;
     } else {
       if (!std::in_range<T>(value))
-        return corrupted(proto, "element " + std::to_string(i) + " is " + std::to_string(value) + ", out of range for " +
-                                    std::string(to_string(target.dtype())));
+        return corrupted(proto, "element " + std::to_string(i) + " is " + std::to_string(value) +
+                                    ", out of range for " + std::string(to_string(target.dtype())));
       values[static_cast<size_t>(i)] = static_cast<T>(value);
     }
   }
@@ -41,38 +41,55 @@ Status narrow(const Proto& proto, const Source& source, Tensor& target) {
 Status from_int32_data(const Proto& proto, Tensor& target) {
   const auto& data = proto.int32_data();
   switch (target.dtype()) {
-    case DType::I32: return narrow<int32_t>(proto, data, target);
-    case DType::I16: return narrow<int16_t>(proto, data, target);
-    case DType::I8: return narrow<int8_t>(proto, data, target);
-    case DType::U8: return narrow<uint8_t>(proto, data, target);
-    case DType::Bool: return narrow<uint8_t>(proto, data, target);
-    default: return narrow<uint16_t>(proto, data, target);  // U16, F16 and BF16 bit patterns
+    case DType::I32:
+      return narrow<int32_t>(proto, data, target);
+    case DType::I16:
+      return narrow<int16_t>(proto, data, target);
+    case DType::I8:
+      return narrow<int8_t>(proto, data, target);
+    case DType::U8:
+      return narrow<uint8_t>(proto, data, target);
+    case DType::Bool:
+      return narrow<uint8_t>(proto, data, target);
+    default:
+      return narrow<uint16_t>(proto, data, target);  // U16, F16 and BF16 bit patterns
   }
 }
 
 int typed_count(const Proto& proto, DType dtype) {
   switch (dtype) {
-    case DType::F32: return proto.float_data_size();
-    case DType::F64: return proto.double_data_size();
-    case DType::I64: return proto.int64_data_size();
+    case DType::F32:
+      return proto.float_data_size();
+    case DType::F64:
+      return proto.double_data_size();
+    case DType::I64:
+      return proto.int64_data_size();
     case DType::U32:
-    case DType::U64: return proto.uint64_data_size();
-    default: return proto.int32_data_size();
+    case DType::U64:
+      return proto.uint64_data_size();
+    default:
+      return proto.int32_data_size();
   }
 }
 int all_typed_counts(const Proto& proto) {
-  return proto.float_data_size() + proto.double_data_size() + proto.int64_data_size() + proto.uint64_data_size() +
-         proto.int32_data_size() + proto.string_data_size();
+  return proto.float_data_size() + proto.double_data_size() + proto.int64_data_size() +
+         proto.uint64_data_size() + proto.int32_data_size() + proto.string_data_size();
 }
 
 Status copy_typed(const Proto& proto, Tensor& target) {
   switch (target.dtype()) {
-    case DType::F32: return narrow<float>(proto, proto.float_data(), target);
-    case DType::F64: return narrow<double>(proto, proto.double_data(), target);
-    case DType::I64: return narrow<int64_t>(proto, proto.int64_data(), target);
-    case DType::U32: return narrow<uint32_t>(proto, proto.uint64_data(), target);
-    case DType::U64: return narrow<uint64_t>(proto, proto.uint64_data(), target);
-    default: return from_int32_data(proto, target);
+    case DType::F32:
+      return narrow<float>(proto, proto.float_data(), target);
+    case DType::F64:
+      return narrow<double>(proto, proto.double_data(), target);
+    case DType::I64:
+      return narrow<int64_t>(proto, proto.int64_data(), target);
+    case DType::U32:
+      return narrow<uint32_t>(proto, proto.uint64_data(), target);
+    case DType::U64:
+      return narrow<uint64_t>(proto, proto.uint64_data(), target);
+    default:
+      return from_int32_data(proto, target);
   }
 }
 
@@ -86,41 +103,70 @@ void normalise_bools(Tensor& tensor) {
 
 Result<DType> dtype_from_onnx(int32_t data_type) {
   switch (data_type) {
-    case Proto::FLOAT: return DType::F32;
-    case Proto::UINT8: return DType::U8;
-    case Proto::INT8: return DType::I8;
-    case Proto::UINT16: return DType::U16;
-    case Proto::INT16: return DType::I16;
-    case Proto::INT32: return DType::I32;
-    case Proto::INT64: return DType::I64;
-    case Proto::BOOL: return DType::Bool;
-    case Proto::FLOAT16: return DType::F16;
-    case Proto::DOUBLE: return DType::F64;
-    case Proto::UINT32: return DType::U32;
-    case Proto::UINT64: return DType::U64;
-    case Proto::BFLOAT16: return DType::BF16;
-    case Proto::STRING: return fail(ErrorCode::Unsupported, "tensors of strings are not supported");
+    case Proto::FLOAT:
+      return DType::F32;
+    case Proto::UINT8:
+      return DType::U8;
+    case Proto::INT8:
+      return DType::I8;
+    case Proto::UINT16:
+      return DType::U16;
+    case Proto::INT16:
+      return DType::I16;
+    case Proto::INT32:
+      return DType::I32;
+    case Proto::INT64:
+      return DType::I64;
+    case Proto::BOOL:
+      return DType::Bool;
+    case Proto::FLOAT16:
+      return DType::F16;
+    case Proto::DOUBLE:
+      return DType::F64;
+    case Proto::UINT32:
+      return DType::U32;
+    case Proto::UINT64:
+      return DType::U64;
+    case Proto::BFLOAT16:
+      return DType::BF16;
+    case Proto::STRING:
+      return fail(ErrorCode::Unsupported, "tensors of strings are not supported");
     case Proto::COMPLEX64:
-    case Proto::COMPLEX128: return fail(ErrorCode::Unsupported, "tensors of complex numbers are not supported");
-    default: return fail(ErrorCode::Corrupted, "tensor data type " + std::to_string(data_type) + " does not exist");
+    case Proto::COMPLEX128:
+      return fail(ErrorCode::Unsupported, "tensors of complex numbers are not supported");
+    default:
+      return fail(ErrorCode::Corrupted, "tensor data type " + std::to_string(data_type) + " does not exist");
   }
 }
 
 int32_t dtype_to_onnx(DType dtype) {
   switch (dtype) {
-    case DType::F32: return Proto::FLOAT;
-    case DType::F64: return Proto::DOUBLE;
-    case DType::F16: return Proto::FLOAT16;
-    case DType::BF16: return Proto::BFLOAT16;
-    case DType::I8: return Proto::INT8;
-    case DType::U8: return Proto::UINT8;
-    case DType::I16: return Proto::INT16;
-    case DType::U16: return Proto::UINT16;
-    case DType::I32: return Proto::INT32;
-    case DType::U32: return Proto::UINT32;
-    case DType::I64: return Proto::INT64;
-    case DType::U64: return Proto::UINT64;
-    case DType::Bool: return Proto::BOOL;
+    case DType::F32:
+      return Proto::FLOAT;
+    case DType::F64:
+      return Proto::DOUBLE;
+    case DType::F16:
+      return Proto::FLOAT16;
+    case DType::BF16:
+      return Proto::BFLOAT16;
+    case DType::I8:
+      return Proto::INT8;
+    case DType::U8:
+      return Proto::UINT8;
+    case DType::I16:
+      return Proto::INT16;
+    case DType::U16:
+      return Proto::UINT16;
+    case DType::I32:
+      return Proto::INT32;
+    case DType::U32:
+      return Proto::UINT32;
+    case DType::I64:
+      return Proto::INT64;
+    case DType::U64:
+      return Proto::UINT64;
+    case DType::Bool:
+      return Proto::BOOL;
   }
   return Proto::UNDEFINED;
 }
@@ -131,11 +177,13 @@ Result<TensorSpec> tensor_spec(const Proto& proto, const ImportLimits& limits) {
   if (!dtype) return fail(dtype.error().within(who(proto)));
   spec.dtype = *dtype;
   if (proto.dims_size() > limits.rank_max)
-    return fail(ErrorCode::OutOfRange, who(proto) + " has " + std::to_string(proto.dims_size()) + " dims; at most " +
-                                           std::to_string(limits.rank_max) + " are accepted");
+    return fail(ErrorCode::OutOfRange, who(proto) + " has " + std::to_string(proto.dims_size()) +
+                                           " dims; at most " + std::to_string(limits.rank_max) +
+                                           " are accepted");
   spec.shape.assign(proto.dims().begin(), proto.dims().end());
   for (const int64_t dim : spec.shape)  // a zero elsewhere would hide it from the product
-    if (dim > dag::kElementCountMax) return fail(ErrorCode::OutOfRange, who(proto) + " has shape " + to_string(spec.shape));
+    if (dim > dag::kElementCountMax)
+      return fail(ErrorCode::OutOfRange, who(proto) + " has shape " + to_string(spec.shape));
   auto count = dag::checked_element_count(spec.shape);
   if (!count) return fail(count.error().within(who(proto)));
   return spec;
@@ -144,24 +192,27 @@ Result<TensorSpec> tensor_spec(const Proto& proto, const ImportLimits& limits) {
 Result<Tensor> tensor_from_proto(const Proto& proto, const ImportLimits& limits) {
   WEFT_TRY(TensorSpec spec, tensor_spec(proto, limits));
   if (proto.data_location() == Proto::EXTERNAL || proto.external_data_size() > 0)
-    return fail(ErrorCode::PermissionDenied,
-                who(proto) + " keeps its data in another file, which only an initializer of a model read from a path may do");
+    return fail(
+        ErrorCode::PermissionDenied,
+        who(proto) +
+            " keeps its data in another file, which only an initializer of a model read from a path may do");
   if (proto.has_segment()) return fail(ErrorCode::Unsupported, who(proto) + " is split into segments");
   const int64_t count = spec.element_count();
   if (proto.has_raw_data()) {
     if (all_typed_counts(proto) > 0) return corrupted(proto, "has raw data and typed data at once");
     if (static_cast<int64_t>(proto.raw_data().size()) != spec.bytes().value)
-      return corrupted(proto, "claims " + to_string(spec) + ", " + std::to_string(spec.bytes().value) + " bytes, but holds " +
-                                  std::to_string(proto.raw_data().size()));
+      return corrupted(proto, "claims " + to_string(spec) + ", " + std::to_string(spec.bytes().value) +
+                                  " bytes, but holds " + std::to_string(proto.raw_data().size()));
     Tensor tensor(spec, std::as_bytes(std::span(proto.raw_data().data(), proto.raw_data().size())));
     normalise_bools(tensor);
     return tensor;
   }
   const int have = typed_count(proto, spec.dtype);
-  if (have != all_typed_counts(proto)) return corrupted(proto, "has data in a field of another type than it claims");
+  if (have != all_typed_counts(proto))
+    return corrupted(proto, "has data in a field of another type than it claims");
   if (have != count)
-    return corrupted(proto, "claims " + to_string(spec) + ", " + std::to_string(count) + " elements, but holds " +
-                                std::to_string(have));
+    return corrupted(proto, "claims " + to_string(spec) + ", " + std::to_string(count) +
+                                " elements, but holds " + std::to_string(have));
   Tensor tensor(spec);
   WEFT_TRY_STATUS(copy_typed(proto, tensor));
   normalise_bools(tensor);
@@ -186,7 +237,8 @@ void store_in_proto(const Tensor& tensor, bool raw, Proto& proto) {
     case DType::BF16:
       for (int i = 0; i < count; ++i) proto.set_int32_data(i, tensor.as<uint16_t>()[static_cast<size_t>(i)]);
       return;
-    default: return;  // integers are never trained: what the file holds stays
+    default:
+      return;  // integers are never trained: what the file holds stays
   }
 }
 

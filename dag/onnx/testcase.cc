@@ -10,7 +10,8 @@ namespace weft::onnx {
 
 Result<NamedTensor> read_tensor_file(const std::filesystem::path& path, const ImportLimits& limits) {
   WEFT_TRY(const File file, open_file(path));
-  if (file.size() > limits.file_bytes_max) return fail(ErrorCode::ResourceExhausted, path.string() + " is too large");
+  if (file.size() > limits.file_bytes_max)
+    return fail(ErrorCode::ResourceExhausted, path.string() + " is too large");
   std::vector<std::byte> bytes(static_cast<size_t>(file.size()));
   WEFT_TRY_STATUS(file.read_at(0, bytes));
   const auto within = [&](const Error& error) { return fail(error.within(path.string())); };

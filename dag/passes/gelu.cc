@@ -13,7 +13,8 @@ struct Product {
   std::vector<ValueId> factors;
 };
 
-void take_apart(const Graph& graph, ValueId value, const std::vector<ValueId>& whole, int depth, Product& product) {
+void take_apart(const Graph& graph, ValueId value, const std::vector<ValueId>& whole, int depth,
+                Product& product) {
   if (const auto number = pattern::constant_scalar(graph, value)) {
     product.number *= *number;
     return;
@@ -31,8 +32,10 @@ void take_apart(const Graph& graph, ValueId value, const std::vector<ValueId>& w
         return;
       }
     if (const Op* pow = pattern::match(graph, value, OpKind::Pow))
-      if (const auto exponent = pattern::constant_scalar(graph, pow->inputs[1]); exponent && (*exponent == 2 || *exponent == 3)) {
-        for (int i = 0; i < static_cast<int>(*exponent); ++i) take_apart(graph, pow->inputs[0], whole, depth - 1, product);
+      if (const auto exponent = pattern::constant_scalar(graph, pow->inputs[1]);
+          exponent && (*exponent == 2 || *exponent == 3)) {
+        for (int i = 0; i < static_cast<int>(*exponent); ++i)
+          take_apart(graph, pow->inputs[0], whole, depth - 1, product);
         return;
       }
   }
@@ -45,7 +48,8 @@ Product take_apart(const Graph& graph, ValueId value, const std::vector<ValueId>
 }
 
 bool all_are(const std::vector<ValueId>& factors, ValueId value, size_t count) {
-  return factors.size() == count && std::all_of(factors.begin(), factors.end(), [&](ValueId f) { return f == value; });
+  return factors.size() == count &&
+         std::all_of(factors.begin(), factors.end(), [&](ValueId f) { return f == value; });
 }
 
 // value = number * x for a number near `number`: x.
@@ -108,8 +112,9 @@ std::optional<Match> match_gelu(const Graph& graph, const Op& op) {
     if (!gate || graph.spec(gate->x) != graph.spec(op.outputs[0])) continue;
     const Product product = take_apart(graph, op.outputs[0], {factor, gate->x});
     if (!pattern::is_about(product.number, 0.5) || product.factors.size() != 2) continue;
-    const bool both = std::find(product.factors.begin(), product.factors.end(), gate->x) != product.factors.end() &&
-                      std::find(product.factors.begin(), product.factors.end(), factor) != product.factors.end();
+    const bool both =
+        std::find(product.factors.begin(), product.factors.end(), gate->x) != product.factors.end() &&
+        std::find(product.factors.begin(), product.factors.end(), factor) != product.factors.end();
     if (both) return gate;
   }
   return std::nullopt;

@@ -40,9 +40,11 @@ std::optional<Centred> match_centred(const Graph& graph, ValueId value) {
 
 // value = y * y or y ^ 2
 ValueId match_square(const Graph& graph, ValueId value) {
-  if (const Op* mul = pattern::match(graph, value, OpKind::Mul); mul && mul->inputs[0] == mul->inputs[1]) return mul->inputs[0];
+  if (const Op* mul = pattern::match(graph, value, OpKind::Mul); mul && mul->inputs[0] == mul->inputs[1])
+    return mul->inputs[0];
   if (const Op* pow = pattern::match(graph, value, OpKind::Pow))
-    if (const auto exponent = pattern::constant_scalar(graph, pow->inputs[1]); exponent && *exponent == 2) return pow->inputs[0];
+    if (const auto exponent = pattern::constant_scalar(graph, pow->inputs[1]); exponent && *exponent == 2)
+      return pow->inputs[0];
   return {};
 }
 
@@ -68,7 +70,8 @@ ValueId affine_operand(const Graph& graph, const Op& op, ValueId value, const Ma
   return other != value && graph.spec(other) == wanted ? other : ValueId{};
 }
 
-const Op* only_user(const Graph& graph, const std::vector<std::vector<OpId>>& users, ValueId value, OpKind kind) {
+const Op* only_user(const Graph& graph, const std::vector<std::vector<OpId>>& users, ValueId value,
+                    OpKind kind) {
   if (users[value.index].size() != 1) return nullptr;
   for (const GraphOutput& output : graph.outputs())
     if (output.value == value) return nullptr;

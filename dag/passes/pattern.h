@@ -18,12 +18,15 @@ inline const Op* match(const Graph& graph, ValueId value, OpKind kind) {
 // The number that `value` always is: a float constant of one element.
 inline std::optional<double> constant_scalar(const Graph& graph, ValueId value) {
   const Op* op = match(graph, value, OpKind::Constant);
-  if (!op || !is_float(graph.spec(value).dtype) || graph.spec(value).element_count() != 1) return std::nullopt;
+  if (!op || !is_float(graph.spec(value).dtype) || graph.spec(value).element_count() != 1)
+    return std::nullopt;
   return to_doubles(graph.constant(*op))[0];
 }
 
 // Constants in files are rounded to float32, sometimes after arithmetic in it.
-inline bool is_about(double value, double expected) { return std::abs(value - expected) <= 1e-5 * std::abs(expected); }
+inline bool is_about(double value, double expected) {
+  return std::abs(value - expected) <= 1e-5 * std::abs(expected);
+}
 
 // A binary op with a constant scalar on one side: that number and the other operand.
 struct WithScalar {

@@ -18,14 +18,19 @@ bool changes_nothing(const Graph& graph, const Op& op) {
   switch (op.kind) {
     case OpKind::Reshape:
     case OpKind::Expand:
-    case OpKind::Cast: return graph.spec(op.inputs[0]) == graph.spec(op.outputs[0]);
-    case OpKind::Transpose: return is_identity_perm(op.attributes.get_ints(Attr::Perm));
+    case OpKind::Cast:
+      return graph.spec(op.inputs[0]) == graph.spec(op.outputs[0]);
+    case OpKind::Transpose:
+      return is_identity_perm(op.attributes.get_ints(Attr::Perm));
     case OpKind::Slice:
-      return graph.spec(op.inputs[0]) == graph.spec(op.outputs[0]) && all(op.attributes.get_ints(Attr::Steps), 1) &&
-             all(op.attributes.get_ints(Attr::Starts), 0);
-    case OpKind::Concat: return op.inputs.size() == 1;
-    case OpKind::Pad: return all(op.attributes.get_ints(Attr::Pads), 0);
-    default: return false;
+      return graph.spec(op.inputs[0]) == graph.spec(op.outputs[0]) &&
+             all(op.attributes.get_ints(Attr::Steps), 1) && all(op.attributes.get_ints(Attr::Starts), 0);
+    case OpKind::Concat:
+      return op.inputs.size() == 1;
+    case OpKind::Pad:
+      return all(op.attributes.get_ints(Attr::Pads), 0);
+    default:
+      return false;
   }
 }
 

@@ -18,7 +18,8 @@ ValueId without_swap(GraphCopy& copy, const Op& transpose) {
   std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
   const ValueId source = copy.mapped(transpose.inputs[0]);
   for (size_t i = 0; i < perm.size(); ++i)
-    if (perm[i] != static_cast<int64_t>(i)) return copy.builder().add(OpKind::Transpose, {source}, {{Attr::Perm, perm}}, transpose.name);
+    if (perm[i] != static_cast<int64_t>(i))
+      return copy.builder().add(OpKind::Transpose, {source}, {{Attr::Perm, perm}}, transpose.name);
   return source;
 }
 
@@ -28,7 +29,8 @@ Graph fuse_transposes(const Graph& graph, const OpTable& table) {
   GraphCopy copy(graph, table);
   for (uint32_t i = 0; i < graph.ops().size(); ++i) {
     const Op& op = graph.ops()[i];
-    const bool swaps = op.kind == OpKind::MatMul && (ends_in_swap(graph.producer(op.inputs[0])) || ends_in_swap(graph.producer(op.inputs[1])));
+    const bool swaps = op.kind == OpKind::MatMul && (ends_in_swap(graph.producer(op.inputs[0])) ||
+                                                     ends_in_swap(graph.producer(op.inputs[1])));
     if (!swaps) {
       copy.copy(OpId{i});
       continue;

@@ -21,10 +21,12 @@ class GraphRun {
  public:
   GraphRun(Backend& backend, const dag::Graph& graph) : backend_(backend), graph_(graph), memory_(graph.values().size()) {}
 
-  // `inputs` in the order of graph.inputs(). Constants are uploaded; initializers are not for this helper.
-  void run(const std::vector<dag::Tensor>& inputs, const StepContext& context = {}) {
-    ASSERT_EQ(inputs.size(), graph_.inputs().size());
-    for (size_t i = 0; i < inputs.size(); ++i) put(graph_.inputs()[i], inputs[i]);
+  // `values`: of graph.inputs() and then of graph.initializers(), in their orders.
+  void run(const std::vector<dag::Tensor>& values, const StepContext& context = {}) {
+    const size_t inputs = graph_.inputs().size();
+    ASSERT_EQ(values.size(), inputs + graph_.initializers().size());
+    for (size_t i = 0; i < values.size(); ++i)
+      put(i < inputs ? graph_.inputs()[i] : graph_.initializers()[i - inputs].value, values[i]);
     for (const dag::Op& op : graph_.ops())
       if (op.kind == dag::OpKind::Constant) put(op.outputs[0], graph_.constant(op));
     for (const GroupSignature& group : group_signatures(graph_)) {

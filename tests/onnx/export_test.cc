@@ -66,12 +66,14 @@ TEST(Export, ANameThatTheModelLacksIsRefused) {
   const auto written = trained_bytes(model, {{"other", dag::make_scalar(dag::DType::F32, 1)}});
   ASSERT_FALSE(written.has_value());
   EXPECT_EQ(written.error().code, ErrorCode::InvalidArgument);
-  EXPECT_FALSE(trained_bytes(model, {{"w", dag::make_scalar(dag::DType::F32, 1)}}).has_value()) << "another shape";
+  EXPECT_FALSE(trained_bytes(model, {{"w", dag::make_scalar(dag::DType::F32, 1)}}).has_value())
+      << "another shape";
 }
 
 TEST(Export, TheTwinHasNoTrainingModeLeft) {
   const auto folder = fresh_folder("twin");
-  const auto files = write_trained(std::filesystem::path("examples/fashion-mnist/model.onnx"), {}, folder / "trained.onnx");
+  const auto files =
+      write_trained(std::filesystem::path("examples/fashion-mnist/model.onnx"), {}, folder / "trained.onnx");
   ASSERT_TRUE(files.has_value()) << files.error().message;
   EXPECT_EQ(files->inference, folder / "trained.inference.onnx");
   pb::ModelProto twin;
@@ -82,7 +84,8 @@ TEST(Export, TheTwinHasNoTrainingModeLeft) {
     EXPECT_EQ(node.output_size(), 1);
     for (const auto& attribute : node.attribute()) EXPECT_NE(attribute.name(), "training_mode");
   }
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()), 2)
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()),
+            2)
       << "nothing else is left behind";
 }
 
@@ -92,7 +95,8 @@ TEST(Export, TheTwinComputesWhatInferenceComputes) {
   ASSERT_TRUE(write_trained(model, {}, folder / "t.onnx").has_value());
   ImportOptions options = training_options();
   options.batch = 1;
-  const auto twin = import_bytes(read_all(folder / "t.inference.onnx"), options);  // training: as the file says
+  const auto twin =
+      import_bytes(read_all(folder / "t.inference.onnx"), options);  // training: as the file says
   ASSERT_TRUE(twin.has_value()) << twin.error().message;
   EXPECT_EQ(count_kind(twin->graph, dag::OpKind::Dropout), 0);
   options.training = false;
@@ -139,11 +143,13 @@ TEST(Export, ExternalDataIsWrittenInThatForm) {
     EXPECT_TRUE(again->has_external_data());
     EXPECT_EQ(again->weights().find("w")->second.as<float>()[0], 2.5f);
   }
-  EXPECT_EQ(read_all(folder / "w.bin"), linear_model().graph().initializer(0).raw_data()) << "the submitted data are untouched";
+  EXPECT_EQ(read_all(folder / "w.bin"), linear_model().graph().initializer(0).raw_data())
+      << "the submitted data are untouched";
 }
 
 TEST(Export, AFolderThatIsNotThereIsNamed) {
-  const auto written = write_trained(must_read(linear_model().bytes()), {}, fresh_folder("gone") / "no/such/folder/m.onnx");
+  const auto written =
+      write_trained(must_read(linear_model().bytes()), {}, fresh_folder("gone") / "no/such/folder/m.onnx");
   ASSERT_FALSE(written.has_value());
   EXPECT_EQ(written.error().code, ErrorCode::NotFound);
 }

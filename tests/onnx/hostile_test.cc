@@ -1,4 +1,5 @@
-// Models that someone made to hurt: each is refused with a typed error, quickly, and no file but the model is opened.
+// Models that someone made to hurt: each is refused with a typed error, quickly, and no file but the model is
+// opened.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -42,7 +43,9 @@ std::string varint(uint64_t value) {
   for (; value >= 0x80; value >>= 7) text += static_cast<char>((value & 0x7F) | 0x80);
   return text + static_cast<char>(value);
 }
-std::string field(int number, const std::string& bytes) { return varint(static_cast<uint64_t>(number) << 3 | 2) + varint(bytes.size()) + bytes; }
+std::string field(int number, const std::string& bytes) {
+  return varint(static_cast<uint64_t>(number) << 3 | 2) + varint(bytes.size()) + bytes;
+}
 std::string repeat(const std::string& part, int times) {
   std::string text;
   for (int i = 0; i < times; ++i) text += part;
@@ -57,10 +60,19 @@ std::vector<HostileCase> wire_cases() {
       {"wire_text", [] { return std::string("this is no model at all, but some text"); }, {bad}},
       {"wire_zeros", [] { return std::string(100000, '\0'); }, {bad}},
       {"wire_ones", [] { return std::string(100000, '\xFF'); }, {bad}},
-      {"wire_cut_off", [] { const std::string b = linear_model().bytes(); return b.substr(0, b.size() - 20); }, {bad}},
+      {"wire_cut_off",
+       [] {
+         const std::string b = linear_model().bytes();
+         return b.substr(0, b.size() - 20);
+       },
+       {bad}},
       {"wire_length_beyond_end", [] { return std::string("\x3A") + varint(uint64_t{1} << 40); }, {bad}},
-      {"wire_length_of_64_bits", [] { return std::string("\x3A") + varint(std::numeric_limits<uint64_t>::max()); }, {bad}},
-      {"wire_varint_of_11_bytes", [] { return std::string("\x08") + std::string(11, '\x80') + '\x01'; }, {bad}},
+      {"wire_length_of_64_bits",
+       [] { return std::string("\x3A") + varint(std::numeric_limits<uint64_t>::max()); },
+       {bad}},
+      {"wire_varint_of_11_bytes",
+       [] { return std::string("\x08") + std::string(11, '\x80') + '\x01'; },
+       {bad}},
       {"wire_group", [] { return std::string("\x0B\x0C"); }, {bad}},
       {"wire_field_number_zero", [] { return std::string("\x02\x01x"); }, {bad}},
       {"wire_field_longer_than_its_message", [] { return field(7, "\x0A\x7F"); }, {bad}},
@@ -70,7 +82,9 @@ std::vector<HostileCase> wire_cases() {
       {"bomb_empty_strings", [] { return field(7, field(1, repeat(field(1, ""), 2'000'000))); }, {limit}},
       {"bomb_value_infos", [] { return field(7, repeat(field(13, ""), 2'000'000)); }, {limit}},
       {"bomb_metadata", [] { return repeat(field(14, ""), 2'000'000); }, {limit}},
-      {"bomb_packed_integers", [] { return field(7, field(5, field(7, std::string(30'000'000, '\x01')))); }, {limit}},
+      {"bomb_packed_integers",
+       [] { return field(7, field(5, field(7, std::string(30'000'000, '\x01')))); },
+       {limit}},
       {"bomb_dims", [] { return field(7, field(5, field(1, std::string(30'000'000, '\x01')))); }, {limit}},
       {"bomb_unknown_fields", [] { return repeat(field(1000, ""), 2'000'000); }, {limit}},
       {"recursion_of_subgraphs",
@@ -94,7 +108,9 @@ std::vector<HostileCase> wire_cases() {
 
 std::vector<HostileCase> external_cases() {
   const auto denied = ErrorCode::PermissionDenied;
-  const auto location = [](const std::string& path) { return [path] { return of([&](ModelMaker& m) { external(m, path); }); }; };
+  const auto location = [](const std::string& path) {
+    return [path] { return of([&](ModelMaker& m) { external(m, path); }); };
+  };
   return {
       {"external_parent", location("../secret"), {denied}},
       {"external_parent_inside", location("a/../../secret"), {denied}},
@@ -173,30 +189,65 @@ std::vector<HostileCase> tensor_cases() {
   return {
       {"dims_negative", tensor([](auto& t) { t.set_dims(0, -4); }), {ErrorCode::OutOfRange}},
       {"dims_huge", tensor([](auto& t) { t.set_dims(0, int64_t{1} << 62); }), {ErrorCode::OutOfRange}},
-      {"dims_overflow", tensor([](auto& t) { t.set_dims(0, int64_t{1} << 33), t.set_dims(1, int64_t{1} << 33); }), {ErrorCode::OutOfRange}},
-      {"dims_huge_behind_zero", tensor([](auto& t) { t.set_dims(0, 0), t.set_dims(1, int64_t{1} << 62), t.set_raw_data(""); }), {ErrorCode::OutOfRange}},
-      {"dims_too_many", tensor([](auto& t) { for (int i = 0; i < 100; ++i) t.add_dims(1); }), {ErrorCode::OutOfRange}},
-      {"dims_claim_a_terabyte", tensor([](auto& t) { t.set_dims(0, int64_t{1} << 38), t.set_dims(1, 1); }), {bad}},
+      {"dims_overflow",
+       tensor([](auto& t) { t.set_dims(0, int64_t{1} << 33), t.set_dims(1, int64_t{1} << 33); }),
+       {ErrorCode::OutOfRange}},
+      {"dims_huge_behind_zero",
+       tensor([](auto& t) { t.set_dims(0, 0), t.set_dims(1, int64_t{1} << 62), t.set_raw_data(""); }),
+       {ErrorCode::OutOfRange}},
+      {"dims_too_many",
+       tensor([](auto& t) {
+         for (int i = 0; i < 100; ++i) t.add_dims(1);
+       }),
+       {ErrorCode::OutOfRange}},
+      {"dims_claim_a_terabyte",
+       tensor([](auto& t) { t.set_dims(0, int64_t{1} << 38), t.set_dims(1, 1); }),
+       {bad}},
       {"data_missing", tensor([](auto& t) { t.clear_raw_data(); }), {bad}},
       {"data_too_short", tensor([](auto& t) { t.set_raw_data("1234"); }), {bad}},
       {"data_too_long", tensor([](auto& t) { t.set_raw_data(std::string(1000, 'x')); }), {bad}},
       {"data_twice", tensor([](auto& t) { t.add_float_data(1); }), {bad}},
       {"dtype_lies_wider", tensor([](auto& t) { t.set_data_type(pb::TensorProto::DOUBLE); }), {bad}},
-      {"dtype_lies_other_field", tensor([](auto& t) { t.clear_raw_data(); for (int i = 0; i < 12; ++i) t.add_int64_data(1); }), {bad}},
+      {"dtype_lies_other_field",
+       tensor([](auto& t) {
+         t.clear_raw_data();
+         for (int i = 0; i < 12; ++i) t.add_int64_data(1);
+       }),
+       {bad}},
       {"dtype_undefined", tensor([](auto& t) { t.set_data_type(0); }), {bad}},
       {"dtype_does_not_exist", tensor([](auto& t) { t.set_data_type(12345); }), {bad}},
-      {"dtype_string", tensor([](auto& t) { t.set_data_type(pb::TensorProto::STRING); }), {ErrorCode::Unsupported}},
-      {"dtype_complex", tensor([](auto& t) { t.set_data_type(pb::TensorProto::COMPLEX64); }), {ErrorCode::Unsupported}},
+      {"dtype_string",
+       tensor([](auto& t) { t.set_data_type(pb::TensorProto::STRING); }),
+       {ErrorCode::Unsupported}},
+      {"dtype_complex",
+       tensor([](auto& t) { t.set_data_type(pb::TensorProto::COMPLEX64); }),
+       {ErrorCode::Unsupported}},
       {"value_out_of_range_of_its_dtype",
-       tensor([](auto& t) { t.clear_raw_data(), t.set_data_type(pb::TensorProto::INT8); for (int i = 0; i < 12; ++i) t.add_int32_data(300); }),
+       tensor([](auto& t) {
+         t.clear_raw_data(), t.set_data_type(pb::TensorProto::INT8);
+         for (int i = 0; i < 12; ++i) t.add_int32_data(300);
+       }),
        {bad}},
       {"segment", tensor([](auto& t) { t.mutable_segment()->set_begin(0); }), {ErrorCode::Unsupported}},
-      {"nan_in_weights", tensor([](auto& t) { const std::vector<float> v(12, NAN); t.set_raw_data(v.data(), 48); }), {ErrorCode::InvalidArgument}},
+      {"nan_in_weights",
+       tensor([](auto& t) {
+         const std::vector<float> v(12, NAN);
+         t.set_raw_data(v.data(), 48);
+       }),
+       {ErrorCode::InvalidArgument}},
       {"weight_without_name", tensor([](auto& t) { t.clear_name(); }), {bad}},
-      {"weight_twice", [] { return of([](ModelMaker& m) { m.weight("w", {4, 3}); }); }, {bad}},
-      {"weight_name_of_a_megabyte", tensor([](auto& t) { t.set_name(std::string(1 << 20, 'n')); }), {ErrorCode::OutOfRange}},
-      {"weight_dtype_not_floats_in_matmul", tensor([](auto& t) { t.set_data_type(pb::TensorProto::INT32); }), {ErrorCode::InvalidArgument}},
-      {"sparse_initializer", [] { return of([](ModelMaker& m) { m.graph().add_sparse_initializer(); }); }, {ErrorCode::Unsupported}},
+      {"weight_twice", [] { return of([](ModelMaker& m) {
+                              m.weight("w", {4, 3});
+                            }); }, {bad}},
+      {"weight_name_of_a_megabyte",
+       tensor([](auto& t) { t.set_name(std::string(1 << 20, 'n')); }),
+       {ErrorCode::OutOfRange}},
+      {"weight_dtype_not_floats_in_matmul",
+       tensor([](auto& t) { t.set_data_type(pb::TensorProto::INT32); }),
+       {ErrorCode::InvalidArgument}},
+      {"sparse_initializer",
+       [] { return of([](ModelMaker& m) { m.graph().add_sparse_initializer(); }); },
+       {ErrorCode::Unsupported}},
   };
 }
 
@@ -204,42 +255,147 @@ std::vector<HostileCase> graph_cases() {
   const auto bad = ErrorCode::InvalidArgument;
   return {
       {"cycle_of_two",
-       [] { return of([](ModelMaker& m) { m.node("Relu", {"p"}, {"q"}); m.node("Relu", {"q"}, {"p"}); }); }, {bad}},
+       [] {
+         return of([](ModelMaker& m) {
+           m.node("Relu", {"p"}, {"q"});
+           m.node("Relu", {"q"}, {"p"});
+         });
+       },
+       {bad}},
       {"cycle_of_one", [] { return of([](ModelMaker& m) { m.node("Relu", {"p"}, {"p"}); }); }, {bad}},
-      {"input_undefined", [] { return of([](ModelMaker& m) { m.node("Relu", {"nothing"}, {"q"}); }); }, {bad}},
+      {"input_undefined",
+       [] { return of([](ModelMaker& m) { m.node("Relu", {"nothing"}, {"q"}); }); },
+       {bad}},
       {"input_missing", [] { return of([](ModelMaker& m) { m.node("MatMul", {"x"}, {"q"}); }); }, {bad}},
-      {"input_empty", [] { return of([](ModelMaker& m) { m.node("MatMul", {"x", ""}, {"q"}); }); }, {bad}},
-      {"inputs_too_many", [] { return of([](ModelMaker& m) { m.node("MatMul", std::vector<std::string>(1000, "x"), {"q"}); }); }, {bad}},
+      {"input_empty", [] { return of([](ModelMaker& m) {
+                             m.node("MatMul", {"x", ""}, {"q"});
+                           }); }, {bad}},
+      {"inputs_too_many",
+       [] { return of([](ModelMaker& m) { m.node("MatMul", std::vector<std::string>(1000, "x"), {"q"}); }); },
+       {bad}},
       {"output_missing", [] { return of([](ModelMaker& m) { m.node("Relu", {"x"}, {}); }); }, {bad}},
       {"output_defined_twice", [] { return of([](ModelMaker& m) { m.node("Relu", {"x"}, {"y"}); }); }, {bad}},
-      {"output_hides_a_weight", [] { return of([](ModelMaker& m) { m.node("Relu", {"x"}, {"w"}); }); }, {bad}},
-      {"output_hides_an_input", [] { return of([](ModelMaker& m) { m.node("Relu", {"x"}, {"x"}); }); }, {bad}},
-      {"outputs_of_one_output_op", [] { return of([](ModelMaker& m) { m.node("Relu", {"x"}, {"q", "r"}); m.node("Relu", {"r"}, {"s"}); }); }, {bad}},
+      {"output_hides_a_weight",
+       [] { return of([](ModelMaker& m) { m.node("Relu", {"x"}, {"w"}); }); },
+       {bad}},
+      {"output_hides_an_input",
+       [] { return of([](ModelMaker& m) { m.node("Relu", {"x"}, {"x"}); }); },
+       {bad}},
+      {"outputs_of_one_output_op",
+       [] {
+         return of([](ModelMaker& m) {
+           m.node("Relu", {"x"}, {"q", "r"});
+           m.node("Relu", {"r"}, {"s"});
+         });
+       },
+       {bad}},
       {"graph_output_undefined", [] { return of([](ModelMaker& m) { m.output("nothing"); }); }, {bad}},
       {"graph_output_twice", [] { return of([](ModelMaker& m) { m.output("y"); }); }, {bad}},
-      {"graph_output_dtype_lies", [] { return of([](ModelMaker& m) { m.graph().clear_output(); m.output("y", pb::TensorProto::INT64); }); }, {bad}},
-      {"graph_input_twice", [] { return of([](ModelMaker& m) { m.input("x", {2, 4}); }); }, {bad}},
-      {"graph_input_without_name", [] { return of([](ModelMaker& m) { m.input("", {2, 4}); }); }, {bad}},
+      {"graph_output_dtype_lies",
+       [] {
+         return of([](ModelMaker& m) {
+           m.graph().clear_output();
+           m.output("y", pb::TensorProto::INT64);
+         });
+       },
+       {bad}},
+      {"graph_input_twice", [] { return of([](ModelMaker& m) {
+                                   m.input("x", {2, 4});
+                                 }); }, {bad}},
+      {"graph_input_without_name", [] { return of([](ModelMaker& m) {
+                                          m.input("", {2, 4});
+                                        }); }, {bad}},
       {"graph_input_negative_dim",
-       [] { return of([](ModelMaker& m) { m.input("z", {1}); m.graph().mutable_input(1)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0)->set_dim_value(-7); }); },
+       [] {
+         return of([](ModelMaker& m) {
+           m.input("z", {1});
+           m.graph()
+               .mutable_input(1)
+               ->mutable_type()
+               ->mutable_tensor_type()
+               ->mutable_shape()
+               ->mutable_dim(0)
+               ->set_dim_value(-7);
+         });
+       },
        {ErrorCode::OutOfRange}},
-      {"graph_input_huge", [] { return of([](ModelMaker& m) { m.input("z", {1 << 20, 1 << 20}); }); }, {ErrorCode::ResourceExhausted}},
-      {"graph_input_unbound_symbol", [] { return of([](ModelMaker& m) { m.input("z", {2, -1, 5}); m.graph().mutable_input(1)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(1)->set_dim_param("time"); }); }, {bad}},
+      {"graph_input_huge",
+       [] { return of([](ModelMaker& m) {
+              m.input("z", {1 << 20, 1 << 20});
+            }); },
+       {ErrorCode::ResourceExhausted}},
+      {"graph_input_unbound_symbol",
+       [] {
+         return of([](ModelMaker& m) {
+           m.input("z", {2, -1, 5});
+           m.graph()
+               .mutable_input(1)
+               ->mutable_type()
+               ->mutable_tensor_type()
+               ->mutable_shape()
+               ->mutable_dim(1)
+               ->set_dim_param("time");
+         });
+       },
+       {bad}},
       {"graph_input_sequence",
-       [] { return of([](ModelMaker& m) { m.input("z", {}); m.graph().mutable_input(1)->mutable_type()->mutable_sequence_type(); }); }, {ErrorCode::Unsupported}},
+       [] {
+         return of([](ModelMaker& m) {
+           m.input("z", {});
+           m.graph().mutable_input(1)->mutable_type()->mutable_sequence_type();
+         });
+       },
+       {ErrorCode::Unsupported}},
       {"no_outputs", [] { return of([](ModelMaker& m) { m.graph().clear_output(); }); }, {bad}},
-      {"opset_too_new", [] { return ModelMaker(linear_model()).bytes() + field(8, "\x10\x63"); }, {ErrorCode::Corrupted}},
-      {"opset_out_of_range", [] { return of([](ModelMaker& m) { m.proto.mutable_opset_import(0)->set_version(99); }); }, {ErrorCode::Unsupported}},
-      {"opset_negative", [] { return of([](ModelMaker& m) { m.proto.mutable_opset_import(0)->set_version(-1); }); }, {ErrorCode::Corrupted}},
-      {"opset_missing", [] { return of([](ModelMaker& m) { m.proto.clear_opset_import(); }); }, {ErrorCode::Unsupported}},
-      {"domain_of_someone", [] { return of([](ModelMaker& m) { m.node("Relu", {"x"}, {"q"}).set_domain("com.acme"); }); }, {ErrorCode::Unsupported}},
-      {"op_unknown", [] { return of([](ModelMaker& m) { m.node("LaunchMissiles", {"x"}, {"q"}); }); }, {ErrorCode::Unsupported}},
+      {"opset_too_new",
+       [] { return ModelMaker(linear_model()).bytes() + field(8, "\x10\x63"); },
+       {ErrorCode::Corrupted}},
+      {"opset_out_of_range",
+       [] { return of([](ModelMaker& m) { m.proto.mutable_opset_import(0)->set_version(99); }); },
+       {ErrorCode::Unsupported}},
+      {"opset_negative",
+       [] { return of([](ModelMaker& m) { m.proto.mutable_opset_import(0)->set_version(-1); }); },
+       {ErrorCode::Corrupted}},
+      {"opset_missing",
+       [] { return of([](ModelMaker& m) { m.proto.clear_opset_import(); }); },
+       {ErrorCode::Unsupported}},
+      {"domain_of_someone",
+       [] { return of([](ModelMaker& m) { m.node("Relu", {"x"}, {"q"}).set_domain("com.acme"); }); },
+       {ErrorCode::Unsupported}},
+      {"op_unknown",
+       [] { return of([](ModelMaker& m) { m.node("LaunchMissiles", {"x"}, {"q"}); }); },
+       {ErrorCode::Unsupported}},
       {"op_with_subgraph",
-       [] { return of([](ModelMaker& m) { auto& a = *m.node("If", {"x"}, {"q"}).add_attribute(); a.set_name("then_branch"); a.mutable_g(); }); }, {ErrorCode::Unsupported}},
-      {"attribute_of_wrong_type", [] { return of([](ModelMaker& m) { attribute(m.node("Softmax", {"x"}, {"q"}), "axis", 1.0f); }); }, {bad}},
-      {"attribute_twice", [] { return of([](ModelMaker& m) { auto& n = m.node("Softmax", {"x"}, {"q"}); attribute(n, "axis", int64_t{1}); attribute(n, "axis", int64_t{0}); }); }, {bad}},
-      {"attribute_nan", [] { return of([](ModelMaker& m) { attribute(m.node("LeakyRelu", {"x"}, {"q"}), "alpha", NAN); }); }, {bad}},
-      {"axis_out_of_range", [] { return of([](ModelMaker& m) { attribute(m.node("Softmax", {"x"}, {"q"}), "axis", std::numeric_limits<int64_t>::min()); }); }, {bad}},
+       [] {
+         return of([](ModelMaker& m) {
+           auto& a = *m.node("If", {"x"}, {"q"}).add_attribute();
+           a.set_name("then_branch");
+           a.mutable_g();
+         });
+       },
+       {ErrorCode::Unsupported}},
+      {"attribute_of_wrong_type",
+       [] { return of([](ModelMaker& m) { attribute(m.node("Softmax", {"x"}, {"q"}), "axis", 1.0f); }); },
+       {bad}},
+      {"attribute_twice",
+       [] {
+         return of([](ModelMaker& m) {
+           auto& n = m.node("Softmax", {"x"}, {"q"});
+           attribute(n, "axis", int64_t{1});
+           attribute(n, "axis", int64_t{0});
+         });
+       },
+       {bad}},
+      {"attribute_nan",
+       [] { return of([](ModelMaker& m) { attribute(m.node("LeakyRelu", {"x"}, {"q"}), "alpha", NAN); }); },
+       {bad}},
+      {"axis_out_of_range",
+       [] {
+         return of([](ModelMaker& m) {
+           attribute(m.node("Softmax", {"x"}, {"q"}), "axis", std::numeric_limits<int64_t>::min());
+         });
+       },
+       {bad}},
   };
 }
 
@@ -247,34 +403,209 @@ std::vector<HostileCase> expansion_cases() {
   const auto limit = ErrorCode::ResourceExhausted;
   const auto bad = ErrorCode::InvalidArgument;
   return {
-      {"expand_bomb", [] { return of([](ModelMaker& m) { m.ints("s", {1 << 20, 1 << 14, 2, 4}); m.node("Expand", {"x", "s"}, {"q"}); }); }, {limit}},
-      {"expand_overflow", [] { return of([](ModelMaker& m) { m.ints("s", {int64_t{1} << 40, int64_t{1} << 40, 2, 4}); m.node("Expand", {"x", "s"}, {"q"}); }); }, {ErrorCode::OutOfRange}},
-      {"tile_bomb", [] { return of([](ModelMaker& m) { m.ints("r", {int64_t{1} << 39, 1}); m.node("Tile", {"x", "r"}, {"q"}); }); }, {limit}},
-      {"tile_overflow", [] { return of([](ModelMaker& m) { m.ints("r", {std::numeric_limits<int64_t>::max(), 3}); m.node("Tile", {"x", "r"}, {"q"}); }); }, {bad}},
-      {"constant_of_shape_bomb", [] { return of([](ModelMaker& m) { m.ints("s", {1 << 20, 1 << 18}); m.node("ConstantOfShape", {"s"}, {"q"}); }); }, {limit}},
-      {"constant_of_shape_negative", [] { return of([](ModelMaker& m) { m.ints("s", {-5}); m.node("ConstantOfShape", {"s"}, {"q"}); }); }, {bad}},
-      {"range_bomb", [] { return of([](ModelMaker& m) {
-         for (const auto& [name, value] : {std::pair{"r0", int64_t{0}}, {"r1", int64_t{1} << 50}, {"r2", int64_t{1}}}) { m.ints(name, {value}).clear_dims(); }
-         m.node("Range", {"r0", "r1", "r2"}, {"q"}); }); }, {limit}},
-      {"range_of_step_zero", [] { return of([](ModelMaker& m) {
-         for (const auto& [name, value] : {std::pair{"r0", int64_t{0}}, {"r1", int64_t{5}}, {"r2", int64_t{0}}}) { m.ints(name, {value}).clear_dims(); }
-         m.node("Range", {"r0", "r1", "r2"}, {"q"}); }); }, {bad}},
-      {"one_hot_bomb", [] { return of([](ModelMaker& m) { m.ints("i", {1}); m.ints("d", {int64_t{1} << 50}); m.weight("v", {2}); m.node("OneHot", {"i", "d", "v"}, {"q"}); }); }, {bad}},
-      {"pad_bomb", [] { return of([](ModelMaker& m) { m.ints("p", {0, 0, int64_t{1} << 36, 0}); m.node("Pad", {"x", "p"}, {"q"}); }); }, {limit}},
-      {"pad_overflow", [] { return of([](ModelMaker& m) { m.ints("p", {0, 0, std::numeric_limits<int64_t>::max(), 0}); m.node("Pad", {"x", "p"}, {"q"}); }); }, {bad, ErrorCode::OutOfRange}},
-      {"reshape_wrong_size", [] { return of([](ModelMaker& m) { m.ints("s", {3, 3}); m.node("Reshape", {"x", "s"}, {"q"}); }); }, {bad}},
-      {"reshape_two_open_dims", [] { return of([](ModelMaker& m) { m.ints("s", {-1, -1}); m.node("Reshape", {"x", "s"}, {"q"}); }); }, {bad}},
-      {"reshape_overflow", [] { return of([](ModelMaker& m) { m.ints("s", {int64_t{1} << 32, int64_t{1} << 32, -1}); m.node("Reshape", {"x", "s"}, {"q"}); }); }, {bad}},
-      {"reshape_by_data", [] { return of([](ModelMaker& m) { m.input("s", {2}, pb::TensorProto::INT64); m.node("Reshape", {"x", "s"}, {"q"}); }); }, {ErrorCode::Unsupported}},
-      {"slice_step_zero", [] { return of([](ModelMaker& m) { m.ints("a", {0}); m.ints("e", {1}); m.ints("t", {0}); m.node("Slice", {"x", "a", "e", "a", "t"}, {"q"}); }); }, {bad}},
-      {"split_too_much", [] { return of([](ModelMaker& m) { m.ints("s", {std::numeric_limits<int64_t>::max(), 4}); attribute(m.node("Split", {"x", "s"}, {"q", "r"}), "axis", int64_t{1}); }); }, {bad}},
-      {"transpose_twice_the_same", [] { return of([](ModelMaker& m) { attribute(m.node("Transpose", {"x"}, {"q"}), "perm", std::vector<int64_t>{1, 1}); }); }, {bad}},
-      {"unsqueeze_many", [] { return of([](ModelMaker& m) { std::vector<int64_t> axes(4000); for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i); m.ints("s", axes); m.node("Unsqueeze", {"x", "s"}, {"q"}); }); }, {bad}},
-      {"conv_stride_zero", [] { return of([](ModelMaker& m) { m.input("i", {1, 1, 8, 8}); m.weight("k", {1, 1, 3, 3}); attribute(m.node("Conv", {"i", "k"}, {"q"}), "strides", std::vector<int64_t>{0, 1}); }); }, {bad}},
-      {"conv_pads_huge", [] { return of([](ModelMaker& m) { m.input("i", {1, 1, 8, 8}); m.weight("k", {1, 1, 3, 3}); attribute(m.node("Conv", {"i", "k"}, {"q"}), "pads", std::vector<int64_t>(4, int64_t{1} << 62)); }); }, {bad}},
-      {"conv_groups_zero", [] { return of([](ModelMaker& m) { m.input("i", {1, 1, 8, 8}); m.weight("k", {1, 1, 3, 3}); attribute(m.node("Conv", {"i", "k"}, {"q"}), "group", int64_t{0}); }); }, {bad}},
-      {"pool_without_kernel", [] { return of([](ModelMaker& m) { m.input("i", {1, 1, 8, 8}); m.node("MaxPool", {"i"}, {"q"}); }); }, {bad}},
-      {"cast_to_nowhere", [] { return of([](ModelMaker& m) { attribute(m.node("Cast", {"x"}, {"q"}), "to", int64_t{1} << 60); }); }, {ErrorCode::Corrupted}},
+      {"expand_bomb",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("s", {1 << 20, 1 << 14, 2, 4});
+           m.node("Expand", {"x", "s"}, {"q"});
+         });
+       },
+       {limit}},
+      {"expand_overflow",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("s", {int64_t{1} << 40, int64_t{1} << 40, 2, 4});
+           m.node("Expand", {"x", "s"}, {"q"});
+         });
+       },
+       {ErrorCode::OutOfRange}},
+      {"tile_bomb",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("r", {int64_t{1} << 39, 1});
+           m.node("Tile", {"x", "r"}, {"q"});
+         });
+       },
+       {ErrorCode::OutOfRange}},
+      {"tile_overflow",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("r", {std::numeric_limits<int64_t>::max(), 3});
+           m.node("Tile", {"x", "r"}, {"q"});
+         });
+       },
+       {bad}},
+      {"constant_of_shape_bomb",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("s", {1 << 20, 1 << 18});
+           m.node("ConstantOfShape", {"s"}, {"q"});
+         });
+       },
+       {limit}},
+      {"constant_of_shape_negative",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("s", {-5});
+           m.node("ConstantOfShape", {"s"}, {"q"});
+         });
+       },
+       {bad}},
+      {"range_bomb",
+       [] {
+         return of([](ModelMaker& m) {
+           for (const auto& [name, value] :
+                {std::pair{"r0", int64_t{0}}, {"r1", int64_t{1} << 50}, {"r2", int64_t{1}}}) {
+             m.ints(name, {value}).clear_dims();
+           }
+           m.node("Range", {"r0", "r1", "r2"}, {"q"});
+         });
+       },
+       {limit}},
+      {"range_of_step_zero",
+       [] {
+         return of([](ModelMaker& m) {
+           for (const auto& [name, value] :
+                {std::pair{"r0", int64_t{0}}, {"r1", int64_t{5}}, {"r2", int64_t{0}}}) {
+             m.ints(name, {value}).clear_dims();
+           }
+           m.node("Range", {"r0", "r1", "r2"}, {"q"});
+         });
+       },
+       {bad}},
+      {"one_hot_bomb",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("i", {1});
+           m.ints("d", {int64_t{1} << 50});
+           m.weight("v", {2});
+           m.node("OneHot", {"i", "d", "v"}, {"q"});
+         });
+       },
+       {bad}},
+      {"pad_bomb",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("p", {0, 0, int64_t{1} << 36, 0});
+           m.node("Pad", {"x", "p"}, {"q"});
+         });
+       },
+       {limit}},
+      {"pad_overflow",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("p", {0, 0, std::numeric_limits<int64_t>::max(), 0});
+           m.node("Pad", {"x", "p"}, {"q"});
+         });
+       },
+       {bad, ErrorCode::OutOfRange}},
+      {"reshape_wrong_size",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("s", {3, 3});
+           m.node("Reshape", {"x", "s"}, {"q"});
+         });
+       },
+       {bad}},
+      {"reshape_two_open_dims",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("s", {-1, -1});
+           m.node("Reshape", {"x", "s"}, {"q"});
+         });
+       },
+       {bad}},
+      {"reshape_overflow",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("s", {int64_t{1} << 32, int64_t{1} << 32, -1});
+           m.node("Reshape", {"x", "s"}, {"q"});
+         });
+       },
+       {bad}},
+      {"reshape_by_data",
+       [] {
+         return of([](ModelMaker& m) {
+           m.input("s", {2}, pb::TensorProto::INT64);
+           m.node("Reshape", {"x", "s"}, {"q"});
+         });
+       },
+       {ErrorCode::Unsupported}},
+      {"slice_step_zero",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("a", {0});
+           m.ints("e", {1});
+           m.ints("t", {0});
+           m.node("Slice", {"x", "a", "e", "a", "t"}, {"q"});
+         });
+       },
+       {bad}},
+      {"split_too_much",
+       [] {
+         return of([](ModelMaker& m) {
+           m.ints("s", {std::numeric_limits<int64_t>::max(), 4});
+           attribute(m.node("Split", {"x", "s"}, {"q", "r"}), "axis", int64_t{1});
+         });
+       },
+       {bad}},
+      {"transpose_twice_the_same",
+       [] {
+         return of([](ModelMaker& m) {
+           attribute(m.node("Transpose", {"x"}, {"q"}), "perm", std::vector<int64_t>{1, 1});
+         });
+       },
+       {bad}},
+      {"unsqueeze_many",
+       [] {
+         return of([](ModelMaker& m) {
+           std::vector<int64_t> axes(4000);
+           for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
+           m.ints("s", axes);
+           m.node("Unsqueeze", {"x", "s"}, {"q"});
+         });
+       },
+       {bad}},
+      {"conv_stride_zero",
+       [] {
+         return of([](ModelMaker& m) {
+           m.input("i", {1, 1, 8, 8});
+           m.weight("k", {1, 1, 3, 3});
+           attribute(m.node("Conv", {"i", "k"}, {"q"}), "strides", std::vector<int64_t>{0, 1});
+         });
+       },
+       {bad}},
+      {"conv_pads_huge",
+       [] {
+         return of([](ModelMaker& m) {
+           m.input("i", {1, 1, 8, 8});
+           m.weight("k", {1, 1, 3, 3});
+           attribute(m.node("Conv", {"i", "k"}, {"q"}), "pads", std::vector<int64_t>(4, int64_t{1} << 62));
+         });
+       },
+       {bad}},
+      {"conv_groups_zero",
+       [] {
+         return of([](ModelMaker& m) {
+           m.input("i", {1, 1, 8, 8});
+           m.weight("k", {1, 1, 3, 3});
+           attribute(m.node("Conv", {"i", "k"}, {"q"}), "group", int64_t{0});
+         });
+       },
+       {bad}},
+      {"pool_without_kernel",
+       [] {
+         return of([](ModelMaker& m) {
+           m.input("i", {1, 1, 8, 8});
+           m.node("MaxPool", {"i"}, {"q"});
+         });
+       },
+       {bad}},
+      {"cast_to_nowhere",
+       [] {
+         return of([](ModelMaker& m) { attribute(m.node("Cast", {"x"}, {"q"}), "to", int64_t{1} << 60); });
+       },
+       {ErrorCode::Corrupted}},
       {"chain_of_doubling",
        [] {
          return of([](ModelMaker& m) {
@@ -313,16 +644,19 @@ TEST_P(Hostile, IsRefusedWithATypedError) {
   write_bytes(folder / "model.onnx", GetParam().bytes());
 
   const auto model = read_model(folder / "model.onnx");
-  const auto imported = model ? import_model(*model, training_options(), dag::op_table()).map([](const auto&) { return 0; })
-                              : Result<int>(fail(model.error()));
+  const auto imported =
+      model ? import_model(*model, training_options(), dag::op_table()).map([](const auto&) { return 0; })
+            : Result<int>(fail(model.error()));
   ASSERT_FALSE(imported.has_value());
-  EXPECT_TRUE(GetParam().codes.contains(imported.error().code)) << to_string(imported.error().code) << ": " << imported.error().message;
+  EXPECT_TRUE(GetParam().codes.contains(imported.error().code))
+      << to_string(imported.error().code) << ": " << imported.error().message;
   EXPECT_FALSE(imported.error().message.empty());
   EXPECT_LT(imported.error().message.size(), 4096u);
   std::filesystem::remove_all(folder);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Hostile, ::testing::ValuesIn(all_cases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Models, Hostile, ::testing::ValuesIn(all_cases()),
+                         [](const auto& each) { return each.param.name; });
 
 TEST(Hostile, FromMemoryNoFileIsOpenedAtAll) {
   const auto model = read_bytes(of([](ModelMaker& m) { external(m, "data"); }));

@@ -140,7 +140,8 @@ TEST(Import, BatchNormUpdatesItsStatisticsAsPyTorchDoes) {
       for (size_t i = 0; i < 16; ++i) squares += std::pow(values[(n * 3 + c) * 16 + i] - mean, 2);
     const double old = 1.0 + 0.01 * static_cast<double>(c);
     EXPECT_NEAR(to_doubles(outputs->at("mean"))[c], 0.75 * old + 0.25 * mean, 1e-6);
-    EXPECT_NEAR(to_doubles(outputs->at("var"))[c], 0.75 * old + 0.25 * squares / 31, 1e-6) << "the unbiased variance";
+    EXPECT_NEAR(to_doubles(outputs->at("var"))[c], 0.75 * old + 0.25 * squares / 31, 1e-6)
+        << "the unbiased variance";
   }
 }
 
@@ -201,7 +202,8 @@ TEST(Import, EvaluationModeExportsThatMergeParametersAreRefusedForTraining) {
   const auto refused = import_bytes(maker.bytes());
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::Unsupported);
-  EXPECT_NE(refused.error().message.find("TrainingMode.TRAINING"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("TrainingMode.TRAINING"), std::string::npos)
+      << refused.error().message;
   ImportOptions options = training_options();
   options.training = false;
   EXPECT_TRUE(import_bytes(maker.bytes(), options).has_value());
@@ -306,7 +308,8 @@ TEST(Import, TheFashionMnistExampleBecomesAFewKindsOfOps) {
   EXPECT_EQ(count_kind(model.graph, OpKind::Conv), 9);
   EXPECT_EQ(initializer(model.graph, "bn.running_mean").role, InitializerRole::RunningStatistic);
   EXPECT_EQ(initializer(model.graph, "head.weight").role, InitializerRole::Parameter);
-  EXPECT_EQ(model.graph.spec(model.graph.find_output(dag::OutputRole::Prediction)->value).shape, (dag::Shape{4, 10}));
+  EXPECT_EQ(model.graph.spec(model.graph.find_output(dag::OutputRole::Prediction)->value).shape,
+            (dag::Shape{4, 10}));
   EXPECT_TRUE(model.warnings.empty());
 }
 

@@ -24,8 +24,10 @@ ModelMaker& ModelMaker::input(const std::string& name, const std::vector<int64_t
   tensor->mutable_shape();
   for (const int64_t dim : dims) {
     auto* entry = tensor->mutable_shape()->add_dim();
-    if (dim < 0) entry->set_dim_param("batch");
-    else entry->set_dim_value(dim);
+    if (dim < 0)
+      entry->set_dim_param("batch");
+    else
+      entry->set_dim_value(dim);
   }
   return *this;
 }
@@ -61,7 +63,8 @@ pb::TensorProto& ModelMaker::ints(const std::string& name, const std::vector<int
   return tensor;
 }
 
-pb::NodeProto& ModelMaker::node(const std::string& op, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs) {
+pb::NodeProto& ModelMaker::node(const std::string& op, const std::vector<std::string>& inputs,
+                                const std::vector<std::string>& outputs) {
   auto& node = *graph().add_node();
   node.set_op_type(op);
   node.set_name(op + "_" + std::to_string(graph().node_size()));
@@ -71,7 +74,8 @@ pb::NodeProto& ModelMaker::node(const std::string& op, const std::vector<std::st
 }
 
 namespace {
-pb::AttributeProto& add(pb::NodeProto& node, const std::string& name, pb::AttributeProto::AttributeType type) {
+pb::AttributeProto& add(pb::NodeProto& node, const std::string& name,
+                        pb::AttributeProto::AttributeType type) {
   auto& attribute = *node.add_attribute();
   attribute.set_name(name);
   attribute.set_type(type);
@@ -89,7 +93,8 @@ pb::AttributeProto& attribute(pb::NodeProto& node, const std::string& name, floa
   added.set_f(value);
   return added;
 }
-pb::AttributeProto& attribute(pb::NodeProto& node, const std::string& name, const std::vector<int64_t>& values) {
+pb::AttributeProto& attribute(pb::NodeProto& node, const std::string& name,
+                              const std::vector<int64_t>& values) {
   auto& added = add(node, name, pb::AttributeProto::INTS);
   for (const int64_t value : values) added.add_ints(value);
   return added;
@@ -149,7 +154,8 @@ Result<std::map<std::string, dag::Tensor>> run_graph(const dag::Graph& graph, co
     } else {
       std::vector<const dag::Tensor*> operands;
       std::vector<dag::TensorSpec> specs;
-      for (const dag::ValueId input : op.inputs) operands.push_back(input.valid() ? &values[input.index] : nullptr);
+      for (const dag::ValueId input : op.inputs)
+        operands.push_back(input.valid() ? &values[input.index] : nullptr);
       for (const dag::ValueId output : op.outputs) specs.push_back(graph.spec(output));
       WEFT_TRY(auto results, peer::evaluate_reference(op, operands, specs));
       for (size_t i = 0; i < results.size(); ++i) values[op.outputs[i].index] = std::move(results[i]);
@@ -181,7 +187,8 @@ std::string gunzip(const std::filesystem::path& path) {
   gzFile file = gzopen(path.c_str(), "rb");
   if (!file) return bytes;
   std::array<char, 65536> part{};
-  for (int got = 0; (got = gzread(file, part.data(), part.size())) > 0;) bytes.append(part.data(), static_cast<size_t>(got));
+  for (int got = 0; (got = gzread(file, part.data(), part.size())) > 0;)
+    bytes.append(part.data(), static_cast<size_t>(got));
   gzclose(file);
   return bytes;
 }

@@ -16,11 +16,13 @@ class ModelMaker {
   explicit ModelMaker(int64_t opset = 17);
 
   // dims: a number is fixed, a negative one is the symbol "batch".
-  ModelMaker& input(const std::string& name, const std::vector<int64_t>& dims, int32_t type = pb::TensorProto::FLOAT);
+  ModelMaker& input(const std::string& name, const std::vector<int64_t>& dims,
+                    int32_t type = pb::TensorProto::FLOAT);
   ModelMaker& output(const std::string& name, int32_t type = pb::TensorProto::FLOAT);
   pb::TensorProto& weight(const std::string& name, const std::vector<int64_t>& dims, float value = 0.5f);
   pb::TensorProto& ints(const std::string& name, const std::vector<int64_t>& values);
-  pb::NodeProto& node(const std::string& op, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs);
+  pb::NodeProto& node(const std::string& op, const std::vector<std::string>& inputs,
+                      const std::vector<std::string>& outputs);
 
   pb::ModelProto proto;
   pb::GraphProto& graph() { return *proto.mutable_graph(); }
@@ -29,7 +31,8 @@ class ModelMaker {
 
 pb::AttributeProto& attribute(pb::NodeProto& node, const std::string& name, int64_t value);
 pb::AttributeProto& attribute(pb::NodeProto& node, const std::string& name, float value);
-pb::AttributeProto& attribute(pb::NodeProto& node, const std::string& name, const std::vector<int64_t>& values);
+pb::AttributeProto& attribute(pb::NodeProto& node, const std::string& name,
+                              const std::vector<int64_t>& values);
 pb::AttributeProto& attribute(pb::NodeProto& node, const std::string& name, const std::string& value);
 
 // y = Relu(x W + b), x of [batch, 4].
@@ -39,7 +42,8 @@ ModelMaker linear_model();
 ImportOptions training_options();
 
 Result<OnnxModel> read_bytes(const std::string& bytes, const ImportLimits& limits = {});
-Result<ImportedModel> import_bytes(const std::string& bytes, const ImportOptions& options = training_options());
+Result<ImportedModel> import_bytes(const std::string& bytes,
+                                   const ImportOptions& options = training_options());
 
 // How many ops of a kind a graph has.
 int count_kind(const dag::Graph& graph, dag::OpKind kind);

@@ -8,7 +8,9 @@
 namespace weft::onnx::testing {
 namespace {
 
-std::span<const std::byte> as_span(const std::string& bytes) { return std::as_bytes(std::span(bytes.data(), bytes.size())); }
+std::span<const std::byte> as_span(const std::string& bytes) {
+  return std::as_bytes(std::span(bytes.data(), bytes.size()));
+}
 
 TEST(Scan, CountsWhatTheModelHolds) {
   const auto counts = scan_model(as_span(linear_model().bytes()), {});
@@ -23,7 +25,9 @@ TEST(Scan, EveryPrefixOfAModelIsScannedOrRefused) {
   const std::string bytes = linear_model().bytes();
   for (size_t size = 0; size < bytes.size(); ++size) {
     const auto counts = scan_model(as_span(bytes).first(size), {});
-    if (!counts) EXPECT_EQ(counts.error().code, ErrorCode::Corrupted);
+    if (!counts) {
+      EXPECT_EQ(counts.error().code, ErrorCode::Corrupted);
+    }
   }
 }
 
@@ -47,14 +51,14 @@ TEST(Scan, AFileIsReadThroughAWindow) {
   maker.weight("large", {512, 512});
   const std::string bytes = maker.bytes();
   int64_t bytes_read = 0;
-  const auto counts = scan_model(
-      static_cast<int64_t>(bytes.size()),
-      [&](int64_t offset, std::span<std::byte> target) -> Status {
-        bytes_read += static_cast<int64_t>(target.size());
-        std::copy_n(as_span(bytes).begin() + offset, target.size(), target.begin());
-        return {};
-      },
-      {});
+  const auto counts =
+      scan_model(static_cast<int64_t>(bytes.size()),
+                 [&](int64_t offset, std::span<std::byte> target) -> Status {
+                   bytes_read += static_cast<int64_t>(target.size());
+                   std::copy_n(as_span(bytes).begin() + offset, target.size(), target.begin());
+                   return {};
+                 },
+                 {});
   ASSERT_TRUE(counts.has_value());
   EXPECT_LT(bytes_read, 100'000) << "tensor data is jumped over";
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/check.h"
@@ -51,6 +52,15 @@ void run_random(const Call& call);
 int64_t wrapped(DType dtype, int64_t value);
 // `value` as the dtype's nearest float (float dtypes).
 double rounded(DType dtype, double value);
+
+// a + b; integers wrap, where signed addition would be undefined.
+template <typename T>
+T added(T a, T b) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  else
+    return a + b;
+}
 
 // ---- indices ----
 

@@ -7,14 +7,6 @@ namespace weft::peer::reference {
 namespace {
 
 template <typename T>
-T added(T a, T b) {
-  if constexpr (std::is_integral_v<T>)
-    return static_cast<T>(static_cast<uint64_t>(a) +
-                          static_cast<uint64_t>(b));  // wraps, where signed would be undefined
-  else
-    return a + b;
-}
-template <typename T>
 T multiplied(T a, T b) {
   if constexpr (std::is_integral_v<T>)
     return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));

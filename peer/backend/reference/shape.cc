@@ -118,7 +118,7 @@ void run_pad_grad(const Call& c) {
   const auto sources = padding_sources(c, c.out().spec.shape, c.shape(0));
   on_storage(c, [&](const auto& dy, auto& dx) {
     for (size_t i = 0; i < dy.size(); ++i)
-      if (sources[i] >= 0) dx[at(sources[i])] += dy[i];
+      if (sources[i] >= 0) dx[at(sources[i])] = added(dx[at(sources[i])], dy[i]);
   });
 }
 
@@ -176,7 +176,7 @@ void run_gather(const Call& c) {
 void run_gather_grad(const Call& c) {
   on_storage(c, [&](const auto& dy, auto& dx) {
     for_each_index(c, c.out().spec.shape, [&](int64_t to, size_t from) {
-      if (to >= 0) dx[at(to)] += dy[from];
+      if (to >= 0) dx[at(to)] = added(dx[at(to)], dy[from]);
     });
   });
 }

@@ -18,36 +18,37 @@ WEFT_LOOP_INLINE Range range_of(int64_t o, int64_t stride, int64_t pad, int64_t 
   return r;
 }
 
+// `Lanes` channels side by side; comparing vectors selects without branches. One lane is an ordinary number.
+template <int Lanes>
+struct Channels {
+  typedef float Values __attribute__((vector_size(Lanes * 4)));
+  typedef int32_t Indices __attribute__((vector_size(Lanes * 4)));
+  typedef float ValuesInMemory __attribute__((vector_size(Lanes * 4), aligned(4), may_alias));
+  typedef int32_t IndicesInMemory __attribute__((vector_size(Lanes * 4), aligned(4), may_alias));
+};
+
 template <int Lanes>
 void max_pool(const float* x, float* y, int32_t* indices, const PoolArgs& a) {
+  using C = Channels<Lanes>;
   for (int64_t oh = 0; oh < a.out_h; ++oh) {
     const Range h = range_of(oh, a.stride_h, a.pad_top, a.dilation_h, a.kernel_h, a.in_h);
     for (int64_t ow = 0; ow < a.out_w; ++ow) {
       const Range w = range_of(ow, a.stride_w, a.pad_left, a.dilation_w, a.kernel_w, a.in_w);
-      float best[Lanes];
-      int32_t where[Lanes];
       const int64_t first = (h.start + h.begin * a.dilation_h) * a.in_w + w.start + w.begin * a.dilation_w;
-      for (int l = 0; l < Lanes; ++l) {
-        best[l] = -__builtin_inff();
-        where[l] = static_cast<int32_t>(first);
-      }
+      typename C::Values best = typename C::Values{} - __builtin_inff();
+      typename C::Indices where = typename C::Indices{} + static_cast<int32_t>(first);
       for (int64_t i = h.begin; i < h.end; ++i) {
         for (int64_t j = w.begin; j < w.end; ++j) {
           const int64_t at = (h.start + i * a.dilation_h) * a.in_w + w.start + j * a.dilation_w;
-          const float* v = x + at * Lanes;
-          const int32_t index = static_cast<int32_t>(at);
-          for (int l = 0; l < Lanes; ++l) {
-            const bool better = (v[l] > best[l]) | (v[l] != v[l]);
-            best[l] = better ? v[l] : best[l];
-            where[l] = better ? index : where[l];
-          }
+          const typename C::Values v = *reinterpret_cast<const typename C::ValuesInMemory*>(x + at * Lanes);
+          const typename C::Indices better = (v > best) | (v != v);
+          best = better ? v : best;
+          where = better ? typename C::Indices{} + static_cast<int32_t>(at) : where;
         }
       }
       const int64_t out = (oh * a.out_w + ow) * Lanes;
-      for (int l = 0; l < Lanes; ++l) y[out + l] = best[l];
-      if (indices != nullptr) {
-        for (int l = 0; l < Lanes; ++l) indices[out + l] = where[l];
-      }
+      *reinterpret_cast<typename C::ValuesInMemory*>(y + out) = best;
+      if (indices != nullptr) *reinterpret_cast<typename C::IndicesInMemory*>(indices + out) = where;
     }
   }
 }
