@@ -1,10 +1,7 @@
-// Matrix products by oneDNN's sgemm, in pieces that depend on the shapes alone and run on one thread each: sgemm's own
-// threading changes bits from three threads on. A piece is a tile of one product, or a range of its inner dimension when
-// the result is small; ranges are added in order.
-#include <dnnl.h>
-
+// Matrix products by blocks of our own (loops/gemm.cc), in pieces that depend on the shapes alone. oneDNN's sgemm is as
+// fast on some shapes, but its own threading changes bits from three threads on, and cut into one-thread calls it
+// loses up to half where a leading dimension is a multiple of a page.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "peer/backend/cpu/kernel.h"
@@ -16,75 +13,111 @@ namespace {
 using dag::Attr;
 using dag::Shape;
 
-// c[M,N] = a[M,K] b[K,N], row-major; trans_a: a is stored [K,M]; trans_b: b is stored [N,K].
+// c[M,N] = a[M,K] b[K,N], c row-major; a and b by the steps from row to row and from column to column.
 struct Product {
   int64_t m, n, k;
-  bool trans_a, trans_b;
+  int64_t a_row, a_column, b_row, b_column;
 };
 
+// The result in tiles of tile_m x tile_n, its sums in ranges of range_k that are added in order afterwards.
 struct Plan {
   Product product;
   std::vector<int64_t> a_offsets, b_offsets;  // elements, by batch
-  int64_t tiles_m = 1, tiles_n = 1, ranges_k = 1;
+  int64_t tile_m = 0, tile_n = 0, range_k = 0;
+  // a is packed once for all tiles of a row; else by each piece for itself.
+  bool shares_a = false;
+  int64_t sliver = 1;
 
   int64_t batches() const { return static_cast<int64_t>(a_offsets.size()); }
-  int64_t pieces() const { return batches() * tiles_m * tiles_n * ranges_k; }
+  int64_t tiles_m() const { return (product.m + tile_m - 1) / tile_m; }
+  int64_t tiles_n() const { return (product.n + tile_n - 1) / tile_n; }
+  int64_t ranges_k() const { return (product.k + range_k - 1) / range_k; }
+  int64_t pieces() const { return batches() * tiles_m() * tiles_n() * ranges_k(); }
   int64_t result_elements() const { return batches() * product.m * product.n; }
+  int64_t padded_m() const { return (product.m + sliver - 1) / sliver * sliver; }
+  int64_t partial_elements() const { return (ranges_k() - 1) * result_elements(); }
+  int64_t packed_elements() const { return shares_a ? padded_m() * product.k : 0; }
 };
 
-constexpr int64_t kSide = 64;       // no tile has a shorter side, unless the matrix has
-constexpr int64_t kRange = 1024;    // nor fewer terms of a sum
-constexpr double kPieceFlops = 3e7; // about half a millisecond
-constexpr double kPiecesMax = 32;
+constexpr int64_t kTileM = 384;  // with kGemmDepth terms: what stays in a second-level cache
+constexpr int64_t kTileN = 1024;
+constexpr int64_t kPieces = 16;
 
-int64_t tile_size(int64_t size, int64_t tiles) {
-  const int64_t tile = (size + tiles - 1) / tiles;
-  return tiles == 1 ? tile : (tile + 15) / 16 * 16;
+int64_t cut(int64_t size, int64_t parts, int64_t multiple) {
+  const int64_t part = (size + parts - 1) / parts;
+  return (part + multiple - 1) / multiple * multiple;
 }
 
-// Cuts where the sum of a tile's sides, which is what each piece packs, shrinks most.
 void choose_pieces(Plan& plan) {
   const Product& p = plan.product;
-  const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
-  const double wanted = std::clamp(flops * static_cast<double>(plan.batches()) / kPieceFlops, 1.0, kPiecesMax);
-  while (static_cast<double>(plan.pieces()) < wanted) {
-    const int64_t side_m = p.m / plan.tiles_m, side_n = p.n / plan.tiles_n;
-    const bool can_m = side_m >= 2 * kSide, can_n = side_n >= 2 * kSide;
-    if (can_n && (side_n >= side_m || !can_m)) {
-      plan.tiles_n *= 2;
-    } else if (can_m) {
-      plan.tiles_m *= 2;
-    } else if (p.k / plan.ranges_k >= 2 * kRange) {
-      plan.ranges_k *= 2;
-    } else {
-      break;
-    }
+  plan.range_k = std::max<int64_t>(1, p.k);
+  plan.tile_m = cut(p.m, (p.m + kTileM - 1) / kTileM, plan.sliver);
+  plan.tile_n = std::min(cut(p.n, 1, 64), kTileN);
+  // Enough pieces for a handful of threads, as long as each has work for some hundred microseconds.
+  const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) *
+                       static_cast<double>(plan.batches());
+  const auto wanted = static_cast<int64_t>(std::clamp(flops / 1e7, 1.0, static_cast<double>(kPieces)));
+  if (plan.pieces() < wanted && p.n > 64) {
+    const int64_t parts = (wanted + plan.batches() * plan.tiles_m() - 1) / (plan.batches() * plan.tiles_m());
+    plan.tile_n = std::min(plan.tile_n, cut(p.n, parts, 64));
   }
+  if (plan.pieces() < wanted && p.m > 4 * plan.sliver) {
+    const int64_t parts = (wanted + plan.batches() * plan.tiles_n() - 1) / (plan.batches() * plan.tiles_n());
+    plan.tile_m = std::min(plan.tile_m, cut(p.m, parts, 4 * plan.sliver));
+  }
+  if (plan.pieces() < wanted && p.k >= 8 * kGemmDepth)
+    plan.range_k = cut(p.k, std::min(p.k / (4 * kGemmDepth), (wanted + plan.pieces() - 1) / plan.pieces()), kGemmDepth);
+  plan.shares_a = plan.batches() == 1 && plan.tiles_n() > 1;
 }
 
-bool multiply(const Plan& plan, int64_t piece, const float* a, const float* b, float* c, float* partials) {
+// Scratch of a thread, aligned to a cache line.
+float* thread_scratch(int64_t elements) {
+  static thread_local std::vector<float> buffer;
+  const size_t needed = static_cast<size_t>(elements) + 16;
+  if (buffer.size() < needed) buffer.resize(needed);
+  const auto at = reinterpret_cast<uintptr_t>(buffer.data());
+  return buffer.data() + ((64 - at % 64) % 64) / sizeof(float);
+}
+
+// Packs columns [k0, k0 + depth) of all of a: where a block lies in the packed whole is k0 * padded_m.
+void pack_all(const Plan& plan, const Team& team, const LoopTable& loops, const float* a, float* packed) {
   const Product& p = plan.product;
-  const int64_t range = piece % plan.ranges_k;
-  piece /= plan.ranges_k;
-  const int64_t tile_n = piece % plan.tiles_n;
-  piece /= plan.tiles_n;
-  const int64_t tile_m = piece % plan.tiles_m, batch = piece / plan.tiles_m;
-  const int64_t step_m = tile_size(p.m, plan.tiles_m), step_n = tile_size(p.n, plan.tiles_n);
-  const int64_t step_k = tile_size(p.k, plan.ranges_k);
-  const int64_t m0 = tile_m * step_m, n0 = tile_n * step_n, k0 = range * step_k;
-  const int64_t m = std::min(step_m, p.m - m0), n = std::min(step_n, p.n - n0), k = std::min(step_k, p.k - k0);
-  if (m <= 0 || n <= 0) return true;
+  const int64_t depths = (p.k + kGemmDepth - 1) / kGemmDepth, step = 8 * plan.sliver, strips = (p.m + step - 1) / step;
+  team.ranges(depths * strips, rows_grain(step * kGemmDepth), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t k0 = i / strips * kGemmDepth, m0 = i % strips * step;
+      const int64_t depth = std::min(kGemmDepth, p.k - k0);
+      loops.gemm_pack(a + m0 * p.a_row + k0 * p.a_column, p.a_row, p.a_column, std::min(step, p.m - m0), depth,
+                      packed + k0 * plan.padded_m() + m0 * depth);
+    }
+  });
+}
+
+void multiply(const Plan& plan, const LoopTable& loops, int64_t piece, const float* a, const float* packed,
+              const float* b, float* c, float* partials) {
+  const Product& p = plan.product;
+  const int64_t range = piece % plan.ranges_k();
+  piece /= plan.ranges_k();
+  const int64_t n0 = piece % plan.tiles_n() * plan.tile_n;
+  piece /= plan.tiles_n();
+  const int64_t m0 = piece % plan.tiles_m() * plan.tile_m, batch = piece / plan.tiles_m();
+  const int64_t m = std::min(plan.tile_m, p.m - m0), n = std::min(plan.tile_n, p.n - n0);
   float* target = range == 0 ? c : partials + (range - 1) * plan.result_elements();
   target += (batch * p.m + m0) * p.n + n0;
-  if (k <= 0) {
-    for (int64_t i = 0; i < m; ++i) std::memset(target + i * p.n, 0, static_cast<size_t>(n) * sizeof(float));
-    return true;
+  float* scratch = thread_scratch((64 + (plan.shares_a ? 0 : plan.tile_m + plan.sliver)) * kGemmDepth);
+  float* own = scratch + 64 * kGemmDepth;
+  const int64_t k_begin = range * plan.range_k, k_end = std::min(p.k, k_begin + plan.range_k);
+  for (int64_t k0 = k_begin; k0 < k_end; k0 += kGemmDepth) {
+    const int64_t depth = std::min(kGemmDepth, k_end - k0);
+    const float* block = packed + k0 * plan.padded_m() + m0 * depth;
+    if (!plan.shares_a) {
+      loops.gemm_pack(a + plan.a_offsets[static_cast<size_t>(batch)] + m0 * p.a_row + k0 * p.a_column, p.a_row,
+                      p.a_column, m, depth, own);
+      block = own;
+    }
+    const float* from_b = b + plan.b_offsets[static_cast<size_t>(batch)] + k0 * p.b_row + n0 * p.b_column;
+    loops.gemm_block(block, m, depth, from_b, p.b_row, p.b_column, n, target, p.n, k0 > k_begin, scratch);
   }
-  const int64_t lda = p.trans_a ? p.m : p.k, ldb = p.trans_b ? p.k : p.n;
-  const float* from_a = a + plan.a_offsets[static_cast<size_t>(batch)] + (p.trans_a ? k0 * lda + m0 : m0 * lda + k0);
-  const float* from_b = b + plan.b_offsets[static_cast<size_t>(batch)] + (p.trans_b ? n0 * ldb + k0 : k0 * ldb + n0);
-  return dnnl_sgemm(p.trans_a ? 'T' : 'N', p.trans_b ? 'T' : 'N', m, n, k, 1.0f, from_a, lda, from_b, ldb, 0.0f, target,
-                    p.n) == dnnl_success;
 }
 
 std::vector<int64_t> batch_offsets(const Shape& operand, const Shape& batch) {
@@ -106,43 +139,45 @@ std::vector<int64_t> batch_offsets(const Shape& operand, const Shape& batch) {
 KernelResult make_matmul(const KernelRequest& request) {
   if (!request.is_f32(request.in(0))) return request.decline();
   const Shape &a = request.in_shape(0), &b = request.in_shape(1), &c = request.out_shape();
+  const bool trans_a = request.attributes().get_int(Attr::TransA) != 0;
+  const bool trans_b = request.attributes().get_int(Attr::TransB) != 0;
   Plan plan;
   Product& p = plan.product;
-  p.trans_a = request.attributes().get_int(Attr::TransA) != 0;
-  p.trans_b = request.attributes().get_int(Attr::TransB) != 0;
   p.m = c[c.size() - 2];
   p.n = c.back();
-  p.k = p.trans_a ? a[a.size() - 2] : a.back();
+  p.k = trans_a ? a[a.size() - 2] : a.back();
+  p.a_row = trans_a ? 1 : p.k, p.a_column = trans_a ? p.m : 1;
+  p.b_row = trans_b ? 1 : p.n, p.b_column = trans_b ? p.k : 1;
   const Shape batch(c.begin(), c.end() - 2);
-  const bool one_b = product(b, 0, b.size() - 2) == 1;
-  if (one_b && !p.trans_a && product(a, 0, a.size() - 2) == product(batch, 0, batch.size())) {
-    p.m *= product(batch, 0, batch.size());  // x[B,T,K] w[K,N]: rows are rows
+  const int64_t batches = product(batch, 0, batch.size());
+  if (product(b, 0, b.size() - 2) == 1 && !trans_a && product(a, 0, a.size() - 2) == batches) {
+    p.m *= batches;  // x[B,T,K] w[K,N]: rows are rows
     plan.a_offsets = plan.b_offsets = {0};
   } else {
     plan.a_offsets = batch_offsets(a, batch);
     plan.b_offsets = batch_offsets(b, batch);
   }
+  plan.sliver = request.loops.gemm_rows;
   choose_pieces(plan);
-  const int64_t partial_bytes = (plan.ranges_k - 1) * plan.result_elements() * static_cast<int64_t>(sizeof(float));
+  const int64_t packed_bytes = align_up(plan.packed_elements() * static_cast<int64_t>(sizeof(float)));
+  const int64_t partial_bytes = plan.partial_elements() * static_cast<int64_t>(sizeof(float));
   const int x = request.input_slot(0), w = request.input_slot(1), y = request.output_slot(0);
-  const auto run = [plan, x, w, y, &team = request.team, &loops = request.loops](const Call& call) -> Status {
+  const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
     const float *from_a = call.in<float>(x), *from_b = call.in<float>(w);
-    float *result = call.out<float>(y), *partials = call.scratch<float>();
-    std::atomic<bool> good = true;
-    team.pieces(plan.pieces(), [&](int64_t piece) {
-      if (!multiply(plan, piece, from_a, from_b, result, partials)) good = false;
-    });
-    if (!good) return fail(ErrorCode::Internal, "cpu backend: sgemm refused its operands");
+    float *result = call.out<float>(y), *packed = call.scratch<float>(), *partials = call.scratch<float>(packed_bytes);
+    if (plan.shares_a) pack_all(plan, team, loops, from_a, packed);
+    team.pieces(plan.pieces(),
+                [&](int64_t piece) { multiply(plan, loops, piece, from_a, packed, from_b, result, partials); });
     const int64_t count = plan.result_elements();
-    if (plan.ranges_k > 1) {
+    if (plan.ranges_k() > 1) {
       team.ranges(count, kGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t r = 0; r + 1 < plan.ranges_k; ++r)
+        for (int64_t r = 0; r + 1 < plan.ranges_k(); ++r)
           loops.reduce_into[kReduceSum](result + begin, partials + r * count + begin, end - begin);
       });
     }
     return {};
   };
-  return request.make("onednn sgemm", run, partial_bytes);
+  return request.make(std::string("blocked gemm ") + request.loops.isa, run, packed_bytes + partial_bytes);
 }
 
 }  // namespace weft::peer::cpu

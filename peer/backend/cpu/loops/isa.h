@@ -19,5 +19,6 @@ void add_row_loops(LoopTable& table);
 void add_plane_loops(LoopTable& table);
 void add_pool_loops(LoopTable& table);
 void add_update_loops(LoopTable& table);
+void add_gemm_loops(LoopTable& table);
 const LoopTable& table();
 }  // namespace weft::peer::cpu::WEFT_ISA

@@ -66,6 +66,8 @@ struct PoolArgs {
   int lanes;  // 1, 8 or 16
 };
 
+constexpr int64_t kGemmDepth = 256;
+
 enum ReduceCode : int { kReduceSum, kReduceMax, kReduceMin, kReduceProd, kReduceCodeCount };
 
 // All arrays are float and contiguous unless said otherwise. `lanes` (1, 8 or 16) is the number of channels that lie
@@ -116,6 +118,15 @@ struct LoopTable {
   // target[c * target_stride + r] = source[r * source_stride + c], 4-byte elements.
   void (*transpose)(const float* source, int64_t source_stride, float* target, int64_t target_stride, int64_t rows,
                     int64_t columns);
+
+  // Matrix products c[m,n] = a[m,k] b[k,n] in blocks of at most kGemmDepth terms. An element's terms are added in order of k
+  // within a block, and the block's sum to what is there: its bits depend on k alone.
+  int gemm_rows;  // rows of a sliver of packed a
+  // A block of a, [m, depth] with strides, as slivers [depth, gemm_rows] one after another, padded with zero rows.
+  void (*gemm_pack)(const float* a, int64_t row_stride, int64_t column_stride, int64_t m, int64_t depth, float* packed);
+  // c (+)= packed a times a block of b, [depth, n] with strides. `scratch` holds kGemmDepth * 64 floats, aligned to 64 bytes.
+  void (*gemm_block)(const float* packed, int64_t m, int64_t depth, const float* b, int64_t row_stride,
+                     int64_t column_stride, int64_t n, float* c, int64_t c_stride, int accumulate, float* scratch);
 
   // slot arrays may be null where the rule has none.
   void (*sgd)(float* parameter, const float* gradient, float* momentum, int64_t count, const SgdArgs& args);

@@ -55,6 +55,7 @@ const LoopTable& table() {
     add_plane_loops(filled);
     add_pool_loops(filled);
     add_update_loops(filled);
+    add_gemm_loops(filled);
     return true;
   }();
   (void)once;
