@@ -21,7 +21,7 @@ Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const dag::Gr
 
 Status Executor::build() {
   std::vector<GroupSignature> groups;
-  for (GroupSignature& group : group_signatures(*graph_)) {
+  for (GroupSignature& group : group_signatures(*graph_, options_.kept)) {
     if (is_view(*graph_, group)) continue;
     auto kernel = backend_.make_kernel(*graph_, group);
     if (!kernel) {

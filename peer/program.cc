@@ -25,7 +25,7 @@ void add_once(std::vector<T>& list, T item) {
 }
 }  // namespace
 
-std::vector<GroupSignature> group_signatures(const Graph& graph) {
+std::vector<GroupSignature> group_signatures(const Graph& graph, std::span<const ValueId> kept) {
   std::vector<uint32_t> group_of_op(graph.ops().size(), kNever);
   std::vector<GroupSignature> groups;
   for (uint32_t i = 0; i < graph.ops().size(); ++i) {
@@ -38,6 +38,7 @@ std::vector<GroupSignature> group_signatures(const Graph& graph) {
   }
   std::vector<bool> is_output(graph.values().size(), false);
   for (const auto& output : graph.outputs()) is_output[output.value.index] = true;
+  for (const ValueId value : kept) is_output[value.index] = true;
   for (const dag::Op& op : graph.ops())
     for (const ValueId input : op.inputs)
       if (input.valid() && group_of_op[graph.value(input).producer.index] != group_of_op[graph.value(op.outputs[0]).producer.index])

@@ -12,8 +12,9 @@
 
 namespace weft::peer {
 
-// The groups of a graph in its order, each with what it reads and writes. Leaves belong to no group.
-std::vector<GroupSignature> group_signatures(const dag::Graph& graph);
+// The groups of a graph in its order, each with what it reads and writes. Leaves belong to no group. `kept`: values that
+// somebody reads who is not in the graph (another stage).
+std::vector<GroupSignature> group_signatures(const dag::Graph& graph, std::span<const dag::ValueId> kept = {});
 
 // Offsets for blocks that live over intervals of time, so that blocks alive together do not overlap.
 struct Block {
@@ -62,7 +63,7 @@ struct Program {
   std::vector<Copy> gradient_copies;
 };
 
-// REQUIRES: kernels[i] belongs to groups[i], which are group_signatures(graph) less the views.
+// REQUIRES: kernels[i] belongs to groups[i], which are group_signatures(graph, options.kept) less the views.
 Program plan_program(const dag::Graph& graph, const Backend& backend, std::vector<GroupSignature> groups,
                      std::span<const std::unique_ptr<Kernel>> kernels, const ProgramOptions& options);
 

@@ -47,8 +47,10 @@ Graph random_elementwise(uint64_t seed, bool in_one_group, std::vector<Tensor>& 
   }
   std::vector<ValueId> made{builder.add(OpKind::Add, {floats[0], floats[2]})};
   std::vector<dag::OpId> ops{builder.graph().value(made[0]).producer};
-  const OpKind unary[] = {OpKind::Relu, OpKind::Tanh, OpKind::Sigmoid, OpKind::Neg, OpKind::Gelu, OpKind::Exp, OpKind::Dropout};
-  const OpKind binary[] = {OpKind::Add, OpKind::Sub, OpKind::Mul, OpKind::Max, OpKind::TanhGrad, OpKind::ReluGrad};
+  const OpKind unary[] = {OpKind::Relu, OpKind::Tanh, OpKind::Sigmoid, OpKind::Neg,
+                          OpKind::Gelu, OpKind::Exp,  OpKind::Dropout};
+  const OpKind binary[] = {OpKind::Add, OpKind::Sub,      OpKind::Mul,
+                           OpKind::Max, OpKind::TanhGrad, OpKind::ReluGrad};
   for (int i = 0; i < 18; ++i) {
     const ValueId a = made[rng.below(made.size())];
     const ValueId b = rng.below(2) == 0 ? made[rng.below(made.size())] : floats[rng.below(floats.size())];
@@ -56,7 +58,10 @@ Graph random_elementwise(uint64_t seed, bool in_one_group, std::vector<Tensor>& 
     switch (rng.below(4)) {
       case 0: {
         const OpKind kind = unary[rng.below(std::size(unary))];
-        next = builder.add(kind, {a}, kind == OpKind::Dropout ? dag::Attributes{{Attr::Ratio, 0.25}, {Attr::Key, int64_t{i}}} : dag::Attributes{});
+        next = builder.add(kind, {a},
+                           kind == OpKind::Dropout
+                               ? dag::Attributes{{Attr::Ratio, 0.25}, {Attr::Key, int64_t{i}}}
+                               : dag::Attributes{});
         break;
       }
       case 1: {
@@ -96,7 +101,8 @@ TEST(CpuFused, AGroupGivesTheBitsOfItsOpsOneByOne) {
     const Graph fused = random_elementwise(seed, /*in_one_group=*/true, inputs);
     EXPECT_EQ(group_signatures(fused).size(), 1u);
     const auto expected = outputs_of(*backend, apart, inputs), actual = outputs_of(*backend, fused, inputs);
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(same_bytes(actual[i], expected[i])) << "output " << i;
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(same_bytes(actual[i], expected[i])) << "output " << i;
   }
 }
 
@@ -124,10 +130,13 @@ TEST(CpuFused, TakingOverAnInputsBufferChangesNothing) {
       memory.push_back(std::move(*backend->allocate(graph.spec(group.outputs[i]).bytes())));
       out.push_back(input >= 0 ? in[static_cast<size_t>(input)] : View{memory.back().get(), 0});
     }
-    ASSERT_TRUE((*kernel)->run(in, out, {}, {.seed = 1, .step = 1, .sample_position = 0, .microbatch_size = 2}).has_value());
+    ASSERT_TRUE((*kernel)
+                    ->run(in, out, {}, {.seed = 1, .step = 1, .sample_position = 0, .microbatch_size = 2})
+                    .has_value());
     for (size_t i = 0; i < graph.outputs().size(); ++i) {
       const ValueId value = graph.outputs()[i].value;
-      const size_t at = static_cast<size_t>(std::find(group.outputs.begin(), group.outputs.end(), value) - group.outputs.begin());
+      const size_t at = static_cast<size_t>(std::find(group.outputs.begin(), group.outputs.end(), value) -
+                                            group.outputs.begin());
       const auto actual = backend->download(out[at], graph.spec(value), Layout::Plain);
       EXPECT_TRUE(same_bytes(*actual, expected[i])) << "output " << i;
     }
@@ -143,24 +152,35 @@ Graph small_residual_network(std::vector<Tensor>& inputs) {
     return b.initializer(name, {DType::F32, std::move(shape)}, dag::InitializerRole::Parameter);
   };
   const auto conv = [&](ValueId x, ValueId w, int64_t stride, int64_t pad) {
-    return b.add(OpKind::Conv, {x, w}, {{Attr::Strides, Ints{stride, stride}}, {Attr::Pads, Ints{pad, pad, pad, pad}}, {Attr::Dilations, Ints{1, 1}}, {Attr::Groups, int64_t{1}}});
+    return b.add(OpKind::Conv, {x, w},
+                 {{Attr::Strides, Ints{stride, stride}},
+                  {Attr::Pads, Ints{pad, pad, pad, pad}},
+                  {Attr::Dilations, Ints{1, 1}},
+                  {Attr::Groups, int64_t{1}}});
   };
   const auto norm = [&](ValueId x, int64_t channels, const std::string& name) {
-    return b.add(OpKind::BatchNorm, {x, parameter(name + ".scale", {channels}), parameter(name + ".bias", {channels})}, {{Attr::Epsilon, 1e-5}});
+    return b.add(OpKind::BatchNorm,
+                 {x, parameter(name + ".scale", {channels}), parameter(name + ".bias", {channels})},
+                 {{Attr::Epsilon, 1e-5}});
   };
   ValueId x = parameter("x", {3, 3, 33, 33});
   x = b.add(OpKind::Relu, {norm(conv(x, parameter("stem", {32, 3, 7, 7}), 2, 3), 32, "n0")});
-  x = b.add_all(OpKind::MaxPool, {x}, {{Attr::Kernel, Ints{3, 3}}, {Attr::Strides, Ints{2, 2}}, {Attr::Pads, Ints{1, 1, 1, 1}}})[0];
+  x = b.add_all(OpKind::MaxPool, {x},
+                {{Attr::Kernel, Ints{3, 3}}, {Attr::Strides, Ints{2, 2}}, {Attr::Pads, Ints{1, 1, 1, 1}}})[0];
   ValueId y = b.add(OpKind::Relu, {norm(conv(x, parameter("a", {32, 32, 3, 3}), 1, 1), 32, "n1")});
   y = norm(conv(y, parameter("b", {32, 32, 3, 3}), 1, 1), 32, "n2");
   x = b.add(OpKind::Relu, {b.add(OpKind::Add, {x, y})});
   y = norm(conv(x, parameter("c", {64, 32, 3, 3}), 2, 1), 64, "n3");
   x = b.add(OpKind::Relu, {b.add(OpKind::Add, {y, conv(x, parameter("d", {64, 32, 1, 1}), 2, 0)})});
-  x = b.add(OpKind::AveragePool, {x}, {{Attr::Kernel, Ints{2, 2}}, {Attr::Strides, Ints{1, 1}}, {Attr::Pads, Ints{0, 0, 0, 0}}});
+  x = b.add(OpKind::AveragePool, {x},
+            {{Attr::Kernel, Ints{2, 2}}, {Attr::Strides, Ints{1, 1}}, {Attr::Pads, Ints{0, 0, 0, 0}}});
   x = b.add(OpKind::ReduceMean, {x}, {{Attr::Axes, Ints{2, 3}}, {Attr::KeepDims, int64_t{1}}});
   // Weighed by place: a plain sum of normalised values would have gradients of zero.
   const ValueId weighed = b.add(OpKind::Mul, {x, b.constant(random_tensor({3, 64, 1, 1}, 99))});
-  b.output("loss", b.add(OpKind::ReduceSum, {weighed}, {{Attr::Axes, Ints{0, 1, 2, 3}}, {Attr::KeepDims, int64_t{0}}}), OutputRole::Loss);
+  b.output(
+      "loss",
+      b.add(OpKind::ReduceSum, {weighed}, {{Attr::Axes, Ints{0, 1, 2, 3}}, {Attr::KeepDims, int64_t{0}}}),
+      OutputRole::Loss);
   auto differentiated = dag::differentiate(b.finish(), dag::op_table());
   EXPECT_TRUE(differentiated.has_value()) << differentiated.error().message;
   return std::move(*differentiated);
@@ -174,9 +194,11 @@ TEST(CpuLayouts, ABlockedNetworkComputesWhatThePlainOneDoes) {
   const auto backend = cpu(2), one = cpu(1), three = cpu(3);
   for (const Layout layout : {Layout::Plain, Layout::Blocked8, Layout::Blocked16}) {
     SCOPED_TRACE(std::string(to_string(layout)));
-    const Graph lowered = dag::lower(graph, dag::op_table(), {.fuse_elementwise = true, .convolution_layout = layout});
+    const Graph lowered =
+        dag::lower(graph, dag::op_table(), {.fuse_elementwise = true, .convolution_layout = layout});
     const auto actual = outputs_of(*backend, lowered, inputs);
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_LE(relative_error(actual[i], expected[i]), 1e-4) << lowered.outputs()[i].name;
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_LE(relative_error(actual[i], expected[i]), 1e-4) << lowered.outputs()[i].name;
     const auto alone = outputs_of(*one, lowered, inputs), others = outputs_of(*three, lowered, inputs);
     for (size_t i = 0; i < expected.size(); ++i) {
       EXPECT_TRUE(same_bytes(alone[i], actual[i]));

@@ -56,7 +56,8 @@ TEST(CpuLoops, FunctionsAreWithinTheirUlps) {
       {"tanh small", kTanh, [](double x) { return std::tanh(x); }, -1e-2, 1e-2, 1},
       {"erf", kErf, [](double x) { return std::erf(x); }, -6, 6, 2},
       {"sigmoid", kSigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, -80, 80, 3.5},
-      {"softplus", kSoftplus, [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }, -60, 60, 3.5},
+      {"softplus", kSoftplus, [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); },
+       -60, 60, 3.5},
   };
   for (const LoopTable* table : tables()) {
     for (const Function& f : functions) {
@@ -83,7 +84,8 @@ TEST(CpuLoops, FunctionsTakeInfinitiesAndNaNAsIeeeHasThem) {
     SCOPED_TRACE(table->isa);
     const auto check = [&](ElementCode code, const std::function<double(double)>& exact) {
       const std::vector<float> y = apply(*table, code, x);
-      for (size_t i = 0; i < x.size(); ++i) EXPECT_LE(ulps(y[i], exact(static_cast<double>(x[i]))), 2) << "code " << code << " of " << x[i];
+      for (size_t i = 0; i < x.size(); ++i)
+        EXPECT_LE(ulps(y[i], exact(static_cast<double>(x[i]))), 2) << "code " << code << " of " << x[i];
     };
     check(kExp, [](double v) { return std::exp(v); });
     check(kLog, [](double v) { return std::log(v); });
@@ -108,8 +110,9 @@ TEST(CpuLoops, DropoutDrawsArePhiloxOfThePosition) {
       table->element[kDropout](args);
       for (uint64_t i = 0; i < 1000; ++i) {
         const uint64_t block = (position + i) / 4;
-        const PhiloxBlock draws = philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 9, 4},
-                                         {static_cast<uint32_t>(args.seed), static_cast<uint32_t>(args.seed >> 32)});
+        const PhiloxBlock draws =
+            philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 9, 4},
+                   {static_cast<uint32_t>(args.seed), static_cast<uint32_t>(args.seed >> 32)});
         ASSERT_EQ(y[i], draws[(position + i) % 4] >= 0x80000000u ? 2.0f : 0.0f) << table->isa << " " << i;
       }
     }
@@ -118,13 +121,51 @@ TEST(CpuLoops, DropoutDrawsArePhiloxOfThePosition) {
 
 TEST(CpuLoops, TransposeMovesEveryElementOfOddShapes) {
   for (const LoopTable* table : tables()) {
-    for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {8, 33}, {37, 66}, {70, 4}}) {
+    for (const auto& [rows, columns] :
+         {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {8, 33}, {37, 66}, {70, 4}}) {
       std::vector<float> source(static_cast<size_t>(rows * columns)), target(source.size(), -1);
       for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<float>(i);
       table->transpose(source.data(), columns, target.data(), rows, rows, columns);
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = 0; c < columns; ++c)
           ASSERT_EQ(target[static_cast<size_t>(c * rows + r)], source[static_cast<size_t>(r * columns + c)]);
+    }
+  }
+}
+
+TEST(CpuLoops, MatrixBlocksAgreeWithPlainLoopsForOddShapesAndStrides) {
+  alignas(64) static float scratch[kGemmDepth * 64];
+  struct Case {
+    int64_t m, n, depth;
+    bool trans_a, trans_b;
+  };
+  for (const LoopTable* table : tables()) {
+    for (const Case& c : {Case{1, 1, 1, false, false},
+                          {7, 70, 33, false, true},
+                          {29, 130, 256, true, false},
+                          {64, 64, 17, true, true}}) {
+      SCOPED_TRACE(std::string(table->isa) + " " + std::to_string(c.m));
+      Rng rng(3, static_cast<uint64_t>(c.m));
+      std::vector<float> a(static_cast<size_t>(c.m * c.depth)), b(static_cast<size_t>(c.depth * c.n));
+      for (float& v : a) v = static_cast<float>(rng.uniform() - 0.5);
+      for (float& v : b) v = static_cast<float>(rng.uniform() - 0.5);
+      const int64_t a_row = c.trans_a ? 1 : c.depth, a_column = c.trans_a ? c.m : 1;
+      const int64_t b_row = c.trans_b ? 1 : c.n, b_column = c.trans_b ? c.depth : 1;
+      std::vector<float> packed(static_cast<size_t>((c.m + table->gemm_rows) * c.depth)),
+          result(static_cast<size_t>(c.m * c.n), 1.0f);
+      table->gemm_pack(a.data(), a_row, a_column, c.m, c.depth, packed.data());
+      table->gemm_block(packed.data(), c.m, c.depth, b.data(), b_row, b_column, c.n, result.data(), c.n,
+                        /*accumulate=*/1, scratch);
+      for (int64_t i = 0; i < c.m; ++i) {
+        for (int64_t j = 0; j < c.n; ++j) {
+          double exact = 1;
+          for (int64_t p = 0; p < c.depth; ++p)
+            exact += static_cast<double>(a[static_cast<size_t>(i * a_row + p * a_column)]) *
+                     static_cast<double>(b[static_cast<size_t>(p * b_row + j * b_column)]);
+          ASSERT_NEAR(static_cast<double>(result[static_cast<size_t>(i * c.n + j)]), exact, 1e-5)
+              << i << "," << j;
+        }
+      }
     }
   }
 }

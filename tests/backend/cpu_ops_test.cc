@@ -45,36 +45,57 @@ std::vector<Tensor> run_case(Backend& backend, const OpCase& op_case, std::strin
 // Shapes that are large enough to be cut into pieces, some of them odd.
 std::vector<OpCase> large_cases() {
   std::vector<OpCase> cases;
-  const auto add = [&](std::string name, OpKind kind, std::vector<std::optional<Tensor>> inputs, Attributes attributes = {}) {
-    cases.push_back({.name = std::move(name), .kind = kind, .attributes = std::move(attributes), .inputs = std::move(inputs),
-                     .tolerance = 2e-5, .no_gradient = {}});
+  const auto add = [&](std::string name, OpKind kind, std::vector<std::optional<Tensor>> inputs,
+                       Attributes attributes = {}) {
+    cases.push_back({.name = std::move(name),
+                     .kind = kind,
+                     .attributes = std::move(attributes),
+                     .inputs = std::move(inputs),
+                     .tolerance = 2e-5,
+                     .no_gradient = {}});
   };
   const auto r = random_tensor;
   add("MatMul tiles", OpKind::MatMul, {r({3, 67, 200}, 1), r({200, 333}, 2)});
   add("MatMul long sum", OpKind::MatMul, {r({9000, 40}, 3), r({9000, 70}, 4)}, {{Attr::TransA, int64_t{1}}});
-  add("MatMul batches", OpKind::MatMul, {r({2, 4, 65, 33}, 5), r({2, 4, 70, 33}, 6)}, {{Attr::TransB, int64_t{1}}});
+  add("MatMul batches", OpKind::MatMul, {r({2, 4, 65, 33}, 5), r({2, 4, 70, 33}, 6)},
+      {{Attr::TransB, int64_t{1}}});
   add("MatMul broadcast", OpKind::MatMul, {r({4, 1, 50, 60}, 7), r({3, 60, 20}, 8)});
   add("MatMul wide", OpKind::MatMul, {r({256, 192}, 9), r({1000, 192}, 10)}, {{Attr::TransB, int64_t{1}}});
-  const Attributes conv{{Attr::Strides, Ints{1, 1}}, {Attr::Pads, Ints{1, 1, 1, 1}}, {Attr::Dilations, Ints{1, 1}}, {Attr::Groups, int64_t{1}}};
-  const auto with_shape = [](Attributes a, Shape shape) { a.set(Attr::Shape, std::move(shape)); return a; };
-  for (const auto& [n, c, m, s] : {std::tuple{3, 16, 24, 20}, {1, 3, 16, 33}, {5, 13, 7, 17}, {9, 64, 64, 14}}) {
-    const std::string size = " " + std::to_string(n) + "x" + std::to_string(c) + "x" + std::to_string(m) + "x" + std::to_string(s);
+  const Attributes conv{{Attr::Strides, Ints{1, 1}},
+                        {Attr::Pads, Ints{1, 1, 1, 1}},
+                        {Attr::Dilations, Ints{1, 1}},
+                        {Attr::Groups, int64_t{1}}};
+  const auto with_shape = [](Attributes a, Shape shape) {
+    a.set(Attr::Shape, std::move(shape));
+    return a;
+  };
+  for (const auto& [n, c, m, s] :
+       {std::tuple{3, 16, 24, 20}, {1, 3, 16, 33}, {5, 13, 7, 17}, {9, 64, 64, 14}}) {
+    const std::string size =
+        " " + std::to_string(n) + "x" + std::to_string(c) + "x" + std::to_string(m) + "x" + std::to_string(s);
     add("Conv" + size, OpKind::Conv, {r({n, c, s, s}, 11), r({m, c, 3, 3}, 12), r({m}, 13)}, conv);
-    add("ConvGradInput" + size, OpKind::ConvGradInput, {r({n, m, s, s}, 14), r({m, c, 3, 3}, 15)}, with_shape(conv, {n, c, s, s}));
-    add("ConvGradWeight" + size, OpKind::ConvGradWeight, {r({n, c, s, s}, 16), r({n, m, s, s}, 17)}, with_shape(conv, {m, c, 3, 3}));
+    add("ConvGradInput" + size, OpKind::ConvGradInput, {r({n, m, s, s}, 14), r({m, c, 3, 3}, 15)},
+        with_shape(conv, {n, c, s, s}));
+    add("ConvGradWeight" + size, OpKind::ConvGradWeight, {r({n, c, s, s}, 16), r({n, m, s, s}, 17)},
+        with_shape(conv, {m, c, 3, 3}));
   }
   const Attributes norm{{Attr::Epsilon, 1e-5}}, layer{{Attr::Axis, int64_t{2}}, {Attr::Epsilon, 1e-5}};
   add("BatchNorm", OpKind::BatchNorm, {r({4, 19, 23, 31}, 18), r({19}, 19), r({19}, 20)}, norm);
   Tensor positive = r({19}, 25);
   for (float& v : positive.mutable_as<float>()) v = std::abs(v) + 0.5f;
-  add("BatchNormGrad", OpKind::BatchNormGrad, {r({4, 19, 23, 31}, 21), r({4, 19, 23, 31}, 22), r({19}, 23), r({19}, 24), positive}, norm);
+  add("BatchNormGrad", OpKind::BatchNormGrad,
+      {r({4, 19, 23, 31}, 21), r({4, 19, 23, 31}, 22), r({19}, 23), r({19}, 24), positive}, norm);
   add("LayerNorm", OpKind::LayerNorm, {r({3, 50, 333}, 26), r({333}, 27), r({333}, 28)}, layer);
   Tensor rstd = r({3, 50, 1}, 33);
   for (float& v : rstd.mutable_as<float>()) v = std::abs(v) + 0.5f;
-  add("LayerNormGrad", OpKind::LayerNormGrad, {r({3, 50, 333}, 29), r({3, 50, 333}, 30), r({333}, 31), r({3, 50, 1}, 32), rstd}, layer);
-  add("ReduceSum leading", OpKind::ReduceSum, {r({700, 90}, 34)}, {{Attr::Axes, Ints{0}}, {Attr::KeepDims, int64_t{0}}});
-  add("ReduceSum all", OpKind::ReduceSum, {r({300, 1000}, 35)}, {{Attr::Axes, Ints{0, 1}}, {Attr::KeepDims, int64_t{0}}});
-  add("ReduceMean channels", OpKind::ReduceMean, {r({6, 11, 30, 40}, 36)}, {{Attr::Axes, Ints{0, 2, 3}}, {Attr::KeepDims, int64_t{1}}});
+  add("LayerNormGrad", OpKind::LayerNormGrad,
+      {r({3, 50, 333}, 29), r({3, 50, 333}, 30), r({333}, 31), r({3, 50, 1}, 32), rstd}, layer);
+  add("ReduceSum leading", OpKind::ReduceSum, {r({700, 90}, 34)},
+      {{Attr::Axes, Ints{0}}, {Attr::KeepDims, int64_t{0}}});
+  add("ReduceSum all", OpKind::ReduceSum, {r({300, 1000}, 35)},
+      {{Attr::Axes, Ints{0, 1}}, {Attr::KeepDims, int64_t{0}}});
+  add("ReduceMean channels", OpKind::ReduceMean, {r({6, 11, 30, 40}, 36)},
+      {{Attr::Axes, Ints{0, 2, 3}}, {Attr::KeepDims, int64_t{1}}});
   add("Softmax rows", OpKind::Softmax, {r({100, 777}, 37)}, {{Attr::Axis, int64_t{1}}});
   add("Softmax columns", OpKind::Softmax, {r({5, 60, 200}, 38)}, {{Attr::Axis, int64_t{1}}});
   add("Transpose heads", OpKind::Transpose, {r({2, 33, 4, 64}, 39)}, {{Attr::Perm, Ints{0, 2, 1, 3}}});
@@ -88,7 +109,8 @@ std::vector<OpCase> large_cases() {
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * i % 97);
   const Tensor indices = dag::make_tensor({300}, std::span<const int64_t>(ids));
   add("Gather", OpKind::Gather, {r({97, 65}, 48), indices}, {{Attr::Axis, int64_t{0}}});
-  add("GatherGrad", OpKind::GatherGrad, {r({300, 65}, 49), indices}, {{Attr::Axis, int64_t{0}}, {Attr::Shape, Ints{97, 65}}});
+  add("GatherGrad", OpKind::GatherGrad, {r({300, 65}, 49), indices},
+      {{Attr::Axis, int64_t{0}}, {Attr::Shape, Ints{97, 65}}});
   const Attributes loss{{Attr::Axis, int64_t{1}}, {Attr::Reduction, std::string("mean")}};
   add("CrossEntropy", OpKind::CrossEntropy, {r({300, 97}, 50), indices}, loss);
   return cases;
@@ -98,9 +120,11 @@ void expect_close_to_reference(const OpCase& op_case) {
   SCOPED_TRACE(op_case.name);
   const auto backend = cpu(2), reference = make_reference_backend();
   std::string implementation;
-  const std::vector<Tensor> actual = run_case(*backend, op_case, &implementation), expected = run_case(*reference, op_case);
+  const std::vector<Tensor> actual = run_case(*backend, op_case, &implementation),
+                            expected = run_case(*reference, op_case);
   for (size_t i = 0; i < actual.size(); ++i)
-    EXPECT_LE(relative_error(actual[i], expected[i]), op_case.tolerance) << "output " << i << " by " << implementation;
+    EXPECT_LE(relative_error(actual[i], expected[i]), op_case.tolerance)
+        << "output " << i << " by " << implementation;
 }
 
 TEST(CpuOps, EveryCaseAgreesWithTheReference) {
@@ -142,7 +166,8 @@ TEST(CpuOps, CommonOpsHaveKernelsOfTheirOwn) {
 
 TEST(CpuOps, DoubleGraphsGoThroughTheReference) {
   const Tensor x = dag::from_doubles({DType::F64, {2}}, std::vector<double>{1e-300, 3});
-  const OpCase op_case{.name = "f64", .kind = OpKind::Sqrt, .attributes = {}, .inputs = {x}, .no_gradient = {}};
+  const OpCase op_case{
+      .name = "f64", .kind = OpKind::Sqrt, .attributes = {}, .inputs = {x}, .no_gradient = {}};
   EXPECT_EQ(dag::to_doubles(run_case(*cpu(1), op_case)[0])[0], 1e-150);
 }
 
@@ -150,7 +175,11 @@ TEST(CpuOps, SoftmaxSurvivesMaskedEntriesAndRows) {
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> x{0, -inf, 0, -inf, -inf, -inf};
   const Tensor tensor = dag::make_tensor({2, 3}, std::span<const float>(x));
-  const OpCase op_case{.name = "mask", .kind = OpKind::Softmax, .attributes = {{Attr::Axis, int64_t{1}}}, .inputs = {tensor}, .no_gradient = {}};
+  const OpCase op_case{.name = "mask",
+                       .kind = OpKind::Softmax,
+                       .attributes = {{Attr::Axis, int64_t{1}}},
+                       .inputs = {tensor},
+                       .no_gradient = {}};
   const std::vector<double> y = dag::to_doubles(run_case(*cpu(1), op_case)[0]);
   EXPECT_EQ(y[0], 0.5);
   EXPECT_EQ(y[1], 0);

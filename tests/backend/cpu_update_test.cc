@@ -34,8 +34,8 @@ std::vector<Tensor> after_three_steps(Backend& backend, const OptimizerSpec& opt
   }
   for (uint64_t step = 1; step <= 3; ++step) {
     const auto gradient = uploaded(backend, random_tensor(spec.shape, 100 + step));
-    const Status status = backend.update(optimizer, {step, 0.05 / static_cast<double>(step), 0.5}, {parameter.get(), 0},
-                                         {gradient.get(), 0}, views, spec);
+    const Status status = backend.update(optimizer, {step, 0.05 / static_cast<double>(step), 0.5},
+                                         {parameter.get(), 0}, {gradient.get(), 0}, views, spec);
     EXPECT_TRUE(status.has_value());
   }
   std::vector<Tensor> results{*backend.download({parameter.get(), 0}, spec, Layout::Plain)};
@@ -55,7 +55,8 @@ TEST(CpuUpdate, EveryRuleAgreesWithTheReferenceForAnyNumberOfThreads) {
   for (size_t r = 0; r < rules.size(); ++r) {
     SCOPED_TRACE("rule " + std::to_string(r));
     const auto expected = after_three_steps(*reference, rules[r], start);
-    const auto actual = after_three_steps(*one, rules[r], start), again = after_three_steps(*three, rules[r], start);
+    const auto actual = after_three_steps(*one, rules[r], start),
+               again = after_three_steps(*three, rules[r], start);
     for (size_t i = 0; i < expected.size(); ++i) {
       EXPECT_LE(relative_error(actual[i], expected[i]), 1e-6);
       EXPECT_TRUE(same_bytes(actual[i], again[i]));

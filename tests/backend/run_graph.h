@@ -1,5 +1,5 @@
-// Runs a graph on a backend, group by group, every value in memory of its own: no plan, nothing in place, so that a
-// test sees each value.
+// Runs a graph on a backend, group by group, every value in memory of its own: no plan, nothing in place, so
+// that a test sees each value.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,8 @@ namespace weft::peer {
 
 class GraphRun {
  public:
-  GraphRun(Backend& backend, const dag::Graph& graph) : backend_(backend), graph_(graph), memory_(graph.values().size()) {}
+  GraphRun(Backend& backend, const dag::Graph& graph)
+      : backend_(backend), graph_(graph), memory_(graph.values().size()) {}
 
   // `values`: of graph.inputs() and then of graph.initializers(), in their orders.
   void run(const std::vector<dag::Tensor>& values, const StepContext& context = {}) {
@@ -70,7 +71,8 @@ class GraphRun {
   std::map<uint32_t, std::string> implementations_;
 };
 
-// The largest difference over the largest magnitude of `expected`; NaN and infinities must stand in the same places.
+// The largest difference over the largest magnitude of `expected`; NaN and infinities must stand in the same
+// places.
 inline double relative_error(const dag::Tensor& actual, const dag::Tensor& expected) {
   const std::vector<double> a = dag::to_doubles(actual), e = dag::to_doubles(expected);
   double largest = 0, difference = 0;

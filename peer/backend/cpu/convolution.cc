@@ -1,6 +1,6 @@
-// Convolution and its cotangent with respect to the input, by oneDNN, in pieces of one thread that the shapes fix:
-// oneDNN's own threading changes bits from three threads on. Weights are plain in memory and are copied into the
-// primitive's layout at each run: they change with every step.
+// Convolution and its cotangent with respect to the input, by oneDNN, in pieces of one thread that the shapes
+// fix: oneDNN's own threading changes bits from three threads on. Weights are plain in memory and are copied
+// into the primitive's layout at each run: they change with every step.
 #include "peer/backend/cpu/onednn.h"
 
 namespace weft::peer::cpu {
@@ -14,12 +14,17 @@ using dnnl::prop_kind;
 class Convolution {
  public:
   explicit Convolution(const KernelRequest& request)
-      : forward_(request.op.kind == OpKind::Conv), has_bias_(request.has(2)), from_(request.in(0)), to_(request.out(0)),
-        w_(request.in_shape(1)), geometry_(request.attributes()) {
+      : forward_(request.op.kind == OpKind::Conv),
+        has_bias_(request.has(2)),
+        from_(request.in(0)),
+        to_(request.out(0)),
+        w_(request.in_shape(1)),
+        geometry_(request.attributes()) {
     choose_pieces();
     const OneThread one(request.team);
     for (size_t i = 0; i < pieces_.size(); ++i) {
-      const bool again = i > 0 && pieces_[i].samples == pieces_[i - 1].samples && pieces_[i].channels == pieces_[i - 1].channels;
+      const bool again = i > 0 && pieces_[i].samples == pieces_[i - 1].samples &&
+                         pieces_[i].channels == pieces_[i - 1].channels;
       primitives_.push_back(again ? primitives_.back() : make_primitive(pieces_[i]));
       block_bytes_ = std::max(block_bytes_, primitives_.back()->bytes());
     }
@@ -32,7 +37,9 @@ class Convolution {
 
   int64_t bytes() const { return shared_bytes_ + block_bytes_ * static_cast<int64_t>(pieces_.size()); }
   bool has_bias() const { return has_bias_; }
-  std::string name() const { return "onednn conv " + implementation_ + " " + std::string(to_string(to_.layout)); }
+  std::string name() const {
+    return "onednn conv " + implementation_ + " " + std::string(to_string(to_.layout));
+  }
 
   Status run(const Team& team, const float* from, const float* weights, const float* bias, float* to,
              std::byte* workspace) const {
@@ -40,18 +47,21 @@ class Convolution {
       WEFT_TRY_STATUS(guarded_run([&] {
         dnnl::stream stream(engine_);
         const Md plain = plain_md(geometry_.weight_dims(w_));
-        to_native_.execute(stream, {{DNNL_ARG_FROM, dnnl::memory(plain, engine_, const_cast<float*>(weights))},
-                                    {DNNL_ARG_TO, dnnl::memory(native_, engine_, workspace)}});
+        to_native_.execute(stream,
+                           {{DNNL_ARG_FROM, dnnl::memory(plain, engine_, const_cast<float*>(weights))},
+                            {DNNL_ARG_TO, dnnl::memory(native_, engine_, workspace)}});
         stream.wait();
       }));
       weights = reinterpret_cast<const float*>(workspace);
     }
-    const int64_t taps = product(w_, 2, w_.size()), positions = product(to_.spec.shape, 2, to_.spec.shape.size());
+    const int64_t taps = product(w_, 2, w_.size()),
+                  positions = product(to_.spec.shape, 2, to_.spec.shape.size());
     const int64_t sample = from_.spec.element_count() / from_.spec.shape[0];
     return guarded_pieces(team, static_cast<int64_t>(pieces_.size()), [&](size_t i) {
       const ConvPiece& piece = pieces_[i];
       const float* own_weights = weights + piece.first_channel * taps * (forward_ ? w_[1] : 1);
-      std::vector<void*> data{const_cast<float*>(from + piece.first_sample * sample), const_cast<float*>(own_weights)};
+      std::vector<void*> data{const_cast<float*>(from + piece.first_sample * sample),
+                              const_cast<float*>(own_weights)};
       if (has_bias_) data.push_back(const_cast<float*>(bias + piece.first_channel));
       data.push_back(to + (piece.first_sample * to_.spec.shape[1] + piece.first_channel) * positions);
       primitives_[i]->run(data, workspace + shared_bytes_ + static_cast<int64_t>(i) * block_bytes_);
@@ -59,7 +69,8 @@ class Convolution {
   }
 
  private:
-  // By samples; where there are few, each sample by ranges of output channels, which lie together in either layout.
+  // By samples; where there are few, each sample by ranges of output channels, which lie together in either
+  // layout.
   void choose_pieces() {
     const int64_t samples = to_.spec.shape[0], channels = to_.spec.shape[1];
     constexpr int64_t kChannels = 16;  // a range is a multiple of every block
@@ -107,11 +118,12 @@ class Convolution {
   std::shared_ptr<Primitive> make_forward(const ConvPiece& piece, const Layouts& l) {
     const auto& g = geometry_;
     const Md bias = plain_md({piece.channels});
-    const auto desc =
-        has_bias_ ? dnnl::convolution_forward::desc(prop_kind::forward_training, algorithm::convolution_direct, l.from,
-                                                    l.weights, bias, l.to, g.strides, g.dilations, g.pads_begin, g.pads_end)
-                  : dnnl::convolution_forward::desc(prop_kind::forward_training, algorithm::convolution_direct, l.from,
-                                                    l.weights, l.to, g.strides, g.dilations, g.pads_begin, g.pads_end);
+    const auto desc = has_bias_ ? dnnl::convolution_forward::desc(
+                                      prop_kind::forward_training, algorithm::convolution_direct, l.from,
+                                      l.weights, bias, l.to, g.strides, g.dilations, g.pads_begin, g.pads_end)
+                                : dnnl::convolution_forward::desc(
+                                      prop_kind::forward_training, algorithm::convolution_direct, l.from,
+                                      l.weights, l.to, g.strides, g.dilations, g.pads_begin, g.pads_end);
     const dnnl::convolution_forward::primitive_desc pd(desc, user_scratchpad(), engine_);
     native_ = pd.weights_desc();
     implementation_ = pd.impl_info_str();
@@ -128,12 +140,12 @@ class Convolution {
     const auto& g = geometry_;
     const auto attributes = user_scratchpad();
     const dnnl::convolution_forward::primitive_desc hint(
-        dnnl::convolution_forward::desc(prop_kind::forward_training, algorithm::convolution_direct, l.to, l.weights, l.from,
-                                        g.strides, g.dilations, g.pads_begin, g.pads_end),
+        dnnl::convolution_forward::desc(prop_kind::forward_training, algorithm::convolution_direct, l.to,
+                                        l.weights, l.from, g.strides, g.dilations, g.pads_begin, g.pads_end),
         attributes, engine_);
     const dnnl::convolution_backward_data::primitive_desc pd(
-        dnnl::convolution_backward_data::desc(algorithm::convolution_direct, l.to, l.weights, l.from, g.strides,
-                                              g.dilations, g.pads_begin, g.pads_end),
+        dnnl::convolution_backward_data::desc(algorithm::convolution_direct, l.to, l.weights, l.from,
+                                              g.strides, g.dilations, g.pads_begin, g.pads_end),
         attributes, engine_, hint);
     native_ = pd.weights_desc();
     implementation_ = pd.impl_info_str();

@@ -1,6 +1,7 @@
-// The convolution's cotangent with respect to its weights. oneDNN's own threading of it changes bits with the number of
-// threads, so it is cut into pieces by shape, each a one-thread primitive: either by samples, whose partial
-// results are added in order, or, where the weights are large beside the activations, by output channels.
+// The convolution's cotangent with respect to its weights. oneDNN's own threading of it changes bits with the
+// number of threads, so it is cut into pieces by shape, each a one-thread primitive: either by samples, whose
+// partial results are added in order, or, where the weights are large beside the activations, by output
+// channels.
 #include <cstring>
 
 #include "peer/backend/cpu/onednn.h"
@@ -31,7 +32,8 @@ struct WeightGradient {
     choose_pieces();
     const OneThread one(request.team);
     for (size_t i = 0; i < pieces.size(); ++i) {
-      const bool again = i > 0 && pieces[i].samples == pieces[i - 1].samples && pieces[i].channels == pieces[i - 1].channels;
+      const bool again =
+          i > 0 && pieces[i].samples == pieces[i - 1].samples && pieces[i].channels == pieces[i - 1].channels;
       primitives.push_back(again ? primitives.back() : make_primitive(pieces[i]));
       block_bytes = std::max(block_bytes, primitives.back()->bytes());
     }
@@ -61,7 +63,8 @@ struct WeightGradient {
     }
     const int64_t blocks = channels / lanes, count = std::min(blocks, kConvPieces);
     const int64_t step = (blocks + count - 1) / count * lanes;
-    for (int64_t c = 0; c < channels; c += step) pieces.push_back({0, samples, c, std::min(step, channels - c)});
+    for (int64_t c = 0; c < channels; c += step)
+      pieces.push_back({0, samples, c, std::min(step, channels - c)});
   }
 
   std::shared_ptr<Primitive> make_primitive(const ConvPiece& piece) {
@@ -74,14 +77,14 @@ struct WeightGradient {
     const Md src = source_md(piece.samples), dst = wanted_md(part, piece.samples);
     const auto& g = geometry;
     const dnnl::convolution_forward::primitive_desc hint(
-        dnnl::convolution_forward::desc(prop_kind::forward_training, algorithm::convolution_direct, src, any_md(dims), dst,
-                                        g.strides, g.dilations, g.pads_begin, g.pads_end),
+        dnnl::convolution_forward::desc(prop_kind::forward_training, algorithm::convolution_direct, src,
+                                        any_md(dims), dst, g.strides, g.dilations, g.pads_begin, g.pads_end),
         attributes, engine);
     // The first piece chooses dw's layout for all, so that partial results can be added.
     const Md wanted = !by_channel && !primitives.empty() ? native : any_md(dims);
     const dnnl::convolution_backward_weights::primitive_desc pd(
-        dnnl::convolution_backward_weights::desc(algorithm::convolution_direct, src, wanted, dst, g.strides, g.dilations,
-                                                 g.pads_begin, g.pads_end),
+        dnnl::convolution_backward_weights::desc(algorithm::convolution_direct, src, wanted, dst, g.strides,
+                                                 g.dilations, g.pads_begin, g.pads_end),
         attributes, engine, hint);
     native = pd.diff_weights_desc();
     auto primitive = std::make_shared<Primitive>(engine);
@@ -93,14 +96,16 @@ struct WeightGradient {
     return primitive;
   }
 
-  // oneDNN has no fast kernel for one, two or four plain channels: filled up with zeros to a block it has (a first
-  // layer on grey images ran at 0.1 GFLOP/s without). Three channels have a kernel of their own.
+  // oneDNN has no fast kernel for one, two or four plain channels: filled up with zeros to a block it has (a
+  // first layer on grey images ran at 0.1 GFLOP/s without). Three channels have a kernel of their own.
   Md source_md(int64_t samples) const {
     const int64_t lanes = lanes_of(dy.layout), channels = x.spec.shape[1];
-    const bool pad = x.layout == dag::Layout::Plain && lanes > 1 && channels < lanes && channels != 3 && geometry.groups == 1;
+    const bool pad = x.layout == dag::Layout::Plain && lanes > 1 && channels < lanes && channels != 3 &&
+                     geometry.groups == 1;
     if (!pad) return wanted_md(x, samples);
     using tag = dnnl::memory::format_tag;
-    return Md(value_md(x, samples).dims(), dnnl::memory::data_type::f32, lanes == 16 ? tag::nChw16c : tag::nChw8c);
+    return Md(value_md(x, samples).dims(), dnnl::memory::data_type::f32,
+              lanes == 16 ? tag::nChw16c : tag::nChw8c);
   }
 
   // dy's channels of one piece, dense.
@@ -108,10 +113,12 @@ struct WeightGradient {
     const int64_t positions = product(dy.spec.shape, 2, dy.spec.shape.size()), samples = dy.spec.shape[0];
     const size_t bytes = static_cast<size_t>(piece.channels * positions) * sizeof(float);
     for (int64_t n = 0; n < samples; ++n)
-      std::memcpy(target + n * piece.channels * positions, source + (n * w[0] + piece.first_channel) * positions, bytes);
+      std::memcpy(target + n * piece.channels * positions,
+                  source + (n * w[0] + piece.first_channel) * positions, bytes);
   }
 
-  void run_piece(size_t i, const float* source, const float* upstream, float* result, std::byte* block) const {
+  void run_piece(size_t i, const float* source, const float* upstream, float* result,
+                 std::byte* block) const {
     const ConvPiece& piece = pieces[i];
     const float* from = source + piece.first_sample * (x.spec.element_count() / x.spec.shape[0]);
     float* copied = reinterpret_cast<float*>(block + block_bytes);
@@ -126,8 +133,8 @@ struct WeightGradient {
     primitives[i]->run(data, block);
   }
 
-  Status run(const Team& team, const LoopTable& loops, const float* source, const float* upstream, float* result,
-             std::byte* workspace) const {
+  Status run(const Team& team, const LoopTable& loops, const float* source, const float* upstream,
+             float* result, std::byte* workspace) const {
     const int64_t count = static_cast<int64_t>(pieces.size());
     WEFT_TRY_STATUS(guarded_pieces(team, count, [&](size_t i) {
       run_piece(i, source, upstream, result, workspace + static_cast<int64_t>(i) * piece_bytes());
@@ -136,10 +143,11 @@ struct WeightGradient {
     const auto partial = [&](int64_t i) {
       return reinterpret_cast<float*>(workspace + i * piece_bytes() + block_bytes + dy_bytes);
     };
-    team.ranges(static_cast<int64_t>(native.get_size() / sizeof(float)), kGrain / 8, [&](int64_t begin, int64_t end) {
-      for (int64_t i = 1; i < count; ++i)
-        loops.reduce_into[kReduceSum](partial(0) + begin, partial(i) + begin, end - begin);
-    });
+    team.ranges(static_cast<int64_t>(native.get_size() / sizeof(float)), kGrain / 8,
+                [&](int64_t begin, int64_t end) {
+                  for (int64_t i = 1; i < count; ++i)
+                    loops.reduce_into[kReduceSum](partial(0) + begin, partial(i) + begin, end - begin);
+                });
     return guarded_run([&] {
       dnnl::stream stream(engine);
       to_plain.execute(stream, {{DNNL_ARG_FROM, dnnl::memory(native, engine, partial(0))},
@@ -157,11 +165,13 @@ KernelResult make_conv_grad_weight(const KernelRequest& request) {
   const auto gradient = std::make_shared<const WeightGradient>(request);
   const int x = request.input_slot(0), dy = request.input_slot(1), dw = request.output_slot(0);
   const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
-    return gradient->run(team, loops, call.in<float>(x), call.in<float>(dy), call.out<float>(dw), call.workspace);
+    return gradient->run(team, loops, call.in<float>(x), call.in<float>(dy), call.out<float>(dw),
+                         call.workspace);
   };
   const int64_t bytes = gradient->piece_bytes() * static_cast<int64_t>(gradient->pieces.size());
-  return request.make("onednn conv " + gradient->implementation + (gradient->by_channel ? " by channel" : " by sample"), run,
-                      bytes);
+  return request.make(
+      "onednn conv " + gradient->implementation + (gradient->by_channel ? " by channel" : " by sample"), run,
+      bytes);
 }
 
 }  // namespace weft::peer::cpu

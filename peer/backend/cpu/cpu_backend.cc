@@ -18,15 +18,24 @@ using dag::TensorSpec;
 
 std::string_view to_string(dnnl::cpu_isa isa) {
   switch (isa) {
-    case dnnl::cpu_isa::sse41: return "sse41";
-    case dnnl::cpu_isa::avx: return "avx";
-    case dnnl::cpu_isa::avx2: return "avx2";
-    case dnnl::cpu_isa::avx2_vnni: return "avx2_vnni";
-    case dnnl::cpu_isa::avx512_core: return "avx512_core";
-    case dnnl::cpu_isa::avx512_core_vnni: return "avx512_core_vnni";
-    case dnnl::cpu_isa::avx512_core_bf16: return "avx512_core_bf16";
-    case dnnl::cpu_isa::avx512_core_amx: return "avx512_core_amx";
-    default: return "other";
+    case dnnl::cpu_isa::sse41:
+      return "sse41";
+    case dnnl::cpu_isa::avx:
+      return "avx";
+    case dnnl::cpu_isa::avx2:
+      return "avx2";
+    case dnnl::cpu_isa::avx2_vnni:
+      return "avx2_vnni";
+    case dnnl::cpu_isa::avx512_core:
+      return "avx512_core";
+    case dnnl::cpu_isa::avx512_core_vnni:
+      return "avx512_core_vnni";
+    case dnnl::cpu_isa::avx512_core_bf16:
+      return "avx512_core_bf16";
+    case dnnl::cpu_isa::avx512_core_amx:
+      return "avx512_core_amx";
+    default:
+      return "other";
   }
 }
 
@@ -63,13 +72,15 @@ class CpuBackend final : public Backend {
 
   Status upload(const Tensor& tensor, View target, Layout layout) override {
     team_.enter();
-    convert_layout(team_, loops_, tensor.spec(), Layout::Plain, tensor.bytes().data(), layout, pointer<std::byte>(target));
+    convert_layout(team_, loops_, tensor.spec(), Layout::Plain, tensor.bytes().data(), layout,
+                   pointer<std::byte>(target));
     return {};
   }
   Result<Tensor> download(View source, const TensorSpec& spec, Layout layout) override {
     team_.enter();
     Tensor tensor(spec);
-    convert_layout(team_, loops_, spec, layout, pointer<std::byte>(source), Layout::Plain, tensor.mutable_bytes().data());
+    convert_layout(team_, loops_, spec, layout, pointer<std::byte>(source), Layout::Plain,
+                   tensor.mutable_bytes().data());
     return tensor;
   }
 
@@ -83,7 +94,8 @@ class CpuBackend final : public Backend {
   }
   Status copy(View source, View target, const TensorSpec& spec) override {
     team_.enter();
-    convert_layout(team_, loops_, spec, Layout::Plain, pointer<std::byte>(source), Layout::Plain, pointer<std::byte>(target));
+    convert_layout(team_, loops_, spec, Layout::Plain, pointer<std::byte>(source), Layout::Plain,
+                   pointer<std::byte>(target));
     return {};
   }
   Status accumulate(View from, View into, const TensorSpec& spec) override {
@@ -105,7 +117,8 @@ class CpuBackend final : public Backend {
     team_.enter();
     team_.ranges(blocks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b)
-        sums[static_cast<size_t>(b)] = loops_.sum_of_squares(x + b * kGrain, std::min(kGrain, count - b * kGrain));
+        sums[static_cast<size_t>(b)] =
+            loops_.sum_of_squares(x + b * kGrain, std::min(kGrain, count - b * kGrain));
     });
     double total = 0;
     for (const double sum : sums) total += sum;
@@ -120,16 +133,17 @@ class CpuBackend final : public Backend {
  private:
   static Status need_f32(const TensorSpec& spec, const char* what) {
     if (spec.dtype == dag::DType::F32) return {};
-    return fail(ErrorCode::Unsupported, std::string("cpu backend: ") + what + " of " + dag::to_string(spec) +
-                                            "; only f32 is trained here, the reference backend takes other dtypes");
+    return fail(ErrorCode::Unsupported,
+                std::string("cpu backend: ") + what + " of " + dag::to_string(spec) +
+                    "; only f32 is trained here, the reference backend takes other dtypes");
   }
 
   Team team_;
   const LoopTable& loops_;
 };
 
-Status CpuBackend::update(const OptimizerSpec& optimizer, const UpdateStep& step, View parameter, View gradient,
-                          std::span<const View> slots, const TensorSpec& spec) {
+Status CpuBackend::update(const OptimizerSpec& optimizer, const UpdateStep& step, View parameter,
+                          View gradient, std::span<const View> slots, const TensorSpec& spec) {
   WEFT_TRY_STATUS(need_f32(spec, "update"));
   float* p = pointer<float>(parameter);
   const float* g = pointer<const float>(gradient);
@@ -175,7 +189,8 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
   constexpr int kThreadsMax = 1024;
   if (options.threads < 0 || options.threads > kThreadsMax)
     return fail(ErrorCode::InvalidArgument, "cpu backend: " + std::to_string(options.threads) +
-                                                " threads; give 0 (all processors) to " + std::to_string(kThreadsMax));
+                                                " threads; give 0 (all processors) to " +
+                                                std::to_string(kThreadsMax));
   try {
     return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(options));
   } catch (const std::exception& error) {

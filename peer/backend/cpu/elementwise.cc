@@ -11,7 +11,8 @@ KernelResult make_elementwise(const KernelRequest& request) {
   name += std::string(" ") + request.loops.isa;
   return request.make(
       std::move(name),
-      [program = std::move(*program), &team = request.team, &loops = request.loops](const Call& call) -> Status {
+      [program = std::move(*program), &team = request.team,
+       &loops = request.loops](const Call& call) -> Status {
         program.run(call, team, loops);
         return {};
       },

@@ -18,72 +18,128 @@ std::optional<double> constant_scalar(const dag::Graph& graph, dag::ValueId valu
 
 std::optional<ElementCode> float_unary(const dag::Op& op) {
   switch (op.kind) {
-    case OpKind::Neg: return kNeg;
-    case OpKind::Abs: return kAbs;
-    case OpKind::Sign: return kSign;
-    case OpKind::Exp: return kExp;
-    case OpKind::Log: return kLog;
-    case OpKind::Sqrt: return kSqrt;
-    case OpKind::Reciprocal: return kReciprocal;
-    case OpKind::Sin: return kSin;
-    case OpKind::Cos: return kCos;
-    case OpKind::Tan: return kTan;
-    case OpKind::Asin: return kAsin;
-    case OpKind::Acos: return kAcos;
-    case OpKind::Atan: return kAtan;
-    case OpKind::Sinh: return kSinh;
-    case OpKind::Cosh: return kCosh;
-    case OpKind::Asinh: return kAsinh;
-    case OpKind::Acosh: return kAcosh;
-    case OpKind::Atanh: return kAtanh;
-    case OpKind::Tanh: return kTanh;
-    case OpKind::Sigmoid: return kSigmoid;
-    case OpKind::Relu: return kRelu;
-    case OpKind::Erf: return kErf;
-    case OpKind::Gelu: return op.attributes.get_int(Attr::Approximate) != 0 ? kGeluTanh : kGelu;
-    case OpKind::Softplus: return kSoftplus;
-    case OpKind::Floor: return kFloor;
-    case OpKind::Ceil: return kCeil;
-    case OpKind::Round: return kRound;
-    case OpKind::IsNaN: return kIsNaN;
-    case OpKind::IsInf: return kIsInf;
-    case OpKind::Clip: return kClip;
-    case OpKind::Dropout: return kDropout;
-    default: return std::nullopt;
+    case OpKind::Neg:
+      return kNeg;
+    case OpKind::Abs:
+      return kAbs;
+    case OpKind::Sign:
+      return kSign;
+    case OpKind::Exp:
+      return kExp;
+    case OpKind::Log:
+      return kLog;
+    case OpKind::Sqrt:
+      return kSqrt;
+    case OpKind::Reciprocal:
+      return kReciprocal;
+    case OpKind::Sin:
+      return kSin;
+    case OpKind::Cos:
+      return kCos;
+    case OpKind::Tan:
+      return kTan;
+    case OpKind::Asin:
+      return kAsin;
+    case OpKind::Acos:
+      return kAcos;
+    case OpKind::Atan:
+      return kAtan;
+    case OpKind::Sinh:
+      return kSinh;
+    case OpKind::Cosh:
+      return kCosh;
+    case OpKind::Asinh:
+      return kAsinh;
+    case OpKind::Acosh:
+      return kAcosh;
+    case OpKind::Atanh:
+      return kAtanh;
+    case OpKind::Tanh:
+      return kTanh;
+    case OpKind::Sigmoid:
+      return kSigmoid;
+    case OpKind::Relu:
+      return kRelu;
+    case OpKind::Erf:
+      return kErf;
+    case OpKind::Gelu:
+      return op.attributes.get_int(Attr::Approximate) != 0 ? kGeluTanh : kGelu;
+    case OpKind::Softplus:
+      return kSoftplus;
+    case OpKind::Floor:
+      return kFloor;
+    case OpKind::Ceil:
+      return kCeil;
+    case OpKind::Round:
+      return kRound;
+    case OpKind::IsNaN:
+      return kIsNaN;
+    case OpKind::IsInf:
+      return kIsInf;
+    case OpKind::Clip:
+      return kClip;
+    case OpKind::Dropout:
+      return kDropout;
+    default:
+      return std::nullopt;
   }
 }
 
 std::optional<ElementCode> float_binary(const dag::Op& op) {
   switch (op.kind) {
-    case OpKind::Add: return kAdd;
-    case OpKind::Sub: return kSub;
-    case OpKind::Mul: return kMul;
-    case OpKind::Div: return kDiv;
-    case OpKind::Pow: return kPow;
-    case OpKind::Min: return kMin;
-    case OpKind::Max: return kMax;
-    case OpKind::Mod: return op.attributes.get_int(Attr::Fmod) != 0 ? kModTruncate : kModFloor;
-    case OpKind::Equal: return kEqual;
-    case OpKind::Less: return kLess;
-    case OpKind::LessEqual: return kLessEqual;
-    case OpKind::Greater: return kGreater;
-    case OpKind::GreaterEqual: return kGreaterEqual;
-    case OpKind::ReluGrad: return kReluGrad;
-    case OpKind::TanhGrad: return kTanhGrad;
-    case OpKind::SigmoidGrad: return kSigmoidGrad;
-    case OpKind::GeluGrad: return op.attributes.get_int(Attr::Approximate) != 0 ? kGeluTanhGrad : kGeluGrad;
-    default: return std::nullopt;
+    case OpKind::Add:
+      return kAdd;
+    case OpKind::Sub:
+      return kSub;
+    case OpKind::Mul:
+      return kMul;
+    case OpKind::Div:
+      return kDiv;
+    case OpKind::Pow:
+      return kPow;
+    case OpKind::Min:
+      return kMin;
+    case OpKind::Max:
+      return kMax;
+    case OpKind::Mod:
+      return op.attributes.get_int(Attr::Fmod) != 0 ? kModTruncate : kModFloor;
+    case OpKind::Equal:
+      return kEqual;
+    case OpKind::Less:
+      return kLess;
+    case OpKind::LessEqual:
+      return kLessEqual;
+    case OpKind::Greater:
+      return kGreater;
+    case OpKind::GreaterEqual:
+      return kGreaterEqual;
+    case OpKind::ReluGrad:
+      return kReluGrad;
+    case OpKind::TanhGrad:
+      return kTanhGrad;
+    case OpKind::SigmoidGrad:
+      return kSigmoidGrad;
+    case OpKind::GeluGrad:
+      return op.attributes.get_int(Attr::Approximate) != 0 ? kGeluTanhGrad : kGeluGrad;
+    default:
+      return std::nullopt;
   }
 }
 
 std::optional<ElementCode> on_bools(const dag::Op& op) {
   switch (op.kind) {
-    case OpKind::Not: return kNotB;
-    case OpKind::And: return kAndB;
-    case OpKind::Or: return kOrB;
-    case OpKind::Xor: return kXorB;
-    case OpKind::Equal: return kEqualB;
-    default: return std::nullopt;
+    case OpKind::Not:
+      return kNotB;
+    case OpKind::And:
+      return kAndB;
+    case OpKind::Or:
+      return kOrB;
+    case OpKind::Xor:
+      return kXorB;
+    case OpKind::Equal:
+      return kEqualB;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -92,33 +148,55 @@ std::optional<ElementCode> on_integers(const dag::Op& op, bool wide) {
     return static_cast<ElementCode>(narrow + (wide ? kNegI64 - kNegI32 : 0));
   };
   switch (op.kind) {
-    case OpKind::Neg: return code(kNegI32);
-    case OpKind::Abs: return code(kAbsI32);
-    case OpKind::Sign: return code(kSignI32);
-    case OpKind::Add: return code(kAddI32);
-    case OpKind::Sub: return code(kSubI32);
-    case OpKind::Mul: return code(kMulI32);
-    case OpKind::Div: return code(kDivI32);
-    case OpKind::Min: return code(kMinI32);
-    case OpKind::Max: return code(kMaxI32);
-    case OpKind::Mod: return code(op.attributes.get_int(Attr::Fmod) != 0 ? kRemainderI32 : kModI32);
-    case OpKind::Equal: return code(kEqualI32);
-    case OpKind::Less: return code(kLessI32);
-    case OpKind::LessEqual: return code(kLessEqualI32);
-    case OpKind::Greater: return code(kGreaterI32);
-    case OpKind::GreaterEqual: return code(kGreaterEqualI32);
-    default: return std::nullopt;
+    case OpKind::Neg:
+      return code(kNegI32);
+    case OpKind::Abs:
+      return code(kAbsI32);
+    case OpKind::Sign:
+      return code(kSignI32);
+    case OpKind::Add:
+      return code(kAddI32);
+    case OpKind::Sub:
+      return code(kSubI32);
+    case OpKind::Mul:
+      return code(kMulI32);
+    case OpKind::Div:
+      return code(kDivI32);
+    case OpKind::Min:
+      return code(kMinI32);
+    case OpKind::Max:
+      return code(kMaxI32);
+    case OpKind::Mod:
+      return code(op.attributes.get_int(Attr::Fmod) != 0 ? kRemainderI32 : kModI32);
+    case OpKind::Equal:
+      return code(kEqualI32);
+    case OpKind::Less:
+      return code(kLessI32);
+    case OpKind::LessEqual:
+      return code(kLessEqualI32);
+    case OpKind::Greater:
+      return code(kGreaterI32);
+    case OpKind::GreaterEqual:
+      return code(kGreaterEqualI32);
+    default:
+      return std::nullopt;
   }
 }
 
 int cast_index(DType dtype) {
   switch (dtype) {
-    case DType::F32: return 0;
-    case DType::Bool: return 1;
-    case DType::I32: return 2;
-    case DType::I64: return 3;
-    case DType::U8: return 4;
-    default: return -1;
+    case DType::F32:
+      return 0;
+    case DType::Bool:
+      return 1;
+    case DType::I32:
+      return 2;
+    case DType::I64:
+      return 3;
+    case DType::U8:
+      return 4;
+    default:
+      return -1;
   }
 }
 
@@ -137,10 +215,14 @@ std::optional<ElementChoice> choose_element_loop(const dag::Graph& graph, const 
   }
   if (op.kind == OpKind::Where) {
     switch (dag::element_size(dtype(1))) {
-      case 1: return choice(kWhere1);
-      case 4: return choice(kWhere4);
-      case 8: return choice(kWhere8);
-      default: return std::nullopt;
+      case 1:
+        return choice(kWhere1);
+      case 4:
+        return choice(kWhere4);
+      case 8:
+        return choice(kWhere8);
+      default:
+        return std::nullopt;
     }
   }
   if (op.kind == OpKind::Pow) {
@@ -152,11 +234,16 @@ std::optional<ElementChoice> choose_element_loop(const dag::Graph& graph, const 
     return dtype(1) == DType::F32 ? choice(kPow) : std::nullopt;
   }
   switch (dtype(0)) {
-    case DType::F32: return choice(op.inputs.size() == 1 ? float_unary(op) : float_binary(op));
-    case DType::Bool: return choice(on_bools(op));
-    case DType::I32: return choice(on_integers(op, /*wide=*/false));
-    case DType::I64: return choice(on_integers(op, /*wide=*/true));
-    default: return std::nullopt;
+    case DType::F32:
+      return choice(op.inputs.size() == 1 ? float_unary(op) : float_binary(op));
+    case DType::Bool:
+      return choice(on_bools(op));
+    case DType::I32:
+      return choice(on_integers(op, /*wide=*/false));
+    case DType::I64:
+      return choice(on_integers(op, /*wide=*/true));
+    default:
+      return std::nullopt;
   }
 }
 

@@ -11,13 +11,14 @@ using dag::OpKind;
 using dag::ValueId;
 
 namespace {
-constexpr int64_t kBlock = 1024;                // elements
-constexpr int64_t kBufferBytes = kBlock * 8;    // of the widest dtype
+constexpr int64_t kBlock = 1024;              // elements
+constexpr int64_t kBufferBytes = kBlock * 8;  // of the widest dtype
 }  // namespace
 
 class ElementProgram::Builder {
  public:
-  explicit Builder(const KernelRequest& request) : request_(request), graph_(request.graph), group_(request.group) {}
+  explicit Builder(const KernelRequest& request)
+      : request_(request), graph_(request.graph), group_(request.group) {}
 
   std::optional<ElementProgram> build() {
     const dag::Value& shape_giver = graph_.value(graph_.op(group_.ops.front()).outputs[0]);
@@ -57,7 +58,8 @@ class ElementProgram::Builder {
     const int64_t size = dag::element_size(result.spec.dtype);
     // Loops may run in place, but only over elements of one size.
     release(op, position, [size](int64_t operand_size) { return operand_size == size; });
-    instruction.out = output >= 0 ? Place{Place::Output, output, size} : Place{Place::Buffer, take_buffer(), size};
+    instruction.out =
+        output >= 0 ? Place{Place::Output, output, size} : Place{Place::Buffer, take_buffer(), size};
     release(op, position, [](int64_t) { return true; });
     places_[op.outputs[0].index] = instruction.out;
     program_.instructions_.push_back(instruction);
@@ -70,7 +72,8 @@ class ElementProgram::Builder {
     for (const ValueId input : op.inputs) {
       const auto it = places_.find(input.index);
       if (it == places_.end() || it->second.kind != Place::Buffer || it->second.index < 0) continue;
-      if (last_use_[input.index] != position || pinned(it->second.index) || !of_size(it->second.element_size)) continue;
+      if (last_use_[input.index] != position || pinned(it->second.index) || !of_size(it->second.element_size))
+        continue;
       free_.push_back(it->second.index);
       it->second.index = -1;
     }
@@ -91,7 +94,8 @@ class ElementProgram::Builder {
     }
   }
 
-  // Where an operand's elements of the current block are; none when they cannot be read as this program walks.
+  // Where an operand's elements of the current block are; none when they cannot be read as this program
+  // walks.
   std::optional<Place> place_of(ValueId value) {
     if (const auto it = places_.find(value.index); it != places_.end()) return it->second;
     const int slot = KernelRequest::slot_of(group_.inputs, value);
@@ -144,7 +148,9 @@ class ElementProgram::Builder {
   std::vector<int> free_, pinned_;
 };
 
-std::optional<ElementProgram> ElementProgram::compile(const KernelRequest& request) { return Builder(request).build(); }
+std::optional<ElementProgram> ElementProgram::compile(const KernelRequest& request) {
+  return Builder(request).build();
+}
 
 std::vector<int> ElementProgram::in_place() const {
   std::vector<int> result(output_dtypes_.size(), -1);
@@ -186,7 +192,8 @@ void ElementProgram::run_blocks(const Call& call, const LoopTable& loops, int64_
   for (const Load& load : loads_) {
     if (!load.scalar) continue;
     const Walk once{{kBlock}, {{0}}};
-    load_strided(once, call.in<std::byte>(load.input), load.element_size, 0, kBlock, buffers + load.buffer * kBufferBytes);
+    load_strided(once, call.in<std::byte>(load.input), load.element_size, 0, kBlock,
+                 buffers + load.buffer * kBufferBytes);
   }
   for (int64_t start = begin; start < end; start += kBlock) {
     const int64_t count = std::min(kBlock, end - start);
@@ -197,9 +204,12 @@ void ElementProgram::run_blocks(const Call& call, const LoopTable& loops, int64_
     }
     const auto address = [&](const Place& place) -> const std::byte* {
       switch (place.kind) {
-        case Place::Input: return call.in<std::byte>(place.index) + start * place.element_size;
-        case Place::Output: return call.out<std::byte>(place.index) + start * place.element_size;
-        case Place::Buffer: return buffers + place.index * kBufferBytes;
+        case Place::Input:
+          return call.in<std::byte>(place.index) + start * place.element_size;
+        case Place::Output:
+          return call.out<std::byte>(place.index) + start * place.element_size;
+        case Place::Buffer:
+          return buffers + place.index * kBufferBytes;
       }
       return nullptr;
     };

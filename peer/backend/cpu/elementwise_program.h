@@ -1,6 +1,6 @@
-// A group of elementwise ops as a small program that runs block by block: each instruction is one vectorised loop over
-// a block of elements whose intermediate values stay in the first-level cache. Every instruction is the loop that the
-// op alone would run, on the same blocks, so that fusing never changes a bit.
+// A group of elementwise ops as a small program that runs block by block: each instruction is one vectorised
+// loop over a block of elements whose intermediate values stay in the first-level cache. Every instruction is
+// the loop that the op alone would run, on the same blocks, so that fusing never changes a bit.
 #pragma once
 
 #include <optional>

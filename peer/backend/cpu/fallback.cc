@@ -18,7 +18,8 @@ struct Operand {
 
 Tensor to_host(const Team& team, const LoopTable& loops, const Operand& operand, const void* data) {
   Tensor tensor(operand.spec);
-  convert_layout(team, loops, operand.spec, operand.layout, data, Layout::Plain, tensor.mutable_bytes().data());
+  convert_layout(team, loops, operand.spec, operand.layout, data, Layout::Plain,
+                 tensor.mutable_bytes().data());
   return tensor;
 }
 

@@ -18,13 +18,16 @@ struct Slices {
   bool wide;  // indices are I64
 
   Slices(const Shape& data, int64_t axis, const dag::Value& indices)
-      : outer(product(data, 0, static_cast<size_t>(axis))), size(data[static_cast<size_t>(axis)]),
-        inner(product(data, static_cast<size_t>(axis) + 1, data.size())), count(indices.spec.element_count()),
+      : outer(product(data, 0, static_cast<size_t>(axis))),
+        size(data[static_cast<size_t>(axis)]),
+        inner(product(data, static_cast<size_t>(axis) + 1, data.size())),
+        count(indices.spec.element_count()),
         wide(indices.spec.dtype == dag::DType::I64) {}
 
   // In [0, size), or -1 for an index that is nowhere.
   int64_t index(const std::byte* indices, int64_t i) const {
-    const int64_t raw = wide ? reinterpret_cast<const int64_t*>(indices)[i] : reinterpret_cast<const int32_t*>(indices)[i];
+    const int64_t raw =
+        wide ? reinterpret_cast<const int64_t*>(indices)[i] : reinterpret_cast<const int32_t*>(indices)[i];
     const int64_t at = raw < 0 ? raw + size : raw;
     return at >= 0 && at < size ? at : -1;
   }
@@ -47,7 +50,8 @@ KernelResult make_gather(const KernelRequest& request) {
   const dag::DType dtype = request.in(0).spec.dtype;
   if (dag::is_float(dtype) && dtype != dag::DType::F32) return request.decline();
   if (grad && dtype != dag::DType::F32) return request.decline();
-  const Slices s(grad ? request.out_shape() : request.in_shape(0), request.attributes().get_int(Attr::Axis), request.in(1));
+  const Slices s(grad ? request.out_shape() : request.in_shape(0), request.attributes().get_int(Attr::Axis),
+                 request.in(1));
   const int x = request.input_slot(0), at = request.input_slot(1), y = request.output_slot(0);
   const int64_t bytes = s.inner * dag::element_size(dtype);
   if (!grad) {

@@ -11,16 +11,25 @@ using dag::ValueId;
 
 KernelResult make_family(const KernelRequest& request) {
   switch (dag::op_table().row(request.op.kind).family) {
-    case Family::Leaf: return request.decline();
+    case Family::Leaf:
+      return request.decline();
     case Family::Elementwise:
-    case Family::Random: return make_elementwise(request);
-    case Family::Shape: return make_shape(request);
-    case Family::Reduction: return make_reduction(request);
-    case Family::MatMul: return make_matmul(request);
-    case Family::Convolution: return make_convolution(request);
-    case Family::Normalisation: return make_normalisation(request);
-    case Family::Softmax: return make_softmax(request);
-    case Family::Pooling: return make_pooling(request);
+    case Family::Random:
+      return make_elementwise(request);
+    case Family::Shape:
+      return make_shape(request);
+    case Family::Reduction:
+      return make_reduction(request);
+    case Family::MatMul:
+      return make_matmul(request);
+    case Family::Convolution:
+      return make_convolution(request);
+    case Family::Normalisation:
+      return make_normalisation(request);
+    case Family::Softmax:
+      return make_softmax(request);
+    case Family::Pooling:
+      return make_pooling(request);
   }
   return request.decline();
 }
@@ -38,7 +47,8 @@ bool has_empty_value(const KernelRequest& request) {
 
 KernelResult make_lone(const KernelRequest& request) {
   if (dag::op_table().row(request.op.kind).family == Family::Leaf)
-    return fail(ErrorCode::Unsupported, "cpu backend: " + std::string(to_string(request.op.kind)) + " is not computed");
+    return fail(ErrorCode::Unsupported,
+                "cpu backend: " + std::string(to_string(request.op.kind)) + " is not computed");
   // Empty tensors have special cases in every family; the reference has them all.
   if (!has_empty_value(request)) {
     WEFT_TRY(std::unique_ptr<Kernel> kernel, make_family(request));
@@ -89,9 +99,12 @@ class SequenceKernel final : public Kernel {
              const StepContext& context) override {
     const auto view = [&](const Source& source) -> View {
       switch (source.from) {
-        case Source::Input: return inputs[static_cast<size_t>(source.at)];
-        case Source::Output: return outputs[static_cast<size_t>(source.at)];
-        case Source::Inner: return {workspace.memory, workspace.offset + source.at};
+        case Source::Input:
+          return inputs[static_cast<size_t>(source.at)];
+        case Source::Output:
+          return outputs[static_cast<size_t>(source.at)];
+        case Source::Inner:
+          return {workspace.memory, workspace.offset + source.at};
       }
       return {};
     };
@@ -99,7 +112,8 @@ class SequenceKernel final : public Kernel {
       std::vector<View> in, out;
       for (const Source& source : step.inputs) in.push_back(view(source));
       for (const Source& source : step.outputs) out.push_back(view(source));
-      WEFT_TRY_STATUS(step.kernel->run(in, out, {workspace.memory, workspace.offset + inner_bytes_}, context));
+      WEFT_TRY_STATUS(
+          step.kernel->run(in, out, {workspace.memory, workspace.offset + inner_bytes_}, context));
     }
     return {};
   }
@@ -114,8 +128,10 @@ class SequenceKernel final : public Kernel {
     std::vector<Source> inputs, outputs;
   };
 
-  static Source source_of(const GroupSignature& group, const std::vector<std::pair<ValueId, int64_t>>& inner, ValueId value) {
-    if (const int slot = KernelRequest::slot_of(group.outputs, value); slot >= 0) return {Source::Output, slot};
+  static Source source_of(const GroupSignature& group, const std::vector<std::pair<ValueId, int64_t>>& inner,
+                          ValueId value) {
+    if (const int slot = KernelRequest::slot_of(group.outputs, value); slot >= 0)
+      return {Source::Output, slot};
     if (const int slot = KernelRequest::slot_of(group.inputs, value); slot >= 0) return {Source::Input, slot};
     for (const auto& [id, offset] : inner) {
       if (id == value) return {Source::Inner, offset};

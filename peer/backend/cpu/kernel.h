@@ -1,5 +1,5 @@
-// What the families share to make kernels: the request (which op, where its operands stand in the signature), and a
-// kernel that is a function with captured choices.
+// What the families share to make kernels: the request (which op, where its operands stand in the signature),
+// and a kernel that is a function with captured choices.
 #pragma once
 
 #include <functional>
@@ -41,11 +41,16 @@ class FunctionKernel final : public Kernel {
   using Function = std::function<Status(const Call&)>;
   FunctionKernel(std::string implementation, const Team& team, Function function, int64_t workspace_bytes = 0,
                  std::vector<int> in_place = {})
-      : implementation_(std::move(implementation)), team_(team), function_(std::move(function)),
-        workspace_bytes_(workspace_bytes), in_place_(std::move(in_place)) {}
+      : implementation_(std::move(implementation)),
+        team_(team),
+        function_(std::move(function)),
+        workspace_bytes_(workspace_bytes),
+        in_place_(std::move(in_place)) {}
 
   Bytes workspace_bytes() const override { return {workspace_bytes_}; }
-  int in_place_input(size_t output) const override { return output < in_place_.size() ? in_place_[output] : -1; }
+  int in_place_input(size_t output) const override {
+    return output < in_place_.size() ? in_place_[output] : -1;
+  }
   Status run(std::span<const View> inputs, std::span<const View> outputs, View workspace,
              const StepContext& context) override {
     team_.enter();
@@ -80,7 +85,9 @@ struct KernelRequest {
   bool is_plain(const dag::Value& value) const { return value.layout == dag::Layout::Plain; }
 
   // Where an operand or result stands in the signature; -1: absent.
-  int input_slot(size_t operand) const { return has(operand) ? slot_of(group.inputs, op.inputs[operand]) : -1; }
+  int input_slot(size_t operand) const {
+    return has(operand) ? slot_of(group.inputs, op.inputs[operand]) : -1;
+  }
   int output_slot(size_t result) const { return slot_of(group.outputs, op.outputs[result]); }
   static int slot_of(const std::vector<dag::ValueId>& values, dag::ValueId value) {
     for (size_t i = 0; i < values.size(); ++i) {
@@ -89,10 +96,10 @@ struct KernelRequest {
     return -1;
   }
 
-  KernelResult make(std::string implementation, FunctionKernel::Function function, int64_t workspace_bytes = 0,
-                    std::vector<int> in_place = {}) const {
-    return std::unique_ptr<Kernel>(std::make_unique<FunctionKernel>(std::move(implementation), team, std::move(function),
-                                                                    workspace_bytes, std::move(in_place)));
+  KernelResult make(std::string implementation, FunctionKernel::Function function,
+                    int64_t workspace_bytes = 0, std::vector<int> in_place = {}) const {
+    return std::unique_ptr<Kernel>(std::make_unique<FunctionKernel>(
+        std::move(implementation), team, std::move(function), workspace_bytes, std::move(in_place)));
   }
   // The op as it stands (dtype, layout, attributes) is not served: the reference takes it.
   KernelResult decline() const { return std::unique_ptr<Kernel>(); }
@@ -111,15 +118,19 @@ KernelResult make_pooling(const KernelRequest& request);
 // Any op whatever, by the reference backend's arithmetic.
 KernelResult make_fallback(const KernelRequest& request);
 
-// The family's kernel or the fallback; for a group of several ops that is no elementwise program, one after another.
+// The family's kernel or the fallback; for a group of several ops that is no elementwise program, one after
+// another.
 KernelResult make_group_kernel(const dag::Graph& graph, const GroupSignature& group, const Team& team,
                                const LoopTable& loops);
 
 inline int lanes_of(dag::Layout layout) {
   switch (layout) {
-    case dag::Layout::Plain: return 1;
-    case dag::Layout::Blocked8: return 8;
-    case dag::Layout::Blocked16: return 16;
+    case dag::Layout::Plain:
+      return 1;
+    case dag::Layout::Blocked8:
+      return 8;
+    case dag::Layout::Blocked16:
+      return 16;
   }
   return 1;
 }

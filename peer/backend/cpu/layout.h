@@ -5,7 +5,8 @@
 
 namespace weft::peer::cpu {
 
-// REQUIRES: rank >= 3, channels a multiple of the block, 4-byte elements, and one of the two layouts Plain (or both equal).
+// REQUIRES: rank >= 3, channels a multiple of the block, 4-byte elements, and one of the two layouts Plain
+// (or both equal).
 void convert_layout(const Team& team, const LoopTable& loops, const dag::TensorSpec& spec, dag::Layout from,
                     const void* source, dag::Layout to, void* target);
 

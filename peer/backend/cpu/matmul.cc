@@ -1,6 +1,6 @@
-// Matrix products by blocks of our own (loops/gemm.cc), in pieces that depend on the shapes alone. oneDNN's sgemm is as
-// fast on some shapes, but its own threading changes bits from three threads on, and cut into one-thread calls it
-// loses up to half where a leading dimension is a multiple of a page.
+// Matrix products by blocks of our own (loops/gemm.cc), in pieces that depend on the shapes alone. oneDNN's
+// sgemm is as fast on some shapes, but its own threading changes bits from three threads on, and cut into
+// one-thread calls it loses up to half where a leading dimension is a multiple of a page.
 #include <algorithm>
 #include <cstring>
 
@@ -66,7 +66,8 @@ void choose_pieces(Plan& plan) {
     plan.tile_m = std::min(plan.tile_m, cut(p.m, parts, 4 * plan.sliver));
   }
   if (plan.pieces() < wanted && p.k >= 8 * kGemmDepth)
-    plan.range_k = cut(p.k, std::min(p.k / (4 * kGemmDepth), (wanted + plan.pieces() - 1) / plan.pieces()), kGemmDepth);
+    plan.range_k =
+        cut(p.k, std::min(p.k / (4 * kGemmDepth), (wanted + plan.pieces() - 1) / plan.pieces()), kGemmDepth);
   plan.shares_a = plan.batches() == 1 && plan.tiles_n() > 1;
 }
 
@@ -82,13 +83,14 @@ float* thread_scratch(int64_t elements) {
 // Packs columns [k0, k0 + depth) of all of a: where a block lies in the packed whole is k0 * padded_m.
 void pack_all(const Plan& plan, const Team& team, const LoopTable& loops, const float* a, float* packed) {
   const Product& p = plan.product;
-  const int64_t depths = (p.k + kGemmDepth - 1) / kGemmDepth, step = 8 * plan.sliver, strips = (p.m + step - 1) / step;
+  const int64_t depths = (p.k + kGemmDepth - 1) / kGemmDepth, step = 8 * plan.sliver,
+                strips = (p.m + step - 1) / step;
   team.ranges(depths * strips, rows_grain(step * kGemmDepth), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t k0 = i / strips * kGemmDepth, m0 = i % strips * step;
       const int64_t depth = std::min(kGemmDepth, p.k - k0);
-      loops.gemm_pack(a + m0 * p.a_row + k0 * p.a_column, p.a_row, p.a_column, std::min(step, p.m - m0), depth,
-                      packed + k0 * plan.padded_m() + m0 * depth);
+      loops.gemm_pack(a + m0 * p.a_row + k0 * p.a_column, p.a_row, p.a_column, std::min(step, p.m - m0),
+                      depth, packed + k0 * plan.padded_m() + m0 * depth);
     }
   });
 }
@@ -111,8 +113,8 @@ void multiply(const Plan& plan, const LoopTable& loops, int64_t piece, const flo
     const int64_t depth = std::min(kGemmDepth, k_end - k0);
     const float* block = packed + k0 * plan.padded_m() + m0 * depth;
     if (!plan.shares_a) {
-      loops.gemm_pack(a + plan.a_offsets[static_cast<size_t>(batch)] + m0 * p.a_row + k0 * p.a_column, p.a_row,
-                      p.a_column, m, depth, own);
+      loops.gemm_pack(a + plan.a_offsets[static_cast<size_t>(batch)] + m0 * p.a_row + k0 * p.a_column,
+                      p.a_row, p.a_column, m, depth, own);
       block = own;
     }
     const float* from_b = b + plan.b_offsets[static_cast<size_t>(batch)] + k0 * p.b_row + n0 * p.b_column;
@@ -164,10 +166,12 @@ KernelResult make_matmul(const KernelRequest& request) {
   const int x = request.input_slot(0), w = request.input_slot(1), y = request.output_slot(0);
   const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
     const float *from_a = call.in<float>(x), *from_b = call.in<float>(w);
-    float *result = call.out<float>(y), *packed = call.scratch<float>(), *partials = call.scratch<float>(packed_bytes);
+    float *result = call.out<float>(y), *packed = call.scratch<float>(),
+          *partials = call.scratch<float>(packed_bytes);
     if (plan.shares_a) pack_all(plan, team, loops, from_a, packed);
-    team.pieces(plan.pieces(),
-                [&](int64_t piece) { multiply(plan, loops, piece, from_a, packed, from_b, result, partials); });
+    team.pieces(plan.pieces(), [&](int64_t piece) {
+      multiply(plan, loops, piece, from_a, packed, from_b, result, partials);
+    });
     const int64_t count = plan.result_elements();
     if (plan.ranges_k() > 1) {
       team.ranges(count, kGrain, [&](int64_t begin, int64_t end) {

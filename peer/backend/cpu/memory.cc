@@ -11,7 +11,8 @@ namespace weft::peer::cpu {
 Result<std::unique_ptr<Memory>> CpuMemory::make(Bytes size) {
   constexpr int64_t kMappedFrom = int64_t{4} << 20;
   const auto refused = [&] {
-    return fail(ErrorCode::ResourceExhausted, "cpu backend: no memory for a block of " + std::to_string(size.value) +
+    return fail(ErrorCode::ResourceExhausted, "cpu backend: no memory for a block of " +
+                                                  std::to_string(size.value) +
                                                   " bytes; try a smaller microbatch or more stages");
   };
   if (size.value < 0) return refused();
@@ -24,7 +25,8 @@ Result<std::unique_ptr<Memory>> CpuMemory::make(Bytes size) {
   // The system hands out addresses it has no memory for: more than there is in the machine is refused here.
   const int64_t machine = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   if (machine > 0 && bytes > machine) return refused();
-  void* block = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* block =
+      mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (block == MAP_FAILED) return refused();
 #ifdef MADV_HUGEPAGE
   madvise(block, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // only a hint

@@ -10,7 +10,9 @@
 namespace weft::peer::cpu {
 
 inline constexpr int64_t kAlignment = 64;
-inline constexpr int64_t align_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+inline constexpr int64_t align_up(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 class CpuMemory final : public Memory {
  public:

@@ -1,5 +1,6 @@
-// Batch and layer normalisation. Statistics are sums over pieces that the shape fixes ((sample, channel block) planes for
-// batch normalisation, blocks of rows for layer normalisation's parameter gradients), combined in order.
+// Batch and layer normalisation. Statistics are sums over pieces that the shape fixes ((sample, channel
+// block) planes for batch normalisation, blocks of rows for layer normalisation's parameter gradients),
+// combined in order.
 #include <cmath>
 
 #include "peer/backend/cpu/kernel.h"
@@ -17,7 +18,9 @@ struct Planes {
   int lanes;
 
   explicit Planes(const dag::Value& x)
-      : samples(x.spec.shape[0]), channels(x.spec.shape[1]), positions(product(x.spec.shape, 2, x.spec.shape.size())),
+      : samples(x.spec.shape[0]),
+        channels(x.spec.shape[1]),
+        positions(product(x.spec.shape, 2, x.spec.shape.size())),
         lanes(lanes_of(x.layout)) {}
   int64_t blocks() const { return channels / lanes; }
   int64_t count() const { return samples * blocks(); }
@@ -47,11 +50,12 @@ KernelResult make_batch_norm(const KernelRequest& request) {
     float* factors = reinterpret_cast<float*>(m2s + table);
     team.ranges(planes.count(), planes.grain(), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        loops.moments_plane(source + i * planes.size(), planes.positions, planes.lanes, means + i * planes.lanes,
-                            m2s + i * planes.lanes);
+        loops.moments_plane(source + i * planes.size(), planes.positions, planes.lanes,
+                            means + i * planes.lanes, m2s + i * planes.lanes);
     });
     over_channels(team, planes, [&](int64_t begin, int64_t end) {
-      const double size = static_cast<double>(planes.positions), samples = static_cast<double>(planes.samples);
+      const double size = static_cast<double>(planes.positions),
+                   samples = static_cast<double>(planes.samples);
       for (int64_t c = begin; c < end; ++c) {
         double sum = 0, m2 = 0;
         for (int64_t n = 0; n < planes.samples; ++n) sum += means[n * planes.channels + c];
@@ -63,14 +67,16 @@ KernelResult make_batch_norm(const KernelRequest& request) {
         const double spread = m2 / (size * samples);
         call.out<float>(mean)[c] = static_cast<float>(centre);
         call.out<float>(variance)[c] = static_cast<float>(spread);
-        factors[c] = static_cast<float>(static_cast<double>(call.in<float>(scale)[c]) / std::sqrt(spread + epsilon));
+        factors[c] =
+            static_cast<float>(static_cast<double>(call.in<float>(scale)[c]) / std::sqrt(spread + epsilon));
       }
     });
     team.ranges(planes.count(), planes.grain(), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t c = planes.first_channel(i);
-        loops.normalise_plane(source + i * planes.size(), call.out<float>(y) + i * planes.size(), planes.positions,
-                              planes.lanes, call.out<float>(mean) + c, factors + c, call.in<float>(bias) + c);
+        loops.normalise_plane(source + i * planes.size(), call.out<float>(y) + i * planes.size(),
+                              planes.positions, planes.lanes, call.out<float>(mean) + c, factors + c,
+                              call.in<float>(bias) + c);
       }
     });
     return {};
@@ -144,8 +150,8 @@ KernelResult make_batch_norm_grad(const KernelRequest& request) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t c = planes.first_channel(i);
         loops.norm_grad_plane(upstream + i * planes.size(), source + i * planes.size(),
-                              call.out<float>(dx) + i * planes.size(), planes.positions, planes.lanes, centre + c,
-                              factors + c, mean_dy + c, slopes + c);
+                              call.out<float>(dx) + i * planes.size(), planes.positions, planes.lanes,
+                              centre + c, factors + c, mean_dy + c, slopes + c);
       }
     });
     return {};
@@ -183,7 +189,8 @@ KernelResult make_layer_norm_grad(const KernelRequest& request) {
   const int mean = request.input_slot(3), rstd = request.input_slot(4);
   const int dx = request.output_slot(0), dscale = request.output_slot(1), dbias = request.output_slot(2);
   // The parameters' gradients are summed over at most 16 blocks of rows, and those in order.
-  const int64_t block_rows = std::max<int64_t>(8, (rows + 15) / 16), blocks = (rows + block_rows - 1) / block_rows;
+  const int64_t block_rows = std::max<int64_t>(8, (rows + 15) / 16),
+                blocks = (rows + block_rows - 1) / block_rows;
   const int64_t bytes = 2 * blocks * width * static_cast<int64_t>(sizeof(float));
   const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
     float* partial_scale = call.scratch<float>();
@@ -194,9 +201,9 @@ KernelResult make_layer_norm_grad(const KernelRequest& request) {
         loops.fill(sum_scale, 0.0f, width);
         loops.fill(sum_bias, 0.0f, width);
         for (int64_t r = b * block_rows; r < std::min(rows, (b + 1) * block_rows); ++r)
-          loops.layer_norm_grad_row(call.in<float>(dy) + r * width, call.in<float>(x) + r * width, call.in<float>(scale),
-                                    call.in<float>(mean)[r], call.in<float>(rstd)[r], call.out<float>(dx) + r * width,
-                                    sum_scale, sum_bias, width);
+          loops.layer_norm_grad_row(call.in<float>(dy) + r * width, call.in<float>(x) + r * width,
+                                    call.in<float>(scale), call.in<float>(mean)[r], call.in<float>(rstd)[r],
+                                    call.out<float>(dx) + r * width, sum_scale, sum_bias, width);
       }
     });
     team.ranges(width, rows_grain(blocks), [&](int64_t begin, int64_t end) {
@@ -218,12 +225,18 @@ KernelResult make_layer_norm_grad(const KernelRequest& request) {
 KernelResult make_normalisation(const KernelRequest& request) {
   if (!request.is_f32(request.in(0))) return request.decline();
   switch (request.op.kind) {
-    case OpKind::BatchNorm: return make_batch_norm(request);
-    case OpKind::BatchNormInference: return make_batch_norm_inference(request);
-    case OpKind::BatchNormGrad: return make_batch_norm_grad(request);
-    case OpKind::LayerNorm: return make_layer_norm(request);
-    case OpKind::LayerNormGrad: return make_layer_norm_grad(request);
-    default: return request.decline();
+    case OpKind::BatchNorm:
+      return make_batch_norm(request);
+    case OpKind::BatchNormInference:
+      return make_batch_norm_inference(request);
+    case OpKind::BatchNormGrad:
+      return make_batch_norm_grad(request);
+    case OpKind::LayerNorm:
+      return make_layer_norm(request);
+    case OpKind::LayerNormGrad:
+      return make_layer_norm_grad(request);
+    default:
+      return request.decline();
   }
 }
 

@@ -35,9 +35,12 @@ memory::format_tag plain_tag(size_t rank) {
 memory::format_tag tag_of(Layout layout, size_t rank) {
   using Tag = memory::format_tag;
   switch (layout) {
-    case Layout::Plain: return plain_tag(rank);
-    case Layout::Blocked8: return rank == 3 ? Tag::aBc8b : (rank == 4 ? Tag::aBcd8b : Tag::aBcde8b);
-    case Layout::Blocked16: return rank == 3 ? Tag::aBc16b : (rank == 4 ? Tag::aBcd16b : Tag::aBcde16b);
+    case Layout::Plain:
+      return plain_tag(rank);
+    case Layout::Blocked8:
+      return rank == 3 ? Tag::aBc8b : (rank == 4 ? Tag::aBcd8b : Tag::aBcde8b);
+    case Layout::Blocked16:
+      return rank == 3 ? Tag::aBc16b : (rank == 4 ? Tag::aBcd16b : Tag::aBcde16b);
   }
   return Tag::undef;
 }
@@ -98,7 +101,8 @@ void Primitive::run(std::span<void* const> data, std::byte* block) const {
   for (size_t i = 0; i < operands_.size(); ++i) {
     const Operand& operand = operands_[i];
     if (operand.copy && !operand.input)
-      operand.copy.execute(stream, {{DNNL_ARG_FROM, arguments.at(operand.argument)}, {DNNL_ARG_TO, given(i)}});
+      operand.copy.execute(stream,
+                           {{DNNL_ARG_FROM, arguments.at(operand.argument)}, {DNNL_ARG_TO, given(i)}});
   }
   stream.wait();
 }

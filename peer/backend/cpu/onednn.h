@@ -1,5 +1,6 @@
-// What the two convolution files share of oneDNN: descriptions of our values, and a primitive with the copies that bring
-// its operands into the layouts it wants. Errors of the library are caught by the makers (see `guarded`).
+// What the two convolution files share of oneDNN: descriptions of our values, and a primitive with the copies
+// that bring its operands into the layouts it wants. Errors of the library are caught by the makers (see
+// `guarded`).
 #pragma once
 
 #include <dnnl.hpp>
@@ -48,15 +49,19 @@ Md plain_md(const dnnl::memory::dims& dims);
 Md wanted_md(const dag::Value& value, int64_t samples = 0);
 Md any_md(const dnnl::memory::dims& dims);
 
-// A primitive whose operands are given in `given` layouts and wanted in others: runs the copies before and after it.
-// All memory it needs beside the operands is in a block of `bytes()`.
+// A primitive whose operands are given in `given` layouts and wanted in others: runs the copies before and
+// after it. All memory it needs beside the operands is in a block of `bytes()`.
 class Primitive {
  public:
   explicit Primitive(dnnl::engine engine) : engine_(std::move(engine)) {}
 
   void set(dnnl::primitive primitive, const Md& scratchpad);
-  void add_input(int argument, const Md& given, const Md& wanted) { add(argument, given, wanted, /*input=*/true); }
-  void add_output(int argument, const Md& given, const Md& wanted) { add(argument, given, wanted, /*input=*/false); }
+  void add_input(int argument, const Md& given, const Md& wanted) {
+    add(argument, given, wanted, /*input=*/true);
+  }
+  void add_output(int argument, const Md& given, const Md& wanted) {
+    add(argument, given, wanted, /*input=*/false);
+  }
   int64_t bytes() const { return bytes_; }
 
   // `data` in the order of add_input and add_output.
@@ -82,15 +87,18 @@ class Primitive {
 dnnl::engine cpu_engine();
 dnnl::primitive_attr user_scratchpad();
 
-// Runs f, which makes a kernel with oneDNN. What the library does not implement is declined; it is an error if memory ran out.
+// Runs f, which makes a kernel with oneDNN. What the library does not implement is declined; it is an error
+// if memory ran out.
 template <typename F>
 KernelResult guarded(const KernelRequest& request, const F& f) {
   try {
     return f();
   } catch (const dnnl::error& error) {
-    if (error.status == dnnl_unimplemented || error.status == dnnl_invalid_arguments) return request.decline();
-    return fail(error.status == dnnl_out_of_memory ? ErrorCode::ResourceExhausted : ErrorCode::Internal,
-                "cpu backend: oneDNN, making " + std::string(to_string(request.op.kind)) + ": " + error.message);
+    if (error.status == dnnl_unimplemented || error.status == dnnl_invalid_arguments)
+      return request.decline();
+    return fail(
+        error.status == dnnl_out_of_memory ? ErrorCode::ResourceExhausted : ErrorCode::Internal,
+        "cpu backend: oneDNN, making " + std::string(to_string(request.op.kind)) + ": " + error.message);
   }
 }
 template <typename F>

@@ -12,7 +12,9 @@ using dag::Shape;
 // x: the larger side; y: the pooled one. One spatial dim is a plane of height one.
 PoolArgs pool_args(const KernelRequest& request, const Shape& x, const Shape& y, int lanes) {
   const size_t dims = x.size() - 2;
-  const auto at = [&](const Ints& ints, size_t d, int64_t otherwise) { return ints.empty() ? otherwise : ints[d]; };
+  const auto at = [&](const Ints& ints, size_t d, int64_t otherwise) {
+    return ints.empty() ? otherwise : ints[d];
+  };
   const auto& attributes = request.attributes();
   const Ints &kernel = attributes.get_ints(Attr::Kernel), &strides = attributes.get_ints(Attr::Strides);
   const Ints &dilations = attributes.get_ints(Attr::Dilations), &pads = attributes.get_ints(Attr::Pads);
@@ -43,12 +45,14 @@ KernelResult make_pooling(const KernelRequest& request) {
   if (kind == OpKind::MaxPool && request.out(1).layout != first.layout) return request.decline();
   if (kind == OpKind::MaxPoolGrad && request.in(1).layout != first.layout) return request.decline();
   const int lanes = lanes_of(first.layout);
-  const Shape &x = forward ? first.spec.shape : result.spec.shape, &y = forward ? result.spec.shape : first.spec.shape;
+  const Shape &x = forward ? first.spec.shape : result.spec.shape,
+              &y = forward ? result.spec.shape : first.spec.shape;
   const PoolArgs args = pool_args(request, x, y, lanes);
   const int64_t planes = x[0] * x[1] / lanes;
   const int64_t x_size = args.in_h * args.in_w * lanes, y_size = args.out_h * args.out_w * lanes;
   const int source = request.input_slot(0), indices_in = request.input_slot(1);
-  const int target = request.output_slot(0), indices_out = kind == OpKind::MaxPool ? request.output_slot(1) : -1;
+  const int target = request.output_slot(0),
+            indices_out = kind == OpKind::MaxPool ? request.output_slot(1) : -1;
   const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
     const float* from = call.in<float>(source);
     float* to = call.out<float>(target);
@@ -56,13 +60,19 @@ KernelResult make_pooling(const KernelRequest& request) {
       for (int64_t i = begin; i < end; ++i) {
         switch (kind) {
           case OpKind::MaxPool:
-            loops.max_pool_plane(from + i * x_size, to + i * y_size, call.out<int32_t>(indices_out) + i * y_size, args);
+            loops.max_pool_plane(from + i * x_size, to + i * y_size,
+                                 call.out<int32_t>(indices_out) + i * y_size, args);
             break;
           case OpKind::MaxPoolGrad:
-            loops.max_pool_grad_plane(from + i * y_size, call.in<int32_t>(indices_in) + i * y_size, to + i * x_size, args);
+            loops.max_pool_grad_plane(from + i * y_size, call.in<int32_t>(indices_in) + i * y_size,
+                                      to + i * x_size, args);
             break;
-          case OpKind::AveragePool: loops.average_pool_plane(from + i * x_size, to + i * y_size, args); break;
-          default: loops.average_pool_grad_plane(from + i * y_size, to + i * x_size, args); break;
+          case OpKind::AveragePool:
+            loops.average_pool_plane(from + i * x_size, to + i * y_size, args);
+            break;
+          default:
+            loops.average_pool_grad_plane(from + i * y_size, to + i * x_size, args);
+            break;
         }
       }
     });

@@ -1,5 +1,5 @@
-// Reductions. The shape is read as runs of kept and reduced dims; reduced runs are folded from the innermost outward. Long
-// runs are cut into blocks that the shape fixes, folded apart, and combined in order.
+// Reductions. The shape is read as runs of kept and reduced dims; reduced runs are folded from the innermost
+// outward. Long runs are cut into blocks that the shape fixes, folded apart, and combined in order.
 #include <cstring>
 
 #include "peer/backend/cpu/kernel.h"
@@ -46,7 +46,8 @@ struct Step {
 };
 
 // Folds rows [0, rows) of x[rows, inner] into y[inner], a strip of columns at a time.
-void fold_rows(const LoopTable& loops, ReduceCode code, const float* x, int64_t rows, int64_t inner, float* y) {
+void fold_rows(const LoopTable& loops, ReduceCode code, const float* x, int64_t rows, int64_t inner,
+               float* y) {
   if (inner == 1) {
     *y = loops.reduce_row[code](x, rows);
     return;
@@ -59,17 +60,18 @@ void fold_rows(const LoopTable& loops, ReduceCode code, const float* x, int64_t 
   }
 }
 
-void run_step(const Team& team, const LoopTable& loops, ReduceCode code, const Step& step, const float* x, float* y,
-              float* partials) {
+void run_step(const Team& team, const LoopTable& loops, ReduceCode code, const Step& step, const float* x,
+              float* y, float* partials) {
   const int64_t blocks = step.blocks(), block = step.block();
   float* target = blocks == 1 ? y : partials;
-  team.ranges(step.outer * blocks, rows_grain(std::min(block, step.size) * step.inner), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i % blocks * block;
-      fold_rows(loops, code, x + (i / blocks * step.size + first) * step.inner, std::min(block, step.size - first),
-                step.inner, target + i * step.inner);
-    }
-  });
+  team.ranges(step.outer * blocks, rows_grain(std::min(block, step.size) * step.inner),
+              [&](int64_t begin, int64_t end) {
+                for (int64_t i = begin; i < end; ++i) {
+                  const int64_t first = i % blocks * block;
+                  fold_rows(loops, code, x + (i / blocks * step.size + first) * step.inner,
+                            std::min(block, step.size - first), step.inner, target + i * step.inner);
+                }
+              });
   if (blocks == 1) return;
   team.ranges(step.outer, rows_grain(blocks * step.inner), [&](int64_t begin, int64_t end) {
     for (int64_t o = begin; o < end; ++o)
@@ -79,10 +81,14 @@ void run_step(const Team& team, const LoopTable& loops, ReduceCode code, const S
 
 ReduceCode code_of(OpKind kind) {
   switch (kind) {
-    case OpKind::ReduceMax: return kReduceMax;
-    case OpKind::ReduceMin: return kReduceMin;
-    case OpKind::ReduceProd: return kReduceProd;
-    default: return kReduceSum;
+    case OpKind::ReduceMax:
+      return kReduceMax;
+    case OpKind::ReduceMin:
+      return kReduceMin;
+    case OpKind::ReduceProd:
+      return kReduceProd;
+    default:
+      return kReduceSum;
   }
 }
 
@@ -105,7 +111,8 @@ KernelResult make_reduce(const KernelRequest& request) {
   }
   for (size_t i = 0; i + 1 < steps.size(); ++i) inner_results = std::max(inner_results, steps[i].results());
   const ReduceCode code = code_of(request.op.kind);
-  const float factor = request.op.kind == OpKind::ReduceMean ? static_cast<float>(1.0 / static_cast<double>(reduced)) : 1.0f;
+  const float factor =
+      request.op.kind == OpKind::ReduceMean ? static_cast<float>(1.0 / static_cast<double>(reduced)) : 1.0f;
   const int x = request.input_slot(0), y = request.output_slot(0);
   const int64_t count = request.out(0).spec.element_count();
   // Workspace: partial results, then results of inner steps by turns.
@@ -156,7 +163,8 @@ KernelResult make_spatial(const KernelRequest& request) {
 KernelResult make_arg(const KernelRequest& request) {
   const Shape& shape = request.in_shape(0);
   const size_t axis = static_cast<size_t>(request.attributes().get_int(Attr::Axis));
-  const int64_t outer = product(shape, 0, axis), size = shape[axis], inner = product(shape, axis + 1, shape.size());
+  const int64_t outer = product(shape, 0, axis), size = shape[axis],
+                inner = product(shape, axis + 1, shape.size());
   const ReduceCode code = request.op.kind == OpKind::ArgMax ? kReduceMax : kReduceMin;
   const int x = request.input_slot(0), y = request.output_slot(0);
   const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
@@ -188,10 +196,13 @@ KernelResult make_reduction(const KernelRequest& request) {
     case OpKind::ReduceMean:
     case OpKind::ReduceMax:
     case OpKind::ReduceMin:
-    case OpKind::ReduceProd: return make_reduce(request);
+    case OpKind::ReduceProd:
+      return make_reduce(request);
     case OpKind::ArgMax:
-    case OpKind::ArgMin: return make_arg(request);
-    default: return request.decline();
+    case OpKind::ArgMin:
+      return make_arg(request);
+    default:
+      return request.decline();
   }
 }
 

@@ -63,9 +63,11 @@ KernelResult make_expand(const KernelRequest& request) {
   const dag::Value &from = request.in(0), &to = request.out(0);
   if (!request.is_plain(from)) return request.decline();
   if (request.is_plain(to))
-    return make_copy(request, to.spec.shape, broadcast_strides(from.spec.shape, to.spec.shape), row_major(to.spec.shape));
+    return make_copy(request, to.spec.shape, broadcast_strides(from.spec.shape, to.spec.shape),
+                     row_major(to.spec.shape));
   // [N, C, 1, 1] over a blocked image.
-  const bool a_number_a_channel = from.spec.rank() == to.spec.rank() && from.spec.shape[0] == to.spec.shape[0] &&
+  const bool a_number_a_channel = from.spec.rank() == to.spec.rank() &&
+                                  from.spec.shape[0] == to.spec.shape[0] &&
                                   from.spec.element_count() == to.spec.shape[0] * to.spec.shape[1];
   if (!a_number_a_channel || !request.is_f32(to)) return request.decline();
   const int lanes = lanes_of(to.layout);
@@ -75,7 +77,8 @@ KernelResult make_expand(const KernelRequest& request) {
   const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
     team.ranges(planes, rows_grain(positions * lanes), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        loops.fill_plane(call.out<float>(y) + i * positions * lanes, positions, lanes, call.in<float>(x) + i * lanes);
+        loops.fill_plane(call.out<float>(y) + i * positions * lanes, positions, lanes,
+                         call.in<float>(x) + i * lanes);
     });
     return {};
   };
@@ -97,12 +100,13 @@ struct Places {
 KernelResult make_slice(const KernelRequest& request) {
   const auto& a = request.attributes();
   Places places(request.in_shape(0), a.get_ints(Attr::Starts), a.get_ints(Attr::Steps));
-  return make_copy(request, request.out_shape(), std::move(places.strides), row_major(request.out_shape()), places.offset);
+  return make_copy(request, request.out_shape(), std::move(places.strides), row_major(request.out_shape()),
+                   places.offset);
 }
 
 // Zeros (or a value), and the operand's part `shape` of them.
-KernelResult make_placed(const KernelRequest& request, const Shape& shape, Strides source, int64_t source_offset,
-                         Strides target, int64_t target_offset, float value) {
+KernelResult make_placed(const KernelRequest& request, const Shape& shape, Strides source,
+                         int64_t source_offset, Strides target, int64_t target_offset, float value) {
   const int64_t size = size_of(request.in(0)), bytes = request.out(0).spec.bytes().value;
   if (value != 0.0f && !request.is_f32(request.in(0))) return request.decline();
   const bool whole = product(shape, 0, shape.size()) == request.out(0).spec.element_count();
@@ -114,7 +118,8 @@ KernelResult make_placed(const KernelRequest& request, const Shape& shape, Strid
     std::byte* result = call.out<std::byte>(y);
     if (!whole && value == 0.0f) zero(team, result, bytes);
     if (!whole && value != 0.0f) loops.fill(call.out<float>(y), value, bytes / size);
-    if (!nothing) copy.run(team, loops, call.in<std::byte>(x) + source_offset * size, result + target_offset * size);
+    if (!nothing)
+      copy.run(team, loops, call.in<std::byte>(x) + source_offset * size, result + target_offset * size);
     return {};
   };
   return request.make("strided copy", run);
@@ -123,8 +128,8 @@ KernelResult make_placed(const KernelRequest& request, const Shape& shape, Strid
 KernelResult make_slice_grad(const KernelRequest& request) {
   const auto& a = request.attributes();
   Places places(request.out_shape(), a.get_ints(Attr::Starts), a.get_ints(Attr::Steps));
-  return make_placed(request, request.in_shape(0), row_major(request.in_shape(0)), 0, std::move(places.strides),
-                     places.offset, 0.0f);
+  return make_placed(request, request.in_shape(0), row_major(request.in_shape(0)), 0,
+                     std::move(places.strides), places.offset, 0.0f);
 }
 
 // Pad by a constant, and its cotangent: where input and output overlap, elements keep their place.
@@ -146,7 +151,8 @@ KernelResult make_pad(const KernelRequest& request) {
     target_offset += (begin + shift) * target[d];
   }
   const float value = grad ? 0.0f : static_cast<float>(a.get_double(Attr::Value));
-  return make_placed(request, shape, std::move(source), source_offset, std::move(target), target_offset, value);
+  return make_placed(request, shape, std::move(source), source_offset, std::move(target), target_offset,
+                     value);
 }
 
 KernelResult make_concat(const KernelRequest& request) {
@@ -163,7 +169,8 @@ KernelResult make_concat(const KernelRequest& request) {
   for (size_t i = 0; i < request.op.inputs.size(); ++i) {
     const Shape& shape = request.in_shape(i);
     if (!request.is_plain(request.in(i))) return request.decline();
-    parts.push_back({StridedCopy(shape, row_major(shape), target, size), request.input_slot(i), at * target[axis] * size});
+    parts.push_back({StridedCopy(shape, row_major(shape), target, size), request.input_slot(i),
+                     at * target[axis] * size});
     at += shape[axis];
   }
   const int y = request.output_slot(0);
@@ -185,16 +192,24 @@ KernelResult make_shape(const KernelRequest& request) {
   }
   if (!request.is_plain(request.out(0))) return request.decline();
   switch (request.op.kind) {
-    case OpKind::Reshape: return make_reorder(request);
-    case OpKind::Transpose: return make_transpose(request);
-    case OpKind::Slice: return make_slice(request);
-    case OpKind::SliceGrad: return make_slice_grad(request);
-    case OpKind::Concat: return make_concat(request);
+    case OpKind::Reshape:
+      return make_reorder(request);
+    case OpKind::Transpose:
+      return make_transpose(request);
+    case OpKind::Slice:
+      return make_slice(request);
+    case OpKind::SliceGrad:
+      return make_slice_grad(request);
+    case OpKind::Concat:
+      return make_concat(request);
     case OpKind::Pad:
-    case OpKind::PadGrad: return make_pad(request);
+    case OpKind::PadGrad:
+      return make_pad(request);
     case OpKind::Gather:
-    case OpKind::GatherGrad: return make_gather(request);
-    default: return request.decline();
+    case OpKind::GatherGrad:
+      return make_gather(request);
+    default:
+      return request.decline();
   }
 }
 

@@ -1,5 +1,5 @@
-// Softmax, its logarithm, and the cross entropy over classes. A row is one line of classes; where the class axis is not
-// the last one, rows are gathered into a buffer and scattered back.
+// Softmax, its logarithm, and the cross entropy over classes. A row is one line of classes; where the class
+// axis is not the last one, rows are gathered into a buffer and scattered back.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -18,7 +18,8 @@ struct Rows {
   int64_t outer = 1, classes = 1, inner = 1;
 
   Rows(const Shape& shape, int64_t axis)
-      : outer(product(shape, 0, static_cast<size_t>(axis))), classes(shape[static_cast<size_t>(axis)]),
+      : outer(product(shape, 0, static_cast<size_t>(axis))),
+        classes(shape[static_cast<size_t>(axis)]),
         inner(product(shape, static_cast<size_t>(axis) + 1, shape.size())) {}
   int64_t count() const { return outer * inner; }
   int64_t offset(int64_t row) const { return row / inner * classes * inner + row % inner; }
@@ -48,7 +49,8 @@ float* row_buffer(const Rows& rows, int which) {
 
 KernelResult make_forward(const KernelRequest& request) {
   const Rows rows(request.in_shape(0), request.attributes().get_int(Attr::Axis));
-  const auto f = request.op.kind == OpKind::Softmax ? request.loops.softmax_row : request.loops.log_softmax_row;
+  const auto f =
+      request.op.kind == OpKind::Softmax ? request.loops.softmax_row : request.loops.log_softmax_row;
   const int x = request.input_slot(0), y = request.output_slot(0);
   const auto run = [=, &team = request.team](const Call& call) -> Status {
     team.ranges(rows.count(), rows_grain(rows.classes * 8), [&](int64_t begin, int64_t end) {
@@ -67,8 +69,8 @@ KernelResult make_forward(const KernelRequest& request) {
 
 KernelResult make_backward(const KernelRequest& request) {
   const Rows rows(request.in_shape(0), request.attributes().get_int(Attr::Axis));
-  const auto f =
-      request.op.kind == OpKind::SoftmaxGrad ? request.loops.softmax_grad_row : request.loops.log_softmax_grad_row;
+  const auto f = request.op.kind == OpKind::SoftmaxGrad ? request.loops.softmax_grad_row
+                                                        : request.loops.log_softmax_grad_row;
   const int dy = request.input_slot(0), y = request.input_slot(1), dx = request.output_slot(0);
   const auto run = [=, &team = request.team](const Call& call) -> Status {
     team.ranges(rows.count(), rows_grain(rows.classes * 4), [&](int64_t begin, int64_t end) {
@@ -99,7 +101,8 @@ struct CrossEntropy {
       : rows(request.in_shape(logits_operand), request.attributes().get_int(Attr::Axis)),
         wide_labels(request.in(logits_operand + 1).spec.dtype == dag::DType::I64),
         has_ignored(request.attributes().has(Attr::IgnoreIndex)),
-        ignored(request.attributes().get_int(Attr::IgnoreIndex)), logits(request.input_slot(logits_operand)),
+        ignored(request.attributes().get_int(Attr::IgnoreIndex)),
+        logits(request.input_slot(logits_operand)),
         labels(request.input_slot(logits_operand + 1)),
         weight(request.input_slot(request.op.kind == OpKind::CrossEntropy ? 2 : 4)) {
     const std::string& name = request.attributes().get_string(Attr::Reduction);
@@ -167,7 +170,8 @@ KernelResult make_cross_entropy_grad(const KernelRequest& request) {
     team.ranges(rows.count(), rows_grain(rows.classes * 4), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const int64_t label = c.label(call, r);
-        const double upstream = static_cast<double>(call.in<float>(dloss)[c.reduction == Reduction::None ? r : 0]);
+        const double upstream =
+            static_cast<double>(call.in<float>(dloss)[c.reduction == Reduction::None ? r : 0]);
         const float factor = static_cast<float>(upstream * c.weight_of(call, label) / total);
         const float* x = rows.gather(call.in<float>(c.logits), r, row_buffer(rows, 0));
         float* target = rows.target(call.out<float>(dx), r, row_buffer(rows, 1));
@@ -192,12 +196,17 @@ KernelResult make_softmax(const KernelRequest& request) {
   if (!request.is_f32(request.in(grad_of_loss ? 1 : 0))) return request.decline();
   switch (request.op.kind) {
     case OpKind::Softmax:
-    case OpKind::LogSoftmax: return make_forward(request);
+    case OpKind::LogSoftmax:
+      return make_forward(request);
     case OpKind::SoftmaxGrad:
-    case OpKind::LogSoftmaxGrad: return make_backward(request);
-    case OpKind::CrossEntropy: return make_cross_entropy(request);
-    case OpKind::CrossEntropyGrad: return make_cross_entropy_grad(request);
-    default: return request.decline();
+    case OpKind::LogSoftmaxGrad:
+      return make_backward(request);
+    case OpKind::CrossEntropy:
+      return make_cross_entropy(request);
+    case OpKind::CrossEntropyGrad:
+      return make_cross_entropy_grad(request);
+    default:
+      return request.decline();
   }
 }
 

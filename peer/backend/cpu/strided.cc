@@ -32,7 +32,8 @@ Walk simplify(const Shape& shape, std::vector<Strides> strides) {
   for (size_t d = 0; d < shape.size(); ++d) {
     if (shape[d] == 1) continue;
     bool merge = !walk.shape.empty();
-    for (size_t a = 0; merge && a < strides.size(); ++a) merge = walk.strides[a].back() == strides[a][d] * shape[d];
+    for (size_t a = 0; merge && a < strides.size(); ++a)
+      merge = walk.strides[a].back() == strides[a][d] * shape[d];
     if (merge) {
       walk.shape.back() *= shape[d];
     } else {
@@ -69,12 +70,18 @@ void copy_line(const T* source, int64_t from, T* target, int64_t to, int64_t cou
 }
 
 void copy_line(const void* source, int64_t from, void* target, int64_t to, int64_t count, int64_t size) {
-  const auto run = [&]<typename T>(T) { copy_line(static_cast<const T*>(source), from, static_cast<T*>(target), to, count); };
+  const auto run = [&]<typename T>(T) {
+    copy_line(static_cast<const T*>(source), from, static_cast<T*>(target), to, count);
+  };
   switch (size) {
-    case 1: return run(uint8_t{});
-    case 2: return run(uint16_t{});
-    case 4: return run(uint32_t{});
-    default: return run(uint64_t{});
+    case 1:
+      return run(uint8_t{});
+    case 2:
+      return run(uint16_t{});
+    case 4:
+      return run(uint32_t{});
+    default:
+      return run(uint64_t{});
   }
 }
 
@@ -108,7 +115,8 @@ class Rows {
 
 }  // namespace
 
-void load_strided(const Walk& walk, const void* source, int64_t element_size, int64_t start, int64_t count, void* target) {
+void load_strided(const Walk& walk, const void* source, int64_t element_size, int64_t start, int64_t count,
+                  void* target) {
   const int64_t width = walk.shape.back(), step = walk.strides[0].back();
   Rows rows(walk, start / width);
   int64_t column = start % width;
@@ -127,9 +135,12 @@ void load_strided(const Walk& walk, const void* source, int64_t element_size, in
 StridedCopy::StridedCopy(const Shape& shape, Strides source, Strides target, int64_t element_size)
     : walk_(simplify(shape, {std::move(source), std::move(target)})), element_size_(element_size) {
   const size_t last = walk_.shape.size() - 1;
-  if (element_size != 4 || walk_.strides[1][last] != 1 || walk_.strides[0][last] == 1 || walk_.strides[0][last] == 0) return;
+  if (element_size != 4 || walk_.strides[1][last] != 1 || walk_.strides[0][last] == 1 ||
+      walk_.strides[0][last] == 0)
+    return;
   for (size_t d = 0; d < last; ++d) {
-    if (walk_.strides[0][d] == 1 && walk_.shape[d] >= 4 && walk_.shape[last] >= 4) transposed_ = static_cast<int>(d);
+    if (walk_.strides[0][d] == 1 && walk_.shape[d] >= 4 && walk_.shape[last] >= 4)
+      transposed_ = static_cast<int>(d);
   }
 }
 
@@ -144,21 +155,24 @@ void StridedCopy::run(const Team& team, const LoopTable& loops, const void* sour
   auto* t = static_cast<std::byte*>(target);
   if (rows == 1) {
     team.ranges(width, kGrain, [&](int64_t begin, int64_t end) {
-      copy_line(s + begin * from * element_size_, from, t + begin * to * element_size_, to, end - begin, element_size_);
+      copy_line(s + begin * from * element_size_, from, t + begin * to * element_size_, to, end - begin,
+                element_size_);
     });
     return;
   }
   team.ranges(rows, rows_grain(width), [&](int64_t begin, int64_t end) {
     Rows at(walk_, begin);
     for (int64_t row = begin; row < end; ++row) {
-      copy_line(s + at.offset(0) * element_size_, from, t + at.offset(1) * element_size_, to, width, element_size_);
+      copy_line(s + at.offset(0) * element_size_, from, t + at.offset(1) * element_size_, to, width,
+                element_size_);
       at.next();
     }
   });
 }
 
 // target[.., d, .., last] = source[.., last, .., d]: a plane of (d, last) at a time.
-void StridedCopy::run_transposed(const Team& team, const LoopTable& loops, const void* source, void* target) const {
+void StridedCopy::run_transposed(const Team& team, const LoopTable& loops, const void* source,
+                                 void* target) const {
   const size_t last = walk_.shape.size() - 1, across = static_cast<size_t>(transposed_);
   Walk outer = walk_;
   const int64_t height = walk_.shape[across], width = walk_.shape[last];

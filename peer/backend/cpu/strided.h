@@ -1,4 +1,5 @@
-// Copies between arrays with strides: what slicing, concatenating, expanding, transposing and broadcasting come to.
+// Copies between arrays with strides: what slicing, concatenating, expanding, transposing and broadcasting
+// come to.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +13,22 @@ namespace weft::peer::cpu {
 using Strides = std::vector<int64_t>;  // elements
 
 Strides row_major(const dag::Shape& shape);
-// Of an operand of shape `from` read as broadcast to shape `to`: zero along stretched dims. REQUIRES: numpy allows it.
+// Of an operand of shape `from` read as broadcast to shape `to`: zero along stretched dims. REQUIRES: numpy
+// allows it.
 Strides broadcast_strides(const dag::Shape& from, const dag::Shape& to);
 
-// A walk over `shape` with the fewest dims: those of size one dropped, neighbours merged where every array allows.
+// A walk over `shape` with the fewest dims: those of size one dropped, neighbours merged where every array
+// allows.
 struct Walk {
   dag::Shape shape;              // at least one dim
   std::vector<Strides> strides;  // one for each array
 };
 Walk simplify(const dag::Shape& shape, std::vector<Strides> strides);
 
-// Reads elements [start, start + count) of the walk (in row-major order, array 0) into `target`, contiguously.
-void load_strided(const Walk& walk, const void* source, int64_t element_size, int64_t start, int64_t count, void* target);
+// Reads elements [start, start + count) of the walk (in row-major order, array 0) into `target`,
+// contiguously.
+void load_strided(const Walk& walk, const void* source, int64_t element_size, int64_t start, int64_t count,
+                  void* target);
 
 // A prepared copy of all elements from array 0 to array 1. Element sizes 1, 2, 4, 8.
 class StridedCopy {

@@ -32,7 +32,8 @@ const std::vector<int>& allowed_processors() {
 Team::Team(int threads, bool pin) {
   const int processors = static_cast<int>(allowed_processors().size());
   size_ = threads > 0 ? threads : processors;
-  // More threads than processors share them as the system sees fit, and who has set OpenMP's own binding means it.
+  // More threads than processors share them as the system sees fit, and who has set OpenMP's own binding
+  // means it.
   pin_ = pin && size_ <= processors && std::getenv("OMP_PROC_BIND") == nullptr;
 }
 

@@ -1,5 +1,5 @@
-// The threads that kernels share with oneDNN: OpenMP's, a fixed number of them. What a piece of work computes never
-// depends on which thread runs it or on how many there are; only who does which piece does.
+// The threads that kernels share with oneDNN: OpenMP's, a fixed number of them. What a piece of work computes
+// never depends on which thread runs it or on how many there are; only who does which piece does.
 #pragma once
 
 #include <omp.h>
@@ -23,8 +23,8 @@ class Team {
     if (pin_) pin_once();
   }
 
-  // Calls f(begin, end) on contiguous ranges that make up [0, count), cut at multiples of `grain`: at most one
-  // a thread. For work whose elements do not depend on each other.
+  // Calls f(begin, end) on contiguous ranges that make up [0, count), cut at multiples of `grain`: at most
+  // one a thread. For work whose elements do not depend on each other.
   template <typename F>
   void ranges(int64_t count, int64_t grain, const F& f) const {
     const int64_t units = (count + grain - 1) / grain;

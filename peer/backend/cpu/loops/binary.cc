@@ -14,10 +14,12 @@ void zip(const ElementArgs& args) {
   for (int64_t i = 0; i < count; ++i) y[i] = static_cast<Out>(Function::template of<T>(a[i], b[i]));
 }
 
-#define WEFT_BINARY(Name, expression)                                \
-  struct Name {                                                      \
-    template <typename T>                                            \
-    static WEFT_LOOP_INLINE auto of(T a, T b) { return expression; } \
+#define WEFT_BINARY(Name, expression)           \
+  struct Name {                                 \
+    template <typename T>                       \
+    static WEFT_LOOP_INLINE auto of(T a, T b) { \
+      return expression;                        \
+    }                                           \
   }
 WEFT_BINARY(Add, a + b);
 WEFT_BINARY(Sub, a - b);
@@ -27,8 +29,8 @@ WEFT_BINARY(Pow, __builtin_powf(a, b));
 WEFT_BINARY(Min, (a < b || a != a) ? a : b);  // a NaN on either side wins, as in numpy
 WEFT_BINARY(Max, (a > b || a != a) ? a : b);
 WEFT_BINARY(ReluGrad, b > 0 ? a : T(0));
-WEFT_BINARY(TanhGrad, a * (1 - b * b));
-WEFT_BINARY(SigmoidGrad, a* b * (1 - b));
+WEFT_BINARY(TanhGrad, a*(1 - b * b));
+WEFT_BINARY(SigmoidGrad, a* b*(1 - b));
 WEFT_BINARY(GeluGrad, gelu_grad_(a, b));
 WEFT_BINARY(GeluTanhGrad, gelu_tanh_grad_(a, b));
 WEFT_BINARY(Equal, a == b);
@@ -36,14 +38,16 @@ WEFT_BINARY(Less, a < b);
 WEFT_BINARY(LessEqual, a <= b);
 WEFT_BINARY(Greater, a > b);
 WEFT_BINARY(GreaterEqual, a >= b);
-WEFT_BINARY(And, a & b);
+WEFT_BINARY(And, a& b);
 WEFT_BINARY(Or, a | b);
 WEFT_BINARY(Xor, a ^ b);
 #undef WEFT_BINARY
 
 struct ModTruncate {
   template <typename T>
-  static WEFT_LOOP_INLINE float of(float a, float b) { return __builtin_fmodf(a, b); }
+  static WEFT_LOOP_INLINE float of(float a, float b) {
+    return __builtin_fmodf(a, b);
+  }
 };
 struct ModFloor {
   template <typename T>
@@ -57,17 +61,21 @@ struct ModFloor {
 template <typename T>
 struct Wrap;
 template <>
-struct Wrap<int32_t> { using Unsigned = uint32_t; };
+struct Wrap<int32_t> {
+  using Unsigned = uint32_t;
+};
 template <>
-struct Wrap<int64_t> { using Unsigned = uint64_t; };
+struct Wrap<int64_t> {
+  using Unsigned = uint64_t;
+};
 
-#define WEFT_WRAPPING(Name, op)                                               \
-  struct Name {                                                               \
-    template <typename T>                                                     \
-    static WEFT_LOOP_INLINE T of(T a, T b) {                                  \
-      using U = typename Wrap<T>::Unsigned;                                   \
-      return static_cast<T>(static_cast<U>(a) op static_cast<U>(b));          \
-    }                                                                         \
+#define WEFT_WRAPPING(Name, op)                                      \
+  struct Name {                                                      \
+    template <typename T>                                            \
+    static WEFT_LOOP_INLINE T of(T a, T b) {                         \
+      using U = typename Wrap<T>::Unsigned;                          \
+      return static_cast<T>(static_cast<U>(a) op static_cast<U>(b)); \
+    }                                                                \
   }
 WEFT_WRAPPING(AddInt, +);
 WEFT_WRAPPING(SubInt, -);
@@ -82,7 +90,9 @@ struct DivInt {
 };
 struct RemainderInt {
   template <typename T>
-  static WEFT_LOOP_INLINE T of(T a, T b) { return b == 0 || b == -1 ? 0 : a % b; }
+  static WEFT_LOOP_INLINE T of(T a, T b) {
+    return b == 0 || b == -1 ? 0 : a % b;
+  }
 };
 struct ModInt {
   template <typename T>
@@ -146,7 +156,8 @@ void add_binary_loops(LoopTable& table) {
   e[kEqual] = zip<Equal, float, uint8_t>, e[kLess] = zip<Less, float, uint8_t>;
   e[kLessEqual] = zip<LessEqual, float, uint8_t>, e[kGreater] = zip<Greater, float, uint8_t>;
   e[kGreaterEqual] = zip<GreaterEqual, float, uint8_t>;
-  e[kAndB] = zip<And, uint8_t, uint8_t>, e[kOrB] = zip<Or, uint8_t, uint8_t>, e[kXorB] = zip<Xor, uint8_t, uint8_t>;
+  e[kAndB] = zip<And, uint8_t, uint8_t>, e[kOrB] = zip<Or, uint8_t, uint8_t>,
+  e[kXorB] = zip<Xor, uint8_t, uint8_t>;
   e[kEqualB] = zip<Equal, uint8_t, uint8_t>;
   add_integers<int32_t>(e + kNegI32);
   add_integers<int64_t>(e + kNegI64);

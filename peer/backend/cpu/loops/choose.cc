@@ -22,8 +22,8 @@ const LoopTable* loop_table_for(const char* isa) {
   if (wanted == "baseline") return &baseline::table();
 #ifdef WEFT_CPU_X86_64_LEVELS
   __builtin_cpu_init();
-  const bool v3_here = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-                       __builtin_cpu_supports("bmi2");
+  const bool v3_here = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                       __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
   const bool v4_here = v3_here && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                        __builtin_cpu_supports("avx512vl");

@@ -1,5 +1,6 @@
-// The inner blocks of a matrix product, after Goto and van de Geijn, "Anatomy of high-performance matrix multiplication"
-// (2008): packed a stays in the second-level cache, a sliver of b in the first, a tile of c in registers.
+// The inner blocks of a matrix product, after Goto and van de Geijn, "Anatomy of high-performance matrix
+// multiplication" (2008): packed a stays in the second-level cache, a sliver of b in the first, a tile of c
+// in registers.
 #include "peer/backend/cpu/loops/transpose.h"
 
 namespace weft::peer::cpu::WEFT_ISA {
@@ -54,8 +55,8 @@ void tile(const float* a, const float* b, int64_t depth, float* c, int64_t c_str
 }
 
 // A tile that sticks out of c goes by way of a whole one.
-void edge_tile(const float* a, const float* b, int64_t depth, float* c, int64_t c_stride, int64_t rows, int64_t columns,
-               bool accumulate) {
+void edge_tile(const float* a, const float* b, int64_t depth, float* c, int64_t c_stride, int64_t rows,
+               int64_t columns, bool accumulate) {
   float whole[kRows * kColumns];
   for (int64_t i = 0; i < kRows * kColumns; ++i) whole[i] = 0;
   for (int64_t i = 0; accumulate && i < rows; ++i)
@@ -67,8 +68,8 @@ void edge_tile(const float* a, const float* b, int64_t depth, float* c, int64_t 
 
 // target[p, i] = source[i * across + p * along] for i < width of `Width`, zero beyond.
 template <int64_t Width>
-WEFT_LOOP_INLINE void pack_sliver(const float* source, int64_t across, int64_t along, int64_t width, int64_t depth,
-                                  float* target) {
+WEFT_LOOP_INLINE void pack_sliver(const float* source, int64_t across, int64_t along, int64_t width,
+                                  int64_t depth, float* target) {
   if (width == Width && across == 1) {
     for (int64_t p = 0; p < depth; ++p) {
 #pragma GCC unroll 64
@@ -97,7 +98,8 @@ WEFT_LOOP_INLINE void pack_sliver(const float* source, int64_t across, int64_t a
     for (int64_t i = 0; i < width; ++i) target[p * Width + i] = source[i * across + p * along];
 }
 
-void gemm_pack(const float* a, int64_t row_stride, int64_t column_stride, int64_t m, int64_t depth, float* packed) {
+void gemm_pack(const float* a, int64_t row_stride, int64_t column_stride, int64_t m, int64_t depth,
+               float* packed) {
   for (int64_t i = 0; i < m; i += kRows) {
     const int64_t rows = m - i < kRows ? m - i : kRows;
     pack_sliver<kRows>(a + i * row_stride, row_stride, column_stride, rows, depth, packed + i * depth);
@@ -107,7 +109,8 @@ void gemm_pack(const float* a, int64_t row_stride, int64_t column_stride, int64_
 // Slivers of b side by side: what one row of them reads is contiguous when b is row-major.
 constexpr int64_t kGroup = 64;
 
-void pack_group(const float* b, int64_t row_stride, int64_t column_stride, int64_t columns, int64_t depth, float* packed) {
+void pack_group(const float* b, int64_t row_stride, int64_t column_stride, int64_t columns, int64_t depth,
+                float* packed) {
   if (columns == kGroup && column_stride == 1) {
     for (int64_t p = 0; p < depth; ++p) {
 #pragma GCC unroll 16
@@ -126,8 +129,9 @@ void pack_group(const float* b, int64_t row_stride, int64_t column_stride, int64
   }
 }
 
-void gemm_block(const float* packed, int64_t m, int64_t depth, const float* b, int64_t row_stride, int64_t column_stride,
-                int64_t n, float* c, int64_t c_stride, int accumulate, float* scratch) {
+void gemm_block(const float* packed, int64_t m, int64_t depth, const float* b, int64_t row_stride,
+                int64_t column_stride, int64_t n, float* c, int64_t c_stride, int accumulate,
+                float* scratch) {
   for (int64_t group = 0; group < n; group += kGroup) {
     const int64_t group_columns = n - group < kGroup ? n - group : kGroup;
     pack_group(b + group * column_stride, row_stride, column_stride, group_columns, depth, scratch);

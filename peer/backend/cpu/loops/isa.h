@@ -1,6 +1,6 @@
-// Included only by the files that are compiled once for each instruction set: WEFT_ISA is the namespace (and name)
-// of the set being compiled. No standard C++ header may come in here: their inline functions would be compiled for
-// a wide set under the name that everyone links to.
+// Included only by the files that are compiled once for each instruction set: WEFT_ISA is the namespace (and
+// name) of the set being compiled. No standard C++ header may come in here: their inline functions would be
+// compiled for a wide set under the name that everyone links to.
 #pragma once
 
 #include <stdint.h>

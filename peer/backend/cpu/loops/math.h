@@ -15,12 +15,17 @@ WEFT_LOOP_INLINE float with_sign_of(float magnitude, float x) {
   return bits_to_float((float_to_bits(magnitude) & 0x7fffffff) | (float_to_bits(x) & INT32_MIN));
 }
 
+// 2^n for n in [-126, 127].
+WEFT_LOOP_INLINE float exponent(int32_t n) {
+  return bits_to_float(static_cast<int32_t>((static_cast<uint32_t>(n) + 127u) << 23));
+}
+
 WEFT_LOOP_INLINE float exp_(float x) {
   // Beyond these the result is infinite or zero all the same; a NaN passes both comparisons.
   x = x > 89.0f ? 89.0f : x;
   x = x < -104.0f ? -104.0f : x;
   const float shifted = x * 1.44269504088896341f + 12582912.0f;  // 1.5 * 2^23: rounds to the nearest integer
-  const int32_t n = float_to_bits(shifted) - 0x4B400000;
+  const int32_t n = static_cast<int32_t>(static_cast<uint32_t>(float_to_bits(shifted)) - 0x4B400000u);
   const float k = shifted - 12582912.0f;
   const float r = (x - k * 0.693359375f) - k * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
@@ -32,7 +37,7 @@ WEFT_LOOP_INLINE float exp_(float x) {
   p = p * (r * r) + r + 1.0f;
   // 2^n in two factors: n reaches beyond what one exponent holds.
   const int32_t half = n >> 1;
-  return p * bits_to_float((half + 127) << 23) * bits_to_float((n - half + 127) << 23);
+  return p * exponent(half) * exponent(n - half);
 }
 
 WEFT_LOOP_INLINE float log_(float x) {
@@ -41,9 +46,11 @@ WEFT_LOOP_INLINE float log_(float x) {
   const float offset = x < tiny ? -23.0f : 0.0f;
   const int32_t bits = float_to_bits(scaled);
   // mantissa in [sqrt(1/2), sqrt(2))
-  const int32_t shifted = bits - 0x3f3504f3;
-  const int32_t e = shifted >> 23;
-  const float m = bits_to_float(bits - (e << 23)) - 1.0f;
+  const uint32_t shifted = static_cast<uint32_t>(bits) - 0x3f3504f3u;  // wraps for what has no logarithm
+  const int32_t e = static_cast<int32_t>(shifted) >> 23;
+  const float m =
+      bits_to_float(static_cast<int32_t>(static_cast<uint32_t>(bits) - (static_cast<uint32_t>(e) << 23))) -
+      1.0f;
   const float z = m * m;
   float p = 7.0376836292e-2f;
   p = p * m - 1.1514610310e-1f;

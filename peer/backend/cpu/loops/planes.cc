@@ -1,5 +1,5 @@
-// Loops over one plane of an image: [positions, lanes] with 1, 8 or 16 channels innermost. Normalisation, sums,
-// and transposition between the layouts.
+// Loops over one plane of an image: [positions, lanes] with 1, 8 or 16 channels innermost. Normalisation,
+// sums, and transposition between the layouts.
 #include "peer/backend/cpu/loops/math.h"
 #include "peer/backend/cpu/loops/transpose.h"
 
@@ -73,14 +73,16 @@ void moments(const float* x, int64_t positions, double* mean, double* m2) {
 }
 
 template <int Lanes>
-void normalise(const float* x, float* y, int64_t positions, const float* mean, const float* factor, const float* bias) {
+void normalise(const float* x, float* y, int64_t positions, const float* mean, const float* factor,
+               const float* bias) {
   const Repeated<Lanes> m(mean), f(factor), b(bias);
   map_lanes(positions * Lanes, y,
             [&](int64_t i, int64_t j) WEFT_LOOP_LAMBDA { return (x[i] - m.at[j]) * f.at[j] + b.at[j]; });
 }
 
 template <int Lanes>
-void grad_sums(const float* dy, const float* x, int64_t positions, const float* mean, double* sum_dy, double* sum_dy_x) {
+void grad_sums(const float* dy, const float* x, int64_t positions, const float* mean, double* sum_dy,
+               double* sum_dy_x) {
   const Repeated<Lanes> m(mean);
   // A piece at a time, so that the second sum finds dy in the cache.
   double piece[Lanes];
@@ -92,14 +94,15 @@ void grad_sums(const float* dy, const float* x, int64_t positions, const float* 
     const float* v = x + start;
     sum_lanes<Lanes>(length, piece, [d](int64_t i, int64_t) WEFT_LOOP_LAMBDA { return d[i]; });
     for (int lane = 0; lane < Lanes; ++lane) sum_dy[lane] += piece[lane];
-    sum_lanes<Lanes>(length, piece, [&](int64_t i, int64_t j) WEFT_LOOP_LAMBDA { return d[i] * (v[i] - m.at[j]); });
+    sum_lanes<Lanes>(length, piece,
+                     [&](int64_t i, int64_t j) WEFT_LOOP_LAMBDA { return d[i] * (v[i] - m.at[j]); });
     for (int lane = 0; lane < Lanes; ++lane) sum_dy_x[lane] += piece[lane];
   }
 }
 
 template <int Lanes>
-void grad(const float* dy, const float* x, float* dx, int64_t positions, const float* mean, const float* factor,
-          const float* mean_dy, const float* slope) {
+void grad(const float* dy, const float* x, float* dx, int64_t positions, const float* mean,
+          const float* factor, const float* mean_dy, const float* slope) {
   const Repeated<Lanes> m(mean), f(factor), d(mean_dy), s(slope);
   map_lanes(positions * Lanes, dx, [&](int64_t i, int64_t j) WEFT_LOOP_LAMBDA {
     return f.at[j] * (dy[i] - d.at[j] - (x[i] - m.at[j]) * s.at[j]);
@@ -119,29 +122,34 @@ void fill_all(float* y, int64_t positions, const float* values) {
   map_lanes(positions * Lanes, y, [&](int64_t, int64_t j) WEFT_LOOP_LAMBDA { return v.at[j]; });
 }
 
-#define WEFT_BY_LANES(function, ...)                \
-  switch (lanes) {                                  \
-    case 8: return function<8>(__VA_ARGS__);        \
-    case 16: return function<16>(__VA_ARGS__);      \
-    default: return function<1>(__VA_ARGS__);       \
+#define WEFT_BY_LANES(function, ...)    \
+  switch (lanes) {                      \
+    case 8:                             \
+      return function<8>(__VA_ARGS__);  \
+    case 16:                            \
+      return function<16>(__VA_ARGS__); \
+    default:                            \
+      return function<1>(__VA_ARGS__);  \
   }
 
 void moments_plane(const float* x, int64_t positions, int lanes, double* mean, double* m2) {
   WEFT_BY_LANES(moments, x, positions, mean, m2)
 }
-void normalise_plane(const float* x, float* y, int64_t positions, int lanes, const float* mean, const float* factor,
-                     const float* bias) {
+void normalise_plane(const float* x, float* y, int64_t positions, int lanes, const float* mean,
+                     const float* factor, const float* bias) {
   WEFT_BY_LANES(normalise, x, y, positions, mean, factor, bias)
 }
 void norm_grad_sums_plane(const float* dy, const float* x, int64_t positions, int lanes, const float* mean,
                           double* sum_dy, double* sum_dy_x) {
   WEFT_BY_LANES(grad_sums, dy, x, positions, mean, sum_dy, sum_dy_x)
 }
-void norm_grad_plane(const float* dy, const float* x, float* dx, int64_t positions, int lanes, const float* mean,
-                     const float* factor, const float* mean_dy, const float* slope) {
+void norm_grad_plane(const float* dy, const float* x, float* dx, int64_t positions, int lanes,
+                     const float* mean, const float* factor, const float* mean_dy, const float* slope) {
   WEFT_BY_LANES(grad, dy, x, dx, positions, mean, factor, mean_dy, slope)
 }
-void sum_plane(const float* x, int64_t positions, int lanes, float* sum) { WEFT_BY_LANES(sum_all, x, positions, sum) }
+void sum_plane(const float* x, int64_t positions, int lanes, float* sum) {
+  WEFT_BY_LANES(sum_all, x, positions, sum)
+}
 void fill_plane(float* y, int64_t positions, int lanes, const float* values) {
   WEFT_BY_LANES(fill_all, y, positions, values)
 }
@@ -157,11 +165,13 @@ void transpose(const float* source, int64_t source_stride, float* target, int64_
       const int64_t r4 = r0 + (r1 - r0) / 4 * 4, c4 = c0 + (c1 - c0) / 4 * 4;
       for (int64_t c = c0; c < c4; c += 4) {
         for (int64_t r = r0; r < r4; r += 4) {
-          transpose_4x4(source + r * source_stride + c, source_stride, target + c * target_stride + r, target_stride);
+          transpose_4x4(source + r * source_stride + c, source_stride, target + c * target_stride + r,
+                        target_stride);
         }
       }
       for (int64_t r = r0; r < r1; ++r) {
-        for (int64_t c = r < r4 ? c4 : c0; c < c1; ++c) target[c * target_stride + r] = source[r * source_stride + c];
+        for (int64_t c = r < r4 ? c4 : c0; c < c1; ++c)
+          target[c * target_stride + r] = source[r * source_stride + c];
       }
     }
   }

@@ -9,7 +9,8 @@ struct Range {
   int64_t begin, end;  // steps of the kernel that fall inside
   int64_t start;       // input position of step 0
 };
-WEFT_LOOP_INLINE Range range_of(int64_t o, int64_t stride, int64_t pad, int64_t dilation, int64_t kernel, int64_t size) {
+WEFT_LOOP_INLINE Range range_of(int64_t o, int64_t stride, int64_t pad, int64_t dilation, int64_t kernel,
+                                int64_t size) {
   Range r;
   r.start = o * stride - pad;
   r.begin = r.start >= 0 ? 0 : (-r.start + dilation - 1) / dilation;
@@ -66,7 +67,8 @@ void max_pool_grad(const float* dy, const int32_t* indices, float* dx, const Poo
   }
 }
 
-WEFT_LOOP_INLINE float inverse_window(const PoolArgs& a, const Range& h, const Range& w, int64_t oh, int64_t ow) {
+WEFT_LOOP_INLINE float inverse_window(const PoolArgs& a, const Range& h, const Range& w, int64_t oh,
+                                      int64_t ow) {
   int64_t size = (h.end - h.begin) * (w.end - w.begin);
   if (a.count_include_pad != 0) {
     const int64_t top = oh * a.stride_h - a.pad_top, left = ow * a.stride_w - a.pad_left;
@@ -118,11 +120,14 @@ void average_pool_grad(const float* dy, float* dx, const PoolArgs& a) {
   }
 }
 
-#define WEFT_BY_LANES(function, ...)           \
-  switch (args.lanes) {                        \
-    case 8: return function<8>(__VA_ARGS__);   \
-    case 16: return function<16>(__VA_ARGS__); \
-    default: return function<1>(__VA_ARGS__);  \
+#define WEFT_BY_LANES(function, ...)    \
+  switch (args.lanes) {                 \
+    case 8:                             \
+      return function<8>(__VA_ARGS__);  \
+    case 16:                            \
+      return function<16>(__VA_ARGS__); \
+    default:                            \
+      return function<1>(__VA_ARGS__);  \
   }
 void max_pool_plane(const float* x, float* y, int32_t* indices, const PoolArgs& args) {
   WEFT_BY_LANES(max_pool, x, y, indices, args)
@@ -130,7 +135,9 @@ void max_pool_plane(const float* x, float* y, int32_t* indices, const PoolArgs& 
 void max_pool_grad_plane(const float* dy, const int32_t* indices, float* dx, const PoolArgs& args) {
   WEFT_BY_LANES(max_pool_grad, dy, indices, dx, args)
 }
-void average_pool_plane(const float* x, float* y, const PoolArgs& args) { WEFT_BY_LANES(average_pool, x, y, args) }
+void average_pool_plane(const float* x, float* y, const PoolArgs& args) {
+  WEFT_BY_LANES(average_pool, x, y, args)
+}
 void average_pool_grad_plane(const float* dy, float* dx, const PoolArgs& args) {
   WEFT_BY_LANES(average_pool_grad, dy, dx, args)
 }

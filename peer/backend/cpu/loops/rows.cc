@@ -1,5 +1,5 @@
-// Loops over one row: reductions, softmax, layer normalisation. A sum runs in 32 partial sums (element i goes to
-// i % 32) that are folded in a fixed order, so that its bits depend on the row alone.
+// Loops over one row: reductions, softmax, layer normalisation. A sum runs in 32 partial sums (element i goes
+// to i % 32) that are folded in a fixed order, so that its bits depend on the row alone.
 #include "peer/backend/cpu/loops/math.h"
 
 namespace weft::peer::cpu::WEFT_ISA {
@@ -48,7 +48,8 @@ WEFT_LOOP_INLINE double sum_pieces(int64_t count, Function f) {
   double total = 0;
   for (int64_t start = 0; start < count; start += kPiece) {
     const int64_t length = count - start < kPiece ? count - start : kPiece;
-    total += static_cast<double>(fold(length, 0.0f, SumOf(), [&](int64_t i) WEFT_LOOP_LAMBDA { return f(start + i); }));
+    total += static_cast<double>(
+        fold(length, 0.0f, SumOf(), [&](int64_t i) WEFT_LOOP_LAMBDA { return f(start + i); }));
   }
   return total;
 }
@@ -93,13 +94,15 @@ void softmax_row(const float* x, float* y, int64_t count) {
 }
 
 void softmax_grad_row(const float* dy, const float* y, float* dx, int64_t count) {
-  const float dot = static_cast<float>(sum_pieces(count, [=](int64_t i) WEFT_LOOP_LAMBDA { return dy[i] * y[i]; }));
+  const float dot =
+      static_cast<float>(sum_pieces(count, [=](int64_t i) WEFT_LOOP_LAMBDA { return dy[i] * y[i]; }));
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) dx[i] = (dy[i] - dot) * y[i];
 }
 
 float log_sum_exp_row(const float* x, int64_t count) {
-  // The exponentials of a piece are kept beside the loop: calling exp within the fold would not vectorise as well.
+  // The exponentials of a piece are kept beside the loop: calling exp within the fold would not vectorise as
+  // well.
   constexpr int64_t kBuffer = 1024;
   float buffer[kBuffer];
   const float top = larger(x, count);
@@ -131,12 +134,13 @@ void scaled_exp_row(const float* x, float lse, float factor, float* dx, int64_t 
   for (int64_t i = 0; i < count; ++i) dx[i] = factor * exp_(x[i] - lse);
 }
 
-void layer_norm_row(const float* x, const float* gain, const float* bias, float* y, int64_t count, float epsilon,
-                    float* moments) {
+void layer_norm_row(const float* x, const float* gain, const float* bias, float* y, int64_t count,
+                    float epsilon, float* moments) {
   const double size = static_cast<double>(count);
   const double mean = sum_pieces(count, [x](int64_t i) WEFT_LOOP_LAMBDA { return x[i]; }) / size;
   const float m = static_cast<float>(mean);
-  const double variance = sum_pieces(count, [=](int64_t i) WEFT_LOOP_LAMBDA { return (x[i] - m) * (x[i] - m); }) / size;
+  const double variance =
+      sum_pieces(count, [=](int64_t i) WEFT_LOOP_LAMBDA { return (x[i] - m) * (x[i] - m); }) / size;
   const float r = static_cast<float>(1.0 / __builtin_sqrt(variance + static_cast<double>(epsilon)));
   moments[0] = m;
   moments[1] = r;
@@ -154,19 +158,20 @@ void layer_norm_row(const float* x, const float* gain, const float* bias, float*
 }
 
 template <bool has_gain>
-WEFT_LOOP_INLINE void layer_norm_grad(const float* dy, const float* x, const float* gain, float mean, float rstd,
-                                      float* dx, int64_t count) {
+WEFT_LOOP_INLINE void layer_norm_grad(const float* dy, const float* x, const float* gain, float mean,
+                                      float rstd, float* dx, int64_t count) {
   const auto upstream = [=](int64_t i) WEFT_LOOP_LAMBDA { return has_gain ? dy[i] * gain[i] : dy[i]; };
   const double size = static_cast<double>(count);
   const float mean_g = static_cast<float>(sum_pieces(count, upstream) / size);
   const float mean_gx = static_cast<float>(
-      sum_pieces(count, [=](int64_t i) WEFT_LOOP_LAMBDA { return upstream(i) * ((x[i] - mean) * rstd); }) / size);
+      sum_pieces(count, [=](int64_t i) WEFT_LOOP_LAMBDA { return upstream(i) * ((x[i] - mean) * rstd); }) /
+      size);
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) dx[i] = rstd * (upstream(i) - mean_g - (x[i] - mean) * rstd * mean_gx);
 }
 
-void layer_norm_grad_row(const float* dy, const float* x, const float* gain, float mean, float rstd, float* dx,
-                         float* dscale, float* dbias, int64_t count) {
+void layer_norm_grad_row(const float* dy, const float* x, const float* gain, float mean, float rstd,
+                         float* dx, float* dscale, float* dbias, int64_t count) {
   // First what reads dy: dx may be the same array.
   if (dscale != nullptr) {
 #pragma omp simd
@@ -186,9 +191,11 @@ double sum_of_squares(const float* x, int64_t count) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
 #pragma GCC unroll 16
-    for (int64_t j = 0; j < kLanes; ++j) partial[j] += static_cast<double>(x[i + j]) * static_cast<double>(x[i + j]);
+    for (int64_t j = 0; j < kLanes; ++j)
+      partial[j] += static_cast<double>(x[i + j]) * static_cast<double>(x[i + j]);
   }
-  for (int64_t j = 0; i < count; ++i, ++j) partial[j] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (int64_t j = 0; i < count; ++i, ++j)
+    partial[j] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   double total = 0;
   for (int64_t j = 0; j < kLanes; ++j) total += partial[j];
   return total;

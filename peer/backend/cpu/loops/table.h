@@ -1,34 +1,116 @@
-// The vector loops: plain C-like loops that the compiler vectorises, compiled once for each instruction set and
-// chosen when the program starts. This header is all that those files share with the rest: no library header, no
-// inline function, so that nothing compiled for a wide instruction set can be picked up by code that runs everywhere.
+// The vector loops: plain C-like loops that the compiler vectorises, compiled once for each instruction set
+// and chosen when the program starts. This header is all that those files share with the rest: no library
+// header, no inline function, so that nothing compiled for a wide instruction set can be picked up by code
+// that runs everywhere.
 #pragma once
 
 #include <stdint.h>
 
 namespace weft::peer::cpu {
 
-// One operation on contiguous elements. Suffixes name the operand type: none F32, B Bool (a byte, 0 or 1), I32, I64, U8.
+// One operation on contiguous elements. Suffixes name the operand type: none F32, B Bool (a byte, 0 or 1),
+// I32, I64, U8.
 enum ElementCode : int {
   // F32 -> F32
-  kNeg, kAbs, kSign, kExp, kLog, kSqrt, kReciprocal, kSin, kCos, kTan, kAsin, kAcos, kAtan, kSinh, kCosh, kAsinh,
-  kAcosh, kAtanh, kTanh, kSigmoid, kRelu, kErf, kGelu, kGeluTanh, kSoftplus, kFloor, kCeil, kRound, kSquare, kCube,
-  kClip, kDropout,
+  kNeg,
+  kAbs,
+  kSign,
+  kExp,
+  kLog,
+  kSqrt,
+  kReciprocal,
+  kSin,
+  kCos,
+  kTan,
+  kAsin,
+  kAcos,
+  kAtan,
+  kSinh,
+  kCosh,
+  kAsinh,
+  kAcosh,
+  kAtanh,
+  kTanh,
+  kSigmoid,
+  kRelu,
+  kErf,
+  kGelu,
+  kGeluTanh,
+  kSoftplus,
+  kFloor,
+  kCeil,
+  kRound,
+  kSquare,
+  kCube,
+  kClip,
+  kDropout,
   // F32 -> Bool
-  kIsNaN, kIsInf,
+  kIsNaN,
+  kIsInf,
   // F32, F32 -> F32
-  kAdd, kSub, kMul, kDiv, kPow, kMin, kMax, kModFloor, kModTruncate, kReluGrad, kTanhGrad, kSigmoidGrad, kGeluGrad,
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kPow,
+  kMin,
+  kMax,
+  kModFloor,
+  kModTruncate,
+  kReluGrad,
+  kTanhGrad,
+  kSigmoidGrad,
+  kGeluGrad,
   kGeluTanhGrad,
   // F32, F32 -> Bool
-  kEqual, kLess, kLessEqual, kGreater, kGreaterEqual,
+  kEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
   // Bool
-  kNotB, kAndB, kOrB, kXorB, kEqualB,
+  kNotB,
+  kAndB,
+  kOrB,
+  kXorB,
+  kEqualB,
   // integers
-  kNegI32, kAbsI32, kSignI32, kAddI32, kSubI32, kMulI32, kDivI32, kMinI32, kMaxI32, kModI32, kRemainderI32,
-  kEqualI32, kLessI32, kLessEqualI32, kGreaterI32, kGreaterEqualI32,
-  kNegI64, kAbsI64, kSignI64, kAddI64, kSubI64, kMulI64, kDivI64, kMinI64, kMaxI64, kModI64, kRemainderI64,
-  kEqualI64, kLessI64, kLessEqualI64, kGreaterI64, kGreaterEqualI64,
+  kNegI32,
+  kAbsI32,
+  kSignI32,
+  kAddI32,
+  kSubI32,
+  kMulI32,
+  kDivI32,
+  kMinI32,
+  kMaxI32,
+  kModI32,
+  kRemainderI32,
+  kEqualI32,
+  kLessI32,
+  kLessEqualI32,
+  kGreaterI32,
+  kGreaterEqualI32,
+  kNegI64,
+  kAbsI64,
+  kSignI64,
+  kAddI64,
+  kSubI64,
+  kMulI64,
+  kDivI64,
+  kMinI64,
+  kMaxI64,
+  kModI64,
+  kRemainderI64,
+  kEqualI64,
+  kLessI64,
+  kLessEqualI64,
+  kGreaterI64,
+  kGreaterEqualI64,
   // Bool, T, T -> T by element size
-  kWhere1, kWhere4, kWhere8,
+  kWhere1,
+  kWhere4,
+  kWhere8,
   // from F32, Bool, I32, I64, U8 (rows) to the same (columns)
   kCastFirst,
   kCastLast = kCastFirst + 24,
@@ -39,7 +121,7 @@ struct ElementArgs {
   void* out;
   const void* in[3];
   int64_t count;
-  float p0, p1;       // kClip: bounds; kDropout: p0 = scale of what is kept
+  float p0, p1;  // kClip: bounds; kDropout: p0 = scale of what is kept
   // kDropout: the draw of element i is that of flat position `position + i`.
   uint64_t position;
   uint64_t seed;
@@ -55,12 +137,14 @@ struct SgdArgs {
 struct AdamArgs {
   float decay_factor;  // adamw: the parameter times this first; adam: 1
   float weight_decay;  // adam: added to the gradient; adamw: 0
-  float beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_sqrt_correction2, epsilon, gradient_scale;
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_sqrt_correction2, epsilon,
+      gradient_scale;
 };
 
 // A pooling window over one [height, width, lanes] plane.
 struct PoolArgs {
-  int64_t in_h, in_w, out_h, out_w, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
+  int64_t in_h, in_w, out_h, out_w, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top,
+      pad_left;
   int64_t pad_bottom, pad_right;  // only counted by AveragePool with count_include_pad
   int count_include_pad;
   int lanes;  // 1, 8 or 16
@@ -70,15 +154,16 @@ constexpr int64_t kGemmDepth = 256;
 
 enum ReduceCode : int { kReduceSum, kReduceMax, kReduceMin, kReduceProd, kReduceCodeCount };
 
-// All arrays are float and contiguous unless said otherwise. `lanes` (1, 8 or 16) is the number of channels that lie
-// innermost: a plane is [positions, lanes], and per-channel arrays have `lanes` entries.
+// All arrays are float and contiguous unless said otherwise. `lanes` (1, 8 or 16) is the number of channels
+// that lie innermost: a plane is [positions, lanes], and per-channel arrays have `lanes` entries.
 struct LoopTable {
   const char* isa;
   ElementLoop element[kElementCodeCount];
 
   // Rows.
   float (*reduce_row[kReduceCodeCount])(const float* x, int64_t count);
-  void (*reduce_into[kReduceCodeCount])(float* into, const float* x, int64_t count);  // into[i] = into[i] op x[i]
+  void (*reduce_into[kReduceCodeCount])(float* into, const float* x,
+                                        int64_t count);  // into[i] = into[i] op x[i]
   void (*scale)(float* x, float factor, int64_t count);
   void (*fill)(float* x, float value, int64_t count);
   void (*softmax_row)(const float* x, float* y, int64_t count);
@@ -89,11 +174,11 @@ struct LoopTable {
   // dx[i] = factor * exp(x[i] - lse)
   void (*scaled_exp_row)(const float* x, float lse, float factor, float* dx, int64_t count);
   // scale and bias may be null. moments: mean, then 1 / deviation.
-  void (*layer_norm_row)(const float* x, const float* scale, const float* bias, float* y, int64_t count, float epsilon,
-                         float* moments);
+  void (*layer_norm_row)(const float* x, const float* scale, const float* bias, float* y, int64_t count,
+                         float epsilon, float* moments);
   // Adds to dscale and dbias (which may be null).
-  void (*layer_norm_grad_row)(const float* dy, const float* x, const float* scale, float mean, float rstd, float* dx,
-                              float* dscale, float* dbias, int64_t count);
+  void (*layer_norm_grad_row)(const float* dy, const float* x, const float* scale, float mean, float rstd,
+                              float* dx, float* dscale, float* dbias, int64_t count);
   double (*sum_of_squares)(const float* x, int64_t count);
 
   // Planes.
@@ -103,11 +188,11 @@ struct LoopTable {
   void (*normalise_plane)(const float* x, float* y, int64_t positions, int lanes, const float* mean,
                           const float* factor, const float* bias);
   // sum of dy, and of dy * (x - mean)
-  void (*norm_grad_sums_plane)(const float* dy, const float* x, int64_t positions, int lanes, const float* mean,
-                               double* sum_dy, double* sum_dy_x);
+  void (*norm_grad_sums_plane)(const float* dy, const float* x, int64_t positions, int lanes,
+                               const float* mean, double* sum_dy, double* sum_dy_x);
   // dx = factor * (dy - mean_dy - (x - mean) * slope)
-  void (*norm_grad_plane)(const float* dy, const float* x, float* dx, int64_t positions, int lanes, const float* mean,
-                          const float* factor, const float* mean_dy, const float* slope);
+  void (*norm_grad_plane)(const float* dy, const float* x, float* dx, int64_t positions, int lanes,
+                          const float* mean, const float* factor, const float* mean_dy, const float* slope);
   void (*sum_plane)(const float* x, int64_t positions, int lanes, float* sum);
   void (*fill_plane)(float* y, int64_t positions, int lanes, const float* values);
   void (*max_pool_plane)(const float* x, float* y, int32_t* indices, const PoolArgs& args);
@@ -116,25 +201,30 @@ struct LoopTable {
   void (*average_pool_grad_plane)(const float* dy, float* dx, const PoolArgs& args);
 
   // target[c * target_stride + r] = source[r * source_stride + c], 4-byte elements.
-  void (*transpose)(const float* source, int64_t source_stride, float* target, int64_t target_stride, int64_t rows,
-                    int64_t columns);
+  void (*transpose)(const float* source, int64_t source_stride, float* target, int64_t target_stride,
+                    int64_t rows, int64_t columns);
 
-  // Matrix products c[m,n] = a[m,k] b[k,n] in blocks of at most kGemmDepth terms. An element's terms are added in order of k
-  // within a block, and the block's sum to what is there: its bits depend on k alone.
+  // Matrix products c[m,n] = a[m,k] b[k,n] in blocks of at most kGemmDepth terms. An element's terms are
+  // added in order of k within a block, and the block's sum to what is there: its bits depend on k alone.
   int gemm_rows;  // rows of a sliver of packed a
-  // A block of a, [m, depth] with strides, as slivers [depth, gemm_rows] one after another, padded with zero rows.
-  void (*gemm_pack)(const float* a, int64_t row_stride, int64_t column_stride, int64_t m, int64_t depth, float* packed);
-  // c (+)= packed a times a block of b, [depth, n] with strides. `scratch` holds kGemmDepth * 64 floats, aligned to 64 bytes.
+  // A block of a, [m, depth] with strides, as slivers [depth, gemm_rows] one after another, padded with zero
+  // rows.
+  void (*gemm_pack)(const float* a, int64_t row_stride, int64_t column_stride, int64_t m, int64_t depth,
+                    float* packed);
+  // c (+)= packed a times a block of b, [depth, n] with strides. `scratch` holds kGemmDepth * 64 floats,
+  // aligned to 64 bytes.
   void (*gemm_block)(const float* packed, int64_t m, int64_t depth, const float* b, int64_t row_stride,
-                     int64_t column_stride, int64_t n, float* c, int64_t c_stride, int accumulate, float* scratch);
+                     int64_t column_stride, int64_t n, float* c, int64_t c_stride, int accumulate,
+                     float* scratch);
 
   // slot arrays may be null where the rule has none.
   void (*sgd)(float* parameter, const float* gradient, float* momentum, int64_t count, const SgdArgs& args);
-  void (*adam)(float* parameter, const float* gradient, float* m, float* v, int64_t count, const AdamArgs& args);
+  void (*adam)(float* parameter, const float* gradient, float* m, float* v, int64_t count,
+               const AdamArgs& args);
 };
 
-// The widest set that this processor has; or, for tests, the one named ("baseline", "v3", "v4"; null where the
-// processor or the build lacks it). Immutable.
+// The widest set that this processor has; or, for tests, the one named ("baseline", "v3", "v4"; null where
+// the processor or the build lacks it). Immutable.
 const LoopTable& loop_table();
 const LoopTable* loop_table_for(const char* isa);
 

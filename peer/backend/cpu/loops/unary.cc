@@ -14,8 +14,8 @@ void map(const ElementArgs& args) {
   for (int64_t i = 0; i < count; ++i) y[i] = Function::of(x[i]);
 }
 
-#define WEFT_UNARY(Name, expression) \
-  struct Name {                      \
+#define WEFT_UNARY(Name, expression)                                 \
+  struct Name {                                                      \
     static WEFT_LOOP_INLINE float of(float x) { return expression; } \
   }
 WEFT_UNARY(Neg, -x);
@@ -77,7 +77,8 @@ void not_bool(const ElementArgs& args) {
   for (int64_t i = 0; i < args.count; ++i) y[i] = x[i] == 0;
 }
 
-// Philox4x32-10 (base/rng.h) with counter {position / 4, step, key}: element i takes word i % 4 of block i / 4.
+// Philox4x32-10 (base/rng.h) with counter {position / 4, step, key}: element i takes word i % 4 of block i
+// / 4.
 void dropout(const ElementArgs& args) {
   constexpr int64_t kBlocks = 64;
   uint32_t words[4 * kBlocks];
@@ -90,7 +91,8 @@ void dropout(const ElementArgs& args) {
     const uint64_t first = (args.position + static_cast<uint64_t>(done)) / 4;
     for (int64_t b = 0; b < kBlocks; ++b) {
       const uint64_t block = first + static_cast<uint64_t>(b);
-      uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32), c2 = args.step, c3 = args.key;
+      uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32), c2 = args.step,
+               c3 = args.key;
       uint32_t k0 = static_cast<uint32_t>(args.seed), k1 = static_cast<uint32_t>(args.seed >> 32);
 #pragma GCC unroll 10
       for (int round = 0; round < 10; ++round) {
@@ -162,8 +164,10 @@ void add_casts(LoopTable& table, int row) {
 void add_unary_loops(LoopTable& table) {
   ElementLoop* e = table.element;
   e[kNeg] = map<Neg>, e[kAbs] = map<Abs>, e[kSign] = map<Sign>, e[kExp] = map<Exp>, e[kLog] = map<Log>;
-  e[kSqrt] = map<Sqrt>, e[kReciprocal] = map<Reciprocal>, e[kSin] = map<Sin>, e[kCos] = map<Cos>, e[kTan] = map<Tan>;
-  e[kAsin] = map<Asin>, e[kAcos] = map<Acos>, e[kAtan] = map<Atan>, e[kSinh] = map<Sinh>, e[kCosh] = map<Cosh>;
+  e[kSqrt] = map<Sqrt>, e[kReciprocal] = map<Reciprocal>, e[kSin] = map<Sin>, e[kCos] = map<Cos>,
+  e[kTan] = map<Tan>;
+  e[kAsin] = map<Asin>, e[kAcos] = map<Acos>, e[kAtan] = map<Atan>, e[kSinh] = map<Sinh>,
+  e[kCosh] = map<Cosh>;
   e[kAsinh] = map<Asinh>, e[kAcosh] = map<Acosh>, e[kAtanh] = map<Atanh>, e[kTanh] = map<Tanh>;
   e[kSigmoid] = map<Sigmoid>, e[kRelu] = map<Relu>, e[kErf] = map<Erf>, e[kGelu] = map<Gelu>;
   e[kGeluTanh] = map<GeluTanh>, e[kSoftplus] = map<Softplus>, e[kFloor] = map<Floor>, e[kCeil] = map<Ceil>;

@@ -34,7 +34,8 @@ void adam(float* parameter, const float* gradient, float* m, float* v, int64_t c
     const float second = a.beta2 * v[i] + a.one_minus_beta2 * (g * g);
     m[i] = first;
     v[i] = second;
-    parameter[i] = p - a.step_size * (first / (__builtin_sqrtf(second) * a.inverse_sqrt_correction2 + a.epsilon));
+    parameter[i] =
+        p - a.step_size * (first / (__builtin_sqrtf(second) * a.inverse_sqrt_correction2 + a.epsilon));
   }
 }
 
