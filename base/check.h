@@ -6,13 +6,13 @@ namespace weft {
 [[noreturn]] void check_failed(const char* expression, const char* file, int line, const char* why);
 }
 
-#define WEFT_CHECK(condition)                                                        \
-  do {                                                                               \
-    if (!(condition)) [[unlikely]]                                                   \
-      ::weft::check_failed(#condition, __FILE__, __LINE__, "");                      \
+#define WEFT_CHECK(condition)                                   \
+  do {                                                          \
+    if (!(condition)) [[unlikely]]                              \
+      ::weft::check_failed(#condition, __FILE__, __LINE__, ""); \
   } while (false)
-#define WEFT_CHECK_MSG(condition, why)                                               \
-  do {                                                                               \
-    if (!(condition)) [[unlikely]]                                                   \
-      ::weft::check_failed(#condition, __FILE__, __LINE__, why);                     \
+#define WEFT_CHECK_MSG(condition, why)                           \
+  do {                                                           \
+    if (!(condition)) [[unlikely]]                               \
+      ::weft::check_failed(#condition, __FILE__, __LINE__, why); \
   } while (false)

@@ -11,19 +11,19 @@ namespace weft {
 
 // Stable: exit codes and wire codes are derived from these.
 enum class ErrorCode {
-  InvalidArgument,     // what was asked makes no sense as written
-  NotFound,            // a file, name or id that is not there
-  Unsupported,         // understood, but not implemented here
-  OutOfRange,          // a number beyond its documented bounds
-  Corrupted,           // bytes that do not mean what they claim to
-  Unavailable,         // try again later
+  InvalidArgument,  // what was asked makes no sense as written
+  NotFound,         // a file, name or id that is not there
+  Unsupported,      // understood, but not implemented here
+  OutOfRange,       // a number beyond its documented bounds
+  Corrupted,        // bytes that do not mean what they claim to
+  Unavailable,      // try again later
   Timeout,
   PermissionDenied,
-  ResourceExhausted,   // memory, disk, a limit
+  ResourceExhausted,  // memory, disk, a limit
   VersionMismatch,
-  Infeasible,          // no plan can satisfy the request
+  Infeasible,  // no plan can satisfy the request
   Cancelled,
-  Internal,            // a library failed in a way that we did not foresee
+  Internal,  // a library failed in a way that we did not foresee
 };
 
 std::string_view to_string(ErrorCode code);
@@ -54,14 +54,14 @@ inline tl::unexpected<Error> fail(Error error) { return tl::unexpected<Error>(st
 // WEFT_TRY(auto x, f()): x is the value, or the enclosing function returns the error.
 #define WEFT_TRY(declaration, expression) \
   WEFT_TRY_INNER(WEFT_CONCAT(weft_try_, __LINE__), declaration, expression)
-#define WEFT_TRY_INNER(temporary, declaration, expression)                  \
-  auto temporary = (expression);                                            \
-  if (!temporary) return ::weft::fail(std::move(temporary).error());        \
+#define WEFT_TRY_INNER(temporary, declaration, expression)           \
+  auto temporary = (expression);                                     \
+  if (!temporary) return ::weft::fail(std::move(temporary).error()); \
   declaration = std::move(*temporary)
 
 // The same for a Status, or for a Result whose value is not wanted.
-#define WEFT_TRY_STATUS(expression)                                                   \
-  do {                                                                                \
-    auto weft_try_status = (expression);                                              \
-    if (!weft_try_status) return ::weft::fail(std::move(weft_try_status).error());    \
+#define WEFT_TRY_STATUS(expression)                                                \
+  do {                                                                             \
+    auto weft_try_status = (expression);                                           \
+    if (!weft_try_status) return ::weft::fail(std::move(weft_try_status).error()); \
   } while (false)

@@ -5,7 +5,9 @@
 namespace weft::cli {
 
 void BackendOptions::add_to(CLI::App& command) {
-  command.add_option("--backend", name, "cpu (oneDNN and vectorised loops) or reference (double throughout, slow)")
+  command
+      .add_option("--backend", name,
+                  "cpu (oneDNN and vectorised loops) or reference (double throughout, slow)")
       ->check(CLI::IsMember({"cpu", "reference"}))
       ->capture_default_str();
   command.add_option("--threads", threads, "compute threads; 0: all processors that this process may use")

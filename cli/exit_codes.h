@@ -6,8 +6,8 @@
 namespace weft::cli {
 
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailed = 1;       // a check, comparison or conformance case failed; or an internal error
-inline constexpr int kExitUsage = 2;        // the command line, job file, model or data are not right as given
+inline constexpr int kExitFailed = 1;  // a check, comparison or conformance case failed; or an internal error
+inline constexpr int kExitUsage = 2;   // the command line, job file, model or data are not right as given
 inline constexpr int kExitNotFound = 3;     // a file or name is not there, or may not be read
 inline constexpr int kExitUnsupported = 4;  // understood, but not implemented here
 inline constexpr int kExitCorrupted = 5;    // a file's bytes are not what they claim to be
@@ -19,16 +19,23 @@ inline int exit_code(ErrorCode code) {
     case ErrorCode::InvalidArgument:
     case ErrorCode::OutOfRange:
     case ErrorCode::Infeasible:
-    case ErrorCode::VersionMismatch: return kExitUsage;
+    case ErrorCode::VersionMismatch:
+      return kExitUsage;
     case ErrorCode::NotFound:
-    case ErrorCode::PermissionDenied: return kExitNotFound;
-    case ErrorCode::Unsupported: return kExitUnsupported;
-    case ErrorCode::Corrupted: return kExitCorrupted;
-    case ErrorCode::ResourceExhausted: return kExitResources;
-    case ErrorCode::Cancelled: return kExitStopped;
+    case ErrorCode::PermissionDenied:
+      return kExitNotFound;
+    case ErrorCode::Unsupported:
+      return kExitUnsupported;
+    case ErrorCode::Corrupted:
+      return kExitCorrupted;
+    case ErrorCode::ResourceExhausted:
+      return kExitResources;
+    case ErrorCode::Cancelled:
+      return kExitStopped;
     case ErrorCode::Unavailable:
     case ErrorCode::Timeout:
-    case ErrorCode::Internal: return kExitFailed;
+    case ErrorCode::Internal:
+      return kExitFailed;
   }
   return kExitFailed;
 }

@@ -31,7 +31,8 @@ int64_t sample(std::span<const float> logits, double temperature, Rng& rng) {
   if (temperature <= 0) return largest - logits.begin();
   std::vector<double> weights(logits.size());
   double sum = 0;
-  for (size_t i = 0; i < logits.size(); ++i) sum += weights[i] = std::exp((logits[i] - *largest) / temperature);
+  for (size_t i = 0; i < logits.size(); ++i)
+    sum += weights[i] = std::exp((logits[i] - *largest) / temperature);
   double left = rng.uniform() * sum;
   for (size_t i = 0; i < weights.size(); ++i)
     if ((left -= weights[i]) < 0) return static_cast<int64_t>(i);
@@ -40,25 +41,35 @@ int64_t sample(std::span<const float> logits, double temperature, Rng& rng) {
 
 Status check_is_byte_model(const dag::Graph& graph) {
   const auto refuse = [](const std::string& why) {
-    return fail(ErrorCode::InvalidArgument, "this is no model of bytes: " + why + " (wanted: one input tokens i64[1,T], one output logits f32[1,T,256])");
+    return fail(ErrorCode::InvalidArgument,
+                "this is no model of bytes: " + why +
+                    " (wanted: one input tokens i64[1,T], one output logits f32[1,T,256])");
   };
-  if (graph.inputs().size() != 1) return refuse("it has " + std::to_string(graph.inputs().size()) + " inputs");
+  if (graph.inputs().size() != 1)
+    return refuse("it has " + std::to_string(graph.inputs().size()) + " inputs");
   const dag::TensorSpec& tokens = graph.spec(graph.inputs()[0]);
-  if (tokens.dtype != dag::DType::I64 || tokens.rank() != 2 || tokens.shape[0] != 1) return refuse("its input is " + to_string(tokens));
+  if (tokens.dtype != dag::DType::I64 || tokens.rank() != 2 || tokens.shape[0] != 1)
+    return refuse("its input is " + to_string(tokens));
   const auto* output = graph.find_output(dag::OutputRole::Prediction);
   const dag::TensorSpec logits = output ? graph.spec(output->value) : dag::TensorSpec{};
-  if (logits.shape != dag::Shape{1, tokens.shape[1], 256} || logits.dtype != dag::DType::F32) return refuse("its output is " + to_string(logits));
+  if (logits.shape != dag::Shape{1, tokens.shape[1], 256} || logits.dtype != dag::DType::F32)
+    return refuse("its output is " + to_string(logits));
   return {};
 }
 
 Result<int> run_generate(const GenerateOptions& options) {
-  if (options.prompt.empty()) return fail(ErrorCode::InvalidArgument, "--prompt is empty: give at least one character to start from");
+  if (options.prompt.empty())
+    return fail(ErrorCode::InvalidArgument, "--prompt is empty: give at least one character to start from");
   WEFT_TRY(const auto backend, make_backend(options.backend));
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
-  WEFT_TRY(train::Prepared prepared, train::prepare_inference(model, /*batch=*/1, {}, peer::evaluate_reference, backend->traits()));
+  WEFT_TRY(train::Prepared prepared,
+           train::prepare_inference(model, /*batch=*/1, {}, peer::evaluate_reference, backend->traits()));
   WEFT_TRY_STATUS(check_is_byte_model(prepared.graph));
-  WEFT_TRY(const auto executor, peer::Executor::create(std::make_shared<const dag::Graph>(std::move(prepared.graph)), *backend, {}));
-  for (const auto& [name, tensor] : prepared.weights) WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
+  WEFT_TRY(
+      const auto executor,
+      peer::Executor::create(std::make_shared<const dag::Graph>(std::move(prepared.graph)), *backend, {}));
+  for (const auto& [name, tensor] : prepared.weights)
+    WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
 
   const dag::Graph& graph = executor->graph();
@@ -71,11 +82,14 @@ Result<int> run_generate(const GenerateOptions& options) {
     // The causal mask keeps what lies behind the last known byte from mattering.
     const size_t known = std::min(text.size(), window);
     dag::Tensor tokens(graph.spec(input));
-    for (size_t k = 0; k < known; ++k) tokens.mutable_as<int64_t>()[k] = static_cast<unsigned char>(text[text.size() - known + k]);
+    for (size_t k = 0; k < known; ++k)
+      tokens.mutable_as<int64_t>()[k] = static_cast<unsigned char>(text[text.size() - known + k]);
     WEFT_TRY_STATUS(executor->set_value(*microbatch, input, tokens));
     WEFT_TRY_STATUS(executor->run(*microbatch));
-    WEFT_TRY(const dag::Tensor logits, executor->value(*microbatch, graph.find_output(dag::OutputRole::Prediction)->value));
-    const char next = static_cast<char>(sample(logits.as<float>().subspan((known - 1) * 256, 256), options.temperature, rng));
+    WEFT_TRY(const dag::Tensor logits,
+             executor->value(*microbatch, graph.find_output(dag::OutputRole::Prediction)->value));
+    const char next = static_cast<char>(
+        sample(logits.as<float>().subspan((known - 1) * 256, 256), options.temperature, rng));
     text += next;
     std::fputc(next, stdout);
     std::fflush(stdout);
@@ -89,10 +103,15 @@ Result<int> run_generate(const GenerateOptions& options) {
 void add_generate(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("generate", "sample text from a trained model of bytes");
   auto options = std::make_shared<GenerateOptions>();
-  command->add_option("model", options->model, "the ONNX file, tokens i64[batch,T] to logits [batch,T,256]")->required();
+  command->add_option("model", options->model, "the ONNX file, tokens i64[batch,T] to logits [batch,T,256]")
+      ->required();
   command->add_option("--prompt", options->prompt, "how the text begins");
-  command->add_option("--length", options->length, "bytes to add")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  command->add_option("--temperature", options->temperature, "0: always the likeliest byte")->check(CLI::Range(0.0, 100.0))->capture_default_str();
+  command->add_option("--length", options->length, "bytes to add")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--temperature", options->temperature, "0: always the likeliest byte")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
   command->add_option("--seed", options->seed, "of the draws")->capture_default_str();
   options->backend.add_to(*command);
   command->callback([options, &chosen] { chosen = [options] { return run_generate(*options); }; });

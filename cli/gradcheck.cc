@@ -1,4 +1,5 @@
-// weft gradcheck: a model's gradients, as autodiff finds them, against central differences in double precision.
+// weft gradcheck: a model's gradients, as autodiff finds them, against central differences in double
+// precision.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -29,7 +30,8 @@ struct GradcheckOptions {
   double tolerance = 1e-4;
 };
 
-// The model with the loss sum(r * output) over all float outputs, r fixed random numbers: every output element counts.
+// The model with the loss sum(r * output) over all float outputs, r fixed random numbers: every output
+// element counts.
 dag::Graph attach_random_loss(const dag::Graph& model, uint64_t seed) {
   dag::GraphCopy copy(model, dag::op_table());
   for (uint32_t i = 0; i < model.ops().size(); ++i) copy.copy(dag::OpId{i});
@@ -44,10 +46,13 @@ dag::Graph attach_random_loss(const dag::Graph& model, uint64_t seed) {
     Rng rng(seed, ++stream);
     std::vector<double> draws(static_cast<size_t>(spec.element_count()));
     for (double& draw : draws) draw = rng.normal();
-    dag::ValueId term = builder.add(dag::OpKind::Mul, {copy.mapped(output.value), builder.constant(from_doubles(spec, draws))});
+    dag::ValueId term = builder.add(dag::OpKind::Mul,
+                                    {copy.mapped(output.value), builder.constant(from_doubles(spec, draws))});
     dag::Ints axes;
     for (int64_t axis = 0; axis < spec.rank(); ++axis) axes.push_back(axis);
-    if (!axes.empty()) term = builder.add(dag::OpKind::ReduceSum, {term}, {{dag::Attr::Axes, axes}, {dag::Attr::KeepDims, int64_t{0}}});
+    if (!axes.empty())
+      term = builder.add(dag::OpKind::ReduceSum, {term},
+                         {{dag::Attr::Axes, axes}, {dag::Attr::KeepDims, int64_t{0}}});
     loss = loss.valid() ? builder.add(dag::OpKind::Add, {loss, term}) : term;
   }
   if (loss.valid()) builder.output("loss", loss, dag::OutputRole::Loss);
@@ -57,7 +62,8 @@ dag::Graph attach_random_loss(const dag::Graph& model, uint64_t seed) {
 // Normal draws for floats. Integers are 0 or 1, which every table and class axis of two entries allows.
 dag::Tensor random_input(const dag::TensorSpec& spec, Rng& rng) {
   std::vector<double> values(static_cast<size_t>(spec.element_count()));
-  for (double& value : values) value = is_float(spec.dtype) ? rng.normal() : static_cast<double>(rng.below(2));
+  for (double& value : values)
+    value = is_float(spec.dtype) ? rng.normal() : static_cast<double>(rng.below(2));
   return from_doubles(spec, values);
 }
 
@@ -69,7 +75,8 @@ class Evaluation {
     self->weights_ = std::move(weights);
     for (auto& [name, tensor] : self->weights_) tensor = dag::promote_to_f64(tensor);
     self->backend_ = peer::make_reference_backend();
-    WEFT_TRY(self->executor_, peer::Executor::create(std::make_shared<const dag::Graph>(std::move(graph)), *self->backend_, {}));
+    WEFT_TRY(self->executor_, peer::Executor::create(std::make_shared<const dag::Graph>(std::move(graph)),
+                                                     *self->backend_, {}));
     WEFT_TRY(self->microbatch_, self->executor_->make_microbatch());
     self->microbatch_->context = {.seed = seed, .step = 1, .sample_position = 0, .microbatch_size = 1};
     Rng rng(seed, 1);
@@ -81,7 +88,8 @@ class Evaluation {
   const dag::Weights& weights() const { return weights_; }
   peer::Executor& executor() { return *executor_; }
 
-  // The loss with parameter `name` moved by `distance` along `direction`. Running statistics start anew each time.
+  // The loss with parameter `name` moved by `distance` along `direction`. Running statistics start anew each
+  // time.
   Result<double> loss(const std::string& name, std::span<const double> direction, double distance) {
     for (const auto& initializer : executor_->graph().initializers()) {
       const dag::Tensor& tensor = weights_.at(initializer.name);
@@ -93,9 +101,11 @@ class Evaluation {
       for (size_t i = 0; i < moved.size(); ++i) moved[i] += distance * direction[i];
       WEFT_TRY_STATUS(executor_->set_initializer(name, from_doubles(tensor.spec(), moved)));
     }
-    for (const auto& [input, tensor] : inputs_) WEFT_TRY_STATUS(executor_->set_value(*microbatch_, input, tensor));
+    for (const auto& [input, tensor] : inputs_)
+      WEFT_TRY_STATUS(executor_->set_value(*microbatch_, input, tensor));
     WEFT_TRY_STATUS(executor_->run(*microbatch_));
-    WEFT_TRY(const dag::Tensor loss, executor_->value(*microbatch_, executor_->graph().find_output(dag::OutputRole::Loss)->value));
+    WEFT_TRY(const dag::Tensor loss,
+             executor_->value(*microbatch_, executor_->graph().find_output(dag::OutputRole::Loss)->value));
     return to_doubles(loss)[0];
   }
 
@@ -123,12 +133,14 @@ Result<int> run_gradcheck(const GradcheckOptions& options) {
   WEFT_TRY(import.sizes, parse_sizes(options.sizes));
   WEFT_TRY(onnx::ImportedModel imported, onnx::import_model(model, import, dag::op_table()));
   WEFT_TRY(const dag::Graph canonical, dag::canonicalise(imported.graph, dag::op_table()));
-  const dag::Graph with_loss = dag::promote_to_f64(attach_random_loss(canonical, options.seed), dag::op_table());
+  const dag::Graph with_loss =
+      dag::promote_to_f64(attach_random_loss(canonical, options.seed), dag::op_table());
   WEFT_TRY(dag::Graph graph, dag::differentiate(with_loss, dag::op_table()));
-  WEFT_TRY(const auto evaluation, Evaluation::create(std::move(graph), std::move(imported.weights), options.seed));
+  WEFT_TRY(const auto evaluation,
+           Evaluation::create(std::move(graph), std::move(imported.weights), options.seed));
 
-  fmt::print("seed {}, batch {}, {} random directions a parameter, step {:g} of its size, double precision\n", options.seed, options.batch,
-             options.directions, options.step);
+  fmt::print("seed {}, batch {}, {} random directions a parameter, step {:g} of its size, double precision\n",
+             options.seed, options.batch, options.directions, options.step);
   const auto parameters = evaluation->executor().parameters();
   WEFT_TRY_STATUS(evaluation->loss("", {}, 0));
   std::vector<std::vector<double>> gradients;
@@ -148,7 +160,8 @@ Result<int> run_gradcheck(const GradcheckOptions& options) {
       for (double& x : direction) x = rng.normal();
       const double length = std::sqrt(dot(direction, direction));
       for (double& x : direction) x /= length;
-      // Central difference with the fourth-order formula: h^4 of truncation, so that h may be large against rounding.
+      // Central difference with the fourth-order formula: h^4 of truncation, so that h may be large against
+      // rounding.
       const double h = options.step * size * 1e2;
       double values[4];
       const double distances[4] = {2 * h, h, -h, -2 * h};
@@ -158,30 +171,46 @@ Result<int> run_gradcheck(const GradcheckOptions& options) {
       const double numeric = (-values[0] + 8 * values[1] - 8 * values[2] + values[3]) / (12 * h);
       const double analytic = dot(gradients[p], direction);
       // Against the size of the gradient: along a random direction the projection may happen to vanish.
-      const double scale = std::sqrt(dot(gradients[p], gradients[p]) / static_cast<double>(value.size())) + 1e-9 * std::abs(values[1]) + 1e-12;
+      const double scale = std::sqrt(dot(gradients[p], gradients[p]) / static_cast<double>(value.size())) +
+                           1e-9 * std::abs(values[1]) + 1e-12;
       worst = std::max(worst, std::abs(numeric - analytic) / scale);
     }
     const bool ok = worst <= options.tolerance;
     failed += !ok;
-    fmt::print("{} {:<48} {:<24} relative difference {:.2e}\n", ok ? "ok  " : "FAIL", name, dag::to_string(spec.shape), worst);
+    fmt::print("{} {:<48} {:<24} relative difference {:.2e}\n", ok ? "ok  " : "FAIL", name,
+               dag::to_string(spec.shape), worst);
   }
-  fmt::print("{} parameters agree, {} do not (tolerance {:g})\n", parameters.size() - static_cast<size_t>(failed), failed, options.tolerance);
-  if (failed != 0) fmt::print("a difference in one or two parameters may be a kink (Relu, MaxPool) within the step: try another --seed\n");
+  fmt::print("{} parameters agree, {} do not (tolerance {:g})\n",
+             parameters.size() - static_cast<size_t>(failed), failed, options.tolerance);
+  if (failed != 0)
+    fmt::print(
+        "a difference in one or two parameters may be a kink (Relu, MaxPool) within the step: try another "
+        "--seed\n");
   return failed == 0 ? kExitOk : kExitFailed;
 }
 
 }  // namespace
 
 void add_gradcheck(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("gradcheck", "compare a model's gradients with central differences in double precision");
+  CLI::App* command = app.add_subcommand(
+      "gradcheck", "compare a model's gradients with central differences in double precision");
   auto options = std::make_shared<GradcheckOptions>();
   command->add_option("model", options->model, "the ONNX file")->required();
-  command->add_option("--freeze", options->freeze, "initializers that are not trained (pattern; may be given again)")->allow_extra_args(false);
-  command->add_option("--size", options->sizes, "a symbolic dim: name=number (may be given again)")->allow_extra_args(false);
-  command->add_option("--batch", options->batch, "samples, where the first axis is symbolic")->check(CLI::Range(1, 4096))->capture_default_str();
+  command
+      ->add_option("--freeze", options->freeze,
+                   "initializers that are not trained (pattern; may be given again)")
+      ->allow_extra_args(false);
+  command->add_option("--size", options->sizes, "a symbolic dim: name=number (may be given again)")
+      ->allow_extra_args(false);
+  command->add_option("--batch", options->batch, "samples, where the first axis is symbolic")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   command->add_option("--seed", options->seed, "of inputs and directions")->capture_default_str();
-  command->add_option("--directions", options->directions, "random directions a parameter")->check(CLI::Range(1, 1000))->capture_default_str();
-  command->add_option("--tolerance", options->tolerance, "largest relative difference")->capture_default_str();
+  command->add_option("--directions", options->directions, "random directions a parameter")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--tolerance", options->tolerance, "largest relative difference")
+      ->capture_default_str();
   command->callback([options, &chosen] { chosen = [options] { return run_gradcheck(*options); }; });
 }
 

@@ -43,7 +43,8 @@ void print_entries(const char* title, const std::vector<onnx::ModelInfo::Entry>&
 }
 
 void print_text(const InspectOptions& options, const onnx::ModelInfo& info) {
-  fmt::print("{}: opset {}, by {}\n", options.model, info.opset, info.producer.empty() ? "an unnamed producer" : info.producer);
+  fmt::print("{}: opset {}, by {}\n", options.model, info.opset,
+             info.producer.empty() ? "an unnamed producer" : info.producer);
   for (const auto& port : info.inputs) fmt::print("input   {}\n", describe(port));
   for (const auto& port : info.outputs) fmt::print("output  {}\n", describe(port));
   fmt::print("\nops:");
@@ -59,15 +60,19 @@ void print_text(const InspectOptions& options, const onnx::ModelInfo& info) {
 }
 
 void print_json(const InspectOptions& options, const onnx::ModelInfo& info) {
-  nlohmann::ordered_json json{{"event", "model"}, {"path", options.model}, {"opset", info.opset}, {"producer", info.producer}};
+  nlohmann::ordered_json json{
+      {"event", "model"}, {"path", options.model}, {"opset", info.opset}, {"producer", info.producer}};
   const auto ports = [](const std::vector<onnx::OnnxModel::Port>& list) {
     auto array = nlohmann::ordered_json::array();
-    for (const auto& port : list) array.push_back({{"name", port.name}, {"dtype", port.dtype}, {"dims", port.dims}});
+    for (const auto& port : list)
+      array.push_back({{"name", port.name}, {"dtype", port.dtype}, {"dims", port.dims}});
     return array;
   };
   const auto entries = [](const std::vector<onnx::ModelInfo::Entry>& list) {
     auto array = nlohmann::ordered_json::array();
-    for (const auto& entry : list) array.push_back({{"name", entry.name}, {"dtype", to_string(entry.spec.dtype)}, {"shape", entry.spec.shape}});
+    for (const auto& entry : list)
+      array.push_back(
+          {{"name", entry.name}, {"dtype", to_string(entry.spec.dtype)}, {"shape", entry.spec.shape}});
     return array;
   };
   json["inputs"] = ports(info.inputs);
@@ -113,11 +118,17 @@ void add_inspect(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("inspect", "show a model's inputs, ops, parameters and buffers");
   auto options = std::make_shared<InspectOptions>();
   command->add_option("model", options->model, "the ONNX file")->required();
-  command->add_option("--freeze", options->freeze, "initializers that are not trained (pattern; may be given again)")->allow_extra_args(false);
-  command->add_option("--size", options->sizes, "a symbolic dim: name=number (may be given again)")->allow_extra_args(false);
+  command
+      ->add_option("--freeze", options->freeze,
+                   "initializers that are not trained (pattern; may be given again)")
+      ->allow_extra_args(false);
+  command->add_option("--size", options->sizes, "a symbolic dim: name=number (may be given again)")
+      ->allow_extra_args(false);
   command->add_option("--batch", options->batch, "samples, where the first axis is symbolic");
   command->add_flag("--all", options->all, "list every tensor");
-  command->add_option("--format", options->format, "text or json")->check(CLI::IsMember({"text", "json"}))->capture_default_str();
+  command->add_option("--format", options->format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
   command->callback([options, &chosen] { chosen = [options] { return run_inspect(*options); }; });
 }
 

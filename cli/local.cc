@@ -1,7 +1,7 @@
 // weft local: trains a job in this process.
+#include <unistd.h>
 #include <atomic>
 #include <csignal>
-#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
@@ -39,7 +39,8 @@ Result<int> run_local(const LocalOptions& options) {
   WEFT_TRY(const auto backend, make_backend(options.backend));
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
-  const auto report = options.format == "json" ? make_json_report(stdout) : make_text_report(stdout, options.summary);
+  const auto report =
+      options.format == "json" ? make_json_report(stdout) : make_text_report(stdout, options.summary);
   WEFT_TRY(const auto result, train::train(job, *backend, {.resume = options.resume, .stop = &stop_requested},
                                            [&](const train::Event& event) { report->show(event); }));
   return result.stopped ? kExitStopped : kExitOk;
@@ -51,8 +52,12 @@ void add_local(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("local", "train a job on this machine alone");
   auto options = std::make_shared<LocalOptions>();
   command->add_option("job", options->job, "the job file (YAML)")->required();
-  command->add_option("--set", options->sets, "override a key of the job file: a.b=value (may be given again)")->allow_extra_args(false);
-  command->add_option("--format", options->format, "text, or json: one event a line")->check(CLI::IsMember({"text", "json"}))->capture_default_str();
+  command
+      ->add_option("--set", options->sets, "override a key of the job file: a.b=value (may be given again)")
+      ->allow_extra_args(false);
+  command->add_option("--format", options->format, "text, or json: one event a line")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
   command->add_option("--resume", options->resume, "go on from a checkpoint: its folder or manifest");
   command->add_flag("--summary", options->summary, "end with the test result and the seconds it took");
   options->backend.add_to(*command);

@@ -28,7 +28,8 @@ int run(int argc, char** argv) {
   }
   const auto result = chosen();
   if (result) return *result;
-  std::fprintf(stderr, "weft: error: %s (%s)\n", result.error().message.c_str(), std::string(to_string(result.error().code)).c_str());
+  std::fprintf(stderr, "weft: error: %s (%s)\n", result.error().message.c_str(),
+               std::string(to_string(result.error().code)).c_str());
   return exit_code(result.error().code);
 }
 

@@ -24,7 +24,8 @@ struct PredictOptions {
 };
 
 // "input=column" pairs; an input without one takes the column of its own name.
-Result<std::vector<data::Feed>> match_columns(const PredictOptions& options, const dag::Graph& graph, const data::Dataset& dataset) {
+Result<std::vector<data::Feed>> match_columns(const PredictOptions& options, const dag::Graph& graph,
+                                              const data::Dataset& dataset) {
   std::vector<data::Feed> feeds;
   for (const dag::ValueId input : graph.inputs()) {
     const std::string& name = graph.value(input).name;
@@ -33,11 +34,16 @@ Result<std::vector<data::Feed>> match_columns(const PredictOptions& options, con
       if (pair.starts_with(name + "=")) column = pair.substr(name.size() + 1);
     const auto found = dataset.find_column(column);
     if (!found)
-      return fail(ErrorCode::NotFound, fmt::format("no column '{}' for the input '{}'; the data is {}: say --input {}=COLUMN", column, name, dataset.describe(), name));
+      return fail(ErrorCode::NotFound,
+                  fmt::format("no column '{}' for the input '{}'; the data is {}: say --input {}=COLUMN",
+                              column, name, dataset.describe(), name));
     dag::TensorSpec sample = dataset.columns()[*found].sample;
-    sample.shape.insert(sample.shape.begin(), graph.spec(input).shape.empty() ? 1 : graph.spec(input).shape[0]);
+    sample.shape.insert(sample.shape.begin(),
+                        graph.spec(input).shape.empty() ? 1 : graph.spec(input).shape[0]);
     if (sample != graph.spec(input))
-      return fail(ErrorCode::InvalidArgument, fmt::format("the input '{}' is {}, a batch of column '{}' is {}", name, to_string(graph.spec(input)), column, to_string(sample)));
+      return fail(ErrorCode::InvalidArgument,
+                  fmt::format("the input '{}' is {}, a batch of column '{}' is {}", name,
+                              to_string(graph.spec(input)), column, to_string(sample)));
     feeds.push_back({name, *found});
   }
   return feeds;
@@ -46,20 +52,29 @@ Result<std::vector<data::Feed>> match_columns(const PredictOptions& options, con
 Result<int> run_predict(const PredictOptions& options) {
   WEFT_TRY(const auto backend, make_backend(options.backend));
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
-  WEFT_TRY(train::Prepared prepared, train::prepare_inference(model, options.batch, {}, peer::evaluate_reference, backend->traits()));
-  WEFT_TRY(const std::shared_ptr<const data::Dataset> dataset, data::open_dataset(data::NpzSpec{options.data}));
+  WEFT_TRY(train::Prepared prepared,
+           train::prepare_inference(model, options.batch, {}, peer::evaluate_reference, backend->traits()));
+  WEFT_TRY(const std::shared_ptr<const data::Dataset> dataset,
+           data::open_dataset(data::NpzSpec{options.data}));
   WEFT_TRY(const auto feeds, match_columns(options, prepared.graph, *dataset));
-  WEFT_TRY(const auto executor, peer::Executor::create(std::make_shared<const dag::Graph>(std::move(prepared.graph)), *backend, {}));
-  for (const auto& [name, tensor] : prepared.weights) WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
+  WEFT_TRY(
+      const auto executor,
+      peer::Executor::create(std::make_shared<const dag::Graph>(std::move(prepared.graph)), *backend, {}));
+  for (const auto& [name, tensor] : prepared.weights)
+    WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
 
-  const uint32_t batch = feeds.empty() ? options.batch : static_cast<uint32_t>(executor->graph().spec(executor->graph().inputs()[0]).shape[0]);
-  const uint32_t count = options.limit == 0 ? dataset->sample_count() : std::min(options.limit, dataset->sample_count());
+  const uint32_t batch =
+      feeds.empty() ? options.batch
+                    : static_cast<uint32_t>(executor->graph().spec(executor->graph().inputs()[0]).shape[0]);
+  const uint32_t count =
+      options.limit == 0 ? dataset->sample_count() : std::min(options.limit, dataset->sample_count());
   std::vector<data::NpzArray> arrays;
   for (const auto& output : executor->graph().outputs()) {
     dag::TensorSpec spec = executor->graph().spec(output.value);
     if (spec.shape.empty() || spec.shape[0] != batch)
-      return fail(ErrorCode::Unsupported, fmt::format("output '{}' is {}: its first axis is not the batch", output.name, to_string(spec)));
+      return fail(ErrorCode::Unsupported, fmt::format("output '{}' is {}: its first axis is not the batch",
+                                                      output.name, to_string(spec)));
     spec.shape[0] = count;
     arrays.push_back({output.name, dag::Tensor(spec)});
   }
@@ -68,12 +83,14 @@ Result<int> run_predict(const PredictOptions& options) {
     WEFT_TRY(auto next, loader.next());
     WEFT_CHECK(next.has_value());
     WEFT_TRY_STATUS(train::check_bounds(prepared.bounds, *next));
-    for (const auto& [name, tensor] : next->tensors) WEFT_TRY_STATUS(executor->set_input(*microbatch, name, tensor));
+    for (const auto& [name, tensor] : next->tensors)
+      WEFT_TRY_STATUS(executor->set_input(*microbatch, name, tensor));
     WEFT_TRY_STATUS(executor->run(*microbatch));
     for (size_t i = 0; i < arrays.size(); ++i) {
       WEFT_TRY(const dag::Tensor tensor, executor->value(*microbatch, executor->graph().outputs()[i].value));
       const size_t row = tensor.bytes().size() / batch;
-      std::copy_n(tensor.bytes().begin(), row * next->valid_count, arrays[i].tensor.mutable_bytes().begin() + static_cast<std::ptrdiff_t>(row * done));
+      std::copy_n(tensor.bytes().begin(), row * next->valid_count,
+                  arrays[i].tensor.mutable_bytes().begin() + static_cast<std::ptrdiff_t>(row * done));
     }
     done += next->valid_count;
   }
@@ -91,9 +108,15 @@ void add_predict(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<PredictOptions>();
   command->add_option("model", options->model, "the ONNX file")->required();
   command->add_option("data", options->data, "samples: an npz file with an array for each input")->required();
-  command->add_option("-o,--output", options->output, "where to write an npz with an array for each output")->required();
-  command->add_option("--input", options->inputs, "graph input=array, where the names differ (may be given again)")->allow_extra_args(false);
-  command->add_option("--batch", options->batch, "samples at once, where the file leaves it open")->check(CLI::Range(1, 65536))->capture_default_str();
+  command->add_option("-o,--output", options->output, "where to write an npz with an array for each output")
+      ->required();
+  command
+      ->add_option("--input", options->inputs,
+                   "graph input=array, where the names differ (may be given again)")
+      ->allow_extra_args(false);
+  command->add_option("--batch", options->batch, "samples at once, where the file leaves it open")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
   command->add_option("--limit", options->limit, "only the first samples; 0: all")->capture_default_str();
   options->backend.add_to(*command);
   command->callback([options, &chosen] { chosen = [options] { return run_predict(*options); }; });

@@ -56,8 +56,9 @@ std::string label_of(const dag::Graph& graph, const peer::GroupSignature& group)
 
 void print_row(const std::string& name, const Cost& cost, double total, int microbatches) {
   const double per = cost.seconds / microbatches;
-  fmt::print("{:<64} {:>9.3f} ms {:>5.1f}% {:>8.1f} GFLOP/s {:>7.1f} GB/s {:>5} runs\n", name.substr(0, 64), 1e3 * per,
-             100 * cost.seconds / total, cost.flops / cost.seconds / 1e9, cost.bytes / cost.seconds / 1e9, cost.runs / microbatches);
+  fmt::print("{:<64} {:>9.3f} ms {:>5.1f}% {:>8.1f} GFLOP/s {:>7.1f} GB/s {:>5} runs\n", name.substr(0, 64),
+             1e3 * per, 100 * cost.seconds / total, cost.flops / cost.seconds / 1e9,
+             cost.bytes / cost.seconds / 1e9, cost.runs / microbatches);
 }
 
 Result<int> run_profile(const ProfileOptions& options) {
@@ -65,15 +66,21 @@ Result<int> run_profile(const ProfileOptions& options) {
   WEFT_TRY(const auto backend, make_backend(options.backend));
   WEFT_TRY(const std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*job.train));
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(job.model));
-  WEFT_TRY(train::Prepared prepared, train::prepare_training(job, model, *dataset, peer::evaluate_reference, backend->traits()));
-  WEFT_TRY(const auto executor, peer::Executor::create(std::make_shared<const dag::Graph>(std::move(prepared.graph)), *backend, {}));
-  for (const auto& [name, tensor] : prepared.weights) WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
+  WEFT_TRY(train::Prepared prepared,
+           train::prepare_training(job, model, *dataset, peer::evaluate_reference, backend->traits()));
+  WEFT_TRY(
+      const auto executor,
+      peer::Executor::create(std::make_shared<const dag::Graph>(std::move(prepared.graph)), *backend, {}));
+  for (const auto& [name, tensor] : prepared.weights)
+    WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
   WEFT_TRY_STATUS(executor->prepare_optimizer(job.optimizer));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
-  data::Request request{.step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size, .samples = {}};
+  data::Request request{
+      .step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size, .samples = {}};
   for (uint32_t i = 0; i < job.microbatch_size; ++i) request.samples.push_back(i % dataset->sample_count());
   WEFT_TRY(const data::Microbatch batch, data::read_microbatch(*dataset, prepared.feeds, request));
-  microbatch->context = {.seed = job.seed, .step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size};
+  microbatch->context = {
+      .seed = job.seed, .step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size};
 
   const dag::Graph& graph = executor->graph();
   std::vector<Cost> costs(executor->program().groups.size());
@@ -90,50 +97,64 @@ Result<int> run_profile(const ProfileOptions& options) {
   });
   for (int i = 0; i <= options.microbatches; ++i) {
     counting = i > 0;  // the first run warms caches up
-    for (const auto& [name, tensor] : batch.tensors) WEFT_TRY_STATUS(executor->set_input(*microbatch, name, tensor));
+    for (const auto& [name, tensor] : batch.tensors)
+      WEFT_TRY_STATUS(executor->set_input(*microbatch, name, tensor));
     WEFT_TRY_STATUS(executor->run(*microbatch));
     const auto before = Clock::now();
-    WEFT_TRY_STATUS(executor->update({.step = static_cast<uint64_t>(i + 1), .learning_rate = job.optimizer.learning_rate, .gradient_scale = 1}));
+    WEFT_TRY_STATUS(executor->update({.step = static_cast<uint64_t>(i + 1),
+                                      .learning_rate = job.optimizer.learning_rate,
+                                      .gradient_scale = 1}));
     WEFT_TRY_STATUS(backend->synchronize());
-    if (counting) update.seconds += std::chrono::duration<double>(Clock::now() - before).count(), ++update.runs;
+    if (counting)
+      update.seconds += std::chrono::duration<double>(Clock::now() - before).count(), ++update.runs;
   }
 
   std::map<std::string, Cost> families;
   Cost total = update;
   for (size_t g = 0; g < costs.size(); ++g) {
     const peer::GroupSignature& group = executor->program().groups[g];
-    for (const dag::OpId op : group.ops) costs[g].flops += static_cast<double>(dag::op_flops(graph, graph.op(op)).value);
+    for (const dag::OpId op : group.ops)
+      costs[g].flops += static_cast<double>(dag::op_flops(graph, graph.op(op)).value);
     for (const auto* values : {&group.inputs, &group.outputs})
-      for (const dag::ValueId value : *values) costs[g].bytes += static_cast<double>(graph.spec(value).bytes().value);
+      for (const dag::ValueId value : *values)
+        costs[g].bytes += static_cast<double>(graph.spec(value).bytes().value);
     costs[g].flops *= options.microbatches;
     costs[g].bytes *= options.microbatches;
     families[std::string(to_string(family_of(graph, group)))].add(costs[g]);
     total.add(costs[g]);
   }
   for (const auto& parameter : executor->parameters())
-    update.bytes += static_cast<double>(options.microbatches * parameter.spec.bytes().value * static_cast<int64_t>(3 + 2 * job.optimizer.slot_names().size()));
+    update.bytes += static_cast<double>(options.microbatches * parameter.spec.bytes().value *
+                                        static_cast<int64_t>(3 + 2 * job.optimizer.slot_names().size()));
   families["parameter update"] = update;
 
-  fmt::print("{} of {} samples, {}\n", backend->numerics_fingerprint(), job.microbatch_size, job.model.string());
+  fmt::print("{} of {} samples, {}\n", backend->numerics_fingerprint(), job.microbatch_size,
+             job.model.string());
   fmt::print("\nby family, per microbatch\n");
   std::vector<std::pair<std::string, Cost>> rows(families.begin(), families.end());
-  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  std::sort(rows.begin(), rows.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   for (const auto& [name, cost] : rows) print_row(name, cost, total.seconds, options.microbatches);
   print_row("all", total, total.seconds, options.microbatches);
 
   fmt::print("\nby kernel\n");
   std::map<std::string, Cost> kernels;
   for (size_t g = 0; g < costs.size(); ++g)
-    kernels[fmt::format("{} | {}", executor->kernel(g).implementation(), label_of(graph, executor->program().groups[g]))].add(costs[g]);
+    kernels[fmt::format("{} | {}", executor->kernel(g).implementation(),
+                        label_of(graph, executor->program().groups[g]))]
+        .add(costs[g]);
   rows.assign(kernels.begin(), kernels.end());
-  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  std::sort(rows.begin(), rows.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   if (rows.size() > options.rows) rows.resize(options.rows);
   for (const auto& [name, cost] : rows) print_row(name, cost, total.seconds, options.microbatches);
 
   struct rusage usage {};
   getrusage(RUSAGE_SELF, &usage);
-  fmt::print("\nmemory: {} for weights, gradients and optimizer, {} for a microbatch; peak of the process {}\n",
-             format_bytes(executor->persistent_bytes().value), format_bytes(executor->microbatch_bytes().value), format_bytes(int64_t{usage.ru_maxrss} * 1024));
+  fmt::print(
+      "\nmemory: {} for weights, gradients and optimizer, {} for a microbatch; peak of the process {}\n",
+      format_bytes(executor->persistent_bytes().value), format_bytes(executor->microbatch_bytes().value),
+      format_bytes(int64_t{usage.ru_maxrss} * 1024));
   return kExitOk;
 }
 
@@ -143,8 +164,11 @@ void add_profile(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("profile", "time a training step of a job by op family and kernel");
   auto options = std::make_shared<ProfileOptions>();
   command->add_option("job", options->job, "the job file (YAML)")->required();
-  command->add_option("--set", options->sets, "override a key of the job file: a.b=value")->allow_extra_args(false);
-  command->add_option("--microbatches", options->microbatches, "how many are measured")->check(CLI::Range(1, 100000))->capture_default_str();
+  command->add_option("--set", options->sets, "override a key of the job file: a.b=value")
+      ->allow_extra_args(false);
+  command->add_option("--microbatches", options->microbatches, "how many are measured")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
   command->add_option("--rows", options->rows, "kernels listed")->capture_default_str();
   options->backend.add_to(*command);
   command->callback([options, &chosen] { chosen = [options] { return run_profile(*options); }; });

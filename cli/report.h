@@ -1,5 +1,6 @@
-// Shows a run's events: as JSON lines for programs (SPEC, Output), or as text for people, where a terminal gets one line
-// that is rewritten and a file gets a line every few seconds. Text goes to standard output, warnings to standard error.
+// Shows a run's events: as JSON lines for programs (SPEC, Output), or as text for people, where a terminal
+// gets one line that is rewritten and a file gets a line every few seconds. Text goes to standard output,
+// warnings to standard error.
 #pragma once
 
 #include <chrono>

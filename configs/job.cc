@@ -129,8 +129,12 @@ void read_length(MapReader& root, Job& job) {
   const Node* epochs = root.take("epochs");
   if (steps) job.steps = root.parse_count(*steps, "steps", 1, kStepsMax);
   if (epochs) job.epochs = root.parse_count(*epochs, "epochs", 1, kEpochsMax);
-  if (steps && epochs)
+  if (steps && epochs && steps->where.from_set != epochs->where.from_set) {
+    // One of them was given on the command line, over what the file says.
+    steps->where.from_set ? job.epochs.reset() : job.steps.reset();
+  } else if (steps && epochs) {
     root.problem(epochs->where, "`steps` and `epochs` both say how long to train; keep one");
+  }
   if (!steps && !epochs && root.is_map())
     root.problem(root.where(), "`steps` is missing; say how long to train, in steps or epochs");
 }
@@ -305,8 +309,8 @@ void read_training(MapReader& root, Problems& problems, Job& job) {
   read_schedule(root, problems, job);
   job.clip_norm = root.number("clip_norm", 0, {0, kInfinity, /*above_min=*/true});
   const Node* evaluate = root.take("evaluate_every");
-  if (evaluate) job.evaluate_every = root.parse_count(*evaluate, "evaluate_every", 1, kStepsMax).value_or(0);
-  if (evaluate && job.train && !job.test)
+  if (evaluate) job.evaluate_every = root.parse_count(*evaluate, "evaluate_every", 0, kStepsMax).value_or(0);
+  if (job.evaluate_every > 0 && job.train && !job.test)
     root.problem(evaluate->where, "`evaluate_every` needs something to evaluate on; add `data.test`");
   read_checkpoint(root, problems, job);
 }

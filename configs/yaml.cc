@@ -227,6 +227,8 @@ Status apply_set(Node& root, std::string_view assignment) {
   relocate(value, where);
 
   Node* node = &root;
+  Node* parent = nullptr;
+  std::string last;
   std::istringstream parts(path + ".");
   size_t depth = 0;
   for (std::string key; std::getline(parts, key, '.');) {
@@ -237,9 +239,14 @@ Status apply_set(Node& root, std::string_view assignment) {
     if (node->kind != Node::Kind::Map)
       return refuse("what stands before '." + key + "' is a value, not a map (" + to_string(node->where) +
                     ")");
+    parent = node;
+    last = key;
     node = &find_or_create(*node, key, where);
   }
-  *node = std::move(value);
+  if (value.kind == Node::Kind::Null)  // `a.b=null` takes the key away
+    std::erase_if(parent->entries, [&](const Entry& entry) { return entry.key == last; });
+  else
+    *node = std::move(value);
   return {};
 }
 

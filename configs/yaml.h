@@ -47,7 +47,8 @@ struct Entry {
 // One document. InvalidArgument with the place; ResourceExhausted beyond a limit.
 Result<Node> parse_yaml(std::string_view text, const std::string& source);
 
-// "a.b=v": puts the YAML value v at a.b, creating maps on the way. InvalidArgument where a is not a map.
+// "a.b=v": puts the YAML value v at a.b, creating maps on the way; null takes the key away. InvalidArgument
+// where a is not a map.
 Status apply_set(Node& root, std::string_view assignment);
 
 // " (did you mean 'x'?)" when one of the candidates is close, else "; there are: x, y".

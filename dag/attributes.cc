@@ -10,11 +10,12 @@ namespace weft::dag {
 
 std::string_view to_string(Attr name) {
   static constexpr std::string_view kNames[] = {
-      "alpha",   "approximate", "axes",      "axis",     "ceil_mode", "count_include_pad", "dilations",
-      "dtype",   "epsilon",     "exclusive", "fmod",     "groups",    "ignore_index",      "keepdims",
-      "kernel",  "key",         "layout",    "max",      "min",       "mode",              "name",
-      "pads",    "perm",        "ratio",     "reduction", "reverse",  "shape",             "sizes",
-      "starts",  "steps",       "strides",   "trans_a",  "trans_b",   "value"};
+      "alpha",        "approximate", "axes",    "axis",      "ceil_mode", "count_include_pad",
+      "dilations",    "dtype",       "epsilon", "exclusive", "fmod",      "groups",
+      "ignore_index", "keepdims",    "kernel",  "key",       "layout",    "max",
+      "min",          "mode",        "name",    "pads",      "perm",      "ratio",
+      "reduction",    "reverse",     "shape",   "sizes",     "starts",    "steps",
+      "strides",      "trans_a",     "trans_b", "value"};
   static_assert(std::size(kNames) == static_cast<size_t>(Attr::Value) + 1);
   return kNames[static_cast<size_t>(name)];
 }

@@ -66,8 +66,8 @@ class Attributes {
   // (graphs are built through typed code only; a decoder checks types before it gets here).
   int64_t get_int(Attr name, int64_t otherwise = 0) const;
   double get_double(Attr name, double otherwise = 0) const;
-  const Ints& get_ints(Attr name) const;              // empty when absent
-  const std::string& get_string(Attr name) const;     // empty when absent
+  const Ints& get_ints(Attr name) const;           // empty when absent
+  const std::string& get_string(Attr name) const;  // empty when absent
 
   const std::vector<std::pair<Attr, AttrValue>>& entries() const { return entries_; }
   bool operator==(const Attributes&) const = default;

@@ -6,31 +6,48 @@ namespace weft::dag {
 
 std::string_view to_string(Layout layout) {
   switch (layout) {
-    case Layout::Plain: return "plain";
-    case Layout::Blocked8: return "blocked8";
-    case Layout::Blocked16: return "blocked16";
+    case Layout::Plain:
+      return "plain";
+    case Layout::Blocked8:
+      return "blocked8";
+    case Layout::Blocked16:
+      return "blocked16";
   }
   return "unknown";
 }
 
 std::string_view to_string(InitializerRole role) {
   switch (role) {
-    case InitializerRole::Parameter: return "parameter";
-    case InitializerRole::Frozen: return "frozen";
-    case InitializerRole::RunningStatistic: return "running_statistic";
-    case InitializerRole::Buffer: return "buffer";
+    case InitializerRole::Parameter:
+      return "parameter";
+    case InitializerRole::Frozen:
+      return "frozen";
+    case InitializerRole::RunningStatistic:
+      return "running_statistic";
+    case InitializerRole::Buffer:
+      return "buffer";
   }
   return "unknown";
 }
 
 std::string_view to_string(OutputRole role) {
   switch (role) {
-    case OutputRole::Prediction: return "prediction";
-    case OutputRole::Loss: return "loss";
-    case OutputRole::Correct: return "correct";
-    case OutputRole::Counted: return "counted";
-    case OutputRole::Gradient: return "gradient";
-    case OutputRole::StateUpdate: return "state_update";
+    case OutputRole::Prediction:
+      return "prediction";
+    case OutputRole::Loss:
+      return "loss";
+    case OutputRole::Correct:
+      return "correct";
+    case OutputRole::Counted:
+      return "counted";
+    case OutputRole::Gradient:
+      return "gradient";
+    case OutputRole::StateUpdate:
+      return "state_update";
+    case OutputRole::Activation:
+      return "activation";
+    case OutputRole::Cotangent:
+      return "cotangent";
   }
   return "unknown";
 }
@@ -60,8 +77,14 @@ ValueId GraphBuilder::add_leaf(OpKind kind, Attributes attributes, TensorSpec sp
   const OpId op{static_cast<uint32_t>(graph_.ops_.size())};
   const ValueId value{static_cast<uint32_t>(graph_.values_.size())};
   graph_.values_.push_back({std::move(spec), op, 0, Layout::Plain, name});
-  graph_.ops_.push_back({kind, std::move(attributes), {}, {value}, std::move(name), phase_,
-                         origin_.valid() ? origin_ : op, GroupId{}});
+  graph_.ops_.push_back({kind,
+                         std::move(attributes),
+                         {},
+                         {value},
+                         std::move(name),
+                         phase_,
+                         origin_.valid() ? origin_ : op,
+                         GroupId{}});
   return value;
 }
 
@@ -85,8 +108,8 @@ ValueId GraphBuilder::constant(Tensor tensor, std::string name) {
   return add_leaf(OpKind::Constant, {{Attr::Value, index}}, std::move(spec), std::move(name));
 }
 
-Result<std::vector<ValueId>> GraphBuilder::try_add(OpKind kind, std::vector<ValueId> inputs, Attributes attributes,
-                                                   std::string name) {
+Result<std::vector<ValueId>> GraphBuilder::try_add(OpKind kind, std::vector<ValueId> inputs,
+                                                   Attributes attributes, std::string name) {
   const OpRow& row = table_->row(kind);
   std::vector<const TensorSpec*> specs;
   specs.reserve(inputs.size());
@@ -96,7 +119,8 @@ Result<std::vector<ValueId>> GraphBuilder::try_add(OpKind kind, std::vector<Valu
   }
   const auto refuse = [&](ErrorCode code, const std::string& why) {
     std::string text = std::string(to_string(kind)) + (name.empty() ? "" : " '" + name + "'") + "(";
-    for (size_t i = 0; i < specs.size(); ++i) text += (i ? ", " : "") + (specs[i] ? to_string(*specs[i]) : std::string("-"));
+    for (size_t i = 0; i < specs.size(); ++i)
+      text += (i ? ", " : "") + (specs[i] ? to_string(*specs[i]) : std::string("-"));
     return fail(code, text + ") " + to_string(attributes) + ": " + why);
   };
   const int count = static_cast<int>(inputs.size());
@@ -104,13 +128,15 @@ Result<std::vector<ValueId>> GraphBuilder::try_add(OpKind kind, std::vector<Valu
     return refuse(ErrorCode::InvalidArgument, "takes " + std::to_string(row.inputs_min) + " to " +
                                                   std::to_string(row.inputs_max) + " operands");
   for (int i = 0; i < row.inputs_min; ++i)
-    if (!specs[static_cast<size_t>(i)]) return refuse(ErrorCode::InvalidArgument, "operand " + std::to_string(i) + " is missing");
+    if (!specs[static_cast<size_t>(i)])
+      return refuse(ErrorCode::InvalidArgument, "operand " + std::to_string(i) + " is missing");
 
   WEFT_CHECK_MSG(row.infer != nullptr, "op without a shape rule");
   auto outputs = row.infer(ShapeContext{specs, attributes});
   if (!outputs) return refuse(outputs.error().code, outputs.error().message);
   for (const TensorSpec& spec : *outputs)
-    if (auto elements = checked_element_count(spec.shape); !elements) return refuse(elements.error().code, elements.error().message);
+    if (auto elements = checked_element_count(spec.shape); !elements)
+      return refuse(elements.error().code, elements.error().message);
 
   const OpId op{static_cast<uint32_t>(graph_.ops_.size())};
   std::vector<ValueId> values;
@@ -123,7 +149,8 @@ Result<std::vector<ValueId>> GraphBuilder::try_add(OpKind kind, std::vector<Valu
   return values;
 }
 
-std::vector<ValueId> GraphBuilder::add_all(OpKind kind, std::vector<ValueId> inputs, Attributes attributes, std::string name) {
+std::vector<ValueId> GraphBuilder::add_all(OpKind kind, std::vector<ValueId> inputs, Attributes attributes,
+                                           std::string name) {
   auto outputs = try_add(kind, std::move(inputs), std::move(attributes), std::move(name));
   if (!outputs) check_failed("op accepted", __FILE__, __LINE__, outputs.error().message.c_str());
   return std::move(*outputs);
@@ -142,13 +169,17 @@ void GraphCopy::copy(OpId id) {
   builder_.set_origin(op.origin == id ? OpId{} : op_map_[op.origin.index]);
   std::vector<ValueId> outputs;
   switch (op.kind) {
-    case OpKind::Input: outputs = {builder_.input(op.attributes.get_string(Attr::Name), source_.spec(op.outputs[0]))}; break;
+    case OpKind::Input:
+      outputs = {builder_.input(op.attributes.get_string(Attr::Name), source_.spec(op.outputs[0]))};
+      break;
     case OpKind::Initializer: {
       const Initializer* initializer = source_.find_initializer(op.attributes.get_string(Attr::Name));
       outputs = {builder_.initializer(initializer->name, source_.spec(op.outputs[0]), initializer->role)};
       break;
     }
-    case OpKind::Constant: outputs = {builder_.constant(source_.constant(op), op.name)}; break;
+    case OpKind::Constant:
+      outputs = {builder_.constant(source_.constant(op), op.name)};
+      break;
     default: {
       std::vector<ValueId> inputs;
       for (const ValueId input : op.inputs) inputs.push_back(mapped(input));
@@ -166,7 +197,8 @@ void GraphCopy::copy(OpId id) {
 }
 
 void GraphCopy::copy_outputs() {
-  for (const GraphOutput& output : source_.outputs()) builder_.output(output.name, mapped(output.value), output.role);
+  for (const GraphOutput& output : source_.outputs())
+    builder_.output(output.name, mapped(output.value), output.role);
 }
 
 }  // namespace weft::dag

@@ -39,8 +39,8 @@ struct Op {
   std::vector<ValueId> outputs;  // every output of the op, used or not
   std::string name;              // for people: the ONNX node's name where there was one
   Phase phase = Phase::Forward;
-  // The forward op on whose behalf this one exists: itself for forward ops; for backward ops the op whose vjp it
-  // belongs to, or whose output's cotangent it sums. A stage that owns an op owns all ops of that origin.
+  // The forward op on whose behalf this one exists: itself for forward ops; for backward ops the op whose vjp
+  // it belongs to, or whose output's cotangent it sums. A stage that owns an op owns all ops of that origin.
   OpId origin;
   // Ops of one group run as one kernel and are never cut apart; an invalid id is a group of its own.
   GroupId group;
@@ -75,6 +75,8 @@ enum class OutputRole : uint8_t {
   Counted,      // how many labels counted (F32 scalar): the weight of this microbatch in a mean over labels
   Gradient,     // name = the initializer's
   StateUpdate,  // name = the initializer's; written back once a microbatch, after Forward
+  Activation,   // a value that another piece of the graph reads
+  Cotangent,    // one term of the cotangent of a value that another piece made
 };
 std::string_view to_string(OutputRole role);
 
@@ -96,7 +98,9 @@ class Graph {
   std::span<const ValueId> inputs() const { return inputs_; }  // values of the Input ops, in order
   std::span<const Initializer> initializers() const { return initializers_; }
   std::span<const GraphOutput> outputs() const { return outputs_; }
-  const Tensor& constant(const Op& op) const { return constants_[static_cast<size_t>(op.attributes.get_int(Attr::Value))]; }
+  const Tensor& constant(const Op& op) const {
+    return constants_[static_cast<size_t>(op.attributes.get_int(Attr::Value))];
+  }
   size_t constant_count() const { return constants_.size(); }
 
   const Initializer* find_initializer(std::string_view name) const;
@@ -129,8 +133,8 @@ class GraphBuilder {
   ValueId constant(Tensor tensor, std::string name = {});
   ValueId scalar(DType dtype, double value) { return constant(make_scalar(dtype, value)); }
 
-  // Appends an op. For operands that came from outside: InvalidArgument or Unsupported with the op's kind, name
-  // and operand shapes when the op's shape rule refuses them.
+  // Appends an op. For operands that came from outside: InvalidArgument or Unsupported with the op's kind,
+  // name and operand shapes when the op's shape rule refuses them.
   Result<std::vector<ValueId>> try_add(OpKind kind, std::vector<ValueId> inputs, Attributes attributes = {},
                                        std::string name = {});
   // For our own rewriting (vjps, passes), where a refusal would be our mistake: CHECKs.
@@ -150,7 +154,9 @@ class GraphBuilder {
   void set_name(ValueId value, std::string name) { graph_.values_[value.index].name = std::move(name); }
   void set_role(std::string_view initializer, InitializerRole role);
 
-  void output(std::string name, ValueId value, OutputRole role) { graph_.outputs_.push_back({std::move(name), value, role}); }
+  void output(std::string name, ValueId value, OutputRole role) {
+    graph_.outputs_.push_back({std::move(name), value, role});
+  }
 
   const TensorSpec& spec(ValueId value) const { return graph_.spec(value); }
   const Graph& graph() const { return graph_; }  // what has been built so far
@@ -166,11 +172,12 @@ class GraphBuilder {
   OpId origin_;
 };
 
-// Copies `source` op by op into a new graph while a pass changes what it wants. Inputs, initializers, constants
-// are copied first come first served; `map` holds source value -> new value.
+// Copies `source` op by op into a new graph while a pass changes what it wants. Inputs, initializers,
+// constants are copied first come first served; `map` holds source value -> new value.
 class GraphCopy {
  public:
-  GraphCopy(const Graph& source, const OpTable& table) : source_(source), builder_(table), map_(source.values().size()) {}
+  GraphCopy(const Graph& source, const OpTable& table)
+      : source_(source), builder_(table), map_(source.values().size()) {}
 
   GraphBuilder& builder() { return builder_; }
   const Graph& source() const { return source_; }

@@ -6,7 +6,8 @@ namespace weft::dag {
 namespace {
 
 Result<ValueId> find_prediction(const Graph& model, const std::string& name) {
-  if (const GraphOutput* output = model.find_output(OutputRole::Prediction, name); output && !name.empty()) return output->value;
+  if (const GraphOutput* output = model.find_output(OutputRole::Prediction, name); output && !name.empty())
+    return output->value;
   std::string text = "the model has no output '" + name + "'; its outputs are";
   for (const GraphOutput& output : model.outputs())
     if (output.role == OutputRole::Prediction) text += " '" + output.name + "'";
@@ -21,7 +22,8 @@ GraphCopy copy_model(const Graph& model, const OpTable& table, bool keep_state_u
   copy.builder().set_origin(OpId{});
   if (keep_state_updates)
     for (const GraphOutput& output : model.outputs())
-      if (output.role == OutputRole::StateUpdate) copy.builder().output(output.name, copy.mapped(output.value), output.role);
+      if (output.role == OutputRole::StateUpdate)
+        copy.builder().output(output.name, copy.mapped(output.value), output.role);
   return copy;
 }
 
@@ -31,15 +33,17 @@ Result<int64_t> chosen_axis(const LossSpec& loss, const Shape& logits, const Sha
   Shape without = logits;
   without.erase(without.begin() + axis);
   if (without != labels)
-    return fail(ErrorCode::InvalidArgument, "logits " + to_string(logits) + " without axis " + std::to_string(axis) +
-                                                " are not shaped as the labels " + to_string(labels));
+    return fail(ErrorCode::InvalidArgument, "logits " + to_string(logits) + " without axis " +
+                                                std::to_string(axis) + " are not shaped as the labels " +
+                                                to_string(labels));
   return axis;
 }
 
-Result<Attributes> cross_entropy_attributes(const LossSpec& loss, const TensorSpec& logits, const TensorSpec& labels,
-                                            std::string reduction) {
+Result<Attributes> cross_entropy_attributes(const LossSpec& loss, const TensorSpec& logits,
+                                            const TensorSpec& labels, std::string reduction) {
   if (!is_integer(labels.dtype))
-    return fail(ErrorCode::InvalidArgument, "cross_entropy wants integer labels, the column holds " + to_string(labels));
+    return fail(ErrorCode::InvalidArgument,
+                "cross_entropy wants integer labels, the column holds " + to_string(labels));
   WEFT_TRY(const int64_t axis, chosen_axis(loss, logits.shape, labels.shape));
   Attributes attributes{{Attr::Axis, axis}, {Attr::Reduction, std::move(reduction)}};
   if (loss.ignore_index) attributes.set(Attr::IgnoreIndex, *loss.ignore_index);
@@ -53,7 +57,8 @@ Result<ValueId> elementwise_loss(GraphBuilder& builder, LossType type, ValueId p
     target = builder.add(OpKind::Cast, {target}, {{Attr::DType, static_cast<int64_t>(spec.dtype)}});
   if (builder.spec(target).shape != spec.shape) {
     // [N] against [N,1] is one number a sample either way; anything else would broadcast by accident.
-    if (builder.spec(target).element_count() != spec.element_count() || builder.spec(target).shape.front() != spec.shape.front())
+    if (builder.spec(target).element_count() != spec.element_count() ||
+        builder.spec(target).shape.front() != spec.shape.front())
       return fail(ErrorCode::InvalidArgument, "the output " + to_string(spec) + " and the target " +
                                                   to_string(builder.spec(target)) + " differ in shape");
     target = builder.add(OpKind::Reshape, {target}, {{Attr::Shape, spec.shape}});
@@ -76,13 +81,15 @@ Ints all_axes(const Shape& shape) {
 
 ValueId reduce_all(GraphBuilder& builder, OpKind kind, ValueId value) {
   const Ints axes = all_axes(builder.spec(value).shape);
-  return axes.empty() ? value : builder.add(kind, {value}, {{Attr::Axes, axes}, {Attr::KeepDims, int64_t{0}}});
+  return axes.empty() ? value
+                      : builder.add(kind, {value}, {{Attr::Axes, axes}, {Attr::KeepDims, int64_t{0}}});
 }
 
 Status check_batch(const Shape& prediction, int64_t batch) {
   if (!prediction.empty() && prediction[0] == batch) return {};
   return fail(ErrorCode::InvalidArgument, "the compared output is shaped " + to_string(prediction) +
-                                              ": its first axis is not the " + std::to_string(batch) + " samples of a microbatch");
+                                              ": its first axis is not the " + std::to_string(batch) +
+                                              " samples of a microbatch");
 }
 
 }  // namespace
@@ -98,11 +105,13 @@ Result<int64_t> class_axis(const Shape& logits, const Shape& labels) {
   if (fits.size() == 1) return fits[0];
   const std::string shapes = "logits " + to_string(logits) + " and labels " + to_string(labels);
   if (fits.empty())
-    return fail(ErrorCode::InvalidArgument, shapes + " do not fit: the labels must have the logits' shape without the class axis");
+    return fail(ErrorCode::InvalidArgument,
+                shapes + " do not fit: the labels must have the logits' shape without the class axis");
   return fail(ErrorCode::InvalidArgument, shapes + " fit in more than one way: say `axis:` in the loss");
 }
 
-Result<Graph> attach_training_loss(const Graph& model, const LossSpec& loss, const TensorSpec& target, const OpTable& table) {
+Result<Graph> attach_training_loss(const Graph& model, const LossSpec& loss, const TensorSpec& target,
+                                   const OpTable& table) {
   WEFT_TRY(const ValueId found, find_prediction(model, loss.prediction));
   GraphCopy copy = copy_model(model, table, /*keep_state_updates=*/true);
   GraphBuilder& builder = copy.builder();
@@ -111,12 +120,15 @@ Result<Graph> attach_training_loss(const Graph& model, const LossSpec& loss, con
   if (loss.type == LossType::Output) {
     const TensorSpec spec = builder.spec(prediction);
     if (spec.element_count() != 1)
-      return fail(ErrorCode::InvalidArgument, "output '" + loss.prediction + "' is " + to_string(spec) + ": a loss is one number");
+      return fail(ErrorCode::InvalidArgument,
+                  "output '" + loss.prediction + "' is " + to_string(spec) + ": a loss is one number");
   } else {
     const ValueId labels = builder.input(std::string(kTargetInput), target);
     if (loss.type == LossType::CrossEntropy) {
-      WEFT_TRY(Attributes attributes, cross_entropy_attributes(loss, builder.spec(prediction), target, "mean"));
-      WEFT_TRY(const auto outputs, builder.try_add(OpKind::CrossEntropy, {prediction, labels}, std::move(attributes), "loss"));
+      WEFT_TRY(Attributes attributes,
+               cross_entropy_attributes(loss, builder.spec(prediction), target, "mean"));
+      WEFT_TRY(const auto outputs,
+               builder.try_add(OpKind::CrossEntropy, {prediction, labels}, std::move(attributes), "loss"));
       result = outputs[0];
     } else {
       WEFT_TRY(const ValueId each, elementwise_loss(builder, loss.type, prediction, labels));
@@ -127,8 +139,8 @@ Result<Graph> attach_training_loss(const Graph& model, const LossSpec& loss, con
   return prune(copy.finish(), table);
 }
 
-Result<Graph> attach_evaluation_loss(const Graph& model, const LossSpec& loss, const TensorSpec& target, int64_t batch,
-                                     const OpTable& table) {
+Result<Graph> attach_evaluation_loss(const Graph& model, const LossSpec& loss, const TensorSpec& target,
+                                     int64_t batch, const OpTable& table) {
   WEFT_TRY(const ValueId found, find_prediction(model, loss.prediction));
   GraphCopy copy = copy_model(model, table, /*keep_state_updates=*/false);
   GraphBuilder& builder = copy.builder();
@@ -146,15 +158,20 @@ Result<Graph> attach_evaluation_loss(const Graph& model, const LossSpec& loss, c
     const TensorSpec logits = builder.spec(prediction);
     WEFT_TRY(Attributes attributes, cross_entropy_attributes(loss, logits, target, "none"));
     const int64_t axis = attributes.get_int(Attr::Axis);
-    WEFT_TRY(const auto outputs, builder.try_add(OpKind::CrossEntropy, {prediction, labels}, std::move(attributes), "loss"));
+    WEFT_TRY(const auto outputs,
+             builder.try_add(OpKind::CrossEntropy, {prediction, labels}, std::move(attributes), "loss"));
     each = outputs[0];
-    ValueId largest = builder.add(OpKind::ArgMax, {prediction}, {{Attr::Axis, axis}, {Attr::KeepDims, int64_t{0}}});
+    ValueId largest =
+        builder.add(OpKind::ArgMax, {prediction}, {{Attr::Axis, axis}, {Attr::KeepDims, int64_t{0}}});
     if (target.dtype != DType::I64)
       largest = builder.add(OpKind::Cast, {largest}, {{Attr::DType, static_cast<int64_t>(target.dtype)}});
-    correct = builder.add(OpKind::Cast, {builder.add(OpKind::Equal, {largest, labels})}, {{Attr::DType, static_cast<int64_t>(DType::F32)}});
+    correct = builder.add(OpKind::Cast, {builder.add(OpKind::Equal, {largest, labels})},
+                          {{Attr::DType, static_cast<int64_t>(DType::F32)}});
     if (loss.ignore_index) {
-      const ValueId ignored = builder.add(OpKind::Equal, {labels, builder.scalar(target.dtype, static_cast<double>(*loss.ignore_index))});
-      counts = builder.add(OpKind::Cast, {builder.add(OpKind::Not, {ignored})}, {{Attr::DType, static_cast<int64_t>(DType::F32)}});
+      const ValueId ignored = builder.add(
+          OpKind::Equal, {labels, builder.scalar(target.dtype, static_cast<double>(*loss.ignore_index))});
+      counts = builder.add(OpKind::Cast, {builder.add(OpKind::Not, {ignored})},
+                           {{Attr::DType, static_cast<int64_t>(DType::F32)}});
     }
   } else {
     WEFT_TRY(each, elementwise_loss(builder, loss.type, prediction, labels));
@@ -169,10 +186,14 @@ Result<Graph> attach_evaluation_loss(const Graph& model, const LossSpec& loss, c
   // Where, not a product: padding may hold anything, also what is not a number.
   const ValueId zero = builder.scalar(DType::F32, 0.0);
   const ValueId counted = builder.add(OpKind::Greater, {weight, zero});
-  builder.output("loss", reduce_all(builder, OpKind::ReduceSum, builder.add(OpKind::Where, {counted, each, zero})), OutputRole::Loss);
+  builder.output("loss",
+                 reduce_all(builder, OpKind::ReduceSum, builder.add(OpKind::Where, {counted, each, zero})),
+                 OutputRole::Loss);
   builder.output("counted", reduce_all(builder, OpKind::ReduceSum, weight), OutputRole::Counted);
   if (correct.valid())
-    builder.output("correct", reduce_all(builder, OpKind::ReduceSum, builder.add(OpKind::Mul, {correct, weight})), OutputRole::Correct);
+    builder.output("correct",
+                   reduce_all(builder, OpKind::ReduceSum, builder.add(OpKind::Mul, {correct, weight})),
+                   OutputRole::Correct);
   return prune(copy.finish(), table);
 }
 

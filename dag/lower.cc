@@ -10,16 +10,21 @@ namespace {
 
 int64_t block_of(Layout layout) {
   switch (layout) {
-    case Layout::Plain: return 1;
-    case Layout::Blocked8: return 8;
-    case Layout::Blocked16: return 16;
+    case Layout::Plain:
+      return 1;
+    case Layout::Blocked8:
+      return 8;
+    case Layout::Blocked16:
+      return 16;
   }
   return 1;
 }
 
-// ---- layouts -------------------------------------------------------------------------------------------------------
+// ---- layouts
+// -------------------------------------------------------------------------------------------------------
 
-// Walks the graph once, giving each value a layout and each operand a Reorder where its layout is not the wanted one.
+// Walks the graph once, giving each value a layout and each operand a Reorder where its layout is not the
+// wanted one.
 class LayoutPass {
  public:
   LayoutPass(const Graph& graph, const OpTable& table, Layout blocked)
@@ -39,8 +44,8 @@ class LayoutPass {
   }
   Layout layout_if(bool blocked) const { return blocked ? blocked_ : Layout::Plain; }
 
-  // A convolution runs blocked when its output channels fill whole blocks, group by group. Its input may be plain: the
-  // first layer of an image model has 3 channels.
+  // A convolution runs blocked when its output channels fill whole blocks, group by group. Its input may be
+  // plain: the first layer of an image model has 3 channels.
   bool blocked_convolution(const TensorSpec& x, const Shape& w, const TensorSpec& y, int64_t groups) const {
     if (x.dtype != DType::F32 || x.rank() != 4 || y.shape[1] % block_ != 0) return false;
     if (y.shape[2] * y.shape[3] <= 1 || x.shape[2] * x.shape[3] <= 1) return false;
@@ -66,7 +71,8 @@ class LayoutPass {
     std::vector<Layout> inputs, outputs;
   };
   Choice choose(const Op& op) const {
-    Choice choice{std::vector<Layout>(op.inputs.size(), Layout::Plain), std::vector<Layout>(op.outputs.size(), Layout::Plain)};
+    Choice choice{std::vector<Layout>(op.inputs.size(), Layout::Plain),
+                  std::vector<Layout>(op.outputs.size(), Layout::Plain)};
     if (blocked_ == Layout::Plain) return choice;
     const auto spec = [&](size_t i) -> const TensorSpec& { return graph_.spec(op.inputs[i]); };
     const auto out = [&](size_t i) -> const TensorSpec& { return graph_.spec(op.outputs[i]); };
@@ -98,10 +104,12 @@ class LayoutPass {
         if (can_block(spec(0)) && is_blocked(0)) choice.inputs[0] = choice.outputs[0] = blocked_;
         break;
       case OpKind::BatchNormGrad:
-        if (can_block(spec(1)) && is_blocked(1)) choice.inputs[0] = choice.inputs[1] = choice.outputs[0] = blocked_;
+        if (can_block(spec(1)) && is_blocked(1))
+          choice.inputs[0] = choice.inputs[1] = choice.outputs[0] = blocked_;
         break;
       case OpKind::MaxPool:
-        if (is_blocked(0) && out(0).rank() == 4) choice.inputs[0] = choice.outputs[0] = choice.outputs[1] = blocked_;
+        if (is_blocked(0) && out(0).rank() == 4)
+          choice.inputs[0] = choice.outputs[0] = choice.outputs[1] = blocked_;
         break;
       case OpKind::AveragePool:
         if (is_blocked(0) && out(0).rank() == 4) choice.inputs[0] = choice.outputs[0] = blocked_;
@@ -119,17 +127,20 @@ class LayoutPass {
         break;
       case OpKind::Expand:
         // The way back from a mean over space.
-        if (any_blocked_ && can_block(out(0)) && spec(0).rank() == 4 && spec(0).shape[2] * spec(0).shape[3] == 1)
+        if (any_blocked_ && can_block(out(0)) && spec(0).rank() == 4 &&
+            spec(0).shape[2] * spec(0).shape[3] == 1)
           choice.outputs[0] = blocked_;
         break;
-      case OpKind::Reorder: break;
+      case OpKind::Reorder:
+        break;
       default:
         if (op_table().row(op.kind).family == Family::Elementwise) choose_elementwise(op, choice);
     }
     return choice;
   }
 
-  // Elementwise ops follow a blocked operand when every other operand has the same shape or is a single number.
+  // Elementwise ops follow a blocked operand when every other operand has the same shape or is a single
+  // number.
   void choose_elementwise(const Op& op, Choice& choice) const {
     bool any = false, all = true;
     const Shape& shape = graph_.spec(op.outputs[0]).shape;
@@ -144,7 +155,9 @@ class LayoutPass {
     choice.outputs[0] = blocked_;
   }
 
-  Layout copy_layout(ValueId source) const { return layouts_.empty() ? Layout::Plain : layouts_[source.index]; }
+  Layout copy_layout(ValueId source) const {
+    return layouts_.empty() ? Layout::Plain : layouts_[source.index];
+  }
 
   void visit(OpId id) {
     if (layouts_.empty()) layouts_.resize(graph_.values().size(), Layout::Plain);
@@ -159,7 +172,8 @@ class LayoutPass {
     builder.set_phase(op.phase);
     builder.set_origin(op.origin == id ? OpId{} : ops_[op.origin.index]);
     std::vector<ValueId> inputs;
-    for (size_t i = 0; i < op.inputs.size(); ++i) inputs.push_back(in_layout(copy_.mapped(op.inputs[i]), choice.inputs[i]));
+    for (size_t i = 0; i < op.inputs.size(); ++i)
+      inputs.push_back(in_layout(copy_.mapped(op.inputs[i]), choice.inputs[i]));
     const auto outputs = builder.add_all(op.kind, std::move(inputs), op.attributes, op.name);
     ops_.push_back(builder.graph().value(outputs[0]).producer);
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -181,15 +195,20 @@ class LayoutPass {
   std::map<std::pair<uint32_t, Layout>, ValueId> reordered_;
 };
 
-// ---- fusion groups -------------------------------------------------------------------------------------------------
+// ---- fusion groups
+// -------------------------------------------------------------------------------------------------
 
-// Grows groups of elementwise ops along the topological order. An op joins the group of one of its operands when both
-// have the same output shape, layout and phase, and when no other operand depends on that group: the group can
-// then run as one kernel at the place of its last op.
+// Grows groups of elementwise ops along the topological order. An op joins the group of one of its operands
+// when both have the same output shape, layout and phase, and when no other operand depends on that group:
+// the group can then run as one kernel at the place of its last op.
 class FusionPass {
  public:
   FusionPass(const Graph& graph, const OpTable& table, const LowerOptions& options)
-      : graph_(graph), table_(table), options_(options), group_(graph.ops().size()), members_(graph.ops().size()),
+      : graph_(graph),
+        table_(table),
+        options_(options),
+        group_(graph.ops().size()),
+        members_(graph.ops().size()),
         inputs_(graph.ops().size()) {}
 
   Graph run() {
@@ -208,7 +227,9 @@ class FusionPass {
     const Op& op = graph_.op(id);
     const Family family = table_.row(op.kind).family;
     if (family != Family::Elementwise || op.kind == OpKind::Pow || op.kind == OpKind::Mod) return false;
-    const auto easy = [&](ValueId v) { return graph_.spec(v).dtype == DType::F32 || graph_.spec(v).dtype == DType::Bool; };
+    const auto easy = [&](ValueId v) {
+      return graph_.spec(v).dtype == DType::F32 || graph_.spec(v).dtype == DType::Bool;
+    };
     return std::all_of(op.inputs.begin(), op.inputs.end(), easy) && easy(op.outputs[0]) &&
            graph_.spec(op.outputs[0]).element_count() > 1;
   }
@@ -221,7 +242,9 @@ class FusionPass {
       if (candidate == id.index || !fusable(producer)) continue;
       const Value& mine = graph_.value(op.outputs[0]);
       const Value& theirs = graph_.value(graph_.op(producer).outputs[0]);
-      if (graph_.op(producer).phase != op.phase || mine.spec.shape != theirs.spec.shape || mine.layout != theirs.layout) continue;
+      if (graph_.op(producer).phase != op.phase || mine.spec.shape != theirs.spec.shape ||
+          mine.layout != theirs.layout)
+        continue;
       if (!fits(candidate, id) || depends_otherwise(op, candidate)) continue;
       for (const uint32_t value : inputs_[id.index]) inputs_[candidate].insert(value);
       members_[candidate].push_back(id.index);
@@ -291,7 +314,10 @@ class FusionPass {
       const bool fused = members_[group].size() > 1;
       for (const uint32_t member : members_[group]) {
         copy.copy(OpId{member});
-        if (fused) copy.builder().set_group(copy.builder().graph().value(copy.mapped(graph_.ops()[member].outputs[0])).producer, GroupId{next_group});
+        if (fused)
+          copy.builder().set_group(
+              copy.builder().graph().value(copy.mapped(graph_.ops()[member].outputs[0])).producer,
+              GroupId{next_group});
       }
       next_group += fused;
       for (const uint32_t user : users[group])

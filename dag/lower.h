@@ -1,6 +1,6 @@
-// The choices that decide bits, made once on the whole microbatch graph before it is split: which values lie in a blocked
-// layout (with Reorder ops where layouts meet), and which elementwise ops run as one kernel. A stage border then only
-// carries values; it never changes a kernel (SPEC, Equal bits).
+// The choices that decide bits, made once on the whole microbatch graph before it is split: which values lie
+// in a blocked layout (with Reorder ops where layouts meet), and which elementwise ops run as one kernel. A
+// stage border then only carries values; it never changes a kernel (SPEC, Equal bits).
 #pragma once
 
 #include "dag/graph.h"
@@ -16,8 +16,8 @@ struct LowerOptions {
   int group_inputs_max = 12;
 };
 
-// The result computes the same values. Ops of one group stand next to each other; the order is again topological, forward
-// before backward.
+// The result computes the same values. Ops of one group stand next to each other; the order is again
+// topological, forward before backward.
 Graph lower(const Graph& graph, const OpTable& table, const LowerOptions& options);
 
 }  // namespace weft::dag

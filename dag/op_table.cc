@@ -6,16 +6,26 @@ namespace weft::dag {
 
 std::string_view to_string(Family family) {
   switch (family) {
-    case Family::Leaf: return "leaf";
-    case Family::Elementwise: return "elementwise";
-    case Family::Shape: return "shape";
-    case Family::Reduction: return "reduction";
-    case Family::MatMul: return "matmul";
-    case Family::Convolution: return "convolution";
-    case Family::Normalisation: return "normalisation";
-    case Family::Softmax: return "softmax";
-    case Family::Pooling: return "pooling";
-    case Family::Random: return "random";
+    case Family::Leaf:
+      return "leaf";
+    case Family::Elementwise:
+      return "elementwise";
+    case Family::Shape:
+      return "shape";
+    case Family::Reduction:
+      return "reduction";
+    case Family::MatMul:
+      return "matmul";
+    case Family::Convolution:
+      return "convolution";
+    case Family::Normalisation:
+      return "normalisation";
+    case Family::Softmax:
+      return "softmax";
+    case Family::Pooling:
+      return "pooling";
+    case Family::Random:
+      return "random";
   }
   return "unknown";
 }
@@ -96,7 +106,8 @@ Result<Shape> broadcast_shapes(const Shape& a, const Shape& b) {
     const int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1;
     const int64_t y = i < b.size() ? b[b.size() - 1 - i] : 1;
     if (x != y && x != 1 && y != 1)
-      return fail(ErrorCode::InvalidArgument, "shapes " + to_string(a) + " and " + to_string(b) + " do not broadcast");
+      return fail(ErrorCode::InvalidArgument,
+                  "shapes " + to_string(a) + " and " + to_string(b) + " do not broadcast");
     out[out.size() - 1 - i] = x == 1 ? y : x;
   }
   return out;
@@ -104,7 +115,8 @@ Result<Shape> broadcast_shapes(const Shape& a, const Shape& b) {
 
 Result<int64_t> normalise_axis(int64_t axis, int64_t rank) {
   if (axis < -rank || axis >= rank)
-    return fail(ErrorCode::InvalidArgument, "axis " + std::to_string(axis) + " is out of range for rank " + std::to_string(rank));
+    return fail(ErrorCode::InvalidArgument,
+                "axis " + std::to_string(axis) + " is out of range for rank " + std::to_string(rank));
   return axis < 0 ? axis + rank : axis;
 }
 

@@ -13,7 +13,18 @@
 
 namespace weft::dag {
 
-enum class Family : uint8_t { Leaf, Elementwise, Shape, Reduction, MatMul, Convolution, Normalisation, Softmax, Pooling, Random };
+enum class Family : uint8_t {
+  Leaf,
+  Elementwise,
+  Shape,
+  Reduction,
+  MatMul,
+  Convolution,
+  Normalisation,
+  Softmax,
+  Pooling,
+  Random
+};
 std::string_view to_string(Family family);
 
 // What a shape rule sees. An absent optional operand is nullptr.
@@ -30,7 +41,10 @@ struct ShapeContext {
 class VjpContext {
  public:
   VjpContext(GraphBuilder& builder, const Op& op, std::vector<ValueId> output_cotangents)
-      : builder_(builder), op_(op), output_cotangents_(std::move(output_cotangents)), input_cotangents_(op.inputs.size()) {}
+      : builder_(builder),
+        op_(op),
+        output_cotangents_(std::move(output_cotangents)),
+        input_cotangents_(op.inputs.size()) {}
 
   GraphBuilder& builder() { return builder_; }
   const Op& op() const { return op_; }

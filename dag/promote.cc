@@ -24,7 +24,8 @@ Graph promote_to_f64(const Graph& graph, const OpTable& table) {
       outputs = {builder.input(op.attributes.get_string(Attr::Name), promoted(graph.spec(op.outputs[0])))};
     } else if (op.kind == OpKind::Initializer) {
       const Initializer* initializer = graph.find_initializer(op.attributes.get_string(Attr::Name));
-      outputs = {builder.initializer(initializer->name, promoted(graph.spec(op.outputs[0])), initializer->role)};
+      outputs = {
+          builder.initializer(initializer->name, promoted(graph.spec(op.outputs[0])), initializer->role)};
     } else if (op.kind == OpKind::Constant) {
       outputs = {builder.constant(promote_to_f64(graph.constant(op)), op.name)};
     } else {
@@ -37,7 +38,8 @@ Graph promote_to_f64(const Graph& graph, const OpTable& table) {
     }
     for (size_t k = 0; k < outputs.size(); ++k) map[op.outputs[k].index] = outputs[k];
   }
-  for (const auto& output : graph.outputs()) builder.output(output.name, map[output.value.index], output.role);
+  for (const auto& output : graph.outputs())
+    builder.output(output.name, map[output.value.index], output.role);
   return builder.finish();
 }
 

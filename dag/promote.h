@@ -1,5 +1,5 @@
-// The same graph in double: every float value F64. For gradient checks, and for comparing pieces with the whole on the
-// reference backend, whose F32 values are doubles that a transfer as F32 would round.
+// The same graph in double: every float value F64. For gradient checks, and for comparing pieces with the
+// whole on the reference backend, whose F32 values are doubles that a transfer as F32 would round.
 #pragma once
 
 #include "dag/graph.h"

@@ -47,8 +47,9 @@ Status check_groups(const Graph& graph, std::span<const uint32_t> stage_of_op) {
     if (!group.valid()) continue;
     const auto [at, fresh] = stage_of_group.emplace(group.index, stage_of_op[i]);
     if (!fresh && at->second != stage_of_op[i])
-      return fail(ErrorCode::InvalidArgument, "the cut between stages " + std::to_string(at->second) + " and " +
-                                                  std::to_string(stage_of_op[i]) + " goes through fusion group " +
+      return fail(ErrorCode::InvalidArgument, "the cut between stages " + std::to_string(at->second) +
+                                                  " and " + std::to_string(stage_of_op[i]) +
+                                                  " goes through fusion group " +
                                                   std::to_string(group.index));
   }
   return {};
@@ -115,11 +116,12 @@ std::vector<uint32_t> stages_by_origin(const Graph& graph, std::span<const uint3
   std::vector<uint32_t> stages(stage_of_forward_op.begin(), stage_of_forward_op.end());
   for (uint32_t i = 0; i < stages.size(); ++i) {
     OpId origin{i};
-    while (graph.op(origin).phase == Phase::Backward && graph.op(origin).origin != origin) origin = graph.op(origin).origin;
+    while (graph.op(origin).phase == Phase::Backward && graph.op(origin).origin != origin)
+      origin = graph.op(origin).origin;
     stages[i] = stages[origin.index];
   }
-  // What changes an initializer has to be where it is. A sum of gradient terms has the initializer as its origin and is
-  // there already; a lone term is where the initializer's only user is.
+  // What changes an initializer has to be where it is. A sum of gradient terms has the initializer as its
+  // origin and is there already; a lone term is where the initializer's only user is.
   for (const GraphOutput& output : graph.outputs()) {
     if (output.role != OutputRole::Gradient && output.role != OutputRole::StateUpdate) continue;
     const Initializer* initializer = graph.find_initializer(output.name);
@@ -132,26 +134,32 @@ namespace {
 Status check_outputs(const Graph& graph, std::span<const uint32_t> stage_of_op) {
   for (const GraphOutput& output : graph.outputs()) {
     if (output.role != OutputRole::Gradient && output.role != OutputRole::StateUpdate) continue;
-    const uint32_t owner = stage_of_op[graph.value(graph.find_initializer(output.name)->value).producer.index];
+    const uint32_t owner =
+        stage_of_op[graph.value(graph.find_initializer(output.name)->value).producer.index];
     const uint32_t made = stage_of_op[graph.value(output.value).producer.index];
     if (owner != made)
-      return fail(ErrorCode::InvalidArgument, "initializer '" + output.name + "' is in stage " + std::to_string(owner) + ", its " +
-                                                  std::string(to_string(output.role)) + " in stage " + std::to_string(made));
+      return fail(ErrorCode::InvalidArgument,
+                  "initializer '" + output.name + "' is in stage " + std::to_string(owner) + ", its " +
+                      std::string(to_string(output.role)) + " in stage " + std::to_string(made));
   }
   return {};
 }
 }  // namespace
 
-Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, uint32_t stage_count, const OpTable& table) {
+Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, uint32_t stage_count,
+                    const OpTable& table) {
   if (stage_of_op.size() != graph.ops().size())
-    return fail(ErrorCode::InvalidArgument, "a split needs one stage for each of the " + std::to_string(graph.ops().size()) + " ops");
+    return fail(ErrorCode::InvalidArgument,
+                "a split needs one stage for each of the " + std::to_string(graph.ops().size()) + " ops");
   std::vector<bool> used(stage_count, false);
   for (const uint32_t stage : stage_of_op) {
-    if (stage >= stage_count) return fail(ErrorCode::InvalidArgument, "stage " + std::to_string(stage) + " is out of range");
+    if (stage >= stage_count)
+      return fail(ErrorCode::InvalidArgument, "stage " + std::to_string(stage) + " is out of range");
     used[stage] = true;
   }
   for (uint32_t stage = 0; stage < stage_count; ++stage)
-    if (!used[stage]) return fail(ErrorCode::InvalidArgument, "stage " + std::to_string(stage) + " has no ops");
+    if (!used[stage])
+      return fail(ErrorCode::InvalidArgument, "stage " + std::to_string(stage) + " has no ops");
   WEFT_TRY_STATUS(check_groups(graph, stage_of_op));
   WEFT_TRY_STATUS(check_outputs(graph, stage_of_op));
 
@@ -163,9 +171,11 @@ Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, u
   std::vector<StageBuilder> builders;
   for (uint32_t stage = 0; stage < stage_count; ++stage) builders.emplace_back(graph, table);
   std::vector<std::vector<uint32_t>> hops_of_local(stage_count);
+  std::vector<std::vector<OpId>> op_in_whole(stage_count);
   std::set<std::pair<uint32_t, uint32_t>> crossing;  // value, to_stage
 
-  // A stage lists its ops segment by segment, which is the order in which they run: lifetimes are read off it.
+  // A stage lists its ops segment by segment, which is the order in which they run: lifetimes are read off
+  // it.
   std::vector<uint32_t> order(graph.ops().size());
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return hops[a] < hops[b]; });
@@ -183,10 +193,12 @@ Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, u
         crossing.insert({input.index, stage});
       }
       hops_of_local[stage].push_back(hops[i]);
+      op_in_whole[stage].push_back(producer);
     }
     if (is_copied(graph, op) && builders[stage].local(op.outputs[0]).valid()) continue;
     builders[stage].copy(OpId{i});
     hops_of_local[stage].push_back(hops[i]);
+    op_in_whole[stage].push_back(OpId{i});
   }
   for (const GraphOutput& output : graph.outputs()) {
     const uint32_t stage = stage_of_op[graph.value(output.value).producer.index];
@@ -194,7 +206,8 @@ Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, u
   }
   for (const auto& [value, to] : crossing) {
     const uint32_t from = stage_of_op[graph.value({value}).producer.index];
-    result.cut_edges.push_back({{value}, from, to, builders[from].local({value}), builders[to].local({value})});
+    result.cut_edges.push_back(
+        {{value}, from, to, builders[from].local({value}), builders[to].local({value})});
   }
   for (uint32_t stage = 0; stage < stage_count; ++stage) {
     std::vector<uint32_t> levels = hops_of_local[stage];
@@ -202,8 +215,10 @@ Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, u
     levels.erase(std::unique(levels.begin(), levels.end()), levels.end());
     StageGraph piece;
     for (const uint32_t hop : hops_of_local[stage])
-      piece.segment_of_op.push_back(static_cast<uint32_t>(std::lower_bound(levels.begin(), levels.end(), hop) - levels.begin()));
+      piece.segment_of_op.push_back(
+          static_cast<uint32_t>(std::lower_bound(levels.begin(), levels.end(), hop) - levels.begin()));
     piece.segment_count = static_cast<uint32_t>(levels.size());
+    piece.op_in_whole = std::move(op_in_whole[stage]);
     piece.graph = builders[stage].builder().finish();
     WEFT_CHECK(piece.segment_of_op.size() == piece.graph.ops().size());
     result.stages.push_back(std::move(piece));

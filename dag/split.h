@@ -1,8 +1,9 @@
-// Cuts a graph into the sub-graphs of stages. Because autodiff and lowering came before, the pieces together hold exactly
-// the ops of the whole, every sum with its terms in the whole's order: the cut cannot change a bit.
+// Cuts a graph into the sub-graphs of stages. Because autodiff and lowering came before, the pieces together
+// hold exactly the ops of the whole, every sum with its terms in the whole's order: the cut cannot change a
+// bit.
 //
-// A stage need not be contiguous: it may own the first and the last op while others own the middle. Its ops then
-// fall into several segments, each of which can run once what it receives has come.
+// A stage need not be contiguous: it may own the first and the last op while others own the middle. Its ops
+// then fall into several segments, each of which can run once what it receives has come.
 #pragma once
 
 #include <span>
@@ -16,11 +17,12 @@ namespace weft::dag {
 
 // A value that crosses a cut, once from its owner to each stage that needs it.
 struct CutEdge {
-  ValueId value;       // in the whole graph
+  ValueId value;  // in the whole graph
   uint32_t from_stage = 0;
   uint32_t to_stage = 0;
-  ValueId sent;        // in the graph of from_stage
-  ValueId received;    // in the graph of to_stage: the output of an Input op, of the sent value's spec and layout
+  ValueId sent;  // in the graph of from_stage
+  ValueId
+      received;  // in the graph of to_stage: the output of an Input op, of the sent value's spec and layout
 };
 
 struct StageGraph {
@@ -28,6 +30,8 @@ struct StageGraph {
   // By op of `graph`: the segment it runs in. Segments run in ascending order.
   std::vector<uint32_t> segment_of_op;
   uint32_t segment_count = 0;
+  // By op of `graph`: the op of the whole; for a received value its producer.
+  std::vector<OpId> op_in_whole;
 };
 
 struct Split {
@@ -41,8 +45,9 @@ struct Split {
 std::vector<uint32_t> stages_by_origin(const Graph& graph, std::span<const uint32_t> stage_of_forward_op);
 
 // Constants and buffers that several stages read are copied to each; everything else crosses as a cut edge.
-// Errors: InvalidArgument when sizes do not match, a stage below stage_count has no op, a fusion group is cut apart,
-// or a gradient is made away from its parameter (stages_by_origin sees to that).
-Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, uint32_t stage_count, const OpTable& table);
+// Errors: InvalidArgument when sizes do not match, a stage below stage_count has no op, a fusion group is cut
+// apart, or a gradient is made away from its parameter (stages_by_origin sees to that).
+Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, uint32_t stage_count,
+                    const OpTable& table);
 
 }  // namespace weft::dag

@@ -15,9 +15,9 @@ struct DTypeRow {
   int64_t size;
 };
 constexpr DTypeRow kDTypes[] = {
-    {DType::F32, "f32", 4}, {DType::F64, "f64", 8}, {DType::F16, "f16", 2}, {DType::BF16, "bf16", 2},
-    {DType::I8, "i8", 1},   {DType::U8, "u8", 1},   {DType::I16, "i16", 2}, {DType::U16, "u16", 2},
-    {DType::I32, "i32", 4}, {DType::U32, "u32", 4}, {DType::I64, "i64", 8}, {DType::U64, "u64", 8},
+    {DType::F32, "f32", 4},   {DType::F64, "f64", 8}, {DType::F16, "f16", 2}, {DType::BF16, "bf16", 2},
+    {DType::I8, "i8", 1},     {DType::U8, "u8", 1},   {DType::I16, "i16", 2}, {DType::U16, "u16", 2},
+    {DType::I32, "i32", 4},   {DType::U32, "u32", 4}, {DType::I64, "i64", 8}, {DType::U64, "u64", 8},
     {DType::Bool, "bool", 1},
 };
 
@@ -25,28 +25,40 @@ constexpr size_t kAlignment = 64;  // a cache line, and the widest vector regist
 
 std::shared_ptr<std::byte[]> allocate_zeroed(size_t size) {
   const size_t padded = (size + kAlignment) / kAlignment * kAlignment;
-  auto* bytes = static_cast<std::byte*>(::operator new(padded, std::align_val_t{kAlignment}));
+  auto* bytes = static_cast<std::byte*>(::operator new (padded, std::align_val_t{kAlignment}));
   std::memset(bytes, 0, padded);
-  return {bytes, [](std::byte* p) { ::operator delete(p, std::align_val_t{kAlignment}); }};
+  return {bytes, [](std::byte* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
 }
 
 // Calls `visit(example of the storage type)`: one place that maps DType to a C++ type.
 template <typename Visitor>
 void visit_storage(DType dtype, Visitor&& visit) {
   switch (dtype) {
-    case DType::F32: return visit(float{});
-    case DType::F64: return visit(double{});
+    case DType::F32:
+      return visit(float{});
+    case DType::F64:
+      return visit(double{});
     case DType::F16:
-    case DType::BF16: return visit(uint16_t{});
-    case DType::I8: return visit(int8_t{});
-    case DType::U8: return visit(uint8_t{});
-    case DType::I16: return visit(int16_t{});
-    case DType::U16: return visit(uint16_t{});
-    case DType::I32: return visit(int32_t{});
-    case DType::U32: return visit(uint32_t{});
-    case DType::I64: return visit(int64_t{});
-    case DType::U64: return visit(uint64_t{});
-    case DType::Bool: return visit(uint8_t{});
+    case DType::BF16:
+      return visit(uint16_t{});
+    case DType::I8:
+      return visit(int8_t{});
+    case DType::U8:
+      return visit(uint8_t{});
+    case DType::I16:
+      return visit(int16_t{});
+    case DType::U16:
+      return visit(uint16_t{});
+    case DType::I32:
+      return visit(int32_t{});
+    case DType::U32:
+      return visit(uint32_t{});
+    case DType::I64:
+      return visit(int64_t{});
+    case DType::U64:
+      return visit(uint64_t{});
+    case DType::Bool:
+      return visit(uint8_t{});
   }
 }
 
@@ -186,7 +198,8 @@ Tensor from_doubles(TensorSpec spec, std::span<const double> values) {
 }
 
 Tensor from_int64s(TensorSpec spec, std::span<const int64_t> values) {
-  if (is_float(spec.dtype)) return from_doubles(std::move(spec), std::vector<double>(values.begin(), values.end()));
+  if (is_float(spec.dtype))
+    return from_doubles(std::move(spec), std::vector<double>(values.begin(), values.end()));
   Tensor tensor(std::move(spec));
   WEFT_CHECK(static_cast<int64_t>(values.size()) == tensor.element_count());
   visit_storage(tensor.dtype(), [&](auto example) {

@@ -4,7 +4,9 @@ namespace weft::dag {
 
 std::string to_text(const Graph& graph) {
   std::string text;
-  const auto ref = [](ValueId value) { return value.valid() ? "%" + std::to_string(value.index) : std::string("-"); };
+  const auto ref = [](ValueId value) {
+    return value.valid() ? "%" + std::to_string(value.index) : std::string("-");
+  };
   for (const Op& op : graph.ops()) {
     if (op.phase == Phase::Backward) text += "^ ";
     for (size_t i = 0; i < op.outputs.size(); ++i) {

@@ -67,6 +67,7 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, std::vector<Feed> feeds, 
 }
 
 void Loader::run(const std::stop_token& stop) {
+  if (options_.on_start) options_.on_start();
   for (;;) {
     auto item = produce();
     const bool last = !item || !*item;

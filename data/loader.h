@@ -55,6 +55,8 @@ struct Microbatch {
 
 struct LoaderOptions {
   size_t queue_length_max = 4;  // microbatches in memory beside the one in use; at least 1
+  std::function<void()>
+      on_start{};  // called first by the reading thread: to leave its maker's processor, say
 };
 
 // next() belongs to one thread. Destruction stops and joins the reader, whatever it is doing, after at most

@@ -26,12 +26,14 @@ Status Executor::build() {
     auto kernel = backend_.make_kernel(*graph_, group);
     if (!kernel) {
       const dag::Op& op = graph_->op(group.ops.front());
-      return fail(kernel.error().within(std::string(to_string(op.kind)) + (op.name.empty() ? "" : " '" + op.name + "'")));
+      return fail(kernel.error().within(std::string(to_string(op.kind)) +
+                                        (op.name.empty() ? "" : " '" + op.name + "'")));
     }
     kernels_.push_back(std::move(*kernel));
     groups.push_back(std::move(group));
   }
-  program_ = plan_program(*graph_, backend_, std::move(groups), kernels_, {options_.accumulates, options_.kept});
+  program_ =
+      plan_program(*graph_, backend_, std::move(groups), kernels_, {options_.accumulates, options_.kept});
 
   const size_t count = program_.groups.size();
   state_updates_.resize(count);
@@ -39,7 +41,8 @@ Status Executor::build() {
   copies_of_group_.resize(count);
   std::vector<uint32_t> group_of_value(graph_->values().size(), 0);
   for (uint32_t g = 0; g < count; ++g) {
-    segment_of_group_.push_back(options_.segment_of_op.empty() ? 0 : options_.segment_of_op[program_.groups[g].ops.front().index]);
+    segment_of_group_.push_back(
+        options_.segment_of_op.empty() ? 0 : options_.segment_of_op[program_.groups[g].ops.front().index]);
     for (const ValueId output : program_.groups[g].outputs) {
       group_of_value[output.index] = g;
       const Place& place = program_.places[output.index];
@@ -48,12 +51,14 @@ Status Executor::build() {
   }
   // A view takes its operand's group, so that what hangs on a view waits for the bytes.
   for (const dag::Op& op : graph_->ops())
-    if (op.kind == dag::OpKind::Reshape && is_view(*graph_, {{graph_->value(op.outputs[0]).producer}, {}, {}}))
+    if (op.kind == dag::OpKind::Reshape &&
+        is_view(*graph_, {{graph_->value(op.outputs[0]).producer}, {}, {}}))
       group_of_value[op.outputs[0].index] = group_of_value[op.inputs[0].index];
   for (const auto& output : graph_->outputs()) {
     if (output.role != OutputRole::StateUpdate) continue;
     for (uint32_t i = 0; i < graph_->initializers().size(); ++i)
-      if (graph_->initializers()[i].name == output.name) state_updates_[group_of_value[output.value.index]].push_back({output.value, i});
+      if (graph_->initializers()[i].name == output.name)
+        state_updates_[group_of_value[output.value.index]].push_back({output.value, i});
   }
   for (const auto& copy : program_.gradient_copies) copies_of_group_[copy.after_group].push_back(copy);
   return {};
@@ -106,8 +111,9 @@ Status Executor::set_initializer(std::string_view name, const Tensor& tensor) {
     if (initializer.name != name) continue;
     const TensorSpec& spec = graph_->spec(initializer.value);
     if (tensor.spec() != spec)
-      return fail(ErrorCode::InvalidArgument, "initializer '" + std::string(name) + "' is " + to_string(spec) +
-                                                  ", the tensor given for it " + to_string(tensor.spec()));
+      return fail(ErrorCode::InvalidArgument, "initializer '" + std::string(name) + "' is " +
+                                                  to_string(spec) + ", the tensor given for it " +
+                                                  to_string(tensor.spec()));
     return backend_.upload(tensor, {initializers_[i].get(), 0}, Layout::Plain);
   }
   return fail(ErrorCode::NotFound, "the graph has no initializer '" + std::string(name) + "'");
@@ -116,7 +122,8 @@ Status Executor::set_initializer(std::string_view name, const Tensor& tensor) {
 Result<Tensor> Executor::initializer(std::string_view name) {
   for (uint32_t i = 0; i < graph_->initializers().size(); ++i)
     if (graph_->initializers()[i].name == name)
-      return backend_.download({initializers_[i].get(), 0}, graph_->spec(graph_->initializers()[i].value), Layout::Plain);
+      return backend_.download({initializers_[i].get(), 0}, graph_->spec(graph_->initializers()[i].value),
+                               Layout::Plain);
   return fail(ErrorCode::NotFound, "the graph has no initializer '" + std::string(name) + "'");
 }
 
@@ -129,10 +136,14 @@ Result<std::unique_ptr<Microbatch>> Executor::make_microbatch() {
 View Executor::place_of(const Microbatch& microbatch, ValueId value) const {
   const Place& place = program_.places[value.index];
   switch (place.residence) {
-    case Residence::Inside: break;
-    case Residence::Arena: return {microbatch.arena_.get(), place.offset};
-    case Residence::Initializer: return {initializers_[place.slot].get(), 0};
-    case Residence::Constant: return {constants_[place.slot].get(), 0};
+    case Residence::Inside:
+      break;
+    case Residence::Arena:
+      return {microbatch.arena_.get(), place.offset};
+    case Residence::Initializer:
+      return {initializers_[place.slot].get(), 0};
+    case Residence::Constant:
+      return {constants_[place.slot].get(), 0};
     case Residence::Gradient:
       if (microbatch.first_of_step) return {gradients_[place.slot].get(), 0};
       return {microbatch.arena_.get(), place.offset};
@@ -149,7 +160,8 @@ Status Executor::set_input(Microbatch& microbatch, std::string_view name, const 
 
 Status Executor::set_value(Microbatch& microbatch, ValueId value, const Tensor& tensor) {
   if (tensor.spec() != graph_->spec(value))
-    return fail(ErrorCode::InvalidArgument, "value '" + graph_->value(value).name + "' is " + to_string(graph_->spec(value)) +
+    return fail(ErrorCode::InvalidArgument, "value '" + graph_->value(value).name + "' is " +
+                                                to_string(graph_->spec(value)) +
                                                 ", the tensor given for it " + to_string(tensor.spec()));
   if (program_.places[value.index].residence == Residence::Inside) return {};  // nobody reads it
   return backend_.upload(tensor, place_of(microbatch, value), graph_->value(value).layout);
@@ -173,13 +185,16 @@ Status Executor::run(Microbatch& microbatch, uint32_t segment) {
 
 Status Executor::after_group(Microbatch& microbatch, uint32_t group) {
   for (const auto& [value, initializer] : state_updates_[group])
-    WEFT_TRY_STATUS(backend_.copy(place_of(microbatch, value), {initializers_[initializer].get(), 0}, graph_->spec(value)));
+    WEFT_TRY_STATUS(backend_.copy(place_of(microbatch, value), {initializers_[initializer].get(), 0},
+                                  graph_->spec(value)));
   if (!microbatch.first_of_step)
     for (const uint32_t slot : gradients_of_group_[group]) {
       const ValueId value = program_.gradients[slot];
-      WEFT_TRY_STATUS(backend_.accumulate(place_of(microbatch, value), {gradients_[slot].get(), 0}, graph_->spec(value)));
+      WEFT_TRY_STATUS(
+          backend_.accumulate(place_of(microbatch, value), {gradients_[slot].get(), 0}, graph_->spec(value)));
     }
-  for (const auto& copy : copies_of_group_[group]) WEFT_TRY_STATUS(add_gradient(microbatch, place_of(microbatch, copy.from), copy.slot));
+  for (const auto& copy : copies_of_group_[group])
+    WEFT_TRY_STATUS(add_gradient(microbatch, place_of(microbatch, copy.from), copy.slot));
   return {};
 }
 
@@ -212,14 +227,16 @@ Status Executor::prepare_optimizer(const OptimizerSpec& optimizer) {
 Result<std::vector<double>> Executor::gradient_squares() {
   std::vector<double> squares;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    WEFT_TRY(const double sum, backend_.sum_of_squares({gradients_[gradient_slot_[i]].get(), 0}, parameters_[i].spec));
+    WEFT_TRY(const double sum,
+             backend_.sum_of_squares({gradients_[gradient_slot_[i]].get(), 0}, parameters_[i].spec));
     squares.push_back(sum);
   }
   return squares;
 }
 
 Result<Tensor> Executor::gradient(size_t parameter) {
-  return backend_.download({gradients_[gradient_slot_[parameter]].get(), 0}, parameters_[parameter].spec, Layout::Plain);
+  return backend_.download({gradients_[gradient_slot_[parameter]].get(), 0}, parameters_[parameter].spec,
+                           Layout::Plain);
 }
 
 Status Executor::update(const UpdateStep& step) {
@@ -236,15 +253,18 @@ Status Executor::update(const UpdateStep& step) {
 Result<size_t> Executor::slot_index(std::string_view slot) const {
   const auto names = optimizer_.slot_names();
   const auto at = std::find(names.begin(), names.end(), slot);
-  if (at == names.end()) return fail(ErrorCode::NotFound, "this optimizer keeps no '" + std::string(slot) + "'");
+  if (at == names.end())
+    return fail(ErrorCode::NotFound, "this optimizer keeps no '" + std::string(slot) + "'");
   return static_cast<size_t>(at - names.begin());
 }
 
 Status Executor::set_slot(size_t parameter, std::string_view slot, const Tensor& tensor) {
   WEFT_TRY(const size_t k, slot_index(slot));
   if (tensor.spec() != parameters_[parameter].spec)
-    return fail(ErrorCode::InvalidArgument, "slot '" + std::string(slot) + "' of '" + parameters_[parameter].name + "' is " +
-                                                to_string(parameters_[parameter].spec) + ", the tensor given for it " + to_string(tensor.spec()));
+    return fail(ErrorCode::InvalidArgument, "slot '" + std::string(slot) + "' of '" +
+                                                parameters_[parameter].name + "' is " +
+                                                to_string(parameters_[parameter].spec) +
+                                                ", the tensor given for it " + to_string(tensor.spec()));
   return backend_.upload(tensor, {slots_[parameter][k].get(), 0}, Layout::Plain);
 }
 

@@ -1,6 +1,6 @@
-// Runs a (stage's) graph on a backend: holds its persistent values (initializers, gradients, optimizer slots) and the
-// arenas of the microbatches in flight. It decides nothing: what runs, in which order, and where values lie was
-// planned before (peer/program.h). One thread drives an executor. The backend must outlive it.
+// Runs a (stage's) graph on a backend: holds its persistent values (initializers, gradients, optimizer slots)
+// and the arenas of the microbatches in flight. It decides nothing: what runs, in which order, and where
+// values lie was planned before (peer/program.h). One thread drives an executor. The backend must outlive it.
 #pragma once
 
 #include <functional>
@@ -27,9 +27,9 @@ class Microbatch {
 };
 
 struct ExecutorOptions {
-  bool accumulates = false;              // more than one microbatch a step
-  std::vector<dag::ValueId> kept{};      // stays readable until the microbatch ends
-  std::vector<uint32_t> segment_of_op{}; // empty: all ops in segment 0
+  bool accumulates = false;               // more than one microbatch a step
+  std::vector<dag::ValueId> kept{};       // stays readable until the microbatch ends
+  std::vector<uint32_t> segment_of_op{};  // empty: all ops in segment 0
 };
 
 // Told before and after each group's kernel; for the profiler, which has the clock.
@@ -99,17 +99,18 @@ class Executor {
 
   std::vector<std::unique_ptr<Memory>> initializers_, constants_, gradients_;  // by slot
   std::unique_ptr<Memory> workspace_;
-  std::vector<std::vector<std::pair<dag::ValueId, uint32_t>>> state_updates_;  // by group: value -> initializer
-  std::vector<std::vector<uint32_t>> gradients_of_group_;                      // by group: gradient slots it completes
+  std::vector<std::vector<std::pair<dag::ValueId, uint32_t>>>
+      state_updates_;                                      // by group: value -> initializer
+  std::vector<std::vector<uint32_t>> gradients_of_group_;  // by group: gradient slots it completes
   std::vector<std::vector<Program::Copy>> copies_of_group_;
 
   OptimizerSpec optimizer_;
   std::vector<Parameter> parameters_;
-  std::vector<uint32_t> gradient_slot_, initializer_slot_;       // by parameter
-  std::vector<std::vector<std::unique_ptr<Memory>>> slots_;      // by parameter, by slot
+  std::vector<uint32_t> gradient_slot_, initializer_slot_;   // by parameter
+  std::vector<std::vector<std::unique_ptr<Memory>>> slots_;  // by parameter, by slot
   Bytes persistent_bytes_;
   KernelObserver observer_;
-  std::vector<View> input_views_, output_views_;                 // reused by run()
+  std::vector<View> input_views_, output_views_;  // reused by run()
 };
 
 }  // namespace weft::peer

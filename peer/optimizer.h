@@ -1,5 +1,5 @@
-// The update rules: what a job may ask for, and the numbers that change from step to step. Arithmetic as PyTorch's
-// torch.optim.{SGD,Adam,AdamW}; the kernels are the backends'.
+// The update rules: what a job may ask for, and the numbers that change from step to step. Arithmetic as
+// PyTorch's torch.optim.{SGD,Adam,AdamW}; the kernels are the backends'.
 #pragma once
 
 #include <string_view>
@@ -15,9 +15,9 @@ struct OptimizerSpec {
   OptimizerType type = OptimizerType::Sgd;
   double learning_rate = 0;
   double weight_decay = 0;
-  double momentum = 0;   // sgd
-  double dampening = 0;  // sgd
-  bool nesterov = false; // sgd
+  double momentum = 0;    // sgd
+  double dampening = 0;   // sgd
+  bool nesterov = false;  // sgd
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
@@ -46,12 +46,13 @@ struct ScheduleSpec {
   double final_fraction = 0;  // of the learning rate, at the last step
 };
 
-// SPEC: lr s/W while s <= W; then, with u = (s-W)/(S-W), linear lr (1 - (1-f) u), cosine lr (f + (1-f)(1 + cos(pi u))/2).
-// step is 1-based, steps = S.
-double scheduled_learning_rate(const ScheduleSpec& schedule, double learning_rate, uint64_t step, uint64_t steps);
+// SPEC: lr s/W while s <= W; then, with u = (s-W)/(S-W), linear lr (1 - (1-f) u), cosine lr (f + (1-f)(1 +
+// cos(pi u))/2). step is 1-based, steps = S.
+double scheduled_learning_rate(const ScheduleSpec& schedule, double learning_rate, uint64_t step,
+                               uint64_t steps);
 
-// min(1, clip_norm / (norm + 1e-6)); 1 when clip_norm <= 0 (no clipping). As in PyTorch, a norm of NaN gives NaN and
-// an infinite one gives 0 (which makes NaN of the infinite gradients).
+// min(1, clip_norm / (norm + 1e-6)); 1 when clip_norm <= 0 (no clipping). As in PyTorch, a norm of NaN gives
+// NaN and an infinite one gives 0 (which makes NaN of the infinite gradients).
 double clip_factor(double clip_norm, double norm);
 
 }  // namespace weft::peer

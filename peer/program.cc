@@ -31,7 +31,8 @@ std::vector<GroupSignature> group_signatures(const Graph& graph, std::span<const
   for (uint32_t i = 0; i < graph.ops().size(); ++i) {
     const dag::Op& op = graph.ops()[i];
     if (is_leaf(op)) continue;
-    const bool joins = i > 0 && op.group.valid() && graph.ops()[i - 1].group == op.group && group_of_op[i - 1] != kNever;
+    const bool joins =
+        i > 0 && op.group.valid() && graph.ops()[i - 1].group == op.group && group_of_op[i - 1] != kNever;
     if (!joins) groups.emplace_back();
     group_of_op[i] = static_cast<uint32_t>(groups.size() - 1);
     groups.back().ops.push_back(OpId{i});
@@ -41,14 +42,16 @@ std::vector<GroupSignature> group_signatures(const Graph& graph, std::span<const
   for (const ValueId value : kept) is_output[value.index] = true;
   for (const dag::Op& op : graph.ops())
     for (const ValueId input : op.inputs)
-      if (input.valid() && group_of_op[graph.value(input).producer.index] != group_of_op[graph.value(op.outputs[0]).producer.index])
+      if (input.valid() && group_of_op[graph.value(input).producer.index] !=
+                               group_of_op[graph.value(op.outputs[0]).producer.index])
         is_output[input.index] = true;
   for (GroupSignature& group : groups) {
     const uint32_t self = group_of_op[group.ops.front().index];
     for (const OpId id : group.ops) {
       const dag::Op& op = graph.op(id);
       for (const ValueId input : op.inputs)
-        if (input.valid() && group_of_op[graph.value(input).producer.index] != self) add_once(group.inputs, input);
+        if (input.valid() && group_of_op[graph.value(input).producer.index] != self)
+          add_once(group.inputs, input);
       for (const ValueId output : op.outputs)
         if (group.ops.size() == 1 || is_output[output.index]) group.outputs.push_back(output);
     }
@@ -59,7 +62,8 @@ std::vector<GroupSignature> group_signatures(const Graph& graph, std::span<const
 Bytes place_blocks(std::span<Block> blocks, int64_t alignment) {
   std::vector<uint32_t> order(blocks.size());
   std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return blocks[a].size > blocks[b].size; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return blocks[a].size > blocks[b].size; });
   const auto rounded = [&](Bytes size) { return (size.value + alignment - 1) / alignment * alignment; };
   int64_t total = 0;
   std::vector<uint32_t> placed;  // ascending offset
@@ -74,7 +78,10 @@ Bytes place_blocks(std::span<Block> blocks, int64_t alignment) {
     }
     block.offset = at;
     total = std::max(total, at + rounded(block.size));
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), i, [&](uint32_t a, uint32_t b) { return blocks[a].offset < blocks[b].offset; }), i);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), i,
+                         [&](uint32_t a, uint32_t b) { return blocks[a].offset < blocks[b].offset; }),
+        i);
   }
   return {total};
 }
@@ -88,13 +95,19 @@ bool is_view(const Graph& graph, const GroupSignature& group) {
 
 namespace {
 
-// Storage roots: values that share bytes (views, in-place results) have one root, which has one place and one lifetime.
+// Storage roots: values that share bytes (views, in-place results) have one root, which has one place and one
+// lifetime.
 class Planner {
  public:
   Planner(const Graph& graph, const Backend& backend, std::vector<GroupSignature> groups,
           std::span<const std::unique_ptr<Kernel>> kernels, const ProgramOptions& options)
-      : graph_(graph), backend_(backend), kernels_(kernels), options_(options), root_(graph.values().size()),
-        first_(graph.values().size(), kNever), last_(graph.values().size(), 0) {
+      : graph_(graph),
+        backend_(backend),
+        kernels_(kernels),
+        options_(options),
+        root_(graph.values().size()),
+        first_(graph.values().size(), kNever),
+        last_(graph.values().size(), 0) {
     program_.groups = std::move(groups);
     program_.places.resize(graph.values().size());
     std::iota(root_.begin(), root_.end(), 0u);
@@ -106,7 +119,8 @@ class Planner {
     assign_gradients();
     reuse_in_place();
     place();
-    for (const auto& kernel : kernels_) program_.workspace = std::max(program_.workspace, kernel->workspace_bytes());
+    for (const auto& kernel : kernels_)
+      program_.workspace = std::max(program_.workspace, kernel->workspace_bytes());
     return std::move(program_);
   }
 
@@ -117,7 +131,9 @@ class Planner {
     return at;
   }
   OpKind root_kind(uint32_t r) const { return graph_.producer(ValueId{r}).kind; }
-  bool persistent(uint32_t r) const { return root_kind(r) == OpKind::Initializer || root_kind(r) == OpKind::Constant; }
+  bool persistent(uint32_t r) const {
+    return root_kind(r) == OpKind::Initializer || root_kind(r) == OpKind::Constant;
+  }
 
   void alias_views() {
     for (const GroupSignature& group : group_signatures(graph_)) {
@@ -142,7 +158,8 @@ class Planner {
     }
     for (const ValueId value : graph_.inputs()) use(value, 0);
     for (const auto& output : graph_.outputs())
-      if (output.role != dag::OutputRole::Gradient && output.role != dag::OutputRole::StateUpdate) use(output.value, end);
+      if (output.role != dag::OutputRole::Gradient && output.role != dag::OutputRole::StateUpdate)
+        use(output.value, end);
     for (const ValueId value : options_.kept) use(value, end);
   }
 
@@ -159,7 +176,8 @@ class Planner {
       if (kind != OpKind::Input && !persistent(r) && whole && slot_of_root.emplace(r, slot).second)
         gradient_root_[r] = slot;
       else  // the bytes are somebody else's already: added to the slot once they are complete
-        program_.gradient_copies.push_back({output.value, slot, persistent(r) || kind == OpKind::Input ? 0 : first_[r]});
+        program_.gradient_copies.push_back(
+            {output.value, slot, persistent(r) || kind == OpKind::Input ? 0 : first_[r]});
     }
   }
 
@@ -172,11 +190,15 @@ class Planner {
         if (input < 0) continue;
         const ValueId from = group.inputs[static_cast<size_t>(input)];
         const uint32_t r = root(from), own = root(group.outputs[k]);
-        const bool free_after = last_[r] == t && !persistent(r) && !gradient_root_.contains(r) && !gradient_root_.contains(own);
+        const bool free_after =
+            last_[r] == t && !persistent(r) && !gradient_root_.contains(r) && !gradient_root_.contains(own);
         const bool same_size = size(r) == size(own);
         // Two operands on the same bytes may read them in different orders: then nothing may be overwritten.
-        const auto readers = std::count_if(group.inputs.begin(), group.inputs.end(), [&](ValueId v) { return root(v) == r; });
-        if (!free_after || !same_size || readers != 1 || std::find(taken.begin(), taken.end(), r) != taken.end()) continue;
+        const auto readers =
+            std::count_if(group.inputs.begin(), group.inputs.end(), [&](ValueId v) { return root(v) == r; });
+        if (!free_after || !same_size || readers != 1 ||
+            std::find(taken.begin(), taken.end(), r) != taken.end())
+          continue;
         taken.push_back(r);
         root_[own] = r;
         last_[r] = std::max(last_[r], last_[own]);
@@ -202,7 +224,8 @@ class Planner {
     }
     program_.arena = place_blocks(blocks, backend_.alignment());
     std::map<std::string_view, uint32_t> initializer_slot;
-    for (uint32_t i = 0; i < graph_.initializers().size(); ++i) initializer_slot[graph_.initializers()[i].name] = i;
+    for (uint32_t i = 0; i < graph_.initializers().size(); ++i)
+      initializer_slot[graph_.initializers()[i].name] = i;
     for (uint32_t v = 0; v < graph_.values().size(); ++v) {
       const uint32_t r = root(ValueId{v});
       Place& place = program_.places[v];

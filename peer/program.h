@@ -1,5 +1,5 @@
-// The memory plan of a graph on one backend, decided before anything runs: which groups run in which order, where every
-// value lies, and how many bytes that takes. Pure: no memory is taken here.
+// The memory plan of a graph on one backend, decided before anything runs: which groups run in which order,
+// where every value lies, and how many bytes that takes. Pure: no memory is taken here.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,10 @@
 
 namespace weft::peer {
 
-// The groups of a graph in its order, each with what it reads and writes. Leaves belong to no group. `kept`: values that
-// somebody reads who is not in the graph (another stage).
-std::vector<GroupSignature> group_signatures(const dag::Graph& graph, std::span<const dag::ValueId> kept = {});
+// The groups of a graph in its order, each with what it reads and writes. Leaves belong to no group. `kept`:
+// values that somebody reads who is not in the graph (another stage).
+std::vector<GroupSignature> group_signatures(const dag::Graph& graph,
+                                             std::span<const dag::ValueId> kept = {});
 
 // Offsets for blocks that live over intervals of time, so that blocks alive together do not overlap.
 struct Block {
@@ -23,8 +24,8 @@ struct Block {
   uint32_t last = 0;
   int64_t offset = 0;  // result
 };
-// Greedy by size: each block at the lowest offset where it fits among those already placed. Returns the arena's size.
-// O(n^2). Sizes are rounded up to `alignment`.
+// Greedy by size: each block at the lowest offset where it fits among those already placed. Returns the
+// arena's size. O(n^2). Sizes are rounded up to `alignment`.
 Bytes place_blocks(std::span<Block> blocks, int64_t alignment);
 
 // Where a value lies.
@@ -38,7 +39,8 @@ enum class Residence : uint8_t {
 struct Place {
   Residence residence = Residence::Inside;
   uint32_t slot = 0;
-  int64_t offset = 0;  // Arena: bytes from its start. Gradient: the arena offset that later microbatches write to.
+  int64_t offset =
+      0;  // Arena: bytes from its start. Gradient: the arena offset that later microbatches write to.
 };
 
 struct ProgramOptions {
@@ -49,11 +51,11 @@ struct ProgramOptions {
 };
 
 struct Program {
-  std::vector<GroupSignature> groups;     // what runs, in order (views are left out: they are aliases)
-  std::vector<Place> places;              // by value
+  std::vector<GroupSignature> groups;  // what runs, in order (views are left out: they are aliases)
+  std::vector<Place> places;           // by value
   Bytes arena;
-  Bytes workspace;                        // the largest of the kernels'
-  std::vector<dag::ValueId> gradients;    // by gradient slot
+  Bytes workspace;                      // the largest of the kernels'
+  std::vector<dag::ValueId> gradients;  // by gradient slot
   // Gradient values that share their bytes with another output and are copied there after group `group`.
   struct Copy {
     dag::ValueId from;

@@ -33,9 +33,11 @@ std::string list_columns(const data::Dataset& dataset) {
   return text;
 }
 
-Result<size_t> find_column(const Job& job, const data::Dataset& dataset, std::string_view path, const std::string& name) {
+Result<size_t> find_column(const Job& job, const data::Dataset& dataset, std::string_view path,
+                           const std::string& name) {
   if (const auto column = dataset.find_column(name)) return *column;
-  return fail(job.error(ErrorCode::NotFound, path, "the data has no column '" + name + "'; it has " + list_columns(dataset)));
+  return fail(job.error(ErrorCode::NotFound, path,
+                        "the data has no column '" + name + "'; it has " + list_columns(dataset)));
 }
 
 std::string describe(const onnx::OnnxModel::Port& port) {
@@ -44,26 +46,32 @@ std::string describe(const onnx::OnnxModel::Port& port) {
   return text + "]";
 }
 
-bool is_number(const std::string& dim) { return !dim.empty() && std::all_of(dim.begin(), dim.end(), [](char c) { return c >= '0' && c <= '9'; }); }
+bool is_number(const std::string& dim) {
+  return !dim.empty() && std::all_of(dim.begin(), dim.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
 
 // The column's shape under the microbatch, against what the file says of the input.
 Result<dag::Shape> match_shape(const Job& job, const onnx::OnnxModel::Port& port, const TensorSpec& sample) {
   const std::string path = "inputs." + port.name;
   const auto mismatch = [&](const std::string& why) {
-    return fail(job.error(ErrorCode::InvalidArgument, path, "input '" + port.name + "' of the model is " + describe(port) +
-                                                                ", a sample of the column is " + to_string(sample) + ": " + why));
+    return fail(job.error(ErrorCode::InvalidArgument, path,
+                          "input '" + port.name + "' of the model is " + describe(port) +
+                              ", a sample of the column is " + to_string(sample) + ": " + why));
   };
   if (port.dtype != to_string(sample.dtype)) return mismatch("the types differ");
   dag::Shape shape = sample.shape;
   shape.insert(shape.begin(), job.microbatch_size);
   if (!port.has_shape) return shape;
-  if (port.dims.size() != shape.size()) return mismatch("the ranks differ (the first axis of the input is the batch)");
+  if (port.dims.size() != shape.size())
+    return mismatch("the ranks differ (the first axis of the input is the batch)");
   if (is_number(port.dims[0]) && port.dims[0] != std::to_string(job.microbatch_size))
-    return fail(job.error(ErrorCode::InvalidArgument, job.locations.contains("microbatch_size") ? "microbatch_size" : "batch_size",
-                          "the model was exported with a fixed batch of " + port.dims[0] + ": set microbatch_size: " + port.dims[0] +
-                              ", or export it with dynamic_axes"));
+    return fail(job.error(ErrorCode::InvalidArgument,
+                          job.locations.contains("microbatch_size") ? "microbatch_size" : "batch_size",
+                          "the model was exported with a fixed batch of " + port.dims[0] +
+                              ": set microbatch_size: " + port.dims[0] + ", or export it with dynamic_axes"));
   for (size_t i = 1; i < shape.size(); ++i)
-    if (is_number(port.dims[i]) && port.dims[i] != std::to_string(shape[i])) return mismatch("axis " + std::to_string(i) + " differs");
+    if (is_number(port.dims[i]) && port.dims[i] != std::to_string(shape[i]))
+      return mismatch("axis " + std::to_string(i) + " differs");
   return shape;
 }
 
@@ -71,16 +79,20 @@ Result<Matching> match_inputs(const Job& job, const onnx::OnnxModel& model, cons
   Matching matching;
   const auto ports = model.inputs();
   for (const auto& [input, column] : job.inputs) {
-    if (std::any_of(ports.begin(), ports.end(), [&](const auto& port) { return port.name == input; })) continue;
+    if (std::any_of(ports.begin(), ports.end(), [&](const auto& port) { return port.name == input; }))
+      continue;
     std::string names;
     for (const auto& port : ports) names += (names.empty() ? "'" : ", '") + port.name + "'";
-    return fail(job.error(ErrorCode::NotFound, "inputs." + input, "the model has no input '" + input + "'; it has " + names));
+    return fail(job.error(ErrorCode::NotFound, "inputs." + input,
+                          "the model has no input '" + input + "'; it has " + names));
   }
   for (const auto& port : ports) {
     const auto named = job.inputs.find(port.name);
     if (named == job.inputs.end())
-      return fail(job.error(ErrorCode::InvalidArgument, "inputs", "the model's input '" + port.name + "' " + describe(port) +
-                                                                      " gets no data: add `" + port.name + ": <column>`; the data has " + list_columns(dataset)));
+      return fail(job.error(ErrorCode::InvalidArgument, "inputs",
+                            "the model's input '" + port.name + "' " + describe(port) +
+                                " gets no data: add `" + port.name + ": <column>`; the data has " +
+                                list_columns(dataset)));
     WEFT_TRY(const size_t column, find_column(job, dataset, "inputs." + port.name, named->second));
     WEFT_TRY(matching.shapes[port.name], match_shape(job, port, dataset.columns()[column].sample));
     matching.feeds.push_back({port.name, column});
@@ -103,7 +115,8 @@ Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& mo
 }
 
 // The target's spec, and the feed that fills it; nothing for LossType::Output.
-Result<TensorSpec> match_target(const Job& job, const data::Dataset& dataset, std::vector<data::Feed>& feeds) {
+Result<TensorSpec> match_target(const Job& job, const data::Dataset& dataset,
+                                std::vector<data::Feed>& feeds) {
   if (job.loss.type == dag::LossType::Output) return TensorSpec{};
   const char* path = job.loss.type == dag::LossType::CrossEntropy ? "loss.labels" : "loss.target";
   WEFT_TRY(const size_t column, find_column(job, dataset, path, job.loss.target));
@@ -124,14 +137,17 @@ std::vector<IntegerBounds> find_bounds(const Graph& graph, const dag::LossSpec& 
   };
   for (const dag::Op& op : graph.ops()) {
     using dag::OpKind;
-    if (op.kind == OpKind::Reshape || op.kind == OpKind::Cast || op.kind == OpKind::Transpose || op.kind == OpKind::Slice || op.kind == OpKind::Expand)
+    if (op.kind == OpKind::Reshape || op.kind == OpKind::Cast || op.kind == OpKind::Transpose ||
+        op.kind == OpKind::Slice || op.kind == OpKind::Expand)
       input_of[op.outputs[0].index] = input_of[op.inputs[0].index];
     if (op.kind == OpKind::Gather) {
-      const int64_t size = graph.spec(op.inputs[0]).shape[static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis))];
+      const int64_t size =
+          graph.spec(op.inputs[0]).shape[static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis))];
       bound(input_of[op.inputs[1].index], -size, size - 1, {});
     }
     if (op.kind == OpKind::CrossEntropy) {
-      const int64_t classes = graph.spec(op.inputs[0]).shape[static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis))];
+      const int64_t classes =
+          graph.spec(op.inputs[0]).shape[static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis))];
       bound(input_of[op.inputs[1].index], 0, classes - 1, loss.ignore_index);
     }
   }
@@ -154,9 +170,12 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
   auto with_loss = dag::attach_training_loss(imported.graph, job.loss, target, dag::op_table());
   if (!with_loss) return fail(job.error(with_loss.error().code, "loss", with_loss.error().message));
   auto differentiated = dag::differentiate(*with_loss, dag::op_table());
-  if (!differentiated) return fail(job.error(differentiated.error().code, "model", differentiated.error().message));
+  if (!differentiated)
+    return fail(job.error(differentiated.error().code, "model", differentiated.error().message));
   if (!differentiated->find_output(dag::OutputRole::Gradient))
-    return fail(job.error(ErrorCode::InvalidArgument, "freeze", "no parameter is left to train: the loss depends on no float initializer that is not frozen"));
+    return fail(job.error(
+        ErrorCode::InvalidArgument, "freeze",
+        "no parameter is left to train: the loss depends on no float initializer that is not frozen"));
 
   Prepared prepared;
   prepared.bounds = find_bounds(*with_loss, job.loss);
@@ -165,18 +184,21 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
   std::erase_if(prepared.feeds, [&](const data::Feed& feed) {
-    return std::none_of(prepared.graph.inputs().begin(), prepared.graph.inputs().end(), [&](dag::ValueId v) { return prepared.graph.value(v).name == feed.input; });
+    return std::none_of(prepared.graph.inputs().begin(), prepared.graph.inputs().end(),
+                        [&](dag::ValueId v) { return prepared.graph.value(v).name == feed.input; });
   });
   prepared.warnings = std::move(imported.warnings);
   return prepared;
 }
 
-Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model, const data::Dataset& dataset,
-                                    const onnx::Evaluator& evaluator, const peer::BackendTraits& traits) {
+Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model,
+                                    const data::Dataset& dataset, const onnx::Evaluator& evaluator,
+                                    const peer::BackendTraits& traits) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
   WEFT_TRY(const TensorSpec target, match_target(job, dataset, matching.feeds));
-  auto with_loss = dag::attach_evaluation_loss(imported.graph, job.loss, target, job.microbatch_size, dag::op_table());
+  auto with_loss =
+      dag::attach_evaluation_loss(imported.graph, job.loss, target, job.microbatch_size, dag::op_table());
   if (!with_loss) return fail(job.error(with_loss.error().code, "loss", with_loss.error().message));
   Prepared prepared;
   prepared.bounds = find_bounds(*with_loss, job.loss);
@@ -186,7 +208,8 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
   return prepared;
 }
 
-Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch, const std::map<std::string, int64_t>& sizes,
+Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,
+                                   const std::map<std::string, int64_t>& sizes,
                                    const onnx::Evaluator& evaluator, const peer::BackendTraits& traits) {
   onnx::ImportOptions options;
   options.evaluate = evaluator;
@@ -210,10 +233,12 @@ Status check_bounds(std::span<const IntegerBounds> bounds, const data::Microbatc
     const size_t per_sample = values.size() / static_cast<size_t>(tensor->second.shape()[0]);
     for (size_t i = 0; i < per_sample * microbatch.valid_count; ++i) {
       if ((values[i] >= bound.low && values[i] <= bound.high) || bound.also == values[i]) continue;
-      return fail(ErrorCode::OutOfRange, "'" + bound.input + "' holds " + std::to_string(values[i]) + " at sample " +
-                                             std::to_string(microbatch.sample_position + i / per_sample) + " of the batch; the model takes " +
-                                             std::to_string(bound.low) + " to " + std::to_string(bound.high) +
-                                             (bound.also ? " and " + std::to_string(*bound.also) : "") + ": check the data, or the model's number of classes or tokens");
+      return fail(ErrorCode::OutOfRange,
+                  "'" + bound.input + "' holds " + std::to_string(values[i]) + " at sample " +
+                      std::to_string(microbatch.sample_position + i / per_sample) +
+                      " of the batch; the model takes " + std::to_string(bound.low) + " to " +
+                      std::to_string(bound.high) + (bound.also ? " and " + std::to_string(*bound.also) : "") +
+                      ": check the data, or the model's number of classes or tokens");
     }
   }
   return {};

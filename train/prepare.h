@@ -1,6 +1,6 @@
-// From a job to graphs: the one straight line. The model is imported with its batch bound to the microbatch, its inputs are
-// matched with data columns, the loss is attached, the graph is differentiated and lowered for a backend. What does
-// not fit is said here, with the job file's line, before anything starts.
+// From a job to graphs: the one straight line. The model is imported with its batch bound to the microbatch,
+// its inputs are matched with data columns, the loss is attached, the graph is differentiated and lowered for
+// a backend. What does not fit is said here, with the job file's line, before anything starts.
 #pragma once
 
 #include <map>
@@ -30,25 +30,29 @@ struct IntegerBounds {
 };
 
 struct Prepared {
-  dag::Graph graph;                   // lowered for the backend
-  dag::Weights weights;               // initial values of its initializers
-  std::vector<data::Feed> feeds;      // graph inputs <- columns of the data set it was matched with
+  dag::Graph graph;               // lowered for the backend
+  dag::Weights weights;           // initial values of its initializers
+  std::vector<data::Feed> feeds;  // graph inputs <- columns of the data set it was matched with
   std::vector<IntegerBounds> bounds;
   std::vector<std::string> warnings;
-  std::string identity;               // text of the graph before lowering: what a checkpoint belongs to
+  std::string identity;  // text of the graph before lowering: what a checkpoint belongs to
 };
 
-// The graph of one training microbatch: forward, backward, running statistics. Errors carry the job file's place.
-Result<Prepared> prepare_training(const configs::Job& job, const onnx::OnnxModel& model, const data::Dataset& dataset,
-                                  const onnx::Evaluator& evaluator, const peer::BackendTraits& traits);
+// The graph of one training microbatch: forward, backward, running statistics. Errors carry the job file's
+// place.
+Result<Prepared> prepare_training(const configs::Job& job, const onnx::OnnxModel& model,
+                                  const data::Dataset& dataset, const onnx::Evaluator& evaluator,
+                                  const peer::BackendTraits& traits);
 
 // The graph that evaluates one microbatch of `dataset` in inference mode (dag::attach_evaluation_loss).
-Result<Prepared> prepare_evaluation(const configs::Job& job, const onnx::OnnxModel& model, const data::Dataset& dataset,
-                                    const onnx::Evaluator& evaluator, const peer::BackendTraits& traits);
+Result<Prepared> prepare_evaluation(const configs::Job& job, const onnx::OnnxModel& model,
+                                    const data::Dataset& dataset, const onnx::Evaluator& evaluator,
+                                    const peer::BackendTraits& traits);
 
-// The model alone in inference mode, its inputs as the file has them, its outputs as predictions. `batch` binds a
-// symbolic first axis, `sizes` other symbolic dims.
-Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch, const std::map<std::string, int64_t>& sizes,
+// The model alone in inference mode, its inputs as the file has them, its outputs as predictions. `batch`
+// binds a symbolic first axis, `sizes` other symbolic dims.
+Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,
+                                   const std::map<std::string, int64_t>& sizes,
                                    const onnx::Evaluator& evaluator, const peer::BackendTraits& traits);
 
 // Whether all integers of the microbatch are within bounds; the error names input, value and sample.

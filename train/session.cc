@@ -9,10 +9,13 @@ using dag::Tensor;
 
 namespace {
 
-Result<std::unique_ptr<peer::Executor>> make_executor(Prepared& prepared, peer::Backend& backend, bool accumulates) {
+Result<std::unique_ptr<peer::Executor>> make_executor(Prepared& prepared, peer::Backend& backend,
+                                                      bool accumulates) {
   peer::ExecutorOptions options;
   options.accumulates = accumulates;
-  WEFT_TRY(auto executor, peer::Executor::create(std::make_shared<const dag::Graph>(std::move(prepared.graph)), backend, std::move(options)));
+  WEFT_TRY(auto executor,
+           peer::Executor::create(std::make_shared<const dag::Graph>(std::move(prepared.graph)), backend,
+                                  std::move(options)));
   for (auto& [name, tensor] : prepared.weights) {
     WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
     tensor = Tensor();  // the host's copy is not needed any more
@@ -24,7 +27,8 @@ double scalar(const Tensor& tensor) { return to_doubles(tensor).at(0); }
 
 }  // namespace
 
-Result<std::unique_ptr<TrainingSession>> TrainingSession::create(Prepared prepared, const configs::Job& job, peer::Backend& backend) {
+Result<std::unique_ptr<TrainingSession>> TrainingSession::create(Prepared prepared, const configs::Job& job,
+                                                                 peer::Backend& backend) {
   auto session = std::make_unique<TrainingSession>();
   session->job_ = &job;
   session->feeds_ = prepared.feeds;
@@ -36,7 +40,8 @@ Result<std::unique_ptr<TrainingSession>> TrainingSession::create(Prepared prepar
   return session;
 }
 
-Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_t steps, data::Loader& loader) {
+Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_t steps,
+                                                          data::Loader& loader) {
   const uint32_t microbatches = job_->batch_size / job_->microbatch_size;
   StepResult result;
   for (uint32_t m = 0; m < microbatches; ++m) {
@@ -44,8 +49,12 @@ Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_
     WEFT_CHECK_MSG(batch && batch->step == step, "the loader is at another step");
     WEFT_TRY_STATUS(check_bounds(bounds_, *batch));
     microbatch_->first_of_step = m == 0;
-    microbatch_->context = {.seed = job_->seed, .step = step, .sample_position = static_cast<int64_t>(batch->sample_position), .microbatch_size = job_->microbatch_size};
-    for (const auto& [name, tensor] : batch->tensors) WEFT_TRY_STATUS(executor_->set_input(*microbatch_, name, tensor));
+    microbatch_->context = {.seed = job_->seed,
+                            .step = step,
+                            .sample_position = static_cast<int64_t>(batch->sample_position),
+                            .microbatch_size = job_->microbatch_size};
+    for (const auto& [name, tensor] : batch->tensors)
+      WEFT_TRY_STATUS(executor_->set_input(*microbatch_, name, tensor));
     WEFT_TRY_STATUS(executor_->run(*microbatch_));
     WEFT_TRY(const Tensor loss, executor_->value(*microbatch_, loss_));
     result.loss += scalar(loss);
@@ -55,15 +64,18 @@ Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_
   double sum = 0;
   for (const double square : squares) sum += square;
   result.gradient_norm = std::sqrt(sum) / microbatches;
-  result.learning_rate = peer::scheduled_learning_rate(job_->schedule, job_->optimizer.learning_rate, step, steps);
-  WEFT_TRY_STATUS(executor_->update({.step = step,
-                                     .learning_rate = result.learning_rate,
-                                     .gradient_scale = peer::clip_factor(job_->clip_norm, result.gradient_norm) / microbatches}));
+  result.learning_rate =
+      peer::scheduled_learning_rate(job_->schedule, job_->optimizer.learning_rate, step, steps);
+  WEFT_TRY_STATUS(executor_->update(
+      {.step = step,
+       .learning_rate = result.learning_rate,
+       .gradient_scale = peer::clip_factor(job_->clip_norm, result.gradient_norm) / microbatches}));
   return result;
 }
 
-Result<std::unique_ptr<EvaluationSession>> EvaluationSession::create(Prepared prepared, const configs::Job&, peer::Backend& backend) {
-  auto session = std::make_unique<EvaluationSession>();
+Result<std::unique_ptr<EvaluationSession>> EvaluationSession::create(Prepared prepared,
+                                                                     peer::Backend& backend) {
+  std::unique_ptr<EvaluationSession> session(new EvaluationSession(backend));
   session->feeds_ = prepared.feeds;
   session->bounds_ = prepared.bounds;
   WEFT_TRY(session->executor_, make_executor(prepared, backend, /*accumulates=*/false));
@@ -73,7 +85,8 @@ Result<std::unique_ptr<EvaluationSession>> EvaluationSession::create(Prepared pr
 
 Status EvaluationSession::copy_weights(peer::Executor& trained) {
   for (const auto& initializer : executor_->graph().initializers()) {
-    if (!trained.graph().find_initializer(initializer.name)) continue;  // only inference reads it: as the file has it
+    if (!trained.graph().find_initializer(initializer.name))
+      continue;  // only inference reads it: as the file has it
     WEFT_TRY(const Tensor tensor, trained.initializer(initializer.name));
     WEFT_TRY_STATUS(executor_->set_initializer(initializer.name, tensor));
   }
@@ -85,21 +98,24 @@ Result<double> EvaluationSession::output(OutputRole role) {
   return scalar(tensor);
 }
 
-Result<EvaluationSession::Metrics> EvaluationSession::evaluate(peer::Executor& trained, const std::shared_ptr<const data::Dataset>& dataset,
-                                                               uint32_t microbatch_size) {
+Result<EvaluationSession::Metrics> EvaluationSession::evaluate(
+    peer::Executor& trained, const std::shared_ptr<const data::Dataset>& dataset, uint32_t microbatch_size) {
   WEFT_TRY_STATUS(copy_weights(trained));
   const bool masked = executor_->graph().find_output(OutputRole::Counted) != nullptr;
   const bool has_accuracy = executor_->graph().find_output(OutputRole::Correct) != nullptr;
-  data::Loader loader(dataset, feeds_, data::evaluation_requests(dataset->sample_count(), microbatch_size));
+  data::Loader loader(dataset, feeds_, data::evaluation_requests(dataset->sample_count(), microbatch_size),
+                      {.on_start = [this] { backend_.release_calling_thread(); }});
   Metrics metrics;
   double loss = 0, counted = 0, correct = 0;
   for (;;) {
     WEFT_TRY(auto batch, loader.next());
     if (!batch) break;
-    // A loss that the model itself computes cannot leave padding out: a short last microbatch is not evaluated.
+    // A loss that the model itself computes cannot leave padding out: a short last microbatch is not
+    // evaluated.
     if (!masked && batch->valid_count < microbatch_size) break;
     WEFT_TRY_STATUS(check_bounds(bounds_, *batch));
-    for (const auto& [name, tensor] : batch->tensors) WEFT_TRY_STATUS(executor_->set_input(*microbatch_, name, tensor));
+    for (const auto& [name, tensor] : batch->tensors)
+      WEFT_TRY_STATUS(executor_->set_input(*microbatch_, name, tensor));
     if (masked) {
       Tensor mask({dag::DType::F32, {microbatch_size}});
       for (uint32_t i = 0; i < batch->valid_count; ++i) mask.mutable_as<float>()[i] = 1.0f;

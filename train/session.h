@@ -1,4 +1,5 @@
-// A job's graph at work on one backend: an executor with the job's weights in it, and the reading of its data.
+// A job's graph at work on one backend: an executor with the job's weights in it, and the reading of its
+// data.
 #pragma once
 
 #include <memory>
@@ -15,14 +16,16 @@ namespace weft::train {
 class TrainingSession {
  public:
   // Takes over the prepared graph; its weights are loaded and let go.
-  static Result<std::unique_ptr<TrainingSession>> create(Prepared prepared, const configs::Job& job, peer::Backend& backend);
+  static Result<std::unique_ptr<TrainingSession>> create(Prepared prepared, const configs::Job& job,
+                                                         peer::Backend& backend);
 
   struct StepResult {
     double loss = 0;           // mean over the microbatches, before the update
     double gradient_norm = 0;  // of the mean gradient, before clipping
     double learning_rate = 0;
   };
-  // One whole step; `loader` gives its microbatches. A microbatch out of bounds stops the step before any update.
+  // One whole step; `loader` gives its microbatches. A microbatch out of bounds stops the step before any
+  // update.
   Result<StepResult> step(uint64_t step, uint64_t steps, data::Loader& loader);
 
   peer::Executor& executor() { return *executor_; }
@@ -40,7 +43,7 @@ class TrainingSession {
 // Evaluates on every sample of a data set once.
 class EvaluationSession {
  public:
-  static Result<std::unique_ptr<EvaluationSession>> create(Prepared prepared, const configs::Job& job, peer::Backend& backend);
+  static Result<std::unique_ptr<EvaluationSession>> create(Prepared prepared, peer::Backend& backend);
 
   struct Metrics {
     uint64_t samples = 0;
@@ -48,12 +51,15 @@ class EvaluationSession {
     std::optional<double> accuracy;  // with cross_entropy
   };
   // Takes the weights it needs from `trained`, then reads `dataset` through.
-  Result<Metrics> evaluate(peer::Executor& trained, const std::shared_ptr<const data::Dataset>& dataset, uint32_t microbatch_size);
+  Result<Metrics> evaluate(peer::Executor& trained, const std::shared_ptr<const data::Dataset>& dataset,
+                           uint32_t microbatch_size);
 
  private:
+  explicit EvaluationSession(peer::Backend& backend) : backend_(backend) {}
   Status copy_weights(peer::Executor& trained);
   Result<double> output(dag::OutputRole role);
 
+  peer::Backend& backend_;
   std::vector<data::Feed> feeds_;
   std::vector<IntegerBounds> bounds_;
   std::unique_ptr<peer::Executor> executor_;

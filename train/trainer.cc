@@ -22,10 +22,14 @@ using dag::InitializerRole;
 using dag::Tensor;
 using Clock = std::chrono::steady_clock;
 
-double seconds_between(Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); }
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
 
-// What a checkpoint keeps: parameters with their slots, and running statistics. The rest is in the model's file.
-Result<storage::CheckpointTensors> collect_state(peer::Executor& executor, const peer::OptimizerSpec& optimizer) {
+// What a checkpoint keeps: parameters with their slots, and running statistics. The rest is in the model's
+// file.
+Result<storage::CheckpointTensors> collect_state(peer::Executor& executor,
+                                                 const peer::OptimizerSpec& optimizer) {
   storage::CheckpointTensors tensors;
   for (size_t p = 0; p < executor.parameters().size(); ++p) {
     const std::string& name = executor.parameters()[p].name;
@@ -36,16 +40,19 @@ Result<storage::CheckpointTensors> collect_state(peer::Executor& executor, const
   }
   for (const auto& output : executor.graph().outputs())
     if (output.role == dag::OutputRole::StateUpdate) {
-      WEFT_TRY(tensors[(storage::TensorKey{output.name, "running_statistic"})], executor.initializer(output.name));
+      WEFT_TRY(tensors[(storage::TensorKey{output.name, "running_statistic"})],
+               executor.initializer(output.name));
     }
   return tensors;
 }
 
-Status restore_state(peer::Executor& executor, const peer::OptimizerSpec& optimizer, const storage::CheckpointTensors& tensors) {
+Status restore_state(peer::Executor& executor, const peer::OptimizerSpec& optimizer,
+                     const storage::CheckpointTensors& tensors) {
   const auto find = [&](const std::string& name, std::string_view slot) -> Result<Tensor> {
     const auto at = tensors.find({name, std::string(slot)});
     if (at != tensors.end()) return at->second;
-    return fail(ErrorCode::InvalidArgument, "the checkpoint holds no " + std::string(slot) + " of '" + name + "': it is of another job or optimizer");
+    return fail(ErrorCode::InvalidArgument, "the checkpoint holds no " + std::string(slot) + " of '" + name +
+                                                "': it is of another job or optimizer");
   };
   for (size_t p = 0; p < executor.parameters().size(); ++p) {
     const std::string& name = executor.parameters()[p].name;
@@ -81,11 +88,14 @@ class Run {
  private:
   Status check_supported() const {
     if (job_.task != configs::Task::Train)
-      return fail(job_.error(ErrorCode::Unsupported, "task", "`weft local` trains; `task: predict` is not there yet"));
+      return fail(job_.error(ErrorCode::Unsupported, "task",
+                             "`weft local` trains; `task: predict` is not there yet"));
     if (job_.compression != configs::CompressionPolicy::None)
-      return fail(job_.error(ErrorCode::Unsupported, "compression", "there is nothing to compress on one machine: use policy: none"));
+      return fail(job_.error(ErrorCode::Unsupported, "compression",
+                             "there is nothing to compress on one machine: use policy: none"));
     if (job_.stages.value_or(1) != 1)
-      return fail(job_.error(ErrorCode::Unsupported, "placement.stages", "`weft local` runs one stage: use stages: auto or 1"));
+      return fail(job_.error(ErrorCode::Unsupported, "placement.stages",
+                             "`weft local` runs one stage: use stages: auto or 1"));
     return {};
   }
 
@@ -97,17 +107,20 @@ class Run {
     WEFT_TRY(total_steps_, job_.total_steps(dataset_->sample_count()));
     auto read = onnx::read_model(job_.model);
     if (!read) return fail(job_.error(read.error().code, "model", read.error().message));
-    const onnx::OnnxModel model = std::move(*read);  // let go after this: an executor holds the weights
-    WEFT_TRY(Prepared training, prepare_training(job_, model, *dataset_, peer::evaluate_reference, backend_.traits()));
+    std::optional<onnx::OnnxModel> model = std::move(*read);
+    WEFT_TRY(Prepared training,
+             prepare_training(job_, *model, *dataset_, peer::evaluate_reference, backend_.traits()));
     warnings_ = training.warnings;
     graph_hash_ = storage::sha256_hex(training.identity);
     std::optional<Prepared> evaluation;
     if (test_) {  // both are prepared before anything starts, so that what cannot be evaluated is said now
-      WEFT_TRY(evaluation, prepare_evaluation(job_, model, *test_, peer::evaluate_reference, backend_.traits()));
+      WEFT_TRY(evaluation,
+               prepare_evaluation(job_, *model, *test_, peer::evaluate_reference, backend_.traits()));
     }
+    model.reset();  // the file's bytes are not needed beside the executor's memory
     WEFT_TRY(session_, TrainingSession::create(std::move(training), job_, backend_));
     if (evaluation) {
-      WEFT_TRY(evaluation_, EvaluationSession::create(std::move(*evaluation), job_, backend_));
+      WEFT_TRY(evaluation_, EvaluationSession::create(std::move(*evaluation), backend_));
     }
     if (job_.checkpoint.every || job_.checkpoint.steps) {
       WEFT_TRY(checkpoints_, storage::CheckpointWriter::open(checkpoint_folder(job_), files_));
@@ -119,13 +132,18 @@ class Run {
     if (options_.resume.empty()) return {};
     WEFT_TRY(const storage::LoadReport loaded, storage::load_checkpoint(options_.resume, files_));
     const storage::Checkpoint& checkpoint = loaded.checkpoint;
-    for (const Error& error : loaded.passed_over) warnings_.push_back("passed over a damaged checkpoint: " + error.message);
+    for (const Error& error : loaded.passed_over)
+      warnings_.push_back("passed over a damaged checkpoint: " + error.message);
     if (checkpoint.graph_hash != graph_hash_)
-      return fail(ErrorCode::InvalidArgument, loaded.manifest.string() + " is of another model, loss, freeze list or microbatch size than " + job_.source);
+      return fail(ErrorCode::InvalidArgument,
+                  loaded.manifest.string() +
+                      " is of another model, loss, freeze list or microbatch size than " + job_.source);
     if (checkpoint.data_position != checkpoint.step * job_.batch_size)
-      return fail(ErrorCode::InvalidArgument, loaded.manifest.string() + " was made with another batch_size than " + job_.source);
+      return fail(ErrorCode::InvalidArgument,
+                  loaded.manifest.string() + " was made with another batch_size than " + job_.source);
     if (checkpoint.numerics != backend_.numerics_fingerprint())
-      warnings_.push_back("the checkpoint was computed by '" + checkpoint.numerics + "': equal bits are no longer promised");
+      warnings_.push_back("the checkpoint was computed by '" + checkpoint.numerics +
+                          "': equal bits are no longer promised");
     WEFT_TRY_STATUS(restore_state(session_->executor(), job_.optimizer, checkpoint.tensors));
     first_step_ = checkpoint.step + 1;
     return {};
@@ -139,8 +157,10 @@ class Run {
     event.batch_size = job_.batch_size;
     peer::Executor& executor = session_->executor();
     event.parameter_tensors = executor.parameters().size();
-    for (const auto& parameter : executor.parameters()) event.parameter_elements += parameter.spec.element_count();
-    for (const auto& initializer : executor.graph().initializers()) event.frozen_tensors += initializer.role == InitializerRole::Frozen;
+    for (const auto& parameter : executor.parameters())
+      event.parameter_elements += parameter.spec.element_count();
+    for (const auto& initializer : executor.graph().initializers())
+      event.frozen_tensors += initializer.role == InitializerRole::Frozen;
     event.persistent = executor.persistent_bytes();
     event.microbatch = executor.microbatch_bytes();
     event.fingerprint = backend_.numerics_fingerprint();
@@ -149,9 +169,11 @@ class Run {
   }
 
   Result<ResultEvent> loop() {
-    data::Loader loader(dataset_, session_->feeds(),
-                        data::training_requests(data::SampleSequence(dataset_->sample_count(), job_.shuffle, job_.seed), first_step_,
-                                                total_steps_, job_.batch_size, job_.microbatch_size));
+    data::Loader loader(
+        dataset_, session_->feeds(),
+        data::training_requests(data::SampleSequence(dataset_->sample_count(), job_.shuffle, job_.seed),
+                                first_step_, total_steps_, job_.batch_size, job_.microbatch_size),
+        {.on_start = [this] { backend_.release_calling_thread(); }});
     Clock::time_point last = Clock::now();
     last_checkpoint_ = last;
     for (uint64_t step = first_step_; step <= total_steps_; ++step) {
@@ -159,10 +181,12 @@ class Run {
       const Clock::time_point now = Clock::now();
       const double seconds = seconds_between(last, now);
       last = now;
-      sink_(StepEvent{step, result.loss, result.learning_rate, seconds, job_.batch_size / seconds, result.gradient_norm});
+      sink_(StepEvent{step, result.loss, result.learning_rate, seconds, job_.batch_size / seconds,
+                      result.gradient_norm});
       const bool stop = options_.stop != nullptr && options_.stop->load();
       const bool final_step = step == total_steps_;
-      if (!stop && !final_step && job_.evaluate_every != 0 && step % job_.evaluate_every == 0) WEFT_TRY_STATUS(evaluate(step));
+      if (!stop && !final_step && job_.evaluate_every != 0 && step % job_.evaluate_every == 0)
+        WEFT_TRY_STATUS(evaluate(step));
       if (checkpoint_due(step) || (stop && !final_step)) WEFT_TRY_STATUS(checkpoint(step));
       if (stop && !final_step) return stopped(step);
     }
@@ -188,8 +212,12 @@ class Run {
     if (!checkpoints_) {  // asked to stop a job that keeps none: this one
       WEFT_TRY(checkpoints_, storage::CheckpointWriter::open(checkpoint_folder(job_), files_));
     }
-    storage::Checkpoint state{.run = "local-" + graph_hash_.substr(0, 12), .step = step, .data_position = step * job_.batch_size,
-                              .graph_hash = graph_hash_, .numerics = backend_.numerics_fingerprint(), .tensors = {}};
+    storage::Checkpoint state{.run = "local-" + graph_hash_.substr(0, 12),
+                              .step = step,
+                              .data_position = step * job_.batch_size,
+                              .graph_hash = graph_hash_,
+                              .numerics = backend_.numerics_fingerprint(),
+                              .tensors = {}};
     WEFT_TRY(state.tensors, collect_state(session_->executor(), job_.optimizer));
     WEFT_TRY(const auto report, checkpoints_->write(state));
     last_checkpoint_ = Clock::now();
@@ -218,6 +246,8 @@ class Run {
       if (output.role == dag::OutputRole::StateUpdate) {
         WEFT_TRY(trained[output.name], session_->executor().initializer(output.name));
       }
+    evaluation_.reset();  // the file is read again to be written: not beside gradients and slots
+    session_.reset();
     ResultEvent event;
     event.steps = total_steps_;
     WEFT_TRY(const auto written, onnx::write_trained(job_.model, trained, job_.output));
@@ -252,7 +282,8 @@ class Run {
 
 std::filesystem::path checkpoint_folder(const Job& job) { return job.output.string() + ".checkpoints"; }
 
-Result<ResultEvent> train(const Job& job, peer::Backend& backend, const TrainOptions& options, const EventSink& sink) {
+Result<ResultEvent> train(const Job& job, peer::Backend& backend, const TrainOptions& options,
+                          const EventSink& sink) {
   return Run(job, backend, options, sink).run();
 }
 

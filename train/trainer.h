@@ -1,5 +1,5 @@
-// Trains a job on one machine: the loop of steps over an executor, with evaluation, checkpoints and the trained file.
-// Events go to a sink as they happen; the caller prints them.
+// Trains a job on one machine: the loop of steps over an executor, with evaluation, checkpoints and the
+// trained file. Events go to a sink as they happen; the caller prints them.
 #pragma once
 
 #include <atomic>
@@ -32,9 +32,9 @@ struct StartEvent {
 };
 struct StepEvent {
   uint64_t step = 0;
-  double loss = 0;           // before the update
+  double loss = 0;  // before the update
   double learning_rate = 0;
-  double seconds = 0;        // since the previous step event, or since the start
+  double seconds = 0;  // since the previous step event, or since the start
   double samples_per_second = 0;
   double gradient_norm = 0;  // before clipping
 };
@@ -59,13 +59,14 @@ using Event = std::variant<StartEvent, StepEvent, EvaluationEvent, CheckpointEve
 using EventSink = std::function<void(const Event&)>;
 
 struct TrainOptions {
-  std::filesystem::path resume;               // a checkpoint's folder or manifest; empty: from the start
-  const std::atomic<bool>* stop = nullptr;    // set to finish the step at hand, save a checkpoint and return
+  std::filesystem::path resume;             // a checkpoint's folder or manifest; empty: from the start
+  const std::atomic<bool>* stop = nullptr;  // set to finish the step at hand, save a checkpoint and return
 };
 
 // Runs the job to its end. The result says what was written; a run that was stopped returns a result with
 // `stopped`, not an error.
-Result<ResultEvent> train(const configs::Job& job, peer::Backend& backend, const TrainOptions& options, const EventSink& sink);
+Result<ResultEvent> train(const configs::Job& job, peer::Backend& backend, const TrainOptions& options,
+                          const EventSink& sink);
 
 // Where the checkpoints of a job lie: beside its output, "<output>.checkpoints".
 std::filesystem::path checkpoint_folder(const configs::Job& job);

@@ -71,13 +71,16 @@ class Process {
 
 class Cli : public testing::Test {
  protected:
-  Finished run(const std::vector<std::string>& arguments) { return Process(arguments, scratch_.folder() / "stderr").finish(); }
+  Finished run(const std::vector<std::string>& arguments) {
+    return Process(arguments, scratch_.folder() / "stderr").finish();
+  }
   std::string job(const std::string& name) { return test::unpack_case(name, scratch_.folder()).string(); }
   test::Scratch scratch_;
 };
 
 TEST_F(Cli, JsonOutputIsLinesOfEventsWithTheResultLast) {
-  const Finished finished = run({"local", job("gpt3"), "--set", "steps=3", "--format", "json", "--threads", "1"});
+  const Finished finished =
+      run({"local", job("gpt3"), "--set", "steps=3", "--format", "json", "--threads", "1"});
   ASSERT_EQ(finished.status, 0) << finished.err;
   std::istringstream lines(finished.out);
   std::vector<nlohmann::json> events;
@@ -87,7 +90,8 @@ TEST_F(Cli, JsonOutputIsLinesOfEventsWithTheResultLast) {
     ASSERT_TRUE(event.contains("event"));
     if (event["event"] == "step") {
       EXPECT_EQ(event["step"], ++steps);
-      for (const char* key : {"loss", "learning_rate", "seconds", "samples_per_second", "gradient_norm"}) EXPECT_TRUE(event[key].is_number()) << key;
+      for (const char* key : {"loss", "learning_rate", "seconds", "samples_per_second", "gradient_norm"})
+        EXPECT_TRUE(event[key].is_number()) << key;
     } else {
       EXPECT_FALSE(event.contains("loss")) << "only step lines have a loss: " << event;
     }
@@ -100,25 +104,29 @@ TEST_F(Cli, JsonOutputIsLinesOfEventsWithTheResultLast) {
 
 TEST_F(Cli, InterruptSavesACheckpointAndSaysHowToGoOn) {
   const std::string file = job("gpt3");
-  Process process({"local", file, "--set", "steps=100000", "--format", "json", "--threads", "1"}, scratch_.folder() / "stderr");
+  Process process({"local", file, "--set", "steps=100000", "--format", "json", "--threads", "1"},
+                  scratch_.folder() / "stderr");
   // Interrupted once training is seen to be under way; no waiting on a clock.
   for (auto line = process.line(); line; line = process.line())
     if (line->find("\"step\"") != std::string::npos) break;
   process.signal(SIGINT);
   const Finished stopped = process.finish();
   EXPECT_EQ(stopped.status, 130) << stopped.err;
-  const auto last = nlohmann::json::parse(stopped.out.substr(stopped.out.rfind('\n', stopped.out.size() - 2) + 1));
+  const auto last =
+      nlohmann::json::parse(stopped.out.substr(stopped.out.rfind('\n', stopped.out.size() - 2) + 1));
   ASSERT_EQ(last["event"], "result");
   EXPECT_EQ(last["status"], "stopped");
   const uint64_t done = last["steps"];
-  const Finished resumed = run({"local", file, "--set", "steps=" + std::to_string(done + 2), "--format", "json", "--threads", "1", "--resume", last["checkpoint"]});
+  const Finished resumed = run({"local", file, "--set", "steps=" + std::to_string(done + 2), "--format",
+                                "json", "--threads", "1", "--resume", last["checkpoint"]});
   ASSERT_EQ(resumed.status, 0) << resumed.err;
   EXPECT_NE(resumed.out.find("\"first_step\":" + std::to_string(done + 1)), std::string::npos) << resumed.out;
 }
 
 TEST_F(Cli, WrongJobFilesGiveTheLineAndExitCodeTwo) {
   job("gpt3");
-  const auto file = scratch_.write("wrong.yaml", "model: model.onnx\ntask: train\ninputs: {tokens: tokens}\nlos: {type: mse}\n");
+  const auto file = scratch_.write(
+      "wrong.yaml", "model: model.onnx\ntask: train\ninputs: {tokens: tokens}\nlos: {type: mse}\n");
   const Finished finished = run({"local", file.string()});
   EXPECT_EQ(finished.status, 2) << finished.err;
   EXPECT_NE(finished.err.find("wrong.yaml:4"), std::string::npos) << finished.err;
@@ -134,7 +142,8 @@ TEST_F(Cli, MissingFilesGiveExitCodeThree) {
 }
 
 TEST_F(Cli, GarbageIsNoModel) {
-  const auto file = scratch_.write("garbage.onnx", "this is not a model at all, only some text that goes on for a while");
+  const auto file =
+      scratch_.write("garbage.onnx", "this is not a model at all, only some text that goes on for a while");
   const Finished finished = run({"inspect", file.string()});
   EXPECT_EQ(finished.status, 5) << finished.err;
   EXPECT_NE(finished.err.find("garbage.onnx"), std::string::npos) << finished.err;
@@ -160,7 +169,8 @@ TEST_F(Cli, InspectListsParametersAndBuffers) {
 
 TEST_F(Cli, GradcheckAgreesOnATransformer) {
   job("gpt3");
-  const Finished finished = run({"gradcheck", (scratch_.folder() / "model.onnx").string(), "--batch", "1", "--directions", "1", "--freeze", "mask"});
+  const Finished finished = run({"gradcheck", (scratch_.folder() / "model.onnx").string(), "--batch", "1",
+                                 "--directions", "1", "--freeze", "mask"});
   EXPECT_EQ(finished.status, 0) << finished.out << finished.err;
 }
 
@@ -184,7 +194,9 @@ TEST_F(Cli, ConformanceOnOnnxsOwnCasesHasNoFailure) {
   EXPECT_EQ(finished.status, 0) << finished.out.substr(0, 4000);
   const std::string last = finished.out.substr(finished.out.rfind('\n', finished.out.size() - 2) + 1);
   int passed = 0, failed = -1, unsupported = 0;
-  ASSERT_EQ(std::sscanf(last.c_str(), "%d passed, %d failed, %d unsupported", &passed, &failed, &unsupported), 3) << last;
+  ASSERT_EQ(std::sscanf(last.c_str(), "%d passed, %d failed, %d unsupported", &passed, &failed, &unsupported),
+            3)
+      << last;
   EXPECT_EQ(failed, 0);
   EXPECT_GT(passed, 500) << last;
 }

@@ -71,7 +71,6 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"batch_size=99999999999999999999", "whole number"},
       {"microbatch_size=48", "`batch_size` (64) must be a multiple of `microbatch_size` (48)"},
       {"microbatch_size=128", "multiple"},
-      {"epochs=2", "keep one"},
       {"task=fit", "`task` cannot be 'fit'; there are: train, predict"},
       {"task=trian", "did you mean 'train'?"},
       {"shuffle=yes", "must be true or false"},

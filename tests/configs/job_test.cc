@@ -214,6 +214,35 @@ TEST(Job, AbsentJobFileIsNotFound) {
   EXPECT_EQ(job.error().code, ErrorCode::NotFound);
 }
 
+TEST(Job, SetReplacesTheLengthTheFileGives) {
+  const auto job =
+      load_job("examples/fashion-mnist/job.yaml", std::vector<std::string>{"steps=5", "evaluate_every=0"});
+  if (!job && job.error().code == ErrorCode::NotFound)
+    GTEST_SKIP() << "the data of the example is not installed";
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  EXPECT_EQ(job->steps, 5u);
+  EXPECT_FALSE(job->epochs.has_value());
+  EXPECT_EQ(job->evaluate_every, 0u);
+}
+
+TEST(Job, TwoLengthsFromOnePlaceAreRefused) {
+  const auto job =
+      load_job("examples/fashion-mnist/job.yaml", std::vector<std::string>{"steps=5", "epochs=1"});
+  ASSERT_FALSE(job.has_value());
+  EXPECT_NE(job.error().message.find("keep one"), std::string::npos) << job.error().message;
+}
+
+TEST(Job, SetToNullTakesAKeyAway) {
+  const auto job =
+      load_job("examples/fashion-mnist/job.yaml",
+               std::vector<std::string>{"data.test=null", "evaluate_every=null", "checkpoint=null"});
+  if (!job && job.error().code == ErrorCode::NotFound)
+    GTEST_SKIP() << "the data of the example is not installed";
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  EXPECT_FALSE(job->test.has_value());
+  EXPECT_FALSE(job->checkpoint.every.has_value());
+}
+
 TEST(Job, ExamplesParse) {
   for (const char* example : {"examples/fashion-mnist/job.yaml", "examples/gpt/job.yaml"}) {
     std::ifstream in(example);

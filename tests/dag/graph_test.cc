@@ -18,7 +18,8 @@ TEST(GraphBuilder, RefusesOperandsThatDoNotFitAndNamesThem) {
   const auto result = builder.try_add(OpKind::MatMul, {a, b}, {}, "product");
   ASSERT_FALSE(result.has_value());
   EXPECT_EQ(result.error().code, ErrorCode::InvalidArgument);
-  EXPECT_NE(result.error().message.find("MatMul 'product'(f32[2,3], f32[4,5])"), std::string::npos) << result.error().message;
+  EXPECT_NE(result.error().message.find("MatMul 'product'(f32[2,3], f32[4,5])"), std::string::npos)
+      << result.error().message;
   EXPECT_FALSE(builder.try_add(OpKind::Add, {a}).has_value()) << "too few operands";
   EXPECT_FALSE(builder.try_add(OpKind::Add, {a, ValueId{}}).has_value()) << "an absent operand";
 }
@@ -65,7 +66,8 @@ TEST(Differentiate, AddsTermsInReverseOrderOfTheUsers) {
   const ValueId first = builder.add(OpKind::Exp, {x});
   const ValueId second = builder.add(OpKind::Sin, {x});
   const ValueId third = builder.add(OpKind::Tanh, {x});
-  builder.output("loss", builder.add(OpKind::Add, {builder.add(OpKind::Add, {first, second}), third}), OutputRole::Loss);
+  builder.output("loss", builder.add(OpKind::Add, {builder.add(OpKind::Add, {first, second}), third}),
+                 OutputRole::Loss);
   const auto graph = differentiate(builder.finish(), op_table());
   ASSERT_TRUE(graph.has_value()) << graph.error().message;
   // d x = (d tanh + d sin) + d exp
@@ -85,7 +87,10 @@ TEST(Differentiate, GivesNothingForFrozenOnes) {
   const ValueId a = builder.initializer("a", {DType::F32, {2}}, InitializerRole::Parameter);
   const ValueId b = builder.initializer("b", {DType::F32, {2}}, InitializerRole::Frozen);
   const ValueId product = builder.add(OpKind::Mul, {a, b});
-  builder.output("loss", builder.add(OpKind::ReduceSum, {product}, {{Attr::Axes, Ints{0}}, {Attr::KeepDims, int64_t{0}}}), OutputRole::Loss);
+  builder.output(
+      "loss",
+      builder.add(OpKind::ReduceSum, {product}, {{Attr::Axes, Ints{0}}, {Attr::KeepDims, int64_t{0}}}),
+      OutputRole::Loss);
   const auto graph = differentiate(builder.finish(), op_table());
   ASSERT_TRUE(graph.has_value());
   EXPECT_NE(graph->find_output(OutputRole::Gradient, "a"), nullptr);
@@ -104,7 +109,9 @@ TEST(Differentiate, NamesEveryOpWithoutADerivative) {
   const ValueId a = builder.initializer("a", {DType::F32, {2}}, InitializerRole::Parameter);
   const ValueId b = builder.add(OpKind::ReluGrad, {a, a});
   const ValueId c = builder.add(OpKind::TanhGrad, {b, b});
-  builder.output("loss", builder.add(OpKind::ReduceSum, {c}, {{Attr::Axes, Ints{0}}, {Attr::KeepDims, int64_t{0}}}), OutputRole::Loss);
+  builder.output("loss",
+                 builder.add(OpKind::ReduceSum, {c}, {{Attr::Axes, Ints{0}}, {Attr::KeepDims, int64_t{0}}}),
+                 OutputRole::Loss);
   const auto graph = differentiate(builder.finish(), op_table());
   ASSERT_FALSE(graph.has_value());
   EXPECT_EQ(graph.error().code, ErrorCode::Unsupported);
@@ -134,14 +141,17 @@ TEST(Lower, KeepsConvolutionsBlockedFromOneToTheNext) {
   int reorders = 0, blocked = 0;
   for (const Op& op : graph.ops()) {
     reorders += op.kind == OpKind::Reorder;
-    if (op.kind == OpKind::Conv || op.kind == OpKind::BatchNorm || op.kind == OpKind::Relu || op.kind == OpKind::ReluGrad) {
+    if (op.kind == OpKind::Conv || op.kind == OpKind::BatchNorm || op.kind == OpKind::Relu ||
+        op.kind == OpKind::ReluGrad) {
       EXPECT_EQ(graph.value(op.outputs[0]).layout, Layout::Blocked8) << to_text(graph);
       ++blocked;
     }
   }
   EXPECT_GT(blocked, 10);
-  EXPECT_EQ(reorders, 0) << "the first convolution reads plain pixels, the mean over space gives plain features";
-  for (const auto& output : graph.outputs()) EXPECT_EQ(graph.value(output.value).layout, Layout::Plain) << output.name;
+  EXPECT_EQ(reorders, 0)
+      << "the first convolution reads plain pixels, the mean over space gives plain features";
+  for (const auto& output : graph.outputs())
+    EXPECT_EQ(graph.value(output.value).layout, Layout::Plain) << output.name;
 }
 
 TEST(Lower, LeavesOddChannelCountsPlain) {
@@ -171,7 +181,8 @@ TEST(Lower, GroupsAreContiguousAndOnlyElementwise) {
   EXPECT_GT(grouped, 4u);
 }
 
-// x -> a -> (matmul) -> b, and b uses a again: a and b may not become one kernel, for the matmul stands between.
+// x -> a -> (matmul) -> b, and b uses a again: a and b may not become one kernel, for the matmul stands
+// between.
 TEST(Lower, NeverGroupsAcrossAnOpThatStandsBetween) {
   GraphBuilder builder(op_table());
   const ValueId x = builder.input("x", {DType::F32, {4, 4}});

@@ -1,5 +1,5 @@
-// The executor against direct evaluation: microbatches add up, views and in-place results keep their values, and what
-// is given wrong is refused by name.
+// The executor against direct evaluation: microbatches add up, views and in-place results keep their values,
+// and what is given wrong is refused by name.
 #include "peer/executor.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,8 @@ T value_or_fail(Result<T> result) {
 void ok_or_fail(const Status& status) { ASSERT_TRUE(status.has_value()) << status.error().message; }
 
 // Every op one by one on host values, nothing shared, nothing reused: what a plan must not change.
-std::map<std::string, std::vector<double>> evaluate_directly(const Graph& graph, const test::Model& model, const StepContext& context) {
+std::map<std::string, std::vector<double>> evaluate_directly(const Graph& graph, const test::Model& model,
+                                                             const StepContext& context) {
   std::vector<RefValue> values(graph.values().size());
   for (const dag::Op& op : graph.ops()) {
     if (op.kind == dag::OpKind::Input) {
@@ -39,7 +40,8 @@ std::map<std::string, std::vector<double>> evaluate_directly(const Graph& graph,
       values[op.outputs[0].index] = ref_from_tensor(graph.constant(op));
     } else {
       std::vector<const RefValue*> inputs;
-      for (const dag::ValueId input : op.inputs) inputs.push_back(input.valid() ? &values[input.index] : nullptr);
+      for (const dag::ValueId input : op.inputs)
+        inputs.push_back(input.valid() ? &values[input.index] : nullptr);
       std::vector<RefValue> outputs(op.outputs.size());
       for (size_t i = 0; i < outputs.size(); ++i) outputs[i].spec = graph.spec(op.outputs[i]);
       ok_or_fail(run_reference_op(op, inputs, outputs, context));
@@ -47,7 +49,8 @@ std::map<std::string, std::vector<double>> evaluate_directly(const Graph& graph,
     }
   }
   std::map<std::string, std::vector<double>> results;
-  for (const auto& output : graph.outputs()) results[std::string(to_string(output.role)) + " " + output.name] = values[output.value.index].reals;
+  for (const auto& output : graph.outputs())
+    results[std::string(to_string(output.role)) + " " + output.name] = values[output.value.index].reals;
   return results;
 }
 
@@ -56,42 +59,50 @@ class ExecutorAgainstDirect : public testing::TestWithParam<const char*> {};
 TEST_P(ExecutorAgainstDirect, GivesTheSameGradients) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const test::Model model = std::string_view(GetParam()) == "residual" ? test::residual_net(seed) : test::transformer(seed);
+    const test::Model model =
+        std::string_view(GetParam()) == "residual" ? test::residual_net(seed) : test::transformer(seed);
     const auto backend = make_reference_backend();
     const Graph graph = value_or_fail(dag::differentiate(model.graph, dag::op_table()));
     const StepContext context{.seed = 5, .step = 2, .sample_position = 0, .microbatch_size = 2};
     const auto expected = evaluate_directly(graph, model, context);
 
     const Graph lowered = dag::lower(graph, dag::op_table(), {.fuse_elementwise = true});
-    const auto executor = value_or_fail(Executor::create(std::make_shared<const Graph>(lowered), *backend, {.accumulates = true}));
+    const auto executor = value_or_fail(
+        Executor::create(std::make_shared<const Graph>(lowered), *backend, {.accumulates = true}));
     for (const auto& [name, tensor] : model.weights) ok_or_fail(executor->set_initializer(name, tensor));
     const auto microbatch = value_or_fail(executor->make_microbatch());
     microbatch->context = context;
-    // The second run adds the same again: every gradient doubles. Running statistics would move on, so they start anew.
+    // The second run adds the same again: every gradient doubles. Running statistics would move on, so they
+    // start anew.
     for (int run = 0; run < 2; ++run) {
       microbatch->first_of_step = run == 0;
       for (const auto& initializer : lowered.initializers())
         if (initializer.role == dag::InitializerRole::RunningStatistic)
           ok_or_fail(executor->set_initializer(initializer.name, model.weights.at(initializer.name)));
-      for (const auto& [name, tensor] : model.inputs) ok_or_fail(executor->set_input(*microbatch, name, tensor));
+      for (const auto& [name, tensor] : model.inputs)
+        ok_or_fail(executor->set_input(*microbatch, name, tensor));
       ok_or_fail(executor->run(*microbatch));
       for (size_t p = 0; p < executor->parameters().size(); ++p) {
         const auto& reference = expected.at("gradient " + executor->parameters()[p].name);
         const Tensor gradient = value_or_fail(executor->gradient(p));
         for (size_t i = 0; i < reference.size(); ++i)
-          ASSERT_FLOAT_EQ(gradient.as<float>()[i], static_cast<float>((run + 1) * reference[i])) << executor->parameters()[p].name << " [" << i << "] run " << run;
+          ASSERT_FLOAT_EQ(gradient.as<float>()[i], static_cast<float>((run + 1) * reference[i]))
+              << executor->parameters()[p].name << " [" << i << "] run " << run;
       }
     }
-    const Tensor loss = value_or_fail(executor->value(*microbatch, lowered.find_output(OutputRole::Loss)->value));
+    const Tensor loss =
+        value_or_fail(executor->value(*microbatch, lowered.find_output(OutputRole::Loss)->value));
     EXPECT_FLOAT_EQ(loss.as<float>()[0], static_cast<float>(expected.at("loss loss")[0]));
   }
 }
-INSTANTIATE_TEST_SUITE_P(Models, ExecutorAgainstDirect, testing::Values("residual", "transformer"), [](const auto& p) { return std::string(p.param); });
+INSTANTIATE_TEST_SUITE_P(Models, ExecutorAgainstDirect, testing::Values("residual", "transformer"),
+                         [](const auto& p) { return std::string(p.param); });
 
 TEST(Executor, NeedsLessMemoryThanAllValuesTogether) {
   const test::Model model = test::residual_net(1, {.blocks = 3});
   const auto backend = make_reference_backend();
-  const auto graph = std::make_shared<const Graph>(value_or_fail(dag::differentiate(model.graph, dag::op_table())));
+  const auto graph =
+      std::make_shared<const Graph>(value_or_fail(dag::differentiate(model.graph, dag::op_table())));
   const auto executor = value_or_fail(Executor::create(graph, *backend, {}));
   int64_t all = 0;
   for (const auto& value : graph->values()) all += backend->storage_bytes(value.spec, value.layout).value;
@@ -101,20 +112,25 @@ TEST(Executor, NeedsLessMemoryThanAllValuesTogether) {
 TEST(Executor, RefusesTensorsThatDoNotFit) {
   const test::Model model = test::residual_net(1);
   const auto backend = make_reference_backend();
-  const auto executor = value_or_fail(Executor::create(std::make_shared<const Graph>(model.graph), *backend, {}));
+  const auto executor =
+      value_or_fail(Executor::create(std::make_shared<const Graph>(model.graph), *backend, {}));
   const auto wrong_shape = executor->set_initializer("conv", test::random_tensor(1, 1, {2, 2}));
   ASSERT_FALSE(wrong_shape.has_value());
   EXPECT_EQ(wrong_shape.error().code, ErrorCode::InvalidArgument);
-  EXPECT_NE(wrong_shape.error().message.find("'conv' is f32[8,1,3,3]"), std::string::npos) << wrong_shape.error().message;
-  EXPECT_EQ(executor->set_initializer("nothing", test::random_tensor(1, 1, {1})).error().code, ErrorCode::NotFound);
+  EXPECT_NE(wrong_shape.error().message.find("'conv' is f32[8,1,3,3]"), std::string::npos)
+      << wrong_shape.error().message;
+  EXPECT_EQ(executor->set_initializer("nothing", test::random_tensor(1, 1, {1})).error().code,
+            ErrorCode::NotFound);
   const auto microbatch = value_or_fail(executor->make_microbatch());
-  EXPECT_EQ(executor->set_input(*microbatch, "y", test::random_tensor(1, 1, {1})).error().code, ErrorCode::NotFound);
+  EXPECT_EQ(executor->set_input(*microbatch, "y", test::random_tensor(1, 1, {1})).error().code,
+            ErrorCode::NotFound);
 }
 
 TEST(Executor, KeepsOptimizerSlots) {
   const test::Model model = test::residual_net(1);
   const auto backend = make_reference_backend();
-  const auto graph = std::make_shared<const Graph>(value_or_fail(dag::differentiate(model.graph, dag::op_table())));
+  const auto graph =
+      std::make_shared<const Graph>(value_or_fail(dag::differentiate(model.graph, dag::op_table())));
   const auto executor = value_or_fail(Executor::create(graph, *backend, {}));
   ok_or_fail(executor->prepare_optimizer({.type = OptimizerType::AdamW, .learning_rate = 1e-3}));
   const Tensor moment = test::random_tensor(3, 3, executor->parameters()[0].spec.shape);

@@ -1,4 +1,5 @@
-// Memory plans: blocks that are alive together never overlap, and nothing that is still needed is written over.
+// Memory plans: blocks that are alive together never overlap, and nothing that is still needed is written
+// over.
 #include "peer/program.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,8 @@ namespace {
 
 bool overlap_in_time(const Block& a, const Block& b) { return a.first <= b.last && b.first <= a.last; }
 bool overlap_in_space(const Block& a, const Block& b) {
-  return a.size.value > 0 && b.size.value > 0 && a.offset < b.offset + b.size.value && b.offset < a.offset + a.size.value;
+  return a.size.value > 0 && b.size.value > 0 && a.offset < b.offset + b.size.value &&
+         b.offset < a.offset + a.size.value;
 }
 
 TEST(PlaceBlocks, BlocksAliveTogetherNeverOverlap) {
@@ -39,7 +41,8 @@ TEST(PlaceBlocks, BlocksAliveTogetherNeverOverlap) {
       EXPECT_EQ(blocks[i].offset % 64, 0);
       EXPECT_LE(blocks[i].offset + blocks[i].size.value, total.value);
       for (size_t k = 0; k < i; ++k)
-        EXPECT_FALSE(overlap_in_time(blocks[i], blocks[k]) && overlap_in_space(blocks[i], blocks[k])) << i << " and " << k;
+        EXPECT_FALSE(overlap_in_time(blocks[i], blocks[k]) && overlap_in_space(blocks[i], blocks[k]))
+            << i << " and " << k;
     }
   }
 }

@@ -1,9 +1,10 @@
-// Laws 1 and 9 of the design: the pieces of a cut graph, run apart with tensors carried between them, give the very bits
-// of the whole. Real kernels, in one process, two to four stages, cuts at random.
+// Laws 1 and 9 of the design: the pieces of a cut graph, run apart with tensors carried between them, give
+// the very bits of the whole. Real kernels, in one process, two to four stages, cuts at random.
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "base/rng.h"
 #include "dag/autodiff.h"
@@ -38,10 +39,12 @@ Graph training_graph(const test::Model& model, const Backend& backend) {
   const bool reference = backend.name() == "reference";
   const Graph forward = reference ? dag::promote_to_f64(model.graph, dag::op_table()) : model.graph;
   const Graph differentiated = value_or_fail(dag::differentiate(forward, dag::op_table()));
-  return dag::lower(differentiated, dag::op_table(), {.fuse_elementwise = true, .convolution_layout = backend.traits().convolution_layout});
+  return dag::lower(differentiated, dag::op_table(),
+                    {.fuse_elementwise = true, .convolution_layout = backend.traits().convolution_layout});
 }
 
-// On the reference backend the graph is in double: its F32 values are doubles too, which a cut edge would round.
+// On the reference backend the graph is in double: its F32 values are doubles too, which a cut edge would
+// round.
 Tensor as_in(const dag::TensorSpec& spec, const Tensor& tensor) {
   return spec.dtype == tensor.dtype() ? tensor : dag::promote_to_f64(tensor);
 }
@@ -52,14 +55,18 @@ struct Runner {
   std::unique_ptr<Microbatch> microbatch;
 
   Runner(Graph graph, Backend& backend, const test::Model& model, ExecutorOptions options = {}) {
-    executor = value_or_fail(Executor::create(std::make_shared<const Graph>(std::move(graph)), backend, std::move(options)));
+    executor = value_or_fail(
+        Executor::create(std::make_shared<const Graph>(std::move(graph)), backend, std::move(options)));
     for (const auto& initializer : executor->graph().initializers())
-      ok_or_fail(executor->set_initializer(initializer.name, as_in(executor->graph().spec(initializer.value), model.weights.at(initializer.name))));
+      ok_or_fail(executor->set_initializer(initializer.name, as_in(executor->graph().spec(initializer.value),
+                                                                   model.weights.at(initializer.name))));
     microbatch = value_or_fail(executor->make_microbatch());
     microbatch->context = kContext;
     for (const ValueId input : executor->graph().inputs()) {
       const auto tensor = model.inputs.find(executor->graph().value(input).name);
-      if (tensor != model.inputs.end()) ok_or_fail(executor->set_value(*microbatch, input, as_in(executor->graph().spec(input), tensor->second)));
+      if (tensor != model.inputs.end())
+        ok_or_fail(
+            executor->set_value(*microbatch, input, as_in(executor->graph().spec(input), tensor->second)));
     }
   }
 
@@ -68,8 +75,10 @@ struct Runner {
     for (size_t i = 0; i < executor->parameters().size(); ++i)
       results["gradient " + executor->parameters()[i].name] = value_or_fail(executor->gradient(i));
     for (const auto& output : executor->graph().outputs()) {
-      if (output.role == OutputRole::Loss) results["loss"] = value_or_fail(executor->value(*microbatch, output.value));
-      if (output.role == OutputRole::StateUpdate) results["state " + output.name] = value_or_fail(executor->initializer(output.name));
+      if (output.role == OutputRole::Loss)
+        results["loss"] = value_or_fail(executor->value(*microbatch, output.value));
+      if (output.role == OutputRole::StateUpdate)
+        results["state " + output.name] = value_or_fail(executor->initializer(output.name));
     }
   }
 };
@@ -103,7 +112,8 @@ std::map<std::string, Tensor> run_split(const dag::Split& split, Backend& backen
       if (next[s] == split.stages[s].segment_count) continue;
       bool ready = true;
       for (size_t e = 0; e < split.cut_edges.size(); ++e)
-        if (split.cut_edges[e].to_stage == s && segment_of(s, split.cut_edges[e].received) <= next[s]) ready = ready && carried[e];
+        if (split.cut_edges[e].to_stage == s && segment_of(s, split.cut_edges[e].received) <= next[s])
+          ready = ready && carried[e];
       if (!ready) continue;
       ok_or_fail(runners[s].executor->run(*runners[s].microbatch, next[s]));
       for (size_t e = 0; e < split.cut_edges.size(); ++e) {
@@ -126,17 +136,56 @@ std::map<std::string, Tensor> run_split(const dag::Split& split, Backend& backen
   return results;
 }
 
+// Runs pieces that were differentiated one by one; values are carried over cut edges, and cotangent terms by
+// name.
+std::map<std::string, Tensor> run_pieces(const std::vector<Graph>& pieces, Backend& backend,
+                                         const test::Model& model) {
+  std::vector<Runner> runners;
+  for (const Graph& piece : pieces) runners.emplace_back(piece, backend, model);
+  std::map<std::string, Tensor>
+      came;  // activations and cotangent terms, by the name of the input that takes them
+  // Each piece is run again and again, with what has come by then, until everything has passed every border.
+  for (size_t round = 0; round < 4 * pieces.size() + 2; ++round)
+    for (Runner& runner : runners) {
+      const Graph& piece = runner.executor->graph();
+      for (const auto& initializer : piece.initializers())  // a run moves running statistics: they start anew
+        if (initializer.role == dag::InitializerRole::RunningStatistic)
+          ok_or_fail(runner.executor->set_initializer(
+              initializer.name, as_in(piece.spec(initializer.value), model.weights.at(initializer.name))));
+      for (const ValueId input : piece.inputs()) {
+        const std::string& name = piece.value(input).name;
+        const auto& from = model.inputs.contains(name) ? model.inputs : came;
+        if (from.contains(name))
+          ok_or_fail(
+              runner.executor->set_value(*runner.microbatch, input, as_in(piece.spec(input), from.at(name))));
+      }
+      ok_or_fail(runner.executor->run(*runner.microbatch));
+      for (const auto& output : piece.outputs()) {
+        if (output.role != OutputRole::Activation && output.role != OutputRole::Cotangent) continue;
+        const dag::Op& producer =
+            piece.producer(output.value);  // a running statistic is sent as it was before this run
+        came[output.name] = producer.kind == dag::OpKind::Initializer
+                                ? as_in(piece.spec(output.value), model.weights.at(producer.name))
+                                : value_or_fail(runner.executor->value(*runner.microbatch, output.value));
+      }
+    }
+  std::map<std::string, Tensor> results;
+  for (Runner& runner : runners) runner.collect(results);
+  return results;
+}
+
 void expect_same_bits(const std::map<std::string, Tensor>& a, const std::map<std::string, Tensor>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [name, tensor] : a) {
     ASSERT_TRUE(b.contains(name)) << name;
     ASSERT_EQ(tensor.spec(), b.at(name).spec()) << name;
-    EXPECT_EQ(std::memcmp(tensor.bytes().data(), b.at(name).bytes().data(), tensor.bytes().size()), 0) << name << " differs";
+    EXPECT_EQ(std::memcmp(tensor.bytes().data(), b.at(name).bytes().data(), tensor.bytes().size()), 0)
+        << name << " differs";
   }
 }
 
-// Forward ops in topological order, cut at random places, then repaired so that no fusion group is cut apart: the
-// forward owners of a group's ops are pulled into the group's lowest stage until nothing moves.
+// Forward ops in topological order, cut at random places, then repaired so that no fusion group is cut apart:
+// the forward owners of a group's ops are pulled into the group's lowest stage until nothing moves.
 std::vector<uint32_t> random_stages(const Graph& graph, uint32_t stage_count, Rng& rng, bool wrap_around) {
   std::vector<uint32_t> forward;
   for (uint32_t i = 0; i < graph.ops().size(); ++i)
@@ -161,7 +210,8 @@ std::vector<uint32_t> random_stages(const Graph& graph, uint32_t stage_count, Rn
     for (uint32_t i = 0; i < all.size(); ++i) {
       if (!graph.ops()[i].group.valid() || all[i] == lowest[graph.ops()[i].group.index]) continue;
       OpId origin{i};
-      while (graph.op(origin).phase == Phase::Backward && graph.op(origin).origin != origin) origin = graph.op(origin).origin;
+      while (graph.op(origin).phase == Phase::Backward && graph.op(origin).origin != origin)
+        origin = graph.op(origin).origin;
       stages[origin.index] = lowest[graph.ops()[i].group.index];
       moved = true;
     }
@@ -180,25 +230,30 @@ class SplitLaw : public testing::TestWithParam<Case> {};
 
 TEST_P(SplitLaw, PiecesGiveTheBitsOfTheWhole) {
   const Case param = GetParam();
-  auto backend = std::string_view(param.backend) == "cpu" ? value_or_fail(make_cpu_backend({.threads = 1, .pin = false}))
-                                                          : make_reference_backend();
+  auto backend = std::string_view(param.backend) == "cpu"
+                     ? value_or_fail(make_cpu_backend({.threads = 1, .pin = false}))
+                     : make_reference_backend();
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const test::Model model = std::string_view(param.model) == "residual"
-                                  ? test::residual_net(seed, {.batch = 4, .channels = 8, .size = 8, .blocks = 3})
-                                  : test::transformer(seed, {.batch = 4, .layers = 3});
+    const test::Model model =
+        std::string_view(param.model) == "residual"
+            ? test::residual_net(seed, {.batch = 4, .channels = 8, .size = 8, .blocks = 3})
+            : test::transformer(seed, {.batch = 4, .layers = 3});
     const Graph graph = training_graph(model, *backend);
     Rng rng(seed, 99);
     const auto stages = random_stages(graph, param.stages, rng, param.wrap_around);
     const uint32_t count = *std::max_element(stages.begin(), stages.end()) + 1;
     ASSERT_GE(count, 2u) << "the repair left a single stage: the groups leave no place to cut";
     const auto split = dag::split(graph, stages, count, dag::op_table());
-    if (!split && split.error().message.find("has no ops") != std::string::npos) continue;  // the repair emptied a stage
+    if (!split && split.error().message.find("has no ops") != std::string::npos)
+      continue;  // the repair emptied a stage
     ASSERT_TRUE(split.has_value()) << split.error().message;
 
     size_t computing = 0, whole = 0;
     const auto computes = [](const dag::Op& op) { return !op.inputs.empty(); };
-    for (const auto& stage : split->stages) computing += static_cast<size_t>(std::count_if(stage.graph.ops().begin(), stage.graph.ops().end(), computes));
+    for (const auto& stage : split->stages)
+      computing +=
+          static_cast<size_t>(std::count_if(stage.graph.ops().begin(), stage.graph.ops().end(), computes));
     whole = static_cast<size_t>(std::count_if(graph.ops().begin(), graph.ops().end(), computes));
     EXPECT_EQ(computing, whole) << "every op in exactly one stage";
 
@@ -209,13 +264,115 @@ TEST_P(SplitLaw, PiecesGiveTheBitsOfTheWhole) {
 INSTANTIATE_TEST_SUITE_P(
     Models, SplitLaw,
     testing::Values(Case{"residual", "reference", 2, false}, Case{"residual", "reference", 4, false},
-                    Case{"residual", "cpu", 2, false}, Case{"residual", "cpu", 3, false}, Case{"residual", "cpu", 4, true},
-                    Case{"transformer", "reference", 3, true}, Case{"transformer", "cpu", 2, false},
-                    Case{"transformer", "cpu", 3, true}, Case{"transformer", "cpu", 4, false}),
+                    Case{"residual", "cpu", 2, false}, Case{"residual", "cpu", 3, false},
+                    Case{"residual", "cpu", 4, true}, Case{"transformer", "reference", 3, true},
+                    Case{"transformer", "cpu", 2, false}, Case{"transformer", "cpu", 3, true},
+                    Case{"transformer", "cpu", 4, false}),
     [](const auto& param_info) {
       const Case& c = param_info.param;
-      return std::string(c.model) + "_" + c.backend + "_" + std::to_string(c.stages) + (c.wrap_around ? "_wrap" : "");
+      return std::string(c.model) + "_" + c.backend + "_" + std::to_string(c.stages) +
+             (c.wrap_around ? "_wrap" : "");
     });
+
+// ---- law 1 ----
+
+// Values through which a cotangent can come back from the loss.
+std::vector<bool> reaching_loss(const Graph& graph) {
+  std::vector<bool> reaching(graph.values().size(), false);
+  reaching[graph.find_output(OutputRole::Loss)->value.index] = true;
+  for (size_t i = graph.ops().size(); i-- > 0;) {
+    const dag::Op& op = graph.ops()[i];
+    if (dag::op_table().row(op.kind).vjp == nullptr) continue;
+    for (const ValueId output : op.outputs)
+      if (reaching[output.index])
+        for (const ValueId input : op.inputs)
+          if (input.valid() && is_float(graph.spec(input).dtype)) reaching[input.index] = true;
+  }
+  return reaching;
+}
+
+// What stage `stage` of the cut forward graph has to know of the others to differentiate by itself.
+dag::Border border_of(const Graph& whole, const dag::Split& split, uint32_t stage) {
+  dag::Border border;
+  const dag::StageGraph& piece = split.stages[stage];
+  for (const OpId op : piece.op_in_whole) border.index_in_whole.push_back(op.index);
+  const std::vector<bool> reaching = reaching_loss(whole);
+  for (const auto& edge : split.cut_edges) {
+    if (edge.from_stage == stage)
+      border.sent.emplace_back("edge." + std::to_string(edge.value.index), edge.sent);
+    if (!is_float(whole.spec(edge.value).dtype)) continue;
+    if (edge.to_stage == stage && reaching[edge.value.index]) border.received.push_back(edge.received);
+    if (edge.from_stage != stage) continue;
+    // A term for each use of the value in the other stage through which a cotangent comes.
+    const dag::StageGraph& other = split.stages[edge.to_stage];
+    for (uint32_t i = 0; i < other.graph.ops().size(); ++i) {
+      const dag::Op& op = other.graph.ops()[i];
+      const OpId in_whole = other.op_in_whole[i];
+      bool flows = !op.inputs.empty() && dag::op_table().row(op.kind).vjp != nullptr;
+      if (flows) flows = reaching[whole.op(in_whole).outputs[0].index];
+      for (uint32_t k = 0; k < op.inputs.size(); ++k)
+        if (flows && op.inputs[k] == edge.received)
+          border.terms.push_back({edge.sent, {in_whole.index, k}, dag::term_name({in_whole.index, k})});
+    }
+  }
+  return border;
+}
+
+// What an op is, whatever its operands are called.
+std::multiset<std::string> computing_ops(const Graph& graph) {
+  std::multiset<std::string> ops;
+  for (const dag::Op& op : graph.ops()) {
+    if (op.inputs.empty()) continue;
+    std::string text = std::string(op.phase == Phase::Forward ? "forward " : "backward ") +
+                       std::string(to_string(op.kind)) + " " + to_string(op.attributes);
+    for (const ValueId input : op.inputs)
+      text += " " + (input.valid() ? to_string(graph.spec(input)) : std::string("-"));
+    ops.insert(text);
+  }
+  return ops;
+}
+
+class DifferentiateAndSplitCommute : public testing::TestWithParam<std::tuple<const char*, uint32_t, bool>> {
+};
+
+TEST_P(DifferentiateAndSplitCommute, InOpsAndInBits) {
+  const auto [name, stage_count, wrap_around] = GetParam();
+  const auto backend = make_reference_backend();
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const test::Model model = std::string_view(name) == "residual" ? test::residual_net(seed, {.blocks = 3})
+                                                                   : test::transformer(seed, {.layers = 3});
+    const Graph forward = dag::promote_to_f64(model.graph, dag::op_table());
+    const Graph whole = value_or_fail(dag::differentiate(forward, dag::op_table()));
+    Rng rng(seed, 98);
+    const auto stages = random_stages(whole, stage_count, rng, wrap_around);
+    ASSERT_GT(whole.ops().size(), forward.ops().size());
+    for (uint32_t i = 0; i < forward.ops().size(); ++i)
+      ASSERT_EQ(whole.ops()[i].kind, forward.ops()[i].kind) << "the forward ops come first, all of them";
+
+    const dag::Split differentiated_then_split =
+        value_or_fail(dag::split(whole, stages, stage_count, dag::op_table()));
+    const dag::Split cut = value_or_fail(
+        dag::split(forward, std::span(stages).first(forward.ops().size()), stage_count, dag::op_table()));
+    std::vector<Graph> pieces;
+    for (uint32_t s = 0; s < stage_count; ++s) {
+      pieces.push_back(value_or_fail(
+          dag::differentiate_piece(cut.stages[s].graph, border_of(forward, cut, s), dag::op_table())));
+      EXPECT_EQ(computing_ops(pieces[s]), computing_ops(differentiated_then_split.stages[s].graph))
+          << "stage " << s;
+    }
+    expect_same_bits(run_whole(whole, *backend, model), run_pieces(pieces, *backend, model));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, DifferentiateAndSplitCommute,
+                         testing::Combine(testing::Values("residual", "transformer"),
+                                          testing::Values(2u, 3u, 4u), testing::Bool()),
+                         [](const auto& param_info) {
+                           return std::string(std::get<0>(param_info.param)) + "_" +
+                                  std::to_string(std::get<1>(param_info.param)) +
+                                  (std::get<2>(param_info.param) ? "_wrap" : "");
+                         });
 
 TEST(Split, RefusesACutThroughAFusionGroup) {
   auto backend = value_or_fail(make_cpu_backend({.threads = 1, .pin = false}));

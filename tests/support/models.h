@@ -1,5 +1,5 @@
-// Small models built by hand: a residual convolutional net with BatchNorm, and a transformer with tied embedding
-// and head. With seeded weights and inputs, and a loss attached.
+// Small models built by hand: a residual convolutional net with BatchNorm, and a transformer with tied
+// embedding and head. With seeded weights and inputs, and a loss attached.
 #pragma once
 
 #include <map>

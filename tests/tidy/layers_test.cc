@@ -1,5 +1,6 @@
-// The layers, kept by reading the include lines: each folder may include only those below it (docs/ARCHITECTURE.md), pure
-// folders touch neither clock nor thread nor disk nor library, and no source file is left out of the build.
+// The layers, kept by reading the include lines: each folder may include only those below it
+// (docs/ARCHITECTURE.md), pure folders touch neither clock nor thread nor disk nor library, and no source
+// file is left out of the build.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,10 +36,11 @@ const std::map<std::string, Layer>& layers() {
       {"peer/backend/reference", {{"peer/backend", "peer", "dag", "base"}}},
       {"peer/backend/cpu", {{"peer/backend/reference", "peer/backend", "peer", "dag", "base"}}},
       {"train",
-       {{"configs", "data", "storage", "dag/onnx", "dag/passes", "peer/backend/reference", "peer", "peer/backend", "dag", "base"}}},
+       {{"configs", "data", "storage", "dag/onnx", "dag/passes", "peer/backend/reference", "peer",
+         "peer/backend", "dag", "base"}}},
       {"cli",
-       {{"train", "configs", "data", "storage", "dag/onnx", "dag/passes", "peer/backend/cpu", "peer/backend/reference",
-         "peer/backend", "peer", "dag", "base"}}},
+       {{"train", "configs", "data", "storage", "dag/onnx", "dag/passes", "peer/backend/cpu",
+         "peer/backend/reference", "peer/backend", "peer", "dag", "base"}}},
   };
   return kLayers;
 }
@@ -46,9 +48,15 @@ const std::map<std::string, Layer>& layers() {
 // The one folder through which a library comes in.
 const std::map<std::string, std::string>& doors() {
   static const std::map<std::string, std::string> kDoors = {
-      {"onnx/", "dag/onnx"},         {"google/protobuf", "dag/onnx"},      {"yaml-cpp/", "configs"},
-      {"dnnl", "peer/backend/cpu"},  {"oneapi/dnnl", "peer/backend/cpu"},  {"omp.h", "peer/backend/cpu"},
-      {"zlib.h", "data"},            {"openssl/", "storage"},              {"CLI/", "cli"},
+      {"onnx/", "dag/onnx"},
+      {"google/protobuf", "dag/onnx"},
+      {"yaml-cpp/", "configs"},
+      {"dnnl", "peer/backend/cpu"},
+      {"oneapi/dnnl", "peer/backend/cpu"},
+      {"omp.h", "peer/backend/cpu"},
+      {"zlib.h", "data"},
+      {"openssl/", "storage"},
+      {"CLI/", "cli"},
   };
   return kDoors;
 }
@@ -57,10 +65,12 @@ const fs::path kRoot = WEFT_SOURCE_DIR;
 
 std::vector<fs::path> sources() {
   std::vector<fs::path> files;
-  for (const char* top : {"base", "dag", "peer", "data", "configs", "storage", "train", "cli", "compress", "plan", "proto", "broker", "security", "net", "sim"})
+  for (const char* top : {"base", "dag", "peer", "data", "configs", "storage", "train", "cli", "compress",
+                          "plan", "proto", "broker", "security", "net", "sim"})
     if (fs::exists(kRoot / top))
       for (const auto& entry : fs::recursive_directory_iterator(kRoot / top))
-        if (entry.path().extension() == ".cc" || entry.path().extension() == ".h") files.push_back(fs::relative(entry.path(), kRoot));
+        if (entry.path().extension() == ".cc" || entry.path().extension() == ".h")
+          files.push_back(fs::relative(entry.path(), kRoot));
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -82,12 +92,14 @@ std::string layer_of(const fs::path& path) {
 std::vector<std::string> includes(const std::string& text) {
   static const std::regex kInclude(R"re(^\s*#include\s+([<"][^>"]+[>"]))re", std::regex::multiline);
   std::vector<std::string> found;
-  for (auto at = std::sregex_iterator(text.begin(), text.end(), kInclude); at != std::sregex_iterator(); ++at) found.push_back((*at)[1]);
+  for (auto at = std::sregex_iterator(text.begin(), text.end(), kInclude); at != std::sregex_iterator(); ++at)
+    found.push_back((*at)[1]);
   return found;
 }
 
 TEST(Layers, EveryFolderIsListed) {
-  for (const fs::path& file : sources()) EXPECT_NE(layer_of(file), "") << file << " lies in a folder without a layer";
+  for (const fs::path& file : sources())
+    EXPECT_NE(layer_of(file), "") << file << " lies in a folder without a layer";
 }
 
 TEST(Layers, ArrowsPointDown) {
@@ -97,23 +109,28 @@ TEST(Layers, ArrowsPointDown) {
     for (const std::string& include : includes(read(file))) {
       if (include[0] != '"') continue;
       const std::string target = include.substr(1, include.size() - 2);
-      EXPECT_TRUE(fs::exists(kRoot / target)) << file << " includes " << include << ": includes are written from the root";
+      EXPECT_TRUE(fs::exists(kRoot / target))
+          << file << " includes " << include << ": includes are written from the root";
       const std::string other = layer_of(target);
-      EXPECT_TRUE(other == own || layers().at(own).may_include.contains(other) || (own == "dag" && other == "dag/ops"))
+      EXPECT_TRUE(other == own || layers().at(own).may_include.contains(other) ||
+                  (own == "dag" && other == "dag/ops"))
           << file << " includes " << include << ": " << own << " may not use " << other;
     }
   }
 }
 
 TEST(Layers, PureFoldersTouchNothingOutside) {
-  static const std::set<std::string> kForbidden = {"<thread>", "<mutex>", "<fstream>", "<filesystem>", "<iostream>", "<random>",
-                                                   "<atomic>", "<condition_variable>", "<future>", "<unistd.h>", "<ctime>"};
+  static const std::set<std::string> kForbidden = {
+      "<thread>",   "<mutex>",    "<fstream>", "<filesystem>",
+      "<iostream>", "<random>",   "<atomic>",  "<condition_variable>",
+      "<future>",   "<unistd.h>", "<ctime>"};
   static const std::regex kCalls(R"(system_clock|steady_clock|random_device|std::rand\b|getenv|std::time\b)");
   for (const fs::path& file : sources()) {
     const std::string own = layer_of(file);
     if (own.empty() || !layers().at(own).pure) continue;
     const std::string text = read(file);
-    for (const std::string& include : includes(text)) EXPECT_FALSE(kForbidden.contains(include)) << file << " includes " << include;
+    for (const std::string& include : includes(text))
+      EXPECT_FALSE(kForbidden.contains(include)) << file << " includes " << include;
     std::smatch match;
     EXPECT_FALSE(std::regex_search(text, match, kCalls)) << file << " uses " << match.str();
   }
@@ -134,7 +151,8 @@ TEST(Tree, EverySourceIsBuilt) {
     bool listed = false;
     for (fs::path folder = file.parent_path(); !folder.empty() && !listed; folder = folder.parent_path())
       if (fs::exists(kRoot / folder / "CMakeLists.txt"))
-        listed = read(folder / "CMakeLists.txt").find(fs::relative(file, folder).generic_string()) != std::string::npos ||
+        listed = read(folder / "CMakeLists.txt").find(fs::relative(file, folder).generic_string()) !=
+                     std::string::npos ||
                  read(folder / "CMakeLists.txt").find(file.stem().generic_string()) != std::string::npos;
     EXPECT_TRUE(listed) << file << " is in no CMakeLists.txt";
   }

@@ -1,5 +1,5 @@
-// Target L1: twenty steps as PyTorch computes them. The reference backend (double) against PyTorch's float64, and the cpu
-// backend (fp32) within what PyTorch's own float32 would allow (tests/numerics/README.md).
+// Target L1: twenty steps as PyTorch computes them. The reference backend (double) against PyTorch's float64,
+// and the cpu backend (fp32) within what PyTorch's own float32 would allow (tests/numerics/README.md).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,8 @@ struct Trained {
   std::map<std::string, std::vector<double>> tensors;
 };
 
-Trained train_case(const std::filesystem::path& job_file, peer::Backend& backend, const std::vector<std::string>& sets = {}) {
+Trained train_case(const std::filesystem::path& job_file, peer::Backend& backend,
+                   const std::vector<std::string>& sets = {}) {
   Trained trained;
   const auto job = configs::load_job(job_file, sets);
   if (!job) {
@@ -69,7 +70,8 @@ TEST_P(Numerics, ReferenceBackendIsPyTorchInFloat64) {
   for (size_t i = 0; i < losses.size(); ++i) {
     worst_loss = std::max(worst_loss, std::abs(trained.losses[i] - losses[i]) / std::abs(losses[i]));
     EXPECT_NEAR(trained.losses[i], losses[i], 1e-7 * std::abs(losses[i])) << "step " << i + 1;
-    EXPECT_NEAR(trained.norms[i], expected.at("gradient_norm")[i], 1e-6 * expected.at("gradient_norm")[i]) << "step " << i + 1;
+    EXPECT_NEAR(trained.norms[i], expected.at("gradient_norm")[i], 1e-6 * expected.at("gradient_norm")[i])
+        << "step " << i + 1;
   }
   for (const auto& [name, values] : expected) {
     if (!expected.contains("gap_f32/" + name)) continue;
@@ -79,7 +81,8 @@ TEST_P(Numerics, ReferenceBackendIsPyTorchInFloat64) {
     EXPECT_LE(gap, 1e-6) << name;
   }
   RecordProperty("worst_loss", std::to_string(worst_loss));
-  std::printf("%s reference: worst loss %.1e (1e-7), worst tensor %.1e (1e-6)\n", GetParam(), worst_loss, worst_tensor);
+  std::printf("%s reference: worst loss %.1e (1e-7), worst tensor %.1e (1e-6)\n", GetParam(), worst_loss,
+              worst_tensor);
 }
 
 TEST_P(Numerics, CpuBackendIsAsCloseAsFloat32Allows) {
@@ -105,7 +108,8 @@ TEST_P(Numerics, CpuBackendIsAsCloseAsFloat32Allows) {
     worst_tensor = std::max(worst_tensor, gap);
     EXPECT_LE(gap, theirs <= 1e-5 ? 1e-4 : std::max(1e-4, 2 * theirs)) << name;
   }
-  std::printf("%s cpu: worst loss %.1e (1e-5), worst tensor %.1e (1e-4)\n", GetParam(), worst_loss, worst_tensor);
+  std::printf("%s cpu: worst loss %.1e (1e-5), worst tensor %.1e (1e-4)\n", GetParam(), worst_loss,
+              worst_tensor);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Numerics, testing::Values("gpt3", "gpt4", "resnet18w16", "resnet_small"),
@@ -116,15 +120,18 @@ TEST(NumericsFixedBatch, GivesTheSameAsTheDynamicExport) {
   std::filesystem::create_directories(scratch.folder() / "fixed");
   std::filesystem::create_directories(scratch.folder() / "dynamic");
   const auto backend = peer::make_reference_backend();
-  const Trained fixed = train_case(test::unpack_case("gpt3", scratch.folder() / "fixed", "model_fixed.onnx.gz"), *backend, {"steps=3"});
-  const Trained dynamic = train_case(test::unpack_case("gpt3", scratch.folder() / "dynamic"), *backend, {"steps=3"});
+  const Trained fixed = train_case(
+      test::unpack_case("gpt3", scratch.folder() / "fixed", "model_fixed.onnx.gz"), *backend, {"steps=3"});
+  const Trained dynamic =
+      train_case(test::unpack_case("gpt3", scratch.folder() / "dynamic"), *backend, {"steps=3"});
   ASSERT_EQ(fixed.losses.size(), 3u);
   EXPECT_EQ(fixed.losses, dynamic.losses);
 }
 
 TEST(NumericsFixedBatch, RefusesAnotherMicrobatchAndSaysWhich) {
   test::Scratch scratch;
-  const auto job = configs::load_job(test::unpack_case("gpt3", scratch.folder(), "model_fixed.onnx.gz"), std::vector<std::string>{"microbatch_size=2"});
+  const auto job = configs::load_job(test::unpack_case("gpt3", scratch.folder(), "model_fixed.onnx.gz"),
+                                     std::vector<std::string>{"microbatch_size=2"});
   ASSERT_TRUE(job.has_value()) << job.error().message;
   const auto backend = peer::make_reference_backend();
   const auto result = train::train(*job, *backend, {}, [](const train::Event&) {});

@@ -27,7 +27,8 @@ fs::path unpack_case(const std::string& name, const fs::path& folder, const std:
   EXPECT_NE(packed, nullptr);
   std::ofstream out(folder / "model.onnx", std::ios::binary);
   std::vector<char> piece(1 << 16);
-  for (int got = 0; (got = gzread(packed, piece.data(), static_cast<unsigned>(piece.size()))) > 0;) out.write(piece.data(), got);
+  for (int got = 0; (got = gzread(packed, piece.data(), static_cast<unsigned>(piece.size()))) > 0;)
+    out.write(piece.data(), got);
   gzclose(packed);
   return folder / "job.yaml";
 }

@@ -10,8 +10,10 @@
 
 namespace weft::test {
 
-// Copies a case's job and data into `folder` and unpacks `packed_model` beside them as model.onnx. Returns the job file.
-std::filesystem::path unpack_case(const std::string& name, const std::filesystem::path& folder, const std::string& packed_model = "model.onnx.gz");
+// Copies a case's job and data into `folder` and unpacks `packed_model` beside them as model.onnx. Returns
+// the job file.
+std::filesystem::path unpack_case(const std::string& name, const std::filesystem::path& folder,
+                                  const std::string& packed_model = "model.onnx.gz");
 
 // Every array of an npz file, as doubles.
 std::map<std::string, std::vector<double>> read_arrays(const std::filesystem::path& npz);

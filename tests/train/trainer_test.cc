@@ -1,5 +1,5 @@
-// The trainer's promises: the same bytes again, from any number of threads, and after stopping and resuming; clear errors
-// before anything starts.
+// The trainer's promises: the same bytes again, from any number of threads, and after stopping and resuming;
+// clear errors before anything starts.
 #include "train/trainer.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,8 @@ class Trainer : public testing::Test {
     if (!loaded) throw std::runtime_error(loaded.error().message);  // ends this test, not the others
     return std::move(*loaded);
   }
-  std::string trained_bytes(const configs::Job& job, peer::Backend& backend, const train::TrainOptions& options = {}) {
+  std::string trained_bytes(const configs::Job& job, peer::Backend& backend,
+                            const train::TrainOptions& options = {}) {
     const auto result = train::train(job, backend, options, [](const train::Event&) {});
     if (!result) {
       ADD_FAILURE() << result.error().message;
@@ -52,28 +53,35 @@ TEST_F(Trainer, GivesTheSameBytesFromAnyNumberOfThreads) {
     const std::string once = trained_bytes(job(name, {"steps=4", output("a.onnx")}), *cpu(1));
     ASSERT_FALSE(once.empty());
     EXPECT_EQ(once, trained_bytes(job(name, {"steps=4", output("b.onnx")}), *cpu(1))) << name << ": two runs";
-    EXPECT_EQ(once, trained_bytes(job(name, {"steps=4", output("c.onnx")}), *cpu(2))) << name << ": two threads";
-    EXPECT_EQ(once, trained_bytes(job(name, {"steps=4", output("d.onnx")}), *cpu(3))) << name << ": three threads";
+    EXPECT_EQ(once, trained_bytes(job(name, {"steps=4", output("c.onnx")}), *cpu(2)))
+        << name << ": two threads";
+    EXPECT_EQ(once, trained_bytes(job(name, {"steps=4", output("d.onnx")}), *cpu(3)))
+        << name << ": three threads";
   }
 }
 
 TEST_F(Trainer, ResumesToTheSameBytes) {
   for (const char* name : {"resnet_small", "gpt3"}) {
     const auto whole_job = job(name, {"steps=6", "shuffle=true", output(std::string(name) + "whole.onnx")});
-    const auto parts_job = job(name, {"steps=6", "shuffle=true", "checkpoint={steps: 2}", output(std::string(name) + "parts.onnx")});
+    const auto parts_job = job(
+        name, {"steps=6", "shuffle=true", "checkpoint={steps: 2}", output(std::string(name) + "parts.onnx")});
     const std::string whole = trained_bytes(whole_job, *cpu(2));
-    // Asked to stop from within the third step's event: the step ends, a checkpoint is written, the run returns.
+    // Asked to stop from within the third step's event: the step ends, a checkpoint is written, the run
+    // returns.
     std::atomic<bool> stop{false};
     auto backend = cpu(2);
-    const auto stopped = train::train(parts_job, *backend, {.resume = {}, .stop = &stop}, [&](const train::Event& event) {
-      if (const auto* step = std::get_if<train::StepEvent>(&event); step != nullptr && step->step == 3) stop = true;
-    });
+    const auto stopped =
+        train::train(parts_job, *backend, {.resume = {}, .stop = &stop}, [&](const train::Event& event) {
+          if (const auto* step = std::get_if<train::StepEvent>(&event); step != nullptr && step->step == 3)
+            stop = true;
+        });
     ASSERT_TRUE(stopped.has_value()) << stopped.error().message;
     EXPECT_TRUE(stopped->stopped);
     EXPECT_EQ(stopped->steps, 3u);
     ASSERT_FALSE(stopped->checkpoint.empty());
     EXPECT_FALSE(std::filesystem::exists(parts_job.output));
-    EXPECT_EQ(whole, trained_bytes(parts_job, *cpu(1), {.resume = train::checkpoint_folder(parts_job)})) << name;
+    EXPECT_EQ(whole, trained_bytes(parts_job, *cpu(1), {.resume = train::checkpoint_folder(parts_job)}))
+        << name;
   }
 }
 
@@ -82,7 +90,8 @@ TEST_F(Trainer, RefusesACheckpointOfAnotherJob) {
   trained_bytes(first, *cpu(1));
   const auto other = job("resnet_small", {"steps=2", output("other.onnx")});
   const auto backend = cpu(1);
-  const auto result = train::train(other, *backend, {.resume = train::checkpoint_folder(first)}, [](const train::Event&) {});
+  const auto result =
+      train::train(other, *backend, {.resume = train::checkpoint_folder(first)}, [](const train::Event&) {});
   ASSERT_FALSE(result.has_value());
   EXPECT_EQ(result.error().code, ErrorCode::InvalidArgument);
   EXPECT_NE(result.error().message.find("another model"), std::string::npos) << result.error().message;
@@ -94,7 +103,8 @@ TEST_F(Trainer, SaysWhichInputGetsNoData) {
   const auto result = train::train(wrong, *backend, {}, [](const train::Event&) {});
   ASSERT_FALSE(result.has_value());
   EXPECT_EQ(result.error().code, ErrorCode::NotFound);
-  EXPECT_NE(result.error().message.find("no input 'token'; it has 'tokens'"), std::string::npos) << result.error().message;
+  EXPECT_NE(result.error().message.find("no input 'token'; it has 'tokens'"), std::string::npos)
+      << result.error().message;
 }
 
 TEST_F(Trainer, SaysWhichColumnIsMissing) {
@@ -120,9 +130,10 @@ TEST_F(Trainer, EvaluatesEverySampleOnceWhateverTheMicrobatch) {
   std::map<std::string, double> first;
   uint64_t samples = 0;
   for (const char* size : {"4", "7"}) {
-    const auto evaluated = job("resnet_small", {"steps=1", "optimizer.learning_rate=1e-30", std::string("batch_size=") + size,
-                                                std::string("microbatch_size=") + size, "clip_norm=1e30",
-                                                "data.test={type: npz, path: data.npz}", output(std::string("e") + size + ".onnx")});
+    const auto evaluated = job(
+        "resnet_small", {"steps=1", "optimizer.learning_rate=1e-30", std::string("batch_size=") + size,
+                         std::string("microbatch_size=") + size, "clip_norm=1e30",
+                         "data.test={type: npz, path: data.npz}", output(std::string("e") + size + ".onnx")});
     const auto backend = peer::make_reference_backend();
     const auto result = train::train(evaluated, *backend, {}, [&](const train::Event& event) {
       const auto* evaluation = std::get_if<train::EvaluationEvent>(&event);

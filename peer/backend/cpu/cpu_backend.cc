@@ -129,6 +129,7 @@ class CpuBackend final : public Backend {
                 std::span<const View> slots, const TensorSpec& spec) override;
 
   Status synchronize() override { return {}; }
+  void release_calling_thread() const override { Team::release_calling_thread(); }
 
  private:
   static Status need_f32(const TensorSpec& spec, const char* what) {

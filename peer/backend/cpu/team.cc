@@ -32,9 +32,18 @@ const std::vector<int>& allowed_processors() {
 Team::Team(int threads, bool pin) {
   const int processors = static_cast<int>(allowed_processors().size());
   size_ = threads > 0 ? threads : processors;
-  // More threads than processors share them as the system sees fit, and who has set OpenMP's own binding
-  // means it.
-  pin_ = pin && size_ <= processors && std::getenv("OMP_PROC_BIND") == nullptr;
+  // Only a team that takes every processor is pinned, one thread to each. A smaller one would bind itself,
+  // and every other such process, to the first processors; who has set OpenMP's own binding means it.
+  pin_ = pin && size_ == processors && std::getenv("OMP_PROC_BIND") == nullptr;
+}
+
+void Team::release_calling_thread() {
+#ifdef __linux__
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : allowed_processors()) CPU_SET(cpu, &set);
+  sched_setaffinity(0, sizeof(set), &set);
+#endif
 }
 
 void Team::pin_once() const {

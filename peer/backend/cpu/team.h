@@ -23,6 +23,9 @@ class Team {
     if (pin_) pin_once();
   }
 
+  // Lets the calling thread, which inherited a pin, run on every processor of the process again.
+  static void release_calling_thread();
+
   // Calls f(begin, end) on contiguous ranges that make up [0, count), cut at multiples of `grain`: at most
   // one a thread. For work whose elements do not depend on each other.
   template <typename F>
