@@ -7,8 +7,6 @@ namespace weft::peer::cpu {
 namespace {
 
 using dag::OpKind;
-using dnnl::algorithm;
-using dnnl::prop_kind;
 
 // from * w -> to: x and y forward, dy and dx backward.
 class Convolution {
@@ -116,15 +114,8 @@ class Convolution {
   };
 
   std::shared_ptr<Primitive> make_forward(const ConvPiece& piece, const Layouts& l) {
-    const auto& g = geometry_;
     const Md bias = plain_md({piece.channels});
-    const auto desc = has_bias_ ? dnnl::convolution_forward::desc(
-                                      prop_kind::forward_training, algorithm::convolution_direct, l.from,
-                                      l.weights, bias, l.to, g.strides, g.dilations, g.pads_begin, g.pads_end)
-                                : dnnl::convolution_forward::desc(
-                                      prop_kind::forward_training, algorithm::convolution_direct, l.from,
-                                      l.weights, l.to, g.strides, g.dilations, g.pads_begin, g.pads_end);
-    const dnnl::convolution_forward::primitive_desc pd(desc, user_scratchpad(), engine_);
+    const auto pd = forward_pd(engine_, geometry_, l.from, l.weights, has_bias_ ? &bias : nullptr, l.to);
     native_ = pd.weights_desc();
     implementation_ = pd.impl_info_str();
     auto primitive = std::make_shared<Primitive>(engine_);
@@ -137,16 +128,7 @@ class Convolution {
   }
 
   std::shared_ptr<Primitive> make_backward(const Layouts& l) {
-    const auto& g = geometry_;
-    const auto attributes = user_scratchpad();
-    const dnnl::convolution_forward::primitive_desc hint(
-        dnnl::convolution_forward::desc(prop_kind::forward_training, algorithm::convolution_direct, l.to,
-                                        l.weights, l.from, g.strides, g.dilations, g.pads_begin, g.pads_end),
-        attributes, engine_);
-    const dnnl::convolution_backward_data::primitive_desc pd(
-        dnnl::convolution_backward_data::desc(algorithm::convolution_direct, l.to, l.weights, l.from,
-                                              g.strides, g.dilations, g.pads_begin, g.pads_end),
-        attributes, engine_, hint);
+    const auto pd = backward_data_pd(engine_, geometry_, l.to, l.weights, l.from);
     native_ = pd.weights_desc();
     implementation_ = pd.impl_info_str();
     auto primitive = std::make_shared<Primitive>(engine_);

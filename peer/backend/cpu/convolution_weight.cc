@@ -9,8 +9,6 @@
 namespace weft::peer::cpu {
 namespace {
 
-using dnnl::algorithm;
-using dnnl::prop_kind;
 
 struct WeightGradient {
   dag::Value x, dy;
@@ -73,19 +71,10 @@ struct WeightGradient {
     dag::Shape part_w = w;
     part_w[0] = piece.channels;
     const auto dims = geometry.weight_dims(part_w);
-    const auto attributes = user_scratchpad();
     const Md src = source_md(piece.samples), dst = wanted_md(part, piece.samples);
-    const auto& g = geometry;
-    const dnnl::convolution_forward::primitive_desc hint(
-        dnnl::convolution_forward::desc(prop_kind::forward_training, algorithm::convolution_direct, src,
-                                        any_md(dims), dst, g.strides, g.dilations, g.pads_begin, g.pads_end),
-        attributes, engine);
     // The first piece chooses dw's layout for all, so that partial results can be added.
     const Md wanted = !by_channel && !primitives.empty() ? native : any_md(dims);
-    const dnnl::convolution_backward_weights::primitive_desc pd(
-        dnnl::convolution_backward_weights::desc(algorithm::convolution_direct, src, wanted, dst, g.strides,
-                                                 g.dilations, g.pads_begin, g.pads_end),
-        attributes, engine, hint);
+    const auto pd = backward_weights_pd(engine, geometry, src, any_md(dims), wanted, dst);
     native = pd.diff_weights_desc();
     auto primitive = std::make_shared<Primitive>(engine);
     primitive->add_input(DNNL_ARG_SRC, value_md(x, piece.samples), pd.src_desc());
@@ -104,8 +93,9 @@ struct WeightGradient {
                      geometry.groups == 1;
     if (!pad) return wanted_md(x, samples);
     using tag = dnnl::memory::format_tag;
-    return Md(value_md(x, samples).dims(), dnnl::memory::data_type::f32,
-              lanes == 16 ? tag::nChw16c : tag::nChw8c);
+    dnnl::memory::dims dims(x.spec.shape.begin(), x.spec.shape.end());
+    dims[0] = samples;
+    return Md(dims, dnnl::memory::data_type::f32, lanes == 16 ? tag::nChw16c : tag::nChw8c);
   }
 
   // dy's channels of one piece, dense.

@@ -107,6 +107,82 @@ void Primitive::run(std::span<void* const> data, std::byte* block) const {
   stream.wait();
 }
 
+#if DNNL_VERSION_MAJOR >= 3
+dnnl::convolution_forward::primitive_desc forward_pd(const dnnl::engine& engine, const ConvGeometry& g,
+                                                     const Md& src, const Md& weights, const Md* bias,
+                                                     const Md& dst) {
+  return {engine,
+          dnnl::prop_kind::forward_training,
+          dnnl::algorithm::convolution_direct,
+          src,
+          weights,
+          bias ? *bias : Md(),
+          dst,
+          g.strides,
+          g.dilations,
+          g.pads_begin,
+          g.pads_end,
+          user_scratchpad()};
+}
+dnnl::convolution_backward_data::primitive_desc backward_data_pd(const dnnl::engine& engine,
+                                                                 const ConvGeometry& g, const Md& diff_src,
+                                                                 const Md& weights, const Md& diff_dst) {
+  return {engine,           dnnl::algorithm::convolution_direct,
+          diff_src,         weights,
+          diff_dst,         g.strides,
+          g.dilations,      g.pads_begin,
+          g.pads_end,       forward_pd(engine, g, diff_src, weights, nullptr, diff_dst),
+          user_scratchpad()};
+}
+dnnl::convolution_backward_weights::primitive_desc backward_weights_pd(const dnnl::engine& engine,
+                                                                       const ConvGeometry& g, const Md& src,
+                                                                       const Md& weights,
+                                                                       const Md& diff_weights,
+                                                                       const Md& diff_dst) {
+  return {engine,
+          dnnl::algorithm::convolution_direct,
+          src,
+          diff_weights,
+          diff_dst,
+          g.strides,
+          g.dilations,
+          g.pads_begin,
+          g.pads_end,
+          forward_pd(engine, g, src, weights, nullptr, diff_dst),
+          user_scratchpad()};
+}
+#else
+dnnl::convolution_forward::primitive_desc forward_pd(const dnnl::engine& engine, const ConvGeometry& g,
+                                                     const Md& src, const Md& weights, const Md* bias,
+                                                     const Md& dst) {
+  using Desc = dnnl::convolution_forward::desc;
+  const auto kind = dnnl::prop_kind::forward_training;
+  const auto algorithm = dnnl::algorithm::convolution_direct;
+  const Desc desc =
+      bias ? Desc(kind, algorithm, src, weights, *bias, dst, g.strides, g.dilations, g.pads_begin, g.pads_end)
+           : Desc(kind, algorithm, src, weights, dst, g.strides, g.dilations, g.pads_begin, g.pads_end);
+  return {desc, user_scratchpad(), engine};
+}
+dnnl::convolution_backward_data::primitive_desc backward_data_pd(const dnnl::engine& engine,
+                                                                 const ConvGeometry& g, const Md& diff_src,
+                                                                 const Md& weights, const Md& diff_dst) {
+  const dnnl::convolution_backward_data::desc desc(dnnl::algorithm::convolution_direct, diff_src, weights,
+                                                   diff_dst, g.strides, g.dilations, g.pads_begin,
+                                                   g.pads_end);
+  return {desc, user_scratchpad(), engine, forward_pd(engine, g, diff_src, weights, nullptr, diff_dst)};
+}
+dnnl::convolution_backward_weights::primitive_desc backward_weights_pd(const dnnl::engine& engine,
+                                                                       const ConvGeometry& g, const Md& src,
+                                                                       const Md& weights,
+                                                                       const Md& diff_weights,
+                                                                       const Md& diff_dst) {
+  const dnnl::convolution_backward_weights::desc desc(dnnl::algorithm::convolution_direct, src, diff_weights,
+                                                      diff_dst, g.strides, g.dilations, g.pads_begin,
+                                                      g.pads_end);
+  return {desc, user_scratchpad(), engine, forward_pd(engine, g, src, weights, nullptr, diff_dst)};
+}
+#endif
+
 dnnl::engine cpu_engine() { return dnnl::engine(dnnl::engine::kind::cpu, 0); }
 
 dnnl::primitive_attr user_scratchpad() {

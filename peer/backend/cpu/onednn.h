@@ -84,6 +84,21 @@ class Primitive {
   int64_t scratchpad_offset_ = 0, bytes_ = 0;
 };
 
+// What oneDNN is to do, in the words of version 2 and of version 3, where descriptors of operations are gone.
+// All convolutions are direct ones, with scratchpads of ours. `bias` may be nullptr.
+dnnl::convolution_forward::primitive_desc forward_pd(const dnnl::engine& engine, const ConvGeometry& geometry,
+                                                     const Md& src, const Md& weights, const Md* bias,
+                                                     const Md& dst);
+dnnl::convolution_backward_data::primitive_desc backward_data_pd(const dnnl::engine& engine,
+                                                                 const ConvGeometry& geometry,
+                                                                 const Md& diff_src, const Md& weights,
+                                                                 const Md& diff_dst);
+dnnl::convolution_backward_weights::primitive_desc backward_weights_pd(const dnnl::engine& engine,
+                                                                       const ConvGeometry& geometry,
+                                                                       const Md& src, const Md& weights,
+                                                                       const Md& diff_weights,
+                                                                       const Md& diff_dst);
+
 dnnl::engine cpu_engine();
 dnnl::primitive_attr user_scratchpad();
 
