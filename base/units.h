@@ -27,6 +27,10 @@ using Bytes = Quantity<struct BytesTag>;
 using FlopCount = Quantity<struct FlopCountTag>;  // an amount; a rate is flops_per_second
 using Duration = std::chrono::nanoseconds;
 
+// A point on the clock that is handed in: it never goes backwards and is unrelated to the calendar.
+using Instant = std::chrono::time_point<struct MonotonicClock, Duration>;
+inline double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
 // An index into one particular table. Default constructed it names nothing.
 template <typename Tag>
 struct Id {

@@ -139,7 +139,7 @@ void read_length(MapReader& root, Job& job) {
     root.problem(root.where(), "`steps` is missing; say how long to train, in steps or epochs");
 }
 
-void read_betas(MapReader& reader, peer::OptimizerSpec& spec) {
+void read_betas(MapReader& reader, dag::OptimizerSpec& spec) {
   const Node* node = reader.take("betas");
   if (!node) return;
   if (node->kind != Node::Kind::Sequence || node->items.size() != 2) {
@@ -151,7 +151,7 @@ void read_betas(MapReader& reader, peer::OptimizerSpec& spec) {
   spec.beta2 = reader.parse_number(node->items[1], "betas", range).value_or(spec.beta2);
 }
 
-void read_sgd(MapReader& reader, peer::OptimizerSpec& spec) {
+void read_sgd(MapReader& reader, dag::OptimizerSpec& spec) {
   if (!reader.take("learning_rate"))
     reader.require("learning_rate", "sgd has no default; 0.1 is a common start");
   spec.momentum = reader.number("momentum", 0, {0, kInfinity});
@@ -162,9 +162,9 @@ void read_sgd(MapReader& reader, peer::OptimizerSpec& spec) {
 }
 
 void read_optimizer(MapReader& root, Problems& problems, Job& job) {
-  using peer::OptimizerType;
-  static constexpr Choice<OptimizerType> kOptimizers[] = {
-      {"sgd", OptimizerType::Sgd}, {"adam", OptimizerType::Adam}, {"adamw", OptimizerType::AdamW}};
+  using dag::OptimizerType;
+  static constexpr Choice<dag::OptimizerType> kOptimizers[] = {
+      {"sgd", dag::OptimizerType::Sgd}, {"adam", dag::OptimizerType::Adam}, {"adamw", dag::OptimizerType::AdamW}};
   const Node* node = root.require("optimizer", "as {type: adamw, learning_rate: 1e-3}");
   if (!node) return;
   MapReader reader(*node, "optimizer", problems);
@@ -172,9 +172,9 @@ void read_optimizer(MapReader& root, Problems& problems, Job& job) {
   if (!type) return;
   auto& spec = job.optimizer;
   spec.type = *type;
-  spec.learning_rate = reader.number("learning_rate", *type == OptimizerType::Sgd ? 0 : 1e-3, {0, kInfinity});
-  spec.weight_decay = reader.number("weight_decay", *type == OptimizerType::AdamW ? 0.01 : 0, {0, kInfinity});
-  if (*type == OptimizerType::Sgd) {
+  spec.learning_rate = reader.number("learning_rate", *type == dag::OptimizerType::Sgd ? 0 : 1e-3, {0, kInfinity});
+  spec.weight_decay = reader.number("weight_decay", *type == dag::OptimizerType::AdamW ? 0.01 : 0, {0, kInfinity});
+  if (*type == dag::OptimizerType::Sgd) {
     read_sgd(reader, spec);
   } else {
     read_betas(reader, spec);
@@ -184,10 +184,10 @@ void read_optimizer(MapReader& root, Problems& problems, Job& job) {
 }
 
 void read_schedule(MapReader& root, Problems& problems, Job& job) {
-  using peer::ScheduleType;
-  static constexpr Choice<ScheduleType> kSchedules[] = {{"constant", ScheduleType::Constant},
-                                                        {"linear", ScheduleType::Linear},
-                                                        {"cosine", ScheduleType::Cosine}};
+  using dag::ScheduleType;
+  static constexpr Choice<dag::ScheduleType> kSchedules[] = {{"constant", dag::ScheduleType::Constant},
+                                                        {"linear", dag::ScheduleType::Linear},
+                                                        {"cosine", dag::ScheduleType::Cosine}};
   const Node* node = root.take("schedule");
   if (!node) return;
   MapReader reader(*node, "schedule", problems);
@@ -196,7 +196,7 @@ void read_schedule(MapReader& root, Problems& problems, Job& job) {
   if (!type) return;
   job.schedule.type = *type;
   job.schedule.warmup_steps = reader.count("warmup_steps", 0, 0, kStepsMax);
-  if (*type != ScheduleType::Constant) job.schedule.final_fraction = reader.number("final", 0, {0, 1});
+  if (*type != dag::ScheduleType::Constant) job.schedule.final_fraction = reader.number("final", 0, {0, 1});
   reader.finish();
 }
 

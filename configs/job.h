@@ -16,7 +16,7 @@
 #include "configs/yaml.h"
 #include "dag/loss.h"
 #include "data/data_spec.h"
-#include "peer/optimizer.h"
+#include "dag/optimizer.h"
 
 namespace weft::configs {
 
@@ -46,8 +46,8 @@ struct Job {
   bool shuffle = true;
   uint64_t seed = 0;
   std::vector<std::string> freeze;  // glob patterns over initializer names
-  peer::OptimizerSpec optimizer;
-  peer::ScheduleSpec schedule;
+  dag::OptimizerSpec optimizer;
+  dag::ScheduleSpec schedule;
   double clip_norm = 0;         // 0: no clipping
   uint64_t evaluate_every = 0;  // steps; 0: only what the trainer does of itself
   CheckpointSpec checkpoint;

@@ -208,7 +208,7 @@ Result<Tensor> Executor::value(Microbatch& microbatch, ValueId value) {
   return backend_.download(place_of(microbatch, value), graph_->spec(value), graph_->value(value).layout);
 }
 
-Status Executor::prepare_optimizer(const OptimizerSpec& optimizer) {
+Status Executor::prepare_optimizer(const dag::OptimizerSpec& optimizer) {
   optimizer_ = optimizer;
   slots_.clear();
   for (const Parameter& parameter : parameters_) {
@@ -239,7 +239,7 @@ Result<Tensor> Executor::gradient(size_t parameter) {
                            Layout::Plain);
 }
 
-Status Executor::update(const UpdateStep& step) {
+Status Executor::update(const dag::UpdateStep& step) {
   WEFT_CHECK_MSG(slots_.size() == parameters_.size(), "update() before prepare_optimizer()");
   for (size_t i = 0; i < parameters_.size(); ++i) {
     std::vector<View> slots;

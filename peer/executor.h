@@ -70,11 +70,11 @@ class Executor {
   };
   const std::vector<Parameter>& parameters() const { return parameters_; }
   // Takes memory for the slots that the rule needs. Called once, before update().
-  Status prepare_optimizer(const OptimizerSpec& optimizer);
+  Status prepare_optimizer(const dag::OptimizerSpec& optimizer);
   // Sum of squares of each parameter's accumulated gradient, in parameter order.
   Result<std::vector<double>> gradient_squares();
   Result<dag::Tensor> gradient(size_t parameter);
-  Status update(const UpdateStep& step);
+  Status update(const dag::UpdateStep& step);
   Status set_slot(size_t parameter, std::string_view slot, const dag::Tensor& tensor);
   Result<dag::Tensor> slot(size_t parameter, std::string_view slot);
 
@@ -104,7 +104,7 @@ class Executor {
   std::vector<std::vector<uint32_t>> gradients_of_group_;  // by group: gradient slots it completes
   std::vector<std::vector<Program::Copy>> copies_of_group_;
 
-  OptimizerSpec optimizer_;
+  dag::OptimizerSpec optimizer_;
   std::vector<Parameter> parameters_;
   std::vector<uint32_t> gradient_slot_, initializer_slot_;   // by parameter
   std::vector<std::vector<std::unique_ptr<Memory>>> slots_;  // by parameter, by slot

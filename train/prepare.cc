@@ -208,6 +208,19 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
   return prepared;
 }
 
+Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model, const data::Dataset& dataset,
+                                    const onnx::Evaluator& evaluator, const peer::BackendTraits& traits) {
+  WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
+  WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
+  Prepared prepared;
+  prepared.bounds = find_bounds(imported.graph, {});
+  prepared.graph = dag::lower(imported.graph, dag::op_table(), lower_options(traits));
+  prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
+  prepared.feeds = std::move(matching.feeds);
+  prepared.warnings = std::move(imported.warnings);
+  return prepared;
+}
+
 Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,
                                    const std::map<std::string, int64_t>& sizes,
                                    const onnx::Evaluator& evaluator, const peer::BackendTraits& traits) {

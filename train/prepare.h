@@ -49,6 +49,12 @@ Result<Prepared> prepare_evaluation(const configs::Job& job, const onnx::OnnxMod
                                     const data::Dataset& dataset, const onnx::Evaluator& evaluator,
                                     const peer::BackendTraits& traits);
 
+// The model in inference mode over one microbatch of `dataset`, its inputs fed by the job's columns, its outputs as
+// predictions: for Task::Predict.
+Result<Prepared> prepare_prediction(const configs::Job& job, const onnx::OnnxModel& model,
+                                    const data::Dataset& dataset, const onnx::Evaluator& evaluator,
+                                    const peer::BackendTraits& traits);
+
 // The model alone in inference mode, its inputs as the file has them, its outputs as predictions. `batch`
 // binds a symbolic first axis, `sizes` other symbolic dims.
 Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,

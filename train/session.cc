@@ -65,11 +65,11 @@ Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_
   for (const double square : squares) sum += square;
   result.gradient_norm = std::sqrt(sum) / microbatches;
   result.learning_rate =
-      peer::scheduled_learning_rate(job_->schedule, job_->optimizer.learning_rate, step, steps);
+      dag::scheduled_learning_rate(job_->schedule, job_->optimizer.learning_rate, step, steps);
   WEFT_TRY_STATUS(executor_->update(
       {.step = step,
        .learning_rate = result.learning_rate,
-       .gradient_scale = peer::clip_factor(job_->clip_norm, result.gradient_norm) / microbatches}));
+       .gradient_scale = dag::clip_factor(job_->clip_norm, result.gradient_norm) / microbatches}));
   return result;
 }
 

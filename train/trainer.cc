@@ -29,7 +29,7 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 // What a checkpoint keeps: parameters with their slots, and running statistics. The rest is in the model's
 // file.
 Result<storage::CheckpointTensors> collect_state(peer::Executor& executor,
-                                                 const peer::OptimizerSpec& optimizer) {
+                                                 const dag::OptimizerSpec& optimizer) {
   storage::CheckpointTensors tensors;
   for (size_t p = 0; p < executor.parameters().size(); ++p) {
     const std::string& name = executor.parameters()[p].name;
@@ -46,7 +46,7 @@ Result<storage::CheckpointTensors> collect_state(peer::Executor& executor,
   return tensors;
 }
 
-Status restore_state(peer::Executor& executor, const peer::OptimizerSpec& optimizer,
+Status restore_state(peer::Executor& executor, const dag::OptimizerSpec& optimizer,
                      const storage::CheckpointTensors& tensors) {
   const auto find = [&](const std::string& name, std::string_view slot) -> Result<Tensor> {
     const auto at = tensors.find({name, std::string(slot)});

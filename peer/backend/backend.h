@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "dag/graph.h"
-#include "peer/optimizer.h"
+#include "dag/optimizer.h"
 
 namespace weft::peer {
 
@@ -99,9 +99,9 @@ class Backend {
   // Sum of squares in double, elements in order within fixed-size blocks, blocks in order: independent of
   // threads.
   virtual Result<double> sum_of_squares(View source, const dag::TensorSpec& spec) = 0;
-  // One optimizer step on one parameter, as PyTorch does it (peer/optimizer.h). `slots` as
-  // OptimizerSpec::slot_names.
-  virtual Status update(const OptimizerSpec& optimizer, const UpdateStep& step, View parameter, View gradient,
+  // One optimizer step on one parameter, as PyTorch does it (dag/optimizer.h). `slots` as
+  // dag::OptimizerSpec::slot_names.
+  virtual Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter, View gradient,
                         std::span<const View> slots, const dag::TensorSpec& spec) = 0;
 
   virtual Status synchronize() = 0;

@@ -23,7 +23,7 @@ std::unique_ptr<Memory> uploaded(Backend& backend, const Tensor& tensor, Layout 
 }
 
 // The parameter and its slots after three steps.
-std::vector<Tensor> after_three_steps(Backend& backend, const OptimizerSpec& optimizer, const Tensor& start) {
+std::vector<Tensor> after_three_steps(Backend& backend, const dag::OptimizerSpec& optimizer, const Tensor& start) {
   const dag::TensorSpec& spec = start.spec();
   const auto parameter = uploaded(backend, start);
   std::vector<std::unique_ptr<Memory>> slots;
@@ -44,12 +44,12 @@ std::vector<Tensor> after_three_steps(Backend& backend, const OptimizerSpec& opt
 }
 
 TEST(CpuUpdate, EveryRuleAgreesWithTheReferenceForAnyNumberOfThreads) {
-  std::vector<OptimizerSpec> rules(6);
+  std::vector<dag::OptimizerSpec> rules(6);
   rules[1].momentum = 0.9, rules[1].weight_decay = 0.1;
   rules[2].momentum = 0.9, rules[2].dampening = 0.2;
   rules[3].momentum = 0.8, rules[3].nesterov = true;
-  rules[4].type = OptimizerType::Adam, rules[4].weight_decay = 0.1;
-  rules[5].type = OptimizerType::AdamW, rules[5].weight_decay = 0.1;
+  rules[4].type = dag::OptimizerType::Adam, rules[4].weight_decay = 0.1;
+  rules[5].type = dag::OptimizerType::AdamW, rules[5].weight_decay = 0.1;
   const Tensor start = random_tensor({301, 207}, 5);
   const auto reference = make_reference_backend(), one = cpu(1), three = cpu(3);
   for (size_t r = 0; r < rules.size(); ++r) {

@@ -135,7 +135,7 @@ TEST(ReferenceBackend, AccumulatesZeroesCopiesAndSquares) {
 }
 
 // Two steps on one F64 parameter with gradients 0.5 and -0.25. The expected numbers are PyTorch's.
-double after_two_steps(const OptimizerSpec& optimizer) {
+double after_two_steps(const dag::OptimizerSpec& optimizer) {
   const auto backend = make_reference_backend();
   const TensorSpec spec{DType::F64, {1}};
   const auto scalar = [&](double value) {
@@ -148,21 +148,21 @@ double after_two_steps(const OptimizerSpec& optimizer) {
     views.push_back(slots.emplace_back(scalar(0)).view());
   for (uint64_t step = 1; step <= 2; ++step) {
     const Block gradient = scalar(step == 1 ? 1.0 : -0.5);
-    const UpdateStep at{.step = step, .learning_rate = optimizer.learning_rate, .gradient_scale = 0.5};
+    const dag::UpdateStep at{.step = step, .learning_rate = optimizer.learning_rate, .gradient_scale = 0.5};
     EXPECT_TRUE(backend->update(optimizer, at, parameter.view(), gradient.view(), views, spec).has_value());
   }
   return downloaded(*backend, parameter, spec)[0];
 }
 
 TEST(ReferenceUpdate, Sgd) {
-  EXPECT_NEAR(after_two_steps({.type = OptimizerType::Sgd, .learning_rate = 0.1}), 1.9749999999999999, 1e-13);
-  EXPECT_NEAR(after_two_steps({.type = OptimizerType::Sgd,
+  EXPECT_NEAR(after_two_steps({.type = dag::OptimizerType::Sgd, .learning_rate = 0.1}), 1.9749999999999999, 1e-13);
+  EXPECT_NEAR(after_two_steps({.type = dag::OptimizerType::Sgd,
                                .learning_rate = 0.1,
                                .weight_decay = 0.01,
                                .momentum = 0.9,
                                .dampening = 0.2}),
               1.9196416, 1e-13);
-  EXPECT_NEAR(after_two_steps({.type = OptimizerType::Sgd,
+  EXPECT_NEAR(after_two_steps({.type = dag::OptimizerType::Sgd,
                                .learning_rate = 0.1,
                                .weight_decay = 0.01,
                                .momentum = 0.9,
@@ -171,9 +171,9 @@ TEST(ReferenceUpdate, Sgd) {
 }
 
 TEST(ReferenceUpdate, AdamAndAdamW) {
-  EXPECT_NEAR(after_two_steps({.type = OptimizerType::Adam, .learning_rate = 0.1, .weight_decay = 0.01}),
+  EXPECT_NEAR(after_two_steps({.type = dag::OptimizerType::Adam, .learning_rate = 0.1, .weight_decay = 0.01}),
               1.8689922487277597, 1e-13);
-  EXPECT_NEAR(after_two_steps({.type = OptimizerType::AdamW, .learning_rate = 0.1, .weight_decay = 0.01}),
+  EXPECT_NEAR(after_two_steps({.type = dag::OptimizerType::AdamW, .learning_rate = 0.1, .weight_decay = 0.01}),
               1.8694682987058464, 1e-13);
 }
 

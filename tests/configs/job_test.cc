@@ -42,7 +42,7 @@ TEST(Job, DefaultsAreTheDocumentedOnes) {
   EXPECT_TRUE(job.shuffle);
   EXPECT_EQ(job.seed, 0u);
   EXPECT_TRUE(job.freeze.empty());
-  EXPECT_EQ(job.schedule.type, peer::ScheduleType::Constant);
+  EXPECT_EQ(job.schedule.type, dag::ScheduleType::Constant);
   EXPECT_EQ(job.clip_norm, 0);
   EXPECT_EQ(job.evaluate_every, 0u);
   EXPECT_FALSE(job.checkpoint.every || job.checkpoint.steps);
@@ -103,7 +103,7 @@ compression: {policy: adatopk}
   EXPECT_FALSE(job.shuffle);
   EXPECT_EQ(job.seed, 18446744073709551615u);
   EXPECT_EQ(job.freeze, (std::vector<std::string>{"*.cos", "mask*"}));
-  EXPECT_EQ(job.optimizer.type, peer::OptimizerType::AdamW);
+  EXPECT_EQ(job.optimizer.type, dag::OptimizerType::AdamW);
   EXPECT_EQ(job.optimizer.beta1, 0.8);
   EXPECT_EQ(job.optimizer.epsilon, 1e-6);
   EXPECT_EQ(job.schedule.warmup_steps, 50u);

@@ -132,7 +132,7 @@ TEST(Executor, KeepsOptimizerSlots) {
   const auto graph =
       std::make_shared<const Graph>(value_or_fail(dag::differentiate(model.graph, dag::op_table())));
   const auto executor = value_or_fail(Executor::create(graph, *backend, {}));
-  ok_or_fail(executor->prepare_optimizer({.type = OptimizerType::AdamW, .learning_rate = 1e-3}));
+  ok_or_fail(executor->prepare_optimizer({.type = dag::OptimizerType::AdamW, .learning_rate = 1e-3}));
   const Tensor moment = test::random_tensor(3, 3, executor->parameters()[0].spec.shape);
   ok_or_fail(executor->set_slot(0, "m", moment));
   const Tensor back = value_or_fail(executor->slot(0, "m"));

@@ -14,6 +14,7 @@
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/backend/reference/reference_backend.h"
 #include "peer/executor.h"
+#include "tests/support/cuts.h"
 #include "tests/support/models.h"
 
 namespace weft::peer {
@@ -184,41 +185,6 @@ void expect_same_bits(const std::map<std::string, Tensor>& a, const std::map<std
   }
 }
 
-// Forward ops in topological order, cut at random places, then repaired so that no fusion group is cut apart:
-// the forward owners of a group's ops are pulled into the group's lowest stage until nothing moves.
-std::vector<uint32_t> random_stages(const Graph& graph, uint32_t stage_count, Rng& rng, bool wrap_around) {
-  std::vector<uint32_t> forward;
-  for (uint32_t i = 0; i < graph.ops().size(); ++i)
-    if (graph.ops()[i].phase == Phase::Forward) forward.push_back(i);
-  std::vector<uint32_t> stages(graph.ops().size(), 0);
-  const auto piece = static_cast<uint32_t>(forward.size() / stage_count);
-  for (uint32_t k = 0; k < forward.size(); ++k) {
-    const uint32_t shift = static_cast<uint32_t>(rng.below(std::max(1u, piece / 4)));
-    stages[forward[k]] = std::min(stage_count - 1, (k + shift) / std::max(1u, piece));
-  }
-  if (wrap_around)  // the first stage owns the end as well: {embedding, head, loss}
-    for (size_t k = forward.size() - forward.size() / 6; k < forward.size(); ++k) stages[forward[k]] = 0;
-  for (bool moved = true; moved;) {
-    moved = false;
-    const auto all = dag::stages_by_origin(graph, stages);
-    std::map<uint32_t, uint32_t> lowest;
-    for (uint32_t i = 0; i < all.size(); ++i)
-      if (graph.ops()[i].group.valid()) {
-        auto [at, fresh] = lowest.emplace(graph.ops()[i].group.index, all[i]);
-        at->second = std::min(at->second, all[i]);
-      }
-    for (uint32_t i = 0; i < all.size(); ++i) {
-      if (!graph.ops()[i].group.valid() || all[i] == lowest[graph.ops()[i].group.index]) continue;
-      OpId origin{i};
-      while (graph.op(origin).phase == Phase::Backward && graph.op(origin).origin != origin)
-        origin = graph.op(origin).origin;
-      stages[origin.index] = lowest[graph.ops()[i].group.index];
-      moved = true;
-    }
-  }
-  return dag::stages_by_origin(graph, stages);
-}
-
 struct Case {
   const char* model;
   const char* backend;
@@ -241,7 +207,7 @@ TEST_P(SplitLaw, PiecesGiveTheBitsOfTheWhole) {
             : test::transformer(seed, {.batch = 4, .layers = 3});
     const Graph graph = training_graph(model, *backend);
     Rng rng(seed, 99);
-    const auto stages = random_stages(graph, param.stages, rng, param.wrap_around);
+    const auto stages = test::random_stages(graph, param.stages, rng, param.wrap_around);
     const uint32_t count = *std::max_element(stages.begin(), stages.end()) + 1;
     ASSERT_GE(count, 2u) << "the repair left a single stage: the groups leave no place to cut";
     const auto split = dag::split(graph, stages, count, dag::op_table());
@@ -345,7 +311,7 @@ TEST_P(DifferentiateAndSplitCommute, InOpsAndInBits) {
     const Graph forward = dag::promote_to_f64(model.graph, dag::op_table());
     const Graph whole = value_or_fail(dag::differentiate(forward, dag::op_table()));
     Rng rng(seed, 98);
-    const auto stages = random_stages(whole, stage_count, rng, wrap_around);
+    const auto stages = test::random_stages(whole, stage_count, rng, wrap_around);
     ASSERT_GT(whole.ops().size(), forward.ops().size());
     for (uint32_t i = 0; i < forward.ops().size(); ++i)
       ASSERT_EQ(whole.ops()[i].kind, forward.ops()[i].kind) << "the forward ops come first, all of them";

@@ -125,7 +125,7 @@ class CpuBackend final : public Backend {
     return total;
   }
 
-  Status update(const OptimizerSpec& optimizer, const UpdateStep& step, View parameter, View gradient,
+  Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter, View gradient,
                 std::span<const View> slots, const TensorSpec& spec) override;
 
   Status synchronize() override { return {}; }
@@ -143,7 +143,7 @@ class CpuBackend final : public Backend {
   const LoopTable& loops_;
 };
 
-Status CpuBackend::update(const OptimizerSpec& optimizer, const UpdateStep& step, View parameter,
+Status CpuBackend::update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter,
                           View gradient, std::span<const View> slots, const TensorSpec& spec) {
   WEFT_TRY_STATUS(need_f32(spec, "update"));
   float* p = pointer<float>(parameter);
@@ -151,7 +151,7 @@ Status CpuBackend::update(const OptimizerSpec& optimizer, const UpdateStep& step
   float* first = slots.empty() ? nullptr : pointer<float>(slots[0]);
   float* second = slots.size() < 2 ? nullptr : pointer<float>(slots[1]);
   team_.enter();
-  if (optimizer.type == OptimizerType::Sgd) {
+  if (optimizer.type == dag::OptimizerType::Sgd) {
     SgdArgs args{};
     args.learning_rate = static_cast<float>(step.learning_rate);
     args.weight_decay = static_cast<float>(optimizer.weight_decay);
@@ -165,7 +165,7 @@ Status CpuBackend::update(const OptimizerSpec& optimizer, const UpdateStep& step
     });
     return {};
   }
-  const bool decoupled = optimizer.type == OptimizerType::AdamW;
+  const bool decoupled = optimizer.type == dag::OptimizerType::AdamW;
   const double t = static_cast<double>(step.step);
   AdamArgs args{};
   args.decay_factor = decoupled ? static_cast<float>(1 - step.learning_rate * optimizer.weight_decay) : 1.0f;

@@ -132,7 +132,7 @@ struct Element {
   double gradient;
 };
 
-void update_sgd(const OptimizerSpec& spec, const UpdateStep& step, Element e, double* momentum) {
+void update_sgd(const dag::OptimizerSpec& spec, const dag::UpdateStep& step, Element e, double* momentum) {
   double g = e.gradient + spec.weight_decay * e.parameter;
   if (momentum) {
     *momentum = step.step == 1 ? g : spec.momentum * *momentum + (1 - spec.dampening) * g;
@@ -141,9 +141,9 @@ void update_sgd(const OptimizerSpec& spec, const UpdateStep& step, Element e, do
   e.parameter -= step.learning_rate * g;
 }
 
-void update_adam(const OptimizerSpec& spec, const UpdateStep& step, Element e, double& m, double& v) {
+void update_adam(const dag::OptimizerSpec& spec, const dag::UpdateStep& step, Element e, double& m, double& v) {
   double g = e.gradient;
-  if (spec.type == OptimizerType::AdamW)
+  if (spec.type == dag::OptimizerType::AdamW)
     e.parameter *= 1 - step.learning_rate * spec.weight_decay;
   else
     g += spec.weight_decay * e.parameter;
@@ -235,7 +235,7 @@ class ReferenceBackend final : public Backend {
     return total;
   }
 
-  Status update(const OptimizerSpec& optimizer, const UpdateStep& step, View parameter, View gradient,
+  Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter, View gradient,
                 std::span<const View> slots, const dag::TensorSpec& spec) override {
     const int64_t count = spec.element_count();
     const auto p = elements<double>(parameter, count), g = elements<double>(gradient, count);
@@ -244,7 +244,7 @@ class ReferenceBackend final : public Backend {
     WEFT_CHECK(s.size() == optimizer.slot_names().size());
     for (size_t i = 0; i < p.size(); ++i) {
       const Element element{p[i], step.gradient_scale * g[i]};
-      if (optimizer.type == OptimizerType::Sgd)
+      if (optimizer.type == dag::OptimizerType::Sgd)
         update_sgd(optimizer, step, element, s.empty() ? nullptr : &s[0][i]);
       else
         update_adam(optimizer, step, element, s[0][i], s[1][i]);

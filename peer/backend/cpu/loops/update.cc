@@ -1,4 +1,4 @@
-// The optimizers' rules (peer/optimizer.h), one pass over memory each; and the table of this instruction set.
+// The optimizers' rules (dag/optimizer.h), one pass over memory each; and the table of this instruction set.
 #include "peer/backend/cpu/loops/math.h"
 
 namespace weft::peer::cpu::WEFT_ISA {

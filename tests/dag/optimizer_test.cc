@@ -1,11 +1,11 @@
-#include "peer/optimizer.h"
+#include "dag/optimizer.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-namespace weft::peer {
+namespace weft::dag {
 namespace {
 
 using Names = std::vector<std::string_view>;
@@ -61,4 +61,4 @@ TEST(ClipFactor, NormsThatAreNotFiniteAreAsInPyTorch) {
 }
 
 }  // namespace
-}  // namespace weft::peer
+}  // namespace weft::dag

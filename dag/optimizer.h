@@ -7,7 +7,7 @@
 
 #include "base/units.h"
 
-namespace weft::peer {
+namespace weft::dag {
 
 enum class OptimizerType { Sgd, Adam, AdamW };
 
@@ -55,4 +55,4 @@ double scheduled_learning_rate(const ScheduleSpec& schedule, double learning_rat
 // NaN and an infinite one gives 0 (which makes NaN of the infinite gradients).
 double clip_factor(double clip_norm, double norm);
 
-}  // namespace weft::peer
+}  // namespace weft::dag

@@ -1,4 +1,4 @@
-#include "peer/optimizer.h"
+#include "dag/optimizer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 
-namespace weft::peer {
+namespace weft::dag {
 
 std::vector<std::string_view> OptimizerSpec::slot_names() const {
   switch (type) {
@@ -47,4 +47,4 @@ double clip_factor(double clip_norm, double norm) {
   return std::min(1.0, factor);
 }
 
-}  // namespace weft::peer
+}  // namespace weft::dag
