@@ -1,0 +1,183 @@
+// Who is there: introductions, leases, loss.
+#include <algorithm>
+
+#include "broker/broker.h"
+
+namespace weft::broker {
+
+using proto::Role;
+
+namespace {
+
+std::string_view reason_of(TokenVerdict verdict) {
+  switch (verdict) {
+    case TokenVerdict::None:
+      return "this broker does not know your key, and no token came with it: ask the broker's owner for one "
+             "(weft token create)";
+    case TokenVerdict::Unknown: return "the broker has no such token, or its secret is another";
+    case TokenVerdict::Expired: return "the token has expired: ask the broker's owner for another";
+    case TokenVerdict::Used: return "the token has been used as often as it may be: ask the broker's owner for another";
+    case TokenVerdict::Revoked: return "the token has been revoked: ask the broker's owner for another";
+    case TokenVerdict::Valid: return "the token is for another role (weft token create --role peer|submitter)";
+  }
+  return "";
+}
+
+}  // namespace
+
+void Broker::refuse(ConnectionId connection, ErrorCode code, std::string message) {
+  send(connection, proto::Refusal{.code = code, .message = std::move(message)});
+  out_->effects.push_back(Close{connection});
+}
+
+void Broker::on_introduced(const Introduced& event) {
+  const proto::Hello& hello = event.hello;
+  const Role role = hello.role == Role::PeerBulk ? Role::Peer : hello.role;
+  const auto known = known_.find(event.who);
+  const bool is_known = known != known_.end() && known->second.contains(role);
+  if (!is_known && event.verdict != TokenVerdict::Valid) {
+    log("info hello_refused address=" + event.address + " key=" + to_string(event.who));
+    return refuse(event.connection, ErrorCode::PermissionDenied, std::string(reason_of(event.verdict)));
+  }
+  if (hello.major != proto::kProtocolMajor) {
+    if (hello.role == Role::Peer) {  // shown as what it is
+      Peer& peer = peers_[event.who];
+      if (!peer.connection) {
+        peer.id = event.who;
+        peer.name = free_name(hello.name, event.who);
+        peer.software = hello.software;
+        peer.other_version = true;
+        peer.last_heard = now_.monotonic;
+        peers_dirty_ = true;
+      }
+    }
+    return refuse(event.connection, ErrorCode::VersionMismatch,
+                  "this broker speaks protocol " + std::to_string(proto::kProtocolMajor) + "." +
+                      std::to_string(proto::kProtocolMinor) + ", you speak " + std::to_string(hello.major) + "." +
+                      std::to_string(hello.minor) + ": install weft " + options_.software);
+  }
+  if (role == Role::Submitter && clients_.size() >= options_.clients_max)
+    return refuse(event.connection, ErrorCode::ResourceExhausted, "too many clients at once: try again later");
+  if (!is_known) {
+    known_[event.who].insert(role);
+    out_->records.push_back(
+        PrincipalAdmitted{event.who, role, hello.name, hello.token ? hello.token->id : 0, now_.unix_ms});
+  }
+  if (hello.role == Role::Peer) return admit_peer(event);
+  if (role == Role::Submitter) clients_.insert(event.connection);
+  out_->effects.push_back(Admit{event.connection, hello.role});
+  send(event.connection, proto::HelloAck{.software = options_.software,
+                                         .name = options_.name,
+                                         .heartbeat_interval = options_.heartbeat_interval,
+                                         .lease = options_.lease});
+}
+
+std::string Broker::free_name(const std::string& wanted, const PeerId& id) const {
+  const std::string base = wanted.empty() ? "peer-" + to_string(id).substr(0, 6) : wanted;
+  const auto taken = [&](const std::string& name) {
+    return std::any_of(peers_.begin(), peers_.end(),
+                       [&](const auto& entry) { return entry.second.name == name && entry.first != id; });
+  };
+  return taken(base) ? base + "-" + to_string(id).substr(0, 6) : base;
+}
+
+void Broker::admit_peer(const Introduced& event) {
+  if (!event.hello.device)
+    return refuse(event.connection, ErrorCode::InvalidArgument, "a peer's Hello describes its device");
+  Peer& peer = peers_[event.who];
+  peer.id = event.who;
+  if (peer.connection) {  // the same key again: the older connection is a leftover, or a copy of the key
+    const ConnectionId old = *peer.connection;
+    lose_peer(peer, "it connected anew from " + event.address);
+    out_->effects.push_back(Close{old});
+  }
+  peer.name = free_name(event.hello.name, event.who);
+  peer.software = event.hello.software;
+  peer.device = *event.hello.device;
+  peer.connection = event.connection;
+  peer.last_heard = now_.monotonic;
+  peer.draining = peer.other_version = false;
+  peer_of_connection_[event.connection] = event.who;
+  peers_dirty_ = true;
+  ++pool_version_;
+  for (auto& [number, job] : jobs_) job.excluded.erase(event.who);
+  out_->effects.push_back(Admit{event.connection, Role::Peer});
+  send(event.connection, proto::HelloAck{.software = options_.software,
+                                         .name = peer.name,
+                                         .heartbeat_interval = options_.heartbeat_interval,
+                                         .lease = options_.lease});
+  log("info peer_joined peer=" + peer.name + " key=" + to_string(peer.id) + " address=" + event.address +
+      " device=" + peer.device.device);
+  schedule_jobs();
+}
+
+void Broker::on_disconnected(const Disconnected& event) {
+  clients_.erase(event.connection);
+  const auto at = peer_of_connection_.find(event.connection);
+  if (at == peer_of_connection_.end()) return;
+  lose_peer(peers_.at(at->second), event.reason);
+}
+
+void Broker::lose_peer(Peer& peer, const std::string& why) {
+  if (!peer.connection) return;
+  peer_of_connection_.erase(*peer.connection);
+  peer.connection.reset();
+  peers_dirty_ = true;
+  log("info peer_lost peer=" + peer.name + " key=" + to_string(peer.id) + " reason=\"" + why + "\"");
+  if (!peer.serving) return;
+  Job& job = jobs_.at(*peer.serving);
+  recover(job, "peer " + peer.name + " is gone (" + why + ")");
+}
+
+void Broker::check_leases() {
+  std::vector<PeerId> late;
+  for (auto& [id, peer] : peers_)
+    if (peer.connection && now_.monotonic - peer.last_heard > options_.lease) late.push_back(id);
+  for (const PeerId& id : late) {
+    Peer& peer = peers_.at(id);
+    ++counters_.evicted;
+    out_->effects.push_back(Close{*peer.connection});
+    lose_peer(peer, "nothing heard for " + std::to_string(static_cast<int>(seconds(options_.lease))) + " s");
+  }
+}
+
+proto::PeerStatus Broker::status_of(const Peer& peer) const {
+  proto::PeerStatus status;
+  status.peer = peer.id;
+  status.name = peer.name;
+  status.region = peer.device.region;
+  status.device = peer.device.device;
+  status.software = peer.software;
+  status.rates = peer.device.rates;
+  status.memory = peer.device.memory;
+  status.reachable = !peer.device.addresses.empty();
+  status.seconds_since_heard = seconds(now_.monotonic - peer.last_heard);
+  if (peer.other_version)
+    status.state = "other version";
+  else if (!peer.connection)
+    status.state = "gone";
+  else if (status.seconds_since_heard > seconds(options_.lease) / 2)
+    status.state = "suspect";
+  else if (peer.draining)
+    status.state = "draining";
+  else
+    status.state = peer.serving ? "active" : "pool";
+  return status;
+}
+
+void Broker::publish_peers() {
+  proto::PeerList list;
+  for (const auto& [id, peer] : peers_) list.peers.push_back(status_of(peer));
+  out_->effects.push_back(PublishPeers{std::move(list)});
+  peers_dirty_ = false;
+}
+
+std::vector<Candidate> Broker::candidates(const Job& job) const {
+  std::vector<Candidate> free;
+  for (const auto& [id, peer] : peers_)
+    if (peer.connection && !peer.serving && !peer.draining && !job.excluded.contains(id))
+      free.push_back({id, peer.name, peer.device});
+  return free;
+}
+
+}  // namespace weft::broker

@@ -1,0 +1,70 @@
+// What the broker must still know after a crash, as the lines it writes. The state machine makes records; a Store
+// keeps them; after a restart the machine is built from what the store loads. Heartbeats and anything else that time
+// makes worthless are never records.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "proto/messages.h"
+
+namespace weft::broker {
+
+// A key that showed a valid token once: known from then on. `uses` of a token counts these.
+struct PrincipalAdmitted {
+  PeerId principal{};
+  proto::Role role = proto::Role::Peer;  // Peer or Submitter
+  std::string name{};
+  uint64_t token = 0;  // its id
+  int64_t unix_ms = 0;
+};
+struct JobSubmitted {
+  proto::JobNumber job = 0;
+  PeerId submitter{};
+  proto::SubmitJob submission{};
+  int64_t unix_ms = 0;
+};
+struct JobChanged {
+  proto::JobNumber job = 0;
+  proto::JobState state = proto::JobState::Queued;
+  std::string reason{};
+  proto::PlanVersion plan_version = 0;
+  uint64_t step = 0;   // committed
+  uint64_t steps = 0;  // in all; 0 while not known
+};
+// Every tensor that the run needs to go on after `step`. The last two of a job are kept.
+struct CheckpointCommitted {
+  proto::JobNumber job = 0;
+  uint64_t step = 0;
+  std::vector<proto::TensorReference> tensors{};
+};
+struct PredictionCommitted {
+  proto::JobNumber job = 0;
+  proto::PredictionReport report{};
+};
+struct ResultCommitted {
+  proto::JobNumber job = 0;
+  proto::JobResult result{};  // without `predictions`, which are records of their own, and without `model`
+};
+// What `logs` shows again: proto::JobEvent.
+using Record = std::variant<PrincipalAdmitted, JobSubmitted, JobChanged, CheckpointCommitted, PredictionCommitted,
+                            ResultCommitted, proto::JobEvent>;
+
+// What is left of all records: the state to start from.
+struct StoredJob {
+  JobSubmitted submitted{};
+  JobChanged last{};
+  std::vector<CheckpointCommitted> checkpoints{};  // at most two, newest last
+  std::vector<proto::PredictionReport> predictions{};  // by microbatch, each once
+  std::optional<proto::JobResult> result{};
+  uint64_t last_event = 0;  // sequence
+};
+struct StoredState {
+  std::vector<PrincipalAdmitted> principals{};
+  std::map<proto::JobNumber, StoredJob> jobs{};
+};
+
+}  // namespace weft::broker

@@ -1,0 +1,300 @@
+#include "peer/machine/stage.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "plan/schedule.h"
+
+namespace weft::peer {
+
+using proto::Command;
+using proto::CommandKind;
+using proto::ProgramKind;
+
+namespace {
+tl::unexpected<Error> refuse(const std::string& what) { return fail(ErrorCode::InvalidArgument, what); }
+}  // namespace
+
+StageMachine::StageMachine(std::shared_ptr<const proto::AssignStage> assignment, Options options)
+    : assignment_(std::move(assignment)), options_(options), completed_(assignment_->after_step), granted_(completed_) {
+  for (const proto::StageProgram& stage : assignment_->programs) {
+    Program& program = programs_[stage.kind];
+    program.stage = &stage;
+    program.edges_of_segment.resize(stage.segment_count);
+    const auto segment_of = [&](dag::ValueId value) {
+      return stage.segment_of_op[stage.graph->value(value).producer.index];
+    };
+    for (uint32_t r = 0; r < stage.receives.size(); ++r) {
+      program.edges_of_segment[segment_of(stage.receives[r].value)].push_back(r);
+      program.receive_of_edge[stage.receives[r].edge] = r;
+    }
+    for (const dag::ValueId input : stage.graph->inputs()) {
+      const std::string& name = stage.graph->value(input).name;
+      if (std::find(stage.data_inputs.begin(), stage.data_inputs.end(), name) == stage.data_inputs.end()) continue;
+      const uint32_t segment = segment_of(input);
+      program.data_segment = std::min(program.data_segment.value_or(segment), segment);
+    }
+  }
+}
+
+const StageMachine::Program* StageMachine::program(ProgramKind kind) const {
+  const auto at = programs_.find(kind);
+  return at == programs_.end() ? nullptr : &at->second;
+}
+
+uint32_t StageMachine::microbatches() const {
+  return assignment_->training.batch_size / assignment_->training.microbatch_size;
+}
+
+Status StageMachine::on_command(const Command& command) {
+  if (commands_.size() >= 1024) return refuse("too many commands at once");
+  const auto needs = [&](ProgramKind kind) -> Status {
+    if (program(kind) == nullptr) return refuse("a command for a program that was not assigned");
+    return {};
+  };
+  switch (command.kind) {
+    case CommandKind::Advance: {
+      WEFT_TRY_STATUS(needs(ProgramKind::Train));
+      if (command.step <= granted_ || command.step > assignment_->training.steps)
+        return refuse("a grant up to step " + std::to_string(command.step) + " after " + std::to_string(granted_));
+      if (program(ProgramKind::Train)->data_segment)
+        data_ranges_.push_back({.next = {ProgramKind::Train, granted_ + 1, 0},
+                                .last_step = command.step,
+                                .first_microbatch = 0,
+                                .end_microbatch = microbatches()});
+      granted_ = command.step;
+      break;
+    }
+    case CommandKind::Checkpoint:
+      WEFT_TRY_STATUS(needs(ProgramKind::Train));
+      if (command.step != granted_) return refuse("a checkpoint of a step that is not the last one granted");
+      break;
+    case CommandKind::Evaluate:
+    case CommandKind::Predict: {
+      const ProgramKind kind = command.kind == CommandKind::Evaluate ? ProgramKind::Evaluate : ProgramKind::Predict;
+      if (program(kind) == nullptr) return {};  // none of its ops are here
+      if (command.microbatches == 0 || command.microbatches > 4096 ||
+          command.first_microbatch > UINT32_MAX - command.microbatches)
+        return refuse("a forward pass over no or too many microbatches");
+      if (command.kind == CommandKind::Evaluate && command.step != granted_)
+        return refuse("an evaluation after a step that is not the last one granted");
+      if (program(kind)->data_segment)
+        data_ranges_.push_back({.next = {kind, command.step, command.first_microbatch},
+                                .last_step = command.step,
+                                .first_microbatch = command.first_microbatch,
+                                .end_microbatch = command.first_microbatch + command.microbatches});
+      break;
+    }
+    case CommandKind::Finish: break;
+  }
+  commands_.push_back(command);
+  return {};
+}
+
+Status StageMachine::on_norm(const proto::GradientNorm& norm) {
+  if (norm.step <= completed_ || norm.step > granted_) return refuse("a gradient norm of a step that is not under way");
+  norms_[norm.step] = norm.norm;
+  return {};
+}
+
+Status StageMachine::on_tensor(uint32_t from_stage, const proto::TensorHeader& header) {
+  const auto wrong = [&](const std::string& what) {
+    return refuse("edge " + std::to_string(header.edge) + ", step " + std::to_string(header.step) + ", microbatch " +
+                  std::to_string(header.microbatch) + ": " + what);
+  };
+  const Program* in = program(header.program);
+  if (in == nullptr) return wrong("its program was not assigned");
+  const auto edge = in->receive_of_edge.find(header.edge);
+  if (edge == in->receive_of_edge.end()) return wrong("no such edge comes here");
+  const proto::EdgeEnd& end = in->stage->receives[edge->second];
+  if (end.stage != from_stage) return wrong("it belongs to another stage");
+  if (!(in->stage->graph->spec(end.value) == header.spec))
+    return wrong("it is " + dag::to_string(header.spec) + ", expected " +
+                 dag::to_string(in->stage->graph->spec(end.value)));
+  // A neighbour is at most one step ahead: its next update needs what this stage has not sent yet.
+  if (header.program == ProgramKind::Train) {
+    if (header.step <= completed_ || header.step > completed_ + 2) return wrong("it is not its time");
+    if (header.microbatch >= microbatches()) return wrong("there is no such microbatch");
+  }
+  if (arrived_.size() > 4 * size_t{microbatches()} + 4096) return wrong("too many tensors wait here");
+  if (!arrived_[{header.program, header.step, header.microbatch}].insert(edge->second).second)
+    return wrong("it came twice");
+  return {};
+}
+
+Status StageMachine::on_data(const MicrobatchKey& key) {
+  data_.insert(key);
+  return {};
+}
+
+bool StageMachine::inputs_are_there(const Program& in, const MicrobatchKey& key, uint32_t segment) const {
+  if (in.data_segment && segment >= *in.data_segment && !data_.contains(key)) return false;
+  const std::vector<uint32_t>& needed = in.edges_of_segment[segment];
+  if (needed.empty()) return true;
+  const auto there = arrived_.find(key);
+  return there != arrived_.end() &&
+         std::all_of(needed.begin(), needed.end(), [&](uint32_t r) { return there->second.contains(r); });
+}
+
+Task StageMachine::start(Task task) {
+  running_ = task;
+  return task;
+}
+
+std::optional<Task> StageMachine::next_segment(ProgramKind kind, uint64_t step, uint32_t first, uint32_t count) {
+  const Program& in = *program(kind);
+  if (done_of_segment_.empty()) done_of_segment_.assign(in.stage->segment_count, 0);
+  const auto choice = plan::next_task(
+      done_of_segment_,
+      [&](uint32_t segment, uint32_t microbatch) {
+        return inputs_are_there(in, {kind, step, first + microbatch}, segment);
+      },
+      count, std::max(1u, assignment_->microbatches_in_flight));
+  if (!choice) return std::nullopt;
+  return start({.kind = TaskKind::Segment,
+                .key = {kind, step, first + choice->microbatch},
+                .segment = choice->segment,
+                .first_segment = choice->segment == 0,
+                .last_segment = choice->segment + 1 == in.stage->segment_count});
+}
+
+std::optional<Task> StageMachine::next_of_step() {
+  const uint64_t step = completed_ + 1;
+  if (done_of_segment_.empty() || done_of_segment_.back() < microbatches())
+    return next_segment(ProgramKind::Train, step, 0, microbatches());
+  if (assignment_->training.clip_norm <= 0)
+    return start({.kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}, .with_squares = true});
+  if (!squares_done_) return start({.kind = TaskKind::Squares, .key = {ProgramKind::Train, step, 0}});
+  const auto norm = norms_.find(step);
+  if (norm == norms_.end()) return std::nullopt;
+  return start({.kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}, .norm = norm->second});
+}
+
+std::optional<Task> StageMachine::next_of_forward() {
+  const Command& command = commands_.front();
+  const bool evaluates = command.kind == CommandKind::Evaluate;
+  if (evaluates && command.first_microbatch == 0 && !weights_taken_)
+    return start({.kind = TaskKind::TakeWeights, .key = {ProgramKind::Evaluate, command.step, 0}});
+  return next_segment(evaluates ? ProgramKind::Evaluate : ProgramKind::Predict, command.step, command.first_microbatch,
+                      command.microbatches);
+}
+
+std::optional<Task> StageMachine::next_task(Instant now) {
+  while (!running_ && !commands_.empty()) {
+    const Command& command = commands_.front();
+    switch (command.kind) {
+      case CommandKind::Advance:
+        if (completed_ < command.step) {
+          if (done_of_segment_.empty() && step_began_ == Instant{}) step_began_ = now;
+          return next_of_step();
+        }
+        break;
+      case CommandKind::Checkpoint:
+        return start({.kind = TaskKind::Snapshot, .key = {ProgramKind::Train, command.step, 0}});
+      case CommandKind::Evaluate:
+      case CommandKind::Predict: return next_of_forward();
+      case CommandKind::Finish: break;
+    }
+    commands_.pop_front();
+  }
+  return std::nullopt;
+}
+
+void StageMachine::finish_microbatch(const MicrobatchKey& key) {
+  arrived_.erase(key);
+  if (data_.erase(key) != 0) --data_outstanding_;
+  finished_.push_back(key);
+}
+
+void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome& outcome) {
+  WEFT_CHECK(running_.has_value());
+  running_.reset();
+  busy_ += outcome.busy;
+  switch (task.kind) {
+    case TaskKind::Segment: {
+      ++done_of_segment_[task.segment];
+      if (task.key.program == ProgramKind::Train) {
+        if (outcome.loss) losses_.push_back(*outcome.loss);
+      } else {
+        if (outcome.loss) evaluation_.loss.push_back(*outcome.loss);
+        if (outcome.correct) evaluation_.correct.push_back(*outcome.correct);
+        if (outcome.counted) evaluation_.counted.push_back(*outcome.counted);
+      }
+      if (task.last_segment) finish_microbatch(task.key);
+      if (task.key.program != ProgramKind::Train && done_of_segment_.back() == commands_.front().microbatches)
+        finish_forward();
+      break;
+    }
+    case TaskKind::Squares:
+      squares_done_ = true;
+      reports_.push_back(proto::StepReport{.run = assignment_->run,
+                                           .plan_version = assignment_->plan_version,
+                                           .step = task.key.step,
+                                           .losses = losses_,
+                                           .squares = outcome.squares});
+      break;
+    case TaskKind::Update:
+      squares_ = outcome.squares;
+      finish_step(now);
+      break;
+    case TaskKind::Snapshot:
+      commands_.pop_front();  // its upload goes on beside the next steps
+      break;
+    case TaskKind::TakeWeights: weights_taken_ = true; break;
+  }
+}
+
+void StageMachine::finish_step(Instant now) {
+  ++completed_;
+  proto::StepReport report{.run = assignment_->run, .plan_version = assignment_->plan_version, .step = completed_};
+  report.updated = true;
+  report.squares = std::move(squares_);
+  if (!squares_done_) report.losses = losses_;
+  report.seconds_busy = seconds(busy_);
+  report.seconds = seconds(now - step_began_);
+  reports_.push_back(std::move(report));
+  step_began_ = now;
+  busy_ = {};
+  losses_.clear();
+  squares_.clear();
+  squares_done_ = false;
+  norms_.erase(completed_);
+  done_of_segment_.clear();
+}
+
+void StageMachine::finish_forward() {
+  const Command command = commands_.front();
+  commands_.pop_front();
+  done_of_segment_.clear();
+  if (command.kind != CommandKind::Evaluate) return;
+  evaluation_.run = assignment_->run;
+  evaluation_.plan_version = assignment_->plan_version;
+  evaluation_.step = command.step;
+  evaluation_.first_microbatch = command.first_microbatch;
+  if (!evaluation_.loss.empty() || !evaluation_.correct.empty() || !evaluation_.counted.empty())
+    reports_.push_back(std::move(evaluation_));
+  evaluation_ = {};
+  const bool more = !commands_.empty() && commands_.front().kind == CommandKind::Evaluate;
+  if (!more) weights_taken_ = false;
+  busy_ = {};
+  step_began_ = Instant{};
+}
+
+std::vector<MicrobatchKey> StageMachine::fetches() {
+  std::vector<MicrobatchKey> wanted;
+  const uint32_t limit = assignment_->microbatches_in_flight + options_.prefetch_microbatches;
+  while (!data_ranges_.empty() && data_outstanding_ < limit) {
+    DataRange& range = data_ranges_.front();
+    wanted.push_back(range.next);
+    ++data_outstanding_;
+    if (++range.next.microbatch < range.end_microbatch) continue;
+    range.next.microbatch = range.first_microbatch;
+    if (++range.next.step > range.last_step) data_ranges_.pop_front();
+  }
+  return wanted;
+}
+
+std::vector<proto::Message> StageMachine::take_reports() { return std::exchange(reports_, {}); }
+std::vector<MicrobatchKey> StageMachine::take_finished() { return std::exchange(finished_, {}); }
+
+}  // namespace weft::peer

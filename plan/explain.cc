@@ -1,0 +1,155 @@
+#include "plan/explain.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "plan/placement.h"
+
+namespace weft::plan {
+namespace {
+
+// Three digits that count.
+std::string number(double value) {
+  char text[32];
+  const int decimals = value >= 99.95 || value == 0 ? 0 : value >= 9.995 ? 1 : 2;
+  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+  return text;
+}
+
+std::string show_seconds(double seconds) { return show(Duration(static_cast<int64_t>(seconds * 1e9))); }
+
+std::string name_of(const dag::Op& op) {
+  return op.name.empty() ? std::string(to_string(op.kind)) : "'" + op.name + "'";
+}
+
+class Explainer {
+ public:
+  explicit Explainer(const Explained& what)
+      : what_(what), plan_(*what.plan), cluster_(what.request->cluster), count_(plan_.stages.size()) {}
+
+  std::vector<std::string> run() {
+    for (uint32_t s = 0; s < count_; ++s) {
+      lines_.push_back(stage_line(s));
+      if (s > 0) lines_.push_back(cut_line(s));
+    }
+    lines_.push_back(bottleneck_line());
+    lines_.push_back(summary_line());
+    return std::move(lines_);
+  }
+
+ private:
+  const DeviceView& device(uint32_t stage) const { return cluster_.devices()[plan_.stages[stage].devices[0]]; }
+  const LinkView& link(uint32_t from, uint32_t to) const {
+    return cluster_.link(plan_.stages[from].devices[0], plan_.stages[to].devices[0]);
+  }
+  std::string stage_name(uint32_t stage) const { return "stage " + std::to_string(stage + 1); }
+
+  // First and last forward op that computes.
+  std::pair<const dag::Op*, const dag::Op*> ends(uint32_t stage) const {
+    const dag::Op *first = nullptr, *last = nullptr;
+    for (const GroupCost& group : what_.model->groups) {
+      if (!group.has_kernel || group.phase != dag::Phase::Forward || plan_.stage_of_op[group.begin] != stage) continue;
+      if (!first) first = &what_.model->graph->ops()[group.begin];
+      last = &what_.model->graph->ops()[group.end - 1];
+    }
+    return {first, last};
+  }
+
+  std::string stage_line(uint32_t s) const {
+    const StagePlan& stage = plan_.stages[s];
+    const DeviceView& on = device(s);
+    std::string line = stage_name(s) + " of " + std::to_string(count_) + " on " + on.name;
+    if (!on.region.empty()) line += " (" + on.region + ")";
+    const uint32_t ops = what_.pipeline->stages[s].ops;
+    line += ": " + std::to_string(ops) + (ops == 1 ? " op" : " ops");
+    if (const auto [first, last] = ends(s); first) line += " from " + name_of(*first) + " to " + name_of(*last);
+    line += ", forward " + show(stage.forward);
+    if (stage.backward.count() > 0) line += ", backward " + show(stage.backward);
+    line += ", " + show(stage.memory) + " of " + show(on.memory) + " with " +
+            std::to_string(stage.microbatches_in_flight) + " in flight";
+    for (const PlannedLink& planned : plan_.links)
+      if (planned.from_stage == s)
+        line += "; sends " + show(planned.bytes) + " a microbatch to " + stage_name(planned.to_stage) + " over " +
+                show(link(s, planned.to_stage));
+    return line;
+  }
+
+  // What the neighbouring cuts would have cost.
+  std::string cut_line(uint32_t s) const {
+    const PartitionProblem problem =
+        partition_problem(*what_.request, *what_.model, what_.proposal->devices);
+    const auto& ends = what_.proposal->ends;
+    const uint32_t cut = ends[s - 1], begin = s > 1 ? ends[s - 2] : 0, end = ends[s];
+    const auto worst = [&](uint32_t at) {
+      return std::max(problem.cost(s - 1, begin, at).bottleneck, problem.cost(s, at, end).bottleneck);
+    };
+    const auto crossing = [&](uint32_t at) {
+      return Bytes{what_.model->crossing.received(at, end) + what_.model->crossing.returned(at, end)};
+    };
+    std::string line = "cut before " + stage_name(s) + ": " + show(crossing(cut)) + " cross, the longer of both stages " +
+                       show_seconds(worst(cut)) + " a microbatch";
+    if (cut > begin + 1)
+      line += "; one place earlier " + show(crossing(cut - 1)) + " and " + show_seconds(worst(cut - 1));
+    if (cut + 1 < end)
+      line += "; one place later " + show(crossing(cut + 1)) + " and " + show_seconds(worst(cut + 1));
+    return line;
+  }
+
+  std::string bottleneck_line() const {
+    const Prediction& predicted = *what_.prediction;
+    uint32_t busiest = 0;
+    for (uint32_t s = 1; s < count_; ++s)
+      if (predicted.busy[s] > predicted.busy[busiest]) busiest = s;
+    Duration longest = predicted.busy[busiest];
+    std::string name = stage_name(busiest) + " on " + device(busiest).name;
+    for (uint32_t from = 0; from < count_; ++from)
+      for (uint32_t to = 0; to < count_; ++to)
+        if (predicted.sending[from * count_ + to] > longest) {
+          longest = predicted.sending[from * count_ + to];
+          name = "the link from " + stage_name(from) + " to " + stage_name(to) + " (" + show(link(from, to)) + ")";
+        }
+    const double share = 100 * seconds(longest) / std::max(1e-12, seconds(plan_.predicted_step));
+    char percent[16];
+    std::snprintf(percent, sizeof percent, "%.0f%%", std::min(100.0, share));
+    return "bottleneck: " + name + ", busy " + show(longest) + " a step, " + percent + " of the time";
+  }
+
+  std::string summary_line() const {
+    return "predicted step " + show(plan_.predicted_step) + " for " + std::to_string(what_.request->microbatches) +
+           (what_.request->microbatches == 1 ? " microbatch" : " microbatches") + "; the fastest device alone " +
+           show(plan_.predicted_alone);
+  }
+
+  const Explained& what_;
+  const Plan& plan_;
+  const ClusterView& cluster_;
+  size_t count_;
+  std::vector<std::string> lines_;
+};
+
+}  // namespace
+
+std::string show(Duration duration) {
+  const double value = seconds(duration);
+  if (value >= 1) return number(value) + " s";
+  if (value >= 1e-3) return number(value * 1e3) + " ms";
+  return number(value * 1e6) + " us";
+}
+
+std::string show(Bytes bytes) {
+  const auto value = static_cast<double>(bytes.value);
+  if (value >= 0x1p30) return number(value / 0x1p30) + " GiB";
+  if (value >= 0x1p20) return number(value / 0x1p20) + " MiB";
+  if (value >= 0x1p10) return number(value / 0x1p10) + " KiB";
+  return number(value) + " bytes";
+}
+
+std::string show(const LinkView& link) {
+  const double bits = link.bytes_per_second * 8;
+  const std::string rate = bits >= 1e9 ? number(bits / 1e9) + " Gbit/s" : number(bits / 1e6) + " Mbit/s";
+  return link.latency.count() > 0 ? rate + " " + show(link.latency) : rate;
+}
+
+std::vector<std::string> explain(const Explained& what) { return Explainer(what).run(); }
+
+}  // namespace weft::plan

@@ -1,0 +1,30 @@
+// Says in lines for people what a plan does and why.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/model.h"
+#include "plan/pipeline.h"
+#include "plan/plan.h"
+#include "plan/predict.h"
+#include "plan/strategy.h"
+
+namespace weft::plan {
+
+struct Explained {
+  const PlanRequest* request = nullptr;
+  const Model* model = nullptr;
+  const Plan* plan = nullptr;
+  const Pipeline* pipeline = nullptr;
+  const Prediction* prediction = nullptr;
+  const Proposal* proposal = nullptr;
+};
+std::vector<std::string> explain(const Explained& what);
+
+// "83.2 ms", "1.30 MiB", "100 Mbit/s 20 ms".
+std::string show(Duration duration);
+std::string show(Bytes bytes);
+std::string show(const LinkView& link);
+
+}  // namespace weft::plan

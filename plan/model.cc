@@ -1,0 +1,346 @@
+#include "plan/model.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <string_view>
+#include <unordered_map>
+
+namespace weft::plan {
+
+using dag::Graph;
+using dag::Op;
+using dag::OpId;
+using dag::OpKind;
+using dag::Phase;
+using dag::ValueId;
+
+namespace {
+
+constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
+
+class Union {
+ public:
+  explicit Union(uint32_t count) : parent_(count) { std::iota(parent_.begin(), parent_.end(), 0u); }
+  uint32_t find(uint32_t i) {
+    while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
+    return i;
+  }
+  void join(uint32_t a, uint32_t b) {
+    a = find(a), b = find(b);
+    parent_[std::max(a, b)] = std::min(a, b);
+  }
+
+ private:
+  std::vector<uint32_t> parent_;
+};
+
+// Strongly connected components of a graph of `count` nodes (Tarjan, without recursion: models are deep).
+std::vector<uint32_t> components(const std::vector<std::vector<uint32_t>>& after) {
+  const auto count = static_cast<uint32_t>(after.size());
+  std::vector<uint32_t> index(count, kNone), low(count, 0), component(count, kNone), stack;
+  struct Frame {
+    uint32_t node;
+    size_t edge;
+  };
+  std::vector<Frame> frames;
+  uint32_t next_index = 0, next_component = 0;
+  for (uint32_t root = 0; root < count; ++root) {
+    if (index[root] != kNone) continue;
+    frames.push_back({root, 0});
+    while (!frames.empty()) {
+      const uint32_t node = frames.back().node;
+      if (frames.back().edge == 0 && index[node] == kNone) {
+        index[node] = low[node] = next_index++;
+        stack.push_back(node);
+      }
+      if (frames.back().edge < after[node].size()) {
+        const uint32_t to = after[node][frames.back().edge++];
+        if (index[to] == kNone)
+          frames.push_back({to, 0});
+        else if (component[to] == kNone)
+          low[node] = std::min(low[node], index[to]);
+        continue;
+      }
+      if (low[node] == index[node]) {
+        for (uint32_t member = kNone; member != node; stack.pop_back()) {
+          member = stack.back();
+          component[member] = next_component;
+        }
+        ++next_component;
+      }
+      frames.pop_back();
+      if (!frames.empty()) low[frames.back().node] = std::min(low[frames.back().node], low[node]);
+    }
+  }
+  return component;
+}
+
+class PositionFinder {
+ public:
+  explicit PositionFinder(const Graph& graph)
+      : graph_(graph), count_(static_cast<uint32_t>(graph.ops().size())), units_(count_), users_(graph.users()) {}
+
+  // By op; leaves that nothing ties down stand where they are first read.
+  std::vector<uint32_t> run(uint32_t& positions) {
+    join_units();
+    tie_leaves_to_readers();
+    const std::vector<uint32_t> node_of_op = merge_cycles();
+    std::vector<uint32_t> position_of_op = sort(node_of_op, positions);
+    for (uint32_t i = 0; i < count_; ++i)
+      if (node_of_op[i] == kNone) position_of_op[i] = first_reader_position(i, position_of_op);
+    return position_of_op;
+  }
+
+ private:
+  bool is_leaf(uint32_t op) const { return graph_.ops()[op].inputs.empty(); }
+
+  void join_units() {
+    for (uint32_t i = 0; i < count_; ++i) {
+      const Op& op = graph_.ops()[i];
+      if (op.phase == Phase::Backward && op.origin.valid()) units_.join(i, op.origin.index);
+      if (i > 0 && op.group.valid() && graph_.ops()[i - 1].group == op.group) units_.join(i, i - 1);
+    }
+    std::unordered_map<std::string_view, uint32_t> op_of_initializer;
+    for (const auto& initializer : graph_.initializers())
+      op_of_initializer[initializer.name] = graph_.value(initializer.value).producer.index;
+    for (const auto& output : graph_.outputs())
+      if (output.role == dag::OutputRole::Gradient || output.role == dag::OutputRole::StateUpdate)
+        units_.join(op_of_initializer.at(output.name), graph_.value(output.value).producer.index);
+    // A leaf that belongs to nobody may lie anywhere.
+    work_of_unit_.assign(count_, false);
+    forward_of_unit_.assign(count_, false);
+    for (uint32_t i = 0; i < count_; ++i) {
+      if (is_leaf(i)) continue;
+      work_of_unit_[units_.find(i)] = true;
+      if (graph_.ops()[i].phase == Phase::Forward) forward_of_unit_[units_.find(i)] = true;
+    }
+  }
+
+  // A unit with backward work but only leaves in forward (a tied weight with the sum of its gradient's terms)
+  // belongs to the first op that reads the leaf.
+  void tie_leaves_to_readers() {
+    std::vector<std::pair<uint32_t, uint32_t>> ties;
+    for (uint32_t i = 0; i < count_; ++i) {
+      const uint32_t unit = units_.find(i);
+      if (!is_leaf(i) || !work_of_unit_[unit] || forward_of_unit_[unit]) continue;
+      for (const OpId reader : users_[graph_.ops()[i].outputs[0].index])
+        if (graph_.op(reader).phase == Phase::Forward) {
+          ties.push_back({i, reader.index});
+          break;
+        }
+    }
+    for (const auto& [leaf, reader] : ties) units_.join(leaf, reader);
+    std::vector<bool> work(count_, false);
+    for (uint32_t i = 0; i < count_; ++i)
+      if (!is_leaf(i)) work[units_.find(i)] = true;
+    work_of_unit_ = std::move(work);
+  }
+
+  // Nodes are units with work, those on a cycle made one. kNone: a leaf by itself.
+  std::vector<uint32_t> merge_cycles() {
+    std::vector<uint32_t> node_of_unit(count_, kNone);
+    uint32_t nodes = 0;
+    for (uint32_t i = 0; i < count_; ++i) {
+      uint32_t& node = node_of_unit[units_.find(i)];
+      if (work_of_unit_[units_.find(i)] && node == kNone) node = nodes++;
+    }
+    std::vector<uint32_t> node_of_op(count_);
+    for (uint32_t i = 0; i < count_; ++i) node_of_op[i] = node_of_unit[units_.find(i)];
+    const std::vector<uint32_t> component = components(order_edges(node_of_op, nodes));
+    for (uint32_t& node : node_of_op)
+      if (node != kNone) node = component[node];
+    return node_of_op;
+  }
+
+  // Which node has to stand before which: forward values go up, backward ones down.
+  std::vector<std::vector<uint32_t>> order_edges(const std::vector<uint32_t>& node_of_op, uint32_t nodes) const {
+    std::vector<std::vector<uint32_t>> after(nodes);
+    for (uint32_t i = 0; i < count_; ++i)
+      for (const ValueId input : graph_.ops()[i].inputs) {
+        if (!input.valid()) continue;
+        const uint32_t producer = graph_.value(input).producer.index;
+        uint32_t from = node_of_op[producer], to = node_of_op[i];
+        if (from == kNone || to == kNone || from == to) continue;
+        if (graph_.ops()[producer].phase != graph_.ops()[i].phase) continue;  // saved for backward: either way
+        if (graph_.ops()[i].phase == Phase::Backward) std::swap(from, to);
+        after[from].push_back(to);
+      }
+    for (auto& list : after) {
+      std::sort(list.begin(), list.end());
+      list.erase(std::unique(list.begin(), list.end()), list.end());
+    }
+    return after;
+  }
+
+  // Topological, and among those that may come next the one whose ops stand first in the graph.
+  std::vector<uint32_t> sort(const std::vector<uint32_t>& node_of_op, uint32_t& positions) const {
+    positions = 0;
+    for (const uint32_t node : node_of_op)
+      if (node != kNone) positions = std::max(positions, node + 1);
+    std::vector<uint32_t> key(positions, kNone), missing(positions, 0), position(positions, 0);
+    for (uint32_t i = count_; i-- > 0;)
+      if (node_of_op[i] != kNone && !is_leaf(i)) key[node_of_op[i]] = i;
+    const auto after = order_edges(node_of_op, positions);
+    for (const auto& list : after)
+      for (const uint32_t to : list) ++missing[to];
+    using Entry = std::pair<uint32_t, uint32_t>;
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
+    for (uint32_t node = 0; node < positions; ++node)
+      if (missing[node] == 0) ready.push({key[node], node});
+    uint32_t next = 0;
+    while (!ready.empty()) {
+      const uint32_t node = ready.top().second;
+      ready.pop();
+      position[node] = next++;
+      for (const uint32_t to : after[node])
+        if (--missing[to] == 0) ready.push({key[to], to});
+    }
+    WEFT_CHECK(next == positions);
+    std::vector<uint32_t> position_of_op(count_, 0);
+    for (uint32_t i = 0; i < count_; ++i)
+      if (node_of_op[i] != kNone) position_of_op[i] = position[node_of_op[i]];
+    return position_of_op;
+  }
+
+  uint32_t first_reader_position(uint32_t leaf, const std::vector<uint32_t>& position_of_op) const {
+    uint32_t first = kNone;
+    for (const ValueId output : graph_.ops()[leaf].outputs)
+      for (const OpId reader : users_[output.index]) first = std::min(first, position_of_op[reader.index]);
+    return first == kNone ? 0 : first;
+  }
+
+  const Graph& graph_;
+  uint32_t count_;
+  Union units_;
+  std::vector<std::vector<OpId>> users_;
+  std::vector<bool> work_of_unit_, forward_of_unit_;  // by unit's representative
+};
+
+// Neighbours become one until few enough are left: cut where the work up to there passes a multiple of a share.
+void coarsen(Model& model, uint32_t positions_max) {
+  if (model.positions <= positions_max) return;
+  std::vector<double> work(model.positions, 0);
+  const Rates rates;
+  for (size_t g = 0; g < model.groups.size(); ++g)
+    work[model.position_of_op[model.groups[g].begin]] += seconds_of(model.groups[g], rates);
+  const double total = std::accumulate(work.begin(), work.end(), 0.0);
+  std::vector<uint32_t> merged(model.positions);
+  double sum = 0;
+  uint32_t next = 0;
+  for (uint32_t p = 0; p < model.positions; ++p) {
+    const auto wanted = static_cast<uint32_t>(sum / std::max(total, 1e-300) * (positions_max - 1));
+    if (p > 0 && wanted > next) ++next;
+    merged[p] = next;
+    sum += work[p];
+  }
+  for (uint32_t& position : model.position_of_op) position = merged[position];
+  model.positions = next + 1;
+}
+
+}  // namespace
+
+class CrossingBuilder {
+ public:
+  explicit CrossingBuilder(const Model& model) : model_(model), crossing_(model.positions) {}
+
+  Crossing run() {
+    const Graph& graph = *model_.graph;
+    std::vector<bool> copied(graph.ops().size(), false);
+    for (uint32_t i = 0; i < copied.size(); ++i) copied[i] = graph.ops()[i].kind == OpKind::Constant;
+    for (const auto& initializer : graph.initializers())
+      if (initializer.role == dag::InitializerRole::Buffer || initializer.role == dag::InitializerRole::Frozen)
+        copied[graph.value(initializer.value).producer.index] = true;
+    const auto users = graph.users();
+    std::vector<uint32_t> readers;
+    for (uint32_t v = 0; v < users.size(); ++v) {
+      const uint32_t producer = graph.values()[v].producer.index;
+      if (copied[producer] || users[v].empty()) continue;
+      readers.clear();
+      for (const OpId reader : users[v]) readers.push_back(model_.position_of_op[reader.index]);
+      std::sort(readers.begin(), readers.end());
+      add(model_.position_of_op[producer], readers, graph.values()[v].spec.bytes().value);
+    }
+    for (auto* matrix : {&crossing_.received_, &crossing_.returned_})
+      for (size_t begin = 0; begin < crossing_.size_; ++begin)
+        for (size_t end = 1; end < crossing_.size_; ++end)
+          (*matrix)[begin * crossing_.size_ + end] += (*matrix)[begin * crossing_.size_ + end - 1];
+    return std::move(crossing_);
+  }
+
+ private:
+  // A stage that begins behind the producer and ends behind its own first reader receives the value; one that
+  // holds the producer and begins behind the lowest reader returns it.
+  void add(uint32_t from, const std::vector<uint32_t>& readers, int64_t bytes) {
+    uint32_t begin = from + 1;
+    for (const uint32_t reader : readers)
+      for (; begin <= reader; ++begin) crossing_.received_[begin * crossing_.size_ + reader + 1] += bytes;
+    for (begin = readers.front() + 1; begin <= from; ++begin)
+      crossing_.returned_[begin * crossing_.size_ + from + 1] += bytes;
+  }
+
+  const Model& model_;
+  Crossing crossing_;
+};
+
+namespace {
+
+void add_holdings(Model& model) {
+  const Graph& graph = *model.graph;
+  auto& held = model.held_before;
+  for (auto* list : {&held.parameters, &held.other, &held.saved, &held.parameter_count})
+    list->assign(model.positions + 1, 0);
+  std::unordered_map<std::string_view, bool> trained;
+  for (const auto& output : graph.outputs())
+    if (output.role == dag::OutputRole::Gradient) trained[output.name] = true;
+  for (const auto& initializer : graph.initializers()) {
+    const uint32_t at = model.position_of_op[graph.value(initializer.value).producer.index] + 1;
+    const bool parameter = trained.contains(initializer.name);
+    (parameter ? held.parameters : held.other)[at] += graph.spec(initializer.value).bytes().value;
+    held.parameter_count[at] += parameter;
+  }
+  std::vector<bool> saved(graph.values().size(), false);
+  for (const Op& op : graph.ops())
+    if (op.phase == Phase::Backward)
+      for (const ValueId input : op.inputs)
+        if (input.valid() && graph.producer(input).phase == Phase::Forward && !graph.producer(input).inputs.empty())
+          saved[input.index] = true;
+  for (uint32_t v = 0; v < saved.size(); ++v)
+    if (saved[v])
+      held.saved[model.position_of_op[graph.values()[v].producer.index] + 1] += graph.values()[v].spec.bytes().value;
+  for (auto* list : {&held.parameters, &held.other, &held.saved, &held.parameter_count})
+    std::partial_sum(list->begin(), list->end(), list->begin());
+}
+
+}  // namespace
+
+Model make_model(const Graph& graph, uint32_t positions_max) {
+  Model model;
+  model.graph = &graph;
+  model.groups = group_costs(graph);
+  model.position_of_op = PositionFinder(graph).run(model.positions);
+  model.positions = std::max(1u, model.positions);  // a graph of leaves alone
+  coarsen(model, std::max(1u, positions_max));
+  for (const GroupCost& group : model.groups)
+    model.position_of_group.push_back(model.position_of_op[group.begin]);
+  add_holdings(model);
+  model.crossing = CrossingBuilder(model).run();
+  return model;
+}
+
+std::vector<double> seconds_of_positions(const Model& model, const Rates& rates, bool accumulates) {
+  std::vector<double> seconds(model.positions, 0);
+  for (size_t g = 0; g < model.groups.size(); ++g)
+    seconds[model.position_of_group[g]] += seconds_of(model.groups[g], rates);
+  if (!accumulates) return seconds;
+  const auto& held = model.held_before;
+  for (uint32_t p = 0; p < model.positions; ++p)
+    if (const int64_t count = held.parameter_count[p + 1] - held.parameter_count[p]; count > 0)
+      seconds[p] += accumulate_seconds({held.parameters[p + 1] - held.parameters[p]}, rates) +
+                    static_cast<double>(count - 1) * rates.kernel_seconds;
+  return seconds;
+}
+
+}  // namespace weft::plan

@@ -1,0 +1,53 @@
+// Where to cut a row of positions for devices in a given order: dynamic programming over (cut position, stage).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "plan/model.h"
+#include "plan/plan.h"
+
+namespace weft::plan {
+
+// A stage's seconds for one microbatch. A link's time is that of the values that cross the stage's lower border,
+// over the link from the stage before, and back.
+struct StageCost {
+  double bottleneck = 0;  // the longest of compute, receiving, returning
+  double sum = 0;         // one after the other, with latencies
+};
+
+struct PartitionProblem {
+  const Model* model = nullptr;
+  struct Stage {
+    std::shared_ptr<const std::vector<double>> seconds_before;  // by position: of all positions before it; n + 1
+    int64_t memory = 0;
+    uint32_t in_flight = 1;
+    LinkView receive, give_back;  // from the stage before, and to it; unused for the first
+  };
+  std::vector<Stage> stages;
+  uint32_t optimizer_slots = 0;
+  double memory_scale = 1;  // of what a microbatch in flight is taken to need
+
+  StageCost cost(uint32_t stage, uint32_t begin, uint32_t end) const;
+  double compute(uint32_t stage, uint32_t begin, uint32_t end) const {
+    const auto& before = *stages[stage].seconds_before;
+    return before[end] - before[begin];
+  }
+  bool fits(uint32_t begin, uint32_t end, uint32_t stage) const;
+};
+
+struct Partition {
+  std::vector<uint32_t> ends;  // by stage
+  StageCost cost;              // the largest bottleneck, the sum of sums
+};
+// Of all partitions into non-empty stages that fit: the one with the least bottleneck; the one with the least sum
+// among those whose bottleneck is at most `bottleneck_max`. Nothing: none fits.
+std::optional<Partition> least_bottleneck(const PartitionProblem& problem);
+std::optional<Partition> least_sum(const PartitionProblem& problem, double bottleneck_max);
+
+// Sums over positions that both DP and its callers need: seconds_before for a device.
+std::shared_ptr<const std::vector<double>> seconds_before(const Model& model, const Rates& rates, bool accumulates);
+
+}  // namespace weft::plan

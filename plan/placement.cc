@@ -1,0 +1,267 @@
+#include "plan/placement.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <string>
+
+namespace weft::plan {
+namespace {
+
+constexpr size_t kOrdersKept = 4;
+constexpr int kRowsMax = 20'000;  // of an enumeration: then the best so far have to do
+constexpr size_t kDevicesEnumerated = 8;
+constexpr size_t kStartsMax = 8;
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// Devices that can stand for each other: equal in all that a plan can tell.
+bool interchangeable(const ClusterView& cluster, const std::vector<uint32_t>& devices, uint32_t a, uint32_t b) {
+  const DeviceView& one = cluster.devices()[a];
+  const DeviceView& other = cluster.devices()[b];
+  const auto equal = [](const LinkView& x, const LinkView& y) {
+    return x.bytes_per_second == y.bytes_per_second && x.latency == y.latency;
+  };
+  if (one.rates != other.rates || one.memory != other.memory || one.region != other.region ||
+      one.fingerprint != other.fingerprint || !equal(cluster.link(a, b), cluster.link(b, a)))
+    return false;
+  return std::all_of(devices.begin(), devices.end(), [&](uint32_t c) {
+    return c == a || c == b ||
+           (equal(cluster.link(a, c), cluster.link(b, c)) && equal(cluster.link(c, a), cluster.link(c, b)));
+  });
+}
+
+struct Ranked {
+  double score = kNever;
+  std::vector<uint32_t> order;
+};
+void keep_best(std::vector<Ranked>& best, Ranked candidate) {
+  const auto at = std::upper_bound(best.begin(), best.end(), candidate,
+                                   [](const Ranked& a, const Ranked& b) { return a.score < b.score; });
+  best.insert(at, std::move(candidate));
+  if (best.size() > kOrdersKept) best.pop_back();
+}
+
+// Seconds of the partition with the least bottleneck; when nothing fits in memory, as if memory were no matter, so
+// that the order is still compared with others.
+double score_of(const Scope& scope, const std::vector<uint32_t>& order) {
+  const PartitionProblem problem = partition_problem(*scope.request, *scope.coarse, order);
+  if (const auto partition = least_bottleneck(problem)) return estimate(partition->cost, scope.request->microbatches);
+  PartitionProblem unbounded = problem;
+  for (auto& stage : unbounded.stages) stage.memory = std::numeric_limits<int64_t>::max();
+  const auto partition = least_bottleneck(unbounded);
+  return partition ? 1e6 + estimate(partition->cost, scope.request->microbatches) : kNever;
+}
+
+// Depth first over orders. The rows of the dynamic programme belong to the branch, so that orders with the same
+// beginning share them; a branch ends when even an even share of what is left cannot beat what is known.
+class Enumeration {
+ public:
+  Enumeration(const Scope& scope, bool memory_matters)
+      : scope_(scope),
+        memory_matters_(memory_matters),
+        cluster_(scope.request->cluster),
+        positions_(scope.coarse->positions),
+        used_(scope.devices.size(), false),
+        rows_(scope.stages) {
+    for (const uint32_t device : scope.devices) {
+      before_.push_back(
+          seconds_before(*scope.coarse, cluster_.devices()[device].rates, scope.request->microbatches > 1));
+      if (fastest_.empty() || before_.back()->back() < fastest_.back()) fastest_ = *before_.back();
+    }
+    class_.resize(scope.devices.size());
+    for (size_t i = 0; i < class_.size(); ++i) {
+      class_[i] = i;
+      for (size_t k = 0; k < i && class_[i] == i; ++k)
+        if (class_[k] == k && interchangeable(cluster_, scope.devices, scope.devices[k], scope.devices[i]))
+          class_[i] = k;
+    }
+  }
+
+  std::vector<std::vector<uint32_t>> run() {
+    descend(0);
+    std::vector<std::vector<uint32_t>> orders;
+    for (Ranked& ranked : best_) orders.push_back(std::move(ranked.order));
+    return orders;
+  }
+
+ private:
+  // By end position: the least bottleneck and, with that, the sum.
+  using Row = std::vector<std::pair<double, double>>;
+
+  void descend(uint32_t stage) {
+    if (stage == scope_.stages) {
+      const auto& [bottleneck, sum] = rows_[stage - 1][positions_];
+      if (bottleneck < kNever)
+        keep_best(best_, {estimate({bottleneck, sum}, scope_.request->microbatches), order_});
+      return;
+    }
+    std::vector<bool> tried(used_.size(), false);
+    for (const size_t i : nearest_first()) {
+      if (used_[i] || tried[class_[i]]) continue;
+      if (rows_left_-- <= 0) return;
+      tried[class_[i]] = true;
+      used_[i] = true;
+      order_.push_back(scope_.devices[i]);
+      fill_row(stage, i);
+      if (best_.size() < kOrdersKept || lower_bound(stage) < best_.back().score) descend(stage + 1);
+      order_.pop_back();
+      used_[i] = false;
+    }
+  }
+
+  // By the bandwidth from the last device of the branch, so that good orders come early and cut off the others.
+  std::vector<size_t> nearest_first() const {
+    std::vector<size_t> candidates(used_.size());
+    std::iota(candidates.begin(), candidates.end(), size_t{0});
+    if (order_.empty()) return candidates;
+    const auto bandwidth = [&](size_t i) {
+      const uint32_t to = scope_.devices[i], from = order_.back();
+      return to == from ? 0 : std::min(cluster_.link(from, to).bytes_per_second, cluster_.link(to, from).bytes_per_second);
+    };
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [&](size_t a, size_t b) { return bandwidth(a) > bandwidth(b); });
+    return candidates;
+  }
+
+  void fill_row(uint32_t stage, size_t device) {
+    Row& row = rows_[stage];
+    row.assign(positions_ + 1, {kNever, kNever});
+    PartitionProblem problem;
+    problem.model = scope_.coarse;
+    problem.optimizer_slots = scope_.request->optimizer_slots;
+    problem.stages.resize(2);
+    auto& at = problem.stages[stage == 0 ? 0 : 1];
+    at.seconds_before = before_[device];
+    at.memory = memory_matters_ ? cluster_.devices()[scope_.devices[device]].memory.value
+                                : std::numeric_limits<int64_t>::max();
+    at.in_flight = 1;
+    if (stage > 0) {
+      at.receive = cluster_.link(order_[stage - 1], order_[stage]);
+      at.give_back = cluster_.link(order_[stage], order_[stage - 1]);
+    }
+    const uint32_t own = stage == 0 ? 0 : 1, after = scope_.stages - 1 - stage;
+    for (uint32_t end = stage + 1; end + after <= positions_; ++end)
+      for (uint32_t begin = stage == 0 ? 0 : end - 1;; --begin) {
+        if (problem.compute(own, begin, end) > row[end].first) break;
+        const std::pair<double, double> before =
+            stage == 0 ? std::pair(0.0, 0.0) : rows_[stage - 1][begin];
+        if (before.first < kNever && problem.fits(begin, end, own)) {
+          const StageCost cost = problem.cost(own, begin, end);
+          row[end] = std::min(row[end], {std::max(before.first, cost.bottleneck), before.second + cost.sum});
+        }
+        if (begin <= stage) break;
+      }
+  }
+
+  double lower_bound(uint32_t stage) const {
+    const uint32_t left = scope_.stages - 1 - stage;
+    double bottleneck = kNever;
+    for (uint32_t end = 0; end <= positions_; ++end) {
+      const double rest = fastest_[positions_] - fastest_[end];
+      if (left == 0 && end < positions_) continue;
+      bottleneck = std::min(bottleneck, std::max(rows_[stage][end].first, left == 0 ? 0 : rest / left));
+    }
+    return estimate({bottleneck, fastest_[positions_]}, scope_.request->microbatches);
+  }
+
+  const Scope& scope_;
+  bool memory_matters_;
+  const ClusterView& cluster_;
+  uint32_t positions_;
+  int rows_left_ = kRowsMax;
+  std::vector<bool> used_;
+  std::vector<Row> rows_;                                               // by stage of the branch
+  std::vector<std::shared_ptr<const std::vector<double>>> before_;      // by device of the scope
+  std::vector<double> fastest_;                                         // the least of them as a whole
+  std::vector<size_t> class_;                                           // the first that is interchangeable
+  std::vector<uint32_t> order_;
+  std::vector<Ranked> best_;
+};
+
+// Regions one after the other, the next by the bandwidth to it.
+std::vector<std::vector<uint32_t>> greedy_orders(const Scope& scope) {
+  const ClusterView& cluster = scope.request->cluster;
+  std::map<std::string, std::vector<uint32_t>> regions;
+  for (const uint32_t device : scope.devices) regions[cluster.devices()[device].region].push_back(device);
+  const auto speed = [&](uint32_t device) {
+    const Rates& rates = cluster.devices()[device].rates;
+    return std::max(rates.matmul_flops_per_second, rates.convolution_flops_per_second);
+  };
+  std::vector<std::vector<uint32_t>> groups;
+  for (auto& [name, devices] : regions) {
+    std::stable_sort(devices.begin(), devices.end(), [&](uint32_t a, uint32_t b) { return speed(a) > speed(b); });
+    groups.push_back(devices);
+  }
+  // The largest regions first: a pipeline that fits in one needs no slow link.
+  std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
+  std::vector<Ranked> best;
+  for (size_t start = 0; start < std::min(groups.size(), kStartsMax); ++start) {
+    std::vector<bool> used(groups.size(), false);
+    std::vector<uint32_t> order;
+    for (size_t at = start; order.size() < scope.stages;) {
+      used[at] = true;
+      for (const uint32_t device : groups[at])
+        if (order.size() < scope.stages) order.push_back(device);
+      size_t next = groups.size();
+      double bandwidth = -1;
+      for (size_t g = 0; g < groups.size(); ++g) {
+        if (used[g]) continue;
+        const LinkView& there = cluster.link(groups[at].front(), groups[g].front());
+        const LinkView& back = cluster.link(groups[g].front(), groups[at].front());
+        const double worst = std::min(there.bytes_per_second, back.bytes_per_second);
+        if (worst > bandwidth) bandwidth = worst, next = g;
+      }
+      if (next == groups.size()) break;
+      at = next;
+    }
+    if (order.size() == scope.stages) keep_best(best, {score_of(scope, order), order});
+  }
+  std::vector<std::vector<uint32_t>> orders;
+  for (Ranked& ranked : best) orders.push_back(std::move(ranked.order));
+  return orders;
+}
+
+}  // namespace
+
+PartitionProblem partition_problem(const PlanRequest& request, const Model& model,
+                                   const std::vector<uint32_t>& order) {
+  PartitionProblem problem;
+  problem.model = &model;
+  problem.optimizer_slots = request.optimizer_slots;
+  const ClusterView& cluster = request.cluster;
+  for (size_t s = 0; s < order.size(); ++s) {
+    const DeviceView& device = cluster.devices()[order[s]];
+    PartitionProblem::Stage stage;
+    for (size_t k = 0; k < s && !stage.seconds_before; ++k)
+      if (cluster.devices()[order[k]].rates == device.rates)
+        stage.seconds_before = problem.stages[k].seconds_before;
+    if (!stage.seconds_before) stage.seconds_before = seconds_before(model, device.rates, request.microbatches > 1);
+    stage.memory = device.memory.value;
+    stage.in_flight = std::min(request.microbatches, static_cast<uint32_t>(order.size() - s));
+    if (s > 0) {
+      stage.receive = cluster.link(order[s - 1], order[s]);
+      stage.give_back = cluster.link(order[s], order[s - 1]);
+    }
+    problem.stages.push_back(std::move(stage));
+  }
+  return problem;
+}
+
+double estimate(const StageCost& cost, uint32_t microbatches) {
+  return cost.sum + (microbatches - 1.0) * cost.bottleneck;
+}
+
+std::vector<std::vector<uint32_t>> device_orders(const Scope& scope) {
+  if (scope.devices.size() < scope.stages || scope.coarse->positions < scope.stages) return {};
+  auto orders = greedy_orders(scope);
+  if (scope.devices.size() > kDevicesEnumerated) return orders;
+  auto best = Enumeration(scope, true).run();
+  if (best.empty()) best = Enumeration(scope, false).run();  // the need was overestimated, perhaps
+  for (auto& order : orders)
+    if (best.size() < kOrdersKept + 1 && std::find(best.begin(), best.end(), order) == best.end())
+      best.push_back(std::move(order));
+  return best;
+}
+
+}  // namespace weft::plan

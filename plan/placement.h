@@ -1,0 +1,24 @@
+// In which order devices form a pipeline.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/partition.h"
+#include "plan/strategy.h"
+
+namespace weft::plan {
+
+// The partition problem of `model` on those devices in that order, with 1F1B's microbatches in flight.
+PartitionProblem partition_problem(const PlanRequest& request, const Model& model,
+                                   const std::vector<uint32_t>& order);
+
+// Estimated seconds of a step: all stages once, and the bottleneck for every further microbatch.
+double estimate(const StageCost& cost, uint32_t microbatches);
+
+// Orders of scope.stages of the scope's devices, most promising first, a few at most. Up to eight devices every
+// order is looked at (equal devices are not told apart); beyond, regions follow each other by bandwidth, the
+// fastest devices of each first.
+std::vector<std::vector<uint32_t>> device_orders(const Scope& scope);
+
+}  // namespace weft::plan

@@ -1,0 +1,289 @@
+#include "plan/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "dag/split.h"
+#include "plan/explain.h"
+#include "plan/model.h"
+#include "plan/pipeline.h"
+#include "plan/predict.h"
+#include "plan/strategy.h"
+
+namespace weft::plan {
+namespace {
+
+constexpr uint32_t kCoarsePositions = 32;
+constexpr size_t kRefined = 3;          // proposals whose microbatches in flight are tuned
+constexpr uint32_t kTriesInVain = 4;    // numbers of stages without a better plan
+constexpr double kWorthAStage = 0.98;   // more stages have to be faster by that
+constexpr double kWorthMemory = 0.995;  // as more microbatches in flight have to be
+
+struct Shortage {
+  Bytes needed, there;
+  std::string device;
+};
+
+// A proposal worked out.
+struct Worked {
+  Proposal proposal;
+  std::vector<uint32_t> stage_of_op;
+  Pipeline pipeline;
+  std::vector<LinkView> links;
+  std::vector<uint32_t> in_flight_max;  // by memory
+  std::vector<uint32_t> in_flight;
+  Prediction prediction;
+};
+
+class Planner {
+ public:
+  explicit Planner(const PlanRequest& request)
+      : request_(request),
+        devices_(request.cluster.devices()),
+        model_(make_model(*request.graph)),
+        coarse_(make_model(*request.graph, std::max(kCoarsePositions, 3 * request.stages.value_or(8)))) {}
+
+  Result<Plan> run() {
+    for (const NamedStrategy& strategy : strategies())
+      if (strategy.name == request_.strategy) propose_ = strategy.propose;
+    if (!propose_) {
+      std::string names;
+      for (const NamedStrategy& strategy : strategies())
+        names += (names.empty() ? "" : ", ") + std::string(strategy.name);
+      return fail(ErrorCode::InvalidArgument,
+                  "there is no planning strategy '" + request_.strategy + "'; there are: " + names);
+    }
+    const uint32_t asked = request_.stages.value_or(1);
+    if (devices_.size() < asked)
+      return fail(ErrorCode::Infeasible, "stages: " + std::to_string(asked) + " needs " + std::to_string(asked) +
+                                             (asked == 1 ? " peer, " : " peers, ") + std::to_string(devices_.size()) +
+                                             (devices_.size() == 1 ? " is there" : " are there"));
+    if (model_.positions < asked)
+      return fail(ErrorCode::Infeasible, "the model cannot be cut into " + std::to_string(asked) +
+                                             " stages: it has " + std::to_string(model_.positions) +
+                                             " pieces that stay whole; ask for fewer stages");
+    for (const bool tight : {false, true}) {
+      const auto sets = device_sets();
+      for (size_t i = 0; i < sets.size(); ++i) {
+        // The last set is of all devices: only when no fingerprint alone will do.
+        if (i + 1 == sets.size() && best_) break;
+        try_devices(sets[i], tight);
+      }
+      if (best_) return finish();
+    }
+    return fail(infeasible());
+  }
+
+ private:
+  // Those of each fingerprint that are enough, then all.
+  std::vector<std::vector<uint32_t>> device_sets() const {
+    std::map<std::string, std::vector<uint32_t>> of;
+    std::vector<uint32_t> all;
+    for (uint32_t i = 0; i < devices_.size(); ++i) {
+      of[devices_[i].fingerprint].push_back(i);
+      all.push_back(i);
+    }
+    std::vector<std::vector<uint32_t>> sets;
+    for (auto& [fingerprint, devices] : of)
+      if (devices.size() >= request_.stages.value_or(1) && devices.size() < all.size())
+        sets.push_back(std::move(devices));
+    sets.push_back(std::move(all));
+    return sets;
+  }
+
+  void try_devices(const std::vector<uint32_t>& devices, bool tight) {
+    if (request_.stages) {
+      try_stages(devices, *request_.stages, tight);
+      return;
+    }
+    // Up to eight each number, then in growing strides: neighbours differ little.
+    const auto most = static_cast<uint32_t>(std::min<size_t>(devices.size(), coarse_.positions));
+    uint32_t in_vain = 0;
+    for (uint32_t stages = 1; stages <= most && in_vain < kTriesInVain;) {
+      const Duration before = best_ ? best_->prediction.step : Duration::max();
+      try_stages(devices, stages, tight);
+      in_vain = best_ && best_->prediction.step == before ? in_vain + 1 : 0;
+      const uint32_t next = std::max(stages + 1, stages > 8 ? stages + stages / 3 : 0);
+      stages = stages < most ? std::min(next, most) : most + 1;
+    }
+  }
+
+  void try_stages(const std::vector<uint32_t>& devices, uint32_t stages, bool tight) {
+    std::vector<Worked> candidates;
+    for (Proposal& proposal : propose_({&request_, &model_, &coarse_, devices, stages, tight})) {
+      if (auto worked = work_out(std::move(proposal))) candidates.push_back(std::move(*worked));
+      if (candidates.size() == 8) break;
+    }
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Worked& a, const Worked& b) { return a.prediction.step < b.prediction.step; });
+    if (candidates.size() > kRefined) candidates.resize(kRefined);
+    Worked* chosen = nullptr;
+    for (Worked& candidate : candidates) {
+      raise_in_flight(candidate);
+      if (!chosen || candidate.prediction.step < chosen->prediction.step) chosen = &candidate;
+    }
+    if (!chosen) return;
+    const bool more_stages = best_ && chosen->in_flight.size() > best_->in_flight.size();
+    const double worth = more_stages ? kWorthAStage : 1;
+    if (!best_ || seconds(chosen->prediction.step) < worth * seconds(best_->prediction.step))
+      best_ = std::move(*chosen);
+  }
+
+  // Nothing when a stage does not fit its device.
+  std::optional<Worked> work_out(Proposal proposal) {
+    Worked worked;
+    const auto count = static_cast<uint32_t>(proposal.ends.size());
+    std::vector<uint32_t> stage_of_position(model_.positions);
+    for (uint32_t stage = 0, p = 0; stage < count; ++stage)
+      for (; p < proposal.ends[stage]; ++p) stage_of_position[p] = stage;
+    for (const uint32_t position : model_.position_of_op)
+      worked.stage_of_op.push_back(stage_of_position[position]);
+    worked.stage_of_op = dag::stages_by_origin(*request_.graph, worked.stage_of_op);
+    std::vector<Rates> rates;
+    for (const uint32_t device : proposal.devices) rates.push_back(devices_[device].rates);
+    worked.pipeline = make_pipeline(*request_.graph, model_.groups, worked.stage_of_op, rates,
+                                    {request_.microbatches, request_.optimizer_slots});
+    for (uint32_t from = 0; from < count; ++from)
+      for (uint32_t to = 0; to < count; ++to)
+        worked.links.push_back(request_.cluster.link(proposal.devices[from], proposal.devices[to]));
+    for (uint32_t stage = 0; stage < count; ++stage) {
+      const StageWork& work = worked.pipeline.stages[stage];
+      const DeviceView& device = devices_[proposal.devices[stage]];
+      const int64_t free = device.memory.value - work.persistent.value;
+      const int64_t most = work.microbatch.value > 0 ? free / work.microbatch.value : request_.microbatches;
+      if (free < 0 || most < 1) {
+        note_shortage({work.persistent + work.microbatch, device.memory, device.name});
+        return std::nullopt;
+      }
+      worked.in_flight_max.push_back(static_cast<uint32_t>(std::min<int64_t>(most, request_.microbatches)));
+      worked.in_flight.push_back(std::min(worked.in_flight_max.back(), count - stage));
+    }
+    worked.proposal = std::move(proposal);
+    worked.prediction = predict_with(worked, worked.in_flight);
+    return worked;
+  }
+
+  Prediction predict_with(const Worked& worked, const std::vector<uint32_t>& in_flight) const {
+    return predict({&worked.pipeline, worked.links, request_.microbatches, in_flight, nullptr});
+  }
+
+  // Latency is bought off with memory: more microbatches under way on every stage for as long as that pays.
+  void raise_in_flight(Worked& worked) const {
+    const auto count = static_cast<uint32_t>(worked.in_flight.size());
+    for (uint32_t extra = 1; extra < request_.microbatches; extra = extra < 4 ? extra + 1 : extra * 3 / 2) {
+      std::vector<uint32_t> in_flight;
+      for (uint32_t stage = 0; stage < count; ++stage)
+        in_flight.push_back(std::min(worked.in_flight_max[stage], count - stage + extra));
+      if (in_flight == worked.in_flight) break;  // memory or the step's microbatches set the limit
+      Prediction raised = predict_with(worked, in_flight);
+      if (seconds(raised.step) >= kWorthMemory * seconds(worked.prediction.step)) continue;
+      worked.in_flight = std::move(in_flight);
+      worked.prediction = std::move(raised);
+    }
+  }
+
+  void note_shortage(const Shortage& shortage) {
+    const auto missing = [](const Shortage& s) { return s.needed - s.there; };
+    if (!shortage_ || missing(shortage) < missing(*shortage_)) shortage_ = shortage;
+  }
+
+  Error infeasible() const {
+    Bytes all;
+    for (const DeviceView& device : devices_) all += device.memory;
+    const auto& held = model_.held_before;
+    const Bytes persistent{held.parameters.back() * (2 + int64_t{request_.optimizer_slots}) + held.other.back()};
+    std::string names;
+    for (size_t i = 0; i < std::min<size_t>(devices_.size(), 8); ++i) names += (i ? ", " : "") + devices_[i].name;
+    if (devices_.size() > 8) names += ", ...";
+    std::string text = "the model does not fit: parameters, gradients and optimizer state take " + show(persistent) +
+                       ", activations of one microbatch about " + show(Bytes{held.saved.back()}) + "; the " +
+                       std::to_string(devices_.size()) + (devices_.size() == 1 ? " peer has " : " peers have ") +
+                       show(all) + " in all (" + names + ")";
+    if (shortage_)
+      text += "; the closest cut needs " + show(shortage_->needed) + " on " + shortage_->device + ", which has " +
+              show(shortage_->there);
+    return {ErrorCode::Infeasible, text + ". Add peers, allow more stages, or take smaller microbatches"};
+  }
+
+  Result<Plan> finish() {
+    Worked& worked = *best_;
+    Plan plan;
+    plan.stage_of_op = worked.stage_of_op;
+    const auto count = static_cast<uint32_t>(worked.in_flight.size());
+    for (uint32_t stage = 0; stage < count; ++stage) {
+      const StageWork& work = worked.pipeline.stages[stage];
+      StagePlan planned;
+      planned.devices = {worked.proposal.devices[stage]};
+      planned.microbatches_in_flight = worked.in_flight[stage];
+      planned.memory = work.persistent + work.microbatch * worked.in_flight[stage];
+      for (const Segment& segment : work.segments)
+        (segment.backward ? planned.backward : planned.forward) += segment.compute;
+      plan.stages.push_back(std::move(planned));
+    }
+    std::map<std::pair<uint32_t, uint32_t>, Bytes> bytes;
+    for (const Message& message : worked.pipeline.messages)
+      bytes[{message.from_stage, message.to_stage}] += message.bytes;
+    for (const auto& [stages, size] : bytes) plan.links.push_back({stages.first, stages.second, size});
+    plan.predicted_step = worked.prediction.step;
+    plan.predicted_alone = alone();
+    plan.explanation =
+        explain({&request_, &model_, &plan, &worked.pipeline, &worked.prediction, &worked.proposal});
+    return plan;
+  }
+
+  Duration alone() const {
+    double best = std::numeric_limits<double>::infinity();
+    for (const DeviceView& device : devices_) {
+      const auto each = seconds_of_positions(model_, device.rates, request_.microbatches > 1);
+      double step = 0;
+      for (const double position : each) step += position * request_.microbatches;
+      const auto& held = model_.held_before;
+      step += update_seconds({held.parameters.back()}, request_.optimizer_slots, device.rates) +
+              static_cast<double>(held.parameter_count.back()) * device.rates.kernel_seconds;
+      best = std::min(best, step);
+    }
+    return Duration(static_cast<int64_t>(std::min(best, 1e9) * 1e9));
+  }
+
+  const PlanRequest& request_;
+  const std::vector<DeviceView>& devices_;
+  Model model_, coarse_;
+  Strategy propose_ = nullptr;
+  std::optional<Worked> best_;
+  std::optional<Shortage> shortage_;
+};
+
+Status check_request(const PlanRequest& request) {
+  const auto bad = [](const std::string& what) { return fail(ErrorCode::InvalidArgument, "a plan needs " + what); };
+  if (!request.graph || request.graph->ops().empty()) return bad("a graph with ops");
+  if (request.microbatches == 0) return bad("at least one microbatch a step");
+  if (request.stages == 0u) return bad("at least one stage");
+  if (request.optimizer_slots > 8) return bad("at most eight optimizer slots");
+  const auto positive = [](double value) { return std::isfinite(value) && value > 0; };
+  const auto& devices = request.cluster.devices();
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const Rates& rates = devices[i].rates;
+    if (!positive(rates.matmul_flops_per_second) || !positive(rates.convolution_flops_per_second) ||
+        !positive(rates.memory_bytes_per_second) || !std::isfinite(rates.kernel_seconds) || rates.kernel_seconds < 0)
+      return bad("positive rates of device '" + devices[i].name + "'");
+    for (size_t k = 0; k < devices.size(); ++k)
+      if (i != k && (!positive(request.cluster.link(i, k).bytes_per_second) || request.cluster.link(i, k).latency < Duration{}))
+        return bad("a positive bandwidth from '" + devices[i].name + "' to '" + devices[k].name + "'");
+  }
+  return {};
+}
+
+}  // namespace
+
+ClusterView::ClusterView(std::vector<DeviceView> devices)
+    : devices_(std::move(devices)), links_(devices_.size() * devices_.size()) {}
+
+Result<Plan> make_plan(const PlanRequest& request) {
+  WEFT_TRY_STATUS(check_request(request));
+  return Planner(request).run();
+}
+
+}  // namespace weft::plan

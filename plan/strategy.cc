@@ -1,0 +1,69 @@
+#include "plan/strategy.h"
+
+#include <algorithm>
+#include <array>
+
+#include "plan/placement.h"
+
+namespace weft::plan {
+namespace {
+
+constexpr size_t kProposalsKept = 8;
+// How far above the least bottleneck a partition may go for a smaller sum: few microbatches and long latencies
+// make that pay.
+constexpr std::array kBottleneckFactors = {1.0, 1.02, 1.1, 1.3, 1.7, 3.0};
+
+struct MemoryView {
+  bool one_in_flight = false;
+  double scale = 1;
+};
+// What is assumed of memory, from the usual to the desperate: the exact need is known only once stages are.
+constexpr std::array kMemoryViews = {MemoryView{false, 1}, MemoryView{true, 1}, MemoryView{true, 1.4},
+                                     MemoryView{true, 2}, MemoryView{true, 0.5}};
+
+void add_partitions(const PartitionProblem& problem, const std::vector<uint32_t>& order, uint32_t microbatches,
+                    std::vector<Proposal>& proposals) {
+  const auto least = least_bottleneck(problem);
+  if (!least) return;
+  const auto add = [&](const Partition& partition) {
+    const bool known = std::any_of(proposals.begin(), proposals.end(), [&](const Proposal& other) {
+      return other.devices == order && other.ends == partition.ends;
+    });
+    if (!known) proposals.push_back({order, partition.ends, estimate(partition.cost, microbatches)});
+  };
+  add(*least);
+  for (const double factor : kBottleneckFactors)
+    if (const auto partition = least_sum(problem, least->cost.bottleneck * factor * (1 + 1e-12))) add(*partition);
+}
+
+constexpr NamedStrategy kStrategies[] = {
+    {"balanced", propose_balanced, "contiguous cuts, stages and links balanced by dynamic programming"},
+};
+
+}  // namespace
+
+std::vector<Proposal> propose_balanced(const Scope& scope) {
+  std::vector<Proposal> proposals;
+  const auto orders = device_orders(scope);
+  for (const auto& order : orders) {
+    PartitionProblem problem = partition_problem(*scope.request, *scope.model, order);
+    const std::vector<PartitionProblem::Stage> stages = problem.stages;
+    for (const MemoryView& view : kMemoryViews) {
+      problem.stages = stages;
+      problem.memory_scale = view.scale;
+      if (view.one_in_flight)
+        for (auto& stage : problem.stages) stage.in_flight = 1;
+      const size_t known = proposals.size();
+      add_partitions(problem, order, scope.request->microbatches, proposals);
+      if (!scope.tight && proposals.size() > known) break;
+    }
+  }
+  std::stable_sort(proposals.begin(), proposals.end(),
+                   [](const Proposal& a, const Proposal& b) { return a.score < b.score; });
+  if (proposals.size() > kProposalsKept * 4) proposals.resize(kProposalsKept * 4);
+  return proposals;
+}
+
+std::span<const NamedStrategy> strategies() { return kStrategies; }
+
+}  // namespace weft::plan

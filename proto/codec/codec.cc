@@ -1,0 +1,109 @@
+#include "proto/codec/codec.h"
+
+#include <cstring>
+
+#include "proto/codec/scan.h"
+#include "proto/codec/wire.h"
+
+namespace weft::proto {
+namespace {
+
+std::vector<std::byte> serialise(const google::protobuf::MessageLite& message) {
+  std::vector<std::byte> bytes(message.ByteSizeLong());
+  WEFT_CHECK(message.SerializeToArray(bytes.data(), static_cast<int>(bytes.size())));
+  return bytes;
+}
+
+template <typename Wire>
+Status parse(std::span<const std::byte> bytes, size_t size_max, Wire& message) {
+  if (bytes.size() > size_max)
+    return fail(ErrorCode::OutOfRange, std::to_string(bytes.size()) + " bytes; at most " +
+                                           std::to_string(size_max) + " are allowed");
+  WEFT_TRY_STATUS(scan(bytes, *Wire::descriptor()));
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+    return fail(ErrorCode::Corrupted, "not a message of this protocol");
+  return {};
+}
+
+template <typename T, typename Wire>
+Result<Message> read(const Wire& from) {
+  T message;
+  WEFT_TRY_STATUS(get(from, message));
+  return Message(std::move(message));
+}
+
+Result<Message> read(const wire::Envelope& envelope) {
+  switch (envelope.message_case()) {
+#define WEFT_CASE(Type, name)   \
+  case wire::Envelope::k##Type: \
+    return read<Type>(envelope.name());
+    WEFT_MESSAGES(WEFT_CASE)
+#undef WEFT_CASE
+    case wire::Envelope::MESSAGE_NOT_SET:
+      break;
+  }
+  if (!envelope.GetReflection()->GetUnknownFields(envelope).empty())
+    return fail(ErrorCode::VersionMismatch,
+                "a message that protocol " + std::to_string(kProtocolMajor) + "." +
+                    std::to_string(kProtocolMinor) +
+                    " does not have; install the same version of weft on both sides");
+  return fail(ErrorCode::Corrupted, "an empty message");
+}
+
+#define WEFT_SLOT(Type, name)                                               \
+  [[maybe_unused]] void put_into(const Type& message, wire::Envelope& to) { \
+    put(message, *to.mutable_##name());                                     \
+  }
+WEFT_MESSAGES(WEFT_SLOT)
+#undef WEFT_SLOT
+
+}  // namespace
+
+std::vector<std::byte> encode(const Message& message) {
+  wire::Envelope envelope;
+  std::visit([&](const auto& alternative) { put_into(alternative, envelope); }, message);
+  return serialise(envelope);
+}
+
+Result<Message> decode(std::span<const std::byte> bytes) {
+  wire::Envelope envelope;
+  if (const Status parsed = parse(bytes, kMessageSizeMax, envelope); !parsed)
+    return fail(parsed.error().within("message"));
+  return read(envelope);
+}
+
+std::vector<std::byte> encode_graph(const dag::Graph& graph) {
+  wire::Graph message;
+  put(graph, message);
+  return serialise(message);
+}
+
+Result<dag::Graph> decode_graph(std::span<const std::byte> bytes) {
+  wire::Graph message;
+  if (const Status parsed = parse(bytes, kGraphSizeMax, message); !parsed)
+    return fail(parsed.error().within("graph"));
+  dag::Graph graph;
+  WEFT_TRY_STATUS(get(message, graph));
+  return graph;
+}
+
+std::vector<std::byte> encode_chunk_head(uint64_t request) {
+  std::vector<std::byte> head(sizeof(request));
+  for (size_t i = 0; i < head.size(); ++i) head[i] = static_cast<std::byte>(request >> (8 * i));
+  return head;
+}
+
+Result<ChunkFrame> decode_chunk(std::span<const std::byte> payload) {
+  ChunkFrame chunk;
+  if (payload.size() < sizeof(chunk.request))
+    return fail(ErrorCode::Corrupted, "chunk: shorter than its head");
+  chunk.bytes = payload.subspan(sizeof(chunk.request));
+  if (chunk.bytes.size() > kChunkSizeMax)
+    return fail(ErrorCode::OutOfRange, "chunk: " + std::to_string(chunk.bytes.size()) + " bytes; at most " +
+                                           std::to_string(kChunkSizeMax) + " are allowed");
+  for (size_t i = 0; i < sizeof(chunk.request); ++i)
+    chunk.request |= static_cast<uint64_t>(payload[i]) << (8 * i);
+  return chunk;
+}
+
+}  // namespace weft::proto

@@ -1,0 +1,56 @@
+// Messages to frames and back. Decoding never trusts: lengths are bounded before memory is taken, enumerators
+// are checked, graphs are rebuilt op by op through the op table's shape rules, and the first thing that is
+// wrong is named. Errors: Corrupted (not a message of this protocol), OutOfRange (a bound), VersionMismatch.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "dag/op_table.h"
+#include "proto/messages.h"
+
+namespace weft::proto {
+
+// Kinds of frames on a connection (net/frame.h).
+enum class FrameKind : uint8_t {
+  Message = 1,  // one encoded Message
+  Tensor = 2,   // encoded TensorHeader, raw bytes
+  Chunk = 3,    // request u64, bytes of a blob in order, at most kChunkSizeMax
+};
+inline constexpr size_t kMessageSizeMax = 16 << 20;  // bytes of an encoded message
+inline constexpr size_t kHelloSizeMax = 16 << 10;    // before the other side is known
+inline constexpr size_t kChunkSizeMax = 1 << 20;
+inline constexpr size_t kTensorSizeMax = size_t{1} << 30;  // bytes of one tensor in a frame
+
+// Texts for people that are too long are cut. What else is beyond its bound is encoded, and refused by the
+// reader: whoever sends compares the size with kMessageSizeMax. REQUIRES: graphs as GraphBuilder makes them.
+std::vector<std::byte> encode(const Message& message);
+// Takes at most some 200 MiB of memory on the way, for a message of kMessageSizeMax. A Hello or HelloAck of
+// another major version comes with its version and software only.
+Result<Message> decode(std::span<const std::byte> bytes);
+
+// A graph by itself: as in AssignStage, at most 80 MiB. What is decoded is equal to what was encoded, in
+// every op, name, layout, group and origin: executors compute the same bits.
+std::vector<std::byte> encode_graph(const dag::Graph& graph);
+Result<dag::Graph> decode_graph(std::span<const std::byte> bytes);
+
+// The header is at most kTensorHeaderSizeMax bytes: fixed fields, then the dims. REQUIRES of encode_header:
+// at most 16 dims, which is what a model may have.
+inline constexpr size_t kTensorHeaderSizeMax = 48 + 16 * 8;
+std::vector<std::byte> encode_header(const TensorHeader& header);
+struct TensorFrame {
+  TensorHeader header;
+  std::span<const std::byte> bytes;  // into the frame; exactly header.spec.bytes() long
+};
+Result<TensorFrame> decode_tensor(std::span<const std::byte> payload);
+
+std::vector<std::byte> encode_chunk_head(uint64_t request);
+struct ChunkFrame {
+  uint64_t request = 0;
+  std::span<const std::byte> bytes;
+};
+Result<ChunkFrame> decode_chunk(std::span<const std::byte> payload);
+
+}  // namespace weft::proto

@@ -1,0 +1,84 @@
+// Whoever adds a field to a message learns here, from the compiler, that weft.proto and the message's put/get
+// pair have to carry it. Then its count goes up by one.
+#include <utility>
+
+#include "proto/messages.h"
+
+namespace weft::proto {
+namespace {
+
+struct Anything {
+  template <typename T>
+  operator T() const;  // NOLINT: never called
+};
+
+template <typename T, size_t... I>
+constexpr bool takes(std::index_sequence<I...>) {
+  return requires { T{(void(I), Anything{})...}; };
+}
+// Whether the aggregate has exactly `count` members.
+template <typename T, size_t count>
+constexpr bool has_fields = takes<T>(std::make_index_sequence<count>{}) &&
+                            !takes<T>(std::make_index_sequence<count + 1>{});
+
+static_assert(has_fields<TokenProof, 2>);
+static_assert(has_fields<plan::Rates, 4>);
+static_assert(has_fields<DeviceReport, 8>);
+static_assert(has_fields<Hello, 7>);
+static_assert(has_fields<HelloAck, 6>);
+static_assert(has_fields<Refusal, 3>);
+static_assert(has_fields<EdgeEnd, 3>);
+static_assert(has_fields<StageProgram, 7>);
+static_assert(has_fields<TensorReference, 4>);
+static_assert(has_fields<LinkRoute, 6>);
+static_assert(has_fields<dag::OptimizerSpec, 9>);
+static_assert(has_fields<dag::ScheduleSpec, 3>);
+static_assert(has_fields<TrainingSpec, 7>);
+static_assert(has_fields<AssignStage, 11>);
+static_assert(has_fields<Command, 6>);
+static_assert(has_fields<GradientNorm, 4>);
+static_assert(has_fields<ReleaseStage, 3>);
+static_assert(has_fields<RelayInvitation, 3>);
+static_assert(has_fields<HeartbeatAck, 1>);
+static_assert(has_fields<Heartbeat, 2>);
+static_assert(has_fields<Drain, 0>);
+static_assert(has_fields<StageReady, 4>);
+static_assert(has_fields<StageFailed, 5>);
+static_assert(has_fields<LinkUse, 3>);
+static_assert(has_fields<StepReport, 9>);
+static_assert(has_fields<CheckpointReport, 4>);
+static_assert(has_fields<EvaluationReport, 7>);
+static_assert(has_fields<PredictionReport, 4>);
+static_assert(has_fields<PeerLog, 1>);
+static_assert(has_fields<GetBlob, 2>);
+static_assert(has_fields<PutBlob, 3>);
+static_assert(has_fields<BlobAnswer, 4>);
+static_assert(has_fields<HaveBlobs, 2>);
+static_assert(has_fields<MissingBlobs, 2>);
+static_assert(has_fields<GetMicrobatch, 7>);
+static_assert(has_fields<MicrobatchAnswer, 5>);
+static_assert(has_fields<FilePiece, 3>);
+static_assert(has_fields<PackedFile, 2>);
+static_assert(has_fields<SubmitJob, 4>);
+static_assert(has_fields<JobAccepted, 1>);
+static_assert(has_fields<StageStatus, 7>);
+static_assert(has_fields<JobStatus, 15>);
+static_assert(has_fields<PeerStatus, 10>);
+static_assert(has_fields<JobEvent, 14>);
+static_assert(has_fields<ListJobs, 0>);
+static_assert(has_fields<JobList, 1>);
+static_assert(has_fields<GetJob, 1>);
+static_assert(has_fields<GetEvents, 3>);
+static_assert(has_fields<EventsEnd, 1>);
+static_assert(has_fields<StopJob, 1>);
+static_assert(has_fields<Done, 0>);
+static_assert(has_fields<ListPeers, 0>);
+static_assert(has_fields<PeerList, 1>);
+static_assert(has_fields<GetResult, 1>);
+static_assert(has_fields<JobResult, 6>);
+static_assert(has_fields<LinkHello, 3>);
+static_assert(has_fields<LinkReady, 0>);
+static_assert(has_fields<TensorHeader, 9>);
+
+}  // namespace
+}  // namespace weft::proto

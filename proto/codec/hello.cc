@@ -1,0 +1,200 @@
+// Who speaks, and what goes between a broker and a peer beside stages and tensors.
+#include "proto/codec/wire.h"
+
+namespace weft::proto {
+
+void put(const DeviceReport& from, wire::DeviceReport& to) {
+  to.set_device(from.device);
+  put(from.rates, *to.mutable_rates());
+  to.set_memory(static_cast<uint64_t>(from.memory.value));
+  to.set_fingerprint(from.fingerprint);
+  to.set_fuse_elementwise(from.fuse_elementwise);
+  to.set_convolution_layout(put_enum<wire::Layout>(from.convolution_layout));
+  to.set_region(from.region);
+  put_plain(from.addresses, *to.mutable_addresses());
+}
+Status get(const wire::DeviceReport& from, DeviceReport& to) {
+  Reader read("DeviceReport");
+  read.text(from.device(), to.device, kNameMax, "device");
+  read.part(from.rates(), to.rates, "rates");
+  read.bytes(from.memory(), to.memory, "memory");
+  read.text(from.fingerprint(), to.fingerprint, kSymbolMax, "fingerprint");
+  to.fuse_elementwise = from.fuse_elementwise();
+  read.enumerator(from.convolution_layout(), to.convolution_layout, dag::Layout::Blocked16,
+                  "convolution_layout");
+  read.text(from.region(), to.region, kNameMax, "region");
+  read.texts(from.addresses(), to.addresses, kAddressesMax, kNameMax, "addresses");
+  return read.status();
+}
+
+void put(const Hello& from, wire::Hello& to) {
+  to.set_major(from.major);
+  to.set_minor(from.minor);
+  to.set_software(put_text(from.software, kNameMax));
+  to.set_role(put_enum<wire::Role>(from.role, Role::Peer));
+  if (from.token) {
+    to.mutable_token()->set_id(from.token->id);
+    to.mutable_token()->set_secret(put_bytes(from.token->secret));
+  }
+  to.set_name(from.name);
+  if (from.device) put(*from.device, *to.mutable_device());
+}
+Status get(const wire::Hello& from, Hello& to) {
+  Reader read("Hello");
+  to.major = from.major();
+  to.minor = from.minor();
+  read.text(from.software(), to.software, kNameMax, "software");
+  // Whatever else another version says: this one only has to name it.
+  if (to.major != kProtocolMajor) return read.status();
+  read.enumerator(from.role(), to.role, Role::PeerBulk, "role", Role::Peer);
+  if (from.has_token()) {
+    to.token.emplace().id = from.token().id();
+    read.secret(from.token().secret(), to.token->secret, "token.secret");
+  }
+  read.text(from.name(), to.name, kNameMax, "name");
+  if (from.has_device()) read.part(from.device(), to.device.emplace(), "device");
+  return read.status();
+}
+
+void put(const HelloAck& from, wire::HelloAck& to) {
+  to.set_major(from.major);
+  to.set_minor(from.minor);
+  to.set_software(put_text(from.software, kNameMax));
+  to.set_name(from.name);
+  to.set_heartbeat_nanoseconds(static_cast<uint64_t>(from.heartbeat_interval.count()));
+  to.set_lease_nanoseconds(static_cast<uint64_t>(from.lease.count()));
+}
+Status get(const wire::HelloAck& from, HelloAck& to) {
+  Reader read("HelloAck");
+  to.major = from.major();
+  to.minor = from.minor();
+  read.text(from.software(), to.software, kNameMax, "software");
+  if (to.major != kProtocolMajor) return read.status();
+  read.text(from.name(), to.name, kNameMax, "name");
+  read.duration(from.heartbeat_nanoseconds(), to.heartbeat_interval, "heartbeat_nanoseconds");
+  read.duration(from.lease_nanoseconds(), to.lease, "lease_nanoseconds");
+  return read.status();
+}
+
+void put(const Refusal& from, wire::Refusal& to) {
+  to.set_code(put_enum<wire::ErrorCode>(from.code));
+  to.set_message(put_text(from.message));
+  to.set_retry(from.retry);
+}
+Status get(const wire::Refusal& from, Refusal& to) {
+  Reader read("Refusal");
+  read.enumerator(from.code(), to.code, ErrorCode::Internal, "code");
+  read.text(from.message(), to.message, kTextMax, "message");
+  to.retry = from.retry();
+  return read.status();
+}
+
+// ---- broker to peer
+// --------------------------------------------------------------------------------------------
+
+void put(const Command& from, wire::Command& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_kind(put_enum<wire::CommandKind>(from.kind));
+  to.set_step(from.step);
+  to.set_microbatches(from.microbatches);
+  to.set_first_microbatch(from.first_microbatch);
+}
+Status get(const wire::Command& from, Command& to) {
+  Reader read("Command");
+  to.run = from.run();
+  to.plan_version = from.plan_version();
+  read.enumerator(from.kind(), to.kind, CommandKind::Finish, "kind");
+  to.step = from.step();
+  to.microbatches = from.microbatches();
+  to.first_microbatch = from.first_microbatch();
+  return read.status();
+}
+
+void put(const GradientNorm& from, wire::GradientNorm& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_step(from.step);
+  to.set_norm(from.norm);
+}
+Status get(const wire::GradientNorm& from, GradientNorm& to) {
+  to = {from.run(), from.plan_version(), from.step(), from.norm()};
+  return {};
+}
+
+void put(const ReleaseStage& from, wire::ReleaseStage& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_reason(put_text(from.reason));
+}
+Status get(const wire::ReleaseStage& from, ReleaseStage& to) {
+  Reader read("ReleaseStage");
+  to.run = from.run();
+  to.plan_version = from.plan_version();
+  read.text(from.reason(), to.reason, kTextMax, "reason");
+  return read.status();
+}
+
+void put(const RelayInvitation& from, wire::RelayInvitation& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_ticket(put_bytes(from.ticket));
+}
+Status get(const wire::RelayInvitation& from, RelayInvitation& to) {
+  Reader read("RelayInvitation");
+  to.run = from.run();
+  to.plan_version = from.plan_version();
+  read.secret(from.ticket(), to.ticket, "ticket");
+  return read.status();
+}
+
+void put(const HeartbeatAck& from, wire::HeartbeatAck& to) { to.set_sequence(from.sequence); }
+Status get(const wire::HeartbeatAck& from, HeartbeatAck& to) {
+  to.sequence = from.sequence();
+  return {};
+}
+
+// ---- peer to broker
+// --------------------------------------------------------------------------------------------
+
+void put(const Heartbeat& from, wire::Heartbeat& to) {
+  to.set_sequence(from.sequence);
+  to.set_memory_free(static_cast<uint64_t>(from.memory_free.value));
+}
+Status get(const wire::Heartbeat& from, Heartbeat& to) {
+  Reader read("Heartbeat");
+  to.sequence = from.sequence();
+  read.bytes(from.memory_free(), to.memory_free, "memory_free");
+  return read.status();
+}
+
+void put(const Drain&, wire::Drain&) {}
+Status get(const wire::Drain&, Drain&) { return {}; }
+
+void put(const PeerLog& from, wire::PeerLog& to) { to.set_text(put_text(from.text)); }
+Status get(const wire::PeerLog& from, PeerLog& to) {
+  Reader read("PeerLog");
+  read.text(from.text(), to.text, kTextMax, "text");
+  return read.status();
+}
+
+// ---- between peers
+// ---------------------------------------------------------------------------------------------
+
+void put(const LinkHello& from, wire::LinkHello& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_stage(from.stage);
+}
+Status get(const wire::LinkHello& from, LinkHello& to) {
+  Reader read("LinkHello");
+  to.run = from.run();
+  to.plan_version = from.plan_version();
+  read.stage(from.stage(), to.stage, "stage");
+  return read.status();
+}
+
+void put(const LinkReady&, wire::LinkReady&) {}
+Status get(const wire::LinkReady&, LinkReady&) { return {}; }
+
+}  // namespace weft::proto

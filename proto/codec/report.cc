@@ -1,0 +1,117 @@
+// What a peer says of the stage it runs.
+#include "proto/codec/wire.h"
+
+namespace weft::proto {
+
+void put(const StageReady& from, wire::StageReady& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_persistent(static_cast<uint64_t>(from.persistent.value));
+  to.set_microbatch(static_cast<uint64_t>(from.microbatch.value));
+}
+Status get(const wire::StageReady& from, StageReady& to) {
+  Reader read("StageReady");
+  to.run = from.run();
+  to.plan_version = from.plan_version();
+  read.bytes(from.persistent(), to.persistent, "persistent");
+  read.bytes(from.microbatch(), to.microbatch, "microbatch");
+  return read.status();
+}
+
+void put(const StageFailed& from, wire::StageFailed& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_code(put_enum<wire::ErrorCode>(from.error.code));
+  to.set_message(put_text(from.error.message));
+  if (from.unreachable_stage) to.set_unreachable_stage(*from.unreachable_stage);
+  to.set_permanent(from.permanent);
+}
+Status get(const wire::StageFailed& from, StageFailed& to) {
+  Reader read("StageFailed");
+  to.run = from.run();
+  to.plan_version = from.plan_version();
+  read.enumerator(from.code(), to.error.code, ErrorCode::Internal, "code");
+  read.text(from.message(), to.error.message, kTextMax, "message");
+  if (from.has_unreachable_stage())
+    read.stage(from.unreachable_stage(), to.unreachable_stage.emplace(), "unreachable_stage");
+  to.permanent = from.permanent();
+  return read.status();
+}
+
+void put(const StepReport& from, wire::StepReport& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_step(from.step);
+  put_plain(from.losses, *to.mutable_losses());
+  put_plain(from.squares, *to.mutable_squares());
+  to.set_updated(from.updated);
+  to.set_seconds_busy(from.seconds_busy);
+  to.set_seconds(from.seconds);
+  put_list(from.links, *to.mutable_links());
+}
+Status get(const wire::StepReport& from, StepReport& to) {
+  Reader read("StepReport");
+  to.run = from.run();
+  to.plan_version = from.plan_version();
+  to.step = from.step();
+  read.numbers(from.losses(), to.losses, kLossesMax, "losses");
+  read.numbers(from.squares(), to.squares, kListMax, "squares");
+  to.updated = from.updated();
+  read.not_negative(from.seconds_busy(), to.seconds_busy, "seconds_busy");
+  read.not_negative(from.seconds(), to.seconds, "seconds");
+  read.list(from.links(), to.links, kStagesMax, "links");
+  return read.status();
+}
+
+void put(const CheckpointReport& from, wire::CheckpointReport& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_step(from.step);
+  put_list(from.tensors, *to.mutable_tensors());
+}
+Status get(const wire::CheckpointReport& from, CheckpointReport& to) {
+  Reader read("CheckpointReport");
+  to.run = from.run();
+  to.plan_version = from.plan_version();
+  to.step = from.step();
+  read.list(from.tensors(), to.tensors, kListMax, "tensors");
+  return read.status();
+}
+
+void put(const EvaluationReport& from, wire::EvaluationReport& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_step(from.step);
+  to.set_first_microbatch(from.first_microbatch);
+  put_plain(from.loss, *to.mutable_loss());
+  put_plain(from.correct, *to.mutable_correct());
+  put_plain(from.counted, *to.mutable_counted());
+}
+Status get(const wire::EvaluationReport& from, EvaluationReport& to) {
+  Reader read("EvaluationReport");
+  to.run = from.run();
+  to.plan_version = from.plan_version();
+  to.step = from.step();
+  to.first_microbatch = from.first_microbatch();
+  read.numbers(from.loss(), to.loss, kLossesMax, "loss");
+  read.numbers(from.correct(), to.correct, kLossesMax, "correct");
+  read.numbers(from.counted(), to.counted, kLossesMax, "counted");
+  return read.status();
+}
+
+void put(const PredictionReport& from, wire::PredictionReport& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_microbatch(from.microbatch);
+  put_list(from.outputs, *to.mutable_outputs());
+}
+Status get(const wire::PredictionReport& from, PredictionReport& to) {
+  Reader read("PredictionReport");
+  to.run = from.run();
+  to.plan_version = from.plan_version();
+  to.microbatch = from.microbatch();
+  read.list(from.outputs(), to.outputs, kShortListMax, "outputs");
+  return read.status();
+}
+
+}  // namespace weft::proto

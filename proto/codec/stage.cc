@@ -1,0 +1,269 @@
+// A stage for a peer to run: checked as a whole, so that what a peer builds from it indexes nothing that is
+// not there.
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "proto/codec/wire.h"
+
+namespace weft::proto {
+namespace {
+
+bool is_slot(std::string_view slot) {  // storage::TensorKey
+  return slot == "value" || slot == "momentum" || slot == "m" || slot == "v" || slot == "running_statistic";
+}
+
+}  // namespace
+
+void put(const EdgeEnd& from, wire::EdgeEnd& to) {
+  to.set_edge(from.edge);
+  to.set_value(from.value.index);
+  to.set_stage(from.stage);
+}
+Status get(const wire::EdgeEnd& from, EdgeEnd& to) {
+  Reader read("EdgeEnd");
+  to.edge = from.edge();
+  to.value = {from.value()};
+  read.stage(from.stage(), to.stage, "stage");
+  return read.status();
+}
+
+// ---- programs
+// --------------------------------------------------------------------------------------------------
+
+void put(const StageProgram& from, wire::StageProgram& to) {
+  to.set_kind(put_enum<wire::ProgramKind>(from.kind));
+  if (from.graph) put(*from.graph, *to.mutable_graph());
+  put_plain(from.segment_of_op, *to.mutable_segment_of_op());
+  to.set_segment_count(from.segment_count);
+  put_list(from.receives, *to.mutable_receives());
+  put_list(from.sends, *to.mutable_sends());
+  put_plain(from.data_inputs, *to.mutable_data_inputs());
+}
+
+namespace {
+
+// Segments run one after the other, each of one phase, forward ones first.
+Status check_segments(const StageProgram& program) {
+  const auto ops = program.graph->ops();
+  if (program.segment_of_op.size() != ops.size())
+    return fail(ErrorCode::OutOfRange, "segment_of_op: " + std::to_string(program.segment_of_op.size()) +
+                                           " entries for " + std::to_string(ops.size()) + " ops");
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const uint32_t segment = program.segment_of_op[i];
+    if (segment >= program.segment_count || (i > 0 && segment < program.segment_of_op[i - 1]))
+      return fail(ErrorCode::OutOfRange, "segment_of_op: op " + std::to_string(i) + " is in segment " +
+                                             std::to_string(segment) +
+                                             ", which does not ascend or is not there");
+    if (i > 0 && (segment == program.segment_of_op[i - 1] ? ops[i].phase != ops[i - 1].phase
+                                                          : ops[i].phase < ops[i - 1].phase))
+      return fail(ErrorCode::OutOfRange,
+                  "segment_of_op: op " + std::to_string(i) + " mixes forward and backward");
+  }
+  if (program.segment_count > std::max<size_t>(ops.size(), 1))
+    return fail(ErrorCode::OutOfRange, "segment_count: more segments than ops");
+  return {};
+}
+
+// Every input that is read comes from one place: an edge, or the data.
+Status check_inputs(const StageProgram& program) {
+  const dag::Graph& graph = *program.graph;
+  const auto refuse = [](const std::string& why) { return fail(ErrorCode::OutOfRange, why); };
+  std::set<uint32_t> edges, fed;  // fed: values
+  for (const EdgeEnd& end : program.receives) {
+    if (end.value.index >= graph.values().size() || graph.producer(end.value).kind != dag::OpKind::Input)
+      return refuse("receives: edge " + std::to_string(end.edge) + " ends at no input");
+    if (!edges.insert(end.edge).second || !fed.insert(end.value.index).second)
+      return refuse("receives: edge " + std::to_string(end.edge) + " or its input is there twice");
+  }
+  for (const EdgeEnd& end : program.sends) {
+    if (end.value.index >= graph.values().size())
+      return refuse("sends: edge " + std::to_string(end.edge) + " begins at no value");
+    if (!edges.insert(end.edge).second)
+      return refuse("sends: edge " + std::to_string(end.edge) + " is there twice");
+  }
+  std::unordered_map<std::string_view, uint32_t> inputs;
+  for (const dag::ValueId input : graph.inputs())
+    inputs.emplace(graph.producer(input).attributes.get_string(dag::Attr::Name), input.index);
+  for (const std::string& name : program.data_inputs) {
+    const auto at = inputs.find(name);
+    if (at == inputs.end()) return refuse("data_inputs: the graph has no input '" + name + "'");
+    if (!fed.insert(at->second).second) return refuse("data_inputs: '" + name + "' is fed twice");
+  }
+  for (const dag::Op& op : graph.ops())
+    for (const dag::ValueId operand : op.inputs)
+      if (operand.valid() && graph.producer(operand).kind == dag::OpKind::Input &&
+          !fed.contains(operand.index))
+        return refuse("data_inputs: nothing feeds the input '" + graph.producer(operand).name + "'");
+  return {};
+}
+
+}  // namespace
+
+Status get(const wire::StageProgram& from, StageProgram& to) {
+  Reader read("StageProgram");
+  read.enumerator(from.kind(), to.kind, ProgramKind::Predict, "kind");
+  dag::Graph graph;
+  read.part(from.graph(), graph, "graph");
+  read.numbers(from.segment_of_op(), to.segment_of_op, kOpsMax, "segment_of_op");
+  to.segment_count = from.segment_count();
+  read.list(from.receives(), to.receives, kListMax, "receives");
+  read.list(from.sends(), to.sends, kListMax, "sends");
+  read.texts(from.data_inputs(), to.data_inputs, kShortListMax, kSymbolMax, "data_inputs");
+  WEFT_TRY_STATUS(read.status());
+  to.graph = std::make_shared<const dag::Graph>(std::move(graph));
+  WEFT_TRY_STATUS(check_segments(to));
+  return check_inputs(to);
+}
+
+// ---- the stage
+// -------------------------------------------------------------------------------------------------
+
+void put(const LinkRoute& from, wire::LinkRoute& to) {
+  to.set_stage(from.stage);
+  to.set_peer(put_bytes(from.peer.digest));
+  to.set_dials(from.dials);
+  put_plain(from.addresses, *to.mutable_addresses());
+  to.set_relay_ticket(put_bytes(from.relay_ticket));
+  to.set_region(from.region);
+}
+Status get(const wire::LinkRoute& from, LinkRoute& to) {
+  Reader read("LinkRoute");
+  read.stage(from.stage(), to.stage, "stage");
+  read.digest(from.peer(), to.peer.digest, "peer");
+  to.dials = from.dials();
+  read.texts(from.addresses(), to.addresses, kAddressesMax, kNameMax, "addresses");
+  read.secret(from.relay_ticket(), to.relay_ticket, "relay_ticket");
+  read.text(from.region(), to.region, kNameMax, "region");
+  return read.status();
+}
+
+void put(const TrainingSpec& from, wire::Training& to) {
+  to.set_seed(from.seed);
+  to.set_batch_size(from.batch_size);
+  to.set_microbatch_size(from.microbatch_size);
+  to.set_steps(from.steps);
+  wire::Optimizer& optimizer = *to.mutable_optimizer();
+  optimizer.set_type(put_enum<wire::OptimizerType>(from.optimizer.type));
+  optimizer.set_learning_rate(from.optimizer.learning_rate);
+  optimizer.set_weight_decay(from.optimizer.weight_decay);
+  optimizer.set_momentum(from.optimizer.momentum);
+  optimizer.set_dampening(from.optimizer.dampening);
+  optimizer.set_nesterov(from.optimizer.nesterov);
+  optimizer.set_beta1(from.optimizer.beta1);
+  optimizer.set_beta2(from.optimizer.beta2);
+  optimizer.set_epsilon(from.optimizer.epsilon);
+  to.mutable_schedule()->set_type(put_enum<wire::ScheduleType>(from.schedule.type));
+  to.mutable_schedule()->set_warmup_steps(from.schedule.warmup_steps);
+  to.mutable_schedule()->set_final_fraction(from.schedule.final_fraction);
+  to.set_clip_norm(from.clip_norm);
+}
+Status get(const wire::Training& from, TrainingSpec& to) {
+  Reader read("Training");
+  to.seed = from.seed();
+  to.batch_size = from.batch_size();
+  to.microbatch_size = from.microbatch_size();
+  to.steps = from.steps();
+  read.require(to.batch_size >= 1 && to.batch_size <= kBatchSizeMax, "batch_size", "not in 1 to 2^30");
+  read.require(to.microbatch_size >= 1 && to.batch_size % std::max(to.microbatch_size, 1u) == 0,
+               "microbatch_size", "the batch size is no multiple of it");
+  const wire::Optimizer& optimizer = from.optimizer();
+  read.enumerator(optimizer.type(), to.optimizer.type, dag::OptimizerType::AdamW, "optimizer.type");
+  read.finite(optimizer.learning_rate(), to.optimizer.learning_rate, "optimizer.learning_rate");
+  read.finite(optimizer.weight_decay(), to.optimizer.weight_decay, "optimizer.weight_decay");
+  read.finite(optimizer.momentum(), to.optimizer.momentum, "optimizer.momentum");
+  read.finite(optimizer.dampening(), to.optimizer.dampening, "optimizer.dampening");
+  to.optimizer.nesterov = optimizer.nesterov();
+  read.finite(optimizer.beta1(), to.optimizer.beta1, "optimizer.beta1");
+  read.finite(optimizer.beta2(), to.optimizer.beta2, "optimizer.beta2");
+  read.finite(optimizer.epsilon(), to.optimizer.epsilon, "optimizer.epsilon");
+  read.enumerator(from.schedule().type(), to.schedule.type, dag::ScheduleType::Cosine, "schedule.type");
+  to.schedule.warmup_steps = from.schedule().warmup_steps();
+  read.finite(from.schedule().final_fraction(), to.schedule.final_fraction, "schedule.final_fraction");
+  read.finite(from.clip_norm(), to.clip_norm, "clip_norm");
+  return read.status();
+}
+
+void put(const AssignStage& from, wire::AssignStage& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_stage(from.stage);
+  to.set_stage_count(from.stage_count);
+  put(from.training, *to.mutable_training());
+  put_list(from.programs, *to.mutable_programs());
+  put_list(from.tensors, *to.mutable_tensors());
+  put_list(from.links, *to.mutable_links());
+  to.set_microbatches_in_flight(from.microbatches_in_flight);
+  to.set_after_step(from.after_step);
+  to.set_data_key(put_bytes(from.data_key));
+}
+
+namespace {
+
+// Programs share initializers by name, and every tensor is one of theirs.
+Status check_tensors(const AssignStage& stage) {
+  std::unordered_map<std::string_view, const dag::TensorSpec*> specs;
+  for (const StageProgram& program : stage.programs)
+    for (const auto& initializer : program.graph->initializers()) {
+      const dag::TensorSpec& spec = program.graph->spec(initializer.value);
+      const auto [at, fresh] = specs.emplace(initializer.name, &spec);
+      if (!fresh && *at->second != spec)
+        return fail(ErrorCode::OutOfRange, "the programs disagree on initializer '" + initializer.name + "'");
+    }
+  std::set<std::pair<std::string_view, std::string_view>> seen;
+  for (const TensorReference& tensor : stage.tensors) {
+    const auto at = specs.find(tensor.initializer);
+    if (at == specs.end() || *at->second != tensor.spec || !is_slot(tensor.slot))
+      return fail(ErrorCode::OutOfRange, "tensors: '" + tensor.initializer + "/" + tensor.slot + "' " +
+                                             to_string(tensor.spec) + " is no initializer of the programs");
+    if (!seen.insert({tensor.initializer, tensor.slot}).second)
+      return fail(ErrorCode::OutOfRange,
+                  "tensors: '" + tensor.initializer + "/" + tensor.slot + "' is there twice");
+  }
+  return {};
+}
+
+Status check_stages(const AssignStage& to) {
+  const auto is_other = [&](uint32_t stage) { return stage < to.stage_count && stage != to.stage; };
+  std::set<uint32_t> linked;
+  for (const LinkRoute& link : to.links)
+    if (!is_other(link.stage) || !linked.insert(link.stage).second)
+      return fail(ErrorCode::OutOfRange, "links: a stage that is there twice, or is no other one");
+  std::set<ProgramKind> kinds;
+  for (const StageProgram& program : to.programs) {
+    if (!kinds.insert(program.kind).second)
+      return fail(ErrorCode::OutOfRange, "programs: a kind is there twice");
+    for (const auto* ends : {&program.receives, &program.sends})
+      for (const EdgeEnd& end : *ends)
+        if (!is_other(end.stage))
+          return fail(ErrorCode::OutOfRange, "programs: an edge to a stage that is no other one");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status get(const wire::AssignStage& from, AssignStage& to) {
+  Reader read("AssignStage");
+  to.run = from.run();
+  to.plan_version = from.plan_version();
+  to.stage_count = from.stage_count();
+  read.require(to.stage_count >= 1 && to.stage_count <= kStagesMax, "stage_count", "not in 1 to 1024");
+  read.stage(from.stage(), to.stage, "stage");
+  read.require(to.stage < to.stage_count, "stage", "not below the count of stages");
+  read.part(from.training(), to.training, "training");
+  read.list(from.programs(), to.programs, 3, "programs");
+  read.list(from.tensors(), to.tensors, kListMax, "tensors");
+  read.list(from.links(), to.links, kStagesMax, "links");
+  to.microbatches_in_flight = from.microbatches_in_flight();
+  read.require(to.microbatches_in_flight >= 1 && to.microbatches_in_flight <= kInFlightMax,
+               "microbatches_in_flight", "not in 1 to 65536");
+  to.after_step = from.after_step();
+  read.secret(from.data_key(), to.data_key, "data_key");
+  WEFT_TRY_STATUS(read.status());
+  for (const Status& checked : {check_stages(to), check_tensors(to)})
+    if (!checked) return fail(checked.error().within("AssignStage"));
+  return {};
+}
+
+}  // namespace weft::proto

@@ -1,0 +1,103 @@
+// The header of a tensor frame, all numbers little-endian:
+//    0  magic "WTEN"        16  plan version u32     36  edge u32
+//    4  format u8 = 1       20  microbatch u32       40  bytes of the tensor u64
+//    5  dtype u8            24  step u64             48  dims i64 each
+//    6  program u8          32  replica u16
+//    7  direction u8        34  rank u8, 0
+//    8  run u64
+#include <cstring>
+
+#include "proto/codec/bounds.h"
+#include "proto/codec/codec.h"
+
+namespace weft::proto {
+namespace {
+
+constexpr size_t kFixedSize = 48;
+constexpr uint32_t kMagic = 0x4E455457;  // "WTEN"
+constexpr uint8_t kFormat = 1;
+static_assert(kTensorHeaderSizeMax == kFixedSize + 8 * kDimsMax);
+
+template <typename T>
+void store(std::byte* at, T value) {
+  for (size_t i = 0; i < sizeof(T); ++i)
+    at[i] = static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i));
+}
+template <typename T>
+T load(const std::byte* at) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) value |= static_cast<uint64_t>(at[i]) << (8 * i);
+  return static_cast<T>(value);
+}
+
+tl::unexpected<Error> refuse(ErrorCode code, const std::string& why) { return fail(code, "tensor: " + why); }
+
+}  // namespace
+
+std::vector<std::byte> encode_header(const TensorHeader& header) {
+  const dag::Shape& dims = header.spec.shape;
+  WEFT_CHECK(dims.size() <= kDimsMax);
+  std::vector<std::byte> bytes(kFixedSize + 8 * dims.size());
+  std::byte* at = bytes.data();
+  store(at, kMagic);
+  store(at + 4, kFormat);
+  store(at + 5, static_cast<uint8_t>(header.spec.dtype));
+  store(at + 6, static_cast<uint8_t>(header.program));
+  store(at + 7, static_cast<uint8_t>(header.direction));
+  store(at + 8, header.run);
+  store(at + 16, header.plan_version);
+  store(at + 20, header.microbatch);
+  store(at + 24, header.step);
+  store(at + 32, header.replica);
+  store(at + 34, static_cast<uint8_t>(dims.size()));
+  store(at + 36, header.edge);
+  store(at + 40, static_cast<uint64_t>(header.spec.bytes().value));
+  for (size_t i = 0; i < dims.size(); ++i) store(at + kFixedSize + 8 * i, dims[i]);
+  return bytes;
+}
+
+Result<TensorFrame> decode_tensor(std::span<const std::byte> payload) {
+  if (payload.size() < kFixedSize) return refuse(ErrorCode::Corrupted, "shorter than its header");
+  const std::byte* at = payload.data();
+  if (load<uint32_t>(at) != kMagic) return refuse(ErrorCode::Corrupted, "not a tensor header");
+  if (load<uint8_t>(at + 4) != kFormat)
+    return refuse(ErrorCode::VersionMismatch,
+                  "header format " + std::to_string(load<uint8_t>(at + 4)) + ", this version reads 1");
+  const auto dtype = load<uint8_t>(at + 5), program = load<uint8_t>(at + 6),
+             direction = load<uint8_t>(at + 7);
+  const auto rank = load<uint8_t>(at + 34);
+  if (dtype > static_cast<uint8_t>(dag::DType::Bool) ||
+      program > static_cast<uint8_t>(ProgramKind::Predict) ||
+      direction > static_cast<uint8_t>(Direction::Backward) || load<uint8_t>(at + 35) != 0)
+    return refuse(ErrorCode::OutOfRange, "an enumerator of its header is unknown");
+  if (rank > kDimsMax)
+    return refuse(ErrorCode::OutOfRange, std::to_string(rank) + " dims; at most 16 are allowed");
+  const size_t header_size = kFixedSize + 8 * size_t{rank};
+  if (payload.size() < header_size) return refuse(ErrorCode::Corrupted, "shorter than its header");
+
+  TensorFrame frame;
+  TensorHeader& header = frame.header;
+  header.run = load<uint64_t>(at + 8);
+  header.plan_version = load<uint32_t>(at + 16);
+  header.microbatch = load<uint32_t>(at + 20);
+  header.step = load<uint64_t>(at + 24);
+  header.replica = load<uint16_t>(at + 32);
+  header.edge = load<uint32_t>(at + 36);
+  header.program = static_cast<ProgramKind>(program);
+  header.direction = static_cast<Direction>(direction);
+  header.spec.dtype = static_cast<dag::DType>(dtype);
+  for (size_t i = 0; i < rank; ++i) header.spec.shape.push_back(load<int64_t>(at + kFixedSize + 8 * i));
+  if (const auto count = dag::checked_element_count(header.spec.shape); !count)
+    return fail(count.error().within("tensor"));
+  frame.bytes = payload.subspan(header_size);
+  const auto size = static_cast<uint64_t>(header.spec.bytes().value);
+  if (size > kTensorSizeMax)
+    return refuse(ErrorCode::OutOfRange, std::to_string(size) + " bytes; at most " +
+                                             std::to_string(kTensorSizeMax) + " are allowed");
+  if (size != load<uint64_t>(at + 40) || size != frame.bytes.size())
+    return refuse(ErrorCode::Corrupted, dag::to_string(header.spec) + " has " + std::to_string(size) +
+                                            " bytes, its frame holds " + std::to_string(frame.bytes.size()));
+  return frame;
+}
+
+}  // namespace weft::proto

@@ -1,0 +1,290 @@
+// What users submit and ask.
+#include <set>
+
+#include "proto/codec/wire.h"
+
+namespace weft::proto {
+namespace {
+
+// A path that stays beneath the folder it is put into, on any system.
+bool stays_beneath(std::string_view path) {
+  if (path.empty() || path.find('\0') != path.npos || path.find('\\') != path.npos) return false;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('/', begin), path.size());
+    const std::string_view part = path.substr(begin, end - begin);
+    if (part.empty() || part == "." || part == "..") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+}  // namespace
+
+void put(const FilePiece& from, wire::FilePiece& to) {
+  to.set_bytes(from.bytes);
+  if (from.sha256) to.set_sha256(put_bytes(*from.sha256));
+  to.set_size(from.size);
+}
+Status get(const wire::FilePiece& from, FilePiece& to) {
+  Reader read("FilePiece");
+  to.bytes = from.bytes();
+  read.digest(from.sha256(), to.sha256, "sha256");
+  read.size(from.size(), to.size, "size");
+  read.require(to.sha256 ? to.bytes.empty() : to.size == to.bytes.size(), "size",
+               "a piece is bytes of its size, or a digest without bytes");
+  return read.status();
+}
+
+void put(const PackedFile& from, wire::PackedFile& to) {
+  to.set_path(from.path);
+  put_list(from.pieces, *to.mutable_pieces());
+}
+Status get(const wire::PackedFile& from, PackedFile& to) {
+  Reader read("PackedFile");
+  read.text(from.path(), to.path, kSymbolMax, "path");
+  read.require(stays_beneath(to.path), "path", "not a relative path without \".\", \"..\" and empty parts");
+  read.list(from.pieces(), to.pieces, kListMax, "pieces");
+  WEFT_TRY_STATUS(read.status());
+  uint64_t size = 0;
+  for (const FilePiece& piece : to.pieces) size += piece.size;  // 100,000 * 2^43 fit
+  read.require(size <= kBlobSizeMax, "pieces", "more than 2^43 bytes together");
+  return read.status();
+}
+
+void put(const SubmitJob& from, wire::SubmitJob& to) {
+  to.set_name(put_text(from.name, kNameMax));
+  to.set_job(from.job);
+  to.set_stages(from.stages);
+  put_list(from.files, *to.mutable_files());
+}
+Status get(const wire::SubmitJob& from, SubmitJob& to) {
+  Reader read("SubmitJob");
+  read.text(from.name(), to.name, kNameMax, "name");
+  read.text(from.job(), to.job, kJobFileMax, "job");
+  to.stages = from.stages();
+  read.require(to.stages <= kStagesMax, "stages", "more than 1024");
+  read.list(from.files(), to.files, kShortListMax, "files");
+  std::set<std::string_view> paths;
+  for (const PackedFile& file : to.files)
+    read.require(paths.insert(file.path).second, "files", "a path is there twice");
+  return read.status();
+}
+
+void put(const JobAccepted& from, wire::JobAccepted& to) { to.set_job(from.job); }
+Status get(const wire::JobAccepted& from, JobAccepted& to) {
+  to.job = from.job();
+  return {};
+}
+
+// ---- states
+// ----------------------------------------------------------------------------------------------------
+
+void put(const StageStatus& from, wire::StageStatus& to) {
+  to.set_stage(from.stage);
+  to.set_peer(put_bytes(from.peer.digest));
+  to.set_peer_name(from.peer_name);
+  to.set_region(from.region);
+  to.set_busy(from.busy);
+  put_list(from.links, *to.mutable_links());
+  to.set_step(from.step);
+}
+Status get(const wire::StageStatus& from, StageStatus& to) {
+  Reader read("StageStatus");
+  read.stage(from.stage(), to.stage, "stage");
+  read.digest(from.peer(), to.peer.digest, "peer");
+  read.text(from.peer_name(), to.peer_name, kNameMax, "peer_name");
+  read.text(from.region(), to.region, kNameMax, "region");
+  to.busy = from.busy();
+  read.list(from.links(), to.links, kStagesMax, "links");
+  to.step = from.step();
+  return read.status();
+}
+
+void put(const JobStatus& from, wire::JobStatus& to) {
+  to.set_job(from.job);
+  to.set_name(put_text(from.name, kNameMax));
+  to.set_state(put_enum<wire::JobState>(from.state));
+  to.set_reason(put_text(from.reason));
+  to.set_plan_version(from.plan_version);
+  to.set_step(from.step);
+  to.set_steps(from.steps);
+  to.set_loss(from.loss);
+  to.set_samples_per_second(from.samples_per_second);
+  to.set_seconds_left(from.seconds_left);
+  to.set_checkpoint_step(from.checkpoint_step);
+  to.set_recoveries(from.recoveries);
+  to.set_equal_bits(from.equal_bits);
+  for (const std::string& line : from.plan) to.add_plan(put_text(line));
+  put_list(from.stages, *to.mutable_stages());
+}
+Status get(const wire::JobStatus& from, JobStatus& to) {
+  Reader read("JobStatus");
+  to.job = from.job();
+  read.text(from.name(), to.name, kNameMax, "name");
+  read.enumerator(from.state(), to.state, JobState::Failed, "state");
+  read.text(from.reason(), to.reason, kTextMax, "reason");
+  to.plan_version = from.plan_version();
+  to.step = from.step();
+  to.steps = from.steps();
+  to.loss = from.loss();
+  to.samples_per_second = from.samples_per_second();
+  to.seconds_left = from.seconds_left();
+  to.checkpoint_step = from.checkpoint_step();
+  to.recoveries = from.recoveries();
+  to.equal_bits = from.equal_bits();
+  read.texts(from.plan(), to.plan, kShortListMax, kTextMax, "plan");
+  read.list(from.stages(), to.stages, kStagesMax, "stages");
+  return read.status();
+}
+
+void put(const PeerStatus& from, wire::PeerStatus& to) {
+  to.set_peer(put_bytes(from.peer.digest));
+  to.set_name(from.name);
+  to.set_region(from.region);
+  to.set_device(from.device);
+  to.set_software(from.software);
+  to.set_state(from.state);
+  put(from.rates, *to.mutable_rates());
+  to.set_memory(static_cast<uint64_t>(from.memory.value));
+  to.set_reachable(from.reachable);
+  to.set_seconds_since_heard(from.seconds_since_heard);
+}
+Status get(const wire::PeerStatus& from, PeerStatus& to) {
+  Reader read("PeerStatus");
+  read.digest(from.peer(), to.peer.digest, "peer");
+  read.text(from.name(), to.name, kNameMax, "name");
+  read.text(from.region(), to.region, kNameMax, "region");
+  read.text(from.device(), to.device, kNameMax, "device");
+  read.text(from.software(), to.software, kNameMax, "software");
+  read.text(from.state(), to.state, kNameMax, "state");
+  read.part(from.rates(), to.rates, "rates");
+  read.bytes(from.memory(), to.memory, "memory");
+  to.reachable = from.reachable();
+  to.seconds_since_heard = from.seconds_since_heard();
+  return read.status();
+}
+
+void put(const JobEvent& from, wire::JobEvent& to) {
+  to.set_job(from.job);
+  to.set_sequence(from.sequence);
+  to.set_unix_ms(from.unix_ms);
+  to.set_kind(put_enum<wire::JobEventKind>(from.kind));
+  to.set_state(put_enum<wire::JobState>(from.state));
+  to.set_step(from.step);
+  to.set_loss(from.loss);
+  to.set_learning_rate(from.learning_rate);
+  to.set_seconds(from.seconds);
+  to.set_samples_per_second(from.samples_per_second);
+  to.set_gradient_norm(from.gradient_norm);
+  to.set_samples(from.samples);
+  for (const auto& [name, value] : from.metrics) {
+    to.add_metrics()->set_name(name);
+    to.mutable_metrics()->rbegin()->set_value(value);
+  }
+  to.set_text(put_text(from.text));
+}
+Status get(const wire::JobEvent& from, JobEvent& to) {
+  Reader read("JobEvent");
+  to.job = from.job();
+  to.sequence = from.sequence();
+  to.unix_ms = from.unix_ms();
+  read.enumerator(from.kind(), to.kind, JobEventKind::Result, "kind");
+  read.enumerator(from.state(), to.state, JobState::Failed, "state");
+  to.step = from.step();
+  to.loss = from.loss();
+  to.learning_rate = from.learning_rate();
+  to.seconds = from.seconds();
+  to.samples_per_second = from.samples_per_second();
+  to.gradient_norm = from.gradient_norm();
+  to.samples = from.samples();
+  read.require(static_cast<size_t>(from.metrics_size()) <= kStagesMax, "metrics", "more than 1024");
+  for (int i = 0; i < from.metrics_size() && read.good(); ++i) {
+    std::string name;
+    read.text(from.metrics(i).name(), name, kNameMax, "metrics.name");
+    read.require(to.metrics.emplace(std::move(name), from.metrics(i).value()).second, "metrics",
+                 "a name is there twice");
+  }
+  read.text(from.text(), to.text, kTextMax, "text");
+  return read.status();
+}
+
+// ---- requests and answers
+// --------------------------------------------------------------------------------------
+
+void put(const ListJobs&, wire::ListJobs&) {}
+Status get(const wire::ListJobs&, ListJobs&) { return {}; }
+
+void put(const JobList& from, wire::JobList& to) { put_list(from.jobs, *to.mutable_jobs()); }
+Status get(const wire::JobList& from, JobList& to) {
+  Reader read("JobList");
+  read.list(from.jobs(), to.jobs, kListMax, "jobs");
+  return read.status();
+}
+
+void put(const GetJob& from, wire::GetJob& to) { to.set_job(from.job); }
+Status get(const wire::GetJob& from, GetJob& to) {
+  to.job = from.job();
+  return {};
+}
+
+void put(const GetEvents& from, wire::GetEvents& to) {
+  to.set_job(from.job);
+  to.set_from_sequence(from.from_sequence);
+  to.set_follow(from.follow);
+}
+Status get(const wire::GetEvents& from, GetEvents& to) {
+  to = {from.job(), from.from_sequence(), from.follow()};
+  return {};
+}
+
+void put(const EventsEnd& from, wire::EventsEnd& to) { to.set_job(from.job); }
+Status get(const wire::EventsEnd& from, EventsEnd& to) {
+  to.job = from.job();
+  return {};
+}
+
+void put(const StopJob& from, wire::StopJob& to) { to.set_job(from.job); }
+Status get(const wire::StopJob& from, StopJob& to) {
+  to.job = from.job();
+  return {};
+}
+
+void put(const Done&, wire::Done&) {}
+Status get(const wire::Done&, Done&) { return {}; }
+
+void put(const ListPeers&, wire::ListPeers&) {}
+Status get(const wire::ListPeers&, ListPeers&) { return {}; }
+
+void put(const PeerList& from, wire::PeerList& to) { put_list(from.peers, *to.mutable_peers()); }
+Status get(const wire::PeerList& from, PeerList& to) {
+  Reader read("PeerList");
+  read.list(from.peers(), to.peers, kListMax, "peers");
+  return read.status();
+}
+
+void put(const GetResult& from, wire::GetResult& to) { to.set_job(from.job); }
+Status get(const wire::GetResult& from, GetResult& to) {
+  to.job = from.job();
+  return {};
+}
+
+void put(const JobResult& from, wire::JobResult& to) {
+  to.set_job(from.job);
+  to.set_step(from.step);
+  put_list(from.tensors, *to.mutable_tensors());
+  put_list(from.model, *to.mutable_model());
+  put_list(from.predictions, *to.mutable_predictions());
+  to.set_sample_count(from.sample_count);
+}
+Status get(const wire::JobResult& from, JobResult& to) {
+  Reader read("JobResult");
+  to.job = from.job();
+  to.step = from.step();
+  read.list(from.tensors(), to.tensors, kListMax, "tensors");
+  read.list(from.model(), to.model, kShortListMax, "model");
+  read.list(from.predictions(), to.predictions, kListMax, "predictions");
+  to.sample_count = from.sample_count();
+  return read.status();
+}
+
+}  // namespace weft::proto

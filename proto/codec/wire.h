@@ -1,0 +1,200 @@
+// Internal to proto/codec: the pairs put/get that turn each message into its protobuf class and back, and
+// what they share. A message is extended in three places that stand by its name: messages.h, weft.proto, and
+// its pair.
+#pragma once
+
+#include <weft.pb.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "proto/codec/bounds.h"
+#include "proto/messages.h"
+
+namespace weft::proto {
+
+// Every message: its type, and its name in Envelope.
+#define WEFT_MESSAGES(X)                 \
+  X(Hello, hello)                        \
+  X(HelloAck, hello_ack)                 \
+  X(Refusal, refusal)                    \
+  X(AssignStage, assign_stage)           \
+  X(Command, command)                    \
+  X(GradientNorm, gradient_norm)         \
+  X(ReleaseStage, release_stage)         \
+  X(RelayInvitation, relay_invitation)   \
+  X(HeartbeatAck, heartbeat_ack)         \
+  X(Heartbeat, heartbeat)                \
+  X(Drain, drain)                        \
+  X(StageReady, stage_ready)             \
+  X(StageFailed, stage_failed)           \
+  X(StepReport, step_report)             \
+  X(CheckpointReport, checkpoint_report) \
+  X(EvaluationReport, evaluation_report) \
+  X(PredictionReport, prediction_report) \
+  X(PeerLog, peer_log)                   \
+  X(GetBlob, get_blob)                   \
+  X(PutBlob, put_blob)                   \
+  X(BlobAnswer, blob_answer)             \
+  X(HaveBlobs, have_blobs)               \
+  X(MissingBlobs, missing_blobs)         \
+  X(GetMicrobatch, get_microbatch)       \
+  X(MicrobatchAnswer, microbatch_answer) \
+  X(SubmitJob, submit_job)               \
+  X(JobAccepted, job_accepted)           \
+  X(JobStatus, job_status)               \
+  X(JobEvent, job_event)                 \
+  X(ListJobs, list_jobs)                 \
+  X(JobList, job_list)                   \
+  X(GetJob, get_job)                     \
+  X(GetEvents, get_events)               \
+  X(EventsEnd, events_end)               \
+  X(StopJob, stop_job)                   \
+  X(Done, done)                          \
+  X(ListPeers, list_peers)               \
+  X(PeerList, peer_list)                 \
+  X(GetResult, get_result)               \
+  X(JobResult, job_result)               \
+  X(LinkHello, link_hello)               \
+  X(LinkReady, link_ready)
+
+#define WEFT_DECLARE(Type, name)              \
+  void put(const Type& from, wire::Type& to); \
+  Status get(const wire::Type& from, Type& to);
+WEFT_MESSAGES(WEFT_DECLARE)
+#undef WEFT_DECLARE
+
+// Parts of messages.
+void put(const dag::TensorSpec& from, wire::TensorSpec& to);
+Status get(const wire::TensorSpec& from, dag::TensorSpec& to);
+void put(const TensorReference& from, wire::TensorReference& to);
+Status get(const wire::TensorReference& from, TensorReference& to);
+void put(const plan::Rates& from, wire::Rates& to);
+Status get(const wire::Rates& from, plan::Rates& to);
+void put(const LinkUse& from, wire::LinkUse& to);
+Status get(const wire::LinkUse& from, LinkUse& to);
+void put(const DeviceReport& from, wire::DeviceReport& to);
+Status get(const wire::DeviceReport& from, DeviceReport& to);
+void put(const dag::Graph& from, wire::Graph& to);
+Status get(const wire::Graph& from, dag::Graph& to);
+void put(const EdgeEnd& from, wire::EdgeEnd& to);
+Status get(const wire::EdgeEnd& from, EdgeEnd& to);
+void put(const StageProgram& from, wire::StageProgram& to);
+Status get(const wire::StageProgram& from, StageProgram& to);
+void put(const LinkRoute& from, wire::LinkRoute& to);
+Status get(const wire::LinkRoute& from, LinkRoute& to);
+void put(const TrainingSpec& from, wire::Training& to);
+Status get(const wire::Training& from, TrainingSpec& to);
+void put(const FilePiece& from, wire::FilePiece& to);
+Status get(const wire::FilePiece& from, FilePiece& to);
+void put(const PackedFile& from, wire::PackedFile& to);
+Status get(const wire::PackedFile& from, PackedFile& to);
+void put(const StageStatus& from, wire::StageStatus& to);
+Status get(const wire::StageStatus& from, StageStatus& to);
+void put(const PeerStatus& from, wire::PeerStatus& to);
+Status get(const wire::PeerStatus& from, PeerStatus& to);
+
+// ---- writing
+// ---------------------------------------------------------------------------------------------------
+
+// Enumerators count from 1 on the wire, `first` being 1.
+template <typename Wire, typename Enum>
+Wire put_enum(Enum value, Enum first = Enum{}) {
+  return static_cast<Wire>(static_cast<int>(value) - static_cast<int>(first) + 1);
+}
+inline std::string put_bytes(const Digest& digest) {
+  return {reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size()};
+}
+inline std::string put_bytes(const Secret& secret) {
+  return {reinterpret_cast<const char*>(secret.data()), secret.size()};
+}
+// For people: what is beyond the bound is cut, for the message matters more than its end.
+inline std::string put_text(const std::string& text, size_t size_max = kTextMax) {
+  return text.substr(0, size_max);
+}
+template <typename T, typename List>
+void put_list(const std::vector<T>& from, List& to) {
+  to.Reserve(static_cast<int>(from.size()));
+  for (const T& entry : from) put(entry, *to.Add());
+}
+template <typename T, typename List>
+void put_plain(const std::vector<T>& from, List& to) {  // numbers, texts
+  to.Reserve(static_cast<int>(from.size()));
+  for (const T& entry : from) *to.Add() = entry;
+}
+
+// ---- reading
+// ---------------------------------------------------------------------------------------------------
+
+// Reads the fields of one message, checking each; after the first that is wrong the rest is skipped.
+class Reader {
+ public:
+  explicit Reader(std::string_view message) : message_(message) {}
+
+  bool good() const { return status_.has_value(); }
+  Status status() { return std::move(status_); }
+  void refuse(ErrorCode code, std::string_view field, const std::string& why);
+  void require(bool holds, std::string_view field, const char* why) {
+    if (good() && !holds) refuse(ErrorCode::OutOfRange, field, why);
+  }
+
+  void text(const std::string& from, std::string& to, size_t size_max, std::string_view field);
+  void secret(const std::string& from, Secret& to, std::string_view field);
+  void digest(const std::string& from, Digest& to, std::string_view field);
+  void digest(const std::string& from, std::optional<Digest>& to, std::string_view field);  // empty: none
+  void bytes(uint64_t from, Bytes& to, std::string_view field);
+  void duration(uint64_t nanoseconds, Duration& to, std::string_view field);
+  void stage(uint32_t from, uint32_t& to, std::string_view field);  // below kStagesMax
+  void size(uint64_t from, uint64_t& to, std::string_view field);   // of a blob
+  void finite(double from, double& to, std::string_view field);
+  void not_negative(double from, double& to, std::string_view field);  // and finite
+  void positive(double from, double& to, std::string_view field);      // and finite
+
+  template <typename Enum>
+  void enumerator(int from, Enum& to, Enum last, std::string_view field, Enum first = Enum{}) {
+    const int value = from - 1 + static_cast<int>(first);
+    if (!in_range(from, value <= static_cast<int>(last), field)) return;
+    to = static_cast<Enum>(value);
+  }
+  template <typename Wire, typename T>
+  void part(const Wire& from, T& to, std::string_view field) {
+    if (good()) within(get(from, to), field);
+  }
+  template <typename List, typename T>
+  void list(const List& from, std::vector<T>& to, size_t count_max, std::string_view field) {
+    if (!count(from.size(), count_max, field)) return;
+    to.resize(static_cast<size_t>(from.size()));
+    for (int i = 0; i < from.size() && good(); ++i)
+      within(get(from[i], to[static_cast<size_t>(i)]), field, i);
+  }
+  template <typename List>
+  void texts(const List& from, std::vector<std::string>& to, size_t count_max, size_t size_max,
+             std::string_view field) {
+    if (!count(from.size(), count_max, field)) return;
+    to.resize(static_cast<size_t>(from.size()));
+    for (int i = 0; i < from.size() && good(); ++i)
+      text(from[i], to[static_cast<size_t>(i)], size_max, field);
+  }
+  template <typename List>
+  void digests(const List& from, std::vector<Digest>& to, size_t count_max, std::string_view field) {
+    if (!count(from.size(), count_max, field)) return;
+    to.resize(static_cast<size_t>(from.size()));
+    for (int i = 0; i < from.size() && good(); ++i) digest(from[i], to[static_cast<size_t>(i)], field);
+  }
+  template <typename List, typename T>
+  void numbers(const List& from, std::vector<T>& to, size_t count_max, std::string_view field) {
+    if (count(from.size(), count_max, field)) to.assign(from.begin(), from.end());
+  }
+
+ private:
+  bool in_range(int from, bool below_last, std::string_view field);
+  bool count(int count, size_t count_max, std::string_view field);
+  void within(Status status, std::string_view field, int index = -1);
+
+  std::string_view message_;
+  Status status_;
+};
+
+}  // namespace weft::proto

@@ -1,0 +1,455 @@
+// What broker, peers and users say to each other, as plain values. proto/codec turns them into frames and back, and
+// checks every bound while it decodes, so that a message at hand is within them. docs/PROTOCOL.md tells who sends
+// what, when, and what is refused.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "base/units.h"
+#include "dag/graph.h"
+#include "dag/optimizer.h"
+#include "plan/device.h"
+
+namespace weft::proto {
+
+// Another major version is refused by name; another minor one is spoken to.
+inline constexpr uint32_t kProtocolMajor = 1;
+inline constexpr uint32_t kProtocolMinor = 0;
+
+// A job is what was submitted; the number names its run too. Counted from 1 by the broker.
+using JobNumber = uint64_t;
+// Which plan of a run: counted from 1, one more with every change of stages or peers. What is older is dropped.
+using PlanVersion = uint32_t;
+using Secret = std::array<uint8_t, 16>;
+
+// ---- who speaks ------------------------------------------------------------------------------------------------
+
+enum class Role : uint8_t {
+  Peer = 1,       // a peer's control connection
+  Submitter = 2,  // a user's client
+  PeerBulk = 3,   // a peer's second connection: tensors by hash, microbatches of data
+};
+
+struct TokenProof {
+  uint64_t id = 0;
+  Secret secret{};
+};
+
+// What a peer says of itself. Rates are measured by the peer, or its catalogue's for a null device.
+struct DeviceReport {
+  std::string device{};   // "cpu:2", "null:rtx3080"
+  plan::Rates rates{};
+  Bytes memory{};         // what the peer offers
+  std::string fingerprint{};  // peer::Backend::numerics_fingerprint
+  bool fuse_elementwise = false;
+  dag::Layout convolution_layout = dag::Layout::Plain;
+  std::string region{};                  // where its owner says it is; empty: unknown
+  std::vector<std::string> addresses{};  // "host:port" where other peers reach it; empty: only by relay
+};
+
+// The first message on any connection to the broker. Until the answer nothing else is sent.
+struct Hello {
+  uint32_t major = kProtocolMajor;
+  uint32_t minor = kProtocolMinor;
+  std::string software{};  // "0.1.0"
+  Role role = Role::Peer;
+  std::optional<TokenProof> token{};  // needed until the broker knows this key
+  std::string name{};                 // for people; peers only
+  std::optional<DeviceReport> device{};  // Role::Peer
+};
+struct HelloAck {
+  uint32_t major = kProtocolMajor;
+  uint32_t minor = kProtocolMinor;
+  std::string software{};
+  std::string name{};  // what the broker calls this peer
+  Duration heartbeat_interval{};
+  Duration lease{};  // without a heartbeat for so long the peer is given up
+};
+// The answer to a Hello or a request that is not granted. After a refused Hello the connection is closed.
+struct Refusal {
+  ErrorCode code = ErrorCode::Internal;
+  std::string message{};
+  bool retry = false;  // whether trying again later, unchanged, may succeed
+};
+
+// ---- a stage ---------------------------------------------------------------------------------------------------
+
+enum class ProgramKind : uint8_t { Train = 0, Evaluate = 1, Predict = 2 };
+
+// One end of a cut edge, at this stage. `edge` is the same number at both ends.
+struct EdgeEnd {
+  uint32_t edge = 0;
+  dag::ValueId value{};   // in the stage's graph
+  uint32_t stage = 0;   // the other end's
+};
+
+// What one stage runs of a job's graph.
+struct StageProgram {
+  ProgramKind kind = ProgramKind::Train;
+  std::shared_ptr<const dag::Graph> graph{};
+  std::vector<uint32_t> segment_of_op{};
+  uint32_t segment_count = 1;
+  std::vector<EdgeEnd> receives{}, sends{};
+  std::vector<std::string> data_inputs{};  // graph inputs that the broker feeds
+};
+
+struct TensorReference {
+  std::string initializer{};
+  std::string slot{};  // storage::TensorKey: value, momentum, m, v, running_statistic
+  dag::TensorSpec spec{};
+  Digest sha256{};
+};
+
+// How to reach the peer of another stage with which this one shares cut edges.
+struct LinkRoute {
+  uint32_t stage = 0;
+  PeerId peer{};
+  bool dials = false;                  // this side opens the connection
+  std::vector<std::string> addresses{};  // tried in order by the side that dials, each with a deadline
+  Secret relay_ticket{};               // when none of them answers, or there are none
+  std::string region{};                  // of the other peer, as it says
+};
+
+struct TrainingSpec {
+  uint64_t seed = 0;
+  uint32_t batch_size = 0;
+  uint32_t microbatch_size = 0;
+  uint64_t steps = 0;
+  dag::OptimizerSpec optimizer{};
+  dag::ScheduleSpec schedule{};
+  double clip_norm = 0;
+};
+
+struct AssignStage {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint32_t stage = 0;
+  uint32_t stage_count = 0;
+  TrainingSpec training{};  // for Predict: only the batch sizes count
+  std::vector<StageProgram> programs{};
+  std::vector<TensorReference> tensors{};  // every initializer's value, and the optimizer's slots unless they are zero
+  std::vector<LinkRoute> links{};
+  uint32_t microbatches_in_flight = 1;  // how many forwards may be ahead of their backwards here
+  uint64_t after_step = 0;              // the state that `tensors` is: steps already done
+  Secret data_key{};                    // shown with each request for a microbatch
+};
+
+// ---- broker to peer --------------------------------------------------------------------------------------------
+
+// What a stage does next; a stage carries its commands out strictly in the order in which they come.
+enum class CommandKind : uint8_t {
+  Advance = 0,     // run training steps up to and including `step`
+  Checkpoint = 1,  // upload the state after `step`, which is the last one granted
+  Evaluate = 2,    // the evaluation program over [first_microbatch, + microbatches), with the weights after `step`
+  Predict = 3,     // the prediction program over these microbatches
+  Finish = 4,      // nothing more: keep quiet until ReleaseStage
+};
+struct Command {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  CommandKind kind = CommandKind::Advance;
+  uint64_t step = 0;
+  uint32_t microbatches = 0;
+  uint32_t first_microbatch = 0;
+};
+// With clip_norm: the norm of the whole gradient of `step`, for the update.
+struct GradientNorm {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;
+  double norm = 0;  // of the mean gradient, before clipping
+};
+struct ReleaseStage {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;  // this one and all before it
+  std::string reason{};
+};
+// Somebody waits at the relay with this ticket: come there.
+struct RelayInvitation {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  Secret ticket{};
+};
+struct HeartbeatAck {
+  uint64_t sequence = 0;
+};
+
+// ---- peer to broker --------------------------------------------------------------------------------------------
+
+struct Heartbeat {
+  uint64_t sequence = 0;
+  Bytes memory_free{};
+};
+struct Drain {};  // give me no more work, and take mine away when you can
+
+struct StageReady {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  Bytes persistent{}, microbatch{};  // device memory taken; of one microbatch in flight
+};
+// The stage cannot go on: kernels, memory, data out of bounds, a neighbour that cannot be reached.
+struct StageFailed {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  Error error{};
+  std::optional<uint32_t> unreachable_stage{};  // the fault is that link's
+  bool permanent = false;                     // of the job, not of this peer: another one would fail as well
+};
+
+struct LinkUse {
+  uint32_t stage = 0;          // the other end
+  uint64_t bytes_sent = 0;     // since the last report
+  double seconds_waiting = 0;  // compute idle because nothing had come from there
+};
+struct StepReport {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;
+  std::vector<double> losses{};   // by microbatch; from the stage that owns the loss
+  std::vector<double> squares{};  // sums of squares of gradients, in the order of this stage's parameters
+  bool updated = false;         // false: squares only, waiting for GradientNorm
+  double seconds_busy = 0;      // compute
+  double seconds = 0;           // since the step before
+  std::vector<LinkUse> links{};
+};
+struct CheckpointReport {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;
+  std::vector<TensorReference> tensors{};  // all uploaded
+};
+struct EvaluationReport {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;
+  uint32_t first_microbatch = 0;
+  // By microbatch of the command, from the stage that owns the output; empty elsewhere.
+  std::vector<double> loss{}, correct{}, counted{};
+};
+struct PredictionReport {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint32_t microbatch = 0;
+  std::vector<TensorReference> outputs{};  // `initializer` is the output's name, slot empty; uploaded
+};
+struct PeerLog {
+  std::string text{};  // one line for the broker's operator
+};
+
+// ---- bulk connection: requests and answers, any number under way, told apart by `request` -------------------------
+
+struct GetBlob {
+  uint64_t request = 0;
+  Digest sha256{};
+};
+struct PutBlob {
+  uint64_t request = 0;
+  Digest sha256{};
+  uint64_t size = 0;
+};
+struct BlobAnswer {  // to GetBlob: chunks of `size` bytes in all follow; to PutBlob: stored, or there already
+  uint64_t request = 0;
+  ErrorCode code = ErrorCode::Internal;
+  std::string message{};  // empty: granted
+  uint64_t size = 0;
+};
+struct HaveBlobs {
+  uint64_t request = 0;
+  std::vector<Digest> blobs{};
+};
+struct MissingBlobs {
+  uint64_t request = 0;
+  std::vector<Digest> blobs{};
+};
+struct GetMicrobatch {
+  uint64_t request = 0;
+  JobNumber run = 0;
+  Secret data_key{};
+  ProgramKind program = ProgramKind::Train;
+  uint64_t step = 0;  // Train
+  uint32_t microbatch = 0;
+  std::vector<std::string> inputs{};
+};
+struct MicrobatchAnswer {
+  uint64_t request = 0;
+  ErrorCode code = ErrorCode::Internal;
+  std::string message{};  // empty: a tensor frame for each input follows, in the order asked
+  uint64_t sample_position = 0;
+  uint32_t valid_count = 0;
+};
+
+// ---- users -----------------------------------------------------------------------------------------------------
+
+// A file as a sequence of pieces: bytes, or a blob (a tensor of a model, or the whole of a data file).
+struct FilePiece {
+  std::string bytes{};
+  std::optional<Digest> sha256{};
+  uint64_t size = 0;  // of the piece
+};
+struct PackedFile {
+  std::string path{};  // relative, no "..": "model.onnx", "data/train-images.gz"
+  std::vector<FilePiece> pieces{};
+};
+struct SubmitJob {
+  std::string name{};              // for people: the job file's
+  std::string job{};               // YAML, after --set, its paths those of `files`
+  uint32_t stages = 0;           // as the job file says; 0: auto
+  std::vector<PackedFile> files{};
+};
+struct JobAccepted {
+  JobNumber job = 0;
+};
+enum class JobState : uint8_t {
+  Queued = 0,    // waits for its turn
+  Waiting = 1,   // waits for peers
+  Planning = 2,
+  Loading = 3,   // stages fetch their tensors
+  Running = 4,
+  Stopping = 5,
+  Finished = 6,
+  Stopped = 7,   // by its user
+  Failed = 8,
+};
+std::string_view to_string(JobState state);
+
+struct StageStatus {
+  uint32_t stage = 0;
+  PeerId peer{};
+  std::string peer_name{}, region{};
+  double busy = 0;  // of the last step's time, computing
+  std::vector<LinkUse> links{};
+  uint64_t step = 0;
+};
+struct JobStatus {
+  JobNumber job = 0;
+  std::string name{};
+  JobState state = JobState::Queued;
+  std::string reason{};  // what it waits for, or why it failed
+  PlanVersion plan_version = 0;
+  uint64_t step = 0, steps = 0;
+  double loss = 0, samples_per_second = 0, seconds_left = 0;
+  uint64_t checkpoint_step = 0;
+  uint64_t recoveries = 0;
+  bool equal_bits = true;  // all stages of one fingerprint so far
+  std::vector<std::string> plan{};  // the planner's explanation
+  std::vector<StageStatus> stages{};
+};
+struct PeerStatus {
+  PeerId peer{};
+  std::string name{}, region{}, device{}, software{}, state{};  // state: pool, active, suspect, draining, gone, other version
+  plan::Rates rates{};
+  Bytes memory{};
+  bool reachable = false;
+  double seconds_since_heard = 0;
+};
+
+enum class JobEventKind : uint8_t {
+  State = 0,       // `text`: the reason
+  Step = 1,
+  Evaluation = 2,
+  Checkpoint = 3,
+  Plan = 4,        // `text`: the explanation
+  Notice = 5,      // `text`: something a person should know: a peer lost, bits no longer promised
+  Result = 6,
+};
+struct JobEvent {
+  JobNumber job = 0;
+  uint64_t sequence = 0;  // within the job, from 1
+  int64_t unix_ms = 0;
+  JobEventKind kind = JobEventKind::State;
+  JobState state = JobState::Queued;
+  uint64_t step = 0;
+  double loss = 0, learning_rate = 0, seconds = 0, samples_per_second = 0, gradient_norm = 0;
+  uint64_t samples = 0;
+  std::map<std::string, double> metrics{};
+  std::string text{};
+};
+
+struct ListJobs {};
+struct JobList {
+  std::vector<JobStatus> jobs{};
+};
+struct GetJob {
+  JobNumber job = 0;
+};
+// Past events from `from_sequence` on, then, when `follow`, new ones as they come; ends after the job's end with
+// EventsEnd.
+struct GetEvents {
+  JobNumber job = 0;
+  uint64_t from_sequence = 1;
+  bool follow = false;
+};
+struct EventsEnd {
+  JobNumber job = 0;
+};
+struct StopJob {
+  JobNumber job = 0;
+};
+struct Done {};  // what was asked has been done
+struct ListPeers {};
+struct PeerList {
+  std::vector<PeerStatus> peers{};
+};
+struct GetResult {
+  JobNumber job = 0;
+};
+struct JobResult {
+  JobNumber job = 0;
+  uint64_t step = 0;
+  std::vector<TensorReference> tensors{};  // trained parameters and running statistics
+  std::vector<PackedFile> model{};         // the submitted model, for who has it not
+  // Prediction: by microbatch, the outputs.
+  std::vector<PredictionReport> predictions{};
+  uint64_t sample_count = 0;
+};
+
+// ---- between peers ---------------------------------------------------------------------------------------------
+
+struct LinkHello {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint32_t stage = 0;  // the sender's
+};
+struct LinkReady {};  // the answer; tensors may come
+
+using Message =
+    std::variant<Hello, HelloAck, Refusal, AssignStage, Command, GradientNorm, ReleaseStage, RelayInvitation,
+                 HeartbeatAck, Heartbeat, Drain, StageReady, StageFailed, StepReport, CheckpointReport,
+                 EvaluationReport, PredictionReport, PeerLog, GetBlob, PutBlob, BlobAnswer, HaveBlobs, MissingBlobs,
+                 GetMicrobatch, MicrobatchAnswer, SubmitJob, JobAccepted, JobStatus, JobEvent, ListJobs, JobList, GetJob,
+                 GetEvents, EventsEnd, StopJob, Done, ListPeers, PeerList, GetResult, JobResult, LinkHello, LinkReady>;
+
+// For logs: "AssignStage".
+std::string_view name_of(const Message& message);
+
+// ---- tensors ---------------------------------------------------------------------------------------------------
+
+enum class Direction : uint8_t {
+  Forward = 0,   // an activation
+  Backward = 1,  // a cotangent
+};
+
+// What stands before a tensor's raw bytes, fixed in size but for the dims (proto/codec/tensor_header.cc).
+struct TensorHeader {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;
+  uint32_t microbatch = 0;
+  uint32_t edge = 0;       // for an answer to GetMicrobatch: the index of the input
+  ProgramKind program = ProgramKind::Train;
+  Direction direction = Direction::Forward;
+  uint16_t replica = 0;
+  dag::TensorSpec spec{};
+  bool operator==(const TensorHeader&) const = default;
+};
+
+}  // namespace weft::proto

@@ -1,0 +1,124 @@
+// A peer's standing with its broker, by hand-moved time.
+#include "peer/machine/session.h"
+
+#include <gtest/gtest.h>
+
+namespace weft::peer {
+namespace {
+
+template <typename E>
+const E* find(const SessionEffects& effects) {
+  for (const SessionEffect& effect : effects)
+    if (const auto* e = std::get_if<E>(&effect)) return e;
+  return nullptr;
+}
+
+const Instant kStart = Instant{} + std::chrono::hours(1);
+
+Session joined(Instant now) {
+  Session session({.hello = {}, .seed = 3});
+  session.start(now);
+  session.on_connected(now);
+  session.on_message(now, proto::HelloAck{.software = "",
+                                          .name = "",
+                                          .heartbeat_interval = std::chrono::seconds(2),
+                                          .lease = std::chrono::seconds(10)});
+  return session;
+}
+
+TEST(Session, SaysHelloFirstAndHeartbeatsOnceAdmitted) {
+  Session session({.hello = {}, .seed = 3});
+  EXPECT_TRUE(find<ConnectToBroker>(session.start(kStart)));
+  const auto* tell = find<TellBroker>(session.on_connected(kStart));
+  ASSERT_TRUE(tell);
+  EXPECT_TRUE(std::holds_alternative<proto::Hello>(tell->message));
+  session = joined(kStart);
+  EXPECT_FALSE(find<TellBroker>(session.on_tick(kStart + std::chrono::seconds(1), {})));
+  const auto beat = session.on_tick(kStart + std::chrono::seconds(2), {});
+  ASSERT_TRUE(find<TellBroker>(beat));
+  EXPECT_TRUE(std::holds_alternative<proto::Heartbeat>(find<TellBroker>(beat)->message));
+}
+
+TEST(Session, BacksOffWithJitterAndComesBack) {
+  Session session({.hello = {}, .seed = 3});
+  session.start(kStart);
+  Instant now = kStart;
+  Duration last{};
+  for (int i = 0; i < 10; ++i) {
+    session.on_connect_failed(now, {ErrorCode::Unavailable, "refused"});
+    ASSERT_TRUE(session.retry_at().has_value());
+    last = *session.retry_at() - now;
+    EXPECT_LE(last, std::chrono::seconds(15));
+    EXPECT_GE(last, std::chrono::milliseconds(250));
+    EXPECT_FALSE(find<ConnectToBroker>(session.on_tick(*session.retry_at() - std::chrono::milliseconds(1), {})));
+    now = *session.retry_at();
+    EXPECT_TRUE(find<ConnectToBroker>(session.on_tick(now, {})));
+  }
+  EXPECT_GE(last, std::chrono::milliseconds(7500)) << "the longest wait, at most half of it taken away";
+}
+
+TEST(Session, TheSameReasonIsSaidOnce) {
+  Session session({.hello = {}, .seed = 3});
+  session.start(kStart);
+  EXPECT_TRUE(find<Say>(session.on_connect_failed(kStart, {ErrorCode::Unavailable, "refused"})));
+  EXPECT_FALSE(find<Say>(session.on_connect_failed(kStart, {ErrorCode::Unavailable, "refused"})));
+}
+
+TEST(Session, ARefusalForGoodEndsIt) {
+  Session session({.hello = {}, .seed = 3});
+  session.start(kStart);
+  session.on_connected(kStart);
+  const auto effects = session.on_message(kStart, proto::Refusal{.code = ErrorCode::PermissionDenied, .message = "used"});
+  const auto* leave = find<Leave>(effects);
+  ASSERT_TRUE(leave);
+  ASSERT_FALSE(leave->why.has_value());
+  EXPECT_EQ(leave->why.error().code, ErrorCode::PermissionDenied);
+}
+
+TEST(Session, LosingTheBrokerDropsTheStage) {
+  Session session = joined(kStart);
+  proto::AssignStage assign;
+  assign.run = 4;
+  assign.plan_version = 2;
+  EXPECT_TRUE(find<LoadStage>(session.on_message(kStart, assign)));
+  ASSERT_TRUE(session.assignment());
+  EXPECT_TRUE(find<DropStage>(session.on_lost(kStart, {ErrorCode::Unavailable, "reset"})));
+  EXPECT_FALSE(session.assignment());
+}
+
+TEST(Session, AReleaseOfAnOlderPlanLeavesTheNewerStage) {
+  Session session = joined(kStart);
+  proto::AssignStage assign;
+  assign.run = 4;
+  assign.plan_version = 3;
+  session.on_message(kStart, assign);
+  EXPECT_FALSE(find<DropStage>(session.on_message(kStart, proto::ReleaseStage{4, 2, "old"})));
+  EXPECT_TRUE(find<DropStage>(session.on_message(kStart, proto::ReleaseStage{4, 3, "now"})));
+}
+
+TEST(Session, ASilentBrokerIsLeftAfterTheLease) {
+  Session session = joined(kStart);
+  EXPECT_FALSE(find<DropBroker>(session.on_tick(kStart + std::chrono::seconds(10), {})));
+  EXPECT_TRUE(find<DropBroker>(session.on_tick(kStart + std::chrono::seconds(11), {})));
+  EXPECT_TRUE(session.retry_at().has_value());
+}
+
+TEST(Session, DrainsOnceItsStageIsTakenAway) {
+  Session session = joined(kStart);
+  proto::AssignStage assign;
+  assign.run = 4;
+  assign.plan_version = 1;
+  session.on_message(kStart, assign);
+  const auto drain = session.request_drain(kStart);
+  EXPECT_TRUE(find<TellBroker>(drain));
+  EXPECT_FALSE(find<Leave>(drain));
+  EXPECT_TRUE(find<Leave>(session.on_message(kStart, proto::ReleaseStage{4, 1, "moved"})));
+}
+
+TEST(Session, WithoutAStageItLeavesAtOnce) {
+  Session session = joined(kStart);
+  EXPECT_TRUE(find<Leave>(session.request_drain(kStart)));
+}
+
+}  // namespace
+}  // namespace weft::peer

@@ -1,0 +1,348 @@
+// The production state machines of a run and of its stages, with real kernels, in one process: every message lies in a
+// queue, and which queue is served next is drawn at random. Whatever the order, the state that the last checkpoint
+// holds is, bit for bit, that of the whole graph trained alone (laws 8 and 9).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <map>
+
+#include "base/rng.h"
+#include "broker/run.h"
+#include "dag/autodiff.h"
+#include "dag/lower.h"
+#include "dag/split.h"
+#include "peer/backend/cpu/cpu_backend.h"
+#include "peer/machine/stage.h"
+#include "peer/service/stage_runner.h"
+#include "tests/support/cuts.h"
+#include "tests/support/models.h"
+
+namespace weft {
+namespace {
+
+using dag::Graph;
+using dag::Tensor;
+using peer::MicrobatchKey;
+using peer::Task;
+using peer::TaskKind;
+
+template <typename T>
+T value_or_fail(Result<T> result) {
+  if (!result) ADD_FAILURE() << result.error().message;
+  return std::move(result).value();
+}
+void ok_or_fail(const Status& status) { ASSERT_TRUE(status.has_value()) << status.error().message; }
+
+struct Case {
+  std::string model;
+  uint32_t stages = 2;
+  double clip_norm = 0;
+  bool wrap_around = false;
+};
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.model << " " << c.stages << " stages, clip " << c.clip_norm << (c.wrap_around ? ", wrapped" : "");
+}
+
+constexpr uint32_t kMicrobatches = 4, kMicrobatchSize = 4;
+constexpr uint64_t kSteps = 5, kSeed = 7;
+
+proto::TrainingSpec training_spec(double clip_norm) {
+  proto::TrainingSpec spec;
+  spec.seed = kSeed;
+  spec.batch_size = kMicrobatches * kMicrobatchSize;
+  spec.microbatch_size = kMicrobatchSize;
+  spec.steps = kSteps;
+  spec.optimizer.type = dag::OptimizerType::AdamW;
+  spec.optimizer.learning_rate = 0.01;
+  spec.optimizer.weight_decay = 0.01;
+  spec.schedule = {dag::ScheduleType::Cosine, 2, 0.1};
+  spec.clip_norm = clip_norm;
+  return spec;
+}
+
+// What the data set would give: the same for every run of a case.
+std::map<std::string, Tensor> data_of(const Graph& whole, const test::Model& model, uint64_t step, uint32_t microbatch) {
+  std::map<std::string, Tensor> data;
+  for (const dag::ValueId input : whole.inputs()) {
+    const std::string& name = whole.value(input).name;
+    const Tensor& sample = model.inputs.at(name);
+    data[name] = is_float(sample.dtype()) ? test::random_tensor(step, microbatch, sample.shape()) : sample;
+  }
+  return data;
+}
+
+using State = std::map<std::pair<std::string, std::string>, Tensor>;
+
+State train_alone(const Graph& whole, const test::Model& model, peer::Backend& backend, const proto::TrainingSpec& spec) {
+  auto executor = value_or_fail(peer::Executor::create(std::make_shared<const Graph>(whole), backend, {.accumulates = true}));
+  for (const auto& initializer : whole.initializers())
+    ok_or_fail(executor->set_initializer(initializer.name, model.weights.at(initializer.name)));
+  ok_or_fail(executor->prepare_optimizer(spec.optimizer));
+  const auto microbatch = value_or_fail(executor->make_microbatch());
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    for (uint32_t m = 0; m < kMicrobatches; ++m) {
+      microbatch->first_of_step = m == 0;
+      microbatch->context = {kSeed, step, m * kMicrobatchSize, kMicrobatchSize};
+      for (const auto& [name, tensor] : data_of(whole, model, step, m))
+        ok_or_fail(executor->set_input(*microbatch, name, tensor));
+      ok_or_fail(executor->run(*microbatch));
+    }
+    double sum = 0;
+    for (const double square : value_or_fail(executor->gradient_squares())) sum += square;
+    const double norm = std::sqrt(sum) / kMicrobatches;
+    ok_or_fail(executor->update(
+        {.step = step,
+         .learning_rate = dag::scheduled_learning_rate(spec.schedule, spec.optimizer.learning_rate, step, kSteps),
+         .gradient_scale = dag::clip_factor(spec.clip_norm, norm) / kMicrobatches}));
+  }
+  State state;
+  for (size_t p = 0; p < executor->parameters().size(); ++p) {
+    const std::string& name = executor->parameters()[p].name;
+    state[std::pair(name, "value")] = value_or_fail(executor->initializer(name));
+    for (const auto slot : spec.optimizer.slot_names())
+      state[std::pair(name, std::string(slot))] = value_or_fail(executor->slot(p, slot));
+  }
+  for (const auto& output : whole.outputs())
+    if (output.role == dag::OutputRole::StateUpdate)
+      state[std::pair(output.name, "running_statistic")] = value_or_fail(executor->initializer(output.name));
+  return state;
+}
+
+// A stage with its machine, its runner and what has come for it.
+struct StageHere {
+  std::shared_ptr<const proto::AssignStage> assignment;
+  std::unique_ptr<peer::StageMachine> machine;
+  std::unique_ptr<peer::StageRunner> runner;
+  std::map<MicrobatchKey, std::map<uint32_t, Tensor>> tensors;
+  std::map<MicrobatchKey, std::map<std::string, Tensor>> data;
+};
+
+class Cluster final : public broker::RunSink {
+ public:
+  Cluster(const Graph& whole, const test::Model& model, const dag::Split& split, peer::Backend& backend,
+          const proto::TrainingSpec& spec, Rng& rng)
+      : whole_(whole), model_(model), rng_(rng) {
+    auto plan = std::make_shared<broker::PlannedRun>();
+    plan->steps = kSteps;
+    plan->batch_size = spec.batch_size;
+    plan->microbatches = kMicrobatches;
+    plan->microbatch_size = kMicrobatchSize;
+    plan->optimizer = spec.optimizer;
+    plan->schedule = spec.schedule;
+    plan->clip_norm = spec.clip_norm;
+    plan->checkpoint_steps = 2;
+    std::vector<std::string> parameters;
+    const auto parameters_of = [](const Graph& graph) {
+      std::vector<std::string> names;
+      for (const auto& initializer : graph.initializers())
+        if (graph.find_output(dag::OutputRole::Gradient, initializer.name)) names.push_back(initializer.name);
+      return names;
+    };
+    parameters = parameters_of(whole);
+    plan->parameter_count = static_cast<uint32_t>(parameters.size());
+    for (uint32_t s = 0; s < split.stages.size(); ++s) {
+      auto assignment = std::make_shared<proto::AssignStage>();
+      assignment->run = 1;
+      assignment->plan_version = 1;
+      assignment->stage = s;
+      assignment->stage_count = static_cast<uint32_t>(split.stages.size());
+      assignment->training = spec;
+      assignment->microbatches_in_flight = 1 + static_cast<uint32_t>(rng.below(kMicrobatches));
+      if (s == 0) assignment->microbatches_in_flight = kMicrobatches;  // wrapped stages wait for themselves
+      proto::StageProgram program;
+      program.graph = std::make_shared<const Graph>(split.stages[s].graph);
+      program.segment_of_op = split.stages[s].segment_of_op;
+      program.segment_count = split.stages[s].segment_count;
+      std::set<uint32_t> received;
+      for (uint32_t e = 0; e < split.cut_edges.size(); ++e) {
+        const auto& edge = split.cut_edges[e];
+        if (edge.to_stage == s) {
+          program.receives.push_back({e, edge.received, edge.from_stage});
+          received.insert(edge.received.index);
+        }
+        if (edge.from_stage == s) program.sends.push_back({e, edge.sent, edge.to_stage});
+      }
+      for (const auto input : program.graph->inputs())
+        if (!received.contains(input.index)) program.data_inputs.push_back(program.graph->value(input).name);
+      for (const auto& initializer : program.graph->initializers())
+        assignment->tensors.push_back({initializer.name, "value", program.graph->spec(initializer.value), {}});
+      std::vector<uint32_t> indices;
+      for (const auto& name : parameters_of(*program.graph))
+        indices.push_back(static_cast<uint32_t>(std::find(parameters.begin(), parameters.end(), name) - parameters.begin()));
+      assignment->programs.push_back(std::move(program));
+      StageHere here;
+      here.assignment = assignment;
+      here.machine = std::make_unique<peer::StageMachine>(assignment);
+      here.runner = value_or_fail(peer::StageRunner::create(
+          assignment, [&](const auto& reference) -> Result<Tensor> { return model.weights.at(reference.initializer); },
+          backend));
+      stages_.push_back(std::move(here));
+      plan->stages.push_back({PeerId{}, assignment, std::move(indices)});
+    }
+    run_ = std::make_unique<broker::Run>(1, 1, plan, 0, 0, broker::RunOptions{.window_steps = 3});
+  }
+
+  // Serves one queue after the other, at random, until the run says that it is finished.
+  void play() {
+    run_->start(now_, *this);
+    while (!finished_ && !testing::Test::HasFailure()) {
+      for (auto& stage : stages_) react(stage);
+      std::vector<std::deque<std::function<void()>>*> ready;
+      for (auto& [key, queue] : queues_)
+        if (!queue.empty()) ready.push_back(&queue);
+      ASSERT_FALSE(ready.empty()) << "nothing is on its way and the run is not finished: step "
+                                  << run_->committed_step();
+      auto& queue = *ready[rng_.below(ready.size())];
+      const auto deliver = std::move(queue.front());
+      queue.pop_front();
+      now_ += std::chrono::microseconds(1);
+      deliver();
+    }
+  }
+
+  const State& state() const { return state_; }
+  const std::vector<proto::JobEvent>& events() const { return events_; }
+  const std::vector<uint64_t>& checkpoints() const { return checkpoints_; }
+
+  void send_to_stage(uint32_t s, proto::Message message) override {
+    queues_["to " + std::to_string(s)].push_back([this, s, message] {
+      if (const auto* command = std::get_if<proto::Command>(&message)) ok_or_fail(stages_[s].machine->on_command(*command));
+      if (const auto* norm = std::get_if<proto::GradientNorm>(&message)) ok_or_fail(stages_[s].machine->on_norm(*norm));
+    });
+  }
+  void emit(proto::JobEvent event) override { events_.push_back(std::move(event)); }
+  void commit_checkpoint(broker::CheckpointCommitted checkpoint) override { checkpoints_.push_back(checkpoint.step); }
+  void commit_prediction(proto::PredictionReport) override {}
+  void finished(uint64_t) override { finished_ = true; }
+  void stopped(uint64_t) override { ADD_FAILURE() << "nobody asked it to stop"; }
+
+ private:
+  void react(StageHere& stage) {
+    const uint32_t s = stage.assignment->stage;
+    for (const MicrobatchKey& key : stage.machine->fetches())
+      queues_["data " + std::to_string(s)].push_back([this, &stage, key] {
+        stage.data[key] = data_of(whole_, model_, key.step, key.microbatch);
+        ok_or_fail(stage.machine->on_data(key));
+      });
+    for (proto::Message& message : stage.machine->take_reports()) report(s, std::move(message));
+    for (const MicrobatchKey& key : stage.machine->take_finished()) {
+      stage.tensors.erase(key);
+      stage.data.erase(key);
+    }
+    if (const auto task = stage.machine->next_task(now_))
+      queues_["task " + std::to_string(s)].push_back([this, &stage, task = *task] { run(stage, task); });
+  }
+
+  void report(uint32_t s, proto::Message message) {
+    queues_["from " + std::to_string(s)].push_back([this, s, message = std::move(message)] {
+      if (const auto* m = std::get_if<proto::StepReport>(&message)) ok_or_fail(run_->on_step_report(now_, s, *m, *this));
+      if (const auto* m = std::get_if<proto::CheckpointReport>(&message))
+        ok_or_fail(run_->on_checkpoint_report(now_, s, *m, *this));
+    });
+  }
+
+  void run(StageHere& stage, const Task& task) {
+    peer::StageRunner::Inputs inputs;
+    const proto::StageProgram& program = stage.assignment->programs[0];
+    if (task.kind == TaskKind::Segment) {
+      auto& arrived = stage.tensors[task.key];
+      for (auto at = arrived.begin(); at != arrived.end();) {
+        const auto producer = program.graph->value(program.receives[at->first].value).producer;
+        if (program.segment_of_op[producer.index] == task.segment) {
+          inputs.received.emplace_back(at->first, at->second);
+          at = arrived.erase(at);
+        } else {
+          ++at;
+        }
+      }
+      inputs.data = stage.data[task.key];
+    }
+    auto output = value_or_fail(stage.runner->run(task, inputs));
+    const uint32_t from = stage.assignment->stage;
+    for (auto& [index, tensor] : output.sends) {
+      const proto::EdgeEnd& end = program.sends[index];
+      proto::TensorHeader header{.run = 1, .plan_version = 1, .step = task.key.step, .microbatch = task.key.microbatch,
+                                 .edge = end.edge, .spec = tensor.spec()};
+      queues_["link " + std::to_string(from) + " " + std::to_string(end.stage)].push_back(
+          [this, from, to = end.stage, header, tensor] {
+            StageHere& target = stages_[to];
+            ok_or_fail(target.machine->on_tensor(from, header));
+            const auto& receives = target.assignment->programs[0].receives;
+            for (uint32_t r = 0; r < receives.size(); ++r)
+              if (receives[r].edge == header.edge)
+                target.tensors[{header.program, header.step, header.microbatch}][r] = tensor;
+          });
+    }
+    if (task.kind == TaskKind::Snapshot) {
+      proto::CheckpointReport checkpoint{.run = 1, .plan_version = 1, .step = task.key.step, .tensors = {}};
+      for (const auto& named : output.snapshot) {
+        state_[std::pair(named.name, named.slot)] = named.tensor;
+        checkpoint.tensors.push_back({named.name, named.slot, named.tensor.spec(), {}});
+      }
+      report(from, std::move(checkpoint));
+    }
+    stage.machine->on_task_done(now_, task, output.outcome);
+  }
+
+  const Graph& whole_;
+  const test::Model& model_;
+  Rng& rng_;
+  Instant now_ = Instant{} + std::chrono::seconds(1);
+  std::vector<StageHere> stages_;
+  std::unique_ptr<broker::Run> run_;
+  std::map<std::string, std::deque<std::function<void()>>> queues_;
+  State state_;
+  std::vector<proto::JobEvent> events_;
+  std::vector<uint64_t> checkpoints_;
+  bool finished_ = false;
+};
+
+class Pipeline : public testing::TestWithParam<Case> {};
+
+TEST_P(Pipeline, EndsInTheBitsOfOneMachineWhateverTheOrderOfMessages) {
+  const Case& param = GetParam();
+  const auto backend = value_or_fail(peer::make_cpu_backend({.threads = 1}));
+  const test::Model model = param.model == "residual"
+                                ? test::residual_net(3, {.batch = kMicrobatchSize})
+                                : test::transformer(3, {.batch = kMicrobatchSize});
+  const Graph whole = dag::lower(value_or_fail(dag::differentiate(model.graph, dag::op_table())), dag::op_table(),
+                                 {.fuse_elementwise = true, .convolution_layout = backend->traits().convolution_layout});
+  const auto spec = training_spec(param.clip_norm);
+  const State expected = train_alone(whole, model, *backend, spec);
+  int played = 0;
+  for (uint64_t seed = 1; played < 4 && seed < 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 11);
+    const auto stages = test::random_stages(whole, param.stages, rng, param.wrap_around);
+    const auto split = dag::split(whole, stages, param.stages, dag::op_table());
+    if (!split) continue;  // the repair of the random cut emptied a stage
+    ++played;
+    Cluster cluster(whole, model, *split, *backend, spec, rng);
+    cluster.play();
+    if (HasFailure()) return;
+    ASSERT_EQ(cluster.state().size(), expected.size());
+    for (const auto& [key, tensor] : expected) {
+      const auto found = cluster.state().find(key);
+      ASSERT_NE(found, cluster.state().end()) << key.first << "/" << key.second;
+      const auto a = tensor.bytes(), b = found->second.bytes();
+      EXPECT_TRUE(a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0)
+          << key.first << "/" << key.second << " differs";
+    }
+    std::vector<uint64_t> steps;
+    for (const auto& event : cluster.events())
+      if (event.kind == proto::JobEventKind::Step) steps.push_back(event.step);
+    EXPECT_EQ(steps, (std::vector<uint64_t>{1, 2, 3, 4, 5})) << "committed without a gap";
+    EXPECT_EQ(cluster.checkpoints(), (std::vector<uint64_t>{2, 4, 5}));
+  }
+  EXPECT_GE(played, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Pipeline,
+                         testing::Values(Case{"residual", 2}, Case{"residual", 4, 0.5}, Case{"residual", 3, 0.5, true},
+                                         Case{"transformer", 2, 0.5}, Case{"transformer", 3, 0, true},
+                                         Case{"transformer", 4, 0.5}));
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,65 @@
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "dag/split.h"
+#include "plan/plan.h"
+#include "tests/plan/graphs.h"
+
+namespace weft::plan {
+namespace {
+
+class FollowStages : public testing::TestWithParam<std::tuple<std::string, uint32_t>> {};
+
+TEST_P(FollowStages, InitializersStayWhereTheyAre) {
+  const auto& [name, stages] = GetParam();
+  const dag::Graph graph = test::training_graph(name), other = test::evaluation_graph(name);
+  const auto plan = make_plan(
+      {.graph = &graph, .microbatches = 4, .stages = stages, .optimizer_slots = 1, .cluster = test::equal_devices(stages)});
+  ASSERT_TRUE(plan.has_value()) << plan.error().message;
+  const auto followed = follow_stages(other, graph, plan->stage_of_op);
+  ASSERT_EQ(followed.size(), other.ops().size());
+  for (const auto& initializer : other.initializers()) {
+    const auto* there = graph.find_initializer(initializer.name);
+    if (!there) continue;
+    EXPECT_EQ(followed[other.value(initializer.value).producer.index],
+              plan->stage_of_op[graph.value(there->value).producer.index])
+        << initializer.name;
+  }
+  std::map<uint32_t, uint32_t> stage_of_group;
+  for (uint32_t i = 0; i < followed.size(); ++i) {
+    EXPECT_LT(followed[i], stages);
+    for (const dag::ValueId input : other.ops()[i].inputs)
+      EXPECT_LE(input.valid() ? followed[other.value(input).producer.index] : 0, followed[i]);
+    const dag::GroupId group = other.ops()[i].group;
+    const uint32_t key = group.valid() ? group.index : static_cast<uint32_t>(followed.size()) + i;
+    EXPECT_EQ(stage_of_group.emplace(key, followed[i]).first->second, followed[i]);
+  }
+  const auto split = dag::split(other, followed, stages, dag::op_table());
+  ASSERT_TRUE(split.has_value()) << split.error().message;
+}
+
+INSTANTIATE_TEST_SUITE_P(Examples, FollowStages, testing::Combine(testing::Values("fashion", "gpt"), testing::Values(1u, 2u, 4u)),
+                         [](const auto& param_info) {
+                           return std::get<0>(param_info.param) + "_" + std::to_string(std::get<1>(param_info.param));
+                         });
+
+TEST(FollowStages, AnInitializerOfTheOtherGraphAloneFollowsItsReader) {
+  dag::GraphBuilder a(dag::op_table()), b(dag::op_table());
+  const dag::TensorSpec spec{dag::DType::F32, {4}};
+  const auto parameter = dag::InitializerRole::Parameter;
+  const auto x = a.input("x", spec);
+  const auto first = a.add(dag::OpKind::Mul, {x, a.initializer("first", spec, parameter)});
+  a.output("y", a.add(dag::OpKind::Mul, {first, a.initializer("second", spec, parameter)}), dag::OutputRole::Prediction);
+  const dag::Graph graph = a.finish();  // x, first, Mul, second, Mul
+  const auto u = b.input("x", spec);
+  const auto unknown = b.initializer("unknown", spec, parameter);
+  const auto label = b.add(dag::OpKind::Neg, {b.input("label", spec)});
+  const auto mul = b.add(dag::OpKind::Mul, {u, b.initializer("second", spec, parameter)});
+  b.output("y", b.add(dag::OpKind::Add, {b.add(dag::OpKind::Add, {mul, unknown}), label}), dag::OutputRole::Prediction);
+  const dag::Graph other = b.finish();  // x, unknown, label, Neg, second, Mul, Add, Add
+  EXPECT_EQ(follow_stages(other, graph, {0, 0, 0, 1, 1}), (std::vector<uint32_t>{1, 1, 1, 1, 1, 1, 1, 1}));
+}
+
+}  // namespace
+}  // namespace weft::plan

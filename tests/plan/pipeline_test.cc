@@ -1,0 +1,162 @@
+// The planner's picture of a cut against dag::split's, and its memory against the executor's.
+#include "plan/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <tuple>
+
+#include "dag/split.h"
+#include "peer/backend/cpu/cpu_backend.h"
+#include "peer/executor.h"
+#include "plan/model.h"
+#include "tests/plan/graphs.h"
+
+namespace weft::plan {
+namespace {
+
+using dag::Graph;
+
+std::vector<uint32_t> random_cut(const Graph& graph, const Model& model, uint32_t stages, Rng& rng) {
+  std::vector<uint32_t> stage_of_position(model.positions);
+  std::vector<bool> begins(model.positions, false);
+  for (uint32_t cuts = 1; cuts < stages;) {
+    const auto at = static_cast<uint32_t>(1 + rng.below(model.positions - 1));
+    if (begins[at]) continue;
+    begins[at] = true;
+    ++cuts;
+  }
+  for (uint32_t p = 1; p < model.positions; ++p) stage_of_position[p] = stage_of_position[p - 1] + begins[p];
+  std::vector<uint32_t> stage_of_op;
+  for (const uint32_t position : model.position_of_op) stage_of_op.push_back(stage_of_position[position]);
+  EXPECT_EQ(dag::stages_by_origin(graph, stage_of_op), stage_of_op) << "positions keep origins together";
+  return stage_of_op;
+}
+
+class OnEveryGraph : public testing::TestWithParam<std::string> {};
+
+TEST_P(OnEveryGraph, CutsBetweenPositionsAreAcceptedAndGoOneWay) {
+  const Graph graph = test::training_graph(GetParam(), 2);
+  const Model model = make_model(graph);
+  ASSERT_GE(model.positions, 6u);
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 3);
+    const auto stages = static_cast<uint32_t>(2 + rng.below(4));
+    const auto stage_of_op = random_cut(graph, model, stages, rng);
+    const auto split = dag::split(graph, stage_of_op, stages, dag::op_table());
+    ASSERT_TRUE(split.has_value()) << split.error().message;
+    for (const auto& edge : split->cut_edges) {
+      const bool forward = graph.producer(edge.value).phase == dag::Phase::Forward;
+      EXPECT_EQ(edge.from_stage < edge.to_stage, forward);
+    }
+  }
+}
+
+TEST_P(OnEveryGraph, SegmentsAndMessagesAreThoseOfTheSplit) {
+  const Graph graph = test::training_graph(GetParam(), 3);
+  const Model model = make_model(graph);
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 4);
+    const auto stages = static_cast<uint32_t>(1 + rng.below(5));
+    const auto stage_of_op = random_cut(graph, model, stages, rng);
+    const auto split = dag::split(graph, stage_of_op, stages, dag::op_table());
+    ASSERT_TRUE(split.has_value()) << split.error().message;
+    const Pipeline pipeline = make_pipeline(graph, model.groups, stage_of_op, std::vector<Rates>(stages), {});
+
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, int64_t> expected, found;
+    const auto segment = [&](uint32_t stage, dag::ValueId value) {
+      return split->stages[stage].segment_of_op[split->stages[stage].graph.value(value).producer.index];
+    };
+    for (const auto& edge : split->cut_edges)
+      expected[{edge.from_stage, segment(edge.from_stage, edge.sent), edge.to_stage,
+                segment(edge.to_stage, edge.received)}] += graph.spec(edge.value).bytes().value;
+    for (const Message& message : pipeline.messages)
+      found[{message.from_stage, message.from_segment, message.to_stage, message.to_segment}] += message.bytes.value;
+    EXPECT_EQ(found, expected);
+    for (uint32_t s = 0; s < stages; ++s)
+      EXPECT_EQ(pipeline.stages[s].segments.size(), split->stages[s].segment_count) << "stage " << s;
+  }
+}
+
+TEST_P(OnEveryGraph, CrossingBytesAreThoseOfTwoStages) {
+  const Graph graph = test::training_graph(GetParam(), 1);
+  const Model model = make_model(graph);
+  for (uint32_t cut = 1; cut < model.positions; cut += std::max(1u, model.positions / 7)) {
+    std::vector<uint32_t> stage_of_op;
+    for (const uint32_t position : model.position_of_op) stage_of_op.push_back(position >= cut);
+    const auto split = dag::split(graph, stage_of_op, 2, dag::op_table());
+    ASSERT_TRUE(split.has_value()) << split.error().message;
+    int64_t up = 0, down = 0;
+    for (const auto& edge : split->cut_edges)
+      (edge.to_stage == 1 ? up : down) += graph.spec(edge.value).bytes().value;
+    EXPECT_EQ(model.crossing.received(cut, model.positions), up) << "cut at " << cut;
+    EXPECT_EQ(model.crossing.returned(cut, model.positions), down) << "cut at " << cut;
+  }
+}
+
+TEST_P(OnEveryGraph, MemoryIsNotUnderestimated) {
+  auto backend = peer::make_cpu_backend({.threads = 1, .pin = false});
+  ASSERT_TRUE(backend.has_value());
+  const Graph graph = test::training_graph(GetParam(), 1);
+  const Model model = make_model(graph);
+  for (const bool accumulates : {false, true})
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      Rng rng(seed, 6);
+      const auto stages = static_cast<uint32_t>(1 + rng.below(4));
+      const auto stage_of_op = random_cut(graph, model, stages, rng);
+      const auto split = dag::split(graph, stage_of_op, stages, dag::op_table());
+      ASSERT_TRUE(split.has_value());
+      const Pipeline pipeline = make_pipeline(graph, model.groups, stage_of_op, std::vector<Rates>(stages),
+                                              {.microbatches = accumulates ? 4u : 1u, .optimizer_slots = 2});
+      for (uint32_t s = 0; s < stages; ++s) {
+        peer::ExecutorOptions options;
+        options.accumulates = accumulates;
+        options.segment_of_op = split->stages[s].segment_of_op;
+        for (const auto& edge : split->cut_edges)
+          if (edge.from_stage == s) options.kept.push_back(edge.sent);
+        auto executor = peer::Executor::create(std::make_shared<const Graph>(split->stages[s].graph), **backend,
+                                               std::move(options));
+        ASSERT_TRUE(executor.has_value()) << executor.error().message;
+        ASSERT_TRUE((*executor)->prepare_optimizer({.type = dag::OptimizerType::AdamW}).has_value());
+        const int64_t need = (*executor)->persistent_bytes().value + (*executor)->program().workspace.value +
+                             3 * (*executor)->program().arena.value;
+        const StageWork& work = pipeline.stages[s];
+        const int64_t planned = work.persistent.value + 3 * work.microbatch.value;
+        EXPECT_GE(planned, need) << "stage " << s << " of " << stages;
+        EXPECT_LE(planned, 4 * need) << "stage " << s << " of " << stages;
+      }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Graphs, OnEveryGraph, testing::ValuesIn(test::kAllGraphs),
+                         [](const auto& param_info) { return param_info.param; });
+
+TEST(Model, CoarseningKeepsWholePositionsTogether) {
+  const Graph graph = test::training_graph("gpt");
+  const Model fine = make_model(graph), coarse = make_model(graph, 9);
+  EXPECT_LE(coarse.positions, 9u);
+  EXPECT_GE(coarse.positions, 5u);
+  std::map<uint32_t, uint32_t> coarse_of_fine;
+  for (size_t i = 0; i < graph.ops().size(); ++i) {
+    const auto [at, fresh] = coarse_of_fine.emplace(fine.position_of_op[i], coarse.position_of_op[i]);
+    EXPECT_EQ(at->second, coarse.position_of_op[i]);
+  }
+  uint32_t last = 0;
+  for (const auto& [from, to] : coarse_of_fine) EXPECT_GE(to, std::exchange(last, to));
+}
+
+TEST(Model, ATiedWeightStandsWithItsFirstReader) {
+  const Graph graph = test::training_graph("transformer");
+  const Model model = make_model(graph);
+  const uint32_t weight = graph.value(graph.find_initializer("wte")->value).producer.index;
+  for (uint32_t i = 0; i < graph.ops().size(); ++i)
+    if (graph.ops()[i].kind == dag::OpKind::Gather) {
+      EXPECT_EQ(model.position_of_op[i], model.position_of_op[weight]);
+    }
+}
+
+}  // namespace
+}  // namespace weft::plan

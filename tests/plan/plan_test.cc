@@ -1,0 +1,251 @@
+#include "plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <set>
+
+#include "dag/split.h"
+#include "tests/plan/graphs.h"
+
+namespace weft::plan {
+namespace {
+
+using dag::Graph;
+using std::chrono::milliseconds;
+
+// Law 5: every op in one stage, the stage graph acyclic, memory within each device.
+void expect_lawful(const PlanRequest& request, const Plan& plan) {
+  const Graph& graph = *request.graph;
+  ASSERT_EQ(plan.stage_of_op.size(), graph.ops().size());
+  const auto stages = static_cast<uint32_t>(plan.stages.size());
+  const auto split = dag::split(graph, plan.stage_of_op, stages, dag::op_table());
+  ASSERT_TRUE(split.has_value()) << split.error().message;
+  std::map<std::pair<uint32_t, uint32_t>, int64_t> bytes;
+  for (const auto& edge : split->cut_edges) {
+    bytes[{edge.from_stage, edge.to_stage}] += graph.spec(edge.value).bytes().value;
+    EXPECT_EQ(edge.from_stage < edge.to_stage, graph.producer(edge.value).phase == dag::Phase::Forward)
+        << "forward goes up, backward down";
+  }
+  ASSERT_EQ(plan.links.size(), bytes.size());
+  for (const PlannedLink& link : plan.links)
+    EXPECT_EQ(link.bytes.value, (bytes[{link.from_stage, link.to_stage}]));
+  std::set<uint32_t> used;
+  for (const StagePlan& stage : plan.stages) {
+    ASSERT_EQ(stage.devices.size(), 1u);
+    EXPECT_TRUE(used.insert(stage.devices[0]).second) << "a device has two stages";
+    EXPECT_LE(stage.memory, request.cluster.devices()[stage.devices[0]].memory);
+    EXPECT_GE(stage.microbatches_in_flight, 1u);
+    EXPECT_LE(stage.microbatches_in_flight, request.microbatches);
+    EXPECT_GT(stage.memory.value, 0);
+  }
+  EXPECT_GT(plan.predicted_step.count(), 0);
+  EXPECT_GT(plan.predicted_alone.count(), 0);
+  EXPECT_GE(plan.explanation.size(), stages + 2);
+}
+
+Plan planned(const PlanRequest& request) {
+  auto plan = make_plan(request);
+  EXPECT_TRUE(plan.has_value()) << (plan ? "" : plan.error().message);
+  return plan.value_or(Plan{});
+}
+
+class Plans : public testing::TestWithParam<std::string> {};
+
+TEST_P(Plans, AreLawfulOnRandomClusters) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 11);
+    const Graph graph = test::training_graph(GetParam(), seed);
+    const auto devices = static_cast<uint32_t>(1 + rng.below(6));
+    PlanRequest request{.graph = &graph,
+                        .microbatches = static_cast<uint32_t>(1 + rng.below(8)),
+                        .optimizer_slots = static_cast<uint32_t>(rng.below(3)),
+                        .cluster = test::random_cluster(rng, devices)};
+    if (rng.below(2) == 0) request.stages = static_cast<uint32_t>(1 + rng.below(devices));
+    const auto plan = make_plan(request);
+    ASSERT_TRUE(plan.has_value()) << plan.error().message;
+    EXPECT_EQ(plan->stages.size(), request.stages.value_or(static_cast<uint32_t>(plan->stages.size())));
+    expect_lawful(request, *plan);
+  }
+}
+
+TEST_P(Plans, AreTheSameForTheSameRequest) {
+  const Graph graph = test::training_graph(GetParam());
+  Rng rng(3, 12);
+  const PlanRequest request{.graph = &graph, .microbatches = 4, .cluster = test::random_cluster(rng, 4)};
+  const Plan a = planned(request), b = planned(request);
+  EXPECT_EQ(a.stage_of_op, b.stage_of_op);
+  EXPECT_EQ(a.explanation, b.explanation);
+  EXPECT_EQ(a.predicted_step, b.predicted_step);
+}
+
+INSTANTIATE_TEST_SUITE_P(Graphs, Plans, testing::ValuesIn(test::kAllGraphs),
+                         [](const auto& param_info) { return param_info.param; });
+
+TEST(Plan, OneDeviceRunsItAlone) {
+  const Graph graph = test::training_graph("gpt");
+  const PlanRequest request{.graph = &graph, .microbatches = 2, .cluster = test::equal_devices(1)};
+  const Plan plan = planned(request);
+  expect_lawful(request, plan);
+  ASSERT_EQ(plan.stages.size(), 1u);
+  EXPECT_TRUE(plan.links.empty());
+  EXPECT_NEAR(seconds(plan.predicted_step), seconds(plan.predicted_alone), 0.01 * seconds(plan.predicted_alone));
+}
+
+TEST(Plan, AutoTakesMoreDevicesWhereTheyPayAndOneWhereTheyDoNot) {
+  const Graph graph = test::training_graph("gpt");
+  const Plan near = planned({.graph = &graph, .microbatches = 16, .cluster = test::equal_devices(4, 1e10)});
+  EXPECT_EQ(near.stages.size(), 4u);
+  EXPECT_LT(seconds(near.predicted_step), 0.6 * seconds(near.predicted_alone));
+  const Plan far =
+      planned({.graph = &graph, .microbatches = 16, .cluster = test::equal_devices(4, 1e4, milliseconds(200))});
+  EXPECT_EQ(far.stages.size(), 1u);
+}
+
+TEST(Plan, ASlowerDeviceGetsLess) {
+  const Graph graph = test::chain(1, 24);
+  ClusterView cluster({test::device("slow", 10), test::device("fast", 40)});
+  for (const size_t a : {0, 1}) cluster.set_link(a, 1 - a, {1e11, {}});
+  const Plan plan = planned({.graph = &graph, .microbatches = 8, .stages = 2, .cluster = cluster});
+  const auto& slow = plan.stages[plan.stages[0].devices[0] == 0 ? 0 : 1];
+  const auto& fast = plan.stages[plan.stages[0].devices[0] == 0 ? 1 : 0];
+  const double ratio = seconds(slow.forward + slow.backward) / seconds(fast.forward + fast.backward);
+  EXPECT_GT(ratio, 0.6);
+  EXPECT_LT(ratio, 1.6) << "both take about as long";
+}
+
+TEST(Plan, RegionsAreCrossedOnce) {
+  const Graph graph = test::training_graph("gpt");
+  std::vector<DeviceView> devices;
+  for (const char* name : {"w1", "e1", "w2", "e2"})
+    devices.push_back(test::device(name, 50, name[0] == 'w' ? "west" : "east"));
+  ClusterView cluster(devices);
+  for (size_t a = 0; a < 4; ++a)
+    for (size_t b = 0; b < 4; ++b)
+      cluster.set_link(a, b, devices[a].region == devices[b].region ? LinkView{1.25e9, milliseconds(0)}
+                                                                    : LinkView{12.5e6, milliseconds(20)});
+  const PlanRequest request{.graph = &graph, .microbatches = 8, .stages = 4, .cluster = cluster};
+  const Plan plan = planned(request);
+  expect_lawful(request, plan);
+  int crossings = 0;
+  for (size_t s = 1; s < 4; ++s)
+    crossings += devices[plan.stages[s].devices[0]].region != devices[plan.stages[s - 1].devices[0]].region;
+  EXPECT_EQ(crossings, 1);
+}
+
+TEST(Plan, OneFingerprintIsPreferred) {
+  const Graph graph = test::training_graph("residual");
+  std::vector<DeviceView> devices = {test::device("a", 10, "west", "avx2"), test::device("b", 90, "west", "avx512"),
+                                     test::device("c", 10, "west", "avx2"), test::device("d", 90, "west", "other")};
+  PlanRequest request{.graph = &graph, .microbatches = 4, .stages = 2, .cluster = ClusterView(devices)};
+  const Plan two = planned(request);
+  EXPECT_EQ(devices[two.stages[0].devices[0]].fingerprint, "avx2");
+  EXPECT_EQ(devices[two.stages[1].devices[0]].fingerprint, "avx2");
+  request.stages = 3;
+  EXPECT_EQ(planned(request).stages.size(), 3u) << "no fingerprint has three: they are mixed";
+  request.stages = 4;
+  EXPECT_EQ(planned(request).stages.size(), 4u);
+}
+
+TEST(Plan, TiedWeightsLieWithTheirFirstReader) {
+  const Graph graph = test::training_graph("transformer", 2);
+  const PlanRequest request{.graph = &graph, .microbatches = 4, .stages = 3, .cluster = test::equal_devices(3)};
+  const Plan plan = planned(request);
+  expect_lawful(request, plan);
+  EXPECT_EQ(plan.stage_of_op[graph.value(graph.find_initializer("wte")->value).producer.index], 0u);
+}
+
+TEST(Plan, LatencyIsHiddenByMicrobatchesInFlight) {
+  const Graph graph = test::chain(2, 30, 256);
+  const Plan near = planned({.graph = &graph, .microbatches = 16, .stages = 2, .cluster = test::equal_devices(2, 1e12)});
+  const Plan far = planned(
+      {.graph = &graph, .microbatches = 16, .stages = 2, .cluster = test::equal_devices(2, 1e12, milliseconds(2))});
+  EXPECT_LE(near.stages[0].microbatches_in_flight, 4u);
+  EXPECT_GT(far.stages[0].microbatches_in_flight, near.stages[0].microbatches_in_flight);
+}
+
+TEST(Plan, PredictionGraphsArePlannedToo) {
+  const Graph graph = test::evaluation_graph("fashion");
+  const PlanRequest request{.graph = &graph, .microbatches = 8, .stages = 3, .cluster = test::equal_devices(3)};
+  expect_lawful(request, planned(request));
+}
+
+TEST(Plan, ManyDevicesAreOrderedByRegion) {
+  const Graph graph = test::chain(4, 60);
+  Rng rng(1, 13);
+  const PlanRequest request{
+      .graph = &graph, .microbatches = 16, .stages = 12, .cluster = test::random_cluster(rng, 24)};
+  const Plan plan = planned(request);
+  expect_lawful(request, plan);
+  int changes = 0;
+  std::set<std::string> regions;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const auto region = [&](size_t stage) {
+      return request.cluster.devices()[plan.stages[stage].devices[0]].region;
+    };
+    regions.insert(region(s));
+    changes += s > 0 && region(s) != region(s - 1);
+  }
+  EXPECT_EQ(static_cast<size_t>(changes), regions.size() - 1) << "a region is left once";
+}
+
+// ---- what cannot be ----
+
+Error refused(const PlanRequest& request) {
+  const auto plan = make_plan(request);
+  EXPECT_FALSE(plan.has_value());
+  return plan ? Error{} : plan.error();
+}
+
+TEST(Infeasible, TooFewDevices) {
+  const Graph graph = test::chain(1, 6);
+  const Error error = refused({.graph = &graph, .stages = 4, .cluster = test::equal_devices(3)});
+  EXPECT_EQ(error.code, ErrorCode::Infeasible);
+  EXPECT_NE(error.message.find("needs 4 peers, 3 are there"), std::string::npos) << error.message;
+  const Error none = refused({.graph = &graph, .cluster = ClusterView{}});
+  EXPECT_NE(none.message.find("needs 1 peer, 0 are there"), std::string::npos) << none.message;
+}
+
+TEST(Infeasible, MoreStagesThanPieces) {
+  const Graph graph = test::chain(1, 1);
+  EXPECT_EQ(refused({.graph = &graph, .stages = 20, .cluster = test::equal_devices(20)}).code, ErrorCode::Infeasible);
+}
+
+TEST(Infeasible, TooLittleMemorySaysHowMuchIsMissing) {
+  const Graph graph = test::training_graph("gpt");
+  std::vector<DeviceView> devices = {test::device("tiny", 50, "west", "cpu", {1 << 20})};
+  const Error error = refused({.graph = &graph, .microbatches = 2, .optimizer_slots = 2, .cluster = ClusterView(devices)});
+  EXPECT_EQ(error.code, ErrorCode::Infeasible);
+  EXPECT_NE(error.message.find("MiB"), std::string::npos) << error.message;
+  EXPECT_NE(error.message.find("tiny"), std::string::npos) << error.message;
+}
+
+TEST(Plan, SmallMemoriesTogetherHoldWhatNoneHoldsAlone) {
+  const Graph graph = test::training_graph("gpt");
+  const Plan alone = planned({.graph = &graph, .microbatches = 2, .optimizer_slots = 2, .cluster = test::equal_devices(1)});
+  const Bytes share{alone.stages[0].memory.value * 2 / 5};
+  std::vector<DeviceView> devices;
+  for (const char* name : {"a", "b", "c", "d"}) devices.push_back(test::device(name, 50, "west", "cpu", share));
+  const PlanRequest request{.graph = &graph, .microbatches = 2, .optimizer_slots = 2, .cluster = ClusterView(devices)};
+  const Plan plan = planned(request);
+  EXPECT_GE(plan.stages.size(), 2u);
+  expect_lawful(request, plan);
+}
+
+TEST(Plan, RefusesWhatMakesNoSense) {
+  const Graph graph = test::chain(1, 2);
+  EXPECT_EQ(refused({.cluster = test::equal_devices(1)}).code, ErrorCode::InvalidArgument);
+  EXPECT_EQ(refused({.graph = &graph, .microbatches = 0, .cluster = test::equal_devices(1)}).code,
+            ErrorCode::InvalidArgument);
+  EXPECT_EQ(refused({.graph = &graph, .stages = 0, .cluster = test::equal_devices(1)}).code,
+            ErrorCode::InvalidArgument);
+  EXPECT_EQ(refused({.graph = &graph, .cluster = test::equal_devices(1), .strategy = "dice"}).code,
+            ErrorCode::InvalidArgument);
+  EXPECT_EQ(refused({.graph = &graph, .cluster = test::equal_devices(2, 0)}).code, ErrorCode::InvalidArgument);
+  std::vector<DeviceView> devices = {test::device("a", 0)};
+  EXPECT_EQ(refused({.graph = &graph, .cluster = ClusterView(devices)}).code, ErrorCode::InvalidArgument);
+}
+
+}  // namespace
+}  // namespace weft::plan

@@ -1,0 +1,267 @@
+// Bytes that nobody honest sends: they are refused, or they are a message like any other; nothing crashes,
+// and memory stays within bounds.
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <sys/resource.h>
+
+#include <cstring>
+
+#include "proto/codec/codec.h"
+#include "tests/proto/samples.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+namespace weft::proto {
+namespace {
+
+constexpr size_t kKinds = std::variant_size_v<Message>;
+using ByteVector = std::vector<std::byte>;
+
+// What decodes is within all bounds: it can be encoded, and decodes again. Whether it did.
+bool expect_decent(const ByteVector& bytes) {
+  const auto decoded = decode(bytes);
+  if (!decoded) {
+    EXPECT_FALSE(decoded.error().message.empty());
+    return false;
+  }
+  const ByteVector again = encode(*decoded);
+  const auto twice = decode(again);
+  EXPECT_TRUE(twice.has_value()) << name_of(*decoded) << ": " << twice.error().message;
+  if (twice) {
+    EXPECT_EQ(encode(*twice), again);
+  }
+  return true;
+}
+
+void mutate(ByteVector& bytes, Rng& rng) {
+  for (uint64_t times = 1 + rng.below(3); times > 0 && !bytes.empty(); --times) {
+    const size_t at = rng.below(bytes.size());
+    switch (rng.below(6)) {
+      case 0:
+        bytes[at] ^= static_cast<std::byte>(1u << rng.below(8));
+        break;
+      case 1:
+        bytes[at] = static_cast<std::byte>(rng.below(256));
+        break;
+      case 2:
+        bytes[at] = std::byte{0xFF};
+        break;
+      case 3:
+        bytes.resize(at);
+        break;
+      case 4:
+        bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(at), static_cast<std::byte>(rng.below(256)));
+        break;
+      case 5: {  // a part of it once more
+        const size_t from = rng.below(bytes.size());
+        const ByteVector part(bytes.begin() + static_cast<std::ptrdiff_t>(from),
+                              bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), from + 40)));
+        bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(at), part.begin(), part.end());
+        break;
+      }
+    }
+  }
+}
+
+TEST(HostileMessages, MutatedOnesAreRefusedOrDecent) {
+  constexpr uint64_t kPerKind = kSanitized ? 500 : 2500;
+  size_t taken = 0, tried = 0;
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    const uint64_t seed = 1000 + kind;
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 0xBAD);
+    ByteVector original;
+    const bool large = kind == Message(AssignStage{}).index();
+    for (uint64_t i = 0; i < (large ? kPerKind / 2 : kPerKind); ++i) {
+      if (i % 250 == 0) original = encode(test::random_message(kind, rng));
+      ByteVector bytes = original;
+      mutate(bytes, rng);
+      taken += expect_decent(bytes);
+      ++tried;
+    }
+  }
+  EXPECT_GT(taken, tried / 10) << "of " << tried;
+  EXPECT_LT(taken, tried / 2) << "of " << tried;
+}
+
+TEST(HostileMessages, EveryTruncationIsRefusedOrDecent) {
+  Rng rng(5, 0xBAD);
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    const ByteVector bytes = encode(test::random_message(kind, rng));
+    const size_t step = std::max<size_t>(1, bytes.size() / 400);
+    for (size_t size = 0; size < bytes.size(); size += step)
+      expect_decent(ByteVector(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)));
+  }
+}
+
+// ---- bombs
+// -----------------------------------------------------------------------------------------------------
+
+void put_varint(ByteVector& to, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) to.push_back(static_cast<std::byte>(value | 0x80));
+  to.push_back(static_cast<std::byte>(value));
+}
+ByteVector delimited(uint32_t number, const ByteVector& content) {
+  ByteVector bytes;
+  put_varint(bytes, number << 3 | 2);
+  put_varint(bytes, content.size());
+  bytes.insert(bytes.end(), content.begin(), content.end());
+  return bytes;
+}
+ByteVector repeated(const ByteVector& part, size_t size) {
+  ByteVector bytes;
+  bytes.reserve(size + part.size());
+  while (bytes.size() + part.size() <= size) bytes.insert(bytes.end(), part.begin(), part.end());
+  return bytes;
+}
+
+size_t heap_in_use() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
+size_t peak_resident() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<size_t>(usage.ru_maxrss) * 1024;
+}
+
+// Decoding it fails, for this reason, and takes little memory on the way.
+void expect_defused(const char* what, const ByteVector& bytes, ErrorCode code,
+                    size_t growth_max = size_t{16} << 20) {
+  SCOPED_TRACE(what);
+  const size_t heap = heap_in_use(), peak = peak_resident();
+  const auto decoded = decode(bytes);
+  EXPECT_LE(heap_in_use(), heap + (1 << 16)) << "something stays behind";
+  if (!kSanitized) {
+    EXPECT_LE(peak_resident(), peak + growth_max);
+  }
+  ASSERT_FALSE(decoded.has_value());
+  EXPECT_EQ(decoded.error().code, code) << decoded.error().message;
+}
+
+TEST(Bombs, TakeLittleMemory) {
+  constexpr size_t kSize = kMessageSizeMax - 64;
+  // Numbers of Envelope's fields: assign_stage 4, step_report 14, have_blobs 22, submit_job 26, job_list 31.
+  const ByteVector empty_op = delimited(3, {}),
+                   empty_graph_op = delimited(4, delimited(6, delimited(2, repeated(empty_op, kSize))));
+  expect_defused("ops of two bytes", empty_graph_op, ErrorCode::ResourceExhausted);
+  expect_defused("jobs of two bytes", delimited(31, repeated(delimited(1, {}), kSize)),
+                 ErrorCode::ResourceExhausted);
+  expect_defused("texts of no bytes", delimited(22, repeated(delimited(2, {}), kSize)),
+                 ErrorCode::ResourceExhausted);
+  expect_defused("packed numbers", delimited(4, delimited(6, delimited(3, ByteVector(kSize)))),
+                 ErrorCode::ResourceExhausted);
+  expect_defused("unknown fields",
+                 delimited(26, repeated({std::byte{0xF8}, std::byte{0x01}, std::byte{0}}, kSize)),
+                 ErrorCode::ResourceExhausted);
+  expect_defused("unknown messages", repeated(delimited(1000, {}), kSize), ErrorCode::ResourceExhausted);
+  expect_defused("one message again and again", repeated(delimited(26, {}), kSize),
+                 ErrorCode::ResourceExhausted);
+  ByteVector nested;
+  for (int depth = 0; depth < 100'000 && nested.size() < 100'000; ++depth) nested = delimited(4, nested);
+  expect_defused("nesting", nested, ErrorCode::Corrupted);  // no message holds itself
+  ByteVector groups(1 << 20, std::byte{0x0B});  // the start of a group, a million deep
+  expect_defused("groups", groups, ErrorCode::Corrupted);
+  ByteVector lie;
+  put_varint(lie, 26 << 3 | 2);
+  put_varint(lie, uint64_t{1} << 62);
+  expect_defused("a length beyond the end", lie, ErrorCode::Corrupted);
+  expect_defused("too long", ByteVector(kMessageSizeMax + 1), ErrorCode::OutOfRange);
+  expect_defused("nothing", {}, ErrorCode::Corrupted);
+  expect_defused("a message of a later version", delimited(1000, {}), ErrorCode::VersionMismatch);
+}
+
+TEST(Bombs, TheLargestThatPassesTheScanStaysBounded) {
+  // Just below the scan's bound: what protobuf and the message then take.
+  const ByteVector bytes = delimited(31, repeated(delimited(1, {}), 2 * 240'000));
+  const size_t peak = peak_resident();
+  EXPECT_FALSE(decode(bytes).has_value());  // a job without state
+  if (!kSanitized) {
+    EXPECT_LE(peak_resident(), peak + (size_t{200} << 20));
+  }
+}
+
+// ---- graphs
+// ----------------------------------------------------------------------------------------------------
+
+TEST(HostileGraphs, MutatedOnesAreRefusedOrDecent) {
+  for (uint64_t seed = 1; seed <= (kSanitized ? 4u : 12u); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 0x6BAD);
+    const auto model = seed % 2 == 0 ? test::residual_net(seed) : test::transformer(seed, {.layers = 1});
+    const test::CutModel cut = test::cut_model(
+        model, {.fuse_elementwise = true, .convolution_layout = dag::Layout::Blocked8}, 3, rng);
+    const ByteVector original = encode_graph(cut.split.stages[rng.below(cut.split.stages.size())].graph);
+    size_t taken = 0;
+    for (int i = 0; i < 1000; ++i) {
+      ByteVector bytes = original;
+      mutate(bytes, rng);
+      const auto decoded = decode_graph(bytes);
+      if (!decoded) continue;
+      ++taken;
+      const auto again = decode_graph(encode_graph(*decoded));
+      ASSERT_TRUE(again.has_value()) << again.error().message;
+    }
+    EXPECT_GT(taken, 0u);
+    EXPECT_LT(taken, 900u);
+  }
+}
+
+// ---- tensors
+// ---------------------------------------------------------------------------------------------------
+
+TEST(HostileTensors, HeadersThatLieAreRefused) {
+  TensorHeader header{1, 2, 3, 4, 5, ProgramKind::Train, Direction::Backward, 0, {dag::DType::F32, {2, 3}}};
+  ByteVector frame = encode_header(header);
+  frame.resize(frame.size() + 24);
+  ASSERT_TRUE(decode_tensor(frame).has_value());
+  const auto refused = [&](size_t at, int value, const char* what) {
+    ByteVector lie = frame;
+    lie[at] = static_cast<std::byte>(value);
+    EXPECT_FALSE(decode_tensor(lie).has_value()) << what;
+  };
+  refused(0, 'X', "another magic");
+  refused(4, 2, "another format");
+  refused(5, 13, "dtype");
+  refused(5, 1, "a wider dtype");
+  refused(6, 3, "program");
+  refused(7, 2, "direction");
+  refused(34, 1, "fewer dims");
+  refused(34, 3, "more dims");
+  refused(34, 255, "many more dims");
+  refused(35, 1, "a byte that must be 0");
+  refused(40, 25, "another size");
+  refused(48, 3, "a larger dim");
+  refused(55, 0x80, "a negative dim");
+  refused(54, 0x80, "a huge dim");
+  for (size_t size = 0; size < frame.size(); ++size)
+    EXPECT_FALSE(decode_tensor(std::span(frame).first(size)).has_value()) << size;
+  frame.push_back({});
+  EXPECT_FALSE(decode_tensor(frame).has_value());
+}
+
+TEST(HostileTensors, MutatedHeadersNeverReachBeyondTheFrame) {
+  Rng rng(17, 0xBAD);
+  TensorHeader header{1, 2, 3, 4, 5, ProgramKind::Train, Direction::Backward, 0, {dag::DType::F32, {2, 3}}};
+  ByteVector original = encode_header(header);
+  original.resize(original.size() + 24);
+  for (int i = 0; i < 100'000; ++i) {
+    ByteVector bytes = original;
+    mutate(bytes, rng);
+    const auto decoded = decode_tensor(bytes);
+    if (!decoded) continue;
+    EXPECT_EQ(decoded->bytes.data() + decoded->bytes.size(), bytes.data() + bytes.size());
+    EXPECT_EQ(static_cast<int64_t>(decoded->bytes.size()), decoded->header.spec.bytes().value);
+  }
+}
+
+TEST(HostileChunks, ShortAndLongOnesAreRefused) {
+  EXPECT_FALSE(decode_chunk(ByteVector(7)).has_value());
+  EXPECT_TRUE(decode_chunk(ByteVector(8)).has_value());
+  EXPECT_TRUE(decode_chunk(ByteVector(8 + kChunkSizeMax)).has_value());
+  EXPECT_FALSE(decode_chunk(ByteVector(9 + kChunkSizeMax)).has_value());
+}
+
+}  // namespace
+}  // namespace weft::proto

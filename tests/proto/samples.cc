@@ -1,0 +1,323 @@
+#include "tests/proto/samples.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "dag/autodiff.h"
+
+namespace weft::test {
+namespace {
+
+using namespace proto;
+using dag::OpId;
+using dag::Phase;
+
+// Forward ops cut where chance wants, then every fusion group pulled into its lowest stage.
+std::vector<uint32_t> random_stages(const dag::Graph& graph, uint32_t stage_count, Rng& rng) {
+  std::vector<uint32_t> stages(graph.ops().size(), 0), cuts;
+  for (uint32_t s = 1; s < stage_count; ++s)
+    cuts.push_back(static_cast<uint32_t>(rng.below(stages.size() / 3)));
+  for (uint32_t i = 0; i < stages.size(); ++i)
+    stages[i] = static_cast<uint32_t>(
+        std::count_if(cuts.begin(), cuts.end(), [&](uint32_t cut) { return cut <= i; }));
+  for (bool moved = true; moved;) {
+    moved = false;
+    const auto all = dag::stages_by_origin(graph, stages);
+    std::map<uint32_t, uint32_t> lowest;
+    for (uint32_t i = 0; i < all.size(); ++i)
+      if (graph.ops()[i].group.valid()) {
+        auto& low = lowest.emplace(graph.ops()[i].group.index, all[i]).first->second;
+        low = std::min(low, all[i]);
+      }
+    for (uint32_t i = 0; i < all.size(); ++i) {
+      if (!graph.ops()[i].group.valid() || all[i] == lowest[graph.ops()[i].group.index]) continue;
+      OpId origin{i};
+      while (graph.op(origin).phase == Phase::Backward && graph.op(origin).origin != origin)
+        origin = graph.op(origin).origin;
+      stages[origin.index] = lowest[graph.ops()[i].group.index];
+      moved = true;
+    }
+  }
+  // Stages that came out empty close up.
+  std::vector<uint32_t> all = dag::stages_by_origin(graph, stages), used = all;
+  std::sort(used.begin(), used.end());
+  used.erase(std::unique(used.begin(), used.end()), used.end());
+  for (uint32_t& stage : all)
+    stage = static_cast<uint32_t>(std::lower_bound(used.begin(), used.end(), stage) - used.begin());
+  return all;
+}
+
+}  // namespace
+
+CutModel cut_model(const Model& model, const dag::LowerOptions& options, uint32_t stage_count, Rng& rng) {
+  CutModel cut;
+  cut.whole = dag::lower(dag::differentiate(model.graph, dag::op_table()).value(), dag::op_table(), options);
+  const auto stages = random_stages(cut.whole, stage_count, rng);
+  cut.split =
+      dag::split(cut.whole, stages, *std::max_element(stages.begin(), stages.end()) + 1, dag::op_table())
+          .value();
+  return cut;
+}
+
+StageProgram stage_program(const dag::Split& split, uint32_t stage) {
+  const dag::StageGraph& piece = split.stages[stage];
+  StageProgram program;
+  program.graph = std::make_shared<const dag::Graph>(piece.graph);
+  program.segment_of_op = piece.segment_of_op;
+  program.segment_count = piece.segment_count;
+  std::vector<bool> received(piece.graph.values().size(), false);
+  for (uint32_t e = 0; e < split.cut_edges.size(); ++e) {
+    const dag::CutEdge& edge = split.cut_edges[e];
+    if (edge.to_stage == stage) {
+      program.receives.push_back({e, edge.received, edge.from_stage});
+      received[edge.received.index] = true;
+    }
+    if (edge.from_stage == stage) program.sends.push_back({e, edge.sent, edge.to_stage});
+  }
+  for (const dag::ValueId input : piece.graph.inputs())
+    if (!received[input.index]) program.data_inputs.push_back(piece.graph.producer(input).name);
+  return program;
+}
+
+// ---- random values
+// ---------------------------------------------------------------------------------------------
+
+namespace {
+
+class Maker {
+ public:
+  explicit Maker(Rng& rng) : rng_(rng) {}
+
+  Message message(size_t kind) {
+    static const auto kMakers = make_table(std::make_index_sequence<std::variant_size_v<Message>>{});
+    return kMakers[kind](*this);
+  }
+
+ private:
+  using Make = Message (*)(Maker&);
+  template <size_t I>
+  static Message make_alternative(Maker& maker) {
+    std::variant_alternative_t<I, Message> message;
+    maker.fill(message);
+    return message;
+  }
+  template <size_t... I>
+  static std::array<Make, sizeof...(I)> make_table(std::index_sequence<I...>) {
+    return {&make_alternative<I>...};
+  }
+
+  bool chance() { return rng_.below(2) == 0; }
+  uint32_t small() { return static_cast<uint32_t>(rng_.below(5)); }
+  void fill(bool& to) { to = chance(); }
+  void fill(uint64_t& to) { to = chance() ? rng_.next_u64() : rng_.below(100); }
+  void fill(uint32_t& to) { to = chance() ? rng_.next_u32() : static_cast<uint32_t>(rng_.below(100)); }
+  void fill(int64_t& to) { to = static_cast<int64_t>(rng_.next_u64()); }
+  void fill(double& to) {  // any number
+    constexpr double kOdd[] = {0.0, -0.0, std::numeric_limits<double>::infinity(), 5e-324};
+    to = rng_.below(4) == 0 ? kOdd[rng_.below(4)] : rng_.normal() * std::exp(rng_.normal() * 20);
+  }
+  void fill(std::string& to) {  // any bytes
+    to.clear();
+    for (uint64_t i = rng_.below(20); i > 0; --i) to += static_cast<char>(rng_.below(chance() ? 256 : 128));
+  }
+  void fill(Digest& to) {
+    for (uint8_t& byte : to.bytes) byte = static_cast<uint8_t>(rng_.below(256));
+  }
+  void fill(PeerId& to) { fill(to.digest); }
+  void fill(Secret& to) {
+    for (uint8_t& byte : to) byte = static_cast<uint8_t>(rng_.below(256));
+  }
+  void fill(Bytes& to) { to.value = static_cast<int64_t>(rng_.below(uint64_t{1} << 60)); }
+  void fill(Duration& to) { to = Duration(static_cast<int64_t>(rng_.below(uint64_t{1} << 60))); }
+  template <typename T>
+  void fill(std::optional<T>& to) {
+    if (chance()) fill(to.emplace());
+  }
+  template <typename T>
+  void fill(std::vector<T>& to) {
+    to.resize(rng_.below(5));
+    for (T& entry : to) fill(entry);
+  }
+  template <typename Enum>
+  void pick(Enum& to, Enum last, int first = 0) {
+    to = static_cast<Enum>(
+        first + static_cast<int>(rng_.below(static_cast<uint64_t>(last) - static_cast<uint64_t>(first) + 1)));
+  }
+  double positive() { return std::exp(rng_.normal() * 5); }
+  template <typename... T>
+  void fill_all(T&... to) {
+    (fill(to), ...);
+  }
+
+  void fill(dag::TensorSpec& to) {
+    pick(to.dtype, dag::DType::Bool);
+    to.shape.resize(rng_.below(5));
+    for (int64_t& dim : to.shape) dim = static_cast<int64_t>(rng_.below(9));
+  }
+  void fill(TensorReference& to) { fill_all(to.initializer, to.slot, to.spec, to.sha256); }
+  void fill(plan::Rates& to) { to = {positive(), positive(), positive(), positive()}; }
+  void fill(LinkUse& to) { to = {small(), rng_.next_u64(), positive()}; }
+  void fill(TokenProof& to) { fill_all(to.id, to.secret); }
+  void fill(DeviceReport& to) {
+    fill_all(to.device, to.rates, to.memory, to.fingerprint, to.fuse_elementwise, to.region, to.addresses);
+    pick(to.convolution_layout, dag::Layout::Blocked16);
+  }
+
+  void fill(Hello& to) {
+    fill_all(to.minor, to.software, to.token, to.name, to.device);
+    pick(to.role, Role::PeerBulk, 1);
+  }
+  void fill(HelloAck& to) { fill_all(to.minor, to.software, to.name, to.heartbeat_interval, to.lease); }
+  void fill(Refusal& to) {
+    pick(to.code, ErrorCode::Internal);
+    fill_all(to.message, to.retry);
+  }
+  void fill(TrainingSpec& to) {
+    fill_all(to.seed, to.steps, to.optimizer.nesterov, to.schedule.warmup_steps);
+    to.microbatch_size = 1 + small();
+    to.batch_size = to.microbatch_size * (1 + small());
+    pick(to.optimizer.type, dag::OptimizerType::AdamW);
+    pick(to.schedule.type, dag::ScheduleType::Cosine);
+    for (double* number : {&to.optimizer.learning_rate, &to.optimizer.weight_decay, &to.optimizer.momentum,
+                           &to.optimizer.dampening, &to.optimizer.beta1, &to.optimizer.beta2,
+                           &to.optimizer.epsilon, &to.schedule.final_fraction, &to.clip_norm})
+      *number = rng_.normal();
+  }
+  void fill(LinkRoute& to) { fill_all(to.peer, to.dials, to.addresses, to.relay_ticket, to.region); }
+  void fill(AssignStage& to) {
+    fill_all(to.run, to.plan_version, to.training, to.after_step, to.data_key);
+    to.microbatches_in_flight = 1 + small();
+    const dag::LowerOptions options{.fuse_elementwise = true, .convolution_layout = dag::Layout::Blocked8};
+    const CutModel cut = cut_model(chance() ? residual_net(1, {.blocks = 1}) : transformer(1, {.layers = 1}),
+                                   options, 1 + small(), rng_);
+    to.stage_count = static_cast<uint32_t>(cut.split.stages.size());
+    to.stage = static_cast<uint32_t>(rng_.below(to.stage_count));
+    to.programs.push_back(stage_program(cut.split, to.stage));
+    const dag::Graph& graph = *to.programs[0].graph;
+    for (const auto& initializer : graph.initializers())
+      for (const char* slot : {"value", "momentum", "m", "v", "running_statistic"}) {
+        if (chance()) continue;
+        to.tensors.push_back({initializer.name, slot, graph.spec(initializer.value), {}});
+        fill(to.tensors.back().sha256);
+      }
+    for (uint32_t stage = 0; stage < to.stage_count; ++stage) {
+      if (stage == to.stage) continue;
+      fill(to.links.emplace_back());
+      to.links.back().stage = stage;
+    }
+  }
+  void fill(Command& to) {
+    fill_all(to.run, to.plan_version, to.step, to.microbatches, to.first_microbatch);
+    pick(to.kind, CommandKind::Finish);
+  }
+  void fill(GradientNorm& to) { fill_all(to.run, to.plan_version, to.step, to.norm); }
+  void fill(ReleaseStage& to) { fill_all(to.run, to.plan_version, to.reason); }
+  void fill(RelayInvitation& to) { fill_all(to.run, to.plan_version, to.ticket); }
+  void fill(HeartbeatAck& to) { fill(to.sequence); }
+  void fill(Heartbeat& to) { fill_all(to.sequence, to.memory_free); }
+  void fill(Drain&) {}
+  void fill(StageReady& to) { fill_all(to.run, to.plan_version, to.persistent, to.microbatch); }
+  void fill(StageFailed& to) {
+    fill_all(to.run, to.plan_version, to.error.message, to.permanent);
+    pick(to.error.code, ErrorCode::Internal);
+    if (chance()) to.unreachable_stage = small();
+  }
+  void fill(StepReport& to) {
+    fill_all(to.run, to.plan_version, to.step, to.losses, to.squares, to.updated, to.links);
+    to.seconds_busy = positive();
+    to.seconds = positive();
+  }
+  void fill(CheckpointReport& to) { fill_all(to.run, to.plan_version, to.step, to.tensors); }
+  void fill(EvaluationReport& to) {
+    fill_all(to.run, to.plan_version, to.step, to.first_microbatch, to.loss, to.correct, to.counted);
+  }
+  void fill(PredictionReport& to) { fill_all(to.run, to.plan_version, to.microbatch, to.outputs); }
+  void fill(PeerLog& to) { fill(to.text); }
+
+  void fill(GetBlob& to) { fill_all(to.request, to.sha256); }
+  void fill(PutBlob& to) {
+    fill_all(to.request, to.sha256);
+    to.size = rng_.below(uint64_t{1} << 43);
+  }
+  void fill(BlobAnswer& to) {
+    fill_all(to.request, to.message);
+    pick(to.code, ErrorCode::Internal);
+    to.size = rng_.below(uint64_t{1} << 43);
+  }
+  void fill(HaveBlobs& to) { fill_all(to.request, to.blobs); }
+  void fill(MissingBlobs& to) { fill_all(to.request, to.blobs); }
+  void fill(GetMicrobatch& to) {
+    fill_all(to.request, to.run, to.data_key, to.step, to.microbatch, to.inputs);
+    pick(to.program, ProgramKind::Predict);
+  }
+  void fill(MicrobatchAnswer& to) {
+    fill_all(to.request, to.message, to.sample_position, to.valid_count);
+    pick(to.code, ErrorCode::Internal);
+  }
+
+  void fill(FilePiece& to) {
+    if (chance()) {
+      fill(to.sha256.emplace());
+      to.size = rng_.below(1000);
+    } else {
+      fill(to.bytes);
+      to.size = to.bytes.size();
+    }
+  }
+  void fill(PackedFile& to) {
+    to.path = "data/" + std::to_string(rng_.next_u64());
+    fill(to.pieces);
+  }
+  void fill(SubmitJob& to) {
+    fill_all(to.name, to.job, to.files);
+    to.stages = small();
+  }
+  void fill(JobAccepted& to) { fill(to.job); }
+  void fill(StageStatus& to) {
+    fill_all(to.peer, to.peer_name, to.region, to.busy, to.links, to.step);
+    to.stage = small();
+  }
+  void fill(JobStatus& to) {
+    fill_all(to.job, to.name, to.reason, to.plan_version, to.step, to.steps, to.loss, to.samples_per_second,
+             to.seconds_left, to.checkpoint_step, to.recoveries, to.equal_bits, to.plan, to.stages);
+    pick(to.state, JobState::Failed);
+  }
+  void fill(PeerStatus& to) {
+    fill_all(to.peer, to.name, to.region, to.device, to.software, to.state, to.rates, to.memory, to.reachable,
+             to.seconds_since_heard);
+  }
+  void fill(JobEvent& to) {
+    fill_all(to.job, to.sequence, to.unix_ms, to.step, to.loss, to.learning_rate, to.seconds,
+             to.samples_per_second, to.gradient_norm, to.samples, to.text);
+    pick(to.kind, JobEventKind::Result);
+    pick(to.state, JobState::Failed);
+    for (uint32_t i = small(); i > 0; --i) fill(to.metrics["metric " + std::to_string(i)]);
+  }
+  void fill(ListJobs&) {}
+  void fill(JobList& to) { fill(to.jobs); }
+  void fill(GetJob& to) { fill(to.job); }
+  void fill(GetEvents& to) { fill_all(to.job, to.from_sequence, to.follow); }
+  void fill(EventsEnd& to) { fill(to.job); }
+  void fill(StopJob& to) { fill(to.job); }
+  void fill(Done&) {}
+  void fill(ListPeers&) {}
+  void fill(PeerList& to) { fill(to.peers); }
+  void fill(GetResult& to) { fill(to.job); }
+  void fill(JobResult& to) {
+    fill_all(to.job, to.step, to.tensors, to.model, to.predictions, to.sample_count);
+  }
+  void fill(LinkHello& to) {
+    fill_all(to.run, to.plan_version);
+    to.stage = small();
+  }
+  void fill(LinkReady&) {}
+
+  Rng& rng_;
+};
+
+}  // namespace
+
+Message random_message(size_t kind, Rng& rng) { return Maker(rng).message(kind); }
+
+}  // namespace weft::test
