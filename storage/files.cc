@@ -11,95 +11,13 @@
 #include <cstring>
 #include <memory>
 
+#include "storage/posix.h"
+
 namespace weft::storage {
 namespace {
 
 namespace fs = std::filesystem;
 constexpr size_t kPiece = size_t{1} << 20;
-constexpr std::string_view kTemporarySuffix = ".weft-tmp";
-
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return value_; }
-  int release() { return std::exchange(value_, -1); }
-
- private:
-  int value_;
-};
-
-tl::unexpected<Error> system_error(int number, std::string_view operation, const fs::path& path) {
-  const auto with = [&](ErrorCode code, std::string_view advice) {
-    return fail(code, path.string() + ": " + std::string(operation) + ": " + std::strerror(number) +
-                          std::string(advice));
-  };
-  switch (number) {
-    case ENOENT:
-    case ENOTDIR:
-      return with(ErrorCode::NotFound, "; check the path");
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return with(ErrorCode::PermissionDenied, "; check the permissions of the file and its folder");
-    case ENOSPC:
-    case EDQUOT:
-      return with(ErrorCode::ResourceExhausted, "; make room on the disk");
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-      return with(ErrorCode::ResourceExhausted, "; raise the limit (ulimit) or close something");
-    case ENAMETOOLONG:
-    case ELOOP:
-    case EISDIR:
-      return with(ErrorCode::InvalidArgument, "; name another path");
-    default:
-      return with(ErrorCode::Unavailable, "; is the disk all right?");
-  }
-}
-
-// A regular file for reading, with its size.
-struct Opened {
-  std::unique_ptr<Descriptor> descriptor;
-  uint64_t size = 0;
-};
-Result<Opened> open_to_read(const fs::path& path) {
-  // O_NONBLOCK: opening a pipe must not wait for a writer.
-  auto descriptor = std::make_unique<Descriptor>(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (descriptor->get() < 0) return system_error(errno, "open", path);
-  struct stat status {};
-  if (::fstat(descriptor->get(), &status) != 0) return system_error(errno, "read", path);
-  if (!S_ISREG(status.st_mode))
-    return fail(ErrorCode::InvalidArgument, path.string() + ": not a regular file; name a file");
-  return Opened{std::move(descriptor), static_cast<uint64_t>(status.st_size)};
-}
-
-Status read_fully(int descriptor, std::span<std::byte> out, const fs::path& path) {
-  while (!out.empty()) {
-    const ssize_t got = ::read(descriptor, out.data(), std::min<size_t>(out.size(), size_t{1} << 30));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return system_error(errno, "read", path);
-    if (got == 0)
-      return fail(ErrorCode::Corrupted,
-                  path.string() + ": ends too early; was it changed while it was read?");
-    out = out.subspan(static_cast<size_t>(got));
-  }
-  return {};
-}
-
-Status write_fully(int descriptor, std::span<const std::byte> bytes, const fs::path& path) {
-  while (!bytes.empty()) {
-    const ssize_t put = ::write(descriptor, bytes.data(), std::min<size_t>(bytes.size(), size_t{1} << 30));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return system_error(errno, "write", path);
-    bytes = bytes.subspan(static_cast<size_t>(put));
-  }
-  return {};
-}
 
 fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
@@ -115,7 +33,7 @@ Result<std::vector<std::byte>> Files::read(const fs::path& path, uint64_t size_m
                                                   " bytes, more than the limit of " +
                                                   std::to_string(size_max));
   std::vector<std::byte> bytes(static_cast<size_t>(file.size));
-  WEFT_TRY_STATUS(read_fully(file.descriptor->get(), bytes, path));
+  WEFT_TRY_STATUS(read_fully(file.descriptor.get(), bytes, path));
   return bytes;
 }
 
@@ -126,7 +44,7 @@ Status Files::read_pieces(const fs::path& path,
   std::vector<std::byte> piece(static_cast<size_t>(std::min<uint64_t>(file.size, kPiece)));
   for (uint64_t left = file.size; left > 0;) {
     const auto part = std::span(piece).first(static_cast<size_t>(std::min<uint64_t>(left, piece.size())));
-    WEFT_TRY_STATUS(read_fully(file.descriptor->get(), part, path));
+    WEFT_TRY_STATUS(read_fully(file.descriptor.get(), part, path));
     visit(part);
     left -= part.size();
   }
@@ -139,7 +57,7 @@ Status Files::read_exactly(const fs::path& path, std::span<std::byte> out) {
   if (file.size != out.size())
     return fail(ErrorCode::Corrupted, path.string() + ": " + std::to_string(file.size) + " bytes where " +
                                           std::to_string(out.size()) + " should be");
-  return read_fully(file.descriptor->get(), out, path);
+  return read_fully(file.descriptor.get(), out, path);
 }
 
 Status Files::write_atomic(const fs::path& path, std::span<const std::byte> bytes, WriteOptions options) {

@@ -31,32 +31,51 @@ const std::map<std::string, Layer>& layers() {
       {"peer/backend", {{"peer", "dag", "base"}, true}},
       {"dag/onnx", {{"dag", "dag/passes", "base"}}},
       {"data", {{"dag", "base"}}},
-      {"configs", {{"data", "peer", "dag", "base"}}},
+      {"configs", {{"data", "plan", "peer", "dag", "base"}}},
       {"storage", {{"dag", "base"}}},
       {"peer/backend/reference", {{"peer/backend", "peer", "dag", "base"}}},
       {"peer/backend/cpu", {{"peer/backend/reference", "peer/backend", "peer", "dag", "base"}}},
+      {"plan", {{"dag", "base"}, true}},
+      {"proto", {{"plan", "dag", "base"}, true}},
+      {"broker", {{"proto", "plan", "dag", "base"}, true}},
+      {"peer/machine", {{"proto", "plan", "dag", "base"}, true}},
+      {"proto/codec", {{"proto", "plan", "dag", "base"}}},
+      {"security", {{"base"}}},
+      {"net", {{"security", "base"}}},
+      {"broker/store", {{"broker", "proto/codec", "proto", "dag", "base"}}},
+      {"peer/backend/null", {{"plan", "peer/backend", "peer", "dag", "base"}}},
+      {"broker/service",
+       {{"broker", "broker/store", "proto", "proto/codec", "net", "security", "storage", "configs", "data", "train",
+         "dag/onnx", "peer/backend/reference", "peer/backend", "plan", "dag", "base"}}},
+      {"peer/service",
+       {{"peer", "peer/machine", "peer/backend", "peer/backend/cpu", "peer/backend/null", "proto", "proto/codec", "net",
+         "security", "storage", "plan", "dag", "base"}}},
       {"train",
        {{"configs", "data", "storage", "dag/onnx", "dag/passes", "peer/backend/reference", "peer",
          "peer/backend", "dag", "base"}}},
       {"cli",
-       {{"train", "configs", "data", "storage", "dag/onnx", "dag/passes", "peer/backend/cpu",
+       {{"broker/service", "broker/store", "broker", "peer/service", "proto", "proto/codec", "net", "security", "plan",
+         "train", "configs", "data", "storage", "dag/onnx", "dag/passes", "peer/backend/cpu", "peer/backend/null",
          "peer/backend/reference", "peer/backend", "peer", "dag", "base"}}},
   };
   return kLayers;
 }
 
-// The one folder through which a library comes in.
-const std::map<std::string, std::string>& doors() {
-  static const std::map<std::string, std::string> kDoors = {
-      {"onnx/", "dag/onnx"},
-      {"google/protobuf", "dag/onnx"},
-      {"yaml-cpp/", "configs"},
-      {"dnnl", "peer/backend/cpu"},
-      {"oneapi/dnnl", "peer/backend/cpu"},
-      {"omp.h", "peer/backend/cpu"},
-      {"zlib.h", "data"},
-      {"openssl/", "storage"},
-      {"CLI/", "cli"},
+// The folders through which a library comes in: one each, where nothing speaks against it.
+const std::map<std::string, std::set<std::string>>& doors() {
+  static const std::map<std::string, std::set<std::string>> kDoors = {
+      {"onnx/", {"dag/onnx"}},
+      {"google/protobuf", {"dag/onnx", "proto/codec"}},  // ONNX's schema; weft's own messages
+      {"yaml-cpp/", {"configs"}},
+      {"dnnl", {"peer/backend/cpu"}},
+      {"oneapi/dnnl", {"peer/backend/cpu"}},
+      {"omp.h", {"peer/backend/cpu"}},
+      {"zlib.h", {"data"}},
+      {"openssl/", {"storage", "security", "net"}},  // digests; keys; TLS
+      {"asio", {"net"}},
+      {"zmq", {"broker/service"}},
+      {"sqlite3.h", {"broker/store"}},
+      {"CLI/", {"cli"}},
   };
   return kDoors;
 }
@@ -139,9 +158,9 @@ TEST(Layers, PureFoldersTouchNothingOutside) {
 TEST(Layers, EachLibraryHasOneDoor) {
   for (const fs::path& file : sources())
     for (const std::string& include : includes(read(file)))
-      for (const auto& [library, door] : doors())
+      for (const auto& [library, folders] : doors())
         if (include[0] == '<' && include.compare(1, library.size(), library) == 0) {
-          EXPECT_EQ(layer_of(file), door) << file << " includes " << include;
+          EXPECT_TRUE(folders.contains(layer_of(file))) << file << " includes " << include;
         }
 }
 

@@ -1,0 +1,183 @@
+#include "broker/service/broker_service.h"
+
+#include <condition_variable>
+#include <mutex>
+
+#include <sys/stat.h>
+
+#include "broker/service/core.h"
+#include "broker/service/gate.h"
+#include "broker/store/sqlite_store.h"
+#include "security/identity.h"
+#include "storage/files.h"
+
+namespace weft::broker {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+Status make_data_dir(const fs::path& folder) {
+  storage::Files files;
+  WEFT_TRY_STATUS(files.make_directories(folder));
+  if (::chmod(folder.c_str(), 0700) != 0)
+    return fail(ErrorCode::PermissionDenied, folder.string() + " is not this user's: choose another --data-dir");
+  return {};
+}
+
+fs::path database(const fs::path& data_dir) { return data_dir / "broker.sqlite"; }
+
+int64_t unix_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Result<security::Token> issue(Store& store, const PeerId& broker, const NewToken& wanted) {
+  const security::Token token = security::make_token(wanted.role, broker);
+  StoredToken row{.id = token.id,
+                  .role = wanted.role == security::Role::Peer ? proto::Role::Peer : proto::Role::Submitter,
+                  .secret_digest = security::secret_digest(token.secret),
+                  .created_unix_ms = unix_ms(),
+                  .expires_unix_ms = {},
+                  .uses_max = wanted.uses};
+  if (wanted.ttl)
+    row.expires_unix_ms = row.created_unix_ms + std::chrono::duration_cast<std::chrono::milliseconds>(*wanted.ttl).count();
+  WEFT_TRY_STATUS(store.create_token(row));
+  return token;
+}
+
+}  // namespace
+
+struct BrokerService::Parts {
+  BrokerServiceOptions options;
+  storage::Files files;
+  std::optional<storage::FolderLock> lock;
+  std::unique_ptr<security::Identity> identity;
+  std::unique_ptr<storage::BlobStore> blobs;
+  JobContexts contexts;
+  Bus bus;
+  std::unique_ptr<Core> core;
+  std::unique_ptr<Gate> gate;
+  std::string peer_token;
+  std::optional<std::string> submitter_token;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stopping = false;       // guarded by mutex
+  std::optional<Error> fatal;  // guarded by mutex
+
+  void end(std::optional<Error> error) {
+    const std::lock_guard hold(mutex);
+    stopping = true;
+    if (error && !fatal) fatal = std::move(error);
+    changed.notify_all();
+  }
+};
+
+BrokerService::BrokerService(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+// The gate goes first: nobody new comes in while the core finishes its turn.
+BrokerService::~BrokerService() {
+  parts_->gate.reset();
+  parts_->core.reset();
+}
+
+Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions options) {
+  auto parts = std::make_unique<Parts>();
+  parts->options = std::move(options);
+  const fs::path& data_dir = parts->options.data_dir;
+  WEFT_TRY_STATUS(make_data_dir(data_dir));
+  auto lock = storage::FolderLock::acquire(parts->files, data_dir);
+  if (!lock) return fail(lock.error().code, lock.error().message + ": does another broker run here?");
+  parts->lock.emplace(std::move(*lock));
+  WEFT_TRY(parts->identity, security::Identity::load_or_create(data_dir));
+  WEFT_TRY(parts->blobs, storage::BlobStore::open(data_dir / "blobs"));
+  WEFT_TRY_STATUS(parts->files.make_directories(data_dir / "jobs"));
+  WEFT_TRY(auto store, open_sqlite_store(database(data_dir)));
+
+  // Their secrets are nowhere but here: each start hands out a token of its own.
+  WEFT_TRY(const auto known, store->tokens());
+  WEFT_TRY(const auto peer_token, issue(*store, parts->identity->id(), {.role = security::Role::Peer}));
+  parts->peer_token = security::to_text(peer_token);
+  if (known.empty()) {
+    WEFT_TRY(const auto submitter, issue(*store, parts->identity->id(), {.role = security::Role::Submitter}));
+    parts->submitter_token = security::to_text(submitter);
+  }
+
+  CoreOptions core;
+  core.broker.software = parts->options.software;
+  core.broker.lease = parts->options.lease;
+  core.broker.heartbeat_interval = parts->options.lease / 5;
+  core.jobs_folder = data_dir / "jobs";
+  core.log = parts->options.log;
+  // The core binds the bus, so it comes first.
+  WEFT_TRY(parts->core, Core::start(std::move(core), std::move(store), parts->bus, *parts->blobs, parts->contexts,
+                                    [raw = parts.get()](const Error& error) { raw->end(error); }));
+  GateOptions gate;
+  gate.listen = parts->options.listen;
+  gate.identity = parts->identity.get();
+  gate.log = parts->options.log;
+  WEFT_TRY(parts->gate, Gate::start(std::move(gate), parts->bus, *parts->blobs, parts->contexts));
+  return std::unique_ptr<BrokerService>(new BrokerService(std::move(parts)));
+}
+
+net::Endpoint BrokerService::endpoint() const { return parts_->gate->endpoint(); }
+
+std::string BrokerService::advertised() const {
+  if (!parts_->options.advertise.empty()) return parts_->options.advertise;
+  net::Endpoint bound = endpoint();
+  if (bound.host == "0.0.0.0" || bound.host == "::") bound.host = "127.0.0.1";  // --advertise says better
+  return net::to_string(bound);
+}
+
+const std::string& BrokerService::peer_token() const { return parts_->peer_token; }
+const std::optional<std::string>& BrokerService::submitter_token() const { return parts_->submitter_token; }
+
+Status BrokerService::wait() {
+  std::unique_lock hold(parts_->mutex);
+  parts_->changed.wait(hold, [this] { return parts_->stopping; });
+  if (parts_->fatal) return fail(*parts_->fatal);
+  return {};
+}
+
+void BrokerService::stop() { parts_->end(std::nullopt); }
+
+// ---- tokens --------------------------------------------------------------------------------------------------------
+
+Result<std::string> create_token(const fs::path& data_dir, const NewToken& token) {
+  WEFT_TRY_STATUS(make_data_dir(data_dir));
+  WEFT_TRY(const auto identity, security::Identity::load_or_create(data_dir));
+  WEFT_TRY(const auto store, open_sqlite_store(database(data_dir)));
+  WEFT_TRY(const auto issued, issue(*store, identity->id(), token));
+  return security::to_text(issued);
+}
+
+namespace {
+Result<std::unique_ptr<Store>> open_existing(const fs::path& data_dir) {
+  std::error_code code;
+  if (!fs::exists(database(data_dir), code))
+    return fail(ErrorCode::NotFound, data_dir.string() + " holds no broker: is --data-dir right?");
+  return open_sqlite_store(database(data_dir));
+}
+}  // namespace
+
+Result<std::vector<TokenLine>> list_tokens(const fs::path& data_dir) {
+  WEFT_TRY(const auto store, open_existing(data_dir));
+  WEFT_TRY(const auto tokens, store->tokens());
+  std::vector<TokenLine> lines;
+  for (const StoredToken& token : tokens)
+    lines.push_back({.id = token.id,
+                     .role = token.role == proto::Role::Submitter ? security::Role::Submitter : security::Role::Peer,
+                     .created_unix_ms = token.created_unix_ms,
+                     .expires_unix_ms = token.expires_unix_ms,
+                     .uses_max = token.uses_max,
+                     .uses = token.uses,
+                     .revoked = token.revoked});
+  return lines;
+}
+
+Status revoke_token(const fs::path& data_dir, uint64_t id) {
+  WEFT_TRY(const auto store, open_existing(data_dir));
+  return store->revoke_token(id);
+}
+
+}  // namespace weft::broker

@@ -1,0 +1,181 @@
+// The gate's larger goods: blobs in and out, microbatches of data. Disks are touched on threads of their own.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "broker/service/gate_client.h"
+
+namespace weft::broker {
+
+using proto::FrameKind;
+
+namespace {
+
+constexpr size_t kQueuedMax = 32 << 20;       // bytes on their way to one connection before the next blob is begun
+constexpr size_t kDownloadsMax = 4096;        // asked for and not begun
+constexpr size_t kUnwrittenMax = 32 << 20;    // bytes of one connection not yet on disk before reading from it stops
+constexpr size_t kMicrobatchesMax = 256;      // of one connection at once
+constexpr uint64_t kBlobSizeMax = uint64_t{64} << 30;
+
+// A file's bytes without reading them into memory. Blobs never change.
+class Mapping {
+ public:
+  static std::shared_ptr<Mapping> open(const std::filesystem::path& path, size_t size) {
+    auto mapping = std::make_shared<Mapping>();
+    if (size == 0) return mapping;
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (descriptor < 0) return nullptr;
+    void* at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    ::close(descriptor);
+    if (at == MAP_FAILED) return nullptr;
+    mapping->bytes_ = {static_cast<const std::byte*>(at), size};
+    return mapping;
+  }
+  Mapping() = default;
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() {
+    if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  }
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace
+
+void Gate::get_blob(const ClientPtr& client, const proto::GetBlob& request) {
+  if (client->downloads.size() >= kDownloadsMax)
+    return refuse(client, {ErrorCode::ResourceExhausted, "too many blobs are asked for at once"});
+  client->downloads.push_back(request);
+  next_download(client);
+}
+
+void Gate::next_download(const ClientPtr& client) {
+  while (!client->downloads.empty() && client->connection->stats().bytes_queued < kQueuedMax) {
+    const proto::GetBlob request = client->downloads.front();
+    client->downloads.pop_front();
+    const auto path = blobs_.find(request.sha256);
+    const auto size = path ? blobs_.size(request.sha256) : Result<uint64_t>(fail(path.error()));
+    if (!size) {
+      send(client, proto::BlobAnswer{request.request, size.error().code, size.error().message, 0});
+      continue;
+    }
+    const auto mapping = Mapping::open(*path, *size);
+    if (!mapping) {
+      send(client, proto::BlobAnswer{request.request, ErrorCode::Unavailable, "the blob cannot be read", 0});
+      continue;
+    }
+    send(client, proto::BlobAnswer{request.request, ErrorCode::Internal, "", *size});
+    for (size_t at = 0; at < *size; at += proto::kChunkSizeMax)
+      client->connection->send(
+          {.kind = static_cast<uint8_t>(FrameKind::Chunk),
+           .head = proto::encode_chunk_head(request.request),
+           .body = {mapping, mapping->bytes().subspan(at, std::min<size_t>(proto::kChunkSizeMax, *size - at))}});
+  }
+}
+
+void Gate::put_blob(const ClientPtr& client, const proto::PutBlob& request) {
+  if (client->upload && client->upload->left > 0)
+    return refuse(client, {ErrorCode::InvalidArgument, "a blob was begun before the one before it was complete"});
+  if (request.size > kBlobSizeMax)
+    return refuse(client, {ErrorCode::ResourceExhausted, "a blob of " + std::to_string(request.size) + " bytes is too large"});
+  const auto upload = std::make_shared<Client::Upload>();
+  upload->request = request.request;
+  upload->left = request.size;
+  client->upload = upload;
+  const std::weak_ptr<Client> weak = client;
+  files_thread_->post([this, upload, request, weak] {
+    if (!blobs_.has(request.sha256)) {
+      auto writer = blobs_.begin(request.sha256, request.size);
+      if (writer)
+        upload->writer = std::move(*writer);
+      else
+        upload->error = writer.error();
+    }
+    if (request.size != 0) return;
+    if (upload->writer && !upload->error) {
+      const Status done = upload->writer->finish();
+      if (!done) upload->error = done.error();
+    }
+    loop_.post([this, upload, weak] {
+      if (const auto here = weak.lock())
+        send(here, proto::BlobAnswer{upload->request, upload->error ? upload->error->code : ErrorCode::Internal,
+                                     upload->error ? upload->error->message : "", 0});
+    });
+  });
+}
+
+void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
+  const auto chunk = proto::decode_chunk(frame.payload.span());
+  if (!chunk) return refuse(client, chunk.error());
+  const auto upload = client->upload;
+  if (!upload || upload->request != chunk->request || chunk->bytes.size() > upload->left || chunk->bytes.empty())
+    return refuse(client, {ErrorCode::InvalidArgument, "bytes of no blob that was announced"});
+  upload->left -= chunk->bytes.size();
+  const bool last = upload->left == 0;
+  const size_t size = chunk->bytes.size();
+  client->bytes_in_work += size;
+  if (client->bytes_in_work > kUnwrittenMax) client->connection->pause_reading(true);
+  const std::weak_ptr<Client> weak = client;
+  const auto payload = std::make_shared<net::InFrame>(std::move(frame));
+  files_thread_->post([this, upload, payload, weak, last, size] {
+    const auto again = proto::decode_chunk(payload->payload.span());
+    if (upload->writer && !upload->error) {
+      Status status = upload->writer->write(again->bytes);
+      if (status && last) status = upload->writer->finish();
+      if (!status) upload->error = status.error();
+    }
+    if (last) upload->writer.reset();
+    loop_.post([this, upload, weak, last, size] {
+      const auto here = weak.lock();
+      if (!here) return;
+      here->bytes_in_work -= size;
+      if (here->bytes_in_work <= kUnwrittenMax / 2) here->connection->pause_reading(false);
+      if (last)
+        send(here, proto::BlobAnswer{upload->request, upload->error ? upload->error->code : ErrorCode::Internal,
+                                     upload->error ? upload->error->message : "", 0});
+    });
+  });
+}
+
+void Gate::get_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request) {
+  const auto feed = feeds_.find(request.run);
+  if (feed == feeds_.end() || feed->second != request.data_key)
+    return send(client, proto::MicrobatchAnswer{request.request, ErrorCode::PermissionDenied,
+                                                "the run does not feed data to this peer", 0, 0});
+  if (++client->microbatches_in_work > kMicrobatchesMax)
+    return refuse(client, {ErrorCode::ResourceExhausted, "too many microbatches are asked for at once"});
+  const std::weak_ptr<Client> weak = client;
+  feeder_thread_->post([this, request, weak] {
+    auto read = std::make_shared<Result<Feeder::Microbatch>>(feeder_.read(request));
+    loop_.post([this, request, weak, read] {
+      const auto here = weak.lock();
+      if (!here) return;
+      --here->microbatches_in_work;
+      if (!*read)
+        return send(here, proto::MicrobatchAnswer{request.request, read->error().code, read->error().message, 0, 0});
+      send(here, proto::MicrobatchAnswer{request.request, ErrorCode::Internal, "", (*read)->sample_position,
+                                         (*read)->valid_count});
+      for (uint32_t i = 0; i < (*read)->tensors.size(); ++i) {
+        const auto tensor = std::make_shared<const dag::Tensor>((*read)->tensors[i]);
+        here->connection->send({.kind = static_cast<uint8_t>(FrameKind::Tensor),
+                                .head = proto::encode_header({.run = request.run,
+                                                              .plan_version = 0,
+                                                              .step = request.step,
+                                                              .microbatch = request.microbatch,
+                                                              .edge = i,
+                                                              .program = request.program,
+                                                              .direction = proto::Direction::Forward,
+                                                              .replica = 0,
+                                                              .spec = tensor->spec()}),
+                                .body = {tensor, tensor->bytes()}});
+      }
+    });
+  });
+}
+
+}  // namespace weft::broker

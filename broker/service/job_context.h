@@ -1,0 +1,70 @@
+// What the broker's workers know of a job: its files unpacked, its data sets open, its graphs prepared. Immutable once
+// made; shared by the planner, which cuts the graphs, and the feeder, which reads the data.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "configs/job.h"
+#include "data/dataset.h"
+#include "peer/backend/backend.h"
+#include "proto/messages.h"
+#include "storage/blob_store.h"
+#include "train/prepare.h"
+
+namespace weft::broker {
+
+struct JobContext {
+  struct Program {
+    dag::Graph graph;  // lowered
+    std::vector<data::Feed> feeds;
+    std::vector<train::IntegerBounds> bounds;
+    std::shared_ptr<const data::Dataset> dataset;
+  };
+  proto::JobNumber number = 0;
+  configs::Job job;
+  uint64_t steps = 0;  // 0: prediction
+  std::map<proto::ProgramKind, Program> programs;
+  std::map<std::string, proto::TensorReference> initial;  // by initializer: the submitted value
+  peer::BackendTraits traits;
+  std::vector<std::string> warnings;
+};
+
+// Unpacks the submission into `folder` (unless it is there already) and reads its job file. Every path of the job must
+// lie in the folder: PermissionDenied otherwise. NotFound for a blob that was not uploaded.
+Result<configs::Job> unpack_submission(const proto::SubmitJob& submission, storage::BlobStore& blobs,
+                                       const std::filesystem::path& folder);
+
+// Imports, differentiates and lowers for devices of these traits; the weights become blobs.
+Result<std::shared_ptr<const JobContext>> make_job_context(proto::JobNumber number, const proto::SubmitJob& submission,
+                                                           storage::BlobStore& blobs, const std::filesystem::path& folder,
+                                                           const peer::BackendTraits& traits);
+
+// By job; any thread.
+class JobContexts {
+ public:
+  std::shared_ptr<const JobContext> find(proto::JobNumber job) const {
+    const std::lock_guard lock(mutex_);
+    const auto at = contexts_.find(job);
+    return at == contexts_.end() ? nullptr : at->second;
+  }
+  void set(proto::JobNumber job, std::shared_ptr<const JobContext> context) {
+    const std::lock_guard lock(mutex_);
+    contexts_[job] = std::move(context);
+  }
+  void erase(proto::JobNumber job) {
+    const std::lock_guard lock(mutex_);
+    contexts_.erase(job);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<proto::JobNumber, std::shared_ptr<const JobContext>> contexts_;  // guarded by mutex_
+};
+
+}  // namespace weft::broker

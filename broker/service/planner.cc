@@ -1,0 +1,307 @@
+#include "broker/service/planner.h"
+
+#include <algorithm>
+#include <set>
+#include <unistd.h>
+
+#include "dag/op_table.h"
+#include "dag/split.h"
+#include "plan/plan.h"
+#include "security/token.h"
+
+namespace weft::broker {
+
+using dag::OutputRole;
+using proto::ProgramKind;
+
+namespace {
+
+proto::Secret random_secret() {
+  proto::Secret secret;
+  security::fill_random(secret);
+  return secret;
+}
+
+// Devices that make the same graph of a model: the kind with the most of them, the first among equals.
+std::vector<Candidate> same_kind(const std::vector<Candidate>& candidates) {
+  const auto key = [](const Candidate& c) {
+    return std::tuple(c.device.fuse_elementwise, static_cast<int>(c.device.convolution_layout));
+  };
+  std::vector<Candidate> best;
+  for (const Candidate& like : candidates) {
+    std::vector<Candidate> group;
+    for (const Candidate& candidate : candidates)
+      if (key(candidate) == key(like)) group.push_back(candidate);
+    if (group.size() > best.size()) best = std::move(group);
+  }
+  return best;
+}
+
+// What is assumed of a link that nobody has measured yet.
+plan::LinkView assumed_link(const Candidate& from, const Candidate& to) {
+  if (from.device.region == to.device.region) return {.bytes_per_second = 125e6, .latency = std::chrono::microseconds(500)};
+  return {.bytes_per_second = 12.5e6, .latency = std::chrono::milliseconds(20)};
+}
+
+plan::ClusterView view(const std::vector<Candidate>& candidates) {
+  std::vector<plan::DeviceView> devices;
+  for (const Candidate& candidate : candidates)
+    devices.push_back({.name = candidate.name,
+                       .region = candidate.device.region,
+                       .rates = candidate.device.rates,
+                       .memory = candidate.device.memory,
+                       .fingerprint = candidate.device.fingerprint});
+  plan::ClusterView cluster(std::move(devices));
+  for (size_t from = 0; from < candidates.size(); ++from)
+    for (size_t to = 0; to < candidates.size(); ++to)
+      if (from != to) cluster.set_link(from, to, assumed_link(candidates[from], candidates[to]));
+  return cluster;
+}
+
+// Initializers with a gradient, in the order that sums of squares are added in.
+std::vector<std::string> parameters_of(const dag::Graph& graph) {
+  std::vector<std::string> names;
+  for (const dag::Initializer& initializer : graph.initializers())
+    if (graph.find_output(OutputRole::Gradient, initializer.name)) names.push_back(initializer.name);
+  return names;
+}
+
+// Builds the assignments of one planned run.
+class Assembly {
+ public:
+  Assembly(const StartPlanning& request, const JobContext& context, const plan::Plan& plan,
+           const std::vector<Candidate>& candidates)
+      : request_(request), context_(context), plan_(plan) {
+    stages_.resize(plan.stages.size());
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      stages_[s].peer = candidates[plan.stages[s].devices.front()];
+      stages_[s].stage = std::make_shared<proto::AssignStage>();
+    }
+  }
+
+  Status add_program(ProgramKind kind, const std::vector<uint32_t>& stage_of_op) {
+    const JobContext::Program& program = context_.programs.at(kind);
+    // Not every stage has a part in every graph.
+    std::set<uint32_t> used(stage_of_op.begin(), stage_of_op.end());
+    const std::vector<uint32_t> stage_of_piece(used.begin(), used.end());
+    std::vector<uint32_t> piece_of_op;
+    for (const uint32_t stage : stage_of_op)
+      piece_of_op.push_back(static_cast<uint32_t>(
+          std::lower_bound(stage_of_piece.begin(), stage_of_piece.end(), stage) - stage_of_piece.begin()));
+    WEFT_TRY(dag::Split split, dag::split(program.graph, piece_of_op, static_cast<uint32_t>(stage_of_piece.size()),
+                                          dag::op_table()));
+    for (size_t piece = 0; piece < split.stages.size(); ++piece) {
+      dag::StageGraph& graph = split.stages[piece];
+      proto::StageProgram stage;
+      stage.kind = kind;
+      stage.segment_of_op = std::move(graph.segment_of_op);
+      stage.segment_count = graph.segment_count;
+      std::set<uint32_t> received;
+      for (uint32_t e = 0; e < split.cut_edges.size(); ++e) {
+        const dag::CutEdge& edge = split.cut_edges[e];
+        if (edge.to_stage == piece) {
+          stage.receives.push_back({e, edge.received, stage_of_piece[edge.from_stage]});
+          received.insert(edge.received.index);
+        }
+        if (edge.from_stage == piece) stage.sends.push_back({e, edge.sent, stage_of_piece[edge.to_stage]});
+      }
+      for (const dag::ValueId input : graph.graph.inputs())
+        if (!received.contains(input.index)) stage.data_inputs.push_back(graph.graph.value(input).name);
+      stage.graph = std::make_shared<const dag::Graph>(std::move(graph.graph));
+      stages_[stage_of_piece[piece]].stage->programs.push_back(std::move(stage));
+    }
+    return {};
+  }
+
+  Result<std::shared_ptr<const PlannedRun>> finish() {
+    auto run = std::make_shared<PlannedRun>();
+    describe(*run);
+    run->data_key = random_secret();
+    for (uint32_t s = 0; s < stages_.size(); ++s) {
+      proto::AssignStage& stage = *stages_[s].stage;
+      stage.run = request_.job;
+      stage.plan_version = request_.plan_version;
+      stage.stage = s;
+      stage.stage_count = static_cast<uint32_t>(stages_.size());
+      stage.training = training();
+      stage.microbatches_in_flight = plan_.stages[s].microbatches_in_flight;
+      stage.after_step = request_.checkpoint ? request_.checkpoint->step : 0;
+      stage.data_key = run->data_key;
+      WEFT_TRY_STATUS(name_tensors(stage));
+    }
+    add_links(*run);
+    for (const Stage& stage : stages_) {
+      std::vector<uint32_t> parameters;
+      for (const proto::StageProgram& program : stage.stage->programs)
+        if (program.kind == ProgramKind::Train)
+          for (const std::string& name : parameters_of(*program.graph))
+            parameters.push_back(static_cast<uint32_t>(
+                std::find(parameters_.begin(), parameters_.end(), name) - parameters_.begin()));
+      run->stages.push_back({stage.peer.peer, stage.stage, std::move(parameters)});
+    }
+    return std::shared_ptr<const PlannedRun>(std::move(run));
+  }
+
+ private:
+  struct Stage {
+    Candidate peer;
+    std::shared_ptr<proto::AssignStage> stage;
+  };
+
+  proto::TrainingSpec training() const {
+    const configs::Job& job = context_.job;
+    return {.seed = job.seed,
+            .batch_size = job.batch_size,
+            .microbatch_size = job.microbatch_size,
+            .steps = context_.steps,
+            .optimizer = job.optimizer,
+            .schedule = job.schedule,
+            .clip_norm = job.clip_norm};
+  }
+
+  void describe(PlannedRun& run) {
+    const configs::Job& job = context_.job;
+    run.steps = context_.steps;
+    run.batch_size = job.batch_size;
+    run.microbatch_size = job.microbatch_size;
+    run.microbatches = job.batch_size / job.microbatch_size;
+    run.optimizer = job.optimizer;
+    run.schedule = job.schedule;
+    run.clip_norm = job.clip_norm;
+    run.evaluate_every = job.evaluate_every;
+    run.checkpoint_every = job.checkpoint.every;
+    run.checkpoint_steps = job.checkpoint.steps;
+    run.explanation = plan_.explanation;
+    run.predicted_step = plan_.predicted_step;
+    const auto rate = [&](Duration step) {
+      const double samples = job.batch_size / std::max(1e-9, seconds(step));
+      return std::to_string(static_cast<int64_t>(samples + 0.5)) + " samples/s";
+    };
+    if (context_.steps != 0)
+      run.explanation.push_back("predicted: " + rate(plan_.predicted_step) + "; the fastest of these peers alone: " +
+                                rate(plan_.predicted_alone));
+    if (context_.steps != 0) parameters_ = parameters_of(context_.programs.at(ProgramKind::Train).graph);
+    run.parameter_count = static_cast<uint32_t>(parameters_.size());
+    const ProgramKind forward = context_.steps != 0 ? ProgramKind::Evaluate : ProgramKind::Predict;
+    if (const auto program = context_.programs.find(forward); program != context_.programs.end()) {
+      const dag::Graph& graph = program->second.graph;
+      const uint64_t samples = program->second.dataset->sample_count();
+      run.masked = graph.find_output(OutputRole::Counted) != nullptr;
+      run.accuracy = graph.find_output(OutputRole::Correct) != nullptr;
+      // A loss that the model computes itself cannot leave padding out: a short last microbatch is not evaluated.
+      const bool whole_only = forward == ProgramKind::Evaluate && !run.masked;
+      run.forward_microbatches = static_cast<uint32_t>(
+          whole_only ? samples / job.microbatch_size : (samples + job.microbatch_size - 1) / job.microbatch_size);
+      run.forward_samples = whole_only ? uint64_t{run.forward_microbatches} * job.microbatch_size : samples;
+    }
+    for (const Stage& stage : stages_) {
+      if (run.fingerprint.empty()) run.fingerprint = stage.peer.device.fingerprint;
+      run.equal_bits = run.equal_bits && stage.peer.device.fingerprint == run.fingerprint;
+      for (const proto::StageProgram& program : stage.stage->programs)
+        if (program.kind == ProgramKind::Predict && program.graph->find_output(OutputRole::Prediction))
+          ++run.prediction_stages;
+    }
+  }
+
+  // Values from the checkpoint where it has them, else as submitted; slots from the checkpoint, else zero.
+  Status name_tensors(proto::AssignStage& stage) const {
+    std::map<std::pair<std::string, std::string>, const proto::TensorReference*> saved;
+    if (request_.checkpoint)
+      for (const auto& tensor : request_.checkpoint->tensors) saved[std::pair(tensor.initializer, tensor.slot)] = &tensor;
+    std::set<std::string> named;
+    for (const proto::StageProgram& program : stage.programs)
+      for (const dag::Initializer& initializer : program.graph->initializers()) {
+        if (!named.insert(initializer.name).second) continue;
+        auto at = saved.find({initializer.name, "value"});
+        if (at == saved.end()) at = saved.find({initializer.name, "running_statistic"});
+        const proto::TensorReference& reference =
+            at != saved.end() ? *at->second : context_.initial.at(initializer.name);
+        if (!(reference.spec == program.graph->spec(initializer.value)))
+          return fail(ErrorCode::Corrupted, "the checkpoint's '" + initializer.name + "' is " +
+                                                dag::to_string(reference.spec) + ", the model's another");
+        stage.tensors.push_back(reference);
+        for (const std::string_view slot : context_.job.optimizer.slot_names())
+          if (const auto found = saved.find({initializer.name, std::string(slot)}); found != saved.end())
+            stage.tensors.push_back(*found->second);
+      }
+    return {};
+  }
+
+  // One connection for every two stages that share a cut edge. Who can be reached is dialled; when both can, or neither,
+  // the earlier stage dials.
+  void add_links(PlannedRun& run) {
+    std::set<std::pair<uint32_t, uint32_t>> pairs;
+    for (uint32_t s = 0; s < stages_.size(); ++s)
+      for (const proto::StageProgram& program : stages_[s].stage->programs) {
+        for (const proto::EdgeEnd& end : program.sends) pairs.insert(std::minmax(s, end.stage));
+        for (const proto::EdgeEnd& end : program.receives) pairs.insert(std::minmax(s, end.stage));
+      }
+    for (const auto& [low, high] : pairs) {
+      const auto& low_addresses = stages_[low].peer.device.addresses;
+      const auto& high_addresses = stages_[high].peer.device.addresses;
+      const bool high_dials = high_addresses.empty() && !low_addresses.empty();
+      const proto::Secret ticket = random_secret();
+      run.relay_tickets.push_back(ticket);
+      const auto route = [&](uint32_t to, bool dials) {
+        return proto::LinkRoute{.stage = to,
+                                .peer = stages_[to].peer.peer,
+                                .dials = dials,
+                                .addresses = stages_[to].peer.device.addresses,
+                                .relay_ticket = ticket,
+                                .region = stages_[to].peer.device.region};
+      };
+      stages_[low].stage->links.push_back(route(high, !high_dials));
+      stages_[high].stage->links.push_back(route(low, high_dials));
+    }
+  }
+
+  const StartPlanning& request_;
+  const JobContext& context_;
+  const plan::Plan& plan_;
+  std::vector<Stage> stages_;
+  std::vector<std::string> parameters_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& request) {
+  const std::vector<Candidate> candidates = same_kind(request.candidates);
+  if (candidates.empty()) return fail(ErrorCode::Infeasible, "no peer is free");
+  const peer::BackendTraits traits{.fuse_elementwise = candidates[0].device.fuse_elementwise,
+                                   .convolution_layout = candidates[0].device.convolution_layout};
+  auto context = contexts_.find(request.job);
+  if (!context || context->traits.fuse_elementwise != traits.fuse_elementwise ||
+      context->traits.convolution_layout != traits.convolution_layout) {
+    WEFT_TRY(context, make_job_context(request.job, request.submission, blobs_,
+                                       folder_ / std::to_string(request.job), traits));
+    contexts_.set(request.job, context);
+  }
+  const bool trains = context->steps != 0;
+  const ProgramKind main = trains ? ProgramKind::Train : ProgramKind::Predict;
+  const dag::Graph& graph = context->programs.at(main).graph;
+  const configs::Job& job = context->job;
+  WEFT_TRY(plan::Plan plan,
+           plan::make_plan({.graph = &graph,
+                            .microbatches = trains ? job.batch_size / job.microbatch_size : 8,
+                            .stages = job.stages,
+                            .optimizer_slots = static_cast<uint32_t>(job.optimizer.slot_names().size()),
+                            .cluster = view(candidates)}));
+  Assembly assembly(request, *context, plan, candidates);
+  WEFT_TRY_STATUS(assembly.add_program(main, plan.stage_of_op));
+  if (const auto evaluation = context->programs.find(ProgramKind::Evaluate); evaluation != context->programs.end())
+    WEFT_TRY_STATUS(assembly.add_program(ProgramKind::Evaluate,
+                                         plan::follow_stages(evaluation->second.graph, graph, plan.stage_of_op)));
+  return assembly.finish();
+}
+
+Status Planner::check(const proto::SubmitJob& submission) {
+  // Unpacked where nothing else is; the job's own folder is made when it has its number.
+  const std::filesystem::path folder = folder_ / ("check-" + std::to_string(getpid()));
+  const auto job = unpack_submission(submission, blobs_, folder);
+  std::error_code code;
+  std::filesystem::remove_all(folder, code);
+  if (!job) return fail(job.error());
+  return {};
+}
+
+}  // namespace weft::broker

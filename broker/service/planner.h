@@ -1,0 +1,28 @@
+// From a job and the peers at hand to a run that can be assigned: chooses the devices' kind, plans, cuts the graphs,
+// names tensors, routes and tickets. Runs on the planner's thread; takes what is random from the system.
+#pragma once
+
+#include <filesystem>
+
+#include "broker/events.h"
+#include "broker/service/job_context.h"
+
+namespace weft::broker {
+
+class Planner {
+ public:
+  // `folder`: where jobs are unpacked, one folder each. Both outlive this.
+  Planner(std::filesystem::path folder, storage::BlobStore& blobs, JobContexts& contexts)
+      : folder_(std::move(folder)), blobs_(blobs), contexts_(contexts) {}
+
+  // Errors: Infeasible when these candidates cannot run it (others may), anything else when nobody can.
+  Result<std::shared_ptr<const PlannedRun>> plan(const StartPlanning& request);
+  Status check(const proto::SubmitJob& submission);
+
+ private:
+  std::filesystem::path folder_;
+  storage::BlobStore& blobs_;
+  JobContexts& contexts_;
+};
+
+}  // namespace weft::broker

@@ -1,0 +1,212 @@
+#include <asio/ip/tcp.hpp>
+
+#include "net/connection.h"
+#include "net/context.h"
+#include "net/relay.h"
+#include "net/session.h"
+#include "net/shaped_transport.h"
+#include "net/tcp.h"
+
+namespace weft::net {
+
+namespace {
+
+using asio::ip::tcp;
+
+struct Route {
+  Endpoint endpoint;
+  std::optional<RelayTicket> ticket;
+  TlsSide side = TlsSide::Client;
+};
+
+// Name, TCP, relay, TLS, one after the other under one deadline.
+class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
+ public:
+  Run(std::shared_ptr<Context> context, Route route, ConnectOptions options, ConnectResult on_result)
+      : context_(std::move(context)),
+        route_(std::move(route)),
+        options_(std::move(options)),
+        on_result_(std::move(on_result)),
+        resolver_(context_->io),
+        socket_(context_->io),
+        deadline_(context_),
+        address_deadline_(context_) {}
+
+  // A handler that does nothing once this has gone.
+  template <typename Work>
+  auto locked(Work work) {
+    return [weak = weak_from_this(), work] {
+      if (const auto self = weak.lock()) work(*self);
+    };
+  }
+
+  void begin() {
+    ends_at_ = steady_now() + options_.deadline;
+    deadline_.set_after(options_.deadline, locked([](Run& run) {
+                          run.finish(fail(ErrorCode::Timeout, "no answer within " +
+                                                                  std::to_string(seconds(run.options_.deadline)) +
+                                                                  " s, while " + run.doing_));
+                        }));
+    context_->post(locked([](Run& run) { run.resolve(); }));
+  }
+
+  void cancel() {
+    on_result_ = nullptr;
+    resolver_.cancel();
+    asio::error_code ignored;
+    socket_.close(ignored);
+    deadline_.cancel();
+    address_deadline_.cancel();
+    if (transport_) transport_->close();
+    session_.reset();
+  }
+
+ private:
+  void finish(Result<ConnectionPtr> result) {
+    if (!on_result_) return;
+    const auto on_result = std::move(on_result_);
+    cancel();
+    if (!result) result = fail(result.error().within(to_string(route_.endpoint)));
+    on_result(std::move(result));
+  }
+
+  void resolve() {
+    if (!on_result_) return;
+    asio::error_code error;
+    const auto literal = asio::ip::make_address(route_.endpoint.host, error);
+    if (!error) {
+      addresses_ = {tcp::endpoint(literal, route_.endpoint.port)};
+      return connect_next();
+    }
+    doing_ = "looking up the name";
+    resolver_.async_resolve(
+        route_.endpoint.host, std::to_string(route_.endpoint.port), tcp::resolver::numeric_service,
+        [weak = weak_from_this()](const asio::error_code& failed, const tcp::resolver::results_type& results) {
+          const auto self = weak.lock();
+          if (!self || !self->on_result_) return;
+          if (failed)
+            return self->finish(fail(ErrorCode::Unavailable, "the name cannot be looked up: " + failed.message()));
+          for (const auto& entry : results) self->addresses_.push_back(entry.endpoint());
+          self->connect_next();
+        });
+  }
+
+  void connect_next() {
+    if (next_ == addresses_.size())
+      return finish(fail(ErrorCode::Unavailable, "cannot connect: " + (last_error_ ? last_error_.message()
+                                                                                   : "the name has no address")));
+    doing_ = "connecting";
+    const tcp::endpoint address = addresses_[next_++];
+    asio::error_code error;
+    socket_.close(error);
+    socket_.open(address.protocol(), error);
+    if (error) {
+      last_error_ = error;
+      return connect_next();
+    }
+    // An address that swallows everything leaves time for those after it.
+    if (next_ < addresses_.size()) {
+      const auto share = (ends_at_ - steady_now()) / static_cast<int>(addresses_.size() - next_ + 1);
+      address_deadline_.set_after(share, locked([](Run& run) {
+                                    run.last_error_ = asio::error::timed_out;
+                                    ++run.turn_;
+                                    run.connect_next();
+                                  }));
+    }
+    socket_.async_connect(address, [weak = weak_from_this(), turn = ++turn_](const asio::error_code& failed) {
+      const auto self = weak.lock();
+      if (!self || !self->on_result_ || turn != self->turn_) return;
+      self->address_deadline_.cancel();
+      if (!failed) return self->connected();
+      self->last_error_ = failed;
+      self->connect_next();
+    });
+  }
+
+  void connected() {
+    transport_ = make_tcp_transport(context_, std::move(socket_));
+    socket_ = tcp::socket(context_->io);
+    if (options_.shape) transport_ = make_shaped_transport(context_, std::move(transport_), *options_.shape);
+    if (!route_.ticket) return begin_tls();
+    doing_ = "waiting for the other peer at the relay";
+    const auto preamble = relay_preamble(*route_.ticket);
+    const Io io = transport_->write(preamble);
+    if (io.state != Io::State::Ready || io.size != preamble.size())
+      return finish(fail(ErrorCode::Unavailable, "the relay hung up"));
+    transport_->set_events(this);
+    transport_->arm_read();
+  }
+
+  void on_readable() override {
+    const auto self = shared_from_this();
+    std::byte answer{};
+    const Io io = transport_->read({&answer, 1});
+    if (io.state == Io::State::Blocked) return transport_->arm_read();
+    if (io.state != Io::State::Ready)
+      return finish(fail(ErrorCode::Unavailable,
+                         "the relay hung up: the ticket is not known there, or the other peer did not come"));
+    if (answer != kRelayJoined) return finish(fail(ErrorCode::Unavailable, "what answers there is no relay"));
+    begin_tls();
+  }
+  void on_writable() override {}
+
+  void begin_tls() {
+    doing_ = "agreeing on keys";
+    auto settings = TlsSettings::make(*options_.identity, route_.side);
+    if (!settings) return finish(fail(std::move(settings).error()));
+    auto tls = Tls::make(**settings, std::move(transport_), options_.expected);
+    if (!tls) return finish(fail(std::move(tls).error()));
+    session_ = std::make_shared<Session>(context_, std::move(*tls), nullptr);
+    session_->handshake([weak = weak_from_this()](Status status) {
+      const auto self = weak.lock();
+      if (!self || !self->on_result_) return;
+      if (status) return self->finish(self->session_->make_connection());
+      // A server that cuts the handshake short may be full; whatever it was, it may be otherwise later.
+      Error error = std::move(status).error();
+      if (error.code != ErrorCode::PermissionDenied) error.code = ErrorCode::Unavailable;
+      self->finish(fail(std::move(error)));
+    });
+  }
+
+  const std::shared_ptr<Context> context_;
+  const Route route_;
+  const ConnectOptions options_;
+  ConnectResult on_result_;
+  tcp::resolver resolver_;
+  tcp::socket socket_;
+  Alarm deadline_, address_deadline_;
+  Instant ends_at_{};
+  std::vector<tcp::endpoint> addresses_;
+  size_t next_ = 0;
+  uint64_t turn_ = 0;
+  asio::error_code last_error_;
+  std::string doing_ = "starting";
+  TransportPtr transport_;
+  std::shared_ptr<Session> session_;
+};
+
+class RunAttempt final : public Attempt {
+ public:
+  explicit RunAttempt(std::shared_ptr<Run> run) : run_(std::move(run)) { run_->begin(); }
+  ~RunAttempt() override { run_->cancel(); }
+
+ private:
+  const std::shared_ptr<Run> run_;
+};
+
+}  // namespace
+
+std::unique_ptr<Attempt> connect(Loop& loop, const Endpoint& endpoint, const ConnectOptions& options,
+                                 ConnectResult on_result) {
+  return std::make_unique<RunAttempt>(std::make_shared<Run>(loop.impl().context, Route{endpoint, {}, TlsSide::Client},
+                                                            options, std::move(on_result)));
+}
+
+std::unique_ptr<Attempt> connect_by_relay(Loop& loop, const Endpoint& relay, const RelayTicket& ticket, bool initiates,
+                                          const ConnectOptions& options, ConnectResult on_result) {
+  const TlsSide side = initiates ? TlsSide::Client : TlsSide::Server;
+  return std::make_unique<RunAttempt>(
+      std::make_shared<Run>(loop.impl().context, Route{relay, ticket, side}, options, std::move(on_result)));
+}
+
+}  // namespace weft::net

@@ -1,0 +1,306 @@
+#include "net/listener.h"
+
+#include <algorithm>
+#include <array>
+#include <asio/ip/tcp.hpp>
+#include <map>
+#include <set>
+
+#include "net/context.h"
+#include "net/relay.h"
+#include "net/session.h"
+#include "net/shaped_transport.h"
+#include "net/tcp.h"
+
+namespace weft::net {
+
+namespace {
+
+using asio::ip::tcp;
+
+constexpr int kAcceptsPerTurn = 64;
+constexpr Duration kAcceptBackOff = std::chrono::milliseconds(100);
+constexpr std::byte kTlsHandshakeRecord{0x16};
+
+// Who is counted together: an IPv4 address, or the /64 that one customer is given.
+using AddressKey = std::array<uint8_t, 9>;
+AddressKey address_key(asio::ip::address address) {
+  AddressKey key{};
+  if (address.is_v6() && address.to_v6().is_v4_mapped())
+    address = asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+  if (address.is_v4()) {
+    const auto bytes = address.to_v4().to_bytes();
+    key[0] = 4;
+    std::copy(bytes.begin(), bytes.end(), key.begin() + 1);
+  } else {
+    const auto bytes = address.to_v6().to_bytes();
+    key[0] = 6;
+    std::copy_n(bytes.begin(), 8, key.begin() + 1);
+  }
+  return key;
+}
+
+// How many there are, in all and by address. Tokens count themselves out, also after the listener has gone.
+class Census : public std::enable_shared_from_this<Census> {
+ public:
+  size_t size() const { return size_; }
+  size_t size_at(const AddressKey& key) const {
+    const auto found = by_address_.find(key);
+    return found == by_address_.end() ? 0 : found->second;
+  }
+  std::shared_ptr<void> enter(const AddressKey& key) {
+    ++size_;
+    ++by_address_[key];
+    return std::shared_ptr<void>(nullptr, [self = shared_from_this(), key](void*) {
+      --self->size_;
+      if (--self->by_address_[key] == 0) self->by_address_.erase(key);
+    });
+  }
+
+ private:
+  size_t size_ = 0;
+  std::map<AddressKey, size_t> by_address_;
+};
+
+class Port;
+
+// A connection that has not shown a key yet.
+class Arrival final : public std::enable_shared_from_this<Arrival>, Transport::Events {
+ public:
+  Arrival(Port& port, TransportPtr transport, std::shared_ptr<void> connection, std::shared_ptr<void> handshake);
+  ~Arrival() {
+    if (transport_) transport_->close();
+  }
+  void begin();
+
+ private:
+  void on_readable() override { read_first_bytes(); }
+  void on_writable() override {}
+  void read_first_bytes();
+  void begin_tls();
+  void end(uint64_t ListenStats::*counter);
+
+  Port& port_;
+  TransportPtr transport_;
+  std::shared_ptr<void> connection_token_, handshake_token_;
+  Alarm deadline_;
+  std::array<std::byte, kRelayPreambleSize> first_{};
+  size_t first_size_ = 0;
+  std::shared_ptr<Session> session_;
+};
+
+class Port final : public std::enable_shared_from_this<Port> {
+ public:
+  Port(std::shared_ptr<Context> context, ListenOptions options, std::function<void(ConnectionPtr)> on_connection)
+      : context(std::move(context)),
+        options(std::move(options)),
+        on_connection(std::move(on_connection)),
+        acceptor_(this->context->io),
+        back_off_(this->context),
+        relay(this->context, this->options.limits, this->options.relay_ticket_is_granted, stats) {}
+
+  Status open(const Endpoint& endpoint);
+  void close() {
+    is_closed = true;
+    asio::error_code ignored;
+    acceptor_.close(ignored);
+    back_off_.cancel();
+    const auto last = std::move(arrivals_);
+    arrivals_.clear();
+  }
+  Endpoint bound() const { return to_endpoint(local_); }
+  ListenStats current_stats() const {
+    ListenStats now = stats;
+    now.open_connections = connections_->size();
+    now.open_handshakes = handshakes_->size();
+    return now;
+  }
+  void remove(const std::shared_ptr<Arrival>& arrival) {
+    context->post([gone = arrival] {});  // it may be running
+    arrivals_.erase(arrival);
+  }
+
+  const std::shared_ptr<Context> context;
+  const ListenOptions options;
+  const std::function<void(ConnectionPtr)> on_connection;
+  ListenStats stats;
+  std::shared_ptr<const TlsSettings> tls;
+  bool is_closed = false;
+
+ private:
+  void wait();
+  void accept_all();
+  void admit(tcp::socket socket, const tcp::endpoint& from);
+
+  tcp::acceptor acceptor_;
+  tcp::endpoint local_;
+  Alarm back_off_;
+  std::shared_ptr<Census> connections_ = std::make_shared<Census>(), handshakes_ = std::make_shared<Census>();
+  std::set<std::shared_ptr<Arrival>> arrivals_;
+
+ public:
+  Relay relay;
+};
+
+// ---- Arrival
+
+Arrival::Arrival(Port& port, TransportPtr transport, std::shared_ptr<void> connection, std::shared_ptr<void> handshake)
+    : port_(port),
+      transport_(std::move(transport)),
+      connection_token_(std::move(connection)),
+      handshake_token_(std::move(handshake)),
+      deadline_(port.context) {}
+
+void Arrival::begin() {
+  deadline_.set_after(port_.options.limits.handshake_deadline, [this] { end(&ListenStats::timed_out); });
+  transport_->set_events(this);
+  read_first_bytes();
+}
+
+void Arrival::end(uint64_t ListenStats::*counter) {
+  if (counter != nullptr) ++(port_.stats.*counter);
+  deadline_.cancel();
+  handshake_token_.reset();
+  connection_token_.reset();
+  session_.reset();
+  if (transport_) transport_->close();
+  port_.remove(shared_from_this());
+}
+
+// The first byte tells TLS from the relay's preamble; of the latter no byte too many is read.
+void Arrival::read_first_bytes() {
+  const auto self = shared_from_this();
+  const auto port = port_.shared_from_this();
+  for (;;) {
+    const size_t wanted = first_size_ == 0 ? 1 : kRelayPreambleSize - first_size_;
+    const Io io = transport_->read(std::span(first_).subspan(first_size_, wanted));
+    if (io.state == Io::State::Blocked) return transport_->arm_read();
+    if (io.state != Io::State::Ready) return end(&ListenStats::handshakes_failed);
+    first_size_ += io.size;
+    if (first_[0] == kTlsHandshakeRecord) return begin_tls();
+    if (!port_.options.relay_ticket_is_granted || first_[0] != static_cast<std::byte>(kRelayMagic[0]))
+      return end(&ListenStats::handshakes_failed);
+    if (first_size_ < kRelayPreambleSize) continue;
+    const auto ticket = parse_relay_preamble(first_);
+    if (!ticket) return end(&ListenStats::handshakes_failed);
+    port_.relay.arrive(*ticket, std::move(transport_), std::move(connection_token_));
+    return end(nullptr);
+  }
+}
+
+void Arrival::begin_tls() {
+  auto tls = Tls::make(*port_.tls, std::move(transport_), std::nullopt, std::span(first_).first(first_size_));
+  if (!tls) return end(&ListenStats::handshakes_failed);
+  session_ = std::make_shared<Session>(port_.context, std::move(*tls), std::move(connection_token_));
+  session_->handshake([weak = weak_from_this()](const Status& status) {
+    const auto self = weak.lock();
+    if (!self || !self->session_) return;
+    const auto port = self->port_.shared_from_this();
+    if (!status || (port->options.admits && !port->options.admits(self->session_->remote())))
+      return self->end(&ListenStats::handshakes_failed);
+    ConnectionPtr connection = self->session_->make_connection();
+    self->end(nullptr);
+    if (!port->is_closed) port->on_connection(std::move(connection));
+  });
+}
+
+// ---- Port
+
+Status Port::open(const Endpoint& endpoint) {
+  const auto failed = [&](ErrorCode code, const std::string& why) {
+    return fail(code, "cannot listen at " + to_string(endpoint) + ": " + why);
+  };
+  WEFT_TRY(tls, TlsSettings::make(*options.identity, TlsSide::Server));
+  asio::error_code error;
+  tcp::endpoint address(asio::ip::make_address(endpoint.host, error), endpoint.port);
+  if (error) {
+    tcp::resolver resolver(context->io);
+    const auto found = resolver.resolve(endpoint.host, std::to_string(endpoint.port),
+                                        tcp::resolver::numeric_service | tcp::resolver::passive, error);
+    if (error || found.empty())
+      return failed(ErrorCode::InvalidArgument, "the name cannot be looked up: " + error.message());
+    address = found.begin()->endpoint();
+  }
+  acceptor_.open(address.protocol(), error);
+  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor_.bind(address, error);
+  if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
+  if (!error) acceptor_.non_blocking(true, error);
+  if (!error) local_ = acceptor_.local_endpoint(error);
+  if (error == asio::error::address_in_use)
+    return failed(ErrorCode::Unavailable, "another program listens there; stop it, or choose another port");
+  if (error == asio::error::access_denied)
+    return failed(ErrorCode::PermissionDenied, "ports below 1024 are for root; choose a higher one");
+  if (error == std::errc::address_not_available)
+    return failed(ErrorCode::InvalidArgument, "this machine does not have that address; 0.0.0.0 means all it has");
+  if (error) return failed(ErrorCode::Unavailable, error.message());
+  wait();
+  return {};
+}
+
+void Port::wait() {
+  acceptor_.async_wait(tcp::acceptor::wait_read, [weak = weak_from_this()](const asio::error_code& error) {
+    const auto self = weak.lock();
+    if (!self || self->is_closed || error == asio::error::operation_aborted) return;
+    self->accept_all();
+  });
+}
+
+void Port::accept_all() {
+  for (int i = 0; i < kAcceptsPerTurn && !is_closed; ++i) {
+    asio::error_code error;
+    tcp::endpoint from;
+    tcp::socket socket = acceptor_.accept(from, error);
+    if (error == asio::error::would_block || error == asio::error::try_again) break;
+    if (error == asio::error::connection_aborted) continue;
+    if (error) {
+      // No descriptors or memory: the port stays ready, and asking again at once would spin.
+      back_off_.set_after(kAcceptBackOff, [weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->accept_all();
+      });
+      return;
+    }
+    admit(std::move(socket), from);
+  }
+  if (!is_closed) wait();
+}
+
+void Port::admit(tcp::socket socket, const tcp::endpoint& from) {
+  ++stats.accepted;
+  const ListenLimits& limits = options.limits;
+  const AddressKey key = address_key(from.address());
+  if (connections_->size() >= limits.connections_max || handshakes_->size() >= limits.handshakes_max ||
+      connections_->size_at(key) >= limits.connections_max_per_address ||
+      handshakes_->size_at(key) >= limits.handshakes_max_per_address) {
+    ++stats.refused_by_limit;
+    return;
+  }
+  TransportPtr transport = make_tcp_transport(context, std::move(socket));
+  if (options.shape) transport = make_shaped_transport(context, std::move(transport), *options.shape);
+  const auto arrival =
+      std::make_shared<Arrival>(*this, std::move(transport), connections_->enter(key), handshakes_->enter(key));
+  arrivals_.insert(arrival);
+  arrival->begin();
+}
+
+class PortListener final : public Listener {
+ public:
+  explicit PortListener(std::shared_ptr<Port> port) : port_(std::move(port)) {}
+  ~PortListener() override { port_->close(); }
+  Endpoint endpoint() const override { return port_->bound(); }
+  ListenStats stats() const override { return port_->current_stats(); }
+
+ private:
+  const std::shared_ptr<Port> port_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Listener>> Listener::open(Loop& loop, const Endpoint& endpoint, ListenOptions options,
+                                                 std::function<void(ConnectionPtr)> on_connection) {
+  auto port = std::make_shared<Port>(loop.impl().context, std::move(options), std::move(on_connection));
+  WEFT_TRY_STATUS(port->open(endpoint));
+  return std::unique_ptr<Listener>(std::make_unique<PortListener>(std::move(port)));
+}
+
+}  // namespace weft::net

@@ -1,0 +1,49 @@
+// A public port. What strangers can make it do is bounded before they have shown a key: connections and half-open
+// handshakes in all and from one address, bytes, time.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "net/connection.h"
+
+namespace weft::net {
+
+struct ListenLimits {
+  size_t connections_max = 4096;
+  size_t connections_max_per_address = 512;  // of one IPv4 address or IPv6 /64; loopback counts too
+  size_t handshakes_max = 256;               // half-open, in all
+  size_t handshakes_max_per_address = 64;
+  Duration handshake_deadline = std::chrono::seconds(10);
+  size_t relay_pairs_max = 256;
+  Duration relay_wait = std::chrono::seconds(10);          // for the second side of a ticket
+  Bytes relay_buffer{1 << 20};                             // a direction, per pair
+};
+
+struct ListenOptions {
+  const security::Identity* identity = nullptr;  // must outlive the listener and its connections
+  ListenLimits limits{};
+  // Whether a key may go on after the handshake; empty: any. A refused one is closed without a word.
+  std::function<bool(const PeerId&)> admits{};
+  std::optional<Shape> shape{};  // for accepted connections: a peer that emulates its link
+  // When set, relay preambles are served: whether the ticket was granted (and takes note that it was used).
+  std::function<bool(const RelayTicket&)> relay_ticket_is_granted{};
+};
+
+struct ListenStats {
+  uint64_t accepted = 0, handshakes_failed = 0, refused_by_limit = 0, timed_out = 0;
+  size_t open_connections = 0, open_handshakes = 0, open_relays = 0;
+  uint64_t relayed_bytes = 0;
+};
+
+class Listener {
+ public:
+  // Port 0 takes a free one. Errors: Unavailable (in use), PermissionDenied, InvalidArgument.
+  static Result<std::unique_ptr<Listener>> open(Loop& loop, const Endpoint& endpoint, ListenOptions options,
+                                                std::function<void(ConnectionPtr)> on_connection);
+  virtual ~Listener() = default;
+  virtual Endpoint endpoint() const = 0;  // as bound
+  virtual ListenStats stats() const = 0;
+};
+
+}  // namespace weft::net

@@ -1,0 +1,462 @@
+#include "net/session.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace weft::net {
+
+namespace {
+
+constexpr size_t kReadBudget = 4 << 20;        // then others have their turn
+constexpr size_t kWriteBudget = 4 << 20;
+constexpr size_t kPayloadAtOnce = 16 << 20;    // more memory than this only as the bytes arrive
+
+class SessionConnection final : public Connection {
+ public:
+  explicit SessionConnection(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+  ~SessionConnection() override {
+    if (!is_closed_) session_->close(Duration::zero());
+  }
+  const PeerId& remote() const override { return session_->remote(); }
+  std::string remote_address() const override { return session_->address(); }
+  void set_limits(const ConnectionLimits& limits) override { session_->set_limits(limits); }
+  void start(Handlers handlers) override { session_->start(std::move(handlers)); }
+  void send(OutFrame frame) override { session_->send(std::move(frame)); }
+  void pause_reading(bool paused) override { session_->pause_reading(paused); }
+  void close(Duration deadline) override {
+    is_closed_ = true;  // one that still says goodbye goes on without this shell
+    session_->close(deadline);
+  }
+  ConnectionStats stats() const override { return session_->stats(); }
+
+ private:
+  const std::shared_ptr<Session> session_;
+  bool is_closed_ = false;
+};
+
+}  // namespace
+
+Session::Session(std::shared_ptr<Context> context, std::unique_ptr<Tls> tls, std::shared_ptr<void> token)
+    : context_(std::move(context)),
+      tls_(std::move(tls)),
+      token_(std::move(token)),
+      address_(tls_->transport().remote_address()),
+      deadline_(context_) {
+  context_->members.insert(this);
+  tls_->transport().set_events(this);
+}
+
+Session::~Session() {
+  context_->members.erase(this);
+  if (tls_) tls_->transport().close();
+}
+
+void Session::on_loop_destroyed() {
+  const auto self = shared_from_this();
+  phase_ = Phase::Closed;
+  release();
+}
+
+void Session::post(void (Session::*work)()) {
+  context_->post([weak = weak_from_this(), work] {
+    if (const auto self = weak.lock()) (self.get()->*work)();
+  });
+}
+
+ConnectionPtr Session::make_connection() {
+  WEFT_CHECK(phase_ == Phase::Idle);
+  return std::make_shared<SessionConnection>(shared_from_this());
+}
+
+// ---- handshake
+
+void Session::handshake(std::function<void(Status)> on_done) {
+  on_handshake_ = std::move(on_done);
+  pump_handshake();
+}
+
+void Session::pump_handshake() {
+  const auto self = shared_from_this();
+  const Io io = tls_->handshake();
+  const Io sent = tls_->flush();  // an alert, too
+  const auto finish = [&](Status status) {
+    const auto on_done = std::move(on_handshake_);
+    on_handshake_ = nullptr;
+    if (on_done) on_done(std::move(status));
+  };
+  if (io.state == Io::State::Ready) {
+    remote_ = tls_->remote();
+    phase_ = Phase::Idle;
+    if (sent.state == Io::State::Blocked) {
+      is_write_blocked_ = true;
+      tls_->transport().arm_write();
+    }
+    return finish({});
+  }
+  if (io.state == Io::State::Blocked) {
+    if (sent.state == Io::State::Blocked) tls_->transport().arm_write();
+    tls_->transport().arm_read();
+    return;
+  }
+  const Error error =
+      io.state == Io::State::End ? Error{ErrorCode::Unavailable, "the other side hung up"} : tls_->error();
+  phase_ = Phase::Closed;
+  finish(fail(error));
+  release();
+}
+
+// ---- events
+
+void Session::on_readable() {
+  const auto self = shared_from_this();
+  switch (phase_) {
+    case Phase::Handshake:
+      return pump_handshake();
+    case Phase::Open:
+      return pump_read();
+    case Phase::Closing:
+      return pump_goodbye();
+    case Phase::Idle:
+    case Phase::Failing:
+    case Phase::Closed:
+      return;
+  }
+}
+
+void Session::on_writable() {
+  const auto self = shared_from_this();
+  is_write_blocked_ = false;
+  if (phase_ == Phase::Handshake) {
+    const Io io = tls_->flush();
+    if (io.state == Io::State::Blocked) tls_->transport().arm_write();
+    return;  // an error shows when reading
+  }
+  pump_write();
+}
+
+// ---- receiving
+
+void Session::start(Connection::Handlers handlers) {
+  if (phase_ != Phase::Idle && phase_ != Phase::Failing) return;
+  WEFT_CHECK_MSG(!handlers_, "start() is called once");
+  handlers_ = std::make_shared<Connection::Handlers>(std::move(handlers));
+  if (phase_ == Phase::Failing) return post(&Session::report_closed);
+  phase_ = Phase::Open;
+  is_read_posted_ = true;
+  post(&Session::pump_read);
+}
+
+void Session::pause_reading(bool paused) {
+  if (is_paused_ == paused) return;
+  is_paused_ = paused;
+  if (paused || phase_ != Phase::Open || is_read_posted_) return;
+  is_read_posted_ = true;
+  post(&Session::pump_read);
+}
+
+void Session::pump_read() {
+  const auto self = shared_from_this();
+  is_read_posted_ = false;
+  read_budget_ = kReadBudget;
+  while (phase_ == Phase::Open && !is_paused_) {
+    if (read_budget_ == 0) {
+      if (!is_read_posted_) post(&Session::pump_read);
+      is_read_posted_ = true;
+      return;
+    }
+    if (!read_some()) break;
+  }
+}
+
+bool Session::read_some() {
+  // What OpenSSL answers by itself (an alert, a new key) goes out with the next write.
+  const size_t held = record_end_ - record_begin_;
+  if (is_in_payload_ && frame_received_ == frame_size_) {
+    deliver();
+    return true;
+  }
+  if (is_in_payload_ && held > 0) {
+    if (frame_received_ == frame_.payload.size() && !grow_payload()) return false;
+    const size_t size = std::min(held, frame_.payload.size() - frame_received_);
+    std::memcpy(frame_.payload.span().data() + frame_received_, record_in_.get() + record_begin_, size);
+    record_begin_ += size;
+    frame_received_ += size;
+    return true;
+  }
+  if (!is_in_payload_ && held >= kFrameHeaderSize) return begin_payload();
+
+  Io io;
+  if (is_in_payload_) {
+    if (frame_received_ == frame_.payload.size() && !grow_payload()) return false;
+    io = tls_->read(frame_.payload.span().subspan(frame_received_));
+    if (io.state == Io::State::Ready) frame_received_ += io.size;
+  } else {
+    if (!record_in_) record_in_ = std::make_unique_for_overwrite<std::byte[]>(kTlsRecordSize + kFrameHeaderSize);
+    if (held > 0) std::memmove(record_in_.get(), record_in_.get() + record_begin_, held);
+    record_begin_ = 0;
+    record_end_ = held;
+    io = tls_->read({record_in_.get() + held, kTlsRecordSize});
+    if (io.state == Io::State::Ready) record_end_ += io.size;
+  }
+  switch (io.state) {
+    case Io::State::Ready:
+      stats_.bytes_received += io.size;
+      read_budget_ -= std::min(read_budget_, io.size);
+      return true;
+    case Io::State::Blocked:
+      if (tls_->output_size() > 0 && !is_write_posted_ && !is_write_blocked_) {
+        is_write_posted_ = true;
+        post(&Session::pump_write);
+      }
+      tls_->transport().arm_read();
+      return false;
+    case Io::State::End:
+      fail_later(lost_.value_or(Error{ErrorCode::Unavailable, address_ + ": the other side closed the connection"}));
+      return false;
+    case Io::State::Failed:
+      fail_later(lost_.value_or(tls_->error().within(address_)));
+      return false;
+  }
+  return false;
+}
+
+bool Session::begin_payload() {
+  uint32_t size = 0;
+  for (int i = 3; i >= 0; --i) size = size << 8 | std::to_integer<uint32_t>(record_in_[record_begin_ + static_cast<size_t>(i)]);
+  if (size > limits_.frame_size_max) {
+    fail_later({ErrorCode::ResourceExhausted, address_ + ": a frame of " + std::to_string(size) +
+                                                  " bytes was announced, the limit is " +
+                                                  std::to_string(limits_.frame_size_max)});
+    return false;
+  }
+  frame_.kind = std::to_integer<uint8_t>(record_in_[record_begin_ + 4]);
+  record_begin_ += kFrameHeaderSize;
+  frame_size_ = size;
+  frame_received_ = 0;
+  is_in_payload_ = true;
+  return hold_payload(std::min<size_t>(size, kPayloadAtOnce));
+}
+
+bool Session::grow_payload() { return hold_payload(std::min(frame_size_, 2 * frame_.payload.size())); }
+
+bool Session::hold_payload(size_t size) {
+  try {
+    Buffer larger(size);
+    if (frame_received_ > 0) std::memcpy(larger.span().data(), frame_.payload.span().data(), frame_received_);
+    frame_.payload = std::move(larger);
+    return true;
+  } catch (const std::bad_alloc&) {
+    fail_later({ErrorCode::ResourceExhausted,
+                address_ + ": no memory for a frame of " + std::to_string(frame_size_) + " bytes"});
+    return false;
+  }
+}
+
+void Session::deliver() {
+  is_in_payload_ = false;
+  ++stats_.frames_received;
+  InFrame frame = std::move(frame_);
+  frame_ = {};
+  const auto handlers = handlers_;
+  if (handlers && handlers->on_frame) handlers->on_frame(std::move(frame));
+}
+
+// ---- sending
+
+void Session::send(OutFrame frame) {
+  if ((phase_ != Phase::Idle && phase_ != Phase::Open) || lost_) return;
+  WEFT_CHECK_MSG(frame.payload_size() <= UINT32_MAX, "a frame holds at most 4 GiB");
+  const size_t size = kFrameHeaderSize + frame.payload_size();
+  if (size > limits_.send_queue_max - std::min(limits_.send_queue_max, queue_size_))
+    return fail_later({ErrorCode::ResourceExhausted, address_ + ": it takes too little of what is sent, " +
+                                                         std::to_string(queue_size_) + " bytes are waiting"});
+  queue_size_ += size;
+  has_undrained_ = true;
+  queue_.push_back(std::move(frame));
+  if (is_write_posted_ || is_write_blocked_) return;
+  is_write_posted_ = true;  // the frames of one turn go together
+  post(&Session::pump_write);
+}
+
+// Copies what comes next, as much as there is or fits.
+size_t Session::copy_frames(std::span<std::byte> into) {
+  size_t filled = 0;
+  while (filled < into.size() && !queue_.empty()) {
+    const OutFrame& frame = queue_.front();
+    const auto payload_size = static_cast<uint32_t>(frame.payload_size());
+    std::array<std::byte, kFrameHeaderSize> header;
+    for (size_t i = 0; i < 4; ++i) header[i] = static_cast<std::byte>(payload_size >> (8 * i));
+    header[4] = static_cast<std::byte>(frame.kind);
+    size_t skip = front_done_;
+    for (const std::span<const std::byte> piece :
+         {std::span<const std::byte>(header), std::span<const std::byte>(frame.head), frame.body.bytes}) {
+      if (skip >= piece.size()) {
+        skip -= piece.size();
+        continue;
+      }
+      const size_t size = std::min(piece.size() - skip, into.size() - filled);
+      std::memcpy(into.data() + filled, piece.data() + skip, size);
+      filled += size;
+      front_done_ += size;
+      if (skip + size < piece.size()) break;
+      skip = 0;
+    }
+    if (front_done_ < kFrameHeaderSize + payload_size) continue;  // `into` is full
+    front_done_ = 0;
+    ++stats_.frames_sent;
+    queue_.pop_front();
+  }
+  return filled;
+}
+
+// One record, full where there is enough to send.
+Io Session::write_record() {
+  const OutFrame& frame = queue_.front();
+  const size_t before_body = kFrameHeaderSize + frame.head.size();
+  std::span<const std::byte> bytes;
+  if (front_done_ >= before_body && frame.body.bytes.size() - (front_done_ - before_body) > kTlsRecordSize) {
+    bytes = frame.body.bytes.subspan(front_done_ - before_body, kTlsRecordSize);
+    front_done_ += bytes.size();
+  } else {
+    if (!record_out_) record_out_ = std::make_unique_for_overwrite<std::byte[]>(kTlsRecordSize);
+    bytes = {record_out_.get(), copy_frames({record_out_.get(), kTlsRecordSize})};
+  }
+  queue_size_ -= bytes.size();
+  stats_.bytes_sent += bytes.size();
+  return tls_->write(bytes);
+}
+
+void Session::pump_write() {
+  const auto self = shared_from_this();
+  is_write_posted_ = false;
+  size_t budget = kWriteBudget;
+  while (tls_ && (phase_ == Phase::Idle || phase_ == Phase::Open || phase_ == Phase::Closing)) {
+    while (!queue_.empty() && tls_->has_room())
+      if (write_record().state != Io::State::Ready) return lose(tls_->error().within(address_));
+    if (phase_ == Phase::Closing && queue_.empty() && !is_goodbye_said_) {
+      is_goodbye_said_ = true;
+      tls_->say_goodbye();
+    }
+    budget -= std::min(budget, tls_->output_size());
+    const Io io = tls_->flush();
+    if (io.state == Io::State::Blocked) {
+      is_write_blocked_ = true;
+      return tls_->transport().arm_write();
+    }
+    if (io.state != Io::State::Ready)
+      return lose({ErrorCode::Unavailable, address_ + ": connection lost: " + io.error.message()});
+    if (queue_.empty()) break;
+    if (budget == 0) {
+      is_write_posted_ = true;
+      return post(&Session::pump_write);
+    }
+  }
+  if (!tls_ || !queue_.empty()) return;
+  if (phase_ == Phase::Closing) {
+    if (!is_goodbye_sent_) tls_->transport().shut_write();
+    is_goodbye_sent_ = true;
+    return pump_goodbye();
+  }
+  if (!has_undrained_) return;
+  has_undrained_ = false;
+  const auto handlers = handlers_;
+  if (handlers && handlers->on_drained) handlers->on_drained();
+}
+
+// ---- the end
+
+void Session::lose(Error error) {
+  if (phase_ == Phase::Closing) {
+    phase_ = Phase::Closed;
+    return release();
+  }
+  queue_.clear();
+  queue_size_ = 0;
+  front_done_ = 0;
+  if (phase_ != Phase::Open || is_paused_) return fail_later(std::move(error));
+  // What the other side said before it went may explain why; reading comes upon the end by itself.
+  if (!lost_) lost_ = std::move(error);
+  is_write_blocked_ = true;  // never again
+  tls_->transport().arm_read();
+}
+
+void Session::fail_later(Error error) {
+  if (phase_ == Phase::Failing || phase_ == Phase::Closing || phase_ == Phase::Closed) return;
+  phase_ = Phase::Failing;
+  queue_.clear();
+  queue_size_ = 0;
+  if (tls_) tls_->transport().close();
+  lost_ = std::move(error);
+  post(&Session::report_closed);
+}
+
+void Session::report_closed() {
+  if (phase_ != Phase::Failing || !handlers_) return;  // start() comes back to it
+  phase_ = Phase::Closed;
+  const auto handlers = handlers_;
+  release();
+  if (handlers->on_closed) handlers->on_closed(*lost_);
+}
+
+void Session::close(Duration deadline) {
+  if (phase_ == Phase::Closed || (phase_ == Phase::Closing && deadline > Duration::zero())) return;
+  const auto self = shared_from_this();
+  handlers_.reset();
+  if (deadline <= Duration::zero() || !tls_ || lost_ || (phase_ != Phase::Idle && phase_ != Phase::Open)) {
+    phase_ = Phase::Closed;
+    return release();
+  }
+  phase_ = Phase::Closing;
+  context_->lingering.insert(self);
+  deadline_.set_after(deadline, [weak = weak_from_this()] {
+    const auto session = weak.lock();
+    if (!session) return;
+    session->phase_ = Phase::Closed;
+    session->release();
+  });
+  if (!is_write_posted_ && !is_write_blocked_) {
+    is_write_posted_ = true;
+    post(&Session::pump_write);
+  }
+  tls_->transport().arm_read();
+}
+
+// Bytes that nobody reads would turn the end into a reset, which can destroy what the other side has not read yet.
+void Session::pump_goodbye() {
+  std::array<std::byte, 16 << 10> thrown_away;
+  for (int turns = 0;; ++turns) {
+    if (turns == 64) return post(&Session::pump_goodbye);
+    if (phase_ != Phase::Closing || !tls_) return;
+    const Io io = tls_->transport().read(thrown_away);
+    if (io.state == Io::State::Ready) continue;
+    if (io.state == Io::State::Blocked) return tls_->transport().arm_read();
+    if (io.state == Io::State::End && !is_goodbye_sent_) return;  // it still takes what is queued
+    phase_ = Phase::Closed;
+    return release();
+  }
+}
+
+void Session::release() {
+  const auto self = shared_from_this();
+  handlers_.reset();
+  on_handshake_ = nullptr;
+  deadline_.cancel();
+  queue_.clear();
+  queue_size_ = 0;
+  token_.reset();
+  context_->lingering.erase(self);
+  if (!tls_) return;
+  tls_->transport().close();
+  // Calls into it may be on the stack.
+  context_->post([tls = std::shared_ptr<Tls>(std::move(tls_))] {});
+}
+
+ConnectionStats Session::stats() const {
+  ConnectionStats stats = stats_;
+  stats.bytes_queued = queue_size_ + (tls_ ? tls_->output_size() : 0);
+  return stats;
+}
+
+}  // namespace weft::net

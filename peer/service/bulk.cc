@@ -1,0 +1,153 @@
+#include "peer/service/bulk.h"
+
+#include <algorithm>
+
+#include "storage/blob_store.h"
+
+namespace weft::peer {
+
+using proto::Message;
+
+net::OutFrame message_frame(const Message& message) {
+  return {.kind = static_cast<uint8_t>(proto::FrameKind::Message), .head = proto::encode(message), .body = {}};
+}
+
+net::OutFrame tensor_frame(const proto::TensorHeader& header, const dag::Tensor& tensor) {
+  const auto kept = std::make_shared<const dag::Tensor>(tensor);  // shares the bytes
+  return {.kind = static_cast<uint8_t>(proto::FrameKind::Tensor),
+          .head = proto::encode_header(header),
+          .body = {kept, kept->bytes()}};
+}
+
+BulkTransfers::~BulkTransfers() { fail_all({ErrorCode::Cancelled, "the transfer was given up"}); }
+
+void BulkTransfers::get(const Digest& sha256, uint64_t size_max,
+                        std::function<void(Result<std::vector<std::byte>>)> done) {
+  const uint64_t request = next_request_++;
+  gets_[request] = {.sha256 = sha256, .size_max = size_max, .bytes = {}, .done = std::move(done)};
+  send_(message_frame(proto::GetBlob{request, sha256}));
+}
+
+void BulkTransfers::put(const Digest& sha256, net::SharedBytes bytes, std::function<void(Status)> done) {
+  puts_.push_back({next_request_++, sha256, std::move(bytes), std::move(done)});
+  if (puts_.size() == 1) send_put();
+}
+
+void BulkTransfers::send_put() {
+  const Put& put = puts_.front();
+  send_(message_frame(proto::PutBlob{put.request, put.sha256, put.bytes.bytes.size()}));
+  for (size_t at = 0; at < put.bytes.bytes.size(); at += proto::kChunkSizeMax) {
+    const size_t size = std::min(proto::kChunkSizeMax, put.bytes.bytes.size() - at);
+    send_({.kind = static_cast<uint8_t>(proto::FrameKind::Chunk),
+           .head = proto::encode_chunk_head(put.request),
+           .body = {put.bytes.owner, put.bytes.bytes.subspan(at, size)}});
+  }
+}
+
+void BulkTransfers::missing(std::vector<Digest> blobs, std::function<void(Result<std::vector<Digest>>)> done) {
+  const uint64_t request = next_request_++;
+  missing_[request] = std::move(done);
+  send_(message_frame(proto::HaveBlobs{request, std::move(blobs)}));
+}
+
+void BulkTransfers::get_microbatch(proto::GetMicrobatch request, std::function<void(Result<Microbatch>)> done) {
+  request.request = next_request_++;
+  send_(message_frame(request));
+  const uint64_t number = request.request;
+  microbatches_[number] = {std::move(request), {}, std::move(done)};
+}
+
+void BulkTransfers::finish_get(uint64_t request) {
+  const auto at = gets_.find(request);
+  Get get = std::move(at->second);
+  gets_.erase(at);
+  if (storage::sha256(get.bytes) != get.sha256)
+    return get.done(fail(ErrorCode::Corrupted, "blob " + to_hex(get.sha256) + " came with other bytes"));
+  get.done(std::move(get.bytes));
+}
+
+Result<bool> BulkTransfers::on_message(const Message& message) {
+  if (const auto* answer = std::get_if<proto::BlobAnswer>(&message)) {
+    if (const auto get = gets_.find(answer->request); get != gets_.end()) {
+      if (!answer->message.empty() || answer->size > get->second.size_max) {
+        const auto done = std::move(get->second.done);
+        gets_.erase(get);
+        done(answer->message.empty() ? fail(ErrorCode::ResourceExhausted, "a blob is larger than expected")
+                                     : fail(answer->code, answer->message));
+        return true;
+      }
+      get->second.answered = true;
+      get->second.size = answer->size;
+      if (answer->size == 0) finish_get(answer->request);
+      return true;
+    }
+    if (!puts_.empty() && puts_.front().request == answer->request) {
+      const auto done = std::move(puts_.front().done);
+      puts_.pop_front();
+      if (!puts_.empty()) send_put();
+      done(answer->message.empty() ? Status{} : fail(answer->code, answer->message));
+      return true;
+    }
+    return fail(ErrorCode::InvalidArgument, "an answer to nothing that was asked");
+  }
+  if (const auto* answer = std::get_if<proto::MissingBlobs>(&message)) {
+    const auto at = missing_.find(answer->request);
+    if (at == missing_.end()) return fail(ErrorCode::InvalidArgument, "an answer to nothing that was asked");
+    const auto done = std::move(at->second);
+    missing_.erase(at);
+    done(answer->blobs);
+    return true;
+  }
+  if (const auto* answer = std::get_if<proto::MicrobatchAnswer>(&message)) {
+    const auto at = microbatches_.find(answer->request);
+    if (at == microbatches_.end() || receiving_ != 0)
+      return fail(ErrorCode::InvalidArgument, "an answer to nothing that was asked");
+    if (!answer->message.empty()) {
+      const auto done = std::move(at->second.done);
+      microbatches_.erase(at);
+      done(fail(answer->code, answer->message));
+      return true;
+    }
+    at->second.result.sample_position = answer->sample_position;
+    at->second.result.valid_count = answer->valid_count;
+    receiving_ = answer->request;
+    return true;
+  }
+  return false;
+}
+
+Status BulkTransfers::on_chunk(const proto::ChunkFrame& chunk) {
+  const auto at = gets_.find(chunk.request);
+  if (at == gets_.end()) return {};  // given up meanwhile
+  Get& get = at->second;
+  if (!get.answered || chunk.bytes.size() > get.size - get.bytes.size())
+    return fail(ErrorCode::InvalidArgument, "more of a blob than was promised");
+  get.bytes.insert(get.bytes.end(), chunk.bytes.begin(), chunk.bytes.end());
+  if (get.bytes.size() == get.size) finish_get(chunk.request);
+  return {};
+}
+
+Status BulkTransfers::on_tensor(const proto::TensorFrame& tensor) {
+  const auto at = microbatches_.find(receiving_);
+  if (receiving_ == 0 || at == microbatches_.end() || tensor.header.edge >= at->second.request.inputs.size())
+    return fail(ErrorCode::InvalidArgument, "a tensor that was not asked for");
+  Pending& pending = at->second;
+  pending.result.tensors[pending.request.inputs[tensor.header.edge]] = dag::Tensor(tensor.header.spec, tensor.bytes);
+  if (pending.result.tensors.size() < pending.request.inputs.size()) return {};
+  const auto done = std::move(pending.done);
+  Microbatch result = std::move(pending.result);
+  microbatches_.erase(at);
+  receiving_ = 0;
+  done(std::move(result));
+  return {};
+}
+
+void BulkTransfers::fail_all(const Error& error) {
+  receiving_ = 0;
+  for (auto& [request, get] : std::exchange(gets_, {})) get.done(fail(error));
+  for (auto& put : std::exchange(puts_, {})) put.done(fail(error));
+  for (auto& [request, done] : std::exchange(missing_, {})) done(fail(error));
+  for (auto& [request, pending] : std::exchange(microbatches_, {})) pending.done(fail(error));
+}
+
+}  // namespace weft::peer

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Law 9 with real processes: a broker and four peers over TLS train each model in two, three and four stages, with one
+# and two threads a peer; the trained file is, byte for byte, that of `weft local`. usage: equal_bits.sh [--quick]
+source "$(dirname "$0")/cluster.sh"
+cluster_begin
+text=$work/corpus.txt
+cat README.md docs/*.md >"$text"
+gunzip -c tests/numerics/densenet/model.onnx.gz >"$work/densenet.onnx"
+cp tests/numerics/densenet/job.yaml "$work/densenet.yaml"
+cp tests/numerics/densenet/data.npz "$work/"
+
+models=(densenet gpt)
+[ -r /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz ] && models+=(fashion) ||
+  echo "skipped: fashion-mnist (./dev install data)"
+job_of() {
+  case $1 in
+    fashion) job=examples/fashion-mnist/job.yaml
+             sets=(--set epochs=null --set steps=30 --set microbatch_size=16 --set evaluate_every=0 --set data.test=null) ;;
+    gpt) job=examples/gpt/job.yaml; sets=(--set "data.train.path=$text" --set steps=12 --set batch_size=8 --set microbatch_size=2 --set evaluate_every=6) ;;
+    densenet) job=$work/densenet.yaml; sets=() ;;
+  esac
+}
+
+for model in "${models[@]}"; do
+  job_of "$model"
+  "$weft" local "$job" "${sets[@]}" --threads 1 --set "output=$work/$model.local.onnx" --format json >"$work/$model.local.json"
+done
+
+start_broker
+run_all() {  # run_all THREADS STAGES...
+  local threads=$1 stages model; shift
+  for stages in "$@"; do
+    for model in "${models[@]}"; do
+      job_of "$model"
+      "$weft" submit "$job" "${sets[@]}" --set "placement.stages=$stages" --set "output=$work/out.onnx" --format json >"$work/out.json"
+      same_file "$model in $stages stages, $threads thread(s) a peer" "$work/$model.local.onnx" "$work/out.onnx"
+      same_file "$model in $stages stages: its inference twin" "$work/$model.local.inference.onnx" "$work/out.inference.onnx"
+      # Losses, norms and metrics too: every number but times.
+      for f in "$work/$model.local.json" "$work/out.json"; do
+        grep -E '"event": ?"(step|evaluation)"' "$f" | sed -E 's/,?"(seconds|samples_per_second)": ?[^,}]*//g' >"$f.numbers"
+      done
+      same_file "$model in $stages stages: losses, norms and metrics" "$work/$model.local.json.numbers" "$work/out.json.numbers"
+    done
+  done
+}
+for name in a b c d; do start_peer "$name" --device cpu:1 --listen 127.0.0.1:0; done
+if [ "${1:-}" = --quick ]; then models=(densenet gpt); run_all 1 2 4; else run_all 1 2 3 4; fi
+# The same over the relay alone (no peer listens), with two threads each.
+for name in a b c d; do end_process KILL "${peer_pid[$name]}"; done
+for name in a b c d; do start_peer "$name" --device cpu:2; done
+if [ "${1:-}" = --quick ]; then run_all 2 3; else run_all 2 2 3 4; fi
+echo "equal bits: all the same"
