@@ -24,6 +24,12 @@ void add_profile(CLI::App& app, Command& chosen);
 void add_generate(CLI::App& app, Command& chosen);
 void add_predict(CLI::App& app, Command& chosen);
 void add_ops(CLI::App& app, Command& chosen);
+void add_broker(CLI::App& app, Command& chosen);
+void add_token(CLI::App& app, Command& chosen);
+void add_join(CLI::App& app, Command& chosen);
+void add_submit(CLI::App& app, Command& chosen);
+// jobs, status, logs, stop, fetch, peers, login
+void add_job_commands(CLI::App& app, Command& chosen);
 
 // Options that several commands share.
 struct BackendOptions {

@@ -21,6 +21,11 @@ int run(int argc, char** argv) {
   add_predict(app, chosen);
   add_generate(app, chosen);
   add_ops(app, chosen);
+  add_broker(app, chosen);
+  add_token(app, chosen);
+  add_join(app, chosen);
+  add_submit(app, chosen);
+  add_job_commands(app, chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

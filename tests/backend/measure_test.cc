@@ -15,8 +15,8 @@ TEST(MeasureRates, AreNumbersThatAPlanCanUse) {
   ASSERT_TRUE(backend.has_value());
   const auto rates = measure_rates(**backend);
   ASSERT_TRUE(rates.has_value()) << rates.error().message;
-  for (const double rate :
-       {rates->matmul_flops_per_second, rates->convolution_flops_per_second, rates->memory_bytes_per_second}) {
+  for (const double rate : {rates->matmul_flops_per_second, rates->convolution_flops_per_second,
+                            rates->memory_bytes_per_second}) {
     EXPECT_TRUE(std::isfinite(rate));
     EXPECT_GT(rate, 1e3);
     EXPECT_LT(rate, 1e18);
@@ -49,8 +49,10 @@ TEST(FreeMemory, IsWhatTheMachineHasAvailable) {
 TEST(FreeMemory, AControlGroupLimitsIt) {
   Root root;
   root.file("proc/meminfo", kMeminfo).file("proc/self/cgroup", "0::/user/weft\n");
-  root.file("sys/fs/cgroup/user/weft/memory.max", "max\n").file("sys/fs/cgroup/user/weft/memory.current", "5\n");
-  root.file("sys/fs/cgroup/user/memory.max", "1000000\n").file("sys/fs/cgroup/user/memory.current", "400000\n");
+  root.file("sys/fs/cgroup/user/weft/memory.max", "max\n")
+      .file("sys/fs/cgroup/user/weft/memory.current", "5\n");
+  root.file("sys/fs/cgroup/user/memory.max", "1000000\n")
+      .file("sys/fs/cgroup/user/memory.current", "400000\n");
   EXPECT_EQ(root.free()->value, 600000) << "the outer group's";
   root.file("sys/fs/cgroup/user/memory.stat", "anon 1\ninactive_file 100000\n");
   EXPECT_EQ(root.free()->value, 700000) << "cached files can go";

@@ -87,7 +87,8 @@ TEST(NullBackend, WaitsOnlyWhereItsCallerWaits) {
 TEST(NullBackend, AMicrobatchTakesThePredictedTime) {
   const plan::Rates rates{3e9, 2e9, 5e9, 2e-6};
   for (const bool convolutions : {false, true}) {
-    const dag::Graph forward = convolutions ? test::residual_net(1, {.channels = 16}).graph : test::transformer(1).graph;
+    const dag::Graph forward =
+        convolutions ? test::residual_net(1, {.channels = 16}).graph : test::transformer(1).graph;
     const auto graph = std::make_shared<const dag::Graph>(
         dag::lower(dag::differentiate(forward, dag::op_table()).value(), dag::op_table(),
                    {.fuse_elementwise = true, .convolution_layout = Layout::Blocked16}));

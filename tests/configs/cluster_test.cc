@@ -100,8 +100,9 @@ links:
   EXPECT_EQ(cluster.link(0, 1).bytes_per_second, 1e7);
   EXPECT_EQ(cluster.link(1, 0).latency, milliseconds(4));
   expect_says(problem(devices), "no link from 'b' to 'a'");
-  expect_says(problem(devices + "  - {from: b, to: c, round_trip_ms: 8, bandwidth: 8Mbit}\n", ErrorCode::NotFound),
-              "no device 'c'");
+  expect_says(
+      problem(devices + "  - {from: b, to: c, round_trip_ms: 8, bandwidth: 8Mbit}\n", ErrorCode::NotFound),
+      "no device 'c'");
   EXPECT_EQ(link_between(parsed(devices + other), "x", "y").error().code, ErrorCode::NotFound);
 }
 
@@ -115,7 +116,8 @@ TEST(Cluster, ProblemsNameTheLine) {
   expect_says(problem(kExample + "colour: red\n"), "cluster.yaml:7:1: unknown key `colour`");
   expect_says(problem("devices:\n  - {type: rtx380, region: a}\n", ErrorCode::NotFound), "cluster.yaml:2:12");
   expect_says(problem("devices:\n  - {type: rtx380, region: a}\n", ErrorCode::NotFound), "rtx3080");
-  expect_says(problem("devices: [{name: x, memory: 1GiB, memory_bandwidth: 1e9}]\n"), "peak_flops` is missing");
+  expect_says(problem("devices: [{name: x, memory: 1GiB, memory_bandwidth: 1e9}]\n"),
+              "peak_flops` is missing");
   expect_says(problem("devices: [{type: t4, memory: 1 pound}]\n"), "24GiB");
   expect_says(problem("devices: [{type: t4, count: 0}]\n"), "count");
   expect_says(problem("devices: [{type: t4, uplink: 20}]\n"), "100Mbit");
@@ -127,22 +129,26 @@ TEST(Cluster, ProblemsNameTheLine) {
 
 TEST(Cluster, ProblemsOfRegions) {
   const auto with = [](const std::string& between) {
-    return "devices: [{type: t4, region: a}, {type: t4, region: b}]\nregions:\n  within: {round_trip_ms: 1, bandwidth: "
+    return "devices: [{type: t4, region: a}, {type: t4, region: b}]\nregions:\n  within: {round_trip_ms: 1, "
+           "bandwidth: "
            "1Gbit}\n  between: " +
            between + "\n";
   };
   expect_says(problem(with("[]")), "nothing is said of the way from 'a' to 'b'");
   const std::string good = "{from: a, to: b, round_trip_ms: 2, bandwidth: 1Mbit}";
   EXPECT_TRUE(parse_cluster(with("[" + good + "]")).has_value());
-  expect_says(problem(with("[" + good + ", {from: b, to: a, round_trip_ms: 2, bandwidth: 1Mbit, one_way: true}]")),
-              "was given before");
+  expect_says(
+      problem(with("[" + good + ", {from: b, to: a, round_trip_ms: 2, bandwidth: 1Mbit, one_way: true}]")),
+      "was given before");
   expect_says(problem(with("[" + good + "]") + "broker: c\n", ErrorCode::NotFound), "no region 'c'");
   expect_says(problem(with("[{from: a, to: b, round_trip_ms: -2, bandwidth: 1Mbit}]")), "round_trip_ms");
   expect_says(problem(with("[{from: a, to: b, round_trip_ms: 2, bandwidth: 1Mbit, loss: 1}]")), "loss");
   expect_says(problem(with("[{from: a, to: b, round_trip_ms: 2, bandwidth: 1Mbps}]")), "100Mbit");
   expect_says(problem(with("[{from: a, to: a, round_trip_ms: 2, bandwidth: 1Mbit}]")), "within");
-  expect_says(problem("devices: [{type: t4}, {type: t4}]\nregions:\n  within: {round_trip_ms: 1, bandwidth: 1Gbit}\n"),
-              "has no `region`");
+  expect_says(
+      problem(
+          "devices: [{type: t4}, {type: t4}]\nregions:\n  within: {round_trip_ms: 1, bandwidth: 1Gbit}\n"),
+      "has no `region`");
   expect_says(link_between(parsed(kExample), "oregon", "tokio").error().message, "tokyo");
 }
 
@@ -153,7 +159,8 @@ TEST(Cluster, Units) {
   EXPECT_EQ(parse_memory("24GiB"), Bytes{int64_t{24} << 30});
   EXPECT_EQ(parse_memory("1.5KiB"), Bytes{1536});
   EXPECT_EQ(parse_memory("2GB"), Bytes{2'000'000'000});
-  for (const char* bad : {"", "Mbit", "100", "-1Mbit", "0Mbit", "nanMbit", "infMbit", "100mbit", "100Mbit/s", "1e9Gbit"})
+  for (const char* bad :
+       {"", "Mbit", "100", "-1Mbit", "0Mbit", "nanMbit", "infMbit", "100mbit", "100Mbit/s", "1e9Gbit"})
     EXPECT_FALSE(parse_bandwidth(bad).has_value()) << bad;
   for (const char* bad : {"", "GiB", "24", "0GiB", "-1GiB", "24Gib", "99999999999TiB"})
     EXPECT_FALSE(parse_memory(bad).has_value()) << bad;
@@ -167,7 +174,8 @@ TEST(Catalogue, EveryDeviceIsFoundAndSane) {
     EXPECT_LT(device.peak_fp32_flops, 1e15);
     EXPECT_GE(device.memory.value, int64_t{4} << 30);
     EXPECT_GT(device.memory_bandwidth, 1e11);
-    for (const char c : device.name) EXPECT_TRUE((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-');
+    for (const char c : device.name)
+      EXPECT_TRUE((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-');
   }
   EXPECT_EQ(find_device("RTX3080").error().code, ErrorCode::NotFound);
 }

@@ -14,8 +14,11 @@ class FollowStages : public testing::TestWithParam<std::tuple<std::string, uint3
 TEST_P(FollowStages, InitializersStayWhereTheyAre) {
   const auto& [name, stages] = GetParam();
   const dag::Graph graph = test::training_graph(name), other = test::evaluation_graph(name);
-  const auto plan = make_plan(
-      {.graph = &graph, .microbatches = 4, .stages = stages, .optimizer_slots = 1, .cluster = test::equal_devices(stages)});
+  const auto plan = make_plan({.graph = &graph,
+                               .microbatches = 4,
+                               .stages = stages,
+                               .optimizer_slots = 1,
+                               .cluster = test::equal_devices(stages)});
   ASSERT_TRUE(plan.has_value()) << plan.error().message;
   const auto followed = follow_stages(other, graph, plan->stage_of_op);
   ASSERT_EQ(followed.size(), other.ops().size());
@@ -39,9 +42,11 @@ TEST_P(FollowStages, InitializersStayWhereTheyAre) {
   ASSERT_TRUE(split.has_value()) << split.error().message;
 }
 
-INSTANTIATE_TEST_SUITE_P(Examples, FollowStages, testing::Combine(testing::Values("fashion", "gpt"), testing::Values(1u, 2u, 4u)),
+INSTANTIATE_TEST_SUITE_P(Examples, FollowStages,
+                         testing::Combine(testing::Values("fashion", "gpt"), testing::Values(1u, 2u, 4u)),
                          [](const auto& param_info) {
-                           return std::get<0>(param_info.param) + "_" + std::to_string(std::get<1>(param_info.param));
+                           return std::get<0>(param_info.param) + "_" +
+                                  std::to_string(std::get<1>(param_info.param));
                          });
 
 TEST(FollowStages, AnInitializerOfTheOtherGraphAloneFollowsItsReader) {
@@ -50,13 +55,15 @@ TEST(FollowStages, AnInitializerOfTheOtherGraphAloneFollowsItsReader) {
   const auto parameter = dag::InitializerRole::Parameter;
   const auto x = a.input("x", spec);
   const auto first = a.add(dag::OpKind::Mul, {x, a.initializer("first", spec, parameter)});
-  a.output("y", a.add(dag::OpKind::Mul, {first, a.initializer("second", spec, parameter)}), dag::OutputRole::Prediction);
+  a.output("y", a.add(dag::OpKind::Mul, {first, a.initializer("second", spec, parameter)}),
+           dag::OutputRole::Prediction);
   const dag::Graph graph = a.finish();  // x, first, Mul, second, Mul
   const auto u = b.input("x", spec);
   const auto unknown = b.initializer("unknown", spec, parameter);
   const auto label = b.add(dag::OpKind::Neg, {b.input("label", spec)});
   const auto mul = b.add(dag::OpKind::Mul, {u, b.initializer("second", spec, parameter)});
-  b.output("y", b.add(dag::OpKind::Add, {b.add(dag::OpKind::Add, {mul, unknown}), label}), dag::OutputRole::Prediction);
+  b.output("y", b.add(dag::OpKind::Add, {b.add(dag::OpKind::Add, {mul, unknown}), label}),
+           dag::OutputRole::Prediction);
   const dag::Graph other = b.finish();  // x, unknown, label, Neg, second, Mul, Add, Add
   EXPECT_EQ(follow_stages(other, graph, {0, 0, 0, 1, 1}), (std::vector<uint32_t>{1, 1, 1, 1, 1, 1, 1, 1}));
 }

@@ -40,7 +40,8 @@ ValueId parameter(GraphBuilder& b, const std::string& name, Shape shape) {
 Graph with_loss(GraphBuilder& b, ValueId logits) {
   const ValueId target = b.input(std::string(dag::kTargetInput), {DType::I64, {b.spec(logits).shape[0]}});
   b.output("loss",
-           b.add(OpKind::CrossEntropy, {logits, target}, {{Attr::Axis, int64_t{1}}, {Attr::Reduction, std::string("mean")}}),
+           b.add(OpKind::CrossEntropy, {logits, target},
+                 {{Attr::Axis, int64_t{1}}, {Attr::Reduction, std::string("mean")}}),
            OutputRole::Loss);
   return b.finish();
 }
@@ -67,7 +68,8 @@ Graph dense_net(uint64_t seed) {
                                              name)}));
   }
   const ValueId joined = b.add(OpKind::Concat, all, {{Attr::Axis, int64_t{1}}});
-  const ValueId pooled = b.add(OpKind::ReduceMean, {joined}, {{Attr::Axes, Ints{2, 3}}, {Attr::KeepDims, int64_t{0}}});
+  const ValueId pooled =
+      b.add(OpKind::ReduceMean, {joined}, {{Attr::Axes, Ints{2, 3}}, {Attr::KeepDims, int64_t{0}}});
   return with_loss(b, linear(b, "head", pooled, 10));
 }
 
@@ -117,8 +119,8 @@ Graph training_graph(const std::string& name, uint64_t seed) {
 
 Graph evaluation_graph(const std::string& name) {
   const Example example = import_example(name, false);
-  return lowered(value_or_fail(dag::attach_evaluation_loss(example.graph, example.loss, example.target, example.batch,
-                                                           dag::op_table())),
+  return lowered(value_or_fail(dag::attach_evaluation_loss(example.graph, example.loss, example.target,
+                                                           example.batch, dag::op_table())),
                  false);
 }
 
@@ -127,14 +129,16 @@ Graph chain(uint64_t seed, int64_t layers, int64_t batch) {
   GraphBuilder b(dag::op_table());
   ValueId x = b.input("x", {DType::F32, {batch, 32}});
   for (int64_t i = 0; i < layers; ++i)
-    x = b.add(OpKind::Relu, {linear(b, "layer" + std::to_string(i), x, 16 * (1 + static_cast<int64_t>(rng.below(8))))});
+    x = b.add(OpKind::Relu,
+              {linear(b, "layer" + std::to_string(i), x, 16 * (1 + static_cast<int64_t>(rng.below(8))))});
   return lowered(with_loss(b, linear(b, "head", x, 10)));
 }
 
 plan::DeviceView device(std::string name, double gigaflops, std::string region, std::string fingerprint,
                         Bytes memory) {
-  return {std::move(name), std::move(region), plan::Rates{gigaflops * 1e9, gigaflops * 1e9, gigaflops * 2e8, 2e-6},
-          memory, std::move(fingerprint)};
+  return {std::move(name), std::move(region),
+          plan::Rates{gigaflops * 1e9, gigaflops * 1e9, gigaflops * 2e8, 2e-6}, memory,
+          std::move(fingerprint)};
 }
 
 plan::ClusterView equal_devices(uint32_t count, double bytes_per_second, Duration latency) {
@@ -155,8 +159,9 @@ plan::ClusterView random_cluster(Rng& rng, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i)
     for (uint32_t k = 0; k < count; ++k) {
       const bool near = devices[i].region == devices[k].region;
-      cluster.set_link(i, k, {(near ? 1e8 : 1e6) * (1 + 9 * rng.uniform()),
-                              Duration(static_cast<int64_t>((near ? 1e5 : 1e7) * (1 + rng.uniform())))});
+      cluster.set_link(i, k,
+                       {(near ? 1e8 : 1e6) * (1 + 9 * rng.uniform()),
+                        Duration(static_cast<int64_t>((near ? 1e5 : 1e7) * (1 + rng.uniform())))});
     }
   return cluster;
 }

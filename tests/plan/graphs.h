@@ -13,8 +13,8 @@ namespace weft::test {
 // Differentiated when it has a loss and `training`, and lowered as for a processor with AVX-512.
 dag::Graph lowered(const dag::Graph& forward, bool training = true);
 
-// "residual", "transformer" (tied embedding), "dense" (values with many readers), "fashion", "gpt" (the example
-// files), as a training microbatch. Seeds vary the sizes of those that are built by hand.
+// "residual", "transformer" (tied embedding), "dense" (values with many readers), "fashion", "gpt" (the
+// example files), as a training microbatch. Seeds vary the sizes of those that are built by hand.
 dag::Graph training_graph(const std::string& name, uint64_t seed = 1);
 // The evaluation graph of an example: "fashion" or "gpt".
 dag::Graph evaluation_graph(const std::string& name);

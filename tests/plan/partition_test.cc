@@ -11,7 +11,8 @@ namespace weft::plan {
 namespace {
 
 // Every way to cut n positions into non-empty stages.
-void for_each_cut(uint32_t positions, uint32_t stages, const std::function<void(const std::vector<uint32_t>&)>& visit) {
+void for_each_cut(uint32_t positions, uint32_t stages,
+                  const std::function<void(const std::vector<uint32_t>&)>& visit) {
   std::vector<uint32_t> ends;
   const std::function<void(uint32_t)> extend = [&](uint32_t begin) {
     const auto left = static_cast<uint32_t>(stages - ends.size());

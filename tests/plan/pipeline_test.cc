@@ -73,7 +73,8 @@ TEST_P(OnEveryGraph, SegmentsAndMessagesAreThoseOfTheSplit) {
       expected[{edge.from_stage, segment(edge.from_stage, edge.sent), edge.to_stage,
                 segment(edge.to_stage, edge.received)}] += graph.spec(edge.value).bytes().value;
     for (const Message& message : pipeline.messages)
-      found[{message.from_stage, message.from_segment, message.to_stage, message.to_segment}] += message.bytes.value;
+      found[{message.from_stage, message.from_segment, message.to_stage, message.to_segment}] +=
+          message.bytes.value;
     EXPECT_EQ(found, expected);
     for (uint32_t s = 0; s < stages; ++s)
       EXPECT_EQ(pipeline.stages[s].segments.size(), split->stages[s].segment_count) << "stage " << s;
@@ -117,8 +118,8 @@ TEST_P(OnEveryGraph, MemoryIsNotUnderestimated) {
         options.segment_of_op = split->stages[s].segment_of_op;
         for (const auto& edge : split->cut_edges)
           if (edge.from_stage == s) options.kept.push_back(edge.sent);
-        auto executor = peer::Executor::create(std::make_shared<const Graph>(split->stages[s].graph), **backend,
-                                               std::move(options));
+        auto executor = peer::Executor::create(std::make_shared<const Graph>(split->stages[s].graph),
+                                               **backend, std::move(options));
         ASSERT_TRUE(executor.has_value()) << executor.error().message;
         ASSERT_TRUE((*executor)->prepare_optimizer({.type = dag::OptimizerType::AdamW}).has_value());
         const int64_t need = (*executor)->persistent_bytes().value + (*executor)->program().workspace.value +

@@ -90,7 +90,8 @@ TEST(Plan, OneDeviceRunsItAlone) {
   expect_lawful(request, plan);
   ASSERT_EQ(plan.stages.size(), 1u);
   EXPECT_TRUE(plan.links.empty());
-  EXPECT_NEAR(seconds(plan.predicted_step), seconds(plan.predicted_alone), 0.01 * seconds(plan.predicted_alone));
+  EXPECT_NEAR(seconds(plan.predicted_step), seconds(plan.predicted_alone),
+              0.01 * seconds(plan.predicted_alone));
 }
 
 TEST(Plan, AutoTakesMoreDevicesWhereTheyPayAndOneWhereTheyDoNot) {
@@ -98,8 +99,8 @@ TEST(Plan, AutoTakesMoreDevicesWhereTheyPayAndOneWhereTheyDoNot) {
   const Plan near = planned({.graph = &graph, .microbatches = 16, .cluster = test::equal_devices(4, 1e10)});
   EXPECT_EQ(near.stages.size(), 4u);
   EXPECT_LT(seconds(near.predicted_step), 0.6 * seconds(near.predicted_alone));
-  const Plan far =
-      planned({.graph = &graph, .microbatches = 16, .cluster = test::equal_devices(4, 1e4, milliseconds(200))});
+  const Plan far = planned(
+      {.graph = &graph, .microbatches = 16, .cluster = test::equal_devices(4, 1e4, milliseconds(200))});
   EXPECT_EQ(far.stages.size(), 1u);
 }
 
@@ -123,8 +124,9 @@ TEST(Plan, RegionsAreCrossedOnce) {
   ClusterView cluster(devices);
   for (size_t a = 0; a < 4; ++a)
     for (size_t b = 0; b < 4; ++b)
-      cluster.set_link(a, b, devices[a].region == devices[b].region ? LinkView{1.25e9, milliseconds(0)}
-                                                                    : LinkView{12.5e6, milliseconds(20)});
+      cluster.set_link(a, b,
+                       devices[a].region == devices[b].region ? LinkView{1.25e9, milliseconds(0)}
+                                                              : LinkView{12.5e6, milliseconds(20)});
   const PlanRequest request{.graph = &graph, .microbatches = 8, .stages = 4, .cluster = cluster};
   const Plan plan = planned(request);
   expect_lawful(request, plan);
@@ -136,8 +138,9 @@ TEST(Plan, RegionsAreCrossedOnce) {
 
 TEST(Plan, OneFingerprintIsPreferred) {
   const Graph graph = test::training_graph("residual");
-  std::vector<DeviceView> devices = {test::device("a", 10, "west", "avx2"), test::device("b", 90, "west", "avx512"),
-                                     test::device("c", 10, "west", "avx2"), test::device("d", 90, "west", "other")};
+  std::vector<DeviceView> devices = {
+      test::device("a", 10, "west", "avx2"), test::device("b", 90, "west", "avx512"),
+      test::device("c", 10, "west", "avx2"), test::device("d", 90, "west", "other")};
   PlanRequest request{.graph = &graph, .microbatches = 4, .stages = 2, .cluster = ClusterView(devices)};
   const Plan two = planned(request);
   EXPECT_EQ(devices[two.stages[0].devices[0]].fingerprint, "avx2");
@@ -150,7 +153,8 @@ TEST(Plan, OneFingerprintIsPreferred) {
 
 TEST(Plan, TiedWeightsLieWithTheirFirstReader) {
   const Graph graph = test::training_graph("transformer", 2);
-  const PlanRequest request{.graph = &graph, .microbatches = 4, .stages = 3, .cluster = test::equal_devices(3)};
+  const PlanRequest request{
+      .graph = &graph, .microbatches = 4, .stages = 3, .cluster = test::equal_devices(3)};
   const Plan plan = planned(request);
   expect_lawful(request, plan);
   EXPECT_EQ(plan.stage_of_op[graph.value(graph.find_initializer("wte")->value).producer.index], 0u);
@@ -158,16 +162,20 @@ TEST(Plan, TiedWeightsLieWithTheirFirstReader) {
 
 TEST(Plan, LatencyIsHiddenByMicrobatchesInFlight) {
   const Graph graph = test::chain(2, 30, 256);
-  const Plan near = planned({.graph = &graph, .microbatches = 16, .stages = 2, .cluster = test::equal_devices(2, 1e12)});
-  const Plan far = planned(
-      {.graph = &graph, .microbatches = 16, .stages = 2, .cluster = test::equal_devices(2, 1e12, milliseconds(2))});
+  const Plan near =
+      planned({.graph = &graph, .microbatches = 16, .stages = 2, .cluster = test::equal_devices(2, 1e12)});
+  const Plan far = planned({.graph = &graph,
+                            .microbatches = 16,
+                            .stages = 2,
+                            .cluster = test::equal_devices(2, 1e12, milliseconds(2))});
   EXPECT_LE(near.stages[0].microbatches_in_flight, 4u);
   EXPECT_GT(far.stages[0].microbatches_in_flight, near.stages[0].microbatches_in_flight);
 }
 
 TEST(Plan, PredictionGraphsArePlannedToo) {
   const Graph graph = test::evaluation_graph("fashion");
-  const PlanRequest request{.graph = &graph, .microbatches = 8, .stages = 3, .cluster = test::equal_devices(3)};
+  const PlanRequest request{
+      .graph = &graph, .microbatches = 8, .stages = 3, .cluster = test::equal_devices(3)};
   expect_lawful(request, planned(request));
 }
 
@@ -209,13 +217,15 @@ TEST(Infeasible, TooFewDevices) {
 
 TEST(Infeasible, MoreStagesThanPieces) {
   const Graph graph = test::chain(1, 1);
-  EXPECT_EQ(refused({.graph = &graph, .stages = 20, .cluster = test::equal_devices(20)}).code, ErrorCode::Infeasible);
+  EXPECT_EQ(refused({.graph = &graph, .stages = 20, .cluster = test::equal_devices(20)}).code,
+            ErrorCode::Infeasible);
 }
 
 TEST(Infeasible, TooLittleMemorySaysHowMuchIsMissing) {
   const Graph graph = test::training_graph("gpt");
   std::vector<DeviceView> devices = {test::device("tiny", 50, "west", "cpu", {1 << 20})};
-  const Error error = refused({.graph = &graph, .microbatches = 2, .optimizer_slots = 2, .cluster = ClusterView(devices)});
+  const Error error =
+      refused({.graph = &graph, .microbatches = 2, .optimizer_slots = 2, .cluster = ClusterView(devices)});
   EXPECT_EQ(error.code, ErrorCode::Infeasible);
   EXPECT_NE(error.message.find("MiB"), std::string::npos) << error.message;
   EXPECT_NE(error.message.find("tiny"), std::string::npos) << error.message;
@@ -223,11 +233,14 @@ TEST(Infeasible, TooLittleMemorySaysHowMuchIsMissing) {
 
 TEST(Plan, SmallMemoriesTogetherHoldWhatNoneHoldsAlone) {
   const Graph graph = test::training_graph("gpt");
-  const Plan alone = planned({.graph = &graph, .microbatches = 2, .optimizer_slots = 2, .cluster = test::equal_devices(1)});
+  const Plan alone =
+      planned({.graph = &graph, .microbatches = 2, .optimizer_slots = 2, .cluster = test::equal_devices(1)});
   const Bytes share{alone.stages[0].memory.value * 2 / 5};
   std::vector<DeviceView> devices;
-  for (const char* name : {"a", "b", "c", "d"}) devices.push_back(test::device(name, 50, "west", "cpu", share));
-  const PlanRequest request{.graph = &graph, .microbatches = 2, .optimizer_slots = 2, .cluster = ClusterView(devices)};
+  for (const char* name : {"a", "b", "c", "d"})
+    devices.push_back(test::device(name, 50, "west", "cpu", share));
+  const PlanRequest request{
+      .graph = &graph, .microbatches = 2, .optimizer_slots = 2, .cluster = ClusterView(devices)};
   const Plan plan = planned(request);
   EXPECT_GE(plan.stages.size(), 2u);
   expect_lawful(request, plan);
@@ -242,7 +255,8 @@ TEST(Plan, RefusesWhatMakesNoSense) {
             ErrorCode::InvalidArgument);
   EXPECT_EQ(refused({.graph = &graph, .cluster = test::equal_devices(1), .strategy = "dice"}).code,
             ErrorCode::InvalidArgument);
-  EXPECT_EQ(refused({.graph = &graph, .cluster = test::equal_devices(2, 0)}).code, ErrorCode::InvalidArgument);
+  EXPECT_EQ(refused({.graph = &graph, .cluster = test::equal_devices(2, 0)}).code,
+            ErrorCode::InvalidArgument);
   std::vector<DeviceView> devices = {test::device("a", 0)};
   EXPECT_EQ(refused({.graph = &graph, .cluster = ClusterView(devices)}).code, ErrorCode::InvalidArgument);
 }

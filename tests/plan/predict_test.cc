@@ -88,8 +88,9 @@ TEST(Predict, TheFixedOrderOfAPredictionGivesTheSameStep) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed, 1);
     const auto stages = static_cast<uint32_t>(2 + rng.below(4));
-    Pipeline pipeline = two_segments_each(stages, Duration(1 + rng.below(1000)), Duration(1 + rng.below(2000)),
-                                          {static_cast<int64_t>(rng.below(3000))});
+    Pipeline pipeline =
+        two_segments_each(stages, Duration(1 + rng.below(1000)), Duration(1 + rng.below(2000)),
+                          {static_cast<int64_t>(rng.below(3000))});
     std::vector<LinkView> links(size_t{stages} * stages);
     for (LinkView& link : links) link = {1e9 * (0.1 + rng.uniform()), Duration(rng.below(3000))};
     PredictRequest request{&pipeline, links, static_cast<uint32_t>(1 + rng.below(12)),

@@ -40,8 +40,10 @@ TEST(NextTask, AStageOfOneSegmentRunsAllOfThem) {
 }
 
 // The rule word by word: of all tasks that may run, the highest segment, then the lowest microbatch.
-std::optional<TaskChoice> by_the_word(const std::vector<std::vector<bool>>& done, const auto& here, uint32_t limit) {
-  const auto segments = static_cast<uint32_t>(done.size()), microbatches = static_cast<uint32_t>(done[0].size());
+std::optional<TaskChoice> by_the_word(const std::vector<std::vector<bool>>& done, const auto& here,
+                                      uint32_t limit) {
+  const auto segments = static_cast<uint32_t>(done.size()),
+             microbatches = static_cast<uint32_t>(done[0].size());
   uint32_t between = 0;
   for (uint32_t m = 0; m < microbatches; ++m) between += done[0][m] && !done[segments - 1][m];
   std::set<std::pair<int64_t, uint32_t>> allowed;
@@ -60,7 +62,8 @@ TEST(NextTask, IsTheRuleAndNeverDeadlocksOnRandomStageGraphs) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed, 5);
-    const auto stages = static_cast<uint32_t>(1 + rng.below(5)), microbatches = static_cast<uint32_t>(1 + rng.below(6));
+    const auto stages = static_cast<uint32_t>(1 + rng.below(5)),
+               microbatches = static_cast<uint32_t>(1 + rng.below(6));
     std::vector<std::pair<uint32_t, uint32_t>> order;  // stage, segment
     std::vector<uint32_t> segments(stages, 0);
     for (uint32_t s = 0; s < stages; ++s) order.push_back({s, segments[s]++});
@@ -88,7 +91,8 @@ TEST(NextTask, IsTheRuleAndNeverDeadlocksOnRandomStageGraphs) {
       for (uint32_t s = 0; s < stages; ++s) {
         const auto here = [&](uint32_t segment, uint32_t microbatch) {
           for (const auto& [from, to] : messages)
-            if (order[to] == std::pair(s, segment) && !done[order[from].first][order[from].second][microbatch])
+            if (order[to] == std::pair(s, segment) &&
+                !done[order[from].first][order[from].second][microbatch])
               return false;
           return true;
         };

@@ -1,0 +1,161 @@
+// weft broker: the service that peers join and users submit to.
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <thread>
+
+#include "broker/service/broker_service.h"
+#include "cli/broker_address.h"
+#include "cli/commands.h"
+#include "cli/exit_codes.h"
+#include "cli/quantities.h"
+#include "cli/signals.h"
+#include "configs/reader.h"
+#include "configs/yaml.h"
+#include "storage/files.h"
+
+namespace weft::cli {
+namespace {
+namespace fs = std::filesystem;
+
+struct BrokerCommandOptions {
+  std::string config, data_dir, listen, advertise, lease;
+};
+
+constexpr const char* kListenDefault = "0.0.0.0:7700";
+
+// What the configuration file says and the command line does not.
+Status read_config(BrokerCommandOptions& options) {
+  storage::Files files;
+  WEFT_TRY(const auto bytes, files.read(options.config, configs::kYamlSizeMax));
+  WEFT_TRY(const configs::Node tree,
+           configs::parse_yaml({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, options.config));
+  configs::Problems problems;
+  configs::MapReader reader(tree, "", problems);
+  const configs::Node* format = reader.take("format");
+  if (format != nullptr && reader.parse_count(*format, "format", 0, 1000).value_or(1) != 1)
+    reader.problem(format->where, "`format: " + format->text + "` is not known here; this weft reads format 1",
+                   ErrorCode::VersionMismatch);
+  const auto take = [&](const char* key, std::string& into) {
+    std::string text = reader.text(key, "");
+    if (into.empty()) into = std::move(text);
+  };
+  const fs::path folder = fs::path(options.config).parent_path();
+  const bool from_file = options.data_dir.empty();
+  take("data_dir", options.data_dir);
+  if (from_file && !options.data_dir.empty()) options.data_dir = (folder / options.data_dir).string();
+  take("listen", options.listen);
+  take("advertise", options.advertise);
+  take("lease", options.lease);
+  reader.finish();
+  if (!problems.empty()) return fail(problems.error());
+  return {};
+}
+
+bool is_any_address(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
+
+// An address of this machine that others may reach, for the line that people copy; a guess, which --advertise replaces.
+std::string own_address() {
+  ifaddrs* all = nullptr;
+  std::string found = "127.0.0.1";
+  if (getifaddrs(&all) != 0) return found;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    if ((one->ifa_flags & IFF_LOOPBACK) != 0 || (one->ifa_flags & IFF_UP) == 0) continue;
+    char host[NI_MAXHOST];
+    if (getnameinfo(one->ifa_addr, sizeof(sockaddr_in), host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) continue;
+    found = host;
+    break;
+  }
+  freeifaddrs(all);
+  return found;
+}
+
+// Waits for signals on a thread of its own, while the broker's threads have them blocked: the first stops the broker,
+// the second ends the process.
+class StopOnSignal {
+ public:
+  explicit StopOnSignal(broker::BrokerService& service) : thread_([this, &service] { watch(service); }) {}
+  ~StopOnSignal() {
+    pthread_kill(thread_.native_handle(), SIGUSR1);
+    thread_.join();
+  }
+  StopOnSignal(const StopOnSignal&) = delete;
+  StopOnSignal& operator=(const StopOnSignal&) = delete;
+
+  static sigset_t signals() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set, signal);
+    return set;
+  }
+
+ private:
+  void watch(broker::BrokerService& service) {
+    const sigset_t set = signals();
+    for (int count = 0;;) {
+      int signal = 0;
+      if (sigwait(&set, &signal) != 0 || signal == SIGUSR1) return;
+      if (++count > 1) _exit(kExitStopped);
+      fmt::print(stderr, "stopping; again to end at once\n");
+      service.stop();
+    }
+  }
+  std::thread thread_;
+};
+
+Result<int> run_broker(BrokerCommandOptions options) {
+  if (!options.config.empty()) WEFT_TRY_STATUS(read_config(options));
+  broker::BrokerServiceOptions service_options;
+  if (options.data_dir.empty()) {
+    WEFT_TRY(const fs::path folder, data_folder());
+    options.data_dir = (folder / "broker").string();
+  }
+  service_options.data_dir = options.data_dir;
+  WEFT_TRY(service_options.listen, net::parse_endpoint(options.listen.empty() ? kListenDefault : options.listen));
+  if (!options.advertise.empty()) WEFT_TRY_STATUS(net::parse_endpoint(options.advertise));
+  service_options.advertise = options.advertise;
+  service_options.software = WEFT_VERSION;
+  service_options.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  if (!options.lease.empty()) {
+    WEFT_TRY(service_options.lease, parse_duration(options.lease));
+  }
+
+  const sigset_t signals = StopOnSignal::signals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  WEFT_TRY(const auto service, broker::BrokerService::start(std::move(service_options)));
+  std::string address = service->advertised();
+  if (const net::Endpoint bound = service->endpoint(); options.advertise.empty() && is_any_address(bound.host))
+    address = net::to_string({own_address(), bound.port});
+  fmt::print("weft join {} --token {}\n", address, service->peer_token());
+  if (service->submitter_token())
+    fmt::print(
+        "submitter token: {0}\n"
+        "keep it: it is shown this once. To submit jobs from any machine: weft login {1} --token {0}\n",
+        *service->submitter_token(), address);
+  std::fflush(stdout);
+  const StopOnSignal stop(*service);
+  WEFT_TRY_STATUS(service->wait());
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_broker(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("broker", "run the service that peers join and users submit to");
+  auto options = std::make_shared<BrokerCommandOptions>();
+  command->add_option("--config", options->config, "a YAML file with data_dir, listen, advertise, lease; options here win");
+  command->add_option("--data-dir", options->data_dir,
+                      "identity, tokens, jobs, models and data; made where it is missing; default ~/.local/share/weft/broker");
+  command->add_option("--listen", options->listen, "HOST:PORT; default " + std::string(kListenDefault) + "; port 0: any free one");
+  command->add_option("--advertise", options->advertise, "HOST:PORT under which others reach this broker");
+  command->add_option("--lease", options->lease, "how long a silent peer is kept, as 10s");
+  command->callback([options, &chosen] { chosen = [options] { return run_broker(*options); }; });
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,123 @@
+// A user's connection to a broker, for programs that ask and wait. Everything happens on the caller's thread, within
+// the calls; every wait has a deadline and ends early when the user interrupts.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/broker_address.h"
+#include "net/connection.h"
+#include "net/loop.h"
+#include "peer/service/bulk.h"
+#include "proto/messages.h"
+#include "security/identity.h"
+#include "storage/package.h"
+
+namespace weft::cli {
+
+inline constexpr Duration kAnswerDeadline = std::chrono::seconds(30);
+
+// One admitted connection. Errors of its calls: Unavailable when it was lost (lost() is true then), Timeout, Cancelled
+// when the user interrupted, and what the broker refused with.
+class Client {
+ public:
+  struct Options {
+    BrokerAddress address;
+    const security::Identity* identity = nullptr;  // must outlive the client
+    std::function<bool()> interrupted{};
+    Duration deadline = std::chrono::seconds(10);  // of connecting, and of the broker's greeting
+  };
+  // Connects to the key that the token names, shows the token, and is admitted. `loop` must outlive the client.
+  static Result<std::unique_ptr<Client>> connect(net::Loop& loop, Options options);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  const proto::HelloAck& broker() const { return broker_; }
+  bool lost() const { return lost_.has_value(); }
+
+  // Sends a request and waits for its answer, a T. One request at a time. A refusal that says so is tried again until
+  // the deadline, with back-off; any other is the error.
+  template <typename T>
+  Result<T> ask(const proto::Message& request, Duration deadline = kAnswerDeadline) {
+    WEFT_TRY(proto::Message answer, ask_for(request, deadline, [](const proto::Message& message) {
+               return std::holds_alternative<T>(message);
+             }));
+    return std::get<T>(std::move(answer));
+  }
+
+  // Messages that come unasked: events.
+  void send(const proto::Message& message);
+  // Whether a message is there, at the latest when the deadline has passed.
+  Result<bool> wait(Duration deadline);
+  std::optional<proto::Message> take();
+
+  // Which of the blobs the broker lacks.
+  Result<std::vector<Digest>> missing(std::vector<Digest> blobs);
+  // Sends a blob in pieces, as fast as they go out; `progress` is told of bytes. Whether the broker has it, finish_puts()
+  // or a later put() tells.
+  Status put(const Digest& sha256, const storage::BlobSource& source, const std::function<void(uint64_t)>& progress);
+  Status finish_puts();
+  // Fetches blobs, several at once; `done` gets each, in any order. `sizes[i]` is how many bytes blob i must have.
+  Status get(std::span<const Digest> blobs, std::span<const uint64_t> sizes,
+             const std::function<Status(size_t index, std::vector<std::byte> bytes)>& done);
+
+ private:
+  explicit Client(net::Loop& loop, Options options) : loop_(loop), options_(std::move(options)) {}
+  Status open();
+  Status greet();
+  void on_frame(const net::InFrame& frame);
+  void on_lost(const Error& error);
+  Result<proto::Message> ask_for(const proto::Message& request, Duration deadline,
+                                 const std::function<bool(const proto::Message&)>& is_answer);
+  // Runs the loop until `done`; Timeout with `what` in it. Losing the connection and interruption are errors first.
+  Status run_until(Duration deadline, const std::function<bool()>& done, const std::string& what);
+  // The same as long as bytes go either way.
+  Status run_while_moving(const std::function<bool()>& done, const std::string& what);
+  bool interrupted() const { return options_.interrupted && options_.interrupted(); }
+
+  net::Loop& loop_;
+  Options options_;
+  net::ConnectionPtr connection_;
+  std::optional<Error> lost_;
+  proto::HelloAck broker_;
+  std::deque<proto::Message> inbox_;
+  std::unique_ptr<peer::BulkTransfers> transfers_;
+  // Blobs that were sent, by request, and not yet answered for.
+  std::map<uint64_t, std::string> puts_;
+  uint64_t put_count_ = 0;
+  std::optional<Error> put_error_;
+};
+
+// A loop, an identity and an address: what makes clients, again and again when need be.
+class BrokerAccess {
+ public:
+  // The identity is kept beside the login; where there is no such place it is made for this once.
+  static Result<std::unique_ptr<BrokerAccess>> open(const BrokerOptions& options);
+  static Result<std::unique_ptr<BrokerAccess>> open(BrokerAddress address);
+
+  net::Loop& loop() { return loop_; }
+  Result<std::unique_ptr<Client>> connect();
+  // Lets the loop run for so long, or until the user interrupts.
+  void pause(Duration duration);
+
+  // From here on Ctrl-C ends every wait. REQUIRES: the signals are blocked (cli/signals.h).
+  void set_interrupted() { interrupted_ = true; }
+  bool interrupted() const { return interrupted_; }
+
+ private:
+  BrokerAccess() = default;
+  net::Loop loop_;
+  BrokerAddress address_;
+  std::unique_ptr<security::Identity> identity_;
+  bool interrupted_ = false;
+};
+
+}  // namespace weft::cli

@@ -1,0 +1,88 @@
+#include "cli/device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <thread>
+
+#include "peer/backend/cpu/cpu_backend.h"
+#include "peer/backend/null/null_backend.h"
+#include "peer/service/measure.h"
+
+namespace weft::cli {
+namespace {
+
+constexpr int kThreadsMax = 1024;
+constexpr double kOfferedShare = 0.8;  // of the memory that is free at the start
+
+Result<std::unique_ptr<peer::Backend>> make_cpu(int threads) {
+  return peer::make_cpu_backend({.threads = threads, .pin = true});  // as `weft local --threads N` makes it
+}
+
+Result<proto::DeviceReport> measure(const Device& device, std::optional<Bytes> memory) {
+  WEFT_TRY(const auto backend, make_backend(device));
+  proto::DeviceReport report;
+  report.device = device.text;
+  report.fingerprint = backend->numerics_fingerprint();
+  report.fuse_elementwise = backend->traits().fuse_elementwise;
+  report.convolution_layout = backend->traits().convolution_layout;
+  if (device.catalogue) {
+    report.rates = configs::rates_of(device.catalogue->peak_fp32_flops, device.catalogue->memory_bandwidth);
+    report.memory = memory.value_or(device.catalogue->memory);
+    return report;
+  }
+  WEFT_TRY(report.rates, peer::measure_rates(*backend));
+  const Bytes available = available_memory();
+  report.memory = memory.value_or(Bytes{static_cast<int64_t>(kOfferedShare * static_cast<double>(available.value))});
+  if (report.memory.value <= 0)
+    return fail(ErrorCode::ResourceExhausted, "no memory is free on this machine: say what may be taken, as --memory 4GiB");
+  return report;
+}
+
+}  // namespace
+
+Result<Device> parse_device(const std::string& text) {
+  Device device{.text = text, .threads = 0, .catalogue = {}};
+  if (text == "cpu") return device;
+  if (text.starts_with("cpu:")) {
+    const char* end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data() + 4, end, device.threads);
+    if (parsed.ec == std::errc() && parsed.ptr == end && device.threads >= 1 && device.threads <= kThreadsMax) return device;
+    return fail(ErrorCode::InvalidArgument,
+                fmt::format("--device {}: after cpu: comes a number of threads from 1 to {}", text, kThreadsMax));
+  }
+  if (text.starts_with("null:")) {
+    WEFT_TRY(device.catalogue, configs::find_device(text.substr(5)));
+    return device;
+  }
+  return fail(ErrorCode::InvalidArgument, "--device " + text + ": there are cpu, cpu:N and null:TYPE");
+}
+
+Result<std::unique_ptr<peer::Backend>> make_backend(const Device& device) {
+  if (!device.catalogue) return make_cpu(device.threads);
+  peer::BackendTraits traits;
+  {
+    // Graphs are lowered as for the processors that such a device runs beside.
+    WEFT_TRY(const auto cpu, peer::make_cpu_backend({.threads = 1, .pin = false}));
+    traits = cpu->traits();
+  }
+  return peer::make_null_backend(
+      {.type = std::string(device.catalogue->name),
+       .rates = configs::rates_of(device.catalogue->peak_fp32_flops, device.catalogue->memory_bandwidth),
+       .memory = device.catalogue->memory,
+       .traits = traits,
+       .wait = [](Duration duration) { std::this_thread::sleep_for(duration); }});
+}
+
+Result<proto::DeviceReport> describe(const Device& device, std::optional<Bytes> memory) {
+  // On a thread that ends: a backend may bind the one that drives it to a processor, and what is started later would
+  // inherit that.
+  Result<proto::DeviceReport> report = fail(ErrorCode::Internal, "not measured");
+  std::thread([&] { report = measure(device, memory); }).join();
+  return report;
+}
+
+Bytes available_memory() { return peer::free_memory().value_or(Bytes{}); }
+
+}  // namespace weft::cli

@@ -1,0 +1,104 @@
+#include "cli/follow.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace weft::cli {
+namespace {
+
+constexpr Duration kBackoffFirst = std::chrono::milliseconds(250);
+constexpr Duration kBackoffMax = std::chrono::seconds(5);
+constexpr Duration kAwayMax = std::chrono::minutes(30);
+
+class Follower {
+ public:
+  Follower(BrokerAccess& access, proto::JobNumber job, const FollowOptions& options, Report& report)
+      : access_(access), job_(job), options_(options), report_(report) {}
+
+  // Until the end, on this connection.
+  Status run(Client& client) {
+    client.send(proto::GetEvents{job_, next_, options_.follow});
+    bool asked = false;
+    Instant asked_at = access_.loop().now();
+    for (;;) {
+      const bool shows_status = options_.status_every > Duration::zero();
+      const Instant due = asked_at + options_.status_every;
+      if (shows_status && !asked && access_.loop().now() >= due) {
+        client.send(proto::GetJob{job_});
+        asked = true;
+        asked_at = access_.loop().now();
+      }
+      const Duration wait = shows_status && !asked ? due - access_.loop().now() : kAnswerDeadline;
+      WEFT_TRY_STATUS(client.wait(std::max(wait, Duration::zero())));
+      while (auto message = client.take()) {
+        if (const auto* event = std::get_if<proto::JobEvent>(&*message)) {
+          on_event(*event);
+        } else if (auto* status = std::get_if<proto::JobStatus>(&*message)) {
+          asked = false;
+          if (status->state == proto::JobState::Running) report_.show(StatusEvent{std::move(*status)});
+        } else if (const auto* refusal = std::get_if<proto::Refusal>(&*message)) {
+          return fail(refusal->code, refusal->message);
+        } else if (std::holds_alternative<proto::EventsEnd>(*message)) {
+          return {};
+        }
+      }
+    }
+  }
+
+  const Followed& followed() const { return followed_; }
+
+ private:
+  void on_event(const proto::JobEvent& event) {
+    if (event.job != job_ || event.sequence < next_) return;  // shown before the connection was lost
+    next_ = event.sequence + 1;
+    followed_.state = event.state;
+    followed_.step = event.step;
+    if (event.kind == proto::JobEventKind::State) followed_.reason = event.text;
+    if (!event.metrics.empty()) followed_.metrics = event.metrics;
+    if (const auto shown = to_run_event(event)) report_.show(*shown);
+  }
+
+  BrokerAccess& access_;
+  proto::JobNumber job_;
+  const FollowOptions& options_;
+  Report& report_;
+  uint64_t next_ = 1;
+  Followed followed_;
+};
+
+bool may_come_back(ErrorCode code) { return code == ErrorCode::Unavailable || code == ErrorCode::Timeout; }
+
+}  // namespace
+
+Result<std::unique_ptr<Client>> reconnect(BrokerAccess& access) {
+  const Instant since = access.loop().now();
+  bool said = false;
+  for (Duration backoff = kBackoffFirst;; backoff = std::min(2 * backoff, kBackoffMax)) {
+    auto client = access.connect();
+    if (client) {
+      if (said) std::fprintf(stderr, "the broker is back\n");
+      return client;
+    }
+    if (!may_come_back(client.error().code) || access.loop().now() - since > kAwayMax) return client;
+    if (!said) std::fprintf(stderr, "the broker is away (%s); waiting for it\n", client.error().message.c_str());
+    said = true;
+    access.pause(backoff);
+    if (access.interrupted()) return fail(ErrorCode::Cancelled, "interrupted");
+  }
+}
+
+Result<Followed> follow_job(BrokerAccess& access, std::unique_ptr<Client>& client, proto::JobNumber job,
+                            const FollowOptions& options, Report& report) {
+  Follower follower(access, job, options, report);
+  for (;;) {
+    if (!client || client->lost()) {
+      client.reset();
+      WEFT_TRY(client, reconnect(access));
+    }
+    const Status status = follower.run(*client);
+    if (status) return follower.followed();
+    if (!client->lost()) return fail(status.error());
+  }
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,34 @@
+// Watching a job from its user's side: its events as they come, over broken connections and restarts of the broker.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "cli/client.h"
+#include "cli/report.h"
+#include "proto/messages.h"
+
+namespace weft::cli {
+
+struct FollowOptions {
+  bool follow = true;         // false: only what has happened
+  Duration status_every{};    // how often the state of stages and links is asked for and shown; zero: never
+};
+struct Followed {
+  proto::JobState state = proto::JobState::Queued;
+  std::string reason;
+  uint64_t step = 0;
+  std::map<std::string, double> metrics;  // of the last evaluation
+};
+
+// Shows the job's events until its end (or until now). `client` is used while it lasts and replaced when it is lost; at
+// the end it may be null. Cancelled when the user interrupted; Unavailable when the broker stayed away for long.
+Result<Followed> follow_job(BrokerAccess& access, std::unique_ptr<Client>& client, proto::JobNumber job,
+                            const FollowOptions& options, Report& report);
+
+// A client again, with back-off while the broker is away. Says so once on standard error.
+Result<std::unique_ptr<Client>> reconnect(BrokerAccess& access);
+
+}  // namespace weft::cli

@@ -1,0 +1,261 @@
+// What a user asks a broker about jobs: jobs, status, logs, stop, fetch, peers; and login, which keeps the way there.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/client.h"
+#include "cli/commands.h"
+#include "cli/exit_codes.h"
+#include "cli/follow.h"
+#include "cli/report.h"
+#include "cli/results.h"
+#include "cli/signals.h"
+#include "dag/onnx/export.h"
+#include "dag/onnx/model.h"
+
+namespace weft::cli {
+namespace {
+namespace fs = std::filesystem;
+
+struct JobOptions {
+  BrokerOptions broker;
+  std::string format = "text";
+  proto::JobNumber job = 0;
+  bool follow = false;
+  std::string output;
+  std::string address;  // login
+  bool json() const { return format == "json"; }
+};
+
+// A connection, with Ctrl-C ending every wait on it.
+class Session {
+ public:
+  static Result<std::unique_ptr<Session>> open(const BrokerOptions& options) {
+    WEFT_TRY(auto access, BrokerAccess::open(options));
+    return open(std::move(access));
+  }
+  static Result<std::unique_ptr<Session>> open(std::unique_ptr<BrokerAccess> broker) {
+    std::unique_ptr<Session> session(new Session(std::move(broker)));
+    WEFT_TRY(session->signals_, SignalWatch::start(session->access->loop(),
+                                                   [access = session->access.get()](int) { access->set_interrupted(); }));
+    WEFT_TRY(session->client, session->access->connect());
+    return session;
+  }
+
+  std::unique_ptr<BrokerAccess> access;
+  std::unique_ptr<Client> client;
+
+ private:
+  explicit Session(std::unique_ptr<BrokerAccess> broker) : access(std::move(broker)) {}
+  SignalsBlocked blocked_;
+  std::unique_ptr<SignalWatch> signals_;
+};
+
+std::string progress_text(const proto::JobStatus& job) {
+  return job.steps > 0 ? fmt::format("{}/{}", job.step, job.steps) : fmt::format("{}", job.step);
+}
+
+Result<int> run_jobs(const JobOptions& options) {
+  WEFT_TRY(const auto session, Session::open(options.broker));
+  WEFT_TRY(const auto list, session->client->ask<proto::JobList>(proto::ListJobs{}));
+  if (!options.json()) fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:20}  {}\n", "JOB", "STATE", "STEP", "LOSS", "NAME", "");
+  for (const proto::JobStatus& job : list.jobs) {
+    if (options.json())
+      fmt::print("{}\n", json_status(job));
+    else
+      fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:20}  {}\n", job.job, to_string(job.state), progress_text(job),
+                 job.loss != 0 ? fmt::format("{:.4f}", job.loss) : "", job.name, job.reason);
+  }
+  return kExitOk;
+}
+
+Result<int> run_status(const JobOptions& options) {
+  WEFT_TRY(const auto session, Session::open(options.broker));
+  WEFT_TRY(const auto job, session->client->ask<proto::JobStatus>(proto::GetJob{options.job}));
+  if (options.json()) {
+    fmt::print("{}\n", json_status(job));
+    return kExitOk;
+  }
+  fmt::print("job {} ({}): {}{}\n", job.job, job.name, to_string(job.state), job.reason.empty() ? "" : ": " + job.reason);
+  fmt::print("step {}", progress_text(job));
+  if (job.loss != 0) fmt::print(", loss {:.4f}", job.loss);
+  if (job.samples_per_second > 0)
+    fmt::print(", {:.0f} samples/s, {} left", job.samples_per_second, format_duration(job.seconds_left));
+  fmt::print("\nlast checkpoint after step {}, {} recoveries, plan {}\n", job.checkpoint_step, job.recoveries, job.plan_version);
+  if (!job.equal_bits)
+    fmt::print("the stages run or ran on devices of different kinds: equal bits are no longer promised\n");
+  for (const std::string& line : job.plan) fmt::print("plan: {}\n", line);
+  for (const std::string& line : stage_lines(job)) fmt::print("{}\n", line);
+  return kExitOk;
+}
+
+Result<int> run_logs(const JobOptions& options) {
+  WEFT_TRY(const auto session, Session::open(options.broker));
+  const auto report = options.json() ? make_json_report(stdout) : make_text_report(stdout, /*summary=*/false);
+  // How many steps there are, for the time that is left.
+  WEFT_TRY(const auto status, session->client->ask<proto::JobStatus>(proto::GetJob{options.job}));
+  if (!options.json()) report->show(StatusEvent{status});
+  const bool lively = !options.json() && isatty(STDOUT_FILENO) == 1;
+  const auto followed =
+      follow_job(*session->access, session->client, options.job,
+                 {.follow = options.follow,
+                  .status_every = options.follow ? Duration(std::chrono::seconds(lively ? 1 : 5)) : Duration::zero()},
+                 *report);
+  if (!followed && followed.error().code == ErrorCode::Cancelled) return kExitStopped;
+  if (!followed) return fail(followed.error());
+  if (has_ended(followed->state))
+    report->show(EndEvent{options.job, std::string(to_string(followed->state)), followed->reason, followed->step, 0, {}, {},
+                          followed->metrics});
+  return kExitOk;
+}
+
+Result<int> run_stop(const JobOptions& options) {
+  WEFT_TRY(const auto session, Session::open(options.broker));
+  WEFT_TRY_STATUS(session->client->ask<proto::Done>(proto::StopJob{options.job}));
+  if (options.json())
+    fmt::print("{{\"event\":\"stopping\",\"job\":{}}}\n", options.job);
+  else
+    fmt::print("job {0} stops after a checkpoint: `weft status {0}` shows when; `weft fetch {0} -o FILE` gets what it learnt\n",
+               options.job);
+  return kExitOk;
+}
+
+// A folder that is gone when this is.
+class TemporaryFolder {
+ public:
+  static Result<std::unique_ptr<TemporaryFolder>> make() {
+    std::error_code code;
+    const fs::path base = fs::temp_directory_path(code);
+    std::string name = (code ? fs::path("/tmp") : base) / "weft-fetch-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr)
+      return fail(ErrorCode::Unavailable, "no temporary folder can be made in " + fs::path(name).parent_path().string() +
+                                              ": set TMPDIR to a folder with room for the model");
+    return std::unique_ptr<TemporaryFolder>(new TemporaryFolder(name));
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  explicit TemporaryFolder(fs::path path) : path_(std::move(path)) {}
+  fs::path path_;
+};
+
+Result<int> run_fetch(const JobOptions& options) {
+  WEFT_TRY(const auto session, Session::open(options.broker));
+  Client& client = *session->client;
+  WEFT_TRY(const auto result, client.ask<proto::JobResult>(proto::GetResult{options.job}));
+  WEFT_TRY(const auto folder, TemporaryFolder::make());
+  WEFT_TRY(const fs::path model_path, fetch_model(client, result, folder->path()));
+  EndEvent end{options.job, "finished", "", result.step, 0, options.output, {}, {}};
+  if (!result.predictions.empty()) {
+    WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(model_path));
+    std::vector<std::string> order;
+    for (const auto& port : model.outputs()) order.push_back(port.name);
+    WEFT_TRY(const auto arrays, fetch_predictions(client, result, order));
+    WEFT_TRY_STATUS(write_npz_file(options.output, arrays));
+    end.step = result.sample_count;
+  } else {
+    WEFT_TRY(const dag::Weights weights, fetch_weights(client, result));
+    WEFT_TRY(const auto written, onnx::write_trained(model_path, weights, options.output));
+    end.inference = written.inference;
+    if (!options.json()) fmt::print("the weights after step {}\n", result.step);
+  }
+  (options.json() ? make_json_report(stdout) : make_text_report(stdout, /*summary=*/false))->show(end);
+  return kExitOk;
+}
+
+Result<int> run_peers(const JobOptions& options) {
+  WEFT_TRY(const auto session, Session::open(options.broker));
+  WEFT_TRY(const auto list, session->client->ask<proto::PeerList>(proto::ListPeers{}));
+  if (!options.json())
+    fmt::print("{:20}  {:13}  {:10}  {:14}  {:>10}  {:>12}  {:>9}  {:8}  {}\n", "NAME", "STATE", "REGION", "DEVICE", "MEMORY",
+               "GFLOP/S", "HEARD", "VERSION", "REACHED");
+  for (const proto::PeerStatus& peer : list.peers) {
+    if (options.json()) {
+      const nlohmann::ordered_json line{{"event", "peer"},
+                                        {"peer", to_hex(peer.peer.digest)},
+                                        {"name", peer.name},
+                                        {"state", peer.state},
+                                        {"region", peer.region},
+                                        {"device", peer.device},
+                                        {"software", peer.software},
+                                        {"memory_bytes", peer.memory.value},
+                                        {"matmul_flops_per_second", peer.rates.matmul_flops_per_second},
+                                        {"convolution_flops_per_second", peer.rates.convolution_flops_per_second},
+                                        {"memory_bytes_per_second", peer.rates.memory_bytes_per_second},
+                                        {"reachable", peer.reachable},
+                                        {"seconds_since_heard", peer.seconds_since_heard}};
+      fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      continue;
+    }
+    fmt::print("{:20}  {:13}  {:10}  {:14}  {:>10}  {:>12}  {:>9}  {:8}  {}\n", peer.name, peer.state, peer.region, peer.device,
+               format_bytes(peer.memory.value), fmt::format("{:.1f}", peer.rates.matmul_flops_per_second / 1e9),
+               fmt::format("{} ago", format_duration(peer.seconds_since_heard)), peer.software,
+               peer.reachable ? "directly" : "by relay");
+  }
+  return kExitOk;
+}
+
+// Keeps what worked: the broker is asked before anything is written.
+Result<int> run_login(const JobOptions& options) {
+  if (options.broker.token.empty())
+    return fail(ErrorCode::InvalidArgument, "say --token T; `--token -` reads it from standard input, `--token @FILE` from a file");
+  BrokerAddress address;
+  WEFT_TRY(address.endpoint, net::parse_endpoint(options.address));
+  WEFT_TRY(address.token, read_token(options.broker.token, security::Role::Submitter));
+  const Login login{net::to_string(address.endpoint), security::to_text(address.token)};
+  WEFT_TRY(const fs::path folder, config_folder());
+  WEFT_TRY(auto access, BrokerAccess::open(std::move(address)));
+  WEFT_TRY(const auto session, Session::open(std::move(access)));
+  const std::string software = session->client->broker().software;
+  WEFT_TRY(const fs::path path, save_login(folder, login));
+  if (options.json())
+    fmt::print("{{\"event\":\"login\",\"broker\":{},\"software\":{}}}\n", json_string(login.broker), json_string(software));
+  else
+    fmt::print("{} (weft {}) knows this machine now; kept in {}\n", login.broker, software, path.string());
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_job_commands(CLI::App& app, Command& chosen) {
+  auto options = std::make_shared<JobOptions>();
+  const auto add = [&](const char* name, const char* what, Result<int> (*run)(const JobOptions&)) {
+    CLI::App* command = app.add_subcommand(name, what);
+    command->add_option("--format", options->format, "text, or json: one event a line")
+        ->check(CLI::IsMember({"text", "json"}))
+        ->capture_default_str();
+    command->callback([options, &chosen, run] { chosen = [options, run] { return run(*options); }; });
+    return command;
+  };
+  const auto add_with_broker = [&](const char* name, const char* what, Result<int> (*run)(const JobOptions&)) {
+    CLI::App* command = add(name, what, run);
+    options->broker.add_to(*command);
+    return command;
+  };
+  const auto with_job = [&](CLI::App* command) {
+    command->add_option("job", options->job, "the job's number")->required();
+    return command;
+  };
+  add_with_broker("jobs", "list the broker's jobs", run_jobs);
+  with_job(add_with_broker("status", "what a job, its stages and their links are doing", run_status));
+  with_job(add_with_broker("logs", "what has happened to a job", run_logs))
+      ->add_flag("-f,--follow", options->follow, "and what happens, until its end");
+  with_job(add_with_broker("stop", "end a job after a checkpoint", run_stop));
+  with_job(add_with_broker("fetch", "write a job's trained model, or its predictions", run_fetch))
+      ->add_option("-o,--output", options->output, "where to")
+      ->required();
+  add_with_broker("peers", "list the broker's peers", run_peers);
+  CLI::App* login = add("login", "keep where a broker is and the token for it", run_login);
+  login->add_option("broker", options->address, "HOST:PORT")->required();
+  login->add_option("--token", options->broker.token, "a submitter token, @FILE, or - for standard input");
+}
+
+}  // namespace weft::cli

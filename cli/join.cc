@@ -1,0 +1,150 @@
+// weft join: offers this machine to a broker, as a peer.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "cli/broker_address.h"
+#include "cli/commands.h"
+#include "cli/device.h"
+#include "cli/exit_codes.h"
+#include "cli/signals.h"
+#include "configs/cluster.h"
+#include "peer/service/peer_service.h"
+#include "storage/files.h"
+
+namespace weft::cli {
+namespace {
+namespace fs = std::filesystem;
+
+struct JoinOptions {
+  std::string broker, token, name, memory, data_dir, listen, advertise, emulate, region;
+  std::string device = "cpu";
+};
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+// The link between here and a region, as this side has to make it: all of it, for the other side does nothing.
+Result<std::function<std::optional<net::Shape>(const std::string&)>> make_shape(const JoinOptions& options,
+                                                                               uint64_t seed) {
+  if (options.emulate.empty()) return nullptr;
+  if (options.region.empty())
+    return fail(ErrorCode::InvalidArgument, "--emulate needs --region NAME: where in the cluster file this peer is");
+  WEFT_TRY(configs::Cluster loaded, configs::load_cluster(options.emulate));
+  WEFT_TRY_STATUS(configs::link_between(loaded, options.region, loaded.broker));
+  const auto cluster = std::make_shared<const configs::Cluster>(std::move(loaded));
+  return [cluster, mine = options.region, seed](const std::string& region) -> std::optional<net::Shape> {
+    const std::string& theirs = region.empty() ? cluster->broker : region;
+    const auto there = configs::link_between(*cluster, mine, theirs), back = configs::link_between(*cluster, theirs, mine);
+    if (!there || !back) return std::nullopt;  // a peer from elsewhere: as it is
+    const auto direction = [](const configs::LinkProfile& link) {
+      return net::ShapeDirection{
+          .bytes_per_second = link.bytes_per_second, .delay = link.latency, .jitter = link.jitter, .loss = link.loss};
+    };
+    return net::Shape{.send = direction(*there), .receive = direction(*back), .seed = seed};
+  };
+}
+
+Status set_listen(const JoinOptions& options, peer::PeerServiceOptions& service) {
+  if (options.listen.empty()) {
+    if (!options.advertise.empty())
+      return fail(ErrorCode::InvalidArgument, "--advertise needs --listen HOST:PORT: nothing would be there");
+    return {};
+  }
+  WEFT_TRY(const net::Endpoint listen, net::parse_endpoint(options.listen));
+  if (!options.advertise.empty()) {
+    WEFT_TRY_STATUS(net::parse_endpoint(options.advertise));
+  } else if (listen.host == "0.0.0.0" || listen.host == "::") {
+    return fail(ErrorCode::InvalidArgument,
+                "--listen " + options.listen + " is no address that others can dial: say --advertise HOST:PORT as well");
+  }
+  service.listen = listen;
+  service.advertise = options.advertise;
+  return {};
+}
+
+Result<int> run_join(const JoinOptions& options) {
+  peer::PeerServiceOptions service;
+  WEFT_TRY(service.broker, net::parse_endpoint(options.broker));
+  WEFT_TRY(const security::Token token, read_token(options.token, security::Role::Peer));
+  WEFT_TRY(const Device device, parse_device(options.device));
+  std::optional<Bytes> memory;
+  if (!options.memory.empty()) {
+    memory = configs::parse_memory(options.memory);
+    if (!memory)
+      return fail(ErrorCode::InvalidArgument, "--memory: '" + options.memory + "' is no size: say as 4GiB or 512MiB");
+  }
+  WEFT_TRY_STATUS(set_listen(options, service));
+
+  fs::path folder = options.data_dir;
+  if (folder.empty()) {
+    WEFT_TRY(folder, data_folder());
+    folder /= "peer";
+  }
+  storage::Files files;
+  WEFT_TRY_STATUS(files.make_directories(folder));
+  const auto lock = storage::FolderLock::acquire(files, folder);
+  if (!lock)
+    return fail(lock.error().code,
+                lock.error().message + ": another peer has this identity; give each its own --data-dir");
+  WEFT_TRY(const auto identity, security::Identity::load_or_create(folder));
+  WEFT_TRY(service.shape, make_shape(options, identity->id().digest.bytes[2]));
+
+  const SignalsBlocked blocked;
+  service.broker_key = token.broker;
+  service.identity = identity.get();
+  service.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  service.make_backend = [device] { return make_backend(device); };
+  service.hello.software = WEFT_VERSION;
+  service.hello.role = proto::Role::Peer;
+  service.hello.token = proto::TokenProof{token.id, token.secret.bytes};
+  service.hello.name = options.name.empty() ? host_name() : options.name;
+  WEFT_TRY(proto::DeviceReport report, describe(device, memory));
+  report.region = options.region;
+  service.memory_free = [offered = report.memory] { return std::min(offered, available_memory()); };
+  fmt::print(stderr,
+             "info measured device={} matmul_gflops={:.1f} convolution_gflops={:.1f} memory_gbytes_per_second={:.1f} "
+             "memory_offered={} fingerprint=\"{}\"\n",
+             report.device, report.rates.matmul_flops_per_second / 1e9, report.rates.convolution_flops_per_second / 1e9,
+             report.rates.memory_bytes_per_second / 1e9, report.memory.value, report.fingerprint);
+  service.hello.device = std::move(report);
+
+  net::Loop loop;
+  peer::PeerService peer(loop, std::move(service));
+  bool forced = false;
+  WEFT_TRY(const auto signals, SignalWatch::start(loop, [&](int count) {
+             if (count == 1) {
+               fmt::print(stderr, "leaving after the work at hand is handed over; again to leave at once\n");
+               peer.request_drain();
+             } else {
+               forced = true;
+               peer.stop();
+             }
+           }));
+  WEFT_TRY_STATUS(peer.run());
+  return forced ? kExitStopped : kExitOk;
+}
+
+}  // namespace
+
+void add_join(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("join", "offer this machine to a broker, as a peer");
+  auto options = std::make_shared<JoinOptions>();
+  command->add_option("broker", options->broker, "HOST:PORT, as the broker printed it")->required();
+  command->add_option("--token", options->token, "a peer token, @FILE, or - for standard input")->required();
+  command->add_option("--name", options->name, "how people shall call this peer; default: the machine's name");
+  command
+      ->add_option("--device", options->device,
+                   "cpu, cpu:N with N compute threads, or null:TYPE, which computes nothing and takes as long as TYPE would")
+      ->capture_default_str();
+  command->add_option("--memory", options->memory, "how much of it may be taken, as 4GiB; default: most of what is free");
+  command->add_option("--data-dir", options->data_dir, "this peer's identity; default ~/.local/share/weft/peer");
+  command->add_option("--listen", options->listen, "HOST:PORT for other peers to dial; default: none, all goes by dialling out or the relay");
+  command->add_option("--advertise", options->advertise, "HOST:PORT under which they reach it; default: as bound");
+  command->add_option("--emulate", options->emulate, "a cluster file: behave as if connected by its links");
+  command->add_option("--region", options->region, "where this machine is");
+  command->callback([options, &chosen] { chosen = [options] { return run_join(*options); }; });
+}
+
+}  // namespace weft::cli

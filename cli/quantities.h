@@ -1,0 +1,19 @@
+// Amounts as people write them on a command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/units.h"
+
+namespace weft::cli {
+
+// "90s", "15m", "24h", "30d": above zero, at most ten years. InvalidArgument.
+Result<Duration> parse_duration(std::string_view text);
+
+// "2026-11-21 05:30:12 UTC"
+std::string format_time(int64_t unix_ms);
+
+}  // namespace weft::cli

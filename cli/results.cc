@@ -1,0 +1,142 @@
+#include "cli/results.h"
+
+#include <algorithm>
+#include <map>
+
+#include "storage/blob_store.h"
+#include "storage/files.h"
+#include "storage/package.h"
+
+namespace weft::cli {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr uint64_t kPredictionBytesMax = uint64_t{64} << 30;
+
+Error wrong(const std::string& what) {
+  return {ErrorCode::Corrupted, "what the broker keeps of the job is not whole: " + what};
+}
+
+}  // namespace
+
+Result<dag::Weights> fetch_weights(Client& client, const proto::JobResult& result) {
+  std::vector<Digest> blobs;
+  std::vector<uint64_t> sizes;
+  std::vector<const proto::TensorReference*> references;
+  for (const proto::TensorReference& tensor : result.tensors) {
+    if (tensor.slot != "value" && tensor.slot != "running_statistic") continue;
+    references.push_back(&tensor);
+    blobs.push_back(tensor.sha256);
+    sizes.push_back(static_cast<uint64_t>(tensor.spec.bytes().value));
+  }
+  dag::Weights weights;
+  WEFT_TRY_STATUS(client.get(blobs, sizes, [&](size_t i, std::vector<std::byte> bytes) -> Status {
+    weights[references[i]->initializer] = dag::Tensor(references[i]->spec, bytes);
+    return {};
+  }));
+  return weights;
+}
+
+Result<fs::path> fetch_model(Client& client, const proto::JobResult& result, const fs::path& folder) {
+  WEFT_TRY(const auto store, storage::BlobStore::open(folder / "blobs"));
+  std::map<Digest, uint64_t> wanted;
+  for (const proto::PackedFile& file : result.model)
+    for (const proto::FilePiece& piece : file.pieces)
+      if (piece.sha256) wanted[*piece.sha256] = piece.size;
+  std::vector<Digest> blobs;
+  std::vector<uint64_t> sizes;
+  for (const auto& [sha256, size] : wanted) {
+    blobs.push_back(sha256);
+    sizes.push_back(size);
+  }
+  const auto keep = [&](size_t, std::vector<std::byte> bytes) -> Status {
+    const auto kept = store->put(bytes);
+    return kept ? Status{} : fail(kept.error());
+  };
+  WEFT_TRY_STATUS(client.get(blobs, sizes, keep));
+  fs::path model;
+  for (const proto::PackedFile& file : result.model) {  // paths stay beneath: the codec has seen to it
+    std::vector<storage::Piece> pieces;
+    for (const proto::FilePiece& piece : file.pieces) {
+      const auto bytes = std::as_bytes(std::span(piece.bytes));
+      pieces.push_back({.bytes = {bytes.begin(), bytes.end()}, .sha256 = piece.sha256, .size = piece.size});
+    }
+    const fs::path target = folder / "files" / file.path;
+    WEFT_TRY_STATUS(storage::unpack(pieces, *store, target));
+    if (model.empty()) model = target;
+  }
+  if (model.empty()) return fail(wrong("the submitted model is missing"));
+  return model;
+}
+
+Result<std::vector<PredictedOutput>> arrange_predictions(const proto::JobResult& result,
+                                                         const std::vector<std::string>& order) {
+  std::map<std::string, std::map<uint32_t, const proto::TensorReference*>> by_name;
+  uint32_t microbatches = 0;
+  for (const proto::PredictionReport& report : result.predictions) {
+    microbatches = std::max(microbatches, report.microbatch + 1);
+    for (const proto::TensorReference& output : report.outputs) by_name[output.initializer][report.microbatch] = &output;
+  }
+  if (by_name.empty()) return fail(wrong("it has no predictions"));
+  std::vector<std::string> names;
+  for (const std::string& name : order)
+    if (by_name.contains(name)) names.push_back(name);
+  for (const auto& [name, parts] : by_name)
+    if (std::find(order.begin(), order.end(), name) == order.end()) names.push_back(name);
+
+  std::vector<PredictedOutput> outputs;
+  for (const std::string& name : names) {
+    const auto& parts = by_name.at(name);
+    if (parts.size() != microbatches)
+      return fail(wrong("output '" + name + "' has " + std::to_string(parts.size()) + " of " +
+                        std::to_string(microbatches) + " microbatches"));
+    const dag::TensorSpec& spec = parts.begin()->second->spec;
+    if (spec.shape.empty() || spec.shape[0] < 1)
+      return fail(ErrorCode::Unsupported,
+                  "output '" + name + "' is " + to_string(spec) + ": its first axis is not the batch");
+    const auto rows = static_cast<uint64_t>(spec.shape[0]);
+    if (result.sample_count == 0 || result.sample_count > rows * microbatches)
+      return fail(wrong(std::to_string(rows * microbatches) + " rows of '" + name + "' for " +
+                        std::to_string(result.sample_count) + " samples"));
+    PredictedOutput output{.name = name, .spec = spec, .blobs = {}, .microbatch_size = static_cast<uint64_t>(spec.bytes().value)};
+    output.spec.shape[0] = static_cast<int64_t>(result.sample_count);
+    const auto elements = dag::checked_element_count(output.spec.shape);
+    if (!elements || static_cast<uint64_t>(output.spec.bytes().value) > kPredictionBytesMax)
+      return fail(ErrorCode::ResourceExhausted,
+                  "output '" + name + "' of all samples is " + to_string(output.spec) + ": too large for one array");
+    for (const auto& [microbatch, part] : parts) {
+      if (part->spec != spec) return fail(wrong("output '" + name + "' changes its shape"));
+      output.blobs.push_back(part->sha256);
+    }
+    outputs.push_back(std::move(output));
+  }
+  return outputs;
+}
+
+Result<std::vector<data::NpzArray>> fetch_predictions(Client& client, const proto::JobResult& result,
+                                                      const std::vector<std::string>& order) {
+  WEFT_TRY(const auto outputs, arrange_predictions(result, order));
+  std::vector<data::NpzArray> arrays;
+  for (const PredictedOutput& output : outputs) {
+    data::NpzArray array{output.name, dag::Tensor(output.spec)};
+    const std::span<std::byte> all = array.tensor.mutable_bytes();
+    const std::vector<uint64_t> sizes(output.blobs.size(), output.microbatch_size);
+    WEFT_TRY_STATUS(client.get(output.blobs, sizes, [&](size_t i, std::vector<std::byte> bytes) -> Status {
+      const size_t begin = std::min(all.size(), i * bytes.size());
+      const size_t count = std::min(bytes.size(), all.size() - begin);  // the rest is padding
+      std::copy_n(bytes.begin(), count, all.begin() + static_cast<std::ptrdiff_t>(begin));
+      return {};
+    }));
+    arrays.push_back(std::move(array));
+  }
+  return arrays;
+}
+
+Status write_npz_file(const fs::path& path, std::span<const data::NpzArray> arrays) {
+  storage::Files files;
+  return files.write_atomic_pieces(
+      path, [&](const storage::Files::Sink& sink) { return data::write_npz(arrays, sink); }, {.mode = 0644});
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,42 @@
+// What a finished job gave, brought from the broker: trained tensors, predictions, the submitted model.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/client.h"
+#include "dag/graph.h"
+#include "data/npz_writer.h"
+#include "proto/messages.h"
+
+namespace weft::cli {
+
+// The trained parameters and running statistics, by initializer.
+Result<dag::Weights> fetch_weights(Client& client, const proto::JobResult& result);
+
+// Puts the submitted model together in `folder`, with what it keeps outside beside it, and says where it is.
+// NotFound when the result has none.
+Result<std::filesystem::path> fetch_model(Client& client, const proto::JobResult& result,
+                                          const std::filesystem::path& folder);
+
+// One output of a prediction: where the rows of its microbatches are.
+struct PredictedOutput {
+  std::string name;
+  dag::TensorSpec spec;         // of all samples: the first axis counts them
+  std::vector<Digest> blobs;    // by microbatch
+  uint64_t microbatch_size = 0;  // bytes of each blob
+};
+// Puts the reports in order: outputs as `order` names them, others after them by name. Corrupted when a microbatch is
+// missing, shapes differ between microbatches, or there are fewer rows than samples.
+Result<std::vector<PredictedOutput>> arrange_predictions(const proto::JobResult& result,
+                                                         const std::vector<std::string>& order);
+// One array for each output in sample order, padding cut off.
+Result<std::vector<data::NpzArray>> fetch_predictions(Client& client, const proto::JobResult& result,
+                                                      const std::vector<std::string>& order);
+
+// Writes the npz whole or not at all.
+Status write_npz_file(const std::filesystem::path& path, std::span<const data::NpzArray> arrays);
+
+}  // namespace weft::cli

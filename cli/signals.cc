@@ -1,0 +1,54 @@
+#include "cli/signals.h"
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+namespace weft::cli {
+namespace {
+
+sigset_t stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+
+}  // namespace
+
+SignalsBlocked::SignalsBlocked() {
+  const sigset_t set = stop_signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+SignalsBlocked::~SignalsBlocked() {
+  const sigset_t set = stop_signals();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+Result<std::unique_ptr<SignalWatch>> SignalWatch::start(net::Loop& loop, std::function<void(int)> on_signal) {
+  std::unique_ptr<SignalWatch> watch(new SignalWatch());
+  const sigset_t set = stop_signals();
+  watch->descriptor_ = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+  if (watch->descriptor_ < 0)
+    return fail(ErrorCode::ResourceExhausted, std::string("signalfd: ") + std::strerror(errno));
+  watch->on_signal_ = std::move(on_signal);
+  watch->watch_ = loop.watch_readable(watch->descriptor_, [self = watch.get()] { self->read(); });
+  return watch;
+}
+
+SignalWatch::~SignalWatch() {
+  watch_.reset();
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void SignalWatch::read() {
+  signalfd_siginfo info;
+  while (::read(descriptor_, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) on_signal_(++count_);
+}
+
+}  // namespace weft::cli

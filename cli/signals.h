@@ -1,0 +1,40 @@
+// Ctrl-C and SIGTERM as events of a loop, for commands that wait for the network.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "base/result.h"
+#include "net/loop.h"
+
+namespace weft::cli {
+
+// SIGINT and SIGTERM are kept waiting in this thread and in those that it starts from now on; the destructor lets them
+// through again in this thread.
+class SignalsBlocked {
+ public:
+  SignalsBlocked();
+  ~SignalsBlocked();
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+};
+
+// Calls back on the loop, with how many have come by now. REQUIRES: the signals are blocked in every thread.
+class SignalWatch {
+ public:
+  static Result<std::unique_ptr<SignalWatch>> start(net::Loop& loop, std::function<void(int count)> on_signal);
+  ~SignalWatch();
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+ private:
+  SignalWatch() = default;
+  void read();
+
+  int descriptor_ = -1;
+  int count_ = 0;
+  std::function<void(int)> on_signal_;
+  std::unique_ptr<net::Loop::Watch> watch_;
+};
+
+}  // namespace weft::cli

@@ -1,0 +1,254 @@
+// weft submit: hands a job to a broker, and, unless told otherwise, stays to show it and to bring the trained file back.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "cli/client.h"
+#include "cli/commands.h"
+#include "cli/exit_codes.h"
+#include "cli/follow.h"
+#include "cli/report.h"
+#include "cli/results.h"
+#include "cli/signals.h"
+#include "dag/onnx/export.h"
+#include "dag/onnx/model.h"
+#include "peer/backend/cpu/cpu_backend.h"
+#include "proto/codec/codec.h"
+#include "train/submission.h"
+
+namespace weft::cli {
+namespace {
+
+constexpr Duration kSubmitDeadline = std::chrono::minutes(5);  // the broker puts the files together and reads the job
+
+struct SubmitOptions {
+  std::string job;
+  std::vector<std::string> sets;
+  std::string format = "text";
+  bool detach = false;
+  bool summary = false;
+  BrokerOptions broker;
+};
+
+// Bytes on their way to the broker, on standard error.
+class UploadProgress {
+ public:
+  UploadProgress(size_t blobs, uint64_t total)
+      : blobs_(blobs), total_(total), terminal_(isatty(STDERR_FILENO) == 1), last_shown_(Clock::now()) {}
+  void add(uint64_t bytes) {
+    sent_ += bytes;
+    if (!terminal_ || Clock::now() - last_shown_ < std::chrono::milliseconds(200)) return;
+    last_shown_ = Clock::now();
+    shown_ = true;
+    fmt::print(stderr, "\r\033[Ksending {} of {}", format_bytes(static_cast<int64_t>(sent_)),
+               format_bytes(static_cast<int64_t>(total_)));
+    std::fflush(stderr);
+  }
+  void finish() const {
+    if (shown_) fmt::print(stderr, "\r\033[K");
+    if (blobs_ > 0)
+      fmt::print(stderr, "sent {} in {} pieces\n", format_bytes(static_cast<int64_t>(total_)), blobs_);
+    else
+      fmt::print(stderr, "the broker has everything already\n");
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  size_t blobs_;
+  uint64_t total_, sent_ = 0;
+  bool terminal_, shown_ = false;
+  Clock::time_point last_shown_;
+};
+
+Status upload(Client& client, const train::Submission& submission) {
+  std::vector<Digest> blobs;
+  for (const auto& [sha256, source] : submission.blobs) blobs.push_back(sha256);
+  WEFT_TRY(const std::vector<Digest> missing, client.missing(std::move(blobs)));
+  uint64_t total = 0;
+  for (const Digest& sha256 : missing) {
+    if (!submission.blobs.contains(sha256)) return fail(ErrorCode::Corrupted, "the broker asks for what is not the job's");
+    total += submission.blobs.at(sha256).range.size;
+  }
+  UploadProgress progress(missing.size(), total);
+  for (const Digest& sha256 : missing)
+    WEFT_TRY_STATUS(client.put(sha256, submission.blobs.at(sha256), [&](uint64_t bytes) { progress.add(bytes); }));
+  WEFT_TRY_STATUS(client.finish_puts());
+  progress.finish();
+  return {};
+}
+
+proto::SubmitJob to_message(train::Submission submission) {
+  proto::SubmitJob message{.name = std::move(submission.name), .job = std::move(submission.job), .stages = submission.stages, .files = {}};
+  for (train::SubmittedFile& file : submission.files) {
+    proto::PackedFile packed{.path = std::move(file.path), .pieces = {}};
+    for (const storage::Piece& piece : file.pieces)
+      packed.pieces.push_back({.bytes = {reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size()},
+                               .sha256 = piece.sha256,
+                               .size = piece.size});
+    message.files.push_back(std::move(packed));
+  }
+  return message;
+}
+
+// A submission in its user's hands.
+class Submit {
+ public:
+  explicit Submit(const SubmitOptions& options)
+      : options_(options),
+        report_(options.format == "json" ? make_json_report(stdout) : make_text_report(stdout, options.summary)) {}
+
+  Result<int> run() {
+    // What is wrong with the job is said before a broker is even looked for.
+    WEFT_TRY(const train::OpenedJob opened, train::open_job(options_.job, options_.sets));
+    WEFT_TRY(const peer::BackendTraits traits, cpu_traits());
+    WEFT_TRY(train::StartEvent start, train::check_job(opened.job, traits));
+    WEFT_TRY(access_, BrokerAccess::open(options_.broker));
+    WEFT_TRY(train::Submission submission, train::pack_job(opened));
+
+    const SignalsBlocked blocked;
+    WEFT_TRY(const auto signals, SignalWatch::start(access_->loop(), [this](int) { access_->set_interrupted(); }));
+    WEFT_TRY(client_, access_->connect());
+    WEFT_TRY_STATUS(upload(*client_, submission));
+    const proto::Message message = to_message(std::move(submission));
+    if (const size_t size = proto::encode(message).size(); size > proto::kMessageSizeMax)
+      return fail(ErrorCode::ResourceExhausted,
+                  fmt::format("the job without its tensors is {}, and at most {} are taken: keep large constants of the "
+                              "model as initializers, or outside its file",
+                              format_bytes(static_cast<int64_t>(size)),
+                              format_bytes(static_cast<int64_t>(proto::kMessageSizeMax))));
+    WEFT_TRY(const auto accepted, submit(message));
+    job_ = accepted.job;
+    started_ = std::chrono::steady_clock::now();
+    if (options_.detach) return detached(start);
+    report_->show(SubmittedEvent{job_});
+    if (start.steps > 0)
+      report_->show(train::Event(start));
+    else
+      warn(start);
+    return attached(opened.job);
+  }
+
+ private:
+  static Result<peer::BackendTraits> cpu_traits() {
+    const SignalsBlocked blocked;  // whatever threads a backend keeps must not get signals later
+    WEFT_TRY(const auto backend, peer::make_cpu_backend({.threads = 1, .pin = false}));
+    return backend->traits();
+  }
+
+  static void warn(const train::StartEvent& start) {
+    for (const std::string& warning : start.warnings) fmt::print(stderr, "warning: {}\n", warning);
+  }
+
+  Result<proto::JobAccepted> submit(const proto::Message& message) {
+    auto accepted = client_->ask<proto::JobAccepted>(message, kSubmitDeadline);
+    if (!accepted && (client_->lost() || accepted.error().code == ErrorCode::Timeout))
+      return fail(accepted.error().code,
+                  accepted.error().message + "; whether the job was taken is not known: see `weft jobs`");
+    return accepted;
+  }
+
+  int detached(const train::StartEvent& start) const {
+    if (options_.format == "json") {
+      fmt::print("{{\"event\":\"submitted\",\"job\":{}}}\n", job_);
+    } else {
+      warn(start);
+      fmt::print("{}\n", job_);
+      fmt::print(stderr, "follow it with `weft logs -f {0}`, stop it with `weft stop {0}`, get its file with `weft fetch {0} -o FILE`\n", job_);
+    }
+    return kExitOk;
+  }
+
+  Result<int> attached(const configs::Job& job) {
+    const bool lively = options_.format == "text" && isatty(STDOUT_FILENO) == 1;
+    const auto followed = follow_job(*access_, client_, job_,
+                                     {.follow = true, .status_every = std::chrono::seconds(lively ? 1 : 5)}, *report_);
+    if (!followed) return leave(followed.error());
+    if (followed->state != proto::JobState::Finished) {
+      report_->show(EndEvent{job_, std::string(to_string(followed->state)), followed->reason, followed->step, elapsed(), {},
+                             {}, followed->metrics});
+      if (followed->state == proto::JobState::Stopped) return kExitStopped;
+      fmt::print(stderr, "weft: error: job {} failed: {}\n", job_, followed->reason);
+      return kExitFailed;
+    }
+    const auto code = bring_back(job, *followed);
+    if (!code) return leave(code.error());
+    return *code;
+  }
+
+  // The connection may break now, too: what is there stays there.
+  Result<int> bring_back(const configs::Job& job, const Followed& followed) {
+    for (;;) {
+      if (!client_ || client_->lost()) {
+        client_.reset();
+        WEFT_TRY(client_, reconnect(*access_));
+      }
+      const Status status = write_output(job, followed);
+      if (status) return kExitOk;
+      if (!client_->lost()) return fail(status.error());
+    }
+  }
+
+  Status write_output(const configs::Job& job, const Followed& followed) {
+    WEFT_TRY(const auto result, client_->ask<proto::JobResult>(proto::GetResult{job_}));
+    WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(job.model));
+    if (job.task == configs::Task::Predict) {
+      std::vector<std::string> order;
+      for (const auto& port : model.outputs()) order.push_back(port.name);
+      WEFT_TRY(const auto arrays, fetch_predictions(*client_, result, order));
+      WEFT_TRY_STATUS(write_npz_file(job.output, arrays));
+      report_->show(EndEvent{job_, "finished", "", result.sample_count, elapsed(), job.output, {}, {}});
+      return {};
+    }
+    WEFT_TRY(const dag::Weights weights, fetch_weights(*client_, result));
+    WEFT_TRY(const auto written, onnx::write_trained(model, weights, job.output));
+    train::ResultEvent event;
+    event.steps = result.step;
+    event.seconds = elapsed();
+    event.output = written.trained;
+    event.inference = written.inference;
+    event.metrics = followed.metrics;
+    report_->show(train::Event(event));
+    return {};
+  }
+
+  // Not to the end of the job: it does not need us.
+  Result<int> leave(const Error& error) const {
+    const std::string how = fmt::format(
+        "job {0} goes on without this command: follow it with `weft logs -f {0}`, stop it with `weft stop {0}`, get its file "
+        "with `weft fetch {0} -o FILE`",
+        job_);
+    if (error.code != ErrorCode::Cancelled) return fail(error.code, error.message + "\n" + how);
+    fmt::print(stderr, "\n{}\n", how);
+    return kExitStopped;
+  }
+
+  double elapsed() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+  }
+
+  const SubmitOptions& options_;
+  std::unique_ptr<Report> report_;
+  std::unique_ptr<BrokerAccess> access_;
+  std::unique_ptr<Client> client_;
+  proto::JobNumber job_ = 0;
+  std::chrono::steady_clock::time_point started_;
+};
+
+}  // namespace
+
+void add_submit(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("submit", "hand a job to a broker and wait for its trained file");
+  auto options = std::make_shared<SubmitOptions>();
+  command->add_option("job", options->job, "the job file (YAML)")->required();
+  command
+      ->add_option("--set", options->sets, "override a key of the job file: a.b=value (may be given again)")
+      ->allow_extra_args(false);
+  command->add_flag("--detach", options->detach, "print the job's number and return");
+  command->add_option("--format", options->format, "text, or json: one event a line")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->add_flag("--summary", options->summary, "end with the test result and the seconds it took");
+  options->broker.add_to(*command);
+  command->callback([options, &chosen] { chosen = [options] { return Submit(*options).run(); }; });
+}
+
+}  // namespace weft::cli

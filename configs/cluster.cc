@@ -1,0 +1,391 @@
+#include "configs/cluster.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "configs/reader.h"
+#include "data/file.h"
+
+namespace weft::configs {
+namespace {
+
+constexpr size_t kDevicesMax = 4096;
+constexpr size_t kRegionsMax = 256;
+constexpr double kFlopsMax = 1e18;
+constexpr double kBytesPerSecondMax = 1e15;
+constexpr double kRoundTripMsMax = 60'000;
+constexpr Range kFlops{0, kFlopsMax, /*above_min=*/true};
+
+// "12.5Mbit": the number in front of a unit of the table, times the unit.
+template <size_t N>
+std::optional<double> with_unit(std::string_view text,
+                                const std::array<std::pair<std::string_view, double>, N>& units) {
+  double number = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  if (error != std::errc() || !std::isfinite(number) || number <= 0) return std::nullopt;
+  std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  while (unit.starts_with(' ')) unit.remove_prefix(1);
+  for (const auto& [name, factor] : units)
+    if (unit == name) return number * factor;
+  return std::nullopt;
+}
+
+class ClusterReader {
+ public:
+  ClusterReader(const Node& tree, const std::string& source) : root_(tree, "", problems_) {
+    cluster_.source = source;
+  }
+
+  Result<Cluster> read() {
+    if (const Node* format = root_.take("format");
+        format && root_.parse_count(*format, "format", 0, 1 << 30).value_or(1) != 1)
+      root_.problem(format->where,
+                    "`format: " + format->text + "` is not known here; this weft reads format 1",
+                    ErrorCode::VersionMismatch);
+    read_devices();
+    const Node* regions = root_.take("regions");
+    const Node* links = root_.take("links");
+    if (regions && links)
+      root_.problem(links->where, "`regions` and `links` both say what lies between devices; keep one");
+    else if (links)
+      read_links(*links);
+    else if (regions)
+      read_regions(*regions);
+    else if (cluster_.devices.size() > 1 || cluster_.devices.empty())
+      root_.problem(root_.where(), "the file needs `regions`, with `within` and `between`, or `links`");
+    read_broker();
+    root_.finish();
+    if (!problems_.empty()) return fail(problems_.error());
+    return std::move(cluster_);
+  }
+
+ private:
+  // ---- devices ----
+
+  void read_devices() {
+    const Node* node = root_.take("devices");
+    if (!node) return;
+    if (node->kind != Node::Kind::Sequence) {
+      root_.problem(node->where, "`devices` must be a list, as [{type: rtx3080, count: 8, region: oregon}]");
+      return;
+    }
+    for (size_t i = 0; i < node->items.size(); ++i)
+      read_device(node->items[i], "devices[" + std::to_string(i) + "]");
+  }
+
+  void read_device(const Node& node, const std::string& path) {
+    MapReader reader(node, path, problems_);
+    if (!reader.is_map()) return;
+    ClusterDevice device;
+    const Node* type = reader.take("type");
+    if (type) {
+      device.type = reader.parse_text(*type, "type").value_or("");
+      const auto found = find_device(device.type);
+      if (!found && !device.type.empty())
+        reader.problem(type->where,
+                       found.error().message +
+                           "; or leave `type` out and give peak_flops, memory and "
+                           "memory_bandwidth",
+                       ErrorCode::NotFound);
+      if (found) {
+        device.peak_fp32_flops = found->peak_fp32_flops;
+        device.memory = found->memory;
+        device.memory_bandwidth = found->memory_bandwidth;
+      }
+    }
+    read_figures(reader, path, type != nullptr, device);
+    device.region = reader.text("region", "");
+    if (!device.region.empty()) note_region(device.region, node.where);
+    device.uplink = bandwidth(reader, "uplink");
+    device.downlink = bandwidth(reader, "downlink");
+    const uint64_t count = reader.count("count", 1, 1, kDevicesMax);
+    const std::string base = reader.text("name", device.type.empty() ? "device" : device.type);
+    const bool numbered = count > 1 || !node.find("name");
+    reader.finish();
+    if (cluster_.devices.size() + count > kDevicesMax) {
+      reader.problem(node.where, "more than " + std::to_string(kDevicesMax) + " devices",
+                     ErrorCode::ResourceExhausted);
+      return;
+    }
+    for (uint64_t i = 0; i < count; ++i) {
+      device.name = numbered ? base + "-" + std::to_string(++numbers_[base]) : base;
+      if (!device_of_name_.emplace(device.name, cluster_.devices.size()).second)
+        reader.problem(node.where, "there are two devices '" + device.name + "'; give one another name");
+      cluster_.devices.push_back(device);
+    }
+  }
+
+  // What is given goes over what the catalogue says.
+  void read_figures(MapReader& reader, const std::string& path, bool has_type, ClusterDevice& device) {
+    const auto figure = [&](std::string_view key, std::string_view hint) {
+      return has_type ? reader.take(key) : reader.require(key, hint);
+    };
+    if (const Node* flops = figure("peak_flops", "as {fp32: 2.0e13}, or name a `type`")) {
+      MapReader peak(*flops, path + ".peak_flops", problems_);
+      if (const Node* fp32 =
+              has_type ? peak.take("fp32") : peak.require("fp32", "operations a second, as 2.0e13"))
+        device.peak_fp32_flops = peak.parse_number(*fp32, "fp32", kFlops).value_or(1);
+      if (const Node* bf16 = peak.take("bf16"))
+        device.peak_bf16_flops = peak.parse_number(*bf16, "bf16", kFlops);
+      peak.finish();
+    }
+    if (const Node* memory = figure("memory", "as 24GiB")) {
+      const auto bytes = memory->kind == Node::Kind::Scalar ? parse_memory(memory->text) : std::nullopt;
+      if (!bytes)
+        reader.problem(memory->where,
+                       "`" + reader.path_of("memory") + "` must be an amount, as 24GiB or 512MiB");
+      device.memory = bytes.value_or(Bytes{1});
+    }
+    if (const Node* rate = figure("memory_bandwidth", "bytes a second, as 9.0e11"))
+      device.memory_bandwidth =
+          reader.parse_number(*rate, "memory_bandwidth", {0, kBytesPerSecondMax, true}).value_or(1);
+  }
+
+  // ---- links ----
+
+  std::optional<double> bandwidth(MapReader& reader, std::string_view key) {
+    const Node* node = reader.take(key);
+    return node ? bandwidth_of(reader, *node, key) : std::nullopt;
+  }
+  std::optional<double> bandwidth_of(MapReader& reader, const Node& node, std::string_view key) {
+    const auto rate = node.kind == Node::Kind::Scalar ? parse_bandwidth(node.text) : std::nullopt;
+    if (!rate)
+      reader.problem(node.where, "`" + reader.path_of(key) + "` must be a bandwidth, as 100Mbit or 10Gbit");
+    return rate;
+  }
+
+  LinkProfile read_profile(MapReader& reader) {
+    LinkProfile profile;
+    const auto ms = [](double milliseconds) {
+      return Duration(static_cast<int64_t>(std::llround(milliseconds * 1e6)));
+    };
+    if (const Node* node = reader.require("bandwidth", "as 100Mbit"))
+      profile.bytes_per_second = bandwidth_of(reader, *node, "bandwidth").value_or(1);
+    if (const Node* node = reader.require("round_trip_ms", "as 40; half of it is each way"))
+      profile.latency = ms(reader.parse_number(*node, "round_trip_ms", {0, kRoundTripMsMax}).value_or(0) / 2);
+    profile.jitter = ms(reader.number("jitter_ms", 0, {0, kRoundTripMsMax}));
+    profile.loss = reader.number("loss", 0, {0, 0.5});
+    return profile;
+  }
+
+  void note_region(const std::string& region, const Location& where) {
+    if (std::find(cluster_.regions.begin(), cluster_.regions.end(), region) != cluster_.regions.end()) return;
+    if (cluster_.regions.size() == kRegionsMax)
+      root_.problem(where, "more than " + std::to_string(kRegionsMax) + " regions",
+                    ErrorCode::ResourceExhausted);
+    else
+      cluster_.regions.push_back(region);
+  }
+
+  void read_regions(const Node& node) {
+    MapReader reader(node, "regions", problems_);
+    if (!reader.is_map()) return;
+    for (const ClusterDevice& device : cluster_.devices)
+      if (device.region.empty())
+        root_.problem(node.where, "device '" + device.name + "' has no `region`, which `regions` needs");
+    const Node* within = reader.require("within", "as {round_trip_ms: 1, bandwidth: 10Gbit}");
+    LinkProfile inside;
+    if (within) {
+      MapReader profile(*within, "regions.within", problems_);
+      inside = read_profile(profile);
+      profile.finish();
+    }
+    const Node* between = reader.take("between");
+    if (between && between->kind != Node::Kind::Sequence)
+      reader.problem(
+          between->where,
+          "`regions.between` must be a list, as [{from: a, to: b, round_trip_ms: 92, bandwidth: 262Mbit}]");
+    else if (between)
+      for (size_t i = 0; i < between->items.size(); ++i)
+        read_between(between->items[i], "regions.between[" + std::to_string(i) + "]");
+    reader.finish();
+    for (const std::string& region : cluster_.regions) cluster_.between.insert({{region, region}, inside});
+    for (const std::string& from : cluster_.regions)
+      for (const std::string& to : cluster_.regions)
+        if (!cluster_.between.contains({from, to}))
+          reader.problem(
+              between ? between->where : node.where,
+              "nothing is said of the way from '" + from + "' to '" + to + "'; add it to `regions.between`");
+  }
+
+  void read_between(const Node& node, const std::string& path) {
+    MapReader reader(node, path, problems_);
+    if (!reader.is_map()) return;
+    const std::string from = reader.required_text("from", "name a region"),
+                      to = reader.required_text("to", "name a region");
+    const bool one_way = reader.flag("one_way", false);
+    const LinkProfile profile = read_profile(reader);
+    reader.finish();
+    if (from.empty() || to.empty()) return;
+    if (from == to) {
+      reader.problem(node.where,
+                     "`" + path + "` goes from '" + from + "' to itself; that is `regions.within`");
+      return;
+    }
+    note_region(from, node.where);
+    note_region(to, node.where);
+    const bool fresh = cluster_.between.insert({{from, to}, profile}).second;
+    const bool fresh_back = one_way || cluster_.between.insert({{to, from}, profile}).second;
+    if (!fresh || !fresh_back)
+      reader.problem(node.where,
+                     "the way from '" + (fresh ? to : from) + "' to '" + (fresh ? from : to) +
+                         "' was given before; an entry holds both ways unless it says `one_way: true`");
+  }
+
+  void read_links(const Node& node) {
+    if (node.kind != Node::Kind::Sequence) {
+      root_.problem(node.where,
+                    "`links` must be a list, as [{from: lab, to: rtx3080-1, round_trip_ms: 92, bandwidth: "
+                    "262Mbit}]");
+      return;
+    }
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      MapReader reader(node.items[i], "links[" + std::to_string(i) + "]", problems_);
+      if (!reader.is_map()) continue;
+      const auto from = device_named(reader, "from"), to = device_named(reader, "to");
+      const LinkProfile profile = read_profile(reader);
+      reader.finish();
+      if (!from || !to) continue;
+      if (*from == *to)
+        reader.problem(node.items[i].where, "a link goes between two devices, not from one to itself");
+      else if (!cluster_.links.insert({{*from, *to}, profile}).second)
+        reader.problem(node.items[i].where, "this link was given before");
+    }
+    size_t missing = 0;
+    for (size_t from = 0; from < cluster_.devices.size(); ++from)
+      for (size_t to = 0; to < cluster_.devices.size(); ++to)
+        if (from != to && !cluster_.links.contains({from, to}) && ++missing <= 3)
+          root_.problem(node.where, "no link from '" + cluster_.devices[from].name + "' to '" +
+                                        cluster_.devices[to].name +
+                                        "'; `links` needs one for each directed pair");
+  }
+
+  std::optional<size_t> device_named(MapReader& reader, std::string_view key) {
+    const Node* node = reader.require(key, "name a device");
+    if (!node) return std::nullopt;
+    const auto name = reader.parse_text(*node, key);
+    if (!name) return std::nullopt;
+    const auto at = device_of_name_.find(*name);
+    if (at != device_of_name_.end()) return at->second;
+    std::vector<std::string> names;
+    for (const auto& [other, index] : device_of_name_) names.push_back(other);
+    reader.problem(node->where, "there is no device '" + *name + "'" + suggestion(*name, names),
+                   ErrorCode::NotFound);
+    return std::nullopt;
+  }
+
+  void read_broker() {
+    if (!cluster_.regions.empty()) cluster_.broker = cluster_.regions.front();
+    const Node* node = root_.take("broker");
+    if (!node) return;
+    cluster_.broker = root_.parse_text(*node, "broker").value_or("");
+    if (!cluster_.broker.empty() && std::find(cluster_.regions.begin(), cluster_.regions.end(),
+                                              cluster_.broker) == cluster_.regions.end())
+      root_.problem(
+          node->where,
+          "there is no region '" + cluster_.broker + "'" + suggestion(cluster_.broker, cluster_.regions),
+          ErrorCode::NotFound);
+  }
+
+  Problems problems_;
+  MapReader root_;
+  Cluster cluster_;
+  std::map<std::string, size_t> device_of_name_;
+  std::map<std::string, int> numbers_;
+};
+
+}  // namespace
+
+std::optional<double> parse_bandwidth(std::string_view text) {
+  static constexpr std::array<std::pair<std::string_view, double>, 5> kUnits = {
+      {{"bit", 1.0 / 8}, {"kbit", 1e3 / 8}, {"Mbit", 1e6 / 8}, {"Gbit", 1e9 / 8}, {"Tbit", 1e12 / 8}}};
+  const auto rate = with_unit(text, kUnits);
+  return rate && *rate <= kBytesPerSecondMax ? rate : std::nullopt;
+}
+
+std::optional<Bytes> parse_memory(std::string_view text) {
+  static constexpr std::array<std::pair<std::string_view, double>, 9> kUnits = {{{"B", 1},
+                                                                                 {"KiB", 0x1p10},
+                                                                                 {"MiB", 0x1p20},
+                                                                                 {"GiB", 0x1p30},
+                                                                                 {"TiB", 0x1p40},
+                                                                                 {"kB", 1e3},
+                                                                                 {"MB", 1e6},
+                                                                                 {"GB", 1e9},
+                                                                                 {"TB", 1e12}}};
+  const auto bytes = with_unit(text, kUnits);
+  if (!bytes || *bytes < 1 || *bytes > 0x1p60) return std::nullopt;
+  return Bytes{static_cast<int64_t>(*bytes)};
+}
+
+Result<Cluster> parse_cluster(std::string_view text, const std::string& source) {
+  WEFT_TRY(const Node tree, parse_yaml(text, source));
+  return ClusterReader(tree, source).read();
+}
+
+Result<Cluster> load_cluster(const std::filesystem::path& path) {
+  WEFT_TRY(const auto file, data::File::open(path));
+  if (file->size() > kYamlSizeMax)
+    return file->error(ErrorCode::ResourceExhausted,
+                       "larger than a cluster file may be (" + std::to_string(kYamlSizeMax) + " bytes)");
+  std::string text(static_cast<size_t>(file->size()), '\0');
+  WEFT_TRY_STATUS(file->read_at(0, std::as_writable_bytes(std::span(text))));
+  return parse_cluster(text, path.string());
+}
+
+Result<LinkProfile> link_between(const Cluster& cluster, std::string_view from_region,
+                                 std::string_view to_region) {
+  const auto at = cluster.between.find({std::string(from_region), std::string(to_region)});
+  if (at != cluster.between.end()) return at->second;
+  if (cluster.between.empty())
+    return fail(ErrorCode::NotFound,
+                cluster.source + " lists links between devices, not regions; give `regions`");
+  for (const std::string_view region : {from_region, to_region})
+    if (std::find(cluster.regions.begin(), cluster.regions.end(), region) == cluster.regions.end())
+      return fail(ErrorCode::NotFound, cluster.source + " has no region '" + std::string(region) + "'" +
+                                           suggestion(region, cluster.regions));
+  return fail(ErrorCode::NotFound, cluster.source + " says nothing of the way from '" +
+                                       std::string(from_region) + "' to '" + std::string(to_region) + "'");
+}
+
+plan::ClusterView view(const Cluster& cluster) {
+  std::vector<plan::DeviceView> devices;
+  for (const ClusterDevice& device : cluster.devices)
+    devices.push_back({device.name, device.region, rates_of(device.peak_fp32_flops, device.memory_bandwidth),
+                       device.memory, device.type.empty() ? device.name : device.type});
+  plan::ClusterView view(std::move(devices));
+  // By region and region, so that many devices cost no look-up by name for each pair.
+  const size_t regions = cluster.regions.size();
+  std::vector<const LinkProfile*> profiles(regions * regions, nullptr);
+  const auto region_index = [&](const std::string& name) {
+    return static_cast<size_t>(std::find(cluster.regions.begin(), cluster.regions.end(), name) -
+                               cluster.regions.begin());
+  };
+  for (const auto& [ends, profile] : cluster.between)
+    profiles[region_index(ends.first) * regions + region_index(ends.second)] = &profile;
+  std::vector<size_t> region_of;
+  for (const ClusterDevice& device : cluster.devices) region_of.push_back(region_index(device.region));
+  for (size_t from = 0; from < cluster.devices.size(); ++from)
+    for (size_t to = 0; to < cluster.devices.size(); ++to) {
+      if (from == to) continue;
+      const LinkProfile* found = nullptr;
+      if (cluster.links.empty()) {
+        if (region_of[from] < regions && region_of[to] < regions)
+          found = profiles[region_of[from] * regions + region_of[to]];
+      } else if (const auto listed = cluster.links.find({from, to}); listed != cluster.links.end()) {
+        found = &listed->second;
+      }
+      if (!found) continue;
+      const LinkProfile& profile = *found;
+      double rate = profile.bytes_per_second;
+      rate = std::min(rate, cluster.devices[from].uplink.value_or(rate));
+      rate = std::min(rate, cluster.devices[to].downlink.value_or(rate));
+      view.set_link(from, to, {rate, profile.latency + profile.jitter / 2});
+    }
+  return view;
+}
+
+}  // namespace weft::configs

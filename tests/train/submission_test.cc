@@ -1,0 +1,208 @@
+// A job that has travelled is the same job: packed, put together in another folder, and parsed there.
+#include "train/submission.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "data/dataset.h"
+#include "peer/backend/cpu/cpu_backend.h"
+#include "peer/backend/reference/reference_backend.h"
+#include "storage/blob_store.h"
+#include "storage/sha256.h"
+#include "tests/support/scratch.h"
+#include "tests/train/reference_files.h"
+
+namespace weft {
+namespace {
+namespace fs = std::filesystem;
+
+class Submission : public testing::Test {
+ protected:
+  fs::path unpack_case(const std::string& name) {
+    fs::create_directories(scratch_.folder() / name);
+    return test::unpack_case(name, scratch_.folder() / name);
+  }
+  train::OpenedJob open(const fs::path& file, const std::vector<std::string>& sets = {}) {
+    auto opened = train::open_job(file, sets);
+    EXPECT_TRUE(opened.has_value()) << (opened ? "" : opened.error().message);
+    return opened.value_or(train::OpenedJob{});
+  }
+  train::Submission pack(const train::OpenedJob& opened) {
+    auto packed = train::pack_job(opened);
+    EXPECT_TRUE(packed.has_value()) << (packed ? "" : packed.error().message);
+    return packed.value_or(train::Submission{});
+  }
+  // What a broker does: blobs into a store, files out of pieces, the job file parsed beside them.
+  configs::Job arrive(const train::Submission& submission) {
+    const fs::path folder = scratch_.folder() / "arrived";
+    auto store = storage::BlobStore::open(scratch_.folder() / "blobs");
+    EXPECT_TRUE(store.has_value());
+    for (const auto& [sha256, source] : submission.blobs) {
+      std::vector<std::byte> bytes;
+      EXPECT_TRUE(storage::read_source(source, [&](std::span<const std::byte> piece) -> Status {
+                    bytes.insert(bytes.end(), piece.begin(), piece.end());
+                    return {};
+                  }).has_value());
+      EXPECT_EQ((*store)->put(bytes).value(), sha256);
+    }
+    for (const auto& file : submission.files) {
+      const auto status = storage::unpack(file.pieces, **store, folder / file.path);
+      EXPECT_TRUE(status.has_value()) << status.error().message;
+    }
+    auto job = configs::parse_job(submission.job, {}, {.source = submission.name, .folder = folder});
+    EXPECT_TRUE(job.has_value()) << (job ? "" : job.error().message) << "\n" << submission.job;
+    return job.value_or(configs::Job{});
+  }
+  void expect_same_bytes(const fs::path& a, const fs::path& b) {
+    EXPECT_EQ(storage::sha256_of_file(a).value(), storage::sha256_of_file(b).value()) << a << " and " << b;
+  }
+  void expect_same_values(const configs::Job& a, const configs::Job& b) {
+    EXPECT_EQ(a.task, b.task);
+    EXPECT_EQ(a.inputs, b.inputs);
+    EXPECT_EQ(a.loss.type, b.loss.type);
+    EXPECT_EQ(a.loss.prediction, b.loss.prediction);
+    EXPECT_EQ(a.loss.target, b.loss.target);
+    EXPECT_EQ(a.loss.ignore_index, b.loss.ignore_index);
+    EXPECT_EQ(a.batch_size, b.batch_size);
+    EXPECT_EQ(a.microbatch_size, b.microbatch_size);
+    EXPECT_EQ(a.steps, b.steps);
+    EXPECT_EQ(a.epochs, b.epochs);
+    EXPECT_EQ(a.shuffle, b.shuffle);
+    EXPECT_EQ(a.seed, b.seed);
+    EXPECT_EQ(a.freeze, b.freeze);
+    EXPECT_EQ(a.optimizer.type, b.optimizer.type);
+    EXPECT_EQ(a.optimizer.learning_rate, b.optimizer.learning_rate);
+    EXPECT_EQ(a.optimizer.weight_decay, b.optimizer.weight_decay);
+    EXPECT_EQ(a.optimizer.momentum, b.optimizer.momentum);
+    EXPECT_EQ(a.optimizer.nesterov, b.optimizer.nesterov);
+    EXPECT_EQ(a.optimizer.beta2, b.optimizer.beta2);
+    EXPECT_EQ(a.schedule.type, b.schedule.type);
+    EXPECT_EQ(a.schedule.warmup_steps, b.schedule.warmup_steps);
+    EXPECT_EQ(a.schedule.final_fraction, b.schedule.final_fraction);
+    EXPECT_EQ(a.clip_norm, b.clip_norm);
+    EXPECT_EQ(a.evaluate_every, b.evaluate_every);
+    EXPECT_EQ(a.checkpoint.every, b.checkpoint.every);
+    EXPECT_EQ(a.checkpoint.steps, b.checkpoint.steps);
+    EXPECT_EQ(a.stages, b.stages);
+    EXPECT_EQ(a.train.has_value(), b.train.has_value());
+    EXPECT_EQ(a.test.has_value(), b.test.has_value());
+    EXPECT_EQ(a.predict.has_value(), b.predict.has_value());
+  }
+
+  test::Scratch scratch_;
+};
+
+TEST_F(Submission, AnNpzJobArrivesAsItWas) {
+  const auto opened = open(unpack_case("resnet_small"), {"placement.stages=3"});
+  const auto submission = pack(opened);
+  EXPECT_EQ(submission.name, "job.yaml");
+  EXPECT_EQ(submission.stages, 3u);
+  ASSERT_GE(submission.files.size(), 2u);
+  EXPECT_EQ(submission.files[0].path, "model/model.onnx");
+  const configs::Job job = arrive(submission);
+  expect_same_values(opened.job, job);
+  expect_same_bytes(opened.job.model, job.model);
+  expect_same_bytes(std::get<data::NpzSpec>(*opened.job.train).path, std::get<data::NpzSpec>(*job.train).path);
+}
+
+TEST_F(Submission, AnExampleWithTextArrivesAsItWas) {
+  const fs::path source = fs::path(WEFT_SOURCE_DIR) / "examples/gpt";
+  scratch_.write("corpus.txt", std::string(4000, 'a') + "the end");
+  const auto opened =
+      open(source / "job.yaml", {"data.train.path=" + (scratch_.folder() / "corpus.txt").string(), "steps=7"});
+  const configs::Job job = arrive(pack(opened));
+  expect_same_values(opened.job, job);
+  EXPECT_EQ(job.steps, 7u);
+  const auto& text = std::get<data::TextSpec>(*job.train);
+  EXPECT_EQ(text.sequence_length, 128);
+  EXPECT_EQ(text.validation, 0.1);
+  EXPECT_EQ(std::get<data::TextSpec>(*job.test).part, data::TextSpec::Part::Validation);
+  expect_same_bytes(scratch_.folder() / "corpus.txt", text.path);
+  expect_same_bytes(source / "model.onnx", job.model);
+}
+
+// A header of idx and `count` zero bytes.
+std::string idx(std::initializer_list<uint8_t> dims, size_t count) {
+  std::string bytes{'\0', '\0', '\x08', static_cast<char>(dims.size())};
+  for (const uint8_t dim : dims) bytes += std::string(3, '\0') + static_cast<char>(dim);
+  return bytes + std::string(count, '\0');
+}
+
+TEST_F(Submission, EqualFileNamesFromDifferentFoldersStayApart) {
+  const fs::path source = fs::path(WEFT_SOURCE_DIR) / "examples/fashion-mnist";
+  for (const char* folder : {"images", "labels"}) fs::create_directories(scratch_.folder() / folder);
+  scratch_.write("images/train.idx", idx({2, 28, 28}, 2 * 28 * 28));
+  scratch_.write("labels/train.idx", idx({2}, 2));
+  const std::string folder = scratch_.folder().string();
+  const auto opened = open(source / "job.yaml", {"data.train.images=" + folder + "/images/train.idx",
+                                                 "data.train.labels=" + folder + "/labels/train.idx", "data.test=null",
+                                                 "evaluate_every=0"});
+  const configs::Job job = arrive(pack(opened));
+  expect_same_values(opened.job, job);
+  const auto& spec = std::get<data::IdxSpec>(*job.train);
+  EXPECT_EQ(spec.mean, 0.286);
+  EXPECT_EQ(spec.deviation, 0.353);
+  expect_same_bytes(scratch_.folder() / "images/train.idx", spec.images);
+  expect_same_bytes(scratch_.folder() / "labels/train.idx", spec.labels);
+}
+
+TEST_F(Submission, StepsOfTheCommandLineWinOverEpochsOfTheFile) {
+  const fs::path source = fs::path(WEFT_SOURCE_DIR) / "examples/fashion-mnist";
+  scratch_.write("images.idx", idx({2, 28, 28}, 2 * 28 * 28));
+  scratch_.write("labels.idx", idx({2}, 2));
+  const std::string folder = scratch_.folder().string();
+  const auto opened = open(source / "job.yaml", {"data.train.images=" + folder + "/images.idx",
+                                                 "data.train.labels=" + folder + "/labels.idx", "data.test=null",
+                                                 "evaluate_every=0", "steps=5"});
+  const configs::Job job = arrive(pack(opened));
+  EXPECT_EQ(job.steps, 5u);
+  EXPECT_FALSE(job.epochs.has_value());
+}
+
+TEST_F(Submission, TheOutputIsNotPartOfWhatTravels) {
+  const auto opened = open(unpack_case("gpt3"), {"output=" + (scratch_.folder() / "secret-name.onnx").string()});
+  EXPECT_EQ(pack(opened).job.find("secret-name"), std::string::npos);
+  EXPECT_EQ(pack(opened).job.find(scratch_.folder().string()), std::string::npos) << "no path of this machine travels";
+}
+
+TEST_F(Submission, ChecksFindWhatTrainingWouldFind) {
+  const auto file = unpack_case("gpt3");
+  const auto backend = peer::make_reference_backend();
+  const auto checked = train::check_job(open(file).job, backend->traits());
+  ASSERT_TRUE(checked.has_value()) << checked.error().message;
+  EXPECT_GT(checked->parameter_tensors, 10u);
+  EXPECT_GT(checked->steps, 0u);
+  const auto wrong = train::check_job(open(file, {"inputs={tokens: nothing}"}).job, backend->traits());
+  ASSERT_FALSE(wrong.has_value());
+  EXPECT_NE(wrong.error().message.find("nothing"), std::string::npos) << wrong.error().message;
+}
+
+TEST(SubmissionYaml, ReadsBackAsTheSameTree) {
+  const std::string text =
+      "a: 1e-3\nb: {\"x y\": [true, \"true\", 'it''s', null], 'k:': \"line\\nbreak \\\\ \\x01\"}\nc: -.5\nd: \"007\"\n"
+      "e: /some/path with spaces\nf: \"*.cos\"\ng: 60s\nh: \xC3\xA9\n";
+  const auto first = configs::parse_yaml(text, "first");
+  ASSERT_TRUE(first.has_value()) << first.error().message;
+  const auto second = configs::parse_yaml(train::to_yaml(*first), "second");
+  ASSERT_TRUE(second.has_value()) << second.error().message << "\n" << train::to_yaml(*first);
+  const std::function<void(const configs::Node&, const configs::Node&)> compare = [&](const auto& a, const auto& b) {
+    EXPECT_EQ(a.kind, b.kind);
+    EXPECT_EQ(a.text, b.text);
+    if (a.quoted) {
+      EXPECT_TRUE(b.quoted) << a.text;
+    }
+    ASSERT_EQ(a.items.size(), b.items.size());
+    for (size_t i = 0; i < a.items.size(); ++i) compare(a.items[i], b.items[i]);
+    ASSERT_EQ(a.entries.size(), b.entries.size());
+    for (size_t i = 0; i < a.entries.size(); ++i) {
+      EXPECT_EQ(a.entries[i].key, b.entries[i].key);
+      compare(a.entries[i].value, b.entries[i].value);
+    }
+  };
+  compare(*first, *second);
+  EXPECT_FALSE(second->find("a")->value.quoted) << "a number stays a number";
+}
+
+}  // namespace
+}  // namespace weft

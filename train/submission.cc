@@ -1,0 +1,251 @@
+#include "train/submission.h"
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+
+#include "configs/job_data.h"
+#include "dag/onnx/pack.h"
+#include "data/dataset.h"
+#include "data/file.h"
+#include "peer/backend/reference/reference_kernels.h"
+#include "train/prepare.h"
+
+namespace weft::train {
+namespace fs = std::filesystem;
+
+using configs::Entry;
+using configs::Job;
+using configs::Node;
+
+namespace {
+
+// ---- YAML ----------------------------------------------------------------------------------------------------------
+
+// A scalar that means the same with and without quotes around it, but for being a number or a word like true.
+bool is_plain(std::string_view text) {
+  std::string_view rest = text;
+  if (rest.starts_with('+') || rest.starts_with('-')) rest.remove_prefix(1);
+  if (rest.starts_with('.')) rest.remove_prefix(1);
+  const auto is_letter = [](unsigned char c) { return std::isalnum(c) != 0; };
+  return !rest.empty() && is_letter(static_cast<unsigned char>(rest.front())) &&
+         std::all_of(rest.begin(), rest.end(), [&](char c) {
+           return is_letter(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '+' || c == '-';
+         });
+}
+
+std::string quoted(const std::string& text) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string result = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\')
+      result += {'\\', c};
+    else if (byte < 0x20 || byte == 0x7f)
+      result += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    else
+      result += c;
+  }
+  return result + "\"";
+}
+
+std::string flow(const Node& node) {
+  std::string text;
+  switch (node.kind) {
+    case Node::Kind::Null:
+      return "null";
+    case Node::Kind::Scalar:
+      return node.quoted || !is_plain(node.text) ? quoted(node.text) : node.text;
+    case Node::Kind::Sequence:
+      for (const Node& item : node.items) text += (text.empty() ? "" : ", ") + flow(item);
+      return "[" + text + "]";
+    case Node::Kind::Map:
+      for (const Entry& entry : node.entries)
+        text += (text.empty() ? "" : ", ") + quoted(entry.key) + ": " + flow(entry.value);
+      return "{" + text + "}";
+  }
+  return text;
+}
+
+// ---- files ---------------------------------------------------------------------------------------------------------
+
+Node text_node(std::string text) {
+  Node node;
+  node.kind = Node::Kind::Scalar;
+  node.text = std::move(text);
+  node.quoted = true;
+  return node;
+}
+
+Entry* find(Node& map, std::string_view key) {
+  const auto at = std::find_if(map.entries.begin(), map.entries.end(), [&](const Entry& e) { return e.key == key; });
+  return at == map.entries.end() ? nullptr : &*at;
+}
+
+// A file's own name, without what would mean something else in a path on another system.
+std::string plain_name(const fs::path& file) {
+  std::string name = file.filename().string();
+  for (char& c : name)
+    if (c == '\\' || static_cast<unsigned char>(c) < 0x20) c = '_';
+  return name;
+}
+
+class Packer {
+ public:
+  explicit Packer(const OpenedJob& opened) : opened_(opened), tree_(opened.tree) {}
+
+  Result<Submission> run() {
+    const Job& job = opened_.job;
+    submission_.name = fs::path(job.source).filename().string();
+    submission_.stages = job.stages.value_or(0);
+    WEFT_TRY_STATUS(add_model());
+    WEFT_TRY_STATUS(add_data());
+    // Whoever fetches the result says where it goes.
+    set(tree_, "output", text_node(job.task == configs::Task::Train ? "trained.onnx" : "predictions.npz"));
+    // Only one of them counts: which, the command line may have decided.
+    if (job.steps) erase("epochs");
+    if (job.epochs) erase("steps");
+    submission_.job = to_yaml(tree_);
+    const auto again = configs::parse_job(submission_.job, {}, {.source = job.source, .folder = {}, .check_files = false});
+    if (!again) return fail(again.error().within("the job cannot be written out again"));
+    return std::move(submission_);
+  }
+
+ private:
+  static void set(Node& map, std::string_view key, Node value) {
+    if (Entry* entry = find(map, key))
+      entry->value = std::move(value);
+    else
+      map.entries.push_back({std::string(key), {}, std::move(value)});
+  }
+  void erase(std::string_view key) {
+    std::erase_if(tree_.entries, [&](const Entry& entry) { return entry.key == key; });
+  }
+
+  template <typename Ranges>
+  Status add(const std::string& path, const fs::path& file, const Ranges& ranges) {
+    std::vector<storage::Range> cut;
+    for (const auto& range : ranges) cut.push_back({.offset = range.offset, .size = range.size});
+    WEFT_TRY(storage::Packed packed, storage::pack(file, cut));
+    submission_.files.push_back({path, std::move(packed.pieces)});
+    submission_.blobs.merge(packed.blobs);
+    return {};
+  }
+
+  Status add_model() {
+    const fs::path& model = opened_.job.model;
+    const std::string path = "model/" + plain_name(model);
+    WEFT_TRY(const auto ranges, onnx::tensor_ranges(model));
+    WEFT_TRY_STATUS(add(path, model, ranges));
+    WEFT_TRY(const auto external, onnx::list_external_files(model));
+    for (const onnx::ExternalFile& file : external) {
+      const std::string target = "model/" + file.location;
+      if (target == path)
+        return fail(opened_.job.error(ErrorCode::Unsupported, "model",
+                                      "the model names itself as the file of its external data"));
+      WEFT_TRY_STATUS(add(target, model.parent_path() / file.location, file.tensors));
+    }
+    set(tree_, "model", text_node(path));
+    return {};
+  }
+
+  Status add_data() {
+    Entry* data = find(tree_, "data");
+    if (data == nullptr) return {};
+    for (Entry& role : data->value.entries)
+      for (const char* key : {"path", "images", "labels"})
+        if (Entry* entry = find(role.value, key)) {
+          WEFT_TRY(std::string path, add_data_file(role.key, key, entry->value.text));
+          entry->value = text_node(std::move(path));
+        }
+    return {};
+  }
+
+  // "data/<role>/<file name>". Equal names from different folders are told apart, equal files travel once.
+  Result<std::string> add_data_file(const std::string& role, const std::string& key, const std::string& text) {
+    const fs::path file = configs::PathRules{opened_.folder}.resolve(text);
+    std::string path = "data/" + role + "/" + plain_name(file);
+    if (const auto at = sources_.find(path); at != sources_.end()) {
+      if (at->second == file) return path;
+      path = "data/" + role + "/" + key + "-" + plain_name(file);
+    }
+    sources_[path] = file;
+    WEFT_TRY(const auto opened, data::File::open(file));
+    const std::vector<storage::Range> whole{{.offset = 0, .size = opened->size()}};
+    WEFT_TRY_STATUS(add(path, file, opened->size() == 0 ? std::vector<storage::Range>{} : whole));
+    return path;
+  }
+
+  const OpenedJob& opened_;
+  Node tree_;
+  Submission submission_;
+  std::map<std::string, fs::path> sources_;
+};
+
+// Which parameters are trained and which are frozen, as the executor counts them.
+void count_parameters(const dag::Graph& graph, StartEvent& event) {
+  std::set<std::string> trained;
+  for (const auto& output : graph.outputs())
+    if (output.role == dag::OutputRole::Gradient) trained.insert(output.name);
+  for (const dag::Initializer& initializer : graph.initializers()) {
+    event.frozen_tensors += initializer.role == dag::InitializerRole::Frozen;
+    if (!trained.contains(initializer.name)) continue;
+    ++event.parameter_tensors;
+    event.parameter_elements += graph.spec(initializer.value).element_count();
+  }
+}
+
+}  // namespace
+
+std::string to_yaml(const Node& root) {
+  if (root.kind != Node::Kind::Map) return flow(root) + "\n";
+  std::string text;
+  for (const Entry& entry : root.entries)
+    text += (is_plain(entry.key) ? entry.key : quoted(entry.key)) + ": " + flow(entry.value) + "\n";
+  return text.empty() ? "{}\n" : text;
+}
+
+Result<OpenedJob> open_job(const fs::path& job_file, std::span<const std::string> sets) {
+  WEFT_TRY(const auto file, data::File::open(job_file));
+  if (file->size() > configs::kYamlSizeMax)
+    return file->error(ErrorCode::ResourceExhausted,
+                       "larger than a job file may be (" + std::to_string(configs::kYamlSizeMax) + " bytes)");
+  std::string text(static_cast<size_t>(file->size()), '\0');
+  WEFT_TRY_STATUS(file->read_at(0, std::as_writable_bytes(std::span(text))));
+  OpenedJob opened;
+  opened.folder = job_file.parent_path();
+  WEFT_TRY(opened.job, configs::parse_job(text, sets, {.source = job_file.string(), .folder = opened.folder}));
+  WEFT_TRY(opened.tree, configs::parse_yaml(text, job_file.string()));
+  for (const std::string& assignment : sets) WEFT_TRY_STATUS(configs::apply_set(opened.tree, assignment));
+  return opened;
+}
+
+Result<StartEvent> check_job(const Job& job, const peer::BackendTraits& traits) {
+  if (job.compression != configs::CompressionPolicy::None)
+    return fail(job.error(ErrorCode::Unsupported, "compression", "only policy: none is there yet"));
+  auto model = onnx::read_model(job.model);
+  if (!model) return fail(job.error(model.error().code, "model", model.error().message));
+  StartEvent event;
+  event.batch_size = job.batch_size;
+  const bool trains = job.task == configs::Task::Train;
+  WEFT_TRY(const auto dataset, data::open_dataset(trains ? *job.train : *job.predict));
+  event.sample_count = dataset->sample_count();
+  if (!trains) {
+    WEFT_TRY(const Prepared prediction, prepare_prediction(job, *model, *dataset, peer::evaluate_reference, traits));
+    event.warnings = prediction.warnings;
+    return event;
+  }
+  WEFT_TRY(event.steps, job.total_steps(dataset->sample_count()));
+  WEFT_TRY(const Prepared training, prepare_training(job, *model, *dataset, peer::evaluate_reference, traits));
+  event.warnings = training.warnings;
+  count_parameters(training.graph, event);
+  if (job.test) {
+    WEFT_TRY(const auto test, data::open_dataset(*job.test));
+    WEFT_TRY_STATUS(prepare_evaluation(job, *model, *test, peer::evaluate_reference, traits));
+  }
+  return event;
+}
+
+Result<Submission> pack_job(const OpenedJob& opened) { return Packer(opened).run(); }
+
+}  // namespace weft::train

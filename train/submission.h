@@ -1,0 +1,52 @@
+// A job made ready to travel: its files in pieces under names of their own, and its job file rewritten so that it says
+// those names. Put together anywhere (storage::unpack) and parsed there, it is the same job.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "configs/job.h"
+#include "configs/yaml.h"
+#include "dag/onnx/model.h"
+#include "peer/backend/backend.h"
+#include "storage/package.h"
+#include "train/trainer.h"
+
+namespace weft::train {
+
+// A job file that was read: the job, and the tree that it was read from, every --set in it.
+struct OpenedJob {
+  configs::Job job;
+  configs::Node tree;
+  std::filesystem::path folder;  // what paths in the tree are relative to
+};
+// As configs::load_job.
+Result<OpenedJob> open_job(const std::filesystem::path& job_file, std::span<const std::string> sets);
+
+// Everything that can be found wrong with a job before it runs, as training it here would find it: data, model, loss,
+// evaluation. What is known then: steps, samples, parameters, warnings; for a prediction only samples and warnings.
+Result<StartEvent> check_job(const configs::Job& job, const peer::BackendTraits& traits);
+
+struct SubmittedFile {
+  std::string path;  // relative, of plain names: "model/resnet.onnx", "data/train/images.gz"
+  std::vector<storage::Piece> pieces;
+};
+struct Submission {
+  std::string name;      // of the job file, for people
+  std::string job;       // YAML
+  uint32_t stages = 0;   // 0: auto
+  std::vector<SubmittedFile> files;  // the model first, then what it keeps outside, then data
+  std::map<Digest, storage::BlobSource> blobs;  // where the bytes of the pieces are
+};
+// Reads every file once, for the hashes. Errors: what reading says; InvalidArgument for a job that cannot travel.
+Result<Submission> pack_job(const OpenedJob& opened);
+
+// The tree as YAML that is read back as the same tree, but for where things were written.
+std::string to_yaml(const configs::Node& root);
+
+}  // namespace weft::train
