@@ -39,7 +39,8 @@ Status read_config(BrokerCommandOptions& options) {
   configs::MapReader reader(tree, "", problems);
   const configs::Node* format = reader.take("format");
   if (format != nullptr && reader.parse_count(*format, "format", 0, 1000).value_or(1) != 1)
-    reader.problem(format->where, "`format: " + format->text + "` is not known here; this weft reads format 1",
+    reader.problem(format->where,
+                   "`format: " + format->text + "` is not known here; this weft reads format 1",
                    ErrorCode::VersionMismatch);
   const auto take = [&](const char* key, std::string& into) {
     std::string text = reader.text(key, "");
@@ -59,7 +60,8 @@ Status read_config(BrokerCommandOptions& options) {
 
 bool is_any_address(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
 
-// An address of this machine that others may reach, for the line that people copy; a guess, which --advertise replaces.
+// An address of this machine that others may reach, for the line that people copy; a guess, which --advertise
+// replaces.
 std::string own_address() {
   ifaddrs* all = nullptr;
   std::string found = "127.0.0.1";
@@ -68,7 +70,8 @@ std::string own_address() {
     if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
     if ((one->ifa_flags & IFF_LOOPBACK) != 0 || (one->ifa_flags & IFF_UP) == 0) continue;
     char host[NI_MAXHOST];
-    if (getnameinfo(one->ifa_addr, sizeof(sockaddr_in), host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) continue;
+    if (getnameinfo(one->ifa_addr, sizeof(sockaddr_in), host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0)
+      continue;
     found = host;
     break;
   }
@@ -76,8 +79,8 @@ std::string own_address() {
   return found;
 }
 
-// Waits for signals on a thread of its own, while the broker's threads have them blocked: the first stops the broker,
-// the second ends the process.
+// Waits for signals on a thread of its own, while the broker's threads have them blocked: the first stops the
+// broker, the second ends the process.
 class StopOnSignal {
  public:
   explicit StopOnSignal(broker::BrokerService& service) : thread_([this, &service] { watch(service); }) {}
@@ -117,7 +120,8 @@ Result<int> run_broker(BrokerCommandOptions options) {
     options.data_dir = (folder / "broker").string();
   }
   service_options.data_dir = options.data_dir;
-  WEFT_TRY(service_options.listen, net::parse_endpoint(options.listen.empty() ? kListenDefault : options.listen));
+  WEFT_TRY(service_options.listen,
+           net::parse_endpoint(options.listen.empty() ? kListenDefault : options.listen));
   if (!options.advertise.empty()) WEFT_TRY_STATUS(net::parse_endpoint(options.advertise));
   service_options.advertise = options.advertise;
   service_options.software = WEFT_VERSION;
@@ -130,7 +134,8 @@ Result<int> run_broker(BrokerCommandOptions options) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   WEFT_TRY(const auto service, broker::BrokerService::start(std::move(service_options)));
   std::string address = service->advertised();
-  if (const net::Endpoint bound = service->endpoint(); options.advertise.empty() && is_any_address(bound.host))
+  if (const net::Endpoint bound = service->endpoint();
+      options.advertise.empty() && is_any_address(bound.host))
     address = net::to_string({own_address(), bound.port});
   fmt::print("weft join {} --token {}\n", address, service->peer_token());
   if (service->submitter_token())
@@ -149,10 +154,13 @@ Result<int> run_broker(BrokerCommandOptions options) {
 void add_broker(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("broker", "run the service that peers join and users submit to");
   auto options = std::make_shared<BrokerCommandOptions>();
-  command->add_option("--config", options->config, "a YAML file with data_dir, listen, advertise, lease; options here win");
+  command->add_option("--config", options->config,
+                      "a YAML file with data_dir, listen, advertise, lease; options here win");
   command->add_option("--data-dir", options->data_dir,
-                      "identity, tokens, jobs, models and data; made where it is missing; default ~/.local/share/weft/broker");
-  command->add_option("--listen", options->listen, "HOST:PORT; default " + std::string(kListenDefault) + "; port 0: any free one");
+                      "identity, tokens, jobs, models and data; made where it is missing; default "
+                      "~/.local/share/weft/broker");
+  command->add_option("--listen", options->listen,
+                      "HOST:PORT; default " + std::string(kListenDefault) + "; port 0: any free one");
   command->add_option("--advertise", options->advertise, "HOST:PORT under which others reach this broker");
   command->add_option("--lease", options->lease, "how long a silent peer is kept, as 10s");
   command->callback([options, &chosen] { chosen = [options] { return run_broker(*options); }; });

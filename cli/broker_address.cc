@@ -19,7 +19,8 @@ std::string environment(const char* name) {
 
 Result<fs::path> own_folder(const char* variable, const char* beneath_home, const char* what) {
   if (const std::string base = environment(variable); !base.empty()) return fs::path(base) / "weft";
-  if (const std::string home = environment("HOME"); !home.empty()) return fs::path(home) / beneath_home / "weft";
+  if (const std::string home = environment("HOME"); !home.empty())
+    return fs::path(home) / beneath_home / "weft";
   return fail(ErrorCode::NotFound,
               std::string("there is no place for ") + what + ": set HOME or " + variable);
 }
@@ -43,9 +44,11 @@ Result<std::string> read_small_file(const fs::path& path) {
 }  // namespace
 
 void BrokerOptions::add_to(CLI::App& command) {
-  command.add_option("--broker", broker, "where the broker is, HOST:PORT (else WEFT_BROKER, else `weft login`)");
-  command.add_option("--token", token,
-                     "a submitter token, @FILE, or - for standard input (else WEFT_TOKEN, else `weft login`)");
+  command.add_option("--broker", broker,
+                     "where the broker is, HOST:PORT (else WEFT_BROKER, else `weft login`)");
+  command.add_option(
+      "--token", token,
+      "a submitter token, @FILE, or - for standard input (else WEFT_TOKEN, else `weft login`)");
 }
 
 Result<security::Token> read_token(const std::string& text, security::Role role, std::FILE* standard_input) {
@@ -59,17 +62,21 @@ Result<security::Token> read_token(const std::string& text, security::Role role,
     WEFT_TRY(given, read_small_file(text.substr(1)));
   }
   const auto token = security::parse_token(given);
-  if (!token) return fail(token.error().within(from));
+  if (!token) return fail(given == text ? token.error() : token.error().within(from));
   if (token->role != role) {
     const std::string wanted(security::to_string(role));
     return fail(ErrorCode::InvalidArgument,
-                from + " is for a " + std::string(security::to_string(token->role)) + ", and here one for a " + wanted +
-                    " is needed: the broker's owner makes one with `weft token create --role " + wanted + "`");
+                from + " is for a " + std::string(security::to_string(token->role)) +
+                    ", and here one for a " + wanted +
+                    " is needed: the broker's owner makes one with `weft token create --role " + wanted +
+                    "`");
   }
   return *token;
 }
 
-Result<fs::path> config_folder() { return own_folder("XDG_CONFIG_HOME", ".config", "what `weft login` keeps"); }
+Result<fs::path> config_folder() {
+  return own_folder("XDG_CONFIG_HOME", ".config", "what `weft login` keeps");
+}
 Result<fs::path> data_folder() {
   return own_folder("XDG_DATA_HOME", ".local/share", "the data of a broker or a peer; say --data-dir");
 }
@@ -94,7 +101,8 @@ Result<std::optional<Login>> load_login(const fs::path& folder) {
 Result<fs::path> save_login(const fs::path& folder, const Login& login) {
   storage::Files files;
   WEFT_TRY_STATUS(files.make_directories(folder));
-  const nlohmann::ordered_json text{{"format", kLoginFormat}, {"broker", login.broker}, {"token", login.token}};
+  const nlohmann::ordered_json text{
+      {"format", kLoginFormat}, {"broker", login.broker}, {"token", login.token}};
   const std::string bytes = text.dump(2) + "\n";
   const fs::path path = folder / "login.json";
   WEFT_TRY_STATUS(files.write_atomic(path, std::as_bytes(std::span(bytes)), {.mode = 0600}));
@@ -116,13 +124,14 @@ Result<BrokerAddress> find_broker(const BrokerOptions& options) {
     }
   }
   if (broker.empty())
-    return fail(ErrorCode::InvalidArgument,
-                "which broker? say --broker HOST:PORT --token T, set WEFT_BROKER and WEFT_TOKEN, or keep them with "
-                "`weft login HOST:PORT --token T`");
+    return fail(
+        ErrorCode::InvalidArgument,
+        "which broker? say --broker HOST:PORT --token T, set WEFT_BROKER and WEFT_TOKEN, or keep them with "
+        "`weft login HOST:PORT --token T`");
   if (token.empty())
-    return fail(ErrorCode::InvalidArgument,
-                "no token for the broker " + broker +
-                    ": say --token T or set WEFT_TOKEN; its owner makes one with `weft token create --role submitter`");
+    return fail(ErrorCode::InvalidArgument, "no token for the broker " + broker +
+                                                ": say --token T or set WEFT_TOKEN; its owner makes one with "
+                                                "`weft token create --role submitter`");
   BrokerAddress address;
   WEFT_TRY(address.endpoint, net::parse_endpoint(broker));
   WEFT_TRY(address.token, read_token(token, security::Role::Submitter));

@@ -26,9 +26,10 @@ struct BrokerOptions {
   void add_to(CLI::App& command);
 };
 
-// What a person gives for a token: itself, "@FILE", or "-". Errors: NotFound and others of the file; InvalidArgument
-// when it is none, or one of the other role.
-Result<security::Token> read_token(const std::string& text, security::Role role, std::FILE* standard_input = stdin);
+// What a person gives for a token: itself, "@FILE", or "-". Errors: NotFound and others of the file;
+// InvalidArgument when it is none, or one of the other role.
+Result<security::Token> read_token(const std::string& text, security::Role role,
+                                   std::FILE* standard_input = stdin);
 
 // Folders of this program's own, for the user who runs it: $XDG_CONFIG_HOME/weft or ~/.config/weft, and
 // $XDG_DATA_HOME/weft or ~/.local/share/weft. NotFound where neither variable is set.

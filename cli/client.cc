@@ -14,12 +14,14 @@ namespace {
 constexpr Duration kStallDeadline = std::chrono::seconds(60);  // of a transfer on which nothing moves
 constexpr Duration kRetryFirst = std::chrono::milliseconds(500);
 constexpr Duration kRetryMax = std::chrono::seconds(8);
-constexpr size_t kSendAhead = 4 << 20;     // bytes queued at most while a file is sent
-constexpr size_t kGetsAtOnce = 16;         // blobs asked for before the first has come
-constexpr size_t kPutsAtOnce = 64;         // blobs sent whose answer has not come
+constexpr size_t kSendAhead = 4 << 20;      // bytes queued at most while a file is sent
+constexpr size_t kGetsAtOnce = 16;          // blobs asked for before the first has come
+constexpr size_t kPutsAtOnce = 64;          // blobs sent whose answer has not come
 constexpr uint64_t kFirstPut = 1ull << 62;  // numbers of puts, away from those of BulkTransfers
 
-std::string seconds_text(Duration duration) { return std::to_string(static_cast<int64_t>(seconds(duration))) + " s"; }
+std::string seconds_text(Duration duration) {
+  return std::to_string(static_cast<int64_t>(seconds(duration))) + " s";
+}
 
 }  // namespace
 
@@ -37,29 +39,32 @@ Client::~Client() {
 
 Status Client::open() {
   std::optional<Result<net::ConnectionPtr>> result;
-  const auto attempt = net::connect(loop_, options_.address.endpoint,
-                                    {.identity = options_.identity,
-                                     .expected = options_.address.token.broker,
-                                     .deadline = options_.deadline,
-                                     .shape = {}},
-                                    [&](Result<net::ConnectionPtr> connected) { result = std::move(connected); });
+  const auto attempt =
+      net::connect(loop_, options_.address.endpoint,
+                   {.identity = options_.identity,
+                    .expected = options_.address.token.broker,
+                    .deadline = options_.deadline,
+                    .shape = {}},
+                   [&](Result<net::ConnectionPtr> connected) { result = std::move(connected); });
   // The attempt has a deadline of its own; this one is only a net beneath it.
-  loop_.run_until(options_.deadline + std::chrono::seconds(5), [&] { return result.has_value() || interrupted(); });
+  loop_.run_until(options_.deadline + std::chrono::seconds(5),
+                  [&] { return result.has_value() || interrupted(); });
   if (interrupted()) return fail(ErrorCode::Cancelled, "interrupted");
   const std::string broker = "the broker " + net::to_string(options_.address.endpoint);
   if (!result) return fail(ErrorCode::Timeout, broker + " does not answer");
   if (!*result) {
     const Error& error = result->error();
     if (error.code == ErrorCode::PermissionDenied)
-      return fail(ErrorCode::PermissionDenied,
-                  broker + " is not the one that the token is for (" + error.message +
-                      "): check the address, or ask its owner for a new token");
+      return fail(ErrorCode::PermissionDenied, broker + " is not the one that the token is for (" +
+                                                   error.message +
+                                                   "): check the address, or ask its owner for a new token");
     if (error.code == ErrorCode::Unavailable || error.code == ErrorCode::Timeout)
-      return fail(error.code, "cannot reach " + broker + ": " + error.message + "; is it running (weft broker)?");
-    return fail(error.within("cannot reach " + broker));
+      return fail(error.code, "cannot reach the broker " + error.message + "; is it running (weft broker)?");
+    return fail(error.within("cannot reach the broker"));
   }
   connection_ = std::move(**result);
-  transfers_ = std::make_unique<peer::BulkTransfers>([this](net::OutFrame frame) { connection_->send(std::move(frame)); });
+  transfers_ = std::make_unique<peer::BulkTransfers>(
+      [this](net::OutFrame frame) { connection_->send(std::move(frame)); });
   connection_->set_limits({.frame_size_max = proto::kMessageSizeMax, .send_queue_max = size_t{1} << 30});
   connection_->start({.on_frame = [this](net::InFrame frame) { on_frame(frame); },
                       .on_closed = [this](const Error& error) { on_lost(error); }});
@@ -73,6 +78,10 @@ Status Client::greet() {
   hello.role = proto::Role::Submitter;
   hello.token = proto::TokenProof{token.id, token.secret.bytes};
   WEFT_TRY(broker_, ask<proto::HelloAck>(hello, options_.deadline));
+  if (broker_.major != proto::kProtocolMajor)
+    return fail(ErrorCode::VersionMismatch, "the broker speaks protocol " + std::to_string(broker_.major) +
+                                                ", this program " + std::to_string(proto::kProtocolMajor) +
+                                                ": install weft " + broker_.software);
   return {};
 }
 
@@ -94,7 +103,8 @@ void Client::on_frame(const net::InFrame& frame) {
     } else if (const auto* answer = std::get_if<proto::BlobAnswer>(&*message);
                answer != nullptr && puts_.contains(answer->request)) {
       if (!answer->message.empty() && !put_error_)
-        put_error_ = Error{answer->code, "the broker did not take " + puts_.at(answer->request) + ": " + answer->message};
+        put_error_ = Error{answer->code,
+                           "the broker did not take " + puts_.at(answer->request) + ": " + answer->message};
       puts_.erase(answer->request);
     } else if (auto taken = transfers_->on_message(*message); !taken) {
       status = fail(taken.error());
@@ -114,7 +124,8 @@ Status Client::run_until(Duration deadline, const std::function<bool()>& done, c
   if (interrupted()) return fail(ErrorCode::Cancelled, "interrupted");
   if (done()) return {};
   if (lost_) return fail(*lost_);
-  return fail(ErrorCode::Timeout, "the broker did not answer within " + seconds_text(deadline) + " (" + what + ")");
+  return fail(ErrorCode::Timeout,
+              "the broker did not answer within " + seconds_text(deadline) + " (" + what + ")");
 }
 
 Status Client::run_while_moving(const std::function<bool()>& done, const std::string& what) {
@@ -123,7 +134,8 @@ Status Client::run_while_moving(const std::function<bool()>& done, const std::st
     if (const uint64_t now = stats.bytes_sent + stats.bytes_received; now != moved)
       moved = now;
     else
-      return fail(ErrorCode::Timeout, "nothing has moved for " + seconds_text(kStallDeadline) + " (" + what + ")");
+      return fail(ErrorCode::Timeout,
+                  "nothing has moved for " + seconds_text(kStallDeadline) + " (" + what + ")");
     const Status status = run_until(kStallDeadline, done, what);
     if (status || status.error().code != ErrorCode::Timeout) return status;
   }
@@ -133,7 +145,8 @@ void Client::send(const Message& message) { connection_->send(peer::message_fram
 
 Result<bool> Client::wait(Duration deadline) {
   if (!inbox_.empty()) return true;
-  const Status status = run_until(deadline, [&] { return !inbox_.empty(); }, "");
+  const Status status = run_until(
+      deadline, [&] { return !inbox_.empty(); }, "");
   if (!status && status.error().code != ErrorCode::Timeout) return fail(status.error());
   return !inbox_.empty();
 }
@@ -157,20 +170,24 @@ Result<Message> Client::ask_for(const Message& request, Duration deadline,
       });
       return found != inbox_.end();
     };
-    WEFT_TRY_STATUS(run_until(std::max(end - loop_.now(), Duration::zero()), look, std::string(name_of(request))));
+    WEFT_TRY_STATUS(
+        run_until(std::max(end - loop_.now(), Duration::zero()), look, std::string(name_of(request))));
     Message answer = std::move(*found);
     inbox_.erase(found);
     const auto* refusal = std::get_if<proto::Refusal>(&answer);
     if (refusal == nullptr) return answer;
-    if (!refusal->retry || lost_ || loop_.now() + backoff >= end) return fail(refusal->code, refusal->message);
+    if (!refusal->retry || lost_ || loop_.now() + backoff >= end)
+      return fail(refusal->code, refusal->message);
     loop_.run_until(backoff, [&] { return lost_.has_value() || interrupted(); });
   }
 }
 
 Result<std::vector<Digest>> Client::missing(std::vector<Digest> blobs) {
   std::optional<Result<std::vector<Digest>>> result;
-  transfers_->missing(std::move(blobs), [&](Result<std::vector<Digest>> answer) { result = std::move(answer); });
-  const Status status = run_while_moving([&] { return result.has_value(); }, "asking which tensors are there");
+  transfers_->missing(std::move(blobs),
+                      [&](Result<std::vector<Digest>> answer) { result = std::move(answer); });
+  const Status status =
+      run_while_moving([&] { return result.has_value(); }, "asking which tensors are there");
   if (!result) transfers_->fail_all({ErrorCode::Cancelled, "given up"});  // the callback refers to this frame
   if (!status) return fail(status.error());
   return std::move(*result);
@@ -203,7 +220,8 @@ Status Client::put(const Digest& sha256, const storage::BlobSource& source,
 }
 
 Status Client::finish_puts() {
-  WEFT_TRY_STATUS(run_while_moving([&] { return put_error_ || puts_.empty(); }, "waiting until the broker has kept it all"));
+  WEFT_TRY_STATUS(run_while_moving([&] { return put_error_ || puts_.empty(); },
+                                   "waiting until the broker has kept it all"));
   if (put_error_) return fail(*put_error_);
   return {};
 }
@@ -217,7 +235,8 @@ Status Client::get(std::span<const Digest> blobs, std::span<const uint64_t> size
       transfers_->get(blobs[asked], sizes[asked], [&, index = asked](Result<std::vector<std::byte>> bytes) {
         ++come;
         if (status && bytes && bytes->size() != sizes[index])
-          status = fail(ErrorCode::Corrupted, "blob " + to_hex(blobs[index]) + " has another size than was said");
+          status =
+              fail(ErrorCode::Corrupted, "blob " + to_hex(blobs[index]) + " has another size than was said");
         else if (status && bytes)
           status = done(index, std::move(*bytes));
         else if (status)
@@ -226,7 +245,8 @@ Status Client::get(std::span<const Digest> blobs, std::span<const uint64_t> size
   };
   for (size_t seen = 0; status && come < blobs.size(); seen = come) {
     ask_more();
-    const Status waited = run_while_moving([&] { return come > seen || !status; }, "fetching what was computed");
+    const Status waited =
+        run_while_moving([&] { return come > seen || !status; }, "fetching what was computed");
     if (status) status = waited;
   }
   if (!status) transfers_->fail_all({ErrorCode::Cancelled, "given up"});  // callbacks refer to this frame
@@ -252,8 +272,9 @@ Result<std::unique_ptr<BrokerAccess>> BrokerAccess::open(BrokerAddress address) 
 }
 
 Result<std::unique_ptr<Client>> BrokerAccess::connect() {
-  return Client::connect(
-      loop_, {.address = address_, .identity = identity_.get(), .interrupted = [this] { return interrupted_; }});
+  return Client::connect(loop_, {.address = address_, .identity = identity_.get(), .interrupted = [this] {
+                                   return interrupted_;
+                                 }});
 }
 
 void BrokerAccess::pause(Duration duration) {

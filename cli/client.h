@@ -1,5 +1,5 @@
-// A user's connection to a broker, for programs that ask and wait. Everything happens on the caller's thread, within
-// the calls; every wait has a deadline and ends early when the user interrupts.
+// A user's connection to a broker, for programs that ask and wait. Everything happens on the caller's thread,
+// within the calls; every wait has a deadline and ends early when the user interrupts.
 #pragma once
 
 #include <deque>
@@ -24,8 +24,8 @@ namespace weft::cli {
 
 inline constexpr Duration kAnswerDeadline = std::chrono::seconds(30);
 
-// One admitted connection. Errors of its calls: Unavailable when it was lost (lost() is true then), Timeout, Cancelled
-// when the user interrupted, and what the broker refused with.
+// One admitted connection. Errors of its calls: Unavailable when it was lost (lost() is true then), Timeout,
+// Cancelled when the user interrupted, and what the broker refused with.
 class Client {
  public:
   struct Options {
@@ -34,7 +34,8 @@ class Client {
     std::function<bool()> interrupted{};
     Duration deadline = std::chrono::seconds(10);  // of connecting, and of the broker's greeting
   };
-  // Connects to the key that the token names, shows the token, and is admitted. `loop` must outlive the client.
+  // Connects to the key that the token names, shows the token, and is admitted. `loop` must outlive the
+  // client.
   static Result<std::unique_ptr<Client>> connect(net::Loop& loop, Options options);
   ~Client();
   Client(const Client&) = delete;
@@ -43,8 +44,8 @@ class Client {
   const proto::HelloAck& broker() const { return broker_; }
   bool lost() const { return lost_.has_value(); }
 
-  // Sends a request and waits for its answer, a T. One request at a time. A refusal that says so is tried again until
-  // the deadline, with back-off; any other is the error.
+  // Sends a request and waits for its answer, a T. One request at a time. A refusal that says so is tried
+  // again until the deadline, with back-off; any other is the error.
   template <typename T>
   Result<T> ask(const proto::Message& request, Duration deadline = kAnswerDeadline) {
     WEFT_TRY(proto::Message answer, ask_for(request, deadline, [](const proto::Message& message) {
@@ -61,11 +62,13 @@ class Client {
 
   // Which of the blobs the broker lacks.
   Result<std::vector<Digest>> missing(std::vector<Digest> blobs);
-  // Sends a blob in pieces, as fast as they go out; `progress` is told of bytes. Whether the broker has it, finish_puts()
-  // or a later put() tells.
-  Status put(const Digest& sha256, const storage::BlobSource& source, const std::function<void(uint64_t)>& progress);
+  // Sends a blob in pieces, as fast as they go out; `progress` is told of bytes. Whether the broker has it,
+  // finish_puts() or a later put() tells.
+  Status put(const Digest& sha256, const storage::BlobSource& source,
+             const std::function<void(uint64_t)>& progress);
   Status finish_puts();
-  // Fetches blobs, several at once; `done` gets each, in any order. `sizes[i]` is how many bytes blob i must have.
+  // Fetches blobs, several at once; `done` gets each, in any order. `sizes[i]` is how many bytes blob i must
+  // have.
   Status get(std::span<const Digest> blobs, std::span<const uint64_t> sizes,
              const std::function<Status(size_t index, std::vector<std::byte> bytes)>& done);
 
@@ -77,7 +80,8 @@ class Client {
   void on_lost(const Error& error);
   Result<proto::Message> ask_for(const proto::Message& request, Duration deadline,
                                  const std::function<bool(const proto::Message&)>& is_answer);
-  // Runs the loop until `done`; Timeout with `what` in it. Losing the connection and interruption are errors first.
+  // Runs the loop until `done`; Timeout with `what` in it. Losing the connection and interruption are errors
+  // first.
   Status run_until(Duration deadline, const std::function<bool()>& done, const std::string& what);
   // The same as long as bytes go either way.
   Status run_while_moving(const std::function<bool()>& done, const std::string& what);

@@ -34,9 +34,11 @@ Result<proto::DeviceReport> measure(const Device& device, std::optional<Bytes> m
   }
   WEFT_TRY(report.rates, peer::measure_rates(*backend));
   const Bytes available = available_memory();
-  report.memory = memory.value_or(Bytes{static_cast<int64_t>(kOfferedShare * static_cast<double>(available.value))});
+  report.memory =
+      memory.value_or(Bytes{static_cast<int64_t>(kOfferedShare * static_cast<double>(available.value))});
   if (report.memory.value <= 0)
-    return fail(ErrorCode::ResourceExhausted, "no memory is free on this machine: say what may be taken, as --memory 4GiB");
+    return fail(ErrorCode::ResourceExhausted,
+                "no memory is free on this machine: say what may be taken, as --memory 4GiB");
   return report;
 }
 
@@ -48,9 +50,11 @@ Result<Device> parse_device(const std::string& text) {
   if (text.starts_with("cpu:")) {
     const char* end = text.data() + text.size();
     const auto parsed = std::from_chars(text.data() + 4, end, device.threads);
-    if (parsed.ec == std::errc() && parsed.ptr == end && device.threads >= 1 && device.threads <= kThreadsMax) return device;
-    return fail(ErrorCode::InvalidArgument,
-                fmt::format("--device {}: after cpu: comes a number of threads from 1 to {}", text, kThreadsMax));
+    if (parsed.ec == std::errc() && parsed.ptr == end && device.threads >= 1 && device.threads <= kThreadsMax)
+      return device;
+    return fail(
+        ErrorCode::InvalidArgument,
+        fmt::format("--device {}: after cpu: comes a number of threads from 1 to {}", text, kThreadsMax));
   }
   if (text.starts_with("null:")) {
     WEFT_TRY(device.catalogue, configs::find_device(text.substr(5)));
@@ -76,8 +80,8 @@ Result<std::unique_ptr<peer::Backend>> make_backend(const Device& device) {
 }
 
 Result<proto::DeviceReport> describe(const Device& device, std::optional<Bytes> memory) {
-  // On a thread that ends: a backend may bind the one that drives it to a processor, and what is started later would
-  // inherit that.
+  // On a thread that ends: a backend may bind the one that drives it to a processor, and what is started
+  // later would inherit that.
   Result<proto::DeviceReport> report = fail(ErrorCode::Internal, "not measured");
   std::thread([&] { report = measure(device, memory); }).join();
   return report;

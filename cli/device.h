@@ -15,8 +15,8 @@
 namespace weft::cli {
 
 struct Device {
-  std::string text;  // as given: "cpu", "cpu:2", "null:rtx3080"
-  int threads = 0;   // of a processor; 0: as many as this process may use
+  std::string text;                                   // as given: "cpu", "cpu:2", "null:rtx3080"
+  int threads = 0;                                    // of a processor; 0: as many as this process may use
   std::optional<configs::CatalogueDevice> catalogue;  // of a null device
 };
 // InvalidArgument, and NotFound for a type that the catalogue lacks.
@@ -24,8 +24,8 @@ Result<Device> parse_device(const std::string& text);
 
 Result<std::unique_ptr<peer::Backend>> make_backend(const Device& device);
 
-// What the peer says of itself: its rates measured here (a few seconds), or the catalogue's. `memory`: what its owner
-// offers; nothing: most of what is free.
+// What the peer says of itself: its rates measured here (a few seconds), or the catalogue's. `memory`: what
+// its owner offers; nothing: most of what is free.
 Result<proto::DeviceReport> describe(const Device& device, std::optional<Bytes> memory);
 
 // What this process could still take of the machine's memory, its control group's limits included.

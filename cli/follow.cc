@@ -53,6 +53,8 @@ class Follower {
     next_ = event.sequence + 1;
     followed_.state = event.state;
     followed_.step = event.step;
+    if (event.sequence == 1) first_ms_ = event.unix_ms;
+    followed_.seconds = static_cast<double>(event.unix_ms - first_ms_) / 1000;
     if (event.kind == proto::JobEventKind::State) followed_.reason = event.text;
     if (!event.metrics.empty()) followed_.metrics = event.metrics;
     if (const auto shown = to_run_event(event)) report_.show(*shown);
@@ -63,6 +65,7 @@ class Follower {
   const FollowOptions& options_;
   Report& report_;
   uint64_t next_ = 1;
+  int64_t first_ms_ = 0;
   Followed followed_;
 };
 
@@ -80,7 +83,8 @@ Result<std::unique_ptr<Client>> reconnect(BrokerAccess& access) {
       return client;
     }
     if (!may_come_back(client.error().code) || access.loop().now() - since > kAwayMax) return client;
-    if (!said) std::fprintf(stderr, "the broker is away (%s); waiting for it\n", client.error().message.c_str());
+    if (!said)
+      std::fprintf(stderr, "the broker is away (%s); waiting for it\n", client.error().message.c_str());
     said = true;
     access.pause(backoff);
     if (access.interrupted()) return fail(ErrorCode::Cancelled, "interrupted");

@@ -1,4 +1,5 @@
-// Watching a job from its user's side: its events as they come, over broken connections and restarts of the broker.
+// Watching a job from its user's side: its events as they come, over broken connections and restarts of the
+// broker.
 #pragma once
 
 #include <map>
@@ -13,18 +14,20 @@
 namespace weft::cli {
 
 struct FollowOptions {
-  bool follow = true;         // false: only what has happened
-  Duration status_every{};    // how often the state of stages and links is asked for and shown; zero: never
+  bool follow = true;       // false: only what has happened
+  Duration status_every{};  // how often the state of stages and links is asked for and shown; zero: never
 };
 struct Followed {
   proto::JobState state = proto::JobState::Queued;
   std::string reason;
   uint64_t step = 0;
   std::map<std::string, double> metrics;  // of the last evaluation
+  double seconds = 0;                     // from the first event to the last, by the broker's clock
 };
 
-// Shows the job's events until its end (or until now). `client` is used while it lasts and replaced when it is lost; at
-// the end it may be null. Cancelled when the user interrupted; Unavailable when the broker stayed away for long.
+// Shows the job's events until its end (or until now). `client` is used while it lasts and replaced when it
+// is lost; at the end it may be null. Cancelled when the user interrupted; Unavailable when the broker stayed
+// away for long.
 Result<Followed> follow_job(BrokerAccess& access, std::unique_ptr<Client>& client, proto::JobNumber job,
                             const FollowOptions& options, Report& report);
 

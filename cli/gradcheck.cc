@@ -138,8 +138,8 @@ Result<int> run_gradcheck(const GradcheckOptions& options) {
   WEFT_TRY(dag::Graph graph, dag::differentiate(with_loss, dag::op_table()));
   // One that also runs backward, once; and one that only finds losses, many times.
   WEFT_TRY(const auto evaluation, Evaluation::create(std::move(graph), imported.weights, options.seed));
-  WEFT_TRY(const auto forward,
-           Evaluation::create(dag::prune(with_loss, dag::op_table()), std::move(imported.weights), options.seed));
+  WEFT_TRY(const auto forward, Evaluation::create(dag::prune(with_loss, dag::op_table()),
+                                                  std::move(imported.weights), options.seed));
 
   fmt::print("seed {}, batch {}, {} random directions a parameter, step {:g} of its size, double precision\n",
              options.seed, options.batch, options.directions, options.step);
@@ -154,8 +154,8 @@ Result<int> run_gradcheck(const GradcheckOptions& options) {
   for (size_t p = 0; p < parameters.size(); ++p) {
     const auto& [name, spec] = parameters[p];
     const std::vector<double> value = to_doubles(evaluation->weights().at(name));
-    // Directions have length one: the step is a fraction of the parameter's own length. Small, for the fewer kinks (Relu,
-    // MaxPool) lie within it the better; double leaves room.
+    // Directions have length one: the step is a fraction of the parameter's own length. Small, for the fewer
+    // kinks (Relu, MaxPool) lie within it the better; double leaves room.
     const double h = options.step * std::max(1e-3, std::sqrt(dot(value, value)));
     double worst = 0;
     for (int d = 0; d < options.directions; ++d) {

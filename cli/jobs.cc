@@ -1,4 +1,5 @@
-// What a user asks a broker about jobs: jobs, status, logs, stop, fetch, peers; and login, which keeps the way there.
+// What a user asks a broker about jobs: jobs, status, logs, stop, fetch, peers; and login, which keeps the
+// way there.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -38,8 +39,9 @@ class Session {
   }
   static Result<std::unique_ptr<Session>> open(std::unique_ptr<BrokerAccess> broker) {
     std::unique_ptr<Session> session(new Session(std::move(broker)));
-    WEFT_TRY(session->signals_, SignalWatch::start(session->access->loop(),
-                                                   [access = session->access.get()](int) { access->set_interrupted(); }));
+    WEFT_TRY(session->signals_,
+             SignalWatch::start(session->access->loop(),
+                                [access = session->access.get()](int) { access->set_interrupted(); }));
     WEFT_TRY(session->client, session->access->connect());
     return session;
   }
@@ -60,13 +62,15 @@ std::string progress_text(const proto::JobStatus& job) {
 Result<int> run_jobs(const JobOptions& options) {
   WEFT_TRY(const auto session, Session::open(options.broker));
   WEFT_TRY(const auto list, session->client->ask<proto::JobList>(proto::ListJobs{}));
-  if (!options.json()) fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:20}  {}\n", "JOB", "STATE", "STEP", "LOSS", "NAME", "");
+  if (!options.json())
+    fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:20}  {}\n", "JOB", "STATE", "STEP", "LOSS", "NAME", "");
   for (const proto::JobStatus& job : list.jobs) {
     if (options.json())
       fmt::print("{}\n", json_status(job));
     else
-      fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:20}  {}\n", job.job, to_string(job.state), progress_text(job),
-                 job.loss != 0 ? fmt::format("{:.4f}", job.loss) : "", job.name, job.reason);
+      fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:20}  {}\n", job.job, to_string(job.state),
+                 progress_text(job), job.loss != 0 ? fmt::format("{:.4f}", job.loss) : "", job.name,
+                 job.reason);
   }
   return kExitOk;
 }
@@ -78,12 +82,14 @@ Result<int> run_status(const JobOptions& options) {
     fmt::print("{}\n", json_status(job));
     return kExitOk;
   }
-  fmt::print("job {} ({}): {}{}\n", job.job, job.name, to_string(job.state), job.reason.empty() ? "" : ": " + job.reason);
+  fmt::print("job {} ({}): {}{}\n", job.job, job.name, to_string(job.state),
+             job.reason.empty() ? "" : ": " + job.reason);
   fmt::print("step {}", progress_text(job));
   if (job.loss != 0) fmt::print(", loss {:.4f}", job.loss);
   if (job.samples_per_second > 0)
     fmt::print(", {:.0f} samples/s, {} left", job.samples_per_second, format_duration(job.seconds_left));
-  fmt::print("\nlast checkpoint after step {}, {} recoveries, plan {}\n", job.checkpoint_step, job.recoveries, job.plan_version);
+  fmt::print("\nlast checkpoint after step {}, {} recoveries, plan {}\n", job.checkpoint_step, job.recoveries,
+             job.plan_version);
   if (!job.equal_bits)
     fmt::print("the stages run or ran on devices of different kinds: equal bits are no longer promised\n");
   for (const std::string& line : job.plan) fmt::print("plan: {}\n", line);
@@ -98,15 +104,21 @@ Result<int> run_logs(const JobOptions& options) {
   WEFT_TRY(const auto status, session->client->ask<proto::JobStatus>(proto::GetJob{options.job}));
   if (!options.json()) report->show(StatusEvent{status});
   const bool lively = !options.json() && isatty(STDOUT_FILENO) == 1;
-  const auto followed =
-      follow_job(*session->access, session->client, options.job,
-                 {.follow = options.follow,
-                  .status_every = options.follow ? Duration(std::chrono::seconds(lively ? 1 : 5)) : Duration::zero()},
-                 *report);
+  const auto followed = follow_job(
+      *session->access, session->client, options.job,
+      {.follow = options.follow,
+       .status_every = options.follow ? Duration(std::chrono::seconds(lively ? 1 : 5)) : Duration::zero()},
+      *report);
   if (!followed && followed.error().code == ErrorCode::Cancelled) return kExitStopped;
   if (!followed) return fail(followed.error());
   if (has_ended(followed->state))
-    report->show(EndEvent{options.job, std::string(to_string(followed->state)), followed->reason, followed->step, 0, {}, {},
+    report->show(EndEvent{options.job,
+                          std::string(to_string(followed->state)),
+                          followed->reason,
+                          followed->step,
+                          followed->seconds,
+                          {},
+                          {},
                           followed->metrics});
   return kExitOk;
 }
@@ -117,8 +129,10 @@ Result<int> run_stop(const JobOptions& options) {
   if (options.json())
     fmt::print("{{\"event\":\"stopping\",\"job\":{}}}\n", options.job);
   else
-    fmt::print("job {0} stops after a checkpoint: `weft status {0}` shows when; `weft fetch {0} -o FILE` gets what it learnt\n",
-               options.job);
+    fmt::print(
+        "job {0} stops after a checkpoint: `weft status {0}` shows when; `weft fetch {0} -o FILE` gets what "
+        "it learnt\n",
+        options.job);
   return kExitOk;
 }
 
@@ -128,9 +142,10 @@ class TemporaryFolder {
   static Result<std::unique_ptr<TemporaryFolder>> make() {
     std::error_code code;
     const fs::path base = fs::temp_directory_path(code);
-    std::string name = (code ? fs::path("/tmp") : base) / "weft-fetch-XXXXXX";
+    std::string name = (code ? fs::path("/tmp") : base) / ("weft-fetch-" + std::string(6, 'X'));
     if (mkdtemp(name.data()) == nullptr)
-      return fail(ErrorCode::Unavailable, "no temporary folder can be made in " + fs::path(name).parent_path().string() +
+      return fail(ErrorCode::Unavailable, "no temporary folder can be made in " +
+                                              fs::path(name).parent_path().string() +
                                               ": set TMPDIR to a folder with room for the model");
     return std::unique_ptr<TemporaryFolder>(new TemporaryFolder(name));
   }
@@ -175,28 +190,30 @@ Result<int> run_peers(const JobOptions& options) {
   WEFT_TRY(const auto session, Session::open(options.broker));
   WEFT_TRY(const auto list, session->client->ask<proto::PeerList>(proto::ListPeers{}));
   if (!options.json())
-    fmt::print("{:20}  {:13}  {:10}  {:14}  {:>10}  {:>12}  {:>9}  {:8}  {}\n", "NAME", "STATE", "REGION", "DEVICE", "MEMORY",
-               "GFLOP/S", "HEARD", "VERSION", "REACHED");
+    fmt::print("{:20}  {:13}  {:10}  {:14}  {:>10}  {:>12}  {:>9}  {:8}  {}\n", "NAME", "STATE", "REGION",
+               "DEVICE", "MEMORY", "GFLOP/S", "HEARD", "VERSION", "REACHED");
   for (const proto::PeerStatus& peer : list.peers) {
     if (options.json()) {
-      const nlohmann::ordered_json line{{"event", "peer"},
-                                        {"peer", to_hex(peer.peer.digest)},
-                                        {"name", peer.name},
-                                        {"state", peer.state},
-                                        {"region", peer.region},
-                                        {"device", peer.device},
-                                        {"software", peer.software},
-                                        {"memory_bytes", peer.memory.value},
-                                        {"matmul_flops_per_second", peer.rates.matmul_flops_per_second},
-                                        {"convolution_flops_per_second", peer.rates.convolution_flops_per_second},
-                                        {"memory_bytes_per_second", peer.rates.memory_bytes_per_second},
-                                        {"reachable", peer.reachable},
-                                        {"seconds_since_heard", peer.seconds_since_heard}};
+      const nlohmann::ordered_json line{
+          {"event", "peer"},
+          {"peer", to_hex(peer.peer.digest)},
+          {"name", peer.name},
+          {"state", peer.state},
+          {"region", peer.region},
+          {"device", peer.device},
+          {"software", peer.software},
+          {"memory_bytes", peer.memory.value},
+          {"matmul_flops_per_second", peer.rates.matmul_flops_per_second},
+          {"convolution_flops_per_second", peer.rates.convolution_flops_per_second},
+          {"memory_bytes_per_second", peer.rates.memory_bytes_per_second},
+          {"reachable", peer.reachable},
+          {"seconds_since_heard", peer.seconds_since_heard}};
       fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
       continue;
     }
-    fmt::print("{:20}  {:13}  {:10}  {:14}  {:>10}  {:>12}  {:>9}  {:8}  {}\n", peer.name, peer.state, peer.region, peer.device,
-               format_bytes(peer.memory.value), fmt::format("{:.1f}", peer.rates.matmul_flops_per_second / 1e9),
+    fmt::print("{:20}  {:13}  {:10}  {:14}  {:>10}  {:>12}  {:>9}  {:8}  {}\n", peer.name, peer.state,
+               peer.region, peer.device, format_bytes(peer.memory.value),
+               fmt::format("{:.1f}", peer.rates.matmul_flops_per_second / 1e9),
                fmt::format("{} ago", format_duration(peer.seconds_since_heard)), peer.software,
                peer.reachable ? "directly" : "by relay");
   }
@@ -206,7 +223,8 @@ Result<int> run_peers(const JobOptions& options) {
 // Keeps what worked: the broker is asked before anything is written.
 Result<int> run_login(const JobOptions& options) {
   if (options.broker.token.empty())
-    return fail(ErrorCode::InvalidArgument, "say --token T; `--token -` reads it from standard input, `--token @FILE` from a file");
+    return fail(ErrorCode::InvalidArgument,
+                "say --token T; `--token -` reads it from standard input, `--token @FILE` from a file");
   BrokerAddress address;
   WEFT_TRY(address.endpoint, net::parse_endpoint(options.address));
   WEFT_TRY(address.token, read_token(options.broker.token, security::Role::Submitter));
@@ -217,7 +235,8 @@ Result<int> run_login(const JobOptions& options) {
   const std::string software = session->client->broker().software;
   WEFT_TRY(const fs::path path, save_login(folder, login));
   if (options.json())
-    fmt::print("{{\"event\":\"login\",\"broker\":{},\"software\":{}}}\n", json_string(login.broker), json_string(software));
+    fmt::print("{{\"event\":\"login\",\"broker\":{},\"software\":{}}}\n", json_string(login.broker),
+               json_string(software));
   else
     fmt::print("{} (weft {}) knows this machine now; kept in {}\n", login.broker, software, path.string());
   return kExitOk;
@@ -235,7 +254,8 @@ void add_job_commands(CLI::App& app, Command& chosen) {
     command->callback([options, &chosen, run] { chosen = [options, run] { return run(*options); }; });
     return command;
   };
-  const auto add_with_broker = [&](const char* name, const char* what, Result<int> (*run)(const JobOptions&)) {
+  const auto add_with_broker = [&](const char* name, const char* what,
+                                   Result<int> (*run)(const JobOptions&)) {
     CLI::App* command = add(name, what, run);
     options->broker.add_to(*command);
     return command;

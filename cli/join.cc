@@ -25,22 +25,27 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
-// The link between here and a region, as this side has to make it: all of it, for the other side does nothing.
+// The link between here and a region, as this side has to make it: all of it, for the other side does
+// nothing.
 Result<std::function<std::optional<net::Shape>(const std::string&)>> make_shape(const JoinOptions& options,
-                                                                               uint64_t seed) {
+                                                                                uint64_t seed) {
   if (options.emulate.empty()) return nullptr;
   if (options.region.empty())
-    return fail(ErrorCode::InvalidArgument, "--emulate needs --region NAME: where in the cluster file this peer is");
+    return fail(ErrorCode::InvalidArgument,
+                "--emulate needs --region NAME: where in the cluster file this peer is");
   WEFT_TRY(configs::Cluster loaded, configs::load_cluster(options.emulate));
   WEFT_TRY_STATUS(configs::link_between(loaded, options.region, loaded.broker));
   const auto cluster = std::make_shared<const configs::Cluster>(std::move(loaded));
   return [cluster, mine = options.region, seed](const std::string& region) -> std::optional<net::Shape> {
     const std::string& theirs = region.empty() ? cluster->broker : region;
-    const auto there = configs::link_between(*cluster, mine, theirs), back = configs::link_between(*cluster, theirs, mine);
+    const auto there = configs::link_between(*cluster, mine, theirs),
+               back = configs::link_between(*cluster, theirs, mine);
     if (!there || !back) return std::nullopt;  // a peer from elsewhere: as it is
     const auto direction = [](const configs::LinkProfile& link) {
-      return net::ShapeDirection{
-          .bytes_per_second = link.bytes_per_second, .delay = link.latency, .jitter = link.jitter, .loss = link.loss};
+      return net::ShapeDirection{.bytes_per_second = link.bytes_per_second,
+                                 .delay = link.latency,
+                                 .jitter = link.jitter,
+                                 .loss = link.loss};
     };
     return net::Shape{.send = direction(*there), .receive = direction(*back), .seed = seed};
   };
@@ -57,7 +62,8 @@ Status set_listen(const JoinOptions& options, peer::PeerServiceOptions& service)
     WEFT_TRY_STATUS(net::parse_endpoint(options.advertise));
   } else if (listen.host == "0.0.0.0" || listen.host == "::") {
     return fail(ErrorCode::InvalidArgument,
-                "--listen " + options.listen + " is no address that others can dial: say --advertise HOST:PORT as well");
+                "--listen " + options.listen +
+                    " is no address that others can dial: say --advertise HOST:PORT as well");
   }
   service.listen = listen;
   service.advertise = options.advertise;
@@ -73,7 +79,8 @@ Result<int> run_join(const JoinOptions& options) {
   if (!options.memory.empty()) {
     memory = configs::parse_memory(options.memory);
     if (!memory)
-      return fail(ErrorCode::InvalidArgument, "--memory: '" + options.memory + "' is no size: say as 4GiB or 512MiB");
+      return fail(ErrorCode::InvalidArgument,
+                  "--memory: '" + options.memory + "' is no size: say as 4GiB or 512MiB");
   }
   WEFT_TRY_STATUS(set_listen(options, service));
 
@@ -86,8 +93,10 @@ Result<int> run_join(const JoinOptions& options) {
   WEFT_TRY_STATUS(files.make_directories(folder));
   const auto lock = storage::FolderLock::acquire(files, folder);
   if (!lock)
-    return fail(lock.error().code,
-                lock.error().message + ": another peer has this identity; give each its own --data-dir");
+    return fail(lock.error().code == ErrorCode::Unavailable
+                    ? Error{ErrorCode::Unavailable, "another peer runs with the identity in " +
+                                                        folder.string() + ": give each its own --data-dir"}
+                    : lock.error());
   WEFT_TRY(const auto identity, security::Identity::load_or_create(folder));
   WEFT_TRY(service.shape, make_shape(options, identity->id().digest.bytes[2]));
 
@@ -104,10 +113,12 @@ Result<int> run_join(const JoinOptions& options) {
   report.region = options.region;
   service.memory_free = [offered = report.memory] { return std::min(offered, available_memory()); };
   fmt::print(stderr,
-             "info measured device={} matmul_gflops={:.1f} convolution_gflops={:.1f} memory_gbytes_per_second={:.1f} "
+             "info measured device={} matmul_gflops={:.1f} convolution_gflops={:.1f} "
+             "memory_gbytes_per_second={:.1f} "
              "memory_offered={} fingerprint=\"{}\"\n",
-             report.device, report.rates.matmul_flops_per_second / 1e9, report.rates.convolution_flops_per_second / 1e9,
-             report.rates.memory_bytes_per_second / 1e9, report.memory.value, report.fingerprint);
+             report.device, report.rates.matmul_flops_per_second / 1e9,
+             report.rates.convolution_flops_per_second / 1e9, report.rates.memory_bytes_per_second / 1e9,
+             report.memory.value, report.fingerprint);
   service.hello.device = std::move(report);
 
   net::Loop loop;
@@ -133,15 +144,22 @@ void add_join(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<JoinOptions>();
   command->add_option("broker", options->broker, "HOST:PORT, as the broker printed it")->required();
   command->add_option("--token", options->token, "a peer token, @FILE, or - for standard input")->required();
-  command->add_option("--name", options->name, "how people shall call this peer; default: the machine's name");
+  command->add_option("--name", options->name,
+                      "how people shall call this peer; default: the machine's name");
   command
       ->add_option("--device", options->device,
-                   "cpu, cpu:N with N compute threads, or null:TYPE, which computes nothing and takes as long as TYPE would")
+                   "cpu, cpu:N with N compute threads, or null:TYPE, which computes nothing and takes as "
+                   "long as TYPE would")
       ->capture_default_str();
-  command->add_option("--memory", options->memory, "how much of it may be taken, as 4GiB; default: most of what is free");
-  command->add_option("--data-dir", options->data_dir, "this peer's identity; default ~/.local/share/weft/peer");
-  command->add_option("--listen", options->listen, "HOST:PORT for other peers to dial; default: none, all goes by dialling out or the relay");
-  command->add_option("--advertise", options->advertise, "HOST:PORT under which they reach it; default: as bound");
+  command->add_option("--memory", options->memory,
+                      "how much of it may be taken, as 4GiB; default: most of what is free");
+  command->add_option("--data-dir", options->data_dir,
+                      "this peer's identity; default ~/.local/share/weft/peer");
+  command->add_option(
+      "--listen", options->listen,
+      "HOST:PORT for other peers to dial; default: none, all goes by dialling out or the relay");
+  command->add_option("--advertise", options->advertise,
+                      "HOST:PORT under which they reach it; default: as bound");
   command->add_option("--emulate", options->emulate, "a cluster file: behave as if connected by its links");
   command->add_option("--region", options->region, "where this machine is");
   command->callback([options, &chosen] { chosen = [options] { return run_join(*options); }; });

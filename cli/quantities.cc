@@ -12,7 +12,8 @@ struct Amount {
   std::string_view unit;
 };
 bool parse_amount(std::string_view text, Amount& amount) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), amount.value, std::chars_format::fixed);
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), amount.value, std::chars_format::fixed);
   if (error != std::errc() || !std::isfinite(amount.value) || amount.value <= 0) return false;
   amount.unit = std::string_view(end, static_cast<size_t>(text.data() + text.size() - end));
   return true;
@@ -29,17 +30,21 @@ Result<Duration> parse_duration(std::string_view text) {
   Amount amount;
   if (parse_amount(text, amount))
     for (const Unit& unit : kUnits)
-      if (amount.unit == unit.name && amount.value * unit.seconds <= 3650.0 * 86400.0 && amount.value * unit.seconds >= 1e-3)
+      if (amount.unit == unit.name && amount.value * unit.seconds <= 3650.0 * 86400.0 &&
+          amount.value * unit.seconds >= 1e-3)
         return Duration(std::llround(amount.value * unit.seconds * 1e9));
-  return fail(ErrorCode::InvalidArgument,
-              "'" + std::string(text) + "' is no time: say a number with s, m, h or d, as 90s or 24h, at most 3650d");
+  return fail(
+      ErrorCode::InvalidArgument,
+      "'" + std::string(text) + "' is no time: say a number with s, m, h or d, as 90s or 24h, at most 3650d");
 }
 
 std::string format_time(int64_t unix_ms) {
   const std::time_t time = unix_ms / 1000;
   std::tm parts{};
   char buffer[32];
-  if (gmtime_r(&time, &parts) == nullptr || std::strftime(buffer, sizeof buffer, "%Y-%m-%d %H:%M:%S UTC", &parts) == 0) return "?";
+  if (gmtime_r(&time, &parts) == nullptr ||
+      std::strftime(buffer, sizeof buffer, "%Y-%m-%d %H:%M:%S UTC", &parts) == 0)
+    return "?";
   return buffer;
 }
 

@@ -46,13 +46,13 @@ std::string json_list(const Range& range, const Format& format) {
 }
 
 std::string json_stage(const proto::StageStatus& stage) {
-  return fmt::format(
-      R"({{"stage":{},"peer":{},"name":{},"region":{},"busy":{},"step":{},"links":{}}})", stage.stage,
-      json_string(to_hex(stage.peer.digest)), json_string(stage.peer_name), json_string(stage.region),
-      json_number(stage.busy), stage.step, json_list(stage.links, [](const proto::LinkUse& link) {
-        return fmt::format(R"({{"to_stage":{},"bytes_sent":{},"seconds_waiting":{}}})", link.stage, link.bytes_sent,
-                           json_number(link.seconds_waiting));
-      }));
+  return fmt::format(R"({{"stage":{},"peer":{},"name":{},"region":{},"busy":{},"step":{},"links":{}}})",
+                     stage.stage, json_string(to_hex(stage.peer.digest)), json_string(stage.peer_name),
+                     json_string(stage.region), json_number(stage.busy), stage.step,
+                     json_list(stage.links, [](const proto::LinkUse& link) {
+                       return fmt::format(R"({{"to_stage":{},"bytes_sent":{},"seconds_waiting":{}}})",
+                                          link.stage, link.bytes_sent, json_number(link.seconds_waiting));
+                     }));
 }
 
 }  // namespace
@@ -62,7 +62,8 @@ std::string json_status(const proto::JobStatus& s) {
       R"({{"event":"status","job":{},"name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recoveries":{},"equal_bits":{},"plan_version":{},"plan":{},"stages":{}}})",
       s.job, json_string(s.name), json_string(to_string(s.state)), json_string(s.reason), s.step, s.steps,
       json_number(s.loss), json_number(s.samples_per_second), json_number(s.seconds_left), s.checkpoint_step,
-      s.recoveries, s.equal_bits, s.plan_version, json_list(s.plan, json_string), json_list(s.stages, json_stage));
+      s.recoveries, s.equal_bits, s.plan_version, json_list(s.plan, json_string),
+      json_list(s.stages, json_stage));
 }
 
 std::vector<std::string> stage_lines(const proto::JobStatus& status) {
@@ -72,8 +73,10 @@ std::vector<std::string> stage_lines(const proto::JobStatus& status) {
     if (!stage.region.empty()) line += fmt::format(" ({})", stage.region);
     line += fmt::format("  {:.0f}% busy", 100 * stage.busy);
     for (const proto::LinkUse& link : stage.links) {
-      line += fmt::format("  to stage {}: {} a step", link.stage + 1, format_bytes(static_cast<int64_t>(link.bytes_sent)));
-      if (link.seconds_waiting >= 0.0005) line += fmt::format(", waited {:.0f} ms for it", 1000 * link.seconds_waiting);
+      line += fmt::format("  to stage {}: {} a step", link.stage + 1,
+                          format_bytes(static_cast<int64_t>(link.bytes_sent)));
+      if (link.seconds_waiting >= 0.0005)
+        line += fmt::format(", waited {:.0f} ms for it", 1000 * link.seconds_waiting);
     }
     lines.push_back(std::move(line));
   }
@@ -87,12 +90,14 @@ struct JsonLine {
   std::string operator()(const train::StartEvent& e) const {
     // What only the machines that train know is null.
     const bool known = !e.fingerprint.empty();
-    const auto bytes = [&](Bytes size) { return known ? fmt::format("{}", size.value) : std::string("null"); };
+    const auto bytes = [&](Bytes size) {
+      return known ? fmt::format("{}", size.value) : std::string("null");
+    };
     return fmt::format(
         R"({{"event":"start","first_step":{},"steps":{},"samples":{},"batch_size":{},"parameters":{},"parameter_elements":{},"frozen":{},"persistent_bytes":{},"microbatch_bytes":{},"fingerprint":{},"warnings":{}}})",
         e.first_step, e.steps, e.sample_count, e.batch_size, e.parameter_tensors, e.parameter_elements,
-        e.frozen_tensors, bytes(e.persistent), bytes(e.microbatch), known ? json_string(e.fingerprint) : "null",
-        json_list(e.warnings, json_string));
+        e.frozen_tensors, bytes(e.persistent), bytes(e.microbatch),
+        known ? json_string(e.fingerprint) : "null", json_list(e.warnings, json_string));
   }
   std::string operator()(const train::StepEvent& e) const {
     return fmt::format(
@@ -120,14 +125,15 @@ struct JsonLine {
     return fmt::format(R"({{"event":"submitted","job":{}}})", e.job);
   }
   std::string operator()(const StateEvent& e) const {
-    return fmt::format(R"({{"event":"state","job":{},"state":{},"reason":{},"step":{}}})", e.job, json_string(e.state),
-                       json_string(e.reason), e.step);
+    return fmt::format(R"({{"event":"state","job":{},"state":{},"reason":{},"step":{}}})", e.job,
+                       json_string(e.state), json_string(e.reason), e.step);
   }
   std::string operator()(const PlanEvent& e) const {
     return fmt::format(R"({{"event":"plan","job":{},"lines":{}}})", e.job, json_list(e.lines, json_string));
   }
   std::string operator()(const NoticeEvent& e) const {
-    return fmt::format(R"({{"event":"notice","job":{},"step":{},"text":{}}})", e.job, e.step, json_string(e.text));
+    return fmt::format(R"({{"event":"notice","job":{},"step":{},"text":{}}})", e.job, e.step,
+                       json_string(e.text));
   }
   std::string operator()(const StatusEvent& e) const { return json_status(e.status); }
   std::string operator()(const EndEvent& e) const {
@@ -181,7 +187,8 @@ class TextReport : public Report {
   void draw() {
     erase();
     winsize size{};
-    const size_t width = ioctl(fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 200u;
+    const size_t width =
+        ioctl(fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 200u;
     const auto put = [&](const std::string& text) {
       std::fprintf(out_, "%s%s", drawn_++ > 0 ? "\n" : "", text.substr(0, width).c_str());
     };
@@ -283,9 +290,11 @@ class TextReport : public Report {
   void on(const EndEvent& e) {
     end_live();
     if (!e.output.empty())
-      line(fmt::format("wrote {}{}", e.output.string(), e.inference.empty() ? "" : " and " + e.inference.string()));
-    if (e.state != "finished") line(fmt::format("job {} {} after step {}{}", e.job, e.state, e.step,
-                                                e.reason.empty() ? "" : ": " + e.reason));
+      line(fmt::format("wrote {}{}", e.output.string(),
+                       e.inference.empty() ? "" : " and " + e.inference.string()));
+    if (e.state != "finished")
+      line(fmt::format("job {} {} after step {}{}", e.job, e.state, e.step,
+                       e.reason.empty() ? "" : ": " + e.reason));
     show_metrics(e.metrics);
   }
 

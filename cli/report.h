@@ -33,7 +33,8 @@ std::string json_string(std::string_view text);
 std::string json_metrics(const std::map<std::string, double>& metrics);
 // A job's state as one JSON line: {"event":"status","job":1,...}. Its last loss is not a top-level `loss`.
 std::string json_status(const proto::JobStatus& status);
-// What each stage and its links do, a line a stage: "stage 1  oregon-1 (oregon)  93% busy, 1.2 MiB a step to stage 2".
+// What each stage and its links do, a line a stage: "stage 1  oregon-1 (oregon)  93% busy, 1.2 MiB a step to
+// stage 2".
 std::vector<std::string> stage_lines(const proto::JobStatus& status);
 
 }  // namespace weft::cli

@@ -76,7 +76,8 @@ Result<std::vector<PredictedOutput>> arrange_predictions(const proto::JobResult&
   uint32_t microbatches = 0;
   for (const proto::PredictionReport& report : result.predictions) {
     microbatches = std::max(microbatches, report.microbatch + 1);
-    for (const proto::TensorReference& output : report.outputs) by_name[output.initializer][report.microbatch] = &output;
+    for (const proto::TensorReference& output : report.outputs)
+      by_name[output.initializer][report.microbatch] = &output;
   }
   if (by_name.empty()) return fail(wrong("it has no predictions"));
   std::vector<std::string> names;
@@ -99,12 +100,15 @@ Result<std::vector<PredictedOutput>> arrange_predictions(const proto::JobResult&
     if (result.sample_count == 0 || result.sample_count > rows * microbatches)
       return fail(wrong(std::to_string(rows * microbatches) + " rows of '" + name + "' for " +
                         std::to_string(result.sample_count) + " samples"));
-    PredictedOutput output{.name = name, .spec = spec, .blobs = {}, .microbatch_size = static_cast<uint64_t>(spec.bytes().value)};
+    PredictedOutput output{.name = name,
+                           .spec = spec,
+                           .blobs = {},
+                           .microbatch_size = static_cast<uint64_t>(spec.bytes().value)};
     output.spec.shape[0] = static_cast<int64_t>(result.sample_count);
     const auto elements = dag::checked_element_count(output.spec.shape);
     if (!elements || static_cast<uint64_t>(output.spec.bytes().value) > kPredictionBytesMax)
-      return fail(ErrorCode::ResourceExhausted,
-                  "output '" + name + "' of all samples is " + to_string(output.spec) + ": too large for one array");
+      return fail(ErrorCode::ResourceExhausted, "output '" + name + "' of all samples is " +
+                                                    to_string(output.spec) + ": too large for one array");
     for (const auto& [microbatch, part] : parts) {
       if (part->spec != spec) return fail(wrong("output '" + name + "' changes its shape"));
       output.blobs.push_back(part->sha256);

@@ -24,12 +24,12 @@ Result<std::filesystem::path> fetch_model(Client& client, const proto::JobResult
 // One output of a prediction: where the rows of its microbatches are.
 struct PredictedOutput {
   std::string name;
-  dag::TensorSpec spec;         // of all samples: the first axis counts them
-  std::vector<Digest> blobs;    // by microbatch
+  dag::TensorSpec spec;          // of all samples: the first axis counts them
+  std::vector<Digest> blobs;     // by microbatch
   uint64_t microbatch_size = 0;  // bytes of each blob
 };
-// Puts the reports in order: outputs as `order` names them, others after them by name. Corrupted when a microbatch is
-// missing, shapes differ between microbatches, or there are fewer rows than samples.
+// Puts the reports in order: outputs as `order` names them, others after them by name. Corrupted when a
+// microbatch is missing, shapes differ between microbatches, or there are fewer rows than samples.
 Result<std::vector<PredictedOutput>> arrange_predictions(const proto::JobResult& result,
                                                          const std::vector<std::string>& order);
 // One array for each output in sample order, padding cut off.

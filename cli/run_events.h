@@ -1,5 +1,5 @@
-// What a run on many machines says of itself, beside what a run on one machine says (train::Event), and how a broker's
-// events become that.
+// What a run on many machines says of itself, beside what a run on one machine says (train::Event), and how a
+// broker's events become that.
 #pragma once
 
 #include <optional>

@@ -9,8 +9,8 @@
 
 namespace weft::cli {
 
-// SIGINT and SIGTERM are kept waiting in this thread and in those that it starts from now on; the destructor lets them
-// through again in this thread.
+// SIGINT and SIGTERM are kept waiting in this thread and in those that it starts from now on; the destructor
+// lets them through again in this thread.
 class SignalsBlocked {
  public:
   SignalsBlocked();
@@ -22,7 +22,8 @@ class SignalsBlocked {
 // Calls back on the loop, with how many have come by now. REQUIRES: the signals are blocked in every thread.
 class SignalWatch {
  public:
-  static Result<std::unique_ptr<SignalWatch>> start(net::Loop& loop, std::function<void(int count)> on_signal);
+  static Result<std::unique_ptr<SignalWatch>> start(net::Loop& loop,
+                                                    std::function<void(int count)> on_signal);
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;

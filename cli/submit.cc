@@ -1,4 +1,5 @@
-// weft submit: hands a job to a broker, and, unless told otherwise, stays to show it and to bring the trained file back.
+// weft submit: hands a job to a broker, and, unless told otherwise, stays to show it and to bring the trained
+// file back.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -18,7 +19,8 @@
 namespace weft::cli {
 namespace {
 
-constexpr Duration kSubmitDeadline = std::chrono::minutes(5);  // the broker puts the files together and reads the job
+constexpr Duration kSubmitDeadline =
+    std::chrono::minutes(5);  // the broker puts the files together and reads the job
 
 struct SubmitOptions {
   std::string job;
@@ -65,25 +67,31 @@ Status upload(Client& client, const train::Submission& submission) {
   WEFT_TRY(const std::vector<Digest> missing, client.missing(std::move(blobs)));
   uint64_t total = 0;
   for (const Digest& sha256 : missing) {
-    if (!submission.blobs.contains(sha256)) return fail(ErrorCode::Corrupted, "the broker asks for what is not the job's");
+    if (!submission.blobs.contains(sha256))
+      return fail(ErrorCode::Corrupted, "the broker asks for what is not the job's");
     total += submission.blobs.at(sha256).range.size;
   }
   UploadProgress progress(missing.size(), total);
   for (const Digest& sha256 : missing)
-    WEFT_TRY_STATUS(client.put(sha256, submission.blobs.at(sha256), [&](uint64_t bytes) { progress.add(bytes); }));
+    WEFT_TRY_STATUS(
+        client.put(sha256, submission.blobs.at(sha256), [&](uint64_t bytes) { progress.add(bytes); }));
   WEFT_TRY_STATUS(client.finish_puts());
   progress.finish();
   return {};
 }
 
 proto::SubmitJob to_message(train::Submission submission) {
-  proto::SubmitJob message{.name = std::move(submission.name), .job = std::move(submission.job), .stages = submission.stages, .files = {}};
+  proto::SubmitJob message{.name = std::move(submission.name),
+                           .job = std::move(submission.job),
+                           .stages = submission.stages,
+                           .files = {}};
   for (train::SubmittedFile& file : submission.files) {
     proto::PackedFile packed{.path = std::move(file.path), .pieces = {}};
     for (const storage::Piece& piece : file.pieces)
-      packed.pieces.push_back({.bytes = {reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size()},
-                               .sha256 = piece.sha256,
-                               .size = piece.size});
+      packed.pieces.push_back(
+          {.bytes = {reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size()},
+           .sha256 = piece.sha256,
+           .size = piece.size});
     message.files.push_back(std::move(packed));
   }
   return message;
@@ -94,7 +102,8 @@ class Submit {
  public:
   explicit Submit(const SubmitOptions& options)
       : options_(options),
-        report_(options.format == "json" ? make_json_report(stdout) : make_text_report(stdout, options.summary)) {}
+        report_(options.format == "json" ? make_json_report(stdout)
+                                         : make_text_report(stdout, options.summary)) {}
 
   Result<int> run() {
     // What is wrong with the job is said before a broker is even looked for.
@@ -105,16 +114,19 @@ class Submit {
     WEFT_TRY(train::Submission submission, train::pack_job(opened));
 
     const SignalsBlocked blocked;
-    WEFT_TRY(const auto signals, SignalWatch::start(access_->loop(), [this](int) { access_->set_interrupted(); }));
+    WEFT_TRY(const auto signals,
+             SignalWatch::start(access_->loop(), [this](int) { access_->set_interrupted(); }));
     WEFT_TRY(client_, access_->connect());
     WEFT_TRY_STATUS(upload(*client_, submission));
     const proto::Message message = to_message(std::move(submission));
     if (const size_t size = proto::encode(message).size(); size > proto::kMessageSizeMax)
-      return fail(ErrorCode::ResourceExhausted,
-                  fmt::format("the job without its tensors is {}, and at most {} are taken: keep large constants of the "
-                              "model as initializers, or outside its file",
-                              format_bytes(static_cast<int64_t>(size)),
-                              format_bytes(static_cast<int64_t>(proto::kMessageSizeMax))));
+      return fail(
+          ErrorCode::ResourceExhausted,
+          fmt::format(
+              "the job without its tensors is {}, and at most {} are taken: keep large constants of the "
+              "model as initializers, or outside its file",
+              format_bytes(static_cast<int64_t>(size)),
+              format_bytes(static_cast<int64_t>(proto::kMessageSizeMax))));
     WEFT_TRY(const auto accepted, submit(message));
     job_ = accepted.job;
     started_ = std::chrono::steady_clock::now();
@@ -152,19 +164,29 @@ class Submit {
     } else {
       warn(start);
       fmt::print("{}\n", job_);
-      fmt::print(stderr, "follow it with `weft logs -f {0}`, stop it with `weft stop {0}`, get its file with `weft fetch {0} -o FILE`\n", job_);
+      fmt::print(stderr,
+                 "follow it with `weft logs -f {0}`, stop it with `weft stop {0}`, get its file with `weft "
+                 "fetch {0} -o FILE`\n",
+                 job_);
     }
     return kExitOk;
   }
 
   Result<int> attached(const configs::Job& job) {
     const bool lively = options_.format == "text" && isatty(STDOUT_FILENO) == 1;
-    const auto followed = follow_job(*access_, client_, job_,
-                                     {.follow = true, .status_every = std::chrono::seconds(lively ? 1 : 5)}, *report_);
+    const auto followed =
+        follow_job(*access_, client_, job_,
+                   {.follow = true, .status_every = std::chrono::seconds(lively ? 1 : 5)}, *report_);
     if (!followed) return leave(followed.error());
     if (followed->state != proto::JobState::Finished) {
-      report_->show(EndEvent{job_, std::string(to_string(followed->state)), followed->reason, followed->step, elapsed(), {},
-                             {}, followed->metrics});
+      report_->show(EndEvent{job_,
+                             std::string(to_string(followed->state)),
+                             followed->reason,
+                             followed->step,
+                             elapsed(),
+                             {},
+                             {},
+                             followed->metrics});
       if (followed->state == proto::JobState::Stopped) return kExitStopped;
       fmt::print(stderr, "weft: error: job {} failed: {}\n", job_, followed->reason);
       return kExitFailed;
@@ -213,7 +235,8 @@ class Submit {
   // Not to the end of the job: it does not need us.
   Result<int> leave(const Error& error) const {
     const std::string how = fmt::format(
-        "job {0} goes on without this command: follow it with `weft logs -f {0}`, stop it with `weft stop {0}`, get its file "
+        "job {0} goes on without this command: follow it with `weft logs -f {0}`, stop it with `weft stop "
+        "{0}`, get its file "
         "with `weft fetch {0} -o FILE`",
         job_);
     if (error.code != ErrorCode::Cancelled) return fail(error.code, error.message + "\n" + how);

@@ -29,7 +29,8 @@ target_link_libraries(weft_onnx_schema INTERFACE ${ONNX_PROTO_LIBRARY} protobuf:
 find_path(ASIO_INCLUDE_DIR asio.hpp REQUIRED)
 add_library(weft_asio INTERFACE)
 target_include_directories(weft_asio SYSTEM INTERFACE ${ASIO_INCLUDE_DIR})
-target_compile_definitions(weft_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED)
+# Whether Asio sees std::aligned_alloc would else depend on what a file includes before it, one file allocating as another does not free.
+target_compile_definitions(weft_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED ASIO_DISABLE_STD_ALIGNED_ALLOC)
 target_link_libraries(weft_asio INTERFACE Threads::Threads)
 
 find_path(ZMQ_INCLUDE_DIR zmq.hpp REQUIRED)

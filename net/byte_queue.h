@@ -1,4 +1,5 @@
-// A queue of bytes in blocks: appended at one end, taken from the other, memory given back as it empties. Internal.
+// A queue of bytes in blocks: appended at one end, taken from the other, memory given back as it empties.
+// Internal.
 #pragma once
 
 #include <cstddef>

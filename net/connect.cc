@@ -42,11 +42,12 @@ class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
 
   void begin() {
     ends_at_ = steady_now() + options_.deadline;
-    deadline_.set_after(options_.deadline, locked([](Run& run) {
-                          run.finish(fail(ErrorCode::Timeout, "no answer within " +
-                                                                  std::to_string(seconds(run.options_.deadline)) +
-                                                                  " s, while " + run.doing_));
-                        }));
+    deadline_.set_after(
+        options_.deadline, locked([](Run& run) {
+          run.finish(fail(ErrorCode::Timeout, "no answer within " +
+                                                  std::to_string(seconds(run.options_.deadline)) +
+                                                  " s, while " + run.doing_));
+        }));
     context_->post(locked([](Run& run) { run.resolve(); }));
   }
 
@@ -81,11 +82,13 @@ class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
     doing_ = "looking up the name";
     resolver_.async_resolve(
         route_.endpoint.host, std::to_string(route_.endpoint.port), tcp::resolver::numeric_service,
-        [weak = weak_from_this()](const asio::error_code& failed, const tcp::resolver::results_type& results) {
+        [weak = weak_from_this()](const asio::error_code& failed,
+                                  const tcp::resolver::results_type& results) {
           const auto self = weak.lock();
           if (!self || !self->on_result_) return;
           if (failed)
-            return self->finish(fail(ErrorCode::Unavailable, "the name cannot be looked up: " + failed.message()));
+            return self->finish(
+                fail(ErrorCode::Unavailable, "the name cannot be looked up: " + failed.message()));
           for (const auto& entry : results) self->addresses_.push_back(entry.endpoint());
           self->connect_next();
         });
@@ -93,8 +96,9 @@ class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
 
   void connect_next() {
     if (next_ == addresses_.size())
-      return finish(fail(ErrorCode::Unavailable, "cannot connect: " + (last_error_ ? last_error_.message()
-                                                                                   : "the name has no address")));
+      return finish(
+          fail(ErrorCode::Unavailable,
+               "cannot connect: " + (last_error_ ? last_error_.message() : "the name has no address")));
     doing_ = "connecting";
     const tcp::endpoint address = addresses_[next_++];
     asio::error_code error;
@@ -198,12 +202,13 @@ class RunAttempt final : public Attempt {
 
 std::unique_ptr<Attempt> connect(Loop& loop, const Endpoint& endpoint, const ConnectOptions& options,
                                  ConnectResult on_result) {
-  return std::make_unique<RunAttempt>(std::make_shared<Run>(loop.impl().context, Route{endpoint, {}, TlsSide::Client},
-                                                            options, std::move(on_result)));
+  return std::make_unique<RunAttempt>(std::make_shared<Run>(
+      loop.impl().context, Route{endpoint, {}, TlsSide::Client}, options, std::move(on_result)));
 }
 
-std::unique_ptr<Attempt> connect_by_relay(Loop& loop, const Endpoint& relay, const RelayTicket& ticket, bool initiates,
-                                          const ConnectOptions& options, ConnectResult on_result) {
+std::unique_ptr<Attempt> connect_by_relay(Loop& loop, const Endpoint& relay, const RelayTicket& ticket,
+                                          bool initiates, const ConnectOptions& options,
+                                          ConnectResult on_result) {
   const TlsSide side = initiates ? TlsSide::Client : TlsSide::Server;
   return std::make_unique<RunAttempt>(
       std::make_shared<Run>(loop.impl().context, Route{relay, ticket, side}, options, std::move(on_result)));

@@ -1,7 +1,8 @@
-// What stands behind a Loop. Sockets hold it by shared_ptr, so that a connection which outlives its loop is dead but
-// harmless. Asio's handlers refer to their objects weakly: destroying the loop frees everything.
+// What stands behind a Loop. Sockets hold it by shared_ptr, so that a connection which outlives its loop is
+// dead but harmless. Asio's handlers refer to their objects weakly: destroying the loop frees everything.
 #pragma once
 
+#include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
 #include <atomic>
@@ -28,9 +29,11 @@ class LoopMember {
 class Context : public std::enable_shared_from_this<Context> {
  public:
   asio::io_context io{1};
+  // Without it Asio would take a loop that is idle for one that was stopped.
+  asio::executor_work_guard<asio::io_context::executor_type> guard{io.get_executor()};
   std::atomic<std::thread::id> owner{std::this_thread::get_id()};
 
-  std::set<LoopMember*> members;            // all that are alive
+  std::set<LoopMember*> members;              // all that are alive
   std::set<std::shared_ptr<void>> lingering;  // closed by their owners, still saying goodbye
 
   void post(std::function<void()> work);  // any thread; in order

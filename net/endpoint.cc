@@ -37,8 +37,9 @@ bool is_address(std::string_view text) {
 
 Result<Endpoint> parse_endpoint(std::string_view text) {
   const auto invalid = [&](std::string_view why) {
-    return fail(ErrorCode::InvalidArgument, "address " + quoted(text) + ": " + std::string(why) +
-                                                "; write HOST:PORT, as in example.org:7000 or [2001:db8::1]:7000");
+    return fail(ErrorCode::InvalidArgument,
+                "address " + quoted(text) + ": " + std::string(why) +
+                    "; write HOST:PORT, as in example.org:7000 or [2001:db8::1]:7000");
   };
   std::string_view host, port;
   if (text.starts_with('[')) {

@@ -30,9 +30,9 @@ class LinkModel {
   const ShapeDirection direction_;
   const Duration round_trip_;
   Rng rng_;
-  double burst_ns_ = 0;    // the link may catch up on this much time that it stood idle
-  Instant origin_{};       // the first `now`
-  double free_ns_ = 0;     // since the origin: when the link has sent all that entered
+  double burst_ns_ = 0;  // the link may catch up on this much time that it stood idle
+  Instant origin_{};     // the first `now`
+  double free_ns_ = 0;   // since the origin: when the link has sent all that entered
   Instant last_{};
   bool is_used_ = false;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <asio/ip/tcp.hpp>
+#include <cerrno>
 #include <map>
 #include <set>
 
@@ -67,7 +68,8 @@ class Port;
 // A connection that has not shown a key yet.
 class Arrival final : public std::enable_shared_from_this<Arrival>, Transport::Events {
  public:
-  Arrival(Port& port, TransportPtr transport, std::shared_ptr<void> connection, std::shared_ptr<void> handshake);
+  Arrival(Port& port, TransportPtr transport, std::shared_ptr<void> connection,
+          std::shared_ptr<void> handshake);
   ~Arrival() {
     if (transport_) transport_->close();
   }
@@ -91,7 +93,8 @@ class Arrival final : public std::enable_shared_from_this<Arrival>, Transport::E
 
 class Port final : public std::enable_shared_from_this<Port> {
  public:
-  Port(std::shared_ptr<Context> context, ListenOptions options, std::function<void(ConnectionPtr)> on_connection)
+  Port(std::shared_ptr<Context> context, ListenOptions options,
+       std::function<void(ConnectionPtr)> on_connection)
       : context(std::move(context)),
         options(std::move(options)),
         on_connection(std::move(on_connection)),
@@ -144,7 +147,8 @@ class Port final : public std::enable_shared_from_this<Port> {
 
 // ---- Arrival
 
-Arrival::Arrival(Port& port, TransportPtr transport, std::shared_ptr<void> connection, std::shared_ptr<void> handshake)
+Arrival::Arrival(Port& port, TransportPtr transport, std::shared_ptr<void> connection,
+                 std::shared_ptr<void> handshake)
     : port_(port),
       transport_(std::move(transport)),
       connection_token_(std::move(connection)),
@@ -231,8 +235,9 @@ Status Port::open(const Endpoint& endpoint) {
     return failed(ErrorCode::Unavailable, "another program listens there; stop it, or choose another port");
   if (error == asio::error::access_denied)
     return failed(ErrorCode::PermissionDenied, "ports below 1024 are for root; choose a higher one");
-  if (error == std::errc::address_not_available)
-    return failed(ErrorCode::InvalidArgument, "this machine does not have that address; 0.0.0.0 means all it has");
+  if (error.value() == EADDRNOTAVAIL)
+    return failed(ErrorCode::InvalidArgument,
+                  "this machine does not have that address; 0.0.0.0 means all it has");
   if (error) return failed(ErrorCode::Unavailable, error.message());
   wait();
   return {};
@@ -277,8 +282,8 @@ void Port::admit(tcp::socket socket, const tcp::endpoint& from) {
   }
   TransportPtr transport = make_tcp_transport(context, std::move(socket));
   if (options.shape) transport = make_shaped_transport(context, std::move(transport), *options.shape);
-  const auto arrival =
-      std::make_shared<Arrival>(*this, std::move(transport), connections_->enter(key), handshakes_->enter(key));
+  const auto arrival = std::make_shared<Arrival>(*this, std::move(transport), connections_->enter(key),
+                                                 handshakes_->enter(key));
   arrivals_.insert(arrival);
   arrival->begin();
 }

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <asio/executor_work_guard.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 
 #include "net/context.h"
@@ -61,7 +60,6 @@ Loop::~Loop() { impl_->context->shut_down(); }
 void Loop::run() {
   Context& context = *impl_->context;
   context.owner = std::this_thread::get_id();
-  const auto guard = asio::make_work_guard(context.io);
   context.io.run();
   context.io.restart();
 }
@@ -71,7 +69,6 @@ void Loop::stop() { impl_->context->io.stop(); }
 bool Loop::run_until(Duration deadline, const std::function<bool()>& done) {
   Context& context = *impl_->context;
   context.owner = std::this_thread::get_id();
-  const auto guard = asio::make_work_guard(context.io);
   const auto end = from_instant(steady_now() + std::min(deadline, Duration(std::chrono::hours(24 * 365))));
   while (!done() && context.io.run_one_until(end) > 0) continue;
   if (context.io.stopped()) context.io.restart();

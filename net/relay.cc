@@ -75,13 +75,15 @@ class Relay::Waiting final : public std::enable_shared_from_this<Waiting>, Trans
   Alarm alarm_;
 };
 
-// Two sides that were joined. Bytes are read only while the buffer towards the other side has room: a slow reader
-// slows the sender down, and nothing grows.
+// Two sides that were joined. Bytes are read only while the buffer towards the other side has room: a slow
+// reader slows the sender down, and nothing grows.
 class RelayPair final : public std::enable_shared_from_this<RelayPair> {
  public:
   using Half = std::pair<TransportPtr, std::shared_ptr<void>>;
   RelayPair(Relay& relay, Half first, Half second)
-      : relay_(&relay), context_(relay.context_), sides_{Side(*this, std::move(first)), Side(*this, std::move(second))},
+      : relay_(&relay),
+        context_(relay.context_),
+        sides_{Side(*this, std::move(first)), Side(*this, std::move(second))},
         alarm_(relay.context_) {}
   ~RelayPair() {
     for (Side& side : sides_) side.transport->close();
@@ -108,13 +110,14 @@ class RelayPair final : public std::enable_shared_from_this<RelayPair> {
 
  private:
   struct Side final : Transport::Events {
-    Side(RelayPair& of, Half half) : pair(&of), transport(std::move(half.first)), token(std::move(half.second)) {}
+    Side(RelayPair& of, Half half)
+        : pair(&of), transport(std::move(half.first)), token(std::move(half.second)) {}
     void on_readable() override { pair->pump(); }
     void on_writable() override { pair->pump(); }
     RelayPair* pair;
     TransportPtr transport;
     std::shared_ptr<void> token;
-    ByteQueue to_send;      // towards this side
+    ByteQueue to_send;       // towards this side
     bool has_ended = false;  // it sends no more
     bool is_shut = false;    // it was told that nothing more comes
   };
@@ -197,7 +200,8 @@ void Relay::arrive(const RelayTicket& ticket, TransportPtr transport, std::share
     const auto first = found->second;
     waiting_.erase(found);
     spend(ticket);
-    const auto pair = std::make_shared<RelayPair>(*this, first->take(), RelayPair::Half(std::move(transport), token));
+    const auto pair =
+        std::make_shared<RelayPair>(*this, first->take(), RelayPair::Half(std::move(transport), token));
     pairs_.insert(pair);
     stats_.open_relays = pairs_.size();
     return pair->begin();

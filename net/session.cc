@@ -9,9 +9,9 @@ namespace weft::net {
 
 namespace {
 
-constexpr size_t kReadBudget = 4 << 20;        // then others have their turn
+constexpr size_t kReadBudget = 4 << 20;  // then others have their turn
 constexpr size_t kWriteBudget = 4 << 20;
-constexpr size_t kPayloadAtOnce = 16 << 20;    // more memory than this only as the bytes arrive
+constexpr size_t kPayloadAtOnce = 16 << 20;  // more memory than this only as the bytes arrive
 
 class SessionConnection final : public Connection {
  public:
@@ -193,7 +193,8 @@ bool Session::read_some() {
     io = tls_->read(frame_.payload.span().subspan(frame_received_));
     if (io.state == Io::State::Ready) frame_received_ += io.size;
   } else {
-    if (!record_in_) record_in_ = std::make_unique_for_overwrite<std::byte[]>(kTlsRecordSize + kFrameHeaderSize);
+    if (!record_in_)
+      record_in_ = std::make_unique_for_overwrite<std::byte[]>(kTlsRecordSize + kFrameHeaderSize);
     if (held > 0) std::memmove(record_in_.get(), record_in_.get() + record_begin_, held);
     record_begin_ = 0;
     record_end_ = held;
@@ -213,7 +214,8 @@ bool Session::read_some() {
       tls_->transport().arm_read();
       return false;
     case Io::State::End:
-      fail_later(lost_.value_or(Error{ErrorCode::Unavailable, address_ + ": the other side closed the connection"}));
+      fail_later(
+          lost_.value_or(Error{ErrorCode::Unavailable, address_ + ": the other side closed the connection"}));
       return false;
     case Io::State::Failed:
       fail_later(lost_.value_or(tls_->error().within(address_)));
@@ -224,7 +226,8 @@ bool Session::read_some() {
 
 bool Session::begin_payload() {
   uint32_t size = 0;
-  for (int i = 3; i >= 0; --i) size = size << 8 | std::to_integer<uint32_t>(record_in_[record_begin_ + static_cast<size_t>(i)]);
+  for (int i = 3; i >= 0; --i)
+    size = size << 8 | std::to_integer<uint32_t>(record_in_[record_begin_ + static_cast<size_t>(i)]);
   if (size > limits_.frame_size_max) {
     fail_later({ErrorCode::ResourceExhausted, address_ + ": a frame of " + std::to_string(size) +
                                                   " bytes was announced, the limit is " +
@@ -423,7 +426,8 @@ void Session::close(Duration deadline) {
   tls_->transport().arm_read();
 }
 
-// Bytes that nobody reads would turn the end into a reset, which can destroy what the other side has not read yet.
+// Bytes that nobody reads would turn the end into a reset, which can destroy what the other side has not read
+// yet.
 void Session::pump_goodbye() {
   std::array<std::byte, 16 << 10> thrown_away;
   for (int turns = 0;; ++turns) {

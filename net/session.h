@@ -1,5 +1,5 @@
-// A connection from its handshake to its end. The Connection that users hold is a shell around it: a session may
-// outlive the shell to send what is queued. Internal to net/.
+// A connection from its handshake to its end. The Connection that users hold is a shell around it: a session
+// may outlive the shell to send what is queued. Internal to net/.
 #pragma once
 
 #include <deque>
@@ -42,15 +42,15 @@ class Session final : public std::enable_shared_from_this<Session>, Transport::E
 
   void pump_handshake();
   void pump_read();
-  bool read_some();        // false: there is no more for now
-  bool begin_payload();    // from a whole header in the record; false: refused
+  bool read_some();      // false: there is no more for now
+  bool begin_payload();  // from a whole header in the record; false: refused
   bool grow_payload();
   bool hold_payload(size_t size);  // false: no memory
   void deliver();
   void pump_write();
   Io write_record();
   size_t copy_frames(std::span<std::byte> into);
-  void pump_goodbye();     // what comes in while closing is thrown away
+  void pump_goodbye();  // what comes in while closing is thrown away
   void fail_later(Error error);
   void report_closed();
   void lose(Error error);  // writing has failed: what was received goes first

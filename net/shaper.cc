@@ -11,8 +11,8 @@ namespace weft::net {
 
 namespace {
 
-// Timers are not set closer than this: bytes come late by it at most, and the rate does not suffer because what
-// entered together is judged by the time that has passed.
+// Timers are not set closer than this: bytes come late by it at most, and the rate does not suffer because
+// what entered together is judged by the time that has passed.
 constexpr Duration kGranularity = std::chrono::microseconds(100);
 
 // The bytes inside one direction of the link, and when they come out.
@@ -169,7 +169,9 @@ class ShapedTransport final : public Transport, Transport::Events {
     let_out();
   }
 
-  bool may_write() const { return send_error_ || send_.room() >= std::min<size_t>(send_.size_max() / 4, 64 << 10); }
+  bool may_write() const {
+    return send_error_ || send_.room() >= std::min<size_t>(send_.size_max() / 4, 64 << 10);
+  }
 
   // What has come to the far end of the link goes to the socket.
   void let_out() {

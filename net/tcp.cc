@@ -16,8 +16,8 @@ void set_option(int descriptor, int level, int name, int value) {
 
 void set_options(int descriptor) {
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
-  // An idle connection whose other end vanished is found in 30 s. Unanswered bytes wait longer: a receiver that has
-  // paused looks the same to the system.
+  // An idle connection whose other end vanished is found in 30 s. Unanswered bytes wait longer: a receiver
+  // that has paused looks the same to the system.
   set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 15);
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, 5);
@@ -71,12 +71,13 @@ class TcpTransport final : public Transport {
   void arm_write() override {
     if (state_->is_write_armed || !socket_.is_open()) return;
     state_->is_write_armed = true;
-    socket_.async_wait(tcp::socket::wait_write, [weak = std::weak_ptr(state_)](const asio::error_code& error) {
-      const auto state = weak.lock();
-      if (!state || error == asio::error::operation_aborted) return;
-      state->is_write_armed = false;
-      if (state->events != nullptr) state->events->on_writable();
-    });
+    socket_.async_wait(tcp::socket::wait_write,
+                       [weak = std::weak_ptr(state_)](const asio::error_code& error) {
+                         const auto state = weak.lock();
+                         if (!state || error == asio::error::operation_aborted) return;
+                         state->is_write_armed = false;
+                         if (state->events != nullptr) state->events->on_writable();
+                       });
   }
 
   void shut_write() override {

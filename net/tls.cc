@@ -22,12 +22,14 @@ struct TlsCallbacks {
     BIO_clear_retry_flags(bio);
     if (tls.output_begin_ == tls.output_end_) tls.output_begin_ = tls.output_end_ = 0;
     if (tls.output_.size() - tls.output_end_ < size) {
-      std::memmove(tls.output_.data(), tls.output_.data() + tls.output_begin_, tls.output_size());
+      if (tls.output_size() > 0)
+        std::memmove(tls.output_.data(), tls.output_.data() + tls.output_begin_, tls.output_size());
       tls.output_end_ -= tls.output_begin_;
       tls.output_begin_ = 0;
       if (tls.output_end_ + size > Tls::kOutputMax) return 0;
       if (const size_t needed = tls.output_end_ + size; tls.output_.size() < needed)
-        tls.output_.resize(std::min(std::max(2 * tls.output_.size(), needed), std::max(needed, Tls::kOutputSize)));
+        tls.output_.resize(
+            std::min(std::max(2 * tls.output_.size(), needed), std::max(needed, Tls::kOutputSize)));
     }
     std::memcpy(tls.output_.data() + tls.output_end_, bytes, size);
     tls.output_end_ += size;
@@ -100,7 +102,8 @@ struct TlsCallbacks {
   }
 };
 
-Result<std::shared_ptr<const TlsSettings>> TlsSettings::make(const security::Identity& identity, TlsSide side) {
+Result<std::shared_ptr<const TlsSettings>> TlsSettings::make(const security::Identity& identity,
+                                                             TlsSide side) {
   auto settings = std::make_shared<TlsSettings>();
   settings->side_ = side;
   settings->context_.reset(SSL_CTX_new(side == TlsSide::Client ? TLS_client_method() : TLS_server_method()));
@@ -113,7 +116,8 @@ Result<std::shared_ptr<const TlsSettings>> TlsSettings::make(const security::Ide
       SSL_CTX_use_certificate(c, keys.certificate.get()) != 1 ||
       SSL_CTX_use_PrivateKey(c, keys.key.get()) != 1 || SSL_CTX_set_num_tickets(c, 0) != 1)
     return fail(ErrorCode::Internal, "TLS cannot be set up: " + security::openssl_error());
-  SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+  SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
+                             SSL_OP_CIPHER_SERVER_PREFERENCE);
   SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_max_early_data(c, 0);
   SSL_CTX_set_mode(c, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
@@ -163,9 +167,9 @@ Io Tls::outcome(int result) {
   const int reason = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0;
   const std::string text = security::openssl_error();
   if (is_wrong_peer_)
-    error_ = {ErrorCode::PermissionDenied,
-              "it shows the key of " + to_string(remote_) + " and not of " + to_string(*expected_) +
-                  ": it is somebody else, or was set up anew"};
+    error_ = {ErrorCode::PermissionDenied, "it shows the key of " + to_string(remote_) + " and not of " +
+                                               to_string(*expected_) +
+                                               ": it is somebody else, or was set up anew"};
   else if (input_state_.state == Io::State::Failed)
     error_ = {ErrorCode::Unavailable, "connection lost: " + input_state_.error.message()};
   else if (input_state_.state == Io::State::End && input_begin_ == input_end_)

@@ -1,5 +1,6 @@
-// TLS 1.3 over a Transport, without waiting. Both sides show a certificate whose only use is to carry an Ed25519 key;
-// what is compared is the hash of that key. Nothing is resumed: a resumed session would skip the comparison. Internal.
+// TLS 1.3 over a Transport, without waiting. Both sides show a certificate whose only use is to carry an
+// Ed25519 key; what is compared is the hash of that key. Nothing is resumed: a resumed session would skip the
+// comparison. Internal.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -40,7 +41,8 @@ class Tls {
  public:
   // `first` are bytes that were read from the transport already.
   static Result<std::unique_ptr<Tls>> make(const TlsSettings& settings, TransportPtr transport,
-                                           std::optional<PeerId> expected, std::span<const std::byte> first = {});
+                                           std::optional<PeerId> expected,
+                                           std::span<const std::byte> first = {});
   ~Tls();
   Tls(const Tls&) = delete;
   Tls& operator=(const Tls&) = delete;
@@ -69,10 +71,10 @@ class Tls {
 
  private:
   friend struct TlsCallbacks;
-  static constexpr size_t kOutputFull = 256 << 10;
+  static constexpr size_t kOutputFull = 128 << 10;
   static constexpr size_t kOutputSize = kOutputFull + 2 * kTlsRecordSize;
   static constexpr size_t kOutputMax = 1 << 20;  // a flood of requests to answer ends here
-  static constexpr size_t kInputSize = 256 << 10;
+  static constexpr size_t kInputSize = 128 << 10;
 
   explicit Tls(TransportPtr transport) : transport_(std::move(transport)) {}
   Io outcome(int result);

@@ -1,5 +1,5 @@
-// Bytes in order both ways, without waiting: what TLS and the relay stand on. A socket, or a socket behind an emulated
-// link. Internal to net/.
+// Bytes in order both ways, without waiting: what TLS and the relay stand on. A socket, or a socket behind an
+// emulated link. Internal to net/.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace weft::net {
 struct Io {
   enum class State : uint8_t { Ready, Blocked, End, Failed };
   State state = State::Ready;
-  size_t size = 0;            // Ready: at least one byte
-  std::error_code error{};    // Failed
+  size_t size = 0;          // Ready: at least one byte
+  std::error_code error{};  // Failed
   static Io ready(size_t size) { return {State::Ready, size, {}}; }
   static Io blocked() { return {State::Blocked, 0, {}}; }
   static Io end() { return {State::End, 0, {}}; }

@@ -28,11 +28,13 @@ void add_once(std::vector<T>& list, T item) {
 std::vector<GroupSignature> group_signatures(const Graph& graph, std::span<const ValueId> kept) {
   std::vector<uint32_t> group_of_op(graph.ops().size(), kNever);
   std::vector<GroupSignature> groups;
+  // Leaves do not end a group: in a stage's graph, what it receives stands before its first reader.
+  const dag::Op* before = nullptr;
   for (uint32_t i = 0; i < graph.ops().size(); ++i) {
     const dag::Op& op = graph.ops()[i];
     if (is_leaf(op)) continue;
-    const bool joins =
-        i > 0 && op.group.valid() && graph.ops()[i - 1].group == op.group && group_of_op[i - 1] != kNever;
+    const bool joins = before != nullptr && op.group.valid() && before->group == op.group;
+    before = &op;
     if (!joins) groups.emplace_back();
     group_of_op[i] = static_cast<uint32_t>(groups.size() - 1);
     groups.back().ops.push_back(OpId{i});

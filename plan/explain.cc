@@ -38,7 +38,9 @@ class Explainer {
   }
 
  private:
-  const DeviceView& device(uint32_t stage) const { return cluster_.devices()[plan_.stages[stage].devices[0]]; }
+  const DeviceView& device(uint32_t stage) const {
+    return cluster_.devices()[plan_.stages[stage].devices[0]];
+  }
   const LinkView& link(uint32_t from, uint32_t to) const {
     return cluster_.link(plan_.stages[from].devices[0], plan_.stages[to].devices[0]);
   }
@@ -48,7 +50,8 @@ class Explainer {
   std::pair<const dag::Op*, const dag::Op*> ends(uint32_t stage) const {
     const dag::Op *first = nullptr, *last = nullptr;
     for (const GroupCost& group : what_.model->groups) {
-      if (!group.has_kernel || group.phase != dag::Phase::Forward || plan_.stage_of_op[group.begin] != stage) continue;
+      if (!group.has_kernel || group.phase != dag::Phase::Forward || plan_.stage_of_op[group.begin] != stage)
+        continue;
       if (!first) first = &what_.model->graph->ops()[group.begin];
       last = &what_.model->graph->ops()[group.end - 1];
     }
@@ -62,22 +65,22 @@ class Explainer {
     if (!on.region.empty()) line += " (" + on.region + ")";
     const uint32_t ops = what_.pipeline->stages[s].ops;
     line += ": " + std::to_string(ops) + (ops == 1 ? " op" : " ops");
-    if (const auto [first, last] = ends(s); first) line += " from " + name_of(*first) + " to " + name_of(*last);
+    if (const auto [first, last] = ends(s); first)
+      line += " from " + name_of(*first) + " to " + name_of(*last);
     line += ", forward " + show(stage.forward);
     if (stage.backward.count() > 0) line += ", backward " + show(stage.backward);
     line += ", " + show(stage.memory) + " of " + show(on.memory) + " with " +
             std::to_string(stage.microbatches_in_flight) + " in flight";
     for (const PlannedLink& planned : plan_.links)
       if (planned.from_stage == s)
-        line += "; sends " + show(planned.bytes) + " a microbatch to " + stage_name(planned.to_stage) + " over " +
-                show(link(s, planned.to_stage));
+        line += "; sends " + show(planned.bytes) + " a microbatch to " + stage_name(planned.to_stage) +
+                " over " + show(link(s, planned.to_stage));
     return line;
   }
 
   // What the neighbouring cuts would have cost.
   std::string cut_line(uint32_t s) const {
-    const PartitionProblem problem =
-        partition_problem(*what_.request, *what_.model, what_.proposal->devices);
+    const PartitionProblem problem = partition_problem(*what_.request, *what_.model, what_.proposal->devices);
     const auto& ends = what_.proposal->ends;
     const uint32_t cut = ends[s - 1], begin = s > 1 ? ends[s - 2] : 0, end = ends[s];
     const auto worst = [&](uint32_t at) {
@@ -86,8 +89,8 @@ class Explainer {
     const auto crossing = [&](uint32_t at) {
       return Bytes{what_.model->crossing.received(at, end) + what_.model->crossing.returned(at, end)};
     };
-    std::string line = "cut before " + stage_name(s) + ": " + show(crossing(cut)) + " cross, the longer of both stages " +
-                       show_seconds(worst(cut)) + " a microbatch";
+    std::string line = "cut before " + stage_name(s) + ": " + show(crossing(cut)) +
+                       " cross, the longer of both stages " + show_seconds(worst(cut)) + " a microbatch";
     if (cut > begin + 1)
       line += "; one place earlier " + show(crossing(cut - 1)) + " and " + show_seconds(worst(cut - 1));
     if (cut + 1 < end)
@@ -106,7 +109,8 @@ class Explainer {
       for (uint32_t to = 0; to < count_; ++to)
         if (predicted.sending[from * count_ + to] > longest) {
           longest = predicted.sending[from * count_ + to];
-          name = "the link from " + stage_name(from) + " to " + stage_name(to) + " (" + show(link(from, to)) + ")";
+          name = "the link from " + stage_name(from) + " to " + stage_name(to) + " (" + show(link(from, to)) +
+                 ")";
         }
     const double share = 100 * seconds(longest) / std::max(1e-12, seconds(plan_.predicted_step));
     char percent[16];
@@ -115,9 +119,10 @@ class Explainer {
   }
 
   std::string summary_line() const {
-    return "predicted step " + show(plan_.predicted_step) + " for " + std::to_string(what_.request->microbatches) +
-           (what_.request->microbatches == 1 ? " microbatch" : " microbatches") + "; the fastest device alone " +
-           show(plan_.predicted_alone);
+    return "predicted step " + show(plan_.predicted_step) + " for " +
+           std::to_string(what_.request->microbatches) +
+           (what_.request->microbatches == 1 ? " microbatch" : " microbatches") +
+           "; the fastest device alone " + show(plan_.predicted_alone);
   }
 
   const Explained& what_;

@@ -10,7 +10,8 @@ namespace weft::plan {
 using dag::Graph;
 using dag::ValueId;
 
-std::vector<uint32_t> follow_stages(const Graph& other, const Graph& graph, const std::vector<uint32_t>& stage_of_op) {
+std::vector<uint32_t> follow_stages(const Graph& other, const Graph& graph,
+                                    const std::vector<uint32_t>& stage_of_op) {
   WEFT_CHECK(stage_of_op.size() == graph.ops().size());
   constexpr uint32_t kUnknown = std::numeric_limits<uint32_t>::max();
   std::unordered_map<std::string_view, uint32_t> stage_of_initializer;
@@ -23,8 +24,8 @@ std::vector<uint32_t> follow_stages(const Graph& other, const Graph& graph, cons
     if (const auto at = stage_of_initializer.find(initializer.name); at != stage_of_initializer.end())
       stages[other.value(initializer.value).producer.index] = at->second;
 
-  // Ops of a group stand next to each other: one pass, each group at the latest stage of what it reads. What comes
-  // of inputs and constants alone is not known yet.
+  // Ops of a group stand next to each other: one pass, each group at the latest stage of what it reads. What
+  // comes of inputs and constants alone is not known yet.
   std::vector<std::pair<uint32_t, uint32_t>> groups;
   for (uint32_t begin = 0; begin < count;) {
     uint32_t end = begin + 1;

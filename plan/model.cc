@@ -81,7 +81,10 @@ std::vector<uint32_t> components(const std::vector<std::vector<uint32_t>>& after
 class PositionFinder {
  public:
   explicit PositionFinder(const Graph& graph)
-      : graph_(graph), count_(static_cast<uint32_t>(graph.ops().size())), units_(count_), users_(graph.users()) {}
+      : graph_(graph),
+        count_(static_cast<uint32_t>(graph.ops().size())),
+        units_(count_),
+        users_(graph.users()) {}
 
   // By op; leaves that nothing ties down stand where they are first read.
   std::vector<uint32_t> run(uint32_t& positions) {
@@ -156,7 +159,8 @@ class PositionFinder {
   }
 
   // Which node has to stand before which: forward values go up, backward ones down.
-  std::vector<std::vector<uint32_t>> order_edges(const std::vector<uint32_t>& node_of_op, uint32_t nodes) const {
+  std::vector<std::vector<uint32_t>> order_edges(const std::vector<uint32_t>& node_of_op,
+                                                 uint32_t nodes) const {
     std::vector<std::vector<uint32_t>> after(nodes);
     for (uint32_t i = 0; i < count_; ++i)
       for (const ValueId input : graph_.ops()[i].inputs) {
@@ -164,7 +168,8 @@ class PositionFinder {
         const uint32_t producer = graph_.value(input).producer.index;
         uint32_t from = node_of_op[producer], to = node_of_op[i];
         if (from == kNone || to == kNone || from == to) continue;
-        if (graph_.ops()[producer].phase != graph_.ops()[i].phase) continue;  // saved for backward: either way
+        if (graph_.ops()[producer].phase != graph_.ops()[i].phase)
+          continue;  // saved for backward: either way
         if (graph_.ops()[i].phase == Phase::Backward) std::swap(from, to);
         after[from].push_back(to);
       }
@@ -219,7 +224,8 @@ class PositionFinder {
   std::vector<bool> work_of_unit_, forward_of_unit_;  // by unit's representative
 };
 
-// Neighbours become one until few enough are left: cut where the work up to there passes a multiple of a share.
+// Neighbours become one until few enough are left: cut where the work up to there passes a multiple of a
+// share.
 void coarsen(Model& model, uint32_t positions_max) {
   if (model.positions <= positions_max) return;
   std::vector<double> work(model.positions, 0);
@@ -251,7 +257,8 @@ class CrossingBuilder {
     std::vector<bool> copied(graph.ops().size(), false);
     for (uint32_t i = 0; i < copied.size(); ++i) copied[i] = graph.ops()[i].kind == OpKind::Constant;
     for (const auto& initializer : graph.initializers())
-      if (initializer.role == dag::InitializerRole::Buffer || initializer.role == dag::InitializerRole::Frozen)
+      if (initializer.role == dag::InitializerRole::Buffer ||
+          initializer.role == dag::InitializerRole::Frozen)
         copied[graph.value(initializer.value).producer.index] = true;
     const auto users = graph.users();
     std::vector<uint32_t> readers;
@@ -305,11 +312,13 @@ void add_holdings(Model& model) {
   for (const Op& op : graph.ops())
     if (op.phase == Phase::Backward)
       for (const ValueId input : op.inputs)
-        if (input.valid() && graph.producer(input).phase == Phase::Forward && !graph.producer(input).inputs.empty())
+        if (input.valid() && graph.producer(input).phase == Phase::Forward &&
+            !graph.producer(input).inputs.empty())
           saved[input.index] = true;
   for (uint32_t v = 0; v < saved.size(); ++v)
     if (saved[v])
-      held.saved[model.position_of_op[graph.values()[v].producer.index] + 1] += graph.values()[v].spec.bytes().value;
+      held.saved[model.position_of_op[graph.values()[v].producer.index] + 1] +=
+          graph.values()[v].spec.bytes().value;
   for (auto* list : {&held.parameters, &held.other, &held.saved, &held.parameter_count})
     std::partial_sum(list->begin(), list->end(), list->begin());
 }

@@ -33,13 +33,13 @@ struct Model {
   const dag::Graph* graph = nullptr;
   std::vector<GroupCost> groups;
   // Ops of one position are never cut apart: they share a fusion group or an origin, or one changes an
-  // initializer that is the other, or they form a cycle of such. In forward, values go from lower positions to
-  // higher ones; in backward, from higher to lower.
+  // initializer that is the other, or they form a cycle of such. In forward, values go from lower positions
+  // to higher ones; in backward, from higher to lower.
   uint32_t positions = 0;
   std::vector<uint32_t> position_of_op;
   std::vector<uint32_t> position_of_group;
-  // Bytes of all positions before one, by position and one more. Parameters: initializers with a gradient; saved:
-  // forward values that backward reads.
+  // Bytes of all positions before one, by position and one more. Parameters: initializers with a gradient;
+  // saved: forward values that backward reads.
   struct HeldBefore {
     std::vector<int64_t> parameters, other, saved, parameter_count;
   } held_before;

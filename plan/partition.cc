@@ -39,8 +39,8 @@ std::optional<Partition> read_back(const PartitionProblem& problem, const Table&
   return partition;
 }
 
-// `worth(before, cost)`: the value of a partition that ends with a stage of that cost, nothing when not allowed.
-// A stage is widened towards the front until its compute alone is no better than what is known.
+// `worth(before, cost)`: the value of a partition that ends with a stage of that cost, nothing when not
+// allowed. A stage is widened towards the front until its compute alone is no better than what is known.
 template <typename Worth, typename Hopeless>
 std::optional<Partition> solve(const PartitionProblem& problem, Worth worth, Hopeless hopeless) {
   const auto stages = static_cast<uint32_t>(problem.stages.size());
@@ -76,11 +76,24 @@ StageCost PartitionProblem::cost(uint32_t stage, uint32_t begin, uint32_t end) c
   const double computing = compute(stage, begin, end);
   if (stage == 0) return {computing, computing};
   const Stage& at = stages[stage];
-  const double received = static_cast<double>(model->crossing.received(begin, end)) / at.receive.bytes_per_second;
-  const double returned = static_cast<double>(model->crossing.returned(begin, end)) / at.give_back.bytes_per_second;
-  const double latency = (received > 0 ? seconds(at.receive.latency) : 0) +
-                         (returned > 0 ? seconds(at.give_back.latency) : 0);
+  const uint32_t until = passing ? model->positions : end;
+  const double received =
+      static_cast<double>(model->crossing.received(begin, until)) / at.receive.bytes_per_second;
+  const double returned =
+      static_cast<double>(model->crossing.returned(begin, until)) / at.give_back.bytes_per_second;
+  const double latency =
+      (received > 0 ? seconds(at.receive.latency) : 0) + (returned > 0 ? seconds(at.give_back.latency) : 0);
   return {std::max({computing, received, returned}), computing + received + returned + latency};
+}
+
+StageCost PartitionProblem::cost_of(const std::vector<uint32_t>& ends) const {
+  StageCost whole;
+  for (uint32_t stage = 0; stage < ends.size(); ++stage) {
+    const StageCost one = cost(stage, stage == 0 ? 0 : ends[stage - 1], ends[stage]);
+    whole.bottleneck = std::max(whole.bottleneck, one.bottleneck);
+    whole.sum += one.sum;
+  }
+  return whole;
 }
 
 bool PartitionProblem::fits(uint32_t begin, uint32_t end, uint32_t stage) const {
@@ -109,7 +122,8 @@ std::optional<Partition> least_sum(const PartitionProblem& problem, double bottl
       [&](double compute, double) { return compute > bottleneck_max; });
 }
 
-std::shared_ptr<const std::vector<double>> seconds_before(const Model& model, const Rates& rates, bool accumulates) {
+std::shared_ptr<const std::vector<double>> seconds_before(const Model& model, const Rates& rates,
+                                                          bool accumulates) {
   auto before = std::make_shared<std::vector<double>>(model.positions + 1, 0.0);
   const std::vector<double> seconds = seconds_of_positions(model, rates, accumulates);
   for (uint32_t p = 0; p < model.positions; ++p) (*before)[p + 1] = (*before)[p] + seconds[p];

@@ -1,4 +1,5 @@
-// Where to cut a row of positions for devices in a given order: dynamic programming over (cut position, stage).
+// Where to cut a row of positions for devices in a given order: dynamic programming over (cut position,
+// stage).
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,10 @@
 
 namespace weft::plan {
 
-// A stage's seconds for one microbatch. A link's time is that of the values that cross the stage's lower border,
-// over the link from the stage before, and back.
+// A stage's seconds for one microbatch. A link's time is that of the values that cross the stage's lower
+// border, over the link from the stage before, and back. Values that only pass the stage by, on their way to a
+// later one, really take another link; they are counted here when `passing` says so, because that link may be as
+// slow: else a stage without work between two regions would seem to make their link free.
 struct StageCost {
   double bottleneck = 0;  // the longest of compute, receiving, returning
   double sum = 0;         // one after the other, with latencies
@@ -21,16 +24,19 @@ struct StageCost {
 struct PartitionProblem {
   const Model* model = nullptr;
   struct Stage {
-    std::shared_ptr<const std::vector<double>> seconds_before;  // by position: of all positions before it; n + 1
+    std::shared_ptr<const std::vector<double>>
+        seconds_before;  // by position: of all positions before it; n + 1
     int64_t memory = 0;
     uint32_t in_flight = 1;
     LinkView receive, give_back;  // from the stage before, and to it; unused for the first
   };
   std::vector<Stage> stages;
   uint32_t optimizer_slots = 0;
+  bool passing = true;
   double memory_scale = 1;  // of what a microbatch in flight is taken to need
 
   StageCost cost(uint32_t stage, uint32_t begin, uint32_t end) const;
+  StageCost cost_of(const std::vector<uint32_t>& ends) const;  // the largest bottleneck, the sum of sums
   double compute(uint32_t stage, uint32_t begin, uint32_t end) const {
     const auto& before = *stages[stage].seconds_before;
     return before[end] - before[begin];
@@ -42,12 +48,13 @@ struct Partition {
   std::vector<uint32_t> ends;  // by stage
   StageCost cost;              // the largest bottleneck, the sum of sums
 };
-// Of all partitions into non-empty stages that fit: the one with the least bottleneck; the one with the least sum
-// among those whose bottleneck is at most `bottleneck_max`. Nothing: none fits.
+// Of all partitions into non-empty stages that fit: the one with the least bottleneck; the one with the least
+// sum among those whose bottleneck is at most `bottleneck_max`. Nothing: none fits.
 std::optional<Partition> least_bottleneck(const PartitionProblem& problem);
 std::optional<Partition> least_sum(const PartitionProblem& problem, double bottleneck_max);
 
 // Sums over positions that both DP and its callers need: seconds_before for a device.
-std::shared_ptr<const std::vector<double>> seconds_before(const Model& model, const Rates& rates, bool accumulates);
+std::shared_ptr<const std::vector<double>> seconds_before(const Model& model, const Rates& rates,
+                                                          bool accumulates);
 
 }  // namespace weft::plan

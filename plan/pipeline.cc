@@ -35,8 +35,9 @@ struct Crossing {
 
 class PipelineBuilder {
  public:
-  PipelineBuilder(const Graph& graph, std::span<const GroupCost> groups, std::span<const uint32_t> stage_of_op,
-                  std::span<const Rates> rates, const PipelineOptions& options)
+  PipelineBuilder(const Graph& graph, std::span<const GroupCost> groups,
+                  std::span<const uint32_t> stage_of_op, std::span<const Rates> rates,
+                  const PipelineOptions& options)
       : graph_(graph),
         groups_(groups),
         stage_of_op_(stage_of_op),
@@ -50,7 +51,8 @@ class PipelineBuilder {
       for (uint32_t i = groups[g].begin; i < groups[g].end; ++i) group_of_op_[i] = g;
     for (uint32_t i = 0; i < copied_.size(); ++i) copied_[i] = graph.ops()[i].kind == OpKind::Constant;
     for (const auto& initializer : graph.initializers())
-      if (initializer.role == dag::InitializerRole::Buffer || initializer.role == dag::InitializerRole::Frozen)
+      if (initializer.role == dag::InitializerRole::Buffer ||
+          initializer.role == dag::InitializerRole::Frozen)
         copied_[producer(initializer.value)] = true;
   }
 
@@ -82,7 +84,8 @@ class PipelineBuilder {
       if (groups_[g].phase == Phase::Backward) hops_[g] += static_cast<uint32_t>(graph_.ops().size());
     order_.resize(groups_.size());
     std::iota(order_.begin(), order_.end(), 0u);
-    std::stable_sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) { return hops_[a] < hops_[b]; });
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](uint32_t a, uint32_t b) { return hops_[a] < hops_[b]; });
   }
 
   // In the order in which stages run, so that the first reader of a stage is the one that waits.
@@ -125,7 +128,8 @@ class PipelineBuilder {
 
   uint32_t segment_of(uint32_t stage, uint32_t group) const {
     const auto& levels = levels_[stage];
-    return static_cast<uint32_t>(std::lower_bound(levels.begin(), levels.end(), hops_[group]) - levels.begin());
+    return static_cast<uint32_t>(std::lower_bound(levels.begin(), levels.end(), hops_[group]) -
+                                 levels.begin());
   }
 
   void make_messages() {
@@ -134,10 +138,12 @@ class PipelineBuilder {
       const uint32_t from_op = producer({crossing.value});
       const uint32_t from = stage_of_op_[from_op];
       bytes[{from, segment_of(from, group_of_op_[from_op]), crossing.to_stage,
-             segment_of(crossing.to_stage, crossing.reader_group)}] += graph_.spec({crossing.value}).bytes().value;
+             segment_of(crossing.to_stage, crossing.reader_group)}] +=
+          graph_.spec({crossing.value}).bytes().value;
     }
     for (const auto& [key, size] : bytes)
-      pipeline_.messages.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), {size}});
+      pipeline_.messages.push_back(
+          {std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), {size}});
   }
 
   // Adding up gradients is part of the segment that makes them.
@@ -152,7 +158,8 @@ class PipelineBuilder {
         pipeline_.stages[stage].segments[segment_of(stage, group_of_op_[op])].compute +=
             to_duration(accumulate_seconds(size, rates_[stage]));
     }
-    for (uint32_t stage = 0; stage < stages_; ++stage) pipeline_.stages[stage].update = to_duration(update[stage]);
+    for (uint32_t stage = 0; stage < stages_; ++stage)
+      pipeline_.stages[stage].update = to_duration(update[stage]);
   }
 
   void add_memory();
@@ -178,7 +185,8 @@ void PipelineBuilder::add_memory() {
     persistent[stage] += times * aligned(graph_.spec(value).bytes().value);
   };
   for (const auto& initializer : graph_.initializers())
-    if (!copied_[producer(initializer.value)]) add(stage_of_op_[producer(initializer.value)], initializer.value, 1);
+    if (!copied_[producer(initializer.value)])
+      add(stage_of_op_[producer(initializer.value)], initializer.value, 1);
   for (const auto& output : graph_.outputs())
     if (output.role == OutputRole::Gradient)
       add(stage_of_op_[producer(output.value)], output.value, 1 + options_.optimizer_slots);
@@ -229,7 +237,8 @@ std::vector<int64_t> PipelineBuilder::microbatch_peaks() const {
       root[op.outputs[0].index] = root[op.inputs[0].index];
 
   std::vector<uint32_t> last(values, 0);
-  std::vector<bool> outside(values, false), to_the_end(values, false);  // by root: whether it has memory at all
+  std::vector<bool> outside(values, false),
+      to_the_end(values, false);  // by root: whether it has memory at all
   for (uint32_t i = 0; i < graph_.ops().size(); ++i)
     for (const ValueId input : graph_.ops()[i].inputs) {
       if (!input.valid() || stage_of_op_[producer(input)] != stage_of_op_[i]) continue;
@@ -281,8 +290,9 @@ std::vector<int64_t> PipelineBuilder::microbatch_peaks() const {
 
 }  // namespace
 
-Pipeline make_pipeline(const Graph& graph, std::span<const GroupCost> groups, std::span<const uint32_t> stage_of_op,
-                       std::span<const Rates> rates, const PipelineOptions& options) {
+Pipeline make_pipeline(const Graph& graph, std::span<const GroupCost> groups,
+                       std::span<const uint32_t> stage_of_op, std::span<const Rates> rates,
+                       const PipelineOptions& options) {
   WEFT_CHECK(stage_of_op.size() == graph.ops().size());
   return PipelineBuilder(graph, groups, stage_of_op, rates, options).run();
 }

@@ -16,7 +16,8 @@ constexpr size_t kStartsMax = 8;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Devices that can stand for each other: equal in all that a plan can tell.
-bool interchangeable(const ClusterView& cluster, const std::vector<uint32_t>& devices, uint32_t a, uint32_t b) {
+bool interchangeable(const ClusterView& cluster, const std::vector<uint32_t>& devices, uint32_t a,
+                     uint32_t b) {
   const DeviceView& one = cluster.devices()[a];
   const DeviceView& other = cluster.devices()[b];
   const auto equal = [](const LinkView& x, const LinkView& y) {
@@ -42,19 +43,20 @@ void keep_best(std::vector<Ranked>& best, Ranked candidate) {
   if (best.size() > kOrdersKept) best.pop_back();
 }
 
-// Seconds of the partition with the least bottleneck; when nothing fits in memory, as if memory were no matter, so
-// that the order is still compared with others.
+// Seconds of the partition with the least bottleneck; when nothing fits in memory, as if memory were no
+// matter, so that the order is still compared with others.
 double score_of(const Scope& scope, const std::vector<uint32_t>& order) {
   const PartitionProblem problem = partition_problem(*scope.request, *scope.coarse, order);
-  if (const auto partition = least_bottleneck(problem)) return estimate(partition->cost, scope.request->microbatches);
+  if (const auto partition = least_bottleneck(problem))
+    return estimate(partition->cost, scope.request->microbatches);
   PartitionProblem unbounded = problem;
   for (auto& stage : unbounded.stages) stage.memory = std::numeric_limits<int64_t>::max();
   const auto partition = least_bottleneck(unbounded);
   return partition ? 1e6 + estimate(partition->cost, scope.request->microbatches) : kNever;
 }
 
-// Depth first over orders. The rows of the dynamic programme belong to the branch, so that orders with the same
-// beginning share them; a branch ends when even an even share of what is left cannot beat what is known.
+// Depth first over orders. The rows of the dynamic programme belong to the branch, so that orders with the
+// same beginning share them; a branch ends when even an even share of what is left cannot beat what is known.
 class Enumeration {
  public:
   Enumeration(const Scope& scope, bool memory_matters)
@@ -110,14 +112,17 @@ class Enumeration {
     }
   }
 
-  // By the bandwidth from the last device of the branch, so that good orders come early and cut off the others.
+  // By the bandwidth from the last device of the branch, so that good orders come early and cut off the
+  // others.
   std::vector<size_t> nearest_first() const {
     std::vector<size_t> candidates(used_.size());
     std::iota(candidates.begin(), candidates.end(), size_t{0});
     if (order_.empty()) return candidates;
     const auto bandwidth = [&](size_t i) {
       const uint32_t to = scope_.devices[i], from = order_.back();
-      return to == from ? 0 : std::min(cluster_.link(from, to).bytes_per_second, cluster_.link(to, from).bytes_per_second);
+      return to == from ? 0
+                        : std::min(cluster_.link(from, to).bytes_per_second,
+                                   cluster_.link(to, from).bytes_per_second);
     };
     std::stable_sort(candidates.begin(), candidates.end(),
                      [&](size_t a, size_t b) { return bandwidth(a) > bandwidth(b); });
@@ -144,8 +149,7 @@ class Enumeration {
     for (uint32_t end = stage + 1; end + after <= positions_; ++end)
       for (uint32_t begin = stage == 0 ? 0 : end - 1;; --begin) {
         if (problem.compute(own, begin, end) > row[end].first) break;
-        const std::pair<double, double> before =
-            stage == 0 ? std::pair(0.0, 0.0) : rows_[stage - 1][begin];
+        const std::pair<double, double> before = stage == 0 ? std::pair(0.0, 0.0) : rows_[stage - 1][begin];
         if (before.first < kNever && problem.fits(begin, end, own)) {
           const StageCost cost = problem.cost(own, begin, end);
           row[end] = std::min(row[end], {std::max(before.first, cost.bottleneck), before.second + cost.sum});
@@ -171,10 +175,10 @@ class Enumeration {
   uint32_t positions_;
   int rows_left_ = kRowsMax;
   std::vector<bool> used_;
-  std::vector<Row> rows_;                                               // by stage of the branch
-  std::vector<std::shared_ptr<const std::vector<double>>> before_;      // by device of the scope
-  std::vector<double> fastest_;                                         // the least of them as a whole
-  std::vector<size_t> class_;                                           // the first that is interchangeable
+  std::vector<Row> rows_;                                           // by stage of the branch
+  std::vector<std::shared_ptr<const std::vector<double>>> before_;  // by device of the scope
+  std::vector<double> fastest_;                                     // the least of them as a whole
+  std::vector<size_t> class_;                                       // the first that is interchangeable
   std::vector<uint32_t> order_;
   std::vector<Ranked> best_;
 };
@@ -190,11 +194,13 @@ std::vector<std::vector<uint32_t>> greedy_orders(const Scope& scope) {
   };
   std::vector<std::vector<uint32_t>> groups;
   for (auto& [name, devices] : regions) {
-    std::stable_sort(devices.begin(), devices.end(), [&](uint32_t a, uint32_t b) { return speed(a) > speed(b); });
+    std::stable_sort(devices.begin(), devices.end(),
+                     [&](uint32_t a, uint32_t b) { return speed(a) > speed(b); });
     groups.push_back(devices);
   }
   // The largest regions first: a pipeline that fits in one needs no slow link.
-  std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const auto& a, const auto& b) { return a.size() > b.size(); });
   std::vector<Ranked> best;
   for (size_t start = 0; start < std::min(groups.size(), kStartsMax); ++start) {
     std::vector<bool> used(groups.size(), false);
@@ -236,7 +242,8 @@ PartitionProblem partition_problem(const PlanRequest& request, const Model& mode
     for (size_t k = 0; k < s && !stage.seconds_before; ++k)
       if (cluster.devices()[order[k]].rates == device.rates)
         stage.seconds_before = problem.stages[k].seconds_before;
-    if (!stage.seconds_before) stage.seconds_before = seconds_before(model, device.rates, request.microbatches > 1);
+    if (!stage.seconds_before)
+      stage.seconds_before = seconds_before(model, device.rates, request.microbatches > 1);
     stage.memory = device.memory.value;
     stage.in_flight = std::min(request.microbatches, static_cast<uint32_t>(order.size() - s));
     if (s > 0) {

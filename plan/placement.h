@@ -16,9 +16,9 @@ PartitionProblem partition_problem(const PlanRequest& request, const Model& mode
 // Estimated seconds of a step: all stages once, and the bottleneck for every further microbatch.
 double estimate(const StageCost& cost, uint32_t microbatches);
 
-// Orders of scope.stages of the scope's devices, most promising first, a few at most. Up to eight devices every
-// order is looked at (equal devices are not told apart); beyond, regions follow each other by bandwidth, the
-// fastest devices of each first.
+// Orders of scope.stages of the scope's devices, most promising first, a few at most. Up to eight devices
+// every order is looked at (equal devices are not told apart); beyond, regions follow each other by
+// bandwidth, the fastest devices of each first.
 std::vector<std::vector<uint32_t>> device_orders(const Scope& scope);
 
 }  // namespace weft::plan

@@ -58,8 +58,9 @@ class Planner {
     }
     const uint32_t asked = request_.stages.value_or(1);
     if (devices_.size() < asked)
-      return fail(ErrorCode::Infeasible, "stages: " + std::to_string(asked) + " needs " + std::to_string(asked) +
-                                             (asked == 1 ? " peer, " : " peers, ") + std::to_string(devices_.size()) +
+      return fail(ErrorCode::Infeasible, "stages: " + std::to_string(asked) + " needs " +
+                                             std::to_string(asked) + (asked == 1 ? " peer, " : " peers, ") +
+                                             std::to_string(devices_.size()) +
                                              (devices_.size() == 1 ? " is there" : " are there"));
     if (model_.positions < asked)
       return fail(ErrorCode::Infeasible, "the model cannot be cut into " + std::to_string(asked) +
@@ -194,17 +195,20 @@ class Planner {
     Bytes all;
     for (const DeviceView& device : devices_) all += device.memory;
     const auto& held = model_.held_before;
-    const Bytes persistent{held.parameters.back() * (2 + int64_t{request_.optimizer_slots}) + held.other.back()};
+    const Bytes persistent{held.parameters.back() * (2 + int64_t{request_.optimizer_slots}) +
+                           held.other.back()};
     std::string names;
-    for (size_t i = 0; i < std::min<size_t>(devices_.size(), 8); ++i) names += (i ? ", " : "") + devices_[i].name;
+    for (size_t i = 0; i < std::min<size_t>(devices_.size(), 8); ++i)
+      names += (i ? ", " : "") + devices_[i].name;
     if (devices_.size() > 8) names += ", ...";
-    std::string text = "the model does not fit: parameters, gradients and optimizer state take " + show(persistent) +
-                       ", activations of one microbatch about " + show(Bytes{held.saved.back()}) + "; the " +
-                       std::to_string(devices_.size()) + (devices_.size() == 1 ? " peer has " : " peers have ") +
-                       show(all) + " in all (" + names + ")";
+    std::string text = "the model does not fit: parameters, gradients and optimizer state take " +
+                       show(persistent) + ", activations of one microbatch about " +
+                       show(Bytes{held.saved.back()}) + "; the " + std::to_string(devices_.size()) +
+                       (devices_.size() == 1 ? " peer has " : " peers have ") + show(all) + " in all (" +
+                       names + ")";
     if (shortage_)
-      text += "; the closest cut needs " + show(shortage_->needed) + " on " + shortage_->device + ", which has " +
-              show(shortage_->there);
+      text += "; the closest cut needs " + show(shortage_->needed) + " on " + shortage_->device +
+              ", which has " + show(shortage_->there);
     return {ErrorCode::Infeasible, text + ". Add peers, allow more stages, or take smaller microbatches"};
   }
 
@@ -257,7 +261,9 @@ class Planner {
 };
 
 Status check_request(const PlanRequest& request) {
-  const auto bad = [](const std::string& what) { return fail(ErrorCode::InvalidArgument, "a plan needs " + what); };
+  const auto bad = [](const std::string& what) {
+    return fail(ErrorCode::InvalidArgument, "a plan needs " + what);
+  };
   if (!request.graph || request.graph->ops().empty()) return bad("a graph with ops");
   if (request.microbatches == 0) return bad("at least one microbatch a step");
   if (request.stages == 0u) return bad("at least one stage");
@@ -267,10 +273,12 @@ Status check_request(const PlanRequest& request) {
   for (size_t i = 0; i < devices.size(); ++i) {
     const Rates& rates = devices[i].rates;
     if (!positive(rates.matmul_flops_per_second) || !positive(rates.convolution_flops_per_second) ||
-        !positive(rates.memory_bytes_per_second) || !std::isfinite(rates.kernel_seconds) || rates.kernel_seconds < 0)
+        !positive(rates.memory_bytes_per_second) || !std::isfinite(rates.kernel_seconds) ||
+        rates.kernel_seconds < 0)
       return bad("positive rates of device '" + devices[i].name + "'");
     for (size_t k = 0; k < devices.size(); ++k)
-      if (i != k && (!positive(request.cluster.link(i, k).bytes_per_second) || request.cluster.link(i, k).latency < Duration{}))
+      if (i != k && (!positive(request.cluster.link(i, k).bytes_per_second) ||
+                     request.cluster.link(i, k).latency < Duration{}))
         return bad("a positive bandwidth from '" + devices[i].name + "' to '" + devices[k].name + "'");
   }
   return {};

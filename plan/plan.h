@@ -1,5 +1,5 @@
-// From a graph and a view of the devices to a plan: which ops form a stage, which device runs it, how many microbatches
-// are under way, how long a step will take, and why. Pure: same request, same plan.
+// From a graph and a view of the devices to a plan: which ops form a stage, which device runs it, how many
+// microbatches are under way, how long a step will take, and why. Pure: same request, same plan.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +53,8 @@ struct PlanRequest {
 struct StagePlan {
   std::vector<uint32_t> devices{};  // indices into the cluster; one for now
   uint32_t microbatches_in_flight = 1;
-  Bytes memory{};                     // persistent and all microbatches in flight
-  Duration forward{}, backward{};   // of one microbatch, compute alone
+  Bytes memory{};                  // persistent and all microbatches in flight
+  Duration forward{}, backward{};  // of one microbatch, compute alone
 };
 struct PlannedLink {
   uint32_t from_stage = 0, to_stage = 0;
@@ -65,16 +65,16 @@ struct Plan {
   std::vector<StagePlan> stages{};
   std::vector<PlannedLink> links{};
   Duration predicted_step{};
-  Duration predicted_alone{};  // the whole job on the fastest of the devices, memory aside
+  Duration predicted_alone{};              // the whole job on the fastest of the devices, memory aside
   std::vector<std::string> explanation{};  // lines for people: what was chosen and why
 };
 
 // Errors: Infeasible, saying what lacks (devices, memory: how much where), InvalidArgument.
 Result<Plan> make_plan(const PlanRequest& request);
 
-// Stages for another graph of the same job (evaluation, prediction) so that every initializer lies where `stage_of_op`
-// has it in `graph`: what reads an initializer goes at least as far as its stage, and what comes after goes along.
-// Fusion groups stay whole. The result covers every op; a stage may be without ops.
+// Stages for another graph of the same job (evaluation, prediction) so that every initializer lies where
+// `stage_of_op` has it in `graph`: what reads an initializer goes at least as far as its stage, and what
+// comes after goes along. Fusion groups stay whole. The result covers every op; a stage may be without ops.
 std::vector<uint32_t> follow_stages(const dag::Graph& other, const dag::Graph& graph,
                                     const std::vector<uint32_t>& stage_of_op);
 

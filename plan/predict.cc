@@ -66,7 +66,8 @@ class Simulation {
       touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
       for (const uint32_t stage : touched) advance(stage);
     }
-    for (const Stage& stage : stages_) WEFT_CHECK_MSG(stage.step == kStepsSimulated, "the stages wait for each other");
+    for (const Stage& stage : stages_)
+      WEFT_CHECK_MSG(stage.step == kStepsSimulated, "the stages wait for each other");
     return now_;
   }
 
@@ -117,13 +118,13 @@ class Simulation {
     for (const uint32_t i : stages_[event.stage].sends[event.segment]) {
       const Message& message = pipeline_.messages[i];
       const size_t link = size_t{message.from_stage} * count_ + message.to_stage;
-      link_free_[link] = std::max(link_free_[link], now_) + transfer_time(message.bytes, request_.links[link]);
-      push(link_free_[link] + request_.links[link].latency.count(),
-           {.kind = Event::Kind::Arrived,
-            .stage = message.to_stage,
-            .segment = message.to_segment,
-            .microbatch = event.microbatch,
-            .step = event.step});
+      link_free_[link] =
+          std::max(link_free_[link], now_) + transfer_time(message.bytes, request_.links[link]);
+      push(link_free_[link] + request_.links[link].latency.count(), {.kind = Event::Kind::Arrived,
+                                                                     .stage = message.to_stage,
+                                                                     .segment = message.to_segment,
+                                                                     .microbatch = event.microbatch,
+                                                                     .step = event.step});
     }
   }
 

@@ -20,19 +20,19 @@ struct PredictRequest {
   std::vector<LinkView> links;      // from stage * stage count + to stage
   uint32_t microbatches = 1;        // a step
   std::vector<uint32_t> in_flight;  // by stage
-  // Nothing: each stage asks next_task. Else this order, of an earlier prediction: then a faster link or device
-  // never lengthens the step (without, a task that comes early may overtake a more urgent one).
+  // Nothing: each stage asks next_task. Else this order, of an earlier prediction: then a faster link or
+  // device never lengthens the step (without, a task that comes early may overtake a more urgent one).
   const TaskOrder* order = nullptr;
 };
 struct Prediction {
-  Duration step{};               // with no barrier between steps: a stage that has updated goes on
-  std::vector<Duration> busy;    // by stage, computing, a step
-  std::vector<Duration> sending; // by link, a step
-  TaskOrder order;               // empty when there are more microbatches than are simulated
+  Duration step{};                // with no barrier between steps: a stage that has updated goes on
+  std::vector<Duration> busy;     // by stage, computing, a step
+  std::vector<Duration> sending;  // by link, a step
+  TaskOrder order;                // empty when there are more microbatches than are simulated
 };
 
-// Stages that wait for each other for ever are our own mistake: CHECKs. Beyond some hundreds of microbatches the
-// step is extrapolated.
+// Stages that wait for each other for ever are our own mistake: CHECKs. Beyond some hundreds of microbatches
+// the step is extrapolated.
 Prediction predict(const PredictRequest& request);
 
 }  // namespace weft::plan

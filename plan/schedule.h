@@ -1,5 +1,5 @@
-// Which task a stage runs next. The prediction and the peers ask the same function, so that what is predicted is
-// what happens.
+// Which task a stage runs next. The prediction and the peers ask the same function, so that what is predicted
+// is what happens.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ struct TaskChoice {
   bool operator==(const TaskChoice&) const = default;
 };
 
-// 1F1B by rule. Within a segment microbatches run in ascending order; a microbatch's segment runs after all of
-// its earlier ones; among segments that can run the last one goes first (deepest in backward: it frees memory);
-// a microbatch enters its first segment only while fewer than `in_flight_max` (at least 1) are between their
-// first segment and the end of their last.
+// 1F1B by rule. Within a segment microbatches run in ascending order; a microbatch's segment runs after all
+// of its earlier ones; among segments that can run the last one goes first (deepest in backward: it frees
+// memory); a microbatch enters its first segment only while fewer than `in_flight_max` (at least 1) are
+// between their first segment and the end of their last.
 //
 // done_of_segment: by segment, how many microbatches of this step have finished it; never ascending.
 // inputs_are_there(segment, microbatch): whether all that this segment receives from outside has come.
-// Nothing: nothing can run now, or all is done. Never deadlocks as long as every sent value arrives: microbatch
-// by microbatch, what the lowest unfinished one needs can always run.
+// Nothing: nothing can run now, or all is done. Never deadlocks as long as every sent value arrives:
+// microbatch by microbatch, what the lowest unfinished one needs can always run.
 std::optional<TaskChoice> next_task(std::span<const uint32_t> done_of_segment,
                                     const std::function<bool(uint32_t, uint32_t)>& inputs_are_there,
                                     uint32_t microbatches, uint32_t in_flight_max);

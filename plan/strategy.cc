@@ -9,8 +9,8 @@ namespace weft::plan {
 namespace {
 
 constexpr size_t kProposalsKept = 8;
-// How far above the least bottleneck a partition may go for a smaller sum: few microbatches and long latencies
-// make that pay.
+// How far above the least bottleneck a partition may go for a smaller sum: few microbatches and long
+// latencies make that pay.
 constexpr std::array kBottleneckFactors = {1.0, 1.02, 1.1, 1.3, 1.7, 3.0};
 
 struct MemoryView {
@@ -21,19 +21,23 @@ struct MemoryView {
 constexpr std::array kMemoryViews = {MemoryView{false, 1}, MemoryView{true, 1}, MemoryView{true, 1.4},
                                      MemoryView{true, 2}, MemoryView{true, 0.5}};
 
-void add_partitions(const PartitionProblem& problem, const std::vector<uint32_t>& order, uint32_t microbatches,
-                    std::vector<Proposal>& proposals) {
+void add_partitions(const PartitionProblem& problem, const std::vector<uint32_t>& order,
+                    uint32_t microbatches, std::vector<Proposal>& proposals) {
   const auto least = least_bottleneck(problem);
   if (!least) return;
   const auto add = [&](const Partition& partition) {
     const bool known = std::any_of(proposals.begin(), proposals.end(), [&](const Proposal& other) {
       return other.devices == order && other.ends == partition.ends;
     });
-    if (!known) proposals.push_back({order, partition.ends, estimate(partition.cost, microbatches)});
+    if (known) return;
+    PartitionProblem careful = problem;
+    careful.passing = true;
+    proposals.push_back({order, partition.ends, estimate(careful.cost_of(partition.ends), microbatches)});
   };
   add(*least);
   for (const double factor : kBottleneckFactors)
-    if (const auto partition = least_sum(problem, least->cost.bottleneck * factor * (1 + 1e-12))) add(*partition);
+    if (const auto partition = least_sum(problem, least->cost.bottleneck * factor * (1 + 1e-12)))
+      add(*partition);
 }
 
 constexpr NamedStrategy kStrategies[] = {
@@ -54,7 +58,10 @@ std::vector<Proposal> propose_balanced(const Scope& scope) {
       if (view.one_in_flight)
         for (auto& stage : problem.stages) stage.in_flight = 1;
       const size_t known = proposals.size();
-      add_partitions(problem, order, scope.request->microbatches, proposals);
+      for (const bool passing : {true, false}) {
+        problem.passing = passing;
+        add_partitions(problem, order, scope.request->microbatches, proposals);
+      }
       if (!scope.tight && proposals.size() > known) break;
     }
   }

@@ -1,5 +1,5 @@
-// Ways to spread a graph over devices. A strategy is one function: it proposes which devices form the pipeline, in
-// which order, and where the cuts lie. make_plan predicts every proposal and takes the best.
+// Ways to spread a graph over devices. A strategy is one function: it proposes which devices form the
+// pipeline, in which order, and where the cuts lie. make_plan predicts every proposal and takes the best.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,9 @@ struct Scope {
 };
 struct Proposal {
   std::vector<uint32_t> devices;  // by stage
-  std::vector<uint32_t> ends;     // by stage: the position behind its last; ascending, the last is model->positions
-  double score = 0;               // seconds a step by the strategy's own estimate
+  std::vector<uint32_t>
+      ends;          // by stage: the position behind its last; ascending, the last is model->positions
+  double score = 0;  // seconds a step by the strategy's own estimate
 };
 // Best first; empty when it finds none that fits in memory. Proposals may still turn out too large.
 using Strategy = std::vector<Proposal> (*)(const Scope& scope);
@@ -36,8 +37,8 @@ struct NamedStrategy {
 };
 std::span<const NamedStrategy> strategies();
 
-// Contiguous cuts that balance compute and transfer by dynamic programming, on the orders of devices that promise
-// most.
+// Contiguous cuts that balance compute and transfer by dynamic programming, on the orders of devices that
+// promise most.
 std::vector<Proposal> propose_balanced(const Scope& scope);
 
 }  // namespace weft::plan

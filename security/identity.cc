@@ -42,14 +42,15 @@ tl::unexpected<Error> disk_error(const fs::path& path, std::string_view doing) {
                          : code == ENOSPC || code == EDQUOT               ? ErrorCode::ResourceExhausted
                          : code == ENOENT                                 ? ErrorCode::NotFound
                                                                           : ErrorCode::Unavailable;
-  return fail(kind, path.string() + ": cannot " + std::string(doing) + ": " +
-                        std::generic_category().message(code));
+  return fail(
+      kind, path.string() + ": cannot " + std::string(doing) + ": " + std::generic_category().message(code));
 }
 
 tl::unexpected<Error> corrupted(const fs::path& path, const std::string& why) {
-  return fail(ErrorCode::Corrupted, path.string() + ": " + why +
-                                        "; restore it from a backup, or move it away and a new identity is made "
-                                        "(others then see somebody new)");
+  return fail(ErrorCode::Corrupted,
+              path.string() + ": " + why +
+                  "; restore it from a backup, or move it away and a new identity is made "
+                  "(others then see somebody new)");
 }
 
 // The key in an open file.

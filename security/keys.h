@@ -29,8 +29,8 @@ struct Identity::Keys {
 // The SHA-256 of the key's DER SubjectPublicKeyInfo; nothing when it is no Ed25519 key.
 std::optional<PeerId> peer_id(const EVP_PKEY* key);
 
-// A certificate that carries the key through TLS. It is valid at all times: expiry would be a second, worse way to
-// take trust away, which depends on clocks.
+// A certificate that carries the key through TLS. It is valid at all times: expiry would be a second, worse
+// way to take trust away, which depends on clocks.
 Result<CertificatePtr> make_certificate(EVP_PKEY* key);
 
 // What OpenSSL's error queue says last; empties the queue.

@@ -44,7 +44,8 @@ char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + '
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 tl::unexpected<Error> invalid(const std::string& why) {
-  return fail(ErrorCode::InvalidArgument, "token: " + why + "; copy the whole line that `weft token create` printed");
+  return fail(ErrorCode::InvalidArgument,
+              "token: " + why + "; copy the whole line that `weft token create` printed");
 }
 
 // The digits of `text`, which has kTextSize of them.

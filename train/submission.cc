@@ -20,7 +20,8 @@ using configs::Node;
 
 namespace {
 
-// ---- YAML ----------------------------------------------------------------------------------------------------------
+// ---- YAML
+// ----------------------------------------------------------------------------------------------------------
 
 // A scalar that means the same with and without quotes around it, but for being a number or a word like true.
 bool is_plain(std::string_view text) {
@@ -67,7 +68,8 @@ std::string flow(const Node& node) {
   return text;
 }
 
-// ---- files ---------------------------------------------------------------------------------------------------------
+// ---- files
+// ---------------------------------------------------------------------------------------------------------
 
 Node text_node(std::string text) {
   Node node;
@@ -78,7 +80,8 @@ Node text_node(std::string text) {
 }
 
 Entry* find(Node& map, std::string_view key) {
-  const auto at = std::find_if(map.entries.begin(), map.entries.end(), [&](const Entry& e) { return e.key == key; });
+  const auto at =
+      std::find_if(map.entries.begin(), map.entries.end(), [&](const Entry& e) { return e.key == key; });
   return at == map.entries.end() ? nullptr : &*at;
 }
 
@@ -106,7 +109,8 @@ class Packer {
     if (job.steps) erase("epochs");
     if (job.epochs) erase("steps");
     submission_.job = to_yaml(tree_);
-    const auto again = configs::parse_job(submission_.job, {}, {.source = job.source, .folder = {}, .check_files = false});
+    const auto again =
+        configs::parse_job(submission_.job, {}, {.source = job.source, .folder = {}, .check_files = false});
     if (!again) return fail(again.error().within("the job cannot be written out again"));
     return std::move(submission_);
   }
@@ -162,7 +166,8 @@ class Packer {
   }
 
   // "data/<role>/<file name>". Equal names from different folders are told apart, equal files travel once.
-  Result<std::string> add_data_file(const std::string& role, const std::string& key, const std::string& text) {
+  Result<std::string> add_data_file(const std::string& role, const std::string& key,
+                                    const std::string& text) {
     const fs::path file = configs::PathRules{opened_.folder}.resolve(text);
     std::string path = "data/" + role + "/" + plain_name(file);
     if (const auto at = sources_.find(path); at != sources_.end()) {
@@ -214,7 +219,8 @@ Result<OpenedJob> open_job(const fs::path& job_file, std::span<const std::string
   WEFT_TRY_STATUS(file->read_at(0, std::as_writable_bytes(std::span(text))));
   OpenedJob opened;
   opened.folder = job_file.parent_path();
-  WEFT_TRY(opened.job, configs::parse_job(text, sets, {.source = job_file.string(), .folder = opened.folder}));
+  WEFT_TRY(opened.job,
+           configs::parse_job(text, sets, {.source = job_file.string(), .folder = opened.folder}));
   WEFT_TRY(opened.tree, configs::parse_yaml(text, job_file.string()));
   for (const std::string& assignment : sets) WEFT_TRY_STATUS(configs::apply_set(opened.tree, assignment));
   return opened;
@@ -231,12 +237,14 @@ Result<StartEvent> check_job(const Job& job, const peer::BackendTraits& traits) 
   WEFT_TRY(const auto dataset, data::open_dataset(trains ? *job.train : *job.predict));
   event.sample_count = dataset->sample_count();
   if (!trains) {
-    WEFT_TRY(const Prepared prediction, prepare_prediction(job, *model, *dataset, peer::evaluate_reference, traits));
+    WEFT_TRY(const Prepared prediction,
+             prepare_prediction(job, *model, *dataset, peer::evaluate_reference, traits));
     event.warnings = prediction.warnings;
     return event;
   }
   WEFT_TRY(event.steps, job.total_steps(dataset->sample_count()));
-  WEFT_TRY(const Prepared training, prepare_training(job, *model, *dataset, peer::evaluate_reference, traits));
+  WEFT_TRY(const Prepared training,
+           prepare_training(job, *model, *dataset, peer::evaluate_reference, traits));
   event.warnings = training.warnings;
   count_parameters(training.graph, event);
   if (job.test) {

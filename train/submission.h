@@ -1,5 +1,5 @@
-// A job made ready to travel: its files in pieces under names of their own, and its job file rewritten so that it says
-// those names. Put together anywhere (storage::unpack) and parsed there, it is the same job.
+// A job made ready to travel: its files in pieces under names of their own, and its job file rewritten so
+// that it says those names. Put together anywhere (storage::unpack) and parsed there, it is the same job.
 #pragma once
 
 #include <filesystem>
@@ -28,8 +28,9 @@ struct OpenedJob {
 // As configs::load_job.
 Result<OpenedJob> open_job(const std::filesystem::path& job_file, std::span<const std::string> sets);
 
-// Everything that can be found wrong with a job before it runs, as training it here would find it: data, model, loss,
-// evaluation. What is known then: steps, samples, parameters, warnings; for a prediction only samples and warnings.
+// Everything that can be found wrong with a job before it runs, as training it here would find it: data,
+// model, loss, evaluation. What is known then: steps, samples, parameters, warnings; for a prediction only
+// samples and warnings.
 Result<StartEvent> check_job(const configs::Job& job, const peer::BackendTraits& traits);
 
 struct SubmittedFile {
@@ -37,13 +38,14 @@ struct SubmittedFile {
   std::vector<storage::Piece> pieces;
 };
 struct Submission {
-  std::string name;      // of the job file, for people
-  std::string job;       // YAML
-  uint32_t stages = 0;   // 0: auto
-  std::vector<SubmittedFile> files;  // the model first, then what it keeps outside, then data
+  std::string name;                             // of the job file, for people
+  std::string job;                              // YAML
+  uint32_t stages = 0;                          // 0: auto
+  std::vector<SubmittedFile> files;             // the model first, then what it keeps outside, then data
   std::map<Digest, storage::BlobSource> blobs;  // where the bytes of the pieces are
 };
-// Reads every file once, for the hashes. Errors: what reading says; InvalidArgument for a job that cannot travel.
+// Reads every file once, for the hashes. Errors: what reading says; InvalidArgument for a job that cannot
+// travel.
 Result<Submission> pack_job(const OpenedJob& opened);
 
 // The tree as YAML that is read back as the same tree, but for where things were written.

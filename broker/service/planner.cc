@@ -39,7 +39,7 @@ std::vector<Candidate> same_kind(const std::vector<Candidate>& candidates) {
 
 // What is assumed of a link that nobody has measured yet.
 plan::LinkView assumed_link(const Candidate& from, const Candidate& to) {
-  if (from.device.region == to.device.region) return {.bytes_per_second = 125e6, .latency = std::chrono::microseconds(500)};
+  if (from.device.region == to.device.region) return {.bytes_per_second = 1.25e9, .latency = std::chrono::microseconds(500)};
   return {.bytes_per_second = 12.5e6, .latency = std::chrono::milliseconds(20)};
 }
 

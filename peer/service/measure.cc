@@ -28,7 +28,8 @@ constexpr int64_t kMatmulSize = 512;
 constexpr int64_t kAddElements = int64_t{2} << 20;  // three values of 8 MiB: beyond most caches
 
 // A graph with one op that matters, its operands as inputs.
-dag::Graph one_op(OpKind kind, const std::vector<Shape>& operands, dag::Attributes attributes, const Backend& backend) {
+dag::Graph one_op(OpKind kind, const std::vector<Shape>& operands, dag::Attributes attributes,
+                  const Backend& backend) {
   GraphBuilder builder(dag::op_table());
   std::vector<ValueId> inputs;
   for (const Shape& shape : operands)
@@ -50,7 +51,8 @@ dag::Tensor ordinary(const dag::TensorSpec& spec) {
   return tensor;
 }
 
-// Median seconds of a run.
+// Seconds of a run: the median of the fastest quarter, because rates are those of a device that does nothing
+// else, and this machine may be busy right now.
 Result<double> time_run(dag::Graph graph, Backend& backend) {
   WEFT_TRY(const auto executor,
            Executor::create(std::make_shared<const dag::Graph>(std::move(graph)), backend, {}));
@@ -70,8 +72,8 @@ Result<double> time_run(dag::Graph graph, Backend& backend) {
     WEFT_TRY(const double once, run());
     seconds.push_back(once);
   }
-  std::nth_element(seconds.begin(), seconds.begin() + static_cast<ptrdiff_t>(seconds.size() / 2), seconds.end());
-  return std::max(seconds[seconds.size() / 2], 1e-9);
+  std::sort(seconds.begin(), seconds.end());
+  return std::max(seconds[seconds.size() / 8], 1e-9);
 }
 
 // Several in a row, so that conversions between layouts weigh about as much as in a network.
@@ -95,7 +97,8 @@ dag::Graph convolutions(const Backend& backend) {
 double flops_of(const dag::Graph& graph) {
   double flops = 0;
   for (const dag::Op& op : graph.ops())
-    if (op.kind == OpKind::MatMul || op.kind == OpKind::Conv) flops += static_cast<double>(op_flops(graph, op).value);
+    if (op.kind == OpKind::MatMul || op.kind == OpKind::Conv)
+      flops += static_cast<double>(op_flops(graph, op).value);
   return flops;
 }
 
@@ -106,7 +109,8 @@ Result<plan::Rates> measure_rates(Backend& backend) {
   WEFT_TRY(rates.kernel_seconds, time_run(one_op(OpKind::Neg, {{16}}, {}, backend), backend));
   const auto net = [&](double seconds) { return std::max(seconds - rates.kernel_seconds, seconds / 2); };
 
-  dag::Graph matmul = one_op(OpKind::MatMul, {{kMatmulSize, kMatmulSize}, {kMatmulSize, kMatmulSize}}, {}, backend);
+  dag::Graph matmul =
+      one_op(OpKind::MatMul, {{kMatmulSize, kMatmulSize}, {kMatmulSize, kMatmulSize}}, {}, backend);
   const double matmul_flops = flops_of(matmul);
   WEFT_TRY(const double matmul_seconds, time_run(std::move(matmul), backend));
   rates.matmul_flops_per_second = matmul_flops / net(matmul_seconds);
@@ -116,7 +120,8 @@ Result<plan::Rates> measure_rates(Backend& backend) {
   WEFT_TRY(const double convolution_seconds, time_run(std::move(convolution), backend));
   rates.convolution_flops_per_second = convolution_flops / net(convolution_seconds);
 
-  WEFT_TRY(const double add_seconds, time_run(one_op(OpKind::Add, {{kAddElements}, {kAddElements}}, {}, backend), backend));
+  WEFT_TRY(const double add_seconds,
+           time_run(one_op(OpKind::Add, {{kAddElements}, {kAddElements}}, {}, backend), backend));
   rates.memory_bytes_per_second = 3.0 * sizeof(float) * static_cast<double>(kAddElements) / net(add_seconds);
   return rates;
 }

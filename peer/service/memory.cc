@@ -74,7 +74,8 @@ std::optional<int64_t> left_in_groups(const fs::path& root) {
     fs::path group = fs::path(line.substr(second + 1)).relative_path().lexically_normal();
     for (int depth = 0; depth < 64; ++depth, group = group.parent_path()) {
       take(unified ? left_in(top / group, "memory.max", "memory.current", "inactive_file ")
-                   : left_in(top / group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "));
+                   : left_in(top / group, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                             "total_inactive_file "));
       if (group.empty()) break;
     }
   }
@@ -87,8 +88,8 @@ Result<Bytes> free_memory(const fs::path& root) {
   const auto meminfo = read_text(root / "proc/meminfo");
   const auto available = meminfo ? amount_of(*meminfo, "MemAvailable:") : std::nullopt;
   if (!available || *available > (int64_t{1} << 50))
-    return fail(ErrorCode::Unavailable,
-                (root / "proc/meminfo").string() + " does not say how much memory is available; give --memory");
+    return fail(ErrorCode::Unavailable, (root / "proc/meminfo").string() +
+                                            " does not say how much memory is available; give --memory");
   const int64_t machine = *available * 1024;
   return Bytes{std::min(machine, left_in_groups(root).value_or(machine))};
 }

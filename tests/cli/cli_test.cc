@@ -155,6 +155,67 @@ TEST_F(Cli, UnknownOptionsGiveUsage) {
   EXPECT_FALSE(finished.err.empty());
 }
 
+TEST_F(Cli, WhatIsWrongWithASubmittedJobIsSaidBeforeABrokerIsLookedFor) {
+  job("gpt3");
+  const auto file = scratch_.write("wrong.yaml",
+                                   "model: model.onnx\ntask: train\ninputs: {tokens: nothing}\n"
+                                   "loss: {type: cross_entropy, logits: logits, labels: targets}\n"
+                                   "data: {train: {type: npz, path: data.npz}}\nbatch_size: 4\nsteps: 1\n"
+                                   "optimizer: {type: adam}\n");
+  const Finished finished = run({"submit", file.string(), "--broker", "127.0.0.1:1"});
+  EXPECT_EQ(finished.status, 3) << finished.err;
+  EXPECT_NE(finished.err.find("wrong.yaml:3"), std::string::npos) << finished.err;
+  EXPECT_TRUE(finished.out.empty());
+}
+
+TEST_F(Cli, CommandsForABrokerSayHowToNameOne) {
+  setenv("XDG_CONFIG_HOME", (scratch_.folder() / "config").c_str(), 1);
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"jobs"},
+                                             {"peers"},
+                                             {"status", "1"},
+                                             {"logs", "1"},
+                                             {"stop", "1"},
+                                             {"fetch", "1", "-o", "x.onnx"}}) {
+    const Finished finished = run(arguments);
+    EXPECT_EQ(finished.status, 2) << arguments[0];
+    EXPECT_NE(finished.err.find("--broker HOST:PORT"), std::string::npos) << finished.err;
+  }
+  unsetenv("XDG_CONFIG_HOME");
+}
+
+TEST_F(Cli, TokensAreMadeListedAndRevokedWithoutABroker) {
+  const std::string folder = (scratch_.folder() / "broker").string();
+  const Finished made = run({"token", "create", "--role", "peer", "--ttl", "24h", "--uses", "3", "--data-dir",
+                             folder, "--format", "json"});
+  ASSERT_EQ(made.status, 0) << made.err;
+  const std::string token = nlohmann::json::parse(made.out)["token"];
+  EXPECT_EQ(token.rfind("weft1-", 0), 0u) << token;
+  const auto listed = [&] {
+    return nlohmann::json::parse(run({"token", "list", "--data-dir", folder, "--format", "json"}).out);
+  };
+  EXPECT_EQ(listed()["role"], "peer");
+  EXPECT_EQ(listed()["uses_max"], 3);
+  EXPECT_EQ(listed()["state"], "valid");
+  const std::string id = listed()["id"];
+  EXPECT_EQ(run({"token", "revoke", id, "--data-dir", folder}).status, 0);
+  EXPECT_EQ(listed()["state"], "revoked");
+  EXPECT_EQ(run({"token", "revoke", "0123456789abcdef", "--data-dir", folder}).status, 3);
+  // The wrong role for what it is given to.
+  const Finished refused = run({"jobs", "--broker", "127.0.0.1:1", "--token", token});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.err.find("submitter"), std::string::npos) << refused.err;
+  for (const auto& text : {run({"token", "list", "--data-dir", folder}).out, refused.err})
+    EXPECT_EQ(text.find(token.substr(20)), std::string::npos) << "a secret is shown once";
+}
+
+TEST_F(Cli, JoinRefusesWhatCannotWork) {
+  const std::string folder = (scratch_.folder() / "peer").string();
+  EXPECT_EQ(run({"join", "127.0.0.1:1"}).status, 2) << "no token";
+  EXPECT_EQ(run({"join", "127.0.0.1:1", "--token", "nonsense", "--data-dir", folder}).status, 2);
+  EXPECT_EQ(run({"join", "127.0.0.1:1", "--token", "@" + folder + "/none", "--data-dir", folder}).status, 3);
+}
+
 TEST_F(Cli, InspectListsParametersAndBuffers) {
   job("gpt3");
   const std::string model = (scratch_.folder() / "model.onnx").string();

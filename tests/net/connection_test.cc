@@ -1,7 +1,7 @@
 #include "net/connection.h"
 
-#include <gtest/gtest.h>
 #include <arpa/inet.h>
+#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,7 +20,8 @@ TEST(Connection, BothSidesKnowEachOther) {
   meeting.join(client, server);
   EXPECT_EQ(client.connection->remote(), server_identity().id());
   EXPECT_EQ(server.connection->remote(), client_identity().id());
-  EXPECT_TRUE(server.connection->remote_address().starts_with("127.0.0.1:")) << server.connection->remote_address();
+  EXPECT_TRUE(server.connection->remote_address().starts_with("127.0.0.1:"))
+      << server.connection->remote_address();
 }
 
 TEST(Connection, FramesOfManySizesArriveIntactAndInOrderBothWays) {
@@ -35,8 +36,8 @@ TEST(Connection, FramesOfManySizesArriveIntactAndInOrderBothWays) {
       const auto payload = random_bytes(i, sizes[i]);
       const auto middle = payload.begin() + static_cast<ptrdiff_t>(cut);
       for (Side* side : {&client, &server})
-        side->connection->send(
-            make_frame(static_cast<uint8_t>(payloads.size()), {payload.begin(), middle}, {middle, payload.end()}));
+        side->connection->send(make_frame(static_cast<uint8_t>(payloads.size()), {payload.begin(), middle},
+                                          {middle, payload.end()}));
       payloads.push_back(payload);
     }
   ASSERT_TRUE(meeting.run_until(
@@ -47,9 +48,9 @@ TEST(Connection, FramesOfManySizesArriveIntactAndInOrderBothWays) {
       EXPECT_TRUE(to_vector(side->frames[i]) == payloads[i]) << "frame " << i;
     }
   const auto stats = client.connection->stats();
-  const size_t bytes = std::accumulate(payloads.begin(), payloads.end(), size_t{0}, [](size_t sum, const auto& p) {
-    return sum + p.size() + kFrameHeaderSize;
-  });
+  const size_t bytes =
+      std::accumulate(payloads.begin(), payloads.end(), size_t{0},
+                      [](size_t sum, const auto& p) { return sum + p.size() + kFrameHeaderSize; });
   EXPECT_EQ(stats.bytes_sent, bytes);
   EXPECT_EQ(stats.bytes_received, bytes);
   EXPECT_EQ(stats.frames_sent, payloads.size());
@@ -329,10 +330,13 @@ TEST(Connect, WrongKeyOfTheServerIsRefused) {
   auto options = meeting.client_options();
   options.expected = other_identity().id();
   const auto outcome = meeting.begin(options);
-  ASSERT_TRUE(meeting.run_until([&] { return outcome->is_done() && meeting.listener->stats().handshakes_failed == 1; }));
+  ASSERT_TRUE(meeting.run_until(
+      [&] { return outcome->is_done() && meeting.listener->stats().handshakes_failed == 1; }));
   EXPECT_EQ(outcome->code(), ErrorCode::PermissionDenied);
-  EXPECT_NE(outcome->message().find(to_string(meeting.listener->endpoint())), std::string::npos) << outcome->message();
-  EXPECT_NE(outcome->message().find(to_string(server_identity().id())), std::string::npos) << outcome->message();
+  EXPECT_NE(outcome->message().find(to_string(meeting.listener->endpoint())), std::string::npos)
+      << outcome->message();
+  EXPECT_NE(outcome->message().find(to_string(server_identity().id())), std::string::npos)
+      << outcome->message();
   EXPECT_TRUE(meeting.accepted.empty());
 }
 
@@ -463,7 +467,8 @@ TEST(Connect, TwoHundredAtOnce) {
   }
   ASSERT_TRUE(meeting.run_until([&] {
     const auto has_one = [](const Side& side) { return side.frames.size() == 1; };
-    return std::all_of(clients.begin(), clients.end(), has_one) && std::all_of(servers.begin(), servers.end(), has_one);
+    return std::all_of(clients.begin(), clients.end(), has_one) &&
+           std::all_of(servers.begin(), servers.end(), has_one);
   }));
   EXPECT_EQ(meeting.listener->stats().open_connections, 200u);
 }

@@ -9,8 +9,10 @@ namespace {
 
 TEST(Endpoint, RoundTrip) {
   const std::pair<const char*, Endpoint> cases[] = {
-      {"example.org:7000", {"example.org", 7000}}, {"192.0.2.1:0", {"192.0.2.1", 0}},
-      {"[2001:db8::1]:65535", {"2001:db8::1", 65535}}, {"[fe80::1%eth0]:7", {"fe80::1%eth0", 7}},
+      {"example.org:7000", {"example.org", 7000}},
+      {"192.0.2.1:0", {"192.0.2.1", 0}},
+      {"[2001:db8::1]:65535", {"2001:db8::1", 65535}},
+      {"[fe80::1%eth0]:7", {"fe80::1%eth0", 7}},
       {"my_host-2:80", {"my_host-2", 80}},
   };
   for (const auto& [text, endpoint] : cases) {

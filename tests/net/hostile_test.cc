@@ -1,6 +1,6 @@
 // What strangers send to a public port, and peers that break the protocol once they are in.
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <openssl/err.h>
 
 #include "net/relay.h"
@@ -187,7 +187,8 @@ TEST(Hostile, RandomBytesToThePortDoNoHarm) {
         bytes[0] = std::byte{0x16};
         break;
       case 1: {  // a record's header of the right form
-        const std::byte header[] = {std::byte{0x16}, std::byte{3}, std::byte{1}, std::byte{2}, std::byte{0}, std::byte{1}};
+        const std::byte header[] = {std::byte{0x16}, std::byte{3}, std::byte{1},
+                                    std::byte{2},    std::byte{0}, std::byte{1}};
         bytes.insert(bytes.begin(), std::begin(header), std::end(header));
         break;
       }
@@ -230,7 +231,8 @@ TEST(Hostile, DamagedHandshakesAreRefused) {
     (void)SSL_do_handshake(ssl.get());
     char* text = nullptr;
     const long size = BIO_get_mem_data(out, &text);
-    std::vector<std::byte> hello(reinterpret_cast<std::byte*>(text), reinterpret_cast<std::byte*>(text) + size);
+    std::vector<std::byte> hello(reinterpret_cast<std::byte*>(text),
+                                 reinterpret_cast<std::byte*>(text) + size);
     for (uint64_t changes = 1 + rng.below(4); changes > 0; --changes)
       hello[rng.below(hello.size())] = static_cast<std::byte>(rng.below(256));
     RawSocket socket(meeting.listener->endpoint());

@@ -78,7 +78,8 @@ TEST(LinkModel, LostSegmentsComeARoundTripLater) {
 TEST(LinkModel, OddNumbersAreHarmless) {
   for (const double rate : {-1.0, 0.0, std::numeric_limits<double>::quiet_NaN(), 1e300,
                             std::numeric_limits<double>::infinity()}) {
-    const auto out = arrivals({.bytes_per_second = rate, .delay = milliseconds(-5), .loss = 2}, 1, 10, milliseconds(1));
+    const auto out =
+        arrivals({.bytes_per_second = rate, .delay = milliseconds(-5), .loss = 2}, 1, 10, milliseconds(1));
     EXPECT_GE(out.back(), Duration::zero());
   }
   EXPECT_TRUE(LinkModel({}, {}, 1, 0).is_transparent());
@@ -86,9 +87,11 @@ TEST(LinkModel, OddNumbersAreHarmless) {
 
 TEST(LinkModel, HoldsWhatTheLinkHoldsAndABoundedQueue) {
   EXPECT_EQ(LinkModel({.bytes_per_second = 1e5}, {}, 1, 0).size_max(), size_t{256} << 10);
-  const size_t size = LinkModel({.bytes_per_second = 12.5e6, .delay = milliseconds(100)}, {}, 1, 0).size_max();
+  const size_t size =
+      LinkModel({.bytes_per_second = 12.5e6, .delay = milliseconds(100)}, {}, 1, 0).size_max();
   EXPECT_NEAR(static_cast<double>(size), 12.5e6 * 0.3, 10);
-  EXPECT_LE(LinkModel({.bytes_per_second = 1e12, .delay = milliseconds(100)}, {}, 1, 0).size_max(), size_t{64} << 20);
+  EXPECT_LE(LinkModel({.bytes_per_second = 1e12, .delay = milliseconds(100)}, {}, 1, 0).size_max(),
+            size_t{64} << 20);
 }
 
 }  // namespace

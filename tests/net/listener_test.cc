@@ -101,8 +101,8 @@ TEST(Listener, MayBeDestroyedInItsOwnHandlers) {
 
 TEST(Listener, APortThatIsTakenIsUnavailable) {
   Meeting meeting;
-  const auto second =
-      Listener::open(meeting.loop, meeting.listener->endpoint(), {.identity = &server_identity()}, [](ConnectionPtr) {});
+  const auto second = Listener::open(meeting.loop, meeting.listener->endpoint(),
+                                     {.identity = &server_identity()}, [](ConnectionPtr) {});
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, ErrorCode::Unavailable);
   EXPECT_NE(second.error().message.find(to_string(meeting.listener->endpoint())), std::string::npos);
@@ -113,7 +113,7 @@ TEST(Listener, AnAddressOfAnotherMachineIsInvalid) {
   const auto listener =
       Listener::open(loop, {"192.0.2.1", 0}, {.identity = &server_identity()}, [](ConnectionPtr) {});
   ASSERT_FALSE(listener);
-  EXPECT_EQ(listener.error().code, ErrorCode::InvalidArgument) << listener.error().message;
+  EXPECT_TRUE(listener.error().code == ErrorCode::InvalidArgument) << listener.error().message;
 }
 
 TEST(Listener, WithoutDescriptorsItWaitsAndGoesOn) {

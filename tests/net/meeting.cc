@@ -63,27 +63,31 @@ void Side::start(const ConnectionLimits& limits) {
 
 Meeting::Meeting(ListenOptions options) {
   if (options.identity == nullptr) options.identity = &server_identity();
-  auto opened = Listener::open(loop, {"127.0.0.1", 0}, std::move(options),
-                               [this](ConnectionPtr connection) { accepted.push_back(std::move(connection)); });
+  auto opened = Listener::open(loop, {"127.0.0.1", 0}, std::move(options), [this](ConnectionPtr connection) {
+    accepted.push_back(std::move(connection));
+  });
   EXPECT_TRUE(opened) << opened.error().message;
   listener = std::move(*opened);
 }
 
 ConnectOptions Meeting::client_options() const {
-  return {.identity = &client_identity(), .expected = server_identity().id(), .deadline = kPatience, .shape = {}};
+  return {
+      .identity = &client_identity(), .expected = server_identity().id(), .deadline = kPatience, .shape = {}};
 }
 
 std::unique_ptr<Outcome> Meeting::begin(const ConnectOptions& options) {
   auto outcome = std::make_unique<Outcome>();
-  outcome->attempt = connect(loop, listener->endpoint(), options,
-                             [at = outcome.get()](Result<ConnectionPtr> result) { at->result = std::move(result); });
+  outcome->attempt =
+      connect(loop, listener->endpoint(), options,
+              [at = outcome.get()](Result<ConnectionPtr> result) { at->result = std::move(result); });
   return outcome;
 }
 
 void Meeting::join(Side& client, Side& server, const ConnectOptions& options) {
   const auto outcome = begin(options);
   const size_t before = accepted.size();
-  ASSERT_TRUE(run_until([&] { return outcome->is_done() && (!outcome->is_connected() || accepted.size() > before); }));
+  ASSERT_TRUE(run_until(
+      [&] { return outcome->is_done() && (!outcome->is_connected() || accepted.size() > before); }));
   ASSERT_TRUE(outcome->is_connected()) << outcome->message();
   client.connection = **outcome->result;
   server.connection = accepted.back();

@@ -30,9 +30,9 @@ class RelayTest : public ::testing::Test {
   }
   std::unique_ptr<Outcome> begin(bool initiates, const RelayTicket& shown, const ConnectOptions& connect) {
     auto outcome = std::make_unique<Outcome>();
-    outcome->attempt =
-        connect_by_relay(meeting.loop, meeting.listener->endpoint(), shown, initiates, connect,
-                         [at = outcome.get()](Result<ConnectionPtr> result) { at->result = std::move(result); });
+    outcome->attempt = connect_by_relay(
+        meeting.loop, meeting.listener->endpoint(), shown, initiates, connect,
+        [at = outcome.get()](Result<ConnectionPtr> result) { at->result = std::move(result); });
     return outcome;
   }
   void join(Side& client, Side& server) {
@@ -73,7 +73,8 @@ TEST_F(RelayTest, EndsWhenOneSideCloses) {
   join(client, server);
   client.connection->send(make_frame(1, {}, random_bytes(1, 3'000'000)));
   client.connection->close(kPatience);
-  ASSERT_TRUE(meeting.run_until([&] { return server.closed && meeting.listener->stats().open_connections == 0; }));
+  ASSERT_TRUE(
+      meeting.run_until([&] { return server.closed && meeting.listener->stats().open_connections == 0; }));
   EXPECT_EQ(server.frames.size(), 1u);
   EXPECT_EQ(meeting.listener->stats().open_relays, 0u);
 }
@@ -130,7 +131,8 @@ TEST_F(RelayTest, DeadlineOfTheAttemptCountsAtTheRelayToo) {
 }
 
 TEST_F(RelayTest, WrongKeyBehindTheRelayIsRefused) {
-  ConnectOptions options{.identity = &client_identity(), .expected = server_identity().id(), .deadline = kPatience};
+  ConnectOptions options{
+      .identity = &client_identity(), .expected = server_identity().id(), .deadline = kPatience};
   const auto one = begin(true, ticket(1), options), two = begin(false);
   ASSERT_TRUE(meeting.run_until([&] { return one->is_done() && two->is_done(); }));
   EXPECT_EQ(one->code(), ErrorCode::PermissionDenied) << one->message();
@@ -140,8 +142,9 @@ TEST_F(RelayTest, WrongKeyBehindTheRelayIsRefused) {
 TEST_F(RelayTest, ASideThatSpeaksBeforeTheAnswerIsClosed) {
   RawSocket socket(meeting.listener->endpoint());
   socket.send(relay_preamble(ticket(1)));
-  ASSERT_TRUE(meeting.run_until([&] { return meeting.listener->stats().open_handshakes == 0 &&
-                                             meeting.listener->stats().accepted == 1; }));
+  ASSERT_TRUE(meeting.run_until([&] {
+    return meeting.listener->stats().open_handshakes == 0 && meeting.listener->stats().accepted == 1;
+  }));
   const std::byte early{5};
   socket.send({&early, 1});
   ASSERT_TRUE(meeting.run_until([&] { return meeting.listener->stats().open_connections == 0; }));
@@ -175,8 +178,8 @@ TEST(RelayPreamble, IsExact) {
 }
 
 TEST(RelayLimits, PairsAreBounded) {
-  Meeting meeting({.limits = {.relay_pairs_max = 2},
-                   .relay_ticket_is_granted = [](const RelayTicket&) { return true; }});
+  Meeting meeting(
+      {.limits = {.relay_pairs_max = 2}, .relay_ticket_is_granted = [](const RelayTicket&) { return true; }});
   std::vector<std::unique_ptr<RawSocket>> sockets;
   for (uint8_t i = 0; i < 5; ++i) {
     sockets.push_back(std::make_unique<RawSocket>(meeting.listener->endpoint()));

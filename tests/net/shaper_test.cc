@@ -9,7 +9,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-Shape both_ways(const ShapeDirection& direction) { return {.send = direction, .receive = direction, .seed = 1}; }
+Shape both_ways(const ShapeDirection& direction) {
+  return {.send = direction, .receive = direction, .seed = 1};
+}
 
 TEST(Shaper, FramesArriveIntactThroughARoughLink) {
   const uint64_t seed = 31;
@@ -17,11 +19,13 @@ TEST(Shaper, FramesArriveIntactThroughARoughLink) {
   Meeting meeting;
   Side client, server;
   auto options = meeting.client_options();
-  options.shape = both_ways({.bytes_per_second = 50e6, .delay = milliseconds(2), .jitter = milliseconds(2), .loss = 0.01});
+  options.shape = both_ways(
+      {.bytes_per_second = 50e6, .delay = milliseconds(2), .jitter = milliseconds(2), .loss = 0.01});
   meeting.join(client, server, options);
   Rng rng(seed, 0);
   std::vector<std::vector<std::byte>> payloads;
-  for (size_t i = 0; i < 200; ++i) payloads.push_back(random_bytes(i, rng.below(i % 20 == 0 ? 300'000 : 3000)));
+  for (size_t i = 0; i < 200; ++i)
+    payloads.push_back(random_bytes(i, rng.below(i % 20 == 0 ? 300'000 : 3000)));
   for (const auto& payload : payloads)
     for (const Side* side : {&client, &server}) side->connection->send(make_frame(1, {}, payload));
   ASSERT_TRUE(meeting.run_until([&] { return client.frames.size() == 200 && server.frames.size() == 200; }));
@@ -53,7 +57,8 @@ TEST(Shaper, NothingComesBeforeTheDelayOfBothDirections) {
 }
 
 TEST(Shaper, TheAcceptingSideMayEmulateToo) {
-  Meeting meeting({.shape = Shape{.send = {.delay = milliseconds(10)}, .receive = {.delay = milliseconds(10)}}});
+  Meeting meeting(
+      {.shape = Shape{.send = {.delay = milliseconds(10)}, .receive = {.delay = milliseconds(10)}}});
   Side client, server;
   meeting.join(client, server);
   EXPECT_GE(round_trip(meeting, client, server, 10), milliseconds(20));
@@ -124,7 +129,10 @@ TEST(Shaper, MayBeDestroyedAtAnyTime) {
     client.connection->send(make_frame(1, {}, random_bytes(1, 2'000'000)));
     server.connection->send(make_frame(1, {}, random_bytes(1, 2'000'000)));
     int left = turns * 5;
-    meeting.run_until([&] { return --left < 0; });
+    meeting.run_until([&] {
+      meeting.loop.post([] {});
+      return --left < 0;
+    });
     client.connection.reset();
     ASSERT_TRUE(meeting.run_until([&] { return server.closed.has_value(); }));
   }

@@ -51,8 +51,10 @@ struct TlsPair {
     pipe->piece_max = piece_max;
     client_settings = *TlsSettings::make(client_identity(), TlsSide::Client);
     server_settings = *TlsSettings::make(server_identity(), TlsSide::Server);
-    client = std::move(*Tls::make(*client_settings, std::make_unique<PipeEnd>(pipe, 0), server_identity().id()));
-    server = std::move(*Tls::make(*server_settings, std::make_unique<PipeEnd>(pipe, 1), client_identity().id()));
+    client =
+        std::move(*Tls::make(*client_settings, std::make_unique<PipeEnd>(pipe, 0), server_identity().id()));
+    server =
+        std::move(*Tls::make(*server_settings, std::make_unique<PipeEnd>(pipe, 1), client_identity().id()));
     Io states[2] = {Io::blocked(), Io::blocked()};
     for (int turns = 0; turns < 10'000; ++turns) {
       if (states[0].state == Io::State::Blocked) states[0] = client->handshake();

@@ -222,6 +222,9 @@ TEST_P(SplitLaw, PiecesGiveTheBitsOfTheWhole) {
           static_cast<size_t>(std::count_if(stage.graph.ops().begin(), stage.graph.ops().end(), computes));
     whole = static_cast<size_t>(std::count_if(graph.ops().begin(), graph.ops().end(), computes));
     EXPECT_EQ(computing, whole) << "every op in exactly one stage";
+    size_t kernels = 0;
+    for (const auto& stage : split->stages) kernels += group_signatures(stage.graph).size();
+    EXPECT_EQ(kernels, group_signatures(graph).size()) << "a border never changes a kernel";
 
     expect_same_bits(run_whole(graph, *backend, model), run_split(*split, *backend, model));
   }

@@ -96,8 +96,8 @@ TEST(Identity, EncryptedKeyIsRefusedWithoutAsking) {
   Scratch scratch;
   const auto identity = Identity::generate();
   std::unique_ptr<BIO, Release> bio(BIO_new(BIO_s_mem()));
-  PEM_write_bio_PKCS8PrivateKey(bio.get(), (*identity)->keys().key.get(), EVP_aes_128_cbc(), "secret", 6, nullptr,
-                                nullptr);
+  PEM_write_bio_PKCS8PrivateKey(bio.get(), (*identity)->keys().key.get(), EVP_aes_128_cbc(), "secret", 6,
+                                nullptr, nullptr);
   char* text = nullptr;
   const long size = BIO_get_mem_data(bio.get(), &text);
   write_private(scratch, std::string_view(text, static_cast<size_t>(size)));

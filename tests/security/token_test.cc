@@ -57,9 +57,12 @@ TEST(Token, WhatIsWrongIsSaid) {
   look_alike[20] = 'o';
   changed[20] = changed[20] == '2' ? '3' : '2';
   const std::pair<std::string, std::string> cases[] = {
-      {"", "begin"},         {"weft", "begin"},
-      {"weft-abc", "begin"}, {"weft1-", "has 0 characters"},
-      {good + "0", "99"},    {good.substr(0, good.size() - 1), "97"},
+      {"", "begin"},
+      {"weft", "begin"},
+      {"weft-abc", "begin"},
+      {"weft1-", "has 0 characters"},
+      {good + "0", "99"},
+      {good.substr(0, good.size() - 1), "97"},
       {look_alike, "character that no token has"},
       {changed, "checksum"},
   };

@@ -103,14 +103,15 @@ TEST_F(Submission, AnNpzJobArrivesAsItWas) {
   const configs::Job job = arrive(submission);
   expect_same_values(opened.job, job);
   expect_same_bytes(opened.job.model, job.model);
-  expect_same_bytes(std::get<data::NpzSpec>(*opened.job.train).path, std::get<data::NpzSpec>(*job.train).path);
+  expect_same_bytes(std::get<data::NpzSpec>(*opened.job.train).path,
+                    std::get<data::NpzSpec>(*job.train).path);
 }
 
 TEST_F(Submission, AnExampleWithTextArrivesAsItWas) {
   const fs::path source = fs::path(WEFT_SOURCE_DIR) / "examples/gpt";
   scratch_.write("corpus.txt", std::string(4000, 'a') + "the end");
-  const auto opened =
-      open(source / "job.yaml", {"data.train.path=" + (scratch_.folder() / "corpus.txt").string(), "steps=7"});
+  const auto opened = open(source / "job.yaml",
+                           {"data.train.path=" + (scratch_.folder() / "corpus.txt").string(), "steps=7"});
   const configs::Job job = arrive(pack(opened));
   expect_same_values(opened.job, job);
   EXPECT_EQ(job.steps, 7u);
@@ -136,8 +137,8 @@ TEST_F(Submission, EqualFileNamesFromDifferentFoldersStayApart) {
   scratch_.write("labels/train.idx", idx({2}, 2));
   const std::string folder = scratch_.folder().string();
   const auto opened = open(source / "job.yaml", {"data.train.images=" + folder + "/images/train.idx",
-                                                 "data.train.labels=" + folder + "/labels/train.idx", "data.test=null",
-                                                 "evaluate_every=0"});
+                                                 "data.train.labels=" + folder + "/labels/train.idx",
+                                                 "data.test=null", "evaluate_every=0"});
   const configs::Job job = arrive(pack(opened));
   expect_same_values(opened.job, job);
   const auto& spec = std::get<data::IdxSpec>(*job.train);
@@ -153,17 +154,19 @@ TEST_F(Submission, StepsOfTheCommandLineWinOverEpochsOfTheFile) {
   scratch_.write("labels.idx", idx({2}, 2));
   const std::string folder = scratch_.folder().string();
   const auto opened = open(source / "job.yaml", {"data.train.images=" + folder + "/images.idx",
-                                                 "data.train.labels=" + folder + "/labels.idx", "data.test=null",
-                                                 "evaluate_every=0", "steps=5"});
+                                                 "data.train.labels=" + folder + "/labels.idx",
+                                                 "data.test=null", "evaluate_every=0", "steps=5"});
   const configs::Job job = arrive(pack(opened));
   EXPECT_EQ(job.steps, 5u);
   EXPECT_FALSE(job.epochs.has_value());
 }
 
 TEST_F(Submission, TheOutputIsNotPartOfWhatTravels) {
-  const auto opened = open(unpack_case("gpt3"), {"output=" + (scratch_.folder() / "secret-name.onnx").string()});
+  const auto opened =
+      open(unpack_case("gpt3"), {"output=" + (scratch_.folder() / "secret-name.onnx").string()});
   EXPECT_EQ(pack(opened).job.find("secret-name"), std::string::npos);
-  EXPECT_EQ(pack(opened).job.find(scratch_.folder().string()), std::string::npos) << "no path of this machine travels";
+  EXPECT_EQ(pack(opened).job.find(scratch_.folder().string()), std::string::npos)
+      << "no path of this machine travels";
 }
 
 TEST_F(Submission, ChecksFindWhatTrainingWouldFind) {
@@ -180,13 +183,15 @@ TEST_F(Submission, ChecksFindWhatTrainingWouldFind) {
 
 TEST(SubmissionYaml, ReadsBackAsTheSameTree) {
   const std::string text =
-      "a: 1e-3\nb: {\"x y\": [true, \"true\", 'it''s', null], 'k:': \"line\\nbreak \\\\ \\x01\"}\nc: -.5\nd: \"007\"\n"
+      "a: 1e-3\nb: {\"x y\": [true, \"true\", 'it''s', null], 'k:': \"line\\nbreak \\\\ \\x01\"}\nc: -.5\nd: "
+      "\"007\"\n"
       "e: /some/path with spaces\nf: \"*.cos\"\ng: 60s\nh: \xC3\xA9\n";
   const auto first = configs::parse_yaml(text, "first");
   ASSERT_TRUE(first.has_value()) << first.error().message;
   const auto second = configs::parse_yaml(train::to_yaml(*first), "second");
   ASSERT_TRUE(second.has_value()) << second.error().message << "\n" << train::to_yaml(*first);
-  const std::function<void(const configs::Node&, const configs::Node&)> compare = [&](const auto& a, const auto& b) {
+  const std::function<void(const configs::Node&, const configs::Node&)> compare = [&](const auto& a,
+                                                                                      const auto& b) {
     EXPECT_EQ(a.kind, b.kind);
     EXPECT_EQ(a.text, b.text);
     if (a.quoted) {

@@ -1,0 +1,100 @@
+// The small parts of the program: amounts, devices, predictions put in order, exit codes.
+#include <gtest/gtest.h>
+
+#include "cli/device.h"
+#include "cli/exit_codes.h"
+#include "cli/quantities.h"
+#include "cli/results.h"
+
+namespace weft::cli {
+namespace {
+
+TEST(Quantities, DurationsNeedAUnit) {
+  EXPECT_EQ(parse_duration("90s").value(), std::chrono::seconds(90));
+  EXPECT_EQ(parse_duration("1.5h").value(), std::chrono::minutes(90));
+  EXPECT_EQ(parse_duration("30d").value(), std::chrono::hours(720));
+  for (const char* text : {"", "90", "s", "-1s", "0s", "1w", "4000d", "1e3s", "nan", "inf s", "1s "})
+    EXPECT_FALSE(parse_duration(text).has_value()) << text;
+}
+
+TEST(Quantities, TimesAreInUtc) { EXPECT_EQ(format_time(1795241377954), "2026-11-21 06:09:37 UTC"); }
+
+TEST(Devices, AreProcessorsWithThreadsOrNull) {
+  EXPECT_EQ(parse_device("cpu")->threads, 0);
+  EXPECT_EQ(parse_device("cpu:3")->threads, 3);
+  EXPECT_EQ(parse_device("null:rtx3080")->catalogue->name, "rtx3080");
+  for (const char* text : {"", "cpu:", "cpu:0", "cpu:-1", "cpu:2x", "cpu:99999", "gpu", "cuda:0", "null"}) {
+    const auto device = parse_device(text);
+    ASSERT_FALSE(device.has_value()) << text;
+    EXPECT_EQ(device.error().code, ErrorCode::InvalidArgument) << text;
+  }
+  EXPECT_EQ(parse_device("null:nothing").error().code, ErrorCode::NotFound);
+}
+
+TEST(ExitCodes, AreTheDocumentedOnes) {
+  EXPECT_EQ(exit_code(ErrorCode::InvalidArgument), 2);
+  EXPECT_EQ(exit_code(ErrorCode::VersionMismatch), 2);
+  EXPECT_EQ(exit_code(ErrorCode::NotFound), 3);
+  EXPECT_EQ(exit_code(ErrorCode::PermissionDenied), 3);
+  EXPECT_EQ(exit_code(ErrorCode::Unsupported), 4);
+  EXPECT_EQ(exit_code(ErrorCode::Corrupted), 5);
+  EXPECT_EQ(exit_code(ErrorCode::ResourceExhausted), 6);
+  EXPECT_EQ(exit_code(ErrorCode::Unavailable), 1);
+  EXPECT_EQ(exit_code(ErrorCode::Timeout), 1);
+  EXPECT_EQ(exit_code(ErrorCode::Cancelled), 130);
+}
+
+Digest digest(uint8_t number) {
+  Digest digest;
+  digest.bytes[0] = number;
+  return digest;
+}
+proto::TensorReference output(const std::string& name, dag::Shape shape, uint8_t number) {
+  return {
+      .initializer = name, .slot = {}, .spec = {dag::DType::F32, std::move(shape)}, .sha256 = digest(number)};
+}
+// Two outputs of two stages over three microbatches of four, ten samples.
+proto::JobResult predictions() {
+  proto::JobResult result;
+  result.sample_count = 10;
+  for (const uint32_t microbatch : {2u, 0u, 1u}) {  // as they may come
+    const auto m = static_cast<uint8_t>(microbatch);
+    result.predictions.push_back(
+        {.run = 1, .plan_version = 1, .microbatch = microbatch, .outputs = {output("b", {4}, m)}});
+    result.predictions.push_back({.run = 1,
+                                  .plan_version = 1,
+                                  .microbatch = microbatch,
+                                  .outputs = {output("a", {4, 3}, static_cast<uint8_t>(10 + m))}});
+  }
+  return result;
+}
+
+TEST(Predictions, AreInSampleOrderWithoutPadding) {
+  const auto outputs = arrange_predictions(predictions(), {"b", "a"});
+  ASSERT_TRUE(outputs.has_value()) << outputs.error().message;
+  ASSERT_EQ(outputs->size(), 2u);
+  EXPECT_EQ((*outputs)[0].name, "b");
+  EXPECT_EQ((*outputs)[0].spec.shape, (dag::Shape{10}));
+  EXPECT_EQ((*outputs)[0].blobs, (std::vector{digest(0), digest(1), digest(2)}));
+  EXPECT_EQ((*outputs)[1].spec.shape, (dag::Shape{10, 3}));
+  EXPECT_EQ((*outputs)[1].microbatch_size, 48u);
+}
+
+TEST(Predictions, ThatAreNotWholeAreRefused) {
+  EXPECT_EQ(arrange_predictions({}, {}).error().code, ErrorCode::Corrupted);
+  auto missing = predictions();
+  missing.predictions.erase(missing.predictions.begin() + 2);
+  EXPECT_EQ(arrange_predictions(missing, {}).error().code, ErrorCode::Corrupted);
+  auto changed = predictions();
+  changed.predictions[0].outputs[0].spec.shape = {5};
+  EXPECT_EQ(arrange_predictions(changed, {}).error().code, ErrorCode::Corrupted);
+  auto few = predictions();
+  few.sample_count = 13;
+  EXPECT_EQ(arrange_predictions(few, {}).error().code, ErrorCode::Corrupted);
+  auto scalar = predictions();
+  for (auto& report : scalar.predictions) report.outputs[0].spec.shape = {};
+  EXPECT_EQ(arrange_predictions(scalar, {}).error().code, ErrorCode::Unsupported);
+}
+
+}  // namespace
+}  // namespace weft::cli
