@@ -6,7 +6,9 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/report.h"
+#include "cli/results.h"
 #include "configs/job.h"
+#include "train/predictor.h"
 #include "train/trainer.h"
 
 namespace weft::cli {
@@ -39,6 +41,17 @@ Result<int> run_local(const LocalOptions& options) {
   WEFT_TRY(const auto backend, make_backend(options.backend));
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
+  if (job.task == configs::Task::Predict) {
+    if (job.compression != configs::CompressionPolicy::None || job.stages.value_or(1) != 1)
+      return fail(job.error(ErrorCode::Unsupported, "placement", "`weft local` runs one stage and compresses nothing"));
+    WEFT_TRY(const auto arrays, train::predict(job, *backend, &stop_requested));
+    WEFT_TRY_STATUS(write_npz_file(job.output, arrays));
+    if (options.format == "json")
+      std::printf("{\"event\":\"result\",\"output\":%s}\n", json_string(job.output.string()).c_str());
+    else
+      std::printf("wrote %s\n", job.output.c_str());
+    return kExitOk;
+  }
   const auto report =
       options.format == "json" ? make_json_report(stdout) : make_text_report(stdout, options.summary);
   WEFT_TRY(const auto result, train::train(job, *backend, {.resume = options.resume, .stop = &stop_requested},

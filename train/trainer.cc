@@ -88,8 +88,7 @@ class Run {
  private:
   Status check_supported() const {
     if (job_.task != configs::Task::Train)
-      return fail(job_.error(ErrorCode::Unsupported, "task",
-                             "`weft local` trains; `task: predict` is not there yet"));
+      return fail(job_.error(ErrorCode::Unsupported, "task", "a job that predicts is not trained"));
     if (job_.compression != configs::CompressionPolicy::None)
       return fail(job_.error(ErrorCode::Unsupported, "compression",
                              "there is nothing to compress on one machine: use policy: none"));

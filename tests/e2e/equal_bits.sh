@@ -44,6 +44,17 @@ run_all() {  # run_all THREADS STAGES...
   done
 }
 for name in a b c d; do start_peer "$name" --device cpu:1 --listen 127.0.0.1:0; done
+cat >"$work/predict.yaml" <<YAML
+model: densenet.onnx
+task: predict
+inputs: {x: image}
+data: {predict: {type: npz, path: data.npz}}
+batch_size: 24
+output: predictions.npz
+YAML
+"$weft" local "$work/predict.yaml" --threads 1 --set "output=$work/local.npz" >"$work/predict.log"
+"$weft" submit "$work/predict.yaml" --set placement.stages=3 --set "output=$work/out.npz" >>"$work/predict.log"
+same_file "predictions in 3 stages" "$work/local.npz" "$work/out.npz"
 if [ "${1:-}" = --quick ]; then models=(densenet gpt); run_all 1 2 4; else run_all 1 2 3 4; fi
 # The same over the relay alone (no peer listens), with two threads each.
 for name in a b c d; do end_process KILL "${peer_pid[$name]}"; done
