@@ -50,6 +50,12 @@ class Broker {
   };
   const Counters& counters() const { return counters_; }
 
+  // What the core still speaks of: blobs of submissions that may be planned again or fetched, of checkpoints, results
+  // and predictions. Others may go. The initial values of a job that goes on are not among them: they are made anew.
+  std::set<Digest> referenced_blobs() const;
+  // Jobs that go on: their unpacked files are needed.
+  std::set<proto::JobNumber> open_jobs() const;
+
  private:
   struct Peer {
     PeerId id;

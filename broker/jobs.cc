@@ -199,6 +199,33 @@ void Broker::end_job(Job& job, JobState state, const std::string& reason) {
   schedule_jobs();
 }
 
+std::set<Digest> Broker::referenced_blobs() const {
+  std::set<Digest> blobs;
+  const auto add = [&](const std::vector<proto::TensorReference>& tensors) {
+    for (const auto& tensor : tensors) blobs.insert(tensor.sha256);
+  };
+  for (const auto& [number, job] : jobs_) {
+    // Of a job that has ended, the model is kept for who fetches it; its data is not.
+    for (const proto::PackedFile& file : job.submitted.submission.files)
+      if (job.state < JobState::Finished || file.path.rfind("model/", 0) == 0)
+        for (const proto::FilePiece& piece : file.pieces)
+          if (piece.sha256) blobs.insert(*piece.sha256);
+    for (const CheckpointCommitted& checkpoint : job.checkpoints) add(checkpoint.tensors);
+    if (job.result) add(job.result->tensors);
+    for (const auto& report : job.predictions) add(report.outputs);
+    if (job.plan)
+      for (const PlannedStage& stage : job.plan->stages) add(stage.assignment->tensors);
+  }
+  return blobs;
+}
+
+std::set<proto::JobNumber> Broker::open_jobs() const {
+  std::set<proto::JobNumber> open;
+  for (const auto& [number, job] : jobs_)
+    if (job.state < JobState::Finished) open.insert(number);
+  return open;
+}
+
 proto::JobStatus Broker::status_of(const Job& job) const {
   proto::JobStatus status;
   status.job = job.submitted.job;

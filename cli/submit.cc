@@ -116,8 +116,11 @@ class Submit {
     const SignalsBlocked blocked;
     WEFT_TRY(const auto signals,
              SignalWatch::start(access_->loop(), [this](int) { access_->set_interrupted(); }));
-    WEFT_TRY(client_, access_->connect());
-    WEFT_TRY_STATUS(upload(*client_, submission));
+    if (const Status sent = connect_and_upload(submission); !sent) {
+      if (sent.error().code != ErrorCode::Cancelled) return fail(sent.error());
+      fmt::print(stderr, "\ninterrupted: nothing was submitted\n");
+      return kExitStopped;
+    }
     const proto::Message message = to_message(std::move(submission));
     if (const size_t size = proto::encode(message).size(); size > proto::kMessageSizeMax)
       return fail(
@@ -140,6 +143,11 @@ class Submit {
   }
 
  private:
+  Status connect_and_upload(const train::Submission& submission) {
+    WEFT_TRY(client_, access_->connect());
+    return upload(*client_, submission);
+  }
+
   static Result<peer::BackendTraits> cpu_traits() {
     const SignalsBlocked blocked;  // whatever threads a backend keeps must not get signals later
     WEFT_TRY(const auto backend, peer::make_cpu_backend({.threads = 1, .pin = false}));
@@ -152,7 +160,8 @@ class Submit {
 
   Result<proto::JobAccepted> submit(const proto::Message& message) {
     auto accepted = client_->ask<proto::JobAccepted>(message, kSubmitDeadline);
-    if (!accepted && (client_->lost() || accepted.error().code == ErrorCode::Timeout))
+    if (!accepted && (client_->lost() || accepted.error().code == ErrorCode::Timeout ||
+                      accepted.error().code == ErrorCode::Cancelled))
       return fail(accepted.error().code,
                   accepted.error().message + "; whether the job was taken is not known: see `weft jobs`");
     return accepted;

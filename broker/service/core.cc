@@ -1,5 +1,6 @@
 #include "broker/service/core.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "proto/codec/codec.h"
@@ -10,6 +11,7 @@ namespace weft::broker {
 namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(500);
+constexpr Duration kCollectEvery = std::chrono::minutes(30);
 constexpr size_t kEventsAtOnce = 1000;
 constexpr int kTurnMessagesMax = 512;
 
@@ -55,6 +57,7 @@ Core::Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage:
       broker_(options_.broker, state),
       planner_(options_.jobs_folder, blobs, contexts),
       contexts_(contexts),
+      blobs_(blobs),
       planner_thread_(std::make_unique<net::Worker>()) {
   planner_thread_->post([this] { wake_ = std::make_unique<GateSocket>(bus_, "planner"); });
 }
@@ -87,6 +90,7 @@ void Core::run() {
     if (message) handle(*message);
     if (now().monotonic >= next_tick) {
       step(Tick{});
+      collect_garbage();
       next_tick = now().monotonic + kTick;
     }
     commit();
@@ -238,6 +242,25 @@ void Core::carry_out(Effect& effect) {
           [&](Log& e) { options_.log(e.line); },
       },
       effect);
+}
+
+// Now and then, beside the planner's work: blobs that nobody speaks of any more, and the unpacked files of jobs that
+// have ended. What was uploaded lately stays (BlobStore::collect): its job may not be submitted yet.
+void Core::collect_garbage() {
+  if (now().monotonic < next_collection_) return;
+  next_collection_ = now().monotonic + kCollectEvery;
+  planner_thread_->post([this, kept = broker_.referenced_blobs(), open = broker_.open_jobs()] {
+    std::error_code code;
+    for (const auto& entry : std::filesystem::directory_iterator(options_.jobs_folder, code)) {
+      const std::string name = entry.path().filename().string();
+      const bool needed = std::any_of(open.begin(), open.end(), [&](auto job) { return std::to_string(job) == name; });
+      if (!needed) std::filesystem::remove_all(entry.path(), code);
+    }
+    const auto freed = blobs_.collect(kept);
+    const std::string line = freed ? "info blobs_collected bytes_freed=" + std::to_string(*freed)
+                                   : "warning blobs_not_collected reason=\"" + freed.error().message + "\"";
+    if (!freed || *freed > 0) from_worker([this, line] { options_.log(line); });
+  });
 }
 
 void Core::republish() {

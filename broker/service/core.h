@@ -46,6 +46,7 @@ class Core {
   void carry_out(Effect& effect);
   void send_events(const SendEvents& request);
   void republish();
+  void collect_garbage();
   void send(ConnectionId connection, const proto::Message& message);
   void to_gate(ConnectionId connection, BusKind kind, std::string payload = {});
   void to_gates(BusKind kind, uint64_t number, std::string payload);
@@ -59,6 +60,8 @@ class Core {
   Broker broker_;
   Planner planner_;  // used on planner_thread_ alone
   JobContexts& contexts_;
+  storage::BlobStore& blobs_;
+  Instant next_collection_{};
   Effects pending_;  // of this turn, not yet durable
   std::map<proto::JobNumber, proto::JobStatus> statuses_;
   proto::PeerList peers_;

@@ -7,6 +7,7 @@
 #include "dag/op_table.h"
 #include "dag/split.h"
 #include "plan/plan.h"
+#include "proto/codec/codec.h"
 #include "security/token.h"
 
 namespace weft::broker {
@@ -131,6 +132,10 @@ class Assembly {
     }
     add_links(*run);
     for (const Stage& stage : stages_) {
+      if (proto::encode(*stage.stage).size() > proto::kMessageSizeMax)
+        return fail(ErrorCode::Unsupported, "a stage's graph takes more than " +
+                                                std::to_string(proto::kMessageSizeMax >> 20) +
+                                                " MiB without its tensors: its constants are too large");
       std::vector<uint32_t> parameters;
       for (const proto::StageProgram& program : stage.stage->programs)
         if (program.kind == ProgramKind::Train)
@@ -270,7 +275,10 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
   const peer::BackendTraits traits{.fuse_elementwise = candidates[0].device.fuse_elementwise,
                                    .convolution_layout = candidates[0].device.convolution_layout};
   auto context = contexts_.find(request.job);
-  if (!context || context->traits.fuse_elementwise != traits.fuse_elementwise ||
+  const bool whole = context && std::all_of(context->initial.begin(), context->initial.end(), [&](const auto& entry) {
+    return blobs_.has(entry.second.sha256);  // collected while the job waited: made anew
+  });
+  if (!whole || context->traits.fuse_elementwise != traits.fuse_elementwise ||
       context->traits.convolution_layout != traits.convolution_layout) {
     WEFT_TRY(context, make_job_context(request.job, request.submission, blobs_,
                                        folder_ / std::to_string(request.job), traits));
