@@ -258,8 +258,10 @@ Result<std::unique_ptr<BrokerAccess>> BrokerAccess::open(const BrokerOptions& op
   return open(std::move(address));
 }
 
-Result<std::unique_ptr<BrokerAccess>> BrokerAccess::open(BrokerAddress address) {
+Result<std::unique_ptr<BrokerAccess>> BrokerAccess::open(BrokerAddress address, net::Loop* loop) {
   std::unique_ptr<BrokerAccess> access(new BrokerAccess());
+  if (loop == nullptr) access->own_loop_ = std::make_unique<net::Loop>();
+  access->loop_ = loop != nullptr ? loop : access->own_loop_.get();
   access->address_ = std::move(address);
   if (const auto folder = config_folder()) {
     storage::Files files;
@@ -272,13 +274,13 @@ Result<std::unique_ptr<BrokerAccess>> BrokerAccess::open(BrokerAddress address) 
 }
 
 Result<std::unique_ptr<Client>> BrokerAccess::connect() {
-  return Client::connect(loop_, {.address = address_, .identity = identity_.get(), .interrupted = [this] {
-                                   return interrupted_;
-                                 }});
+  return Client::connect(*loop_, {.address = address_, .identity = identity_.get(), .interrupted = [this] {
+                                    return interrupted_;
+                                  }});
 }
 
 void BrokerAccess::pause(Duration duration) {
-  loop_.run_until(duration, [this] { return interrupted_; });
+  loop_->run_until(duration, [this] { return interrupted_; });
 }
 
 }  // namespace weft::cli

@@ -105,9 +105,10 @@ class BrokerAccess {
  public:
   // The identity is kept beside the login; where there is no such place it is made for this once.
   static Result<std::unique_ptr<BrokerAccess>> open(const BrokerOptions& options);
-  static Result<std::unique_ptr<BrokerAccess>> open(BrokerAddress address);
+  // `loop`, when given, must outlive this.
+  static Result<std::unique_ptr<BrokerAccess>> open(BrokerAddress address, net::Loop* loop = nullptr);
 
-  net::Loop& loop() { return loop_; }
+  net::Loop& loop() { return *loop_; }
   Result<std::unique_ptr<Client>> connect();
   // Lets the loop run for so long, or until the user interrupts.
   void pause(Duration duration);
@@ -118,7 +119,8 @@ class BrokerAccess {
 
  private:
   BrokerAccess() = default;
-  net::Loop loop_;
+  std::unique_ptr<net::Loop> own_loop_;
+  net::Loop* loop_ = nullptr;
   BrokerAddress address_;
   std::unique_ptr<security::Identity> identity_;
   bool interrupted_ = false;

@@ -41,7 +41,7 @@ while [ -z "$token" ] || [ -z "$submitter" ]; do
 done
 echo "broker at $address; four peers join it, two in the region east and two in the region west,"
 echo "with an emulated link of 100 Mbit/s and 40 ms round trip between the regions"
-peer() {  # in a process group of its own, so that Ctrl-C reaches this script first
+peer() {
   "$weft" join "$address" --token "$token" --name "$1" --device cpu:1 --memory 2GiB --data-dir "$work/$1" --listen 127.0.0.1:0 \
     --emulate examples/fashion-mnist/two-regions.yaml --region "$2" >"$work/$1.log" 2>&1 &
   pids+=($!)
@@ -50,7 +50,10 @@ peer anna east; peer bert east; peer carl west; peer dora west
 
 WEFT_BROKER=$address WEFT_TOKEN=$submitter "$weft" submit examples/fashion-mnist/job.yaml \
   --set placement.stages=4 --set epochs=1 --set microbatch_size=16 --set evaluate_every=0 \
-  --set "output=$out/trained.onnx" --summary | grep -v '^demo seconds:'
+  --set "output=$out/trained.onnx" &
+submit=$!
+pids+=("$submit")
+wait "$submit"  # which a signal interrupts, unlike a command in the foreground
 echo "demo seconds: $(($(date +%s) - began))"
 echo "trained model: $out/trained.onnx; for any ONNX runtime: $out/trained.inference.onnx"
 echo "try next:"

@@ -1,5 +1,6 @@
 #include "broker/service/broker_service.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 
@@ -87,7 +88,10 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   const fs::path& data_dir = parts->options.data_dir;
   WEFT_TRY_STATUS(make_data_dir(data_dir));
   auto lock = storage::FolderLock::acquire(parts->files, data_dir);
-  if (!lock) return fail(lock.error().code, lock.error().message + ": does another broker run here?");
+  if (!lock && lock.error().code == ErrorCode::Unavailable)
+    return fail(ErrorCode::Unavailable,
+                data_dir.string() + " is another broker's, which runs: stop it, or choose another --data-dir");
+  if (!lock) return fail(lock.error());
   parts->lock.emplace(std::move(*lock));
   WEFT_TRY(parts->identity, security::Identity::load_or_create(data_dir));
   WEFT_TRY(parts->blobs, storage::BlobStore::open(data_dir / "blobs"));
@@ -98,7 +102,9 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   WEFT_TRY(const auto known, store->tokens());
   WEFT_TRY(const auto peer_token, issue(*store, parts->identity->id(), {.role = security::Role::Peer}));
   parts->peer_token = security::to_text(peer_token);
-  if (known.empty()) {
+  const bool can_submit = std::any_of(known.begin(), known.end(),
+                                      [](const StoredToken& token) { return token.role == proto::Role::Submitter; });
+  if (!can_submit) {
     WEFT_TRY(const auto submitter, issue(*store, parts->identity->id(), {.role = security::Role::Submitter}));
     parts->submitter_token = security::to_text(submitter);
   }

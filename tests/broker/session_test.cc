@@ -7,10 +7,10 @@ namespace weft::peer {
 namespace {
 
 template <typename E>
-const E* find(const SessionEffects& effects) {
+std::optional<E> find(const SessionEffects& effects) {
   for (const SessionEffect& effect : effects)
-    if (const auto* e = std::get_if<E>(&effect)) return e;
-  return nullptr;
+    if (const auto* e = std::get_if<E>(&effect)) return *e;
+  return std::nullopt;
 }
 
 const Instant kStart = Instant{} + std::chrono::hours(1);
@@ -29,7 +29,7 @@ Session joined(Instant now) {
 TEST(Session, SaysHelloFirstAndHeartbeatsOnceAdmitted) {
   Session session({.hello = {}, .seed = 3});
   EXPECT_TRUE(find<ConnectToBroker>(session.start(kStart)));
-  const auto* tell = find<TellBroker>(session.on_connected(kStart));
+  const auto tell = find<TellBroker>(session.on_connected(kStart));
   ASSERT_TRUE(tell);
   EXPECT_TRUE(std::holds_alternative<proto::Hello>(tell->message));
   session = joined(kStart);
@@ -69,7 +69,7 @@ TEST(Session, ARefusalForGoodEndsIt) {
   session.start(kStart);
   session.on_connected(kStart);
   const auto effects = session.on_message(kStart, proto::Refusal{.code = ErrorCode::PermissionDenied, .message = "used"});
-  const auto* leave = find<Leave>(effects);
+  const auto leave = find<Leave>(effects);
   ASSERT_TRUE(leave);
   ASSERT_FALSE(leave->why.has_value());
   EXPECT_EQ(leave->why.error().code, ErrorCode::PermissionDenied);
