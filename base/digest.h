@@ -1,4 +1,5 @@
-// 32 bytes of SHA-256: the name of a blob, and of a public key. What computes them is above (storage, security).
+// 32 bytes of SHA-256: the name of a blob, and of a public key. What computes them is above (storage,
+// security).
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
 // How much of a link a connection carries (target S5), and how many handshakes a second.
 //   ninja -C build weft_bench_net && build/weft_bench_net [seconds of each sample, default 0.5]
 // Loopback: one connection against one plain TCP stream, one thread for each end, alternating, medians of
-// seven. Emulated links: bytes of payload, with TLS and frames, against the link's own rate. MB are 1e6 bytes of
-// payload.
+// seven. Emulated links: bytes of payload, with TLS and frames, against the link's own rate. MB are 1e6 bytes
+// of payload.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>

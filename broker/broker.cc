@@ -15,7 +15,8 @@ struct Overloaded : F... {
 }  // namespace
 
 Broker::Broker(BrokerOptions options, const StoredState& state) : options_(std::move(options)) {
-  for (const PrincipalAdmitted& principal : state.principals) known_[principal.principal].insert(principal.role);
+  for (const PrincipalAdmitted& principal : state.principals)
+    known_[principal.principal].insert(principal.role);
   for (const auto& [number, stored] : state.jobs) {
     Job& job = jobs_[number];
     job.submitted = stored.submitted;
@@ -29,8 +30,7 @@ Broker::Broker(BrokerOptions options, const StoredState& state) : options_(std::
     job.result = stored.result;
     job.last_event = stored.last_event;
     // What was under way goes on from its last checkpoint, as soon as there are peers again.
-    if (job.state == JobState::Stopping)
-      job.stop_requested = true;
+    if (job.state == JobState::Stopping) job.stop_requested = true;
     if (job.state < JobState::Finished && job.state != JobState::Queued) {
       job.state = JobState::Waiting;
       job.reason = "the broker was restarted";
@@ -43,29 +43,30 @@ Effects Broker::step(Now now, const Event& event) {
   Effects effects;
   now_ = now;
   out_ = &effects;
-  std::visit(Overloaded{
-                 [&](const Introduced& e) { on_introduced(e); },
-                 [&](const Received& e) { on_received(e); },
-                 [&](const Disconnected& e) { on_disconnected(e); },
-                 [&](const SubmissionChecked& e) { on_submission(e); },
-                 [&](const PlanningDone& e) { on_planned(e); },
-                 [&](const RelayWaiting& e) {
-                   for (auto& [number, job] : jobs_) {
-                     if (!job.plan) continue;
-                     for (const PlannedStage& stage : job.plan->stages)
-                       for (const proto::LinkRoute& link : stage.assignment->links)
-                         if (!link.dials && link.relay_ticket == e.ticket)
-                           send_to_peer(stage.peer, proto::RelayInvitation{number, job.plan_version, e.ticket});
-                   }
-                 },
-                 [&](const Tick&) {
-                   check_leases();
-                   if (++ticks_ % 4 == 0) peers_dirty_ = true;  // for the times since they were heard
-                   check_progress();
-                   schedule_jobs();
-                 },
-             },
-             event);
+  std::visit(
+      Overloaded{
+          [&](const Introduced& e) { on_introduced(e); },
+          [&](const Received& e) { on_received(e); },
+          [&](const Disconnected& e) { on_disconnected(e); },
+          [&](const SubmissionChecked& e) { on_submission(e); },
+          [&](const PlanningDone& e) { on_planned(e); },
+          [&](const RelayWaiting& e) {
+            for (auto& [number, job] : jobs_) {
+              if (!job.plan) continue;
+              for (const PlannedStage& stage : job.plan->stages)
+                for (const proto::LinkRoute& link : stage.assignment->links)
+                  if (!link.dials && link.relay_ticket == e.ticket)
+                    send_to_peer(stage.peer, proto::RelayInvitation{number, job.plan_version, e.ticket});
+            }
+          },
+          [&](const Tick&) {
+            check_leases();
+            if (++ticks_ % 4 == 0) peers_dirty_ = true;  // for the times since they were heard
+            check_progress();
+            schedule_jobs();
+          },
+      },
+      event);
   const bool tick = std::holds_alternative<Tick>(event);
   for (auto& [number, job] : jobs_)
     if (job.status_dirty && (tick || job.published != job.state)) {  // not with every step
@@ -182,57 +183,58 @@ void Broker::on_peer_message(Peer& peer, const Message& message) {
   uint32_t stage = 0;
   Job* job = nullptr;
   Status status;
-  std::visit(
-      Overloaded{
-          [&](const proto::Heartbeat& m) {
-            send(*peer.connection, proto::HeartbeatAck{m.sequence});
-          },
-          [&](const proto::Drain&) {
-            peer.draining = true;
-            peers_dirty_ = true;
-            log("info peer_drains peer=" + peer.name);
-            if (!peer.serving) return;
-            Job& served = jobs_.at(*peer.serving);
-            served.moving = true;
-            if (served.run) {
-              Sink sink(*this, served);
-              served.run->request_stop(now_.monotonic, sink);
-            } else {
-              recover(served, "peer " + peer.name + " leaves");
-            }
-          },
-          [&](const proto::StageReady& m) {
-            if ((job = job_of(peer, m.run, m.plan_version, stage))) on_stage_ready(*job, stage);
-          },
-          [&](const proto::StageFailed& m) {
-            if ((job = job_of(peer, m.run, m.plan_version, stage))) on_stage_failed(*job, stage, peer, m);
-          },
-          [&](const proto::StepReport& m) {
-            if (!(job = job_of(peer, m.run, m.plan_version, stage)) || !job->run) return;
-            Sink sink(*this, *job);
-            status = job->run->on_step_report(now_.monotonic, stage, m, sink);
-          },
-          [&](const proto::CheckpointReport& m) {
-            if (!(job = job_of(peer, m.run, m.plan_version, stage)) || !job->run) return;
-            Sink sink(*this, *job);
-            status = job->run->on_checkpoint_report(now_.monotonic, stage, m, sink);
-          },
-          [&](const proto::EvaluationReport& m) {
-            if (!(job = job_of(peer, m.run, m.plan_version, stage)) || !job->run) return;
-            Sink sink(*this, *job);
-            status = job->run->on_evaluation_report(now_.monotonic, stage, m, sink);
-          },
-          [&](const proto::PredictionReport& m) {
-            if (!(job = job_of(peer, m.run, m.plan_version, stage)) || !job->run) return;
-            Sink sink(*this, *job);
-            status = job->run->on_prediction_report(now_.monotonic, stage, m, sink);
-          },
-          [&](const proto::PeerLog& m) { log("info peer_says peer=" + peer.name + " text=\"" + m.text + "\""); },
-          [&](const auto&) {
-            status = fail(ErrorCode::InvalidArgument, std::string(name_of(message)) + " is not for a broker");
-          },
-      },
-      message);
+  std::visit(Overloaded{
+                 [&](const proto::Heartbeat& m) { send(*peer.connection, proto::HeartbeatAck{m.sequence}); },
+                 [&](const proto::Drain&) {
+                   peer.draining = true;
+                   peers_dirty_ = true;
+                   log("info peer_drains peer=" + peer.name);
+                   if (!peer.serving) return;
+                   Job& served = jobs_.at(*peer.serving);
+                   served.moving = true;
+                   if (served.run) {
+                     Sink sink(*this, served);
+                     served.run->request_stop(now_.monotonic, sink);
+                   } else {
+                     recover(served, "peer " + peer.name + " leaves");
+                   }
+                 },
+                 [&](const proto::StageReady& m) {
+                   if ((job = job_of(peer, m.run, m.plan_version, stage))) on_stage_ready(*job, stage);
+                 },
+                 [&](const proto::StageFailed& m) {
+                   if ((job = job_of(peer, m.run, m.plan_version, stage)))
+                     on_stage_failed(*job, stage, peer, m);
+                 },
+                 [&](const proto::StepReport& m) {
+                   if (!(job = job_of(peer, m.run, m.plan_version, stage)) || !job->run) return;
+                   Sink sink(*this, *job);
+                   status = job->run->on_step_report(now_.monotonic, stage, m, sink);
+                 },
+                 [&](const proto::CheckpointReport& m) {
+                   if (!(job = job_of(peer, m.run, m.plan_version, stage)) || !job->run) return;
+                   Sink sink(*this, *job);
+                   status = job->run->on_checkpoint_report(now_.monotonic, stage, m, sink);
+                 },
+                 [&](const proto::EvaluationReport& m) {
+                   if (!(job = job_of(peer, m.run, m.plan_version, stage)) || !job->run) return;
+                   Sink sink(*this, *job);
+                   status = job->run->on_evaluation_report(now_.monotonic, stage, m, sink);
+                 },
+                 [&](const proto::PredictionReport& m) {
+                   if (!(job = job_of(peer, m.run, m.plan_version, stage)) || !job->run) return;
+                   Sink sink(*this, *job);
+                   status = job->run->on_prediction_report(now_.monotonic, stage, m, sink);
+                 },
+                 [&](const proto::PeerLog& m) {
+                   log("info peer_says peer=" + peer.name + " text=\"" + m.text + "\"");
+                 },
+                 [&](const auto&) {
+                   status = fail(ErrorCode::InvalidArgument,
+                                 std::string(name_of(message)) + " is not for a broker");
+                 },
+             },
+             message);
   if (!status && peer.connection) protocol_error(peer, status.error().message);
 }
 
@@ -245,48 +247,49 @@ void Broker::on_client_message(ConnectionId client, const Message& message) {
                                                     " here: weft jobs lists them"});
     action(at->second);
   };
-  std::visit(Overloaded{
-                 [&](const proto::SubmitJob& m) { out_->effects.push_back(CheckSubmission{client, m}); },
-                 [&](const proto::ListJobs&) {
-                   proto::JobList list;
-                   for (const auto& [number, job] : jobs_) list.jobs.push_back(status_of(job));
-                   send(client, std::move(list));
-                 },
-                 [&](const proto::GetJob& m) {
-                   with_job(m.job, [&](Job& job) { send(client, status_of(job)); });
-                 },
-                 [&](const proto::GetEvents& m) {
-                   with_job(m.job, [&](Job&) { out_->effects.push_back(SendEvents{client, m}); });
-                 },
-                 [&](const proto::StopJob& m) {
-                   with_job(m.job, [&](Job& job) {
-                     stop_job(job);
-                     send(client, proto::Done{});
-                   });
-                 },
-                 [&](const proto::ListPeers&) {
-                   proto::PeerList list;
-                   for (const auto& [id, peer] : peers_) list.peers.push_back(status_of(peer));
-                   send(client, std::move(list));
-                 },
-                 [&](const proto::GetResult& m) {
-                   with_job(m.job, [&](Job& job) {
-                     if (job.result || !job.checkpoints.empty()) return send(client, result_of(job));
-                     send(client, proto::Refusal{.code = ErrorCode::Unavailable,
-                                                 .message = "job " + std::to_string(m.job) + " is " +
-                                                            std::string(to_string(job.state)) +
-                                                            " and has no checkpoint yet",
-                                                 .retry = true});
-                   });
-                 },
-                 [&](const auto&) {
-                   ++counters_.protocol_errors;
-                   clients_.erase(client);
-                   refuse(client, ErrorCode::InvalidArgument,
-                          std::string(name_of(message)) + " is not for a broker from a client");
-                 },
-             },
-             message);
+  std::visit(
+      Overloaded{
+          [&](const proto::SubmitJob& m) {
+            out_->effects.push_back(CheckSubmission{client, m});
+          },
+          [&](const proto::ListJobs&) {
+            proto::JobList list;
+            for (const auto& [number, job] : jobs_) list.jobs.push_back(status_of(job));
+            send(client, std::move(list));
+          },
+          [&](const proto::GetJob& m) { with_job(m.job, [&](Job& job) { send(client, status_of(job)); }); },
+          [&](const proto::GetEvents& m) {
+            with_job(m.job, [&](Job&) { out_->effects.push_back(SendEvents{client, m}); });
+          },
+          [&](const proto::StopJob& m) {
+            with_job(m.job, [&](Job& job) {
+              stop_job(job);
+              send(client, proto::Done{});
+            });
+          },
+          [&](const proto::ListPeers&) {
+            proto::PeerList list;
+            for (const auto& [id, peer] : peers_) list.peers.push_back(status_of(peer));
+            send(client, std::move(list));
+          },
+          [&](const proto::GetResult& m) {
+            with_job(m.job, [&](Job& job) {
+              if (job.result || !job.checkpoints.empty()) return send(client, result_of(job));
+              send(client,
+                   proto::Refusal{.code = ErrorCode::Unavailable,
+                                  .message = "job " + std::to_string(m.job) + " is " +
+                                             std::string(to_string(job.state)) + " and has no checkpoint yet",
+                                  .retry = true});
+            });
+          },
+          [&](const auto&) {
+            ++counters_.protocol_errors;
+            clients_.erase(client);
+            refuse(client, ErrorCode::InvalidArgument,
+                   std::string(name_of(message)) + " is not for a broker from a client");
+          },
+      },
+      message);
 }
 
 void Broker::stop_job(Job& job) {
@@ -332,8 +335,8 @@ void Broker::on_stage_ready(Job& job, uint32_t stage) {
   for (const bool ready : job.ready)
     if (!ready) return;
   const uint64_t after = job.checkpoints.empty() ? 0 : job.checkpoints.back().step;
-  job.run = std::make_unique<Run>(job.submitted.job, job.plan_version, job.plan, after, predicted_microbatches(job),
-                                  options_.run);
+  job.run = std::make_unique<Run>(job.submitted.job, job.plan_version, job.plan, after,
+                                  predicted_microbatches(job), options_.run);
   set_state(job, JobState::Running, "");
   Sink sink(*this, job);
   job.run->start(now_.monotonic, sink);
@@ -347,7 +350,8 @@ void Broker::check_progress() {
         job.run->on_tick(now_.monotonic, sink);
       }
       if (job.run && now_.monotonic - job.run->last_progress() > options_.stall_deadline)
-        recover(job, "no progress for " + std::to_string(static_cast<int>(seconds(options_.stall_deadline))) + " s");
+        recover(job, "no progress for " + std::to_string(static_cast<int>(seconds(options_.stall_deadline))) +
+                         " s");
     } else if (job.plan && now_.monotonic - job.since > options_.loading_deadline) {
       std::string late;
       for (size_t s = 0; s < job.ready.size(); ++s)

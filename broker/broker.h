@@ -1,12 +1,15 @@
-// The broker's core: who is there, which jobs wait, which runs go on, and what to do when somebody is gone. A state
-// machine without I/O: the same object serves in the broker's process, in simulation and in replay.
+// The broker's core: who is there, which jobs wait, which runs go on, and what to do when somebody is gone. A
+// state machine without I/O: the same object serves in the broker's process, in simulation and in replay.
 //
 // Specification, with what a peer can achieve at most by breaking it:
 // - A connection is nobody until its Hello was granted; anything else before that closes it.
-// - A peer serves one run at a time, under one plan version. What it reports for another is dropped and counted.
-// - A peer whose connection ends, or from which nothing was heard for a lease, is lost to its run at once: the run goes
-//   back to its last checkpoint with peers from the pool. A hostile peer can so cost a run at most what was done since
-//   the last checkpoint, each time it is admitted to one; a job that makes no step over `failures_max` such losses ends.
+// - A peer serves one run at a time, under one plan version. What it reports for another is dropped and
+// counted.
+// - A peer whose connection ends, or from which nothing was heard for a lease, is lost to its run at once:
+// the run goes
+//   back to its last checkpoint with peers from the pool. A hostile peer can so cost a run at most what was
+//   done since the last checkpoint, each time it is admitted to one; a job that makes no step over
+//   `failures_max` such losses ends.
 // - Jobs are served in the order in which they came, as far as there are peers for them.
 #pragma once
 
@@ -44,14 +47,15 @@ class Broker {
   Effects step(Now now, const Event& event);
 
   struct Counters {
-    uint64_t stale_dropped = 0;        // messages of a plan that is no more
-    uint64_t protocol_errors = 0;      // connections closed for them
-    uint64_t evicted = 0;              // leases that ran out
+    uint64_t stale_dropped = 0;    // messages of a plan that is no more
+    uint64_t protocol_errors = 0;  // connections closed for them
+    uint64_t evicted = 0;          // leases that ran out
   };
   const Counters& counters() const { return counters_; }
 
-  // What the core still speaks of: blobs of submissions that may be planned again or fetched, of checkpoints, results
-  // and predictions. Others may go. The initial values of a job that goes on are not among them: they are made anew.
+  // What the core still speaks of: blobs of submissions that may be planned again or fetched, of checkpoints,
+  // results and predictions. Others may go. The initial values of a job that goes on are not among them: they
+  // are made anew.
   std::set<Digest> referenced_blobs() const;
   // Jobs that go on: their unpacked files are needed.
   std::set<proto::JobNumber> open_jobs() const;
@@ -82,14 +86,14 @@ class Broker {
     std::shared_ptr<const PlannedRun> plan;
     std::vector<bool> ready;  // by stage
     std::unique_ptr<Run> run;
-    Instant since;  // of the state
-    bool stop_requested = false;   // by its user
-    bool moving = false;           // stops at a checkpoint to go on with other peers
+    Instant since;                // of the state
+    bool stop_requested = false;  // by its user
+    bool moving = false;          // stops at a checkpoint to go on with other peers
     uint64_t recoveries = 0;
-    uint32_t failures = 0;         // since the last step or checkpoint
+    uint32_t failures = 0;  // since the last step or checkpoint
     uint64_t failures_at_step = 0;
-    std::set<PeerId> excluded;     // could not take a stage of this job
-    uint64_t infeasible_with = 0;  // the pool for which there was no plan
+    std::set<PeerId> excluded;                   // could not take a stage of this job
+    uint64_t infeasible_with = 0;                // the pool for which there was no plan
     std::optional<std::string> equal_bits_with;  // the fingerprint so far
     bool equal_bits = true;
     bool status_dirty = true;

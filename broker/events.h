@@ -1,5 +1,5 @@
-// What happens to the broker's core, and what it wants done. The core itself (broker/broker.h) has no socket, disk,
-// clock or thread: whoever drives it hands it events and carries its effects out.
+// What happens to the broker's core, and what it wants done. The core itself (broker/broker.h) has no socket,
+// disk, clock or thread: whoever drives it hands it events and carries its effects out.
 #pragma once
 
 #include <cstdint>
@@ -47,10 +47,10 @@ struct PlannedRun {
   uint32_t forward_microbatches = 0;
   uint64_t forward_samples = 0;
   uint32_t microbatch_size = 0;
-  bool masked = false;   // the evaluation graph leaves padding out and counts what counted
+  bool masked = false;  // the evaluation graph leaves padding out and counts what counted
   bool accuracy = false;
   uint32_t prediction_stages = 0;  // how many stages report outputs
-  bool equal_bits = true;  // all peers of one fingerprint
+  bool equal_bits = true;          // all peers of one fingerprint
   std::string fingerprint{};
   std::vector<std::string> explanation{};
   std::vector<proto::Secret> relay_tickets{};  // of its links
@@ -58,7 +58,8 @@ struct PlannedRun {
   Duration predicted_step{};
 };
 
-// ---- events ----------------------------------------------------------------------------------------------------
+// ---- events
+// ----------------------------------------------------------------------------------------------------
 
 // A Hello came; the store was asked about its token.
 enum class TokenVerdict : uint8_t { None, Valid, Unknown, Expired, Used, Revoked };
@@ -92,9 +93,11 @@ struct RelayWaiting {  // one side of a granted ticket has come
   proto::Secret ticket{};
 };
 struct Tick {};
-using Event = std::variant<Introduced, Received, Disconnected, SubmissionChecked, PlanningDone, RelayWaiting, Tick>;
+using Event =
+    std::variant<Introduced, Received, Disconnected, SubmissionChecked, PlanningDone, RelayWaiting, Tick>;
 
-// ---- effects ---------------------------------------------------------------------------------------------------
+// ---- effects
+// ---------------------------------------------------------------------------------------------------
 
 struct Send {
   ConnectionId connection = 0;
@@ -150,8 +153,8 @@ struct SendEvents {  // past events to a client, then new ones when asked for
 struct Log {
   std::string line{};  // "level event key=value ..."
 };
-using Effect = std::variant<Send, Admit, Close, CheckSubmission, StartPlanning, OpenFeed, CloseFeed, GrantRelay, RevokeRelay,
-                            PublishStatus, PublishPeers, SendEvents, Log>;
+using Effect = std::variant<Send, Admit, Close, CheckSubmission, StartPlanning, OpenFeed, CloseFeed,
+                            GrantRelay, RevokeRelay, PublishStatus, PublishPeers, SendEvents, Log>;
 
 // Records are made durable, all together, before any effect is carried out; then effects in order.
 struct Effects {

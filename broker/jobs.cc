@@ -80,11 +80,12 @@ void Broker::schedule_jobs() {
       start_planning(job, std::move(free));
       continue;
     }
-    set_state(job, JobState::Waiting,
-              "waits for peers: needs " + std::to_string(wanted) + ", " + std::to_string(free.size()) +
-                  (free.size() == 1 ? " is free" : " are free") +
-                  (job.excluded.empty() ? std::string()
-                                        : ", " + std::to_string(job.excluded.size()) + " failed this job before"));
+    set_state(
+        job, JobState::Waiting,
+        "waits for peers: needs " + std::to_string(wanted) + ", " + std::to_string(free.size()) +
+            (free.size() == 1 ? " is free" : " are free") +
+            (job.excluded.empty() ? std::string()
+                                  : ", " + std::to_string(job.excluded.size()) + " failed this job before"));
   }
 }
 
@@ -105,7 +106,8 @@ void Broker::start_planning(Job& job, std::vector<Candidate> free) {
 
 void Broker::on_planned(const PlanningDone& event) {
   const auto at = jobs_.find(event.job);
-  if (at == jobs_.end() || at->second.state != JobState::Planning || at->second.plan_version != event.plan_version)
+  if (at == jobs_.end() || at->second.state != JobState::Planning ||
+      at->second.plan_version != event.plan_version)
     return;  // stopped, or a peer was lost meanwhile
   Job& job = at->second;
   for (auto& [id, peer] : peers_)
@@ -113,7 +115,8 @@ void Broker::on_planned(const PlanningDone& event) {
   peers_dirty_ = true;
   if (!event.plan) {
     const Error& error = event.plan.error();
-    if (error.code == ErrorCode::Infeasible) {  // waits for others to come; tried again when the pool has changed
+    if (error.code ==
+        ErrorCode::Infeasible) {  // waits for others to come; tried again when the pool has changed
       job.infeasible_with = pool_version_;
       return set_state(job, JobState::Waiting, error.message);
     }
@@ -132,7 +135,8 @@ void Broker::on_planned(const PlanningDone& event) {
   job.ready.assign(job.plan->stages.size(), false);
   set_state(job, JobState::Loading, "");
   if (!job.plan->equal_bits || (job.equal_bits_with && *job.equal_bits_with != job.plan->fingerprint)) {
-    if (job.equal_bits) notice(job, "the stages run on devices of different kinds: equal bits are no longer promised");
+    if (job.equal_bits)
+      notice(job, "the stages run on devices of different kinds: equal bits are no longer promised");
     job.equal_bits = false;
   }
   job.equal_bits_with = job.plan->fingerprint;
@@ -143,12 +147,13 @@ void Broker::on_planned(const PlanningDone& event) {
   out_->effects.push_back(OpenFeed{event.job, job.plan->data_key});
   for (const proto::Secret& ticket : job.plan->relay_tickets) out_->effects.push_back(GrantRelay{ticket});
   for (const PlannedStage& stage : job.plan->stages)
-    out_->effects.push_back(Send{*peers_.at(stage.peer).connection,
-                                 std::make_shared<const proto::Message>(*stage.assignment)});
+    out_->effects.push_back(
+        Send{*peers_.at(stage.peer).connection, std::make_shared<const proto::Message>(*stage.assignment)});
 }
 
 void Broker::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed) {
-  const std::string what = "stage " + std::to_string(stage + 1) + " on " + peer.name + ": " + failed.error.message;
+  const std::string what =
+      "stage " + std::to_string(stage + 1) + " on " + peer.name + ": " + failed.error.message;
   if (failed.permanent) return end_job(job, JobState::Failed, what);
   if (!failed.unreachable_stage) job.excluded.insert(peer.id);
   recover(job, what);
@@ -180,12 +185,14 @@ void Broker::recover(Job& job, const std::string& reason) {
   if (was_running) {
     ++job.recoveries;
     notice(job, reason + ": going on from " +
-                    (job.checkpoints.empty() ? std::string("the start") : "the checkpoint of step " + std::to_string(job.step)) +
+                    (job.checkpoints.empty() ? std::string("the start")
+                                             : "the checkpoint of step " + std::to_string(job.step)) +
                     ", " + std::to_string(lost - job.step) + " steps are done again");
   }
   if (had_plan && !job.moving && ++job.failures >= options_.failures_max)
     return end_job(job, JobState::Failed,
-                   "given up after " + std::to_string(job.failures) + " losses without a step between them; the last: " + reason);
+                   "given up after " + std::to_string(job.failures) +
+                       " losses without a step between them; the last: " + reason);
   job.failures_at_step = job.step;
   job.moving = false;
   set_state(job, JobState::Waiting, reason);

@@ -14,11 +14,16 @@ std::string_view reason_of(TokenVerdict verdict) {
     case TokenVerdict::None:
       return "this broker does not know your key, and no token came with it: ask the broker's owner for one "
              "(weft token create)";
-    case TokenVerdict::Unknown: return "the broker has no such token, or its secret is another";
-    case TokenVerdict::Expired: return "the token has expired: ask the broker's owner for another";
-    case TokenVerdict::Used: return "the token has been used as often as it may be: ask the broker's owner for another";
-    case TokenVerdict::Revoked: return "the token has been revoked: ask the broker's owner for another";
-    case TokenVerdict::Valid: return "the token is for another role (weft token create --role peer|submitter)";
+    case TokenVerdict::Unknown:
+      return "the broker has no such token, or its secret is another";
+    case TokenVerdict::Expired:
+      return "the token has expired: ask the broker's owner for another";
+    case TokenVerdict::Used:
+      return "the token has been used as often as it may be: ask the broker's owner for another";
+    case TokenVerdict::Revoked:
+      return "the token has been revoked: ask the broker's owner for another";
+    case TokenVerdict::Valid:
+      return "the token is for another role (weft token create --role peer|submitter)";
   }
   return "";
 }
@@ -53,11 +58,12 @@ void Broker::on_introduced(const Introduced& event) {
     }
     return refuse(event.connection, ErrorCode::VersionMismatch,
                   "this broker speaks protocol " + std::to_string(proto::kProtocolMajor) + "." +
-                      std::to_string(proto::kProtocolMinor) + ", you speak " + std::to_string(hello.major) + "." +
-                      std::to_string(hello.minor) + ": install weft " + options_.software);
+                      std::to_string(proto::kProtocolMinor) + ", you speak " + std::to_string(hello.major) +
+                      "." + std::to_string(hello.minor) + ": install weft " + options_.software);
   }
   if (role == Role::Submitter && clients_.size() >= options_.clients_max)
-    return refuse(event.connection, ErrorCode::ResourceExhausted, "too many clients at once: try again later");
+    return refuse(event.connection, ErrorCode::ResourceExhausted,
+                  "too many clients at once: try again later");
   if (!is_known) {
     known_[event.who].insert(role);
     out_->records.push_back(

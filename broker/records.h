@@ -1,6 +1,6 @@
-// What the broker must still know after a crash, as the lines it writes. The state machine makes records; a Store
-// keeps them; after a restart the machine is built from what the store loads. Heartbeats and anything else that time
-// makes worthless are never records.
+// What the broker must still know after a crash, as the lines it writes. The state machine makes records; a
+// Store keeps them; after a restart the machine is built from what the store loads. Heartbeats and anything
+// else that time makes worthless are never records.
 #pragma once
 
 #include <map>
@@ -50,14 +50,14 @@ struct ResultCommitted {
   proto::JobResult result{};  // without `predictions`, which are records of their own, and without `model`
 };
 // What `logs` shows again: proto::JobEvent.
-using Record = std::variant<PrincipalAdmitted, JobSubmitted, JobChanged, CheckpointCommitted, PredictionCommitted,
-                            ResultCommitted, proto::JobEvent>;
+using Record = std::variant<PrincipalAdmitted, JobSubmitted, JobChanged, CheckpointCommitted,
+                            PredictionCommitted, ResultCommitted, proto::JobEvent>;
 
 // What is left of all records: the state to start from.
 struct StoredJob {
   JobSubmitted submitted{};
   JobChanged last{};
-  std::vector<CheckpointCommitted> checkpoints{};  // at most two, newest last
+  std::vector<CheckpointCommitted> checkpoints{};      // at most two, newest last
   std::vector<proto::PredictionReport> predictions{};  // by microbatch, each once
   std::optional<proto::JobResult> result{};
   uint64_t last_event = 0;  // sequence

@@ -125,7 +125,8 @@ Status Run::on_step_report(Instant now, uint32_t stage, const proto::StepReport&
     }
     step.squares_in[stage] = true;
   }
-  if (std::all_of(step.squares_in.begin(), step.squares_in.end(), [](bool in) { return in; }) && !step.norm_sent) {
+  if (std::all_of(step.squares_in.begin(), step.squares_in.end(), [](bool in) { return in; }) &&
+      !step.norm_sent) {
     double sum = 0;
     for (const double square : step.squares) sum += square;  // in parameter order, at this one place
     step.norm = std::sqrt(sum) / plan_->microbatches;
@@ -150,7 +151,8 @@ Status Run::on_step_report(Instant now, uint32_t stage, const proto::StepReport&
 void Run::commit_steps(Instant now, RunSink& sink) {
   while (!steps_.empty()) {
     auto& [number, step] = *steps_.begin();
-    if (number != committed_ + 1 || !std::all_of(step.updated.begin(), step.updated.end(), [](bool u) { return u; }))
+    if (number != committed_ + 1 ||
+        !std::all_of(step.updated.begin(), step.updated.end(), [](bool u) { return u; }))
       return;
     committed_ = number;
     double loss = 0;
@@ -181,17 +183,21 @@ void Run::request_checkpoint(Instant now, uint64_t step, RunSink& sink) {
   send_all({.kind = CommandKind::Checkpoint, .step = step}, sink);
 }
 
-Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::CheckpointReport& report, RunSink& sink) {
-  const auto at = std::find_if(checkpoints_.begin(), checkpoints_.end(),
-                               [&](const auto& checkpoint) { return checkpoint.step == report.step && !checkpoint.in[stage]; });
+Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
+                                 RunSink& sink) {
+  const auto at = std::find_if(checkpoints_.begin(), checkpoints_.end(), [&](const auto& checkpoint) {
+    return checkpoint.step == report.step && !checkpoint.in[stage];
+  });
   if (at == checkpoints_.end())
-    return fail(ErrorCode::InvalidArgument, "a checkpoint of step " + std::to_string(report.step) + " was not asked for");
+    return fail(ErrorCode::InvalidArgument,
+                "a checkpoint of step " + std::to_string(report.step) + " was not asked for");
   at->in[stage] = true;
   at->tensors.insert(at->tensors.end(), report.tensors.begin(), report.tensors.end());
   last_progress_ = now;
   while (!checkpoints_.empty()) {
     CheckpointInProgress& first = checkpoints_.front();
-    if (!std::all_of(first.in.begin(), first.in.end(), [](bool in) { return in; }) || first.step > committed_) break;
+    if (!std::all_of(first.in.begin(), first.in.end(), [](bool in) { return in; }) || first.step > committed_)
+      break;
     checkpointed_ = first.step;
     proto::JobEvent event;
     event.kind = JobEventKind::Checkpoint;
@@ -210,13 +216,15 @@ uint64_t Run::samples_of(uint32_t microbatch) const {
   return std::min<uint64_t>(plan_->microbatch_size, plan_->forward_samples - first);
 }
 
-Status Run::on_evaluation_report(Instant now, uint32_t stage, const proto::EvaluationReport& report, RunSink& sink) {
+Status Run::on_evaluation_report(Instant now, uint32_t stage, const proto::EvaluationReport& report,
+                                 RunSink& sink) {
   (void)stage;
   if (!forward_.active || !training() || report.step != forward_.step)
     return fail(ErrorCode::InvalidArgument, "an evaluation that was not asked for");
   const auto take = [&](const std::vector<double>& values, std::vector<std::optional<double>>& into) -> bool {
     if (values.empty()) return true;
-    if (values.size() > forward_.commanded || report.first_microbatch > forward_.commanded - values.size()) return false;
+    if (values.size() > forward_.commanded || report.first_microbatch > forward_.commanded - values.size())
+      return false;
     for (size_t i = 0; i < values.size(); ++i) into[report.first_microbatch + i] = values[i];
     return true;
   };
@@ -226,7 +234,9 @@ Status Run::on_evaluation_report(Instant now, uint32_t stage, const proto::Evalu
   last_progress_ = now;
   while (forward_.reported < forward_.commanded) {
     const uint32_t m = forward_.reported;
-    if (!forward_.loss[m] || (plan_->accuracy && !forward_.correct[m]) || (plan_->masked && !forward_.counted[m])) break;
+    if (!forward_.loss[m] || (plan_->accuracy && !forward_.correct[m]) ||
+        (plan_->masked && !forward_.counted[m]))
+      break;
     ++forward_.reported;
   }
   if (forward_.reported == plan_->forward_microbatches) {
@@ -261,7 +271,8 @@ void Run::finish_evaluation(RunSink& sink) {
   sink.emit(std::move(event));
 }
 
-Status Run::on_prediction_report(Instant now, uint32_t stage, const proto::PredictionReport& report, RunSink& sink) {
+Status Run::on_prediction_report(Instant now, uint32_t stage, const proto::PredictionReport& report,
+                                 RunSink& sink) {
   if (training() || report.microbatch >= forward_.commanded)
     return fail(ErrorCode::InvalidArgument, "a prediction that was not asked for");
   if (report.microbatch < forward_.reported || forward_.outputs[report.microbatch][stage]) return {};
@@ -290,8 +301,9 @@ void Run::request_stop(Instant now, RunSink& sink) {
 
 void Run::end_if_done(RunSink& sink) {
   if (ended_ || !checkpoints_.empty()) return;
-  const bool complete = training() ? committed_ == plan_->steps && checkpointed_ == plan_->steps && !forward_.active
-                                   : forward_.reported == plan_->forward_microbatches;
+  const bool complete = training()
+                            ? committed_ == plan_->steps && checkpointed_ == plan_->steps && !forward_.active
+                            : forward_.reported == plan_->forward_microbatches;
   if (complete) {
     ended_ = true;
     proto::JobEvent event;
@@ -308,7 +320,9 @@ void Run::end_if_done(RunSink& sink) {
 }
 
 void Run::on_tick(Instant now, RunSink& sink) {
-  if (ended_ || !training() || stopping_ || forward_.active || plan_->checkpoint_steps || !checkpoints_.empty()) return;
+  if (ended_ || !training() || stopping_ || forward_.active || plan_->checkpoint_steps ||
+      !checkpoints_.empty())
+    return;
   if (granted_ <= checkpointed_ || granted_ == plan_->steps) return;
   if (now - last_checkpoint_ >= plan_->checkpoint_every.value_or(options_.checkpoint_every_default))
     request_checkpoint(now, granted_, sink);

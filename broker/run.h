@@ -1,9 +1,9 @@
-// One run of a job, from the moment its stages are assigned: which commands its stages get, when a step is committed,
-// when a checkpoint is whole, when it is finished. Pure: told what came in, it says what goes out.
+// One run of a job, from the moment its stages are assigned: which commands its stages get, when a step is
+// committed, when a checkpoint is whole, when it is finished. Pure: told what came in, it says what goes out.
 //
-// Stages carry their commands out strictly in order, so a run is a script: steps are granted a few ahead of the last
-// committed one, and at a border (evaluation, checkpoint, the end) the border's commands follow the grant that ends
-// there. No stage can be past a border that was not yet written when it was granted.
+// Stages carry their commands out strictly in order, so a run is a script: steps are granted a few ahead of
+// the last committed one, and at a border (evaluation, checkpoint, the end) the border's commands follow the
+// grant that ends there. No stage can be past a border that was not yet written when it was granted.
 #pragma once
 
 #include <deque>
@@ -24,29 +24,35 @@ class RunSink {
   virtual void emit(proto::JobEvent event) = 0;  // job, sequence and time are filled in
   virtual void commit_checkpoint(CheckpointCommitted checkpoint) = 0;
   virtual void commit_prediction(proto::PredictionReport report) = 0;
-  virtual void finished(uint64_t step) = 0;  // the last checkpoint is of the last step, or all predictions are there
-  virtual void stopped(uint64_t step) = 0;   // as asked, after a checkpoint
+  virtual void finished(
+      uint64_t step) = 0;  // the last checkpoint is of the last step, or all predictions are there
+  virtual void stopped(uint64_t step) = 0;  // as asked, after a checkpoint
 };
 
 struct RunOptions {
-  uint32_t window_steps = 8;   // granted ahead of the last committed step
-  uint32_t forward_chunk = 8;  // microbatches of evaluation or prediction a command; two commands are under way
+  uint32_t window_steps = 8;  // granted ahead of the last committed step
+  uint32_t forward_chunk =
+      8;  // microbatches of evaluation or prediction a command; two commands are under way
   Duration checkpoint_every_default = std::chrono::seconds(60);  // when the job names nothing
 };
 
 class Run {
  public:
   // `predicted`: microbatches of a prediction that were reported before.
-  Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const PlannedRun> plan, uint64_t after_step,
-      uint32_t predicted, RunOptions options);
+  Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const PlannedRun> plan,
+      uint64_t after_step, uint32_t predicted, RunOptions options);
 
   // REQUIRES: every stage is ready. The first commands.
   void start(Instant now, RunSink& sink);
-  // What a stage reports, in its peer's order. InvalidArgument when it cannot be: the peer breaks the protocol.
+  // What a stage reports, in its peer's order. InvalidArgument when it cannot be: the peer breaks the
+  // protocol.
   Status on_step_report(Instant now, uint32_t stage, const proto::StepReport& report, RunSink& sink);
-  Status on_checkpoint_report(Instant now, uint32_t stage, const proto::CheckpointReport& report, RunSink& sink);
-  Status on_evaluation_report(Instant now, uint32_t stage, const proto::EvaluationReport& report, RunSink& sink);
-  Status on_prediction_report(Instant now, uint32_t stage, const proto::PredictionReport& report, RunSink& sink);
+  Status on_checkpoint_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
+                              RunSink& sink);
+  Status on_evaluation_report(Instant now, uint32_t stage, const proto::EvaluationReport& report,
+                              RunSink& sink);
+  Status on_prediction_report(Instant now, uint32_t stage, const proto::PredictionReport& report,
+                              RunSink& sink);
   void on_tick(Instant now, RunSink& sink);
   void request_stop(Instant now, RunSink& sink);
 
@@ -76,8 +82,8 @@ class Run {
   struct Forward {  // an evaluation, or the prediction
     bool active = false;
     uint64_t step = 0;
-    uint32_t commanded = 0;  // microbatches
-    uint32_t reported = 0;   // all before it are complete
+    uint32_t commanded = 0;                                     // microbatches
+    uint32_t reported = 0;                                      // all before it are complete
     std::vector<std::optional<double>> loss, correct, counted;  // by microbatch
     std::vector<std::vector<bool>> outputs;  // prediction: by microbatch, which stages reported
   };

@@ -1,4 +1,5 @@
-// The broker's durable memory. SQLite stands behind it (broker/store/sqlite_store.h); a server's database can.
+// The broker's durable memory. SQLite stands behind it (broker/store/sqlite_store.h); a server's database
+// can.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +24,19 @@ struct StoredToken {
   bool revoked = false;
 };
 
-// One thread at a time. An error of append() means that nothing of it is durable, and that the process must end: what
-// the disk holds is not known any more.
+// One thread at a time. An error of append() means that nothing of it is durable, and that the process must
+// end: what the disk holds is not known any more.
 class Store {
  public:
   virtual ~Store() = default;
 
-  // All of them, in order, or none; durable when it returns. An admission is refused (PermissionDenied) when its token
-  // has no use left by then.
+  // All of them, in order, or none; durable when it returns. An admission is refused (PermissionDenied) when
+  // its token has no use left by then.
   virtual Status append(std::span<const Record> records) = 0;
   virtual Result<StoredState> load() = 0;
   // At most `count_max` events of the job with sequence >= from, in order.
-  virtual Result<std::vector<proto::JobEvent>> events(proto::JobNumber job, uint64_t from, size_t count_max) = 0;
+  virtual Result<std::vector<proto::JobEvent>> events(proto::JobNumber job, uint64_t from,
+                                                      size_t count_max) = 0;
 
   virtual Status create_token(const StoredToken& token) = 0;
   virtual Result<std::optional<StoredToken>> find_token(uint64_t id) = 0;

@@ -43,7 +43,8 @@ Result<int> run_local(const LocalOptions& options) {
   std::signal(SIGTERM, on_signal);
   if (job.task == configs::Task::Predict) {
     if (job.compression != configs::CompressionPolicy::None || job.stages.value_or(1) != 1)
-      return fail(job.error(ErrorCode::Unsupported, "placement", "`weft local` runs one stage and compresses nothing"));
+      return fail(job.error(ErrorCode::Unsupported, "placement",
+                            "`weft local` runs one stage and compresses nothing"));
     WEFT_TRY(const auto arrays, train::predict(job, *backend, &stop_requested));
     WEFT_TRY_STATUS(write_npz_file(job.output, arrays));
     if (options.format == "json")

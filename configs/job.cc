@@ -163,8 +163,9 @@ void read_sgd(MapReader& reader, dag::OptimizerSpec& spec) {
 
 void read_optimizer(MapReader& root, Problems& problems, Job& job) {
   using dag::OptimizerType;
-  static constexpr Choice<dag::OptimizerType> kOptimizers[] = {
-      {"sgd", dag::OptimizerType::Sgd}, {"adam", dag::OptimizerType::Adam}, {"adamw", dag::OptimizerType::AdamW}};
+  static constexpr Choice<dag::OptimizerType> kOptimizers[] = {{"sgd", dag::OptimizerType::Sgd},
+                                                               {"adam", dag::OptimizerType::Adam},
+                                                               {"adamw", dag::OptimizerType::AdamW}};
   const Node* node = root.require("optimizer", "as {type: adamw, learning_rate: 1e-3}");
   if (!node) return;
   MapReader reader(*node, "optimizer", problems);
@@ -172,8 +173,10 @@ void read_optimizer(MapReader& root, Problems& problems, Job& job) {
   if (!type) return;
   auto& spec = job.optimizer;
   spec.type = *type;
-  spec.learning_rate = reader.number("learning_rate", *type == dag::OptimizerType::Sgd ? 0 : 1e-3, {0, kInfinity});
-  spec.weight_decay = reader.number("weight_decay", *type == dag::OptimizerType::AdamW ? 0.01 : 0, {0, kInfinity});
+  spec.learning_rate =
+      reader.number("learning_rate", *type == dag::OptimizerType::Sgd ? 0 : 1e-3, {0, kInfinity});
+  spec.weight_decay =
+      reader.number("weight_decay", *type == dag::OptimizerType::AdamW ? 0.01 : 0, {0, kInfinity});
   if (*type == dag::OptimizerType::Sgd) {
     read_sgd(reader, spec);
   } else {
@@ -186,8 +189,8 @@ void read_optimizer(MapReader& root, Problems& problems, Job& job) {
 void read_schedule(MapReader& root, Problems& problems, Job& job) {
   using dag::ScheduleType;
   static constexpr Choice<dag::ScheduleType> kSchedules[] = {{"constant", dag::ScheduleType::Constant},
-                                                        {"linear", dag::ScheduleType::Linear},
-                                                        {"cosine", dag::ScheduleType::Cosine}};
+                                                             {"linear", dag::ScheduleType::Linear},
+                                                             {"cosine", dag::ScheduleType::Cosine}};
   const Node* node = root.take("schedule");
   if (!node) return;
   MapReader reader(*node, "schedule", problems);

@@ -15,8 +15,8 @@
 #include "base/units.h"
 #include "configs/yaml.h"
 #include "dag/loss.h"
-#include "data/data_spec.h"
 #include "dag/optimizer.h"
+#include "data/data_spec.h"
 
 namespace weft::configs {
 

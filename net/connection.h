@@ -35,8 +35,9 @@ class Connection {
  public:
   struct Handlers {
     std::function<void(InFrame)> on_frame;
-    std::function<void(const Error&)> on_closed;  // once, never from within send() or close(); not after close()
-    std::function<void()> on_drained{};           // the send queue has become empty
+    std::function<void(const Error&)>
+        on_closed;                       // once, never from within send() or close(); not after close()
+    std::function<void()> on_drained{};  // the send queue has become empty
   };
   virtual ~Connection() = default;
 
@@ -50,8 +51,8 @@ class Connection {
   virtual void send(OutFrame frame) = 0;
   // Stops and resumes reading: how a receiver that is full slows the sender down.
   virtual void pause_reading(bool paused) = 0;
-  // Sends what is queued, says goodbye, and closes, all within `deadline`; zero: at once. No handler is called
-  // afterwards.
+  // Sends what is queued, says goodbye, and closes, all within `deadline`; zero: at once. No handler is
+  // called afterwards.
   virtual void close(Duration deadline = Duration::zero()) = 0;
 
   virtual ConnectionStats stats() const = 0;
@@ -72,18 +73,20 @@ struct ConnectOptions {
   std::optional<Shape> shape{};                  // emulated link, both directions as it says
 };
 
-// Errors: Unavailable (refused, unreachable, unknown name), Timeout, PermissionDenied (another key than expected),
-// Cancelled. Messages name the endpoint.
+// Errors: Unavailable (refused, unreachable, unknown name), Timeout, PermissionDenied (another key than
+// expected), Cancelled. Messages name the endpoint.
 std::unique_ptr<Attempt> connect(Loop& loop, const Endpoint& endpoint, const ConnectOptions& options,
                                  ConnectResult on_result);
 
-// Through the relay at `relay` (the broker's public port): both peers present the same ticket, one as the TLS client
+// Through the relay at `relay` (the broker's public port): both peers present the same ticket, one as the TLS
+// client
 // (`initiates`), one as the server; the relay forwards their bytes and sees only TLS.
 struct RelayTicket {
   std::array<uint8_t, 16> bytes{};
   auto operator<=>(const RelayTicket&) const = default;
 };
-std::unique_ptr<Attempt> connect_by_relay(Loop& loop, const Endpoint& relay, const RelayTicket& ticket, bool initiates,
-                                          const ConnectOptions& options, ConnectResult on_result);
+std::unique_ptr<Attempt> connect_by_relay(Loop& loop, const Endpoint& relay, const RelayTicket& ticket,
+                                          bool initiates, const ConnectOptions& options,
+                                          ConnectResult on_result);
 
 }  // namespace weft::net

@@ -15,7 +15,8 @@ struct Endpoint {
   uint16_t port = 0;
   auto operator<=>(const Endpoint&) const = default;
 };
-// InvalidArgument names what is wrong. Port 0 is allowed (the system chooses); names of at most 255 characters.
+// InvalidArgument names what is wrong. Port 0 is allowed (the system chooses); names of at most 255
+// characters.
 Result<Endpoint> parse_endpoint(std::string_view text);
 std::string to_string(const Endpoint& endpoint);
 

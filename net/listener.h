@@ -1,5 +1,5 @@
-// A public port. What strangers can make it do is bounded before they have shown a key: connections and half-open
-// handshakes in all and from one address, bytes, time.
+// A public port. What strangers can make it do is bounded before they have shown a key: connections and
+// half-open handshakes in all and from one address, bytes, time.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@ struct ListenLimits {
   size_t handshakes_max_per_address = 64;
   Duration handshake_deadline = std::chrono::seconds(10);
   size_t relay_pairs_max = 256;
-  Duration relay_wait = std::chrono::seconds(10);          // for the second side of a ticket
-  Bytes relay_buffer{1 << 20};                             // a direction, per pair
+  Duration relay_wait = std::chrono::seconds(10);  // for the second side of a ticket
+  Bytes relay_buffer{1 << 20};                     // a direction, per pair
 };
 
 struct ListenOptions {
@@ -26,8 +26,9 @@ struct ListenOptions {
   // Whether a key may go on after the handshake; empty: any. A refused one is closed without a word.
   std::function<bool(const PeerId&)> admits{};
   std::optional<Shape> shape{};  // for accepted connections: a peer that emulates its link
-  // When set, relay preambles are served: whether the ticket was granted (and takes note that it was used). Asked once
-  // for two sides, when the first shows it; a ticket whose sides were joined is refused without asking.
+  // When set, relay preambles are served: whether the ticket was granted (and takes note that it was used).
+  // Asked once for two sides, when the first shows it; a ticket whose sides were joined is refused without
+  // asking.
   std::function<bool(const RelayTicket&)> relay_ticket_is_granted{};
 };
 

@@ -1,5 +1,5 @@
-// A thread with a queue: what is posted runs there, one after another. Destruction lets the work at hand finish and
-// drops the rest.
+// A thread with a queue: what is posted runs there, one after another. Destruction lets the work at hand
+// finish and drops the rest.
 #pragma once
 
 #include <condition_variable>

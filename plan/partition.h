@@ -13,9 +13,9 @@
 namespace weft::plan {
 
 // A stage's seconds for one microbatch. A link's time is that of the values that cross the stage's lower
-// border, over the link from the stage before, and back. Values that only pass the stage by, on their way to a
-// later one, really take another link; they are counted here when `passing` says so, because that link may be as
-// slow: else a stage without work between two regions would seem to make their link free.
+// border, over the link from the stage before, and back. Values that only pass the stage by, on their way to
+// a later one, really take another link; they are counted here when `passing` says so, because that link may
+// be as slow: else a stage without work between two regions would seem to make their link free.
 struct StageCost {
   double bottleneck = 0;  // the longest of compute, receiving, returning
   double sum = 0;         // one after the other, with latencies

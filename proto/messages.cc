@@ -4,27 +4,71 @@ namespace weft::proto {
 
 std::string_view to_string(JobState state) {
   switch (state) {
-    case JobState::Queued: return "queued";
-    case JobState::Waiting: return "waiting";
-    case JobState::Planning: return "planning";
-    case JobState::Loading: return "loading";
-    case JobState::Running: return "running";
-    case JobState::Stopping: return "stopping";
-    case JobState::Finished: return "finished";
-    case JobState::Stopped: return "stopped";
-    case JobState::Failed: return "failed";
+    case JobState::Queued:
+      return "queued";
+    case JobState::Waiting:
+      return "waiting";
+    case JobState::Planning:
+      return "planning";
+    case JobState::Loading:
+      return "loading";
+    case JobState::Running:
+      return "running";
+    case JobState::Stopping:
+      return "stopping";
+    case JobState::Finished:
+      return "finished";
+    case JobState::Stopped:
+      return "stopped";
+    case JobState::Failed:
+      return "failed";
   }
   return "unknown";
 }
 
 namespace {
-constexpr std::string_view kNames[] = {
-    "Hello", "HelloAck", "Refusal", "AssignStage", "Command", "GradientNorm", "ReleaseStage", "RelayInvitation",
-    "HeartbeatAck", "Heartbeat", "Drain", "StageReady", "StageFailed", "StepReport", "CheckpointReport",
-    "EvaluationReport", "PredictionReport", "PeerLog", "GetBlob", "PutBlob", "BlobAnswer", "HaveBlobs", "MissingBlobs",
-    "GetMicrobatch", "MicrobatchAnswer", "SubmitJob", "JobAccepted", "JobStatus", "JobEvent", "ListJobs", "JobList",
-    "GetJob", "GetEvents", "EventsEnd", "StopJob", "Done", "ListPeers", "PeerList", "GetResult", "JobResult",
-    "LinkHello", "LinkReady"};
+constexpr std::string_view kNames[] = {"Hello",
+                                       "HelloAck",
+                                       "Refusal",
+                                       "AssignStage",
+                                       "Command",
+                                       "GradientNorm",
+                                       "ReleaseStage",
+                                       "RelayInvitation",
+                                       "HeartbeatAck",
+                                       "Heartbeat",
+                                       "Drain",
+                                       "StageReady",
+                                       "StageFailed",
+                                       "StepReport",
+                                       "CheckpointReport",
+                                       "EvaluationReport",
+                                       "PredictionReport",
+                                       "PeerLog",
+                                       "GetBlob",
+                                       "PutBlob",
+                                       "BlobAnswer",
+                                       "HaveBlobs",
+                                       "MissingBlobs",
+                                       "GetMicrobatch",
+                                       "MicrobatchAnswer",
+                                       "SubmitJob",
+                                       "JobAccepted",
+                                       "JobStatus",
+                                       "JobEvent",
+                                       "ListJobs",
+                                       "JobList",
+                                       "GetJob",
+                                       "GetEvents",
+                                       "EventsEnd",
+                                       "StopJob",
+                                       "Done",
+                                       "ListPeers",
+                                       "PeerList",
+                                       "GetResult",
+                                       "JobResult",
+                                       "LinkHello",
+                                       "LinkReady"};
 static_assert(std::size(kNames) == std::variant_size_v<Message>);
 }  // namespace
 

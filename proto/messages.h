@@ -1,6 +1,6 @@
-// What broker, peers and users say to each other, as plain values. proto/codec turns them into frames and back, and
-// checks every bound while it decodes, so that a message at hand is within them. docs/PROTOCOL.md tells who sends
-// what, when, and what is refused.
+// What broker, peers and users say to each other, as plain values. proto/codec turns them into frames and
+// back, and checks every bound while it decodes, so that a message at hand is within them. docs/PROTOCOL.md
+// tells who sends what, when, and what is refused.
 #pragma once
 
 #include <array>
@@ -27,11 +27,13 @@ inline constexpr uint32_t kProtocolMinor = 0;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;
-// Which plan of a run: counted from 1, one more with every change of stages or peers. What is older is dropped.
+// Which plan of a run: counted from 1, one more with every change of stages or peers. What is older is
+// dropped.
 using PlanVersion = uint32_t;
 using Secret = std::array<uint8_t, 16>;
 
-// ---- who speaks ------------------------------------------------------------------------------------------------
+// ---- who speaks
+// ------------------------------------------------------------------------------------------------
 
 enum class Role : uint8_t {
   Peer = 1,       // a peer's control connection
@@ -46,9 +48,9 @@ struct TokenProof {
 
 // What a peer says of itself. Rates are measured by the peer, or its catalogue's for a null device.
 struct DeviceReport {
-  std::string device{};   // "cpu:2", "null:rtx3080"
+  std::string device{};  // "cpu:2", "null:rtx3080"
   plan::Rates rates{};
-  Bytes memory{};         // what the peer offers
+  Bytes memory{};             // what the peer offers
   std::string fingerprint{};  // peer::Backend::numerics_fingerprint
   bool fuse_elementwise = false;
   dag::Layout convolution_layout = dag::Layout::Plain;
@@ -62,8 +64,8 @@ struct Hello {
   uint32_t minor = kProtocolMinor;
   std::string software{};  // "0.1.0"
   Role role = Role::Peer;
-  std::optional<TokenProof> token{};  // needed until the broker knows this key
-  std::string name{};                 // for people; peers only
+  std::optional<TokenProof> token{};     // needed until the broker knows this key
+  std::string name{};                    // for people; peers only
   std::optional<DeviceReport> device{};  // Role::Peer
 };
 struct HelloAck {
@@ -81,15 +83,16 @@ struct Refusal {
   bool retry = false;  // whether trying again later, unchanged, may succeed
 };
 
-// ---- a stage ---------------------------------------------------------------------------------------------------
+// ---- a stage
+// ---------------------------------------------------------------------------------------------------
 
 enum class ProgramKind : uint8_t { Train = 0, Evaluate = 1, Predict = 2 };
 
 // One end of a cut edge, at this stage. `edge` is the same number at both ends.
 struct EdgeEnd {
   uint32_t edge = 0;
-  dag::ValueId value{};   // in the stage's graph
-  uint32_t stage = 0;   // the other end's
+  dag::ValueId value{};  // in the stage's graph
+  uint32_t stage = 0;    // the other end's
 };
 
 // What one stage runs of a job's graph.
@@ -113,9 +116,9 @@ struct TensorReference {
 struct LinkRoute {
   uint32_t stage = 0;
   PeerId peer{};
-  bool dials = false;                  // this side opens the connection
+  bool dials = false;                    // this side opens the connection
   std::vector<std::string> addresses{};  // tried in order by the side that dials, each with a deadline
-  Secret relay_ticket{};               // when none of them answers, or there are none
+  Secret relay_ticket{};                 // when none of them answers, or there are none
   std::string region{};                  // of the other peer, as it says
 };
 
@@ -136,22 +139,25 @@ struct AssignStage {
   uint32_t stage_count = 0;
   TrainingSpec training{};  // for Predict: only the batch sizes count
   std::vector<StageProgram> programs{};
-  std::vector<TensorReference> tensors{};  // every initializer's value, and the optimizer's slots unless they are zero
+  std::vector<TensorReference>
+      tensors{};  // every initializer's value, and the optimizer's slots unless they are zero
   std::vector<LinkRoute> links{};
   uint32_t microbatches_in_flight = 1;  // how many forwards may be ahead of their backwards here
   uint64_t after_step = 0;              // the state that `tensors` is: steps already done
   Secret data_key{};                    // shown with each request for a microbatch
 };
 
-// ---- broker to peer --------------------------------------------------------------------------------------------
+// ---- broker to peer
+// --------------------------------------------------------------------------------------------
 
 // What a stage does next; a stage carries its commands out strictly in the order in which they come.
 enum class CommandKind : uint8_t {
   Advance = 0,     // run training steps up to and including `step`
   Checkpoint = 1,  // upload the state after `step`, which is the last one granted
-  Evaluate = 2,    // the evaluation program over [first_microbatch, + microbatches), with the weights after `step`
-  Predict = 3,     // the prediction program over these microbatches
-  Finish = 4,      // nothing more: keep quiet until ReleaseStage
+  Evaluate =
+      2,  // the evaluation program over [first_microbatch, + microbatches), with the weights after `step`
+  Predict = 3,  // the prediction program over these microbatches
+  Finish = 4,   // nothing more: keep quiet until ReleaseStage
 };
 struct Command {
   JobNumber run = 0;
@@ -183,7 +189,8 @@ struct HeartbeatAck {
   uint64_t sequence = 0;
 };
 
-// ---- peer to broker --------------------------------------------------------------------------------------------
+// ---- peer to broker
+// --------------------------------------------------------------------------------------------
 
 struct Heartbeat {
   uint64_t sequence = 0;
@@ -202,7 +209,7 @@ struct StageFailed {
   PlanVersion plan_version = 0;
   Error error{};
   std::optional<uint32_t> unreachable_stage{};  // the fault is that link's
-  bool permanent = false;                     // of the job, not of this peer: another one would fail as well
+  bool permanent = false;  // of the job, not of this peer: another one would fail as well
 };
 
 struct LinkUse {
@@ -216,9 +223,9 @@ struct StepReport {
   uint64_t step = 0;
   std::vector<double> losses{};   // by microbatch; from the stage that owns the loss
   std::vector<double> squares{};  // sums of squares of gradients, in the order of this stage's parameters
-  bool updated = false;         // false: squares only, waiting for GradientNorm
-  double seconds_busy = 0;      // compute
-  double seconds = 0;           // since the step before
+  bool updated = false;           // false: squares only, waiting for GradientNorm
+  double seconds_busy = 0;        // compute
+  double seconds = 0;             // since the step before
   std::vector<LinkUse> links{};
 };
 struct CheckpointReport {
@@ -245,7 +252,8 @@ struct PeerLog {
   std::string text{};  // one line for the broker's operator
 };
 
-// ---- bulk connection: requests and answers, any number under way, told apart by `request` -------------------------
+// ---- bulk connection: requests and answers, any number under way, told apart by `request`
+// -------------------------
 
 struct GetBlob {
   uint64_t request = 0;
@@ -287,7 +295,8 @@ struct MicrobatchAnswer {
   uint32_t valid_count = 0;
 };
 
-// ---- users -----------------------------------------------------------------------------------------------------
+// ---- users
+// -----------------------------------------------------------------------------------------------------
 
 // A file as a sequence of pieces: bytes, or a blob (a tensor of a model, or the whole of a data file).
 struct FilePiece {
@@ -300,23 +309,23 @@ struct PackedFile {
   std::vector<FilePiece> pieces{};
 };
 struct SubmitJob {
-  std::string name{};              // for people: the job file's
-  std::string job{};               // YAML, after --set, its paths those of `files`
-  uint32_t stages = 0;           // as the job file says; 0: auto
+  std::string name{};   // for people: the job file's
+  std::string job{};    // YAML, after --set, its paths those of `files`
+  uint32_t stages = 0;  // as the job file says; 0: auto
   std::vector<PackedFile> files{};
 };
 struct JobAccepted {
   JobNumber job = 0;
 };
 enum class JobState : uint8_t {
-  Queued = 0,    // waits for its turn
-  Waiting = 1,   // waits for peers
+  Queued = 0,   // waits for its turn
+  Waiting = 1,  // waits for peers
   Planning = 2,
-  Loading = 3,   // stages fetch their tensors
+  Loading = 3,  // stages fetch their tensors
   Running = 4,
   Stopping = 5,
   Finished = 6,
-  Stopped = 7,   // by its user
+  Stopped = 7,  // by its user
   Failed = 8,
 };
 std::string_view to_string(JobState state);
@@ -339,13 +348,14 @@ struct JobStatus {
   double loss = 0, samples_per_second = 0, seconds_left = 0;
   uint64_t checkpoint_step = 0;
   uint64_t recoveries = 0;
-  bool equal_bits = true;  // all stages of one fingerprint so far
+  bool equal_bits = true;           // all stages of one fingerprint so far
   std::vector<std::string> plan{};  // the planner's explanation
   std::vector<StageStatus> stages{};
 };
 struct PeerStatus {
   PeerId peer{};
-  std::string name{}, region{}, device{}, software{}, state{};  // state: pool, active, suspect, draining, gone, other version
+  std::string name{}, region{}, device{}, software{},
+      state{};  // state: pool, active, suspect, draining, gone, other version
   plan::Rates rates{};
   Bytes memory{};
   bool reachable = false;
@@ -353,12 +363,12 @@ struct PeerStatus {
 };
 
 enum class JobEventKind : uint8_t {
-  State = 0,       // `text`: the reason
+  State = 0,  // `text`: the reason
   Step = 1,
   Evaluation = 2,
   Checkpoint = 3,
-  Plan = 4,        // `text`: the explanation
-  Notice = 5,      // `text`: something a person should know: a peer lost, bits no longer promised
+  Plan = 4,    // `text`: the explanation
+  Notice = 5,  // `text`: something a person should know: a peer lost, bits no longer promised
   Result = 6,
 };
 struct JobEvent {
@@ -381,8 +391,8 @@ struct JobList {
 struct GetJob {
   JobNumber job = 0;
 };
-// Past events from `from_sequence` on, then, when `follow`, new ones as they come; ends after the job's end with
-// EventsEnd.
+// Past events from `from_sequence` on, then, when `follow`, new ones as they come; ends after the job's end
+// with EventsEnd.
 struct GetEvents {
   JobNumber job = 0;
   uint64_t from_sequence = 1;
@@ -412,7 +422,8 @@ struct JobResult {
   uint64_t sample_count = 0;
 };
 
-// ---- between peers ---------------------------------------------------------------------------------------------
+// ---- between peers
+// ---------------------------------------------------------------------------------------------
 
 struct LinkHello {
   JobNumber run = 0;
@@ -424,14 +435,16 @@ struct LinkReady {};  // the answer; tensors may come
 using Message =
     std::variant<Hello, HelloAck, Refusal, AssignStage, Command, GradientNorm, ReleaseStage, RelayInvitation,
                  HeartbeatAck, Heartbeat, Drain, StageReady, StageFailed, StepReport, CheckpointReport,
-                 EvaluationReport, PredictionReport, PeerLog, GetBlob, PutBlob, BlobAnswer, HaveBlobs, MissingBlobs,
-                 GetMicrobatch, MicrobatchAnswer, SubmitJob, JobAccepted, JobStatus, JobEvent, ListJobs, JobList, GetJob,
-                 GetEvents, EventsEnd, StopJob, Done, ListPeers, PeerList, GetResult, JobResult, LinkHello, LinkReady>;
+                 EvaluationReport, PredictionReport, PeerLog, GetBlob, PutBlob, BlobAnswer, HaveBlobs,
+                 MissingBlobs, GetMicrobatch, MicrobatchAnswer, SubmitJob, JobAccepted, JobStatus, JobEvent,
+                 ListJobs, JobList, GetJob, GetEvents, EventsEnd, StopJob, Done, ListPeers, PeerList,
+                 GetResult, JobResult, LinkHello, LinkReady>;
 
 // For logs: "AssignStage".
 std::string_view name_of(const Message& message);
 
-// ---- tensors ---------------------------------------------------------------------------------------------------
+// ---- tensors
+// ---------------------------------------------------------------------------------------------------
 
 enum class Direction : uint8_t {
   Forward = 0,   // an activation
@@ -444,7 +457,7 @@ struct TensorHeader {
   PlanVersion plan_version = 0;
   uint64_t step = 0;
   uint32_t microbatch = 0;
-  uint32_t edge = 0;       // for an answer to GetMicrobatch: the index of the input
+  uint32_t edge = 0;  // for an answer to GetMicrobatch: the index of the input
   ProgramKind program = ProgramKind::Train;
   Direction direction = Direction::Forward;
   uint16_t replica = 0;

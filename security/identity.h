@@ -1,5 +1,5 @@
-// Who one is: an Ed25519 key pair and the certificate that carries it through TLS. A peer's id is the hash of its
-// public key; names and addresses prove nothing.
+// Who one is: an Ed25519 key pair and the certificate that carries it through TLS. A peer's id is the hash of
+// its public key; names and addresses prove nothing.
 #pragma once
 
 #include <filesystem>
@@ -13,8 +13,9 @@ namespace weft::security {
 
 class Identity {
  public:
-  // Reads DIR/identity.pem (PKCS#8 private key), or makes a key and writes it with mode 0600, atomically. Errors:
-  // PermissionDenied when others may read the file, Corrupted when it holds no Ed25519 key, what the disk says.
+  // Reads DIR/identity.pem (PKCS#8 private key), or makes a key and writes it with mode 0600, atomically.
+  // Errors: PermissionDenied when others may read the file, Corrupted when it holds no Ed25519 key, what the
+  // disk says.
   static Result<std::unique_ptr<Identity>> load_or_create(const std::filesystem::path& folder);
   static Result<std::unique_ptr<Identity>> generate();  // in memory only, for tests and one-time clients
   ~Identity();

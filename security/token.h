@@ -1,5 +1,6 @@
-// Join tokens: what a broker's owner hands to people. A token names the broker by the hash of its public key, so that a
-// client can check the broker before it sends the secret; the broker keeps only a hash of the secret.
+// Join tokens: what a broker's owner hands to people. A token names the broker by the hash of its public key,
+// so that a client can check the broker before it sends the secret; the broker keeps only a hash of the
+// secret.
 //   weft1-<base32 of: role u8, broker key hash 32, id 8, secret 16, checksum 4>
 #pragma once
 
@@ -20,7 +21,8 @@ Result<Role> parse_role(std::string_view text);
 
 struct TokenSecret {
   std::array<uint8_t, 16> bytes{};
-  bool operator==(const TokenSecret&) const = default;  // only for tests: compare digests with equal_in_constant_time
+  bool operator==(const TokenSecret&) const =
+      default;  // only for tests: compare digests with equal_in_constant_time
 };
 
 struct Token {
@@ -32,8 +34,8 @@ struct Token {
 };
 Token make_token(Role role, const PeerId& broker);  // id and secret from the system's random source
 std::string to_text(const Token& token);
-// InvalidArgument (says what is wrong: length, alphabet, checksum), VersionMismatch for another prefix number. Spaces
-// and line ends around it are ignored; letters of either case.
+// InvalidArgument (says what is wrong: length, alphabet, checksum), VersionMismatch for another prefix
+// number. Spaces and line ends around it are ignored; letters of either case.
 Result<Token> parse_token(std::string_view text);
 
 // SHA-256 of "weft token secret" and the secret: what is stored.

@@ -1,5 +1,5 @@
-// Large things as files named by their SHA-256, in DIR/<first two digits>/<64 digits>. A blob is there as a whole or
-// not at all, also after a crash.
+// Large things as files named by their SHA-256, in DIR/<first two digits>/<64 digits>. A blob is there as a
+// whole or not at all, also after a crash.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ class BlobStore {
   Result<uint64_t> size(const Digest& sha256) const;
   // The bytes, compared with their name. NotFound, Corrupted, ResourceExhausted beyond size_max.
   Result<std::vector<std::byte>> read(const Digest& sha256, uint64_t size_max) const;
-  // Durable when it returns. The same bytes again cost only the hash. Errors as begin(), and what the disk says.
+  // Durable when it returns. The same bytes again cost only the hash. Errors as begin(), and what the disk
+  // says.
   Result<Digest> put(std::span<const std::byte> bytes);
   Result<Digest> put_file(const std::filesystem::path& file);  // copies, in pieces
 
@@ -45,8 +46,8 @@ class BlobStore {
   // ResourceExhausted when the disk has not that much room.
   Result<std::unique_ptr<Writer>> begin(const Digest& sha256, uint64_t size);
 
-  // Removes every blob that is not in `kept` and older than an hour (somebody may be about to name it). Returns the
-  // bytes freed. Files of other names stay.
+  // Removes every blob that is not in `kept` and older than an hour (somebody may be about to name it).
+  // Returns the bytes freed. Files of other names stay.
   Result<uint64_t> collect(const std::set<Digest>& kept);
 
  private:

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "data/loader.h"
 #include "dag/onnx/model.h"
+#include "data/loader.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "peer/executor.h"
 #include "train/prepare.h"
@@ -15,10 +15,12 @@ Result<std::vector<data::NpzArray>> predict(const configs::Job& job, peer::Backe
   WEFT_TRY(std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*job.predict));
   auto model = onnx::read_model(job.model);
   if (!model) return fail(job.error(model.error().code, "model", model.error().message));
-  WEFT_TRY(Prepared prepared, prepare_prediction(job, *model, *dataset, peer::evaluate_reference, backend.traits()));
-  WEFT_TRY(auto executor,
-           peer::Executor::create(std::make_shared<const dag::Graph>(std::move(prepared.graph)), backend, {}));
-  for (const auto& [name, tensor] : prepared.weights) WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
+  WEFT_TRY(Prepared prepared,
+           prepare_prediction(job, *model, *dataset, peer::evaluate_reference, backend.traits()));
+  WEFT_TRY(auto executor, peer::Executor::create(
+                              std::make_shared<const dag::Graph>(std::move(prepared.graph)), backend, {}));
+  for (const auto& [name, tensor] : prepared.weights)
+    WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
   microbatch->context.microbatch_size = job.microbatch_size;
 
@@ -27,8 +29,9 @@ Result<std::vector<data::NpzArray>> predict(const configs::Job& job, peer::Backe
   for (const dag::GraphOutput& output : executor->graph().outputs()) {
     dag::TensorSpec spec = executor->graph().spec(output.value);
     if (spec.shape.empty() || spec.shape[0] != job.microbatch_size)
-      return fail(job.error(ErrorCode::Unsupported, "model",
-                            "output '" + output.name + "' is " + to_string(spec) + ": its first axis is not the batch"));
+      return fail(job.error(
+          ErrorCode::Unsupported, "model",
+          "output '" + output.name + "' is " + to_string(spec) + ": its first axis is not the batch"));
     spec.shape[0] = samples;
     arrays.push_back({output.name, dag::Tensor(spec)});
   }
@@ -47,7 +50,8 @@ Result<std::vector<data::NpzArray>> predict(const configs::Job& job, peer::Backe
       WEFT_TRY(const dag::Tensor rows, executor->value(*microbatch, executor->graph().outputs()[i].value));
       const size_t row = rows.bytes().size() / job.microbatch_size;
       std::copy_n(rows.bytes().begin(), row * batch->valid_count,
-                  arrays[i].tensor.mutable_bytes().begin() + static_cast<std::ptrdiff_t>(row * batch->sample_position));
+                  arrays[i].tensor.mutable_bytes().begin() +
+                      static_cast<std::ptrdiff_t>(row * batch->sample_position));
     }
   }
   return arrays;

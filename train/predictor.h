@@ -11,8 +11,8 @@
 
 namespace weft::train {
 
-// One array for each output of the model, in the file's order, one row a sample. Errors carry the job file's place;
-// Cancelled when `stop` was set.
+// One array for each output of the model, in the file's order, one row a sample. Errors carry the job file's
+// place; Cancelled when `stop` was set.
 Result<std::vector<data::NpzArray>> predict(const configs::Job& job, peer::Backend& backend,
                                             const std::atomic<bool>* stop = nullptr);
 

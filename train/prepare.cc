@@ -208,8 +208,9 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
   return prepared;
 }
 
-Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model, const data::Dataset& dataset,
-                                    const onnx::Evaluator& evaluator, const peer::BackendTraits& traits) {
+Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model,
+                                    const data::Dataset& dataset, const onnx::Evaluator& evaluator,
+                                    const peer::BackendTraits& traits) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
   Prepared prepared;

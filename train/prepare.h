@@ -49,8 +49,8 @@ Result<Prepared> prepare_evaluation(const configs::Job& job, const onnx::OnnxMod
                                     const data::Dataset& dataset, const onnx::Evaluator& evaluator,
                                     const peer::BackendTraits& traits);
 
-// The model in inference mode over one microbatch of `dataset`, its inputs fed by the job's columns, its outputs as
-// predictions: for Task::Predict.
+// The model in inference mode over one microbatch of `dataset`, its inputs fed by the job's columns, its
+// outputs as predictions: for Task::Predict.
 Result<Prepared> prepare_prediction(const configs::Job& job, const onnx::OnnxModel& model,
                                     const data::Dataset& dataset, const onnx::Evaluator& evaluator,
                                     const peer::BackendTraits& traits);

@@ -22,14 +22,17 @@ Status make_data_dir(const fs::path& folder) {
   storage::Files files;
   WEFT_TRY_STATUS(files.make_directories(folder));
   if (::chmod(folder.c_str(), 0700) != 0)
-    return fail(ErrorCode::PermissionDenied, folder.string() + " is not this user's: choose another --data-dir");
+    return fail(ErrorCode::PermissionDenied,
+                folder.string() + " is not this user's: choose another --data-dir");
   return {};
 }
 
 fs::path database(const fs::path& data_dir) { return data_dir / "broker.sqlite"; }
 
 int64_t unix_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 Result<security::Token> issue(Store& store, const PeerId& broker, const NewToken& wanted) {
@@ -41,7 +44,8 @@ Result<security::Token> issue(Store& store, const PeerId& broker, const NewToken
                   .expires_unix_ms = {},
                   .uses_max = wanted.uses};
   if (wanted.ttl)
-    row.expires_unix_ms = row.created_unix_ms + std::chrono::duration_cast<std::chrono::milliseconds>(*wanted.ttl).count();
+    row.expires_unix_ms =
+        row.created_unix_ms + std::chrono::duration_cast<std::chrono::milliseconds>(*wanted.ttl).count();
   WEFT_TRY_STATUS(store.create_token(row));
   return token;
 }
@@ -89,8 +93,9 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   WEFT_TRY_STATUS(make_data_dir(data_dir));
   auto lock = storage::FolderLock::acquire(parts->files, data_dir);
   if (!lock && lock.error().code == ErrorCode::Unavailable)
-    return fail(ErrorCode::Unavailable,
-                data_dir.string() + " is another broker's, which runs: stop it, or choose another --data-dir");
+    return fail(
+        ErrorCode::Unavailable,
+        data_dir.string() + " is another broker's, which runs: stop it, or choose another --data-dir");
   if (!lock) return fail(lock.error());
   parts->lock.emplace(std::move(*lock));
   WEFT_TRY(parts->identity, security::Identity::load_or_create(data_dir));
@@ -102,8 +107,9 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   WEFT_TRY(const auto known, store->tokens());
   WEFT_TRY(const auto peer_token, issue(*store, parts->identity->id(), {.role = security::Role::Peer}));
   parts->peer_token = security::to_text(peer_token);
-  const bool can_submit = std::any_of(known.begin(), known.end(),
-                                      [](const StoredToken& token) { return token.role == proto::Role::Submitter; });
+  const bool can_submit = std::any_of(known.begin(), known.end(), [](const StoredToken& token) {
+    return token.role == proto::Role::Submitter;
+  });
   if (!can_submit) {
     WEFT_TRY(const auto submitter, issue(*store, parts->identity->id(), {.role = security::Role::Submitter}));
     parts->submitter_token = security::to_text(submitter);
@@ -116,8 +122,9 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   core.jobs_folder = data_dir / "jobs";
   core.log = parts->options.log;
   // The core binds the bus, so it comes first.
-  WEFT_TRY(parts->core, Core::start(std::move(core), std::move(store), parts->bus, *parts->blobs, parts->contexts,
-                                    [raw = parts.get()](const Error& error) { raw->end(error); }));
+  WEFT_TRY(parts->core,
+           Core::start(std::move(core), std::move(store), parts->bus, *parts->blobs, parts->contexts,
+                       [raw = parts.get()](const Error& error) { raw->end(error); }));
   GateOptions gate;
   gate.listen = parts->options.listen;
   gate.identity = parts->identity.get();
@@ -147,7 +154,8 @@ Status BrokerService::wait() {
 
 void BrokerService::stop() { parts_->end(std::nullopt); }
 
-// ---- tokens --------------------------------------------------------------------------------------------------------
+// ---- tokens
+// --------------------------------------------------------------------------------------------------------
 
 Result<std::string> create_token(const fs::path& data_dir, const NewToken& token) {
   WEFT_TRY_STATUS(make_data_dir(data_dir));
@@ -171,13 +179,14 @@ Result<std::vector<TokenLine>> list_tokens(const fs::path& data_dir) {
   WEFT_TRY(const auto tokens, store->tokens());
   std::vector<TokenLine> lines;
   for (const StoredToken& token : tokens)
-    lines.push_back({.id = token.id,
-                     .role = token.role == proto::Role::Submitter ? security::Role::Submitter : security::Role::Peer,
-                     .created_unix_ms = token.created_unix_ms,
-                     .expires_unix_ms = token.expires_unix_ms,
-                     .uses_max = token.uses_max,
-                     .uses = token.uses,
-                     .revoked = token.revoked});
+    lines.push_back(
+        {.id = token.id,
+         .role = token.role == proto::Role::Submitter ? security::Role::Submitter : security::Role::Peer,
+         .created_unix_ms = token.created_unix_ms,
+         .expires_unix_ms = token.expires_unix_ms,
+         .uses_max = token.uses_max,
+         .uses = token.uses,
+         .revoked = token.revoked});
   return lines;
 }
 

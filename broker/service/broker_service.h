@@ -1,10 +1,12 @@
 // A broker at work: its public port, its core, its planner and its disk.
 //
 //   peers, clients == TLS ==> gate --(ZeroMQ ROUTER/DEALER)--> core --(append)--> store
-//                              ^------(ZeroMQ PUB/SUB: events, status)--'  '--> planner, feeder (work on the side)
+//                              ^------(ZeroMQ PUB/SUB: events, status)--'  '--> planner, feeder (work on the
+//                              side)
 //
-// Threads: `gate` (connections, relay; one for now), `core` (the state machine and the store), `planner` (imports, plans),
-// `files` (blobs and microbatches of data). They share nothing but the bus, the blob store, and immutable values.
+// Threads: `gate` (connections, relay; one for now), `core` (the state machine and the store), `planner`
+// (imports, plans), `files` (blobs and microbatches of data). They share nothing but the bus, the blob store,
+// and immutable values.
 #pragma once
 
 #include <filesystem>
@@ -24,23 +26,23 @@ namespace weft::broker {
 struct BrokerServiceOptions {
   std::filesystem::path data_dir;  // made where it is missing, mode 0700
   net::Endpoint listen{"0.0.0.0", 7700};
-  std::string advertise;           // "host:port" that tokens' users are told; empty: the bound address
-  std::string software;            // version
+  std::string advertise;  // "host:port" that tokens' users are told; empty: the bound address
+  std::string software;   // version
   std::function<void(const std::string& line)> log;
   Duration lease = std::chrono::seconds(10);
 };
 
 class BrokerService {
  public:
-  // Opens everything and starts the threads; the port is open when it returns. Errors: Unavailable when another broker
-  // holds the data directory or the port is in use; what identity, store and disk say.
+  // Opens everything and starts the threads; the port is open when it returns. Errors: Unavailable when
+  // another broker holds the data directory or the port is in use; what identity, store and disk say.
   static Result<std::unique_ptr<BrokerService>> start(BrokerServiceOptions options);
   ~BrokerService();
 
-  net::Endpoint endpoint() const;   // as bound
-  std::string advertised() const;   // for the join line
-  // What is printed at the start: a peer token without limits, made anew each time; on the first start a submitter
-  // token as well.
+  net::Endpoint endpoint() const;  // as bound
+  std::string advertised() const;  // for the join line
+  // What is printed at the start: a peer token without limits, made anew each time; on the first start a
+  // submitter token as well.
   const std::string& peer_token() const;
   const std::optional<std::string>& submitter_token() const;
 
@@ -54,8 +56,8 @@ class BrokerService {
   std::unique_ptr<Parts> parts_;
 };
 
-// Tokens without a running broker, or beside one: they are rows of its database. `data_dir` must be a broker's, or new:
-// the identity is made then.
+// Tokens without a running broker, or beside one: they are rows of its database. `data_dir` must be a
+// broker's, or new: the identity is made then.
 struct NewToken {
   security::Role role = security::Role::Peer;
   std::optional<Duration> ttl{};

@@ -41,7 +41,8 @@ Bus::~Bus() = default;
 struct CoreSocket::Impl {
   zmq::socket_t router, events;
   explicit Impl(Bus& bus)
-      : router(bus.impl().context, zmq::socket_type::router), events(bus.impl().context, zmq::socket_type::pub) {
+      : router(bus.impl().context, zmq::socket_type::router),
+        events(bus.impl().context, zmq::socket_type::pub) {
     for (zmq::socket_t* socket : {&router, &events}) {
       socket->set(zmq::sockopt::sndhwm, kHighWater);
       socket->set(zmq::sockopt::rcvhwm, kHighWater);
@@ -96,7 +97,9 @@ std::optional<BusMessage> GateSocket::receive() {
   return from_zmq(body);
 }
 
-void GateSocket::send(const BusMessage& message) { impl_->dealer.send(to_zmq(message), zmq::send_flags::none); }
+void GateSocket::send(const BusMessage& message) {
+  impl_->dealer.send(to_zmq(message), zmq::send_flags::none);
+}
 
 struct Subscription::Impl {
   zmq::socket_t sub;

@@ -1,5 +1,6 @@
-// ZeroMQ, the bus inside the broker's own trust: one ROUTER where gates meet the core, one PUB that carries the event
-// stream. inproc:// for now, as all are one process. What comes over it was authenticated by a gate.
+// ZeroMQ, the bus inside the broker's own trust: one ROUTER where gates meet the core, one PUB that carries
+// the event stream. inproc:// for now, as all are one process. What comes over it was authenticated by a
+// gate.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +23,14 @@ enum class BusKind : uint8_t {
   RelayWaiting = 5,  // payload: ticket (16)
   Wake = 6,          // somebody left something in the core's inbox
   // core to gate
-  Send = 16,         // payload: encoded Message
-  Admit = 17,        // payload: role u8
+  Send = 16,   // payload: encoded Message
+  Admit = 17,  // payload: role u8
   Close = 18,
-  OpenFeed = 19,     // connection: the job; payload: data key (16)
+  OpenFeed = 19,  // connection: the job; payload: data key (16)
   CloseFeed = 20,
-  GrantRelay = 21,   // payload: ticket
+  GrantRelay = 21,  // payload: ticket
   RevokeRelay = 22,
-  Follow = 23,       // payload: job u64, sequence sent last u64
+  Follow = 23,  // payload: job u64, sequence sent last u64
 };
 
 struct BusMessage {

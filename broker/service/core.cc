@@ -28,7 +28,9 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
-std::string text_of(const proto::Secret& secret) { return {reinterpret_cast<const char*>(secret.data()), secret.size()}; }
+std::string text_of(const proto::Secret& secret) {
+  return {reinterpret_cast<const char*>(secret.data()), secret.size()};
+}
 
 template <typename... F>
 struct Overloaded : F... {
@@ -99,14 +101,17 @@ void Core::run() {
 
 void Core::handle(const BusMessage& message) {
   switch (message.kind) {
-    case BusKind::GateReady: return republish();
-    case BusKind::Introduced: return introduce(message);
+    case BusKind::GateReady:
+      return republish();
+    case BusKind::Introduced:
+      return introduce(message);
     case BusKind::Received: {
       auto decoded = proto::decode(bytes_of(message.payload));
       if (!decoded) {
         options_.log("warning bad_message what=\"" + decoded.error().message + "\"");
         to_gate(message.connection, BusKind::Close);
-        return step(Disconnected{message.connection, "it sent what is no message: " + decoded.error().message});
+        return step(
+            Disconnected{message.connection, "it sent what is no message: " + decoded.error().message});
       }
       return step(Received{message.connection, std::make_shared<const proto::Message>(std::move(*decoded))});
     }
@@ -128,7 +133,8 @@ void Core::handle(const BusMessage& message) {
       for (auto& item : work) item();
       return;
     }
-    default: return;  // the core's own kinds
+    default:
+      return;  // the core's own kinds
   }
 }
 
@@ -159,9 +165,9 @@ void Core::introduce(const BusMessage& message) {
   auto decoded = proto::decode(bytes_of(payload.substr(33 + address_size)));
   auto* hello = decoded ? std::get_if<proto::Hello>(&*decoded) : nullptr;
   if (hello == nullptr) {
-    send(message.connection, proto::Refusal{.code = ErrorCode::InvalidArgument,
-                                            .message = decoded ? "a connection begins with Hello"
-                                                               : decoded.error().message});
+    send(message.connection,
+         proto::Refusal{.code = ErrorCode::InvalidArgument,
+                        .message = decoded ? "a connection begins with Hello" : decoded.error().message});
     return to_gate(message.connection, BusKind::Close);
   }
   event.hello = std::move(*hello);
@@ -216,13 +222,16 @@ void Core::carry_out(Effect& effect) {
           [&](CheckSubmission& e) {
             planner_thread_->post([this, e = std::move(e)] {
               Status verdict = planner_.check(e.submission);
-              from_worker([this, event = SubmissionChecked{e.connection, e.submission, std::move(verdict)}] { step(event); });
+              from_worker([this, event = SubmissionChecked{e.connection, e.submission, std::move(verdict)}] {
+                step(event);
+              });
             });
           },
           [&](StartPlanning& e) {
             planner_thread_->post([this, e = std::move(e)] {
               auto plan = planner_.plan(e);
-              from_worker([this, event = PlanningDone{e.job, e.plan_version, std::move(plan)}] { step(event); });
+              from_worker(
+                  [this, event = PlanningDone{e.job, e.plan_version, std::move(plan)}] { step(event); });
             });
           },
           [&](OpenFeed& e) { to_gates(BusKind::OpenFeed, e.job, text_of(e.data_key)); },
@@ -244,8 +253,9 @@ void Core::carry_out(Effect& effect) {
       effect);
 }
 
-// Now and then, beside the planner's work: blobs that nobody speaks of any more, and the unpacked files of jobs that
-// have ended. What was uploaded lately stays (BlobStore::collect): its job may not be submitted yet.
+// Now and then, beside the planner's work: blobs that nobody speaks of any more, and the unpacked files of
+// jobs that have ended. What was uploaded lately stays (BlobStore::collect): its job may not be submitted
+// yet.
 void Core::collect_garbage() {
   if (now().monotonic < next_collection_) return;
   next_collection_ = now().monotonic + kCollectEvery;
@@ -253,7 +263,8 @@ void Core::collect_garbage() {
     std::error_code code;
     for (const auto& entry : std::filesystem::directory_iterator(options_.jobs_folder, code)) {
       const std::string name = entry.path().filename().string();
-      const bool needed = std::any_of(open.begin(), open.end(), [&](auto job) { return std::to_string(job) == name; });
+      const bool needed =
+          std::any_of(open.begin(), open.end(), [&](auto job) { return std::to_string(job) == name; });
       if (!needed) std::filesystem::remove_all(entry.path(), code);
     }
     const auto freed = blobs_.collect(kept);
@@ -268,15 +279,16 @@ void Core::republish() {
   socket_.publish('p', text_of(proto::encode(peers_)));
 }
 
-// Past events from the store; new ones reach the client from its gate, which has them all from the event stream and is
-// told here where to go on.
+// Past events from the store; new ones reach the client from its gate, which has them all from the event
+// stream and is told here where to go on.
 void Core::send_events(const SendEvents& request) {
   uint64_t next = std::max<uint64_t>(1, request.request.from_sequence);
   bool ended = false;
   for (;;) {
     const auto events = store_->events(request.request.job, next, kEventsAtOnce);
     if (!events)
-      return send(request.connection, proto::Refusal{.code = events.error().code, .message = events.error().message});
+      return send(request.connection,
+                  proto::Refusal{.code = events.error().code, .message = events.error().message});
     for (const proto::JobEvent& event : *events) {
       send(request.connection, event);
       next = event.sequence + 1;
@@ -286,7 +298,8 @@ void Core::send_events(const SendEvents& request) {
   }
   const auto status = statuses_.find(request.request.job);
   ended = ended || (status != statuses_.end() && status->second.state >= proto::JobState::Finished);
-  if (ended || !request.request.follow) return send(request.connection, proto::EventsEnd{request.request.job});
+  if (ended || !request.request.follow)
+    return send(request.connection, proto::EventsEnd{request.request.job});
   std::string payload;
   append_u64(payload, request.request.job);
   append_u64(payload, next - 1);

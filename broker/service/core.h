@@ -1,5 +1,5 @@
-// The core's thread: takes events off the bus, drives the state machine, makes records durable, carries effects out.
-// Owns the store; nothing else touches it.
+// The core's thread: takes events off the bus, drives the state machine, makes records durable, carries
+// effects out. Owns the store; nothing else touches it.
 #pragma once
 
 #include <atomic>
@@ -35,8 +35,8 @@ class Core {
   ~Core();  // stops and joins
 
  private:
-  Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage::BlobStore& blobs, JobContexts& contexts,
-       std::function<void(const Error&)> on_fatal, const StoredState& state);
+  Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage::BlobStore& blobs,
+       JobContexts& contexts, std::function<void(const Error&)> on_fatal, const StoredState& state);
   void run();
   void handle(const BusMessage& message);
   void introduce(const BusMessage& message);

@@ -35,10 +35,12 @@ Result<Feeder::Microbatch> Feeder::read(const proto::GetMicrobatch& request) {
     sequence->second.fill((request.step - 1) * job.batch_size + wanted.sample_position, wanted.samples);
   } else {
     const uint64_t first = uint64_t{request.microbatch} * size;
-    if (first >= program.dataset->sample_count()) return fail(ErrorCode::NotFound, "there is no such microbatch");
+    if (first >= program.dataset->sample_count())
+      return fail(ErrorCode::NotFound, "there is no such microbatch");
     const uint64_t end = std::min<uint64_t>(first + size, program.dataset->sample_count());
     wanted.sample_position = first;
-    for (uint64_t sample = first; sample < end; ++sample) wanted.samples.push_back(static_cast<uint32_t>(sample));
+    for (uint64_t sample = first; sample < end; ++sample)
+      wanted.samples.push_back(static_cast<uint32_t>(sample));
   }
 
   std::vector<data::Feed> feeds;
@@ -46,12 +48,14 @@ Result<Feeder::Microbatch> Feeder::read(const proto::GetMicrobatch& request) {
     if (input == dag::kMaskInput && request.program == ProgramKind::Evaluate) continue;
     const auto feed = std::find_if(program.feeds.begin(), program.feeds.end(),
                                    [&](const data::Feed& f) { return f.input == input; });
-    if (feed == program.feeds.end()) return fail(ErrorCode::NotFound, "no data feeds the input '" + input + "'");
+    if (feed == program.feeds.end())
+      return fail(ErrorCode::NotFound, "no data feeds the input '" + input + "'");
     feeds.push_back(*feed);
   }
   WEFT_TRY(data::Microbatch read, data::read_microbatch(*program.dataset, feeds, wanted));
   WEFT_TRY_STATUS(train::check_bounds(program.bounds, read));
-  Microbatch result{.sample_position = wanted.sample_position, .valid_count = read.valid_count, .tensors = {}};
+  Microbatch result{
+      .sample_position = wanted.sample_position, .valid_count = read.valid_count, .tensors = {}};
   for (const std::string& input : request.inputs) {
     if (input == dag::kMaskInput && request.program == ProgramKind::Evaluate) {
       dag::Tensor mask({dag::DType::F32, {size}});

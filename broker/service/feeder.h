@@ -21,8 +21,8 @@ class Feeder {
     uint32_t valid_count = 0;
     std::vector<dag::Tensor> tensors;  // in the order asked
   };
-  // Errors: NotFound (no such job, program, input, microbatch), OutOfRange (the data holds what the model cannot take),
-  // what reading says.
+  // Errors: NotFound (no such job, program, input, microbatch), OutOfRange (the data holds what the model
+  // cannot take), what reading says.
   Result<Microbatch> read(const proto::GetMicrobatch& request);
 
  private:

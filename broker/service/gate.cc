@@ -71,9 +71,13 @@ Status Gate::open() {
   net::ListenOptions listen;
   listen.identity = options_.identity;
   listen.limits = options_.limits;
-  listen.relay_ticket_is_granted = [this](const net::RelayTicket& ticket) { return relay_ticket_is_granted(ticket); };
-  WEFT_TRY(listener_, net::Listener::open(loop_, options_.listen, listen,
-                                          [this](net::ConnectionPtr connection) { on_connection(std::move(connection)); }));
+  listen.relay_ticket_is_granted = [this](const net::RelayTicket& ticket) {
+    return relay_ticket_is_granted(ticket);
+  };
+  WEFT_TRY(listener_,
+           net::Listener::open(loop_, options_.listen, listen, [this](net::ConnectionPtr connection) {
+             on_connection(std::move(connection));
+           }));
   endpoint_ = listener_->endpoint();
   core_watch_ = loop_.watch_readable(core_->descriptor(), [this] { drain_bus(); });
   stream_watch_ = loop_.watch_readable(stream_->descriptor(), [this] { drain_bus(); });
@@ -100,11 +104,20 @@ void Gate::drain_bus() {
 
 void Gate::on_bus(const BusMessage& message) {
   switch (message.kind) {
-    case BusKind::OpenFeed: feeds_[message.connection] = secret_of(message.payload); return;
-    case BusKind::CloseFeed: feeds_.erase(message.connection); return;
-    case BusKind::GrantRelay: tickets_[secret_of(message.payload)] = 2; return;
-    case BusKind::RevokeRelay: tickets_.erase(secret_of(message.payload)); return;
-    default: break;
+    case BusKind::OpenFeed:
+      feeds_[message.connection] = secret_of(message.payload);
+      return;
+    case BusKind::CloseFeed:
+      feeds_.erase(message.connection);
+      return;
+    case BusKind::GrantRelay:
+      tickets_[secret_of(message.payload)] = 2;
+      return;
+    case BusKind::RevokeRelay:
+      tickets_.erase(secret_of(message.payload));
+      return;
+    default:
+      break;
   }
   const auto at = clients_.find(message.connection);
   if (at == clients_.end()) return;  // closed meanwhile
@@ -112,15 +125,17 @@ void Gate::on_bus(const BusMessage& message) {
   switch (message.kind) {
     case BusKind::Send: {
       const auto bytes = bytes_of(message.payload);
-      client->connection->send(
-          {.kind = static_cast<uint8_t>(FrameKind::Message), .head = {bytes.begin(), bytes.end()}, .body = {}});
+      client->connection->send({.kind = static_cast<uint8_t>(FrameKind::Message),
+                                .head = {bytes.begin(), bytes.end()},
+                                .body = {}});
       return;
     }
     case BusKind::Admit: {
       client->role = static_cast<Role>(message.payload.at(0));
       net::ConnectionLimits limits;
       limits.frame_size_max = proto::kMessageSizeMax;
-      limits.send_queue_max = size_t{64} << 30;  // blobs are mapped files, not memory; see kQueuedMax for how far ahead
+      limits.send_queue_max = size_t{64}
+                              << 30;  // blobs are mapped files, not memory; see kQueuedMax for how far ahead
       client->connection->set_limits(limits);
       return;
     }
@@ -129,8 +144,10 @@ void Gate::on_bus(const BusMessage& message) {
       clients_.erase(at);
       return;
     }
-    case BusKind::Follow: return follow(client, read_u64(message.payload, 0), read_u64(message.payload, 8));
-    default: return;
+    case BusKind::Follow:
+      return follow(client, read_u64(message.payload, 0), read_u64(message.payload, 8));
+    default:
+      return;
   }
 }
 
@@ -186,7 +203,8 @@ bool Gate::relay_ticket_is_granted(const net::RelayTicket& ticket) {
   return true;
 }
 
-// ---- connections -------------------------------------------------------------------------------------------------
+// ---- connections
+// -------------------------------------------------------------------------------------------------
 
 void Gate::on_connection(net::ConnectionPtr connection) {
   if (clients_.size() >= kClientsMax) return connection->close();
@@ -260,23 +278,28 @@ void Gate::on_frame(const ClientPtr& client, net::InFrame frame) {
     return drain_bus();
   }
   switch (static_cast<FrameKind>(frame.kind)) {
-    case FrameKind::Message: return on_message_frame(client, frame);
-    case FrameKind::Chunk: return on_chunk(client, std::move(frame));
-    default: return refuse(client, {ErrorCode::InvalidArgument, "a frame of a kind that the broker does not take"});
+    case FrameKind::Message:
+      return on_message_frame(client, frame);
+    case FrameKind::Chunk:
+      return on_chunk(client, std::move(frame));
+    default:
+      return refuse(client, {ErrorCode::InvalidArgument, "a frame of a kind that the broker does not take"});
   }
 }
 
-// Blobs, data and status are served here; a control connection's messages are the core's. Which is which is read off
-// the role, so that a peer's every report is not decoded twice.
+// Blobs, data and status are served here; a control connection's messages are the core's. Which is which is
+// read off the role, so that a peer's every report is not decoded twice.
 void Gate::on_message_frame(const ClientPtr& client, const net::InFrame& frame) {
   if (*client->role != Role::Peer) {
     const auto message = proto::decode(frame.payload.span());
     if (!message) return refuse(client, message.error());
     if (serve_here(client, *message)) return;
     if (*client->role == Role::PeerBulk)
-      return refuse(client, {ErrorCode::InvalidArgument, std::string(proto::name_of(*message)) + " is not for a bulk connection"});
+      return refuse(client, {ErrorCode::InvalidArgument,
+                             std::string(proto::name_of(*message)) + " is not for a bulk connection"});
   }
-  core_->send({.kind = BusKind::Received, .connection = client->number, .payload = text_of(frame.payload.span())});
+  core_->send(
+      {.kind = BusKind::Received, .connection = client->number, .payload = text_of(frame.payload.span())});
   drain_bus();
 }
 

@@ -1,8 +1,8 @@
-// A gate: holds the connections of peers and clients, and lets through to the core only what an authenticated one may
-// say. Serves blobs, microbatches of data, past and new events, and the relay by itself.
+// A gate: holds the connections of peers and clients, and lets through to the core only what an authenticated
+// one may say. Serves blobs, microbatches of data, past and new events, and the relay by itself.
 //
-// A stranger can make it hold one handshake for its deadline, then one frame of at most kHelloSizeMax bytes; both are
-// counted against the limits of net/listener.h.
+// A stranger can make it hold one handshake for its deadline, then one frame of at most kHelloSizeMax bytes;
+// both are counted against the limits of net/listener.h.
 #pragma once
 
 #include <deque>

@@ -13,10 +13,11 @@ using proto::FrameKind;
 
 namespace {
 
-constexpr size_t kQueuedMax = 32 << 20;       // bytes on their way to one connection before the next blob is begun
-constexpr size_t kDownloadsMax = 4096;        // asked for and not begun
-constexpr size_t kUnwrittenMax = 32 << 20;    // bytes of one connection not yet on disk before reading from it stops
-constexpr size_t kMicrobatchesMax = 256;      // of one connection at once
+constexpr size_t kQueuedMax = 32 << 20;  // bytes on their way to one connection before the next blob is begun
+constexpr size_t kDownloadsMax = 4096;   // asked for and not begun
+constexpr size_t kUnwrittenMax =
+    32 << 20;  // bytes of one connection not yet on disk before reading from it stops
+constexpr size_t kMicrobatchesMax = 256;  // of one connection at once
 constexpr uint64_t kBlobSizeMax = uint64_t{64} << 30;
 
 // A file's bytes without reading them into memory. Blobs never change.
@@ -74,15 +75,18 @@ void Gate::next_download(const ClientPtr& client) {
       client->connection->send(
           {.kind = static_cast<uint8_t>(FrameKind::Chunk),
            .head = proto::encode_chunk_head(request.request),
-           .body = {mapping, mapping->bytes().subspan(at, std::min<size_t>(proto::kChunkSizeMax, *size - at))}});
+           .body = {mapping,
+                    mapping->bytes().subspan(at, std::min<size_t>(proto::kChunkSizeMax, *size - at))}});
   }
 }
 
 void Gate::put_blob(const ClientPtr& client, const proto::PutBlob& request) {
   if (client->upload && client->upload->left > 0)
-    return refuse(client, {ErrorCode::InvalidArgument, "a blob was begun before the one before it was complete"});
+    return refuse(client,
+                  {ErrorCode::InvalidArgument, "a blob was begun before the one before it was complete"});
   if (request.size > kBlobSizeMax)
-    return refuse(client, {ErrorCode::ResourceExhausted, "a blob of " + std::to_string(request.size) + " bytes is too large"});
+    return refuse(client, {ErrorCode::ResourceExhausted,
+                           "a blob of " + std::to_string(request.size) + " bytes is too large"});
   const auto upload = std::make_shared<Client::Upload>();
   upload->request = request.request;
   upload->left = request.size;
@@ -103,8 +107,9 @@ void Gate::put_blob(const ClientPtr& client, const proto::PutBlob& request) {
     }
     loop_.post([this, upload, weak] {
       if (const auto here = weak.lock())
-        send(here, proto::BlobAnswer{upload->request, upload->error ? upload->error->code : ErrorCode::Internal,
-                                     upload->error ? upload->error->message : "", 0});
+        send(here,
+             proto::BlobAnswer{upload->request, upload->error ? upload->error->code : ErrorCode::Internal,
+                               upload->error ? upload->error->message : "", 0});
     });
   });
 }
@@ -113,7 +118,8 @@ void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
   const auto chunk = proto::decode_chunk(frame.payload.span());
   if (!chunk) return refuse(client, chunk.error());
   const auto upload = client->upload;
-  if (!upload || upload->request != chunk->request || chunk->bytes.size() > upload->left || chunk->bytes.empty())
+  if (!upload || upload->request != chunk->request || chunk->bytes.size() > upload->left ||
+      chunk->bytes.empty())
     return refuse(client, {ErrorCode::InvalidArgument, "bytes of no blob that was announced"});
   upload->left -= chunk->bytes.size();
   const bool last = upload->left == 0;
@@ -136,8 +142,9 @@ void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
       here->bytes_in_work -= size;
       if (here->bytes_in_work <= kUnwrittenMax / 2) here->connection->pause_reading(false);
       if (last)
-        send(here, proto::BlobAnswer{upload->request, upload->error ? upload->error->code : ErrorCode::Internal,
-                                     upload->error ? upload->error->message : "", 0});
+        send(here,
+             proto::BlobAnswer{upload->request, upload->error ? upload->error->code : ErrorCode::Internal,
+                               upload->error ? upload->error->message : "", 0});
     });
   });
 }
@@ -157,7 +164,8 @@ void Gate::get_microbatch(const ClientPtr& client, const proto::GetMicrobatch& r
       if (!here) return;
       --here->microbatches_in_work;
       if (!*read)
-        return send(here, proto::MicrobatchAnswer{request.request, read->error().code, read->error().message, 0, 0});
+        return send(
+            here, proto::MicrobatchAnswer{request.request, read->error().code, read->error().message, 0, 0});
       send(here, proto::MicrobatchAnswer{request.request, ErrorCode::Internal, "", (*read)->sample_position,
                                          (*read)->valid_count});
       for (uint32_t i = 0; i < (*read)->tensors.size(); ++i) {

@@ -14,20 +14,20 @@ struct Gate::Client {
   uint64_t number = 0;
   net::ConnectionPtr connection;
   Instant since;
-  bool introduced = false;          // its Hello went to the core
-  std::optional<proto::Role> role;  // admitted
+  bool introduced = false;                         // its Hello went to the core
+  std::optional<proto::Role> role;                 // admitted
   std::map<proto::JobNumber, uint64_t> following;  // the sequence sent last
 
   std::deque<proto::GetBlob> downloads;  // wait until what was sent has gone
   // The blob that comes in. Chunks are written on the files' thread, in order.
   struct Upload {
     uint64_t request = 0;
-    uint64_t left = 0;                                // bytes that are still to come
+    uint64_t left = 0;                                   // bytes that are still to come
     std::unique_ptr<storage::BlobStore::Writer> writer;  // none: what comes is not wanted
     std::optional<Error> error;
   };
   std::shared_ptr<Upload> upload;
-  size_t bytes_in_work = 0;        // chunks given to the files' thread
+  size_t bytes_in_work = 0;  // chunks given to the files' thread
   size_t microbatches_in_work = 0;
 };
 

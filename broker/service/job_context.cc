@@ -27,8 +27,9 @@ Status check_inside(const fs::path& path, const fs::path& folder) {
   const fs::path real = fs::weakly_canonical(path, code), root = fs::weakly_canonical(folder, code);
   const auto [end, rest] = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
   if (end == root.end() && !fs::is_symlink(path, code)) return {};
-  return fail(ErrorCode::PermissionDenied, "the submitted job names '" + path.string() +
-                                               "', which is not one of its files: submit it with weft submit");
+  return fail(ErrorCode::PermissionDenied,
+              "the submitted job names '" + path.string() +
+                  "', which is not one of its files: submit it with weft submit");
 }
 
 Status check_data(const data::DataSpec& spec, const fs::path& folder) {
@@ -58,12 +59,14 @@ Result<configs::Job> unpack_submission(const proto::SubmitJob& submission, stora
     std::vector<storage::Piece> pieces;
     for (const proto::FilePiece& piece : file.pieces) {
       const auto* bytes = reinterpret_cast<const std::byte*>(piece.bytes.data());
-      pieces.push_back({.bytes = {bytes, bytes + piece.bytes.size()}, .sha256 = piece.sha256, .size = piece.size});
+      pieces.push_back(
+          {.bytes = {bytes, bytes + piece.bytes.size()}, .sha256 = piece.sha256, .size = piece.size});
     }
     fs::create_directories(target.parent_path(), code);
     WEFT_TRY_STATUS(storage::unpack(pieces, blobs, target));
   }
-  WEFT_TRY(configs::Job job, configs::parse_job(submission.job, {}, {.source = submission.name, .folder = folder}));
+  WEFT_TRY(configs::Job job,
+           configs::parse_job(submission.job, {}, {.source = submission.name, .folder = folder}));
   WEFT_TRY_STATUS(check_inside(job.model, folder));
   for (const auto* spec : {&job.train, &job.test, &job.predict})
     if (*spec) WEFT_TRY_STATUS(check_data(**spec, folder));
@@ -72,7 +75,8 @@ Result<configs::Job> unpack_submission(const proto::SubmitJob& submission, stora
   return job;
 }
 
-Result<std::shared_ptr<const JobContext>> make_job_context(proto::JobNumber number, const proto::SubmitJob& submission,
+Result<std::shared_ptr<const JobContext>> make_job_context(proto::JobNumber number,
+                                                           const proto::SubmitJob& submission,
                                                            storage::BlobStore& blobs, const fs::path& folder,
                                                            const peer::BackendTraits& traits) {
   auto context = std::make_shared<JobContext>();
@@ -90,12 +94,14 @@ Result<std::shared_ptr<const JobContext>> make_job_context(proto::JobNumber numb
       context->initial[initializer.name] = {initializer.name, "value", tensor.spec(), sha256};
     }
     context->warnings.insert(context->warnings.end(), prepared.warnings.begin(), prepared.warnings.end());
-    context->programs[kind] = {std::move(prepared.graph), std::move(prepared.feeds), std::move(prepared.bounds), dataset};
+    context->programs[kind] = {std::move(prepared.graph), std::move(prepared.feeds),
+                               std::move(prepared.bounds), dataset};
     return {};
   };
   if (job.task == configs::Task::Predict) {
     WEFT_TRY(std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*job.predict));
-    WEFT_TRY(auto prepared, train::prepare_prediction(job, model, *dataset, peer::evaluate_reference, traits));
+    WEFT_TRY(auto prepared,
+             train::prepare_prediction(job, model, *dataset, peer::evaluate_reference, traits));
     WEFT_TRY_STATUS(add(ProgramKind::Predict, std::move(prepared), dataset));
     return context;
   }

@@ -1,5 +1,5 @@
-// What the broker's workers know of a job: its files unpacked, its data sets open, its graphs prepared. Immutable once
-// made; shared by the planner, which cuts the graphs, and the feeder, which reads the data.
+// What the broker's workers know of a job: its files unpacked, its data sets open, its graphs prepared.
+// Immutable once made; shared by the planner, which cuts the graphs, and the feeder, which reads the data.
 #pragma once
 
 #include <filesystem>
@@ -35,14 +35,16 @@ struct JobContext {
   std::vector<std::string> warnings;
 };
 
-// Unpacks the submission into `folder` (unless it is there already) and reads its job file. Every path of the job must
-// lie in the folder: PermissionDenied otherwise. NotFound for a blob that was not uploaded.
+// Unpacks the submission into `folder` (unless it is there already) and reads its job file. Every path of the
+// job must lie in the folder: PermissionDenied otherwise. NotFound for a blob that was not uploaded.
 Result<configs::Job> unpack_submission(const proto::SubmitJob& submission, storage::BlobStore& blobs,
                                        const std::filesystem::path& folder);
 
 // Imports, differentiates and lowers for devices of these traits; the weights become blobs.
-Result<std::shared_ptr<const JobContext>> make_job_context(proto::JobNumber number, const proto::SubmitJob& submission,
-                                                           storage::BlobStore& blobs, const std::filesystem::path& folder,
+Result<std::shared_ptr<const JobContext>> make_job_context(proto::JobNumber number,
+                                                           const proto::SubmitJob& submission,
+                                                           storage::BlobStore& blobs,
+                                                           const std::filesystem::path& folder,
                                                            const peer::BackendTraits& traits);
 
 // By job; any thread.

@@ -1,8 +1,8 @@
 #include "broker/service/planner.h"
 
+#include <unistd.h>
 #include <algorithm>
 #include <set>
-#include <unistd.h>
 
 #include "dag/op_table.h"
 #include "dag/split.h"
@@ -40,7 +40,8 @@ std::vector<Candidate> same_kind(const std::vector<Candidate>& candidates) {
 
 // What is assumed of a link that nobody has measured yet.
 plan::LinkView assumed_link(const Candidate& from, const Candidate& to) {
-  if (from.device.region == to.device.region) return {.bytes_per_second = 1.25e9, .latency = std::chrono::microseconds(500)};
+  if (from.device.region == to.device.region)
+    return {.bytes_per_second = 1.25e9, .latency = std::chrono::microseconds(500)};
   return {.bytes_per_second = 12.5e6, .latency = std::chrono::milliseconds(20)};
 }
 
@@ -89,8 +90,8 @@ class Assembly {
     for (const uint32_t stage : stage_of_op)
       piece_of_op.push_back(static_cast<uint32_t>(
           std::lower_bound(stage_of_piece.begin(), stage_of_piece.end(), stage) - stage_of_piece.begin()));
-    WEFT_TRY(dag::Split split, dag::split(program.graph, piece_of_op, static_cast<uint32_t>(stage_of_piece.size()),
-                                          dag::op_table()));
+    WEFT_TRY(dag::Split split, dag::split(program.graph, piece_of_op,
+                                          static_cast<uint32_t>(stage_of_piece.size()), dag::op_table()));
     for (size_t piece = 0; piece < split.stages.size(); ++piece) {
       dag::StageGraph& graph = split.stages[piece];
       proto::StageProgram stage;
@@ -183,8 +184,8 @@ class Assembly {
       return std::to_string(static_cast<int64_t>(samples + 0.5)) + " samples/s";
     };
     if (context_.steps != 0)
-      run.explanation.push_back("predicted: " + rate(plan_.predicted_step) + "; the fastest of these peers alone: " +
-                                rate(plan_.predicted_alone));
+      run.explanation.push_back("predicted: " + rate(plan_.predicted_step) +
+                                "; the fastest of these peers alone: " + rate(plan_.predicted_alone));
     if (context_.steps != 0) parameters_ = parameters_of(context_.programs.at(ProgramKind::Train).graph);
     run.parameter_count = static_cast<uint32_t>(parameters_.size());
     const ProgramKind forward = context_.steps != 0 ? ProgramKind::Evaluate : ProgramKind::Predict;
@@ -193,10 +194,12 @@ class Assembly {
       const uint64_t samples = program->second.dataset->sample_count();
       run.masked = graph.find_output(OutputRole::Counted) != nullptr;
       run.accuracy = graph.find_output(OutputRole::Correct) != nullptr;
-      // A loss that the model computes itself cannot leave padding out: a short last microbatch is not evaluated.
+      // A loss that the model computes itself cannot leave padding out: a short last microbatch is not
+      // evaluated.
       const bool whole_only = forward == ProgramKind::Evaluate && !run.masked;
-      run.forward_microbatches = static_cast<uint32_t>(
-          whole_only ? samples / job.microbatch_size : (samples + job.microbatch_size - 1) / job.microbatch_size);
+      run.forward_microbatches =
+          static_cast<uint32_t>(whole_only ? samples / job.microbatch_size
+                                           : (samples + job.microbatch_size - 1) / job.microbatch_size);
       run.forward_samples = whole_only ? uint64_t{run.forward_microbatches} * job.microbatch_size : samples;
     }
     for (const Stage& stage : stages_) {
@@ -212,7 +215,8 @@ class Assembly {
   Status name_tensors(proto::AssignStage& stage) const {
     std::map<std::pair<std::string, std::string>, const proto::TensorReference*> saved;
     if (request_.checkpoint)
-      for (const auto& tensor : request_.checkpoint->tensors) saved[std::pair(tensor.initializer, tensor.slot)] = &tensor;
+      for (const auto& tensor : request_.checkpoint->tensors)
+        saved[std::pair(tensor.initializer, tensor.slot)] = &tensor;
     std::set<std::string> named;
     for (const proto::StageProgram& program : stage.programs)
       for (const dag::Initializer& initializer : program.graph->initializers()) {
@@ -232,8 +236,8 @@ class Assembly {
     return {};
   }
 
-  // One connection for every two stages that share a cut edge. Who can be reached is dialled; when both can, or neither,
-  // the earlier stage dials.
+  // One connection for every two stages that share a cut edge. Who can be reached is dialled; when both can,
+  // or neither, the earlier stage dials.
   void add_links(PlannedRun& run) {
     std::set<std::pair<uint32_t, uint32_t>> pairs;
     for (uint32_t s = 0; s < stages_.size(); ++s)
@@ -275,9 +279,10 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
   const peer::BackendTraits traits{.fuse_elementwise = candidates[0].device.fuse_elementwise,
                                    .convolution_layout = candidates[0].device.convolution_layout};
   auto context = contexts_.find(request.job);
-  const bool whole = context && std::all_of(context->initial.begin(), context->initial.end(), [&](const auto& entry) {
-    return blobs_.has(entry.second.sha256);  // collected while the job waited: made anew
-  });
+  const bool whole =
+      context && std::all_of(context->initial.begin(), context->initial.end(), [&](const auto& entry) {
+        return blobs_.has(entry.second.sha256);  // collected while the job waited: made anew
+      });
   if (!whole || context->traits.fuse_elementwise != traits.fuse_elementwise ||
       context->traits.convolution_layout != traits.convolution_layout) {
     WEFT_TRY(context, make_job_context(request.job, request.submission, blobs_,
@@ -296,9 +301,10 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
                             .cluster = view(candidates)}));
   Assembly assembly(request, *context, plan, candidates);
   WEFT_TRY_STATUS(assembly.add_program(main, plan.stage_of_op));
-  if (const auto evaluation = context->programs.find(ProgramKind::Evaluate); evaluation != context->programs.end())
-    WEFT_TRY_STATUS(assembly.add_program(ProgramKind::Evaluate,
-                                         plan::follow_stages(evaluation->second.graph, graph, plan.stage_of_op)));
+  if (const auto evaluation = context->programs.find(ProgramKind::Evaluate);
+      evaluation != context->programs.end())
+    WEFT_TRY_STATUS(assembly.add_program(
+        ProgramKind::Evaluate, plan::follow_stages(evaluation->second.graph, graph, plan.stage_of_op)));
   return assembly.finish();
 }
 

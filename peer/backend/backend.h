@@ -101,8 +101,8 @@ class Backend {
   virtual Result<double> sum_of_squares(View source, const dag::TensorSpec& spec) = 0;
   // One optimizer step on one parameter, as PyTorch does it (dag/optimizer.h). `slots` as
   // dag::OptimizerSpec::slot_names.
-  virtual Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter, View gradient,
-                        std::span<const View> slots, const dag::TensorSpec& spec) = 0;
+  virtual Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter,
+                        View gradient, std::span<const View> slots, const dag::TensorSpec& spec) = 0;
 
   virtual Status synchronize() = 0;
 

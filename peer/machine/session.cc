@@ -18,7 +18,9 @@ SessionEffects Session::on_connected(Instant now) {
   return {TellBroker{options_.hello}};
 }
 
-SessionEffects Session::on_connect_failed(Instant now, const Error& error) { return go_offline(now, error.message); }
+SessionEffects Session::on_connect_failed(Instant now, const Error& error) {
+  return go_offline(now, error.message);
+}
 
 SessionEffects Session::on_lost(Instant now, const Error& error) {
   return go_offline(now, "the connection to the broker ended: " + error.message);
@@ -53,7 +55,8 @@ SessionEffects Session::go_offline(Instant now, const std::string& why) {
 
 void Session::refused(Instant now, const proto::Refusal& refusal, SessionEffects& effects) {
   effects.push_back(DropBroker{});
-  if (refusal.retry || refusal.code == ErrorCode::Unavailable || refusal.code == ErrorCode::ResourceExhausted) {
+  if (refusal.retry || refusal.code == ErrorCode::Unavailable ||
+      refusal.code == ErrorCode::ResourceExhausted) {
     for (auto& effect : go_offline(now, refusal.message)) effects.push_back(std::move(effect));
     return;
   }
@@ -74,14 +77,16 @@ SessionEffects Session::on_message(Instant now, const proto::Message& message) {
     const auto* ack = std::get_if<proto::HelloAck>(&message);
     if (ack == nullptr) {
       effects.push_back(DropBroker{});
-      for (auto& effect : go_offline(now, "the broker did not answer with HelloAck")) effects.push_back(std::move(effect));
+      for (auto& effect : go_offline(now, "the broker did not answer with HelloAck"))
+        effects.push_back(std::move(effect));
       return effects;
     }
     state_ = State::Joined;
     failures_ = 0;
     last_problem_.clear();
     last_heartbeat_ = now;
-    heartbeat_interval_ = std::clamp<Duration>(ack->heartbeat_interval, std::chrono::milliseconds(50), std::chrono::seconds(60));
+    heartbeat_interval_ = std::clamp<Duration>(ack->heartbeat_interval, std::chrono::milliseconds(50),
+                                               std::chrono::seconds(60));
     lease_ = std::clamp<Duration>(ack->lease, 2 * heartbeat_interval_, std::chrono::seconds(600));
     effects.push_back(Say{"info joined name=" + ack->name + " broker_software=" + ack->software});
     if (draining_) return request_drain(now);
@@ -90,15 +95,18 @@ SessionEffects Session::on_message(Instant now, const proto::Message& message) {
   if (const auto* assign = std::get_if<proto::AssignStage>(&message)) {
     if (assignment_) effects.push_back(DropStage{"another stage is assigned"});
     assignment_ = std::make_shared<const proto::AssignStage>(*assign);
-    effects.push_back(Say{"info stage_assigned run=" + std::to_string(assign->run) + " plan=" +
-                          std::to_string(assign->plan_version) + " stage=" + std::to_string(assign->stage + 1) + "/" +
-                          std::to_string(assign->stage_count) + " after_step=" + std::to_string(assign->after_step)});
+    effects.push_back(
+        Say{"info stage_assigned run=" + std::to_string(assign->run) +
+            " plan=" + std::to_string(assign->plan_version) + " stage=" + std::to_string(assign->stage + 1) +
+            "/" + std::to_string(assign->stage_count) + " after_step=" + std::to_string(assign->after_step)});
     effects.push_back(LoadStage{assignment_});
   } else if (const auto* release = std::get_if<proto::ReleaseStage>(&message)) {
-    if (assignment_ && assignment_->run == release->run && assignment_->plan_version <= release->plan_version) {
+    if (assignment_ && assignment_->run == release->run &&
+        assignment_->plan_version <= release->plan_version) {
       effects.push_back(DropStage{release->reason});
       assignment_.reset();
-      effects.push_back(Say{"info stage_released run=" + std::to_string(release->run) + " reason=\"" + release->reason + "\""});
+      effects.push_back(Say{"info stage_released run=" + std::to_string(release->run) + " reason=\"" +
+                            release->reason + "\""});
     }
     if (draining_ && !assignment_) {
       state_ = State::Left;
@@ -116,7 +124,8 @@ SessionEffects Session::on_tick(Instant now, Bytes memory_free) {
         return start(now);
       }
       break;
-    case State::Connecting: break;  // the attempt has its own deadline
+    case State::Connecting:
+      break;  // the attempt has its own deadline
     case State::Greeting:
       if (now - since_ > options_.greeting_deadline) {
         SessionEffects effects = go_offline(now, "the broker does not answer");
@@ -136,7 +145,8 @@ SessionEffects Session::on_tick(Instant now, Bytes memory_free) {
         return {TellBroker{proto::Heartbeat{++sequence_, memory_free}}};
       }
       break;
-    case State::Left: break;
+    case State::Left:
+      break;
   }
   return {};
 }

@@ -1,7 +1,8 @@
-// A peer's standing with its broker: connecting, being admitted, keeping the lease, taking and giving back a stage,
-// leaving. Pure: time and chance are handed in.
+// A peer's standing with its broker: connecting, being admitted, keeping the lease, taking and giving back a
+// stage, leaving. Pure: time and chance are handed in.
 //
-//   Offline --connect--> Greeting --HelloAck--> Joined --Drain--> Draining --ReleaseStage, or nothing held--> Left
+//   Offline --connect--> Greeting --HelloAck--> Joined --Drain--> Draining --ReleaseStage, or nothing held-->
+//   Left
 //      ^-------- connection lost, refused for now, no answer within the lease -------'
 //
 // A peer that loses its broker lets its stage go at once: the broker has given it up as well, or will.

@@ -16,7 +16,10 @@ tl::unexpected<Error> refuse(const std::string& what) { return fail(ErrorCode::I
 }  // namespace
 
 StageMachine::StageMachine(std::shared_ptr<const proto::AssignStage> assignment, Options options)
-    : assignment_(std::move(assignment)), options_(options), completed_(assignment_->after_step), granted_(completed_) {
+    : assignment_(std::move(assignment)),
+      options_(options),
+      completed_(assignment_->after_step),
+      granted_(completed_) {
   for (const proto::StageProgram& stage : assignment_->programs) {
     Program& program = programs_[stage.kind];
     program.stage = &stage;
@@ -30,7 +33,8 @@ StageMachine::StageMachine(std::shared_ptr<const proto::AssignStage> assignment,
     }
     for (const dag::ValueId input : stage.graph->inputs()) {
       const std::string& name = stage.graph->value(input).name;
-      if (std::find(stage.data_inputs.begin(), stage.data_inputs.end(), name) == stage.data_inputs.end()) continue;
+      if (std::find(stage.data_inputs.begin(), stage.data_inputs.end(), name) == stage.data_inputs.end())
+        continue;
       const uint32_t segment = segment_of(input);
       program.data_segment = std::min(program.data_segment.value_or(segment), segment);
     }
@@ -56,7 +60,8 @@ Status StageMachine::on_command(const Command& command) {
     case CommandKind::Advance: {
       WEFT_TRY_STATUS(needs(ProgramKind::Train));
       if (command.step <= granted_ || command.step > assignment_->training.steps)
-        return refuse("a grant up to step " + std::to_string(command.step) + " after " + std::to_string(granted_));
+        return refuse("a grant up to step " + std::to_string(command.step) + " after " +
+                      std::to_string(granted_));
       if (program(ProgramKind::Train)->data_segment)
         data_ranges_.push_back({.next = {ProgramKind::Train, granted_ + 1, 0},
                                 .last_step = command.step,
@@ -71,7 +76,8 @@ Status StageMachine::on_command(const Command& command) {
       break;
     case CommandKind::Evaluate:
     case CommandKind::Predict: {
-      const ProgramKind kind = command.kind == CommandKind::Evaluate ? ProgramKind::Evaluate : ProgramKind::Predict;
+      const ProgramKind kind =
+          command.kind == CommandKind::Evaluate ? ProgramKind::Evaluate : ProgramKind::Predict;
       if (program(kind) == nullptr) return {};  // none of its ops are here
       if (command.microbatches == 0 || command.microbatches > 4096 ||
           command.first_microbatch > UINT32_MAX - command.microbatches)
@@ -85,22 +91,24 @@ Status StageMachine::on_command(const Command& command) {
                                 .end_microbatch = command.first_microbatch + command.microbatches});
       break;
     }
-    case CommandKind::Finish: break;
+    case CommandKind::Finish:
+      break;
   }
   commands_.push_back(command);
   return {};
 }
 
 Status StageMachine::on_norm(const proto::GradientNorm& norm) {
-  if (norm.step <= completed_ || norm.step > granted_) return refuse("a gradient norm of a step that is not under way");
+  if (norm.step <= completed_ || norm.step > granted_)
+    return refuse("a gradient norm of a step that is not under way");
   norms_[norm.step] = norm.norm;
   return {};
 }
 
 Status StageMachine::on_tensor(uint32_t from_stage, const proto::TensorHeader& header) {
   const auto wrong = [&](const std::string& what) {
-    return refuse("edge " + std::to_string(header.edge) + ", step " + std::to_string(header.step) + ", microbatch " +
-                  std::to_string(header.microbatch) + ": " + what);
+    return refuse("edge " + std::to_string(header.edge) + ", step " + std::to_string(header.step) +
+                  ", microbatch " + std::to_string(header.microbatch) + ": " + what);
   };
   const Program* in = program(header.program);
   if (in == nullptr) return wrong("its program was not assigned");
@@ -141,7 +149,8 @@ Task StageMachine::start(Task task) {
   return task;
 }
 
-std::optional<Task> StageMachine::next_segment(ProgramKind kind, uint64_t step, uint32_t first, uint32_t count) {
+std::optional<Task> StageMachine::next_segment(ProgramKind kind, uint64_t step, uint32_t first,
+                                               uint32_t count) {
   const Program& in = *program(kind);
   if (done_of_segment_.empty()) done_of_segment_.assign(in.stage->segment_count, 0);
   const auto choice = plan::next_task(
@@ -175,8 +184,8 @@ std::optional<Task> StageMachine::next_of_forward() {
   const bool evaluates = command.kind == CommandKind::Evaluate;
   if (evaluates && command.first_microbatch == 0 && !weights_taken_)
     return start({.kind = TaskKind::TakeWeights, .key = {ProgramKind::Evaluate, command.step, 0}});
-  return next_segment(evaluates ? ProgramKind::Evaluate : ProgramKind::Predict, command.step, command.first_microbatch,
-                      command.microbatches);
+  return next_segment(evaluates ? ProgramKind::Evaluate : ProgramKind::Predict, command.step,
+                      command.first_microbatch, command.microbatches);
 }
 
 std::optional<Task> StageMachine::next_task(Instant now) {
@@ -192,8 +201,10 @@ std::optional<Task> StageMachine::next_task(Instant now) {
       case CommandKind::Checkpoint:
         return start({.kind = TaskKind::Snapshot, .key = {ProgramKind::Train, command.step, 0}});
       case CommandKind::Evaluate:
-      case CommandKind::Predict: return next_of_forward();
-      case CommandKind::Finish: break;
+      case CommandKind::Predict:
+        return next_of_forward();
+      case CommandKind::Finish:
+        break;
     }
     commands_.pop_front();
   }
@@ -240,13 +251,16 @@ void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome
     case TaskKind::Snapshot:
       commands_.pop_front();  // its upload goes on beside the next steps
       break;
-    case TaskKind::TakeWeights: weights_taken_ = true; break;
+    case TaskKind::TakeWeights:
+      weights_taken_ = true;
+      break;
   }
 }
 
 void StageMachine::finish_step(Instant now) {
   ++completed_;
-  proto::StepReport report{.run = assignment_->run, .plan_version = assignment_->plan_version, .step = completed_};
+  proto::StepReport report{
+      .run = assignment_->run, .plan_version = assignment_->plan_version, .step = completed_};
   report.updated = true;
   report.squares = std::move(squares_);
   if (!squares_done_) report.losses = losses_;

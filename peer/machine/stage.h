@@ -1,9 +1,9 @@
-// One stage at work: which task comes next. Told which commands, tensors and microbatches of data have come and which
-// task is done, it says what to run, what to fetch and what to report. It holds no tensor: those lie with whoever runs
-// the tasks, under the same keys. Pure.
+// One stage at work: which task comes next. Told which commands, tensors and microbatches of data have come
+// and which task is done, it says what to run, what to fetch and what to report. It holds no tensor: those
+// lie with whoever runs the tasks, under the same keys. Pure.
 //
-// Order: commands strictly as they came; within a step the rule of plan/schedule.h (1F1B); segments of a microbatch and
-// microbatches of a segment ascending, so that every sum has its terms in one order.
+// Order: commands strictly as they came; within a step the rule of plan/schedule.h (1F1B); segments of a
+// microbatch and microbatches of a segment ascending, so that every sum has its terms in one order.
 #pragma once
 
 #include <cstdint>
@@ -56,14 +56,16 @@ class StageMachine {
   struct Options {
     uint32_t prefetch_microbatches = 4;  // of data, beyond those in flight
   };
-  explicit StageMachine(std::shared_ptr<const proto::AssignStage> assignment) : StageMachine(assignment, Options{}) {}
+  explicit StageMachine(std::shared_ptr<const proto::AssignStage> assignment)
+      : StageMachine(assignment, Options{}) {}
   StageMachine(std::shared_ptr<const proto::AssignStage> assignment, Options options);
 
   // Errors: InvalidArgument for what cannot be from a broker or neighbour that keeps the protocol.
   Status on_command(const proto::Command& command);
   Status on_norm(const proto::GradientNorm& norm);
-  // A tensor from another stage; its bytes are kept by the caller until the task that reads it has run. Tensors of
-  // this plan that come too late, twice or too early are errors; a plan that is no more was sorted out before.
+  // A tensor from another stage; its bytes are kept by the caller until the task that reads it has run.
+  // Tensors of this plan that come too late, twice or too early are errors; a plan that is no more was sorted
+  // out before.
   Status on_tensor(uint32_t from_stage, const proto::TensorHeader& header);
   Status on_data(const MicrobatchKey& key);
   void on_task_done(Instant now, const Task& task, const TaskOutcome& outcome);
@@ -113,7 +115,7 @@ class StageMachine {
   uint64_t completed_ = 0;  // steps
   uint64_t granted_ = 0;
   std::optional<Task> running_;
-  std::vector<uint32_t> done_of_segment_;  // of the step or forward pass under way
+  std::vector<uint32_t> done_of_segment_;                // of the step or forward pass under way
   std::map<MicrobatchKey, std::set<uint32_t>> arrived_;  // edges
   std::set<MicrobatchKey> data_;
   std::deque<DataRange> data_ranges_;

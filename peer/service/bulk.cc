@@ -9,7 +9,8 @@ namespace weft::peer {
 using proto::Message;
 
 net::OutFrame message_frame(const Message& message) {
-  return {.kind = static_cast<uint8_t>(proto::FrameKind::Message), .head = proto::encode(message), .body = {}};
+  return {
+      .kind = static_cast<uint8_t>(proto::FrameKind::Message), .head = proto::encode(message), .body = {}};
 }
 
 net::OutFrame tensor_frame(const proto::TensorHeader& header, const dag::Tensor& tensor) {
@@ -44,13 +45,15 @@ void BulkTransfers::send_put() {
   }
 }
 
-void BulkTransfers::missing(std::vector<Digest> blobs, std::function<void(Result<std::vector<Digest>>)> done) {
+void BulkTransfers::missing(std::vector<Digest> blobs,
+                            std::function<void(Result<std::vector<Digest>>)> done) {
   const uint64_t request = next_request_++;
   missing_[request] = std::move(done);
   send_(message_frame(proto::HaveBlobs{request, std::move(blobs)}));
 }
 
-void BulkTransfers::get_microbatch(proto::GetMicrobatch request, std::function<void(Result<Microbatch>)> done) {
+void BulkTransfers::get_microbatch(proto::GetMicrobatch request,
+                                   std::function<void(Result<Microbatch>)> done) {
   request.request = next_request_++;
   send_(message_frame(request));
   const uint64_t number = request.request;
@@ -132,7 +135,8 @@ Status BulkTransfers::on_tensor(const proto::TensorFrame& tensor) {
   if (receiving_ == 0 || at == microbatches_.end() || tensor.header.edge >= at->second.request.inputs.size())
     return fail(ErrorCode::InvalidArgument, "a tensor that was not asked for");
   Pending& pending = at->second;
-  pending.result.tensors[pending.request.inputs[tensor.header.edge]] = dag::Tensor(tensor.header.spec, tensor.bytes);
+  pending.result.tensors[pending.request.inputs[tensor.header.edge]] =
+      dag::Tensor(tensor.header.spec, tensor.bytes);
   if (pending.result.tensors.size() < pending.request.inputs.size()) return {};
   const auto done = std::move(pending.done);
   Microbatch result = std::move(pending.result);

@@ -1,5 +1,5 @@
-// Blobs and microbatches over a connection to the broker: requests with answers, any number under way. For a peer's
-// second connection and for a user's client. Belongs to its connection's loop.
+// Blobs and microbatches over a connection to the broker: requests with answers, any number under way. For a
+// peer's second connection and for a user's client. Belongs to its connection's loop.
 #pragma once
 
 #include <deque>

@@ -48,10 +48,11 @@ void Links::dial_relay(Link& link, bool initiates) {
   link.relayed = true;
   net::ConnectOptions options = connect_options(link, "");
   options.deadline = options_.ready_deadline;
-  link.attempt = net::connect_by_relay(*options_.loop, options_.relay, {link.route.relay_ticket}, initiates, options,
-                                       [this, stage = link.route.stage](Result<net::ConnectionPtr> result) {
-                                         on_dialled(stage, "relay", std::move(result));
-                                       });
+  link.attempt =
+      net::connect_by_relay(*options_.loop, options_.relay, {link.route.relay_ticket}, initiates, options,
+                            [this, stage = link.route.stage](Result<net::ConnectionPtr> result) {
+                              on_dialled(stage, "relay", std::move(result));
+                            });
 }
 
 void Links::on_dialled(uint32_t stage, const std::string& where, Result<net::ConnectionPtr> result) {
@@ -80,7 +81,8 @@ void Links::on_dialled(uint32_t stage, const std::string& where, Result<net::Con
         message_frame(proto::LinkHello{assignment_->run, assignment_->plan_version, assignment_->stage}));
 }
 
-std::optional<Links::Taken> Links::offer(const net::ConnectionPtr& connection, const proto::LinkHello& hello) {
+std::optional<Links::Taken> Links::offer(const net::ConnectionPtr& connection,
+                                         const proto::LinkHello& hello) {
   if (hello.run != assignment_->run || hello.plan_version != assignment_->plan_version) return std::nullopt;
   const auto at = links_.find(hello.stage);
   if (at == links_.end() || at->second.route.dials || at->second.connection ||
@@ -114,14 +116,16 @@ void Links::on_frame(uint32_t stage, const net::InFrame& frame) {
   if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message)) {
     const auto message = proto::decode(frame.payload.span());
     if (!message) return down(stage, message.error());
-    if (link.route.dials && !link.up && std::holds_alternative<proto::LinkReady>(*message)) return set_up(link);
+    if (link.route.dials && !link.up && std::holds_alternative<proto::LinkReady>(*message))
+      return set_up(link);
     const auto* hello = std::get_if<proto::LinkHello>(&*message);
     if (!link.route.dials && !link.up && hello != nullptr && hello->run == assignment_->run &&
         hello->plan_version == assignment_->plan_version && hello->stage == stage) {  // through the relay
       link.connection->send(message_frame(proto::LinkReady{}));
       return set_up(link);
     }
-    return down(stage, {ErrorCode::InvalidArgument, std::string(proto::name_of(*message)) + " is not for a link"});
+    return down(stage,
+                {ErrorCode::InvalidArgument, std::string(proto::name_of(*message)) + " is not for a link"});
   }
   if (frame.kind != static_cast<uint8_t>(proto::FrameKind::Tensor) || !link.up)
     return down(stage, {ErrorCode::InvalidArgument, "a frame that is not for a link"});

@@ -1,5 +1,5 @@
-// The connections of one stage to the stages it shares cut edges with: dialled, or waited for, or through the broker's
-// relay when there is no other way. Belongs to the loop.
+// The connections of one stage to the stages it shares cut edges with: dialled, or waited for, or through the
+// broker's relay when there is no other way. Belongs to the loop.
 #pragma once
 
 #include <functional>
@@ -36,8 +36,8 @@ class Links {
   Links(LinkOptions options, std::shared_ptr<const proto::AssignStage> assignment, Handlers handlers);
 
   void start();
-  // Whether an accepted connection that introduced itself so belongs here; then it is taken over. Its frames from now
-  // on go to the returned function.
+  // Whether an accepted connection that introduced itself so belongs here; then it is taken over. Its frames
+  // from now on go to the returned function.
   struct Taken {
     std::function<void(net::InFrame)> on_frame;
     std::function<void(const Error&)> on_closed;

@@ -31,15 +31,17 @@ struct Overloaded : F... {
 PeerService::PeerService(net::Loop& loop, PeerServiceOptions options)
     : loop_(loop),
       options_(std::move(options)),
-      session_({.hello = options_.hello, .seed = options_.identity->id().digest.bytes[0] +
-                                                 256u * options_.identity->id().digest.bytes[1]}) {}
+      session_({.hello = options_.hello,
+                .seed = options_.identity->id().digest.bytes[0] +
+                        256u * options_.identity->id().digest.bytes[1]}) {}
 
 PeerService::~PeerService() {
   stage_.reset();
   upload_.reset();
   if (compute_) {
     // The backend ends on the thread that made it.
-    compute_->post([backend = std::make_shared<std::unique_ptr<Backend>>(std::move(backend_))] { backend->reset(); });
+    compute_->post(
+        [backend = std::make_shared<std::unique_ptr<Backend>>(std::move(backend_))] { backend->reset(); });
     compute_.reset();
   }
 }
@@ -48,14 +50,18 @@ Status PeerService::open() {
   if (options_.listen) {
     net::ListenOptions listen;
     listen.identity = options_.identity;
-    WEFT_TRY(listener_, net::Listener::open(loop_, *options_.listen, listen,
-                                            [this](net::ConnectionPtr connection) { on_accepted(std::move(connection)); }));
-    const std::string address = options_.advertise.empty() ? net::to_string(listener_->endpoint()) : options_.advertise;
+    WEFT_TRY(listener_,
+             net::Listener::open(loop_, *options_.listen, listen, [this](net::ConnectionPtr connection) {
+               on_accepted(std::move(connection));
+             }));
+    const std::string address =
+        options_.advertise.empty() ? net::to_string(listener_->endpoint()) : options_.advertise;
     options_.hello.device->addresses = {address};
     log("info listening address=" + net::to_string(listener_->endpoint()) + " advertised=" + address);
   }
-  session_ = Session({.hello = options_.hello,
-                      .seed = options_.identity->id().digest.bytes[0] + 256u * options_.identity->id().digest.bytes[1]});
+  session_ = Session(
+      {.hello = options_.hello,
+       .seed = options_.identity->id().digest.bytes[0] + 256u * options_.identity->id().digest.bytes[1]});
   compute_ = std::make_unique<net::Worker>();
   upload_ = std::make_unique<net::Worker>();
   return {};
@@ -117,7 +123,8 @@ void PeerService::carry_out(SessionEffects effects) {
                effect);
 }
 
-// ---- the control connection --------------------------------------------------------------------------------------
+// ---- the control connection
+// --------------------------------------------------------------------------------------
 
 void PeerService::connect_control() {
   net::ConnectOptions options;
@@ -146,8 +153,10 @@ void PeerService::tell(const Message& message) {
 }
 
 void PeerService::on_control_frame(const net::InFrame& frame) {
-  Result<Message> message = fail(ErrorCode::InvalidArgument, "a frame of a kind that the broker does not send here");
-  if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message)) message = proto::decode(frame.payload.span());
+  Result<Message> message =
+      fail(ErrorCode::InvalidArgument, "a frame of a kind that the broker does not send here");
+  if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message))
+    message = proto::decode(frame.payload.span());
   if (!message) {
     if (control_) control_->close();
     control_.reset();
@@ -157,13 +166,15 @@ void PeerService::on_control_frame(const net::InFrame& frame) {
 }
 
 void PeerService::on_control_message(const Message& message) {
-  if (std::holds_alternative<proto::Command>(message) || std::holds_alternative<proto::GradientNorm>(message) ||
+  if (std::holds_alternative<proto::Command>(message) ||
+      std::holds_alternative<proto::GradientNorm>(message) ||
       std::holds_alternative<proto::RelayInvitation>(message))
     return on_stage_message(message);
   carry_out(session_.on_message(loop_.now(), message));
 }
 
-// ---- the bulk connection -----------------------------------------------------------------------------------------
+// ---- the bulk connection
+// -----------------------------------------------------------------------------------------
 
 void PeerService::open_bulk() {
   if (transfers_) return;
@@ -229,7 +240,8 @@ void PeerService::on_bulk_frame(const net::InFrame& frame) {
   if (!status) close_bulk(status.error());
 }
 
-// ---- connections from other peers --------------------------------------------------------------------------------
+// ---- connections from other peers
+// --------------------------------------------------------------------------------
 
 void PeerService::on_accepted(net::ConnectionPtr connection) {
   if (arrivals_.size() >= kArrivalsMax) return connection->close();

@@ -1,8 +1,8 @@
-// A peer at work: the loop around its state machines. Keeps the control connection, fetches tensors and data, opens
-// links, runs tasks on the compute thread.
+// A peer at work: the loop around its state machines. Keeps the control connection, fetches tensors and data,
+// opens links, runs tasks on the compute thread.
 //
-// Threads: `loop` (the caller of run(): network and machines), `compute` (owns the backend), `upload` (hashes what a
-// checkpoint copied).
+// Threads: `loop` (the caller of run(): network and machines), `compute` (owns the backend), `upload` (hashes
+// what a checkpoint copied).
 #pragma once
 
 #include <deque>
@@ -16,13 +16,13 @@
 #include "net/connection.h"
 #include "net/listener.h"
 #include "net/loop.h"
+#include "net/worker.h"
 #include "peer/backend/backend.h"
 #include "peer/machine/session.h"
 #include "peer/machine/stage.h"
 #include "peer/service/bulk.h"
 #include "peer/service/links.h"
 #include "peer/service/stage_runner.h"
-#include "net/worker.h"
 #include "security/identity.h"
 
 namespace weft::peer {

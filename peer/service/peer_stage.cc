@@ -37,15 +37,21 @@ void PeerService::load_stage(std::shared_ptr<const proto::AssignStage> assignmen
   const auto later = on_loop_for_stage();
   stage_->links = std::make_unique<Links>(
       options, stage_->assignment,
-      Links::Handlers{.on_all_up = [this, later] { later([this] {
-                        stage_->links_up = true;
-                        report_ready();
-                      }); },
+      Links::Handlers{.on_all_up =
+                          [this, later] {
+                            later([this] {
+                              stage_->links_up = true;
+                              report_ready();
+                            });
+                          },
                       .on_down =
                           [this, later](uint32_t stage, const Error& error) {
-                            later([this, stage, error] { fail_stage(error.within("link to stage " + std::to_string(stage + 1)), stage); });
+                            later([this, stage, error] {
+                              fail_stage(error.within("link to stage " + std::to_string(stage + 1)), stage);
+                            });
                           },
-                      .on_tensor = [this](uint32_t stage, const proto::TensorFrame& tensor) { on_tensor(stage, tensor); }});
+                      .on_tensor = [this](uint32_t stage,
+                                          const proto::TensorFrame& tensor) { on_tensor(stage, tensor); }});
   stage_->links->start();
   match_arrivals();
   std::set<Digest> wanted;
@@ -72,20 +78,21 @@ void PeerService::fetch_tensors() {
     stage.to_fetch.pop_back();
     ++stage.fetching;
     open_bulk();
-    transfers_->get(sha256, kTensorBytesMax,
-                    [this, sha256, later = on_loop_for_stage()](Result<std::vector<std::byte>> bytes) {
-                      later([this, sha256, bytes = std::make_shared<Result<std::vector<std::byte>>>(std::move(bytes))] {
-                        --stage_->fetching;
-                        if (*bytes) {
-                          stage_->blobs[sha256] = std::move(**bytes);
-                        } else {
-                          if (++stage_->fetch_failures > kFetchAttemptsMax)
-                            return fail_stage(bytes->error().within("fetching the stage's tensors"));
-                          stage_->to_fetch.push_back(sha256);
-                        }
-                        fetch_tensors();
-                      });
-                    });
+    transfers_->get(
+        sha256, kTensorBytesMax,
+        [this, sha256, later = on_loop_for_stage()](Result<std::vector<std::byte>> bytes) {
+          later([this, sha256, bytes = std::make_shared<Result<std::vector<std::byte>>>(std::move(bytes))] {
+            --stage_->fetching;
+            if (*bytes) {
+              stage_->blobs[sha256] = std::move(**bytes);
+            } else {
+              if (++stage_->fetch_failures > kFetchAttemptsMax)
+                return fail_stage(bytes->error().within("fetching the stage's tensors"));
+              stage_->to_fetch.push_back(sha256);
+            }
+            fetch_tensors();
+          });
+        });
   }
   if (stage.to_fetch.empty() && stage.fetching == 0) make_runner();
 }
@@ -120,14 +127,15 @@ void PeerService::make_runner() {
 void PeerService::report_ready() {
   if (!stage_->links_up || !stage_->runner || stage_->ready || stage_->failed) return;
   stage_->ready = true;
-  tell(proto::StageReady{stage_->assignment->run, stage_->assignment->plan_version, stage_->runner->persistent_bytes(),
-                         stage_->runner->microbatch_bytes()});
+  tell(proto::StageReady{stage_->assignment->run, stage_->assignment->plan_version,
+                         stage_->runner->persistent_bytes(), stage_->runner->microbatch_bytes()});
 }
 
 void PeerService::fail_stage(const Error& error, std::optional<uint32_t> unreachable, bool permanent) {
   if (!stage_ || stage_->failed) return;
   stage_->failed = true;
-  log("warning stage_failed run=" + std::to_string(stage_->assignment->run) + " reason=\"" + error.message + "\"");
+  log("warning stage_failed run=" + std::to_string(stage_->assignment->run) + " reason=\"" + error.message +
+      "\"");
   tell(proto::StageFailed{.run = stage_->assignment->run,
                           .plan_version = stage_->assignment->plan_version,
                           .error = error,
@@ -159,15 +167,18 @@ void PeerService::on_stage_message(const Message& message) {
 void PeerService::on_tensor(uint32_t from_stage, const proto::TensorFrame& tensor) {
   if (!stage_ || stage_->failed) return;
   const proto::TensorHeader& header = tensor.header;
-  if (header.run != stage_->assignment->run || header.plan_version != stage_->assignment->plan_version) return;
+  if (header.run != stage_->assignment->run || header.plan_version != stage_->assignment->plan_version)
+    return;
   const Status status = stage_->machine.on_tensor(from_stage, header);
   if (!status)
-    return fail_stage(status.error().within("stage " + std::to_string(from_stage + 1) + " breaks the protocol"),
-                      from_stage);
+    return fail_stage(
+        status.error().within("stage " + std::to_string(from_stage + 1) + " breaks the protocol"),
+        from_stage);
   const proto::StageProgram& program = stage_->program(header.program);
   for (uint32_t r = 0; r < program.receives.size(); ++r)
     if (program.receives[r].edge == header.edge)
-      stage_->tensors[{header.program, header.step, header.microbatch}][r] = dag::Tensor(header.spec, tensor.bytes);
+      stage_->tensors[{header.program, header.step, header.microbatch}][r] =
+          dag::Tensor(header.spec, tensor.bytes);
   pump();
 }
 
@@ -255,7 +266,8 @@ void PeerService::on_task_done(const Task& task, Result<StageRunner::Output> out
                                                  .microbatch = task.key.microbatch,
                                                  .edge = end.edge,
                                                  .program = task.key.program,
-                                                 .direction = backward ? proto::Direction::Backward : proto::Direction::Forward,
+                                                 .direction = backward ? proto::Direction::Backward
+                                                                       : proto::Direction::Forward,
                                                  .replica = 0,
                                                  .spec = tensor.spec()},
                                                 tensor));
@@ -266,27 +278,30 @@ void PeerService::on_task_done(const Task& task, Result<StageRunner::Output> out
   pump();
 }
 
-// Hashes beside the next tasks, asks what the broker lacks, sends that, and reports once all of it is stored there.
+// Hashes beside the next tasks, asks what the broker lacks, sends that, and reports once all of it is stored
+// there.
 void PeerService::upload(const Task& task, std::vector<StageRunner::Output::Named> tensors, bool prediction) {
   using Named = StageRunner::Output::Named;
   const auto named = std::make_shared<std::vector<Named>>(std::move(tensors));
   upload_->post([this, task, prediction, named, later = on_loop_for_stage()] {
     const auto references = std::make_shared<std::vector<proto::TensorReference>>();
     for (const Named& entry : *named)
-      references->push_back({entry.name, entry.slot, entry.tensor.spec(), storage::sha256(entry.tensor.bytes())});
+      references->push_back(
+          {entry.name, entry.slot, entry.tensor.spec(), storage::sha256(entry.tensor.bytes())});
     later([this, task, prediction, named, references, later] {
       std::set<Digest> unique;
       for (const auto& reference : *references) unique.insert(reference.sha256);
       const auto report = [this, task, prediction, references] {
         const auto& assignment = *stage_->assignment;
         if (prediction)
-          tell(proto::PredictionReport{assignment.run, assignment.plan_version, task.key.microbatch, *references});
+          tell(proto::PredictionReport{assignment.run, assignment.plan_version, task.key.microbatch,
+                                       *references});
         else
           tell(proto::CheckpointReport{assignment.run, assignment.plan_version, task.key.step, *references});
       };
       open_bulk();
-      transfers_->missing({unique.begin(), unique.end()}, [this, named, references, later, report](
-                                                              Result<std::vector<Digest>> missing) {
+      transfers_->missing({unique.begin(), unique.end()}, [this, named, references, later,
+                                                           report](Result<std::vector<Digest>> missing) {
         later([this, named, references, later, report, missing = std::move(missing)] {
           if (!missing) return fail_stage(missing.error().within("uploading"));
           const auto left = std::make_shared<size_t>(missing->size());
@@ -294,15 +309,17 @@ void PeerService::upload(const Task& task, std::vector<StageRunner::Output::Name
           for (const Digest& sha256 : *missing) {
             const auto at = std::find_if(references->begin(), references->end(),
                                          [&](const auto& reference) { return reference.sha256 == sha256; });
-            if (at == references->end()) return fail_stage({ErrorCode::InvalidArgument, "the broker lacks what it was not offered"});
+            if (at == references->end())
+              return fail_stage({ErrorCode::InvalidArgument, "the broker lacks what it was not offered"});
             const Named& entry = (*named)[static_cast<size_t>(at - references->begin())];
             open_bulk();
-            transfers_->put(sha256, {named, entry.tensor.bytes()}, [this, later, left, report](Status stored) {
-              later([this, left, report, stored = std::move(stored)] {
-                if (!stored) return fail_stage(stored.error().within("uploading"));
-                if (--*left == 0) report();
-              });
-            });
+            transfers_->put(sha256, {named, entry.tensor.bytes()},
+                            [this, later, left, report](Status stored) {
+                              later([this, left, report, stored = std::move(stored)] {
+                                if (!stored) return fail_stage(stored.error().within("uploading"));
+                                if (--*left == 0) report();
+                              });
+                            });
           }
         });
       });

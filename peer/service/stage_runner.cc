@@ -58,7 +58,8 @@ Status StageRunner::add_program(const proto::StageProgram& stage,
   Program& program = programs_[stage.kind];
   program.stage = &stage;
   // What is needed to begin is taken now, so that a stage that is ready has its memory.
-  const uint32_t count = stage.kind == ProgramKind::Train ? std::max(1u, assignment_->microbatches_in_flight) : 1;
+  const uint32_t count =
+      stage.kind == ProgramKind::Train ? std::max(1u, assignment_->microbatches_in_flight) : 1;
   for (uint32_t i = 0; i < count; ++i) {
     WEFT_TRY(auto microbatch, executor->make_microbatch());
     program.free.push_back(std::move(microbatch));
@@ -82,14 +83,22 @@ Bytes StageRunner::microbatch_bytes() const {
 Result<StageRunner::Output> StageRunner::run(const Task& task, const Inputs& inputs) {
   Output output;
   switch (task.kind) {
-    case TaskKind::Segment: WEFT_TRY_STATUS(run_segment(task, inputs, output)); break;
+    case TaskKind::Segment:
+      WEFT_TRY_STATUS(run_segment(task, inputs, output));
+      break;
     case TaskKind::Squares: {
       WEFT_TRY(output.outcome.squares, programs_.at(ProgramKind::Train).executor->gradient_squares());
       break;
     }
-    case TaskKind::Update: WEFT_TRY_STATUS(update(task, output)); break;
-    case TaskKind::Snapshot: WEFT_TRY_STATUS(snapshot(output)); break;
-    case TaskKind::TakeWeights: WEFT_TRY_STATUS(take_weights()); break;
+    case TaskKind::Update:
+      WEFT_TRY_STATUS(update(task, output));
+      break;
+    case TaskKind::Snapshot:
+      WEFT_TRY_STATUS(snapshot(output));
+      break;
+    case TaskKind::TakeWeights:
+      WEFT_TRY_STATUS(take_weights());
+      break;
   }
   return output;
 }
@@ -106,10 +115,11 @@ Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Output& 
     }
     const int64_t size = assignment_->training.microbatch_size;
     microbatch->first_of_step = task.key.microbatch == 0;
-    microbatch->context = {.seed = assignment_->training.seed,
-                           .step = task.key.step,
-                           .sample_position = task.key.program == ProgramKind::Train ? task.key.microbatch * size : 0,
-                           .microbatch_size = size};
+    microbatch->context = {
+        .seed = assignment_->training.seed,
+        .step = task.key.step,
+        .sample_position = task.key.program == ProgramKind::Train ? task.key.microbatch * size : 0,
+        .microbatch_size = size};
   }
   for (const auto& [index, tensor] : inputs.received)
     WEFT_TRY_STATUS(program.executor->set_value(*microbatch, program.stage->receives[index].value, tensor));
@@ -117,7 +127,8 @@ Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Output& 
   for (const dag::ValueId input : program.stage->graph->inputs()) {
     if (segment_of(*program.stage, input) != task.segment) continue;
     const auto data = inputs.data.find(program.stage->graph->value(input).name);
-    if (data != inputs.data.end()) WEFT_TRY_STATUS(program.executor->set_value(*microbatch, input, data->second));
+    if (data != inputs.data.end())
+      WEFT_TRY_STATUS(program.executor->set_value(*microbatch, input, data->second));
   }
   WEFT_TRY_STATUS(program.executor->run(*microbatch, task.segment));
   WEFT_TRY_STATUS(collect_outputs(task, program, *microbatch, output));
@@ -128,7 +139,8 @@ Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Output& 
   return {};
 }
 
-Status StageRunner::collect_outputs(const Task& task, Program& program, Microbatch& microbatch, Output& output) {
+Status StageRunner::collect_outputs(const Task& task, Program& program, Microbatch& microbatch,
+                                    Output& output) {
   for (uint32_t s = 0; s < program.stage->sends.size(); ++s) {
     const dag::ValueId value = program.stage->sends[s].value;
     if (segment_of(*program.stage, value) != task.segment) continue;
@@ -189,7 +201,8 @@ Status StageRunner::take_weights() {
   Executor& trained = *programs_.at(ProgramKind::Train).executor;
   Executor& evaluation = *programs_.at(ProgramKind::Evaluate).executor;
   for (const dag::Initializer& initializer : evaluation.graph().initializers()) {
-    if (!trained.graph().find_initializer(initializer.name)) continue;  // only inference reads it: as submitted
+    if (!trained.graph().find_initializer(initializer.name))
+      continue;  // only inference reads it: as submitted
     WEFT_TRY(const Tensor tensor, trained.initializer(initializer.name));
     WEFT_TRY_STATUS(evaluation.set_initializer(initializer.name, tensor));
   }

@@ -1,5 +1,5 @@
-// Runs a stage's tasks on a backend: its programs' executors, the arenas of microbatches in flight, the state that a
-// checkpoint copies. Belongs to the thread that drives the backend.
+// Runs a stage's tasks on a backend: its programs' executors, the arenas of microbatches in flight, the state
+// that a checkpoint copies. Belongs to the thread that drives the backend.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@ namespace weft::peer {
 
 class StageRunner {
  public:
-  // `tensors` gives the bytes that a reference names. Errors: what Executor::create says; NotFound for an initializer
-  // without a tensor; InvalidArgument when a tensor is not what the graph expects.
+  // `tensors` gives the bytes that a reference names. Errors: what Executor::create says; NotFound for an
+  // initializer without a tensor; InvalidArgument when a tensor is not what the graph expects.
   using TensorSource = std::function<Result<dag::Tensor>(const proto::TensorReference&)>;
   static Result<std::unique_ptr<StageRunner>> create(std::shared_ptr<const proto::AssignStage> assignment,
                                                      const TensorSource& tensors, Backend& backend);
@@ -28,16 +28,16 @@ class StageRunner {
   Bytes persistent_bytes() const;
   Bytes microbatch_bytes() const;  // of the largest program
 
-  // What a task reads: the tensors received for its segment, by the index of their end in StageProgram::receives, and
-  // the microbatch of data, by the name of the graph's input.
+  // What a task reads: the tensors received for its segment, by the index of their end in
+  // StageProgram::receives, and the microbatch of data, by the name of the graph's input.
   struct Inputs {
     std::vector<std::pair<uint32_t, dag::Tensor>> received;
     std::map<std::string, dag::Tensor> data;
     int64_t sample_position = 0;
   };
   struct Output {
-    TaskOutcome outcome;                                     // `busy` is left to the caller, who has the clock
-    std::vector<std::pair<uint32_t, dag::Tensor>> sends;     // by index in StageProgram::sends
+    TaskOutcome outcome;                                  // `busy` is left to the caller, who has the clock
+    std::vector<std::pair<uint32_t, dag::Tensor>> sends;  // by index in StageProgram::sends
     struct Named {
       std::string name, slot;
       dag::Tensor tensor;
@@ -54,8 +54,10 @@ class StageRunner {
     std::map<uint32_t, std::unique_ptr<Microbatch>> active;
     std::vector<std::unique_ptr<Microbatch>> free;
   };
-  explicit StageRunner(std::shared_ptr<const proto::AssignStage> assignment) : assignment_(std::move(assignment)) {}
-  Status add_program(const proto::StageProgram& stage, const std::map<std::pair<std::string, std::string>, dag::Tensor>& tensors,
+  explicit StageRunner(std::shared_ptr<const proto::AssignStage> assignment)
+      : assignment_(std::move(assignment)) {}
+  Status add_program(const proto::StageProgram& stage,
+                     const std::map<std::pair<std::string, std::string>, dag::Tensor>& tensors,
                      Backend& backend);
   Status run_segment(const Task& task, const Inputs& inputs, Output& output);
   Status collect_outputs(const Task& task, Program& program, Microbatch& microbatch, Output& output);

@@ -23,7 +23,8 @@ std::unique_ptr<Memory> uploaded(Backend& backend, const Tensor& tensor, Layout 
 }
 
 // The parameter and its slots after three steps.
-std::vector<Tensor> after_three_steps(Backend& backend, const dag::OptimizerSpec& optimizer, const Tensor& start) {
+std::vector<Tensor> after_three_steps(Backend& backend, const dag::OptimizerSpec& optimizer,
+                                      const Tensor& start) {
   const dag::TensorSpec& spec = start.spec();
   const auto parameter = uploaded(backend, start);
   std::vector<std::unique_ptr<Memory>> slots;

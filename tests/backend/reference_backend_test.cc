@@ -155,7 +155,8 @@ double after_two_steps(const dag::OptimizerSpec& optimizer) {
 }
 
 TEST(ReferenceUpdate, Sgd) {
-  EXPECT_NEAR(after_two_steps({.type = dag::OptimizerType::Sgd, .learning_rate = 0.1}), 1.9749999999999999, 1e-13);
+  EXPECT_NEAR(after_two_steps({.type = dag::OptimizerType::Sgd, .learning_rate = 0.1}), 1.9749999999999999,
+              1e-13);
   EXPECT_NEAR(after_two_steps({.type = dag::OptimizerType::Sgd,
                                .learning_rate = 0.1,
                                .weight_decay = 0.01,
@@ -173,8 +174,9 @@ TEST(ReferenceUpdate, Sgd) {
 TEST(ReferenceUpdate, AdamAndAdamW) {
   EXPECT_NEAR(after_two_steps({.type = dag::OptimizerType::Adam, .learning_rate = 0.1, .weight_decay = 0.01}),
               1.8689922487277597, 1e-13);
-  EXPECT_NEAR(after_two_steps({.type = dag::OptimizerType::AdamW, .learning_rate = 0.1, .weight_decay = 0.01}),
-              1.8694682987058464, 1e-13);
+  EXPECT_NEAR(
+      after_two_steps({.type = dag::OptimizerType::AdamW, .learning_rate = 0.1, .weight_decay = 0.01}),
+      1.8694682987058464, 1e-13);
 }
 
 TEST(ReferenceKernels, CastsRoundAsTheirDTypeDoes) {

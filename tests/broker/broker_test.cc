@@ -68,7 +68,8 @@ class World {
     proto::Hello hello;
     hello.role = proto::Role::Submitter;
     step(Introduced{client, key(200), "test", hello, TokenVerdict::Valid});
-    step(SubmissionChecked{client, proto::SubmitJob{.name = "job", .job = "", .stages = stages, .files = {}}, {}});
+    step(SubmissionChecked{
+        client, proto::SubmitJob{.name = "job", .job = "", .stages = stages, .files = {}}, {}});
   }
   void receive(ConnectionId connection, Message message) {
     step(Received{connection, std::make_shared<const Message>(std::move(message))});
@@ -102,7 +103,8 @@ class World {
     peers.clear();
     for (uint32_t s = 0; s < stages; ++s) peers.push_back(request.candidates[s].peer.digest.bytes[0]);
     for (const ConnectionId peer : peers)
-      receive(peer, proto::StageReady{.run = request.job, .plan_version = version, .persistent = {}, .microbatch = {}});
+      receive(peer, proto::StageReady{
+                        .run = request.job, .plan_version = version, .persistent = {}, .microbatch = {}});
   }
   void report_step(uint64_t number) {
     for (size_t s = 0; s < peers.size(); ++s) {
@@ -118,7 +120,8 @@ class World {
   }
   void report_checkpoint(uint64_t number) {
     for (const ConnectionId peer : peers)
-      receive(peer, proto::CheckpointReport{.run = 1, .plan_version = version, .step = number, .tensors = {}});
+      receive(peer,
+              proto::CheckpointReport{.run = 1, .plan_version = version, .step = number, .tensors = {}});
   }
 
   Instant now = Instant{} + std::chrono::hours(1);
@@ -192,7 +195,8 @@ TEST(Jobs, WaitsForPeersSaysForWhatAndStartsByItself) {
   world.join(1, 1);
   world.submit(100, 2);
   EXPECT_EQ(world.states[1], JobState::Waiting);
-  EXPECT_NE(world.events.back().text.find("needs 2, 1 is free"), std::string::npos) << world.events.back().text;
+  EXPECT_NE(world.events.back().text.find("needs 2, 1 is free"), std::string::npos)
+      << world.events.back().text;
   EXPECT_TRUE(world.plannings.empty());
   world.join(2, 2);
   EXPECT_EQ(world.plannings.size(), 1u);
@@ -201,7 +205,8 @@ TEST(Jobs, WaitsForPeersSaysForWhatAndStartsByItself) {
 TEST(Jobs, ASecondJobDoesNotGetThePeersOfTheFirst) {
   World world;
   world.run_two_stages(10);
-  world.step(SubmissionChecked{100, proto::SubmitJob{.name = "next", .job = "", .stages = 1, .files = {}}, {}});
+  world.step(
+      SubmissionChecked{100, proto::SubmitJob{.name = "next", .job = "", .stages = 1, .files = {}}, {}});
   EXPECT_EQ(world.states[2], JobState::Waiting);
   world.join(3, 3);
   ASSERT_EQ(world.plannings.size(), 1u);
@@ -237,8 +242,9 @@ TEST(Recovery, ALostPeerTakesTheRunBackToItsCheckpointWithASpare) {
   }
   // The default checkpoint is asked for at the last granted step: reach and report it.
   const auto commands = world.messages<proto::Command>(world.peers[0]);
-  const auto checkpoint = std::find_if(commands.begin(), commands.end(),
-                                       [](const auto& c) { return c.kind == proto::CommandKind::Checkpoint; });
+  const auto checkpoint = std::find_if(commands.begin(), commands.end(), [](const auto& c) {
+    return c.kind == proto::CommandKind::Checkpoint;
+  });
   ASSERT_NE(checkpoint, commands.end());
   for (uint64_t step = 6; step <= checkpoint->step; ++step) world.report_step(step);
   world.report_checkpoint(checkpoint->step);
@@ -249,7 +255,8 @@ TEST(Recovery, ALostPeerTakesTheRunBackToItsCheckpointWithASpare) {
   ASSERT_TRUE(world.plannings[0].checkpoint.has_value());
   EXPECT_EQ(world.plannings[0].checkpoint->step, checkpoint->step);
   EXPECT_EQ(world.plannings[0].candidates.size(), 2u);
-  for (const Candidate& candidate : world.plannings[0].candidates) EXPECT_NE(candidate.peer, key(static_cast<uint8_t>(lost)));
+  for (const Candidate& candidate : world.plannings[0].candidates)
+    EXPECT_NE(candidate.peer, key(static_cast<uint8_t>(lost)));
   EXPECT_EQ(world.messages<proto::ReleaseStage>(world.peers[1]).size(), 1u);
   world.plan_and_ready(2, 100);
   EXPECT_EQ(world.states[1], JobState::Running);

@@ -50,7 +50,8 @@ TEST(Session, BacksOffWithJitterAndComesBack) {
     last = *session.retry_at() - now;
     EXPECT_LE(last, std::chrono::seconds(15));
     EXPECT_GE(last, std::chrono::milliseconds(250));
-    EXPECT_FALSE(find<ConnectToBroker>(session.on_tick(*session.retry_at() - std::chrono::milliseconds(1), {})));
+    EXPECT_FALSE(
+        find<ConnectToBroker>(session.on_tick(*session.retry_at() - std::chrono::milliseconds(1), {})));
     now = *session.retry_at();
     EXPECT_TRUE(find<ConnectToBroker>(session.on_tick(now, {})));
   }
@@ -68,7 +69,8 @@ TEST(Session, ARefusalForGoodEndsIt) {
   Session session({.hello = {}, .seed = 3});
   session.start(kStart);
   session.on_connected(kStart);
-  const auto effects = session.on_message(kStart, proto::Refusal{.code = ErrorCode::PermissionDenied, .message = "used"});
+  const auto effects =
+      session.on_message(kStart, proto::Refusal{.code = ErrorCode::PermissionDenied, .message = "used"});
   const auto leave = find<Leave>(effects);
   ASSERT_TRUE(leave);
   ASSERT_FALSE(leave->why.has_value());

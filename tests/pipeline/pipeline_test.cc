@@ -1,6 +1,6 @@
-// The production state machines of a run and of its stages, with real kernels, in one process: every message lies in a
-// queue, and which queue is served next is drawn at random. Whatever the order, the state that the last checkpoint
-// holds is, bit for bit, that of the whole graph trained alone (laws 8 and 9).
+// The production state machines of a run and of its stages, with real kernels, in one process: every message
+// lies in a queue, and which queue is served next is drawn at random. Whatever the order, the state that the
+// last checkpoint holds is, bit for bit, that of the whole graph trained alone (laws 8 and 9).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -42,7 +42,8 @@ struct Case {
   bool wrap_around = false;
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) {
-  return out << c.model << " " << c.stages << " stages, clip " << c.clip_norm << (c.wrap_around ? ", wrapped" : "");
+  return out << c.model << " " << c.stages << " stages, clip " << c.clip_norm
+             << (c.wrap_around ? ", wrapped" : "");
 }
 
 constexpr uint32_t kMicrobatches = 4, kMicrobatchSize = 4;
@@ -63,7 +64,8 @@ proto::TrainingSpec training_spec(double clip_norm) {
 }
 
 // What the data set would give: the same for every run of a case.
-std::map<std::string, Tensor> data_of(const Graph& whole, const test::Model& model, uint64_t step, uint32_t microbatch) {
+std::map<std::string, Tensor> data_of(const Graph& whole, const test::Model& model, uint64_t step,
+                                      uint32_t microbatch) {
   std::map<std::string, Tensor> data;
   for (const dag::ValueId input : whole.inputs()) {
     const std::string& name = whole.value(input).name;
@@ -75,8 +77,10 @@ std::map<std::string, Tensor> data_of(const Graph& whole, const test::Model& mod
 
 using State = std::map<std::pair<std::string, std::string>, Tensor>;
 
-State train_alone(const Graph& whole, const test::Model& model, peer::Backend& backend, const proto::TrainingSpec& spec) {
-  auto executor = value_or_fail(peer::Executor::create(std::make_shared<const Graph>(whole), backend, {.accumulates = true}));
+State train_alone(const Graph& whole, const test::Model& model, peer::Backend& backend,
+                  const proto::TrainingSpec& spec) {
+  auto executor = value_or_fail(
+      peer::Executor::create(std::make_shared<const Graph>(whole), backend, {.accumulates = true}));
   for (const auto& initializer : whole.initializers())
     ok_or_fail(executor->set_initializer(initializer.name, model.weights.at(initializer.name)));
   ok_or_fail(executor->prepare_optimizer(spec.optimizer));
@@ -92,10 +96,10 @@ State train_alone(const Graph& whole, const test::Model& model, peer::Backend& b
     double sum = 0;
     for (const double square : value_or_fail(executor->gradient_squares())) sum += square;
     const double norm = std::sqrt(sum) / kMicrobatches;
-    ok_or_fail(executor->update(
-        {.step = step,
-         .learning_rate = dag::scheduled_learning_rate(spec.schedule, spec.optimizer.learning_rate, step, kSteps),
-         .gradient_scale = dag::clip_factor(spec.clip_norm, norm) / kMicrobatches}));
+    ok_or_fail(executor->update({.step = step,
+                                 .learning_rate = dag::scheduled_learning_rate(
+                                     spec.schedule, spec.optimizer.learning_rate, step, kSteps),
+                                 .gradient_scale = dag::clip_factor(spec.clip_norm, norm) / kMicrobatches}));
   }
   State state;
   for (size_t p = 0; p < executor->parameters().size(); ++p) {
@@ -167,16 +171,19 @@ class Cluster final : public broker::RunSink {
       for (const auto input : program.graph->inputs())
         if (!received.contains(input.index)) program.data_inputs.push_back(program.graph->value(input).name);
       for (const auto& initializer : program.graph->initializers())
-        assignment->tensors.push_back({initializer.name, "value", program.graph->spec(initializer.value), {}});
+        assignment->tensors.push_back(
+            {initializer.name, "value", program.graph->spec(initializer.value), {}});
       std::vector<uint32_t> indices;
       for (const auto& name : parameters_of(*program.graph))
-        indices.push_back(static_cast<uint32_t>(std::find(parameters.begin(), parameters.end(), name) - parameters.begin()));
+        indices.push_back(static_cast<uint32_t>(std::find(parameters.begin(), parameters.end(), name) -
+                                                parameters.begin()));
       assignment->programs.push_back(std::move(program));
       StageHere here;
       here.assignment = assignment;
       here.machine = std::make_unique<peer::StageMachine>(assignment);
       here.runner = value_or_fail(peer::StageRunner::create(
-          assignment, [&](const auto& reference) -> Result<Tensor> { return model.weights.at(reference.initializer); },
+          assignment,
+          [&](const auto& reference) -> Result<Tensor> { return model.weights.at(reference.initializer); },
           backend));
       stages_.push_back(std::move(here));
       plan->stages.push_back({PeerId{}, assignment, std::move(indices)});
@@ -208,12 +215,16 @@ class Cluster final : public broker::RunSink {
 
   void send_to_stage(uint32_t s, proto::Message message) override {
     queues_["to " + std::to_string(s)].push_back([this, s, message] {
-      if (const auto* command = std::get_if<proto::Command>(&message)) ok_or_fail(stages_[s].machine->on_command(*command));
-      if (const auto* norm = std::get_if<proto::GradientNorm>(&message)) ok_or_fail(stages_[s].machine->on_norm(*norm));
+      if (const auto* command = std::get_if<proto::Command>(&message))
+        ok_or_fail(stages_[s].machine->on_command(*command));
+      if (const auto* norm = std::get_if<proto::GradientNorm>(&message))
+        ok_or_fail(stages_[s].machine->on_norm(*norm));
     });
   }
   void emit(proto::JobEvent event) override { events_.push_back(std::move(event)); }
-  void commit_checkpoint(broker::CheckpointCommitted checkpoint) override { checkpoints_.push_back(checkpoint.step); }
+  void commit_checkpoint(broker::CheckpointCommitted checkpoint) override {
+    checkpoints_.push_back(checkpoint.step);
+  }
   void commit_prediction(proto::PredictionReport) override {}
   void finished(uint64_t) override { finished_ = true; }
   void stopped(uint64_t) override { ADD_FAILURE() << "nobody asked it to stop"; }
@@ -237,7 +248,8 @@ class Cluster final : public broker::RunSink {
 
   void report(uint32_t s, proto::Message message) {
     queues_["from " + std::to_string(s)].push_back([this, s, message = std::move(message)] {
-      if (const auto* m = std::get_if<proto::StepReport>(&message)) ok_or_fail(run_->on_step_report(now_, s, *m, *this));
+      if (const auto* m = std::get_if<proto::StepReport>(&message))
+        ok_or_fail(run_->on_step_report(now_, s, *m, *this));
       if (const auto* m = std::get_if<proto::CheckpointReport>(&message))
         ok_or_fail(run_->on_checkpoint_report(now_, s, *m, *this));
     });
@@ -263,8 +275,12 @@ class Cluster final : public broker::RunSink {
     const uint32_t from = stage.assignment->stage;
     for (auto& [index, tensor] : output.sends) {
       const proto::EdgeEnd& end = program.sends[index];
-      proto::TensorHeader header{.run = 1, .plan_version = 1, .step = task.key.step, .microbatch = task.key.microbatch,
-                                 .edge = end.edge, .spec = tensor.spec()};
+      proto::TensorHeader header{.run = 1,
+                                 .plan_version = 1,
+                                 .step = task.key.step,
+                                 .microbatch = task.key.microbatch,
+                                 .edge = end.edge,
+                                 .spec = tensor.spec()};
       queues_["link " + std::to_string(from) + " " + std::to_string(end.stage)].push_back(
           [this, from, to = end.stage, header, tensor] {
             StageHere& target = stages_[to];
@@ -304,11 +320,11 @@ class Pipeline : public testing::TestWithParam<Case> {};
 TEST_P(Pipeline, EndsInTheBitsOfOneMachineWhateverTheOrderOfMessages) {
   const Case& param = GetParam();
   const auto backend = value_or_fail(peer::make_cpu_backend({.threads = 1}));
-  const test::Model model = param.model == "residual"
-                                ? test::residual_net(3, {.batch = kMicrobatchSize})
-                                : test::transformer(3, {.batch = kMicrobatchSize});
-  const Graph whole = dag::lower(value_or_fail(dag::differentiate(model.graph, dag::op_table())), dag::op_table(),
-                                 {.fuse_elementwise = true, .convolution_layout = backend->traits().convolution_layout});
+  const test::Model model = param.model == "residual" ? test::residual_net(3, {.batch = kMicrobatchSize})
+                                                      : test::transformer(3, {.batch = kMicrobatchSize});
+  const Graph whole =
+      dag::lower(value_or_fail(dag::differentiate(model.graph, dag::op_table())), dag::op_table(),
+                 {.fuse_elementwise = true, .convolution_layout = backend->traits().convolution_layout});
   const auto spec = training_spec(param.clip_norm);
   const State expected = train_alone(whole, model, *backend, spec);
   int played = 0;
@@ -340,9 +356,9 @@ TEST_P(Pipeline, EndsInTheBitsOfOneMachineWhateverTheOrderOfMessages) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Pipeline,
-                         testing::Values(Case{"residual", 2}, Case{"residual", 4, 0.5}, Case{"residual", 3, 0.5, true},
-                                         Case{"transformer", 2, 0.5}, Case{"transformer", 3, 0, true},
-                                         Case{"transformer", 4, 0.5}));
+                         testing::Values(Case{"residual", 2}, Case{"residual", 4, 0.5},
+                                         Case{"residual", 3, 0.5, true}, Case{"transformer", 2, 0.5},
+                                         Case{"transformer", 3, 0, true}, Case{"transformer", 4, 0.5}));
 
 }  // namespace
 }  // namespace weft

@@ -161,7 +161,7 @@ TEST(Bombs, TakeLittleMemory) {
   ByteVector nested;
   for (int depth = 0; depth < 100'000 && nested.size() < 100'000; ++depth) nested = delimited(4, nested);
   expect_defused("nesting", nested, ErrorCode::Corrupted);  // no message holds itself
-  ByteVector groups(1 << 20, std::byte{0x0B});  // the start of a group, a million deep
+  ByteVector groups(1 << 20, std::byte{0x0B});              // the start of a group, a million deep
   expect_defused("groups", groups, ErrorCode::Corrupted);
   ByteVector lie;
   put_varint(lie, 26 << 3 | 2);

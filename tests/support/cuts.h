@@ -12,6 +12,7 @@ namespace weft::test {
 // Forward ops in topological order, cut at random places, then repaired so that no fusion group is cut apart:
 // the forward owners of a group's ops are pulled into the group's lowest stage until nothing moves.
 // May leave a stage without ops. `wrap_around`: the first stage owns the end as well.
-std::vector<uint32_t> random_stages(const dag::Graph& graph, uint32_t stage_count, Rng& rng, bool wrap_around);
+std::vector<uint32_t> random_stages(const dag::Graph& graph, uint32_t stage_count, Rng& rng,
+                                    bool wrap_around);
 
 }  // namespace weft::test

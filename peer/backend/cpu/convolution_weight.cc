@@ -9,7 +9,6 @@
 namespace weft::peer::cpu {
 namespace {
 
-
 struct WeightGradient {
   dag::Value x, dy;
   dag::Shape w;

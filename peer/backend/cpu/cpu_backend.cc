@@ -125,8 +125,8 @@ class CpuBackend final : public Backend {
     return total;
   }
 
-  Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter, View gradient,
-                std::span<const View> slots, const TensorSpec& spec) override;
+  Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter,
+                View gradient, std::span<const View> slots, const TensorSpec& spec) override;
 
   Status synchronize() override { return {}; }
   void release_calling_thread() const override { Team::release_calling_thread(); }

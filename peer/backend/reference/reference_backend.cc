@@ -141,7 +141,8 @@ void update_sgd(const dag::OptimizerSpec& spec, const dag::UpdateStep& step, Ele
   e.parameter -= step.learning_rate * g;
 }
 
-void update_adam(const dag::OptimizerSpec& spec, const dag::UpdateStep& step, Element e, double& m, double& v) {
+void update_adam(const dag::OptimizerSpec& spec, const dag::UpdateStep& step, Element e, double& m,
+                 double& v) {
   double g = e.gradient;
   if (spec.type == dag::OptimizerType::AdamW)
     e.parameter *= 1 - step.learning_rate * spec.weight_decay;
@@ -235,8 +236,8 @@ class ReferenceBackend final : public Backend {
     return total;
   }
 
-  Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter, View gradient,
-                std::span<const View> slots, const dag::TensorSpec& spec) override {
+  Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter,
+                View gradient, std::span<const View> slots, const dag::TensorSpec& spec) override {
     const int64_t count = spec.element_count();
     const auto p = elements<double>(parameter, count), g = elements<double>(gradient, count);
     std::vector<std::span<double>> s;
