@@ -1,7 +1,6 @@
 #include "dag/onnx/pack.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstring>
 #include <functional>
@@ -10,6 +9,7 @@
 
 #include "dag/onnx/external.h"
 #include "dag/onnx/scan.h"
+#include "dag/onnx/wire_reader.h"
 
 namespace weft::onnx {
 namespace {
@@ -30,9 +30,10 @@ struct Span {
 };
 
 // Steps through the length-delimited fields of messages.
-class Walker {
+class Walker : private WireReader {
  public:
-  Walker(int64_t size, const ReadAt& read) : size_(size), read_(read) {}
+  Walker(int64_t size, const ReadAt& read) : WireReader(size, read) {}
+  using WireReader::corrupted;
 
   using OnField = std::function<Status(uint32_t number, Span content)>;
   Status fields(Span message, const OnField& on_field) {
@@ -72,38 +73,6 @@ class Walker {
     if (!text.empty()) WEFT_TRY_STATUS(read_(content.begin, std::as_writable_bytes(std::span(text))));
     return text;
   }
-
-  static tl::unexpected<Error> corrupted(int64_t at, const char* what) {
-    return fail(ErrorCode::Corrupted,
-                "not an ONNX model: " + std::string(what) + " near byte " + std::to_string(at));
-  }
-
- private:
-  Result<uint64_t> varint(int64_t& at, int64_t end) {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 70; shift += 7) {
-      if (at >= end) return corrupted(at, "a number that is cut off");
-      WEFT_TRY(const uint8_t byte, byte_at(at++));
-      if (shift == 63 && byte > 1) return corrupted(at, "a number of more than 64 bits");
-      value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-      if (byte < 0x80) return value;
-    }
-    return corrupted(at, "a number of more than ten bytes");
-  }
-  Result<uint8_t> byte_at(int64_t at) {
-    if (at < window_begin_ || at >= window_begin_ + window_size_) {
-      window_begin_ = at;
-      window_size_ = std::min<int64_t>(static_cast<int64_t>(window_.size()), size_ - at);
-      WEFT_TRY_STATUS(read_(at, std::span(window_).first(static_cast<size_t>(window_size_))));
-    }
-    return static_cast<uint8_t>(window_[static_cast<size_t>(at - window_begin_)]);
-  }
-
-  int64_t size_;
-  const ReadAt& read_;
-  std::array<std::byte, 4096> window_{};
-  int64_t window_begin_ = 0;
-  int64_t window_size_ = 0;
 };
 
 // Each initializer of the main graph.

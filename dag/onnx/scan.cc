@@ -5,6 +5,8 @@
 #include <cstring>
 #include <string>
 
+#include "dag/onnx/wire_reader.h"
+
 namespace weft::onnx {
 namespace {
 
@@ -125,10 +127,10 @@ constexpr int64_t message_cost(Kind kind) {
 }
 constexpr int64_t kStringCost = 64;
 
-class Scanner {
+class Scanner : private WireReader {
  public:
   Scanner(int64_t size, const ReadAt& read, const ImportLimits& limits)
-      : size_(size), read_(read), limits_(limits) {}
+      : WireReader(size, read), limits_(limits) {}
 
   Status message(Kind kind, int64_t begin, int64_t end, int depth) {
     WEFT_TRY_STATUS(enter(kind, depth));
@@ -230,43 +232,13 @@ class Scanner {
     return {};
   }
 
-  Result<uint64_t> varint(int64_t& at, int64_t end) {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 70; shift += 7) {
-      if (at >= end) return corrupted(at, "a number that is cut off");
-      WEFT_TRY(const uint8_t byte, byte_at(at++));
-      if (shift == 63 && byte > 1) return corrupted(at, "a number of more than 64 bits");
-      value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-      if (byte < 0x80) return value;
-    }
-    return corrupted(at, "a number of more than ten bytes");
-  }
-
-  Result<uint8_t> byte_at(int64_t at) {
-    if (at < window_begin_ || at >= window_begin_ + window_size_) {
-      window_begin_ = at;
-      window_size_ = std::min<int64_t>(static_cast<int64_t>(window_.size()), size_ - at);
-      WEFT_TRY_STATUS(read_(at, std::span(window_).first(static_cast<size_t>(window_size_))));
-    }
-    return static_cast<uint8_t>(window_[static_cast<size_t>(at - window_begin_)]);
-  }
-
-  static tl::unexpected<Error> corrupted(int64_t at, const char* what) {
-    return fail(ErrorCode::Corrupted,
-                "not an ONNX model: " + std::string(what) + " near byte " + std::to_string(at));
-  }
   static tl::unexpected<Error> exceeded(const char* what, int64_t count, int64_t limit) {
     return fail(ErrorCode::ResourceExhausted, "the model has at least " + std::to_string(count) + " " + what +
                                                   "; at most " + std::to_string(limit) + " are accepted");
   }
 
-  int64_t size_;
-  const ReadAt& read_;
   const ImportLimits& limits_;
   ScanCounts counts_;
-  std::array<std::byte, 16384> window_{};
-  int64_t window_begin_ = 0;
-  int64_t window_size_ = 0;
 };
 
 Result<ScanCounts> scan(Kind kind, int64_t size, const ReadAt& read, const ImportLimits& limits) {
