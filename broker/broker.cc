@@ -1,5 +1,8 @@
 #include "broker/broker.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "base/check.h"
 
 namespace weft::broker {
@@ -342,6 +345,26 @@ void Broker::on_stage_ready(Job& job, uint32_t stage) {
   job.run->start(now_.monotonic, sink);
 }
 
+// Of the largest stage's tensors, optimizer slots included.
+Duration Broker::transfer_time(const PlannedRun& plan) const {
+  int64_t largest = 0;
+  for (const PlannedStage& stage : plan.stages) {
+    int64_t bytes = 0;
+    for (const auto& tensor : stage.assignment->tensors)
+      if (tensor.slot == "value" || tensor.slot == "running_statistic") bytes += tensor.spec.bytes().value;
+    largest = std::max(largest, bytes);
+  }
+  const auto copies = static_cast<double>(1 + plan.optimizer.slot_names().size());
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
+      copies * static_cast<double>(largest) / options_.slowest_bytes_per_second));
+}
+
+Duration Broker::stall_deadline(const Run& run) const {
+  Duration deadline = std::max(options_.stall_deadline, 20 * run.plan().predicted_step);
+  if (run.checkpoint_is_under_way()) deadline += transfer_time(run.plan());
+  return deadline;
+}
+
 void Broker::check_progress() {
   for (auto& [number, job] : jobs_) {
     if (job.run) {
@@ -349,10 +372,11 @@ void Broker::check_progress() {
         Sink sink(*this, job);
         job.run->on_tick(now_.monotonic, sink);
       }
-      if (job.run && now_.monotonic - job.run->last_progress() > options_.stall_deadline)
-        recover(job, "no progress for " + std::to_string(static_cast<int>(seconds(options_.stall_deadline))) +
-                         " s");
-    } else if (job.plan && now_.monotonic - job.since > options_.loading_deadline) {
+      if (job.run && now_.monotonic - job.run->last_progress() > stall_deadline(*job.run))
+        recover(job, "no progress for " +
+                         std::to_string(static_cast<int>(seconds(stall_deadline(*job.run)))) + " s");
+    } else if (job.plan &&
+               now_.monotonic - job.since > options_.loading_deadline + transfer_time(*job.plan)) {
       std::string late;
       for (size_t s = 0; s < job.ready.size(); ++s)
         if (!job.ready[s]) {

@@ -31,10 +31,14 @@ struct BrokerOptions {
   std::string software;  // version
   Duration heartbeat_interval = std::chrono::seconds(2);
   Duration lease = std::chrono::seconds(10);
+  // Deadlines; what has to be sent gets the time it takes at `slowest_bytes_per_second` on top.
   Duration loading_deadline = std::chrono::seconds(300);  // from assignment to every stage ready
-  Duration stall_deadline = std::chrono::seconds(60);     // without any progress of a running run
-  uint32_t failures_max = 10;                             // of a job without a step between them
-  size_t jobs_max = 1000;                                 // queued and running
+  // Of a running run: for the next step (or twenty predicted ones, whatever is longer), for a part of a
+  // checkpoint, for each request of an evaluation or prediction.
+  Duration stall_deadline = std::chrono::seconds(60);
+  double slowest_bytes_per_second = 125e3;
+  uint32_t failures_max = 10;  // of a job without a step between them
+  size_t jobs_max = 1000;      // queued and running
   size_t clients_max = 256;
   RunOptions run{};
 };
@@ -132,6 +136,8 @@ class Broker {
   void end_job(Job& job, proto::JobState state, const std::string& reason);
   void stop_job(Job& job);
   void check_progress();
+  Duration transfer_time(const PlannedRun& plan) const;
+  Duration stall_deadline(const Run& run) const;
   void set_state(Job& job, proto::JobState state, std::string reason);
   void notice(Job& job, std::string text);
   void emit(Job& job, proto::JobEvent event);

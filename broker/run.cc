@@ -231,13 +231,13 @@ Status Run::on_evaluation_report(Instant now, uint32_t stage, const proto::Evalu
   if (!take(report.loss, forward_.loss) || !take(report.correct, forward_.correct) ||
       !take(report.counted, forward_.counted))
     return fail(ErrorCode::InvalidArgument, "an evaluation of microbatches that were not asked for");
-  last_progress_ = now;
   while (forward_.reported < forward_.commanded) {
     const uint32_t m = forward_.reported;
     if (!forward_.loss[m] || (plan_->accuracy && !forward_.correct[m]) ||
         (plan_->masked && !forward_.counted[m]))
       break;
     ++forward_.reported;
+    last_progress_ = now;
   }
   if (forward_.reported == plan_->forward_microbatches) {
     finish_evaluation(sink);
@@ -278,11 +278,11 @@ Status Run::on_prediction_report(Instant now, uint32_t stage, const proto::Predi
   if (report.microbatch < forward_.reported || forward_.outputs[report.microbatch][stage]) return {};
   forward_.outputs[report.microbatch][stage] = true;
   sink.commit_prediction(report);
-  last_progress_ = now;
   while (forward_.reported < forward_.commanded) {
     const auto& in = forward_.outputs[forward_.reported];
     if (std::count(in.begin(), in.end(), true) < plan_->prediction_stages) break;
     ++forward_.reported;
+    last_progress_ = now;
   }
   continue_forward(sink);
   end_if_done(sink);

@@ -62,8 +62,10 @@ class Run {
   double samples_per_second() const { return samples_per_second_; }
   const std::vector<proto::StageStatus>& stages() const { return stages_; }
   const PlannedRun& plan() const { return *plan_; }
-  // When something last came in that brought the run forward.
+  // When something last came in that brought the run forward: a step, a part of a checkpoint, or the answer
+  // to the oldest request of an evaluation or prediction.
   Instant last_progress() const { return last_progress_; }
+  bool checkpoint_is_under_way() const { return !checkpoints_.empty(); }
   bool training() const { return plan_->steps != 0; }
 
  private:

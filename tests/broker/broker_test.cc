@@ -19,7 +19,7 @@ PeerId key(uint8_t n) {
 }
 
 // A plan of `stages` stages over the first candidates, without graphs: the core looks at none.
-std::shared_ptr<const PlannedRun> plan_for(const StartPlanning& request, uint32_t stages, uint64_t steps) {
+std::shared_ptr<PlannedRun> plan_for(const StartPlanning& request, uint32_t stages, uint64_t steps) {
   auto plan = std::make_shared<PlannedRun>();
   plan->steps = steps;
   plan->batch_size = 8;
@@ -27,6 +27,11 @@ std::shared_ptr<const PlannedRun> plan_for(const StartPlanning& request, uint32_
   plan->microbatch_size = 4;
   plan->parameter_count = stages;
   plan->fingerprint = "f";
+  if (steps == 0) {  // prediction
+    plan->forward_microbatches = 16;
+    plan->forward_samples = 64;
+    plan->prediction_stages = stages;
+  }
   for (uint32_t s = 0; s < stages; ++s) {
     auto assignment = std::make_shared<proto::AssignStage>();
     assignment->run = request.job;
@@ -98,7 +103,9 @@ class World {
     ASSERT_FALSE(plannings.empty());
     const StartPlanning request = plannings.back();
     plannings.clear();
-    step(PlanningDone{request.job, request.plan_version, plan_for(request, stages, steps)});
+    const auto plan = plan_for(request, stages, steps);
+    plan->predicted_step = predicted_step;
+    step(PlanningDone{request.job, request.plan_version, plan});
     version = request.plan_version;
     peers.clear();
     for (uint32_t s = 0; s < stages; ++s) peers.push_back(request.candidates[s].peer.digest.bytes[0]);
@@ -134,6 +141,7 @@ class World {
   std::vector<proto::JobEvent> events;
   std::map<proto::JobNumber, JobState> states;
   proto::PlanVersion version = 0;
+  Duration predicted_step{};
   std::vector<ConnectionId> peers;  // connection = key, by stage
 };
 
@@ -313,6 +321,46 @@ TEST(Recovery, AJobThatOnlyFailsEndsWithTheReason) {
   }
   EXPECT_EQ(world.states[1], JobState::Failed);
   EXPECT_NE(world.events.back().text.find("no way there"), std::string::npos);
+}
+
+// Nothing comes but heartbeats, until just before and just after the deadline.
+void beat(World& world, Duration duration) {
+  for (Duration passed{}; passed < duration; passed += std::chrono::seconds(5)) {
+    world.wait(std::chrono::seconds(5));
+    for (const ConnectionId peer : world.peers) world.receive(peer, proto::Heartbeat{});
+  }
+}
+
+TEST(Stall, ARunWithoutProgressIsTakenBackAndNotBefore) {
+  World world;
+  world.run_two_stages(100);
+  beat(world, std::chrono::seconds(60));
+  EXPECT_TRUE(world.plannings.empty());
+  beat(world, std::chrono::seconds(5));
+  EXPECT_EQ(world.plannings.size(), 1u);
+}
+
+TEST(Stall, AStepThatIsPredictedToTakeLongIsWaitedFor) {
+  World world;
+  world.predicted_step = std::chrono::seconds(30);
+  world.run_two_stages(100);
+  beat(world, std::chrono::seconds(300));
+  EXPECT_TRUE(world.plannings.empty());
+  EXPECT_EQ(world.states[1], JobState::Running);
+}
+
+TEST(Stall, APredictionsOldestRequestHasADeadlineWhateverElseIsAnswered) {
+  World world;
+  world.run_two_stages(/*steps=*/0);
+  for (uint32_t microbatch = 1; microbatch < 14; ++microbatch) {  // all but the first
+    beat(world, std::chrono::seconds(5));
+    if (!world.plannings.empty()) break;
+    for (const ConnectionId peer : world.peers)
+      world.receive(peer,
+                    proto::PredictionReport{
+                        .run = 1, .plan_version = world.version, .microbatch = microbatch, .outputs = {}});
+  }
+  EXPECT_EQ(world.plannings.size(), 1u);
 }
 
 TEST(Stop, ChecksPointsFirstAndThenStops) {
