@@ -68,7 +68,13 @@ constexpr std::string_view kNames[] = {"Hello",
                                        "GetResult",
                                        "JobResult",
                                        "LinkHello",
-                                       "LinkReady"};
+                                       "LinkReady",
+                                       "ResumeStage",
+                                       "StageResumed",
+                                       "StandBy",
+                                       "StandingBy",
+                                       "LinkAck",
+                                       "RunPlan"};
 static_assert(std::size(kNames) == std::variant_size_v<Message>);
 }  // namespace
 

@@ -23,7 +23,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 0;
+inline constexpr uint32_t kProtocolMinor = 1;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;
@@ -58,6 +58,13 @@ struct DeviceReport {
   std::vector<std::string> addresses{};  // "host:port" where other peers reach it; empty: only by relay
 };
 
+// The stage that a peer still runs when it comes back to its broker.
+struct StageHeld {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint32_t stage = 0;
+};
+
 // The first message on any connection to the broker. Until the answer nothing else is sent.
 struct Hello {
   uint32_t major = kProtocolMajor;
@@ -67,6 +74,8 @@ struct Hello {
   std::optional<TokenProof> token{};     // needed until the broker knows this key
   std::string name{};                    // for people; peers only
   std::optional<DeviceReport> device{};  // Role::Peer
+  uint64_t instance = 0;  // drawn at each start of a peer: tells its next connection from a second process
+  std::optional<StageHeld> holding{};  // Role::Peer
 };
 struct HelloAck {
   uint32_t major = kProtocolMajor;
@@ -145,6 +154,8 @@ struct AssignStage {
   uint32_t microbatches_in_flight = 1;  // how many forwards may be ahead of their backwards here
   uint64_t after_step = 0;              // the state that `tensors` is: steps already done
   Secret data_key{};                    // shown with each request for a microbatch
+  // What snapshots may take of the peer's uplink, bytes a second; 0: no limit.
+  uint64_t replication_rate = 0;
 };
 
 // ---- broker to peer
@@ -158,7 +169,13 @@ enum class CommandKind : uint8_t {
       2,  // the evaluation program over [first_microbatch, + microbatches), with the weights after `step`
   Predict = 3,  // the prediction program over these microbatches
   Finish = 4,   // nothing more: keep quiet until ReleaseStage
+  // Copy the state after `step`, which is the last one granted, keep it, and upload it to where it need not
+  // survive the broker: what a run goes back to when a peer is lost.
+  Replicate = 5,
 };
+// The commands of one plan version are a script: counted from 1, each stage gets all of them, in order. The
+// broker makes a command durable before it sends it, and a stage that comes back says how far it has got, so
+// that a broker that was restarted goes on where it was.
 struct Command {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
@@ -166,6 +183,10 @@ struct Command {
   uint64_t step = 0;
   uint32_t microbatches = 0;
   uint32_t first_microbatch = 0;
+  uint64_t sequence = 0;  // in the script
+  // What the broker will never ask about again: StepReports up to `committed`; other reports on commands up to
+  // `settled`; snapshots of steps before `keep_from`.
+  uint64_t committed = 0, settled = 0, keep_from = 0;
 };
 // With clip_norm: the norm of the whole gradient of `step`, for the update.
 struct GradientNorm {
@@ -185,6 +206,19 @@ struct RelayInvitation {
   PlanVersion plan_version = 0;
   Secret ticket{};
 };
+// To a peer that came back holding a stage: go on with it.
+struct ResumeStage {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+};
+// To a peer of the pool: have these tensors at hand, fetched within the rate, for they may be needed at once.
+// The list before stays until this one is complete. No tensors: forget the run's.
+struct StandBy {
+  JobNumber run = 0;
+  uint64_t step = 0;
+  std::vector<TensorReference> tensors{};
+  uint64_t rate = 0;  // bytes a second; 0: no limit
+};
 struct HeartbeatAck {
   uint64_t sequence = 0;
 };
@@ -192,9 +226,17 @@ struct HeartbeatAck {
 // ---- peer to broker
 // --------------------------------------------------------------------------------------------
 
+// How far a stage's compute has come, the task at hand included: what a peer is as fast as.
+struct StageWork {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t segments_done = 0;  // of the training program, since the stage began
+  double seconds_busy = 0;     // computing them
+};
 struct Heartbeat {
   uint64_t sequence = 0;
   Bytes memory_free{};
+  std::optional<StageWork> work{};
 };
 struct Drain {};  // give me no more work, and take mine away when you can
 
@@ -202,6 +244,17 @@ struct StageReady {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
   Bytes persistent{}, microbatch{};  // device memory taken; of one microbatch in flight
+};
+// The answer to ResumeStage. Every report that may not have been settled follows, in order.
+struct StageResumed {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t last_sequence = 0;  // of the commands that came
+};
+// All tensors of a StandBy are here.
+struct StandingBy {
+  JobNumber run = 0;
+  uint64_t step = 0;
 };
 // The stage cannot go on: kernels, memory, data out of bounds, a neighbour that cannot be reached.
 struct StageFailed {
@@ -227,12 +280,15 @@ struct StepReport {
   double seconds_busy = 0;        // compute
   double seconds = 0;             // since the step before
   std::vector<LinkUse> links{};
+  // The ledger: where in the endless sequence of samples each microbatch began, from stages that read data.
+  std::vector<uint64_t> sample_positions{};
 };
 struct CheckpointReport {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
   uint64_t step = 0;
   std::vector<TensorReference> tensors{};  // all uploaded
+  std::optional<Error> failure{};          // instead: why it could not be uploaded; the stage goes on
 };
 struct EvaluationReport {
   JobNumber run = 0;
@@ -263,6 +319,7 @@ struct PutBlob {
   uint64_t request = 0;
   Digest sha256{};
   uint64_t size = 0;
+  bool durable = true;  // false: need not survive the broker
 };
 struct BlobAnswer {  // to GetBlob: chunks of `size` bytes in all follow; to PutBlob: stored, or there already
   uint64_t request = 0;
@@ -273,6 +330,7 @@ struct BlobAnswer {  // to GetBlob: chunks of `size` bytes in all follow; to Put
 struct HaveBlobs {
   uint64_t request = 0;
   std::vector<Digest> blobs{};
+  bool durable = true;  // what is there is made durable before the answer
 };
 struct MissingBlobs {
   uint64_t request = 0;
@@ -347,6 +405,7 @@ struct JobStatus {
   uint64_t step = 0, steps = 0;
   double loss = 0, samples_per_second = 0, seconds_left = 0;
   uint64_t checkpoint_step = 0;
+  uint64_t recovery_step = 0;  // where the run would go on from if a peer were lost now
   uint64_t recoveries = 0;
   bool equal_bits = true;           // all stages of one fingerprint so far
   std::vector<std::string> plan{};  // the planner's explanation
@@ -425,12 +484,54 @@ struct JobResult {
 // ---- between peers
 // ---------------------------------------------------------------------------------------------
 
+// A link outlives its connections: each side counts the tensors that it has received over it, keeps what it
+// sent until that is acknowledged, and sends the rest again over the next connection.
 struct LinkHello {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
-  uint32_t stage = 0;  // the sender's
+  uint32_t stage = 0;     // the sender's
+  uint64_t received = 0;  // tensors, over all connections of this link
 };
-struct LinkReady {};  // the answer; tensors may come
+struct LinkReady {  // the answer; tensors may come
+  uint64_t received = 0;
+};
+struct LinkAck {  // now and then, and when nothing else goes, as a sign of life
+  uint64_t received = 0;
+};
+
+// ---- kept by the broker alone
+// ---------------------------------------------------------------------------------------------
+
+// A plan that runs, but for its assignments, which are messages of their own: what a broker that was restarted
+// goes on with.
+struct StagePlan {
+  PeerId peer{};
+  std::vector<uint32_t> parameters{};  // of the whole graph, in this stage's order: where its squares belong
+  double microbatch_seconds = 0;       // predicted: computing one microbatch, forward and backward
+};
+struct RunPlan {
+  std::vector<StagePlan> stages{};
+  uint64_t after_step = 0;
+  uint64_t steps = 0;  // 0: prediction
+  uint32_t batch_size = 0;
+  uint32_t microbatches = 0;  // a step
+  uint32_t parameter_count = 0;
+  uint64_t evaluate_every = 0;
+  std::optional<Duration> checkpoint_every{};
+  std::optional<uint64_t> checkpoint_steps{};
+  uint32_t forward_microbatches = 0;
+  uint64_t forward_samples = 0;
+  uint32_t microbatch_size = 0;
+  bool masked = false;
+  bool accuracy = false;
+  uint32_t prediction_stages = 0;
+  bool equal_bits = true;
+  std::string fingerprint{};
+  std::vector<std::string> explanation{};
+  std::vector<Secret> relay_tickets{};
+  Secret data_key{};
+  Duration predicted_step{};
+};
 
 using Message =
     std::variant<Hello, HelloAck, Refusal, AssignStage, Command, GradientNorm, ReleaseStage, RelayInvitation,
@@ -438,7 +539,8 @@ using Message =
                  EvaluationReport, PredictionReport, PeerLog, GetBlob, PutBlob, BlobAnswer, HaveBlobs,
                  MissingBlobs, GetMicrobatch, MicrobatchAnswer, SubmitJob, JobAccepted, JobStatus, JobEvent,
                  ListJobs, JobList, GetJob, GetEvents, EventsEnd, StopJob, Done, ListPeers, PeerList,
-                 GetResult, JobResult, LinkHello, LinkReady>;
+                 GetResult, JobResult, LinkHello, LinkReady, ResumeStage, StageResumed, StandBy, StandingBy,
+                 LinkAck, RunPlan>;
 
 // For logs: "AssignStage".
 std::string_view name_of(const Message& message);

@@ -18,12 +18,14 @@ void put(const PutBlob& from, wire::PutBlob& to) {
   to.set_request(from.request);
   to.set_sha256(put_bytes(from.sha256));
   to.set_size(from.size);
+  to.set_transient(!from.durable);
 }
 Status get(const wire::PutBlob& from, PutBlob& to) {
   Reader read("PutBlob");
   to.request = from.request();
   read.digest(from.sha256(), to.sha256, "sha256");
   read.size(from.size(), to.size, "size");
+  to.durable = !from.transient();
   return read.status();
 }
 
@@ -50,11 +52,15 @@ void put_blobs(const From& from, To& to) {
 }
 }  // namespace
 
-void put(const HaveBlobs& from, wire::HaveBlobs& to) { put_blobs(from, to); }
+void put(const HaveBlobs& from, wire::HaveBlobs& to) {
+  put_blobs(from, to);
+  to.set_transient(!from.durable);
+}
 Status get(const wire::HaveBlobs& from, HaveBlobs& to) {
   Reader read("HaveBlobs");
   to.request = from.request();
   read.digests(from.blobs(), to.blobs, kListMax, "blobs");
+  to.durable = !from.transient();
   return read.status();
 }
 

@@ -38,6 +38,12 @@ void put(const Hello& from, wire::Hello& to) {
   }
   to.set_name(from.name);
   if (from.device) put(*from.device, *to.mutable_device());
+  to.set_instance(from.instance);
+  if (from.holding) {
+    to.mutable_holding()->set_run(from.holding->run);
+    to.mutable_holding()->set_plan_version(from.holding->plan_version);
+    to.mutable_holding()->set_stage(from.holding->stage);
+  }
 }
 Status get(const wire::Hello& from, Hello& to) {
   Reader read("Hello");
@@ -53,6 +59,11 @@ Status get(const wire::Hello& from, Hello& to) {
   }
   read.text(from.name(), to.name, kNameMax, "name");
   if (from.has_device()) read.part(from.device(), to.device.emplace(), "device");
+  to.instance = from.instance();
+  if (from.has_holding()) {
+    to.holding = StageHeld{from.holding().run(), from.holding().plan_version(), 0};
+    read.stage(from.holding().stage(), to.holding->stage, "holding.stage");
+  }
   return read.status();
 }
 
@@ -99,15 +110,23 @@ void put(const Command& from, wire::Command& to) {
   to.set_step(from.step);
   to.set_microbatches(from.microbatches);
   to.set_first_microbatch(from.first_microbatch);
+  to.set_sequence(from.sequence);
+  to.set_committed(from.committed);
+  to.set_settled(from.settled);
+  to.set_keep_from(from.keep_from);
 }
 Status get(const wire::Command& from, Command& to) {
   Reader read("Command");
   to.run = from.run();
   to.plan_version = from.plan_version();
-  read.enumerator(from.kind(), to.kind, CommandKind::Finish, "kind");
+  read.enumerator(from.kind(), to.kind, CommandKind::Replicate, "kind");
   to.step = from.step();
   to.microbatches = from.microbatches();
   to.first_microbatch = from.first_microbatch();
+  to.sequence = from.sequence();
+  to.committed = from.committed();
+  to.settled = from.settled();
+  to.keep_from = from.keep_from();
   return read.status();
 }
 
@@ -148,6 +167,30 @@ Status get(const wire::RelayInvitation& from, RelayInvitation& to) {
   return read.status();
 }
 
+void put(const ResumeStage& from, wire::ResumeStage& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+}
+Status get(const wire::ResumeStage& from, ResumeStage& to) {
+  to = {from.run(), from.plan_version()};
+  return {};
+}
+
+void put(const StandBy& from, wire::StandBy& to) {
+  to.set_run(from.run);
+  to.set_step(from.step);
+  put_list(from.tensors, *to.mutable_tensors());
+  to.set_rate(from.rate);
+}
+Status get(const wire::StandBy& from, StandBy& to) {
+  Reader read("StandBy");
+  to.run = from.run();
+  to.step = from.step();
+  read.list(from.tensors(), to.tensors, kListMax, "tensors");
+  to.rate = from.rate();
+  return read.status();
+}
+
 void put(const HeartbeatAck& from, wire::HeartbeatAck& to) { to.set_sequence(from.sequence); }
 Status get(const wire::HeartbeatAck& from, HeartbeatAck& to) {
   to.sequence = from.sequence();
@@ -160,16 +203,45 @@ Status get(const wire::HeartbeatAck& from, HeartbeatAck& to) {
 void put(const Heartbeat& from, wire::Heartbeat& to) {
   to.set_sequence(from.sequence);
   to.set_memory_free(static_cast<uint64_t>(from.memory_free.value));
+  if (!from.work) return;
+  wire::StageWork& work = *to.mutable_work();
+  work.set_run(from.work->run);
+  work.set_plan_version(from.work->plan_version);
+  work.set_segments_done(from.work->segments_done);
+  work.set_seconds_busy(from.work->seconds_busy);
 }
 Status get(const wire::Heartbeat& from, Heartbeat& to) {
   Reader read("Heartbeat");
   to.sequence = from.sequence();
   read.bytes(from.memory_free(), to.memory_free, "memory_free");
+  if (from.has_work()) {
+    to.work = StageWork{from.work().run(), from.work().plan_version(), from.work().segments_done(), 0};
+    read.not_negative(from.work().seconds_busy(), to.work->seconds_busy, "work.seconds_busy");
+  }
   return read.status();
 }
 
 void put(const Drain&, wire::Drain&) {}
 Status get(const wire::Drain&, Drain&) { return {}; }
+
+void put(const StageResumed& from, wire::StageResumed& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_last_sequence(from.last_sequence);
+}
+Status get(const wire::StageResumed& from, StageResumed& to) {
+  to = {from.run(), from.plan_version(), from.last_sequence()};
+  return {};
+}
+
+void put(const StandingBy& from, wire::StandingBy& to) {
+  to.set_run(from.run);
+  to.set_step(from.step);
+}
+Status get(const wire::StandingBy& from, StandingBy& to) {
+  to = {from.run(), from.step()};
+  return {};
+}
 
 void put(const PeerLog& from, wire::PeerLog& to) { to.set_text(put_text(from.text)); }
 Status get(const wire::PeerLog& from, PeerLog& to) {
@@ -185,16 +257,27 @@ void put(const LinkHello& from, wire::LinkHello& to) {
   to.set_run(from.run);
   to.set_plan_version(from.plan_version);
   to.set_stage(from.stage);
+  to.set_received(from.received);
 }
 Status get(const wire::LinkHello& from, LinkHello& to) {
   Reader read("LinkHello");
   to.run = from.run();
   to.plan_version = from.plan_version();
   read.stage(from.stage(), to.stage, "stage");
+  to.received = from.received();
   return read.status();
 }
 
-void put(const LinkReady&, wire::LinkReady&) {}
-Status get(const wire::LinkReady&, LinkReady&) { return {}; }
+void put(const LinkReady& from, wire::LinkReady& to) { to.set_received(from.received); }
+Status get(const wire::LinkReady& from, LinkReady& to) {
+  to.received = from.received();
+  return {};
+}
+
+void put(const LinkAck& from, wire::LinkAck& to) { to.set_received(from.received); }
+Status get(const wire::LinkAck& from, LinkAck& to) {
+  to.received = from.received();
+  return {};
+}
 
 }  // namespace weft::proto

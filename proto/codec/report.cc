@@ -48,6 +48,7 @@ void put(const StepReport& from, wire::StepReport& to) {
   to.set_seconds_busy(from.seconds_busy);
   to.set_seconds(from.seconds);
   put_list(from.links, *to.mutable_links());
+  put_plain(from.sample_positions, *to.mutable_sample_positions());
 }
 Status get(const wire::StepReport& from, StepReport& to) {
   Reader read("StepReport");
@@ -60,6 +61,7 @@ Status get(const wire::StepReport& from, StepReport& to) {
   read.not_negative(from.seconds_busy(), to.seconds_busy, "seconds_busy");
   read.not_negative(from.seconds(), to.seconds, "seconds");
   read.list(from.links(), to.links, kStagesMax, "links");
+  read.numbers(from.sample_positions(), to.sample_positions, kLossesMax, "sample_positions");
   return read.status();
 }
 
@@ -68,6 +70,9 @@ void put(const CheckpointReport& from, wire::CheckpointReport& to) {
   to.set_plan_version(from.plan_version);
   to.set_step(from.step);
   put_list(from.tensors, *to.mutable_tensors());
+  if (!from.failure) return;
+  to.set_failure_code(put_enum<wire::ErrorCode>(from.failure->code));
+  to.set_failure_message(put_text(from.failure->message));
 }
 Status get(const wire::CheckpointReport& from, CheckpointReport& to) {
   Reader read("CheckpointReport");
@@ -75,6 +80,11 @@ Status get(const wire::CheckpointReport& from, CheckpointReport& to) {
   to.plan_version = from.plan_version();
   to.step = from.step();
   read.list(from.tensors(), to.tensors, kListMax, "tensors");
+  if (from.failure_code() != wire::ERROR_CODE_UNSPECIFIED) {
+    to.failure.emplace();
+    read.enumerator(from.failure_code(), to.failure->code, ErrorCode::Internal, "failure_code");
+    read.text(from.failure_message(), to.failure->message, kTextMax, "failure_message");
+  }
   return read.status();
 }
 

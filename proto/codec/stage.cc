@@ -196,6 +196,7 @@ void put(const AssignStage& from, wire::AssignStage& to) {
   to.set_microbatches_in_flight(from.microbatches_in_flight);
   to.set_after_step(from.after_step);
   to.set_data_key(put_bytes(from.data_key));
+  to.set_replication_rate(from.replication_rate);
 }
 
 namespace {
@@ -260,6 +261,7 @@ Status get(const wire::AssignStage& from, AssignStage& to) {
                "microbatches_in_flight", "not in 1 to 65536");
   to.after_step = from.after_step();
   read.secret(from.data_key(), to.data_key, "data_key");
+  to.replication_rate = from.replication_rate();
   WEFT_TRY_STATUS(read.status());
   for (const Status& checked : {check_stages(to), check_tensors(to)})
     if (!checked) return fail(checked.error().within("AssignStage"));

@@ -112,6 +112,7 @@ void put(const JobStatus& from, wire::JobStatus& to) {
   to.set_samples_per_second(from.samples_per_second);
   to.set_seconds_left(from.seconds_left);
   to.set_checkpoint_step(from.checkpoint_step);
+  to.set_recovery_step(from.recovery_step);
   to.set_recoveries(from.recoveries);
   to.set_equal_bits(from.equal_bits);
   for (const std::string& line : from.plan) to.add_plan(put_text(line));
@@ -130,6 +131,7 @@ Status get(const wire::JobStatus& from, JobStatus& to) {
   to.samples_per_second = from.samples_per_second();
   to.seconds_left = from.seconds_left();
   to.checkpoint_step = from.checkpoint_step();
+  to.recovery_step = from.recovery_step();
   to.recoveries = from.recoveries();
   to.equal_bits = from.equal_bits();
   read.texts(from.plan(), to.plan, kShortListMax, kTextMax, "plan");

@@ -58,7 +58,13 @@ namespace weft::proto {
   X(GetResult, get_result)               \
   X(JobResult, job_result)               \
   X(LinkHello, link_hello)               \
-  X(LinkReady, link_ready)
+  X(LinkReady, link_ready)               \
+  X(ResumeStage, resume_stage)           \
+  X(StageResumed, stage_resumed)         \
+  X(StandBy, stand_by)                   \
+  X(StandingBy, standing_by)             \
+  X(LinkAck, link_ack)                   \
+  X(RunPlan, run_plan)
 
 #define WEFT_DECLARE(Type, name)              \
   void put(const Type& from, wire::Type& to); \
@@ -87,6 +93,8 @@ void put(const LinkRoute& from, wire::LinkRoute& to);
 Status get(const wire::LinkRoute& from, LinkRoute& to);
 void put(const TrainingSpec& from, wire::Training& to);
 Status get(const wire::Training& from, TrainingSpec& to);
+void put(const StagePlan& from, wire::StagePlan& to);
+Status get(const wire::StagePlan& from, StagePlan& to);
 void put(const FilePiece& from, wire::FilePiece& to);
 Status get(const wire::FilePiece& from, FilePiece& to);
 void put(const PackedFile& from, wire::PackedFile& to);

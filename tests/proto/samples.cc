@@ -164,8 +164,12 @@ class Maker {
     pick(to.convolution_layout, dag::Layout::Blocked16);
   }
 
+  void fill(StageHeld& to) {
+    fill_all(to.run, to.plan_version);
+    to.stage = small();
+  }
   void fill(Hello& to) {
-    fill_all(to.minor, to.software, to.token, to.name, to.device);
+    fill_all(to.minor, to.software, to.token, to.name, to.device, to.instance, to.holding);
     pick(to.role, Role::PeerBulk, 1);
   }
   void fill(HelloAck& to) { fill_all(to.minor, to.software, to.name, to.heartbeat_interval, to.lease); }
@@ -186,7 +190,7 @@ class Maker {
   }
   void fill(LinkRoute& to) { fill_all(to.peer, to.dials, to.addresses, to.relay_ticket, to.region); }
   void fill(AssignStage& to) {
-    fill_all(to.run, to.plan_version, to.training, to.after_step, to.data_key);
+    fill_all(to.run, to.plan_version, to.training, to.after_step, to.data_key, to.replication_rate);
     to.microbatches_in_flight = 1 + small();
     const dag::LowerOptions options{.fuse_elementwise = true, .convolution_layout = dag::Layout::Blocked8};
     const CutModel cut = cut_model(chance() ? residual_net(1, {.blocks = 1}) : transformer(1, {.layers = 1}),
@@ -208,14 +212,23 @@ class Maker {
     }
   }
   void fill(Command& to) {
-    fill_all(to.run, to.plan_version, to.step, to.microbatches, to.first_microbatch);
-    pick(to.kind, CommandKind::Finish);
+    fill_all(to.run, to.plan_version, to.step, to.microbatches, to.first_microbatch, to.sequence,
+             to.committed, to.settled, to.keep_from);
+    pick(to.kind, CommandKind::Replicate);
   }
   void fill(GradientNorm& to) { fill_all(to.run, to.plan_version, to.step, to.norm); }
   void fill(ReleaseStage& to) { fill_all(to.run, to.plan_version, to.reason); }
   void fill(RelayInvitation& to) { fill_all(to.run, to.plan_version, to.ticket); }
   void fill(HeartbeatAck& to) { fill(to.sequence); }
-  void fill(Heartbeat& to) { fill_all(to.sequence, to.memory_free); }
+  void fill(ResumeStage& to) { fill_all(to.run, to.plan_version); }
+  void fill(StandBy& to) { fill_all(to.run, to.step, to.tensors, to.rate); }
+  void fill(StageWork& to) {
+    fill_all(to.run, to.plan_version, to.segments_done);
+    to.seconds_busy = positive();
+  }
+  void fill(Heartbeat& to) { fill_all(to.sequence, to.memory_free, to.work); }
+  void fill(StageResumed& to) { fill_all(to.run, to.plan_version, to.last_sequence); }
+  void fill(StandingBy& to) { fill_all(to.run, to.step); }
   void fill(Drain&) {}
   void fill(StageReady& to) { fill_all(to.run, to.plan_version, to.persistent, to.microbatch); }
   void fill(StageFailed& to) {
@@ -224,11 +237,17 @@ class Maker {
     if (chance()) to.unreachable_stage = small();
   }
   void fill(StepReport& to) {
-    fill_all(to.run, to.plan_version, to.step, to.losses, to.squares, to.updated, to.links);
+    fill_all(to.run, to.plan_version, to.step, to.losses, to.squares, to.updated, to.links,
+             to.sample_positions);
     to.seconds_busy = positive();
     to.seconds = positive();
   }
-  void fill(CheckpointReport& to) { fill_all(to.run, to.plan_version, to.step, to.tensors); }
+  void fill(CheckpointReport& to) {
+    fill_all(to.run, to.plan_version, to.step, to.tensors);
+    if (chance()) return;
+    fill(to.failure.emplace().message);
+    pick(to.failure->code, ErrorCode::Internal);
+  }
   void fill(EvaluationReport& to) {
     fill_all(to.run, to.plan_version, to.step, to.first_microbatch, to.loss, to.correct, to.counted);
   }
@@ -237,7 +256,7 @@ class Maker {
 
   void fill(GetBlob& to) { fill_all(to.request, to.sha256); }
   void fill(PutBlob& to) {
-    fill_all(to.request, to.sha256);
+    fill_all(to.request, to.sha256, to.durable);
     to.size = rng_.below(uint64_t{1} << 43);
   }
   void fill(BlobAnswer& to) {
@@ -245,7 +264,7 @@ class Maker {
     pick(to.code, ErrorCode::Internal);
     to.size = rng_.below(uint64_t{1} << 43);
   }
-  void fill(HaveBlobs& to) { fill_all(to.request, to.blobs); }
+  void fill(HaveBlobs& to) { fill_all(to.request, to.blobs, to.durable); }
   void fill(MissingBlobs& to) { fill_all(to.request, to.blobs); }
   void fill(GetMicrobatch& to) {
     fill_all(to.request, to.run, to.data_key, to.step, to.microbatch, to.inputs);
@@ -280,7 +299,7 @@ class Maker {
   }
   void fill(JobStatus& to) {
     fill_all(to.job, to.name, to.reason, to.plan_version, to.step, to.steps, to.loss, to.samples_per_second,
-             to.seconds_left, to.checkpoint_step, to.recoveries, to.equal_bits, to.plan, to.stages);
+             to.seconds_left, to.checkpoint_step, to.recovery_step, to.recoveries, to.equal_bits, to.plan, to.stages);
     pick(to.state, JobState::Failed);
   }
   void fill(PeerStatus& to) {
@@ -308,10 +327,22 @@ class Maker {
     fill_all(to.job, to.step, to.tensors, to.model, to.predictions, to.sample_count);
   }
   void fill(LinkHello& to) {
-    fill_all(to.run, to.plan_version);
+    fill_all(to.run, to.plan_version, to.received);
     to.stage = small();
   }
-  void fill(LinkReady&) {}
+  void fill(LinkReady& to) { fill(to.received); }
+  void fill(LinkAck& to) { fill(to.received); }
+  void fill(StagePlan& to) {
+    fill_all(to.peer, to.parameters);
+    to.microbatch_seconds = positive();
+  }
+  void fill(RunPlan& to) {
+    fill_all(to.stages, to.after_step, to.steps, to.batch_size, to.microbatches, to.parameter_count,
+             to.evaluate_every, to.checkpoint_every, to.checkpoint_steps, to.forward_microbatches,
+             to.forward_samples, to.microbatch_size, to.masked, to.accuracy, to.prediction_stages,
+             to.equal_bits, to.fingerprint, to.explanation, to.relay_tickets, to.data_key,
+             to.predicted_step);
+  }
 
   Rng& rng_;
 };

@@ -1,0 +1,72 @@
+// A plan that runs, as the broker's store keeps it.
+#include "proto/codec/wire.h"
+
+namespace weft::proto {
+
+void put(const StagePlan& from, wire::StagePlan& to) {
+  to.set_peer(put_bytes(from.peer.digest));
+  put_plain(from.parameters, *to.mutable_parameters());
+  to.set_microbatch_seconds(from.microbatch_seconds);
+}
+Status get(const wire::StagePlan& from, StagePlan& to) {
+  Reader read("StagePlan");
+  read.digest(from.peer(), to.peer.digest, "peer");
+  read.numbers(from.parameters(), to.parameters, kListMax, "parameters");
+  read.not_negative(from.microbatch_seconds(), to.microbatch_seconds, "microbatch_seconds");
+  return read.status();
+}
+
+void put(const RunPlan& from, wire::RunPlan& to) {
+  put_list(from.stages, *to.mutable_stages());
+  to.set_after_step(from.after_step);
+  to.set_steps(from.steps);
+  to.set_batch_size(from.batch_size);
+  to.set_microbatches(from.microbatches);
+  to.set_parameter_count(from.parameter_count);
+  to.set_evaluate_every(from.evaluate_every);
+  if (from.checkpoint_every)
+    to.set_checkpoint_nanoseconds(static_cast<uint64_t>(from.checkpoint_every->count()));
+  if (from.checkpoint_steps) to.set_checkpoint_steps(*from.checkpoint_steps);
+  to.set_forward_microbatches(from.forward_microbatches);
+  to.set_forward_samples(from.forward_samples);
+  to.set_microbatch_size(from.microbatch_size);
+  to.set_masked(from.masked);
+  to.set_accuracy(from.accuracy);
+  to.set_prediction_stages(from.prediction_stages);
+  to.set_equal_bits(from.equal_bits);
+  to.set_fingerprint(from.fingerprint);
+  for (const std::string& line : from.explanation) to.add_explanation(put_text(line));
+  for (const Secret& ticket : from.relay_tickets) to.add_relay_tickets(put_bytes(ticket));
+  to.set_data_key(put_bytes(from.data_key));
+  to.set_predicted_nanoseconds(static_cast<uint64_t>(from.predicted_step.count()));
+}
+Status get(const wire::RunPlan& from, RunPlan& to) {
+  Reader read("RunPlan");
+  read.list(from.stages(), to.stages, kStagesMax, "stages");
+  to.after_step = from.after_step();
+  to.steps = from.steps();
+  to.batch_size = from.batch_size();
+  to.microbatches = from.microbatches();
+  to.parameter_count = from.parameter_count();
+  to.evaluate_every = from.evaluate_every();
+  if (from.has_checkpoint_nanoseconds())
+    read.duration(from.checkpoint_nanoseconds(), to.checkpoint_every.emplace(), "checkpoint_nanoseconds");
+  if (from.has_checkpoint_steps()) to.checkpoint_steps = from.checkpoint_steps();
+  to.forward_microbatches = from.forward_microbatches();
+  to.forward_samples = from.forward_samples();
+  to.microbatch_size = from.microbatch_size();
+  to.masked = from.masked();
+  to.accuracy = from.accuracy();
+  to.prediction_stages = from.prediction_stages();
+  to.equal_bits = from.equal_bits();
+  read.text(from.fingerprint(), to.fingerprint, kSymbolMax, "fingerprint");
+  read.texts(from.explanation(), to.explanation, kShortListMax, kTextMax, "explanation");
+  read.require(static_cast<size_t>(from.relay_tickets_size()) <= kListMax, "relay_tickets", "too many");
+  for (int i = 0; i < from.relay_tickets_size() && read.good(); ++i)
+    read.secret(from.relay_tickets(i), to.relay_tickets.emplace_back(), "relay_tickets");
+  read.secret(from.data_key(), to.data_key, "data_key");
+  read.duration(from.predicted_nanoseconds(), to.predicted_step, "predicted_nanoseconds");
+  return read.status();
+}
+
+}  // namespace weft::proto
