@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/check.h"
+#include "broker/job_sink.h"
 
 namespace weft::broker {
 
@@ -17,59 +17,26 @@ struct Overloaded : F... {
 };
 }  // namespace
 
-Broker::Broker(BrokerOptions options, const StoredState& state) : options_(std::move(options)) {
-  for (const PrincipalAdmitted& principal : state.principals)
-    known_[principal.principal].insert(principal.role);
-  for (const auto& [number, stored] : state.jobs) {
-    Job& job = jobs_[number];
-    job.submitted = stored.submitted;
-    job.state = stored.last.state;
-    job.reason = stored.last.reason;
-    job.plan_version = stored.last.plan_version;
-    job.step = stored.last.step;
-    job.steps = stored.last.steps;
-    job.checkpoints = stored.checkpoints;
-    job.predictions = stored.predictions;
-    job.result = stored.result;
-    job.last_event = stored.last_event;
-    // What was under way goes on from its last checkpoint, as soon as there are peers again.
-    if (job.state == JobState::Stopping) job.stop_requested = true;
-    if (job.state < JobState::Finished && job.state != JobState::Queued) {
-      job.state = JobState::Waiting;
-      job.reason = "the broker was restarted";
-      if (!job.checkpoints.empty()) job.step = job.checkpoints.back().step;
-    }
-  }
-}
-
 Effects Broker::step(Now now, const Event& event) {
   Effects effects;
   now_ = now;
   out_ = &effects;
-  std::visit(
-      Overloaded{
-          [&](const Introduced& e) { on_introduced(e); },
-          [&](const Received& e) { on_received(e); },
-          [&](const Disconnected& e) { on_disconnected(e); },
-          [&](const SubmissionChecked& e) { on_submission(e); },
-          [&](const PlanningDone& e) { on_planned(e); },
-          [&](const RelayWaiting& e) {
-            for (auto& [number, job] : jobs_) {
-              if (!job.plan) continue;
-              for (const PlannedStage& stage : job.plan->stages)
-                for (const proto::LinkRoute& link : stage.assignment->links)
-                  if (!link.dials && link.relay_ticket == e.ticket)
-                    send_to_peer(stage.peer, proto::RelayInvitation{number, job.plan_version, e.ticket});
-            }
-          },
-          [&](const Tick&) {
-            check_leases();
-            if (++ticks_ % 4 == 0) peers_dirty_ = true;  // for the times since they were heard
-            check_progress();
-            schedule_jobs();
-          },
-      },
-      event);
+  if (!stepped_) first_step();
+  std::visit(Overloaded{
+                 [&](const Introduced& e) { on_introduced(e); },
+                 [&](const Received& e) { on_received(e); },
+                 [&](const Disconnected& e) { on_disconnected(e); },
+                 [&](const SubmissionChecked& e) { on_submission(e); },
+                 [&](const PlanningDone& e) { on_planned(e); },
+                 [&](const RelayWaiting& e) { on_relay_waiting(e.ticket); },
+                 [&](const Tick&) {
+                   check_leases();
+                   if (++ticks_ % 4 == 0) peers_dirty_ = true;  // for the times since they were heard
+                   check_progress();
+                   schedule_jobs();
+                 },
+             },
+             event);
   const bool tick = std::holds_alternative<Tick>(event);
   for (auto& [number, job] : jobs_)
     if (job.status_dirty && (tick || job.published != job.state)) {  // not with every step
@@ -77,6 +44,8 @@ Effects Broker::step(Now now, const Event& event) {
       job.published = job.state;
       effects.effects.push_back(PublishStatus{status_of(job)});
     }
+  if (stand_bys_dirty_) update_stand_bys();
+  if (transient_dirty_) keep_transient();
   if (peers_dirty_) publish_peers();
   out_ = nullptr;
   return effects;
@@ -107,8 +76,20 @@ void Broker::protocol_error(Peer& peer, const std::string& what) {
   lose_peer(peer, "it broke the protocol: " + what);
 }
 
-// The job and stage that a report is about; nothing when it is of a plan that is no more, or not the peer's.
-Broker::Job* Broker::job_of(Peer& peer, proto::JobNumber run, proto::PlanVersion version, uint32_t& stage) {
+void Broker::on_relay_waiting(const proto::Secret& ticket) {
+  for (auto& [number, job] : jobs_) {
+    if (!job.plan) continue;
+    for (size_t s = 0; s < job.plan->stages.size(); ++s)
+      for (const proto::LinkRoute& link : job.plan->stages[s].assignment->links) {
+        if (link.dials || link.relay_ticket != ticket) continue;
+        if (!job.seats[s].here) job.seats[s].relays_waiting.insert(ticket);
+        send_to_peer(job.plan->stages[s].peer, proto::RelayInvitation{number, job.plan_version, ticket});
+      }
+  }
+}
+
+Broker::Job* Broker::job_of(const Peer& peer, proto::JobNumber run, proto::PlanVersion version,
+                            uint32_t& stage) {
   if (peer.serving != run || jobs_.at(run).plan_version != version || !jobs_.at(run).plan) {
     ++counters_.stale_dropped;
     return nullptr;
@@ -119,123 +100,73 @@ Broker::Job* Broker::job_of(Peer& peer, proto::JobNumber run, proto::PlanVersion
   return nullptr;
 }
 
-// A run's wishes, in the name of its job.
-class Broker::Sink final : public RunSink {
- public:
-  Sink(Broker& broker, Job& job) : broker_(broker), job_(job) {}
-  // What ends the run is done after the run has returned, for it destroys it.
-  ~Sink() override {
-    job_.step = job_.run ? job_.run->committed_step() : job_.step;
-    job_.status_dirty = true;
-    if (job_.step > job_.failures_at_step) job_.failures = 0;
-    if (finished_) broker_.end_job(job_, JobState::Finished, "");
-    if (!stopped_) return;
-    if (job_.moving && !job_.stop_requested)
-      broker_.recover(job_, "a peer wants to leave; moving from step " + std::to_string(step_));
-    else
-      broker_.end_job(job_, JobState::Stopped, "stopped by its user after step " + std::to_string(step_));
-  }
-  Sink(const Sink&) = delete;
-  Sink& operator=(const Sink&) = delete;
+void Broker::on_drain(Peer& peer) {
+  peer.draining = true;
+  peers_dirty_ = stand_bys_dirty_ = true;
+  log("info peer_drains peer=" + peer.name);
+  if (!peer.serving) return;
+  Job& served = jobs_.at(*peer.serving);
+  served.moving = true;
+  if (!served.run) return recover(served, "peer " + peer.name + " leaves");
+  Sink sink(*this, served);
+  served.run->request_stop(now_.monotonic, /*to_go_on=*/true, sink);
+}
 
-  void send_to_stage(uint32_t stage, Message message) override {
-    broker_.send_to_peer(job_.plan->stages[stage].peer, std::move(message));
-  }
-  void emit(proto::JobEvent event) override { broker_.emit(job_, std::move(event)); }
-  void commit_checkpoint(CheckpointCommitted checkpoint) override {
-    job_.checkpoints.push_back(checkpoint);
-    if (job_.checkpoints.size() > 2) job_.checkpoints.erase(job_.checkpoints.begin());
-    broker_.out_->records.push_back(std::move(checkpoint));
-    job_.failures = 0;
-  }
-  void commit_prediction(proto::PredictionReport report) override {
-    report.run = job_.submitted.job;
-    job_.predictions.push_back(report);
-    job_.failures = 0;
-    broker_.out_->records.push_back(PredictionCommitted{job_.submitted.job, std::move(report)});
-  }
-  void finished(uint64_t step) override {
-    finished_ = true;
-    step_ = step;
-    proto::JobResult result;
-    result.job = job_.submitted.job;
-    result.step = step;
-    if (job_.run->training()) {
-      for (const auto& tensor : job_.checkpoints.back().tensors)
-        if (tensor.slot == "value" || tensor.slot == "running_statistic") result.tensors.push_back(tensor);
-    } else {
-      result.sample_count = job_.run->plan().forward_samples;
-    }
-    job_.result = result;
-    broker_.out_->records.push_back(ResultCommitted{job_.submitted.job, std::move(result)});
-  }
-  void stopped(uint64_t step) override {
-    stopped_ = true;
-    step_ = step;
-  }
-
- private:
-  Broker& broker_;
-  Job& job_;
-  bool finished_ = false, stopped_ = false;
-  uint64_t step_ = 0;
-};
-
-void Broker::on_peer_message(Peer& peer, const Message& message) {
-  peer.last_heard = now_.monotonic;
-  uint32_t stage = 0;
-  Job* job = nullptr;
+// What a stage says of the run. What it says before it has resumed is of no use: it says it again then.
+Status Broker::on_report(Peer& peer, const Message& message) {
   Status status;
+  const auto with_run = [&](const auto& report, auto handler) {
+    uint32_t stage = 0;
+    Job* job = job_of(peer, report.run, report.plan_version, stage);
+    if (job == nullptr || !job->run) return;
+    if (!job->seats[stage].here) {
+      ++counters_.stale_dropped;
+      return;
+    }
+    Sink sink(*this, *job);
+    status = (*job->run.*handler)(now_.monotonic, stage, report, sink);
+  };
   std::visit(Overloaded{
-                 [&](const proto::Heartbeat& m) { send(*peer.connection, proto::HeartbeatAck{m.sequence}); },
-                 [&](const proto::Drain&) {
-                   peer.draining = true;
-                   peers_dirty_ = true;
-                   log("info peer_drains peer=" + peer.name);
-                   if (!peer.serving) return;
-                   Job& served = jobs_.at(*peer.serving);
-                   served.moving = true;
-                   if (served.run) {
-                     Sink sink(*this, served);
-                     served.run->request_stop(now_.monotonic, sink);
-                   } else {
-                     recover(served, "peer " + peer.name + " leaves");
-                   }
-                 },
-                 [&](const proto::StageReady& m) {
-                   if ((job = job_of(peer, m.run, m.plan_version, stage))) on_stage_ready(*job, stage);
-                 },
-                 [&](const proto::StageFailed& m) {
-                   if ((job = job_of(peer, m.run, m.plan_version, stage)))
-                     on_stage_failed(*job, stage, peer, m);
-                 },
-                 [&](const proto::StepReport& m) {
-                   if (!(job = job_of(peer, m.run, m.plan_version, stage)) || !job->run) return;
-                   Sink sink(*this, *job);
-                   status = job->run->on_step_report(now_.monotonic, stage, m, sink);
-                 },
-                 [&](const proto::CheckpointReport& m) {
-                   if (!(job = job_of(peer, m.run, m.plan_version, stage)) || !job->run) return;
-                   Sink sink(*this, *job);
-                   status = job->run->on_checkpoint_report(now_.monotonic, stage, m, sink);
-                 },
-                 [&](const proto::EvaluationReport& m) {
-                   if (!(job = job_of(peer, m.run, m.plan_version, stage)) || !job->run) return;
-                   Sink sink(*this, *job);
-                   status = job->run->on_evaluation_report(now_.monotonic, stage, m, sink);
-                 },
-                 [&](const proto::PredictionReport& m) {
-                   if (!(job = job_of(peer, m.run, m.plan_version, stage)) || !job->run) return;
-                   Sink sink(*this, *job);
-                   status = job->run->on_prediction_report(now_.monotonic, stage, m, sink);
-                 },
-                 [&](const proto::PeerLog& m) {
-                   log("info peer_says peer=" + peer.name + " text=\"" + m.text + "\"");
-                 },
+                 [&](const proto::StepReport& m) { with_run(m, &Run::on_step_report); },
+                 [&](const proto::CheckpointReport& m) { with_run(m, &Run::on_checkpoint_report); },
+                 [&](const proto::EvaluationReport& m) { with_run(m, &Run::on_evaluation_report); },
+                 [&](const proto::PredictionReport& m) { with_run(m, &Run::on_prediction_report); },
                  [&](const auto&) {
                    status = fail(ErrorCode::InvalidArgument,
                                  std::string(name_of(message)) + " is not for a broker");
                  },
+             },
+             message);
+  return status;
+}
+
+void Broker::on_peer_message(Peer& peer, const Message& message) {
+  peer.last_heard = now_.monotonic;
+  uint32_t stage = 0;
+  Status status;
+  std::visit(Overloaded{
+                 [&](const proto::Heartbeat& m) {
+                   send(*peer.connection, proto::HeartbeatAck{m.sequence});
+                   if (m.work) on_work(peer, *m.work);
+                 },
+                 [&](const proto::Drain&) { on_drain(peer); },
+                 [&](const proto::StageReady& m) {
+                   if (Job* job = job_of(peer, m.run, m.plan_version, stage)) on_stage_ready(*job, stage, m);
+                 },
+                 [&](const proto::StageFailed& m) {
+                   if (Job* job = job_of(peer, m.run, m.plan_version, stage))
+                     on_stage_failed(*job, stage, peer, m);
+                 },
+                 [&](const proto::StageResumed& m) { status = on_stage_resumed(peer, m); },
+                 [&](const proto::StandingBy& m) {
+                   const auto standing = peer.standing.find(m.run);
+                   if (standing != peer.standing.end() && m.step <= standing->second.step)
+                     standing->second.complete = m.step;
+                 },
+                 [&](const proto::PeerLog& m) {
+                   log("info peer_says peer=" + peer.name + " text=\"" + m.text + "\"");
+                 },
+                 [&](const auto&) { status = on_report(peer, message); },
              },
              message);
   if (!status && peer.connection) protocol_error(peer, status.error().message);
@@ -293,99 +224,6 @@ void Broker::on_client_message(ConnectionId client, const Message& message) {
           },
       },
       message);
-}
-
-void Broker::stop_job(Job& job) {
-  if (job.state >= JobState::Finished || job.stop_requested) return;
-  job.stop_requested = true;
-  if (job.run) {
-    set_state(job, JobState::Stopping, "asked by its user");
-    Sink sink(*this, job);
-    job.run->request_stop(now_.monotonic, sink);
-  } else {
-    end_job(job, JobState::Stopped, "stopped by its user before it ran");
-  }
-}
-
-// From the first on, whose outputs are all there.
-uint32_t Broker::predicted_microbatches(const Job& job) {
-  std::map<uint32_t, uint32_t> reports;
-  for (const auto& report : job.predictions) ++reports[report.microbatch];
-  uint32_t count = 0;
-  while (reports.contains(count) && reports[count] >= job.plan->prediction_stages) ++count;
-  return count;
-}
-
-proto::JobResult Broker::result_of(const Job& job) const {
-  proto::JobResult result;
-  if (job.result) {
-    result = *job.result;
-  } else {  // not finished: as far as it is safe
-    result.job = job.submitted.job;
-    result.step = job.checkpoints.back().step;
-    for (const auto& tensor : job.checkpoints.back().tensors)
-      if (tensor.slot == "value" || tensor.slot == "running_statistic") result.tensors.push_back(tensor);
-  }
-  for (const proto::PackedFile& file : job.submitted.submission.files)
-    if (file.path.rfind("model/", 0) == 0) result.model.push_back(file);
-  result.predictions = job.predictions;
-  return result;
-}
-
-void Broker::on_stage_ready(Job& job, uint32_t stage) {
-  if (job.run) return;
-  job.ready[stage] = true;
-  for (const bool ready : job.ready)
-    if (!ready) return;
-  const uint64_t after = job.checkpoints.empty() ? 0 : job.checkpoints.back().step;
-  job.run = std::make_unique<Run>(job.submitted.job, job.plan_version, job.plan, after,
-                                  predicted_microbatches(job), options_.run);
-  set_state(job, JobState::Running, "");
-  Sink sink(*this, job);
-  job.run->start(now_.monotonic, sink);
-}
-
-// Of the largest stage's tensors, optimizer slots included.
-Duration Broker::transfer_time(const PlannedRun& plan) const {
-  int64_t largest = 0;
-  for (const PlannedStage& stage : plan.stages) {
-    int64_t bytes = 0;
-    for (const auto& tensor : stage.assignment->tensors)
-      if (tensor.slot == "value" || tensor.slot == "running_statistic") bytes += tensor.spec.bytes().value;
-    largest = std::max(largest, bytes);
-  }
-  const auto copies = static_cast<double>(1 + plan.optimizer.slot_names().size());
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
-      copies * static_cast<double>(largest) / options_.slowest_bytes_per_second));
-}
-
-Duration Broker::stall_deadline(const Run& run) const {
-  Duration deadline = std::max(options_.stall_deadline, 20 * run.plan().predicted_step);
-  if (run.checkpoint_is_under_way()) deadline += transfer_time(run.plan());
-  return deadline;
-}
-
-void Broker::check_progress() {
-  for (auto& [number, job] : jobs_) {
-    if (job.run) {
-      {
-        Sink sink(*this, job);
-        job.run->on_tick(now_.monotonic, sink);
-      }
-      if (job.run && now_.monotonic - job.run->last_progress() > stall_deadline(*job.run))
-        recover(job, "no progress for " +
-                         std::to_string(static_cast<int>(seconds(stall_deadline(*job.run)))) + " s");
-    } else if (job.plan &&
-               now_.monotonic - job.since > options_.loading_deadline + transfer_time(*job.plan)) {
-      std::string late;
-      for (size_t s = 0; s < job.ready.size(); ++s)
-        if (!job.ready[s]) {
-          late += " " + peers_.at(job.plan->stages[s].peer).name;
-          job.excluded.insert(job.plan->stages[s].peer);
-        }
-      recover(job, "not ready in time:" + late);
-    }
-  }
 }
 
 }  // namespace weft::broker

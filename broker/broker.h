@@ -6,10 +6,13 @@
 // - A peer serves one run at a time, under one plan version. What it reports for another is dropped and
 // counted.
 // - A peer whose connection ends, or from which nothing was heard for a lease, is lost to its run at once:
-// the run goes
-//   back to its last checkpoint with peers from the pool. A hostile peer can so cost a run at most what was
-//   done since the last checkpoint, each time it is admitted to one; a job that makes no step over
-//   `failures_max` such losses ends.
+//   the run goes back to its last snapshot, and other peers take the stages that were lost (recovery.cc,
+//   placement.h). A hostile peer can so cost a run at most what was done since the last snapshot, each time
+//   it is admitted to one, or, by saying that a snapshot cannot be had, since the one before; a job that
+//   makes no step over `failures_max` such losses ends.
+// - A broker that was restarted goes on with the runs that it finds in its records, as soon as their peers
+//   come back (restart.cc). Until a stage has resumed what its peer says about it is dropped.
+// - Peers that have nothing to do hold the tensors of stages that they may have to take (stand_by.cc).
 // - Jobs are served in the order in which they came, as far as there are peers for them.
 #pragma once
 
@@ -22,6 +25,7 @@
 #include <vector>
 
 #include "broker/events.h"
+#include "broker/placement.h"
 #include "broker/run.h"
 
 namespace weft::broker {
@@ -38,7 +42,15 @@ struct BrokerOptions {
   Duration stall_deadline = std::chrono::seconds(60);
   double slowest_bytes_per_second = 125e3;
   uint32_t failures_max = 10;  // of a job without a step between them
-  size_t jobs_max = 1000;      // queued and running
+  // After a restart, for the peers of a run to come back; then the run goes back to its recovery point.
+  Duration return_deadline = std::chrono::seconds(10);
+  // What snapshots and stand-bys may take of one peer's link, bytes a second; 0: no limit.
+  uint64_t replication_rate = 12'500'000;
+  // A stage that needs `slow_factor` times what was promised, and as many times what the others need of
+  // theirs, over at least `slow_after` of computing, is given to another peer.
+  double slow_factor = 20;
+  Duration slow_after = std::chrono::seconds(10);
+  size_t jobs_max = 1000;  // queued and running
   size_t clients_max = 256;
   RunOptions run{};
 };
@@ -51,9 +63,11 @@ class Broker {
   Effects step(Now now, const Event& event);
 
   struct Counters {
-    uint64_t stale_dropped = 0;    // messages of a plan that is no more
+    uint64_t stale_dropped = 0;    // messages of a plan that is no more, or of a stage that has not resumed
+    uint64_t repeats_dropped = 0;  // reports that a stage which came back made before
     uint64_t protocol_errors = 0;  // connections closed for them
     uint64_t evicted = 0;          // leases that ran out
+    uint64_t substitutions = 0;    // recoveries in which only peers changed
   };
   const Counters& counters() const { return counters_; }
 
@@ -63,43 +77,82 @@ class Broker {
   std::set<Digest> referenced_blobs() const;
   // Jobs that go on: their unpacked files are needed.
   std::set<proto::JobNumber> open_jobs() const;
+  proto::JobStatus status(proto::JobNumber job) const { return status_of(jobs_.at(job)); }
 
  private:
+  // What a peer of the pool was told to hold of a run.
+  struct Standing {
+    uint64_t step = 0;
+    std::vector<uint32_t> stages;
+    std::optional<uint64_t> complete;  // all tensors of this step are there
+  };
   struct Peer {
     PeerId id;
     std::string name;
     std::string software;
     proto::DeviceReport device;
     std::optional<ConnectionId> connection;  // nothing: gone
+    uint64_t instance = 0;
+    std::string address;
     Instant last_heard;
     bool draining = false;
     bool other_version = false;
     std::optional<proto::JobNumber> serving;
+    std::map<proto::JobNumber, Standing> standing;
+  };
+  // A stage of the plan that a job has.
+  struct Seat {
+    bool ready = false;
+    bool here = true;    // false: its peer has to resume it first
+    int64_t memory = 0;  // what it takes on a device, as its peer said
+    // What was computed until the window began, and until now (recovery.cc).
+    uint64_t segments_before = 0, segments = 0;
+    double busy_before = 0, busy = 0;
+    double slowness = 0;  // of the last whole window: times what was promised
+    bool work_said = false, slowness_said = false;
+    std::set<proto::Secret> relays_waiting;  // somebody waits for it there; it is told when it is back
   };
   struct Job {
     JobSubmitted submitted;
     proto::JobState state = proto::JobState::Queued;
     std::string reason;
     proto::PlanVersion plan_version = 0;
+    proto::PlanVersion recorded_version = 0;  // of the last JobChanged
     uint64_t steps = 0, step = 0;
-    std::vector<CheckpointCommitted> checkpoints;
+    std::vector<CheckpointCommitted> checkpoints;      // newest last
+    std::optional<CheckpointCommitted> round;          // newer than those; does not survive the broker
+    std::set<Digest> round_before;                     // blobs of the round before: somebody may be fetching
     std::vector<proto::PredictionReport> predictions;  // each stage's of each microbatch once
     std::optional<proto::JobResult> result;
     uint64_t last_event = 0;
+    uint64_t recorded_step = 0, evaluated_step = 0;  // of the event log
+    std::map<std::string, double> metrics;           // of the last evaluation
+    std::map<uint64_t, double> losses;               // of recorded steps that may have to be done again
     // While it has peers:
     std::shared_ptr<const PlannedRun> plan;
-    std::vector<bool> ready;  // by stage
+    std::vector<Seat> seats;           // by stage
+    std::vector<int64_t> stage_bytes;  // by stage, of its state
     std::unique_ptr<Run> run;
-    Instant since;                // of the state
-    bool stop_requested = false;  // by its user
-    bool moving = false;          // stops at a checkpoint to go on with other peers
+    std::optional<Instant> away_since;  // stages have to resume
+    bool restarted = false;             // because the broker was
+    // The plan before, for which peers are sought.
+    std::shared_ptr<const PlannedRun> previous;
+    std::vector<int64_t> previous_memory;  // by stage
+    bool placing_again = false;            // the planning under way is of it
+    uint64_t unplaceable_with = 0;         // the pool for which the planner refused to place it again
+    Instant since;                         // of the state
+    bool stop_requested = false;           // by its user
+    bool moving = false;                   // stops after a snapshot to go on with other peers
     uint64_t recoveries = 0;
-    uint32_t failures = 0;  // since the last step or checkpoint
+    std::optional<Instant> lost_at;  // until the first step after a loss
+    uint32_t failures = 0;           // since the last step or checkpoint
     uint64_t failures_at_step = 0;
     std::set<PeerId> excluded;                   // could not take a stage of this job
     uint64_t infeasible_with = 0;                // the pool for which there was no plan
     std::optional<std::string> equal_bits_with;  // the fingerprint so far
     bool equal_bits = true;
+    bool upload_failure_said = false, difference_said = false;
+    bool judged_alone = false;  // a peer was replaced for being slow, with nothing to compare it with
     bool status_dirty = true;
     std::optional<proto::JobState> published;
   };
@@ -107,7 +160,7 @@ class Broker {
 
   // Peers (membership.cc)
   void on_introduced(const Introduced& event);
-  void refuse(ConnectionId connection, ErrorCode code, std::string message);
+  void refuse(ConnectionId connection, ErrorCode code, std::string message, bool retry = false);
   void admit_peer(const Introduced& event);
   std::string free_name(const std::string& wanted, const PeerId& id) const;
   void on_disconnected(const Disconnected& event);
@@ -115,35 +168,73 @@ class Broker {
   void check_leases();
   void publish_peers();
   proto::PeerStatus status_of(const Peer& peer) const;
-  std::vector<Candidate> candidates(const Job& job) const;
+  // Who is free for the job; with `own`, also who serves it now.
+  std::vector<Candidate> candidates(const Job& job, bool own = false) const;
 
   // Messages
   void on_received(const Received& event);
   void on_peer_message(Peer& peer, const proto::Message& message);
+  Status on_report(Peer& peer, const proto::Message& message);
   void on_client_message(ConnectionId client, const proto::Message& message);
+  void on_drain(Peer& peer);
   void protocol_error(Peer& peer, const std::string& what);
-  Job* job_of(Peer& peer, proto::JobNumber run, proto::PlanVersion version, uint32_t& stage);
+  // The job and stage that a report is about; nothing when it is of a plan that is no more, or not the
+  // peer's.
+  Job* job_of(const Peer& peer, proto::JobNumber run, proto::PlanVersion version, uint32_t& stage);
+  void on_relay_waiting(const proto::Secret& ticket);
 
   // Jobs (jobs.cc)
   void on_submission(const SubmissionChecked& event);
   void on_planned(const PlanningDone& event);
-  void on_stage_ready(Job& job, uint32_t stage);
-  void on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed);
+  void set_plan(Job& job, std::shared_ptr<const PlannedRun> plan);
+  void assign(Job& job, bool again);
+  void on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& ready);
   void schedule_jobs();
-  void start_planning(Job& job, std::vector<Candidate> free);
+  void start_planning(Job& job, std::vector<Candidate> free, bool again);
   void release_peers(Job& job, const std::string& reason);
-  void recover(Job& job, const std::string& reason);
   void end_job(Job& job, proto::JobState state, const std::string& reason);
   void stop_job(Job& job);
-  void check_progress();
-  Duration transfer_time(const PlannedRun& plan) const;
-  Duration stall_deadline(const Run& run) const;
   void set_state(Job& job, proto::JobState state, std::string reason);
   void notice(Job& job, std::string text);
   void emit(Job& job, proto::JobEvent event);
+
+  // What clients see (status.cc)
   proto::JobStatus status_of(const Job& job) const;
   proto::JobResult result_of(const Job& job) const;
-  static uint32_t predicted_microbatches(const Job& job);
+  static uint32_t predicted_microbatches(const Job& job, const PlannedRun& plan);
+
+  // Loss (recovery.cc)
+  void recover(Job& job, const std::string& reason);
+  void on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed);
+  static const CheckpointCommitted* recovery_point(const Job& job);
+  std::string describe_recovery_point(const Job& job) const;
+  void drop_recovery_point(Job& job);
+  RunBegin begin_of(const Job& job, const PlannedRun& plan) const;
+  std::optional<std::vector<uint32_t>> place_previous(const Job& job, const PlannedRun& plan,
+                                                      const std::vector<int64_t>& memory,
+                                                      const std::vector<Candidate>& candidates) const;
+  bool can_do_without(const Job& job, const PeerId& peer) const;
+  static std::vector<int64_t> memory_of(const Job& job);
+  void check_progress();
+  void on_work(Peer& peer, const proto::StageWork& work);
+  double slowness(const Job& job, uint32_t stage) const;
+  Duration transfer_time(const PlannedRun& plan) const;
+  Duration stall_deadline(const Run& run) const;
+
+  // After a restart (restart.cc)
+  void load_job(const StoredJob& stored);
+  void go_on(const StoredState& state);
+  void first_step();
+  // Whether it is the peer's stage of a run that goes on.
+  Job* job_held(const PeerId& peer, const std::optional<proto::StageHeld>& held);
+  void ask_to_resume(Job& job, Peer& peer);
+  Status on_stage_resumed(Peer& peer, const proto::StageResumed& resumed);
+  static bool all_here(const Job& job);
+
+  // Tensors at hand (stand_by.cc)
+  void update_stand_bys();
+  void tell_stand_by(Peer& peer, Job& job, const std::vector<uint32_t>& stages);
+  void keep_transient();
 
   void send(ConnectionId connection, proto::Message message);
   void send_to_peer(const PeerId& peer, proto::Message message);
@@ -157,6 +248,9 @@ class Broker {
   std::map<proto::JobNumber, Job> jobs_;
   Counters counters_;
   bool peers_dirty_ = true;
+  bool stand_bys_dirty_ = false;
+  bool transient_dirty_ = false;
+  bool stepped_ = false;
   uint64_t ticks_ = 0;
   uint64_t pool_version_ = 1;  // one more whenever somebody may be free who was not
   Now now_;

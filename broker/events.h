@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "base/result.h"
 #include "base/units.h"
+#include "broker/planned_run.h"
 #include "broker/records.h"
 #include "proto/messages.h"
 
@@ -21,41 +23,6 @@ using ConnectionId = uint64_t;
 struct Now {
   Instant monotonic{};
   int64_t unix_ms = 0;  // for records that people read; nothing is decided by it
-};
-
-// One stage of a planned run, ready to be sent.
-struct PlannedStage {
-  PeerId peer{};
-  std::shared_ptr<const proto::AssignStage> assignment{};
-  std::vector<uint32_t> parameters{};  // of the whole graph, in this stage's order: where its squares belong
-};
-
-// What planning a job gives.
-struct PlannedRun {
-  std::vector<PlannedStage> stages{};
-  uint64_t steps = 0;  // 0: prediction
-  uint32_t batch_size = 0;
-  uint32_t microbatches = 0;  // a step
-  uint32_t parameter_count = 0;
-  dag::OptimizerSpec optimizer{};
-  dag::ScheduleSpec schedule{};
-  double clip_norm = 0;
-  uint64_t evaluate_every = 0;
-  std::optional<Duration> checkpoint_every{};
-  std::optional<uint64_t> checkpoint_steps{};
-  // Evaluation, or prediction: microbatches in all and the samples in each but the last; 0: none.
-  uint32_t forward_microbatches = 0;
-  uint64_t forward_samples = 0;
-  uint32_t microbatch_size = 0;
-  bool masked = false;  // the evaluation graph leaves padding out and counts what counted
-  bool accuracy = false;
-  uint32_t prediction_stages = 0;  // how many stages report outputs
-  bool equal_bits = true;          // all peers of one fingerprint
-  std::string fingerprint{};
-  std::vector<std::string> explanation{};
-  std::vector<proto::Secret> relay_tickets{};  // of its links
-  proto::Secret data_key{};
-  Duration predicted_step{};
 };
 
 // ---- events
@@ -126,10 +93,19 @@ struct StartPlanning {
   proto::SubmitJob submission{};
   std::vector<Candidate> candidates{};
   std::optional<CheckpointCommitted> checkpoint{};  // go on from here; nothing: from the submitted weights
+  // When only peers change: the plan before, whose stages stay as they are; stage s goes to
+  // candidates[placed[s]].
+  std::shared_ptr<const PlannedRun> previous{};
+  std::vector<uint32_t> placed{};
+};
+struct KeepTransient {  // of the blobs that need not survive the broker, those that are still spoken of
+  std::set<Digest> blobs{};
 };
 struct OpenFeed {  // peers that show the key may fetch microbatches of the job
   proto::JobNumber job = 0;
   proto::Secret data_key{};
+  // For a run that goes on after a restart, whose job nobody has at hand yet.
+  std::optional<proto::SubmitJob> submission{};
 };
 struct CloseFeed {
   proto::JobNumber job = 0;
@@ -153,8 +129,9 @@ struct SendEvents {  // past events to a client, then new ones when asked for
 struct Log {
   std::string line{};  // "level event key=value ..."
 };
-using Effect = std::variant<Send, Admit, Close, CheckSubmission, StartPlanning, OpenFeed, CloseFeed,
-                            GrantRelay, RevokeRelay, PublishStatus, PublishPeers, SendEvents, Log>;
+using Effect =
+    std::variant<Send, Admit, Close, CheckSubmission, StartPlanning, OpenFeed, CloseFeed, GrantRelay,
+                 RevokeRelay, PublishStatus, PublishPeers, SendEvents, KeepTransient, Log>;
 
 // Records are made durable, all together, before any effect is carried out; then effects in order.
 struct Effects {

@@ -1,8 +1,7 @@
-// Jobs: from submission through planning to their end, and back to a checkpoint when a peer is lost.
+// Jobs: from submission through planning to their end.
 #include <algorithm>
 
-#include "base/check.h"
-#include "broker/broker.h"
+#include "broker/job_sink.h"
 
 namespace weft::broker {
 
@@ -27,7 +26,8 @@ void Broker::notice(Job& job, std::string text) {
 }
 
 void Broker::set_state(Job& job, JobState state, std::string reason) {
-  if (job.state == state && job.reason == reason) return;
+  if (job.state == state && job.reason == reason && job.plan_version == job.recorded_version) return;
+  job.recorded_version = job.plan_version;
   job.state = state;
   job.reason = std::move(reason);
   job.since = now_.monotonic;
@@ -70,37 +70,53 @@ void Broker::on_submission(const SubmissionChecked& event) {
   schedule_jobs();
 }
 
+// A job that lost peers goes on with its plan where others can take their stages; else, and at first, it is
+// planned with whoever is free.
 void Broker::schedule_jobs() {
   for (auto& [number, job] : jobs_) {
     if (job.state != JobState::Queued && job.state != JobState::Waiting) continue;
     if (job.infeasible_with == pool_version_) continue;
-    const size_t wanted = std::max<size_t>(1, job.submitted.submission.stages);
     std::vector<Candidate> free = candidates(job);
+    if (job.previous && job.unplaceable_with != pool_version_)
+      if (const auto placed = place_previous(job, *job.previous, job.previous_memory, free)) {
+        std::vector<Candidate> chosen;
+        for (const uint32_t candidate : *placed) chosen.push_back(free[candidate]);
+        start_planning(job, std::move(chosen), /*again=*/true);
+        continue;
+      }
+    const size_t wanted = std::max<size_t>(1, job.submitted.submission.stages);
     if (free.size() >= wanted) {
-      start_planning(job, std::move(free));
+      start_planning(job, std::move(free), /*again=*/false);
       continue;
     }
     set_state(
         job, JobState::Waiting,
-        "waits for peers: needs " + std::to_string(wanted) + ", " + std::to_string(free.size()) +
+        (job.previous ? "paused after step " + std::to_string(job.step) + ": waits for peers: needs "
+                      : std::string("waits for peers: needs ")) +
+            std::to_string(wanted) + ", " + std::to_string(free.size()) +
             (free.size() == 1 ? " is free" : " are free") +
             (job.excluded.empty() ? std::string()
                                   : ", " + std::to_string(job.excluded.size()) + " failed this job before"));
   }
 }
 
-// Candidates are reserved while the plan is made: another job does not get them.
-void Broker::start_planning(Job& job, std::vector<Candidate> free) {
+// Candidates are reserved while the plan is made: another job does not get them. `again`: candidate s takes
+// stage s of the plan before.
+void Broker::start_planning(Job& job, std::vector<Candidate> free, bool again) {
   ++job.plan_version;
   set_state(job, JobState::Planning, "");
   for (const Candidate& candidate : free) peers_.at(candidate.peer).serving = job.submitted.job;
-  peers_dirty_ = true;
+  peers_dirty_ = stand_bys_dirty_ = true;
   StartPlanning request{.job = job.submitted.job,
                         .plan_version = job.plan_version,
                         .submission = job.submitted.submission,
-                        .candidates = std::move(free),
-                        .checkpoint = {}};
-  if (!job.checkpoints.empty()) request.checkpoint = job.checkpoints.back();
+                        .candidates = std::move(free)};
+  if (const CheckpointCommitted* point = recovery_point(job)) request.checkpoint = *point;
+  if (again) {
+    request.previous = job.previous;
+    for (uint32_t s = 0; s < request.candidates.size(); ++s) request.placed.push_back(s);
+  }
+  job.placing_again = again;
   out_->effects.push_back(std::move(request));
 }
 
@@ -112,9 +128,15 @@ void Broker::on_planned(const PlanningDone& event) {
   Job& job = at->second;
   for (auto& [id, peer] : peers_)
     if (peer.serving == event.job) peer.serving.reset();
-  peers_dirty_ = true;
+  peers_dirty_ = stand_bys_dirty_ = true;
   if (!event.plan) {
     const Error& error = event.plan.error();
+    if (job.placing_again) {  // then everything anew
+      job.unplaceable_with = pool_version_;
+      log("warning not_placed_again job=" + std::to_string(event.job) + " what=\"" + error.message + "\"");
+      set_state(job, JobState::Waiting, error.message);
+      return schedule_jobs();
+    }
     if (error.code ==
         ErrorCode::Infeasible) {  // waits for others to come; tried again when the pool has changed
       job.infeasible_with = pool_version_;
@@ -122,17 +144,34 @@ void Broker::on_planned(const PlanningDone& event) {
     }
     return end_job(job, JobState::Failed, error.message);
   }
-  job.plan = *event.plan;
-  job.steps = job.plan->steps;
-  for (const PlannedStage& stage : job.plan->stages) {
+  for (const PlannedStage& stage : (*event.plan)->stages) {
     const auto peer = peers_.find(stage.peer);
     if (peer == peers_.end() || !peer->second.connection || peer->second.draining) {
-      job.plan.reset();
-      return set_state(job, JobState::Waiting, "a peer left while the plan was made");
+      set_state(job, JobState::Waiting, "a peer left while the plan was made");
+      return schedule_jobs();
     }
   }
-  for (const PlannedStage& stage : job.plan->stages) peers_.at(stage.peer).serving = event.job;
-  job.ready.assign(job.plan->stages.size(), false);
+  // The planner may have found that it cannot be the plan before.
+  const bool again = job.placing_again && job.previous->stages.size() == (*event.plan)->stages.size();
+  set_plan(job, *event.plan);
+  assign(job, again);
+}
+
+void Broker::set_plan(Job& job, std::shared_ptr<const PlannedRun> plan) {
+  job.plan = std::move(plan);
+  job.steps = job.plan->steps;
+  job.seats.assign(job.plan->stages.size(), Seat{});
+  job.stage_bytes.clear();
+  for (uint32_t s = 0; s < job.plan->stages.size(); ++s) job.stage_bytes.push_back(state_bytes(*job.plan, s));
+}
+
+void Broker::assign(Job& job, bool again) {
+  const proto::JobNumber number = job.submitted.job;
+  for (const PlannedStage& stage : job.plan->stages) {
+    Peer& peer = peers_.at(stage.peer);
+    peer.serving = number;
+    peer.standing.clear();
+  }
   set_state(job, JobState::Loading, "");
   if (!job.plan->equal_bits || (job.equal_bits_with && *job.equal_bits_with != job.plan->fingerprint)) {
     if (job.equal_bits)
@@ -140,126 +179,89 @@ void Broker::on_planned(const PlanningDone& event) {
     job.equal_bits = false;
   }
   job.equal_bits_with = job.plan->fingerprint;
-  proto::JobEvent plan;
-  plan.kind = JobEventKind::Plan;
-  for (const std::string& line : job.plan->explanation) plan.text += line + "\n";
-  emit(job, std::move(plan));
-  out_->effects.push_back(OpenFeed{event.job, job.plan->data_key});
+  if (again) {
+    ++counters_.substitutions;
+    for (size_t s = 0; s < job.plan->stages.size(); ++s) {
+      const PeerId &before = job.previous->stages[s].peer, &now = job.plan->stages[s].peer;
+      job.seats[s].memory = job.previous_memory[s];
+      if (before != now)
+        notice(job, "stage " + std::to_string(s + 1) + " goes from " + peers_.at(before).name + " to " +
+                        peers_.at(now).name);
+    }
+  } else {
+    proto::JobEvent plan;
+    plan.kind = JobEventKind::Plan;
+    for (const std::string& line : job.plan->explanation) plan.text += line + "\n";
+    emit(job, std::move(plan));
+  }
+  out_->effects.push_back(OpenFeed{number, job.plan->data_key, {}});
   for (const proto::Secret& ticket : job.plan->relay_tickets) out_->effects.push_back(GrantRelay{ticket});
   for (const PlannedStage& stage : job.plan->stages)
     out_->effects.push_back(
         Send{*peers_.at(stage.peer).connection, std::make_shared<const proto::Message>(*stage.assignment)});
 }
 
-void Broker::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed) {
-  const std::string what =
-      "stage " + std::to_string(stage + 1) + " on " + peer.name + ": " + failed.error.message;
-  if (failed.permanent) return end_job(job, JobState::Failed, what);
-  if (!failed.unreachable_stage) job.excluded.insert(peer.id);
-  recover(job, what);
+void Broker::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& ready) {
+  if (job.run) return;
+  const auto in_flight = static_cast<int64_t>(job.plan->stages[stage].assignment->microbatches_in_flight);
+  job.seats[stage].ready = true;
+  job.seats[stage].memory = ready.persistent.value + in_flight * ready.microbatch.value;
+  for (const Seat& seat : job.seats)
+    if (!seat.ready) return;
+  RunBegin begin = begin_of(job, *job.plan);
+  begin.after_step = job.plan->stages[0].assignment->after_step;
+  job.run =
+      std::make_unique<Run>(job.submitted.job, job.plan_version, job.plan, std::move(begin), options_.run);
+  out_->records.push_back(RunStarted{job.submitted.job, job.plan_version, job.plan});
+  set_state(job, JobState::Running, "");
+  stand_bys_dirty_ = true;
+  Sink sink(*this, job);
+  job.run->start(now_.monotonic, sink);
+}
+
+void Broker::stop_job(Job& job) {
+  if (job.state >= JobState::Finished || job.stop_requested) return;
+  job.stop_requested = true;
+  if (job.run) {
+    set_state(job, JobState::Stopping, "asked by its user");
+    Sink sink(*this, job);
+    job.run->request_stop(now_.monotonic, /*to_go_on=*/false, sink);
+  } else {
+    end_job(job, JobState::Stopped, "stopped by its user before it ran");
+  }
 }
 
 void Broker::release_peers(Job& job, const std::string& reason) {
+  if (job.run) out_->records.push_back(RunEnded{job.submitted.job});
   job.run.reset();
   if (job.plan) {
     for (const proto::Secret& ticket : job.plan->relay_tickets) out_->effects.push_back(RevokeRelay{ticket});
     out_->effects.push_back(CloseFeed{job.submitted.job});
     for (const PlannedStage& stage : job.plan->stages)
       send_to_peer(stage.peer, proto::ReleaseStage{job.submitted.job, job.plan_version, reason});
+    job.previous_memory = memory_of(job);
+    job.previous = std::move(job.plan);
   }
   for (auto& [id, peer] : peers_)
     if (peer.serving == job.submitted.job) peer.serving.reset();
   job.plan.reset();
-  job.ready.clear();
-  peers_dirty_ = true;
+  job.seats.clear();
+  job.stage_bytes.clear();
+  job.away_since.reset();
+  job.restarted = false;
+  peers_dirty_ = stand_bys_dirty_ = transient_dirty_ = true;
   ++pool_version_;
-}
-
-void Broker::recover(Job& job, const std::string& reason) {
-  const bool was_running = job.run != nullptr;
-  const bool had_plan = job.plan != nullptr;
-  const uint64_t lost = job.step;
-  release_peers(job, reason);
-  if (job.stop_requested) return end_job(job, JobState::Stopped, "stopped by its user; " + reason);
-  job.step = job.checkpoints.empty() ? 0 : job.checkpoints.back().step;
-  if (was_running) {
-    ++job.recoveries;
-    notice(job, reason + ": going on from " +
-                    (job.checkpoints.empty() ? std::string("the start")
-                                             : "the checkpoint of step " + std::to_string(job.step)) +
-                    ", " + std::to_string(lost - job.step) + " steps are done again");
-  }
-  if (had_plan && !job.moving && ++job.failures >= options_.failures_max)
-    return end_job(job, JobState::Failed,
-                   "given up after " + std::to_string(job.failures) +
-                       " losses without a step between them; the last: " + reason);
-  job.failures_at_step = job.step;
-  job.moving = false;
-  set_state(job, JobState::Waiting, reason);
-  schedule_jobs();
 }
 
 void Broker::end_job(Job& job, JobState state, const std::string& reason) {
   release_peers(job, state == JobState::Finished ? "the job is finished" : reason);
   job.stop_requested = false;
+  job.previous.reset();
+  job.round.reset();
+  job.round_before.clear();
+  job.losses.clear();
   set_state(job, state, reason);
   schedule_jobs();
-}
-
-std::set<Digest> Broker::referenced_blobs() const {
-  std::set<Digest> blobs;
-  const auto add = [&](const std::vector<proto::TensorReference>& tensors) {
-    for (const auto& tensor : tensors) blobs.insert(tensor.sha256);
-  };
-  for (const auto& [number, job] : jobs_) {
-    // Of a job that has ended, the model is kept for who fetches it; its data is not.
-    for (const proto::PackedFile& file : job.submitted.submission.files)
-      if (job.state < JobState::Finished || file.path.rfind("model/", 0) == 0)
-        for (const proto::FilePiece& piece : file.pieces)
-          if (piece.sha256) blobs.insert(*piece.sha256);
-    for (const CheckpointCommitted& checkpoint : job.checkpoints) add(checkpoint.tensors);
-    if (job.result) add(job.result->tensors);
-    for (const auto& report : job.predictions) add(report.outputs);
-    if (job.plan)
-      for (const PlannedStage& stage : job.plan->stages) add(stage.assignment->tensors);
-  }
-  return blobs;
-}
-
-std::set<proto::JobNumber> Broker::open_jobs() const {
-  std::set<proto::JobNumber> open;
-  for (const auto& [number, job] : jobs_)
-    if (job.state < JobState::Finished) open.insert(number);
-  return open;
-}
-
-proto::JobStatus Broker::status_of(const Job& job) const {
-  proto::JobStatus status;
-  status.job = job.submitted.job;
-  status.name = job.submitted.submission.name;
-  status.state = job.state;
-  status.reason = job.reason;
-  status.plan_version = job.plan_version;
-  status.step = job.step;
-  status.steps = job.steps;
-  status.checkpoint_step = job.checkpoints.empty() ? 0 : job.checkpoints.back().step;
-  status.recoveries = job.recoveries;
-  status.equal_bits = job.equal_bits;
-  if (job.plan) status.plan = job.plan->explanation;
-  if (job.run) {
-    status.loss = job.run->last_loss();
-    status.samples_per_second = job.run->samples_per_second();
-    if (status.samples_per_second > 0)
-      status.seconds_left =
-          static_cast<double>((job.steps - job.step) * job.plan->batch_size) / status.samples_per_second;
-    status.stages = job.run->stages();
-    for (proto::StageStatus& stage : status.stages) {
-      const Peer& peer = peers_.at(stage.peer);
-      stage.peer_name = peer.name;
-      stage.region = peer.device.region;
-    }
-  }
-  return status;
 }
 
 }  // namespace weft::broker

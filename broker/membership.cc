@@ -30,8 +30,8 @@ std::string_view reason_of(TokenVerdict verdict) {
 
 }  // namespace
 
-void Broker::refuse(ConnectionId connection, ErrorCode code, std::string message) {
-  send(connection, proto::Refusal{.code = code, .message = std::move(message)});
+void Broker::refuse(ConnectionId connection, ErrorCode code, std::string message, bool retry) {
+  send(connection, proto::Refusal{.code = code, .message = std::move(message), .retry = retry});
   out_->effects.push_back(Close{connection});
 }
 
@@ -87,24 +87,45 @@ std::string Broker::free_name(const std::string& wanted, const PeerId& id) const
   return taken(base) ? base + "-" + to_string(id).substr(0, 6) : base;
 }
 
+// The same key again. Another process that uses it is told so, as long as the first one is heard; else the
+// newcomer takes the place of the old connection, which is a leftover.
 void Broker::admit_peer(const Introduced& event) {
-  if (!event.hello.device)
+  const proto::Hello& hello = event.hello;
+  if (!hello.device)
     return refuse(event.connection, ErrorCode::InvalidArgument, "a peer's Hello describes its device");
   Peer& peer = peers_[event.who];
   peer.id = event.who;
-  if (peer.connection) {  // the same key again: the older connection is a leftover, or a copy of the key
+  Job* held = job_held(event.who, hello.holding);
+  if (peer.connection) {
+    if (peer.instance != hello.instance &&
+        now_.monotonic - peer.last_heard < options_.heartbeat_interval * 3 / 2) {
+      log("warning identity_twice peer=" + peer.name + " key=" + to_string(peer.id) +
+          " address=" + event.address + " first=" + peer.address);
+      return refuse(event.connection, ErrorCode::Unavailable,
+                    "another weft join uses this identity (connected from " + peer.address +
+                        "): give each its own --data-dir",
+                    /*retry=*/true);
+    }
     const ConnectionId old = *peer.connection;
-    lose_peer(peer, "it connected anew from " + event.address);
+    if (held != nullptr) {
+      peer_of_connection_.erase(old);
+      peer.connection.reset();
+    } else {
+      lose_peer(peer, "it connected anew from " + event.address);
+      peer.standing.clear();
+    }
     out_->effects.push_back(Close{old});
   }
-  peer.name = free_name(event.hello.name, event.who);
-  peer.software = event.hello.software;
-  peer.device = *event.hello.device;
+  peer.name = free_name(hello.name, event.who);
+  peer.software = hello.software;
+  peer.device = *hello.device;
   peer.connection = event.connection;
+  peer.instance = hello.instance;
+  peer.address = event.address;
   peer.last_heard = now_.monotonic;
   peer.draining = peer.other_version = false;
   peer_of_connection_[event.connection] = event.who;
-  peers_dirty_ = true;
+  peers_dirty_ = stand_bys_dirty_ = true;
   ++pool_version_;
   for (auto& [number, job] : jobs_) job.excluded.erase(event.who);
   out_->effects.push_back(Admit{event.connection, Role::Peer});
@@ -114,6 +135,11 @@ void Broker::admit_peer(const Introduced& event) {
                                          .lease = options_.lease});
   log("info peer_joined peer=" + peer.name + " key=" + to_string(peer.id) + " address=" + event.address +
       " device=" + peer.device.device);
+  if (held != nullptr) return ask_to_resume(*held, peer);
+  if (hello.holding)
+    send(event.connection,
+         proto::ReleaseStage{hello.holding->run, hello.holding->plan_version, "the run goes on without it"});
+  if (peer.serving) recover(jobs_.at(*peer.serving), "peer " + peer.name + " came back without its stage");
   schedule_jobs();
 }
 
@@ -128,10 +154,14 @@ void Broker::lose_peer(Peer& peer, const std::string& why) {
   if (!peer.connection) return;
   peer_of_connection_.erase(*peer.connection);
   peer.connection.reset();
-  peers_dirty_ = true;
+  peer.standing.clear();
+  peers_dirty_ = stand_bys_dirty_ = true;
   log("info peer_lost peer=" + peer.name + " key=" + to_string(peer.id) + " reason=\"" + why + "\"");
   if (!peer.serving) return;
   Job& job = jobs_.at(*peer.serving);
+  // A peer that has yet to resume its stage may be back in time.
+  for (size_t s = 0; job.run && s < job.seats.size(); ++s)
+    if (job.plan->stages[s].peer == peer.id && !job.seats[s].here) return;
   recover(job, "peer " + peer.name + " is gone (" + why + ")");
 }
 
@@ -178,11 +208,13 @@ void Broker::publish_peers() {
   peers_dirty_ = false;
 }
 
-std::vector<Candidate> Broker::candidates(const Job& job) const {
+std::vector<Candidate> Broker::candidates(const Job& job, bool own) const {
   std::vector<Candidate> free;
-  for (const auto& [id, peer] : peers_)
-    if (peer.connection && !peer.serving && !peer.draining && !job.excluded.contains(id))
+  for (const auto& [id, peer] : peers_) {
+    const bool is_free = !peer.serving || (own && peer.serving == job.submitted.job);
+    if (peer.connection && is_free && !peer.draining && !job.excluded.contains(id))
       free.push_back({id, peer.name, peer.device});
+  }
   return free;
 }
 

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "broker/planned_run.h"
 #include "proto/messages.h"
 
 namespace weft::broker {
@@ -49,9 +51,26 @@ struct ResultCommitted {
   proto::JobNumber job = 0;
   proto::JobResult result{};  // without `predictions`, which are records of their own, and without `model`
 };
-// What `logs` shows again: proto::JobEvent.
-using Record = std::variant<PrincipalAdmitted, JobSubmitted, JobChanged, CheckpointCommitted,
-                            PredictionCommitted, ResultCommitted, proto::JobEvent>;
+// Every stage of the plan is ready: from now on a broker that was restarted can go on with it. Takes the
+// place of the job's plan before, and of its script.
+struct RunStarted {
+  proto::JobNumber job = 0;
+  proto::PlanVersion plan_version = 0;
+  std::shared_ptr<const PlannedRun> plan{};
+};
+// The next line of the script. Lines up to command.settled are not needed any more.
+struct CommandIssued {
+  proto::JobNumber job = 0;
+  proto::Command command{};
+};
+// The plan is no more: its stages were released.
+struct RunEnded {
+  proto::JobNumber job = 0;
+};
+// What `logs` shows again: proto::JobEvent. The Step events are also the durable count of committed steps.
+using Record =
+    std::variant<PrincipalAdmitted, JobSubmitted, JobChanged, CheckpointCommitted, PredictionCommitted,
+                 ResultCommitted, proto::JobEvent, RunStarted, CommandIssued, RunEnded>;
 
 // What is left of all records: the state to start from.
 struct StoredJob {
@@ -61,6 +80,10 @@ struct StoredJob {
   std::vector<proto::PredictionReport> predictions{};  // by microbatch, each once
   std::optional<proto::JobResult> result{};
   uint64_t last_event = 0;  // sequence
+  std::optional<RunStarted> run{};
+  std::vector<proto::Command> script{};  // of that run: not settled, in order
+  uint64_t committed_step = 0;           // the last Step event's; 0: none
+  uint64_t evaluated_step = 0;           // the last Evaluation event's
 };
 struct StoredState {
   std::vector<PrincipalAdmitted> principals{};

@@ -1,15 +1,25 @@
 // One run of a job, from the moment its stages are assigned: which commands its stages get, when a step is
-// committed, when a checkpoint is whole, when it is finished. Pure: told what came in, it says what goes out.
+// committed, when a snapshot of all stages is whole, when it is finished. Pure: told what came in, it says
+// what goes out.
 //
-// Stages carry their commands out strictly in order, so a run is a script: steps are granted a few ahead of
-// the last committed one, and at a border (evaluation, checkpoint, the end) the border's commands follow the
-// grant that ends there. No stage can be past a border that was not yet written when it was granted.
+// Stages carry their commands out strictly in order, so a run is a script: its commands, counted from 1.
+// Steps are granted a few ahead of the last committed one, and at a border (evaluation, snapshot, the end)
+// the border's commands follow the grant that ends there. No stage can be past a border that was not yet
+// written when it was granted. A command is handed to the sink, to be made durable, before it goes to any
+// stage: from what is left of the script a run can be resumed (resume()).
+//
+// Snapshots (rounds, run_rounds.cc): a Checkpoint is durable, a Replicate need not survive the broker. When
+// all stages have reported one and its step is committed it is what the run goes back to if a peer is lost.
+// There is at most one for a step. With small stages every step has one and is committed only with it
+// (eager); else there is one every so many steps that it can be uploaded meanwhile, and at most one is under
+// way.
 #pragma once
 
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "broker/events.h"
@@ -20,13 +30,19 @@ namespace weft::broker {
 class RunSink {
  public:
   virtual ~RunSink() = default;
+  virtual void issue(const proto::Command& command) = 0;  // durable before what is sent after it
   virtual void send_to_stage(uint32_t stage, proto::Message message) = 0;
   virtual void emit(proto::JobEvent event) = 0;  // job, sequence and time are filled in
+  // A step that the event log holds already: it was done again, after the run had gone back.
+  virtual void step_repeated(uint64_t step, double loss) = 0;
   virtual void commit_checkpoint(CheckpointCommitted checkpoint) = 0;
+  virtual void commit_round(CheckpointCommitted round) = 0;  // one that need not survive the broker
+  // A stage could not upload its part; the run goes on and tries again later.
+  virtual void upload_failed(uint32_t stage, uint64_t step, const Error& error) = 0;
   virtual void commit_prediction(proto::PredictionReport report) = 0;
   virtual void finished(
       uint64_t step) = 0;  // the last checkpoint is of the last step, or all predictions are there
-  virtual void stopped(uint64_t step) = 0;  // as asked, after a checkpoint
+  virtual void stopped(uint64_t step) = 0;  // as asked, after a snapshot
 };
 
 struct RunOptions {
@@ -34,16 +50,42 @@ struct RunOptions {
   uint32_t forward_chunk =
       8;  // microbatches of evaluation or prediction a command; two commands are under way
   Duration checkpoint_every_default = std::chrono::seconds(60);  // when the job names nothing
+  uint64_t replication_rate = 12'500'000;  // bytes a second of one peer's uplink for snapshots; 0: no limit
+  int64_t eager_bytes_max = 8 << 20;       // of the largest stage
+  // Commands that are not settled: beyond, nothing is granted until a snapshot that takes long is in.
+  size_t script_max = 1 << 16;
+  Duration checkpoint_retry = std::chrono::seconds(10);  // of the last one, after it failed
 };
+
+// From where a run begins, and what was recorded of its job before.
+struct RunBegin {
+  uint64_t after_step = 0;                  // the state that its stages were loaded with
+  uint64_t checkpointed = 0;                // the step of the newest checkpoint
+  uint64_t recorded = 0;                    // Step events are there up to here
+  uint64_t evaluated = 0;                   // Evaluation events
+  std::map<std::string, double> metrics{};  // of the last evaluation
+  uint32_t predicted = 0;                   // microbatches of which all predictions are there
+  std::vector<proto::PredictionReport> predictions{};
+};
+
+// Bytes of one stage's state: parameters, their optimizer slots, running statistics.
+int64_t state_bytes(const PlannedRun& plan, uint32_t stage);
+int64_t largest_state_bytes(const PlannedRun& plan);
 
 class Run {
  public:
-  // `predicted`: microbatches of a prediction that were reported before.
   Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const PlannedRun> plan,
-      uint64_t after_step, uint32_t predicted, RunOptions options);
+      RunBegin begin, RunOptions options);
 
   // REQUIRES: every stage is ready. The first commands.
   void start(Instant now, RunSink& sink);
+  // Instead of start(): the run goes on from what a broker before this one recorded. `script`: its commands
+  // that were not settled, in order. No stage is there yet.
+  void resume(const std::vector<proto::Command>& script);
+  // A stage came back: it gets the commands after `last_sequence`, and the norms of steps under way.
+  // InvalidArgument when it cannot have been given just these. What it reports again is dropped.
+  Status on_resumed(Instant now, uint32_t stage, uint64_t last_sequence, RunSink& sink);
+
   // What a stage reports, in its peer's order. InvalidArgument when it cannot be: the peer breaks the
   // protocol.
   Status on_step_report(Instant now, uint32_t stage, const proto::StepReport& report, RunSink& sink);
@@ -54,32 +96,47 @@ class Run {
   Status on_prediction_report(Instant now, uint32_t stage, const proto::PredictionReport& report,
                               RunSink& sink);
   void on_tick(Instant now, RunSink& sink);
-  void request_stop(Instant now, RunSink& sink);
+  // After a checkpoint of the last step granted; or, to go on with other peers, after any snapshot of it.
+  void request_stop(Instant now, bool to_go_on, RunSink& sink);
 
   uint64_t committed_step() const { return committed_; }
+  uint64_t evaluated_step() const { return evaluated_; }
+  const std::map<std::string, double>& metrics() const { return metrics_; }
   uint64_t steps() const { return plan_->steps; }
   double last_loss() const { return last_loss_; }
   double samples_per_second() const { return samples_per_second_; }
   const std::vector<proto::StageStatus>& stages() const { return stages_; }
   const PlannedRun& plan() const { return *plan_; }
-  // When something last came in that brought the run forward: a step, a part of a checkpoint, or the answer
+  // When something last came in that brought the run forward: a step, a part of a snapshot, or the answer
   // to the oldest request of an evaluation or prediction.
   Instant last_progress() const { return last_progress_; }
-  bool checkpoint_is_under_way() const { return !checkpoints_.empty(); }
+  // A snapshot is under way without which the run does not go on.
+  bool waits_for_snapshot() const;
   bool training() const { return plan_->steps != 0; }
+  uint64_t repeats_dropped() const { return repeats_; }  // reports of stages that had come back
+  // Blobs of snapshots under way, which are not durable.
+  void add_reported(std::set<Digest>& blobs) const;
+  // The rule for snapshots: one every so many steps; 0: none but checkpoints.
+  uint64_t steps_between_rounds() const;
+  bool is_eager() const;
 
  private:
   struct StepInProgress {
-    std::vector<bool> squares_in, updated;  // by stage
+    std::vector<bool> squares_in, updated, positions_in;  // by stage
     std::vector<double> losses;
     std::vector<double> squares;  // by parameter of the whole graph
     bool norm_sent = false;
     double norm = 0;
+    Instant updated_at{};  // by all
   };
-  struct CheckpointInProgress {
-    uint64_t step = 0;
+  struct Round {
+    uint64_t sequence = 0, step = 0;
+    bool durable = false;
+    bool gates = false;  // its step is committed only with it
+    bool failed = false;
     std::vector<bool> in;  // by stage
     std::vector<proto::TensorReference> tensors;
+    bool is_whole() const;
   };
   struct Forward {  // an evaluation, or the prediction
     bool active = false;
@@ -87,36 +144,77 @@ class Run {
     uint32_t commanded = 0;                                     // microbatches
     uint32_t reported = 0;                                      // all before it are complete
     std::vector<std::optional<double>> loss, correct, counted;  // by microbatch
-    std::vector<std::vector<bool>> outputs;  // prediction: by microbatch, which stages reported
+    std::vector<std::vector<bool>> outputs;    // prediction: by microbatch, which stages reported
+    std::vector<uint32_t> reports;             // prediction: by microbatch, how many are there
+    std::vector<std::set<std::string>> names;  // prediction: by microbatch, of the outputs that are there
   };
 
-  void send_all(proto::Command command, RunSink& sink);
+  // The script (run_script.cc).
+  void write(proto::Command command, RunSink& sink);
+  bool is_settled(const proto::Command& command) const;
+  void resume_forward(const proto::Command& command);
+  bool may_repeat(uint32_t stage, uint64_t step);
+
+  // Steps (run.cc).
   void advance(Instant now, RunSink& sink);
+  void grant(Instant now, uint64_t step, RunSink& sink);
   uint64_t next_border() const;
-  void write_border(Instant now, RunSink& sink);
+  void continue_run(Instant now, RunSink& sink);
+  void commit_steps(Instant now, RunSink& sink);
+  Status take_squares(uint32_t stage, const proto::StepReport& report, StepInProgress& step) const;
+  Status check_ledger(uint32_t stage, const proto::StepReport& report, StepInProgress& step) const;
+  void send_norm(uint64_t number, StepInProgress& step, RunSink& sink);
+  void measure_step(uint64_t number, StepInProgress& step, Instant now);
+  void end_if_done(RunSink& sink);
+
+  // Snapshots (run_rounds.cc).
+  double round_interval() const;
+  void write_snapshot(Instant now, bool durable, RunSink& sink);
+  void write_snapshot_if_due(Instant now, RunSink& sink);
+  void write_last_snapshot(Instant now, RunSink& sink);
+  void complete_rounds(Instant now, RunSink& sink);
+  bool is_gated(uint64_t step) const;
+  bool has_last_snapshot() const;
+  bool needs_last_snapshot() const { return stopping_ || granted_ == plan_->steps; }
+
+  // Evaluation and prediction (run_forward.cc).
+  bool evaluation_is_due(uint64_t step) const;
+  void begin_evaluation(uint64_t step);
+  void begin_prediction(const RunBegin& begin);
   void continue_forward(RunSink& sink);
   void finish_evaluation(RunSink& sink);
-  void request_checkpoint(Instant now, uint64_t step, RunSink& sink);
-  void commit_steps(Instant now, RunSink& sink);
-  void end_if_done(RunSink& sink);
-  bool evaluation_is_due(uint64_t step) const;
   uint64_t samples_of(uint32_t microbatch) const;
 
   proto::JobNumber job_;
   proto::PlanVersion version_;
   std::shared_ptr<const PlannedRun> plan_;
   RunOptions options_;
-  uint64_t granted_ = 0;    // Advance up to here was sent
-  uint64_t committed_ = 0;  // every stage has updated
-  std::map<uint64_t, StepInProgress> steps_;
-  std::deque<CheckpointInProgress> checkpoints_;
-  Forward forward_;
+  int64_t largest_bytes_;              // of a stage's state
+  std::deque<proto::Command> script_;  // not settled
+  uint64_t sequence_ = 0;              // of the last command
+  uint64_t granted_ = 0;               // Advance up to here was written
+  uint64_t committed_ = 0;             // every stage has updated, and what gates it is in
+  uint64_t recorded_ = 0;              // Step events
+  uint64_t evaluated_ = 0;
   uint64_t checkpointed_ = 0;  // the step of the last committed checkpoint
-  bool stopping_ = false, ended_ = false;
-  Instant last_checkpoint_, last_commit_, last_progress_;
+  uint64_t recovery_ = 0;      // of the last whole snapshot
+  uint64_t keep_from_ = 0;
+  std::map<uint64_t, StepInProgress> steps_;
+  std::map<uint64_t, Instant> granted_at_;  // by the step that a grant ends with
+  std::deque<Round> rounds_;
+  uint64_t snapshot_written_ = 0;  // of this step, the last one
+  bool snapshot_written_durable_ = false;
+  bool checkpoint_due_ = false;
+  std::optional<Instant> retry_at_;
+  Forward forward_;
+  bool stopping_ = false, moving_ = false, ended_ = false;
+  Instant last_checkpoint_{}, last_commit_{}, last_progress_{}, last_updated_{};
+  double step_seconds_ = 0;  // measured, smoothed; 0: not yet
   double last_loss_ = 0, samples_per_second_ = 0;
   std::map<std::string, double> metrics_;
   std::vector<proto::StageStatus> stages_;
+  std::vector<uint64_t> repeats_until_;  // by stage: what it may report a second time, since it came back
+  uint64_t repeats_ = 0;
 };
 
 }  // namespace weft::broker

@@ -24,8 +24,10 @@ struct StoredToken {
   bool revoked = false;
 };
 
-// One thread at a time. An error of append() means that nothing of it is durable, and that the process must
-// end: what the disk holds is not known any more.
+// One thread at a time. After append() came back with ResourceExhausted (the disk is full) nothing of it was
+// done, and it may be tried again, also later. With PermissionDenied or InvalidArgument nothing of it was
+// done either, and trying again is of no use. Any other error means that the process must end: what the disk
+// holds is not known any more, all of the append or nothing.
 class Store {
  public:
   virtual ~Store() = default;

@@ -1,0 +1,43 @@
+// A run's wishes, in the name of its job. For the files of the core alone.
+#pragma once
+
+#include <cstring>
+
+#include "broker/broker.h"
+
+namespace weft::broker {
+
+class Broker::Sink final : public RunSink {
+ public:
+  Sink(Broker& broker, Job& job)
+      : broker_(broker),
+        job_(job),
+        before_(job.run->committed_step()),
+        repeats_(job.run->repeats_dropped()) {}
+  // What ends the run is done after the run has returned, for it destroys it.
+  ~Sink() override;
+  Sink(const Sink&) = delete;
+  Sink& operator=(const Sink&) = delete;
+
+  void issue(const proto::Command& command) override;
+  void send_to_stage(uint32_t stage, proto::Message message) override;
+  void emit(proto::JobEvent event) override;
+  void step_repeated(uint64_t step, double loss) override;
+  void commit_checkpoint(CheckpointCommitted checkpoint) override;
+  void commit_round(CheckpointCommitted round) override;
+  void upload_failed(uint32_t stage, uint64_t step, const Error& error) override;
+  void commit_prediction(proto::PredictionReport report) override;
+  void finished(uint64_t step) override;
+  void stopped(uint64_t step) override;
+
+ private:
+  void new_recovery_point(uint64_t step);
+
+  Broker& broker_;
+  Job& job_;
+  uint64_t before_, repeats_;
+  bool finished_ = false, stopped_ = false, came_forward_ = false;
+  uint64_t step_ = 0;
+};
+
+}  // namespace weft::broker

@@ -1,0 +1,51 @@
+// A run as the planner made it: its stages, ready to be sent, and what the broker must know to conduct it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "proto/messages.h"
+
+namespace weft::broker {
+
+// One stage of a planned run, ready to be sent.
+struct PlannedStage {
+  PeerId peer{};
+  std::shared_ptr<const proto::AssignStage> assignment{};
+  std::vector<uint32_t> parameters{};  // of the whole graph, in this stage's order: where its squares belong
+  double microbatch_seconds = 0;       // predicted: computing one microbatch, forward and backward
+};
+
+// What planning a job gives.
+struct PlannedRun {
+  std::vector<PlannedStage> stages{};
+  uint64_t steps = 0;  // 0: prediction
+  uint32_t batch_size = 0;
+  uint32_t microbatches = 0;  // a step
+  uint32_t parameter_count = 0;
+  dag::OptimizerSpec optimizer{};
+  dag::ScheduleSpec schedule{};
+  double clip_norm = 0;
+  uint64_t evaluate_every = 0;
+  std::optional<Duration> checkpoint_every{};
+  std::optional<uint64_t> checkpoint_steps{};
+  // Evaluation, or prediction: microbatches in all and the samples in each but the last; 0: none.
+  uint32_t forward_microbatches = 0;
+  uint64_t forward_samples = 0;
+  uint32_t microbatch_size = 0;
+  bool masked = false;  // the evaluation graph leaves padding out and counts what counted
+  bool accuracy = false;
+  uint32_t prediction_stages = 0;  // how many stages report outputs
+  bool equal_bits = true;          // all peers of one fingerprint
+  std::string fingerprint{};
+  std::vector<std::string> explanation{};
+  std::vector<proto::Secret> relay_tickets{};  // of its links
+  proto::Secret data_key{};
+  Duration predicted_step{};
+};
+
+}  // namespace weft::broker

@@ -1,0 +1,137 @@
+// Evaluation and prediction: forward passes over a data set, a few microbatches a command.
+#include <algorithm>
+
+#include "broker/run.h"
+
+namespace weft::broker {
+
+using proto::CommandKind;
+using proto::JobEventKind;
+
+bool Run::evaluation_is_due(uint64_t step) const {
+  if (plan_->forward_microbatches == 0 || step <= evaluated_) return false;
+  return step == plan_->steps || (plan_->evaluate_every != 0 && step % plan_->evaluate_every == 0);
+}
+
+void Run::begin_evaluation(uint64_t step) {
+  forward_ = Forward{};
+  forward_.active = true;
+  forward_.step = step;
+  const size_t count = plan_->forward_microbatches;
+  forward_.loss.resize(count);
+  forward_.correct.resize(count);
+  forward_.counted.resize(count);
+}
+
+// What was reported before is not asked for, or not taken, again.
+void Run::begin_prediction(const RunBegin& begin) {
+  forward_.active = true;
+  forward_.reported = forward_.commanded = begin.predicted;
+  forward_.outputs.assign(plan_->forward_microbatches, std::vector<bool>(stages_.size(), false));
+  forward_.reports.assign(plan_->forward_microbatches, 0);
+  forward_.names.resize(plan_->forward_microbatches);
+  for (const proto::PredictionReport& report : begin.predictions) {
+    if (report.microbatch >= plan_->forward_microbatches || report.outputs.empty()) continue;
+    ++forward_.reports[report.microbatch];
+    for (const auto& output : report.outputs) forward_.names[report.microbatch].insert(output.initializer);
+  }
+}
+
+void Run::continue_forward(RunSink& sink) {
+  const uint32_t total = plan_->forward_microbatches;
+  while (!stopping_ && forward_.active && forward_.commanded < total &&
+         forward_.commanded < forward_.reported + 2 * options_.forward_chunk) {
+    const uint32_t count = std::min(options_.forward_chunk, total - forward_.commanded);
+    const uint32_t first = forward_.commanded;
+    forward_.commanded += count;
+    write({.kind = training() ? CommandKind::Evaluate : CommandKind::Predict,
+           .step = forward_.step,
+           .microbatches = count,
+           .first_microbatch = first},
+          sink);
+  }
+}
+
+uint64_t Run::samples_of(uint32_t microbatch) const {
+  const uint64_t first = uint64_t{microbatch} * plan_->microbatch_size;
+  return std::min<uint64_t>(plan_->microbatch_size, plan_->forward_samples - first);
+}
+
+Status Run::on_evaluation_report(Instant now, uint32_t stage, const proto::EvaluationReport& report,
+                                 RunSink& sink) {
+  if (!forward_.active || !training() || report.step != forward_.step) {
+    if (training() && may_repeat(stage, report.step)) return {};
+    return fail(ErrorCode::InvalidArgument, "an evaluation that was not asked for");
+  }
+  const auto take = [&](const std::vector<double>& values, std::vector<std::optional<double>>& into) -> bool {
+    if (values.empty()) return true;
+    if (values.size() > forward_.commanded || report.first_microbatch > forward_.commanded - values.size())
+      return false;
+    for (size_t i = 0; i < values.size(); ++i) into[report.first_microbatch + i] = values[i];
+    return true;
+  };
+  if (!take(report.loss, forward_.loss) || !take(report.correct, forward_.correct) ||
+      !take(report.counted, forward_.counted))
+    return fail(ErrorCode::InvalidArgument, "an evaluation of microbatches that were not asked for");
+  while (forward_.reported < forward_.commanded) {
+    const uint32_t m = forward_.reported;
+    if (!forward_.loss[m] || (plan_->accuracy && !forward_.correct[m]) ||
+        (plan_->masked && !forward_.counted[m]))
+      break;
+    ++forward_.reported;
+    last_progress_ = now;
+  }
+  continue_forward(sink);
+  continue_run(now, sink);
+  return {};
+}
+
+// As one machine does it: the mean over what counts, added in the order of microbatches; said after the step.
+void Run::finish_evaluation(RunSink& sink) {
+  if (!forward_.active || forward_.reported < plan_->forward_microbatches || committed_ < forward_.step)
+    return;
+  double loss = 0, counted = 0, correct = 0;
+  uint64_t samples = 0;
+  for (uint32_t m = 0; m < plan_->forward_microbatches; ++m) {
+    const double valid = static_cast<double>(samples_of(m));
+    loss += plan_->masked ? *forward_.loss[m] : *forward_.loss[m] * valid;
+    counted += plan_->masked ? *forward_.counted[m] : valid;
+    if (plan_->accuracy) correct += *forward_.correct[m];
+    samples += samples_of(m);
+  }
+  metrics_ = {{"loss", loss / counted}};
+  if (plan_->accuracy) metrics_["accuracy"] = correct / counted;
+  proto::JobEvent event;
+  event.kind = JobEventKind::Evaluation;
+  event.step = evaluated_ = forward_.step;
+  event.samples = samples;
+  event.metrics = metrics_;
+  forward_.active = false;
+  sink.emit(std::move(event));
+}
+
+Status Run::on_prediction_report(Instant now, uint32_t stage, const proto::PredictionReport& report,
+                                 RunSink& sink) {
+  if (training() || report.microbatch >= forward_.commanded)
+    return fail(ErrorCode::InvalidArgument, "a prediction that was not asked for");
+  const auto m = report.microbatch;
+  const bool named = !report.outputs.empty() && forward_.names[m].contains(report.outputs[0].initializer);
+  if (m < forward_.reported || forward_.outputs[m][stage] || named) {
+    ++repeats_;
+    return {};
+  }
+  forward_.outputs[m][stage] = true;
+  for (const auto& output : report.outputs) forward_.names[m].insert(output.initializer);
+  ++forward_.reports[m];
+  sink.commit_prediction(report);
+  while (forward_.reported < forward_.commanded &&
+         forward_.reports[forward_.reported] >= plan_->prediction_stages) {
+    ++forward_.reported;
+    last_progress_ = now;
+  }
+  continue_forward(sink);
+  end_if_done(sink);
+  return {};
+}
+
+}  // namespace weft::broker

@@ -1,0 +1,180 @@
+// Snapshots of a run: when they are written into the script, and what they are good for once they are whole.
+#include <algorithm>
+#include <cmath>
+
+#include "broker/run.h"
+
+namespace weft::broker {
+
+using proto::CommandKind;
+using proto::JobEventKind;
+
+int64_t state_bytes(const PlannedRun& plan, uint32_t stage) {
+  const proto::AssignStage& assignment = *plan.stages[stage].assignment;
+  const dag::Graph* graph = nullptr;
+  for (const proto::StageProgram& program : assignment.programs)
+    if (program.kind == proto::ProgramKind::Train) graph = program.graph.get();
+  const auto slots = static_cast<int64_t>(plan.optimizer.slot_names().size());
+  int64_t bytes = 0;
+  for (const auto& tensor : assignment.tensors) {
+    if (tensor.slot != "value" && tensor.slot != "running_statistic") continue;
+    const bool trained =
+        graph == nullptr || graph->find_output(dag::OutputRole::Gradient, tensor.initializer) != nullptr;
+    bytes += tensor.spec.bytes().value * (trained ? 1 + slots : 1);
+  }
+  return bytes;
+}
+
+int64_t largest_state_bytes(const PlannedRun& plan) {
+  int64_t largest = 0;
+  for (uint32_t s = 0; s < plan.stages.size(); ++s) largest = std::max(largest, state_bytes(plan, s));
+  return largest;
+}
+
+bool Run::Round::is_whole() const {
+  return std::all_of(in.begin(), in.end(), [](bool part) { return part; });
+}
+
+// How many steps an upload takes at the rate, at least one.
+double Run::round_interval() const {
+  const double upload = options_.replication_rate == 0 ? 0
+                                                       : static_cast<double>(largest_bytes_) /
+                                                             static_cast<double>(options_.replication_rate);
+  const double step = step_seconds_ > 0 ? step_seconds_ : seconds(plan_->predicted_step);
+  if (upload <= 0) return 1;
+  return std::clamp(std::ceil(upload / std::max(step, 1e-9)), 1.0, 1e15);
+}
+
+bool Run::is_eager() const { return round_interval() == 1 && largest_bytes_ <= options_.eager_bytes_max; }
+
+uint64_t Run::steps_between_rounds() const {
+  const double interval = round_interval();
+  if (plan_->checkpoint_steps)
+    return interval >= static_cast<double>(*plan_->checkpoint_steps) ? 0 : static_cast<uint64_t>(interval);
+  const double step = step_seconds_ > 0 ? step_seconds_ : seconds(plan_->predicted_step);
+  if (interval * std::max(step, 1e-9) >
+      seconds(plan_->checkpoint_every.value_or(options_.checkpoint_every_default)))
+    return 0;
+  return static_cast<uint64_t>(interval);
+}
+
+// Of the state after the last step granted.
+void Run::write_snapshot(Instant now, bool durable, RunSink& sink) {
+  if (durable) {
+    last_checkpoint_ = now;
+    checkpoint_due_ = false;
+  }
+  snapshot_written_ = granted_;
+  snapshot_written_durable_ = durable;
+  rounds_.push_back({.sequence = sequence_ + 1,
+                     .step = granted_,
+                     .durable = durable,
+                     .gates = granted_ > committed_ && is_eager(),
+                     .in = std::vector<bool>(stages_.size(), false),
+                     .tensors = {}});
+  write({.kind = durable ? CommandKind::Checkpoint : CommandKind::Replicate, .step = granted_}, sink);
+}
+
+void Run::write_snapshot_if_due(Instant now, RunSink& sink) {
+  if (granted_ <= snapshot_written_) return;
+  const bool border = plan_->checkpoint_steps && granted_ % *plan_->checkpoint_steps == 0;
+  if (checkpoint_due_ || border || granted_ == plan_->steps) return write_snapshot(now, true, sink);
+  const uint64_t interval = steps_between_rounds();
+  if (interval == 0) return;
+  if (is_eager() || (rounds_.empty() && granted_ - snapshot_written_ >= interval))
+    write_snapshot(now, false, sink);
+}
+
+// What the run must not end without: a checkpoint of the last step granted, or, to go on elsewhere, any
+// snapshot of it. A step has one snapshot: where the one of this step will not do, one more step is done.
+void Run::write_last_snapshot(Instant now, RunSink& sink) {
+  if (has_last_snapshot()) return;
+  for (const Round& round : rounds_)
+    if (round.step == granted_ && (round.durable || moving_)) return;
+  if (granted_ == snapshot_written_ && !snapshot_written_durable_) {
+    if (granted_ == plan_->steps) return;  // the last step has a checkpoint
+    grant(now, granted_ + 1, sink);
+  }
+  write_snapshot(now, true, sink);
+}
+
+bool Run::has_last_snapshot() const { return (moving_ ? recovery_ : checkpointed_) == granted_; }
+
+bool Run::is_gated(uint64_t step) const {
+  return std::any_of(rounds_.begin(), rounds_.end(), [&](const Round& round) {
+    return round.step == step && round.gates && !round.is_whole();
+  });
+}
+
+bool Run::waits_for_snapshot() const {
+  return std::any_of(rounds_.begin(), rounds_.end(),
+                     [](const Round& round) { return round.durable || round.gates; });
+}
+
+void Run::add_reported(std::set<Digest>& blobs) const {
+  for (const Round& round : rounds_)
+    if (!round.durable)
+      for (const auto& tensor : round.tensors) blobs.insert(tensor.sha256);
+}
+
+Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
+                                 RunSink& sink) {
+  const auto at = std::find_if(rounds_.begin(), rounds_.end(), [&](const Round& round) {
+    return round.step == report.step && !round.in[stage];
+  });
+  if (at == rounds_.end()) {
+    if (may_repeat(stage, report.step)) return {};
+    return fail(ErrorCode::InvalidArgument,
+                "a snapshot of step " + std::to_string(report.step) + " was not asked for");
+  }
+  at->in[stage] = true;
+  if (report.failure) {
+    at->failed = true;
+    sink.upload_failed(stage, report.step, *report.failure);
+  } else {
+    at->tensors.insert(at->tensors.end(), report.tensors.begin(), report.tensors.end());
+  }
+  last_progress_ = now;
+  continue_run(now, sink);
+  return {};
+}
+
+void Run::complete_rounds(Instant now, RunSink& sink) {
+  while (!rounds_.empty() && rounds_.front().is_whole() && rounds_.front().step <= committed_) {
+    Round round = std::move(rounds_.front());
+    rounds_.pop_front();
+    if (round.failed) {
+      if (round.durable || moving_) retry_at_ = now + options_.checkpoint_retry;
+      continue;
+    }
+    recovery_ = keep_from_ = round.step;
+    CheckpointCommitted whole{job_, round.step, std::move(round.tensors)};
+    if (!round.durable) {
+      sink.commit_round(std::move(whole));
+      continue;
+    }
+    checkpointed_ = round.step;
+    proto::JobEvent event;
+    event.kind = JobEventKind::Checkpoint;
+    event.step = round.step;
+    sink.commit_checkpoint(std::move(whole));
+    sink.emit(std::move(event));
+  }
+}
+
+void Run::on_tick(Instant now, RunSink& sink) {
+  if (ended_ || !training()) return;
+  if (retry_at_ && now >= *retry_at_) {
+    retry_at_.reset();
+    if (needs_last_snapshot()) write_last_snapshot(now, sink);
+  }
+  if (stopping_ || forward_.active || plan_->checkpoint_steps || granted_ <= checkpointed_ ||
+      granted_ == plan_->steps)
+    return;
+  if (std::any_of(rounds_.begin(), rounds_.end(), [](const Round& round) { return round.durable; })) return;
+  if (now - last_checkpoint_ < plan_->checkpoint_every.value_or(options_.checkpoint_every_default)) return;
+  checkpoint_due_ = true;
+  write_snapshot_if_due(now, sink);
+}
+
+}  // namespace weft::broker
