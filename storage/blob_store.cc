@@ -1,73 +1,27 @@
 #include "storage/blob_store.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <array>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
-#include <optional>
 #include <string>
 
-#include "base/check.h"
+#include "storage/blob_shared.h"
 #include "storage/posix.h"
-#include "storage/sha256.h"
 
 namespace weft::storage {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kPiece = size_t{1} << 20;
-constexpr uint64_t kRoomLeftMin = uint64_t{16} << 20;  // bytes: a full disk breaks more than this store
 constexpr auto kYoung = std::chrono::hours(1);
 constexpr size_t kNamesMax = 10'000'000;
-
-Digest digest_of(Sha256& hash) { return *digest_from_hex(hash.hex()); }
+constexpr std::string_view kTransient = "transient", kDamaged = "damaged";
 
 fs::path path_of(const fs::path& folder, const Digest& sha256) {
   const std::string hex = to_hex(sha256);
   return folder / hex.substr(0, 2) / hex;
-}
-
-Status sync_folder(const fs::path& folder) {
-  const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (descriptor.get() < 0) return system_error(errno, "sync directory", folder);
-  if (::fsync(descriptor.get()) != 0 && errno != EINVAL) return system_error(errno, "sync directory", folder);
-  return {};
-}
-
-// Creates the folder of a blob, durably.
-Status make_folder(const fs::path& folder) {
-  if (::mkdir(folder.c_str(), 0700) == 0) return sync_folder(folder.parent_path());
-  if (errno != EEXIST) return system_error(errno, "make directory", folder);
-  return {};
-}
-
-// A lock on the temporary file tells other processes that its writer lives: it goes when the process does.
-bool lock(int descriptor) { return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0; }
-
-struct Temporary {
-  Descriptor descriptor;
-  fs::path path;
-};
-Result<Temporary> make_temporary(const fs::path& folder) {
-  static std::atomic<uint64_t> count{0};
-  for (;;) {
-    const fs::path path = folder / (".blob." + std::to_string(::getpid()) + "-" + std::to_string(count++) +
-                                    std::string(kTemporarySuffix));
-    Descriptor descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (descriptor.get() < 0 && errno == EEXIST) continue;  // a leftover of an earlier process of this number
-    if (descriptor.get() < 0) return system_error(errno, "open", path);
-    struct stat status {};
-    // Somebody who cleaned up between the two calls took it for a leftover.
-    if (!lock(descriptor.get()) || ::fstat(descriptor.get(), &status) != 0 || status.st_nlink == 0) continue;
-    return Temporary{std::move(descriptor), path};
-  }
 }
 
 void remove_leftovers(const fs::path& folder, Files& files) {
@@ -77,57 +31,9 @@ void remove_leftovers(const fs::path& folder, Files& files) {
     if (!Files::is_temporary_name(name)) continue;
     const fs::path path = folder / name;
     const Descriptor descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    if (descriptor.get() >= 0 && lock(descriptor.get())) ::unlink(path.c_str());
+    if (descriptor.get() >= 0 && lock_temporary(descriptor.get())) ::unlink(path.c_str());
   }
 }
-
-class FileWriter : public BlobStore::Writer {
- public:
-  FileWriter(Temporary temporary, const Digest& promised, uint64_t size, fs::path target)
-      : temporary_(std::move(temporary)), promised_(promised), left_(size), target_(std::move(target)) {}
-  ~FileWriter() override {
-    if (!done_) ::unlink(temporary_.path.c_str());
-  }
-
-  Status write(std::span<const std::byte> bytes) override {
-    if (bytes.size() > left_)
-      return fail(ErrorCode::OutOfRange, name() + ": " + std::to_string(bytes.size()) + " bytes come where " +
-                                             std::to_string(left_) + " are left of the promised size");
-    hash_.update(bytes);
-    left_ -= bytes.size();
-    const Status written = write_fully(temporary_.descriptor.get(), bytes, temporary_.path);
-    failed_ = failed_ || !written;
-    return written;
-  }
-
-  Status finish() override {
-    WEFT_CHECK(!done_);
-    if (left_ != 0)
-      return fail(ErrorCode::Corrupted,
-                  name() + ": " + std::to_string(left_) + " bytes of the promised size are missing");
-    if (failed_) return fail(ErrorCode::Corrupted, name() + ": a part of it could not be written");
-    if (!hashed_) hashed_ = digest_of(hash_);
-    if (*hashed_ != promised_)
-      return fail(ErrorCode::Corrupted, name() + ": its bytes have the hash " + to_hex(*hashed_));
-    if (::fsync(temporary_.descriptor.get()) != 0) return system_error(errno, "sync", temporary_.path);
-    WEFT_TRY_STATUS(make_folder(target_.parent_path()));
-    if (::rename(temporary_.path.c_str(), target_.c_str()) != 0)
-      return system_error(errno, "rename", target_);
-    done_ = true;
-    return sync_folder(target_.parent_path());
-  }
-
- private:
-  std::string name() const { return "blob " + to_hex(promised_); }
-
-  Temporary temporary_;
-  Digest promised_;
-  uint64_t left_;
-  fs::path target_;
-  Sha256 hash_;
-  std::optional<Digest> hashed_;
-  bool failed_ = false, done_ = false;
-};
 
 tl::unexpected<Error> not_found(const Digest& sha256) {
   return fail(ErrorCode::NotFound, "there is no blob " + to_hex(sha256) + "; it has to be uploaded first");
@@ -147,24 +53,101 @@ Result<Digest> sha256_of(const fs::path& file) {
   return digest_of(hash);
 }
 
-Result<std::unique_ptr<BlobStore>> BlobStore::open(const fs::path& folder) {
-  Files files;
+// ---- the store
+// --------------------------------------------------------------------------------------------------------
+
+BlobStore::BlobStore(fs::path folder, BlobStoreOptions options)
+    : folder_(std::move(folder)), shared_(std::make_unique<Shared>(std::move(options))) {}
+BlobStore::~BlobStore() = default;
+
+fs::path BlobStore::durable_path(const Digest& sha256) const { return path_of(folder_, sha256); }
+fs::path BlobStore::transient_path(const Digest& sha256) const {
+  return path_of(folder_ / kTransient, sha256);
+}
+
+Result<std::unique_ptr<BlobStore>> BlobStore::open(const fs::path& folder, BlobStoreOptions options) {
+  Files files(options.hook);
   WEFT_TRY_STATUS(files.make_directories(folder));
   if (::access(folder.c_str(), W_OK | X_OK) != 0) return system_error(errno, "open", folder);
   remove_leftovers(folder, files);
-  return std::unique_ptr<BlobStore>(new BlobStore(folder));
+  WEFT_TRY(const auto names, files.list(folder, kNamesMax));
+  for (const std::string& name : names)
+    if (std::error_code code; name.size() == 2 && fs::is_directory(folder / name, code))
+      WEFT_TRY_STATUS(files.sync_directory(folder / name));
+  if (options.wipe_transient) {
+    std::error_code code;
+    fs::remove_all(folder / kTransient, code);
+    if (code) return system_error(code.value(), "remove", folder / kTransient);
+  }
+  return std::unique_ptr<BlobStore>(new BlobStore(folder, std::move(options)));
 }
 
 bool BlobStore::has(const Digest& sha256) const {
   // Touched, so that collect() leaves it to whoever asked for as long as it leaves a new one.
-  return ::utimensat(AT_FDCWD, path_of(folder_, sha256).c_str(), nullptr, AT_SYMLINK_NOFOLLOW) == 0;
+  const bool durable = ::utimensat(AT_FDCWD, durable_path(sha256).c_str(), nullptr, AT_SYMLINK_NOFOLLOW) == 0;
+  return shared_->ask_transient(sha256) || durable;
+}
+
+Result<bool> BlobStore::have(const Digest& sha256, Durability durability) {
+  if (!has(sha256)) return false;
+  if (durability == Durability::Transient) return true;
+  const Status made = make_durable(sha256);
+  if (made) return true;
+  if (made.error().code == ErrorCode::NotFound) return false;  // removed in between
+  return fail(made.error());
+}
+
+Status BlobStore::make_durable(const Digest& sha256) {
+  struct stat status {};
+  const fs::path target = durable_path(sha256);
+  if (::lstat(target.c_str(), &status) == 0) {
+    if (!shared_->is_unsynced(sha256)) return {};
+    return publish_durable(sha256);
+  }
+  if (!shared_->knows_transient(sha256)) return not_found(sha256);
+  const fs::path source = transient_path(sha256);
+  const Descriptor file(::open(source.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (file.get() < 0)
+    return errno == ENOENT ? Status(not_found(sha256)) : system_error(errno, "open", source);
+  WEFT_TRY_STATUS(allow(shared_->options.hook, "sync", source));
+  if (::fsync(file.get()) != 0) return system_error(errno, "sync", source);
+  WEFT_TRY_STATUS(shared_->make_directories(target.parent_path()));
+  shared_->mark_unsynced(sha256, true);
+  WEFT_TRY_STATUS(allow(shared_->options.hook, "link", target));
+  // Both names stay, for somebody may be reading under the other one; a file system without links moves it.
+  if (::link(source.c_str(), target.c_str()) != 0 && errno != EEXIST) {
+    const int number = errno;
+    if (number == ENOENT) return not_found(sha256);
+    const bool movable = number == EPERM || number == EOPNOTSUPP || number == EMLINK;
+    if (!movable || ::rename(source.c_str(), target.c_str()) != 0)
+      return system_error(movable ? errno : number, "link", target);
+    const std::lock_guard hold(shared_->mutex);
+    shared_->transient.erase(sha256);
+  }
+  return publish_durable(sha256);
+}
+
+// The last step of every way to a durable blob: it has its name, which the folder must not lose.
+Status BlobStore::publish_durable(const Digest& sha256) {
+  {
+    Files files(shared_->options.hook);
+    WEFT_TRY_STATUS(files.sync_directory(durable_path(sha256).parent_path()));
+  }
+  shared_->mark_unsynced(sha256, false);
+  return {};
 }
 
 Result<fs::path> BlobStore::find(const Digest& sha256) const {
-  fs::path path = path_of(folder_, sha256);
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return not_found(sha256);
-  return path;
+  const auto is_there = [&](const fs::path& path) {
+    return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+  };
+  fs::path durable = durable_path(sha256);
+  if (is_there(durable)) return durable;
+  fs::path transient = transient_path(sha256);
+  if (shared_->knows_transient(sha256) && is_there(transient)) return transient;
+  if (is_there(durable)) return durable;  // became so in between
+  return not_found(sha256);
 }
 
 Result<uint64_t> BlobStore::size(const Digest& sha256) const {
@@ -181,44 +164,47 @@ Result<std::vector<std::byte>> BlobStore::read(const Digest& sha256, uint64_t si
   return bytes;
 }
 
-Result<Digest> BlobStore::put(std::span<const std::byte> bytes) {
-  const Digest digest = storage::sha256(bytes);
-  if (const auto there = size(digest); there && *there == bytes.size() && has(digest)) return digest;
-  WEFT_TRY(const auto writer, begin(digest, bytes.size()));
-  WEFT_TRY_STATUS(writer->write(bytes));
-  WEFT_TRY_STATUS(writer->finish());
-  return digest;
-}
+// ---- removing
+// --------------------------------------------------------------------------------------------------------
 
-Result<Digest> BlobStore::put_file(const fs::path& file) {
-  Files files;
-  WEFT_TRY(const Digest digest, sha256_of(file));
-  WEFT_TRY(const Opened from, open_to_read(file));
-  if (const auto there = size(digest); there && *there == from.size && has(digest)) return digest;
-  WEFT_TRY(const auto writer, begin(digest, from.size));
-  std::vector<std::byte> piece(static_cast<size_t>(std::min<uint64_t>(from.size, kPiece)));
-  for (uint64_t left = from.size; left > 0;) {
-    const auto part = std::span(piece).first(static_cast<size_t>(std::min<uint64_t>(left, piece.size())));
-    WEFT_TRY_STATUS(read_fully(from.descriptor.get(), part, file));
-    WEFT_TRY_STATUS(writer->write(part));
-    left -= part.size();
+Result<bool> BlobStore::quarantine(const Digest& sha256) {
+  const fs::path durable = durable_path(sha256), transient = transient_path(sha256);
+  bool found = false, moved = false;
+  for (const fs::path& path : {durable, transient}) {
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0) continue;
+    if (path == transient && !shared_->knows_transient(sha256)) continue;
+    found = true;
+    WEFT_TRY(const Digest actual, sha256_of(path));
+    if (actual == sha256) continue;
+    const fs::path target = folder_ / kDamaged / to_hex(sha256);
+    WEFT_TRY_STATUS(shared_->make_directories(target.parent_path()));
+    if (path == transient) {
+      const std::lock_guard hold(shared_->mutex);
+      shared_->transient.erase(sha256);
+    }
+    WEFT_TRY_STATUS(allow(shared_->options.hook, "rename", target));
+    if (::rename(path.c_str(), target.c_str()) != 0) return system_error(errno, "rename", target);
+    ::unlink(path.c_str());  // two names of one file stay when one takes the other's place
+    ::utimensat(AT_FDCWD, target.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+    moved = true;
   }
-  if (const Status finished = writer->finish(); !finished)
-    return fail(finished.error().within(file.string() + " changed while it was read"));
-  return digest;
+  if (!found) return not_found(sha256);
+  return moved;
 }
 
-Result<std::unique_ptr<BlobStore::Writer>> BlobStore::begin(const Digest& sha256, uint64_t size) {
-  struct statvfs disk {};
-  if (::statvfs(folder_.c_str(), &disk) != 0) return system_error(errno, "open", folder_);
-  const uint64_t room = static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
-  if (room < kRoomLeftMin || size > room - kRoomLeftMin)
-    return fail(ErrorCode::ResourceExhausted, folder_.string() + ": a blob of " + std::to_string(size) +
-                                                  " bytes does not fit on the disk, which has " +
-                                                  std::to_string(room) + " left; make room");
-  WEFT_TRY(Temporary temporary, make_temporary(folder_));
-  return std::make_unique<FileWriter>(std::move(temporary), sha256, size, path_of(folder_, sha256));
+namespace {
+
+// The bytes of the file when it is older than an hour and could be removed; else 0.
+uint64_t remove_old(const fs::path& path, fs::file_time_type now) {
+  std::error_code gone;  // another process may collect as well
+  const auto written = fs::last_write_time(path, gone);
+  const uint64_t bytes = gone ? 0 : fs::file_size(path, gone);
+  if (gone || now - written < kYoung) return 0;
+  return ::unlink(path.c_str()) == 0 ? bytes : 0;
 }
+
+}  // namespace
 
 Result<uint64_t> BlobStore::collect(const std::set<Digest>& kept) {
   Files files;
@@ -226,19 +212,34 @@ Result<uint64_t> BlobStore::collect(const std::set<Digest>& kept) {
   uint64_t freed = 0;
   WEFT_TRY(const auto folders, files.list(folder_, kNamesMax));
   for (const std::string& folder : folders) {
-    if (folder.size() != 2) continue;
+    const bool is_damaged = folder == kDamaged;
+    if (folder.size() != 2 && !is_damaged) continue;
     const auto names = files.list(folder_ / folder, kNamesMax);
     if (!names) continue;  // not a folder
     for (const std::string& name : *names) {
       const auto digest = digest_from_hex(name);
       const fs::path path = folder_ / folder / name;
-      if (!digest || path != path_of(folder_, *digest) || kept.contains(*digest)) continue;
-      std::error_code gone;  // another process may collect as well
-      const auto written = fs::last_write_time(path, gone);
-      const uint64_t bytes = gone ? 0 : fs::file_size(path, gone);
-      if (gone || now - written < kYoung) continue;
-      if (::unlink(path.c_str()) == 0) freed += bytes;
+      if (!digest || (!is_damaged && (path != durable_path(*digest) || kept.contains(*digest)))) continue;
+      freed += remove_old(path, now);
     }
+  }
+  return freed;
+}
+
+uint64_t BlobStore::keep_transient(const std::set<Digest>& kept) {
+  const auto now = std::chrono::steady_clock::now();
+  uint64_t freed = 0;
+  // Under the lock, so that nobody is told of a blob that goes at the same moment.
+  const std::lock_guard hold(shared_->mutex);
+  for (auto at = shared_->transient.begin(); at != shared_->transient.end();) {
+    const bool young = now - at->second.asked < shared_->options.transient_young;
+    if (young || kept.contains(at->first) ||
+        (::unlink(transient_path(at->first).c_str()) != 0 && errno != ENOENT)) {
+      ++at;
+      continue;
+    }
+    freed += at->second.size;
+    at = shared_->transient.erase(at);
   }
   return freed;
 }

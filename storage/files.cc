@@ -65,15 +65,24 @@ Status Files::write_atomic(const fs::path& path, std::span<const std::byte> byte
       path, [&](const Sink& sink) { return sink(bytes); }, options);
 }
 
+Result<std::pair<fs::path, Descriptor>> Files::make_temporary(const fs::path& path, uint32_t mode) {
+  for (;;) {
+    fs::path temporary =
+        folder_of(path) / ("." + path.filename().string().substr(0, 128) + "." + std::to_string(::getpid()) +
+                           "-" + std::to_string(temporary_count_++) + std::string(kTemporarySuffix));
+    WEFT_TRY_STATUS(allow("open", temporary));
+    Descriptor descriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+                                 static_cast<mode_t>(mode)));
+    if (descriptor.get() >= 0) return std::pair(std::move(temporary), std::move(descriptor));
+    // A process of this number died here before: in a container all have the same one.
+    if (errno != EEXIST) return system_error(errno, "open", temporary);
+  }
+}
+
 Status Files::write_atomic_pieces(const fs::path& path, const std::function<Status(const Sink&)>& produce,
                                   WriteOptions options) {
-  const fs::path temporary =
-      folder_of(path) / ("." + path.filename().string().substr(0, 128) + "." + std::to_string(::getpid()) +
-                         "-" + std::to_string(temporary_count_++) + std::string(kTemporarySuffix));
-  WEFT_TRY_STATUS(allow("open", temporary));
-  Descriptor descriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
-                               static_cast<mode_t>(options.mode)));
-  if (descriptor.get() < 0) return system_error(errno, "open", temporary);
+  WEFT_TRY(auto made, make_temporary(path, options.mode));
+  auto& [temporary, descriptor] = made;
   Status status = write_pieces(descriptor.get(), temporary, produce);
   // A close that fails after a good fsync has nothing left to lose.
   if (status) status = allow("rename", path);
@@ -88,8 +97,7 @@ Status Files::write_atomic_pieces(const fs::path& path, const std::function<Stat
 Status Files::write_pieces(int descriptor, const fs::path& temporary,
                            const std::function<Status(const Sink&)>& produce) const {
   const Sink sink = [&](std::span<const std::byte> piece) -> Status {
-    WEFT_TRY_STATUS(allow("write", temporary));
-    return write_fully(descriptor, piece, temporary);
+    return write_hooked(hook_, descriptor, piece, temporary);
   };
   WEFT_TRY_STATUS(produce(sink));
   WEFT_TRY_STATUS(allow("sync", temporary));
@@ -131,12 +139,20 @@ Status Files::remove(const fs::path& path) {
   return {};
 }
 
+// One that is there already may be what a process left that died before the sync.
 Status Files::make_directories(const fs::path& folder) {
-  WEFT_TRY_STATUS(allow("make directory", folder));
+  const fs::path absolute = fs::absolute(folder.has_filename() ? folder : folder.parent_path());
+  const fs::path parent = absolute.parent_path();
   std::error_code code;
-  fs::create_directories(folder, code);
-  if (code) return system_error(code.value(), "make directory", folder);
-  return {};
+  if (!fs::is_directory(absolute, code)) {
+    if (parent != absolute) WEFT_TRY_STATUS(make_directories(parent));
+    WEFT_TRY_STATUS(allow("make directory", absolute));
+    fs::create_directory(absolute, code);
+    if (code) return system_error(code.value(), "make directory", folder);
+  }
+  const Status synced = sync_directory(parent);
+  if (!synced && synced.error().code == ErrorCode::PermissionDenied) return {};  // not ours to read
+  return synced;
 }
 
 Status Files::sync_directory(const fs::path& folder) {

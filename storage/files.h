@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -18,13 +19,16 @@ namespace weft::storage {
 
 // Called before each operation on the disk ("open", "write", "sync", "rename", "sync directory", "read",
 // "list", "remove", "make directory", "lock"); an error takes the operation's place. This is how a test fails
-// the n-th one.
+// the n-th one. A piece is written in two halves, with a call before each, so that an error at the second one
+// leaves half of it.
 using FaultHook = std::function<Status(std::string_view operation, const std::filesystem::path& path)>;
 
 struct WriteOptions {
   uint32_t mode = 0600;        // of the new file; the process's umask applies too
   bool sync_directory = true;  // false when the caller syncs the folder once for many files
 };
+
+class Descriptor;  // storage/posix.h
 
 // One thread at a time, for it numbers its temporary files.
 class Files {
@@ -53,9 +57,9 @@ class Files {
 
   // The names in the folder, sorted. ResourceExhausted beyond count_max.
   Result<std::vector<std::string>> list(const std::filesystem::path& folder, size_t count_max);
-  Result<uint64_t> size(const std::filesystem::path& path);  // of a regular file
-  Status remove(const std::filesystem::path& path);          // NotFound when there is none
-  Status make_directories(const std::filesystem::path& folder);
+  Result<uint64_t> size(const std::filesystem::path& path);      // of a regular file
+  Status remove(const std::filesystem::path& path);              // NotFound when there is none
+  Status make_directories(const std::filesystem::path& folder);  // durably, with those above it
   Status sync_directory(const std::filesystem::path& folder);
 
   // Whether a name is that of a temporary file which a crash may have left behind.
@@ -65,6 +69,8 @@ class Files {
   Status allow(std::string_view operation, const std::filesystem::path& path) const {
     return hook_ ? hook_(operation, path) : Status{};
   }
+  Result<std::pair<std::filesystem::path, Descriptor>> make_temporary(const std::filesystem::path& path,
+                                                                      uint32_t mode);
   Status write_pieces(int descriptor, const std::filesystem::path& temporary,
                       const std::function<Status(const Sink&)>& produce) const;
 

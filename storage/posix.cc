@@ -85,4 +85,13 @@ Status write_fully(int descriptor, std::span<const std::byte> bytes, const fs::p
   return {};
 }
 
+Status write_hooked(const FaultHook& hook, int descriptor, std::span<const std::byte> bytes,
+                    const fs::path& path) {
+  if (!hook) return write_fully(descriptor, bytes, path);
+  WEFT_TRY_STATUS(hook("write", path));
+  WEFT_TRY_STATUS(write_fully(descriptor, bytes.first(bytes.size() / 2), path));
+  WEFT_TRY_STATUS(hook("write", path));
+  return write_fully(descriptor, bytes.subspan(bytes.size() / 2), path);
+}
+
 }  // namespace weft::storage

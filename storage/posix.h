@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "storage/files.h"
 
 namespace weft::storage {
 
@@ -20,7 +21,10 @@ class Descriptor {
  public:
   explicit Descriptor(int value) : value_(value) {}
   Descriptor(Descriptor&& other) noexcept : value_(other.release()) {}
-  Descriptor& operator=(Descriptor&&) = delete;
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
   ~Descriptor();
   int get() const { return value_; }
   int release() { return std::exchange(value_, -1); }
@@ -42,5 +46,8 @@ Result<Opened> open_to_read(const std::filesystem::path& path);
 Status seek(int descriptor, uint64_t offset, const std::filesystem::path& path);
 Status read_fully(int descriptor, std::span<std::byte> out, const std::filesystem::path& path);
 Status write_fully(int descriptor, std::span<const std::byte> bytes, const std::filesystem::path& path);
+// The same in two halves when there is a hook, which is asked before each: so a test tears a write.
+Status write_hooked(const FaultHook& hook, int descriptor, std::span<const std::byte> bytes,
+                    const std::filesystem::path& path);
 
 }  // namespace weft::storage

@@ -11,6 +11,14 @@ namespace {
 
 constexpr int kBusyMilliseconds = 10'000;
 
+// Only a full disk itself is SQLITE_FULL; a quota, and a file that cannot grow, come as failing operations.
+// One that fails to become durable is another matter: nobody knows then what the disk holds.
+bool is_full(int extended, int number) {
+  return (number == ENOSPC || number == EDQUOT) &&
+         (extended == SQLITE_IOERR_WRITE || extended == SQLITE_IOERR_TRUNCATE ||
+          extended == SQLITE_IOERR_SHMSIZE);
+}
+
 Error describe(int code, sqlite3* handle, const std::string& file) {
   const std::string what =
       file + ": " +
@@ -37,6 +45,8 @@ Error describe(int code, sqlite3* handle, const std::string& file) {
     case SQLITE_AUTH:
       return {ErrorCode::PermissionDenied, what + "; check the permissions of the file and its folder"};
     case SQLITE_IOERR:
+      if (handle && is_full(sqlite3_extended_errcode(handle), sqlite3_system_errno(handle)))
+        return {ErrorCode::ResourceExhausted, what + "; make room on the disk"};
       return {ErrorCode::Unavailable, what + "; is the disk all right?"};
     case SQLITE_CONSTRAINT:
       return {ErrorCode::InvalidArgument, what + "; this contradicts what is stored"};
@@ -112,19 +122,39 @@ tl::unexpected<Error> Statement::error(int code) {
 // ---- Database
 // --------------------------------------------------------------------------------------------------
 
-Result<Database> Database::open(const std::filesystem::path& file) {
+namespace {
+
+// SQLite would make it readable for everybody whom the umask lets.
+Status make_private(const std::filesystem::path& file) {
+  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (descriptor >= 0) {
+    ::close(descriptor);
+    return {};
+  }
+  const std::string what = file.string() + ": open: " + std::strerror(errno);
+  switch (errno) {
+    case ENOENT:
+      return fail(ErrorCode::NotFound, what + "; check the path");
+    case ENOSPC:
+    case EDQUOT:
+      return fail(ErrorCode::ResourceExhausted, what + "; make room on the disk");
+    default:
+      return fail(ErrorCode::PermissionDenied, what + "; check the path and its permissions");
+  }
+}
+
+}  // namespace
+
+Result<Database> Database::open(const std::filesystem::path& file, const std::string& vfs) {
   Database database;
   database.file_ = file.string();
-  // SQLite would make it readable for everybody whom the umask lets.
-  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (descriptor < 0) {
-    const ErrorCode code = errno == ENOENT ? ErrorCode::NotFound : ErrorCode::PermissionDenied;
-    return fail(code,
-                file.string() + ": open: " + std::strerror(errno) + "; check the path and its permissions");
-  }
-  ::close(descriptor);
+  int flags = SQLITE_OPEN_READWRITE;
+  if (vfs.empty())
+    WEFT_TRY_STATUS(make_private(file));
+  else
+    flags |= SQLITE_OPEN_CREATE;
   sqlite3* handle = nullptr;
-  const int code = sqlite3_open_v2(file.c_str(), &handle, SQLITE_OPEN_READWRITE, nullptr);
+  const int code = sqlite3_open_v2(file.c_str(), &handle, flags, vfs.empty() ? nullptr : vfs.c_str());
   database.handle_.reset(handle);
   if (code != SQLITE_OK) return database.error(code);
   sqlite3_extended_result_codes(handle, 0);

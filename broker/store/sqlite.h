@@ -57,12 +57,15 @@ class Statement {
 
 class Database {
  public:
-  // Makes the file, empty, with mode 0600, when there is none.
-  static Result<Database> open(const std::filesystem::path& file);
+  // Makes the file, empty, with mode 0600, when there is none. `vfs` is the name of the door to the disk that
+  // SQLite takes; empty: its own one.
+  static Result<Database> open(const std::filesystem::path& file, const std::string& vfs = {});
 
   Status execute(const char* sql);  // one statement or several, without parameters
   Result<Statement> prepare(const char* sql);
   Result<int64_t> integer(const char* sql);  // of the first row and column; 0 when there is none
+
+  bool was_busy() const { return (sqlite3_errcode(handle_.get()) & 0xFF) == SQLITE_BUSY; }  // the last call
 
   const std::string& file() const { return file_; }
   // An error of our own, in SQLite's words where `code` is one of its codes.

@@ -1,0 +1,166 @@
+#include "broker/store/loader.h"
+
+#include <string>
+
+#include "broker/store/columns.h"
+#include "broker/store/run_plan.h"
+
+namespace weft::broker {
+namespace {
+
+class Loader {
+ public:
+  explicit Loader(Database& database) : database_(database) {}
+
+  Result<StoredState> load() {
+    WEFT_TRY_STATUS(principals());
+    WEFT_TRY_STATUS(jobs());
+    WEFT_TRY_STATUS(checkpoints());
+    WEFT_TRY_STATUS(predictions());
+    WEFT_TRY_STATUS(results());
+    WEFT_TRY_STATUS(plans());
+    WEFT_TRY_STATUS(scripts());
+    return std::move(state_);
+  }
+
+ private:
+  template <typename Body>
+  Status each(const char* sql, const Body& body) {
+    WEFT_TRY(Statement statement, database_.prepare(sql));
+    return for_each_row(statement, body);
+  }
+
+  Result<StoredJob*> job_of(const Statement& row) {
+    const auto at = state_.jobs.find(static_cast<proto::JobNumber>(row.integer(0)));
+    if (at == state_.jobs.end())
+      return damaged(database_, "a record of job " + std::to_string(row.integer(0)) + ", which is gone");
+    return &at->second;
+  }
+
+  Status principals();
+  Status jobs();
+  Status checkpoints();
+  Status predictions();
+  Status results();
+  Status plans();
+  Status scripts();
+  Result<std::vector<std::shared_ptr<const proto::AssignStage>>> assignments(proto::JobNumber job);
+
+  Database& database_;
+  StoredState state_;
+};
+
+Status Loader::principals() {
+  return each("SELECT principal, role, name, token, unix_ms FROM principals ORDER BY unix_ms, principal",
+              [&](const Statement& row) -> Status {
+                PrincipalAdmitted principal;
+                WEFT_TRY(principal.principal.digest, digest_in(database_, row, 0));
+                WEFT_TRY(principal.role,
+                         enumerator_in(database_, row, 1, proto::Role::Peer, proto::Role::PeerBulk));
+                principal.name = row.text(2);
+                principal.token = static_cast<uint64_t>(row.integer(3));
+                principal.unix_ms = row.integer(4);
+                state_.principals.push_back(std::move(principal));
+                return {};
+              });
+}
+
+Status Loader::jobs() {
+  return each(
+      "SELECT jobs.job, submitter, submission, unix_ms, state, reason, plan_version, step, steps, "
+      "(SELECT MAX(sequence) FROM events WHERE events.job = jobs.job), committed_step, evaluated_step "
+      "FROM jobs LEFT JOIN progress ON progress.job = jobs.job",
+      [&](const Statement& row) -> Status {
+        StoredJob job;
+        job.submitted.job = job.last.job = static_cast<proto::JobNumber>(row.integer(0));
+        WEFT_TRY(job.submitted.submitter.digest, digest_in(database_, row, 1));
+        WEFT_TRY(job.submitted.submission, decoded<proto::SubmitJob>(database_, row, 2));
+        job.submitted.unix_ms = row.integer(3);
+        WEFT_TRY(job.last.state,
+                 enumerator_in(database_, row, 4, proto::JobState::Queued, proto::JobState::Failed));
+        job.last.reason = row.text(5);
+        job.last.plan_version = static_cast<proto::PlanVersion>(row.integer(6));
+        job.last.step = static_cast<uint64_t>(row.integer(7));
+        job.last.steps = static_cast<uint64_t>(row.integer(8));
+        job.last_event = static_cast<uint64_t>(row.integer(9));  // 0 when there is none
+        if (!row.optional_integer(10))
+          return damaged(database_, "the progress of job " + std::to_string(job.last.job) + " is gone");
+        job.committed_step = static_cast<uint64_t>(row.integer(10));
+        job.evaluated_step = static_cast<uint64_t>(row.integer(11));
+        state_.jobs.emplace(job.last.job, std::move(job));
+        return {};
+      });
+}
+
+Status Loader::checkpoints() {
+  return each("SELECT job, report FROM checkpoints ORDER BY job, number",
+              [&](const Statement& row) -> Status {
+                WEFT_TRY(StoredJob * job, job_of(row));
+                WEFT_TRY(proto::CheckpointReport report, decoded<proto::CheckpointReport>(database_, row, 1));
+                job->checkpoints.push_back({job->last.job, report.step, std::move(report.tensors)});
+                return {};
+              });
+}
+
+Status Loader::predictions() {
+  return each("SELECT job, report FROM predictions ORDER BY job, microbatch",
+              [&](const Statement& row) -> Status {
+                WEFT_TRY(StoredJob * job, job_of(row));
+                WEFT_TRY(proto::PredictionReport report, decoded<proto::PredictionReport>(database_, row, 1));
+                job->predictions.push_back(std::move(report));
+                return {};
+              });
+}
+
+Status Loader::results() {
+  return each("SELECT job, result FROM results", [&](const Statement& row) -> Status {
+    WEFT_TRY(StoredJob * job, job_of(row));
+    WEFT_TRY(job->result, decoded<proto::JobResult>(database_, row, 1));
+    return {};
+  });
+}
+
+Status Loader::plans() {
+  return each("SELECT job, plan_version, plan FROM plans", [&](const Statement& row) -> Status {
+    WEFT_TRY(StoredJob * job, job_of(row));
+    WEFT_TRY(proto::RunPlan plan, decoded<proto::RunPlan>(database_, row, 2));
+    WEFT_TRY(auto stages, assignments(job->last.job));
+    RunStarted started{.job = job->last.job,
+                       .plan_version = static_cast<proto::PlanVersion>(row.integer(1)),
+                       .plan = from_message(std::move(plan), std::move(stages))};
+    if (!started.plan)
+      return damaged(database_, "stages of the plan of job " + std::to_string(job->last.job) + " are gone");
+    job->run = std::move(started);
+    return {};
+  });
+}
+
+Result<std::vector<std::shared_ptr<const proto::AssignStage>>> Loader::assignments(proto::JobNumber job) {
+  std::vector<std::shared_ptr<const proto::AssignStage>> found;
+  WEFT_TRY(Statement statement,
+           database_.prepare("SELECT stage, assignment FROM plan_stages WHERE job = ? ORDER BY stage"));
+  statement.bind(job);
+  WEFT_TRY_STATUS(for_each_row(statement, [&](const Statement& row) -> Status {
+    if (row.integer(0) != static_cast<int64_t>(found.size()))
+      return damaged(database_, "a stage of the plan of job " + std::to_string(job) + " is gone");
+    WEFT_TRY(proto::AssignStage assignment, decoded<proto::AssignStage>(database_, row, 1));
+    found.push_back(std::make_shared<const proto::AssignStage>(std::move(assignment)));
+    return {};
+  }));
+  return found;
+}
+
+Status Loader::scripts() {
+  return each("SELECT job, command FROM script ORDER BY job, sequence", [&](const Statement& row) -> Status {
+    WEFT_TRY(StoredJob * job, job_of(row));
+    WEFT_TRY(proto::Command command, decoded<proto::Command>(database_, row, 1));
+    job->script.push_back(command);
+    return {};
+  });
+}
+
+}  // namespace
+
+Result<StoredState> load_state(Database& database) { return Loader(database).load(); }
+
+}  // namespace weft::broker

@@ -1,0 +1,164 @@
+#include "broker/store/record_writer.h"
+
+#include <algorithm>
+#include <string>
+
+#include "broker/store/columns.h"
+#include "broker/store/run_plan.h"
+
+namespace weft::broker {
+namespace {
+
+Status done(Statement& statement) {
+  return statement.run().map([](int) {});
+}
+
+}  // namespace
+
+Status RecordWriter::prepare() {
+  struct Entry {
+    Statement& statement;
+    const char* sql;
+  };
+  const Entry entries[] = {
+      {use_token_,
+       "UPDATE tokens SET uses = uses + 1 WHERE id = ? AND (uses_max IS NULL OR uses < uses_max)"},
+      {find_principal_, "SELECT 1 FROM principals WHERE principal = ? AND role = ?"},
+      {rename_principal_, "UPDATE principals SET name = ? WHERE principal = ? AND role = ?"},
+      {insert_principal_, "INSERT INTO principals VALUES (?, ?, ?, ?, ?)"},
+      {insert_job_, "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, x'', 0, 0, 0)"},
+      {insert_progress_, "INSERT INTO progress VALUES (?, 0, 0)"},
+      {change_job_,
+       "UPDATE jobs SET state = ?, reason = ?, plan_version = ?, step = ?, steps = ? WHERE job = ?"},
+      {insert_checkpoint_, "INSERT INTO checkpoints (job, report) VALUES (?, ?)"},
+      {trim_checkpoints_,
+       "DELETE FROM checkpoints WHERE job = ?1 AND number NOT IN "
+       "(SELECT number FROM checkpoints WHERE job = ?1 ORDER BY number DESC LIMIT 2)"},
+      {insert_prediction_, "INSERT OR REPLACE INTO predictions VALUES (?, ?, ?)"},
+      {insert_result_, "INSERT OR REPLACE INTO results VALUES (?, ?)"},
+      {insert_event_, "INSERT INTO events VALUES (?, ?, ?)"},
+      {commit_step_, "UPDATE progress SET committed_step = ? WHERE job = ?"},
+      {commit_evaluation_, "UPDATE progress SET evaluated_step = ? WHERE job = ?"},
+      {go_back_,
+       "UPDATE progress SET committed_step = ?1, evaluated_step = MIN(evaluated_step, ?1) WHERE job = ?2"},
+      {insert_plan_, "INSERT INTO plans VALUES (?, ?, ?)"},
+      {insert_stage_, "INSERT INTO plan_stages VALUES (?, ?, ?)"},
+      {insert_command_, "INSERT INTO script SELECT job, ?, ? FROM plans WHERE job = ? AND plan_version = ?"},
+      {settle_commands_, "DELETE FROM script WHERE job = ? AND sequence <= ?"},
+      {erase_commands_, "DELETE FROM script WHERE job = ?"},
+      {erase_stages_, "DELETE FROM plan_stages WHERE job = ?"},
+      {erase_plan_, "DELETE FROM plans WHERE job = ?"},
+  };
+  for (const Entry& entry : entries) {
+    WEFT_TRY(entry.statement, database_.prepare(entry.sql));
+  }
+  return {};
+}
+
+Status RecordWriter::write(const PrincipalAdmitted& record) {
+  const auto principal = as_bytes(record.principal.digest);
+  const auto role = static_cast<int64_t>(record.role);
+  WEFT_TRY(const bool known, find_principal_.bind(principal).bind(role).step());
+  find_principal_.reset();
+  if (known) return done(rename_principal_.bind(record.name).bind(principal).bind(role));
+  WEFT_TRY(const int used, use_token_.bind(record.token).run());
+  if (used != 1)
+    return fail(ErrorCode::PermissionDenied, "the token has no use left; ask the broker's owner for another");
+  return done(
+      insert_principal_.bind(principal).bind(role).bind(record.name).bind(record.token).bind(record.unix_ms));
+}
+
+Status RecordWriter::write(const JobSubmitted& record) {
+  WEFT_TRY(const auto submission, encoded(database_, record.submission));
+  WEFT_TRY_STATUS(insert_job_.bind(record.job)
+                      .bind(as_bytes(record.submitter.digest))
+                      .bind(submission)
+                      .bind(record.unix_ms)
+                      .bind(static_cast<int64_t>(proto::JobState::Queued))
+                      .run());
+  return done(insert_progress_.bind(record.job));
+}
+
+Status RecordWriter::write(const JobChanged& record) {
+  WEFT_TRY(const int changed, change_job_.bind(static_cast<int64_t>(record.state))
+                                  .bind(record.reason)
+                                  .bind(record.plan_version)
+                                  .bind(record.step)
+                                  .bind(record.steps)
+                                  .bind(record.job)
+                                  .run());
+  if (changed == 1) return {};
+  return contradiction(database_, "there is no job " + std::to_string(record.job));
+}
+
+Status RecordWriter::write(const CheckpointCommitted& record) {
+  WEFT_TRY(const auto report, encoded(database_, proto::CheckpointReport{.run = record.job,
+                                                                         .plan_version = 0,
+                                                                         .step = record.step,
+                                                                         .tensors = record.tensors}));
+  WEFT_TRY_STATUS(insert_checkpoint_.bind(record.job).bind(report).run());
+  return done(trim_checkpoints_.bind(record.job));
+}
+
+Status RecordWriter::write(const PredictionCommitted& record) {
+  WEFT_TRY(const auto report, encoded(database_, record.report));
+  return done(insert_prediction_.bind(record.job).bind(record.report.microbatch).bind(report));
+}
+
+Status RecordWriter::write(const ResultCommitted& record) {
+  WEFT_TRY(const auto result, encoded(database_, record.result));
+  return done(insert_result_.bind(record.job).bind(result));
+}
+
+Status RecordWriter::write(const proto::JobEvent& record) {
+  WEFT_TRY(const auto event, encoded(database_, record));
+  WEFT_TRY_STATUS(insert_event_.bind(record.job).bind(record.sequence).bind(event).run());
+  if (record.kind == proto::JobEventKind::Step) return done(commit_step_.bind(record.step).bind(record.job));
+  if (record.kind == proto::JobEventKind::Evaluation)
+    return done(commit_evaluation_.bind(record.step).bind(record.job));
+  return {};
+}
+
+// ---- the run
+// ---------------------------------------------------------------------------------------------------------
+
+Status RecordWriter::write(const RunStarted& record) {
+  const bool whole = record.plan && !record.plan->stages.empty() &&
+                     std::all_of(record.plan->stages.begin(), record.plan->stages.end(),
+                                 [](const PlannedStage& stage) { return stage.assignment != nullptr; });
+  if (!whole)
+    return contradiction(database_, "the plan of job " + std::to_string(record.job) + " has no assignments");
+  WEFT_TRY_STATUS(erase_plan(record.job));
+  const proto::RunPlan message = to_message(*record.plan);
+  WEFT_TRY(const auto plan, encoded(database_, message));
+  WEFT_TRY_STATUS(insert_plan_.bind(record.job).bind(record.plan_version).bind(plan).run());
+  for (size_t s = 0; s < record.plan->stages.size(); ++s) {
+    WEFT_TRY(const auto assignment, encoded(database_, *record.plan->stages[s].assignment));
+    WEFT_TRY_STATUS(insert_stage_.bind(record.job).bind(uint64_t{s}).bind(assignment).run());
+  }
+  // It may begin before steps that the plan before had committed: they are done again.
+  return done(go_back_.bind(message.after_step).bind(record.job));
+}
+
+Status RecordWriter::write(const CommandIssued& record) {
+  const proto::Command& command = record.command;
+  WEFT_TRY(const auto bytes, encoded(database_, command));
+  WEFT_TRY(
+      const int added,
+      insert_command_.bind(command.sequence).bind(bytes).bind(record.job).bind(command.plan_version).run());
+  if (added != 1)
+    return contradiction(database_, "job " + std::to_string(record.job) + " has no plan " +
+                                        std::to_string(command.plan_version) + " that runs");
+  if (command.settled == 0) return {};
+  return done(settle_commands_.bind(record.job).bind(command.settled));
+}
+
+Status RecordWriter::write(const RunEnded& record) { return erase_plan(record.job); }
+
+Status RecordWriter::erase_plan(proto::JobNumber job) {
+  WEFT_TRY_STATUS(erase_commands_.bind(job).run());
+  WEFT_TRY_STATUS(erase_stages_.bind(job).run());
+  return done(erase_plan_.bind(job));
+}
+
+}  // namespace weft::broker

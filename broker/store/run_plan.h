@@ -1,0 +1,18 @@
+// Internal to broker/store: a PlannedRun as messages and back. Each stage's assignment is a message of its
+// own.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "broker/planned_run.h"
+#include "proto/messages.h"
+
+namespace weft::broker {
+
+proto::RunPlan to_message(const PlannedRun& run);
+// As many assignments as the plan has stages, at least one: else nullptr.
+std::shared_ptr<const PlannedRun> from_message(
+    proto::RunPlan plan, std::vector<std::shared_ptr<const proto::AssignStage>> assignments);
+
+}  // namespace weft::broker

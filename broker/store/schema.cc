@@ -1,0 +1,216 @@
+#include "broker/store/schema.h"
+
+#include <string>
+#include <vector>
+
+#include "broker/store/columns.h"
+#include "broker/store/sqlite_store.h"
+
+namespace weft::broker {
+namespace {
+
+constexpr int64_t kApplication = 0x77656674;  // "weft": tells this file from other programs' databases
+
+// What format 1 had. Lists that are only ever read as a whole are a message of proto/codec in one column.
+constexpr const char* kFormat1 = R"sql(
+CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+CREATE TABLE tokens (
+  id INTEGER PRIMARY KEY,
+  role INTEGER NOT NULL,
+  secret_digest BLOB NOT NULL,
+  created_unix_ms INTEGER NOT NULL,
+  expires_unix_ms INTEGER,
+  uses_max INTEGER,
+  uses INTEGER NOT NULL,
+  revoked INTEGER NOT NULL);
+CREATE TABLE principals (
+  principal BLOB NOT NULL,
+  role INTEGER NOT NULL,
+  name BLOB NOT NULL,
+  token INTEGER NOT NULL REFERENCES tokens (id),
+  unix_ms INTEGER NOT NULL,
+  PRIMARY KEY (principal, role));
+CREATE TABLE jobs (
+  job INTEGER PRIMARY KEY,
+  submitter BLOB NOT NULL,
+  submission BLOB NOT NULL,  -- SubmitJob
+  unix_ms INTEGER NOT NULL,
+  state INTEGER NOT NULL,
+  reason BLOB NOT NULL,
+  plan_version INTEGER NOT NULL,
+  step INTEGER NOT NULL,
+  steps INTEGER NOT NULL);
+CREATE TABLE checkpoints (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  job INTEGER NOT NULL REFERENCES jobs (job),
+  report BLOB NOT NULL);  -- CheckpointReport
+CREATE INDEX checkpoints_of_job ON checkpoints (job, number);
+CREATE TABLE predictions (
+  job INTEGER NOT NULL REFERENCES jobs (job),
+  microbatch INTEGER NOT NULL,
+  report BLOB NOT NULL,  -- PredictionReport
+  PRIMARY KEY (job, microbatch)) WITHOUT ROWID;
+CREATE TABLE results (
+  job INTEGER PRIMARY KEY REFERENCES jobs (job),
+  result BLOB NOT NULL);  -- JobResult
+CREATE TABLE events (
+  job INTEGER NOT NULL REFERENCES jobs (job),
+  sequence INTEGER NOT NULL,
+  event BLOB NOT NULL,  -- JobEvent
+  PRIMARY KEY (job, sequence)) WITHOUT ROWID;
+)sql";
+
+// What format 2 adds: a run that outlives the broker. Its progress stands apart from the job, whose row is
+// large, for it changes with every step.
+constexpr const char* kFormat2 = R"sql(
+CREATE TABLE progress (
+  job INTEGER PRIMARY KEY REFERENCES jobs (job),
+  committed_step INTEGER NOT NULL,
+  evaluated_step INTEGER NOT NULL);
+CREATE TABLE plans (
+  job INTEGER PRIMARY KEY REFERENCES jobs (job),
+  plan_version INTEGER NOT NULL,
+  plan BLOB NOT NULL);  -- RunPlan
+CREATE TABLE plan_stages (
+  job INTEGER NOT NULL REFERENCES plans (job),
+  stage INTEGER NOT NULL,
+  assignment BLOB NOT NULL,  -- AssignStage
+  PRIMARY KEY (job, stage));
+CREATE TABLE script (
+  job INTEGER NOT NULL REFERENCES plans (job),
+  sequence INTEGER NOT NULL,
+  command BLOB NOT NULL,  -- Command
+  PRIMARY KEY (job, sequence)) WITHOUT ROWID;
+)sql";
+
+Status set_format(Database& database, int64_t format) {
+  const std::string sql = "INSERT OR REPLACE INTO meta VALUES ('format', " + std::to_string(format) + ")";
+  return database.execute(sql.c_str());
+}
+
+// The steps of the job's last Step and last Evaluation event; 0 when there is none.
+struct Progress {
+  uint64_t committed_step = 0, evaluated_step = 0;
+};
+Result<Progress> progress_of(Database& database, int64_t job) {
+  Progress progress;
+  WEFT_TRY(Statement events,
+           database.prepare("SELECT event FROM events WHERE job = ? ORDER BY sequence DESC"));
+  events.bind(job);
+  while (progress.committed_step == 0 || progress.evaluated_step == 0) {
+    WEFT_TRY(const bool found, events.step());
+    if (!found) break;
+    WEFT_TRY(const auto event, decoded<proto::JobEvent>(database, events, 0));
+    if (event.kind == proto::JobEventKind::Step && progress.committed_step == 0)
+      progress.committed_step = event.step;
+    if (event.kind == proto::JobEventKind::Evaluation && progress.evaluated_step == 0)
+      progress.evaluated_step = event.step;
+  }
+  return progress;
+}
+
+Status from_1_to_2(Database& database) {
+  WEFT_TRY_STATUS(database.execute(kFormat2));
+  std::vector<int64_t> jobs;
+  {
+    WEFT_TRY(Statement select, database.prepare("SELECT job FROM jobs"));
+    WEFT_TRY_STATUS(for_each_row(select, [&](const Statement& row) -> Status {
+      jobs.push_back(row.integer(0));
+      return {};
+    }));
+  }
+  WEFT_TRY(Statement insert, database.prepare("INSERT INTO progress VALUES (?, ?, ?)"));
+  for (const int64_t job : jobs) {
+    WEFT_TRY(const Progress progress, progress_of(database, job));
+    WEFT_TRY_STATUS(insert.bind(job).bind(progress.committed_step).bind(progress.evaluated_step).run());
+  }
+  return {};
+}
+
+// From format i + 1 to i + 2.
+constexpr Status (*kMigrations[])(Database&) = {from_1_to_2};
+static_assert(std::size(kMigrations) + 1 == kStoreFormat);
+
+}  // namespace
+
+Status make_or_migrate(Database& database) {
+  WEFT_TRY(Transaction transaction, Transaction::begin(database, Transaction::Kind::Write));
+  WEFT_TRY(const int64_t application, database.integer("PRAGMA application_id"));
+  WEFT_TRY(const int64_t tables, database.integer("SELECT COUNT(*) FROM sqlite_schema"));
+  if (application == 0 && tables == 0) {
+    WEFT_TRY_STATUS(database.execute(kFormat1));
+    WEFT_TRY_STATUS(database.execute(kFormat2));
+    WEFT_TRY_STATUS(database.execute(("PRAGMA application_id = " + std::to_string(kApplication)).c_str()));
+    WEFT_TRY_STATUS(set_format(database, kStoreFormat));
+    return transaction.commit();
+  }
+  if (application != kApplication)
+    return fail(ErrorCode::Corrupted,
+                database.file() + ": a database of another program; name another data directory");
+  WEFT_TRY(const int64_t format, database.integer("SELECT value FROM meta WHERE name = 'format'"));
+  if (format > kStoreFormat)
+    return fail(ErrorCode::VersionMismatch,
+                database.file() + ": format " + std::to_string(format) + "; this weft reads formats up to " +
+                    std::to_string(kStoreFormat) + ": install the version that wrote it, or a later one");
+  if (format < 1) return damaged(database, "format " + std::to_string(format));
+  if (format == kStoreFormat) return transaction.commit();
+  for (int64_t from = format; from < kStoreFormat; ++from) WEFT_TRY_STATUS(kMigrations[from - 1](database));
+  WEFT_TRY_STATUS(set_format(database, kStoreFormat));
+  return transaction.commit();
+}
+
+// WAL is a property of the file. The change to it needs the file alone, which SQLite does not wait for by
+// itself.
+Status switch_to_wal(Database& database) {
+  for (int attempt = 0;; ++attempt) {
+    const Status done = database.execute("PRAGMA journal_mode = WAL");
+    if (done) break;
+    if (!database.was_busy() || attempt == 400) return done;
+    sqlite3_sleep(25);
+  }
+  WEFT_TRY(Statement mode, database.prepare("PRAGMA journal_mode"));
+  WEFT_TRY(const bool found, mode.step());
+  if (found && mode.text(0) == "wal") return {};
+  return fail(ErrorCode::Unsupported,
+              database.file() + ": the file system has no shared memory for SQLite; use a local disk");
+}
+
+namespace {
+
+Status check(Database& database, const std::string& sql) {
+  WEFT_TRY(Statement pages, database.prepare(sql.c_str()));
+  WEFT_TRY(const bool found, pages.step());
+  if (found && pages.text(0) == "ok") return {};
+  return fail(ErrorCode::Corrupted,
+              database.file() + ": " + (found ? pages.text(0) : "cannot be checked") +
+                  "; the broker's database is damaged: restore it from a backup, or start anew "
+                  "in another data directory");
+}
+
+}  // namespace
+
+// Reading each page of a large file from the disk takes longer than a broker may be away (2.3 s for a million
+// events, 93 MiB, where the pages are not in memory; 0.23 s for a hundred thousand). Everything that a broker
+// starts from is checked always, and is read by it anyway. Past events are only shown to people: in a large
+// file damage among them is found by whoever asks for them.
+Status check_pages(Database& database, int64_t whole_check_size_max) {
+  WEFT_TRY(const int64_t page_count, database.integer("PRAGMA page_count"));
+  WEFT_TRY(const int64_t page_size, database.integer("PRAGMA page_size"));
+  if (page_count * page_size <= whole_check_size_max) return check(database, "PRAGMA quick_check(1)");
+  std::vector<std::string> tables = {"sqlite_schema"};
+  {
+    WEFT_TRY(Statement select,
+             database.prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'events'"));
+    WEFT_TRY_STATUS(for_each_row(select, [&](const Statement& row) -> Status {
+      tables.push_back(row.text(0));
+      return {};
+    }));
+  }
+  for (const std::string& table : tables) {
+    if (table.find('"') != std::string::npos) return damaged(database, "a table of another name");
+    WEFT_TRY_STATUS(check(database, "PRAGMA quick_check(\"" + table + "\")"));
+  }
+  return {};
+}
+
+}  // namespace weft::broker
