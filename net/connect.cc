@@ -133,7 +133,7 @@ class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
     if (options_.shape) transport_ = make_shaped_transport(context_, std::move(transport_), *options_.shape);
     if (!route_.ticket) return begin_tls();
     doing_ = "waiting for the other peer at the relay";
-    const auto preamble = relay_preamble(*route_.ticket);
+    const auto preamble = relay_preamble({*route_.ticket, route_.side == TlsSide::Client});
     const Io io = transport_->write(preamble);
     if (io.state != Io::State::Ready || io.size != preamble.size())
       return finish(fail(ErrorCode::Unavailable, "the relay hung up"));

@@ -185,9 +185,9 @@ void Arrival::read_first_bytes() {
     if (!port_.options.relay_ticket_is_granted || first_[0] != static_cast<std::byte>(kRelayMagic[0]))
       return end(&ListenStats::handshakes_failed);
     if (first_size_ < kRelayPreambleSize) continue;
-    const auto ticket = parse_relay_preamble(first_);
-    if (!ticket) return end(&ListenStats::handshakes_failed);
-    port_.relay.arrive(*ticket, std::move(transport_), std::move(connection_token_));
+    const auto preamble = parse_relay_preamble(first_);
+    if (!preamble) return end(&ListenStats::handshakes_failed);
+    port_.relay.arrive(*preamble, std::move(transport_), std::move(connection_token_));
     return end(nullptr);
   }
 }

@@ -26,9 +26,8 @@ struct ListenOptions {
   // Whether a key may go on after the handshake; empty: any. A refused one is closed without a word.
   std::function<bool(const PeerId&)> admits{};
   std::optional<Shape> shape{};  // for accepted connections: a peer that emulates its link
-  // When set, relay preambles are served: whether the ticket was granted (and takes note that it was used).
-  // Asked once for two sides, when the first shows it; a ticket whose sides were joined is refused without
-  // asking.
+  // When set, relay preambles are served: whether the ticket is granted. Asked once for two sides, when the
+  // first shows it (and the other may be called); as often as the two lose each other and come again.
   std::function<bool(const RelayTicket&)> relay_ticket_is_granted{};
 };
 

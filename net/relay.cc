@@ -6,33 +6,34 @@
 namespace weft::net {
 
 namespace {
-constexpr size_t kSpentMax = 4096;
 constexpr size_t kTurn = 1 << 20;  // bytes forwarded before others have their turn
 }  // namespace
 
-std::array<std::byte, kRelayPreambleSize> relay_preamble(const RelayTicket& ticket) {
+std::array<std::byte, kRelayPreambleSize> relay_preamble(const RelayPreamble& preamble) {
   std::array<std::byte, kRelayPreambleSize> bytes{};
   const auto to_byte = [](auto value) { return static_cast<std::byte>(value); };
   std::transform(kRelayMagic.begin(), kRelayMagic.end(), bytes.begin(), to_byte);
-  std::transform(ticket.bytes.begin(), ticket.bytes.end(), bytes.begin() + kRelayMagic.size() + 1, to_byte);
+  bytes[kRelayMagic.size()] = to_byte(preamble.initiates ? 1 : 0);
+  std::transform(preamble.ticket.bytes.begin(), preamble.ticket.bytes.end(),
+                 bytes.begin() + kRelayMagic.size() + 1, to_byte);
   return bytes;
 }
 
-std::optional<RelayTicket> parse_relay_preamble(std::span<const std::byte> bytes) {
+std::optional<RelayPreamble> parse_relay_preamble(std::span<const std::byte> bytes) {
   if (bytes.size() != kRelayPreambleSize) return std::nullopt;
-  RelayTicket ticket;
-  for (size_t i = 0; i < ticket.bytes.size(); ++i)
-    ticket.bytes[i] = std::to_integer<uint8_t>(bytes[kRelayMagic.size() + 1 + i]);
-  const auto expected = relay_preamble(ticket);
-  return std::equal(bytes.begin(), bytes.end(), expected.begin()) ? std::optional(ticket) : std::nullopt;
+  RelayPreamble preamble{.initiates = bytes[kRelayMagic.size()] == std::byte{1}};
+  for (size_t i = 0; i < preamble.ticket.bytes.size(); ++i)
+    preamble.ticket.bytes[i] = std::to_integer<uint8_t>(bytes[kRelayMagic.size() + 1 + i]);
+  const auto expected = relay_preamble(preamble);
+  return std::equal(bytes.begin(), bytes.end(), expected.begin()) ? std::optional(preamble) : std::nullopt;
 }
 
 // One side, until the other is there.
 class Relay::Waiting final : public std::enable_shared_from_this<Waiting>, Transport::Events {
  public:
-  Waiting(Relay& relay, const RelayTicket& ticket, TransportPtr transport, std::shared_ptr<void> token)
+  Waiting(Relay& relay, const RelayPreamble& preamble, TransportPtr transport, std::shared_ptr<void> token)
       : relay_(relay),
-        ticket_(ticket),
+        preamble_(preamble),
         transport_(std::move(transport)),
         token_(std::move(token)),
         alarm_(relay.context_) {}
@@ -45,7 +46,7 @@ class Relay::Waiting final : public std::enable_shared_from_this<Waiting>, Trans
     transport_->arm_read();
     alarm_.set_after(relay_.limits_.relay_wait, [this] {
       ++relay_.stats_.timed_out;
-      relay_.remove_waiting(ticket_);
+      relay_.remove_waiting(preamble_.ticket);
     });
   }
   void end() {
@@ -58,18 +59,19 @@ class Relay::Waiting final : public std::enable_shared_from_this<Waiting>, Trans
     alarm_.cancel();
     return {std::move(transport_), std::move(token_)};
   }
+  bool initiates() const { return preamble_.initiates; }
 
  private:
   // It has hung up, or speaks before it may.
   void on_readable() override {
     std::byte byte;
     if (transport_->read({&byte, 1}).state == Io::State::Blocked) return transport_->arm_read();
-    relay_.remove_waiting(ticket_);
+    relay_.remove_waiting(preamble_.ticket);
   }
   void on_writable() override {}
 
   Relay& relay_;
-  const RelayTicket ticket_;
+  const RelayPreamble preamble_;
   TransportPtr transport_;
   std::shared_ptr<void> token_;
   Alarm alarm_;
@@ -80,8 +82,9 @@ class Relay::Waiting final : public std::enable_shared_from_this<Waiting>, Trans
 class RelayPair final : public std::enable_shared_from_this<RelayPair> {
  public:
   using Half = std::pair<TransportPtr, std::shared_ptr<void>>;
-  RelayPair(Relay& relay, Half first, Half second)
+  RelayPair(Relay& relay, const RelayTicket& ticket, Half first, Half second)
       : relay_(&relay),
+        ticket_(ticket),
         context_(relay.context_),
         sides_{Side(*this, std::move(first)), Side(*this, std::move(second))},
         alarm_(relay.context_) {}
@@ -105,7 +108,7 @@ class RelayPair final : public std::enable_shared_from_this<RelayPair> {
       side.transport->close();
       side.token.reset();
     }
-    if (relay != nullptr) relay->remove_pair(this);
+    if (relay != nullptr) relay->remove_pair(ticket_);
   }
 
  private:
@@ -180,6 +183,7 @@ class RelayPair final : public std::enable_shared_from_this<RelayPair> {
   }
 
   Relay* relay_;  // null once it has ended
+  const RelayTicket ticket_;
   const std::shared_ptr<Context> context_;
   std::array<Side, 2> sides_;
   Alarm alarm_;
@@ -190,28 +194,30 @@ Relay::Relay(std::shared_ptr<Context> context, const ListenLimits& limits,
              std::function<bool(const RelayTicket&)> is_granted, ListenStats& stats)
     : context_(std::move(context)), limits_(limits), is_granted_(std::move(is_granted)), stats_(stats) {}
 Relay::~Relay() {
-  while (!pairs_.empty()) (*pairs_.begin())->end();
+  while (!pairs_.empty()) pairs_.begin()->second->end();
 }
 
-void Relay::arrive(const RelayTicket& ticket, TransportPtr transport, std::shared_ptr<void> token) {
+void Relay::arrive(const RelayPreamble& preamble, TransportPtr transport, std::shared_ptr<void> token) {
   // Whoever is refused below is closed without a word: the transport goes.
-  if (is_spent(ticket)) return transport->close();
-  if (const auto found = waiting_.find(ticket); found != waiting_.end()) {
+  const RelayTicket& ticket = preamble.ticket;
+  if (const auto found = waiting_.find(ticket);
+      found != waiting_.end() && found->second->initiates() != preamble.initiates) {
     const auto first = found->second;
     waiting_.erase(found);
-    spend(ticket);
-    const auto pair =
-        std::make_shared<RelayPair>(*this, first->take(), RelayPair::Half(std::move(transport), token));
-    pairs_.insert(pair);
+    if (const auto before = pairs_.find(ticket); before != pairs_.end()) before->second->end();
+    const auto pair = std::make_shared<RelayPair>(*this, ticket, first->take(),
+                                                  RelayPair::Half(std::move(transport), std::move(token)));
+    pairs_.emplace(ticket, pair);
     stats_.open_relays = pairs_.size();
     return pair->begin();
   }
+  remove_waiting(ticket);
   if (waiting_.size() + pairs_.size() >= limits_.relay_pairs_max) {
     ++stats_.refused_by_limit;
     return transport->close();
   }
   if (!is_granted_ || !is_granted_(ticket)) return transport->close();
-  const auto waiting = std::make_shared<Waiting>(*this, ticket, std::move(transport), std::move(token));
+  const auto waiting = std::make_shared<Waiting>(*this, preamble, std::move(transport), std::move(token));
   waiting_.emplace(ticket, waiting);
   waiting->begin();
 }
@@ -225,22 +231,12 @@ void Relay::remove_waiting(const RelayTicket& ticket) {
   waiting_.erase(found);
 }
 
-void Relay::remove_pair(const RelayPair* pair) {
-  for (auto at = pairs_.begin(); at != pairs_.end(); ++at) {
-    if (at->get() != pair) continue;
-    context_->post([gone = *at] {});
-    pairs_.erase(at);
-    break;
-  }
+void Relay::remove_pair(const RelayTicket& ticket) {
+  const auto found = pairs_.find(ticket);
+  if (found == pairs_.end()) return;
+  context_->post([gone = std::move(found->second)] {});
+  pairs_.erase(found);
   stats_.open_relays = pairs_.size();
-}
-
-void Relay::spend(const RelayTicket& ticket) {
-  spent_.insert(ticket);
-  spent_in_order_.push_back(ticket);
-  if (spent_in_order_.size() <= kSpentMax) return;
-  spent_.erase(spent_in_order_.front());
-  spent_in_order_.pop_front();
 }
 
 }  // namespace weft::net

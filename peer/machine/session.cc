@@ -7,142 +7,112 @@ namespace weft::peer {
 Session::Session(SessionOptions options) : options_(std::move(options)), jitter_(options_.seed, 0x5e55) {}
 
 SessionEffects Session::start(Instant now) {
+  if (state_ != State::Offline) return {};
   state_ = State::Connecting;
   since_ = now;
+  retry_at_.reset();
   return {ConnectToBroker{}};
 }
 
-SessionEffects Session::on_connected(Instant now) {
+SessionEffects Session::on_connected(Instant now, std::optional<proto::StageHeld> holding) {
+  if (state_ != State::Connecting) return {DropBroker{}};
   state_ = State::Greeting;
   since_ = last_heard_ = now;
-  return {TellBroker{options_.hello}};
+  proto::Hello hello = options_.hello;
+  hello.holding = holding;
+  return {TellBroker{std::move(hello)}};
 }
 
 SessionEffects Session::on_connect_failed(Instant now, const Error& error) {
-  return go_offline(now, error.message);
+  if (state_ != State::Connecting) return {};
+  SessionEffects effects;
+  go_offline(now, error.message, effects);
+  return effects;
 }
 
 SessionEffects Session::on_lost(Instant now, const Error& error) {
-  return go_offline(now, "the connection to the broker ended: " + error.message);
+  if (state_ != State::Greeting && !is_admitted()) return {};
+  SessionEffects effects;
+  go_offline(now, "the connection to the broker ended: " + error.message, effects);
+  return effects;
 }
 
 // Back-off doubles from the first to the longest wait; the jitter takes up to half of it away.
-SessionEffects Session::go_offline(Instant now, const std::string& why) {
-  SessionEffects effects;
-  if (state_ == State::Left) return effects;
-  if (assignment_) {
-    effects.push_back(DropStage{why});
-    assignment_.reset();
-  }
-  if (draining_) {
-    state_ = State::Left;
-    effects.push_back(Leave{});
-    return effects;
+void Session::go_offline(Instant now, const std::string& why, SessionEffects& effects) {
+  Duration wait = options_.retry_first;
+  if (is_admitted()) {
+    lost_at_ = now;
+    failures_ = 0;
+    wait = options_.retry_lost;
+  } else if (lost_at_ && now - *lost_at_ < options_.restart) {
+    failures_ = 0;
+  } else {
+    for (uint32_t i = 0; i < failures_ && wait < options_.retry_max; ++i) wait *= 2;
+    wait = std::min(wait, options_.retry_max);
+    ++failures_;
   }
   state_ = State::Offline;
-  Duration wait = options_.retry_first;
-  for (uint32_t i = 0; i < failures_ && wait < options_.retry_max; ++i) wait *= 2;
-  wait = std::min(wait, options_.retry_max);
-  ++failures_;
-  wait -= Duration(static_cast<Duration::rep>(jitter_.uniform() * 0.5 * static_cast<double>(wait.count())));
+  wait -= Duration(static_cast<Duration::rep>(jitter_.below(static_cast<uint64_t>(wait.count() / 2) + 1)));
   retry_at_ = now + wait;
-  if (why != last_problem_) {  // said once, however often it is tried
-    last_problem_ = why;
-    effects.push_back(Say{"warning broker_unreachable reason=\"" + why + "\""});
-  }
-  return effects;
+  effects.emplace_back(BrokerWent{why});
+  if (why == last_problem_) return;  // said once, however often it is tried
+  last_problem_ = why;
+  effects.emplace_back(Say{"warning broker_unreachable reason=\"" + why + "\""});
 }
 
-void Session::refused(Instant now, const proto::Refusal& refusal, SessionEffects& effects) {
-  effects.push_back(DropBroker{});
-  if (refusal.retry || refusal.code == ErrorCode::Unavailable ||
-      refusal.code == ErrorCode::ResourceExhausted) {
-    for (auto& effect : go_offline(now, refusal.message)) effects.push_back(std::move(effect));
-    return;
-  }
-  if (assignment_) effects.push_back(DropStage{refusal.message});
-  assignment_.reset();
-  state_ = State::Left;
-  effects.push_back(Leave{fail(refusal.code, "the broker refused this peer: " + refusal.message)});
+SessionEffects Session::drop(Instant now, const std::string& why) {
+  SessionEffects effects;
+  effects.emplace_back(DropBroker{});
+  go_offline(now, why, effects);
+  return effects;
 }
 
 SessionEffects Session::on_message(Instant now, const proto::Message& message) {
-  SessionEffects effects;
+  if (state_ != State::Greeting && !is_admitted()) return {};
   last_heard_ = now;
   if (const auto* refusal = std::get_if<proto::Refusal>(&message)) {
-    refused(now, *refusal, effects);
+    if (refusal->retry || refusal->code == ErrorCode::Unavailable ||
+        refusal->code == ErrorCode::ResourceExhausted)
+      return drop(now, refusal->message);
+    state_ = State::Left;
+    SessionEffects effects;
+    effects.emplace_back(DropBroker{});
+    effects.emplace_back(Leave{fail(refusal->code, "the broker refused this peer: " + refusal->message)});
     return effects;
   }
-  if (state_ == State::Greeting) {
-    const auto* ack = std::get_if<proto::HelloAck>(&message);
-    if (ack == nullptr) {
-      effects.push_back(DropBroker{});
-      for (auto& effect : go_offline(now, "the broker did not answer with HelloAck"))
-        effects.push_back(std::move(effect));
-      return effects;
-    }
-    state_ = State::Joined;
-    failures_ = 0;
-    last_problem_.clear();
-    last_heartbeat_ = now;
-    heartbeat_interval_ = std::clamp<Duration>(ack->heartbeat_interval, std::chrono::milliseconds(50),
-                                               std::chrono::seconds(60));
-    lease_ = std::clamp<Duration>(ack->lease, 2 * heartbeat_interval_, std::chrono::seconds(600));
-    effects.push_back(Say{"info joined name=" + ack->name + " broker_software=" + ack->software});
-    if (draining_) return request_drain(now);
-    return effects;
-  }
-  if (const auto* assign = std::get_if<proto::AssignStage>(&message)) {
-    if (assignment_) effects.push_back(DropStage{"another stage is assigned"});
-    assignment_ = std::make_shared<const proto::AssignStage>(*assign);
-    effects.push_back(
-        Say{"info stage_assigned run=" + std::to_string(assign->run) +
-            " plan=" + std::to_string(assign->plan_version) + " stage=" + std::to_string(assign->stage + 1) +
-            "/" + std::to_string(assign->stage_count) + " after_step=" + std::to_string(assign->after_step)});
-    effects.push_back(LoadStage{assignment_});
-  } else if (const auto* release = std::get_if<proto::ReleaseStage>(&message)) {
-    if (assignment_ && assignment_->run == release->run &&
-        assignment_->plan_version <= release->plan_version) {
-      effects.push_back(DropStage{release->reason});
-      assignment_.reset();
-      effects.push_back(Say{"info stage_released run=" + std::to_string(release->run) + " reason=\"" +
-                            release->reason + "\""});
-    }
-    if (draining_ && !assignment_) {
-      state_ = State::Left;
-      effects.push_back(Leave{});
-    }
-  }
+  if (is_admitted()) return {};
+  const auto* ack = std::get_if<proto::HelloAck>(&message);
+  if (ack == nullptr) return drop(now, "the broker did not answer with HelloAck");
+  state_ = State::Joined;
+  failures_ = 0;
+  lost_at_.reset();
+  last_problem_.clear();
+  last_heartbeat_ = now;
+  heartbeat_interval_ =
+      std::clamp<Duration>(ack->heartbeat_interval, std::chrono::milliseconds(50), std::chrono::seconds(60));
+  lease_ = std::clamp<Duration>(ack->lease, 2 * heartbeat_interval_, std::chrono::seconds(600));
+  SessionEffects effects;
+  effects.emplace_back(Say{"info joined name=" + ack->name + " broker_software=" + ack->software});
+  effects.emplace_back(BrokerCame{});
   return effects;
 }
 
-SessionEffects Session::on_tick(Instant now, Bytes memory_free) {
+SessionEffects Session::on_tick(Instant now, Bytes memory_free, const std::optional<proto::StageWork>& work) {
   switch (state_) {
     case State::Offline:
-      if (retry_at_ && now >= *retry_at_) {
-        retry_at_.reset();
-        return start(now);
-      }
+      if (retry_at_ && now >= *retry_at_) return start(now);
       break;
     case State::Connecting:
       break;  // the attempt has its own deadline
     case State::Greeting:
-      if (now - since_ > options_.greeting_deadline) {
-        SessionEffects effects = go_offline(now, "the broker does not answer");
-        effects.insert(effects.begin(), DropBroker{});
-        return effects;
-      }
+      if (now - since_ > options_.greeting_deadline) return drop(now, "the broker does not answer");
       break;
     case State::Joined:
     case State::Draining:
-      if (now - last_heard_ > lease_) {
-        SessionEffects effects = go_offline(now, "nothing heard from the broker for a lease");
-        effects.insert(effects.begin(), DropBroker{});
-        return effects;
-      }
+      if (now - last_heard_ > lease_) return drop(now, "nothing heard from the broker for a lease");
       if (now - last_heartbeat_ >= heartbeat_interval_) {
         last_heartbeat_ = now;
-        return {TellBroker{proto::Heartbeat{++sequence_, memory_free}}};
+        return {TellBroker{proto::Heartbeat{++sequence_, memory_free, work}}};
       }
       break;
     case State::Left:
@@ -151,21 +121,38 @@ SessionEffects Session::on_tick(Instant now, Bytes memory_free) {
   return {};
 }
 
-SessionEffects Session::request_drain(Instant) {
-  SessionEffects effects;
+SessionEffects Session::drain(bool holds_stage) {
   draining_ = true;
-  if (state_ == State::Joined && assignment_) {
-    state_ = State::Draining;
-    effects.push_back(TellBroker{proto::Drain{}});
-    effects.push_back(Say{"info draining run=" + std::to_string(assignment_->run)});
+  if (state_ == State::Left) return {};
+  SessionEffects effects;
+  if (state_ == State::Joined) effects.emplace_back(TellBroker{proto::Drain{}});
+  if (holds_stage) {
+    if (state_ == State::Joined) {
+      state_ = State::Draining;
+      effects.emplace_back(Say{"info draining"});
+    }
     return effects;
   }
-  if (state_ == State::Joined) effects.push_back(TellBroker{proto::Drain{}});
-  if (state_ != State::Draining) {
-    state_ = State::Left;
-    effects.push_back(Leave{});
-  }
+  state_ = State::Left;
+  effects.emplace_back(Leave{});
   return effects;
+}
+
+std::optional<Instant> Session::next_deadline() const {
+  const Duration just_after{1};
+  switch (state_) {
+    case State::Offline:
+      return retry_at_;
+    case State::Greeting:
+      return since_ + options_.greeting_deadline + just_after;
+    case State::Joined:
+    case State::Draining:
+      return std::min(last_heard_ + lease_ + just_after, last_heartbeat_ + heartbeat_interval_);
+    case State::Connecting:
+    case State::Left:
+      break;
+  }
+  return std::nullopt;
 }
 
 }  // namespace weft::peer

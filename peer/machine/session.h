@@ -1,11 +1,11 @@
-// A peer's standing with its broker: connecting, being admitted, keeping the lease, taking and giving back a
-// stage, leaving. Pure: time and chance are handed in.
+// A peer's standing with its broker: connecting, being admitted, keeping the lease, leaving. What it holds
+// for the broker is above (peer.h). Pure: time and chance are handed in.
 //
-//   Offline --connect--> Greeting --HelloAck--> Joined --Drain--> Draining --ReleaseStage, or nothing held-->
-//   Left
+//   Offline --connect--> Greeting --HelloAck--> Joined --Drain--> Draining --nothing held--> Left
 //      ^-------- connection lost, refused for now, no answer within the lease -------'
 //
-// A peer that loses its broker lets its stage go at once: the broker has given it up as well, or will.
+// A broker that was there and goes away is tried again soon and often, for it may only have been restarted;
+// after that the waits double.
 #pragma once
 
 #include <memory>
@@ -22,10 +22,12 @@
 namespace weft::peer {
 
 struct SessionOptions {
-  proto::Hello hello;
-  uint64_t seed = 0;  // of the jitter: differs from peer to peer, so that they do not come back all at once
+  proto::Hello hello;  // but for `holding`
+  uint64_t seed = 0;   // of the jitter: differs from peer to peer, so that they do not come back all at once
   Duration retry_first = std::chrono::milliseconds(500);
   Duration retry_max = std::chrono::seconds(15);
+  Duration retry_lost = std::chrono::milliseconds(250);  // the first wait after a broker that was there
+  Duration restart = std::chrono::seconds(5);  // for so long after it went no wait is above retry_first
   Duration greeting_deadline = std::chrono::seconds(10);
 };
 
@@ -35,19 +37,18 @@ struct DropBroker {};  // close the connection; what it still brings is not want
 struct TellBroker {
   proto::Message message;
 };
-struct LoadStage {
-  std::shared_ptr<const proto::AssignStage> assignment;
-};
-struct DropStage {
-  std::string reason;
-};
 struct Leave {
   Status why;  // an error: refused for good
 };
 struct Say {
   std::string line;  // for the log: "level event key=value ..."
 };
-using SessionEffect = std::variant<ConnectToBroker, DropBroker, TellBroker, LoadStage, DropStage, Leave, Say>;
+struct BrokerCame {};  // it has admitted this peer
+struct BrokerWent {    // it will be tried again
+  std::string why;
+};
+using SessionEffect =
+    std::variant<ConnectToBroker, DropBroker, TellBroker, Leave, Say, BrokerCame, BrokerWent>;
 using SessionEffects = std::vector<SessionEffect>;
 
 class Session {
@@ -56,35 +57,39 @@ class Session {
 
   explicit Session(SessionOptions options);
 
+  // What comes in a state in which it cannot be (of an attempt or connection that was dropped) does nothing.
   SessionEffects start(Instant now);
-  SessionEffects on_connected(Instant now);
+  SessionEffects on_connected(Instant now, std::optional<proto::StageHeld> holding);
   SessionEffects on_connect_failed(Instant now, const Error& error);
   SessionEffects on_lost(Instant now, const Error& error);
-  // All but what is for the stage (Command, GradientNorm, RelayInvitation), which the caller hands on itself.
+  // Any message: it shows that the broker lives. HelloAck and Refusal are for the session.
   SessionEffects on_message(Instant now, const proto::Message& message);
-  SessionEffects on_tick(Instant now, Bytes memory_free);
-  SessionEffects request_drain(Instant now);
+  SessionEffects on_tick(Instant now, Bytes memory_free, const std::optional<proto::StageWork>& work);
+  // To leave: when a stage is held, not before drain() has been called again without one. May be called at
+  // any time, and again after the broker came back.
+  SessionEffects drain(bool holds_stage);
+  void mark_to_leave() { draining_ = true; }  // drain() follows when that can be
 
   State state() const { return state_; }
-  // The stage at hand, if any: what carries another run or plan version is stale.
-  const std::shared_ptr<const proto::AssignStage>& assignment() const { return assignment_; }
+  bool is_admitted() const { return state_ == State::Joined || state_ == State::Draining; }
+  bool is_to_leave() const { return draining_; }
   std::optional<Instant> retry_at() const { return retry_at_; }
+  std::optional<Instant> next_deadline() const;
 
  private:
-  SessionEffects go_offline(Instant now, const std::string& why);
-  void refused(Instant now, const proto::Refusal& refusal, SessionEffects& effects);
+  void go_offline(Instant now, const std::string& why, SessionEffects& effects);
+  SessionEffects drop(Instant now, const std::string& why);
 
   SessionOptions options_;
   Rng jitter_;
   State state_ = State::Offline;
   bool draining_ = false;
   uint32_t failures_ = 0;
-  std::optional<Instant> retry_at_;
+  std::optional<Instant> retry_at_, lost_at_;
   Instant since_{}, last_heard_{}, last_heartbeat_{};
   Duration heartbeat_interval_ = std::chrono::seconds(2), lease_ = std::chrono::seconds(10);
   uint64_t sequence_ = 0;
   std::string last_problem_;
-  std::shared_ptr<const proto::AssignStage> assignment_;
 };
 
 }  // namespace weft::peer

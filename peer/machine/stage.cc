@@ -50,56 +50,73 @@ uint32_t StageMachine::microbatches() const {
   return assignment_->training.batch_size / assignment_->training.microbatch_size;
 }
 
-Status StageMachine::on_command(const Command& command) {
-  if (commands_.size() >= 1024) return refuse("too many commands at once");
+Status StageMachine::check(const Command& command) const {
   const auto needs = [&](ProgramKind kind) -> Status {
     if (program(kind) == nullptr) return refuse("a command for a program that was not assigned");
     return {};
   };
   switch (command.kind) {
-    case CommandKind::Advance: {
+    case CommandKind::Advance:
       WEFT_TRY_STATUS(needs(ProgramKind::Train));
       if (command.step <= granted_ || command.step > assignment_->training.steps)
         return refuse("a grant up to step " + std::to_string(command.step) + " after " +
                       std::to_string(granted_));
-      if (program(ProgramKind::Train)->data_segment)
-        data_ranges_.push_back({.next = {ProgramKind::Train, granted_ + 1, 0},
-                                .last_step = command.step,
-                                .first_microbatch = 0,
-                                .end_microbatch = microbatches()});
-      granted_ = command.step;
       break;
-    }
     case CommandKind::Checkpoint:
+    case CommandKind::Replicate:
       WEFT_TRY_STATUS(needs(ProgramKind::Train));
-      if (command.step != granted_) return refuse("a checkpoint of a step that is not the last one granted");
+      if (command.step != granted_) return refuse("a snapshot of a step that is not the last one granted");
       break;
     case CommandKind::Evaluate:
-    case CommandKind::Predict: {
-      const ProgramKind kind =
-          command.kind == CommandKind::Evaluate ? ProgramKind::Evaluate : ProgramKind::Predict;
-      if (program(kind) == nullptr) return {};  // none of its ops are here
+    case CommandKind::Predict:
       if (command.microbatches == 0 || command.microbatches > 4096 ||
           command.first_microbatch > UINT32_MAX - command.microbatches)
         return refuse("a forward pass over no or too many microbatches");
       if (command.kind == CommandKind::Evaluate && command.step != granted_)
         return refuse("an evaluation after a step that is not the last one granted");
-      if (program(kind)->data_segment)
-        data_ranges_.push_back({.next = {kind, command.step, command.first_microbatch},
-                                .last_step = command.step,
-                                .first_microbatch = command.first_microbatch,
-                                .end_microbatch = command.first_microbatch + command.microbatches});
       break;
-    }
     case CommandKind::Finish:
       break;
+  }
+  return {};
+}
+
+Status StageMachine::on_command(const Command& command) {
+  if (command.sequence == 0) return refuse("a command without a sequence number");
+  if (command.sequence > last_sequence_ + 1)
+    return refuse("command " + std::to_string(command.sequence) + " after " + std::to_string(last_sequence_));
+  if (command.sequence <= last_sequence_) return {};
+  if (commands_.size() >= kCommandsMax) return refuse("too many commands at once");
+  WEFT_TRY_STATUS(check(command));
+  last_sequence_ = command.sequence;
+  committed_ = std::max(committed_, command.committed);
+  settled_ = std::max(settled_, command.settled);
+  keep_from_ = std::max(keep_from_, command.keep_from);
+  if (command.kind == CommandKind::Advance) {
+    if (program(ProgramKind::Train)->data_segment)
+      data_ranges_.push_back({.next = {ProgramKind::Train, granted_ + 1, 0},
+                              .last_step = command.step,
+                              .first_microbatch = 0,
+                              .end_microbatch = microbatches()});
+    granted_ = command.step;
+  } else if (command.kind == CommandKind::Evaluate || command.kind == CommandKind::Predict) {
+    const ProgramKind kind =
+        command.kind == CommandKind::Evaluate ? ProgramKind::Evaluate : ProgramKind::Predict;
+    const Program* forward = program(kind);
+    if (forward == nullptr) return {};  // none of its ops are here
+    if (forward->data_segment)
+      data_ranges_.push_back({.next = {kind, command.step, command.first_microbatch},
+                              .last_step = command.step,
+                              .first_microbatch = command.first_microbatch,
+                              .end_microbatch = command.first_microbatch + command.microbatches});
   }
   commands_.push_back(command);
   return {};
 }
 
 Status StageMachine::on_norm(const proto::GradientNorm& norm) {
-  if (norm.step <= completed_ || norm.step > granted_)
+  if (norm.step <= completed_) return {};
+  if (norm.step > granted_ || norm.step > completed_ + kStepsAhead)
     return refuse("a gradient norm of a step that is not under way");
   norms_[norm.step] = norm.norm;
   return {};
@@ -119,19 +136,19 @@ Status StageMachine::on_tensor(uint32_t from_stage, const proto::TensorHeader& h
   if (!(in->stage->graph->spec(end.value) == header.spec))
     return wrong("it is " + dag::to_string(header.spec) + ", expected " +
                  dag::to_string(in->stage->graph->spec(end.value)));
-  // A neighbour is at most one step ahead: its next update needs what this stage has not sent yet.
   if (header.program == ProgramKind::Train) {
-    if (header.step <= completed_ || header.step > completed_ + 2) return wrong("it is not its time");
+    if (header.step <= completed_ || header.step > completed_ + kStepsAhead)
+      return wrong("it is not its time");
     if (header.microbatch >= microbatches()) return wrong("there is no such microbatch");
   }
-  if (arrived_.size() > 4 * size_t{microbatches()} + 4096) return wrong("too many tensors wait here");
+  if (arrived_.size() > kStepsAhead * microbatches() + 4096) return wrong("too many tensors wait here");
   if (!arrived_[{header.program, header.step, header.microbatch}].insert(edge->second).second)
     return wrong("it came twice");
   return {};
 }
 
-Status StageMachine::on_data(const MicrobatchKey& key) {
-  data_.insert(key);
+Status StageMachine::on_data(const MicrobatchKey& key, uint64_t sample_position) {
+  data_[key] = sample_position;
   return {};
 }
 
@@ -144,8 +161,12 @@ bool StageMachine::inputs_are_there(const Program& in, const MicrobatchKey& key,
          std::all_of(needed.begin(), needed.end(), [&](uint32_t r) { return there->second.contains(r); });
 }
 
-Task StageMachine::start(Task task) {
+Task StageMachine::start(Instant now, Task task) {
+  const Command& command = commands_.front();
+  task.sequence = command.sequence;
+  task.durable = command.kind != CommandKind::Replicate;
   running_ = task;
+  running_since_ = now;
   return task;
 }
 
@@ -160,11 +181,11 @@ std::optional<Task> StageMachine::next_segment(ProgramKind kind, uint64_t step, 
       },
       count, std::max(1u, assignment_->microbatches_in_flight));
   if (!choice) return std::nullopt;
-  return start({.kind = TaskKind::Segment,
-                .key = {kind, step, first + choice->microbatch},
-                .segment = choice->segment,
-                .first_segment = choice->segment == 0,
-                .last_segment = choice->segment + 1 == in.stage->segment_count});
+  return Task{.kind = TaskKind::Segment,
+              .key = {kind, step, first + choice->microbatch},
+              .segment = choice->segment,
+              .first_segment = choice->segment == 0,
+              .last_segment = choice->segment + 1 == in.stage->segment_count};
 }
 
 std::optional<Task> StageMachine::next_of_step() {
@@ -172,18 +193,18 @@ std::optional<Task> StageMachine::next_of_step() {
   if (done_of_segment_.empty() || done_of_segment_.back() < microbatches())
     return next_segment(ProgramKind::Train, step, 0, microbatches());
   if (assignment_->training.clip_norm <= 0)
-    return start({.kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}, .with_squares = true});
-  if (!squares_done_) return start({.kind = TaskKind::Squares, .key = {ProgramKind::Train, step, 0}});
+    return Task{.kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}, .with_squares = true};
+  if (!squares_done_) return Task{.kind = TaskKind::Squares, .key = {ProgramKind::Train, step, 0}};
   const auto norm = norms_.find(step);
   if (norm == norms_.end()) return std::nullopt;
-  return start({.kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}, .norm = norm->second});
+  return Task{.kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}, .norm = norm->second};
 }
 
 std::optional<Task> StageMachine::next_of_forward() {
   const Command& command = commands_.front();
   const bool evaluates = command.kind == CommandKind::Evaluate;
   if (evaluates && command.first_microbatch == 0 && !weights_taken_)
-    return start({.kind = TaskKind::TakeWeights, .key = {ProgramKind::Evaluate, command.step, 0}});
+    return Task{.kind = TaskKind::TakeWeights, .key = {ProgramKind::Evaluate, command.step, 0}};
   return next_segment(evaluates ? ProgramKind::Evaluate : ProgramKind::Predict, command.step,
                       command.first_microbatch, command.microbatches);
 }
@@ -191,29 +212,50 @@ std::optional<Task> StageMachine::next_of_forward() {
 std::optional<Task> StageMachine::next_task(Instant now) {
   while (!running_ && !commands_.empty()) {
     const Command& command = commands_.front();
+    std::optional<Task> task;
     switch (command.kind) {
       case CommandKind::Advance:
-        if (completed_ < command.step) {
-          if (done_of_segment_.empty() && step_began_ == Instant{}) step_began_ = now;
-          return next_of_step();
-        }
+        if (completed_ == command.step) break;
+        if (done_of_segment_.empty() && step_began_ == Instant{}) step_began_ = now;
+        task = next_of_step();
+        if (!task) return std::nullopt;
         break;
       case CommandKind::Checkpoint:
-        return start({.kind = TaskKind::Snapshot, .key = {ProgramKind::Train, command.step, 0}});
+      case CommandKind::Replicate:
+        task = Task{.kind = TaskKind::Snapshot, .key = {ProgramKind::Train, command.step, 0}};
+        break;
       case CommandKind::Evaluate:
       case CommandKind::Predict:
-        return next_of_forward();
+        task = next_of_forward();
+        if (!task) return std::nullopt;
+        break;
       case CommandKind::Finish:
         break;
     }
+    if (task) return start(now, *task);
     commands_.pop_front();
   }
   return std::nullopt;
 }
 
+std::optional<proto::StageWork> StageMachine::work(Instant now) const {
+  if (program(ProgramKind::Train) == nullptr) return std::nullopt;
+  proto::StageWork work{.run = assignment_->run,
+                        .plan_version = assignment_->plan_version,
+                        .segments_done = segments_done_,
+                        .seconds_busy = seconds(segments_busy_)};
+  if (running_ && running_->kind == TaskKind::Segment && running_->key.program == ProgramKind::Train)
+    work.seconds_busy += seconds(now - running_since_);
+  return work;
+}
+
 void StageMachine::finish_microbatch(const MicrobatchKey& key) {
   arrived_.erase(key);
-  if (data_.erase(key) != 0) --data_outstanding_;
+  if (const auto data = data_.find(key); data != data_.end()) {
+    if (key.program == ProgramKind::Train) sample_positions_.push_back(data->second);
+    data_.erase(data);
+    --data_outstanding_;
+  }
   finished_.push_back(key);
 }
 
@@ -225,6 +267,8 @@ void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome
     case TaskKind::Segment: {
       ++done_of_segment_[task.segment];
       if (task.key.program == ProgramKind::Train) {
+        ++segments_done_;
+        segments_busy_ += outcome.busy;
         if (outcome.loss) losses_.push_back(*outcome.loss);
       } else {
         if (outcome.loss) evaluation_.loss.push_back(*outcome.loss);
@@ -242,7 +286,8 @@ void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome
                                            .plan_version = assignment_->plan_version,
                                            .step = task.key.step,
                                            .losses = losses_,
-                                           .squares = outcome.squares});
+                                           .squares = outcome.squares,
+                                           .sample_positions = sample_positions_});
       break;
     case TaskKind::Update:
       squares_ = outcome.squares;
@@ -264,6 +309,7 @@ void StageMachine::finish_step(Instant now) {
   report.updated = true;
   report.squares = std::move(squares_);
   if (!squares_done_) report.losses = losses_;
+  report.sample_positions = std::exchange(sample_positions_, {});
   report.seconds_busy = seconds(busy_);
   report.seconds = seconds(now - step_began_);
   reports_.push_back(std::move(report));

@@ -2,8 +2,12 @@
 // and which task is done, it says what to run, what to fetch and what to report. It holds no tensor: those
 // lie with whoever runs the tasks, under the same keys. Pure.
 //
-// Order: commands strictly as they came; within a step the rule of plan/schedule.h (1F1B); segments of a
-// microbatch and microbatches of a segment ascending, so that every sum has its terms in one order.
+// Order: commands strictly as they came, by their sequence numbers; within a step the rule of plan/schedule.h
+// (1F1B); segments of a microbatch and microbatches of a segment ascending, so that every sum has its terms
+// in one order.
+//
+// Bounds: kCommandsMax commands that are not carried out; tensors of kStepsAhead steps; data of the
+// microbatches in flight and Options::prefetch_microbatches more.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +36,7 @@ enum class TaskKind : uint8_t {
   Segment,      // run `segment` of the program for the microbatch
   Squares,      // sums of squares of the gradients
   Update,       // squares too, when `with_squares`
-  Snapshot,     // copy the state after `step`, for a checkpoint
+  Snapshot,     // copy the state after `step`, for a checkpoint or a round of replication
   TakeWeights,  // copy the trained weights into the evaluation's program
 };
 struct Task {
@@ -41,7 +45,9 @@ struct Task {
   uint32_t segment = 0;
   bool first_segment = false, last_segment = false;  // of the microbatch on this stage
   bool with_squares = false;
-  double norm = 0;  // for Update with clip_norm
+  double norm = 0;        // for Update with clip_norm
+  uint64_t sequence = 0;  // of the command that it belongs to
+  bool durable = true;    // of a Snapshot: for a checkpoint
 };
 
 // What a task gave, tensors aside.
@@ -53,6 +59,11 @@ struct TaskOutcome {
 
 class StageMachine {
  public:
+  static constexpr size_t kCommandsMax = 1024;
+  // Behind a neighbour that needs nothing back (its parameters do not train) this stage may be as many steps
+  // as the broker grants ahead.
+  static constexpr uint64_t kStepsAhead = 16;
+
   struct Options {
     uint32_t prefetch_microbatches = 4;  // of data, beyond those in flight
   };
@@ -60,14 +71,17 @@ class StageMachine {
       : StageMachine(assignment, Options{}) {}
   StageMachine(std::shared_ptr<const proto::AssignStage> assignment, Options options);
 
-  // Errors: InvalidArgument for what cannot be from a broker or neighbour that keeps the protocol.
+  // Errors: InvalidArgument for what cannot be from a broker or neighbour that keeps the protocol. Commands
+  // are numbered from 1 without a gap; those that came already are ignored, for a broker may repeat them.
   Status on_command(const proto::Command& command);
+  // Of a step that is completed: ignored, for the same reason.
   Status on_norm(const proto::GradientNorm& norm);
   // A tensor from another stage; its bytes are kept by the caller until the task that reads it has run.
   // Tensors of this plan that come too late, twice or too early are errors; a plan that is no more was sorted
   // out before.
   Status on_tensor(uint32_t from_stage, const proto::TensorHeader& header);
-  Status on_data(const MicrobatchKey& key);
+  // `sample_position`: of the microbatch's first sample in the endless sequence.
+  Status on_data(const MicrobatchKey& key, uint64_t sample_position);
   void on_task_done(Instant now, const Task& task, const TaskOutcome& outcome);
 
   // The next task, at most one at a time: nothing until on_task_done().
@@ -81,6 +95,13 @@ class StageMachine {
 
   const proto::AssignStage& assignment() const { return *assignment_; }
   uint64_t completed_step() const { return completed_; }
+  uint64_t last_sequence() const { return last_sequence_; }  // of the commands that came
+  // What the broker will never ask about again, by the newest command (proto::Command).
+  uint64_t committed() const { return committed_; }
+  uint64_t settled() const { return settled_; }
+  uint64_t keep_from() const { return keep_from_; }
+  // How far the training program's segments have come, the one that runs now included; nothing without one.
+  std::optional<proto::StageWork> work(Instant now) const;
   bool is_idle() const { return commands_.empty() && !running_; }
 
  private:
@@ -101,7 +122,8 @@ class StageMachine {
   std::optional<Task> next_segment(proto::ProgramKind kind, uint64_t step, uint32_t first, uint32_t count);
   std::optional<Task> next_of_step();
   std::optional<Task> next_of_forward();
-  Task start(Task task);
+  Status check(const proto::Command& command) const;
+  Task start(Instant now, Task task);
   void finish_step(Instant now);
   void finish_forward();
   void finish_microbatch(const MicrobatchKey& key);
@@ -114,19 +136,24 @@ class StageMachine {
   std::deque<proto::Command> commands_;
   uint64_t completed_ = 0;  // steps
   uint64_t granted_ = 0;
+  uint64_t last_sequence_ = 0, committed_ = 0, settled_ = 0, keep_from_ = 0;
   std::optional<Task> running_;
+  Instant running_since_{};
   std::vector<uint32_t> done_of_segment_;                // of the step or forward pass under way
   std::map<MicrobatchKey, std::set<uint32_t>> arrived_;  // edges
-  std::set<MicrobatchKey> data_;
+  std::map<MicrobatchKey, uint64_t> data_;               // sample positions
   std::deque<DataRange> data_ranges_;
   uint32_t data_outstanding_ = 0;  // asked for and not finished with
   bool weights_taken_ = false;
 
   std::vector<double> losses_;
+  std::vector<uint64_t> sample_positions_;
   std::vector<double> squares_;
   bool squares_done_ = false;
   std::map<uint64_t, double> norms_;
   Duration busy_{};
+  uint64_t segments_done_ = 0;  // of the training program, and the time they took
+  Duration segments_busy_{};
   Instant step_began_{};
   proto::EvaluationReport evaluation_;
 

@@ -8,6 +8,11 @@ namespace weft::peer {
 
 using proto::Message;
 
+namespace {
+constexpr size_t kUnansweredMax = 8 << 20;  // bytes of puts without an answer before another one begins
+constexpr size_t kPacedChunkMin = 16 << 10;
+}  // namespace
+
 net::OutFrame message_frame(const Message& message) {
   return {
       .kind = static_cast<uint8_t>(proto::FrameKind::Message), .head = proto::encode(message), .body = {}};
@@ -29,27 +34,72 @@ void BulkTransfers::get(const Digest& sha256, uint64_t size_max,
   send_(message_frame(proto::GetBlob{request, sha256}));
 }
 
-void BulkTransfers::put(const Digest& sha256, net::SharedBytes bytes, std::function<void(Status)> done) {
-  puts_.push_back({next_request_++, sha256, std::move(bytes), std::move(done)});
-  if (puts_.size() == 1) send_put();
+void BulkTransfers::put(const Digest& sha256, net::SharedBytes bytes, PutOptions options,
+                        std::function<void(Status)> done) {
+  Put put;
+  put.request = next_request_++;
+  put.sha256 = sha256;
+  put.bytes = std::move(bytes);
+  put.options = options;
+  put.done = std::move(done);
+  puts_.push_back(std::move(put));
+  send_puts();
 }
 
-void BulkTransfers::send_put() {
-  const Put& put = puts_.front();
-  send_(message_frame(proto::PutBlob{put.request, put.sha256, put.bytes.bytes.size()}));
-  for (size_t at = 0; at < put.bytes.bytes.size(); at += proto::kChunkSizeMax) {
-    const size_t size = std::min(proto::kChunkSizeMax, put.bytes.bytes.size() - at);
-    send_({.kind = static_cast<uint8_t>(proto::FrameKind::Chunk),
-           .head = proto::encode_chunk_head(put.request),
-           .body = {put.bytes.owner, put.bytes.bytes.subspan(at, size)}});
+void BulkTransfers::send_puts() {
+  if (chunk_timer_) return;
+  size_t unanswered = 0;
+  for (Put& put : puts_) {
+    if (!put.begun) {
+      if (unanswered != 0 && unanswered + put.bytes.bytes.size() > kUnansweredMax) return;
+      put.begun = true;
+      send_(message_frame(
+          proto::PutBlob{put.request, put.sha256, put.bytes.bytes.size(), put.options.durable}));
+    }
+    while (!put.is_sent())
+      if (!send_chunk(put)) return;
+    unanswered += put.bytes.bytes.size() + kUnansweredMax / 64;
   }
 }
 
-void BulkTransfers::missing(std::vector<Digest> blobs,
+bool BulkTransfers::send_chunk(Put& put) {
+  size_t size = std::min(proto::kChunkSizeMax, put.bytes.bytes.size() - put.sent);
+  if (loop_ != nullptr && put.options.rate != 0) {
+    const Instant now = loop_->now();
+    if (next_chunk_at_ > now) {
+      chunk_timer_ = loop_->after(next_chunk_at_ - now, [this] {
+        chunk_timer_.reset();
+        send_puts();
+      });
+      return false;
+    }
+    // Tenths of a second are even enough; what was not used earlier is not made up for.
+    size = std::min<size_t>(size, std::max<uint64_t>(put.options.rate / 10, kPacedChunkMin));
+    next_chunk_at_ = now + Duration(static_cast<Duration::rep>(1e9 * static_cast<double>(size) /
+                                                               static_cast<double>(put.options.rate)));
+  }
+  send_({.kind = static_cast<uint8_t>(proto::FrameKind::Chunk),
+         .head = proto::encode_chunk_head(put.request),
+         .body = {put.bytes.owner, put.bytes.bytes.subspan(put.sent, size)}});
+  put.sent += size;
+  return true;
+}
+
+void BulkTransfers::cancel_puts() {
+  std::vector<std::function<void(Status)>> cancelled;
+  std::erase_if(puts_, [&](Put& put) {
+    if (put.begun) return false;
+    cancelled.push_back(std::move(put.done));
+    return true;
+  });
+  for (const auto& done : cancelled) done(fail(ErrorCode::Cancelled, "the upload was given up"));
+}
+
+void BulkTransfers::missing(std::vector<Digest> blobs, bool durable,
                             std::function<void(Result<std::vector<Digest>>)> done) {
   const uint64_t request = next_request_++;
   missing_[request] = std::move(done);
-  send_(message_frame(proto::HaveBlobs{request, std::move(blobs)}));
+  send_(message_frame(proto::HaveBlobs{request, std::move(blobs), durable}));
 }
 
 void BulkTransfers::get_microbatch(proto::GetMicrobatch request,
@@ -84,10 +134,12 @@ Result<bool> BulkTransfers::on_message(const Message& message) {
       if (answer->size == 0) finish_get(answer->request);
       return true;
     }
-    if (!puts_.empty() && puts_.front().request == answer->request) {
-      const auto done = std::move(puts_.front().done);
-      puts_.pop_front();
-      if (!puts_.empty()) send_put();
+    const auto put =
+        std::find_if(puts_.begin(), puts_.end(), [&](const Put& p) { return p.request == answer->request; });
+    if (put != puts_.end() && put->is_sent()) {
+      const auto done = std::move(put->done);
+      puts_.erase(put);
+      send_puts();
       done(answer->message.empty() ? Status{} : fail(answer->code, answer->message));
       return true;
     }
@@ -148,6 +200,7 @@ Status BulkTransfers::on_tensor(const proto::TensorFrame& tensor) {
 
 void BulkTransfers::fail_all(const Error& error) {
   receiving_ = 0;
+  chunk_timer_.reset();
   for (auto& [request, get] : std::exchange(gets_, {})) get.done(fail(error));
   for (auto& put : std::exchange(puts_, {})) put.done(fail(error));
   for (auto& [request, done] : std::exchange(missing_, {})) done(fail(error));

@@ -5,12 +5,14 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "dag/tensor.h"
 #include "net/connection.h"
+#include "net/loop.h"
 #include "proto/codec/codec.h"
 #include "proto/messages.h"
 
@@ -22,15 +24,31 @@ net::OutFrame tensor_frame(const proto::TensorHeader& header, const dag::Tensor&
 class BulkTransfers {
  public:
   using Send = std::function<void(net::OutFrame)>;
-  explicit BulkTransfers(Send send) : send_(std::move(send)) {}
+  // `loop`: for puts within a rate; must outlive this.
+  explicit BulkTransfers(Send send, net::Loop* loop = nullptr) : send_(std::move(send)), loop_(loop) {}
   // Requests that are not answered are told so: Cancelled.
   ~BulkTransfers();
 
   // Each callback is called exactly once. The bytes have the hash that was asked for: Corrupted otherwise.
   void get(const Digest& sha256, uint64_t size_max, std::function<void(Result<std::vector<std::byte>>)> done);
-  // In order, one blob at a time; the bytes are not copied and live until the answer.
-  void put(const Digest& sha256, net::SharedBytes bytes, std::function<void(Status)> done);
-  void missing(std::vector<Digest> blobs, std::function<void(Result<std::vector<Digest>>)> done);
+  // In order; the next one begins when all of the one before has been sent and little waits for an answer.
+  // The bytes are not copied and live until the answer.
+  struct PutOptions {
+    bool durable = true;
+    uint64_t rate = 0;  // bytes a second; 0, or without a loop: no limit
+  };
+  void put(const Digest& sha256, net::SharedBytes bytes, PutOptions options,
+           std::function<void(Status)> done);
+  void put(const Digest& sha256, net::SharedBytes bytes, std::function<void(Status)> done) {
+    put(sha256, std::move(bytes), PutOptions{}, std::move(done));
+  }
+  // Those that have not begun: Cancelled.
+  void cancel_puts();
+  void missing(std::vector<Digest> blobs, bool durable,
+               std::function<void(Result<std::vector<Digest>>)> done);
+  void missing(std::vector<Digest> blobs, std::function<void(Result<std::vector<Digest>>)> done) {
+    missing(std::move(blobs), true, std::move(done));
+  }
 
   struct Microbatch {
     uint64_t sample_position = 0;
@@ -60,20 +78,28 @@ class BulkTransfers {
     uint64_t request = 0;
     Digest sha256;
     net::SharedBytes bytes;
+    PutOptions options;
     std::function<void(Status)> done;
+    bool begun = false;
+    size_t sent = 0;
+    bool is_sent() const { return begun && sent == bytes.bytes.size(); }
   };
   struct Pending {
     proto::GetMicrobatch request;
     Microbatch result;
     std::function<void(Result<Microbatch>)> done;
   };
-  void send_put();
+  void send_puts();
+  bool send_chunk(Put& put);  // false: not yet
   void finish_get(uint64_t request);
 
   Send send_;
+  net::Loop* loop_ = nullptr;
   uint64_t next_request_ = 1;
   std::map<uint64_t, Get> gets_;
-  std::deque<Put> puts_;  // the first is under way
+  std::deque<Put> puts_;     // at most one is begun and not sent: the first that is not sent
+  Instant next_chunk_at_{};  // of puts with a rate
+  std::unique_ptr<net::Loop::Timer> chunk_timer_;
   std::map<uint64_t, std::function<void(Result<std::vector<Digest>>)>> missing_;
   std::map<uint64_t, Pending> microbatches_;
   uint64_t receiving_ = 0;  // the microbatch whose tensors come now

@@ -1,22 +1,45 @@
 #include "peer/service/links.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "peer/service/bulk.h"
 
 namespace weft::peer {
 
+namespace {
+constexpr Duration kRetryDelay = std::chrono::milliseconds(50);
+constexpr Duration kAsleep = std::chrono::seconds(2);  // between two ticks: this process did not run
+
+std::string text_of(const std::map<std::string, std::string>& problems) {
+  std::string text;
+  for (const auto& [where, what] : problems) text += (text.empty() ? "" : "; ") + where + ": " + what;
+  return text.empty() ? "nobody came" : text;
+}
+}  // namespace
+
 Links::Links(LinkOptions options, std::shared_ptr<const proto::AssignStage> assignment, Handlers handlers)
     : options_(std::move(options)), assignment_(std::move(assignment)), handlers_(std::move(handlers)) {
-  for (const proto::LinkRoute& route : assignment_->links) links_[route.stage].route = route;
+  for (const proto::LinkRoute& route : assignment_->links) {
+    Link& link = links_[route.stage];
+    link.route = route;
+    link.ledger = LinkLedger<net::OutFrame>({.kept_bytes_max = options_.kept_bytes_max});
+  }
 }
 
 void Links::start() {
+  ticked_ = options_.loop->now();
   for (auto& [stage, link] : links_) {
-    link.since = options_.loop->now();
+    link.since = ticked_;
     if (link.route.dials) dial(link);
   }
-  if (all_up()) handlers_.on_all_up();
+  if (!all_up()) return;
+  all_up_said_ = true;
+  handlers_.on_all_up();
 }
+
+// ---- connecting
+// -------------------------------------------------------------------------------------------------
 
 net::ConnectOptions Links::connect_options(const Link& link, const std::string& region) const {
   net::ConnectOptions options;
@@ -27,117 +50,272 @@ net::ConnectOptions Links::connect_options(const Link& link, const std::string& 
   return options;
 }
 
-void Links::dial(Link& link) {
-  while (link.next_address < link.route.addresses.size()) {
-    const std::string address = link.route.addresses[link.next_address++];
-    const auto endpoint = net::parse_endpoint(address);
-    if (!endpoint) {
-      link.problems += address + ": " + endpoint.error().message + "; ";
-      continue;
-    }
-    link.attempt = net::connect(*options_.loop, *endpoint, connect_options(link, link.route.region),
-                                [this, stage = link.route.stage, address](Result<net::ConnectionPtr> result) {
-                                  on_dialled(stage, address, std::move(result));
-                                });
-    return;
-  }
-  dial_relay(link, /*initiates=*/true);
-}
-
-void Links::dial_relay(Link& link, bool initiates) {
-  link.relayed = true;
-  net::ConnectOptions options = connect_options(link, "");
-  options.deadline = options_.ready_deadline;
-  link.attempt =
-      net::connect_by_relay(*options_.loop, options_.relay, {link.route.relay_ticket}, initiates, options,
-                            [this, stage = link.route.stage](Result<net::ConnectionPtr> result) {
-                              on_dialled(stage, "relay", std::move(result));
-                            });
-}
-
-void Links::on_dialled(uint32_t stage, const std::string& where, Result<net::ConnectionPtr> result) {
-  Link& link = links_.at(stage);
-  if (!result) {
-    link.problems += where + ": " + result.error().message + "; ";
-    if (link.relayed) return down(stage, {ErrorCode::Unavailable, link.problems});
-    return dial(link);
-  }
-  link.connection = std::move(*result);
+void Links::set_limits(net::Connection& connection) const {
   net::ConnectionLimits limits;
   limits.frame_size_max = proto::kTensorSizeMax + proto::kTensorHeaderSizeMax;
-  link.connection->set_limits(limits);
+  // What is kept may all be queued again. What was acknowledged is not kept, but a neighbour that says so
+  // without reading does not make the queue grow without end.
+  limits.send_queue_max = options_.kept_bytes_max + (64 << 20);
+  connection.set_limits(limits);
+}
+
+void Links::dial(Link& link) {
+  while (link.way < link.route.addresses.size()) {
+    const std::string& address = link.route.addresses[link.way];
+    const auto endpoint = net::parse_endpoint(address);
+    if (endpoint) {
+      link.attempt =
+          net::connect(*options_.loop, *endpoint, connect_options(link, link.route.region),
+                       [this, stage = link.route.stage, address](Result<net::ConnectionPtr> result) {
+                         on_dialled(stage, /*relayed=*/false, address, std::move(result));
+                       });
+      return;
+    }
+    link.problems[address] = endpoint.error().message;
+    ++link.way;
+    ++link.tries;
+  }
+  dial_relay(link);
+}
+
+// The TLS client there is the side that dials.
+void Links::dial_relay(Link& link) {
+  link.attempt = net::connect_by_relay(*options_.loop, options_.relay, {link.route.relay_ticket},
+                                       link.route.dials, connect_options(link, ""),
+                                       [this, stage = link.route.stage](Result<net::ConnectionPtr> result) {
+                                         on_dialled(stage, /*relayed=*/true, "relay", std::move(result));
+                                       });
+}
+
+// Every way once at once, then with growing pauses.
+void Links::dial_later(Link& link) {
+  if (failed_ || link.attempt || link.up.connection || link.greeting.connection) return;
+  if (!link.route.dials && !link.relayed) return;  // the other side comes
+  const size_t ways = link.route.dials ? link.route.addresses.size() + 1 : 1;
+  const size_t rounds = link.tries / ways;
+  const Duration delay =
+      rounds == 0 ? Duration::zero()
+                  : std::min(options_.retry_delay_max, kRetryDelay * (1 << std::min<size_t>(rounds, 10)));
+  link.retry = options_.loop->after(delay, [this, stage = link.route.stage] {
+    Link& later = links_.at(stage);
+    if (later.attempt || later.up.connection || later.greeting.connection) return;
+    if (later.route.dials)
+      dial(later);
+    else
+      dial_relay(later);
+  });
+}
+
+void Links::on_dialled(uint32_t stage, bool relayed, const std::string& where,
+                       Result<net::ConnectionPtr> result) {
+  Link& link = links_.at(stage);
+  link.attempt.reset();
+  if (!result) {
+    link.problems[where] = result.error().message;
+    link.way = link.way < link.route.addresses.size() ? link.way + 1 : 0;
+    ++link.tries;
+    return dial_later(link);
+  }
+  drop(link, link.greeting);
+  const uint64_t number = next_number_++;
+  const net::ConnectionPtr connection = std::move(*result);
+  link.greeting = {connection, number, relayed, options_.loop->now()};
+  set_limits(*connection);
   const std::weak_ptr<char> alive = alive_;
-  link.connection->start({.on_frame =
-                              [this, stage, alive](net::InFrame frame) {
-                                if (!alive.expired()) on_frame(stage, frame);
-                              },
-                          .on_closed =
-                              [this, stage, alive](const Error& error) {
-                                if (!alive.expired()) down(stage, error);
-                              }});
-  // Who dialled introduces itself. On a relayed link, the one who asked for it.
+  connection->start({.on_frame =
+                         [this, stage, number, alive](net::InFrame frame) {
+                           if (!alive.expired()) on_frame(stage, number, frame);
+                         },
+                     .on_closed =
+                         [this, stage, number, alive](const Error& error) {
+                           if (!alive.expired()) on_lost(stage, number, error);
+                         }});
+  // Who dials introduces itself, also through the relay.
   if (link.route.dials)
-    link.connection->send(
-        message_frame(proto::LinkHello{assignment_->run, assignment_->plan_version, assignment_->stage}));
+    connection->send(message_frame(proto::LinkHello{.run = assignment_->run,
+                                                    .plan_version = assignment_->plan_version,
+                                                    .stage = assignment_->stage,
+                                                    .received = link.ledger.tell_received()}));
 }
 
 std::optional<Links::Taken> Links::offer(const net::ConnectionPtr& connection,
                                          const proto::LinkHello& hello) {
   if (hello.run != assignment_->run || hello.plan_version != assignment_->plan_version) return std::nullopt;
   const auto at = links_.find(hello.stage);
-  if (at == links_.end() || at->second.route.dials || at->second.connection ||
-      at->second.route.peer != connection->remote())
+  if (at == links_.end() || at->second.route.dials || at->second.route.peer != connection->remote())
     return std::nullopt;
-  Link& link = at->second;
-  link.connection = connection;
-  net::ConnectionLimits limits;
-  limits.frame_size_max = proto::kTensorSizeMax + proto::kTensorHeaderSizeMax;
-  connection->set_limits(limits);
-  connection->send(message_frame(proto::LinkReady{}));
+  set_limits(*connection);
+  const uint64_t number = next_number_++;
+  const Way way{connection, number, /*relayed=*/false, options_.loop->now(),
+                connection->stats().bytes_received};
+  if (!set_up(at->second, way, hello.received, /*answers=*/true)) {
+    connection->close();
+    return std::nullopt;
+  }
   const std::weak_ptr<char> alive = alive_;
-  const uint32_t stage = hello.stage;
-  set_up(link);
-  return Taken{[this, stage, alive](net::InFrame frame) {
-                 if (!alive.expired()) on_frame(stage, frame);
+  return Taken{[this, stage = hello.stage, number, alive](net::InFrame frame) {
+                 if (!alive.expired()) on_frame(stage, number, frame);
                },
-               [this, stage, alive](const Error& error) {
-                 if (!alive.expired()) down(stage, error);
+               [this, stage = hello.stage, number, alive](const Error& error) {
+                 if (!alive.expired()) on_lost(stage, number, error);
                }};
 }
 
+// The other side waits at the relay, so whatever connection there is has ended for it.
 void Links::on_invitation(const proto::Secret& ticket) {
   for (auto& [stage, link] : links_)
-    if (!link.route.dials && !link.connection && !link.attempt && link.route.relay_ticket == ticket)
-      dial_relay(link, /*initiates=*/false);
+    if (!link.route.dials && !link.attempt && link.route.relay_ticket == ticket) dial_relay(link);
 }
 
-void Links::on_frame(uint32_t stage, const net::InFrame& frame) {
+// A new connection takes the place of the one before: its way is the newest that the other side knows of.
+bool Links::set_up(Link& link, Way way, uint64_t received, bool answers) {
+  if (const Status resumed = link.ledger.resume(received); !resumed) {
+    link.problems["greeting"] = resumed.error().message;
+    return false;
+  }
+  drop(link, link.up);
+  if (link.greeting.number != way.number) drop(link, link.greeting);
+  link.greeting = {};
+  link.attempt.reset();
+  link.retry.reset();
+  link.up = std::move(way);
+  link.was_up = true;
+  link.relayed = link.up.relayed;
+  link.problems.clear();
+  link.acknowledged = options_.loop->now();
+  if (answers) link.up.connection->send(message_frame(proto::LinkReady{link.ledger.tell_received()}));
+  link.ledger.each_kept([&](const net::OutFrame& frame) { link.up.connection->send(frame); });
+  if (!all_up_said_ && !failed_ && all_up()) {
+    all_up_said_ = true;
+    handlers_.on_all_up();
+  }
+  return true;
+}
+
+// ---- frames
+// -----------------------------------------------------------------------------------------------------
+
+void Links::on_frame(uint32_t stage, uint64_t number, const net::InFrame& frame) {
   Link& link = links_.at(stage);
+  if (failed_ || (number != link.up.number && number != link.greeting.number)) return;
   if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message)) {
     const auto message = proto::decode(frame.payload.span());
     if (!message) return down(stage, message.error());
-    if (link.route.dials && !link.up && std::holds_alternative<proto::LinkReady>(*message))
-      return set_up(link);
-    const auto* hello = std::get_if<proto::LinkHello>(&*message);
-    if (!link.route.dials && !link.up && hello != nullptr && hello->run == assignment_->run &&
-        hello->plan_version == assignment_->plan_version && hello->stage == stage) {  // through the relay
-      link.connection->send(message_frame(proto::LinkReady{}));
-      return set_up(link);
-    }
-    return down(stage,
-                {ErrorCode::InvalidArgument, std::string(proto::name_of(*message)) + " is not for a link"});
+    if (number == link.greeting.number) return on_greeting(link, *message);
+    const auto* ack = std::get_if<proto::LinkAck>(&*message);
+    if (ack == nullptr)
+      return down(stage,
+                  {ErrorCode::InvalidArgument, std::string(proto::name_of(*message)) + " is not for a link"});
+    link.tries = 0;
+    if (const Status taken = link.ledger.acknowledged(ack->received); !taken) down(stage, taken.error());
+    return;
   }
-  if (frame.kind != static_cast<uint8_t>(proto::FrameKind::Tensor) || !link.up)
+  if (frame.kind != static_cast<uint8_t>(proto::FrameKind::Tensor) || number != link.up.number)
     return down(stage, {ErrorCode::InvalidArgument, "a frame that is not for a link"});
   const auto tensor = proto::decode_tensor(frame.payload.span());
   if (!tensor) return down(stage, tensor.error());
+  link.tries = 0;
+  if (link.ledger.count_received(frame.payload.size())) acknowledge(link);
   handlers_.on_tensor(stage, *tensor);
 }
 
-void Links::set_up(Link& link) {
-  link.up = true;
-  link.attempt.reset();
-  if (all_up() && !failed_) handlers_.on_all_up();
+void Links::on_greeting(Link& link, const proto::Message& message) {
+  const uint32_t stage = link.route.stage;
+  const auto* ready = std::get_if<proto::LinkReady>(&message);
+  const auto* hello = std::get_if<proto::LinkHello>(&message);  // through the relay
+  const bool greets = link.route.dials
+                          ? ready != nullptr
+                          : hello != nullptr && hello->run == assignment_->run &&
+                                hello->plan_version == assignment_->plan_version && hello->stage == stage;
+  if (!greets)
+    return down(
+        stage, {ErrorCode::InvalidArgument, std::string(proto::name_of(message)) + " does not begin a link"});
+  const uint64_t received = ready != nullptr ? ready->received : hello->received;
+  if (set_up(link, link.greeting, received, /*answers=*/!link.route.dials)) return;
+  drop(link, link.greeting);
+  ++link.tries;
+  dial_later(link);
+}
+
+void Links::acknowledge(Link& link) {
+  link.acknowledged = options_.loop->now();
+  link.up.connection->send(message_frame(proto::LinkAck{link.ledger.tell_received()}));
+}
+
+void Links::send(uint32_t stage, net::OutFrame frame) {
+  const auto at = links_.find(stage);
+  WEFT_CHECK(at != links_.end());
+  Link& link = at->second;
+  if (failed_) return;
+  if (link.up.connection) link.up.connection->send(frame);  // the bytes are shared
+  const uint64_t size = frame.payload_size();
+  if (const Status kept = link.ledger.keep(std::move(frame), size); !kept) down(stage, kept.error());
+}
+
+// ---- the end of a connection, and of a link
+// ---------------------------------------------------------------------
+
+void Links::drop(Link& link, Way& way) {
+  if (way.connection) {
+    link.bytes_sent_before += way.connection->stats().bytes_sent;
+    way.connection->close();
+  }
+  way = {};
+}
+
+void Links::on_lost(uint32_t stage, uint64_t number, const Error& error) {
+  Link& link = links_.at(stage);
+  if (number == link.greeting.number) {
+    drop(link, link.greeting);
+    link.way = link.way < link.route.addresses.size() ? link.way + 1 : 0;
+  } else if (number == link.up.number) {
+    drop(link, link.up);
+    link.since = options_.loop->now();
+  } else {
+    return;
+  }
+  ++link.tries;
+  link.problems["connection"] = error.message;
+  dial_later(link);
+}
+
+void Links::on_tick() {
+  const Instant now = options_.loop->now();
+  // Who slept has heard nothing, and cannot blame the others for it.
+  if (now - ticked_ > kAsleep)
+    for (auto& [stage, link] : links_)
+      for (Instant* at : {&link.since, &link.up.heard, &link.greeting.heard}) *at += now - ticked_;
+  ticked_ = now;
+  for (auto& [stage, link] : links_) {
+    if (failed_) return;
+    on_link_tick(link, now);
+  }
+}
+
+void Links::on_link_tick(Link& link, Instant now) {
+  const uint32_t stage = link.route.stage;
+  for (Way* way : {&link.up, &link.greeting}) {
+    if (!way->connection) continue;
+    const uint64_t bytes = way->connection->stats().bytes_received;
+    if (bytes != way->bytes_heard) way->heard = now;
+    way->bytes_heard = bytes;
+    // A neighbour may not have its stage yet, the first time.
+    const Duration deadline = way == &link.up ? options_.silence_deadline
+                              : link.was_up   ? options_.address_deadline
+                                              : options_.ready_deadline;
+    if (now - way->heard > deadline)
+      on_lost(stage, way->number,
+              {ErrorCode::Timeout,
+               "nothing came for " + std::to_string(static_cast<int>(seconds(deadline))) + " s"});
+  }
+  if (link.up.connection) {
+    if (now - link.acknowledged >= options_.ack_interval) acknowledge(link);
+    return;
+  }
+  if (now - link.since <= (link.was_up ? options_.heal_deadline : options_.ready_deadline)) return;
+  down(stage, {ErrorCode::Timeout, (link.was_up ? "the connection was lost and did not come back in time: "
+                                                : "the link did not come up in time: ") +
+                                       text_of(link.problems)});
 }
 
 void Links::down(uint32_t stage, const Error& error) {
@@ -146,32 +324,17 @@ void Links::down(uint32_t stage, const Error& error) {
   handlers_.on_down(stage, error);
 }
 
-void Links::on_tick() {
-  for (auto& [stage, link] : links_)
-    if (!link.up && options_.loop->now() - link.since > options_.ready_deadline)
-      return down(stage, {ErrorCode::Timeout, "the link did not come up in time: " +
-                                                  (link.problems.empty() ? "nobody came" : link.problems)});
-}
-
 bool Links::all_up() const {
-  for (const auto& [stage, link] : links_)
-    if (!link.up) return false;
-  return true;
-}
-
-void Links::send(uint32_t stage, net::OutFrame frame) {
-  const auto at = links_.find(stage);
-  WEFT_CHECK(at != links_.end() && at->second.up);
-  at->second.connection->send(std::move(frame));
+  return std::all_of(links_.begin(), links_.end(), [](const auto& entry) { return entry.second.was_up; });
 }
 
 std::vector<proto::LinkUse> Links::take_use() {
   std::vector<proto::LinkUse> uses;
   for (auto& [stage, link] : links_) {
-    if (!link.connection) continue;
-    const uint64_t sent = link.connection->stats().bytes_sent;
-    uses.push_back({.stage = stage, .bytes_sent = sent - link.bytes_counted});
-    link.bytes_counted = sent;
+    const uint64_t sent =
+        link.bytes_sent_before + (link.up.connection ? link.up.connection->stats().bytes_sent : 0);
+    uses.push_back({.stage = stage, .bytes_sent = sent - link.bytes_sent_told});
+    link.bytes_sent_told = sent;
   }
   return uses;
 }

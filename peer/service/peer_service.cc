@@ -1,10 +1,11 @@
 #include "peer/service/peer_service.h"
 
 #include <algorithm>
-#include <set>
+#include <array>
+#include <cstring>
 
-#include "base/check.h"
 #include "peer/service/peer_stage.h"
+#include "security/token.h"
 
 namespace weft::peer {
 
@@ -20,6 +21,7 @@ struct PeerService::Arrival {
 
 namespace {
 constexpr Duration kTickInterval = std::chrono::milliseconds(250);
+constexpr Duration kTickMin = std::chrono::milliseconds(1);
 constexpr Duration kArrivalDeadline = std::chrono::seconds(30);
 constexpr size_t kArrivalsMax = 256;
 template <typename... F>
@@ -29,11 +31,7 @@ struct Overloaded : F... {
 }  // namespace
 
 PeerService::PeerService(net::Loop& loop, PeerServiceOptions options)
-    : loop_(loop),
-      options_(std::move(options)),
-      session_({.hello = options_.hello,
-                .seed = options_.identity->id().digest.bytes[0] +
-                        256u * options_.identity->id().digest.bytes[1]}) {}
+    : loop_(loop), options_(std::move(options)) {}
 
 PeerService::~PeerService() {
   stage_.reset();
@@ -59,9 +57,14 @@ Status PeerService::open() {
     options_.hello.device->addresses = {address};
     log("info listening address=" + net::to_string(listener_->endpoint()) + " advertised=" + address);
   }
-  session_ = Session(
-      {.hello = options_.hello,
-       .seed = options_.identity->id().digest.bytes[0] + 256u * options_.identity->id().digest.bytes[1]});
+  std::array<uint8_t, 16> random{};
+  security::fill_random(random);
+  PeerOptions options;
+  std::memcpy(&options_.hello.instance, random.data(), 8);
+  std::memcpy(&options.session.seed, random.data() + 8, 8);
+  options.session.hello = options_.hello;
+  options.orphan_deadline = options_.orphan_deadline;
+  peer_.emplace(std::move(options));
   compute_ = std::make_unique<net::Worker>();
   upload_ = std::make_unique<net::Worker>();
   return {};
@@ -77,50 +80,95 @@ Status PeerService::run() {
         return loop_.stop();
       }
       backend_ = std::move(**backend);
-      carry_out(session_.start(loop_.now()));
+      carry_out(peer_->start(loop_.now()));
       tick();
     });
   });
   loop_.run();
   timer_.reset();
-  drop_stage("the peer leaves");
+  carrying_out_ = true;  // nothing is wanted any more
+  drop_runner();
+  close_links();
   if (control_) control_->close(std::chrono::seconds(1));
   close_bulk({ErrorCode::Cancelled, "the peer leaves"});
   return result_;
 }
 
 void PeerService::request_drain() {
-  loop_.post([this] { carry_out(session_.request_drain(loop_.now())); });
+  loop_.post([this] {
+    if (peer_) carry_out(peer_->request_drain(loop_.now()));
+  });
 }
 
 void PeerService::stop() { loop_.stop(); }
 
 void PeerService::tick() {
-  carry_out(session_.on_tick(loop_.now(), options_.memory_free ? options_.memory_free() : Bytes{}));
-  if (stage_ && stage_->links) stage_->links->on_tick();
+  timer_.reset();
+  carry_out(peer_->on_tick(loop_.now(), options_.memory_free ? options_.memory_free() : Bytes{}));
+  if (stage_) stage_->links->on_tick();
   for (const auto& arrival : std::vector(arrivals_))
     if (loop_.now() - arrival->since > kArrivalDeadline) drop_arrival(arrival);
-  timer_ = loop_.after(kTickInterval, [this] { tick(); });
+  arm_timer();
 }
 
-void PeerService::carry_out(SessionEffects effects) {
-  for (SessionEffect& effect : effects)
-    std::visit(Overloaded{
-                   [&](ConnectToBroker&) { connect_control(); },
-                   [&](DropBroker&) {
-                     if (control_) control_->close();
-                     control_.reset();
-                   },
-                   [&](TellBroker& tell_it) { tell(tell_it.message); },
-                   [&](LoadStage& load) { load_stage(std::move(load.assignment)); },
-                   [&](DropStage& drop) { drop_stage(drop.reason); },
-                   [&](Leave& leave) {
-                     result_ = leave.why;
-                     loop_.stop();
-                   },
-                   [&](Say& say) { log(say.line); },
-               },
-               effect);
+// The machine's deadlines are kept more exactly than by the ticks.
+void PeerService::arm_timer() {
+  const Instant now = loop_.now();
+  Instant at = now + kTickInterval;
+  if (const auto deadline = peer_->next_deadline(now)) at = std::clamp(*deadline, now + kTickMin, at);
+  if (timer_ && timer_at_ <= at) return;
+  timer_at_ = at;
+  timer_ = loop_.after(at - now, [this] { tick(); });
+}
+
+void PeerService::carry_out(PeerEffects effects) {
+  for (PeerEffect& effect : effects) effects_.push_back(std::move(effect));
+  if (carrying_out_) return;
+  carrying_out_ = true;
+  while (!effects_.empty()) {
+    PeerEffect effect = std::move(effects_.front());
+    effects_.pop_front();
+    carry_out_one(effect);
+  }
+  carrying_out_ = false;
+  if (timer_) arm_timer();
+}
+
+void PeerService::carry_out_one(PeerEffect& effect) {
+  std::visit(Overloaded{
+                 [&](ConnectToBroker&) { connect_control(); },
+                 [&](DropBroker&) {
+                   drop_control({ErrorCode::Unavailable, "the broker was given up"});
+                 },
+                 [&](TellBroker& say) { tell(std::move(say.message)); },
+                 [&](Leave& leave) {
+                   result_ = leave.why;
+                   loop_.stop();
+                 },
+                 [&](Say& say) { log(say.line); },
+                 [&](OpenLinks& open) { open_links(open); },
+                 [&](CloseLinks&) { close_links(); },
+                 [&](InviteLink& invite) {
+                   if (stage_) stage_->links->on_invitation(invite.ticket);
+                 },
+                 [&](FetchBlob& fetch) { fetch_blob(fetch); },
+                 [&](ForgetBlobs& forget) {
+                   for (const Digest& sha256 : forget.blobs) blobs_.erase(sha256);
+                 },
+                 [&](MakeRunner& make) { make_runner(make); },
+                 [&](DropRunner&) { drop_runner(); },
+                 [&](RunTask& run) { run_task(run.task); },
+                 [&](FetchData& fetch) { fetch_data(fetch); },
+                 [&](DropMicrobatches& drop) {
+                   for (const MicrobatchKey& key : drop.keys) {
+                     stage_->tensors.erase(key);
+                     stage_->data.erase(key);
+                   }
+                 },
+                 [&](OfferBlobs& blobs) { offer(blobs); },
+                 [&](UploadBlob& blob) { put(blob); },
+             },
+             effect);
 }
 
 // ---- the control connection
@@ -132,7 +180,7 @@ void PeerService::connect_control() {
   options.expected = options_.broker_key;
   if (options_.shape) options.shape = options_.shape("");
   control_attempt_ = net::connect(loop_, options_.broker, options, [this](Result<net::ConnectionPtr> result) {
-    if (!result) return carry_out(session_.on_connect_failed(loop_.now(), result.error()));
+    if (!result) return carry_out(peer_->on_connect_failed(loop_.now(), result.error()));
     control_ = std::move(*result);
     net::ConnectionLimits limits;
     limits.frame_size_max = proto::kMessageSizeMax;
@@ -140,16 +188,24 @@ void PeerService::connect_control() {
     control_->start({.on_frame = [this](net::InFrame frame) { on_control_frame(frame); },
                      .on_closed =
                          [this](const Error& error) {
-                           control_.reset();
-                           close_bulk(error);
-                           carry_out(session_.on_lost(loop_.now(), error));
+                           carry_out(peer_->on_lost(loop_.now(), error));
+                           drop_control(error);
                          }});
-    carry_out(session_.on_connected(loop_.now()));
+    carry_out(peer_->on_connected(loop_.now()));
   });
 }
 
-void PeerService::tell(const Message& message) {
-  if (control_) control_->send(message_frame(message));
+void PeerService::drop_control(const Error& error) {
+  if (control_) control_->close();
+  control_.reset();
+  close_bulk(error);
+}
+
+void PeerService::tell(Message message) {
+  if (!control_) return;
+  if (auto* step = std::get_if<proto::StepReport>(&message); step != nullptr && step->updated && stage_)
+    step->links = stage_->links->take_use();
+  control_->send(message_frame(message));
 }
 
 void PeerService::on_control_frame(const net::InFrame& frame) {
@@ -157,87 +213,10 @@ void PeerService::on_control_frame(const net::InFrame& frame) {
       fail(ErrorCode::InvalidArgument, "a frame of a kind that the broker does not send here");
   if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message))
     message = proto::decode(frame.payload.span());
-  if (!message) {
-    if (control_) control_->close();
-    control_.reset();
-    return carry_out(session_.on_lost(loop_.now(), message.error().within("the broker breaks the protocol")));
-  }
-  on_control_message(*message);
-}
-
-void PeerService::on_control_message(const Message& message) {
-  if (std::holds_alternative<proto::Command>(message) ||
-      std::holds_alternative<proto::GradientNorm>(message) ||
-      std::holds_alternative<proto::RelayInvitation>(message))
-    return on_stage_message(message);
-  carry_out(session_.on_message(loop_.now(), message));
-}
-
-// ---- the bulk connection
-// -----------------------------------------------------------------------------------------
-
-void PeerService::open_bulk() {
-  if (transfers_) return;
-  transfers_ = std::make_unique<BulkTransfers>([this](net::OutFrame frame) {
-    if (bulk_ready_)
-      bulk_->send(std::move(frame));
-    else
-      bulk_waiting_.push_back(std::move(frame));
-  });
-  net::ConnectOptions options;
-  options.identity = options_.identity;
-  options.expected = options_.broker_key;
-  if (options_.shape) options.shape = options_.shape("");
-  bulk_attempt_ = net::connect(loop_, options_.broker, options, [this](Result<net::ConnectionPtr> result) {
-    if (!result) return close_bulk(result.error());
-    bulk_ = std::move(*result);
-    net::ConnectionLimits limits;
-    limits.frame_size_max = proto::kTensorSizeMax + proto::kTensorHeaderSizeMax;
-    limits.send_queue_max = size_t{16} << 30;
-    bulk_->set_limits(limits);
-    bulk_->start({.on_frame = [this](net::InFrame frame) { on_bulk_frame(frame); },
-                  .on_closed = [this](const Error& error) { close_bulk(error); }});
-    proto::Hello hello = options_.hello;
-    hello.role = proto::Role::PeerBulk;
-    hello.device.reset();
-    hello.token.reset();
-    bulk_->send(message_frame(hello));
-  });
-}
-
-void PeerService::close_bulk(const Error& error) {
-  bulk_ready_ = false;
-  bulk_waiting_.clear();
-  if (bulk_) bulk_->close();
-  bulk_.reset();
-  if (!transfers_) return;
-  // What was under way is told, and may want to begin anew: on a new connection.
-  const std::unique_ptr<BulkTransfers> old = std::move(transfers_);
-  old->fail_all(error);
-}
-
-void PeerService::on_bulk_frame(const net::InFrame& frame) {
-  Status status;
-  if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message)) {
-    const auto message = proto::decode(frame.payload.span());
-    if (!message) return close_bulk(message.error());
-    if (std::holds_alternative<proto::HelloAck>(*message) && !bulk_ready_) {
-      bulk_ready_ = true;
-      for (net::OutFrame& waiting : std::exchange(bulk_waiting_, {})) bulk_->send(std::move(waiting));
-    } else if (const auto* refusal = std::get_if<proto::Refusal>(&*message)) {
-      close_bulk({refusal->code, refusal->message});
-    } else {
-      const auto taken = transfers_->on_message(*message);
-      if (!taken) status = fail(taken.error());
-    }
-  } else if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Chunk)) {
-    const auto chunk = proto::decode_chunk(frame.payload.span());
-    status = chunk ? transfers_->on_chunk(*chunk) : fail(chunk.error());
-  } else {
-    const auto tensor = proto::decode_tensor(frame.payload.span());
-    status = tensor ? transfers_->on_tensor(*tensor) : fail(tensor.error());
-  }
-  if (!status) close_bulk(status.error());
+  if (message) return carry_out(peer_->on_message(loop_.now(), *message));
+  const Error error = message.error().within("the broker breaks the protocol");
+  carry_out(peer_->on_lost(loop_.now(), error));
+  drop_control(error);
 }
 
 // ---- connections from other peers
@@ -281,7 +260,7 @@ void PeerService::on_arrival_frame(const std::shared_ptr<Arrival>& arrival, net:
 
 // A neighbour may come before the broker's assignment does: it waits a while.
 void PeerService::match_arrivals() {
-  if (!stage_ || !stage_->links) return;
+  if (!stage_) return;
   for (const auto& arrival : std::vector(arrivals_)) {
     if (!arrival->hello) continue;
     auto taken = stage_->links->offer(arrival->connection, *arrival->hello);

@@ -1,8 +1,8 @@
-// A peer at work: the loop around its state machines. Keeps the control connection, fetches tensors and data,
-// opens links, runs tasks on the compute thread.
+// A peer at work: the shell around peer/machine/peer.h, which decides. Keeps the connections to the broker
+// and to other peers, the bytes of blobs, and the tensors of the stage; runs tasks on the compute thread.
 //
-// Threads: `loop` (the caller of run(): network and machines), `compute` (owns the backend), `upload` (hashes
-// what a checkpoint copied).
+// Threads: `loop` (the caller of run(): network and machine), `compute` (owns the backend), `upload` (hashes
+// what a snapshot copied).
 #pragma once
 
 #include <deque>
@@ -18,8 +18,7 @@
 #include "net/loop.h"
 #include "net/worker.h"
 #include "peer/backend/backend.h"
-#include "peer/machine/session.h"
-#include "peer/machine/stage.h"
+#include "peer/machine/peer.h"
 #include "peer/service/bulk.h"
 #include "peer/service/links.h"
 #include "peer/service/stage_runner.h"
@@ -39,6 +38,7 @@ struct PeerServiceOptions {
   std::function<Result<std::unique_ptr<Backend>>()> make_backend;
   std::function<void(const std::string& line)> log;
   std::function<Bytes()> memory_free;
+  Duration orphan_deadline = std::chrono::minutes(10);  // PeerOptions
 };
 
 class PeerService {
@@ -56,54 +56,70 @@ class PeerService {
   struct Stage;
   struct Arrival;  // an accepted connection that has not said which link it is
 
+  // The machine (peer_service.cc). Effects are carried out in order, also those that come while others are.
   Status open();
-  void carry_out(SessionEffects effects);
-  void connect_control();
-  void on_control_frame(const net::InFrame& frame);
-  void on_control_message(const proto::Message& message);
-  void tell(const proto::Message& message);
-  void log(const std::string& line) { options_.log(line); }
+  void carry_out(PeerEffects effects);
+  void carry_out_one(PeerEffect& effect);
   void tick();
+  void arm_timer();
+  void log(const std::string& line) { options_.log(line); }
 
-  void open_bulk();
-  void close_bulk(const Error& error);
-  void on_bulk_frame(const net::InFrame& frame);
+  // The control connection (peer_service.cc)
+  void connect_control();
+  void drop_control(const Error& error);
+  void on_control_frame(const net::InFrame& frame);
+  void tell(proto::Message message);
 
+  // Connections from other peers (peer_service.cc)
   void on_accepted(net::ConnectionPtr connection);
   void on_arrival_frame(const std::shared_ptr<Arrival>& arrival, net::InFrame frame);
   void match_arrivals();
   void drop_arrival(const std::shared_ptr<Arrival>& arrival);
 
-  void load_stage(std::shared_ptr<const proto::AssignStage> assignment);
-  void drop_stage(const std::string& reason);
-  void fetch_tensors();
-  void make_runner();
-  void report_ready();
-  void fail_stage(const Error& error, std::optional<uint32_t> unreachable = {}, bool permanent = false);
-  void on_stage_message(const proto::Message& message);
-  void on_tensor(uint32_t from_stage, const proto::TensorFrame& tensor);
-  void pump();
-  void fetch_data(const MicrobatchKey& key);
+  // The bulk connection (peer_bulk.cc)
+  BulkTransfers& transfers();  // opens it when it is not there
+  void close_bulk(const Error& error);
+  void on_bulk_frame(const net::InFrame& frame);
+  void fetch_blob(const FetchBlob& fetch);
+  void fetch_paced();
+  void get_blob(const FetchBlob& fetch);
+  void fetch_data(const FetchData& fetch);
+  void offer(const OfferBlobs& offer);
+  void put(const UploadBlob& upload);
+
+  // The stage (peer_stage.cc)
+  void open_links(const OpenLinks& open);
+  void close_links();
+  void make_runner(const MakeRunner& make);
+  void drop_runner();
   void run_task(const Task& task);
   void on_task_done(const Task& task, Result<StageRunner::Output> output);
-  void upload(const Task& task, std::vector<StageRunner::Output::Named> tensors, bool prediction);
-
+  void send_outputs(const Task& task, std::vector<std::pair<uint32_t, dag::Tensor>> sends);
+  void hash(const Task& task, std::vector<StageRunner::Output::Named> tensors);
+  void on_tensor(uint32_t from_stage, const proto::TensorFrame& tensor);
   // Runs `work` on the loop if the stage of now is still there then.
   std::function<void(std::function<void()>)> on_loop_for_stage();
 
   net::Loop& loop_;
   PeerServiceOptions options_;
-  Session session_;
+  std::optional<Peer> peer_;  // from open() on
+  std::deque<PeerEffect> effects_;
+  bool carrying_out_ = false;
   std::unique_ptr<net::Listener> listener_;
   std::unique_ptr<net::Attempt> control_attempt_, bulk_attempt_;
   net::ConnectionPtr control_, bulk_;
-  std::unique_ptr<BulkTransfers> transfers_;
+  std::shared_ptr<BulkTransfers> transfers_;
+  uint64_t bulk_number_ = 0;  // of bulk connections: what an older one's attempt gives is not wanted
   bool bulk_ready_ = false;
   std::deque<net::OutFrame> bulk_waiting_;  // until the broker has said hello
+  std::map<Digest, net::SharedBytes> blobs_;
+  std::deque<FetchBlob> paced_fetches_;
+  Instant next_fetch_at_{};
+  std::unique_ptr<net::Loop::Timer> fetch_timer_;
   std::vector<std::shared_ptr<Arrival>> arrivals_;
-  std::unique_ptr<Stage> stage_;
-  uint64_t generation_ = 0;  // of stages
+  std::shared_ptr<Stage> stage_;
   std::unique_ptr<net::Loop::Timer> timer_;
+  Instant timer_at_{};
   Status result_;
 
   // Last, so that their threads end before what their work refers to.

@@ -1,0 +1,80 @@
+// From an assignment to a stage that is ready, and how it ends.
+#include "peer/machine/peer_state.h"
+
+namespace weft::peer {
+
+void Peer::State::assign(const proto::AssignStage& assign) {
+  drop_stage();
+  if (session.state() == Session::State::Left) return;
+  say("info stage_assigned run=" + std::to_string(assign.run) +
+      " plan=" + std::to_string(assign.plan_version) + " stage=" + std::to_string(assign.stage + 1) + "/" +
+      std::to_string(assign.stage_count) + " after_step=" + std::to_string(assign.after_step));
+  stage.emplace(std::make_shared<const proto::AssignStage>(assign), ++generation, options.stage);
+  stage->tensors = list_of(assign.tensors);
+  // What is held for this run may be what the stage needs; it gets its names before others lose theirs.
+  std::vector<WantedBlob> blobs = stage->tensors.blobs;
+  name(blobs);
+  if (snapshot_run != assign.run) forget_snapshots(UINT64_MAX);
+  snapshot_run = assign.run;
+  // Steps that are done again.
+  while (!snapshots.empty() && snapshots.rbegin()->first > assign.after_step) {
+    unname(snapshots.rbegin()->second);
+    snapshots.erase(std::prev(snapshots.end()));
+  }
+  keep_snapshot(assign.after_step, blobs);
+  unname(blobs);
+  while (!stand_bys.empty()) forget_stand_by(stand_bys.begin()->first);
+  // Those under way at a stand-by's pace are needed now.
+  for (const WantedBlob& blob : stage->tensors.blobs)
+    if (const auto at = fetching.find(blob.sha256); at != fetching.end() && at->second.rate != 0) {
+      at->second.rate = 0;
+      out.push_back(FetchBlob{blob.sha256, 0, blob.size});
+    }
+  out.push_back(OpenLinks{generation, stage->assignment});
+  make_runner_if_loaded();
+}
+
+void Peer::State::make_runner_if_loaded() {
+  if (!stage || stage->failed || stage->runner_asked || !stage->tensors.missing.empty()) return;
+  stage->runner_asked = true;
+  out.push_back(MakeRunner{stage->generation, stage->assignment});
+}
+
+void Peer::State::report_ready() {
+  if (!stage->links_up || !stage->runner || stage->ready) return;
+  stage->ready = true;
+  tell(proto::StageReady{stage->assignment->run, stage->assignment->plan_version, stage->runner->persistent,
+                         stage->runner->microbatch});
+}
+
+void Peer::State::release(const proto::ReleaseStage& release) {
+  if (!stage || stage->assignment->run != release.run ||
+      stage->assignment->plan_version > release.plan_version)
+    return;
+  say("info stage_released run=" + std::to_string(release.run) + " reason=\"" + release.reason + "\"");
+  drop_stage();
+  settle_drain();
+}
+
+// Its snapshots stay: it, or another stage of its run, may be loaded from them.
+void Peer::State::drop_stage() {
+  if (!stage) return;
+  for (const Upload& upload : stage->uploads) unname(upload.blobs);
+  stage.reset();
+  if (session.is_admitted()) orphan_at.reset();
+  out.push_back(DropRunner{});
+  out.push_back(CloseLinks{});
+}
+
+void Peer::State::give_up() {
+  orphan_at.reset();
+  if (stage)
+    say("warning stage_given_up run=" + std::to_string(stage->assignment->run) +
+        " reason=\"the broker has not come back for it\"");
+  drop_stage();
+  forget_snapshots(UINT64_MAX);
+  while (!stand_bys.empty()) forget_stand_by(stand_bys.begin()->first);
+  settle_drain();
+}
+
+}  // namespace weft::peer

@@ -1,0 +1,252 @@
+#include "peer/machine/peer.h"
+
+#include <algorithm>
+
+#include "peer/machine/peer_state.h"
+
+namespace weft::peer {
+
+namespace {
+template <typename... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+}  // namespace
+
+// ---- the broker
+// ------------------------------------------------------------------------------------------------
+
+void Peer::State::apply(SessionEffects effects) {
+  for (SessionEffect& effect : effects)
+    std::visit(Overloaded{
+                   [&](BrokerCame&) { on_broker_came(); },
+                   [&](BrokerWent& went) { on_broker_went(went.why); },
+                   [&](Leave& leave) {
+                     drop_stage();
+                     out.push_back(std::move(leave));
+                   },
+                   [&](auto& other) { out.push_back(std::move(other)); },
+               },
+               effect);
+}
+
+void Peer::State::on_broker_came() {
+  fetch_attempts.clear();
+  transfers_paused_until = now;
+  if (!stage) orphan_at.reset();
+  if (!stage) settle_drain();
+}
+
+void Peer::State::on_broker_went(const std::string& why) {
+  fetching.clear();
+  for (auto& [run, list] : stand_bys)
+    if (list.loading) restock(list.loading->blobs);
+  if (!orphan_at) orphan_at = now + options.orphan_deadline;
+  if (stage && !stage->ready) drop_stage();
+  if (stage) {
+    if (stage->is_heard)
+      say("info stage_kept run=" + std::to_string(stage->assignment->run) + " reason=\"" + why + "\"");
+    stage->is_heard = false;
+    for (auto& [key, data] : stage->data) data = {};
+    for (Upload& upload : stage->uploads) {
+      upload.number = 0;
+      upload.to_put.clear();
+      upload.attempts = 0;
+    }
+  } else {
+    settle_drain();
+  }
+}
+
+void Peer::State::settle_drain() {
+  if (session.is_to_leave()) apply(session.drain(stage.has_value()));
+}
+
+std::optional<proto::StageHeld> Peer::State::holding() const {
+  if (!stage || !stage->ready) return std::nullopt;
+  return proto::StageHeld{stage->assignment->run, stage->assignment->plan_version, stage->assignment->stage};
+}
+
+void Peer::State::on_message(const proto::Message& message) {
+  const bool was_admitted = session.is_admitted();
+  apply(session.on_message(now, message));
+  if (!was_admitted || !session.is_admitted()) return;
+  std::visit(Overloaded{
+                 [&](const proto::AssignStage& assigned) { assign(assigned); },
+                 [&](const proto::ReleaseStage& released) { release(released); },
+                 [&](const proto::ResumeStage& resumed) { resume(resumed); },
+                 [&](const proto::StandBy& list) { stand_by(list); },
+                 [&](const proto::Command& command) { on_command(command); },
+                 [&](const proto::GradientNorm& norm) { on_norm(norm); },
+                 [&](const proto::RelayInvitation& invitation) {
+                   if (stage && stage->is_of(invitation)) out.push_back(InviteLink{invitation.ticket});
+                 },
+                 [](const auto&) {},
+             },
+             message);
+}
+
+void Peer::State::on_tick(Bytes memory_free) {
+  const bool trains = stage && stage->ready && !stage->failed;
+  apply(session.on_tick(now, memory_free, trains ? stage->machine.work(now) : std::nullopt));
+  if (orphan_at && now >= *orphan_at) give_up();
+}
+
+bool Peer::State::anything_waits() const {
+  if (!session.is_admitted()) return false;
+  if (stage && stage->is_heard && !stage->failed) {
+    if (!stage->tensors.to_fetch.empty()) return true;
+    if (std::any_of(stage->data.begin(), stage->data.end(), [](const auto& d) { return !d.second.asked; }))
+      return true;
+    if (std::any_of(stage->uploads.begin(), stage->uploads.end(),
+                    [](const Upload& upload) { return upload.number == 0; }))
+      return true;
+  }
+  return std::any_of(stand_bys.begin(), stand_bys.end(), [](const auto& run) {
+    return run.second.loading && !run.second.loading->blobs.to_fetch.empty();
+  });
+}
+
+// ---- the public face
+// -------------------------------------------------------------------------------------------
+
+namespace {
+
+// One event: nothing happens once the peer has left.
+template <typename S, typename F>
+PeerEffects handle(S& state, Instant now, F&& what) {
+  if (state.session.state() == Session::State::Left) return {};
+  state.now = now;
+  what();
+  state.fetch();
+  state.ask_data();
+  state.start_uploads();
+  state.forget_unnamed();
+  return std::exchange(state.out, {});
+}
+
+}  // namespace
+
+Peer::Peer(PeerOptions options) : state_(std::make_shared<State>(std::move(options))) {}
+
+PeerEffects Peer::start(Instant now) {
+  return handle(*state_, now, [&] { state_->apply(state_->session.start(now)); });
+}
+
+PeerEffects Peer::on_connected(Instant now) {
+  return handle(*state_, now, [&] { state_->apply(state_->session.on_connected(now, state_->holding())); });
+}
+
+PeerEffects Peer::on_connect_failed(Instant now, const Error& error) {
+  return handle(*state_, now, [&] { state_->apply(state_->session.on_connect_failed(now, error)); });
+}
+
+PeerEffects Peer::on_lost(Instant now, const Error& error) {
+  return handle(*state_, now, [&] { state_->apply(state_->session.on_lost(now, error)); });
+}
+
+PeerEffects Peer::on_message(Instant now, const proto::Message& message) {
+  return handle(*state_, now, [&] { state_->on_message(message); });
+}
+
+PeerEffects Peer::on_tick(Instant now, Bytes memory_free) {
+  return handle(*state_, now, [&] { state_->on_tick(memory_free); });
+}
+
+PeerEffects Peer::request_drain(Instant now) {
+  return handle(*state_, now, [&] {
+    State& state = *state_;
+    // A stage that waits for its broker is drained once that has taken it up again.
+    if (state.stage && !state.stage->is_heard)
+      state.session.mark_to_leave();
+    else
+      state.apply(state.session.drain(state.stage.has_value()));
+  });
+}
+
+PeerEffects Peer::on_blob(Instant now, const Digest& sha256, const Status& fetched) {
+  return handle(*state_, now, [&] { state_->on_blob(sha256, fetched); });
+}
+
+PeerEffects Peer::on_runner_made(Instant now, uint64_t generation, const Result<RunnerSize>& made) {
+  return handle(*state_, now, [&] {
+    if (!state_->is_at_work(generation)) return;
+    if (!made) return state_->fail_stage(made.error());
+    state_->stage->runner = *made;
+    state_->report_ready();
+  });
+}
+
+PeerEffects Peer::on_links_up(Instant now, uint64_t generation) {
+  return handle(*state_, now, [&] {
+    if (!state_->is_at_work(generation)) return;
+    state_->stage->links_up = true;
+    state_->report_ready();
+  });
+}
+
+PeerEffects Peer::on_link_failed(Instant now, uint64_t generation, uint32_t stage, const Error& error) {
+  return handle(*state_, now, [&] {
+    if (state_->is_at_work(generation))
+      state_->fail_stage(error.within("link to stage " + std::to_string(stage + 1)), stage);
+  });
+}
+
+PeerEffects Peer::on_tensor(Instant now, uint64_t generation, uint32_t from_stage,
+                            const proto::TensorHeader& header, bool& accepted) {
+  accepted = false;
+  return handle(*state_, now, [&] {
+    if (state_->is_at_work(generation)) accepted = state_->on_tensor(from_stage, header);
+  });
+}
+
+PeerEffects Peer::on_data(Instant now, uint64_t generation, const MicrobatchKey& key,
+                          const Result<uint64_t>& sample_position) {
+  return handle(*state_, now, [&] {
+    if (state_->is_at_work(generation)) state_->on_data(key, sample_position);
+  });
+}
+
+PeerEffects Peer::on_task_done(Instant now, uint64_t generation, const Task& task,
+                               const Result<TaskOutcome>& outcome) {
+  return handle(*state_, now, [&] {
+    if (state_->is_at_work(generation)) state_->on_task_done(task, outcome);
+  });
+}
+
+PeerEffects Peer::on_hashed(Instant now, uint64_t generation, const Task& task,
+                            std::vector<proto::TensorReference> tensors) {
+  return handle(*state_, now, [&] { state_->on_hashed(generation, task, std::move(tensors)); });
+}
+
+PeerEffects Peer::on_missing(Instant now, uint64_t upload, const Result<std::vector<Digest>>& missing) {
+  return handle(*state_, now, [&] { state_->on_missing(upload, missing); });
+}
+
+PeerEffects Peer::on_uploaded(Instant now, uint64_t upload, const Digest& sha256, const Status& stored) {
+  return handle(*state_, now, [&] { state_->on_uploaded(upload, sha256, stored); });
+}
+
+Session::State Peer::state() const { return state_->session.state(); }
+
+const std::shared_ptr<const proto::AssignStage>& Peer::assignment() const {
+  static const std::shared_ptr<const proto::AssignStage> kNone;
+  return state_->stage ? state_->stage->assignment : kNone;
+}
+
+uint64_t Peer::generation() const { return state_->generation; }
+const StageMachine* Peer::stage() const { return state_->stage ? &state_->stage->machine : nullptr; }
+std::set<Digest> Peer::held() const { return state_->held; }
+std::optional<Instant> Peer::retry_at() const { return state_->session.retry_at(); }
+
+std::optional<Instant> Peer::next_deadline(Instant now) const {
+  const State& state = *state_;
+  if (state.session.state() == Session::State::Left) return std::nullopt;
+  std::optional<Instant> next = state.session.next_deadline();
+  const auto take = [&](Instant at) { next = next ? std::min(*next, at) : at; };
+  if (state.orphan_at) take(*state.orphan_at);
+  if (state.transfers_paused_until > now && state.anything_waits()) take(state.transfers_paused_until);
+  return next;
+}
+
+}  // namespace weft::peer

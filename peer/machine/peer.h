@@ -1,0 +1,167 @@
+// A whole peer but for its sockets, disk, threads and arithmetic: its standing with the broker (session.h),
+// the stage it loads and runs (stage.h), the snapshots it keeps and uploads, the tensors it holds for a stage
+// that it may have to take over, and what it does while its broker is away. Pure: a shell (peer/service, or
+// the simulator) tells it what happened and carries its effects out, in order.
+//
+// The machine holds no tensor. The shell keeps bytes by SHA-256 (fetched, or copied by a snapshot) until it
+// is told to forget them, and tensors of a stage that works by the machine's keys.
+//
+// What begins with a generation belongs to one stage: the shell hands the number back, and what comes for a
+// stage that has gone is dropped here.
+//
+// When the broker is lost the stage goes on with the commands it has, keeps what it could not report, and
+// asks again for what it was fetching or uploading once the broker has answered ResumeStage. Not before
+// `orphan_deadline` has passed, or the broker has answered with anything else, is the stage given up.
+//
+// Bounds: PeerOptions::Bounds, and those of stage.h. No queue is longer; what is beyond is refused, waits, or
+// fails the stage, as said there.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "peer/machine/session.h"
+#include "peer/machine/stage.h"
+#include "proto/messages.h"
+
+namespace weft::peer {
+
+struct PeerOptions {
+  struct Bounds {
+    size_t reports = 16384;          // kept until they are settled; beyond: the stage fails
+    size_t snapshots = 8;            // copies of a state; beyond: the oldest but one is forgotten
+    size_t snapshot_uploads = 4;     // not through; with as many the stage starts no task
+    size_t prediction_uploads = 64;  // likewise
+    size_t stand_by_runs = 16;       // beyond: not stood by for; nor is what the memory offered cannot hold
+  };
+  SessionOptions session;
+  StageMachine::Options stage;
+  Duration orphan_deadline = std::chrono::minutes(10);
+  uint32_t fetches_at_once = 8;
+  // Of one blob, upload or microbatch, while the broker is there, with pauses that double in between.
+  uint32_t transfer_attempts_max = 5;
+  Duration transfer_pause = std::chrono::milliseconds(250);
+  Bounds bounds{};
+};
+
+// ---- effects, beside ConnectToBroker, DropBroker, TellBroker, Leave and Say of session.h
+
+// Connections to the stage's neighbours, all that the assignment names. Answer: on_links_up, on_link_failed.
+struct OpenLinks {
+  uint64_t generation = 0;
+  std::shared_ptr<const proto::AssignStage> assignment;
+};
+struct CloseLinks {};
+struct InviteLink {  // somebody waits at the relay
+  proto::Secret ticket{};
+};
+// The bytes of a blob into the shell's memory, at once or within `rate` bytes a second (0: no limit). Asked
+// for again without a limit, it is needed at once. Answer: on_blob.
+struct FetchBlob {
+  Digest sha256{};
+  uint64_t rate = 0;
+  uint64_t size = 0;  // as its tensor is described; other bytes are of no use
+};
+struct ForgetBlobs {
+  std::vector<Digest> blobs;
+};
+// Executors for the stage, from blobs that are in memory. Answer: on_runner_made.
+struct MakeRunner {
+  uint64_t generation = 0;
+  std::shared_ptr<const proto::AssignStage> assignment;
+};
+struct DropRunner {};  // after the task at hand; its outcome is not wanted
+// Tensors it reads are given to it, tensors it makes are sent over the links. Answer: on_task_done.
+struct RunTask {
+  uint64_t generation = 0;
+  Task task;
+};
+// A microbatch of data from the broker. Answer: on_data.
+struct FetchData {
+  uint64_t generation = 0;
+  MicrobatchKey key;
+};
+struct DropMicrobatches {  // tensors and data that came for them and are not needed any more
+  std::vector<MicrobatchKey> keys;
+};
+// The broker is asked which of these it lacks. Answer: on_missing.
+struct OfferBlobs {
+  uint64_t upload = 0;
+  std::vector<Digest> blobs;
+  bool durable = true;
+};
+// One of them to the broker, within `rate` bytes a second. Answer: on_uploaded.
+struct UploadBlob {
+  uint64_t upload = 0;
+  Digest sha256{};
+  bool durable = true;
+  uint64_t rate = 0;
+};
+using PeerEffect = std::variant<ConnectToBroker, DropBroker, TellBroker, Leave, Say, OpenLinks, CloseLinks,
+                                InviteLink, FetchBlob, ForgetBlobs, MakeRunner, DropRunner, RunTask,
+                                FetchData, DropMicrobatches, OfferBlobs, UploadBlob>;
+using PeerEffects = std::vector<PeerEffect>;
+
+struct RunnerSize {
+  Bytes persistent{}, microbatch{};
+};
+
+class Peer {
+ public:
+  explicit Peer(PeerOptions options);
+
+  // The control connection.
+  PeerEffects start(Instant now);
+  PeerEffects on_connected(Instant now);
+  PeerEffects on_connect_failed(Instant now, const Error& error);
+  PeerEffects on_lost(Instant now, const Error& error);
+  PeerEffects on_message(Instant now, const proto::Message& message);
+  // About four times a second.
+  PeerEffects on_tick(Instant now, Bytes memory_free);
+  PeerEffects request_drain(Instant now);
+
+  // Loading.
+  PeerEffects on_blob(Instant now, const Digest& sha256, const Status& fetched);
+  PeerEffects on_runner_made(Instant now, uint64_t generation, const Result<RunnerSize>& made);
+  PeerEffects on_links_up(Instant now, uint64_t generation);
+  // The link cannot be had again: its own deadline has passed.
+  PeerEffects on_link_failed(Instant now, uint64_t generation, uint32_t stage, const Error& error);
+
+  // Work. on_tensor: `accepted` says whether the shell keeps the bytes.
+  PeerEffects on_tensor(Instant now, uint64_t generation, uint32_t from_stage,
+                        const proto::TensorHeader& header, bool& accepted);
+  // The data's first sample, in the endless sequence.
+  PeerEffects on_data(Instant now, uint64_t generation, const MicrobatchKey& key,
+                      const Result<uint64_t>& sample_position);
+  // After a Snapshot, and after a segment that made predictions, the shell hashes what was copied, beside the
+  // next tasks, keeps the bytes under their hashes, and calls on_hashed().
+  PeerEffects on_task_done(Instant now, uint64_t generation, const Task& task,
+                           const Result<TaskOutcome>& outcome);
+  PeerEffects on_hashed(Instant now, uint64_t generation, const Task& task,
+                        std::vector<proto::TensorReference> tensors);
+  PeerEffects on_missing(Instant now, uint64_t upload, const Result<std::vector<Digest>>& missing);
+  PeerEffects on_uploaded(Instant now, uint64_t upload, const Digest& sha256, const Status& stored);
+
+  Session::State state() const;
+  // The stage at hand, if any.
+  const std::shared_ptr<const proto::AssignStage>& assignment() const;
+  uint64_t generation() const;
+  const StageMachine* stage() const;        // for tests and statistics
+  std::set<Digest> held() const;            // blobs that the shell holds for it
+  std::optional<Instant> retry_at() const;  // when on_tick has something to do although it is Offline
+  // Nothing but a tick or an event changes anything before this.
+  std::optional<Instant> next_deadline(Instant now) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace weft::peer

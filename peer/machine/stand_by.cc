@@ -1,0 +1,47 @@
+// Tensors of stages that others run, held in case one of them is lost.
+#include "peer/machine/peer_state.h"
+
+namespace weft::peer {
+
+void Peer::State::stand_by(const proto::StandBy& message) {
+  if (stage && stage->assignment->run != message.run) return;
+  if (message.tensors.empty()) {
+    forget_stand_by(message.run);
+    if (!stage && snapshot_run == message.run) forget_snapshots(UINT64_MAX);
+    return;
+  }
+  StandByList next{.step = message.step, .rate = message.rate, .blobs = list_of(message.tensors)};
+  uint64_t size = 0;
+  for (const WantedBlob& blob : next.blobs.blobs) size += blob.size;
+  const auto& device = options.session.hello.device;
+  const bool fits =
+      !device || device->memory.value <= 0 || size <= static_cast<uint64_t>(device->memory.value);
+  if (!fits || (!stand_bys.contains(message.run) && stand_bys.size() >= options.bounds.stand_by_runs)) {
+    say("warning stand_by_refused run=" + std::to_string(message.run) + " bytes=" + std::to_string(size));
+    return;
+  }
+  StandByRun& run = stand_bys[message.run];
+  name(next.blobs.blobs);
+  if (run.loading) unname(run.loading->blobs.blobs);
+  run.loading = std::move(next);
+  complete_if_here(message.run);
+}
+
+void Peer::State::complete_if_here(proto::JobNumber number) {
+  StandByRun& run = stand_bys.at(number);
+  if (!run.loading->blobs.missing.empty()) return;
+  if (run.complete) unname(run.complete->blobs.blobs);
+  run.complete = std::move(run.loading);
+  run.loading.reset();
+  if (session.is_admitted()) tell(proto::StandingBy{number, run.complete->step});
+}
+
+void Peer::State::forget_stand_by(proto::JobNumber number) {
+  const auto run = stand_bys.find(number);
+  if (run == stand_bys.end()) return;
+  if (run->second.complete) unname(run->second.complete->blobs.blobs);
+  if (run->second.loading) unname(run->second.loading->blobs.blobs);
+  stand_bys.erase(run);
+}
+
+}  // namespace weft::peer
