@@ -15,6 +15,7 @@
 #include "cli/exit_codes.h"
 #include "cli/quantities.h"
 #include "cli/signals.h"
+#include "configs/cluster.h"
 #include "configs/reader.h"
 #include "configs/yaml.h"
 #include "storage/files.h"
@@ -24,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct BrokerCommandOptions {
-  std::string config, data_dir, listen, advertise, lease;
+  std::string config, data_dir, listen, advertise, lease, replication_rate;
 };
 
 constexpr const char* kListenDefault = "0.0.0.0:7700";
@@ -53,6 +54,7 @@ Status read_config(BrokerCommandOptions& options) {
   take("listen", options.listen);
   take("advertise", options.advertise);
   take("lease", options.lease);
+  take("replication_rate", options.replication_rate);
   reader.finish();
   if (!problems.empty()) return fail(problems.error());
   return {};
@@ -112,6 +114,16 @@ class StopOnSignal {
   std::thread thread_;
 };
 
+// Bytes a second.
+Result<uint64_t> parse_replication_rate(const std::string& text) {
+  if (text == "unlimited") return 0;
+  const auto rate = configs::parse_bandwidth(text);
+  if (!rate || *rate < 1)
+    return fail(ErrorCode::InvalidArgument,
+                "--replication-rate: '" + text + "' is no rate; write 100Mbit, 1Gbit or unlimited");
+  return static_cast<uint64_t>(*rate);
+}
+
 Result<int> run_broker(BrokerCommandOptions options) {
   if (!options.config.empty()) WEFT_TRY_STATUS(read_config(options));
   broker::BrokerServiceOptions service_options;
@@ -128,6 +140,10 @@ Result<int> run_broker(BrokerCommandOptions options) {
   service_options.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   if (!options.lease.empty()) {
     WEFT_TRY(service_options.lease, parse_duration(options.lease));
+  }
+
+  if (!options.replication_rate.empty()) {
+    WEFT_TRY(service_options.replication_rate, parse_replication_rate(options.replication_rate));
   }
 
   const sigset_t signals = StopOnSignal::signals();
@@ -155,7 +171,7 @@ void add_broker(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("broker", "run the service that peers join and users submit to");
   auto options = std::make_shared<BrokerCommandOptions>();
   command->add_option("--config", options->config,
-                      "a YAML file with data_dir, listen, advertise, lease; options here win");
+                      "a YAML file with data_dir, listen, advertise, lease, replication_rate; options here win");
   command->add_option("--data-dir", options->data_dir,
                       "identity, tokens, jobs, models and data; made where it is missing; default "
                       "~/.local/share/weft/broker");
@@ -163,6 +179,9 @@ void add_broker(CLI::App& app, Command& chosen) {
                       "HOST:PORT; default " + std::string(kListenDefault) + "; port 0: any free one");
   command->add_option("--advertise", options->advertise, "HOST:PORT under which others reach this broker");
   command->add_option("--lease", options->lease, "how long a silent peer is kept, as 10s");
+  command->add_option("--replication-rate", options->replication_rate,
+                      "how much of a peer's link copies of its state may take, as 100Mbit (the default) or "
+                      "unlimited");
   command->callback([options, &chosen] { chosen = [options] { return run_broker(*options); }; });
 }
 

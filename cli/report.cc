@@ -59,10 +59,10 @@ std::string json_stage(const proto::StageStatus& stage) {
 
 std::string json_status(const proto::JobStatus& s) {
   return fmt::format(
-      R"({{"event":"status","job":{},"name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recoveries":{},"equal_bits":{},"plan_version":{},"plan":{},"stages":{}}})",
+      R"({{"event":"status","job":{},"name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recovery_step":{},"recoveries":{},"equal_bits":{},"plan_version":{},"plan":{},"stages":{}}})",
       s.job, json_string(s.name), json_string(to_string(s.state)), json_string(s.reason), s.step, s.steps,
       json_number(s.loss), json_number(s.samples_per_second), json_number(s.seconds_left), s.checkpoint_step,
-      s.recoveries, s.equal_bits, s.plan_version, json_list(s.plan, json_string),
+      s.recovery_step, s.recoveries, s.equal_bits, s.plan_version, json_list(s.plan, json_string),
       json_list(s.stages, json_stage));
 }
 

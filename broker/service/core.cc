@@ -11,6 +11,7 @@ namespace weft::broker {
 namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(500);
+constexpr Duration kDiskFullRetry = std::chrono::milliseconds(500);
 constexpr Duration kCollectEvery = std::chrono::minutes(30);
 constexpr size_t kEventsAtOnce = 1000;
 constexpr int kTurnMessagesMax = 512;
@@ -57,10 +58,11 @@ Core::Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage:
       on_fatal_(std::move(on_fatal)),
       socket_(bus),
       broker_(options_.broker, state),
-      planner_(options_.jobs_folder, blobs, contexts),
+      planner_(options_.jobs_folder, blobs, contexts, options_.broker.replication_rate),
       contexts_(contexts),
       blobs_(blobs),
-      planner_thread_(std::make_unique<net::Worker>()) {
+      planner_thread_(std::make_unique<net::Worker>()),
+      disk_thread_(std::make_unique<net::Worker>()) {
   planner_thread_->post([this] { wake_ = std::make_unique<GateSocket>(bus_, "planner"); });
 }
 
@@ -70,6 +72,7 @@ Core::~Core() {
   if (thread_.joinable()) thread_.join();
   planner_thread_->post([this] { wake_.reset(); });
   planner_thread_.reset();
+  disk_thread_.reset();
 }
 
 void Core::from_worker(std::function<void()> work) {
@@ -187,17 +190,50 @@ void Core::step(const Event& event) {
 void Core::commit() {
   Effects turn = std::exchange(pending_, {});
   if (!turn.records.empty()) {
-    const Status durable = store_->append(turn.records);
-    if (!durable) {
-      options_.log("error store_failed what=\"" + durable.error().message + "\"");
-      failed_ = true;
-      return on_fatal_(durable.error());
-    }
+    if (!append(turn.records)) return;
     for (const Record& record : turn.records)
       if (const auto* event = std::get_if<proto::JobEvent>(&record))
         socket_.publish('e', text_of(proto::encode(*event)));
   }
   for (Effect& effect : turn.effects) carry_out(effect);
+}
+
+// A full disk is waited for: nothing of the turn is durable, so nobody hears of it, and nothing new is taken in
+// meanwhile. Peers keep their stages and come back. False: the process must end.
+bool Core::append(const std::vector<Record>& records) {
+  for (;;) {
+    const Status durable = store_->append(records);
+    if (durable) {
+      if (std::exchange(disk_is_full_, false)) options_.log("info disk_has_room_again");
+      return true;
+    }
+    if (durable.error().code != ErrorCode::ResourceExhausted || stopping_) {
+      options_.log("error store_failed what=\"" + durable.error().message + "\"");
+      failed_ = true;
+      on_fatal_(durable.error());
+      return false;
+    }
+    if (!std::exchange(disk_is_full_, true))
+      options_.log("error disk_full what=\"" + durable.error().message +
+                   "\" advice=\"make room where the broker's data directory is; it goes on by itself\"");
+    std::this_thread::sleep_for(kDiskFullRetry);
+  }
+}
+
+// The data of a run that goes on after a restart is opened beside; what peers ask for meanwhile waits.
+void Core::open_feed(OpenFeed& feed) {
+  if (!feed.submission || contexts_.find(feed.job))
+    return to_gates(BusKind::OpenFeed, feed.job, text_of(feed.data_key));
+  to_gates(BusKind::ExpectFeed, feed.job, text_of(feed.data_key));
+  planner_thread_->post([this, feed = std::move(feed)] {
+    const Status opened = planner_.open_data(feed.job, *feed.submission);
+    from_worker([this, job = feed.job, key = feed.data_key, opened] {
+      if (opened) return to_gates(BusKind::OpenFeed, job, text_of(key));
+      options_.log("error data_not_opened job=" + std::to_string(job) + " what=\"" + opened.error().message +
+                   "\"");
+      to_gates(BusKind::CloseFeed, job, {});
+    });
+  });
 }
 
 void Core::send(ConnectionId connection, const proto::Message& message) {
@@ -234,7 +270,10 @@ void Core::carry_out(Effect& effect) {
                   [this, event = PlanningDone{e.job, e.plan_version, std::move(plan)}] { step(event); });
             });
           },
-          [&](OpenFeed& e) { to_gates(BusKind::OpenFeed, e.job, text_of(e.data_key)); },
+          [&](OpenFeed& e) { open_feed(e); },
+          [&](KeepTransient& e) {
+            disk_thread_->post([this, kept = std::move(e.blobs)] { (void)blobs_.keep_transient(kept); });
+          },
           [&](CloseFeed& e) { to_gates(BusKind::CloseFeed, e.job, {}); },
           [&](GrantRelay& e) { to_gates(BusKind::GrantRelay, 0, text_of(e.ticket)); },
           [&](RevokeRelay& e) { to_gates(BusKind::RevokeRelay, 0, text_of(e.ticket)); },

@@ -43,6 +43,8 @@ class Core {
   TokenVerdict judge(const proto::Hello& hello);
   void step(const Event& event);
   void commit();
+  bool append(const std::vector<Record>& records);
+  void open_feed(OpenFeed& feed);
   void carry_out(Effect& effect);
   void send_events(const SendEvents& request);
   void republish();
@@ -63,6 +65,7 @@ class Core {
   storage::BlobStore& blobs_;
   Instant next_collection_{};
   Effects pending_;  // of this turn, not yet durable
+  bool disk_is_full_ = false;
   std::map<proto::JobNumber, proto::JobStatus> statuses_;
   proto::PeerList peers_;
   std::map<ConnectionId, PeerId> introduced_;
@@ -71,7 +74,7 @@ class Core {
   std::deque<std::function<void()>> inbox_;  // guarded by inbox_mutex_
   std::unique_ptr<GateSocket> wake_;         // used on planner_thread_ alone
   std::atomic<bool> stopping_{false}, failed_{false};
-  std::unique_ptr<net::Worker> planner_thread_;
+  std::unique_ptr<net::Worker> planner_thread_, disk_thread_;
   std::thread thread_;
 };
 

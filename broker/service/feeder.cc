@@ -19,6 +19,7 @@ Result<Feeder::Microbatch> Feeder::read(const proto::GetMicrobatch& request) {
 
   data::Request wanted;
   wanted.microbatch_size = size;
+  uint64_t batches_before = 0;  // in samples
   if (request.program == ProgramKind::Train) {
     if (request.step == 0 || request.step > context->steps || request.microbatch >= job.batch_size / size)
       return fail(ErrorCode::NotFound, "there is no such microbatch");
@@ -32,7 +33,8 @@ Result<Feeder::Microbatch> Feeder::read(const proto::GetMicrobatch& request) {
     wanted.step = request.step;
     wanted.sample_position = uint64_t{request.microbatch} * size;
     wanted.samples.resize(size);
-    sequence->second.fill((request.step - 1) * job.batch_size + wanted.sample_position, wanted.samples);
+    batches_before = (request.step - 1) * job.batch_size;
+    sequence->second.fill(batches_before + wanted.sample_position, wanted.samples);
   } else {
     const uint64_t first = uint64_t{request.microbatch} * size;
     if (first >= program.dataset->sample_count())
@@ -54,8 +56,9 @@ Result<Feeder::Microbatch> Feeder::read(const proto::GetMicrobatch& request) {
   }
   WEFT_TRY(data::Microbatch read, data::read_microbatch(*program.dataset, feeds, wanted));
   WEFT_TRY_STATUS(train::check_bounds(program.bounds, read));
-  Microbatch result{
-      .sample_position = wanted.sample_position, .valid_count = read.valid_count, .tensors = {}};
+  Microbatch result{.sample_position = batches_before + wanted.sample_position,
+                    .valid_count = read.valid_count,
+                    .tensors = {}};
   for (const std::string& input : request.inputs) {
     if (input == dag::kMaskInput && request.program == ProgramKind::Evaluate) {
       dag::Tensor mask({dag::DType::F32, {size}});

@@ -17,7 +17,7 @@ class Feeder {
   explicit Feeder(const JobContexts& contexts) : contexts_(contexts) {}
 
   struct Microbatch {
-    uint64_t sample_position = 0;
+    uint64_t sample_position = 0;  // of its first sample: in the endless sequence, or in the evaluation
     uint32_t valid_count = 0;
     std::vector<dag::Tensor> tensors;  // in the order asked
   };

@@ -105,13 +105,12 @@ void Gate::drain_bus() {
 void Gate::on_bus(const BusMessage& message) {
   switch (message.kind) {
     case BusKind::OpenFeed:
-      feeds_[message.connection] = secret_of(message.payload);
-      return;
+    case BusKind::ExpectFeed:
+      return open_feed(message.connection, secret_of(message.payload), message.kind == BusKind::OpenFeed);
     case BusKind::CloseFeed:
-      feeds_.erase(message.connection);
-      return;
+      return close_feed(message.connection);
     case BusKind::GrantRelay:
-      tickets_[secret_of(message.payload)] = 2;
+      tickets_.insert(secret_of(message.payload));
       return;
     case BusKind::RevokeRelay:
       tickets_.erase(secret_of(message.payload));
@@ -193,12 +192,10 @@ void Gate::follow(const ClientPtr& client, proto::JobNumber job, uint64_t sequen
 
 bool Gate::relay_ticket_is_granted(const net::RelayTicket& ticket) {
   drain_bus();  // a grant may be on its way
-  const auto at = tickets_.find(ticket.bytes);
-  if (at == tickets_.end() || at->second == 0) return false;
-  if (--at->second == 1)
-    core_->send({.kind = BusKind::RelayWaiting,
-                 .connection = 0,
-                 .payload = {reinterpret_cast<const char*>(ticket.bytes.data()), ticket.bytes.size()}});
+  if (!tickets_.contains(ticket.bytes)) return false;
+  core_->send({.kind = BusKind::RelayWaiting,
+               .connection = 0,
+               .payload = {reinterpret_cast<const char*>(ticket.bytes.data()), ticket.bytes.size()}});
   loop_.post([this] { drain_bus(); });
   return true;
 }
@@ -306,13 +303,7 @@ void Gate::on_message_frame(const ClientPtr& client, const net::InFrame& frame) 
 bool Gate::serve_here(const ClientPtr& client, const Message& message) {
   if (const auto* get = std::get_if<proto::GetBlob>(&message)) return get_blob(client, *get), true;
   if (const auto* put = std::get_if<proto::PutBlob>(&message)) return put_blob(client, *put), true;
-  if (const auto* have = std::get_if<proto::HaveBlobs>(&message)) {
-    proto::MissingBlobs missing{have->request, {}};
-    for (const Digest& blob : have->blobs)
-      if (!blobs_.has(blob)) missing.blobs.push_back(blob);
-    send(client, missing);
-    return true;
-  }
+  if (const auto* have = std::get_if<proto::HaveBlobs>(&message)) return have_blobs(client, *have), true;
   if (*client->role == Role::PeerBulk) {
     const auto* microbatch = std::get_if<proto::GetMicrobatch>(&message);
     if (microbatch == nullptr) return false;

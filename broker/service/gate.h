@@ -64,6 +64,10 @@ class Gate {
   void put_blob(const ClientPtr& client, const proto::PutBlob& request);
   void on_chunk(const ClientPtr& client, net::InFrame frame);
   void get_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request);
+  void read_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request);
+  void open_feed(proto::JobNumber job, const proto::Secret& key, bool open);
+  void close_feed(proto::JobNumber job);
+  void have_blobs(const ClientPtr& client, const proto::HaveBlobs& request);
   void follow(const ClientPtr& client, proto::JobNumber job, uint64_t sequence);
   bool relay_ticket_is_granted(const net::RelayTicket& ticket);
 
@@ -81,8 +85,13 @@ class Gate {
   std::unique_ptr<net::Loop::Timer> timer_;
   uint64_t next_connection_ = 1;
   std::map<uint64_t, ClientPtr> clients_;
-  std::map<proto::JobNumber, proto::Secret> feeds_;
-  std::map<proto::Secret, int> tickets_;  // uses left
+  struct Feed {
+    proto::Secret key{};
+    bool open = false;
+    std::vector<std::pair<std::weak_ptr<Client>, proto::GetMicrobatch>> waiting;  // until it is open
+  };
+  std::map<proto::JobNumber, Feed> feeds_;
+  std::set<proto::Secret> tickets_;  // of the runs' links; each is good for as long as it is granted
   // The stream's latest: what clients ask for.
   std::map<proto::JobNumber, proto::JobStatus> statuses_;
   proto::PeerList peers_;

@@ -20,6 +20,10 @@ constexpr size_t kUnwrittenMax =
 constexpr size_t kMicrobatchesMax = 256;  // of one connection at once
 constexpr uint64_t kBlobSizeMax = uint64_t{64} << 30;
 
+storage::Durability durability_of(bool durable) {
+  return durable ? storage::Durability::Durable : storage::Durability::Transient;
+}
+
 // A file's bytes without reading them into memory. Blobs never change.
 class Mapping {
  public:
@@ -93,8 +97,9 @@ void Gate::put_blob(const ClientPtr& client, const proto::PutBlob& request) {
   client->upload = upload;
   const std::weak_ptr<Client> weak = client;
   files_thread_->post([this, upload, request, weak] {
-    if (!blobs_.has(request.sha256)) {
-      auto writer = blobs_.begin(request.sha256, request.size);
+    const auto durability = durability_of(request.durable);
+    if (!blobs_.have(request.sha256, durability).value_or(false)) {
+      auto writer = blobs_.begin(request.sha256, request.size, durability);
       if (writer)
         upload->writer = std::move(*writer);
       else
@@ -149,13 +154,54 @@ void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
   });
 }
 
+// On the files' thread: what is there only for a while may have to be made durable first.
+void Gate::have_blobs(const ClientPtr& client, const proto::HaveBlobs& request) {
+  const std::weak_ptr<Client> weak = client;
+  files_thread_->post([this, request, weak] {
+    proto::MissingBlobs missing{request.request, {}};
+    for (const Digest& blob : request.blobs)
+      if (!blobs_.have(blob, durability_of(request.durable)).value_or(false)) missing.blobs.push_back(blob);
+    loop_.post([this, missing = std::move(missing), weak] {
+      if (const auto here = weak.lock()) send(here, missing);
+    });
+  });
+}
+
+void Gate::open_feed(proto::JobNumber job, const proto::Secret& key, bool open) {
+  Feed& feed = feeds_[job];
+  feed.key = key;
+  feed.open = open;
+  if (!open) return;
+  for (const auto& [weak, request] : std::exchange(feed.waiting, {}))
+    if (const auto client = weak.lock()) read_microbatch(client, request);
+}
+
+void Gate::close_feed(proto::JobNumber job) {
+  const auto at = feeds_.find(job);
+  if (at == feeds_.end()) return;
+  const auto waiting = std::move(at->second.waiting);
+  feeds_.erase(at);
+  for (const auto& [weak, request] : waiting) {
+    const auto client = weak.lock();
+    if (!client) continue;
+    --client->microbatches_in_work;
+    send(client, proto::MicrobatchAnswer{request.request, ErrorCode::PermissionDenied,
+                                         "the run feeds no data any more", 0, 0});
+  }
+}
+
 void Gate::get_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request) {
   const auto feed = feeds_.find(request.run);
-  if (feed == feeds_.end() || feed->second != request.data_key)
+  if (feed == feeds_.end() || feed->second.key != request.data_key)
     return send(client, proto::MicrobatchAnswer{request.request, ErrorCode::PermissionDenied,
                                                 "the run does not feed data to this peer", 0, 0});
   if (++client->microbatches_in_work > kMicrobatchesMax)
     return refuse(client, {ErrorCode::ResourceExhausted, "too many microbatches are asked for at once"});
+  if (!feed->second.open) return feed->second.waiting.emplace_back(client, request), void();
+  read_microbatch(client, request);
+}
+
+void Gate::read_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request) {
   const std::weak_ptr<Client> weak = client;
   feeder_thread_->post([this, request, weak] {
     auto read = std::make_shared<Result<Feeder::Microbatch>>(feeder_.read(request));

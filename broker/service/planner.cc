@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <set>
 
+#include "broker/service/routes.h"
 #include "dag/op_table.h"
 #include "dag/split.h"
 #include "plan/plan.h"
 #include "proto/codec/codec.h"
-#include "security/token.h"
 
 namespace weft::broker {
 
@@ -16,12 +16,6 @@ using dag::OutputRole;
 using proto::ProgramKind;
 
 namespace {
-
-proto::Secret random_secret() {
-  proto::Secret secret;
-  security::fill_random(secret);
-  return secret;
-}
 
 // Devices that make the same graph of a model: the kind with the most of them, the first among equals.
 std::vector<Candidate> same_kind(const std::vector<Candidate>& candidates) {
@@ -68,12 +62,40 @@ std::vector<std::string> parameters_of(const dag::Graph& graph) {
   return names;
 }
 
+using Saved = std::map<std::pair<std::string, std::string>, const proto::TensorReference*>;
+
+// What a stage begins with after `saved`: what is trained as saved there; what is not, and what no checkpoint
+// holds, as it was assigned before. From the start: as submitted, which only the job's context knows.
+Result<std::vector<proto::TensorReference>> tensors_again(const proto::AssignStage& before, const Saved& saved,
+                                                          const JobContext* context) {
+  std::vector<proto::TensorReference> tensors;
+  std::set<std::string> named;
+  for (const proto::TensorReference& tensor : before.tensors) {
+    if (tensor.slot != "value" && tensor.slot != "running_statistic") continue;
+    if (!named.insert(tensor.initializer).second) continue;
+    auto at = saved.find({tensor.initializer, "value"});
+    if (at == saved.end()) at = saved.find({tensor.initializer, "running_statistic"});
+    if (at != saved.end()) {
+      tensors.push_back(*at->second);
+    } else if (!saved.empty()) {
+      tensors.push_back(tensor);
+    } else {
+      if (context == nullptr) return fail(ErrorCode::Unavailable, "the job is not at hand");
+      tensors.push_back(context->initial.at(tensor.initializer));
+    }
+    for (const std::string_view slot : before.training.optimizer.slot_names())
+      if (const auto found = saved.find({tensor.initializer, std::string(slot)}); found != saved.end())
+        tensors.push_back(*found->second);
+  }
+  return tensors;
+}
+
 // Builds the assignments of one planned run.
 class Assembly {
  public:
   Assembly(const StartPlanning& request, const JobContext& context, const plan::Plan& plan,
-           const std::vector<Candidate>& candidates)
-      : request_(request), context_(context), plan_(plan) {
+           const std::vector<Candidate>& candidates, uint64_t replication_rate)
+      : request_(request), context_(context), plan_(plan), replication_rate_(replication_rate) {
     stages_.resize(plan.stages.size());
     for (size_t s = 0; s < stages_.size(); ++s) {
       stages_[s].peer = candidates[plan.stages[s].devices.front()];
@@ -129,9 +151,10 @@ class Assembly {
       stage.microbatches_in_flight = plan_.stages[s].microbatches_in_flight;
       stage.after_step = request_.checkpoint ? request_.checkpoint->step : 0;
       stage.data_key = run->data_key;
+      stage.replication_rate = replication_rate_;
       WEFT_TRY_STATUS(name_tensors(stage));
     }
-    add_links(*run);
+    set_links(stages_, *run);
     for (const Stage& stage : stages_) {
       if (proto::encode(*stage.stage).size() > proto::kMessageSizeMax)
         return fail(ErrorCode::Unsupported, "a stage's graph takes more than " +
@@ -143,16 +166,17 @@ class Assembly {
           for (const std::string& name : parameters_of(*program.graph))
             parameters.push_back(static_cast<uint32_t>(
                 std::find(parameters_.begin(), parameters_.end(), name) - parameters_.begin()));
-      run->stages.push_back({stage.peer.peer, stage.stage, std::move(parameters)});
+      const plan::StagePlan& planned = plan_.stages[stage.stage->stage];
+      run->stages.push_back({.peer = stage.peer.peer,
+                             .assignment = stage.stage,
+                             .parameters = std::move(parameters),
+                             .microbatch_seconds = seconds(planned.forward + planned.backward)});
     }
     return std::shared_ptr<const PlannedRun>(std::move(run));
   }
 
  private:
-  struct Stage {
-    Candidate peer;
-    std::shared_ptr<proto::AssignStage> stage;
-  };
+  using Stage = StageAtPeer;
 
   proto::TrainingSpec training() const {
     const configs::Job& job = context_.job;
@@ -213,7 +237,7 @@ class Assembly {
 
   // Values from the checkpoint where it has them, else as submitted; slots from the checkpoint, else zero.
   Status name_tensors(proto::AssignStage& stage) const {
-    std::map<std::pair<std::string, std::string>, const proto::TensorReference*> saved;
+    Saved saved;
     if (request_.checkpoint)
       for (const auto& tensor : request_.checkpoint->tensors)
         saved[std::pair(tensor.initializer, tensor.slot)] = &tensor;
@@ -236,44 +260,55 @@ class Assembly {
     return {};
   }
 
-  // One connection for every two stages that share a cut edge. Who can be reached is dialled; when both can,
-  // or neither, the earlier stage dials.
-  void add_links(PlannedRun& run) {
-    std::set<std::pair<uint32_t, uint32_t>> pairs;
-    for (uint32_t s = 0; s < stages_.size(); ++s)
-      for (const proto::StageProgram& program : stages_[s].stage->programs) {
-        for (const proto::EdgeEnd& end : program.sends) pairs.insert(std::minmax(s, end.stage));
-        for (const proto::EdgeEnd& end : program.receives) pairs.insert(std::minmax(s, end.stage));
-      }
-    for (const auto& [low, high] : pairs) {
-      const auto& low_addresses = stages_[low].peer.device.addresses;
-      const auto& high_addresses = stages_[high].peer.device.addresses;
-      const bool high_dials = high_addresses.empty() && !low_addresses.empty();
-      const proto::Secret ticket = random_secret();
-      run.relay_tickets.push_back(ticket);
-      const auto route = [&](uint32_t to, bool dials) {
-        return proto::LinkRoute{.stage = to,
-                                .peer = stages_[to].peer.peer,
-                                .dials = dials,
-                                .addresses = stages_[to].peer.device.addresses,
-                                .relay_ticket = ticket,
-                                .region = stages_[to].peer.device.region};
-      };
-      stages_[low].stage->links.push_back(route(high, !high_dials));
-      stages_[high].stage->links.push_back(route(low, high_dials));
-    }
-  }
-
   const StartPlanning& request_;
   const JobContext& context_;
   const plan::Plan& plan_;
+  uint64_t replication_rate_;
   std::vector<Stage> stages_;
   std::vector<std::string> parameters_;
 };
 
 }  // namespace
 
+// The same stages, other peers: nothing is imported, cut or measured again.
+Result<std::shared_ptr<const PlannedRun>> Planner::place_again(const StartPlanning& request) {
+  auto run = std::make_shared<PlannedRun>(*request.previous);
+  run->data_key = random_secret();
+  Saved saved;
+  if (request.checkpoint)
+    for (const auto& tensor : request.checkpoint->tensors)
+      saved[std::pair(tensor.initializer, tensor.slot)] = &tensor;
+  const auto context = contexts_.find(request.job);
+  std::vector<StageAtPeer> stages;
+  for (size_t s = 0; s < run->stages.size(); ++s) {
+    PlannedStage& planned = run->stages[s];
+    auto stage = std::make_shared<proto::AssignStage>(*planned.assignment);
+    planned.peer = request.candidates[request.placed[s]].peer;
+    stage->plan_version = request.plan_version;
+    stage->after_step = request.checkpoint ? request.checkpoint->step : 0;
+    stage->data_key = run->data_key;
+    stage->replication_rate = replication_rate_;
+    WEFT_TRY(stage->tensors, tensors_again(*planned.assignment, saved, context.get()));
+    for (const auto& tensor : stage->tensors)
+      if (!blobs_.has(tensor.sha256))
+        return fail(ErrorCode::Unavailable, "the tensor of '" + tensor.initializer + "' was collected");
+    planned.assignment = stage;
+    stages.push_back({request.candidates[request.placed[s]], std::move(stage)});
+  }
+  run->fingerprint = stages.front().peer.device.fingerprint;
+  run->equal_bits = std::all_of(stages.begin(), stages.end(), [&](const StageAtPeer& stage) {
+    return stage.peer.device.fingerprint == run->fingerprint;
+  });
+  set_links(stages, *run);
+  return std::shared_ptr<const PlannedRun>(std::move(run));
+}
+
 Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& request) {
+  if (request.previous && request.placed.size() == request.previous->stages.size()) {
+    auto again = place_again(request);
+    // Without the job at hand its first values have no name: then everything is made anew.
+    if (again || again.error().code != ErrorCode::Unavailable) return again;
+  }
   const std::vector<Candidate> candidates = same_kind(request.candidates);
   if (candidates.empty()) return fail(ErrorCode::Infeasible, "no peer is free");
   const peer::BackendTraits traits{.fuse_elementwise = candidates[0].device.fuse_elementwise,
@@ -299,13 +334,21 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
                             .stages = job.stages,
                             .optimizer_slots = static_cast<uint32_t>(job.optimizer.slot_names().size()),
                             .cluster = view(candidates)}));
-  Assembly assembly(request, *context, plan, candidates);
+  Assembly assembly(request, *context, plan, candidates, replication_rate_);
   WEFT_TRY_STATUS(assembly.add_program(main, plan.stage_of_op));
   if (const auto evaluation = context->programs.find(ProgramKind::Evaluate);
       evaluation != context->programs.end())
     WEFT_TRY_STATUS(assembly.add_program(
         ProgramKind::Evaluate, plan::follow_stages(evaluation->second.graph, graph, plan.stage_of_op)));
   return assembly.finish();
+}
+
+Status Planner::open_data(proto::JobNumber job, const proto::SubmitJob& submission) {
+  if (contexts_.find(job)) return {};
+  WEFT_TRY(auto context, make_job_context(job, submission, blobs_, folder_ / std::to_string(job),
+                                          peer::BackendTraits{}));
+  contexts_.set(job, std::move(context));
+  return {};
 }
 
 Status Planner::check(const proto::SubmitJob& submission) {

@@ -13,17 +13,23 @@ namespace weft::broker {
 class Planner {
  public:
   // `folder`: where jobs are unpacked, one folder each. Both outlive this.
-  Planner(std::filesystem::path folder, storage::BlobStore& blobs, JobContexts& contexts)
-      : folder_(std::move(folder)), blobs_(blobs), contexts_(contexts) {}
+  Planner(std::filesystem::path folder, storage::BlobStore& blobs, JobContexts& contexts,
+          uint64_t replication_rate)
+      : folder_(std::move(folder)), blobs_(blobs), contexts_(contexts), replication_rate_(replication_rate) {}
 
   // Errors: Infeasible when these candidates cannot run it (others may), anything else when nobody can.
   Result<std::shared_ptr<const PlannedRun>> plan(const StartPlanning& request);
   Status check(const proto::SubmitJob& submission);
+  // The job's data for a run that goes on after a restart of the broker; nothing is planned.
+  Status open_data(proto::JobNumber job, const proto::SubmitJob& submission);
 
  private:
+  Result<std::shared_ptr<const PlannedRun>> place_again(const StartPlanning& request);
+
   std::filesystem::path folder_;
   storage::BlobStore& blobs_;
   JobContexts& contexts_;
+  uint64_t replication_rate_;
 };
 
 }  // namespace weft::broker
