@@ -82,7 +82,7 @@ struct StoredJob {
   uint64_t last_event = 0;  // sequence
   std::optional<RunStarted> run{};
   std::vector<proto::Command> script{};  // of that run: not settled, in order
-  uint64_t committed_step = 0;           // the last Step event's; 0: none
+  uint64_t committed_step = 0;           // the last Step event's, also after the run went back; 0: none
   uint64_t evaluated_step = 0;           // the last Evaluation event's
 };
 struct StoredState {

@@ -116,6 +116,8 @@ void Core::handle(const BusMessage& message) {
         return step(
             Disconnected{message.connection, "it sent what is no message: " + decoded.error().message});
       }
+      const auto* failed = std::get_if<proto::StageFailed>(&*decoded);
+      if (failed != nullptr && failed->error.code == ErrorCode::Corrupted) put_damaged_blobs_aside();
       return step(Received{message.connection, std::make_shared<const proto::Message>(std::move(*decoded))});
     }
     case BusKind::Disconnected:
@@ -310,6 +312,18 @@ void Core::collect_garbage() {
     const std::string line = freed ? "info blobs_collected bytes_freed=" + std::to_string(*freed)
                                    : "warning blobs_not_collected reason=\"" + freed.error().message + "\"";
     if (!freed || *freed > 0) from_worker([this, line] { options_.log(line); });
+  });
+}
+
+// A peer was given bytes that are not those of their name: whatever of ours is damaged goes where it can be
+// uploaded again. Every blob is compared with its hash, so that a false claim does no harm.
+void Core::put_damaged_blobs_aside() {
+  if (looks_for_damage_.exchange(true)) return;
+  disk_thread_->post([this, blobs = broker_.referenced_blobs()] {
+    for (const Digest& blob : blobs)
+      if (blobs_.quarantine(blob).value_or(false))
+        options_.log("error blob_damaged sha256=" + to_hex(blob) + " advice=\"look after this disk\"");
+    looks_for_damage_ = false;
   });
 }
 

@@ -45,6 +45,7 @@ class Core {
   void commit();
   bool append(const std::vector<Record>& records);
   void open_feed(OpenFeed& feed);
+  void put_damaged_blobs_aside();
   void carry_out(Effect& effect);
   void send_events(const SendEvents& request);
   void republish();
@@ -73,7 +74,7 @@ class Core {
   std::mutex inbox_mutex_;
   std::deque<std::function<void()>> inbox_;  // guarded by inbox_mutex_
   std::unique_ptr<GateSocket> wake_;         // used on planner_thread_ alone
-  std::atomic<bool> stopping_{false}, failed_{false};
+  std::atomic<bool> stopping_{false}, failed_{false}, looks_for_damage_{false};
   std::unique_ptr<net::Worker> planner_thread_, disk_thread_;
   std::thread thread_;
 };

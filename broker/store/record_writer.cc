@@ -39,8 +39,6 @@ Status RecordWriter::prepare() {
       {insert_event_, "INSERT INTO events VALUES (?, ?, ?)"},
       {commit_step_, "UPDATE progress SET committed_step = ? WHERE job = ?"},
       {commit_evaluation_, "UPDATE progress SET evaluated_step = ? WHERE job = ?"},
-      {go_back_,
-       "UPDATE progress SET committed_step = ?1, evaluated_step = MIN(evaluated_step, ?1) WHERE job = ?2"},
       {insert_plan_, "INSERT INTO plans VALUES (?, ?, ?)"},
       {insert_stage_, "INSERT INTO plan_stages VALUES (?, ?, ?)"},
       {insert_command_, "INSERT INTO script SELECT job, ?, ? FROM plans WHERE job = ? AND plan_version = ?"},
@@ -137,7 +135,7 @@ Status RecordWriter::write(const RunStarted& record) {
     WEFT_TRY_STATUS(insert_stage_.bind(record.job).bind(uint64_t{s}).bind(assignment).run());
   }
   // It may begin before steps that the plan before had committed: they are done again.
-  return done(go_back_.bind(message.after_step).bind(record.job));
+  return {};
 }
 
 Status RecordWriter::write(const CommandIssued& record) {

@@ -95,7 +95,7 @@ TEST(Files, FailedWriteLeavesTheOldBytesAndNoTemporary) {
     EXPECT_EQ(Files().list(scratch.folder(), 10).value().size(), 1u);
     scratch.write("f", "old");
   }
-  EXPECT_EQ(tried, 5);  // open, write, sync, rename, sync directory
+  EXPECT_EQ(tried, 6);  // open, write, write, sync, rename, sync directory
 }
 
 TEST(Files, ProducerErrorAbandonsTheFile) {

@@ -339,9 +339,9 @@ TEST_F(SqliteStoreTest, SeveralProcessesMakeTheDatabaseAtTheSameTime) {
 // -----------------------------------------------------------------------------------------------
 
 TEST_F(SqliteStoreTest, ALaterFormatIsRefusedByName) {
-  meddle("UPDATE meta SET value = 2");
+  meddle("UPDATE meta SET value = 3");
   const auto opened = open_sqlite_store(file_);
-  EXPECT_TRUE(fails_with(opened, ErrorCode::VersionMismatch, "format 2"));
+  EXPECT_TRUE(fails_with(opened, ErrorCode::VersionMismatch, "format 3"));
   EXPECT_TRUE(fails_with(opened, ErrorCode::VersionMismatch, file_.string()));
 }
 
@@ -384,6 +384,32 @@ TEST_F(SqliteStoreTest, DamageIsFoundWhenTheFileIsOpened) {
                          "holed.sqlite"));
   const auto shorter = open_sqlite_store(scratch_.write("short.sqlite", bytes.substr(0, bytes.size() / 2)));
   EXPECT_TRUE(fails_with(shorter, ErrorCode::Corrupted, "short.sqlite"));
+}
+
+TEST_F(SqliteStoreTest, OfALargeFileOnlyPastEventsAreNotLookedAtBeforeTheyAreRead) {
+  std::vector<Record> records;
+  records.emplace_back(submitted(1));
+  for (uint64_t i = 1; i <= 2000; ++i) records.emplace_back(event(1, i));
+  ASSERT_TRUE(ok(store_->append(records)));
+  store_.reset();
+  std::string bytes;
+  {
+    std::ifstream in(file_, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  const auto holed = [&](size_t at, size_t size) {
+    std::string damaged = bytes;
+    damaged.replace(at, size, std::string(size, '\xFF'));
+    return open_sqlite_store(scratch_.write("holed.sqlite", damaged), {.whole_check_size_max = 0});
+  };
+  const auto events = holed(bytes.size() / 2, 8192);
+  ASSERT_TRUE(events) << events.error().message;
+  EXPECT_EQ(value_or_fail((*events)->load()).jobs.at(1).last_event, 2000u);
+  EXPECT_TRUE(fails_with((*events)->events(1, 1, 10'000), ErrorCode::Corrupted, "holed.sqlite"));
+  // The job's own row, which every broker starts from.
+  const size_t job = bytes.find("a.onnx");
+  ASSERT_NE(job, std::string::npos);
+  EXPECT_TRUE(fails_with(holed(job / 4096 * 4096, 4096), ErrorCode::Corrupted, "holed.sqlite"));
 }
 
 TEST_F(SqliteStoreTest, ARecordThatMakesNoSenseIsDamage) {
