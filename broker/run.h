@@ -151,6 +151,7 @@ class Run {
 
   // The script (run_script.cc).
   void write(proto::Command command, RunSink& sink);
+  void trim_script();
   bool is_settled(const proto::Command& command) const;
   void resume_forward(const proto::Command& command);
   bool may_repeat(uint32_t stage, uint64_t step);

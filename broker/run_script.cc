@@ -26,8 +26,12 @@ bool Run::is_settled(const Command& command) const {
   return true;
 }
 
-void Run::write(Command command, RunSink& sink) {
+void Run::trim_script() {
   while (!script_.empty() && is_settled(script_.front())) script_.pop_front();
+}
+
+void Run::write(Command command, RunSink& sink) {
+  trim_script();
   command.run = job_;
   command.plan_version = version_;
   command.sequence = ++sequence_;
@@ -98,6 +102,12 @@ Status Run::on_resumed(Instant now, uint32_t stage, uint64_t last_sequence, RunS
   for (const auto& [number, step] : steps_)
     if (step.norm_sent && plan_->clip_norm > 0 && !step.updated[stage])
       sink.send_to_stage(stage, proto::GradientNorm{job_, version_, number, step.norm});
+  // All of the script may have been done when the broker went: then no report brings the run forward.
+  if (training())
+    continue_run(now, sink);
+  else
+    continue_forward(sink);
+  end_if_done(sink);
   return {};
 }
 

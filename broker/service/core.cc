@@ -94,7 +94,8 @@ void Core::run() {
     }
     if (message) handle(*message);
     if (now().monotonic >= next_tick) {
-      step(Tick{});
+      // What the first step wants of the gate would reach nobody before it is there.
+      if (gate_is_there_) step(Tick{});
       collect_garbage();
       next_tick = now().monotonic + kTick;
     }
@@ -105,6 +106,7 @@ void Core::run() {
 void Core::handle(const BusMessage& message) {
   switch (message.kind) {
     case BusKind::GateReady:
+      gate_is_there_ = true;
       return republish();
     case BusKind::Introduced:
       return introduce(message);

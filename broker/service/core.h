@@ -67,6 +67,7 @@ class Core {
   Instant next_collection_{};
   Effects pending_;  // of this turn, not yet durable
   bool disk_is_full_ = false;
+  bool gate_is_there_ = false;
   std::map<proto::JobNumber, proto::JobStatus> statuses_;
   proto::PeerList peers_;
   std::map<ConnectionId, PeerId> introduced_;

@@ -34,7 +34,7 @@ Status RecordWriter::prepare() {
       {trim_checkpoints_,
        "DELETE FROM checkpoints WHERE job = ?1 AND number NOT IN "
        "(SELECT number FROM checkpoints WHERE job = ?1 ORDER BY number DESC LIMIT 2)"},
-      {insert_prediction_, "INSERT OR REPLACE INTO predictions VALUES (?, ?, ?)"},
+      {insert_prediction_, "INSERT OR REPLACE INTO predictions VALUES (?, ?, ?, ?)"},
       {insert_result_, "INSERT OR REPLACE INTO results VALUES (?, ?)"},
       {insert_event_, "INSERT INTO events VALUES (?, ?, ?)"},
       {commit_step_, "UPDATE progress SET committed_step = ? WHERE job = ?"},
@@ -100,7 +100,12 @@ Status RecordWriter::write(const CheckpointCommitted& record) {
 
 Status RecordWriter::write(const PredictionCommitted& record) {
   WEFT_TRY(const auto report, encoded(database_, record.report));
-  return done(insert_prediction_.bind(record.job).bind(record.report.microbatch).bind(report));
+  const auto& outputs = record.report.outputs;
+  const std::string output = outputs.empty() ? std::string() : outputs.front().initializer;
+  return done(insert_prediction_.bind(record.job)
+                  .bind(record.report.microbatch)
+                  .bind(std::string_view(output))
+                  .bind(report));
 }
 
 Status RecordWriter::write(const ResultCommitted& record) {

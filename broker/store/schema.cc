@@ -61,8 +61,17 @@ CREATE TABLE events (
 )sql";
 
 // What format 2 adds: a run that outlives the broker. Its progress stands apart from the job, whose row is
-// large, for it changes with every step.
+// large, for it changes with every step. And several stages may each report outputs of one microbatch.
 constexpr const char* kFormat2 = R"sql(
+ALTER TABLE predictions RENAME TO predictions_1;
+CREATE TABLE predictions (
+  job INTEGER NOT NULL REFERENCES jobs (job),
+  microbatch INTEGER NOT NULL,
+  output BLOB NOT NULL,  -- the name of the first one in the report; empty: not known, from format 1
+  report BLOB NOT NULL,  -- PredictionReport
+  PRIMARY KEY (job, microbatch, output)) WITHOUT ROWID;
+INSERT INTO predictions SELECT job, microbatch, x'', report FROM predictions_1;
+DROP TABLE predictions_1;
 CREATE TABLE progress (
   job INTEGER PRIMARY KEY REFERENCES jobs (job),
   committed_step INTEGER NOT NULL,

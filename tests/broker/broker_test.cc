@@ -1,149 +1,15 @@
 // The broker's core by hand-moved time: who is admitted, who gets work, what happens when somebody is gone.
-#include "broker/broker.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "tests/broker/world.h"
+
 namespace weft::broker {
 namespace {
 
 using proto::JobState;
-using proto::Message;
-
-PeerId key(uint8_t n) {
-  PeerId id;
-  id.digest.bytes[0] = n;
-  return id;
-}
-
-// A plan of `stages` stages over the first candidates, without graphs: the core looks at none.
-std::shared_ptr<PlannedRun> plan_for(const StartPlanning& request, uint32_t stages, uint64_t steps) {
-  auto plan = std::make_shared<PlannedRun>();
-  plan->steps = steps;
-  plan->batch_size = 8;
-  plan->microbatches = 2;
-  plan->microbatch_size = 4;
-  plan->parameter_count = stages;
-  plan->fingerprint = "f";
-  if (steps == 0) {  // prediction
-    plan->forward_microbatches = 16;
-    plan->forward_samples = 64;
-    plan->prediction_stages = stages;
-  }
-  for (uint32_t s = 0; s < stages; ++s) {
-    auto assignment = std::make_shared<proto::AssignStage>();
-    assignment->run = request.job;
-    assignment->plan_version = request.plan_version;
-    assignment->stage = s;
-    assignment->after_step = request.checkpoint ? request.checkpoint->step : 0;
-    plan->stages.push_back({request.candidates[s].peer, assignment, {s}});
-  }
-  return plan;
-}
-
-// The world around a core: connections by number, what each was sent, and what became durable.
-class World {
- public:
-  explicit World(const StoredState& state = {}) : broker({.software = "0.1.0"}, state) {}
-
-  Effects step(const Event& event) {
-    Effects effects = broker.step({now, 1000}, event);
-    for (const Record& record : effects.records) {
-      if (const auto* changed = std::get_if<JobChanged>(&record)) states[changed->job] = changed->state;
-      if (const auto* job_event = std::get_if<proto::JobEvent>(&record)) events.push_back(*job_event);
-      records.push_back(record);
-    }
-    for (const Effect& effect : effects.effects) {
-      if (const auto* send = std::get_if<Send>(&effect)) sent[send->connection].push_back(*send->message);
-      if (const auto* close = std::get_if<Close>(&effect)) closed.push_back(close->connection);
-      if (const auto* planning = std::get_if<StartPlanning>(&effect)) plannings.push_back(*planning);
-      if (const auto* check = std::get_if<CheckSubmission>(&effect)) checks.push_back(*check);
-    }
-    return effects;
-  }
-  void join(ConnectionId connection, uint8_t who, TokenVerdict verdict = TokenVerdict::Valid) {
-    proto::Hello hello;
-    hello.name = "peer" + std::to_string(who);
-    hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "f"};
-    step(Introduced{connection, key(who), "test", hello, verdict});
-  }
-  void submit(ConnectionId client, uint32_t stages) {
-    proto::Hello hello;
-    hello.role = proto::Role::Submitter;
-    step(Introduced{client, key(200), "test", hello, TokenVerdict::Valid});
-    step(SubmissionChecked{
-        client, proto::SubmitJob{.name = "job", .job = "", .stages = stages, .files = {}}, {}});
-  }
-  void receive(ConnectionId connection, Message message) {
-    step(Received{connection, std::make_shared<const Message>(std::move(message))});
-  }
-  void wait(Duration duration) {
-    now += duration;
-    step(Tick{});
-  }
-  template <typename M>
-  std::vector<M> messages(ConnectionId connection) const {
-    std::vector<M> found;
-    const auto at = sent.find(connection);
-    if (at == sent.end()) return found;
-    for (const Message& message : at->second)
-      if (const auto* m = std::get_if<M>(&message)) found.push_back(*m);
-    return found;
-  }
-  // Two peers (connections 1, 2), a job of two stages, running.
-  void run_two_stages(uint64_t steps) {
-    join(1, 1);
-    join(2, 2);
-    submit(100, 2);
-    plan_and_ready(2, steps);
-  }
-  void plan_and_ready(uint32_t stages, uint64_t steps) {
-    ASSERT_FALSE(plannings.empty());
-    const StartPlanning request = plannings.back();
-    plannings.clear();
-    const auto plan = plan_for(request, stages, steps);
-    plan->predicted_step = predicted_step;
-    step(PlanningDone{request.job, request.plan_version, plan});
-    version = request.plan_version;
-    peers.clear();
-    for (uint32_t s = 0; s < stages; ++s) peers.push_back(request.candidates[s].peer.digest.bytes[0]);
-    for (const ConnectionId peer : peers)
-      receive(peer, proto::StageReady{
-                        .run = request.job, .plan_version = version, .persistent = {}, .microbatch = {}});
-  }
-  void report_step(uint64_t number) {
-    for (size_t s = 0; s < peers.size(); ++s) {
-      proto::StepReport report;
-      report.run = 1;
-      report.plan_version = version;
-      report.step = number;
-      report.squares = {4.0};
-      if (s + 1 == peers.size()) report.losses = {1.0, 3.0};
-      report.updated = true;
-      receive(peers[s], report);
-    }
-  }
-  void report_checkpoint(uint64_t number) {
-    for (const ConnectionId peer : peers)
-      receive(peer,
-              proto::CheckpointReport{.run = 1, .plan_version = version, .step = number, .tensors = {}});
-  }
-
-  Instant now = Instant{} + std::chrono::hours(1);
-  Broker broker;
-  std::map<ConnectionId, std::vector<Message>> sent;
-  std::vector<ConnectionId> closed;
-  std::vector<StartPlanning> plannings;
-  std::vector<CheckSubmission> checks;
-  std::vector<Record> records;
-  std::vector<proto::JobEvent> events;
-  std::map<proto::JobNumber, JobState> states;
-  proto::PlanVersion version = 0;
-  Duration predicted_step{};
-  std::vector<ConnectionId> peers;  // connection = key, by stage
-};
 
 TEST(Admission, AnUnknownKeyWithoutATokenIsRefusedAndToldWhy) {
   World world;
@@ -248,20 +114,21 @@ TEST(Recovery, ALostPeerTakesTheRunBackToItsCheckpointWithASpare) {
     for (ConnectionId peer = 1; peer <= 3; ++peer) world.receive(peer, proto::Heartbeat{});
     if (i == 4) world.report_step(5);
   }
-  // The default checkpoint is asked for at the last granted step: reach and report it.
+  // A step has one snapshot: the checkpoint is that of the next step granted.
+  world.report_step(6);
   const auto commands = world.messages<proto::Command>(world.peers[0]);
   const auto checkpoint = std::find_if(commands.begin(), commands.end(), [](const auto& c) {
     return c.kind == proto::CommandKind::Checkpoint;
   });
   ASSERT_NE(checkpoint, commands.end());
-  for (uint64_t step = 6; step <= checkpoint->step; ++step) world.report_step(step);
+  for (uint64_t step = 7; step <= checkpoint->step; ++step) world.report_step(step);
   world.report_checkpoint(checkpoint->step);
   world.report_step(checkpoint->step + 1);
   const ConnectionId lost = world.peers[0];
   world.step(Disconnected{lost, "reset by peer"});
   ASSERT_EQ(world.plannings.size(), 1u);
   ASSERT_TRUE(world.plannings[0].checkpoint.has_value());
-  EXPECT_EQ(world.plannings[0].checkpoint->step, checkpoint->step);
+  EXPECT_EQ(world.plannings[0].checkpoint->step, checkpoint->step + 1) << "its copy is newer";
   EXPECT_EQ(world.plannings[0].candidates.size(), 2u);
   for (const Candidate& candidate : world.plannings[0].candidates)
     EXPECT_NE(candidate.peer, key(static_cast<uint8_t>(lost)));
@@ -304,6 +171,66 @@ TEST(Recovery, APeerThatBreaksTheProtocolIsClosedAndTheRunGoesOnWithoutIt) {
   EXPECT_EQ(world.broker.counters().protocol_errors, 1u);
   EXPECT_EQ(world.closed, (std::vector<ConnectionId>{world.peers[0]}));
   EXPECT_EQ(world.plannings.size(), 1u);
+}
+
+TEST(Recovery, WhereThePlanBeforeWillNotDoEverythingIsPlannedAnew) {
+  World world;
+  world.join(3, 3);
+  world.run_two_stages(100);
+  world.report_step(1);
+  world.step(Disconnected{world.peers[0], "gone"});
+  ASSERT_EQ(world.plannings.size(), 1u);
+  EXPECT_TRUE(world.plannings[0].previous);
+  EXPECT_EQ(world.plannings[0].placed, (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(world.plannings[0].candidates[0].name, "peer3");
+  EXPECT_EQ(world.plannings[0].candidates[1].name, "peer2");
+  world.step(PlanningDone{1, world.plannings[0].plan_version, fail(ErrorCode::Infeasible, "no room")});
+  ASSERT_EQ(world.plannings.size(), 2u);
+  EXPECT_FALSE(world.plannings[1].previous);
+  EXPECT_EQ(world.plannings[1].checkpoint->step, 1u);
+}
+
+TEST(Recovery, TheFirstCommitAfterwardsSaysHowLongItTook) {
+  World world;
+  world.join(3, 3);
+  world.run_two_stages(100);
+  world.report_step(1);
+  world.step(Disconnected{world.peers[0], "gone"});
+  world.plan_and_ready(2, 100);
+  world.now += std::chrono::milliseconds(2300);
+  world.report_step(2);
+  EXPECT_EQ(world.events.back().text, "going on after 2.3 s");
+}
+
+TEST(StandBy, WhoJoinsGetsTheTensorsAndForgetsThemWhenTheJobEnds) {
+  World world;
+  world.run_two_stages(3);
+  world.report_step(1);
+  world.join(3, 3);
+  const auto told = world.messages<proto::StandBy>(3);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].run, 1u);
+  EXPECT_EQ(told[0].step, 1u);
+  world.report_step(2);
+  EXPECT_EQ(world.messages<proto::StandBy>(3).back().step, 2u);
+  const size_t before = world.messages<proto::StandBy>(3).size();
+  world.report_step(3);
+  world.report_checkpoint(3);
+  EXPECT_EQ(world.states[1], JobState::Finished);
+  const auto all = world.messages<proto::StandBy>(3);
+  ASSERT_EQ(all.size(), before + 1);
+  EXPECT_TRUE(all.back().tensors.empty());
+}
+
+TEST(StandBy, OnlyPeersOfTheSameFingerprint) {
+  World world;
+  world.run_two_stages(10);
+  proto::Hello hello;
+  hello.name = "other";
+  hello.device = proto::DeviceReport{.device = "null:x", .memory = {1 << 30}, .fingerprint = "g"};
+  world.step(Introduced{9, key(9), "test", hello, TokenVerdict::Valid});
+  world.report_step(1);
+  EXPECT_TRUE(world.messages<proto::StandBy>(9).empty());
 }
 
 TEST(Recovery, AJobThatOnlyFailsEndsWithTheReason) {
@@ -376,7 +303,7 @@ TEST(Stop, ChecksPointsFirstAndThenStops) {
   EXPECT_EQ(world.states[1], JobState::Stopped);
 }
 
-TEST(Drain, ARunMovesFromACheckpointWithoutRedoingAStep) {
+TEST(Drain, ARunMovesFromASnapshotWithoutRedoingAStep) {
   World world;
   world.join(3, 3);
   world.run_two_stages(100);
@@ -384,9 +311,9 @@ TEST(Drain, ARunMovesFromACheckpointWithoutRedoingAStep) {
   const ConnectionId leaving = world.peers[0];
   world.receive(leaving, proto::Drain{});
   const auto last = world.messages<proto::Command>(leaving).back();
-  ASSERT_EQ(last.kind, proto::CommandKind::Checkpoint);
+  ASSERT_EQ(last.kind, proto::CommandKind::Replicate);
   for (uint64_t step = 2; step <= last.step; ++step) world.report_step(step);
-  world.report_checkpoint(last.step);
+  EXPECT_EQ(world.messages<proto::Command>(leaving).back().step, last.step) << "nothing more was granted";
   EXPECT_EQ(world.messages<proto::ReleaseStage>(leaving).size(), 1u);
   ASSERT_EQ(world.plannings.size(), 1u);
   EXPECT_EQ(world.plannings[0].checkpoint->step, last.step);

@@ -18,7 +18,7 @@ const Instant kStart = Instant{} + std::chrono::hours(1);
 Session joined(Instant now) {
   Session session({.hello = {}, .seed = 3});
   session.start(now);
-  session.on_connected(now);
+  session.on_connected(now, {});
   session.on_message(now, proto::HelloAck{.software = "",
                                           .name = "",
                                           .heartbeat_interval = std::chrono::seconds(2),
@@ -29,12 +29,12 @@ Session joined(Instant now) {
 TEST(Session, SaysHelloFirstAndHeartbeatsOnceAdmitted) {
   Session session({.hello = {}, .seed = 3});
   EXPECT_TRUE(find<ConnectToBroker>(session.start(kStart)));
-  const auto tell = find<TellBroker>(session.on_connected(kStart));
+  const auto tell = find<TellBroker>(session.on_connected(kStart, {}));
   ASSERT_TRUE(tell);
   EXPECT_TRUE(std::holds_alternative<proto::Hello>(tell->message));
   session = joined(kStart);
-  EXPECT_FALSE(find<TellBroker>(session.on_tick(kStart + std::chrono::seconds(1), {})));
-  const auto beat = session.on_tick(kStart + std::chrono::seconds(2), {});
+  EXPECT_FALSE(find<TellBroker>(session.on_tick(kStart + std::chrono::seconds(1), {}, {})));
+  const auto beat = session.on_tick(kStart + std::chrono::seconds(2), {}, {});
   ASSERT_TRUE(find<TellBroker>(beat));
   EXPECT_TRUE(std::holds_alternative<proto::Heartbeat>(find<TellBroker>(beat)->message));
 }
@@ -51,9 +51,9 @@ TEST(Session, BacksOffWithJitterAndComesBack) {
     EXPECT_LE(last, std::chrono::seconds(15));
     EXPECT_GE(last, std::chrono::milliseconds(250));
     EXPECT_FALSE(
-        find<ConnectToBroker>(session.on_tick(*session.retry_at() - std::chrono::milliseconds(1), {})));
+        find<ConnectToBroker>(session.on_tick(*session.retry_at() - std::chrono::milliseconds(1), {}, {})));
     now = *session.retry_at();
-    EXPECT_TRUE(find<ConnectToBroker>(session.on_tick(now, {})));
+    EXPECT_TRUE(find<ConnectToBroker>(session.on_tick(now, {}, {})));
   }
   EXPECT_GE(last, std::chrono::milliseconds(7500)) << "the longest wait, at most half of it taken away";
 }
@@ -68,7 +68,7 @@ TEST(Session, TheSameReasonIsSaidOnce) {
 TEST(Session, ARefusalForGoodEndsIt) {
   Session session({.hello = {}, .seed = 3});
   session.start(kStart);
-  session.on_connected(kStart);
+  session.on_connected(kStart, {});
   const auto effects =
       session.on_message(kStart, proto::Refusal{.code = ErrorCode::PermissionDenied, .message = "used"});
   const auto leave = find<Leave>(effects);
@@ -77,49 +77,71 @@ TEST(Session, ARefusalForGoodEndsIt) {
   EXPECT_EQ(leave->why.error().code, ErrorCode::PermissionDenied);
 }
 
-TEST(Session, LosingTheBrokerDropsTheStage) {
-  Session session = joined(kStart);
-  proto::AssignStage assign;
-  assign.run = 4;
-  assign.plan_version = 2;
-  EXPECT_TRUE(find<LoadStage>(session.on_message(kStart, assign)));
-  ASSERT_TRUE(session.assignment());
-  EXPECT_TRUE(find<DropStage>(session.on_lost(kStart, {ErrorCode::Unavailable, "reset"})));
-  EXPECT_FALSE(session.assignment());
+TEST(Session, SaysWhichStageItHolds) {
+  Session session({.hello = {}, .seed = 3});
+  session.start(kStart);
+  const auto tell = find<TellBroker>(session.on_connected(kStart, proto::StageHeld{4, 2, 1}));
+  ASSERT_TRUE(tell);
+  const auto& hello = std::get<proto::Hello>(tell->message);
+  ASSERT_TRUE(hello.holding.has_value());
+  EXPECT_EQ(hello.holding->plan_version, 2u);
 }
 
-TEST(Session, AReleaseOfAnOlderPlanLeavesTheNewerStage) {
+TEST(Session, ABrokerThatGoesAwayIsTriedAgainSoonAndOften) {
   Session session = joined(kStart);
-  proto::AssignStage assign;
-  assign.run = 4;
-  assign.plan_version = 3;
-  session.on_message(kStart, assign);
-  EXPECT_FALSE(find<DropStage>(session.on_message(kStart, proto::ReleaseStage{4, 2, "old"})));
-  EXPECT_TRUE(find<DropStage>(session.on_message(kStart, proto::ReleaseStage{4, 3, "now"})));
+  Instant now = kStart;
+  session.on_lost(now, {ErrorCode::Unavailable, "reset"});
+  EXPECT_LE(*session.retry_at() - now, std::chrono::milliseconds(250));
+  int tries = 0;
+  for (; now < kStart + std::chrono::seconds(5); ++tries) {
+    now = *session.retry_at();
+    EXPECT_TRUE(find<ConnectToBroker>(session.on_tick(now, {}, {})));
+    session.on_connect_failed(now, {ErrorCode::Unavailable, "refused"});
+    EXPECT_LE(*session.retry_at() - now, std::chrono::milliseconds(500));
+  }
+  EXPECT_GE(tries, 10);
+}
+
+TEST(Session, WhatAnOldConnectionBringsDoesNothing) {
+  Session session = joined(kStart);
+  session.on_lost(kStart, {ErrorCode::Unavailable, "reset"});
+  EXPECT_TRUE(session.on_message(kStart, proto::HelloAck{}).empty());
+  EXPECT_TRUE(session.on_lost(kStart, {ErrorCode::Unavailable, "again"}).empty());
+  EXPECT_EQ(session.state(), Session::State::Offline);
+}
+
+TEST(Session, NothingIsDueBeforeItsNextDeadline) {
+  Session session = joined(kStart);
+  for (int i = 0; i < 20; ++i) {
+    const Instant due = session.next_deadline().value();
+    EXPECT_TRUE(session.on_tick(due - Duration(1), {}, {}).empty());
+    const auto effects = session.on_tick(due, {}, {});
+    EXPECT_FALSE(effects.empty());
+    if (find<ConnectToBroker>(effects)) session.on_connect_failed(due, {ErrorCode::Unavailable, "refused"});
+  }
 }
 
 TEST(Session, ASilentBrokerIsLeftAfterTheLease) {
   Session session = joined(kStart);
-  EXPECT_FALSE(find<DropBroker>(session.on_tick(kStart + std::chrono::seconds(10), {})));
-  EXPECT_TRUE(find<DropBroker>(session.on_tick(kStart + std::chrono::seconds(11), {})));
+  EXPECT_FALSE(find<DropBroker>(session.on_tick(kStart + std::chrono::seconds(10), {}, {})));
+  EXPECT_TRUE(find<DropBroker>(session.on_tick(kStart + std::chrono::seconds(11), {}, {})));
   EXPECT_TRUE(session.retry_at().has_value());
 }
 
-TEST(Session, DrainsOnceItsStageIsTakenAway) {
+TEST(Session, DrainsOnceItHoldsNothing) {
   Session session = joined(kStart);
-  proto::AssignStage assign;
-  assign.run = 4;
-  assign.plan_version = 1;
-  session.on_message(kStart, assign);
-  const auto drain = session.request_drain(kStart);
+  const auto drain = session.drain(/*holds_stage=*/true);
   EXPECT_TRUE(find<TellBroker>(drain));
   EXPECT_FALSE(find<Leave>(drain));
-  EXPECT_TRUE(find<Leave>(session.on_message(kStart, proto::ReleaseStage{4, 1, "moved"})));
+  EXPECT_FALSE(find<TellBroker>(session.drain(true))) << "said once";
+  EXPECT_TRUE(find<Leave>(session.drain(false)));
 }
 
 TEST(Session, WithoutAStageItLeavesAtOnce) {
   Session session = joined(kStart);
-  EXPECT_TRUE(find<Leave>(session.request_drain(kStart)));
+  const auto effects = session.drain(false);
+  EXPECT_TRUE(find<TellBroker>(effects));
+  EXPECT_TRUE(find<Leave>(effects));
 }
 
 }  // namespace

@@ -188,7 +188,8 @@ class Cluster final : public broker::RunSink {
       stages_.push_back(std::move(here));
       plan->stages.push_back({PeerId{}, assignment, std::move(indices)});
     }
-    run_ = std::make_unique<broker::Run>(1, 1, plan, 0, 0, broker::RunOptions{.window_steps = 3});
+    run_ = std::make_unique<broker::Run>(1, 1, plan, broker::RunBegin{},
+                                         broker::RunOptions{.window_steps = 3, .replication_rate = 0});
   }
 
   // Serves one queue after the other, at random, until the run says that it is finished.
@@ -212,6 +213,7 @@ class Cluster final : public broker::RunSink {
   const State& state() const { return state_; }
   const std::vector<proto::JobEvent>& events() const { return events_; }
   const std::vector<uint64_t>& checkpoints() const { return checkpoints_; }
+  const std::vector<uint64_t>& rounds() const { return rounds_; }
 
   void send_to_stage(uint32_t s, proto::Message message) override {
     queues_["to " + std::to_string(s)].push_back([this, s, message] {
@@ -221,7 +223,13 @@ class Cluster final : public broker::RunSink {
         ok_or_fail(stages_[s].machine->on_norm(*norm));
     });
   }
+  void issue(const proto::Command& command) override { EXPECT_EQ(command.sequence, ++issued_); }
   void emit(proto::JobEvent event) override { events_.push_back(std::move(event)); }
+  void step_repeated(uint64_t step, double) override {
+    ADD_FAILURE() << "step " << step << " was done twice";
+  }
+  void commit_round(broker::CheckpointCommitted round) override { rounds_.push_back(round.step); }
+  void upload_failed(uint32_t, uint64_t, const Error& error) override { ADD_FAILURE() << error.message; }
   void commit_checkpoint(broker::CheckpointCommitted checkpoint) override {
     checkpoints_.push_back(checkpoint.step);
   }
@@ -235,7 +243,8 @@ class Cluster final : public broker::RunSink {
     for (const MicrobatchKey& key : stage.machine->fetches())
       queues_["data " + std::to_string(s)].push_back([this, &stage, key] {
         stage.data[key] = data_of(whole_, model_, key.step, key.microbatch);
-        ok_or_fail(stage.machine->on_data(key));
+        ok_or_fail(stage.machine->on_data(
+            key, (key.step - 1) * kMicrobatches * kMicrobatchSize + key.microbatch * kMicrobatchSize));
       });
     for (proto::Message& message : stage.machine->take_reports()) report(s, std::move(message));
     for (const MicrobatchKey& key : stage.machine->take_finished()) {
@@ -311,7 +320,8 @@ class Cluster final : public broker::RunSink {
   std::map<std::string, std::deque<std::function<void()>>> queues_;
   State state_;
   std::vector<proto::JobEvent> events_;
-  std::vector<uint64_t> checkpoints_;
+  std::vector<uint64_t> checkpoints_, rounds_;
+  uint64_t issued_ = 0;
   bool finished_ = false;
 };
 
@@ -351,6 +361,8 @@ TEST_P(Pipeline, EndsInTheBitsOfOneMachineWhateverTheOrderOfMessages) {
       if (event.kind == proto::JobEventKind::Step) steps.push_back(event.step);
     EXPECT_EQ(steps, (std::vector<uint64_t>{1, 2, 3, 4, 5})) << "committed without a gap";
     EXPECT_EQ(cluster.checkpoints(), (std::vector<uint64_t>{2, 4, 5}));
+    EXPECT_EQ(cluster.rounds(), (std::vector<uint64_t>{1, 3}))
+        << "a snapshot of every step, for they are small";
   }
   EXPECT_GE(played, 1);
 }

@@ -117,10 +117,13 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   odd.loss = std::nan("");
   odd.gradient_norm = INFINITY;
   proto::PredictionReport prediction{.run = 7, .plan_version = 1, .microbatch = 3, .outputs = tensors(20)};
+  proto::PredictionReport other{.run = 7, .plan_version = 1, .microbatch = 3, .outputs = tensors(20)};
+  other.outputs.front().initializer = "\xFF: an output of another stage";
   proto::JobResult result{.job = 7, .step = 30, .tensors = tensors(40), .sample_count = 11};
   ASSERT_TRUE(ok(append(*store_, admitted(1, 2), admitted(2, full.id, Role::Submitter), submitted(7), odd,
                         CheckpointCommitted{7, 10, tensors(50)}, CheckpointCommitted{7, 20, tensors(60)},
                         PredictionCommitted{7, prediction}, PredictionCommitted{7, prediction},
+                        PredictionCommitted{7, other},
                         ResultCommitted{7, result}, event(7, 2),
                         JobChanged{7, JobState::Finished, "done \xFF", 4, 30, 40}, submitted(8),
                         CheckpointCommitted{7, 30, tensors(70)})));
@@ -152,7 +155,7 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   EXPECT_EQ(job.checkpoints[0].step, 20u);
   EXPECT_EQ(job.checkpoints[1].step, 30u);
   EXPECT_TRUE(same(job.checkpoints[1].tensors, tensors(70)));
-  ASSERT_EQ(job.predictions.size(), 1u) << "each microbatch once";
+  ASSERT_EQ(job.predictions.size(), 2u) << "each output of a microbatch once";
   EXPECT_EQ(job.predictions[0].microbatch, 3u);
   EXPECT_TRUE(same(job.predictions[0].outputs, tensors(20)));
   ASSERT_TRUE(job.result.has_value());

@@ -1,0 +1,226 @@
+// The peers of tests/broker/cluster.h.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/broker/cluster.h"
+
+namespace weft::test {
+
+using namespace broker;  // NOLINT: its events and effects
+using proto::CommandKind;
+using proto::Message;
+
+void Cluster::join(uint8_t number) {
+  FakePeer& peer = peers_[number];
+  peer.number = number;
+  peer.alive = true;
+  connect(peer);
+}
+
+void Cluster::connect(FakePeer& peer) {
+  peer.connection = next_connection_++;
+  peer.admitted = false;
+  peer_of_[*peer.connection] = peer.number;
+  proto::Hello hello;
+  hello.name = "peer" + std::to_string(peer.number);
+  hello.instance = peer.instance;
+  hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "f"};
+  if (peer.stage && peer.stage->loaded && !peer.stage->failed)
+    hello.holding = {peer.stage->assignment->run, peer.stage->assignment->plan_version,
+                     peer.stage->assignment->stage};
+  queues_["from " + std::to_string(*peer.connection)].push_back(
+      [this, connection = *peer.connection, who = key(peer.number), hello] {
+        feed(Introduced{connection, who, "address", hello, TokenVerdict::Valid});
+      });
+}
+
+void Cluster::disconnect(FakePeer& peer, const std::string& why) {
+  const ConnectionId connection = *peer.connection;
+  peer.connection.reset();
+  peer.admitted = peer.heard = false;
+  queues_.erase("to " + std::to_string(connection));
+  if (!down_)
+    queues_["from " + std::to_string(connection)].push_back([this, connection, why] {
+      feed(Disconnected{connection, why});
+    });
+}
+
+void Cluster::lose(uint8_t number) {
+  FakePeer& peer = peers_.at(number);
+  if (peer.connection) disconnect(peer, "reset by peer");
+  peer.alive = false;
+  peer.stage.reset();
+  peer.held.clear();
+  ++peer.instance;
+}
+
+void Cluster::drain(uint8_t number) {
+  peers_.at(number).draining = true;
+  if (peers_.at(number).admitted) tell(peers_.at(number), proto::Drain{});
+}
+
+void Cluster::tell(FakePeer& peer, Message message) {
+  if (!peer.connection) return;
+  queues_["from " + std::to_string(*peer.connection)].push_back(
+      [this, connection = *peer.connection, shared = std::make_shared<const Message>(std::move(message))] {
+        feed(Received{connection, shared});
+      });
+}
+
+void Cluster::report(FakePeer& peer, uint64_t sequence, uint64_t step, Message message, bool transient) {
+  if (peer.heard) tell(peer, message);
+  peer.stage->reports.push_back({sequence, step, std::move(message), transient});
+}
+
+void Cluster::receive(FakePeer& peer, const Message& message) {
+  if (std::get_if<proto::HelloAck>(&message) != nullptr) {
+    peer.admitted = true;
+    if (peer.draining) tell(peer, proto::Drain{});
+    if (peer.draining && !peer.stage) peer.left = true;
+  } else if (const auto* assign = std::get_if<proto::AssignStage>(&message)) {
+    peer.stage = FakeStage{};
+    peer.stage->assignment = std::make_shared<const proto::AssignStage>(*assign);
+    load(peer);
+  } else if (const auto* command = std::get_if<proto::Command>(&message)) {
+    if (!peer.stage || command->plan_version != peer.stage->assignment->plan_version) return;
+    FakeStage& stage = *peer.stage;
+    if (command->sequence <= stage.last_sequence) return;
+    ASSERT_EQ(command->sequence, stage.last_sequence + 1) << "a command is missing";
+    stage.last_sequence = command->sequence;
+    std::erase_if(stage.reports, [&](const FakeStage::Kept& kept) {
+      return kept.step != 0 ? kept.step <= command->committed : kept.sequence <= command->settled;
+    });
+    std::erase_if(peer.held, [&](const Digest& blob) {
+      for (uint64_t step = 0; step < command->keep_from; ++step)
+        for (uint32_t part = 0; part < options_.stages; ++part)
+          if (blob == digest(part, step)) return true;
+      return false;
+    });
+    stage.commands.push_back(*command);
+    work(peer);
+  } else if (const auto* norm = std::get_if<proto::GradientNorm>(&message)) {
+    if (!peer.stage || norm->plan_version != peer.stage->assignment->plan_version) return;
+    peer.stage->norms[norm->step] = norm->norm;
+    work(peer);
+  } else if (const auto* release = std::get_if<proto::ReleaseStage>(&message)) {
+    if (peer.stage && peer.stage->assignment->plan_version <= release->plan_version) peer.stage.reset();
+    if (peer.draining && !peer.stage) {
+      peer.left = true;
+      disconnect(peer, "left");
+    }
+  } else if (const auto* resume = std::get_if<proto::ResumeStage>(&message)) {
+    ASSERT_TRUE(peer.stage && peer.stage->assignment->plan_version == resume->plan_version);
+    tell(peer, proto::StageResumed{resume->run, resume->plan_version, peer.stage->last_sequence});
+    peer.heard = true;
+    for (const FakeStage::Kept& kept : peer.stage->reports) {
+      if (kept.transient)
+        for (const auto& tensor : std::get<proto::CheckpointReport>(kept.message).tensors)
+          if (peer.held.contains(tensor.sha256)) transient_.insert(tensor.sha256);
+      tell(peer, kept.message);
+    }
+  } else if (const auto* stand_by = std::get_if<proto::StandBy>(&message)) {
+    bool all = !stand_by->tensors.empty();
+    for (const auto& tensor : stand_by->tensors) {
+      if (durable_.contains(tensor.sha256) || transient_.contains(tensor.sha256))
+        peer.held.insert(tensor.sha256);
+      all = all && peer.held.contains(tensor.sha256);
+    }
+    if (all) tell(peer, proto::StandingBy{stand_by->run, stand_by->step});
+  }
+}
+
+void Cluster::load(FakePeer& peer) {
+  const proto::AssignStage& assignment = *peer.stage->assignment;
+  peer.heard = true;
+  for (const auto& tensor : assignment.tensors) {
+    const auto part = static_cast<uint32_t>(std::stoul(tensor.initializer));
+    EXPECT_EQ(to_hex(tensor.sha256), to_hex(digest(part, assignment.after_step)))
+        << "a stage begins with another state than the plan says";
+    if (durable_.contains(tensor.sha256) || transient_.contains(tensor.sha256))
+      peer.held.insert(tensor.sha256);
+    if (peer.held.contains(tensor.sha256)) continue;
+    peer.stage->failed = true;
+    return tell(peer, proto::StageFailed{.run = assignment.run,
+                                         .plan_version = assignment.plan_version,
+                                         .error = {ErrorCode::NotFound, "there is no such blob"}});
+  }
+  peer.stage->completed = assignment.after_step;
+  peer.stage->loaded = true;
+  tell(peer, proto::StageReady{.run = assignment.run,
+                               .plan_version = assignment.plan_version,
+                               .persistent = {1000},
+                               .microbatch = {10}});
+}
+
+void Cluster::step_once(FakePeer& peer, bool& waits) {
+  FakeStage& stage = *peer.stage;
+  const proto::AssignStage& assignment = *stage.assignment;
+  const uint64_t step = stage.completed + 1;
+  const bool last = assignment.stage + 1 == assignment.stage_count;
+  proto::StepReport full{.run = assignment.run, .plan_version = assignment.plan_version, .step = step};
+  full.squares = {4.0};
+  if (last) full.losses = {0.5 / static_cast<double>(step), 1.5 / static_cast<double>(step)};
+  if (assignment.stage == 0) full.sample_positions = {(step - 1) * 8, (step - 1) * 8 + 4};
+  if (options_.clip_norm > 0) {
+    if (!stage.squares_sent) report(peer, 0, step, full);
+    stage.squares_sent = true;
+    waits = !stage.norms.contains(step);
+    if (waits) return;
+    EXPECT_EQ(stage.norms.at(step), std::sqrt(4.0 * assignment.stage_count) / 2);
+    full.squares.clear();
+    full.losses.clear();
+    full.sample_positions.clear();
+  }
+  full.updated = true;
+  ++stage.completed;
+  ++peer.done[step];
+  stage.squares_sent = false;
+  report(peer, 0, step, full);
+}
+
+void Cluster::snapshot(FakePeer& peer, const proto::Command& command) {
+  const proto::AssignStage& assignment = *peer.stage->assignment;
+  EXPECT_EQ(command.step, peer.stage->completed);
+  proto::CheckpointReport checkpoint{
+      .run = assignment.run, .plan_version = assignment.plan_version, .step = command.step, .tensors = {}};
+  const bool durable = command.kind == CommandKind::Checkpoint;
+  for (proto::TensorReference tensor : assignment.tensors) {
+    tensor.sha256 = digest(static_cast<uint32_t>(std::stoul(tensor.initializer)), command.step);
+    peer.held.insert(tensor.sha256);
+    (durable ? durable_ : transient_).insert(tensor.sha256);
+    checkpoint.tensors.push_back(std::move(tensor));
+  }
+  if (peer.disk_full) {
+    checkpoint.tensors.clear();
+    checkpoint.failure = Error{ErrorCode::ResourceExhausted, "the broker's disk is full"};
+  }
+  report(peer, command.sequence, 0, std::move(checkpoint), !durable);
+}
+
+void Cluster::work(FakePeer& peer) {
+  FakeStage& stage = *peer.stage;
+  while (!stage.commands.empty()) {
+    const proto::Command command = stage.commands.front();
+    const proto::AssignStage& assignment = *stage.assignment;
+    if (command.kind == CommandKind::Advance && stage.completed < command.step) {
+      bool waits = false;
+      step_once(peer, waits);
+      if (waits) return;
+      continue;
+    }
+    stage.commands.pop_front();
+    if (command.kind == CommandKind::Checkpoint || command.kind == CommandKind::Replicate) {
+      snapshot(peer, command);
+    } else if (command.kind == CommandKind::Evaluate && assignment.stage + 1 == assignment.stage_count) {
+      proto::EvaluationReport evaluation{.run = assignment.run,
+                                         .plan_version = assignment.plan_version,
+                                         .step = command.step,
+                                         .first_microbatch = command.first_microbatch};
+      evaluation.loss.assign(command.microbatches, 0.25);
+      report(peer, command.sequence, 0, std::move(evaluation));
+    }
+  }
+}
+
+}  // namespace weft::test

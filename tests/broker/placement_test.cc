@@ -1,0 +1,110 @@
+// Who takes which stage.
+#include "broker/placement.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/rng.h"
+
+namespace weft::broker {
+namespace {
+
+PeerId peer(uint8_t n) {
+  PeerId id;
+  id.digest.bytes[0] = n;
+  return id;
+}
+Applicant applicant(uint8_t n, int64_t memory = 100) { return {.peer = peer(n), .memory = memory}; }
+
+using Placed = std::optional<std::vector<uint32_t>>;
+Placed at(std::vector<uint32_t> placed) { return placed; }
+
+TEST(PlaceAgain, WhoIsThereKeepsItsStage) {
+  const auto placed =
+      place_again({{peer(1), 10}, {peer(2), 10}, {peer(3), 10}}, {applicant(9), applicant(3), applicant(1)});
+  EXPECT_EQ(placed, at({2, 0, 1}));
+}
+
+TEST(PlaceAgain, OneThatStandsByForTheStageIsPreferredWithTheNewestTensors) {
+  Applicant any = applicant(7), other = applicant(8), old = applicant(9), newest = applicant(10);
+  other.standing_by = {{1, 50}};
+  old.standing_by = {{0, 40}};
+  newest.standing_by = {{0, 50}};
+  EXPECT_EQ(place_again({{peer(1), 10}}, {any, other, old, newest}), at({3}));
+  EXPECT_EQ(place_again({{peer(1), 10}}, {any, other, old}), at({2}));
+  EXPECT_EQ(place_again({{peer(1), 10}}, {other, any}), at({1})) << "the other's stage may need it";
+}
+
+TEST(PlaceAgain, EqualBitsComeBeforeReadiness) {
+  Applicant foreign = applicant(7), same = applicant(8);
+  foreign.same_fingerprint = false;
+  foreign.standing_by = {{0, 50}};
+  EXPECT_EQ(place_again({{peer(1), 10}}, {foreign, same}), at({1}));
+  EXPECT_EQ(place_again({{peer(1), 10}}, {foreign}), at({0}));
+  foreign.same_kind = false;
+  EXPECT_EQ(place_again({{peer(1), 10}}, {foreign}), Placed());
+}
+
+TEST(PlaceAgain, APeerTakesNoMoreThanItHasMemoryForAndNotTwoStages) {
+  EXPECT_EQ(place_again({{peer(1), 200}}, {applicant(7, 100)}), Placed());
+  EXPECT_EQ(place_again({{peer(1), 10}, {peer(2), 10}}, {applicant(7)}), Placed());
+  EXPECT_EQ(place_again({{peer(1), 10}, {peer(2), 80}}, {applicant(7, 100), applicant(8, 50)}), at({1, 0}))
+      << "the larger one fits only one of them";
+}
+
+// Against trying everything.
+TEST(PlaceAgain, FindsAPlacementWheneverThereIsOne) {
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 1);
+    std::vector<StageToPlace> stages;
+    std::vector<Applicant> applicants;
+    for (uint8_t s = 0; s < 1 + rng.below(4); ++s)
+      stages.push_back({peer(s), static_cast<int64_t>(rng.below(5))});
+    for (uint8_t a = 0; a < rng.below(6); ++a) {
+      applicants.push_back(applicant(static_cast<uint8_t>(rng.below(3) == 0 ? a : 100 + a),
+                                     static_cast<int64_t>(rng.below(5))));
+      applicants.back().same_fingerprint = rng.below(2) == 0;
+      applicants.back().same_kind = rng.below(4) != 0;
+      if (rng.below(2) == 0) applicants.back().standing_by = {{static_cast<uint32_t>(rng.below(4)), 3}};
+    }
+    const auto may = [&](uint32_t s, uint32_t a) {
+      if (applicants[a].peer == stages[s].peer) return true;
+      for (const auto& stage : stages)
+        if (stage.peer == applicants[a].peer) return false;
+      return applicants[a].same_kind && applicants[a].memory >= stages[s].memory;
+    };
+    bool possible = false;
+    std::vector<uint32_t> order(applicants.size());
+    for (uint32_t a = 0; a < order.size(); ++a) order[a] = a;
+    if (applicants.size() >= stages.size()) do {
+        bool all = true;
+        for (uint32_t s = 0; s < stages.size(); ++s) all = all && may(s, order[s]);
+        possible = possible || all;
+      } while (std::next_permutation(order.begin(), order.end()));
+    const auto placed = place_again(stages, applicants);
+    ASSERT_EQ(placed.has_value(), possible);
+    if (!placed) continue;
+    for (uint32_t s = 0; s < stages.size(); ++s) {
+      EXPECT_TRUE(may(s, (*placed)[s]));
+      for (uint32_t other = 0; other < s; ++other) EXPECT_NE((*placed)[s], (*placed)[other]);
+    }
+  }
+}
+
+TEST(DealStages, InTurnWithFewerAndWithMoreHoldersThanStages) {
+  const std::vector<StageToHold> stages(3, {10, 20});
+  EXPECT_EQ(deal_stages(stages, {{100, 100}, {100, 100}}), (std::vector<std::vector<uint32_t>>{{0, 2}, {1}}));
+  EXPECT_EQ(deal_stages(stages, std::vector<Holder>(5, {100, 100})),
+            (std::vector<std::vector<uint32_t>>{{0}, {1}, {2}, {0}, {1}}));
+}
+
+TEST(DealStages, NobodyHoldsMoreThanThereIsRoomFor) {
+  const std::vector<StageToHold> stages = {{10, 20}, {10, 200}, {50, 60}};
+  EXPECT_EQ(deal_stages(stages, {{100, 15}, {300, 65}}), (std::vector<std::vector<uint32_t>>{{0}, {1, 2}}));
+  EXPECT_EQ(deal_stages(stages, {{5, 5}}), (std::vector<std::vector<uint32_t>>{{}}));
+}
+
+}  // namespace
+}  // namespace weft::broker

@@ -1,0 +1,287 @@
+// The script of one run, by hand-moved time: when snapshots are written, what is settled, what may be
+// repeated.
+#include "broker/run.h"
+
+#include <gtest/gtest.h>
+
+namespace weft::broker {
+namespace {
+
+using proto::Command;
+using proto::CommandKind;
+
+struct Shape {
+  uint32_t stages = 2;
+  uint64_t steps = 40;
+  int64_t stage_bytes = 0;
+  double predicted_step = 0.1;
+  std::optional<uint64_t> checkpoint_steps = std::nullopt;
+  double clip_norm = 0;
+};
+
+std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
+  auto plan = std::make_shared<PlannedRun>();
+  plan->steps = shape.steps;
+  plan->batch_size = 8;
+  plan->microbatches = 2;
+  plan->microbatch_size = 4;
+  plan->parameter_count = shape.stages;
+  plan->checkpoint_steps = shape.checkpoint_steps;
+  plan->clip_norm = shape.clip_norm;
+  plan->predicted_step =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(shape.predicted_step));
+  for (uint32_t s = 0; s < shape.stages; ++s) {
+    auto assignment = std::make_shared<proto::AssignStage>();
+    assignment->tensors.push_back(
+        {"w" + std::to_string(s), "value", {dag::DType::F32, dag::Shape({shape.stage_bytes / 4})}, {}});
+    plan->stages.push_back({PeerId{}, assignment, {s}, 0});
+  }
+  return plan;
+}
+
+class Fixture final : public RunSink {
+ public:
+  explicit Fixture(const Shape& shape, RunBegin begin = {})
+      : shape_(shape), run(1, 1, plan_of(shape), std::move(begin), {}) {}
+
+  void issue(const Command& command) override { script.push_back(command); }
+  void send_to_stage(uint32_t stage, proto::Message message) override { sent[stage].push_back(message); }
+  void emit(proto::JobEvent event) override {
+    if (event.kind == proto::JobEventKind::Step) steps.push_back(event.step);
+  }
+  void step_repeated(uint64_t step, double) override { repeated.push_back(step); }
+  void commit_checkpoint(CheckpointCommitted checkpoint) override { checkpoints.push_back(checkpoint.step); }
+  void commit_round(CheckpointCommitted round) override { rounds.push_back(round.step); }
+  void upload_failed(uint32_t, uint64_t, const Error&) override { ++failures; }
+  void commit_prediction(proto::PredictionReport) override {}
+  void finished(uint64_t) override { is_finished = true; }
+  void stopped(uint64_t step) override { stopped_after = step; }
+
+  proto::StepReport report_of(uint64_t step, bool updated = true) const {
+    proto::StepReport report{.run = 1, .plan_version = 1, .step = step};
+    report.squares = {4.0};
+    report.losses = {1.0, 1.0};
+    report.updated = updated;
+    return report;
+  }
+  // All stages, `took` after the one before.
+  void step(uint64_t number, double took) {
+    now += std::chrono::duration_cast<Duration>(std::chrono::duration<double>(took));
+    for (uint32_t s = 0; s < shape_.stages; ++s) {
+      const Status status = run.on_step_report(now, s, report_of(number), *this);
+      EXPECT_TRUE(status.has_value()) << status.error().message;
+    }
+  }
+  void snapshot(uint64_t number, bool fails = false) {
+    for (uint32_t s = 0; s < shape_.stages; ++s) {
+      proto::CheckpointReport report{.run = 1, .plan_version = 1, .step = number, .tensors = {}};
+      if (fails && s == 0) report.failure = Error{ErrorCode::ResourceExhausted, "full"};
+      const Status status = run.on_checkpoint_report(now, s, report, *this);
+      EXPECT_TRUE(status.has_value()) << status.error().message;
+    }
+  }
+  std::vector<uint64_t> written(CommandKind kind) const {
+    std::vector<uint64_t> steps_of;
+    for (const Command& command : script)
+      if (command.kind == kind) steps_of.push_back(command.step);
+    return steps_of;
+  }
+
+  Shape shape_;
+  Run run;
+  Instant now = Instant{} + std::chrono::hours(1);
+  std::vector<Command> script;
+  std::map<uint32_t, std::vector<proto::Message>> sent;
+  std::vector<uint64_t> steps, repeated, checkpoints, rounds;
+  int failures = 0;
+  bool is_finished = false;
+  std::optional<uint64_t> stopped_after;
+};
+
+using Steps = std::vector<uint64_t>;
+
+TEST(Rounds, SmallStagesAreEagerAStepIsCommittedWithItsCopy) {
+  Fixture run({.stage_bytes = 1 << 20});  // 0.084 s to upload, a step of 0.1 s
+  run.run.start(run.now, run);
+  EXPECT_TRUE(run.run.is_eager());
+  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1, 2, 3, 4, 5, 6, 7, 8}));
+  run.step(1, 0.1);
+  run.step(2, 0.1);
+  EXPECT_TRUE(run.steps.empty());
+  run.snapshot(1);
+  EXPECT_EQ(run.steps, (Steps{1}));
+  EXPECT_EQ(run.rounds, (Steps{1}));
+  run.snapshot(2);
+  EXPECT_EQ(run.steps, (Steps{1, 2}));
+  EXPECT_EQ(run.script.back().keep_from, 2u);
+}
+
+TEST(Rounds, FasterStepsHaveOneNowAndThenAndDoNotWaitForIt) {
+  Fixture run({.stage_bytes = 1 << 20, .predicted_step = 0.02});  // an upload takes 4.2 steps
+  run.run.start(run.now, run);
+  EXPECT_FALSE(run.run.is_eager());
+  EXPECT_EQ(run.run.steps_between_rounds(), 5u);
+  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{5}));
+  for (uint64_t step = 1; step <= 7; ++step) run.step(step, 0.02);
+  EXPECT_EQ(run.steps.size(), 7u) << "commits do not wait";
+  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{5})) << "one at a time";
+  run.snapshot(5);
+  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{5, 15})) << "what is granted already lies behind it";
+}
+
+TEST(Rounds, TheMeasuredStepCountsNotThePredictedOne) {
+  Fixture run({.stage_bytes = 1 << 20, .predicted_step = 10});
+  run.run.start(run.now, run);
+  EXPECT_TRUE(run.run.is_eager());
+  for (uint64_t step = 1; step <= 4; ++step) run.step(step, 0.01);
+  EXPECT_EQ(run.run.steps_between_rounds(), 9u);
+}
+
+TEST(Rounds, LargeStagesAreNotWaitedForEvenWhenStepsAreLong) {
+  Fixture run({.stage_bytes = 16 << 20, .predicted_step = 5});
+  run.run.start(run.now, run);
+  EXPECT_FALSE(run.run.is_eager());
+  EXPECT_EQ(run.run.steps_between_rounds(), 1u);
+  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1})) << "one at a time";
+}
+
+TEST(Rounds, WhereACopyTakesLongerThanTheCheckpointIntervalThereIsOnlyTheCheckpoint) {
+  Fixture by_steps({.stage_bytes = 16 << 20, .predicted_step = 0.1, .checkpoint_steps = 10});
+  by_steps.run.start(by_steps.now, by_steps);
+  EXPECT_EQ(by_steps.run.steps_between_rounds(), 0u);
+  EXPECT_TRUE(by_steps.written(CommandKind::Replicate).empty());
+  Fixture by_time({.stage_bytes = 1'000'000'000});  // 80 s, and every 60 s a checkpoint
+  by_time.run.start(by_time.now, by_time);
+  EXPECT_EQ(by_time.run.steps_between_rounds(), 0u);
+}
+
+TEST(Rounds, AStepHasOneSnapshot) {
+  Fixture run({.stage_bytes = 0, .checkpoint_steps = 4});
+  run.run.start(run.now, run);
+  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1, 2, 3, 5, 6, 7}));
+  EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{4, 8}));
+  run.run.request_stop(run.now, /*to_go_on=*/false, run);
+  EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{4, 8})) << "the last step granted has one";
+}
+
+TEST(Stop, AfterAStepThatWasOnlyCopiedTakesOneStepMore) {
+  Fixture run({.stage_bytes = 0});
+  run.run.start(run.now, run);
+  run.run.request_stop(run.now, /*to_go_on=*/false, run);
+  EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{9}));
+  for (uint64_t step = 1; step <= 9; ++step) {
+    run.step(step, 0.1);
+    run.snapshot(step);
+  }
+  EXPECT_EQ(run.stopped_after, 9u);
+  EXPECT_EQ(run.checkpoints, (Steps{9}));
+}
+
+TEST(Stop, ToGoOnElsewhereACopyIsEnough) {
+  Fixture run({.stage_bytes = 0});
+  run.run.start(run.now, run);
+  run.run.request_stop(run.now, /*to_go_on=*/true, run);
+  for (uint64_t step = 1; step <= 8; ++step) {
+    run.step(step, 0.1);
+    run.snapshot(step);
+  }
+  EXPECT_EQ(run.stopped_after, 8u);
+  EXPECT_TRUE(run.checkpoints.empty());
+}
+
+TEST(DiskFull, TheRunGoesOnAndTheLastCheckpointIsTriedAgainEveryTenSeconds) {
+  Fixture run({.steps = 3, .stage_bytes = 0});
+  run.run.start(run.now, run);
+  for (uint64_t step = 1; step <= 3; ++step) {
+    run.step(step, 0.1);
+    run.snapshot(step, /*fails=*/true);
+  }
+  EXPECT_EQ(run.steps, (Steps{1, 2, 3})) << "commits do not wait for what failed";
+  EXPECT_EQ(run.failures, 3);
+  EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{3}));
+  run.now += std::chrono::seconds(9);
+  run.run.on_tick(run.now, run);
+  EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{3}));
+  run.now += std::chrono::seconds(2);
+  run.run.on_tick(run.now, run);
+  EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{3, 3}));
+  run.snapshot(3);
+  EXPECT_TRUE(run.is_finished);
+}
+
+TEST(Script, IsCountedAndSaysWhatIsSettled) {
+  Fixture run({.stage_bytes = 0, .checkpoint_steps = 4});
+  run.run.start(run.now, run);
+  for (uint64_t step = 1; step <= 30; ++step) {
+    run.step(step, 0.1);
+    run.snapshot(step);
+  }
+  uint64_t sequence = 0;
+  for (const Command& command : run.script) EXPECT_EQ(command.sequence, ++sequence);
+  const Command& last = run.script.back();
+  EXPECT_EQ(last.committed, 30u);
+  EXPECT_EQ(last.keep_from, 30u) << "the snapshot of that step is whole";
+  const Command& settled = run.script[last.settled - 1];
+  EXPECT_EQ(settled.step, 30u);
+}
+
+TEST(Repeats, AreAnErrorUnlessTheStageHasComeBack) {
+  Fixture run({.stage_bytes = 0});
+  run.run.start(run.now, run);
+  run.step(1, 0.1);
+  EXPECT_FALSE(run.run.on_step_report(run.now, 0, run.report_of(1), run).has_value());
+  ASSERT_TRUE(run.run.on_resumed(run.now, 0, run.script.back().sequence, run).has_value());
+  EXPECT_TRUE(run.run.on_step_report(run.now, 0, run.report_of(1), run).has_value());
+  EXPECT_EQ(run.run.repeats_dropped(), 1u);
+  EXPECT_FALSE(run.run.on_step_report(run.now, 0, run.report_of(3), run).has_value()) << "a step left out";
+  EXPECT_FALSE(run.run.on_step_report(run.now, 1, run.report_of(1), run).has_value()) << "the other did not";
+}
+
+TEST(Resumed, AStageGetsTheCommandsItMissedAndTheNormsOfStepsUnderWay) {
+  Fixture run({.stage_bytes = 0, .clip_norm = 1});
+  run.run.start(run.now, run);
+  for (uint32_t s = 0; s < 2; ++s)
+    ASSERT_TRUE(run.run.on_step_report(run.now, s, run.report_of(1, /*updated=*/false), run).has_value());
+  run.sent.clear();
+  ASSERT_TRUE(run.run.on_resumed(run.now, 1, 13, run).has_value());
+  ASSERT_EQ(run.sent[1].size(), run.script.size() - 13 + 1);
+  EXPECT_EQ(std::get<Command>(run.sent[1][0]).sequence, 14u);
+  EXPECT_EQ(std::get<proto::GradientNorm>(run.sent[1].back()).step, 1u);
+  EXPECT_TRUE(run.sent[0].empty());
+  EXPECT_FALSE(run.run.on_resumed(run.now, 1, run.script.size() + 1, run).has_value());
+}
+
+TEST(Resume, WhatIsRecordedIsNotRecordedTwiceAndCommandsGoOn) {
+  Fixture before({.stage_bytes = 0});
+  before.run.start(before.now, before);
+  for (uint64_t step = 1; step <= 5; ++step) {
+    before.step(step, 0.1);
+    before.snapshot(step);
+  }
+  Fixture after({.stage_bytes = 0}, {.recorded = 5});
+  after.run.resume(before.script);
+  for (uint32_t s = 0; s < 2; ++s)
+    ASSERT_TRUE(after.run.on_resumed(after.now, s, before.script.back().sequence, after).has_value());
+  const uint64_t known = before.script.back().committed;
+  for (uint64_t step = known + 1; step <= 7; ++step) after.step(step, 0.1);
+  for (uint64_t step = before.script.back().keep_from + 1; step <= 7; ++step) after.snapshot(step);
+  EXPECT_EQ(after.steps, (Steps{6, 7}));
+  ASSERT_FALSE(after.script.empty());
+  EXPECT_EQ(after.script.front().sequence, before.script.back().sequence + 1);
+}
+
+TEST(Ledger, SamplesThatAreNotTheStepsTurnAreAnError) {
+  Fixture run({.stage_bytes = 0});
+  run.run.start(run.now, run);
+  proto::StepReport report = run.report_of(1);
+  report.sample_positions = {0, 4};
+  EXPECT_TRUE(run.run.on_step_report(run.now, 0, report, run).has_value());
+  report.sample_positions = {0, 8};
+  const Status status = run.run.on_step_report(run.now, 1, report, run);
+  ASSERT_FALSE(status.has_value());
+  EXPECT_NE(status.error().message.find("began with sample 8 of the sequence, not with 4"), std::string::npos)
+      << status.error().message;
+}
+
+}  // namespace
+}  // namespace weft::broker
