@@ -15,6 +15,8 @@ template <typename... F>
 struct Overloaded : F... {
   using F::operator()...;
 };
+template <typename... F>
+Overloaded(F...) -> Overloaded<F...>;
 }  // namespace
 
 Effects Broker::step(Now now, const Event& event) {

@@ -48,7 +48,7 @@ struct BrokerOptions {
   uint64_t replication_rate = 12'500'000;
   // A stage that needs `slow_factor` times what was promised, and as many times what the others need of
   // theirs, over at least `slow_after` of computing, is given to another peer.
-  double slow_factor = 20;
+  double slow_factor = 10;
   Duration slow_after = std::chrono::seconds(10);
   size_t jobs_max = 1000;  // queued and running
   size_t clients_max = 256;

@@ -41,7 +41,7 @@ enum class TaskKind : uint8_t {
 };
 struct Task {
   TaskKind kind = TaskKind::Segment;
-  MicrobatchKey key;  // for all but Segment only `step` counts
+  MicrobatchKey key{};  // for all but Segment only `step` counts
   uint32_t segment = 0;
   bool first_segment = false, last_segment = false;  // of the microbatch on this stage
   bool with_squares = false;

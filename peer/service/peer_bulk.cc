@@ -1,4 +1,6 @@
 // The part of PeerService that moves blobs and microbatches of data over its second connection to the broker.
+#include <algorithm>
+
 #include "base/check.h"
 #include "peer/service/peer_stage.h"
 
@@ -6,7 +8,8 @@ namespace weft::peer {
 
 namespace {
 constexpr uint64_t kTensorBytesMax = uint64_t{64} << 30;
-}
+constexpr Duration kPacedAhead = std::chrono::milliseconds(20);  // so that small blobs need no timer each
+}  // namespace
 
 BulkTransfers& PeerService::transfers() {
   if (transfers_) return *transfers_;
@@ -101,14 +104,15 @@ void PeerService::fetch_blob(const FetchBlob& fetch) {
 void PeerService::fetch_paced() {
   const Instant now = loop_.now();
   while (!paced_fetches_.empty()) {
-    if (next_fetch_at_ > now) {
-      fetch_timer_ = loop_.after(next_fetch_at_ - now, [this] { fetch_paced(); });
+    if (next_fetch_at_ > now + kPacedAhead) {
+      fetch_timer_ = loop_.after(next_fetch_at_ - now - kPacedAhead, [this] { fetch_paced(); });
       return;
     }
     const FetchBlob fetch = paced_fetches_.front();
     paced_fetches_.pop_front();
-    next_fetch_at_ = now + Duration(static_cast<Duration::rep>(1e9 * static_cast<double>(fetch.size) /
-                                                               static_cast<double>(fetch.rate)));
+    next_fetch_at_ = std::max(now, next_fetch_at_) +
+                     Duration(static_cast<Duration::rep>(1e9 * static_cast<double>(fetch.size) /
+                                                         static_cast<double>(fetch.rate)));
     get_blob(fetch);
   }
 }

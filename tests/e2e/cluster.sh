@@ -1,15 +1,17 @@
 # A broker and peers as processes of this shell, for the scripts that source it: started on free ports, known by
 # their process ids, ended on exit whatever happens. Nothing here waits by the clock: it reads what they print.
-#   cluster_begin; start_broker [ARGS]; start_peer NAME [ARGS]; weft_here submit ...
+#   cluster_begin; start_broker [ARGS]; start_peer NAME [ARGS]; follow_job JOB [ARGS]; wait_for_step 20; finish_job
+# KEEP=1 keeps the working directory of a run that failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 weft=${WEFT:-build/release/weft}
 declare -A peer_pid=()
-broker_pid=
+broker_pid='' submit_pid=''
 
 cluster_begin() {
   work=$(mktemp -d)
   export XDG_CONFIG_HOME=$work/config
+  unset WEFT_BROKER WEFT_TOKEN BROKER  # of whoever runs this
   trap cluster_end EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
@@ -18,30 +20,32 @@ cluster_begin() {
 cluster_end() {
   local status=$? pid
   trap - EXIT
-  for pid in "${peer_pid[@]}" $broker_pid; do kill -CONT "$pid" 2>/dev/null || true; kill -KILL "$pid" 2>/dev/null || true; done
-  wait 2>/dev/null || true
+  exec 3>&2 2>/dev/null  # the shell would tell of each
+  for pid in "${peer_pid[@]}" $submit_pid $broker_pid; do kill -CONT "$pid" 2>/dev/null || true; kill -KILL "$pid" 2>/dev/null || true; done
+  wait || true
+  exec 2>&3
   if [ "$status" -ne 0 ] && [ -n "${KEEP:-}" ]; then echo "kept: $work" >&2; else rm -rf "$work"; fi
   exit "$status"
 }
 
 # Sets BROKER (host:port), PEER_TOKEN, and WEFT_BROKER and WEFT_TOKEN for clients. Started again on the same directory
-# it takes the same port.
+# it takes the same port. `broker_under` is the command that it is started by, if any.
+broker_under=()
 start_broker() {
   local line pipe=$work/broker.out
   rm -f "$pipe"; mkfifo "$pipe"
-  "$weft" broker --data-dir "$work/broker" --listen "${BROKER:-127.0.0.1:0}" "$@" >"$pipe" 2>>"$work/broker.log" &
+  "${broker_under[@]}" "$weft" broker --data-dir "$work/broker" --listen "${BROKER:-127.0.0.1:0}" "$@" >"$pipe" 2>>"$work/broker.log" &
   broker_pid=$!
   exec {broker_out}<"$pipe"
   PEER_TOKEN=
-  while [ -z "$PEER_TOKEN" ] && read -r -t 60 line <&"$broker_out"; do
+  # Without submitter tokens it prints one.
+  while { [ -z "$PEER_TOKEN" ] || [ -z "${WEFT_TOKEN:-}" ]; } && read -r -t 60 line <&"$broker_out"; do
     case $line in
       "weft join "*) BROKER=$(cut -d' ' -f3 <<<"$line"); PEER_TOKEN=$(cut -d' ' -f5 <<<"$line") ;;
+      "submitter token: "*) WEFT_TOKEN=$(cut -d' ' -f3 <<<"$line") ;;
     esac
   done
   [ -n "$PEER_TOKEN" ] || { echo "the broker did not start:" >&2; cat "$work/broker.log" >&2; exit 1; }
-  if [ -z "${WEFT_TOKEN:-}" ]; then
-    WEFT_TOKEN=$("$weft" token create --role submitter --data-dir "$work/broker" --format json | sed 's/.*"token": *"\([^"]*\)".*/\1/')
-  fi
   export WEFT_BROKER=$BROKER WEFT_TOKEN
 }
 
@@ -57,7 +61,102 @@ end_process() {
   kill "-$1" "$2" 2>/dev/null || true
   wait "$2" 2>/dev/null || true
 }
+lose_peer() {  # lose_peer NAME: SIGKILL
+  end_process KILL "${peer_pid[$1]}"
+  unset "peer_pid[$1]"
+}
+
+fail() { echo "FAILED: $*" >&2; tail -n 3 "$work"/*.log >&2 || true; exit 1; }
 
 same_file() {  # same_file WHAT A B
   if cmp -s "$2" "$3"; then echo "ok: $1: the same bytes"; else echo "FAILED: $1: $2 and $3 differ" >&2; exit 1; fi
 }
+
+field() {  # the first of the name in each JSON line
+  awk -v key="\"$1\":" '{ at = index($0, key); text = at ? substr($0, at + length(key)) : ""; sub(/^ *"?/, "", text); sub(/[",}].*/, "", text); print text }'
+}
+microseconds() { local now=$EPOCHREALTIME; echo "${now/[.,]/}"; }
+
+# A model of tests/numerics and its job, in the working directory.
+take_model() {
+  gunzip -c "tests/numerics/$1/model.onnx.gz" >"$work/model.onnx"
+  cp "tests/numerics/$1/job.yaml" "tests/numerics/$1/data.npz" "$work/"
+}
+
+# ---- one job and its events. They are the clock of these scripts: all are kept in $work/events.
+
+follow_job() {  # follow_job JOB [ARGS]: submits it and follows it
+  "$weft" submit "$@" --format json >"$work/events.pipe" 2>>"$work/submit.log" &
+  submit_pid=$!
+}
+open_events() { rm -f "$work/events.pipe"; mkfifo "$work/events.pipe"; }
+# Sets LINE to the next event. Nothing for SECONDS (default 120) is a failure.
+next_event() {
+  read -r -t "${1:-120}" LINE <&"$events" || fail "no event for ${1:-120} s; the last was: $LINE"
+  printf '%s\n' "$LINE" >>"$work/events"
+}
+submit_job() {  # submit_job JOB [ARGS]
+  open_events
+  follow_job "$@"
+  exec {events}<"$work/events.pipe"
+  : >"$work/events"
+  LINE=
+  next_event
+  case $LINE in *'"event":"submitted"'*) job_number=$(field job <<<"$LINE") ;; *) fail "the job was not taken: $LINE" ;; esac
+}
+# Until an event that has the text; sets LINE. The job's end before that is a failure.
+wait_for_event() {  # wait_for_event TEXT [SECONDS]
+  while next_event "${2:-120}"; do
+    case $LINE in
+      *"$1"*) return ;;
+      *'"event":"result"'*) fail "the job ended before: $1" ;;
+    esac
+  done
+}
+# Until a step at or after the number is committed; sets STEP.
+wait_for_step() {
+  while wait_for_event '"event":"step"'; do
+    take_step
+    if [ "$STEP" -ge "$1" ]; then return; fi
+  done
+}
+take_step() { [[ $LINE =~ \"step\":\ ?([0-9]+) ]] && STEP=${BASH_REMATCH[1]}; }
+next_step() { wait_for_event '"event":"step"'; take_step; }
+# After a loss: until the run goes on and has committed a step.
+wait_for_recovery() {
+  wait_for_event '"event":"state"' "${1:-120}"
+  until [[ $LINE == *'"state":"running"'* ]]; do wait_for_event '"event":"state"' "${1:-120}"; done
+  next_step
+}
+finish_job() {  # to the job's end, which must be a good one: RESULT is its status
+  while [[ $LINE != *'"event":"result"'* ]]; do next_event; done
+  RESULT=$(field status <<<"$LINE")
+  wait "$submit_pid" || [ "$RESULT" = stopped ] || fail "weft submit ended with status $?: $LINE"
+}
+# Each of the steps 1 to N was committed, in order, and once: the job's log says so.
+steps_are_whole() {  # steps_are_whole N
+  "$weft" logs "$job_number" --format json | grep '"event":"step"' | field step |
+    awk -v n="$1" '{ if ($1 != NR) { print "FAILED: step event " NR " is of step " $1; bad = 1; exit } }
+                   END { if (!bad && NR != n) { print "FAILED: " NR " steps in the log, not " n; bad = 1 } exit bad }' >&2 || exit 1
+  echo "ok: each of $1 steps was committed once"
+}
+
+peers_that_are() { "$weft" peers --format json | grep '"state": *"'"$1"'"' | field name || true; }
+active_peers() { peers_that_are active; }
+one_of() { local all=("$@"); echo "${all[RANDOM % ${#all[@]}]}"; }
+# Until so many peers stand by in the pool; the job's steps are the clock.
+wait_for_pool() {
+  until [ "$(peers_that_are pool | wc -l)" -ge "$1" ]; do next_step; done
+}
+# Until a file that a process writes to has a line with the text; sets LINE.
+wait_for_log() {  # wait_for_log FILE TEXT [SECONDS]
+  local log tail_pid found=
+  [ -e "$1" ] || : >>"$1"  # who writes it may not have begun
+  exec {log}< <(exec tail -n +1 -f "$1")
+  tail_pid=$!
+  while [ -z "$found" ] && read -r -t "${3:-60}" LINE <&"$log"; do [[ $LINE != *"$2"* ]] || found=1; done
+  kill "$tail_pid" 2>/dev/null || true
+  exec {log}<&-
+  [ -n "$found" ] || fail "$1 does not say: $2"
+}
+job_state() { "$weft" status "$job_number" --format json | field state; }

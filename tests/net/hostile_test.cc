@@ -195,7 +195,7 @@ TEST(Hostile, RandomBytesToThePortDoNoHarm) {
       case 2: {
         RelayTicket ticket;
         ticket.bytes.fill(static_cast<uint8_t>(rng.below(256)));
-        const auto preamble = relay_preamble(ticket);
+        const auto preamble = relay_preamble({ticket, rng.below(2) == 0});
         bytes.insert(bytes.begin(), preamble.begin(), preamble.end());
         break;
       }

@@ -18,8 +18,9 @@ RelayTicket ticket(uint8_t first) {
 // A relay that grants ticket 1, and peers that meet there.
 class RelayTest : public ::testing::Test {
  protected:
-  static ListenOptions options() {
-    return {.limits = {.relay_wait = milliseconds(100)},
+  explicit RelayTest(Duration wait = milliseconds(100)) : meeting(options(wait)) {}
+  static ListenOptions options(Duration wait) {
+    return {.limits = {.relay_wait = wait},
             .relay_ticket_is_granted = [](const RelayTicket& shown) { return shown == ticket(1); }};
   }
   std::unique_ptr<Outcome> begin(bool initiates, const RelayTicket& shown = ticket(1)) {
@@ -46,7 +47,11 @@ class RelayTest : public ::testing::Test {
     server.start();
   }
 
-  Meeting meeting{options()};
+  Meeting meeting;
+};
+class PatientRelayTest : public RelayTest {
+ protected:
+  PatientRelayTest() : RelayTest(kPatience) {}
 };
 
 TEST_F(RelayTest, JoinsTwoPeersWhoSeeEachOthersKeys) {
@@ -104,7 +109,17 @@ TEST_F(RelayTest, UnknownTicketIsClosed) {
   EXPECT_EQ(outcome->code(), ErrorCode::Unavailable) << outcome->message();
 }
 
-TEST_F(RelayTest, ThirdUseIsClosed) {
+TEST_F(RelayTest, TwoPeersMeetAgainAndTheirOldPairEnds) {
+  Side client, server, client_again, server_again;
+  join(client, server);
+  join(client_again, server_again);
+  ASSERT_TRUE(meeting.run_until([&] { return client.closed && server.closed; }));
+  EXPECT_EQ(meeting.listener->stats().open_relays, 1u);
+  client_again.connection->send(make_frame(1, random_bytes(1, 10)));
+  ASSERT_TRUE(meeting.run_until([&] { return server_again.frames.size() == 1; }));
+}
+
+TEST_F(RelayTest, ALoneSideThatComesAgainLeavesAnOpenPairAlone) {
   Side client, server;
   join(client, server);
   const auto third = begin(true);
@@ -112,6 +127,16 @@ TEST_F(RelayTest, ThirdUseIsClosed) {
   EXPECT_EQ(third->code(), ErrorCode::Unavailable) << third->message();
   client.connection->send(make_frame(1, random_bytes(1, 10)));
   ASSERT_TRUE(meeting.run_until([&] { return server.frames.size() == 1; }));
+}
+
+TEST_F(PatientRelayTest, ASideIsNeverJoinedWithItselfComeAgain) {
+  const auto first = begin(true), again = begin(true);
+  ASSERT_TRUE(meeting.run_until([&] { return first->is_done() || again->is_done(); }));
+  EXPECT_TRUE(first->is_done() != again->is_done()) << "the newer one goes on waiting";
+  EXPECT_EQ(meeting.listener->stats().open_relays, 0u);
+  const auto other = begin(false);
+  ASSERT_TRUE(meeting.run_until([&] { return other->is_done(); }));
+  EXPECT_TRUE(other->is_connected()) << other->message();
 }
 
 TEST_F(RelayTest, LoneSideIsClosedAfterItsWait) {
@@ -141,7 +166,7 @@ TEST_F(RelayTest, WrongKeyBehindTheRelayIsRefused) {
 
 TEST_F(RelayTest, ASideThatSpeaksBeforeTheAnswerIsClosed) {
   RawSocket socket(meeting.listener->endpoint());
-  socket.send(relay_preamble(ticket(1)));
+  socket.send(relay_preamble({ticket(1)}));
   ASSERT_TRUE(meeting.run_until([&] {
     return meeting.listener->stats().open_handshakes == 0 && meeting.listener->stats().accepted == 1;
   }));
@@ -155,7 +180,7 @@ TEST_F(RelayTest, PreambleMayComeByteByByte) {
   std::vector<std::unique_ptr<RawSocket>> sockets;
   for (int i = 0; i < 2; ++i) {
     sockets.push_back(std::make_unique<RawSocket>(meeting.listener->endpoint()));
-    for (const std::byte byte : relay_preamble(ticket(1))) {
+    for (const std::byte byte : relay_preamble({ticket(1), i == 0})) {
       sockets.back()->send({&byte, 1});
       meeting.loop.run_until(milliseconds(0), [] { return false; });
     }
@@ -170,11 +195,13 @@ TEST_F(RelayTest, PreambleMayComeByteByByte) {
 }
 
 TEST(RelayPreamble, IsExact) {
-  auto bytes = relay_preamble(ticket(3));
-  EXPECT_EQ(parse_relay_preamble(bytes), ticket(3));
+  for (const bool initiates : {false, true})
+    EXPECT_EQ(parse_relay_preamble(relay_preamble({ticket(3), initiates})),
+              (RelayPreamble{ticket(3), initiates}));
+  auto bytes = relay_preamble({ticket(3)});
   EXPECT_FALSE(parse_relay_preamble(std::span(bytes).first(bytes.size() - 1)));
-  bytes[6] = std::byte{1};
-  EXPECT_FALSE(parse_relay_preamble(bytes)) << "the byte is reserved";
+  bytes[6] = std::byte{2};
+  EXPECT_FALSE(parse_relay_preamble(bytes)) << "there are two sides";
 }
 
 TEST(RelayLimits, PairsAreBounded) {
@@ -183,7 +210,7 @@ TEST(RelayLimits, PairsAreBounded) {
   std::vector<std::unique_ptr<RawSocket>> sockets;
   for (uint8_t i = 0; i < 5; ++i) {
     sockets.push_back(std::make_unique<RawSocket>(meeting.listener->endpoint()));
-    sockets.back()->send(relay_preamble(ticket(i)));
+    sockets.back()->send(relay_preamble({ticket(i)}));
   }
   ASSERT_TRUE(meeting.run_until([&] { return meeting.listener->stats().refused_by_limit == 3; }));
   EXPECT_EQ(meeting.listener->stats().open_connections, 2u);
@@ -192,16 +219,16 @@ TEST(RelayLimits, PairsAreBounded) {
 TEST(RelayLimits, WithoutAnyRelayThePreambleIsGarbage) {
   Meeting meeting;
   RawSocket socket(meeting.listener->endpoint());
-  socket.send(relay_preamble(ticket(1)));
+  socket.send(relay_preamble({ticket(1)}));
   ASSERT_TRUE(meeting.run_until([&] { return meeting.listener->stats().handshakes_failed == 1; }));
 }
 
 TEST(RelayEnd, TheListenerGoesWithOpenRelays) {
   Meeting meeting({.relay_ticket_is_granted = [](const RelayTicket&) { return true; }});
   std::vector<std::unique_ptr<RawSocket>> sockets;
-  for (const uint8_t number : {1, 1, 2}) {
+  for (const auto& [number, initiates] : {std::pair<uint8_t, bool>{1, false}, {1, true}, {2, true}}) {
     sockets.push_back(std::make_unique<RawSocket>(meeting.listener->endpoint()));
-    sockets.back()->send(relay_preamble(ticket(number)));
+    sockets.back()->send(relay_preamble({ticket(number), initiates}));
   }
   ASSERT_TRUE(meeting.run_until([&] {
     const auto stats = meeting.listener->stats();

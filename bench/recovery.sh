@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# What a departure costs, and what being ready for it costs, on this machine: eight active peers and two spares as
+# processes, one thread each, killed with SIGKILL; a model of about 1 MB of state a stage and one of about 30 MB (made by
+# weft_bench_model: cmake --build build/release --target weft_bench_model).
+#   bench/recovery.sh [KILLS [SECONDS [SIZES...]]]     default: 30 kills, 90 s of one kill every 15 s, both sizes
+# Rates are steps a second between events of the job. Replication is "off" when its rate is so low that it never begins.
+source "$(dirname "$0")/../tests/e2e/cluster.sh"
+kills=${1:-30} disturbed=${2:-90}
+sizes=("${@:3}"); [ ${#sizes[@]} -gt 0 ] || sizes=(1MB 30MB)
+maker=${WEFT_BENCH_MODEL:-build/release/weft_bench_model}
+RANDOM=7
+cluster_begin
+cat README.md docs/*.md >"$work/corpus.txt"
+cat >"$work/job.yaml" <<YAML
+format: 1
+model: model.onnx
+task: train
+inputs: {tokens: tokens}
+loss: {type: cross_entropy, logits: logits, labels: targets}
+data:
+  train: {type: text, path: corpus.txt, sequence_length: 16, validation: 0}
+batch_size: 4
+microbatch_size: 2
+steps: 1000000
+optimizer: {type: adamw, learning_rate: 1e-3}
+checkpoint: {every: 60s}
+output: trained.onnx
+YAML
+next_name=1
+add_peer() { start_peer "p$next_name" --device cpu:1 --memory 2GiB --listen 127.0.0.1:0; next_name=$((next_name + 1)); }
+milliseconds() { echo $(($(microseconds) / 1000)); }
+run_job() {
+  submit_job "$work/job.yaml" --set placement.stages=8
+  wait_for_step 10
+}
+written() { awk '/^wchar/ { print $2 }' "/proc/$broker_pid/io"; }  # by the broker, to files
+# Over the next N steps: sets RATE (steps a second), WRITTEN (bytes a step).
+undisturbed() {
+  local from before began
+  next_step
+  from=$STEP began=$(milliseconds) before=$(written)
+  wait_for_step $((STEP + $1))
+  RATE=$(awk -v n=$((STEP - from)) -v t=$(($(milliseconds) - began)) 'BEGIN { printf "%.3f", 1000 * n / t }')
+  WRITTEN=$((($(written) - before) / (STEP - from)))
+}
+fresh_cluster() {  # fresh_cluster RATE
+  local name
+  [ -z "$submit_pid" ] || end_process KILL "$submit_pid"
+  for name in "${!peer_pid[@]}"; do lose_peer "$name"; done
+  [ -z "$broker_pid" ] || end_process KILL "$broker_pid"
+  rm -rf "$work/broker" "$work"/peer-* "$work"/p*.log
+  unset BROKER WEFT_TOKEN
+  start_broker --replication-rate "$1"
+  for _ in 1 2 3 4 5 6 7 8 9 10; do add_peer; done
+}
+median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+# The sum over all stages of the bytes that the last step sent to other stages.
+link_bytes() { "$weft" status "$job_number" --format json | { grep -o '"bytes_sent":[0-9]*' || true; } | awk -F: '{ sum += $2 } END { print sum + 0 }'; }
+
+measure() {  # measure SIZE WIDTH
+  local size=$1 victim began i steps share
+  "$maker" "$2" 8 16 "$work/model.onnx"
+  : >"$work/on"; : >"$work/off"; : >"$work/on.bytes"; : >"$work/off.bytes"
+  for i in 1 2 3; do
+    fresh_cluster 100Mbit; run_job; undisturbed 40; echo "$RATE" >>"$work/on"; echo "$WRITTEN" >>"$work/on.bytes"
+    fresh_cluster 1kbit; run_job; undisturbed 40; echo "$RATE" >>"$work/off"; echo "$WRITTEN" >>"$work/off.bytes"
+  done
+  local on off copied sent
+  on=$(median <"$work/on") off=$(median <"$work/off")
+  copied=$(($(median <"$work/on.bytes") - $(median <"$work/off.bytes")))
+
+  fresh_cluster 100Mbit; run_job
+  wait_for_step $((STEP + 20))
+  sent=$(link_bytes)
+  : >"$work/times"; : >"$work/again"
+  for ((i = 1; i <= kills; ++i)); do
+    wait_for_pool 2
+    wait_for_step $((STEP + 2 + RANDOM % 6))
+    victim=$(one_of $(active_peers)) began=$(milliseconds)
+    lose_peer "$victim"
+    wait_for_recovery
+    echo $(($(milliseconds) - began)) >>"$work/times"
+    add_peer
+  done
+  grep -o '[0-9]* committed steps\? \(is\|are\) done again' "$work/events" | awk '{ print $1 }' >"$work/again"
+
+  fresh_cluster 100Mbit; run_job
+  local start end from=$STEP killed=0 next
+  start=$(milliseconds) next=$((start + 15000))
+  while end=$(milliseconds); [ $((end - start)) -lt $((disturbed * 1000)) ]; do
+    if [ "$end" -ge "$next" ]; then
+      lose_peer "$(one_of $(active_peers))"
+      add_peer
+      killed=$((killed + 1)) next=$((next + 15000))
+    fi
+    next_step
+  done
+  # Steps that were done again are counted once.
+  steps=$((STEP - from))
+
+  sort -n "$work/times" >"$work/sorted"
+  awk -v size="$size" -v on="$on" -v off="$off" -v copied="$copied" -v sent="$sent" -v steps="$steps" -v killed="$killed" \
+      -v t=$((end - start)) -v again="$(awk '{ s += $1; if ($1 > m) m = $1 } END { print s + 0, m + 0 }' "$work/again")" '
+    { v[NR] = $1; sum += $1 }
+    END {
+      split(again, a, " ")
+      printf "state of a stage about %s, %d kills\n", size, NR
+      printf "  from a kill to the next committed step      median %.2f s, p95 %.2f s, max %.2f s\n", v[int((NR + 1) / 2)] / 1000, v[int(NR * 0.95 + 0.999)] / 1000, v[NR] / 1000
+      printf "  committed steps done again                  %.2f a kill, at most %d\n", a[1] / NR, a[2]
+      printf "  undisturbed                                 %.2f steps/s with replication, %.2f without: it costs %.1f%%\n", on, off, 100 * (1 - on / off)
+      printf "  copied to the broker                        %.2f MB a step, %.0f%% of it and what stages send each other (%.2f MB)\n", copied / 1e6, 100 * copied / (copied + sent + 1), sent / 1e6
+      lost = sum / NR / 1000 - 1 / on + a[1] / NR / on
+      printf "  goodput, one departure a peer-hour          %.2f%% of undisturbed (computed: a departure costs %.2f s, 8 an hour)\n", 100 * (1 - 8 * lost / 3600), lost
+      printf "  goodput, a kill every 15 s                  %.1f%% of undisturbed (measured: %d kills, %d steps in %.0f s)\n", 100 * steps / (t / 1000) / on, killed, steps, t / 1000
+    }' "$work/sorted"
+}
+for size in "${sizes[@]}"; do
+  case $size in
+    1MB) measure 1MB 290 ;;
+    30MB) measure 30MB 1600 ;;
+    *) echo "usage: bench/recovery.sh [KILLS [SECONDS [1MB] [30MB]]]" >&2; exit 2 ;;
+  esac
+done
