@@ -63,7 +63,7 @@ measure() {  # measure SIZE WIDTH
   : >"$work/on"; : >"$work/off"; : >"$work/on.bytes"; : >"$work/off.bytes"
   for i in 1 2 3; do
     fresh_cluster 100Mbit; run_job; undisturbed 40; echo "$RATE" >>"$work/on"; echo "$WRITTEN" >>"$work/on.bytes"
-    fresh_cluster 1kbit; run_job; undisturbed 40; echo "$RATE" >>"$work/off"; echo "$WRITTEN" >>"$work/off.bytes"
+    fresh_cluster none; run_job; undisturbed 40; echo "$RATE" >>"$work/off"; echo "$WRITTEN" >>"$work/off.bytes"
   done
   local on off copied sent
   on=$(median <"$work/on") off=$(median <"$work/off")

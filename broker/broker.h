@@ -46,10 +46,13 @@ struct BrokerOptions {
   Duration return_deadline = std::chrono::seconds(10);
   // What snapshots and stand-bys may take of one peer's link, bytes a second; 0: no limit.
   uint64_t replication_rate = 12'500'000;
+  bool replicates = true;  // false: a lost peer takes its run back to the last checkpoint
   // A stage that needs `slow_factor` times what was promised, and as many times what the others need of
-  // theirs, over at least `slow_after` of computing, is given to another peer.
+  // theirs, over at least `slow_after` of computing, is given to another peer. Stages of which less than
+  // `slow_promise_min` seconds a microbatch was promised are not judged: they are mostly overhead.
   double slow_factor = 10;
-  Duration slow_after = std::chrono::seconds(10);
+  Duration slow_after = std::chrono::seconds(5);
+  double slow_promise_min = 0.5e-3;
   size_t jobs_max = 1000;  // queued and running
   size_t clients_max = 256;
   RunOptions run{};

@@ -100,6 +100,8 @@ struct StartPlanning {
 };
 struct KeepTransient {  // of the blobs that need not survive the broker, those that are still spoken of
   std::set<Digest> blobs{};
+  // What was written or asked about so lately stays: its round may still be under way.
+  Duration young{};
 };
 struct OpenFeed {  // peers that show the key may fetch microbatches of the job
   proto::JobNumber job = 0;

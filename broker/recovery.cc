@@ -183,7 +183,7 @@ double Broker::slowness(const Job& job, uint32_t stage) const {
   const double promised = planned.microbatch_seconds / segments;
   const uint64_t done = seat.segments - seat.segments_before;
   const double busy = seat.busy - seat.busy_before;
-  if (promised <= 0) return 0;
+  if (planned.microbatch_seconds < options_.slow_promise_min) return 0;
   // The one at hand counts as done: a stage that has not done its first is slow too.
   if (done == 0 && busy < seconds(options_.slow_after)) return seat.slowness;
   return busy / (promised * static_cast<double>(std::max<uint64_t>(1, done)));

@@ -9,6 +9,7 @@ using proto::JobState;
 
 Broker::Broker(BrokerOptions options, const StoredState& state) : options_(std::move(options)) {
   options_.run.replication_rate = options_.replication_rate;
+  options_.run.replicates = options_.replicates;
   for (const PrincipalAdmitted& principal : state.principals)
     known_[principal.principal].insert(principal.role);
   for (const auto& [number, stored] : state.jobs) load_job(stored);

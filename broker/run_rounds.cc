@@ -48,6 +48,7 @@ double Run::round_interval() const {
 bool Run::is_eager() const { return round_interval() == 1 && largest_bytes_ <= options_.eager_bytes_max; }
 
 uint64_t Run::steps_between_rounds() const {
+  if (!options_.replicates) return 0;
   const double interval = round_interval();
   if (plan_->checkpoint_steps)
     return interval >= static_cast<double>(*plan_->checkpoint_steps) ? 0 : static_cast<uint64_t>(interval);

@@ -53,7 +53,9 @@ void Broker::update_stand_bys() {
     }
   }
   // Of a run that is between two plans the peers of the pool keep what they hold.
-  for (auto& [id, peer] : peers_)
+  for (auto& [key, pool_peer] : peers_) {
+    const PeerId& id = key;
+    Peer& peer = pool_peer;
     std::erase_if(peer.standing, [&](const auto& entry) {
       const auto job = jobs_.find(entry.first);
       const bool between = !job->second.run && job->second.state < proto::JobState::Finished;
@@ -62,6 +64,7 @@ void Broker::update_stand_bys() {
       if (!peer.serving) send_to_peer(id, proto::StandBy{.run = entry.first});
       return true;
     });
+  }
 }
 
 void Broker::tell_stand_by(Peer& peer, Job& job, const std::vector<uint32_t>& stages) {
@@ -87,8 +90,13 @@ void Broker::keep_transient() {
     if (job.round)
       for (const auto& tensor : job.round->tensors) keep.blobs.insert(tensor.sha256);
     keep.blobs.insert(job.round_before.begin(), job.round_before.end());
-    if (job.run) job.run->add_reported(keep.blobs);
+    if (!job.run) continue;
+    job.run->add_reported(keep.blobs);
+    const double rate = std::min(options_.replication_rate == 0 ? 1e18 : 1.0 * options_.replication_rate, 12.5e6);
+    const double upload = static_cast<double>(largest_state_bytes(*job.plan)) / rate;
+    keep.young = std::max(keep.young, std::chrono::duration_cast<Duration>(std::chrono::duration<double>(4 * upload)));
   }
+  keep.young += std::chrono::seconds(5);
   out_->effects.push_back(std::move(keep));
 }
 

@@ -116,11 +116,11 @@ class StopOnSignal {
 
 // Bytes a second.
 Result<uint64_t> parse_replication_rate(const std::string& text) {
-  if (text == "unlimited") return 0;
+  if (text == "unlimited" || text == "none") return 0;
   const auto rate = configs::parse_bandwidth(text);
   if (!rate || *rate < 1)
     return fail(ErrorCode::InvalidArgument,
-                "--replication-rate: '" + text + "' is no rate; write 100Mbit, 1Gbit or unlimited");
+                "--replication-rate: '" + text + "' is no rate; write 100Mbit, 1Gbit, unlimited or none");
   return static_cast<uint64_t>(*rate);
 }
 
@@ -143,6 +143,7 @@ Result<int> run_broker(BrokerCommandOptions options) {
   }
 
   if (!options.replication_rate.empty()) {
+    service_options.replicates = options.replication_rate != "none";
     WEFT_TRY(service_options.replication_rate, parse_replication_rate(options.replication_rate));
   }
 
@@ -181,7 +182,7 @@ void add_broker(CLI::App& app, Command& chosen) {
   command->add_option("--lease", options->lease, "how long a silent peer is kept, as 10s");
   command->add_option("--replication-rate", options->replication_rate,
                       "how much of a peer's link copies of its state may take, as 100Mbit (the default) or "
-                      "unlimited");
+                      "unlimited; none: a lost peer takes its run back to the last checkpoint");
   command->callback([options, &chosen] { chosen = [options] { return run_broker(*options); }; });
 }
 

@@ -34,6 +34,7 @@ struct BlobStore::Shared {
     std::chrono::steady_clock::time_point asked{};
   };
   std::map<Digest, TransientBlob> transient;
+  std::set<std::filesystem::path> older;  // folders of blobs, written by processes before this one
   std::set<Digest> unsynced;  // have their durable name, which a crash could still take
   uint64_t promised = 0;      // bytes that open writers have still to write
 

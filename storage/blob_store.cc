@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr auto kYoung = std::chrono::hours(1);
 constexpr size_t kNamesMax = 10'000'000;
-constexpr std::string_view kTransient = "transient", kDamaged = "damaged";
+constexpr std::string_view kTransient = "transient", kDamaged = "damaged", kWiped = "wiped-";
 
 fs::path path_of(const fs::path& folder, const Digest& sha256) {
   const std::string hex = to_hex(sha256);
@@ -71,15 +71,37 @@ Result<std::unique_ptr<BlobStore>> BlobStore::open(const fs::path& folder, BlobS
   if (::access(folder.c_str(), W_OK | X_OK) != 0) return system_error(errno, "open", folder);
   remove_leftovers(folder, files);
   WEFT_TRY(const auto names, files.list(folder, kNamesMax));
-  for (const std::string& name : names)
-    if (std::error_code code; name.size() == 2 && fs::is_directory(folder / name, code))
-      WEFT_TRY_STATUS(files.sync_directory(folder / name));
-  if (options.wipe_transient) {
+  if (options.wipe_transient && fs::exists(folder / kTransient)) {
+    int number = 0;
+    while (fs::exists(folder / (std::string(kWiped) + std::to_string(number)))) ++number;
     std::error_code code;
-    fs::remove_all(folder / kTransient, code);
-    if (code) return system_error(code.value(), "remove", folder / kTransient);
+    fs::rename(folder / kTransient, folder / (std::string(kWiped) + std::to_string(number)), code);
+    if (code) return system_error(code.value(), "rename", folder / kTransient);
   }
-  return std::unique_ptr<BlobStore>(new BlobStore(folder, std::move(options)));
+  std::unique_ptr<BlobStore> store(new BlobStore(folder, std::move(options)));
+  for (const std::string& name : names)
+    if (name.size() == 2) store->shared_->older.insert(folder / name);
+  return store;
+}
+
+void BlobStore::remove_wiped() {
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(folder_, code))
+    if (entry.path().filename().string().starts_with(kWiped)) fs::remove_all(entry.path(), code);
+}
+
+// A process before this one may have died between a name and its sync: seen to when the name counts.
+Status BlobStore::sync_older(const Digest& sha256) {
+  const fs::path folder = durable_path(sha256).parent_path();
+  {
+    const std::lock_guard hold(shared_->mutex);
+    if (!shared_->older.contains(folder)) return {};
+  }
+  Files files(shared_->options.hook);
+  WEFT_TRY_STATUS(files.sync_directory(folder));
+  const std::lock_guard hold(shared_->mutex);
+  shared_->older.erase(folder);
+  return {};
 }
 
 bool BlobStore::has(const Digest& sha256) const {
@@ -101,7 +123,7 @@ Status BlobStore::make_durable(const Digest& sha256) {
   struct stat status {};
   const fs::path target = durable_path(sha256);
   if (::lstat(target.c_str(), &status) == 0) {
-    if (!shared_->is_unsynced(sha256)) return {};
+    if (!shared_->is_unsynced(sha256)) return sync_older(sha256);
     return publish_durable(sha256);
   }
   if (!shared_->knows_transient(sha256)) return not_found(sha256);
@@ -226,14 +248,15 @@ Result<uint64_t> BlobStore::collect(const std::set<Digest>& kept) {
   return freed;
 }
 
-uint64_t BlobStore::keep_transient(const std::set<Digest>& kept) {
+uint64_t BlobStore::keep_transient(const std::set<Digest>& kept,
+                                   std::optional<std::chrono::milliseconds> young) {
+  const auto recent = young.value_or(shared_->options.transient_young);
   const auto now = std::chrono::steady_clock::now();
   uint64_t freed = 0;
   // Under the lock, so that nobody is told of a blob that goes at the same moment.
   const std::lock_guard hold(shared_->mutex);
   for (auto at = shared_->transient.begin(); at != shared_->transient.end();) {
-    const bool young = now - at->second.asked < shared_->options.transient_young;
-    if (young || kept.contains(at->first) ||
+    if (now - at->second.asked < recent || kept.contains(at->first) ||
         (::unlink(transient_path(at->first).c_str()) != 0 && errno != ENOENT)) {
       ++at;
       continue;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 
@@ -26,7 +27,8 @@ Result<Digest> sha256_of(const std::filesystem::path& file);
 enum class Durability : uint8_t { Durable, Transient };
 
 struct BlobStoreOptions {
-  // What is in DIR/transient/ is removed at the start: for the one process that writes transient blobs there.
+  // What is in DIR/transient/ is put aside at the start, for remove_wiped(): for the one process that writes
+  // transient blobs there.
   bool wipe_transient = false;
   // Bytes that uploads leave free on the disk, so that what is more important than they can still be written.
   uint64_t reserve = uint64_t{64} << 20;
@@ -39,11 +41,13 @@ struct BlobStoreOptions {
 // ResourceExhausted when the disk is full, and leave nothing behind then.
 class BlobStore {
  public:
-  // Makes the folder where it is missing, and removes what writers left that did not live to finish. What is
-  // there is then durable, also when they died between a rename and its sync.
+  // Makes the folder where it is missing, and removes what writers left that did not live to finish.
   static Result<std::unique_ptr<BlobStore>> open(const std::filesystem::path& folder,
                                                  BlobStoreOptions options = {});
   ~BlobStore();
+
+  // What was put aside at the start may be much: beside other work.
+  void remove_wiped();
 
   // Durable or transient. For collect() and keep_transient() it is then as new again.
   bool has(const Digest& sha256) const;
@@ -83,9 +87,10 @@ class BlobStore {
   // Removes every durable blob that is not in `kept` and older than an hour (somebody may be about to name
   // it), and damaged ones older than that. Returns the bytes freed. Files of other names stay.
   Result<uint64_t> collect(const std::set<Digest>& kept);
-  // Removes every transient blob that is not in `kept` and not young. Returns the bytes freed; those that are
+  // Removes every transient blob that is not in `kept` and not young (by the option, unless said). Returns the bytes freed; those that are
   // durable too count as well.
-  uint64_t keep_transient(const std::set<Digest>& kept);
+  uint64_t keep_transient(const std::set<Digest>& kept,
+                          std::optional<std::chrono::milliseconds> young = {});
 
  private:
   class FileWriter;
@@ -95,6 +100,7 @@ class BlobStore {
   std::filesystem::path transient_path(const Digest& sha256) const;
   Result<bool> holds(const Digest& sha256, uint64_t right_size);
   Status publish_durable(const Digest& sha256);
+  Status sync_older(const Digest& sha256);
 
   std::filesystem::path folder_;
   std::unique_ptr<Shared> shared_;

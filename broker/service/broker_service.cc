@@ -18,10 +18,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Longer than a round of small stages takes to be uploaded and reported; large ones are offered once more
-// before they are reported.
-constexpr std::chrono::seconds kTransientYoung{30};
-
 Status make_data_dir(const fs::path& folder) {
   storage::Files files;
   WEFT_TRY_STATUS(files.make_directories(folder));
@@ -103,8 +99,7 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   if (!lock) return fail(lock.error());
   parts->lock.emplace(std::move(*lock));
   WEFT_TRY(parts->identity, security::Identity::load_or_create(data_dir));
-  WEFT_TRY(parts->blobs, storage::BlobStore::open(data_dir / "blobs", {.wipe_transient = true,
-                                                               .transient_young = kTransientYoung}));
+  WEFT_TRY(parts->blobs, storage::BlobStore::open(data_dir / "blobs", {.wipe_transient = true}));
   WEFT_TRY_STATUS(parts->files.make_directories(data_dir / "jobs"));
   WEFT_TRY(auto store, open_sqlite_store(database(data_dir)));
 
@@ -126,6 +121,7 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   core.broker.heartbeat_interval = parts->options.lease / 5;
   core.broker.return_deadline = parts->options.lease;
   core.broker.replication_rate = parts->options.replication_rate;
+  core.broker.replicates = parts->options.replicates;
   core.jobs_folder = data_dir / "jobs";
   core.log = parts->options.log;
   // The core binds the bus, so it comes first.

@@ -30,6 +30,7 @@ struct BrokerServiceOptions {
   std::string software;   // version
   std::function<void(const std::string& line)> log;
   Duration lease = std::chrono::seconds(10);
+  bool replicates = true;
   uint64_t replication_rate = 12'500'000;  // of one peer's link, bytes a second; 0: no limit
 };
 

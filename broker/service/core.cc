@@ -63,6 +63,7 @@ Core::Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage:
       blobs_(blobs),
       planner_thread_(std::make_unique<net::Worker>()),
       disk_thread_(std::make_unique<net::Worker>()) {
+  disk_thread_->post([this] { blobs_.remove_wiped(); });
   planner_thread_->post([this] { wake_ = std::make_unique<GateSocket>(bus_, "planner"); });
 }
 
@@ -276,7 +277,9 @@ void Core::carry_out(Effect& effect) {
           },
           [&](OpenFeed& e) { open_feed(e); },
           [&](KeepTransient& e) {
-            disk_thread_->post([this, kept = std::move(e.blobs)] { (void)blobs_.keep_transient(kept); });
+            disk_thread_->post([this, kept = std::move(e.blobs), young = e.young] {
+              (void)blobs_.keep_transient(kept, std::chrono::duration_cast<std::chrono::milliseconds>(young));
+            });
           },
           [&](CloseFeed& e) { to_gates(BusKind::CloseFeed, e.job, {}); },
           [&](GrantRelay& e) { to_gates(BusKind::GrantRelay, 0, text_of(e.ticket)); },
