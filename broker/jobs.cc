@@ -254,7 +254,12 @@ void Broker::release_peers(Job& job, const std::string& reason) {
 }
 
 void Broker::end_job(Job& job, JobState state, const std::string& reason) {
+  std::vector<PeerId> peers;
+  if (job.plan)
+    for (const PlannedStage& stage : job.plan->stages) peers.push_back(stage.peer);
   release_peers(job, state == JobState::Finished ? "the job is finished" : reason);
+  // Their copies are of no use any more.
+  for (const PeerId& peer : peers) send_to_peer(peer, proto::StandBy{.run = job.submitted.job});
   job.stop_requested = false;
   job.previous.reset();
   job.round.reset();

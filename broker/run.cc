@@ -80,6 +80,7 @@ void Run::grant(Instant now, uint64_t step, RunSink& sink) {
 
 void Run::advance(Instant now, RunSink& sink) {
   if (!training()) return;
+  trim_script();
   while (!stopping_ && !ended_ && !forward_.active) {
     write_snapshot_if_due(now, sink);
     const uint64_t target = std::min(next_border(), committed_ + options_.window_steps);

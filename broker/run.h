@@ -50,7 +50,7 @@ struct RunOptions {
   uint32_t forward_chunk =
       8;  // microbatches of evaluation or prediction a command; two commands are under way
   Duration checkpoint_every_default = std::chrono::seconds(60);  // when the job names nothing
-  bool replicates = true;  // false: no rounds but checkpoints
+  bool replicates = true;                                        // false: no rounds but checkpoints
   uint64_t replication_rate = 12'500'000;  // bytes a second of one peer's uplink for snapshots; 0: no limit
   int64_t eager_bytes_max = 8 << 20;       // of the largest stage
   // Commands that are not settled: beyond, nothing is granted until a snapshot that takes long is in.

@@ -92,9 +92,11 @@ void Broker::keep_transient() {
     keep.blobs.insert(job.round_before.begin(), job.round_before.end());
     if (!job.run) continue;
     job.run->add_reported(keep.blobs);
-    const double rate = std::min(options_.replication_rate == 0 ? 1e18 : 1.0 * options_.replication_rate, 12.5e6);
+    const double rate =
+        std::min(options_.replication_rate == 0 ? 1e18 : 1.0 * options_.replication_rate, 12.5e6);
     const double upload = static_cast<double>(largest_state_bytes(*job.plan)) / rate;
-    keep.young = std::max(keep.young, std::chrono::duration_cast<Duration>(std::chrono::duration<double>(4 * upload)));
+    keep.young =
+        std::max(keep.young, std::chrono::duration_cast<Duration>(std::chrono::duration<double>(4 * upload)));
   }
   keep.young += std::chrono::seconds(5);
   out_->effects.push_back(std::move(keep));

@@ -171,8 +171,9 @@ Result<int> run_broker(BrokerCommandOptions options) {
 void add_broker(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("broker", "run the service that peers join and users submit to");
   auto options = std::make_shared<BrokerCommandOptions>();
-  command->add_option("--config", options->config,
-                      "a YAML file with data_dir, listen, advertise, lease, replication_rate; options here win");
+  command->add_option(
+      "--config", options->config,
+      "a YAML file with data_dir, listen, advertise, lease, replication_rate; options here win");
   command->add_option("--data-dir", options->data_dir,
                       "identity, tokens, jobs, models and data; made where it is missing; default "
                       "~/.local/share/weft/broker");

@@ -88,9 +88,8 @@ Result<int> run_status(const JobOptions& options) {
   if (job.loss != 0) fmt::print(", loss {:.4f}", job.loss);
   if (job.samples_per_second > 0)
     fmt::print(", {:.0f} samples/s, {} left", job.samples_per_second, format_duration(job.seconds_left));
-  fmt::print("\nlast checkpoint after step {}, copies after step {}, {} recoveries, plan {}\n", job.checkpoint_step,
-             job.recovery_step, job.recoveries,
-             job.plan_version);
+  fmt::print("\nlast checkpoint after step {}, copies after step {}, {} recoveries, plan {}\n",
+             job.checkpoint_step, job.recovery_step, job.recoveries, job.plan_version);
   if (!job.equal_bits)
     fmt::print("the stages run or ran on devices of different kinds: equal bits are no longer promised\n");
   for (const std::string& line : job.plan) fmt::print("plan: {}\n", line);

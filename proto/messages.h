@@ -184,8 +184,8 @@ struct Command {
   uint32_t microbatches = 0;
   uint32_t first_microbatch = 0;
   uint64_t sequence = 0;  // in the script
-  // What the broker will never ask about again: StepReports up to `committed`; other reports on commands up to
-  // `settled`; snapshots of steps before `keep_from`.
+  // What the broker will never ask about again: StepReports up to `committed`; other reports on commands up
+  // to `settled`; snapshots of steps before `keep_from`.
   uint64_t committed = 0, settled = 0, keep_from = 0;
 };
 // With clip_norm: the norm of the whole gradient of `step`, for the update.
@@ -502,8 +502,8 @@ struct LinkAck {  // now and then, and when nothing else goes, as a sign of life
 // ---- kept by the broker alone
 // ---------------------------------------------------------------------------------------------
 
-// A plan that runs, but for its assignments, which are messages of their own: what a broker that was restarted
-// goes on with.
+// A plan that runs, but for its assignments, which are messages of their own: what a broker that was
+// restarted goes on with.
 struct StagePlan {
   PeerId peer{};
   std::vector<uint32_t> parameters{};  // of the whole graph, in this stage's order: where its squares belong

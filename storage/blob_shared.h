@@ -35,8 +35,8 @@ struct BlobStore::Shared {
   };
   std::map<Digest, TransientBlob> transient;
   std::set<std::filesystem::path> older;  // folders of blobs, written by processes before this one
-  std::set<Digest> unsynced;  // have their durable name, which a crash could still take
-  uint64_t promised = 0;      // bytes that open writers have still to write
+  std::set<Digest> unsynced;              // have their durable name, which a crash could still take
+  uint64_t promised = 0;                  // bytes that open writers have still to write
 
   // Whether there is a transient one; it is then young again.
   bool ask_transient(const Digest& sha256) {

@@ -87,10 +87,9 @@ class BlobStore {
   // Removes every durable blob that is not in `kept` and older than an hour (somebody may be about to name
   // it), and damaged ones older than that. Returns the bytes freed. Files of other names stay.
   Result<uint64_t> collect(const std::set<Digest>& kept);
-  // Removes every transient blob that is not in `kept` and not young (by the option, unless said). Returns the bytes freed; those that are
-  // durable too count as well.
-  uint64_t keep_transient(const std::set<Digest>& kept,
-                          std::optional<std::chrono::milliseconds> young = {});
+  // Removes every transient blob that is not in `kept` and not young (by the option, unless said). Returns
+  // the bytes freed; those that are durable too count as well.
+  uint64_t keep_transient(const std::set<Digest>& kept, std::optional<std::chrono::milliseconds> young = {});
 
  private:
   class FileWriter;

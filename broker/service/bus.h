@@ -30,7 +30,7 @@ enum class BusKind : uint8_t {
   CloseFeed = 20,
   GrantRelay = 21,  // payload: ticket
   RevokeRelay = 22,
-  Follow = 23,  // payload: job u64, sequence sent last u64
+  Follow = 23,      // payload: job u64, sequence sent last u64
   ExpectFeed = 24,  // as OpenFeed; what is asked for waits until that comes, or CloseFeed
 };
 

@@ -203,8 +203,8 @@ void Core::commit() {
   for (Effect& effect : turn.effects) carry_out(effect);
 }
 
-// A full disk is waited for: nothing of the turn is durable, so nobody hears of it, and nothing new is taken in
-// meanwhile. Peers keep their stages and come back. False: the process must end.
+// A full disk is waited for: nothing of the turn is durable, so nobody hears of it, and nothing new is taken
+// in meanwhile. Peers keep their stages and come back. False: the process must end.
 bool Core::append(const std::vector<Record>& records) {
   for (;;) {
     const Status durable = store_->append(records);

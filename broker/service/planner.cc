@@ -66,8 +66,8 @@ using Saved = std::map<std::pair<std::string, std::string>, const proto::TensorR
 
 // What a stage begins with after `saved`: what is trained as saved there; what is not, and what no checkpoint
 // holds, as it was assigned before. From the start: as submitted, which only the job's context knows.
-Result<std::vector<proto::TensorReference>> tensors_again(const proto::AssignStage& before, const Saved& saved,
-                                                          const JobContext* context) {
+Result<std::vector<proto::TensorReference>> tensors_again(const proto::AssignStage& before,
+                                                          const Saved& saved, const JobContext* context) {
   std::vector<proto::TensorReference> tensors;
   std::set<std::string> named;
   for (const proto::TensorReference& tensor : before.tensors) {
@@ -345,8 +345,8 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
 
 Status Planner::open_data(proto::JobNumber job, const proto::SubmitJob& submission) {
   if (contexts_.find(job)) return {};
-  WEFT_TRY(auto context, make_job_context(job, submission, blobs_, folder_ / std::to_string(job),
-                                          peer::BackendTraits{}));
+  WEFT_TRY(auto context,
+           make_job_context(job, submission, blobs_, folder_ / std::to_string(job), peer::BackendTraits{}));
   contexts_.set(job, std::move(context));
   return {};
 }

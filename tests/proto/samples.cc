@@ -299,7 +299,8 @@ class Maker {
   }
   void fill(JobStatus& to) {
     fill_all(to.job, to.name, to.reason, to.plan_version, to.step, to.steps, to.loss, to.samples_per_second,
-             to.seconds_left, to.checkpoint_step, to.recovery_step, to.recoveries, to.equal_bits, to.plan, to.stages);
+             to.seconds_left, to.checkpoint_step, to.recovery_step, to.recoveries, to.equal_bits, to.plan,
+             to.stages);
     pick(to.state, JobState::Failed);
   }
   void fill(PeerStatus& to) {
@@ -340,8 +341,7 @@ class Maker {
     fill_all(to.stages, to.after_step, to.steps, to.batch_size, to.microbatches, to.parameter_count,
              to.evaluate_every, to.checkpoint_every, to.checkpoint_steps, to.forward_microbatches,
              to.forward_samples, to.microbatch_size, to.masked, to.accuracy, to.prediction_stages,
-             to.equal_bits, to.fingerprint, to.explanation, to.relay_tickets, to.data_key,
-             to.predicted_step);
+             to.equal_bits, to.fingerprint, to.explanation, to.relay_tickets, to.data_key, to.predicted_step);
   }
 
   Rng& rng_;

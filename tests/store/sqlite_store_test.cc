@@ -123,8 +123,7 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   ASSERT_TRUE(ok(append(*store_, admitted(1, 2), admitted(2, full.id, Role::Submitter), submitted(7), odd,
                         CheckpointCommitted{7, 10, tensors(50)}, CheckpointCommitted{7, 20, tensors(60)},
                         PredictionCommitted{7, prediction}, PredictionCommitted{7, prediction},
-                        PredictionCommitted{7, other},
-                        ResultCommitted{7, result}, event(7, 2),
+                        PredictionCommitted{7, other}, ResultCommitted{7, result}, event(7, 2),
                         JobChanged{7, JobState::Finished, "done \xFF", 4, 30, 40}, submitted(8),
                         CheckpointCommitted{7, 30, tensors(70)})));
   reopen();

@@ -53,6 +53,7 @@ const std::map<std::string, Layer>& layers() {
       {"train",
        {{"configs", "data", "storage", "dag/onnx", "dag/passes", "peer/backend/reference", "peer",
          "peer/backend", "dag", "base"}}},
+      {"sim", {{"broker", "peer/machine", "proto", "plan", "dag", "base"}}},
       {"cli",
        {{"broker/service",
          "broker/store",

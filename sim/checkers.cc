@@ -1,0 +1,343 @@
+#include "sim/checkers.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace weft::sim {
+
+using proto::JobEventKind;
+using proto::JobState;
+
+namespace {
+template <typename... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <typename... F>
+Overloaded(F...) -> Overloaded<F...>;
+std::string number(uint64_t value) { return std::to_string(value); }
+
+// What a border writes at once may come on top of the script's bound.
+constexpr size_t kBorderCommands = 8;
+}  // namespace
+
+Checkers::Checkers(World& world, const SimStore& store, const SimBlobs& blobs,
+                   const std::vector<JobSpec>& specs, size_t script_max)
+    : script_max_(script_max), world_(world), store_(store), blobs_(blobs), specs_(specs) {}
+
+void Checkers::fail(proto::JobNumber job, const std::string& what) {
+  world_.fail("job " + number(job) + ": " + what);
+}
+
+const JobSpec* Checkers::spec_of(proto::JobNumber job) const {
+  const auto at = jobs_.find(job);
+  return at == jobs_.end() ? nullptr : &specs_[at->second.spec];
+}
+
+Alone& Checkers::alone(proto::JobNumber number) {
+  Job& job = jobs_.at(number);
+  if (!job.alone) job.alone = std::make_unique<Alone>(specs_[job.spec]);
+  return *job.alone;
+}
+
+uint64_t Checkers::step_of(proto::JobNumber job) const {
+  const auto at = jobs_.find(job);
+  return at == jobs_.end() ? 0 : at->second.committed;
+}
+
+void Checkers::expect_calm(bool calm) { calm_ = calm; }
+
+void Checkers::on_durable(std::span<const broker::Record> records) {
+  for (const broker::Record& record : records)
+    std::visit(
+        Overloaded{
+            [&](const broker::PrincipalAdmitted&) { world_.note(What::Record, 0); },
+            [&](const broker::JobSubmitted& r) {
+              world_.note(What::Record, 1, r.job);
+              if (jobs_.contains(r.job)) return fail(r.job, "its number was used before");
+              jobs_[r.job].spec = static_cast<uint32_t>(std::strtoul(r.submission.job.c_str(), nullptr, 10));
+            },
+            [&](const broker::JobChanged& r) {
+              world_.note(What::Record, 2, r.job, static_cast<uint64_t>(r.state));
+              Job& job = jobs_[r.job];
+              if (job.ended && r.state < JobState::Finished) fail(r.job, "it goes on after its end");
+              job.ended = r.state >= JobState::Finished;
+              if (r.state == JobState::Failed) fail(r.job, "it failed: " + r.reason);
+              if (r.state == JobState::Stopped && !specs_[job.spec].stop)
+                fail(r.job, "it stopped and nobody asked for it");
+              if (r.state == JobState::Finished && !store_.state().jobs.at(r.job).result)
+                fail(r.job, "it is finished and has no result");
+            },
+            [&](const broker::CheckpointCommitted& r) {
+              world_.note(What::Record, 3, r.job, r.step);
+              on_checkpoint(r);
+            },
+            [&](const broker::PredictionCommitted& r) {
+              world_.note(What::Record, 4, r.job, r.report.microbatch);
+              Job& job = jobs_[r.job];
+              if (!job.predicted.insert(r.report.microbatch).second)
+                fail(r.job, "microbatch " + number(r.report.microbatch) + " was predicted twice");
+              for (const auto& output : r.report.outputs) {
+                if (value_of(output.sha256) != alone(r.job).prediction(r.report.microbatch))
+                  fail(r.job, "the prediction of microbatch " + number(r.report.microbatch) + " is another");
+                if (!blobs_.has_durable(output.sha256)) fail(r.job, "a recorded prediction is not durable");
+              }
+            },
+            [&](const broker::ResultCommitted& r) {
+              world_.note(What::Record, 5, r.job, r.result.step);
+              on_result(r.job, r.result);
+            },
+            [&](const proto::JobEvent& r) {
+              world_.note(What::Record, 6, r.job, (r.sequence << 8) | static_cast<uint64_t>(r.kind));
+              on_event(r);
+            },
+            [&](const broker::RunStarted& r) {
+              world_.note(What::Record, 7, r.job, r.plan_version);
+              Job& job = jobs_[r.job];
+              if (r.plan_version <= job.command_plan)
+                fail(r.job, "plan version " + number(r.plan_version) + " began after version " +
+                                number(job.command_plan));
+              job.command_plan = r.plan_version;
+              job.command = 0;
+              ++counts_.plans;
+            },
+            [&](const broker::CommandIssued& r) {
+              world_.note(What::Record, 8, r.job, r.command.sequence);
+              Job& job = jobs_[r.job];
+              if (r.command.plan_version != job.command_plan)
+                fail(r.job, "a command of plan version " + number(r.command.plan_version) +
+                                " while version " + number(job.command_plan) + " runs");
+              if (r.command.sequence != job.command + 1)
+                fail(r.job, "command " + number(r.command.sequence) + " after " + number(job.command));
+              job.command = r.command.sequence;
+              if (r.command.committed > job.committed)
+                fail(r.job,
+                     "a command calls step " + number(r.command.committed) + " committed before its event");
+              if (store_.state().jobs.at(r.job).script.size() > script_max_ + kBorderCommands)
+                fail(r.job, "its script has " + number(store_.state().jobs.at(r.job).script.size()) +
+                                " commands that are not settled");
+            },
+            [&](const broker::RunEnded& r) { world_.note(What::Record, 9, r.job); },
+        },
+        record);
+}
+
+void Checkers::on_event(const proto::JobEvent& event) {
+  Job& job = jobs_[event.job];
+  const JobSpec& spec = specs_[job.spec];
+  if (event.sequence != job.last_event + 1)
+    fail(event.job, "event " + number(event.sequence) + " after event " + number(job.last_event));
+  job.last_event = event.sequence;
+  if (world_.traces() && !event.text.empty()) world_.say("job " + number(event.job) + ": " + event.text);
+  if (event.kind == JobEventKind::Step) {
+    ++counts_.steps;
+    if (event.step != job.committed + 1)
+      return fail(event.job,
+                  "step " + number(event.step) + " was committed after step " + number(job.committed));
+    job.committed = event.step;
+    const Alone::Step& expected = alone(event.job).after(event.step);
+    if (event.loss != expected.loss)
+      fail(event.job, "the loss of step " + number(event.step) + " is " + std::to_string(event.loss) +
+                          ", alone it is " + std::to_string(expected.loss));
+    if (event.gradient_norm != expected.norm)
+      fail(event.job, "the gradient norm of step " + number(event.step) + " is another than alone");
+    if (event.samples != event.step * spec.microbatches * spec.microbatch_size)
+      fail(event.job,
+           "after step " + number(event.step) + " the ledger stands at sample " + number(event.samples));
+  }
+  if (event.kind == JobEventKind::Evaluation) {
+    if (event.step <= job.evaluated) fail(event.job, "step " + number(event.step) + " was evaluated twice");
+    job.evaluated = event.step;
+    if (event.metrics != alone(event.job).evaluation(event.step))
+      fail(event.job, "the evaluation after step " + number(event.step) + " is another than alone");
+  }
+  if (event.kind == JobEventKind::Notice && event.text.find("no progress") != std::string::npos)
+    world_.note(What::User, 0, 99, event.job);
+}
+
+void Checkers::check_tensors(Job& job, proto::JobNumber job_number, uint64_t step,
+                             std::span<const proto::TensorReference> tensors, const char* where) {
+  const Alone::State& expected = alone(job_number).after(step).state;
+  const uint32_t slots = specs_[job.spec].slots;
+  for (const auto& tensor : tensors) {
+    const auto at = expected.find(tensor.initializer);
+    if (at == expected.end())
+      return fail(job_number,
+                  std::string(where) + " holds a tensor that the model has not: " + tensor.initializer);
+    const uint64_t value = value_of(tensor.sha256);
+    const uint64_t wanted = tensor.slot == "value" ? at->second.value
+                            : tensor.slot == "v"   ? at->second.slots[1]
+                                                   : at->second.slots[0];
+    if (value == wanted) continue;
+    std::string like;
+    for (uint64_t other = step > 8 ? step - 8 : 0; other < step + 8 && other <= specs_[job.spec].steps;
+         ++other) {
+      const TensorState& state = alone(job_number).after(other).state.at(tensor.initializer);
+      if (value == state.value || value == state.slots[0] || (slots == 2 && value == state.slots[1]))
+        like = ": it is step " + number(other) + "'s";
+    }
+    return fail(job_number, std::string(where) + " of step " + number(step) + " holds another " +
+                                tensor.initializer + "/" + tensor.slot + like);
+  }
+}
+
+void Checkers::on_checkpoint(const broker::CheckpointCommitted& checkpoint) {
+  Job& job = jobs_[checkpoint.job];
+  ++counts_.checkpoints;
+  if (checkpoint.step > job.committed)
+    fail(checkpoint.job, "a checkpoint of step " + number(checkpoint.step) + ", which is not committed");
+  const size_t wanted = size_t{specs_[job.spec].layers} * (1 + specs_[job.spec].slots);
+  if (checkpoint.tensors.size() != wanted)
+    fail(checkpoint.job, "the checkpoint of step " + number(checkpoint.step) + " has " +
+                             number(checkpoint.tensors.size()) + " tensors, the model " + number(wanted));
+  check_tensors(job, checkpoint.job, checkpoint.step, checkpoint.tensors, "the checkpoint");
+  for (const auto& tensor : checkpoint.tensors)
+    if (!blobs_.has_durable(tensor.sha256))
+      fail(checkpoint.job, "the checkpoint of step " + number(checkpoint.step) +
+                               " was recorded before its tensors were durable");
+}
+
+void Checkers::on_result(proto::JobNumber job_number, const proto::JobResult& result) {
+  Job& job = jobs_[job_number];
+  const JobSpec& spec = specs_[job.spec];
+  if (spec.predicts) {
+    if (job.predicted.size() != spec.forward_microbatches)
+      fail(job_number, "it is finished and " + number(job.predicted.size()) + " microbatches are predicted");
+    return;
+  }
+  if (result.step != spec.steps || job.committed != spec.steps)
+    fail(job_number, "its result is of step " + number(result.step) + ", committed are " +
+                         number(job.committed) + " of " + number(spec.steps));
+  if (result.tensors.size() != spec.layers)
+    fail(job_number, "its result has " + number(result.tensors.size()) + " tensors");
+  check_tensors(job, job_number, result.step, result.tensors, "the result");
+}
+
+void Checkers::check_stored(proto::JobNumber job_number, const broker::StoredJob& stored) {
+  const bool open = stored.last.state < JobState::Finished;
+  if (open && !stored.checkpoints.empty())
+    for (const auto& checkpoint : stored.checkpoints)
+      for (const auto& tensor : checkpoint.tensors)
+        if (!blobs_.has_durable(tensor.sha256))
+          return fail(job_number, "a tensor of the checkpoint of step " + number(checkpoint.step) +
+                                      " was lost in the crash");
+  if (stored.result)
+    for (const auto& tensor : stored.result->tensors)
+      if (!blobs_.has_durable(tensor.sha256))
+        return fail(job_number, "a tensor of its result was lost in the crash");
+  for (const auto& report : stored.predictions)
+    for (const auto& tensor : report.outputs)
+      if (!blobs_.has_durable(tensor.sha256)) return fail(job_number, "a prediction was lost in the crash");
+}
+
+void Checkers::on_broker_started() {
+  serving_.clear();
+  sequences_.clear();
+  for (auto& [job_number, job] : jobs_) {
+    const auto stored = store_.state().jobs.find(job_number);
+    if (stored == store_.state().jobs.end()) {
+      if (job.accepted) fail(job_number, "it was accepted and is not there after the crash");
+      continue;
+    }
+    if (stored->second.committed_step != job.committed)
+      fail(job_number, "committed steps are not there after the crash");
+    check_stored(job_number, stored->second);
+  }
+}
+
+void Checkers::on_accepted(proto::JobNumber job) {
+  const auto at = jobs_.find(job);
+  if (at == jobs_.end()) return fail(job, "it was accepted and is not on the disk");
+  at->second.accepted = true;
+}
+
+void Checkers::on_sent(const PeerId& peer, uint64_t connection, const proto::Message& message) {
+  std::visit(Overloaded{
+                 [&](const proto::AssignStage& m) {
+                   Job& job = jobs_[m.run];
+                   if (m.plan_version < job.plan)
+                     return fail(m.run, "a stage of plan version " + number(m.plan_version) +
+                                            " after one of version " + number(job.plan));
+                   if (m.plan_version > job.plan && job.plan != 0) {
+                     ++counts_.recoveries;
+                     if (calm_) fail(m.run, "a new plan, although only the broker was restarted");
+                   }
+                   job.plan = m.plan_version;
+                   const auto [owner, is_new] = job.owners[m.plan_version].emplace(m.stage, peer);
+                   if (!is_new && owner->second != peer)
+                     fail(m.run, "stage " + number(m.stage) + " of plan version " + number(m.plan_version) +
+                                     " has two owners");
+                   const auto at = serving_.find(peer);
+                   if (at != serving_.end() && at->second.connection == connection &&
+                       (at->second.job != m.run || at->second.plan != m.plan_version))
+                     fail(m.run, "a peer gets a stage while it serves job " + number(at->second.job));
+                   serving_[peer] = {m.run, m.plan_version, connection};
+                   sequences_[connection] = {m.run, m.plan_version, 0};
+                   check_tensors(job, m.run, m.after_step, m.tensors, "an assignment");
+                 },
+                 [&](const proto::ReleaseStage& m) {
+                   const auto at = serving_.find(peer);
+                   if (at != serving_.end() && at->second.job == m.run && at->second.plan <= m.plan_version)
+                     serving_.erase(at);
+                 },
+                 [&](const proto::ResumeStage& m) {
+                   ++counts_.resumed;
+                   Job& job = jobs_[m.run];
+                   if (m.plan_version != job.plan)
+                     fail(m.run, "a stage of plan version " + number(m.plan_version) +
+                                     " is resumed, the newest is " + number(job.plan));
+                   serving_[peer] = {m.run, m.plan_version, connection};
+                   sequences_[connection] = {m.run, m.plan_version, std::nullopt};
+                 },
+                 [&](const proto::Command& m) {
+                   Sequence& sequence = sequences_[connection];
+                   if (sequence.job != m.run || sequence.plan != m.plan_version)
+                     return fail(m.run, "a command to a peer that has no stage of plan version " +
+                                            number(m.plan_version));
+                   if (sequence.last && m.sequence != *sequence.last + 1)
+                     fail(m.run, "a stage was sent command " + number(m.sequence) + " after " +
+                                     number(*sequence.last));
+                   sequence.last = m.sequence;
+                   const Job& job = jobs_[m.run];
+                   if (m.plan_version != job.command_plan || m.sequence > job.command)
+                     fail(m.run, "command " + number(m.sequence) + " was sent before it was durable");
+                 },
+                 [&](const proto::StandBy& m) {
+                   if (!m.tensors.empty())
+                     check_tensors(jobs_[m.run], m.run, m.step, m.tensors, "what a stand-by fetches");
+                 },
+                 [](const auto&) {},
+             },
+             message);
+}
+
+void Checkers::on_peers_published(const proto::PeerList& list, Duration lease) {
+  for (const auto& peer : list.peers)
+    if (peer.state != "gone" && peer.state != "other version" &&
+        peer.seconds_since_heard > seconds(lease + std::chrono::seconds(1)))
+      return world_.fail("a peer is still counted, and nothing was heard from it for " +
+                         std::to_string(static_cast<int>(peer.seconds_since_heard)) + " s");
+}
+
+void Checkers::on_stage_loaded(const proto::AssignStage& assignment) {
+  if (!jobs_.contains(assignment.run)) return;
+  check_tensors(jobs_[assignment.run], assignment.run, assignment.after_step, assignment.tensors, "a stage");
+}
+
+void Checkers::on_tensor_used(const proto::AssignStage& assignment, const proto::TensorHeader& header) {
+  if (header.run != assignment.run || header.plan_version != assignment.plan_version)
+    fail(assignment.run, "a tensor of plan version " + number(header.plan_version) + " was used in version " +
+                             number(assignment.plan_version));
+}
+
+void Checkers::on_peer_memory(size_t blobs) {
+  if (peer_blobs_max_ == 0) {
+    size_t tensors = 0;
+    for (const JobSpec& spec : specs_)
+      tensors = std::max(tensors, size_t{spec.layers} * (1 + spec.slots) + spec.forward_microbatches);
+    peer_blobs_max_ = 12 * tensors;
+  }
+  if (blobs > peer_blobs_max_) world_.fail("a peer holds " + number(blobs) + " blobs");
+}
+
+}  // namespace weft::sim

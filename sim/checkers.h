@@ -1,0 +1,97 @@
+// What must be true whatever happens, looked at after every event that could change it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "broker/records.h"
+#include "sim/disk.h"
+#include "sim/model.h"
+#include "sim/world.h"
+
+namespace weft::sim {
+
+class Checkers {
+ public:
+  // `specs` outlives this; a submission's job text is the index of its spec.
+  Checkers(World& world, const SimStore& store, const SimBlobs& blobs, const std::vector<JobSpec>& specs,
+           size_t script_max);
+
+  const JobSpec* spec_of(proto::JobNumber job) const;
+  Alone& alone(proto::JobNumber job);
+
+  // The broker's records have become durable.
+  void on_durable(std::span<const broker::Record> records);
+  // A message is on its way from the broker to a peer's connection (a number never used again).
+  void on_sent(const PeerId& peer, uint64_t connection, const proto::Message& message);
+  void on_connection_ended(uint64_t connection) { sequences_.erase(connection); }
+  void on_broker_started();
+  // A user has been told.
+  void on_accepted(proto::JobNumber job);
+  void on_peers_published(const proto::PeerList& peers, Duration lease);
+  // A job's stage was made ready from these tensors at a peer.
+  void on_stage_loaded(const proto::AssignStage& assignment);
+  void on_tensor_used(const proto::AssignStage& assignment, const proto::TensorHeader& header);
+  void on_peer_memory(size_t blobs);
+  // Until then broker restarts are the only faults: no run may lose its plan.
+  void expect_calm(bool calm);
+
+  struct Counts {
+    uint64_t steps = 0, redone = 0, plans = 0, recoveries = 0, checkpoints = 0, resumed = 0;
+  };
+  const Counts& counts() const { return counts_; }
+  // Committed so far.
+  uint64_t step_of(proto::JobNumber job) const;
+  bool calm() const { return calm_; }
+
+ private:
+  struct Job {
+    uint32_t spec = 0;
+    std::unique_ptr<Alone> alone;
+    uint64_t last_event = 0, committed = 0, evaluated = 0;
+    std::map<proto::PlanVersion, std::map<uint32_t, PeerId>> owners;
+    proto::PlanVersion plan = 0, command_plan = 0;
+    uint64_t command = 0;  // sequence of the last durable one
+    bool accepted = false, ended = false;
+    std::set<uint32_t> predicted;
+  };
+
+  void on_event(const proto::JobEvent& event);
+  void on_checkpoint(const broker::CheckpointCommitted& checkpoint);
+  void on_result(proto::JobNumber number, const proto::JobResult& result);
+  void check_tensors(Job& job, proto::JobNumber number, uint64_t step,
+                     std::span<const proto::TensorReference> tensors, const char* where);
+  void check_stored(proto::JobNumber number, const broker::StoredJob& stored);
+  void fail(proto::JobNumber job, const std::string& what);
+
+  size_t script_max_;
+  World& world_;
+  const SimStore& store_;
+  const SimBlobs& blobs_;
+  const std::vector<JobSpec>& specs_;
+  std::map<proto::JobNumber, Job> jobs_;
+  struct Serving {
+    proto::JobNumber job;
+    proto::PlanVersion plan;
+    uint64_t connection;
+  };
+  std::map<PeerId, Serving> serving_;
+  // By connection: of which plan, the last command sent. A peer that resumes says where to go on.
+  struct Sequence {
+    proto::JobNumber job = 0;
+    proto::PlanVersion plan = 0;
+    std::optional<uint64_t> last;
+  };
+  std::unordered_map<uint64_t, Sequence> sequences_;
+  Counts counts_;
+  bool calm_ = false;
+  size_t peer_blobs_max_ = 0;
+};
+
+}  // namespace weft::sim

@@ -1,0 +1,103 @@
+#include "sim/disk.h"
+
+#include <algorithm>
+
+namespace weft::sim {
+
+namespace {
+template <typename... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <typename... F>
+Overloaded(F...) -> Overloaded<F...>;
+constexpr Duration kCollectAge = std::chrono::minutes(5);
+constexpr Duration kTransientAge = std::chrono::minutes(1);
+}  // namespace
+
+Status SimStore::append(std::span<const broker::Record> records) {
+  if (full_) return fail(ErrorCode::ResourceExhausted, "the disk is full");
+  for (const broker::Record& record : records) apply(record);
+  return {};
+}
+
+void SimStore::apply(const broker::Record& record) {
+  std::visit(
+      Overloaded{
+          [&](const broker::PrincipalAdmitted& r) { state_.principals.push_back(r); },
+          [&](const broker::JobSubmitted& r) { state_.jobs[r.job].submitted = r; },
+          [&](const broker::JobChanged& r) { state_.jobs[r.job].last = r; },
+          [&](const broker::CheckpointCommitted& r) {
+            auto& checkpoints = state_.jobs[r.job].checkpoints;
+            checkpoints.push_back(r);
+            if (checkpoints.size() > 2) checkpoints.erase(checkpoints.begin());
+          },
+          [&](const broker::PredictionCommitted& r) { state_.jobs[r.job].predictions.push_back(r.report); },
+          [&](const broker::ResultCommitted& r) { state_.jobs[r.job].result = r.result; },
+          [&](const proto::JobEvent& r) {
+            broker::StoredJob& job = state_.jobs[r.job];
+            job.last_event = std::max(job.last_event, r.sequence);
+            if (r.kind == proto::JobEventKind::Step)
+              job.committed_step = std::max(job.committed_step, r.step);
+            if (r.kind == proto::JobEventKind::Evaluation)
+              job.evaluated_step = std::max(job.evaluated_step, r.step);
+          },
+          [&](const broker::RunStarted& r) {
+            state_.jobs[r.job].run = r;
+            state_.jobs[r.job].script.clear();
+          },
+          [&](const broker::CommandIssued& r) {
+            auto& script = state_.jobs[r.job].script;
+            script.push_back(r.command);
+            std::erase_if(script, [&](const auto& c) { return c.sequence <= r.command.settled; });
+          },
+          [&](const broker::RunEnded& r) {
+            state_.jobs[r.job].run.reset();
+            state_.jobs[r.job].script.clear();
+          },
+      },
+      record);
+}
+
+Result<std::vector<proto::JobEvent>> SimStore::events(proto::JobNumber, uint64_t, size_t) {
+  return std::vector<proto::JobEvent>{};
+}
+
+std::optional<int64_t> SimBlobs::size(const Digest& blob) const {
+  if (const auto at = transient_.find(blob); at != transient_.end()) return at->second.size;
+  if (const auto at = durable_.find(blob); at != durable_.end()) return at->second.size;
+  return std::nullopt;
+}
+
+Status SimBlobs::put(const Digest& blob, int64_t size, bool durable, Instant now) {
+  if (durable && durable_.contains(blob)) {
+    durable_[blob].since = now;
+    return {};
+  }
+  if (full_) return fail(ErrorCode::ResourceExhausted, "the disk is full");
+  (durable ? durable_ : transient_)[blob] = {size, now};
+  if (durable) transient_.erase(blob);
+  return {};
+}
+
+Status SimBlobs::make_durable(const Digest& blob, Instant now) {
+  const auto at = transient_.find(blob);
+  if (at == transient_.end()) return {};
+  return put(blob, at->second.size, true, now);
+}
+
+void SimBlobs::collect(const std::set<Digest>& kept, Instant now) {
+  std::erase_if(durable_, [&](const auto& entry) {
+    return !kept.contains(entry.first) && now - entry.second.since > kCollectAge;
+  });
+}
+
+void SimBlobs::keep_transient(const std::set<Digest>& kept, Instant now) {
+  if (now < next_sweep_) return;
+  next_sweep_ = now + kTransientAge / 4;
+  std::erase_if(transient_, [&](const auto& entry) {
+    return !kept.contains(entry.first) && now - entry.second.since > kTransientAge;
+  });
+}
+
+}  // namespace weft::sim

@@ -1,0 +1,75 @@
+// The broker's disk: records that are durable when append() returns, and blobs, durable or transient. What
+// the broker's process holds in memory is elsewhere: this survives it.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "broker/store.h"
+#include "sim/world.h"
+
+namespace weft::sim {
+
+// The state that records leave behind, applied one by one.
+class SimStore final : public broker::Store {
+ public:
+  Status append(std::span<const broker::Record> records) override;
+  Result<broker::StoredState> load() override { return state_; }
+  Result<std::vector<proto::JobEvent>> events(proto::JobNumber job, uint64_t from, size_t count_max) override;
+  // Tokens are another's test: every Hello's is valid here.
+  Status create_token(const broker::StoredToken&) override { return {}; }
+  Result<std::optional<broker::StoredToken>> find_token(uint64_t) override {
+    return std::optional<broker::StoredToken>{};
+  }
+  Result<std::vector<broker::StoredToken>> tokens() override { return std::vector<broker::StoredToken>{}; }
+  Status revoke_token(uint64_t) override { return {}; }
+
+  void set_full(bool full) { full_ = full; }
+  bool full() const { return full_; }
+  const broker::StoredState& state() const { return state_; }
+
+ private:
+  void apply(const broker::Record& record);
+
+  broker::StoredState state_;
+  std::map<proto::JobNumber, std::vector<proto::JobEvent>> events_;
+  bool full_ = false;
+};
+
+class SimBlobs {
+ public:
+  bool has(const Digest& blob) const { return durable_.contains(blob) || transient_.contains(blob); }
+  bool has_durable(const Digest& blob) const { return durable_.contains(blob); }
+  std::optional<int64_t> size(const Digest& blob) const;
+  // ResourceExhausted while the disk is full.
+  Status put(const Digest& blob, int64_t size, bool durable, Instant now);
+  Status make_durable(const Digest& blob, Instant now);
+  // What was put or asked for lately stays: somebody may be about to name it.
+  void collect(const std::set<Digest>& kept, Instant now);
+  void keep_transient(const std::set<Digest>& kept, Instant now);
+  void wipe_transient() { transient_.clear(); }
+  void set_full(bool full) { full_ = full; }
+  size_t transient_count() const { return transient_.size(); }
+
+ private:
+  struct Blob {
+    int64_t size = 0;
+    Instant since{};
+  };
+  struct FirstBytes {
+    size_t operator()(const Digest& digest) const {
+      size_t value;
+      std::memcpy(&value, digest.bytes.data(), sizeof(value));
+      return value;
+    }
+  };
+  // Walked through only to take some away, which has no order.
+  std::unordered_map<Digest, Blob, FirstBytes> durable_, transient_;
+  Instant next_sweep_{};
+  bool full_ = false;
+};
+
+}  // namespace weft::sim

@@ -1,0 +1,220 @@
+#include "sim/links.h"
+
+#include <algorithm>
+
+namespace weft::sim {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+constexpr Duration kReadyDeadline = seconds(30);  // for a link to be up the first time
+constexpr Duration kHealDeadline = seconds(10);   // and again
+constexpr Duration kSilence = seconds(6);         // a connection that brings nothing for so long is given up
+}  // namespace
+
+LinkSet::LinkSet(World& world, NodeId node, std::shared_ptr<const proto::AssignStage> assignment, Way way,
+                 Handlers handlers, uint64_t seed)
+    : world_(world),
+      node_(node),
+      assignment_(std::move(assignment)),
+      way_(std::move(way)),
+      handlers_(std::move(handlers)),
+      draw_(seed, 0x6c696e6b) {
+  for (const proto::LinkRoute& route : assignment_->links) links_[route.stage].route = route;
+}
+
+LinkSet::~LinkSet() {
+  for (auto& [stage, link] : links_)
+    if (link.line) link.line.close();
+}
+
+void LinkSet::start() {
+  for (auto& [stage, link] : links_) {
+    link.down_since = world_.now();
+    if (link.route.dials) dial(link);
+  }
+  check_all_up();
+}
+
+void LinkSet::check_all_up() {
+  if (all_up_said_) return;
+  for (const auto& [stage, link] : links_)
+    if (!link.ready) return;
+  all_up_said_ = true;
+  world_.note(What::LinksUp, node_);
+  world_.after(Duration{}, [guarded = way_.guarded, this] { guarded([this] { handlers_.on_all_up(); }); });
+}
+
+void LinkSet::dial(Link& link) {
+  if (link.dialling || link.failed || link.line) return;
+  link.dialling = true;
+  const uint32_t stage = link.route.stage;
+  const auto done = [this, stage](Result<Line> result) {
+    Link& here = links_.at(stage);
+    here.dialling = false;
+    if (world_.traces())
+      world_.say("peer " + std::to_string(node_) + " dialled stage " + std::to_string(stage) + ": " +
+                 (result ? "up" : result.error().message));
+    if (result && !here.line) return take(here, *result, /*introduces=*/true);
+    if (result) return result->close();
+    ++here.attempts;
+    world_.after(draw_.between(milliseconds(100), milliseconds(1000)), [guarded = way_.guarded, this, stage] {
+      guarded([this, stage] { dial(links_.at(stage)); });
+    });
+  };
+  // In turn: the addresses, the relay.
+  if (!link.route.addresses.empty() && link.attempts % 2 == 0)
+    way_.dial(link.route, done);
+  else
+    way_.relay(link.route.relay_ticket, done);
+}
+
+void LinkSet::invite(const proto::Secret& ticket) {
+  for (auto& [stage, link] : links_)
+    if (!link.route.dials && link.route.relay_ticket == ticket)
+      way_.relay(ticket, [this, at = stage](Result<Line> result) {
+        if (world_.traces())
+          world_.say("peer " + std::to_string(node_) + " came to the relay for stage " + std::to_string(at) +
+                     ": " + (result ? "up" : result.error().message));
+        Link& here = links_.at(at);
+        if (result && !here.failed) take(here, *result, /*introduces=*/false);
+      });
+}
+
+void LinkSet::say(Link& link, proto::Message message) {
+  link.said = world_.now();
+  link.line.send(
+      {.message = std::make_shared<const proto::Message>(std::move(message)), .tensor = {}, .size = 60});
+}
+
+uint64_t LinkSet::tell_received(Link& link, bool connects) {
+  const uint64_t received = link.ledger.tell_received();
+  if (takes_again_ && connects) {
+    link.again = received - link.told;
+    return link.told;
+  }
+  link.told = received;
+  return received;
+}
+
+// Handlers of a line live longer than this: they go through `guarded`.
+void LinkSet::take(Link& link, const Line& line, bool introduces) {
+  if (link.line) link.line.close();
+  link.line = line;
+  link.ready = false;
+  link.heard = world_.now();
+  const uint64_t connection = ++link.connections;
+  const uint32_t stage = link.route.stage;
+  line.listen(
+      {.on_packet =
+           [guarded = way_.guarded, this, stage, connection](const Packet& packet) {
+             guarded([this, stage, connection, packet] { on_packet(links_.at(stage), connection, packet); });
+           },
+       .on_lost =
+           [guarded = way_.guarded, this, stage, connection](const Error& error) {
+             guarded([this, stage, connection, why = error.message] {
+               Link& here = links_.at(stage);
+               if (here.connections == connection && here.line) down(here, why);
+             });
+           }});
+  if (introduces)
+    say(link, proto::LinkHello{assignment_->run, assignment_->plan_version, assignment_->stage,
+                               tell_received(link, true)});
+}
+
+bool LinkSet::wants(const proto::LinkHello& hello) const {
+  return hello.run == assignment_->run && hello.plan_version == assignment_->plan_version &&
+         links_.contains(hello.stage) && !links_.at(hello.stage).failed;
+}
+
+bool LinkSet::offer(const Line& line, NodeId, const proto::LinkHello& hello) {
+  if (!wants(hello)) return false;
+  Link& link = links_.at(hello.stage);
+  take(link, line, /*introduces=*/false);
+  say(link, proto::LinkReady{tell_received(link, true)});
+  resume(link, hello.received);
+  return true;
+}
+
+void LinkSet::resume(Link& link, uint64_t received) {
+  if (const Status status = link.ledger.resume(received); !status) return down(link, status.error().message);
+  link.ready = link.was_up = true;
+  link.attempts = 0;
+  link.ledger.each_kept([&](const TensorPacket& packet) {
+    link.line.send({.message = {}, .tensor = std::make_shared<const TensorPacket>(packet), .size = 2000});
+  });
+  link.said = world_.now();
+  check_all_up();
+}
+
+void LinkSet::on_packet(Link& link, uint64_t connection, const Packet& packet) {
+  if (link.connections != connection || !link.line) return;
+  link.heard = world_.now();
+  if (packet.tensor && link.again != 0) {
+    --link.again;
+    return handlers_.on_tensor(link.route.stage, *packet.tensor, true);
+  }
+  if (packet.tensor) {
+    const bool ack = link.ledger.count_received(static_cast<uint64_t>(packet.size));
+    if (ack) say(link, proto::LinkAck{tell_received(link, false)});
+    const auto tensor = packet.tensor;
+    handlers_.on_tensor(link.route.stage, *tensor, false);
+    return;
+  }
+  if (const auto* hello = std::get_if<proto::LinkHello>(packet.message.get())) {  // over a relay
+    if (!wants(*hello)) return down(link, "a link that is not of this plan");
+    say(link, proto::LinkReady{tell_received(link, true)});
+    resume(link, hello->received);
+  } else if (const auto* is_ready = std::get_if<proto::LinkReady>(packet.message.get())) {
+    resume(link, is_ready->received);
+  } else if (const auto* ack = std::get_if<proto::LinkAck>(packet.message.get())) {
+    if (!link.ledger.acknowledged(ack->received)) down(link, "it acknowledges what was not sent");
+  }
+}
+
+void LinkSet::down(Link& link, const std::string& why) {
+  (void)why;
+  if (link.line) link.line.close();
+  link.line = {};
+  ++link.connections;
+  if (link.ready || !link.was_up) {
+    if (link.ready) link.down_since = world_.now();
+    world_.note(What::LinkDown, node_, link.route.stage);
+  }
+  link.ready = false;
+  if (!link.route.dials || link.failed) return;
+  const uint32_t stage = link.route.stage;
+  world_.after(draw_.between(milliseconds(50), milliseconds(500)),
+               [guarded = way_.guarded, this, stage] { guarded([this, stage] { dial(links_.at(stage)); }); });
+}
+
+void LinkSet::send(uint32_t stage, TensorPacket packet) {
+  Link& link = links_.at(stage);
+  const Status kept = link.ledger.keep(packet, 2000);
+  if (!kept) world_.fail("a link keeps too much: " + kept.error().message);
+  kept_max_ = std::max(kept_max_, link.ledger.kept_frames());
+  if (!link.ready) return;
+  link.said = world_.now();
+  link.line.send(
+      {.message = {}, .tensor = std::make_shared<const TensorPacket>(std::move(packet)), .size = 2000});
+}
+
+void LinkSet::on_tick() {
+  for (auto& [stage, link] : links_) {
+    if (link.failed) continue;
+    if (link.line && world_.now() - link.heard > kSilence) down(link, "nothing came");
+    if (link.ready) {
+      if (world_.now() - link.said >= seconds(2)) say(link, proto::LinkAck{tell_received(link, false)});
+      continue;
+    }
+    if (world_.now() - link.down_since <= (link.was_up ? kHealDeadline : kReadyDeadline)) continue;
+    link.failed = true;
+    world_.note(What::LinkFailed, node_, stage);
+    way_.guarded([this, at = stage] {
+      handlers_.on_failed(at, {ErrorCode::Unavailable, "the link cannot be had again"});
+    });
+  }
+}
+
+}  // namespace weft::sim

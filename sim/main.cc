@@ -1,0 +1,118 @@
+// weft-sim: runs seeds, says what it found.
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "sim/simulation.h"
+
+namespace {
+
+constexpr const char* kUsage =
+    "weft-sim --seed S --peers N [--seeds COUNT] [--minutes VIRTUAL] [--no-faults] [--bug NAME] [--trace] "
+    "[--quiet]\n"
+    "weft-sim --list-bugs\n"
+    "Runs the broker's and the peers' state machines on a virtual clock, with faults drawn from the seed.\n"
+    "--minutes: how long faults go on, in virtual time. Exit status 1: something was violated.\n";
+
+struct Arguments {
+  weft::sim::SimulationOptions simulation;
+  uint64_t seeds = 1;
+  std::string bug;
+  bool quiet = false;
+};
+
+[[noreturn]] void usage(const std::string& problem) {
+  std::fprintf(stderr, "%s\n%s", problem.c_str(), kUsage);
+  std::exit(2);
+}
+
+uint64_t number_of(const char* option, const char* text) {
+  char* end = nullptr;
+  const uint64_t number = text == nullptr ? 0 : std::strtoull(text, &end, 10);
+  if (text == nullptr || *text == 0 || *end != 0) usage(std::string(option) + " needs a number");
+  return number;
+}
+
+Arguments parse(int argc, char** argv) {
+  Arguments arguments;
+  for (int i = 1; i < argc; ++i) {
+    const std::string option = argv[i];
+    const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
+    const auto number = [&] {
+      ++i;
+      return number_of(option.c_str(), value);
+    };
+    if (option == "--seed") {
+      arguments.simulation.seed = number();
+    } else if (option == "--peers") {
+      arguments.simulation.peers = static_cast<uint32_t>(number());
+      if (arguments.simulation.peers < 3 || arguments.simulation.peers > 900) usage("--peers: from 3 to 900");
+    } else if (option == "--seeds") {
+      arguments.seeds = number();
+    } else if (option == "--minutes") {
+      arguments.simulation.chaos = std::chrono::minutes(number());
+    } else if (option == "--no-faults") {
+      arguments.simulation.faults = false;
+    } else if (option == "--trace") {
+      arguments.simulation.trace = true;
+    } else if (option == "--quiet") {
+      arguments.quiet = true;
+    } else if (option == "--bug") {
+      ++i;
+      const auto bug = weft::sim::bug_named(value == nullptr ? "" : value);
+      if (!bug) usage("--bug: there is no such bug; --list-bugs lists them");
+      arguments.simulation.bug = *bug;
+      arguments.bug = value;
+    } else if (option == "--list-bugs") {
+      for (const auto& bug : weft::sim::bugs())
+        std::printf("%-26.*s %.*s\n", static_cast<int>(bug.name.size()), bug.name.data(),
+                    static_cast<int>(bug.what.size()), bug.what.data());
+      std::exit(0);
+    } else {
+      usage("unknown option " + option);
+    }
+  }
+  return arguments;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Arguments arguments = parse(argc, argv);
+  double wall_sum = 0, virtual_sum = 0;
+  for (uint64_t s = 0; s < arguments.seeds; ++s) {
+    weft::sim::SimulationOptions options = arguments.simulation;
+    options.seed += s;
+    const auto began = std::chrono::steady_clock::now();
+    const auto result = weft::sim::simulate(options);
+    const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    const double virtual_seconds = weft::seconds(result.virtual_time);
+    wall_sum += wall;
+    virtual_sum += virtual_seconds;
+    if (!arguments.quiet || result.failure)
+      std::printf("seed %" PRIu64 ": %s; %u jobs, %" PRIu64 " steps, %" PRIu64 " plans, %" PRIu64
+                  " resumed, %" PRIu64 " checkpoints; %.0f s in %.3f s (%.0fx); %" PRIu64
+                  " events, hash %016" PRIx64 "\n",
+                  options.seed, result.failure ? "FAILED" : "ok", result.jobs, result.counts.steps,
+                  result.counts.plans, result.counts.resumed, result.counts.checkpoints, virtual_seconds,
+                  wall, virtual_seconds / wall, result.notes, result.trace_hash);
+    if (result.failure) {
+      std::printf("%s\nThe last events (time, what, numbers as sim/world.h names them):\n%s",
+                  result.failure->c_str(), result.last_notes.c_str());
+      std::printf(
+          "violated: %s\nafter %" PRIu64 " seeds; again: weft-sim --seed %" PRIu64 " --peers %u%s%s%s%s\n",
+          result.failure->c_str(), s + 1, options.seed, options.peers,
+          options.chaos ? (" --minutes " + std::to_string(*options.chaos / std::chrono::minutes(1))).c_str()
+                        : "",
+          options.faults ? "" : " --no-faults", arguments.bug.empty() ? "" : " --bug ",
+          arguments.bug.c_str());
+      return 1;
+    }
+  }
+  std::printf("%" PRIu64 " seeds: %.0f virtual s in %.1f s, %.0fx\n", arguments.seeds, virtual_sum, wall_sum,
+              virtual_sum / wall_sum);
+  return 0;
+}

@@ -1,0 +1,293 @@
+#include "sim/network.h"
+
+#include <algorithm>
+
+namespace weft::sim {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// What a sender's kernel waits for an acknowledgement before it gives the connection up.
+constexpr Duration kSendTimeout = seconds(30);
+
+void Connection::listen(int end, Handlers handlers) {
+  ends_[end].handlers = std::move(handlers);
+  if (!ends_[1 - end].out.empty()) schedule(1 - end);
+}
+
+void Connection::send(int end, Packet packet) {
+  End& from = ends_[end];
+  if (!from.open || dead_) return;
+  World& world = network_->world_;
+  const NodeId a = from.node, b = ends_[1 - end].node;
+  from.free = std::max(from.free, world.now()) +
+              Duration(packet.size * 1000000000 / network_->bytes_per_second(a, b));
+  Instant arrives = from.free + network_->latency(a, b) * (relayed_ ? 2 : 1);
+  if (network_->draw_.one_in(50))
+    arrives += network_->draw_.doubling(milliseconds(1), milliseconds(400));  // lost once
+  if (!from.out.empty()) arrives = std::max(arrives, from.out.back().arrives);
+  from.out.push_back({arrives, std::move(packet)});
+  network_->in_flight_max_ = std::max(network_->in_flight_max_, from.out.size());
+  schedule(end);
+}
+
+void Connection::push_last(int end, ErrorCode reason, Duration delay) {
+  End& from = ends_[end];
+  Instant arrives = network_->world_.now() + delay;
+  if (!from.out.empty()) arrives = std::max(arrives, from.out.back().arrives);
+  from.out.push_back({arrives, {}, true, reason});
+  schedule(end);
+}
+
+void Connection::close(int end) {
+  End& from = ends_[end];
+  if (!from.open) return;
+  from.open = false;
+  from.handlers = {};
+  ends_[1 - end].out.clear();
+  if (!dead_) push_last(end, ErrorCode::Cancelled, network_->latency(from.node, ends_[1 - end].node));
+}
+
+void Connection::schedule(int end) {
+  End& from = ends_[end];
+  if (from.scheduled || from.stalled || from.out.empty()) return;
+  from.scheduled = true;
+  network_->world_.at(from.out.front().arrives, [self = shared_from_this(), end] { self->deliver(end); });
+}
+
+void Connection::deliver(int end) {
+  End& from = ends_[end];
+  End& to = ends_[1 - end];
+  from.scheduled = false;
+  if (from.out.empty()) return;
+  if (from.out.front().arrives > network_->world_.now()) return schedule(end);
+  if (network_->blocked(*this, end)) {  // TCP keeps trying
+    from.stalled = true;
+    const uint64_t stall = ++from.stall;
+    network_->world_.after(kSendTimeout, [self = shared_from_this(), end, stall] {
+      End& sender = self->ends_[end];
+      if (!sender.stalled || sender.stall != stall) return;
+      sender.out.clear();
+      sender.stalled = false;
+      self->lose(end, {ErrorCode::Timeout, "what was sent is not acknowledged"});
+    });
+    return;
+  }
+  while (!from.out.empty() && from.out.front().arrives <= network_->world_.now()) {
+    if (!to.open) {
+      from.out.clear();
+      return;
+    }
+    if (!to.handlers.on_packet) return;  // not listening yet
+    const Item item = std::move(from.out.front());
+    from.out.pop_front();
+    if (item.last) {
+      lose(1 - end, {item.reason, "the other side closed the connection"});
+      return;
+    }
+    const auto handler = to.handlers.on_packet;
+    handler(item.packet);
+  }
+  schedule(end);
+}
+
+void Connection::lose(int end, const Error& error) {
+  End& here = ends_[end];
+  if (!here.open) return;
+  here.open = false;
+  std::erase_if(here.out, [](const Item& item) { return !item.last; });  // the other is still to be told
+  const auto handler = std::move(here.handlers.on_lost);
+  here.handlers = {};
+  network_->world_.note(What::Lost, here.node, ends_[1 - end].node);
+  if (handler) handler(error);
+}
+
+Network::Network(World& world, uint64_t seed, Duration latency_max, uint64_t bytes_per_second_min)
+    : world_(world),
+      seed_(seed),
+      draw_(seed, 0x6e6574),
+      latency_max_(latency_max),
+      bytes_per_second_min_(bytes_per_second_min) {}
+
+void Network::set_acceptor(NodeId node, std::function<void(Line, Accepted)> acceptor) {
+  acceptors_[node] = std::move(acceptor);
+}
+void Network::clear_acceptor(NodeId node) { acceptors_.erase(node); }
+
+void Network::set_silent(NodeId node, bool silent) {
+  if (silent)
+    silent_.insert(node);
+  else
+    silent_.erase(node);
+}
+
+// Symmetric, and the same whenever it is asked for: nothing is stored for a pair.
+Duration Network::latency(NodeId a, NodeId b) const {
+  const uint64_t draw = mix(seed_ ^ 0x6c6174, (uint64_t{std::min(a, b)} << 32) | std::max(a, b));
+  const auto max = static_cast<uint64_t>(latency_max_.count());
+  return Duration(static_cast<Duration::rep>(100'000 + draw % max));
+}
+
+int64_t Network::bytes_per_second(NodeId a, NodeId b) const {
+  const uint64_t draw = mix(seed_ ^ 0x62616e, (uint64_t{a} << 32) | b);
+  return static_cast<int64_t>(bytes_per_second_min_ << (draw % 7));
+}
+
+Duration Network::transfer(NodeId from, NodeId to, int64_t bytes) const {
+  return latency(from, to) + Duration(bytes * 1'000'000'000 / bytes_per_second(from, to));
+}
+
+bool Network::blocked(NodeId from, NodeId to) const {
+  if (!any_blocked_) return false;
+  return out_blocked_.contains(from) || in_blocked_.contains(to) || cut_.contains({from, to});
+}
+
+bool Network::blocked(const Connection& connection, int from_end) const {
+  if (!any_blocked_) return false;
+  const NodeId from = connection.ends_[from_end].node, to = connection.ends_[1 - from_end].node;
+  return connection.relayed_ ? blocked(from, 0) || blocked(0, to) : blocked(from, to);
+}
+
+ConnectionPtr Network::make(NodeId from, NodeId to, bool relayed) {
+  auto connection = std::make_shared<Connection>();
+  connection->network_ = this;
+  connection->relayed_ = relayed;
+  connection->ends_[0].node = from;
+  connection->ends_[1].node = to;
+  if (connections_.size() > 256 && (connections_.size() & (connections_.size() - 1)) == 0)
+    std::erase_if(connections_, [](const auto& weak) { return weak.expired(); });
+  connections_.push_back(connection);
+  return connection;
+}
+
+void Network::dial(NodeId from, NodeId to, Duration deadline, Dialled dialled) {
+  // Called once, whatever comes first.
+  const auto once = std::make_shared<Dialled>(std::move(dialled));
+  const auto answer = [once](Result<Line> result) {
+    if (!*once) return;
+    const Dialled call = std::exchange(*once, nullptr);
+    call(std::move(result));
+  };
+  const Duration one_way = latency(from, to);
+  world_.after(deadline, [answer] { answer(fail(ErrorCode::Timeout, "nobody answers")); });
+  world_.after(one_way, [this, from, to, one_way, answer, once] {
+    if (blocked(from, to) || blocked(to, from) || silent_.contains(to)) return;  // until the deadline
+    const auto acceptor = acceptors_.find(to);
+    if (acceptor == acceptors_.end())
+      return world_.after(one_way, [answer] { answer(fail(ErrorCode::Unavailable, "connection refused")); });
+    const ConnectionPtr connection = make(from, to, false);
+    acceptor->second(Line{connection, 1}, [this, connection, one_way, answer, once] {
+      world_.after(2 * one_way, [connection, answer, once] {
+        if (!*once) return connection->close(0);
+        if (!connection->is_open(0)) return answer(fail(ErrorCode::Unavailable, "the connection was closed"));
+        answer(Line{connection, 0});
+      });
+    });
+  });
+}
+
+std::pair<Line, Line> Network::join_by_relay(NodeId from, NodeId to) {
+  const ConnectionPtr connection = make(from, to, true);
+  return {Line{connection, 0}, Line{connection, 1}};
+}
+
+std::vector<ConnectionPtr> Network::connections_of(NodeId node) {
+  std::vector<ConnectionPtr> found;
+  for (const auto& weak : connections_)
+    if (const auto connection = weak.lock())
+      if (!connection->dead_ && (connection->ends_[0].open || connection->ends_[1].open) &&
+          (connection->ends_[0].node == node || connection->ends_[1].node == node ||
+           (node == 0 && connection->relayed_)))
+        found.push_back(connection);
+  return found;
+}
+
+void Network::drop_node(NodeId node, bool silent) {
+  clear_acceptor(node);
+  for (const ConnectionPtr& connection : connections_of(node)) {
+    for (int end = 0; end < 2; ++end) {
+      Connection::End& here = connection->ends_[end];
+      const bool passes_through = node == 0 && connection->relayed_;
+      if (here.node != node && !passes_through) continue;
+      if (here.node == node) {
+        here.open = false;
+        here.handlers = {};
+      }
+      here.out.clear();
+      if (!silent)
+        connection->push_last(end, ErrorCode::Unavailable,
+                              latency(here.node, connection->ends_[1 - end].node));
+    }
+    if (silent) connection->dead_ = true;
+  }
+}
+
+void Network::cut(NodeId from, NodeId to, bool is_cut) {
+  if (is_cut)
+    cut_.insert({from, to});
+  else
+    cut_.erase({from, to});
+  wake_stalled();
+}
+
+void Network::isolate(NodeId node, bool out, bool in) {
+  out_blocked_.erase(node);
+  in_blocked_.erase(node);
+  if (out) out_blocked_.insert(node);
+  if (in) in_blocked_.insert(node);
+  wake_stalled();
+}
+
+void Network::wake_stalled() {
+  any_blocked_ = !cut_.empty() || !out_blocked_.empty() || !in_blocked_.empty();
+  for (const auto& weak : connections_)
+    if (const auto connection = weak.lock())
+      for (int end = 0; end < 2; ++end) {
+        Connection::End& here = connection->ends_[end];
+        if (!here.stalled || blocked(*connection, end)) continue;
+        here.stalled = false;
+        if (here.out.empty()) continue;
+        const Instant again = world_.now() + draw_.doubling(milliseconds(50), seconds(4));  // TCP's next try
+        for (auto& item : here.out) item.arrives = std::max(item.arrives, again);
+        connection->schedule(end);
+      }
+}
+
+void Network::break_one(NodeId node, Draw& draw) {
+  const auto candidates = connections_of(node);
+  if (candidates.empty()) return;
+  const ConnectionPtr connection = candidates[draw.below(candidates.size())];
+  const int first = static_cast<int>(draw.below(2));
+  const Duration later = draw.one_in(2) ? Duration{} : draw.doubling(milliseconds(100), seconds(30));
+  connection->ends_[0].out.clear();
+  connection->ends_[1].out.clear();
+  connection->dead_ = true;
+  connection->lose(first, {ErrorCode::Unavailable, "connection reset"});
+  world_.after(later, [connection, first] {
+    connection->lose(1 - first, {ErrorCode::Unavailable, "connection reset"});
+  });
+}
+
+void Network::blackhole_one(NodeId node, Draw& draw) {
+  const auto candidates = connections_of(node);
+  if (candidates.empty()) return;
+  const ConnectionPtr connection = candidates[draw.below(candidates.size())];
+  connection->ends_[0].out.clear();
+  connection->ends_[1].out.clear();
+  connection->dead_ = true;
+}
+
+void Network::heal() {
+  cut_.clear();
+  out_blocked_.clear();
+  in_blocked_.clear();
+  wake_stalled();
+  for (const auto& weak : connections_)
+    if (const auto connection = weak.lock(); connection && connection->dead_)
+      for (int end = 0; end < 2; ++end)
+        world_.after(milliseconds(1), [connection, end] {
+          connection->lose(end, {ErrorCode::Timeout, "nothing has come for too long"});
+        });
+}
+
+}  // namespace weft::sim

@@ -1,0 +1,141 @@
+// The network between broker, peers and users: connections that keep order, as TCP does, over paths with
+// latency and bandwidth that can be cut in one direction, go silent, or come back.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "base/result.h"
+#include "proto/messages.h"
+#include "sim/world.h"
+
+namespace weft::sim {
+
+// A tensor on its way between stages: its bytes are a hash, `made_by` the plan that computed it.
+struct TensorPacket {
+  proto::TensorHeader header;
+  uint64_t value = 0;
+};
+struct Packet {
+  std::shared_ptr<const proto::Message> message{};
+  std::shared_ptr<const TensorPacket> tensor{};
+  int64_t size = 200;  // bytes
+};
+
+class Network;
+
+// Both ends of one connection. Handlers are never called from within a call of the same object.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  struct Handlers {
+    std::function<void(const Packet&)> on_packet;
+    std::function<void(const Error&)> on_lost;  // once, and nothing after it
+  };
+  // What arrives before this waits.
+  void listen(int end, Handlers handlers);
+  void send(int end, Packet packet);
+  void close(int end);  // after what was sent has gone; no handler of this end is called any more
+  NodeId node(int end) const { return ends_[end].node; }
+  bool is_open(int end) const { return ends_[end].open; }
+  size_t in_flight(int end) const { return ends_[end].out.size(); }
+  bool relayed() const { return relayed_; }
+
+ private:
+  friend class Network;
+  struct Item {
+    Instant arrives;
+    Packet packet;
+    bool last = false;  // the end of the stream
+    ErrorCode reason = ErrorCode::Unavailable;
+  };
+  struct End {
+    NodeId node = 0;
+    bool open = true;
+    Handlers handlers;
+    std::deque<Item> out;  // from this end, not yet arrived
+    Instant free{};        // when the path has taken what was sent before
+    bool scheduled = false, stalled = false;
+    uint64_t stall = 0;
+  };
+  void schedule(int end);
+  void deliver(int end);
+  void push_last(int end, ErrorCode reason, Duration delay);
+  void lose(int end, const Error& error);
+
+  Network* network_ = nullptr;
+  bool relayed_ = false, dead_ = false;
+  End ends_[2];
+};
+using ConnectionPtr = std::shared_ptr<Connection>;
+
+struct Line {  // one end of a connection
+  ConnectionPtr connection;
+  int end = 0;
+  explicit operator bool() const { return connection != nullptr; }
+  void listen(Connection::Handlers handlers) const { connection->listen(end, std::move(handlers)); }
+  void send(Packet packet) const { connection->send(end, std::move(packet)); }
+  void close() const { connection->close(end); }
+  bool is_open() const { return connection->is_open(end); }
+  NodeId other() const { return connection->node(1 - end); }
+};
+
+class Network {
+ public:
+  Network(World& world, uint64_t seed, Duration latency_max, uint64_t bytes_per_second_min);
+
+  World& world() { return world_; }
+  // A node takes connections while it has an acceptor. It calls the function once it has taken the
+  // connection; frozen ones later.
+  using Accepted = std::function<void()>;
+  void set_acceptor(NodeId node, std::function<void(Line, Accepted)> acceptor);
+  void clear_acceptor(NodeId node);  // connecting is refused
+  // Its machine is off: connecting finds nobody.
+  void set_silent(NodeId node, bool silent);
+
+  using Dialled = std::function<void(Result<Line>)>;
+  void dial(NodeId from, NodeId to, Duration deadline, Dialled dialled);
+  // Two nodes that came to the broker with one ticket.
+  std::pair<Line, Line> join_by_relay(NodeId from, NodeId to);
+
+  // A process ends: its kernel tells the others, unless the machine is gone too.
+  void drop_node(NodeId node, bool silent);
+  // Faults
+  void cut(NodeId from, NodeId to, bool cut);    // one direction of a pair
+  void isolate(NodeId node, bool out, bool in);  // all of a node's
+  void break_one(NodeId node, Draw& draw);       // one connection of the node; one side hears of it later
+  void blackhole_one(NodeId node, Draw& draw);   // nothing arrives any more, and nobody is told
+  void heal();                                   // all paths; silent connections end
+
+  bool blocked(NodeId from, NodeId to) const;
+  Duration latency(NodeId a, NodeId b) const;
+  int64_t bytes_per_second(NodeId a, NodeId b) const;
+  // For request and answer on a connection of its own: how long a transfer takes.
+  Duration transfer(NodeId from, NodeId to, int64_t bytes) const;
+
+  size_t in_flight_max() const { return in_flight_max_; }
+
+ private:
+  friend class Connection;
+  ConnectionPtr make(NodeId from, NodeId to, bool relayed);
+  bool blocked(const Connection& connection, int from_end) const;
+  void wake_stalled();
+  std::vector<ConnectionPtr> connections_of(NodeId node);
+
+  World& world_;
+  uint64_t seed_;
+  Draw draw_;
+  Duration latency_max_;
+  uint64_t bytes_per_second_min_;
+  std::map<NodeId, std::function<void(Line, Accepted)>> acceptors_;
+  std::set<NodeId> silent_, out_blocked_, in_blocked_;
+  std::set<std::pair<NodeId, NodeId>> cut_;
+  bool any_blocked_ = false;
+  std::vector<std::weak_ptr<Connection>> connections_;
+  size_t in_flight_max_ = 0;
+};
+
+}  // namespace weft::sim

@@ -1,0 +1,415 @@
+#include "sim/peer_host.h"
+
+#include <algorithm>
+
+namespace weft::sim {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+template <typename... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <typename... F>
+Overloaded(F...) -> Overloaded<F...>;
+constexpr Duration kConnectDeadline = seconds(10);
+constexpr Duration kArrivalWaits = seconds(30);
+}  // namespace
+
+PeerHost::PeerHost(World& world, Network& network, BrokerHost& broker, Checkers& checkers, Options options,
+                   uint64_t seed, FindHost find_host)
+    : world_(world),
+      network_(network),
+      broker_(broker),
+      checkers_(checkers),
+      options_(std::move(options)),
+      draw_(seed, 0x70656572 + options_.node),
+      find_host_(std::move(find_host)) {}
+
+void PeerHost::run(std::function<void()> action) {
+  if (!machine_) return;
+  if (frozen_)
+    backlog_.push_back([this, life = life_, action = std::move(action)] {
+      if (life == life_) action();
+    });
+  else
+    action();
+}
+
+void PeerHost::later(Duration delay, std::function<void()> action) {
+  world_.after(delay, [this, life = life_, action = std::move(action)]() mutable {
+    if (life == life_) run(std::move(action));
+  });
+}
+
+std::function<void(std::function<void()>)> PeerHost::guard_of_life() {
+  return [this, life = life_](std::function<void()> action) {
+    if (life == life_) run(std::move(action));
+  };
+}
+
+void PeerHost::start() {
+  if (machine_) return;
+  ++life_;
+  world_.note(What::PeerStarts, options_.node, life_);
+  frozen_ = false;
+  network_.set_silent(options_.node, false);
+  broker_.set_key(options_.node, options_.key);
+  peer::PeerOptions options;
+  options.session.seed = draw_.next();
+  proto::Hello& hello = options.session.hello;
+  hello.software = "sim";
+  hello.token = proto::TokenProof{1, {}};
+  hello.name = "peer-" + std::to_string(options_.node);
+  hello.instance = draw_.next();
+  proto::DeviceReport device;
+  device.device = "sim";
+  device.rates.matmul_flops_per_second = static_cast<double>(options_.promised) * 1e6;
+  device.memory = options_.memory;
+  device.fingerprint = options_.fingerprint;
+  if (options_.reachable) device.addresses = {std::to_string(options_.node) + ":" + std::to_string(address_)};
+  hello.device = device;
+  machine_ = std::make_unique<peer::Peer>(options);
+  network_.set_acceptor(options_.node,
+                        [this, guarded = guard_of_life()](Line line, Network::Accepted accepted) {
+                          guarded([this, line, accepted] { accept(line, accepted); });
+                        });
+  wake_at_ = Instant::max();
+  compute_free_ = up_free_ = down_free_ = rate_free_ = world_.now();
+  act(machine_->start(world_.now()));
+}
+
+void PeerHost::crash(bool silent) {
+  if (!machine_) return;
+  world_.note(What::PeerCrashes, options_.node, silent);
+  ++life_;
+  machine_.reset();
+  retire_links();
+  stage_.reset();
+  line_ = {};
+  frozen_ = false;
+  backlog_.clear();
+  arrivals_.clear();
+  tensors_.clear();
+  data_.clear();
+  blobs_.clear();
+  fetching_.clear();
+  ++connection_;
+  network_.drop_node(options_.node, silent);
+  if (silent) network_.set_silent(options_.node, true);
+}
+
+void PeerHost::freeze(bool frozen) {
+  if (!machine_ || frozen_ == frozen) return;
+  frozen_ = frozen;
+  if (frozen) return;
+  for (auto& action : std::exchange(backlog_, {})) action();
+}
+
+void PeerHost::drain() {
+  run([this] { act(machine_->request_drain(world_.now())); });
+}
+
+void PeerHost::move() {
+  ++address_;
+  network_.drop_node(options_.node, /*silent=*/true);
+  network_.set_acceptor(options_.node,
+                        [this, guarded = guard_of_life()](Line line, Network::Accepted accepted) {
+                          guarded([this, line, accepted] { accept(line, accepted); });
+                        });
+  // Its own kernel notices: the network went away.
+  run([this] {
+    if (line_) {
+      drop_broker();
+      act(machine_->on_lost(world_.now(), {ErrorCode::Unavailable, "the network went away"}));
+    }
+  });
+}
+
+// Carries out what the machine wants, then sees when it wants to be woken.
+void PeerHost::act(Effects effects) {
+  const uint64_t life = life_;
+  for (peer::PeerEffect& effect : effects) {
+    if (life != life_) return;
+    std::visit(
+        Overloaded{
+            [&](peer::ConnectToBroker&) { connect(); },
+            [&](peer::DropBroker&) { drop_broker(); },
+            [&](peer::TellBroker& e) { tell(e.message); },
+            [&](peer::Leave& e) {
+              world_.note(What::PeerLeaves, options_.node, e.why.has_value());
+              if (!e.why && world_.traces())
+                world_.say("peer " + std::to_string(options_.node) + " leaves: " + e.why.error().message);
+              if (line_) line_.close();
+              crash(/*silent=*/false);
+            },
+            [&](peer::Say& e) {
+              if (world_.traces()) world_.say("peer " + std::to_string(options_.node) + ": " + e.line);
+            },
+            [&](peer::OpenLinks& e) { open_links(e); },
+            [&](peer::CloseLinks&) {
+              retire_links();
+              if (options_.bug != Bug::StaleTensors) {
+                tensors_.clear();
+                data_.clear();
+              }
+            },
+            [&](peer::InviteLink& e) {
+              if (stage_ && stage_->links) stage_->links->invite(e.ticket);
+            },
+            [&](peer::FetchBlob& e) { fetch_blob(e); },
+            [&](peer::ForgetBlobs& e) {
+              for (const Digest& blob : e.blobs) blobs_.erase(blob);
+            },
+            [&](peer::MakeRunner& e) { make_runner(e); },
+            [&](peer::DropRunner&) {
+              if (stage_) stage_->runner.reset();
+            },
+            [&](peer::RunTask& e) { run_task(e); },
+            [&](peer::FetchData& e) { fetch_data(e); },
+            [&](peer::DropMicrobatches& e) {
+              for (const auto& key : e.keys) {
+                tensors_.erase(key);
+                data_.erase(key);
+              }
+            },
+            [&](peer::OfferBlobs& e) { offer(e); },
+            [&](peer::UploadBlob& e) { upload(e); },
+        },
+        effect);
+  }
+  if (life != life_ || !machine_) return;
+  if (++events_ % 64 == 0) check_memory();
+  const auto next = machine_->next_deadline(world_.now());
+  if (!next || *next >= wake_at_) return;
+  wake_at_ = std::max(*next, world_.now() + microseconds(1));
+  world_.at(wake_at_, [this, life = life_, wake = ++wakes_] {
+    if (life == life_ && wake == wakes_) run([this] { this->wake(); });
+  });
+}
+
+void PeerHost::wake() {
+  wake_at_ = Instant::max();
+  act(machine_->on_tick(world_.now(), options_.memory));
+}
+
+void PeerHost::check_memory() {
+  const auto held = machine_->held();
+  checkers_.on_peer_memory(held.size());
+  if (blobs_.size() != held.size()) {
+    if (blobs_.size() > held.size())
+      return world_.fail("peer " + std::to_string(options_.node) + "'s shell holds " +
+                         std::to_string(blobs_.size()) + " blobs, its machine knows of " +
+                         std::to_string(held.size()));
+  }
+  for (const Digest& blob : held)
+    if (!blobs_.contains(blob))
+      return world_.fail("a peer's machine counts on a blob that its shell has not");
+}
+
+// ---- the broker
+
+void PeerHost::connect() {
+  const uint64_t attempt = ++connection_;
+  network_.dial(options_.node, 0, kConnectDeadline,
+                [this, attempt, guarded = guard_of_life()](Result<Line> result) {
+                  guarded([this, attempt, result] {
+                    if (attempt != connection_) {
+                      if (result) result->close();
+                      return;
+                    }
+                    if (!result) {
+                      world_.note(What::ConnectFailed, options_.node);
+                      return act(machine_->on_connect_failed(world_.now(), result.error()));
+                    }
+                    world_.note(What::Connected, options_.node);
+                    line_ = *result;
+                    const auto inner = guard_of_life();
+                    line_.listen({.on_packet =
+                                      [this, attempt, inner](const Packet& packet) {
+                                        inner([this, attempt, packet] {
+                                          if (attempt != connection_) return;
+                                          world_.note(What::ToPeer, options_.node, packet.message->index());
+                                          if (options_.bug == Bug::ReportDropped &&
+                                              std::holds_alternative<proto::ResumeStage>(*packet.message))
+                                            report_to_drop_ = true;
+                                          act(machine_->on_message(world_.now(), *packet.message));
+                                        });
+                                      },
+                                  .on_lost =
+                                      [this, attempt, inner](const Error& error) {
+                                        inner([this, attempt, error] {
+                                          if (attempt != connection_) return;
+                                          line_ = {};
+                                          ++connection_;
+                                          act(machine_->on_lost(world_.now(), error));
+                                        });
+                                      }});
+                    act(machine_->on_connected(world_.now()));
+                  });
+                });
+}
+
+void PeerHost::drop_broker() {
+  ++connection_;
+  if (line_) line_.close();
+  line_ = {};
+}
+
+void PeerHost::tell(const proto::Message& message) {
+  if (!line_) return;
+  if (report_to_drop_ && (std::holds_alternative<proto::StepReport>(message) ||
+                          std::holds_alternative<proto::CheckpointReport>(message))) {
+    report_to_drop_ = false;
+    return;
+  }
+  int64_t size = 150;
+  if (const auto* report = std::get_if<proto::CheckpointReport>(&message))
+    size += 80 * static_cast<int64_t>(report->tensors.size());
+  line_.send({.message = std::make_shared<const proto::Message>(message), .tensor = {}, .size = size});
+}
+
+// ---- links
+
+void PeerHost::accept(Line line, Network::Accepted accepted) {
+  const NodeId from = line.other();
+  line.listen(
+      {.on_packet =
+           [this, line, from, guarded = guard_of_life()](const Packet& packet) {
+             guarded([this, line, from, packet] {
+               const auto* hello =
+                   packet.message ? std::get_if<proto::LinkHello>(packet.message.get()) : nullptr;
+               if (hello == nullptr) return line.close();
+               if (stage_ && stage_->links && stage_->links->offer(line, from, *hello)) return;
+               std::erase_if(arrivals_, [&](const Waiting& w) {
+                 const bool old = world_.now() - w.since > kArrivalWaits || !w.line.is_open();
+                 if (old) w.line.close();
+                 return old;
+               });
+               if (arrivals_.size() > 64) return line.close();
+               arrivals_.push_back({line, from, *hello, world_.now()});  // its stage may be assigned yet
+             });
+           },
+       .on_lost = [](const Error&) {}});
+  accepted();
+}
+
+void PeerHost::open_links(const peer::OpenLinks& effect) {
+  if (!stage_ || stage_->generation != effect.generation) {
+    retire_links();
+    stage_ = Stage{effect.generation, effect.assignment, nullptr, nullptr};
+  }
+  const uint64_t generation = effect.generation;
+  const auto guarded = [this, generation, life = guard_of_life()](std::function<void()> action) {
+    life([this, generation, action = std::move(action)] {
+      if (stage_ && stage_->generation == generation && stage_->links) action();
+    });
+  };
+  LinkSet::Way way;
+  way.guarded = guarded;
+  way.dial = [this, guarded](const proto::LinkRoute& route, std::function<void(Result<Line>)> done) {
+    const std::string& address = route.addresses.front();
+    const size_t colon = address.find(':');
+    const auto node = static_cast<NodeId>(std::stoul(address.substr(0, colon)));
+    const auto epoch = static_cast<uint32_t>(std::stoul(address.substr(colon + 1)));
+    const PeerHost* host = find_host_(node);
+    const auto answer = [guarded, done](Result<Line> result) { guarded([done, result] { done(result); }); };
+    if (host == nullptr || host->address() != epoch)  // nobody is there
+      return world_.after(seconds(5), [answer] { answer(fail(ErrorCode::Timeout, "nobody answers")); });
+    network_.dial(options_.node, node, seconds(5), answer);
+  };
+  way.relay = [this, guarded](const proto::Secret& ticket, std::function<void(Result<Line>)> done) {
+    // Once, whatever comes first.
+    const auto open = std::make_shared<bool>(true);
+    const auto answer = [guarded, done, open](Result<Line> result) {
+      guarded([done, result, open] {
+        if (std::exchange(*open, false))
+          done(result);
+        else if (result)
+          result->close();
+      });
+    };
+    world_.after(seconds(15), [answer] { answer(fail(ErrorCode::Timeout, "the relay does not answer")); });
+    const Duration one_way = network_.latency(options_.node, 0);
+    world_.after(2 * one_way, [this, ticket, answer, one_way] {
+      if (network_.blocked(options_.node, 0) || network_.blocked(0, options_.node)) return;
+      if (!broker_.alive())
+        return world_.after(one_way,
+                            [answer] { answer(fail(ErrorCode::Unavailable, "connection refused")); });
+      broker_.serve([this, ticket, answer] {
+        broker_.relay(options_.node, ticket, [answer](std::optional<Line> line) {
+          if (line)
+            answer(*line);
+          else
+            answer(fail(ErrorCode::NotFound, "the relay has no such ticket, or nobody else came"));
+        });
+      });
+    });
+  };
+  stage_->links = std::make_unique<LinkSet>(
+      world_, options_.node, effect.assignment, std::move(way),
+      LinkSet::Handlers{
+          .on_all_up = [this, generation] { act(machine_->on_links_up(world_.now(), generation)); },
+          .on_failed =
+              [this, generation](uint32_t stage, const Error& error) {
+                act(machine_->on_link_failed(world_.now(), generation, stage, error));
+              },
+          .on_tensor = [this, generation](uint32_t stage, const TensorPacket& packet,
+                                          bool again) { on_tensor(generation, stage, packet, again); }},
+      draw_.next());
+  if (options_.bug == Bug::TensorTwice) stage_->links->take_again();
+  stage_->links->start();
+  for (Waiting& waiting : std::exchange(arrivals_, {})) {
+    if (!waiting.line.is_open()) continue;
+    if (stage_ && stage_->links && stage_->links->offer(waiting.line, waiting.from, waiting.hello)) continue;
+    arrivals_.push_back(std::move(waiting));
+  }
+  tick_links(generation);
+}
+
+// Something of it may be on the stack.
+void PeerHost::retire_links() {
+  if (!stage_ || !stage_->links) return;
+  world_.after(Duration{}, [links = std::shared_ptr<LinkSet>(std::move(stage_->links))] {});
+}
+
+void PeerHost::tick_links(uint64_t generation) {
+  later(seconds(2), [this, generation] {
+    if (!stage_ || stage_->generation != generation || !stage_->links) return;
+    stage_->links->on_tick();
+    tick_links(generation);
+  });
+}
+
+void PeerHost::on_tensor(uint64_t generation, uint32_t stage, const TensorPacket& packet, bool again) {
+  world_.note(What::Tensor, options_.node, packet.header.edge,
+              (packet.header.step << 16) | packet.header.microbatch);
+  bool accepted = false;
+  if (again) {
+    const auto microbatch =
+        tensors_.find({packet.header.program, packet.header.step, packet.header.microbatch});
+    if (microbatch == tensors_.end()) return;
+    for (auto& [receive, arrived] : microbatch->second)
+      if (arrived.header == packet.header) arrived.value = mix(arrived.value, packet.value);
+    return;
+  }
+  Effects effects = machine_->on_tensor(world_.now(), generation, stage, packet.header, accepted);
+  if (accepted && stage_) {
+    const peer::MicrobatchKey key{packet.header.program, packet.header.step, packet.header.microbatch};
+    for (const proto::StageProgram& program : stage_->assignment->programs) {
+      if (program.kind != packet.header.program) continue;
+      for (uint32_t r = 0; r < program.receives.size(); ++r)
+        if (program.receives[r].edge == packet.header.edge) {
+          Arrived& arrived = tensors_[key][r];
+          if (options_.bug == Bug::StaleTensors && arrived.value != 0) break;
+          arrived = {packet.value, packet.header};
+        }
+    }
+  }
+  act(std::move(effects));
+}
+
+}  // namespace weft::sim

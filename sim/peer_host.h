@@ -1,0 +1,137 @@
+// A peer's process in the simulation: the production machine (peer/machine), and around it what peer/service
+// does with sockets and threads, on the virtual clock.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "peer/machine/peer.h"
+#include "sim/broker_host.h"
+#include "sim/links.h"
+#include "sim/runner.h"
+
+namespace weft::sim {
+
+class PeerHost {
+ public:
+  struct Options {
+    NodeId node = 0;
+    PeerId key{};
+    std::string fingerprint;
+    bool reachable = true;     // by other peers; else only over the relay
+    uint64_t promised = 1000;  // speed
+    uint64_t speed = 1000;     // in truth
+    Bytes memory{int64_t{8} << 30};
+    Bug bug = Bug::None;
+  };
+  using FindHost = std::function<PeerHost*(NodeId)>;
+  PeerHost(World& world, Network& network, BrokerHost& broker, Checkers& checkers, Options options,
+           uint64_t seed, FindHost find_host);
+
+  void start();
+  // The process ends; `silent`: its machine too, so that nobody is told.
+  void crash(bool silent);
+  void freeze(bool frozen);
+  void drain();
+  // It comes back under another address: its connections are dead, and its old address is nobody's.
+  void move();
+  void set_speed(uint64_t speed) { options_.speed = speed; }
+  void set_transfers_fail(bool fail) { transfers_fail_ = fail; }
+
+  bool alive() const { return machine_ != nullptr; }
+  bool frozen() const { return frozen_; }
+  bool holds_stage() const { return machine_ && machine_->assignment() != nullptr; }
+  NodeId node() const { return options_.node; }
+  const Options& options() const { return options_; }
+  uint32_t address() const { return address_; }
+  const peer::Peer* machine() const { return machine_.get(); }
+
+ private:
+  using Effects = peer::PeerEffects;
+  struct Stage {
+    uint64_t generation;
+    std::shared_ptr<const proto::AssignStage> assignment;
+    std::unique_ptr<LinkSet> links;
+    std::shared_ptr<HashRunner> runner;
+  };
+  struct Arrived {
+    uint64_t value = 0;
+    proto::TensorHeader header;
+  };
+
+  void run(std::function<void()> action);  // now, or when it is thawed; not after this life
+  void later(Duration delay, std::function<void()> action);
+  std::function<void(std::function<void()>)> guard_of_life();
+  void act(Effects effects);
+  void wake();
+  void tick_links(uint64_t generation);
+  void retire_links();
+
+  void connect();
+  void drop_broker();
+  void tell(const proto::Message& message);
+  void accept(Line line, Network::Accepted accepted);
+  void open_links(const peer::OpenLinks& effect);
+  void on_tensor(uint64_t generation, uint32_t stage, const TensorPacket& packet, bool again);
+  void make_runner(const peer::MakeRunner& effect);
+  void run_task(const peer::RunTask& effect);
+  void finish_task(const peer::RunTask& effect, const std::shared_ptr<HashRunner>& runner,
+                   const HashRunner::Inputs& inputs, Duration busy);
+  void hash(uint64_t generation, const peer::Task& task, std::vector<HashRunner::Named> named,
+            const std::shared_ptr<HashRunner>& runner);
+  void fetch_blob(const peer::FetchBlob& effect);
+  void fetch_data(const peer::FetchData& effect);
+  void offer(const peer::OfferBlobs& effect);
+  void upload(const peer::UploadBlob& effect);
+  void check_memory();
+
+  // A request of so many bytes to the broker; `serve` runs there and says how many bytes answer it; `done`
+  // runs here.
+  struct Answer {
+    Status status{};
+    int64_t bytes = 100;
+  };
+  void request(int64_t bytes, uint64_t rate, std::function<Answer()> serve,
+               std::function<void(const Status&)> done);
+
+  World& world_;
+  Network& network_;
+  BrokerHost& broker_;
+  Checkers& checkers_;
+  Options options_;
+  Draw draw_;
+  FindHost find_host_;
+
+  std::unique_ptr<peer::Peer> machine_;
+  uint64_t life_ = 0;
+  bool frozen_ = false, transfers_fail_ = false;
+  uint32_t address_ = 0;
+  std::vector<std::function<void()>> backlog_;
+  Instant wake_at_ = Instant::max();
+  uint64_t wakes_ = 0;
+  uint64_t connection_ = 0;  // counts attempts and connections: older ones are dropped
+  Line line_;
+  bool report_to_drop_ = false;
+  std::optional<Stage> stage_;
+  struct Waiting {
+    Line line;
+    NodeId from = 0;
+    proto::LinkHello hello;
+    Instant since{};
+  };
+  std::vector<Waiting> arrivals_;
+  std::map<peer::MicrobatchKey, std::map<uint32_t, Arrived>> tensors_;
+  std::map<peer::MicrobatchKey, uint64_t> data_;
+  struct DigestHash {
+    size_t operator()(const Digest& digest) const { return value_of(digest); }
+  };
+  std::unordered_map<Digest, int64_t, DigestHash> blobs_;      // size; never walked through
+  std::unordered_map<Digest, uint64_t, DigestHash> fetching_;  // the request's number; never walked through
+  uint64_t requests_ = 0, events_ = 0;
+  Instant compute_free_{}, up_free_{}, down_free_{}, rate_free_{};
+};
+
+}  // namespace weft::sim

@@ -1,0 +1,233 @@
+// What a peer's process computes and transfers: tasks, hashes, blobs, microbatches of data.
+#include <algorithm>
+
+#include "sim/peer_host.h"
+
+namespace weft::sim {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// ---- compute
+
+void PeerHost::make_runner(const peer::MakeRunner& effect) {
+  for (const auto& tensor : effect.assignment->tensors)
+    if (!blobs_.contains(tensor.sha256))
+      return world_.fail("a runner is to be made from a tensor that is not here");
+  if (!stage_ || stage_->generation != effect.generation) {
+    retire_links();
+    stage_ = Stage{effect.generation, effect.assignment, nullptr, nullptr};
+  }
+  compute_free_ = std::max(compute_free_, world_.now()) + draw_.between(milliseconds(5), milliseconds(200));
+  later(compute_free_ - world_.now(), [this, effect] {
+    world_.note(What::Runner, options_.node, effect.assignment->run, effect.assignment->plan_version);
+    if (stage_ && stage_->generation == effect.generation) {
+      stage_->runner = std::make_shared<HashRunner>(effect.assignment);
+      checkers_.on_stage_loaded(*effect.assignment);
+    }
+    act(machine_->on_runner_made(world_.now(), effect.generation, peer::RunnerSize{{1000}, {1000}}));
+  });
+}
+
+void PeerHost::run_task(const peer::RunTask& effect) {
+  if (!stage_ || stage_->generation != effect.generation || !stage_->runner)
+    return world_.fail("a task without a runner");
+  const auto runner = stage_->runner;
+  HashRunner::Inputs inputs;
+  if (effect.task.kind == peer::TaskKind::Segment) {
+    if (const auto arrived = tensors_.find(effect.task.key); arrived != tensors_.end())
+      for (auto at = arrived->second.begin(); at != arrived->second.end();) {
+        if (!runner->reads(effect.task, at->first)) {
+          ++at;
+          continue;
+        }
+        checkers_.on_tensor_used(*stage_->assignment, at->second.header);
+        inputs.received.emplace_back(at->first, at->second.value);
+        at = arrived->second.erase(at);
+      }
+    if (const auto data = data_.find(effect.task.key); data != data_.end())
+      inputs.sample_position = data->second;
+  }
+  const JobSpec* spec = checkers_.spec_of(stage_->assignment->run);
+  const auto cost =
+      static_cast<uint64_t>(spec != nullptr ? spec->op.count() : 1'000'000) * runner->work(effect.task);
+  const Duration busy(
+      static_cast<Duration::rep>(cost * 1000 / options_.speed * draw_.between(95, 115) / 100));
+  compute_free_ = std::max(compute_free_, world_.now()) + busy;
+  later(compute_free_ - world_.now(), [this, effect, runner, inputs = std::move(inputs), busy] {
+    finish_task(effect, runner, inputs, busy);
+  });
+}
+
+void PeerHost::finish_task(const peer::RunTask& effect, const std::shared_ptr<HashRunner>& runner,
+                           const HashRunner::Inputs& inputs, Duration busy) {
+  const peer::Task& task = effect.task;
+  world_.note(What::TaskDone, options_.node, (static_cast<uint64_t>(task.kind) << 8) | task.segment,
+              (task.key.step << 16) | task.key.microbatch);
+  auto output = runner->run(task, inputs);
+  if (!output) return world_.fail("peer " + std::to_string(options_.node) + ": " + output.error().message);
+  output->outcome.busy = busy;
+  const bool current = stage_ && stage_->generation == effect.generation && stage_->runner == runner;
+  if (current && stage_->links && !output->sends.empty()) {
+    const proto::StageProgram& program = runner->program(task.key.program);
+    for (const auto& [index, value] : output->sends) {
+      const proto::EdgeEnd& end = program.sends[index];
+      const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
+      stage_->links->send(end.stage, {.header = {.run = stage_->assignment->run,
+                                                 .plan_version = stage_->assignment->plan_version,
+                                                 .step = task.key.step,
+                                                 .microbatch = task.key.microbatch,
+                                                 .edge = end.edge,
+                                                 .program = task.key.program,
+                                                 .direction = backward ? proto::Direction::Backward
+                                                                       : proto::Direction::Forward,
+                                                 .replica = 0,
+                                                 .spec = program.graph->spec(end.value)},
+                                      .value = value});
+    }
+  }
+  if (task.kind == peer::TaskKind::Snapshot)
+    hash(effect.generation, task, std::move(output->snapshot), runner);
+  if (!output->predictions.empty()) hash(effect.generation, task, std::move(output->predictions), runner);
+  act(machine_->on_task_done(world_.now(), effect.generation, task, output->outcome));
+}
+
+void PeerHost::hash(uint64_t generation, const peer::Task& task, std::vector<HashRunner::Named> named,
+                    const std::shared_ptr<HashRunner>& runner) {
+  const bool late = options_.bug == Bug::SnapshotLate && task.kind == peer::TaskKind::Snapshot;
+  later(late ? Duration(milliseconds(500)) : draw_.between(milliseconds(1), milliseconds(50)),
+        [this, generation, task, named, runner, late] {
+          world_.note(What::Hashed, options_.node, generation, task.key.step);
+          std::vector<proto::TensorReference> tensors;
+          for (const auto& entry : late ? runner->state() : named) {
+            const Digest digest = digest_of(entry.value);
+            tensors.push_back({entry.name, entry.slot, entry.spec, digest});
+            blobs_[digest] = entry.spec.bytes().value;
+          }
+          act(machine_->on_hashed(world_.now(), generation, task, std::move(tensors)));
+        });
+}
+
+// ---- transfers
+
+void PeerHost::request(int64_t bytes, uint64_t rate, std::function<Answer()> serve,
+                       std::function<void(const Status&)> done) {
+  const auto guarded = guard_of_life();
+  const auto open = std::make_shared<bool>(true);  // answered once, whatever comes first
+  const auto answer = [guarded, done, open](const Status& status) {
+    if (std::exchange(*open, false)) guarded([done, status] { done(status); });
+  };
+  const NodeId here = options_.node;
+  if (transfers_fail_ && draw_.one_in(20))
+    return world_.after(draw_.doubling(milliseconds(10), seconds(5)),
+                        [answer] { answer(fail(ErrorCode::Unavailable, "the connection broke")); });
+  Instant& free = rate != 0 ? rate_free_ : up_free_;
+  const int64_t speed = rate != 0 ? std::min(network_.bytes_per_second(here, 0), static_cast<int64_t>(rate))
+                                  : network_.bytes_per_second(here, 0);
+  free = std::max(free, world_.now()) + Duration(bytes * 1'000'000'000 / speed);
+  const auto give_up = [this, answer] {
+    world_.after(seconds(10), [answer] { answer(fail(ErrorCode::Timeout, "the broker does not answer")); });
+  };
+  world_.at(free + network_.latency(here, 0), [this, here, answer, give_up, serve, rate] {
+    if (network_.blocked(here, 0)) return give_up();
+    if (!broker_.alive())
+      return world_.after(network_.latency(here, 0),
+                          [answer] { answer(fail(ErrorCode::Unavailable, "connection refused")); });
+    const uint64_t life = broker_.life();
+    // The broker's process may die before it answers: then the connection ends.
+    const auto served = std::make_shared<bool>(false);
+    broker_.serve([this, here, answer, give_up, serve, rate, served] {
+      *served = true;
+      const Answer result = serve();
+      if (network_.blocked(0, here)) return give_up();
+      const int64_t down = rate != 0
+                               ? std::min(network_.bytes_per_second(0, here), static_cast<int64_t>(rate))
+                               : network_.bytes_per_second(0, here);
+      Instant& down_free = rate != 0 ? rate_free_ : down_free_;
+      down_free = std::max(down_free, world_.now()) + Duration(result.bytes * 1'000'000'000 / down);
+      world_.at(down_free + network_.latency(here, 0), [answer, status = result.status] { answer(status); });
+    });
+    if (*served) return;
+    world_.after(seconds(20), [this, served, life, answer] {
+      if (!*served)
+        answer(fail(life == broker_.life() ? ErrorCode::Timeout : ErrorCode::Unavailable,
+                    "the connection ended"));
+      *served = true;
+    });
+  });
+}
+
+void PeerHost::fetch_blob(const peer::FetchBlob& effect) {
+  const uint64_t number = ++requests_;
+  fetching_[effect.sha256] = number;  // asked for again, without a limit: the first answer counts no more
+  request(
+      100, effect.rate,
+      [this, effect]() -> Answer {
+        const auto size = broker_.blob_size(effect.sha256);
+        if (!size) return {fail(size.error()), 100};
+        return {{}, *size};
+      },
+      [this, effect, number](const Status& status) {
+        const auto at = fetching_.find(effect.sha256);
+        if (at == fetching_.end() || at->second != number) return;
+        fetching_.erase(at);
+        world_.note(What::Blob, options_.node, value_of(effect.sha256), status.has_value());
+        if (status) blobs_[effect.sha256] = static_cast<int64_t>(effect.size);
+        act(machine_->on_blob(world_.now(), effect.sha256, status));
+      });
+}
+
+void PeerHost::fetch_data(const peer::FetchData& effect) {
+  if (!stage_) return;
+  const auto assignment = stage_->assignment;
+  const auto position = std::make_shared<uint64_t>(0);
+  request(
+      150, 0,
+      [this, effect, assignment, position]() -> Answer {
+        const auto at = broker_.microbatch(assignment->run, assignment->data_key, *assignment,
+                                           effect.key.program, effect.key.step, effect.key.microbatch);
+        if (!at) return {fail(at.error()), 100};
+        *position = *at;
+        return {{}, 4000};
+      },
+      [this, effect, position](const Status& status) {
+        world_.note(What::Data, options_.node, static_cast<uint64_t>(effect.key.program),
+                    (effect.key.step << 16) | effect.key.microbatch);
+        if (status && stage_ && stage_->generation == effect.generation) data_[effect.key] = *position;
+        act(machine_->on_data(world_.now(), effect.generation, effect.key,
+                              status ? Result<uint64_t>(*position) : Result<uint64_t>(fail(status.error()))));
+      });
+}
+
+void PeerHost::offer(const peer::OfferBlobs& effect) {
+  const auto missing = std::make_shared<std::vector<Digest>>();
+  request(
+      100 + 32 * static_cast<int64_t>(effect.blobs.size()), 0,
+      [this, effect, missing]() -> Answer {
+        *missing = broker_.missing(effect.blobs, effect.durable);
+        return {};
+      },
+      [this, effect, missing](const Status& status) {
+        world_.note(What::Offered, options_.node, effect.upload, status ? missing->size() : 999);
+        act(machine_->on_missing(world_.now(), effect.upload,
+                                 status ? Result<std::vector<Digest>>(*missing)
+                                        : Result<std::vector<Digest>>(fail(status.error()))));
+      });
+}
+
+void PeerHost::upload(const peer::UploadBlob& effect) {
+  const auto blob = blobs_.find(effect.sha256);
+  if (blob == blobs_.end()) return world_.fail("a blob is to be uploaded that is not here");
+  const int64_t size = blob->second;
+  request(
+      size, effect.rate,
+      [this, effect, size]() -> Answer {
+        return {broker_.put_blob(effect.sha256, size, effect.durable), 100};
+      },
+      [this, effect](const Status& status) {
+        world_.note(What::Uploaded, options_.node, value_of(effect.sha256), status.has_value());
+        act(machine_->on_uploaded(world_.now(), effect.upload, effect.sha256, status));
+      });
+}
+
+}  // namespace weft::sim

@@ -1,0 +1,163 @@
+#include "sim/runner.h"
+
+#include "sim/model.h"
+
+namespace weft::sim {
+
+using dag::OutputRole;
+using peer::Task;
+using peer::TaskKind;
+using proto::ProgramKind;
+
+HashRunner::HashRunner(std::shared_ptr<const proto::AssignStage> assignment)
+    : assignment_(std::move(assignment)) {
+  std::map<std::pair<std::string, std::string>, uint64_t> tensors;
+  for (const auto& tensor : assignment_->tensors)
+    tensors[{tensor.initializer, tensor.slot}] = value_of(tensor.sha256);
+  const auto slot_names = assignment_->training.optimizer.slot_names();
+  slots_ = static_cast<uint32_t>(slot_names.size());
+  for (const proto::StageProgram& stage : assignment_->programs) {
+    Program& program = programs_[stage.kind];
+    program.stage = &stage;
+    program.hashes = hashes_of(*stage.graph);
+    const auto segment_of = [&](dag::ValueId value) {
+      return stage.segment_of_op[stage.graph->value(value).producer.index];
+    };
+    for (const auto& end : stage.receives) program.receive_segment.push_back(segment_of(end.value));
+    for (const auto& end : stage.sends) program.send_segment.push_back(segment_of(end.value));
+    for (uint32_t i = 0; i < program.hashes->initializers().size(); ++i) {
+      const std::string& name = program.hashes->initializers()[i];
+      program.initializers.push_back(tensors.at({name, "value"}));
+      if (stage.kind != ProgramKind::Train) continue;
+      for (uint32_t o = 0; o < program.hashes->outputs().size(); ++o) {
+        const auto& output = program.hashes->outputs()[o];
+        if (output.role != OutputRole::Gradient || output.name != name) continue;
+        Parameter parameter{
+            .name = name, .initializer = i, .gradient = o, .state = {}, .accumulated = 0, .terms = 0};
+        parameter.state.value = program.initializers.back();
+        for (uint32_t s = 0; s < slots_; ++s)
+          if (const auto slot = tensors.find({name, std::string(slot_names[s])}); slot != tensors.end())
+            parameter.state.slots[s] = slot->second;
+        parameters_.push_back(std::move(parameter));
+      }
+    }
+  }
+}
+
+bool HashRunner::reads(const Task& task, uint32_t receive) const {
+  return programs_.at(task.key.program).receive_segment[receive] == task.segment;
+}
+
+uint32_t HashRunner::work(const Task& task) const {
+  switch (task.kind) {
+    case TaskKind::Segment:
+      return 1 + programs_.at(task.key.program).hashes->ops_in(task.segment);
+    default:
+      return 1;
+  }
+}
+
+Result<HashRunner::Output> HashRunner::run(const Task& task, const Inputs& inputs) {
+  Output output;
+  switch (task.kind) {
+    case TaskKind::Segment:
+      WEFT_TRY_STATUS(run_segment(task, inputs, output));
+      break;
+    case TaskKind::Squares:
+    case TaskKind::Update:
+      if (task.kind == TaskKind::Squares || task.with_squares)
+        for (const Parameter& parameter : parameters_)
+          output.outcome.squares.push_back(square_of(parameter.accumulated));
+      if (task.kind == TaskKind::Squares) break;
+      for (Parameter& parameter : parameters_) {
+        const uint32_t microbatches =
+            assignment_->training.batch_size / assignment_->training.microbatch_size;
+        if (parameter.terms != microbatches)
+          return fail(ErrorCode::Internal,
+                      "an update after " + std::to_string(parameter.terms) + " microbatches");
+        parameter.state = updated(parameter.state, slots_, parameter.accumulated, task.norm, task.key.step);
+        programs_.at(ProgramKind::Train).initializers[parameter.initializer] = parameter.state.value;
+        parameter.terms = 0;
+      }
+      break;
+    case TaskKind::Snapshot:
+      output.snapshot = state();
+      break;
+    case TaskKind::TakeWeights: {
+      Program& evaluation = programs_.at(ProgramKind::Evaluate);
+      for (size_t i = 0; i < evaluation.initializers.size(); ++i)
+        for (const Parameter& parameter : parameters_)
+          if (parameter.name == evaluation.hashes->initializers()[i])
+            evaluation.initializers[i] = parameter.state.value;
+      break;
+    }
+  }
+  return output;
+}
+
+std::vector<HashRunner::Named> HashRunner::state() const {
+  std::vector<Named> named;
+  const auto train = programs_.find(ProgramKind::Train);
+  if (train == programs_.end()) return named;
+  const auto slot_names = assignment_->training.optimizer.slot_names();
+  for (const Parameter& parameter : parameters_) {
+    const auto& graph = *train->second.stage->graph;
+    const dag::TensorSpec& spec = graph.spec(graph.initializers()[parameter.initializer].value);
+    named.push_back({parameter.name, "value", spec, parameter.state.value});
+    for (uint32_t s = 0; s < slots_; ++s)
+      named.push_back({parameter.name, std::string(slot_names[s]), spec, parameter.state.slots[s]});
+  }
+  return named;
+}
+
+Status HashRunner::run_segment(const Task& task, const Inputs& inputs, Output& output) {
+  Program& program = programs_.at(task.key.program);
+  std::vector<uint64_t>& values = program.active[task.key.microbatch];
+  const HashProgram& hashes = *program.hashes;
+  if (values.empty()) {
+    values.assign(hashes.value_count(), 0);
+    for (uint32_t i = 0; i < program.initializers.size(); ++i)
+      values[hashes.initializer_value(i)] = program.initializers[i];
+  }
+  for (const auto& [index, value] : inputs.received)
+    values[program.stage->receives[index].value.index] = value;
+  for (uint32_t r = 0; r < program.receive_segment.size(); ++r)
+    if (program.receive_segment[r] == task.segment && values[program.stage->receives[r].value.index] == 0)
+      return fail(ErrorCode::Internal, "a segment without what it receives");
+  for (const dag::ValueId input : program.stage->graph->inputs()) {
+    if (program.stage->segment_of_op[program.stage->graph->value(input).producer.index] != task.segment)
+      continue;
+    const std::string& name = program.stage->graph->value(input).name;
+    if (std::find(program.stage->data_inputs.begin(), program.stage->data_inputs.end(), name) ==
+        program.stage->data_inputs.end())
+      continue;
+    if (!inputs.sample_position) return fail(ErrorCode::Internal, "a segment without its data");
+    values[input.index] =
+        data_value(assignment_->training.seed, task.key.program, name, *inputs.sample_position);
+  }
+  hashes.run(task.segment, values);
+  for (uint32_t s = 0; s < program.send_segment.size(); ++s)
+    if (program.send_segment[s] == task.segment)
+      output.sends.emplace_back(s, values[program.stage->sends[s].value.index]);
+  for (const auto& out : hashes.outputs()) {
+    if (out.segment != task.segment) continue;
+    if (out.role == OutputRole::Loss) output.outcome.loss = scalar_of(values[out.value]);
+    if (out.role == OutputRole::Correct) output.outcome.correct = scalar_of(values[out.value]);
+    if (out.role == OutputRole::Counted) output.outcome.counted = scalar_of(values[out.value]);
+    if (out.role == OutputRole::Prediction && task.key.program == ProgramKind::Predict)
+      output.predictions.push_back(
+          {out.name, "", program.stage->graph->spec(dag::ValueId{out.value}), values[out.value]});
+  }
+  for (Parameter& parameter : parameters_) {
+    if (task.key.program != ProgramKind::Train) break;
+    const auto& gradient = hashes.outputs()[parameter.gradient];
+    if (gradient.segment != task.segment) continue;
+    parameter.accumulated = task.key.microbatch == 0 ? values[gradient.value]
+                                                     : mix(parameter.accumulated, values[gradient.value]);
+    parameter.terms = task.key.microbatch == 0 ? 1 : parameter.terms + 1;
+  }
+  if (task.last_segment) program.active.erase(task.key.microbatch);
+  return {};
+}
+
+}  // namespace weft::sim

@@ -1,0 +1,64 @@
+// What a peer's compute holds in the simulation: the stage's state as hashes, and the microbatches under way.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "peer/machine/stage.h"
+#include "sim/arithmetic.h"
+
+namespace weft::sim {
+
+class HashRunner {
+ public:
+  explicit HashRunner(std::shared_ptr<const proto::AssignStage> assignment);
+
+  struct Inputs {
+    std::vector<std::pair<uint32_t, uint64_t>> received;  // by index in StageProgram::receives
+    std::optional<uint64_t> sample_position;
+  };
+  struct Named {
+    std::string name, slot;
+    dag::TensorSpec spec;
+    uint64_t value = 0;
+  };
+  struct Output {
+    peer::TaskOutcome outcome;
+    std::vector<std::pair<uint32_t, uint64_t>> sends;  // by index in StageProgram::sends
+    std::vector<Named> snapshot, predictions;
+  };
+  Result<Output> run(const peer::Task& task, const Inputs& inputs);
+  // How many kernels the task takes.
+  uint32_t work(const peer::Task& task) const;
+  const proto::StageProgram& program(proto::ProgramKind kind) const { return *programs_.at(kind).stage; }
+  // Received values that the segment reads.
+  bool reads(const peer::Task& task, uint32_t receive) const;
+  std::vector<Named> state() const;
+
+ private:
+  struct Program {
+    const proto::StageProgram* stage = nullptr;
+    std::shared_ptr<const HashProgram> hashes;
+    std::vector<uint64_t> initializers;  // by index of the graph's
+    std::vector<uint32_t> receive_segment, send_segment;
+    std::map<uint32_t, std::vector<uint64_t>> active;  // values, by microbatch
+  };
+  struct Parameter {
+    std::string name;
+    uint32_t initializer = 0;  // of the training graph
+    uint32_t gradient = 0;     // output's index
+    TensorState state;
+    uint64_t accumulated = 0;
+    uint32_t terms = 0;
+  };
+  Status run_segment(const peer::Task& task, const Inputs& inputs, Output& output);
+
+  std::shared_ptr<const proto::AssignStage> assignment_;
+  std::map<proto::ProgramKind, Program> programs_;
+  std::vector<Parameter> parameters_;
+  uint32_t slots_ = 0;
+};
+
+}  // namespace weft::sim

@@ -1,0 +1,254 @@
+#include "sim/simulation.h"
+
+#include <algorithm>
+
+namespace weft::sim {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+class Simulation {
+ public:
+  explicit Simulation(const SimulationOptions& options);
+  ~Simulation() { world_.clear(); }
+  SimulationResult run();
+
+ private:
+  void draw_jobs();
+  JobSpec draw_job(uint32_t index);
+  std::unique_ptr<PeerHost> make_peer(NodeId node, const PeerId& key, uint64_t seed);
+  bool all_done() const;
+  void run_until(Instant end);
+  bool all_run() const;  // and nobody is about to leave
+  Duration bound() const;
+
+  SimulationOptions options_;
+  Draw draw_;
+  World world_;
+  std::vector<JobSpec> specs_;
+  Duration latency_max_;
+  Network network_;
+  SimStore store_;
+  SimBlobs blobs_;
+  BrokerHost::Options broker_options_;
+  Checkers checkers_;
+  BrokerHost broker_;
+  std::vector<std::unique_ptr<PeerHost>> peers_, twins_;
+  std::vector<std::unique_ptr<User>> users_;
+  std::unique_ptr<Faults> faults_;
+};
+
+BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw) {
+  BrokerHost::Options broker;
+  broker.bug = options.bug;
+  broker.broker.software = "sim";
+  broker.broker.failures_max = 1'000'000'000;  // a job that is given up would hide what went wrong
+  broker.broker.loading_deadline = seconds(60);
+  broker.broker.replication_rate = draw.one_in(2) ? 12'500'000 : 500'000;
+  if (options.bug == Bug::LeaseNeverExpires) broker.broker.lease = std::chrono::hours(10);
+  if (draw.one_in(4)) broker.broker.run.script_max = 48;
+  broker.append_high = draw.doubling(milliseconds(1), milliseconds(100));
+  return broker;
+}
+
+Simulation::Simulation(const SimulationOptions& options)
+    : options_(options),
+      draw_(options.seed, 0x73696d),
+      world_(options.seed),
+      latency_max_(draw_.doubling(milliseconds(1), milliseconds(200))),
+      network_(world_, options.seed, latency_max_, draw_.between(250'000, 4'000'000)),
+      broker_options_(broker_options(options, draw_)),
+      checkers_(world_, store_, blobs_, specs_, broker_options_.broker.run.script_max),
+      broker_(world_, network_, store_, blobs_, checkers_, specs_, broker_options_, options.seed) {
+  world_.set_trace(options.trace);
+}
+
+JobSpec Simulation::draw_job(uint32_t index) {
+  JobSpec job;
+  job.seed = mix(options_.seed, index);
+  if (options_.peers >= 32) {  // as on a WAN: steps of some seconds
+    job.layers = job.stages = 16;
+    job.microbatches = 8;
+    job.op = milliseconds(20);
+    job.slots = 2;
+    job.clip_norm = 1;
+    job.width = 128;
+    job.checkpoint_steps = 50;
+    const auto minutes = options_.chaos.value_or(seconds(300));
+    job.steps = std::max<uint64_t>(20, static_cast<uint64_t>(minutes / seconds(5)));
+    return job;
+  }
+  job.layers = static_cast<uint32_t>(draw_.between(1, 6));
+  job.stages = static_cast<uint32_t>(
+      draw_.between(1, std::min<uint64_t>(job.layers, std::max(2u, options_.peers - 2))));
+  job.wraps = job.stages >= 2 && job.layers > job.stages && draw_.one_in(3);
+  job.any_stages = !job.wraps && draw_.one_in(4);
+  job.predicts = draw_.one_in(8);
+  job.width = std::array{16, 16, 64, 300, 700}[draw_.below(5)];
+  job.microbatches = static_cast<uint32_t>(draw_.between(1, 6));
+  job.microbatch_size = 4;
+  job.slots = static_cast<uint32_t>(draw_.below(3));
+  if (draw_.one_in(2)) job.clip_norm = 0.5;
+  job.op = draw_.doubling(milliseconds(1), milliseconds(16));
+  job.steps = draw_.between(8, 100);
+  if (job.predicts || draw_.one_in(2)) job.forward_microbatches = static_cast<uint32_t>(draw_.between(1, 30));
+  if (!job.predicts && job.forward_microbatches != 0 && draw_.one_in(2))
+    job.evaluate_every = draw_.between(2, 10);
+  if (draw_.one_in(2))
+    job.checkpoint_steps = draw_.between(2, 12);
+  else if (draw_.one_in(2))
+    job.checkpoint_every = draw_.doubling(seconds(2), seconds(30));
+  job.stop = draw_.one_in(12);
+  return job;
+}
+
+std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, uint64_t seed) {
+  PeerHost::Options options;
+  options.node = node;
+  options.key = key;
+  options.bug = options_.bug;
+  const bool one_kind = options_.peers >= 32 || mix(options_.seed, 77) % 2 == 0;
+  options.fingerprint = one_kind || seed % 4 != 0 ? "a" : "b";
+  options.reachable = seed % 5 != 0;
+  options.promised = options_.peers >= 32 ? 1000 : 700 + seed % 600;
+  options.speed = options.promised;
+  return std::make_unique<PeerHost>(world_, network_, broker_, checkers_, options, seed,
+                                    [this](NodeId wanted) -> PeerHost* {
+                                      for (const auto* hosts : {&peers_, &twins_})
+                                        for (const auto& host : *hosts)
+                                          if (host->node() == wanted) return host.get();
+                                      return nullptr;
+                                    });
+}
+
+bool Simulation::all_done() const {
+  return std::all_of(users_.begin(), users_.end(), [](const auto& user) { return user->is_done(); });
+}
+
+void Simulation::run_until(Instant end) {
+  bool over = false;
+  world_.at(end, [&over] { over = true; });
+  while (!over && !all_done() && world_.step()) continue;
+  // What would set `over` must not outlive it.
+  if (!over && !world_.failure()) world_.clear();
+}
+
+// What is left for a job to do takes at most: its steps, each as long as it takes when every message is late
+// and lost once; a round and a checkpoint of its state over the slowest path at each; and, for whatever was
+// wrong when the faults stopped, each deadline by which it is found out, `kRecoveries` times over.
+Duration Simulation::bound() const {
+  constexpr int kRecoveries = 6;
+  const broker::BrokerOptions options;
+  Duration sum = seconds(60);  // users ask now and then
+  for (const JobSpec& job : specs_) {
+    const Duration task = job.op * (10 * job.layers + 2) * 1150 / 700;
+    const Duration hop = 2 * latency_max_ + milliseconds(100);
+    const Duration step = (job.microbatches + 2 * job.stages) * (task + 2 * hop);
+    const int64_t state = 4 * job.width * job.width * job.layers * (1 + job.slots);
+    const Duration upload = Duration(state * 1'000'000'000 / 250'000) + hop * 8;
+    const uint64_t forwards =
+        job.forward_microbatches * (1 + (job.evaluate_every != 0 ? job.steps / job.evaluate_every : 0));
+    sum += static_cast<Duration::rep>(job.steps) * (step + upload) +
+           static_cast<Duration::rep>(forwards) * (task + hop + hop) * job.stages;
+    sum +=
+        kRecoveries * (std::max(options.stall_deadline, 20 * step) + options.lease + options.return_deadline +
+                       seconds(60) /* loading */ + seconds(30) /* links */ + 2 * upload);
+  }
+  return sum;
+}
+
+bool Simulation::all_run() const {
+  for (const auto& [number, job] : store_.state().jobs)
+    if (job.last.state < proto::JobState::Finished && job.last.state != proto::JobState::Running)
+      return false;
+  return std::none_of(peers_.begin(), peers_.end(), [](const auto& peer) {
+    return peer->alive() && peer->machine()->state() == peer::Session::State::Draining;
+  });
+}
+
+SimulationResult Simulation::run() {
+  const uint64_t jobs = options_.peers >= 32 ? 1 : draw_.between(1, 3);
+  for (uint32_t j = 0; j < jobs; ++j) specs_.push_back(draw_job(j));
+  const uint32_t most = options_.peers >= 32 ? options_.peers : options_.peers + options_.peers / 2;
+  for (NodeId node = 1; node <= most; ++node) {
+    PeerId key;
+    key.digest = digest_of(mix(options_.seed, node));
+    peers_.push_back(make_peer(node, key, draw_.next()));
+  }
+  for (NodeId i = 0; i < 2; ++i)
+    twins_.push_back(make_peer(1000 + i, peers_[i]->options().key, draw_.next()));
+  world_.note(What::Phase, 0);
+  broker_.start();
+  for (uint32_t p = 0; p < options_.peers; ++p)
+    world_.after(draw_.between(Duration{}, Duration(seconds(2))), [this, p] { peers_[p]->start(); });
+  for (uint32_t j = 0; j < jobs; ++j) {
+    users_.push_back(
+        std::make_unique<User>(world_, network_, broker_, checkers_, 2000 + j, j, specs_[j], options_.seed));
+    world_.after(draw_.between(Duration{}, Duration(seconds(20))), [this, j] { users_[j]->start(); });
+  }
+  if (options_.faults) {
+    faults_ = std::make_unique<Faults>(Faults::Cast{.world = &world_,
+                                                    .network = &network_,
+                                                    .broker = &broker_,
+                                                    .peers = &peers_,
+                                                    .twins = &twins_,
+                                                    .join = [this]() -> PeerHost* {
+                                                      for (auto& peer : peers_)
+                                                        if (!peer->alive()) return peer.get();
+                                                      return nullptr;
+                                                    }},
+                                       options_.seed);
+    faults_->start();
+    run_until(world_.now() + options_.chaos.value_or(draw_.doubling(seconds(20), seconds(240))));
+    if (!world_.failure() && !all_done()) {
+      faults_->stop();
+      world_.note(What::Phase, 1);
+      run_until(world_.now() + seconds(60));
+      if (!world_.failure() && !all_done() && all_run()) {
+        world_.note(What::Phase, 2);
+        checkers_.expect_calm(true);
+        faults_->calm();
+        run_until(world_.now() + seconds(60));
+        checkers_.expect_calm(false);
+        if (!world_.failure() && !all_done()) faults_->stop();
+      }
+    }
+  }
+  if (!world_.failure() && !all_done()) {
+    world_.note(What::Phase, 3);
+    const Duration allowed = bound() + (options_.faults ? Duration{} : options_.chaos.value_or(Duration{}));
+    run_until(world_.now() + allowed);
+    if (!world_.failure() && !all_done()) {
+      std::string open;
+      for (const auto& user : users_)
+        if (!user->is_done()) {
+          open += "; job " + (user->job() ? std::to_string(*user->job()) : std::string("not accepted"));
+          if (user->job()) {
+            const auto& stored = store_.state().jobs.at(*user->job());
+            open += " is " + std::string(to_string(stored.last.state)) + " at step " +
+                    std::to_string(checkers_.step_of(*user->job())) + " of " +
+                    std::to_string(stored.last.steps) + " (" + stored.last.reason + ")";
+          }
+        }
+      world_.fail("not done " + std::to_string(allowed / seconds(1)) + " s after the last fault" + open);
+    }
+  }
+  SimulationResult result;
+  result.failure = world_.failure();
+  if (result.failure) result.last_notes = world_.last_notes();
+  result.trace_hash = world_.trace_hash();
+  result.notes = world_.noted();
+  result.virtual_time = world_.now().time_since_epoch();
+  result.jobs = static_cast<uint32_t>(jobs);
+  result.counts = checkers_.counts();
+  result.in_flight_max = network_.in_flight_max();
+  return result;
+}
+
+}  // namespace
+
+SimulationResult simulate(const SimulationOptions& options) { return Simulation(options).run(); }
+
+}  // namespace weft::sim

@@ -1,0 +1,36 @@
+// One seed: a broker, peers, users and their jobs, and what happens to them. First anything may go wrong;
+// then for a while only the broker is restarted, and no run may lose its plan by it; then nothing goes wrong
+// any more, and every job must end within a bound.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/bugs.h"
+#include "sim/faults.h"
+#include "sim/user.h"
+
+namespace weft::sim {
+
+struct SimulationOptions {
+  uint64_t seed = 1;
+  uint32_t peers = 8;
+  std::optional<Duration> chaos{};  // nothing: drawn
+  bool faults = true;
+  Bug bug = Bug::None;
+  bool trace = false;
+};
+struct SimulationResult {
+  std::optional<std::string> failure{};
+  std::string last_notes{};  // when it failed
+  uint64_t trace_hash = 0, notes = 0;
+  Duration virtual_time{};
+  uint32_t jobs = 0;
+  Checkers::Counts counts{};
+  size_t in_flight_max = 0;
+};
+SimulationResult simulate(const SimulationOptions& options);
+
+}  // namespace weft::sim

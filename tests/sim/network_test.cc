@@ -1,0 +1,140 @@
+// The simulated network and disk do what their names say: else what they find means nothing.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "sim/disk.h"
+#include "sim/network.h"
+
+namespace weft::sim {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class TwoNodes : public testing::Test {
+ protected:
+  TwoNodes() {
+    network.set_acceptor(2, [this](Line line, Network::Accepted accepted) {
+      there = line;
+      there.listen({.on_packet =
+                        [this](const Packet& packet) {
+                          got.push_back(std::get<proto::HeartbeatAck>(*packet.message).sequence);
+                        },
+                    .on_lost = [this](const Error&) { ++lost_there; }});
+      accepted();
+    });
+    network.dial(1, 2, seconds(10), [this](Result<Line> result) {
+      if (!result) return;
+      here = *result;
+      here.listen({.on_packet = [](const Packet&) {}, .on_lost = [this](const Error&) { ++lost_here; }});
+    });
+    run(seconds(1));
+  }
+  ~TwoNodes() override { world.clear(); }
+  void send(uint64_t number) {
+    here.send({.message = std::make_shared<const proto::Message>(proto::HeartbeatAck{number})});
+  }
+  void run(Duration time) {
+    bool over = false;
+    world.after(time, [&over] { over = true; });
+    while (!over && world.step()) continue;
+  }
+
+  World world{1};
+  Network network{world, 1, milliseconds(20), 1'000'000};
+  Draw draw{1, 1};
+  Line here, there;
+  std::vector<uint64_t> got;
+  int lost_here = 0, lost_there = 0;
+};
+
+TEST_F(TwoNodes, AConnectionKeepsOrderWhateverIsLate) {
+  std::vector<uint64_t> sent;
+  for (uint64_t i = 0; i < 500; ++i) {
+    send(i);
+    sent.push_back(i);
+  }
+  run(seconds(60));
+  EXPECT_EQ(got, sent);
+}
+
+TEST_F(TwoNodes, WhatIsSentIntoAPartitionComesAfterIt) {
+  network.isolate(2, /*out=*/false, /*in=*/true);
+  send(7);
+  run(seconds(5));
+  EXPECT_TRUE(got.empty());
+  network.isolate(2, false, false);
+  run(seconds(5));
+  EXPECT_EQ(got, std::vector<uint64_t>{7});
+}
+
+TEST_F(TwoNodes, ASenderIsToldWhenAPartitionLasts) {
+  network.isolate(2, /*out=*/false, /*in=*/true);
+  send(7);
+  run(seconds(40));
+  EXPECT_EQ(lost_here, 1);
+  EXPECT_TRUE(got.empty());
+}
+
+TEST_F(TwoNodes, NobodyIsToldOfABlackHole) {
+  network.blackhole_one(1, draw);
+  send(7);
+  run(seconds(300));
+  EXPECT_TRUE(got.empty());
+  EXPECT_EQ(lost_here + lost_there, 0);
+}
+
+TEST_F(TwoNodes, BothSidesHearOfABreakInTheEnd) {
+  network.break_one(1, draw);
+  run(seconds(60));
+  EXPECT_EQ(lost_here, 1);
+  EXPECT_EQ(lost_there, 1);
+}
+
+TEST_F(TwoNodes, WhatWasSentBeforeAClosingArrives) {
+  send(1);
+  send(2);
+  here.close();
+  run(seconds(5));
+  EXPECT_EQ(got, (std::vector<uint64_t>{1, 2}));
+  EXPECT_EQ(lost_there, 1);
+  EXPECT_EQ(lost_here, 0);
+}
+
+TEST_F(TwoNodes, AProcessThatEndsIsNoticedAMachineThatGoesIsNot) {
+  network.drop_node(1, /*silent=*/false);
+  run(seconds(5));
+  EXPECT_EQ(lost_there, 1);
+}
+
+TEST_F(TwoNodes, AMachineThatGoesIsNotNoticed) {
+  network.drop_node(1, /*silent=*/true);
+  run(seconds(300));
+  EXPECT_EQ(lost_there, 0);
+}
+
+TEST(World, WhatHappensAtOneInstantHappensInTheOrderOfItsPlanning) {
+  World world(1);
+  std::string order;
+  world.after(seconds(2), [&] { order += "c"; });
+  world.after(seconds(1), [&] { order += "a"; });
+  world.after(seconds(1), [&] { order += "b"; });
+  while (world.step()) continue;
+  EXPECT_EQ(order, "abc");
+}
+
+TEST(SimBlobs, WhatIsTransientIsGoneAfterACrashWhatIsDurableStays) {
+  SimBlobs blobs;
+  const Digest a = digest_from_hex(std::string(64, 'a')).value(),
+               b = digest_from_hex(std::string(64, 'b')).value();
+  ASSERT_TRUE(blobs.put(a, 1, /*durable=*/true, {}));
+  ASSERT_TRUE(blobs.put(b, 1, /*durable=*/false, {}));
+  blobs.wipe_transient();
+  EXPECT_TRUE(blobs.has(a));
+  EXPECT_FALSE(blobs.has(b));
+}
+
+}  // namespace
+}  // namespace weft::sim
