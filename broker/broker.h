@@ -52,6 +52,8 @@ struct BrokerOptions {
   // `slow_promise_min` seconds a microbatch was promised are not judged: they are mostly overhead.
   double slow_factor = 10;
   Duration slow_after = std::chrono::seconds(5);
+  // A job that waits for peers for so long tries those again that failed it.
+  Duration forgive_after = std::chrono::seconds(60);
   double slow_promise_min = 0.5e-3;
   size_t jobs_max = 1000;  // queued and running
   size_t clients_max = 256;
@@ -151,6 +153,7 @@ class Broker {
     uint32_t failures = 0;           // since the last step or checkpoint
     uint64_t failures_at_step = 0;
     std::set<PeerId> excluded;                   // could not take a stage of this job
+    std::optional<Instant> forgive_at;           // while it waits: when they may try again
     uint64_t infeasible_with = 0;                // the pool for which there was no plan
     std::optional<std::string> equal_bits_with;  // the fingerprint so far
     bool equal_bits = true;
@@ -193,6 +196,7 @@ class Broker {
   void assign(Job& job, bool again);
   void on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& ready);
   void schedule_jobs();
+  void forgive(Job& job);
   void start_planning(Job& job, std::vector<Candidate> free, bool again);
   void release_peers(Job& job, const std::string& reason);
   void end_job(Job& job, proto::JobState state, const std::string& reason);

@@ -70,11 +70,24 @@ void Broker::on_submission(const SubmissionChecked& event) {
   schedule_jobs();
 }
 
+// What a peer failed by may have passed: rather than wait for ever a job takes the risk, now and then.
+void Broker::forgive(Job& job) {
+  if (job.excluded.empty()) return job.forgive_at.reset();
+  if (!job.forgive_at) job.forgive_at = now_.monotonic + options_.forgive_after;
+  if (now_.monotonic < *job.forgive_at) return;
+  log("info peers_forgiven job=" + std::to_string(job.submitted.job) +
+      " count=" + std::to_string(job.excluded.size()));
+  job.forgive_at.reset();
+  job.excluded.clear();
+  ++pool_version_;
+}
+
 // A job that lost peers goes on with its plan where others can take their stages; else, and at first, it is
 // planned with whoever is free.
 void Broker::schedule_jobs() {
   for (auto& [number, job] : jobs_) {
     if (job.state != JobState::Queued && job.state != JobState::Waiting) continue;
+    forgive(job);
     if (job.infeasible_with == pool_version_) continue;
     std::vector<Candidate> free = candidates(job);
     if (job.previous && job.unplaceable_with != pool_version_)
@@ -104,6 +117,7 @@ void Broker::schedule_jobs() {
 // stage s of the plan before.
 void Broker::start_planning(Job& job, std::vector<Candidate> free, bool again) {
   ++job.plan_version;
+  job.forgive_at.reset();
   set_state(job, JobState::Planning, "");
   for (const Candidate& candidate : free) peers_.at(candidate.peer).serving = job.submitted.job;
   peers_dirty_ = stand_bys_dirty_ = true;
