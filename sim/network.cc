@@ -109,6 +109,16 @@ Network::Network(World& world, uint64_t seed, Duration latency_max, uint64_t byt
       latency_max_(latency_max),
       bytes_per_second_min_(bytes_per_second_min) {}
 
+// Handlers may hold the very connection that they belong to.
+Network::~Network() {
+  for (const auto& weak : connections_)
+    if (const auto connection = weak.lock())
+      for (auto& end : connection->ends_) {
+        end.open = false;
+        const auto handlers = std::exchange(end.handlers, {});
+      }
+}
+
 void Network::set_acceptor(NodeId node, std::function<void(Line, Accepted)> acceptor) {
   acceptors_[node] = std::move(acceptor);
 }

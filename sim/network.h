@@ -87,6 +87,10 @@ class Network {
  public:
   Network(World& world, uint64_t seed, Duration latency_max, uint64_t bytes_per_second_min);
 
+  ~Network();
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
   World& world() { return world_; }
   // A node takes connections while it has an acceptor. It calls the function once it has taken the
   // connection; frozen ones later.
