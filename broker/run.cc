@@ -175,15 +175,16 @@ Status Run::on_step_report(Instant now, uint32_t stage, const proto::StepReport&
   status.links = report.links;
   last_progress_ = now;
   if (std::all_of(step.updated.begin(), step.updated.end(), [](bool in) { return in; }))
-    measure_step(report.step, step, now);
+    measure_step(report.step, now);
   continue_run(now, sink);
   return {};
 }
 
 // From when it could begin, so that waiting for grants does not count: a run that waits for its snapshots
 // must see that they are too many.
-void Run::measure_step(uint64_t number, StepInProgress& step, Instant now) {
-  step.updated_at = now;
+void Run::measure_step(uint64_t number, Instant now) {
+  for (Round& round : rounds_)
+    if (round.step == number) round.ready_at = now;
   const auto granted = granted_at_.lower_bound(number);
   if (granted != granted_at_.end()) {
     const double took = seconds(now - std::max(granted->second, last_updated_));

@@ -128,13 +128,13 @@ class Run {
     std::vector<double> squares;  // by parameter of the whole graph
     bool norm_sent = false;
     double norm = 0;
-    Instant updated_at{};  // by all
   };
   struct Round {
     uint64_t sequence = 0, step = 0;
     bool durable = false;
     bool gates = false;  // its step is committed only with it
     bool failed = false;
+    Instant ready_at{};    // every stage had done its step
     std::vector<bool> in;  // by stage
     std::vector<proto::TensorReference> tensors;
     bool is_whole() const;
@@ -166,11 +166,12 @@ class Run {
   Status take_squares(uint32_t stage, const proto::StepReport& report, StepInProgress& step) const;
   Status check_ledger(uint32_t stage, const proto::StepReport& report, StepInProgress& step) const;
   void send_norm(uint64_t number, StepInProgress& step, RunSink& sink);
-  void measure_step(uint64_t number, StepInProgress& step, Instant now);
+  void measure_step(uint64_t number, Instant now);
   void end_if_done(RunSink& sink);
 
   // Snapshots (run_rounds.cc).
   double round_interval() const;
+  void measure_round(const Round& round, Instant now);
   void write_snapshot(Instant now, bool durable, RunSink& sink);
   void write_snapshot_if_due(Instant now, RunSink& sink);
   void write_last_snapshot(Instant now, RunSink& sink);
@@ -211,7 +212,9 @@ class Run {
   Forward forward_;
   bool stopping_ = false, moving_ = false, ended_ = false;
   Instant last_checkpoint_{}, last_commit_{}, last_progress_{}, last_updated_{};
-  double step_seconds_ = 0;  // measured, smoothed; 0: not yet
+  double step_seconds_ = 0;   // measured, smoothed; 0: not yet
+  double round_seconds_ = 0;  // what the slowest upload of a round takes; the same
+  Instant last_round_whole_{};
   double last_loss_ = 0, samples_per_second_ = 0;
   std::map<std::string, double> metrics_;
   std::vector<proto::StageStatus> stages_;

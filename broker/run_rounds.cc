@@ -1,6 +1,7 @@
 // Snapshots of a run: when they are written into the script, and what they are good for once they are whole.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "broker/run.h"
 
@@ -35,11 +36,25 @@ bool Run::Round::is_whole() const {
   return std::all_of(in.begin(), in.end(), [](bool part) { return part; });
 }
 
-// How many steps an upload takes at the rate, at least one.
+// Links may carry less than they are allowed to. A round that waited for the one before shows what an upload
+// takes; one alone shows that and the way there and back, which several at once hide. A checkpoint takes longer
+// than a round: it can only show that one takes less.
+void Run::measure_round(const Round& round, Instant now) {
+  const Instant before = std::exchange(last_round_whole_, now);
+  if (round.failed || round.ready_at == Instant{}) return;
+  const double took = seconds(now - std::max(round.ready_at, before));
+  if (round.gates && before <= round.ready_at) return;
+  if (round.durable && took > round_seconds_) return;
+  round_seconds_ = round_seconds_ == 0 ? took : 0.7 * round_seconds_ + 0.3 * took;
+}
+
+// How many steps an upload takes, at the rate or as measured, at least one.
 double Run::round_interval() const {
-  const double upload = options_.replication_rate == 0 ? 0
-                                                       : static_cast<double>(largest_bytes_) /
-                                                             static_cast<double>(options_.replication_rate);
+  const double at_the_rate = options_.replication_rate == 0
+                                 ? 0
+                                 : static_cast<double>(largest_bytes_) /
+                                       static_cast<double>(options_.replication_rate);
+  const double upload = std::max(at_the_rate, round_seconds_);
   const double step = step_seconds_ > 0 ? step_seconds_ : seconds(plan_->predicted_step);
   if (upload <= 0) return 1;
   return std::clamp(std::ceil(upload / std::max(step, 1e-9)), 1.0, 1e15);
@@ -135,6 +150,7 @@ Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::Check
   } else {
     at->tensors.insert(at->tensors.end(), report.tensors.begin(), report.tensors.end());
   }
+  if (at->is_whole()) measure_round(*at, now);
   last_progress_ = now;
   continue_run(now, sink);
   return {};

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
+
 namespace weft::broker {
 namespace {
 
@@ -135,6 +137,52 @@ TEST(Rounds, TheMeasuredStepCountsNotThePredictedOne) {
   EXPECT_TRUE(run.run.is_eager());
   for (uint64_t step = 1; step <= 4; ++step) run.step(step, 0.01);
   EXPECT_EQ(run.run.steps_between_rounds(), 9u);
+}
+
+// One pipeline and one uplink, each busy with one thing at a time. Returns the ticks (of 50 ms) that `steps` took.
+class Machine {
+ public:
+  explicit Machine(Fixture& run) : run_(run) {}
+  int work(uint64_t steps, int ticks_a_step, int ticks_a_copy) {
+    const uint64_t until = done_ + steps;
+    int ticks = 0;
+    for (; done_ < until && ticks < 10'000; ++ticks) {
+      run_.now += std::chrono::milliseconds(50);
+      if (copying_ > 0 && --copying_ == 0) {
+        run_.snapshot(copies_.front());
+        copies_.pop_front();
+      }
+      if (done_ < run_.script.back().step && ++computing_ >= ticks_a_step) {
+        computing_ = 0;
+        run_.step(++done_, 0);
+      }
+      for (; seen_ < run_.script.size(); ++seen_)
+        if (run_.script[seen_].kind != CommandKind::Advance) copies_.push_back(run_.script[seen_].step);
+      if (copying_ == 0 && !copies_.empty() && copies_.front() <= done_) copying_ = ticks_a_copy;
+    }
+    return ticks;
+  }
+
+ private:
+  Fixture& run_;
+  std::deque<uint64_t> copies_;  // written and not done
+  size_t seen_ = 0;              // of the script
+  uint64_t done_ = 0;
+  int computing_ = 0, copying_ = 0;
+};
+
+TEST(Rounds, UplinksThatCarryLessThanTheRateDoNotHoldTheRunUp) {
+  Fixture run({.steps = 1000, .stage_bytes = 1 << 20});
+  run.run.start(run.now, run);
+  Machine machine(run);
+  EXPECT_LE(machine.work(50, 2, 1), 102);
+  EXPECT_TRUE(run.run.is_eager()) << "0.05 s a copy, 0.1 s a step";
+  machine.work(50, 2, 9);
+  EXPECT_FALSE(run.run.is_eager());
+  EXPECT_EQ(run.run.steps_between_rounds(), 5u) << "0.45 s a copy";
+  EXPECT_LE(machine.work(50, 2, 9), 102) << "no step waits for a copy";
+  machine.work(100, 2, 1);
+  EXPECT_TRUE(run.run.is_eager()) << "it carries more again";
 }
 
 TEST(Rounds, LargeStagesAreNotWaitedForEvenWhenStepsAreLong) {
