@@ -30,10 +30,16 @@ std::string to_string(const PeerId& peer);  // the first 12 hexadecimal digits, 
 }  // namespace weft
 
 template <>
+struct std::hash<weft::Digest> {
+  size_t operator()(const weft::Digest& digest) const noexcept {
+    size_t value;  // a digest is as good as random everywhere
+    std::memcpy(&value, digest.bytes.data(), sizeof(value));
+    return value;
+  }
+};
+template <>
 struct std::hash<weft::PeerId> {
   size_t operator()(const weft::PeerId& peer) const noexcept {
-    size_t value;  // a digest is as good as random everywhere
-    std::memcpy(&value, peer.digest.bytes.data(), sizeof(value));
-    return value;
+    return std::hash<weft::Digest>()(peer.digest);
   }
 };

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <chrono>
-#include <map>
+#include <deque>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "storage/blob_store.h"
 #include "storage/sha256.h"
@@ -29,11 +33,17 @@ struct BlobStore::Shared {
   std::mutex mutex;  // of what follows
   Files files;
   std::set<std::filesystem::path> made;  // folders of blobs, durably there
+  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
   struct TransientBlob {
     uint64_t size = 0;
     std::chrono::steady_clock::time_point asked{};
+    Bytes bytes{};  // null: in its file
   };
-  std::map<Digest, TransientBlob> transient;
+  std::unordered_map<Digest, TransientBlob> transient;
+  // Each of them once, with a time at or before which it was last asked for: the oldest come first, nearly,
+  // so that removing looks at those only.
+  std::deque<std::pair<std::chrono::steady_clock::time_point, Digest>> ages;
+  uint64_t in_memory = 0;                 // bytes of these, and of writers that will be such
   std::set<std::filesystem::path> older;  // folders of blobs, written by processes before this one
   std::set<Digest> unsynced;              // have their durable name, which a crash could still take
   uint64_t promised = 0;                  // bytes that open writers have still to write
@@ -49,6 +59,20 @@ struct BlobStore::Shared {
   bool knows_transient(const Digest& sha256) {
     const std::lock_guard hold(mutex);
     return transient.contains(sha256);
+  }
+  // Null when it is not held in memory.
+  Bytes find_in_memory(const Digest& sha256) {
+    const std::lock_guard hold(mutex);
+    const auto found = transient.find(sha256);
+    return found == transient.end() ? nullptr : found->second.bytes;
+  }
+  void add_transient(const Digest& sha256, TransientBlob blob) {
+    const std::lock_guard hold(mutex);
+    if (const auto found = transient.find(sha256); found == transient.end())
+      ages.emplace_back(blob.asked, sha256);
+    else if (found->second.bytes)
+      in_memory -= found->second.size;
+    transient[sha256] = std::move(blob);
   }
   bool is_unsynced(const Digest& sha256) {
     const std::lock_guard hold(mutex);

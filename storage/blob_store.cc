@@ -1,6 +1,7 @@
 #include "storage/blob_store.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -52,6 +53,21 @@ Result<Digest> sha256_of(const fs::path& file) {
   WEFT_TRY_STATUS(Files().read_pieces(file, [&](std::span<const std::byte> piece) { hash.update(piece); }));
   return digest_of(hash);
 }
+
+namespace {
+
+// A file's bytes without reading them into memory.
+Result<BlobView> map_file(const fs::path& path) {
+  WEFT_TRY(const Opened file, open_to_read(path));
+  if (file.size == 0) return BlobView{};
+  void* at = ::mmap(nullptr, file.size, PROT_READ, MAP_PRIVATE, file.descriptor.get(), 0);
+  if (at == MAP_FAILED) return system_error(errno, "map", path);
+  const size_t size = file.size;
+  const std::shared_ptr<const void> owner(at, [size](void* mapped) { ::munmap(mapped, size); });
+  return BlobView{owner, {static_cast<const std::byte*>(at), size}};
+}
+
+}  // namespace
 
 // ---- the store
 // --------------------------------------------------------------------------------------------------------
@@ -111,6 +127,7 @@ bool BlobStore::has(const Digest& sha256) const {
 }
 
 Result<bool> BlobStore::have(const Digest& sha256, Durability durability) {
+  if (durability == Durability::Transient && shared_->ask_transient(sha256)) return true;
   if (!has(sha256)) return false;
   if (durability == Durability::Transient) return true;
   const Status made = make_durable(sha256);
@@ -127,6 +144,11 @@ Status BlobStore::make_durable(const Digest& sha256) {
     return publish_durable(sha256);
   }
   if (!shared_->knows_transient(sha256)) return not_found(sha256);
+  if (const Shared::Bytes held = shared_->find_in_memory(sha256)) {
+    WEFT_TRY(const auto writer, begin(sha256, held->size()));
+    WEFT_TRY_STATUS(writer->write(*held));
+    return writer->finish();
+  }
   const fs::path source = transient_path(sha256);
   const Descriptor file(::open(source.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (file.get() < 0)
@@ -144,7 +166,7 @@ Status BlobStore::make_durable(const Digest& sha256) {
     if (!movable || ::rename(source.c_str(), target.c_str()) != 0)
       return system_error(movable ? errno : number, "link", target);
     const std::lock_guard hold(shared_->mutex);
-    shared_->transient.erase(sha256);
+    shared_->transient.erase(sha256);  // it was a file
   }
   return publish_durable(sha256);
 }
@@ -172,12 +194,29 @@ Result<fs::path> BlobStore::find(const Digest& sha256) const {
   return not_found(sha256);
 }
 
+Result<BlobView> BlobStore::view(const Digest& sha256) const {
+  for (int attempt = 0;; ++attempt) {
+    if (const Shared::Bytes held = shared_->find_in_memory(sha256)) return BlobView{held, *held};
+    WEFT_TRY(const fs::path path, find(sha256));
+    auto mapped = map_file(path);
+    // It may have gone from among the transient ones, and be durable by now.
+    if (!mapped && mapped.error().code == ErrorCode::NotFound && attempt == 0) continue;
+    return mapped;
+  }
+}
+
 Result<uint64_t> BlobStore::size(const Digest& sha256) const {
+  if (const Shared::Bytes held = shared_->find_in_memory(sha256)) return held->size();
   WEFT_TRY(const fs::path path, find(sha256));
   return Files().size(path);
 }
 
 Result<std::vector<std::byte>> BlobStore::read(const Digest& sha256, uint64_t size_max) const {
+  if (const Shared::Bytes held = shared_->find_in_memory(sha256)) {
+    if (held->size() > size_max)
+      return fail(ErrorCode::ResourceExhausted, "blob " + to_hex(sha256) + " is larger than expected");
+    return *held;
+  }
   WEFT_TRY(const fs::path path, find(sha256));
   WEFT_TRY(std::vector<std::byte> bytes, Files().read(path, size_max));
   if (storage::sha256(bytes) != sha256)
@@ -191,11 +230,12 @@ Result<std::vector<std::byte>> BlobStore::read(const Digest& sha256, uint64_t si
 
 Result<bool> BlobStore::quarantine(const Digest& sha256) {
   const fs::path durable = durable_path(sha256), transient = transient_path(sha256);
-  bool found = false, moved = false;
+  bool found = shared_->find_in_memory(sha256) != nullptr;  // compared when it came
+  bool moved = false;
   for (const fs::path& path : {durable, transient}) {
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0) continue;
-    if (path == transient && !shared_->knows_transient(sha256)) continue;
+    if (path == transient && (!shared_->knows_transient(sha256) || shared_->find_in_memory(sha256))) continue;
     found = true;
     WEFT_TRY(const Digest actual, sha256_of(path));
     if (actual == sha256) continue;
@@ -255,14 +295,25 @@ uint64_t BlobStore::keep_transient(const std::set<Digest>& kept,
   uint64_t freed = 0;
   // Under the lock, so that nobody is told of a blob that goes at the same moment.
   const std::lock_guard hold(shared_->mutex);
-  for (auto at = shared_->transient.begin(); at != shared_->transient.end();) {
-    if (now - at->second.asked < recent || kept.contains(at->first) ||
-        (::unlink(transient_path(at->first).c_str()) != 0 && errno != ENOENT)) {
-      ++at;
+  auto& ages = shared_->ages;
+  for (size_t left = ages.size(); left > 0 && now - ages.front().first >= recent; --left) {
+    const Digest sha256 = ages.front().second;
+    ages.pop_front();
+    const auto at = shared_->transient.find(sha256);
+    if (at == shared_->transient.end()) continue;
+    if (now - at->second.asked < recent) {
+      ages.emplace_back(at->second.asked, sha256);
+      continue;
+    }
+    const bool in_file = !at->second.bytes;
+    if (kept.contains(sha256) ||
+        (in_file && ::unlink(transient_path(sha256).c_str()) != 0 && errno != ENOENT)) {
+      ages.emplace_back(now, sha256);
       continue;
     }
     freed += at->second.size;
-    at = shared_->transient.erase(at);
+    if (!in_file) shared_->in_memory -= at->second.size;
+    shared_->transient.erase(at);
   }
   return freed;
 }

@@ -1,9 +1,9 @@
 // Large things as files named by their SHA-256, in DIR/<first two digits>/<64 digits>. A blob is there as a
 // whole or not at all, also after a crash.
 //
-// Transient blobs need not survive whoever wrote them: they lie in DIR/transient/, are written without
-// waiting for the disk, and are known to the store object that wrote them only. Readers need not care which
-// is which.
+// Transient blobs need not survive whoever wrote them: they lie in memory as far as they may, else in
+// DIR/transient/, are written without waiting for the disk, and are known to the store object that wrote them
+// only. Readers need not care which is which.
 #pragma once
 
 #include <chrono>
@@ -32,9 +32,17 @@ struct BlobStoreOptions {
   bool wipe_transient = false;
   // Bytes that uploads leave free on the disk, so that what is more important than they can still be written.
   uint64_t reserve = uint64_t{64} << 20;
+  // Bytes of transient blobs that are held in memory; those that do not fit any more are files.
+  uint64_t transient_in_memory = 0;
   // keep_transient() leaves what was written or asked about so lately: nobody may have named it yet.
   std::chrono::milliseconds transient_young = std::chrono::seconds(60);
   FaultHook hook{};  // before each operation that writes ("open", "write", "sync", "rename", "link", ...)
+};
+
+// A blob's bytes where they are, in memory or a file that is mapped; they never change.
+struct BlobView {
+  std::shared_ptr<const void> owner;
+  std::span<const std::byte> bytes;
 };
 
 // Safe from several threads and processes: names decide contents. Functions that write answer
@@ -57,8 +65,10 @@ class BlobStore {
   // NotFound; what the disk says.
   Status make_durable(const Digest& sha256);
 
-  // Where its bytes are, for reading in place. A transient one may be gone when it is opened: ask again then.
-  // NotFound.
+  // Its bytes, not compared with its name. NotFound; what the disk says.
+  Result<BlobView> view(const Digest& sha256) const;
+  // The file that has its bytes, if they are in one. A transient one may be gone when it is opened: ask again
+  // then. NotFound.
   Result<std::filesystem::path> find(const Digest& sha256) const;
   Result<uint64_t> size(const Digest& sha256) const;
   // The bytes, compared with their name. NotFound, Corrupted, ResourceExhausted beyond size_max.
@@ -93,6 +103,7 @@ class BlobStore {
 
  private:
   class FileWriter;
+  class MemoryWriter;
   struct Shared;
   BlobStore(std::filesystem::path folder, BlobStoreOptions options);
   std::filesystem::path durable_path(const Digest& sha256) const;

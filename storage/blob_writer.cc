@@ -104,8 +104,7 @@ class BlobStore::FileWriter : public BlobStore::Writer {
 
   Status finish_transient() {
     WEFT_TRY_STATUS(take_name(store_.transient_path(promised_)));
-    const std::lock_guard hold(store_.shared_->mutex);
-    store_.shared_->transient[promised_] = {size_, std::chrono::steady_clock::now()};
+    store_.shared_->add_transient(promised_, {size_, std::chrono::steady_clock::now()});
     return {};
   }
 
@@ -141,8 +140,55 @@ class BlobStore::FileWriter : public BlobStore::Writer {
   bool done_ = false, removed_ = false;
 };
 
+class BlobStore::MemoryWriter : public BlobStore::Writer {
+ public:
+  MemoryWriter(Shared& shared, const Digest& promised, uint64_t size)
+      : shared_(shared), promised_(promised), size_(size) {}
+  ~MemoryWriter() override {
+    if (done_) return;
+    const std::lock_guard hold(shared_.mutex);
+    shared_.in_memory -= size_;
+  }
+
+  Status write(std::span<const std::byte> bytes) override {
+    if (bytes.size() > size_ - bytes_.size())
+      return fail(ErrorCode::OutOfRange, "blob " + to_hex(promised_) + ": more than the promised size");
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    return {};
+  }
+
+  Status finish() override {
+    WEFT_CHECK(!done_);
+    if (bytes_.size() != size_)
+      return fail(ErrorCode::Corrupted,
+                  "blob " + to_hex(promised_) + ": bytes of the promised size are missing");
+    const Digest actual = storage::sha256(bytes_);
+    if (actual != promised_)
+      return fail(ErrorCode::Corrupted,
+                  "blob " + to_hex(promised_) + ": its bytes have the hash " + to_hex(actual));
+    done_ = true;
+    shared_.add_transient(promised_, {size_, std::chrono::steady_clock::now(),
+                                      std::make_shared<const std::vector<std::byte>>(std::move(bytes_))});
+    return {};
+  }
+
+ private:
+  Shared& shared_;
+  Digest promised_;
+  uint64_t size_;
+  std::vector<std::byte> bytes_;  // grows with what comes: a promise costs nothing
+  bool done_ = false;
+};
+
 Result<std::unique_ptr<BlobStore::Writer>> BlobStore::begin(const Digest& sha256, uint64_t size,
                                                             Durability durability) {
+  if (durability == Durability::Transient) {
+    const std::lock_guard hold(shared_->mutex);
+    if (size <= shared_->options.transient_in_memory - shared_->in_memory) {
+      shared_->in_memory += size;
+      return std::make_unique<MemoryWriter>(*shared_, sha256, size);
+    }
+  }
   struct statvfs disk {};
   if (::statvfs(folder_.c_str(), &disk) != 0) return system_error(errno, "open", folder_);
   const uint64_t free = static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;

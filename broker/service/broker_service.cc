@@ -18,6 +18,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr uint64_t kCopiesInMemory = uint64_t{256} << 20;  // of states that peers copy; the rest are files
+
 Status make_data_dir(const fs::path& folder) {
   storage::Files files;
   WEFT_TRY_STATUS(files.make_directories(folder));
@@ -99,7 +101,9 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   if (!lock) return fail(lock.error());
   parts->lock.emplace(std::move(*lock));
   WEFT_TRY(parts->identity, security::Identity::load_or_create(data_dir));
-  WEFT_TRY(parts->blobs, storage::BlobStore::open(data_dir / "blobs", {.wipe_transient = true}));
+  WEFT_TRY(parts->blobs,
+           storage::BlobStore::open(data_dir / "blobs",
+                                    {.wipe_transient = true, .transient_in_memory = kCopiesInMemory}));
   WEFT_TRY_STATUS(parts->files.make_directories(data_dir / "jobs"));
   WEFT_TRY(auto store, open_sqlite_store(database(data_dir)));
 

@@ -1,8 +1,4 @@
 // The gate's larger goods: blobs in and out, microbatches of data. Disks are touched on threads of their own.
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "broker/service/gate_client.h"
@@ -24,32 +20,6 @@ storage::Durability durability_of(bool durable) {
   return durable ? storage::Durability::Durable : storage::Durability::Transient;
 }
 
-// A file's bytes without reading them into memory. Blobs never change.
-class Mapping {
- public:
-  static std::shared_ptr<Mapping> open(const std::filesystem::path& path, size_t size) {
-    auto mapping = std::make_shared<Mapping>();
-    if (size == 0) return mapping;
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (descriptor < 0) return nullptr;
-    void* at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    ::close(descriptor);
-    if (at == MAP_FAILED) return nullptr;
-    mapping->bytes_ = {static_cast<const std::byte*>(at), size};
-    return mapping;
-  }
-  Mapping() = default;
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {
-    if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-  }
-  std::span<const std::byte> bytes() const { return bytes_; }
-
- private:
-  std::span<const std::byte> bytes_;
-};
-
 }  // namespace
 
 void Gate::get_blob(const ClientPtr& client, const proto::GetBlob& request) {
@@ -63,24 +33,19 @@ void Gate::next_download(const ClientPtr& client) {
   while (!client->downloads.empty() && client->connection->stats().bytes_queued < kQueuedMax) {
     const proto::GetBlob request = client->downloads.front();
     client->downloads.pop_front();
-    const auto path = blobs_.find(request.sha256);
-    const auto size = path ? blobs_.size(request.sha256) : Result<uint64_t>(fail(path.error()));
-    if (!size) {
-      send(client, proto::BlobAnswer{request.request, size.error().code, size.error().message, 0});
+    const auto blob = blobs_.view(request.sha256);
+    if (!blob) {
+      send(client, proto::BlobAnswer{request.request, blob.error().code, blob.error().message, 0});
       continue;
     }
-    const auto mapping = Mapping::open(*path, *size);
-    if (!mapping) {
-      send(client, proto::BlobAnswer{request.request, ErrorCode::Unavailable, "the blob cannot be read", 0});
-      continue;
-    }
-    send(client, proto::BlobAnswer{request.request, ErrorCode::Internal, "", *size});
-    for (size_t at = 0; at < *size; at += proto::kChunkSizeMax)
+    const size_t size = blob->bytes.size();
+    send(client, proto::BlobAnswer{request.request, ErrorCode::Internal, "", size});
+    for (size_t at = 0; at < size; at += proto::kChunkSizeMax)
       client->connection->send(
           {.kind = static_cast<uint8_t>(FrameKind::Chunk),
            .head = proto::encode_chunk_head(request.request),
-           .body = {mapping,
-                    mapping->bytes().subspan(at, std::min<size_t>(proto::kChunkSizeMax, *size - at))}});
+           .body = {blob->owner,
+                    blob->bytes.subspan(at, std::min<size_t>(proto::kChunkSizeMax, size - at))}});
   }
 }
 

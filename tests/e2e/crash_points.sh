@@ -4,7 +4,7 @@
 # Then the same on a disk that is really full. usage: crash_points.sh [--long] [KILLS] [SEED]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-writer=${CRASH_WRITER:-build/release/store_crash_writer}
+writer=${STORE_WRITER:-build/release/store_writer}
 kills=100
 if [ "${1:-}" = --long ]; then kills=1000; shift; fi
 kills=${1:-$kills} seed=${2:-$RANDOM}

@@ -22,6 +22,7 @@ take_model gpt3
 sets=(--set schedule=null --set steps=1000000 --set placement.stages=8)
 
 broker_args=(--lease "${lease}s" --replication-rate 1Gbit)
+"${STORE_WRITER:-build/release/store_writer}" past "$work/broker" 100000
 next_name=1
 add_peer() { start_peer "p$next_name" --device cpu:1 --listen 127.0.0.1:0; next_name=$((next_name + 1)); }
 start_broker "${broker_args[@]}"
@@ -118,7 +119,7 @@ if part many; then
   end_and_compare "after two and three of eight at once"
 fi
 
-# ---- F4: the broker is killed, at drawn moments and right after a committed step was seen, and started again.
+# ---- F4: the broker, whose database holds 100,000 events, is killed, at drawn moments and right after a committed step was seen, and started again.
 if part broker; then
   begin
   : >"$work/times"

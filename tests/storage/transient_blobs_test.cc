@@ -1,6 +1,7 @@
 // Blobs that need not survive: there for readers at once, gone with the process, durable when asked.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <thread>
 
@@ -198,6 +199,66 @@ TEST_F(TransientBlobsTest, AWriteThatFailsGivesItsRoomBackAtOnce) {
   EXPECT_TRUE(fails_with(writer->finish(), ErrorCode::ResourceExhausted, "full"));
   is_full = false;
   EXPECT_EQ(value_or_fail(store_->put(bytes)), sha256(bytes));
+}
+
+size_t files_in(const fs::path& folder) {
+  size_t files = 0;
+  if (fs::exists(folder))
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) files += entry.is_regular_file();
+  return files;
+}
+
+TEST_F(TransientBlobsTest, LieInMemoryAsFarAsTheyMay) {
+  reopen({.transient_in_memory = 2500});
+  const Digest one = put(1), two = put(2), three = put(3);
+  EXPECT_EQ(files_in(folder_), 1u) << "the third did not fit";
+  for (const auto& [digest, number] : {std::pair(one, 1), std::pair(two, 2), std::pair(three, 3)}) {
+    EXPECT_TRUE(store_->has(digest));
+    EXPECT_EQ(value_or_fail(store_->size(digest)), 1000u);
+    EXPECT_EQ(value_or_fail(store_->read(digest, 1000)), bytes_of(static_cast<uint8_t>(number)));
+    const BlobView view = value_or_fail(store_->view(digest));
+    EXPECT_TRUE(std::ranges::equal(view.bytes, bytes_of(static_cast<uint8_t>(number))));
+    EXPECT_FALSE(value_or_fail(store_->quarantine(digest))) << "it is sound";
+  }
+  EXPECT_EQ(store_->read(one, 999).error().code, ErrorCode::ResourceExhausted);
+  EXPECT_EQ(store_->find(one).error().code, ErrorCode::NotFound);
+  reopen();
+  EXPECT_FALSE(store_->has(one));
+}
+
+TEST_F(TransientBlobsTest, MemoryIsGivenBack) {
+  reopen({.transient_in_memory = 3500, .transient_young = std::chrono::milliseconds(0)});
+  for (int round = 0; round < 3; ++round) {
+    const Digest one = put(1);
+    put(2);
+    put(1);  // again: counts once
+    EXPECT_EQ(files_in(folder_), 0u) << "round " << round;
+    const BlobView view = value_or_fail(store_->view(one));
+    EXPECT_EQ(store_->keep_transient({one}), 1000u);
+    EXPECT_EQ(store_->keep_transient({}), 1000u);
+    EXPECT_EQ(store_->view(one).error().code, ErrorCode::NotFound);
+    EXPECT_TRUE(std::ranges::equal(view.bytes, bytes_of(1))) << "who reads it has it still";
+    {  // promised and never kept
+      const auto writer = value_or_fail(store_->begin(sha256(bytes_of(7)), 3500, Durability::Transient));
+      EXPECT_TRUE(ok(writer->write(bytes_of(7))));
+      EXPECT_EQ(writer->finish().error().code, ErrorCode::Corrupted);
+      EXPECT_EQ(writer->write(bytes_of(7, 2501)).error().code, ErrorCode::OutOfRange);
+    }
+    const auto wrong = value_or_fail(store_->begin(sha256(bytes_of(7)), 1000, Durability::Transient));
+    EXPECT_TRUE(ok(wrong->write(bytes_of(8))));
+    EXPECT_EQ(wrong->finish().error().code, ErrorCode::Corrupted);
+    EXPECT_FALSE(store_->has(sha256(bytes_of(7))));
+  }
+}
+
+TEST_F(TransientBlobsTest, ThoseInMemoryAreMadeDurableWhenAskedForAsSuch) {
+  reopen({.transient_in_memory = 2500, .transient_young = std::chrono::milliseconds(0)});
+  const Digest digest = put(1);
+  EXPECT_TRUE(value_or_fail(store_->have(digest, Durability::Durable)));
+  EXPECT_EQ(files_in(folder_), 1u);
+  store_->keep_transient({});
+  reopen();
+  EXPECT_EQ(value_or_fail(store_->read(digest, 1000)), bytes_of(1));
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-// A small broker's memory for tests/e2e/crash_points.sh: one process that writes, until it is killed, and one
-// that looks.
-//   store_crash_writer write FOLDER   appends records 1, 2, 3, ... (after those that are there), each with
-//   blobs of its
-//                                     own, and prints each number once it is acknowledged. With a full disk
-//                                     it prints "full", waits for a line on its input and tries again.
-//   store_crash_writer check FOLDER N everything up to N must be there, and nothing by half; prints the last
-//   number
+// Writes a broker's memory for tests/e2e, until it is killed, and looks at what is left of it.
+//   store_writer write FOLDER     appends records 1, 2, 3, ... (after those that are there), each with blobs
+//   of its
+//                                 own, and prints each number once it is acknowledged. With a full disk it
+//                                 prints "full", waits for a line on its input and tries again.
+//   store_writer check FOLDER N   everything up to N must be there, and nothing by half; prints the last
+//   number store_writer past FOLDER N    a broker's data folder that has seen a job of N events, which has
+//   ended
 #include <unistd.h>
 
 #include <cstdio>
@@ -13,6 +13,7 @@
 #include <cstring>
 #include <iostream>
 #include <string>
+#include <utility>
 
 #include "base/rng.h"
 #include "broker/store/sqlite_store.h"
@@ -49,8 +50,8 @@ Memory open(const fs::path& folder) {
   fs::create_directories(folder);
   Memory memory;
   memory.store = value_or_stop(broker::open_sqlite_store(folder / "broker.sqlite", {.log_pages_max = 50}));
-  memory.blobs = value_or_stop(
-      storage::BlobStore::open(folder / "blobs", {.wipe_transient = true, .reserve = 256 << 10}));
+  memory.blobs = value_or_stop(storage::BlobStore::open(
+      folder / "blobs", {.wipe_transient = true, .reserve = 256 << 10, .transient_in_memory = 256 << 10}));
   return memory;
 }
 
@@ -133,12 +134,30 @@ int check(const fs::path& folder, uint64_t acknowledged) {
   return 0;
 }
 
+int make_past(const fs::path& folder, uint64_t events) {
+  fs::create_directories(folder);
+  const auto store = value_or_stop(broker::open_sqlite_store(folder / "broker.sqlite"));
+  std::vector<Record> records{broker::JobSubmitted{.job = 1}};
+  for (uint64_t n = 1; n <= events; ++n) {
+    records.emplace_back(
+        proto::JobEvent{.job = 1, .sequence = n, .kind = proto::JobEventKind::Step, .step = n});
+    if (n < events && records.size() < 10'000) continue;
+    if (n == events)
+      records.emplace_back(broker::JobChanged{1, proto::JobState::Failed, "made for a test", 1, n, n});
+    const Status done = store->append(std::exchange(records, {}));
+    if (!done) stop(done.error().message);
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   if (count == 3 && !std::strcmp(arguments[1], "write")) return write_until_killed(arguments[2]);
   if (count == 4 && !std::strcmp(arguments[1], "check"))
     return check(arguments[2], std::strtoull(arguments[3], nullptr, 10));
-  std::fprintf(stderr, "usage: store_crash_writer write FOLDER | check FOLDER N\n");
+  if (count == 4 && !std::strcmp(arguments[1], "past"))
+    return make_past(arguments[2], std::strtoull(arguments[3], nullptr, 10));
+  std::fprintf(stderr, "usage: store_writer write FOLDER | check FOLDER N | past FOLDER N\n");
   return 2;
 }
