@@ -72,13 +72,15 @@ measure() {  # measure SIZE WIDTH
   fresh_cluster 100Mbit; run_job
   wait_for_step $((STEP + 20))
   sent=$(link_bytes)
-  : >"$work/times"; : >"$work/again"
+  : >"$work/times"; : >"$work/going"; : >"$work/again"
   for ((i = 1; i <= kills; ++i)); do
     wait_for_pool 2
-    wait_for_step $((STEP + 2 + RANDOM % 6))
+    wait_for_step $((STEP + 2 + RANDOM % 40))
     victim=$(one_of $(active_peers)) began=$(milliseconds)
     lose_peer "$victim"
-    wait_for_recovery
+    wait_for_event 'going on after'
+    echo $(($(milliseconds) - began)) >>"$work/going"
+    next_step
     echo $(($(milliseconds) - began)) >>"$work/times"
     add_peer
   done
@@ -99,20 +101,23 @@ measure() {  # measure SIZE WIDTH
   steps=$((STEP - from))
 
   sort -n "$work/times" >"$work/sorted"
+  paste -d' ' <(sort -n "$work/going") "$work/sorted" >"$work/both"
   awk -v size="$size" -v on="$on" -v off="$off" -v copied="$copied" -v sent="$sent" -v steps="$steps" -v killed="$killed" \
       -v t=$((end - start)) -v again="$(awk '{ s += $1; if ($1 > m) m = $1 } END { print s + 0, m + 0 }' "$work/again")" '
-    { v[NR] = $1; sum += $1 }
+    function of(v) { return sprintf("median %.2f s, p95 %.2f s, max %.2f s", v[int((NR + 1) / 2)] / 1000, v[int(NR * 0.95 + 0.999)] / 1000, v[NR] / 1000) }
+    { going[NR] = $1; new[NR] = $2; sum += $2 }
     END {
       split(again, a, " ")
       printf "state of a stage about %s, %d kills\n", size, NR
-      printf "  from a kill to the next committed step      median %.2f s, p95 %.2f s, max %.2f s\n", v[int((NR + 1) / 2)] / 1000, v[int(NR * 0.95 + 0.999)] / 1000, v[NR] / 1000
+      printf "  from a kill to the first step again         %s\n", of(going)
+      printf "  from a kill to the first new step           %s\n", of(new)
       printf "  committed steps done again                  %.2f a kill, at most %d\n", a[1] / NR, a[2]
       printf "  undisturbed                                 %.2f steps/s with replication, %.2f without: it costs %.1f%%\n", on, off, 100 * (1 - on / off)
       printf "  copied to the broker                        %.2f MB a step, %.0f%% of it and what stages send each other (%.2f MB)\n", copied / 1e6, 100 * copied / (copied + sent + 1), sent / 1e6
-      lost = sum / NR / 1000 - 1 / on + a[1] / NR / on
+      lost = sum / NR / 1000 - 1 / on  # what is done again is within it
       printf "  goodput, one departure a peer-hour          %.2f%% of undisturbed (computed: a departure costs %.2f s, 8 an hour)\n", 100 * (1 - 8 * lost / 3600), lost
       printf "  goodput, a kill every 15 s                  %.1f%% of undisturbed (measured: %d kills, %d steps in %.0f s)\n", 100 * steps / (t / 1000) / on, killed, steps, t / 1000
-    }' "$work/sorted"
+    }' "$work/both"
 }
 for size in "${sizes[@]}"; do
   case $size in

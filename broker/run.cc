@@ -67,8 +67,8 @@ uint64_t Run::next_border() const {
     border = std::min(border, multiple_after(plan_->evaluate_every));
   if (plan_->checkpoint_steps) border = std::min(border, multiple_after(*plan_->checkpoint_steps));
   const uint64_t interval = steps_between_rounds();
-  if (interval != 0 && (is_eager() || rounds_.empty()))
-    border = std::min(border, std::max(granted_ + 1, snapshot_written_ + interval));
+  if (interval != 0 && may_copy(interval))
+    border = std::min(border, std::max(granted_ + 1, next_copy(interval)));
   return border;
 }
 

@@ -11,8 +11,8 @@
 // Snapshots (rounds, run_rounds.cc): a Checkpoint is durable, a Replicate need not survive the broker. When
 // all stages have reported one and its step is committed it is what the run goes back to if a peer is lost.
 // There is at most one for a step. With small stages every step has one and is committed only with it
-// (eager); else there is one every so many steps that it can be uploaded meanwhile, and at most one is under
-// way.
+// (eager); else there is one every so many steps that it can be uploaded meanwhile, and at most one waits
+// behind the one under way.
 #pragma once
 
 #include <deque>
@@ -170,7 +170,10 @@ class Run {
   void end_if_done(RunSink& sink);
 
   // Snapshots (run_rounds.cc).
+  double step_time() const;  // seconds
   double round_interval() const;
+  bool may_copy(uint64_t interval) const;
+  uint64_t next_copy(uint64_t interval) const;
   void measure_round(const Round& round, Instant now);
   void write_snapshot(Instant now, bool durable, RunSink& sink);
   void write_snapshot_if_due(Instant now, RunSink& sink);
@@ -207,6 +210,7 @@ class Run {
   std::deque<Round> rounds_;
   uint64_t snapshot_written_ = 0;  // of this step, the last one
   bool snapshot_written_durable_ = false;
+  uint64_t snapshots_ = 0;  // written
   bool checkpoint_due_ = false;
   std::optional<Instant> retry_at_;
   Forward forward_;
@@ -215,6 +219,7 @@ class Run {
   double step_seconds_ = 0;   // measured, smoothed; 0: not yet
   double round_seconds_ = 0;  // what the slowest upload of a round takes; the same
   Instant last_round_whole_{};
+  std::optional<Instant> eager_again_at_;
   double last_loss_ = 0, samples_per_second_ = 0;
   std::map<std::string, double> metrics_;
   std::vector<proto::StageStatus> stages_;

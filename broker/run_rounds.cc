@@ -36,40 +36,63 @@ bool Run::Round::is_whole() const {
   return std::all_of(in.begin(), in.end(), [](bool part) { return part; });
 }
 
+double Run::step_time() const {
+  return std::max(step_seconds_ > 0 ? step_seconds_ : seconds(plan_->predicted_step), 1e-9);
+}
+
 // Links may carry less than they are allowed to. A round that waited for the one before shows what an upload
-// takes; one alone shows that and the way there and back, which several at once hide. A checkpoint takes longer
-// than a round: it can only show that one takes less.
+// takes; one alone shows that and the way there and back, which several at once hide: so it is tried now and
+// then whether eager commits hold the run up still. A checkpoint takes longer than a round: it can only show
+// that one takes less.
 void Run::measure_round(const Round& round, Instant now) {
+  constexpr double kWeight = 0.2, kMostAtOnce = 4;  // one that was held up does not count for many
+  constexpr double kTryAgain = 100;                 // uploads later
   const Instant before = std::exchange(last_round_whole_, now);
   if (round.failed || round.ready_at == Instant{}) return;
   const double took = seconds(now - std::max(round.ready_at, before));
   if (round.gates && before <= round.ready_at) return;
   if (round.durable && took > round_seconds_) return;
-  round_seconds_ = round_seconds_ == 0 ? took : 0.7 * round_seconds_ + 0.3 * took;
+  const bool was_eager = is_eager();
+  const double known = round_seconds_ > 0 ? round_seconds_ : step_time();
+  round_seconds_ = (1 - kWeight) * known + kWeight * std::min(took, kMostAtOnce * known);
+  if (was_eager && !is_eager()) {
+    eager_again_at_ = now + Duration(static_cast<Duration::rep>(1e9 * kTryAgain * round_seconds_));
+  } else if (eager_again_at_ && now >= *eager_again_at_) {
+    eager_again_at_.reset();
+    round_seconds_ = 0;
+  }
 }
 
-// How many steps an upload takes, at the rate or as measured, at least one.
+// How many steps an upload takes, at least one: at the rate, and as measured, where half a step is noise.
 double Run::round_interval() const {
-  const double at_the_rate = options_.replication_rate == 0
-                                 ? 0
-                                 : static_cast<double>(largest_bytes_) /
-                                       static_cast<double>(options_.replication_rate);
-  const double upload = std::max(at_the_rate, round_seconds_);
-  const double step = step_seconds_ > 0 ? step_seconds_ : seconds(plan_->predicted_step);
-  if (upload <= 0) return 1;
-  return std::clamp(std::ceil(upload / std::max(step, 1e-9)), 1.0, 1e15);
+  const double at_the_rate =
+      options_.replication_rate == 0
+          ? 0
+          : static_cast<double>(largest_bytes_) / static_cast<double>(options_.replication_rate);
+  return std::clamp(std::max(std::ceil(at_the_rate / step_time()), std::round(round_seconds_ / step_time())),
+                    1.0, 1e15);
 }
 
 bool Run::is_eager() const { return round_interval() == 1 && largest_bytes_ <= options_.eager_bytes_max; }
+
+// The script runs ahead of the work: a round that is written only when the one before is whole is copied that
+// many steps later than it could be. So the next one is written while one is under way, where those steps are
+// many of an interval; where they are few, a peer is spared the third copy of a large state.
+bool Run::may_copy(uint64_t interval) const {
+  return is_eager() || rounds_.size() < (interval <= uint64_t{4} * options_.window_steps ? 2 : 1);
+}
+
+// After the last one; a run that has just begun makes its first at once, for its links carry none yet.
+uint64_t Run::next_copy(uint64_t interval) const {
+  return snapshots_ == 0 ? granted_ : snapshot_written_ + interval;
+}
 
 uint64_t Run::steps_between_rounds() const {
   if (!options_.replicates) return 0;
   const double interval = round_interval();
   if (plan_->checkpoint_steps)
     return interval >= static_cast<double>(*plan_->checkpoint_steps) ? 0 : static_cast<uint64_t>(interval);
-  const double step = step_seconds_ > 0 ? step_seconds_ : seconds(plan_->predicted_step);
-  if (interval * std::max(step, 1e-9) >
-      seconds(plan_->checkpoint_every.value_or(options_.checkpoint_every_default)))
+  if (interval * step_time() > seconds(plan_->checkpoint_every.value_or(options_.checkpoint_every_default)))
     return 0;
   return static_cast<uint64_t>(interval);
 }
@@ -81,6 +104,7 @@ void Run::write_snapshot(Instant now, bool durable, RunSink& sink) {
     checkpoint_due_ = false;
   }
   snapshot_written_ = granted_;
+  ++snapshots_;
   snapshot_written_durable_ = durable;
   rounds_.push_back({.sequence = sequence_ + 1,
                      .step = granted_,
@@ -97,8 +121,7 @@ void Run::write_snapshot_if_due(Instant now, RunSink& sink) {
   if (checkpoint_due_ || border || granted_ == plan_->steps) return write_snapshot(now, true, sink);
   const uint64_t interval = steps_between_rounds();
   if (interval == 0) return;
-  if (is_eager() || (rounds_.empty() && granted_ - snapshot_written_ >= interval))
-    write_snapshot(now, false, sink);
+  if (may_copy(interval) && granted_ >= next_copy(interval)) write_snapshot(now, false, sink);
 }
 
 // What the run must not end without: a checkpoint of the last step granted, or, to go on elsewhere, any

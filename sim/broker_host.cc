@@ -398,7 +398,7 @@ Status BrokerHost::put_blob(const Digest& blob, int64_t size, bool durable) {
 std::vector<Digest> BrokerHost::missing(const std::vector<Digest>& blobs, bool durable) {
   std::vector<Digest> missing;
   for (const Digest& blob : blobs)
-    if (!blobs_.has(blob) ||
+    if (!blobs_.ask(blob, world_.now()) ||
         (durable && options_.bug != Bug::TransientCalledDurable && !blobs_.make_durable(blob, world_.now())))
       missing.push_back(blob);
   return missing;

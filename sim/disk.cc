@@ -80,6 +80,17 @@ Status SimBlobs::put(const Digest& blob, int64_t size, bool durable, Instant now
   return {};
 }
 
+bool SimBlobs::ask(const Digest& blob, Instant now) {
+  bool there = false;
+  for (auto* blobs : {&durable_, &transient_}) {
+    const auto at = blobs->find(blob);
+    if (at == blobs->end()) continue;
+    at->second.since = now;
+    there = true;
+  }
+  return there;
+}
+
 Status SimBlobs::make_durable(const Digest& blob, Instant now) {
   const auto at = transient_.find(blob);
   if (at == transient_.end()) return {};

@@ -42,6 +42,7 @@ class SimStore final : public broker::Store {
 class SimBlobs {
  public:
   bool has(const Digest& blob) const { return durable_.contains(blob) || transient_.contains(blob); }
+  bool ask(const Digest& blob, Instant now);  // whether it is there; it is then as new again
   bool has_durable(const Digest& blob) const { return durable_.contains(blob); }
   std::optional<int64_t> size(const Digest& blob) const;
   // ResourceExhausted while the disk is full.

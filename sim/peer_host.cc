@@ -78,7 +78,7 @@ void PeerHost::start() {
                           guarded([this, line, accepted] { accept(line, accepted); });
                         });
   wake_at_ = Instant::max();
-  compute_free_ = up_free_ = down_free_ = rate_free_ = world_.now();
+  compute_free_ = up_free_ = down_free_ = rate_up_free_ = rate_down_free_ = world_.now();
   act(machine_->start(world_.now()));
 }
 

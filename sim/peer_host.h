@@ -131,7 +131,8 @@ class PeerHost {
   std::unordered_map<Digest, int64_t, DigestHash> blobs_;      // size; never walked through
   std::unordered_map<Digest, uint64_t, DigestHash> fetching_;  // the request's number; never walked through
   uint64_t requests_ = 0, events_ = 0;
-  Instant compute_free_{}, up_free_{}, down_free_{}, rate_free_{};
+  Instant compute_free_{}, up_free_{}, down_free_{}, rate_up_free_{}, rate_down_free_{};
+  uint64_t served_by_ = 0;  // the broker's life that transfers go to
 };
 
 }  // namespace weft::sim

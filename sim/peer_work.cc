@@ -37,6 +37,9 @@ void PeerHost::run_task(const peer::RunTask& effect) {
   if (effect.task.kind == peer::TaskKind::Segment) {
     if (const auto arrived = tensors_.find(effect.task.key); arrived != tensors_.end())
       for (auto at = arrived->second.begin(); at != arrived->second.end();) {
+        if (at->first >= runner->program(effect.task.key.program).receives.size())
+          return world_.fail("peer " + std::to_string(options_.node) +
+                             ": a tensor that is not for this stage");
         if (!runner->reads(effect.task, at->first)) {
           ++at;
           continue;
@@ -121,16 +124,20 @@ void PeerHost::request(int64_t bytes, uint64_t rate, std::function<Answer()> ser
   if (transfers_fail_ && draw_.one_in(20))
     return world_.after(draw_.doubling(milliseconds(10), seconds(5)),
                         [answer] { answer(fail(ErrorCode::Unavailable, "the connection broke")); });
-  Instant& free = rate != 0 ? rate_free_ : up_free_;
+  // What was on its way to a broker that has died went with the connection.
+  const uint64_t broker_life = broker_.life();
+  if (std::exchange(served_by_, broker_life) != broker_life)
+    up_free_ = down_free_ = rate_up_free_ = rate_down_free_ = world_.now();
+  Instant& free = rate != 0 ? rate_up_free_ : up_free_;
   const int64_t speed = rate != 0 ? std::min(network_.bytes_per_second(here, 0), static_cast<int64_t>(rate))
                                   : network_.bytes_per_second(here, 0);
   free = std::max(free, world_.now()) + Duration(bytes * 1'000'000'000 / speed);
   const auto give_up = [this, answer] {
     world_.after(seconds(10), [answer] { answer(fail(ErrorCode::Timeout, "the broker does not answer")); });
   };
-  world_.at(free + network_.latency(here, 0), [this, here, answer, give_up, serve, rate] {
+  world_.at(free + network_.latency(here, 0), [this, here, answer, give_up, serve, rate, broker_life] {
     if (network_.blocked(here, 0)) return give_up();
-    if (!broker_.alive())
+    if (!broker_.alive() || broker_.life() != broker_life)
       return world_.after(network_.latency(here, 0),
                           [answer] { answer(fail(ErrorCode::Unavailable, "connection refused")); });
     const uint64_t life = broker_.life();
@@ -143,7 +150,7 @@ void PeerHost::request(int64_t bytes, uint64_t rate, std::function<Answer()> ser
       const int64_t down = rate != 0
                                ? std::min(network_.bytes_per_second(0, here), static_cast<int64_t>(rate))
                                : network_.bytes_per_second(0, here);
-      Instant& down_free = rate != 0 ? rate_free_ : down_free_;
+      Instant& down_free = rate != 0 ? rate_down_free_ : down_free_;
       down_free = std::max(down_free, world_.now()) + Duration(result.bytes * 1'000'000'000 / down);
       world_.at(down_free + network_.latency(here, 0), [answer, status = result.status] { answer(status); });
     });

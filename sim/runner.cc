@@ -45,7 +45,7 @@ HashRunner::HashRunner(std::shared_ptr<const proto::AssignStage> assignment)
 }
 
 bool HashRunner::reads(const Task& task, uint32_t receive) const {
-  return programs_.at(task.key.program).receive_segment[receive] == task.segment;
+  return programs_.at(task.key.program).receive_segment.at(receive) == task.segment;
 }
 
 uint32_t HashRunner::work(const Task& task) const {

@@ -8,8 +8,9 @@
 namespace weft::peer {
 
 namespace {
-constexpr size_t kPredictionsAtOnce = 16;  // snapshots go one after the other: the next has much of the same
-}
+constexpr size_t kSnapshotsAtOnce = 4;  // so that small ones do not wait for the way there and back
+constexpr size_t kPredictionsAtOnce = 16;
+}  // namespace
 
 void Peer::State::on_hashed(uint64_t of_generation, const Task& task,
                             std::vector<proto::TensorReference> tensors) {
@@ -44,7 +45,7 @@ void Peer::State::start_uploads() {
   std::vector<uint64_t> empty;
   for (Upload& upload : stage->uploads) {
     size_t& going = upload.is_snapshot() ? snapshots_going : predictions_going;
-    if (upload.number == 0 && going < (upload.is_snapshot() ? 1 : kPredictionsAtOnce)) {
+    if (upload.number == 0 && going < (upload.is_snapshot() ? kSnapshotsAtOnce : kPredictionsAtOnce)) {
       upload.number = ++last_upload;
       if (upload.blobs.empty()) {
         empty.push_back(upload.number);

@@ -11,7 +11,6 @@ using proto::Message;
 namespace {
 constexpr size_t kUnansweredMax = 8 << 20;  // bytes of puts without an answer before another one begins
 constexpr size_t kPacedChunkMin = 16 << 10;
-constexpr Duration kPacedAhead = std::chrono::milliseconds(20);  // so that small blobs need no timer each
 }  // namespace
 
 net::OutFrame message_frame(const Message& message) {
@@ -67,18 +66,16 @@ bool BulkTransfers::send_chunk(Put& put) {
   size_t size = std::min(proto::kChunkSizeMax, put.bytes.bytes.size() - put.sent);
   if (loop_ != nullptr && put.options.rate != 0) {
     const Instant now = loop_->now();
-    if (next_chunk_at_ > now + kPacedAhead) {
-      chunk_timer_ = loop_->after(next_chunk_at_ - now - kPacedAhead, [this] {
+    if (const Duration wait = pacer_.wait(now); wait > Duration{}) {
+      chunk_timer_ = loop_->after(wait, [this] {
         chunk_timer_.reset();
         send_puts();
       });
       return false;
     }
-    // Tenths of a second are even enough; what was not used earlier is not made up for.
+    // Tenths of a second are even enough.
     size = std::min<size_t>(size, std::max<uint64_t>(put.options.rate / 10, kPacedChunkMin));
-    next_chunk_at_ = std::max(now, next_chunk_at_) +
-                     Duration(static_cast<Duration::rep>(1e9 * static_cast<double>(size) /
-                                                         static_cast<double>(put.options.rate)));
+    pacer_.take(now, size, put.options.rate);
   }
   send_({.kind = static_cast<uint8_t>(proto::FrameKind::Chunk),
          .head = proto::encode_chunk_head(put.request),

@@ -13,6 +13,7 @@
 #include "dag/tensor.h"
 #include "net/connection.h"
 #include "net/loop.h"
+#include "peer/service/pacer.h"
 #include "proto/codec/codec.h"
 #include "proto/messages.h"
 
@@ -97,8 +98,8 @@ class BulkTransfers {
   net::Loop* loop_ = nullptr;
   uint64_t next_request_ = 1;
   std::map<uint64_t, Get> gets_;
-  std::deque<Put> puts_;     // at most one is begun and not sent: the first that is not sent
-  Instant next_chunk_at_{};  // of puts with a rate
+  std::deque<Put> puts_;  // at most one is begun and not sent: the first that is not sent
+  Pacer pacer_;           // of puts with a rate
   std::unique_ptr<net::Loop::Timer> chunk_timer_;
   std::map<uint64_t, std::function<void(Result<std::vector<Digest>>)>> missing_;
   std::map<uint64_t, Pending> microbatches_;

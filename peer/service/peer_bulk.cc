@@ -8,7 +8,6 @@ namespace weft::peer {
 
 namespace {
 constexpr uint64_t kTensorBytesMax = uint64_t{64} << 30;
-constexpr Duration kPacedAhead = std::chrono::milliseconds(20);  // so that small blobs need no timer each
 }  // namespace
 
 BulkTransfers& PeerService::transfers() {
@@ -104,15 +103,13 @@ void PeerService::fetch_blob(const FetchBlob& fetch) {
 void PeerService::fetch_paced() {
   const Instant now = loop_.now();
   while (!paced_fetches_.empty()) {
-    if (next_fetch_at_ > now + kPacedAhead) {
-      fetch_timer_ = loop_.after(next_fetch_at_ - now - kPacedAhead, [this] { fetch_paced(); });
+    if (const Duration wait = fetch_pacer_.wait(now); wait > Duration{}) {
+      fetch_timer_ = loop_.after(wait, [this] { fetch_paced(); });
       return;
     }
     const FetchBlob fetch = paced_fetches_.front();
     paced_fetches_.pop_front();
-    next_fetch_at_ = std::max(now, next_fetch_at_) +
-                     Duration(static_cast<Duration::rep>(1e9 * static_cast<double>(fetch.size) /
-                                                         static_cast<double>(fetch.rate)));
+    fetch_pacer_.take(now, fetch.size, fetch.rate);
     get_blob(fetch);
   }
 }

@@ -21,6 +21,7 @@
 #include "peer/machine/peer.h"
 #include "peer/service/bulk.h"
 #include "peer/service/links.h"
+#include "peer/service/pacer.h"
 #include "peer/service/stage_runner.h"
 #include "security/identity.h"
 
@@ -114,7 +115,7 @@ class PeerService {
   std::deque<net::OutFrame> bulk_waiting_;  // until the broker has said hello
   std::map<Digest, net::SharedBytes> blobs_;
   std::deque<FetchBlob> paced_fetches_;
-  Instant next_fetch_at_{};
+  Pacer fetch_pacer_;
   std::unique_ptr<net::Loop::Timer> fetch_timer_;
   std::vector<std::shared_ptr<Arrival>> arrivals_;
   std::shared_ptr<Stage> stage_;

@@ -123,12 +123,11 @@ TEST(Rounds, FasterStepsHaveOneNowAndThenAndDoNotWaitForIt) {
   run.run.start(run.now, run);
   EXPECT_FALSE(run.run.is_eager());
   EXPECT_EQ(run.run.steps_between_rounds(), 5u);
-  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{5}));
-  for (uint64_t step = 1; step <= 7; ++step) run.step(step, 0.02);
-  EXPECT_EQ(run.steps.size(), 7u) << "commits do not wait";
-  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{5})) << "one at a time";
-  run.snapshot(5);
-  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{5, 15})) << "what is granted already lies behind it";
+  for (uint64_t step = 1; step <= 12; ++step) run.step(step, 0.02);
+  EXPECT_EQ(run.steps.size(), 12u) << "commits do not wait";
+  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1, 6})) << "one waits behind the one under way";
+  run.snapshot(1);
+  EXPECT_EQ(run.written(CommandKind::Replicate).size(), 3u);
 }
 
 TEST(Rounds, TheMeasuredStepCountsNotThePredictedOne) {
@@ -139,7 +138,8 @@ TEST(Rounds, TheMeasuredStepCountsNotThePredictedOne) {
   EXPECT_EQ(run.run.steps_between_rounds(), 9u);
 }
 
-// One pipeline and one uplink, each busy with one thing at a time. Returns the ticks (of 50 ms) that `steps` took.
+// One pipeline and one uplink, each busy with one thing at a time. Returns the ticks (of 50 ms) that `steps`
+// took.
 class Machine {
  public:
   explicit Machine(Fixture& run) : run_(run) {}
@@ -179,8 +179,9 @@ TEST(Rounds, UplinksThatCarryLessThanTheRateDoNotHoldTheRunUp) {
   EXPECT_TRUE(run.run.is_eager()) << "0.05 s a copy, 0.1 s a step";
   machine.work(50, 2, 9);
   EXPECT_FALSE(run.run.is_eager());
-  EXPECT_EQ(run.run.steps_between_rounds(), 5u) << "0.45 s a copy";
-  EXPECT_LE(machine.work(50, 2, 9), 102) << "no step waits for a copy";
+  EXPECT_GE(run.run.steps_between_rounds(), 4u) << "0.45 s a copy";
+  EXPECT_LE(machine.work(300, 2, 9), 700) << "no step waits for a copy, but for a trial now and then";
+  EXPECT_LE(run.run.steps_between_rounds(), 5u);
   machine.work(100, 2, 1);
   EXPECT_TRUE(run.run.is_eager()) << "it carries more again";
 }
@@ -190,7 +191,7 @@ TEST(Rounds, LargeStagesAreNotWaitedForEvenWhenStepsAreLong) {
   run.run.start(run.now, run);
   EXPECT_FALSE(run.run.is_eager());
   EXPECT_EQ(run.run.steps_between_rounds(), 1u);
-  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1})) << "one at a time";
+  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1, 2})) << "one waits behind the one under way";
 }
 
 TEST(Rounds, WhereACopyTakesLongerThanTheCheckpointIntervalThereIsOnlyTheCheckpoint) {
