@@ -33,15 +33,16 @@ run_job() {
   submit_job "$work/job.yaml" --set placement.stages=8
   wait_for_step 10
 }
-written() { awk '/^wchar/ { print $2 }' "/proc/$broker_pid/io"; }  # by the broker, to files
-# Over the next N steps: sets RATE (steps a second), WRITTEN (bytes a step).
+# Bytes that the broker has received over the connections that are open.
+received() { ss -tinH "sport = :${BROKER##*:}" | grep -o 'bytes_received:[0-9]*' | awk -F: '{ sum += $2 } END { print sum + 0 }'; }
+# Over the next N steps: sets RATE (steps a second), RECEIVED (bytes a step).
 undisturbed() {
   local from before began
   next_step
-  from=$STEP began=$(milliseconds) before=$(written)
+  from=$STEP began=$(milliseconds) before=$(received)
   wait_for_step $((STEP + $1))
   RATE=$(awk -v n=$((STEP - from)) -v t=$(($(milliseconds) - began)) 'BEGIN { printf "%.3f", 1000 * n / t }')
-  WRITTEN=$((($(written) - before) / (STEP - from)))
+  RECEIVED=$((($(received) - before) / (STEP - from)))
 }
 fresh_cluster() {  # fresh_cluster RATE
   local name
@@ -62,8 +63,8 @@ measure() {  # measure SIZE WIDTH
   "$maker" "$2" 8 16 "$work/model.onnx"
   : >"$work/on"; : >"$work/off"; : >"$work/on.bytes"; : >"$work/off.bytes"
   for i in 1 2 3; do
-    fresh_cluster 100Mbit; run_job; undisturbed 40; echo "$RATE" >>"$work/on"; echo "$WRITTEN" >>"$work/on.bytes"
-    fresh_cluster none; run_job; undisturbed 40; echo "$RATE" >>"$work/off"; echo "$WRITTEN" >>"$work/off.bytes"
+    fresh_cluster 100Mbit; run_job; undisturbed 40; echo "$RATE" >>"$work/on"; echo "$RECEIVED" >>"$work/on.bytes"
+    fresh_cluster none; run_job; undisturbed 40; echo "$RATE" >>"$work/off"; echo "$RECEIVED" >>"$work/off.bytes"
   done
   local on off copied sent
   on=$(median <"$work/on") off=$(median <"$work/off")
