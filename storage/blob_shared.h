@@ -66,13 +66,18 @@ struct BlobStore::Shared {
     const auto found = transient.find(sha256);
     return found == transient.end() ? nullptr : found->second.bytes;
   }
+  // Two writers may have brought the same: the file stays the one that is known, so that it goes in its turn.
   void add_transient(const Digest& sha256, TransientBlob blob) {
     const std::lock_guard hold(mutex);
-    if (const auto found = transient.find(sha256); found == transient.end())
+    const auto found = transient.find(sha256);
+    if (found == transient.end()) {
       ages.emplace_back(blob.asked, sha256);
-    else if (found->second.bytes)
-      in_memory -= found->second.size;
-    transient[sha256] = std::move(blob);
+      transient[sha256] = std::move(blob);
+      return;
+    }
+    if (found->second.bytes || blob.bytes) in_memory -= blob.size;
+    found->second.asked = blob.asked;
+    if (!blob.bytes) found->second.bytes = nullptr;
   }
   bool is_unsynced(const Digest& sha256) {
     const std::lock_guard hold(mutex);

@@ -20,9 +20,10 @@ class Pacer {
   }
 
  private:
-  static constexpr Duration kAhead = std::chrono::milliseconds(20);    // small pieces need no timer each
-  static constexpr Duration kBehind = std::chrono::milliseconds(100);  // made up for, of a timer that came late
-  Instant next_{};                                                     // when all that went has been carried
+  static constexpr Duration kAhead = std::chrono::milliseconds(20);  // small pieces need no timer each
+  static constexpr Duration kBehind =
+      std::chrono::milliseconds(100);  // made up for, of a timer that came late
+  Instant next_{};                     // when all that went has been carried
 };
 
 }  // namespace weft::peer

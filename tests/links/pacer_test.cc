@@ -7,7 +7,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Pieces of 1,000 bytes at 100,000 a second, `late` after the time that the pacer names: those of ten seconds.
+// Pieces of 1,000 bytes at 100,000 a second, `late` after the time that the pacer names: those of ten
+// seconds.
 uint64_t pieces_in_ten_seconds(Duration late) {
   Pacer pacer;
   const Instant start = Instant{} + std::chrono::hours(1);
@@ -27,7 +28,8 @@ uint64_t pieces_in_ten_seconds(Duration late) {
 TEST(Pacer, CarriesTheRateAlsoWhenItsTimerComesLate) {
   EXPECT_NEAR(static_cast<double>(pieces_in_ten_seconds({})), 1000, 15);
   EXPECT_NEAR(static_cast<double>(pieces_in_ten_seconds(milliseconds(60))), 1000, 15);
-  EXPECT_LT(pieces_in_ten_seconds(milliseconds(500)), 500u) << "what was not used long ago is not made up for";
+  EXPECT_LT(pieces_in_ten_seconds(milliseconds(500)), 500u)
+      << "what was not used long ago is not made up for";
 }
 
 }  // namespace

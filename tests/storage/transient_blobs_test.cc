@@ -251,6 +251,25 @@ TEST_F(TransientBlobsTest, MemoryIsGivenBack) {
   }
 }
 
+TEST_F(TransientBlobsTest, TheSameInMemoryAndInAFileIsOneAndGoesAsOne) {
+  for (const bool file_first : {true, false}) {
+    reopen({.transient_in_memory = 1000, .transient_young = std::chrono::milliseconds(0)});
+    const auto bytes = bytes_of(1);
+    const auto held = value_or_fail(store_->begin(sha256(bytes), 1000, Durability::Transient));
+    const auto filed = value_or_fail(store_->begin(sha256(bytes), 1000, Durability::Transient));
+    for (BlobStore::Writer* writer :
+         {file_first ? filed.get() : held.get(), file_first ? held.get() : filed.get()}) {
+      EXPECT_TRUE(ok(writer->write(bytes)));
+      EXPECT_TRUE(ok(writer->finish()));
+    }
+    EXPECT_EQ(value_or_fail(store_->read(sha256(bytes), 1000)), bytes);
+    EXPECT_EQ(store_->keep_transient({}), 1000u);
+    EXPECT_EQ(files_in(folder_ / "transient"), 0u);
+    put(2);
+    EXPECT_EQ(files_in(folder_ / "transient"), 0u) << "its memory was given back";
+  }
+}
+
 TEST_F(TransientBlobsTest, ThoseInMemoryAreMadeDurableWhenAskedForAsSuch) {
   reopen({.transient_in_memory = 2500, .transient_young = std::chrono::milliseconds(0)});
   const Digest digest = put(1);
