@@ -97,7 +97,7 @@ Tensor with_declared_type(Tensor tensor, std::string_view declared) {
 
 bool draws_random_numbers(const dag::Graph& graph) {
   return std::any_of(graph.ops().begin(), graph.ops().end(),
-                     [](const dag::Op& op) { return op.kind == dag::OpKind::Dropout; });
+                     [](const dag::Op& op) { return dag::op_table().row(op.kind).draws; });
 }
 
 Verdict judge(const Error& error) {

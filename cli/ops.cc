@@ -27,6 +27,7 @@ Result<int> print_ops() {
       "Derivative: *yes* has a vjp, *zero* passes no cotangent on, *no* stands in backward passes only.\n");
   std::optional<dag::Family> family;
   for (const dag::OpRow& row : dag::op_table().rows()) {
+    if (row.about.empty()) continue;
     if (row.family != family) {
       family = row.family;
       std::printf("\n## %s\n\n| op | operands | derivative | meaning |\n|---|---|---|---|\n",

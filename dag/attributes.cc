@@ -9,15 +9,17 @@
 namespace weft::dag {
 
 std::string_view to_string(Attr name) {
-  static constexpr std::string_view kNames[] = {
-      "alpha",        "approximate", "axes",    "axis",      "ceil_mode", "count_include_pad",
-      "dilations",    "dtype",       "epsilon", "exclusive", "fmod",      "groups",
-      "ignore_index", "keepdims",    "kernel",  "key",       "layout",    "max",
-      "min",          "mode",        "name",    "pads",      "perm",      "ratio",
-      "reduction",    "reverse",     "shape",   "sizes",     "starts",    "steps",
-      "strides",      "trans_a",     "trans_b", "value"};
-  static_assert(std::size(kNames) == static_cast<size_t>(Attr::Value) + 1);
+#define WEFT_ATTRIBUTE(name, text, type) #text,
+  static constexpr std::string_view kNames[] = {WEFT_ATTRIBUTES(WEFT_ATTRIBUTE)};
+#undef WEFT_ATTRIBUTE
   return kNames[static_cast<size_t>(name)];
+}
+
+AttrType type_of(Attr name) {
+#define WEFT_ATTRIBUTE(name, text, type) AttrType::type,
+  static constexpr AttrType kTypes[] = {WEFT_ATTRIBUTES(WEFT_ATTRIBUTE)};
+#undef WEFT_ATTRIBUTE
+  return kTypes[static_cast<size_t>(name)];
 }
 
 void Attributes::set(Attr name, AttrValue value) {

@@ -8,18 +8,6 @@
 namespace weft::dag {
 namespace {
 
-int64_t block_of(Layout layout) {
-  switch (layout) {
-    case Layout::Plain:
-      return 1;
-    case Layout::Blocked8:
-      return 8;
-    case Layout::Blocked16:
-      return 16;
-  }
-  return 1;
-}
-
 // ---- layouts
 // -------------------------------------------------------------------------------------------------------
 
@@ -28,7 +16,11 @@ int64_t block_of(Layout layout) {
 class LayoutPass {
  public:
   LayoutPass(const Graph& graph, const OpTable& table, Layout blocked)
-      : graph_(graph), copy_(graph, table), blocked_(blocked), block_(block_of(blocked)) {}
+      : graph_(graph),
+        table_(table),
+        copy_(graph, table),
+        blocked_(blocked),
+        layouts_(graph.values().size(), Layout::Plain) {}
 
   Graph run() {
     for (uint32_t i = 0; i < graph_.ops().size(); ++i) visit(OpId{i});
@@ -38,24 +30,6 @@ class LayoutPass {
   }
 
  private:
-  bool can_block(const TensorSpec& spec) const {
-    return spec.dtype == DType::F32 && spec.rank() == 4 && spec.shape[1] % block_ == 0 &&
-           spec.shape[2] * spec.shape[3] > 1;
-  }
-  Layout layout_if(bool blocked) const { return blocked ? blocked_ : Layout::Plain; }
-
-  // A convolution runs blocked when its output channels fill whole blocks, group by group. Its input may be
-  // plain: the first layer of an image model has 3 channels.
-  bool blocked_convolution(const TensorSpec& x, const Shape& w, const TensorSpec& y, int64_t groups) const {
-    if (x.dtype != DType::F32 || x.rank() != 4 || y.shape[1] % block_ != 0) return false;
-    if (y.shape[2] * y.shape[3] <= 1 || x.shape[2] * x.shape[3] <= 1) return false;
-    if (groups == 1) return x.shape[1] % block_ == 0 || x.shape[1] <= 4;
-    const bool depthwise = w[1] == 1 && w[0] == groups;
-    if (depthwise) return x.shape[1] % block_ == 0;
-    return w[1] % block_ == 0 && (w[0] / groups) % block_ == 0;
-  }
-  Layout input_layout(const TensorSpec& x) const { return layout_if(x.shape[1] % block_ == 0); }
-
   ValueId in_layout(ValueId value, Layout layout) {
     if (!value.valid() || copy_.builder().graph().value(value).layout == layout) return value;
     auto& cached = reordered_[{value.index, layout}];
@@ -66,129 +40,37 @@ class LayoutPass {
     return cached;
   }
 
-  // What each operand has to lie in, and what each output then lies in.
-  struct Choice {
-    std::vector<Layout> inputs, outputs;
-  };
-  Choice choose(const Op& op) const {
-    Choice choice{std::vector<Layout>(op.inputs.size(), Layout::Plain),
-                  std::vector<Layout>(op.outputs.size(), Layout::Plain)};
-    if (blocked_ == Layout::Plain) return choice;
-    const auto spec = [&](size_t i) -> const TensorSpec& { return graph_.spec(op.inputs[i]); };
-    const auto out = [&](size_t i) -> const TensorSpec& { return graph_.spec(op.outputs[i]); };
-    const int64_t groups = op.attributes.get_int(Attr::Groups, 1);
-    const auto is_blocked = [&](size_t i) {
-      return op.inputs[i].valid() && copy_layout(op.inputs[i]) == blocked_;
-    };
-    switch (op.kind) {
-      case OpKind::Conv:
-        if (blocked_convolution(spec(0), spec(1).shape, out(0), groups)) {
-          choice.inputs[0] = input_layout(spec(0));
-          choice.outputs[0] = blocked_;
-        }
-        break;
-      case OpKind::ConvGradInput:
-        if (blocked_convolution(out(0), spec(1).shape, spec(0), groups)) {
-          choice.inputs[0] = blocked_;
-          choice.outputs[0] = input_layout(out(0));
-        }
-        break;
-      case OpKind::ConvGradWeight:
-        if (blocked_convolution(spec(0), out(0).shape, spec(1), groups)) {
-          choice.inputs[0] = input_layout(spec(0));
-          choice.inputs[1] = blocked_;
-        }
-        break;
-      case OpKind::BatchNorm:
-      case OpKind::BatchNormInference:
-        if (can_block(spec(0)) && is_blocked(0)) choice.inputs[0] = choice.outputs[0] = blocked_;
-        break;
-      case OpKind::BatchNormGrad:
-        if (can_block(spec(1)) && is_blocked(1))
-          choice.inputs[0] = choice.inputs[1] = choice.outputs[0] = blocked_;
-        break;
-      case OpKind::MaxPool:
-        if (is_blocked(0) && out(0).rank() == 4)
-          choice.inputs[0] = choice.outputs[0] = choice.outputs[1] = blocked_;
-        break;
-      case OpKind::AveragePool:
-        if (is_blocked(0) && out(0).rank() == 4) choice.inputs[0] = choice.outputs[0] = blocked_;
-        break;
-      case OpKind::MaxPoolGrad:
-        if (is_blocked(1)) choice.inputs[0] = choice.inputs[1] = choice.outputs[0] = blocked_;
-        break;
-      case OpKind::AveragePoolGrad:
-        if (is_blocked(0) && can_block(out(0))) choice.inputs[0] = choice.outputs[0] = blocked_;
-        break;
-      case OpKind::ReduceMean:
-      case OpKind::ReduceSum:
-        // Over space alone the result has one element a channel, which is the same bytes in either layout.
-        if (is_blocked(0) && op.attributes.get_ints(Attr::Axes) == Ints{2, 3}) choice.inputs[0] = blocked_;
-        break;
-      case OpKind::Expand:
-        // The way back from a mean over space.
-        if (any_blocked_ && can_block(out(0)) && spec(0).rank() == 4 &&
-            spec(0).shape[2] * spec(0).shape[3] == 1)
-          choice.outputs[0] = blocked_;
-        break;
-      case OpKind::Reorder:
-        break;
-      default:
-        if (op_table().row(op.kind).family == Family::Elementwise) choose_elementwise(op, choice);
-    }
-    return choice;
-  }
-
-  // Elementwise ops follow a blocked operand when every other operand has the same shape or is a single
-  // number.
-  void choose_elementwise(const Op& op, Choice& choice) const {
-    bool any = false, all = true;
-    const Shape& shape = graph_.spec(op.outputs[0]).shape;
-    for (const ValueId input : op.inputs) {
-      const TensorSpec& spec = graph_.spec(input);
-      any = any || copy_layout(input) == blocked_;
-      all = all && (spec.shape == shape || spec.element_count() == 1);
-    }
-    if (!any || !all) return;
-    for (size_t i = 0; i < op.inputs.size(); ++i)
-      if (graph_.spec(op.inputs[i]).shape == shape) choice.inputs[i] = blocked_;
-    choice.outputs[0] = blocked_;
-  }
-
-  Layout copy_layout(ValueId source) const {
-    return layouts_.empty() ? Layout::Plain : layouts_[source.index];
-  }
-
   void visit(OpId id) {
-    if (layouts_.empty()) layouts_.resize(graph_.values().size(), Layout::Plain);
     const Op& op = graph_.op(id);
     if (op.inputs.empty()) {
       copy_.copy(id);
       ops_.push_back(copy_.builder().graph().value(copy_.mapped(op.outputs[0])).producer);
       return;
     }
-    const Choice choice = choose(op);
+    LayoutContext choice(graph_, op, blocked_, layouts_, any_blocked_);
+    const OpRow& row = table_.row(op.kind);
+    if (blocked_ != Layout::Plain && row.layout != nullptr) row.layout(choice);
     GraphBuilder& builder = copy_.builder();
     builder.set_phase(op.phase);
     builder.set_origin(op.origin == id ? OpId{} : ops_[op.origin.index]);
     std::vector<ValueId> inputs;
     for (size_t i = 0; i < op.inputs.size(); ++i)
-      inputs.push_back(in_layout(copy_.mapped(op.inputs[i]), choice.inputs[i]));
+      inputs.push_back(in_layout(copy_.mapped(op.inputs[i]), choice.inputs()[i]));
     const auto outputs = builder.add_all(op.kind, std::move(inputs), op.attributes, op.name);
     ops_.push_back(builder.graph().value(outputs[0]).producer);
     for (size_t i = 0; i < outputs.size(); ++i) {
       copy_.map(op.outputs[i], outputs[i]);
-      builder.set_layout(outputs[i], choice.outputs[i]);
+      builder.set_layout(outputs[i], choice.outputs()[i]);
       builder.set_name(outputs[i], graph_.value(op.outputs[i]).name);
-      layouts_[op.outputs[i].index] = choice.outputs[i];
-      any_blocked_ = any_blocked_ || choice.outputs[i] != Layout::Plain;
+      layouts_[op.outputs[i].index] = choice.outputs()[i];
+      any_blocked_ = any_blocked_ || choice.outputs()[i] != Layout::Plain;
     }
   }
 
   const Graph& graph_;
+  const OpTable& table_;
   GraphCopy copy_;
   Layout blocked_;
-  int64_t block_;
   bool any_blocked_ = false;
   std::vector<Layout> layouts_;  // by source value
   std::vector<OpId> ops_;        // source op -> new op
@@ -225,8 +107,7 @@ class FusionPass {
  private:
   bool fusable(OpId id) const {
     const Op& op = graph_.op(id);
-    const Family family = table_.row(op.kind).family;
-    if (family != Family::Elementwise || op.kind == OpKind::Pow || op.kind == OpKind::Mod) return false;
+    if (!table_.row(op.kind).fusable) return false;
     const auto easy = [&](ValueId v) {
       return graph_.spec(v).dtype == DType::F32 || graph_.spec(v).dtype == DType::Bool;
     };

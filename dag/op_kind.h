@@ -1,124 +1,61 @@
 // Every op that a peer can execute: a closed set. What each one means (operands, attributes, shapes, vjp,
-// cost) is its row in dag/ops/<family>.cc; docs/OPS.md is generated from those rows.
+// cost) is its row in dag/ops/<family>.cc; docs/OPS.md is generated from those rows. Its name here is what
+// travels: a graph on the wire names its ops.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
 
+// clang-format off
+#define WEFT_OP_KINDS(OP) \
+  /* leaves */ \
+  OP(Input) OP(Initializer) OP(Constant) \
+  /* elementwise, one operand */ \
+  OP(Neg) OP(Abs) OP(Sign) OP(Exp) OP(Log) OP(Sqrt) OP(Reciprocal) OP(Sin) OP(Cos) OP(Tan) OP(Asin) \
+  OP(Acos) OP(Atan) OP(Sinh) OP(Cosh) OP(Asinh) OP(Acosh) OP(Atanh) OP(Tanh) OP(Sigmoid) OP(Relu) OP(Erf) \
+  OP(Gelu) OP(Softplus) OP(Floor) OP(Ceil) OP(Round) OP(Not) OP(IsNaN) OP(IsInf) OP(Cast) OP(Clip) \
+  OP(RoundThrough) OP(BitNot) \
+  /* elementwise, two or three operands, broadcast as numpy does */ \
+  OP(Add) OP(Sub) OP(Mul) OP(Div) OP(Pow) OP(Min) OP(Max) OP(Mod) OP(And) OP(Or) OP(Xor) OP(Equal) OP(Less) \
+  OP(LessEqual) OP(Greater) OP(GreaterEqual) OP(Where) OP(BitAnd) OP(BitOr) OP(BitXor) OP(ShiftLeft) \
+  OP(ShiftRight) \
+  /* cotangents of elementwise ops that deserve one pass over memory */ \
+  OP(ReluGrad) OP(TanhGrad) OP(SigmoidGrad) OP(GeluGrad) \
+  /* shape */ \
+  OP(Reshape) OP(Transpose) OP(Expand) OP(Slice) OP(SliceGrad) OP(Concat) OP(Pad) OP(PadGrad) OP(Gather) \
+  OP(GatherGrad) OP(GatherElements) OP(GatherElementsGrad) OP(Reorder) OP(ScatterElements) \
+  /* reduction */ \
+  OP(ReduceSum) OP(ReduceMean) OP(ReduceMax) OP(ReduceMin) OP(ReduceProd) OP(ArgMax) OP(ArgMin) OP(CumSum) \
+  OP(TopK) \
+  /* matmul */ \
+  OP(MatMul) OP(Det) OP(DetGrad) \
+  /* convolution */ \
+  OP(Conv) OP(ConvGradInput) OP(ConvGradWeight) \
+  /* normalisation */ \
+  OP(BatchNorm) OP(BatchNormGrad) OP(BatchNormInference) OP(LayerNorm) OP(LayerNormGrad) \
+  /* softmax */ \
+  OP(Softmax) OP(SoftmaxGrad) OP(LogSoftmax) OP(LogSoftmaxGrad) OP(CrossEntropy) OP(CrossEntropyGrad) \
+  /* pooling */ \
+  OP(MaxPool) OP(MaxPoolGrad) OP(AveragePool) OP(AveragePoolGrad) \
+  /* random */ \
+  OP(Dropout) OP(RandomUniform) OP(RandomNormal) \
+  /* sampling at places between elements */ \
+  OP(Resample) OP(ResampleGrad) OP(GridSample) OP(GridSampleGrad) OP(RoiAlign) OP(RoiAlignGrad) \
+  OP(DeformColumns) OP(DeformColumnsGrad) \
+  /* recurrent */ \
+  OP(Lstm) OP(LstmGrad) OP(Gru) OP(GruGrad) OP(Rnn) OP(RnnGrad)
+// clang-format on
+
 namespace weft::dag {
 
 enum class OpKind : uint8_t {
-  // leaves
-  Input,
-  Initializer,
-  Constant,
-  // elementwise, one operand
-  Neg,
-  Abs,
-  Sign,
-  Exp,
-  Log,
-  Sqrt,
-  Reciprocal,
-  Sin,
-  Cos,
-  Tan,
-  Asin,
-  Acos,
-  Atan,
-  Sinh,
-  Cosh,
-  Asinh,
-  Acosh,
-  Atanh,
-  Tanh,
-  Sigmoid,
-  Relu,
-  Erf,
-  Gelu,
-  Softplus,
-  Floor,
-  Ceil,
-  Round,
-  Not,
-  IsNaN,
-  IsInf,
-  Cast,
-  Clip,
-  // elementwise, two or three operands, broadcast as numpy does
-  Add,
-  Sub,
-  Mul,
-  Div,
-  Pow,
-  Min,
-  Max,
-  Mod,
-  And,
-  Or,
-  Xor,
-  Equal,
-  Less,
-  LessEqual,
-  Greater,
-  GreaterEqual,
-  Where,
-  // cotangents of elementwise ops that deserve one pass over memory
-  ReluGrad,
-  TanhGrad,
-  SigmoidGrad,
-  GeluGrad,
-  // shape
-  Reshape,
-  Transpose,
-  Expand,
-  Slice,
-  SliceGrad,
-  Concat,
-  Pad,
-  PadGrad,
-  Gather,
-  GatherGrad,
-  GatherElements,
-  GatherElementsGrad,
-  Reorder,
-  // reduction
-  ReduceSum,
-  ReduceMean,
-  ReduceMax,
-  ReduceMin,
-  ReduceProd,
-  ArgMax,
-  ArgMin,
-  CumSum,
-  // matmul
-  MatMul,
-  // convolution
-  Conv,
-  ConvGradInput,
-  ConvGradWeight,
-  // normalisation
-  BatchNorm,
-  BatchNormGrad,
-  BatchNormInference,
-  LayerNorm,
-  LayerNormGrad,
-  // softmax
-  Softmax,
-  SoftmaxGrad,
-  LogSoftmax,
-  LogSoftmaxGrad,
-  CrossEntropy,
-  CrossEntropyGrad,
-  // pooling
-  MaxPool,
-  MaxPoolGrad,
-  AveragePool,
-  AveragePoolGrad,
-  // random
-  Dropout,
+#define WEFT_OP_KIND(name) name,
+  WEFT_OP_KINDS(WEFT_OP_KIND)
+#undef WEFT_OP_KIND
 };
-inline constexpr int kOpKindCount = static_cast<int>(OpKind::Dropout) + 1;
+#define WEFT_OP_KIND(name) +1
+inline constexpr int kOpKindCount = WEFT_OP_KINDS(WEFT_OP_KIND);
+#undef WEFT_OP_KIND
 
 std::string_view to_string(OpKind kind);  // "MatMul"
 

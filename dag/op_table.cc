@@ -26,6 +26,10 @@ std::string_view to_string(Family family) {
       return "pooling";
     case Family::Random:
       return "random";
+    case Family::Sampling:
+      return "sampling";
+    case Family::Recurrent:
+      return "recurrent";
   }
   return "unknown";
 }
@@ -50,7 +54,8 @@ OpTable make_op_table() {
   add_softmax_ops(table);
   add_pooling_ops(table);
   add_random_ops(table);
-  for (const OpRow& row : table.rows()) WEFT_CHECK_MSG(!row.about.empty(), "an op without a row");
+  add_sampling_ops(table);
+  add_recurrent_ops(table);
   return table;
 }
 }  // namespace
@@ -58,6 +63,33 @@ OpTable make_op_table() {
 const OpTable& op_table() {
   static const OpTable table = make_op_table();
   return table;
+}
+
+LayoutContext::LayoutContext(const Graph& graph, const Op& op, Layout blocked,
+                             std::span<const Layout> layouts, bool any_blocked)
+    : graph_(graph),
+      op_(op),
+      blocked_(blocked),
+      block_(block_size(blocked)),
+      layouts_(layouts),
+      any_blocked_(any_blocked),
+      inputs_(op.inputs.size(), Layout::Plain),
+      outputs_(op.outputs.size(), Layout::Plain) {}
+
+bool is_view(const Graph& graph, const Op& op) {
+  return op_table().row(op.kind).view && graph.value(op.inputs[0]).layout == Layout::Plain;
+}
+
+int64_t block_size(Layout layout) {
+  switch (layout) {
+    case Layout::Plain:
+      return 1;
+    case Layout::Blocked8:
+      return 8;
+    case Layout::Blocked16:
+      return 16;
+  }
+  return 1;
 }
 
 ValueId VjpContext::sum_to(ValueId cotangent, ValueId operand) {

@@ -23,7 +23,9 @@ enum class Family : uint8_t {
   Normalisation,
   Softmax,
   Pooling,
-  Random
+  Random,
+  Sampling,
+  Recurrent
 };
 std::string_view to_string(Family family);
 
@@ -82,6 +84,55 @@ enum class Differentiability : uint8_t {
   Refused,         // must not be asked: ops that only appear in backward or update passes
 };
 
+// A layout rule sees an op whose operands' layouts are known, and says in which layout each operand has to lie
+// and in which each result then does: plain, unless the rule says otherwise (dag/lower.cc puts a Reorder where
+// layouts meet).
+class LayoutContext {
+ public:
+  // `layouts`: of the graph's values so far, by value. `any_blocked`: whether one of them is not plain.
+  LayoutContext(const Graph& graph, const Op& op, Layout blocked, std::span<const Layout> layouts,
+                bool any_blocked);
+
+  const TensorSpec& in(size_t i) const { return graph_.spec(op_.inputs[i]); }
+  const TensorSpec& out(size_t i = 0) const { return graph_.spec(op_.outputs[i]); }
+  const Attributes& attributes() const { return op_.attributes; }
+  size_t input_count() const { return op_.inputs.size(); }
+  int64_t block() const { return block_; }  // channels of a block
+  bool any_blocked() const { return any_blocked_; }
+  // Operand i is there and lies blocked already.
+  bool is_blocked(size_t i) const {
+    return op_.inputs[i].valid() && layouts_[op_.inputs[i].index] == blocked_;
+  }
+  // F32 images whose channels fill whole blocks, of more than one pixel.
+  bool fits(const TensorSpec& spec) const {
+    return spec.dtype == DType::F32 && spec.rank() == 4 && spec.shape[1] % block_ == 0 &&
+           spec.shape[2] * spec.shape[3] > 1;
+  }
+
+  void block_in(size_t i) { inputs_[i] = blocked_; }
+  void block_out(size_t i = 0) { outputs_[i] = blocked_; }
+  const std::vector<Layout>& inputs() const { return inputs_; }
+  const std::vector<Layout>& outputs() const { return outputs_; }
+
+ private:
+  const Graph& graph_;
+  const Op& op_;
+  Layout blocked_;
+  int64_t block_;
+  std::span<const Layout> layouts_;
+  bool any_blocked_;
+  std::vector<Layout> inputs_, outputs_;
+};
+
+// What an op's flops are counted as: a unit of the device with a rate of its own.
+enum class Work : uint8_t { Memory, MatMul, Convolution };
+
+// Integers that address a dim: operand `operand` holds places along attribute Axis of operand 0.
+struct IndexRule {
+  int operand = -1;       // -1: the op has no such operand
+  bool from_end = false;  // whether a negative place counts from the end
+};
+
 struct OpRow {
   OpKind kind;
   Family family = Family::Leaf;
@@ -93,6 +144,17 @@ struct OpRow {
   void (*vjp)(VjpContext& context) = nullptr;
   // Floating-point operations of one execution; nullptr: one an output element.
   FlopCount (*flops)(const ShapeContext& context, std::span<const TensorSpec> outputs) = nullptr;
+  Work work = Work::Memory;
+
+  // What passes, planner and executor ask, so that none of them knows an op by its name.
+  bool view = false;        // the result is operand 0's bytes under another shape, where that lies plain
+  bool fusable = false;     // one pass over memory, element by element: may run inside a fusion group
+  bool reads_part = false;  // reads of operand 0 only as much as it hands on
+  bool keeps_values = false;  // every element of the result is an element of operand 0, perhaps cast
+  bool draws = false;         // draws random numbers: never folded into a constant
+  IndexRule index = {};
+  void (*layout)(LayoutContext& context) = nullptr;  // nullptr: everything plain
+
   // One line for docs/OPS.md: operands, results, attributes, meaning.
   std::string_view about;
 };
@@ -126,6 +188,14 @@ void add_normalisation_ops(OpTable& table);
 void add_softmax_ops(OpTable& table);
 void add_pooling_ops(OpTable& table);
 void add_random_ops(OpTable& table);
+
+void add_sampling_ops(OpTable& table);
+void add_recurrent_ops(OpTable& table);
+
+// Whether the op's result is its operand's bytes, as they lie in this graph.
+bool is_view(const Graph& graph, const Op& op);
+// Channels of a block; 1 when plain.
+int64_t block_size(Layout layout);
 
 // Used by several families: numpy broadcasting, and an axis in [-rank, rank) made non-negative.
 Result<Shape> broadcast_shapes(const Shape& a, const Shape& b);

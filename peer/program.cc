@@ -89,10 +89,7 @@ Bytes place_blocks(std::span<Block> blocks, int64_t alignment) {
 }
 
 bool is_view(const Graph& graph, const GroupSignature& group) {
-  if (group.ops.size() != 1) return false;
-  const dag::Op& op = graph.op(group.ops[0]);
-  if (op.kind != OpKind::Reshape) return false;
-  return graph.value(op.inputs[0]).layout == Layout::Plain;
+  return group.ops.size() == 1 && dag::is_view(graph, graph.op(group.ops[0]));
 }
 
 namespace {

@@ -9,21 +9,7 @@ namespace weft::plan {
 using dag::Graph;
 using dag::Op;
 using dag::OpId;
-using dag::OpKind;
 using dag::ValueId;
-
-namespace {
-
-bool is_view(const Graph& graph, const Op& op) {
-  return op.kind == OpKind::Reshape && graph.value(op.inputs[0]).layout == dag::Layout::Plain;
-}
-
-// Ops that read only what they hand on, not the whole of their first operand.
-bool reads_a_part(OpKind kind) {
-  return kind == OpKind::Gather || kind == OpKind::GatherElements || kind == OpKind::Slice;
-}
-
-}  // namespace
 
 GroupCost cost_of_group(const Graph& graph, std::span<const OpId> ops, std::span<const ValueId> inputs,
                         std::span<const ValueId> outputs) {
@@ -33,16 +19,17 @@ GroupCost cost_of_group(const Graph& graph, std::span<const OpId> ops, std::span
   cost.begin = ops.front().index;
   cost.end = ops.back().index + 1;
   cost.phase = first.phase;
-  if (first.inputs.empty() || (ops.size() == 1 && is_view(graph, first))) return cost;
+  if (first.inputs.empty() || (ops.size() == 1 && dag::is_view(graph, first))) return cost;
   cost.has_kernel = true;
   for (const OpId id : ops) {
-    const dag::Family family = dag::op_table().row(graph.op(id).kind).family;
-    if (family == dag::Family::MatMul) cost.matmul += op_flops(graph, graph.op(id));
-    if (family == dag::Family::Convolution) cost.convolution += op_flops(graph, graph.op(id));
+    const dag::Work work = dag::op_table().row(graph.op(id).kind).work;
+    if (work == dag::Work::MatMul) cost.matmul += op_flops(graph, graph.op(id));
+    if (work == dag::Work::Convolution) cost.convolution += op_flops(graph, graph.op(id));
   }
   for (const ValueId output : outputs) cost.moved += graph.spec(output).bytes();
   for (const ValueId input : inputs) {
-    const bool part = ops.size() == 1 && input == first.inputs[0] && reads_a_part(first.kind);
+    const bool part =
+        ops.size() == 1 && input == first.inputs[0] && dag::op_table().row(first.kind).reads_part;
     cost.moved += part ? std::min(graph.spec(input).bytes(), graph.spec(first.outputs[0]).bytes())
                        : graph.spec(input).bytes();
   }

@@ -9,6 +9,8 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "dag/op_table.h"
+
 namespace weft::plan {
 
 using dag::Graph;
@@ -232,7 +234,7 @@ std::vector<int64_t> PipelineBuilder::microbatch_peaks() const {
   std::vector<uint32_t> root(values);
   std::iota(root.begin(), root.end(), 0u);
   for (const Op& op : graph_.ops())
-    if (op.kind == OpKind::Reshape && graph_.value(op.inputs[0]).layout == dag::Layout::Plain &&
+    if (!op.inputs.empty() && dag::is_view(graph_, op) &&
         stage_of_op_[producer(op.inputs[0])] == stage_of_op_[producer(op.outputs[0])])
       root[op.outputs[0].index] = root[op.inputs[0].index];
 

@@ -136,20 +136,15 @@ std::vector<IntegerBounds> find_bounds(const Graph& graph, const dag::LossSpec& 
     if (!input.empty()) bounds.push_back({input, low, high, also});
   };
   for (const dag::Op& op : graph.ops()) {
-    using dag::OpKind;
-    if (op.kind == OpKind::Reshape || op.kind == OpKind::Cast || op.kind == OpKind::Transpose ||
-        op.kind == OpKind::Slice || op.kind == OpKind::Expand)
-      input_of[op.outputs[0].index] = input_of[op.inputs[0].index];
-    if (op.kind == OpKind::Gather) {
-      const int64_t size =
-          graph.spec(op.inputs[0]).shape[static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis))];
-      bound(input_of[op.inputs[1].index], -size, size - 1, {});
-    }
-    if (op.kind == OpKind::CrossEntropy) {
-      const int64_t classes =
-          graph.spec(op.inputs[0]).shape[static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis))];
-      bound(input_of[op.inputs[1].index], 0, classes - 1, loss.ignore_index);
-    }
+    const dag::OpRow& row = dag::op_table().row(op.kind);
+    if (row.keeps_values) input_of[op.outputs[0].index] = input_of[op.inputs[0].index];
+    if (row.index.operand < 0) continue;
+    const dag::Shape& addressed = graph.spec(op.inputs[0]).shape;
+    const int64_t size = addressed[static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis))];
+    bound(input_of[op.inputs[static_cast<size_t>(row.index.operand)].index], row.index.from_end ? -size : 0,
+          size - 1, op.attributes.has(dag::Attr::IgnoreIndex)
+                        ? std::optional(op.attributes.get_int(dag::Attr::IgnoreIndex))
+                        : std::nullopt);
   }
   return bounds;
 }

@@ -18,60 +18,6 @@ bool has_subgraph(const pb::NodeProto& node) {
 
 std::string short_name(std::string_view name) { return "'" + std::string(name.substr(0, 128)) + "'"; }
 
-// Which operands of an operator a gradient flows into; an operator that is not listed: into all.
-struct GradientRow {
-  std::string_view op_type;
-  std::vector<int> operands;
-};
-const std::vector<GradientRow>& gradient_rows() {
-  static const std::vector<GradientRow> rows = {
-      {"Shape", {}},
-      {"Size", {}},
-      {"Equal", {}},
-      {"Greater", {}},
-      {"Less", {}},
-      {"GreaterOrEqual", {}},
-      {"LessOrEqual", {}},
-      {"Not", {}},
-      {"And", {}},
-      {"Or", {}},
-      {"Xor", {}},
-      {"ArgMax", {}},
-      {"ArgMin", {}},
-      {"ConstantOfShape", {}},
-      {"Range", {}},
-      {"EyeLike", {}},
-      {"IsNaN", {}},
-      {"IsInf", {}},
-      {"Sign", {}},
-      {"Floor", {}},
-      {"Ceil", {}},
-      {"Round", {}},
-      {"Hardmax", {}},
-      {"OneHot", {2}},
-      {"Where", {1, 2}},
-      {"Reshape", {0}},
-      {"Expand", {0}},
-      {"Slice", {0}},
-      {"Pad", {0}},
-      {"Squeeze", {0}},
-      {"Unsqueeze", {0}},
-      {"Gather", {0}},
-      {"GatherElements", {0}},
-      {"Tile", {0}},
-      {"Split", {0}},
-      {"CumSum", {0}},
-      {"Trilu", {0}},
-      {"ReduceSum", {0}},
-      {"Dropout", {0}},
-      {"CastLike", {0}},
-      {"SoftmaxCrossEntropyLoss", {0}},
-      {"NegativeLogLikelihoodLoss", {0}},
-      {"BatchNormalization", {0, 1, 2}},
-  };
-  return rows;
-}
-
 bool casts_to_float(const pb::NodeProto& node) {
   for (const auto& attribute : node.attribute())
     if (attribute.name() == "to")
@@ -81,22 +27,14 @@ bool casts_to_float(const pb::NodeProto& node) {
 }
 
 bool gradient_enters(const pb::NodeProto& node, int operand) {
-  if (node.op_type() == "Cast") return casts_to_float(node);
-  for (const GradientRow& row : gradient_rows())
-    if (row.op_type == node.op_type())
-      return std::find(row.operands.begin(), row.operands.end(), operand) != row.operands.end();
-  return true;
+  const LowerRow* row = find_lowering(node.domain(), node.op_type());
+  if (row == nullptr) return true;
+  return row->gradient == kWhenToFloat ? casts_to_float(node) : has_operand(row->gradient, operand);
 }
 
-// Operands that decide shapes.
-const std::vector<GradientRow>& shape_rows() {
-  static const std::vector<GradientRow> rows = {
-      {"Reshape", {1}}, {"Expand", {1}},      {"Pad", {1, 2}},          {"Slice", {1, 2, 3, 4}},
-      {"Tile", {1}},    {"Squeeze", {1}},     {"Unsqueeze", {1}},       {"ReduceSum", {1}},
-      {"Split", {1}},   {"Range", {0, 1, 2}}, {"ConstantOfShape", {0}}, {"OneHot", {1}},
-      {"CumSum", {1}},  {"Trilu", {1}},       {"Dropout", {1, 2}},      {"TopK", {1}},
-  };
-  return rows;
+bool decides_shape(const pb::NodeProto& node, int operand) {
+  const LowerRow* row = find_lowering(node.domain(), node.op_type());
+  return row != nullptr && has_operand(row->shapes, operand);
 }
 
 constexpr char kExportCall[] =
@@ -126,12 +64,12 @@ Status check_supported(const pb::GraphProto& graph) {
   int64_t total = 0;
   for (const auto& node : graph.node()) {
     std::string name = node.op_type().substr(0, 128);
-    if (!is_standard(node)) {
-      name = node.domain().substr(0, 128) + "." + name;
-    } else if (has_subgraph(node)) {
+    if (has_subgraph(node)) {
       name += " (with a subgraph)";
-    } else if (find_lowering(node.op_type())) {
+    } else if (find_lowering(node.domain(), node.op_type())) {
       continue;
+    } else if (!is_standard(node)) {
+      name = node.domain().substr(0, 128) + "." + name;
     }
     ++unsupported[name];
     ++total;
@@ -271,12 +209,7 @@ std::vector<std::string> shape_inputs(const OnnxModel& model) {
     const bool whole = std::any_of(node.output().begin(), node.output().end(),
                                    [&](const std::string& output) { return needed.contains(output); });
     for (int k = 0; k < node.input_size(); ++k) {
-      bool decides = whole;
-      for (const GradientRow& row : shape_rows())
-        if (row.op_type == node.op_type() &&
-            std::find(row.operands.begin(), row.operands.end(), k) != row.operands.end())
-          decides = true;
-      if (decides && !node.input(k).empty()) needed.insert(node.input(k));
+      if (!node.input(k).empty() && (whole || decides_shape(node, k))) needed.insert(node.input(k));
     }
   }
   std::vector<std::string> names;

@@ -88,7 +88,7 @@ Result<std::optional<Items>> Emitter::fold(OpKind kind, const Items& inputs, con
 }
 
 Result<Items> Emitter::emit_all(OpKind kind, Items inputs, Attributes attributes, const std::string& name) {
-  bool all_known = kind != OpKind::Dropout;
+  bool all_known = !table_.row(kind).draws;
   for (const Item& input : inputs) all_known = all_known && input.known.has_value();
   WEFT_TRY(const auto specs, infer(kind, inputs, attributes, name));
   if (all_known) {

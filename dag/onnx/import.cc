@@ -180,9 +180,9 @@ class Import {
       inputs.push_back(name.empty() ? Item{} : items_.at(name));
     }
     NodeContext context(state, node, std::move(inputs), std::move(present));
-    const LowerFunction function = find_lowering(node.op_type());
-    WEFT_CHECK(function != nullptr);
-    WEFT_TRY_STATUS(function(context));
+    const LowerRow* row = find_lowering(node.domain(), node.op_type());
+    WEFT_CHECK(row != nullptr);
+    WEFT_TRY_STATUS(row->lower(context));
     WEFT_TRY_STATUS(context.attribute_status());
     for (int i = 0; i < node.output_size(); ++i) {
       auto& item = context.outputs()[static_cast<size_t>(i)];

@@ -150,7 +150,7 @@ Status lower_dropout(NodeContext& n) {
     n.out(1, std::move(ones));
   }
   if (!drops) return n.give(n.in(0));
-  const int64_t key = n.state().dropout_count++;
+  const int64_t key = n.state().draw_count++;
   return n.give(n.emit(OpKind::Dropout, {n.in(0)}, {{Attr::Ratio, form.ratio}, {Attr::Key, key}}));
 }
 
@@ -166,7 +166,7 @@ constexpr LowerRow kRows[] = {
     {"Softsign", lower_softsign},
     {"ThresholdedRelu", lower_thresholded_relu},
     {"Shrink", lower_shrink},
-    {"Dropout", lower_dropout},
+    {"Dropout", lower_dropout, operands(0), operands(1, 2)},
 };
 
 }  // namespace

@@ -11,11 +11,12 @@ namespace {
 struct UnaryRow {
   std::string_view op_type;
   OpKind kind;
+  OperandSet gradient = kAllOperands;
 };
 constexpr UnaryRow kUnary[] = {
     {"Neg", OpKind::Neg},
     {"Abs", OpKind::Abs},
-    {"Sign", OpKind::Sign},
+    {"Sign", OpKind::Sign, kNoOperand},
     {"Exp", OpKind::Exp},
     {"Log", OpKind::Log},
     {"Sqrt", OpKind::Sqrt},
@@ -35,11 +36,11 @@ constexpr UnaryRow kUnary[] = {
     {"Sigmoid", OpKind::Sigmoid},
     {"Erf", OpKind::Erf},
     {"Softplus", OpKind::Softplus},
-    {"Floor", OpKind::Floor},
-    {"Ceil", OpKind::Ceil},
-    {"Round", OpKind::Round},
-    {"Not", OpKind::Not},
-    {"IsNaN", OpKind::IsNaN},
+    {"Floor", OpKind::Floor, kNoOperand},
+    {"Ceil", OpKind::Ceil, kNoOperand},
+    {"Round", OpKind::Round, kNoOperand},
+    {"Not", OpKind::Not, kNoOperand},
+    {"IsNaN", OpKind::IsNaN, kNoOperand},
 };
 
 constexpr UnaryRow kBinary[] = {
@@ -48,14 +49,14 @@ constexpr UnaryRow kBinary[] = {
     {"Mul", OpKind::Mul},
     {"Div", OpKind::Div},
     {"Pow", OpKind::Pow},
-    {"And", OpKind::And},
-    {"Or", OpKind::Or},
-    {"Xor", OpKind::Xor},
-    {"Equal", OpKind::Equal},
-    {"Less", OpKind::Less},
-    {"Greater", OpKind::Greater},
-    {"LessOrEqual", OpKind::LessEqual},
-    {"GreaterOrEqual", OpKind::GreaterEqual},
+    {"And", OpKind::And, kNoOperand},
+    {"Or", OpKind::Or, kNoOperand},
+    {"Xor", OpKind::Xor, kNoOperand},
+    {"Equal", OpKind::Equal, kNoOperand},
+    {"Less", OpKind::Less, kNoOperand},
+    {"Greater", OpKind::Greater, kNoOperand},
+    {"LessOrEqual", OpKind::LessEqual, kNoOperand},
+    {"GreaterOrEqual", OpKind::GreaterEqual, kNoOperand},
 };
 
 template <size_t N>
@@ -189,12 +190,12 @@ std::span<const LowerRow> elementwise_lowerings() {
   static const std::vector<LowerRow> rows = [] {
     std::vector<LowerRow> all = {
         {"Mod", lower_mod},           {"Sum", lower_sum},   {"Max", lower_max},
-        {"Min", lower_min},           {"Mean", lower_mean}, {"Where", lower_where},
-        {"IsInf", lower_is_inf},      {"Cast", lower_cast}, {"CastLike", lower_cast_like},
+        {"Min", lower_min},           {"Mean", lower_mean}, {"Where", lower_where, operands(1, 2)},
+        {"IsInf", lower_is_inf, kNoOperand},      {"Cast", lower_cast, kWhenToFloat}, {"CastLike", lower_cast_like, operands(0)},
         {"Identity", lower_identity}, {"Clip", lower_clip},
     };
-    for (const UnaryRow& row : kUnary) all.push_back({row.op_type, lower_unary});
-    for (const UnaryRow& row : kBinary) all.push_back({row.op_type, lower_binary});
+    for (const UnaryRow& row : kUnary) all.push_back({row.op_type, lower_unary, row.gradient});
+    for (const UnaryRow& row : kBinary) all.push_back({row.op_type, lower_binary, row.gradient});
     return all;
   }();
   return rows;

@@ -127,9 +127,9 @@ Status lower_eye_like(NodeContext& n) {
 }
 
 constexpr LowerRow kRows[] = {
-    {"Constant", lower_constant}, {"Shape", lower_shape_of},
-    {"Size", lower_size},         {"ConstantOfShape", lower_constant_of_shape},
-    {"Range", lower_range},       {"EyeLike", lower_eye_like},
+    {"Constant", lower_constant}, {"Shape", lower_shape_of, kNoOperand},
+    {"Size", lower_size, kNoOperand},         {"ConstantOfShape", lower_constant_of_shape, kNoOperand, operands(0)},
+    {"Range", lower_range, kNoOperand, operands(0, 1, 2)},       {"EyeLike", lower_eye_like, kNoOperand},
 };
 
 }  // namespace

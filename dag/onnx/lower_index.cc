@@ -68,10 +68,10 @@ Status lower_trilu(NodeContext& n) {
 }
 
 constexpr LowerRow kRows[] = {
-    {"Gather", lower_gather},
-    {"GatherElements", lower_gather_elements},
-    {"OneHot", lower_one_hot},
-    {"Trilu", lower_trilu},
+    {"Gather", lower_gather, operands(0)},
+    {"GatherElements", lower_gather_elements, operands(0)},
+    {"OneHot", lower_one_hot, operands(2), operands(1)},
+    {"Trilu", lower_trilu, operands(0), operands(1)},
 };
 
 }  // namespace

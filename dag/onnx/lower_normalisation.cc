@@ -187,7 +187,7 @@ Status lower_lp_norm(NodeContext& n) {
 }
 
 constexpr LowerRow kRows[] = {
-    {"BatchNormalization", lower_batch_norm},
+    {"BatchNormalization", lower_batch_norm, operands(0, 1, 2)},
     {"LayerNormalization", lower_layer_norm},
     {"InstanceNormalization", lower_instance_norm},
     {"MeanVarianceNormalization", lower_mean_variance_norm},

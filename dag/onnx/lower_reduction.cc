@@ -139,11 +139,11 @@ Status lower_cumsum(NodeContext& n) {
 
 std::span<const LowerRow> reduction_lowerings() {
   static const std::vector<LowerRow> rows = [] {
-    std::vector<LowerRow> all = {{"ReduceLogSumExp", lower_log_sum_exp},
-                                 {"ArgMax", lower_arg},
-                                 {"ArgMin", lower_arg},
-                                 {"CumSum", lower_cumsum}};
-    for (const ReductionRow& row : kReductions) all.push_back({row.op_type, lower_reduction});
+    std::vector<LowerRow> all = {{"ReduceLogSumExp", lower_log_sum_exp, operands(0), operands(1)},
+                                 {"ArgMax", lower_arg, kNoOperand},
+                                 {"ArgMin", lower_arg, kNoOperand},
+                                 {"CumSum", lower_cumsum, operands(0), operands(1)}};
+    for (const ReductionRow& row : kReductions) all.push_back({row.op_type, lower_reduction, operands(0), operands(1)});
     return all;
   }();
   return rows;

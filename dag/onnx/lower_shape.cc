@@ -325,17 +325,17 @@ Status lower_space_to_depth(NodeContext& n) {
 }
 
 constexpr LowerRow kRows[] = {
-    {"Reshape", lower_reshape},
+    {"Reshape", lower_reshape, operands(0), operands(1)},
     {"Flatten", lower_flatten},
-    {"Squeeze", lower_squeeze},
-    {"Unsqueeze", lower_unsqueeze},
+    {"Squeeze", lower_squeeze, operands(0), operands(1)},
+    {"Unsqueeze", lower_unsqueeze, operands(0), operands(1)},
     {"Transpose", lower_transpose},
-    {"Slice", lower_slice},
-    {"Split", lower_split},
+    {"Slice", lower_slice, operands(0), operands(1, 2, 3, 4)},
+    {"Split", lower_split, operands(0), operands(1)},
     {"Concat", lower_concat},
-    {"Expand", lower_expand},
-    {"Pad", lower_pad},
-    {"Tile", lower_tile},
+    {"Expand", lower_expand, operands(0), operands(1)},
+    {"Pad", lower_pad, operands(0), operands(1, 2, 3)},
+    {"Tile", lower_tile, operands(0), operands(1)},
     {"DepthToSpace", lower_depth_to_space},
     {"SpaceToDepth", lower_space_to_depth},
 };

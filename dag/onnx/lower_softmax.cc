@@ -142,9 +142,9 @@ Status lower_negative_log_likelihood(NodeContext& n) {
 constexpr LowerRow kRows[] = {
     {"Softmax", lower_softmax},
     {"LogSoftmax", lower_log_softmax},
-    {"Hardmax", lower_hardmax},
-    {"SoftmaxCrossEntropyLoss", lower_softmax_cross_entropy},
-    {"NegativeLogLikelihoodLoss", lower_negative_log_likelihood},
+    {"Hardmax", lower_hardmax, kNoOperand},
+    {"SoftmaxCrossEntropyLoss", lower_softmax_cross_entropy, operands(0)},
+    {"NegativeLogLikelihoodLoss", lower_negative_log_likelihood, operands(0)},
 };
 
 }  // namespace

@@ -4,7 +4,9 @@
 // results. Attribute reads never fail on the spot: a wrong type is remembered and the next emit() reports it.
 #pragma once
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,7 +37,9 @@ struct Item {
   TensorSpec spec;
   ValueId id;
   std::optional<Tensor> known;
-  std::string initializer;  // its name, when it is an initializer of the file as it stands
+  std::string initializer = {};  // its name, when it is an initializer of the file as it stands
+  // Of integers that quantisation made: the same numbers as floats, through which a gradient passes.
+  std::shared_ptr<const Item> as_float = nullptr;
 
   const Shape& shape() const { return spec.shape; }
   int64_t rank() const { return spec.rank(); }
@@ -86,7 +90,7 @@ struct ImportState {
   const std::unordered_map<std::string, int>& use_counts;  // how often each ONNX value is read
   // BatchNormalization: the newest value of each running statistic, by initializer, in order of first use.
   std::vector<std::pair<std::string, Item>> running;
-  int64_t dropout_count = 0;
+  int64_t draw_count = 0;  // ops that draw random numbers: each has a key of its own
 };
 
 class NodeContext {
@@ -169,12 +173,29 @@ class NodeContext {
 };
 
 using LowerFunction = Status (*)(NodeContext&);
+
+// Operands by number, as bits; of more than 31 operands, all count as the last one.
+using OperandSet = uint32_t;
+inline constexpr OperandSet kAllOperands = 0x7fffffff;
+inline constexpr OperandSet kNoOperand = 0;
+template <typename... Numbers>
+constexpr OperandSet operands(Numbers... numbers) {
+  return ((OperandSet{1} << numbers) | ...);
+}
+constexpr bool has_operand(OperandSet set, int number) { return (set >> std::min(number, 30) & 1) != 0; }
+// As `gradient`: operand 0, when attribute `to` names a float type.
+inline constexpr OperandSet kWhenToFloat = OperandSet{1} << 31;
+
+// All that the import has to know of an ONNX operator.
 struct LowerRow {
   std::string_view op_type;
   LowerFunction lower;
+  OperandSet gradient = kAllOperands;  // into which a gradient flows
+  OperandSet shapes = kNoOperand;      // which decide shapes, and must be known at import
 };
 
-// The lowerings of each family; find_lowering searches them all. nullptr when there is none.
+// The lowerings of each family; find_lowering searches them all. nullptr when there is none. `domain`: "" is
+// ONNX's own.
 std::span<const LowerRow> elementwise_lowerings();
 std::span<const LowerRow> activation_lowerings();
 std::span<const LowerRow> shape_lowerings();
@@ -186,7 +207,15 @@ std::span<const LowerRow> pooling_lowerings();
 std::span<const LowerRow> normalisation_lowerings();
 std::span<const LowerRow> softmax_lowerings();
 std::span<const LowerRow> generator_lowerings();
-LowerFunction find_lowering(std::string_view op_type);
+std::span<const LowerRow> random_lowerings();
+std::span<const LowerRow> recurrent_lowerings();
+std::span<const LowerRow> sampling_lowerings();
+std::span<const LowerRow> scatter_lowerings();
+std::span<const LowerRow> attention_lowerings();
+std::span<const LowerRow> quantisation_lowerings();
+std::span<const LowerRow> signal_lowerings();
+std::span<const LowerRow> microsoft_lowerings();  // of the domain com.microsoft
+const LowerRow* find_lowering(std::string_view domain, std::string_view op_type);
 
 // Spatial windows of Conv, ConvTranspose and the pools: strides, dilations and pads made explicit.
 struct Windows {

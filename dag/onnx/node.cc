@@ -162,13 +162,21 @@ Result<Item> NodeContext::reduce(OpKind kind, const Item& x, Ints axes, bool kee
   return emit(kind, {x}, {{Attr::Axes, std::move(axes)}, {Attr::KeepDims, int64_t{keep_dims ? 1 : 0}}});
 }
 
-LowerFunction find_lowering(std::string_view op_type) {
+const LowerRow* find_lowering(std::string_view domain, std::string_view op_type) {
+  const auto search = [&](std::span<const LowerRow> rows) -> const LowerRow* {
+    for (const LowerRow& row : rows)
+      if (row.op_type == op_type) return &row;
+    return nullptr;
+  };
+  if (domain == "com.microsoft") return search(microsoft_lowerings());
+  if (!domain.empty() && domain != "ai.onnx") return nullptr;
   for (const auto rows :
        {elementwise_lowerings(), activation_lowerings(), shape_lowerings(), index_lowerings(),
         reduction_lowerings(), matmul_lowerings(), convolution_lowerings(), pooling_lowerings(),
-        normalisation_lowerings(), softmax_lowerings(), generator_lowerings()})
-    for (const LowerRow& row : rows)
-      if (row.op_type == op_type) return row.lower;
+        normalisation_lowerings(), softmax_lowerings(), generator_lowerings(), random_lowerings(),
+        recurrent_lowerings(), sampling_lowerings(), scatter_lowerings(), attention_lowerings(),
+        quantisation_lowerings(), signal_lowerings()})
+    if (const LowerRow* row = search(rows)) return row;
   return nullptr;
 }
 

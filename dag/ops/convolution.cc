@@ -93,6 +93,35 @@ void conv_grad_weight_vjp(VjpContext& c) {  // operands x, dy; the cotangent has
   give(c, 1, apply(OpKind::Conv, in(c, 0), g, without_shape(c.attributes())));
 }
 
+// ---- layouts ----
+
+// Runs blocked when its output channels fill whole blocks, group by group. Its input may be plain: the first
+// layer of an image model has 3 channels.
+bool runs_blocked(const LayoutContext& c, const TensorSpec& x, const Shape& w, const TensorSpec& y) {
+  const int64_t block = c.block(), groups = c.attributes().get_int(Attr::Groups, 1);
+  if (x.dtype != DType::F32 || x.rank() != 4 || y.shape[1] % block != 0) return false;
+  if (y.shape[2] * y.shape[3] <= 1 || x.shape[2] * x.shape[3] <= 1) return false;
+  if (groups == 1) return x.shape[1] % block == 0 || x.shape[1] <= 4;
+  const bool depthwise = w[1] == 1 && w[0] == groups;
+  if (depthwise) return x.shape[1] % block == 0;
+  return w[1] % block == 0 && (w[0] / groups) % block == 0;
+}
+void conv_layout(LayoutContext& c) {
+  if (!runs_blocked(c, c.in(0), c.in(1).shape, c.out())) return;
+  if (c.in(0).shape[1] % c.block() == 0) c.block_in(0);
+  c.block_out();
+}
+void conv_grad_input_layout(LayoutContext& c) {
+  if (!runs_blocked(c, c.out(), c.in(1).shape, c.in(0))) return;
+  c.block_in(0);
+  if (c.out().shape[1] % c.block() == 0) c.block_out();
+}
+void conv_grad_weight_layout(LayoutContext& c) {
+  if (!runs_blocked(c, c.in(0), c.out().shape, c.in(1))) return;
+  if (c.in(0).shape[1] % c.block() == 0) c.block_in(0);
+  c.block_in(1);
+}
+
 }  // namespace
 
 void add_convolution_ops(OpTable& table) {
@@ -106,6 +135,8 @@ void add_convolution_ops(OpTable& table) {
        .infer = infer_conv,
        .vjp = conv_vjp,
        .flops = [](const ShapeContext& c, Outputs outputs) { return conv_flops(outputs[0], c.in(1).shape); },
+       .work = Work::Convolution,
+       .layout = conv_layout,
        .about =
            "x[N,C,s..], w[M,C/groups,k..], bias[M]? -> y[N,M,o..]; strides, dilations, pads (begins then "
            "ends), groups; 1 to 3 spatial dims"});
@@ -118,6 +149,8 @@ void add_convolution_ops(OpTable& table) {
        .infer = infer_conv_grad_input,
        .vjp = conv_grad_input_vjp,
        .flops = [](const ShapeContext& c, Outputs) { return conv_flops(c.in(0), c.in(1).shape); },
+       .work = Work::Convolution,
+       .layout = conv_grad_input_layout,
        .about = "dy, w -> cotangent of Conv's x (a transposed convolution); attributes of Conv; shape: x's"});
   table.add(
       {.kind = OpKind::ConvGradWeight,
@@ -128,6 +161,8 @@ void add_convolution_ops(OpTable& table) {
        .infer = infer_conv_grad_weight,
        .vjp = conv_grad_weight_vjp,
        .flops = [](const ShapeContext& c, Outputs outputs) { return conv_flops(c.in(1), outputs[0].shape); },
+       .work = Work::Convolution,
+       .layout = conv_grad_weight_layout,
        .about = "x, dy -> cotangent of Conv's w; attributes of Conv; shape: w's"});
 }
 

@@ -163,6 +163,20 @@ void where_vjp(VjpContext& c) {
   give(c, 2, where(condition, zero, g));
 }
 
+// Follows a blocked operand when every other operand has the same shape or is a single number.
+void follow_blocks(LayoutContext& c) {
+  const Shape& shape = c.out().shape;
+  bool any = false, all = true;
+  for (size_t i = 0; i < c.input_count(); ++i) {
+    any = any || c.is_blocked(i);
+    all = all && (c.in(i).shape == shape || c.in(i).element_count() == 1);
+  }
+  if (!any || !all) return;
+  for (size_t i = 0; i < c.input_count(); ++i)
+    if (c.in(i).shape == shape) c.block_in(i);
+  c.block_out();
+}
+
 // ---- rows ----
 
 void add(OpTable& table, OpKind kind, int operands, Infer infer, Differentiability differentiability, Vjp vjp,
@@ -174,6 +188,10 @@ void add(OpTable& table, OpKind kind, int operands, Infer infer, Differentiabili
              .differentiability = differentiability,
              .infer = infer,
              .vjp = vjp,
+             // A power or a remainder has no vector loop that may stand inside a group.
+             .fusable = kind != OpKind::Pow && kind != OpKind::Mod,
+             .keeps_values = kind == OpKind::Cast,
+             .layout = follow_blocks,
              .about = about});
 }
 void smooth(OpTable& table, OpKind kind, int operands, Infer infer, Vjp vjp, std::string_view about) {

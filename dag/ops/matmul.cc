@@ -75,6 +75,7 @@ void add_matmul_ops(OpTable& table) {
        .infer = infer_matmul,
        .vjp = matmul_vjp,
        .flops = matmul_flops,
+       .work = Work::MatMul,
        .about = "a[..,M,K], b[..,K,N] -> [..,M,N]; trans_a, trans_b: swap the operand's last two dims first; "
                 "leading dims broadcast"});
 }

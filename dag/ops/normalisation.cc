@@ -118,10 +118,24 @@ void layer_norm_vjp(VjpContext& c) {
     if (c.has_in(i)) c.set(i, grads[i]);
 }
 
+// ---- layouts ----
+
+void batch_norm_layout(LayoutContext& c) {
+  if (!c.fits(c.in(0)) || !c.is_blocked(0)) return;
+  c.block_in(0);
+  c.block_out();
+}
+void batch_norm_grad_layout(LayoutContext& c) {
+  if (!c.fits(c.in(1)) || !c.is_blocked(1)) return;
+  c.block_in(0);
+  c.block_in(1);
+  c.block_out();
+}
+
 // ---- rows ----
 
 OpRow row(OpKind kind, int inputs_min, int inputs_max, Specs (*infer)(const ShapeContext&),
-          void (*vjp)(VjpContext&)) {
+          void (*vjp)(VjpContext&), void (*layout)(LayoutContext&) = nullptr) {
   return {.kind = kind,
           .family = Family::Normalisation,
           .inputs_min = inputs_min,
@@ -130,6 +144,7 @@ OpRow row(OpKind kind, int inputs_min, int inputs_max, Specs (*infer)(const Shap
           .infer = infer,
           .vjp = vjp,
           .flops = flops_an_output_element<8>,
+          .layout = layout,
           .about = {}};
 }
 void add(OpTable& table, OpRow entry, std::string_view about) {
@@ -140,13 +155,14 @@ void add(OpTable& table, OpRow entry, std::string_view about) {
 }  // namespace
 
 void add_normalisation_ops(OpTable& table) {
-  add(table, row(OpKind::BatchNorm, 3, 3, infer_batch_norm, batch_norm_vjp),
+  add(table, row(OpKind::BatchNorm, 3, 3, infer_batch_norm, batch_norm_vjp, batch_norm_layout),
       "x[N,C,..], scale[C], bias[C] -> y, mean[C], variance[C] (population); epsilon; no cotangent through "
       "the "
       "statistics");
-  add(table, row(OpKind::BatchNormGrad, 5, 5, infer_batch_norm_grad, nullptr),
+  add(table, row(OpKind::BatchNormGrad, 5, 5, infer_batch_norm_grad, nullptr, batch_norm_grad_layout),
       "dy, x, scale, mean, variance -> dx, dscale, dbias; epsilon");
-  add(table, row(OpKind::BatchNormInference, 5, 5, infer_batch_norm_inference, batch_norm_inference_vjp),
+  add(table, row(OpKind::BatchNormInference, 5, 5, infer_batch_norm_inference, batch_norm_inference_vjp,
+                 batch_norm_layout),
       "x, scale, bias, mean, variance -> y; epsilon; no cotangent to mean and variance");
   add(table, row(OpKind::LayerNorm, 1, 3, infer_layer_norm, layer_norm_vjp),
       "x, scale?, bias? (shape x.shape[axis:]) -> y, mean, rstd (normalised dims 1); axis: first normalised "

@@ -102,6 +102,31 @@ void average_pool_grad_vjp(VjpContext& c) {
   give(c, 0, apply(OpKind::AveragePool, cotangent(c), std::move(attributes)));
 }
 
+// ---- layouts ----
+
+void pool_layout(LayoutContext& c) {
+  if (!c.is_blocked(0) || c.out().rank() != 4) return;
+  c.block_in(0);
+  c.block_out();
+}
+void max_pool_layout(LayoutContext& c) {
+  if (!c.is_blocked(0) || c.out().rank() != 4) return;
+  c.block_in(0);
+  c.block_out(0);
+  c.block_out(1);
+}
+void max_pool_grad_layout(LayoutContext& c) {
+  if (!c.is_blocked(1)) return;
+  c.block_in(0);
+  c.block_in(1);
+  c.block_out();
+}
+void average_pool_grad_layout(LayoutContext& c) {
+  if (!c.is_blocked(0) || !c.fits(c.out())) return;
+  c.block_in(0);
+  c.block_out();
+}
+
 }  // namespace
 
 void add_pooling_ops(OpTable& table) {
@@ -112,6 +137,7 @@ void add_pooling_ops(OpTable& table) {
        .infer = infer_max_pool,
        .vjp = max_pool_vjp,
        .flops = pool_flops,
+       .layout = max_pool_layout,
        .about =
            "x -> y, I32 indices (flat, into x's spatial plane; the first maximum wins; -1 where a window "
            "holds only padding); kernel, strides, dilations, pads, ceil_mode"});
@@ -121,6 +147,7 @@ void add_pooling_ops(OpTable& table) {
              .inputs_max = 2,
              .differentiability = Differentiability::Refused,
              .infer = infer_max_pool_grad,
+             .layout = max_pool_grad_layout,
              .about = "dy, indices -> dx: each dy added at its index; an index outside the plane is ignored; "
                       "shape: x's"});
   table.add(
@@ -130,6 +157,7 @@ void add_pooling_ops(OpTable& table) {
        .infer = infer_average_pool,
        .vjp = average_pool_vjp,
        .flops = pool_flops,
+       .layout = pool_layout,
        .about =
            "x -> y; kernel, strides, pads, ceil_mode; count_include_pad: padding counts in the divisor, but "
            "never what lies beyond it"});
@@ -140,6 +168,7 @@ void add_pooling_ops(OpTable& table) {
              .vjp = average_pool_grad_vjp,
              .flops = [](const ShapeContext& c,
                          std::span<const TensorSpec>) { return window_flops(c.in(0), c.attributes); },
+             .layout = average_pool_grad_layout,
              .about = "dy -> dx; attributes of AveragePool; shape: x's"});
 }
 

@@ -25,6 +25,7 @@ void add_random_ops(OpTable& table) {
              .infer = infer_dropout,
              // The same key draws the same mask.
              .vjp = [](VjpContext& c) { give(c, 0, apply(OpKind::Dropout, cotangent(c), c.attributes())); },
+             .draws = true,
              .about =
                  "x -> x/(1-ratio) where kept, else 0; ratio: probability of 0, in [0,1); key: which dropout "
                  "this is; the draw of an element is Philox of (seed, step, key, place in the batch)"});

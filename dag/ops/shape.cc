@@ -255,8 +255,16 @@ void gather_grad_vjp(VjpContext& c, OpKind kind) {
 
 // ---- rows ----
 
+// The way back from a mean over space: blocked as what it is added to.
+void expand_layout(LayoutContext& c) {
+  if (c.any_blocked() && c.fits(c.out()) && c.in(0).rank() == 4 && c.in(0).shape[2] * c.in(0).shape[3] == 1)
+    c.block_out();
+}
+
 void add(OpTable& table, OpKind kind, int inputs_min, int inputs_max, Specs (*infer)(const ShapeContext&),
          void (*vjp)(VjpContext&), std::string_view about) {
+  using K = OpKind;
+  const bool gathers = kind == K::Gather || kind == K::GatherElements;
   table.add({.kind = kind,
              .family = Family::Shape,
              .inputs_min = inputs_min,
@@ -265,6 +273,12 @@ void add(OpTable& table, OpKind kind, int inputs_min, int inputs_max, Specs (*in
              .infer = infer,
              .vjp = vjp,
              .flops = no_flops,
+             .view = kind == K::Reshape,
+             .reads_part = gathers || kind == K::Slice,
+             .keeps_values =
+                 kind == K::Reshape || kind == K::Transpose || kind == K::Slice || kind == K::Expand,
+             .index = gathers ? IndexRule{.operand = 1, .from_end = true} : IndexRule{},
+             .layout = kind == K::Expand ? expand_layout : nullptr,
              .about = about});
 }
 

@@ -68,6 +68,7 @@ void add(OpTable& table, OpKind kind, int inputs_min, int inputs_max, Specs (*in
              .infer = infer,
              .vjp = vjp,
              .flops = flops,
+             .index = kind == OpKind::CrossEntropy ? IndexRule{.operand = 1} : IndexRule{},
              .about = about});
 }
 

@@ -20,55 +20,7 @@ using dag::OpId;
 using dag::OpKind;
 using dag::ValueId;
 
-constexpr size_t kAttributesMax = static_cast<size_t>(Attr::Value) + 1;
-
-// The type that dag/attributes.h documents, as the index of the alternative in AttrValue. A constant's Value,
-// which is an index, is not sent.
-enum class AttrType : size_t { Integer, Number, Integers, Text };
-AttrType type_of(Attr attribute) {
-  switch (attribute) {
-    case Attr::Alpha:
-    case Attr::Epsilon:
-    case Attr::Max:
-    case Attr::Min:
-    case Attr::Ratio:
-    case Attr::Value:
-      return AttrType::Number;
-    case Attr::Axes:
-    case Attr::Dilations:
-    case Attr::Kernel:
-    case Attr::Pads:
-    case Attr::Perm:
-    case Attr::Shape:
-    case Attr::Sizes:
-    case Attr::Starts:
-    case Attr::Steps:
-    case Attr::Strides:
-      return AttrType::Integers;
-    case Attr::Mode:
-    case Attr::Name:
-    case Attr::Reduction:
-      return AttrType::Text;
-    case Attr::Approximate:
-    case Attr::Axis:
-    case Attr::CeilMode:
-    case Attr::CountIncludePad:
-    case Attr::DType:
-    case Attr::Exclusive:
-    case Attr::Fmod:
-    case Attr::Groups:
-    case Attr::IgnoreIndex:
-    case Attr::KeepDims:
-    case Attr::Key:
-    case Attr::Layout:
-    case Attr::Reverse:
-    case Attr::TransA:
-    case Attr::TransB:
-      return AttrType::Integer;
-  }
-  return AttrType::Integer;
-}
-
+// A constant's Value, which is an index, is not sent.
 bool is_leaf(OpKind kind) {
   return kind == OpKind::Input || kind == OpKind::Initializer || kind == OpKind::Constant;
 }
@@ -180,8 +132,6 @@ Result<std::vector<Enum>> look_up(const List& names, size_t count, const char* w
   }
   return entries;
 }
-
-int64_t block_of(Layout layout) { return layout == Layout::Plain ? 1 : layout == Layout::Blocked8 ? 8 : 16; }
 
 class GraphReader {
  public:
@@ -328,7 +278,7 @@ class GraphReader {
       read.text(value.name(), name, kSymbolMax, "name");
       read.enumerator(value.layout(), layout, Layout::Blocked16, "layout");
       WEFT_TRY_STATUS(read.status());
-      if (layout != Layout::Plain && (spec.rank() < 3 || spec.shape[1] % block_of(layout) != 0))
+      if (layout != Layout::Plain && (spec.rank() < 3 || spec.shape[1] % dag::block_size(layout) != 0))
         return beyond(to_string(spec) + " cannot lie in layout " + std::string(to_string(layout)));
       builder_.set_layout(outputs[i], layout);
       builder_.set_name(outputs[i], std::move(name));
@@ -379,7 +329,7 @@ Status get(const wire::Graph& from, dag::Graph& to) {
     return fail(ErrorCode::OutOfRange, "graph: more than 100,000 ops or outputs");
   auto kinds = look_up<OpKind>(from.op_kinds(), dag::kOpKindCount, "op kind");
   if (!kinds) return fail(kinds.error().within("graph"));
-  auto attributes = look_up<Attr>(from.attribute_names(), kAttributesMax, "attribute");
+  auto attributes = look_up<Attr>(from.attribute_names(), dag::kAttributeCount, "attribute");
   if (!attributes) return fail(attributes.error().within("graph"));
   WEFT_TRY(to, GraphReader(from, std::move(*kinds), std::move(*attributes)).run());
   return {};

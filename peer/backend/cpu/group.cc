@@ -30,6 +30,10 @@ KernelResult make_family(const KernelRequest& request) {
       return make_softmax(request);
     case Family::Pooling:
       return make_pooling(request);
+    case Family::Sampling:
+      return make_sampling(request);
+    case Family::Recurrent:
+      return make_recurrent(request);
   }
   return request.decline();
 }

@@ -114,6 +114,8 @@ KernelResult make_convolution(const KernelRequest& request);
 KernelResult make_normalisation(const KernelRequest& request);
 KernelResult make_softmax(const KernelRequest& request);
 KernelResult make_pooling(const KernelRequest& request);
+KernelResult make_sampling(const KernelRequest& request);
+KernelResult make_recurrent(const KernelRequest& request);
 
 // Any op whatever, by the reference backend's arithmetic.
 KernelResult make_fallback(const KernelRequest& request);

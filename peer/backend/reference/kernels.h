@@ -46,6 +46,8 @@ void run_normalisation(const Call& call);
 void run_softmax(const Call& call);
 void run_pooling(const Call& call);
 void run_random(const Call& call);
+void run_sampling(const Call& call);
+void run_recurrent(const Call& call);
 
 // ---- integers: two's complement, of the dtype's width ----
 

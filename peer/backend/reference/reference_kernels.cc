@@ -70,6 +70,12 @@ Status run_family(dag::Family family, const Call& call) {
     case dag::Family::Random:
       run_random(call);
       return {};
+    case dag::Family::Sampling:
+      run_sampling(call);
+      return {};
+    case dag::Family::Recurrent:
+      run_recurrent(call);
+      return {};
     case dag::Family::Leaf:
       break;
   }
