@@ -14,27 +14,15 @@
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/backend/reference/reference_backend.h"
 #include "peer/executor.h"
+#include "tests/peer/stage_runner.h"
 #include "tests/support/cuts.h"
 #include "tests/support/models.h"
 
 namespace weft::peer {
 namespace {
 
-using dag::Graph;
 using dag::OpId;
-using dag::OutputRole;
 using dag::Phase;
-using dag::Tensor;
-using dag::ValueId;
-
-constexpr StepContext kContext{.seed = 7, .step = 3, .sample_position = 0, .microbatch_size = 4};
-
-template <typename T>
-T value_or_fail(Result<T> result) {
-  if (!result) ADD_FAILURE() << result.error().message;
-  return std::move(result).value();
-}
-void ok_or_fail(const Status& status) { ASSERT_TRUE(status.has_value()) << status.error().message; }
 
 Graph training_graph(const test::Model& model, const Backend& backend) {
   const bool reference = backend.name() == "reference";
@@ -42,99 +30,6 @@ Graph training_graph(const test::Model& model, const Backend& backend) {
   const Graph differentiated = value_or_fail(dag::differentiate(forward, dag::op_table()));
   return dag::lower(differentiated, dag::op_table(),
                     {.fuse_elementwise = true, .convolution_layout = backend.traits().convolution_layout});
-}
-
-// On the reference backend the graph is in double: its F32 values are doubles too, which a cut edge would
-// round.
-Tensor as_in(const dag::TensorSpec& spec, const Tensor& tensor) {
-  return spec.dtype == tensor.dtype() ? tensor : dag::promote_to_f64(tensor);
-}
-
-// One executor over one (sub-)graph with one microbatch in it.
-struct Runner {
-  std::unique_ptr<Executor> executor;
-  std::unique_ptr<Microbatch> microbatch;
-
-  Runner(Graph graph, Backend& backend, const test::Model& model, ExecutorOptions options = {}) {
-    executor = value_or_fail(
-        Executor::create(std::make_shared<const Graph>(std::move(graph)), backend, std::move(options)));
-    for (const auto& initializer : executor->graph().initializers())
-      ok_or_fail(executor->set_initializer(initializer.name, as_in(executor->graph().spec(initializer.value),
-                                                                   model.weights.at(initializer.name))));
-    microbatch = value_or_fail(executor->make_microbatch());
-    microbatch->context = kContext;
-    for (const ValueId input : executor->graph().inputs()) {
-      const auto tensor = model.inputs.find(executor->graph().value(input).name);
-      if (tensor != model.inputs.end())
-        ok_or_fail(
-            executor->set_value(*microbatch, input, as_in(executor->graph().spec(input), tensor->second)));
-    }
-  }
-
-  // Every gradient, new running statistic and the loss, by "role name".
-  void collect(std::map<std::string, Tensor>& results) {
-    for (size_t i = 0; i < executor->parameters().size(); ++i)
-      results["gradient " + executor->parameters()[i].name] = value_or_fail(executor->gradient(i));
-    for (const auto& output : executor->graph().outputs()) {
-      if (output.role == OutputRole::Loss)
-        results["loss"] = value_or_fail(executor->value(*microbatch, output.value));
-      if (output.role == OutputRole::StateUpdate)
-        results["state " + output.name] = value_or_fail(executor->initializer(output.name));
-    }
-  }
-};
-
-std::map<std::string, Tensor> run_whole(const Graph& graph, Backend& backend, const test::Model& model) {
-  Runner runner(graph, backend, model);
-  ok_or_fail(runner.executor->run(*runner.microbatch));
-  std::map<std::string, Tensor> results;
-  runner.collect(results);
-  return results;
-}
-
-// Runs whatever segment has all it receives, carrying cut edges as host tensors, until all have run.
-std::map<std::string, Tensor> run_split(const dag::Split& split, Backend& backend, const test::Model& model) {
-  std::vector<Runner> runners;
-  for (uint32_t s = 0; s < split.stages.size(); ++s) {
-    ExecutorOptions options;
-    options.segment_of_op = split.stages[s].segment_of_op;
-    for (const auto& edge : split.cut_edges)
-      if (edge.from_stage == s) options.kept.push_back(edge.sent);
-    runners.emplace_back(split.stages[s].graph, backend, model, std::move(options));
-  }
-  const auto segment_of = [&](uint32_t stage, ValueId value) {
-    return split.stages[stage].segment_of_op[split.stages[stage].graph.value(value).producer.index];
-  };
-  std::vector<uint32_t> next(split.stages.size(), 0);
-  std::vector<bool> carried(split.cut_edges.size(), false);
-  for (bool progress = true; progress;) {
-    progress = false;
-    for (uint32_t s = 0; s < split.stages.size(); ++s) {
-      if (next[s] == split.stages[s].segment_count) continue;
-      bool ready = true;
-      for (size_t e = 0; e < split.cut_edges.size(); ++e)
-        if (split.cut_edges[e].to_stage == s && segment_of(s, split.cut_edges[e].received) <= next[s])
-          ready = ready && carried[e];
-      if (!ready) continue;
-      ok_or_fail(runners[s].executor->run(*runners[s].microbatch, next[s]));
-      for (size_t e = 0; e < split.cut_edges.size(); ++e) {
-        const auto& edge = split.cut_edges[e];
-        if (edge.from_stage != s || segment_of(s, edge.sent) != next[s]) continue;
-        const Tensor tensor = value_or_fail(runners[s].executor->value(*runners[s].microbatch, edge.sent));
-        Runner& to = runners[edge.to_stage];
-        ok_or_fail(to.executor->set_value(*to.microbatch, edge.received, tensor));
-        carried[e] = true;
-      }
-      ++next[s];
-      progress = true;
-    }
-  }
-  std::map<std::string, Tensor> results;
-  for (uint32_t s = 0; s < split.stages.size(); ++s) {
-    EXPECT_EQ(next[s], split.stages[s].segment_count) << "stage " << s << " waits for ever";
-    runners[s].collect(results);
-  }
-  return results;
 }
 
 // Runs pieces that were differentiated one by one; values are carried over cut edges, and cotangent terms by
@@ -173,16 +68,6 @@ std::map<std::string, Tensor> run_pieces(const std::vector<Graph>& pieces, Backe
   std::map<std::string, Tensor> results;
   for (Runner& runner : runners) runner.collect(results);
   return results;
-}
-
-void expect_same_bits(const std::map<std::string, Tensor>& a, const std::map<std::string, Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, tensor] : a) {
-    ASSERT_TRUE(b.contains(name)) << name;
-    ASSERT_EQ(tensor.spec(), b.at(name).spec()) << name;
-    EXPECT_EQ(std::memcmp(tensor.bytes().data(), b.at(name).bytes().data(), tensor.bytes().size()), 0)
-        << name << " differs";
-  }
 }
 
 struct Case {

@@ -1,0 +1,208 @@
+// Random graphs through all that a job goes through: differentiate, send, lower, plan memory, run, split. Every
+// kernel of the cpu backend against the reference's arithmetic on the very same operands; the executor against
+// kernels run one by one; threads, and pieces, against the whole: the same bits.
+//
+// WEFT_GRAPH_SEEDS=N tries seeds 1 to N; WEFT_GRAPH_SEED=S only that one.
+#include <cstdlib>
+
+#include "dag/autodiff.h"
+#include "dag/lower.h"
+#include "dag/text.h"
+#include "peer/backend/cpu/cpu_backend.h"
+#include "peer/backend/reference/reference_kernels.h"
+#include "proto/codec/codec.h"
+#include "tests/backend/run_graph.h"
+#include "tests/graphs/graph_to_onnx.h"
+#include "tests/graphs/random_graph.h"
+#include "tests/peer/stage_runner.h"
+#include "tests/support/cuts.h"
+
+namespace weft::peer {
+namespace {
+
+using dag::DType;
+using dag::Layout;
+using dag::OpId;
+using dag::OpKind;
+
+static_assert(test::kRandomGraphBatch == kContext.microbatch_size);
+
+std::unique_ptr<Backend> cpu(int threads) {
+  auto backend = make_cpu_backend({.threads = threads, .pin = false});
+  EXPECT_TRUE(backend.has_value());
+  return std::move(*backend);
+}
+
+// A step in the function: two arithmetics may come out on different sides of it.
+bool jumps(OpKind kind) {
+  return kind == OpKind::Cast || kind == OpKind::RoundThrough || kind == OpKind::Mod || kind == OpKind::ReluGrad ||
+         dag::op_table().row(kind).differentiability == dag::Differentiability::Zero;
+}
+
+// What the reference makes of a group's operands, rounded to each value's dtype after every op.
+class ByReference {
+ public:
+  ByReference(const Graph& graph, GraphRun& run) : graph_(graph), run_(run) {}
+
+  Result<std::map<uint32_t, Tensor>> group(const GroupSignature& group) {
+    std::map<uint32_t, RefValue> values;
+    for (const ValueId input : group.inputs) values[input.index] = ref_from_tensor(run_.value(input));
+    for (const OpId id : group.ops) {
+      const dag::Op& op = graph_.op(id);
+      std::vector<const RefValue*> operands;
+      for (const ValueId input : op.inputs)
+        operands.push_back(input.valid() ? &values.at(input.index) : nullptr);
+      std::vector<RefValue> results;
+      for (const ValueId output : op.outputs) results.push_back({graph_.spec(output), {}, {}});
+      WEFT_TRY_STATUS(run_reference_op(op, operands, results, kContext));
+      for (size_t i = 0; i < results.size(); ++i)
+        values[op.outputs[i].index] = ref_from_tensor(ref_to_tensor(results[i]));
+    }
+    std::map<uint32_t, Tensor> outputs;
+    for (const ValueId output : group.outputs)
+      outputs.emplace(output.index, ref_to_tensor(values.at(output.index)));
+    return outputs;
+  }
+
+  // How much two arithmetics may differ: rounding, grown by the length of sums and the size of the terms.
+  double allowance(const GroupSignature& group) {
+    double largest = 1, longest = 1;
+    for (const ValueId input : group.inputs) {
+      if (!is_float(graph_.spec(input).dtype)) continue;
+      double most = 1;
+      for (const double value : dag::to_doubles(run_.value(input)))
+        if (std::isfinite(value)) most = std::max(most, std::abs(value));
+      largest *= most;
+      longest = std::max(longest, static_cast<double>(graph_.spec(input).element_count()));
+    }
+    return 1e-6 * largest * std::sqrt(longest);
+  }
+
+ private:
+  const Graph& graph_;
+  GraphRun& run_;
+};
+
+// Elements further apart than rounding explains.
+int64_t disagreements(const Tensor& actual, const Tensor& expected, double allowance) {
+  const std::vector<double> a = dag::to_doubles(actual), e = dag::to_doubles(expected);
+  const double coarse = expected.dtype() == DType::F16 || expected.dtype() == DType::BF16 ? 0.01 : 1e-4;
+  double largest = 0;
+  for (const double value : e)
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  int64_t count = 0;
+  for (size_t i = 0; i < e.size(); ++i) {
+    if (std::isnan(e[i]) && std::isnan(a[i])) continue;
+    if (std::isinf(e[i]) && a[i] == e[i]) continue;
+    if (!(std::abs(a[i] - e[i]) <= coarse * largest + allowance)) ++count;
+  }
+  return count;
+}
+
+std::string describe(const Graph& graph, const GroupSignature& group) {
+  std::string text;
+  for (const OpId id : group.ops) {
+    const dag::Op& op = graph.op(id);
+    text += std::string(to_string(op.kind)) + "(";
+    for (const ValueId input : op.inputs)
+      text += input.valid() ? to_string(graph.spec(input)) + std::string(to_string(graph.value(input).layout)) + " "
+                            : "- ";
+    text += ") " + to_string(op.attributes) + "; ";
+  }
+  return text;
+}
+
+void expect_kernels_agree(const Graph& graph, GraphRun& run) {
+  ByReference reference(graph, run);
+  for (const GroupSignature& group : group_signatures(graph)) {
+    const auto expected = reference.group(group);
+    ASSERT_TRUE(expected.has_value()) << expected.error().message;
+    bool may_flip = false;
+    if (group.ops.size() > 1)
+      for (const OpId id : group.ops) may_flip = may_flip || jumps(graph.op(id).kind);
+    const double allowance = reference.allowance(group);
+    for (const auto& [index, tensor] : *expected) {
+      const int64_t count = disagreements(run.value(ValueId{index}), tensor, allowance);
+      EXPECT_LE(count, may_flip ? 1 + tensor.element_count() / 20 : 0)
+          << "of " << tensor.element_count() << " elements, by " << run.implementation(group.ops.back()) << ": "
+          << describe(graph, group);
+    }
+  }
+}
+
+std::vector<Tensor> leaves_of(const Graph& graph, const test::Model& model) {
+  std::vector<Tensor> values;
+  for (const ValueId input : graph.inputs()) values.push_back(model.inputs.at(graph.value(input).name));
+  for (const auto& initializer : graph.initializers()) values.push_back(model.weights.at(initializer.name));
+  return values;
+}
+
+void expect_travels(const Graph& graph) {
+  const auto decoded = proto::decode_graph(proto::encode_graph(graph));
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
+  EXPECT_EQ(dag::to_text(*decoded), dag::to_text(graph));
+}
+
+void expect_pieces_equal_whole(const Graph& graph, Backend& backend, const test::Model& model, uint64_t seed,
+                               const std::map<std::string, Tensor>& whole) {
+  Rng rng(seed, 99);
+  const auto stages = test::random_stages(graph, 2 + static_cast<uint32_t>(rng.below(3)), rng, rng.below(2) == 0);
+  const uint32_t count = *std::max_element(stages.begin(), stages.end()) + 1;
+  if (count < 2) return;
+  const auto split = dag::split(graph, stages, count, dag::op_table());
+  if (!split) {  // the repair of fusion groups may empty a stage
+    EXPECT_NE(split.error().message.find("has no ops"), std::string::npos) << split.error().message;
+    return;
+  }
+  expect_same_bits(whole, run_split(*split, backend, model));
+}
+
+void check_lowered(const Graph& differentiated, Layout layout, const test::Model& model, uint64_t seed) {
+  SCOPED_TRACE("layout " + std::string(to_string(layout)));
+  const Graph graph = dag::lower(differentiated, dag::op_table(),
+                                 {.fuse_elementwise = seed % 4 != 0, .convolution_layout = layout});
+  expect_travels(graph);
+  const auto one = cpu(1), three = cpu(3);
+  GraphRun run(*one, graph);
+  run.run(leaves_of(graph, model), kContext);
+  if (testing::Test::HasFatalFailure()) return;
+  expect_kernels_agree(graph, run);
+  const auto whole = run_whole(graph, *one, model);
+  for (const auto& output : graph.outputs()) {
+    if (output.role == OutputRole::Prediction) continue;
+    const char* role = output.role == OutputRole::Gradient      ? "gradient "
+                       : output.role == OutputRole::StateUpdate ? "state "
+                                                                : "";
+    EXPECT_TRUE(same_bytes(run.value(output.value), whole.at(role + output.name)))
+        << role << output.name << ": the executor differs from its kernels run one by one";
+  }
+  expect_same_bits(whole, run_whole(graph, *three, model));
+  expect_pieces_equal_whole(graph, *one, model, seed, whole);
+}
+
+void check(uint64_t seed) {
+  SCOPED_TRACE("WEFT_GRAPH_SEED=" + std::to_string(seed));
+  const test::Model model = test::random_graph(seed);
+  test::expect_same_after_onnx(model);
+  const auto differentiated = dag::differentiate(model.graph, dag::op_table());
+  ASSERT_TRUE(differentiated.has_value()) << differentiated.error().message;
+  check_lowered(*differentiated, Layout::Plain, model, seed);
+  check_lowered(*differentiated, seed % 3 == 0 ? Layout::Blocked16 : Layout::Blocked8, model, seed);
+}
+
+uint64_t number(const char* variable, uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+TEST(GraphFuzz, RandomGraphsKeepEveryLaw) {
+  if (const uint64_t one = number("WEFT_GRAPH_SEED", 0)) return check(one);
+  const uint64_t count = number("WEFT_GRAPH_SEEDS", 300);
+  for (uint64_t seed = 1; seed <= count; ++seed) {
+    check(seed);
+    if (HasFailure()) FAIL() << "at seed " << seed << " of " << count;
+  }
+}
+
+}  // namespace
+}  // namespace weft::peer
