@@ -1,6 +1,7 @@
 #include "tests/graphs/random_graph.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/rng.h"
 #include "dag/op_table.h"
@@ -434,6 +435,9 @@ class RandomGraph {
 
   ValueId grafted(const dag::OpCase& op_case, const Tensor& tensor) {
     if (tensor.dtype() != DType::F32) return builder_.constant(tensor);
+    const std::vector<double> values = dag::to_doubles(tensor);
+    if (std::any_of(values.begin(), values.end(), [](double v) { return !std::isfinite(v); }))
+      return input(tensor);  // no weight may be NaN
     const ValueId own = rng_.below(2) == 0 ? initializer(tensor) : builder_.constant(tensor);
     const auto from = pick_float();
     if (!from || !op_case.smooth) return own;
