@@ -53,7 +53,8 @@ Status Executor::build() {
   }
   // A view takes its operand's group, so that what hangs on a view waits for the bytes.
   for (const dag::Op& op : graph_->ops())
-    if (!op.inputs.empty() && dag::is_view(*graph_, op))
+    if (!op.inputs.empty() && dag::is_view(*graph_, op) &&
+        is_view(*graph_, {{graph_->value(op.outputs[0]).producer}, {}, {}}))
       group_of_value[op.outputs[0].index] = group_of_value[op.inputs[0].index];
   for (const auto& output : graph_->outputs()) {
     if (output.role != OutputRole::StateUpdate) continue;

@@ -88,8 +88,33 @@ Bytes place_blocks(std::span<Block> blocks, int64_t alignment) {
   return {total};
 }
 
+namespace {
+
+// Whether the value is, or shows through views alone, what somebody sends into the graph.
+bool comes_from_outside(const Graph& graph, ValueId value) {
+  const dag::Op* producer = &graph.producer(value);
+  while (!producer->inputs.empty() && dag::is_view(graph, *producer))
+    producer = &graph.producer(producer->inputs[0]);
+  return producer->kind == OpKind::Input;
+}
+
+// Whether the value is added to a gradient or written to a statistic when it has been computed.
+bool is_kept_beyond(const Graph& graph, ValueId value) {
+  return std::any_of(graph.outputs().begin(), graph.outputs().end(), [&](const dag::GraphOutput& output) {
+    return output.value == value &&
+           (output.role == dag::OutputRole::Gradient || output.role == dag::OutputRole::StateUpdate);
+  });
+}
+
+}  // namespace
+
 bool is_view(const Graph& graph, const GroupSignature& group) {
-  return group.ops.size() == 1 && dag::is_view(graph, graph.op(group.ops[0]));
+  if (group.ops.size() != 1) return false;
+  const dag::Op& op = graph.op(group.ops[0]);
+  if (!dag::is_view(graph, op)) return false;
+  // What another stage sends is there only from its segment on: a gradient that shows it is copied by a kernel
+  // of that segment, for a view has no moment at which it is computed.
+  return !(comes_from_outside(graph, op.inputs[0]) && is_kept_beyond(graph, op.outputs[0]));
 }
 
 namespace {

@@ -69,7 +69,8 @@ struct Program {
 Program plan_program(const dag::Graph& graph, const Backend& backend, std::vector<GroupSignature> groups,
                      std::span<const std::unique_ptr<Kernel>> kernels, const ProgramOptions& options);
 
-// Whether the group is a lone op whose output is its operand's bytes under another shape.
+// Whether the group is a lone op whose output is its operand's bytes under another shape, and which needs no
+// kernel: all but those that make a gradient or a statistic out of what another stage sends.
 bool is_view(const dag::Graph& graph, const GroupSignature& group);
 
 }  // namespace weft::peer

@@ -14,6 +14,7 @@ amplifies rounding is right when weft is at most three times as far from float64
 """
 
 import argparse
+import copy
 import json
 import os
 import statistics
@@ -129,7 +130,7 @@ def compare(name, options):
     model.train()
     x = torch.randn(input_shape(name, size, options.batch))
     with torch.no_grad():
-        state = {k: v.clone() for k, v in model.state_dict().items()}
+        state = copy.deepcopy(model.state_dict())
         y = model(x)
         model.load_state_dict(state)
     labels = torch.randint(0, y.shape[1], (y.shape[0],) + tuple(y.shape[2:]))

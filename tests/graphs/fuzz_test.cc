@@ -176,7 +176,11 @@ void check_lowered(const Graph& differentiated, Layout layout, const test::Model
     EXPECT_TRUE(same_bytes(run.value(output.value), whole.at(role + output.name)))
         << role << output.name << ": the executor differs from its kernels run one by one";
   }
-  expect_same_bits(whole, run_whole(graph, *three, model));
+  {
+    SCOPED_TRACE("three threads against one");
+    expect_same_bits(whole, run_whole(graph, *three, model));
+  }
+  SCOPED_TRACE("pieces against the whole");
   expect_pieces_equal_whole(graph, *one, model, seed, whole);
 }
 

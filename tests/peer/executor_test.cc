@@ -140,5 +140,29 @@ TEST(Executor, KeepsOptimizerSlots) {
   EXPECT_EQ(executor->slot(0, "momentum").error().code, ErrorCode::NotFound);
 }
 
+// Found by a random graph in two stages: the copy stood behind the first kernel, before the tensor came.
+TEST(Executor, AGradientThatShowsWhatAnotherStageSentWaitsForIt) {
+  dag::GraphBuilder builder(dag::op_table());
+  const dag::ValueId w = builder.initializer("w", {dag::DType::F32, {2, 1}}, dag::InitializerRole::Parameter);
+  const dag::ValueId squared = builder.add(dag::OpKind::Mul, {w, w});
+  builder.set_phase(dag::Phase::Backward);
+  const dag::ValueId sent = builder.input("cotangent", {dag::DType::F32, {2}});
+  const dag::ValueId shown = builder.add(dag::OpKind::Reshape, {sent}, {{dag::Attr::Shape, dag::Ints{2, 1}}});
+  builder.output("squared", squared, OutputRole::Activation);
+  builder.output("w", shown, OutputRole::Gradient);
+  const Graph graph = builder.finish();
+  const auto backend = make_reference_backend();
+  ExecutorOptions options;
+  options.segment_of_op = {0, 0, 1, 1};
+  const auto executor =
+      value_or_fail(Executor::create(std::make_shared<const Graph>(graph), *backend, std::move(options)));
+  const auto microbatch = value_or_fail(executor->make_microbatch());
+  ok_or_fail(executor->run(*microbatch, 0));
+  const std::vector<double> values{3, 5};
+  ok_or_fail(executor->set_value(*microbatch, sent, dag::from_doubles({dag::DType::F32, {2}}, values)));
+  ok_or_fail(executor->run(*microbatch, 1));
+  EXPECT_EQ(dag::to_doubles(value_or_fail(executor->gradient(0))), values);
+}
+
 }  // namespace
 }  // namespace weft::peer
