@@ -180,6 +180,8 @@ def make(name):
         for probability in ("p", "dropout"):
             if isinstance(getattr(part, probability, None), float):
                 setattr(part, probability, 0.0)
+        if isinstance(getattr(part, "eps", None), float):
+            part.eps = 2.0**-10  # a file holds it as float32: 0.001 would be another number there
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_((parameter * 128).round() / 128)
