@@ -54,6 +54,13 @@ std::string label_of(const dag::Graph& graph, const peer::GroupSignature& group)
   return text;
 }
 
+// The reference backend's arithmetic and oneDNN's own reference loops: right, and some hundred times slower
+// than what a processor can do.
+bool is_slow(std::string_view implementation) {
+  return implementation.find("reference") != std::string_view::npos ||
+         implementation.find(" ref") != std::string_view::npos;
+}
+
 void print_row(const std::string& name, const Cost& cost, double total, int microbatches) {
   const double per = cost.seconds / microbatches;
   fmt::print("{:<64} {:>9.3f} ms {:>5.1f}% {:>8.1f} GFLOP/s {:>7.1f} GB/s {:>5} runs\n", name.substr(0, 64),
@@ -139,15 +146,22 @@ Result<int> run_profile(const ProfileOptions& options) {
 
   fmt::print("\nby kernel\n");
   std::map<std::string, Cost> kernels;
-  for (size_t g = 0; g < costs.size(); ++g)
-    kernels[fmt::format("{} | {}", executor->kernel(g).implementation(),
-                        label_of(graph, executor->program().groups[g]))]
+  Cost slow;
+  for (size_t g = 0; g < costs.size(); ++g) {
+    const std::string_view implementation = executor->kernel(g).implementation();
+    const std::string mark = is_slow(implementation) ? "slow: " : "";
+    kernels[fmt::format("{}{} | {}", mark, implementation, label_of(graph, executor->program().groups[g]))]
         .add(costs[g]);
+    if (is_slow(implementation)) slow.add(costs[g]);
+  }
   rows.assign(kernels.begin(), kernels.end());
   std::sort(rows.begin(), rows.end(),
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   if (rows.size() > options.rows) rows.resize(options.rows);
   for (const auto& [name, cost] : rows) print_row(name, cost, total.seconds, options.microbatches);
+  if (slow.runs > 0)
+    fmt::print("\nslow: {} kernels run reference loops, {:.1f}% of the time\n",
+               slow.runs / options.microbatches, 100 * slow.seconds / total.seconds);
 
   struct rusage usage {};
   getrusage(RUSAGE_SELF, &usage);

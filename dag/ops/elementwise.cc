@@ -163,13 +163,15 @@ void where_vjp(VjpContext& c) {
   give(c, 2, where(condition, zero, g));
 }
 
-// Follows a blocked operand when every other operand has the same shape or is a single number.
+// Follows a blocked operand when every other operand has the same shape or is small beside it, such as a
+// number a channel: that one stays plain and is stretched as it is read.
 void follow_blocks(LayoutContext& c) {
   const Shape& shape = c.out().shape;
   bool any = false, all = true;
   for (size_t i = 0; i < c.input_count(); ++i) {
-    any = any || c.is_blocked(i);
-    all = all && (c.in(i).shape == shape || c.in(i).element_count() == 1);
+    const bool same = c.in(i).shape == shape;
+    any = any || (same && c.is_blocked(i));
+    all = all && (same || (!c.is_blocked(i) && 8 * c.in(i).element_count() <= c.out().element_count()));
   }
   if (!any || !all) return;
   for (size_t i = 0; i < c.input_count(); ++i)

@@ -111,9 +111,11 @@ void cumsum_vjp(VjpContext& c) {
   give(c, 0, apply(OpKind::CumSum, cotangent(c), std::move(attributes)));
 }
 
-// Over space alone the result has one element a channel, which is the same bytes in either layout.
+// Over space, or over space and samples, the result has one element a channel, which is the same bytes in
+// either layout.
 void over_space_layout(LayoutContext& c) {
-  if (c.is_blocked(0) && c.attributes().get_ints(Attr::Axes) == Ints{2, 3}) c.block_in(0);
+  const Ints& axes = c.attributes().get_ints(Attr::Axes);
+  if (c.is_blocked(0) && (axes == Ints{2, 3} || axes == Ints{0, 2, 3})) c.block_in(0);
 }
 
 // ---- rows ----
@@ -126,8 +128,7 @@ void add(OpTable& table, OpKind kind, Specs (*infer)(const ShapeContext&), void 
              .infer = infer,
              .vjp = vjp,
              .flops = flops_an_input_element<1>,
-             .layout =
-                 kind == OpKind::ReduceSum || kind == OpKind::ReduceMean ? over_space_layout : nullptr,
+             .layout = kind == OpKind::ReduceSum || kind == OpKind::ReduceMean ? over_space_layout : nullptr,
              .about = about});
 }
 

@@ -261,25 +261,63 @@ void expand_layout(LayoutContext& c) {
     c.block_out();
 }
 
+// Channels are joined block by block where most of them lie blocked already.
+void concat_layout(LayoutContext& c) {
+  int64_t blocked = 0;
+  bool fit = c.attributes().get_int(Attr::Axis) == 1 && c.fits(c.out());
+  for (size_t i = 0; i < c.input_count(); ++i) {
+    fit = fit && c.fits(c.in(i));
+    blocked += c.is_blocked(i) ? c.in(i).shape[1] : 0;
+  }
+  if (!fit || 2 * blocked < c.out().shape[1]) return;
+  for (size_t i = 0; i < c.input_count(); ++i) c.block_in(i);
+  c.block_out();
+}
+
+// Ranges of channels that begin and end between blocks, and their way back.
+void slice_layout(LayoutContext& c) {
+  if (!c.is_blocked(0) || !c.fits(c.in(0)) || !c.fits(c.out())) return;
+  const Ints &starts = c.attributes().get_ints(Attr::Starts), &steps = c.attributes().get_ints(Attr::Steps);
+  for (size_t d = 0; d < starts.size(); ++d)
+    if ((d != 1 && c.in(0).shape[d] != c.out().shape[d]) || (!steps.empty() && steps[d] != 1)) return;
+  if (starts[1] % c.block() != 0) return;
+  c.block_in(0);
+  c.block_out();
+}
+
+void (*layout_of(OpKind kind))(LayoutContext&) {
+  switch (kind) {
+    case OpKind::Expand:
+      return expand_layout;
+    case OpKind::Concat:
+      return concat_layout;
+    case OpKind::Slice:
+    case OpKind::SliceGrad:
+      return slice_layout;
+    default:
+      return nullptr;
+  }
+}
+
 void add(OpTable& table, OpKind kind, int inputs_min, int inputs_max, Specs (*infer)(const ShapeContext&),
          void (*vjp)(VjpContext&), std::string_view about) {
   using K = OpKind;
   const bool gathers = kind == K::Gather || kind == K::GatherElements;
-  table.add({.kind = kind,
-             .family = Family::Shape,
-             .inputs_min = inputs_min,
-             .inputs_max = inputs_max,
-             .differentiability = Differentiability::Differentiable,
-             .infer = infer,
-             .vjp = vjp,
-             .flops = no_flops,
-             .view = kind == K::Reshape,
-             .reads_part = gathers || kind == K::Slice,
-             .keeps_values =
-                 kind == K::Reshape || kind == K::Transpose || kind == K::Slice || kind == K::Expand,
-             .index = gathers ? IndexRule{.operand = 1, .from_end = true} : IndexRule{},
-             .layout = kind == K::Expand ? expand_layout : nullptr,
-             .about = about});
+  table.add(
+      {.kind = kind,
+       .family = Family::Shape,
+       .inputs_min = inputs_min,
+       .inputs_max = inputs_max,
+       .differentiability = Differentiability::Differentiable,
+       .infer = infer,
+       .vjp = vjp,
+       .flops = no_flops,
+       .view = kind == K::Reshape,
+       .reads_part = gathers || kind == K::Slice,
+       .keeps_values = kind == K::Reshape || kind == K::Transpose || kind == K::Slice || kind == K::Expand,
+       .index = gathers ? IndexRule{.operand = 1, .from_end = true} : IndexRule{},
+       .layout = layout_of(kind),
+       .about = about});
 }
 
 void add_views(OpTable& t) {

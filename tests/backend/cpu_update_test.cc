@@ -1,5 +1,8 @@
 // The optimizers' rules and the other duties of a backend beside kernels, against the reference.
 #include "peer/backend/cpu/cpu_backend.h"
+
+#include <cstdlib>
+
 #include "peer/backend/reference/reference_backend.h"
 #include "tests/backend/run_graph.h"
 
@@ -112,6 +115,31 @@ TEST(CpuBackend, FingerprintNamesLibraryAndInstructionSet) {
   EXPECT_NE(fingerprint.find("oneDNN"), std::string::npos);
   EXPECT_NE(fingerprint.find("isa="), std::string::npos);
   EXPECT_EQ(fingerprint, cpu(2)->numerics_fingerprint());
+}
+
+// The environment is read once a process, so that the test is run once for each value (see CMakeLists.txt).
+TEST(CpuBackend, OneSwitchLimitsOneDnnAndTheLoops) {
+  const char* limit = std::getenv("ONEDNN_MAX_CPU_ISA");
+  const auto backend = cpu(1);
+  const std::string fingerprint = backend->numerics_fingerprint();
+  const auto names = [&](const char* part) { return fingerprint.find(part) != std::string::npos; };
+  if (names("isa=sse41")) {
+    EXPECT_TRUE(names("loops=baseline")) << fingerprint;
+    EXPECT_EQ(backend->traits().convolution_layout, Layout::Plain);
+  }
+  if (names("isa=avx2")) {
+    EXPECT_TRUE(names("loops=v3")) << fingerprint;
+    EXPECT_EQ(backend->traits().convolution_layout, Layout::Blocked8);
+  }
+  if (names("isa=avx512")) {
+    EXPECT_TRUE(names("loops=v4")) << fingerprint;
+    EXPECT_EQ(backend->traits().convolution_layout, Layout::Blocked16);
+  }
+#ifdef __x86_64__
+  const std::string limited = limit == nullptr ? "" : limit;
+  EXPECT_TRUE(limited != "sse41" || names("isa=sse41")) << fingerprint;
+  EXPECT_TRUE(limited != "avx2" || !names("avx512")) << fingerprint;
+#endif
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // fix: oneDNN's own threading changes bits from three threads on. Weights are plain in memory and are copied
 // into the primitive's layout at each run: they change with every step.
 #include "peer/backend/cpu/onednn.h"
+#include "peer/backend/cpu/own_convolution.h"
 
 namespace weft::peer::cpu {
 namespace {
@@ -152,10 +153,23 @@ class Convolution {
   std::string implementation_;
 };
 
-}  // namespace
+// oneDNN counts in 32 bits inside: what comes near that is not for it.
+bool within_onednn(const KernelRequest& request) {
+  constexpr int64_t kDimMax = int64_t{1} << 24, kElementsMax = int64_t{1} << 31;
+  const auto small = [&](const dag::Value& value) {
+    const dag::Shape& shape = value.spec.shape;
+    return product(shape, 1, shape.size()) < kElementsMax &&
+           std::all_of(shape.begin(), shape.end(), [](int64_t dim) { return dim < kDimMax; });
+  };
+  const bool weight = request.op.kind == OpKind::ConvGradWeight;
+  const dag::Shape& w = weight ? request.out_shape() : request.in_shape(1);
+  const dag::Ints& dilations = request.attributes().get_ints(dag::Attr::Dilations);
+  for (size_t d = 0; d < dilations.size(); ++d)
+    if (dilations[d] * w[d + 2] >= kDimMax) return false;
+  return small(request.in(0)) && small(request.in(1)) && small(request.out());
+}
 
-KernelResult make_convolution(const KernelRequest& request) {
-  if (!request.is_f32(request.in(0))) return request.decline();
+KernelResult make_onednn(const KernelRequest& request) {
   return guarded(request, [&]() -> KernelResult {
     if (request.op.kind == OpKind::ConvGradWeight) return make_conv_grad_weight(request);
     const auto convolution = std::make_shared<const Convolution>(request);
@@ -167,6 +181,20 @@ KernelResult make_convolution(const KernelRequest& request) {
     };
     return request.make(convolution->name(), run, convolution->bytes());
   });
+}
+
+}  // namespace
+
+KernelResult make_convolution(const KernelRequest& request) {
+  if (!request.is_f32(request.in(0))) return request.decline();
+  std::unique_ptr<Kernel> kernel;
+  if (!request.own_convolutions && within_onednn(request)) {
+    WEFT_TRY(kernel, make_onednn(request));
+    // Its reference loops are some hundred times slower than anything.
+    if (kernel != nullptr && kernel->implementation().find(" ref") == std::string_view::npos) return kernel;
+  }
+  WEFT_TRY(std::unique_ptr<Kernel> own, make_own_convolution(request));
+  return own != nullptr ? std::move(own) : std::move(kernel);
 }
 
 }  // namespace weft::peer::cpu

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <new>
 
 #include "peer/backend/cpu/kernel.h"
 #include "peer/backend/cpu/layout.h"
@@ -39,9 +40,20 @@ std::string_view to_string(dnnl::cpu_isa isa) {
   }
 }
 
+// One switch for all: oneDNN has read ONEDNN_MAX_CPU_ISA and looked at the processor, and our loops, the
+// matrix product among them, take what goes with its answer.
+const char* widest_loops() {
+  const std::string_view isa = to_string(dnnl::get_effective_cpu_isa());
+  if (isa == "sse41" || isa == "avx") return "baseline";
+  return isa.starts_with("avx2") ? "v3" : "v4";
+}
+
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const CpuOptions& options) : team_(options.threads, options.pin), loops_(loop_table()) {}
+  CpuBackend(const CpuOptions& options)
+      : team_(options.threads, options.pin),
+        loops_(loop_table(widest_loops())),
+        own_convolutions_(options.own_convolutions) {}
 
   std::string_view name() const override { return "cpu"; }
 
@@ -49,13 +61,15 @@ class CpuBackend final : public Backend {
     const dnnl_version_t* version = dnnl_version();
     return "cpu oneDNN " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
            std::to_string(version->patch) + " isa=" + std::string(to_string(dnnl::get_effective_cpu_isa())) +
-           " loops=" + loops_.isa;
+           " loops=" + loops_.isa + (kFlushesSubnormals ? " flush-subnormals" : "") +
+           (own_convolutions_ ? " own-convolutions" : "");
   }
 
   BackendTraits traits() const override {
     BackendTraits traits;
     traits.fuse_elementwise = true;
-    // oneDNN's own preference: 16 channels to a vector of AVX-512, 8 to one of AVX2.
+    // oneDNN's own preference: 16 channels to a vector of AVX-512, 8 to one of AVX2. Older sets have blocked
+    // kernels forward only, and keep everything plain.
     const std::string_view isa = to_string(dnnl::get_effective_cpu_isa());
     if (isa.starts_with("avx512")) traits.convolution_layout = Layout::Blocked16;
     if (isa.starts_with("avx2")) traits.convolution_layout = Layout::Blocked8;
@@ -65,19 +79,26 @@ class CpuBackend final : public Backend {
   Bytes storage_bytes(const TensorSpec& spec, Layout) const override { return spec.bytes(); }
   Result<std::unique_ptr<Memory>> allocate(Bytes size) override { return CpuMemory::make(size); }
 
-  Result<std::unique_ptr<Kernel>> make_kernel(const dag::Graph& graph, const GroupSignature& group) override {
-    team_.enter();
-    return make_group_kernel(graph, group, team_, loops_);
+  Result<std::unique_ptr<Kernel>> make_kernel(const dag::Graph& graph, const GroupSignature& group) override
+      try {
+    const Team::Entered entered(team_);
+    return make_group_kernel(graph, group, team_, loops_, own_convolutions_);
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::ResourceExhausted, "cpu backend: no memory to make a kernel for " +
+                                                  std::string(to_string(graph.op(group.ops.front()).kind)) +
+                                                  "; try a smaller microbatch");
   }
 
   Status upload(const Tensor& tensor, View target, Layout layout) override {
-    team_.enter();
+    WEFT_TRY_STATUS(need_layout(tensor.spec(), layout));
+    const Team::Entered entered(team_);
     convert_layout(team_, loops_, tensor.spec(), Layout::Plain, tensor.bytes().data(), layout,
                    pointer<std::byte>(target));
     return {};
   }
   Result<Tensor> download(View source, const TensorSpec& spec, Layout layout) override {
-    team_.enter();
+    WEFT_TRY_STATUS(need_layout(spec, layout));
+    const Team::Entered entered(team_);
     Tensor tensor(spec);
     convert_layout(team_, loops_, spec, layout, pointer<std::byte>(source), Layout::Plain,
                    tensor.mutable_bytes().data());
@@ -86,14 +107,14 @@ class CpuBackend final : public Backend {
 
   Status fill_zero(View target, const TensorSpec& spec) override {
     std::byte* data = pointer<std::byte>(target);
-    team_.enter();
+    const Team::Entered entered(team_);
     team_.ranges(spec.bytes().value, kGrain * 4, [&](int64_t begin, int64_t end) {
       std::memset(data + begin, 0, static_cast<size_t>(end - begin));
     });
     return {};
   }
   Status copy(View source, View target, const TensorSpec& spec) override {
-    team_.enter();
+    const Team::Entered entered(team_);
     convert_layout(team_, loops_, spec, Layout::Plain, pointer<std::byte>(source), Layout::Plain,
                    pointer<std::byte>(target));
     return {};
@@ -102,7 +123,7 @@ class CpuBackend final : public Backend {
     WEFT_TRY_STATUS(need_f32(spec, "accumulate"));
     const float* x = pointer<const float>(from);
     float* y = pointer<float>(into);
-    team_.enter();
+    const Team::Entered entered(team_);
     team_.ranges(spec.element_count(), kGrain, [&](int64_t begin, int64_t end) {
       loops_.reduce_into[kReduceSum](y + begin, x + begin, end - begin);
     });
@@ -114,7 +135,7 @@ class CpuBackend final : public Backend {
     const float* x = pointer<const float>(source);
     const int64_t count = spec.element_count(), blocks = (count + kGrain - 1) / kGrain;
     std::vector<double> sums(static_cast<size_t>(blocks));
-    team_.enter();
+    const Team::Entered entered(team_);
     team_.ranges(blocks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b)
         sums[static_cast<size_t>(b)] =
@@ -141,6 +162,7 @@ class CpuBackend final : public Backend {
 
   Team team_;
   const LoopTable& loops_;
+  bool own_convolutions_;
 };
 
 Status CpuBackend::update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter,
@@ -150,7 +172,7 @@ Status CpuBackend::update(const dag::OptimizerSpec& optimizer, const dag::Update
   const float* g = pointer<const float>(gradient);
   float* first = slots.empty() ? nullptr : pointer<float>(slots[0]);
   float* second = slots.size() < 2 ? nullptr : pointer<float>(slots[1]);
-  team_.enter();
+  const Team::Entered entered(team_);
   if (optimizer.type == dag::OptimizerType::Sgd) {
     SgdArgs args{};
     args.learning_rate = static_cast<float>(step.learning_rate);

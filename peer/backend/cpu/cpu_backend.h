@@ -18,6 +18,8 @@ struct CpuOptions {
   // Binds thread i to the i-th of those processors, the driving thread included. Not for several backends
   // that compute at once on one machine: they would share the first processors.
   bool pin = true;
+  // Takes the backend's own convolutions even where oneDNN has a fast one: for tests and benches.
+  bool own_convolutions = false;
 };
 
 // Errors: InvalidArgument for a number of threads out of range; Internal when oneDNN does not start.

@@ -1,6 +1,8 @@
 #include "peer/backend/cpu/elementwise_program.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 
@@ -43,6 +45,8 @@ class ElementProgram::Builder {
 
   bool add(const dag::Op& op, size_t position) {
     const dag::Value& result = graph_.value(op.outputs[0]);
+    const bool whole = std::all_of(op.inputs.begin(), op.inputs.end(), [](ValueId v) { return v.valid(); });
+    if (!whole || op.inputs.size() > std::size(Instruction{}.in)) return false;
     if (op.outputs.size() != 1 || result.spec.shape != shape_ || result.layout != layout_) return false;
     if (op.kind == OpKind::Dropout && layout_ != dag::Layout::Plain) return false;
     const std::optional<ElementChoice> choice = choose_element_loop(graph_, op);

@@ -1,6 +1,6 @@
 // From a group of ops to a kernel: the family's own, the fallback, or a sequence.
 #include "base/check.h"
-#include "peer/backend/cpu/kernel.h"
+#include "peer/backend/cpu/layout.h"
 
 namespace weft::peer::cpu {
 namespace {
@@ -64,8 +64,9 @@ KernelResult make_lone(const KernelRequest& request) {
 // The ops of a group one after another, inner values in the workspace.
 class SequenceKernel final : public Kernel {
  public:
-  static KernelResult make(const dag::Graph& graph, const GroupSignature& group, const Team& team,
-                           const LoopTable& loops) {
+  static KernelResult make(const KernelRequest& whole) {
+    const dag::Graph& graph = whole.graph;
+    const GroupSignature& group = whole.group;
     auto sequence = std::unique_ptr<SequenceKernel>(new SequenceKernel());
     int64_t inner_bytes = 0, scratch_bytes = 0;
     std::vector<std::pair<ValueId, int64_t>> inner;  // value, offset
@@ -85,7 +86,7 @@ class SequenceKernel final : public Kernel {
         }
         step.outputs.push_back(source_of(group, inner, output));
       }
-      WEFT_TRY(step.kernel, make_lone({graph, lone, op, team, loops}));
+      WEFT_TRY(step.kernel, make_lone({graph, lone, op, whole.team, whole.loops, whole.own_convolutions}));
       scratch_bytes = std::max(scratch_bytes, step.kernel->workspace_bytes().value);
       if (!sequence->name_.empty()) sequence->name_ += " + ";
       sequence->name_ += step.kernel->implementation();
@@ -149,12 +150,27 @@ class SequenceKernel final : public Kernel {
   std::string name_;
 };
 
+// A graph may come from outside with layouts that its values cannot have; the kernels take them for granted.
+Status need_layouts(const dag::Graph& graph, const GroupSignature& group) {
+  const auto check = [&](OpId id, ValueId v) -> Status {
+    if (!v.valid()) return {};
+    const Status good = need_layout(graph.spec(v), graph.value(v).layout);
+    return good ? good : tl::unexpected(good.error().within(to_string(graph.op(id).kind)));
+  };
+  for (const OpId id : group.ops) {
+    for (const ValueId v : graph.op(id).inputs) WEFT_TRY_STATUS(check(id, v));
+    for (const ValueId v : graph.op(id).outputs) WEFT_TRY_STATUS(check(id, v));
+  }
+  return {};
+}
+
 }  // namespace
 
 KernelResult make_group_kernel(const dag::Graph& graph, const GroupSignature& group, const Team& team,
-                               const LoopTable& loops) {
+                               const LoopTable& loops, bool own_convolutions) {
   const dag::Op& op = graph.op(group.ops.front());
-  const KernelRequest request{graph, group, op, team, loops};
+  const KernelRequest request{graph, group, op, team, loops, own_convolutions};
+  WEFT_TRY_STATUS(need_layouts(graph, group));
   if (group.ops.size() == 1 && group.outputs.size() == op.outputs.size()) return make_lone(request);
   bool elementwise = group.ops.size() > 1;
   for (const OpId id : group.ops) {
@@ -165,7 +181,7 @@ KernelResult make_group_kernel(const dag::Graph& graph, const GroupSignature& gr
     WEFT_TRY(std::unique_ptr<Kernel> kernel, make_elementwise(request));
     if (kernel != nullptr) return kernel;
   }
-  return SequenceKernel::make(graph, group, team, loops);
+  return SequenceKernel::make(request);
 }
 
 }  // namespace weft::peer::cpu

@@ -2,8 +2,10 @@
 // and a kernel that is a function with captured choices.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -52,9 +54,11 @@ class FunctionKernel final : public Kernel {
     return output < in_place_.size() ? in_place_[output] : -1;
   }
   Status run(std::span<const View> inputs, std::span<const View> outputs, View workspace,
-             const StepContext& context) override {
-    team_.enter();
+             const StepContext& context) override try {
+    const Team::Entered entered(team_);
     return function_({inputs, outputs, pointer<std::byte>(workspace), context});
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::ResourceExhausted, "cpu backend: no memory for a run of " + implementation_);
   }
   std::string_view implementation() const override { return implementation_; }
 
@@ -74,6 +78,7 @@ struct KernelRequest {
   const dag::Op& op;  // the only op of the group, except for make_elementwise
   const Team& team;
   const LoopTable& loops;
+  bool own_convolutions = false;  // never oneDNN's
 
   const dag::Attributes& attributes() const { return op.attributes; }
   bool has(size_t operand) const { return operand < op.inputs.size() && op.inputs[operand].valid(); }
@@ -83,6 +88,13 @@ struct KernelRequest {
   const dag::Shape& out_shape(size_t result = 0) const { return out(result).spec.shape; }
   bool is_f32(const dag::Value& value) const { return value.spec.dtype == dag::DType::F32; }
   bool is_plain(const dag::Value& value) const { return value.layout == dag::Layout::Plain; }
+
+  // Whether every operand and result lies plain: what most families take for granted.
+  bool all_plain() const {
+    const auto plain = [this](dag::ValueId v) { return !v.valid() || is_plain(graph.value(v)); };
+    return std::all_of(op.inputs.begin(), op.inputs.end(), plain) &&
+           std::all_of(op.outputs.begin(), op.outputs.end(), plain);
+  }
 
   // Where an operand or result stands in the signature; -1: absent.
   int input_slot(size_t operand) const {
@@ -123,7 +135,7 @@ KernelResult make_fallback(const KernelRequest& request);
 // The family's kernel or the fallback; for a group of several ops that is no elementwise program, one after
 // another.
 KernelResult make_group_kernel(const dag::Graph& graph, const GroupSignature& group, const Team& team,
-                               const LoopTable& loops);
+                               const LoopTable& loops, bool own_convolutions);
 
 inline int lanes_of(dag::Layout layout) {
   switch (layout) {

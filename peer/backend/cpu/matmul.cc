@@ -71,15 +71,6 @@ void choose_pieces(Plan& plan) {
   plan.shares_a = plan.batches() == 1 && plan.tiles_n() > 1;
 }
 
-// Scratch of a thread, aligned to a cache line.
-float* thread_scratch(int64_t elements) {
-  static thread_local std::vector<float> buffer;
-  const size_t needed = static_cast<size_t>(elements) + 16;
-  if (buffer.size() < needed) buffer.resize(needed);
-  const auto at = reinterpret_cast<uintptr_t>(buffer.data());
-  return buffer.data() + ((64 - at % 64) % 64) / sizeof(float);
-}
-
 // Packs columns [k0, k0 + depth) of all of a: where a block lies in the packed whole is k0 * padded_m.
 void pack_all(const Plan& plan, const Team& team, const LoopTable& loops, const float* a, float* packed) {
   const Product& p = plan.product;
@@ -139,7 +130,7 @@ std::vector<int64_t> batch_offsets(const Shape& operand, const Shape& batch) {
 }  // namespace
 
 KernelResult make_matmul(const KernelRequest& request) {
-  if (!request.is_f32(request.in(0))) return request.decline();
+  if (!request.is_f32(request.in(0)) || !request.all_plain()) return request.decline();
   const Shape &a = request.in_shape(0), &b = request.in_shape(1), &c = request.out_shape();
   const bool trans_a = request.attributes().get_int(Attr::TransA) != 0;
   const bool trans_b = request.attributes().get_int(Attr::TransB) != 0;

@@ -232,9 +232,9 @@ KernelResult make_normalisation(const KernelRequest& request) {
     case OpKind::BatchNormGrad:
       return make_batch_norm_grad(request);
     case OpKind::LayerNorm:
-      return make_layer_norm(request);
+      return request.all_plain() ? make_layer_norm(request) : request.decline();
     case OpKind::LayerNormGrad:
-      return make_layer_norm_grad(request);
+      return request.all_plain() ? make_layer_norm_grad(request) : request.decline();
     default:
       return request.decline();
   }

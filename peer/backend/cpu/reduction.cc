@@ -133,30 +133,41 @@ KernelResult make_reduce(const KernelRequest& request) {
   return request.make("vector reduce", run, bytes);
 }
 
-// Sum or mean over the spatial dims of a blocked value: one number a channel, plain.
+// Sum or mean over the spatial dims of a blocked value, and over samples where they are an axis as well: one
+// number a channel, plain.
 KernelResult make_spatial(const KernelRequest& request) {
   const dag::Value& value = request.in(0);
   const Ints& axes = request.attributes().get_ints(Attr::Axes);
-  const bool spatial = axes.size() + 2 == value.spec.shape.size() && !axes.empty() && axes[0] == 2;
+  const bool over_samples = !axes.empty() && axes[0] == 0;
+  const size_t leading = over_samples ? 1 : 0;
+  const bool spatial =
+      axes.size() > leading && axes[leading] == 2 && axes.size() - leading + 2 == value.spec.shape.size();
   const bool sums = request.op.kind == OpKind::ReduceMean || request.op.kind == OpKind::ReduceSum;
   if (!spatial || !sums || !request.is_plain(request.out(0))) return request.decline();
   const int lanes = lanes_of(value.layout);
   const int64_t positions = product(value.spec.shape, 2, value.spec.shape.size());
-  const int64_t planes = value.spec.shape[0] * value.spec.shape[1] / lanes;
+  const int64_t samples = value.spec.shape[0], channels = value.spec.shape[1];
+  const int64_t planes = samples * channels / lanes, terms = positions * (over_samples ? samples : 1);
   const float factor =
-      request.op.kind == OpKind::ReduceMean ? static_cast<float>(1.0 / static_cast<double>(positions)) : 1.0f;
+      request.op.kind == OpKind::ReduceMean ? static_cast<float>(1.0 / static_cast<double>(terms)) : 1.0f;
   const int x = request.input_slot(0), y = request.output_slot(0);
   const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
+    float *result = call.out<float>(y), *sums_of_planes = over_samples ? call.scratch<float>() : result;
     team.ranges(planes, rows_grain(positions * lanes), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        float* result = call.out<float>(y) + i * lanes;
-        loops.sum_plane(call.in<float>(x) + i * positions * lanes, positions, lanes, result);
-        loops.scale(result, factor, lanes);
-      }
+      for (int64_t i = begin; i < end; ++i)
+        loops.sum_plane(call.in<float>(x) + i * positions * lanes, positions, lanes,
+                        sums_of_planes + i * lanes);
     });
+    if (over_samples) {
+      loops.fill(result, 0.0f, channels);
+      for (int64_t n = 0; n < samples; ++n)
+        loops.reduce_into[kReduceSum](result, sums_of_planes + n * channels, channels);
+    }
+    if (factor != 1.0f) loops.scale(result, factor, planes * lanes / (over_samples ? samples : 1));
     return {};
   };
-  return request.make("vector planes", run);
+  const int64_t bytes = over_samples ? samples * channels * static_cast<int64_t>(sizeof(float)) : 0;
+  return request.make("vector planes", run, bytes);
 }
 
 // The first position of the extreme of each line along the axis.

@@ -39,8 +39,7 @@ void zero(const Team& team, std::byte* target, int64_t bytes) {
 KernelResult make_reorder(const KernelRequest& request) {
   const dag::Value &from = request.in(0), &to = request.out(0);
   const bool converts = from.layout != to.layout;
-  if (converts && (from.spec.shape != to.spec.shape || size_of(from) != 4)) return request.decline();
-  if (converts && !request.is_plain(from) && !request.is_plain(to)) return request.decline();
+  if (converts && from.spec.shape != to.spec.shape) return request.decline();
   const int x = request.input_slot(0), y = request.output_slot(0);
   const auto run = [x, y, spec = from.spec, source = from.layout, target = to.layout, &team = request.team,
                     &loops = request.loops](const Call& call) -> Status {
@@ -168,7 +167,6 @@ KernelResult make_concat(const KernelRequest& request) {
   const int64_t size = size_of(request.out(0));
   for (size_t i = 0; i < request.op.inputs.size(); ++i) {
     const Shape& shape = request.in_shape(i);
-    if (!request.is_plain(request.in(i))) return request.decline();
     parts.push_back({StridedCopy(shape, row_major(shape), target, size), request.input_slot(i),
                      at * target[axis] * size});
     at += shape[axis];
@@ -182,15 +180,29 @@ KernelResult make_concat(const KernelRequest& request) {
   return request.make("strided copy", run);
 }
 
+// Whether the op joins or cuts channels between blocks, of values that all lie in one blocked layout: whole
+// channels of a sample are then the same stretch of memory as if they lay plain.
+bool moves_whole_blocks(const KernelRequest& request) {
+  const dag::Layout layout = request.out(0).layout;
+  const auto here = [&](dag::ValueId v) { return request.graph.value(v).layout == layout; };
+  if (layout == dag::Layout::Plain || !std::all_of(request.op.inputs.begin(), request.op.inputs.end(), here))
+    return false;
+  const auto& a = request.attributes();
+  if (request.op.kind == OpKind::Concat) return a.get_int(Attr::Axis) == 1;
+  if (request.op.kind != OpKind::Slice && request.op.kind != OpKind::SliceGrad) return false;
+  const Ints &starts = a.get_ints(Attr::Starts), &steps = a.get_ints(Attr::Steps);
+  const Shape &from = request.in_shape(0), &to = request.out_shape();
+  for (size_t d = 0; d < from.size(); ++d)
+    if ((d != 1 && from[d] != to[d]) || (!steps.empty() && steps[d] != 1)) return false;
+  return starts[1] % lanes_of(layout) == 0;
+}
+
 }  // namespace
 
 KernelResult make_shape(const KernelRequest& request) {
   if (request.op.kind == OpKind::Reorder) return make_reorder(request);
   if (request.op.kind == OpKind::Expand) return make_expand(request);
-  for (size_t i = 0; i < request.op.inputs.size(); ++i) {
-    if (request.has(i) && !request.is_plain(request.in(i))) return request.decline();
-  }
-  if (!request.is_plain(request.out(0))) return request.decline();
+  if (!request.all_plain() && !moves_whole_blocks(request)) return request.decline();
   switch (request.op.kind) {
     case OpKind::Reshape:
       return make_reorder(request);

@@ -193,7 +193,7 @@ KernelResult make_cross_entropy_grad(const KernelRequest& request) {
 
 KernelResult make_softmax(const KernelRequest& request) {
   const bool grad_of_loss = request.op.kind == OpKind::CrossEntropyGrad;
-  if (!request.is_f32(request.in(grad_of_loss ? 1 : 0))) return request.decline();
+  if (!request.is_f32(request.in(grad_of_loss ? 1 : 0)) || !request.all_plain()) return request.decline();
   switch (request.op.kind) {
     case OpKind::Softmax:
     case OpKind::LogSoftmax:

@@ -113,10 +113,49 @@ class Rows {
   int64_t offset_[2] = {0, 0};
 };
 
+// `count` elements of a line of `width` that is read again and again, from its element `phase` on.
+void repeat_line(const std::byte* line, int64_t width, int64_t phase, int64_t size, int64_t count,
+                 std::byte* target) {
+  const int64_t tail = std::min(count, width - phase), head = std::min(count - tail, phase);
+  std::memcpy(target, line + phase * size, static_cast<size_t>(tail * size));
+  std::memcpy(target + tail * size, line, static_cast<size_t>(head * size));
+  int64_t done = tail + head;
+  // What is there is a whole number of periods, or all there is to write.
+  for (; done < count; done += std::min(done, count - done))
+    std::memcpy(target + done * size, target, static_cast<size_t>(std::min(done, count - done) * size));
+}
+
+// A walk whose last dim but one stands still, such as a number a channel over a blocked image: short lines,
+// each over and over.
+void load_repeated(const Walk& walk, const std::byte* source, int64_t size, int64_t start, int64_t count,
+                   std::byte* target) {
+  Walk outer = walk;
+  const int64_t width = walk.shape.back(), period = width * walk.shape[walk.shape.size() - 2];
+  outer.shape.pop_back();
+  outer.strides[0].pop_back();
+  outer.shape.back() = 1;  // a row of `outer` is one period
+  Rows rows(outer, start / period);
+  int64_t at = start % period;
+  while (count > 0) {
+    const int64_t length = std::min(period - at, count);
+    repeat_line(source + rows.offset(0) * size, width, at % width, size, length, target);
+    target += length * size;
+    count -= length;
+    at = 0;
+    if (count > 0) rows.next();
+  }
+}
+
 }  // namespace
 
 void load_strided(const Walk& walk, const void* source, int64_t element_size, int64_t start, int64_t count,
                   void* target) {
+  const size_t dims = walk.shape.size();
+  if (dims >= 2 && walk.strides[0][dims - 1] == 1 && walk.strides[0][dims - 2] == 0) {
+    load_repeated(walk, static_cast<const std::byte*>(source), element_size, start, count,
+                  static_cast<std::byte*>(target));
+    return;
+  }
   const int64_t width = walk.shape.back(), step = walk.strides[0].back();
   Rows rows(walk, start / width);
   int64_t column = start % width;

@@ -62,4 +62,12 @@ void Team::pin_once() const {
 #endif
 }
 
+float* thread_scratch(int64_t elements) {
+  static thread_local std::vector<float> buffer;
+  const size_t needed = static_cast<size_t>(elements) + 16;
+  if (buffer.size() < needed) buffer.resize(needed);
+  const auto at = reinterpret_cast<uintptr_t>(buffer.data());
+  return buffer.data() + ((64 - at % 64) % 64) / sizeof(float);
+}
+
 }  // namespace weft::peer::cpu

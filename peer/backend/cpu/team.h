@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "peer/backend/cpu/subnormals.h"
+
 namespace weft::peer::cpu {
 
 class Team {
@@ -16,12 +18,18 @@ class Team {
 
   int size() const { return size_; }
 
-  // To be called by the driving thread before it makes or runs kernels: sets the number of threads that
-  // oneDNN takes, and pins them once.
-  void enter() const {
-    omp_set_num_threads(size_);
-    if (pin_) pin_once();
-  }
+  // Held by the driving thread while it makes or runs kernels: sets the number of threads that oneDNN takes,
+  // pins them once, and flushes subnormals.
+  class Entered {
+   public:
+    explicit Entered(const Team& team) {
+      omp_set_num_threads(team.size_);
+      if (team.pin_) team.pin_once();
+    }
+
+   private:
+    FlushSubnormals flush_;
+  };
 
   // Lets the calling thread, which inherited a pin, run on every processor of the process again.
   static void release_calling_thread();
@@ -38,6 +46,7 @@ class Team {
     }
 #pragma omp parallel num_threads(threads)
     {
+      const FlushSubnormals flush;
       const int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
       const int64_t begin = units * thread / team * grain;
       const int64_t end = std::min(count, units * (thread + 1) / team * grain);
@@ -55,8 +64,12 @@ class Team {
       omp_set_num_threads(size_);
       return;
     }
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int64_t i = 0; i < count; ++i) f(i);
+#pragma omp parallel num_threads(threads)
+    {
+      const FlushSubnormals flush;
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t i = 0; i < count; ++i) f(i);
+    }
   }
 
  private:
@@ -64,5 +77,9 @@ class Team {
   int size_ = 1;
   bool pin_ = false;
 };
+
+// Scratch of the calling thread, aligned to a cache line; what is in it survives until the thread's next
+// call.
+float* thread_scratch(int64_t elements);
 
 }  // namespace weft::peer::cpu

@@ -33,14 +33,14 @@ const LoopTable* loop_table_for(const char* isa) {
   return nullptr;
 }
 
-const LoopTable& loop_table() {
-  static const LoopTable& chosen = [&]() -> const LoopTable& {
-    for (const char* isa : {"v4", "v3"}) {
-      if (const LoopTable* table = loop_table_for(isa)) return *table;
-    }
-    return baseline::table();
-  }();
-  return chosen;
+const LoopTable& loop_table(const char* widest) {
+  bool allowed = false;
+  for (const char* isa : {"v4", "v3", "baseline"}) {
+    allowed = allowed || std::string_view(isa) == widest;
+    if (!allowed) continue;
+    if (const LoopTable* table = loop_table_for(isa)) return *table;
+  }
+  return baseline::table();
 }
 
 }  // namespace weft::peer::cpu

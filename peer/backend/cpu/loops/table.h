@@ -150,6 +150,11 @@ struct PoolArgs {
   int lanes;  // 1, 8 or 16
 };
 
+// The windows of a convolution over one sample; fewer spatial dims are three with leading ones.
+struct WindowArgs {
+  int64_t in[3], out[3], kernel[3], stride[3], dilation[3], pad[3];
+};
+
 constexpr int64_t kGemmDepth = 256;
 
 enum ReduceCode : int { kReduceSum, kReduceMax, kReduceMin, kReduceProd, kReduceCodeCount };
@@ -158,6 +163,7 @@ enum ReduceCode : int { kReduceSum, kReduceMax, kReduceMin, kReduceProd, kReduce
 // that lie innermost: a plane is [positions, lanes], and per-channel arrays have `lanes` entries.
 struct LoopTable {
   const char* isa;
+  int lanes;  // channels side by side that suit its vectors: 8 or 16
   ElementLoop element[kElementCodeCount];
 
   // Rows.
@@ -200,6 +206,23 @@ struct LoopTable {
   void (*average_pool_plane)(const float* x, float* y, const PoolArgs& args);
   void (*average_pool_grad_plane)(const float* dy, float* dx, const PoolArgs& args);
 
+  // The convolution as a matrix product. Row r of `columns` stands for tap r % taps of channel r / taps of
+  // x[channels, in], its column j for output position `position + j`. unfold writes the elements of x under
+  // the windows, zero outside; fold adds each element to its place in x.
+  void (*unfold)(const float* x, const WindowArgs& args, int64_t row, int64_t rows, int64_t position,
+                 int64_t positions, float* columns, int64_t column_stride);
+  void (*fold)(const float* columns, int64_t column_stride, const WindowArgs& args, int64_t row, int64_t rows,
+               int64_t position, int64_t positions, float* x);
+
+  // A convolution of each channel by itself over planes of `lanes` (8 or 16) channels: x[in, lanes],
+  // w[taps, lanes], y[out, lanes]. bias (a number a lane) may be null; the gradient of w is added to dw.
+  void (*depthwise_plane)(const float* x, const float* w, const float* bias, float* y, const WindowArgs& args,
+                          int lanes);
+  void (*depthwise_grad_input_plane)(const float* dy, const float* w, float* dx, const WindowArgs& args,
+                                     int lanes);
+  void (*depthwise_grad_weight_plane)(const float* x, const float* dy, float* dw, const WindowArgs& args,
+                                      int lanes);
+
   // target[c * target_stride + r] = source[r * source_stride + c], 4-byte elements.
   void (*transpose)(const float* source, int64_t source_stride, float* target, int64_t target_stride,
                     int64_t rows, int64_t columns);
@@ -223,9 +246,10 @@ struct LoopTable {
                const AdamArgs& args);
 };
 
-// The widest set that this processor has; or, for tests, the one named ("baseline", "v3", "v4"; null where
-// the processor or the build lacks it). Immutable.
-const LoopTable& loop_table();
+// The widest set that this processor has, up to `widest`, the name of one ("baseline", "v3", "v4").
+// Immutable.
+const LoopTable& loop_table(const char* widest);
+// For tests: the one named; null where the processor or the build lacks it.
 const LoopTable* loop_table_for(const char* isa);
 
 }  // namespace weft::peer::cpu
