@@ -149,7 +149,91 @@ Status lower_conv_transpose(NodeContext& n) {
   return n.give(n.emit(OpKind::Add, {y, bias}));
 }
 
-constexpr LowerRow kRows[] = {{"Conv", lower_conv}, {"ConvTranspose", lower_conv_transpose}};
+// The columns under a convolution's windows, added to where they come from: the gradient of a convolution
+// that hands on each tap as a channel of its own.
+Status lower_col2im(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(3));
+  const Item& x = n.in(0);  // [N, C * taps, windows]
+  WEFT_TRY(const Ints image, n.ints(1, "image_shape"));
+  WEFT_TRY(const Ints block, n.ints(2, "block_shape"));
+  const size_t dims = image.size();
+  if (dims < 1 || dims > 3) return n.unsupported("an image of " + std::to_string(dims) + " dims");
+  WEFT_TRY_STATUS(check_each(n, image, dims, 1, "image_shape"));
+  WEFT_TRY(const Windows windows, read_windows(n, image, block));
+  int64_t taps = 1;
+  for (const int64_t size : windows.kernel)
+    if ((taps *= size) > 1024) return n.unsupported("a block of more than 1024 elements");
+  if (x.rank() != 3 || x.shape()[1] % taps != 0)
+    return n.invalid("x " + to_string(x.spec) + " does not go with a block of " + std::to_string(taps));
+  const int64_t images = x.shape()[0] * (x.shape()[1] / taps);
+  Shape columns{images, taps}, whole{images, 1}, result{x.shape()[0], x.shape()[1] / taps};
+  int64_t count = 1;
+  for (size_t d = 0; d < dims; ++d) {
+    const int64_t slack = image[d] + windows.pads[d] + windows.pads[dims + d] - extent_of(windows, d);
+    if (slack < 0) return n.invalid("a block is larger than the image");
+    columns.push_back(slack / windows.strides[d] + 1);
+    count *= columns.back();
+    whole.push_back(image[d]);
+    result.push_back(image[d]);
+  }
+  if (count != x.shape()[2])
+    return n.invalid("x " + to_string(x.spec) + " has not the " + std::to_string(count) +
+                     " windows of the image");
+  Shape weight{taps, 1};
+  weight.insert(weight.end(), windows.kernel.begin(), windows.kernel.end());
+  std::vector<double> identity(static_cast<size_t>(taps * taps));
+  for (int64_t i = 0; i < taps; ++i) identity[static_cast<size_t>(i * taps + i)] = 1;
+  WEFT_TRY(Item y, n.reshape(x, columns));
+  Attributes attributes = window_attributes(windows, 1);
+  attributes.set(Attr::Shape, whole);
+  const Item each = n.constant(dag::from_doubles({x.dtype(), weight}, identity));
+  WEFT_TRY(y, n.emit(OpKind::ConvGradInput, {y, each}, std::move(attributes)));
+  return n.give(n.reshape(y, result));
+}
+
+// Every tap's pixels as columns, then one product a group.
+Result<Item> columns_times_weight(NodeContext& n, const Item& columns, const Item& w, int64_t groups) {
+  const int64_t images = columns.shape()[0], terms = columns.shape()[1], windows = columns.shape()[2];
+  WEFT_TRY(const Item x, n.reshape(columns, {images, groups, terms / groups, windows}));
+  WEFT_TRY(const Item factors, n.reshape(w, {groups, w.shape()[0] / groups, terms / groups}));
+  return n.emit(OpKind::MatMul, {factors, x});
+}
+
+Status lower_deform_conv(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(3));
+  const Item &x = n.in(0), &w = n.in(1), &offset = n.in(2);
+  WEFT_TRY_STATUS(check_operands(n, x, w));
+  if (x.rank() != 4) return n.unsupported("other than two spatial dims");
+  const int64_t groups = n.int_attr("group", 1);
+  if (groups < 1 || groups > kWindowMost || w.shape()[0] % groups != 0 ||
+      x.shape()[1] != w.shape()[1] * groups)
+    return n.invalid("x " + to_string(x.spec) + " and w " + to_string(w.spec) + " do not go with " +
+                     std::to_string(groups) + " groups");
+  WEFT_TRY(const Windows windows,
+           read_windows(n, {x.shape()[2], x.shape()[3]}, {w.shape().begin() + 2, w.shape().end()}));
+  Items operands{x, offset};
+  if (n.has(4)) operands.push_back(n.in(4));
+  WEFT_TRY(const Item columns, n.emit(OpKind::DeformColumns, std::move(operands),
+                                      {{Attr::Kernel, windows.kernel},
+                                       {Attr::Strides, windows.strides},
+                                       {Attr::Dilations, windows.dilations},
+                                       {Attr::Pads, windows.pads},
+                                       {Attr::OffsetGroups, n.int_attr("offset_group", 1)}}));
+  WEFT_TRY(Item y, columns_times_weight(n, columns, w, groups));
+  WEFT_TRY(y, n.reshape(y, {x.shape()[0], w.shape()[0], offset.shape()[2], offset.shape()[3]}));
+  if (!n.has(3)) return n.give(y);
+  if (n.in(3).shape() != Shape{w.shape()[0]})
+    return n.invalid("its bias has shape " + to_string(n.in(3).shape()));
+  WEFT_TRY(const Item bias, n.reshape(n.in(3), {w.shape()[0], 1, 1}));
+  return n.give(n.emit(OpKind::Add, {y, bias}));
+}
+
+constexpr LowerRow kRows[] = {
+    {"Conv", lower_conv},
+    {"ConvTranspose", lower_conv_transpose},
+    {"Col2Im", lower_col2im, operands(0), operands(1, 2)},
+    {"DeformConv", lower_deform_conv},
+};
 
 }  // namespace
 

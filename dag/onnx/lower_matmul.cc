@@ -208,7 +208,13 @@ Status lower_einsum(NodeContext& n) {
   return n.give(total.item);
 }
 
-constexpr LowerRow kRows[] = {{"MatMul", lower_matmul}, {"Gemm", lower_gemm}, {"Einsum", lower_einsum}};
+Status lower_det(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  return n.give(n.emit(OpKind::Det, {n.in(0)}));
+}
+
+constexpr LowerRow kRows[] = {
+    {"MatMul", lower_matmul}, {"Gemm", lower_gemm}, {"Einsum", lower_einsum}, {"Det", lower_det}};
 
 }  // namespace
 

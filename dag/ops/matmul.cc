@@ -1,4 +1,4 @@
-// MatMul: the last two dims are multiplied, the leading ones broadcast.
+// MatMul: the last two dims are multiplied, the leading ones broadcast. Det: one number a matrix.
 #include "dag/ops/common.h"
 
 namespace weft::dag {
@@ -63,9 +63,61 @@ void matmul_vjp(VjpContext& c) {
   give(c, 1, trans_b ? matmul(g, a, true, trans_a) : matmul(a, g, !trans_a, false));
 }
 
+// ---- determinants ----
+
+// The gradient takes n^5 steps: right for singular matrices, and not meant for large ones.
+constexpr int64_t kDetRowsMost = 64;
+
+Result<Shape> det_shape(const ShapeContext& c, size_t i) {
+  WEFT_TRY_STATUS(need_float(c, i));
+  const Shape& a = c.in(i).shape;
+  if (a.size() < 2 || a.back() != a[a.size() - 2] || a.back() > kDetRowsMost)
+    return refuse_operand(c, i, "square matrices of at most " + std::to_string(kDetRowsMost) + " rows");
+  return Shape(a.begin(), a.end() - 2);
+}
+Specs infer_det(const ShapeContext& c) {
+  WEFT_TRY_STATUS(need_operands(c, 1));
+  WEFT_TRY(Shape shape, det_shape(c, 0));
+  return one(c.in(0).dtype, std::move(shape));
+}
+Specs infer_det_grad(const ShapeContext& c) {
+  WEFT_TRY_STATUS(need_operands(c, 2));
+  WEFT_TRY(const Shape shape, det_shape(c, 1));
+  WEFT_TRY_STATUS(need_spec(c, 0, c.in(1).dtype, shape));
+  return std::vector<TensorSpec>{c.in(1)};
+}
+void det_vjp(VjpContext& c) { give(c, 0, apply(OpKind::DetGrad, cotangent(c), in(c, 0))); }
+
+void add_determinants(OpTable& table) {
+  table.add({.kind = OpKind::Det,
+             .family = Family::MatMul,
+             .differentiability = Differentiability::Differentiable,
+             .infer = infer_det,
+             .vjp = det_vjp,
+             .flops =
+                 [](const ShapeContext& c, std::span<const TensorSpec> outputs) {
+                   const int64_t n = c.in(0).shape.back();
+                   return saturating_product({outputs[0].element_count(), n, n, n});
+                 },
+             .about = "a[..,n,n] -> [..]: the determinant; n is 64 at most"});
+  table.add({.kind = OpKind::DetGrad,
+             .family = Family::MatMul,
+             .inputs_min = 2,
+             .inputs_max = 2,
+             .differentiability = Differentiability::Refused,
+             .infer = infer_det_grad,
+             .flops =
+                 [](const ShapeContext& c, std::span<const TensorSpec> outputs) {
+                   const int64_t n = c.in(1).shape.back();
+                   return saturating_product({outputs[0].element_count(), n, n, n});
+                 },
+             .about = "dy, a -> da: dy times the matrix of cofactors, for singular matrices as well"});
+}
+
 }  // namespace
 
 void add_matmul_ops(OpTable& table) {
+  add_determinants(table);
   table.add(
       {.kind = OpKind::MatMul,
        .family = Family::MatMul,

@@ -54,22 +54,17 @@ Specs infer_max_pool_grad(const ShapeContext& c) {
   return std::vector<TensorSpec>{std::move(x)};
 }
 
-Status need_no_dilations(const ShapeContext& c) {
-  WEFT_TRY_STATUS(int_in(c, Attr::CountIncludePad, 0, 1));
-  if (c.attributes.has(Attr::Dilations)) return refuse("average pooling takes no dilations");
-  return {};
-}
 Specs infer_average_pool(const ShapeContext& c) {
   WEFT_TRY_STATUS(need_operands(c, 1));
   WEFT_TRY_STATUS(need_float(c, 0));
-  WEFT_TRY_STATUS(need_no_dilations(c));
+  WEFT_TRY_STATUS(int_in(c, Attr::CountIncludePad, 0, 1));
   WEFT_TRY(Shape y, pooled_shape(c, c.in(0).shape));
   return one(c.in(0).dtype, std::move(y));
 }
 Specs infer_average_pool_grad(const ShapeContext& c) {
   WEFT_TRY_STATUS(need_operands(c, 1));
   WEFT_TRY_STATUS(need_float(c, 0));
-  WEFT_TRY_STATUS(need_no_dilations(c));
+  WEFT_TRY_STATUS(int_in(c, Attr::CountIncludePad, 0, 1));
   WEFT_TRY(TensorSpec x, spec_of_attribute(c, c.in(0).dtype));
   WEFT_TRY(const Shape y, pooled_shape(c, x.shape));
   WEFT_TRY_STATUS(need_spec(c, 0, x.dtype, y));
@@ -159,8 +154,8 @@ void add_pooling_ops(OpTable& table) {
        .flops = pool_flops,
        .layout = pool_layout,
        .about =
-           "x -> y; kernel, strides, pads, ceil_mode; count_include_pad: padding counts in the divisor, but "
-           "never what lies beyond it"});
+           "x -> y; kernel, strides, dilations?, pads, ceil_mode; count_include_pad: padding counts in the "
+           "divisor, but never what lies beyond it; a window over nothing gives 0"});
   table.add({.kind = OpKind::AveragePoolGrad,
              .family = Family::Pooling,
              .differentiability = Differentiability::Differentiable,

@@ -111,6 +111,23 @@ std::vector<OpCase> large_cases() {
   add("Gather", OpKind::Gather, {r({97, 65}, 48), indices}, {{Attr::Axis, int64_t{0}}});
   add("GatherGrad", OpKind::GatherGrad, {r({300, 65}, 49), indices},
       {{Attr::Axis, int64_t{0}}, {Attr::Shape, Ints{97, 65}}});
+  std::vector<int64_t> pairs(2 * 90);  // of elements that stand side by side
+  for (size_t i = 0; i < pairs.size(); ++i) pairs[i] = static_cast<int64_t>(i / 4 + i % 2);
+  const Tensor taps = dag::make_tensor({90, 2}, std::span<const int64_t>(pairs));
+  for (const int64_t axis : {1, 2}) {
+    const std::string name = " axis " + std::to_string(axis);
+    const Shape x = axis == 1 ? Shape{9, 46, 70} : Shape{9, 70, 46},
+                y = axis == 1 ? Shape{9, 90, 70} : Shape{9, 70, 90};
+    add("Resample" + name, OpKind::Resample, {r(x, 51), taps, r({90, 2}, 52)}, {{Attr::Axis, axis}});
+    add("ResampleGrad" + name, OpKind::ResampleGrad, {r(y, 53), taps, r({90, 2}, 54)},
+        {{Attr::Axis, axis}, {Attr::Shape, x}});
+  }
+  const Attributes grid{{Attr::Mode, std::string("linear")},
+                        {Attr::PaddingMode, std::string("border")},
+                        {Attr::AlignCorners, int64_t{0}}};
+  add("GridSample", OpKind::GridSample, {r({2, 5, 30, 40}, 55), r({2, 33, 21, 2}, 56)}, grid);
+  add("GridSampleGrad", OpKind::GridSampleGrad,
+      {r({2, 5, 33, 21}, 57), r({2, 5, 30, 40}, 58), r({2, 33, 21, 2}, 59)}, grid);
   const Attributes loss{{Attr::Axis, int64_t{1}}, {Attr::Reduction, std::string("mean")}};
   add("CrossEntropy", OpKind::CrossEntropy, {r({300, 97}, 50), indices}, loss);
   return cases;

@@ -237,6 +237,15 @@ void add_pooling_cases(OpCaseMaker& make) {
       make.add(OpKind::AveragePoolGrad, variant, {make.real(y)}, average);
     }
   }
+  for (const int64_t include : {0, 1}) {
+    Attributes gaps{{Attr::Kernel, Ints{2, 2}},    {Attr::Strides, Ints{1, 2}},
+                    {Attr::Dilations, Ints{2, 3}}, {Attr::Pads, Ints{1, 2, 0, 2}},
+                    {Attr::CeilMode, int64_t{1}},  {Attr::CountIncludePad, include}};
+    const std::string variant = include ? "dilated with padding" : "dilated";
+    make.add(OpKind::AveragePool, variant, {make.real({1, 2, 6, 5})}, gaps);
+    gaps.set(Attr::Shape, Shape{1, 2, 6, 5});
+    make.add(OpKind::AveragePoolGrad, variant, {make.real({1, 2, 5, 4})}, gaps);
+  }
   make.add(OpKind::MaxPool, "dilated", {make.apart({1, 2, 6, 5})},
            {{Attr::Kernel, Ints{2, 2}},
             {Attr::Strides, Ints{1, 1}},

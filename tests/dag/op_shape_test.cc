@@ -214,6 +214,64 @@ TEST(OpShape, Pooling) {
   refuses(OpKind::MaxPool, {f32({1, 1, 1, 1, 1, 1})}, pool({1, 1, 1, 1}, {1, 1, 1, 1}, Ints(8, 0), 0));
 }
 
+TEST(OpShape, Resampling) {
+  EXPECT_EQ(shape_of(OpKind::Resample, {f32({2, 5}), i64({7, 2}), f32({7, 2})}, {{Attr::Axis, 1}}),
+            (Shape{2, 7}));
+  refuses(OpKind::Resample, {f32({2, 5}), i64({7, 2}), f32({7, 3})}, {{Attr::Axis, 1}});
+  refuses(OpKind::Resample, {f32({2, 5}), i64({7}), f32({7})}, {{Attr::Axis, 1}});
+  refuses(OpKind::Resample, {f32({2, 5}), f32({7, 2}), f32({7, 2})}, {{Attr::Axis, 1}});
+  refuses(OpKind::Resample, {i64({2, 5}), i64({7, 2}), i64({7, 2})}, {{Attr::Axis, 1}});
+  refuses(OpKind::Resample, {f32({2, 5}), i64({7, 2}), f32({7, 2})}, {{Attr::Axis, 2}});
+  refuses(OpKind::ResampleGrad, {f32({2, 7}), i64({7, 2}), f32({7, 2})},
+          {{Attr::Axis, 1}, {Attr::Shape, Ints{3, 5}}});
+}
+
+TEST(OpShape, Sampling) {
+  const auto grid = [](const char* mode, const char* padding) {
+    return Attributes{{Attr::Mode, std::string(mode)}, {Attr::PaddingMode, std::string(padding)}};
+  };
+  EXPECT_EQ(shape_of(OpKind::GridSample, {f32({2, 3, 4, 5}), f32({2, 6, 7, 2})}, grid("cubic", "zeros")),
+            (Shape{2, 3, 6, 7}));
+  refuses(OpKind::GridSample, {f32({2, 3, 4, 5}), f32({2, 6, 7, 3})}, grid("linear", "zeros"));
+  refuses(OpKind::GridSample, {f32({2, 3, 4, 5}), f32({1, 6, 7, 2})}, grid("linear", "zeros"));
+  refuses(OpKind::GridSample, {f32({2, 3, 0, 5}), f32({2, 6, 7, 2})}, grid("linear", "zeros"));
+  refuses(OpKind::GridSample, {f32({2, 3, 4, 5}), f32({2, 6, 7, 2})}, grid("linear", "wrap"));
+  refuses(OpKind::GridSample, {f32({2, 3, 4, 5}), f32({2, 6, 7, 2})}, grid("area", "zeros"));
+  refuses(OpKind::GridSample, {f32({1, 1, 2, 4, 5}), f32({1, 2, 6, 7, 3})}, grid("cubic", "zeros"));
+
+  const auto roi = [](Ints sizes, int64_t ratio, double scale) {
+    return Attributes{{Attr::Mode, std::string("avg")},
+                      {Attr::Sizes, std::move(sizes)},
+                      {Attr::SamplingRatio, ratio},
+                      {Attr::SpatialScale, scale}};
+  };
+  const std::vector<TensorSpec> operands{f32({2, 3, 8, 9}), f32({5, 4}), i64({5})};
+  EXPECT_EQ(shape_of(OpKind::RoiAlign, operands, roi({2, 3}, 0, 1)), (Shape{5, 3, 2, 3}));
+  refuses(OpKind::RoiAlign, operands, roi({2, 0}, 0, 1));
+  refuses(OpKind::RoiAlign, operands, roi({kHuge, kHuge}, 0, 1));
+  refuses(OpKind::RoiAlign, operands, roi({2, 3}, kHuge, 1));
+  refuses(OpKind::RoiAlign, operands, roi({2, 3}, 0, std::nan("")));
+  refuses(OpKind::RoiAlign, {f32({2, 3, 8, 9}), f32({5, 4}), i64({4})}, roi({2, 3}, 0, 1));
+
+  Attributes deform = conv({1, 1}, {1, 1}, {0, 0, 0, 0}, 1);
+  deform.set(Attr::Kernel, Ints{2, 2});
+  deform.set(Attr::OffsetGroups, int64_t{2});
+  EXPECT_EQ(shape_of(OpKind::DeformColumns, {f32({1, 4, 3, 4}), f32({1, 16, 2, 3})}, deform),
+            (Shape{1, 16, 6}));
+  refuses(OpKind::DeformColumns, {f32({1, 3, 3, 4}), f32({1, 16, 2, 3})}, deform);
+  refuses(OpKind::DeformColumns, {f32({1, 4, 3, 4}), f32({1, 8, 2, 3})}, deform);
+  deform.set(Attr::OffsetGroups, kHuge);
+  refuses(OpKind::DeformColumns, {f32({1, 0, 3, 4}), f32({1, 16, 2, 3})}, deform);
+}
+
+TEST(OpShape, Determinants) {
+  EXPECT_EQ(shape_of(OpKind::Det, {f32({3, 2, 4, 4})}), (Shape{3, 2}));
+  refuses(OpKind::Det, {f32({3, 4})});
+  refuses(OpKind::Det, {f32({4})});
+  refuses(OpKind::Det, {i64({4, 4})});
+  refuses(OpKind::Det, {f32({65, 65})});
+}
+
 TEST(OpShape, Normalisation) {
   EXPECT_EQ(
       infer(OpKind::BatchNorm, {f32({2, 3, 4}), f32({3}), f32({3})}, {{Attr::Epsilon, 1e-5}})->at(2).shape,

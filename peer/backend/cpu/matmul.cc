@@ -130,7 +130,8 @@ std::vector<int64_t> batch_offsets(const Shape& operand, const Shape& batch) {
 }  // namespace
 
 KernelResult make_matmul(const KernelRequest& request) {
-  if (!request.is_f32(request.in(0)) || !request.all_plain()) return request.decline();
+  if (request.op.kind != dag::OpKind::MatMul || !request.is_f32(request.in(0)) || !request.all_plain())
+    return request.decline();
   const Shape &a = request.in_shape(0), &b = request.in_shape(1), &c = request.out_shape();
   const bool trans_a = request.attributes().get_int(Attr::TransA) != 0;
   const bool trans_b = request.attributes().get_int(Attr::TransB) != 0;

@@ -44,6 +44,10 @@ KernelResult make_pooling(const KernelRequest& request) {
   const bool forward = kind == OpKind::MaxPool || kind == OpKind::AveragePool;
   if (kind == OpKind::MaxPool && request.out(1).layout != first.layout) return request.decline();
   if (kind == OpKind::MaxPoolGrad && request.in(1).layout != first.layout) return request.decline();
+  // The loops average windows without gaps.
+  const Ints& dilations = request.attributes().get_ints(Attr::Dilations);
+  const bool gaps = dilations != Ints(dilations.size(), 1);
+  if (gaps && kind != OpKind::MaxPool) return request.decline();
   const int lanes = lanes_of(first.layout);
   const Shape &x = forward ? first.spec.shape : result.spec.shape,
               &y = forward ? result.spec.shape : first.spec.shape;

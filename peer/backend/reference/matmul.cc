@@ -1,4 +1,6 @@
-// MatMul: rows times columns, inner dim in order.
+// MatMul: rows times columns, inner dim in order. Det: by elimination; its gradient by cofactors.
+#include <cmath>
+
 #include "peer/backend/reference/kernels.h"
 
 namespace weft::peer::reference {
@@ -37,9 +39,55 @@ void matmul(const Call& c, const std::vector<T>& a, const std::vector<T>& b, std
   });
 }
 
+// Of the n rows of n numbers in `a`.
+double determinant(Reals a, int64_t n) {
+  double product = 1;
+  for (int64_t k = 0; k < n; ++k) {
+    int64_t pivot = k;
+    for (int64_t i = k + 1; i < n; ++i)
+      if (std::abs(a[at(i * n + k)]) > std::abs(a[at(pivot * n + k)])) pivot = i;
+    if (a[at(pivot * n + k)] == 0) return 0;
+    if (pivot != k) {
+      product = -product;
+      for (int64_t j = 0; j < n; ++j) std::swap(a[at(k * n + j)], a[at(pivot * n + j)]);
+    }
+    product *= a[at(k * n + k)];
+    for (int64_t i = k + 1; i < n; ++i) {
+      const double factor = a[at(i * n + k)] / a[at(k * n + k)];
+      for (int64_t j = k; j < n; ++j) a[at(i * n + j)] -= factor * a[at(k * n + j)];
+    }
+  }
+  return product;
+}
+
+// Matrix i of operand `operand`, without one row and one column where these are given.
+Reals matrix_at(const Call& c, size_t operand, int64_t i, int64_t n, int64_t row = -1, int64_t column = -1) {
+  Reals matrix;
+  for (int64_t r = 0; r < n; ++r)
+    for (int64_t k = 0; k < n; ++k)
+      if (r != row && k != column) matrix.push_back(c.reals(operand)[at((i * n + r) * n + k)]);
+  return matrix;
+}
+
+void det(const Call& c) {
+  const int64_t n = c.shape(0).back();
+  for (int64_t i = 0; i < c.out().count(); ++i) c.out().reals[at(i)] = determinant(matrix_at(c, 0, i, n), n);
+}
+
+void det_grad(const Call& c) {
+  const int64_t n = c.shape(1).back();
+  for (int64_t i = 0; i < c.in(0).count(); ++i)
+    for (int64_t r = 0; r < n; ++r)
+      for (int64_t k = 0; k < n; ++k)
+        c.out().reals[at((i * n + r) * n + k)] =
+            c.reals(0)[at(i)] * ((r + k) % 2 == 0 ? 1 : -1) * determinant(matrix_at(c, 1, i, n, r, k), n - 1);
+}
+
 }  // namespace
 
 void run_matmul(const Call& call) {
+  if (call.kind == OpKind::Det) return det(call);
+  if (call.kind == OpKind::DetGrad) return det_grad(call);
   if (call.out().is_real()) return matmul(call, call.reals(0), call.reals(1), call.out().reals);
   // Integers in unsigned arithmetic, which wraps where signed would be undefined.
   const auto as_unsigned = [](const Wholes& values) {

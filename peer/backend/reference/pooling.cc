@@ -45,12 +45,17 @@ double divisor(const Call& c, const Windows& windows, int64_t o) {
   int64_t count = 1;
   for (size_t d = 3; d-- > 0;) {
     const WindowDim& dim = windows.dims[d];
-    const int64_t begin = dim.place(o % dim.out, 0);
+    const int64_t first = padding_counts ? -dim.pad_begin : 0;
+    const int64_t end = padding_counts ? dim.in + dim.pad_end : dim.in;
+    int64_t taps = 0;
+    for (int64_t k = 0; k < dim.kernel; ++k) {
+      const int64_t place = dim.place(o % dim.out, k);
+      taps += place >= first && place < end ? 1 : 0;
+    }
     o /= dim.out;
-    const int64_t first = padding_counts ? begin : std::max<int64_t>(begin, 0);
-    count *= std::min(begin + dim.kernel, padding_counts ? dim.in + dim.pad_end : dim.in) - first;
+    count *= taps;
   }
-  return static_cast<double>(count);
+  return static_cast<double>(std::max<int64_t>(count, 1));
 }
 
 void average_pool(const Call& c) {
