@@ -39,6 +39,7 @@ struct PlannedRun {
   uint32_t microbatch_size = 0;
   bool masked = false;  // the evaluation graph leaves padding out and counts what counted
   bool accuracy = false;
+  dag::LossTerms loss_terms{};
   uint32_t prediction_stages = 0;  // how many stages report outputs
   bool equal_bits = true;          // all peers of one fingerprint
   std::string fingerprint{};

@@ -142,11 +142,12 @@ class Run {
   struct Forward {  // an evaluation, or the prediction
     bool active = false;
     uint64_t step = 0;
-    uint32_t commanded = 0;                                     // microbatches
-    uint32_t reported = 0;                                      // all before it are complete
-    std::vector<std::optional<double>> loss, correct, counted;  // by microbatch
-    std::vector<std::vector<bool>> outputs;    // prediction: by microbatch, which stages reported
-    std::vector<uint32_t> reports;             // prediction: by microbatch, how many are there
+    uint32_t commanded = 0;                            // microbatches
+    uint32_t reported = 0;                             // all before it are complete
+    std::vector<std::optional<double>> correct;        // by microbatch
+    std::vector<std::optional<double>> loss, counted;  // by microbatch, each term of the loss
+    std::vector<std::vector<bool>> outputs;            // prediction: by microbatch, which stages reported
+    std::vector<uint32_t> reports;                     // prediction: by microbatch, how many are there
     std::vector<std::set<std::string>> names;  // prediction: by microbatch, of the outputs that are there
   };
 

@@ -17,10 +17,10 @@ void Run::begin_evaluation(uint64_t step) {
   forward_ = Forward{};
   forward_.active = true;
   forward_.step = step;
-  const size_t count = plan_->forward_microbatches;
-  forward_.loss.resize(count);
+  const size_t count = plan_->forward_microbatches, terms = plan_->loss_terms.count();
+  forward_.loss.resize(count * terms);
   forward_.correct.resize(count);
-  forward_.counted.resize(count);
+  forward_.counted.resize(count * terms);
 }
 
 // What was reported before is not asked for, or not taken, again.
@@ -63,20 +63,23 @@ Status Run::on_evaluation_report(Instant now, uint32_t stage, const proto::Evalu
     if (training() && may_repeat(stage, report.step)) return {};
     return fail(ErrorCode::InvalidArgument, "an evaluation that was not asked for");
   }
-  const auto take = [&](const std::vector<double>& values, std::vector<std::optional<double>>& into) -> bool {
-    if (values.empty()) return true;
-    if (values.size() > forward_.commanded || report.first_microbatch > forward_.commanded - values.size())
+  const size_t terms = plan_->loss_terms.count();
+  const auto take = [&](const std::vector<double>& values, size_t each,
+                        std::vector<std::optional<double>>& into) -> bool {
+    const size_t count = values.size() / each;  // microbatches
+    if (count * each != values.size() || count > forward_.commanded ||
+        report.first_microbatch > forward_.commanded - count)
       return false;
-    for (size_t i = 0; i < values.size(); ++i) into[report.first_microbatch + i] = values[i];
+    for (size_t i = 0; i < values.size(); ++i) into[report.first_microbatch * each + i] = values[i];
     return true;
   };
-  if (!take(report.loss, forward_.loss) || !take(report.correct, forward_.correct) ||
-      !take(report.counted, forward_.counted))
+  if (!take(report.loss, terms, forward_.loss) || !take(report.correct, 1, forward_.correct) ||
+      !take(report.counted, terms, forward_.counted))
     return fail(ErrorCode::InvalidArgument, "an evaluation of microbatches that were not asked for");
   while (forward_.reported < forward_.commanded) {
     const uint32_t m = forward_.reported;
-    if (!forward_.loss[m] || (plan_->accuracy && !forward_.correct[m]) ||
-        (plan_->masked && !forward_.counted[m]))
+    if (!forward_.loss[m * terms] || (plan_->accuracy && !forward_.correct[m]) ||
+        (plan_->masked && !forward_.counted[m * terms]))
       break;
     ++forward_.reported;
     last_progress_ = now;
@@ -90,17 +93,21 @@ Status Run::on_evaluation_report(Instant now, uint32_t stage, const proto::Evalu
 void Run::finish_evaluation(RunSink& sink) {
   if (!forward_.active || forward_.reported < plan_->forward_microbatches || committed_ < forward_.step)
     return;
-  double loss = 0, counted = 0, correct = 0;
+  const size_t terms = plan_->loss_terms.count();
+  dag::EvaluationSums sums(plan_->loss_terms);
+  std::vector<double> loss(terms), counted(terms);
   uint64_t samples = 0;
   for (uint32_t m = 0; m < plan_->forward_microbatches; ++m) {
     const double valid = static_cast<double>(samples_of(m));
-    loss += plan_->masked ? *forward_.loss[m] : *forward_.loss[m] * valid;
-    counted += plan_->masked ? *forward_.counted[m] : valid;
-    if (plan_->accuracy) correct += *forward_.correct[m];
+    for (size_t i = 0; i < terms; ++i) {
+      loss[i] = plan_->masked ? *forward_.loss[m * terms + i] : *forward_.loss[m * terms + i] * valid;
+      counted[i] = plan_->masked ? *forward_.counted[m * terms + i] : valid;
+    }
+    sums.add(loss, counted, plan_->accuracy ? *forward_.correct[m] : 0);
     samples += samples_of(m);
   }
-  metrics_ = {{"loss", loss / counted}};
-  if (plan_->accuracy) metrics_["accuracy"] = correct / counted;
+  metrics_ = {{"loss", sums.loss()}};
+  if (plan_->accuracy) metrics_["accuracy"] = sums.accuracy();
   proto::JobEvent event;
   event.kind = JobEventKind::Evaluation;
   event.step = evaluated_ = forward_.step;

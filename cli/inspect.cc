@@ -1,6 +1,7 @@
 // weft inspect: what a model holds and what training it would mean.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
@@ -16,7 +17,7 @@ namespace {
 
 struct InspectOptions {
   std::string model;
-  std::vector<std::string> freeze, sizes;
+  std::vector<std::string> freeze, sizes, read;
   int64_t batch = 0;
   bool all = false;
   std::string format = "text";
@@ -88,6 +89,16 @@ void print_json(const InspectOptions& options, const onnx::ModelInfo& info) {
   fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+Status check_outputs(const onnx::OnnxModel& model, const std::vector<std::string>& names) {
+  std::vector<std::string> outputs;
+  for (const auto& port : model.outputs()) outputs.push_back(port.name);
+  for (const std::string& name : names)
+    if (std::find(outputs.begin(), outputs.end(), name) == outputs.end())
+      return fail(ErrorCode::NotFound, fmt::format("the model has no output '{}'; its outputs are '{}'", name,
+                                                   fmt::join(outputs, "', '")));
+  return {};
+}
+
 Result<int> run_inspect(const InspectOptions& options) {
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
   onnx::ImportOptions import;
@@ -96,7 +107,9 @@ Result<int> run_inspect(const InspectOptions& options) {
   import.freeze = options.freeze;
   if (options.batch > 0) import.batch = options.batch;
   WEFT_TRY(import.sizes, parse_sizes(options.sizes));
-  const onnx::ModelInfo info = onnx::inspect_model(model, import, dag::op_table());
+  WEFT_TRY_STATUS(onnx::check_freeze(model, options.freeze));
+  WEFT_TRY_STATUS(check_outputs(model, options.read));
+  const onnx::ModelInfo info = onnx::inspect_model(model, import, dag::op_table(), options.read);
   options.format == "json" ? print_json(options, info) : print_text(options, info);
   return info.problem.empty() ? kExitOk : kExitUnsupported;
 }
@@ -123,6 +136,10 @@ void add_inspect(CLI::App& app, Command& chosen) {
                    "initializers that are not trained (pattern; may be given again)")
       ->allow_extra_args(false);
   command->add_option("--size", options->sizes, "a symbolic dim: name=number (may be given again)")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--loss", options->read,
+                   "an output that the loss reads (may be given again): warns of what it does not reach")
       ->allow_extra_args(false);
   command->add_option("--batch", options->batch, "samples, where the first axis is symbolic");
   command->add_flag("--all", options->all, "list every tensor");

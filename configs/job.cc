@@ -6,6 +6,7 @@
 
 #include "configs/job_data.h"
 #include "configs/reader.h"
+#include "dag/metrics.h"
 #include "data/file.h"
 #include "data/sample_sequence.h"
 
@@ -34,49 +35,69 @@ void read_inputs(MapReader& root, Job& job) {
   }
 }
 
-void read_loss(MapReader& root, Problems& problems, Job& job) {
+void read_ignore_index(MapReader& reader, dag::LossSpec& loss) {
+  loss.ignore_index = -100;  // PyTorch's
+  const Node* node = reader.take("ignore_index");
+  if (!node) return;
+  const auto value = reader.parse_number(*node, "ignore_index", {-9007199254740992.0, 9007199254740992.0});
+  if (value && *value != static_cast<double>(static_cast<int64_t>(*value)))
+    reader.problem(node->where, "`" + reader.path_of("ignore_index") + "` must be a whole number");
+  else if (value)
+    loss.ignore_index = static_cast<int64_t>(*value);
+}
+
+void read_loss_parts(MapReader& reader, dag::LossSpec& loss) {
+  using dag::LossType;
+  switch (loss.type) {
+    case LossType::CrossEntropy:
+      loss.prediction = reader.required_text("logits", "name the graph output that holds the logits");
+      loss.target = reader.required_text("labels", "name the data column of the labels");
+      if (const Node* axis = reader.take("axis"))
+        if (const auto value = reader.parse_count(*axis, "axis", 0, 63))
+          loss.axis = static_cast<int64_t>(*value);
+      read_ignore_index(reader, loss);
+      break;
+    case LossType::Mse:
+    case LossType::L1:
+    case LossType::BceWithLogits:
+      loss.prediction = reader.required_text("output", "name the graph output that is compared");
+      loss.target = reader.required_text("target", "name the data column that it is compared with");
+      break;
+    case LossType::Output:
+      loss.prediction = reader.required_text("name", "name the graph output that is the loss");
+      break;
+  }
+  loss.weight = reader.number("weight", 1, {-dag::kLossWeightMax, dag::kLossWeightMax});
+}
+
+void read_loss_term(const Node& node, const std::string& path, Problems& problems, Job& job) {
   using dag::LossType;
   static constexpr Choice<LossType> kLosses[] = {{"cross_entropy", LossType::CrossEntropy},
                                                  {"mse", LossType::Mse},
                                                  {"l1", LossType::L1},
                                                  {"bce_with_logits", LossType::BceWithLogits},
                                                  {"output", LossType::Output}};
-  const Node* node = root.require("loss", "as {type: cross_entropy, logits: logits, labels: label}");
-  if (!node) return;
-  MapReader reader(*node, "loss", problems);
+  MapReader reader(node, path, problems);
   const auto type = reader.choice(
       reader.require("type", "say cross_entropy, mse, l1, bce_with_logits or output"), "type", kLosses);
   if (!type) return;
-  job.loss.type = *type;
-  switch (*type) {
-    case LossType::CrossEntropy: {
-      job.loss.prediction = reader.required_text("logits", "name the graph output that holds the logits");
-      job.loss.target = reader.required_text("labels", "name the data column of the labels");
-      if (const Node* axis = reader.take("axis"))
-        if (const auto value = reader.parse_count(*axis, "axis", 0, 63))
-          job.loss.axis = static_cast<int64_t>(*value);
-      job.loss.ignore_index = -100;  // PyTorch's
-      if (const Node* ignored = reader.take("ignore_index")) {
-        const auto value =
-            reader.parse_number(*ignored, "ignore_index", {-9007199254740992.0, 9007199254740992.0});
-        if (value && *value != static_cast<double>(static_cast<int64_t>(*value)))
-          reader.problem(ignored->where, "`loss.ignore_index` must be a whole number");
-        else if (value)
-          job.loss.ignore_index = static_cast<int64_t>(*value);
-      }
-      break;
-    }
-    case LossType::Mse:
-    case LossType::L1:
-    case LossType::BceWithLogits:
-      job.loss.prediction = reader.required_text("output", "name the graph output that is compared");
-      job.loss.target = reader.required_text("target", "name the data column that it is compared with");
-      break;
-    case LossType::Output:
-      job.loss.prediction = reader.required_text("name", "name the graph output that is the loss");
-      break;
-  }
+  dag::LossSpec& loss = job.losses.emplace_back();
+  loss.type = *type;
+  read_loss_parts(reader, loss);
   reader.finish();
+}
+
+void read_loss(MapReader& root, Problems& problems, Job& job) {
+  const Node* node = root.require("loss", "as {type: cross_entropy, logits: logits, labels: label}");
+  if (!node) return;
+  if (node->kind != Node::Kind::Sequence) return read_loss_term(*node, "loss", problems, job);
+  if (node->items.empty() || node->items.size() > dag::kLossTermsMax) {
+    root.problem(node->where, "`loss` is a list of " + std::to_string(node->items.size()) +
+                                  " losses; it must hold 1 to " + std::to_string(dag::kLossTermsMax));
+    return;
+  }
+  for (size_t i = 0; i < node->items.size(); ++i)
+    read_loss_term(node->items[i], "loss[" + std::to_string(i) + "]", problems, job);
 }
 
 void read_train_data(MapReader& reader, const PathRules& rules, Problems& problems, Job& job) {
@@ -323,6 +344,8 @@ void record_locations(const Node& node, const std::string& path,
   into[path] = node.where;
   for (const Entry& entry : node.entries)
     record_locations(entry.value, path.empty() ? entry.key : path + "." + entry.key, into);
+  for (size_t i = 0; i < node.items.size(); ++i)
+    record_locations(node.items[i], path + "[" + std::to_string(i) + "]", into);
 }
 
 Result<Job> read_job(const Node& tree, const ParseOptions& options) {
@@ -353,12 +376,16 @@ Result<Job> read_job(const Node& tree, const ParseOptions& options) {
 
 }  // namespace
 
+std::string Job::loss_path(size_t term) const {
+  return locations.contains("loss[0]") ? "loss[" + std::to_string(term) + "]" : "loss";
+}
+
 Location Job::where(std::string_view path) const {
   for (;;) {
     const auto found = locations.find(path);
     if (found != locations.end()) return found->second;
     if (path.empty()) return {source, 0, 0, false};
-    const size_t dot = path.rfind('.');
+    const size_t dot = path.find_last_of(".[");  // a map's key, or a list's item
     path = dot == std::string_view::npos ? std::string_view{} : path.substr(0, dot);
   }
 }

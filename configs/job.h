@@ -34,8 +34,8 @@ struct Job {
   std::filesystem::path model;
   Task task = Task::Train;
   std::map<std::string, std::string> inputs;  // graph input <- data column
-  dag::LossSpec loss;
-  std::optional<data::DataSpec> train;  // set for Task::Train
+  std::vector<dag::LossSpec> losses;          // the terms of the loss; none for Task::Predict
+  std::optional<data::DataSpec> train;        // set for Task::Train
   // The data of `test`, or the part that a text's `validation` keeps from training.
   std::optional<data::DataSpec> test;
   std::optional<data::DataSpec> predict;  // set for Task::Predict
@@ -56,9 +56,11 @@ struct Job {
   CompressionPolicy compression = CompressionPolicy::None;
 
   // Where each key's value was written, by dotted path ("optimizer.type"; an input's name may hold dots
-  // itself).
+  // itself); the items of a list as "freeze[0]".
   std::map<std::string, Location, std::less<>> locations;
 
+  // The path of a term of the loss: "loss", or "loss[1]" where the file has a list.
+  std::string loss_path(size_t term) const;
   // The place of the path, or of the nearest enclosing key that was written.
   Location where(std::string_view path) const;
   // "<place>: <what>", for what only the model or the data can tell.

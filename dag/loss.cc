@@ -1,5 +1,7 @@
 #include "dag/loss.h"
 
+#include <algorithm>
+
 #include "dag/autodiff.h"
 
 namespace weft::dag {
@@ -92,70 +94,73 @@ Status check_batch(const Shape& prediction, int64_t batch) {
                                               " samples of a microbatch");
 }
 
-}  // namespace
-
-Result<int64_t> class_axis(const Shape& logits, const Shape& labels) {
-  std::vector<int64_t> fits;
-  if (logits.size() == labels.size() + 1)
-    for (size_t axis = 0; axis < logits.size(); ++axis) {
-      Shape without = logits;
-      without.erase(without.begin() + static_cast<std::ptrdiff_t>(axis));
-      if (without == labels) fits.push_back(static_cast<int64_t>(axis));
-    }
-  if (fits.size() == 1) return fits[0];
-  const std::string shapes = "logits " + to_string(logits) + " and labels " + to_string(labels);
-  if (fits.empty())
-    return fail(ErrorCode::InvalidArgument,
-                shapes + " do not fit: the labels must have the logits' shape without the class axis");
-  return fail(ErrorCode::InvalidArgument, shapes + " fit in more than one way: say `axis:` in the loss");
+ValueId as_scalar(GraphBuilder& builder, ValueId value) {
+  return builder.spec(value).shape.empty() ? value
+                                           : builder.add(OpKind::Reshape, {value}, {{Attr::Shape, Shape{}}});
 }
 
-Result<Graph> attach_training_loss(const Graph& model, const LossSpec& loss, const TensorSpec& target,
-                                   const OpTable& table) {
-  WEFT_TRY(const ValueId found, find_prediction(model, loss.prediction));
-  GraphCopy copy = copy_model(model, table, /*keep_state_updates=*/true);
-  GraphBuilder& builder = copy.builder();
-  const ValueId prediction = copy.mapped(found);
-  ValueId result = prediction;
-  if (loss.type == LossType::Output) {
-    const TensorSpec spec = builder.spec(prediction);
-    if (spec.element_count() != 1)
-      return fail(ErrorCode::InvalidArgument,
-                  "output '" + loss.prediction + "' is " + to_string(spec) + ": a loss is one number");
-  } else {
-    const ValueId labels = builder.input(std::string(kTargetInput), target);
-    if (loss.type == LossType::CrossEntropy) {
-      WEFT_TRY(Attributes attributes,
-               cross_entropy_attributes(loss, builder.spec(prediction), target, "mean"));
-      WEFT_TRY(const auto outputs,
-               builder.try_add(OpKind::CrossEntropy, {prediction, labels}, std::move(attributes), "loss"));
-      result = outputs[0];
-    } else {
-      WEFT_TRY(const ValueId each, elementwise_loss(builder, loss.type, prediction, labels));
-      result = reduce_all(builder, OpKind::ReduceMean, each);
-    }
-  }
-  builder.output("loss", result, OutputRole::Loss);
-  return prune(copy.finish(), table);
+ValueId as_f32(GraphBuilder& builder, ValueId value) {
+  if (builder.spec(value).dtype == DType::F32) return value;
+  return builder.add(OpKind::Cast, {value}, {{Attr::DType, static_cast<int64_t>(DType::F32)}});
 }
 
-Result<Graph> attach_evaluation_loss(const Graph& model, const LossSpec& loss, const TensorSpec& target,
-                                     int64_t batch, const OpTable& table) {
-  WEFT_TRY(const ValueId found, find_prediction(model, loss.prediction));
-  GraphCopy copy = copy_model(model, table, /*keep_state_updates=*/false);
-  GraphBuilder& builder = copy.builder();
-  const ValueId prediction = copy.mapped(found);
-  if (loss.type == LossType::Output) {
-    builder.output("loss", prediction, OutputRole::Loss);
-    return prune(copy.finish(), table);
-  }
-  WEFT_TRY_STATUS(check_batch(builder.spec(prediction).shape, batch));
-  const ValueId labels = builder.input(std::string(kTargetInput), target);
-  const ValueId mask = builder.input(std::string(kMaskInput), {DType::F32, {batch}});
+Status check_scalar(const LossSpec& loss, const TensorSpec& spec) {
+  if (spec.element_count() == 1 && is_float(spec.dtype)) return {};
+  return fail(ErrorCode::InvalidArgument,
+              "output '" + loss.prediction + "' is " + to_string(spec) + ": a loss is one number");
+}
 
+// The inputs of all targets, by term; invalid for LossType::Output.
+std::vector<ValueId> add_targets(GraphBuilder& builder, std::span<const LossSpec> losses,
+                                 std::span<const TensorSpec> targets) {
+  const std::vector<std::string> names = target_inputs(losses);
+  std::vector<ValueId> inputs(losses.size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    if (names[i].empty()) continue;
+    const auto first = static_cast<size_t>(std::find(names.begin(), names.end(), names[i]) - names.begin());
+    inputs[i] = first < i ? inputs[first] : builder.input(names[i], targets[i]);
+  }
+  return inputs;
+}
+
+// The mean over the microbatch, a scalar.
+Result<ValueId> training_term(GraphBuilder& builder, const LossSpec& loss, ValueId prediction,
+                              ValueId target) {
+  if (loss.type == LossType::Output) {
+    WEFT_TRY_STATUS(check_scalar(loss, builder.spec(prediction)));
+    return prediction;
+  }
+  if (loss.type == LossType::CrossEntropy) {
+    WEFT_TRY(Attributes attributes,
+             cross_entropy_attributes(loss, builder.spec(prediction), builder.spec(target), "mean"));
+    WEFT_TRY(const auto outputs,
+             builder.try_add(OpKind::CrossEntropy, {prediction, target}, std::move(attributes), "loss"));
+    return outputs[0];
+  }
+  WEFT_TRY(const ValueId each, elementwise_loss(builder, loss.type, prediction, target));
+  return reduce_all(builder, OpKind::ReduceMean, each);
+}
+
+// What one term gives to an evaluation, each a scalar; `correct` only for CrossEntropy.
+struct TermSums {
+  ValueId loss, counted, correct;
+};
+
+// Whether each element counts, 1 or 0, of the shape of the elements' losses: the mask over samples,
+// stretched, without the labels that are ignored.
+ValueId stretch_mask(GraphBuilder& builder, ValueId mask, const Shape& shape, ValueId counts) {
+  Shape column(shape.size(), 1);
+  column[0] = builder.spec(mask).shape[0];
+  ValueId weight = builder.add(OpKind::Reshape, {mask}, {{Attr::Shape, column}});
+  if (column != shape) weight = builder.add(OpKind::Expand, {weight}, {{Attr::Shape, shape}});
+  return counts.valid() ? builder.add(OpKind::Mul, {weight, counts}) : weight;
+}
+
+Result<TermSums> evaluation_term(GraphBuilder& builder, const LossSpec& loss, ValueId prediction,
+                                 ValueId labels, ValueId mask) {
   ValueId each, counts, correct;
   if (loss.type == LossType::CrossEntropy) {
-    const TensorSpec logits = builder.spec(prediction);
+    const TensorSpec logits = builder.spec(prediction), target = builder.spec(labels);
     WEFT_TRY(Attributes attributes, cross_entropy_attributes(loss, logits, target, "none"));
     const int64_t axis = attributes.get_int(Attr::Axis);
     WEFT_TRY(const auto outputs,
@@ -176,24 +181,134 @@ Result<Graph> attach_evaluation_loss(const Graph& model, const LossSpec& loss, c
   } else {
     WEFT_TRY(each, elementwise_loss(builder, loss.type, prediction, labels));
   }
-  // The mask over samples, stretched to the shape of the elements' losses.
-  const Shape shape = builder.spec(each).shape;
-  Shape column(shape.size(), 1);
-  column[0] = batch;
-  ValueId weight = builder.add(OpKind::Reshape, {mask}, {{Attr::Shape, column}});
-  if (column != shape) weight = builder.add(OpKind::Expand, {weight}, {{Attr::Shape, shape}});
-  if (counts.valid()) weight = builder.add(OpKind::Mul, {weight, counts});
+  each = as_f32(builder, each);
+  const ValueId weight = stretch_mask(builder, mask, builder.spec(each).shape, counts);
   // Where, not a product: padding may hold anything, also what is not a number.
   const ValueId zero = builder.scalar(DType::F32, 0.0);
   const ValueId counted = builder.add(OpKind::Greater, {weight, zero});
-  builder.output("loss",
-                 reduce_all(builder, OpKind::ReduceSum, builder.add(OpKind::Where, {counted, each, zero})),
-                 OutputRole::Loss);
-  builder.output("counted", reduce_all(builder, OpKind::ReduceSum, weight), OutputRole::Counted);
+  TermSums sums;
+  sums.loss = reduce_all(builder, OpKind::ReduceSum, builder.add(OpKind::Where, {counted, each, zero}));
+  sums.counted = reduce_all(builder, OpKind::ReduceSum, weight);
   if (correct.valid())
-    builder.output("correct",
-                   reduce_all(builder, OpKind::ReduceSum, builder.add(OpKind::Mul, {correct, weight})),
-                   OutputRole::Correct);
+    sums.correct = reduce_all(builder, OpKind::ReduceSum, builder.add(OpKind::Mul, {correct, weight}));
+  return sums;
+}
+
+// The model's own number, which knows nothing of padding: it counts where there is none.
+TermSums own_term(GraphBuilder& builder, ValueId prediction, ValueId mask) {
+  const ValueId samples = reduce_all(builder, OpKind::ReduceSum, mask);
+  const ValueId size = builder.scalar(DType::F32, static_cast<double>(builder.spec(mask).shape[0]));
+  const ValueId whole = builder.add(OpKind::Equal, {samples, size});
+  const ValueId zero = builder.scalar(DType::F32, 0.0);
+  return {.loss = builder.add(OpKind::Where, {whole, as_f32(builder, as_scalar(builder, prediction)), zero}),
+          .counted = builder.add(OpKind::Cast, {whole}, {{Attr::DType, static_cast<int64_t>(DType::F32)}}),
+          .correct = {}};
+}
+
+// Scalars side by side.
+ValueId join(GraphBuilder& builder, std::vector<ValueId> scalars) {
+  for (ValueId& scalar : scalars) scalar = builder.add(OpKind::Reshape, {scalar}, {{Attr::Shape, Shape{1}}});
+  return builder.add(OpKind::Concat, std::move(scalars), {{Attr::Axis, int64_t{0}}});
+}
+
+}  // namespace
+
+Result<int64_t> class_axis(const Shape& logits, const Shape& labels) {
+  std::vector<int64_t> fits;
+  if (logits.size() == labels.size() + 1)
+    for (size_t axis = 0; axis < logits.size(); ++axis) {
+      Shape without = logits;
+      without.erase(without.begin() + static_cast<std::ptrdiff_t>(axis));
+      if (without == labels) fits.push_back(static_cast<int64_t>(axis));
+    }
+  if (fits.size() == 1) return fits[0];
+  const std::string shapes = "logits " + to_string(logits) + " and labels " + to_string(labels);
+  if (fits.empty())
+    return fail(ErrorCode::InvalidArgument,
+                shapes + " do not fit: the labels must have the logits' shape without the class axis");
+  return fail(ErrorCode::InvalidArgument, shapes + " fit in more than one way: say `axis:` in the loss");
+}
+
+std::vector<std::string> target_inputs(std::span<const LossSpec> losses) {
+  std::vector<std::string> columns, names;
+  for (const LossSpec& loss : losses) {
+    if (loss.type == LossType::Output) {
+      names.emplace_back();
+      continue;
+    }
+    const auto at = std::find(columns.begin(), columns.end(), loss.target);
+    const auto number = static_cast<size_t>(at - columns.begin());
+    if (at == columns.end()) columns.push_back(loss.target);
+    names.push_back(std::string(kTargetInput) + (number == 0 ? "" : "." + std::to_string(number)));
+  }
+  return names;
+}
+
+Result<Graph> attach_training_loss(const Graph& model, std::span<const LossSpec> losses,
+                                   std::span<const TensorSpec> targets, const OpTable& table) {
+  WEFT_CHECK(!losses.empty() && losses.size() == targets.size());
+  std::vector<ValueId> predictions;
+  for (const LossSpec& loss : losses) {
+    WEFT_TRY(predictions.emplace_back(), find_prediction(model, loss.prediction));
+  }
+  GraphCopy copy = copy_model(model, table, /*keep_state_updates=*/true);
+  GraphBuilder& builder = copy.builder();
+  const std::vector<ValueId> inputs = add_targets(builder, losses, targets);
+  ValueId sum;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    WEFT_TRY(ValueId term, training_term(builder, losses[i], copy.mapped(predictions[i]), inputs[i]));
+    const DType dtype = builder.spec(term).dtype;
+    if (losses[i].weight != 1)
+      term = builder.add(OpKind::Mul, {term, builder.scalar(dtype, losses[i].weight)});
+    if (losses.size() > 1) term = as_scalar(builder, term);
+    if (sum.valid() && dtype != builder.spec(sum).dtype)
+      term =
+          builder.add(OpKind::Cast, {term}, {{Attr::DType, static_cast<int64_t>(builder.spec(sum).dtype)}});
+    sum = sum.valid() ? builder.add(OpKind::Add, {sum, term}) : term;
+  }
+  builder.output("loss", sum, OutputRole::Loss);
+  return prune(copy.finish(), table);
+}
+
+Result<Graph> attach_evaluation_loss(const Graph& model, std::span<const LossSpec> losses,
+                                     std::span<const TensorSpec> targets, int64_t batch,
+                                     const OpTable& table) {
+  WEFT_CHECK(!losses.empty() && losses.size() == targets.size());
+  std::vector<ValueId> predictions;
+  for (const LossSpec& loss : losses) {
+    WEFT_TRY(predictions.emplace_back(), find_prediction(model, loss.prediction));
+    if (loss.type == LossType::Output) {
+      WEFT_TRY_STATUS(check_scalar(loss, model.spec(predictions.back())));
+    } else {
+      WEFT_TRY_STATUS(check_batch(model.spec(predictions.back()).shape, batch));
+    }
+  }
+  GraphCopy copy = copy_model(model, table, /*keep_state_updates=*/false);
+  GraphBuilder& builder = copy.builder();
+  if (losses.size() == 1 && losses[0].type == LossType::Output) {
+    builder.output("loss", copy.mapped(predictions[0]), OutputRole::Loss);
+    return prune(copy.finish(), table);
+  }
+  const std::vector<ValueId> labels = add_targets(builder, losses, targets);
+  const ValueId mask = builder.input(std::string(kMaskInput), {DType::F32, {batch}});
+  std::vector<ValueId> sums, counted;
+  ValueId correct;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const ValueId prediction = copy.mapped(predictions[i]);
+    TermSums term;
+    if (losses[i].type == LossType::Output) {
+      term = own_term(builder, prediction, mask);
+    } else {
+      WEFT_TRY(term, evaluation_term(builder, losses[i], prediction, labels[i], mask));
+    }
+    sums.push_back(term.loss);
+    counted.push_back(term.counted);
+    if (!correct.valid()) correct = term.correct;
+  }
+  const bool single = losses.size() == 1;
+  builder.output("loss", single ? sums[0] : join(builder, sums), OutputRole::Loss);
+  builder.output("counted", single ? counted[0] : join(builder, counted), OutputRole::Counted);
+  if (correct.valid()) builder.output("correct", correct, OutputRole::Correct);
   return prune(copy.finish(), table);
 }
 

@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "dag/graph.h"
+#include "dag/metrics.h"
 #include "dag/optimizer.h"
 #include "plan/device.h"
 
@@ -295,7 +296,8 @@ struct EvaluationReport {
   PlanVersion plan_version = 0;
   uint64_t step = 0;
   uint32_t first_microbatch = 0;
-  // By microbatch of the command, from the stage that owns the output; empty elsewhere.
+  // By microbatch of the command, from the stage that owns the output; empty elsewhere. `loss` and `counted`
+  // have a number for each term of the loss.
   std::vector<double> loss{}, correct{}, counted{};
 };
 struct PredictionReport {
@@ -524,6 +526,7 @@ struct RunPlan {
   uint32_t microbatch_size = 0;
   bool masked = false;
   bool accuracy = false;
+  dag::LossTerms loss_terms{};
   uint32_t prediction_stages = 0;
   bool equal_bits = true;
   std::string fingerprint{};

@@ -128,7 +128,7 @@ std::shared_ptr<const ModelGraphs> make_graphs(const JobSpec& job) {
                              .axis = {},
                              .ignore_index = {}};
     const dag::TensorSpec target{dag::DType::I64, {job.microbatch_size}};
-    const Graph forward = sure(dag::attach_training_loss(model, loss, target, dag::op_table()));
+    const Graph forward = sure(dag::attach_training_loss(model, {&loss, 1}, {&target, 1}, dag::op_table()));
     const Graph train = dag::lower(sure(dag::differentiate(forward, dag::op_table())), dag::op_table(),
                                    {.fuse_elementwise = false});
     const auto stage_of_op = dag::stages_by_origin(train, stages_of(layers_of(train, job.layers), job));
@@ -137,9 +137,10 @@ std::shared_ptr<const ModelGraphs> make_graphs(const JobSpec& job) {
       if (train.find_output(OutputRole::Gradient, initializer.name))
         graphs->parameters.push_back(initializer.name);
     if (job.forward_microbatches != 0) {
-      const Graph evaluation = dag::lower(
-          sure(dag::attach_evaluation_loss(model, loss, target, job.microbatch_size, dag::op_table())),
-          dag::op_table(), {.fuse_elementwise = false});
+      const Graph evaluation =
+          dag::lower(sure(dag::attach_evaluation_loss(model, {&loss, 1}, {&target, 1}, job.microbatch_size,
+                                                      dag::op_table())),
+                     dag::op_table(), {.fuse_elementwise = false});
       graphs->programs[ProgramKind::Evaluate] =
           cut(evaluation, ProgramKind::Evaluate, plan::follow_stages(evaluation, train, stage_of_op));
     }

@@ -141,9 +141,9 @@ Status HashRunner::run_segment(const Task& task, const Inputs& inputs, Output& o
       output.sends.emplace_back(s, values[program.stage->sends[s].value.index]);
   for (const auto& out : hashes.outputs()) {
     if (out.segment != task.segment) continue;
-    if (out.role == OutputRole::Loss) output.outcome.loss = scalar_of(values[out.value]);
-    if (out.role == OutputRole::Correct) output.outcome.correct = scalar_of(values[out.value]);
-    if (out.role == OutputRole::Counted) output.outcome.counted = scalar_of(values[out.value]);
+    if (out.role == OutputRole::Loss) output.outcome.loss = {scalar_of(values[out.value])};
+    if (out.role == OutputRole::Correct) output.outcome.correct = {scalar_of(values[out.value])};
+    if (out.role == OutputRole::Counted) output.outcome.counted = {scalar_of(values[out.value])};
     if (out.role == OutputRole::Prediction && task.key.program == ProgramKind::Predict)
       output.predictions.push_back(
           {out.name, "", program.stage->graph->spec(dag::ValueId{out.value}), values[out.value]});

@@ -1,6 +1,7 @@
 #include "train/prepare.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "dag/autodiff.h"
 #include "dag/loss.h"
@@ -8,6 +9,7 @@
 #include "dag/op_table.h"
 #include "dag/passes/canonicalise.h"
 #include "dag/text.h"
+#include "dag/unread.h"
 
 namespace weft::train {
 namespace {
@@ -102,6 +104,9 @@ Result<Matching> match_inputs(const Job& job, const onnx::OnnxModel& model, cons
 
 Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& model, const Matching& matching,
                                        const onnx::Evaluator& evaluator, bool training) {
+  for (size_t i = 0; i < job.freeze.size(); ++i)
+    if (const Status found = onnx::check_freeze(model, {&job.freeze[i], 1}); !found)
+      return fail(job.error(found.error().code, "freeze[" + std::to_string(i) + "]", found.error().message));
   onnx::ImportOptions options;
   options.evaluate = evaluator;
   options.batch = job.microbatch_size;
@@ -114,16 +119,35 @@ Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& mo
   return imported;
 }
 
-// The target's spec, and the feed that fills it; nothing for LossType::Output.
-Result<TensorSpec> match_target(const Job& job, const data::Dataset& dataset,
-                                std::vector<data::Feed>& feeds) {
-  if (job.loss.type == dag::LossType::Output) return TensorSpec{};
-  const char* path = job.loss.type == dag::LossType::CrossEntropy ? "loss.labels" : "loss.target";
-  WEFT_TRY(const size_t column, find_column(job, dataset, path, job.loss.target));
-  feeds.push_back({std::string(dag::kTargetInput), column});
-  TensorSpec spec = dataset.columns()[column].sample;
-  spec.shape.insert(spec.shape.begin(), job.microbatch_size);
-  return spec;
+// The specs of the targets, by term, and the feeds that fill them; nothing for LossType::Output.
+Result<std::vector<TensorSpec>> match_targets(const Job& job, const data::Dataset& dataset,
+                                              std::vector<data::Feed>& feeds) {
+  const std::vector<std::string> inputs = dag::target_inputs(job.losses);
+  std::vector<TensorSpec> specs;
+  for (size_t i = 0; i < job.losses.size(); ++i) {
+    const dag::LossSpec& loss = job.losses[i];
+    TensorSpec& spec = specs.emplace_back();
+    if (loss.type == dag::LossType::Output) continue;
+    const char* key = loss.type == dag::LossType::CrossEntropy ? ".labels" : ".target";
+    WEFT_TRY(const size_t column, find_column(job, dataset, job.loss_path(i) + key, loss.target));
+    spec = dataset.columns()[column].sample;
+    spec.shape.insert(spec.shape.begin(), job.microbatch_size);
+    const bool fed = std::any_of(feeds.begin(), feeds.end(),
+                                 [&](const data::Feed& feed) { return feed.input == inputs[i]; });
+    if (!fed) feeds.push_back({inputs[i], column});
+  }
+  return specs;
+}
+
+// The place of the term that does not fit: the first that by itself gives an error.
+Error loss_error(const Job& job, const Graph& model, std::span<const TensorSpec> targets,
+                 const Error& error) {
+  for (size_t i = 0; i < job.losses.size(); ++i) {
+    const auto alone =
+        dag::attach_training_loss(model, {&job.losses[i], 1}, targets.subspan(i, 1), dag::op_table());
+    if (!alone) return job.error(alone.error().code, job.loss_path(i), alone.error().message);
+  }
+  return job.error(error.code, "loss", error.message);
 }
 
 // Follows integer inputs through ops that keep their values to the tables that they index.
@@ -149,6 +173,29 @@ std::vector<IntegerBounds> find_bounds(const Graph& graph) {
   return bounds;
 }
 
+// What nobody will learn from, though it may have been meant to.
+std::vector<std::string> unread_warnings(const Graph& model, const Graph& differentiated,
+                                         std::span<const dag::LossSpec> losses) {
+  dag::Unread unread = dag::find_unread(model, losses);
+  unread.parameters.clear();  // those without a gradient: also where an op on the way lets none through
+  for (const dag::Initializer& initializer : model.initializers())
+    if (initializer.role == dag::InitializerRole::Parameter &&
+        !differentiated.find_output(dag::OutputRole::Gradient, initializer.name))
+      unread.parameters.push_back(initializer.name);
+  return dag::describe(unread);
+}
+
+// What the graph's text does not say of the loss: the values of its constants. Nothing for a loss as it is.
+std::string describe_weights(std::span<const dag::LossSpec> losses) {
+  std::string text;
+  for (const dag::LossSpec& loss : losses) {
+    char number[32];
+    const auto end = std::to_chars(number, number + sizeof number, loss.weight).ptr;
+    text += " " + std::string(number, end);
+  }
+  return text == " 1" ? "" : "loss weights" + text + "\n";
+}
+
 // Weights of the initializers that are left after folding and pruning.
 dag::Weights used_weights(const Graph& graph, dag::Weights weights) {
   std::erase_if(weights, [&](const auto& entry) { return graph.find_initializer(entry.first) == nullptr; });
@@ -161,9 +208,9 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
                                   const onnx::Evaluator& evaluator, const peer::BackendTraits& traits) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/true));
-  WEFT_TRY(const TensorSpec target, match_target(job, dataset, matching.feeds));
-  auto with_loss = dag::attach_training_loss(imported.graph, job.loss, target, dag::op_table());
-  if (!with_loss) return fail(job.error(with_loss.error().code, "loss", with_loss.error().message));
+  WEFT_TRY(const std::vector<TensorSpec> targets, match_targets(job, dataset, matching.feeds));
+  auto with_loss = dag::attach_training_loss(imported.graph, job.losses, targets, dag::op_table());
+  if (!with_loss) return fail(loss_error(job, imported.graph, targets, with_loss.error()));
   auto differentiated = dag::differentiate(*with_loss, dag::op_table());
   if (!differentiated)
     return fail(job.error(differentiated.error().code, "model", differentiated.error().message));
@@ -174,7 +221,7 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
 
   Prepared prepared;
   prepared.bounds = find_bounds(*with_loss);
-  prepared.identity = dag::to_text(*differentiated);
+  prepared.identity = dag::to_text(*differentiated) + describe_weights(job.losses);
   prepared.graph = dag::lower(*differentiated, dag::op_table(), lower_options(traits));
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
@@ -183,6 +230,8 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
                         [&](dag::ValueId v) { return prepared.graph.value(v).name == feed.input; });
   });
   prepared.warnings = std::move(imported.warnings);
+  for (std::string& warning : unread_warnings(imported.graph, *differentiated, job.losses))
+    prepared.warnings.push_back(std::move(warning));
   return prepared;
 }
 
@@ -191,11 +240,12 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
                                     const peer::BackendTraits& traits) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
-  WEFT_TRY(const TensorSpec target, match_target(job, dataset, matching.feeds));
+  WEFT_TRY(const std::vector<TensorSpec> targets, match_targets(job, dataset, matching.feeds));
   auto with_loss =
-      dag::attach_evaluation_loss(imported.graph, job.loss, target, job.microbatch_size, dag::op_table());
-  if (!with_loss) return fail(job.error(with_loss.error().code, "loss", with_loss.error().message));
+      dag::attach_evaluation_loss(imported.graph, job.losses, targets, job.microbatch_size, dag::op_table());
+  if (!with_loss) return fail(loss_error(job, imported.graph, targets, with_loss.error()));
   Prepared prepared;
+  prepared.loss_terms = dag::loss_terms(job.losses);
   prepared.bounds = find_bounds(*with_loss);
   prepared.graph = dag::lower(*with_loss, dag::op_table(), lower_options(traits));
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));

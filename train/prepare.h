@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "configs/job.h"
 #include "dag/graph.h"
+#include "dag/metrics.h"
 #include "dag/onnx/import.h"
 #include "dag/onnx/model.h"
 #include "data/dataset.h"
@@ -34,6 +35,7 @@ struct Prepared {
   dag::Weights weights;           // initial values of its initializers
   std::vector<data::Feed> feeds;  // graph inputs <- columns of the data set it was matched with
   std::vector<IntegerBounds> bounds;
+  dag::LossTerms loss_terms;  // of an evaluation
   std::vector<std::string> warnings;
   std::string identity;  // text of the graph before lowering: what a checkpoint belongs to
 };

@@ -78,6 +78,7 @@ Result<std::unique_ptr<EvaluationSession>> EvaluationSession::create(Prepared pr
   std::unique_ptr<EvaluationSession> session(new EvaluationSession(backend));
   session->feeds_ = prepared.feeds;
   session->bounds_ = prepared.bounds;
+  session->terms_ = prepared.loss_terms;
   WEFT_TRY(session->executor_, make_executor(prepared, backend, /*accumulates=*/false));
   WEFT_TRY(session->microbatch_, session->executor_->make_microbatch());
   return session;
@@ -93,9 +94,9 @@ Status EvaluationSession::copy_weights(peer::Executor& trained) {
   return {};
 }
 
-Result<double> EvaluationSession::output(OutputRole role) {
+Result<std::vector<double>> EvaluationSession::output(OutputRole role) {
   WEFT_TRY(const Tensor tensor, executor_->value(*microbatch_, executor_->graph().find_output(role)->value));
-  return scalar(tensor);
+  return to_doubles(tensor);
 }
 
 Result<EvaluationSession::Metrics> EvaluationSession::evaluate(
@@ -106,7 +107,7 @@ Result<EvaluationSession::Metrics> EvaluationSession::evaluate(
   data::Loader loader(dataset, feeds_, data::evaluation_requests(dataset->sample_count(), microbatch_size),
                       {.on_start = [this] { backend_.release_calling_thread(); }});
   Metrics metrics;
-  double loss = 0, counted = 0, correct = 0;
+  dag::EvaluationSums sums(terms_);
   for (;;) {
     WEFT_TRY(auto batch, loader.next());
     if (!batch) break;
@@ -123,21 +124,21 @@ Result<EvaluationSession::Metrics> EvaluationSession::evaluate(
     }
     microbatch_->context.microbatch_size = microbatch_size;
     WEFT_TRY_STATUS(executor_->run(*microbatch_));
-    WEFT_TRY(const double sum, output(OutputRole::Loss));
-    loss += masked ? sum : sum * batch->valid_count;
-    double count = batch->valid_count;
+    WEFT_TRY(std::vector<double> loss, output(OutputRole::Loss));
+    std::vector<double> counted{static_cast<double>(batch->valid_count)}, correct{0};
     if (masked) {
-      WEFT_TRY(count, output(OutputRole::Counted));
+      WEFT_TRY(counted, output(OutputRole::Counted));
+    } else {
+      loss[0] *= batch->valid_count;
     }
-    counted += count;
     if (has_accuracy) {
-      WEFT_TRY(const double hits, output(OutputRole::Correct));
-      correct += hits;
+      WEFT_TRY(correct, output(OutputRole::Correct));
     }
+    sums.add(loss, counted, correct[0]);
     metrics.samples += batch->valid_count;
   }
-  metrics.loss = loss / counted;
-  if (has_accuracy) metrics.accuracy = correct / counted;
+  metrics.loss = sums.loss();
+  if (has_accuracy) metrics.accuracy = sums.accuracy();
   return metrics;
 }
 

@@ -47,8 +47,8 @@ class EvaluationSession {
 
   struct Metrics {
     uint64_t samples = 0;
-    double loss = 0;                 // mean over what counts: samples, or labels
-    std::optional<double> accuracy;  // with cross_entropy
+    double loss = 0;                 // mean over what counts: samples, or labels; of several losses the sum
+    std::optional<double> accuracy;  // with cross_entropy; of several the first
   };
   // Takes the weights it needs from `trained`, then reads `dataset` through.
   Result<Metrics> evaluate(peer::Executor& trained, const std::shared_ptr<const data::Dataset>& dataset,
@@ -57,11 +57,12 @@ class EvaluationSession {
  private:
   explicit EvaluationSession(peer::Backend& backend) : backend_(backend) {}
   Status copy_weights(peer::Executor& trained);
-  Result<double> output(dag::OutputRole role);
+  Result<std::vector<double>> output(dag::OutputRole role);
 
   peer::Backend& backend_;
   std::vector<data::Feed> feeds_;
   std::vector<IntegerBounds> bounds_;
+  dag::LossTerms terms_;
   std::unique_ptr<peer::Executor> executor_;
   std::unique_ptr<peer::Microbatch> microbatch_;
 };

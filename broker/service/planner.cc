@@ -218,6 +218,7 @@ class Assembly {
       const uint64_t samples = program->second.dataset->sample_count();
       run.masked = graph.find_output(OutputRole::Counted) != nullptr;
       run.accuracy = graph.find_output(OutputRole::Correct) != nullptr;
+      if (!job.losses.empty()) run.loss_terms = dag::loss_terms(job.losses);
       // A loss that the model computes itself cannot leave padding out: a short last microbatch is not
       // evaluated.
       const bool whole_only = forward == ProgramKind::Evaluate && !run.masked;

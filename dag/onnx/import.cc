@@ -256,6 +256,7 @@ class Import {
 
 Result<ImportedModel> import_model(const OnnxModel& model, const ImportOptions& options,
                                    const dag::OpTable& table) {
+  WEFT_TRY_STATUS(check_freeze(model, options.freeze));
   return Import(model, options, table).run();
 }
 

@@ -46,7 +46,7 @@ struct ImportOptions {
   // Compute BatchNormalization's running statistics as ONNX defines them (population variance), not as
   // PyTorch does: for ONNX's own test cases.
   bool onnx_running_statistics = false;
-  // Initializers that are not trained: patterns with * and ?.
+  // Initializers that are not trained: patterns with * and ?. One that matches nothing is an error.
   std::vector<std::string> freeze;
 
   ImportLimits limits;
@@ -72,6 +72,9 @@ Result<ImportedModel> import_model(const OnnxModel& model, const ImportOptions& 
 // Names of the graph's inputs that decide shapes (operands such as Reshape's shape, Slice's starts, TopK's
 // k), directly or through other nodes: they must be bound for the model to have static shapes.
 std::vector<std::string> shape_inputs(const OnnxModel& model);
+
+// NotFound, with names that are near, for the first of the patterns that matches no initializer.
+Status check_freeze(const OnnxModel& model, std::span<const std::string> patterns);
 
 // Whether `text` matches `pattern`, where * stands for any run of characters and ? for one.
 bool matches_glob(std::string_view pattern, std::string_view text);

@@ -3,10 +3,23 @@
 #include <algorithm>
 
 #include "dag/onnx/analysis.h"
+#include "dag/unread.h"
 
 namespace weft::onnx {
 
-ModelInfo inspect_model(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table) {
+namespace {
+
+std::vector<std::string> unread_warnings(const dag::Graph& graph, std::span<const std::string> read) {
+  if (read.empty()) return {};
+  std::vector<dag::LossSpec> losses;
+  for (const std::string& output : read) losses.emplace_back().prediction = output;
+  return dag::describe(dag::find_unread(graph, losses));
+}
+
+}  // namespace
+
+ModelInfo inspect_model(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table,
+                        std::span<const std::string> read) {
   ModelInfo info;
   const auto& graph = model.structure().proto.graph();
   info.producer = model.producer();
@@ -24,7 +37,11 @@ ModelInfo inspect_model(const OnnxModel& model, const ImportOptions& options, co
     imported = import_model(model, bound, table);
   }
   if (!imported) info.problem = imported.error().message;
-  if (imported) info.warnings = imported->warnings;
+  if (imported) {
+    info.warnings = imported->warnings;
+    for (std::string& warning : unread_warnings(imported->graph, read))
+      info.warnings.push_back(std::move(warning));
+  }
 
   const auto statistics = running_statistics(graph);
   const auto reached = reached_by_gradient(graph);

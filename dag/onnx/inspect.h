@@ -29,7 +29,9 @@ struct ModelInfo {
   std::string problem;
 };
 
-// With options.batch unset, a batch of one is assumed.
-ModelInfo inspect_model(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table);
+// With options.batch unset, a batch of one is assumed. `read`: the outputs that a loss reads, where that is
+// known; what it does not reach is then warned of.
+ModelInfo inspect_model(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table,
+                        std::span<const std::string> read = {});
 
 }  // namespace weft::onnx

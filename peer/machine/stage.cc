@@ -13,6 +13,11 @@ using proto::ProgramKind;
 
 namespace {
 tl::unexpected<Error> refuse(const std::string& what) { return fail(ErrorCode::InvalidArgument, what); }
+
+void append(const std::vector<double>& from, std::vector<double>& to) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
 }  // namespace
 
 StageMachine::StageMachine(std::shared_ptr<const proto::AssignStage> assignment, Options options)
@@ -269,11 +274,11 @@ void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome
       if (task.key.program == ProgramKind::Train) {
         ++segments_done_;
         segments_busy_ += outcome.busy;
-        if (outcome.loss) losses_.push_back(*outcome.loss);
+        append(outcome.loss, losses_);
       } else {
-        if (outcome.loss) evaluation_.loss.push_back(*outcome.loss);
-        if (outcome.correct) evaluation_.correct.push_back(*outcome.correct);
-        if (outcome.counted) evaluation_.counted.push_back(*outcome.counted);
+        append(outcome.loss, evaluation_.loss);
+        append(outcome.correct, evaluation_.correct);
+        append(outcome.counted, evaluation_.counted);
       }
       if (task.last_segment) finish_microbatch(task.key);
       if (task.key.program != ProgramKind::Train && done_of_segment_.back() == commands_.front().microbatches)

@@ -53,7 +53,8 @@ struct Task {
 // What a task gave, tensors aside.
 struct TaskOutcome {
   Duration busy{};
-  std::optional<double> loss, correct, counted;  // of outputs in the segment that was run
+  // Of outputs in the segment that was run. An evaluation of several losses gives one number each.
+  std::vector<double> loss{}, correct{}, counted{};
   std::vector<double> squares;
 };
 

@@ -149,15 +149,15 @@ Status StageRunner::collect_outputs(const Task& task, Program& program, Microbat
   }
   for (const dag::GraphOutput& out : program.stage->graph->outputs()) {
     if (segment_of(*program.stage, out.value) != task.segment) continue;
-    std::optional<double>* scalar = nullptr;
-    if (out.role == OutputRole::Loss) scalar = &output.outcome.loss;
-    if (out.role == OutputRole::Correct) scalar = &output.outcome.correct;
-    if (out.role == OutputRole::Counted) scalar = &output.outcome.counted;
+    std::vector<double>* numbers = nullptr;
+    if (out.role == OutputRole::Loss) numbers = &output.outcome.loss;
+    if (out.role == OutputRole::Correct) numbers = &output.outcome.correct;
+    if (out.role == OutputRole::Counted) numbers = &output.outcome.counted;
     const bool predicts = task.key.program == ProgramKind::Predict && out.role == OutputRole::Prediction;
-    if (scalar == nullptr && !predicts) continue;
+    if (numbers == nullptr && !predicts) continue;
     WEFT_TRY(auto tensor, program.executor->value(microbatch, out.value));
-    if (scalar != nullptr)
-      *scalar = to_doubles(tensor).at(0);
+    if (numbers != nullptr)
+      *numbers = to_doubles(tensor);
     else
       output.predictions.push_back({out.name, "", std::move(tensor)});
   }

@@ -86,7 +86,7 @@ static_assert(has_fields<StageResumed, 3>);
 static_assert(has_fields<StandBy, 4>);
 static_assert(has_fields<StandingBy, 2>);
 static_assert(has_fields<StagePlan, 3>);
-static_assert(has_fields<RunPlan, 21>);
+static_assert(has_fields<RunPlan, 22>);
 static_assert(has_fields<TensorHeader, 9>);
 
 }  // namespace

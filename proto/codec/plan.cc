@@ -1,4 +1,6 @@
 // A plan that runs, as the broker's store keeps it.
+#include <cmath>
+
 #include "proto/codec/wire.h"
 
 namespace weft::proto {
@@ -32,6 +34,8 @@ void put(const RunPlan& from, wire::RunPlan& to) {
   to.set_microbatch_size(from.microbatch_size);
   to.set_masked(from.masked);
   to.set_accuracy(from.accuracy);
+  put_plain(from.loss_terms.weights, *to.mutable_loss_weights());
+  to.set_accuracy_term(from.loss_terms.accuracy_term);
   to.set_prediction_stages(from.prediction_stages);
   to.set_equal_bits(from.equal_bits);
   to.set_fingerprint(from.fingerprint);
@@ -57,6 +61,12 @@ Status get(const wire::RunPlan& from, RunPlan& to) {
   to.microbatch_size = from.microbatch_size();
   to.masked = from.masked();
   to.accuracy = from.accuracy();
+  if (from.loss_weights_size() != 0)  // a record of before there were several
+    read.numbers(from.loss_weights(), to.loss_terms.weights, dag::kLossTermsMax, "loss_weights");
+  for (const double weight : to.loss_terms.weights)
+    read.require(std::abs(weight) <= dag::kLossWeightMax, "loss_weights", "not a number, or too large");
+  to.loss_terms.accuracy_term = from.accuracy_term();
+  read.require(from.accuracy_term() < to.loss_terms.count(), "accuracy_term", "no such term");
   to.prediction_stages = from.prediction_stages();
   to.equal_bits = from.equal_bits();
   read.text(from.fingerprint(), to.fingerprint, kSymbolMax, "fingerprint");

@@ -19,6 +19,8 @@ struct Shape {
   double predicted_step = 0.1;
   std::optional<uint64_t> checkpoint_steps = std::nullopt;
   double clip_norm = 0;
+  uint32_t forward_microbatches = 0;
+  dag::LossTerms loss_terms{};
 };
 
 std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
@@ -30,6 +32,10 @@ std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
   plan->parameter_count = shape.stages;
   plan->checkpoint_steps = shape.checkpoint_steps;
   plan->clip_norm = shape.clip_norm;
+  plan->forward_microbatches = shape.forward_microbatches;
+  plan->forward_samples = uint64_t{shape.forward_microbatches} * plan->microbatch_size - 1;
+  plan->masked = plan->accuracy = shape.forward_microbatches != 0;
+  plan->loss_terms = shape.loss_terms;
   plan->predicted_step =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(shape.predicted_step));
   for (uint32_t s = 0; s < shape.stages; ++s) {
@@ -317,6 +323,34 @@ TEST(Resume, WhatIsRecordedIsNotRecordedTwiceAndCommandsGoOn) {
   EXPECT_EQ(after.steps, (Steps{6, 7}));
   ASSERT_FALSE(after.script.empty());
   EXPECT_EQ(after.script.front().sequence, before.script.back().sequence + 1);
+}
+
+// Two losses of weights 2 and 0.5, of which the second is the cross entropy, over two microbatches.
+TEST(Evaluation, OfSeveralLossesIsTheWeightedSumOfTheirMeans) {
+  Fixture run({.steps = 1, .forward_microbatches = 2, .loss_terms = {{2, 0.5}, 1}});
+  run.run.start(run.now, run);
+  run.step(1, 0.1);
+  run.snapshot(1);
+  const auto report = [&](uint32_t stage, std::vector<double> loss, std::vector<double> correct,
+                          std::vector<double> counted) {
+    return run.run.on_evaluation_report(run.now, stage,
+                                        {.run = 1,
+                                         .plan_version = 1,
+                                         .step = 1,
+                                         .first_microbatch = 0,
+                                         .loss = std::move(loss),
+                                         .correct = std::move(correct),
+                                         .counted = std::move(counted)},
+                                        run);
+  };
+  EXPECT_FALSE(report(0, {1, 2, 3}, {}, {}).has_value()) << "no whole number of microbatches";
+  EXPECT_FALSE(report(0, {1, 2, 3, 4, 5, 6}, {}, {}).has_value()) << "of microbatches that there are not";
+  // From the stages that own the outputs, in any order.
+  ASSERT_TRUE(report(0, {}, {}, {4, 10, 2, 5}).has_value());
+  ASSERT_TRUE(run.run.metrics().empty());
+  ASSERT_TRUE(report(1, {8, 30, 1, 15}, {6, 3}, {}).has_value());
+  EXPECT_EQ(run.run.metrics().at("loss"), 2 * ((8.0 + 1) / (4 + 2)) + 0.5 * ((30.0 + 15) / (10 + 5)));
+  EXPECT_EQ(run.run.metrics().at("accuracy"), (6.0 + 3) / (10 + 5));
 }
 
 TEST(Ledger, SamplesThatAreNotTheStepsTurnAreAnError) {

@@ -235,6 +235,41 @@ TEST_F(Cli, GradcheckAgreesOnATransformer) {
   EXPECT_EQ(finished.status, 0) << finished.out << finished.err;
 }
 
+TEST_F(Cli, GradcheckAgreesOnABiasThatBatchNormSwallows) {
+  job("resnet_small");
+  const Finished finished = run({"gradcheck", (scratch_.folder() / "model.onnx").string()});
+  EXPECT_EQ(finished.status, 0) << finished.out << finished.err;
+  EXPECT_NE(finished.out.find("(1 as zero), 0 do not"), std::string::npos) << finished.out;
+}
+
+TEST_F(Cli, AFreezePatternThatMatchesNothingIsAnError) {
+  job("gpt3");
+  const std::string model = (scratch_.folder() / "model.onnx").string();
+  for (const char* command : {"inspect", "gradcheck"}) {
+    SCOPED_TRACE(command);
+    const Finished finished = run({command, model, "--freeze", "mask", "--freeze", "ln_g*"});
+    EXPECT_NE(finished.status, 0);
+    EXPECT_NE(finished.err.find("nothing is frozen by 'ln_g*'"), std::string::npos) << finished.err;
+    EXPECT_NE(finished.err.find("'ln_f.bias'"), std::string::npos) << finished.err;
+  }
+}
+
+TEST_F(Cli, InspectWarnsOfWhatALossDoesNotReach) {
+  job("two_heads");
+  const std::string model = (scratch_.folder() / "model.onnx").string();
+  const Finished both = run({"inspect", model, "--loss", "fine", "--loss", "coarse"});
+  EXPECT_EQ(both.status, 0) << both.err;
+  EXPECT_EQ(both.out.find("warning"), std::string::npos) << both.out;
+  const Finished one = run({"inspect", model, "--loss", "fine"});
+  EXPECT_NE(one.out.find("warning: the loss does not reach 'coarse.weight', 'coarse.bias': not trained"),
+            std::string::npos)
+      << one.out;
+  EXPECT_NE(one.out.find("warning: the loss does not read the model's output 'coarse'"), std::string::npos);
+  const Finished none = run({"inspect", model, "--loss", "corse"});
+  EXPECT_NE(none.status, 0);
+  EXPECT_NE(none.err.find("its outputs are 'fine', 'coarse'"), std::string::npos) << none.err;
+}
+
 TEST_F(Cli, ProfileNamesFamilies) {
   const Finished finished = run({"profile", job("gpt3"), "--microbatches", "1", "--threads", "1"});
   EXPECT_EQ(finished.status, 0) << finished.err;

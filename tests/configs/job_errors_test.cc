@@ -86,6 +86,14 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"loss.ignore_index=0.5", "`loss.ignore_index` must be a whole number"},
       {"loss={type: mse, logits: y, target: t}", "`loss.output` is missing"},
       {"loss={type: mse, output: y, target: t, labels: l}", "unknown key `loss.labels`"},
+      {"loss.weight=nan", "`loss.weight` must be a number, not 'nan'"},
+      {"loss.weight=-inf", "`loss.weight` must be a number"},
+      {"loss.weight=1e7", "it must be from -1e+06 to 1e+06"},
+      {"loss=[]", "`loss` is a list of 0 losses; it must hold 1 to 64"},
+      {"loss=[cross_entropy]", "`loss[0]` must be a map (key: value), not 'cross_entropy'"},
+      {"loss=[{type: mse, output: y, target: t}, {type: mse, output: y}]", "`loss[1].target` is missing"},
+      {"loss=[{type: mse, output: y, target: t, weigth: 2}]",
+       "unknown key `loss[0].weigth` (did you mean 'weight'?)"},
       {"optimizer.learning_rate=fast", "`optimizer.learning_rate` must be a number, not 'fast'"},
       {"optimizer.learning_rate=nan", "must be a number"},
       {"optimizer.learning_rate=inf", "must be a number"},
@@ -130,6 +138,23 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
     EXPECT_NE(message.find(c.message), std::string::npos) << message;
     EXPECT_TRUE(message.starts_with("--set ") || message.starts_with("job.yaml:")) << message;
   }
+}
+
+TEST(JobErrors, WrongLossesOfAListAreToldByTheirLines) {
+  const std::string list =
+      "loss:\n  - {type: cross_entropy, logits: a, labels: l}\n"
+      "  - {type: cross_entropy, logits: b, labels: l, weight: heavy}\n  - {type: l3}\n";
+  const std::string message = message_of(without("loss:") + list);
+  EXPECT_NE(message.find("job.yaml:11:57: `loss[1].weight` must be a number, not 'heavy'"), std::string::npos)
+      << message;
+  EXPECT_NE(message.find("job.yaml:12:12: `loss[2].type` cannot be 'l3'"), std::string::npos) << message;
+}
+
+TEST(JobErrors, TooManyLossesAreRefused) {
+  std::string list = "loss:\n";
+  for (int i = 0; i < 65; ++i) list += "  - {type: output, name: loss}\n";
+  const std::string message = message_of(without("loss:") + list);
+  EXPECT_NE(message.find("`loss` is a list of 65 losses"), std::string::npos) << message;
 }
 
 TEST(JobErrors, TestDataAndValidationExcludeEachOther) {

@@ -34,8 +34,10 @@ TEST(Job, DefaultsAreTheDocumentedOnes) {
   const Job job = parsed(kSmall);
   EXPECT_EQ(job.model, "dir/model.onnx");
   EXPECT_EQ(job.inputs, (std::map<std::string, std::string>{{"x", "image"}}));
-  EXPECT_EQ(job.loss.prediction, "logits");
-  EXPECT_EQ(job.loss.ignore_index, -100);
+  ASSERT_EQ(job.losses.size(), 1u);
+  EXPECT_EQ(job.losses[0].prediction, "logits");
+  EXPECT_EQ(job.losses[0].ignore_index, -100);
+  EXPECT_EQ(job.losses[0].weight, 1);
   EXPECT_EQ(std::get<data::NpzSpec>(*job.train).path, "dir/train.npz");
   EXPECT_FALSE(job.test.has_value());
   EXPECT_EQ(job.microbatch_size, 64u);
@@ -91,8 +93,8 @@ compression: {policy: adatopk}
 )");
   EXPECT_EQ(job.model, "/abs/resnet.onnx");
   EXPECT_EQ(job.inputs.at("a.b"), "extra");
-  EXPECT_EQ(job.loss.axis, 1);
-  EXPECT_EQ(job.loss.ignore_index, -1);
+  EXPECT_EQ(job.losses.at(0).axis, 1);
+  EXPECT_EQ(job.losses.at(0).ignore_index, -1);
   const auto& idx = std::get<data::IdxSpec>(*job.train);
   EXPECT_EQ(idx.labels, "dir/l.gz");
   EXPECT_EQ(idx.deviation, 0.353);
@@ -117,13 +119,45 @@ compression: {policy: adatopk}
 }
 
 TEST(Job, OtherLossesNameTheirParts) {
-  const auto mse = parsed(kSmall, {"loss={type: mse, output: y, target: t}"}).loss;
+  const auto mse = parsed(kSmall, {"loss={type: mse, output: y, target: t, weight: 0.25}"}).losses.at(0);
   EXPECT_EQ(mse.type, dag::LossType::Mse);
   EXPECT_EQ(mse.prediction, "y");
   EXPECT_EQ(mse.target, "t");
-  const auto output = parsed(kSmall, {"loss={type: output, name: loss}"}).loss;
+  EXPECT_EQ(mse.weight, 0.25);
+  const auto output = parsed(kSmall, {"loss={type: output, name: loss}"}).losses.at(0);
   EXPECT_EQ(output.type, dag::LossType::Output);
   EXPECT_EQ(output.prediction, "loss");
+}
+
+TEST(Job, SeveralLossesKeepTheirOrderAndPlaces) {
+  const Job job = parsed(R"(model: model.onnx
+task: train
+inputs: {x: image}
+loss:
+  - {type: cross_entropy, logits: fine, labels: label}
+  - {type: cross_entropy, logits: coarse, labels: group, ignore_index: 7, weight: 0.5}
+  - {type: output, name: penalty, weight: -1e-3}
+data:
+  train: {type: npz, path: train.npz}
+batch_size: 64
+steps: 500
+optimizer: {type: sgd, learning_rate: 0.1}
+)");
+  ASSERT_EQ(job.losses.size(), 3u);
+  EXPECT_EQ(job.losses[0].prediction, "fine");
+  EXPECT_EQ(job.losses[0].weight, 1);
+  EXPECT_EQ(job.losses[1].ignore_index, 7);
+  EXPECT_EQ(job.losses[1].weight, 0.5);
+  EXPECT_EQ(job.losses[2].type, dag::LossType::Output);
+  EXPECT_EQ(job.losses[2].weight, -1e-3);
+  EXPECT_EQ(to_string(job.where(job.loss_path(1) + ".labels")), "job.yaml:6:51");
+  EXPECT_EQ(to_string(job.where(job.loss_path(2) + ".labels")), "job.yaml:7:5");  // the nearest that is there
+  EXPECT_EQ(parsed(kSmall).loss_path(0), "loss");
+}
+
+TEST(Job, ItemsOfListsHavePlaces) {
+  const Job job = parsed(kSmall + "freeze: [\"a*\", b]\n");
+  EXPECT_EQ(to_string(job.where("freeze[1]")), "job.yaml:10:16");
 }
 
 TEST(Job, ValidationOfATextBecomesTheTestData) {

@@ -8,8 +8,11 @@ cat README.md docs/*.md >"$text"
 gunzip -c tests/numerics/densenet/model.onnx.gz >"$work/densenet.onnx"
 cp tests/numerics/densenet/job.yaml "$work/densenet.yaml"
 cp tests/numerics/densenet/data.npz "$work/"
+mkdir "$work/two_heads"
+gunzip -c tests/numerics/two_heads/model.onnx.gz >"$work/two_heads/model.onnx"
+cp tests/numerics/two_heads/{job.yaml,data.npz} "$work/two_heads/"
 
-models=(densenet gpt)
+models=(densenet gpt two_heads)
 [ -r /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz ] && models+=(fashion) ||
   echo "skipped: fashion-mnist (./dev install data)"
 job_of() {
@@ -18,6 +21,7 @@ job_of() {
              sets=(--set epochs=null --set steps=30 --set microbatch_size=16 --set evaluate_every=0 --set data.test=null) ;;
     gpt) job=examples/gpt/job.yaml; sets=(--set "data.train.path=$text" --set steps=12 --set batch_size=8 --set microbatch_size=2 --set evaluate_every=6) ;;
     densenet) job=$work/densenet.yaml; sets=() ;;
+    two_heads) job=$work/two_heads/job.yaml; sets=(--set microbatch_size=4 --set evaluate_every=5) ;;  # two losses, of different weights
   esac
 }
 
@@ -55,7 +59,7 @@ YAML
 "$weft" local "$work/predict.yaml" --threads 1 --set "output=$work/local.npz" >"$work/predict.log"
 "$weft" submit "$work/predict.yaml" --set placement.stages=3 --set "output=$work/out.npz" >>"$work/predict.log"
 same_file "predictions in 3 stages" "$work/local.npz" "$work/out.npz"
-if [ "${1:-}" = --quick ]; then models=(densenet gpt); run_all 1 2 4; else run_all 1 2 3 4; fi
+if [ "${1:-}" = --quick ]; then models=(densenet gpt two_heads); run_all 1 2 4; else run_all 1 2 3 4; fi
 # The same over the relay alone (no peer listens), with two threads each.
 for name in a b c d; do end_process KILL "${peer_pid[$name]}"; done
 for name in a b c d; do start_peer "$name" --device cpu:2; done

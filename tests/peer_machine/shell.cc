@@ -197,7 +197,7 @@ void Shell::finish_task(const peer::RunTask& run_task) {
   const peer::Task& task = run_task.task;
   peer::TaskOutcome outcome;
   outcome.busy = std::chrono::milliseconds(10);
-  if (task.kind == TaskKind::Segment) outcome.loss = 1;
+  if (task.kind == TaskKind::Segment) outcome.loss = {1};
   if (task.kind == TaskKind::Squares || task.with_squares) outcome.squares = {1, 2};
   act(peer.on_task_done(now, run_task.generation, task, outcome));
   std::vector<proto::TensorReference> made;

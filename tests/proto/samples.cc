@@ -342,6 +342,9 @@ class Maker {
              to.evaluate_every, to.checkpoint_every, to.checkpoint_steps, to.forward_microbatches,
              to.forward_samples, to.microbatch_size, to.masked, to.accuracy, to.prediction_stages,
              to.equal_bits, to.fingerprint, to.explanation, to.relay_tickets, to.data_key, to.predicted_step);
+    to.loss_terms.weights.assign(1 + rng_.below(4), 0.0);
+    for (double& weight : to.loss_terms.weights) weight = 2 * rng_.uniform() - 1;
+    to.loss_terms.accuracy_term = static_cast<uint32_t>(rng_.below(to.loss_terms.count()));
   }
 
   Rng& rng_;

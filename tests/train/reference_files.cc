@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <cmath>
 #include <fstream>
 #include <iterator>
 
@@ -57,6 +58,21 @@ std::map<std::string, std::vector<double>> read_arrays(const fs::path& npz) {
     arrays[entry.name.substr(0, entry.name.size() - 4)] = to_doubles(tensor);
   }
   return arrays;
+}
+
+std::vector<double> sketch(const std::vector<double>& values) {
+  constexpr size_t kSize = 32;
+  if (values.size() <= kSize) return values;
+  std::vector<double> sums(kSize);
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint64_t z = (i + 1) * 0x9E3779B97F4A7C15u;  // SplitMix64: a sign for each sum from its low bits
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    for (size_t row = 0; row < kSize; ++row) sums[row] += (z >> row & 1) != 0 ? values[i] : -values[i];
+  }
+  for (double& sum : sums) sum /= std::sqrt(static_cast<double>(kSize));
+  return sums;
 }
 
 }  // namespace weft::test

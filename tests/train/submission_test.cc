@@ -60,10 +60,14 @@ class Submission : public testing::Test {
   void expect_same_values(const configs::Job& a, const configs::Job& b) {
     EXPECT_EQ(a.task, b.task);
     EXPECT_EQ(a.inputs, b.inputs);
-    EXPECT_EQ(a.loss.type, b.loss.type);
-    EXPECT_EQ(a.loss.prediction, b.loss.prediction);
-    EXPECT_EQ(a.loss.target, b.loss.target);
-    EXPECT_EQ(a.loss.ignore_index, b.loss.ignore_index);
+    ASSERT_EQ(a.losses.size(), b.losses.size());
+    for (size_t i = 0; i < a.losses.size(); ++i) {
+      EXPECT_EQ(a.losses[i].type, b.losses[i].type);
+      EXPECT_EQ(a.losses[i].prediction, b.losses[i].prediction);
+      EXPECT_EQ(a.losses[i].target, b.losses[i].target);
+      EXPECT_EQ(a.losses[i].ignore_index, b.losses[i].ignore_index);
+      EXPECT_EQ(a.losses[i].weight, b.losses[i].weight);
+    }
     EXPECT_EQ(a.batch_size, b.batch_size);
     EXPECT_EQ(a.microbatch_size, b.microbatch_size);
     EXPECT_EQ(a.steps, b.steps);

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <stdexcept>
 
 #include "configs/job.h"
@@ -97,6 +99,19 @@ TEST_F(Trainer, RefusesACheckpointOfAnotherJob) {
   EXPECT_NE(result.error().message.find("another model"), std::string::npos) << result.error().message;
 }
 
+TEST_F(Trainer, RefusesACheckpointOfAnotherWeightOfALoss) {
+  const std::string loss = "loss={type: cross_entropy, logits: fine, labels: label, weight: ";
+  const auto first =
+      job("two_heads", {"steps=2", "checkpoint={steps: 1}", loss + "0.5}", output("weighed.onnx")});
+  trained_bytes(first, *cpu(1));
+  const auto other = job("two_heads", {"steps=2", loss + "0.25}", output("other.onnx")});
+  const auto backend = cpu(1);
+  const auto result =
+      train::train(other, *backend, {.resume = train::checkpoint_folder(first)}, [](const train::Event&) {});
+  ASSERT_FALSE(result.has_value());
+  EXPECT_NE(result.error().message.find("another model, loss"), std::string::npos) << result.error().message;
+}
+
 TEST_F(Trainer, SaysWhichInputGetsNoData) {
   const auto wrong = job("gpt3", {"inputs={token: tokens}"});
   const auto backend = peer::make_reference_backend();
@@ -123,6 +138,107 @@ TEST_F(Trainer, RefusesToTrainNothing) {
   const auto result = train::train(frozen, *backend, {}, [](const train::Event&) {});
   ASSERT_FALSE(result.has_value());
   EXPECT_NE(result.error().message.find("no parameter"), std::string::npos) << result.error().message;
+}
+
+TEST_F(Trainer, AFreezePatternThatMatchesNothingIsAnErrorWithItsLineAndNearNames) {
+  const auto folder = scratch_.folder() / "freeze";
+  std::filesystem::create_directories(folder);
+  test::unpack_case("gpt3", folder);
+  std::string text = test::read_file(folder / "job.yaml");
+  const std::string freeze = "freeze: [\"mask\"]\n";
+  ASSERT_NE(text.find(freeze), std::string::npos) << text;
+  const size_t line =
+      static_cast<size_t>(std::count(text.begin(), text.begin() + text.find(freeze), '\n')) + 1;
+  const std::pair<std::string, std::string> cases[] = {
+      {"maks", "near names are 'mask'"},
+      {"h.0", "did you mean 'h.0*' (matches 12)?"},
+      {"*.c_atn.weight", "near names are 'h.0.c_attn.weight', 'h.1.c_attn.weight', 'h.2.c_attn.weight'"},
+      {"nothing of the kind at all", "they are named like"},
+  };
+  for (const auto& [pattern, advice] : cases) {
+    SCOPED_TRACE(pattern);
+    std::string wrong = text;
+    wrong.replace(wrong.find(freeze), freeze.size(), "freeze: [\"mask\", \"" + pattern + "\"]\n");
+    std::ofstream(folder / "job.yaml") << wrong;
+    const auto loaded = configs::load_job(folder / "job.yaml");
+    ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
+    const auto backend = peer::make_reference_backend();
+    const auto result = train::train(*loaded, *backend, {}, [](const train::Event&) {});
+    ASSERT_FALSE(result.has_value());
+    EXPECT_EQ(result.error().code, ErrorCode::NotFound);
+    const std::string& message = result.error().message;
+    EXPECT_NE(
+        message.find("job.yaml:" + std::to_string(line) + ":18: nothing is frozen by '" + pattern + "'"),
+        std::string::npos)
+        << message;
+    EXPECT_NE(message.find(advice), std::string::npos) << message;
+  }
+}
+
+std::vector<std::string> warnings_of(const configs::Job& job) {
+  std::vector<std::string> warnings;
+  const auto backend = peer::make_reference_backend();
+  const auto result = train::train(job, *backend, {}, [&](const train::Event& event) {
+    if (const auto* start = std::get_if<train::StartEvent>(&event)) warnings = start->warnings;
+  });
+  EXPECT_TRUE(result.has_value()) << result.error().message;
+  return warnings;
+}
+
+TEST_F(Trainer, WarnsOfParametersAndOutputsThatTheLossDoesNotReach) {
+  EXPECT_TRUE(warnings_of(job("two_heads", {"steps=1", output("both.onnx")})).empty());
+  const auto warnings =
+      warnings_of(job("two_heads", {"steps=1", "loss={type: cross_entropy, logits: fine, labels: label}",
+                                    output("one.onnx")}));
+  const std::vector<std::string> expected = {
+      "the loss does not reach 'coarse.weight', 'coarse.bias': not trained",
+      "the loss does not read the model's output 'coarse'"};
+  EXPECT_EQ(warnings, expected);
+}
+
+TEST_F(Trainer, OneLossInAListIsThatLoss) {
+  const auto backend = cpu(1);
+  const std::string one = "{type: cross_entropy, logits: fine, labels: label}";
+  const std::string plain =
+      trained_bytes(job("two_heads", {"steps=2", "loss=" + one, output("p.onnx")}), *backend);
+  EXPECT_EQ(plain,
+            trained_bytes(job("two_heads", {"steps=2", "loss=[" + one + "]", output("l.onnx")}), *backend));
+}
+
+TEST_F(Trainer, ALossIsWeighedAlsoAlone) {
+  const auto losses = [&](const std::string& weight) {
+    std::vector<double> all;
+    const auto loaded =
+        job("two_heads", {"steps=1", "loss={type: cross_entropy, logits: fine, labels: label" + weight + "}",
+                          output("w.onnx")});
+    const auto backend = peer::make_reference_backend();
+    const auto result = train::train(loaded, *backend, {}, [&](const train::Event& event) {
+      if (const auto* step = std::get_if<train::StepEvent>(&event)) all = {step->loss, step->gradient_norm};
+    });
+    EXPECT_TRUE(result.has_value()) << result.error().message;
+    return all;
+  };
+  const auto whole = losses(""), quarter = losses(", weight: 0.25");
+  ASSERT_EQ(whole.size(), 2u);
+  EXPECT_EQ(quarter[0], 0.25 * whole[0]);
+  EXPECT_NEAR(quarter[1], 0.25 * whole[1], 1e-12 * whole[1]);
+}
+
+TEST_F(Trainer, ALossOfAListThatDoesNotFitIsToldByItsPlace) {
+  const auto wrong = [&](const std::string& second) {
+    const auto loaded =
+        job("two_heads", {"loss=[{type: cross_entropy, logits: fine, labels: label}, " + second + "]"});
+    const auto backend = peer::make_reference_backend();
+    const auto result = train::train(loaded, *backend, {}, [](const train::Event&) {});
+    EXPECT_FALSE(result.has_value());
+    return result ? std::string() : result.error().message;
+  };
+  EXPECT_NE(
+      wrong("{type: cross_entropy, logits: corse, labels: coarse}").find("the model has no output 'corse'"),
+      std::string::npos);
+  EXPECT_NE(wrong("{type: cross_entropy, logits: coarse, labels: group}").find("no column 'group'"),
+            std::string::npos);
+  EXPECT_NE(wrong("{type: mse, output: coarse, target: image}").find("differ in shape"), std::string::npos);
 }
 
 TEST_F(Trainer, EvaluatesEverySampleOnceWhateverTheMicrobatch) {

@@ -1,0 +1,46 @@
+// How the sums that an evaluation's microbatches give become its metrics: the same on one machine and in a
+// broker.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace weft::dag {
+
+struct LossSpec;
+
+inline constexpr size_t kLossTermsMax = 64;
+inline constexpr double kLossWeightMax = 1e6;
+
+// What evaluation must know of the terms of a loss.
+struct LossTerms {
+  std::vector<double> weights{1};
+  uint32_t accuracy_term = 0;  // whose Counted the hits are a part of
+
+  size_t count() const { return weights.size(); }
+  bool operator==(const LossTerms&) const = default;
+};
+// REQUIRES: at least one.
+LossTerms loss_terms(std::span<const LossSpec> losses);
+
+// Adds up what microbatches report, in their order.
+class EvaluationSums {
+ public:
+  explicit EvaluationSums(LossTerms terms)
+      : terms_(std::move(terms)), loss_(terms_.count(), 0.0), counted_(terms_.count(), 0.0) {}
+
+  // REQUIRES: one number a term.
+  void add(std::span<const double> loss, std::span<const double> counted, double correct);
+  double loss() const;  // the weighted sum of the terms' means
+  double accuracy() const { return correct_ / counted_[terms_.accuracy_term]; }
+
+ private:
+  LossTerms terms_;
+  std::vector<double> loss_, counted_;
+  double correct_ = 0;
+};
+
+}  // namespace weft::dag
