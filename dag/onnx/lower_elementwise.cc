@@ -181,7 +181,13 @@ Status lower_clip(NodeContext& n) {
     attributes.set(attr, to_doubles(*bound->known)[0]);
   }
   if (!low && !high) return n.give(n.in(0));
-  return n.give(n.emit(OpKind::Clip, {n.in(0)}, std::move(attributes)));
+  Item x = n.in(0);
+  if (attributes.get_double(Attr::Min, -1) == 0 && attributes.get_double(Attr::Max) == 6) {
+    // ReLU6, which no file can tell from a clamp: its slope at 0 is 0, and a channel that is constant over the
+    // batch stands exactly there after its normalisation.
+    WEFT_TRY(x, n.emit(OpKind::Relu, {x}));
+  }
+  return n.give(n.emit(OpKind::Clip, {x}, std::move(attributes)));
 }
 
 }  // namespace
