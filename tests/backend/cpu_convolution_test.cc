@@ -149,11 +149,11 @@ void expect_right(uint64_t seed, bool own) {
 }
 
 TEST(CpuConvolution, OfOurOwnAgreesWithTheReferenceForAnyNumberOfThreads) {
-  for (uint64_t seed = 1; seed <= 150; ++seed) expect_right(seed, /*own=*/true);
+  for (uint64_t seed = 1; seed <= 100; ++seed) expect_right(seed, /*own=*/true);
 }
 
 TEST(CpuConvolution, WhateverIsChosenAgreesWithTheReferenceForAnyNumberOfThreads) {
-  for (uint64_t seed = 1001; seed <= 1100; ++seed) expect_right(seed, /*own=*/false);
+  for (uint64_t seed = 1001; seed <= 1060; ++seed) expect_right(seed, /*own=*/false);
 }
 
 // Enough positions, channels and samples that every way of cutting into pieces occurs.

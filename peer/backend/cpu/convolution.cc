@@ -183,15 +183,30 @@ KernelResult make_onednn(const KernelRequest& request) {
   });
 }
 
+// Whether oneDNN's kernel is worth taking. Its reference loops are some hundred times slower than anything,
+// its matrix products for a channel each ten times slower than loops over planes, and its steps over single
+// taps in three dims five times slower than the product they come to (bench/convolutions.cc has the figures).
+bool is_fast(const Kernel& kernel, const KernelRequest& request, const OwnGeometry& g) {
+  const auto is = [&](const char* part) {
+    return kernel.implementation().find(part) != std::string_view::npos;
+  };
+  if (is(" ref")) return false;
+  if (g.is_depthwise() && !is("_dw")) return false;
+  const bool steps_in_3d = g.taps == 1 && !g.is_product() && request.in_shape(0).size() == 5;
+  return !steps_in_3d || g.groups > 1;
+}
+
 }  // namespace
 
 KernelResult make_convolution(const KernelRequest& request) {
   if (!request.is_f32(request.in(0))) return request.decline();
+  const OwnGeometry geometry(request);
+  if (!request.own_convolutions && geometry.is_one_window() && request.all_plain())
+    return make_one_window(request, geometry);
   std::unique_ptr<Kernel> kernel;
   if (!request.own_convolutions && within_onednn(request)) {
     WEFT_TRY(kernel, make_onednn(request));
-    // Its reference loops are some hundred times slower than anything.
-    if (kernel != nullptr && kernel->implementation().find(" ref") == std::string_view::npos) return kernel;
+    if (kernel != nullptr && is_fast(*kernel, request, geometry)) return kernel;
   }
   WEFT_TRY(std::unique_ptr<Kernel> own, make_own_convolution(request));
   return own != nullptr ? std::move(own) : std::move(kernel);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "peer/backend/cpu/kernel.h"
+#include "peer/backend/cpu/matmul.h"
 #include "peer/backend/cpu/strided.h"
 
 namespace weft::peer::cpu {
@@ -12,12 +12,6 @@ namespace {
 
 using dag::Attr;
 using dag::Shape;
-
-// c[M,N] = a[M,K] b[K,N], c row-major; a and b by the steps from row to row and from column to column.
-struct Product {
-  int64_t m, n, k;
-  int64_t a_row, a_column, b_row, b_column;
-};
 
 // The result in tiles of tile_m x tile_n, its sums in ranges of range_k that are added in order afterwards.
 struct Plan {
@@ -127,7 +121,43 @@ std::vector<int64_t> batch_offsets(const Shape& operand, const Shape& batch) {
   return offsets;
 }
 
+// Cuts the plan into pieces and makes it a kernel. The bias, where there is one, is added to each row.
+KernelResult make_planned(const KernelRequest& request, Plan plan, const ProductSlots& slots) {
+  plan.sliver = request.loops.gemm_rows;
+  choose_pieces(plan);
+  const int64_t packed_bytes = align_up(plan.packed_elements() * static_cast<int64_t>(sizeof(float)));
+  const int64_t partial_bytes = plan.partial_elements() * static_cast<int64_t>(sizeof(float));
+  const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
+    const float *from_a = call.in<float>(slots.a), *from_b = call.in<float>(slots.b),
+                *bias = call.in<float>(slots.bias);
+    float *result = call.out<float>(slots.c), *packed = call.scratch<float>(),
+          *partials = call.scratch<float>(packed_bytes);
+    if (plan.shares_a) pack_all(plan, team, loops, from_a, packed);
+    team.pieces(plan.pieces(), [&](int64_t piece) {
+      multiply(plan, loops, piece, from_a, packed, from_b, result, partials);
+    });
+    const int64_t count = plan.result_elements(), columns = plan.product.n;
+    if (plan.ranges_k() > 1) {
+      team.ranges(count, kGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t r = 0; r + 1 < plan.ranges_k(); ++r)
+          loops.reduce_into[kReduceSum](result + begin, partials + r * count + begin, end - begin);
+      });
+    }
+    for (int64_t row = 0; bias != nullptr && row < count / columns; ++row)
+      loops.reduce_into[kReduceSum](result + row * columns, bias, columns);
+    return {};
+  };
+  return request.make(std::string("blocked gemm ") + request.loops.isa, run, packed_bytes + partial_bytes);
+}
+
 }  // namespace
+
+KernelResult make_product(const KernelRequest& request, const Product& product, const ProductSlots& slots) {
+  Plan plan;
+  plan.product = product;
+  plan.a_offsets = plan.b_offsets = {0};
+  return make_planned(request, std::move(plan), slots);
+}
 
 KernelResult make_matmul(const KernelRequest& request) {
   if (request.op.kind != dag::OpKind::MatMul || !request.is_f32(request.in(0)) || !request.all_plain())
@@ -151,29 +181,8 @@ KernelResult make_matmul(const KernelRequest& request) {
     plan.a_offsets = batch_offsets(a, batch);
     plan.b_offsets = batch_offsets(b, batch);
   }
-  plan.sliver = request.loops.gemm_rows;
-  choose_pieces(plan);
-  const int64_t packed_bytes = align_up(plan.packed_elements() * static_cast<int64_t>(sizeof(float)));
-  const int64_t partial_bytes = plan.partial_elements() * static_cast<int64_t>(sizeof(float));
-  const int x = request.input_slot(0), w = request.input_slot(1), y = request.output_slot(0);
-  const auto run = [=, &team = request.team, &loops = request.loops](const Call& call) -> Status {
-    const float *from_a = call.in<float>(x), *from_b = call.in<float>(w);
-    float *result = call.out<float>(y), *packed = call.scratch<float>(),
-          *partials = call.scratch<float>(packed_bytes);
-    if (plan.shares_a) pack_all(plan, team, loops, from_a, packed);
-    team.pieces(plan.pieces(), [&](int64_t piece) {
-      multiply(plan, loops, piece, from_a, packed, from_b, result, partials);
-    });
-    const int64_t count = plan.result_elements();
-    if (plan.ranges_k() > 1) {
-      team.ranges(count, kGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t r = 0; r + 1 < plan.ranges_k(); ++r)
-          loops.reduce_into[kReduceSum](result + begin, partials + r * count + begin, end - begin);
-      });
-    }
-    return {};
-  };
-  return request.make(std::string("blocked gemm ") + request.loops.isa, run, packed_bytes + partial_bytes);
+  return make_planned(request, std::move(plan),
+                      {.a = request.input_slot(0), .b = request.input_slot(1), .c = request.output_slot(0)});
 }
 
 }  // namespace weft::peer::cpu

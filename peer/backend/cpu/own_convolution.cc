@@ -1,5 +1,7 @@
 #include "peer/backend/cpu/own_convolution.h"
 
+#include "peer/backend/cpu/matmul.h"
+
 namespace weft::peer::cpu {
 
 using dag::Attr;
@@ -38,10 +40,38 @@ bool OwnGeometry::is_product() const {
   return same;
 }
 
+bool OwnGeometry::is_one_window() const {
+  bool whole = groups == 1 && out_plane == 1;
+  for (int d = 0; d < 3; ++d)
+    whole = whole && window.kernel[d] == window.in[d] && window.pad[d] == 0 &&
+            (window.kernel[d] == 1 || window.dilation[d] == 1);
+  return whole;
+}
+
+KernelResult make_one_window(const KernelRequest& request, const OwnGeometry& g) {
+  const int first = request.input_slot(0), second = request.input_slot(1), to = request.output_slot(0);
+  const int64_t rows = g.rows();
+  switch (request.op.kind) {
+    case OpKind::Conv:  // y[N, M] = x[N, rows] w[M, rows]'
+      return make_product(request, {g.samples, g.filters, rows, rows, 1, 1, rows},
+                          {.a = first, .b = second, .bias = request.input_slot(2), .c = to});
+    case OpKind::ConvGradInput:  // dx[N, rows] = dy[N, M] w[M, rows]
+      return make_product(request, {g.samples, rows, g.filters, g.filters, 1, rows, 1},
+                          {.a = first, .b = second, .c = to});
+    default:  // dw[M, rows] = dy[N, M]' x[N, rows]
+      return make_product(request, {g.filters, rows, g.samples, 1, g.filters, rows, 1},
+                          {.a = second, .b = first, .c = to});
+  }
+}
+
 KernelResult make_own_convolution(const KernelRequest& request) {
   const OwnGeometry geometry(request);
   if (geometry.is_depthwise()) {
     WEFT_TRY(std::unique_ptr<Kernel> kernel, make_depthwise(request, geometry));
+    if (kernel != nullptr) return kernel;
+  }
+  if (request.op.kind == OpKind::ConvGradInput) {
+    WEFT_TRY(std::unique_ptr<Kernel> kernel, make_grouped_grad_input(request, geometry));
     if (kernel != nullptr) return kernel;
   }
   return make_unfolded(request, geometry);

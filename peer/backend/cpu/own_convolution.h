@@ -16,6 +16,8 @@ struct OwnGeometry {
   int64_t rows() const { return channels * taps; }  // of one group's unfolded x
   // A tap for each element of x: x is its own unfolding.
   bool is_product() const;
+  // One window that is all of x, as behind a mean over space: x is its own unfolding, a sample a row.
+  bool is_one_window() const;
   bool is_depthwise() const { return channels == 1 && filters == 1 && groups > 1; }
   int64_t x_channels() const { return groups * channels; }
   int64_t y_channels() const { return groups * filters; }
@@ -23,7 +25,11 @@ struct OwnGeometry {
 
 KernelResult make_own_convolution(const KernelRequest& request);
 
-KernelResult make_unfolded(const KernelRequest& request, const OwnGeometry& geometry);   // own_unfolded.cc
+// A plain matrix product, for which oneDNN's calls alone take longer.
+KernelResult make_one_window(const KernelRequest& request, const OwnGeometry& geometry);
+KernelResult make_unfolded(const KernelRequest& request, const OwnGeometry& geometry);  // own_unfolded.cc
+// Groups of few channels; declines others (own_grouped.cc).
+KernelResult make_grouped_grad_input(const KernelRequest& request, const OwnGeometry& geometry);
 KernelResult make_depthwise(const KernelRequest& request, const OwnGeometry& geometry);  // own_depthwise.cc
 
 }  // namespace weft::peer::cpu

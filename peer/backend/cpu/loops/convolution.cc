@@ -224,6 +224,55 @@ void depthwise_grad_weight(const float* x, const float* dy, float* dw, const Win
         depthwise_tap<Lanes>(x, dy, dw + ((kd * a.kernel[1] + kh) * a.kernel[2] + kw) * Lanes, a, kd, kh, kw);
 }
 
+// ---- groups of 8 channels
+
+// `Count` neighbouring outputs of one tap: their places in x are read and written once for eight channels of
+// y.
+template <int Count>
+WEFT_LOOP_INLINE void grouped_outputs(const float* dy, const float* w, float* dx, int64_t step) {
+  using C = Channels<8>;
+  typename C::Values sum[Count];
+  for (int i = 0; i < Count; ++i) sum[i] = C::at(dx + i * step);
+#pragma GCC unroll 8
+  for (int64_t m = 0; m < 8; ++m) {
+    const typename C::Values weight = C::at(w + m * 8);
+#pragma GCC unroll 8
+    for (int i = 0; i < Count; ++i) sum[i] += weight * dy[i * 8 + m];
+  }
+  for (int i = 0; i < Count; ++i) C::at(dx + i * step) = sum[i];
+}
+
+WEFT_LOOP_INLINE void grouped_line(const float* dy, const float* w, float* dx, const WindowArgs& a,
+                                   int64_t kw) {
+  constexpr int kCount = 6;
+  const Range r = valid_outputs(a, kw, 0, a.out[2]);
+  const int64_t step = a.stride[2] * 8;
+  float* target = dx + place(a, 2, r.begin, kw) * 8;
+  int64_t i = 0;
+  for (; i + kCount <= r.end - r.begin; i += kCount)
+    grouped_outputs<kCount>(dy + (r.begin + i) * 8, w, target + i * step, step);
+  for (; i < r.end - r.begin; ++i) grouped_outputs<1>(dy + (r.begin + i) * 8, w, target + i * step, step);
+}
+
+void grouped_grad_input_plane(const float* dy, const float* w, float* dx, const WindowArgs& a) {
+  for (int64_t od = 0; od < a.out[0]; ++od) {
+    for (int64_t oh = 0; oh < a.out[1]; ++oh) {
+      const float* upstream = dy + (od * a.out[1] + oh) * a.out[2] * 8;
+      for (int64_t kd = 0; kd < a.kernel[0]; ++kd) {
+        const int64_t d = place(a, 0, od, kd);
+        if (!inside(a, 0, d)) continue;
+        for (int64_t kh = 0; kh < a.kernel[1]; ++kh) {
+          const int64_t h = place(a, 1, oh, kh);
+          if (!inside(a, 1, h)) continue;
+          const float* taps = w + (kd * a.kernel[1] + kh) * a.kernel[2] * 64;
+          for (int64_t kw = 0; kw < a.kernel[2]; ++kw)
+            grouped_line(upstream, taps + kw * 64, dx + (d * a.in[1] + h) * a.in[2] * 8, a, kw);
+        }
+      }
+    }
+  }
+}
+
 void depthwise_plane(const float* x, const float* w, const float* bias, float* y, const WindowArgs& a,
                      int lanes) {
   return lanes == 8 ? depthwise<8>(x, w, bias, y, a) : depthwise<16>(x, w, bias, y, a);
@@ -244,6 +293,7 @@ void add_convolution_loops(LoopTable& t) {
   t.lanes = 8;
 #endif
   t.unfold = unfold, t.fold = fold;
+  t.grouped_grad_input_plane = grouped_grad_input_plane;
   t.depthwise_plane = depthwise_plane;
   t.depthwise_grad_input_plane = depthwise_grad_input_plane;
   t.depthwise_grad_weight_plane = depthwise_grad_weight_plane;

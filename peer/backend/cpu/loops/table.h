@@ -223,6 +223,10 @@ struct LoopTable {
   void (*depthwise_grad_weight_plane)(const float* x, const float* dy, float* dw, const WindowArgs& args,
                                       int lanes);
 
+  // The cotangent of x of a group of 8 channels from 8 of y, added to dx[in, 8]: dy[out, 8], w[taps, 8 of y,
+  // 8 of x].
+  void (*grouped_grad_input_plane)(const float* dy, const float* w, float* dx, const WindowArgs& args);
+
   // target[c * target_stride + r] = source[r * source_stride + c], 4-byte elements.
   void (*transpose)(const float* source, int64_t source_stride, float* target, int64_t target_stride,
                     int64_t rows, int64_t columns);
