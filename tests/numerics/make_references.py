@@ -1,15 +1,17 @@
 #!/usr/bin/python3
 """Makes the training references of target L1: 20 steps of PyTorch in float64 for each case.
 
-    /usr/bin/python3 make_references.py [--output DIR] [--seed N] [--check] [CASE ...]
+    /usr/bin/python3 make_references.py [--output DIR] [--seed N] [--full] [--check] [CASE ...]
 
 --check also trains the exported graph itself, node by node in float64, and prints how far that is from the module:
-it shows that the export says what the module does. README.md lists the files.
+it shows that the export says what the module does. --full: the architectures at their real widths and depths.
+README.md lists the files.
 """
 import argparse
 import gzip
 import math
 import os
+import re
 import shutil
 import tempfile
 import warnings
@@ -21,7 +23,9 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 
+import architectures
 import onnx_torch
+from sketch import sketch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = 20
@@ -167,33 +171,34 @@ def images(samples, size, rng):
 CASES = {
     "gpt3": dict(
         model=lambda: GPT(3, dropout=True), opset=13, variants=["dynamic", "fixed"],
-        data=lambda rng: text(60, 32, 64, rng), input=("tokens", "tokens"), labels="targets",
+        data=lambda rng: text(60, 32, 64, rng), inputs={"tokens": "tokens"}, losses=[architectures.NEXT],
         batch=8, microbatch=4, freeze=["mask"],
         optimizer=dict(type="adamw", learning_rate=1e-3, weight_decay=0.1, betas=[0.9, 0.95], epsilon=1e-6),
         schedule=dict(type="cosine", warmup_steps=5, final=0.1), clip_norm=1.0),
     "gpt4": dict(
         model=lambda: GPT(4, gelu="tanh", mask_by_add=True, tied=False), opset=17, variants=["dynamic"],
-        data=lambda rng: text(40, 32, 64, rng), input=("tokens", "tokens"), labels="targets",
+        data=lambda rng: text(40, 32, 64, rng), inputs={"tokens": "tokens"}, losses=[architectures.NEXT],
         batch=4, microbatch=4, freeze=["mask"],
         optimizer=dict(type="adamw", learning_rate=5e-4, epsilon=1e-6),
         schedule=dict(type="linear", warmup_steps=4), clip_norm=None),
     "resnet18w16": dict(
         model=ResNet18, opset=17, variants=["dynamic"],
-        data=lambda rng: images(48, 32, rng), input=("x", "image"), labels="label",
+        data=lambda rng: images(48, 32, rng), inputs={"x": "image"}, losses=[architectures.LOGITS],
         batch=16, microbatch=16, freeze=[],
         optimizer=dict(type="sgd", learning_rate=0.002, momentum=0.9, nesterov=True, weight_decay=5e-4),
         schedule=dict(type="constant"), clip_norm=None),
     "resnet_small": dict(
         model=ResNetSmall, opset=13, variants=["dynamic"],
-        data=lambda rng: images(72, 16, rng), input=("x", "image"), labels="label",
+        data=lambda rng: images(72, 16, rng), inputs={"x": "image"}, losses=[architectures.LOGITS],
         batch=16, microbatch=8, freeze=[],
         optimizer=dict(type="sgd", learning_rate=0.003, momentum=0.9, nesterov=True, weight_decay=1e-3),
         schedule=dict(type="cosine", warmup_steps=4, final=0.01), clip_norm=1.5),
 }
 
 
-def initialise(model, seed):
-    """Every float is a multiple of 2^-8: exact in float32, and small once compressed. Nothing trained starts at zero, so
+def initialise(model, seed, quiet=None):
+    """`quiet`: a pattern of the scales that end residual branches: they start small, so that a deep net does not take
+    float32 and float64 apart within a few steps. Every float is a multiple of 2^-8: exact in float32, and small once compressed. Nothing trained starts at zero, so
     that relative gaps make sense for every tensor."""
     generator = torch.Generator().manual_seed(seed)
     for name, p in model.named_parameters():
@@ -202,26 +207,34 @@ def initialise(model, seed):
             centre, deviation = (1.0 if ".ln_" in "." + name and name.endswith("weight") else 0.0), 0.04
         elif p.dim() == 4:
             centre, deviation = 0.0, math.sqrt(2.0 / p[0].numel())
-        elif p.dim() == 2:
+        elif p.dim() in (2, 3):
             centre, deviation = 0.0, 0.1
         else:
             centre, deviation = (1.0 if name.endswith("weight") else 0.0), 0.1
+        if quiet is not None and re.fullmatch(quiet, name):
+            centre, deviation = 0.25, 0.05
         p.data = torch.round((centre + deviation * draw) * 256) / 256
+
+
+def output_names(case):
+    return [loss["logits"] for loss in case["losses"]]
 
 
 def export(model, case, example, path, dynamic):
     state = {k: v.clone() for k, v in model.state_dict().items()}
-    axes = {case["input"][0]: {0: "batch"}, "logits": {0: "batch"}} if dynamic else None
+    names = list(case["inputs"]), output_names(case)
+    axes = {name: {0: "batch"} for name in names[0] + names[1]} if dynamic else None
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
         raw = os.path.join(folder, "model.onnx")
-        torch.onnx.export(model, example, raw, input_names=[case["input"][0]], output_names=["logits"], dynamic_axes=axes,
+        torch.onnx.export(model, example, raw, input_names=names[0], output_names=names[1], dynamic_axes=axes,
                           training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, opset_version=case["opset"])
         proto = onnx.load(raw)
     model.load_state_dict(state)
     # The trace ran the model once and moved the running statistics.
     for t in proto.graph.initializer:
-        t.CopyFrom(numpy_helper.from_array(state[t.name].numpy(), t.name))
+        if t.name in state:  # not what the exporter itself put there: sizes of a Resize, states that begin at zero
+            t.CopyFrom(numpy_helper.from_array(state[t.name].numpy(), t.name))
     onnx.checker.check_model(proto)
     with open(path, "wb") as f:
         # No name and no time in the header: the same model gives the same file.
@@ -276,19 +289,55 @@ def train(parameters, loss_of, case, samples):
     return np.array(losses), np.array(norms)
 
 
+def columns(case, data, dtype):
+    """The data of the inputs, in their order, and of the labels, in that of the losses."""
+    x = [torch.from_numpy(data[column]) for column in case["inputs"].values()]
+    x = [v.to(dtype) if v.is_floating_point() else v for v in x]
+    return x, [torch.from_numpy(data[loss["labels"]]) for loss in case["losses"]]
+
+
+def cross_entropy(logits, labels, loss, reduction="mean"):
+    axis = loss.get("axis", logits.dim() - 1)
+    logits = logits.movedim(axis, -1)
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), reduction=reduction,
+                           ignore_index=loss.get("ignore_index", -100))
+
+
+def weighted_sum(terms, losses):
+    """As the job file says it; one loss without a weight is itself."""
+    terms = [term if "weight" not in loss else loss["weight"] * term for term, loss in zip(terms, losses)]
+    return sum(terms[1:], terms[0])
+
+
+def outputs_of(result):
+    return list(result) if isinstance(result, tuple) else [result]
+
+
 def train_module(make, state, case, data, dtype):
     model = make()
     model.load_state_dict(state)
     model.train().to(dtype)
-    x, y = torch.from_numpy(data[case["input"][1]]), torch.from_numpy(data[case["labels"]])
-    x = x.to(dtype) if x.is_floating_point() else x
+    x, labels = columns(case, data, dtype)
 
     def loss_of(order):
-        logits = model(x[order])
-        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y[order].reshape(-1))
+        logits = outputs_of(model(*(v[order] for v in x)))
+        terms = [cross_entropy(z, y[order], loss) for z, y, loss in zip(logits, labels, case["losses"])]
+        return weighted_sum(terms, case["losses"])
 
-    losses, norms = train(list(model.parameters()), loss_of, case, len(x))
-    return losses, norms, {k: v.detach().double().numpy() for k, v in model.state_dict().items() if v.is_floating_point()}
+    losses, norms = train(list(model.parameters()), loss_of, case, len(x[0]))
+    tensors = {k: v.detach().double().numpy() for k, v in model.state_dict().items() if v.is_floating_point()}
+    return losses, norms, tensors, evaluate(model, case, x, labels) if case.get("evaluate") else {}
+
+
+def evaluate(model, case, x, labels):
+    """Over all samples at once: each term's mean over what it counts, and the first one's accuracy."""
+    model.eval()
+    with torch.no_grad():
+        logits = outputs_of(model(*x))
+        terms = [cross_entropy(z, y, loss) for z, y, loss in zip(logits, labels, case["losses"])]
+        counted = labels[0] != case["losses"][0].get("ignore_index", -100)
+        hits = (logits[0].argmax(case["losses"][0].get("axis", logits[0].dim() - 1)) == labels[0])[counted]
+    return {"evaluation_loss": weighted_sum(terms, case["losses"]).item(), "evaluation_accuracy": hits.double().mean().item()}
 
 
 def train_graph(proto, names, case, data):
@@ -296,16 +345,15 @@ def train_graph(proto, names, case, data):
     graph = onnx_torch.Graph(proto, torch.float64, training=True)
     values = onnx_torch.initializers(proto, torch.float64)
     parameters = [values[n].requires_grad_() for n in names]
-    x, y = torch.from_numpy(data[case["input"][1]]), torch.from_numpy(data[case["labels"]])
-    x = x.double() if x.is_floating_point() else x
+    x, labels = columns(case, data, torch.float64)
 
     def loss_of(order):
-        outputs, statistics = graph.run({case["input"][0]: x[order]}, values)
+        outputs, statistics = graph.run({name: v[order] for name, v in zip(case["inputs"], x)}, values)
         values.update(statistics)
-        logits = outputs["logits"]
-        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y[order].reshape(-1))
+        terms = [cross_entropy(outputs[loss["logits"]], y[order], loss) for y, loss in zip(labels, case["losses"])]
+        return weighted_sum(terms, case["losses"])
 
-    losses, norms = train(parameters, loss_of, case, len(x))
+    losses, norms = train(parameters, loss_of, case, len(x[0]))
     return losses, norms, {k: v.detach().numpy() for k, v in values.items() if v.is_floating_point()}
 
 
@@ -328,9 +376,9 @@ def flow(v):
 
 def write_job(path, case):
     lines = ["# Written by make_references.py. Decompress model.onnx.gz first.", "format: 1", "model: model.onnx", "task: train",
-             f"inputs: {flow(dict([case['input']]))}",
-             f"loss: {flow(dict(type='cross_entropy', logits='logits', labels=case['labels']))}",
-             "data:", "  train: {type: npz, path: data.npz}",
+             f"inputs: {flow(case['inputs'])}",
+             f"loss: {flow(case['losses'][0] if len(case['losses']) == 1 else case['losses'])}",
+             "data:", "  train: {type: npz, path: data.npz}", *(["  test: {type: npz, path: data.npz}"] * case.get("evaluate", 0)),
              f"batch_size: {case['batch']}", f"microbatch_size: {case['microbatch']}", f"steps: {STEPS}",
              "shuffle: false", "seed: 0"]
     if case["freeze"]:
@@ -343,8 +391,7 @@ def write_job(path, case):
         f.write("\n".join(lines) + "\n")
 
 
-def make(name, folder, seed, check):
-    case = CASES[name]
+def make(name, case, folder, seed, check):
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     rng = np.random.default_rng(seed)
@@ -353,27 +400,30 @@ def make(name, folder, seed, check):
     write_job(os.path.join(folder, "job.yaml"), case)
 
     model = case["model"]()
-    initialise(model, seed)
+    initialise(model, seed, case.get("quiet"))
     model.train()
     state = {k: v.clone() for k, v in model.state_dict().items()}
-    example = torch.from_numpy(data[case["input"][1]][:case["microbatch"]])
+    example = tuple(torch.from_numpy(data[column][:case["microbatch"]]) for column in case["inputs"].values())
     for variant in case["variants"]:
         file = "model.onnx.gz" if variant == "dynamic" else f"model_{variant}.onnx.gz"
         proto = export(model, case, example, os.path.join(folder, file), variant == "dynamic")
-        exported = {t.name for t in proto.graph.initializer}
-        if exported != {k for k, v in state.items() if v.is_floating_point()}:
-            raise SystemExit(f"{name}: the export renamed, dropped or added initializers")
+        exported = {t.name for t in proto.graph.initializer if t.data_type == onnx.TensorProto.FLOAT}
+        if not exported >= {k for k, v in state.items() if v.is_floating_point()}:
+            raise SystemExit(f"{name}: the export renamed or dropped initializers")
         if variant == "dynamic":
             dynamic = proto
 
-    losses, norms, tensors = train_module(case["model"], state, case, data, torch.float64)
-    losses_f32, norms_f32, tensors_f32 = train_module(case["model"], state, case, data, torch.float32)
+    losses, norms, tensors, metrics = train_module(case["model"], state, case, data, torch.float64)
+    losses_f32, norms_f32, tensors_f32, _ = train_module(case["model"], state, case, data, torch.float32)
     gaps = {k: gap(tensors_f32[k], tensors[k]) for k in tensors}
-    arrays = {"losses": losses, "gradient_norm": norms, "losses_f32": losses_f32, "gradient_norm_f32": norms_f32}
+    arrays = metrics | {"losses": losses, "gradient_norm": norms, "losses_f32": losses_f32, "gradient_norm_f32": norms_f32}
     for k, v in tensors.items():
         if not any(k == f for f in case["freeze"]):
-            arrays[k] = v.astype(np.float32)
-            arrays["gap_f32/" + k] = np.float64(gaps[k])
+            if case.get("sketch"):  # in one array and as float32: there are many, and small
+                arrays["sketch/" + k] = np.append(gaps[k], sketch(v)).astype(np.float32)
+            else:
+                arrays[k] = v.astype(np.float32)
+                arrays["gap_f32/" + k] = np.float64(gaps[k])
     np.savez_compressed(os.path.join(folder, "reference.npz"), **arrays)
     worst = max(gaps, key=gaps.get)
     size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
@@ -392,11 +442,14 @@ def make(name, folder, seed, check):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Makes the training references of target L1.")
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES) + "; all when none is given")
+    names = list(CASES) + list(architectures.cases(images, text, False))
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(names) + "; all when none is given")
     parser.add_argument("--output", default=HERE, help="folder for the case folders (default: beside this script)")
     parser.add_argument("--seed", type=int, default=1, help="of the weights and the data")
+    parser.add_argument("--full", action="store_true", help="architectures at their real widths; not to be committed")
     parser.add_argument("--check", action="store_true", help="also train the exported graph node by node")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for name in options.cases or CASES:
-        make(name, os.path.join(options.output, name), options.seed, options.check)
+    all_cases = CASES | architectures.cases(images, text, options.full)
+    for name in options.cases or all_cases:
+        make(name, all_cases[name], os.path.join(options.output, name), options.seed, options.check)

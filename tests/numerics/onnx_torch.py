@@ -183,6 +183,16 @@ class Graph:
     def op_Relu(self, node, a, x):
         return torch.relu(x)
 
+    def op_Clip(self, node, a, x, low=None, high=None):
+        return torch.clamp(x, a.get("min", low), a.get("max", high))
+
+    def op_Floor(self, node, a, x):
+        return torch.floor(x)
+
+    def op_RandomUniformLike(self, node, a, x):
+        # Any draw: what is trained with it survives whatever is drawn.
+        return torch.rand_like(x)
+
     def op_Equal(self, node, a, x, y):
         return x == y
 
@@ -191,6 +201,45 @@ class Graph:
 
     def op_Where(self, node, a, condition, x, y):
         return torch.where(condition, x, y)
+
+    def op_Pad(self, node, a, x, pads=None, value=None):
+        pads = _ints(pads) if pads is not None else a["pads"]
+        rank = x.dim()
+        sides = [side for d in reversed(range(rank)) for side in (pads[d], pads[d + rank])]
+        return F.pad(x, sides, a.get("mode", b"constant").decode(), 0.0 if value is None else value.item())
+
+    def op_Resize(self, node, a, x, roi=None, scales=None, sizes=None):
+        """Upsampling by whole numbers, as F.interpolate writes it."""
+        mode, place = a.get("mode", b"nearest").decode(), a.get("coordinate_transformation_mode", b"half_pixel").decode()
+        size = _ints(sizes) if sizes is not None else [int(n * s) for n, s in zip(x.shape, scales.tolist())]
+        if mode == "nearest" and place == "asymmetric":
+            return F.interpolate(x, size[2:], mode="nearest")
+        if mode == "linear" and place in ("half_pixel", "pytorch_half_pixel"):
+            return F.interpolate(x, size[2:], mode="bilinear", align_corners=False)
+        raise NotImplementedError(f"Resize {mode}, {place}")
+
+    # Recurrent layers: ONNX's equations, step by step, one direction.
+    def op_LSTM(self, node, a, x, w, r, b, lengths=None, h=None, c=None):
+        size, ys = a["hidden_size"], []
+        h, c = h[0], c[0]
+        for t in range(x.shape[0]):
+            i, o, f, g = (x[t] @ w[0].t() + h @ r[0].t() + b[0, :4 * size] + b[0, 4 * size:]).split(size, 1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            ys.append(h)
+        return torch.stack(ys)[:, None], h[None], c[None]
+
+    def op_GRU(self, node, a, x, w, r, b, lengths=None, h=None):
+        if not a.get("linear_before_reset", 0):
+            raise NotImplementedError("GRU that resets before its product")
+        size, ys, h = a["hidden_size"], [], h[0]
+        for t in range(x.shape[0]):
+            xz, xr, xh = (x[t] @ w[0].t() + b[0, :3 * size]).split(size, 1)
+            hz, hr, hh = (h @ r[0].t() + b[0, 3 * size:]).split(size, 1)
+            z = torch.sigmoid(xz + hz)
+            h = (1 - z) * torch.tanh(xh + torch.sigmoid(xr + hr) * hh) + z * h
+            ys.append(h)
+        return torch.stack(ys)[:, None], h[None]
 
     # Layers.
     def op_MatMul(self, node, a, x, y):
@@ -207,6 +256,10 @@ class Graph:
         function = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[rank]
         return function(x, w, b, a.get("strides", [1] * rank), _pads(a, rank), a.get("dilations", [1] * rank),
                         a.get("group", 1))
+
+    def op_ConvTranspose(self, node, a, x, w, b=None):
+        return F.conv_transpose2d(x, w, b, a.get("strides", [1, 1]), _pads(a, 2), a.get("output_padding", [0, 0]),
+                                  a.get("group", 1), a.get("dilations", [1, 1]))
 
     def op_MaxPool(self, node, a, x):
         return F.max_pool2d(x, a["kernel_shape"], a.get("strides", [1, 1]), _pads(a, 2), a.get("dilations", [1, 1]),
