@@ -138,20 +138,29 @@ Result<DropoutForm> read_dropout(NodeContext& n) {
   return form;
 }
 
+// What the same draw keeps of ones is the mask.
+Result<Item> dropout_mask(NodeContext& n, const DropoutForm& form, DType dtype, std::optional<int64_t> key) {
+  const Item& x = n.in(0);
+  if (!key) return n.expand(n.scalar(dtype, 1), x.shape());
+  WEFT_TRY(Item mask, n.expand(n.like(x, 1), x.shape()));
+  WEFT_TRY(mask, n.emit(OpKind::Dropout, {mask}, {{Attr::Ratio, form.ratio}, {Attr::Key, *key}}));
+  WEFT_TRY(mask, n.emit(OpKind::Greater, {mask, n.like(mask, 0)}));
+  return n.cast(mask, dtype);
+}
+
 Status lower_dropout(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(1));
   WEFT_TRY(const DropoutForm form, read_dropout(n));
-  const bool drops = form.drops && form.ratio > 0 && n.options().training;
+  std::optional<int64_t> key;
+  if (form.drops && form.ratio > 0 && n.options().training) key = n.state().draw_count++;
   if (n.wants(1)) {
-    if (drops) return n.unsupported("the mask of a training-mode Dropout is read, and weft draws its own");
     // Opset 7 to 9 return the mask in the input's type.
-    const DType mask = n.opset() < 10 ? n.in(0).dtype() : DType::Bool;
-    WEFT_TRY(Item ones, n.expand(n.scalar(mask, 1), n.in(0).shape()));
-    n.out(1, std::move(ones));
+    const DType dtype = n.opset() < 10 ? n.in(0).dtype() : DType::Bool;
+    WEFT_TRY(Item mask, dropout_mask(n, form, dtype, key));
+    n.out(1, std::move(mask));
   }
-  if (!drops) return n.give(n.in(0));
-  const int64_t key = n.state().draw_count++;
-  return n.give(n.emit(OpKind::Dropout, {n.in(0)}, {{Attr::Ratio, form.ratio}, {Attr::Key, key}}));
+  if (!key) return n.give(n.in(0));
+  return n.give(n.emit(OpKind::Dropout, {n.in(0)}, {{Attr::Ratio, form.ratio}, {Attr::Key, *key}}));
 }
 
 constexpr LowerRow kRows[] = {

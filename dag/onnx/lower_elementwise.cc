@@ -41,6 +41,7 @@ constexpr UnaryRow kUnary[] = {
     {"Round", OpKind::Round, kNoOperand},
     {"Not", OpKind::Not, kNoOperand},
     {"IsNaN", OpKind::IsNaN, kNoOperand},
+    {"BitwiseNot", OpKind::BitNot, kNoOperand},
 };
 
 constexpr UnaryRow kBinary[] = {
@@ -52,6 +53,9 @@ constexpr UnaryRow kBinary[] = {
     {"And", OpKind::And, kNoOperand},
     {"Or", OpKind::Or, kNoOperand},
     {"Xor", OpKind::Xor, kNoOperand},
+    {"BitwiseAnd", OpKind::BitAnd, kNoOperand},
+    {"BitwiseOr", OpKind::BitOr, kNoOperand},
+    {"BitwiseXor", OpKind::BitXor, kNoOperand},
     {"Equal", OpKind::Equal, kNoOperand},
     {"Less", OpKind::Less, kNoOperand},
     {"Greater", OpKind::Greater, kNoOperand},
@@ -98,6 +102,15 @@ Status lower_mod(NodeContext& n) {
   const int64_t fmod = n.int_attr("fmod", 0);
   if (fmod != 0 && fmod != 1) return n.invalid("fmod is neither 0 nor 1");
   return n.give(n.emit(OpKind::Mod, {n.in(0), n.in(1)}, {{Attr::Fmod, fmod}}));
+}
+
+Status lower_bit_shift(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(2));
+  const std::string direction = n.string_attr("direction", "");
+  if (direction != "LEFT" && direction != "RIGHT")
+    return n.invalid("its direction is '" + direction.substr(0, 32) + "'");
+  return n.give(
+      n.emit(direction == "LEFT" ? OpKind::ShiftLeft : OpKind::ShiftRight, {n.in(0), n.in(1)}));
 }
 
 // Any number of operands, combined from left to right.
@@ -163,31 +176,49 @@ Result<Item> clip_by_ops(NodeContext& n, const Item* low, const Item* high) {
   return y;
 }
 
-Status lower_clip(NodeContext& n) {
-  WEFT_TRY_STATUS(n.need(1));
+// The bounds as attributes. REQUIRES: those that are there are known.
+Result<Attributes> known_bounds(NodeContext& n, const Item* low, const Item* high) {
   Attributes attributes;
-  if (n.opset() < 11) {
-    if (n.has_attr("min")) attributes.set(Attr::Min, n.float_attr("min", 0));
-    if (n.has_attr("max")) attributes.set(Attr::Max, n.float_attr("max", 0));
-    return n.give(n.emit(OpKind::Clip, {n.in(0)}, std::move(attributes)));
-  }
-  const Item* low = n.has(1) ? &n.in(1) : nullptr;
-  const Item* high = n.has(2) ? &n.in(2) : nullptr;
-  const bool known = (!low || low->known) && (!high || high->known);
-  if (!known || !is_float(n.in(0).dtype())) return n.give(clip_by_ops(n, low, high));
   for (const auto& [bound, attr] : {std::pair{low, Attr::Min}, std::pair{high, Attr::Max}}) {
     if (!bound) continue;
     if (bound->spec.element_count() != 1) return n.invalid("its bounds are not scalars");
     attributes.set(attr, to_doubles(*bound->known)[0]);
   }
-  if (!low && !high) return n.give(n.in(0));
-  Item x = n.in(0);
+  return attributes;
+}
+
+// A clip to [0, 6] is ReLU6, which no file can tell from a clamp: its slope at 0 is 0, and a channel that is
+// constant over the batch stands exactly there after its normalisation.
+Result<Item> clip_by_numbers(NodeContext& n, Item x, Attributes attributes) {
   if (attributes.get_double(Attr::Min, -1) == 0 && attributes.get_double(Attr::Max) == 6) {
-    // ReLU6, which no file can tell from a clamp: its slope at 0 is 0, and a channel that is constant over the
-    // batch stands exactly there after its normalisation.
     WEFT_TRY(x, n.emit(OpKind::Relu, {x}));
   }
-  return n.give(n.emit(OpKind::Clip, {x}, std::move(attributes)));
+  return n.emit(OpKind::Clip, {x}, std::move(attributes));
+}
+
+Status lower_clip(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  const Item& x = n.in(0);
+  Attributes attributes;
+  if (n.opset() < 11) {
+    if (n.has_attr("min")) attributes.set(Attr::Min, n.float_attr("min", 0));
+    if (n.has_attr("max")) attributes.set(Attr::Max, n.float_attr("max", 0));
+    return n.give(n.emit(OpKind::Clip, {x}, std::move(attributes)));
+  }
+  const Item* low = n.has(1) ? &n.in(1) : nullptr;
+  const Item* high = n.has(2) ? &n.in(2) : nullptr;
+  if (!low && !high) return n.give(x);
+  const bool known = (!low || low->known) && (!high || high->known);
+  if (known) {
+    WEFT_TRY(attributes, known_bounds(n, low, high));
+  }
+  if (known && is_float(x.dtype())) return n.give(clip_by_numbers(n, x, std::move(attributes)));
+  WEFT_TRY(Item y, clip_by_ops(n, low, high));
+  if (known && x.as_float) {  // exporters narrow a quantised range so
+    WEFT_TRY(const Item kept, n.emit(OpKind::Clip, {*x.as_float}, std::move(attributes)));
+    y.as_float = std::make_shared<const Item>(kept);
+  }
+  return n.give(y);
 }
 
 }  // namespace
@@ -196,7 +227,7 @@ std::span<const LowerRow> elementwise_lowerings() {
   static const std::vector<LowerRow> rows = [] {
     std::vector<LowerRow> all = {
         {"Mod", lower_mod},           {"Sum", lower_sum},   {"Max", lower_max},
-        {"Min", lower_min},           {"Mean", lower_mean}, {"Where", lower_where, operands(1, 2)},
+        {"Min", lower_min},           {"Mean", lower_mean}, {"BitShift", lower_bit_shift, kNoOperand}, {"Where", lower_where, operands(1, 2)},
         {"IsInf", lower_is_inf, kNoOperand},      {"Cast", lower_cast, kWhenToFloat}, {"CastLike", lower_cast_like, operands(0)},
         {"Identity", lower_identity}, {"Clip", lower_clip},
     };

@@ -54,13 +54,14 @@ Status lower_gemm(NodeContext& n) {
   return n.give(sum);
 }
 
-// ---- Einsum of one or two operands, by way of transposes, sums and one batched product ----
+// ---- Einsum, by way of transposes, sums and one batched product for each further operand ----
 
 struct Term {
   Item item;
   std::string labels;  // one a dim; dims under "..." get labels of their own, counted from the end
 };
-constexpr char kEllipsisLast = 0x7B;  // labels beyond the letters: the last ellipsis dim, then upwards
+constexpr char kEllipsisLast = '0';  // digits, which are no subscripts: the last ellipsis dim, then upwards
+constexpr int64_t kEllipsisMost = 10;
 
 Result<std::string> expand_labels(NodeContext& n, std::string text, int64_t rank, std::string& ellipsis) {
   std::erase(text, ' ');
@@ -75,7 +76,7 @@ Result<std::string> expand_labels(NodeContext& n, std::string text, int64_t rank
     return text;
   }
   const int64_t covered = rank - letters;
-  if (covered < 0 || covered > 6) return n.invalid("its equation does not fit the ranks");
+  if (covered < 0 || covered > kEllipsisMost) return n.invalid("its equation does not fit the ranks");
   std::string fill;
   for (int64_t i = covered - 1; i >= 0; --i) fill += static_cast<char>(kEllipsisLast + i);
   if (fill.size() > ellipsis.size()) ellipsis = fill;
@@ -130,80 +131,120 @@ int64_t size_of(const Term& term, const std::string& labels) {
   return size;
 }
 
-Result<Term> contract(NodeContext& n, Term a, Term b, const std::string& result) {
-  WEFT_TRY_STATUS(sum_away(n, a, b.labels + result));
-  WEFT_TRY_STATUS(sum_away(n, b, a.labels + result));
+// A dim of one where the other term has more is stretched there: it goes, and the other's stays.
+Status drop_stretched(NodeContext& n, Term& term, const Term& other) {
+  std::string keep;
+  for (size_t i = 0; i < term.labels.size(); ++i) {
+    const size_t j = other.labels.find(term.labels[i]);
+    const int64_t size = term.item.shape()[i];
+    if (j == std::string::npos || size == other.item.shape()[j] || size != 1) keep += term.labels[i];
+  }
+  return sum_away(n, term, keep);
+}
+
+// How the labels of two terms take part in their product.
+struct Roles {
   std::string batch, left, inner, right;
+};
+Result<Roles> roles_of(NodeContext& n, const Term& a, const Term& b, const std::string& keep) {
   const auto has = [](const std::string& labels, char label) {
     return labels.find(label) != std::string::npos;
   };
+  Roles roles;
   for (const char label : a.labels) {
-    if (!has(b.labels, label))
-      left += label;
-    else if (has(result, label))
-      batch += label;
-    else
-      inner += label;
-    if (has(b.labels, label) && a.item.shape()[a.labels.find(label)] != b.item.shape()[b.labels.find(label)])
-      return n.unsupported("an equation that broadcasts");
+    if (!has(b.labels, label)) {
+      roles.left += label;
+      continue;
+    }
+    (has(keep, label) ? roles.batch : roles.inner) += label;
+    if (size_of(a, {label}) != size_of(b, {label}))
+      return n.invalid("a subscript has sizes " + std::to_string(size_of(a, {label})) + " and " +
+                       std::to_string(size_of(b, {label})));
   }
   for (const char label : b.labels)
-    if (!has(a.labels, label)) right += label;
-  WEFT_TRY_STATUS(permute_to(n, a, batch + left + inner));
-  WEFT_TRY_STATUS(permute_to(n, b, batch + inner + right));
-  Shape shape;
-  for (const char label : batch + left) shape.push_back(a.item.shape()[a.labels.find(label)]);
-  for (const char label : right) shape.push_back(b.item.shape()[b.labels.find(label)]);
-  WEFT_TRY(const Item x, n.reshape(a.item, {size_of(a, batch), size_of(a, left), size_of(a, inner)}));
-  WEFT_TRY(const Item y, n.reshape(b.item, {size_of(b, batch), size_of(b, inner), size_of(b, right)}));
-  WEFT_TRY(const Item product, n.emit(OpKind::MatMul, {x, y}));
-  WEFT_TRY(Item out, n.reshape(product, shape));
-  return Term{std::move(out), batch + left + right};
+    if (!has(a.labels, label)) roles.right += label;
+  return roles;
 }
 
-Status lower_einsum(NodeContext& n) {
-  WEFT_TRY_STATUS(n.need(1));
-  const std::string equation = n.string_attr("equation", "");
-  if (n.count() > 2) return n.unsupported("an equation of more than two operands");
-  const size_t arrow = equation.find("->");
-  std::string left = equation.substr(0, arrow);
-  std::string ellipsis;
+// Two terms become one that has the labels in `keep`.
+Result<Term> contract(NodeContext& n, Term a, Term b, const std::string& keep) {
+  WEFT_TRY_STATUS(sum_away(n, a, b.labels + keep));
+  WEFT_TRY_STATUS(sum_away(n, b, a.labels + keep));
+  const Term before = a;
+  WEFT_TRY_STATUS(drop_stretched(n, a, b));
+  WEFT_TRY_STATUS(drop_stretched(n, b, before));
+  WEFT_TRY_STATUS(sum_away(n, a, b.labels + keep));
+  WEFT_TRY_STATUS(sum_away(n, b, a.labels + keep));
+  WEFT_TRY(const Roles roles, roles_of(n, a, b, keep));
+  WEFT_TRY_STATUS(permute_to(n, a, roles.batch + roles.left + roles.inner));
+  WEFT_TRY_STATUS(permute_to(n, b, roles.batch + roles.inner + roles.right));
+  Shape shape;
+  for (const char label : roles.batch + roles.left) shape.push_back(size_of(a, {label}));
+  for (const char label : roles.right) shape.push_back(size_of(b, {label}));
+  const int64_t batch = size_of(a, roles.batch), inner = size_of(a, roles.inner);
+  WEFT_TRY(const Item x, n.reshape(a.item, {batch, size_of(a, roles.left), inner}));
+  WEFT_TRY(const Item y, n.reshape(b.item, {batch, inner, size_of(b, roles.right)}));
+  WEFT_TRY(const Item product, n.emit(OpKind::MatMul, {x, y}));
+  WEFT_TRY(Item out, n.reshape(product, shape));
+  return Term{std::move(out), roles.batch + roles.left + roles.right};
+}
+
+struct Equation {
   std::vector<Term> terms;
+  std::string result;
+};
+
+// Without an arrow: the ellipsis, then what occurs once, in alphabetical order.
+std::string implied_result(const std::vector<Term>& terms, const std::string& ellipsis) {
+  std::string all, once;
+  for (const Term& term : terms) all += term.labels;
+  for (const char label : all)
+    if (std::isalpha(static_cast<unsigned char>(label)) && std::count(all.begin(), all.end(), label) == 1)
+      once += label;
+  std::sort(once.begin(), once.end());
+  return ellipsis + once;
+}
+
+Result<Equation> read_equation(NodeContext& n) {
+  std::string text = n.string_attr("equation", "");
+  std::erase(text, ' ');
+  if (text.size() > 1024) return n.invalid("its equation is too long");
+  const size_t arrow = text.find("->");
+  std::string left = text.substr(0, arrow), ellipsis;
+  Equation equation;
   for (size_t i = 0; i < n.count(); ++i) {
     const size_t comma = left.find(',');
     if ((comma == std::string::npos) != (i + 1 == n.count()))
       return n.invalid("its equation does not fit its operands");
     WEFT_TRY(const std::string labels, expand_labels(n, left.substr(0, comma), n.in(i).rank(), ellipsis));
-    terms.push_back({n.in(i), labels});
+    equation.terms.push_back({n.in(i), labels});
     left = comma == std::string::npos ? "" : left.substr(comma + 1);
   }
-  std::string result = ellipsis;
-  if (arrow == std::string::npos) {  // labels that occur once, in alphabetical order
-    std::string all;
-    for (const Term& term : terms) all += term.labels;
-    std::string once;
-    for (const char label : all)
-      if (label < kEllipsisLast && std::count(all.begin(), all.end(), label) == 1) once += label;
-    std::sort(once.begin(), once.end());
-    result += once;
-  } else {
-    std::string text = equation.substr(arrow + 2);
-    std::erase(text, ' ');
-    const size_t dots = text.find("...");
-    if (dots != std::string::npos) text.replace(dots, 3, ellipsis);
-    result = text;
+  equation.result = implied_result(equation.terms, ellipsis);
+  if (arrow == std::string::npos) return equation;
+  equation.result = text.substr(arrow + 2);
+  for (const char label : equation.result)
+    if (std::isdigit(static_cast<unsigned char>(label))) return n.invalid("its equation has a digit in it");
+  if (const size_t dots = equation.result.find("..."); dots != std::string::npos)
+    equation.result.replace(dots, 3, ellipsis);
+  return equation;
+}
+
+Status lower_einsum(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(std::max<size_t>(n.count(), 1)));
+  WEFT_TRY(Equation equation, read_equation(n));
+  const std::string& result = equation.result;
+  for (Term& term : equation.terms) WEFT_TRY_STATUS(take_diagonals(n, term));
+  Term total = equation.terms[0];
+  for (size_t i = 1; i < equation.terms.size(); ++i) {
+    std::string keep = result;  // and what later operands share
+    for (size_t k = i + 1; k < equation.terms.size(); ++k) keep += equation.terms[k].labels;
+    WEFT_TRY(total, contract(n, total, equation.terms[i], keep));
   }
-  for (Term& term : terms) WEFT_TRY_STATUS(take_diagonals(n, term));
-  Term total = terms[0];
-  if (terms.size() == 2) {
-    WEFT_TRY(total, contract(n, terms[0], terms[1], result));
-  } else {
-    WEFT_TRY_STATUS(sum_away(n, total, result));
-  }
+  WEFT_TRY_STATUS(sum_away(n, total, result));
   for (const char label : result)
     if (std::count(result.begin(), result.end(), label) != 1 || total.labels.find(label) == std::string::npos)
       return n.invalid("its equation has a result subscript that no operand has, or has twice");
-  if (result.size() != total.labels.size()) return n.invalid("its equation does not fit its operands");
   WEFT_TRY_STATUS(permute_to(n, total, result));
   return n.give(total.item);
 }

@@ -1,5 +1,6 @@
 // Reductions along axes.
 #include <algorithm>
+#include <limits>
 
 #include "dag/onnx/lowering.h"
 
@@ -59,6 +60,48 @@ Result<Axes> read_axes(NodeContext& n) {
   return form;
 }
 
+// A function of floats; of integers by way of double, back to their type.
+Result<Item> of_float(NodeContext& n, OpKind kind, const Item& x) {
+  if (is_float(x.dtype())) return n.emit(kind, {x});
+  WEFT_TRY(Item y, n.cast(x, DType::F64));
+  WEFT_TRY(y, n.emit(kind, {y}));
+  return n.cast(y, x.dtype());
+}
+
+bool is_empty(const Item& x, const Axes& form) {
+  return std::any_of(form.axes.begin(), form.axes.end(),
+                     [&](int64_t axis) { return x.shape()[static_cast<size_t>(axis)] == 0; });
+}
+
+// What the largest or smallest of nothing is: the dtype's other end. Sums and products have theirs in the op.
+std::optional<double> of_nothing(OpKind kind, DType dtype) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (kind != OpKind::ReduceMax && kind != OpKind::ReduceMin) return std::nullopt;
+  if (dtype == DType::Bool) return kind == OpKind::ReduceMin;
+  return kind == OpKind::ReduceMax ? -kInfinity : kInfinity;  // integers saturate
+}
+
+Shape reduced_shape(const Item& x, const Axes& form) {
+  Shape shape;
+  for (int64_t d = 0; d < x.rank(); ++d) {
+    const bool reduced = std::binary_search(form.axes.begin(), form.axes.end(), d);
+    if (!reduced) shape.push_back(x.shape()[static_cast<size_t>(d)]);
+    if (reduced && form.keep) shape.push_back(1);
+  }
+  return shape;
+}
+
+// Of truth values, the largest is whether any holds and the smallest whether all do.
+Result<Item> reduce(NodeContext& n, OpKind kind, const Item& x, const Axes& form) {
+  if (form.none) return x;
+  if (is_empty(x, form))
+    if (const auto value = of_nothing(kind, x.dtype())) return n.expand(n.like(x, *value), reduced_shape(x, form));
+  if (x.dtype() != DType::Bool) return n.reduce(kind, x, form.axes, form.keep);
+  WEFT_TRY(Item y, n.cast(x, DType::U8));
+  WEFT_TRY(y, n.reduce(kind, y, form.axes, form.keep));
+  return n.cast(y, DType::Bool);
+}
+
 Status lower_reduction(NodeContext& n) {
   WEFT_TRY(const Axes form, read_axes(n));
   const ReductionRow* row = nullptr;
@@ -66,6 +109,8 @@ Status lower_reduction(NodeContext& n) {
     if (candidate.op_type == n.op_type()) row = &candidate;
   WEFT_CHECK(row != nullptr);
   Item y = n.in(0);
+  const bool extremum = row->kind == OpKind::ReduceMax || row->kind == OpKind::ReduceMin;
+  if (y.dtype() == DType::Bool && !extremum) return n.invalid("x is " + to_string(y.spec));
   switch (row->before) {
     case Before::Nothing:
       break;
@@ -78,16 +123,14 @@ Status lower_reduction(NodeContext& n) {
       break;
     }
   }
-  if (!form.none) {
-    WEFT_TRY(y, n.reduce(row->kind, y, form.axes, form.keep));
-  }
+  WEFT_TRY(y, reduce(n, row->kind, y, form));
   switch (row->after) {
     case After::Nothing:
       return n.give(y);
     case After::Sqrt:
-      return n.give(n.emit(OpKind::Sqrt, {y}));
+      return n.give(of_float(n, OpKind::Sqrt, y));
     case After::Log:
-      return n.give(n.emit(OpKind::Log, {y}));
+      return n.give(of_float(n, OpKind::Log, y));
   }
   return {};
 }
@@ -96,18 +139,21 @@ Status lower_reduction(NodeContext& n) {
 Status lower_log_sum_exp(NodeContext& n) {
   WEFT_TRY(const Axes form, read_axes(n));
   if (form.none) return n.give(n.in(0));
-  WEFT_TRY(const Item largest, n.reduce(OpKind::ReduceMax, n.in(0), form.axes, true));
-  WEFT_TRY(Item y, n.emit(OpKind::Sub, {n.in(0), largest}));
+  const DType dtype = n.in(0).dtype();
+  WEFT_TRY(const Item x, n.cast(n.in(0), is_float(dtype) ? dtype : DType::F64));
+  if (is_empty(x, form))
+    return n.give(n.expand(n.like(x, -std::numeric_limits<double>::infinity()), reduced_shape(x, form)));
+  WEFT_TRY(Item largest, n.reduce(OpKind::ReduceMax, x, form.axes, true));
+  // Of infinities alone: nothing is taken off, so that the sum says which.
+  WEFT_TRY(const Item endless, n.emit(OpKind::IsInf, {largest}));
+  WEFT_TRY(largest, n.emit(OpKind::Where, {endless, n.like(x, 0), largest}));
+  WEFT_TRY(Item y, n.emit(OpKind::Sub, {x, largest}));
   WEFT_TRY(y, n.emit(OpKind::Exp, {y}));
   WEFT_TRY(y, n.reduce(OpKind::ReduceSum, y, form.axes, true));
   WEFT_TRY(y, n.emit(OpKind::Log, {y}));
   WEFT_TRY(y, n.emit(OpKind::Add, {y, largest}));
-  if (form.keep) return n.give(y);
-  Shape shape;
-  for (int64_t d = 0; d < y.rank(); ++d)
-    if (!std::binary_search(form.axes.begin(), form.axes.end(), d))
-      shape.push_back(y.shape()[static_cast<size_t>(d)]);
-  return n.give(n.reshape(y, shape));
+  WEFT_TRY(y, n.cast(y, dtype));
+  return n.give(n.reshape(y, reduced_shape(x, form)));
 }
 
 Status lower_arg(NodeContext& n) {

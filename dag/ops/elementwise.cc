@@ -28,6 +28,15 @@ Specs infer_not(const ShapeContext& c) {
   WEFT_TRY_STATUS(need_bool(c, 0));
   return std::vector<TensorSpec>{c.in(0)};
 }
+Status need_integer(const ShapeContext& c, size_t i) {
+  if (!is_integer(c.in(i).dtype)) return refuse_operand(c, i, "an integer dtype");
+  return {};
+}
+Specs infer_bits(const ShapeContext& c) {
+  WEFT_TRY_STATUS(need_operands(c, 1));
+  WEFT_TRY_STATUS(need_integer(c, 0));
+  return std::vector<TensorSpec>{c.in(0)};
+}
 Specs infer_float_to_bool(const ShapeContext& c) {
   WEFT_TRY_STATUS(need_operands(c, 1));
   WEFT_TRY_STATUS(need_float(c, 0));
@@ -53,6 +62,18 @@ Specs infer_binary(const ShapeContext& c) {
   WEFT_TRY_STATUS(need_numeric(c, 0));
   WEFT_TRY_STATUS(need_same_dtype(c, 0, 1));
   return broadcast(c, 0, 1, c.in(0).dtype);
+}
+Specs infer_two_bits(const ShapeContext& c) {
+  WEFT_TRY_STATUS(need_operands(c, 2));
+  WEFT_TRY_STATUS(need_integer(c, 0));
+  return infer_binary(c);
+}
+Specs infer_shift(const ShapeContext& c) {
+  WEFT_TRY_STATUS(need_operands(c, 2));
+  const DType dtype = c.in(0).dtype;
+  if (dtype != DType::U8 && dtype != DType::U16 && dtype != DType::U32 && dtype != DType::U64)
+    return refuse_operand(c, 0, "an unsigned integer dtype");
+  return infer_binary(c);
 }
 Specs infer_mod(const ShapeContext& c) {
   WEFT_TRY_STATUS(int_in(c, Attr::Fmod, 0, 1));
@@ -243,6 +264,9 @@ void add_smooth_unary(OpTable& t) {
   smooth(
       t, K::Cast, 1, infer_cast, cast_vjp,
       "x -> x as dtype; to integers truncates and saturates, to Bool is non-zero, to halves rounds to even");
+  smooth(
+      t, K::RoundThrough, 1, infer_float, [](C c) { give(c, 0, cotangent(c)); },
+      "x -> rounded to nearest, halves to even; slope 1: the gradient goes straight through");
   smooth(t, K::Clip, 1, infer_numeric, clip_vjp,
          "x -> min(max(x, min), max); min, max: either may be absent; slope 1 at the ends");
 }
@@ -298,6 +322,7 @@ void add_flat_unary(OpTable& t) {
   flat(t, K::Ceil, 1, infer_float, "x -> rounded up");
   flat(t, K::Round, 1, infer_float, "x -> rounded to nearest, halves to even");
   flat(t, K::Not, 1, infer_not, "Bool x -> its negation");
+  flat(t, K::BitNot, 1, infer_bits, "integer x -> every bit the other way");
   flat(t, K::IsNaN, 1, infer_float_to_bool, "x -> Bool");
   flat(t, K::IsInf, 1, infer_float_to_bool, "x -> Bool: either infinity");
 }
@@ -331,6 +356,11 @@ void add_binary(OpTable& t) {
   flat(t, K::And, 2, infer_logical, "Bool a, b -> both");
   flat(t, K::Or, 2, infer_logical, "Bool a, b -> either");
   flat(t, K::Xor, 2, infer_logical, "Bool a, b -> exactly one");
+  flat(t, K::BitAnd, 2, infer_two_bits, "integers a, b -> the bits that both have");
+  flat(t, K::BitOr, 2, infer_two_bits, "integers a, b -> the bits that either has");
+  flat(t, K::BitXor, 2, infer_two_bits, "integers a, b -> the bits that exactly one has");
+  flat(t, K::ShiftLeft, 2, infer_shift, "unsigned a, b -> a * 2^b, what leaves the width is lost");
+  flat(t, K::ShiftRight, 2, infer_shift, "unsigned a, b -> a / 2^b; 0 where b is the width or more");
   flat(t, K::Equal, 2, infer_equal, "a, b -> Bool a == b");
   flat(t, K::Less, 2, infer_order, "a, b -> Bool a < b");
   flat(t, K::LessEqual, 2, infer_order, "a, b -> Bool a <= b");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "dag/tensor.h"
 #include "peer/backend/cpu/loops/table.h"
 
 namespace weft::peer::cpu {
@@ -114,6 +115,92 @@ TEST(CpuLoops, DropoutDrawsArePhiloxOfThePosition) {
             philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 9, 4},
                    {static_cast<uint32_t>(args.seed), static_cast<uint32_t>(args.seed >> 32)});
         ASSERT_EQ(y[i], draws[(position + i) % 4] >= 0x80000000u ? 2.0f : 0.0f) << table->isa << " " << i;
+      }
+    }
+  }
+}
+
+// Casts between float and the halves, as dag/tensor.h rounds them.
+template <typename From, typename To>
+std::vector<To> cast(const LoopTable& table, int from, int to, const std::vector<From>& x) {
+  std::vector<To> y(x.size());
+  ElementArgs args{};
+  args.out = y.data();
+  args.in[0] = x.data();
+  args.count = static_cast<int64_t>(x.size());
+  table.element[kCastFirst + kCastTypes * from + to](args);
+  return y;
+}
+
+TEST(CpuLoops, EveryHalfBecomesTheFloatItIs) {
+  std::vector<uint16_t> halves(65536);
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
+  for (const LoopTable* table : tables()) {
+    SCOPED_TRACE(table->isa);
+    const auto f16 = cast<uint16_t, float>(*table, 5, 0, halves), bf16 = cast<uint16_t, float>(*table, 6, 0, halves);
+    for (size_t i = 0; i < halves.size(); ++i) {
+      const float want = dag::float_from_f16(halves[i]), brain = dag::float_from_bf16(halves[i]);
+      ASSERT_TRUE(f16[i] == want || (std::isnan(f16[i]) && std::isnan(want))) << i;
+      ASSERT_EQ(std::signbit(f16[i]), std::signbit(want) || (std::isnan(want) && (i & 0x8000))) << i;
+      ASSERT_TRUE(bf16[i] == brain || (std::isnan(bf16[i]) && std::isnan(brain))) << i;
+    }
+  }
+}
+
+TEST(CpuLoops, FloatsBecomeTheNearestHalf) {
+  // Every half, and what lies between it and the next: a quarter, half and three quarters of the way.
+  std::vector<float> x;
+  for (uint32_t bits = 0; bits < 0x8000; ++bits) {
+    const float low = dag::float_from_f16(static_cast<uint16_t>(bits)),
+                high = dag::float_from_f16(static_cast<uint16_t>(bits + 1));
+    for (const float part : {0.0f, 0.25f, 0.5f, 0.75f})
+      if (std::isfinite(low) && std::isfinite(high))
+        for (const float sign : {1.0f, -1.0f}) x.push_back(sign * (low + (high - low) * part));
+  }
+  for (const float value : {65504.0f, 65519.0f, 65520.0f, 1e9f, HUGE_VALF, -HUGE_VALF, std::nanf(""), 3.4e38f})
+    x.push_back(value);
+  Rng rng(12, 0);
+  for (int i = 0; i < 100'000; ++i)
+    x.push_back(static_cast<float>(std::ldexp(rng.uniform() - 0.5, static_cast<int>(rng.below(250)) - 125)));
+  for (const LoopTable* table : tables()) {
+    SCOPED_TRACE(table->isa);
+    const auto f16 = cast<float, uint16_t>(*table, 0, 5, x), bf16 = cast<float, uint16_t>(*table, 0, 6, x);
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(f16[i], dag::f16_from_float(x[i])) << x[i];
+      ASSERT_EQ(bf16[i], dag::bf16_from_float(x[i])) << x[i];
+    }
+  }
+}
+
+TEST(CpuLoops, UniformAndNormalNumbersAreThoseOfThePosition) {
+  std::vector<float> low(1000, -1.0f), high(1000, 3.0f), y(1000);
+  for (const LoopTable* table : tables()) {
+    for (const uint64_t position : {uint64_t{0}, uint64_t{3}, (uint64_t{1} << 34) + 6}) {
+      ElementArgs args{};
+      args.out = y.data();
+      args.in[0] = low.data(), args.in[1] = high.data();
+      args.count = 1000;
+      args.position = position;
+      args.seed = 0x123456789abcdefull;
+      args.step = 9, args.key = 4;
+      const auto draws = [&](uint64_t place) {
+        const uint64_t block = place / 4;
+        return philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 9, 4},
+                      {static_cast<uint32_t>(args.seed), static_cast<uint32_t>(args.seed >> 32)});
+      };
+      table->element[kRandomUniform](args);
+      for (uint64_t i = 0; i < 1000; ++i) {
+        const uint32_t draw = draws(position + i)[(position + i) % 4];
+        ASSERT_FLOAT_EQ(y[i], static_cast<float>(-1 + 4 * std::ldexp(draw >> 8, -24))) << table->isa << " " << i;
+      }
+      table->element[kRandomNormal](args);
+      for (uint64_t i = 0; i < 1000; ++i) {
+        const PhiloxBlock block = draws(position + i);
+        const size_t pair = (position + i) % 4 / 2 * 2;
+        const double radius = std::sqrt(-2 * std::log(std::ldexp((block[pair] >> 8) + 1, -24)));
+        const double angle = 2 * std::acos(-1) * std::ldexp(block[pair + 1] >> 8, -24);
+        const double normal = radius * ((position + i) % 2 == 0 ? std::cos(angle) : std::sin(angle));
+        ASSERT_NEAR(y[i], -1 + 3 * normal, 1e-5) << table->isa << " " << i;
       }
     }
   }

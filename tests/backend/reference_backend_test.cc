@@ -272,6 +272,34 @@ TEST(ReferenceKernels, DropoutOfABatchIsThatOfItsMicrobatches) {
   EXPECT_LT(std::count(whole.begin(), whole.end(), 0.0), 42);
 }
 
+// What leads with the microbatch is drawn by place in the batch, everything else once a step.
+TEST(ReferenceKernels, DrawsFollowTheBatchOrTheStep) {
+  const auto run = [](OpKind kind, const Shape& shape, int64_t samples, int64_t position, uint64_t step) {
+    dag::Op op;
+    op.kind = kind;
+    op.attributes = {{Attr::Shape, shape}, {Attr::Key, 3}};
+    const RefValue zero{{DType::F32, {}}, {0.0}, {}}, one{{DType::F32, {}}, {1.0}, {}};
+    const RefValue* operands[] = {&zero, &one};
+    std::vector<RefValue> y{{{DType::F32, shape}, {}, {}}};
+    EXPECT_TRUE(
+        run_reference_op(op, operands, y,
+                         {.seed = 11, .step = step, .sample_position = position, .microbatch_size = samples})
+            .has_value());
+    return y[0].reals;
+  };
+  for (const OpKind kind : {OpKind::RandomUniform, OpKind::RandomNormal}) {
+    const auto whole = run(kind, {6, 7}, 6, 0, 5);
+    auto parts = run(kind, {2, 7}, 2, 0, 5);
+    for (const int64_t position : {2, 4})
+      for (const double value : run(kind, {2, 7}, 2, position, 5)) parts.push_back(value);
+    EXPECT_EQ(whole, parts);
+    EXPECT_NE(whole, run(kind, {6, 7}, 6, 0, 6));
+    EXPECT_EQ(run(kind, {3, 7}, 2, 0, 5), run(kind, {3, 7}, 2, 4, 5));
+    EXPECT_NE(run(kind, {3, 7}, 2, 0, 5), run(kind, {3, 7}, 2, 0, 6));
+    EXPECT_EQ(run(kind, {}, 1, 0, 5), run(kind, {}, 1, 3, 5));
+  }
+}
+
 TEST(ReferenceKernels, AFoldBeyondTheLimitIsRefusedBeforeMemoryIsTaken) {
   dag::Op op;
   op.kind = OpKind::Expand;

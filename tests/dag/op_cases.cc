@@ -32,6 +32,8 @@ void add_unary_cases(OpCaseMaker& make) {
              {{Attr::Approximate, approximate}});
   make.add(OpKind::Softplus, "far out", {make.floats({4}, {-50, -20, 20, 50})});
   make.add(OpKind::Round, "halves", {make.floats({6}, {-2.5, -1.5, -0.5, 0.5, 1.5, 2.5})});
+  // Flat where its gradient is not: differences do not see what it lets through.
+  make.add(OpKind::RoundThrough, "", {make.real(make.shape(3), -3, 3)}).smooth = false;
   make.add(OpKind::Not, "", {make.boolean(make.shape(2))});
   const Tensor odd = make.floats({5}, {0, 1, std::nan(""), HUGE_VAL, -HUGE_VAL});
   make.add(OpKind::IsNaN, "", {odd});
@@ -47,6 +49,26 @@ void add_cast_and_clip_cases(OpCaseMaker& make) {
        {DType::F16, DType::BF16, DType::F32, DType::I64, DType::I8, DType::U8, DType::Bool})
     make.add(OpKind::Cast, "f32 to " + std::string(to_string(dtype)), {make.real({2, 5}, -9, 9)}, to(dtype))
         .smooth = false;
+  for (const DType half : {DType::F16, DType::BF16})
+    for (const DType dtype : {DType::F16, DType::BF16, DType::F32, DType::F64, DType::I64, DType::I32,
+                              DType::I16, DType::I8, DType::U8, DType::Bool}) {
+      const Tensor reals = make.real({2, 5}, -9, 9), wholes = make.whole({2, 5}, 0, 127, dtype);
+      const Tensor halves = from_doubles({half, {2, 5}}, to_doubles(reals));
+      const std::string name(to_string(half)), other(to_string(dtype));
+      make.add(OpKind::Cast, name + " to " + other, {halves}, to(dtype)).smooth = false;
+      if (!is_float(dtype)) make.add(OpKind::Cast, other + " to " + name, {wholes}, to(half));
+    }
+  make.add(OpKind::Cast, "f32 to f16 far out",
+           {make.floats({9}, {0, -0.0, 1e9, -1e9, 65519, 65520, 3e-8, 6.1e-5, std::nan("")})}, to(DType::F16))
+      .smooth = false;
+  const Tensor beyond =
+      make.floats({9}, {-1e30, -2147483648.0, -129, -128.9, -0.7, 127.9, 128, 255.5, std::nan("")});
+  for (const DType dtype : {DType::I64, DType::I32, DType::I8, DType::U8, DType::Bool}) {
+    make.add(OpKind::Cast, "saturating f32 to " + std::string(to_string(dtype)), {beyond}, to(dtype)).smooth = false;
+    for (const DType from : {DType::I64, DType::I32, DType::I8, DType::U8})
+      make.add(OpKind::Cast, std::string(to_string(from)) + " wrapping to " + std::string(to_string(dtype)),
+               {make.whole({9}, -300, 300, from)}, to(dtype));
+  }
   make.add(OpKind::Cast, "i64 to f32", {make.whole({2, 3}, -99, 99)}, to(DType::F32));
   make.add(OpKind::Cast, "i64 to i32", {make.whole({2, 3}, -99, 99)}, to(DType::I32));
   make.add(OpKind::Cast, "bool to f32", {make.boolean({7})}, to(DType::F32));
@@ -105,6 +127,16 @@ void add_integer_and_logic_cases(OpCaseMaker& make) {
     for (const DType dtype : {DType::I64, DType::I32})
       make.add(kind, std::string(to_string(dtype)),
                {make.whole({2, 5}, -20, 20, dtype), make.whole({5}, 1, 6, dtype)});
+  for (const DType dtype : {DType::I8, DType::U16, DType::I64}) {
+    const std::string name(to_string(dtype));
+    make.add(OpKind::BitNot, name, {make.whole({7}, 0, 100, dtype)});
+    for (const OpKind kind : {OpKind::BitAnd, OpKind::BitOr, OpKind::BitXor})
+      make.add(kind, name, {make.whole({2, 5}, 0, 100, dtype), make.whole({5}, 0, 100, dtype)});
+  }
+  for (const DType dtype : {DType::U8, DType::U16, DType::U32, DType::U64})
+    for (const OpKind kind : {OpKind::ShiftLeft, OpKind::ShiftRight})
+      make.add(kind, std::string(to_string(dtype)),
+               {make.whole({2, 5}, 0, 255, dtype), make.whole({5}, 0, 70, dtype)});
   for (const OpKind kind : {OpKind::And, OpKind::Or, OpKind::Xor})
     make.add(kind, "", {make.boolean({2, 5}), make.boolean({5})});
   for (const OpKind kind :

@@ -258,6 +258,10 @@ void add_random_cases(OpCaseMaker& make) {
   for (const double ratio : {0.0, 0.1, 0.5})
     make.add(OpKind::Dropout, "ratio " + std::to_string(ratio), {make.real({4, 3, 5})},
              {{Attr::Ratio, ratio}, {Attr::Key, 7}});
+  for (const OpKind kind : {OpKind::RandomUniform, OpKind::RandomNormal})
+    for (const Shape& shape : {Shape{4, 3, 5}, Shape{}, Shape{1}, Shape{3, 700}, Shape{0, 3}})
+      make.add(kind, to_string(shape), {make.real({}), make.real({}, 1, 2)},
+               {{Attr::Shape, shape}, {Attr::Key, 9}});
 }
 
 }  // namespace weft::dag

@@ -306,6 +306,28 @@ TEST(OpShape, DropoutRatio) {
   refuses(OpKind::Dropout, {f32({2})}, {{Attr::Ratio, 0.5}, {Attr::Key, -1}});
 }
 
+TEST(OpShape, WhatIsDrawnIsSaidByTwoNumbersAndAShape) {
+  const Attributes attributes{{Attr::Shape, Ints{4, 2}}, {Attr::Key, 1}};
+  EXPECT_EQ(shape_of(OpKind::RandomNormal, {f32({}), f32({})}, attributes), (Shape{4, 2}));
+  refuses(OpKind::RandomNormal, {f32({1}), f32({})}, attributes);
+  refuses(OpKind::RandomNormal, {f32({}), {DType::F64, {}}}, attributes);
+  refuses(OpKind::RandomUniform, {i64({}), i64({})}, attributes);
+  refuses(OpKind::RandomUniform, {f32({}), f32({})}, {{Attr::Shape, Ints{-1}}});
+  refuses(OpKind::RandomUniform, {f32({}), f32({})}, {{Attr::Shape, Ints{kHuge, 2}}});
+  refuses(OpKind::RandomUniform, {f32({}), f32({})}, {{Attr::Shape, Ints{2}}, {Attr::Key, -1}});
+}
+
+TEST(OpShape, BitsAreOfIntegersAndShiftsOfUnsignedOnes) {
+  const TensorSpec u8{DType::U8, {3}};
+  EXPECT_EQ(shape_of(OpKind::ShiftLeft, {u8, {DType::U8, {}}}), (Shape{3}));
+  refuses(OpKind::ShiftLeft, {i64({3}), i64({3})});
+  refuses(OpKind::ShiftRight, {u8, {DType::U16, {3}}});
+  refuses(OpKind::BitAnd, {f32({3}), f32({3})});
+  refuses(OpKind::BitXor, {boolean({3}), boolean({3})});
+  refuses(OpKind::BitNot, {f32({3})});
+  refuses(OpKind::RoundThrough, {i64({3})});
+}
+
 TEST(OpShape, LeavesAndMissingOperandsAreRefused) {
   refuses(OpKind::Input, {});
   refuses(OpKind::Add, {f32({2})});

@@ -71,6 +71,7 @@ std::optional<ElementCode> float_unary(const dag::Op& op) {
     case OpKind::Ceil:
       return kCeil;
     case OpKind::Round:
+    case OpKind::RoundThrough:
       return kRound;
     case OpKind::IsNaN:
       return kIsNaN;
@@ -113,6 +114,10 @@ std::optional<ElementCode> float_binary(const dag::Op& op) {
       return kGreater;
     case OpKind::GreaterEqual:
       return kGreaterEqual;
+    case OpKind::RandomUniform:
+      return kRandomUniform;
+    case OpKind::RandomNormal:
+      return kRandomNormal;
     case OpKind::ReluGrad:
       return kReluGrad;
     case OpKind::TanhGrad:
@@ -195,6 +200,12 @@ int cast_index(DType dtype) {
       return 3;
     case DType::U8:
       return 4;
+    case DType::F16:
+      return 5;
+    case DType::BF16:
+      return 6;
+    case DType::I8:
+      return 7;
     default:
       return -1;
   }
@@ -211,12 +222,14 @@ std::optional<ElementChoice> choose_element_loop(const dag::Graph& graph, const 
   if (op.kind == OpKind::Cast) {
     const int from = cast_index(dtype(0)), to = cast_index(graph.spec(op.outputs[0]).dtype);
     if (from < 0 || to < 0) return std::nullopt;
-    return choice(static_cast<ElementCode>(kCastFirst + 5 * from + to));
+    return choice(static_cast<ElementCode>(kCastFirst + kCastTypes * from + to));
   }
   if (op.kind == OpKind::Where) {
     switch (dag::element_size(dtype(1))) {
       case 1:
         return choice(kWhere1);
+      case 2:
+        return choice(kWhere2);
       case 4:
         return choice(kWhere4);
       case 8:

@@ -27,6 +27,7 @@ class ElementProgram::Builder {
     shape_ = shape_giver.spec.shape;
     layout_ = shape_giver.layout;
     program_.count_ = shape_giver.spec.element_count();
+    program_.leading_ = shape_.empty() ? 0 : shape_[0];
     find_last_uses();
     for (size_t i = 0; i < group_.ops.size(); ++i) {
       if (!add(graph_.op(group_.ops[i]), i)) return std::nullopt;
@@ -48,7 +49,7 @@ class ElementProgram::Builder {
     const bool whole = std::all_of(op.inputs.begin(), op.inputs.end(), [](ValueId v) { return v.valid(); });
     if (!whole || op.inputs.size() > std::size(Instruction{}.in)) return false;
     if (op.outputs.size() != 1 || result.spec.shape != shape_ || result.layout != layout_) return false;
-    if (op.kind == OpKind::Dropout && layout_ != dag::Layout::Plain) return false;
+    if (dag::op_table().row(op.kind).draws && layout_ != dag::Layout::Plain) return false;
     const std::optional<ElementChoice> choice = choose_element_loop(graph_, op);
     if (!choice) return false;
     Instruction instruction{choice->code, {}, {}, choice->operands};
@@ -94,8 +95,8 @@ class ElementProgram::Builder {
       instruction.p0 = ratio < 1 ? static_cast<float>(1 / (1 - ratio)) : 0.0f;
       const double threshold = ratio * 4294967296.0;
       instruction.threshold = threshold >= 4294967295.0 ? 0xffffffffu : static_cast<uint32_t>(threshold);
-      instruction.key = static_cast<uint32_t>(op.attributes.get_int(Attr::Key));
     }
+    instruction.key = static_cast<uint32_t>(op.attributes.get_int(Attr::Key));
   }
 
   // Where an operand's elements of the current block are; none when they cannot be read as this program
@@ -189,6 +190,17 @@ void ElementProgram::run(const Call& call, const Team& team, const LoopTable& lo
   team.ranges(count_, kBlock * 8, [&](int64_t begin, int64_t end) { run_blocks(call, loops, begin, end); });
 }
 
+bool ElementProgram::draws(ElementCode code) {
+  return code == kDropout || code == kRandomUniform || code == kRandomNormal;
+}
+
+// Of the first element in the batch. What does not lead with the microbatch is drawn once a step.
+uint64_t ElementProgram::first_place(ElementCode code, const StepContext& context) const {
+  const int64_t samples = std::max<int64_t>(1, context.microbatch_size);
+  if (code != kDropout && leading_ != samples) return 0;
+  return static_cast<uint64_t>(context.sample_position * (count_ / samples));
+}
+
 void ElementProgram::run_blocks(const Call& call, const LoopTable& loops, int64_t begin, int64_t end) const {
   static thread_local std::vector<std::byte> arena;
   arena.resize(static_cast<size_t>(buffers_ * kBufferBytes + kAlignment));
@@ -224,9 +236,8 @@ void ElementProgram::run_blocks(const Call& call, const LoopTable& loops, int64_
       args.count = count;
       args.p0 = instruction.p0;
       args.p1 = instruction.p1;
-      if (instruction.code == kDropout) {
-        const int64_t per_sample = count_ / std::max<int64_t>(1, call.context.microbatch_size);
-        args.position = static_cast<uint64_t>(call.context.sample_position * per_sample + start);
+      if (draws(instruction.code)) {
+        args.position = first_place(instruction.code, call.context) + static_cast<uint64_t>(start);
         args.seed = call.context.seed;
         args.step = static_cast<uint32_t>(call.context.step);
         args.key = instruction.key;

@@ -54,7 +54,11 @@ class ElementProgram {
   class Builder;
   void run_blocks(const Call& call, const LoopTable& loops, int64_t begin, int64_t end) const;
 
-  int64_t count_ = 0;  // elements
+  static bool draws(ElementCode code);
+  uint64_t first_place(ElementCode code, const StepContext& context) const;
+
+  int64_t count_ = 0;    // elements
+  int64_t leading_ = 0;  // of them: the first dim
   int buffers_ = 0;
   std::vector<Instruction> instructions_;
   std::vector<Load> loads_;

@@ -93,6 +93,7 @@ double unary(const Call& c, double x) {
     case OpKind::Ceil:
       return std::ceil(x);
     case OpKind::Round:
+    case OpKind::RoundThrough:
       return std::nearbyint(x);  // the default rounding mode is to even
     case OpKind::Clip:
       return clipped(x, low_of(c), high_of(c));
@@ -114,6 +115,8 @@ int64_t unary_whole(const Call& c, int64_t x) {
       return (x > 0) - (x < 0);
     case OpKind::Not:
       return x == 0;
+    case OpKind::BitNot:
+      return ~x;
     case OpKind::Clip: {
       // A bound beyond int64's range does not bind; one inside it is compared as a double only against
       // itself.
@@ -246,6 +249,16 @@ int64_t binary_whole(const Call& c, int64_t a, int64_t b) {
       return (a != 0) || (b != 0);
     case OpKind::Xor:
       return (a != 0) != (b != 0);
+    case OpKind::BitAnd:
+      return a & b;
+    case OpKind::BitOr:
+      return a | b;
+    case OpKind::BitXor:
+      return a ^ b;
+    case OpKind::ShiftLeft:  // what leaves a narrower width is cut off by wrapped()
+      return y < 64 ? static_cast<int64_t>(x << y) : 0;
+    case OpKind::ShiftRight:
+      return y < 64 ? static_cast<int64_t>(x >> y) : 0;
     default:
       WEFT_CHECK_MSG(false, "not a binary op of integers");
       return 0;

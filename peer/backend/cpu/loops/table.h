@@ -8,6 +8,8 @@
 
 namespace weft::peer::cpu {
 
+constexpr int kCastTypes = 8;
+
 // One operation on contiguous elements. Suffixes name the operand type: none F32, B Bool (a byte, 0 or 1),
 // I32, I64, U8.
 enum ElementCode : int {
@@ -44,6 +46,9 @@ enum ElementCode : int {
   kCube,
   kClip,
   kDropout,
+  // low[], high[] or mean[], scale[] as arrays -> F32
+  kRandomUniform,
+  kRandomNormal,
   // F32 -> Bool
   kIsNaN,
   kIsInf,
@@ -109,11 +114,12 @@ enum ElementCode : int {
   kGreaterEqualI64,
   // Bool, T, T -> T by element size
   kWhere1,
+  kWhere2,
   kWhere4,
   kWhere8,
-  // from F32, Bool, I32, I64, U8 (rows) to the same (columns)
+  // from F32, Bool, I32, I64, U8, F16, BF16, I8 (rows) to the same (columns)
   kCastFirst,
-  kCastLast = kCastFirst + 24,
+  kCastLast = kCastFirst + kCastTypes * kCastTypes - 1,
   kElementCodeCount
 };
 
@@ -122,7 +128,7 @@ struct ElementArgs {
   const void* in[3];
   int64_t count;
   float p0, p1;  // kClip: bounds; kDropout: p0 = scale of what is kept
-  // kDropout: the draw of element i is that of flat position `position + i`.
+  // kDropout, kRandom*: the draw of element i is that of flat position `position + i`.
   uint64_t position;
   uint64_t seed;
   uint32_t step, key, threshold;

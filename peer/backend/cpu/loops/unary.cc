@@ -1,4 +1,4 @@
-// Elementwise loops of one operand, casts, and dropout's draws.
+// Elementwise loops of one operand, casts, and random draws.
 #include "peer/backend/cpu/loops/math.h"
 
 namespace weft::peer::cpu::WEFT_ISA {
@@ -78,18 +78,17 @@ void not_bool(const ElementArgs& args) {
 }
 
 // Philox4x32-10 (base/rng.h) with counter {position / 4, step, key}: element i takes word i % 4 of block i
-// / 4.
-void dropout(const ElementArgs& args) {
-  constexpr int64_t kBlocks = 64;
-  uint32_t words[4 * kBlocks];
-  const float* x = static_cast<const float*>(args.in[0]);
-  float* y = static_cast<float*>(args.out);
-  const uint32_t threshold = args.threshold;
-  const float scale = args.p0;
+// / 4. Calls use(words, skip, done, count) for runs of elements: `count` of them from `done` on take words
+// `skip` and following; `words` starts on a block.
+constexpr int64_t kDrawBlocks = 64;
+
+template <typename Use>
+WEFT_LOOP_INLINE void with_draws(const ElementArgs& args, Use use) {
+  uint32_t words[4 * kDrawBlocks];
   int64_t done = 0;
   while (done < args.count) {
     const uint64_t first = (args.position + static_cast<uint64_t>(done)) / 4;
-    for (int64_t b = 0; b < kBlocks; ++b) {
+    for (int64_t b = 0; b < kDrawBlocks; ++b) {
       const uint64_t block = first + static_cast<uint64_t>(b);
       uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32), c2 = args.step,
                c3 = args.key;
@@ -111,18 +110,59 @@ void dropout(const ElementArgs& args) {
       words[4 * b + 3] = c3;
     }
     const int64_t skip = static_cast<int64_t>((args.position + static_cast<uint64_t>(done)) % 4);
-    int64_t end = done + 4 * kBlocks - skip;
+    int64_t end = done + 4 * kDrawBlocks - skip;
     if (end > args.count) end = args.count;
+    use(words, skip, done, end - done);
+    done = end;
+  }
+}
+
+void dropout(const ElementArgs& args) {
+  const float* x = static_cast<const float*>(args.in[0]);
+  float* y = static_cast<float*>(args.out);
+  const uint32_t threshold = args.threshold;
+  const float scale = args.p0;
+  with_draws(args, [&](const uint32_t* words, int64_t skip, int64_t done, int64_t count) {
     const uint32_t* draws = words + skip;
     const float* source = x + done;
     float* target = y + done;
 #pragma omp simd
-    for (int64_t i = 0; i < end - done; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       const float kept = source[i] * scale;
       target[i] = draws[i] >= threshold ? kept : 0.0f;
     }
-    done = end;
-  }
+  });
+}
+
+// The upper 24 bits, in [0, 1).
+WEFT_LOOP_INLINE float fraction(uint32_t draw) { return static_cast<float>(draw >> 8) * 0x1p-24f; }
+
+void random_uniform(const ElementArgs& args) {
+  const float *low = static_cast<const float*>(args.in[0]), *high = static_cast<const float*>(args.in[1]);
+  float* y = static_cast<float*>(args.out);
+  with_draws(args, [&](const uint32_t* words, int64_t skip, int64_t done, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const float from = low[done + i];
+      y[done + i] = from + (high[done + i] - from) * fraction(words[skip + i]);
+    }
+  });
+}
+
+// Box-Muller: two numbers of two draws.
+void random_normal(const ElementArgs& args) {
+  const float *mean = static_cast<const float*>(args.in[0]), *scale = static_cast<const float*>(args.in[1]);
+  float* y = static_cast<float*>(args.out);
+  with_draws(args, [&](const uint32_t* words, int64_t skip, int64_t done, int64_t count) {
+    float normals[4 * kDrawBlocks];
+    for (int64_t k = 0; k < 4 * kDrawBlocks; k += 2) {
+      const float radius = __builtin_sqrtf(-2.0f * log_(fraction(words[k]) + 0x1p-24f));
+      const float angle = 6.28318530717958648f * fraction(words[k + 1]);
+      normals[k] = radius * __builtin_cosf(angle);
+      normals[k + 1] = radius * __builtin_sinf(angle);
+    }
+    for (int64_t i = 0; i < count; ++i)
+      y[done + i] = mean[done + i] + scale[done + i] * normals[skip + i];
+  });
 }
 
 // Bool is "not zero"; a float beyond an integer's range becomes its nearest end, and NaN zero; integers wrap.
@@ -132,8 +172,9 @@ WEFT_LOOP_INLINE To converted(From x) {
     return x != From(0);
   } else if constexpr (static_cast<From>(0.5) != From(0) && static_cast<To>(0.5) == To(0)) {
     // The ends as floats: the upper one is rounded up to a power of two, which is already out of range.
-    constexpr To kHigh = To(-1) > To(0) ? To(-1) : (sizeof(To) == 4 ? To(INT32_MAX) : To(INT64_MAX));
-    constexpr To kLow = To(-1) > To(0) ? To(0) : (sizeof(To) == 4 ? To(INT32_MIN) : To(INT64_MIN));
+    constexpr bool kUnsigned = To(-1) > To(0);
+    constexpr To kHigh = kUnsigned ? To(-1) : static_cast<To>(INT64_MAX >> (64 - 8 * sizeof(To)));
+    constexpr To kLow = kUnsigned ? To(0) : static_cast<To>(INT64_MIN >> (64 - 8 * sizeof(To)));
     if (x >= static_cast<From>(kHigh)) return kHigh;
     if (x <= static_cast<From>(kLow)) return kLow;
     return x != x ? To(0) : static_cast<To>(x);
@@ -149,14 +190,97 @@ void cast(const ElementArgs& args) {
   for (int64_t i = 0; i < args.count; ++i) y[i] = converted<From, To, to_bool>(x[i]);
 }
 
+// Half-precision numbers, as bits.
+struct Half {
+  uint16_t bits;
+};
+struct Brain {
+  uint16_t bits;
+};
+
+WEFT_LOOP_INLINE float widened(Half x) {
+  const int32_t sign = static_cast<int32_t>((static_cast<uint32_t>(x.bits) & 0x8000u) << 16);
+  const int32_t magnitude = x.bits & 0x7fff;
+  const int32_t shifted = magnitude << 13;
+  const int32_t special = shifted | 0x7f800000, normal = shifted + (112 << 23);
+  // By the integer, not by a subnormal float: those count as zero here.
+  const int32_t small = float_to_bits(static_cast<float>(magnitude) * 0x1p-24f);
+  return bits_to_float((magnitude >= 0x7c00 ? special : (magnitude < 0x400 ? small : normal)) | sign);
+}
+WEFT_LOOP_INLINE float widened(Brain x) {
+  return bits_to_float(static_cast<int32_t>(static_cast<uint32_t>(x.bits) << 16));
+}
+
+// To nearest, halves to even.
+WEFT_LOOP_INLINE void narrow(float x, Half& y) {
+  const uint32_t bits = static_cast<uint32_t>(float_to_bits(x));
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  // Adding 0.5 aligns what will be subnormal, and rounds it.
+  const uint32_t small = static_cast<uint32_t>(float_to_bits(abs_(x) + 0.5f)) - 0x3f000000u;
+  const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  uint32_t half = magnitude < 0x38800000u ? small : normal;
+  half = magnitude >= 0x477ff000u ? 0x7c00u : half;  // rounds beyond 65504
+  half = magnitude > 0x7f800000u ? 0x7e00u : half;
+  y.bits = static_cast<uint16_t>(half | ((bits >> 16) & 0x8000u));
+}
+WEFT_LOOP_INLINE void narrow(float x, Brain& y) {
+  const uint32_t bits = static_cast<uint32_t>(float_to_bits(x));
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  y.bits = static_cast<uint16_t>(x != x ? (bits >> 16) | 0x40u : rounded);
+}
+
+template <typename From, typename To, bool to_bool>
+void widen(const ElementArgs& args) {
+  const From* x = static_cast<const From*>(args.in[0]);
+  To* y = static_cast<To*>(args.out);
+#pragma omp simd
+  for (int64_t i = 0; i < args.count; ++i) y[i] = converted<float, To, to_bool>(widened(x[i]));
+}
+
+// Integers by way of double, which is how the reference rounds them.
+WEFT_LOOP_INLINE float as_float(float x) { return x; }
+template <typename From>
+WEFT_LOOP_INLINE float as_float(From x) {
+  return static_cast<float>(static_cast<double>(x));
+}
+template <typename From, typename To>
+void narrow_all(const ElementArgs& args) {
+  const From* x = static_cast<const From*>(args.in[0]);
+  To* y = static_cast<To*>(args.out);
+#pragma omp simd
+  for (int64_t i = 0; i < args.count; ++i) narrow(as_float(x[i]), y[i]);
+}
+template <typename From, typename To>
+void between_halves(const ElementArgs& args) {
+  const From* x = static_cast<const From*>(args.in[0]);
+  To* y = static_cast<To*>(args.out);
+#pragma omp simd
+  for (int64_t i = 0; i < args.count; ++i) narrow(widened(x[i]), y[i]);
+}
+
 template <typename From>
 void add_casts(LoopTable& table, int row) {
-  ElementLoop* at = table.element + kCastFirst + 5 * row;
+  ElementLoop* at = table.element + kCastFirst + kCastTypes * row;
   at[0] = cast<From, float, false>;
   at[1] = cast<From, uint8_t, true>;
   at[2] = cast<From, int32_t, false>;
   at[3] = cast<From, int64_t, false>;
   at[4] = cast<From, uint8_t, false>;
+  at[5] = narrow_all<From, Half>;
+  at[6] = narrow_all<From, Brain>;
+  at[7] = cast<From, int8_t, false>;
+}
+template <typename From>
+void add_half_casts(LoopTable& table, int row) {
+  ElementLoop* at = table.element + kCastFirst + kCastTypes * row;
+  at[0] = widen<From, float, false>;
+  at[1] = widen<From, uint8_t, true>;
+  at[2] = widen<From, int32_t, false>;
+  at[3] = widen<From, int64_t, false>;
+  at[4] = widen<From, uint8_t, false>;
+  at[5] = between_halves<From, Half>;
+  at[6] = between_halves<From, Brain>;
+  at[7] = widen<From, int8_t, false>;
 }
 
 }  // namespace
@@ -172,12 +296,16 @@ void add_unary_loops(LoopTable& table) {
   e[kSigmoid] = map<Sigmoid>, e[kRelu] = map<Relu>, e[kErf] = map<Erf>, e[kGelu] = map<Gelu>;
   e[kGeluTanh] = map<GeluTanh>, e[kSoftplus] = map<Softplus>, e[kFloor] = map<Floor>, e[kCeil] = map<Ceil>;
   e[kRound] = map<Round>, e[kSquare] = map<Square>, e[kCube] = map<Cube>;
-  e[kClip] = clip, e[kDropout] = dropout, e[kIsNaN] = is_nan, e[kIsInf] = is_inf, e[kNotB] = not_bool;
+  e[kClip] = clip, e[kDropout] = dropout, e[kRandomUniform] = random_uniform;
+  e[kRandomNormal] = random_normal, e[kIsNaN] = is_nan, e[kIsInf] = is_inf, e[kNotB] = not_bool;
   add_casts<float>(table, 0);
   add_casts<uint8_t>(table, 1);
   add_casts<int32_t>(table, 2);
   add_casts<int64_t>(table, 3);
   add_casts<uint8_t>(table, 4);
+  add_half_casts<Half>(table, 5);
+  add_half_casts<Brain>(table, 6);
+  add_casts<int8_t>(table, 7);
 }
 
 }  // namespace weft::peer::cpu::WEFT_ISA
