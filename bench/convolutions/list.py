@@ -2,8 +2,8 @@
 """Writes the distinct convolutions of torchvision's models to list.txt, which weft_bench_convolutions reads.
 
 One line each: x's shape, w's shape, strides, pads (begins, then ends), dilations, groups, and the first model that has
-it. Images are 224x224 (299x299 for Inception), videos 16 frames of 112x112 or 224x224, four samples; models of at most 100 M parameters. Runs
-on the meta device, shapes without numbers, where the model can.
+it. Images are 224x224 (299x299 for Inception), videos 16 frames of 112x112 or 224x224, four samples; models of at most
+100 M parameters. Runs on the meta device, shapes without numbers, where the model can.
 """
 import argparse
 import copy
@@ -14,7 +14,8 @@ import torchvision.models as models
 
 SAMPLES = 4
 PARAMETERS_MAX = 100e6
-SHAPES = {"video": [(SAMPLES, 3, 16, 112, 112), (SAMPLES, 3, 16, 224, 224)], "image": [(SAMPLES, 3, 224, 224), (SAMPLES, 3, 299, 299)]}
+SHAPES = {"video": [(SAMPLES, 3, 16, 112, 112), (SAMPLES, 3, 16, 224, 224)],
+          "image": [(SAMPLES, 3, 224, 224), (SAMPLES, 3, 299, 299)]}
 
 
 def model_names():
