@@ -127,7 +127,7 @@ Result<TensorSpec> match_target(const Job& job, const data::Dataset& dataset,
 }
 
 // Follows integer inputs through ops that keep their values to the tables that they index.
-std::vector<IntegerBounds> find_bounds(const Graph& graph, const dag::LossSpec& loss) {
+std::vector<IntegerBounds> find_bounds(const Graph& graph) {
   std::vector<std::string> input_of(graph.values().size());
   for (const dag::ValueId input : graph.inputs())
     if (is_integer(graph.spec(input).dtype)) input_of[input.index] = graph.value(input).name;
@@ -173,7 +173,7 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
         "no parameter is left to train: the loss depends on no float initializer that is not frozen"));
 
   Prepared prepared;
-  prepared.bounds = find_bounds(*with_loss, job.loss);
+  prepared.bounds = find_bounds(*with_loss);
   prepared.identity = dag::to_text(*differentiated);
   prepared.graph = dag::lower(*differentiated, dag::op_table(), lower_options(traits));
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
@@ -196,7 +196,7 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
       dag::attach_evaluation_loss(imported.graph, job.loss, target, job.microbatch_size, dag::op_table());
   if (!with_loss) return fail(job.error(with_loss.error().code, "loss", with_loss.error().message));
   Prepared prepared;
-  prepared.bounds = find_bounds(*with_loss, job.loss);
+  prepared.bounds = find_bounds(*with_loss);
   prepared.graph = dag::lower(*with_loss, dag::op_table(), lower_options(traits));
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
@@ -209,7 +209,7 @@ Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
   Prepared prepared;
-  prepared.bounds = find_bounds(imported.graph, {});
+  prepared.bounds = find_bounds(imported.graph);
   prepared.graph = dag::lower(imported.graph, dag::op_table(), lower_options(traits));
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
@@ -227,7 +227,7 @@ Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,
   WEFT_TRY(onnx::ImportedModel imported, onnx::import_model(model, options, dag::op_table()));
   WEFT_TRY(const Graph canonical, dag::canonicalise(imported.graph, dag::op_table()));
   Prepared prepared;
-  prepared.bounds = find_bounds(canonical, {});
+  prepared.bounds = find_bounds(canonical);
   prepared.graph = dag::lower(canonical, dag::op_table(), lower_options(traits));
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.warnings = std::move(imported.warnings);
