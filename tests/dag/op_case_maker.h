@@ -81,5 +81,6 @@ void add_normalisation_cases(OpCaseMaker& make);
 void add_softmax_cases(OpCaseMaker& make);
 void add_pooling_cases(OpCaseMaker& make);
 void add_random_cases(OpCaseMaker& make);
+void add_recurrent_cases(OpCaseMaker& make);
 
 }  // namespace weft::dag
