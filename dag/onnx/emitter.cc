@@ -25,7 +25,7 @@ Result<std::vector<TensorSpec>> Emitter::infer(OpKind kind, const Items& inputs,
                                                const std::string& name) const {
   const dag::OpRow& row = table_.row(kind);
   std::vector<const TensorSpec*> specs;
-  for (const Item& input : inputs) specs.push_back(&input.spec);
+  for (const Item& input : inputs) specs.push_back(input.absent() ? nullptr : &input.spec);
   const int count = static_cast<int>(inputs.size());
   if (count < row.inputs_min || count > row.inputs_max)
     return fail(ErrorCode::InvalidArgument,
@@ -47,8 +47,8 @@ int64_t Emitter::fold_work(OpKind kind, const Items& inputs, const Attributes& a
   int64_t work = 0;
   std::vector<const TensorSpec*> specs;
   for (const Item& input : inputs) {
-    work += input.spec.element_count();
-    specs.push_back(&input.spec);
+    if (!input.absent()) work += input.spec.element_count();
+    specs.push_back(input.absent() ? nullptr : &input.spec);
   }
   for (const TensorSpec& output : outputs) work += output.element_count();
   const dag::OpRow& row = table_.row(kind);
@@ -65,6 +65,11 @@ Result<std::optional<Items>> Emitter::fold(OpKind kind, const Items& inputs, con
   std::string key = std::string(to_string(kind)) + " " + to_string(attributes);
   std::vector<const Tensor*> operands;
   for (const Item& input : inputs) {
+    if (input.absent()) {
+      key += " absent";
+      operands.push_back(nullptr);
+      continue;
+    }
     key += " " + (input.spec.bytes().value <= kComparedBytesMax ? content_key(*input.known)
                                                                 : address_key(*input.known));
     operands.push_back(&*input.known);
@@ -89,7 +94,7 @@ Result<std::optional<Items>> Emitter::fold(OpKind kind, const Items& inputs, con
 
 Result<Items> Emitter::emit_all(OpKind kind, Items inputs, Attributes attributes, const std::string& name) {
   bool all_known = !table_.row(kind).draws;
-  for (const Item& input : inputs) all_known = all_known && input.known.has_value();
+  for (const Item& input : inputs) all_known = all_known && (input.known || input.absent());
   WEFT_TRY(const auto specs, infer(kind, inputs, attributes, name));
   if (all_known) {
     WEFT_TRY(auto folded, fold(kind, inputs, attributes, specs));
@@ -104,8 +109,7 @@ Result<Items> Emitter::emit_all(OpKind kind, Items inputs, Attributes attributes
 }
 
 ValueId Emitter::materialise(Item& item) {
-  if (item.id.valid()) return item.id;
-  WEFT_CHECK(item.known.has_value());
+  if (item.id.valid() || item.absent()) return item.id;
   const bool small = item.initializer.empty() && item.spec.bytes().value <= kComparedBytesMax;
   const std::string key = !item.initializer.empty() ? "initializer " + item.initializer
                           : small                   ? content_key(*item.known)

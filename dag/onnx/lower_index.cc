@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "dag/onnx/lowering.h"
+#include "dag/onnx/selection.h"
 
 namespace weft::onnx {
 namespace {
@@ -72,6 +73,11 @@ constexpr LowerRow kRows[] = {
     {"GatherElements", lower_gather_elements, operands(0)},
     {"OneHot", lower_one_hot, operands(2), operands(1)},
     {"Trilu", lower_trilu, operands(0), operands(1)},
+    {"TopK", lower_top_k, operands(0), operands(1)},
+    {"Compress", lower_compress, operands(0), operands(1)},
+    {"NonZero", lower_non_zero, kNoOperand, operands(0)},
+    {"Unique", lower_unique, kNoOperand, operands(0)},
+    {"NonMaxSuppression", lower_non_max_suppression, kNoOperand, operands(0, 1, 2, 3, 4)},
 };
 
 }  // namespace

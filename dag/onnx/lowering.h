@@ -41,6 +41,8 @@ struct Item {
   // Of integers that quantisation made: the same numbers as floats, through which a gradient passes.
   std::shared_ptr<const Item> as_float = nullptr;
 
+  // Nothing: stands for an optional operand that is not there.
+  bool absent() const { return !id.valid() && !known; }
   const Shape& shape() const { return spec.shape; }
   int64_t rank() const { return spec.rank(); }
   DType dtype() const { return spec.dtype; }
@@ -58,7 +60,7 @@ class Emitter {
 
   Result<Items> emit_all(OpKind kind, Items inputs, Attributes attributes, const std::string& name);
   Item constant(Tensor tensor) const { return {tensor.spec(), {}, tensor, {}}; }
-  // The item's value in the graph, as a leaf if it is not there yet.
+  // The item's value in the graph, as a leaf if it is not there yet; invalid when it is absent.
   ValueId materialise(Item& item);
 
  private:
@@ -126,6 +128,7 @@ class NodeContext {
   std::string string_attr(std::string_view name, std::string otherwise);
   Ints ints_attr(std::string_view name);  // empty when absent
   std::vector<double> floats_attr(std::string_view name);
+  std::vector<std::string> strings_attr(std::string_view name);
   const pb::TensorProto* tensor_attr(std::string_view name);
   // A normalised axis attribute.
   Result<int64_t> axis_attr(std::string_view name, int64_t otherwise, int64_t rank);

@@ -85,6 +85,12 @@ std::vector<double> NodeContext::floats_attr(std::string_view name) {
   return {attribute->floats().begin(), attribute->floats().end()};
 }
 
+std::vector<std::string> NodeContext::strings_attr(std::string_view name) {
+  const auto* attribute = find(name, pb::AttributeProto::STRINGS);
+  if (!attribute) return {};
+  return {attribute->strings().begin(), attribute->strings().end()};
+}
+
 const pb::TensorProto* NodeContext::tensor_attr(std::string_view name) {
   const auto* attribute = find(name, pb::AttributeProto::TENSOR);
   return attribute ? &attribute->t() : nullptr;

@@ -65,6 +65,18 @@ Specs infer_cumsum(const ShapeContext& c) {
   return std::vector<TensorSpec>{c.in(0)};
 }
 
+Specs infer_top_k(const ShapeContext& c) {
+  WEFT_TRY_STATUS(need_operands(c, 1));
+  WEFT_TRY_STATUS(need_numeric(c, 0));
+  WEFT_TRY(const size_t axis, axis_of(c, c.in(0).rank()));
+  WEFT_TRY(const int64_t count, int_in(c, Attr::Count, 0, c.in(0).shape[axis]));
+  WEFT_TRY_STATUS(int_in(c, Attr::Largest, 0, 1));
+  WEFT_TRY_STATUS(int_in(c, Attr::Sorted, 0, 1));
+  Shape shape = c.in(0).shape;
+  shape[axis] = count;
+  return std::vector<TensorSpec>{{c.in(0).dtype, shape}, {DType::I64, shape}};
+}
+
 // ---- vjps ----
 
 // x's shape with the reduced dims of size one: results in this shape broadcast against x.
@@ -111,6 +123,13 @@ void cumsum_vjp(VjpContext& c) {
   give(c, 0, apply(OpKind::CumSum, cotangent(c), std::move(attributes)));
 }
 
+void top_k_vjp(VjpContext& c) {
+  if (!c.cotangent(0).valid()) return;
+  give(c, 0,
+       apply(OpKind::GatherElementsGrad, cotangent(c), out(c, 1),
+             {{Attr::Axis, c.attributes().get_int(Attr::Axis)}, {Attr::Shape, c.spec(c.in(0)).shape}}));
+}
+
 // Over space, or over space and samples, the result has one element a channel, which is the same bytes in
 // either layout.
 void over_space_layout(LayoutContext& c) {
@@ -149,6 +168,9 @@ void add_reduction_ops(OpTable& table) {
       "x -> I64 place of the smallest along axis, the first of ties; keepdims");
   add(table, OpKind::CumSum, infer_cumsum, cumsum_vjp,
       "x -> running sum along axis; exclusive: without the element itself; reverse: from the end");
+  add(table, OpKind::TopK, infer_top_k, top_k_vjp,
+      "x -> count largest (or smallest) along axis, I64 places; from the most extreme on, whatever sorted "
+      "says; the first of equals first; a NaN counts as larger than every number");
 }
 
 }  // namespace weft::dag

@@ -128,6 +128,49 @@ std::vector<OpCase> large_cases() {
   add("GridSample", OpKind::GridSample, {r({2, 5, 30, 40}, 55), r({2, 33, 21, 2}, 56)}, grid);
   add("GridSampleGrad", OpKind::GridSampleGrad,
       {r({2, 5, 33, 21}, 57), r({2, 5, 30, 40}, 58), r({2, 33, 21, 2}, 59)}, grid);
+  // Small weights: a cell of large ones doubles a rounding at every step.
+  const auto small = [&](const Shape& shape, uint64_t seed) {
+    Tensor made = r(shape, seed);
+    for (float& v : made.mutable_as<float>()) v *= 0.2f;
+    return made;
+  };
+  const Tensor lengths = dag::from_int64s({DType::I64, {37}}, std::vector<int64_t>(37, 4));
+  for (const int64_t reverse : {0, 1}) {
+    const std::string way = reverse ? " reverse" : "";
+    const Attributes lstm{{Attr::Reverse, reverse}};
+    add("Lstm" + way, OpKind::Lstm,
+        {small({6, 37, 200}, 51), small({200, 50}, 52), small({37, 50}, 53), small({37, 50}, 54), lengths},
+        lstm);
+    add("LstmGrad" + way, OpKind::LstmGrad,
+        {small({200, 50}, 58), small({6, 37, 200}, 59), small({6, 37, 50}, 60), small({6, 37, 50}, 55),
+         small({37, 50}, 56), small({37, 50}, 57), std::nullopt, lengths},
+        lstm);
+    for (const int64_t linear : {0, 1}) {
+      const std::string form = (linear ? " linear" : "") + way;
+      const Attributes gru{{Attr::Reverse, reverse}, {Attr::LinearBeforeReset, linear}};
+      add("Gru" + form, OpKind::Gru, {small({6, 37, 150}, 61), small({150, 50}, 62)}, gru);
+      add("GruGrad" + form, OpKind::GruGrad,
+          {small({150, 50}, 64), small({6, 37, 150}, 65), small({6, 37, 50}, 66), small({6, 37, 50}, 67),
+           small({6, 37, 50}, 63), std::nullopt, lengths},
+          gru);
+    }
+  }
+  const Attributes rnn{{Attr::Reverse, int64_t{0}}, {Attr::Activation, std::string("tanh")}};
+  add("Rnn", OpKind::Rnn, {small({6, 37, 50}, 68), small({50, 50}, 69)}, rnn);
+  add("RnnGrad", OpKind::RnnGrad,
+      {small({50, 50}, 71), small({6, 37, 50}, 72), small({6, 37, 50}, 70), std::nullopt, std::nullopt}, rnn);
+  std::vector<int64_t> places(300 * 65);
+  for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<int64_t>(i * i % 97);
+  const Tensor elements = dag::make_tensor({300, 65}, std::span<const int64_t>(places));
+  add("GatherElements", OpKind::GatherElements, {r({97, 65}, 73), elements}, {{Attr::Axis, int64_t{0}}});
+  add("GatherElementsGrad", OpKind::GatherElementsGrad, {r({300, 65}, 74), elements},
+      {{Attr::Axis, int64_t{0}}, {Attr::Shape, Ints{97, 65}}});
+  for (const char* reduction : {"none", "add", "max"})
+    add("ScatterElements " + std::string(reduction), OpKind::ScatterElements,
+        {r({97, 65}, 75), elements, r({300, 65}, 76)},
+        {{Attr::Axis, int64_t{0}}, {Attr::Reduction, std::string(reduction)}});
+  add("TopK", OpKind::TopK, {r({60, 2000}, 77)},
+      {{Attr::Axis, int64_t{1}}, {Attr::Count, int64_t{9}}, {Attr::Largest, int64_t{1}}});
   const Attributes loss{{Attr::Axis, int64_t{1}}, {Attr::Reduction, std::string("mean")}};
   add("CrossEntropy", OpKind::CrossEntropy, {r({300, 97}, 50), indices}, loss);
   return cases;

@@ -82,5 +82,6 @@ void add_softmax_cases(OpCaseMaker& make);
 void add_pooling_cases(OpCaseMaker& make);
 void add_random_cases(OpCaseMaker& make);
 void add_sampling_cases(OpCaseMaker& make);
+void add_recurrent_cases(OpCaseMaker& make);
 
 }  // namespace weft::dag

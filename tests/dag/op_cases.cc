@@ -182,6 +182,7 @@ std::vector<OpCase> all_op_cases(uint64_t seed) {
   add_pooling_cases(make);
   add_random_cases(make);
   add_sampling_cases(make);
+  add_recurrent_cases(make);
   return make.take();
 }
 

@@ -1,5 +1,6 @@
 // Reductions. The shape is read as runs of kept and reduced dims; reduced runs are folded from the innermost
 // outward. Long runs are cut into blocks that the shape fixes, folded apart, and combined in order.
+#include <algorithm>
 #include <cstring>
 
 #include "peer/backend/cpu/kernel.h"
@@ -196,6 +197,44 @@ KernelResult make_arg(const KernelRequest& request) {
   return request.make("vector rows", run);
 }
 
+// The first `count` places of each line along the axis, in order: the extreme first, the first of equals
+// first, a NaN as larger than every number.
+KernelResult make_top_k(const KernelRequest& request) {
+  const Shape& shape = request.in_shape(0);
+  const auto axis = static_cast<size_t>(request.attributes().get_int(Attr::Axis));
+  const int64_t outer = product(shape, 0, axis), size = shape[axis],
+                inner = product(shape, axis + 1, shape.size()), count = request.out_shape()[axis];
+  const bool largest = request.attributes().get_int(Attr::Largest) != 0;
+  const int x = request.input_slot(0), y = request.output_slot(0), at = request.output_slot(1);
+  const auto run = [=, &team = request.team](const Call& call) -> Status {
+    team.ranges(outer * inner, rows_grain(8 * size), [&](int64_t begin, int64_t end) {
+      struct Entry {
+        float value;
+        int64_t place;
+      };
+      const auto stands_before = [&](const Entry& a, const Entry& b) {
+        const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+        if (a_nan || b_nan) return a_nan == b_nan ? a.place < b.place : a_nan == largest;
+        if (a.value != b.value) return largest ? a.value > b.value : a.value < b.value;
+        return a.place < b.place;
+      };
+      std::vector<Entry> line(static_cast<size_t>(size));
+      for (int64_t r = begin; r < end; ++r) {
+        const float* row = call.in<float>(x) + r / inner * size * inner + r % inner;
+        for (int64_t i = 0; i < size; ++i) line[static_cast<size_t>(i)] = {row[i * inner], i};
+        std::partial_sort(line.begin(), line.begin() + count, line.end(), stands_before);
+        const int64_t to = r / inner * count * inner + r % inner;
+        for (int64_t k = 0; k < count; ++k) {
+          call.out<float>(y)[to + k * inner] = line[static_cast<size_t>(k)].value;
+          call.out<int64_t>(at)[to + k * inner] = line[static_cast<size_t>(k)].place;
+        }
+      }
+    });
+    return {};
+  };
+  return request.make("partial sort", run);
+}
+
 }  // namespace
 
 KernelResult make_reduction(const KernelRequest& request) {
@@ -212,6 +251,8 @@ KernelResult make_reduction(const KernelRequest& request) {
     case OpKind::ArgMax:
     case OpKind::ArgMin:
       return make_arg(request);
+    case OpKind::TopK:
+      return make_top_k(request);
     default:
       return request.decline();
   }

@@ -6,6 +6,7 @@
 
 namespace weft::peer::cpu {
 
+KernelResult make_elements(const KernelRequest& request);  // elements.cc
 KernelResult make_gather(const KernelRequest& request);  // gather.cc
 
 namespace {
@@ -220,6 +221,10 @@ KernelResult make_shape(const KernelRequest& request) {
     case OpKind::Gather:
     case OpKind::GatherGrad:
       return make_gather(request);
+    case OpKind::GatherElements:
+    case OpKind::GatherElementsGrad:
+    case OpKind::ScatterElements:
+      return make_elements(request);
     default:
       return request.decline();
   }

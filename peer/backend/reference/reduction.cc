@@ -1,5 +1,7 @@
 // Reductions in index order.
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "peer/backend/reference/kernels.h"
 
@@ -93,6 +95,39 @@ void cumsum(const Call& c, const std::vector<T>& x, std::vector<T>& y) {
     }
 }
 
+// Whether x stands before y: a NaN is larger than every number, unsigned 64-bit integers are what their bits
+// say.
+template <typename T>
+bool stands_before(DType dtype, bool largest, T x, T y) {
+  if (is_nan(x) || is_nan(y)) return largest ? is_nan(x) && !is_nan(y) : !is_nan(x) && is_nan(y);
+  if constexpr (std::is_integral_v<T>)
+    if (dtype == DType::U64)
+      return largest ? static_cast<uint64_t>(x) > static_cast<uint64_t>(y)
+                     : static_cast<uint64_t>(x) < static_cast<uint64_t>(y);
+  return largest ? x > y : x < y;
+}
+
+template <typename T>
+void top_k(const Call& c, const std::vector<T>& x, std::vector<T>& y) {
+  const AxisView view = axis_view(c.shape(0), c.attributes.get_int(Attr::Axis));
+  const bool largest = c.attributes.get_int(Attr::Largest) != 0;
+  const int64_t count = c.attributes.get_int(Attr::Count);
+  std::vector<int64_t> order(at(view.size));
+  for (int64_t o = 0; o < view.outer; ++o)
+    for (int64_t i = 0; i < view.inner; ++i) {
+      const auto value = [&](int64_t k) { return x[at((o * view.size + k) * view.inner + i)]; };
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+        return stands_before(c.out().spec.dtype, largest, value(a), value(b));
+      });
+      for (int64_t k = 0; k < count; ++k) {
+        const size_t place = at((o * count + k) * view.inner + i);
+        y[place] = value(order[at(k)]);
+        c.out(1).wholes[place] = order[at(k)];
+      }
+    }
+}
+
 }  // namespace
 
 void run_reduction(const Call& call) {
@@ -106,6 +141,8 @@ void run_reduction(const Call& call) {
   on_storage(call, [&](const auto& x, auto& y) {
     if (call.kind == OpKind::CumSum)
       cumsum(call, x, y);
+    else if (call.kind == OpKind::TopK)
+      top_k(call, x, y);
     else
       reduce(call, x, y);
   });

@@ -122,7 +122,7 @@ void run_pad_grad(const Call& c) {
   });
 }
 
-// ---- gathering ----
+// ---- gathering and scattering ----
 
 // The index counted from the front, or -1 when it is out of range.
 int64_t resolved(int64_t index, int64_t size) {
@@ -181,6 +181,40 @@ void run_gather_grad(const Call& c) {
   });
 }
 
+// x into y, in the order of the updates.
+template <typename T>
+void apply_update(const std::string& reduction, DType dtype, T x, T& y) {
+  constexpr bool kWhole = std::is_integral_v<T>;
+  if (reduction == "none") y = x;
+  if (reduction == "add") y = added(y, x);
+  if (reduction == "mul") {
+    if constexpr (kWhole)
+      y = static_cast<T>(static_cast<uint64_t>(y) * static_cast<uint64_t>(x));
+    else
+      y *= x;
+  }
+  // A NaN wins, whichever of the two it is.
+  if (reduction == "min") y = x < y || x != x ? x : y;
+  if (reduction == "max") y = x > y || x != x ? x : y;
+  if constexpr (kWhole) y = wrapped(dtype, y);
+}
+
+void run_scatter(const Call& c) {
+  const std::string& reduction = c.attributes.get_string(Attr::Reduction);
+  const auto scatter = [&](const auto& updates, auto& y) {
+    for_each_gathered_element(c.shape(0), c.attributes.get_int(Attr::Axis), c.in(1),
+                              [&](int64_t to, size_t from) {
+                                if (to >= 0)
+                                  apply_update(reduction, c.out().spec.dtype, updates[from], y[at(to)]);
+                              });
+  };
+  run_copy(c);
+  if (c.out().is_real())
+    scatter(c.reals(2), c.out().reals);
+  else
+    scatter(c.wholes(2), c.out().wholes);
+}
+
 }  // namespace
 
 void run_shape(const Call& call) {
@@ -208,6 +242,8 @@ void run_shape(const Call& call) {
     case OpKind::GatherGrad:
     case OpKind::GatherElementsGrad:
       return run_gather_grad(call);
+    case OpKind::ScatterElements:
+      return run_scatter(call);
     default:
       WEFT_CHECK_MSG(false, "not a shape op");
   }

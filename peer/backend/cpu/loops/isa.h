@@ -21,5 +21,6 @@ void add_pool_loops(LoopTable& table);
 void add_update_loops(LoopTable& table);
 void add_gemm_loops(LoopTable& table);
 void add_convolution_loops(LoopTable& table);
+void add_recurrent_loops(LoopTable& table);
 const LoopTable& table();
 }  // namespace weft::peer::cpu::WEFT_ISA

@@ -163,6 +163,28 @@ struct WindowArgs {
 
 constexpr int64_t kGemmDepth = 256;
 
+// A stretch of `count` hidden units of one row of a recurrent cell. Its gates lie `stride` apart in x, gates
+// and d, `product_stride` apart in product. Not every cell has every array.
+struct CellArgs {
+  int64_t count, stride, product_stride;
+  const float* x;        // the input's part of the gates
+  const float* product;  // the state's
+  const float *before, *c_before;
+  const float* bias;  // within GRU's reset
+  float *gates, *inner, *c, *h;
+  int relu;
+};
+// The way back: what the forward cell made, and cotangents. dh and dc flow from step to step; what a product
+// with the weights adds to dh comes afterwards.
+struct CellGradArgs {
+  int64_t count, stride;
+  const float *gates, *inner, *c, *h, *before, *c_before, *dy;
+  float *dh, *dc, *d, *dinner;
+  int relu;
+};
+using CellLoop = void (*)(const CellArgs& args);
+using CellGradLoop = void (*)(const CellGradArgs& args);
+
 enum ReduceCode : int { kReduceSum, kReduceMax, kReduceMin, kReduceProd, kReduceCodeCount };
 
 // All arrays are float and contiguous unless said otherwise. `lanes` (1, 8 or 16) is the number of channels
@@ -249,6 +271,15 @@ struct LoopTable {
   void (*gemm_block)(const float* packed, int64_t m, int64_t depth, const float* b, int64_t row_stride,
                      int64_t column_stride, int64_t n, float* c, int64_t c_stride, int accumulate,
                      float* scratch);
+
+  // c[m, panel_columns] (+)= a[m, depth] panel; a panel is [depth, panel_columns], padded with zero columns.
+  // An element's terms are added in order of depth.
+  int panel_columns;
+  void (*multiply_panel)(const float* a, int64_t a_stride, int64_t m, int64_t depth, const float* panel,
+                         float* c, int64_t c_stride, int accumulate);
+  // GRU with the reset after the product is one stretch; with the reset before it, two around the product.
+  CellLoop lstm_cell, gru_linear_cell, gru_open_cell, gru_close_cell, rnn_cell;
+  CellGradLoop lstm_cell_grad, gru_linear_cell_grad, gru_open_cell_grad, gru_close_cell_grad, rnn_cell_grad;
 
   // slot arrays may be null where the rule has none.
   void (*sgd)(float* parameter, const float* gradient, float* momentum, int64_t count, const SgdArgs& args);

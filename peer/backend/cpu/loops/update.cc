@@ -58,6 +58,7 @@ const LoopTable& table() {
     add_update_loops(filled);
     add_gemm_loops(filled);
     add_convolution_loops(filled);
+    add_recurrent_loops(filled);
     return true;
   }();
   (void)once;
