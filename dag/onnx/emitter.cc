@@ -103,6 +103,14 @@ Result<Items> Emitter::emit_all(OpKind kind, Items inputs, Attributes attributes
   return outputs;
 }
 
+Status Emitter::charge(int64_t bytes) {
+  made_bytes_ += bytes;
+  if (made_bytes_ <= options_.limits.made_bytes_max) return {};
+  return fail(ErrorCode::ResourceExhausted,
+              "the constants that the model's nodes make would take more than " +
+                  std::to_string(options_.limits.made_bytes_max) + " bytes");
+}
+
 ValueId Emitter::materialise(Item& item) {
   if (item.id.valid()) return item.id;
   WEFT_CHECK(item.known.has_value());
