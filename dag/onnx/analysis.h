@@ -35,10 +35,11 @@ std::unordered_set<std::string> reached_by_gradient(const ExpandedGraph& graph);
 // Initializers that are the running mean or variance of a BatchNormalization.
 std::set<std::string> running_statistics(const ExpandedGraph& graph);
 
-// Float initializers that are no parameters, as PyTorch's newer exporter tells them apart: by the signature of
-// the exported program that it leaves in the file, or, where that is missing, by the names it gives constants.
-// `warnings`: parameters of the signature that the file does not have any more; may be nullptr.
-std::set<std::string> exported_constants(const OnnxModel::Structure& model, std::vector<std::string>* warnings);
+// Float initializers that are no parameters, as PyTorch's newer exporter tells them apart: by the signature
+// of the exported program that it leaves in the file, or, where that is missing, by the names it gives
+// constants. `warnings`: parameters of the signature that the file does not have any more; may be nullptr.
+std::set<std::string> exported_constants(const OnnxModel::Structure& model,
+                                         std::vector<std::string>* warnings);
 
 // The mark of an evaluation-mode export: one initializer stands, through Identity, for several parameters
 // that happened to be equal when the file was written. Unsupported, with the export call to use instead.
