@@ -43,37 +43,44 @@ constexpr char kExportCall[] =
 
 }  // namespace
 
-std::unordered_map<std::string, int> count_uses(const pb::GraphProto& graph) {
+std::unordered_map<std::string, int> count_uses(const ExpandedGraph& graph) {
   std::unordered_map<std::string, int> uses;
-  for (const auto& node : graph.node())
+  visit_nodes(graph, [&](const pb::NodeProto& node) {
     for (const auto& input : node.input())
       if (!input.empty()) ++uses[input];
-  for (const auto& output : graph.output()) ++uses[output.name()];
+    visit_bodies(node, [&](const pb::GraphProto& body) {
+      for (const auto& output : body.output()) ++uses[output.name()];
+    });
+  });
+  for (const auto& output : graph.graph->output()) ++uses[output.name()];
   return uses;
 }
 
-std::map<std::string, int64_t> count_ops(const pb::GraphProto& graph) {
+std::map<std::string, int64_t> count_ops(const ExpandedGraph& graph) {
   std::map<std::string, int64_t> counts;
-  for (const auto& node : graph.node())
+  visit_nodes(graph, [&](const pb::NodeProto& node) {
     ++counts[(is_standard(node) ? "" : node.domain().substr(0, 128) + ".") + node.op_type().substr(0, 128)];
+  });
   return counts;
 }
 
-Status check_supported(const pb::GraphProto& graph) {
+Status check_supported(const ExpandedGraph& graph) {
   std::map<std::string, int64_t> unsupported;
-  int64_t total = 0;
-  for (const auto& node : graph.node()) {
+  int64_t total = 0, all = 0;
+  visit_nodes(graph, [&](const pb::NodeProto& node) {
+    ++all;
     std::string name = node.op_type().substr(0, 128);
-    if (has_subgraph(node)) {
+    const LowerRow* row = find_lowering(node.domain(), node.op_type());
+    if (has_subgraph(node) && (row == nullptr || !row->has_bodies)) {
       name += " (with a subgraph)";
-    } else if (find_lowering(node.domain(), node.op_type())) {
-      continue;
+    } else if (row != nullptr) {
+      return;
     } else if (!is_standard(node)) {
       name = node.domain().substr(0, 128) + "." + name;
     }
     ++unsupported[name];
     ++total;
-  }
+  });
   if (unsupported.empty()) return {};
   std::string list;
   size_t shown = 0;
@@ -85,7 +92,7 @@ Status check_supported(const pb::GraphProto& graph) {
     list += (list.empty() ? "" : ", ") + std::to_string(count) + " x " + name;
   }
   return fail(ErrorCode::Unsupported, "cannot import " + std::to_string(total) + " of the model's " +
-                                          std::to_string(graph.node_size()) + " nodes: " + list);
+                                          std::to_string(all) + " nodes: " + list);
 }
 
 Status check_well_formed(const OnnxModel::Structure& model, const ImportLimits& limits) {
@@ -146,44 +153,128 @@ Status check_well_formed(const OnnxModel::Structure& model, const ImportLimits& 
   return {};
 }
 
-std::unordered_set<std::string> reached_by_gradient(const pb::GraphProto& graph) {
-  std::unordered_set<std::string> reached;
-  for (const auto& output : graph.output()) reached.insert(output.name());
-  for (int i = graph.node_size(); i-- > 0;) {
-    const auto& node = graph.node(i);
-    const bool any = std::any_of(node.output().begin(), node.output().end(),
-                                 [&](const std::string& output) { return reached.contains(output); });
-    if (!any) continue;
-    for (int k = 0; k < node.input_size(); ++k)
-      if (!node.input(k).empty() && gradient_enters(node, k)) reached.insert(node.input(k));
-  }
+namespace {
+
+using Names = std::unordered_set<std::string>;
+
+bool any_output_in(const pb::NodeProto& node, const Names& names) {
+  return std::any_of(node.output().begin(), node.output().end(),
+                     [&](const std::string& output) { return names.contains(output); });
+}
+
+// What a Loop's body returns first is whether to go on.
+int first_result(const pb::NodeProto& node) { return node.op_type() == "Loop" ? 1 : 0; }
+
+// A body's results all count as reached when one of the node's is, so that what one iteration hands to the
+// next is reached too.
+void reach_node(const pb::NodeProto& node, Names& reached) {
+  if (!any_output_in(node, reached)) return;
+  visit_bodies(node, [&](const pb::GraphProto& body) {
+    for (int i = first_result(node); i < body.output_size(); ++i) reached.insert(body.output(i).name());
+    for (int i = body.node_size(); i-- > 0;) reach_node(body.node(i), reached);
+  });
+  for (int k = 0; k < node.input_size(); ++k)
+    if (!node.input(k).empty() && gradient_enters(node, k)) reached.insert(node.input(k));
+}
+
+}  // namespace
+
+std::unordered_set<std::string> reached_by_gradient(const ExpandedGraph& graph) {
+  Names reached;
+  for (const auto& output : graph.graph->output()) reached.insert(output.name());
+  for (size_t i = graph.nodes.size(); i-- > 0;) reach_node(*graph.nodes[i], reached);
   return reached;
 }
 
-std::set<std::string> running_statistics(const pb::GraphProto& graph) {
+std::set<std::string> running_statistics(const ExpandedGraph& graph) {
   std::set<std::string> names;
-  for (const auto& node : graph.node())
-    if (is_standard(node) && node.op_type() == "BatchNormalization" && node.input_size() >= 5) {
-      names.insert(node.input(3));
-      names.insert(node.input(4));
-    }
+  visit_nodes(graph, [&](const pb::NodeProto& node) {
+    if (!is_standard(node) || node.op_type() != "BatchNormalization" || node.input_size() < 5) return;
+    names.insert(node.input(3));
+    names.insert(node.input(4));
+  });
   return names;
 }
 
-Status check_no_merged_parameters(const OnnxModel::Structure& model,
+namespace {
+
+constexpr int kGraphMetadata = 16;  // of GraphProto (see unread_field)
+
+// Names that the exporter of torch.export gives to what it found as a number in the program.
+bool names_a_constant(std::string_view name) {
+  for (const std::string_view prefix : {"val_", "_val_", "scalar_tensor", "_tensor_constant",
+                                        "_lifted_tensor_constant", "lifted_tensor_", "c_lifted_tensor_"}) {
+    if (!name.starts_with(prefix)) continue;
+    const std::string_view rest = name.substr(prefix.size());
+    return prefix != "val_" ||
+           std::all_of(rest.begin(), rest.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+  }
+  return false;
+}
+
+std::string program_signature(const pb::GraphProto& graph) {
+  for (const auto& bytes : unread_field(graph, kGraphMetadata)) {
+    pb::StringStringEntryProto entry;
+    if (entry.ParseFromString(bytes) && entry.key() == "pkg.torch.export.ExportedProgram.graph_signature")
+      return entry.value();
+  }
+  return {};
+}
+
+// Targets of kind PARAMETER. Each input of the program stands on a line of its own, or after "InputSpec(".
+std::set<std::string> parameters_of(std::string_view signature) {
+  constexpr std::string_view kTarget = "target='";
+  std::set<std::string> names;
+  size_t from = 0;
+  for (size_t at = signature.find(kTarget); at != std::string_view::npos; at = signature.find(kTarget, at)) {
+    std::string_view before = signature.substr(from, at - from);
+    for (const std::string_view start : {"InputSpec(", "\n"})
+      if (const size_t last = before.rfind(start); last != std::string_view::npos)
+        before = before.substr(last);
+    at += kTarget.size();
+    const size_t end = std::min(signature.find('\'', at), signature.size());
+    if (before.find("PARAMETER") != std::string_view::npos) names.emplace(signature.substr(at, end - at));
+    at = from = end;
+  }
+  return names;
+}
+
+}  // namespace
+
+std::set<std::string> exported_constants(const OnnxModel::Structure& model,
+                                         std::vector<std::string>* warnings) {
+  const std::set<std::string> parameters = parameters_of(program_signature(model.proto.graph()));
+  std::vector<std::string> lost;
+  for (const std::string& name : parameters)
+    if (!model.weights.contains(name)) lost.push_back(name);
+  std::set<std::string> constants;
+  for (const auto& [name, tensor] : model.weights) {
+    if (!is_float(tensor.dtype()) || parameters.contains(name)) continue;
+    // A parameter that is lost was folded into something else, which then is to be trained.
+    const bool by_signature =
+        lost.size() < parameters.size() && (lost.empty() || tensor.element_count() == 1);
+    if (by_signature || (names_a_constant(name) && tensor.element_count() == 1)) constants.insert(name);
+  }
+  if (warnings && !lost.empty())
+    warnings->push_back("the exported program has " + std::to_string(lost.size()) +
+                        " parameters that the file lacks (" + short_name(lost.front()) +
+                        " first): the exporter folded them; export with optimize=False");
+  return constants;
+}
+
+Status check_no_merged_parameters(const OnnxModel::Structure& model, const ExpandedGraph& graph,
                                   const std::unordered_set<std::string>& reached) {
-  const auto& graph = model.proto.graph();
   const auto uses = count_uses(graph);
   std::map<std::string, std::vector<std::string>> aliases;
-  for (const auto& node : graph.node()) {
-    if (!is_standard(node) || node.op_type() != "Identity" || node.input_size() != 1 ||
-        node.output_size() != 1)
+  for (const pb::NodeProto* node : graph.nodes) {
+    if (!is_standard(*node) || node->op_type() != "Identity" || node->input_size() != 1 ||
+        node->output_size() != 1)
       continue;
-    const auto weight = model.weights.find(node.input(0));
+    const auto weight = model.weights.find(node->input(0));
     if (weight == model.weights.end() || !is_float(weight->second.dtype()) ||
-        !reached.contains(node.output(0)))
+        !reached.contains(node->output(0)))
       continue;
-    aliases[node.input(0)].push_back(node.output(0));
+    aliases[node->input(0)].push_back(node->output(0));
   }
   for (const auto& [name, copies] : aliases) {
     // An initializer that is read once, through one Identity, is merely renamed.
@@ -200,20 +291,48 @@ Status check_no_merged_parameters(const OnnxModel::Structure& model,
   return {};
 }
 
-std::vector<std::string> shape_inputs(const OnnxModel& model) {
-  const auto& graph = model.structure().proto.graph();
-  std::unordered_set<std::string> needed;
-  for (int i = graph.node_size(); i-- > 0;) {
-    const auto& node = graph.node(i);
-    if (node.op_type() == "Shape" || node.op_type() == "Size") continue;
-    const bool whole = std::any_of(node.output().begin(), node.output().end(),
-                                   [&](const std::string& output) { return needed.contains(output); });
-    for (int k = 0; k < node.input_size(); ++k) {
-      if (!node.input(k).empty() && (whole || decides_shape(node, k))) needed.insert(node.input(k));
+namespace {
+
+void need_node(const pb::NodeProto& node, Names& needed);
+
+// What the body needs of the node's operands: those of its own inputs, by position, and in a loop what the
+// next iteration needs of the one before. A few rounds; then all of them.
+void need_body(const pb::NodeProto& node, const pb::GraphProto& body, bool whole, Names& needed) {
+  constexpr int kRounds = 4;
+  for (int i = 0; i < body.output_size(); ++i)
+    if (whole || i < first_result(node)) needed.insert(body.output(i).name());
+  size_t before = 0;
+  for (int round = 0; round <= kRounds && needed.size() != before; ++round) {
+    before = needed.size();
+    for (int i = body.node_size(); i-- > 0;) need_node(body.node(i), needed);
+    for (int k = 0; k < std::min(body.input_size(), node.input_size()); ++k) {
+      if (!needed.contains(body.input(k).name()) && round < kRounds) continue;
+      needed.insert(node.input(k));
+      const int next = k - 1 + (first_result(node) == 0 ? 1 : 0);
+      if (next >= 0 && next < body.output_size()) needed.insert(body.output(next).name());
     }
   }
+}
+
+void need_node(const pb::NodeProto& node, Names& needed) {
+  if (is_standard(node) && (node.op_type() == "Shape" || node.op_type() == "Size")) return;
+  const bool whole = any_output_in(node, needed);
+  visit_bodies(node, [&](const pb::GraphProto& body) { need_body(node, body, whole, needed); });
+  for (int k = 0; k < node.input_size(); ++k)
+    if (!node.input(k).empty() && (whole || decides_shape(node, k))) needed.insert(node.input(k));
+}
+
+}  // namespace
+
+std::vector<std::string> shape_inputs(const OnnxModel& model) {
+  const ImportLimits limits;
+  if (!check_well_formed(model.structure(), limits)) return {};  // the import says why
+  const auto expanded = expand_functions(model.structure(), limits);
+  if (!expanded) return {};
+  Names needed;
+  for (size_t i = expanded->nodes.size(); i-- > 0;) need_node(*expanded->nodes[i], needed);
   std::vector<std::string> names;
-  for (const auto& input : graph.input())
+  for (const auto& input : expanded->graph->input())
     if (needed.contains(input.name()) && !model.weights().contains(input.name()))
       names.push_back(input.name());
   return names;

@@ -108,6 +108,14 @@ Result<Items> Emitter::emit_all(OpKind kind, Items inputs, Attributes attributes
   return outputs;
 }
 
+Status Emitter::charge(int64_t bytes) {
+  made_bytes_ += bytes;
+  if (made_bytes_ <= options_.limits.made_bytes_max) return {};
+  return fail(ErrorCode::ResourceExhausted,
+              "the constants that the model's nodes make would take more than " +
+                  std::to_string(options_.limits.made_bytes_max) + " bytes");
+}
+
 ValueId Emitter::materialise(Item& item) {
   if (item.id.valid() || item.absent()) return item.id;
   const bool small = item.initializer.empty() && item.spec.bytes().value <= kComparedBytesMax;

@@ -140,7 +140,7 @@ Status store_weights(const OnnxModel& model, const dag::Weights& trained, const 
 
 Status write_one(const OnnxModel& model, const dag::Weights& trained, const fs::path& path, bool inference) {
   pb::ModelProto proto = model.structure().proto;
-  if (inference) WEFT_TRY_STATUS(to_inference_mode(model.opset(), *proto.mutable_graph()));
+  if (inference) WEFT_TRY_STATUS(to_inference_mode(model.opset(), proto));
   const std::string location = path.filename().string() + ".data";
   NewFile data(path.string() + ".data");
   const bool external = model.has_external_data();

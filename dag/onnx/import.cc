@@ -12,6 +12,14 @@ namespace weft::onnx {
 namespace {
 using dag::InitializerRole;
 
+// Operators that still are what the first operator set said.
+bool is_as_in_opset_1(std::string_view op_type) {
+  constexpr std::string_view kSame[] = {
+      "Conv", "GlobalAveragePool", "GlobalMaxPool", "Identity", "Not",       "Shape",
+      "Size", "Softplus",          "Softsign",      "Squeeze",  "Transpose", "Unsqueeze"};
+  return std::find(std::begin(kSame), std::end(kSame), op_type) != std::end(kSame);
+}
+
 class Import {
  public:
   Import(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table)
@@ -24,8 +32,16 @@ class Import {
     WEFT_TRY_STATUS(check());
     WEFT_TRY_STATUS(add_inputs());
     WEFT_TRY_STATUS(add_initializers());
-    ImportState state{emitter_, model_.opset, uses_, {}, 0};
-    for (const auto& node : graph_.node()) WEFT_TRY_STATUS(lower(state, node));
+    ImportState state{.emitter = emitter_,
+                      .opset = model_.opset,
+                      .use_counts = uses_,
+                      .running = {},
+                      .lower_body = {},
+                      .unrolled_left = options_.limits.unrolled_node_count_max};
+    state.lower_body = [&](const pb::GraphProto& body, Items inputs) {
+      return lower_body(state, body, std::move(inputs));
+    };
+    for (const pb::NodeProto* node : expanded_.nodes) WEFT_TRY_STATUS(lower(state, *node));
     WEFT_TRY_STATUS(add_outputs(state));
     return finish();
   }
@@ -34,17 +50,39 @@ class Import {
   Status check() {
     if (!options_.evaluate) return fail(ErrorCode::InvalidArgument, "import_model needs an evaluator");
     WEFT_TRY_STATUS(check_value_types());
-    WEFT_TRY_STATUS(check_supported(graph_));
-    if (model_.opset < kOpsetMin || model_.opset > kOpsetMax)
-      return fail(ErrorCode::Unsupported, "the model uses operator set " + std::to_string(model_.opset) +
+    WEFT_TRY_STATUS(check_well_formed(model_, options_.limits));
+    WEFT_TRY(expanded_, expand_functions(model_, options_.limits));
+    WEFT_TRY_STATUS(check_supported(expanded_));
+    WEFT_TRY_STATUS(check_opsets());
+    uses_ = count_uses(expanded_);
+    reached_ = reached_by_gradient(expanded_);
+    statistics_ = running_statistics(expanded_);
+    constants_ = exported_constants(model_, options_.training ? &warnings_ : nullptr);
+    for (const auto& [name, tensor] : model_.weights) WEFT_TRY_STATUS(check_no_nan(name, tensor));
+    if (options_.training) WEFT_TRY_STATUS(check_no_merged_parameters(model_, expanded_, reached_));
+    return {};
+  }
+
+  // Of the model, and of functions that say their own.
+  Status check_opsets() {
+    int64_t newest = 0;
+    const pb::NodeProto* too_old = nullptr;
+    visit_nodes(expanded_, [&](const pb::NodeProto& node) {
+      if (!node.domain().empty() && node.domain() != "ai.onnx") return;
+      const int64_t opset = expanded_.opset_of(node);
+      newest = std::max(newest, opset);
+      if (opset < kOpsetMin && (opset < 1 || !is_as_in_opset_1(node.op_type()))) too_old = &node;
+    });
+    if (too_old)
+      return fail(ErrorCode::Unsupported, "the model uses " + too_old->op_type().substr(0, 64) +
+                                              " of operator set " +
+                                              std::to_string(expanded_.opset_of(*too_old)) +
                                               "; supported are " + std::to_string(kOpsetMin) + " to " +
                                               std::to_string(kOpsetMax) + " (export with opset_version=17)");
-    WEFT_TRY_STATUS(check_well_formed(model_, options_.limits));
-    uses_ = count_uses(graph_);
-    reached_ = reached_by_gradient(graph_);
-    statistics_ = running_statistics(graph_);
-    for (const auto& [name, tensor] : model_.weights) WEFT_TRY_STATUS(check_no_nan(name, tensor));
-    if (options_.training) WEFT_TRY_STATUS(check_no_merged_parameters(model_, reached_));
+    if (newest > kOpsetMax)
+      warnings_.push_back("the model uses operator set " + std::to_string(newest) +
+                          "; its operators are taken to mean what they mean in operator set " +
+                          std::to_string(kOpsetMax) + ", the newest that weft knows");
     return {};
   }
 
@@ -159,7 +197,7 @@ class Import {
         continue;
       } else if (statistics_.contains(name)) {
         item.id = emitter_.builder().initializer(name, tensor.spec(), InitializerRole::RunningStatistic);
-      } else if (is_float(tensor.dtype()) && reached_.contains(name)) {
+      } else if (is_float(tensor.dtype()) && reached_.contains(name) && !constants_.contains(name)) {
         const auto role = is_frozen(name) ? InitializerRole::Frozen : InitializerRole::Parameter;
         item.id = emitter_.builder().initializer(name, tensor.spec(), role);
       } else {
@@ -172,16 +210,32 @@ class Import {
 
   // ---- nodes ----
 
+  Result<Item> find(const std::string& name) const {
+    const auto found = items_.find(name);
+    if (found == items_.end())
+      return fail(ErrorCode::InvalidArgument, "'" + name.substr(0, 128) + "' is read but never computed");
+    return found->second;
+  }
+
   Status lower(ImportState& state, const pb::NodeProto& node) {
     Items inputs;
     std::vector<bool> present;
     for (const auto& name : node.input()) {
       present.push_back(!name.empty());
-      inputs.push_back(name.empty() ? Item{} : items_.at(name));
+      if (name.empty()) {
+        inputs.emplace_back();
+        continue;
+      }
+      WEFT_TRY(Item item, find(name));
+      inputs.push_back(std::move(item));
     }
+    state.opset = expanded_.opset_of(node);
     NodeContext context(state, node, std::move(inputs), std::move(present));
     const LowerRow* row = find_lowering(node.domain(), node.op_type());
     WEFT_CHECK(row != nullptr);
+    for (size_t i = 0; i < context.count(); ++i)
+      if (context.in(i).sequence && !row->takes_sequences)
+        return context.unsupported("operand " + std::to_string(i) + " is a sequence of tensors");
     WEFT_TRY_STATUS(row->lower(context));
     WEFT_TRY_STATUS(context.attribute_status());
     for (int i = 0; i < node.output_size(); ++i) {
@@ -198,11 +252,51 @@ class Import {
     return {};
   }
 
+  // ---- subgraphs: every name means one value, so a body's names stand beside the graph's ----
+
+  Result<Items> lower_body(ImportState& state, const pb::GraphProto& body, Items inputs) {
+    if (static_cast<int>(inputs.size()) != body.input_size())
+      return fail(ErrorCode::InvalidArgument, "a subgraph has " + std::to_string(body.input_size()) +
+                                                  " inputs, but is given " + std::to_string(inputs.size()));
+    state.unrolled_left -= body.node_size() + 1;
+    if (state.unrolled_left < 0)
+      return fail(ErrorCode::ResourceExhausted, "the model's subgraphs become more than " +
+                                                    std::to_string(options_.limits.unrolled_node_count_max) +
+                                                    " nodes when written out");
+    for (int i = 0; i < body.input_size(); ++i)
+      items_[body.input(i).name()] = std::move(inputs[static_cast<size_t>(i)]);
+    for (const auto& initializer : body.initializer()) {
+      if (items_.contains(initializer.name())) continue;  // in an earlier iteration
+      WEFT_TRY(Tensor tensor, tensor_from_proto(initializer, options_.limits));
+      if (options_.training && is_float(tensor.dtype()) && tensor.element_count() > 1)
+        warnings_.push_back("'" + initializer.name() + "' " + to_string(tensor.spec()) +
+                            " belongs to a subgraph and is not trained; only initializers of the model's own "
+                            "graph are");
+      items_[initializer.name()] = emitter_.constant(std::move(tensor));
+    }
+    const int64_t opset = state.opset;
+    for (const auto& node : body.node()) {
+      const bool constant = node.input_size() == 0 && node.op_type() == "Constant" && node.output_size() == 1;
+      if (constant && items_.contains(node.output(0))) continue;
+      WEFT_TRY_STATUS(lower(state, node));
+    }
+    state.opset = opset;
+    Items outputs;
+    for (const auto& output : body.output()) {
+      WEFT_TRY(Item item, find(output.name()));
+      outputs.push_back(std::move(item));
+    }
+    return outputs;
+  }
+
   // ---- outputs ----
 
   Status add_outputs(ImportState& state) {
     for (const auto& output : graph_.output()) {
-      Item& item = items_.at(output.name());
+      WEFT_TRY(Item item, find(output.name()));
+      if (item.sequence)
+        return fail(ErrorCode::Unsupported,
+                    "output '" + output.name().substr(0, 128) + "' is a sequence of tensors");
       if (const auto& type = output.type().tensor_type(); type.elem_type() != 0) {
         const auto dtype = dtype_from_onnx(type.elem_type());
         if (!dtype) return fail(dtype.error().within("output '" + output.name().substr(0, 128) + "'"));
@@ -220,8 +314,10 @@ class Import {
   }
 
   Result<ImportedModel> finish() {
-    ImportedModel imported{
-        .graph = emitter_.builder().finish(), .weights = {}, .warnings = {}, .op_counts = count_ops(graph_)};
+    ImportedModel imported{.graph = emitter_.builder().finish(),
+                           .weights = {},
+                           .warnings = warnings_,
+                           .op_counts = count_ops(expanded_)};
     bool renamed = false;
     for (const auto& initializer : imported.graph.initializers()) {
       const Tensor& tensor = model_.weights.find(initializer.name)->second;
@@ -245,9 +341,12 @@ class Import {
   const pb::GraphProto& graph_;
   const ImportOptions& options_;
   Emitter emitter_;
+  ExpandedGraph expanded_;
+  std::vector<std::string> warnings_;
   std::unordered_map<std::string, int> uses_;
   std::unordered_set<std::string> reached_;
   std::set<std::string> statistics_;
+  std::set<std::string> constants_;
   std::map<std::string, int64_t> bound_symbols_;
   std::unordered_map<std::string, Item> items_;
 };

@@ -17,8 +17,10 @@
 
 namespace weft::onnx {
 
+// Of the standard operators. The meaning of each is known in all of these; a newer file is taken to mean what
+// it would in the newest, with a warning.
 inline constexpr int64_t kOpsetMin = 6;
-inline constexpr int64_t kOpsetMax = 17;
+inline constexpr int64_t kOpsetMax = 24;
 
 // Computes one op on host tensors: how constants are folded. An absent optional operand is nullptr. A backend
 // above this layer provides it.
@@ -58,14 +60,19 @@ struct ImportedModel {
   dag::Graph graph;
   dag::Weights weights;  // of the graph's initializers
   std::vector<std::string> warnings;
-  std::map<std::string, int64_t> op_counts;  // nodes of the file by operator
+  std::map<std::string, int64_t>
+      op_counts;  // nodes by operator, calls of the file's own functions taken apart
 };
 
+// Functions of the file are put in place of their calls; If, Loop and Scan are written out where what decides
+// them is known once shapes are.
+//
 // Errors: Unsupported, listing every operator without a lowering with its count, or naming the opset range,
-// sequence types, subgraphs; InvalidArgument for a graph that is not well-formed (undefined or doubly defined
-// values, cycles), for shapes that do not fit, for a dim that nothing binds (naming it), for NaN in weights;
-// OutOfRange and ResourceExhausted for values beyond the limits; and, for training, Unsupported for an
-// evaluation-mode export that ties parameters which are independent (with the export call to use).
+// sequence types, loops that depend on data; InvalidArgument for a graph that is not well-formed (undefined
+// or doubly defined values, cycles), for shapes that do not fit, for a dim that nothing binds (naming it),
+// for NaN in weights; OutOfRange and ResourceExhausted for values beyond the limits; and, for training,
+// Unsupported for an evaluation-mode export that ties parameters which are independent (with the export call
+// to use).
 Result<ImportedModel> import_model(const OnnxModel& model, const ImportOptions& options,
                                    const dag::OpTable& table);
 

@@ -4,10 +4,13 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "dag/onnx/expand.h"
+
 namespace weft::onnx {
 namespace {
 
 using Names = std::unordered_set<std::string>;
+using Nodes = google::protobuf::RepeatedPtrField<pb::NodeProto>;
 
 Names outputs_of(const pb::GraphProto& graph) {
   Names names;
@@ -15,10 +18,15 @@ Names outputs_of(const pb::GraphProto& graph) {
   return names;
 }
 
-Names values_read(const pb::GraphProto& graph) {
-  Names names = outputs_of(graph);
-  for (const auto& node : graph.node()) names.insert(node.input().begin(), node.input().end());
-  return names;
+// Names that nodes read, and those that only subgraphs within them read.
+void collect_reads(const Nodes& nodes, Names& here, Names& below) {
+  for (const auto& node : nodes) {
+    here.insert(node.input().begin(), node.input().end());
+    visit_bodies(node, [&](const pb::GraphProto& body) {
+      for (const auto& output : body.output()) below.insert(output.name());
+      collect_reads(body.node(), below, below);
+    });
+  }
 }
 
 void remove_attribute(pb::NodeProto& node, const char* name) {
@@ -60,7 +68,8 @@ bool drop_dropout(const Names& outputs, const Names& read, pb::NodeProto& node,
 
 // Constants that only a Dropout read, and descriptions of values that are gone.
 void remove_leftovers(pb::GraphProto& graph, const Names& read_before) {
-  const Names read = values_read(graph);
+  Names read = outputs_of(graph);
+  collect_reads(graph.node(), read, read);
   Names defined;
   for (int i = graph.node_size(); i-- > 0;) {
     const auto& node = graph.node(i);
@@ -80,16 +89,22 @@ void remove_leftovers(pb::GraphProto& graph, const Names& read_before) {
 
 bool is_standard(const pb::NodeProto& node) { return node.domain().empty() || node.domain() == "ai.onnx"; }
 
-}  // namespace
+Status graph_to_inference_mode(int64_t opset, pb::GraphProto& graph);
 
-Status to_inference_mode(int64_t opset, pb::GraphProto& graph) {
-  const Names outputs = outputs_of(graph);
-  const Names read = values_read(graph);
+// `outputs`: the names of these nodes' results that must stay, whoever reads them.
+Status nodes_to_inference_mode(int64_t opset, Names outputs, Nodes& nodes) {
+  Names read = outputs;
+  Names below;
+  collect_reads(nodes, read, below);
+  outputs.insert(below.begin(), below.end());  // a name that a subgraph reads stays too
+  read.insert(below.begin(), below.end());
   std::unordered_map<std::string, std::string> renamed;
-  google::protobuf::RepeatedPtrField<pb::NodeProto> kept;
-  for (auto& node : *graph.mutable_node()) {
+  Nodes kept;
+  for (auto& node : nodes) {
     for (auto& input : *node.mutable_input())
       if (const auto found = renamed.find(input); found != renamed.end()) input = found->second;
+    for (auto& attribute : *node.mutable_attribute())
+      if (attribute.has_g()) WEFT_TRY_STATUS(graph_to_inference_mode(opset, *attribute.mutable_g()));
     if (is_standard(node) && node.op_type() == "BatchNormalization")
       WEFT_TRY_STATUS(normalise_by_running_statistics(opset, read, node));
     const bool dropout =
@@ -97,8 +112,31 @@ Status to_inference_mode(int64_t opset, pb::GraphProto& graph) {
     if (dropout && drop_dropout(outputs, read, node, renamed)) continue;
     kept.Add()->Swap(&node);
   }
-  graph.mutable_node()->Swap(&kept);
+  nodes.Swap(&kept);
+  return {};
+}
+
+Status graph_to_inference_mode(int64_t opset, pb::GraphProto& graph) {
+  Names read = outputs_of(graph);
+  collect_reads(graph.node(), read, read);
+  WEFT_TRY_STATUS(nodes_to_inference_mode(opset, outputs_of(graph), *graph.mutable_node()));
   remove_leftovers(graph, read);
+  return {};
+}
+
+Status function_to_inference_mode(int64_t opset, pb::FunctionProto& function) {
+  for (const auto& entry : function.opset_import())
+    if (entry.domain().empty() || entry.domain() == "ai.onnx") opset = entry.version();
+  const Names outputs(function.output().begin(), function.output().end());
+  return nodes_to_inference_mode(opset, outputs, *function.mutable_node());
+}
+
+}  // namespace
+
+Status to_inference_mode(int64_t opset, pb::ModelProto& model) {
+  WEFT_TRY_STATUS(graph_to_inference_mode(opset, *model.mutable_graph()));
+  for (auto& function : *model.mutable_functions())
+    WEFT_TRY_STATUS(function_to_inference_mode(opset, function));
   return {};
 }
 

@@ -6,6 +6,19 @@
 #include "dag/unread.h"
 
 namespace weft::onnx {
+namespace {
+
+// With functions taken apart, or the graph as it stands when that cannot be done.
+ExpandedGraph expanded_or_plain(const OnnxModel& model, const ImportLimits& limits) {
+  const auto& structure = model.structure();
+  if (check_well_formed(structure, limits))
+    if (auto expanded = expand_functions(structure, limits)) return std::move(*expanded);
+  ExpandedGraph plain{.graph = &structure.proto.graph(), .opset = model.opset()};
+  for (const auto& node : plain.graph->node()) plain.nodes.push_back(&node);
+  return plain;
+}
+
+}  // namespace
 
 namespace {
 
@@ -26,7 +39,8 @@ ModelInfo inspect_model(const OnnxModel& model, const ImportOptions& options, co
   info.opset = model.opset();
   info.inputs = model.inputs();
   info.outputs = model.outputs();
-  info.op_counts = count_ops(graph);
+  const ExpandedGraph expanded = expanded_or_plain(model, options.limits);
+  info.op_counts = count_ops(expanded);
 
   ImportOptions bound = options;
   if (!bound.batch) bound.batch = 1;
@@ -43,8 +57,9 @@ ModelInfo inspect_model(const OnnxModel& model, const ImportOptions& options, co
       info.warnings.push_back(std::move(warning));
   }
 
-  const auto statistics = running_statistics(graph);
-  const auto reached = reached_by_gradient(graph);
+  const auto statistics = running_statistics(expanded);
+  const auto constants = exported_constants(model.structure(), nullptr);
+  const auto reached = reached_by_gradient(expanded);
   for (const auto& proto : graph.initializer()) {
     const std::string& name = proto.name();
     const ModelInfo::Entry entry{name, model.weights().find(name)->second.spec()};
@@ -52,7 +67,8 @@ ModelInfo inspect_model(const OnnxModel& model, const ImportOptions& options, co
                                     [&](const std::string& pattern) { return matches_glob(pattern, name); });
     if (statistics.contains(name)) {
       info.running_statistics.push_back(entry);
-    } else if (!is_float(entry.spec.dtype) || (!frozen && info.problem.empty() && !reached.contains(name))) {
+    } else if (!is_float(entry.spec.dtype) || constants.contains(name) ||
+               (!frozen && info.problem.empty() && !reached.contains(name))) {
       info.buffers.push_back(entry);
     } else if (frozen) {
       info.frozen.push_back(entry);

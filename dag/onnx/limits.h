@@ -17,8 +17,15 @@ struct ImportLimits {
   int64_t attribute_count_max = 500'000;
   int64_t tensor_count_max = 100'000;     // initializers and constants
   int64_t message_count_max = 2'000'000;  // of any kind: the sum of all the above and what hangs below them
-  int64_t function_count_max = 0;         // model functions are not imported
-  int nesting_depth_max = 24;             // messages within messages; a flat model needs 7
+  int64_t function_count_max = 10'000;
+  int nesting_depth_max = 24;  // messages within messages; a flat model needs 7
+  // What the calls of the model's own functions become: nodes, and bytes of them; and how many calls and
+  // subgraphs stand in one another.
+  int64_t expanded_node_count_max = 100'000;
+  int64_t expanded_bytes_max = int64_t{256} << 20;
+  int call_depth_max = 64;
+  // Nodes that If, Loop and Scan make when their bodies are written out, iteration by iteration.
+  int64_t unrolled_node_count_max = 100'000;
   // What protobuf will take beyond the bytes of tensors and strings, as estimated from the counts.
   int64_t parse_overhead_bytes_max = int64_t{40} << 20;
   // Characters of one name, operator or domain.
@@ -30,6 +37,7 @@ struct ImportLimits {
   // than `folded_bytes_max`, nothing more is folded that need not be.
   int64_t folded_value_bytes_max = int64_t{8} << 20;
   int64_t folded_bytes_max = int64_t{32} << 20;
+  int64_t made_bytes_max = int64_t{1} << 30;  // of ranges, masks and the like, all together
   int64_t folded_flop_count_max = 2'000'000'000;
 };
 

@@ -85,6 +85,33 @@ Status lower_hard_swish(NodeContext& n) {
   return n.give(n.emit(OpKind::Mul, {n.in(0), gate}));
 }
 
+// x * tanh(softplus(x))
+Status lower_mish(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  WEFT_TRY(Item gate, n.emit(OpKind::Softplus, {n.in(0)}));
+  WEFT_TRY(gate, n.emit(OpKind::Tanh, {gate}));
+  return n.give(n.emit(OpKind::Mul, {n.in(0), gate}));
+}
+
+// x * sigmoid(alpha * x)
+Status lower_swish(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  const double alpha = n.float_attr("alpha", 1);
+  Item gate = n.in(0);
+  if (alpha != 1) {
+    WEFT_TRY(gate, n.emit(OpKind::Mul, {gate, n.like(gate, alpha)}));
+  }
+  WEFT_TRY(gate, n.emit(OpKind::Sigmoid, {gate}));
+  return n.give(n.emit(OpKind::Mul, {n.in(0), gate}));
+}
+
+Status lower_gelu(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  const std::string form = n.string_attr("approximate", "none");
+  if (form != "none" && form != "tanh") return n.unsupported("approximate is '" + form.substr(0, 32) + "'");
+  return n.give(n.emit(OpKind::Gelu, {n.in(0)}, {{Attr::Approximate, int64_t{form == "tanh"}}}));
+}
+
 Status lower_softsign(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(1));
   WEFT_TRY(Item y, n.emit(OpKind::Abs, {n.in(0)}));
@@ -172,6 +199,9 @@ constexpr LowerRow kRows[] = {
     {"Celu", lower_celu},
     {"HardSigmoid", lower_hard_sigmoid},
     {"HardSwish", lower_hard_swish},
+    {"Mish", lower_mish},
+    {"Swish", lower_swish},
+    {"Gelu", lower_gelu},
     {"Softsign", lower_softsign},
     {"ThresholdedRelu", lower_thresholded_relu},
     {"Shrink", lower_shrink},

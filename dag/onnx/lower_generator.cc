@@ -32,6 +32,10 @@ Status lower_constant(NodeContext& n) {
     WEFT_TRY_STATUS(n.attribute_status());
     return n.give(n.constant(dag::from_doubles({DType::F32, {static_cast<int64_t>(values.size())}}, values)));
   }
+  if (n.has_attr("value_string") || n.has_attr("value_strings"))
+    return n.unsupported("its value is a string, and tensors of strings are not supported");
+  if (n.has_attr("sparse_value"))
+    return n.unsupported("its value is a sparse tensor; export it as a dense one");
   return n.unsupported("its value is neither a tensor nor numbers");
 }
 
@@ -99,7 +103,7 @@ Status lower_range(NodeContext& n) {
   const auto size = static_cast<int64_t>(std::max(0.0, count));
   std::vector<double> values(static_cast<size_t>(size));
   for (size_t i = 0; i < values.size(); ++i) values[i] = numbers[0] + static_cast<double>(i) * numbers[2];
-  return n.give(n.constant(dag::from_doubles({dtype, {size}}, values)));
+  return n.give(n.large_constant(dag::from_doubles({dtype, {size}}, values)));
 }
 
 Status lower_eye_like(NodeContext& n) {
@@ -123,13 +127,16 @@ Status lower_eye_like(NodeContext& n) {
   for (int64_t i = 0; i < rows; ++i)
     if (k >= -rows && k <= columns && i + k >= 0 && i + k < columns)
       values[static_cast<size_t>(i * columns + i + k)] = 1;
-  return n.give(n.constant(dag::from_doubles(spec, values)));
+  return n.give(n.large_constant(dag::from_doubles(spec, values)));
 }
 
 constexpr LowerRow kRows[] = {
-    {"Constant", lower_constant}, {"Shape", lower_shape_of, kNoOperand},
-    {"Size", lower_size, kNoOperand},         {"ConstantOfShape", lower_constant_of_shape, kNoOperand, operands(0)},
-    {"Range", lower_range, kNoOperand, operands(0, 1, 2)},       {"EyeLike", lower_eye_like, kNoOperand},
+    {"Constant", lower_constant},
+    {"Shape", lower_shape_of, kNoOperand},
+    {"Size", lower_size, kNoOperand},
+    {"ConstantOfShape", lower_constant_of_shape, kNoOperand, operands(0)},
+    {"Range", lower_range, kNoOperand, operands(0, 1, 2)},
+    {"EyeLike", lower_eye_like, kNoOperand},
 };
 
 }  // namespace

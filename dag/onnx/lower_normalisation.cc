@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "dag/onnx/lowering.h"
+#include "dag/onnx/tensor_proto.h"
 
 namespace weft::onnx {
 namespace {
@@ -59,11 +60,12 @@ Status update_running(NodeContext& n, const Item& operand, const Item& fresh, do
   return {};
 }
 
-Status train_batch_norm(NodeContext& n, const BatchNormForm& form) {
-  const Item& x = n.in(0);
-  WEFT_TRY(const Items results,
-           n.emit_all(OpKind::BatchNorm, {x, n.in(1), n.in(2)}, {{Attr::Epsilon, form.epsilon}}));
-  n.out(0, results[0]);
+// `operands`: x, scale and bias in the statistics' type.
+Status train_batch_norm(NodeContext& n, const BatchNormForm& form, const Items& operands) {
+  const Item& x = operands[0];
+  WEFT_TRY(const Items results, n.emit_all(OpKind::BatchNorm, operands, {{Attr::Epsilon, form.epsilon}}));
+  WEFT_TRY(Item y, n.cast(results[0], n.in(0).dtype()));
+  n.out(0, std::move(y));
   const Item& mean = results[1];
   Item variance = results[2];
   if (!n.options().onnx_running_statistics) {
@@ -85,11 +87,48 @@ Status lower_batch_norm(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(5));
   WEFT_TRY(const BatchNormForm form, read_batch_norm(n));
   if (n.in(0).rank() < 2) return n.invalid("x " + to_string(n.in(0).spec) + " has no channels");
-  if (form.trains) return train_batch_norm(n, form);
+  // From opset 15 on x, its scale and bias, and the statistics may be of different types.
+  const DType dtype = n.in(3).dtype();
+  WEFT_TRY(const Item x, n.cast(n.in(0), dtype));
+  WEFT_TRY(const Item scale, n.cast(n.in(1), dtype));
+  WEFT_TRY(const Item bias, n.cast(n.in(2), dtype));
+  if (form.trains) return train_batch_norm(n, form, {x, scale, bias});
   for (size_t i = 1; i < n.output_count(); ++i)
     if (n.wants(i)) return n.unsupported("its running statistics are read outside of training");
-  return n.give(n.emit(OpKind::BatchNormInference, {n.in(0), n.in(1), n.in(2), n.in(3), n.in(4)},
-                       {{Attr::Epsilon, form.epsilon}}));
+  WEFT_TRY(const Item y, n.emit(OpKind::BatchNormInference, {x, scale, bias, n.in(3), n.in(4)},
+                                {{Attr::Epsilon, form.epsilon}}));
+  return n.give(n.cast(y, n.in(0).dtype()));
+}
+
+// The type in which a half's statistics are computed: attribute stash_type names it.
+Result<DType> stash_type(NodeContext& n, DType dtype) {
+  if (dtype != DType::F16 && dtype != DType::BF16) return dtype;
+  const int64_t given = n.int_attr("stash_type", 1);
+  const auto stash = dtype_from_onnx(static_cast<int32_t>(std::clamp<int64_t>(given, -1, 1000)));
+  if (!stash) return n.refuse(stash.error().code, stash.error().message);
+  if (!is_float(*stash)) return n.invalid("stash_type is no float type");
+  return *stash;
+}
+
+Result<Item> scale_and_shift(NodeContext& n, Item y, const Item* scale, const Item* bias) {
+  if (scale) {
+    WEFT_TRY(y, n.emit(OpKind::Mul, {y, *scale}));
+  }
+  if (bias) {
+    WEFT_TRY(y, n.emit(OpKind::Add, {y, *bias}));
+  }
+  return y;
+}
+
+// Halves: statistics in the wider type, scale and bias in x's own.
+Status layer_norm_of_halves(NodeContext& n, int64_t axis, double epsilon, DType stash) {
+  WEFT_TRY(const Item wide, n.cast(n.in(0), stash));
+  WEFT_TRY(Items results,
+           n.emit_all(OpKind::LayerNorm, {wide}, {{Attr::Axis, axis}, {Attr::Epsilon, epsilon}}));
+  WEFT_TRY(Item y, n.cast(results[0], n.in(0).dtype()));
+  WEFT_TRY(results[0], scale_and_shift(n, std::move(y), &n.in(1), n.has(2) ? &n.in(2) : nullptr));
+  for (size_t i = 0; i < 3 && i < n.output_count(); ++i) n.out(i, std::move(results[i]));
+  return {};
 }
 
 Status lower_layer_norm(NodeContext& n) {
@@ -97,6 +136,8 @@ Status lower_layer_norm(NodeContext& n) {
   const Item& x = n.in(0);
   WEFT_TRY(const int64_t axis, n.axis_attr("axis", -1, x.rank()));
   WEFT_TRY(const double epsilon, read_epsilon(n, 1e-5));
+  WEFT_TRY(const DType stash, stash_type(n, x.dtype()));
+  if (stash != x.dtype()) return layer_norm_of_halves(n, axis, epsilon, stash);
   const Shape normalised(x.shape().begin() + axis, x.shape().end());
   Items operands{x};
   for (size_t i = 1; i <= 2 && n.has(i); ++i) {
@@ -107,6 +148,48 @@ Status lower_layer_norm(NodeContext& n) {
                                      {{Attr::Axis, axis}, {Attr::Epsilon, epsilon}}));
   for (size_t i = 0; i < 3 && i < n.output_count(); ++i) n.out(i, std::move(results[i]));
   return {};
+}
+
+// x / sqrt(mean of x^2 over the dims from `axis` on + epsilon) * scale
+Status lower_rms_norm(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(2));
+  const Item& x = n.in(0);
+  WEFT_TRY(const int64_t axis, n.axis_attr("axis", -1, x.rank()));
+  WEFT_TRY(const double epsilon, read_epsilon(n, 1e-5));
+  WEFT_TRY(const DType stash, stash_type(n, x.dtype()));
+  WEFT_TRY(const Item wide, n.cast(x, stash));
+  WEFT_TRY(RmsNorm norm, rms_norm(n, wide, axis, epsilon));
+  if (n.wants(1)) n.out(1, norm.inverse);
+  WEFT_TRY(const Item y, n.cast(norm.y, x.dtype()));
+  return n.give(scale_and_shift(n, y, &n.in(1), nullptr));
+}
+
+// Each sample's channels normalised in groups. Scale and bias: one a group in opset 18, one a channel later.
+Status lower_group_norm(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(3));
+  const Item& x = n.in(0);
+  const int64_t groups = n.int_attr("num_groups", 0);
+  if (x.rank() < 2) return n.invalid("x " + to_string(x.spec) + " has no channels");
+  const int64_t N = x.shape()[0], C = x.shape()[1];
+  if (groups < 1 || C % groups != 0)
+    return n.invalid("num_groups is " + std::to_string(groups) + " for " + std::to_string(C) + " channels");
+  WEFT_TRY(const double epsilon, read_epsilon(n, 1e-5));
+  WEFT_TRY(const DType stash, stash_type(n, x.dtype()));
+  const int64_t count = N * C == 0 ? 0 : x.spec.element_count() / (N * C) * (C / groups);
+  WEFT_TRY(Item y, n.cast(x, stash));
+  WEFT_TRY(y, n.reshape(y, {N, groups, count}));
+  WEFT_TRY(y, n.emit(OpKind::LayerNorm, {y}, {{Attr::Axis, int64_t{2}}, {Attr::Epsilon, epsilon}}));
+  WEFT_TRY(y, n.cast(y, x.dtype()));
+  const int64_t places = n.opset() < 21 ? groups : C;
+  for (size_t i = 1; i <= 2; ++i)
+    if (n.in(i).shape() != Shape{places})
+      return n.invalid("operand " + std::to_string(i) + " is " + to_string(n.in(i).spec) + ", want [" +
+                       std::to_string(places) + "]");
+  WEFT_TRY(y, n.reshape(y, {N, places, places == 0 ? 0 : count * groups / places}));
+  WEFT_TRY(const Item scale, n.reshape(n.in(1), {places, 1}));
+  WEFT_TRY(const Item bias, n.reshape(n.in(2), {places, 1}));
+  WEFT_TRY(y, scale_and_shift(n, y, &scale, &bias));
+  return n.give(n.reshape(y, x.shape()));
 }
 
 // Each sample and channel normalised over its own plane.
@@ -189,6 +272,9 @@ Status lower_lp_norm(NodeContext& n) {
 constexpr LowerRow kRows[] = {
     {"BatchNormalization", lower_batch_norm, operands(0, 1, 2)},
     {"LayerNormalization", lower_layer_norm},
+    {"RMSNormalization", lower_rms_norm},
+    {"SimplifiedLayerNormalization", lower_rms_norm},  // as onnxruntime's optimiser writes it
+    {"GroupNormalization", lower_group_norm},
     {"InstanceNormalization", lower_instance_norm},
     {"MeanVarianceNormalization", lower_mean_variance_norm},
     {"LRN", lower_lrn},
@@ -196,6 +282,18 @@ constexpr LowerRow kRows[] = {
 };
 
 }  // namespace
+
+Result<RmsNorm> rms_norm(NodeContext& n, const Item& x, int64_t axis, double epsilon) {
+  Ints axes;
+  for (int64_t d = axis; d < x.rank(); ++d) axes.push_back(d);
+  WEFT_TRY(Item mean, n.emit(OpKind::Mul, {x, x}));
+  WEFT_TRY(mean, n.reduce(OpKind::ReduceMean, mean, axes, true));
+  WEFT_TRY(mean, n.emit(OpKind::Add, {mean, n.like(mean, epsilon)}));
+  WEFT_TRY(mean, n.emit(OpKind::Sqrt, {mean}));
+  WEFT_TRY(Item inverse, n.emit(OpKind::Reciprocal, {mean}));
+  WEFT_TRY(Item y, n.emit(OpKind::Mul, {x, inverse}));
+  return RmsNorm{std::move(y), std::move(inverse)};
+}
 
 std::span<const LowerRow> normalisation_lowerings() { return kRows; }
 

@@ -198,11 +198,17 @@ Status lower_split(NodeContext& n) {
   if (n.has(1)) {
     WEFT_TRY(sizes, n.ints(1, "split"));
   }
-  if (sizes.empty()) {
-    if (size % parts != 0)
+  if (n.has_attr("num_outputs") && n.int_attr("num_outputs", 0) != parts)
+    return n.invalid("num_outputs is " + std::to_string(n.int_attr("num_outputs", 0)) + " for " +
+                     std::to_string(parts) + " outputs");
+  if (sizes.empty() && !n.has(1) && parts > 0) {
+    // From opset 18 on the last part takes what is left, and may be smaller.
+    const int64_t part = n.opset() >= 18 ? (size + parts - 1) / parts : size / parts;
+    sizes.assign(n.output_count(), part);
+    if (n.opset() >= 18) sizes.back() = size - part * (parts - 1);
+    if (sizes.back() < 0 || (n.opset() < 18 && size % parts != 0))
       return n.invalid("dim " + std::to_string(axis) + " of " + to_string(x.spec) + " does not split into " +
                        std::to_string(parts));
-    sizes.assign(n.output_count(), size / parts);
   }
   if (sizes.size() != n.output_count())
     return n.invalid("split " + to_string(sizes) + " does not fit its outputs");
@@ -238,9 +244,28 @@ Status lower_expand(NodeContext& n) {
 }
 
 struct PadForm {
-  Ints pads;
+  Ints pads;  // of every dim: begins, then ends
   double value = 0;
 };
+
+// From opset 18 on the pads may be of some axes only.
+Status spread_pads(NodeContext& n, Ints& pads) {
+  WEFT_TRY(Ints axes, n.ints(3, "axes"));
+  const auto rank = n.in(0).shape().size();
+  if (pads.size() != 2 * axes.size())
+    return n.invalid("pads " + to_string(pads) + " do not fit axes " + to_string(axes));
+  Ints all(2 * rank, 0);
+  std::set<int64_t> seen;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = dag::normalise_axis(axes[i], n.in(0).rank());
+    if (!axis) return n.invalid(axis.error().message);
+    if (!seen.insert(*axis).second) return n.invalid("an axis is given twice");
+    all[static_cast<size_t>(*axis)] = pads[i];
+    all[rank + static_cast<size_t>(*axis)] = pads[axes.size() + i];
+  }
+  pads = std::move(all);
+  return {};
+}
 
 Result<PadForm> read_pads(NodeContext& n) {
   PadForm form;
@@ -256,7 +281,39 @@ Result<PadForm> read_pads(NodeContext& n) {
       return n.unsupported("its fill value is not a constant");
     form.value = to_doubles(*n.in(2).known)[0];
   }
+  if (n.has(3)) WEFT_TRY_STATUS(spread_pads(n, form.pads));
   return form;
+}
+
+// The dim again and again, from `begin` elements before its start to `end` behind its end.
+Result<Item> wrap(NodeContext& n, const Item& x, int64_t axis, int64_t begin, int64_t end) {
+  constexpr int64_t kPiecesMax = 4096;
+  const int64_t size = x.shape()[static_cast<size_t>(axis)];
+  const auto too_far = [&](int64_t pad) { return size == 0 || pad < -size || pad / size > kPiecesMax; };
+  if (too_far(begin) || too_far(end) || begin + size + end < 0)
+    return n.invalid("pads of " + std::to_string(begin) + " and " + std::to_string(end) + " do not fit " +
+                     to_string(x.spec));
+  Items pieces;
+  for (int64_t at = -begin; at < size + end;) {
+    const int64_t from = (at % size + size) % size;
+    const int64_t length = std::min(size - from, size + end - at);
+    WEFT_TRY(Item piece, n.slice(x, axis, from, length));
+    pieces.push_back(std::move(piece));
+    at += length;
+  }
+  if (pieces.empty()) return n.slice(x, axis, 0, 0);
+  if (pieces.size() == 1) return std::move(pieces[0]);
+  return n.emit(OpKind::Concat, std::move(pieces), {{Attr::Axis, axis}});
+}
+
+Result<Item> wrap_all(NodeContext& n, const Ints& pads) {
+  Item y = n.in(0);
+  const auto rank = y.shape().size();
+  for (size_t d = 0; d < rank; ++d) {
+    if (pads[d] == 0 && pads[rank + d] == 0) continue;
+    WEFT_TRY(y, wrap(n, y, static_cast<int64_t>(d), pads[d], pads[rank + d]));
+  }
+  return y;
 }
 
 Status lower_pad(NodeContext& n) {
@@ -264,11 +321,12 @@ Status lower_pad(NodeContext& n) {
   const Item& x = n.in(0);
   WEFT_TRY(PadForm form, read_pads(n));
   const std::string mode = n.string_attr("mode", "constant");
-  if (mode != "constant" && mode != "reflect" && mode != "edge")
+  if (mode != "constant" && mode != "reflect" && mode != "edge" && mode != "wrap")
     return n.unsupported("mode '" + mode.substr(0, 32) + "'");
   if (form.pads.size() != 2 * x.shape().size())
     return n.invalid("pads " + to_string(form.pads) + " do not fit " + to_string(x.spec));
   if (std::all_of(form.pads.begin(), form.pads.end(), [](int64_t pad) { return pad == 0; })) return n.give(x);
+  if (mode == "wrap") return n.give(wrap_all(n, form.pads));
   return n.give(
       n.emit(OpKind::Pad, {x}, {{Attr::Pads, form.pads}, {Attr::Mode, mode}, {Attr::Value, form.value}}));
 }

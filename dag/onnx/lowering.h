@@ -5,6 +5,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,6 +42,8 @@ struct Item {
   std::string initializer = {};  // its name, when it is an initializer of the file as it stands
   // Of integers that quantisation made: the same numbers as floats, through which a gradient passes.
   std::shared_ptr<const Item> as_float = nullptr;
+  // Set: no tensor but a sequence of these. Only rows that say so see one.
+  std::shared_ptr<const std::vector<Item>> sequence = nullptr;
 
   // Nothing: stands for an optional operand that is not there.
   bool absent() const { return !id.valid() && !known; }
@@ -60,6 +64,8 @@ class Emitter {
 
   Result<Items> emit_all(OpKind kind, Items inputs, Attributes attributes, const std::string& name);
   Item constant(Tensor tensor) const { return {tensor.spec(), {}, tensor, {}}; }
+  // Counts bytes that a lowering makes itself.
+  Status charge(int64_t bytes);
   // The item's value in the graph, as a leaf if it is not there yet; invalid when it is absent.
   ValueId materialise(Item& item);
 
@@ -79,6 +85,7 @@ class Emitter {
   const dag::OpTable& table_;
   dag::GraphBuilder builder_;
   int64_t folded_bytes_ = 0;
+  int64_t made_bytes_ = 0;
   int64_t folded_work_ = 0;
   std::unordered_map<std::string, Folded> folded_;
   std::map<std::string, ValueId> leaves_;  // constants by content or address, so that equal ones are one
@@ -93,6 +100,10 @@ struct ImportState {
   // BatchNormalization: the newest value of each running statistic, by initializer, in order of first use.
   std::vector<std::pair<std::string, Item>> running;
   int64_t draw_count = 0;  // ops that draw random numbers: each has a key of its own
+  // Appends what a subgraph computes from these values of its inputs; its outputs.
+  std::function<Result<Items>(const pb::GraphProto& body, Items inputs)> lower_body;
+  int64_t unrolled_left = 0;                                 // nodes that bodies may still become
+  std::map<std::array<int64_t, 3>, Item> causal_masks = {};  // by queries, keys and offset
 };
 
 class NodeContext {
@@ -130,6 +141,7 @@ class NodeContext {
   std::vector<double> floats_attr(std::string_view name);
   std::vector<std::string> strings_attr(std::string_view name);
   const pb::TensorProto* tensor_attr(std::string_view name);
+  const pb::GraphProto* graph_attr(std::string_view name);
   // A normalised axis attribute.
   Result<int64_t> axis_attr(std::string_view name, int64_t otherwise, int64_t rank);
 
@@ -145,6 +157,8 @@ class NodeContext {
   Result<Items> emit_all(OpKind kind, Items inputs, Attributes attributes = {});
   Result<Item> emit(OpKind kind, Items inputs, Attributes attributes = {});
   Item constant(Tensor tensor) const { return state_.emitter.constant(std::move(tensor)); }
+  // Of a size that the file chooses: what all of these take together is bounded.
+  Result<Item> large_constant(Tensor tensor);
   Item scalar(DType dtype, double value) const { return constant(dag::make_scalar(dtype, value)); }
   Item like(const Item& item, double value) const { return scalar(item.dtype(), value); }
   Result<Item> reshape(const Item& x, Shape shape);
@@ -195,6 +209,8 @@ struct LowerRow {
   LowerFunction lower;
   OperandSet gradient = kAllOperands;  // into which a gradient flows
   OperandSet shapes = kNoOperand;      // which decide shapes, and must be known at import
+  bool has_bodies = false;             // its attributes hold subgraphs, which it lowers
+  bool takes_sequences = false;        // an operand may be a sequence
 };
 
 // The lowerings of each family; find_lowering searches them all. nullptr when there is none. `domain`: "" is
@@ -217,8 +233,16 @@ std::span<const LowerRow> scatter_lowerings();
 std::span<const LowerRow> attention_lowerings();
 std::span<const LowerRow> quantisation_lowerings();
 std::span<const LowerRow> signal_lowerings();
+std::span<const LowerRow> control_lowerings();
+std::span<const LowerRow> sequence_lowerings();
 std::span<const LowerRow> microsoft_lowerings();  // of the domain com.microsoft
 const LowerRow* find_lowering(std::string_view domain, std::string_view op_type);
+
+// x divided by the root of its mean square over the dims from `axis` on, and what it was multiplied with.
+struct RmsNorm {
+  Item y, inverse;
+};
+Result<RmsNorm> rms_norm(NodeContext& node, const Item& x, int64_t axis, double epsilon);
 
 // Spatial windows of Conv, ConvTranspose and the pools: strides, dilations and pads made explicit.
 struct Windows {

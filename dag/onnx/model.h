@@ -44,7 +44,7 @@ class OnnxModel {
 // Reads a model. External data is read from regular files beneath the model's folder: no absolute path, no
 // "..", no symbolic or hard link, offset and length inside the file. Nothing else is opened. Errors:
 // NotFound, PermissionDenied (paths and links), Corrupted (bytes, sizes, names), ResourceExhausted (limits),
-// Unsupported (strings, sparse tensors, functions).
+// Unsupported (strings, sparse tensors, types of less than a byte).
 Result<OnnxModel> read_model(const std::filesystem::path& path, const ImportLimits& limits = {});
 
 // The same from memory, for models that came from someone else: external data is refused with

@@ -96,6 +96,17 @@ const pb::TensorProto* NodeContext::tensor_attr(std::string_view name) {
   return attribute ? &attribute->t() : nullptr;
 }
 
+const pb::GraphProto* NodeContext::graph_attr(std::string_view name) {
+  const auto* attribute = find(name, pb::AttributeProto::GRAPH);
+  return attribute ? &attribute->g() : nullptr;
+}
+
+Result<Item> NodeContext::large_constant(Tensor tensor) {
+  if (const auto charged = state_.emitter.charge(tensor.spec().bytes().value); !charged)
+    return refuse(charged.error().code, charged.error().message);
+  return constant(std::move(tensor));
+}
+
 Result<int64_t> NodeContext::axis_attr(std::string_view name, int64_t otherwise, int64_t rank) {
   const auto axis = dag::normalise_axis(int_attr(name, otherwise), rank);
   if (!axis) return invalid(axis.error().message);
@@ -177,11 +188,11 @@ const LowerRow* find_lowering(std::string_view domain, std::string_view op_type)
   if (domain == "com.microsoft") return search(microsoft_lowerings());
   if (!domain.empty() && domain != "ai.onnx") return nullptr;
   for (const auto rows :
-       {elementwise_lowerings(), activation_lowerings(), shape_lowerings(), index_lowerings(),
-        reduction_lowerings(), matmul_lowerings(), convolution_lowerings(), pooling_lowerings(),
-        normalisation_lowerings(), softmax_lowerings(), generator_lowerings(), random_lowerings(),
-        recurrent_lowerings(), sampling_lowerings(), scatter_lowerings(), attention_lowerings(),
-        quantisation_lowerings(), signal_lowerings()})
+       {elementwise_lowerings(),   activation_lowerings(), shape_lowerings(),       index_lowerings(),
+        reduction_lowerings(),     matmul_lowerings(),     convolution_lowerings(), pooling_lowerings(),
+        normalisation_lowerings(), softmax_lowerings(),    generator_lowerings(),   random_lowerings(),
+        recurrent_lowerings(),     sampling_lowerings(),   scatter_lowerings(),     attention_lowerings(),
+        quantisation_lowerings(),  signal_lowerings(),     control_lowerings(),     sequence_lowerings()})
     if (const LowerRow* row = search(rows)) return row;
   return nullptr;
 }

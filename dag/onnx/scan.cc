@@ -91,6 +91,7 @@ constexpr Field kFields[] = {
     {Kind::Training, 4, Content::Message, Kind::Entry},
     {Kind::Function, 7, Content::Message, Kind::Node},
     {Kind::Function, 9, Content::Message, Kind::OperatorSet},
+    {Kind::Function, 11, Content::Message, Kind::Attribute},  // defaults, which dag/onnx/expand.cc parses
 };
 
 // A leaf of TypeProto is one of five messages that share field numbers. Field 2 of Tensor and SparseTensor is
@@ -186,9 +187,7 @@ class Scanner : private WireReader {
     if (kind == Kind::Tensor && ++counts_.tensors > limits_.tensor_count_max)
       return exceeded("tensors", counts_.tensors, limits_.tensor_count_max);
     if (kind == Kind::Function && ++counts_.functions > limits_.function_count_max)
-      return fail(
-          ErrorCode::Unsupported,
-          "the model defines functions of its own, which weft does not import; inline them before exporting");
+      return exceeded("functions", counts_.functions, limits_.function_count_max);
     return add_overhead(message_cost(kind));
   }
 

@@ -2,7 +2,9 @@
 
 #include <cstring>
 #include <limits>
+#include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace weft::onnx {
 namespace {
@@ -99,6 +101,12 @@ void normalise_bools(Tensor& tensor) {
   for (uint8_t& value : tensor.mutable_as<uint8_t>()) value = value != 0;
 }
 
+// Types that ONNX got after the schema's library here was made, by their numbers.
+constexpr std::pair<int32_t, std::string_view> kTypesWithoutArithmetic[] = {
+    {17, "float8e4m3fn"}, {18, "float8e4m3fnuz"}, {19, "float8e5m2"}, {20, "float8e5m2fnuz"}, {21, "uint4"},
+    {22, "int4"},         {23, "float4e2m1"},     {24, "float8e8m0"}, {25, "uint2"},          {26, "int2"},
+};
+
 }  // namespace
 
 Result<DType> dtype_from_onnx(int32_t data_type) {
@@ -135,8 +143,14 @@ Result<DType> dtype_from_onnx(int32_t data_type) {
     case Proto::COMPLEX128:
       return fail(ErrorCode::Unsupported, "tensors of complex numbers are not supported");
     default:
-      return fail(ErrorCode::Corrupted, "tensor data type " + std::to_string(data_type) + " does not exist");
+      break;
   }
+  for (const auto& [number, name] : kTypesWithoutArithmetic)
+    if (data_type == number)
+      return fail(ErrorCode::Unsupported, "tensors of " + std::string(name) +
+                                              " are not supported; export the model with float32, float16 or "
+                                              "bfloat16 weights");
+  return fail(ErrorCode::Corrupted, "tensor data type " + std::to_string(data_type) + " does not exist");
 }
 
 int32_t dtype_to_onnx(DType dtype) {

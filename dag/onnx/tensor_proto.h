@@ -8,7 +8,8 @@
 
 namespace weft::onnx {
 
-// Unsupported for strings, complex numbers and undefined types.
+// Unsupported, by name, for strings, complex numbers and types of eight bits or less that are no integers;
+// Corrupted for numbers that name no type.
 Result<dag::DType> dtype_from_onnx(int32_t data_type);
 int32_t dtype_to_onnx(dag::DType dtype);
 

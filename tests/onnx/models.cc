@@ -1,11 +1,15 @@
 #include "tests/onnx/models.h"
 
+#include <gtest/gtest.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include <array>
+#include <cmath>
 #include <fstream>
 #include <iterator>
+
+#include "dag/onnx/tensor_proto.h"
 
 namespace weft::onnx::testing {
 
@@ -164,6 +168,65 @@ Result<std::map<std::string, dag::Tensor>> run_graph(const dag::Graph& graph, co
   std::map<std::string, dag::Tensor> outputs;
   for (const dag::GraphOutput& output : graph.outputs()) outputs[output.name] = values[output.value.index];
   return outputs;
+}
+
+dag::Tensor from_list(const dag::TensorSpec& spec, const std::vector<double>& values) {
+  return dag::from_doubles(spec, values);
+}
+
+dag::Tensor wave(const dag::Shape& shape, double phase, double amplitude) {
+  const dag::TensorSpec spec{dag::DType::F32, shape};
+  std::vector<double> values(static_cast<size_t>(spec.element_count()));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = amplitude * std::sin(0.7 * static_cast<double>(i) + phase);
+  return dag::from_doubles(spec, values);
+}
+
+void add_input(ModelMaker& maker, const std::string& name, const dag::Tensor& tensor) {
+  maker.input(name, tensor.shape(), dtype_to_onnx(tensor.dtype()));
+}
+
+Result<std::map<std::string, dag::Tensor>> run_model(const ModelMaker& maker,
+                                                     const std::map<std::string, dag::Tensor>& inputs,
+                                                     const ImportOptions& options) {
+  WEFT_TRY(const ImportedModel model, import_bytes(maker.bytes(), options));
+  return run_graph(model.graph, model.weights, inputs);
+}
+
+Result<std::vector<dag::Tensor>> run_op(int64_t opset, const std::string& domain, const std::string& op,
+                                        const Operands& operands,
+                                        const std::function<void(pb::NodeProto&)>& attributes, int results,
+                                        const std::set<size_t>& known) {
+  ModelMaker maker(opset);
+  std::map<std::string, dag::Tensor> inputs;
+  ImportOptions options = training_options();
+  std::vector<std::string> names, outputs;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    names.push_back(operands[i] ? "in" + std::to_string(i) : "");
+    if (!operands[i]) continue;
+    add_input(maker, names.back(), *operands[i]);
+    (known.contains(i) ? options.bound_inputs : inputs)[names.back()] = *operands[i];
+  }
+  for (int i = 0; i < results; ++i) {
+    outputs.push_back("out" + std::to_string(i));
+    maker.output(outputs.back(), 0);
+  }
+  auto& node = maker.node(op, names, outputs);
+  node.set_domain(domain);
+  if (attributes) attributes(node);
+  WEFT_TRY(auto values, run_model(maker, inputs, options));
+  std::vector<dag::Tensor> tensors;
+  for (const auto& name : outputs) tensors.push_back(values.at(name));
+  return tensors;
+}
+
+void expect_start(const Result<std::vector<dag::Tensor>>& results, const std::vector<double>& expected,
+                  double tolerance) {
+  ASSERT_TRUE(results.has_value()) << results.error().message;
+  const auto values = to_doubles(results->front());
+  ASSERT_GE(values.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_NEAR(values[i], expected[i], tolerance) << "element " << i;
 }
 
 std::filesystem::path fresh_folder(const std::string& name) {

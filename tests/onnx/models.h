@@ -2,6 +2,10 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,6 +55,26 @@ int count_kind(const dag::Graph& graph, dag::OpKind kind);
 // All values of a graph, by the reference kernels.
 Result<std::map<std::string, dag::Tensor>> run_graph(const dag::Graph& graph, const dag::Weights& weights,
                                                      const std::map<std::string, dag::Tensor>& inputs);
+
+dag::Tensor from_list(const dag::TensorSpec& spec, const std::vector<double>& values);
+// amplitude * sin(0.7 i + phase) as element i: numbers that a script in another language makes as easily.
+dag::Tensor wave(const dag::Shape& shape, double phase = 0, double amplitude = 1);
+// Adds an input of the tensor's spec.
+void add_input(ModelMaker& maker, const std::string& name, const dag::Tensor& tensor);
+// Imports the model with these values as its inputs, and computes its outputs.
+Result<std::map<std::string, dag::Tensor>> run_model(const ModelMaker& maker,
+                                                     const std::map<std::string, dag::Tensor>& inputs,
+                                                     const ImportOptions& options = training_options());
+// What an operator makes of these operands; absent ones are empty tensors' places: nullopt. `results`: how
+// many.
+using Operands = std::vector<std::optional<dag::Tensor>>;
+Result<std::vector<dag::Tensor>> run_op(int64_t opset, const std::string& domain, const std::string& op,
+                                        const Operands& operands,
+                                        const std::function<void(pb::NodeProto&)>& attributes = {},
+                                        int results = 1, const std::set<size_t>& known = {});
+// The first elements are these.
+void expect_start(const Result<std::vector<dag::Tensor>>& results, const std::vector<double>& expected,
+                  double tolerance = 2e-6);
 
 // An empty folder beneath the build folder's tmp/.
 std::filesystem::path fresh_folder(const std::string& name);
