@@ -278,8 +278,9 @@ Expr scattered(VjpContext& c, Expr data, Expr updates, const char* reduction) {
 Expr gathered(VjpContext& c, Expr data) {
   return apply(OpKind::GatherElements, data, in(c, 1), {{Attr::Axis, c.attributes().get_int(Attr::Axis)}});
 }
-Expr filled(VjpContext& c, DType dtype, double value, const Shape& shape) {
-  return expand(Expr{&c, c.builder().scalar(dtype, value)}, shape);
+// The shape by value: a spec of the graph moves when an op is appended.
+Expr filled(VjpContext& c, DType dtype, double value, Shape shape) {
+  return expand(Expr{&c, c.builder().scalar(dtype, value)}, std::move(shape));
 }
 // Where updates reach data at all.
 Expr inside(VjpContext& c) {
