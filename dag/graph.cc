@@ -131,7 +131,7 @@ Result<std::vector<ValueId>> GraphBuilder::try_add(OpKind kind, std::vector<Valu
     if (!specs[static_cast<size_t>(i)])
       return refuse(ErrorCode::InvalidArgument, "operand " + std::to_string(i) + " is missing");
 
-  if (row.infer == nullptr) return refuse(ErrorCode::Unsupported, "is no op that is appended");
+  WEFT_CHECK_MSG(row.infer != nullptr, "op without a shape rule");
   auto outputs = row.infer(ShapeContext{specs, attributes});
   if (!outputs) return refuse(outputs.error().code, outputs.error().message);
   for (const TensorSpec& spec : *outputs)

@@ -56,6 +56,7 @@ OpTable make_op_table() {
   add_random_ops(table);
   add_sampling_ops(table);
   add_recurrent_ops(table);
+  for (const OpRow& row : table.rows()) WEFT_CHECK_MSG(!row.about.empty(), "an op without a row");
   return table;
 }
 }  // namespace

@@ -78,6 +78,8 @@ Status check_supported(const ExpandedGraph& graph) {
     } else if (!is_standard(node)) {
       name = node.domain().substr(0, 128) + "." + name;
     }
+    if (const std::string_view why = why_refused(node.op_type()); !why.empty())
+      name += " (" + std::string(why) + ")";
     ++unsupported[name];
     ++total;
   });

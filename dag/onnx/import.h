@@ -86,4 +86,14 @@ Status check_freeze(const OnnxModel& model, std::span<const std::string> pattern
 // Whether `text` matches `pattern`, where * stands for any run of characters and ? for one.
 bool matches_glob(std::string_view pattern, std::string_view text);
 
+// Names of the operators that are imported: of ONNX's own domain ("") or another, in alphabetical order.
+std::vector<std::string> imported_operators(std::string_view domain);
+
+// Operators that are refused on purpose, names with spaces between them, and the reason.
+struct RefusedOperators {
+  std::string_view names;
+  std::string_view reason;
+};
+std::span<const RefusedOperators> refused_operators();
+
 }  // namespace weft::onnx

@@ -237,6 +237,8 @@ std::span<const LowerRow> control_lowerings();
 std::span<const LowerRow> sequence_lowerings();
 std::span<const LowerRow> microsoft_lowerings();  // of the domain com.microsoft
 const LowerRow* find_lowering(std::string_view domain, std::string_view op_type);
+// Why an operator is refused on purpose; empty for one that nobody knows.
+std::string_view why_refused(std::string_view op_type);
 
 // x divided by the root of its mean square over the dims from `axis` on, and what it was multiplied with.
 struct RmsNorm {

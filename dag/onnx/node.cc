@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "dag/onnx/lowering.h"
@@ -179,10 +180,13 @@ Result<Item> NodeContext::reduce(OpKind kind, const Item& x, Ints axes, bool kee
   return emit(kind, {x}, {{Attr::Axes, std::move(axes)}, {Attr::KeepDims, int64_t{keep_dims ? 1 : 0}}});
 }
 
-const LowerRow* find_lowering(std::string_view domain, std::string_view op_type) {
+namespace {
+// Calls visit(row) for the rows of a domain until it returns true.
+template <typename Visit>
+const LowerRow* visit_rows(std::string_view domain, Visit visit) {
   const auto search = [&](std::span<const LowerRow> rows) -> const LowerRow* {
     for (const LowerRow& row : rows)
-      if (row.op_type == op_type) return &row;
+      if (visit(row)) return &row;
     return nullptr;
   };
   if (domain == "com.microsoft") return search(microsoft_lowerings());
@@ -195,6 +199,42 @@ const LowerRow* find_lowering(std::string_view domain, std::string_view op_type)
         quantisation_lowerings(),  signal_lowerings(),     control_lowerings(),     sequence_lowerings()})
     if (const LowerRow* row = search(rows)) return row;
   return nullptr;
+}
+}  // namespace
+
+const LowerRow* find_lowering(std::string_view domain, std::string_view op_type) {
+  return visit_rows(domain, [&](const LowerRow& row) { return row.op_type == op_type; });
+}
+
+std::vector<std::string> imported_operators(std::string_view domain) {
+  std::vector<std::string> names;
+  visit_rows(domain, [&](const LowerRow& row) {
+    names.emplace_back(row.op_type);
+    return false;
+  });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::span<const RefusedOperators> refused_operators() {
+  static constexpr RefusedOperators kRefused[] = {
+      {"StringNormalizer StringConcat StringSplit RegexFullMatch TfIdfVectorizer LabelEncoder",
+       "strings are no numbers"},
+      {"Optional OptionalGetElement OptionalHasElement SequenceMap",
+       "optionals and functions over sequences; sequences themselves pass between nodes, not in or out of a model"},
+      {"Gradient Adam Adagrad Momentum", "training is what weft adds; export the forward model"},
+      {"ImageDecoder", "images are decoded before they become data"},
+  };
+  return kRefused;
+}
+
+std::string_view why_refused(std::string_view op_type) {
+  for (const RefusedOperators& refused : refused_operators())
+    for (size_t at = 0, end = 0; at < refused.names.size(); at = end + 1) {
+      end = std::min(refused.names.find(' ', at), refused.names.size());
+      if (refused.names.substr(at, end - at) == op_type) return refused.reason;
+    }
+  return {};
 }
 
 }  // namespace weft::onnx

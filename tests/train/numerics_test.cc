@@ -153,25 +153,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, Numerics,
 // The architectures that people train, narrow (tests/numerics/architectures.py).
 INSTANTIATE_TEST_SUITE_P(Architectures, Numerics,
                          testing::Values("resnet50", "densenet121", "mobilenetv2", "vit_b16", "bert",
-                                         "llama"),
+                                         "llama", "efficientnet_b0", "unet", "lstm", "gru"),
                          [](const auto& case_info) { return std::string(case_info.param); });
-
-// Those with an op that cannot be imported: it is refused by name. One that can goes into the list above.
-TEST(NumericsToCome, AreRefusedByTheNameOfTheirOp) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"efficientnet_b0", "RandomUniformLike"}, {"unet", "Resize"}, {"lstm", "LSTM"}, {"gru", "GRU"}};
-  for (const auto& [name, op] : cases) {
-    SCOPED_TRACE(name);
-    test::Scratch scratch;
-    const auto job = configs::load_job(test::unpack_case(name, scratch.folder()));
-    ASSERT_TRUE(job.has_value()) << job.error().message;
-    const auto backend = peer::make_reference_backend();
-    const auto result = train::train(*job, *backend, {}, [](const train::Event&) {});
-    ASSERT_FALSE(result.has_value()) << "imports now: add it to the cases above";
-    EXPECT_EQ(result.error().code, ErrorCode::Unsupported);
-    EXPECT_NE(result.error().message.find(op), std::string::npos) << result.error().message;
-  }
-}
 
 TEST(NumericsFixedBatch, GivesTheSameAsTheDynamicExport) {
   test::Scratch scratch;
