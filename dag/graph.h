@@ -158,7 +158,8 @@ class GraphBuilder {
     graph_.outputs_.push_back({std::move(name), value, role});
   }
 
-  const TensorSpec& spec(ValueId value) const { return graph_.spec(value); }
+  // A copy: what is inside moves as ops are appended.
+  TensorSpec spec(ValueId value) const { return graph_.spec(value); }
   const Graph& graph() const { return graph_; }  // what has been built so far
   const OpTable& table() const { return *table_; }
 

@@ -56,7 +56,7 @@ class VjpContext {
   ValueId out(size_t i = 0) const { return op_.outputs[i]; }
   // Cotangent of output i; invalid when none flows there.
   ValueId cotangent(size_t i = 0) const { return output_cotangents_[i]; }
-  const TensorSpec& spec(ValueId value) const { return builder_.spec(value); }
+  TensorSpec spec(ValueId value) const { return builder_.spec(value); }
   // Whether anyone wants the cotangent of operand i. Rules may skip work when not.
   bool wants(size_t i) const { return wanted_.empty() || wanted_[i]; }
   void set_wanted(std::vector<bool> wanted) { wanted_ = std::move(wanted); }

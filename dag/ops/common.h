@@ -135,7 +135,7 @@ inline Expr in(VjpContext& context, size_t i) { return {&context, context.in(i)}
 inline Expr out(VjpContext& context, size_t i = 0) { return {&context, context.out(i)}; }
 inline Expr cotangent(VjpContext& context) { return {&context, context.cotangent(0)}; }
 
-inline const TensorSpec& spec_of(Expr a) { return a.context->spec(a.id); }
+inline TensorSpec spec_of(Expr a) { return a.context->spec(a.id); }
 inline Expr apply(OpKind kind, Expr a, Attributes attributes = {}) {
   return {a.context, a.context->add(kind, {a.id}, std::move(attributes))};
 }

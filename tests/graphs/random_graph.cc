@@ -47,7 +47,7 @@ class RandomGraph {
   T one_of(std::initializer_list<T> list) {
     return *(list.begin() + rng_.below(list.size()));
   }
-  const TensorSpec& spec(ValueId v) const { return builder_.spec(v); }
+  const TensorSpec& spec(ValueId v) const { return builder_.graph().spec(v); }
 
   // ---- leaves ----
 
