@@ -201,7 +201,7 @@ uint64_t number(const char* variable, uint64_t otherwise) {
 
 TEST(GraphFuzz, RandomGraphsKeepEveryLaw) {
   if (const uint64_t one = number("WEFT_GRAPH_SEED", 0)) return check(one);
-  const uint64_t count = number("WEFT_GRAPH_SEEDS", 300);
+  const uint64_t count = number("WEFT_GRAPH_SEEDS", 1500);
   for (uint64_t seed = 1; seed <= count; ++seed) {
     check(seed);
     if (HasFailure()) FAIL() << "at seed " << seed << " of " << count;
