@@ -47,6 +47,7 @@ OpTable make_op_table() {
   add_leaf_ops(table);
   add_elementwise_ops(table);
   add_shape_ops(table);
+  add_index_ops(table);
   add_reduction_ops(table);
   add_matmul_ops(table);
   add_convolution_ops(table);

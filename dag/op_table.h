@@ -181,6 +181,7 @@ Bytes op_bytes(const Graph& graph, const Op& op);
 void add_leaf_ops(OpTable& table);
 void add_elementwise_ops(OpTable& table);
 void add_shape_ops(OpTable& table);
+void add_index_ops(OpTable& table);
 void add_reduction_ops(OpTable& table);
 void add_matmul_ops(OpTable& table);
 void add_convolution_ops(OpTable& table);

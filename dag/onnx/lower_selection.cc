@@ -24,6 +24,21 @@ Item line_of(const NodeContext& n, const Ints& values) {
   return whole_numbers(n, {static_cast<int64_t>(values.size())}, values);
 }
 
+// What Compress and Unique choose among: the slices along attribute axis, without one the elements.
+struct Slices {
+  Item x;
+  int64_t axis = 0;
+};
+Result<Slices> slices_along_axis(NodeContext& n) {
+  Slices slices{n.in(0)};
+  if (n.has_attr("axis")) {
+    WEFT_TRY(slices.axis, n.axis_attr("axis", 0, slices.x.rank()));
+  } else {
+    WEFT_TRY(slices.x, n.reshape(slices.x, {slices.x.spec.element_count()}));
+  }
+  return slices;
+}
+
 }  // namespace
 
 Status lower_top_k(NodeContext& n) {
@@ -49,13 +64,8 @@ Status lower_top_k(NodeContext& n) {
 Status lower_compress(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(2));
   WEFT_TRY_STATUS(need_known(n, 1, "condition"));
-  Item x = n.in(0);
-  int64_t axis = 0;
-  if (n.has_attr("axis")) {
-    WEFT_TRY(axis, n.axis_attr("axis", 0, x.rank()));
-  } else {
-    WEFT_TRY(x, n.reshape(x, {x.spec.element_count()}));
-  }
+  WEFT_TRY(const Slices of, slices_along_axis(n));
+  const auto& [x, axis] = of;
   const auto condition = to_int64s(*n.in(1).known);
   if (n.in(1).rank() != 1 || static_cast<int64_t>(condition.size()) > x.shape()[static_cast<size_t>(axis)])
     return n.invalid("its condition " + to_string(n.in(1).spec) + " does not fit x " + to_string(x.spec));
@@ -152,13 +162,8 @@ Status lower_unique(NodeContext& n) {
     for (const int64_t value : to_int64s(*n.in(0).known))
       if (value < -(int64_t{1} << 53) || value > (int64_t{1} << 53))
         return n.unsupported("integers beyond 2^53");
-  Item x = n.in(0);
-  int64_t axis = 0;
-  if (n.has_attr("axis")) {
-    WEFT_TRY(axis, n.axis_attr("axis", 0, x.rank()));
-  } else {
-    WEFT_TRY(x, n.reshape(x, {x.spec.element_count()}));
-  }
+  WEFT_TRY(const Slices of, slices_along_axis(n));
+  const auto& [x, axis] = of;
   const int64_t slices = x.shape()[static_cast<size_t>(axis)];
   Ints perm(x.shape().size());
   std::iota(perm.begin(), perm.end(), 0);

@@ -202,29 +202,33 @@ void follow_blocks(LayoutContext& c) {
 
 // ---- rows ----
 
-void add(OpTable& table, OpKind kind, int operands, Infer infer, Differentiability differentiability, Vjp vjp,
-         std::string_view about) {
-  table.add({.kind = kind,
-             .family = Family::Elementwise,
-             .inputs_min = operands,
-             .inputs_max = operands,
-             .differentiability = differentiability,
-             .infer = infer,
-             .vjp = vjp,
-             // A power or a remainder has no vector loop that may stand inside a group.
-             .fusable = kind != OpKind::Pow && kind != OpKind::Mod,
-             .keeps_values = kind == OpKind::Cast,
-             .layout = follow_blocks,
-             .about = about});
+OpRow row(OpKind kind, int operands, Infer infer, Differentiability differentiability, Vjp vjp,
+          std::string_view about) {
+  return {.kind = kind,
+          .family = Family::Elementwise,
+          .inputs_min = operands,
+          .inputs_max = operands,
+          .differentiability = differentiability,
+          .infer = infer,
+          .vjp = vjp,
+          .fusable = true,
+          .layout = follow_blocks,
+          .about = about};
 }
 void smooth(OpTable& table, OpKind kind, int operands, Infer infer, Vjp vjp, std::string_view about) {
-  add(table, kind, operands, infer, Differentiability::Differentiable, vjp, about);
+  table.add(row(kind, operands, infer, Differentiability::Differentiable, vjp, about));
+}
+// One that has no vector loop that may stand inside a group.
+void alone(OpTable& table, OpKind kind, int operands, Infer infer, Vjp vjp, std::string_view about) {
+  OpRow made = row(kind, operands, infer, Differentiability::Differentiable, vjp, about);
+  made.fusable = false;
+  table.add(made);
 }
 void flat(OpTable& table, OpKind kind, int operands, Infer infer, std::string_view about) {
-  add(table, kind, operands, infer, Differentiability::Zero, nullptr, about);
+  table.add(row(kind, operands, infer, Differentiability::Zero, nullptr, about));
 }
 void backward_only(OpTable& table, OpKind kind, Infer infer, std::string_view about) {
-  add(table, kind, 2, infer, Differentiability::Refused, nullptr, about);
+  table.add(row(kind, 2, infer, Differentiability::Refused, nullptr, about));
 }
 
 void add_smooth_unary(OpTable& t) {
@@ -261,9 +265,11 @@ void add_smooth_unary(OpTable& t) {
   smooth(
       t, K::Softplus, 1, infer_float, [](C c) { give(c, 0, cotangent(c) * apply(K::Sigmoid, in(c, 0))); },
       "x -> log(1 + e^x), without overflow");
-  smooth(
-      t, K::Cast, 1, infer_cast, cast_vjp,
+  OpRow casts = row(
+      K::Cast, 1, infer_cast, Differentiability::Differentiable, cast_vjp,
       "x -> x as dtype; to integers truncates and saturates, to Bool is non-zero, to halves rounds to even");
+  casts.keeps_values = true;
+  t.add(casts);
   smooth(
       t, K::RoundThrough, 1, infer_float, [](C c) { give(c, 0, cotangent(c)); },
       "x -> rounded to nearest, halves to even; slope 1: the gradient goes straight through");
@@ -347,10 +353,10 @@ void add_binary(OpTable& t) {
         give(c, 1, -(quotient * out(c)));
       },
       "a, b -> a / b; integers truncate toward zero, x/0 is 0");
-  smooth(t, K::Pow, 2, infer_pow, pow_vjp, "a, b -> a^b in a's dtype; b may have another dtype");
+  alone(t, K::Pow, 2, infer_pow, pow_vjp, "a, b -> a^b in a's dtype; b may have another dtype");
   smooth(t, K::Min, 2, infer_binary, min_vjp, "a, b -> the smaller; NaN wins; a tie shares the cotangent");
   smooth(t, K::Max, 2, infer_binary, max_vjp, "a, b -> the larger; NaN wins; a tie shares the cotangent");
-  smooth(t, K::Mod, 2, infer_mod, mod_vjp,
+  alone(t, K::Mod, 2, infer_mod, mod_vjp,
          "a, b -> remainder; fmod: 1 has the sign of a (C), 0 that of b (Python); integer x mod 0 is 0");
   smooth(t, K::Where, 3, infer_where, where_vjp, "Bool condition, a, b -> a where it holds, else b");
   flat(t, K::And, 2, infer_logical, "Bool a, b -> both");

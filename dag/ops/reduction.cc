@@ -140,14 +140,14 @@ void over_space_layout(LayoutContext& c) {
 // ---- rows ----
 
 void add(OpTable& table, OpKind kind, Specs (*infer)(const ShapeContext&), void (*vjp)(VjpContext&),
-         std::string_view about) {
+         std::string_view about, void (*layout)(LayoutContext&) = nullptr) {
   table.add({.kind = kind,
              .family = Family::Reduction,
              .differentiability = vjp ? Differentiability::Differentiable : Differentiability::Zero,
              .infer = infer,
              .vjp = vjp,
              .flops = flops_an_input_element<1>,
-             .layout = kind == OpKind::ReduceSum || kind == OpKind::ReduceMean ? over_space_layout : nullptr,
+             .layout = layout,
              .about = about});
 }
 
@@ -155,8 +155,9 @@ void add(OpTable& table, OpKind kind, Specs (*infer)(const ShapeContext&), void 
 
 void add_reduction_ops(OpTable& table) {
   add(table, OpKind::ReduceSum, infer_reduce, sum_vjp,
-      "x -> sum over axes (sorted); keepdims: reduced dims stay as 1");
-  add(table, OpKind::ReduceMean, infer_reduce_some, mean_vjp, "x -> mean over axes; keepdims");
+      "x -> sum over axes (sorted); keepdims: reduced dims stay as 1", over_space_layout);
+  add(table, OpKind::ReduceMean, infer_reduce_some, mean_vjp, "x -> mean over axes; keepdims",
+      over_space_layout);
   add(table, OpKind::ReduceMax, infer_reduce_some, extremum_vjp,
       "x -> largest over axes; keepdims; NaN wins; ties share the cotangent");
   add(table, OpKind::ReduceMin, infer_reduce_some, extremum_vjp,

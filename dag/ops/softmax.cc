@@ -59,7 +59,7 @@ void cross_entropy_vjp(VjpContext& c) {
 
 void add(OpTable& table, OpKind kind, int inputs_min, int inputs_max, Specs (*infer)(const ShapeContext&),
          void (*vjp)(VjpContext&), FlopCount (*flops)(const ShapeContext&, std::span<const TensorSpec>),
-         std::string_view about) {
+         std::string_view about, IndexRule index = {}) {
   table.add({.kind = kind,
              .family = Family::Softmax,
              .inputs_min = inputs_min,
@@ -68,7 +68,7 @@ void add(OpTable& table, OpKind kind, int inputs_min, int inputs_max, Specs (*in
              .infer = infer,
              .vjp = vjp,
              .flops = flops,
-             .index = kind == OpKind::CrossEntropy ? IndexRule{.operand = 1} : IndexRule{},
+             .index = index,
              .about = about});
 }
 
@@ -91,9 +91,9 @@ void add_softmax_ops(OpTable& table) {
       "dy, y -> dy - e^y * sum of dy along axis");
   add(table, K::CrossEntropy, 2, 3, infer_cross_entropy, cross_entropy_vjp, flops_an_input_element<5>,
       "logits (classes at axis), labels I32/I64, weight[C]? -> loss, lse (log of the sum of e^logits); "
-      "reduction: "
-      "none, sum, mean (by weight); ignore_index: labels that do not count; any other label out of [0,C) "
-      "gives NaN");
+      "reduction: none, sum, mean (by weight); ignore_index: labels that do not count; any other label out "
+      "of [0,C) gives NaN",
+      {.operand = 1});
   add(table, K::CrossEntropyGrad, 4, 5, infer_cross_entropy_grad, nullptr, flops_an_output_element<4>,
       "dloss, logits, labels, lse, weight? -> dlogits; attributes of CrossEntropy");
 }

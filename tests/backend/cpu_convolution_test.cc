@@ -1,7 +1,7 @@
 // Convolutions over random shapes, strides, dilations, groups and layouts: oneDNN's and the backend's own, in
 // all three directions, against the reference and against themselves with other numbers of threads.
-#include "peer/backend/cpu/cpu_backend.h"
 #include "peer/backend/reference/reference_backend.h"
+#include "tests/backend/cpu.h"
 #include "tests/backend/run_graph.h"
 
 namespace weft::peer {
@@ -19,12 +19,6 @@ using dag::OutputRole;
 using dag::Shape;
 using dag::Tensor;
 using dag::ValueId;
-
-std::unique_ptr<Backend> cpu(bool own, int threads = 2) {
-  auto backend = make_cpu_backend({.threads = threads, .pin = false, .own_convolutions = own});
-  EXPECT_TRUE(backend.has_value());
-  return std::move(*backend);
-}
 
 struct Convolution {
   Shape x, w, y;
@@ -138,13 +132,13 @@ void expect_right(uint64_t seed, bool own) {
       inputs.push_back(random_tensor(shape, seed + inputs.size()));
     const Tensor expected = result_of(*reference, graph, inputs);
     std::string implementation;
-    const Tensor actual = result_of(*cpu(own), graph, inputs, &implementation);
+    const Tensor actual = result_of(*cpu(2, own), graph, inputs, &implementation);
     EXPECT_LE(relative_error(actual, expected), 2e-5) << implementation;
     EXPECT_NE(implementation, "reference");
     EXPECT_EQ(implementation.find(" ref"), std::string::npos) << implementation;
     EXPECT_TRUE(!own || implementation.starts_with("own conv")) << implementation;
     for (const int threads : {1, 3})
-      EXPECT_TRUE(same_bytes(result_of(*cpu(own, threads), graph, inputs), actual)) << threads << " threads";
+      EXPECT_TRUE(same_bytes(result_of(*cpu(threads, own), graph, inputs), actual)) << threads << " threads";
   }
 }
 
@@ -180,9 +174,9 @@ TEST(CpuConvolution, OfOurOwnIsCutIntoPiecesWithoutSeams) {
       const Graph graph = graph_of(c, direction, Layout::Plain, rng);
       std::vector<Tensor> inputs;
       for (const Shape& shape : direction.operands) inputs.push_back(random_tensor(shape, ++seed));
-      const Tensor actual = result_of(*cpu(true), graph, inputs);
+      const Tensor actual = result_of(*cpu(2, true), graph, inputs);
       EXPECT_LE(relative_error(actual, result_of(*reference, graph, inputs)), 2e-5);
-      EXPECT_TRUE(same_bytes(result_of(*cpu(true, 3), graph, inputs), actual));
+      EXPECT_TRUE(same_bytes(result_of(*cpu(3, true), graph, inputs), actual));
     }
   }
 }
@@ -202,7 +196,7 @@ TEST(CpuConvolution, ExtremeWindowsAreComputedAndNotHandedToOneDnn) {
     const Graph graph = graph_of(c, direction, Layout::Plain, rng);
     std::vector<Tensor> inputs;
     for (const Shape& shape : direction.operands) inputs.push_back(random_tensor(shape, inputs.size() + 1));
-    const Tensor actual = result_of(*cpu(false), graph, inputs);
+    const Tensor actual = result_of(*cpu(2, false), graph, inputs);
     EXPECT_LE(relative_error(actual, result_of(*reference, graph, inputs)), 2e-5)
         << to_string(direction.kind);
   }

@@ -1,8 +1,8 @@
 // Groups of ops and blocked layouts: the same bits as op by op, and the same values as plain.
 #include "dag/autodiff.h"
 #include "dag/lower.h"
-#include "peer/backend/cpu/cpu_backend.h"
 #include "peer/backend/reference/reference_backend.h"
+#include "tests/backend/cpu.h"
 #include "tests/backend/run_graph.h"
 
 namespace weft::peer {
@@ -19,19 +19,7 @@ using dag::OutputRole;
 using dag::Tensor;
 using dag::ValueId;
 
-std::unique_ptr<Backend> cpu(int threads) {
-  auto backend = make_cpu_backend({.threads = threads, .pin = false});
-  EXPECT_TRUE(backend.has_value());
-  return std::move(*backend);
-}
-
-std::vector<Tensor> outputs_of(Backend& backend, const Graph& graph, const std::vector<Tensor>& inputs) {
-  GraphRun run(backend, graph);
-  run.run(inputs, {.seed = 1, .step = 1, .sample_position = 0, .microbatch_size = 2});
-  std::vector<Tensor> results;
-  for (const auto& output : graph.outputs()) results.push_back(run.value(output.value));
-  return results;
-}
+constexpr StepContext kContext{.seed = 1, .step = 1, .sample_position = 0, .microbatch_size = 2};
 
 // A random tangle of elementwise ops over operands that are whole, stretched, or single numbers.
 Graph random_elementwise(uint64_t seed, bool in_one_group, std::vector<Tensor>& inputs) {
@@ -100,7 +88,7 @@ TEST(CpuFused, AGroupGivesTheBitsOfItsOpsOneByOne) {
     const Graph apart = random_elementwise(seed, /*in_one_group=*/false, inputs);
     const Graph fused = random_elementwise(seed, /*in_one_group=*/true, inputs);
     EXPECT_EQ(group_signatures(fused).size(), 1u);
-    const auto expected = outputs_of(*backend, apart, inputs), actual = outputs_of(*backend, fused, inputs);
+    const auto expected = outputs_of(*backend, apart, inputs, kContext), actual = outputs_of(*backend, fused, inputs, kContext);
     for (size_t i = 0; i < expected.size(); ++i)
       EXPECT_TRUE(same_bytes(actual[i], expected[i])) << "output " << i;
   }
@@ -112,7 +100,7 @@ TEST(CpuFused, TakingOverAnInputsBufferChangesNothing) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::vector<Tensor> inputs;
     const Graph graph = random_elementwise(seed, /*in_one_group=*/true, inputs);
-    const auto expected = outputs_of(*backend, graph, inputs);
+    const auto expected = outputs_of(*backend, graph, inputs, kContext);
     const GroupSignature group = group_signatures(graph)[0];
     auto kernel = backend->make_kernel(graph, group);
     ASSERT_TRUE(kernel.has_value());
@@ -190,16 +178,16 @@ TEST(CpuLayouts, ABlockedNetworkComputesWhatThePlainOneDoes) {
   std::vector<Tensor> inputs;
   const Graph graph = small_residual_network(inputs);
   const auto reference = make_reference_backend();
-  const auto expected = outputs_of(*reference, graph, inputs);
+  const auto expected = outputs_of(*reference, graph, inputs, kContext);
   const auto backend = cpu(2), one = cpu(1), three = cpu(3);
   for (const Layout layout : {Layout::Plain, Layout::Blocked8, Layout::Blocked16}) {
     SCOPED_TRACE(std::string(to_string(layout)));
     const Graph lowered =
         dag::lower(graph, dag::op_table(), {.fuse_elementwise = true, .convolution_layout = layout});
-    const auto actual = outputs_of(*backend, lowered, inputs);
+    const auto actual = outputs_of(*backend, lowered, inputs, kContext);
     for (size_t i = 0; i < expected.size(); ++i)
       EXPECT_LE(relative_error(actual[i], expected[i]), 1e-4) << lowered.outputs()[i].name;
-    const auto alone = outputs_of(*one, lowered, inputs), others = outputs_of(*three, lowered, inputs);
+    const auto alone = outputs_of(*one, lowered, inputs, kContext), others = outputs_of(*three, lowered, inputs, kContext);
     for (size_t i = 0; i < expected.size(); ++i) {
       EXPECT_TRUE(same_bytes(alone[i], actual[i]));
       EXPECT_TRUE(same_bytes(others[i], actual[i]));

@@ -2,8 +2,8 @@
 // no such layout.
 #include "dag/autodiff.h"
 #include "dag/lower.h"
-#include "peer/backend/cpu/cpu_backend.h"
 #include "peer/backend/reference/reference_backend.h"
+#include "tests/backend/cpu.h"
 #include "tests/backend/run_graph.h"
 
 namespace weft::peer {
@@ -24,12 +24,6 @@ using dag::ValueId;
 constexpr Layout kLayouts[] = {Layout::Plain, Layout::Blocked8, Layout::Blocked16};
 constexpr DType kDtypes[] = {DType::Bool, DType::F16, DType::F32, DType::I64};
 
-std::unique_ptr<Backend> cpu(int threads = 2) {
-  auto backend = make_cpu_backend({.threads = threads, .pin = false});
-  EXPECT_TRUE(backend.has_value());
-  return std::move(*backend);
-}
-
 Tensor random_of(DType dtype, const Shape& shape, uint64_t seed) {
   return dag::from_doubles({dtype, shape}, dag::to_doubles(random_tensor(shape, seed)));
 }
@@ -40,14 +34,6 @@ Tensor counted(DType dtype, const Shape& shape) {
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<double>(dtype == DType::Bool ? (i * 7 / 3) % 2 : i % 2048);
   return dag::from_doubles({dtype, shape}, values);
-}
-
-std::vector<Tensor> outputs_of(Backend& backend, const Graph& graph, const std::vector<Tensor>& inputs) {
-  GraphRun run(backend, graph);
-  run.run(inputs);
-  std::vector<Tensor> results;
-  for (const auto& output : graph.outputs()) results.push_back(run.value(output.value));
-  return results;
 }
 
 TEST(CpuLayout, WhatIsStoredInALayoutComesBackTheSame) {

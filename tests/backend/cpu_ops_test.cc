@@ -1,10 +1,10 @@
 // Every op of the cpu backend against the reference, and against itself with other numbers of threads.
-#include "peer/backend/cpu/cpu_backend.h"
 
 #include <limits>
 #include <tuple>
 
 #include "peer/backend/reference/reference_backend.h"
+#include "tests/backend/cpu.h"
 #include "tests/backend/run_graph.h"
 #include "tests/dag/op_cases.h"
 
@@ -19,12 +19,6 @@ using dag::OpCase;
 using dag::OpKind;
 using dag::Shape;
 using dag::Tensor;
-
-std::unique_ptr<Backend> cpu(int threads) {
-  auto backend = make_cpu_backend({.threads = threads, .pin = false});
-  EXPECT_TRUE(backend.has_value());
-  return std::move(*backend);
-}
 
 const StepContext kContext{.seed = 7, .step = 3, .sample_position = 2, .microbatch_size = 1};
 

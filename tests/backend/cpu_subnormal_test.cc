@@ -1,5 +1,5 @@
 // Subnormal numbers count as zero in every kernel and on every thread, and only while kernels run.
-#include "peer/backend/cpu/cpu_backend.h"
+#include "tests/backend/cpu.h"
 #include "tests/backend/run_graph.h"
 
 namespace weft::peer {
@@ -12,12 +12,6 @@ using dag::OpKind;
 using dag::OutputRole;
 using dag::Tensor;
 using dag::ValueId;
-
-std::unique_ptr<Backend> cpu(int threads) {
-  auto backend = make_cpu_backend({.threads = threads, .pin = false});
-  EXPECT_TRUE(backend.has_value());
-  return std::move(*backend);
-}
 
 Tensor filled(dag::Shape shape, float value) {
   Tensor tensor(dag::TensorSpec{DType::F32, std::move(shape)});

@@ -1,9 +1,9 @@
 // The optimizers' rules and the other duties of a backend beside kernels, against the reference.
-#include "peer/backend/cpu/cpu_backend.h"
 
 #include <cstdlib>
 
 #include "peer/backend/reference/reference_backend.h"
+#include "tests/backend/cpu.h"
 #include "tests/backend/run_graph.h"
 
 namespace weft::peer {
@@ -11,12 +11,6 @@ namespace {
 
 using dag::Layout;
 using dag::Tensor;
-
-std::unique_ptr<Backend> cpu(int threads) {
-  auto backend = make_cpu_backend({.threads = threads, .pin = false});
-  EXPECT_TRUE(backend.has_value());
-  return std::move(*backend);
-}
 
 std::unique_ptr<Memory> uploaded(Backend& backend, const Tensor& tensor, Layout layout = Layout::Plain) {
   auto memory = backend.allocate(backend.storage_bytes(tensor.spec(), layout));

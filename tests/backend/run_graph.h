@@ -71,6 +71,17 @@ class GraphRun {
   std::map<uint32_t, std::string> implementations_;
 };
 
+// Every output of the graph, in its order. `inputs` as GraphRun::run takes them.
+inline std::vector<dag::Tensor> outputs_of(Backend& backend, const dag::Graph& graph,
+                                           const std::vector<dag::Tensor>& inputs,
+                                           const StepContext& context = {}) {
+  GraphRun run(backend, graph);
+  run.run(inputs, context);
+  std::vector<dag::Tensor> results;
+  for (const auto& output : graph.outputs()) results.push_back(run.value(output.value));
+  return results;
+}
+
 // The largest difference over the largest magnitude of `expected`; NaN and infinities must stand in the same
 // places.
 inline double relative_error(const dag::Tensor& actual, const dag::Tensor& expected) {

@@ -33,23 +33,12 @@ import numpy as np
 import torch
 import torchvision
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../numerics/families"))
+from make_families import First  # noqa: E402
+
 warnings.filterwarnings("ignore")
 STEPS = 4
 RATE = 0.005
-
-
-class First(torch.nn.Module):
-    """Models that return several results: the one that counts."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x):
-        y = self.model(x)
-        if isinstance(y, dict):
-            return y["out"]
-        return y if torch.is_tensor(y) else y[0]
 
 
 def names():
@@ -75,7 +64,6 @@ def build(name):
             part.p = 0.0
         if isinstance(part, torch.nn.MultiheadAttention):
             part.dropout = 0.0
-    # A saturated start tells nothing: smaller weights of the last layer.
     return First(model), segmentation
 
 

@@ -8,9 +8,9 @@
 #include "dag/autodiff.h"
 #include "dag/lower.h"
 #include "dag/text.h"
-#include "peer/backend/cpu/cpu_backend.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "proto/codec/codec.h"
+#include "tests/backend/cpu.h"
 #include "tests/backend/run_graph.h"
 #include "tests/graphs/graph_to_onnx.h"
 #include "tests/graphs/random_graph.h"
@@ -26,12 +26,6 @@ using dag::OpId;
 using dag::OpKind;
 
 static_assert(test::kRandomGraphBatch == kContext.microbatch_size);
-
-std::unique_ptr<Backend> cpu(int threads) {
-  auto backend = make_cpu_backend({.threads = threads, .pin = false});
-  EXPECT_TRUE(backend.has_value());
-  return std::move(*backend);
-}
 
 // A step in the function: two arithmetics may come out on different sides of it.
 bool jumps(OpKind kind) {

@@ -189,20 +189,6 @@ TEST(Attention, HeadsThatDoNotFitAreRefused) {
                }).has_value());
 }
 
-// Angles of Llama with base 100 and heads of four: 3 positions, 2 frequencies.
-dag::Tensor table(double (*f)(double)) {
-  Values values;
-  for (int position = 0; position < 3; ++position)
-    for (const double frequency : {1.0, 0.1}) values.push_back(f(position * frequency));
-  return from_list({dag::DType::F32, {3, 2}}, values);
-}
-dag::Tensor cosines() {
-  return table([](double a) { return std::cos(a); });
-}
-dag::Tensor sines() {
-  return table([](double a) { return std::sin(a); });
-}
-
 TEST(RotaryEmbedding, HalvesTurnAsInLlama) {
   const dag::Tensor positions = from_list({dag::DType::I64, {1, 3}}, {0, 1, 2});
   const auto heads = [](Node& n) { attribute(n, "num_heads", int64_t{4}); };

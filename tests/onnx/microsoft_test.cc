@@ -138,19 +138,6 @@ TEST(Microsoft, MultiHeadAttentionOfProductsAndBias) {
   expect_start(masked, {to_doubles(parts[2])[0], to_doubles(parts[2])[1]});
 }
 
-dag::Tensor table(double (*f)(double)) {
-  Values values;
-  for (int position = 0; position < 3; ++position)
-    for (const double frequency : {1.0, 0.1}) values.push_back(f(position * frequency));
-  return from_list({dag::DType::F32, {3, 2}}, values);
-}
-dag::Tensor cosines() {
-  return table([](double a) { return std::cos(a); });
-}
-dag::Tensor sines() {
-  return table([](double a) { return std::sin(a); });
-}
-
 TEST(Microsoft, GroupQueryAttentionTurnsItsOwnHeads) {
   const dag::Tensor lengths = from_list({dag::DType::I32, {1}}, {2});
   const dag::Tensor total = from_list({dag::DType::I32, {1}}, {3});

@@ -182,6 +182,19 @@ dag::Tensor wave(const dag::Shape& shape, double phase, double amplitude) {
   return dag::from_doubles(spec, values);
 }
 
+static dag::Tensor angles(double (*f)(double)) {
+  std::vector<double> values;
+  for (int position = 0; position < 3; ++position)
+    for (const double frequency : {1.0, 0.1}) values.push_back(f(position * frequency));
+  return from_list({dag::DType::F32, {3, 2}}, values);
+}
+dag::Tensor cosines() {
+  return angles([](double a) { return std::cos(a); });
+}
+dag::Tensor sines() {
+  return angles([](double a) { return std::sin(a); });
+}
+
 void add_input(ModelMaker& maker, const std::string& name, const dag::Tensor& tensor) {
   maker.input(name, tensor.shape(), dtype_to_onnx(tensor.dtype()));
 }

@@ -59,6 +59,9 @@ Result<std::map<std::string, dag::Tensor>> run_graph(const dag::Graph& graph, co
 dag::Tensor from_list(const dag::TensorSpec& spec, const std::vector<double>& values);
 // amplitude * sin(0.7 i + phase) as element i: numbers that a script in another language makes as easily.
 dag::Tensor wave(const dag::Shape& shape, double phase = 0, double amplitude = 1);
+// Angles of rotary positions, [3, 2]: base 100 and heads of four, 3 positions, 2 frequencies.
+dag::Tensor cosines();
+dag::Tensor sines();
 // Adds an input of the tensor's spec.
 void add_input(ModelMaker& maker, const std::string& name, const dag::Tensor& tensor);
 // Imports the model with these values as its inputs, and computes its outputs.

@@ -137,6 +137,8 @@ FAMILIES = {
 
 
 class First(nn.Module):
+    """Models that return several results: the one that counts."""
+
     def __init__(self, model):
         super().__init__()
         self.model = model

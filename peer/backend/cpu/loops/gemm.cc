@@ -2,24 +2,13 @@
 // multiplication" (2008): packed a stays in the second-level cache, a sliver of b in the first, a tile of c
 // in registers.
 #include "peer/backend/cpu/loops/transpose.h"
+#include "peer/backend/cpu/loops/vector.h"
 
 namespace weft::peer::cpu::WEFT_ISA {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int64_t kLanes = 16, kRows = 14;  // 28 sums of 32 registers
-#elif defined(__AVX2__)
-constexpr int64_t kLanes = 8, kRows = 6;  // 12 of 16
-#else
-constexpr int64_t kLanes = 4, kRows = 4;
-#endif
+constexpr int64_t kRows = kLanes == 16 ? 14 : kLanes == 8 ? 6 : 4;  // 28 sums of 32 registers, 12 of 16, 8 of 16
 constexpr int64_t kColumns = 2 * kLanes;
-
-typedef float Vector __attribute__((vector_size(kLanes * 4)));
-typedef float VectorInMemory __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
-
-WEFT_LOOP_INLINE Vector load(const float* x) { return *reinterpret_cast<const VectorInMemory*>(x); }
-WEFT_LOOP_INLINE void store(float* x, Vector v) { *reinterpret_cast<VectorInMemory*>(x) = v; }
 
 // c[kRows, kColumns] (+)= sliver of a [depth, kRows] times sliver of b [depth, kColumns]
 void tile(const float* a, const float* b, int64_t depth, float* c, int64_t c_stride, bool accumulate) {

@@ -1,24 +1,13 @@
 // A step of a recurrent cell: rows of the state times a panel of packed weights, and the gates' functions.
 #include "peer/backend/cpu/loops/math.h"
+#include "peer/backend/cpu/loops/vector.h"
 
 namespace weft::peer::cpu::WEFT_ISA {
 namespace {
 
 // Rows are read where they lie, so a tile has no more of them than there are registers for their addresses.
-#if defined(__AVX512F__)
-constexpr int64_t kLanes = 16, kRows = 8;
-#elif defined(__AVX2__)
-constexpr int64_t kLanes = 8, kRows = 6;
-#else
-constexpr int64_t kLanes = 4, kRows = 4;
-#endif
+constexpr int64_t kRows = kLanes == 16 ? 8 : kLanes == 8 ? 6 : 4;
 constexpr int64_t kColumns = 2 * kLanes;
-
-typedef float Vector __attribute__((vector_size(kLanes * 4)));
-typedef float VectorInMemory __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
-
-WEFT_LOOP_INLINE Vector load(const float* x) { return *reinterpret_cast<const VectorInMemory*>(x); }
-WEFT_LOOP_INLINE void store(float* x, Vector v) { *reinterpret_cast<VectorInMemory*>(x) = v; }
 
 template <int64_t Rows>
 void tile(const float* a, int64_t a_stride, int64_t depth, const float* panel, float* c, int64_t c_stride,
