@@ -84,9 +84,9 @@ enum class Differentiability : uint8_t {
   Refused,         // must not be asked: ops that only appear in backward or update passes
 };
 
-// A layout rule sees an op whose operands' layouts are known, and says in which layout each operand has to lie
-// and in which each result then does: plain, unless the rule says otherwise (dag/lower.cc puts a Reorder where
-// layouts meet).
+// A layout rule sees an op whose operands' layouts are known, and says in which layout each operand has to
+// lie and in which each result then does: plain, unless the rule says otherwise (dag/lower.cc puts a Reorder
+// where layouts meet).
 class LayoutContext {
  public:
   // `layouts`: of the graph's values so far, by value. `any_blocked`: whether one of them is not plain.
@@ -147,9 +147,9 @@ struct OpRow {
   Work work = Work::Memory;
 
   // What passes, planner and executor ask, so that none of them knows an op by its name.
-  bool view = false;        // the result is operand 0's bytes under another shape, where that lies plain
-  bool fusable = false;     // one pass over memory, element by element: may run inside a fusion group
-  bool reads_part = false;  // reads of operand 0 only as much as it hands on
+  bool view = false;          // the result is operand 0's bytes under another shape, where that lies plain
+  bool fusable = false;       // one pass over memory, element by element: may run inside a fusion group
+  bool reads_part = false;    // reads of operand 0 only as much as it hands on
   bool keeps_values = false;  // every element of the result is an element of operand 0, perhaps cast
   bool draws = false;         // draws random numbers: never folded into a constant
   IndexRule index = {};
