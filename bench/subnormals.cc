@@ -10,6 +10,7 @@
 
 #include "base/rng.h"
 #include "dag/op_table.h"
+#include "dag/state.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/program.h"
 
@@ -74,7 +75,7 @@ class Bench {
       const View parameter = uploaded(numbers(spec, 1, 1)), from = uploaded(numbers(spec, g, 2));
       std::vector<Tensor> fresh;
       std::vector<View> slots;
-      for (size_t i = 0; i < optimizer.slot_names().size(); ++i) {
+      for (size_t i = 0; i < dag::optimizer_slots(optimizer).size(); ++i) {
         fresh.push_back(numbers(spec, s, 3 + i));
         slots.push_back(uploaded(fresh.back()));
       }

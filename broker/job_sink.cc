@@ -109,7 +109,7 @@ void Broker::Sink::finished(uint64_t step) {
   result.step = step;
   if (job_.run->training()) {
     for (const auto& tensor : job_.checkpoints.back().tensors)
-      if (tensor.slot == "value" || tensor.slot == "running_statistic") result.tensors.push_back(tensor);
+      if (is_weight(tensor.key.slot)) result.tensors.push_back(tensor);
   } else {
     result.sample_count = job_.run->plan().forward_samples;
   }

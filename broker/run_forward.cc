@@ -33,7 +33,7 @@ void Run::begin_prediction(const RunBegin& begin) {
   for (const proto::PredictionReport& report : begin.predictions) {
     if (report.microbatch >= plan_->forward_microbatches || report.outputs.empty()) continue;
     ++forward_.reports[report.microbatch];
-    for (const auto& output : report.outputs) forward_.names[report.microbatch].insert(output.initializer);
+    for (const auto& output : report.outputs) forward_.names[report.microbatch].insert(output.key.name);
   }
 }
 
@@ -122,13 +122,13 @@ Status Run::on_prediction_report(Instant now, uint32_t stage, const proto::Predi
   if (training() || report.microbatch >= forward_.commanded)
     return fail(ErrorCode::InvalidArgument, "a prediction that was not asked for");
   const auto m = report.microbatch;
-  const bool named = !report.outputs.empty() && forward_.names[m].contains(report.outputs[0].initializer);
+  const bool named = !report.outputs.empty() && forward_.names[m].contains(report.outputs[0].key.name);
   if (m < forward_.reported || forward_.outputs[m][stage] || named) {
     ++repeats_;
     return {};
   }
   forward_.outputs[m][stage] = true;
-  for (const auto& output : report.outputs) forward_.names[m].insert(output.initializer);
+  for (const auto& output : report.outputs) forward_.names[m].insert(output.key.name);
   ++forward_.reports[m];
   sink.commit_prediction(report);
   while (forward_.reported < forward_.commanded &&

@@ -15,12 +15,12 @@ int64_t state_bytes(const PlannedRun& plan, uint32_t stage) {
   const dag::Graph* graph = nullptr;
   for (const proto::StageProgram& program : assignment.programs)
     if (program.kind == proto::ProgramKind::Train) graph = program.graph.get();
-  const auto slots = static_cast<int64_t>(plan.optimizer.slot_names().size());
+  const auto slots = static_cast<int64_t>(optimizer_slots(plan.optimizer).size());
   int64_t bytes = 0;
   for (const auto& tensor : assignment.tensors) {
-    if (tensor.slot != "value" && tensor.slot != "running_statistic") continue;
+    if (!is_weight(tensor.key.slot)) continue;
     const bool trained =
-        graph == nullptr || graph->find_output(dag::OutputRole::Gradient, tensor.initializer) != nullptr;
+        graph == nullptr || graph->find_output(dag::OutputRole::Gradient, tensor.key.name) != nullptr;
     bytes += tensor.spec.bytes().value * (trained ? 1 + slots : 1);
   }
   return bytes;

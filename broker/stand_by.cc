@@ -10,15 +10,15 @@ namespace weft::broker {
 static std::vector<proto::TensorReference> tensors_of(const CheckpointCommitted& point,
                                                       const proto::AssignStage& stage) {
   std::set<std::string> names, saved;
-  for (const auto& tensor : stage.tensors) names.insert(tensor.initializer);
+  for (const auto& tensor : stage.tensors) names.insert(tensor.key.name);
   std::vector<proto::TensorReference> tensors;
   for (const auto& tensor : point.tensors) {
-    if (!names.contains(tensor.initializer)) continue;
+    if (!names.contains(tensor.key.name)) continue;
     tensors.push_back(tensor);
-    saved.insert(tensor.initializer);
+    saved.insert(tensor.key.name);
   }
   for (const auto& tensor : stage.tensors)
-    if (!saved.contains(tensor.initializer)) tensors.push_back(tensor);
+    if (!saved.contains(tensor.key.name)) tensors.push_back(tensor);
   return tensors;
 }
 

@@ -24,7 +24,7 @@ proto::JobResult Broker::result_of(const Job& job) const {
     result.job = job.submitted.job;
     result.step = job.checkpoints.back().step;
     for (const auto& tensor : job.checkpoints.back().tensors)
-      if (tensor.slot == "value" || tensor.slot == "running_statistic") result.tensors.push_back(tensor);
+      if (is_weight(tensor.key.slot)) result.tensors.push_back(tensor);
   }
   for (const proto::PackedFile& file : job.submitted.submission.files)
     if (file.path.rfind("model/", 0) == 0) result.model.push_back(file);

@@ -12,6 +12,7 @@
 #include "peer/backend/reference/reference_kernels.h"
 #include "peer/executor.h"
 #include "train/prepare.h"
+#include "train/session.h"
 
 namespace weft::cli {
 namespace {
@@ -65,11 +66,8 @@ Result<int> run_generate(const GenerateOptions& options) {
   WEFT_TRY(train::Prepared prepared,
            train::prepare_inference(model, /*batch=*/1, {}, peer::evaluate_reference, backend->traits()));
   WEFT_TRY_STATUS(check_is_byte_model(prepared.graph));
-  WEFT_TRY(
-      const auto executor,
-      peer::Executor::create(std::make_shared<const dag::Graph>(std::move(prepared.graph)), *backend, {}));
-  for (const auto& [name, tensor] : prepared.weights)
-    WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
+  WEFT_TRY(const auto executor, train::make_executor(std::move(prepared.graph), prepared.weights,
+                                                     std::make_shared<peer::State>(*backend)));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
 
   const dag::Graph& graph = executor->graph();

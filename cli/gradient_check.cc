@@ -11,6 +11,7 @@
 #include "dag/promote.h"
 #include "peer/backend/reference/reference_backend.h"
 #include "peer/executor.h"
+#include "train/session.h"
 
 namespace weft::cli {
 namespace {
@@ -81,13 +82,14 @@ class Evaluation {
                                                     uint64_t seed) {
     auto self = std::make_unique<Evaluation>();
     self->backend_ = peer::make_reference_backend();
-    WEFT_TRY(self->executor_, peer::Executor::create(std::make_shared<const dag::Graph>(std::move(graph)),
-                                                     *self->backend_, {}));
-    for (const auto& initializer : self->executor_->graph().initializers()) {
-      const dag::Tensor tensor = dag::promote_to_f64(weights.at(initializer.name));
+    dag::Weights promoted;
+    for (const auto& initializer : graph.initializers()) {
+      const dag::Tensor& tensor = promoted[initializer.name] =
+          dag::promote_to_f64(weights.at(initializer.name));
       self->values_[initializer.name] = to_doubles(tensor);
-      WEFT_TRY_STATUS(self->executor_->set_initializer(initializer.name, tensor));
     }
+    WEFT_TRY(self->executor_, train::make_executor(std::move(graph), promoted,
+                                                   std::make_shared<peer::State>(*self->backend_)));
     WEFT_TRY(self->microbatch_, self->executor_->make_microbatch());
     self->microbatch_->context = {.seed = seed, .step = 1, .sample_position = 0, .microbatch_size = 1};
     Rng rng(seed, 1);
@@ -145,7 +147,7 @@ class Evaluation {
   Status set(const std::string& name, const std::vector<double>& values) {
     const dag::Graph& graph = executor_->graph();
     const dag::TensorSpec& spec = graph.spec(graph.find_initializer(name)->value);
-    return executor_->set_initializer(name, from_doubles(spec, values));
+    return executor_->state().write(dag::of_initializer(name), from_doubles(spec, values));
   }
   Result<double> output(dag::OutputRole role, std::string_view name) {
     WEFT_TRY(const dag::Tensor tensor,

@@ -30,23 +30,28 @@ std::string list(const std::vector<std::string>& names) {
 // What the import makes these ops of, and what it refuses.
 void print_operators() {
   std::printf(
-      "\n## ONNX operators that are imported\n\nOpset 6 to 24, in every form that those define unless a node is "
+      "\n## ONNX operators that are imported\n\nOpset 6 to 24, in every form that those define unless a node "
+      "is "
       "refused by name; a newer file is taken with a warning.\n\n%s\n\nOf the domain com.microsoft: %s\n"
-      "\nFunctions of a model's own domains are inlined; If, Loop and Scan are written out as far as the import "
+      "\nFunctions of a model's own domains are inlined; If, Loop and Scan are written out as far as the "
+      "import "
       "knows how often they run.\n",
       list(onnx::imported_operators("")).c_str(), list(onnx::imported_operators("com.microsoft")).c_str());
   std::printf("\n## Refused, and why\n\n| what | why |\n|---|---|\n");
   for (const auto& [names, reason] : onnx::refused_operators())
     std::printf("| %s | %s |\n", std::string(names).c_str(), std::string(reason).c_str());
   const std::pair<const char*, const char*> kinds[] = {
-      {"tensors of fp8, fp4, int4, int2, strings, complex numbers", "no dtype of a graph; dequantise or cast in the exporter"},
-      {"sequences, maps, optionals and sparse tensors as inputs or outputs of a model", "data and results are dense tensors"},
+      {"tensors of fp8, fp4, int4, int2, strings, complex numbers",
+       "no dtype of a graph; dequantise or cast in the exporter"},
+      {"sequences, maps, optionals and sparse tensors as inputs or outputs of a model",
+       "data and results are dense tensors"},
       {"NonZero, Unique, Compress, NonMaxSuppression of values that depend on data",
        "the result's shape would depend on data, and every shape is fixed at import"},
       {"Reshape, Slice, Range, Tile, TopK and others whose sizes depend on data", "as above"},
       {"a Loop whose count, a Scan whose length is not known at import or beyond 100,000 nodes written out",
        "there are no loops in a graph"},
-      {"recurrent cells with clips, peepholes or other activations beyond 2,048 gate steps", "they are written out step by step"},
+      {"recurrent cells with clips, peepholes or other activations beyond 2,048 gate steps",
+       "they are written out step by step"},
   };
   for (const auto& [what, why] : kinds) std::printf("| %s | %s |\n", what, why);
 }

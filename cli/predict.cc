@@ -11,6 +11,7 @@
 #include "peer/executor.h"
 #include "storage/files.h"
 #include "train/prepare.h"
+#include "train/session.h"
 
 namespace weft::cli {
 namespace {
@@ -57,11 +58,8 @@ Result<int> run_predict(const PredictOptions& options) {
   WEFT_TRY(const std::shared_ptr<const data::Dataset> dataset,
            data::open_dataset(data::NpzSpec{options.data}));
   WEFT_TRY(const auto feeds, match_columns(options, prepared.graph, *dataset));
-  WEFT_TRY(
-      const auto executor,
-      peer::Executor::create(std::make_shared<const dag::Graph>(std::move(prepared.graph)), *backend, {}));
-  for (const auto& [name, tensor] : prepared.weights)
-    WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
+  WEFT_TRY(const auto executor, train::make_executor(std::move(prepared.graph), prepared.weights,
+                                                     std::make_shared<peer::State>(*backend)));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
 
   const uint32_t batch =

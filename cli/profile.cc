@@ -15,6 +15,7 @@
 #include "peer/backend/reference/reference_kernels.h"
 #include "peer/executor.h"
 #include "train/prepare.h"
+#include "train/session.h"
 
 namespace weft::cli {
 namespace {
@@ -75,11 +76,8 @@ Result<int> run_profile(const ProfileOptions& options) {
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(job.model));
   WEFT_TRY(train::Prepared prepared,
            train::prepare_training(job, model, *dataset, peer::evaluate_reference, backend->traits()));
-  WEFT_TRY(
-      const auto executor,
-      peer::Executor::create(std::make_shared<const dag::Graph>(std::move(prepared.graph)), *backend, {}));
-  for (const auto& [name, tensor] : prepared.weights)
-    WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
+  WEFT_TRY(const auto executor, train::make_executor(std::move(prepared.graph), prepared.weights,
+                                                     std::make_shared<peer::State>(*backend)));
   WEFT_TRY_STATUS(executor->prepare_optimizer(job.optimizer));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
   data::Request request{
@@ -131,8 +129,9 @@ Result<int> run_profile(const ProfileOptions& options) {
     total.add(costs[g]);
   }
   for (const auto& parameter : executor->parameters())
-    update.bytes += static_cast<double>(options.microbatches * parameter.spec.bytes().value *
-                                        static_cast<int64_t>(3 + 2 * job.optimizer.slot_names().size()));
+    update.bytes +=
+        static_cast<double>(options.microbatches * parameter.spec.bytes().value *
+                            static_cast<int64_t>(3 + 2 * dag::optimizer_slots(job.optimizer).size()));
   families["parameter update"] = update;
 
   fmt::print("{} of {} samples, {}\n", backend->numerics_fingerprint(), job.microbatch_size,

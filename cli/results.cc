@@ -25,14 +25,14 @@ Result<dag::Weights> fetch_weights(Client& client, const proto::JobResult& resul
   std::vector<uint64_t> sizes;
   std::vector<const proto::TensorReference*> references;
   for (const proto::TensorReference& tensor : result.tensors) {
-    if (tensor.slot != "value" && tensor.slot != "running_statistic") continue;
+    if (!is_weight(tensor.key.slot)) continue;
     references.push_back(&tensor);
     blobs.push_back(tensor.sha256);
     sizes.push_back(static_cast<uint64_t>(tensor.spec.bytes().value));
   }
   dag::Weights weights;
   WEFT_TRY_STATUS(client.get(blobs, sizes, [&](size_t i, std::vector<std::byte> bytes) -> Status {
-    weights[references[i]->initializer] = dag::Tensor(references[i]->spec, bytes);
+    weights[references[i]->key.name] = dag::Tensor(references[i]->spec, bytes);
     return {};
   }));
   return weights;
@@ -77,7 +77,7 @@ Result<std::vector<PredictedOutput>> arrange_predictions(const proto::JobResult&
   for (const proto::PredictionReport& report : result.predictions) {
     microbatches = std::max(microbatches, report.microbatch + 1);
     for (const proto::TensorReference& output : report.outputs)
-      by_name[output.initializer][report.microbatch] = &output;
+      by_name[output.key.name][report.microbatch] = &output;
   }
   if (by_name.empty()) return fail(wrong("it has no predictions"));
   std::vector<std::string> names;

@@ -8,18 +8,6 @@
 
 namespace weft::dag {
 
-std::vector<std::string_view> OptimizerSpec::slot_names() const {
-  switch (type) {
-    case OptimizerType::Sgd:
-      if (momentum == 0) return {};
-      return {"momentum"};
-    case OptimizerType::Adam:
-    case OptimizerType::AdamW:
-      return {"m", "v"};
-  }
-  return {};
-}
-
 double scheduled_learning_rate(const ScheduleSpec& schedule, double learning_rate, uint64_t step,
                                uint64_t steps) {
   WEFT_CHECK(step >= 1 && step <= steps);

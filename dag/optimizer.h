@@ -2,8 +2,7 @@
 // PyTorch's torch.optim.{SGD,Adam,AdamW}; the kernels are the backends'.
 #pragma once
 
-#include <string_view>
-#include <vector>
+#include <cstdint>
 
 #include "base/units.h"
 
@@ -21,10 +20,6 @@ struct OptimizerSpec {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-
-  // Persistent tensors beside the parameter, each of its shape, zero at the start:
-  // sgd: {} or {"momentum"}; adam, adamw: {"m", "v"}.
-  std::vector<std::string_view> slot_names() const;
 };
 
 // With g = gradient_scale * gradient:

@@ -1,6 +1,5 @@
 #include "peer/executor.h"
 
-#include <algorithm>
 #include <map>
 
 #include "dag/op_table.h"
@@ -13,9 +12,9 @@ using dag::Tensor;
 using dag::TensorSpec;
 using dag::ValueId;
 
-Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const dag::Graph> graph, Backend& backend,
-                                                   ExecutorOptions options) {
-  std::unique_ptr<Executor> executor(new Executor(std::move(graph), backend, std::move(options)));
+Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const dag::Graph> graph,
+                                                   std::shared_ptr<State> state, ExecutorOptions options) {
+  std::unique_ptr<Executor> executor(new Executor(std::move(graph), std::move(state), std::move(options)));
   WEFT_TRY_STATUS(executor->build());
   WEFT_TRY_STATUS(executor->take_persistent_memory());
   return executor;
@@ -67,29 +66,33 @@ Status Executor::build() {
 }
 
 Status Executor::take_persistent_memory() {
-  const auto take = [&](const TensorSpec& spec) -> Result<std::unique_ptr<Memory>> {
-    const Bytes size = backend_.storage_bytes(spec, Layout::Plain);
-    persistent_bytes_ += size;
-    WEFT_TRY(auto memory, backend_.allocate(size));
-    WEFT_TRY_STATUS(backend_.fill_zero({memory.get(), 0}, spec));
-    return memory;
+  std::vector<State::Claim> weights;
+  for (const auto& initializer : graph_->initializers())
+    weights.push_back({weight_key(initializer), graph_->spec(initializer.value)});
+  WEFT_TRY_STATUS(state_->claim(weights));
+  for (const State::Claim& weight : weights) initializers_.push_back(state_->find(weight.key)->view);
+
+  int64_t size = 0;
+  const auto take = [&](const TensorSpec& spec) {
+    const int64_t offset = size;
+    size += align_up(backend_.storage_bytes(spec, Layout::Plain).value, backend_.alignment());
+    return View{nullptr, offset};
   };
-  for (const auto& initializer : graph_->initializers()) {
-    WEFT_TRY(auto memory, take(graph_->spec(initializer.value)));
-    initializers_.push_back(std::move(memory));
-  }
   constants_.resize(graph_->constant_count());
-  for (const dag::Op& op : graph_->ops()) {
-    if (op.kind != dag::OpKind::Constant) continue;
-    const Tensor& tensor = graph_->constant(op);
-    WEFT_TRY(auto memory, take(tensor.spec()));
-    WEFT_TRY_STATUS(backend_.upload(tensor, {memory.get(), 0}, Layout::Plain));
-    constants_[program_.places[op.outputs[0].index].slot] = std::move(memory);
-  }
-  for (const ValueId value : program_.gradients) {
-    WEFT_TRY(auto memory, take(graph_->spec(value)));
-    gradients_.push_back(std::move(memory));
-  }
+  for (const dag::Op& op : graph_->ops())
+    if (op.kind == dag::OpKind::Constant)
+      constants_[program_.places[op.outputs[0].index].slot] = take(graph_->constant(op).spec());
+  for (const ValueId value : program_.gradients) gradients_.push_back(take(graph_->spec(value)));
+  persistent_bytes_ = {size};
+  WEFT_TRY(persistent_, backend_.allocate(persistent_bytes_));
+  for (std::vector<View>* views : {&constants_, &gradients_})
+    for (View& view : *views) view.memory = persistent_.get();
+  for (const dag::Op& op : graph_->ops())
+    if (op.kind == dag::OpKind::Constant)
+      WEFT_TRY_STATUS(backend_.upload(graph_->constant(op),
+                                      constants_[program_.places[op.outputs[0].index].slot], Layout::Plain));
+  for (size_t slot = 0; slot < gradients_.size(); ++slot)
+    WEFT_TRY_STATUS(backend_.fill_zero(gradients_[slot], graph_->spec(program_.gradients[slot])));
   WEFT_TRY(workspace_, backend_.allocate(program_.workspace));
 
   std::map<std::string_view, uint32_t> slot_of;
@@ -107,28 +110,6 @@ Status Executor::take_persistent_memory() {
   return {};
 }
 
-Status Executor::set_initializer(std::string_view name, const Tensor& tensor) {
-  for (uint32_t i = 0; i < graph_->initializers().size(); ++i) {
-    const auto& initializer = graph_->initializers()[i];
-    if (initializer.name != name) continue;
-    const TensorSpec& spec = graph_->spec(initializer.value);
-    if (tensor.spec() != spec)
-      return fail(ErrorCode::InvalidArgument, "initializer '" + std::string(name) + "' is " +
-                                                  to_string(spec) + ", the tensor given for it " +
-                                                  to_string(tensor.spec()));
-    return backend_.upload(tensor, {initializers_[i].get(), 0}, Layout::Plain);
-  }
-  return fail(ErrorCode::NotFound, "the graph has no initializer '" + std::string(name) + "'");
-}
-
-Result<Tensor> Executor::initializer(std::string_view name) {
-  for (uint32_t i = 0; i < graph_->initializers().size(); ++i)
-    if (graph_->initializers()[i].name == name)
-      return backend_.download({initializers_[i].get(), 0}, graph_->spec(graph_->initializers()[i].value),
-                               Layout::Plain);
-  return fail(ErrorCode::NotFound, "the graph has no initializer '" + std::string(name) + "'");
-}
-
 Result<std::unique_ptr<Microbatch>> Executor::make_microbatch() {
   auto microbatch = std::make_unique<Microbatch>();
   WEFT_TRY(microbatch->arena_, backend_.allocate(program_.arena));
@@ -143,11 +124,11 @@ View Executor::place_of(const Microbatch& microbatch, ValueId value) const {
     case Residence::Arena:
       return {microbatch.arena_.get(), place.offset};
     case Residence::Initializer:
-      return {initializers_[place.slot].get(), 0};
+      return initializers_[place.slot];
     case Residence::Constant:
-      return {constants_[place.slot].get(), 0};
+      return constants_[place.slot];
     case Residence::Gradient:
-      if (microbatch.first_of_step) return {gradients_[place.slot].get(), 0};
+      if (microbatch.first_of_step) return gradients_[place.slot];
       return {microbatch.arena_.get(), place.offset};
   }
   WEFT_CHECK_MSG(false, "a value inside a group has no place");
@@ -187,13 +168,13 @@ Status Executor::run(Microbatch& microbatch, uint32_t segment) {
 
 Status Executor::after_group(Microbatch& microbatch, uint32_t group) {
   for (const auto& [value, initializer] : state_updates_[group])
-    WEFT_TRY_STATUS(backend_.copy(place_of(microbatch, value), {initializers_[initializer].get(), 0},
-                                  graph_->spec(value)));
+    WEFT_TRY_STATUS(
+        backend_.copy(place_of(microbatch, value), initializers_[initializer], graph_->spec(value)));
   if (!microbatch.first_of_step)
     for (const uint32_t slot : gradients_of_group_[group]) {
       const ValueId value = program_.gradients[slot];
       WEFT_TRY_STATUS(
-          backend_.accumulate(place_of(microbatch, value), {gradients_[slot].get(), 0}, graph_->spec(value)));
+          backend_.accumulate(place_of(microbatch, value), gradients_[slot], graph_->spec(value)));
     }
   for (const auto& copy : copies_of_group_[group])
     WEFT_TRY_STATUS(add_gradient(microbatch, place_of(microbatch, copy.from), copy.slot));
@@ -202,7 +183,7 @@ Status Executor::after_group(Microbatch& microbatch, uint32_t group) {
 
 Status Executor::add_gradient(const Microbatch& microbatch, View from, uint32_t slot) {
   const TensorSpec& spec = graph_->spec(program_.gradients[slot]);
-  const View into{gradients_[slot].get(), 0};
+  const View into = gradients_[slot];
   return microbatch.first_of_step ? backend_.copy(from, into, spec) : backend_.accumulate(from, into, spec);
 }
 
@@ -212,67 +193,38 @@ Result<Tensor> Executor::value(Microbatch& microbatch, ValueId value) {
 
 Status Executor::prepare_optimizer(const dag::OptimizerSpec& optimizer) {
   optimizer_ = optimizer;
-  slots_.clear();
-  for (const Parameter& parameter : parameters_) {
-    auto& slots = slots_.emplace_back();
-    for (size_t k = 0; k < optimizer_.slot_names().size(); ++k) {
-      const Bytes size = backend_.storage_bytes(parameter.spec, Layout::Plain);
-      WEFT_TRY(auto memory, backend_.allocate(size));
-      WEFT_TRY_STATUS(backend_.fill_zero({memory.get(), 0}, parameter.spec));
-      persistent_bytes_ += size;
-      slots.push_back(std::move(memory));
-    }
-  }
+  const std::vector<dag::StateSlot> slots = optimizer_slots(optimizer);
+  std::vector<State::Claim> claims;
+  for (const Parameter& parameter : parameters_)
+    for (const dag::StateSlot slot : slots)
+      claims.push_back({dag::of_initializer(parameter.name, slot), parameter.spec});
+  WEFT_TRY_STATUS(state_->claim(claims));
+  slots_.assign(parameters_.size(), {});
+  for (size_t i = 0; i < claims.size(); ++i)
+    slots_[i / slots.size()].push_back(state_->find(claims[i].key)->view);
   return {};
 }
 
 Result<std::vector<double>> Executor::gradient_squares() {
   std::vector<double> squares;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    WEFT_TRY(const double sum,
-             backend_.sum_of_squares({gradients_[gradient_slot_[i]].get(), 0}, parameters_[i].spec));
+    WEFT_TRY(const double sum, backend_.sum_of_squares(gradients_[gradient_slot_[i]], parameters_[i].spec));
     squares.push_back(sum);
   }
   return squares;
 }
 
 Result<Tensor> Executor::gradient(size_t parameter) {
-  return backend_.download({gradients_[gradient_slot_[parameter]].get(), 0}, parameters_[parameter].spec,
-                           Layout::Plain);
+  return backend_.download(gradients_[gradient_slot_[parameter]], parameters_[parameter].spec, Layout::Plain);
 }
 
 Status Executor::update(const dag::UpdateStep& step) {
   WEFT_CHECK_MSG(slots_.size() == parameters_.size(), "update() before prepare_optimizer()");
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    std::vector<View> slots;
-    for (const auto& memory : slots_[i]) slots.push_back({memory.get(), 0});
-    WEFT_TRY_STATUS(backend_.update(optimizer_, step, {initializers_[initializer_slot_[i]].get(), 0},
-                                    {gradients_[gradient_slot_[i]].get(), 0}, slots, parameters_[i].spec));
+    WEFT_TRY_STATUS(backend_.update(optimizer_, step, initializers_[initializer_slot_[i]],
+                                    gradients_[gradient_slot_[i]], slots_[i], parameters_[i].spec));
   }
   return {};
-}
-
-Result<size_t> Executor::slot_index(std::string_view slot) const {
-  const auto names = optimizer_.slot_names();
-  const auto at = std::find(names.begin(), names.end(), slot);
-  if (at == names.end())
-    return fail(ErrorCode::NotFound, "this optimizer keeps no '" + std::string(slot) + "'");
-  return static_cast<size_t>(at - names.begin());
-}
-
-Status Executor::set_slot(size_t parameter, std::string_view slot, const Tensor& tensor) {
-  WEFT_TRY(const size_t k, slot_index(slot));
-  if (tensor.spec() != parameters_[parameter].spec)
-    return fail(ErrorCode::InvalidArgument, "slot '" + std::string(slot) + "' of '" +
-                                                parameters_[parameter].name + "' is " +
-                                                to_string(parameters_[parameter].spec) +
-                                                ", the tensor given for it " + to_string(tensor.spec()));
-  return backend_.upload(tensor, {slots_[parameter][k].get(), 0}, Layout::Plain);
-}
-
-Result<Tensor> Executor::slot(size_t parameter, std::string_view slot) {
-  WEFT_TRY(const size_t k, slot_index(slot));
-  return backend_.download({slots_[parameter][k].get(), 0}, parameters_[parameter].spec, Layout::Plain);
 }
 
 }  // namespace weft::peer

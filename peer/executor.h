@@ -1,6 +1,7 @@
-// Runs a (stage's) graph on a backend: holds its persistent values (initializers, gradients, optimizer slots)
-// and the arenas of the microbatches in flight. It decides nothing: what runs, in which order, and where
-// values lie was planned before (peer/program.h). One thread drives an executor. The backend must outlive it.
+// Runs a (stage's) graph on a backend: borrows its weights and optimizer slots from a State, holds its
+// constants, its gradients and the arenas of the microbatches in flight. It decides nothing: what runs, in
+// which order, and where values lie was planned before (peer/program.h). One thread drives an executor. The
+// backend must outlive it.
 #pragma once
 
 #include <functional>
@@ -12,6 +13,7 @@
 #include "dag/graph.h"
 #include "peer/backend/backend.h"
 #include "peer/program.h"
+#include "peer/state.h"
 
 namespace weft::peer {
 
@@ -37,21 +39,20 @@ using KernelObserver = std::function<void(size_t group, bool begins)>;
 
 class Executor {
  public:
-  // Makes all kernels and takes all persistent memory; initializers are zero until set.
-  // Errors: Unsupported (no kernel), ResourceExhausted, with the op that failed.
-  static Result<std::unique_ptr<Executor>> create(std::shared_ptr<const dag::Graph> graph, Backend& backend,
-                                                  ExecutorOptions options);
+  // Makes all kernels and takes all persistent memory; claims initializers that `state` does not hold yet,
+  // which are zero until written there.
+  // Errors: Unsupported (no kernel), ResourceExhausted, with the op that failed; what State::claim says.
+  static Result<std::unique_ptr<Executor>> create(std::shared_ptr<const dag::Graph> graph,
+                                                  std::shared_ptr<State> state, ExecutorOptions options);
 
   const dag::Graph& graph() const { return *graph_; }
+  State& state() { return *state_; }
   const Program& program() const { return program_; }
   const Kernel& kernel(size_t group) const { return *kernels_[group]; }
-  // Bytes of device memory held for weights, gradients and slots, and for one microbatch in flight.
+  // Bytes of device memory held for gradients and constants, beside the state, and for one microbatch in
+  // flight.
   Bytes persistent_bytes() const { return persistent_bytes_; }
   Bytes microbatch_bytes() const { return program_.arena + program_.workspace; }
-
-  // Persistent values by initializer name. Errors: NotFound; InvalidArgument when the spec differs.
-  Status set_initializer(std::string_view name, const dag::Tensor& tensor);
-  Result<dag::Tensor> initializer(std::string_view name);
 
   Result<std::unique_ptr<Microbatch>> make_microbatch();
 
@@ -69,35 +70,37 @@ class Executor {
     dag::TensorSpec spec;
   };
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  // Takes memory for the slots that the rule needs. Called once, before update().
+  // Claims the slots that the rule needs. Called once, before update().
   Status prepare_optimizer(const dag::OptimizerSpec& optimizer);
   // Sum of squares of each parameter's accumulated gradient, in parameter order.
   Result<std::vector<double>> gradient_squares();
   Result<dag::Tensor> gradient(size_t parameter);
   Status update(const dag::UpdateStep& step);
-  Status set_slot(size_t parameter, std::string_view slot, const dag::Tensor& tensor);
-  Result<dag::Tensor> slot(size_t parameter, std::string_view slot);
 
   void set_observer(KernelObserver observer) { observer_ = std::move(observer); }
 
  private:
-  Executor(std::shared_ptr<const dag::Graph> graph, Backend& backend, ExecutorOptions options)
-      : graph_(std::move(graph)), backend_(backend), options_(std::move(options)) {}
+  Executor(std::shared_ptr<const dag::Graph> graph, std::shared_ptr<State> state, ExecutorOptions options)
+      : graph_(std::move(graph)),
+        state_(std::move(state)),
+        backend_(state_->backend()),
+        options_(std::move(options)) {}
   Status build();
   Status take_persistent_memory();
   View place_of(const Microbatch& microbatch, dag::ValueId value) const;
   Status after_group(Microbatch& microbatch, uint32_t group);
   Status add_gradient(const Microbatch& microbatch, View from, uint32_t slot);
-  Result<size_t> slot_index(std::string_view slot) const;
 
   std::shared_ptr<const dag::Graph> graph_;
+  std::shared_ptr<State> state_;
   Backend& backend_;
   ExecutorOptions options_;
   Program program_;
   std::vector<std::unique_ptr<Kernel>> kernels_;
   std::vector<uint32_t> segment_of_group_;
 
-  std::vector<std::unique_ptr<Memory>> initializers_, constants_, gradients_;  // by slot
+  std::unique_ptr<Memory> persistent_;                      // constants and gradients
+  std::vector<View> initializers_, constants_, gradients_;  // by slot
   std::unique_ptr<Memory> workspace_;
   std::vector<std::vector<std::pair<dag::ValueId, uint32_t>>>
       state_updates_;                                      // by group: value -> initializer
@@ -106,8 +109,8 @@ class Executor {
 
   dag::OptimizerSpec optimizer_;
   std::vector<Parameter> parameters_;
-  std::vector<uint32_t> gradient_slot_, initializer_slot_;   // by parameter
-  std::vector<std::vector<std::unique_ptr<Memory>>> slots_;  // by parameter, by slot
+  std::vector<uint32_t> gradient_slot_, initializer_slot_;  // by parameter
+  std::vector<std::vector<View>> slots_;                    // by parameter, by slot
   Bytes persistent_bytes_;
   KernelObserver observer_;
   std::vector<View> input_views_, output_views_;  // reused by run()

@@ -66,7 +66,7 @@ Bytes place_blocks(std::span<Block> blocks, int64_t alignment) {
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return blocks[a].size > blocks[b].size; });
-  const auto rounded = [&](Bytes size) { return (size.value + alignment - 1) / alignment * alignment; };
+  const auto rounded = [&](Bytes size) { return align_up(size.value, alignment); };
   int64_t total = 0;
   std::vector<uint32_t> placed;  // ascending offset
   for (const uint32_t i : order) {
@@ -112,8 +112,8 @@ bool is_view(const Graph& graph, const GroupSignature& group) {
   if (group.ops.size() != 1) return false;
   const dag::Op& op = graph.op(group.ops[0]);
   if (!dag::is_view(graph, op)) return false;
-  // What another stage sends is there only from its segment on: a gradient that shows it is copied by a kernel
-  // of that segment, for a view has no moment at which it is computed.
+  // What another stage sends is there only from its segment on: a gradient that shows it is copied by a
+  // kernel of that segment, for a view has no moment at which it is computed.
   return !(comes_from_outside(graph, op.inputs[0]) && is_kept_beyond(graph, op.outputs[0]));
 }
 

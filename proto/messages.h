@@ -18,6 +18,7 @@
 #include "dag/graph.h"
 #include "dag/metrics.h"
 #include "dag/optimizer.h"
+#include "dag/state.h"
 #include "plan/device.h"
 
 namespace weft::proto {
@@ -116,8 +117,7 @@ struct StageProgram {
 };
 
 struct TensorReference {
-  std::string initializer{};
-  std::string slot{};  // storage::TensorKey: value, momentum, m, v, running_statistic
+  dag::StateKey key{};
   dag::TensorSpec spec{};
   Digest sha256{};
 };
@@ -304,7 +304,7 @@ struct PredictionReport {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
   uint32_t microbatch = 0;
-  std::vector<TensorReference> outputs{};  // `initializer` is the output's name, slot empty; uploaded
+  std::vector<TensorReference> outputs{};  // key: the output's name, slot None; uploaded
 };
 struct PeerLog {
   std::string text{};  // one line for the broker's operator

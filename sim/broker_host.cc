@@ -353,8 +353,7 @@ void BrokerHost::send(const broker::Send& effect) {
 Status BrokerHost::make_initial_values(const broker::PlannedRun& run, const JobSpec& spec) {
   for (const auto& stage : run.stages)
     for (const auto& tensor : stage.assignment->tensors)
-      if (!blobs_.has(tensor.sha256) &&
-          tensor.sha256 == digest_of(initial_value(spec.seed, tensor.initializer)))
+      if (!blobs_.has(tensor.sha256) && tensor.sha256 == digest_of(initial_value(spec.seed, tensor.key.name)))
         if (!blobs_.put(tensor.sha256, tensor.spec.bytes().value, true, world_.now()))
           return fail(ErrorCode::Infeasible, "the disk is full");
   return {};

@@ -160,24 +160,24 @@ void Checkers::check_tensors(Job& job, proto::JobNumber job_number, uint64_t ste
   const Alone::State& expected = alone(job_number).after(step).state;
   const uint32_t slots = specs_[job.spec].slots;
   for (const auto& tensor : tensors) {
-    const auto at = expected.find(tensor.initializer);
+    const auto at = expected.find(tensor.key.name);
     if (at == expected.end())
       return fail(job_number,
-                  std::string(where) + " holds a tensor that the model has not: " + tensor.initializer);
+                  std::string(where) + " holds a tensor that the model has not: " + tensor.key.name);
     const uint64_t value = value_of(tensor.sha256);
-    const uint64_t wanted = tensor.slot == "value" ? at->second.value
-                            : tensor.slot == "v"   ? at->second.slots[1]
-                                                   : at->second.slots[0];
+    const uint64_t wanted = tensor.key.slot == dag::StateSlot::Value ? at->second.value
+                            : tensor.key.slot == dag::StateSlot::V   ? at->second.slots[1]
+                                                                     : at->second.slots[0];
     if (value == wanted) continue;
     std::string like;
     for (uint64_t other = step > 8 ? step - 8 : 0; other < step + 8 && other <= specs_[job.spec].steps;
          ++other) {
-      const TensorState& state = alone(job_number).after(other).state.at(tensor.initializer);
+      const TensorState& state = alone(job_number).after(other).state.at(tensor.key.name);
       if (value == state.value || value == state.slots[0] || (slots == 2 && value == state.slots[1]))
         like = ": it is step " + number(other) + "'s";
     }
     return fail(job_number, std::string(where) + " of step " + number(step) + " holds another " +
-                                tensor.initializer + "/" + tensor.slot + like);
+                                to_string(tensor.key) + like);
   }
 }
 

@@ -263,23 +263,23 @@ dag::OptimizerSpec optimizer_of(const JobSpec& job) {
 std::vector<proto::TensorReference> tensors_for(
     const JobSpec& job, const proto::AssignStage& stage,
     const std::optional<broker::CheckpointCommitted>& checkpoint) {
-  std::map<std::pair<std::string, std::string>, const proto::TensorReference*> saved;
+  std::map<dag::StateKey, const proto::TensorReference*> saved;
   if (checkpoint)
-    for (const auto& tensor : checkpoint->tensors) saved[{tensor.initializer, tensor.slot}] = &tensor;
-  const dag::OptimizerSpec optimizer = optimizer_of(job);
+    for (const auto& tensor : checkpoint->tensors) saved[tensor.key] = &tensor;
+  const std::vector<dag::StateSlot> slots = optimizer_slots(optimizer_of(job));
   std::vector<proto::TensorReference> tensors;
   std::set<std::string> named;
   for (const proto::StageProgram& program : stage.programs)
     for (const dag::Initializer& initializer : program.graph->initializers()) {
       if (!named.insert(initializer.name).second) continue;
-      const auto value = saved.find({initializer.name, "value"});
+      const auto value = find_weight(saved, initializer.name);
       tensors.push_back(value != saved.end()
                             ? *value->second
-                            : proto::TensorReference{initializer.name, "value",
+                            : proto::TensorReference{weight_key(initializer),
                                                      program.graph->spec(initializer.value),
                                                      digest_of(initial_value(job.seed, initializer.name))});
-      for (const std::string_view slot : optimizer.slot_names())
-        if (const auto found = saved.find({initializer.name, std::string(slot)}); found != saved.end())
+      for (const dag::StateSlot slot : slots)
+        if (const auto found = saved.find(dag::of_initializer(initializer.name, slot)); found != saved.end())
           tensors.push_back(*found->second);
     }
   return tensors;

@@ -104,7 +104,7 @@ void PeerHost::hash(uint64_t generation, const peer::Task& task, std::vector<Has
           std::vector<proto::TensorReference> tensors;
           for (const auto& entry : late ? runner->state() : named) {
             const Digest digest = digest_of(entry.value);
-            tensors.push_back({entry.name, entry.slot, entry.spec, digest});
+            tensors.push_back({entry.key, entry.spec, digest});
             blobs_[digest] = entry.spec.bytes().value;
           }
           act(machine_->on_hashed(world_.now(), generation, task, std::move(tensors)));

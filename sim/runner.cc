@@ -11,11 +11,10 @@ using proto::ProgramKind;
 
 HashRunner::HashRunner(std::shared_ptr<const proto::AssignStage> assignment)
     : assignment_(std::move(assignment)) {
-  std::map<std::pair<std::string, std::string>, uint64_t> tensors;
-  for (const auto& tensor : assignment_->tensors)
-    tensors[{tensor.initializer, tensor.slot}] = value_of(tensor.sha256);
-  const auto slot_names = assignment_->training.optimizer.slot_names();
-  slots_ = static_cast<uint32_t>(slot_names.size());
+  std::map<dag::StateKey, uint64_t> tensors;
+  for (const auto& tensor : assignment_->tensors) tensors[tensor.key] = value_of(tensor.sha256);
+  slots_ = optimizer_slots(assignment_->training.optimizer);
+  std::map<std::string, size_t> weight_of;
   for (const proto::StageProgram& stage : assignment_->programs) {
     Program& program = programs_[stage.kind];
     program.stage = &stage;
@@ -27,16 +26,23 @@ HashRunner::HashRunner(std::shared_ptr<const proto::AssignStage> assignment)
     for (const auto& end : stage.sends) program.send_segment.push_back(segment_of(end.value));
     for (uint32_t i = 0; i < program.hashes->initializers().size(); ++i) {
       const std::string& name = program.hashes->initializers()[i];
-      program.initializers.push_back(tensors.at({name, "value"}));
+      const auto [weight, fresh] = weight_of.try_emplace(name, weights_.size());
+      if (fresh) weights_.push_back(find_weight(tensors, name)->second);
+      program.weights.push_back(weight->second);
       if (stage.kind != ProgramKind::Train) continue;
       for (uint32_t o = 0; o < program.hashes->outputs().size(); ++o) {
         const auto& output = program.hashes->outputs()[o];
         if (output.role != OutputRole::Gradient || output.name != name) continue;
-        Parameter parameter{
-            .name = name, .initializer = i, .gradient = o, .state = {}, .accumulated = 0, .terms = 0};
-        parameter.state.value = program.initializers.back();
-        for (uint32_t s = 0; s < slots_; ++s)
-          if (const auto slot = tensors.find({name, std::string(slot_names[s])}); slot != tensors.end())
+        Parameter parameter{.name = name,
+                            .initializer = i,
+                            .weight = weight->second,
+                            .gradient = o,
+                            .state = {},
+                            .accumulated = 0,
+                            .terms = 0};
+        parameter.state.value = weights_[weight->second];
+        for (size_t s = 0; s < slots_.size(); ++s)
+          if (const auto slot = tensors.find(dag::of_initializer(name, slots_[s])); slot != tensors.end())
             parameter.state.slots[s] = slot->second;
         parameters_.push_back(std::move(parameter));
       }
@@ -75,22 +81,15 @@ Result<HashRunner::Output> HashRunner::run(const Task& task, const Inputs& input
         if (parameter.terms != microbatches)
           return fail(ErrorCode::Internal,
                       "an update after " + std::to_string(parameter.terms) + " microbatches");
-        parameter.state = updated(parameter.state, slots_, parameter.accumulated, task.norm, task.key.step);
-        programs_.at(ProgramKind::Train).initializers[parameter.initializer] = parameter.state.value;
+        parameter.state = updated(parameter.state, static_cast<uint32_t>(slots_.size()),
+                                  parameter.accumulated, task.norm, task.key.step);
+        weights_[parameter.weight] = parameter.state.value;
         parameter.terms = 0;
       }
       break;
     case TaskKind::Snapshot:
       output.snapshot = state();
       break;
-    case TaskKind::TakeWeights: {
-      Program& evaluation = programs_.at(ProgramKind::Evaluate);
-      for (size_t i = 0; i < evaluation.initializers.size(); ++i)
-        for (const Parameter& parameter : parameters_)
-          if (parameter.name == evaluation.hashes->initializers()[i])
-            evaluation.initializers[i] = parameter.state.value;
-      break;
-    }
   }
   return output;
 }
@@ -99,13 +98,14 @@ std::vector<HashRunner::Named> HashRunner::state() const {
   std::vector<Named> named;
   const auto train = programs_.find(ProgramKind::Train);
   if (train == programs_.end()) return named;
-  const auto slot_names = assignment_->training.optimizer.slot_names();
   for (const Parameter& parameter : parameters_) {
     const auto& graph = *train->second.stage->graph;
     const dag::TensorSpec& spec = graph.spec(graph.initializers()[parameter.initializer].value);
-    named.push_back({parameter.name, "value", spec, parameter.state.value});
-    for (uint32_t s = 0; s < slots_; ++s)
-      named.push_back({parameter.name, std::string(slot_names[s]), spec, parameter.state.slots[s]});
+    const auto add = [&](dag::StateSlot slot, uint64_t value) {
+      named.push_back({dag::of_initializer(parameter.name, slot), spec, value});
+    };
+    add(dag::StateSlot::Value, parameter.state.value);
+    for (size_t s = 0; s < slots_.size(); ++s) add(slots_[s], parameter.state.slots[s]);
   }
   return named;
 }
@@ -116,8 +116,8 @@ Status HashRunner::run_segment(const Task& task, const Inputs& inputs, Output& o
   const HashProgram& hashes = *program.hashes;
   if (values.empty()) {
     values.assign(hashes.value_count(), 0);
-    for (uint32_t i = 0; i < program.initializers.size(); ++i)
-      values[hashes.initializer_value(i)] = program.initializers[i];
+    for (uint32_t i = 0; i < program.weights.size(); ++i)
+      values[hashes.initializer_value(i)] = weights_[program.weights[i]];
   }
   for (const auto& [index, value] : inputs.received)
     values[program.stage->receives[index].value.index] = value;
@@ -145,8 +145,8 @@ Status HashRunner::run_segment(const Task& task, const Inputs& inputs, Output& o
     if (out.role == OutputRole::Correct) output.outcome.correct = {scalar_of(values[out.value])};
     if (out.role == OutputRole::Counted) output.outcome.counted = {scalar_of(values[out.value])};
     if (out.role == OutputRole::Prediction && task.key.program == ProgramKind::Predict)
-      output.predictions.push_back(
-          {out.name, "", program.stage->graph->spec(dag::ValueId{out.value}), values[out.value]});
+      output.predictions.push_back({dag::of_initializer(out.name, dag::StateSlot::None),
+                                    program.stage->graph->spec(dag::ValueId{out.value}), values[out.value]});
   }
   for (Parameter& parameter : parameters_) {
     if (task.key.program != ProgramKind::Train) break;

@@ -20,7 +20,7 @@ class HashRunner {
     std::optional<uint64_t> sample_position;
   };
   struct Named {
-    std::string name, slot;
+    dag::StateKey key;
     dag::TensorSpec spec;
     uint64_t value = 0;
   };
@@ -41,14 +41,15 @@ class HashRunner {
   struct Program {
     const proto::StageProgram* stage = nullptr;
     std::shared_ptr<const HashProgram> hashes;
-    std::vector<uint64_t> initializers;  // by index of the graph's
+    std::vector<size_t> weights;  // by index of the graph's initializers
     std::vector<uint32_t> receive_segment, send_segment;
     std::map<uint32_t, std::vector<uint64_t>> active;  // values, by microbatch
   };
   struct Parameter {
     std::string name;
     uint32_t initializer = 0;  // of the training graph
-    uint32_t gradient = 0;     // output's index
+    size_t weight = 0;
+    uint32_t gradient = 0;  // output's index
     TensorState state;
     uint64_t accumulated = 0;
     uint32_t terms = 0;
@@ -57,8 +58,9 @@ class HashRunner {
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   std::map<proto::ProgramKind, Program> programs_;
+  std::vector<uint64_t> weights_;  // of all programs
   std::vector<Parameter> parameters_;
-  uint32_t slots_ = 0;
+  std::vector<dag::StateSlot> slots_;
 };
 
 }  // namespace weft::sim

@@ -25,7 +25,7 @@
 
 namespace weft::storage {
 
-using CheckpointTensors = std::map<TensorKey, dag::Tensor>;
+using CheckpointTensors = std::map<dag::StateKey, dag::Tensor>;
 
 struct Checkpoint {
   std::string run;

@@ -11,7 +11,6 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr std::string_view kKind = "weft-checkpoint";
-constexpr std::string_view kSlots[] = {"value", "momentum", "m", "v", "running_statistic"};
 constexpr size_t kDepthMax = 4;
 constexpr size_t kTextMax = 4096;
 constexpr size_t kRankMax = 32;
@@ -88,10 +87,12 @@ Result<dag::Shape> read_shape(const Json& object) {
 Result<TensorRecord> read_record(const Json& object) {
   if (!object.is_object()) return damaged("a tensor must be an object");
   TensorRecord record;
-  WEFT_TRY(record.key.initializer, read_text(object, "initializer"));
-  WEFT_TRY(record.key.slot, read_text(object, "slot"));
-  if (record.key.initializer.empty()) return damaged("a tensor without a name");
-  if (!is_slot(record.key.slot)) return damaged("unknown slot '" + record.key.slot.substr(0, 40) + "'");
+  WEFT_TRY(record.key.name, read_text(object, "initializer"));
+  WEFT_TRY(const std::string name, read_text(object, "slot"));
+  if (record.key.name.empty()) return damaged("a tensor without a name");
+  const auto slot = dag::find_state_slot(name);
+  if (!slot) return damaged("unknown slot '" + name.substr(0, 40) + "'");
+  record.key.slot = *slot;
   WEFT_TRY(const std::string dtype, read_text(object, "dtype"));
   const auto parsed = dag::parse_dtype(dtype);
   if (!parsed) return damaged("unknown dtype '" + dtype.substr(0, 40) + "'");
@@ -109,7 +110,7 @@ Result<std::vector<TensorRecord>> read_tensors(const Json& object) {
                                                   " tensors; at most " + std::to_string(kManifestTensorsMax) +
                                                   " are read");
   std::vector<TensorRecord> records;
-  std::set<TensorKey> keys;
+  std::set<dag::StateKey> keys;
   for (const Json& entry : *value) {
     WEFT_TRY(TensorRecord record, read_record(entry));
     if (!keys.insert(record.key).second) return damaged("tensor " + to_string(record.key) + " stands twice");
@@ -119,12 +120,6 @@ Result<std::vector<TensorRecord>> read_tensors(const Json& object) {
 }
 
 }  // namespace
-
-bool is_slot(std::string_view slot) {
-  return std::find(std::begin(kSlots), std::end(kSlots), slot) != std::end(kSlots);
-}
-
-std::string to_string(const TensorKey& key) { return key.initializer + "/" + key.slot; }
 
 std::string manifest_json(const Manifest& manifest) {
   nlohmann::ordered_json json;
@@ -139,8 +134,8 @@ std::string manifest_json(const Manifest& manifest) {
   auto& tensors = json["tensors"] = nlohmann::ordered_json::array();
   for (const TensorRecord& record : manifest.tensors) {
     nlohmann::ordered_json entry;
-    entry["initializer"] = record.key.initializer;
-    entry["slot"] = record.key.slot;
+    entry["initializer"] = record.key.name;
+    entry["slot"] = to_string(record.key.slot);
     entry["dtype"] = dag::to_string(record.spec.dtype);
     entry["shape"] = record.spec.shape;
     entry["sha256"] = record.sha256;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "dag/state.h"
 #include "dag/tensor.h"
 
 namespace weft::storage {
@@ -21,17 +22,8 @@ inline constexpr uint64_t kManifestFormat = 1;
 inline constexpr uint64_t kManifestSizeMax = uint64_t{8} << 20;  // bytes
 inline constexpr uint64_t kManifestTensorsMax = 40000;
 
-// What a tensor of a checkpoint is. Slots: "value", "momentum", "m", "v", "running_statistic".
-struct TensorKey {
-  std::string initializer;
-  std::string slot;
-  auto operator<=>(const TensorKey&) const = default;
-};
-bool is_slot(std::string_view slot);
-std::string to_string(const TensorKey& key);  // "conv.weight/value"
-
 struct TensorRecord {
-  TensorKey key;
+  dag::StateKey key;  // of an initializer
   dag::TensorSpec spec;
   std::string sha256;
   bool operator==(const TensorRecord&) const = default;

@@ -7,6 +7,7 @@
 #include "peer/backend/reference/reference_kernels.h"
 #include "peer/executor.h"
 #include "train/prepare.h"
+#include "train/session.h"
 
 namespace weft::train {
 
@@ -17,10 +18,8 @@ Result<std::vector<data::NpzArray>> predict(const configs::Job& job, peer::Backe
   if (!model) return fail(job.error(model.error().code, "model", model.error().message));
   WEFT_TRY(Prepared prepared,
            prepare_prediction(job, *model, *dataset, peer::evaluate_reference, backend.traits()));
-  WEFT_TRY(auto executor, peer::Executor::create(
-                              std::make_shared<const dag::Graph>(std::move(prepared.graph)), backend, {}));
-  for (const auto& [name, tensor] : prepared.weights)
-    WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
+  WEFT_TRY(const auto executor, make_executor(std::move(prepared.graph), prepared.weights,
+                                              std::make_shared<peer::State>(backend)));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
   microbatch->context.microbatch_size = job.microbatch_size;
 

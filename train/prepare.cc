@@ -166,9 +166,10 @@ std::vector<IntegerBounds> find_bounds(const Graph& graph) {
     const dag::Shape& addressed = graph.spec(op.inputs[0]).shape;
     const int64_t size = addressed[static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis))];
     bound(input_of[op.inputs[static_cast<size_t>(row.index.operand)].index], row.index.from_end ? -size : 0,
-          size - 1, op.attributes.has(dag::Attr::IgnoreIndex)
-                        ? std::optional(op.attributes.get_int(dag::Attr::IgnoreIndex))
-                        : std::nullopt);
+          size - 1,
+          op.attributes.has(dag::Attr::IgnoreIndex)
+              ? std::optional(op.attributes.get_int(dag::Attr::IgnoreIndex))
+              : std::nullopt);
   }
   return bounds;
 }

@@ -9,31 +9,31 @@ using dag::Tensor;
 
 namespace {
 
-Result<std::unique_ptr<peer::Executor>> make_executor(Prepared& prepared, peer::Backend& backend,
-                                                      bool accumulates) {
-  peer::ExecutorOptions options;
-  options.accumulates = accumulates;
-  WEFT_TRY(auto executor,
-           peer::Executor::create(std::make_shared<const dag::Graph>(std::move(prepared.graph)), backend,
-                                  std::move(options)));
-  for (auto& [name, tensor] : prepared.weights) {
-    WEFT_TRY_STATUS(executor->set_initializer(name, tensor));
-    tensor = Tensor();  // the host's copy is not needed any more
-  }
-  return executor;
-}
-
 double scalar(const Tensor& tensor) { return to_doubles(tensor).at(0); }
 
 }  // namespace
 
+Result<std::unique_ptr<peer::Executor>> make_executor(dag::Graph graph, const dag::Weights& weights,
+                                                      const std::shared_ptr<peer::State>& state,
+                                                      peer::ExecutorOptions options) {
+  std::vector<const dag::Weights::value_type*> fresh;
+  for (const auto& weight : weights)
+    if (state->find(dag::of_initializer(weight.first)) == nullptr) fresh.push_back(&weight);
+  WEFT_TRY(auto executor, peer::Executor::create(std::make_shared<const dag::Graph>(std::move(graph)), state,
+                                                 std::move(options)));
+  for (const auto* weight : fresh)
+    WEFT_TRY_STATUS(state->write(dag::of_initializer(weight->first), weight->second));
+  return executor;
+}
+
 Result<std::unique_ptr<TrainingSession>> TrainingSession::create(Prepared prepared, const configs::Job& job,
-                                                                 peer::Backend& backend) {
+                                                                 const std::shared_ptr<peer::State>& state) {
   auto session = std::make_unique<TrainingSession>();
   session->job_ = &job;
   session->feeds_ = prepared.feeds;
   session->bounds_ = prepared.bounds;
-  WEFT_TRY(session->executor_, make_executor(prepared, backend, job.batch_size > job.microbatch_size));
+  WEFT_TRY(session->executor_, make_executor(std::move(prepared.graph), prepared.weights, state,
+                                             {.accumulates = job.batch_size > job.microbatch_size}));
   WEFT_TRY_STATUS(session->executor_->prepare_optimizer(job.optimizer));
   WEFT_TRY(session->microbatch_, session->executor_->make_microbatch());
   session->loss_ = session->executor_->graph().find_output(OutputRole::Loss)->value;
@@ -73,25 +73,15 @@ Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_
   return result;
 }
 
-Result<std::unique_ptr<EvaluationSession>> EvaluationSession::create(Prepared prepared,
-                                                                     peer::Backend& backend) {
-  std::unique_ptr<EvaluationSession> session(new EvaluationSession(backend));
+Result<std::unique_ptr<EvaluationSession>> EvaluationSession::create(
+    Prepared prepared, const std::shared_ptr<peer::State>& state) {
+  auto session = std::make_unique<EvaluationSession>();
   session->feeds_ = prepared.feeds;
   session->bounds_ = prepared.bounds;
   session->terms_ = prepared.loss_terms;
-  WEFT_TRY(session->executor_, make_executor(prepared, backend, /*accumulates=*/false));
+  WEFT_TRY(session->executor_, make_executor(std::move(prepared.graph), prepared.weights, state));
   WEFT_TRY(session->microbatch_, session->executor_->make_microbatch());
   return session;
-}
-
-Status EvaluationSession::copy_weights(peer::Executor& trained) {
-  for (const auto& initializer : executor_->graph().initializers()) {
-    if (!trained.graph().find_initializer(initializer.name))
-      continue;  // only inference reads it: as the file has it
-    WEFT_TRY(const Tensor tensor, trained.initializer(initializer.name));
-    WEFT_TRY_STATUS(executor_->set_initializer(initializer.name, tensor));
-  }
-  return {};
 }
 
 Result<std::vector<double>> EvaluationSession::output(OutputRole role) {
@@ -100,12 +90,11 @@ Result<std::vector<double>> EvaluationSession::output(OutputRole role) {
 }
 
 Result<EvaluationSession::Metrics> EvaluationSession::evaluate(
-    peer::Executor& trained, const std::shared_ptr<const data::Dataset>& dataset, uint32_t microbatch_size) {
-  WEFT_TRY_STATUS(copy_weights(trained));
+    const std::shared_ptr<const data::Dataset>& dataset, uint32_t microbatch_size) {
   const bool masked = executor_->graph().find_output(OutputRole::Counted) != nullptr;
   const bool has_accuracy = executor_->graph().find_output(OutputRole::Correct) != nullptr;
   data::Loader loader(dataset, feeds_, data::evaluation_requests(dataset->sample_count(), microbatch_size),
-                      {.on_start = [this] { backend_.release_calling_thread(); }});
+                      {.on_start = [this] { executor_->state().backend().release_calling_thread(); }});
   Metrics metrics;
   dag::EvaluationSums sums(terms_);
   for (;;) {

@@ -1,5 +1,4 @@
-// A job's graph at work on one backend: an executor with the job's weights in it, and the reading of its
-// data.
+// A job's graph at work on one backend: an executor on the job's state, and the reading of its data.
 #pragma once
 
 #include <memory>
@@ -8,16 +7,23 @@
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "peer/executor.h"
+#include "peer/state.h"
 #include "train/prepare.h"
 
 namespace weft::train {
 
+// An executor of a graph with its weights; those that `state` does not hold yet are loaded into it.
+// Errors: what Executor::create and State::write say.
+Result<std::unique_ptr<peer::Executor>> make_executor(dag::Graph graph, const dag::Weights& weights,
+                                                      const std::shared_ptr<peer::State>& state,
+                                                      peer::ExecutorOptions options = {});
+
 // Trains: one microbatch after another in one arena.
 class TrainingSession {
  public:
-  // Takes over the prepared graph; its weights are loaded and let go.
+  // Takes over the prepared graph; those of its weights that `state` does not hold yet are loaded.
   static Result<std::unique_ptr<TrainingSession>> create(Prepared prepared, const configs::Job& job,
-                                                         peer::Backend& backend);
+                                                         const std::shared_ptr<peer::State>& state);
 
   struct StepResult {
     double loss = 0;           // mean over the microbatches, before the update
@@ -43,23 +49,21 @@ class TrainingSession {
 // Evaluates on every sample of a data set once.
 class EvaluationSession {
  public:
-  static Result<std::unique_ptr<EvaluationSession>> create(Prepared prepared, peer::Backend& backend);
+  // On the state that is trained: nothing is copied.
+  static Result<std::unique_ptr<EvaluationSession>> create(Prepared prepared,
+                                                           const std::shared_ptr<peer::State>& state);
 
   struct Metrics {
     uint64_t samples = 0;
     double loss = 0;                 // mean over what counts: samples, or labels; of several losses the sum
     std::optional<double> accuracy;  // with cross_entropy; of several the first
   };
-  // Takes the weights it needs from `trained`, then reads `dataset` through.
-  Result<Metrics> evaluate(peer::Executor& trained, const std::shared_ptr<const data::Dataset>& dataset,
-                           uint32_t microbatch_size);
+  // Reads `dataset` through.
+  Result<Metrics> evaluate(const std::shared_ptr<const data::Dataset>& dataset, uint32_t microbatch_size);
 
  private:
-  explicit EvaluationSession(peer::Backend& backend) : backend_(backend) {}
-  Status copy_weights(peer::Executor& trained);
   Result<std::vector<double>> output(dag::OutputRole role);
 
-  peer::Backend& backend_;
   std::vector<data::Feed> feeds_;
   std::vector<IntegerBounds> bounds_;
   dag::LossTerms terms_;

@@ -26,47 +26,24 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// What a checkpoint keeps: parameters with their slots, and running statistics. The rest is in the model's
-// file.
-Result<storage::CheckpointTensors> collect_state(peer::Executor& executor,
-                                                 const dag::OptimizerSpec& optimizer) {
+Result<storage::CheckpointTensors> read_state(const peer::State& state,
+                                              const std::vector<dag::StateKey>& keys) {
   storage::CheckpointTensors tensors;
-  for (size_t p = 0; p < executor.parameters().size(); ++p) {
-    const std::string& name = executor.parameters()[p].name;
-    WEFT_TRY(tensors[(storage::TensorKey{name, "value"})], executor.initializer(name));
-    for (const std::string_view slot : optimizer.slot_names()) {
-      WEFT_TRY(tensors[(storage::TensorKey{name, std::string(slot)})], executor.slot(p, slot));
-    }
+  for (const dag::StateKey& key : keys) {
+    WEFT_TRY(tensors[key], state.read(key));
   }
-  for (const auto& output : executor.graph().outputs())
-    if (output.role == dag::OutputRole::StateUpdate) {
-      WEFT_TRY(tensors[(storage::TensorKey{output.name, "running_statistic"})],
-               executor.initializer(output.name));
-    }
   return tensors;
 }
 
-Status restore_state(peer::Executor& executor, const dag::OptimizerSpec& optimizer,
-                     const storage::CheckpointTensors& tensors) {
-  const auto find = [&](const std::string& name, std::string_view slot) -> Result<Tensor> {
-    const auto at = tensors.find({name, std::string(slot)});
-    if (at != tensors.end()) return at->second;
-    return fail(ErrorCode::InvalidArgument, "the checkpoint holds no " + std::string(slot) + " of '" + name +
-                                                "': it is of another job or optimizer");
-  };
-  for (size_t p = 0; p < executor.parameters().size(); ++p) {
-    const std::string& name = executor.parameters()[p].name;
-    WEFT_TRY(const Tensor value, find(name, "value"));
-    WEFT_TRY_STATUS(executor.set_initializer(name, value));
-    for (const std::string_view slot : optimizer.slot_names()) {
-      WEFT_TRY(const Tensor tensor, find(name, slot));
-      WEFT_TRY_STATUS(executor.set_slot(p, slot, tensor));
-    }
-  }
-  for (const auto& output : executor.graph().outputs()) {
-    if (output.role != dag::OutputRole::StateUpdate) continue;
-    WEFT_TRY(const Tensor value, find(output.name, "running_statistic"));
-    WEFT_TRY_STATUS(executor.set_initializer(output.name, value));
+Status write_state(peer::State& state, const std::vector<dag::StateKey>& keys,
+                   const storage::CheckpointTensors& tensors) {
+  for (const dag::StateKey& key : keys) {
+    const auto at = tensors.find(key);
+    if (at == tensors.end())
+      return fail(ErrorCode::InvalidArgument, "the checkpoint holds no " + std::string(to_string(key.slot)) +
+                                                  " of '" + key.name +
+                                                  "': it is of another job or optimizer");
+    WEFT_TRY_STATUS(state.write(key, at->second));
   }
   return {};
 }
@@ -117,9 +94,11 @@ class Run {
                prepare_evaluation(job_, *model, *test_, peer::evaluate_reference, backend_.traits()));
     }
     model.reset();  // the file's bytes are not needed beside the executor's memory
-    WEFT_TRY(session_, TrainingSession::create(std::move(training), job_, backend_));
+    state_ = std::make_shared<peer::State>(backend_);
+    WEFT_TRY(session_, TrainingSession::create(std::move(training), job_, state_));
+    trained_state_ = dag::trained_state(session_->executor().graph(), job_.optimizer);
     if (evaluation) {
-      WEFT_TRY(evaluation_, EvaluationSession::create(std::move(*evaluation), backend_));
+      WEFT_TRY(evaluation_, EvaluationSession::create(std::move(*evaluation), state_));
     }
     if (job_.checkpoint.every || job_.checkpoint.steps) {
       WEFT_TRY(checkpoints_, storage::CheckpointWriter::open(checkpoint_folder(job_), files_));
@@ -143,7 +122,7 @@ class Run {
     if (checkpoint.numerics != backend_.numerics_fingerprint())
       warnings_.push_back("the checkpoint was computed by '" + checkpoint.numerics +
                           "': equal bits are no longer promised");
-    WEFT_TRY_STATUS(restore_state(session_->executor(), job_.optimizer, checkpoint.tensors));
+    WEFT_TRY_STATUS(write_state(*state_, trained_state_, checkpoint.tensors));
     first_step_ = checkpoint.step + 1;
     return {};
   }
@@ -160,7 +139,7 @@ class Run {
       event.parameter_elements += parameter.spec.element_count();
     for (const auto& initializer : executor.graph().initializers())
       event.frozen_tensors += initializer.role == InitializerRole::Frozen;
-    event.persistent = executor.persistent_bytes();
+    event.persistent = state_->bytes() + executor.persistent_bytes();
     event.microbatch = executor.microbatch_bytes();
     event.fingerprint = backend_.numerics_fingerprint();
     event.warnings = warnings_;
@@ -195,7 +174,7 @@ class Run {
 
   Status evaluate(uint64_t step) {
     if (!evaluation_) return {};
-    WEFT_TRY(const auto metrics, evaluation_->evaluate(session_->executor(), test_, job_.microbatch_size));
+    WEFT_TRY(const auto metrics, evaluation_->evaluate(test_, job_.microbatch_size));
     metrics_ = {{"loss", metrics.loss}};
     if (metrics.accuracy) metrics_["accuracy"] = *metrics.accuracy;
     sink_(EvaluationEvent{step, metrics.samples, metrics_});
@@ -217,7 +196,7 @@ class Run {
                               .graph_hash = graph_hash_,
                               .numerics = backend_.numerics_fingerprint(),
                               .tensors = {}};
-    WEFT_TRY(state.tensors, collect_state(session_->executor(), job_.optimizer));
+    WEFT_TRY(state.tensors, read_state(*state_, trained_state_));
     WEFT_TRY(const auto report, checkpoints_->write(state));
     last_checkpoint_ = Clock::now();
     checkpoint_path_ = report.manifest;
@@ -238,15 +217,13 @@ class Run {
 
   Result<ResultEvent> finish() {
     dag::Weights trained;
-    for (const auto& parameter : session_->executor().parameters()) {
-      WEFT_TRY(trained[parameter.name], session_->executor().initializer(parameter.name));
-    }
-    for (const auto& output : session_->executor().graph().outputs())
-      if (output.role == dag::OutputRole::StateUpdate) {
-        WEFT_TRY(trained[output.name], session_->executor().initializer(output.name));
+    for (const dag::StateKey& key : trained_state_)
+      if (is_weight(key.slot)) {
+        WEFT_TRY(trained[key.name], state_->read(key));
       }
     evaluation_.reset();  // the file is read again to be written: not beside gradients and slots
     session_.reset();
+    state_.reset();
     ResultEvent event;
     event.steps = total_steps_;
     WEFT_TRY(const auto written, onnx::write_trained(job_.model, trained, job_.output));
@@ -269,7 +246,9 @@ class Run {
   uint64_t total_steps_ = 0, first_step_ = 1;
   std::vector<std::string> warnings_;
   std::string graph_hash_;
+  std::shared_ptr<peer::State> state_;
   std::unique_ptr<TrainingSession> session_;
+  std::vector<dag::StateKey> trained_state_;  // what checkpoints hold
   std::unique_ptr<EvaluationSession> evaluation_;
   std::unique_ptr<storage::CheckpointWriter> checkpoints_;
   Clock::time_point last_checkpoint_;

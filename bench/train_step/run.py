@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Target S1 and S2: one training step of weft against tuned PyTorch, in one run, side by side.
 
-    /usr/bin/python3 bench/train_step/run.py --weft build/release/weft [--workloads gpt-tiny ...] [--threads 1 2] [--rounds 3]
+    /usr/bin/python3 bench/train_step/run.py --weft build/release/weft [--before OTHER/weft] [--workloads gpt-tiny ...] [--threads 1 2]
+        [--rounds 3]
 
 The two take turns (A B A B ...); the figure of each is the median over all its counted steps. Prints a table, then one
 JSON line. Models are exported to --cache the first time.
@@ -62,15 +63,20 @@ def weft_round(weft, job, threads, steps):
 def main():
     parser = argparse.ArgumentParser(description="weft against PyTorch, one training step.")
     parser.add_argument("--weft", default=os.path.join(ROOT, "build/release/weft"))
+    parser.add_argument("--before", help="another weft, timed in the same turns: how this one compares with it")
     parser.add_argument("--workloads", nargs="+", default=WORKLOADS, choices=WORKLOADS)
     parser.add_argument("--threads", nargs="+", type=int, default=[1])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=0, help="counted steps a round; 0: 10, of gpt-tiny 40, of gpt2-small 4")
     parser.add_argument("--cache", default=os.path.join(ROOT, "build/bench/train_step"))
     options = parser.parse_args()
-    weft = os.path.abspath(options.weft)
-    if not os.access(weft, os.X_OK):
-        sys.exit(f"{weft} is not a program; build it first or give --weft")
+    programs = {"weft": os.path.abspath(options.weft)}
+    if options.before:
+        programs["before"] = os.path.abspath(options.before)
+    for side, program in programs.items():
+        if not os.access(program, os.X_OK):
+            sys.exit(f"{program} is not a program; build it first or give another --{side}")
+    sides = ["torch", *programs]
     missing = [w for w in options.workloads if not os.path.exists(os.path.join(options.cache, w, "model.onnx"))]
     if missing:
         print(f"exporting {', '.join(missing)} to {options.cache}", file=sys.stderr)
@@ -81,10 +87,12 @@ def main():
         job = os.path.join(options.cache, workload, "job.yaml")
         steps = options.steps or {"gpt-tiny": 40, "gpt2-small": 4}.get(workload, 10)
         for threads in options.threads:
-            times, memory, losses, rounds = {"torch": [], "weft": []}, {"torch": 0, "weft": 0}, {}, {"torch": [], "weft": []}
+            times, rounds = {side: [] for side in sides}, {side: [] for side in sides}
+            memory, losses = {side: 0 for side in sides}, {}
             for number in range(options.rounds):
-                for side in ("torch", "weft"):
-                    run = torch_round(workload, threads, steps) if side == "torch" else weft_round(weft, job, threads, steps)
+                for side in sides:
+                    run = (torch_round(workload, threads, steps) if side == "torch"
+                           else weft_round(programs[side], job, threads, steps))
                     times[side] += run[0]
                     rounds[side].append(statistics.median(run[0]))
                     memory[side] = max(memory[side], run[1])
@@ -99,13 +107,17 @@ def main():
                          "round_ratios": [y / x for x, y in zip(rounds["torch"], rounds["weft"])],
                          "torch_peak_rss_bytes": memory["torch"], "weft_peak_rss_bytes": memory["weft"],
                          "memory_ratio": memory["weft"] / memory["torch"], "largest_loss_gap": gap})
+            if options.before:
+                rows[-1]["ratio_to_before"] = b / statistics.median(times["before"])
+                rows[-1]["memory_ratio_to_before"] = memory["weft"] / memory["before"]
 
     print(f"{'workload':<12}{'threads':>8}{'torch ms':>11}{'weft ms':>11}{'ratio':>8}{'torch MiB':>11}{'weft MiB':>10}"
-          f"{'ratio':>8}{'loss gap':>10}")
+          f"{'ratio':>8}{'loss gap':>10}" + (f"{'to before':>11}{'its memory':>12}" if options.before else ""))
     for r in rows:
         print(f"{r['workload']:<12}{r['threads']:>8}{r['torch_seconds'] * 1e3:>11.1f}{r['weft_seconds'] * 1e3:>11.1f}"
               f"{r['ratio']:>8.3f}{r['torch_peak_rss_bytes'] / 2**20:>11.0f}{r['weft_peak_rss_bytes'] / 2**20:>10.0f}"
-              f"{r['memory_ratio']:>8.3f}{r['largest_loss_gap']:>10.1g}")
+              f"{r['memory_ratio']:>8.3f}{r['largest_loss_gap']:>10.1g}"
+              + (f"{r['ratio_to_before']:>11.3f}{r['memory_ratio_to_before']:>12.3f}" if options.before else ""))
     print(json.dumps({"bench": "train_step", "cpus": os.cpu_count(), "rounds": options.rounds, "rows": rows}))
 
 

@@ -91,7 +91,7 @@ Result<std::shared_ptr<const JobContext>> make_job_context(proto::JobNumber numb
       if (context->initial.contains(initializer.name)) continue;
       const dag::Tensor& tensor = prepared.weights.at(initializer.name);
       WEFT_TRY(const Digest sha256, blobs.put(tensor.bytes()));
-      context->initial[initializer.name] = {initializer.name, "value", tensor.spec(), sha256};
+      context->initial[initializer.name] = {weight_key(initializer), tensor.spec(), sha256};
     }
     context->warnings.insert(context->warnings.end(), prepared.warnings.begin(), prepared.warnings.end());
     context->programs[kind] = {std::move(prepared.graph), std::move(prepared.feeds),

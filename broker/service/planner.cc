@@ -62,7 +62,7 @@ std::vector<std::string> parameters_of(const dag::Graph& graph) {
   return names;
 }
 
-using Saved = std::map<std::pair<std::string, std::string>, const proto::TensorReference*>;
+using Saved = std::map<dag::StateKey, const proto::TensorReference*>;
 
 // What a stage begins with after `saved`: what is trained as saved there; what is not, and what no checkpoint
 // holds, as it was assigned before. From the start: as submitted, which only the job's context knows.
@@ -71,20 +71,18 @@ Result<std::vector<proto::TensorReference>> tensors_again(const proto::AssignSta
   std::vector<proto::TensorReference> tensors;
   std::set<std::string> named;
   for (const proto::TensorReference& tensor : before.tensors) {
-    if (tensor.slot != "value" && tensor.slot != "running_statistic") continue;
-    if (!named.insert(tensor.initializer).second) continue;
-    auto at = saved.find({tensor.initializer, "value"});
-    if (at == saved.end()) at = saved.find({tensor.initializer, "running_statistic"});
+    if (!is_weight(tensor.key.slot) || !named.insert(tensor.key.name).second) continue;
+    const auto at = find_weight(saved, tensor.key.name);
     if (at != saved.end()) {
       tensors.push_back(*at->second);
     } else if (!saved.empty()) {
       tensors.push_back(tensor);
     } else {
       if (context == nullptr) return fail(ErrorCode::Unavailable, "the job is not at hand");
-      tensors.push_back(context->initial.at(tensor.initializer));
+      tensors.push_back(context->initial.at(tensor.key.name));
     }
-    for (const std::string_view slot : before.training.optimizer.slot_names())
-      if (const auto found = saved.find({tensor.initializer, std::string(slot)}); found != saved.end())
+    for (const dag::StateSlot slot : optimizer_slots(before.training.optimizer))
+      if (const auto found = saved.find({tensor.key.owner, tensor.key.name, slot}); found != saved.end())
         tensors.push_back(*found->second);
   }
   return tensors;
@@ -240,22 +238,21 @@ class Assembly {
   Status name_tensors(proto::AssignStage& stage) const {
     Saved saved;
     if (request_.checkpoint)
-      for (const auto& tensor : request_.checkpoint->tensors)
-        saved[std::pair(tensor.initializer, tensor.slot)] = &tensor;
+      for (const auto& tensor : request_.checkpoint->tensors) saved[tensor.key] = &tensor;
     std::set<std::string> named;
     for (const proto::StageProgram& program : stage.programs)
       for (const dag::Initializer& initializer : program.graph->initializers()) {
         if (!named.insert(initializer.name).second) continue;
-        auto at = saved.find({initializer.name, "value"});
-        if (at == saved.end()) at = saved.find({initializer.name, "running_statistic"});
+        const auto at = find_weight(saved, initializer.name);
         const proto::TensorReference& reference =
             at != saved.end() ? *at->second : context_.initial.at(initializer.name);
         if (!(reference.spec == program.graph->spec(initializer.value)))
           return fail(ErrorCode::Corrupted, "the checkpoint's '" + initializer.name + "' is " +
                                                 dag::to_string(reference.spec) + ", the model's another");
         stage.tensors.push_back(reference);
-        for (const std::string_view slot : context_.job.optimizer.slot_names())
-          if (const auto found = saved.find({initializer.name, std::string(slot)}); found != saved.end())
+        for (const dag::StateSlot slot : optimizer_slots(context_.job.optimizer))
+          if (const auto found = saved.find(dag::of_initializer(initializer.name, slot));
+              found != saved.end())
             stage.tensors.push_back(*found->second);
       }
     return {};
@@ -277,8 +274,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::place_again(const StartPlanni
   run->data_key = random_secret();
   Saved saved;
   if (request.checkpoint)
-    for (const auto& tensor : request.checkpoint->tensors)
-      saved[std::pair(tensor.initializer, tensor.slot)] = &tensor;
+    for (const auto& tensor : request.checkpoint->tensors) saved[tensor.key] = &tensor;
   const auto context = contexts_.find(request.job);
   std::vector<StageAtPeer> stages;
   for (size_t s = 0; s < run->stages.size(); ++s) {
@@ -292,7 +288,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::place_again(const StartPlanni
     WEFT_TRY(stage->tensors, tensors_again(*planned.assignment, saved, context.get()));
     for (const auto& tensor : stage->tensors)
       if (!blobs_.has(tensor.sha256))
-        return fail(ErrorCode::Unavailable, "the tensor of '" + tensor.initializer + "' was collected");
+        return fail(ErrorCode::Unavailable, "the tensor of '" + tensor.key.name + "' was collected");
     planned.assignment = stage;
     stages.push_back({request.candidates[request.placed[s]], std::move(stage)});
   }
@@ -333,7 +329,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
            plan::make_plan({.graph = &graph,
                             .microbatches = trains ? job.batch_size / job.microbatch_size : 8,
                             .stages = job.stages,
-                            .optimizer_slots = static_cast<uint32_t>(job.optimizer.slot_names().size()),
+                            .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
                             .cluster = view(candidates)}));
   Assembly assembly(request, *context, plan, candidates, replication_rate_);
   WEFT_TRY_STATUS(assembly.add_program(main, plan.stage_of_op));

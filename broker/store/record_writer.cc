@@ -101,7 +101,7 @@ Status RecordWriter::write(const CheckpointCommitted& record) {
 Status RecordWriter::write(const PredictionCommitted& record) {
   WEFT_TRY(const auto report, encoded(database_, record.report));
   const auto& outputs = record.report.outputs;
-  const std::string output = outputs.empty() ? std::string() : outputs.front().initializer;
+  const std::string output = outputs.empty() ? std::string() : outputs.front().key.name;
   return done(insert_prediction_.bind(record.job)
                   .bind(record.report.microbatch)
                   .bind(std::string_view(output))

@@ -31,6 +31,11 @@ class Memory {
   virtual Bytes size() const = 0;
 };
 
+// To the next multiple of an alignment.
+constexpr int64_t align_up(int64_t bytes, int64_t alignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
 // Part of a block. Offsets are multiples of Backend::alignment().
 struct View {
   Memory* memory = nullptr;
@@ -100,7 +105,7 @@ class Backend {
   // threads.
   virtual Result<double> sum_of_squares(View source, const dag::TensorSpec& spec) = 0;
   // One optimizer step on one parameter, as PyTorch does it (dag/optimizer.h). `slots` as
-  // dag::OptimizerSpec::slot_names.
+  // dag::optimizer_slots.
   virtual Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter,
                         View gradient, std::span<const View> slots, const dag::TensorSpec& spec) = 0;
 

@@ -208,8 +208,6 @@ std::optional<Task> StageMachine::next_of_step() {
 std::optional<Task> StageMachine::next_of_forward() {
   const Command& command = commands_.front();
   const bool evaluates = command.kind == CommandKind::Evaluate;
-  if (evaluates && command.first_microbatch == 0 && !weights_taken_)
-    return Task{.kind = TaskKind::TakeWeights, .key = {ProgramKind::Evaluate, command.step, 0}};
   return next_segment(evaluates ? ProgramKind::Evaluate : ProgramKind::Predict, command.step,
                       command.first_microbatch, command.microbatches);
 }
@@ -301,9 +299,6 @@ void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome
     case TaskKind::Snapshot:
       commands_.pop_front();  // its upload goes on beside the next steps
       break;
-    case TaskKind::TakeWeights:
-      weights_taken_ = true;
-      break;
   }
 }
 
@@ -339,8 +334,6 @@ void StageMachine::finish_forward() {
   if (!evaluation_.loss.empty() || !evaluation_.correct.empty() || !evaluation_.counted.empty())
     reports_.push_back(std::move(evaluation_));
   evaluation_ = {};
-  const bool more = !commands_.empty() && commands_.front().kind == CommandKind::Evaluate;
-  if (!more) weights_taken_ = false;
   busy_ = {};
   step_began_ = Instant{};
 }

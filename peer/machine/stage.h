@@ -33,11 +33,10 @@ struct MicrobatchKey {
 };
 
 enum class TaskKind : uint8_t {
-  Segment,      // run `segment` of the program for the microbatch
-  Squares,      // sums of squares of the gradients
-  Update,       // squares too, when `with_squares`
-  Snapshot,     // copy the state after `step`, for a checkpoint or a round of replication
-  TakeWeights,  // copy the trained weights into the evaluation's program
+  Segment,   // run `segment` of the program for the microbatch
+  Squares,   // sums of squares of the gradients
+  Update,    // squares too, when `with_squares`
+  Snapshot,  // copy the state after `step`, for a checkpoint or a round of replication
 };
 struct Task {
   TaskKind kind = TaskKind::Segment;
@@ -145,7 +144,6 @@ class StageMachine {
   std::map<MicrobatchKey, uint64_t> data_;               // sample positions
   std::deque<DataRange> data_ranges_;
   uint32_t data_outstanding_ = 0;  // asked for and not finished with
-  bool weights_taken_ = false;
 
   std::vector<double> losses_;
   std::vector<uint64_t> sample_positions_;

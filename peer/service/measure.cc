@@ -54,8 +54,8 @@ dag::Tensor ordinary(const dag::TensorSpec& spec) {
 // Seconds of a run: the median of the fastest quarter, because rates are those of a device that does nothing
 // else, and this machine may be busy right now.
 Result<double> time_run(dag::Graph graph, Backend& backend) {
-  WEFT_TRY(const auto executor,
-           Executor::create(std::make_shared<const dag::Graph>(std::move(graph)), backend, {}));
+  WEFT_TRY(const auto executor, Executor::create(std::make_shared<const dag::Graph>(std::move(graph)),
+                                                 std::make_shared<State>(backend), {}));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
   for (const ValueId input : executor->graph().inputs())
     WEFT_TRY_STATUS(executor->set_value(*microbatch, input, ordinary(executor->graph().spec(input))));

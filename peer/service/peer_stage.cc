@@ -63,10 +63,10 @@ void PeerService::make_runner(const MakeRunner& make) {
         [&](const proto::TensorReference& reference) -> Result<dag::Tensor> {
           const auto at = blobs->find(reference.sha256);
           if (at == blobs->end())
-            return fail(ErrorCode::Internal, "the tensor of '" + reference.initializer + "' is not here");
+            return fail(ErrorCode::Internal, "the tensor of '" + reference.key.name + "' is not here");
           const auto bytes = at->second.bytes;
           if (static_cast<int64_t>(bytes.size()) != reference.spec.bytes().value)
-            return fail(ErrorCode::InvalidArgument, "the tensor of '" + reference.initializer + "' has " +
+            return fail(ErrorCode::InvalidArgument, "the tensor of '" + reference.key.name + "' has " +
                                                         std::to_string(bytes.size()) + " bytes, " +
                                                         dag::to_string(reference.spec) + " has others");
           return dag::Tensor(reference.spec, bytes);
@@ -170,8 +170,7 @@ void PeerService::hash(const Task& task, std::vector<StageRunner::Output::Named>
   upload_->post([this, task, named, later = on_loop_for_stage()] {
     const auto references = std::make_shared<std::vector<proto::TensorReference>>();
     for (const Named& entry : *named)
-      references->push_back(
-          {entry.name, entry.slot, entry.tensor.spec(), storage::sha256(entry.tensor.bytes())});
+      references->push_back({entry.key, entry.tensor.spec(), storage::sha256(entry.tensor.bytes())});
     later([this, task, named, references] {
       for (size_t i = 0; i < named->size(); ++i) {
         // Each tensor by itself, so that those which change from step to step can go.

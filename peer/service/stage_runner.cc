@@ -1,6 +1,7 @@
 #include "peer/service/stage_runner.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/check.h"
 
@@ -20,41 +21,37 @@ uint32_t segment_of(const proto::StageProgram& stage, dag::ValueId value) {
 
 Result<std::unique_ptr<StageRunner>> StageRunner::create(std::shared_ptr<const proto::AssignStage> assignment,
                                                          const TensorSource& tensors, Backend& backend) {
-  std::map<std::pair<std::string, std::string>, Tensor> loaded;
-  for (const proto::TensorReference& reference : assignment->tensors) {
-    WEFT_TRY(auto tensor, tensors(reference));
-    loaded[std::pair(reference.initializer, reference.slot)] = std::move(tensor);
-  }
-  std::unique_ptr<StageRunner> runner(new StageRunner(std::move(assignment)));
+  std::unique_ptr<StageRunner> runner(new StageRunner(std::move(assignment), backend));
   for (const proto::StageProgram& stage : runner->assignment_->programs)
-    WEFT_TRY_STATUS(runner->add_program(stage, loaded, backend));
+    WEFT_TRY_STATUS(runner->add_program(stage));
+  WEFT_TRY_STATUS(runner->load_state(tensors));
   return runner;
 }
 
-Status StageRunner::add_program(const proto::StageProgram& stage,
-                                const std::map<std::pair<std::string, std::string>, Tensor>& tensors,
-                                Backend& backend) {
+// Slots for which nothing came stay zero, as at the start of a run; every weight must come.
+Status StageRunner::load_state(const TensorSource& tensors) {
+  std::set<std::string_view> came;
+  for (const proto::TensorReference& reference : assignment_->tensors) {
+    if (state_->find(reference.key) == nullptr) continue;
+    WEFT_TRY(const Tensor tensor, tensors(reference));
+    WEFT_TRY_STATUS(state_->write(reference.key, tensor));
+    if (is_weight(reference.key.slot)) came.insert(reference.key.name);
+  }
+  for (const proto::StageProgram& stage : assignment_->programs)
+    for (const dag::Initializer& initializer : stage.graph->initializers())
+      if (!came.contains(initializer.name))
+        return fail(ErrorCode::NotFound, "no tensor came for initializer '" + initializer.name + "'");
+  return {};
+}
+
+Status StageRunner::add_program(const proto::StageProgram& stage) {
   const proto::TrainingSpec& training = assignment_->training;
   ExecutorOptions options;
   options.accumulates = stage.kind == ProgramKind::Train && training.batch_size > training.microbatch_size;
   for (const proto::EdgeEnd& end : stage.sends) options.kept.push_back(end.value);
   options.segment_of_op = stage.segment_of_op;
-  WEFT_TRY(auto executor, Executor::create(stage.graph, backend, std::move(options)));
-  for (const dag::Initializer& initializer : stage.graph->initializers()) {
-    auto tensor = tensors.find({initializer.name, "value"});
-    if (tensor == tensors.end()) tensor = tensors.find({initializer.name, "running_statistic"});
-    if (tensor == tensors.end())
-      return fail(ErrorCode::NotFound, "no tensor came for initializer '" + initializer.name + "'");
-    WEFT_TRY_STATUS(executor->set_initializer(initializer.name, tensor->second));
-  }
-  if (stage.kind == ProgramKind::Train) {
-    WEFT_TRY_STATUS(executor->prepare_optimizer(training.optimizer));
-    for (size_t p = 0; p < executor->parameters().size(); ++p)
-      for (const std::string_view slot : training.optimizer.slot_names()) {
-        const auto tensor = tensors.find({executor->parameters()[p].name, std::string(slot)});
-        if (tensor != tensors.end()) WEFT_TRY_STATUS(executor->set_slot(p, slot, tensor->second));
-      }
-  }
+  WEFT_TRY(auto executor, Executor::create(stage.graph, state_, std::move(options)));
+  if (stage.kind == ProgramKind::Train) WEFT_TRY_STATUS(executor->prepare_optimizer(training.optimizer));
   Program& program = programs_[stage.kind];
   program.stage = &stage;
   // What is needed to begin is taken now, so that a stage that is ready has its memory.
@@ -69,7 +66,7 @@ Status StageRunner::add_program(const proto::StageProgram& stage,
 }
 
 Bytes StageRunner::persistent_bytes() const {
-  Bytes sum;
+  Bytes sum = state_->bytes();
   for (const auto& [kind, program] : programs_) sum += program.executor->persistent_bytes();
   return sum;
 }
@@ -95,9 +92,6 @@ Result<StageRunner::Output> StageRunner::run(const Task& task, const Inputs& inp
       break;
     case TaskKind::Snapshot:
       WEFT_TRY_STATUS(snapshot(output));
-      break;
-    case TaskKind::TakeWeights:
-      WEFT_TRY_STATUS(take_weights());
       break;
   }
   return output;
@@ -159,7 +153,7 @@ Status StageRunner::collect_outputs(const Task& task, Program& program, Microbat
     if (numbers != nullptr)
       *numbers = to_doubles(tensor);
     else
-      output.predictions.push_back({out.name, "", std::move(tensor)});
+      output.predictions.push_back({dag::of_initializer(out.name, dag::StateSlot::None), std::move(tensor)});
   }
   return {};
 }
@@ -179,32 +173,10 @@ Status StageRunner::update(const Task& task, Output& output) {
 }
 
 Status StageRunner::snapshot(Output& output) {
-  Executor& executor = *programs_.at(ProgramKind::Train).executor;
-  for (size_t p = 0; p < executor.parameters().size(); ++p) {
-    const std::string& name = executor.parameters()[p].name;
-    WEFT_TRY(auto value, executor.initializer(name));
-    output.snapshot.push_back({name, "value", std::move(value)});
-    for (const std::string_view slot : assignment_->training.optimizer.slot_names()) {
-      WEFT_TRY(auto tensor, executor.slot(p, slot));
-      output.snapshot.push_back({name, std::string(slot), std::move(tensor)});
-    }
-  }
-  for (const dag::GraphOutput& out : executor.graph().outputs()) {
-    if (out.role != OutputRole::StateUpdate) continue;
-    WEFT_TRY(auto value, executor.initializer(out.name));
-    output.snapshot.push_back({out.name, "running_statistic", std::move(value)});
-  }
-  return {};
-}
-
-Status StageRunner::take_weights() {
-  Executor& trained = *programs_.at(ProgramKind::Train).executor;
-  Executor& evaluation = *programs_.at(ProgramKind::Evaluate).executor;
-  for (const dag::Initializer& initializer : evaluation.graph().initializers()) {
-    if (!trained.graph().find_initializer(initializer.name))
-      continue;  // only inference reads it: as submitted
-    WEFT_TRY(const Tensor tensor, trained.initializer(initializer.name));
-    WEFT_TRY_STATUS(evaluation.set_initializer(initializer.name, tensor));
+  const dag::Graph& training = programs_.at(ProgramKind::Train).executor->graph();
+  for (dag::StateKey& key : trained_state(training, assignment_->training.optimizer)) {
+    WEFT_TRY(auto tensor, state_->read(key));
+    output.snapshot.push_back({std::move(key), std::move(tensor)});
   }
   return {};
 }

@@ -13,6 +13,7 @@
 #include "peer/backend/backend.h"
 #include "peer/executor.h"
 #include "peer/machine/stage.h"
+#include "peer/state.h"
 #include "proto/messages.h"
 
 namespace weft::peer {
@@ -39,11 +40,11 @@ class StageRunner {
     TaskOutcome outcome;                                  // `busy` is left to the caller, who has the clock
     std::vector<std::pair<uint32_t, dag::Tensor>> sends;  // by index in StageProgram::sends
     struct Named {
-      std::string name, slot;
+      dag::StateKey key;
       dag::Tensor tensor;
     };
     std::vector<Named> snapshot;     // of a Snapshot
-    std::vector<Named> predictions;  // outputs of the model in this segment; slot empty
+    std::vector<Named> predictions;  // outputs of the model in this segment; slot None
   };
   Result<Output> run(const Task& task, const Inputs& inputs);
 
@@ -54,18 +55,17 @@ class StageRunner {
     std::map<uint32_t, std::unique_ptr<Microbatch>> active;
     std::vector<std::unique_ptr<Microbatch>> free;
   };
-  explicit StageRunner(std::shared_ptr<const proto::AssignStage> assignment)
-      : assignment_(std::move(assignment)) {}
-  Status add_program(const proto::StageProgram& stage,
-                     const std::map<std::pair<std::string, std::string>, dag::Tensor>& tensors,
-                     Backend& backend);
+  StageRunner(std::shared_ptr<const proto::AssignStage> assignment, Backend& backend)
+      : assignment_(std::move(assignment)), state_(std::make_shared<State>(backend)) {}
+  Status add_program(const proto::StageProgram& stage);
+  Status load_state(const TensorSource& tensors);
   Status run_segment(const Task& task, const Inputs& inputs, Output& output);
   Status collect_outputs(const Task& task, Program& program, Microbatch& microbatch, Output& output);
   Status update(const Task& task, Output& output);
   Status snapshot(Output& output);
-  Status take_weights();
 
   std::shared_ptr<const proto::AssignStage> assignment_;
+  std::shared_ptr<State> state_;  // of all programs
   std::map<proto::ProgramKind, Program> programs_;
 };
 

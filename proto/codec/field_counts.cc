@@ -30,7 +30,7 @@ static_assert(has_fields<HelloAck, 6>);
 static_assert(has_fields<Refusal, 3>);
 static_assert(has_fields<EdgeEnd, 3>);
 static_assert(has_fields<StageProgram, 7>);
-static_assert(has_fields<TensorReference, 4>);
+static_assert(has_fields<TensorReference, 3>);
 static_assert(has_fields<LinkRoute, 6>);
 static_assert(has_fields<dag::OptimizerSpec, 9>);
 static_assert(has_fields<dag::ScheduleSpec, 3>);

@@ -7,13 +7,6 @@
 #include "proto/codec/wire.h"
 
 namespace weft::proto {
-namespace {
-
-bool is_slot(std::string_view slot) {  // storage::TensorKey
-  return slot == "value" || slot == "momentum" || slot == "m" || slot == "v" || slot == "running_statistic";
-}
-
-}  // namespace
 
 void put(const EdgeEnd& from, wire::EdgeEnd& to) {
   to.set_edge(from.edge);
@@ -211,15 +204,14 @@ Status check_tensors(const AssignStage& stage) {
       if (!fresh && *at->second != spec)
         return fail(ErrorCode::OutOfRange, "the programs disagree on initializer '" + initializer.name + "'");
     }
-  std::set<std::pair<std::string_view, std::string_view>> seen;
+  std::set<dag::StateKey> seen;
   for (const TensorReference& tensor : stage.tensors) {
-    const auto at = specs.find(tensor.initializer);
-    if (at == specs.end() || *at->second != tensor.spec || !is_slot(tensor.slot))
-      return fail(ErrorCode::OutOfRange, "tensors: '" + tensor.initializer + "/" + tensor.slot + "' " +
+    const auto at = specs.find(tensor.key.name);
+    if (at == specs.end() || *at->second != tensor.spec || tensor.key.slot == dag::StateSlot::None)
+      return fail(ErrorCode::OutOfRange, "tensors: '" + to_string(tensor.key) + "' " +
                                              to_string(tensor.spec) + " is no initializer of the programs");
-    if (!seen.insert({tensor.initializer, tensor.slot}).second)
-      return fail(ErrorCode::OutOfRange,
-                  "tensors: '" + tensor.initializer + "/" + tensor.slot + "' is there twice");
+    if (!seen.insert(tensor.key).second)
+      return fail(ErrorCode::OutOfRange, "tensors: '" + to_string(tensor.key) + "' is there twice");
   }
   return {};
 }

@@ -23,15 +23,17 @@ Status get(const wire::TensorSpec& from, dag::TensorSpec& to) {
 }
 
 void put(const TensorReference& from, wire::TensorReference& to) {
-  to.set_initializer(from.initializer);
-  to.set_slot(from.slot);
+  to.set_initializer(from.key.name);
+  to.set_slot(std::string(to_string(from.key.slot)));
   put(from.spec, *to.mutable_spec());
   to.set_sha256(put_bytes(from.sha256));
 }
 Status get(const wire::TensorReference& from, TensorReference& to) {
   Reader read("TensorReference");
-  read.text(from.initializer(), to.initializer, kSymbolMax, "initializer");
-  read.text(from.slot(), to.slot, kNameMax, "slot");
+  read.text(from.initializer(), to.key.name, kSymbolMax, "initializer");
+  const auto slot = dag::find_state_slot(from.slot());
+  read.require(slot || from.slot().empty(), "slot", "there is no such slot");
+  to.key.slot = slot.value_or(dag::StateSlot::None);
   read.part(from.spec(), to.spec, "spec");
   read.digest(from.sha256(), to.sha256, "sha256");
   return read.status();

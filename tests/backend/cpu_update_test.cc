@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "dag/state.h"
 #include "peer/backend/reference/reference_backend.h"
 #include "tests/backend/cpu.h"
 #include "tests/backend/run_graph.h"
@@ -26,7 +27,7 @@ std::vector<Tensor> after_three_steps(Backend& backend, const dag::OptimizerSpec
   const auto parameter = uploaded(backend, start);
   std::vector<std::unique_ptr<Memory>> slots;
   std::vector<View> views;
-  for (size_t i = 0; i < optimizer.slot_names().size(); ++i) {
+  for (size_t i = 0; i < dag::optimizer_slots(optimizer).size(); ++i) {
     slots.push_back(uploaded(backend, Tensor(spec)));
     views.push_back({slots.back().get(), 0});
   }

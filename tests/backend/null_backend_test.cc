@@ -93,7 +93,7 @@ TEST(NullBackend, AMicrobatchTakesThePredictedTime) {
         dag::lower(dag::differentiate(forward, dag::op_table()).value(), dag::op_table(),
                    {.fuse_elementwise = true, .convolution_layout = Layout::Blocked16}));
     Device device({int64_t{1} << 40}, rates);
-    auto executor = Executor::create(graph, *device.backend, {});
+    auto executor = Executor::create(graph, std::make_shared<State>(*device.backend), {});
     ASSERT_TRUE(executor.has_value()) << executor.error().message;
     auto microbatch = (*executor)->make_microbatch();
     ASSERT_TRUE(microbatch.has_value());

@@ -1,5 +1,6 @@
 // The reference backend: storage, groups, update rules; and what its kernels do with values from outside.
 #include "peer/backend/reference/reference_backend.h"
+#include "dag/state.h"
 
 #include <gtest/gtest.h>
 
@@ -144,7 +145,7 @@ double after_two_steps(const dag::OptimizerSpec& optimizer) {
   const Block parameter = scalar(2);
   std::vector<Block> slots;
   std::vector<View> views;
-  for (size_t i = 0; i < optimizer.slot_names().size(); ++i)
+  for (size_t i = 0; i < dag::optimizer_slots(optimizer).size(); ++i)
     views.push_back(slots.emplace_back(scalar(0)).view());
   for (uint64_t step = 1; step <= 2; ++step) {
     const Block gradient = scalar(step == 1 ? 1.0 : -0.5);

@@ -181,13 +181,13 @@ void Cluster::plan(const StartPlanning& request) {
     assignment->after_step = request.checkpoint ? request.checkpoint->step : 0;
     // A state is that of the whole model: with another number of stages its parts lie elsewhere.
     for (uint32_t part = s; part < options_.stages; part += stages) {
-      proto::TensorReference tensor{.initializer = std::to_string(part), .slot = "value", .spec = {}};
+      proto::TensorReference tensor{.key = {.name = std::to_string(part)}, .spec = {}};
       tensor.spec = {dag::DType::F32, dag::Shape({options_.stage_bytes / 4})};
       tensor.sha256 = digest(part, 0);
       if (request.checkpoint) {
         const auto& saved = request.checkpoint->tensors;
-        const auto at = std::find_if(saved.begin(), saved.end(),
-                                     [&](const auto& t) { return t.initializer == tensor.initializer; });
+        const auto at =
+            std::find_if(saved.begin(), saved.end(), [&](const auto& t) { return t.key == tensor.key; });
         ASSERT_NE(at, saved.end()) << "the snapshot of step " << request.checkpoint->step << " has no part "
                                    << part;
         tensor.sha256 = at->sha256;

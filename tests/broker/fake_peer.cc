@@ -134,7 +134,7 @@ void Cluster::load(FakePeer& peer) {
   const proto::AssignStage& assignment = *peer.stage->assignment;
   peer.heard = true;
   for (const auto& tensor : assignment.tensors) {
-    const auto part = static_cast<uint32_t>(std::stoul(tensor.initializer));
+    const auto part = static_cast<uint32_t>(std::stoul(tensor.key.name));
     EXPECT_EQ(to_hex(tensor.sha256), to_hex(digest(part, assignment.after_step)))
         << "a stage begins with another state than the plan says";
     if (durable_.contains(tensor.sha256) || transient_.contains(tensor.sha256))
@@ -186,7 +186,7 @@ void Cluster::snapshot(FakePeer& peer, const proto::Command& command) {
       .run = assignment.run, .plan_version = assignment.plan_version, .step = command.step, .tensors = {}};
   const bool durable = command.kind == CommandKind::Checkpoint;
   for (proto::TensorReference tensor : assignment.tensors) {
-    tensor.sha256 = digest(static_cast<uint32_t>(std::stoul(tensor.initializer)), command.step);
+    tensor.sha256 = digest(static_cast<uint32_t>(std::stoul(tensor.key.name)), command.step);
     peer.held.insert(tensor.sha256);
     (durable ? durable_ : transient_).insert(tensor.sha256);
     checkpoint.tensors.push_back(std::move(tensor));

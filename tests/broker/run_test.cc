@@ -40,8 +40,9 @@ std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(shape.predicted_step));
   for (uint32_t s = 0; s < shape.stages; ++s) {
     auto assignment = std::make_shared<proto::AssignStage>();
-    assignment->tensors.push_back(
-        {"w" + std::to_string(s), "value", {dag::DType::F32, dag::Shape({shape.stage_bytes / 4})}, {}});
+    assignment->tensors.push_back({dag::of_initializer("w" + std::to_string(s)),
+                                   {dag::DType::F32, dag::Shape({shape.stage_bytes / 4})},
+                                   {}});
     plan->stages.push_back({PeerId{}, assignment, {s}, 0});
   }
   return plan;

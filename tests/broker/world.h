@@ -116,8 +116,9 @@ class World {
     if (!copies)
       for (auto& stage : plan->stages) {
         auto large = std::make_shared<proto::AssignStage>(*stage.assignment);
-        large->tensors.push_back(
-            {"w", "value", {dag::DType::F32, dag::Shape({25'000'000})}, {}});  // 8 s, the step unknown
+        large->tensors.push_back({dag::of_initializer("w"),
+                                  {dag::DType::F32, dag::Shape({25'000'000})},
+                                  {}});  // 8 s, the step unknown
         stage.assignment = large;
       }
     step(PlanningDone{request.job, request.plan_version, plan});

@@ -51,7 +51,7 @@ Digest digest(uint8_t number) {
 }
 proto::TensorReference output(const std::string& name, dag::Shape shape, uint8_t number) {
   return {
-      .initializer = name, .slot = {}, .spec = {dag::DType::F32, std::move(shape)}, .sha256 = digest(number)};
+      .key = {.name = name, .slot = dag::StateSlot::None}, .spec = {dag::DType::F32, std::move(shape)}, .sha256 = digest(number)};
 }
 // Two outputs of two stages over three microbatches of four, ten samples.
 proto::JobResult predictions() {

@@ -5,16 +5,20 @@
 #include <cmath>
 #include <limits>
 
+#include "dag/state.h"
+
 namespace weft::dag {
 namespace {
 
-using Names = std::vector<std::string_view>;
+using Slots = std::vector<StateSlot>;
 
 TEST(Optimizer, SlotsAreThoseOfTheRule) {
-  EXPECT_EQ((OptimizerSpec{.type = OptimizerType::Sgd}).slot_names(), Names{});
-  EXPECT_EQ((OptimizerSpec{.type = OptimizerType::Sgd, .momentum = 0.9}).slot_names(), Names{"momentum"});
-  EXPECT_EQ((OptimizerSpec{.type = OptimizerType::Adam}).slot_names(), (Names{"m", "v"}));
-  EXPECT_EQ((OptimizerSpec{.type = OptimizerType::AdamW}).slot_names(), (Names{"m", "v"}));
+  EXPECT_EQ(optimizer_slots(OptimizerSpec{.type = OptimizerType::Sgd}), Slots{});
+  EXPECT_EQ(optimizer_slots(OptimizerSpec{.type = OptimizerType::Sgd, .momentum = 0.9}),
+            Slots{StateSlot::Momentum});
+  EXPECT_EQ(optimizer_slots(OptimizerSpec{.type = OptimizerType::Adam}), (Slots{StateSlot::M, StateSlot::V}));
+  EXPECT_EQ(optimizer_slots(OptimizerSpec{.type = OptimizerType::AdamW}),
+            (Slots{StateSlot::M, StateSlot::V}));
 }
 
 TEST(Schedule, ConstantWithoutWarmUpIsTheRate) {

@@ -67,9 +67,10 @@ TEST_P(ExecutorAgainstDirect, GivesTheSameGradients) {
     const auto expected = evaluate_directly(graph, model, context);
 
     const Graph lowered = dag::lower(graph, dag::op_table(), {.fuse_elementwise = true});
-    const auto executor = value_or_fail(
-        Executor::create(std::make_shared<const Graph>(lowered), *backend, {.accumulates = true}));
-    for (const auto& [name, tensor] : model.weights) ok_or_fail(executor->set_initializer(name, tensor));
+    const auto executor = value_or_fail(Executor::create(
+        std::make_shared<const Graph>(lowered), std::make_shared<State>(*backend), {.accumulates = true}));
+    for (const auto& [name, tensor] : model.weights)
+      ok_or_fail(executor->state().write(dag::of_initializer(name), tensor));
     const auto microbatch = value_or_fail(executor->make_microbatch());
     microbatch->context = context;
     // The second run adds the same again: every gradient doubles. Running statistics would move on, so they
@@ -78,7 +79,7 @@ TEST_P(ExecutorAgainstDirect, GivesTheSameGradients) {
       microbatch->first_of_step = run == 0;
       for (const auto& initializer : lowered.initializers())
         if (initializer.role == dag::InitializerRole::RunningStatistic)
-          ok_or_fail(executor->set_initializer(initializer.name, model.weights.at(initializer.name)));
+          ok_or_fail(executor->state().write(weight_key(initializer), model.weights.at(initializer.name)));
       for (const auto& [name, tensor] : model.inputs)
         ok_or_fail(executor->set_input(*microbatch, name, tensor));
       ok_or_fail(executor->run(*microbatch));
@@ -103,7 +104,7 @@ TEST(Executor, NeedsLessMemoryThanAllValuesTogether) {
   const auto backend = make_reference_backend();
   const auto graph =
       std::make_shared<const Graph>(value_or_fail(dag::differentiate(model.graph, dag::op_table())));
-  const auto executor = value_or_fail(Executor::create(graph, *backend, {}));
+  const auto executor = value_or_fail(Executor::create(graph, std::make_shared<State>(*backend), {}));
   int64_t all = 0;
   for (const auto& value : graph->values()) all += backend->storage_bytes(value.spec, value.layout).value;
   EXPECT_LT(executor->program().arena.value, all / 2);
@@ -112,15 +113,17 @@ TEST(Executor, NeedsLessMemoryThanAllValuesTogether) {
 TEST(Executor, RefusesTensorsThatDoNotFit) {
   const test::Model model = test::residual_net(1);
   const auto backend = make_reference_backend();
-  const auto executor =
-      value_or_fail(Executor::create(std::make_shared<const Graph>(model.graph), *backend, {}));
-  const auto wrong_shape = executor->set_initializer("conv", test::random_tensor(1, 1, {2, 2}));
+  const auto executor = value_or_fail(
+      Executor::create(std::make_shared<const Graph>(model.graph), std::make_shared<State>(*backend), {}));
+  const auto wrong_shape =
+      executor->state().write(dag::of_initializer("conv"), test::random_tensor(1, 1, {2, 2}));
   ASSERT_FALSE(wrong_shape.has_value());
   EXPECT_EQ(wrong_shape.error().code, ErrorCode::InvalidArgument);
   EXPECT_NE(wrong_shape.error().message.find("'conv' is f32[8,1,3,3]"), std::string::npos)
       << wrong_shape.error().message;
-  EXPECT_EQ(executor->set_initializer("nothing", test::random_tensor(1, 1, {1})).error().code,
-            ErrorCode::NotFound);
+  EXPECT_EQ(
+      executor->state().write(dag::of_initializer("nothing"), test::random_tensor(1, 1, {1})).error().code,
+      ErrorCode::NotFound);
   const auto microbatch = value_or_fail(executor->make_microbatch());
   EXPECT_EQ(executor->set_input(*microbatch, "y", test::random_tensor(1, 1, {1})).error().code,
             ErrorCode::NotFound);
@@ -131,13 +134,15 @@ TEST(Executor, KeepsOptimizerSlots) {
   const auto backend = make_reference_backend();
   const auto graph =
       std::make_shared<const Graph>(value_or_fail(dag::differentiate(model.graph, dag::op_table())));
-  const auto executor = value_or_fail(Executor::create(graph, *backend, {}));
+  const auto executor = value_or_fail(Executor::create(graph, std::make_shared<State>(*backend), {}));
   ok_or_fail(executor->prepare_optimizer({.type = dag::OptimizerType::AdamW, .learning_rate = 1e-3}));
   const Tensor moment = test::random_tensor(3, 3, executor->parameters()[0].spec.shape);
-  ok_or_fail(executor->set_slot(0, "m", moment));
-  const Tensor back = value_or_fail(executor->slot(0, "m"));
+  const std::string& name = executor->parameters()[0].name;
+  ok_or_fail(executor->state().write(dag::of_initializer(name, dag::StateSlot::M), moment));
+  const Tensor back = value_or_fail(executor->state().read(dag::of_initializer(name, dag::StateSlot::M)));
   EXPECT_EQ(to_doubles(back), to_doubles(moment));
-  EXPECT_EQ(executor->slot(0, "momentum").error().code, ErrorCode::NotFound);
+  EXPECT_EQ(executor->state().read(dag::of_initializer(name, dag::StateSlot::Momentum)).error().code,
+            ErrorCode::NotFound);
 }
 
 // Found by a random graph in two stages: the copy stood behind the first kernel, before the tensor came.
@@ -154,8 +159,8 @@ TEST(Executor, AGradientThatShowsWhatAnotherStageSentWaitsForIt) {
   const auto backend = make_reference_backend();
   ExecutorOptions options;
   options.segment_of_op = {0, 0, 1, 1};
-  const auto executor =
-      value_or_fail(Executor::create(std::make_shared<const Graph>(graph), *backend, std::move(options)));
+  const auto executor = value_or_fail(Executor::create(
+      std::make_shared<const Graph>(graph), std::make_shared<State>(*backend), std::move(options)));
   const auto microbatch = value_or_fail(executor->make_microbatch());
   ok_or_fail(executor->run(*microbatch, 0));
   const std::vector<double> values{3, 5};

@@ -46,8 +46,9 @@ std::map<std::string, Tensor> run_pieces(const std::vector<Graph>& pieces, Backe
       const Graph& piece = runner.executor->graph();
       for (const auto& initializer : piece.initializers())  // a run moves running statistics: they start anew
         if (initializer.role == dag::InitializerRole::RunningStatistic)
-          ok_or_fail(runner.executor->set_initializer(
-              initializer.name, as_in(piece.spec(initializer.value), model.weights.at(initializer.name))));
+          ok_or_fail(runner.executor->state().write(
+              weight_key(initializer),
+              as_in(piece.spec(initializer.value), model.weights.at(initializer.name))));
       for (const ValueId input : piece.inputs()) {
         const std::string& name = piece.value(input).name;
         const auto& from = model.inputs.contains(name) ? model.inputs : came;

@@ -41,9 +41,10 @@ struct Runner {
 
   Runner(Graph graph, Backend& backend, const test::Model& model, ExecutorOptions options = {}) {
     executor = value_or_fail(
-        Executor::create(std::make_shared<const Graph>(std::move(graph)), backend, std::move(options)));
+        Executor::create(std::make_shared<const Graph>(std::move(graph)), std::make_shared<State>(backend),
+                         std::move(options)));
     for (const auto& initializer : executor->graph().initializers())
-      ok_or_fail(executor->set_initializer(initializer.name, as_in(executor->graph().spec(initializer.value),
+      ok_or_fail(executor->state().write(weight_key(initializer), as_in(executor->graph().spec(initializer.value),
                                                                    model.weights.at(initializer.name))));
     microbatch = value_or_fail(executor->make_microbatch());
     microbatch->context = kContext;
@@ -63,7 +64,7 @@ struct Runner {
       if (output.role == OutputRole::Loss)
         results["loss"] = value_or_fail(executor->value(*microbatch, output.value));
       if (output.role == OutputRole::StateUpdate)
-        results["state " + output.name] = value_or_fail(executor->initializer(output.name));
+        results["state " + output.name] = value_or_fail(executor->state().read(dag::of_initializer(output.name)));
     }
   }
 };

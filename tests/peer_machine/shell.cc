@@ -43,7 +43,7 @@ Digest digest_of(const std::string& name) {
 }
 
 proto::TensorReference tensor_of(const std::string& initializer, const std::string& content) {
-  return {initializer, "value", dag::TensorSpec{dag::DType::F32, {16}}, digest_of(content)};
+  return {dag::of_initializer(initializer), dag::TensorSpec{dag::DType::F32, {16}}, digest_of(content)};
 }
 
 proto::AssignStage assignment(const StageSpec& spec) {

@@ -75,14 +75,14 @@ std::map<std::string, Tensor> data_of(const Graph& whole, const test::Model& mod
   return data;
 }
 
-using State = std::map<std::pair<std::string, std::string>, Tensor>;
+using State = std::map<dag::StateKey, Tensor>;
 
 State train_alone(const Graph& whole, const test::Model& model, peer::Backend& backend,
                   const proto::TrainingSpec& spec) {
-  auto executor = value_or_fail(
-      peer::Executor::create(std::make_shared<const Graph>(whole), backend, {.accumulates = true}));
+  auto executor = value_or_fail(peer::Executor::create(
+      std::make_shared<const Graph>(whole), std::make_shared<peer::State>(backend), {.accumulates = true}));
   for (const auto& initializer : whole.initializers())
-    ok_or_fail(executor->set_initializer(initializer.name, model.weights.at(initializer.name)));
+    ok_or_fail(executor->state().write(weight_key(initializer), model.weights.at(initializer.name)));
   ok_or_fail(executor->prepare_optimizer(spec.optimizer));
   const auto microbatch = value_or_fail(executor->make_microbatch());
   for (uint64_t step = 1; step <= kSteps; ++step) {
@@ -102,15 +102,8 @@ State train_alone(const Graph& whole, const test::Model& model, peer::Backend& b
                                  .gradient_scale = dag::clip_factor(spec.clip_norm, norm) / kMicrobatches}));
   }
   State state;
-  for (size_t p = 0; p < executor->parameters().size(); ++p) {
-    const std::string& name = executor->parameters()[p].name;
-    state[std::pair(name, "value")] = value_or_fail(executor->initializer(name));
-    for (const auto slot : spec.optimizer.slot_names())
-      state[std::pair(name, std::string(slot))] = value_or_fail(executor->slot(p, slot));
-  }
-  for (const auto& output : whole.outputs())
-    if (output.role == dag::OutputRole::StateUpdate)
-      state[std::pair(output.name, "running_statistic")] = value_or_fail(executor->initializer(output.name));
+  for (const dag::StateKey& key : trained_state(whole, spec.optimizer))
+    state[key] = value_or_fail(executor->state().read(key));
   return state;
 }
 
@@ -171,8 +164,7 @@ class Cluster final : public broker::RunSink {
       for (const auto input : program.graph->inputs())
         if (!received.contains(input.index)) program.data_inputs.push_back(program.graph->value(input).name);
       for (const auto& initializer : program.graph->initializers())
-        assignment->tensors.push_back(
-            {initializer.name, "value", program.graph->spec(initializer.value), {}});
+        assignment->tensors.push_back({weight_key(initializer), program.graph->spec(initializer.value), {}});
       std::vector<uint32_t> indices;
       for (const auto& name : parameters_of(*program.graph))
         indices.push_back(static_cast<uint32_t>(std::find(parameters.begin(), parameters.end(), name) -
@@ -183,7 +175,7 @@ class Cluster final : public broker::RunSink {
       here.machine = std::make_unique<peer::StageMachine>(assignment);
       here.runner = value_or_fail(peer::StageRunner::create(
           assignment,
-          [&](const auto& reference) -> Result<Tensor> { return model.weights.at(reference.initializer); },
+          [&](const auto& reference) -> Result<Tensor> { return model.weights.at(reference.key.name); },
           backend));
       stages_.push_back(std::move(here));
       plan->stages.push_back({PeerId{}, assignment, std::move(indices)});
@@ -303,8 +295,8 @@ class Cluster final : public broker::RunSink {
     if (task.kind == TaskKind::Snapshot) {
       proto::CheckpointReport checkpoint{.run = 1, .plan_version = 1, .step = task.key.step, .tensors = {}};
       for (const auto& named : output.snapshot) {
-        state_[std::pair(named.name, named.slot)] = named.tensor;
-        checkpoint.tensors.push_back({named.name, named.slot, named.tensor.spec(), {}});
+        state_[named.key] = named.tensor;
+        checkpoint.tensors.push_back({named.key, named.tensor.spec(), {}});
       }
       report(from, std::move(checkpoint));
     }
@@ -351,10 +343,10 @@ TEST_P(Pipeline, EndsInTheBitsOfOneMachineWhateverTheOrderOfMessages) {
     ASSERT_EQ(cluster.state().size(), expected.size());
     for (const auto& [key, tensor] : expected) {
       const auto found = cluster.state().find(key);
-      ASSERT_NE(found, cluster.state().end()) << key.first << "/" << key.second;
+      ASSERT_NE(found, cluster.state().end()) << to_string(key);
       const auto a = tensor.bytes(), b = found->second.bytes();
       EXPECT_TRUE(a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0)
-          << key.first << "/" << key.second << " differs";
+          << to_string(key) << " differs";
     }
     std::vector<uint64_t> steps;
     for (const auto& event : cluster.events())

@@ -118,12 +118,13 @@ TEST_P(OnEveryGraph, MemoryIsNotUnderestimated) {
         options.segment_of_op = split->stages[s].segment_of_op;
         for (const auto& edge : split->cut_edges)
           if (edge.from_stage == s) options.kept.push_back(edge.sent);
-        auto executor = peer::Executor::create(std::make_shared<const Graph>(split->stages[s].graph),
-                                               **backend, std::move(options));
+        const auto state = std::make_shared<peer::State>(**backend);
+        auto executor = peer::Executor::create(std::make_shared<const Graph>(split->stages[s].graph), state,
+                                               std::move(options));
         ASSERT_TRUE(executor.has_value()) << executor.error().message;
         ASSERT_TRUE((*executor)->prepare_optimizer({.type = dag::OptimizerType::AdamW}).has_value());
-        const int64_t need = (*executor)->persistent_bytes().value + (*executor)->program().workspace.value +
-                             3 * (*executor)->program().arena.value;
+        const int64_t need = state->bytes().value + (*executor)->persistent_bytes().value +
+                             (*executor)->program().workspace.value + 3 * (*executor)->program().arena.value;
         const StageWork& work = pipeline.stages[s];
         const int64_t planned = work.persistent.value + 3 * work.microbatch.value;
         EXPECT_GE(planned, need) << "stage " << s << " of " << stages;

@@ -90,9 +90,10 @@ TEST(GraphCodec, GraphsAndTheirPiecesComeBackEqual) {
 // Bits of all gradients and outputs of a stage, on inputs drawn from a seed.
 std::vector<Tensor> run_stage(const std::shared_ptr<const Graph>& graph, const test::Model& model) {
   auto backend = peer::make_cpu_backend({.threads = 1, .pin = false}).value();
-  auto executor = peer::Executor::create(graph, *backend, {}).value();
+  auto executor = peer::Executor::create(graph, std::make_shared<peer::State>(*backend), {}).value();
   for (const auto& initializer : graph->initializers())
-    EXPECT_TRUE(executor->set_initializer(initializer.name, model.weights.at(initializer.name)).has_value());
+    EXPECT_TRUE(
+        executor->state().write(weight_key(initializer), model.weights.at(initializer.name)).has_value());
   auto microbatch = executor->make_microbatch().value();
   microbatch->context = {.seed = 7, .step = 3, .sample_position = 0, .microbatch_size = 2};
   uint64_t stream = 0;
@@ -165,7 +166,7 @@ Message changed_stage(const std::function<void(AssignStage&)>& change) {
   stage.programs = {test::stage_program(cut.split, 1)};
   const Graph& graph = *stage.programs[0].graph;
   for (const auto& initializer : graph.initializers())
-    stage.tensors.push_back({initializer.name, "value", graph.spec(initializer.value), {}});
+    stage.tensors.push_back({weight_key(initializer), graph.spec(initializer.value), {}});
   change(stage);
   return stage;
 }
@@ -193,9 +194,9 @@ TEST(StageCodec, RefusesWhatDoesNotFitTheGraph) {
   expect_refused([](S& s) { s.programs[0].sends[0].stage = 1; }, "edge");
   expect_refused([](S& s) { s.programs[0].data_inputs.push_back("nobody"); }, "data_inputs");
   expect_refused([](S& s) { s.programs.push_back(s.programs[0]); }, "twice");
-  expect_refused([](S& s) { s.tensors[0].initializer = "nobody"; }, "tensors");
+  expect_refused([](S& s) { s.tensors[0].key.name = "nobody"; }, "tensors");
   expect_refused([](S& s) { s.tensors[0].spec.shape.push_back(2); }, "tensors");
-  expect_refused([](S& s) { s.tensors[0].slot = "w"; }, "tensors");
+  expect_refused([](S& s) { s.tensors[0].key.slot = dag::StateSlot::None; }, "tensors");
   expect_refused([](S& s) { s.tensors.push_back(s.tensors[0]); }, "tensors");
   expect_refused([](S& s) { s.stage = s.stage_count; }, "stage");
   expect_refused([](S& s) { s.links.emplace_back().stage = 1; }, "links");

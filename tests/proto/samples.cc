@@ -155,7 +155,10 @@ class Maker {
     to.shape.resize(rng_.below(5));
     for (int64_t& dim : to.shape) dim = static_cast<int64_t>(rng_.below(9));
   }
-  void fill(TensorReference& to) { fill_all(to.initializer, to.slot, to.spec, to.sha256); }
+  void fill(TensorReference& to) {
+    fill_all(to.key.name, to.spec, to.sha256);
+    pick(to.key.slot, dag::StateSlot::Value);
+  }
   void fill(plan::Rates& to) { to = {positive(), positive(), positive(), positive()}; }
   void fill(LinkUse& to) { to = {small(), rng_.next_u64(), positive()}; }
   void fill(TokenProof& to) { fill_all(to.id, to.secret); }
@@ -200,9 +203,11 @@ class Maker {
     to.programs.push_back(stage_program(cut.split, to.stage));
     const dag::Graph& graph = *to.programs[0].graph;
     for (const auto& initializer : graph.initializers())
-      for (const char* slot : {"value", "momentum", "m", "v", "running_statistic"}) {
+      for (const auto slot : {dag::StateSlot::M, dag::StateSlot::Momentum, dag::StateSlot::RunningStatistic,
+                              dag::StateSlot::V, dag::StateSlot::Value}) {
         if (chance()) continue;
-        to.tensors.push_back({initializer.name, slot, graph.spec(initializer.value), {}});
+        to.tensors.push_back(
+            {dag::of_initializer(initializer.name, slot), graph.spec(initializer.value), {}});
         fill(to.tensors.back().sha256);
       }
     for (uint32_t stage = 0; stage < to.stage_count; ++stage) {

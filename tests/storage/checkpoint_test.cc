@@ -20,9 +20,10 @@ Checkpoint state_at(uint64_t step, const std::string& run = "run") {
   const std::vector<float> slot = {-s, 0, 0, 1};
   const std::vector<float> statistic = {0.5f, 0.25f};
   Checkpoint checkpoint{run, step, step * 8, sha256_hex("graph"), "cpu", {}};
-  checkpoint.tensors[{"w", "value"}] = dag::make_tensor({2, 2}, weights);
-  checkpoint.tensors[{"w", "momentum"}] = dag::make_tensor({2, 2}, slot);
-  checkpoint.tensors[{"mean", "running_statistic"}] = dag::make_tensor({2}, statistic);
+  checkpoint.tensors[dag::of_initializer("w")] = dag::make_tensor({2, 2}, weights);
+  checkpoint.tensors[dag::of_initializer("w", dag::StateSlot::Momentum)] = dag::make_tensor({2, 2}, slot);
+  checkpoint.tensors[dag::of_initializer("mean", dag::StateSlot::RunningStatistic)] =
+      dag::make_tensor({2}, statistic);
   return checkpoint;
 }
 
@@ -114,7 +115,8 @@ TEST(Checkpoint, DamagedBlobIsNeverUsedAndTheOlderOneIs) {
   const Scratch scratch;
   write(scratch.folder(), state_at(10));
   write(scratch.folder(), state_at(20));
-  const auto blob = scratch.folder() / "blobs" / sha256_hex(state_at(20).tensors.at({"w", "value"}).bytes());
+  const auto blob =
+      scratch.folder() / "blobs" / sha256_hex(state_at(20).tensors.at(dag::of_initializer("w")).bytes());
   scratch.write("blobs/" + blob.filename().string(), std::string(16, 'x'));
   Files files;
   EXPECT_TRUE(fails_with(load_checkpoint(scratch.folder() / "checkpoint-20.json", files),
@@ -134,7 +136,8 @@ TEST(Checkpoint, DamagedBlobIsNeverUsedAndTheOlderOneIs) {
 TEST(Checkpoint, DamagedBlobIsWrittenAgainRatherThanReused) {
   const Scratch scratch;
   write(scratch.folder(), state_at(10));
-  const auto name = sha256_hex(state_at(10).tensors.at({"mean", "running_statistic"}).bytes());
+  const auto name = sha256_hex(
+      state_at(10).tensors.at(dag::of_initializer("mean", dag::StateSlot::RunningStatistic)).bytes());
   scratch.write("blobs/" + name, std::string(8, 'x'));
   write(scratch.folder(), state_at(20));
   expect_equal(load(scratch.folder() / "checkpoint-20.json").checkpoint, state_at(20));
@@ -186,7 +189,8 @@ TEST(Checkpoint, StateThatCouldNotBeReadBackIsRefused) {
   Files files;
   const auto writer = CheckpointWriter::open(scratch.folder(), files);
   auto bad_slot = state_at(1);
-  bad_slot.tensors[{"w", "velocity"}] = bad_slot.tensors.at({"w", "value"});
+  bad_slot.tensors[dag::of_initializer("w", dag::StateSlot::None)] =
+      bad_slot.tensors.at(dag::of_initializer("w"));
   EXPECT_TRUE(fails_with((*writer)->write(bad_slot), ErrorCode::InvalidArgument, "slot"));
   auto bad_name = state_at(1);
   bad_name.run = "\xff";

@@ -170,8 +170,9 @@ Checkpoint state_at(uint64_t step) {
   const std::vector<float> weights = {s, s + 1, s + 2, s + 3};
   const std::vector<float> statistic = {0.5f, 0.25f};
   Checkpoint checkpoint{"run", step, step * 8, sha256_hex("graph"), "cpu", {}};
-  checkpoint.tensors[{"w", "value"}] = dag::make_tensor({2, 2}, weights);
-  checkpoint.tensors[{"mean", "running_statistic"}] = dag::make_tensor({2}, statistic);
+  checkpoint.tensors[dag::of_initializer("w")] = dag::make_tensor({2, 2}, weights);
+  checkpoint.tensors[dag::of_initializer("mean", dag::StateSlot::RunningStatistic)] =
+      dag::make_tensor({2}, statistic);
   return checkpoint;
 }
 

@@ -16,9 +16,11 @@ Manifest example() {
           7680,
           sha256_hex("graph"),
           "cpu avx512 \"quoted\" \xc3\xa9",
-          {{{"conv.weight", "momentum"}, {dag::DType::F32, {8, 3, 3, 3}}, sha256_hex("a")},
-           {{"conv.weight", "value"}, {dag::DType::F32, {8, 3, 3, 3}}, sha256_hex("b")},
-           {{"scale", "value"}, {dag::DType::F64, {}}, sha256_hex("c")}}};
+          {{dag::of_initializer("conv.weight", dag::StateSlot::Momentum),
+            {dag::DType::F32, {8, 3, 3, 3}},
+            sha256_hex("a")},
+           {dag::of_initializer("conv.weight"), {dag::DType::F32, {8, 3, 3, 3}}, sha256_hex("b")},
+           {dag::of_initializer("scale"), {dag::DType::F64, {}}, sha256_hex("c")}}};
 }
 
 TEST(Manifest, ParsesBack) {

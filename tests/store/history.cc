@@ -18,8 +18,7 @@ Digest digest(uint64_t number) {
 std::vector<proto::TensorReference> tensors(uint64_t step, size_t count) {
   std::vector<proto::TensorReference> made;
   for (size_t i = 0; i < count; ++i)
-    made.push_back({"layer" + std::to_string(i) + ".weight",
-                    "value",
+    made.push_back({dag::of_initializer("layer" + std::to_string(i) + ".weight"),
                     {dag::DType::F32, {64, 64}},
                     digest(step * 1000 + i)});
   return made;

@@ -45,12 +45,14 @@ Digest digest(uint8_t first) {
   return made;
 }
 std::vector<proto::TensorReference> tensors(uint8_t seed) {
-  return {{"conv.weight", "value", {dag::DType::F32, {8, 3, 3, 3}}, digest(seed)},
-          {"conv.weight", "m", {dag::DType::F32, {8, 3, 3, 3}}, digest(static_cast<uint8_t>(seed + 1))}};
+  return {{dag::of_initializer("conv.weight"), {dag::DType::F32, {8, 3, 3, 3}}, digest(seed)},
+          {dag::of_initializer("conv.weight", dag::StateSlot::M),
+           {dag::DType::F32, {8, 3, 3, 3}},
+           digest(static_cast<uint8_t>(seed + 1))}};
 }
 bool same(const std::vector<proto::TensorReference>& a, const std::vector<proto::TensorReference>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
-    return x.initializer == y.initializer && x.slot == y.slot && x.spec == y.spec && x.sha256 == y.sha256;
+    return x.key == y.key && x.spec == y.spec && x.sha256 == y.sha256;
   });
 }
 JobSubmitted submitted(proto::JobNumber job) {
@@ -118,7 +120,7 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   odd.gradient_norm = INFINITY;
   proto::PredictionReport prediction{.run = 7, .plan_version = 1, .microbatch = 3, .outputs = tensors(20)};
   proto::PredictionReport other{.run = 7, .plan_version = 1, .microbatch = 3, .outputs = tensors(20)};
-  other.outputs.front().initializer = "\xFF: an output of another stage";
+  other.outputs.front().key.name = "\xFF: an output of another stage";
   proto::JobResult result{.job = 7, .step = 30, .tensors = tensors(40), .sample_count = 11};
   ASSERT_TRUE(ok(append(*store_, admitted(1, 2), admitted(2, full.id, Role::Submitter), submitted(7), odd,
                         CheckpointCommitted{7, 10, tensors(50)}, CheckpointCommitted{7, 20, tensors(60)},

@@ -74,7 +74,9 @@ Status write_one(Memory& memory, uint64_t number) {
   std::vector<Record> records;
   records.emplace_back(event);
   records.emplace_back(broker::CheckpointCommitted{
-      1, number, {{"w", "value", {dag::DType::U8, {static_cast<int64_t>(bytes.size())}}, digest}}});
+      1,
+      number,
+      {{dag::of_initializer("w"), {dag::DType::U8, {static_cast<int64_t>(bytes.size())}}, digest}}});
   records.emplace_back(
       broker::JobChanged{1, proto::JobState::Running, std::string(number % 50 * 100, 'r'), 1, number, 0});
   return memory.store->append(records);

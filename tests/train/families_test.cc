@@ -102,13 +102,14 @@ std::vector<double> two_steps(const std::string& name, peer::Backend& backend) {
   const dag::Graph differentiated =
       value_or_fail(dag::differentiate(with_loss(canonical, target.spec()), dag::op_table()));
   const auto traits = backend.traits();
-  auto graph = std::make_shared<const dag::Graph>(
-      dag::lower(differentiated, dag::op_table(),
-                 {.fuse_elementwise = traits.fuse_elementwise, .convolution_layout = traits.convolution_layout}));
+  auto graph = std::make_shared<const dag::Graph>(dag::lower(
+      differentiated, dag::op_table(),
+      {.fuse_elementwise = traits.fuse_elementwise, .convolution_layout = traits.convolution_layout}));
 
-  const auto executor = value_or_fail(peer::Executor::create(graph, backend, {}));
+  const auto executor =
+      value_or_fail(peer::Executor::create(graph, std::make_shared<peer::State>(backend), {}));
   for (const auto& initializer : graph->initializers())
-    ok_or_fail(executor->set_initializer(initializer.name, imported.weights.at(initializer.name)));
+    ok_or_fail(executor->state().write(weight_key(initializer), imported.weights.at(initializer.name)));
   dag::OptimizerSpec sgd;
   sgd.type = dag::OptimizerType::Sgd;
   ok_or_fail(executor->prepare_optimizer(sgd));
@@ -134,14 +135,15 @@ std::vector<std::string> families() {
 
 class Families : public testing::TestWithParam<std::string> {};
 
-// In double both compute the same; float32 is as far off as PyTorch's own. In the second step one Relu that comes
-// out on its other side moves every gradient by some thousandths.
+// In double both compute the same; float32 is as far off as PyTorch's own. In the second step one Relu that
+// comes out on its other side moves every gradient by some thousandths.
 TEST_P(Families, TwoStepsAsPyTorch) {
   const nlohmann::json& entry = expected_losses().at(GetParam());
   const auto backend = value_or_fail(peer::make_cpu_backend({.threads = 2, .pin = false}));
   const std::vector<double> losses = two_steps(GetParam(), *backend);
   for (size_t i = 0; i < losses.size(); ++i) {
-    const double exact = entry.at("float64")[i], theirs = std::abs(entry.at("float32")[i].get<double>() - exact);
+    const double exact = entry.at("float64")[i],
+                 theirs = std::abs(entry.at("float32")[i].get<double>() - exact);
     EXPECT_NEAR(losses[i], exact, (i == 0 ? 1e-5 : 2e-4) * exact + (i == 0 ? 10 : 20) * theirs)
         << "step " << i + 1 << ", PyTorch's float32 is off by " << theirs;
   }

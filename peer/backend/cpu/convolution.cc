@@ -184,14 +184,16 @@ KernelResult make_onednn(const KernelRequest& request) {
 }
 
 // Whether oneDNN's kernel is worth taking. Its reference loops are some hundred times slower than anything,
-// its matrix products for a channel each ten times slower than loops over planes, and its steps over single
-// taps in three dims five times slower than the product they come to (bench/convolutions.cc has the figures).
+// its matrix products for a channel each ten times slower than loops over planes, for four channels twice as
+// slow as ours, and its steps over single taps in three dims five times slower than the product they come to
+// (bench/convolutions.cc has the figures).
 bool is_fast(const Kernel& kernel, const KernelRequest& request, const OwnGeometry& g) {
   const auto is = [&](const char* part) {
     return kernel.implementation().find(part) != std::string_view::npos;
   };
   if (is(" ref")) return false;
   if (g.is_depthwise() && !is("_dw")) return false;
+  if (g.groups > 1 && std::max(g.channels, g.filters) <= 4 && is("gemm")) return false;
   const bool steps_in_3d = g.taps == 1 && !g.is_product() && request.in_shape(0).size() == 5;
   return !steps_in_3d || g.groups > 1;
 }

@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "dag/state.h"
 #include "peer/backend/reference/reference_kernels.h"
 
 namespace weft::peer {
@@ -242,7 +243,7 @@ class ReferenceBackend final : public Backend {
     const auto p = elements<double>(parameter, count), g = elements<double>(gradient, count);
     std::vector<std::span<double>> s;
     for (const View slot : slots) s.push_back(elements<double>(slot, count));
-    WEFT_CHECK(s.size() == optimizer.slot_names().size());
+    WEFT_CHECK(s.size() == dag::optimizer_slots(optimizer).size());
     for (size_t i = 0; i < p.size(); ++i) {
       const Element element{p[i], step.gradient_scale * g[i]};
       if (optimizer.type == dag::OptimizerType::Sgd)

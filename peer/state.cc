@@ -1,0 +1,68 @@
+#include "peer/state.h"
+
+namespace weft::peer {
+
+namespace {
+
+dag::StateKey place_of(dag::StateKey key) {
+  if (is_weight(key.slot)) key.slot = dag::StateSlot::Value;
+  return key;
+}
+
+std::string name_of(const dag::StateKey& key) {
+  return is_weight(key.slot) ? "initializer '" + key.name + "'" : "'" + to_string(key) + "'";
+}
+
+tl::unexpected<Error> other_spec(const dag::StateKey& key, const dag::TensorSpec& here,
+                                 const dag::TensorSpec& given) {
+  return fail(ErrorCode::InvalidArgument,
+              name_of(key) + " is " + to_string(here) + ", the tensor given for it " + to_string(given));
+}
+
+}  // namespace
+
+Status State::claim(std::span<const Claim> claims) {
+  std::map<dag::StateKey, Entry> fresh;
+  int64_t size = 0;
+  for (const Claim& claim : claims) {
+    const dag::StateKey key = place_of(claim.key);
+    const Entry* here = find(key);
+    if (const auto at = fresh.find(key); at != fresh.end()) here = &at->second;
+    if (here != nullptr) {
+      if (here->spec != claim.spec) return other_spec(key, here->spec, claim.spec);
+      continue;
+    }
+    fresh[key] = {claim.spec, {nullptr, size}};
+    size += align_up(backend_.storage_bytes(claim.spec, dag::Layout::Plain).value, backend_.alignment());
+  }
+  if (fresh.empty()) return {};
+  WEFT_TRY(auto block, backend_.allocate({size}));
+  for (auto& [key, entry] : fresh) {
+    entry.view.memory = block.get();
+    WEFT_TRY_STATUS(backend_.fill_zero(entry.view, entry.spec));
+  }
+  blocks_.push_back(std::move(block));
+  entries_.merge(fresh);
+  bytes_ += Bytes{size};
+  return {};
+}
+
+const State::Entry* State::find(const dag::StateKey& key) const {
+  const auto at = entries_.find(place_of(key));
+  return at == entries_.end() ? nullptr : &at->second;
+}
+
+Result<dag::Tensor> State::read(const dag::StateKey& key) const {
+  const Entry* entry = find(key);
+  if (entry == nullptr) return fail(ErrorCode::NotFound, "there is no " + name_of(key));
+  return backend_.download(entry->view, entry->spec, dag::Layout::Plain);
+}
+
+Status State::write(const dag::StateKey& key, const dag::Tensor& tensor) {
+  const Entry* entry = find(key);
+  if (entry == nullptr) return fail(ErrorCode::NotFound, "there is no " + name_of(key));
+  if (tensor.spec() != entry->spec) return other_spec(key, entry->spec, tensor.spec());
+  return backend_.upload(tensor, entry->view, dag::Layout::Plain);
+}
+
+}  // namespace weft::peer
