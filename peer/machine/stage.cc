@@ -24,7 +24,8 @@ StageMachine::StageMachine(std::shared_ptr<const proto::AssignStage> assignment,
     : assignment_(std::move(assignment)),
       options_(options),
       completed_(assignment_->after_step),
-      granted_(completed_) {
+      granted_(completed_),
+      at_step_(completed_) {
   for (const proto::StageProgram& stage : assignment_->programs) {
     Program& program = programs_[stage.kind];
     program.stage = &stage;
@@ -166,26 +167,18 @@ bool StageMachine::inputs_are_there(const Program& in, const MicrobatchKey& key,
          std::all_of(needed.begin(), needed.end(), [&](uint32_t r) { return there->second.contains(r); });
 }
 
-Task StageMachine::start(Instant now, Task task) {
-  const Command& command = commands_.front();
-  task.sequence = command.sequence;
-  task.durable = command.kind != CommandKind::Replicate;
-  running_ = task;
-  running_since_ = now;
-  return task;
-}
-
 std::optional<Task> StageMachine::next_segment(ProgramKind kind, uint64_t step, uint32_t first,
                                                uint32_t count) {
   const Program& in = *program(kind);
-  if (done_of_segment_.empty()) done_of_segment_.assign(in.stage->segment_count, 0);
+  if (microbatches_given_.empty()) microbatches_given_.assign(in.stage->segment_count, 0);
   const auto choice = plan::next_task(
-      done_of_segment_,
+      microbatches_given_,
       [&](uint32_t segment, uint32_t microbatch) {
         return inputs_are_there(in, {kind, step, first + microbatch}, segment);
       },
       count, std::max(1u, assignment_->microbatches_in_flight));
   if (!choice) return std::nullopt;
+  ++microbatches_given_[choice->segment];
   return Task{.kind = TaskKind::Segment,
               .key = {kind, step, first + choice->microbatch},
               .segment = choice->segment,
@@ -194,51 +187,95 @@ std::optional<Task> StageMachine::next_segment(ProgramKind kind, uint64_t step, 
 }
 
 std::optional<Task> StageMachine::next_of_step() {
-  const uint64_t step = completed_ + 1;
-  if (done_of_segment_.empty() || done_of_segment_.back() < microbatches())
+  const uint64_t step = at_step_ + 1;
+  if (microbatches_given_.empty() || microbatches_given_.back() < microbatches())
     return next_segment(ProgramKind::Train, step, 0, microbatches());
-  if (assignment_->training.clip_norm <= 0)
-    return Task{.kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}, .with_squares = true};
-  if (!squares_done_) return Task{.kind = TaskKind::Squares, .key = {ProgramKind::Train, step, 0}};
-  const auto norm = norms_.find(step);
-  if (norm == norms_.end()) return std::nullopt;
-  return Task{.kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}, .norm = norm->second};
+  Task update{.kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}};
+  if (assignment_->training.clip_norm <= 0) {
+    update.with_squares = true;
+  } else {
+    if (!std::exchange(squares_given_, true))
+      return Task{.kind = TaskKind::Squares, .key = {ProgramKind::Train, step, 0}};
+    const auto norm = norms_.find(step);
+    if (norm == norms_.end()) return std::nullopt;
+    update.norm = norm->second;
+  }
+  ++at_step_;
+  microbatches_given_.clear();
+  squares_given_ = false;
+  return update;
 }
 
-std::optional<Task> StageMachine::next_of_forward() {
-  const Command& command = commands_.front();
-  const bool evaluates = command.kind == CommandKind::Evaluate;
-  return next_segment(evaluates ? ProgramKind::Evaluate : ProgramKind::Predict, command.step,
-                      command.first_microbatch, command.microbatches);
+std::optional<Task> StageMachine::next_of_forward(const Command& command) {
+  const ProgramKind kind =
+      command.kind == CommandKind::Evaluate ? ProgramKind::Evaluate : ProgramKind::Predict;
+  return next_segment(kind, command.step, command.first_microbatch, command.microbatches);
+}
+
+// Nothing while its next task lacks something. `all_given`: it has no more of them.
+std::optional<Task> StageMachine::next_of(const Command& command, bool& all_given) {
+  switch (command.kind) {
+    case CommandKind::Advance: {
+      const auto task = next_of_step();
+      all_given = at_step_ == command.step;
+      return task;
+    }
+    case CommandKind::Checkpoint:
+    case CommandKind::Replicate:
+      all_given = true;
+      return Task{.kind = TaskKind::Snapshot, .key = {ProgramKind::Train, command.step, 0}};
+    case CommandKind::Evaluate:
+    case CommandKind::Predict: {
+      const auto task = next_of_forward(command);
+      all_given = microbatches_given_.back() == command.microbatches;
+      if (all_given) microbatches_given_.clear();
+      return task;
+    }
+    case CommandKind::Finish:
+      break;
+  }
+  all_given = true;
+  return std::nullopt;
 }
 
 std::optional<Task> StageMachine::next_task(Instant now) {
-  while (!running_ && !commands_.empty()) {
-    const Command& command = commands_.front();
-    std::optional<Task> task;
-    switch (command.kind) {
-      case CommandKind::Advance:
-        if (completed_ == command.step) break;
-        if (done_of_segment_.empty() && step_began_ == Instant{}) step_began_ = now;
-        task = next_of_step();
-        if (!task) return std::nullopt;
-        break;
-      case CommandKind::Checkpoint:
-      case CommandKind::Replicate:
-        task = Task{.kind = TaskKind::Snapshot, .key = {ProgramKind::Train, command.step, 0}};
-        break;
-      case CommandKind::Evaluate:
-      case CommandKind::Predict:
-        task = next_of_forward();
-        if (!task) return std::nullopt;
-        break;
-      case CommandKind::Finish:
-        break;
+  if (!commands_.empty() && commands_.front().kind == CommandKind::Advance && step_began_ == Instant{})
+    step_began_ = now;
+  while (tasks_.size() < options_.tasks_ahead && at_command_ < commands_.size()) {
+    const Command& command = commands_[at_command_];
+    bool all_given = false;
+    auto task = next_of(command, all_given);
+    if (task) {
+      task->sequence = command.sequence;
+      task->durable = command.kind != CommandKind::Replicate;
+      if (tasks_.empty()) running_since_ = now;
+      tasks_.push_back(*task);
     }
-    if (task) return start(now, *task);
-    commands_.pop_front();
+    if (all_given) ++at_command_;
+    drop_carried_out();
+    if (task || !all_given) return task;
   }
   return std::nullopt;
+}
+
+// Commands whose tasks are all done, where no task's end says so.
+void StageMachine::drop_carried_out() {
+  const auto is_carried_out = [&](const Command& command) {
+    return command.kind == CommandKind::Finish ||
+           (command.kind == CommandKind::Advance && completed_ >= command.step);
+  };
+  while (at_command_ > 0 && is_carried_out(commands_.front())) pop_command();
+}
+
+void StageMachine::pop_command() {
+  WEFT_CHECK(at_command_ > 0);
+  commands_.pop_front();
+  --at_command_;
+}
+
+size_t StageMachine::snapshots_ahead() const {
+  return static_cast<size_t>(std::count_if(tasks_.begin(), tasks_.end(),
+                                           [](const Task& task) { return task.kind == TaskKind::Snapshot; }));
 }
 
 std::optional<proto::StageWork> StageMachine::work(Instant now) const {
@@ -247,7 +284,8 @@ std::optional<proto::StageWork> StageMachine::work(Instant now) const {
                         .plan_version = assignment_->plan_version,
                         .segments_done = segments_done_,
                         .seconds_busy = seconds(segments_busy_)};
-  if (running_ && running_->kind == TaskKind::Segment && running_->key.program == ProgramKind::Train)
+  if (!tasks_.empty() && tasks_.front().kind == TaskKind::Segment &&
+      tasks_.front().key.program == ProgramKind::Train)
     work.seconds_busy += seconds(now - running_since_);
   return work;
 }
@@ -263,12 +301,12 @@ void StageMachine::finish_microbatch(const MicrobatchKey& key) {
 }
 
 void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome& outcome) {
-  WEFT_CHECK(running_.has_value());
-  running_.reset();
+  WEFT_CHECK(!tasks_.empty() && tasks_.front().kind == task.kind && tasks_.front().key == task.key);
+  tasks_.pop_front();
+  running_since_ = now;
   busy_ += outcome.busy;
   switch (task.kind) {
     case TaskKind::Segment: {
-      ++done_of_segment_[task.segment];
       if (task.key.program == ProgramKind::Train) {
         ++segments_done_;
         segments_busy_ += outcome.busy;
@@ -279,7 +317,8 @@ void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome
         append(outcome.counted, evaluation_.counted);
       }
       if (task.last_segment) finish_microbatch(task.key);
-      if (task.key.program != ProgramKind::Train && done_of_segment_.back() == commands_.front().microbatches)
+      if (task.key.program != ProgramKind::Train && task.last_segment &&
+          ++forward_done_ == commands_.front().microbatches)
         finish_forward();
       break;
     }
@@ -297,9 +336,10 @@ void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome
       finish_step(now);
       break;
     case TaskKind::Snapshot:
-      commands_.pop_front();  // its upload goes on beside the next steps
+      pop_command();  // its upload goes on beside the next steps
       break;
   }
+  drop_carried_out();
 }
 
 void StageMachine::finish_step(Instant now) {
@@ -319,13 +359,12 @@ void StageMachine::finish_step(Instant now) {
   squares_.clear();
   squares_done_ = false;
   norms_.erase(completed_);
-  done_of_segment_.clear();
 }
 
 void StageMachine::finish_forward() {
   const Command command = commands_.front();
-  commands_.pop_front();
-  done_of_segment_.clear();
+  pop_command();
+  forward_done_ = 0;
   if (command.kind != CommandKind::Evaluate) return;
   evaluation_.run = assignment_->run;
   evaluation_.plan_version = assignment_->plan_version;

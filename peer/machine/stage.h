@@ -4,10 +4,11 @@
 //
 // Order: commands strictly as they came, by their sequence numbers; within a step the rule of plan/schedule.h
 // (1F1B); segments of a microbatch and microbatches of a segment ascending, so that every sum has its terms
-// in one order.
+// in one order. Tasks are handed out ahead of the one that runs, so that whoever runs them, in order, never
+// waits for this machine: what is handed out and what is done are two places in the same sequence.
 //
-// Bounds: kCommandsMax commands that are not carried out; tensors of kStepsAhead steps; data of the
-// microbatches in flight and Options::prefetch_microbatches more.
+// Bounds: kCommandsMax commands that are not carried out; Options::tasks_ahead tasks that are not done;
+// tensors of kStepsAhead steps; data of the microbatches in flight and Options::prefetch_microbatches more.
 #pragma once
 
 #include <cstdint>
@@ -66,6 +67,7 @@ class StageMachine {
 
   struct Options {
     uint32_t prefetch_microbatches = 4;  // of data, beyond those in flight
+    uint32_t tasks_ahead = 2;            // handed out and not done, the one that runs included
   };
   explicit StageMachine(std::shared_ptr<const proto::AssignStage> assignment)
       : StageMachine(assignment, Options{}) {}
@@ -82,9 +84,10 @@ class StageMachine {
   Status on_tensor(uint32_t from_stage, const proto::TensorHeader& header);
   // `sample_position`: of the microbatch's first sample in the endless sequence.
   Status on_data(const MicrobatchKey& key, uint64_t sample_position);
+  // In the order in which they were handed out.
   void on_task_done(Instant now, const Task& task, const TaskOutcome& outcome);
 
-  // The next task, at most one at a time: nothing until on_task_done().
+  // The next task, to be run behind those handed out before; nothing while tasks_ahead are not done.
   std::optional<Task> next_task(Instant now);
   // Microbatches of data to ask the broker for, each once.
   std::vector<MicrobatchKey> fetches();
@@ -102,7 +105,8 @@ class StageMachine {
   uint64_t keep_from() const { return keep_from_; }
   // How far the training program's segments have come, the one that runs now included; nothing without one.
   std::optional<proto::StageWork> work(Instant now) const;
-  bool is_idle() const { return commands_.empty() && !running_; }
+  bool is_idle() const { return commands_.empty() && tasks_.empty(); }
+  size_t snapshots_ahead() const;  // handed out and not done
 
  private:
   struct Program {
@@ -121,9 +125,11 @@ class StageMachine {
   bool inputs_are_there(const Program& program, const MicrobatchKey& key, uint32_t segment) const;
   std::optional<Task> next_segment(proto::ProgramKind kind, uint64_t step, uint32_t first, uint32_t count);
   std::optional<Task> next_of_step();
-  std::optional<Task> next_of_forward();
+  std::optional<Task> next_of_forward(const proto::Command& command);
+  std::optional<Task> next_of(const proto::Command& command, bool& all_given);
   Status check(const proto::Command& command) const;
-  Task start(Instant now, Task task);
+  void drop_carried_out();
+  void pop_command();
   void finish_step(Instant now);
   void finish_forward();
   void finish_microbatch(const MicrobatchKey& key);
@@ -136,10 +142,15 @@ class StageMachine {
   std::deque<proto::Command> commands_;
   uint64_t completed_ = 0;  // steps
   uint64_t granted_ = 0;
+  // How far tasks are handed out: of which command, and within it.
+  size_t at_command_ = 0;
+  uint64_t at_step_ = 0;                      // the last whose update was handed out
+  std::vector<uint32_t> microbatches_given_;  // by segment, of the step or forward pass under way
+  bool squares_given_ = false;
   uint64_t last_sequence_ = 0, committed_ = 0, settled_ = 0, keep_from_ = 0;
-  std::optional<Task> running_;
+  std::deque<Task> tasks_;  // handed out and not done
   Instant running_since_{};
-  std::vector<uint32_t> done_of_segment_;                // of the step or forward pass under way
+  uint32_t forward_done_ = 0;                            // microbatches of the forward pass under way
   std::map<MicrobatchKey, std::set<uint32_t>> arrived_;  // edges
   std::map<MicrobatchKey, uint64_t> data_;               // sample positions
   std::deque<DataRange> data_ranges_;

@@ -34,7 +34,7 @@ void Peer::State::queue_upload(const Task& task, std::vector<proto::TensorRefere
 }
 
 bool Peer::State::uploads_are_full() const {
-  size_t snapshots_in = stage->hashing, predictions = 0;
+  size_t snapshots_in = stage->hashing + stage->machine.snapshots_ahead(), predictions = 0;
   for (const Upload& upload : stage->uploads) ++(upload.is_snapshot() ? snapshots_in : predictions);
   return snapshots_in >= options.bounds.snapshot_uploads || predictions >= options.bounds.prediction_uploads;
 }

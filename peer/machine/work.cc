@@ -79,8 +79,11 @@ void Peer::State::work() {
   ask_data();
   if (auto finished = stage->machine.take_finished(); !finished.empty())
     out.push_back(DropMicrobatches{std::move(finished)});
-  if (uploads_are_full()) return;
-  if (const auto task = stage->machine.next_task(now)) out.push_back(RunTask{stage->generation, *task});
+  while (!uploads_are_full()) {
+    const auto task = stage->machine.next_task(now);
+    if (!task) return;
+    out.push_back(RunTask{stage->generation, *task});
+  }
 }
 
 }  // namespace weft::peer

@@ -88,6 +88,7 @@ void PeerService::make_runner(const MakeRunner& make) {
 // The executors' memory goes where it was taken, after the task at hand.
 void PeerService::drop_runner() {
   if (transfers_) transfers_->cancel_puts();
+  if (stage_) *stage_->dropped = true;
   if (stage_ && compute_) compute_->post([runner = std::move(stage_->runner)]() mutable { runner.reset(); });
 }
 
@@ -125,7 +126,9 @@ void PeerService::run_task(const Task& task) {
       inputs->sample_position = static_cast<int64_t>(data->second.sample_position);
     }
   }
-  compute_->post([this, task, inputs, runner = stage.runner, later = on_loop_for_stage()]() mutable {
+  compute_->post([this, task, inputs, runner = stage.runner, dropped = stage.dropped,
+                  later = on_loop_for_stage()]() mutable {
+    if (*dropped) return;
     const auto began = std::chrono::steady_clock::now();
     auto output = std::make_shared<Result<StageRunner::Output>>(runner->run(task, *inputs));
     if (*output) (*output)->outcome.busy = std::chrono::steady_clock::now() - began;

@@ -1,6 +1,7 @@
 // Internal to peer/service: what a peer holds for the stage it was assigned.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 
@@ -16,6 +17,8 @@ struct PeerService::Stage {
   uint64_t generation = 0;  // the machine's
   std::unique_ptr<Links> links;
   std::shared_ptr<StageRunner> runner;  // used and destroyed on the compute thread
+  // Tasks that still wait for that thread are not wanted any more.
+  std::shared_ptr<std::atomic<bool>> dropped = std::make_shared<std::atomic<bool>>(false);
   // What has come and was not used yet.
   std::map<MicrobatchKey, std::map<uint32_t, dag::Tensor>> tensors;  // by index in StageProgram::receives
   std::map<MicrobatchKey, BulkTransfers::Microbatch> data;

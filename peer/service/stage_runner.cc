@@ -78,6 +78,13 @@ Bytes StageRunner::microbatch_bytes() const {
 }
 
 Result<StageRunner::Output> StageRunner::run(const Task& task, const Inputs& inputs) {
+  if (failed_) return fail(ErrorCode::Cancelled, "a task before this one failed");
+  auto output = carry_out(task, inputs);
+  failed_ = !output.has_value();
+  return output;
+}
+
+Result<StageRunner::Output> StageRunner::carry_out(const Task& task, const Inputs& inputs) {
   Output output;
   switch (task.kind) {
     case TaskKind::Segment:

@@ -46,6 +46,7 @@ class StageRunner {
     std::vector<Named> snapshot;     // of a Snapshot
     std::vector<Named> predictions;  // outputs of the model in this segment; slot None
   };
+  // Cancelled once a task has failed: what was handed out behind it builds on it.
   Result<Output> run(const Task& task, const Inputs& inputs);
 
  private:
@@ -59,6 +60,7 @@ class StageRunner {
       : assignment_(std::move(assignment)), state_(std::make_shared<State>(backend)) {}
   Status add_program(const proto::StageProgram& stage);
   Status load_state(const TensorSource& tensors);
+  Result<Output> carry_out(const Task& task, const Inputs& inputs);
   Status run_segment(const Task& task, const Inputs& inputs, Output& output);
   Status collect_outputs(const Task& task, Program& program, Microbatch& microbatch, Output& output);
   Status update(const Task& task, Output& output);
@@ -66,6 +68,7 @@ class StageRunner {
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   std::shared_ptr<State> state_;  // of all programs
+  bool failed_ = false;
   std::map<proto::ProgramKind, Program> programs_;
 };
 

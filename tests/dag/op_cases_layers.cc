@@ -217,7 +217,9 @@ void add_pooling_cases(OpCaseMaker& make) {
       {"ceil drops", {1, 1, 4}, {1, 1, 2}, {2}, {3}, {1, 1}, 1},
       {"uneven pads", {1, 2, 4, 3}, {1, 2, 4, 4}, {2, 3}, {1, 1}, {0, 2, 1, 1}, 0},
       {"1d", {2, 2, 7}, {2, 2, 3}, {3}, {2}, {0, 0}, 0},
-      {"3d", {1, 2, 3, 4, 3}, {1, 2, 2, 2, 2}, {2, 2, 2}, {1, 2, 1}, {0, 0, 0, 0, 0, 0}, 0}};
+      {"3d", {1, 2, 3, 4, 3}, {1, 2, 2, 2, 2}, {2, 2, 2}, {1, 2, 1}, {0, 0, 0, 0, 0, 0}, 0},
+      {"a block of channels and a part", {2, 11, 5, 4}, {2, 11, 3, 2}, {3, 3}, {2, 2}, {1, 1, 1, 1}, 0},
+      {"3d with channels", {1, 9, 3, 4, 3}, {1, 9, 3, 4, 2}, {3, 3, 2}, {1, 1, 2}, {1, 1, 0, 1, 1, 1}, 0}};
   for (const auto& [name, x, y, kernel, strides, pads, ceil] : variants) {
     const Attributes attributes{
         {Attr::Kernel, kernel}, {Attr::Strides, strides}, {Attr::Pads, pads}, {Attr::CeilMode, ceil}};

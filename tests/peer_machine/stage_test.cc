@@ -1,4 +1,6 @@
 // The rules of a stage at work: sequence numbers, what neighbours may send, what reports hold.
+#include <cmath>
+
 #include "tests/peer_machine/shell.h"
 
 namespace weft::test {
@@ -56,6 +58,69 @@ TEST(Sequence, SnapshotsAreOfTheLastStepGranted) {
   EXPECT_FALSE(machine.on_command(replicate).has_value());
   replicate.step = 2;
   EXPECT_TRUE(machine.on_command(replicate).has_value());
+}
+
+// Everything that a stage runs for three steps, a checkpoint and an evaluation, with `ahead` tasks handed out
+// at once: what, in which order, and what was reported in between.
+std::vector<std::string> sequence_of(double clip_norm, uint32_t ahead) {
+  const auto assigned = std::make_shared<const proto::AssignStage>(
+      assignment({.clip_norm = clip_norm, .reads_data = false, .evaluates = true}));
+  StageMachine machine(assigned, {.tasks_ahead = ahead});
+  auto command = [&, sequence = uint64_t{0}](CommandKind kind, uint64_t step,
+                                             uint32_t microbatches = 0) mutable {
+    const Command next{.run = 1,
+                       .plan_version = 1,
+                       .kind = kind,
+                       .step = step,
+                       .microbatches = microbatches,
+                       .sequence = ++sequence};
+    EXPECT_TRUE(machine.on_command(next).has_value());
+  };
+  command(CommandKind::Advance, 2);
+  command(CommandKind::Checkpoint, 2);
+  command(CommandKind::Evaluate, 2, 3);
+  command(CommandKind::Advance, 3);
+  command(CommandKind::Finish, 3);
+  std::vector<std::string> seen;
+  std::deque<peer::Task> running;
+  Instant now = kStart;
+  for (;;) {
+    while (const auto task = machine.next_task(now)) running.push_back(*task);
+    EXPECT_LE(running.size(), ahead);
+    if (running.empty()) break;
+    const peer::Task task = running.front();
+    running.pop_front();
+    seen.push_back(std::to_string(static_cast<int>(task.kind)) + " of command " +
+                   std::to_string(task.sequence) + ", step " + std::to_string(task.key.step) +
+                   ", microbatch " + std::to_string(task.key.microbatch) + ", segment " +
+                   std::to_string(task.segment));
+    now += std::chrono::milliseconds(10);
+    peer::TaskOutcome outcome;
+    outcome.busy = std::chrono::milliseconds(10);
+    outcome.loss = {1};
+    machine.on_task_done(now, task, outcome);
+    for (const proto::Message& message : machine.take_reports()) {
+      seen.emplace_back(proto::name_of(message));
+      const auto* report = std::get_if<proto::StepReport>(&message);
+      if (report == nullptr) continue;
+      seen.back() += " of step " + std::to_string(report->step);
+      if (report->updated) seen.back() += ", " + std::to_string(std::lround(report->seconds * 1e3)) + " ms";
+      if (report->updated) continue;
+      EXPECT_TRUE(
+          machine.on_norm({.run = 1, .plan_version = 1, .step = report->step, .norm = 1}).has_value());
+    }
+  }
+  EXPECT_TRUE(machine.is_idle());
+  EXPECT_EQ(machine.completed_step(), 3u);
+  return seen;
+}
+
+TEST(Tasks, AreTheSameHoweverManyWaitAhead) {
+  for (const double clip_norm : {0.0, 1.0}) {
+    const auto alone = sequence_of(clip_norm, 1);
+    EXPECT_GT(alone.size(), 15u);
+    for (const uint32_t ahead : {2u, 3u, 100u}) EXPECT_EQ(sequence_of(clip_norm, ahead), alone) << ahead;
+  }
 }
 
 TEST(Norm, OfACompletedStepIsIgnored) {
@@ -117,7 +182,7 @@ TEST(Reports, AHeartbeatSaysHowFarTheWorkIsTheTaskAtHandIncluded) {
   shell.work();
   shell.command(CommandKind::Advance, 2);
   shell.answer_data();
-  ASSERT_EQ(shell.tasks.size(), 1u);
+  ASSERT_EQ(shell.tasks.size(), 2u) << "the one at hand, and the next behind it";
   shell.tick(std::chrono::seconds(3));
   const auto beats = shell.told_of<proto::Heartbeat>();
   ASSERT_EQ(beats.size(), 1u);

@@ -110,6 +110,13 @@ std::vector<double> two_steps(const std::string& name, peer::Backend& backend) {
       value_or_fail(peer::Executor::create(graph, std::make_shared<peer::State>(backend), {}));
   for (const auto& initializer : graph->initializers())
     ok_or_fail(executor->state().write(weight_key(initializer), imported.weights.at(initializer.name)));
+  // Nothing that these models do may fall back to loops in double or to oneDNN's reference, on any processor.
+  for (size_t g = 0; backend.name() == "cpu" && g < executor->program().groups.size(); ++g) {
+    const dag::Op& op = graph->op(executor->program().groups[g].ops.front());
+    const std::string_view kernel = executor->kernel(g).implementation();
+    EXPECT_TRUE(kernel != "reference" && kernel.find(" ref") == std::string_view::npos)
+        << to_string(op.kind) << " of " << to_string(graph->spec(op.inputs.at(0))) << ": " << kernel;
+  }
   dag::OptimizerSpec sgd;
   sgd.type = dag::OptimizerType::Sgd;
   ok_or_fail(executor->prepare_optimizer(sgd));

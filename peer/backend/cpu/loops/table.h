@@ -147,18 +147,17 @@ struct AdamArgs {
       gradient_scale;
 };
 
-// A pooling window over one [height, width, lanes] plane.
-struct PoolArgs {
-  int64_t in_h, in_w, out_h, out_w, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top,
-      pad_left;
-  int64_t pad_bottom, pad_right;  // only counted by AveragePool with count_include_pad
-  int count_include_pad;
-  int lanes;  // 1, 8 or 16
-};
-
-// The windows of a convolution over one sample; fewer spatial dims are three with leading ones.
+// The windows of a convolution or of pooling over one sample; fewer spatial dims are three with leading ones.
 struct WindowArgs {
   int64_t in[3], out[3], kernel[3], stride[3], dilation[3], pad[3];
+};
+
+// Pooling over one [depth, height, width, lanes] plane.
+struct PoolArgs {
+  WindowArgs window;
+  int64_t pad_end[3];  // only counted by AveragePool with count_include_pad
+  int count_include_pad;
+  int lanes;  // 1, 8 or 16
 };
 
 constexpr int64_t kGemmDepth = 256;
