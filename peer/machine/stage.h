@@ -67,7 +67,9 @@ class StageMachine {
 
   struct Options {
     uint32_t prefetch_microbatches = 4;  // of data, beyond those in flight
-    uint32_t tasks_ahead = 2;            // handed out and not done, the one that runs included
+    // Handed out and not done, the one that runs included. Two cost a peer whose loop shares the compute
+    // thread's core some percent (docs/RESULTS.md, Overhead).
+    uint32_t tasks_ahead = 1;
   };
   explicit StageMachine(std::shared_ptr<const proto::AssignStage> assignment)
       : StageMachine(assignment, Options{}) {}

@@ -197,6 +197,8 @@ void add_softmax_cases(OpCaseMaker& make) {
            {{Attr::Axis, 1}})
       .smooth = false;
   make.add(OpKind::Softmax, "large", {make.floats({3}, {1000, 999, -1000})}, {{Attr::Axis, 0}});
+  make.add(OpKind::LogSoftmax, "an infinite one", {make.floats({3}, {1, HUGE_VAL, 2})}, {{Attr::Axis, 0}})
+      .smooth = false;
   make.add(OpKind::LogSoftmax, "large", {make.floats({3}, {1000, 999, -1000})}, {{Attr::Axis, 0}});
   add_cross_entropy_cases(make);
 }

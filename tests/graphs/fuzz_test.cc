@@ -1,9 +1,10 @@
-// Random graphs through all that a job goes through: differentiate, send, lower, plan memory, run, split. Every
-// kernel of the cpu backend against the reference's arithmetic on the very same operands; the executor against
-// kernels run one by one; threads, and pieces, against the whole: the same bits.
+// Random graphs through all that a job goes through: differentiate, send, lower, plan memory, run, split.
+// Every kernel of the cpu backend against the reference's arithmetic on the very same operands; the executor
+// against kernels run one by one; threads, and pieces, against the whole: the same bits.
 //
 // WEFT_GRAPH_SEEDS=N tries seeds 1 to N; WEFT_GRAPH_SEED=S only that one.
 #include <cstdlib>
+#include <sstream>
 
 #include "dag/autodiff.h"
 #include "dag/lower.h"
@@ -29,7 +30,8 @@ static_assert(test::kRandomGraphBatch == kContext.microbatch_size);
 
 // A step in the function: two arithmetics may come out on different sides of it.
 bool jumps(OpKind kind) {
-  return kind == OpKind::Cast || kind == OpKind::RoundThrough || kind == OpKind::Mod || kind == OpKind::ReluGrad ||
+  return kind == OpKind::Cast || kind == OpKind::RoundThrough || kind == OpKind::Mod ||
+         kind == OpKind::ReluGrad ||
          dag::op_table().row(kind).differentiability == dag::Differentiability::Zero;
 }
 
@@ -99,10 +101,23 @@ std::string describe(const Graph& graph, const GroupSignature& group) {
     const dag::Op& op = graph.op(id);
     text += std::string(to_string(op.kind)) + "(";
     for (const ValueId input : op.inputs)
-      text += input.valid() ? to_string(graph.spec(input)) + std::string(to_string(graph.value(input).layout)) + " "
-                            : "- ";
+      text += input.valid()
+                  ? to_string(graph.spec(input)) + std::string(to_string(graph.value(input).layout)) + " "
+                  : "- ";
     text += ") " + to_string(op.attributes) + "; ";
   }
+  return text;
+}
+
+std::string start_of(const Tensor& tensor) {
+  std::ostringstream text;
+  const std::vector<double> values = dag::to_doubles(tensor);
+  for (size_t i = 0; i < std::min<size_t>(values.size(), 8); ++i) text << values[i] << " ";
+  return text.str();
+}
+std::string inputs_of(const GroupSignature& group, GraphRun& run) {
+  std::string text;
+  for (const ValueId input : group.inputs) text += "\n  of " + start_of(run.value(input));
   return text;
 }
 
@@ -118,8 +133,9 @@ void expect_kernels_agree(const Graph& graph, GraphRun& run) {
     for (const auto& [index, tensor] : *expected) {
       const int64_t count = disagreements(run.value(ValueId{index}), tensor, allowance);
       EXPECT_LE(count, may_flip ? 1 + tensor.element_count() / 4 : 0)
-          << "of " << tensor.element_count() << " elements, by " << run.implementation(group.ops.back()) << ": "
-          << describe(graph, group);
+          << "of " << tensor.element_count() << " elements, by " << run.implementation(group.ops.back())
+          << ": " << describe(graph, group) << "\n  " << start_of(run.value(ValueId{index}))
+          << "\n  expected " << start_of(tensor) << inputs_of(group, run);
     }
   }
 }
@@ -140,7 +156,8 @@ void expect_travels(const Graph& graph) {
 void expect_pieces_equal_whole(const Graph& graph, Backend& backend, const test::Model& model, uint64_t seed,
                                const std::map<std::string, Tensor>& whole) {
   Rng rng(seed, 99);
-  const auto stages = test::random_stages(graph, 2 + static_cast<uint32_t>(rng.below(3)), rng, rng.below(2) == 0);
+  const auto stages =
+      test::random_stages(graph, 2 + static_cast<uint32_t>(rng.below(3)), rng, rng.below(2) == 0);
   const uint32_t count = *std::max_element(stages.begin(), stages.end()) + 1;
   if (count < 2) return;
   const auto split = dag::split(graph, stages, count, dag::op_table());

@@ -182,7 +182,7 @@ TEST(Reports, AHeartbeatSaysHowFarTheWorkIsTheTaskAtHandIncluded) {
   shell.work();
   shell.command(CommandKind::Advance, 2);
   shell.answer_data();
-  ASSERT_EQ(shell.tasks.size(), 2u) << "the one at hand, and the next behind it";
+  ASSERT_EQ(shell.tasks.size(), 1u);
   shell.tick(std::chrono::seconds(3));
   const auto beats = shell.told_of<proto::Heartbeat>();
   ASSERT_EQ(beats.size(), 1u);

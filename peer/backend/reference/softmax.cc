@@ -27,9 +27,9 @@ double largest(const Reals& x, const Row& row) {
   }
   return best;
 }
+// NaN when the largest is infinite, as PyTorch's log_softmax has it.
 double log_sum_exp(const Reals& x, const Row& row) {
   const double most = largest(x, row);
-  if (std::isinf(most)) return most;
   double sum = 0;
   for (int64_t k = 0; k < row.view.size; ++k) sum += std::exp(x[row[k]] - most);
   return most + std::log(sum);
