@@ -59,12 +59,10 @@ std::optional<std::vector<uint32_t>> Broker::place_previous(const Job& job, cons
   std::vector<Applicant> applicants;
   for (const Candidate& candidate : candidates) {
     const proto::DeviceReport& device = candidate.device;
-    Applicant applicant{
-        .peer = candidate.peer,
-        .same_kind = kind == nullptr || (device.fuse_elementwise == kind->fuse_elementwise &&
-                                         device.convolution_layout == kind->convolution_layout),
-        .same_fingerprint = device.fingerprint == plan.fingerprint,
-        .memory = device.memory.value};
+    Applicant applicant{.peer = candidate.peer,
+                        .same_kind = kind == nullptr || device.traits == kind->traits,
+                        .same_fingerprint = device.fingerprint == plan.fingerprint,
+                        .memory = device.memory.value};
     const auto& all = peers_.at(candidate.peer).standing;
     if (const auto standing = all.find(job.submitted.job); standing != all.end() && standing->second.complete)
       for (const uint32_t stage : standing->second.stages)

@@ -25,8 +25,7 @@ Result<proto::DeviceReport> measure(const Device& device, std::optional<Bytes> m
   proto::DeviceReport report;
   report.device = device.text;
   report.fingerprint = backend->numerics_fingerprint();
-  report.fuse_elementwise = backend->traits().fuse_elementwise;
-  report.convolution_layout = backend->traits().convolution_layout;
+  report.traits = backend->traits();
   if (device.catalogue) {
     report.rates = configs::rates_of(device.catalogue->peak_fp32_flops, device.catalogue->memory_bandwidth);
     report.memory = memory.value_or(device.catalogue->memory);

@@ -8,6 +8,10 @@
 namespace weft::dag {
 namespace {
 
+// Bounds of one fusion group: what a kernel keeps in registers and cache.
+constexpr int kGroupOpsMax = 24;
+constexpr int kGroupInputsMax = 12;
+
 // ---- layouts
 // -------------------------------------------------------------------------------------------------------
 
@@ -85,10 +89,9 @@ class LayoutPass {
 // the group can then run as one kernel at the place of its last op.
 class FusionPass {
  public:
-  FusionPass(const Graph& graph, const OpTable& table, const LowerOptions& options)
+  FusionPass(const Graph& graph, const OpTable& table)
       : graph_(graph),
         table_(table),
-        options_(options),
         group_(graph.ops().size()),
         members_(graph.ops().size()),
         inputs_(graph.ops().size()) {}
@@ -136,12 +139,12 @@ class FusionPass {
   }
 
   bool fits(uint32_t candidate, OpId id) const {
-    if (static_cast<int>(members_[candidate].size()) >= options_.group_ops_max) return false;
+    if (static_cast<int>(members_[candidate].size()) >= kGroupOpsMax) return false;
     std::set<uint32_t> external = inputs_[candidate];
     external.insert(inputs_[id.index].begin(), inputs_[id.index].end());
     int count = 0;
     for (const uint32_t value : external) count += group_[graph_.value({value}).producer.index] != candidate;
-    return count <= options_.group_inputs_max;
+    return count <= kGroupInputsMax;
   }
 
   // Whether an operand outside of `candidate` needs, through whatever groups, a member of `candidate`.
@@ -212,7 +215,6 @@ class FusionPass {
 
   const Graph& graph_;
   const OpTable& table_;
-  const LowerOptions& options_;
   std::vector<uint32_t> group_;                 // op -> the op that heads its group
   std::vector<std::vector<uint32_t>> members_;  // by head, ascending
   std::vector<std::set<uint32_t>> inputs_;      // by head: values read, inside ones included
@@ -220,9 +222,9 @@ class FusionPass {
 
 }  // namespace
 
-Graph lower(const Graph& graph, const OpTable& table, const LowerOptions& options) {
-  Graph laid_out = LayoutPass(graph, table, options.convolution_layout).run();
-  return options.fuse_elementwise ? FusionPass(laid_out, table, options).run() : laid_out;
+Graph lower(const Graph& graph, const OpTable& table, const BackendTraits& traits) {
+  Graph laid_out = LayoutPass(graph, table, traits.convolution_layout).run();
+  return traits.fuse_elementwise ? FusionPass(laid_out, table).run() : laid_out;
 }
 
 }  // namespace weft::dag

@@ -3,21 +3,14 @@
 // stage border then only carries values; it never changes a kernel (SPEC, Equal bits).
 #pragma once
 
+#include "dag/backend_traits.h"
 #include "dag/graph.h"
 #include "dag/op_table.h"
 
 namespace weft::dag {
 
-struct LowerOptions {
-  bool fuse_elementwise = false;
-  Layout convolution_layout = Layout::Plain;
-  // Bounds of one fusion group: what a kernel keeps in registers and cache.
-  int group_ops_max = 24;
-  int group_inputs_max = 12;
-};
-
 // The result computes the same values. Ops of one group stand next to each other; the order is again
 // topological, forward before backward.
-Graph lower(const Graph& graph, const OpTable& table, const LowerOptions& options);
+Graph lower(const Graph& graph, const OpTable& table, const BackendTraits& traits);
 
 }  // namespace weft::dag

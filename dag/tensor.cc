@@ -24,10 +24,9 @@ constexpr DTypeRow kDTypes[] = {
 constexpr size_t kAlignment = 64;  // a cache line, and the widest vector register
 
 std::shared_ptr<std::byte[]> allocate_zeroed(size_t size) {
-  const size_t padded = (size + kAlignment) / kAlignment * kAlignment;
-  auto* bytes = static_cast<std::byte*>(::operator new (padded, std::align_val_t{kAlignment}));
-  std::memset(bytes, 0, padded);
-  return {bytes, [](std::byte* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
+  auto bytes = allocate_tensor_bytes(size);
+  std::memset(bytes.get(), 0, size);
+  return bytes;
 }
 
 // Calls `visit(example of the storage type)`: one place that maps DType to a C++ type.
@@ -121,12 +120,24 @@ std::string to_string(const TensorSpec& spec) {
   return std::string(to_string(spec.dtype)) + to_string(spec.shape);
 }
 
+std::shared_ptr<std::byte[]> allocate_tensor_bytes(size_t size) {
+  const size_t padded = (size + kAlignment) / kAlignment * kAlignment;
+  auto* bytes = static_cast<std::byte*>(::operator new (padded, std::align_val_t{kAlignment}));
+  return {bytes, [](std::byte* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
+}
+
 Tensor::Tensor(TensorSpec spec)
     : spec_(std::move(spec)), data_(allocate_zeroed(static_cast<size_t>(spec_.bytes().value))) {}
 
-Tensor::Tensor(TensorSpec spec, std::span<const std::byte> bytes) : Tensor(std::move(spec)) {
+Tensor::Tensor(TensorSpec spec, std::span<const std::byte> bytes)
+    : spec_(std::move(spec)), data_(allocate_tensor_bytes(bytes.size())) {
   WEFT_CHECK(static_cast<int64_t>(bytes.size()) == spec_.bytes().value);
   if (!bytes.empty()) std::memcpy(data_.get(), bytes.data(), bytes.size());
+}
+
+Tensor::Tensor(TensorSpec spec, std::shared_ptr<std::byte[]> buffer)
+    : spec_(std::move(spec)), data_(std::move(buffer)) {
+  WEFT_CHECK(reinterpret_cast<uintptr_t>(data_.get()) % static_cast<uintptr_t>(element_size(dtype())) == 0);
 }
 
 Tensor Tensor::reshaped(Shape shape) const {

@@ -52,6 +52,9 @@ class Tensor {
   explicit Tensor(TensorSpec spec);
   // REQUIRES: bytes.size() == spec.bytes().
   Tensor(TensorSpec spec, std::span<const std::byte> bytes);
+  // Takes a buffer over, without a copy: of a message, of staging memory. It has at least spec.bytes() and
+  // begins at a multiple of the element size; its deleter gives it back. See allocate_tensor_bytes().
+  Tensor(TensorSpec spec, std::shared_ptr<std::byte[]> buffer);
 
   const TensorSpec& spec() const { return spec_; }
   const Shape& shape() const { return spec_.shape; }
@@ -79,6 +82,9 @@ class Tensor {
   TensorSpec spec_;
   std::shared_ptr<std::byte[]> data_;
 };
+
+// A buffer for Tensor, aligned for every kernel; its contents are undefined.
+std::shared_ptr<std::byte[]> allocate_tensor_bytes(size_t size);
 
 Tensor make_tensor(Shape shape, std::span<const float> values);
 Tensor make_tensor(Shape shape, std::span<const int64_t> values);

@@ -15,6 +15,7 @@
 #include "base/digest.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "dag/backend_traits.h"
 #include "dag/graph.h"
 #include "dag/metrics.h"
 #include "dag/optimizer.h"
@@ -54,8 +55,7 @@ struct DeviceReport {
   plan::Rates rates{};
   Bytes memory{};             // what the peer offers
   std::string fingerprint{};  // peer::Backend::numerics_fingerprint
-  bool fuse_elementwise = false;
-  dag::Layout convolution_layout = dag::Layout::Plain;
+  dag::BackendTraits traits{};
   std::string region{};                  // where its owner says it is; empty: unknown
   std::vector<std::string> addresses{};  // "host:port" where other peers reach it; empty: only by relay
 };

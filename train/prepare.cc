@@ -18,10 +18,6 @@ using configs::Job;
 using dag::Graph;
 using dag::TensorSpec;
 
-dag::LowerOptions lower_options(const peer::BackendTraits& traits) {
-  return {.fuse_elementwise = traits.fuse_elementwise, .convolution_layout = traits.convolution_layout};
-}
-
 // The model's inputs matched with columns: shapes for the import, feeds for the loader.
 struct Matching {
   std::map<std::string, dag::Shape> shapes;
@@ -223,7 +219,7 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
   Prepared prepared;
   prepared.bounds = find_bounds(*with_loss);
   prepared.identity = dag::to_text(*differentiated) + describe_weights(job.losses);
-  prepared.graph = dag::lower(*differentiated, dag::op_table(), lower_options(traits));
+  prepared.graph = dag::lower(*differentiated, dag::op_table(), traits);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
   std::erase_if(prepared.feeds, [&](const data::Feed& feed) {
@@ -248,7 +244,7 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
   Prepared prepared;
   prepared.loss_terms = dag::loss_terms(job.losses);
   prepared.bounds = find_bounds(*with_loss);
-  prepared.graph = dag::lower(*with_loss, dag::op_table(), lower_options(traits));
+  prepared.graph = dag::lower(*with_loss, dag::op_table(), traits);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
   return prepared;
@@ -261,7 +257,7 @@ Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
   Prepared prepared;
   prepared.bounds = find_bounds(imported.graph);
-  prepared.graph = dag::lower(imported.graph, dag::op_table(), lower_options(traits));
+  prepared.graph = dag::lower(imported.graph, dag::op_table(), traits);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
   prepared.warnings = std::move(imported.warnings);
@@ -279,7 +275,7 @@ Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,
   WEFT_TRY(const Graph canonical, dag::canonicalise(imported.graph, dag::op_table()));
   Prepared prepared;
   prepared.bounds = find_bounds(canonical);
-  prepared.graph = dag::lower(canonical, dag::op_table(), lower_options(traits));
+  prepared.graph = dag::lower(canonical, dag::op_table(), traits);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.warnings = std::move(imported.warnings);
   return prepared;

@@ -19,14 +19,11 @@ namespace {
 
 // Devices that make the same graph of a model: the kind with the most of them, the first among equals.
 std::vector<Candidate> same_kind(const std::vector<Candidate>& candidates) {
-  const auto key = [](const Candidate& c) {
-    return std::tuple(c.device.fuse_elementwise, static_cast<int>(c.device.convolution_layout));
-  };
   std::vector<Candidate> best;
   for (const Candidate& like : candidates) {
     std::vector<Candidate> group;
     for (const Candidate& candidate : candidates)
-      if (key(candidate) == key(like)) group.push_back(candidate);
+      if (candidate.device.traits == like.device.traits) group.push_back(candidate);
     if (group.size() > best.size()) best = std::move(group);
   }
   return best;
@@ -308,15 +305,13 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
   }
   const std::vector<Candidate> candidates = same_kind(request.candidates);
   if (candidates.empty()) return fail(ErrorCode::Infeasible, "no peer is free");
-  const peer::BackendTraits traits{.fuse_elementwise = candidates[0].device.fuse_elementwise,
-                                   .convolution_layout = candidates[0].device.convolution_layout};
+  const peer::BackendTraits traits = candidates[0].device.traits;
   auto context = contexts_.find(request.job);
   const bool whole =
       context && std::all_of(context->initial.begin(), context->initial.end(), [&](const auto& entry) {
         return blobs_.has(entry.second.sha256);  // collected while the job waited: made anew
       });
-  if (!whole || context->traits.fuse_elementwise != traits.fuse_elementwise ||
-      context->traits.convolution_layout != traits.convolution_layout) {
+  if (!whole || context->traits != traits) {
     WEFT_TRY(context, make_job_context(request.job, request.submission, blobs_,
                                        folder_ / std::to_string(request.job), traits));
     contexts_.set(request.job, context);

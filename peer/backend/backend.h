@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "dag/backend_traits.h"
 #include "dag/graph.h"
 #include "dag/optimizer.h"
 
@@ -66,11 +67,7 @@ class Kernel {
   virtual std::string_view implementation() const = 0;
 };
 
-// What dag::lower needs to know before the graph is split: the same for every peer of one fingerprint.
-struct BackendTraits {
-  bool fuse_elementwise = false;
-  dag::Layout convolution_layout = dag::Layout::Plain;
-};
+using dag::BackendTraits;
 
 class Backend {
  public:

@@ -36,8 +36,7 @@ dag::Graph one_op(OpKind kind, const std::vector<Shape>& operands, dag::Attribut
     inputs.push_back(builder.input("x" + std::to_string(inputs.size()), {DType::F32, shape}));
   builder.output("y", builder.add(kind, inputs, std::move(attributes)), dag::OutputRole::Prediction);
   return dag::lower(builder.finish(), dag::op_table(),
-                    {.fuse_elementwise = backend.traits().fuse_elementwise,
-                     .convolution_layout = backend.traits().convolution_layout});
+                    backend.traits());
 }
 
 // Ordinary numbers: zeros and whatever lay in memory are not representative.
@@ -90,8 +89,7 @@ dag::Graph convolutions(const Backend& backend) {
   }
   builder.output("y", x, dag::OutputRole::Prediction);
   return dag::lower(builder.finish(), dag::op_table(),
-                    {.fuse_elementwise = backend.traits().fuse_elementwise,
-                     .convolution_layout = backend.traits().convolution_layout});
+                    backend.traits());
 }
 
 double flops_of(const dag::Graph& graph) {

@@ -8,8 +8,8 @@ void put(const DeviceReport& from, wire::DeviceReport& to) {
   put(from.rates, *to.mutable_rates());
   to.set_memory(static_cast<uint64_t>(from.memory.value));
   to.set_fingerprint(from.fingerprint);
-  to.set_fuse_elementwise(from.fuse_elementwise);
-  to.set_convolution_layout(put_enum<wire::Layout>(from.convolution_layout));
+  to.set_fuse_elementwise(from.traits.fuse_elementwise);
+  to.set_convolution_layout(put_enum<wire::Layout>(from.traits.convolution_layout));
   to.set_region(from.region);
   put_plain(from.addresses, *to.mutable_addresses());
 }
@@ -19,8 +19,8 @@ Status get(const wire::DeviceReport& from, DeviceReport& to) {
   read.part(from.rates(), to.rates, "rates");
   read.bytes(from.memory(), to.memory, "memory");
   read.text(from.fingerprint(), to.fingerprint, kSymbolMax, "fingerprint");
-  to.fuse_elementwise = from.fuse_elementwise();
-  read.enumerator(from.convolution_layout(), to.convolution_layout, dag::Layout::Blocked16,
+  to.traits.fuse_elementwise = from.fuse_elementwise();
+  read.enumerator(from.convolution_layout(), to.traits.convolution_layout, dag::Layout::Blocked16,
                   "convolution_layout");
   read.text(from.region(), to.region, kNameMax, "region");
   read.texts(from.addresses(), to.addresses, kAddressesMax, kNameMax, "addresses");

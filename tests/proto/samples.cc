@@ -50,9 +50,9 @@ std::vector<uint32_t> random_stages(const dag::Graph& graph, uint32_t stage_coun
 
 }  // namespace
 
-CutModel cut_model(const Model& model, const dag::LowerOptions& options, uint32_t stage_count, Rng& rng) {
+CutModel cut_model(const Model& model, const dag::BackendTraits& traits, uint32_t stage_count, Rng& rng) {
   CutModel cut;
-  cut.whole = dag::lower(dag::differentiate(model.graph, dag::op_table()).value(), dag::op_table(), options);
+  cut.whole = dag::lower(dag::differentiate(model.graph, dag::op_table()).value(), dag::op_table(), traits);
   const auto stages = random_stages(cut.whole, stage_count, rng);
   cut.split =
       dag::split(cut.whole, stages, *std::max_element(stages.begin(), stages.end()) + 1, dag::op_table())
@@ -163,8 +163,8 @@ class Maker {
   void fill(LinkUse& to) { to = {small(), rng_.next_u64(), positive()}; }
   void fill(TokenProof& to) { fill_all(to.id, to.secret); }
   void fill(DeviceReport& to) {
-    fill_all(to.device, to.rates, to.memory, to.fingerprint, to.fuse_elementwise, to.region, to.addresses);
-    pick(to.convolution_layout, dag::Layout::Blocked16);
+    fill_all(to.device, to.rates, to.memory, to.fingerprint, to.traits.fuse_elementwise, to.region, to.addresses);
+    pick(to.traits.convolution_layout, dag::Layout::Blocked16);
   }
 
   void fill(StageHeld& to) {
@@ -195,9 +195,9 @@ class Maker {
   void fill(AssignStage& to) {
     fill_all(to.run, to.plan_version, to.training, to.after_step, to.data_key, to.replication_rate);
     to.microbatches_in_flight = 1 + small();
-    const dag::LowerOptions options{.fuse_elementwise = true, .convolution_layout = dag::Layout::Blocked8};
+    const dag::BackendTraits traits{.fuse_elementwise = true, .convolution_layout = dag::Layout::Blocked8};
     const CutModel cut = cut_model(chance() ? residual_net(1, {.blocks = 1}) : transformer(1, {.layers = 1}),
-                                   options, 1 + small(), rng_);
+                                   traits, 1 + small(), rng_);
     to.stage_count = static_cast<uint32_t>(cut.split.stages.size());
     to.stage = static_cast<uint32_t>(rng_.below(to.stage_count));
     to.programs.push_back(stage_program(cut.split, to.stage));

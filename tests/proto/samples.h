@@ -16,7 +16,7 @@ struct CutModel {
   dag::Graph whole;
   dag::Split split;
 };
-CutModel cut_model(const Model& model, const dag::LowerOptions& options, uint32_t stage_count, Rng& rng);
+CutModel cut_model(const Model& model, const dag::BackendTraits& traits, uint32_t stage_count, Rng& rng);
 
 // What stage `stage` runs, as a broker would send it.
 proto::StageProgram stage_program(const dag::Split& split, uint32_t stage);

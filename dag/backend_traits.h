@@ -1,0 +1,17 @@
+// What decides, for a class of devices, how a graph is lowered. One struct from the backend that says it,
+// over the wire, to dag::lower: two devices whose traits are equal run the same ops.
+#pragma once
+
+#include <compare>
+
+#include "dag/graph.h"
+
+namespace weft::dag {
+
+struct BackendTraits {
+  bool fuse_elementwise = false;
+  Layout convolution_layout = Layout::Plain;
+  auto operator<=>(const BackendTraits&) const = default;
+};
+
+}  // namespace weft::dag
