@@ -176,6 +176,8 @@ class Broker {
   proto::PeerStatus status_of(const Peer& peer) const;
   // Who is free for the job; with `own`, also who serves it now.
   std::vector<Candidate> candidates(const Job& job, bool own = false) const;
+  std::optional<std::string> why_not(const Peer& peer, const Job& job, bool own) const;
+  std::string describe_others(const Job& job) const;
 
   // Messages
   void on_received(const Received& event);
@@ -217,6 +219,7 @@ class Broker {
   std::string describe_recovery_point(const Job& job) const;
   void drop_recovery_point(Job& job);
   RunBegin begin_of(const Job& job, const PlannedRun& plan) const;
+  proto::DeviceClass class_of(const PlannedRun& plan, size_t stage) const;
   std::optional<std::vector<uint32_t>> place_previous(const Job& job, const PlannedRun& plan,
                                                       const std::vector<int64_t>& memory,
                                                       const std::vector<Candidate>& candidates) const;

@@ -107,9 +107,7 @@ void Broker::schedule_jobs() {
         (job.previous ? "paused after step " + std::to_string(job.step) + ": waits for peers: needs "
                       : std::string("waits for peers: needs ")) +
             std::to_string(wanted) + ", " + std::to_string(free.size()) +
-            (free.size() == 1 ? " is free" : " are free") +
-            (job.excluded.empty() ? std::string()
-                                  : ", " + std::to_string(job.excluded.size()) + " failed this job before"));
+            (free.size() == 1 ? " is free" : " are free") + describe_others(job));
   }
 }
 

@@ -208,13 +208,34 @@ void Broker::publish_peers() {
   peers_dirty_ = false;
 }
 
+// Why a peer cannot be had for a job; nothing: it can.
+std::optional<std::string> Broker::why_not(const Peer& peer, const Job& job, bool own) const {
+  if (peer.other_version) return "speaks another version";
+  if (!peer.connection) return "is away";
+  if (job.excluded.contains(peer.id)) return "failed this job before";
+  if (peer.draining) return "is leaving";
+  if (peer.serving && !(own && peer.serving == job.submitted.job))
+    return "works on job " + std::to_string(*peer.serving);
+  return std::nullopt;
+}
+
+// The peers that a waiting job does not get, by name.
+std::string Broker::describe_others(const Job& job) const {
+  constexpr size_t kNamesMax = 8;
+  std::vector<std::string> others;
+  for (const auto& [id, peer] : peers_)
+    if (const auto why = why_not(peer, job, false)) others.push_back(peer.name + " " + *why);
+  std::sort(others.begin(), others.end());
+  std::string text;
+  for (size_t i = 0; i < std::min(others.size(), kNamesMax); ++i) text += "; " + others[i];
+  if (others.size() > kNamesMax) text += "; and " + std::to_string(others.size() - kNamesMax) + " more";
+  return text;
+}
+
 std::vector<Candidate> Broker::candidates(const Job& job, bool own) const {
   std::vector<Candidate> free;
-  for (const auto& [id, peer] : peers_) {
-    const bool is_free = !peer.serving || (own && peer.serving == job.submitted.job);
-    if (peer.connection && is_free && !peer.draining && !job.excluded.contains(id))
-      free.push_back({id, peer.name, peer.device});
-  }
+  for (const auto& [id, peer] : peers_)
+    if (!why_not(peer, job, own)) free.push_back({id, peer.name, peer.device});
   return free;
 }
 

@@ -12,8 +12,8 @@ namespace {
 // that all are placed whenever that is possible.
 class Matching {
  public:
-  Matching(const std::vector<StageToPlace>& stages, const std::vector<Applicant>& applicants)
-      : stages_(stages), applicants_(applicants), stage_of_(applicants.size()) {
+  Matching(const std::vector<StageToPlace>& stages, const std::vector<Applicant>& applicants, bool equal_bits)
+      : stages_(stages), applicants_(applicants), equal_bits_(equal_bits), stage_of_(applicants.size()) {
     for (uint32_t s = 0; s < stages.size(); ++s)
       for (uint32_t a = 0; a < applicants.size(); ++a)
         if (applicants[a].peer == stages[s].peer && !stage_of_[a]) {
@@ -49,14 +49,19 @@ class Matching {
 
   std::vector<uint32_t> choices(uint32_t stage) const {
     std::vector<uint32_t> choices;
+    const proto::DeviceClass& wanted = stages_[stage].device_class;
+    const auto same_bits = [&](uint32_t a) {
+      return applicants_[a].device_class.fingerprint == wanted.fingerprint;
+    };
     for (uint32_t a = 0; a < applicants_.size(); ++a)
-      if (applicants_[a].same_kind && applicants_[a].memory >= stages_[stage].memory) choices.push_back(a);
+      if ((same_bits(a) || !equal_bits_) && applicants_[a].memory >= stages_[stage].memory)
+        choices.push_back(a);
     const auto rank = [&](uint32_t a) {
       const Applicant& applicant = applicants_[a];
       const auto standing = applicant.standing_by.find(stage);
-      const bool stands_by = applicant.same_fingerprint && standing != applicant.standing_by.end();
-      return std::tuple(!applicant.same_fingerprint, !stands_by, stands_by ? ~standing->second : 0,
-                        !applicant.standing_by.empty(), a);
+      const bool stands_by = standing != applicant.standing_by.end();
+      return std::tuple(!same_bits(a), applicant.device_class.traits != wanted.traits, !stands_by,
+                        stands_by ? ~standing->second : 0, !applicant.standing_by.empty(), a);
     };
     std::sort(choices.begin(), choices.end(), [&](uint32_t a, uint32_t b) { return rank(a) < rank(b); });
     return choices;
@@ -64,6 +69,7 @@ class Matching {
 
   const std::vector<StageToPlace>& stages_;
   const std::vector<Applicant>& applicants_;
+  bool equal_bits_;
   std::vector<std::optional<uint32_t>> stage_of_;  // by applicant
   std::vector<uint32_t> kept_;
 };
@@ -71,8 +77,8 @@ class Matching {
 }  // namespace
 
 std::optional<std::vector<uint32_t>> place_again(const std::vector<StageToPlace>& stages,
-                                                 const std::vector<Applicant>& applicants) {
-  Matching matching(stages, applicants);
+                                                 const std::vector<Applicant>& applicants, bool equal_bits) {
+  Matching matching(stages, applicants, equal_bits);
   std::vector<uint32_t> order(stages.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -85,23 +91,28 @@ std::optional<std::vector<uint32_t>> place_again(const std::vector<StageToPlace>
 }
 
 std::vector<std::vector<uint32_t>> deal_stages(const std::vector<StageToHold>& stages,
-                                               std::vector<Holder> holders) {
+                                               std::vector<Holder> holders, bool equal_bits) {
   std::vector<std::vector<uint32_t>> dealt(holders.size());
   if (stages.empty() || holders.empty()) return dealt;
-  const auto give = [&](uint32_t stage, size_t holder) {
+  const auto give = [&](uint32_t stage, size_t holder, bool alike) {
     Holder& to = holders[holder];
+    if ((to.fingerprint == stages[stage].fingerprint) != alike) return false;
     if (to.memory < stages[stage].memory || to.free < stages[stage].bytes) return false;
     to.free -= stages[stage].bytes;
     dealt[holder].push_back(stage);
     return true;
   };
   // Every stage once, beginning with the holder whose turn it is; then those who have none yet.
-  for (uint32_t s = 0; s < stages.size(); ++s)
+  const auto give_to_one = [&](uint32_t stage, bool alike) {
     for (size_t i = 0; i < holders.size(); ++i)
-      if (give(s, (s + i) % holders.size())) break;
+      if (give(stage, (stage + i) % holders.size(), alike)) return true;
+    return false;
+  };
+  for (uint32_t s = 0; s < stages.size(); ++s)
+    if (!give_to_one(s, true) && !equal_bits) give_to_one(s, false);
   for (size_t h = 0; h < holders.size(); ++h)
     for (size_t i = 0; dealt[h].empty() && i < stages.size(); ++i)
-      give(static_cast<uint32_t>((h + i) % stages.size()), h);
+      give(static_cast<uint32_t>((h + i) % stages.size()), h, true);
   return dealt;
 }
 

@@ -40,8 +40,9 @@ struct PlannedRun {
   bool masked = false;  // the evaluation graph leaves padding out and counts what counted
   bool accuracy = false;
   dag::LossTerms loss_terms{};
-  uint32_t prediction_stages = 0;  // how many stages report outputs
-  bool equal_bits = true;          // all peers of one fingerprint
+  uint32_t prediction_stages = 0;    // how many stages report outputs
+  bool equal_bits = true;            // all peers of one fingerprint
+  bool equal_bits_required = false;  // then a stage goes to nobody else
   std::string fingerprint{};
   std::vector<std::string> explanation{};
   std::vector<proto::Secret> relay_tickets{};  // of its links

@@ -45,31 +45,32 @@ std::vector<int64_t> Broker::memory_of(const Job& job) {
   return memory;
 }
 
+// A plan that was recorded before classes were written down is of one fingerprint.
+proto::DeviceClass Broker::class_of(const PlannedRun& plan, size_t stage) const {
+  proto::DeviceClass device_class = plan.stages[stage].assignment->device_class;
+  if (device_class.fingerprint.empty()) device_class.fingerprint = plan.fingerprint;
+  return device_class;
+}
+
 // Which of the candidates, by index, takes each stage of the plan.
 std::optional<std::vector<uint32_t>> Broker::place_previous(const Job& job, const PlannedRun& plan,
                                                             const std::vector<int64_t>& memory,
                                                             const std::vector<Candidate>& candidates) const {
   std::vector<StageToPlace> stages;
-  const proto::DeviceReport* kind = nullptr;  // what made the graphs of this plan
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    stages.push_back({plan.stages[s].peer, memory[s]});
-    const auto peer = peers_.find(plan.stages[s].peer);
-    if (peer != peers_.end() && !peer->second.device.device.empty()) kind = &peer->second.device;
-  }
+  for (size_t s = 0; s < plan.stages.size(); ++s)
+    stages.push_back({plan.stages[s].peer, memory[s], class_of(plan, s)});
   std::vector<Applicant> applicants;
   for (const Candidate& candidate : candidates) {
-    const proto::DeviceReport& device = candidate.device;
     Applicant applicant{.peer = candidate.peer,
-                        .same_kind = kind == nullptr || device.traits == kind->traits,
-                        .same_fingerprint = device.fingerprint == plan.fingerprint,
-                        .memory = device.memory.value};
+                        .device_class = candidate.device.device_class(),
+                        .memory = candidate.device.memory.value};
     const auto& all = peers_.at(candidate.peer).standing;
     if (const auto standing = all.find(job.submitted.job); standing != all.end() && standing->second.complete)
       for (const uint32_t stage : standing->second.stages)
         applicant.standing_by[stage] = *standing->second.complete;
     applicants.push_back(std::move(applicant));
   }
-  return place_again(stages, applicants);
+  return place_again(stages, applicants, plan.equal_bits_required);
 }
 
 // Whether the stages of a job could go on if this peer were not there.

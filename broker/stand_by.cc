@@ -36,15 +36,16 @@ void Broker::update_stand_bys() {
     std::vector<Holder> holders;
     for (const auto& [id, left] : free) {
       const Peer& peer = peers_.at(id);
-      if (peer.device.fingerprint != job.plan->fingerprint || job.excluded.contains(id)) continue;
+      if (job.excluded.contains(id)) continue;
       ids.push_back(id);
-      holders.push_back({peer.device.memory.value, left});
+      holders.push_back({peer.device.memory.value, left, peer.device.fingerprint});
     }
     if (ids.empty()) continue;
     std::vector<StageToHold> stages;
     const std::vector<int64_t> memory = memory_of(job);
-    for (uint32_t s = 0; s < job.plan->stages.size(); ++s) stages.push_back({job.stage_bytes[s], memory[s]});
-    const auto dealt = deal_stages(stages, holders);
+    for (uint32_t s = 0; s < job.plan->stages.size(); ++s)
+      stages.push_back({job.stage_bytes[s], memory[s], class_of(*job.plan, s).fingerprint});
+    const auto dealt = deal_stages(stages, holders, job.plan->equal_bits_required);
     for (size_t h = 0; h < ids.size(); ++h) {
       if (dealt[h].empty()) continue;
       for (const uint32_t s : dealt[h]) free[ids[h]] -= stages[s].bytes;

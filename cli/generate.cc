@@ -64,10 +64,10 @@ Result<int> run_generate(const GenerateOptions& options) {
   WEFT_TRY(const auto backend, make_backend(options.backend));
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
   WEFT_TRY(train::Prepared prepared,
-           train::prepare_inference(model, /*batch=*/1, {}, peer::evaluate_reference, backend->traits()));
+           train::prepare_inference(model, /*batch=*/1, {}, peer::evaluate_reference));
   WEFT_TRY_STATUS(check_is_byte_model(prepared.graph));
-  WEFT_TRY(const auto executor, train::make_executor(std::move(prepared.graph), prepared.weights,
-                                                     std::make_shared<peer::State>(*backend)));
+  WEFT_TRY(const auto executor,
+           train::make_executor(prepared.graph, prepared.weights, std::make_shared<peer::State>(*backend)));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
 
   const dag::Graph& graph = executor->graph();

@@ -88,8 +88,8 @@ class Evaluation {
           dag::promote_to_f64(weights.at(initializer.name));
       self->values_[initializer.name] = to_doubles(tensor);
     }
-    WEFT_TRY(self->executor_, train::make_executor(std::move(graph), promoted,
-                                                   std::make_shared<peer::State>(*self->backend_)));
+    WEFT_TRY(self->executor_,
+             train::make_executor(graph, promoted, std::make_shared<peer::State>(*self->backend_)));
     WEFT_TRY(self->microbatch_, self->executor_->make_microbatch());
     self->microbatch_->context = {.seed = seed, .step = 1, .sample_position = 0, .microbatch_size = 1};
     Rng rng(seed, 1);

@@ -54,12 +54,12 @@ Result<int> run_predict(const PredictOptions& options) {
   WEFT_TRY(const auto backend, make_backend(options.backend));
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
   WEFT_TRY(train::Prepared prepared,
-           train::prepare_inference(model, options.batch, {}, peer::evaluate_reference, backend->traits()));
+           train::prepare_inference(model, options.batch, {}, peer::evaluate_reference));
   WEFT_TRY(const std::shared_ptr<const data::Dataset> dataset,
            data::open_dataset(data::NpzSpec{options.data}));
   WEFT_TRY(const auto feeds, match_columns(options, prepared.graph, *dataset));
-  WEFT_TRY(const auto executor, train::make_executor(std::move(prepared.graph), prepared.weights,
-                                                     std::make_shared<peer::State>(*backend)));
+  WEFT_TRY(const auto executor,
+           train::make_executor(prepared.graph, prepared.weights, std::make_shared<peer::State>(*backend)));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
 
   const uint32_t batch =

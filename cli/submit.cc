@@ -12,7 +12,6 @@
 #include "cli/signals.h"
 #include "dag/onnx/export.h"
 #include "dag/onnx/model.h"
-#include "peer/backend/cpu/cpu_backend.h"
 #include "proto/codec/codec.h"
 #include "train/submission.h"
 
@@ -108,8 +107,7 @@ class Submit {
   Result<int> run() {
     // What is wrong with the job is said before a broker is even looked for.
     WEFT_TRY(const train::OpenedJob opened, train::open_job(options_.job, options_.sets));
-    WEFT_TRY(const peer::BackendTraits traits, cpu_traits());
-    WEFT_TRY(train::StartEvent start, train::check_job(opened.job, traits));
+    WEFT_TRY(train::StartEvent start, train::check_job(opened.job));
     WEFT_TRY(access_, BrokerAccess::open(options_.broker));
     WEFT_TRY(train::Submission submission, train::pack_job(opened));
 
@@ -146,12 +144,6 @@ class Submit {
   Status connect_and_upload(const train::Submission& submission) {
     WEFT_TRY(client_, access_->connect());
     return upload(*client_, submission);
-  }
-
-  static Result<peer::BackendTraits> cpu_traits() {
-    const SignalsBlocked blocked;  // whatever threads a backend keeps must not get signals later
-    WEFT_TRY(const auto backend, peer::make_cpu_backend({.threads = 1, .pin = false}));
-    return backend->traits();
   }
 
   static void warn(const train::StartEvent& start) {

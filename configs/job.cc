@@ -275,8 +275,14 @@ void read_precision(MapReader& root) {
 void read_placement(MapReader& root, Problems& problems, Job& job) {
   const Node* node = root.take("placement");
   if (!node) return;
+  static constexpr Choice<plan::EqualBits> kEqualBits[] = {{"require", plan::EqualBits::Require},
+                                                           {"prefer", plan::EqualBits::Prefer},
+                                                           {"ignore", plan::EqualBits::Ignore}};
   MapReader reader(*node, "placement", problems);
-  const Node* stages = reader.require("stages", "say auto or a number");
+  const Node* equal_bits = reader.take("equal_bits");
+  if (const auto choice = reader.choice(equal_bits, "equal_bits", kEqualBits)) job.equal_bits = *choice;
+  // Whoever says how bits are wanted need not say how many stages.
+  const Node* stages = equal_bits ? reader.take("stages") : reader.require("stages", "say auto or a number");
   const bool automatic = stages && stages->kind == Node::Kind::Scalar && stages->text == "auto";
   if (stages && !automatic) {
     const auto count = reader.parse_count(*stages, "stages", 1, 4096);

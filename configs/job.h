@@ -17,6 +17,7 @@
 #include "dag/loss.h"
 #include "dag/optimizer.h"
 #include "data/data_spec.h"
+#include "plan/equal_bits.h"
 
 namespace weft::configs {
 
@@ -53,6 +54,7 @@ struct Job {
   CheckpointSpec checkpoint;
   std::filesystem::path output;
   std::optional<uint32_t> stages;  // nothing: auto
+  plan::EqualBits equal_bits = plan::EqualBits::Prefer;
   CompressionPolicy compression = CompressionPolicy::None;
 
   // Where each key's value was written, by dotted path ("optimizer.type"; an input's name may hold dots

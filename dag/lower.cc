@@ -26,11 +26,16 @@ class LayoutPass {
         blocked_(blocked),
         layouts_(graph.values().size(), Layout::Plain) {}
 
-  Graph run() {
+  // Without source_op and put_in.
+  Lowered run() {
     for (uint32_t i = 0; i < graph_.ops().size(); ++i) visit(OpId{i});
     for (const GraphOutput& output : graph_.outputs())
       copy_.builder().output(output.name, in_layout(copy_.mapped(output.value), Layout::Plain), output.role);
-    return copy_.finish();
+    Lowered lowered;
+    lowered.op_of = std::move(ops_);
+    for (uint32_t v = 0; v < graph_.values().size(); ++v) lowered.value_of.push_back(copy_.mapped({v}));
+    lowered.graph = copy_.finish();
+    return lowered;
   }
 
  private:
@@ -89,14 +94,17 @@ class LayoutPass {
 // the group can then run as one kernel at the place of its last op.
 class FusionPass {
  public:
-  FusionPass(const Graph& graph, const OpTable& table)
+  // `part_of_op`: empty, or by op; parts are never fused with each other.
+  FusionPass(const Graph& graph, const OpTable& table, std::vector<uint32_t> part_of_op)
       : graph_(graph),
         table_(table),
+        part_of_op_(std::move(part_of_op)),
         group_(graph.ops().size()),
         members_(graph.ops().size()),
         inputs_(graph.ops().size()) {}
 
-  Graph run() {
+  // `value_of`: by value of the graph before.
+  Graph run(std::vector<ValueId>& value_of) {
     for (uint32_t i = 0; i < graph_.ops().size(); ++i) {
       group_[i] = i;
       members_[i] = {i};
@@ -104,7 +112,7 @@ class FusionPass {
         if (input.valid()) inputs_[i].insert(input.index);
       if (fusable(OpId{i})) join_an_operand(OpId{i});
     }
-    return rebuild();
+    return rebuild(value_of);
   }
 
  private:
@@ -124,6 +132,7 @@ class FusionPass {
       const OpId producer = graph_.value(input).producer;
       const uint32_t candidate = group_[producer.index];
       if (candidate == id.index || !fusable(producer)) continue;
+      if (!part_of_op_.empty() && part_of_op_[producer.index] != part_of_op_[id.index]) continue;
       const Value& mine = graph_.value(op.outputs[0]);
       const Value& theirs = graph_.value(graph_.op(producer).outputs[0]);
       if (graph_.op(producer).phase != op.phase || mine.spec.shape != theirs.spec.shape ||
@@ -171,7 +180,7 @@ class FusionPass {
   }
 
   // Emits group after group, the one whose last op stood first in the old order among those that are ready.
-  Graph rebuild() {
+  Graph rebuild(std::vector<ValueId>& value_of) {
     const size_t count = graph_.ops().size();
     std::vector<std::set<uint32_t>> needs(count), users(count);
     for (uint32_t i = 0; i < count; ++i)
@@ -208,6 +217,7 @@ class FusionPass {
         if (--missing[user] == 0) ready.push({members_[user].back(), user});
     }
     copy.copy_outputs();
+    for (uint32_t v = 0; v < graph_.values().size(); ++v) value_of.push_back(copy.mapped({v}));
     Graph result = copy.finish();
     WEFT_CHECK_MSG(result.ops().size() == count, "fusion groups formed a cycle");
     return result;
@@ -215,16 +225,89 @@ class FusionPass {
 
   const Graph& graph_;
   const OpTable& table_;
+  std::vector<uint32_t> part_of_op_;
   std::vector<uint32_t> group_;                 // op -> the op that heads its group
   std::vector<std::vector<uint32_t>> members_;  // by head, ascending
   std::vector<std::set<uint32_t>> inputs_;      // by head: values read, inside ones included
 };
 
+// By op of the lowered graph, from what is known of the source's.
+void trace_back(Lowered& lowered) {
+  const Graph& graph = lowered.graph;
+  lowered.source_op.assign(graph.ops().size(), OpId{});
+  lowered.put_in.assign(graph.ops().size(), false);
+  for (uint32_t i = 0; i < lowered.op_of.size(); ++i) lowered.source_op[lowered.op_of[i].index] = OpId{i};
+  // A reader may itself be a Reorder that was put in: from the last to the first.
+  const auto users = graph.users();
+  for (uint32_t i = static_cast<uint32_t>(graph.ops().size()); i-- > 0;) {
+    if (lowered.source_op[i].valid()) continue;
+    lowered.put_in[i] = true;
+    const auto& readers = users[graph.ops()[i].outputs[0].index];
+    if (!readers.empty()) lowered.source_op[i] = lowered.source_op[readers.front().index];
+  }
+  for (uint32_t i = 0; i < graph.ops().size(); ++i)
+    if (!lowered.source_op[i].valid())
+      lowered.source_op[i] = lowered.source_op[graph.value(graph.ops()[i].inputs[0]).producer.index];
+}
+
+// Parts of the laid-out graph: a Reorder is of the part of the op that it was put in for, the next one.
+std::vector<uint32_t> parts_of(const Lowered& laid_out, std::span<const uint32_t> part_of_op) {
+  if (part_of_op.empty()) return {};
+  std::vector<uint32_t> parts(laid_out.graph.ops().size(),
+                              *std::max_element(part_of_op.begin(), part_of_op.end()));
+  for (uint32_t i = 0; i < part_of_op.size(); ++i) parts[laid_out.op_of[i].index] = part_of_op[i];
+  for (size_t i = parts.size(); i-- > 1;) parts[i - 1] = std::min(parts[i - 1], parts[i]);
+  return parts;
+}
+
 }  // namespace
 
+Lowered lower_traced(const Graph& graph, const OpTable& table, const BackendTraits& traits,
+                     std::span<const uint32_t> part_of_op) {
+  WEFT_CHECK(part_of_op.empty() || part_of_op.size() == graph.ops().size());
+  Lowered lowered = LayoutPass(graph, table, traits.convolution_layout).run();
+  if (traits.fuse_elementwise) {
+    std::vector<ValueId> moved;
+    Graph fused = FusionPass(lowered.graph, table, parts_of(lowered, part_of_op)).run(moved);
+    for (ValueId& value : lowered.value_of) value = moved[value.index];
+    for (uint32_t i = 0; i < lowered.op_of.size(); ++i)
+      lowered.op_of[i] = fused.value(lowered.value_of[graph.ops()[i].outputs[0].index]).producer;
+    lowered.graph = std::move(fused);
+  }
+  trace_back(lowered);
+  return lowered;
+}
+
 Graph lower(const Graph& graph, const OpTable& table, const BackendTraits& traits) {
-  Graph laid_out = LayoutPass(graph, table, traits.convolution_layout).run();
-  return traits.fuse_elementwise ? FusionPass(laid_out, table).run() : laid_out;
+  return lower_traced(graph, table, traits).graph;
+}
+
+Lowered as_it_is(Graph graph) {
+  Lowered lowered;
+  lowered.graph = std::move(graph);
+  for (uint32_t i = 0; i < lowered.graph.ops().size(); ++i) lowered.op_of.push_back({i});
+  for (uint32_t v = 0; v < lowered.graph.values().size(); ++v) lowered.value_of.push_back({v});
+  lowered.source_op = lowered.op_of;
+  lowered.put_in.assign(lowered.op_of.size(), false);
+  return lowered;
+}
+
+Graph raise(const Graph& graph, const OpTable& table, std::vector<ValueId>& value_of) {
+  GraphCopy copy(graph, table);
+  for (uint32_t i = 0; i < graph.ops().size(); ++i) {
+    const Op& op = graph.ops()[i];
+    if (op.kind == OpKind::Reorder) {
+      copy.map(op.outputs[0], copy.mapped(op.inputs[0]));
+      continue;
+    }
+    copy.copy(OpId{i});
+    for (const ValueId output : op.outputs) copy.builder().set_layout(copy.mapped(output), Layout::Plain);
+    copy.builder().set_group(copy.builder().graph().value(copy.mapped(op.outputs[0])).producer, GroupId{});
+  }
+  copy.copy_outputs();
+  value_of.clear();
+  for (uint32_t v = 0; v < graph.values().size(); ++v) value_of.push_back(copy.mapped({v}));
+  return copy.finish();
 }
 
 }  // namespace weft::dag

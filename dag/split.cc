@@ -2,79 +2,81 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
-#include <set>
+#include <memory>
 
 namespace weft::dag {
 namespace {
 
-// Leaves that travel with the graph rather than over a link.
-bool is_copied(const Graph& graph, const Op& op) {
-  if (op.kind == OpKind::Constant) return true;
-  if (op.kind != OpKind::Initializer) return false;
-  const InitializerRole role = graph.find_initializer(op.attributes.get_string(Attr::Name))->role;
-  return role == InitializerRole::Buffer || role == InitializerRole::Frozen;
-}
-
-// hops(op): the most border crossings on a path to it. Ops of a stage with more hops wait for values that
-// ops with fewer hops, perhaps of the same stage, have sent out before.
-std::vector<uint32_t> count_hops(const Graph& graph, std::span<const uint32_t> stage_of_op) {
-  std::vector<uint32_t> hops(graph.ops().size(), 0);
-  // Groups run as one: all members take the largest. One pass in order suffices, because lowering
-  // put the members of a group next to each other.
-  for (uint32_t begin = 0; begin < graph.ops().size();) {
-    uint32_t end = begin + 1;
-    const GroupId group = graph.ops()[begin].group;
-    while (group.valid() && end < graph.ops().size() && graph.ops()[end].group == group) ++end;
-    uint32_t most = 0;
-    for (uint32_t i = begin; i < end; ++i)
-      for (const ValueId input : graph.ops()[i].inputs) {
-        if (!input.valid()) continue;
-        const uint32_t from = graph.value(input).producer.index;
-        if (from >= begin || is_copied(graph, graph.ops()[from])) continue;
-        most = std::max(most, hops[from] + (stage_of_op[from] != stage_of_op[i] ? 1u : 0u));
-      }
-    for (uint32_t i = begin; i < end; ++i) hops[i] = most;
-    begin = end;
-  }
-  return hops;
-}
-
-Status check_groups(const Graph& graph, std::span<const uint32_t> stage_of_op) {
-  std::map<uint32_t, uint32_t> stage_of_group;
-  for (uint32_t i = 0; i < graph.ops().size(); ++i) {
-    const GroupId group = graph.ops()[i].group;
-    if (!group.valid()) continue;
-    const auto [at, fresh] = stage_of_group.emplace(group.index, stage_of_op[i]);
-    if (!fresh && at->second != stage_of_op[i])
-      return fail(ErrorCode::InvalidArgument, "the cut between stages " + std::to_string(at->second) +
-                                                  " and " + std::to_string(stage_of_op[i]) +
-                                                  " goes through fusion group " +
-                                                  std::to_string(group.index));
-  }
-  return {};
-}
-
+// One stage's piece, op by op in the order in which they run.
 class StageBuilder {
  public:
-  StageBuilder(const Graph& whole, const OpTable& table) : whole_(whole), builder_(table) {}
+  StageBuilder(const Lowered& lowered, std::span<const bool> copied, const OpTable& table)
+      : lowered_(lowered), whole_(lowered.graph), copied_(copied), builder_(table) {}
 
+  // By value of the lowered whole; invalid when it is not here.
   ValueId local(ValueId value) const {
     const auto at = values_.find(value.index);
     return at == values_.end() ? ValueId{} : at->second;
   }
 
-  void receive(ValueId value) {
-    builder_.set_phase(whole_.producer(value).phase);
+  // Ops that run as one, with what they read. What this stage does not make comes here with its first reader.
+  // All of a segment is of its phase, leaves too.
+  void add(std::span<const uint32_t> ops, uint32_t segment, Phase phase) {
+    const auto inside = [&](ValueId value) {
+      return std::binary_search(ops.begin(), ops.end(), whole_.value(value).producer.index);
+    };
+    for (const uint32_t i : ops)
+      for (const ValueId input : whole_.ops()[i].inputs)
+        if (input.valid() && !inside(input)) fetch(input, segment, phase);
+    for (const uint32_t i : ops) {
+      const Op& op = whole_.ops()[i];
+      if (op.inputs.empty() && local(op.outputs[0]).valid()) continue;  // a copied leaf that was read before
+      copy(OpId{i}, phase, segment);
+    }
+  }
+
+  // Puts the value here as it is in the lowered whole.
+  void fetch(ValueId value, uint32_t segment, Phase phase) {
+    if (local(value).valid()) return;
+    const OpId producer = whole_.value(value).producer;
+    if (lowered_.put_in[producer.index]) {
+      fetch(whole_.op(producer).inputs[0], segment, phase);
+      copy(producer, phase, segment);
+    } else if (copied_[lowered_.source_op[producer.index].index]) {
+      copy(producer, phase, segment);
+    } else {
+      receive(value, phase, segment);
+    }
+  }
+
+  StageGraph finish() {
+    piece_.graph = builder_.finish();
+    WEFT_CHECK(piece_.segment_of_op.size() == piece_.graph.ops().size());
+    return std::move(piece_);
+  }
+
+  GraphBuilder& builder() { return builder_; }
+
+ private:
+  void note(OpId whole, uint32_t segment) {
+    piece_.segment_of_op.push_back(segment);
+    piece_.op_in_whole.push_back(lowered_.source_op[whole.index]);
+    piece_.segment_count = std::max(piece_.segment_count, segment + 1);
+  }
+
+  void receive(ValueId value, Phase phase, uint32_t segment) {
+    const OpId producer = whole_.value(value).producer;
+    builder_.set_phase(phase);
     builder_.set_origin(OpId{});
     const ValueId input = builder_.input("edge." + std::to_string(value.index), whole_.spec(value));
     builder_.set_layout(input, whole_.value(value).layout);
     values_[value.index] = input;
+    note(producer, segment);
   }
 
-  void copy(OpId id) {
+  void copy(OpId id, Phase phase, uint32_t segment) {
     const Op& op = whole_.op(id);
-    builder_.set_phase(op.phase);
+    builder_.set_phase(phase);
     const auto origin = ops_.find(op.origin.index);
     builder_.set_origin(op.origin == id || origin == ops_.end() ? OpId{} : origin->second);
     std::vector<ValueId> outputs;
@@ -98,14 +100,15 @@ class StageBuilder {
       builder_.set_layout(outputs[i], whole_.value(op.outputs[i]).layout);
       builder_.set_name(outputs[i], whole_.value(op.outputs[i]).name);
     }
+    note(id, segment);
   }
 
-  GraphBuilder& builder() { return builder_; }
-
- private:
+  const Lowered& lowered_;
   const Graph& whole_;
+  std::span<const bool> copied_;  // by op of the source
   GraphBuilder builder_;
-  std::map<uint32_t, ValueId> values_;  // whole -> local
+  StageGraph piece_;
+  std::map<uint32_t, ValueId> values_;  // lowered whole -> local
   std::map<uint32_t, OpId> ops_;
 };
 
@@ -131,6 +134,53 @@ std::vector<uint32_t> stages_by_origin(const Graph& graph, std::span<const uint3
 }
 
 namespace {
+
+// The ops of all stages of one class, each stage's segment by segment, which is the order in which they run:
+// lifetimes are read off it. A graph's output is put in the layout in which it leaves where it is made.
+void add_ops(const CutRequest& request, const Cut& cut, uint32_t device_class,
+             std::vector<StageBuilder>& builders) {
+  const Lowered& lowered = *request.classes[device_class];
+  const auto source = [&](uint32_t i) { return lowered.source_op[i].index; };
+  std::vector<uint32_t> order;
+  for (uint32_t i = 0; i < lowered.graph.ops().size(); ++i)
+    if (!lowered.put_in[i] && request.class_of_stage[request.stage_of_op[source(i)]] == device_class)
+      order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    return cut.segment_of_op[source(a)] < cut.segment_of_op[source(b)];
+  });
+  // By op of the source: graph outputs that a Reorder puts in their layout behind it.
+  std::map<uint32_t, std::vector<ValueId>> reordered;
+  const auto& outputs = request.graph->outputs();
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const ValueId value = lowered.graph.outputs()[o].value;
+    if (lowered.put_in[lowered.graph.value(value).producer.index])
+      reordered[request.graph->value(outputs[o].value).producer.index].push_back(value);
+  }
+  for (size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+    const GroupId group = lowered.graph.ops()[order[begin]].group;
+    for (end = begin + 1;
+         group.valid() && end < order.size() && lowered.graph.ops()[order[end]].group == group;)
+      ++end;
+    const uint32_t segment = cut.segment_of_op[source(order[begin])];
+    StageBuilder& builder = builders[request.stage_of_op[source(order[begin])]];
+    const std::span ops(order.data() + begin, end - begin);
+    const Phase phase = segment < cut.stages[request.stage_of_op[source(order[begin])]].forward_segments
+                            ? Phase::Forward
+                            : Phase::Backward;
+    builder.add(ops, segment, phase);
+    for (const uint32_t i : ops)
+      if (const auto at = reordered.find(source(i)); at != reordered.end())
+        for (const ValueId value : at->second) builder.fetch(value, segment, phase);
+  }
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const uint32_t stage = request.stage_of_op[request.graph->value(outputs[o].value).producer.index];
+    if (request.class_of_stage[stage] != device_class) continue;
+    StageBuilder& builder = builders[stage];
+    builder.builder().output(outputs[o].name, builder.local(lowered.graph.outputs()[o].value),
+                             outputs[o].role);
+  }
+}
+
 Status check_outputs(const Graph& graph, std::span<const uint32_t> stage_of_op) {
   for (const GraphOutput& output : graph.outputs()) {
     if (output.role != OutputRole::Gradient && output.role != OutputRole::StateUpdate) continue;
@@ -146,83 +196,59 @@ Status check_outputs(const Graph& graph, std::span<const uint32_t> stage_of_op) 
 }
 }  // namespace
 
-Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, uint32_t stage_count,
-                    const OpTable& table) {
-  if (stage_of_op.size() != graph.ops().size())
-    return fail(ErrorCode::InvalidArgument,
-                "a split needs one stage for each of the " + std::to_string(graph.ops().size()) + " ops");
-  std::vector<bool> used(stage_count, false);
-  for (const uint32_t stage : stage_of_op) {
-    if (stage >= stage_count)
-      return fail(ErrorCode::InvalidArgument, "stage " + std::to_string(stage) + " is out of range");
-    used[stage] = true;
-  }
-  for (uint32_t stage = 0; stage < stage_count; ++stage)
-    if (!used[stage])
+Result<Split> split(const CutRequest& request, const OpTable& table) {
+  const Graph& graph = *request.graph;
+  WEFT_TRY(const Cut cut, dag::cut(request));
+  for (uint32_t stage = 0; stage < cut.stages.size(); ++stage)
+    if (cut.stages[stage].segments == 0)
       return fail(ErrorCode::InvalidArgument, "stage " + std::to_string(stage) + " has no ops");
-  WEFT_TRY_STATUS(check_groups(graph, stage_of_op));
-  WEFT_TRY_STATUS(check_outputs(graph, stage_of_op));
+  WEFT_TRY_STATUS(check_outputs(graph, request.stage_of_op));
 
-  // A segment never mixes phases: Forward and Backward are separate tasks. Forward needs nothing of Backward.
-  std::vector<uint32_t> hops = count_hops(graph, stage_of_op);
-  for (uint32_t i = 0; i < hops.size(); ++i)
-    if (graph.ops()[i].phase == Phase::Backward) hops[i] += static_cast<uint32_t>(graph.ops().size());
+  const std::vector<bool> copied_list = copied_leaves(graph);
+  const std::unique_ptr<bool[]> copied(new bool[copied_list.size()]);
+  std::copy(copied_list.begin(), copied_list.end(), copied.get());
   Split result;
   std::vector<StageBuilder> builders;
-  for (uint32_t stage = 0; stage < stage_count; ++stage) builders.emplace_back(graph, table);
-  std::vector<std::vector<uint32_t>> hops_of_local(stage_count);
-  std::vector<std::vector<OpId>> op_in_whole(stage_count);
-  std::set<std::pair<uint32_t, uint32_t>> crossing;  // value, to_stage
+  for (const uint32_t device_class : request.class_of_stage)
+    builders.emplace_back(*request.classes[device_class], std::span(copied.get(), copied_list.size()), table);
+  for (uint32_t c = 0; c < request.classes.size(); ++c) add_ops(request, cut, c, builders);
+  for (const Crossing& crossing : cut.crossings) {
+    const auto at = [&](uint32_t stage) {
+      return builders[stage].local(
+          request.classes[request.class_of_stage[stage]]->value_of[crossing.value.index]);
+    };
+    result.cut_edges.push_back({crossing.value, crossing.from_stage, crossing.to_stage,
+                                at(crossing.from_stage), at(crossing.to_stage)});
+  }
+  for (StageBuilder& builder : builders) result.stages.push_back(builder.finish());
+  return result;
+}
 
-  // A stage lists its ops segment by segment, which is the order in which they run: lifetimes are read off
-  // it.
-  std::vector<uint32_t> order(graph.ops().size());
-  std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return hops[a] < hops[b]; });
-  for (const uint32_t i : order) {
-    const Op& op = graph.ops()[i];
-    const uint32_t stage = stage_of_op[i];
-    // A copied leaf appears in a stage with its first use there; one that nobody uses stays where it was put.
-    for (const ValueId input : op.inputs) {
-      if (!input.valid() || builders[stage].local(input).valid()) continue;
-      const OpId producer = graph.value(input).producer;
-      if (is_copied(graph, graph.op(producer))) {
-        builders[stage].copy(producer);
-      } else {
-        builders[stage].receive(input);
-        crossing.insert({input.index, stage});
-      }
-      hops_of_local[stage].push_back(hops[i]);
-      op_in_whole[stage].push_back(producer);
-    }
-    if (is_copied(graph, op) && builders[stage].local(op.outputs[0]).valid()) continue;
-    builders[stage].copy(OpId{i});
-    hops_of_local[stage].push_back(hops[i]);
-    op_in_whole[stage].push_back(OpId{i});
+Result<Split> split(const Graph& graph, std::span<const uint32_t> stage_of_op, uint32_t stage_count,
+                    const OpTable& table) {
+  const Lowered whole = as_it_is(graph);
+  const Lowered* const classes[] = {&whole};
+  return split({&graph, stage_of_op, classes, std::vector<uint32_t>(stage_count, 0)}, table);
+}
+
+Relowered relower(const StageGraph& stage, const BackendTraits& traits, const OpTable& table) {
+  std::vector<ValueId> raised_value;
+  const Graph raised = raise(stage.graph, table, raised_value);
+  std::vector<uint32_t> segment_of_op(raised.ops().size(), 0);
+  for (uint32_t v = 0; v < raised_value.size(); ++v) {
+    const OpId before = stage.graph.value({v}).producer;
+    if (stage.graph.op(before).kind != OpKind::Reorder)
+      segment_of_op[raised.value(raised_value[v]).producer.index] = stage.segment_of_op[before.index];
   }
-  for (const GraphOutput& output : graph.outputs()) {
-    const uint32_t stage = stage_of_op[graph.value(output.value).producer.index];
-    builders[stage].builder().output(output.name, builders[stage].local(output.value), output.role);
-  }
-  for (const auto& [value, to] : crossing) {
-    const uint32_t from = stage_of_op[graph.value({value}).producer.index];
-    result.cut_edges.push_back(
-        {{value}, from, to, builders[from].local({value}), builders[to].local({value})});
-  }
-  for (uint32_t stage = 0; stage < stage_count; ++stage) {
-    std::vector<uint32_t> levels = hops_of_local[stage];
-    std::sort(levels.begin(), levels.end());
-    levels.erase(std::unique(levels.begin(), levels.end()), levels.end());
-    StageGraph piece;
-    for (const uint32_t hop : hops_of_local[stage])
-      piece.segment_of_op.push_back(
-          static_cast<uint32_t>(std::lower_bound(levels.begin(), levels.end(), hop) - levels.begin()));
-    piece.segment_count = static_cast<uint32_t>(levels.size());
-    piece.op_in_whole = std::move(op_in_whole[stage]);
-    piece.graph = builders[stage].builder().finish();
-    WEFT_CHECK(piece.segment_of_op.size() == piece.graph.ops().size());
-    result.stages.push_back(std::move(piece));
-  }
+  Lowered lowered = lower_traced(raised, table, traits, segment_of_op);
+  Relowered result;
+  for (const ValueId value : raised_value) result.value_of.push_back(lowered.value_of[value.index]);
+  // A Reorder behind the last op, for what leaves the graph, belongs to the end.
+  uint32_t segment = 0;
+  for (const OpId source : lowered.source_op)
+    result.stage.segment_of_op.push_back(segment = std::max(segment, segment_of_op[source.index]));
+  result.stage.segment_count = stage.segment_count;
+  result.stage.graph = std::move(lowered.graph);
   return result;
 }
 

@@ -49,11 +49,14 @@ class Explainer {
   // First and last forward op that computes.
   std::pair<const dag::Op*, const dag::Op*> ends(uint32_t stage) const {
     const dag::Op *first = nullptr, *last = nullptr;
-    for (const GroupCost& group : what_.model->groups) {
-      if (!group.has_kernel || group.phase != dag::Phase::Forward || plan_.stage_of_op[group.begin] != stage)
-        continue;
-      if (!first) first = &what_.model->graph->ops()[group.begin];
-      last = &what_.model->graph->ops()[group.end - 1];
+    const Model::Class& of = what_.model->classes[device(stage).device_class];
+    for (const GroupCost& group : of.groups) {
+      const auto is_here = [&](uint32_t op) {
+        return plan_.stage_of_op[of.lowered->source_op[op].index] == stage;
+      };
+      if (!group.has_kernel || group.phase != dag::Phase::Forward || !is_here(group.begin)) continue;
+      if (!first) first = &of.lowered->graph.ops()[group.begin];
+      last = &of.lowered->graph.ops()[group.end - 1];
     }
     return {first, last};
   }

@@ -6,9 +6,9 @@
 
 #include "plan/model.h"
 #include "plan/pipeline.h"
-#include "plan/plan.h"
 #include "plan/predict.h"
-#include "plan/strategy.h"
+#include "plan/proposal.h"
+#include "plan/request.h"
 
 namespace weft::plan {
 

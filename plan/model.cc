@@ -8,6 +8,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "dag/cut.h"
+
 namespace weft::plan {
 
 using dag::Graph;
@@ -80,8 +82,9 @@ std::vector<uint32_t> components(const std::vector<std::vector<uint32_t>>& after
 
 class PositionFinder {
  public:
-  explicit PositionFinder(const Graph& graph)
+  PositionFinder(const Graph& graph, std::span<const Model::Class> classes)
       : graph_(graph),
+        classes_(classes),
         count_(static_cast<uint32_t>(graph.ops().size())),
         units_(count_),
         users_(graph.users()) {}
@@ -104,7 +107,12 @@ class PositionFinder {
     for (uint32_t i = 0; i < count_; ++i) {
       const Op& op = graph_.ops()[i];
       if (op.phase == Phase::Backward && op.origin.valid()) units_.join(i, op.origin.index);
-      if (i > 0 && op.group.valid() && graph_.ops()[i - 1].group == op.group) units_.join(i, i - 1);
+    }
+    for (const Model::Class& of : classes_) {
+      const auto ops = of.lowered->graph.ops();
+      for (uint32_t i = 1; i < ops.size(); ++i)
+        if (ops[i].group.valid() && ops[i - 1].group == ops[i].group)
+          units_.join(of.lowered->source_op[i].index, of.lowered->source_op[i - 1].index);
     }
     std::unordered_map<std::string_view, uint32_t> op_of_initializer;
     for (const auto& initializer : graph_.initializers())
@@ -218,6 +226,7 @@ class PositionFinder {
   }
 
   const Graph& graph_;
+  std::span<const Model::Class> classes_;
   uint32_t count_;
   Union units_;
   std::vector<std::vector<OpId>> users_;
@@ -230,8 +239,9 @@ void coarsen(Model& model, uint32_t positions_max) {
   if (model.positions <= positions_max) return;
   std::vector<double> work(model.positions, 0);
   const Rates rates;
-  for (size_t g = 0; g < model.groups.size(); ++g)
-    work[model.position_of_op[model.groups[g].begin]] += seconds_of(model.groups[g], rates);
+  const Model::Class& first = model.classes.front();
+  for (const GroupCost& group : first.groups)
+    work[model.position_of_op[first.lowered->source_op[group.begin].index]] += seconds_of(group, rates);
   const double total = std::accumulate(work.begin(), work.end(), 0.0);
   std::vector<uint32_t> merged(model.positions);
   double sum = 0;
@@ -254,12 +264,7 @@ class CrossingBuilder {
 
   Crossing run() {
     const Graph& graph = *model_.graph;
-    std::vector<bool> copied(graph.ops().size(), false);
-    for (uint32_t i = 0; i < copied.size(); ++i) copied[i] = graph.ops()[i].kind == OpKind::Constant;
-    for (const auto& initializer : graph.initializers())
-      if (initializer.role == dag::InitializerRole::Buffer ||
-          initializer.role == dag::InitializerRole::Frozen)
-        copied[graph.value(initializer.value).producer.index] = true;
+    const std::vector<bool> copied = dag::copied_leaves(graph);
     const auto users = graph.users();
     std::vector<uint32_t> readers;
     for (uint32_t v = 0; v < users.size(); ++v) {
@@ -325,24 +330,31 @@ void add_holdings(Model& model) {
 
 }  // namespace
 
-Model make_model(const Graph& graph, uint32_t positions_max) {
+Model make_model(const Graph& graph, std::span<const std::shared_ptr<const dag::Lowered>> classes,
+                 uint32_t positions_max) {
   Model model;
   model.graph = &graph;
-  model.groups = group_costs(graph);
-  model.position_of_op = PositionFinder(graph).run(model.positions);
+  for (const auto& lowered : classes) model.classes.push_back({lowered, group_costs(lowered->graph), {}});
+  if (classes.empty())
+    model.classes.push_back(
+        {std::make_shared<const dag::Lowered>(dag::as_it_is(graph)), group_costs(graph), {}});
+  model.position_of_op = PositionFinder(graph, model.classes).run(model.positions);
   model.positions = std::max(1u, model.positions);  // a graph of leaves alone
   coarsen(model, std::max(1u, positions_max));
-  for (const GroupCost& group : model.groups)
-    model.position_of_group.push_back(model.position_of_op[group.begin]);
+  for (Model::Class& of : model.classes)
+    for (const GroupCost& group : of.groups)
+      of.position_of_group.push_back(model.position_of_op[of.lowered->source_op[group.begin].index]);
   add_holdings(model);
   model.crossing = CrossingBuilder(model).run();
   return model;
 }
 
-std::vector<double> seconds_of_positions(const Model& model, const Rates& rates, bool accumulates) {
+std::vector<double> seconds_of_positions(const Model& model, uint32_t device_class, const Rates& rates,
+                                         bool accumulates) {
   std::vector<double> seconds(model.positions, 0);
-  for (size_t g = 0; g < model.groups.size(); ++g)
-    seconds[model.position_of_group[g]] += seconds_of(model.groups[g], rates);
+  const Model::Class& of = model.classes[device_class];
+  for (size_t g = 0; g < of.groups.size(); ++g)
+    seconds[of.position_of_group[g]] += seconds_of(of.groups[g], rates);
   if (!accumulates) return seconds;
   const auto& held = model.held_before;
   for (uint32_t p = 0; p < model.positions; ++p)

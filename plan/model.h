@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "base/units.h"
 #include "dag/graph.h"
+#include "dag/lower.h"
 #include "plan/cost.h"
 
 namespace weft::plan {
@@ -30,14 +33,19 @@ class Crossing {
 };
 
 struct Model {
-  const dag::Graph* graph = nullptr;
-  std::vector<GroupCost> groups;
-  // Ops of one position are never cut apart: they share a fusion group or an origin, or one changes an
-  // initializer that is the other, or they form a cycle of such. In forward, values go from lower positions
-  // to higher ones; in backward, from higher to lower.
+  const dag::Graph* graph = nullptr;  // before lowering
+  // The graph for one class of devices, and what its groups cost.
+  struct Class {
+    std::shared_ptr<const dag::Lowered> lowered;
+    std::vector<GroupCost> groups;
+    std::vector<uint32_t> position_of_group;
+  };
+  std::vector<Class> classes;
+  // Ops of one position are never cut apart: they share a fusion group of some class or an origin, or one
+  // changes an initializer that is the other, or they form a cycle of such. In forward, values go from lower
+  // positions to higher ones; in backward, from higher to lower.
   uint32_t positions = 0;
   std::vector<uint32_t> position_of_op;
-  std::vector<uint32_t> position_of_group;
   // Bytes of all positions before one, by position and one more. Parameters: initializers with a gradient;
   // saved: forward values that backward reads.
   struct HeldBefore {
@@ -46,10 +54,13 @@ struct Model {
   Crossing crossing;
 };
 
-// At most `positions_max` positions: neighbours with little work become one.
-Model make_model(const dag::Graph& graph, uint32_t positions_max = 512);
+// `classes`: the graph as each class of devices runs it; empty: one class, which runs it as it is. At most
+// `positions_max` positions: neighbours with little work become one.
+Model make_model(const dag::Graph& graph, std::span<const std::shared_ptr<const dag::Lowered>> classes = {},
+                 uint32_t positions_max = 512);
 
 // Seconds of one microbatch by position on a device, gradients added up when `accumulates`.
-std::vector<double> seconds_of_positions(const Model& model, const Rates& rates, bool accumulates);
+std::vector<double> seconds_of_positions(const Model& model, uint32_t device_class, const Rates& rates,
+                                         bool accumulates);
 
 }  // namespace weft::plan

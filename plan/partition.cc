@@ -122,10 +122,11 @@ std::optional<Partition> least_sum(const PartitionProblem& problem, double bottl
       [&](double compute, double) { return compute > bottleneck_max; });
 }
 
-std::shared_ptr<const std::vector<double>> seconds_before(const Model& model, const Rates& rates,
+std::shared_ptr<const std::vector<double>> seconds_before(const Model& model, const DeviceView& device,
                                                           bool accumulates) {
   auto before = std::make_shared<std::vector<double>>(model.positions + 1, 0.0);
-  const std::vector<double> seconds = seconds_of_positions(model, rates, accumulates);
+  const std::vector<double> seconds =
+      seconds_of_positions(model, device.device_class, device.rates, accumulates);
   for (uint32_t p = 0; p < model.positions; ++p) (*before)[p + 1] = (*before)[p] + seconds[p];
   return before;
 }

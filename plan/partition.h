@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "plan/cluster.h"
 #include "plan/model.h"
-#include "plan/plan.h"
 
 namespace weft::plan {
 
@@ -54,7 +54,7 @@ std::optional<Partition> least_bottleneck(const PartitionProblem& problem);
 std::optional<Partition> least_sum(const PartitionProblem& problem, double bottleneck_max);
 
 // Sums over positions that both DP and its callers need: seconds_before for a device.
-std::shared_ptr<const std::vector<double>> seconds_before(const Model& model, const Rates& rates,
+std::shared_ptr<const std::vector<double>> seconds_before(const Model& model, const DeviceView& device,
                                                           bool accumulates);
 
 }  // namespace weft::plan

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <numeric>
-#include <string_view>
 #include <tuple>
-#include <unordered_map>
 
+#include "dag/cut.h"
 #include "dag/op_table.h"
 
 namespace weft::plan {
@@ -22,7 +20,6 @@ using dag::ValueId;
 
 namespace {
 
-constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
 constexpr int64_t kAlignment = 64;
 
 Duration to_duration(double seconds) {
@@ -30,37 +27,135 @@ Duration to_duration(double seconds) {
 }
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// A value that a stage reads and another makes.
-struct Crossing {
-  uint32_t value = 0, to_stage = 0, reader_group = 0;  // the group that reads it first
+// The groups of one class that run on its stages, in the order in which each stage runs them.
+struct ClassWork {
+  uint32_t device_class = 0;
+  const Model::Class* of = nullptr;
+  std::vector<uint32_t> order;        // groups
+  std::vector<uint32_t> group_of_op;  // by op of the lowered graph
+  std::vector<uint32_t> stage_of_op;  // likewise
+};
+
+// The most bytes that live at once in each stage of a class, as the executor's memory plan has it: received
+// values from the beginning, sent ones and outputs to the end, others from their group to their last reader.
+class Peaks {
+ public:
+  Peaks(const ClassWork& work, const dag::Cut& cut, std::span<const StageDevice> devices)
+      : work_(work),
+        cut_(cut),
+        devices_(devices),
+        graph_(work.of->lowered->graph),
+        stages_(static_cast<uint32_t>(devices.size())) {}
+
+  // Writes those of this class.
+  void run(std::vector<int64_t>& peaks) {
+    set_times();
+    find_roots();
+    find_ends();
+    std::vector<std::vector<int64_t>> change(stages_);
+    for (uint32_t stage = 0; stage < stages_; ++stage) change[stage].assign(clock_[stage] + 2, 0);
+    const auto live = [&](uint32_t stage, uint32_t first, uint32_t end, ValueId value) {
+      const int64_t bytes = aligned(graph_.spec(value).bytes().value);
+      change[stage][first] += bytes;
+      change[stage][end + 1] -= bytes;
+    };
+    for (uint32_t v = 0; v < graph_.values().size(); ++v) {
+      const uint32_t from = producer({v}), stage = work_.stage_of_op[from];
+      const Op& op = graph_.ops()[from];
+      if (!ours(stage) || root_[v] != v || op.kind == OpKind::Initializer || op.kind == OpKind::Constant)
+        continue;
+      const GroupCost& group = work_.of->groups[work_.group_of_op[from]];
+      if (!outside_[v] && !to_the_end_[v] && group.end - group.begin > 1) continue;
+      const uint32_t first = op.kind == OpKind::Input ? 0 : time_of(from);
+      live(stage, first, to_the_end_[v] ? clock_[stage] : std::max(last_[v], first), {v});
+    }
+    for (const auto& [key, time] : last_read_) live(key.second, 0, time, {key.first});
+    for (uint32_t stage = 0; stage < stages_; ++stage) {
+      if (!ours(stage)) continue;
+      int64_t bytes = 0;
+      for (const int64_t delta : change[stage]) peaks[stage] = std::max(peaks[stage], bytes += delta);
+    }
+  }
+
+ private:
+  bool ours(uint32_t stage) const { return devices_[stage].device_class == work_.device_class; }
+  uint32_t producer(ValueId value) const { return graph_.value(value).producer.index; }
+  uint32_t time_of(uint32_t op) const { return time_of_group_[work_.group_of_op[op]]; }
+
+  void set_times() {
+    time_of_group_.assign(work_.of->groups.size(), 0);
+    clock_.assign(stages_, 0);
+    for (const uint32_t g : work_.order)
+      time_of_group_[g] = clock_[work_.stage_of_op[work_.of->groups[g].begin]]++;
+  }
+
+  // Views share the bytes of what they show, within a stage.
+  void find_roots() {
+    root_.resize(graph_.values().size());
+    std::iota(root_.begin(), root_.end(), 0u);
+    for (uint32_t i = 0; i < graph_.ops().size(); ++i) {
+      const Op& op = graph_.ops()[i];
+      if (!op.inputs.empty() && dag::is_view(graph_, op) &&
+          work_.stage_of_op[producer(op.inputs[0])] == work_.stage_of_op[i])
+        root_[op.outputs[0].index] = root_[op.inputs[0].index];
+    }
+  }
+
+  void find_ends() {
+    last_.assign(root_.size(), 0);
+    outside_.assign(root_.size(), false);
+    to_the_end_.assign(root_.size(), false);
+    for (const auto& output : graph_.outputs())
+      (output.role == OutputRole::Gradient || output.role == OutputRole::StateUpdate
+           ? outside_
+           : to_the_end_)[root_[output.value.index]] = true;
+    for (const dag::Crossing& crossing : cut_.crossings) {
+      const ValueId value = work_.of->lowered->value_of[crossing.value.index];
+      if (ours(crossing.from_stage)) to_the_end_[root_[value.index]] = true;
+      if (ours(crossing.to_stage)) last_read_[{value.index, crossing.to_stage}] = 0;
+    }
+    for (uint32_t i = 0; i < graph_.ops().size(); ++i) {
+      const uint32_t stage = work_.stage_of_op[i];
+      if (!ours(stage)) continue;
+      for (const ValueId input : graph_.ops()[i].inputs) {
+        if (!input.valid()) continue;
+        if (work_.stage_of_op[producer(input)] == stage) {
+          const uint32_t root = root_[input.index];
+          last_[root] = std::max(last_[root], time_of(i));
+          if (work_.group_of_op[producer(input)] != work_.group_of_op[i]) outside_[root] = true;
+        } else if (const auto at = last_read_.find({input.index, stage}); at != last_read_.end()) {
+          at->second = std::max(at->second, time_of(i));
+        }
+      }
+    }
+  }
+
+  const ClassWork& work_;
+  const dag::Cut& cut_;
+  std::span<const StageDevice> devices_;
+  const Graph& graph_;
+  uint32_t stages_;
+  std::vector<uint32_t> time_of_group_, clock_;                  // by group; by stage
+  std::vector<uint32_t> root_, last_;                            // by value
+  std::vector<bool> outside_, to_the_end_;                       // by root: whether it has memory at all
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> last_read_;  // of received values, by stage
 };
 
 class PipelineBuilder {
  public:
-  PipelineBuilder(const Graph& graph, std::span<const GroupCost> groups,
-                  std::span<const uint32_t> stage_of_op, std::span<const Rates> rates,
-                  const PipelineOptions& options)
-      : graph_(graph),
-        groups_(groups),
+  PipelineBuilder(const Model& model, std::span<const uint32_t> stage_of_op,
+                  std::span<const StageDevice> devices, const PipelineOptions& options, dag::Cut cut)
+      : model_(model),
+        graph_(*model.graph),
         stage_of_op_(stage_of_op),
-        rates_(rates),
+        devices_(devices),
         options_(options),
-        stages_(static_cast<uint32_t>(rates.size())),
-        group_of_op_(graph.ops().size()),
-        copied_(graph.ops().size(), false) {
-    pipeline_.stages.resize(stages_);
-    for (uint32_t g = 0; g < groups.size(); ++g)
-      for (uint32_t i = groups[g].begin; i < groups[g].end; ++i) group_of_op_[i] = g;
-    for (uint32_t i = 0; i < copied_.size(); ++i) copied_[i] = graph.ops()[i].kind == OpKind::Constant;
-    for (const auto& initializer : graph.initializers())
-      if (initializer.role == dag::InitializerRole::Buffer ||
-          initializer.role == dag::InitializerRole::Frozen)
-        copied_[producer(initializer.value)] = true;
-  }
+        cut_(std::move(cut)),
+        stages_(static_cast<uint32_t>(devices.size())) {}
 
   Pipeline run() {
-    count_hops();
-    find_crossings();
+    pipeline_.stages.resize(stages_);
+    collect_work();
     make_segments();
     make_messages();
     add_optimizer();
@@ -70,79 +165,54 @@ class PipelineBuilder {
 
  private:
   uint32_t producer(ValueId value) const { return graph_.value(value).producer.index; }
+  uint32_t source(const ClassWork& work, uint32_t op) const { return work.of->lowered->source_op[op].index; }
 
-  // As dag::split counts: the most border crossings on a path to a group, backward after all of forward.
-  void count_hops() {
-    hops_.assign(groups_.size(), 0);
-    for (uint32_t g = 0; g < groups_.size(); ++g)
-      for (uint32_t i = groups_[g].begin; i < groups_[g].end; ++i)
-        for (const ValueId input : graph_.ops()[i].inputs) {
-          if (!input.valid()) continue;
-          const uint32_t from = producer(input);
-          if (from >= groups_[g].begin || copied_[from]) continue;
-          hops_[g] = std::max(hops_[g], hops_[group_of_op_[from]] + (stage_of_op_[from] != stage_of_op_[i]));
-        }
-    for (uint32_t g = 0; g < groups_.size(); ++g)
-      if (groups_[g].phase == Phase::Backward) hops_[g] += static_cast<uint32_t>(graph_.ops().size());
-    order_.resize(groups_.size());
-    std::iota(order_.begin(), order_.end(), 0u);
-    std::stable_sort(order_.begin(), order_.end(),
-                     [&](uint32_t a, uint32_t b) { return hops_[a] < hops_[b]; });
+  void collect_work() {
+    for (uint32_t c = 0; c < model_.classes.size(); ++c) {
+      if (std::none_of(devices_.begin(), devices_.end(),
+                       [&](const StageDevice& device) { return device.device_class == c; }))
+        continue;
+      ClassWork& work = work_.emplace_back();
+      work.device_class = c;
+      work.of = &model_.classes[c];
+      const size_t ops = work.of->lowered->graph.ops().size();
+      work.group_of_op.resize(ops);
+      for (uint32_t i = 0; i < ops; ++i) work.stage_of_op.push_back(stage_of_op_[source(work, i)]);
+      for (uint32_t g = 0; g < work.of->groups.size(); ++g) {
+        const GroupCost& group = work.of->groups[g];
+        for (uint32_t i = group.begin; i < group.end; ++i) work.group_of_op[i] = g;
+        if (devices_[work.stage_of_op[group.begin]].device_class == c) work.order.push_back(g);
+      }
+      std::stable_sort(work.order.begin(), work.order.end(), [&](uint32_t a, uint32_t b) {
+        return segment_of(work, work.of->groups[a]) < segment_of(work, work.of->groups[b]);
+      });
+    }
   }
-
-  // In the order in which stages run, so that the first reader of a stage is the one that waits.
-  void find_crossings() {
-    for (const uint32_t g : order_)
-      for (uint32_t i = groups_[g].begin; i < groups_[g].end; ++i)
-        for (const ValueId input : graph_.ops()[i].inputs) {
-          if (!input.valid() || copied_[producer(input)]) continue;
-          if (stage_of_op_[producer(input)] != stage_of_op_[i])
-            crossings_.push_back({input.index, stage_of_op_[i], g});
-        }
-    std::stable_sort(crossings_.begin(), crossings_.end(), [](const Crossing& a, const Crossing& b) {
-      return std::tie(a.value, a.to_stage) < std::tie(b.value, b.to_stage);
-    });
-    crossings_.erase(std::unique(crossings_.begin(), crossings_.end(),
-                                 [](const Crossing& a, const Crossing& b) {
-                                   return a.value == b.value && a.to_stage == b.to_stage;
-                                 }),
-                     crossings_.end());
+  uint32_t segment_of(const ClassWork& work, const GroupCost& group) const {
+    return cut_.segment_of_op[source(work, group.begin)];
   }
 
   void make_segments() {
-    levels_.resize(stages_);
     std::vector<std::vector<double>> seconds(stages_);
-    for (const uint32_t g : order_) {
-      const uint32_t stage = stage_of_op_[groups_[g].begin];
-      if (levels_[stage].empty() || levels_[stage].back() != hops_[g]) {
-        levels_[stage].push_back(hops_[g]);
-        seconds[stage].push_back(0);
-        pipeline_.stages[stage].segments.push_back({{}, groups_[g].phase == Phase::Backward});
+    for (uint32_t s = 0; s < stages_; ++s) seconds[s].assign(cut_.stages[s].segments, 0);
+    for (const ClassWork& work : work_)
+      for (const uint32_t g : work.order) {
+        const GroupCost& group = work.of->groups[g];
+        const uint32_t stage = work.stage_of_op[group.begin];
+        seconds[stage][segment_of(work, group)] += seconds_of(group, devices_[stage].rates);
+        if (group.phase == Phase::Forward && group.has_kernel)
+          pipeline_.stages[stage].ops += group.end - group.begin;
       }
-      seconds[stage].back() += seconds_of(groups_[g], rates_[stage]);
-      if (groups_[g].phase == Phase::Forward && groups_[g].has_kernel)
-        pipeline_.stages[stage].ops += groups_[g].end - groups_[g].begin;
-    }
-    for (uint32_t stage = 0; stage < stages_; ++stage)
-      for (size_t k = 0; k < seconds[stage].size(); ++k)
-        pipeline_.stages[stage].segments[k].compute = to_duration(seconds[stage][k]);
-  }
-
-  uint32_t segment_of(uint32_t stage, uint32_t group) const {
-    const auto& levels = levels_[stage];
-    return static_cast<uint32_t>(std::lower_bound(levels.begin(), levels.end(), hops_[group]) -
-                                 levels.begin());
+    for (uint32_t s = 0; s < stages_; ++s)
+      for (uint32_t k = 0; k < seconds[s].size(); ++k)
+        pipeline_.stages[s].segments.push_back(
+            {to_duration(seconds[s][k]), k >= cut_.stages[s].forward_segments});
   }
 
   void make_messages() {
     std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, int64_t> bytes;
-    for (const Crossing& crossing : crossings_) {
-      const uint32_t from_op = producer({crossing.value});
-      const uint32_t from = stage_of_op_[from_op];
-      bytes[{from, segment_of(from, group_of_op_[from_op]), crossing.to_stage,
-             segment_of(crossing.to_stage, crossing.reader_group)}] +=
-          graph_.spec({crossing.value}).bytes().value;
-    }
+    for (const dag::Crossing& c : cut_.crossings)
+      bytes[{c.from_stage, c.from_segment, c.to_stage, c.to_segment}] += graph_.spec(c.value).bytes().value;
     for (const auto& [key, size] : bytes)
       pipeline_.messages.push_back(
           {std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), {size}});
@@ -155,148 +225,93 @@ class PipelineBuilder {
       if (output.role != OutputRole::Gradient) continue;
       const uint32_t op = producer(output.value), stage = stage_of_op_[op];
       const Bytes size = graph_.spec(output.value).bytes();
-      update[stage] += update_seconds(size, options_.optimizer_slots, rates_[stage]);
+      update[stage] += update_seconds(size, options_.optimizer_slots, devices_[stage].rates);
       if (options_.microbatches > 1)
-        pipeline_.stages[stage].segments[segment_of(stage, group_of_op_[op])].compute +=
-            to_duration(accumulate_seconds(size, rates_[stage]));
+        pipeline_.stages[stage].segments[cut_.segment_of_op[op]].compute +=
+            to_duration(accumulate_seconds(size, devices_[stage].rates));
     }
     for (uint32_t stage = 0; stage < stages_; ++stage)
       pipeline_.stages[stage].update = to_duration(update[stage]);
   }
 
-  void add_memory();
-  std::vector<int64_t> microbatch_peaks() const;
+  // What lasts: initializers, gradients, optimizer slots; copied leaves once in each stage that reads them.
+  std::vector<int64_t> persistent_bytes() const {
+    std::vector<int64_t> persistent(stages_, 0);
+    const auto add = [&](uint32_t stage, ValueId value, int64_t times) {
+      persistent[stage] += times * aligned(graph_.spec(value).bytes().value);
+    };
+    const std::vector<bool> copied = dag::copied_leaves(graph_);
+    for (const auto& initializer : graph_.initializers())
+      if (!copied[producer(initializer.value)])
+        add(stage_of_op_[producer(initializer.value)], initializer.value, 1);
+    for (const auto& output : graph_.outputs())
+      if (output.role == OutputRole::Gradient)
+        add(stage_of_op_[producer(output.value)], output.value, 1 + options_.optimizer_slots);
+    std::vector<uint64_t> copies;
+    for (uint32_t i = 0; i < graph_.ops().size(); ++i)
+      for (const ValueId input : graph_.ops()[i].inputs)
+        if (input.valid() && copied[producer(input)])
+          copies.push_back((uint64_t{input.index} << 32) | stage_of_op_[i]);
+    std::sort(copies.begin(), copies.end());
+    copies.erase(std::unique(copies.begin(), copies.end()), copies.end());
+    for (const uint64_t copy : copies)
+      add(static_cast<uint32_t>(copy), ValueId{static_cast<uint32_t>(copy >> 32)}, 1);
+    return persistent;
+  }
 
+  // The widest kernel's scratch. A convolution's weight gradient is summed up in pieces, each as large as the
+  // weights.
+  std::vector<int64_t> workspace_bytes() const {
+    std::vector<int64_t> widest(stages_, 0);
+    for (const ClassWork& work : work_)
+      for (const uint32_t g : work.order) {
+        const GroupCost& group = work.of->groups[g];
+        if (!group.has_kernel) continue;
+        const Op& op = work.of->lowered->graph.ops()[group.begin];
+        const int64_t pieces = op.kind == OpKind::ConvGradWeight
+                                   ? 4 * work.of->lowered->graph.spec(op.outputs[0]).bytes().value
+                                   : int64_t{0};
+        int64_t& most = widest[work.stage_of_op[group.begin]];
+        most = std::max(most, group.moved.value + pieces);
+      }
+    return widest;
+  }
+
+  void add_memory() {
+    const std::vector<int64_t> persistent = persistent_bytes(), workspace = workspace_bytes();
+    std::vector<int64_t> peaks(stages_, 0);
+    for (const ClassWork& work : work_) Peaks(work, cut_, devices_).run(peaks);
+    for (uint32_t stage = 0; stage < stages_; ++stage) {
+      pipeline_.stages[stage].persistent = {persistent[stage] + workspace[stage]};
+      pipeline_.stages[stage].microbatch = {peaks[stage] + peaks[stage] / 5};
+    }
+    for (const Message& message : pipeline_.messages) {  // on the way out and in
+      pipeline_.stages[message.from_stage].microbatch += message.bytes;
+      pipeline_.stages[message.to_stage].microbatch += message.bytes;
+    }
+  }
+
+  const Model& model_;
   const Graph& graph_;
-  std::span<const GroupCost> groups_;
   std::span<const uint32_t> stage_of_op_;
-  std::span<const Rates> rates_;
+  std::span<const StageDevice> devices_;
   const PipelineOptions& options_;
+  dag::Cut cut_;
   uint32_t stages_;
-  std::vector<uint32_t> group_of_op_;
-  std::vector<bool> copied_;
-  std::vector<uint32_t> hops_, order_;  // by group; groups in the order in which they run
-  std::vector<Crossing> crossings_;
-  std::vector<std::vector<uint32_t>> levels_;  // by stage: hops of its segments
+  std::vector<ClassWork> work_;  // of the classes that the stages are of
   Pipeline pipeline_;
 };
 
-void PipelineBuilder::add_memory() {
-  std::vector<int64_t> persistent(stages_, 0), widest(stages_, 0);
-  const auto add = [&](uint32_t stage, ValueId value, int64_t times) {
-    persistent[stage] += times * aligned(graph_.spec(value).bytes().value);
-  };
-  for (const auto& initializer : graph_.initializers())
-    if (!copied_[producer(initializer.value)])
-      add(stage_of_op_[producer(initializer.value)], initializer.value, 1);
-  for (const auto& output : graph_.outputs())
-    if (output.role == OutputRole::Gradient)
-      add(stage_of_op_[producer(output.value)], output.value, 1 + options_.optimizer_slots);
-  // Copied leaves, once in each stage that reads them.
-  std::vector<uint64_t> copies;
-  for (uint32_t i = 0; i < graph_.ops().size(); ++i)
-    for (const ValueId input : graph_.ops()[i].inputs)
-      if (input.valid() && copied_[producer(input)])
-        copies.push_back((uint64_t{input.index} << 32) | stage_of_op_[i]);
-  std::sort(copies.begin(), copies.end());
-  copies.erase(std::unique(copies.begin(), copies.end()), copies.end());
-  for (const uint64_t copy : copies)
-    add(static_cast<uint32_t>(copy), ValueId{static_cast<uint32_t>(copy >> 32)}, 1);
-  for (const GroupCost& group : groups_) {
-    if (!group.has_kernel) continue;
-    // A convolution's weight gradient is summed up in pieces, each as large as the weights.
-    const Op& op = graph_.ops()[group.begin];
-    const int64_t pieces =
-        op.kind == OpKind::ConvGradWeight ? 4 * graph_.spec(op.outputs[0]).bytes().value : int64_t{0};
-    int64_t& most = widest[stage_of_op_[group.begin]];
-    most = std::max(most, group.moved.value + pieces);
-  }
-  const std::vector<int64_t> peaks = microbatch_peaks();
-  for (uint32_t stage = 0; stage < stages_; ++stage) {
-    pipeline_.stages[stage].persistent = {persistent[stage] + widest[stage]};  // the widest kernel's scratch
-    pipeline_.stages[stage].microbatch = {peaks[stage] + peaks[stage] / 5};
-  }
-  for (const Message& message : pipeline_.messages) {  // on the way out and in
-    pipeline_.stages[message.from_stage].microbatch += message.bytes;
-    pipeline_.stages[message.to_stage].microbatch += message.bytes;
-  }
-}
-
-// By stage: the most bytes that live at once, as the executor's memory plan has it: received values from the
-// beginning, sent ones and outputs to the end, others from their group to their last reader.
-std::vector<int64_t> PipelineBuilder::microbatch_peaks() const {
-  const size_t values = graph_.values().size();
-  std::vector<uint32_t> time_of_group(groups_.size(), 0), clock(stages_, 0);
-  for (const uint32_t g : order_) time_of_group[g] = clock[stage_of_op_[groups_[g].begin]]++;
-  const auto time_of = [&](uint32_t op) { return time_of_group[group_of_op_[op]]; };
-
-  // Views share the bytes of what they show, within a stage.
-  std::vector<uint32_t> root(values);
-  std::iota(root.begin(), root.end(), 0u);
-  for (const Op& op : graph_.ops())
-    if (!op.inputs.empty() && dag::is_view(graph_, op) &&
-        stage_of_op_[producer(op.inputs[0])] == stage_of_op_[producer(op.outputs[0])])
-      root[op.outputs[0].index] = root[op.inputs[0].index];
-
-  std::vector<uint32_t> last(values, 0);
-  std::vector<bool> outside(values, false),
-      to_the_end(values, false);  // by root: whether it has memory at all
-  for (uint32_t i = 0; i < graph_.ops().size(); ++i)
-    for (const ValueId input : graph_.ops()[i].inputs) {
-      if (!input.valid() || stage_of_op_[producer(input)] != stage_of_op_[i]) continue;
-      const uint32_t r = root[input.index];
-      last[r] = std::max(last[r], time_of(i));
-      if (group_of_op_[producer(input)] != group_of_op_[i]) outside[r] = true;
-    }
-  for (const auto& output : graph_.outputs())
-    (output.role == OutputRole::Gradient || output.role == OutputRole::StateUpdate
-         ? outside
-         : to_the_end)[root[output.value.index]] = true;
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> last_read;  // of received values
-  for (const Crossing& crossing : crossings_) {
-    to_the_end[root[crossing.value]] = true;
-    last_read[{crossing.value, crossing.to_stage}] = 0;
-  }
-  if (!crossings_.empty())
-    for (uint32_t i = 0; i < graph_.ops().size(); ++i)
-      for (const ValueId input : graph_.ops()[i].inputs) {
-        if (!input.valid() || stage_of_op_[producer(input)] == stage_of_op_[i]) continue;
-        const auto at = last_read.find({input.index, stage_of_op_[i]});
-        if (at != last_read.end()) at->second = std::max(at->second, time_of(i));
-      }
-
-  std::vector<std::vector<int64_t>> change(stages_);
-  for (uint32_t stage = 0; stage < stages_; ++stage) change[stage].assign(clock[stage] + 2, 0);
-  const auto live = [&](uint32_t stage, uint32_t first, uint32_t end, ValueId value) {
-    const int64_t bytes = aligned(graph_.spec(value).bytes().value);
-    change[stage][first] += bytes;
-    change[stage][end + 1] -= bytes;
-  };
-  for (uint32_t v = 0; v < values; ++v) {
-    const Op& op = graph_.producer({v});
-    const uint32_t from = producer({v}), stage = stage_of_op_[from];
-    if (root[v] != v || op.kind == OpKind::Initializer || op.kind == OpKind::Constant) continue;
-    const bool alone = groups_[group_of_op_[from]].end - groups_[group_of_op_[from]].begin == 1;
-    if (!outside[v] && !to_the_end[v] && !alone) continue;
-    const uint32_t first = op.kind == OpKind::Input ? 0 : time_of(from);
-    live(stage, first, to_the_end[v] ? clock[stage] : std::max(last[v], first), {v});
-  }
-  for (const auto& [key, time] : last_read) live(key.second, 0, time, {key.first});
-  std::vector<int64_t> peaks(stages_, 0);
-  for (uint32_t stage = 0; stage < stages_; ++stage) {
-    int64_t bytes = 0;
-    for (const int64_t delta : change[stage]) peaks[stage] = std::max(peaks[stage], bytes += delta);
-  }
-  return peaks;
-}
-
 }  // namespace
 
-Pipeline make_pipeline(const Graph& graph, std::span<const GroupCost> groups,
-                       std::span<const uint32_t> stage_of_op, std::span<const Rates> rates,
-                       const PipelineOptions& options) {
-  WEFT_CHECK(stage_of_op.size() == graph.ops().size());
-  return PipelineBuilder(graph, groups, stage_of_op, rates, options).run();
+Result<Pipeline> make_pipeline(const Model& model, std::span<const uint32_t> stage_of_op,
+                               std::span<const StageDevice> devices, const PipelineOptions& options) {
+  std::vector<const dag::Lowered*> classes;
+  std::vector<uint32_t> class_of_stage;
+  for (const Model::Class& of : model.classes) classes.push_back(of.lowered.get());
+  for (const StageDevice& device : devices) class_of_stage.push_back(device.device_class);
+  WEFT_TRY(dag::Cut cut, dag::cut({model.graph, stage_of_op, classes, class_of_stage}));
+  return PipelineBuilder(model, stage_of_op, devices, options, std::move(cut)).run();
 }
 
 }  // namespace weft::plan

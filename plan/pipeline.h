@@ -1,14 +1,13 @@
-// What the stages of a cut do in a step: segments that run, values that travel, memory that is held. The
-// segments are those of dag::split.
+// What the stages of a cut do in a step: segments that run, values that travel, memory that is held.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "base/result.h"
 #include "base/units.h"
-#include "dag/graph.h"
-#include "plan/cost.h"
+#include "plan/model.h"
 
 namespace weft::plan {
 
@@ -35,15 +34,17 @@ struct Pipeline {
   std::vector<Message> messages;  // ordered by sender, receiver
 };
 
+struct StageDevice {
+  Rates rates{};
+  uint32_t device_class = 0;  // of the model's
+};
 struct PipelineOptions {
   uint32_t microbatches = 1;
   uint32_t optimizer_slots = 0;
 };
-// `stage_of_op` as dag::split takes it, `rates` by stage, `groups` of group_costs(graph). The memory is an
-// estimate on the safe side: what lives together by lifetimes, a fifth for gaps between blocks, and what is
-// being sent.
-Pipeline make_pipeline(const dag::Graph& graph, std::span<const GroupCost> groups,
-                       std::span<const uint32_t> stage_of_op, std::span<const Rates> rates,
-                       const PipelineOptions& options);
+// `stage_of_op` as dag::split takes it. The memory is an estimate on the safe side: what lives together by
+// lifetimes, a fifth for gaps between blocks, and what is being sent. Errors: those of dag::cut.
+Result<Pipeline> make_pipeline(const Model& model, std::span<const uint32_t> stage_of_op,
+                               std::span<const StageDevice> devices, const PipelineOptions& options);
 
 }  // namespace weft::plan

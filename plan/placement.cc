@@ -24,7 +24,8 @@ bool interchangeable(const ClusterView& cluster, const std::vector<uint32_t>& de
     return x.bytes_per_second == y.bytes_per_second && x.latency == y.latency;
   };
   if (one.rates != other.rates || one.memory != other.memory || one.region != other.region ||
-      one.fingerprint != other.fingerprint || !equal(cluster.link(a, b), cluster.link(b, a)))
+      one.fingerprint != other.fingerprint || one.device_class != other.device_class ||
+      !equal(cluster.link(a, b), cluster.link(b, a)))
     return false;
   return std::all_of(devices.begin(), devices.end(), [&](uint32_t c) {
     return c == a || c == b ||
@@ -68,7 +69,7 @@ class Enumeration {
         rows_(scope.stages) {
     for (const uint32_t device : scope.devices) {
       before_.push_back(
-          seconds_before(*scope.coarse, cluster_.devices()[device].rates, scope.request->microbatches > 1));
+          seconds_before(*scope.coarse, cluster_.devices()[device], scope.request->microbatches > 1));
       if (fastest_.empty() || before_.back()->back() < fastest_.back()) fastest_ = *before_.back();
     }
     class_.resize(scope.devices.size());
@@ -240,10 +241,10 @@ PartitionProblem partition_problem(const PlanRequest& request, const Model& mode
     const DeviceView& device = cluster.devices()[order[s]];
     PartitionProblem::Stage stage;
     for (size_t k = 0; k < s && !stage.seconds_before; ++k)
-      if (cluster.devices()[order[k]].rates == device.rates)
+      if (cluster.devices()[order[k]].rates == device.rates &&
+          cluster.devices()[order[k]].device_class == device.device_class)
         stage.seconds_before = problem.stages[k].seconds_before;
-    if (!stage.seconds_before)
-      stage.seconds_before = seconds_before(model, device.rates, request.microbatches > 1);
+    if (!stage.seconds_before) stage.seconds_before = seconds_before(model, device, request.microbatches > 1);
     stage.memory = device.memory.value;
     stage.in_flight = std::min(request.microbatches, static_cast<uint32_t>(order.size() - s));
     if (s > 0) {

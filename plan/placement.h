@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "plan/partition.h"
-#include "plan/strategy.h"
+#include "plan/proposal.h"
 
 namespace weft::plan {
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "dag/split.h"
@@ -43,8 +45,9 @@ class Planner {
   explicit Planner(const PlanRequest& request)
       : request_(request),
         devices_(request.cluster.devices()),
-        model_(make_model(*request.graph)),
-        coarse_(make_model(*request.graph, std::max(kCoarsePositions, 3 * request.stages.value_or(8)))) {}
+        model_(make_model(*request.graph, request.classes)),
+        coarse_(make_model(*request.graph, request.classes,
+                           std::max(kCoarsePositions, 3 * request.stages.value_or(8)))) {}
 
   Result<Plan> run() {
     for (const NamedStrategy& strategy : strategies())
@@ -62,37 +65,67 @@ class Planner {
                                              std::to_string(asked) + (asked == 1 ? " peer, " : " peers, ") +
                                              std::to_string(devices_.size()) +
                                              (devices_.size() == 1 ? " is there" : " are there"));
+    if (request_.equal_bits == EqualBits::Require && largest_kind() < asked)
+      return fail(ErrorCode::Infeasible, "equal_bits: require needs " + std::to_string(asked) +
+                                             " peers of one fingerprint; there are " + describe_kinds() +
+                                             ". With prefer they work together");
     if (model_.positions < asked)
       return fail(ErrorCode::Infeasible, "the model cannot be cut into " + std::to_string(asked) +
                                              " stages: it has " + std::to_string(model_.positions) +
                                              " pieces that stay whole; ask for fewer stages");
-    for (const bool tight : {false, true}) {
-      const auto sets = device_sets();
-      for (size_t i = 0; i < sets.size(); ++i) {
-        // The last set is of all devices: only when no fingerprint alone will do.
-        if (i + 1 == sets.size() && best_) break;
-        try_devices(sets[i], tight);
-      }
-      if (best_) return finish();
-    }
+    for (const bool tight : {false, true})
+      if (try_fleet(tight)) return finish();
     return fail(infeasible());
   }
 
  private:
-  // Those of each fingerprint that are enough, then all.
-  std::vector<std::vector<uint32_t>> device_sets() const {
+  std::map<std::string, std::vector<uint32_t>> kinds() const {
     std::map<std::string, std::vector<uint32_t>> of;
-    std::vector<uint32_t> all;
-    for (uint32_t i = 0; i < devices_.size(); ++i) {
-      of[devices_[i].fingerprint].push_back(i);
-      all.push_back(i);
+    for (uint32_t i = 0; i < devices_.size(); ++i) of[devices_[i].fingerprint].push_back(i);
+    return of;
+  }
+  size_t largest_kind() const {
+    size_t most = 0;
+    for (const auto& [fingerprint, devices] : kinds()) most = std::max(most, devices.size());
+    return most;
+  }
+  std::string describe_kinds() const {
+    std::string text;
+    for (const auto& [fingerprint, devices] : kinds()) {
+      text += (text.empty() ? "" : ", ") + std::to_string(devices.size()) + " of '" + fingerprint + "' (";
+      for (size_t i = 0; i < std::min<size_t>(devices.size(), 8); ++i)
+        text += (i ? ", " : "") + devices_[devices[i]].name;
+      text += devices.size() > 8 ? ", ...)" : ")";
     }
-    std::vector<std::vector<uint32_t>> sets;
-    for (auto& [fingerprint, devices] : of)
-      if (devices.size() >= request_.stages.value_or(1) && devices.size() < all.size())
-        sets.push_back(std::move(devices));
-    sets.push_back(std::move(all));
-    return sets;
+    return text;
+  }
+
+  // Who does not count because bits are to be equal.
+  std::string describe_left_out(const Plan& plan) const {
+    std::set<std::string> used;
+    for (const StagePlan& stage : plan.stages) used.insert(devices_[stage.devices.front()].fingerprint);
+    if (used.size() > 1 || request_.equal_bits == EqualBits::Ignore) return {};
+    std::string names;
+    for (const DeviceView& device : devices_)
+      if (!used.contains(device.fingerprint)) names += (names.empty() ? "" : ", ") + device.name;
+    if (names.empty()) return {};
+    return "left out, for their bits differ from " + *used.begin() + ": " + names +
+           "; equal_bits: ignore uses them too";
+  }
+
+  // Devices of one fingerprint, or all, as the job wants it: the best in `best_`.
+  bool try_fleet(bool tight) {
+    const std::map<std::string, std::vector<uint32_t>> of = kinds();
+    std::vector<uint32_t> all(devices_.size());
+    std::iota(all.begin(), all.end(), 0u);
+    if (of.size() == 1 || request_.equal_bits == EqualBits::Ignore) {
+      try_devices(all, tight);
+      return best_.has_value();
+    }
+    for (const auto& [fingerprint, devices] : of)
+      if (devices.size() >= request_.stages.value_or(1)) try_devices(devices, tight);
+    if (!best_ && request_.equal_bits == EqualBits::Prefer) try_devices(all, tight);
+    return best_.has_value();
   }
 
   void try_devices(const std::vector<uint32_t>& devices, bool tight) {
@@ -143,10 +176,13 @@ class Planner {
     for (const uint32_t position : model_.position_of_op)
       worked.stage_of_op.push_back(stage_of_position[position]);
     worked.stage_of_op = dag::stages_by_origin(*request_.graph, worked.stage_of_op);
-    std::vector<Rates> rates;
-    for (const uint32_t device : proposal.devices) rates.push_back(devices_[device].rates);
-    worked.pipeline = make_pipeline(*request_.graph, model_.groups, worked.stage_of_op, rates,
-                                    {request_.microbatches, request_.optimizer_slots});
+    std::vector<StageDevice> on;
+    for (const uint32_t device : proposal.devices)
+      on.push_back({devices_[device].rates, devices_[device].device_class});
+    auto pipeline =
+        make_pipeline(model_, worked.stage_of_op, on, {request_.microbatches, request_.optimizer_slots});
+    WEFT_CHECK_MSG(pipeline.has_value(), "a cut between positions goes through a group");
+    worked.pipeline = std::move(*pipeline);
     for (uint32_t from = 0; from < count; ++from)
       for (uint32_t to = 0; to < count; ++to)
         worked.links.push_back(request_.cluster.link(proposal.devices[from], proposal.devices[to]));
@@ -209,6 +245,8 @@ class Planner {
     if (shortage_)
       text += "; the closest cut needs " + show(shortage_->needed) + " on " + shortage_->device +
               ", which has " + show(shortage_->there);
+    if (request_.equal_bits == EqualBits::Require && kinds().size() > 1)
+      text += "; equal_bits: require takes only one of " + describe_kinds();
     return {ErrorCode::Infeasible, text + ". Add peers, allow more stages, or take smaller microbatches"};
   }
 
@@ -235,13 +273,16 @@ class Planner {
     plan.predicted_alone = alone();
     plan.explanation =
         explain({&request_, &model_, &plan, &worked.pipeline, &worked.prediction, &worked.proposal});
+    if (const std::string left_out = describe_left_out(plan); !left_out.empty())
+      plan.explanation.push_back(left_out);
     return plan;
   }
 
   Duration alone() const {
     double best = std::numeric_limits<double>::infinity();
     for (const DeviceView& device : devices_) {
-      const auto each = seconds_of_positions(model_, device.rates, request_.microbatches > 1);
+      const auto each =
+          seconds_of_positions(model_, device.device_class, device.rates, request_.microbatches > 1);
       double step = 0;
       for (const double position : each) step += position * request_.microbatches;
       const auto& held = model_.held_before;
@@ -268,6 +309,12 @@ Status check_request(const PlanRequest& request) {
   if (request.microbatches == 0) return bad("at least one microbatch a step");
   if (request.stages == 0u) return bad("at least one stage");
   if (request.optimizer_slots > 8) return bad("at most eight optimizer slots");
+  const size_t classes = std::max<size_t>(1, request.classes.size());
+  for (const auto& lowered : request.classes)
+    if (!lowered || lowered->op_of.size() != request.graph->ops().size())
+      return bad("the graph of each class made from its own");
+  for (const DeviceView& device : request.cluster.devices())
+    if (device.device_class >= classes) return bad("the class of device '" + device.name + "'");
   const auto positive = [](double value) { return std::isfinite(value) && value > 0; };
   const auto& devices = request.cluster.devices();
   for (size_t i = 0; i < devices.size(); ++i) {
@@ -285,9 +332,6 @@ Status check_request(const PlanRequest& request) {
 }
 
 }  // namespace
-
-ClusterView::ClusterView(std::vector<DeviceView> devices)
-    : devices_(std::move(devices)), links_(devices_.size() * devices_.size()) {}
 
 Result<Plan> make_plan(const PlanRequest& request) {
   WEFT_TRY_STATUS(check_request(request));

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/units.h"
+#include "plan/cluster.h"
 #include "plan/pipeline.h"
-#include "plan/plan.h"
 #include "plan/schedule.h"
 
 namespace weft::plan {

@@ -49,6 +49,13 @@ struct TokenProof {
   Secret secret{};
 };
 
+// Devices that run the same ops and make the same bits of them.
+struct DeviceClass {
+  dag::BackendTraits traits{};
+  std::string fingerprint{};  // peer::Backend::numerics_fingerprint
+  bool operator==(const DeviceClass&) const = default;
+};
+
 // What a peer says of itself. Rates are measured by the peer, or its catalogue's for a null device.
 struct DeviceReport {
   std::string device{};  // "cpu:2", "null:rtx3080"
@@ -58,6 +65,8 @@ struct DeviceReport {
   dag::BackendTraits traits{};
   std::string region{};                  // where its owner says it is; empty: unknown
   std::vector<std::string> addresses{};  // "host:port" where other peers reach it; empty: only by relay
+
+  DeviceClass device_class() const { return {traits, fingerprint}; }
 };
 
 // The stage that a peer still runs when it comes back to its broker.
@@ -157,6 +166,7 @@ struct AssignStage {
   Secret data_key{};                    // shown with each request for a microbatch
   // What snapshots may take of the peer's uplink, bytes a second; 0: no limit.
   uint64_t replication_rate = 0;
+  DeviceClass device_class{};  // that the programs were lowered for
 };
 
 // ---- broker to peer
@@ -528,7 +538,7 @@ struct RunPlan {
   bool accuracy = false;
   dag::LossTerms loss_terms{};
   uint32_t prediction_stages = 0;
-  bool equal_bits = true;
+  bool equal_bits = true, equal_bits_required = false;
   std::string fingerprint{};
   std::vector<std::string> explanation{};
   std::vector<Secret> relay_tickets{};

@@ -10,7 +10,7 @@
 #include "dag/lower.h"
 #include "dag/op_table.h"
 #include "dag/split.h"
-#include "plan/plan.h"
+#include "plan/follow.h"
 
 namespace weft::sim {
 
@@ -142,7 +142,7 @@ std::shared_ptr<const ModelGraphs> make_graphs(const JobSpec& job) {
                                                       dag::op_table())),
                      dag::op_table(), {.fuse_elementwise = false});
       graphs->programs[ProgramKind::Evaluate] =
-          cut(evaluation, ProgramKind::Evaluate, plan::follow_stages(evaluation, train, stage_of_op));
+          cut(evaluation, ProgramKind::Evaluate, plan::follow_stages(evaluation, {}, train, stage_of_op));
     }
   }
   for (const auto& [kind, program] : graphs->programs)
@@ -398,6 +398,7 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& spec,
     stage.after_step = request.checkpoint ? request.checkpoint->step : 0;
     stage.data_key = run->data_key;
     stage.replication_rate = replication_rate;
+    if (!placed) stage.device_class = peers[s].device.device_class();
     stage.tensors = tensors_for(job, stage, request.checkpoint);
     run->stages[s].peer = peers[s].peer;
     run->stages[s].microbatch_seconds = microbatch_seconds(job, stage, peers[s]);

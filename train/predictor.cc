@@ -17,8 +17,8 @@ Result<std::vector<data::NpzArray>> predict(const configs::Job& job, peer::Backe
   auto model = onnx::read_model(job.model);
   if (!model) return fail(job.error(model.error().code, "model", model.error().message));
   WEFT_TRY(Prepared prepared,
-           prepare_prediction(job, *model, *dataset, peer::evaluate_reference, backend.traits()));
-  WEFT_TRY(const auto executor, make_executor(std::move(prepared.graph), prepared.weights,
+           prepare_prediction(job, *model, *dataset, peer::evaluate_reference));
+  WEFT_TRY(const auto executor, make_executor(prepared.graph, prepared.weights,
                                               std::make_shared<peer::State>(backend)));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
   microbatch->context.microbatch_size = job.microbatch_size;

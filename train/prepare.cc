@@ -5,7 +5,6 @@
 
 #include "dag/autodiff.h"
 #include "dag/loss.h"
-#include "dag/lower.h"
 #include "dag/op_table.h"
 #include "dag/passes/canonicalise.h"
 #include "dag/text.h"
@@ -202,7 +201,7 @@ dag::Weights used_weights(const Graph& graph, dag::Weights weights) {
 }  // namespace
 
 Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, const data::Dataset& dataset,
-                                  const onnx::Evaluator& evaluator, const peer::BackendTraits& traits) {
+                                  const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/true));
   WEFT_TRY(const std::vector<TensorSpec> targets, match_targets(job, dataset, matching.feeds));
@@ -219,7 +218,7 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
   Prepared prepared;
   prepared.bounds = find_bounds(*with_loss);
   prepared.identity = dag::to_text(*differentiated) + describe_weights(job.losses);
-  prepared.graph = dag::lower(*differentiated, dag::op_table(), traits);
+  prepared.graph = std::move(*differentiated);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
   std::erase_if(prepared.feeds, [&](const data::Feed& feed) {
@@ -227,14 +226,13 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
                         [&](dag::ValueId v) { return prepared.graph.value(v).name == feed.input; });
   });
   prepared.warnings = std::move(imported.warnings);
-  for (std::string& warning : unread_warnings(imported.graph, *differentiated, job.losses))
+  for (std::string& warning : unread_warnings(imported.graph, prepared.graph, job.losses))
     prepared.warnings.push_back(std::move(warning));
   return prepared;
 }
 
 Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model,
-                                    const data::Dataset& dataset, const onnx::Evaluator& evaluator,
-                                    const peer::BackendTraits& traits) {
+                                    const data::Dataset& dataset, const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
   WEFT_TRY(const std::vector<TensorSpec> targets, match_targets(job, dataset, matching.feeds));
@@ -244,20 +242,19 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
   Prepared prepared;
   prepared.loss_terms = dag::loss_terms(job.losses);
   prepared.bounds = find_bounds(*with_loss);
-  prepared.graph = dag::lower(*with_loss, dag::op_table(), traits);
+  prepared.graph = std::move(*with_loss);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
   return prepared;
 }
 
 Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model,
-                                    const data::Dataset& dataset, const onnx::Evaluator& evaluator,
-                                    const peer::BackendTraits& traits) {
+                                    const data::Dataset& dataset, const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
   Prepared prepared;
   prepared.bounds = find_bounds(imported.graph);
-  prepared.graph = dag::lower(imported.graph, dag::op_table(), traits);
+  prepared.graph = std::move(imported.graph);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
   prepared.warnings = std::move(imported.warnings);
@@ -266,16 +263,16 @@ Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model
 
 Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,
                                    const std::map<std::string, int64_t>& sizes,
-                                   const onnx::Evaluator& evaluator, const peer::BackendTraits& traits) {
+                                   const onnx::Evaluator& evaluator) {
   onnx::ImportOptions options;
   options.evaluate = evaluator;
   options.batch = batch;
   options.sizes = sizes;
   WEFT_TRY(onnx::ImportedModel imported, onnx::import_model(model, options, dag::op_table()));
-  WEFT_TRY(const Graph canonical, dag::canonicalise(imported.graph, dag::op_table()));
+  WEFT_TRY(Graph canonical, dag::canonicalise(imported.graph, dag::op_table()));
   Prepared prepared;
   prepared.bounds = find_bounds(canonical);
-  prepared.graph = dag::lower(canonical, dag::op_table(), traits);
+  prepared.graph = std::move(canonical);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.warnings = std::move(imported.warnings);
   return prepared;

@@ -1,6 +1,7 @@
 // From a job to graphs: the one straight line. The model is imported with its batch bound to the microbatch,
-// its inputs are matched with data columns, the loss is attached, the graph is differentiated and lowered for
-// a backend. What does not fit is said here, with the job file's line, before anything starts.
+// its inputs are matched with data columns, the loss is attached, the graph is differentiated. Lowering for a
+// class of devices comes after (train/session.h on one machine, the broker's planner for many). What does not
+// fit is said here, with the job file's line, before anything starts.
 #pragma once
 
 #include <map>
@@ -18,7 +19,6 @@
 #include "dag/onnx/model.h"
 #include "data/dataset.h"
 #include "data/loader.h"
-#include "peer/backend/backend.h"
 
 namespace weft::train {
 
@@ -31,37 +31,34 @@ struct IntegerBounds {
 };
 
 struct Prepared {
-  dag::Graph graph;               // lowered for the backend
+  dag::Graph graph;               // before lowering
   dag::Weights weights;           // initial values of its initializers
   std::vector<data::Feed> feeds;  // graph inputs <- columns of the data set it was matched with
   std::vector<IntegerBounds> bounds;
   dag::LossTerms loss_terms;  // of an evaluation
   std::vector<std::string> warnings;
-  std::string identity;  // text of the graph before lowering: what a checkpoint belongs to
+  std::string identity;  // text of the graph: what a checkpoint belongs to
 };
 
 // The graph of one training microbatch: forward, backward, running statistics. Errors carry the job file's
 // place.
 Result<Prepared> prepare_training(const configs::Job& job, const onnx::OnnxModel& model,
-                                  const data::Dataset& dataset, const onnx::Evaluator& evaluator,
-                                  const peer::BackendTraits& traits);
+                                  const data::Dataset& dataset, const onnx::Evaluator& evaluator);
 
 // The graph that evaluates one microbatch of `dataset` in inference mode (dag::attach_evaluation_loss).
 Result<Prepared> prepare_evaluation(const configs::Job& job, const onnx::OnnxModel& model,
-                                    const data::Dataset& dataset, const onnx::Evaluator& evaluator,
-                                    const peer::BackendTraits& traits);
+                                    const data::Dataset& dataset, const onnx::Evaluator& evaluator);
 
 // The model in inference mode over one microbatch of `dataset`, its inputs fed by the job's columns, its
 // outputs as predictions: for Task::Predict.
 Result<Prepared> prepare_prediction(const configs::Job& job, const onnx::OnnxModel& model,
-                                    const data::Dataset& dataset, const onnx::Evaluator& evaluator,
-                                    const peer::BackendTraits& traits);
+                                    const data::Dataset& dataset, const onnx::Evaluator& evaluator);
 
 // The model alone in inference mode, its inputs as the file has them, its outputs as predictions. `batch`
 // binds a symbolic first axis, `sizes` other symbolic dims.
 Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,
                                    const std::map<std::string, int64_t>& sizes,
-                                   const onnx::Evaluator& evaluator, const peer::BackendTraits& traits);
+                                   const onnx::Evaluator& evaluator);
 
 // Whether all integers of the microbatch are within bounds; the error names input, value and sample.
 Status check_bounds(std::span<const IntegerBounds> bounds, const data::Microbatch& microbatch);

@@ -2,6 +2,9 @@
 
 #include <cmath>
 
+#include "dag/lower.h"
+#include "dag/op_table.h"
+
 namespace weft::train {
 
 using dag::OutputRole;
@@ -13,14 +16,15 @@ double scalar(const Tensor& tensor) { return to_doubles(tensor).at(0); }
 
 }  // namespace
 
-Result<std::unique_ptr<peer::Executor>> make_executor(dag::Graph graph, const dag::Weights& weights,
+Result<std::unique_ptr<peer::Executor>> make_executor(const dag::Graph& graph, const dag::Weights& weights,
                                                       const std::shared_ptr<peer::State>& state,
                                                       peer::ExecutorOptions options) {
   std::vector<const dag::Weights::value_type*> fresh;
   for (const auto& weight : weights)
     if (state->find(dag::of_initializer(weight.first)) == nullptr) fresh.push_back(&weight);
-  WEFT_TRY(auto executor, peer::Executor::create(std::make_shared<const dag::Graph>(std::move(graph)), state,
-                                                 std::move(options)));
+  auto lowered =
+      std::make_shared<const dag::Graph>(dag::lower(graph, dag::op_table(), state->backend().traits()));
+  WEFT_TRY(auto executor, peer::Executor::create(std::move(lowered), state, std::move(options)));
   for (const auto* weight : fresh)
     WEFT_TRY_STATUS(state->write(dag::of_initializer(weight->first), weight->second));
   return executor;
@@ -32,7 +36,7 @@ Result<std::unique_ptr<TrainingSession>> TrainingSession::create(Prepared prepar
   session->job_ = &job;
   session->feeds_ = prepared.feeds;
   session->bounds_ = prepared.bounds;
-  WEFT_TRY(session->executor_, make_executor(std::move(prepared.graph), prepared.weights, state,
+  WEFT_TRY(session->executor_, make_executor(prepared.graph, prepared.weights, state,
                                              {.accumulates = job.batch_size > job.microbatch_size}));
   WEFT_TRY_STATUS(session->executor_->prepare_optimizer(job.optimizer));
   WEFT_TRY(session->microbatch_, session->executor_->make_microbatch());
@@ -79,7 +83,7 @@ Result<std::unique_ptr<EvaluationSession>> EvaluationSession::create(
   session->feeds_ = prepared.feeds;
   session->bounds_ = prepared.bounds;
   session->terms_ = prepared.loss_terms;
-  WEFT_TRY(session->executor_, make_executor(std::move(prepared.graph), prepared.weights, state));
+  WEFT_TRY(session->executor_, make_executor(prepared.graph, prepared.weights, state));
   WEFT_TRY(session->microbatch_, session->executor_->make_microbatch());
   return session;
 }

@@ -12,9 +12,10 @@
 
 namespace weft::train {
 
-// An executor of a graph with its weights; those that `state` does not hold yet are loaded into it.
-// Errors: what Executor::create and State::write say.
-Result<std::unique_ptr<peer::Executor>> make_executor(dag::Graph graph, const dag::Weights& weights,
+// An executor of a graph, lowered for the state's backend, with its weights; those that `state` does not hold
+// yet are loaded into it. `options` speak of the lowered graph. Errors: what Executor::create and
+// State::write say.
+Result<std::unique_ptr<peer::Executor>> make_executor(const dag::Graph& graph, const dag::Weights& weights,
                                                       const std::shared_ptr<peer::State>& state,
                                                       peer::ExecutorOptions options = {});
 

@@ -226,7 +226,7 @@ Result<OpenedJob> open_job(const fs::path& job_file, std::span<const std::string
   return opened;
 }
 
-Result<StartEvent> check_job(const Job& job, const peer::BackendTraits& traits) {
+Result<StartEvent> check_job(const Job& job) {
   if (job.compression != configs::CompressionPolicy::None)
     return fail(job.error(ErrorCode::Unsupported, "compression", "only policy: none is there yet"));
   auto model = onnx::read_model(job.model);
@@ -238,18 +238,18 @@ Result<StartEvent> check_job(const Job& job, const peer::BackendTraits& traits) 
   event.sample_count = dataset->sample_count();
   if (!trains) {
     WEFT_TRY(const Prepared prediction,
-             prepare_prediction(job, *model, *dataset, peer::evaluate_reference, traits));
+             prepare_prediction(job, *model, *dataset, peer::evaluate_reference));
     event.warnings = prediction.warnings;
     return event;
   }
   WEFT_TRY(event.steps, job.total_steps(dataset->sample_count()));
   WEFT_TRY(const Prepared training,
-           prepare_training(job, *model, *dataset, peer::evaluate_reference, traits));
+           prepare_training(job, *model, *dataset, peer::evaluate_reference));
   event.warnings = training.warnings;
   count_parameters(training.graph, event);
   if (job.test) {
     WEFT_TRY(const auto test, data::open_dataset(*job.test));
-    WEFT_TRY_STATUS(prepare_evaluation(job, *model, *test, peer::evaluate_reference, traits));
+    WEFT_TRY_STATUS(prepare_evaluation(job, *model, *test, peer::evaluate_reference));
   }
   return event;
 }

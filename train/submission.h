@@ -13,7 +13,6 @@
 #include "configs/job.h"
 #include "configs/yaml.h"
 #include "dag/onnx/model.h"
-#include "peer/backend/backend.h"
 #include "storage/package.h"
 #include "train/trainer.h"
 
@@ -31,7 +30,7 @@ Result<OpenedJob> open_job(const std::filesystem::path& job_file, std::span<cons
 // Everything that can be found wrong with a job before it runs, as training it here would find it: data,
 // model, loss, evaluation. What is known then: steps, samples, parameters, warnings; for a prediction only
 // samples and warnings.
-Result<StartEvent> check_job(const configs::Job& job, const peer::BackendTraits& traits);
+Result<StartEvent> check_job(const configs::Job& job);
 
 struct SubmittedFile {
   std::string path;  // relative, of plain names: "model/resnet.onnx", "data/train/images.gz"

@@ -77,11 +77,10 @@ Result<configs::Job> unpack_submission(const proto::SubmitJob& submission, stora
 
 Result<std::shared_ptr<const JobContext>> make_job_context(proto::JobNumber number,
                                                            const proto::SubmitJob& submission,
-                                                           storage::BlobStore& blobs, const fs::path& folder,
-                                                           const peer::BackendTraits& traits) {
+                                                           storage::BlobStore& blobs,
+                                                           const fs::path& folder) {
   auto context = std::make_shared<JobContext>();
   context->number = number;
-  context->traits = traits;
   WEFT_TRY(context->job, unpack_submission(submission, blobs, folder));
   const configs::Job& job = context->job;
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(job.model));
@@ -101,17 +100,17 @@ Result<std::shared_ptr<const JobContext>> make_job_context(proto::JobNumber numb
   if (job.task == configs::Task::Predict) {
     WEFT_TRY(std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*job.predict));
     WEFT_TRY(auto prepared,
-             train::prepare_prediction(job, model, *dataset, peer::evaluate_reference, traits));
+             train::prepare_prediction(job, model, *dataset, peer::evaluate_reference));
     WEFT_TRY_STATUS(add(ProgramKind::Predict, std::move(prepared), dataset));
     return context;
   }
   WEFT_TRY(std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*job.train));
   WEFT_TRY(context->steps, job.total_steps(dataset->sample_count()));
-  WEFT_TRY(auto prepared, train::prepare_training(job, model, *dataset, peer::evaluate_reference, traits));
+  WEFT_TRY(auto prepared, train::prepare_training(job, model, *dataset, peer::evaluate_reference));
   WEFT_TRY_STATUS(add(ProgramKind::Train, std::move(prepared), dataset));
   if (job.test) {
     WEFT_TRY(std::shared_ptr<const data::Dataset> test, data::open_dataset(*job.test));
-    WEFT_TRY(auto evaluation, train::prepare_evaluation(job, model, *test, peer::evaluate_reference, traits));
+    WEFT_TRY(auto evaluation, train::prepare_evaluation(job, model, *test, peer::evaluate_reference));
     WEFT_TRY_STATUS(add(ProgramKind::Evaluate, std::move(evaluation), test));
   }
   return context;

@@ -12,7 +12,6 @@
 #include "base/result.h"
 #include "configs/job.h"
 #include "data/dataset.h"
-#include "peer/backend/backend.h"
 #include "proto/messages.h"
 #include "storage/blob_store.h"
 #include "train/prepare.h"
@@ -21,7 +20,7 @@ namespace weft::broker {
 
 struct JobContext {
   struct Program {
-    dag::Graph graph;  // lowered
+    dag::Graph graph;  // before lowering
     std::vector<data::Feed> feeds;
     std::vector<train::IntegerBounds> bounds;
     std::shared_ptr<const data::Dataset> dataset;
@@ -31,7 +30,6 @@ struct JobContext {
   uint64_t steps = 0;  // 0: prediction
   std::map<proto::ProgramKind, Program> programs;
   std::map<std::string, proto::TensorReference> initial;  // by initializer: the submitted value
-  peer::BackendTraits traits;
   std::vector<std::string> warnings;
 };
 
@@ -40,12 +38,11 @@ struct JobContext {
 Result<configs::Job> unpack_submission(const proto::SubmitJob& submission, storage::BlobStore& blobs,
                                        const std::filesystem::path& folder);
 
-// Imports, differentiates and lowers for devices of these traits; the weights become blobs.
+// Imports and differentiates; the weights become blobs.
 Result<std::shared_ptr<const JobContext>> make_job_context(proto::JobNumber number,
                                                            const proto::SubmitJob& submission,
                                                            storage::BlobStore& blobs,
-                                                           const std::filesystem::path& folder,
-                                                           const peer::BackendTraits& traits);
+                                                           const std::filesystem::path& folder);
 
 // By job; any thread.
 class JobContexts {

@@ -5,8 +5,10 @@
 #include <set>
 
 #include "broker/service/routes.h"
+#include "dag/lower.h"
 #include "dag/op_table.h"
 #include "dag/split.h"
+#include "plan/follow.h"
 #include "plan/plan.h"
 #include "proto/codec/codec.h"
 
@@ -17,16 +19,21 @@ using proto::ProgramKind;
 
 namespace {
 
-// Devices that make the same graph of a model: the kind with the most of them, the first among equals.
-std::vector<Candidate> same_kind(const std::vector<Candidate>& candidates) {
-  std::vector<Candidate> best;
-  for (const Candidate& like : candidates) {
-    std::vector<Candidate> group;
-    for (const Candidate& candidate : candidates)
-      if (candidate.device.traits == like.device.traits) group.push_back(candidate);
-    if (group.size() > best.size()) best = std::move(group);
-  }
-  return best;
+// What the candidates' devices run, each once.
+std::vector<dag::BackendTraits> classes_of(const std::vector<Candidate>& candidates) {
+  std::set<dag::BackendTraits> classes;
+  for (const Candidate& candidate : candidates) classes.insert(candidate.device.traits);
+  return {classes.begin(), classes.end()};
+}
+
+using LoweredGraphs = std::vector<std::shared_ptr<const dag::Lowered>>;  // by class
+
+LoweredGraphs lower_for(const dag::Graph& graph, const std::vector<dag::BackendTraits>& classes) {
+  LoweredGraphs lowered;
+  for (const dag::BackendTraits& traits : classes)
+    lowered.push_back(
+        std::make_shared<const dag::Lowered>(dag::lower_traced(graph, dag::op_table(), traits)));
+  return lowered;
 }
 
 // What is assumed of a link that nobody has measured yet.
@@ -36,14 +43,18 @@ plan::LinkView assumed_link(const Candidate& from, const Candidate& to) {
   return {.bytes_per_second = 12.5e6, .latency = std::chrono::milliseconds(20)};
 }
 
-plan::ClusterView view(const std::vector<Candidate>& candidates) {
+plan::ClusterView view(const std::vector<Candidate>& candidates,
+                       const std::vector<dag::BackendTraits>& classes) {
   std::vector<plan::DeviceView> devices;
   for (const Candidate& candidate : candidates)
-    devices.push_back({.name = candidate.name,
-                       .region = candidate.device.region,
-                       .rates = candidate.device.rates,
-                       .memory = candidate.device.memory,
-                       .fingerprint = candidate.device.fingerprint});
+    devices.push_back(
+        {.name = candidate.name,
+         .region = candidate.device.region,
+         .rates = candidate.device.rates,
+         .memory = candidate.device.memory,
+         .fingerprint = candidate.device.fingerprint,
+         .device_class = static_cast<uint32_t>(
+             std::find(classes.begin(), classes.end(), candidate.device.traits) - classes.begin())});
   plan::ClusterView cluster(std::move(devices));
   for (size_t from = 0; from < candidates.size(); ++from)
     for (size_t to = 0; to < candidates.size(); ++to)
@@ -98,7 +109,9 @@ class Assembly {
     }
   }
 
-  Status add_program(ProgramKind kind, const std::vector<uint32_t>& stage_of_op) {
+  // `lowered`: the program's graph by class; `class_of_stage` an index into it.
+  Status add_program(ProgramKind kind, const std::vector<uint32_t>& stage_of_op, const LoweredGraphs& lowered,
+                     const std::vector<uint32_t>& class_of_stage) {
     const JobContext::Program& program = context_.programs.at(kind);
     // Not every stage has a part in every graph.
     std::set<uint32_t> used(stage_of_op.begin(), stage_of_op.end());
@@ -107,8 +120,12 @@ class Assembly {
     for (const uint32_t stage : stage_of_op)
       piece_of_op.push_back(static_cast<uint32_t>(
           std::lower_bound(stage_of_piece.begin(), stage_of_piece.end(), stage) - stage_of_piece.begin()));
-    WEFT_TRY(dag::Split split, dag::split(program.graph, piece_of_op,
-                                          static_cast<uint32_t>(stage_of_piece.size()), dag::op_table()));
+    std::vector<const dag::Lowered*> classes;
+    std::vector<uint32_t> class_of_piece;
+    for (const auto& one : lowered) classes.push_back(one.get());
+    for (const uint32_t stage : stage_of_piece) class_of_piece.push_back(class_of_stage[stage]);
+    WEFT_TRY(dag::Split split,
+             dag::split({&program.graph, piece_of_op, classes, class_of_piece}, dag::op_table()));
     for (size_t piece = 0; piece < split.stages.size(); ++piece) {
       dag::StageGraph& graph = split.stages[piece];
       proto::StageProgram stage;
@@ -147,6 +164,7 @@ class Assembly {
       stage.after_step = request_.checkpoint ? request_.checkpoint->step : 0;
       stage.data_key = run->data_key;
       stage.replication_rate = replication_rate_;
+      stage.device_class = stages_[s].peer.device.device_class();
       WEFT_TRY_STATUS(name_tensors(stage));
     }
     set_links(stages_, *run);
@@ -198,6 +216,7 @@ class Assembly {
     run.checkpoint_steps = job.checkpoint.steps;
     run.explanation = plan_.explanation;
     run.predicted_step = plan_.predicted_step;
+    run.equal_bits_required = job.equal_bits == plan::EqualBits::Require;
     const auto rate = [&](Duration step) {
       const double samples = job.batch_size / std::max(1e-9, seconds(step));
       return std::to_string(static_cast<int64_t>(samples + 0.5)) + " samples/s";
@@ -265,7 +284,28 @@ class Assembly {
 
 }  // namespace
 
-// The same stages, other peers: nothing is imported, cut or measured again.
+namespace {
+
+// For a device of another class than the stage was made for.
+void make_for(proto::AssignStage& stage, const dag::BackendTraits& traits) {
+  for (proto::StageProgram& program : stage.programs) {
+    const dag::StageGraph before{.graph = *program.graph,
+                                 .segment_of_op = program.segment_of_op,
+                                 .segment_count = program.segment_count,
+                                 .op_in_whole = {}};
+    dag::Relowered after = dag::relower(before, traits, dag::op_table());
+    for (auto* ends : {&program.receives, &program.sends})
+      for (proto::EdgeEnd& end : *ends) end.value = after.value_of[end.value.index];
+    program.segment_of_op = std::move(after.stage.segment_of_op);
+    program.graph = std::make_shared<const dag::Graph>(std::move(after.stage.graph));
+  }
+  stage.device_class.traits = traits;
+}
+
+}  // namespace
+
+// The same stages, other peers: nothing is imported, cut or measured again. A stage whose new device runs
+// other ops is lowered for it by itself.
 Result<std::shared_ptr<const PlannedRun>> Planner::place_again(const StartPlanning& request) {
   auto run = std::make_shared<PlannedRun>(*request.previous);
   run->data_key = random_secret();
@@ -286,6 +326,10 @@ Result<std::shared_ptr<const PlannedRun>> Planner::place_again(const StartPlanni
     for (const auto& tensor : stage->tensors)
       if (!blobs_.has(tensor.sha256))
         return fail(ErrorCode::Unavailable, "the tensor of '" + tensor.key.name + "' was collected");
+    const proto::DeviceReport& device = request.candidates[request.placed[s]].device;
+    // A plan that was recorded before classes were written down has been placed by them.
+    if (!stage->device_class.fingerprint.empty() && stage->device_class.traits != device.traits)
+      make_for(*stage, device.traits);
     planned.assignment = stage;
     stages.push_back({request.candidates[request.placed[s]], std::move(stage)});
   }
@@ -303,42 +347,52 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
     // Without the job at hand its first values have no name: then everything is made anew.
     if (again || again.error().code != ErrorCode::Unavailable) return again;
   }
-  const std::vector<Candidate> candidates = same_kind(request.candidates);
-  if (candidates.empty()) return fail(ErrorCode::Infeasible, "no peer is free");
-  const peer::BackendTraits traits = candidates[0].device.traits;
+  if (request.candidates.empty()) return fail(ErrorCode::Infeasible, "no peer is free");
   auto context = contexts_.find(request.job);
   const bool whole =
       context && std::all_of(context->initial.begin(), context->initial.end(), [&](const auto& entry) {
         return blobs_.has(entry.second.sha256);  // collected while the job waited: made anew
       });
-  if (!whole || context->traits != traits) {
+  if (!whole) {
     WEFT_TRY(context, make_job_context(request.job, request.submission, blobs_,
-                                       folder_ / std::to_string(request.job), traits));
+                                       folder_ / std::to_string(request.job)));
     contexts_.set(request.job, context);
   }
   const bool trains = context->steps != 0;
   const ProgramKind main = trains ? ProgramKind::Train : ProgramKind::Predict;
   const dag::Graph& graph = context->programs.at(main).graph;
   const configs::Job& job = context->job;
+  // Cuts fall where no class of the candidates is cut through, so that any of them may take any stage.
+  const std::vector<dag::BackendTraits> classes = classes_of(request.candidates);
+  const LoweredGraphs lowered = lower_for(graph, classes);
+  const plan::ClusterView cluster = view(request.candidates, classes);
   WEFT_TRY(plan::Plan plan,
            plan::make_plan({.graph = &graph,
+                            .classes = lowered,
                             .microbatches = trains ? job.batch_size / job.microbatch_size : 8,
                             .stages = job.stages,
                             .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
-                            .cluster = view(candidates)}));
-  Assembly assembly(request, *context, plan, candidates, replication_rate_);
-  WEFT_TRY_STATUS(assembly.add_program(main, plan.stage_of_op));
+                            .equal_bits = job.equal_bits,
+                            .cluster = cluster}));
+  std::vector<uint32_t> class_of_stage;
+  for (const plan::StagePlan& stage : plan.stages)
+    class_of_stage.push_back(cluster.devices()[stage.devices.front()].device_class);
+  Assembly assembly(request, *context, plan, request.candidates, replication_rate_);
+  WEFT_TRY_STATUS(assembly.add_program(main, plan.stage_of_op, lowered, class_of_stage));
   if (const auto evaluation = context->programs.find(ProgramKind::Evaluate);
-      evaluation != context->programs.end())
-    WEFT_TRY_STATUS(assembly.add_program(
-        ProgramKind::Evaluate, plan::follow_stages(evaluation->second.graph, graph, plan.stage_of_op)));
+      evaluation != context->programs.end()) {
+    const LoweredGraphs followed = lower_for(evaluation->second.graph, classes);
+    WEFT_TRY_STATUS(
+        assembly.add_program(ProgramKind::Evaluate,
+                             plan::follow_stages(evaluation->second.graph, followed, graph, plan.stage_of_op),
+                             followed, class_of_stage));
+  }
   return assembly.finish();
 }
 
 Status Planner::open_data(proto::JobNumber job, const proto::SubmitJob& submission) {
   if (contexts_.find(job)) return {};
-  WEFT_TRY(auto context,
-           make_job_context(job, submission, blobs_, folder_ / std::to_string(job), peer::BackendTraits{}));
+  WEFT_TRY(auto context, make_job_context(job, submission, blobs_, folder_ / std::to_string(job)));
   contexts_.set(job, std::move(context));
   return {};
 }

@@ -1,5 +1,5 @@
-// From a job and the peers at hand to a run that can be assigned: chooses the devices' kind, plans, cuts the
-// graphs, names tensors, routes and tickets. Runs on the planner's thread; takes what is random from the
+// From a job and the peers at hand to a run that can be assigned: lowers for each class of device, plans, cuts
+// the graphs, names tensors, routes and tickets. Runs on the planner's thread; takes what is random from the
 // system.
 #pragma once
 

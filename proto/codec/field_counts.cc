@@ -24,6 +24,7 @@ constexpr bool has_fields = takes<T>(std::make_index_sequence<count>{}) &&
 static_assert(has_fields<TokenProof, 2>);
 static_assert(has_fields<plan::Rates, 4>);
 static_assert(has_fields<dag::BackendTraits, 2>);
+static_assert(has_fields<DeviceClass, 2>);
 static_assert(has_fields<DeviceReport, 7>);
 static_assert(has_fields<Hello, 9>);
 static_assert(has_fields<StageHeld, 3>);
@@ -36,7 +37,7 @@ static_assert(has_fields<LinkRoute, 6>);
 static_assert(has_fields<dag::OptimizerSpec, 9>);
 static_assert(has_fields<dag::ScheduleSpec, 3>);
 static_assert(has_fields<TrainingSpec, 7>);
-static_assert(has_fields<AssignStage, 12>);
+static_assert(has_fields<AssignStage, 13>);
 static_assert(has_fields<Command, 10>);
 static_assert(has_fields<GradientNorm, 4>);
 static_assert(has_fields<ReleaseStage, 3>);
@@ -87,7 +88,7 @@ static_assert(has_fields<StageResumed, 3>);
 static_assert(has_fields<StandBy, 4>);
 static_assert(has_fields<StandingBy, 2>);
 static_assert(has_fields<StagePlan, 3>);
-static_assert(has_fields<RunPlan, 22>);
+static_assert(has_fields<RunPlan, 23>);
 static_assert(has_fields<TensorHeader, 9>);
 
 }  // namespace

@@ -38,6 +38,7 @@ void put(const RunPlan& from, wire::RunPlan& to) {
   to.set_accuracy_term(from.loss_terms.accuracy_term);
   to.set_prediction_stages(from.prediction_stages);
   to.set_equal_bits(from.equal_bits);
+  to.set_equal_bits_required(from.equal_bits_required);
   to.set_fingerprint(from.fingerprint);
   for (const std::string& line : from.explanation) to.add_explanation(put_text(line));
   for (const Secret& ticket : from.relay_tickets) to.add_relay_tickets(put_bytes(ticket));
@@ -69,6 +70,7 @@ Status get(const wire::RunPlan& from, RunPlan& to) {
   read.require(from.accuracy_term() < to.loss_terms.count(), "accuracy_term", "no such term");
   to.prediction_stages = from.prediction_stages();
   to.equal_bits = from.equal_bits();
+  to.equal_bits_required = from.equal_bits_required();
   read.text(from.fingerprint(), to.fingerprint, kSymbolMax, "fingerprint");
   read.texts(from.explanation(), to.explanation, kShortListMax, kTextMax, "explanation");
   read.require(static_cast<size_t>(from.relay_tickets_size()) <= kListMax, "relay_tickets", "too many");

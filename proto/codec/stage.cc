@@ -190,6 +190,9 @@ void put(const AssignStage& from, wire::AssignStage& to) {
   to.set_after_step(from.after_step);
   to.set_data_key(put_bytes(from.data_key));
   to.set_replication_rate(from.replication_rate);
+  to.set_fuse_elementwise(from.device_class.traits.fuse_elementwise);
+  to.set_convolution_layout(put_enum<wire::Layout>(from.device_class.traits.convolution_layout));
+  to.set_fingerprint(from.device_class.fingerprint);
 }
 
 namespace {
@@ -254,6 +257,11 @@ Status get(const wire::AssignStage& from, AssignStage& to) {
   to.after_step = from.after_step();
   read.secret(from.data_key(), to.data_key, "data_key");
   to.replication_rate = from.replication_rate();
+  to.device_class.traits.fuse_elementwise = from.fuse_elementwise();
+  if (from.convolution_layout() != wire::LAYOUT_UNSPECIFIED)
+    read.enumerator(from.convolution_layout(), to.device_class.traits.convolution_layout,
+                    dag::Layout::Blocked16, "convolution_layout");
+  read.text(from.fingerprint(), to.device_class.fingerprint, kSymbolMax, "fingerprint");
   WEFT_TRY_STATUS(read.status());
   for (const Status& checked : {check_stages(to), check_tensors(to)})
     if (!checked) return fail(checked.error().within("AssignStage"));

@@ -102,7 +102,8 @@ TEST(NullBackend, AMicrobatchTakesThePredictedTime) {
 
     const std::vector<uint32_t> one_stage(graph->ops().size(), 0);
     const plan::Pipeline pipeline =
-        plan::make_pipeline(*graph, plan::group_costs(*graph), one_stage, std::vector{rates}, {});
+        plan::make_pipeline(plan::make_model(*graph), one_stage, std::vector{plan::StageDevice{rates, 0}}, {})
+            .value();
     Duration predicted{};
     for (const auto& segment : pipeline.stages[0].segments) predicted += segment.compute;
     EXPECT_NEAR(seconds(device.waited), seconds(predicted), 0.02 * seconds(predicted));

@@ -222,7 +222,7 @@ TEST(StandBy, WhoJoinsGetsTheTensorsAndForgetsThemWhenTheJobEnds) {
   EXPECT_TRUE(all.back().tensors.empty());
 }
 
-TEST(StandBy, OnlyPeersOfTheSameFingerprint) {
+TEST(StandBy, PeersOfAnotherFingerprintOnlyWhileNoneOfTheSameIsThere) {
   World world;
   world.run_two_stages(10);
   proto::Hello hello;
@@ -230,7 +230,13 @@ TEST(StandBy, OnlyPeersOfTheSameFingerprint) {
   hello.device = proto::DeviceReport{.device = "null:x", .memory = {1 << 30}, .fingerprint = "g"};
   world.step(Introduced{9, key(9), "test", hello, TokenVerdict::Valid});
   world.report_step(1);
-  EXPECT_TRUE(world.messages<proto::StandBy>(9).empty());
+  ASSERT_FALSE(world.messages<proto::StandBy>(9).empty());
+  EXPECT_EQ(world.messages<proto::StandBy>(9).back().step, 1u);
+  world.join(3, 3);
+  world.join(4, 4);
+  ASSERT_FALSE(world.messages<proto::StandBy>(3).empty());
+  EXPECT_EQ(world.messages<proto::StandBy>(3).back().step, 1u);
+  EXPECT_EQ(world.messages<proto::StandBy>(9).back().step, 0u) << "it is let off";
 }
 
 TEST(Recovery, AJobThatOnlyFailsEndsWithTheReason) {

@@ -36,14 +36,25 @@ TEST(PlaceAgain, OneThatStandsByForTheStageIsPreferredWithTheNewestTensors) {
   EXPECT_EQ(place_again({{peer(1), 10}}, {other, any}), at({1})) << "the other's stage may need it";
 }
 
-TEST(PlaceAgain, EqualBitsComeBeforeReadiness) {
-  Applicant foreign = applicant(7), same = applicant(8);
-  foreign.same_fingerprint = false;
-  foreign.standing_by = {{0, 50}};
-  EXPECT_EQ(place_again({{peer(1), 10}}, {foreign, same}), at({1}));
-  EXPECT_EQ(place_again({{peer(1), 10}}, {foreign}), at({0}));
-  foreign.same_kind = false;
-  EXPECT_EQ(place_again({{peer(1), 10}}, {foreign}), Placed());
+TEST(PlaceAgain, EqualBitsComeBeforeReadinessAndThenTheSameOps) {
+  Applicant other_bits = applicant(7), other_ops = applicant(9), same = applicant(8);
+  other_bits.device_class.fingerprint = "another";
+  other_bits.standing_by = {{0, 50}};
+  other_ops.device_class = {.traits = {.fuse_elementwise = true}, .fingerprint = "a third"};
+  other_ops.standing_by = {{0, 50}};
+  EXPECT_EQ(place_again({{peer(1), 10}}, {other_bits, other_ops, same}), at({2}));
+  EXPECT_EQ(place_again({{peer(1), 10}}, {other_ops, other_bits}), at({1}));
+  EXPECT_EQ(place_again({{peer(1), 10}}, {other_ops}), at({0}));
+  EXPECT_EQ(place_again({{peer(1), 10}}, {other_ops, other_bits}, /*equal_bits=*/true), Placed());
+  EXPECT_EQ(place_again({{peer(1), 10}}, {other_ops, same}, /*equal_bits=*/true), at({1}));
+}
+
+TEST(PlaceAgain, EachStageHasItsOwnClass) {
+  const proto::DeviceClass a{.traits = {}, .fingerprint = "a"}, b{.traits = {}, .fingerprint = "b"};
+  Applicant one = applicant(7), two = applicant(8);
+  one.device_class = b;
+  two.device_class = a;
+  EXPECT_EQ(place_again({{peer(1), 10, a}, {peer(2), 10, b}}, {one, two}), at({1, 0}));
 }
 
 TEST(PlaceAgain, APeerTakesNoMoreThanItHasMemoryForAndNotTwoStages) {
@@ -65,15 +76,16 @@ TEST(PlaceAgain, FindsAPlacementWheneverThereIsOne) {
     for (uint8_t a = 0; a < rng.below(6); ++a) {
       applicants.push_back(applicant(static_cast<uint8_t>(rng.below(3) == 0 ? a : 100 + a),
                                      static_cast<int64_t>(rng.below(5))));
-      applicants.back().same_fingerprint = rng.below(2) == 0;
-      applicants.back().same_kind = rng.below(4) != 0;
+      if (rng.below(2) == 0) applicants.back().device_class.fingerprint = "another";
       if (rng.below(2) == 0) applicants.back().standing_by = {{static_cast<uint32_t>(rng.below(4)), 3}};
     }
+    const bool equal_bits = rng.below(2) == 0;
     const auto may = [&](uint32_t s, uint32_t a) {
       if (applicants[a].peer == stages[s].peer) return true;
       for (const auto& stage : stages)
         if (stage.peer == applicants[a].peer) return false;
-      return applicants[a].same_kind && applicants[a].memory >= stages[s].memory;
+      const bool same = applicants[a].device_class == stages[s].device_class;
+      return (same || !equal_bits) && applicants[a].memory >= stages[s].memory;
     };
     bool possible = false;
     std::vector<uint32_t> order(applicants.size());
@@ -83,7 +95,7 @@ TEST(PlaceAgain, FindsAPlacementWheneverThereIsOne) {
         for (uint32_t s = 0; s < stages.size(); ++s) all = all && may(s, order[s]);
         possible = possible || all;
       } while (std::next_permutation(order.begin(), order.end()));
-    const auto placed = place_again(stages, applicants);
+    const auto placed = place_again(stages, applicants, equal_bits);
     ASSERT_EQ(placed.has_value(), possible);
     if (!placed) continue;
     for (uint32_t s = 0; s < stages.size(); ++s) {
@@ -98,6 +110,14 @@ TEST(DealStages, InTurnWithFewerAndWithMoreHoldersThanStages) {
   EXPECT_EQ(deal_stages(stages, {{100, 100}, {100, 100}}), (std::vector<std::vector<uint32_t>>{{0, 2}, {1}}));
   EXPECT_EQ(deal_stages(stages, std::vector<Holder>(5, {100, 100})),
             (std::vector<std::vector<uint32_t>>{{0}, {1}, {2}, {0}, {1}}));
+}
+
+TEST(DealStages, ToTheStagesOwnKindFirstAndThenToAny) {
+  const std::vector<StageToHold> stages = {{10, 20, "a"}, {10, 20, "b"}, {10, 20, "d"}};
+  const std::vector<Holder> holders = {{100, 100, "b"}, {100, 100, "a"}, {100, 100, "c"}, {100, 100, "b"}};
+  EXPECT_EQ(deal_stages(stages, holders), (std::vector<std::vector<uint32_t>>{{1}, {0}, {2}, {1}}));
+  EXPECT_EQ(deal_stages(stages, holders, /*equal_bits=*/true),
+            (std::vector<std::vector<uint32_t>>{{1}, {0}, {}, {1}}));
 }
 
 TEST(DealStages, NobodyHoldsMoreThanThereIsRoomFor) {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "dag/split.h"
+#include "plan/follow.h"
 #include "plan/plan.h"
 #include "tests/plan/graphs.h"
 
@@ -21,7 +22,7 @@ TEST_P(FollowStages, InitializersStayWhereTheyAre) {
                                .optimizer_slots = 1,
                                .cluster = test::equal_devices(stages)});
   ASSERT_TRUE(plan.has_value()) << plan.error().message;
-  const auto followed = follow_stages(other, graph, plan->stage_of_op);
+  const auto followed = follow_stages(other, {}, graph, plan->stage_of_op);
   ASSERT_EQ(followed.size(), other.ops().size());
   for (const auto& initializer : other.initializers()) {
     const auto* there = graph.find_initializer(initializer.name);
@@ -71,7 +72,8 @@ TEST(FollowStages, AnInitializerOfTheOtherGraphAloneFollowsItsReader) {
   b.output("y", b.add(dag::OpKind::Add, {b.add(dag::OpKind::Add, {mul, unknown}), label}),
            dag::OutputRole::Prediction);
   const dag::Graph other = b.finish();  // x, unknown, label, Neg, second, Mul, Add, Add
-  EXPECT_EQ(follow_stages(other, graph, {0, 0, 0, 1, 1}), (std::vector<uint32_t>{1, 1, 1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(follow_stages(other, {}, graph, {0, 0, 0, 1, 1}),
+            (std::vector<uint32_t>{1, 1, 1, 1, 1, 1, 1, 1}));
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ TEST(Partition, IsNeverWorseThanAnyOther) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed, 8);
     const dag::Graph graph = seed % 2 == 0 ? test::chain(seed, 6) : test::training_graph("residual", seed);
-    const Model model = make_model(graph, 14);
+    const Model model = make_model(graph, {}, 14);
     const auto stages = static_cast<uint32_t>(1 + rng.below(4));
     PlanRequest request{.graph = &graph, .microbatches = 4, .cluster = test::random_cluster(rng, stages)};
     std::vector<uint32_t> order;
@@ -88,7 +88,7 @@ TEST(Partition, IsNeverWorseThanAnyOther) {
 
 TEST(Partition, MoreStagesThanPositionsIsNone) {
   const dag::Graph graph = test::chain(1, 2);
-  const Model model = make_model(graph, 3);
+  const Model model = make_model(graph, {}, 3);
   PlanRequest request{.graph = &graph, .cluster = test::equal_devices(5)};
   EXPECT_FALSE(least_bottleneck(partition_problem(request, model, {0, 1, 2, 3, 4})).has_value());
 }

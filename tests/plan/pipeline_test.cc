@@ -63,7 +63,7 @@ TEST_P(OnEveryGraph, SegmentsAndMessagesAreThoseOfTheSplit) {
     const auto stage_of_op = random_cut(graph, model, stages, rng);
     const auto split = dag::split(graph, stage_of_op, stages, dag::op_table());
     ASSERT_TRUE(split.has_value()) << split.error().message;
-    const Pipeline pipeline = make_pipeline(graph, model.groups, stage_of_op, std::vector<Rates>(stages), {});
+    const Pipeline pipeline = make_pipeline(model, stage_of_op, std::vector<StageDevice>(stages), {}).value();
 
     std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, int64_t> expected, found;
     const auto segment = [&](uint32_t stage, dag::ValueId value) {
@@ -110,8 +110,9 @@ TEST_P(OnEveryGraph, MemoryIsNotUnderestimated) {
       const auto stage_of_op = random_cut(graph, model, stages, rng);
       const auto split = dag::split(graph, stage_of_op, stages, dag::op_table());
       ASSERT_TRUE(split.has_value());
-      const Pipeline pipeline = make_pipeline(graph, model.groups, stage_of_op, std::vector<Rates>(stages),
-                                              {.microbatches = accumulates ? 4u : 1u, .optimizer_slots = 2});
+      const Pipeline pipeline = make_pipeline(model, stage_of_op, std::vector<StageDevice>(stages),
+                                              {.microbatches = accumulates ? 4u : 1u, .optimizer_slots = 2})
+                                    .value();
       for (uint32_t s = 0; s < stages; ++s) {
         peer::ExecutorOptions options;
         options.accumulates = accumulates;
@@ -138,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(Graphs, OnEveryGraph, testing::ValuesIn(test::kAllGraph
 
 TEST(Model, CoarseningKeepsWholePositionsTogether) {
   const Graph graph = test::training_graph("gpt");
-  const Model fine = make_model(graph), coarse = make_model(graph, 9);
+  const Model fine = make_model(graph), coarse = make_model(graph, {}, 9);
   EXPECT_LE(coarse.positions, 9u);
   EXPECT_GE(coarse.positions, 5u);
   std::map<uint32_t, uint32_t> coarse_of_fine;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/model.h"
+#include "plan/plan.h"
 #include "tests/plan/graphs.h"
 
 namespace weft::plan {
@@ -116,16 +117,17 @@ TEST(Predict, MoreBandwidthNeverLengthensTheStepOfAFixedPlan) {
                                .cluster = test::random_cluster(rng, count)};
       const auto plan = make_plan(wanted);
       ASSERT_TRUE(plan.has_value()) << plan.error().message;
-      std::vector<Rates> rates;
+      std::vector<StageDevice> devices;
       PredictRequest request;
       for (const StagePlan& stage : plan->stages) {
-        rates.push_back(wanted.cluster.devices()[stage.devices[0]].rates);
+        devices.push_back({wanted.cluster.devices()[stage.devices[0]].rates, 0});
         request.in_flight.push_back(stage.microbatches_in_flight);
         for (const StagePlan& to : plan->stages)
           request.links.push_back(wanted.cluster.link(stage.devices[0], to.devices[0]));
       }
-      const Pipeline pipeline = make_pipeline(graph, group_costs(graph), plan->stage_of_op, rates,
-                                              {wanted.microbatches, wanted.optimizer_slots});
+      const Pipeline pipeline = make_pipeline(make_model(graph), plan->stage_of_op, devices,
+                                              {wanted.microbatches, wanted.optimizer_slots})
+                                    .value();
       request.pipeline = &pipeline;
       request.microbatches = wanted.microbatches;
       const Prediction predicted = predict(request);

@@ -163,7 +163,8 @@ class Maker {
   void fill(LinkUse& to) { to = {small(), rng_.next_u64(), positive()}; }
   void fill(TokenProof& to) { fill_all(to.id, to.secret); }
   void fill(DeviceReport& to) {
-    fill_all(to.device, to.rates, to.memory, to.fingerprint, to.traits.fuse_elementwise, to.region, to.addresses);
+    fill_all(to.device, to.rates, to.memory, to.fingerprint, to.traits.fuse_elementwise, to.region,
+             to.addresses);
     pick(to.traits.convolution_layout, dag::Layout::Blocked16);
   }
 
@@ -193,7 +194,9 @@ class Maker {
   }
   void fill(LinkRoute& to) { fill_all(to.peer, to.dials, to.addresses, to.relay_ticket, to.region); }
   void fill(AssignStage& to) {
-    fill_all(to.run, to.plan_version, to.training, to.after_step, to.data_key, to.replication_rate);
+    fill_all(to.run, to.plan_version, to.training, to.after_step, to.data_key, to.replication_rate,
+             to.device_class.traits.fuse_elementwise, to.device_class.fingerprint);
+    pick(to.device_class.traits.convolution_layout, dag::Layout::Blocked16);
     to.microbatches_in_flight = 1 + small();
     const dag::BackendTraits traits{.fuse_elementwise = true, .convolution_layout = dag::Layout::Blocked8};
     const CutModel cut = cut_model(chance() ? residual_net(1, {.blocks = 1}) : transformer(1, {.layers = 1}),
@@ -346,7 +349,8 @@ class Maker {
     fill_all(to.stages, to.after_step, to.steps, to.batch_size, to.microbatches, to.parameter_count,
              to.evaluate_every, to.checkpoint_every, to.checkpoint_steps, to.forward_microbatches,
              to.forward_samples, to.microbatch_size, to.masked, to.accuracy, to.prediction_stages,
-             to.equal_bits, to.fingerprint, to.explanation, to.relay_tickets, to.data_key, to.predicted_step);
+             to.equal_bits, to.equal_bits_required, to.fingerprint, to.explanation, to.relay_tickets,
+             to.data_key, to.predicted_step);
     to.loss_terms.weights.assign(1 + rng_.below(4), 0.0);
     for (double& weight : to.loss_terms.weights) weight = 2 * rng_.uniform() - 1;
     to.loss_terms.accuracy_term = static_cast<uint32_t>(rng_.below(to.loss_terms.count()));

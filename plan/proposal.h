@@ -1,0 +1,28 @@
+// What a strategy is asked, and what it answers (plan/strategy.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/model.h"
+#include "plan/request.h"
+
+namespace weft::plan {
+
+// What a strategy is asked for: `stages` of the request's devices, of these alone.
+struct Scope {
+  const PlanRequest* request = nullptr;
+  const Model* model = nullptr;
+  const Model* coarse = nullptr;  // the same graph with few positions, to compare orders of devices
+  std::vector<uint32_t> devices;  // indices into the cluster
+  uint32_t stages = 1;
+  bool tight = false;  // what was proposed before turned out too large for the devices' memory
+};
+struct Proposal {
+  std::vector<uint32_t> devices;  // by stage
+  std::vector<uint32_t>
+      ends;          // by stage: the position behind its last; ascending, the last is model->positions
+  double score = 0;  // seconds a step by the strategy's own estimate
+};
+
+}  // namespace weft::plan

@@ -1,0 +1,50 @@
+// What is asked of the planner, and what it answers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "dag/graph.h"
+#include "dag/lower.h"
+#include "plan/cluster.h"
+#include "plan/equal_bits.h"
+
+namespace weft::plan {
+
+struct PlanRequest {
+  const dag::Graph* graph = nullptr;  // before lowering, with its backward phase when it trains
+  // The graph as each class of devices runs it. Cuts fall where none of them is cut through. Empty: one
+  // class, which runs `graph` as it is.
+  std::vector<std::shared_ptr<const dag::Lowered>> classes{};
+  uint32_t microbatches = 1;         // a step
+  std::optional<uint32_t> stages{};  // nothing: as many as pay, at least one
+  uint32_t optimizer_slots = 0;      // tensors beside each parameter: 0, 1 (momentum), 2 (Adam)
+  EqualBits equal_bits = EqualBits::Prefer;
+  ClusterView cluster{};              // the devices that may be used
+  std::string strategy = "balanced";  // a name of plan/strategy.h
+};
+
+struct StagePlan {
+  std::vector<uint32_t> devices{};  // indices into the cluster; one for now
+  uint32_t microbatches_in_flight = 1;
+  Bytes memory{};                  // persistent and all microbatches in flight
+  Duration forward{}, backward{};  // of one microbatch, compute alone
+};
+struct PlannedLink {
+  uint32_t from_stage = 0, to_stage = 0;
+  Bytes bytes{};  // a microbatch, both phases, in this direction
+};
+struct Plan {
+  std::vector<uint32_t> stage_of_op{};  // by op of the graph: what dag::split takes
+  std::vector<StagePlan> stages{};
+  std::vector<PlannedLink> links{};
+  Duration predicted_step{};
+  Duration predicted_alone{};              // the whole job on the fastest of the devices, memory aside
+  std::vector<std::string> explanation{};  // lines for people: what was chosen and why
+};
+
+}  // namespace weft::plan
