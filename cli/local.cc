@@ -54,7 +54,7 @@ Result<int> run_local(const LocalOptions& options) {
     return kExitOk;
   }
   const auto report =
-      options.format == "json" ? make_json_report(stdout) : make_text_report(stdout, options.summary);
+      options.format == "json" ? make_json_report(stdout) : make_text_report(stdout, {.summary = options.summary});
   WEFT_TRY(const auto result, train::train(job, *backend, {.resume = options.resume, .stop = &stop_requested},
                                            [&](const train::Event& event) { report->show(event); }));
   return result.stopped ? kExitStopped : kExitOk;
