@@ -30,15 +30,15 @@ class Report {
 std::unique_ptr<Report> make_json_report(std::FILE* out);
 
 struct TextOptions {
-  bool summary =
-      false;  // ends with the lines "test accuracy: 0.8934" (or "test loss: ...") and "demo seconds: N"
+  // Ends with the lines "test accuracy: 0.8934" (or "test loss: ...") and "demo seconds: N".
+  bool summary = false;
   bool verbose = false;  // of a plan everything
   std::function<Instant()> now = [] { return Instant(std::chrono::steady_clock::now().time_since_epoch()); };
 };
 std::unique_ptr<Report> make_text_report(std::FILE* out, TextOptions options);
 
-// What is shown of a plan's explanation: its first lines, at most five; what stands behind spaces there is
-// said when `verbose`, with all the rest.
+// What is shown of a plan's explanation, a line each: the first five that do not begin with a space
+// (plan/explain.h), or all when `verbose`.
 std::vector<std::string> plan_lines(const std::vector<std::string>& explanation, bool verbose);
 
 // Shortest decimal that reads back as the same double; null for what is not finite (as JSON wants it).
