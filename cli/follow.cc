@@ -97,6 +97,7 @@ Result<Followed> follow_job(BrokerAccess& access, std::unique_ptr<Client>& clien
   for (;;) {
     if (!client || client->lost()) {
       client.reset();
+      report.make_way();
       WEFT_TRY(client, reconnect(access));
     }
     const Status status = follower.run(*client);

@@ -10,9 +10,11 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/follow.h"
+#include "cli/quantities.h"
 #include "cli/report.h"
 #include "cli/results.h"
 #include "cli/signals.h"
+#include "cli/stage_watch.h"
 #include "dag/onnx/export.h"
 #include "dag/onnx/model.h"
 
@@ -24,7 +26,7 @@ struct JobOptions {
   BrokerOptions broker;
   std::string format = "text";
   proto::JobNumber job = 0;
-  bool follow = false;
+  bool follow = false, verbose = false;
   std::string output;
   std::string address;  // login
   bool json() const { return format == "json"; }
@@ -92,14 +94,15 @@ Result<int> run_status(const JobOptions& options) {
              job.checkpoint_step, job.recovery_step, job.recoveries, job.plan_version);
   if (!job.equal_bits)
     fmt::print("the stages run or ran on devices of different kinds: equal bits are no longer promised\n");
-  for (const std::string& line : job.plan) fmt::print("plan: {}\n", line);
+  for (const std::string& line : plan_lines(job.plan, options.verbose)) fmt::print("{}\n", line);
   for (const std::string& line : stage_lines(job)) fmt::print("{}\n", line);
   return kExitOk;
 }
 
 Result<int> run_logs(const JobOptions& options) {
   WEFT_TRY(const auto session, Session::open(options.broker));
-  const auto report = options.json() ? make_json_report(stdout) : make_text_report(stdout, /*summary=*/false);
+  const auto report =
+      options.json() ? make_json_report(stdout) : make_text_report(stdout, {.verbose = options.verbose});
   // How many steps there are, for the time that is left.
   WEFT_TRY(const auto status, session->client->ask<proto::JobStatus>(proto::GetJob{options.job}));
   if (!options.json()) report->show(StatusEvent{status});
@@ -182,7 +185,7 @@ Result<int> run_fetch(const JobOptions& options) {
     end.inference = written.inference;
     if (!options.json()) fmt::print("the weights after step {}\n", result.step);
   }
-  (options.json() ? make_json_report(stdout) : make_text_report(stdout, /*summary=*/false))->show(end);
+  (options.json() ? make_json_report(stdout) : make_text_report(stdout, {}))->show(end);
   return kExitOk;
 }
 
@@ -265,8 +268,13 @@ void add_job_commands(CLI::App& app, Command& chosen) {
     return command;
   };
   add_with_broker("jobs", "list the broker's jobs", run_jobs);
-  with_job(add_with_broker("status", "what a job, its stages and their links are doing", run_status));
-  with_job(add_with_broker("logs", "what has happened to a job", run_logs))
+  const auto verbose = [&](CLI::App* command) {
+    command->add_flag("--verbose", options->verbose, "show all that is known of the plan");
+    return command;
+  };
+  verbose(
+      with_job(add_with_broker("status", "what a job, its stages and their links are doing", run_status)));
+  verbose(with_job(add_with_broker("logs", "what has happened to a job", run_logs)))
       ->add_flag("-f,--follow", options->follow, "and what happens, until its end");
   with_job(add_with_broker("stop", "end a job after a checkpoint", run_stop));
   with_job(add_with_broker("fetch", "write a job's trained model, or its predictions", run_fetch))

@@ -53,8 +53,8 @@ Result<int> run_local(const LocalOptions& options) {
       std::printf("wrote %s\n", job.output.c_str());
     return kExitOk;
   }
-  const auto report =
-      options.format == "json" ? make_json_report(stdout) : make_text_report(stdout, options.summary);
+  const auto report = options.format == "json" ? make_json_report(stdout)
+                                               : make_text_report(stdout, {.summary = options.summary});
   WEFT_TRY(const auto result, train::train(job, *backend, {.resume = options.resume, .stop = &stop_requested},
                                            [&](const train::Event& event) { report->show(event); }));
   return result.stopped ? kExitStopped : kExitOk;

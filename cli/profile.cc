@@ -8,7 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
-#include "cli/report.h"
+#include "cli/quantities.h"
 #include "configs/job.h"
 #include "dag/onnx/model.h"
 #include "dag/op_table.h"

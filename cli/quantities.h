@@ -13,6 +13,10 @@ namespace weft::cli {
 // "90s", "15m", "24h", "30d": above zero, at most ten years. InvalidArgument.
 Result<Duration> parse_duration(std::string_view text);
 
+// "3m 20s"
+std::string format_duration(double seconds);
+// "1.2 MiB"
+std::string format_bytes(int64_t bytes);
 // "2026-11-21 05:30:12 UTC"
 std::string format_time(int64_t unix_ms);
 

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/follow.h"
+#include "cli/quantities.h"
 #include "cli/report.h"
 #include "cli/results.h"
 #include "cli/signals.h"
@@ -26,7 +27,7 @@ struct SubmitOptions {
   std::vector<std::string> sets;
   std::string format = "text";
   bool detach = false;
-  bool summary = false;
+  bool summary = false, verbose = false;
   BrokerOptions broker;
 };
 
@@ -101,8 +102,9 @@ class Submit {
  public:
   explicit Submit(const SubmitOptions& options)
       : options_(options),
-        report_(options.format == "json" ? make_json_report(stdout)
-                                         : make_text_report(stdout, options.summary)) {}
+        report_(options.format == "json"
+                    ? make_json_report(stdout)
+                    : make_text_report(stdout, {.summary = options.summary, .verbose = options.verbose})) {}
 
   Result<int> run() {
     // What is wrong with the job is said before a broker is even looked for.
@@ -240,6 +242,7 @@ class Submit {
         "{0}`, get its file "
         "with `weft fetch {0} -o FILE`",
         job_);
+    report_->make_way();
     if (error.code != ErrorCode::Cancelled) return fail(error.code, error.message + "\n" + how);
     fmt::print(stderr, "\n{}\n", how);
     return kExitStopped;
@@ -271,6 +274,7 @@ void add_submit(CLI::App& app, Command& chosen) {
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
   command->add_flag("--summary", options->summary, "end with the test result and the seconds it took");
+  command->add_flag("--verbose", options->verbose, "show all that is known of the plan");
   options->broker.add_to(*command);
   command->callback([options, &chosen] { chosen = [options] { return Submit(*options).run(); }; });
 }

@@ -22,18 +22,36 @@ std::string name_of(const dag::Op& op) {
   return op.name.empty() ? std::string(to_string(op.kind)) : "'" + op.name + "'";
 }
 
+std::string show_ops(uint32_t ops) { return std::to_string(ops) + (ops == 1 ? " op" : " ops"); }
+
+template <typename T>
+std::string range(const std::pair<T, T>& ends) {
+  const std::string least = show(ends.first), most = show(ends.second);
+  return least == most ? most : least + " to " + most;
+}
+
+constexpr size_t kStageLines = 2;      // of more stages the ranges are said
+constexpr size_t kNames = 6;           // of devices
+constexpr const char* kDetail = "  ";  // before a line that is no part of the summary
+
 class Explainer {
  public:
   explicit Explainer(const Explained& what)
       : what_(what), plan_(*what.plan), cluster_(what.request->cluster), count_(plan_.stages.size()) {}
 
   std::vector<std::string> run() {
-    for (uint32_t s = 0; s < count_; ++s) {
-      lines_.push_back(stage_line(s));
-      if (s > 0) lines_.push_back(cut_line(s));
+    if (count_ <= kStageLines) {
+      for (uint32_t s = 0; s < count_; ++s) lines_.push_back(short_line(s));
+    } else {
+      lines_.push_back(stages_line());
+      lines_.push_back(links_line());
     }
     lines_.push_back(bottleneck_line());
     lines_.push_back(summary_line());
+    for (uint32_t s = 0; s < count_; ++s) {
+      lines_.push_back(kDetail + stage_line(s));
+      if (s > 0) lines_.push_back(kDetail + cut_line(s));
+    }
     return std::move(lines_);
   }
 
@@ -61,13 +79,60 @@ class Explainer {
     return {first, last};
   }
 
+  std::string place(uint32_t s) const {
+    const DeviceView& on = device(s);
+    return on.region.empty() ? on.name : on.name + " (" + on.region + ")";
+  }
+  Duration microbatch(uint32_t s) const { return plan_.stages[s].forward + plan_.stages[s].backward; }
+
+  std::string short_line(uint32_t s) const {
+    return stage_name(s) + " of " + std::to_string(count_) + " on " + place(s) + ": " +
+           show_ops(what_.pipeline->stages[s].ops) + ", " + show(microbatch(s)) + " a microbatch, " +
+           show(plan_.stages[s].memory) + " of memory";
+  }
+
+  // The least and the most of all stages.
+  template <typename Of>
+  auto ends_of(const Of& of) const {
+    auto ends = std::pair(of(0u), of(0u));
+    for (uint32_t s = 1; s < count_; ++s) ends = {std::min(ends.first, of(s)), std::max(ends.second, of(s))};
+    return ends;
+  }
+
+  std::string stages_line() const {
+    std::string line = std::to_string(count_) + " stages on ";
+    for (uint32_t s = 0; s < std::min<size_t>(count_, kNames); ++s) line += (s > 0 ? ", " : "") + place(s);
+    if (count_ > kNames) line += " and " + std::to_string(count_ - kNames) + " more";
+    const auto [fewest, most] = ends_of([&](uint32_t s) { return what_.pipeline->stages[s].ops; });
+    line += ": " + (fewest == most ? "" : std::to_string(fewest) + " to ") + show_ops(most);
+    line += ", " + range(ends_of([&](uint32_t s) { return microbatch(s); })) + " a microbatch";
+    return line + ", " + range(ends_of([&](uint32_t s) { return plan_.stages[s].memory; })) + " of memory";
+  }
+
+  double seconds_of(const PlannedLink& planned) const {
+    const LinkView& over = link(planned.from_stage, planned.to_stage);
+    return static_cast<double>(planned.bytes.value) / over.bytes_per_second + seconds(over.latency);
+  }
+  std::string links_line() const {
+    const auto less_bytes = [](const PlannedLink& a, const PlannedLink& b) { return a.bytes < b.bytes; };
+    const auto less_time = [&](const PlannedLink& a, const PlannedLink& b) {
+      return seconds_of(a) < seconds_of(b);
+    };
+    const auto& links = plan_.links;
+    if (links.empty()) return "nothing is sent from stage to stage";
+    const auto [least, most] = std::minmax_element(links.begin(), links.end(), less_bytes);
+    const PlannedLink& slowest = *std::max_element(links.begin(), links.end(), less_time);
+    return std::to_string(links.size()) + " links carry " + range(std::pair(least->bytes, most->bytes)) +
+           " a microbatch; the slowest from " + stage_name(slowest.from_stage) + " to " +
+           stage_name(slowest.to_stage) + ": " + show(slowest.bytes) + " over " +
+           show(link(slowest.from_stage, slowest.to_stage));
+  }
+
   std::string stage_line(uint32_t s) const {
     const StagePlan& stage = plan_.stages[s];
     const DeviceView& on = device(s);
-    std::string line = stage_name(s) + " of " + std::to_string(count_) + " on " + on.name;
-    if (!on.region.empty()) line += " (" + on.region + ")";
-    const uint32_t ops = what_.pipeline->stages[s].ops;
-    line += ": " + std::to_string(ops) + (ops == 1 ? " op" : " ops");
+    std::string line = stage_name(s) + " of " + std::to_string(count_) + " on " + place(s) + ": " +
+                       show_ops(what_.pipeline->stages[s].ops);
     if (const auto [first, last] = ends(s); first)
       line += " from " + name_of(*first) + " to " + name_of(*last);
     line += ", forward " + show(stage.forward);

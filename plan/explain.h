@@ -1,4 +1,6 @@
-// Says in lines for people what a plan does and why.
+// Says in lines for people what a plan does and why. First a summary of at most kSummaryLines: the stages (of
+// many, the ranges), the bottleneck, the prediction. Then, each behind two spaces, all that is known of every
+// stage, and what the neighbours of each cut would have cost.
 #pragma once
 
 #include <string>
@@ -20,6 +22,7 @@ struct Explained {
   const Prediction* prediction = nullptr;
   const Proposal* proposal = nullptr;
 };
+inline constexpr size_t kSummaryLines = 4;  // who passes them on has one more for a word of its own
 std::vector<std::string> explain(const Explained& what);
 
 // "83.2 ms", "1.30 MiB", "100 Mbit/s 20 ms".

@@ -330,6 +330,15 @@ void Checkers::on_tensor_used(const proto::AssignStage& assignment, const proto:
                              number(assignment.plan_version));
 }
 
+void Checkers::on_step_report(const proto::StepReport& report) {
+  double waited = 0;
+  for (const proto::LinkUse& link : report.links) waited += link.seconds_waiting;
+  counts_.waits += waited > 0 ? 1 : 0;
+  if (report.updated && report.seconds_busy + waited > report.seconds + 1e-6)
+    fail(report.run, "a stage computed for " + std::to_string(report.seconds_busy) + " s and waited for " +
+                         std::to_string(waited) + " s of a step of " + std::to_string(report.seconds) + " s");
+}
+
 void Checkers::on_peer_memory(size_t blobs) {
   if (peer_blobs_max_ == 0) {
     size_t tensors = 0;

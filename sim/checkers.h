@@ -38,12 +38,14 @@ class Checkers {
   // A job's stage was made ready from these tensors at a peer.
   void on_stage_loaded(const proto::AssignStage& assignment);
   void on_tensor_used(const proto::AssignStage& assignment, const proto::TensorHeader& header);
+  // A peer says how a step's time went.
+  void on_step_report(const proto::StepReport& report);
   void on_peer_memory(size_t blobs);
   // Until then broker restarts are the only faults: no run may lose its plan.
   void expect_calm(bool calm);
 
   struct Counts {
-    uint64_t steps = 0, redone = 0, plans = 0, recoveries = 0, checkpoints = 0, resumed = 0;
+    uint64_t steps = 0, redone = 0, plans = 0, recoveries = 0, checkpoints = 0, resumed = 0, waits = 0;
   };
   const Counts& counts() const { return counts_; }
   // Committed so far.

@@ -266,6 +266,7 @@ void PeerHost::tell(const proto::Message& message) {
     report_to_drop_ = false;
     return;
   }
+  if (const auto* report = std::get_if<proto::StepReport>(&message)) checkers_.on_step_report(*report);
   int64_t size = 150;
   if (const auto* report = std::get_if<proto::CheckpointReport>(&message))
     size += 80 * static_cast<int64_t>(report->tensors.size());

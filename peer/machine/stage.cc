@@ -148,13 +148,16 @@ Status StageMachine::on_tensor(uint32_t from_stage, const proto::TensorHeader& h
     if (header.microbatch >= microbatches()) return wrong("there is no such microbatch");
   }
   if (arrived_.size() > kStepsAhead * microbatches() + 4096) return wrong("too many tensors wait here");
-  if (!arrived_[{header.program, header.step, header.microbatch}].insert(edge->second).second)
+  if (!arrived_[{header.program, header.step, header.microbatch}]
+           .try_emplace(edge->second, arrivals_ + 1)
+           .second)
     return wrong("it came twice");
+  ++arrivals_;
   return {};
 }
 
 Status StageMachine::on_data(const MicrobatchKey& key, uint64_t sample_position) {
-  data_[key] = sample_position;
+  data_[key] = {sample_position, ++arrivals_};
   return {};
 }
 
@@ -165,6 +168,28 @@ bool StageMachine::inputs_are_there(const Program& in, const MicrobatchKey& key,
   const auto there = arrived_.find(key);
   return there != arrived_.end() &&
          std::all_of(needed.begin(), needed.end(), [&](uint32_t r) { return there->second.contains(r); });
+}
+
+// The stage whose tensor was the last of the task's inputs; nothing when that was data, or there are none.
+std::optional<uint32_t> StageMachine::last_to_come(const Task& task) const {
+  if (task.kind != TaskKind::Segment) return std::nullopt;
+  const Program& in = *program(task.key.program);
+  uint64_t last = 0;
+  if (const auto data = data_.find(task.key); data != data_.end() && in.data_segment == task.segment)
+    last = data->second.arrival;
+  std::optional<uint32_t> stage;
+  for (const uint32_t r : in.edges_of_segment[task.segment]) {
+    const uint64_t arrival = arrived_.at(task.key).at(r);
+    if (arrival > last) last = arrival, stage = in.stage->receives[r].stage;
+  }
+  return stage;
+}
+
+// Compute was idle until the last input came: that is whom it waited for, however many were missing.
+void StageMachine::end_wait(Instant now, const Task& task) {
+  if (!waits_since_) return;
+  if (const auto stage = last_to_come(task)) waited_[*stage] += now - *waits_since_;
+  waits_since_.reset();
 }
 
 std::optional<Task> StageMachine::next_segment(ProgramKind kind, uint64_t step, uint32_t first,
@@ -249,8 +274,10 @@ std::optional<Task> StageMachine::next_task(Instant now) {
       task->sequence = command.sequence;
       task->durable = command.kind != CommandKind::Replicate;
       if (tasks_.empty()) running_since_ = now;
+      end_wait(now, *task);
       tasks_.push_back(*task);
     }
+    if (!task && !all_given && tasks_.empty() && !waits_since_) waits_since_ = now;
     if (all_given) ++at_command_;
     drop_carried_out();
     if (task || !all_given) return task;
@@ -293,7 +320,7 @@ std::optional<proto::StageWork> StageMachine::work(Instant now) const {
 void StageMachine::finish_microbatch(const MicrobatchKey& key) {
   arrived_.erase(key);
   if (const auto data = data_.find(key); data != data_.end()) {
-    if (key.program == ProgramKind::Train) sample_positions_.push_back(data->second);
+    if (key.program == ProgramKind::Train) sample_positions_.push_back(data->second.sample_position);
     data_.erase(data);
     --data_outstanding_;
   }
@@ -352,6 +379,8 @@ void StageMachine::finish_step(Instant now) {
   report.sample_positions = std::exchange(sample_positions_, {});
   report.seconds_busy = seconds(busy_);
   report.seconds = seconds(now - step_began_);
+  for (const auto& [stage, waited] : std::exchange(waited_, {}))
+    report.links.push_back({.stage = stage, .bytes_sent = 0, .seconds_waiting = seconds(waited)});
   reports_.push_back(std::move(report));
   step_began_ = now;
   busy_ = {};
@@ -374,6 +403,7 @@ void StageMachine::finish_forward() {
     reports_.push_back(std::move(evaluation_));
   evaluation_ = {};
   busy_ = {};
+  waited_.clear();
   step_began_ = Instant{};
 }
 

@@ -16,7 +16,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "base/result.h"
@@ -123,8 +122,14 @@ class StageMachine {
     uint32_t first_microbatch = 0, end_microbatch = 0;  // of each step
   };
 
+  struct Data {
+    uint64_t sample_position = 0, arrival = 0;
+  };
+
   const Program* program(proto::ProgramKind kind) const;
   bool inputs_are_there(const Program& program, const MicrobatchKey& key, uint32_t segment) const;
+  std::optional<uint32_t> last_to_come(const Task& task) const;
+  void end_wait(Instant now, const Task& task);
   std::optional<Task> next_segment(proto::ProgramKind kind, uint64_t step, uint32_t first, uint32_t count);
   std::optional<Task> next_of_step();
   std::optional<Task> next_of_forward(const proto::Command& command);
@@ -152,9 +157,10 @@ class StageMachine {
   uint64_t last_sequence_ = 0, committed_ = 0, settled_ = 0, keep_from_ = 0;
   std::deque<Task> tasks_;  // handed out and not done
   Instant running_since_{};
-  uint32_t forward_done_ = 0;                            // microbatches of the forward pass under way
-  std::map<MicrobatchKey, std::set<uint32_t>> arrived_;  // edges
-  std::map<MicrobatchKey, uint64_t> data_;               // sample positions
+  uint32_t forward_done_ = 0;  // microbatches of the forward pass under way
+  uint64_t arrivals_ = 0;      // of tensors and data: numbers them
+  std::map<MicrobatchKey, std::map<uint32_t, uint64_t>> arrived_;  // edges, and the numbers of their arrivals
+  std::map<MicrobatchKey, Data> data_;
   std::deque<DataRange> data_ranges_;
   uint32_t data_outstanding_ = 0;  // asked for and not finished with
 
@@ -167,6 +173,8 @@ class StageMachine {
   uint64_t segments_done_ = 0;  // of the training program, and the time they took
   Duration segments_busy_{};
   Instant step_began_{};
+  std::optional<Instant> waits_since_;   // nothing runs, because the command at hand lacks something
+  std::map<uint32_t, Duration> waited_;  // in this step, by the stage whose tensor ended the wait
   proto::EvaluationReport evaluation_;
 
   std::vector<proto::Message> reports_;

@@ -204,8 +204,17 @@ void PeerService::drop_control(const Error& error) {
 void PeerService::tell(Message message) {
   if (!control_) return;
   if (auto* step = std::get_if<proto::StepReport>(&message); step != nullptr && step->updated && stage_)
-    step->links = stage_->links->take_use();
+    add_bytes_sent(*step);
   control_->send(message_frame(message));
+}
+
+// The machine knows for whom it waited, the links what they carried.
+void PeerService::add_bytes_sent(proto::StepReport& step) const {
+  std::vector<proto::LinkUse> links = stage_->links->take_use();
+  for (proto::LinkUse& link : links)
+    for (const proto::LinkUse& waited : step.links)
+      if (waited.stage == link.stage) link.seconds_waiting = waited.seconds_waiting;
+  step.links = std::move(links);
 }
 
 void PeerService::on_control_frame(const net::InFrame& frame) {

@@ -70,6 +70,7 @@ class PeerService {
   void drop_control(const Error& error);
   void on_control_frame(const net::InFrame& frame);
   void tell(proto::Message message);
+  void add_bytes_sent(proto::StepReport& step) const;
 
   // Connections from other peers (peer_service.cc)
   void on_accepted(net::ConnectionPtr connection);

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "cli/report.h"
+#include "cli/stage_watch.h"
 
 namespace weft::cli {
 namespace {
@@ -23,7 +24,7 @@ std::string printed(bool json, const std::vector<RunEvent>& events) {
   std::FILE* file = std::tmpfile();
   EXPECT_NE(file, nullptr);
   {
-    const auto report = json ? make_json_report(file) : make_text_report(file, /*summary=*/false);
+    const auto report = json ? make_json_report(file) : make_text_report(file, {});
     for (const RunEvent& event : events) report->show(event);
   }
   std::rewind(file);

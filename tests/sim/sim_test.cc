@@ -47,10 +47,12 @@ TEST(Sim, RunsWithFaultsEndInTheStateOfOneMachine) {
     sum.steps += result.counts.steps;
     sum.recoveries += result.counts.recoveries;
     sum.resumed += result.counts.resumed;
+    sum.waits += result.counts.waits;
   }
   // That faults strike at all.
   EXPECT_GT(sum.recoveries, seeds / 2);
   EXPECT_GT(sum.resumed, seeds / 2);
+  EXPECT_GT(sum.waits, sum.steps / 2) << "steps are reported by several stages, and most of them wait";
 }
 
 TEST(Sim, SixtyFourPeersAndSixteenStages) {

@@ -1,0 +1,189 @@
+// A run's events for people.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "cli/live_line.h"
+#include "cli/quantities.h"
+#include "cli/report.h"
+#include "cli/stage_watch.h"
+
+namespace weft::cli {
+namespace {
+
+constexpr size_t kPlanLines = 5;
+constexpr double kFileSeconds = 5;  // of the run, from one line of steps to the next
+constexpr Duration kLiveInterval = std::chrono::milliseconds(100);
+
+// How fast steps come, over the last seconds: those of several machines come in bunches.
+class Pace {
+ public:
+  void add(const train::StepEvent& step) {
+    const double kept = std::exp(-step.seconds / kMemorySeconds);
+    steps_ = steps_ * kept + 1;
+    const double samples = step.samples_per_second * step.seconds;
+    samples_ = samples_ * kept + (std::isfinite(samples) ? samples : 0);
+    seconds_ = seconds_ * kept + step.seconds;
+  }
+  double samples_per_second() const { return seconds_ > 0 ? samples_ / seconds_ : 0; }
+  double step_seconds() const { return steps_ > 0 ? seconds_ / steps_ : 0; }
+
+ private:
+  static constexpr double kMemorySeconds = 15;
+  double steps_ = 0, samples_ = 0, seconds_ = 0;
+};
+
+class TextReport : public Report {
+ public:
+  TextReport(std::FILE* out, TextOptions options) : live_(out), options_(std::move(options)) {}
+
+  void show(const RunEvent& event) override {
+    std::visit([this](const auto& e) { on(e); }, event);
+  }
+  void make_way() override { end_live(); }
+
+ private:
+  void line(const std::string& text) { live_.write_line(text); }
+
+  void on(const train::Event& event) {
+    std::visit([this](const auto& e) { on(e); }, event);
+  }
+  void on(const train::StartEvent& e) {
+    steps_ = e.steps;
+    for (const auto& warning : e.warnings) std::fprintf(stderr, "warning: %s\n", warning.c_str());
+    line(
+        fmt::format("training {} parameters in {} tensors{} on {} samples, steps {} to {} of {} samples each",
+                    e.parameter_elements, e.parameter_tensors,
+                    e.frozen_tensors ? fmt::format(" ({} frozen)", e.frozen_tensors) : "", e.sample_count,
+                    e.first_step, e.steps, e.batch_size));
+    if (e.fingerprint.empty()) return;
+    line(fmt::format("memory: {} for weights, gradients and optimizer, {} for a microbatch; {}",
+                     format_bytes(e.persistent.value), format_bytes(e.microbatch.value), e.fingerprint));
+  }
+
+  void on(const train::StepEvent& e) {
+    const bool first = step_.step == 0;
+    step_ = e;
+    elapsed_ += e.seconds;
+    loss_ =
+        first || !std::isfinite(loss_) ? e.loss : 0.95 * loss_ + 0.05 * e.loss;  // what a person can read off
+    pace_.add(e);
+    const bool last = e.step == steps_;
+    open_ = live_.is_live();
+    if (open_) return last ? end_live() : draw_now_and_then();
+    if (!first && !last && elapsed_ - shown_ < kFileSeconds) return;
+    shown_ = elapsed_;
+    line(fmt::format("{}", fmt::join(step_parts(), "  ")));
+  }
+
+  // The most important first: what a terminal has no room for is left out.
+  std::vector<std::string> step_parts() const {
+    const double left = static_cast<double>(std::max(steps_, step_.step) - step_.step) * pace_.step_seconds();
+    std::vector<std::string> parts{
+        fmt::format("step {:>{}}/{}", step_.step, fmt::formatted_size("{}", steps_), steps_),
+        fmt::format("loss {:.4f}", loss_), fmt::format("{:.0f} samples/s", pace_.samples_per_second()),
+        fmt::format("{} left", format_duration(left))};
+    if (const std::string busy = watch_.brief(); !busy.empty()) parts.push_back(busy);
+    if (checkpoint_ > 0 && live_.is_live()) parts.push_back(fmt::format("checkpoint {}", checkpoint_));
+    parts.push_back(fmt::format("norm {:.3f}", step_.gradient_norm));
+    parts.push_back(fmt::format("learning rate {:.2e}", step_.learning_rate));
+    return parts;
+  }
+  void draw_now_and_then() {
+    const Instant now = options_.now();
+    if (drawn_ && now - *drawn_ < kLiveInterval) return;
+    drawn_ = now;
+    live_.rewrite(step_parts());
+  }
+  void end_live() {
+    if (!std::exchange(open_, false)) return;
+    live_.rewrite(step_parts());
+    live_.end();
+    drawn_.reset();
+  }
+
+  void on(const train::EvaluationEvent& e) {
+    std::string text = fmt::format("evaluation after step {} on {} samples:", e.after_step, e.samples);
+    // In a summary only the closing lines speak of accuracy.
+    for (const auto& [name, value] : e.metrics)
+      text += fmt::format("  {} {:.4f}", options_.summary && name == "accuracy" ? "hits" : name, value);
+    line(text);
+  }
+  // The last one is a line; those before are what the live line says.
+  void on(const train::CheckpointEvent& e) {
+    checkpoint_ = e.after_step;
+    if (e.after_step != steps_) return;
+    line(e.path.empty() ? fmt::format("checkpoint after step {}", e.after_step)
+                        : fmt::format("checkpoint after step {}: {}", e.after_step, e.path.string()));
+  }
+  void on(const train::ResultEvent& e) {
+    end_live();
+    if (e.stopped) {
+      line(fmt::format("stopped after step {} of {}", e.steps, steps_));
+      if (!e.checkpoint.empty())
+        line(fmt::format("to go on: the same command with --resume {}", e.checkpoint.string()));
+      return;
+    }
+    line(fmt::format("wrote {} and {}", e.output.string(), e.inference.string()));
+    show_metrics(e.metrics);
+    line(fmt::format("{} seconds: {:.0f}", options_.summary ? "demo" : "training", e.seconds));
+  }
+  void show_metrics(const std::map<std::string, double>& metrics) {
+    for (const char* name : {"loss", "accuracy"})
+      if (const auto metric = metrics.find(name); metric != metrics.end())
+        line(fmt::format("test {}: {:.4f}", name, metric->second));
+  }
+
+  void on(const SubmittedEvent& e) { line(fmt::format("job {}", e.job)); }
+  void on(const StateEvent& e) {
+    if (e.state != "running") end_live();
+    line(fmt::format("job {}: {}{}", e.job, e.state, e.reason.empty() ? "" : ": " + e.reason));
+  }
+  void on(const PlanEvent& e) {
+    for (const std::string& text : plan_lines(e.lines, options_.verbose)) line(text);
+  }
+  void on(const NoticeEvent& e) { line("notice: " + e.text); }
+  void on(const StatusEvent& e) {
+    if (steps_ == 0) steps_ = e.status.steps;
+    for (const std::string& text : watch_.changes(e.status)) line(text);
+    if (open_) live_.rewrite(step_parts());
+  }
+  void on(const EndEvent& e) {
+    end_live();
+    if (!e.output.empty())
+      line(fmt::format("wrote {}{}", e.output.string(),
+                       e.inference.empty() ? "" : " and " + e.inference.string()));
+    if (e.state != "finished")
+      line(fmt::format("job {} {} after step {}{}", e.job, e.state, e.step,
+                       e.reason.empty() ? "" : ": " + e.reason));
+    show_metrics(e.metrics);
+  }
+
+  LiveLine live_;
+  TextOptions options_;
+  bool open_ = false;             // there is a live line
+  std::optional<Instant> drawn_;  // when last
+  StageWatch watch_;
+  Pace pace_;
+  train::StepEvent step_{};  // the last
+  uint64_t steps_ = 0, checkpoint_ = 0;
+  double elapsed_ = 0, shown_ = 0, loss_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Report> make_text_report(std::FILE* out, TextOptions options) {
+  return std::make_unique<TextReport>(out, std::move(options));
+}
+
+std::vector<std::string> plan_lines(const std::vector<std::string>& explanation, bool verbose) {
+  std::vector<std::string> lines;
+  for (const std::string& text : explanation)
+    if (verbose || (text.rfind(' ', 0) != 0 && lines.size() < kPlanLines)) lines.push_back("plan: " + text);
+  return lines;
+}
+
+}  // namespace weft::cli
