@@ -40,6 +40,8 @@ struct PeerServiceOptions {
   std::function<void(const std::string& line)> log;
   std::function<Bytes()> memory_free;
   Duration orphan_deadline = std::chrono::minutes(10);  // PeerOptions
+  // Told of each task that has run, on the compute thread: for measurements.
+  std::function<void(const Task&, Instant began, Instant ended)> on_task{};
 };
 
 class PeerService {
