@@ -38,6 +38,11 @@ class Connection {
     std::function<void(const Error&)>
         on_closed;                       // once, never from within send() or close(); not after close()
     std::function<void()> on_drained{};  // the send queue has become empty
+    // From the first kFrameHeadSize bytes of a payload, or all of a shorter one: where it goes. Nothing:
+    // every payload is collected, in memory that is taken as bytes come. An error closes the connection with
+    // it.
+    std::function<Result<Placement>(uint8_t kind, size_t payload_size, std::span<const std::byte> head)>
+        on_head{};
   };
   virtual ~Connection() = default;
 

@@ -40,11 +40,23 @@ class Buffer {
   size_t size_ = 0;
 };
 
+// Where a receiver wants the payload of a frame that has begun: its first `head_size` bytes by themselves,
+// the rest in `body`, which has room for it. Without a body the payload is collected in a Buffer.
+struct Placement {
+  size_t head_size = 0;
+  std::shared_ptr<std::byte[]> body{};
+};
+
 struct InFrame {
   uint8_t kind = 0;
-  Buffer payload;
+  Buffer payload;                       // the head alone where a body was placed
+  std::shared_ptr<std::byte[]> body{};  // as Placement said
+  size_t body_size = 0;
+  size_t size() const { return payload.size() + body_size; }
 };
 
 inline constexpr size_t kFrameHeaderSize = 5;
+// What a receiver sees of a payload before it places it, or all of a shorter one.
+inline constexpr size_t kFrameHeadSize = 256;
 
 }  // namespace weft::net

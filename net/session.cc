@@ -173,33 +173,28 @@ void Session::pump_read() {
 bool Session::read_some() {
   // What OpenSSL answers by itself (an alert, a new key) goes out with the next write.
   const size_t held = record_end_ - record_begin_;
-  if (is_in_payload_ && frame_received_ == frame_size_) {
+  if (inside_ == Inside::Header && held >= kFrameHeaderSize) return begin_frame();
+  if (inside_ == Inside::Head && held >= std::min(frame_size_, kFrameHeadSize)) return begin_payload();
+  if (inside_ == Inside::Payload && frame_received_ == frame_size_) {
     deliver();
     return true;
   }
-  if (is_in_payload_ && held > 0) {
-    if (frame_received_ == frame_.payload.size() && !grow_payload()) return false;
-    const size_t size = std::min(held, frame_.payload.size() - frame_received_);
-    std::memcpy(frame_.payload.span().data() + frame_received_, record_in_.get() + record_begin_, size);
-    record_begin_ += size;
-    frame_received_ += size;
-    return true;
-  }
-  if (!is_in_payload_ && held >= kFrameHeaderSize) return begin_payload();
 
   Io io;
-  if (is_in_payload_) {
-    if (frame_received_ == frame_.payload.size() && !grow_payload()) return false;
-    io = tls_->read(frame_.payload.span().subspan(frame_received_));
+  if (inside_ == Inside::Payload) {
+    const std::span<std::byte> room = payload_room();
+    if (room.empty()) return false;
+    if (held > 0) {
+      const size_t size = std::min(held, room.size());
+      std::memcpy(room.data(), record_in_.get() + record_begin_, size);
+      record_begin_ += size;
+      frame_received_ += size;
+      return true;
+    }
+    io = tls_->read(room);
     if (io.state == Io::State::Ready) frame_received_ += io.size;
   } else {
-    if (!record_in_)
-      record_in_ = std::make_unique_for_overwrite<std::byte[]>(kTlsRecordSize + kFrameHeaderSize);
-    if (held > 0) std::memmove(record_in_.get(), record_in_.get() + record_begin_, held);
-    record_begin_ = 0;
-    record_end_ = held;
-    io = tls_->read({record_in_.get() + held, kTlsRecordSize});
-    if (io.state == Io::State::Ready) record_end_ += io.size;
+    io = read_record();
   }
   switch (io.state) {
     case Io::State::Ready:
@@ -224,7 +219,21 @@ bool Session::read_some() {
   return false;
 }
 
-bool Session::begin_payload() {
+// Behind what is held there: less than a header and a head.
+Io Session::read_record() {
+  if (!record_in_)
+    record_in_ =
+        std::make_unique_for_overwrite<std::byte[]>(kTlsRecordSize + kFrameHeaderSize + kFrameHeadSize);
+  const size_t held = record_end_ - record_begin_;
+  if (held > 0) std::memmove(record_in_.get(), record_in_.get() + record_begin_, held);
+  record_begin_ = 0;
+  record_end_ = held;
+  const Io io = tls_->read({record_in_.get() + held, kTlsRecordSize});
+  if (io.state == Io::State::Ready) record_end_ += io.size;
+  return io;
+}
+
+bool Session::begin_frame() {
   uint32_t size = 0;
   for (int i = 3; i >= 0; --i)
     size = size << 8 | std::to_integer<uint32_t>(record_in_[record_begin_ + static_cast<size_t>(i)]);
@@ -238,11 +247,49 @@ bool Session::begin_payload() {
   record_begin_ += kFrameHeaderSize;
   frame_size_ = size;
   frame_received_ = 0;
-  is_in_payload_ = true;
-  return hold_payload(std::min<size_t>(size, kPayloadAtOnce));
+  inside_ = Inside::Head;
+  return handlers_->on_head ? true : begin_payload();
 }
 
-bool Session::grow_payload() { return hold_payload(std::min(frame_size_, 2 * frame_.payload.size())); }
+bool Session::begin_payload() {
+  if (handlers_->on_head && !place_payload()) return false;
+  inside_ = Inside::Payload;
+  return frame_.body ? true : hold_payload(std::min<size_t>(frame_size_, kPayloadAtOnce));
+}
+
+bool Session::place_payload() {
+  const std::span<const std::byte> head{record_in_.get() + record_begin_,
+                                        std::min(frame_size_, kFrameHeadSize)};
+  const auto handlers = handlers_;
+  try {
+    auto placed = handlers->on_head(frame_.kind, frame_size_, head);
+    if (phase_ != Phase::Open) return false;  // closed by it
+    if (!placed) {
+      fail_later(placed.error().within(address_));
+      return false;
+    }
+    if (!placed->body) return true;
+    WEFT_CHECK(placed->head_size <= head.size());
+    frame_.body = std::move(placed->body);
+    frame_.body_size = frame_size_ - placed->head_size;
+    if (!hold_payload(placed->head_size)) return false;
+    std::memcpy(frame_.payload.span().data(), head.data(), placed->head_size);
+    record_begin_ += placed->head_size;
+    frame_received_ = placed->head_size;
+    return true;
+  } catch (const std::bad_alloc&) {
+    refuse_for_memory();
+    return false;
+  }
+}
+
+std::span<std::byte> Session::payload_room() {
+  if (frame_.body)
+    return {frame_.body.get() + (frame_received_ - frame_.payload.size()), frame_size_ - frame_received_};
+  const size_t size = frame_.payload.size();
+  if (frame_received_ == size && !hold_payload(std::min(frame_size_, 2 * size))) return {};
+  return frame_.payload.span().subspan(frame_received_);
+}
 
 bool Session::hold_payload(size_t size) {
   try {
@@ -251,14 +298,18 @@ bool Session::hold_payload(size_t size) {
     frame_.payload = std::move(larger);
     return true;
   } catch (const std::bad_alloc&) {
-    fail_later({ErrorCode::ResourceExhausted,
-                address_ + ": no memory for a frame of " + std::to_string(frame_size_) + " bytes"});
+    refuse_for_memory();
     return false;
   }
 }
 
+void Session::refuse_for_memory() {
+  fail_later({ErrorCode::ResourceExhausted,
+              address_ + ": no memory for a frame of " + std::to_string(frame_size_) + " bytes"});
+}
+
 void Session::deliver() {
-  is_in_payload_ = false;
+  inside_ = Inside::Header;
   ++stats_.frames_received;
   InFrame frame = std::move(frame_);
   frame_ = {};
@@ -449,6 +500,7 @@ void Session::release() {
   deadline_.cancel();
   queue_.clear();
   queue_size_ = 0;
+  frame_ = {};
   token_.reset();
   context_->lingering.erase(self);
   if (!tls_) return;

@@ -43,9 +43,13 @@ class Session final : public std::enable_shared_from_this<Session>, Transport::E
   void pump_handshake();
   void pump_read();
   bool read_some();      // false: there is no more for now
-  bool begin_payload();  // from a whole header in the record; false: refused
-  bool grow_payload();
-  bool hold_payload(size_t size);  // false: no memory
+  bool begin_frame();    // from a whole header in the record; false: refused
+  bool begin_payload();  // with as much of it in the record as the receiver wants to see; false: refused
+  bool place_payload();
+  std::span<std::byte> payload_room();  // where the next bytes go; empty: no memory
+  bool hold_payload(size_t size);       // false: no memory
+  void refuse_for_memory();
+  Io read_record();
   void deliver();
   void pump_write();
   Io write_record();
@@ -74,7 +78,8 @@ class Session final : public std::enable_shared_from_this<Session>, Transport::E
   bool is_read_posted_ = false;
   std::unique_ptr<std::byte[]> record_in_;
   size_t record_begin_ = 0, record_end_ = 0;
-  bool is_in_payload_ = false;
+  enum class Inside : uint8_t { Header, Head, Payload };
+  Inside inside_ = Inside::Header;  // what of a frame comes next
   InFrame frame_;
   size_t frame_size_ = 0, frame_received_ = 0;
   size_t read_budget_ = 0;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "storage/blob_store.h"
-
 namespace weft::peer {
 
 using proto::Message;
@@ -25,12 +23,22 @@ net::OutFrame tensor_frame(const proto::TensorHeader& header, const dag::Tensor&
           .body = {kept, kept->bytes()}};
 }
 
+Result<ReceivedTensor> tensor_of(const net::InFrame& frame) {
+  if (frame.body) {
+    WEFT_TRY(proto::TensorHead head, proto::decode_tensor_head(frame.payload.span(), frame.size()));
+    dag::Tensor tensor(head.header.spec, frame.body);
+    return ReceivedTensor{std::move(head.header), std::move(tensor)};
+  }
+  WEFT_TRY(proto::TensorFrame tensor, proto::decode_tensor(frame.payload.span()));
+  return ReceivedTensor{tensor.header, dag::Tensor(tensor.header.spec, tensor.bytes)};
+}
+
 BulkTransfers::~BulkTransfers() { fail_all({ErrorCode::Cancelled, "the transfer was given up"}); }
 
 void BulkTransfers::get(const Digest& sha256, uint64_t size_max,
                         std::function<void(Result<std::vector<std::byte>>)> done) {
   const uint64_t request = next_request_++;
-  gets_[request] = {.sha256 = sha256, .size_max = size_max, .bytes = {}, .done = std::move(done)};
+  gets_[request] = {.sha256 = sha256, .size_max = size_max, .done = std::move(done)};
   send_(message_frame(proto::GetBlob{request, sha256}));
 }
 
@@ -109,18 +117,34 @@ void BulkTransfers::get_microbatch(proto::GetMicrobatch request,
   microbatches_[number] = {std::move(request), {}, std::move(done)};
 }
 
+// Memory is named for all of it, and taken as pieces come.
+void BulkTransfers::begin_get(uint64_t request, uint64_t size) {
+  Get& get = gets_.at(request);
+  get.answered = true;
+  get.size = size;
+  try {
+    get.bytes->reserve(size);
+  } catch (const std::exception&) {  // bad_alloc, length_error
+    const auto done = std::move(get.done);
+    gets_.erase(request);
+    return done(
+        fail(ErrorCode::ResourceExhausted, "no memory for a blob of " + std::to_string(size) + " bytes"));
+  }
+  if (size == 0) finish_get(request);
+}
+
 void BulkTransfers::finish_get(uint64_t request) {
   const auto at = gets_.find(request);
   Get get = std::move(at->second);
   gets_.erase(at);
-  if (storage::sha256(get.bytes) != get.sha256)
+  if (get.hash->hex() != to_hex(get.sha256))
     return get.done(fail(ErrorCode::Corrupted, "blob " + to_hex(get.sha256) + " came with other bytes"));
-  get.done(std::move(get.bytes));
+  get.done(std::move(*get.bytes));
 }
 
 Result<bool> BulkTransfers::on_message(const Message& message) {
   if (const auto* answer = std::get_if<proto::BlobAnswer>(&message)) {
-    if (const auto get = gets_.find(answer->request); get != gets_.end()) {
+    if (const auto get = gets_.find(answer->request); get != gets_.end() && !get->second.answered) {
       if (!answer->message.empty() || answer->size > get->second.size_max) {
         const auto done = std::move(get->second.done);
         gets_.erase(get);
@@ -128,9 +152,7 @@ Result<bool> BulkTransfers::on_message(const Message& message) {
                                      : fail(answer->code, answer->message));
         return true;
       }
-      get->second.answered = true;
-      get->second.size = answer->size;
-      if (answer->size == 0) finish_get(answer->request);
+      begin_get(answer->request, answer->size);
       return true;
     }
     const auto put =
@@ -170,24 +192,25 @@ Result<bool> BulkTransfers::on_message(const Message& message) {
   return false;
 }
 
-Status BulkTransfers::on_chunk(const proto::ChunkFrame& chunk) {
+Status BulkTransfers::on_chunk(const proto::ChunkFrame& chunk, size_t placed) {
   const auto at = gets_.find(chunk.request);
   if (at == gets_.end()) return {};  // given up meanwhile
   Get& get = at->second;
-  if (!get.answered || chunk.bytes.size() > get.size - get.bytes.size())
+  std::vector<std::byte>& bytes = *get.bytes;
+  if (!get.answered || chunk.bytes.size() > get.size - bytes.size())
     return fail(ErrorCode::InvalidArgument, "more of a blob than was promised");
-  get.bytes.insert(get.bytes.end(), chunk.bytes.begin(), chunk.bytes.end());
-  if (get.bytes.size() == get.size) finish_get(chunk.request);
+  bytes.insert(bytes.end(), chunk.bytes.begin(), chunk.bytes.end());
+  get.hash->update(std::span(bytes).last(placed + chunk.bytes.size()));
+  if (bytes.size() == get.size) finish_get(chunk.request);
   return {};
 }
 
-Status BulkTransfers::on_tensor(const proto::TensorFrame& tensor) {
+Status BulkTransfers::on_tensor(ReceivedTensor tensor) {
   const auto at = microbatches_.find(receiving_);
   if (receiving_ == 0 || at == microbatches_.end() || tensor.header.edge >= at->second.request.inputs.size())
     return fail(ErrorCode::InvalidArgument, "a tensor that was not asked for");
   Pending& pending = at->second;
-  pending.result.tensors[pending.request.inputs[tensor.header.edge]] =
-      dag::Tensor(tensor.header.spec, tensor.bytes);
+  pending.result.tensors[pending.request.inputs[tensor.header.edge]] = std::move(tensor.tensor);
   if (pending.result.tensors.size() < pending.request.inputs.size()) return {};
   const auto done = std::move(pending.done);
   Microbatch result = std::move(pending.result);
@@ -195,6 +218,36 @@ Status BulkTransfers::on_tensor(const proto::TensorFrame& tensor) {
   receiving_ = 0;
   done(std::move(result));
   return {};
+}
+
+// What is not as it should be is collected, for the functions above to say so.
+Result<net::Placement> BulkTransfers::place(uint8_t kind, size_t payload_size,
+                                            std::span<const std::byte> head) {
+  if (kind == static_cast<uint8_t>(proto::FrameKind::Chunk)) return place_chunk(payload_size, head);
+  if (kind == static_cast<uint8_t>(proto::FrameKind::Tensor)) return place_tensor(payload_size, head);
+  return net::Placement{};
+}
+
+Result<net::Placement> BulkTransfers::place_chunk(size_t payload_size, std::span<const std::byte> head) {
+  const auto chunk = proto::decode_chunk(head);
+  if (!chunk) return net::Placement{};
+  const auto at = gets_.find(chunk->request);
+  if (at == gets_.end() || !at->second.answered) return net::Placement{};
+  const std::shared_ptr<std::vector<std::byte>>& bytes = at->second.bytes;
+  const size_t head_size = head.size() - chunk->bytes.size(), size = payload_size - head_size;
+  if (size > proto::kChunkSizeMax || size > at->second.size - bytes->size()) return net::Placement{};
+  const size_t begin = bytes->size();
+  bytes->resize(begin + size);
+  return net::Placement{head_size, std::shared_ptr<std::byte[]>(bytes, bytes->data() + begin)};
+}
+
+Result<net::Placement> BulkTransfers::place_tensor(size_t payload_size, std::span<const std::byte> head) {
+  const auto at = microbatches_.find(receiving_);
+  const auto tensor = proto::decode_tensor_head(head, payload_size);
+  if (receiving_ == 0 || at == microbatches_.end() || !tensor ||
+      tensor->header.edge >= at->second.request.inputs.size())
+    return net::Placement{};
+  return net::Placement{tensor->size, dag::allocate_tensor_bytes(payload_size - tensor->size)};
 }
 
 void BulkTransfers::fail_all(const Error& error) {

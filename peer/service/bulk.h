@@ -16,11 +16,19 @@
 #include "peer/service/pacer.h"
 #include "proto/codec/codec.h"
 #include "proto/messages.h"
+#include "storage/sha256.h"
 
 namespace weft::peer {
 
 net::OutFrame message_frame(const proto::Message& message);
 net::OutFrame tensor_frame(const proto::TensorHeader& header, const dag::Tensor& tensor);
+// What came: the tensor is the frame's body where one was placed, which then has the size that the header
+// says.
+struct ReceivedTensor {
+  proto::TensorHeader header;
+  dag::Tensor tensor;
+};
+Result<ReceivedTensor> tensor_of(const net::InFrame& frame);
 
 class BulkTransfers {
  public:
@@ -60,8 +68,10 @@ class BulkTransfers {
 
   // What came: true when it was for this. Errors end the connection.
   Result<bool> on_message(const proto::Message& message);
-  Status on_chunk(const proto::ChunkFrame& chunk);
-  Status on_tensor(const proto::TensorFrame& tensor);
+  Status on_chunk(const proto::ChunkFrame& chunk, size_t placed = 0);  // and so many bytes where place() said
+  Status on_tensor(ReceivedTensor tensor);
+  // For Connection::Handlers::on_head, or left out: what was asked for goes straight into what is given.
+  Result<net::Placement> place(uint8_t kind, size_t payload_size, std::span<const std::byte> head);
   // The connection is gone: everything under way ends with the error.
   void fail_all(const Error& error);
   size_t under_way() const { return gets_.size() + puts_.size() + missing_.size() + microbatches_.size(); }
@@ -70,10 +80,12 @@ class BulkTransfers {
   struct Get {
     Digest sha256;
     uint64_t size_max = 0;
+    std::function<void(Result<std::vector<std::byte>>)> done;
     bool answered = false;
     uint64_t size = 0;
-    std::vector<std::byte> bytes;
-    std::function<void(Result<std::vector<std::byte>>)> done;
+    // Shared with the connection while a piece is read into it.
+    std::shared_ptr<std::vector<std::byte>> bytes = std::make_shared<std::vector<std::byte>>();
+    std::unique_ptr<storage::Sha256> hash = std::make_unique<storage::Sha256>();  // of what has come
   };
   struct Put {
     uint64_t request = 0;
@@ -92,7 +104,10 @@ class BulkTransfers {
   };
   void send_puts();
   bool send_chunk(Put& put);  // false: not yet
+  void begin_get(uint64_t request, uint64_t size);
   void finish_get(uint64_t request);
+  Result<net::Placement> place_chunk(size_t payload_size, std::span<const std::byte> head);
+  Result<net::Placement> place_tensor(size_t payload_size, std::span<const std::byte> head);
 
   Send send_;
   net::Loop* loop_ = nullptr;

@@ -121,15 +121,7 @@ void Links::on_dialled(uint32_t stage, bool relayed, const std::string& where,
   const net::ConnectionPtr connection = std::move(*result);
   link.greeting = {connection, number, relayed, options_.loop->now()};
   set_limits(*connection);
-  const std::weak_ptr<char> alive = alive_;
-  connection->start({.on_frame =
-                         [this, stage, number, alive](net::InFrame frame) {
-                           if (!alive.expired()) on_frame(stage, number, frame);
-                         },
-                     .on_closed =
-                         [this, stage, number, alive](const Error& error) {
-                           if (!alive.expired()) on_lost(stage, number, error);
-                         }});
+  connection->start(handlers_of(stage, number));
   // Who dials introduces itself, also through the relay.
   if (link.route.dials)
     connection->send(message_frame(proto::LinkHello{.run = assignment_->run,
@@ -138,8 +130,24 @@ void Links::on_dialled(uint32_t stage, bool relayed, const std::string& where,
                                                     .received = link.ledger.tell_received()}));
 }
 
-std::optional<Links::Taken> Links::offer(const net::ConnectionPtr& connection,
-                                         const proto::LinkHello& hello) {
+net::Connection::Handlers Links::handlers_of(uint32_t stage, uint64_t number) {
+  const std::weak_ptr<char> alive = alive_;
+  return {.on_frame =
+              [this, stage, number, alive](const net::InFrame& frame) {
+                if (!alive.expired()) on_frame(stage, number, frame);
+              },
+          .on_closed =
+              [this, stage, number, alive](const Error& error) {
+                if (!alive.expired()) on_lost(stage, number, error);
+              },
+          .on_head = [this, stage, number, alive](uint8_t kind, size_t size,
+                                                  std::span<const std::byte> head) -> Result<net::Placement> {
+            return alive.expired() ? net::Placement{} : on_head(stage, number, kind, size, head);
+          }};
+}
+
+std::optional<net::Connection::Handlers> Links::offer(const net::ConnectionPtr& connection,
+                                                      const proto::LinkHello& hello) {
   if (hello.run != assignment_->run || hello.plan_version != assignment_->plan_version) return std::nullopt;
   const auto at = links_.find(hello.stage);
   if (at == links_.end() || at->second.route.dials || at->second.route.peer != connection->remote())
@@ -152,13 +160,7 @@ std::optional<Links::Taken> Links::offer(const net::ConnectionPtr& connection,
     connection->close();
     return std::nullopt;
   }
-  const std::weak_ptr<char> alive = alive_;
-  return Taken{[this, stage = hello.stage, number, alive](net::InFrame frame) {
-                 if (!alive.expired()) on_frame(stage, number, frame);
-               },
-               [this, stage = hello.stage, number, alive](const Error& error) {
-                 if (!alive.expired()) on_lost(stage, number, error);
-               }};
+  return handlers_of(hello.stage, number);
 }
 
 // The other side waits at the relay, so whatever connection there is has ended for it.
@@ -179,6 +181,7 @@ bool Links::set_up(Link& link, Way way, uint64_t received, bool answers) {
   link.attempt.reset();
   link.retry.reset();
   link.up = std::move(way);
+  link.up.connection->pause_reading(is_paused_);
   link.was_up = true;
   link.relayed = link.up.relayed;
   link.problems.clear();
@@ -194,6 +197,36 @@ bool Links::set_up(Link& link, Way way, uint64_t received, bool answers) {
 
 // ---- frames
 // -----------------------------------------------------------------------------------------------------
+
+// A tensor that the assignment expects goes straight into the memory that it keeps. Of any other the machine
+// says what is wrong, once all of it has come.
+Result<net::Placement> Links::on_head(uint32_t stage, uint64_t number, uint8_t kind, size_t payload_size,
+                                      std::span<const std::byte> head) {
+  if (failed_ || kind != static_cast<uint8_t>(proto::FrameKind::Tensor) ||
+      number != links_.at(stage).up.number)
+    return net::Placement{};
+  const auto refuse = [&](const Error& error) {
+    down(stage, error);
+    return fail(error);
+  };
+  const auto tensor = proto::decode_tensor_head(head, payload_size);
+  if (!tensor) return refuse(tensor.error());
+  const dag::TensorSpec* expected = spec_of(tensor->header);
+  if (expected == nullptr) return net::Placement{};
+  if (tensor->header.spec != *expected)
+    return refuse({ErrorCode::InvalidArgument, "edge " + std::to_string(tensor->header.edge) + ": it is " +
+                                                   dag::to_string(tensor->header.spec) + ", expected " +
+                                                   dag::to_string(*expected)});
+  return net::Placement{tensor->size, dag::allocate_tensor_bytes(payload_size - tensor->size)};
+}
+
+const dag::TensorSpec* Links::spec_of(const proto::TensorHeader& header) const {
+  for (const proto::StageProgram& program : assignment_->programs)
+    if (program.kind == header.program)
+      for (const proto::EdgeEnd& end : program.receives)
+        if (end.edge == header.edge) return &program.graph->spec(end.value);
+  return nullptr;
+}
 
 void Links::on_frame(uint32_t stage, uint64_t number, const net::InFrame& frame) {
   Link& link = links_.at(stage);
@@ -212,11 +245,11 @@ void Links::on_frame(uint32_t stage, uint64_t number, const net::InFrame& frame)
   }
   if (frame.kind != static_cast<uint8_t>(proto::FrameKind::Tensor) || number != link.up.number)
     return down(stage, {ErrorCode::InvalidArgument, "a frame that is not for a link"});
-  const auto tensor = proto::decode_tensor(frame.payload.span());
-  if (!tensor) return down(stage, tensor.error());
+  auto came = tensor_of(frame);
+  if (!came) return down(stage, came.error());
   link.tries = 0;
-  if (link.ledger.count_received(frame.payload.size())) acknowledge(link);
-  handlers_.on_tensor(stage, *tensor);
+  if (link.ledger.count_received(frame.size())) acknowledge(link);
+  handlers_.on_tensor(stage, came->header, std::move(came->tensor));
 }
 
 void Links::on_greeting(Link& link, const proto::Message& message) {
@@ -297,7 +330,7 @@ void Links::on_link_tick(Link& link, Instant now) {
   for (Way* way : {&link.up, &link.greeting}) {
     if (!way->connection) continue;
     const uint64_t bytes = way->connection->stats().bytes_received;
-    if (bytes != way->bytes_heard) way->heard = now;
+    if (bytes != way->bytes_heard || is_paused_) way->heard = now;
     way->bytes_heard = bytes;
     // A neighbour may not have its stage yet, the first time.
     const Duration deadline = way == &link.up ? options_.silence_deadline
@@ -322,6 +355,12 @@ void Links::down(uint32_t stage, const Error& error) {
   if (failed_) return;
   failed_ = true;
   handlers_.on_down(stage, error);
+}
+
+void Links::pause_reading(bool paused) {
+  is_paused_ = paused;
+  for (auto& [stage, link] : links_)
+    if (link.up.connection) link.up.connection->pause_reading(paused);
 }
 
 bool Links::all_up() const {

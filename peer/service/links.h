@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "dag/tensor.h"
 #include "net/connection.h"
 #include "peer/machine/link_ledger.h"
 #include "proto/codec/codec.h"
@@ -43,23 +44,22 @@ class Links {
   struct Handlers {
     std::function<void()> on_all_up;                            // once; may be called by start()
     std::function<void(uint32_t stage, const Error&)> on_down;  // once; the stage cannot go on
-    std::function<void(uint32_t stage, const proto::TensorFrame&)> on_tensor;  // each once, in order
+    // Each once, in order.
+    std::function<void(uint32_t stage, const proto::TensorHeader&, dag::Tensor)> on_tensor;
   };
   Links(LinkOptions options, std::shared_ptr<const proto::AssignStage> assignment, Handlers handlers);
 
   void start();
-  // Whether an accepted connection that introduced itself so belongs here; then it is taken over. Its frames
-  // from now on go to the returned function.
-  struct Taken {
-    std::function<void(net::InFrame)> on_frame;
-    std::function<void(const Error&)> on_closed;
-  };
-  std::optional<Taken> offer(const net::ConnectionPtr& connection, const proto::LinkHello& hello);
+  // Whether an accepted connection that introduced itself so belongs here; then it is taken over, and what
+  // comes of it from now on goes to the returned handlers.
+  std::optional<net::Connection::Handlers> offer(const net::ConnectionPtr& connection,
+                                                 const proto::LinkHello& hello);
   void on_invitation(const proto::Secret& ticket);
   void on_tick();  // several times a second
 
   // A tensor's frame: sent now, or as soon as the link is up again. May call on_down.
   void send(uint32_t stage, net::OutFrame frame);
+  void pause_reading(bool paused);         // of tensors, on connections of now and later
   bool all_up() const;                     // each has been up
   std::vector<proto::LinkUse> take_use();  // since the last call; what was sent twice counts twice
 
@@ -91,6 +91,10 @@ class Links {
   void dial_relay(Link& link);
   void dial_later(Link& link);
   void on_dialled(uint32_t stage, bool relayed, const std::string& where, Result<net::ConnectionPtr> result);
+  net::Connection::Handlers handlers_of(uint32_t stage, uint64_t number);
+  Result<net::Placement> on_head(uint32_t stage, uint64_t number, uint8_t kind, size_t payload_size,
+                                 std::span<const std::byte> head);
+  const dag::TensorSpec* spec_of(const proto::TensorHeader& header) const;  // as assigned; null: no such edge
   void on_frame(uint32_t stage, uint64_t number, const net::InFrame& frame);
   void on_greeting(Link& link, const proto::Message& message);
   bool set_up(Link& link, Way way, uint64_t received, bool answers);
@@ -108,7 +112,7 @@ class Links {
   std::map<uint32_t, Link> links_;  // by the other stage
   uint64_t next_number_ = 1;
   Instant ticked_{};
-  bool failed_ = false, all_up_said_ = false;
+  bool failed_ = false, all_up_said_ = false, is_paused_ = false;
   std::shared_ptr<char> alive_ = std::make_shared<char>();  // callbacks outlive this for a moment
 };
 

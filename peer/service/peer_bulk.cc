@@ -35,7 +35,11 @@ BulkTransfers& PeerService::transfers() {
         limits.send_queue_max = size_t{16} << 30;
         bulk_->set_limits(limits);
         bulk_->start({.on_frame = [this](net::InFrame frame) { on_bulk_frame(frame); },
-                      .on_closed = [this](const Error& error) { close_bulk(error); }});
+                      .on_closed = [this](const Error& error) { close_bulk(error); },
+                      .on_head = [this](uint8_t kind, size_t size,
+                                        std::span<const std::byte> head) -> Result<net::Placement> {
+                        return transfers_ ? transfers_->place(kind, size, head) : net::Placement{};
+                      }});
         proto::Hello hello = options_.hello;
         hello.role = proto::Role::PeerBulk;
         hello.device.reset();
@@ -79,10 +83,10 @@ void PeerService::on_bulk_frame(const net::InFrame& frame) {
     }
   } else if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Chunk)) {
     const auto chunk = proto::decode_chunk(frame.payload.span());
-    status = chunk ? transfers->on_chunk(*chunk) : fail(chunk.error());
+    status = chunk ? transfers->on_chunk(*chunk, frame.body_size) : fail(chunk.error());
   } else {
-    const auto tensor = proto::decode_tensor(frame.payload.span());
-    status = tensor ? transfers->on_tensor(*tensor) : fail(tensor.error());
+    auto tensor = tensor_of(frame);
+    status = tensor ? transfers->on_tensor(std::move(*tensor)) : fail(tensor.error());
   }
   if (!status && transfers == transfers_) close_bulk(status.error());
 }
@@ -154,13 +158,13 @@ void PeerService::fetch_data(const FetchData& fetch) {
                                .program = fetch.key.program,
                                .step = fetch.key.step,
                                .microbatch = fetch.key.microbatch,
-                               .inputs = stage_->program(fetch.key.program).data_inputs};
+                               .inputs = program_of(*stage_->assignment, fetch.key.program).data_inputs};
   transfers().get_microbatch(std::move(request), [this, key = fetch.key, generation = fetch.generation](
                                                      Result<BulkTransfers::Microbatch> result) {
     if (!stage_ || stage_->generation != generation) return;
     if (!result) return carry_out(peer_->on_data(loop_.now(), generation, key, fail(result.error())));
     const uint64_t position = result->sample_position;
-    stage_->data[key] = std::move(*result);
+    stage_->inbox.keep(key, std::move(*result));
     carry_out(peer_->on_data(loop_.now(), generation, key, position));
   });
 }

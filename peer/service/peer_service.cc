@@ -11,19 +11,9 @@ namespace weft::peer {
 
 using proto::Message;
 
-struct PeerService::Arrival {
-  net::ConnectionPtr connection;
-  std::optional<proto::LinkHello> hello;
-  Instant since;
-  std::function<void(net::InFrame)> on_frame;
-  std::function<void(const Error&)> on_closed;
-};
-
 namespace {
 constexpr Duration kTickInterval = std::chrono::milliseconds(250);
 constexpr Duration kTickMin = std::chrono::milliseconds(1);
-constexpr Duration kArrivalDeadline = std::chrono::seconds(30);
-constexpr size_t kArrivalsMax = 256;
 template <typename... F>
 struct Overloaded : F... {
   using F::operator()...;
@@ -45,18 +35,7 @@ PeerService::~PeerService() {
 }
 
 Status PeerService::open() {
-  if (options_.listen) {
-    net::ListenOptions listen;
-    listen.identity = options_.identity;
-    WEFT_TRY(listener_,
-             net::Listener::open(loop_, *options_.listen, listen, [this](net::ConnectionPtr connection) {
-               on_accepted(std::move(connection));
-             }));
-    const std::string address =
-        options_.advertise.empty() ? net::to_string(listener_->endpoint()) : options_.advertise;
-    options_.hello.device->addresses = {address};
-    log("info listening address=" + net::to_string(listener_->endpoint()) + " advertised=" + address);
-  }
+  WEFT_TRY_STATUS(start_links());
   std::array<uint8_t, 16> random{};
   security::fill_random(random);
   PeerOptions options;
@@ -67,6 +46,31 @@ Status PeerService::open() {
   peer_.emplace(std::move(options));
   compute_ = std::make_unique<net::Worker>();
   upload_ = std::make_unique<net::Worker>();
+  return {};
+}
+
+Status PeerService::start_links() {
+  LinkService::Options options{
+      .identity = options_.identity, .relay = options_.broker, .shape = options_.shape};
+  options.listen = options_.listen;
+  const auto is_current = [this](uint64_t generation) { return stage_ && stage_->generation == generation; };
+  LinkService::Handlers handlers;
+  handlers.on_all_up = [this, is_current](uint64_t generation) {
+    if (is_current(generation)) carry_out(peer_->on_links_up(loop_.now(), generation));
+  };
+  handlers.on_down = [this, is_current](uint64_t generation, uint32_t stage, const Error& error) {
+    if (is_current(generation)) carry_out(peer_->on_link_failed(loop_.now(), generation, stage, error));
+  };
+  handlers.on_tensor = [this, is_current](uint64_t generation, uint32_t stage,
+                                          const proto::TensorHeader& header, dag::Tensor tensor) {
+    if (is_current(generation)) on_tensor(stage, header, std::move(tensor));
+  };
+  WEFT_TRY(links_, LinkService::start(loop_, std::move(options), std::move(handlers)));
+  if (!links_->endpoint()) return {};
+  const std::string bound = net::to_string(*links_->endpoint());
+  const std::string address = options_.advertise.empty() ? bound : options_.advertise;
+  options_.hello.device->addresses = {address};
+  log("info listening address=" + bound + " advertised=" + address);
   return {};
 }
 
@@ -105,9 +109,6 @@ void PeerService::stop() { loop_.stop(); }
 void PeerService::tick() {
   timer_.reset();
   carry_out(peer_->on_tick(loop_.now(), options_.memory_free ? options_.memory_free() : Bytes{}));
-  if (stage_) stage_->links->on_tick();
-  for (const auto& arrival : std::vector(arrivals_))
-    if (loop_.now() - arrival->since > kArrivalDeadline) drop_arrival(arrival);
   arm_timer();
 }
 
@@ -148,9 +149,7 @@ void PeerService::carry_out_one(PeerEffect& effect) {
                  [&](Say& say) { log(say.line); },
                  [&](OpenLinks& open) { open_links(open); },
                  [&](CloseLinks&) { close_links(); },
-                 [&](InviteLink& invite) {
-                   if (stage_) stage_->links->on_invitation(invite.ticket);
-                 },
+                 [&](InviteLink& invite) { links_->invite(invite.ticket); },
                  [&](FetchBlob& fetch) { fetch_blob(fetch); },
                  [&](ForgetBlobs& forget) {
                    for (const Digest& sha256 : forget.blobs) blobs_.erase(sha256);
@@ -160,10 +159,7 @@ void PeerService::carry_out_one(PeerEffect& effect) {
                  [&](RunTask& run) { run_task(run.task); },
                  [&](FetchData& fetch) { fetch_data(fetch); },
                  [&](DropMicrobatches& drop) {
-                   for (const MicrobatchKey& key : drop.keys) {
-                     stage_->tensors.erase(key);
-                     stage_->data.erase(key);
-                   }
+                   for (const MicrobatchKey& key : drop.keys) stage_->inbox.drop(key);
                  },
                  [&](OfferBlobs& blobs) { offer(blobs); },
                  [&](UploadBlob& blob) { put(blob); },
@@ -210,7 +206,7 @@ void PeerService::tell(Message message) {
 
 // The machine knows for whom it waited, the links what they carried.
 void PeerService::add_bytes_sent(proto::StepReport& step) const {
-  std::vector<proto::LinkUse> links = stage_->links->take_use();
+  std::vector<proto::LinkUse> links = links_->take_use();
   for (proto::LinkUse& link : links)
     for (const proto::LinkUse& waited : step.links)
       if (waited.stage == link.stage) link.seconds_waiting = waited.seconds_waiting;
@@ -226,65 +222,6 @@ void PeerService::on_control_frame(const net::InFrame& frame) {
   const Error error = message.error().within("the broker breaks the protocol");
   carry_out(peer_->on_lost(loop_.now(), error));
   drop_control(error);
-}
-
-// ---- connections from other peers
-// --------------------------------------------------------------------------------
-
-void PeerService::on_accepted(net::ConnectionPtr connection) {
-  if (arrivals_.size() >= kArrivalsMax) return connection->close();
-  const auto arrival = std::make_shared<Arrival>();
-  arrival->connection = connection;
-  arrival->since = loop_.now();
-  arrivals_.push_back(arrival);
-  const std::weak_ptr<Arrival> weak = arrival;
-  arrival->on_frame = [this, weak](net::InFrame frame) {
-    if (const auto here = weak.lock()) on_arrival_frame(here, std::move(frame));
-  };
-  arrival->on_closed = [this, weak](const Error&) {
-    if (const auto here = weak.lock()) drop_arrival(here);
-  };
-  // Held by the connection: once a link takes it over, its functions change.
-  connection->start({.on_frame =
-                         [arrival](net::InFrame frame) {
-                           const auto on_frame = arrival->on_frame;
-                           on_frame(std::move(frame));
-                         },
-                     .on_closed =
-                         [arrival](const Error& error) {
-                           const auto on_closed = arrival->on_closed;
-                           on_closed(error);
-                         }});
-}
-
-void PeerService::on_arrival_frame(const std::shared_ptr<Arrival>& arrival, net::InFrame frame) {
-  const auto message = frame.kind == static_cast<uint8_t>(proto::FrameKind::Message)
-                           ? proto::decode(frame.payload.span())
-                           : fail(ErrorCode::InvalidArgument, "not a message");
-  const auto* hello = message ? std::get_if<proto::LinkHello>(&*message) : nullptr;
-  if (hello == nullptr || arrival->hello) return drop_arrival(arrival);
-  arrival->hello = *hello;
-  match_arrivals();
-}
-
-// A neighbour may come before the broker's assignment does: it waits a while.
-void PeerService::match_arrivals() {
-  if (!stage_) return;
-  for (const auto& arrival : std::vector(arrivals_)) {
-    if (!arrival->hello) continue;
-    auto taken = stage_->links->offer(arrival->connection, *arrival->hello);
-    if (!taken) continue;
-    arrival->on_frame = std::move(taken->on_frame);
-    arrival->on_closed = std::move(taken->on_closed);
-    arrival->connection.reset();  // the link holds it now
-    std::erase(arrivals_, arrival);
-  }
-}
-
-void PeerService::drop_arrival(const std::shared_ptr<Arrival>& arrival) {
-  if (arrival->connection) arrival->connection->close();
-  arrival->connection.reset();  // it holds the arrival in its handlers
-  std::erase(arrivals_, arrival);
 }
 
 }  // namespace weft::peer

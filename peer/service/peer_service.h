@@ -1,8 +1,9 @@
-// A peer at work: the shell around peer/machine/peer.h, which decides. Keeps the connections to the broker
-// and to other peers, the bytes of blobs, and the tensors of the stage; runs tasks on the compute thread.
+// A peer at work: the shell around peer/machine/peer.h, which decides. Keeps the connections to the broker,
+// the bytes of blobs, and the tensors of the stage; runs tasks on the compute thread.
 //
-// Threads: `loop` (the caller of run(): network and machine), `compute` (owns the backend), `upload` (hashes
-// what a snapshot copied).
+// Threads: `loop` (the caller of run(): the machine and the broker's connections), `link` (LinkService:
+// connections to other peers), `compute` (owns the backend; gives what a task made to `link` itself),
+// `upload` (hashes what a snapshot copied).
 #pragma once
 
 #include <deque>
@@ -14,13 +15,12 @@
 
 #include "base/result.h"
 #include "net/connection.h"
-#include "net/listener.h"
 #include "net/loop.h"
 #include "net/worker.h"
 #include "peer/backend/backend.h"
 #include "peer/machine/peer.h"
 #include "peer/service/bulk.h"
-#include "peer/service/links.h"
+#include "peer/service/link_service.h"
 #include "peer/service/pacer.h"
 #include "peer/service/stage_runner.h"
 #include "security/identity.h"
@@ -40,6 +40,8 @@ struct PeerServiceOptions {
   std::function<void(const std::string& line)> log;
   std::function<Bytes()> memory_free;
   Duration orphan_deadline = std::chrono::minutes(10);  // PeerOptions
+  // Told of each task that has run, on the compute thread: for measurements.
+  std::function<void(const Task&, Instant began, Instant ended)> on_task{};
 };
 
 class PeerService {
@@ -55,10 +57,10 @@ class PeerService {
 
  private:
   struct Stage;
-  struct Arrival;  // an accepted connection that has not said which link it is
 
   // The machine (peer_service.cc). Effects are carried out in order, also those that come while others are.
   Status open();
+  Status start_links();
   void carry_out(PeerEffects effects);
   void carry_out_one(PeerEffect& effect);
   void tick();
@@ -71,12 +73,6 @@ class PeerService {
   void on_control_frame(const net::InFrame& frame);
   void tell(proto::Message message);
   void add_bytes_sent(proto::StepReport& step) const;
-
-  // Connections from other peers (peer_service.cc)
-  void on_accepted(net::ConnectionPtr connection);
-  void on_arrival_frame(const std::shared_ptr<Arrival>& arrival, net::InFrame frame);
-  void match_arrivals();
-  void drop_arrival(const std::shared_ptr<Arrival>& arrival);
 
   // The bulk connection (peer_bulk.cc)
   BulkTransfers& transfers();  // opens it when it is not there
@@ -96,9 +92,8 @@ class PeerService {
   void drop_runner();
   void run_task(const Task& task);
   void on_task_done(const Task& task, Result<StageRunner::Output> output);
-  void send_outputs(const Task& task, std::vector<std::pair<uint32_t, dag::Tensor>> sends);
   void hash(const Task& task, std::vector<StageRunner::Output::Named> tensors);
-  void on_tensor(uint32_t from_stage, const proto::TensorFrame& tensor);
+  void on_tensor(uint32_t from_stage, const proto::TensorHeader& header, dag::Tensor tensor);
   // Runs `work` on the loop if the stage of now is still there then.
   std::function<void(std::function<void()>)> on_loop_for_stage();
 
@@ -107,7 +102,6 @@ class PeerService {
   std::optional<Peer> peer_;  // from open() on
   std::deque<PeerEffect> effects_;
   bool carrying_out_ = false;
-  std::unique_ptr<net::Listener> listener_;
   std::unique_ptr<net::Attempt> control_attempt_, bulk_attempt_;
   net::ConnectionPtr control_, bulk_;
   std::shared_ptr<BulkTransfers> transfers_;
@@ -118,13 +112,13 @@ class PeerService {
   std::deque<FetchBlob> paced_fetches_;
   Pacer fetch_pacer_;
   std::unique_ptr<net::Loop::Timer> fetch_timer_;
-  std::vector<std::shared_ptr<Arrival>> arrivals_;
   std::shared_ptr<Stage> stage_;
   std::unique_ptr<net::Loop::Timer> timer_;
   Instant timer_at_{};
   Status result_;
 
   // Last, so that their threads end before what their work refers to.
+  std::unique_ptr<LinkService> links_;
   std::unique_ptr<Backend> backend_;  // made, used and destroyed on compute_
   std::unique_ptr<net::Worker> compute_, upload_;
 };

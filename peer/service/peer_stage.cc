@@ -1,8 +1,6 @@
 // The part of PeerService that carries out what concerns the stage: links, executors, tasks.
 #include "peer/service/peer_stage.h"
 
-#include <chrono>
-
 #include "storage/blob_store.h"
 
 namespace weft::peer {
@@ -17,38 +15,13 @@ std::function<void(std::function<void()>)> PeerService::on_loop_for_stage() {
 
 void PeerService::open_links(const OpenLinks& open) {
   stage_ = std::make_shared<Stage>(open.assignment, open.generation);
-  LinkOptions options;
-  options.loop = &loop_;
-  options.identity = options_.identity;
-  options.relay = options_.broker;
-  options.shape = options_.shape;
-  const auto later = on_loop_for_stage();
-  const uint64_t generation = open.generation;
-  stage_->links = std::make_unique<Links>(
-      options, open.assignment,
-      Links::Handlers{.on_all_up =
-                          [this, later, generation] {
-                            later([this, generation] {
-                              carry_out(peer_->on_links_up(loop_.now(), generation));
-                            });
-                          },
-                      .on_down =
-                          [this, later, generation](uint32_t stage, const Error& error) {
-                            later([this, generation, stage, error] {
-                              carry_out(peer_->on_link_failed(loop_.now(), generation, stage, error));
-                            });
-                          },
-                      .on_tensor =
-                          [this, generation](uint32_t stage, const proto::TensorFrame& tensor) {
-                            if (stage_ && stage_->generation == generation) on_tensor(stage, tensor);
-                          }});
-  stage_->links->start();
-  match_arrivals();
+  links_->open(open.generation, open.assignment);
 }
 
-// Callbacks of its links may be on the stack: they go a little later.
+// It may be in use on the stack: it goes a little later.
 void PeerService::close_links() {
   if (!stage_) return;
+  links_->close();
   loop_.post([old = std::move(stage_)] {});
   stage_.reset();
 }
@@ -92,46 +65,51 @@ void PeerService::drop_runner() {
   if (stage_ && compute_) compute_->post([runner = std::move(stage_->runner)]() mutable { runner.reset(); });
 }
 
-void PeerService::on_tensor(uint32_t from_stage, const proto::TensorFrame& tensor) {
-  const proto::TensorHeader& header = tensor.header;
+void PeerService::on_tensor(uint32_t from_stage, const proto::TensorHeader& header, dag::Tensor tensor) {
   bool accepted = false;
   PeerEffects effects = peer_->on_tensor(loop_.now(), stage_->generation, from_stage, header, accepted);
-  if (accepted) {
-    const proto::StageProgram& program = stage_->program(header.program);
-    for (uint32_t r = 0; r < program.receives.size(); ++r)
-      if (program.receives[r].edge == header.edge)
-        stage_->tensors[{header.program, header.step, header.microbatch}][r] =
-            dag::Tensor(header.spec, tensor.bytes);
-  }
+  if (accepted) stage_->inbox.keep(header, std::move(tensor));
   carry_out(std::move(effects));
 }
 
-void PeerService::run_task(const Task& task) {
-  Stage& stage = *stage_;
-  auto inputs = std::make_shared<StageRunner::Inputs>();
-  if (task.kind == TaskKind::Segment) {
-    const proto::StageProgram& program = stage.program(task.key.program);
-    if (const auto arrived = stage.tensors.find(task.key); arrived != stage.tensors.end())
-      for (auto at = arrived->second.begin(); at != arrived->second.end();) {
-        const auto producer = program.graph->value(program.receives[at->first].value).producer;
-        if (program.segment_of_op[producer.index] == task.segment) {
-          inputs->received.emplace_back(at->first, std::move(at->second));
-          at = arrived->second.erase(at);
-        } else {
-          ++at;
-        }
-      }
-    if (const auto data = stage.data.find(task.key); data != stage.data.end()) {
-      inputs->data = data->second.tensors;
-      inputs->sample_position = static_cast<int64_t>(data->second.sample_position);
-    }
+namespace {
+// On the compute thread: what a task made is on its way before the machine hears that it has run.
+void send_outputs(const proto::AssignStage& assignment, uint64_t generation, const Task& task,
+                  std::vector<std::pair<uint32_t, dag::Tensor>> sends, LinkService& links) {
+  const proto::StageProgram& program = program_of(assignment, task.key.program);
+  for (auto& [index, tensor] : sends) {
+    const proto::EdgeEnd& end = program.sends[index];
+    const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
+    links.send(generation, end.stage,
+               tensor_frame({.run = assignment.run,
+                             .plan_version = assignment.plan_version,
+                             .step = task.key.step,
+                             .microbatch = task.key.microbatch,
+                             .edge = end.edge,
+                             .program = task.key.program,
+                             .direction = backward ? proto::Direction::Backward : proto::Direction::Forward,
+                             .replica = 0,
+                             .spec = tensor.spec()},
+                            tensor));
   }
+}
+}  // namespace
+
+void PeerService::run_task(const Task& task) {
+  const Stage& stage = *stage_;
+  auto inputs = std::make_shared<StageRunner::Inputs>(stage_->inbox.take(task));
   compute_->post([this, task, inputs, runner = stage.runner, dropped = stage.dropped,
+                  assignment = stage.assignment, generation = stage.generation,
                   later = on_loop_for_stage()]() mutable {
     if (*dropped) return;
-    const auto began = std::chrono::steady_clock::now();
+    const Instant began = loop_.now();
     auto output = std::make_shared<Result<StageRunner::Output>>(runner->run(task, *inputs));
-    if (*output) (*output)->outcome.busy = std::chrono::steady_clock::now() - began;
+    const Instant ended = loop_.now();
+    if (options_.on_task) options_.on_task(task, began, ended);
+    if (*output) {
+      (*output)->outcome.busy = ended - began;
+      send_outputs(*assignment, generation, task, std::move((*output)->sends), *links_);
+    }
     inputs.reset();
     runner.reset();
     later([this, task, output] { on_task_done(task, std::move(*output)); });
@@ -141,29 +119,9 @@ void PeerService::run_task(const Task& task) {
 void PeerService::on_task_done(const Task& task, Result<StageRunner::Output> output) {
   const uint64_t generation = stage_->generation;
   if (!output) return carry_out(peer_->on_task_done(loop_.now(), generation, task, fail(output.error())));
-  send_outputs(task, std::move(output->sends));
   if (task.kind == TaskKind::Snapshot) hash(task, std::move(output->snapshot));
   if (!output->predictions.empty()) hash(task, std::move(output->predictions));
   carry_out(peer_->on_task_done(loop_.now(), generation, task, output->outcome));
-}
-
-void PeerService::send_outputs(const Task& task, std::vector<std::pair<uint32_t, dag::Tensor>> sends) {
-  const proto::StageProgram& program = stage_->program(task.key.program);
-  for (auto& [index, tensor] : sends) {
-    const proto::EdgeEnd& end = program.sends[index];
-    const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
-    stage_->links->send(end.stage, tensor_frame({.run = stage_->assignment->run,
-                                                 .plan_version = stage_->assignment->plan_version,
-                                                 .step = task.key.step,
-                                                 .microbatch = task.key.microbatch,
-                                                 .edge = end.edge,
-                                                 .program = task.key.program,
-                                                 .direction = backward ? proto::Direction::Backward
-                                                                       : proto::Direction::Forward,
-                                                 .replica = 0,
-                                                 .spec = tensor.spec()},
-                                                tensor));
-  }
 }
 
 // Beside the next tasks.

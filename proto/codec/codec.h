@@ -45,6 +45,13 @@ struct TensorFrame {
   std::span<const std::byte> bytes;  // into the frame; exactly header.spec.bytes() long
 };
 Result<TensorFrame> decode_tensor(std::span<const std::byte> payload);
+// Of a frame that has begun: `first` are all bytes of its payload, or at least the first
+// kTensorHeaderSizeMax.
+struct TensorHead {
+  TensorHeader header;
+  size_t size = 0;  // of the header; the tensor is what follows, exactly header.spec.bytes()
+};
+Result<TensorHead> decode_tensor_head(std::span<const std::byte> first, size_t payload_size);
 
 std::vector<std::byte> encode_chunk_head(uint64_t request);
 struct ChunkFrame {

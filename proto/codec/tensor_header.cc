@@ -56,9 +56,9 @@ std::vector<std::byte> encode_header(const TensorHeader& header) {
   return bytes;
 }
 
-Result<TensorFrame> decode_tensor(std::span<const std::byte> payload) {
-  if (payload.size() < kFixedSize) return refuse(ErrorCode::Corrupted, "shorter than its header");
-  const std::byte* at = payload.data();
+Result<TensorHead> decode_tensor_head(std::span<const std::byte> first, size_t payload_size) {
+  if (first.size() < kFixedSize) return refuse(ErrorCode::Corrupted, "shorter than its header");
+  const std::byte* at = first.data();
   if (load<uint32_t>(at) != kMagic) return refuse(ErrorCode::Corrupted, "not a tensor header");
   if (load<uint8_t>(at + 4) != kFormat)
     return refuse(ErrorCode::VersionMismatch,
@@ -73,10 +73,11 @@ Result<TensorFrame> decode_tensor(std::span<const std::byte> payload) {
   if (rank > kDimsMax)
     return refuse(ErrorCode::OutOfRange, std::to_string(rank) + " dims; at most 16 are allowed");
   const size_t header_size = kFixedSize + 8 * size_t{rank};
-  if (payload.size() < header_size) return refuse(ErrorCode::Corrupted, "shorter than its header");
+  if (first.size() < header_size) return refuse(ErrorCode::Corrupted, "shorter than its header");
 
-  TensorFrame frame;
-  TensorHeader& header = frame.header;
+  TensorHead head;
+  head.size = header_size;
+  TensorHeader& header = head.header;
   header.run = load<uint64_t>(at + 8);
   header.plan_version = load<uint32_t>(at + 16);
   header.microbatch = load<uint32_t>(at + 20);
@@ -89,15 +90,20 @@ Result<TensorFrame> decode_tensor(std::span<const std::byte> payload) {
   for (size_t i = 0; i < rank; ++i) header.spec.shape.push_back(load<int64_t>(at + kFixedSize + 8 * i));
   if (const auto count = dag::checked_element_count(header.spec.shape); !count)
     return fail(count.error().within("tensor"));
-  frame.bytes = payload.subspan(header_size);
+  const size_t held = payload_size - header_size;
   const auto size = static_cast<uint64_t>(header.spec.bytes().value);
   if (size > kTensorSizeMax)
     return refuse(ErrorCode::OutOfRange, std::to_string(size) + " bytes; at most " +
                                              std::to_string(kTensorSizeMax) + " are allowed");
-  if (size != load<uint64_t>(at + 40) || size != frame.bytes.size())
+  if (size != load<uint64_t>(at + 40) || size != held)
     return refuse(ErrorCode::Corrupted, dag::to_string(header.spec) + " has " + std::to_string(size) +
-                                            " bytes, its frame holds " + std::to_string(frame.bytes.size()));
-  return frame;
+                                            " bytes, its frame holds " + std::to_string(held));
+  return head;
+}
+
+Result<TensorFrame> decode_tensor(std::span<const std::byte> payload) {
+  WEFT_TRY(TensorHead head, decode_tensor_head(payload, payload.size()));
+  return TensorFrame{std::move(head.header), payload.subspan(head.size)};
 }
 
 }  // namespace weft::proto

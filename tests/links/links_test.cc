@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/rng.h"
+#include "dag/op_table.h"
 #include "net/listener.h"
 #include "net/loop.h"
 #include "peer/service/bulk.h"
@@ -22,7 +23,7 @@ using std::chrono::seconds;
 constexpr Duration kPatience = seconds(120);  // only a hang reaches it
 const proto::Secret kTicket = {7};
 
-dag::Tensor tensor_of(uint32_t stage, uint64_t number) {
+dag::Tensor made_tensor(uint32_t stage, uint64_t number) {
   Rng rng(stage, number);
   const uint64_t size = rng.below(10) == 0 ? rng.below(100'000) : rng.below(2'000);
   const dag::TensorSpec spec{dag::DType::F32, {static_cast<int64_t>(size)}};
@@ -53,24 +54,26 @@ class Node {
     assignment->plan_version = 1;
     assignment->stage = stage_;
     assignment->links = {route};
+    assignment->programs = programs;
     links = std::make_unique<Links>(
         options, assignment,
         Links::Handlers{.on_all_up = [this] { ++up_count; },
                         .on_down = [this](uint32_t, const Error& error) { downs.push_back(error); },
-                        .on_tensor = [this](uint32_t from,
-                                            const proto::TensorFrame& tensor) { on_tensor(from, tensor); }});
+                        .on_tensor = [this](uint32_t from, const proto::TensorHeader& header,
+                                            const dag::Tensor& tensor) { on_tensor(from, header, tensor); }});
     links->start();
     tick();
   }
   void send_one() {
     ++sent;
-    const dag::Tensor tensor = tensor_of(stage_, sent);
+    const dag::Tensor tensor = made_tensor(stage_, sent);
     links->send(1 - stage_,
                 tensor_frame({.run = 1, .plan_version = 1, .step = sent, .spec = tensor.spec()}, tensor));
   }
 
   std::unique_ptr<security::Identity> identity;
   std::unique_ptr<Links> links;
+  std::vector<proto::StageProgram> programs;
   uint64_t sent = 0, received = 0;
   bool all_equal = true;
   int up_count = 0;
@@ -80,26 +83,24 @@ class Node {
  private:
   struct Arrival {
     net::ConnectionPtr connection;
-    std::function<void(net::InFrame)> on_frame;
-    std::function<void(const Error&)> on_closed;
+    net::Connection::Handlers handlers;
   };
   void on_accepted(const net::ConnectionPtr& connection) {
     const auto arrival = std::make_shared<Arrival>();
     arrival->connection = connection;
     arrivals_.push_back(arrival);
-    arrival->on_frame = [this, weak = std::weak_ptr(arrival)](const net::InFrame& frame) {
+    arrival->handlers.on_frame = [this, weak = std::weak_ptr(arrival)](const net::InFrame& frame) {
       const auto here = weak.lock();
       const auto message = proto::decode(frame.payload.span());
       const auto* hello = message ? std::get_if<proto::LinkHello>(&*message) : nullptr;
       if (!here || hello == nullptr || !links) return;
       auto taken = links->offer(here->connection, *hello);
       if (!taken) return;
-      here->on_frame = std::move(taken->on_frame);
-      here->on_closed = std::move(taken->on_closed);
+      here->handlers = std::move(*taken);
       here->connection.reset();
       std::erase(arrivals_, here);
     };
-    arrival->on_closed = [this, weak = std::weak_ptr(arrival)](const Error&) {
+    arrival->handlers.on_closed = [this, weak = std::weak_ptr(arrival)](const Error&) {
       const auto here = weak.lock();
       if (!here) return;
       here->connection.reset();
@@ -107,20 +108,25 @@ class Node {
     };
     connection->start({.on_frame =
                            [arrival](net::InFrame frame) {
-                             const auto on_frame = arrival->on_frame;
+                             const auto on_frame = arrival->handlers.on_frame;
                              on_frame(std::move(frame));
                            },
                        .on_closed =
                            [arrival](const Error& error) {
-                             const auto on_closed = arrival->on_closed;
+                             const auto on_closed = arrival->handlers.on_closed;
                              on_closed(error);
-                           }});
+                           },
+                       .on_head = [arrival](uint8_t kind, size_t size,
+                                            std::span<const std::byte> head) -> Result<net::Placement> {
+                         const auto on_head = arrival->handlers.on_head;
+                         return on_head ? on_head(kind, size, head) : net::Placement{};
+                       }});
   }
-  void on_tensor(uint32_t from, const proto::TensorFrame& tensor) {
+  void on_tensor(uint32_t from, const proto::TensorHeader& header, const dag::Tensor& tensor) {
     ++received;
-    const dag::Tensor expected = tensor_of(from, received);
-    all_equal = all_equal && tensor.header.step == received && tensor.header.spec == expected.spec() &&
-                std::ranges::equal(tensor.bytes, expected.bytes());
+    const dag::Tensor expected = made_tensor(from, received);
+    all_equal = all_equal && header.step == received && header.spec == expected.spec() &&
+                std::ranges::equal(tensor.bytes(), expected.bytes());
     if (on_received) on_received();
   }
   void tick() {
@@ -324,6 +330,49 @@ TEST_F(LinksTest, IsDownWhenTheOtherSideTakesTooLittle) {
   EXPECT_EQ(nodes[0].downs.front().code, ErrorCode::ResourceExhausted);
 }
 
+proto::StageProgram program_that_receives(const dag::TensorSpec& spec, uint32_t from) {
+  dag::GraphBuilder builder(dag::op_table());
+  proto::StageProgram program;
+  program.receives = {{.edge = 0, .value = builder.input("edge.0", spec), .stage = from}};
+  program.graph = std::make_shared<const dag::Graph>(builder.finish());
+  return program;
+}
+
+TEST_F(LinksTest, ATensorOfAnotherShapeThanItsEdgeIsRefusedAtItsHead) {
+  nodes[1].programs = {program_that_receives(made_tensor(0, 1).spec(), /*from=*/0)};
+  ASSERT_NE(made_tensor(0, 1).spec(), made_tensor(0, 2).spec());
+  begin(/*relayed=*/false);
+  nodes[0].send_one();
+  ASSERT_TRUE(run_until([&] { return nodes[1].received == 1 || is_down(); }));
+  EXPECT_TRUE(nodes[1].all_equal);
+  ASSERT_FALSE(is_down());
+  nodes[0].send_one();
+  ASSERT_TRUE(run_until([&] { return is_down(); }));
+  ASSERT_EQ(nodes[1].downs.size(), 1u);
+  EXPECT_EQ(nodes[1].downs.front().code, ErrorCode::InvalidArgument);
+  EXPECT_NE(nodes[1].downs.front().message.find("expected"), std::string::npos)
+      << nodes[1].downs.front().message;
+  EXPECT_EQ(nodes[1].received, 1u);
+}
+
+// What is not read waits at the other side, and is not taken for silence.
+TEST_F(LinksTest, WaitsWhileItsOwnerIsBehind) {
+  options.silence_deadline = milliseconds(100);
+  begin(/*relayed=*/false);
+  exchange(10, [](uint64_t) {});
+  nodes[1].links->pause_reading(true);
+  for (int i = 0; i < 20; ++i) nodes[0].send_one();
+  bool later = false;
+  const auto timer = loop.after(milliseconds(300), [&] { later = true; });
+  ASSERT_TRUE(run_until([&] { return later; }));
+  EXPECT_EQ(nodes[1].received, 10u);
+  EXPECT_FALSE(is_down());
+  nodes[1].links->pause_reading(false);
+  ASSERT_TRUE(run_until([&] { return nodes[1].received == 30 || is_down(); }));
+  EXPECT_TRUE(nodes[1].all_equal);
+  EXPECT_FALSE(is_down());
+}
+
 // Tensors that are sent again count as use of the link: they cost what they cost.
 TEST_F(LinksTest, CountsWhatWasSentOverAllConnections) {
   begin(/*relayed=*/false);
@@ -332,7 +381,7 @@ TEST_F(LinksTest, CountsWhatWasSentOverAllConnections) {
   });
   uint64_t bytes = 0;
   for (uint64_t number = 1; number <= 100; ++number)
-    bytes += static_cast<uint64_t>(tensor_of(0, number).spec().bytes().value);
+    bytes += static_cast<uint64_t>(made_tensor(0, number).spec().bytes().value);
   const auto use = nodes[0].links->take_use();
   ASSERT_EQ(use.size(), 1u);
   EXPECT_GT(use[0].bytes_sent, bytes);

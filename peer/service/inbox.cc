@@ -1,0 +1,29 @@
+#include "peer/service/inbox.h"
+
+#include "base/check.h"
+
+namespace weft::peer {
+
+void Inbox::keep(const proto::TensorHeader& header, dag::Tensor tensor) {
+  const proto::StageProgram& program = program_of(*assignment_, header.program);
+  uint32_t index = 0;
+  while (program.receives[index].edge != header.edge) ++index;
+  const uint32_t segment =
+      program.segment_of_op[program.graph->value(program.receives[index].value).producer.index];
+  tensors_[{{header.program, header.step, header.microbatch}, segment}].emplace_back(index,
+                                                                                     std::move(tensor));
+}
+
+StageRunner::Inputs Inbox::take(const Task& task) {
+  StageRunner::Inputs inputs;
+  if (task.kind != TaskKind::Segment) return inputs;
+  if (auto tensors = tensors_.extract({task.key, task.segment}))
+    inputs.received = std::move(tensors.mapped());
+  if (const auto data = data_.find(task.key); data != data_.end()) {
+    inputs.data = data->second.tensors;
+    inputs.sample_position = static_cast<int64_t>(data->second.sample_position);
+  }
+  return inputs;
+}
+
+}  // namespace weft::peer

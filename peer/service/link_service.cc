@@ -1,0 +1,224 @@
+#include "peer/service/link_service.h"
+
+namespace weft::peer {
+
+namespace {
+constexpr Duration kTickInterval = std::chrono::milliseconds(250);
+constexpr Duration kArrivalDeadline = std::chrono::seconds(30);
+constexpr size_t kArrivalsMax = 256;
+}  // namespace
+
+struct LinkService::Arrival {
+  net::ConnectionPtr connection;
+  std::optional<proto::LinkHello> hello;
+  Instant since;
+  net::Connection::Handlers handlers;  // those of the link, once it has taken the connection over
+};
+
+Result<std::unique_ptr<LinkService>> LinkService::start(net::Loop& owner, Options options,
+                                                        Handlers handlers) {
+  std::unique_ptr<LinkService> service(new LinkService(owner, std::move(options), std::move(handlers)));
+  if (service->options_.listen) {
+    net::ListenOptions listen;
+    listen.identity = service->options_.identity;
+    WEFT_TRY(service->listener_,
+             net::Listener::open(service->loop_, *service->options_.listen, listen,
+                                 [service = service.get()](net::ConnectionPtr connection) {
+                                   service->on_accepted(std::move(connection));
+                                 }));
+    service->endpoint_ = service->listener_->endpoint();
+  }
+  service->thread_ = std::thread([service = service.get()] { service->run(); });
+  return service;
+}
+
+LinkService::~LinkService() {
+  loop_.stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void LinkService::run() {
+  tick();
+  loop_.run();
+  timer_.reset();
+  links_.reset();
+  arrivals_.clear();
+  listener_.reset();
+}
+
+void LinkService::tick() {
+  if (links_) links_->on_tick();
+  publish_use();
+  for (const auto& arrival : std::vector(arrivals_))
+    if (loop_.now() - arrival->since > kArrivalDeadline) drop_arrival(arrival);
+  timer_ = loop_.after(kTickInterval, [this] { tick(); });
+}
+
+// ---- from the owner, and to it
+// ----------------------------------------------------------------------------------
+
+void LinkService::open(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment) {
+  loop_.post([this, generation, assignment = std::move(assignment)] { open_now(generation, assignment); });
+}
+
+void LinkService::close() {
+  loop_.post([this] { close_now(); });
+}
+
+void LinkService::invite(const proto::Secret& ticket) {
+  loop_.post([this, ticket] {
+    if (links_) links_->on_invitation(ticket);
+  });
+}
+
+void LinkService::send(uint64_t generation, uint32_t stage, net::OutFrame frame) {
+  loop_.post([this, generation, stage, frame = std::move(frame)]() mutable {
+    if (!links_ || generation != generation_) return;
+    links_->send(stage, std::move(frame));
+    publish_use();
+  });
+}
+
+std::vector<proto::LinkUse> LinkService::take_use() {
+  const std::lock_guard lock(mutex_);
+  std::vector<proto::LinkUse> uses;
+  for (auto& [stage, use] : use_) uses.push_back(std::exchange(use, {.stage = stage}));
+  return uses;
+}
+
+void LinkService::publish_use() {
+  if (!links_) return;
+  const auto uses = links_->take_use();
+  const std::lock_guard lock(mutex_);
+  for (const proto::LinkUse& use : uses) {
+    use_[use.stage].stage = use.stage;
+    use_[use.stage].bytes_sent += use.bytes_sent;
+  }
+}
+
+void LinkService::tell(std::function<void(const Handlers&)> what) {
+  owner_.post([handlers = std::weak_ptr(handlers_), what = std::move(what)] {
+    if (const auto here = handlers.lock()) what(*here);
+  });
+}
+
+void LinkService::hand_over(uint64_t generation, uint32_t stage, const proto::TensorHeader& header,
+                            dag::Tensor tensor) {
+  const uint64_t size = tensor.bytes().size();
+  untaken_ += size;
+  if (untaken_ > options_.untaken_bytes_max && !is_paused_) links_->pause_reading(is_paused_ = true);
+  tell([this, generation, stage, header, size, tensor = std::move(tensor)](const Handlers& handlers) {
+    handlers.on_tensor(generation, stage, header, tensor);
+    loop_.post([this, size] { on_taken(size); });
+  });
+}
+
+void LinkService::on_taken(uint64_t size) {
+  untaken_ -= size;
+  if (!is_paused_ || untaken_ > options_.untaken_bytes_max / 2) return;
+  is_paused_ = false;
+  if (links_) links_->pause_reading(false);
+}
+
+// ---- the stage's links
+// -------------------------------------------------------------------------------------------
+
+void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment) {
+  close_now();
+  generation_ = generation;
+  LinkOptions options;
+  options.loop = &loop_;
+  options.identity = options_.identity;
+  options.relay = options_.relay;
+  options.shape = options_.shape;
+  links_ = std::make_unique<Links>(
+      options, std::move(assignment),
+      Links::Handlers{
+          .on_all_up =
+              [this, generation] {
+                tell([generation](const Handlers& handlers) { handlers.on_all_up(generation); });
+              },
+          .on_down =
+              [this, generation](uint32_t stage, const Error& error) {
+                tell([generation, stage, error](const Handlers& handlers) {
+                  handlers.on_down(generation, stage, error);
+                });
+              },
+          .on_tensor = [this, generation](
+                           uint32_t stage, const proto::TensorHeader& header,
+                           dag::Tensor tensor) { hand_over(generation, stage, header, std::move(tensor)); }});
+  links_->pause_reading(is_paused_);
+  links_->start();
+  match_arrivals();
+}
+
+void LinkService::close_now() {
+  links_.reset();
+  const std::lock_guard lock(mutex_);
+  use_.clear();
+}
+
+// ---- connections from other peers
+// --------------------------------------------------------------------------------
+
+void LinkService::on_accepted(net::ConnectionPtr connection) {
+  if (arrivals_.size() >= kArrivalsMax) return connection->close();
+  const auto arrival = std::make_shared<Arrival>();
+  arrival->connection = connection;
+  arrival->since = loop_.now();
+  arrivals_.push_back(arrival);
+  const std::weak_ptr<Arrival> weak = arrival;
+  arrival->handlers.on_frame = [this, weak](const net::InFrame& frame) {
+    if (const auto here = weak.lock()) on_arrival_frame(here, frame);
+  };
+  arrival->handlers.on_closed = [this, weak](const Error&) {
+    if (const auto here = weak.lock()) drop_arrival(here);
+  };
+  // Held by the connection: once a link takes it over, its functions change.
+  connection->start({.on_frame =
+                         [arrival](net::InFrame frame) {
+                           const auto on_frame = arrival->handlers.on_frame;
+                           on_frame(std::move(frame));
+                         },
+                     .on_closed =
+                         [arrival](const Error& error) {
+                           const auto on_closed = arrival->handlers.on_closed;
+                           on_closed(error);
+                         },
+                     .on_head = [arrival](uint8_t kind, size_t size,
+                                          std::span<const std::byte> head) -> Result<net::Placement> {
+                       const auto on_head = arrival->handlers.on_head;
+                       return on_head ? on_head(kind, size, head) : net::Placement{};
+                     }});
+}
+
+void LinkService::on_arrival_frame(const std::shared_ptr<Arrival>& arrival, const net::InFrame& frame) {
+  const auto message = frame.kind == static_cast<uint8_t>(proto::FrameKind::Message)
+                           ? proto::decode(frame.payload.span())
+                           : fail(ErrorCode::InvalidArgument, "not a message");
+  const auto* hello = message ? std::get_if<proto::LinkHello>(&*message) : nullptr;
+  if (hello == nullptr || arrival->hello) return drop_arrival(arrival);
+  arrival->hello = *hello;
+  match_arrivals();
+}
+
+// A neighbour may come before the broker's assignment does: it waits a while.
+void LinkService::match_arrivals() {
+  if (!links_) return;
+  for (const auto& arrival : std::vector(arrivals_)) {
+    if (!arrival->hello) continue;
+    auto taken = links_->offer(arrival->connection, *arrival->hello);
+    if (!taken) continue;
+    arrival->handlers = std::move(*taken);
+    arrival->connection.reset();  // the link holds it now
+    std::erase(arrivals_, arrival);
+  }
+}
+
+void LinkService::drop_arrival(const std::shared_ptr<Arrival>& arrival) {
+  if (arrival->connection) arrival->connection->close();
+  arrival->connection.reset();  // it holds the arrival in its handlers
+  std::erase(arrivals_, arrival);
+}
+
+}  // namespace weft::peer

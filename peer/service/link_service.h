@@ -1,0 +1,93 @@
+// Links on a loop and thread of their own, with whoever dials in: encryption and sockets never delay the
+// thread that hands out tasks. What happens is told on the owner's loop. What came and was not taken there
+// yet is bounded: then nothing more is read.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "net/listener.h"
+#include "net/loop.h"
+#include "peer/service/links.h"
+
+namespace weft::peer {
+
+class LinkService {
+ public:
+  struct Options {
+    const security::Identity* identity = nullptr;
+    net::Endpoint relay;                                                          // the broker's public port
+    std::function<std::optional<net::Shape>(const std::string& region)> shape{};  // called on the thread
+    std::optional<net::Endpoint> listen{};
+    uint64_t untaken_bytes_max = 256 << 20;  // told to the owner, who has not got to it yet
+  };
+  // On the owner's loop, in order; also a moment after the stage was closed, which the generation tells.
+  struct Handlers {
+    std::function<void(uint64_t generation)> on_all_up;
+    std::function<void(uint64_t generation, uint32_t stage, const Error&)> on_down;
+    std::function<void(uint64_t generation, uint32_t stage, const proto::TensorHeader&, dag::Tensor)>
+        on_tensor;
+  };
+  // Errors: what the listener says.
+  static Result<std::unique_ptr<LinkService>> start(net::Loop& owner, Options options, Handlers handlers);
+  ~LinkService();  // on the owner's thread; nothing is told afterwards
+
+  std::optional<net::Endpoint> endpoint() const { return endpoint_; }  // as bound
+
+  // Any thread. The links of one stage at a time; what is sent for another generation goes nowhere.
+  void open(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment);
+  void close();
+  void invite(const proto::Secret& ticket);
+  void send(uint64_t generation, uint32_t stage, net::OutFrame frame);
+  // Of the stage that is open, since the last call; what was sent a moment ago may be in the next one.
+  std::vector<proto::LinkUse> take_use();
+
+ private:
+  struct Arrival;  // an accepted connection that has not said which link it is
+
+  LinkService(net::Loop& owner, Options options, Handlers handlers)
+      : owner_(owner),
+        options_(std::move(options)),
+        handlers_(std::make_shared<Handlers>(std::move(handlers))) {}
+  void run();
+
+  // On the thread.
+  void on_accepted(net::ConnectionPtr connection);
+  void on_arrival_frame(const std::shared_ptr<Arrival>& arrival, const net::InFrame& frame);
+  void match_arrivals();
+  void drop_arrival(const std::shared_ptr<Arrival>& arrival);
+  void open_now(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment);
+  void close_now();
+  void tick();
+  void tell(std::function<void(const Handlers&)> what);
+  void hand_over(uint64_t generation, uint32_t stage, const proto::TensorHeader& header, dag::Tensor tensor);
+  void on_taken(uint64_t bytes);
+  void publish_use();
+
+  net::Loop& owner_;
+  const Options options_;
+  const std::shared_ptr<const Handlers> handlers_;  // the owner's loop holds it weakly
+  std::optional<net::Endpoint> endpoint_;
+
+  // The thread's.
+  net::Loop loop_;
+  std::unique_ptr<net::Listener> listener_;
+  std::vector<std::shared_ptr<Arrival>> arrivals_;
+  std::unique_ptr<net::Loop::Timer> timer_;
+  uint64_t generation_ = 0;
+  std::unique_ptr<Links> links_;
+  uint64_t untaken_ = 0;  // bytes of tensors
+  bool is_paused_ = false;
+
+  std::mutex mutex_;
+  std::map<uint32_t, proto::LinkUse> use_;  // by stage; guarded by mutex_
+
+  std::thread thread_;  // last: it begins when the rest is there
+};
+
+}  // namespace weft::peer

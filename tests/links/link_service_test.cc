@@ -1,0 +1,155 @@
+// The links of two peers on threads of their own, told to owners on one loop.
+#include "peer/service/link_service.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "peer/service/bulk.h"
+#include "security/identity.h"
+
+namespace weft::peer::test {
+namespace {
+
+constexpr uint64_t kUntakenMax = 8 << 20;
+constexpr Duration kPatience = std::chrono::seconds(120);  // only a hang reaches it
+
+dag::Tensor numbered_tensor(int64_t size, uint64_t number) {
+  dag::Tensor tensor({dag::DType::F32, {size}});
+  for (float& value : tensor.mutable_as<float>()) value = static_cast<float>(number);
+  return tensor;
+}
+
+struct Owner {
+  explicit Owner(net::Loop& loop) {
+    identity = std::move(*security::Identity::generate());
+    LinkService::Options options;
+    options.identity = identity.get();
+    options.listen = net::Endpoint{"127.0.0.1", 0};
+    options.untaken_bytes_max = kUntakenMax;
+    auto started = LinkService::start(
+        loop, std::move(options),
+        {.on_all_up = [this](uint64_t generation) { up.push_back(generation); },
+         .on_down = [this](uint64_t, uint32_t, const Error& error) { downs.push_back(error); },
+         .on_tensor =
+             [this](uint64_t generation, uint32_t, const proto::TensorHeader& header, dag::Tensor tensor) {
+               is_in_order = is_in_order && header.step == ++received &&
+                             tensor.as<float>()[0] == static_cast<float>(header.step);
+               last_generation = generation;
+               bytes += tensor.bytes().size();
+             }});
+    EXPECT_TRUE(started.has_value());
+    service = std::move(*started);
+  }
+  void open(uint64_t generation, uint32_t stage, const Owner& other) {
+    const auto assignment = std::make_shared<proto::AssignStage>();
+    assignment->run = 1;
+    assignment->plan_version = 1;
+    assignment->stage = stage;
+    assignment->links = {{.stage = 1 - stage,
+                          .peer = other.identity->id(),
+                          .dials = stage == 0,
+                          .addresses = {net::to_string(*other.service->endpoint())}}};
+    service->open(generation, assignment);
+  }
+  void send(uint64_t generation, uint32_t stage, const dag::Tensor& tensor) {
+    service->send(generation, stage,
+                  tensor_frame({.run = 1, .plan_version = 1, .step = ++sent, .spec = tensor.spec()}, tensor));
+  }
+
+  std::unique_ptr<security::Identity> identity;
+  std::unique_ptr<LinkService> service;
+  std::vector<uint64_t> up;
+  std::vector<Error> downs;
+  uint64_t sent = 0, received = 0, bytes = 0, last_generation = 0;
+  bool is_in_order = true;
+};
+
+class LinkServiceTest : public ::testing::Test {
+ protected:
+  bool run_until(const std::function<bool()>& done) {
+    return loop_.run_until(kPatience, [&] { return done() || !a_.downs.empty() || !b_.downs.empty(); }) &&
+           done();
+  }
+  void open_both() {
+    a_.open(7, 0, b_);
+    b_.open(9, 1, a_);
+    ASSERT_TRUE(run_until([&] { return !a_.up.empty() && !b_.up.empty(); }));
+    EXPECT_EQ(a_.up, std::vector<uint64_t>{7});
+    EXPECT_EQ(b_.up, std::vector<uint64_t>{9});
+  }
+
+  net::Loop loop_;
+  std::unique_ptr<net::Loop::Timer> timer_;
+  Owner a_{loop_}, b_{loop_};
+};
+
+TEST_F(LinkServiceTest, CarriesTensorsBothWaysInOrder) {
+  open_both();
+  uint64_t bytes = 0;
+  for (uint64_t number = 1; number <= 50; ++number) {
+    const dag::Tensor tensor = numbered_tensor(static_cast<int64_t>(number * number * 10), number);
+    bytes += tensor.bytes().size();
+    a_.send(7, 1, tensor);
+    b_.send(9, 0, tensor);
+  }
+  ASSERT_TRUE(run_until([&] { return a_.received == 50 && b_.received == 50; }));
+  EXPECT_TRUE(a_.is_in_order && b_.is_in_order);
+  EXPECT_EQ(a_.last_generation, 7u);
+  EXPECT_EQ(b_.last_generation, 9u);
+  EXPECT_EQ(b_.bytes, bytes);
+  uint64_t told = 0;  // all of it, sooner or later
+  const std::function<void()> ask = [&] {
+    for (const proto::LinkUse& use : a_.service->take_use()) told += use.bytes_sent;
+    timer_ = loop_.after(std::chrono::milliseconds(10), ask);
+  };
+  ask();
+  ASSERT_TRUE(run_until([&] { return told > bytes; }));
+}
+
+// The side that dials may be there long before the other side has its stage.
+TEST_F(LinkServiceTest, WhoComesEarlyWaits) {
+  a_.open(7, 0, b_);
+  a_.send(7, 1, numbered_tensor(100, 1));
+  bool later = false;
+  const auto timer = loop_.after(std::chrono::milliseconds(50), [&] { later = true; });
+  ASSERT_TRUE(run_until([&] { return later; }));
+  EXPECT_TRUE(a_.up.empty());
+  b_.open(9, 1, a_);
+  ASSERT_TRUE(run_until([&] { return b_.received == 1; }));
+}
+
+TEST_F(LinkServiceTest, WhatIsForAnotherStageGoesNowhere) {
+  open_both();
+  a_.send(6, 1, numbered_tensor(10, 1));
+  a_.sent = 0;
+  a_.send(7, 1, numbered_tensor(10, 1));
+  ASSERT_TRUE(run_until([&] { return b_.received == 1; }));
+  a_.service->close();
+  a_.send(7, 1, numbered_tensor(10, 2));
+  EXPECT_TRUE(a_.service->take_use().size() <= 1);
+  EXPECT_TRUE(b_.is_in_order);
+}
+
+// For an owner that takes nothing what waits is bounded; all of it comes once it does.
+TEST_F(LinkServiceTest, AnOwnerThatIsBehindSlowsTheSenderDown) {
+  open_both();
+  constexpr uint64_t kCount = 128;
+  const dag::Tensor tensor = numbered_tensor(256 << 10, 1);  // 1 MiB
+  for (uint64_t i = 0; i < kCount; ++i) a_.send(7, 1, tensor);
+  // Nobody runs the owner's loop here: until nothing moves any more.
+  net::Loop idle;
+  uint64_t moved = 0;
+  for (bool moves = true; moves;) {
+    idle.run_until(std::chrono::milliseconds(300), [] { return false; });
+    const uint64_t before = moved;
+    for (const proto::LinkUse& use : a_.service->take_use()) moved += use.bytes_sent;
+    moves = moved != before || moved == 0;
+  }
+  EXPECT_GT(moved, kUntakenMax);
+  EXPECT_LT(moved, kUntakenMax + (48 << 20)) << "more than the sockets between the two can hold";
+  ASSERT_TRUE(run_until([&] { return b_.received == kCount; }));
+}
+
+}  // namespace
+}  // namespace weft::peer::test
