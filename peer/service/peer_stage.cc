@@ -1,8 +1,6 @@
 // The part of PeerService that carries out what concerns the stage: links, executors, tasks.
 #include "peer/service/peer_stage.h"
 
-#include <chrono>
-
 #include "storage/blob_store.h"
 
 namespace weft::peer {
@@ -129,9 +127,7 @@ void PeerService::run_task(const Task& task) {
   compute_->post([this, task, inputs, runner = stage.runner, dropped = stage.dropped,
                   later = on_loop_for_stage()]() mutable {
     if (*dropped) return;
-    const auto began = std::chrono::steady_clock::now();
     auto output = std::make_shared<Result<StageRunner::Output>>(runner->run(task, *inputs));
-    if (*output) (*output)->outcome.busy = std::chrono::steady_clock::now() - began;
     inputs.reset();
     runner.reset();
     later([this, task, output] { on_task_done(task, std::move(*output)); });
