@@ -72,20 +72,20 @@ class Bench {
   void update(const char* name, const OptimizerSpec& optimizer, float gradient, float slot) {
     const TensorSpec spec{DType::F32, {1 << 20}};
     const auto seconds = [&](float g, float s) {
-      const View parameter = uploaded(numbers(spec, 1, 1)), from = uploaded(numbers(spec, g, 2));
+      peer::ParameterUpdate update{spec, uploaded(numbers(spec, 1, 1)), uploaded(numbers(spec, g, 2)), {}};
       std::vector<Tensor> fresh;
-      std::vector<View> slots;
       for (size_t i = 0; i < dag::optimizer_slots(optimizer).size(); ++i) {
         fresh.push_back(numbers(spec, s, 3 + i));
-        slots.push_back(uploaded(fresh.back()));
+        update.slots.push_back(uploaded(fresh.back()));
       }
       double best = 1e9;
       for (int i = 0; i < 7; ++i) {
-        for (size_t k = 0; k < slots.size(); ++k) (void)backend_->upload(fresh[k], slots[k], Layout::Plain);
-        best = std::min(best, timed([&] {
-                          (void)backend_->update(optimizer, {.step = 1000, .learning_rate = 1e-3}, parameter,
-                                                 from, slots, spec);
-                        }));
+        for (size_t k = 0; k < fresh.size(); ++k)
+          (void)backend_->upload(fresh[k], update.slots[k], Layout::Plain);
+        best =
+            std::min(best, timed([&] {
+                       (void)backend_->update(optimizer, {.step = 1000, .learning_rate = 1e-3}, {&update, 1});
+                     }));
       }
       return best;
     };

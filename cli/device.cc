@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "peer/backend/cpu/cpu_backend.h"
+#include "peer/backend/host/host_memory.h"
 #include "peer/backend/null/null_backend.h"
 #include "peer/service/measure.h"
 
@@ -32,9 +33,9 @@ Result<proto::DeviceReport> measure(const Device& device, std::optional<Bytes> m
     return report;
   }
   WEFT_TRY(report.rates, peer::measure_rates(*backend));
-  const Bytes available = available_memory();
-  report.memory =
-      memory.value_or(Bytes{static_cast<int64_t>(kOfferedShare * static_cast<double>(available.value))});
+  const auto use = backend->memory();
+  const double free = use ? static_cast<double>(use->free.value) : 0;
+  report.memory = memory.value_or(Bytes{static_cast<int64_t>(kOfferedShare * free)});
   if (report.memory.value <= 0)
     return fail(ErrorCode::ResourceExhausted,
                 "no memory is free on this machine: say what may be taken, as --memory 4GiB");

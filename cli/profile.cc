@@ -76,8 +76,8 @@ Result<int> run_profile(const ProfileOptions& options) {
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(job.model));
   WEFT_TRY(train::Prepared prepared, train::prepare_training(job, model, *dataset, peer::evaluate_reference));
   WEFT_TRY(const auto executor,
-           train::make_executor(prepared.graph, prepared.weights, std::make_shared<peer::State>(*backend)));
-  WEFT_TRY_STATUS(executor->prepare_optimizer(job.optimizer));
+           train::make_executor(prepared.graph, prepared.weights, std::make_shared<peer::State>(*backend),
+                                {.optimizer = job.optimizer}));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
   data::Request request{
       .step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size, .samples = {}};

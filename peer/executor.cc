@@ -16,14 +16,27 @@ Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const dag::Gr
                                                    std::shared_ptr<State> state, ExecutorOptions options) {
   std::unique_ptr<Executor> executor(new Executor(std::move(graph), std::move(state), std::move(options)));
   WEFT_TRY_STATUS(executor->build());
-  WEFT_TRY_STATUS(executor->take_persistent_memory());
   return executor;
 }
 
 Status Executor::build() {
+  WEFT_TRY_STATUS(backend_.check(options_.precision));
   std::vector<GroupSignature> groups;
+  WEFT_TRY_STATUS(make_kernels(groups));
+  program_ =
+      plan_program(*graph_, backend_, std::move(groups), kernels_, {options_.accumulates, options_.kept});
+  order_groups();
+  WEFT_TRY_STATUS(claim_state());
+  WEFT_TRY_STATUS(take_persistent_memory());
+  list_parameters();
+  recordings_ = backend_.make_recordings();
+  return {};
+}
+
+Status Executor::make_kernels(std::vector<GroupSignature>& groups) {
   for (GroupSignature& group : group_signatures(*graph_, options_.kept)) {
     if (is_view(*graph_, group)) continue;
+    group.precision = options_.precision;
     auto kernel = backend_.make_kernel(*graph_, group);
     if (!kernel) {
       const dag::Op& op = graph_->op(group.ops.front());
@@ -33,9 +46,11 @@ Status Executor::build() {
     kernels_.push_back(std::move(*kernel));
     groups.push_back(std::move(group));
   }
-  program_ =
-      plan_program(*graph_, backend_, std::move(groups), kernels_, {options_.accumulates, options_.kept});
+  return {};
+}
 
+// What belongs to each group: its segment, and what is done with its values once they are there.
+void Executor::order_groups() {
   const size_t count = program_.groups.size();
   state_updates_.resize(count);
   gradients_of_group_.resize(count);
@@ -62,16 +77,25 @@ Status Executor::build() {
         state_updates_[group_of_value[output.value.index]].push_back({output.value, i});
   }
   for (const auto& copy : program_.gradient_copies) copies_of_group_[copy.after_group].push_back(copy);
+}
+
+// Weights and optimizer slots in one claim: one block where nothing is there yet.
+Status Executor::claim_state() {
+  std::vector<State::Claim> claims;
+  for (const auto& initializer : graph_->initializers())
+    claims.push_back({weight_key(initializer), graph_->spec(initializer.value)});
+  if (options_.optimizer)
+    for (const auto& initializer : graph_->initializers())
+      if (graph_->find_output(OutputRole::Gradient, initializer.name) != nullptr)
+        for (const dag::StateSlot slot : optimizer_slots(*options_.optimizer))
+          claims.push_back({dag::of_initializer(initializer.name, slot), graph_->spec(initializer.value)});
+  WEFT_TRY_STATUS(state_->claim(claims));
+  for (const auto& initializer : graph_->initializers())
+    initializers_.push_back(state_->find(weight_key(initializer))->view);
   return {};
 }
 
 Status Executor::take_persistent_memory() {
-  std::vector<State::Claim> weights;
-  for (const auto& initializer : graph_->initializers())
-    weights.push_back({weight_key(initializer), graph_->spec(initializer.value)});
-  WEFT_TRY_STATUS(state_->claim(weights));
-  for (const State::Claim& weight : weights) initializers_.push_back(state_->find(weight.key)->view);
-
   int64_t size = 0;
   const auto take = [&](const TensorSpec& spec) {
     const int64_t offset = size;
@@ -84,7 +108,8 @@ Status Executor::take_persistent_memory() {
       constants_[program_.places[op.outputs[0].index].slot] = take(graph_->constant(op).spec());
   for (const ValueId value : program_.gradients) gradients_.push_back(take(graph_->spec(value)));
   persistent_bytes_ = {size};
-  WEFT_TRY(persistent_, backend_.allocate(persistent_bytes_));
+  WEFT_TRY(persistent_, backend_.allocate(persistent_bytes_ + program_.workspace));
+  workspace_ = {persistent_.get(), size};
   for (std::vector<View>* views : {&constants_, &gradients_})
     for (View& view : *views) view.memory = persistent_.get();
   for (const dag::Op& op : graph_->ops())
@@ -93,8 +118,10 @@ Status Executor::take_persistent_memory() {
                                       constants_[program_.places[op.outputs[0].index].slot], Layout::Plain));
   for (size_t slot = 0; slot < gradients_.size(); ++slot)
     WEFT_TRY_STATUS(backend_.fill_zero(gradients_[slot], graph_->spec(program_.gradients[slot])));
-  WEFT_TRY(workspace_, backend_.allocate(program_.workspace));
+  return {};
+}
 
+void Executor::list_parameters() {
   std::map<std::string_view, uint32_t> slot_of;
   uint32_t slot = 0;
   for (const auto& output : graph_->outputs())
@@ -103,16 +130,21 @@ Status Executor::take_persistent_memory() {
     const auto& initializer = graph_->initializers()[i];
     const auto found = slot_of.find(initializer.name);
     if (found == slot_of.end()) continue;
-    parameters_.push_back({initializer.name, graph_->spec(initializer.value)});
-    gradient_slot_.push_back(found->second);
-    initializer_slot_.push_back(i);
+    const TensorSpec& spec = graph_->spec(initializer.value);
+    const View gradient = gradients_[found->second];
+    parameters_.push_back({initializer.name, spec});
+    parameter_gradients_.push_back({gradient, spec});
+    if (!options_.optimizer) continue;
+    updates_.push_back({spec, initializers_[i], gradient, {}});
+    for (const dag::StateSlot of_rule : optimizer_slots(*options_.optimizer))
+      updates_.back().slots.push_back(state_->find(dag::of_initializer(initializer.name, of_rule))->view);
   }
-  return {};
 }
 
 Result<std::unique_ptr<Microbatch>> Executor::make_microbatch() {
   auto microbatch = std::make_unique<Microbatch>();
   WEFT_TRY(microbatch->arena_, backend_.allocate(program_.arena));
+  microbatch->number_ = microbatches_made_++;
   return microbatch;
 }
 
@@ -150,7 +182,29 @@ Status Executor::set_value(Microbatch& microbatch, ValueId value, const Tensor& 
   return backend_.upload(tensor, place_of(microbatch, value), graph_->value(value).layout);
 }
 
+Status Executor::copy_value(Microbatch& microbatch, ValueId input, const Executor& from,
+                            const Microbatch& source, ValueId value) {
+  WEFT_CHECK_MSG(&backend_ == &from.backend_, "values are copied within one backend");
+  const dag::Value &here = graph_->value(input), &there = from.graph_->value(value);
+  if (here.spec != there.spec || here.layout != Layout::Plain || there.layout != Layout::Plain)
+    return fail(ErrorCode::InvalidArgument, "value '" + here.name + "' is " + to_string(here.spec) +
+                                                ", the value to copy is " + to_string(there.spec) +
+                                                "; both must lie plain");
+  if (program_.places[input.index].residence == Residence::Inside) return {};  // nobody reads it
+  return backend_.copy(from.place_of(source, value), place_of(microbatch, input), here.spec);
+}
+
 Status Executor::run(Microbatch& microbatch, uint32_t segment) {
+  const ReplayKey key{.program = observer_ ? nullptr : recordings_.get(),
+                      .segment = segment,
+                      .microbatch = microbatch.number_,
+                      .first_of_step = microbatch.first_of_step};
+  return backend_.submit(key, microbatch.context, [&](const StepContext& context) {
+    return run_groups(microbatch, segment, context);
+  });
+}
+
+Status Executor::run_groups(Microbatch& microbatch, uint32_t segment, const StepContext& context) {
   for (uint32_t g = 0; g < program_.groups.size(); ++g) {
     if (segment_of_group_[g] != segment) continue;
     const GroupSignature& group = program_.groups[g];
@@ -159,7 +213,7 @@ Status Executor::run(Microbatch& microbatch, uint32_t segment) {
     for (const ValueId input : group.inputs) input_views_.push_back(place_of(microbatch, input));
     for (const ValueId output : group.outputs) output_views_.push_back(place_of(microbatch, output));
     if (observer_) observer_(g, true);
-    WEFT_TRY_STATUS(kernels_[g]->run(input_views_, output_views_, {workspace_.get(), 0}, microbatch.context));
+    WEFT_TRY_STATUS(kernels_[g]->run(input_views_, output_views_, workspace_, context));
     WEFT_TRY_STATUS(after_group(microbatch, g));
     if (observer_) observer_(g, false);
   }
@@ -187,44 +241,32 @@ Status Executor::add_gradient(const Microbatch& microbatch, View from, uint32_t 
   return microbatch.first_of_step ? backend_.copy(from, into, spec) : backend_.accumulate(from, into, spec);
 }
 
-Result<Tensor> Executor::value(Microbatch& microbatch, ValueId value) {
-  return backend_.download(place_of(microbatch, value), graph_->spec(value), graph_->value(value).layout);
+Result<std::unique_ptr<Download>> Executor::begin_value(const Microbatch& microbatch, ValueId value,
+                                                        const Encoding& encoding) {
+  return backend_.begin_download(place_of(microbatch, value), graph_->spec(value),
+                                 graph_->value(value).layout, encoding);
 }
 
-Status Executor::prepare_optimizer(const dag::OptimizerSpec& optimizer) {
-  optimizer_ = optimizer;
-  const std::vector<dag::StateSlot> slots = optimizer_slots(optimizer);
-  std::vector<State::Claim> claims;
-  for (const Parameter& parameter : parameters_)
-    for (const dag::StateSlot slot : slots)
-      claims.push_back({dag::of_initializer(parameter.name, slot), parameter.spec});
-  WEFT_TRY_STATUS(state_->claim(claims));
-  slots_.assign(parameters_.size(), {});
-  for (size_t i = 0; i < claims.size(); ++i)
-    slots_[i / slots.size()].push_back(state_->find(claims[i].key)->view);
-  return {};
+Result<Tensor> Executor::value(const Microbatch& microbatch, ValueId value) {
+  WEFT_TRY(const auto download, begin_value(microbatch, value));
+  return download->take();
+}
+
+Result<std::unique_ptr<Download>> Executor::begin_gradient_squares() {
+  return backend_.begin_sums_of_squares(parameter_gradients_);
 }
 
 Result<std::vector<double>> Executor::gradient_squares() {
-  std::vector<double> squares;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    WEFT_TRY(const double sum, backend_.sum_of_squares(gradients_[gradient_slot_[i]], parameters_[i].spec));
-    squares.push_back(sum);
-  }
-  return squares;
+  return backend_.sums_of_squares(parameter_gradients_);
 }
 
 Result<Tensor> Executor::gradient(size_t parameter) {
-  return backend_.download(gradients_[gradient_slot_[parameter]], parameters_[parameter].spec, Layout::Plain);
+  return backend_.download(parameter_gradients_[parameter].view, parameters_[parameter].spec, Layout::Plain);
 }
 
 Status Executor::update(const dag::UpdateStep& step) {
-  WEFT_CHECK_MSG(slots_.size() == parameters_.size(), "update() before prepare_optimizer()");
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    WEFT_TRY_STATUS(backend_.update(optimizer_, step, initializers_[initializer_slot_[i]],
-                                    gradients_[gradient_slot_[i]], slots_[i], parameters_[i].spec));
-  }
-  return {};
+  WEFT_CHECK_MSG(options_.optimizer.has_value(), "update() of an executor without an optimizer");
+  return backend_.update(*options_.optimizer, step, updates_);
 }
 
 }  // namespace weft::peer

@@ -1,11 +1,13 @@
 // Runs a (stage's) graph on a backend: borrows its weights and optimizer slots from a State, holds its
 // constants, its gradients and the arenas of the microbatches in flight. It decides nothing: what runs, in
-// which order, and where values lie was planned before (peer/program.h). One thread drives an executor. The
-// backend must outlive it.
+// which order, and where values lie was planned before (peer/program.h). What it asks of the backend may
+// still be under way when a call returns; functions that return a tensor or numbers wait, those that return a
+// Download do not. One thread drives an executor. The backend must outlive it.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -26,12 +28,15 @@ class Microbatch {
  private:
   friend class Executor;
   std::unique_ptr<Memory> arena_;
+  uint32_t number_ = 0;  // among its executor's
 };
 
 struct ExecutorOptions {
   bool accumulates = false;               // more than one microbatch a step
   std::vector<dag::ValueId> kept{};       // stays readable until the microbatch ends
   std::vector<uint32_t> segment_of_op{};  // empty: all ops in segment 0
+  std::optional<dag::OptimizerSpec> optimizer{};  // its slots are claimed; for update()
+  Precision precision{};
 };
 
 // Told before and after each group's kernel; for the profiler, which has the clock.
@@ -39,9 +44,10 @@ using KernelObserver = std::function<void(size_t group, bool begins)>;
 
 class Executor {
  public:
-  // Makes all kernels and takes all persistent memory; claims initializers that `state` does not hold yet,
-  // which are zero until written there.
-  // Errors: Unsupported (no kernel), ResourceExhausted, with the op that failed; what State::claim says.
+  // Makes all kernels and takes all persistent memory, a block beside the state's; claims initializers and
+  // optimizer slots that `state` does not hold yet, which are zero until written there.
+  // Errors: Unsupported (no kernel, a precision that the backend lacks), ResourceExhausted, with the op that
+  // failed; what State::claim says.
   static Result<std::unique_ptr<Executor>> create(std::shared_ptr<const dag::Graph> graph,
                                                   std::shared_ptr<State> state, ExecutorOptions options);
 
@@ -59,10 +65,18 @@ class Executor {
   // By the input's name, or by value for what other stages sent.
   Status set_input(Microbatch& microbatch, std::string_view name, const dag::Tensor& tensor);
   Status set_value(Microbatch& microbatch, dag::ValueId value, const dag::Tensor& tensor);
+  // The same on the device: what `value` holds in another executor's microbatch, whose segment has run. It is
+  // copied as it is now. REQUIRES: one backend. Errors: InvalidArgument unless both are plain and of one
+  // spec.
+  Status copy_value(Microbatch& microbatch, dag::ValueId input, const Executor& from,
+                    const Microbatch& source, dag::ValueId value);
   // Runs the ops of one segment; writes state updates (running statistics) back as they come.
   Status run(Microbatch& microbatch, uint32_t segment = 0);
-  // An output or kept value. REQUIRES: its segment has run.
-  Result<dag::Tensor> value(Microbatch& microbatch, dag::ValueId value);
+  // An output or kept value, as it is now. REQUIRES: its segment has run. Errors: Unsupported for an encoding
+  // that the backend does not know.
+  Result<std::unique_ptr<Download>> begin_value(const Microbatch& microbatch, dag::ValueId value,
+                                                const Encoding& encoding = {});
+  Result<dag::Tensor> value(const Microbatch& microbatch, dag::ValueId value);
 
   // The optimizer's side: parameters are the graph's Gradient outputs, in the order of its initializers.
   struct Parameter {
@@ -70,13 +84,14 @@ class Executor {
     dag::TensorSpec spec;
   };
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  // Claims the slots that the rule needs. Called once, before update().
-  Status prepare_optimizer(const dag::OptimizerSpec& optimizer);
-  // Sum of squares of each parameter's accumulated gradient, in parameter order.
+  // Sum of squares of each parameter's accumulated gradient, in parameter order: f64[parameters].
+  Result<std::unique_ptr<Download>> begin_gradient_squares();
   Result<std::vector<double>> gradient_squares();
   Result<dag::Tensor> gradient(size_t parameter);
+  // REQUIRES: ExecutorOptions::optimizer.
   Status update(const dag::UpdateStep& step);
 
+  // Runs are not recorded while there is one.
   void set_observer(KernelObserver observer) { observer_ = std::move(observer); }
 
  private:
@@ -86,7 +101,12 @@ class Executor {
         backend_(state_->backend()),
         options_(std::move(options)) {}
   Status build();
+  Status make_kernels(std::vector<GroupSignature>& groups);
+  void order_groups();
+  Status claim_state();
   Status take_persistent_memory();
+  void list_parameters();
+  Status run_groups(Microbatch& microbatch, uint32_t segment, const StepContext& context);
   View place_of(const Microbatch& microbatch, dag::ValueId value) const;
   Status after_group(Microbatch& microbatch, uint32_t group);
   Status add_gradient(const Microbatch& microbatch, View from, uint32_t slot);
@@ -99,21 +119,22 @@ class Executor {
   std::vector<std::unique_ptr<Kernel>> kernels_;
   std::vector<uint32_t> segment_of_group_;
 
-  std::unique_ptr<Memory> persistent_;                      // constants and gradients
+  std::unique_ptr<Memory> persistent_;                      // constants, gradients and the kernels' workspace
   std::vector<View> initializers_, constants_, gradients_;  // by slot
-  std::unique_ptr<Memory> workspace_;
+  View workspace_;
   std::vector<std::vector<std::pair<dag::ValueId, uint32_t>>>
       state_updates_;                                      // by group: value -> initializer
   std::vector<std::vector<uint32_t>> gradients_of_group_;  // by group: gradient slots it completes
   std::vector<std::vector<Program::Copy>> copies_of_group_;
 
-  dag::OptimizerSpec optimizer_;
   std::vector<Parameter> parameters_;
-  std::vector<uint32_t> gradient_slot_, initializer_slot_;  // by parameter
-  std::vector<std::vector<View>> slots_;                    // by parameter, by slot
+  std::vector<TensorView> parameter_gradients_;  // by parameter
+  std::vector<ParameterUpdate> updates_;         // by parameter, with an optimizer
   Bytes persistent_bytes_;
   KernelObserver observer_;
   std::vector<View> input_views_, output_views_;  // reused by run()
+  uint32_t microbatches_made_ = 0;
+  std::unique_ptr<Recordings> recordings_;  // last: it goes before the memory that it refers to
 };
 
 }  // namespace weft::peer

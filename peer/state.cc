@@ -52,10 +52,15 @@ const State::Entry* State::find(const dag::StateKey& key) const {
   return at == entries_.end() ? nullptr : &at->second;
 }
 
-Result<dag::Tensor> State::read(const dag::StateKey& key) const {
+Result<std::unique_ptr<Download>> State::begin_read(const dag::StateKey& key) const {
   const Entry* entry = find(key);
   if (entry == nullptr) return fail(ErrorCode::NotFound, "there is no " + name_of(key));
-  return backend_.download(entry->view, entry->spec, dag::Layout::Plain);
+  return backend_.begin_download(entry->view, entry->spec, dag::Layout::Plain, {});
+}
+
+Result<dag::Tensor> State::read(const dag::StateKey& key) const {
+  WEFT_TRY(const auto download, begin_read(key));
+  return download->take();
 }
 
 Status State::write(const dag::StateKey& key, const dag::Tensor& tensor) {

@@ -1,6 +1,7 @@
 #include "train/session.h"
 
 #include <cmath>
+#include <map>
 
 #include "dag/lower.h"
 #include "dag/op_table.h"
@@ -12,7 +13,18 @@ using dag::Tensor;
 
 namespace {
 
-double scalar(const Tensor& tensor) { return to_doubles(tensor).at(0); }
+Result<std::vector<double>> numbers(peer::Download& download) {
+  WEFT_TRY(const Tensor tensor, download.take());
+  return to_doubles(tensor);
+}
+
+// Of the mean gradient.
+Result<double> norm_of(peer::Download& squares, uint32_t microbatches) {
+  WEFT_TRY(const std::vector<double> of_parameters, numbers(squares));
+  double sum = 0;
+  for (const double square : of_parameters) sum += square;
+  return std::sqrt(sum) / microbatches;
+}
 
 }  // namespace
 
@@ -36,45 +48,58 @@ Result<std::unique_ptr<TrainingSession>> TrainingSession::create(Prepared prepar
   session->job_ = &job;
   session->feeds_ = prepared.feeds;
   session->bounds_ = prepared.bounds;
-  WEFT_TRY(session->executor_, make_executor(prepared.graph, prepared.weights, state,
-                                             {.accumulates = job.batch_size > job.microbatch_size}));
-  WEFT_TRY_STATUS(session->executor_->prepare_optimizer(job.optimizer));
+  WEFT_TRY(session->executor_,
+           make_executor(prepared.graph, prepared.weights, state,
+                         {.accumulates = job.batch_size > job.microbatch_size, .optimizer = job.optimizer}));
   WEFT_TRY(session->microbatch_, session->executor_->make_microbatch());
   session->loss_ = session->executor_->graph().find_output(OutputRole::Loss)->value;
   return session;
 }
 
+// The device is waited for once, or, where the update needs the norm, twice.
 Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_t steps,
                                                           data::Loader& loader) {
   const uint32_t microbatches = job_->batch_size / job_->microbatch_size;
-  StepResult result;
+  std::vector<std::unique_ptr<peer::Download>> losses;
   for (uint32_t m = 0; m < microbatches; ++m) {
-    WEFT_TRY(auto batch, loader.next());
-    WEFT_CHECK_MSG(batch && batch->step == step, "the loader is at another step");
-    WEFT_TRY_STATUS(check_bounds(bounds_, *batch));
-    microbatch_->first_of_step = m == 0;
-    microbatch_->context = {.seed = job_->seed,
-                            .step = step,
-                            .sample_position = static_cast<int64_t>(batch->sample_position),
-                            .microbatch_size = job_->microbatch_size};
-    for (const auto& [name, tensor] : batch->tensors)
-      WEFT_TRY_STATUS(executor_->set_input(*microbatch_, name, tensor));
-    WEFT_TRY_STATUS(executor_->run(*microbatch_));
-    WEFT_TRY(const Tensor loss, executor_->value(*microbatch_, loss_));
-    result.loss += scalar(loss);
+    WEFT_TRY_STATUS(run_microbatch(step, m, loader));
+    WEFT_TRY(auto loss, executor_->begin_value(*microbatch_, loss_));
+    losses.push_back(std::move(loss));
   }
-  result.loss /= microbatches;
-  WEFT_TRY(const auto squares, executor_->gradient_squares());
-  double sum = 0;
-  for (const double square : squares) sum += square;
-  result.gradient_norm = std::sqrt(sum) / microbatches;
+  StepResult result;
   result.learning_rate =
       dag::scheduled_learning_rate(job_->schedule, job_->optimizer.learning_rate, step, steps);
+  WEFT_TRY(const auto squares, executor_->begin_gradient_squares());
+  if (job_->clip_norm > 0) {
+    WEFT_TRY(result.gradient_norm, norm_of(*squares, microbatches));
+  }
   WEFT_TRY_STATUS(executor_->update(
       {.step = step,
        .learning_rate = result.learning_rate,
        .gradient_scale = dag::clip_factor(job_->clip_norm, result.gradient_norm) / microbatches}));
+  if (job_->clip_norm <= 0) {
+    WEFT_TRY(result.gradient_norm, norm_of(*squares, microbatches));
+  }
+  for (const auto& download : losses) {
+    WEFT_TRY(const std::vector<double> loss, numbers(*download));
+    result.loss += loss.at(0);
+  }
+  result.loss /= microbatches;
   return result;
+}
+
+Status TrainingSession::run_microbatch(uint64_t step, uint32_t index, data::Loader& loader) {
+  WEFT_TRY(auto batch, loader.next());
+  WEFT_CHECK_MSG(batch && batch->step == step, "the loader is at another step");
+  WEFT_TRY_STATUS(check_bounds(bounds_, *batch));
+  microbatch_->first_of_step = index == 0;
+  microbatch_->context = {.seed = job_->seed,
+                          .step = step,
+                          .sample_position = static_cast<int64_t>(batch->sample_position),
+                          .microbatch_size = job_->microbatch_size};
+  for (const auto& [name, tensor] : batch->tensors)
+    WEFT_TRY_STATUS(executor_->set_input(*microbatch_, name, tensor));
+  return executor_->run(*microbatch_);
 }
 
 Result<std::unique_ptr<EvaluationSession>> EvaluationSession::create(
@@ -88,9 +113,18 @@ Result<std::unique_ptr<EvaluationSession>> EvaluationSession::create(
   return session;
 }
 
-Result<std::vector<double>> EvaluationSession::output(OutputRole role) {
-  WEFT_TRY(const Tensor tensor, executor_->value(*microbatch_, executor_->graph().find_output(role)->value));
-  return to_doubles(tensor);
+// All are begun before one is waited for.
+Result<std::map<OutputRole, std::vector<double>>> EvaluationSession::outputs() {
+  std::map<OutputRole, std::unique_ptr<peer::Download>> begun;
+  for (const OutputRole role : {OutputRole::Loss, OutputRole::Counted, OutputRole::Correct})
+    if (const dag::GraphOutput* output = executor_->graph().find_output(role)) {
+      WEFT_TRY(begun[role], executor_->begin_value(*microbatch_, output->value));
+    }
+  std::map<OutputRole, std::vector<double>> results;
+  for (const auto& [role, download] : begun) {
+    WEFT_TRY(results[role], numbers(*download));
+  }
+  return results;
 }
 
 Result<EvaluationSession::Metrics> EvaluationSession::evaluate(
@@ -117,16 +151,14 @@ Result<EvaluationSession::Metrics> EvaluationSession::evaluate(
     }
     microbatch_->context.microbatch_size = microbatch_size;
     WEFT_TRY_STATUS(executor_->run(*microbatch_));
-    WEFT_TRY(std::vector<double> loss, output(OutputRole::Loss));
+    WEFT_TRY(auto results, outputs());
+    std::vector<double>& loss = results.at(OutputRole::Loss);
     std::vector<double> counted{static_cast<double>(batch->valid_count)}, correct{0};
-    if (masked) {
-      WEFT_TRY(counted, output(OutputRole::Counted));
-    } else {
+    if (masked)
+      counted = results.at(OutputRole::Counted);
+    else
       loss[0] *= batch->valid_count;
-    }
-    if (has_accuracy) {
-      WEFT_TRY(correct, output(OutputRole::Correct));
-    }
+    if (has_accuracy) correct = results.at(OutputRole::Correct);
     sums.add(loss, counted, correct[0]);
     metrics.samples += batch->valid_count;
   }

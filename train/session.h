@@ -1,6 +1,7 @@
 // A job's graph at work on one backend: an executor on the job's state, and the reading of its data.
 #pragma once
 
+#include <map>
 #include <memory>
 
 #include "base/result.h"
@@ -39,6 +40,8 @@ class TrainingSession {
   const std::vector<data::Feed>& feeds() const { return feeds_; }
 
  private:
+  Status run_microbatch(uint64_t step, uint32_t index, data::Loader& loader);
+
   const configs::Job* job_ = nullptr;
   std::vector<data::Feed> feeds_;
   std::vector<IntegerBounds> bounds_;
@@ -63,7 +66,7 @@ class EvaluationSession {
   Result<Metrics> evaluate(const std::shared_ptr<const data::Dataset>& dataset, uint32_t microbatch_size);
 
  private:
-  Result<std::vector<double>> output(dag::OutputRole role);
+  Result<std::map<dag::OutputRole, std::vector<double>>> outputs();
 
   std::vector<data::Feed> feeds_;
   std::vector<IntegerBounds> bounds_;

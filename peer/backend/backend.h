@@ -1,9 +1,13 @@
-// What a device must offer to run parts of a graph. The backend owns bytes: memory is opaque here and carries
-// the device's own storage format (the reference backend keeps F32 values as doubles, a GPU keeps device
-// pointers). Kernels are made once for a group of ops and run many times; runs are submitted in order to one
-// stream and are complete after synchronize(). One thread drives a backend.
+// What a device must offer to run parts of a graph. The backend owns bytes and time: what is asked of it is
+// submitted, in order, and may be carried out after the call has returned; a later call sees what earlier
+// ones did. Whoever needs a result on the host waits for it, at a Download, a Timer or synchronize(). A
+// device that fails says so at the next of these calls or waits, and at all after it. Memory, kernels and
+// recordings may be let go at any time: they last until the device has done what uses them.
+//
+// One thread drives a backend; Downloads and Timers are waited for on any.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,60 +18,47 @@
 #include "dag/backend_traits.h"
 #include "dag/graph.h"
 #include "dag/optimizer.h"
+#include "peer/backend/download.h"
+#include "peer/backend/kernel.h"
 
 namespace weft::peer {
 
-// What a kernel may know of where it is in the run.
-struct StepContext {
-  uint64_t seed = 0;
-  uint64_t step = 0;            // 1-based
-  int64_t sample_position = 0;  // position in the batch of this microbatch's first sample
-  int64_t microbatch_size = 1;  // samples in this microbatch
-};
-
-// A block of device memory; freed with the object.
-class Memory {
- public:
-  virtual ~Memory() = default;
-  virtual Bytes size() const = 0;
-};
-
-// To the next multiple of an alignment.
-constexpr int64_t align_up(int64_t bytes, int64_t alignment) {
-  return (bytes + alignment - 1) / alignment * alignment;
-}
-
-// Part of a block. Offsets are multiples of Backend::alignment().
-struct View {
-  Memory* memory = nullptr;
-  int64_t offset = 0;  // bytes
-};
-
-// The outside of a group of ops: what it reads from and writes to memory, in a fixed order.
-struct GroupSignature {
-  std::vector<dag::OpId> ops;         // topological order
-  std::vector<dag::ValueId> inputs;   // produced outside, first use first
-  std::vector<dag::ValueId> outputs;  // produced inside and needed outside (or every output of a lone op)
-};
-
-class Kernel {
- public:
-  virtual ~Kernel() = default;
-  // Scratch memory that run() needs; contents need not survive.
-  virtual Bytes workspace_bytes() const { return {0}; }
-  // The input whose buffer output `i` may take over when that input is not needed afterwards; -1: none.
-  virtual int in_place_input(size_t output) const {
-    (void)output;
-    return -1;
-  }
-  // Views in the order of the signature. An absent optional operand is not in the signature.
-  virtual Status run(std::span<const View> inputs, std::span<const View> outputs, View workspace,
-                     const StepContext& context) = 0;
-  // For the profiler: which implementation this is ("onednn conv nChw8c", "reference").
-  virtual std::string_view implementation() const = 0;
-};
-
 using dag::BackendTraits;
+
+// A plain tensor on the device.
+struct TensorView {
+  View view;
+  dag::TensorSpec spec;
+};
+
+// A parameter and what its update reads and writes, all of one spec.
+struct ParameterUpdate {
+  dag::TensorSpec spec;
+  View parameter, gradient;
+  std::vector<View> slots;  // as dag::optimizer_slots
+};
+
+struct MemoryUse {
+  Bytes used;   // taken from this backend and not given back
+  Bytes free;   // what it could still take, as far as the device knows
+  Bytes total;  // of the device, whoever uses it
+};
+
+// What a backend has recorded of one program's submissions. Goes before the memory that they use.
+class Recordings {
+ public:
+  virtual ~Recordings() = default;
+};
+
+// Names a submission. Equal keys submit the same kernels, copies and sums on the same memory in the same
+// order; what may differ from one to the next is the contents of memory and of the context.
+struct ReplayKey {
+  Recordings* program = nullptr;  // of make_recordings(); nullptr: not to be recorded
+  uint32_t segment = 0;
+  uint32_t microbatch = 0;    // which arena: never a new arena under an old number
+  bool first_of_step = true;  // gradients are written, not added
+  auto operator<=>(const ReplayKey&) const = default;
+};
 
 class Backend {
  public:
@@ -78,39 +69,65 @@ class Backend {
   // fingerprints, equal results.
   virtual std::string numerics_fingerprint() const = 0;
   virtual BackendTraits traits() const = 0;
-  virtual int64_t alignment() const { return 64; }
+  // Unsupported, with the field, when kernels cannot compute, or values not be kept or sent, like that.
+  // By default: all but float32 throughout.
+  virtual Status check(const Precision& precision) const;
 
+  virtual int64_t alignment() const { return 64; }
   // Bytes that a value takes in this backend's storage.
   virtual Bytes storage_bytes(const dag::TensorSpec& spec, dag::Layout layout) const = 0;
   // ResourceExhausted when there is not that much.
   virtual Result<std::unique_ptr<Memory>> allocate(Bytes size) = 0;
+  virtual Result<MemoryUse> memory() const = 0;
 
   // Unsupported, naming op, dtype and shape, when there is no kernel.
   virtual Result<std::unique_ptr<Kernel>> make_kernel(const dag::Graph& graph,
                                                       const GroupSignature& group) = 0;
 
-  // Host <-> device, plain layout on the host side; `layout` is the device side's.
+  // Host <-> device, plain layout on the host side; `layout` is the device side's. The tensor given to
+  // upload() may be let go at once: the backend holds it for as long as it reads it.
   virtual Status upload(const dag::Tensor& tensor, View target, dag::Layout layout) = 0;
-  virtual Result<dag::Tensor> download(View source, const dag::TensorSpec& spec, dag::Layout layout) = 0;
+  // Errors: Unsupported for an encoding that this backend does not know.
+  virtual Result<std::unique_ptr<Download>> begin_download(View source, const dag::TensorSpec& spec,
+                                                           dag::Layout layout, const Encoding& encoding) = 0;
+  // Waits for it.
+  Result<dag::Tensor> download(View source, const dag::TensorSpec& spec, dag::Layout layout);
 
-  // Below, all values are plain float tensors of `spec`.
+  // Below, all values are plain; of any dtype for zeroes and copies.
   virtual Status fill_zero(View target, const dag::TensorSpec& spec) = 0;
   virtual Status copy(View source, View target, const dag::TensorSpec& spec) = 0;
-  // into += from
+  // into += from; float tensors.
   virtual Status accumulate(View from, View into, const dag::TensorSpec& spec) = 0;
-  // Sum of squares in double, elements in order within fixed-size blocks, blocks in order: independent of
-  // threads.
-  virtual Result<double> sum_of_squares(View source, const dag::TensorSpec& spec) = 0;
-  // One optimizer step on one parameter, as PyTorch does it (dag/optimizer.h). `slots` as
-  // dag::optimizer_slots.
-  virtual Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter,
-                        View gradient, std::span<const View> slots, const dag::TensorSpec& spec) = 0;
+  // The sum of squares of each, in one f64 tensor of as many elements. Added in double, elements in order
+  // within fixed-size blocks, blocks in order: independent of threads. Float tensors.
+  virtual Result<std::unique_ptr<Download>> begin_sums_of_squares(std::span<const TensorView> sources) = 0;
+  // Waits for them.
+  Result<std::vector<double>> sums_of_squares(std::span<const TensorView> sources);
+  // One optimizer step on all the parameters, as PyTorch does it (dag/optimizer.h).
+  virtual Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step,
+                        std::span<const ParameterUpdate> parameters) = 0;
 
+  // Work that is the same for each equal key, so that a device may record it once and repeat that without
+  // calling `work` again. `work` runs kernels, copies, accumulates and fills with zero, and asks for nothing
+  // else; it hands the context that it is given to the kernels. A backend that records keeps that context at
+  // one place and sets it before each repetition. By default: `work` is called, now. Errors: what it says.
+  virtual Status submit(const ReplayKey& key, const StepContext& context,
+                        const std::function<Status(const StepContext&)>& work);
+  // For the ReplayKeys of one program; nullptr from a backend that records nothing, which is the default.
+  virtual std::unique_ptr<Recordings> make_recordings() { return nullptr; }
+
+  // Begins behind what was submitted so far.
+  virtual Result<std::unique_ptr<Timer>> start_timer() = 0;
+  // Waits for all that was submitted.
   virtual Status synchronize() = 0;
 
   // A backend may bind the thread that drives it to a processor, and threads inherit that. A thread that does
   // something else calls this first, to run wherever the process may.
   virtual void release_calling_thread() const {}
+
+ protected:
+  // Of begin_download, for backends that know no other.
+  Status need_dense(const Encoding& encoding) const;
 };
 
 }  // namespace weft::peer

@@ -1,22 +1,16 @@
-// What a peer finds out about its own device before it offers it: how fast, and how much memory is free.
+// What a peer finds out about its own device before it offers it: how fast it is.
 #pragma once
 
-#include <filesystem>
-
 #include "base/result.h"
-#include "base/units.h"
 #include "peer/backend/backend.h"
 #include "plan/device.h"
 
 namespace weft::peer {
 
-// Times a matrix product, a convolution, an addition and a kernel without work on the backend, about a second
-// in all; the faster ones of several runs, warm. Blocks; call it on the thread that drives the backend, while
+// Times a matrix product, a convolution, an addition and a kernel without work on the backend, a second or
+// two in all; the faster ones of several runs, warm. Problems are so large that a run takes 20 ms, if they
+// fit into a 64th of the memory that is free. Blocks; call it on the thread that drives the backend, while
 // nothing else runs there. Errors: the backend's own. Not for a null backend: its rates are given.
 Result<plan::Rates> measure_rates(Backend& backend);
-
-// Memory that this process may still take: what the machine has available, or less where a control group (v2
-// or v1) limits it. Unavailable when the system does not say. `root` stands for / in tests.
-Result<Bytes> free_memory(const std::filesystem::path& root = "/");
 
 }  // namespace weft::peer

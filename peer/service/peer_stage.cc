@@ -107,7 +107,6 @@ void PeerService::run_task(const Task& task) {
     const Instant ended = loop_.now();
     if (options_.on_task) options_.on_task(task, began, ended);
     if (*output) {
-      (*output)->outcome.busy = ended - began;
       send_outputs(*assignment, generation, task, std::move((*output)->sends), *links_);
     }
     inputs.reset();

@@ -50,8 +50,8 @@ Status StageRunner::add_program(const proto::StageProgram& stage) {
   options.accumulates = stage.kind == ProgramKind::Train && training.batch_size > training.microbatch_size;
   for (const proto::EdgeEnd& end : stage.sends) options.kept.push_back(end.value);
   options.segment_of_op = stage.segment_of_op;
+  if (stage.kind == ProgramKind::Train) options.optimizer = training.optimizer;
   WEFT_TRY(auto executor, Executor::create(stage.graph, state_, std::move(options)));
-  if (stage.kind == ProgramKind::Train) WEFT_TRY_STATUS(executor->prepare_optimizer(training.optimizer));
   Program& program = programs_[stage.kind];
   program.stage = &stage;
   // What is needed to begin is taken now, so that a stage that is ready has its memory.
@@ -77,51 +77,73 @@ Bytes StageRunner::microbatch_bytes() const {
   return most;
 }
 
-Result<StageRunner::Output> StageRunner::run(const Task& task, const Inputs& inputs) {
+Result<StageRunner::Submitted> StageRunner::submit(const Task& task, const Inputs& inputs) {
   if (failed_) return fail(ErrorCode::Cancelled, "a task before this one failed");
-  auto output = carry_out(task, inputs);
+  Submitted submitted;
+  const Status status = submit_to_device(task, inputs, submitted);
+  failed_ = !status.has_value();
+  if (failed_) return fail(status.error());
+  return submitted;
+}
+
+Result<StageRunner::Output> StageRunner::run(const Task& task, const Inputs& inputs) {
+  WEFT_TRY(Submitted submitted, submit(task, inputs));
+  auto output = take(std::move(submitted));
   failed_ = !output.has_value();
   return output;
 }
 
-Result<StageRunner::Output> StageRunner::carry_out(const Task& task, const Inputs& inputs) {
-  Output output;
+Status StageRunner::submit_to_device(const Task& task, const Inputs& inputs, Submitted& submitted) {
+  WEFT_TRY(submitted.busy, state_->backend().start_timer());
   switch (task.kind) {
     case TaskKind::Segment:
-      WEFT_TRY_STATUS(run_segment(task, inputs, output));
+      WEFT_TRY_STATUS(run_segment(task, inputs, submitted));
       break;
-    case TaskKind::Squares: {
-      WEFT_TRY(output.outcome.squares, programs_.at(ProgramKind::Train).executor->gradient_squares());
+    case TaskKind::Squares:
+      WEFT_TRY_STATUS(begin_squares(submitted));
       break;
-    }
     case TaskKind::Update:
-      WEFT_TRY_STATUS(update(task, output));
+      WEFT_TRY_STATUS(update(task, submitted));
       break;
     case TaskKind::Snapshot:
-      WEFT_TRY_STATUS(snapshot(output));
+      WEFT_TRY_STATUS(snapshot(submitted));
       break;
   }
+  return submitted.busy->stop();
+}
+
+Result<TaskOutcome> StageRunner::take_outcome(Submitted& submitted) {
+  TaskOutcome outcome;
+  for (Submitted::Numbers& numbers : submitted.numbers) {
+    WEFT_TRY(const Tensor tensor, numbers.values->take());
+    outcome.*numbers.into = to_doubles(tensor);
+  }
+  WEFT_TRY(outcome.busy, submitted.busy->elapsed());
+  return outcome;
+}
+
+Result<StageRunner::Output> StageRunner::take(Submitted submitted) {
+  Output output;
+  WEFT_TRY(output.outcome, take_outcome(submitted));
+  for (const auto& [index, download] : submitted.sends) {
+    WEFT_TRY(auto tensor, download->take());
+    output.sends.emplace_back(index, std::move(tensor));
+  }
+  const auto take_named = [](std::vector<Submitted::Named>& from, std::vector<Output::Named>& to) -> Status {
+    for (Submitted::Named& named : from) {
+      WEFT_TRY(auto tensor, named.tensor->take());
+      to.push_back({std::move(named.key), std::move(tensor)});
+    }
+    return {};
+  };
+  WEFT_TRY_STATUS(take_named(submitted.snapshot, output.snapshot));
+  WEFT_TRY_STATUS(take_named(submitted.predictions, output.predictions));
   return output;
 }
 
-Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Output& output) {
+Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Submitted& submitted) {
   Program& program = programs_.at(task.key.program);
-  std::unique_ptr<Microbatch>& microbatch = program.active[task.key.microbatch];
-  if (!microbatch) {
-    if (program.free.empty()) {
-      WEFT_TRY(microbatch, program.executor->make_microbatch());
-    } else {
-      microbatch = std::move(program.free.back());
-      program.free.pop_back();
-    }
-    const int64_t size = assignment_->training.microbatch_size;
-    microbatch->first_of_step = task.key.microbatch == 0;
-    microbatch->context = {
-        .seed = assignment_->training.seed,
-        .step = task.key.step,
-        .sample_position = task.key.program == ProgramKind::Train ? task.key.microbatch * size : 0,
-        .microbatch_size = size};
-  }
+  WEFT_TRY(Microbatch * microbatch, microbatch_of(task, program));
   for (const auto& [index, tensor] : inputs.received)
     WEFT_TRY_STATUS(program.executor->set_value(*microbatch, program.stage->receives[index].value, tensor));
   // Each input is written just before the segment in which it begins to live.
@@ -132,58 +154,82 @@ Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Output& 
       WEFT_TRY_STATUS(program.executor->set_value(*microbatch, input, data->second));
   }
   WEFT_TRY_STATUS(program.executor->run(*microbatch, task.segment));
-  WEFT_TRY_STATUS(collect_outputs(task, program, *microbatch, output));
+  WEFT_TRY_STATUS(begin_outputs(task, program, *microbatch, submitted));
   if (task.last_segment) {
-    program.free.push_back(std::move(microbatch));
+    program.free.push_back(std::move(program.active.at(task.key.microbatch)));
     program.active.erase(task.key.microbatch);
   }
   return {};
 }
 
-Status StageRunner::collect_outputs(const Task& task, Program& program, Microbatch& microbatch,
-                                    Output& output) {
+Result<Microbatch*> StageRunner::microbatch_of(const Task& task, Program& program) {
+  std::unique_ptr<Microbatch>& microbatch = program.active[task.key.microbatch];
+  if (microbatch) return microbatch.get();
+  if (program.free.empty()) {
+    WEFT_TRY(microbatch, program.executor->make_microbatch());
+  } else {
+    microbatch = std::move(program.free.back());
+    program.free.pop_back();
+  }
+  const int64_t size = assignment_->training.microbatch_size;
+  microbatch->first_of_step = task.key.microbatch == 0;
+  microbatch->context = {
+      .seed = assignment_->training.seed,
+      .step = task.key.step,
+      .sample_position = task.key.program == ProgramKind::Train ? task.key.microbatch * size : 0,
+      .microbatch_size = size};
+  return microbatch.get();
+}
+
+Status StageRunner::begin_outputs(const Task& task, Program& program, Microbatch& microbatch,
+                                  Submitted& submitted) {
   for (uint32_t s = 0; s < program.stage->sends.size(); ++s) {
     const dag::ValueId value = program.stage->sends[s].value;
     if (segment_of(*program.stage, value) != task.segment) continue;
-    WEFT_TRY(auto tensor, program.executor->value(microbatch, value));
-    output.sends.emplace_back(s, std::move(tensor));
+    WEFT_TRY(auto download, program.executor->begin_value(microbatch, value));
+    submitted.sends.emplace_back(s, std::move(download));
   }
   for (const dag::GraphOutput& out : program.stage->graph->outputs()) {
     if (segment_of(*program.stage, out.value) != task.segment) continue;
-    std::vector<double>* numbers = nullptr;
-    if (out.role == OutputRole::Loss) numbers = &output.outcome.loss;
-    if (out.role == OutputRole::Correct) numbers = &output.outcome.correct;
-    if (out.role == OutputRole::Counted) numbers = &output.outcome.counted;
+    std::vector<double> TaskOutcome::*numbers = nullptr;
+    if (out.role == OutputRole::Loss) numbers = &TaskOutcome::loss;
+    if (out.role == OutputRole::Correct) numbers = &TaskOutcome::correct;
+    if (out.role == OutputRole::Counted) numbers = &TaskOutcome::counted;
     const bool predicts = task.key.program == ProgramKind::Predict && out.role == OutputRole::Prediction;
     if (numbers == nullptr && !predicts) continue;
-    WEFT_TRY(auto tensor, program.executor->value(microbatch, out.value));
+    WEFT_TRY(auto download, program.executor->begin_value(microbatch, out.value));
     if (numbers != nullptr)
-      *numbers = to_doubles(tensor);
+      submitted.numbers.push_back({numbers, std::move(download)});
     else
-      output.predictions.push_back({dag::of_initializer(out.name, dag::StateSlot::None), std::move(tensor)});
+      submitted.predictions.push_back(
+          {dag::of_initializer(out.name, dag::StateSlot::None), std::move(download)});
   }
   return {};
 }
 
-Status StageRunner::update(const Task& task, Output& output) {
-  Executor& executor = *programs_.at(ProgramKind::Train).executor;
-  const proto::TrainingSpec& training = assignment_->training;
-  if (task.with_squares) {
-    WEFT_TRY(output.outcome.squares, executor.gradient_squares());
-  }
-  const uint32_t microbatches = training.batch_size / training.microbatch_size;
-  return executor.update(
-      {.step = task.key.step,
-       .learning_rate = dag::scheduled_learning_rate(training.schedule, training.optimizer.learning_rate,
-                                                     task.key.step, training.steps),
-       .gradient_scale = dag::clip_factor(training.clip_norm, task.norm) / microbatches});
+Status StageRunner::begin_squares(Submitted& submitted) {
+  WEFT_TRY(auto squares, programs_.at(ProgramKind::Train).executor->begin_gradient_squares());
+  submitted.numbers.push_back({&TaskOutcome::squares, std::move(squares)});
+  return {};
 }
 
-Status StageRunner::snapshot(Output& output) {
+Status StageRunner::update(const Task& task, Submitted& submitted) {
+  const proto::TrainingSpec& training = assignment_->training;
+  if (task.with_squares) WEFT_TRY_STATUS(begin_squares(submitted));
+  const uint32_t microbatches = training.batch_size / training.microbatch_size;
+  return programs_.at(ProgramKind::Train)
+      .executor->update(
+          {.step = task.key.step,
+           .learning_rate = dag::scheduled_learning_rate(training.schedule, training.optimizer.learning_rate,
+                                                         task.key.step, training.steps),
+           .gradient_scale = dag::clip_factor(training.clip_norm, task.norm) / microbatches});
+}
+
+Status StageRunner::snapshot(Submitted& submitted) {
   const dag::Graph& training = programs_.at(ProgramKind::Train).executor->graph();
   for (dag::StateKey& key : trained_state(training, assignment_->training.optimizer)) {
-    WEFT_TRY(auto tensor, state_->read(key));
-    output.snapshot.push_back({std::move(key), std::move(tensor)});
+    WEFT_TRY(auto download, state_->begin_read(key));
+    submitted.snapshot.push_back({std::move(key), std::move(download)});
   }
   return {};
 }

@@ -37,7 +37,7 @@ class StageRunner {
     int64_t sample_position = 0;
   };
   struct Output {
-    TaskOutcome outcome;                                  // `busy` is left to the caller, who has the clock
+    TaskOutcome outcome;
     std::vector<std::pair<uint32_t, dag::Tensor>> sends;  // by index in StageProgram::sends
     struct Named {
       dag::StateKey key;
@@ -46,7 +46,28 @@ class StageRunner {
     std::vector<Named> snapshot;     // of a Snapshot
     std::vector<Named> predictions;  // outputs of the model in this segment; slot None
   };
-  // Cancelled once a task has failed: what was handed out behind it builds on it.
+  // A task that the device has been given: the same, on its way. Any thread waits, for all of it or, part by
+  // part, for what it needs; the runner may take the next task meanwhile, and may be gone.
+  struct Submitted {
+    struct Numbers {
+      std::vector<double> TaskOutcome::*into;
+      std::unique_ptr<Download> values;
+    };
+    struct Named {
+      dag::StateKey key;
+      std::unique_ptr<Download> tensor;
+    };
+    std::vector<Numbers> numbers;
+    std::unique_ptr<Timer> busy;
+    std::vector<std::pair<uint32_t, std::unique_ptr<Download>>> sends;
+    std::vector<Named> snapshot, predictions;
+  };
+  // Errors: Cancelled once a task has failed: what was handed out behind it builds on it.
+  Result<Submitted> submit(const Task& task, const Inputs& inputs);
+  // Waits. Errors: of the device.
+  static Result<TaskOutcome> take_outcome(Submitted& submitted);
+  static Result<Output> take(Submitted submitted);
+  // Both.
   Result<Output> run(const Task& task, const Inputs& inputs);
 
  private:
@@ -60,11 +81,13 @@ class StageRunner {
       : assignment_(std::move(assignment)), state_(std::make_shared<State>(backend)) {}
   Status add_program(const proto::StageProgram& stage);
   Status load_state(const TensorSource& tensors);
-  Result<Output> carry_out(const Task& task, const Inputs& inputs);
-  Status run_segment(const Task& task, const Inputs& inputs, Output& output);
-  Status collect_outputs(const Task& task, Program& program, Microbatch& microbatch, Output& output);
-  Status update(const Task& task, Output& output);
-  Status snapshot(Output& output);
+  Status submit_to_device(const Task& task, const Inputs& inputs, Submitted& submitted);
+  Status run_segment(const Task& task, const Inputs& inputs, Submitted& submitted);
+  Result<Microbatch*> microbatch_of(const Task& task, Program& program);
+  Status begin_outputs(const Task& task, Program& program, Microbatch& microbatch, Submitted& submitted);
+  Status begin_squares(Submitted& submitted);
+  Status update(const Task& task, Submitted& submitted);
+  Status snapshot(Submitted& submitted);
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   std::shared_ptr<State> state_;  // of all programs

@@ -82,13 +82,10 @@ TEST(CpuSubnormals, AreZeroInTheOptimizersSlots) {
   };
   dag::OptimizerSpec adam;
   adam.type = dag::OptimizerType::Adam;
-  const View parameter = uploaded(1), gradient = uploaded(0),
-             slots[] = {uploaded(1.2e-38f), uploaded(1.2e-38f)};
-  ASSERT_TRUE(backend
-                  ->update(adam, {.step = 9, .learning_rate = 0.1, .gradient_scale = 1}, parameter, gradient,
-                           slots, spec)
+  const ParameterUpdate update{spec, uploaded(1), uploaded(0), {uploaded(1.2e-38f), uploaded(1.2e-38f)}};
+  ASSERT_TRUE(backend->update(adam, {.step = 9, .learning_rate = 0.1, .gradient_scale = 1}, {&update, 1})
                   .has_value());
-  expect_all(*backend->download(slots[0], spec, dag::Layout::Plain), 0, "first moment");
+  expect_all(*backend->download(update.slots[0], spec, dag::Layout::Plain), 0, "first moment");
   EXPECT_TRUE(keeps_subnormals());
 }
 

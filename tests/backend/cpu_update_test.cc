@@ -33,8 +33,9 @@ std::vector<Tensor> after_three_steps(Backend& backend, const dag::OptimizerSpec
   }
   for (uint64_t step = 1; step <= 3; ++step) {
     const auto gradient = uploaded(backend, random_tensor(spec.shape, 100 + step));
-    const Status status = backend.update(optimizer, {step, 0.05 / static_cast<double>(step), 0.5},
-                                         {parameter.get(), 0}, {gradient.get(), 0}, views, spec);
+    const ParameterUpdate update{spec, {parameter.get(), 0}, {gradient.get(), 0}, views};
+    const Status status =
+        backend.update(optimizer, {step, 0.05 / static_cast<double>(step), 0.5}, {&update, 1});
     EXPECT_TRUE(status.has_value());
   }
   std::vector<Tensor> results{*backend.download({parameter.get(), 0}, spec, Layout::Plain)};
@@ -69,9 +70,47 @@ TEST(CpuUpdate, SumOfSquaresIsTheSameForAnyNumberOfThreads) {
   for (const float v : x.as<float>()) exact += static_cast<double>(v) * static_cast<double>(v);
   const auto one = cpu(1), three = cpu(3);
   const auto a = uploaded(*one, x), b = uploaded(*three, x);
-  const double first = *one->sum_of_squares({a.get(), 0}, x.spec());
-  EXPECT_NEAR(first, exact, 1e-9 * exact);
-  EXPECT_EQ(first, *three->sum_of_squares({b.get(), 0}, x.spec()));
+  const TensorView of_one{{a.get(), 0}, x.spec()}, of_three{{b.get(), 0}, x.spec()};
+  const auto first = *one->sums_of_squares({&of_one, 1});
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_NEAR(first[0], exact, 1e-9 * exact);
+  EXPECT_EQ(first, *three->sums_of_squares({&of_three, 1}));
+}
+
+// Blocks of one array begin where the blocks of another end, wherever the team's ranges are cut.
+TEST(CpuUpdate, AllParametersAtOnceGiveTheBitsOfOneAtATime) {
+  const int64_t sizes[] = {5, 16'384, 0, 70'001, 1, 16'385, 0};
+  dag::OptimizerSpec rule{.type = dag::OptimizerType::Adam, .learning_rate = 0.1, .weight_decay = 0.01};
+  for (const int threads : {1, 2, 5}) {
+    const auto backend = cpu(threads);
+    std::vector<std::unique_ptr<Memory>> memory;
+    const auto fresh = [&] {
+      std::vector<ParameterUpdate> updates;
+      for (size_t i = 0; i < std::size(sizes); ++i) {
+        const auto view = [&](uint64_t seed) -> View {
+          memory.push_back(uploaded(*backend, random_tensor({sizes[i]}, 10 * i + seed)));
+          return {memory.back().get(), 0};
+        };
+        updates.push_back({{dag::DType::F32, {sizes[i]}}, view(1), view(2), {view(3), view(4)}});
+      }
+      return updates;
+    };
+    const auto together = fresh(), apart = fresh();
+    ASSERT_TRUE(backend->update(rule, {.step = 2, .learning_rate = 0.1}, together).has_value());
+    std::vector<TensorView> gradients;
+    std::vector<double> squares;
+    for (const ParameterUpdate& update : apart) {
+      ASSERT_TRUE(backend->update(rule, {.step = 2, .learning_rate = 0.1}, {&update, 1}).has_value());
+      gradients.push_back({update.gradient, update.spec});
+      squares.push_back(backend->sums_of_squares({&gradients.back(), 1})->at(0));
+    }
+    EXPECT_EQ(*backend->sums_of_squares(gradients), squares);
+    for (size_t i = 0; i < std::size(sizes); ++i) {
+      const auto bytes = [&](View view) { return *backend->download(view, together[i].spec, Layout::Plain); };
+      EXPECT_TRUE(same_bytes(bytes(together[i].parameter), bytes(apart[i].parameter))) << i;
+      EXPECT_TRUE(same_bytes(bytes(together[i].slots[1]), bytes(apart[i].slots[1]))) << i;
+    }
+  }
 }
 
 TEST(CpuUpdate, AccumulateCopyAndZeroDoWhatTheySay) {

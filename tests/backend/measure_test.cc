@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "peer/backend/cpu/cpu_backend.h"
-#include "tests/support/scratch.h"
 
 namespace weft::peer {
 namespace {
@@ -23,66 +22,6 @@ TEST(MeasureRates, AreNumbersThatAPlanCanUse) {
   }
   EXPECT_GT(rates->kernel_seconds, 0);
   EXPECT_TRUE(std::isfinite(rates->kernel_seconds));
-}
-
-// A made-up root folder.
-class Root {
- public:
-  Root& file(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories((scratch_.folder() / path).parent_path());
-    scratch_.write(path, text);
-    return *this;
-  }
-  Result<Bytes> free() const { return free_memory(scratch_.folder()); }
-
- private:
-  test::Scratch scratch_;
-};
-const std::string kMeminfo = "MemTotal:       8000000 kB\nMemFree:  1 kB\nMemAvailable:    4000000 kB\n";
-
-TEST(FreeMemory, IsWhatTheMachineHasAvailable) {
-  Root root;
-  root.file("proc/meminfo", kMeminfo);
-  EXPECT_EQ(root.free()->value, int64_t{4000000} * 1024);
-}
-
-TEST(FreeMemory, AControlGroupLimitsIt) {
-  Root root;
-  root.file("proc/meminfo", kMeminfo).file("proc/self/cgroup", "0::/user/weft\n");
-  root.file("sys/fs/cgroup/user/weft/memory.max", "max\n")
-      .file("sys/fs/cgroup/user/weft/memory.current", "5\n");
-  root.file("sys/fs/cgroup/user/memory.max", "1000000\n")
-      .file("sys/fs/cgroup/user/memory.current", "400000\n");
-  EXPECT_EQ(root.free()->value, 600000) << "the outer group's";
-  root.file("sys/fs/cgroup/user/memory.stat", "anon 1\ninactive_file 100000\n");
-  EXPECT_EQ(root.free()->value, 700000) << "cached files can go";
-  root.file("sys/fs/cgroup/user/memory.current", "2000000\n");
-  EXPECT_EQ(root.free()->value, 0);
-}
-
-TEST(FreeMemory, AControlGroupOfTheFirstVersionToo) {
-  Root root;
-  root.file("proc/meminfo", kMeminfo).file("proc/self/cgroup", "9:cpu,memory:/weft\n1:name=systemd:/\n");
-  root.file("sys/fs/cgroup/memory/weft/memory.limit_in_bytes", "5000\n");
-  root.file("sys/fs/cgroup/memory/weft/memory.usage_in_bytes", "2000\n");
-  EXPECT_EQ(root.free()->value, 3000);
-  root.file("sys/fs/cgroup/memory/weft/memory.limit_in_bytes", "9223372036854771712\n");
-  EXPECT_EQ(root.free()->value, int64_t{4000000} * 1024) << "no limit";
-}
-
-TEST(FreeMemory, WhatCannotBeReadIsAnError) {
-  Root root;
-  EXPECT_EQ(root.free().error().code, ErrorCode::Unavailable);
-  root.file("proc/meminfo", "MemAvailable: lots\n");
-  EXPECT_EQ(root.free().error().code, ErrorCode::Unavailable);
-  root.file("proc/meminfo", kMeminfo).file("proc/self/cgroup", "garbage\n0::\n");
-  EXPECT_TRUE(root.free().has_value());
-}
-
-TEST(FreeMemory, ThisMachineHasSome) {
-  const auto free = free_memory();
-  ASSERT_TRUE(free.has_value()) << free.error().message;
-  EXPECT_GT(free->value, 0);
 }
 
 }  // namespace

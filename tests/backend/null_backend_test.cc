@@ -49,6 +49,10 @@ TEST(NullBackend, MemoryIsCountedAgainstTheDevices) {
   ASSERT_FALSE(second.has_value());
   EXPECT_EQ(second.error().code, ErrorCode::ResourceExhausted);
   EXPECT_NE(second.error().message.find("400 bytes left"), std::string::npos) << second.error().message;
+  const MemoryUse use = *device.backend->memory();
+  EXPECT_EQ(use.used.value, 600);
+  EXPECT_EQ(use.free.value, 400);
+  EXPECT_EQ(use.total.value, 1000);
   first->reset();
   EXPECT_TRUE(device.backend->allocate({1000}).has_value());
 }
@@ -68,7 +72,8 @@ TEST(NullBackend, ValuesReadAsZero) {
   const auto back = device.backend->download({memory->get(), 0}, tensor.spec(), Layout::Plain);
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(dag::to_doubles(*back), (std::vector<double>(4, 0.0)));
-  EXPECT_EQ(*device.backend->sum_of_squares({memory->get(), 0}, tensor.spec()), 0);
+  const TensorView view{{memory->get(), 0}, tensor.spec()};
+  EXPECT_EQ(*device.backend->sums_of_squares({&view, 1}), std::vector{0.0});
 }
 
 TEST(NullBackend, WaitsOnlyWhereItsCallerWaits) {
@@ -81,6 +86,25 @@ TEST(NullBackend, WaitsOnlyWhereItsCallerWaits) {
   EXPECT_EQ(device.waited, std::chrono::nanoseconds(13000));  // three passes over 4000 bytes, one launch
   ASSERT_TRUE(device.backend->synchronize().has_value());
   EXPECT_EQ(device.waits, 1) << "nothing was submitted";
+}
+
+// What is waited for later was not waited for, and a timer says what the device did between its ends.
+TEST(NullBackend, ADownloadWaitsForWhatWasBefore) {
+  Device device;
+  const dag::TensorSpec spec{dag::DType::F32, {1000}};
+  const auto timer = device.backend->start_timer();
+  ASSERT_TRUE(device.backend->copy({}, {}, spec).has_value());  // two passes over 4000 bytes
+  const auto first = device.backend->begin_download({}, spec, Layout::Plain, {});
+  ASSERT_TRUE((*timer)->stop().has_value());
+  ASSERT_TRUE(device.backend->copy({}, {}, spec).has_value());
+  const auto second = device.backend->begin_download({}, spec, Layout::Plain, {});
+  EXPECT_EQ(device.waits, 0);
+  ASSERT_TRUE((*first)->take().has_value());
+  EXPECT_EQ(device.waited, std::chrono::nanoseconds(8000));
+  EXPECT_EQ(*(*timer)->elapsed(), std::chrono::nanoseconds(8000));
+  ASSERT_TRUE((*second)->take().has_value());
+  EXPECT_EQ(device.waited, std::chrono::nanoseconds(16000));
+  EXPECT_EQ(device.waits, 2);
 }
 
 // A whole microbatch takes what the planner predicts for it.

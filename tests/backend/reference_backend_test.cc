@@ -128,7 +128,8 @@ TEST(ReferenceBackend, AccumulatesZeroesCopiesAndSquares) {
   const Block a = uploaded(*backend, floats({3}, {1, 2, 3})), b = uploaded(*backend, floats({3}, {4, 5, 6}));
   ASSERT_TRUE(backend->accumulate(a.view(), b.view(), spec).has_value());
   EXPECT_EQ(downloaded(*backend, b, spec), (std::vector<double>{5, 7, 9}));
-  EXPECT_EQ(*backend->sum_of_squares(b.view(), spec), 25 + 49 + 81);
+  const TensorView both[] = {{b.view(), spec}, {a.view(), spec}};
+  EXPECT_EQ(*backend->sums_of_squares(both), (std::vector<double>{25 + 49 + 81, 1 + 4 + 9}));
   ASSERT_TRUE(backend->copy(a.view(), b.view(), spec).has_value());
   EXPECT_EQ(downloaded(*backend, b, spec), (std::vector<double>{1, 2, 3}));
   ASSERT_TRUE(backend->fill_zero(b.view(), spec).has_value());
@@ -150,7 +151,8 @@ double after_two_steps(const dag::OptimizerSpec& optimizer) {
   for (uint64_t step = 1; step <= 2; ++step) {
     const Block gradient = scalar(step == 1 ? 1.0 : -0.5);
     const dag::UpdateStep at{.step = step, .learning_rate = optimizer.learning_rate, .gradient_scale = 0.5};
-    EXPECT_TRUE(backend->update(optimizer, at, parameter.view(), gradient.view(), views, spec).has_value());
+    const ParameterUpdate update{spec, parameter.view(), gradient.view(), views};
+    EXPECT_TRUE(backend->update(optimizer, at, {&update, 1}).has_value());
   }
   return downloaded(*backend, parameter, spec)[0];
 }

@@ -134,8 +134,9 @@ TEST(Executor, KeepsOptimizerSlots) {
   const auto backend = make_reference_backend();
   const auto graph =
       std::make_shared<const Graph>(value_or_fail(dag::differentiate(model.graph, dag::op_table())));
-  const auto executor = value_or_fail(Executor::create(graph, std::make_shared<State>(*backend), {}));
-  ok_or_fail(executor->prepare_optimizer({.type = dag::OptimizerType::AdamW, .learning_rate = 1e-3}));
+  const auto executor = value_or_fail(Executor::create(
+      graph, std::make_shared<State>(*backend),
+      {.optimizer = dag::OptimizerSpec{.type = dag::OptimizerType::AdamW, .learning_rate = 1e-3}}));
   const Tensor moment = test::random_tensor(3, 3, executor->parameters()[0].spec.shape);
   const std::string& name = executor->parameters()[0].name;
   ok_or_fail(executor->state().write(dag::of_initializer(name, dag::StateSlot::M), moment));
@@ -167,6 +168,78 @@ TEST(Executor, AGradientThatShowsWhatAnotherStageSentWaitsForIt) {
   ok_or_fail(executor->set_value(*microbatch, sent, dag::from_doubles({dag::DType::F32, {2}}, values)));
   ok_or_fail(executor->run(*microbatch, 1));
   EXPECT_EQ(dag::to_doubles(value_or_fail(executor->gradient(0))), values);
+}
+
+TEST(Executor, CopiesValuesOfAnotherOnlyWhereTheyFit) {
+  dag::GraphBuilder builder(dag::op_table());
+  const dag::ValueId x = builder.input("x", {dag::DType::F32, {3}});
+  const dag::ValueId wide = builder.input("wide", {dag::DType::F32, {4}});
+  const dag::ValueId y = builder.add(dag::OpKind::Neg, {x});
+  builder.output("y", y, OutputRole::Prediction);
+  builder.output("z", builder.add(dag::OpKind::Neg, {wide}), OutputRole::Prediction);
+  const auto graph = std::make_shared<const Graph>(builder.finish());
+  const auto backend = make_reference_backend();
+  const auto make = [&] {
+    return value_or_fail(Executor::create(graph, std::make_shared<State>(*backend), {}));
+  };
+  const auto first = make(), second = make();
+  const auto a = value_or_fail(first->make_microbatch()), b = value_or_fail(second->make_microbatch());
+  ok_or_fail(first->set_value(*a, x, dag::make_tensor({3}, std::vector<float>{1, 2, 3})));
+  ok_or_fail(first->run(*a));
+  ok_or_fail(second->copy_value(*b, x, *first, *a, y));
+  ok_or_fail(second->run(*b));
+  EXPECT_EQ(dag::to_doubles(value_or_fail(second->value(*b, y))), (std::vector<double>{1, 2, 3}));
+  const auto refused = second->copy_value(*b, wide, *first, *a, y);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::InvalidArgument);
+  EXPECT_NE(refused.error().message.find("'wide' is f32[4]"), std::string::npos) << refused.error().message;
+}
+
+TEST(Executor, APrecisionThatTheBackendLacksIsRefusedByName) {
+  const test::Model model = test::residual_net(1);
+  const auto backend = make_reference_backend();
+  const auto graph = std::make_shared<const Graph>(model.graph);
+  const auto refused = [&](Precision precision) {
+    const auto made = Executor::create(graph, std::make_shared<State>(*backend), {.precision = precision});
+    return made ? std::string("made")
+                : std::string(to_string(made.error().code)) + ": " + made.error().message;
+  };
+  EXPECT_NE(refused({.compute = Arithmetic::BF16}).find("no arithmetic in bf16"), std::string::npos);
+  EXPECT_NE(refused({.storage = dag::DType::BF16}).find("no storage in bf16"), std::string::npos);
+  EXPECT_NE(refused({.wire = dag::DType::F16}).find("no sending in f16"), std::string::npos);
+  EXPECT_EQ(refused({}), "made");
+}
+
+TEST(Executor, AnEncodingThatTheBackendLacksIsRefused) {
+  const test::Model model = test::residual_net(1);
+  const auto backend = make_reference_backend();
+  const auto executor = value_or_fail(
+      Executor::create(std::make_shared<const Graph>(model.graph), std::make_shared<State>(*backend), {}));
+  const auto microbatch = value_or_fail(executor->make_microbatch());
+  const dag::ValueId loss = model.graph.find_output(OutputRole::Loss)->value;
+  const auto code_of = [&](const Encoding& encoding) {
+    const auto begun = executor->begin_value(*microbatch, loss, encoding);
+    return begun ? std::nullopt : std::optional(begun.error().code);
+  };
+  EXPECT_EQ(code_of({}), std::nullopt);
+  EXPECT_EQ(code_of({.kind = static_cast<Encoding::Kind>(7)}), ErrorCode::Unsupported);
+  EXPECT_EQ(code_of({.floats = dag::DType::BF16}), ErrorCode::Unsupported);
+}
+
+TEST(Executor, TakesTheMemoryThatItSays) {
+  const test::Model model = test::residual_net(1);
+  const auto backend = make_reference_backend();
+  const auto graph =
+      std::make_shared<const Graph>(value_or_fail(dag::differentiate(model.graph, dag::op_table())));
+  const auto state = std::make_shared<State>(*backend);
+  const Bytes before = backend->memory()->used;
+  const auto executor = value_or_fail(
+      Executor::create(graph, state, {.optimizer = dag::OptimizerSpec{.type = dag::OptimizerType::AdamW}}));
+  EXPECT_EQ(backend->memory()->used - before,
+            state->bytes() + executor->persistent_bytes() + executor->program().workspace);
+  const auto microbatch = value_or_fail(executor->make_microbatch());
+  EXPECT_EQ(backend->memory()->used - before, state->bytes() + executor->persistent_bytes() +
+                                                  executor->program().workspace + executor->program().arena);
 }
 
 }  // namespace

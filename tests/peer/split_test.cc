@@ -112,7 +112,9 @@ TEST_P(SplitLaw, PiecesGiveTheBitsOfTheWhole) {
     for (const auto& stage : split->stages) kernels += group_signatures(stage.graph).size();
     EXPECT_EQ(kernels, group_signatures(graph).size()) << "a border never changes a kernel";
 
-    expect_same_bits(run_whole(graph, *backend, model), run_split(*split, *backend, model));
+    const auto whole_results = run_whole(graph, *backend, model);
+    expect_same_bits(whole_results, run_split(*split, *backend, model));
+    expect_same_bits(whole_results, run_split(*split, *backend, model, Carry::OnDevice));
   }
 }
 

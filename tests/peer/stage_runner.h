@@ -77,8 +77,12 @@ inline std::map<std::string, Tensor> run_whole(const Graph& graph, Backend& back
   return results;
 }
 
-// Runs whatever segment has all it receives, carrying cut edges as host tensors, until all have run.
-inline std::map<std::string, Tensor> run_split(const dag::Split& split, Backend& backend, const test::Model& model) {
+// How cut edges are carried: as host tensors, or, where both ends lie plain, by a copy on the device.
+enum class Carry { ByHost, OnDevice };
+
+// Runs whatever segment has all it receives until all have run.
+inline std::map<std::string, Tensor> run_split(const dag::Split& split, Backend& backend,
+                                               const test::Model& model, Carry carry = Carry::ByHost) {
   std::vector<Runner> runners;
   for (uint32_t s = 0; s < split.stages.size(); ++s) {
     ExecutorOptions options;
@@ -105,9 +109,16 @@ inline std::map<std::string, Tensor> run_split(const dag::Split& split, Backend&
       for (size_t e = 0; e < split.cut_edges.size(); ++e) {
         const auto& edge = split.cut_edges[e];
         if (edge.from_stage != s || segment_of(s, edge.sent) != next[s]) continue;
-        const Tensor tensor = value_or_fail(runners[s].executor->value(*runners[s].microbatch, edge.sent));
-        Runner& to = runners[edge.to_stage];
-        ok_or_fail(to.executor->set_value(*to.microbatch, edge.received, tensor));
+        Runner &from = runners[s], &to = runners[edge.to_stage];
+        const bool plain = from.executor->graph().value(edge.sent).layout == dag::Layout::Plain &&
+                           to.executor->graph().value(edge.received).layout == dag::Layout::Plain;
+        if (carry == Carry::OnDevice && plain)
+          ok_or_fail(to.executor->copy_value(*to.microbatch, edge.received, *from.executor, *from.microbatch,
+                                             edge.sent));
+        else
+          ok_or_fail(
+              to.executor->set_value(*to.microbatch, edge.received,
+                                     value_or_fail(from.executor->value(*from.microbatch, edge.sent))));
         carried[e] = true;
       }
       ++next[s];

@@ -64,14 +64,15 @@ TEST(State, ExecutorsShareTheirWeights) {
   const auto backend = make_reference_backend();
   const auto state = std::make_shared<State>(*backend);
   const Graph training = value_or_fail(dag::differentiate(model.graph, dag::op_table()));
-  const auto trained = value_or_fail(Executor::create(std::make_shared<const Graph>(training), state, {}));
+  const auto trained = value_or_fail(Executor::create(
+      std::make_shared<const Graph>(training), state,
+      {.optimizer = dag::OptimizerSpec{.type = dag::OptimizerType::Sgd, .learning_rate = 0.5}}));
   const Bytes weights = state->bytes();
   const auto evaluating =
       value_or_fail(Executor::create(std::make_shared<const Graph>(model.graph), state, {}));
   EXPECT_EQ(state->bytes(), weights);
   for (const auto& [name, tensor] : model.weights)
     ok_or_fail(state->write(dag::of_initializer(name), tensor));
-  ok_or_fail(trained->prepare_optimizer({.type = dag::OptimizerType::Sgd, .learning_rate = 0.5}));
 
   const auto loss_of = [&](Executor& executor) {
     const auto microbatch = value_or_fail(executor.make_microbatch());

@@ -79,11 +79,11 @@ using State = std::map<dag::StateKey, Tensor>;
 
 State train_alone(const Graph& whole, const test::Model& model, peer::Backend& backend,
                   const proto::TrainingSpec& spec) {
-  auto executor = value_or_fail(peer::Executor::create(
-      std::make_shared<const Graph>(whole), std::make_shared<peer::State>(backend), {.accumulates = true}));
+  auto executor = value_or_fail(peer::Executor::create(std::make_shared<const Graph>(whole),
+                                                       std::make_shared<peer::State>(backend),
+                                                       {.accumulates = true, .optimizer = spec.optimizer}));
   for (const auto& initializer : whole.initializers())
     ok_or_fail(executor->state().write(weight_key(initializer), model.weights.at(initializer.name)));
-  ok_or_fail(executor->prepare_optimizer(spec.optimizer));
   const auto microbatch = value_or_fail(executor->make_microbatch());
   for (uint64_t step = 1; step <= kSteps; ++step) {
     for (uint32_t m = 0; m < kMicrobatches; ++m) {

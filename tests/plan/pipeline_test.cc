@@ -116,6 +116,7 @@ TEST_P(OnEveryGraph, MemoryIsNotUnderestimated) {
       for (uint32_t s = 0; s < stages; ++s) {
         peer::ExecutorOptions options;
         options.accumulates = accumulates;
+        options.optimizer = dag::OptimizerSpec{.type = dag::OptimizerType::AdamW};
         options.segment_of_op = split->stages[s].segment_of_op;
         for (const auto& edge : split->cut_edges)
           if (edge.from_stage == s) options.kept.push_back(edge.sent);
@@ -123,7 +124,6 @@ TEST_P(OnEveryGraph, MemoryIsNotUnderestimated) {
         auto executor = peer::Executor::create(std::make_shared<const Graph>(split->stages[s].graph), state,
                                                std::move(options));
         ASSERT_TRUE(executor.has_value()) << executor.error().message;
-        ASSERT_TRUE((*executor)->prepare_optimizer({.type = dag::OptimizerType::AdamW}).has_value());
         const int64_t need = state->bytes().value + (*executor)->persistent_bytes().value +
                              (*executor)->program().workspace.value + 3 * (*executor)->program().arena.value;
         const StageWork& work = pipeline.stages[s];

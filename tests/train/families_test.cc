@@ -106,8 +106,9 @@ std::vector<double> two_steps(const std::string& name, peer::Backend& backend) {
       differentiated, dag::op_table(),
       {.fuse_elementwise = traits.fuse_elementwise, .convolution_layout = traits.convolution_layout}));
 
-  const auto executor =
-      value_or_fail(peer::Executor::create(graph, std::make_shared<peer::State>(backend), {}));
+  const auto executor = value_or_fail(
+      peer::Executor::create(graph, std::make_shared<peer::State>(backend),
+                             {.optimizer = dag::OptimizerSpec{.type = dag::OptimizerType::Sgd}}));
   for (const auto& initializer : graph->initializers())
     ok_or_fail(executor->state().write(weight_key(initializer), imported.weights.at(initializer.name)));
   // Nothing that these models do may fall back to loops in double or to oneDNN's reference, on any processor.
@@ -117,9 +118,6 @@ std::vector<double> two_steps(const std::string& name, peer::Backend& backend) {
     EXPECT_TRUE(kernel != "reference" && kernel.find(" ref") == std::string_view::npos)
         << to_string(op.kind) << " of " << to_string(graph->spec(op.inputs.at(0))) << ": " << kernel;
   }
-  dag::OptimizerSpec sgd;
-  sgd.type = dag::OptimizerType::Sgd;
-  ok_or_fail(executor->prepare_optimizer(sgd));
   const auto microbatch = value_or_fail(executor->make_microbatch());
   std::vector<double> losses;
   for (uint64_t step = 1; step <= 2; ++step) {

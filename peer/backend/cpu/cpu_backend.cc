@@ -2,12 +2,14 @@
 
 #include <dnnl.hpp>
 
-#include <cmath>
 #include <cstring>
 #include <new>
 
 #include "peer/backend/cpu/kernel.h"
 #include "peer/backend/cpu/layout.h"
+#include "peer/backend/cpu/update.h"
+#include "peer/backend/host/host_memory.h"
+#include "peer/backend/host/host_timer.h"
 
 namespace weft::peer {
 namespace {
@@ -77,7 +79,8 @@ class CpuBackend final : public Backend {
   }
 
   Bytes storage_bytes(const TensorSpec& spec, Layout) const override { return spec.bytes(); }
-  Result<std::unique_ptr<Memory>> allocate(Bytes size) override { return CpuMemory::make(size); }
+  Result<std::unique_ptr<Memory>> allocate(Bytes size) override { return CpuMemory::make(size, used_); }
+  Result<MemoryUse> memory() const override { return host_memory_use({*used_}); }
 
   Result<std::unique_ptr<Kernel>> make_kernel(const dag::Graph& graph, const GroupSignature& group) override
       try {
@@ -96,13 +99,17 @@ class CpuBackend final : public Backend {
                    pointer<std::byte>(target));
     return {};
   }
-  Result<Tensor> download(View source, const TensorSpec& spec, Layout layout) override {
+  Result<std::unique_ptr<Download>> begin_download(View source, const TensorSpec& spec, Layout layout,
+                                                   const Encoding& encoding) override try {
+    WEFT_TRY_STATUS(need_dense(encoding));
     WEFT_TRY_STATUS(need_layout(spec, layout));
     const Team::Entered entered(team_);
-    Tensor tensor(spec);
+    Tensor tensor(spec, dag::allocate_tensor_bytes(static_cast<size_t>(spec.bytes().value)));
     convert_layout(team_, loops_, spec, layout, pointer<std::byte>(source), Layout::Plain,
                    tensor.mutable_bytes().data());
-    return tensor;
+    return std::make_unique<FinishedDownload>(std::move(tensor));
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::ResourceExhausted, "cpu backend: no memory to download " + dag::to_string(spec));
   }
 
   Status fill_zero(View target, const TensorSpec& spec) override {
@@ -130,25 +137,22 @@ class CpuBackend final : public Backend {
     return {};
   }
 
-  Result<double> sum_of_squares(View source, const TensorSpec& spec) override {
-    WEFT_TRY_STATUS(need_f32(spec, "sum_of_squares"));
-    const float* x = pointer<const float>(source);
-    const int64_t count = spec.element_count(), blocks = (count + kGrain - 1) / kGrain;
-    std::vector<double> sums(static_cast<size_t>(blocks));
+  Result<std::unique_ptr<Download>> begin_sums_of_squares(std::span<const TensorView> sources) override {
+    for (const TensorView& source : sources) WEFT_TRY_STATUS(need_f32(source.spec, "sums_of_squares"));
     const Team::Entered entered(team_);
-    team_.ranges(blocks, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b)
-        sums[static_cast<size_t>(b)] =
-            loops_.sum_of_squares(x + b * kGrain, std::min(kGrain, count - b * kGrain));
-    });
-    double total = 0;
-    for (const double sum : sums) total += sum;
-    return total;
+    const std::vector<double> sums = cpu::sums_of_squares(team_, loops_, sources);
+    return std::make_unique<FinishedDownload>(
+        dag::from_doubles({dag::DType::F64, {static_cast<int64_t>(sums.size())}}, sums));
+  }
+  Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step,
+                std::span<const ParameterUpdate> parameters) override {
+    for (const ParameterUpdate& parameter : parameters) WEFT_TRY_STATUS(need_f32(parameter.spec, "update"));
+    const Team::Entered entered(team_);
+    update_parameters(team_, loops_, optimizer, step, parameters);
+    return {};
   }
 
-  Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter,
-                View gradient, std::span<const View> slots, const TensorSpec& spec) override;
-
+  Result<std::unique_ptr<Timer>> start_timer() override { return std::make_unique<HostTimer>(); }
   Status synchronize() override { return {}; }
   void release_calling_thread() const override { Team::release_calling_thread(); }
 
@@ -163,48 +167,8 @@ class CpuBackend final : public Backend {
   Team team_;
   const LoopTable& loops_;
   bool own_convolutions_;
+  std::shared_ptr<int64_t> used_ = std::make_shared<int64_t>(0);
 };
-
-Status CpuBackend::update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter,
-                          View gradient, std::span<const View> slots, const TensorSpec& spec) {
-  WEFT_TRY_STATUS(need_f32(spec, "update"));
-  float* p = pointer<float>(parameter);
-  const float* g = pointer<const float>(gradient);
-  float* first = slots.empty() ? nullptr : pointer<float>(slots[0]);
-  float* second = slots.size() < 2 ? nullptr : pointer<float>(slots[1]);
-  const Team::Entered entered(team_);
-  if (optimizer.type == dag::OptimizerType::Sgd) {
-    SgdArgs args{};
-    args.learning_rate = static_cast<float>(step.learning_rate);
-    args.weight_decay = static_cast<float>(optimizer.weight_decay);
-    args.momentum = static_cast<float>(optimizer.momentum);
-    args.keep = static_cast<float>(1 - optimizer.dampening);
-    args.gradient_scale = static_cast<float>(step.gradient_scale);
-    args.first = step.step == 1;
-    args.nesterov = optimizer.nesterov;
-    team_.ranges(spec.element_count(), kGrain, [&](int64_t begin, int64_t end) {
-      loops_.sgd(p + begin, g + begin, first == nullptr ? nullptr : first + begin, end - begin, args);
-    });
-    return {};
-  }
-  const bool decoupled = optimizer.type == dag::OptimizerType::AdamW;
-  const double t = static_cast<double>(step.step);
-  AdamArgs args{};
-  args.decay_factor = decoupled ? static_cast<float>(1 - step.learning_rate * optimizer.weight_decay) : 1.0f;
-  args.weight_decay = decoupled ? 0.0f : static_cast<float>(optimizer.weight_decay);
-  args.beta1 = static_cast<float>(optimizer.beta1);
-  args.one_minus_beta1 = static_cast<float>(1 - optimizer.beta1);
-  args.beta2 = static_cast<float>(optimizer.beta2);
-  args.one_minus_beta2 = static_cast<float>(1 - optimizer.beta2);
-  args.step_size = static_cast<float>(step.learning_rate / (1 - std::pow(optimizer.beta1, t)));
-  args.inverse_sqrt_correction2 = static_cast<float>(1 / std::sqrt(1 - std::pow(optimizer.beta2, t)));
-  args.epsilon = static_cast<float>(optimizer.epsilon);
-  args.gradient_scale = static_cast<float>(step.gradient_scale);
-  team_.ranges(spec.element_count(), kGrain, [&](int64_t begin, int64_t end) {
-    loops_.adam(p + begin, g + begin, first + begin, second + begin, end - begin, args);
-  });
-  return {};
-}
 
 }  // namespace
 

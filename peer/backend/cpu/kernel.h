@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "dag/op_table.h"
-#include "peer/backend/backend.h"
 #include "peer/backend/cpu/loops/table.h"
 #include "peer/backend/cpu/memory.h"
 #include "peer/backend/cpu/team.h"
+#include "peer/backend/kernel.h"
 
 namespace weft::peer::cpu {
 

@@ -8,7 +8,7 @@
 
 namespace weft::peer::cpu {
 
-Result<std::unique_ptr<Memory>> CpuMemory::make(Bytes size) {
+Result<std::unique_ptr<Memory>> CpuMemory::make(Bytes size, std::shared_ptr<int64_t> used) {
   constexpr int64_t kMappedFrom = int64_t{4} << 20;
   const auto refused = [&] {
     return fail(ErrorCode::ResourceExhausted, "cpu backend: no memory for a block of " +
@@ -20,7 +20,8 @@ Result<std::unique_ptr<Memory>> CpuMemory::make(Bytes size) {
   if (bytes < kMappedFrom) {
     void* block = std::aligned_alloc(kAlignment, static_cast<size_t>(bytes));
     if (block == nullptr) return refused();
-    return std::unique_ptr<Memory>(new CpuMemory(static_cast<std::byte*>(block), {bytes}, /*mapped=*/false));
+    return std::unique_ptr<Memory>(
+        new CpuMemory(static_cast<std::byte*>(block), {bytes}, /*mapped=*/false, std::move(used)));
   }
   // The system hands out addresses it has no memory for: more than there is in the machine is refused here.
   const int64_t machine = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
@@ -31,10 +32,12 @@ Result<std::unique_ptr<Memory>> CpuMemory::make(Bytes size) {
 #ifdef MADV_HUGEPAGE
   madvise(block, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // only a hint
 #endif
-  return std::unique_ptr<Memory>(new CpuMemory(static_cast<std::byte*>(block), {bytes}, /*mapped=*/true));
+  return std::unique_ptr<Memory>(
+      new CpuMemory(static_cast<std::byte*>(block), {bytes}, /*mapped=*/true, std::move(used)));
 }
 
 CpuMemory::~CpuMemory() {
+  *used_ -= size_.value;
   if (mapped_) {
     munmap(data_, static_cast<size_t>(size_.value));
   } else {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <utility>
 
 #include "base/result.h"
-#include "peer/backend/backend.h"
+#include "peer/backend/kernel.h"
 
 namespace weft::peer::cpu {
 
@@ -16,8 +18,8 @@ inline constexpr int64_t align_up(int64_t bytes) {
 
 class CpuMemory final : public Memory {
  public:
-  // ResourceExhausted when the system has not that much.
-  static Result<std::unique_ptr<Memory>> make(Bytes size);
+  // ResourceExhausted when the system has not that much. Its size counts in `used` while it lives.
+  static Result<std::unique_ptr<Memory>> make(Bytes size, std::shared_ptr<int64_t> used);
   ~CpuMemory() override;
   CpuMemory(const CpuMemory&) = delete;
   CpuMemory& operator=(const CpuMemory&) = delete;
@@ -26,10 +28,14 @@ class CpuMemory final : public Memory {
   std::byte* data() const { return data_; }
 
  private:
-  CpuMemory(std::byte* data, Bytes size, bool mapped) : data_(data), size_(size), mapped_(mapped) {}
+  CpuMemory(std::byte* data, Bytes size, bool mapped, std::shared_ptr<int64_t> used)
+      : data_(data), size_(size), mapped_(mapped), used_(std::move(used)) {
+    *used_ += size_.value;
+  }
   std::byte* data_;
   Bytes size_;
   bool mapped_;
+  std::shared_ptr<int64_t> used_;
 };
 
 // REQUIRES: the view's memory came from this backend.

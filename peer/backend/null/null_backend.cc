@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "base/check.h"
 #include "plan/cost.h"
@@ -32,24 +33,88 @@ class NullMemory final : public Memory {
   std::shared_ptr<int64_t> used_;
 };
 
+// The device's clock: seconds of work from the start. What was submitted is carried out as somebody waits for
+// it.
+class NullClock {
+ public:
+  explicit NullClock(std::function<void(Duration)> wait) : wait_(std::move(wait)) {}
+
+  // The driving thread's.
+  void submit(double seconds) { submitted_ += seconds; }
+  double submitted() const { return submitted_; }
+
+  // Any thread: until what was submitted up to `until` is done. Work is done in order, so that whoever waits
+  // for later work waits behind who waits for earlier.
+  void wait(double until) {
+    const std::lock_guard lock(mutex_);
+    if (until <= done_) return;
+    wait_(duration(until - done_));
+    done_ = until;
+  }
+  static Duration duration(double seconds) {
+    return Duration(static_cast<int64_t>(std::min(seconds, 1e6) * 1e9));
+  }
+
+ private:
+  std::function<void(Duration)> wait_;
+  double submitted_ = 0;
+  std::mutex mutex_;
+  double done_ = 0;  // guarded by mutex_
+};
+
+class NullDownload final : public Download {
+ public:
+  NullDownload(std::shared_ptr<NullClock> clock, dag::TensorSpec spec)
+      : clock_(std::move(clock)), until_(clock_->submitted()), spec_(std::move(spec)) {}
+  Result<dag::Tensor> take() override {
+    clock_->wait(until_);
+    return dag::Tensor(spec_);
+  }
+
+ private:
+  std::shared_ptr<NullClock> clock_;
+  double until_;
+  dag::TensorSpec spec_;
+};
+
+class NullTimer final : public Timer {
+ public:
+  explicit NullTimer(std::shared_ptr<NullClock> clock)
+      : clock_(std::move(clock)), begin_(clock_->submitted()), end_(begin_) {}
+  Status stop() override {
+    end_ = clock_->submitted();
+    return {};
+  }
+  Result<Duration> elapsed() override {
+    clock_->wait(end_);
+    return NullClock::duration(end_ - begin_);
+  }
+
+ private:
+  std::shared_ptr<NullClock> clock_;
+  double begin_, end_;
+};
+
 class NullKernel final : public Kernel {
  public:
-  NullKernel(double seconds, double& pending) : seconds_(seconds), pending_(pending) {}
+  NullKernel(double seconds, std::shared_ptr<NullClock> clock)
+      : seconds_(seconds), clock_(std::move(clock)) {}
   Status run(std::span<const View>, std::span<const View>, View, const StepContext&) override {
-    pending_ += seconds_;
+    clock_->submit(seconds_);
     return {};
   }
   std::string_view implementation() const override { return "null"; }
 
  private:
   double seconds_;
-  double& pending_;
+  std::shared_ptr<NullClock> clock_;
 };
 
 class NullBackend final : public Backend {
  public:
   explicit NullBackend(NullOptions options) : options_(std::move(options)) {
     WEFT_CHECK(options_.wait != nullptr);
+    clock_ = std::make_shared<NullClock>(options_.wait);
   }
 
   std::string_view name() const override { return "null"; }
@@ -72,47 +137,58 @@ class NullBackend final : public Backend {
     return std::make_unique<NullMemory>(data, size, used_);
   }
 
+  Result<MemoryUse> memory() const override {
+    return MemoryUse{{*used_}, {options_.memory.value - *used_}, options_.memory};
+  }
+
   Result<std::unique_ptr<Kernel>> make_kernel(const dag::Graph& graph, const GroupSignature& group) override {
     const plan::GroupCost cost = plan::cost_of_group(graph, group.ops, group.inputs, group.outputs);
-    return std::make_unique<NullKernel>(plan::seconds_of(cost, options_.rates), pending_);
+    return std::make_unique<NullKernel>(plan::seconds_of(cost, options_.rates), clock_);
   }
 
   Status upload(const dag::Tensor&, View, dag::Layout) override { return {}; }
-  Result<dag::Tensor> download(View, const dag::TensorSpec& spec, dag::Layout) override {
-    WEFT_TRY_STATUS(synchronize());
-    return dag::Tensor(spec);
+  Result<std::unique_ptr<Download>> begin_download(View, const dag::TensorSpec& spec, dag::Layout,
+                                                   const Encoding& encoding) override {
+    WEFT_TRY_STATUS(need_dense(encoding));
+    return std::make_unique<NullDownload>(clock_, spec);
   }
   Status fill_zero(View, const dag::TensorSpec&) override { return {}; }
   Status copy(View, View, const dag::TensorSpec& spec) override {
-    pending_ += 2.0 * static_cast<double>(spec.bytes().value) / options_.rates.memory_bytes_per_second;
+    clock_->submit(passes(2, spec));
     return {};
   }
   Status accumulate(View, View, const dag::TensorSpec& spec) override {
-    pending_ += plan::accumulate_seconds(spec.bytes(), options_.rates);
+    clock_->submit(plan::accumulate_seconds(spec.bytes(), options_.rates));
     return {};
   }
-  Result<double> sum_of_squares(View, const dag::TensorSpec& spec) override {
-    pending_ += static_cast<double>(spec.bytes().value) / options_.rates.memory_bytes_per_second;
-    WEFT_TRY_STATUS(synchronize());
-    return 0.0;
+  Result<std::unique_ptr<Download>> begin_sums_of_squares(std::span<const TensorView> sources) override {
+    for (const TensorView& source : sources) clock_->submit(passes(1, source.spec));
+    return std::make_unique<NullDownload>(
+        clock_, dag::TensorSpec{dag::DType::F64, {static_cast<int64_t>(sources.size())}});
   }
-  Status update(const dag::OptimizerSpec&, const dag::UpdateStep&, View, View, std::span<const View> slots,
-                const dag::TensorSpec& spec) override {
-    pending_ += plan::update_seconds(spec.bytes(), static_cast<uint32_t>(slots.size()), options_.rates);
+  Status update(const dag::OptimizerSpec&, const dag::UpdateStep&,
+                std::span<const ParameterUpdate> parameters) override {
+    for (const ParameterUpdate& parameter : parameters)
+      clock_->submit(plan::update_seconds(parameter.spec.bytes(),
+                                          static_cast<uint32_t>(parameter.slots.size()), options_.rates));
     return {};
   }
 
+  Result<std::unique_ptr<Timer>> start_timer() override { return std::make_unique<NullTimer>(clock_); }
   Status synchronize() override {
-    const double seconds = pending_;
-    pending_ = 0;
-    if (seconds > 0) options_.wait(Duration(static_cast<int64_t>(std::min(seconds, 1e6) * 1e9)));
+    clock_->wait(clock_->submitted());
     return {};
   }
 
  private:
+  // Reading or writing it so many times.
+  double passes(int count, const dag::TensorSpec& spec) const {
+    return count * static_cast<double>(spec.bytes().value) / options_.rates.memory_bytes_per_second;
+  }
+
   NullOptions options_;
   std::shared_ptr<int64_t> used_ = std::make_shared<int64_t>(0);
-  double pending_ = 0;  // seconds submitted and not waited for; kernels refer to it
+  std::shared_ptr<NullClock> clock_;
 };
 
 }  // namespace

@@ -18,8 +18,8 @@ struct NullOptions {
   Bytes memory{};  // what may be allocated
   // Those of the backends that the job's other peers run, so that graphs are lowered alike.
   BackendTraits traits{};
-  // Called where a caller waits for the device (synchronize, download, a sum), with the time that what was
-  // submitted since the last wait would have taken. REQUIRED.
+  // Called where a caller waits for the device (synchronize, a download, a timer), on its thread, with the
+  // time that what it waits for and nobody waited for yet would have taken. REQUIRED.
   std::function<void(Duration)> wait;
 };
 

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "dag/state.h"
+#include "peer/backend/host/host_memory.h"
+#include "peer/backend/host/host_timer.h"
 #include "peer/backend/reference/reference_kernels.h"
 
 namespace weft::peer {
@@ -20,16 +22,23 @@ constexpr int64_t kAlignment = 64;
 
 class ReferenceMemory final : public Memory {
  public:
-  ReferenceMemory(std::byte* bytes, Bytes size) : bytes_(bytes), size_(size) {}
+  ReferenceMemory(std::byte* bytes, Bytes size, std::shared_ptr<int64_t> used)
+      : bytes_(bytes), size_(size), used_(std::move(used)) {
+    *used_ += size_.value;
+  }
   ReferenceMemory(const ReferenceMemory&) = delete;
   ReferenceMemory& operator=(const ReferenceMemory&) = delete;
-  ~ReferenceMemory() override { ::operator delete (bytes_, std::align_val_t{kAlignment}); }
+  ~ReferenceMemory() override {
+    ::operator delete (bytes_, std::align_val_t{kAlignment});
+    *used_ -= size_.value;
+  }
   Bytes size() const override { return size_; }
   std::byte* bytes() const { return bytes_; }
 
  private:
   std::byte* bytes_;
   Bytes size_;
+  std::shared_ptr<int64_t> used_;
 };
 
 // The elements of a view. REQUIRES: they lie within the block.
@@ -156,6 +165,34 @@ void update_adam(const dag::OptimizerSpec& spec, const dag::UpdateStep& step, El
   e.parameter -= step.learning_rate / first * m / (std::sqrt(v) / std::sqrt(second) + spec.epsilon);
 }
 
+void update_parameter(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step,
+                      const ParameterUpdate& update) {
+  const int64_t count = update.spec.element_count();
+  const auto p = elements<double>(update.parameter, count), g = elements<double>(update.gradient, count);
+  std::vector<std::span<double>> s;
+  for (const View slot : update.slots) s.push_back(elements<double>(slot, count));
+  WEFT_CHECK(s.size() == dag::optimizer_slots(optimizer).size());
+  for (size_t i = 0; i < p.size(); ++i) {
+    const Element element{p[i], step.gradient_scale * g[i]};
+    if (optimizer.type == dag::OptimizerType::Sgd)
+      update_sgd(optimizer, step, element, s.empty() ? nullptr : &s[0][i]);
+    else
+      update_adam(optimizer, step, element, s[0][i], s[1][i]);
+  }
+}
+
+double sum_of_squares(std::span<const double> values) {
+  constexpr size_t kBlock = 4096;
+  double total = 0;
+  for (size_t begin = 0; begin < values.size(); begin += kBlock) {
+    double sum = 0;
+    for (const double value : values.subspan(begin, std::min(kBlock, values.size() - begin)))
+      sum += value * value;
+    total += sum;
+  }
+  return total;
+}
+
 class ReferenceBackend final : public Backend {
  public:
   std::string_view name() const override { return "reference"; }
@@ -181,8 +218,9 @@ class ReferenceBackend final : public Backend {
       return fail(ErrorCode::ResourceExhausted, "the reference backend cannot allocate " +
                                                     std::to_string(size.value) +
                                                     " bytes: try smaller microbatches or more stages");
-    return std::make_unique<ReferenceMemory>(block, size);
+    return std::make_unique<ReferenceMemory>(block, size, used_);
   }
+  Result<MemoryUse> memory() const override { return host_memory_use({*used_}); }
 
   Result<std::unique_ptr<Kernel>> make_kernel(const dag::Graph& graph, const GroupSignature& group) override {
     for (const dag::OpId id : group.ops) {
@@ -199,8 +237,10 @@ class ReferenceBackend final : public Backend {
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::ResourceExhausted, "no memory to upload " + to_string(tensor.spec()));
   }
-  Result<dag::Tensor> download(View source, const dag::TensorSpec& spec, dag::Layout) override try {
-    return ref_to_tensor(load(source, spec));
+  Result<std::unique_ptr<Download>> begin_download(View source, const dag::TensorSpec& spec, dag::Layout,
+                                                   const Encoding& encoding) override try {
+    WEFT_TRY_STATUS(need_dense(encoding));
+    return std::make_unique<FinishedDownload>(ref_to_tensor(load(source, spec)));
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::ResourceExhausted, "no memory to download " + to_string(spec));
   }
@@ -224,37 +264,24 @@ class ReferenceBackend final : public Backend {
     return {};
   }
 
-  Result<double> sum_of_squares(View source, const dag::TensorSpec& spec) override {
-    constexpr size_t kBlock = 4096;
-    const auto values = elements<double>(source, spec.element_count());
-    double total = 0;
-    for (size_t begin = 0; begin < values.size(); begin += kBlock) {
-      double sum = 0;
-      for (const double value : values.subspan(begin, std::min(kBlock, values.size() - begin)))
-        sum += value * value;
-      total += sum;
-    }
-    return total;
+  Result<std::unique_ptr<Download>> begin_sums_of_squares(std::span<const TensorView> sources) override {
+    std::vector<double> sums;
+    for (const TensorView& source : sources)
+      sums.push_back(sum_of_squares(elements<double>(source.view, source.spec.element_count())));
+    return std::make_unique<FinishedDownload>(
+        dag::from_doubles({dag::DType::F64, {static_cast<int64_t>(sums.size())}}, sums));
   }
-
-  Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step, View parameter,
-                View gradient, std::span<const View> slots, const dag::TensorSpec& spec) override {
-    const int64_t count = spec.element_count();
-    const auto p = elements<double>(parameter, count), g = elements<double>(gradient, count);
-    std::vector<std::span<double>> s;
-    for (const View slot : slots) s.push_back(elements<double>(slot, count));
-    WEFT_CHECK(s.size() == dag::optimizer_slots(optimizer).size());
-    for (size_t i = 0; i < p.size(); ++i) {
-      const Element element{p[i], step.gradient_scale * g[i]};
-      if (optimizer.type == dag::OptimizerType::Sgd)
-        update_sgd(optimizer, step, element, s.empty() ? nullptr : &s[0][i]);
-      else
-        update_adam(optimizer, step, element, s[0][i], s[1][i]);
-    }
+  Status update(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step,
+                std::span<const ParameterUpdate> parameters) override {
+    for (const ParameterUpdate& parameter : parameters) update_parameter(optimizer, step, parameter);
     return {};
   }
 
+  Result<std::unique_ptr<Timer>> start_timer() override { return std::make_unique<HostTimer>(); }
   Status synchronize() override { return {}; }
+
+ private:
+  std::shared_ptr<int64_t> used_ = std::make_shared<int64_t>(0);
 };
 
 }  // namespace

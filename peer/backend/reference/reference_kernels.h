@@ -13,7 +13,7 @@
 #include "base/result.h"
 #include "dag/graph.h"
 #include "dag/tensor.h"
-#include "peer/backend/backend.h"
+#include "peer/backend/kernel.h"
 
 namespace weft::peer {
 

@@ -1,3 +1,7 @@
+#include "peer/backend/host/host_memory.h"
+
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -5,8 +9,6 @@
 #include <sstream>
 #include <string>
 #include <string_view>
-
-#include "peer/service/measure.h"
 
 namespace weft::peer {
 namespace {
@@ -92,6 +94,11 @@ Result<Bytes> free_memory(const fs::path& root) {
                                             " does not say how much memory is available; give --memory");
   const int64_t machine = *available * 1024;
   return Bytes{std::min(machine, left_in_groups(root).value_or(machine))};
+}
+
+Result<MemoryUse> host_memory_use(Bytes used) {
+  WEFT_TRY(const Bytes free, free_memory());
+  return MemoryUse{used, free, {static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE)}};
 }
 
 }  // namespace weft::peer

@@ -1,0 +1,19 @@
+// The memory of this machine, for the backends that compute in it.
+#pragma once
+
+#include <filesystem>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "peer/backend/backend.h"
+
+namespace weft::peer {
+
+// Memory that this process may still take: what the machine has available, or less where a control group (v2
+// or v1) limits it. Unavailable when the system does not say. `root` stands for / in tests.
+Result<Bytes> free_memory(const std::filesystem::path& root = "/");
+
+// What a backend that took `used` says of itself. Errors: of free_memory.
+Result<MemoryUse> host_memory_use(Bytes used);
+
+}  // namespace weft::peer

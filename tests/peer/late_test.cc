@@ -1,0 +1,114 @@
+// The executor asks a backend for nothing but what its contract gives: on a device that does everything as
+// late as it may and repeats segments from recordings, training ends in the same bits.
+#include <gtest/gtest.h>
+
+#include "dag/autodiff.h"
+#include "dag/lower.h"
+#include "peer/backend/reference/reference_backend.h"
+#include "peer/executor.h"
+#include "tests/peer/stage_runner.h"
+#include "tests/support/late_backend.h"
+#include "tests/support/models.h"
+
+namespace weft::peer {
+namespace {
+
+constexpr uint32_t kMicrobatches = 3, kArenas = 2;
+constexpr uint64_t kSteps = 4;
+
+test::Model model_of(std::string_view name) {
+  return name == "residual" ? test::residual_net(5) : test::transformer(5);
+}
+
+// Some steps of AdamW, microbatches in two arenas by turns; nothing is waited for between the steps.
+class Training {
+ public:
+  Training(const test::Model& model, Backend& backend) : model_(model) {
+    const Graph graph = dag::lower(value_or_fail(dag::differentiate(model.graph, dag::op_table())),
+                                   dag::op_table(), {.fuse_elementwise = true});
+    executor_ = value_or_fail(Executor::create(
+        std::make_shared<const Graph>(graph), std::make_shared<State>(backend),
+        {.accumulates = true, .optimizer = dag::OptimizerSpec{.type = dag::OptimizerType::AdamW}}));
+    for (const auto& [name, tensor] : model.weights)
+      ok_or_fail(executor_->state().write(dag::of_initializer(name), tensor));
+    for (uint32_t i = 0; i < kArenas; ++i) arenas_.push_back(value_or_fail(executor_->make_microbatch()));
+  }
+
+  std::vector<std::vector<double>> run() {
+    std::vector<std::unique_ptr<Download>> downloads;
+    for (uint64_t step = 1; step <= kSteps; ++step) {
+      for (uint32_t m = 0; m < kMicrobatches; ++m) {
+        Microbatch& microbatch = *arenas_[m % kArenas];
+        microbatch.first_of_step = m == 0;
+        microbatch.context = {.seed = 9, .step = step, .sample_position = m * 4, .microbatch_size = 4};
+        for (const auto& [name, tensor] : model_.inputs)
+          ok_or_fail(executor_->set_input(microbatch, name, data(tensor, step, m)));
+        ok_or_fail(executor_->run(microbatch));
+        downloads.push_back(value_or_fail(
+            executor_->begin_value(microbatch, executor_->graph().find_output(OutputRole::Loss)->value)));
+      }
+      downloads.push_back(value_or_fail(executor_->begin_gradient_squares()));
+      ok_or_fail(executor_->update({.step = step, .learning_rate = 0.01, .gradient_scale = 0.25}));
+    }
+    for (const dag::StateKey& key : trained_state(executor_->graph(), {.type = dag::OptimizerType::AdamW}))
+      downloads.push_back(value_or_fail(executor_->state().begin_read(key)));
+    std::vector<std::vector<double>> results;
+    for (auto& download : downloads) results.push_back(to_doubles(value_or_fail(download->take())));
+    return results;
+  }
+
+  Executor& executor() { return *executor_; }
+
+ private:
+  static Tensor data(const Tensor& tensor, uint64_t step, uint32_t m) {
+    return is_float(tensor.dtype()) ? test::random_tensor(step, m, tensor.shape()) : tensor;
+  }
+  const test::Model& model_;
+  std::unique_ptr<Executor> executor_;
+  std::vector<std::unique_ptr<Microbatch>> arenas_;
+};
+
+class LateDevice : public testing::TestWithParam<const char*> {};
+
+TEST_P(LateDevice, TrainsToTheSameBits) {
+  const test::Model model = model_of(GetParam());
+  const auto device = make_reference_backend();
+  test::LateBackend late(*device);
+  const auto expected = Training(model, *device).run();
+  EXPECT_EQ(Training(model, late).run(), expected);
+  // Both arenas for what is written and what is added to, but for the second as the first of a step: the
+  // others are repeated.
+  EXPECT_EQ(late.recorded(), 3u);
+  EXPECT_EQ(late.repeated(), kSteps * kMicrobatches - late.recorded());
+}
+
+TEST_P(LateDevice, RecordsNothingUnderAnObserver) {
+  const test::Model model = model_of(GetParam());
+  const auto device = make_reference_backend();
+  test::LateBackend late(*device);
+  Training training(model, late);
+  size_t kernels = 0;
+  training.executor().set_observer([&](size_t, bool begins) { kernels += begins; });
+  EXPECT_EQ(training.run(), Training(model, *device).run());
+  EXPECT_EQ(late.recorded(), 0u);
+  EXPECT_EQ(kernels, kSteps * kMicrobatches * training.executor().program().groups.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, LateDevice, testing::Values("residual", "transformer"),
+                         [](const auto& p) { return std::string(p.param); });
+
+TEST(LateMemory, GoesWhenItsWorkIsDone) {
+  const auto device = make_reference_backend();
+  test::LateBackend late(*device);
+  const Tensor tensor = test::random_tensor(1, 1, {100});
+  auto memory = value_or_fail(late.allocate(late.storage_bytes(tensor.spec(), dag::Layout::Plain)));
+  ok_or_fail(late.upload(tensor, {memory.get(), 0}, dag::Layout::Plain));
+  const auto download =
+      value_or_fail(late.begin_download({memory.get(), 0}, tensor.spec(), dag::Layout::Plain, {}));
+  ok_or_fail(late.fill_zero({memory.get(), 0}, tensor.spec()));
+  memory.reset();
+  EXPECT_EQ(to_doubles(value_or_fail(download->take())), to_doubles(tensor));
+}
+
+}  // namespace
+}  // namespace weft::peer
