@@ -217,7 +217,9 @@ void Broker::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& r
   if (job.run) return;
   const auto in_flight = static_cast<int64_t>(job.plan->stages[stage].assignment->microbatches_in_flight);
   job.seats[stage].ready = true;
-  job.seats[stage].memory = ready.persistent.value + in_flight * ready.microbatch.value;
+  // And a copy of its state, which may lie in the same memory.
+  job.seats[stage].memory =
+      ready.persistent.value + in_flight * ready.microbatch.value + job.stage_bytes[stage];
   for (const Seat& seat : job.seats)
     if (!seat.ready) return;
   RunBegin begin = begin_of(job, *job.plan);

@@ -354,8 +354,11 @@ Result<LinkProfile> link_between(const Cluster& cluster, std::string_view from_r
 plan::ClusterView view(const Cluster& cluster) {
   std::vector<plan::DeviceView> devices;
   for (const ClusterDevice& device : cluster.devices)
-    devices.push_back({device.name, device.region, rates_of(device.peak_fp32_flops, device.memory_bandwidth),
-                       device.memory, device.type.empty() ? device.name : device.type});
+    devices.push_back({.name = device.name,
+                       .region = device.region,
+                       .rates = rates_of(device.peak_fp32_flops, device.memory_bandwidth),
+                       .memory = device.memory,
+                       .fingerprint = device.type.empty() ? device.name : device.type});
   plan::ClusterView view(std::move(devices));
   // By region and region, so that many devices cost no look-up by name for each pair.
   const size_t regions = cluster.regions.size();

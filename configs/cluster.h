@@ -26,7 +26,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
-#include "plan/plan.h"
+#include "plan/cluster.h"
 
 namespace weft::configs {
 

@@ -15,6 +15,7 @@ struct DeviceView {
   std::string region{};
   Rates rates{};
   Bytes memory{};             // what may be used
+  Bytes host_memory{};        // beside it; 0: the device's memory is the host's
   std::string fingerprint{};  // equal ones give equal bits
   uint32_t device_class = 0;  // which of the request's graphs it runs
 };

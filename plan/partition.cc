@@ -99,7 +99,9 @@ StageCost PartitionProblem::cost_of(const std::vector<uint32_t>& ends) const {
 bool PartitionProblem::fits(uint32_t begin, uint32_t end, uint32_t stage) const {
   const auto& held = model->held_before;
   const auto over = [&](const std::vector<int64_t>& before) { return before[end] - before[begin]; };
-  const int64_t persistent = over(held.parameters) * (2 + optimizer_slots) + over(held.other);
+  const int64_t state = over(held.parameters) * (1 + optimizer_slots) + over(held.other);
+  const int64_t persistent =
+      state * (stages[stage].holds_copy ? 2 : 1) + over(held.parameters);  // and gradients
   int64_t microbatch = over(held.saved);
   if (stage > 0) microbatch += model->crossing.received(begin, end) + model->crossing.returned(begin, end);
   const double bytes = static_cast<double>(persistent) +

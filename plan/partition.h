@@ -27,6 +27,7 @@ struct PartitionProblem {
     std::shared_ptr<const std::vector<double>>
         seconds_before;  // by position: of all positions before it; n + 1
     int64_t memory = 0;
+    bool holds_copy = false;  // of its state, in the same memory
     uint32_t in_flight = 1;
     LinkView receive, give_back;  // from the stage before, and to it; unused for the first
   };

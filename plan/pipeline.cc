@@ -235,18 +235,22 @@ class PipelineBuilder {
   }
 
   // What lasts: initializers, gradients, optimizer slots; copied leaves once in each stage that reads them.
-  std::vector<int64_t> persistent_bytes() const {
+  // What is fetched and what snapshots hold is the same without gradients and constants.
+  std::vector<int64_t> persistent_bytes() {
     std::vector<int64_t> persistent(stages_, 0);
-    const auto add = [&](uint32_t stage, ValueId value, int64_t times) {
-      persistent[stage] += times * aligned(graph_.spec(value).bytes().value);
+    const auto add = [&](uint32_t stage, ValueId value, int64_t times, int64_t on_host) {
+      const int64_t bytes = aligned(graph_.spec(value).bytes().value);
+      persistent[stage] += times * bytes;
+      pipeline_.stages[stage].host += Bytes{on_host * bytes};
     };
     const std::vector<bool> copied = dag::copied_leaves(graph_);
     for (const auto& initializer : graph_.initializers())
       if (!copied[producer(initializer.value)])
-        add(stage_of_op_[producer(initializer.value)], initializer.value, 1);
+        add(stage_of_op_[producer(initializer.value)], initializer.value, 1, 1);
     for (const auto& output : graph_.outputs())
       if (output.role == OutputRole::Gradient)
-        add(stage_of_op_[producer(output.value)], output.value, 1 + options_.optimizer_slots);
+        add(stage_of_op_[producer(output.value)], output.value, 1 + options_.optimizer_slots,
+            options_.optimizer_slots);
     std::vector<uint64_t> copies;
     for (uint32_t i = 0; i < graph_.ops().size(); ++i)
       for (const ValueId input : graph_.ops()[i].inputs)
@@ -254,8 +258,10 @@ class PipelineBuilder {
           copies.push_back((uint64_t{input.index} << 32) | stage_of_op_[i]);
     std::sort(copies.begin(), copies.end());
     copies.erase(std::unique(copies.begin(), copies.end()), copies.end());
-    for (const uint64_t copy : copies)
-      add(static_cast<uint32_t>(copy), ValueId{static_cast<uint32_t>(copy >> 32)}, 1);
+    for (const uint64_t copy : copies) {
+      const ValueId value{static_cast<uint32_t>(copy >> 32)};
+      add(static_cast<uint32_t>(copy), value, 1, graph_.producer(value).kind == OpKind::Initializer);
+    }
     return persistent;
   }
 

@@ -20,6 +20,7 @@ struct StageWork {
   Duration update{};  // once a step
   Bytes persistent;   // initializers, gradients, optimizer slots, constants, workspace
   Bytes microbatch;   // each microbatch in flight
+  Bytes host;         // a copy of initializers and slots: as fetched, or on its way to a snapshot
   uint32_t ops = 0;   // forward ops that compute
 };
 // What one segment sends another stage for each microbatch. The segment that receives is the first that

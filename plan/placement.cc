@@ -23,9 +23,9 @@ bool interchangeable(const ClusterView& cluster, const std::vector<uint32_t>& de
   const auto equal = [](const LinkView& x, const LinkView& y) {
     return x.bytes_per_second == y.bytes_per_second && x.latency == y.latency;
   };
-  if (one.rates != other.rates || one.memory != other.memory || one.region != other.region ||
-      one.fingerprint != other.fingerprint || one.device_class != other.device_class ||
-      !equal(cluster.link(a, b), cluster.link(b, a)))
+  if (one.rates != other.rates || one.memory != other.memory || one.host_memory != other.host_memory ||
+      one.region != other.region || one.fingerprint != other.fingerprint ||
+      one.device_class != other.device_class || !equal(cluster.link(a, b), cluster.link(b, a)))
     return false;
   return std::all_of(devices.begin(), devices.end(), [&](uint32_t c) {
     return c == a || c == b ||
@@ -141,6 +141,7 @@ class Enumeration {
     at.seconds_before = before_[device];
     at.memory = memory_matters_ ? cluster_.devices()[scope_.devices[device]].memory.value
                                 : std::numeric_limits<int64_t>::max();
+    at.holds_copy = cluster_.devices()[scope_.devices[device]].host_memory.value == 0;
     at.in_flight = 1;
     if (stage > 0) {
       at.receive = cluster_.link(order_[stage - 1], order_[stage]);
@@ -246,7 +247,9 @@ PartitionProblem partition_problem(const PlanRequest& request, const Model& mode
         stage.seconds_before = problem.stages[k].seconds_before;
     if (!stage.seconds_before) stage.seconds_before = seconds_before(model, device, request.microbatches > 1);
     stage.memory = device.memory.value;
-    stage.in_flight = std::min(request.microbatches, static_cast<uint32_t>(order.size() - s));
+    stage.holds_copy = device.host_memory.value == 0;
+    stage.in_flight =
+        std::min(request.microbatches, static_cast<uint32_t>(order.size() - s)) + request.evaluates;
     if (s > 0) {
       stage.receive = cluster.link(order[s - 1], order[s]);
       stage.give_back = cluster.link(order[s], order[s - 1]);

@@ -189,10 +189,18 @@ class Planner {
     for (uint32_t stage = 0; stage < count; ++stage) {
       const StageWork& work = worked.pipeline.stages[stage];
       const DeviceView& device = devices_[proposal.devices[stage]];
-      const int64_t free = device.memory.value - work.persistent.value;
+      const bool shared = device.host_memory.value == 0;
+      const int64_t evaluating = request_.evaluates ? 1 : 0;
+      Bytes lasting = work.persistent + work.microbatch * evaluating;
+      if (shared) lasting += work.host;
+      const int64_t free = device.memory.value - lasting.value;
       const int64_t most = work.microbatch.value > 0 ? free / work.microbatch.value : request_.microbatches;
       if (free < 0 || most < 1) {
-        note_shortage({work.persistent + work.microbatch, device.memory, device.name});
+        note_shortage({lasting + work.microbatch, device.memory, device.name});
+        return std::nullopt;
+      }
+      if (!shared && work.host > device.host_memory) {
+        note_shortage({work.host, device.host_memory, device.name + "'s host"});
         return std::nullopt;
       }
       worked.in_flight_max.push_back(static_cast<uint32_t>(std::min<int64_t>(most, request_.microbatches)));
@@ -231,17 +239,17 @@ class Planner {
     Bytes all;
     for (const DeviceView& device : devices_) all += device.memory;
     const auto& held = model_.held_before;
-    const Bytes persistent{held.parameters.back() * (2 + int64_t{request_.optimizer_slots}) +
-                           held.other.back()};
+    const Bytes state{held.parameters.back() * (1 + int64_t{request_.optimizer_slots}) + held.other.back()};
+    const Bytes persistent{2 * state.value + held.parameters.back()};
     std::string names;
     for (size_t i = 0; i < std::min<size_t>(devices_.size(), 8); ++i)
       names += (i ? ", " : "") + devices_[i].name;
     if (devices_.size() > 8) names += ", ...";
-    std::string text = "the model does not fit: parameters, gradients and optimizer state take " +
-                       show(persistent) + ", activations of one microbatch about " +
-                       show(Bytes{held.saved.back()}) + "; the " + std::to_string(devices_.size()) +
-                       (devices_.size() == 1 ? " peer has " : " peers have ") + show(all) + " in all (" +
-                       names + ")";
+    std::string text =
+        "the model does not fit: parameters, gradients, optimizer state and a copy for recovery take " +
+        show(persistent) + ", activations of one microbatch about " + show(Bytes{held.saved.back()}) +
+        "; the " + std::to_string(devices_.size()) + (devices_.size() == 1 ? " peer has " : " peers have ") +
+        show(all) + " in all (" + names + ")";
     if (shortage_)
       text += "; the closest cut needs " + show(shortage_->needed) + " on " + shortage_->device +
               ", which has " + show(shortage_->there);
@@ -260,7 +268,9 @@ class Planner {
       StagePlan planned;
       planned.devices = {worked.proposal.devices[stage]};
       planned.microbatches_in_flight = worked.in_flight[stage];
-      planned.memory = work.persistent + work.microbatch * worked.in_flight[stage];
+      planned.memory =
+          work.persistent + work.microbatch * (worked.in_flight[stage] + (request_.evaluates ? 1 : 0));
+      planned.host_memory = work.host;
       for (const Segment& segment : work.segments)
         (segment.backward ? planned.backward : planned.forward) += segment.compute;
       plan.stages.push_back(std::move(planned));

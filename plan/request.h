@@ -23,6 +23,7 @@ struct PlanRequest {
   uint32_t microbatches = 1;         // a step
   std::optional<uint32_t> stages{};  // nothing: as many as pay, at least one
   uint32_t optimizer_slots = 0;      // tensors beside each parameter: 0, 1 (momentum), 2 (Adam)
+  bool evaluates = false;            // another program runs on the same weights: a microbatch of its own
   EqualBits equal_bits = EqualBits::Prefer;
   ClusterView cluster{};              // the devices that may be used
   std::string strategy = "balanced";  // a name of plan/strategy.h
@@ -31,7 +32,8 @@ struct PlanRequest {
 struct StagePlan {
   std::vector<uint32_t> devices{};  // indices into the cluster; one for now
   uint32_t microbatches_in_flight = 1;
-  Bytes memory{};                  // persistent and all microbatches in flight
+  Bytes memory{};                  // on the device: persistent and all microbatches
+  Bytes host_memory{};             // on the host, which may be the same: a copy of the state
   Duration forward{}, backward{};  // of one microbatch, compute alone
 };
 struct PlannedLink {

@@ -60,7 +60,8 @@ struct DeviceClass {
 struct DeviceReport {
   std::string device{};  // "cpu:2", "null:rtx3080"
   plan::Rates rates{};
-  Bytes memory{};             // what the peer offers
+  Bytes memory{};             // what the peer offers of the device's
+  Bytes host_memory{};        // and of the host's; 0: the device's memory is the host's
   std::string fingerprint{};  // peer::Backend::numerics_fingerprint
   dag::BackendTraits traits{};
   std::string region{};                  // where its owner says it is; empty: unknown

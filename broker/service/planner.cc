@@ -52,6 +52,7 @@ plan::ClusterView view(const std::vector<Candidate>& candidates,
          .region = candidate.device.region,
          .rates = candidate.device.rates,
          .memory = candidate.device.memory,
+         .host_memory = candidate.device.host_memory,
          .fingerprint = candidate.device.fingerprint,
          .device_class = static_cast<uint32_t>(
              std::find(classes.begin(), classes.end(), candidate.device.traits) - classes.begin())});
@@ -372,6 +373,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
                             .microbatches = trains ? job.batch_size / job.microbatch_size : 8,
                             .stages = job.stages,
                             .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
+                            .evaluates = context->programs.contains(ProgramKind::Evaluate),
                             .equal_bits = job.equal_bits,
                             .cluster = cluster}));
   std::vector<uint32_t> class_of_stage;

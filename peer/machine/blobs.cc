@@ -52,11 +52,16 @@ void Peer::State::keep_snapshot(uint64_t step, std::vector<WantedBlob> blobs) {
   std::vector<WantedBlob>& kept = snapshots[step];
   unname(kept);
   kept = std::move(blobs);
-  // The first is what the run would go back to; between that and the newest any is as good as another.
-  while (snapshots.size() > options.bounds.snapshots) {
-    const auto second = std::next(snapshots.begin());
-    unname(second->second);
-    snapshots.erase(second);
+  trim_snapshots(copies_max());
+}
+
+// The first is what the run would go back to; between that and the newest any is as good as another. Where
+// there is room for one alone that is the newest: the broker has the first too.
+void Peer::State::trim_snapshots(size_t most) {
+  while (snapshots.size() > most) {
+    const auto goes = most < 2 ? snapshots.begin() : std::next(snapshots.begin());
+    unname(goes->second);
+    snapshots.erase(goes);
   }
 }
 
@@ -100,17 +105,20 @@ bool Peer::State::fetch_next(BlobList& list, uint64_t rate) {
 }
 
 void Peer::State::on_blob(const Digest& sha256, const Status& fetched) {
-  const bool was_asked = fetching.erase(sha256) != 0;
+  const auto asked = fetching.find(sha256);
+  const bool was_asked = asked != fetching.end();
+  const uint64_t size = was_asked ? asked->second.size : 0;
+  if (was_asked) fetching.erase(asked);
   if (!fetched) {
     // What failed because the broker went was put back when it did.
     if (was_asked && session.is_admitted()) on_blob_failed(sha256, fetched.error());
     return;
   }
-  on_arrived(sha256);
+  on_arrived(sha256, size);
 }
 
-void Peer::State::on_arrived(const Digest& sha256) {
-  held.insert(sha256);
+void Peer::State::on_arrived(const Digest& sha256, uint64_t size) {
+  held.emplace(sha256, size);
   fetch_attempts.erase(sha256);
   perhaps_unnamed.insert(sha256);  // perhaps nobody wants it any more
   if (stage && stage->tensors.missing.erase(sha256) != 0) make_runner_if_loaded();

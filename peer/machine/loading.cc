@@ -3,6 +3,17 @@
 
 namespace weft::peer {
 
+namespace {
+int64_t state_bytes_of(const proto::AssignStage& assign) {
+  int64_t bytes = 0;
+  for (const proto::StageProgram& program : assign.programs)
+    if (program.kind == proto::ProgramKind::Train)
+      for (const dag::StateKey& key : dag::trained_state(*program.graph, assign.training.optimizer))
+        bytes += program.graph->spec(program.graph->find_initializer(key.name)->value).bytes().value;
+  return bytes;
+}
+}  // namespace
+
 void Peer::State::assign(const proto::AssignStage& assign) {
   drop_stage();
   if (session.state() == Session::State::Left) return;
@@ -11,6 +22,7 @@ void Peer::State::assign(const proto::AssignStage& assign) {
       std::to_string(assign.stage_count) + " after_step=" + std::to_string(assign.after_step));
   stage.emplace(std::make_shared<const proto::AssignStage>(assign), ++generation, options.stage);
   stage->tensors = list_of(assign.tensors);
+  stage->state_bytes = state_bytes_of(assign);
   // What is held for this run may be what the stage needs; it gets its names before others lose theirs.
   std::vector<WantedBlob> blobs = stage->tensors.blobs;
   name(blobs);

@@ -175,6 +175,8 @@ PeerEffects Peer::on_runner_made(Instant now, uint64_t generation, const Result<
     if (!state_->is_at_work(generation)) return;
     if (!made) return state_->fail_stage(made.error());
     state_->stage->runner = *made;
+    if (const auto error = state_->exceeds_offer()) return state_->fail_stage(*error);
+    state_->trim_snapshots(state_->copies_max());
     state_->report_ready();
   });
 }
@@ -238,7 +240,11 @@ const std::shared_ptr<const proto::AssignStage>& Peer::assignment() const {
 
 uint64_t Peer::generation() const { return state_->generation; }
 const StageMachine* Peer::stage() const { return state_->stage ? &state_->stage->machine : nullptr; }
-std::set<Digest> Peer::held() const { return state_->held; }
+std::set<Digest> Peer::held() const {
+  std::set<Digest> digests;
+  for (const auto& [sha256, size] : state_->held) digests.insert(sha256);
+  return digests;
+}
 std::optional<Instant> Peer::retry_at() const { return state_->session.retry_at(); }
 
 std::optional<Instant> Peer::next_deadline(Instant now) const {

@@ -64,7 +64,8 @@ struct HeldStage {
   BlobList tensors;
   bool runner_asked = false, links_up = false, ready = false, failed = false;
   std::optional<RunnerSize> runner;
-  bool is_heard = true;  // the broker takes its reports now: it assigned or resumed it on this connection
+  int64_t state_bytes = 0;  // of a copy of what it trains
+  bool is_heard = true;     // the broker takes its reports now: it assigned or resumed it on this connection
 
   struct Data {
     bool asked = false;
@@ -113,14 +114,23 @@ struct Peer::State {
   void unname(const std::vector<WantedBlob>& blobs);
   void forget_unnamed();
   void keep_snapshot(uint64_t step, std::vector<WantedBlob> blobs);
+  void trim_snapshots(size_t most);
   void forget_snapshots(uint64_t before);
   void fetch();
   bool fetch_next(BlobList& list, uint64_t rate);
   void on_blob(const Digest& sha256, const Status& fetched);
-  void on_arrived(const Digest& sha256);
+  void on_arrived(const Digest& sha256, uint64_t size);
   void on_blob_failed(const Digest& sha256, const Error& error);
   // After so many attempts that failed: whether another one makes sense, and then when.
   bool try_again(uint32_t attempts, ErrorCode code);
+
+  // What the peer offers (budget.cc)
+  std::optional<int64_t> offered() const;  // bytes; nothing: without a limit
+  std::optional<int64_t> room_on_host() const;
+  int64_t programs_bytes() const;  // of the stage's executors
+  size_t copies_max() const;       // of the stage's state
+  int64_t held_bytes() const;      // of blobs that are here or under way
+  std::optional<Error> exceeds_offer() const;
 
   // Stand-by (stand_by.cc)
   void stand_by(const proto::StandBy& list);
@@ -136,6 +146,7 @@ struct Peer::State {
   Upload* find_upload(uint64_t number);
   void drop_settled_uploads();
   bool uploads_are_full() const;
+  bool may_copy() const;
   void on_missing(uint64_t number, const Result<std::vector<Digest>>& missing);
   void on_uploaded(uint64_t number, const Digest& sha256, const Status& stored);
 
@@ -165,7 +176,7 @@ struct Peer::State {
   uint64_t generation = 0;
   std::optional<Instant> orphan_at;
 
-  std::set<Digest> held;             // the shell has their bytes
+  std::map<Digest, uint64_t> held;   // the shell has their bytes: so many
   std::map<Digest, uint32_t> named;  // by how many lists
   std::set<Digest> perhaps_unnamed;  // held ones whose last name may have gone
   struct UnderWay {

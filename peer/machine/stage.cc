@@ -263,11 +263,13 @@ std::optional<Task> StageMachine::next_of(const Command& command, bool& all_give
   return std::nullopt;
 }
 
-std::optional<Task> StageMachine::next_task(Instant now) {
+std::optional<Task> StageMachine::next_task(Instant now, bool may_copy) {
   if (!commands_.empty() && commands_.front().kind == CommandKind::Advance && step_began_ == Instant{})
     step_began_ = now;
   while (tasks_.size() < options_.tasks_ahead && at_command_ < commands_.size()) {
     const Command& command = commands_[at_command_];
+    const bool copies = command.kind == CommandKind::Checkpoint || command.kind == CommandKind::Replicate;
+    if (copies && !may_copy) return std::nullopt;
     bool all_given = false;
     auto task = next_of(command, all_given);
     if (task) {

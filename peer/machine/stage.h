@@ -88,8 +88,9 @@ class StageMachine {
   // In the order in which they were handed out.
   void on_task_done(Instant now, const Task& task, const TaskOutcome& outcome);
 
-  // The next task, to be run behind those handed out before; nothing while tasks_ahead are not done.
-  std::optional<Task> next_task(Instant now);
+  // The next task, to be run behind those handed out before; nothing while tasks_ahead are not done, and when
+  // it would copy the state and `may_copy` says that there is no room for that yet.
+  std::optional<Task> next_task(Instant now, bool may_copy = true);
   // Microbatches of data to ask the broker for, each once.
   std::vector<MicrobatchKey> fetches();
   // What to tell the broker, in order.

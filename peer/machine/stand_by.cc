@@ -12,11 +12,21 @@ void Peer::State::stand_by(const proto::StandBy& message) {
   }
   StandByList next{.step = message.step, .rate = message.rate, .blobs = list_of(message.tensors)};
   uint64_t size = 0;
-  for (const WantedBlob& blob : next.blobs.blobs) size += blob.size;
-  const auto& device = options.session.hello.device;
-  const bool fits =
-      !device || device->memory.value <= 0 || size <= static_cast<uint64_t>(device->memory.value);
-  if (!fits || (!stand_bys.contains(message.run) && stand_bys.size() >= options.bounds.stand_by_runs)) {
+  for (const WantedBlob& blob : next.blobs.blobs)
+    if (next.blobs.missing.contains(blob.sha256) && !fetching.contains(blob.sha256)) size += blob.size;
+  const auto fits = [&] {
+    const auto room = room_on_host();
+    return !room || held_bytes() + static_cast<int64_t>(size) <= *room;
+  };
+  // Where the newest has no room beside the one that is complete, that one goes first.
+  if (const auto at = stand_bys.find(message.run); !fits() && at != stand_bys.end() && at->second.complete) {
+    name(next.blobs.blobs);  // what both have stays
+    unname(at->second.complete->blobs.blobs);
+    at->second.complete.reset();
+    forget_unnamed();
+    unname(next.blobs.blobs);
+  }
+  if (!fits() || (!stand_bys.contains(message.run) && stand_bys.size() >= options.bounds.stand_by_runs)) {
     say("warning stand_by_refused run=" + std::to_string(message.run) + " bytes=" + std::to_string(size));
     return;
   }

@@ -14,7 +14,8 @@ constexpr size_t kPredictionsAtOnce = 16;
 
 void Peer::State::on_hashed(uint64_t of_generation, const Task& task,
                             std::vector<proto::TensorReference> tensors) {
-  for (const proto::TensorReference& tensor : tensors) on_arrived(tensor.sha256);
+  for (const proto::TensorReference& tensor : tensors)
+    on_arrived(tensor.sha256, static_cast<uint64_t>(tensor.spec.bytes().value));
   if (!is_current(of_generation)) return;
   const bool is_snapshot = task.kind == TaskKind::Snapshot;
   if (is_snapshot && stage->hashing > 0) --stage->hashing;
@@ -37,6 +38,13 @@ bool Peer::State::uploads_are_full() const {
   size_t snapshots_in = stage->hashing + stage->machine.snapshots_ahead(), predictions = 0;
   for (const Upload& upload : stage->uploads) ++(upload.is_snapshot() ? snapshots_in : predictions);
   return snapshots_in >= options.bounds.snapshot_uploads || predictions >= options.bounds.prediction_uploads;
+}
+
+// One more copy of the state has room beside those that are on their way to the broker.
+bool Peer::State::may_copy() const {
+  size_t going = stage->hashing + stage->machine.snapshots_ahead();
+  for (const Upload& upload : stage->uploads) going += upload.is_snapshot();
+  return going < copies_max();
 }
 
 void Peer::State::start_uploads() {

@@ -80,8 +80,12 @@ void Peer::State::work() {
   if (auto finished = stage->machine.take_finished(); !finished.empty())
     out.push_back(DropMicrobatches{std::move(finished)});
   while (!uploads_are_full()) {
-    const auto task = stage->machine.next_task(now);
+    const auto task = stage->machine.next_task(now, may_copy());
     if (!task) return;
+    if (task->kind == TaskKind::Snapshot) {  // room for it first
+      trim_snapshots(copies_max() - 1);
+      forget_unnamed();
+    }
     out.push_back(RunTask{stage->generation, *task});
   }
 }

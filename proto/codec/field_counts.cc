@@ -25,7 +25,7 @@ static_assert(has_fields<TokenProof, 2>);
 static_assert(has_fields<plan::Rates, 4>);
 static_assert(has_fields<dag::BackendTraits, 2>);
 static_assert(has_fields<DeviceClass, 2>);
-static_assert(has_fields<DeviceReport, 7>);
+static_assert(has_fields<DeviceReport, 8>);
 static_assert(has_fields<Hello, 9>);
 static_assert(has_fields<StageHeld, 3>);
 static_assert(has_fields<HelloAck, 6>);

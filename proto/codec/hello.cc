@@ -7,6 +7,7 @@ void put(const DeviceReport& from, wire::DeviceReport& to) {
   to.set_device(from.device);
   put(from.rates, *to.mutable_rates());
   to.set_memory(static_cast<uint64_t>(from.memory.value));
+  to.set_host_memory(static_cast<uint64_t>(from.host_memory.value));
   to.set_fingerprint(from.fingerprint);
   to.set_fuse_elementwise(from.traits.fuse_elementwise);
   to.set_convolution_layout(put_enum<wire::Layout>(from.traits.convolution_layout));
@@ -18,6 +19,7 @@ Status get(const wire::DeviceReport& from, DeviceReport& to) {
   read.text(from.device(), to.device, kNameMax, "device");
   read.part(from.rates(), to.rates, "rates");
   read.bytes(from.memory(), to.memory, "memory");
+  read.bytes(from.host_memory(), to.host_memory, "host_memory");
   read.text(from.fingerprint(), to.fingerprint, kSymbolMax, "fingerprint");
   to.traits.fuse_elementwise = from.fuse_elementwise();
   read.enumerator(from.convolution_layout(), to.traits.convolution_layout, dag::Layout::Blocked16,

@@ -137,9 +137,11 @@ Graph chain(uint64_t seed, int64_t layers, int64_t batch) {
 
 plan::DeviceView device(std::string name, double gigaflops, std::string region, std::string fingerprint,
                         Bytes memory) {
-  return {std::move(name), std::move(region),
-          plan::Rates{gigaflops * 1e9, gigaflops * 1e9, gigaflops * 2e8, 2e-6}, memory,
-          std::move(fingerprint)};
+  return {.name = std::move(name),
+          .region = std::move(region),
+          .rates = plan::Rates{gigaflops * 1e9, gigaflops * 1e9, gigaflops * 2e8, 2e-6},
+          .memory = memory,
+          .fingerprint = std::move(fingerprint)};
 }
 
 plan::ClusterView equal_devices(uint32_t count, double bytes_per_second, Duration latency) {

@@ -163,7 +163,7 @@ class Maker {
   void fill(LinkUse& to) { to = {small(), rng_.next_u64(), positive()}; }
   void fill(TokenProof& to) { fill_all(to.id, to.secret); }
   void fill(DeviceReport& to) {
-    fill_all(to.device, to.rates, to.memory, to.fingerprint, to.traits.fuse_elementwise, to.region,
+    fill_all(to.device, to.rates, to.memory, to.host_memory, to.fingerprint, to.traits.fuse_elementwise, to.region,
              to.addresses);
     pick(to.traits.convolution_layout, dag::Layout::Blocked16);
   }
