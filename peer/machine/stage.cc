@@ -265,7 +265,7 @@ std::optional<Task> StageMachine::next_of(const Command& command, bool& all_give
 
 std::optional<Task> StageMachine::next_task(Instant now, bool may_copy) {
   if (!commands_.empty() && commands_.front().kind == CommandKind::Advance && step_began_ == Instant{})
-    step_began_ = now;
+    begin_step(now);
   while (tasks_.size() < options_.tasks_ahead && at_command_ < commands_.size()) {
     const Command& command = commands_[at_command_];
     const bool copies = command.kind == CommandKind::Checkpoint || command.kind == CommandKind::Replicate;
@@ -371,6 +371,13 @@ void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome
   drop_carried_out();
 }
 
+// What was computed and waited for before, in a snapshot or an evaluation, is no part of it.
+void StageMachine::begin_step(Instant now) {
+  step_began_ = now;
+  busy_ = {};
+  waited_.clear();
+}
+
 void StageMachine::finish_step(Instant now) {
   ++completed_;
   proto::StepReport report{
@@ -381,11 +388,10 @@ void StageMachine::finish_step(Instant now) {
   report.sample_positions = std::exchange(sample_positions_, {});
   report.seconds_busy = seconds(busy_);
   report.seconds = seconds(now - step_began_);
-  for (const auto& [stage, waited] : std::exchange(waited_, {}))
+  for (const auto& [stage, waited] : waited_)
     report.links.push_back({.stage = stage, .bytes_sent = 0, .seconds_waiting = seconds(waited)});
   reports_.push_back(std::move(report));
-  step_began_ = now;
-  busy_ = {};
+  begin_step(now);
   losses_.clear();
   squares_.clear();
   squares_done_ = false;
@@ -404,8 +410,6 @@ void StageMachine::finish_forward() {
   if (!evaluation_.loss.empty() || !evaluation_.correct.empty() || !evaluation_.counted.empty())
     reports_.push_back(std::move(evaluation_));
   evaluation_ = {};
-  busy_ = {};
-  waited_.clear();
   step_began_ = Instant{};
 }
 

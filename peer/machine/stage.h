@@ -138,6 +138,7 @@ class StageMachine {
   Status check(const proto::Command& command) const;
   void drop_carried_out();
   void pop_command();
+  void begin_step(Instant now);
   void finish_step(Instant now);
   void finish_forward();
   void finish_microbatch(const MicrobatchKey& key);

@@ -297,6 +297,28 @@ TEST(Waits, ForTheBrokerAreNobodys) {
             (Lines{"busy 40 ms of 50 ms", "busy 40 ms of 40 ms", "busy 40 ms of 100 ms, 5 ms for stage 2"}));
 }
 
+TEST(Reports, AStepIsWithoutTheEvaluationAndTheSnapshotBeforeIt) {
+  Shell shell;
+  shell.join();
+  shell.load(assignment({.reads_data = false, .evaluates = true}));
+  shell.command(CommandKind::Advance, 1);
+  shell.command(CommandKind::Evaluate, 1, 0, 0, 0, /*microbatches=*/3);
+  shell.command(CommandKind::Replicate, 1);
+  shell.command(CommandKind::Advance, 2);
+  while (!shell.tasks.empty()) {
+    const peer::RunTask task = shell.tasks.front();
+    shell.tasks.pop_front();
+    shell.now += std::chrono::milliseconds(10);  // as finish_task() says
+    shell.finish_task(task);
+  }
+  const auto reports = shell.told_of<proto::StepReport>();
+  ASSERT_EQ(reports.size(), 2u);
+  for (const proto::StepReport& report : reports) {
+    EXPECT_NEAR(report.seconds_busy, 0.03, 1e-9);
+    EXPECT_NEAR(report.seconds, 0.03, 1e-9);
+  }
+}
+
 TEST(Reports, AStageWithoutDataNamesNoSamples) {
   Shell shell;
   shell.join();
