@@ -6,6 +6,8 @@
 // 2 has no need yet: it carries out an evaluation of many short tasks that read nothing. Gaps are from a
 // task's end to the next one's begin, of stage 2 from when the first tensor of a round is sent, and of stage
 // 1 while it makes them.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -80,7 +82,14 @@ proto::StageProgram short_program() {
 struct Ran {
   Task task;
   Instant began{}, ended{};
+  int64_t preempted = 0;  // how often the thread has been, up to `ended`
 };
+
+int64_t times_preempted() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nivcsw;
+}
 
 // A peer on a loop and thread of its own.
 class BenchPeer {
@@ -96,7 +105,7 @@ class BenchPeer {
     options.make_backend = [] { return make_cpu_backend({.threads = 1, .pin = false}); };
     options.log = [](const std::string&) {};
     options.on_task = [this](const Task& task, Instant began, Instant ended) {
-      ran.push_back({task, began, ended});
+      ran.push_back({task, began, ended, times_preempted()});
     };
     if (megabits > 0)
       options.shape = [megabits](const std::string&) {
@@ -241,20 +250,31 @@ class Conductor {
   Instant began_{}, ended_{};
 };
 
-void print_gaps(const char* whose, std::vector<double> gaps) {
-  if (gaps.empty()) return;
-  std::sort(gaps.begin(), gaps.end());
-  const auto at = [&](double part) {
-    return 1e3 * gaps[static_cast<size_t>(part * static_cast<double>(gaps.size() - 1))];
-  };
-  std::printf("%s: gap between tasks, median %.3f ms, 90%% %.3f ms, 99%% %.3f ms, of %zu\n", whose, at(0.5),
-              at(0.9), at(0.99), gaps.size());
+struct Gap {
+  double seconds = 0;
+  bool was_preempted = false;  // in it, or in the task after it
+};
+
+void print_gaps(const char* whose, const std::vector<Gap>& gaps) {
+  for (const bool all : {true, false}) {
+    std::vector<double> lengths;
+    for (const Gap& gap : gaps)
+      if (all || !gap.was_preempted) lengths.push_back(gap.seconds);
+    if (lengths.empty()) continue;
+    std::sort(lengths.begin(), lengths.end());
+    const auto at = [&](double part) {
+      return 1e3 * lengths[static_cast<size_t>(part * static_cast<double>(lengths.size() - 1))];
+    };
+    std::printf("%s, %s: median %.3f ms, 90%% %.3f ms, 99%% %.3f ms, of %zu\n", whose,
+                all ? "every gap between tasks          " : "those where nobody took its core", at(0.5),
+                at(0.9), at(0.99), lengths.size());
+  }
 }
 
 // Of tasks of one kind and round that follow each other; the first of a round had nothing before it.
-std::vector<double> gaps_of(const std::vector<Ran>& ran, ProgramKind program,
-                            const std::map<uint64_t, Instant>& from) {
-  std::vector<double> gaps;
+std::vector<Gap> gaps_of(const std::vector<Ran>& ran, ProgramKind program,
+                         const std::map<uint64_t, Instant>& from) {
+  std::vector<Gap> gaps;
   for (size_t i = 1; i < ran.size(); ++i) {
     const Ran &before = ran[i - 1], &after = ran[i];
     const auto is_counted = [&](const Ran& one) {
@@ -263,7 +283,7 @@ std::vector<double> gaps_of(const std::vector<Ran>& ran, ProgramKind program,
     if (!is_counted(before) || !is_counted(after) || before.task.key.step != after.task.key.step) continue;
     if (const auto at = from.find(before.task.key.step); at != from.end() && before.ended < at->second)
       continue;
-    gaps.push_back(seconds(after.began - before.ended));
+    gaps.push_back({seconds(after.began - before.ended), after.preempted != before.preempted});
   }
   return gaps;
 }

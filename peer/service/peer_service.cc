@@ -14,6 +14,7 @@ using proto::Message;
 namespace {
 constexpr Duration kTickInterval = std::chrono::milliseconds(250);
 constexpr Duration kTickMin = std::chrono::milliseconds(1);
+constexpr uint32_t kTasksAhead = 2;  // the compute thread has the next one before it asks (bench/task_gap.cc)
 template <typename... F>
 struct Overloaded : F... {
   using F::operator()...;
@@ -43,6 +44,7 @@ Status PeerService::open() {
   std::memcpy(&options.session.seed, random.data() + 8, 8);
   options.session.hello = options_.hello;
   options.orphan_deadline = options_.orphan_deadline;
+  options.stage.tasks_ahead = kTasksAhead;
   peer_.emplace(std::move(options));
   compute_ = std::make_unique<net::Worker>();
   upload_ = std::make_unique<net::Worker>();

@@ -33,7 +33,8 @@ struct Owner {
          .on_down = [this](uint64_t, uint32_t, const Error& error) { downs.push_back(error); },
          .on_tensor =
              [this](uint64_t generation, uint32_t, const proto::TensorHeader& header, dag::Tensor tensor) {
-               is_in_order = is_in_order && header.step == ++received &&
+               ++received;
+               is_in_order = is_in_order && header.step == received &&
                              tensor.as<float>()[0] == static_cast<float>(header.step);
                last_generation = generation;
                bytes += tensor.bytes().size();

@@ -1,0 +1,118 @@
+// Blobs and microbatches that come in pieces, as a connection gives them: placed, or collected.
+#include "peer/service/bulk.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/rng.h"
+#include "storage/blob_store.h"
+
+namespace weft::peer {
+namespace {
+
+using Blob = std::vector<std::byte>;
+
+Blob random_bytes(uint64_t seed, size_t size) {
+  Rng rng(seed, 0);
+  Blob bytes(size);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(rng.below(256));
+  return bytes;
+}
+
+// What net does with a frame: the receiver is asked by its head, and the rest goes where it says.
+net::InFrame received(BulkTransfers& transfers, proto::FrameKind kind, const Blob& head,
+                      std::span<const std::byte> rest) {
+  Blob payload = head;
+  payload.insert(payload.end(), rest.begin(), rest.end());
+  net::InFrame frame;
+  frame.kind = static_cast<uint8_t>(kind);
+  const auto placed = transfers.place(
+      frame.kind, payload.size(), std::span(payload).first(std::min(payload.size(), net::kFrameHeadSize)));
+  EXPECT_TRUE(placed.has_value());
+  const size_t head_size = placed->body ? placed->head_size : payload.size();
+  frame.payload = net::Buffer(head_size);
+  std::memcpy(frame.payload.span().data(), payload.data(), head_size);
+  frame.body = placed->body;
+  frame.body_size = payload.size() - head_size;
+  if (frame.body) std::memcpy(frame.body.get(), payload.data() + head_size, frame.body_size);
+  return frame;
+}
+
+class BulkTest : public ::testing::Test {
+ protected:
+  void get(const Blob& expected, uint64_t size_max) {
+    transfers_.get(storage::sha256(expected), size_max,
+                   [this](Result<Blob> bytes) { got_ = std::move(bytes); });
+  }
+  Result<bool> answer(uint64_t size) {
+    return transfers_.on_message(proto::BlobAnswer{.request = 1, .size = size});
+  }
+  Status chunk(std::span<const std::byte> bytes, bool is_placed) {
+    const Blob head = proto::encode_chunk_head(1);
+    if (!is_placed) return transfers_.on_chunk({.request = 1, .bytes = bytes});
+    const net::InFrame frame = received(transfers_, proto::FrameKind::Chunk, head, bytes);
+    return transfers_.on_chunk(*proto::decode_chunk(frame.payload.span()), frame.body_size);
+  }
+
+  BulkTransfers transfers_{[](const net::OutFrame&) {}};
+  std::optional<Result<Blob>> got_;
+};
+
+TEST_F(BulkTest, ABlobIsWholeHoweverItsPiecesCome) {
+  const Blob blob = random_bytes(1, 700'000);
+  get(blob, blob.size());
+  ASSERT_TRUE(answer(blob.size()));
+  for (size_t at = 0, i = 0; at < blob.size(); at += 100'000, ++i)
+    ASSERT_TRUE(chunk(std::span(blob).subspan(at, 100'000), i % 3 != 0));
+  ASSERT_TRUE(got_ && *got_);
+  EXPECT_EQ(**got_, blob);
+}
+
+TEST_F(BulkTest, OtherBytesThanTheHashSaysAreCorrupted) {
+  const Blob blob = random_bytes(1, 1000);
+  get(blob, blob.size());
+  ASSERT_TRUE(answer(blob.size()));
+  ASSERT_TRUE(chunk(random_bytes(2, 1000), true));
+  ASSERT_TRUE(got_ && !*got_);
+  EXPECT_EQ(got_->error().code, ErrorCode::Corrupted);
+}
+
+TEST_F(BulkTest, MoreThanWasPromisedIsRefused) {
+  const Blob blob = random_bytes(1, 1000);
+  get(blob, blob.size());
+  ASSERT_TRUE(answer(blob.size()));
+  ASSERT_TRUE(chunk(std::span(blob).first(600), true));
+  EXPECT_FALSE(answer(100)) << "a second answer, of less than has come";
+  EXPECT_FALSE(chunk(std::span(blob).first(600), true));
+  EXPECT_FALSE(got_);
+}
+
+TEST_F(BulkTest, ABlobLargerThanExpectedTakesNoMemory) {
+  get(random_bytes(1, 10), 1000);
+  ASSERT_TRUE(answer(uint64_t{1} << 50));
+  ASSERT_TRUE(got_ && !*got_);
+  EXPECT_EQ(got_->error().code, ErrorCode::ResourceExhausted);
+}
+
+TEST_F(BulkTest, AMicrobatchKeepsTheMemoryThatItsTensorsCameInto) {
+  std::optional<Result<BulkTransfers::Microbatch>> came;
+  transfers_.get_microbatch({.inputs = {"x"}},
+                            [&](Result<BulkTransfers::Microbatch> result) { came = std::move(result); });
+  const dag::Tensor tensor = dag::make_tensor({3}, std::vector<float>{1, 2, 3});
+  const Blob head = proto::encode_header({.edge = 0, .spec = tensor.spec()});
+  EXPECT_FALSE(received(transfers_, proto::FrameKind::Tensor, head, tensor.bytes()).body)
+      << "nobody asked yet";
+  ASSERT_TRUE(transfers_.on_message(proto::MicrobatchAnswer{.request = 1, .sample_position = 8}));
+  const net::InFrame frame = received(transfers_, proto::FrameKind::Tensor, head, tensor.bytes());
+  auto read = tensor_of(frame);
+  ASSERT_TRUE(read);
+  ASSERT_TRUE(transfers_.on_tensor(std::move(*read)));
+  ASSERT_TRUE(came && *came);
+  const dag::Tensor& x = (*came)->tensors.at("x");
+  EXPECT_EQ(reinterpret_cast<const void*>(x.bytes().data()), frame.body.get());
+  EXPECT_TRUE(std::ranges::equal(x.bytes(), tensor.bytes()));
+}
+
+}  // namespace
+}  // namespace weft::peer
