@@ -32,13 +32,13 @@ Result<proto::DeviceReport> measure(const Device& device, std::optional<Bytes> m
     report.memory = memory.value_or(device.catalogue->memory);
     return report;
   }
-  WEFT_TRY(report.rates, peer::measure_rates(*backend));
   const auto use = backend->memory();
   const double free = use ? static_cast<double>(use->free.value) : 0;
   report.memory = memory.value_or(Bytes{static_cast<int64_t>(kOfferedShare * free)});
   if (report.memory.value <= 0)
     return fail(ErrorCode::ResourceExhausted,
                 "no memory is free on this machine: say what may be taken, as --memory 4GiB");
+  WEFT_TRY(report.rates, peer::measure_rates(*backend, report.memory));
   return report;
 }
 

@@ -30,6 +30,7 @@ constexpr size_t kRunsMax = 400;
 constexpr double kRunSeconds = 0.02;
 constexpr int64_t kElementsMax = int64_t{1} << 26;
 constexpr int64_t kMemoryShare = 64;
+constexpr int64_t kOfferedShare = 16;  // with the copy on the host that it is made from
 // The smallest problems.
 constexpr int64_t kMatmulSize = 512;
 constexpr int64_t kConvolutionBatch = 4;
@@ -115,9 +116,7 @@ bool is_within(const dag::Graph& graph, const Backend& backend, Bytes memory) {
 
 // The work of a problem that fills a run, by `work`, for each second that it takes beside launching.
 Result<double> rate_of(const Problem& problem, double (*work)(const dag::Graph&), double kernel_seconds,
-                       Backend& backend) {
-  const auto memory = backend.memory();
-  const Bytes share{memory ? memory->free.value / kMemoryShare : 0};
+                       Backend& backend, Bytes share) {
   dag::Graph graph = problem(1);
   for (int64_t times = 2;; times *= 2) {
     const double amount = work(graph);
@@ -170,14 +169,17 @@ double bytes_of(const dag::Graph& graph) {
 
 }  // namespace
 
-Result<plan::Rates> measure_rates(Backend& backend) {
+Result<plan::Rates> measure_rates(Backend& backend, Bytes offered) {
   plan::Rates rates;
+  const auto memory = backend.memory();
+  Bytes share{memory ? memory->free.value / kMemoryShare : 0};
+  if (offered.value > 0) share = std::min(share, Bytes{offered.value / kOfferedShare});
   {
     WEFT_TRY(Trial trial, Trial::create(one_op(OpKind::Neg, {{16}}, {}, backend), backend));
     WEFT_TRY(rates.kernel_seconds, trial.measure());
   }
   const auto rate = [&](const Problem& problem, double (*work)(const dag::Graph&)) {
-    return rate_of(problem, work, rates.kernel_seconds, backend);
+    return rate_of(problem, work, rates.kernel_seconds, backend, share);
   };
   WEFT_TRY(rates.matmul_flops_per_second,
            rate([&](int64_t times) { return matmul(times, backend); }, flops_of));
