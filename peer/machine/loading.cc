@@ -33,6 +33,8 @@ void Peer::State::assign(const proto::AssignStage& assign) {
     unname(snapshots.rbegin()->second);
     snapshots.erase(std::prev(snapshots.end()));
   }
+  // Where memory is short an earlier one is what loading has no room for; the broker has it.
+  if (offered()) forget_snapshots(assign.after_step);
   keep_snapshot(assign.after_step, blobs);
   unname(blobs);
   while (!stand_bys.empty()) forget_stand_by(stand_bys.begin()->first);

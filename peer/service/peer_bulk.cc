@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "peer/backend/host/host_memory.h"
 #include "peer/service/peer_stage.h"
 
 namespace weft::peer {
@@ -101,6 +102,17 @@ void PeerService::fetch_blob(const FetchBlob& fetch) {
   }
   paced_fetches_.push_back(fetch);
   fetch_paced();
+}
+
+void PeerService::forget_blobs(const ForgetBlobs& forget) {
+  constexpr size_t kLarge = 16 << 20;
+  size_t bytes = 0;
+  for (const Digest& sha256 : forget.blobs)
+    if (const auto at = blobs_.find(sha256); at != blobs_.end()) {
+      bytes += at->second.bytes.size();
+      blobs_.erase(at);
+    }
+  if (bytes >= kLarge) return_freed_memory();
 }
 
 // Each request waits until the rate has carried the one before.

@@ -153,9 +153,7 @@ void PeerService::carry_out_one(PeerEffect& effect) {
                  [&](CloseLinks&) { close_links(); },
                  [&](InviteLink& invite) { links_->invite(invite.ticket); },
                  [&](FetchBlob& fetch) { fetch_blob(fetch); },
-                 [&](ForgetBlobs& forget) {
-                   for (const Digest& sha256 : forget.blobs) blobs_.erase(sha256);
-                 },
+                 [&](ForgetBlobs& forget) { forget_blobs(forget); },
                  [&](MakeRunner& make) { make_runner(make); },
                  [&](DropRunner&) { drop_runner(); },
                  [&](RunTask& run) { run_task(run.task); },

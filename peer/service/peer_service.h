@@ -79,6 +79,7 @@ class PeerService {
   void close_bulk(const Error& error);
   void on_bulk_frame(const net::InFrame& frame);
   void fetch_blob(const FetchBlob& fetch);
+  void forget_blobs(const ForgetBlobs& forget);
   void fetch_paced();
   void get_blob(const FetchBlob& fetch);
   void fetch_data(const FetchData& fetch);

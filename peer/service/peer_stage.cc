@@ -1,6 +1,7 @@
 // The part of PeerService that carries out what concerns the stage: links, executors, tasks.
 #include "peer/service/peer_stage.h"
 
+#include "peer/backend/host/host_memory.h"
 #include "storage/blob_store.h"
 
 namespace weft::peer {
@@ -46,6 +47,7 @@ void PeerService::make_runner(const MakeRunner& make) {
         },
         *backend_);
     blobs->clear();
+    return_freed_memory();
     // When the stage has gone meanwhile, the runner goes with the last holder: on this thread.
     const auto runner = made ? std::shared_ptr<StageRunner>(std::move(*made)) : nullptr;
     const std::optional<Error> error = made ? std::nullopt : std::optional(made.error());
@@ -62,7 +64,11 @@ void PeerService::make_runner(const MakeRunner& make) {
 void PeerService::drop_runner() {
   if (transfers_) transfers_->cancel_puts();
   if (stage_) *stage_->dropped = true;
-  if (stage_ && compute_) compute_->post([runner = std::move(stage_->runner)]() mutable { runner.reset(); });
+  if (stage_ && compute_)
+    compute_->post([runner = std::move(stage_->runner)]() mutable {
+      runner.reset();
+      return_freed_memory();
+    });
 }
 
 void PeerService::on_tensor(uint32_t from_stage, const proto::TensorHeader& header, dag::Tensor tensor) {

@@ -2,6 +2,10 @@
 
 #include <unistd.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -99,6 +103,12 @@ Result<Bytes> free_memory(const fs::path& root) {
 Result<MemoryUse> host_memory_use(Bytes used) {
   WEFT_TRY(const Bytes free, free_memory());
   return MemoryUse{used, free, {static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE)}};
+}
+
+void return_freed_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 }  // namespace weft::peer

@@ -13,6 +13,10 @@ namespace weft::peer {
 // or v1) limits it. Unavailable when the system does not say. `root` stands for / in tests.
 Result<Bytes> free_memory(const std::filesystem::path& root = "/");
 
+// What this process has freed goes back to the machine now: a C library keeps it for the next to ask, which
+// a peer that promised to take so much cannot wait for. Takes milliseconds; for after large blocks.
+void return_freed_memory();
+
 // What a backend that took `used` says of itself. Errors: of free_memory.
 Result<MemoryUse> host_memory_use(Bytes used);
 
