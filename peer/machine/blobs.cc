@@ -1,126 +1,34 @@
-// Which blobs the shell holds, which have to come, and which may go.
+// What the lists of a stage and of stand-bys lack comes from the broker; what none of them names goes.
 #include <algorithm>
 
 #include "peer/machine/peer_state.h"
 
 namespace weft::peer {
 
-BlobList Peer::State::list_of(const std::vector<proto::TensorReference>& tensors) const {
-  BlobList list;
-  std::set<Digest> seen;
-  for (const proto::TensorReference& tensor : tensors) {
-    if (!seen.insert(tensor.sha256).second) continue;
-    list.blobs.push_back({tensor.sha256, static_cast<uint64_t>(tensor.spec.bytes().value)});
-    if (!held.contains(tensor.sha256)) list.missing.insert(tensor.sha256);
-  }
-  restock(list);
-  return list;
-}
-
-void Peer::State::restock(BlobList& list) const {
-  list.to_fetch.clear();
-  for (const WantedBlob& blob : list.blobs)
-    if (list.missing.contains(blob.sha256) && !fetching.contains(blob.sha256)) list.to_fetch.push_back(blob);
-}
-
-void Peer::State::name(const std::vector<WantedBlob>& blobs) {
-  for (const WantedBlob& blob : blobs) ++named[blob.sha256];
-}
-
-void Peer::State::unname(const std::vector<WantedBlob>& blobs) {
-  for (const WantedBlob& blob : blobs) {
-    const auto at = named.find(blob.sha256);
-    if (--at->second != 0) continue;
-    named.erase(at);
-    perhaps_unnamed.insert(blob.sha256);
-  }
-}
-
-// At the end of each event: what loses one name may get another within it.
 void Peer::State::forget_unnamed() {
-  ForgetBlobs forget;
-  for (const Digest& sha256 : std::exchange(perhaps_unnamed, {})) {
-    if (named.contains(sha256)) continue;
-    fetch_attempts.erase(sha256);
-    if (held.erase(sha256) != 0) forget.blobs.push_back(sha256);
-  }
-  if (!forget.blobs.empty()) out.push_back(std::move(forget));
+  if (auto unnamed = shelf.take_unnamed(); !unnamed.empty()) out.push_back(ForgetBlobs{std::move(unnamed)});
 }
 
-void Peer::State::keep_snapshot(uint64_t step, std::vector<WantedBlob> blobs) {
-  name(blobs);
-  std::vector<WantedBlob>& kept = snapshots[step];
-  unname(kept);
-  kept = std::move(blobs);
-  trim_snapshots(copies_max());
-}
-
-// The first is what the run would go back to; between that and the newest any is as good as another. Where
-// there is room for one alone that is the newest: the broker has the first too.
-void Peer::State::trim_snapshots(size_t most) {
-  while (snapshots.size() > most) {
-    const auto goes = most < 2 ? snapshots.begin() : std::next(snapshots.begin());
-    unname(goes->second);
-    snapshots.erase(goes);
-  }
-}
-
-void Peer::State::forget_snapshots(uint64_t before) {
-  while (!snapshots.empty() && snapshots.begin()->first < before) {
-    unname(snapshots.begin()->second);
-    snapshots.erase(snapshots.begin());
-  }
-}
-
-// The stage's tensors first, then those of stand-bys: as many of these at once as half a second carries.
+// The stage's tensors first, then those of stand-bys.
 void Peer::State::fetch() {
   if (!session.is_admitted() || now < transfers_paused_until) return;
-  if (stage && !stage->failed)
-    while (fetch_next(stage->tensors, 0)) continue;
+  const auto fetch_all = [&](BlobList& list, uint64_t rate) {
+    while (auto next = shelf.next_fetch(list, rate, options.fetches_at_once)) out.push_back(std::move(*next));
+  };
+  if (stage && !stage->failed) fetch_all(stage->tensors, 0);
   for (auto& [run, list] : stand_bys)
-    if (list.loading)
-      while (fetch_next(list.loading->blobs, list.loading->rate)) continue;
-}
-
-bool Peer::State::fetch_next(BlobList& list, uint64_t rate) {
-  while (!list.to_fetch.empty()) {
-    const WantedBlob blob = list.to_fetch.front();
-    if (!list.missing.contains(blob.sha256) || fetching.contains(blob.sha256)) {
-      list.to_fetch.pop_front();
-      continue;
-    }
-    uint64_t count = 0, size = blob.size;
-    for (const auto& [sha256, other] : fetching) {
-      if (rate == 0 && other.rate != 0) continue;
-      ++count;
-      size += other.size;
-    }
-    if (count >= options.fetches_at_once || (rate != 0 && count != 0 && size > rate / 2)) return false;
-    list.to_fetch.pop_front();
-    fetching[blob.sha256] = {rate, blob.size};
-    out.push_back(FetchBlob{blob.sha256, rate, blob.size});
-    return true;
-  }
-  return false;
+    if (list.loading) fetch_all(list.loading->blobs, list.loading->rate);
 }
 
 void Peer::State::on_blob(const Digest& sha256, const Status& fetched) {
-  const auto asked = fetching.find(sha256);
-  const bool was_asked = asked != fetching.end();
-  const uint64_t size = was_asked ? asked->second.size : 0;
-  if (was_asked) fetching.erase(asked);
-  if (!fetched) {
-    // What failed because the broker went was put back when it did.
-    if (was_asked && session.is_admitted()) on_blob_failed(sha256, fetched.error());
-    return;
-  }
-  on_arrived(sha256, size);
+  const auto asked = shelf.end_fetch(sha256);
+  if (fetched) return on_arrived(sha256, asked.value_or(0));
+  // What failed because the broker went was put back when it did.
+  if (asked && session.is_admitted()) on_blob_failed(sha256, fetched.error());
 }
 
 void Peer::State::on_arrived(const Digest& sha256, uint64_t size) {
-  held.emplace(sha256, size);
-  fetch_attempts.erase(sha256);
-  perhaps_unnamed.insert(sha256);  // perhaps nobody wants it any more
+  shelf.arrived(sha256, size);
   if (stage && stage->tensors.missing.erase(sha256) != 0) make_runner_if_loaded();
   std::vector<proto::JobNumber> touched;
   for (auto& [run, list] : stand_bys)
@@ -139,24 +47,24 @@ bool Peer::State::try_again(uint32_t attempts, ErrorCode code) {
 }
 
 void Peer::State::on_blob_failed(const Digest& sha256, const Error& error) {
-  const bool again = try_again(++fetch_attempts[sha256], error.code);
-  if (!again) fetch_attempts.erase(sha256);
+  const bool again = try_again(shelf.count_failure(sha256), error.code);
+  if (!again) shelf.forget_failures(sha256);
   if (stage && !stage->failed && stage->tensors.missing.contains(sha256)) {
     if (again)
-      restock(stage->tensors);
+      shelf.restock(stage->tensors);
     else
       fail_stage(error.within("fetching the stage's tensors"));
   }
   for (auto& [run, list] : stand_bys) {
     if (!list.loading || !list.loading->blobs.missing.contains(sha256)) continue;
     if (again) {
-      restock(list.loading->blobs);
+      shelf.restock(list.loading->blobs);
       continue;
     }
     // The list before is still here, and the next one comes with the next round.
     say("warning stand_by_failed run=" + std::to_string(run) + " step=" + std::to_string(list.loading->step) +
         " reason=\"" + error.message + "\"");
-    unname(list.loading->blobs.blobs);
+    shelf.unname(list.loading->blobs.blobs);
     list.loading.reset();
   }
 }

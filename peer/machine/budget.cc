@@ -34,13 +34,6 @@ size_t Peer::State::copies_max() const {
   return std::clamp<int64_t>(*room / stage->state_bytes, 1, static_cast<int64_t>(options.bounds.snapshots));
 }
 
-int64_t Peer::State::held_bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [sha256, size] : held) bytes += size;
-  for (const auto& [sha256, under_way] : fetching) bytes += under_way.size;
-  return static_cast<int64_t>(bytes);
-}
-
 // Once the executors say what they take.
 std::optional<Error> Peer::State::exceeds_offer() const {
   const auto offer = offered(), room = room_on_host();

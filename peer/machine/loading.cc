@@ -21,29 +21,20 @@ void Peer::State::assign(const proto::AssignStage& assign) {
       " plan=" + std::to_string(assign.plan_version) + " stage=" + std::to_string(assign.stage + 1) + "/" +
       std::to_string(assign.stage_count) + " after_step=" + std::to_string(assign.after_step));
   stage.emplace(std::make_shared<const proto::AssignStage>(assign), ++generation, options.stage);
-  stage->tensors = list_of(assign.tensors);
+  stage->tensors = shelf.list_of(assign.tensors);
   stage->state_bytes = state_bytes_of(assign);
   // What is held for this run may be what the stage needs; it gets its names before others lose theirs.
   std::vector<WantedBlob> blobs = stage->tensors.blobs;
-  name(blobs);
-  if (snapshot_run != assign.run) forget_snapshots(UINT64_MAX);
-  snapshot_run = assign.run;
-  // Steps that are done again.
-  while (!snapshots.empty() && snapshots.rbegin()->first > assign.after_step) {
-    unname(snapshots.rbegin()->second);
-    snapshots.erase(std::prev(snapshots.end()));
-  }
+  shelf.name(blobs);
+  snapshots.begin(assign.run, assign.after_step);
   // Where memory is short an earlier one is what loading has no room for; the broker has it.
-  if (offered()) forget_snapshots(assign.after_step);
-  keep_snapshot(assign.after_step, blobs);
-  unname(blobs);
+  if (offered()) snapshots.forget(assign.after_step);
+  snapshots.keep(assign.after_step, blobs, copies_max());
+  shelf.unname(blobs);
   while (!stand_bys.empty()) forget_stand_by(stand_bys.begin()->first);
   // Those under way at a stand-by's pace are needed now.
   for (const WantedBlob& blob : stage->tensors.blobs)
-    if (const auto at = fetching.find(blob.sha256); at != fetching.end() && at->second.rate != 0) {
-      at->second.rate = 0;
-      out.push_back(FetchBlob{blob.sha256, 0, blob.size});
-    }
+    if (auto fetch = shelf.hurry(blob)) out.push_back(std::move(*fetch));
   out.push_back(OpenLinks{generation, stage->assignment});
   make_runner_if_loaded();
 }
@@ -73,7 +64,7 @@ void Peer::State::release(const proto::ReleaseStage& release) {
 // Its snapshots stay: it, or another stage of its run, may be loaded from them.
 void Peer::State::drop_stage() {
   if (!stage) return;
-  for (const Upload& upload : stage->uploads) unname(upload.blobs);
+  for (const Upload& upload : stage->uploads) shelf.unname(upload.blobs);
   stage.reset();
   if (session.is_admitted()) orphan_at.reset();
   out.push_back(DropRunner{});
@@ -86,7 +77,7 @@ void Peer::State::give_up() {
     say("warning stage_given_up run=" + std::to_string(stage->assignment->run) +
         " reason=\"the broker has not come back for it\"");
   drop_stage();
-  forget_snapshots(UINT64_MAX);
+  snapshots.forget(UINT64_MAX);
   while (!stand_bys.empty()) forget_stand_by(stand_bys.begin()->first);
   settle_drain();
 }

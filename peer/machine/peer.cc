@@ -33,16 +33,16 @@ void Peer::State::apply(SessionEffects effects) {
 }
 
 void Peer::State::on_broker_came() {
-  fetch_attempts.clear();
+  shelf.forget_all_failures();
   transfers_paused_until = now;
   if (!stage) orphan_at.reset();
   if (!stage) settle_drain();
 }
 
 void Peer::State::on_broker_went(const std::string& why) {
-  fetching.clear();
+  shelf.end_all_fetches();
   for (auto& [run, list] : stand_bys)
-    if (list.loading) restock(list.loading->blobs);
+    if (list.loading) shelf.restock(list.loading->blobs);
   if (!orphan_at) orphan_at = now + options.orphan_deadline;
   if (stage && !stage->ready) drop_stage();
   if (stage) {
@@ -176,7 +176,7 @@ PeerEffects Peer::on_runner_made(Instant now, uint64_t generation, const Result<
     if (!made) return state_->fail_stage(made.error());
     state_->stage->runner = *made;
     if (const auto error = state_->exceeds_offer()) return state_->fail_stage(*error);
-    state_->trim_snapshots(state_->copies_max());
+    state_->snapshots.trim(state_->copies_max());
     state_->report_ready();
   });
 }
@@ -240,11 +240,7 @@ const std::shared_ptr<const proto::AssignStage>& Peer::assignment() const {
 
 uint64_t Peer::generation() const { return state_->generation; }
 const StageMachine* Peer::stage() const { return state_->stage ? &state_->stage->machine : nullptr; }
-std::set<Digest> Peer::held() const {
-  std::set<Digest> digests;
-  for (const auto& [sha256, size] : state_->held) digests.insert(sha256);
-  return digests;
-}
+std::set<Digest> Peer::held() const { return state_->shelf.held(); }
 std::optional<Instant> Peer::retry_at() const { return state_->session.retry_at(); }
 
 std::optional<Instant> Peer::next_deadline(Instant now) const {

@@ -8,22 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "peer/machine/blob_shelf.h"
 #include "peer/machine/peer.h"
 
 namespace weft::peer {
-
-// A blob that is to be fetched.
-struct WantedBlob {
-  Digest sha256{};
-  uint64_t size = 0;
-};
-
-// Tensors that are wanted together. Those that are neither here nor under way are `to_fetch`, in order.
-struct BlobList {
-  std::vector<WantedBlob> blobs;  // each once, in order
-  std::set<Digest> missing;
-  std::deque<WantedBlob> to_fetch;
-};
 
 struct StandByList {
   uint64_t step = 0, rate = 0;
@@ -107,17 +95,9 @@ struct Peer::State {
   void make_runner_if_loaded();
   void report_ready();
 
-  // Blobs (blobs.cc): named by snapshots, stand-by lists and uploads; what nobody names is forgotten.
-  BlobList list_of(const std::vector<proto::TensorReference>& tensors) const;
-  void restock(BlobList& list) const;
-  void name(const std::vector<WantedBlob>& blobs);
-  void unname(const std::vector<WantedBlob>& blobs);
+  // What comes for its lists (blobs.cc)
   void forget_unnamed();
-  void keep_snapshot(uint64_t step, std::vector<WantedBlob> blobs);
-  void trim_snapshots(size_t most);
-  void forget_snapshots(uint64_t before);
   void fetch();
-  bool fetch_next(BlobList& list, uint64_t rate);
   void on_blob(const Digest& sha256, const Status& fetched);
   void on_arrived(const Digest& sha256, uint64_t size);
   void on_blob_failed(const Digest& sha256, const Error& error);
@@ -129,7 +109,6 @@ struct Peer::State {
   std::optional<int64_t> room_on_host() const;
   int64_t programs_bytes() const;  // of the stage's executors
   size_t copies_max() const;       // of the stage's state
-  int64_t held_bytes() const;      // of blobs that are here or under way
   std::optional<Error> exceeds_offer() const;
 
   // Stand-by (stand_by.cc)
@@ -176,18 +155,10 @@ struct Peer::State {
   uint64_t generation = 0;
   std::optional<Instant> orphan_at;
 
-  std::map<Digest, uint64_t> held;   // the shell has their bytes: so many
-  std::map<Digest, uint32_t> named;  // by how many lists
-  std::set<Digest> perhaps_unnamed;  // held ones whose last name may have gone
-  struct UnderWay {
-    uint64_t rate = 0, size = 0;
-  };
-  std::map<Digest, UnderWay> fetching;
-  std::map<Digest, uint32_t> fetch_attempts;
+  BlobShelf shelf;
+  Snapshots snapshots{shelf};
   Instant transfers_paused_until{};
 
-  proto::JobNumber snapshot_run = 0;
-  std::map<uint64_t, std::vector<WantedBlob>> snapshots;  // by step; the assignment's tensors are one
   std::map<proto::JobNumber, StandByRun> stand_bys;
   uint64_t last_upload = 0;
 };

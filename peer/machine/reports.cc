@@ -39,7 +39,7 @@ void Peer::State::resume(const proto::ResumeStage& resume) {
     const auto* round = std::get_if<proto::CheckpointReport>(&kept.message);
     const bool is_lost = round != nullptr && !kept.task.durable && !round->failure && !stage->failed &&
                          std::all_of(round->tensors.begin(), round->tensors.end(),
-                                     [&](const auto& tensor) { return held.contains(tensor.sha256); });
+                                     [&](const auto& tensor) { return shelf.holds(tensor.sha256); });
     if (is_lost)
       rounds.push_back(kept);
     else
@@ -61,7 +61,7 @@ void Peer::State::fail_stage(const Error& error, std::optional<uint32_t> unreach
   stage->failed = true;
   say("warning stage_failed run=" + std::to_string(stage->assignment->run) + " reason=\"" + error.message +
       "\"");
-  for (const Upload& upload : stage->uploads) unname(upload.blobs);
+  for (const Upload& upload : stage->uploads) shelf.unname(upload.blobs);
   stage->uploads.clear();
   report(KeptReport::kNeverSettled, proto::StageFailed{.run = stage->assignment->run,
                                                        .plan_version = stage->assignment->plan_version,

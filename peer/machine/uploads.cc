@@ -20,8 +20,8 @@ void Peer::State::on_hashed(uint64_t of_generation, const Task& task,
   const bool is_snapshot = task.kind == TaskKind::Snapshot;
   if (is_snapshot && stage->hashing > 0) --stage->hashing;
   if (stage->failed) return;
-  if (is_snapshot && task.key.step >= stage->machine.keep_from() && snapshot_run == stage->assignment->run)
-    keep_snapshot(task.key.step, list_of(tensors).blobs);
+  if (is_snapshot && task.key.step >= stage->machine.keep_from() && snapshots.run() == stage->assignment->run)
+    snapshots.keep(task.key.step, shelf.list_of(tensors).blobs, copies_max());
   // A round that was given up for a later one.
   if (!is_snapshot || task.sequence > stage->machine.settled()) queue_upload(task, std::move(tensors));
   work();
@@ -29,8 +29,8 @@ void Peer::State::on_hashed(uint64_t of_generation, const Task& task,
 
 void Peer::State::queue_upload(const Task& task, std::vector<proto::TensorReference> tensors) {
   Upload upload{.task = task, .tensors = std::move(tensors)};
-  upload.blobs = list_of(upload.tensors).blobs;
-  name(upload.blobs);
+  upload.blobs = shelf.list_of(upload.tensors).blobs;
+  shelf.name(upload.blobs);
   stage->uploads.push_back(std::move(upload));
 }
 
@@ -112,7 +112,7 @@ void Peer::State::finish_upload(uint64_t number, const std::optional<Error>& fai
                                [&](const Upload& upload) { return upload.number == number; });
   Upload upload = std::move(*at);
   stage->uploads.erase(at);
-  unname(upload.blobs);
+  shelf.unname(upload.blobs);
   const proto::JobNumber run = stage->assignment->run;
   const proto::PlanVersion version = stage->assignment->plan_version;
   if (upload.is_snapshot()) {
@@ -134,7 +134,7 @@ void Peer::State::finish_upload(uint64_t number, const std::optional<Error>& fai
 void Peer::State::drop_settled_uploads() {
   std::erase_if(stage->uploads, [&](const Upload& upload) {
     const bool settled = upload.is_snapshot() && upload.task.sequence <= stage->machine.settled();
-    if (settled) unname(upload.blobs);
+    if (settled) shelf.unname(upload.blobs);
     return settled;
   });
 }

@@ -16,7 +16,7 @@ void Peer::State::on_command(const proto::Command& command) {
   if (!status) return fail_stage(status.error().within("the broker breaks the protocol"));
   trim_reports();
   drop_settled_uploads();
-  if (snapshot_run == command.run) forget_snapshots(stage->machine.keep_from());
+  if (snapshots.run() == command.run) snapshots.forget(stage->machine.keep_from());
   work();
 }
 
@@ -83,7 +83,7 @@ void Peer::State::work() {
     const auto task = stage->machine.next_task(now, may_copy());
     if (!task) return;
     if (task->kind == TaskKind::Snapshot) {  // room for it first
-      trim_snapshots(copies_max() - 1);
+      snapshots.trim(copies_max() - 1);
       forget_unnamed();
     }
     out.push_back(RunTask{stage->generation, *task});

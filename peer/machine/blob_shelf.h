@@ -1,0 +1,93 @@
+// Which blobs the shell holds for a peer, which are on their way, and who wants them. Lists name blobs:
+// snapshots, what is stood by for, uploads. What nobody names any more may go. Holds no bytes itself.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "peer/machine/peer.h"
+
+namespace weft::peer {
+
+// A blob that is to be fetched.
+struct WantedBlob {
+  Digest sha256{};
+  uint64_t size = 0;
+};
+
+// Tensors that are wanted together. Those that are neither here nor under way are `to_fetch`, in order.
+struct BlobList {
+  std::vector<WantedBlob> blobs;  // each once, in order
+  std::set<Digest> missing;
+  std::deque<WantedBlob> to_fetch;
+};
+
+class BlobShelf {
+ public:
+  BlobList list_of(const std::vector<proto::TensorReference>& tensors) const;
+  void restock(BlobList& list) const;
+
+  void name(const std::vector<WantedBlob>& blobs);
+  void unname(const std::vector<WantedBlob>& blobs);
+  // Held, and without a name: they are held no longer. At the end of each event, for what loses one name may
+  // get another within it.
+  std::vector<Digest> take_unnamed();
+
+  void arrived(const Digest& sha256, uint64_t size);
+  bool holds(const Digest& sha256) const { return held_.contains(sha256); }
+  std::set<Digest> held() const;
+  int64_t bytes() const;  // here or under way
+
+  // The next of the list's to be asked for, if that may be now: `at_once` of one kind at a time, and with a
+  // rate as many as half a second carries.
+  std::optional<FetchBlob> next_fetch(BlobList& list, uint64_t rate, uint32_t at_once);
+  // Under way at a stand-by's pace and needed now.
+  std::optional<FetchBlob> hurry(const WantedBlob& blob);
+  bool is_under_way(const Digest& sha256) const { return fetching_.contains(sha256); }
+  // It has come, or failed: its size; nothing when it was not asked for.
+  std::optional<uint64_t> end_fetch(const Digest& sha256);
+  void end_all_fetches() { fetching_.clear(); }
+
+  uint32_t count_failure(const Digest& sha256) { return ++failures_[sha256]; }
+  void forget_failures(const Digest& sha256) { failures_.erase(sha256); }
+  void forget_all_failures() { failures_.clear(); }
+
+ private:
+  struct UnderWay {
+    uint64_t rate = 0, size = 0;
+  };
+  std::map<Digest, uint64_t> held_;   // the shell has their bytes: so many
+  std::map<Digest, uint32_t> named_;  // by how many lists
+  std::set<Digest> perhaps_unnamed_;  // held ones whose last name may have gone
+  std::map<Digest, UnderWay> fetching_;
+  std::map<Digest, uint32_t> failures_;
+};
+
+// Copies of one run's state, by step; what its stage began with is one.
+class Snapshots {
+ public:
+  explicit Snapshots(BlobShelf& shelf) : shelf_(shelf) {}
+
+  proto::JobNumber run() const { return run_; }
+  // A stage begins after that step: another run's copies are of no use, nor are those of steps that will be
+  // done again.
+  void begin(proto::JobNumber run, uint64_t after_step);
+  void keep(uint64_t step, std::vector<WantedBlob> blobs, size_t most);
+  // The first is what the run would go back to; between that and the newest any is as good as another. Where
+  // there is room for one alone that is the newest: the broker has the first too.
+  void trim(size_t most);
+  void forget(uint64_t before);
+
+ private:
+  using Copies = std::map<uint64_t, std::vector<WantedBlob>>;
+  void erase(Copies::iterator copy);
+
+  BlobShelf& shelf_;
+  proto::JobNumber run_ = 0;
+  Copies copies_;
+};
+
+}  // namespace weft::peer
