@@ -235,7 +235,7 @@ TEST(Plan, SmallMemoriesTogetherHoldWhatNoneHoldsAlone) {
   const Graph graph = test::training_graph("gpt");
   const Plan alone =
       planned({.graph = &graph, .microbatches = 2, .optimizer_slots = 2, .cluster = test::equal_devices(1)});
-  const Bytes share{alone.stages[0].memory.value * 2 / 5};
+  const Bytes share{(alone.stages[0].memory + alone.stages[0].host_memory).value * 2 / 5};
   std::vector<DeviceView> devices;
   for (const char* name : {"a", "b", "c", "d"})
     devices.push_back(test::device(name, 50, "west", "cpu", share));
