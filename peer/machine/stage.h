@@ -66,8 +66,8 @@ class StageMachine {
 
   struct Options {
     uint32_t prefetch_microbatches = 4;  // of data, beyond those in flight
-    // Handed out and not done, the one that runs included. Two cost a peer whose loop shares the compute
-    // thread's core some percent (docs/RESULTS.md, Overhead).
+    // Handed out and not done, the one that runs included. A peer takes two, so that its compute thread does
+    // not wait for the loop (docs/RESULTS.md, Task gap); one shows a test every order.
     uint32_t tasks_ahead = 1;
   };
   explicit StageMachine(std::shared_ptr<const proto::AssignStage> assignment)
