@@ -50,6 +50,7 @@ TEST(Job, DefaultsAreTheDocumentedOnes) {
   EXPECT_FALSE(job.checkpoint.every || job.checkpoint.steps);
   EXPECT_EQ(job.output, "dir/trained.onnx");
   EXPECT_FALSE(job.stages.has_value());
+  EXPECT_EQ(job.equal_bits, plan::EqualBits::Prefer);
   EXPECT_EQ(job.compression, CompressionPolicy::None);
 }
 
@@ -88,7 +89,7 @@ precision: fp32
 evaluate_every: 100
 checkpoint: {every: 60s}
 output: out/trained.onnx
-placement: {stages: 4}
+placement: {stages: 4, equal_bits: require}
 compression: {policy: adatopk}
 )");
   EXPECT_EQ(job.model, "/abs/resnet.onnx");
@@ -115,6 +116,7 @@ compression: {policy: adatopk}
   EXPECT_EQ(job.checkpoint.every, Duration(60s));
   EXPECT_EQ(job.output, "dir/out/trained.onnx");
   EXPECT_EQ(job.stages, 4u);
+  EXPECT_EQ(job.equal_bits, plan::EqualBits::Require);
   EXPECT_EQ(job.compression, CompressionPolicy::AdaTopK);
 }
 

@@ -151,6 +151,63 @@ TEST(Plan, OneFingerprintIsPreferred) {
   EXPECT_EQ(planned(request).stages.size(), 4u);
 }
 
+TEST(Plan, EqualBitsAreRequiredOrNotAskedFor) {
+  const Graph graph = test::training_graph("residual");
+  std::vector<DeviceView> devices = {
+      test::device("a", 10, "west", "avx2"), test::device("b", 90, "west", "avx512"),
+      test::device("c", 10, "west", "avx2"), test::device("d", 90, "west", "other")};
+  PlanRequest request{.graph = &graph, .microbatches = 4, .stages = 2, .cluster = ClusterView(devices)};
+  const std::string prefers = planned(request).explanation.back();
+  EXPECT_NE(prefers.find("left out"), std::string::npos) << prefers;
+  EXPECT_NE(prefers.find("b, d"), std::string::npos) << prefers;
+  request.equal_bits = EqualBits::Ignore;
+  const Plan fastest = planned(request);
+  for (const StagePlan& stage : fastest.stages)
+    EXPECT_EQ(devices[stage.devices[0]].name.find_first_of("ac"), std::string::npos);
+  request.equal_bits = EqualBits::Require;
+  for (const StagePlan& stage : planned(request).stages)
+    EXPECT_EQ(devices[stage.devices[0]].fingerprint, "avx2");
+  request.stages = 3;
+  const auto plan = make_plan(request);
+  ASSERT_FALSE(plan.has_value());
+  const Error& error = plan.error();
+  EXPECT_EQ(error.code, ErrorCode::Infeasible);
+  EXPECT_NE(error.message.find("2 of 'avx2' (a, c)"), std::string::npos) << error.message;
+}
+
+// Two classes of devices, whose graphs differ in layout and groups: both work on one plan, cut where neither
+// is cut through, each stage costed by its own.
+TEST(Plan, ClassesOfDevicesWorkTogether) {
+  for (const char* name : {"residual", "transformer"}) {
+    const Graph lowered = test::training_graph(name);
+    std::vector<dag::ValueId> value_of;
+    const Graph graph = dag::raise(lowered, dag::op_table(), value_of);
+    PlanRequest request{.graph = &graph, .microbatches = 4, .stages = 4};
+    for (const dag::BackendTraits& traits :
+         {dag::BackendTraits{true, dag::Layout::Blocked8}, dag::BackendTraits{false, dag::Layout::Plain}})
+      request.classes.push_back(
+          std::make_shared<const dag::Lowered>(dag::lower_traced(graph, dag::op_table(), traits)));
+    std::vector<DeviceView> devices;
+    for (uint32_t i = 0; i < 4; ++i) {
+      devices.push_back(
+          test::device(std::string(1, static_cast<char>('a' + i)), 50, "west", i % 2 ? "x" : "y"));
+      devices.back().device_class = i % 2;
+    }
+    request.cluster = ClusterView(devices);
+    const Plan plan = planned(request);
+    ASSERT_EQ(plan.stages.size(), 4u) << name;
+    std::vector<uint32_t> class_of_stage;
+    for (const StagePlan& stage : plan.stages)
+      class_of_stage.push_back(devices[stage.devices[0]].device_class);
+    const dag::Lowered* const classes[] = {request.classes[0].get(), request.classes[1].get()};
+    const auto split = dag::split({&graph, plan.stage_of_op, classes, class_of_stage}, dag::op_table());
+    ASSERT_TRUE(split.has_value()) << split.error().message;
+    for (const auto& other : {std::vector<uint32_t>(4, 0), std::vector<uint32_t>(4, 1)})
+      EXPECT_TRUE(dag::split({&graph, plan.stage_of_op, classes, other}, dag::op_table()).has_value())
+          << "any class may take any stage";
+  }
+}
+
 TEST(Plan, TiedWeightsLieWithTheirFirstReader) {
   const Graph graph = test::training_graph("transformer", 2);
   const PlanRequest request{
