@@ -10,21 +10,11 @@ sizes=("${@:3}"); [ ${#sizes[@]} -gt 0 ] || sizes=(1MB 30MB)
 maker=${WEFT_BENCH_MODEL:-build/release/weft_bench_model}
 RANDOM=7
 cluster_begin
-cat README.md docs/*.md >"$work/corpus.txt"
-cat >"$work/job.yaml" <<YAML
-format: 1
-model: model.onnx
-task: train
-inputs: {tokens: tokens}
-loss: {type: cross_entropy, logits: logits, labels: targets}
+made_model_job <<YAML
 data:
   train: {type: text, path: corpus.txt, sequence_length: 16, validation: 0}
-batch_size: 4
-microbatch_size: 2
 steps: 1000000
-optimizer: {type: adamw, learning_rate: 1e-3}
 checkpoint: {every: 60s}
-output: trained.onnx
 YAML
 next_name=1
 add_peer() { start_peer "p$next_name" --device cpu:1 --memory 2GiB --listen 127.0.0.1:0; next_name=$((next_name + 1)); }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 
 namespace weft::dag {
 namespace {
@@ -10,7 +9,7 @@ namespace {
 // One stage's piece, op by op in the order in which they run.
 class StageBuilder {
  public:
-  StageBuilder(const Lowered& lowered, std::span<const bool> copied, const OpTable& table)
+  StageBuilder(const Lowered& lowered, const std::vector<bool>& copied, const OpTable& table)
       : lowered_(lowered), whole_(lowered.graph), copied_(copied), builder_(table) {}
 
   // By value of the lowered whole; invalid when it is not here.
@@ -105,7 +104,7 @@ class StageBuilder {
 
   const Lowered& lowered_;
   const Graph& whole_;
-  std::span<const bool> copied_;  // by op of the source
+  const std::vector<bool>& copied_;  // by op of the source
   GraphBuilder builder_;
   StageGraph piece_;
   std::map<uint32_t, ValueId> values_;  // lowered whole -> local
@@ -161,12 +160,11 @@ void add_ops(const CutRequest& request, const Cut& cut, uint32_t device_class,
     for (end = begin + 1;
          group.valid() && end < order.size() && lowered.graph.ops()[order[end]].group == group;)
       ++end;
-    const uint32_t segment = cut.segment_of_op[source(order[begin])];
-    StageBuilder& builder = builders[request.stage_of_op[source(order[begin])]];
+    const uint32_t first = source(order[begin]), stage = request.stage_of_op[first];
+    const uint32_t segment = cut.segment_of_op[first];
+    const Phase phase = segment < cut.stages[stage].forward_segments ? Phase::Forward : Phase::Backward;
+    StageBuilder& builder = builders[stage];
     const std::span ops(order.data() + begin, end - begin);
-    const Phase phase = segment < cut.stages[request.stage_of_op[source(order[begin])]].forward_segments
-                            ? Phase::Forward
-                            : Phase::Backward;
     builder.add(ops, segment, phase);
     for (const uint32_t i : ops)
       if (const auto at = reordered.find(source(i)); at != reordered.end())
@@ -204,13 +202,11 @@ Result<Split> split(const CutRequest& request, const OpTable& table) {
       return fail(ErrorCode::InvalidArgument, "stage " + std::to_string(stage) + " has no ops");
   WEFT_TRY_STATUS(check_outputs(graph, request.stage_of_op));
 
-  const std::vector<bool> copied_list = copied_leaves(graph);
-  const std::unique_ptr<bool[]> copied(new bool[copied_list.size()]);
-  std::copy(copied_list.begin(), copied_list.end(), copied.get());
+  const std::vector<bool> copied = copied_leaves(graph);
   Split result;
   std::vector<StageBuilder> builders;
   for (const uint32_t device_class : request.class_of_stage)
-    builders.emplace_back(*request.classes[device_class], std::span(copied.get(), copied_list.size()), table);
+    builders.emplace_back(*request.classes[device_class], copied, table);
   for (uint32_t c = 0; c < request.classes.size(); ++c) add_ops(request, cut, c, builders);
   for (const Crossing& crossing : cut.crossings) {
     const auto at = [&](uint32_t stage) {

@@ -83,6 +83,24 @@ take_model() {
   cp "tests/numerics/$1/job.yaml" "tests/numerics/$1/data.npz" "$work/"
 }
 
+# The job of a model that weft_bench_model made, with texts of ours as its corpus: $work/job.yaml. What else it says comes
+# on standard input.
+made_model_job() {
+  cat docs/*.md >"$work/corpus.txt"
+  cat >"$work/job.yaml" <<YAML
+format: 1
+model: model.onnx
+task: train
+inputs: {tokens: tokens}
+loss: {type: cross_entropy, logits: logits, labels: targets}
+batch_size: 4
+microbatch_size: 2
+optimizer: {type: adamw, learning_rate: 1e-3}
+output: trained.onnx
+YAML
+  cat >>"$work/job.yaml"
+}
+
 # ---- one job and its events. They are the clock of these scripts: all are kept in $work/events.
 
 follow_job() {  # follow_job JOB [ARGS]: submits it and follows it

@@ -7,22 +7,12 @@ cluster_begin
 maker=${WEFT_BENCH_MODEL:-build/release/weft_bench_model}
 offered=${OFFERED_MIB:-640}
 "$maker" 1024 24 16 "$work/model.onnx"
-head -c 20000 docs/PROTOCOL.md >"$work/corpus.txt"
-cat >"$work/job.yaml" <<YAML
-format: 1
-model: model.onnx
-task: train
-inputs: {tokens: tokens}
-loss: {type: cross_entropy, logits: logits, labels: targets}
+made_model_job <<YAML
 data:
-  train: {type: text, path: corpus.txt, sequence_length: 16, validation: 0.1}
-batch_size: 4
-microbatch_size: 2
+  train: {type: text, path: corpus.txt, sequence_length: 16, validation: 0.005}
 steps: 50
 evaluate_every: 20
-optimizer: {type: adamw, learning_rate: 1e-3}
 checkpoint: {steps: 20}
-output: trained.onnx
 YAML
 
 peak_mib() { awk '/^VmHWM:/ { print int($2 / 1024) }' "/proc/${peer_pid[$1]}/status"; }
