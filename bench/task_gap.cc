@@ -204,7 +204,7 @@ class Conductor {
   proto::AssignStage assignment(uint32_t stage) const {
     proto::AssignStage assign;
     assign.run = assign.plan_version = 1;
-    assign.stage = stage;
+    assign.seat = {stage};
     assign.stage_count = 2;
     assign.training.batch_size = kTensorsPerRound;
     assign.training.microbatch_size = 1;
@@ -213,7 +213,7 @@ class Conductor {
       assign.programs = {sending_program()};
     else
       assign.programs = {receiving_program(), short_program()};
-    assign.links = {{.stage = 1 - stage,
+    assign.links = {{.seat = {1 - stage},
                      .peer = peers[1 - stage]->id(),
                      .dials = stage == 0,
                      .addresses = stages_[1 - stage].addresses}};

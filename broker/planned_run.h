@@ -22,8 +22,8 @@ struct PlannedStage {
 
 // What planning a job gives.
 struct PlannedRun {
-  std::vector<PlannedStage> stages{};
-  uint64_t steps = 0;  // 0: prediction
+  std::vector<PlannedStage> stages{};  // by seat, ascending
+  uint64_t steps = 0;                  // 0: prediction
   uint32_t batch_size = 0;
   uint32_t microbatches = 0;  // a step
   uint32_t parameter_count = 0;
@@ -48,6 +48,13 @@ struct PlannedRun {
   std::vector<proto::Secret> relay_tickets{};  // of its links
   proto::Secret data_key{};
   Duration predicted_step{};
+
+  // Where the seat is in `stages`.
+  std::optional<uint32_t> find(const plan::Seat& seat) const {
+    for (uint32_t s = 0; s < stages.size(); ++s)
+      if (stages[s].assignment->seat == seat) return s;
+    return std::nullopt;
+  }
 };
 
 }  // namespace weft::broker

@@ -118,11 +118,11 @@ void Broker::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::
     return recover(job, what);
   }
   if (!job.seats[stage].here) return recover(job, what);
-  if (!failed.unreachable_stage) {
+  if (!failed.unreachable) {
     job.excluded.insert(peer.id);
-  } else if (job.failures > 0 && *failed.unreachable_stage < job.plan->stages.size()) {
+  } else if (const auto at = job.plan->find(*failed.unreachable); at && job.failures > 0) {
     // The same again, without a step between: these two do not find each other, others may.
-    const PeerId& other = job.plan->stages[*failed.unreachable_stage].peer;
+    const PeerId& other = job.plan->stages[*at].peer;
     if (can_do_without(job, other)) job.excluded.insert(other);
   }
   recover(job, what);

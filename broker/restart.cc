@@ -97,8 +97,9 @@ Broker::Job* Broker::job_held(const PeerId& peer, const std::optional<proto::Sta
   if (!held) return nullptr;
   const auto at = jobs_.find(held->run);
   if (at == jobs_.end() || !at->second.run || at->second.plan_version != held->plan_version) return nullptr;
-  const auto& stages = at->second.plan->stages;
-  return held->stage < stages.size() && stages[held->stage].peer == peer ? &at->second : nullptr;
+  const PlannedRun& plan = *at->second.plan;
+  const auto seat = plan.find(held->seat);
+  return seat && plan.stages[*seat].peer == peer ? &at->second : nullptr;
 }
 
 void Broker::ask_to_resume(Job& job, Peer& peer) {

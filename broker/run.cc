@@ -27,7 +27,7 @@ Run::Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const
       metrics_(std::move(begin.metrics)) {
   stages_.resize(plan_->stages.size());
   for (uint32_t s = 0; s < stages_.size(); ++s) {
-    stages_[s].stage = s;
+    stages_[s].seat = plan_->stages[s].assignment->seat;
     stages_[s].peer = plan_->stages[s].peer;
     stages_[s].step = begin.after_step;
   }

@@ -29,13 +29,13 @@ std::string json_list(const Range& range, const Format& format) {
 }
 
 std::string json_stage(const proto::StageStatus& stage) {
-  return fmt::format(R"({{"stage":{},"peer":{},"name":{},"region":{},"busy":{},"step":{},"links":{}}})",
-                     stage.stage, json_string(to_hex(stage.peer.digest)), json_string(stage.peer_name),
-                     json_string(stage.region), json_number(stage.busy), stage.step,
-                     json_list(stage.links, [](const proto::LinkUse& link) {
-                       return fmt::format(R"({{"to_stage":{},"bytes_sent":{},"seconds_waiting":{}}})",
-                                          link.stage, link.bytes_sent, json_number(link.seconds_waiting));
-                     }));
+  return fmt::format(
+      R"({{"stage":{},"peer":{},"name":{},"region":{},"busy":{},"step":{},"links":{}}})", stage.seat.stage,
+      json_string(to_hex(stage.peer.digest)), json_string(stage.peer_name), json_string(stage.region),
+      json_number(stage.busy), stage.step, json_list(stage.links, [](const proto::LinkUse& link) {
+        return fmt::format(R"({{"to_stage":{},"bytes_sent":{},"seconds_waiting":{}}})", link.seat.stage,
+                           link.bytes_sent, json_number(link.seconds_waiting));
+      }));
 }
 
 }  // namespace

@@ -14,16 +14,16 @@ namespace {
 constexpr uint64_t kTensorBytes = 64;  // a link over which less was sent carried acknowledgements alone
 
 std::string line_of(const proto::StageStatus& stage) {
-  std::string line = fmt::format("stage {}  {}", stage.stage + 1, stage.peer_name);
+  std::string line = fmt::format("{}  {}", plan::to_string(stage.seat), stage.peer_name);
   if (!stage.region.empty()) line += fmt::format(" ({})", stage.region);
   line += fmt::format("  {:.0f}% busy", 100 * stage.busy);
   for (const proto::LinkUse& link : stage.links) {
     const bool sends = link.bytes_sent >= kTensorBytes, waits = link.seconds_waiting >= 0.0005;
     if (sends)
-      line += fmt::format("  to stage {}: {} a step", link.stage + 1,
+      line += fmt::format("  to {}: {} a step", plan::to_string(link.seat),
                           format_bytes(static_cast<int64_t>(link.bytes_sent)));
     if (!waits) continue;
-    const std::string whom = sends ? "it" : fmt::format("stage {}", link.stage + 1);
+    const std::string whom = sends ? "it" : plan::to_string(link.seat);
     line += fmt::format("{} waited {:.0f} ms for {}", sends ? "," : " ", 1000 * link.seconds_waiting, whom);
   }
   return line;
@@ -46,7 +46,7 @@ void StageWatch::average(const proto::StageStatus& now, Watched& stage) const {
   stage.average.busy = mean(before.busy, now.busy);
   for (proto::LinkUse& link : stage.average.links)
     for (const proto::LinkUse& old : before.links)
-      if (old.stage == link.stage) link.seconds_waiting = mean(old.seconds_waiting, link.seconds_waiting);
+      if (old.seat == link.seat) link.seconds_waiting = mean(old.seconds_waiting, link.seconds_waiting);
 }
 
 std::vector<std::string> StageWatch::changes(const proto::JobStatus& status) {

@@ -338,6 +338,15 @@ void read_training(MapReader& root, Problems& problems, Job& job) {
   read_optimizer(root, problems, job);
   read_schedule(root, problems, job);
   job.clip_norm = root.number("clip_norm", 0, {0, kInfinity, /*above_min=*/true});
+  if (const Node* ranges = root.take("gradient_ranges")) {
+    const uint32_t microbatches = job.microbatch_size == 0 ? 1 : job.batch_size / job.microbatch_size;
+    job.gradient_ranges =
+        static_cast<uint32_t>(root.parse_count(*ranges, "gradient_ranges", 1, kBatchMax).value_or(1));
+    if (microbatches % job.gradient_ranges != 0)
+      root.problem(ranges->where, "`gradient_ranges` is " + std::to_string(job.gradient_ranges) +
+                                      ", but a step's " + std::to_string(microbatches) +
+                                      " microbatches cannot be dealt to as many equal ranges");
+  }
   const Node* evaluate = root.take("evaluate_every");
   if (evaluate) job.evaluate_every = root.parse_count(*evaluate, "evaluate_every", 0, kStepsMax).value_or(0);
   if (job.evaluate_every > 0 && job.train && !job.test)

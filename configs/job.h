@@ -49,8 +49,9 @@ struct Job {
   std::vector<std::string> freeze;  // glob patterns over initializer names
   dag::OptimizerSpec optimizer;
   dag::ScheduleSpec schedule;
-  double clip_norm = 0;         // 0: no clipping
-  uint64_t evaluate_every = 0;  // steps; 0: only what the trainer does of itself
+  double clip_norm = 0;          // 0: no clipping
+  uint32_t gradient_ranges = 1;  // a step's microbatches are added up in (dag/gradient_order.h)
+  uint64_t evaluate_every = 0;   // steps; 0: only what the trainer does of itself
   CheckpointSpec checkpoint;
   std::filesystem::path output;
   std::optional<uint32_t> stages;  // nothing: auto

@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "dag/op_table.h"
+#include "dag/lifetimes.h"
 
 namespace weft::peer {
 
@@ -67,8 +67,7 @@ void Executor::order_groups() {
   }
   // A view takes its operand's group, so that what hangs on a view waits for the bytes.
   for (const dag::Op& op : graph_->ops())
-    if (!op.inputs.empty() && dag::is_view(*graph_, op) &&
-        is_view(*graph_, {{graph_->value(op.outputs[0]).producer}, {}, {}}))
+    if (!op.inputs.empty() && dag::is_alias(*graph_, op))
       group_of_value[op.outputs[0].index] = group_of_value[op.inputs[0].index];
   for (const auto& output : graph_->outputs()) {
     if (output.role != OutputRole::StateUpdate) continue;
@@ -107,10 +106,12 @@ Status Executor::take_persistent_memory() {
     if (op.kind == dag::OpKind::Constant)
       constants_[program_.places[op.outputs[0].index].slot] = take(graph_->constant(op).spec());
   for (const ValueId value : program_.gradients) gradients_.push_back(take(graph_->spec(value)));
+  if (options_.sums_ranges)
+    for (const ValueId value : program_.gradients) range_sums_.push_back(take(graph_->spec(value)));
   persistent_bytes_ = {size};
   WEFT_TRY(persistent_, backend_.allocate(persistent_bytes_ + program_.workspace));
   workspace_ = {persistent_.get(), size};
-  for (std::vector<View>* views : {&constants_, &gradients_})
+  for (std::vector<View>* views : {&constants_, &gradients_, &range_sums_})
     for (View& view : *views) view.memory = persistent_.get();
   for (const dag::Op& op : graph_->ops())
     if (op.kind == dag::OpKind::Constant)
@@ -160,7 +161,7 @@ View Executor::place_of(const Microbatch& microbatch, ValueId value) const {
     case Residence::Constant:
       return constants_[place.slot];
     case Residence::Gradient:
-      if (microbatch.first_of_step) return gradients_[place.slot];
+      if (microbatch.turn.begins_range) return sum_of(microbatch.turn, place.slot);
       return {microbatch.arena_.get(), place.offset};
   }
   WEFT_CHECK_MSG(false, "a value inside a group has no place");
@@ -198,7 +199,7 @@ Status Executor::run(Microbatch& microbatch, uint32_t segment) {
   const ReplayKey key{.program = observer_ ? nullptr : recordings_.get(),
                       .segment = segment,
                       .microbatch = microbatch.number_,
-                      .first_of_step = microbatch.first_of_step};
+                      .turn = microbatch.turn};
   return backend_.submit(key, microbatch.context, [&](const StepContext& context) {
     return run_groups(microbatch, segment, context);
   });
@@ -224,21 +225,33 @@ Status Executor::after_group(Microbatch& microbatch, uint32_t group) {
   for (const auto& [value, initializer] : state_updates_[group])
     WEFT_TRY_STATUS(
         backend_.copy(place_of(microbatch, value), initializers_[initializer], graph_->spec(value)));
-  if (!microbatch.first_of_step)
-    for (const uint32_t slot : gradients_of_group_[group]) {
-      const ValueId value = program_.gradients[slot];
+  const dag::GradientTurn& turn = microbatch.turn;
+  for (const uint32_t slot : gradients_of_group_[group]) {
+    const ValueId value = program_.gradients[slot];
+    if (!turn.begins_range)
       WEFT_TRY_STATUS(
-          backend_.accumulate(place_of(microbatch, value), gradients_[slot], graph_->spec(value)));
-    }
-  for (const auto& copy : copies_of_group_[group])
-    WEFT_TRY_STATUS(add_gradient(microbatch, place_of(microbatch, copy.from), copy.slot));
+          backend_.accumulate(place_of(microbatch, value), sum_of(turn, slot), graph_->spec(value)));
+    WEFT_TRY_STATUS(end_range(turn, slot));
+  }
+  for (const auto& [from, slot, after] : copies_of_group_[group]) {
+    const View sum = sum_of(turn, slot), gradient = place_of(microbatch, from);
+    const TensorSpec& spec = graph_->spec(program_.gradients[slot]);
+    WEFT_TRY_STATUS(turn.begins_range ? backend_.copy(gradient, sum, spec)
+                                      : backend_.accumulate(gradient, sum, spec));
+    WEFT_TRY_STATUS(end_range(turn, slot));
+  }
   return {};
 }
 
-Status Executor::add_gradient(const Microbatch& microbatch, View from, uint32_t slot) {
-  const TensorSpec& spec = graph_->spec(program_.gradients[slot]);
-  const View into = gradients_[slot];
-  return microbatch.first_of_step ? backend_.copy(from, into, spec) : backend_.accumulate(from, into, spec);
+// Where the gradients of a microbatch's range are added up: the first range's sum becomes the step's.
+View Executor::sum_of(const dag::GradientTurn& turn, uint32_t slot) const {
+  WEFT_CHECK_MSG(turn.first_range || options_.sums_ranges, "an executor of one range runs a second one");
+  return turn.first_range ? gradients_[slot] : range_sums_[slot];
+}
+
+Status Executor::end_range(const dag::GradientTurn& turn, uint32_t slot) {
+  if (!turn.joins_first) return {};
+  return backend_.accumulate(range_sums_[slot], gradients_[slot], graph_->spec(program_.gradients[slot]));
 }
 
 Result<std::unique_ptr<Download>> Executor::begin_value(const Microbatch& microbatch, ValueId value,

@@ -23,7 +23,7 @@ namespace weft::peer {
 class Microbatch {
  public:
   StepContext context;
-  bool first_of_step = true;  // its gradients replace what the step before left; later ones are added
+  dag::GradientTurn turn{};  // which part its gradients are of the step's
 
  private:
   friend class Executor;
@@ -32,9 +32,10 @@ class Microbatch {
 };
 
 struct ExecutorOptions {
-  bool accumulates = false;               // more than one microbatch a step
-  std::vector<dag::ValueId> kept{};       // stays readable until the microbatch ends
-  std::vector<uint32_t> segment_of_op{};  // empty: all ops in segment 0
+  bool accumulates = false;                       // more than one microbatch a step
+  bool sums_ranges = false;                       // in more than one range (dag/gradient_order.h)
+  std::vector<dag::ValueId> kept{};               // stays readable until the microbatch ends
+  std::vector<uint32_t> segment_of_op{};          // empty: all ops in segment 0
   std::optional<dag::OptimizerSpec> optimizer{};  // its slots are claimed; for update()
   Precision precision{};
 };
@@ -108,8 +109,9 @@ class Executor {
   void list_parameters();
   Status run_groups(Microbatch& microbatch, uint32_t segment, const StepContext& context);
   View place_of(const Microbatch& microbatch, dag::ValueId value) const;
+  View sum_of(const dag::GradientTurn& turn, uint32_t slot) const;
   Status after_group(Microbatch& microbatch, uint32_t group);
-  Status add_gradient(const Microbatch& microbatch, View from, uint32_t slot);
+  Status end_range(const dag::GradientTurn& turn, uint32_t slot);
 
   std::shared_ptr<const dag::Graph> graph_;
   std::shared_ptr<State> state_;
@@ -121,6 +123,7 @@ class Executor {
 
   std::unique_ptr<Memory> persistent_;                      // constants, gradients and the kernels' workspace
   std::vector<View> initializers_, constants_, gradients_;  // by slot
+  std::vector<View> range_sums_;                            // by gradient slot: of ranges but the first
   View workspace_;
   std::vector<std::vector<std::pair<dag::ValueId, uint32_t>>>
       state_updates_;                                      // by group: value -> initializer

@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "dag/lifetimes.h"
 #include "dag/op_table.h"
 
 namespace weft::peer {
@@ -15,7 +16,7 @@ using dag::OpKind;
 using dag::ValueId;
 
 namespace {
-constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
+constexpr uint32_t kNever = dag::RunOrder::kNone;
 
 bool is_leaf(const dag::Op& op) { return op.inputs.empty(); }
 
@@ -88,33 +89,8 @@ Bytes place_blocks(std::span<Block> blocks, int64_t alignment) {
   return {total};
 }
 
-namespace {
-
-// Whether the value is, or shows through views alone, what somebody sends into the graph.
-bool comes_from_outside(const Graph& graph, ValueId value) {
-  const dag::Op* producer = &graph.producer(value);
-  while (!producer->inputs.empty() && dag::is_view(graph, *producer))
-    producer = &graph.producer(producer->inputs[0]);
-  return producer->kind == OpKind::Input;
-}
-
-// Whether the value is added to a gradient or written to a statistic when it has been computed.
-bool is_kept_beyond(const Graph& graph, ValueId value) {
-  return std::any_of(graph.outputs().begin(), graph.outputs().end(), [&](const dag::GraphOutput& output) {
-    return output.value == value &&
-           (output.role == dag::OutputRole::Gradient || output.role == dag::OutputRole::StateUpdate);
-  });
-}
-
-}  // namespace
-
 bool is_view(const Graph& graph, const GroupSignature& group) {
-  if (group.ops.size() != 1) return false;
-  const dag::Op& op = graph.op(group.ops[0]);
-  if (!dag::is_view(graph, op)) return false;
-  // What another stage sends is there only from its segment on: a gradient that shows it is copied by a
-  // kernel of that segment, for a view has no moment at which it is computed.
-  return !(comes_from_outside(graph, op.inputs[0]) && is_kept_beyond(graph, op.outputs[0]));
+  return group.ops.size() == 1 && dag::is_alias(graph, graph.op(group.ops[0]));
 }
 
 namespace {
@@ -125,20 +101,12 @@ class Planner {
  public:
   Planner(const Graph& graph, const Backend& backend, std::vector<GroupSignature> groups,
           std::span<const std::unique_ptr<Kernel>> kernels, const ProgramOptions& options)
-      : graph_(graph),
-        backend_(backend),
-        kernels_(kernels),
-        options_(options),
-        root_(graph.values().size()),
-        first_(graph.values().size(), kNever),
-        last_(graph.values().size(), 0) {
+      : graph_(graph), backend_(backend), kernels_(kernels), options_(options) {
     program_.groups = std::move(groups);
     program_.places.resize(graph.values().size());
-    std::iota(root_.begin(), root_.end(), 0u);
   }
 
   Program run() {
-    alias_views();
     find_lifetimes();
     assign_gradients();
     reuse_in_place();
@@ -159,32 +127,24 @@ class Planner {
     return root_kind(r) == OpKind::Initializer || root_kind(r) == OpKind::Constant;
   }
 
-  void alias_views() {
-    for (const GroupSignature& group : group_signatures(graph_)) {
-      if (!is_view(graph_, group)) continue;
-      const dag::Op& op = graph_.op(group.ops[0]);
-      root_[op.outputs[0].index] = root(op.inputs[0]);
-    }
-  }
-
-  void use(ValueId value, uint32_t time) {
-    const uint32_t r = root(value);
-    first_[r] = std::min(first_[r], time);
-    last_[r] = std::max(last_[r], time);
-  }
-
   // Time t is the run of group t; time 0 also holds the inputs.
   void find_lifetimes() {
-    const auto end = static_cast<uint32_t>(program_.groups.size());
-    for (uint32_t t = 0; t < end; ++t) {
-      for (const ValueId value : program_.groups[t].inputs) use(value, t);
-      for (const ValueId value : program_.groups[t].outputs) use(value, t);
+    dag::RunOrder order{.group_of_op = std::vector(graph_.ops().size(), kNever),
+                        .time_of_group = {},
+                        .stage_of_op = {},
+                        .ends = {static_cast<uint32_t>(program_.groups.size())}};
+    for (uint32_t t = 0; t < program_.groups.size(); ++t) {
+      for (const OpId op : program_.groups[t].ops) order.group_of_op[op.index] = t;
+      order.time_of_group.push_back(t);
     }
-    for (const ValueId value : graph_.inputs()) use(value, 0);
-    for (const auto& output : graph_.outputs())
-      if (output.role != dag::OutputRole::Gradient && output.role != dag::OutputRole::StateUpdate)
-        use(output.value, end);
-    for (const ValueId value : options_.kept) use(value, end);
+    for (uint32_t i = 0; i < graph_.ops().size(); ++i) {
+      if (is_leaf(graph_.ops()[i]) || order.group_of_op[i] != kNever) continue;
+      order.group_of_op[i] = static_cast<uint32_t>(order.time_of_group.size());  // an alias
+      order.time_of_group.push_back(kNever);
+    }
+    dag::Lifetimes found = dag::find_lifetimes(graph_, order, options_.kept);
+    root_ = std::move(found.root);
+    lifetimes_ = std::move(found.of);
   }
 
   void assign_gradients() {
@@ -201,7 +161,7 @@ class Planner {
         gradient_root_[r] = slot;
       else  // the bytes are somebody else's already: added to the slot once they are complete
         program_.gradient_copies.push_back(
-            {output.value, slot, persistent(r) || kind == OpKind::Input ? 0 : first_[r]});
+            {output.value, slot, persistent(r) || kind == OpKind::Input ? 0 : lifetimes_[r].first});
     }
   }
 
@@ -214,8 +174,8 @@ class Planner {
         if (input < 0) continue;
         const ValueId from = group.inputs[static_cast<size_t>(input)];
         const uint32_t r = root(from), own = root(group.outputs[k]);
-        const bool free_after =
-            last_[r] == t && !persistent(r) && !gradient_root_.contains(r) && !gradient_root_.contains(own);
+        const bool free_after = lifetimes_[r].last == t && !persistent(r) && !gradient_root_.contains(r) &&
+                                !gradient_root_.contains(own);
         const bool same_size = size(r) == size(own);
         // Two operands on the same bytes may read them in different orders: then nothing may be overwritten.
         const auto readers =
@@ -225,7 +185,7 @@ class Planner {
           continue;
         taken.push_back(r);
         root_[own] = r;
-        last_[r] = std::max(last_[r], last_[own]);
+        lifetimes_[r].last = std::max(lifetimes_[r].last, lifetimes_[own].last);
       }
     }
   }
@@ -240,11 +200,11 @@ class Planner {
     std::map<uint32_t, uint32_t> block_of_root;
     for (uint32_t v = 0; v < graph_.values().size(); ++v) {
       const uint32_t r = root(ValueId{v});
-      if (r != v || persistent(r) || first_[r] == kNever) continue;
+      if (r != v || persistent(r) || lifetimes_[r].first == kNever) continue;
       const bool gradient = gradient_root_.contains(r);
       if (gradient && !options_.accumulates) continue;
       block_of_root[r] = static_cast<uint32_t>(blocks.size());
-      blocks.push_back({size(r), first_[r], last_[r]});
+      blocks.push_back({size(r), lifetimes_[r].first, lifetimes_[r].last});
     }
     program_.arena = place_blocks(blocks, backend_.alignment());
     std::map<std::string_view, uint32_t> initializer_slot;
@@ -258,7 +218,7 @@ class Planner {
         place = {Residence::Initializer, initializer_slot.at(op.attributes.get_string(dag::Attr::Name)), 0};
       } else if (op.kind == OpKind::Constant) {
         place = {Residence::Constant, static_cast<uint32_t>(op.attributes.get_int(dag::Attr::Value)), 0};
-      } else if (first_[r] != kNever) {
+      } else if (lifetimes_[r].first != kNever) {
         const auto block = block_of_root.find(r);
         place.offset = block == block_of_root.end() ? 0 : blocks[block->second].offset;
         const auto gradient = gradient_root_.find(r);
@@ -273,7 +233,8 @@ class Planner {
   std::span<const std::unique_ptr<Kernel>> kernels_;
   const ProgramOptions& options_;
   Program program_;
-  std::vector<uint32_t> root_, first_, last_;
+  std::vector<uint32_t> root_;                  // by value
+  std::vector<dag::Lifetime> lifetimes_;        // by root
   std::map<uint32_t, uint32_t> gradient_root_;  // root -> gradient slot
 };
 

@@ -34,7 +34,7 @@ enum class Residence : uint8_t {
   Arena,        // in the microbatch's arena
   Initializer,  // persistent: slot = index of the initializer
   Constant,     // persistent: slot = index of the constant
-  Gradient,     // persistent: slot = index among gradient outputs; the first microbatch writes it in place
+  Gradient,  // persistent: slot = index among gradient outputs; a range's first microbatch writes it in place
 };
 struct Place {
   Residence residence = Residence::Inside;

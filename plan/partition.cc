@@ -101,7 +101,7 @@ bool PartitionProblem::fits(uint32_t begin, uint32_t end, uint32_t stage) const 
   const auto over = [&](const std::vector<int64_t>& before) { return before[end] - before[begin]; };
   const int64_t state = over(held.parameters) * (1 + optimizer_slots) + over(held.other);
   const int64_t persistent =
-      state * (stages[stage].holds_copy ? 2 : 1) + over(held.parameters);  // and gradients
+      state * (stages[stage].holds_copy ? 2 : 1) + over(held.parameters) * gradient_sums;
   int64_t microbatch = over(held.saved);
   if (stage > 0) microbatch += model->crossing.received(begin, end) + model->crossing.returned(begin, end);
   const double bytes = static_cast<double>(persistent) +

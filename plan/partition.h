@@ -33,6 +33,7 @@ struct PartitionProblem {
   };
   std::vector<Stage> stages;
   uint32_t optimizer_slots = 0;
+  uint32_t gradient_sums = 1;
   bool passing = true;
   double memory_scale = 1;  // of what a microbatch in flight is taken to need
 

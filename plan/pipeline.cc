@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <tuple>
 
 #include "dag/cut.h"
+#include "dag/lifetimes.h"
 #include "dag/op_table.h"
 
 namespace weft::plan {
@@ -36,110 +36,52 @@ struct ClassWork {
   std::vector<uint32_t> stage_of_op;  // likewise
 };
 
-// The most bytes that live at once in each stage of a class, as the executor's memory plan has it: received
-// values from the beginning, sent ones and outputs to the end, others from their group to their last reader.
-class Peaks {
- public:
-  Peaks(const ClassWork& work, const dag::Cut& cut, std::span<const StageDevice> devices)
-      : work_(work),
-        cut_(cut),
-        devices_(devices),
-        graph_(work.of->lowered->graph),
-        stages_(static_cast<uint32_t>(devices.size())) {}
-
-  // Writes those of this class.
-  void run(std::vector<int64_t>& peaks) {
-    set_times();
-    find_roots();
-    find_ends();
-    std::vector<std::vector<int64_t>> change(stages_);
-    for (uint32_t stage = 0; stage < stages_; ++stage) change[stage].assign(clock_[stage] + 2, 0);
-    const auto live = [&](uint32_t stage, uint32_t first, uint32_t end, ValueId value) {
-      const int64_t bytes = aligned(graph_.spec(value).bytes().value);
-      change[stage][first] += bytes;
-      change[stage][end + 1] -= bytes;
-    };
-    for (uint32_t v = 0; v < graph_.values().size(); ++v) {
-      const uint32_t from = producer({v}), stage = work_.stage_of_op[from];
-      const Op& op = graph_.ops()[from];
-      if (!ours(stage) || root_[v] != v || op.kind == OpKind::Initializer || op.kind == OpKind::Constant)
-        continue;
-      const GroupCost& group = work_.of->groups[work_.group_of_op[from]];
-      if (!outside_[v] && !to_the_end_[v] && group.end - group.begin > 1) continue;
-      const uint32_t first = op.kind == OpKind::Input ? 0 : time_of(from);
-      live(stage, first, to_the_end_[v] ? clock_[stage] : std::max(last_[v], first), {v});
-    }
-    for (const auto& [key, time] : last_read_) live(key.second, 0, time, {key.first});
-    for (uint32_t stage = 0; stage < stages_; ++stage) {
-      if (!ours(stage)) continue;
-      int64_t bytes = 0;
-      for (const int64_t delta : change[stage]) peaks[stage] = std::max(peaks[stage], bytes += delta);
-    }
+// Writes the most bytes that live at once in each stage of the class, as the executor's memory plan has it.
+void add_peaks(const ClassWork& work, const dag::Cut& cut, std::span<const StageDevice> devices,
+               std::vector<int64_t>& peaks) {
+  const Graph& graph = work.of->lowered->graph;
+  const auto ours = [&](uint32_t stage) { return devices[stage].device_class == work.device_class; };
+  dag::RunOrder order{.group_of_op = work.group_of_op,
+                      .time_of_group = std::vector<uint32_t>(work.of->groups.size(), 0),
+                      .stage_of_op = work.stage_of_op,
+                      .ends = std::vector<uint32_t>(devices.size(), 0)};
+  for (const uint32_t g : work.order)
+    order.time_of_group[g] = order.ends[work.stage_of_op[work.of->groups[g].begin]]++;
+  for (uint32_t i = 0; i < graph.ops().size(); ++i) {
+    if (graph.ops()[i].inputs.empty()) order.group_of_op[i] = dag::RunOrder::kNone;
+    if (!ours(order.stage_of_op[i])) order.stage_of_op[i] = dag::RunOrder::kNone;
   }
-
- private:
-  bool ours(uint32_t stage) const { return devices_[stage].device_class == work_.device_class; }
-  uint32_t producer(ValueId value) const { return graph_.value(value).producer.index; }
-  uint32_t time_of(uint32_t op) const { return time_of_group_[work_.group_of_op[op]]; }
-
-  void set_times() {
-    time_of_group_.assign(work_.of->groups.size(), 0);
-    clock_.assign(stages_, 0);
-    for (const uint32_t g : work_.order)
-      time_of_group_[g] = clock_[work_.stage_of_op[work_.of->groups[g].begin]]++;
+  std::vector<ValueId> sent;
+  std::vector<dag::Received> received;
+  for (const dag::Crossing& crossing : cut.crossings) {
+    const ValueId value = work.of->lowered->value_of[crossing.value.index];
+    if (ours(crossing.from_stage)) sent.push_back(value);
+    if (ours(crossing.to_stage)) received.push_back({value, crossing.to_stage});
   }
+  const dag::Lifetimes found = dag::find_lifetimes(graph, order, sent, std::move(received));
 
-  // Views share the bytes of what they show, within a stage.
-  void find_roots() {
-    root_.resize(graph_.values().size());
-    std::iota(root_.begin(), root_.end(), 0u);
-    for (uint32_t i = 0; i < graph_.ops().size(); ++i) {
-      const Op& op = graph_.ops()[i];
-      if (!op.inputs.empty() && dag::is_view(graph_, op) &&
-          work_.stage_of_op[producer(op.inputs[0])] == work_.stage_of_op[i])
-        root_[op.outputs[0].index] = root_[op.inputs[0].index];
-    }
+  std::vector<std::vector<int64_t>> change(devices.size());
+  for (uint32_t stage = 0; stage < devices.size(); ++stage) change[stage].assign(order.ends[stage] + 2, 0);
+  const auto live = [&](uint32_t stage, ValueId value, const dag::Lifetime& lifetime) {
+    const int64_t bytes = aligned(graph.spec(value).bytes().value);
+    change[stage][lifetime.first] += bytes;
+    change[stage][lifetime.last + 1] -= bytes;
+  };
+  for (uint32_t v = 0; v < graph.values().size(); ++v) {
+    const uint32_t from = graph.value({v}).producer.index;
+    const OpKind kind = graph.ops()[from].kind;
+    if (found.root[v] != v || !found.of[v].needs_memory() ||
+        order.stage_of_op[from] == dag::RunOrder::kNone || kind == OpKind::Initializer ||
+        kind == OpKind::Constant)
+      continue;
+    live(order.stage_of_op[from], {v}, found.of[v]);
   }
-
-  void find_ends() {
-    last_.assign(root_.size(), 0);
-    outside_.assign(root_.size(), false);
-    to_the_end_.assign(root_.size(), false);
-    for (const auto& output : graph_.outputs())
-      (output.role == OutputRole::Gradient || output.role == OutputRole::StateUpdate
-           ? outside_
-           : to_the_end_)[root_[output.value.index]] = true;
-    for (const dag::Crossing& crossing : cut_.crossings) {
-      const ValueId value = work_.of->lowered->value_of[crossing.value.index];
-      if (ours(crossing.from_stage)) to_the_end_[root_[value.index]] = true;
-      if (ours(crossing.to_stage)) last_read_[{value.index, crossing.to_stage}] = 0;
-    }
-    for (uint32_t i = 0; i < graph_.ops().size(); ++i) {
-      const uint32_t stage = work_.stage_of_op[i];
-      if (!ours(stage)) continue;
-      for (const ValueId input : graph_.ops()[i].inputs) {
-        if (!input.valid()) continue;
-        if (work_.stage_of_op[producer(input)] == stage) {
-          const uint32_t root = root_[input.index];
-          last_[root] = std::max(last_[root], time_of(i));
-          if (work_.group_of_op[producer(input)] != work_.group_of_op[i]) outside_[root] = true;
-        } else if (const auto at = last_read_.find({input.index, stage}); at != last_read_.end()) {
-          at->second = std::max(at->second, time_of(i));
-        }
-      }
-    }
+  for (const dag::Received& one : found.received) live(one.stage, one.value, one.lifetime);
+  for (uint32_t stage = 0; stage < devices.size(); ++stage) {
+    int64_t bytes = 0;
+    for (const int64_t delta : change[stage]) peaks[stage] = std::max(peaks[stage], bytes += delta);
   }
-
-  const ClassWork& work_;
-  const dag::Cut& cut_;
-  std::span<const StageDevice> devices_;
-  const Graph& graph_;
-  uint32_t stages_;
-  std::vector<uint32_t> time_of_group_, clock_;                  // by group; by stage
-  std::vector<uint32_t> root_, last_;                            // by value
-  std::vector<bool> outside_, to_the_end_;                       // by root: whether it has memory at all
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> last_read_;  // of received values, by stage
-};
+}
 
 class PipelineBuilder {
  public:
@@ -249,8 +191,8 @@ class PipelineBuilder {
         add(stage_of_op_[producer(initializer.value)], initializer.value, 1, 1);
     for (const auto& output : graph_.outputs())
       if (output.role == OutputRole::Gradient)
-        add(stage_of_op_[producer(output.value)], output.value, 1 + options_.optimizer_slots,
-            options_.optimizer_slots);
+        add(stage_of_op_[producer(output.value)], output.value,
+            options_.gradient_sums + options_.optimizer_slots, options_.optimizer_slots);
     std::vector<uint64_t> copies;
     for (uint32_t i = 0; i < graph_.ops().size(); ++i)
       for (const ValueId input : graph_.ops()[i].inputs)
@@ -286,7 +228,7 @@ class PipelineBuilder {
   void add_memory() {
     const std::vector<int64_t> persistent = persistent_bytes(), workspace = workspace_bytes();
     std::vector<int64_t> peaks(stages_, 0);
-    for (const ClassWork& work : work_) Peaks(work, cut_, devices_).run(peaks);
+    for (const ClassWork& work : work_) add_peaks(work, cut_, devices_, peaks);
     for (uint32_t stage = 0; stage < stages_; ++stage) {
       pipeline_.stages[stage].persistent = {persistent[stage] + workspace[stage]};
       pipeline_.stages[stage].microbatch = {peaks[stage] + peaks[stage] / 5};

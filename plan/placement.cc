@@ -136,6 +136,7 @@ class Enumeration {
     PartitionProblem problem;
     problem.model = scope_.coarse;
     problem.optimizer_slots = scope_.request->optimizer_slots;
+    problem.gradient_sums = scope_.request->gradient_sums;
     problem.stages.resize(2);
     auto& at = problem.stages[stage == 0 ? 0 : 1];
     at.seconds_before = before_[device];
@@ -237,6 +238,7 @@ PartitionProblem partition_problem(const PlanRequest& request, const Model& mode
   PartitionProblem problem;
   problem.model = &model;
   problem.optimizer_slots = request.optimizer_slots;
+  problem.gradient_sums = request.gradient_sums;
   const ClusterView& cluster = request.cluster;
   for (size_t s = 0; s < order.size(); ++s) {
     const DeviceView& device = cluster.devices()[order[s]];

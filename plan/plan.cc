@@ -179,8 +179,8 @@ class Planner {
     std::vector<StageDevice> on;
     for (const uint32_t device : proposal.devices)
       on.push_back({devices_[device].rates, devices_[device].device_class});
-    auto pipeline =
-        make_pipeline(model_, worked.stage_of_op, on, {request_.microbatches, request_.optimizer_slots});
+    auto pipeline = make_pipeline(model_, worked.stage_of_op, on,
+                                  {request_.microbatches, request_.optimizer_slots, request_.gradient_sums});
     WEFT_CHECK_MSG(pipeline.has_value(), "a cut between positions goes through a group");
     worked.pipeline = std::move(*pipeline);
     for (uint32_t from = 0; from < count; ++from)
@@ -240,7 +240,7 @@ class Planner {
     for (const DeviceView& device : devices_) all += device.memory;
     const auto& held = model_.held_before;
     const Bytes state{held.parameters.back() * (1 + int64_t{request_.optimizer_slots}) + held.other.back()};
-    const Bytes persistent{2 * state.value + held.parameters.back()};
+    const Bytes persistent{2 * state.value + held.parameters.back() * request_.gradient_sums};
     std::string names;
     for (size_t i = 0; i < std::min<size_t>(devices_.size(), 8); ++i)
       names += (i ? ", " : "") + devices_[i].name;
@@ -319,6 +319,8 @@ Status check_request(const PlanRequest& request) {
   if (request.microbatches == 0) return bad("at least one microbatch a step");
   if (request.stages == 0u) return bad("at least one stage");
   if (request.optimizer_slots > 8) return bad("at most eight optimizer slots");
+  if (request.gradient_sums < 1 || request.gradient_sums > 2)
+    return bad("a gradient is summed up in one or two tensors");
   const size_t classes = std::max<size_t>(1, request.classes.size());
   for (const auto& lowered : request.classes)
     if (!lowered || lowered->op_of.size() != request.graph->ops().size())

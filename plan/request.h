@@ -23,6 +23,7 @@ struct PlanRequest {
   uint32_t microbatches = 1;         // a step
   std::optional<uint32_t> stages{};  // nothing: as many as pay, at least one
   uint32_t optimizer_slots = 0;      // tensors beside each parameter: 0, 1 (momentum), 2 (Adam)
+  uint32_t gradient_sums = 1;        // likewise, for its gradient: 2 where ranges are added up apart
   bool evaluates = false;            // another program runs on the same weights: a microbatch of its own
   EqualBits equal_bits = EqualBits::Prefer;
   ClusterView cluster{};              // the devices that may be used

@@ -21,6 +21,7 @@
 #include "dag/optimizer.h"
 #include "dag/state.h"
 #include "plan/device.h"
+#include "plan/seat.h"
 
 namespace weft::proto {
 
@@ -74,7 +75,7 @@ struct DeviceReport {
 struct StageHeld {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
-  uint32_t stage = 0;
+  plan::Seat seat{};
 };
 
 // The first message on any connection to the broker. Until the answer nothing else is sent.
@@ -116,6 +117,11 @@ struct EdgeEnd {
   uint32_t stage = 0;    // the other end's
 };
 
+// Which seat of the other stage has that microbatch: stages have one replica for now.
+inline plan::Seat other_end(const EdgeEnd& end, [[maybe_unused]] uint32_t microbatch) {
+  return {end.stage, 0};
+}
+
 // What one stage runs of a job's graph.
 struct StageProgram {
   ProgramKind kind = ProgramKind::Train;
@@ -132,9 +138,9 @@ struct TensorReference {
   Digest sha256{};
 };
 
-// How to reach the peer of another stage with which this one shares cut edges.
+// How to reach the peer of another seat with which this one shares cut edges.
 struct LinkRoute {
-  uint32_t stage = 0;
+  plan::Seat seat{};
   PeerId peer{};
   bool dials = false;                    // this side opens the connection
   std::vector<std::string> addresses{};  // tried in order by the side that dials, each with a deadline
@@ -150,12 +156,13 @@ struct TrainingSpec {
   dag::OptimizerSpec optimizer{};
   dag::ScheduleSpec schedule{};
   double clip_norm = 0;
+  uint32_t gradient_ranges = 1;  // divides the microbatches of a step (dag/gradient_order.h)
 };
 
 struct AssignStage {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
-  uint32_t stage = 0;
+  plan::Seat seat{};
   uint32_t stage_count = 0;
   TrainingSpec training{};  // for Predict: only the batch sizes count
   std::vector<StageProgram> programs{};
@@ -273,12 +280,12 @@ struct StageFailed {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
   Error error{};
-  std::optional<uint32_t> unreachable_stage{};  // the fault is that link's
-  bool permanent = false;  // of the job, not of this peer: another one would fail as well
+  std::optional<plan::Seat> unreachable{};  // the fault is that link's
+  bool permanent = false;                   // of the job, not of this peer: another one would fail as well
 };
 
 struct LinkUse {
-  uint32_t stage = 0;          // the other end
+  plan::Seat seat{};           // the other end
   uint64_t bytes_sent = 0;     // since the last report
   double seconds_waiting = 0;  // compute idle because nothing had come from there
 };
@@ -402,7 +409,7 @@ enum class JobState : uint8_t {
 std::string_view to_string(JobState state);
 
 struct StageStatus {
-  uint32_t stage = 0;
+  plan::Seat seat{};
   PeerId peer{};
   std::string peer_name{}, region{};
   double busy = 0;  // of the last step's time, computing
@@ -502,7 +509,7 @@ struct JobResult {
 struct LinkHello {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
-  uint32_t stage = 0;     // the sender's
+  plan::Seat seat{};      // the sender's
   uint64_t received = 0;  // tensors, over all connections of this link
 };
 struct LinkReady {  // the answer; tensors may come
@@ -576,7 +583,7 @@ struct TensorHeader {
   uint32_t edge = 0;  // for an answer to GetMicrobatch: the index of the input
   ProgramKind program = ProgramKind::Train;
   Direction direction = Direction::Forward;
-  uint16_t replica = 0;
+  uint16_t replica = 0;  // the sender's
   dag::TensorSpec spec{};
   bool operator==(const TensorHeader&) const = default;
 };

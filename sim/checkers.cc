@@ -263,9 +263,9 @@ void Checkers::on_sent(const PeerId& peer, uint64_t connection, const proto::Mes
                      if (calm_) fail(m.run, "a new plan, although only the broker was restarted");
                    }
                    job.plan = m.plan_version;
-                   const auto [owner, is_new] = job.owners[m.plan_version].emplace(m.stage, peer);
+                   const auto [owner, is_new] = job.owners[m.plan_version].emplace(m.seat, peer);
                    if (!is_new && owner->second != peer)
-                     fail(m.run, "stage " + number(m.stage) + " of plan version " + number(m.plan_version) +
+                     fail(m.run, plan::to_string(m.seat) + " of plan version " + number(m.plan_version) +
                                      " has two owners");
                    const auto at = serving_.find(peer);
                    if (at != serving_.end() && at->second.connection == connection &&

@@ -57,7 +57,7 @@ class Checkers {
     uint32_t spec = 0;
     std::unique_ptr<Alone> alone;
     uint64_t last_event = 0, committed = 0, evaluated = 0;
-    std::map<proto::PlanVersion, std::map<uint32_t, PeerId>> owners;
+    std::map<proto::PlanVersion, std::map<plan::Seat, PeerId>> owners;
     proto::PlanVersion plan = 0, command_plan = 0;
     uint64_t command = 0;  // sequence of the last durable one
     bool accepted = false, ended = false;

@@ -21,16 +21,16 @@ LinkSet::LinkSet(World& world, NodeId node, std::shared_ptr<const proto::AssignS
       way_(std::move(way)),
       handlers_(std::move(handlers)),
       draw_(seed, 0x6c696e6b) {
-  for (const proto::LinkRoute& route : assignment_->links) links_[route.stage].route = route;
+  for (const proto::LinkRoute& route : assignment_->links) links_[route.seat].route = route;
 }
 
 LinkSet::~LinkSet() {
-  for (auto& [stage, link] : links_)
+  for (auto& [seat, link] : links_)
     if (link.line) link.line.close();
 }
 
 void LinkSet::start() {
-  for (auto& [stage, link] : links_) {
+  for (auto& [seat, link] : links_) {
     link.down_since = world_.now();
     if (link.route.dials) dial(link);
   }
@@ -39,7 +39,7 @@ void LinkSet::start() {
 
 void LinkSet::check_all_up() {
   if (all_up_said_) return;
-  for (const auto& [stage, link] : links_)
+  for (const auto& [seat, link] : links_)
     if (!link.ready) return;
   all_up_said_ = true;
   world_.note(What::LinksUp, node_);
@@ -49,19 +49,18 @@ void LinkSet::check_all_up() {
 void LinkSet::dial(Link& link) {
   if (link.dialling || link.failed || link.line) return;
   link.dialling = true;
-  const uint32_t stage = link.route.stage;
-  const auto done = [this, stage](Result<Line> result) {
-    Link& here = links_.at(stage);
+  const plan::Seat seat = link.route.seat;
+  const auto done = [this, seat](Result<Line> result) {
+    Link& here = links_.at(seat);
     here.dialling = false;
     if (world_.traces())
-      world_.say("peer " + std::to_string(node_) + " dialled stage " + std::to_string(stage) + ": " +
+      world_.say("peer " + std::to_string(node_) + " dialled " + plan::to_string(seat) + ": " +
                  (result ? "up" : result.error().message));
     if (result && !here.line) return take(here, *result, /*introduces=*/true);
     if (result) return result->close();
     ++here.attempts;
-    world_.after(draw_.between(milliseconds(100), milliseconds(1000)), [guarded = way_.guarded, this, stage] {
-      guarded([this, stage] { dial(links_.at(stage)); });
-    });
+    world_.after(draw_.between(milliseconds(100), milliseconds(1000)),
+                 [guarded = way_.guarded, this, seat] { guarded([this, seat] { dial(links_.at(seat)); }); });
   };
   // In turn: the addresses, the relay.
   if (!link.route.addresses.empty() && link.attempts % 2 == 0)
@@ -71,11 +70,11 @@ void LinkSet::dial(Link& link) {
 }
 
 void LinkSet::invite(const proto::Secret& ticket) {
-  for (auto& [stage, link] : links_)
+  for (auto& [seat, link] : links_)
     if (!link.route.dials && link.route.relay_ticket == ticket)
-      way_.relay(ticket, [this, at = stage](Result<Line> result) {
+      way_.relay(ticket, [this, at = seat](Result<Line> result) {
         if (world_.traces())
-          world_.say("peer " + std::to_string(node_) + " came to the relay for stage " + std::to_string(at) +
+          world_.say("peer " + std::to_string(node_) + " came to the relay for " + plan::to_string(at) +
                      ": " + (result ? "up" : result.error().message));
         Link& here = links_.at(at);
         if (result && !here.failed) take(here, *result, /*introduces=*/false);
@@ -105,32 +104,32 @@ void LinkSet::take(Link& link, const Line& line, bool introduces) {
   link.ready = false;
   link.heard = world_.now();
   const uint64_t connection = ++link.connections;
-  const uint32_t stage = link.route.stage;
+  const plan::Seat seat = link.route.seat;
   line.listen(
       {.on_packet =
-           [guarded = way_.guarded, this, stage, connection](const Packet& packet) {
-             guarded([this, stage, connection, packet] { on_packet(links_.at(stage), connection, packet); });
+           [guarded = way_.guarded, this, seat, connection](const Packet& packet) {
+             guarded([this, seat, connection, packet] { on_packet(links_.at(seat), connection, packet); });
            },
        .on_lost =
-           [guarded = way_.guarded, this, stage, connection](const Error& error) {
-             guarded([this, stage, connection, why = error.message] {
-               Link& here = links_.at(stage);
+           [guarded = way_.guarded, this, seat, connection](const Error& error) {
+             guarded([this, seat, connection, why = error.message] {
+               Link& here = links_.at(seat);
                if (here.connections == connection && here.line) down(here, why);
              });
            }});
   if (introduces)
-    say(link, proto::LinkHello{assignment_->run, assignment_->plan_version, assignment_->stage,
+    say(link, proto::LinkHello{assignment_->run, assignment_->plan_version, assignment_->seat,
                                tell_received(link, true)});
 }
 
 bool LinkSet::wants(const proto::LinkHello& hello) const {
   return hello.run == assignment_->run && hello.plan_version == assignment_->plan_version &&
-         links_.contains(hello.stage) && !links_.at(hello.stage).failed;
+         links_.contains(hello.seat) && !links_.at(hello.seat).failed;
 }
 
 bool LinkSet::offer(const Line& line, NodeId, const proto::LinkHello& hello) {
   if (!wants(hello)) return false;
-  Link& link = links_.at(hello.stage);
+  Link& link = links_.at(hello.seat);
   take(link, line, /*introduces=*/false);
   say(link, proto::LinkReady{tell_received(link, true)});
   resume(link, hello.received);
@@ -153,13 +152,13 @@ void LinkSet::on_packet(Link& link, uint64_t connection, const Packet& packet) {
   link.heard = world_.now();
   if (packet.tensor && link.again != 0) {
     --link.again;
-    return handlers_.on_tensor(link.route.stage, *packet.tensor, true);
+    return handlers_.on_tensor(link.route.seat, *packet.tensor, true);
   }
   if (packet.tensor) {
     const bool ack = link.ledger.count_received(static_cast<uint64_t>(packet.size));
     if (ack) say(link, proto::LinkAck{tell_received(link, false)});
     const auto tensor = packet.tensor;
-    handlers_.on_tensor(link.route.stage, *tensor, false);
+    handlers_.on_tensor(link.route.seat, *tensor, false);
     return;
   }
   if (const auto* hello = std::get_if<proto::LinkHello>(packet.message.get())) {  // over a relay
@@ -180,17 +179,17 @@ void LinkSet::down(Link& link, const std::string& why) {
   ++link.connections;
   if (link.ready || !link.was_up) {
     if (link.ready) link.down_since = world_.now();
-    world_.note(What::LinkDown, node_, link.route.stage);
+    world_.note(What::LinkDown, node_, link.route.seat.stage);
   }
   link.ready = false;
   if (!link.route.dials || link.failed) return;
-  const uint32_t stage = link.route.stage;
+  const plan::Seat seat = link.route.seat;
   world_.after(draw_.between(milliseconds(50), milliseconds(500)),
-               [guarded = way_.guarded, this, stage] { guarded([this, stage] { dial(links_.at(stage)); }); });
+               [guarded = way_.guarded, this, seat] { guarded([this, seat] { dial(links_.at(seat)); }); });
 }
 
-void LinkSet::send(uint32_t stage, TensorPacket packet) {
-  Link& link = links_.at(stage);
+void LinkSet::send(plan::Seat seat, TensorPacket packet) {
+  Link& link = links_.at(seat);
   const Status kept = link.ledger.keep(packet, 2000);
   if (!kept) world_.fail("a link keeps too much: " + kept.error().message);
   kept_max_ = std::max(kept_max_, link.ledger.kept_frames());
@@ -201,7 +200,7 @@ void LinkSet::send(uint32_t stage, TensorPacket packet) {
 }
 
 void LinkSet::on_tick() {
-  for (auto& [stage, link] : links_) {
+  for (auto& [seat, link] : links_) {
     if (link.failed) continue;
     if (link.line && world_.now() - link.heard > kSilence) down(link, "nothing came");
     if (link.ready) {
@@ -210,8 +209,8 @@ void LinkSet::on_tick() {
     }
     if (world_.now() - link.down_since <= (link.was_up ? kHealDeadline : kReadyDeadline)) continue;
     link.failed = true;
-    world_.note(What::LinkFailed, node_, stage);
-    way_.guarded([this, at = stage] {
+    world_.note(What::LinkFailed, node_, seat.stage);
+    way_.guarded([this, at = seat] {
       handlers_.on_failed(at, {ErrorCode::Unavailable, "the link cannot be had again"});
     });
   }

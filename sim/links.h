@@ -22,15 +22,15 @@ class LinkSet {
   };
   struct Handlers {
     std::function<void()> on_all_up;  // once
-    std::function<void(uint32_t stage, const Error&)> on_failed;
-    std::function<void(uint32_t stage, const TensorPacket&, bool again)> on_tensor;
+    std::function<void(plan::Seat seat, const Error&)> on_failed;
+    std::function<void(plan::Seat seat, const TensorPacket&, bool again)> on_tensor;
   };
   LinkSet(World& world, NodeId node, std::shared_ptr<const proto::AssignStage> assignment, Way way,
           Handlers handlers, uint64_t seed);
   ~LinkSet();
 
   void start();
-  void send(uint32_t stage, TensorPacket packet);
+  void send(plan::Seat seat, TensorPacket packet);
   // Somebody dialled and said which link it is. Whether it is one of these.
   bool offer(const Line& line, NodeId from, const proto::LinkHello& hello);
   bool wants(const proto::LinkHello& hello) const;
@@ -66,7 +66,7 @@ class LinkSet {
   Way way_;
   Handlers handlers_;
   Draw draw_;
-  std::map<uint32_t, Link> links_;  // by the other stage
+  std::map<plan::Seat, Link> links_;  // by the other seat
   bool all_up_said_ = false, takes_again_ = false;
   size_t kept_max_ = 0;
 };

@@ -301,7 +301,7 @@ void set_links(broker::PlannedRun& run, const std::vector<broker::Candidate>& pe
     const proto::Secret ticket = secret_of(mix(secret, (uint64_t{low} << 32) | high));
     run.relay_tickets.push_back(ticket);
     const auto route = [&](uint32_t to, bool dials) {
-      return proto::LinkRoute{.stage = to,
+      return proto::LinkRoute{.seat = {to},
                               .peer = peers[to].peer,
                               .dials = dials,
                               .addresses = peers[to].device.addresses,
@@ -380,7 +380,7 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& spec,
     proto::AssignStage& stage = *stages[s];
     stage.run = request.job;
     stage.plan_version = request.plan_version;
-    stage.stage = s;
+    stage.seat = {s};
     stage.stage_count = job.stages;
     stage.training = {.seed = job.seed,
                       .batch_size = run->batch_size,

@@ -355,11 +355,11 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
       LinkSet::Handlers{
           .on_all_up = [this, generation] { act(machine_->on_links_up(world_.now(), generation)); },
           .on_failed =
-              [this, generation](uint32_t stage, const Error& error) {
-                act(machine_->on_link_failed(world_.now(), generation, stage, error));
+              [this, generation](const plan::Seat& seat, const Error& error) {
+                act(machine_->on_link_failed(world_.now(), generation, seat, error));
               },
-          .on_tensor = [this, generation](uint32_t stage, const TensorPacket& packet,
-                                          bool again) { on_tensor(generation, stage, packet, again); }},
+          .on_tensor = [this, generation](const plan::Seat& from, const TensorPacket& packet,
+                                          bool again) { on_tensor(generation, from, packet, again); }},
       draw_.next());
   if (options_.bug == Bug::TensorTwice) stage_->links->take_again();
   stage_->links->start();
@@ -385,7 +385,8 @@ void PeerHost::tick_links(uint64_t generation) {
   });
 }
 
-void PeerHost::on_tensor(uint64_t generation, uint32_t stage, const TensorPacket& packet, bool again) {
+void PeerHost::on_tensor(uint64_t generation, const plan::Seat& from, const TensorPacket& packet,
+                         bool again) {
   world_.note(What::Tensor, options_.node, packet.header.edge,
               (packet.header.step << 16) | packet.header.microbatch);
   bool accepted = false;
@@ -397,7 +398,7 @@ void PeerHost::on_tensor(uint64_t generation, uint32_t stage, const TensorPacket
       if (arrived.header == packet.header) arrived.value = mix(arrived.value, packet.value);
     return;
   }
-  Effects effects = machine_->on_tensor(world_.now(), generation, stage, packet.header, accepted);
+  Effects effects = machine_->on_tensor(world_.now(), generation, from, packet.header, accepted);
   if (accepted && stage_) {
     const peer::MicrobatchKey key{packet.header.program, packet.header.step, packet.header.microbatch};
     for (const proto::StageProgram& program : stage_->assignment->programs) {

@@ -75,7 +75,7 @@ class PeerHost {
   void tell(const proto::Message& message);
   void accept(Line line, Network::Accepted accepted);
   void open_links(const peer::OpenLinks& effect);
-  void on_tensor(uint64_t generation, uint32_t stage, const TensorPacket& packet, bool again);
+  void on_tensor(uint64_t generation, const plan::Seat& from, const TensorPacket& packet, bool again);
   void make_runner(const peer::MakeRunner& effect);
   void run_task(const peer::RunTask& effect);
   void finish_task(const peer::RunTask& effect, const std::shared_ptr<HashRunner>& runner,

@@ -76,17 +76,18 @@ void PeerHost::finish_task(const peer::RunTask& effect, const std::shared_ptr<Ha
     for (const auto& [index, value] : output->sends) {
       const proto::EdgeEnd& end = program.sends[index];
       const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
-      stage_->links->send(end.stage, {.header = {.run = stage_->assignment->run,
-                                                 .plan_version = stage_->assignment->plan_version,
-                                                 .step = task.key.step,
-                                                 .microbatch = task.key.microbatch,
-                                                 .edge = end.edge,
-                                                 .program = task.key.program,
-                                                 .direction = backward ? proto::Direction::Backward
-                                                                       : proto::Direction::Forward,
-                                                 .replica = 0,
-                                                 .spec = program.graph->spec(end.value)},
-                                      .value = value});
+      stage_->links->send(
+          other_end(end, task.key.microbatch),
+          {.header = {.run = stage_->assignment->run,
+                      .plan_version = stage_->assignment->plan_version,
+                      .step = task.key.step,
+                      .microbatch = task.key.microbatch,
+                      .edge = end.edge,
+                      .program = task.key.program,
+                      .direction = backward ? proto::Direction::Backward : proto::Direction::Forward,
+                      .replica = 0,
+                      .spec = program.graph->spec(end.value)},
+           .value = value});
     }
   }
   if (task.kind == peer::TaskKind::Snapshot)

@@ -48,9 +48,10 @@ Result<std::unique_ptr<TrainingSession>> TrainingSession::create(Prepared prepar
   session->job_ = &job;
   session->feeds_ = prepared.feeds;
   session->bounds_ = prepared.bounds;
-  WEFT_TRY(session->executor_,
-           make_executor(prepared.graph, prepared.weights, state,
-                         {.accumulates = job.batch_size > job.microbatch_size, .optimizer = job.optimizer}));
+  WEFT_TRY(session->executor_, make_executor(prepared.graph, prepared.weights, state,
+                                             {.accumulates = job.batch_size > job.microbatch_size,
+                                              .sums_ranges = job.gradient_ranges > 1,
+                                              .optimizer = job.optimizer}));
   WEFT_TRY(session->microbatch_, session->executor_->make_microbatch());
   session->loss_ = session->executor_->graph().find_output(OutputRole::Loss)->value;
   return session;
@@ -92,7 +93,8 @@ Status TrainingSession::run_microbatch(uint64_t step, uint32_t index, data::Load
   WEFT_TRY(auto batch, loader.next());
   WEFT_CHECK_MSG(batch && batch->step == step, "the loader is at another step");
   WEFT_TRY_STATUS(check_bounds(bounds_, *batch));
-  microbatch_->first_of_step = index == 0;
+  microbatch_->turn =
+      dag::gradient_turn(index, job_->batch_size / job_->microbatch_size, job_->gradient_ranges);
   microbatch_->context = {.seed = job_->seed,
                           .step = step,
                           .sample_position = static_cast<int64_t>(batch->sample_position),

@@ -158,7 +158,7 @@ class Assembly {
       proto::AssignStage& stage = *stages_[s].stage;
       stage.run = request_.job;
       stage.plan_version = request_.plan_version;
-      stage.stage = s;
+      stage.seat = {s};
       stage.stage_count = static_cast<uint32_t>(stages_.size());
       stage.training = training();
       stage.microbatches_in_flight = plan_.stages[s].microbatches_in_flight;
@@ -180,7 +180,7 @@ class Assembly {
           for (const std::string& name : parameters_of(*program.graph))
             parameters.push_back(static_cast<uint32_t>(
                 std::find(parameters_.begin(), parameters_.end(), name) - parameters_.begin()));
-      const plan::StagePlan& planned = plan_.stages[stage.stage->stage];
+      const plan::StagePlan& planned = plan_.stages[stage.stage->seat.stage];
       run->stages.push_back({.peer = stage.peer.peer,
                              .assignment = stage.stage,
                              .parameters = std::move(parameters),
@@ -200,7 +200,8 @@ class Assembly {
             .steps = context_.steps,
             .optimizer = job.optimizer,
             .schedule = job.schedule,
-            .clip_norm = job.clip_norm};
+            .clip_norm = job.clip_norm,
+            .gradient_ranges = job.gradient_ranges};
   }
 
   void describe(PlannedRun& run) {
@@ -373,6 +374,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
                             .microbatches = trains ? job.batch_size / job.microbatch_size : 8,
                             .stages = job.stages,
                             .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
+                            .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
                             .evaluates = context->programs.contains(ProgramKind::Evaluate),
                             .equal_bits = job.equal_bits,
                             .cluster = cluster}));

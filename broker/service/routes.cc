@@ -30,7 +30,7 @@ void set_links(std::vector<StageAtPeer>& stages, PlannedRun& run) {
     run.relay_tickets.push_back(ticket);
     const auto route = [&](uint32_t to, bool dials) {
       const Candidate& peer = stages[to].peer;
-      return proto::LinkRoute{.stage = to,
+      return proto::LinkRoute{.seat = stages[to].stage->seat,
                               .peer = peer.peer,
                               .dials = dials,
                               .addresses = peer.device.addresses,

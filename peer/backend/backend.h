@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "dag/backend_traits.h"
+#include "dag/gradient_order.h"
 #include "dag/graph.h"
 #include "dag/optimizer.h"
 #include "peer/backend/download.h"
@@ -55,8 +56,8 @@ class Recordings {
 struct ReplayKey {
   Recordings* program = nullptr;  // of make_recordings(); nullptr: not to be recorded
   uint32_t segment = 0;
-  uint32_t microbatch = 0;    // which arena: never a new arena under an old number
-  bool first_of_step = true;  // gradients are written, not added
+  uint32_t microbatch = 0;  // which arena: never a new arena under an old number
+  dag::GradientTurn turn{};
   auto operator<=>(const ReplayKey&) const = default;
 };
 

@@ -51,6 +51,9 @@ class Timer {
   virtual Status stop() = 0;
   // Waits for the end, after stop(). Any thread. What the device did for others meanwhile counts too.
   virtual Result<Duration> elapsed() = 0;
+  // Whether elapsed() would not wait, after stop(): what was submitted before that is done, its downloads
+  // too. Any thread; never waits.
+  virtual bool is_over() const = 0;
 };
 
 }  // namespace weft::peer

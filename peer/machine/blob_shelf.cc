@@ -35,14 +35,14 @@ void BlobShelf::unname(const std::vector<WantedBlob>& blobs) {
   }
 }
 
-std::vector<Digest> BlobShelf::take_unnamed() {
+void BlobShelf::forget_unnamed(PeerEffects& out) {
   std::vector<Digest> unnamed;
   for (const Digest& sha256 : std::exchange(perhaps_unnamed_, {})) {
     if (named_.contains(sha256)) continue;
     failures_.erase(sha256);
     if (held_.erase(sha256) != 0) unnamed.push_back(sha256);
   }
-  return unnamed;
+  if (!unnamed.empty()) out.push_back(ForgetBlobs{std::move(unnamed)});
 }
 
 void BlobShelf::arrived(const Digest& sha256, uint64_t size) {

@@ -34,7 +34,7 @@ class BlobShelf {
   void unname(const std::vector<WantedBlob>& blobs);
   // Held, and without a name: they are held no longer. At the end of each event, for what loses one name may
   // get another within it.
-  std::vector<Digest> take_unnamed();
+  void forget_unnamed(PeerEffects& out);
 
   void arrived(const Digest& sha256, uint64_t size);
   bool holds(const Digest& sha256) const { return held_.contains(sha256); }

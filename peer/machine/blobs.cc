@@ -1,23 +1,16 @@
 // What the lists of a stage and of stand-bys lack comes from the broker; what none of them names goes.
-#include <algorithm>
-
 #include "peer/machine/peer_state.h"
 
 namespace weft::peer {
 
-void Peer::State::forget_unnamed() {
-  if (auto unnamed = shelf.take_unnamed(); !unnamed.empty()) out.push_back(ForgetBlobs{std::move(unnamed)});
-}
-
 // The stage's tensors first, then those of stand-bys.
 void Peer::State::fetch() {
-  if (!session.is_admitted() || now < transfers_paused_until) return;
+  if (!session.is_admitted() || !pauses.is_over(now)) return;
   const auto fetch_all = [&](BlobList& list, uint64_t rate) {
     while (auto next = shelf.next_fetch(list, rate, options.fetches_at_once)) out.push_back(std::move(*next));
   };
   if (stage && !stage->failed) fetch_all(stage->tensors, 0);
-  for (auto& [run, list] : stand_bys)
-    if (list.loading) fetch_all(list.loading->blobs, list.loading->rate);
+  stand_bys.for_each_loading(fetch_all);
 }
 
 void Peer::State::on_blob(const Digest& sha256, const Status& fetched) {
@@ -30,24 +23,11 @@ void Peer::State::on_blob(const Digest& sha256, const Status& fetched) {
 void Peer::State::on_arrived(const Digest& sha256, uint64_t size) {
   shelf.arrived(sha256, size);
   if (stage && stage->tensors.missing.erase(sha256) != 0) make_runner_if_loaded();
-  std::vector<proto::JobNumber> touched;
-  for (auto& [run, list] : stand_bys)
-    if (list.loading && list.loading->blobs.missing.erase(sha256) != 0) touched.push_back(run);
-  for (const proto::JobNumber run : touched) complete_if_here(run);
-}
-
-bool Peer::State::try_again(uint32_t attempts, ErrorCode code) {
-  const bool may_pass = code == ErrorCode::Unavailable || code == ErrorCode::Timeout ||
-                        code == ErrorCode::Cancelled || code == ErrorCode::Internal ||
-                        code == ErrorCode::PermissionDenied;  // until a feed is open again
-  if (!may_pass || attempts >= options.transfer_attempts_max) return false;
-  const Instant then = now + options.transfer_pause * (1 << std::min(attempts - 1, 10u));
-  transfers_paused_until = std::max(transfers_paused_until, then);
-  return true;
+  for (const StandBys::List& list : stand_bys.on_arrived(sha256)) tell_standing_by(list);
 }
 
 void Peer::State::on_blob_failed(const Digest& sha256, const Error& error) {
-  const bool again = try_again(shelf.count_failure(sha256), error.code);
+  const bool again = pauses.try_again(now, shelf.count_failure(sha256), error.code);
   if (!again) shelf.forget_failures(sha256);
   if (stage && !stage->failed && stage->tensors.missing.contains(sha256)) {
     if (again)
@@ -55,18 +35,26 @@ void Peer::State::on_blob_failed(const Digest& sha256, const Error& error) {
     else
       fail_stage(error.within("fetching the stage's tensors"));
   }
-  for (auto& [run, list] : stand_bys) {
-    if (!list.loading || !list.loading->blobs.missing.contains(sha256)) continue;
-    if (again) {
-      shelf.restock(list.loading->blobs);
-      continue;
-    }
-    // The list before is still here, and the next one comes with the next round.
-    say("warning stand_by_failed run=" + std::to_string(run) + " step=" + std::to_string(list.loading->step) +
+  for (const auto& [run, step] : stand_bys.on_failed(sha256, again))
+    say("warning stand_by_failed run=" + std::to_string(run) + " step=" + std::to_string(step) +
         " reason=\"" + error.message + "\"");
-    shelf.unname(list.loading->blobs.blobs);
-    list.loading.reset();
+}
+
+void Peer::State::stand_by(const proto::StandBy& list) {
+  if (stage && stage->assignment->run != list.run) return;
+  if (list.tensors.empty()) {
+    stand_bys.forget(list.run);
+    if (!stage && snapshots.run() == list.run) snapshots.forget(UINT64_MAX);
+    return;
   }
+  if (const Status begun = stand_bys.begin(list, room_on_host(), out); !begun)
+    return say("warning stand_by_refused run=" + std::to_string(list.run) + " reason=\"" +
+               begun.error().message + "\"");
+  if (const auto complete = stand_bys.complete_if_here(list.run)) tell_standing_by(*complete);
+}
+
+void Peer::State::tell_standing_by(const StandBys::List& list) {
+  if (session.is_admitted()) tell(proto::StandingBy{list.run, list.step});
 }
 
 }  // namespace weft::peer

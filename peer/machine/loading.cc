@@ -18,8 +18,8 @@ void Peer::State::assign(const proto::AssignStage& assign) {
   drop_stage();
   if (session.state() == Session::State::Left) return;
   say("info stage_assigned run=" + std::to_string(assign.run) +
-      " plan=" + std::to_string(assign.plan_version) + " stage=" + std::to_string(assign.stage + 1) + "/" +
-      std::to_string(assign.stage_count) + " after_step=" + std::to_string(assign.after_step));
+      " plan=" + std::to_string(assign.plan_version) + " stage=" + std::to_string(assign.seat.stage + 1) +
+      "/" + std::to_string(assign.stage_count) + " after_step=" + std::to_string(assign.after_step));
   stage.emplace(std::make_shared<const proto::AssignStage>(assign), ++generation, options.stage);
   stage->tensors = shelf.list_of(assign.tensors);
   stage->state_bytes = state_bytes_of(assign);
@@ -31,7 +31,7 @@ void Peer::State::assign(const proto::AssignStage& assign) {
   if (offered()) snapshots.forget(assign.after_step);
   snapshots.keep(assign.after_step, blobs, copies_max());
   shelf.unname(blobs);
-  while (!stand_bys.empty()) forget_stand_by(stand_bys.begin()->first);
+  stand_bys.forget_all();
   // Those under way at a stand-by's pace are needed now.
   for (const WantedBlob& blob : stage->tensors.blobs)
     if (auto fetch = shelf.hurry(blob)) out.push_back(std::move(*fetch));
@@ -64,7 +64,7 @@ void Peer::State::release(const proto::ReleaseStage& release) {
 // Its snapshots stay: it, or another stage of its run, may be loaded from them.
 void Peer::State::drop_stage() {
   if (!stage) return;
-  for (const Upload& upload : stage->uploads) shelf.unname(upload.blobs);
+  uploads.clear();
   stage.reset();
   if (session.is_admitted()) orphan_at.reset();
   out.push_back(DropRunner{});
@@ -78,7 +78,7 @@ void Peer::State::give_up() {
         " reason=\"the broker has not come back for it\"");
   drop_stage();
   snapshots.forget(UINT64_MAX);
-  while (!stand_bys.empty()) forget_stand_by(stand_bys.begin()->first);
+  stand_bys.forget_all();
   settle_drain();
 }
 

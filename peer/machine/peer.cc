@@ -34,15 +34,14 @@ void Peer::State::apply(SessionEffects effects) {
 
 void Peer::State::on_broker_came() {
   shelf.forget_all_failures();
-  transfers_paused_until = now;
+  pauses.end(now);
   if (!stage) orphan_at.reset();
   if (!stage) settle_drain();
 }
 
 void Peer::State::on_broker_went(const std::string& why) {
   shelf.end_all_fetches();
-  for (auto& [run, list] : stand_bys)
-    if (list.loading) shelf.restock(list.loading->blobs);
+  stand_bys.restock();
   if (!orphan_at) orphan_at = now + options.orphan_deadline;
   if (stage && !stage->ready) drop_stage();
   if (stage) {
@@ -50,11 +49,7 @@ void Peer::State::on_broker_went(const std::string& why) {
       say("info stage_kept run=" + std::to_string(stage->assignment->run) + " reason=\"" + why + "\"");
     stage->is_heard = false;
     for (auto& [key, data] : stage->data) data = {};
-    for (Upload& upload : stage->uploads) {
-      upload.number = 0;
-      upload.to_put.clear();
-      upload.attempts = 0;
-    }
+    uploads.interrupt();
   } else {
     settle_drain();
   }
@@ -66,7 +61,7 @@ void Peer::State::settle_drain() {
 
 std::optional<proto::StageHeld> Peer::State::holding() const {
   if (!stage || !stage->ready) return std::nullopt;
-  return proto::StageHeld{stage->assignment->run, stage->assignment->plan_version, stage->assignment->stage};
+  return proto::StageHeld{stage->assignment->run, stage->assignment->plan_version, stage->assignment->seat};
 }
 
 void Peer::State::on_message(const proto::Message& message) {
@@ -100,13 +95,9 @@ bool Peer::State::anything_waits() const {
     if (!stage->tensors.to_fetch.empty()) return true;
     if (std::any_of(stage->data.begin(), stage->data.end(), [](const auto& d) { return !d.second.asked; }))
       return true;
-    if (std::any_of(stage->uploads.begin(), stage->uploads.end(),
-                    [](const Upload& upload) { return upload.number == 0; }))
-      return true;
+    if (uploads.anything_waits()) return true;
   }
-  return std::any_of(stand_bys.begin(), stand_bys.end(), [](const auto& run) {
-    return run.second.loading && !run.second.loading->blobs.to_fetch.empty();
-  });
+  return stand_bys.anything_waits();
 }
 
 // ---- the public face
@@ -123,7 +114,7 @@ PeerEffects handle(S& state, Instant now, F&& what) {
   state.fetch();
   state.ask_data();
   state.start_uploads();
-  state.forget_unnamed();
+  state.shelf.forget_unnamed(state.out);
   return std::exchange(state.out, {});
 }
 
@@ -189,18 +180,19 @@ PeerEffects Peer::on_links_up(Instant now, uint64_t generation) {
   });
 }
 
-PeerEffects Peer::on_link_failed(Instant now, uint64_t generation, uint32_t stage, const Error& error) {
+PeerEffects Peer::on_link_failed(Instant now, uint64_t generation, const plan::Seat& seat,
+                                 const Error& error) {
   return handle(*state_, now, [&] {
     if (state_->is_at_work(generation))
-      state_->fail_stage(error.within("link to stage " + std::to_string(stage + 1)), stage);
+      state_->fail_stage(error.within("link to " + plan::to_string(seat)), seat);
   });
 }
 
-PeerEffects Peer::on_tensor(Instant now, uint64_t generation, uint32_t from_stage,
+PeerEffects Peer::on_tensor(Instant now, uint64_t generation, const plan::Seat& from,
                             const proto::TensorHeader& header, bool& accepted) {
   accepted = false;
   return handle(*state_, now, [&] {
-    if (state_->is_at_work(generation)) accepted = state_->on_tensor(from_stage, header);
+    if (state_->is_at_work(generation)) accepted = state_->on_tensor(from, header);
   });
 }
 
@@ -228,7 +220,7 @@ PeerEffects Peer::on_missing(Instant now, uint64_t upload, const Result<std::vec
 }
 
 PeerEffects Peer::on_uploaded(Instant now, uint64_t upload, const Digest& sha256, const Status& stored) {
-  return handle(*state_, now, [&] { state_->on_uploaded(upload, sha256, stored); });
+  return handle(*state_, now, [&] { state_->on_stored(upload, sha256, stored); });
 }
 
 Session::State Peer::state() const { return state_->session.state(); }
@@ -249,7 +241,7 @@ std::optional<Instant> Peer::next_deadline(Instant now) const {
   std::optional<Instant> next = state.session.next_deadline();
   const auto take = [&](Instant at) { next = next ? std::min(*next, at) : at; };
   if (state.orphan_at) take(*state.orphan_at);
-  if (state.transfers_paused_until > now && state.anything_waits()) take(state.transfers_paused_until);
+  if (!state.pauses.is_over(now) && state.anything_waits()) take(state.pauses.until());
   return next;
 }
 

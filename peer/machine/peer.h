@@ -132,10 +132,10 @@ class Peer {
   PeerEffects on_runner_made(Instant now, uint64_t generation, const Result<RunnerSize>& made);
   PeerEffects on_links_up(Instant now, uint64_t generation);
   // The link cannot be had again: its own deadline has passed.
-  PeerEffects on_link_failed(Instant now, uint64_t generation, uint32_t stage, const Error& error);
+  PeerEffects on_link_failed(Instant now, uint64_t generation, const plan::Seat& seat, const Error& error);
 
   // Work. on_tensor: `accepted` says whether the shell keeps the bytes.
-  PeerEffects on_tensor(Instant now, uint64_t generation, uint32_t from_stage,
+  PeerEffects on_tensor(Instant now, uint64_t generation, const plan::Seat& from,
                         const proto::TensorHeader& header, bool& accepted);
   // The data's first sample, in the endless sequence.
   PeerEffects on_data(Instant now, uint64_t generation, const MicrobatchKey& key,

@@ -1,45 +1,19 @@
 // Internal to peer/machine: what a Peer knows. Every public call sets `now`, runs, and takes `out` away.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "peer/machine/blob_shelf.h"
 #include "peer/machine/peer.h"
+#include "peer/machine/report_log.h"
+#include "peer/machine/stand_bys.h"
+#include "peer/machine/transfer_pauses.h"
+#include "peer/machine/uploads.h"
 
 namespace weft::peer {
-
-struct StandByList {
-  uint64_t step = 0, rate = 0;
-  BlobList blobs;
-};
-struct StandByRun {
-  std::optional<StandByList> complete, loading;
-};
-
-// What a snapshot or a segment's predictions gave, on its way to the broker: waits (number 0), is offered,
-// and then put.
-struct Upload {
-  Task task{};
-  std::vector<proto::TensorReference> tensors{};
-  std::vector<WantedBlob> blobs{};  // of the tensors, each once
-  uint64_t number = 0;
-  std::set<Digest> to_put{};
-  uint32_t attempts = 0;
-
-  bool is_snapshot() const { return task.kind == TaskKind::Snapshot; }
-};
-
-struct KeptReport {
-  uint64_t sequence = 0;  // of the command that it answers; kNeverSettled: while the stage is held
-  Task task;              // of a CheckpointReport
-  proto::Message message;
-  static constexpr uint64_t kNeverSettled = UINT64_MAX;
-};
 
 struct HeldStage {
   HeldStage(std::shared_ptr<const proto::AssignStage> assigned, uint64_t number,
@@ -60,9 +34,7 @@ struct HeldStage {
     uint32_t attempts = 0;
   };
   std::map<MicrobatchKey, Data> data;  // wanted and not here
-  std::deque<KeptReport> reports;
-  std::deque<Upload> uploads;
-  size_t hashing = 0;  // snapshots whose hashes are awaited
+  ReportLog reports;
 
   template <typename M>
   bool is_of(const M& message) const {
@@ -71,7 +43,11 @@ struct HeldStage {
 };
 
 struct Peer::State {
-  explicit State(PeerOptions given) : options(std::move(given)), session(options.session) {}
+  explicit State(PeerOptions given)
+      : options(std::move(given)),
+        session(options.session),
+        pauses(options.transfer_attempts_max, options.transfer_pause),
+        stand_bys(shelf, options.bounds.stand_by_runs) {}
 
   // The broker (peer.cc)
   void apply(SessionEffects effects);
@@ -96,13 +72,12 @@ struct Peer::State {
   void report_ready();
 
   // What comes for its lists (blobs.cc)
-  void forget_unnamed();
   void fetch();
   void on_blob(const Digest& sha256, const Status& fetched);
   void on_arrived(const Digest& sha256, uint64_t size);
   void on_blob_failed(const Digest& sha256, const Error& error);
-  // After so many attempts that failed: whether another one makes sense, and then when.
-  bool try_again(uint32_t attempts, ErrorCode code);
+  void stand_by(const proto::StandBy& list);
+  void tell_standing_by(const StandBys::List& list);
 
   // What the peer offers (budget.cc)
   std::optional<int64_t> offered() const;  // bytes; nothing: without a limit
@@ -111,34 +86,21 @@ struct Peer::State {
   size_t copies_max() const;       // of the stage's state
   std::optional<Error> exceeds_offer() const;
 
-  // Stand-by (stand_by.cc)
-  void stand_by(const proto::StandBy& list);
-  void forget_stand_by(proto::JobNumber run);
-  void complete_if_here(proto::JobNumber run);
-
-  // Uploads (uploads.cc)
-  void on_hashed(uint64_t generation, const Task& task, std::vector<proto::TensorReference> tensors);
-  void queue_upload(const Task& task, std::vector<proto::TensorReference> tensors);
-  void start_uploads();
-  void finish_upload(uint64_t number, const std::optional<Error>& failure = {});
-  void on_upload_failed(Upload& upload, const Error& error);
-  Upload* find_upload(uint64_t number);
-  void drop_settled_uploads();
-  bool uploads_are_full() const;
-  bool may_copy() const;
-  void on_missing(uint64_t number, const Result<std::vector<Digest>>& missing);
-  void on_uploaded(uint64_t number, const Digest& sha256, const Status& stored);
-
-  // Reports (reports.cc)
+  // Reports, and what is uploaded for them (reports.cc)
   void report(uint64_t sequence, proto::Message message, const Task& task = {});
-  void trim_reports();
   void resume(const proto::ResumeStage& resume);
-  void fail_stage(const Error& error, std::optional<uint32_t> unreachable = {}, bool permanent = false);
+  void fail_stage(const Error& error, std::optional<plan::Seat> unreachable = {}, bool permanent = false);
+  void on_hashed(uint64_t generation, const Task& task, std::vector<proto::TensorReference> tensors);
+  bool uploads_are_full() const;
+  void start_uploads();
+  void on_missing(uint64_t number, const Result<std::vector<Digest>>& missing);
+  void on_stored(uint64_t number, const Digest& sha256, const Status& stored);
+  void end_upload(Uploads::Done done);
 
   // Work (work.cc)
   void on_command(const proto::Command& command);
   void on_norm(const proto::GradientNorm& norm);
-  bool on_tensor(uint32_t from_stage, const proto::TensorHeader& header);
+  bool on_tensor(const plan::Seat& from, const proto::TensorHeader& header);
   void ask_data();
   void on_data(const MicrobatchKey& key, const Result<uint64_t>& sample_position);
   void on_task_done(const Task& task, const Result<TaskOutcome>& outcome);
@@ -157,10 +119,9 @@ struct Peer::State {
 
   BlobShelf shelf;
   Snapshots snapshots{shelf};
-  Instant transfers_paused_until{};
-
-  std::map<proto::JobNumber, StandByRun> stand_bys;
-  uint64_t last_upload = 0;
+  TransferPauses pauses;
+  Uploads uploads{shelf, pauses};  // of the stage
+  StandBys stand_bys;
 };
 
 }  // namespace weft::peer

@@ -128,7 +128,7 @@ Status StageMachine::on_norm(const proto::GradientNorm& norm) {
   return {};
 }
 
-Status StageMachine::on_tensor(uint32_t from_stage, const proto::TensorHeader& header) {
+Status StageMachine::on_tensor(const plan::Seat& from, const proto::TensorHeader& header) {
   const auto wrong = [&](const std::string& what) {
     return refuse("edge " + std::to_string(header.edge) + ", step " + std::to_string(header.step) +
                   ", microbatch " + std::to_string(header.microbatch) + ": " + what);
@@ -138,7 +138,7 @@ Status StageMachine::on_tensor(uint32_t from_stage, const proto::TensorHeader& h
   const auto edge = in->receive_of_edge.find(header.edge);
   if (edge == in->receive_of_edge.end()) return wrong("no such edge comes here");
   const proto::EdgeEnd& end = in->stage->receives[edge->second];
-  if (end.stage != from_stage) return wrong("it belongs to another stage");
+  if (other_end(end, header.microbatch) != from) return wrong("it belongs to another stage");
   if (!(in->stage->graph->spec(end.value) == header.spec))
     return wrong("it is " + dag::to_string(header.spec) + ", expected " +
                  dag::to_string(in->stage->graph->spec(end.value)));
@@ -170,25 +170,25 @@ bool StageMachine::inputs_are_there(const Program& in, const MicrobatchKey& key,
          std::all_of(needed.begin(), needed.end(), [&](uint32_t r) { return there->second.contains(r); });
 }
 
-// The stage whose tensor was the last of the task's inputs; nothing when that was data, or there are none.
-std::optional<uint32_t> StageMachine::last_to_come(const Task& task) const {
+// The seat whose tensor was the last of the task's inputs; nothing when that was data, or there are none.
+std::optional<plan::Seat> StageMachine::last_to_come(const Task& task) const {
   if (task.kind != TaskKind::Segment) return std::nullopt;
   const Program& in = *program(task.key.program);
   uint64_t last = 0;
   if (const auto data = data_.find(task.key); data != data_.end() && in.data_segment == task.segment)
     last = data->second.arrival;
-  std::optional<uint32_t> stage;
+  std::optional<plan::Seat> seat;
   for (const uint32_t r : in.edges_of_segment[task.segment]) {
     const uint64_t arrival = arrived_.at(task.key).at(r);
-    if (arrival > last) last = arrival, stage = in.stage->receives[r].stage;
+    if (arrival > last) last = arrival, seat = other_end(in.stage->receives[r], task.key.microbatch);
   }
-  return stage;
+  return seat;
 }
 
 // Compute was idle until the last input came: that is whom it waited for, however many were missing.
 void StageMachine::end_wait(Instant now, const Task& task) {
   if (!waits_since_) return;
-  if (const auto stage = last_to_come(task)) waited_[*stage] += now - *waits_since_;
+  if (const auto seat = last_to_come(task)) waited_[*seat] += now - *waits_since_;
   waits_since_.reset();
 }
 
@@ -388,8 +388,8 @@ void StageMachine::finish_step(Instant now) {
   report.sample_positions = std::exchange(sample_positions_, {});
   report.seconds_busy = seconds(busy_);
   report.seconds = seconds(now - step_began_);
-  for (const auto& [stage, waited] : waited_)
-    report.links.push_back({.stage = stage, .bytes_sent = 0, .seconds_waiting = seconds(waited)});
+  for (const auto& [seat, waited] : waited_)
+    report.links.push_back({.seat = seat, .bytes_sent = 0, .seconds_waiting = seconds(waited)});
   reports_.push_back(std::move(report));
   begin_step(now);
   losses_.clear();

@@ -82,7 +82,7 @@ class StageMachine {
   // A tensor from another stage; its bytes are kept by the caller until the task that reads it has run.
   // Tensors of this plan that come too late, twice or too early are errors; a plan that is no more was sorted
   // out before.
-  Status on_tensor(uint32_t from_stage, const proto::TensorHeader& header);
+  Status on_tensor(const plan::Seat& from, const proto::TensorHeader& header);
   // `sample_position`: of the microbatch's first sample in the endless sequence.
   Status on_data(const MicrobatchKey& key, uint64_t sample_position);
   // In the order in which they were handed out.
@@ -129,7 +129,7 @@ class StageMachine {
 
   const Program* program(proto::ProgramKind kind) const;
   bool inputs_are_there(const Program& program, const MicrobatchKey& key, uint32_t segment) const;
-  std::optional<uint32_t> last_to_come(const Task& task) const;
+  std::optional<plan::Seat> last_to_come(const Task& task) const;
   void end_wait(Instant now, const Task& task);
   std::optional<Task> next_segment(proto::ProgramKind kind, uint64_t step, uint32_t first, uint32_t count);
   std::optional<Task> next_of_step();
@@ -175,8 +175,8 @@ class StageMachine {
   uint64_t segments_done_ = 0;  // of the training program, and the time they took
   Duration segments_busy_{};
   Instant step_began_{};
-  std::optional<Instant> waits_since_;   // nothing runs, because the command at hand lacks something
-  std::map<uint32_t, Duration> waited_;  // in this step, by the stage whose tensor ended the wait
+  std::optional<Instant> waits_since_;     // nothing runs, because the command at hand lacks something
+  std::map<plan::Seat, Duration> waited_;  // in this step, by the seat whose tensor ended the wait
   proto::EvaluationReport evaluation_;
 
   std::vector<proto::Message> reports_;

@@ -1,9 +1,6 @@
-// Snapshots and predictions on their way to the broker: offered, what it lacks is put, then reported. A
-// snapshot that cannot be uploaded is told and forgotten, for the next one may be; a prediction is the result
-// itself.
-#include <algorithm>
+#include "peer/machine/uploads.h"
 
-#include "peer/machine/peer_state.h"
+#include <algorithm>
 
 namespace weft::peer {
 
@@ -12,49 +9,20 @@ constexpr size_t kSnapshotsAtOnce = 4;  // so that small ones do not wait for th
 constexpr size_t kPredictionsAtOnce = 16;
 }  // namespace
 
-void Peer::State::on_hashed(uint64_t of_generation, const Task& task,
-                            std::vector<proto::TensorReference> tensors) {
-  for (const proto::TensorReference& tensor : tensors)
-    on_arrived(tensor.sha256, static_cast<uint64_t>(tensor.spec.bytes().value));
-  if (!is_current(of_generation)) return;
-  const bool is_snapshot = task.kind == TaskKind::Snapshot;
-  if (is_snapshot && stage->hashing > 0) --stage->hashing;
-  if (stage->failed) return;
-  if (is_snapshot && task.key.step >= stage->machine.keep_from() && snapshots.run() == stage->assignment->run)
-    snapshots.keep(task.key.step, shelf.list_of(tensors).blobs, copies_max());
-  // A round that was given up for a later one.
-  if (!is_snapshot || task.sequence > stage->machine.settled()) queue_upload(task, std::move(tensors));
-  work();
-}
-
-void Peer::State::queue_upload(const Task& task, std::vector<proto::TensorReference> tensors) {
+void Uploads::add(const Task& task, std::vector<proto::TensorReference> tensors) {
   Upload upload{.task = task, .tensors = std::move(tensors)};
-  upload.blobs = shelf.list_of(upload.tensors).blobs;
-  shelf.name(upload.blobs);
-  stage->uploads.push_back(std::move(upload));
+  upload.blobs = shelf_.list_of(upload.tensors).blobs;
+  shelf_.name(upload.blobs);
+  uploads_.push_back(std::move(upload));
 }
 
-bool Peer::State::uploads_are_full() const {
-  size_t snapshots_in = stage->hashing + stage->machine.snapshots_ahead(), predictions = 0;
-  for (const Upload& upload : stage->uploads) ++(upload.is_snapshot() ? snapshots_in : predictions);
-  return snapshots_in >= options.bounds.snapshot_uploads || predictions >= options.bounds.prediction_uploads;
-}
-
-// One more copy of the state has room beside those that are on their way to the broker.
-bool Peer::State::may_copy() const {
-  size_t going = stage->hashing + stage->machine.snapshots_ahead();
-  for (const Upload& upload : stage->uploads) going += upload.is_snapshot();
-  return going < copies_max();
-}
-
-void Peer::State::start_uploads() {
-  if (!stage || stage->failed || !stage->is_heard || now < transfers_paused_until) return;
+std::vector<Uploads::Done> Uploads::start(PeerEffects& out) {
   size_t snapshots_going = 0, predictions_going = 0;
   std::vector<uint64_t> empty;
-  for (Upload& upload : stage->uploads) {
+  for (Upload& upload : uploads_) {
     size_t& going = upload.is_snapshot() ? snapshots_going : predictions_going;
     if (upload.number == 0 && going < (upload.is_snapshot() ? kSnapshotsAtOnce : kPredictionsAtOnce)) {
-      upload.number = ++last_upload;
+      upload.number = ++last_number_;
       if (upload.blobs.empty()) {
         empty.push_back(upload.number);
         continue;
@@ -65,78 +33,98 @@ void Peer::State::start_uploads() {
     }
     if (upload.number != 0) ++going;
   }
-  for (const uint64_t number : empty) finish_upload(number);
+  std::vector<Done> done;
+  for (const uint64_t number : empty) done.push_back(take(number));
+  return done;
 }
 
-Upload* Peer::State::find_upload(uint64_t number) {
-  if (!stage || stage->failed || number == 0) return nullptr;
-  for (Upload& upload : stage->uploads)
-    if (upload.number == number) return &upload;
-  return nullptr;
-}
-
-void Peer::State::on_missing(uint64_t number, const Result<std::vector<Digest>>& missing) {
-  Upload* upload = find_upload(number);
-  if (upload == nullptr || !upload->to_put.empty()) return;
-  if (!missing) return on_upload_failed(*upload, missing.error());
+std::optional<Uploads::Done> Uploads::on_missing(Instant now, uint64_t number,
+                                                 const Result<std::vector<Digest>>& missing,
+                                                 uint64_t snapshot_rate, PeerEffects& out) {
+  Upload* upload = find(number);
+  if (upload == nullptr || !upload->to_put.empty()) return std::nullopt;
+  if (!missing) return on_failed(now, *upload, missing.error());
   for (const Digest& sha256 : *missing) {
     const bool offered = std::any_of(upload->blobs.begin(), upload->blobs.end(),
                                      [&](const WantedBlob& blob) { return blob.sha256 == sha256; });
     if (!offered)
-      return on_upload_failed(*upload,
-                              {ErrorCode::InvalidArgument, "the broker lacks what it was not offered"});
+      return on_failed(now, *upload,
+                       {ErrorCode::InvalidArgument, "the broker lacks what it was not offered"});
     upload->to_put.insert(sha256);
   }
-  if (upload->to_put.empty()) return finish_upload(number);
-  const uint64_t rate = upload->is_snapshot() ? stage->assignment->replication_rate : 0;
+  if (upload->to_put.empty()) return take(number);
+  const uint64_t rate = upload->is_snapshot() ? snapshot_rate : 0;
   for (const Digest& sha256 : upload->to_put)
     out.push_back(UploadBlob{number, sha256, upload->task.durable, rate});
+  return std::nullopt;
 }
 
-void Peer::State::on_uploaded(uint64_t number, const Digest& sha256, const Status& stored) {
-  Upload* upload = find_upload(number);
-  if (upload == nullptr) return;
-  if (!stored) return on_upload_failed(*upload, stored.error());
-  if (upload->to_put.erase(sha256) != 0 && upload->to_put.empty()) finish_upload(number);
+std::optional<Uploads::Done> Uploads::on_uploaded(Instant now, uint64_t number, const Digest& sha256,
+                                                  const Status& stored) {
+  Upload* upload = find(number);
+  if (upload == nullptr) return std::nullopt;
+  if (!stored) return on_failed(now, *upload, stored.error());
+  if (upload->to_put.erase(sha256) == 0 || !upload->to_put.empty()) return std::nullopt;
+  return take(number);
 }
 
-// It is offered anew, for some of it may have been stored.
-void Peer::State::on_upload_failed(Upload& upload, const Error& error) {
-  if (!try_again(++upload.attempts, error.code)) return finish_upload(upload.number, error);
+std::optional<Uploads::Done> Uploads::on_failed(Instant now, Upload& upload, const Error& error) {
+  if (!pauses_.try_again(now, ++upload.attempts, error.code)) return take(upload.number, error);
   upload.number = 0;
   upload.to_put.clear();
+  return std::nullopt;
 }
 
-void Peer::State::finish_upload(uint64_t number, const std::optional<Error>& failure) {
-  const auto at = std::find_if(stage->uploads.begin(), stage->uploads.end(),
-                               [&](const Upload& upload) { return upload.number == number; });
-  Upload upload = std::move(*at);
-  stage->uploads.erase(at);
-  shelf.unname(upload.blobs);
-  const proto::JobNumber run = stage->assignment->run;
-  const proto::PlanVersion version = stage->assignment->plan_version;
-  if (upload.is_snapshot()) {
-    proto::CheckpointReport done{.run = run, .plan_version = version, .step = upload.task.key.step};
-    if (failure)
-      done.failure = failure->within("uploading");
-    else
-      done.tensors = std::move(upload.tensors);
-    report(upload.task.sequence, std::move(done), upload.task);
-  } else if (failure) {
-    return fail_stage(failure->within("uploading"));
-  } else {
-    report(upload.task.sequence,
-           proto::PredictionReport{run, version, upload.task.key.microbatch, std::move(upload.tensors)});
+void Uploads::interrupt() {
+  for (Upload& upload : uploads_) {
+    upload.number = 0;
+    upload.to_put.clear();
+    upload.attempts = 0;
   }
-  work();
 }
 
-void Peer::State::drop_settled_uploads() {
-  std::erase_if(stage->uploads, [&](const Upload& upload) {
-    const bool settled = upload.is_snapshot() && upload.task.sequence <= stage->machine.settled();
-    if (settled) shelf.unname(upload.blobs);
-    return settled;
+void Uploads::drop_snapshots(uint64_t settled) {
+  std::erase_if(uploads_, [&](const Upload& upload) {
+    const bool dropped = upload.is_snapshot() && upload.task.sequence <= settled;
+    if (dropped) shelf_.unname(upload.blobs);
+    return dropped;
   });
+}
+
+void Uploads::clear() {
+  for (const Upload& upload : uploads_) shelf_.unname(upload.blobs);
+  uploads_.clear();
+  hashing_ = 0;
+}
+
+size_t Uploads::snapshots() const {
+  return hashing_ + static_cast<size_t>(std::count_if(uploads_.begin(), uploads_.end(),
+                                                      [](const Upload& u) { return u.is_snapshot(); }));
+}
+
+size_t Uploads::predictions() const {
+  return static_cast<size_t>(
+      std::count_if(uploads_.begin(), uploads_.end(), [](const Upload& u) { return !u.is_snapshot(); }));
+}
+
+bool Uploads::anything_waits() const {
+  return std::any_of(uploads_.begin(), uploads_.end(), [](const Upload& u) { return u.number == 0; });
+}
+
+Upload* Uploads::find(uint64_t number) {
+  if (number == 0) return nullptr;
+  const auto at = std::find_if(uploads_.begin(), uploads_.end(),
+                               [&](const Upload& upload) { return upload.number == number; });
+  return at == uploads_.end() ? nullptr : &*at;
+}
+
+Uploads::Done Uploads::take(uint64_t number, std::optional<Error> failure) {
+  const auto at = std::find_if(uploads_.begin(), uploads_.end(),
+                               [&](const Upload& upload) { return upload.number == number; });
+  Done done{std::move(*at), std::move(failure)};
+  uploads_.erase(at);
+  shelf_.unname(done.upload.blobs);
+  return done;
 }
 
 }  // namespace weft::peer

@@ -14,8 +14,8 @@ void Peer::State::on_command(const proto::Command& command) {
                             ? stage->machine.on_command(command)
                             : fail(ErrorCode::InvalidArgument, "a command before the stage was ready");
   if (!status) return fail_stage(status.error().within("the broker breaks the protocol"));
-  trim_reports();
-  drop_settled_uploads();
+  stage->reports.trim(stage->machine.committed(), stage->machine.settled());
+  uploads.drop_snapshots(stage->machine.settled());
   if (snapshots.run() == command.run) snapshots.forget(stage->machine.keep_from());
   work();
 }
@@ -27,12 +27,11 @@ void Peer::State::on_norm(const proto::GradientNorm& norm) {
   work();
 }
 
-bool Peer::State::on_tensor(uint32_t from_stage, const proto::TensorHeader& header) {
+bool Peer::State::on_tensor(const plan::Seat& from, const proto::TensorHeader& header) {
   if (!stage->is_of(header)) return false;
-  const Status status = stage->machine.on_tensor(from_stage, header);
+  const Status status = stage->machine.on_tensor(from, header);
   if (!status) {
-    fail_stage(status.error().within("stage " + std::to_string(from_stage + 1) + " breaks the protocol"),
-               from_stage);
+    fail_stage(status.error().within(plan::to_string(from) + " breaks the protocol"), from);
     return false;
   }
   work();
@@ -40,7 +39,7 @@ bool Peer::State::on_tensor(uint32_t from_stage, const proto::TensorHeader& head
 }
 
 void Peer::State::ask_data() {
-  if (!stage || stage->failed || !stage->is_heard || now < transfers_paused_until) return;
+  if (!stage || stage->failed || !stage->is_heard || !pauses.is_over(now)) return;
   for (auto& [key, data] : stage->data)
     if (!std::exchange(data.asked, true)) out.push_back(FetchData{stage->generation, key});
 }
@@ -56,7 +55,7 @@ void Peer::State::on_data(const MicrobatchKey& key, const Result<uint64_t>& samp
   }
   if (!stage->is_heard || !at->second.asked) return;  // asked for again once the broker is back
   const Error& error = sample_position.error();
-  if (try_again(++at->second.attempts, error.code))
+  if (pauses.try_again(now, ++at->second.attempts, error.code))
     at->second.asked = false;
   else
     fail_stage(error.within("data of step " + std::to_string(key.step)), {}, is_permanent(error.code));
@@ -65,7 +64,7 @@ void Peer::State::on_data(const MicrobatchKey& key, const Result<uint64_t>& samp
 void Peer::State::on_task_done(const Task& task, const Result<TaskOutcome>& outcome) {
   if (!outcome) return fail_stage(outcome.error());
   stage->machine.on_task_done(now, task, *outcome);
-  if (task.kind == TaskKind::Snapshot) ++stage->hashing;
+  if (task.kind == TaskKind::Snapshot) uploads.expect_hashes();
   for (proto::Message& message : stage->machine.take_reports()) {
     report(task.sequence, std::move(message));
     if (stage->failed) return;
@@ -80,11 +79,13 @@ void Peer::State::work() {
   if (auto finished = stage->machine.take_finished(); !finished.empty())
     out.push_back(DropMicrobatches{std::move(finished)});
   while (!uploads_are_full()) {
-    const auto task = stage->machine.next_task(now, may_copy());
+    // One more copy of the state has room beside those that are on their way to the broker.
+    const bool may_copy = uploads.snapshots() + stage->machine.snapshots_ahead() < copies_max();
+    const auto task = stage->machine.next_task(now, may_copy);
     if (!task) return;
     if (task->kind == TaskKind::Snapshot) {  // room for it first
       snapshots.trim(copies_max() - 1);
-      forget_unnamed();
+      shelf.forget_unnamed(out);
     }
     out.push_back(RunTask{stage->generation, *task});
   }

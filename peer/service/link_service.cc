@@ -71,10 +71,10 @@ void LinkService::invite(const proto::Secret& ticket) {
   });
 }
 
-void LinkService::send(uint64_t generation, uint32_t stage, net::OutFrame frame) {
-  loop_.post([this, generation, stage, frame = std::move(frame)]() mutable {
+void LinkService::send(uint64_t generation, plan::Seat seat, net::OutFrame frame) {
+  loop_.post([this, generation, seat, frame = std::move(frame)]() mutable {
     if (!links_ || generation != generation_) return;
-    links_->send(stage, std::move(frame));
+    links_->send(seat, std::move(frame));
     publish_use();
   });
 }
@@ -82,7 +82,7 @@ void LinkService::send(uint64_t generation, uint32_t stage, net::OutFrame frame)
 std::vector<proto::LinkUse> LinkService::take_use() {
   const std::lock_guard lock(mutex_);
   std::vector<proto::LinkUse> uses;
-  for (auto& [stage, use] : use_) uses.push_back(std::exchange(use, {.stage = stage}));
+  for (auto& [seat, use] : use_) uses.push_back(std::exchange(use, {.seat = seat}));
   return uses;
 }
 
@@ -91,8 +91,8 @@ void LinkService::publish_use() {
   const auto uses = links_->take_use();
   const std::lock_guard lock(mutex_);
   for (const proto::LinkUse& use : uses) {
-    use_[use.stage].stage = use.stage;
-    use_[use.stage].bytes_sent += use.bytes_sent;
+    use_[use.seat].seat = use.seat;
+    use_[use.seat].bytes_sent += use.bytes_sent;
   }
 }
 
@@ -102,13 +102,13 @@ void LinkService::tell(std::function<void(const Handlers&)> what) {
   });
 }
 
-void LinkService::hand_over(uint64_t generation, uint32_t stage, const proto::TensorHeader& header,
+void LinkService::hand_over(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header,
                             dag::Tensor tensor) {
   const uint64_t size = tensor.bytes().size();
   untaken_ += size;
   if (untaken_ > options_.untaken_bytes_max && !is_paused_) links_->pause_reading(is_paused_ = true);
-  tell([this, generation, stage, header, size, tensor = std::move(tensor)](const Handlers& handlers) {
-    handlers.on_tensor(generation, stage, header, tensor);
+  tell([this, generation, seat, header, size, tensor = std::move(tensor)](const Handlers& handlers) {
+    handlers.on_tensor(generation, seat, header, tensor);
     loop_.post([this, size] { on_taken(size); });
   });
 }
@@ -139,14 +139,14 @@ void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::Ass
                 tell([generation](const Handlers& handlers) { handlers.on_all_up(generation); });
               },
           .on_down =
-              [this, generation](uint32_t stage, const Error& error) {
-                tell([generation, stage, error](const Handlers& handlers) {
-                  handlers.on_down(generation, stage, error);
+              [this, generation](plan::Seat seat, const Error& error) {
+                tell([generation, seat, error](const Handlers& handlers) {
+                  handlers.on_down(generation, seat, error);
                 });
               },
           .on_tensor = [this, generation](
-                           uint32_t stage, const proto::TensorHeader& header,
-                           dag::Tensor tensor) { hand_over(generation, stage, header, std::move(tensor)); }});
+                           plan::Seat seat, const proto::TensorHeader& header,
+                           dag::Tensor tensor) { hand_over(generation, seat, header, std::move(tensor)); }});
   links_->pause_reading(is_paused_);
   links_->start();
   match_arrivals();

@@ -29,8 +29,8 @@ class LinkService {
   // On the owner's loop, in order; also a moment after the stage was closed, which the generation tells.
   struct Handlers {
     std::function<void(uint64_t generation)> on_all_up;
-    std::function<void(uint64_t generation, uint32_t stage, const Error&)> on_down;
-    std::function<void(uint64_t generation, uint32_t stage, const proto::TensorHeader&, dag::Tensor)>
+    std::function<void(uint64_t generation, plan::Seat seat, const Error&)> on_down;
+    std::function<void(uint64_t generation, plan::Seat seat, const proto::TensorHeader&, dag::Tensor)>
         on_tensor;
   };
   // Errors: what the listener says.
@@ -43,7 +43,7 @@ class LinkService {
   void open(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment);
   void close();
   void invite(const proto::Secret& ticket);
-  void send(uint64_t generation, uint32_t stage, net::OutFrame frame);
+  void send(uint64_t generation, plan::Seat seat, net::OutFrame frame);
   // Of the stage that is open, since the last call; what was sent a moment ago may be in the next one.
   std::vector<proto::LinkUse> take_use();
 
@@ -65,7 +65,7 @@ class LinkService {
   void close_now();
   void tick();
   void tell(std::function<void(const Handlers&)> what);
-  void hand_over(uint64_t generation, uint32_t stage, const proto::TensorHeader& header, dag::Tensor tensor);
+  void hand_over(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header, dag::Tensor tensor);
   void on_taken(uint64_t bytes);
   void publish_use();
 
@@ -85,7 +85,7 @@ class LinkService {
   bool is_paused_ = false;
 
   std::mutex mutex_;
-  std::map<uint32_t, proto::LinkUse> use_;  // by stage; guarded by mutex_
+  std::map<plan::Seat, proto::LinkUse> use_;  // by seat; guarded by mutex_
 
   std::thread thread_;  // last: it begins when the rest is there
 };

@@ -21,7 +21,7 @@ std::string text_of(const std::map<std::string, std::string>& problems) {
 Links::Links(LinkOptions options, std::shared_ptr<const proto::AssignStage> assignment, Handlers handlers)
     : options_(std::move(options)), assignment_(std::move(assignment)), handlers_(std::move(handlers)) {
   for (const proto::LinkRoute& route : assignment_->links) {
-    Link& link = links_[route.stage];
+    Link& link = links_[route.seat];
     link.route = route;
     link.ledger = LinkLedger<net::OutFrame>({.kept_bytes_max = options_.kept_bytes_max});
   }
@@ -29,7 +29,7 @@ Links::Links(LinkOptions options, std::shared_ptr<const proto::AssignStage> assi
 
 void Links::start() {
   ticked_ = options_.loop->now();
-  for (auto& [stage, link] : links_) {
+  for (auto& [seat, link] : links_) {
     link.since = ticked_;
     if (link.route.dials) dial(link);
   }
@@ -64,11 +64,10 @@ void Links::dial(Link& link) {
     const std::string& address = link.route.addresses[link.way];
     const auto endpoint = net::parse_endpoint(address);
     if (endpoint) {
-      link.attempt =
-          net::connect(*options_.loop, *endpoint, connect_options(link, link.route.region),
-                       [this, stage = link.route.stage, address](Result<net::ConnectionPtr> result) {
-                         on_dialled(stage, /*relayed=*/false, address, std::move(result));
-                       });
+      link.attempt = net::connect(*options_.loop, *endpoint, connect_options(link, link.route.region),
+                                  [this, seat = link.route.seat, address](Result<net::ConnectionPtr> result) {
+                                    on_dialled(seat, /*relayed=*/false, address, std::move(result));
+                                  });
       return;
     }
     link.problems[address] = endpoint.error().message;
@@ -82,8 +81,8 @@ void Links::dial(Link& link) {
 void Links::dial_relay(Link& link) {
   link.attempt = net::connect_by_relay(*options_.loop, options_.relay, {link.route.relay_ticket},
                                        link.route.dials, connect_options(link, ""),
-                                       [this, stage = link.route.stage](Result<net::ConnectionPtr> result) {
-                                         on_dialled(stage, /*relayed=*/true, "relay", std::move(result));
+                                       [this, seat = link.route.seat](Result<net::ConnectionPtr> result) {
+                                         on_dialled(seat, /*relayed=*/true, "relay", std::move(result));
                                        });
 }
 
@@ -96,8 +95,8 @@ void Links::dial_later(Link& link) {
   const Duration delay =
       rounds == 0 ? Duration::zero()
                   : std::min(options_.retry_delay_max, kRetryDelay * (1 << std::min<size_t>(rounds, 10)));
-  link.retry = options_.loop->after(delay, [this, stage = link.route.stage] {
-    Link& later = links_.at(stage);
+  link.retry = options_.loop->after(delay, [this, seat = link.route.seat] {
+    Link& later = links_.at(seat);
     if (later.attempt || later.up.connection || later.greeting.connection) return;
     if (later.route.dials)
       dial(later);
@@ -106,9 +105,9 @@ void Links::dial_later(Link& link) {
   });
 }
 
-void Links::on_dialled(uint32_t stage, bool relayed, const std::string& where,
+void Links::on_dialled(plan::Seat seat, bool relayed, const std::string& where,
                        Result<net::ConnectionPtr> result) {
-  Link& link = links_.at(stage);
+  Link& link = links_.at(seat);
   link.attempt.reset();
   if (!result) {
     link.problems[where] = result.error().message;
@@ -121,35 +120,35 @@ void Links::on_dialled(uint32_t stage, bool relayed, const std::string& where,
   const net::ConnectionPtr connection = std::move(*result);
   link.greeting = {connection, number, relayed, options_.loop->now()};
   set_limits(*connection);
-  connection->start(handlers_of(stage, number));
+  connection->start(handlers_of(seat, number));
   // Who dials introduces itself, also through the relay.
   if (link.route.dials)
     connection->send(message_frame(proto::LinkHello{.run = assignment_->run,
                                                     .plan_version = assignment_->plan_version,
-                                                    .stage = assignment_->stage,
+                                                    .seat = assignment_->seat,
                                                     .received = link.ledger.tell_received()}));
 }
 
-net::Connection::Handlers Links::handlers_of(uint32_t stage, uint64_t number) {
+net::Connection::Handlers Links::handlers_of(plan::Seat seat, uint64_t number) {
   const std::weak_ptr<char> alive = alive_;
   return {.on_frame =
-              [this, stage, number, alive](const net::InFrame& frame) {
-                if (!alive.expired()) on_frame(stage, number, frame);
+              [this, seat, number, alive](const net::InFrame& frame) {
+                if (!alive.expired()) on_frame(seat, number, frame);
               },
           .on_closed =
-              [this, stage, number, alive](const Error& error) {
-                if (!alive.expired()) on_lost(stage, number, error);
+              [this, seat, number, alive](const Error& error) {
+                if (!alive.expired()) on_lost(seat, number, error);
               },
-          .on_head = [this, stage, number, alive](uint8_t kind, size_t size,
-                                                  std::span<const std::byte> head) -> Result<net::Placement> {
-            return alive.expired() ? net::Placement{} : on_head(stage, number, kind, size, head);
+          .on_head = [this, seat, number, alive](uint8_t kind, size_t size,
+                                                 std::span<const std::byte> head) -> Result<net::Placement> {
+            return alive.expired() ? net::Placement{} : on_head(seat, number, kind, size, head);
           }};
 }
 
 std::optional<net::Connection::Handlers> Links::offer(const net::ConnectionPtr& connection,
                                                       const proto::LinkHello& hello) {
   if (hello.run != assignment_->run || hello.plan_version != assignment_->plan_version) return std::nullopt;
-  const auto at = links_.find(hello.stage);
+  const auto at = links_.find(hello.seat);
   if (at == links_.end() || at->second.route.dials || at->second.route.peer != connection->remote())
     return std::nullopt;
   set_limits(*connection);
@@ -160,12 +159,12 @@ std::optional<net::Connection::Handlers> Links::offer(const net::ConnectionPtr& 
     connection->close();
     return std::nullopt;
   }
-  return handlers_of(hello.stage, number);
+  return handlers_of(hello.seat, number);
 }
 
 // The other side waits at the relay, so whatever connection there is has ended for it.
 void Links::on_invitation(const proto::Secret& ticket) {
-  for (auto& [stage, link] : links_)
+  for (auto& [seat, link] : links_)
     if (!link.route.dials && !link.attempt && link.route.relay_ticket == ticket) dial_relay(link);
 }
 
@@ -200,13 +199,13 @@ bool Links::set_up(Link& link, Way way, uint64_t received, bool answers) {
 
 // A tensor that the assignment expects goes straight into the memory that it keeps. Of any other the machine
 // says what is wrong, once all of it has come.
-Result<net::Placement> Links::on_head(uint32_t stage, uint64_t number, uint8_t kind, size_t payload_size,
+Result<net::Placement> Links::on_head(plan::Seat seat, uint64_t number, uint8_t kind, size_t payload_size,
                                       std::span<const std::byte> head) {
   if (failed_ || kind != static_cast<uint8_t>(proto::FrameKind::Tensor) ||
-      number != links_.at(stage).up.number)
+      number != links_.at(seat).up.number)
     return net::Placement{};
   const auto refuse = [&](const Error& error) {
-    down(stage, error);
+    down(seat, error);
     return fail(error);
   };
   const auto tensor = proto::decode_tensor_head(head, payload_size);
@@ -228,41 +227,41 @@ const dag::TensorSpec* Links::spec_of(const proto::TensorHeader& header) const {
   return nullptr;
 }
 
-void Links::on_frame(uint32_t stage, uint64_t number, const net::InFrame& frame) {
-  Link& link = links_.at(stage);
+void Links::on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame) {
+  Link& link = links_.at(seat);
   if (failed_ || (number != link.up.number && number != link.greeting.number)) return;
   if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message)) {
     const auto message = proto::decode(frame.payload.span());
-    if (!message) return down(stage, message.error());
+    if (!message) return down(seat, message.error());
     if (number == link.greeting.number) return on_greeting(link, *message);
     const auto* ack = std::get_if<proto::LinkAck>(&*message);
     if (ack == nullptr)
-      return down(stage,
+      return down(seat,
                   {ErrorCode::InvalidArgument, std::string(proto::name_of(*message)) + " is not for a link"});
     link.tries = 0;
-    if (const Status taken = link.ledger.acknowledged(ack->received); !taken) down(stage, taken.error());
+    if (const Status taken = link.ledger.acknowledged(ack->received); !taken) down(seat, taken.error());
     return;
   }
   if (frame.kind != static_cast<uint8_t>(proto::FrameKind::Tensor) || number != link.up.number)
-    return down(stage, {ErrorCode::InvalidArgument, "a frame that is not for a link"});
+    return down(seat, {ErrorCode::InvalidArgument, "a frame that is not for a link"});
   auto came = tensor_of(frame);
-  if (!came) return down(stage, came.error());
+  if (!came) return down(seat, came.error());
   link.tries = 0;
   if (link.ledger.count_received(frame.size())) acknowledge(link);
-  handlers_.on_tensor(stage, came->header, std::move(came->tensor));
+  handlers_.on_tensor(seat, came->header, std::move(came->tensor));
 }
 
 void Links::on_greeting(Link& link, const proto::Message& message) {
-  const uint32_t stage = link.route.stage;
+  const plan::Seat seat = link.route.seat;
   const auto* ready = std::get_if<proto::LinkReady>(&message);
   const auto* hello = std::get_if<proto::LinkHello>(&message);  // through the relay
   const bool greets = link.route.dials
                           ? ready != nullptr
                           : hello != nullptr && hello->run == assignment_->run &&
-                                hello->plan_version == assignment_->plan_version && hello->stage == stage;
+                                hello->plan_version == assignment_->plan_version && hello->seat == seat;
   if (!greets)
     return down(
-        stage, {ErrorCode::InvalidArgument, std::string(proto::name_of(message)) + " does not begin a link"});
+        seat, {ErrorCode::InvalidArgument, std::string(proto::name_of(message)) + " does not begin a link"});
   const uint64_t received = ready != nullptr ? ready->received : hello->received;
   if (set_up(link, link.greeting, received, /*answers=*/!link.route.dials)) return;
   drop(link, link.greeting);
@@ -275,14 +274,14 @@ void Links::acknowledge(Link& link) {
   link.up.connection->send(message_frame(proto::LinkAck{link.ledger.tell_received()}));
 }
 
-void Links::send(uint32_t stage, net::OutFrame frame) {
-  const auto at = links_.find(stage);
+void Links::send(plan::Seat seat, net::OutFrame frame) {
+  const auto at = links_.find(seat);
   WEFT_CHECK(at != links_.end());
   Link& link = at->second;
   if (failed_) return;
   if (link.up.connection) link.up.connection->send(frame);  // the bytes are shared
   const uint64_t size = frame.payload_size();
-  if (const Status kept = link.ledger.keep(std::move(frame), size); !kept) down(stage, kept.error());
+  if (const Status kept = link.ledger.keep(std::move(frame), size); !kept) down(seat, kept.error());
 }
 
 // ---- the end of a connection, and of a link
@@ -296,8 +295,8 @@ void Links::drop(Link& link, Way& way) {
   way = {};
 }
 
-void Links::on_lost(uint32_t stage, uint64_t number, const Error& error) {
-  Link& link = links_.at(stage);
+void Links::on_lost(plan::Seat seat, uint64_t number, const Error& error) {
+  Link& link = links_.at(seat);
   if (number == link.greeting.number) {
     drop(link, link.greeting);
     link.way = link.way < link.route.addresses.size() ? link.way + 1 : 0;
@@ -316,17 +315,17 @@ void Links::on_tick() {
   const Instant now = options_.loop->now();
   // Who slept has heard nothing, and cannot blame the others for it.
   if (now - ticked_ > kAsleep)
-    for (auto& [stage, link] : links_)
+    for (auto& [seat, link] : links_)
       for (Instant* at : {&link.since, &link.up.heard, &link.greeting.heard}) *at += now - ticked_;
   ticked_ = now;
-  for (auto& [stage, link] : links_) {
+  for (auto& [seat, link] : links_) {
     if (failed_) return;
     on_link_tick(link, now);
   }
 }
 
 void Links::on_link_tick(Link& link, Instant now) {
-  const uint32_t stage = link.route.stage;
+  const plan::Seat seat = link.route.seat;
   for (Way* way : {&link.up, &link.greeting}) {
     if (!way->connection) continue;
     const uint64_t bytes = way->connection->stats().bytes_received;
@@ -337,7 +336,7 @@ void Links::on_link_tick(Link& link, Instant now) {
                               : link.was_up   ? options_.address_deadline
                                               : options_.ready_deadline;
     if (now - way->heard > deadline)
-      on_lost(stage, way->number,
+      on_lost(seat, way->number,
               {ErrorCode::Timeout,
                "nothing came for " + std::to_string(static_cast<int>(seconds(deadline))) + " s"});
   }
@@ -346,20 +345,20 @@ void Links::on_link_tick(Link& link, Instant now) {
     return;
   }
   if (now - link.since <= (link.was_up ? options_.heal_deadline : options_.ready_deadline)) return;
-  down(stage, {ErrorCode::Timeout, (link.was_up ? "the connection was lost and did not come back in time: "
-                                                : "the link did not come up in time: ") +
-                                       text_of(link.problems)});
+  down(seat, {ErrorCode::Timeout, (link.was_up ? "the connection was lost and did not come back in time: "
+                                               : "the link did not come up in time: ") +
+                                      text_of(link.problems)});
 }
 
-void Links::down(uint32_t stage, const Error& error) {
+void Links::down(plan::Seat seat, const Error& error) {
   if (failed_) return;
   failed_ = true;
-  handlers_.on_down(stage, error);
+  handlers_.on_down(seat, error);
 }
 
 void Links::pause_reading(bool paused) {
   is_paused_ = paused;
-  for (auto& [stage, link] : links_)
+  for (auto& [seat, link] : links_)
     if (link.up.connection) link.up.connection->pause_reading(paused);
 }
 
@@ -369,10 +368,10 @@ bool Links::all_up() const {
 
 std::vector<proto::LinkUse> Links::take_use() {
   std::vector<proto::LinkUse> uses;
-  for (auto& [stage, link] : links_) {
+  for (auto& [seat, link] : links_) {
     const uint64_t sent =
         link.bytes_sent_before + (link.up.connection ? link.up.connection->stats().bytes_sent : 0);
-    uses.push_back({.stage = stage, .bytes_sent = sent - link.bytes_sent_told});
+    uses.push_back({.seat = seat, .bytes_sent = sent - link.bytes_sent_told});
     link.bytes_sent_told = sent;
   }
   return uses;

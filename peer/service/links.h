@@ -42,10 +42,10 @@ struct LinkOptions {
 class Links {
  public:
   struct Handlers {
-    std::function<void()> on_all_up;                            // once; may be called by start()
-    std::function<void(uint32_t stage, const Error&)> on_down;  // once; the stage cannot go on
+    std::function<void()> on_all_up;                             // once; may be called by start()
+    std::function<void(plan::Seat seat, const Error&)> on_down;  // once; the stage cannot go on
     // Each once, in order.
-    std::function<void(uint32_t stage, const proto::TensorHeader&, dag::Tensor)> on_tensor;
+    std::function<void(plan::Seat seat, const proto::TensorHeader&, dag::Tensor)> on_tensor;
   };
   Links(LinkOptions options, std::shared_ptr<const proto::AssignStage> assignment, Handlers handlers);
 
@@ -58,7 +58,7 @@ class Links {
   void on_tick();  // several times a second
 
   // A tensor's frame: sent now, or as soon as the link is up again. May call on_down.
-  void send(uint32_t stage, net::OutFrame frame);
+  void send(plan::Seat seat, net::OutFrame frame);
   void pause_reading(bool paused);         // of tensors, on connections of now and later
   bool all_up() const;                     // each has been up
   std::vector<proto::LinkUse> take_use();  // since the last call; what was sent twice counts twice
@@ -90,26 +90,26 @@ class Links {
   void dial(Link& link);
   void dial_relay(Link& link);
   void dial_later(Link& link);
-  void on_dialled(uint32_t stage, bool relayed, const std::string& where, Result<net::ConnectionPtr> result);
-  net::Connection::Handlers handlers_of(uint32_t stage, uint64_t number);
-  Result<net::Placement> on_head(uint32_t stage, uint64_t number, uint8_t kind, size_t payload_size,
+  void on_dialled(plan::Seat seat, bool relayed, const std::string& where, Result<net::ConnectionPtr> result);
+  net::Connection::Handlers handlers_of(plan::Seat seat, uint64_t number);
+  Result<net::Placement> on_head(plan::Seat seat, uint64_t number, uint8_t kind, size_t payload_size,
                                  std::span<const std::byte> head);
   const dag::TensorSpec* spec_of(const proto::TensorHeader& header) const;  // as assigned; null: no such edge
-  void on_frame(uint32_t stage, uint64_t number, const net::InFrame& frame);
+  void on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame);
   void on_greeting(Link& link, const proto::Message& message);
   bool set_up(Link& link, Way way, uint64_t received, bool answers);
-  void on_lost(uint32_t stage, uint64_t number, const Error& error);
+  void on_lost(plan::Seat seat, uint64_t number, const Error& error);
   void on_link_tick(Link& link, Instant now);
   void acknowledge(Link& link);
   void drop(Link& link, Way& way);
-  void down(uint32_t stage, const Error& error);
+  void down(plan::Seat seat, const Error& error);
   net::ConnectOptions connect_options(const Link& link, const std::string& region) const;
   void set_limits(net::Connection& connection) const;
 
   LinkOptions options_;
   std::shared_ptr<const proto::AssignStage> assignment_;
   Handlers handlers_;
-  std::map<uint32_t, Link> links_;  // by the other stage
+  std::map<plan::Seat, Link> links_;  // by the other seat
   uint64_t next_number_ = 1;
   Instant ticked_{};
   bool failed_ = false, all_up_said_ = false, is_paused_ = false;

@@ -4,7 +4,8 @@
 #include <array>
 #include <cstring>
 
-#include "peer/service/peer_stage.h"
+#include "base/check.h"
+#include "peer/backend/host/host_memory.h"
 #include "security/token.h"
 
 namespace weft::peer {
@@ -24,16 +25,7 @@ struct Overloaded : F... {
 PeerService::PeerService(net::Loop& loop, PeerServiceOptions options)
     : loop_(loop), options_(std::move(options)) {}
 
-PeerService::~PeerService() {
-  stage_.reset();
-  upload_.reset();
-  if (compute_) {
-    // The backend ends on the thread that made it.
-    compute_->post(
-        [backend = std::make_shared<std::unique_ptr<Backend>>(std::move(backend_))] { backend->reset(); });
-    compute_.reset();
-  }
-}
+PeerService::~PeerService() = default;
 
 Status PeerService::open() {
   WEFT_TRY_STATUS(start_links());
@@ -46,8 +38,12 @@ Status PeerService::open() {
   options.orphan_deadline = options_.orphan_deadline;
   options.stage.tasks_ahead = kTasksAhead;
   peer_.emplace(std::move(options));
-  compute_ = std::make_unique<net::Worker>();
-  upload_ = std::make_unique<net::Worker>();
+  bulk_ = std::make_unique<BulkService>(loop_, BulkService::Options{.identity = options_.identity,
+                                                                    .broker = options_.broker,
+                                                                    .broker_key = options_.broker_key,
+                                                                    .shape = options_.shape,
+                                                                    .hello = options_.hello});
+  start_compute();
   return {};
 }
 
@@ -55,17 +51,20 @@ Status PeerService::start_links() {
   LinkService::Options options{
       .identity = options_.identity, .relay = options_.broker, .shape = options_.shape};
   options.listen = options_.listen;
-  const auto is_current = [this](uint64_t generation) { return stage_ && stage_->generation == generation; };
   LinkService::Handlers handlers;
-  handlers.on_all_up = [this, is_current](uint64_t generation) {
+  handlers.on_all_up = [this](uint64_t generation) {
     if (is_current(generation)) carry_out(peer_->on_links_up(loop_.now(), generation));
   };
-  handlers.on_down = [this, is_current](uint64_t generation, uint32_t stage, const Error& error) {
-    if (is_current(generation)) carry_out(peer_->on_link_failed(loop_.now(), generation, stage, error));
+  handlers.on_down = [this](uint64_t generation, const plan::Seat& seat, const Error& error) {
+    if (is_current(generation)) carry_out(peer_->on_link_failed(loop_.now(), generation, seat, error));
   };
-  handlers.on_tensor = [this, is_current](uint64_t generation, uint32_t stage,
-                                          const proto::TensorHeader& header, dag::Tensor tensor) {
-    if (is_current(generation)) on_tensor(stage, header, std::move(tensor));
+  handlers.on_tensor = [this](uint64_t generation, const plan::Seat& from, const proto::TensorHeader& header,
+                              dag::Tensor tensor) {
+    if (!is_current(generation)) return;
+    bool accepted = false;
+    PeerEffects effects = peer_->on_tensor(loop_.now(), generation, from, header, accepted);
+    if (accepted) stage_->inbox.keep(header, std::move(tensor));
+    carry_out(std::move(effects));
   };
   WEFT_TRY(links_, LinkService::start(loop_, std::move(options), std::move(handlers)));
   if (!links_->endpoint()) return {};
@@ -76,27 +75,41 @@ Status PeerService::start_links() {
   return {};
 }
 
+void PeerService::start_compute() {
+  ComputeService::Handlers handlers;
+  handlers.on_backend = [this](const Status& made) {
+    if (!made) {
+      result_ = made;
+      return loop_.stop();
+    }
+    carry_out(peer_->start(loop_.now()));
+    tick();
+  };
+  handlers.on_runner = [this](uint64_t generation, const Result<RunnerSize>& made) {
+    carry_out(peer_->on_runner_made(loop_.now(), generation, made));
+  };
+  handlers.on_done = [this](uint64_t generation, const Task& task, const Result<TaskOutcome>& outcome) {
+    carry_out(peer_->on_task_done(loop_.now(), generation, task, outcome));
+  };
+  handlers.on_hashed = [this](uint64_t generation, const Task& task,
+                              std::vector<ComputeService::Hashed> hashed) {
+    on_hashed(generation, task, std::move(hashed));
+  };
+  compute_ = std::make_unique<ComputeService>(
+      loop_, *links_,
+      ComputeService::Options{.make_backend = options_.make_backend, .on_task = options_.on_task},
+      std::move(handlers));
+}
+
 Status PeerService::run() {
   WEFT_TRY_STATUS(open());
-  compute_->post([this] {
-    auto made = options_.make_backend();
-    loop_.post([this, backend = std::make_shared<Result<std::unique_ptr<Backend>>>(std::move(made))] {
-      if (!*backend) {
-        result_ = fail((*backend).error());
-        return loop_.stop();
-      }
-      backend_ = std::move(**backend);
-      carry_out(peer_->start(loop_.now()));
-      tick();
-    });
-  });
   loop_.run();
   timer_.reset();
   carrying_out_ = true;  // nothing is wanted any more
   drop_runner();
   close_links();
   if (control_) control_->close(std::chrono::seconds(1));
-  close_bulk({ErrorCode::Cancelled, "the peer leaves"});
+  bulk_->reset();
   return result_;
 }
 
@@ -140,9 +153,7 @@ void PeerService::carry_out(PeerEffects effects) {
 void PeerService::carry_out_one(PeerEffect& effect) {
   std::visit(Overloaded{
                  [&](ConnectToBroker&) { connect_control(); },
-                 [&](DropBroker&) {
-                   drop_control({ErrorCode::Unavailable, "the broker was given up"});
-                 },
+                 [&](DropBroker&) { drop_control(); },
                  [&](TellBroker& say) { tell(std::move(say.message)); },
                  [&](Leave& leave) {
                    result_ = leave.why;
@@ -156,7 +167,7 @@ void PeerService::carry_out_one(PeerEffect& effect) {
                  [&](ForgetBlobs& forget) { forget_blobs(forget); },
                  [&](MakeRunner& make) { make_runner(make); },
                  [&](DropRunner&) { drop_runner(); },
-                 [&](RunTask& run) { run_task(run.task); },
+                 [&](RunTask& run) { run_task(run); },
                  [&](FetchData& fetch) { fetch_data(fetch); },
                  [&](DropMicrobatches& drop) {
                    for (const MicrobatchKey& key : drop.keys) stage_->inbox.drop(key);
@@ -185,16 +196,16 @@ void PeerService::connect_control() {
                      .on_closed =
                          [this](const Error& error) {
                            carry_out(peer_->on_lost(loop_.now(), error));
-                           drop_control(error);
+                           drop_control();
                          }});
     carry_out(peer_->on_connected(loop_.now()));
   });
 }
 
-void PeerService::drop_control(const Error& error) {
+void PeerService::drop_control() {
   if (control_) control_->close();
   control_.reset();
-  close_bulk(error);
+  bulk_->reset();
 }
 
 void PeerService::tell(Message message) {
@@ -209,7 +220,7 @@ void PeerService::add_bytes_sent(proto::StepReport& step) const {
   std::vector<proto::LinkUse> links = links_->take_use();
   for (proto::LinkUse& link : links)
     for (const proto::LinkUse& waited : step.links)
-      if (waited.stage == link.stage) link.seconds_waiting = waited.seconds_waiting;
+      if (waited.seat == link.seat) link.seconds_waiting = waited.seconds_waiting;
   step.links = std::move(links);
 }
 
@@ -221,7 +232,97 @@ void PeerService::on_control_frame(const net::InFrame& frame) {
   if (message) return carry_out(peer_->on_message(loop_.now(), *message));
   const Error error = message.error().within("the broker breaks the protocol");
   carry_out(peer_->on_lost(loop_.now(), error));
-  drop_control(error);
+  drop_control();
+}
+
+// ---- what the machine wants done
+// -------------------------------------------------------------------------------
+
+void PeerService::open_links(const OpenLinks& open) {
+  stage_.emplace(Stage{open.assignment, open.generation, Inbox(open.assignment)});
+  links_->open(open.generation, open.assignment);
+}
+
+void PeerService::close_links() {
+  links_->close();
+  stage_.reset();
+}
+
+void PeerService::make_runner(const MakeRunner& make) {
+  std::map<Digest, net::SharedBytes> blobs;
+  for (const proto::TensorReference& tensor : make.assignment->tensors)
+    if (const auto at = blobs_.find(tensor.sha256); at != blobs_.end()) blobs.insert(*at);
+  compute_->make(make.generation, make.assignment, std::move(blobs));
+}
+
+void PeerService::drop_runner() {
+  bulk_->cancel_puts();
+  compute_->drop();
+}
+
+void PeerService::run_task(const RunTask& run) { compute_->run(run.task, stage_->inbox.take(run.task)); }
+
+void PeerService::on_hashed(uint64_t generation, const Task& task,
+                            std::vector<ComputeService::Hashed> hashed) {
+  std::vector<proto::TensorReference> references;
+  for (ComputeService::Hashed& one : hashed) {
+    blobs_.try_emplace(one.reference.sha256, std::move(one.bytes));
+    references.push_back(std::move(one.reference));
+  }
+  carry_out(peer_->on_hashed(loop_.now(), generation, task, std::move(references)));
+}
+
+void PeerService::fetch_blob(const FetchBlob& fetch) {
+  bulk_->get(fetch.sha256, fetch.size, fetch.rate,
+             [this, sha256 = fetch.sha256](Result<net::SharedBytes> bytes) {
+               const Status fetched = bytes ? Status{} : fail(bytes.error());
+               if (bytes) blobs_.try_emplace(sha256, std::move(*bytes));
+               carry_out(peer_->on_blob(loop_.now(), sha256, fetched));
+             });
+}
+
+void PeerService::forget_blobs(const ForgetBlobs& forget) {
+  constexpr size_t kLarge = 16 << 20;
+  size_t bytes = 0;
+  for (const Digest& sha256 : forget.blobs)
+    if (const auto at = blobs_.find(sha256); at != blobs_.end()) {
+      bytes += at->second.bytes.size();
+      blobs_.erase(at);
+    }
+  if (bytes >= kLarge) return_freed_memory();
+}
+
+void PeerService::fetch_data(const FetchData& fetch) {
+  proto::GetMicrobatch request{.run = stage_->assignment->run,
+                               .data_key = stage_->assignment->data_key,
+                               .program = fetch.key.program,
+                               .step = fetch.key.step,
+                               .microbatch = fetch.key.microbatch,
+                               .inputs = program_of(*stage_->assignment, fetch.key.program).data_inputs};
+  bulk_->get_microbatch(std::move(request), [this, key = fetch.key, generation = fetch.generation](
+                                                Result<BulkTransfers::Microbatch> result) {
+    if (!is_current(generation)) return;
+    if (!result) return carry_out(peer_->on_data(loop_.now(), generation, key, fail(result.error())));
+    const uint64_t position = result->sample_position;
+    stage_->inbox.keep(key, std::move(*result));
+    carry_out(peer_->on_data(loop_.now(), generation, key, position));
+  });
+}
+
+void PeerService::offer(const OfferBlobs& offer) {
+  bulk_->missing(offer.blobs, offer.durable,
+                 [this, upload = offer.upload](Result<std::vector<Digest>> missing) {
+                   carry_out(peer_->on_missing(loop_.now(), upload, missing));
+                 });
+}
+
+void PeerService::put(const UploadBlob& upload) {
+  const auto blob = blobs_.find(upload.sha256);
+  WEFT_CHECK_MSG(blob != blobs_.end(), "the machine names what it holds");
+  bulk_->put(upload.sha256, blob->second, {.durable = upload.durable, .rate = upload.rate},
+             [this, number = upload.upload, sha256 = upload.sha256](const Status& stored) {
+               carry_out(peer_->on_uploaded(loop_.now(), number, sha256, stored));
+             });
 }
 
 }  // namespace weft::peer

@@ -48,6 +48,7 @@ Status StageRunner::add_program(const proto::StageProgram& stage) {
   const proto::TrainingSpec& training = assignment_->training;
   ExecutorOptions options;
   options.accumulates = stage.kind == ProgramKind::Train && training.batch_size > training.microbatch_size;
+  options.sums_ranges = stage.kind == ProgramKind::Train && training.gradient_ranges > 1;
   for (const proto::EdgeEnd& end : stage.sends) options.kept.push_back(end.value);
   options.segment_of_op = stage.segment_of_op;
   if (stage.kind == ProgramKind::Train) options.optimizer = training.optimizer;
@@ -171,10 +172,13 @@ Result<Microbatch*> StageRunner::microbatch_of(const Task& task, Program& progra
     microbatch = std::move(program.free.back());
     program.free.pop_back();
   }
-  const int64_t size = assignment_->training.microbatch_size;
-  microbatch->first_of_step = task.key.microbatch == 0;
+  const proto::TrainingSpec& training = assignment_->training;
+  const int64_t size = training.microbatch_size;
+  if (task.key.program == ProgramKind::Train)
+    microbatch->turn = dag::gradient_turn(task.key.microbatch, training.batch_size / training.microbatch_size,
+                                          training.gradient_ranges);
   microbatch->context = {
-      .seed = assignment_->training.seed,
+      .seed = training.seed,
       .step = task.key.step,
       .sample_position = task.key.program == ProgramKind::Train ? task.key.microbatch * size : 0,
       .microbatch_size = size};

@@ -15,6 +15,7 @@ inline constexpr size_t kJobFileMax = 1 << 20;
 // Entries of lists.
 inline constexpr size_t kAddressesMax = 32;
 inline constexpr size_t kStagesMax = 1024;
+inline constexpr size_t kReplicasMax = 1024;  // of a stage
 inline constexpr size_t kListMax = 100'000;
 inline constexpr size_t kShortListMax = 4096;
 inline constexpr size_t kLossesMax = 1'000'000;

@@ -44,7 +44,7 @@ void put(const Hello& from, wire::Hello& to) {
   if (from.holding) {
     to.mutable_holding()->set_run(from.holding->run);
     to.mutable_holding()->set_plan_version(from.holding->plan_version);
-    to.mutable_holding()->set_stage(from.holding->stage);
+    put_seat(from.holding->seat, *to.mutable_holding());
   }
 }
 Status get(const wire::Hello& from, Hello& to) {
@@ -63,8 +63,8 @@ Status get(const wire::Hello& from, Hello& to) {
   if (from.has_device()) read.part(from.device(), to.device.emplace(), "device");
   to.instance = from.instance();
   if (from.has_holding()) {
-    to.holding = StageHeld{from.holding().run(), from.holding().plan_version(), 0};
-    read.stage(from.holding().stage(), to.holding->stage, "holding.stage");
+    to.holding = StageHeld{from.holding().run(), from.holding().plan_version(), {}};
+    read.seat(from.holding().stage(), from.holding().replica(), to.holding->seat, "holding.stage");
   }
   return read.status();
 }
@@ -258,14 +258,14 @@ Status get(const wire::PeerLog& from, PeerLog& to) {
 void put(const LinkHello& from, wire::LinkHello& to) {
   to.set_run(from.run);
   to.set_plan_version(from.plan_version);
-  to.set_stage(from.stage);
+  put_seat(from.seat, to);
   to.set_received(from.received);
 }
 Status get(const wire::LinkHello& from, LinkHello& to) {
   Reader read("LinkHello");
   to.run = from.run();
   to.plan_version = from.plan_version();
-  read.stage(from.stage(), to.stage, "stage");
+  read.seat(from.stage(), from.replica(), to.seat, "stage");
   to.received = from.received();
   return read.status();
 }

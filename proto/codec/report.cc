@@ -23,7 +23,10 @@ void put(const StageFailed& from, wire::StageFailed& to) {
   to.set_plan_version(from.plan_version);
   to.set_code(put_enum<wire::ErrorCode>(from.error.code));
   to.set_message(put_text(from.error.message));
-  if (from.unreachable_stage) to.set_unreachable_stage(*from.unreachable_stage);
+  if (from.unreachable) {
+    to.set_unreachable_stage(from.unreachable->stage);
+    to.set_unreachable_replica(from.unreachable->replica);
+  }
   to.set_permanent(from.permanent);
 }
 Status get(const wire::StageFailed& from, StageFailed& to) {
@@ -33,7 +36,8 @@ Status get(const wire::StageFailed& from, StageFailed& to) {
   read.enumerator(from.code(), to.error.code, ErrorCode::Internal, "code");
   read.text(from.message(), to.error.message, kTextMax, "message");
   if (from.has_unreachable_stage())
-    read.stage(from.unreachable_stage(), to.unreachable_stage.emplace(), "unreachable_stage");
+    read.seat(from.unreachable_stage(), from.unreachable_replica(), to.unreachable.emplace(),
+              "unreachable_stage");
   to.permanent = from.permanent();
   return read.status();
 }

@@ -113,7 +113,7 @@ Status get(const wire::StageProgram& from, StageProgram& to) {
 // -------------------------------------------------------------------------------------------------
 
 void put(const LinkRoute& from, wire::LinkRoute& to) {
-  to.set_stage(from.stage);
+  put_seat(from.seat, to);
   to.set_peer(put_bytes(from.peer.digest));
   to.set_dials(from.dials);
   put_plain(from.addresses, *to.mutable_addresses());
@@ -122,7 +122,7 @@ void put(const LinkRoute& from, wire::LinkRoute& to) {
 }
 Status get(const wire::LinkRoute& from, LinkRoute& to) {
   Reader read("LinkRoute");
-  read.stage(from.stage(), to.stage, "stage");
+  read.seat(from.stage(), from.replica(), to.seat, "stage");
   read.digest(from.peer(), to.peer.digest, "peer");
   to.dials = from.dials();
   read.texts(from.addresses(), to.addresses, kAddressesMax, kNameMax, "addresses");
@@ -150,6 +150,7 @@ void put(const TrainingSpec& from, wire::Training& to) {
   to.mutable_schedule()->set_warmup_steps(from.schedule.warmup_steps);
   to.mutable_schedule()->set_final_fraction(from.schedule.final_fraction);
   to.set_clip_norm(from.clip_norm);
+  to.set_gradient_ranges(from.gradient_ranges);
 }
 Status get(const wire::Training& from, TrainingSpec& to) {
   Reader read("Training");
@@ -174,13 +175,16 @@ Status get(const wire::Training& from, TrainingSpec& to) {
   to.schedule.warmup_steps = from.schedule().warmup_steps();
   read.finite(from.schedule().final_fraction(), to.schedule.final_fraction, "schedule.final_fraction");
   read.finite(from.clip_norm(), to.clip_norm, "clip_norm");
+  to.gradient_ranges = std::max(from.gradient_ranges(), 1u);
+  read.require(to.batch_size / std::max(to.microbatch_size, 1u) % to.gradient_ranges == 0, "gradient_ranges",
+               "the step's microbatches cannot be dealt to as many ranges");
   return read.status();
 }
 
 void put(const AssignStage& from, wire::AssignStage& to) {
   to.set_run(from.run);
   to.set_plan_version(from.plan_version);
-  to.set_stage(from.stage);
+  put_seat(from.seat, to);
   to.set_stage_count(from.stage_count);
   put(from.training, *to.mutable_training());
   put_list(from.programs, *to.mutable_programs());
@@ -220,11 +224,11 @@ Status check_tensors(const AssignStage& stage) {
 }
 
 Status check_stages(const AssignStage& to) {
-  const auto is_other = [&](uint32_t stage) { return stage < to.stage_count && stage != to.stage; };
-  std::set<uint32_t> linked;
+  const auto is_other = [&](uint32_t stage) { return stage < to.stage_count && stage != to.seat.stage; };
+  std::set<plan::Seat> linked;
   for (const LinkRoute& link : to.links)
-    if (!is_other(link.stage) || !linked.insert(link.stage).second)
-      return fail(ErrorCode::OutOfRange, "links: a stage that is there twice, or is no other one");
+    if (!is_other(link.seat.stage) || !linked.insert(link.seat).second)
+      return fail(ErrorCode::OutOfRange, "links: a seat that is there twice, or is of no other stage");
   std::set<ProgramKind> kinds;
   for (const StageProgram& program : to.programs) {
     if (!kinds.insert(program.kind).second)
@@ -245,8 +249,8 @@ Status get(const wire::AssignStage& from, AssignStage& to) {
   to.plan_version = from.plan_version();
   to.stage_count = from.stage_count();
   read.require(to.stage_count >= 1 && to.stage_count <= kStagesMax, "stage_count", "not in 1 to 1024");
-  read.stage(from.stage(), to.stage, "stage");
-  read.require(to.stage < to.stage_count, "stage", "not below the count of stages");
+  read.seat(from.stage(), from.replica(), to.seat, "stage");
+  read.require(to.seat.stage < to.stage_count, "stage", "not below the count of stages");
   read.part(from.training(), to.training, "training");
   read.list(from.programs(), to.programs, 3, "programs");
   read.list(from.tensors(), to.tensors, kListMax, "tensors");

@@ -80,7 +80,7 @@ Status get(const wire::JobAccepted& from, JobAccepted& to) {
 // ----------------------------------------------------------------------------------------------------
 
 void put(const StageStatus& from, wire::StageStatus& to) {
-  to.set_stage(from.stage);
+  put_seat(from.seat, to);
   to.set_peer(put_bytes(from.peer.digest));
   to.set_peer_name(from.peer_name);
   to.set_region(from.region);
@@ -90,7 +90,7 @@ void put(const StageStatus& from, wire::StageStatus& to) {
 }
 Status get(const wire::StageStatus& from, StageStatus& to) {
   Reader read("StageStatus");
-  read.stage(from.stage(), to.stage, "stage");
+  read.seat(from.stage(), from.replica(), to.seat, "stage");
   read.digest(from.peer(), to.peer.digest, "peer");
   read.text(from.peer_name(), to.peer_name, kNameMax, "peer_name");
   read.text(from.region(), to.region, kNameMax, "region");

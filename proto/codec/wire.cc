@@ -56,13 +56,13 @@ Status get(const wire::Rates& from, plan::Rates& to) {
 }
 
 void put(const LinkUse& from, wire::LinkUse& to) {
-  to.set_stage(from.stage);
+  put_seat(from.seat, to);
   to.set_bytes_sent(from.bytes_sent);
   to.set_seconds_waiting(from.seconds_waiting);
 }
 Status get(const wire::LinkUse& from, LinkUse& to) {
   Reader read("LinkUse");
-  read.stage(from.stage(), to.stage, "stage");
+  read.seat(from.stage(), from.replica(), to.seat, "stage");
   to.bytes_sent = from.bytes_sent();
   read.not_negative(from.seconds_waiting(), to.seconds_waiting, "seconds_waiting");
   return read.status();
@@ -132,6 +132,11 @@ void Reader::duration(uint64_t nanoseconds, Duration& to, std::string_view field
 void Reader::stage(uint32_t from, uint32_t& to, std::string_view field) {
   require(from < kStagesMax, field, "a stage is below 1024");
   to = from;
+}
+
+void Reader::seat(uint32_t stage, uint32_t replica, plan::Seat& to, std::string_view field) {
+  require(stage < kStagesMax && replica < kReplicasMax, field, "a stage and its replica are below 1024");
+  to = {stage, replica};
 }
 
 void Reader::size(uint64_t from, uint64_t& to, std::string_view field) {

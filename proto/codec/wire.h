@@ -122,6 +122,11 @@ inline std::string put_bytes(const Secret& secret) {
 inline std::string put_text(const std::string& text, size_t size_max = kTextMax) {
   return text.substr(0, size_max);
 }
+template <typename Wire>
+void put_seat(const plan::Seat& from, Wire& to) {
+  to.set_stage(from.stage);
+  to.set_replica(from.replica);
+}
 template <typename T, typename List>
 void put_list(const std::vector<T>& from, List& to) {
   to.Reserve(static_cast<int>(from.size()));
@@ -155,7 +160,8 @@ class Reader {
   void bytes(uint64_t from, Bytes& to, std::string_view field);
   void duration(uint64_t nanoseconds, Duration& to, std::string_view field);
   void stage(uint32_t from, uint32_t& to, std::string_view field);  // below kStagesMax
-  void size(uint64_t from, uint64_t& to, std::string_view field);   // of a blob
+  void seat(uint32_t stage, uint32_t replica, plan::Seat& to, std::string_view field);
+  void size(uint64_t from, uint64_t& to, std::string_view field);  // of a blob
   void finite(double from, double& to, std::string_view field);
   void not_negative(double from, double& to, std::string_view field);  // and finite
   void positive(double from, double& to, std::string_view field);      // and finite

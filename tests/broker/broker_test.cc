@@ -250,7 +250,7 @@ TEST(Recovery, AJobThatOnlyFailsEndsWithTheReason) {
     world.receive(peer, proto::StageFailed{.run = 1,
                                            .plan_version = world.version,
                                            .error = {ErrorCode::Unavailable, "no way there"},
-                                           .unreachable_stage = 1});
+                                           .unreachable = plan::Seat{1}});
   }
   EXPECT_EQ(world.states[1], JobState::Failed);
   EXPECT_NE(world.events.back().text.find("no way there"), std::string::npos);

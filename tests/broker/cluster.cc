@@ -176,7 +176,7 @@ void Cluster::plan(const StartPlanning& request) {
     auto assignment = std::make_shared<proto::AssignStage>();
     assignment->run = request.job;
     assignment->plan_version = request.plan_version;
-    assignment->stage = s;
+    assignment->seat = {s};
     assignment->stage_count = stages;
     assignment->after_step = request.checkpoint ? request.checkpoint->step : 0;
     // A state is that of the whole model: with another number of stages its parts lie elsewhere.
@@ -281,7 +281,7 @@ std::vector<std::string> Cluster::notices() {
 
 uint8_t Cluster::peer_of_stage(uint32_t stage) const {
   for (const auto& [number, peer] : peers_)
-    if (peer.alive && peer.stage && peer.stage->assignment->stage == stage) return number;
+    if (peer.alive && peer.stage && peer.stage->assignment->seat.stage == stage) return number;
   return 0;
 }
 

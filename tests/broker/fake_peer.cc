@@ -28,7 +28,7 @@ void Cluster::connect(FakePeer& peer) {
   hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "f"};
   if (peer.stage && peer.stage->loaded && !peer.stage->failed)
     hello.holding = {peer.stage->assignment->run, peer.stage->assignment->plan_version,
-                     peer.stage->assignment->stage};
+                     peer.stage->assignment->seat};
   queues_["from " + std::to_string(*peer.connection)].push_back(
       [this, connection = *peer.connection, who = key(peer.number), hello] {
         feed(Introduced{connection, who, "address", hello, TokenVerdict::Valid});
@@ -157,11 +157,11 @@ void Cluster::step_once(FakePeer& peer, bool& waits) {
   FakeStage& stage = *peer.stage;
   const proto::AssignStage& assignment = *stage.assignment;
   const uint64_t step = stage.completed + 1;
-  const bool last = assignment.stage + 1 == assignment.stage_count;
+  const bool last = assignment.seat.stage + 1 == assignment.stage_count;
   proto::StepReport full{.run = assignment.run, .plan_version = assignment.plan_version, .step = step};
   full.squares = {4.0};
   if (last) full.losses = {0.5 / static_cast<double>(step), 1.5 / static_cast<double>(step)};
-  if (assignment.stage == 0) full.sample_positions = {(step - 1) * 8, (step - 1) * 8 + 4};
+  if (assignment.seat.stage == 0) full.sample_positions = {(step - 1) * 8, (step - 1) * 8 + 4};
   if (options_.clip_norm > 0) {
     if (!stage.squares_sent) report(peer, 0, step, full);
     stage.squares_sent = true;
@@ -212,7 +212,7 @@ void Cluster::work(FakePeer& peer) {
     stage.commands.pop_front();
     if (command.kind == CommandKind::Checkpoint || command.kind == CommandKind::Replicate) {
       snapshot(peer, command);
-    } else if (command.kind == CommandKind::Evaluate && assignment.stage + 1 == assignment.stage_count) {
+    } else if (command.kind == CommandKind::Evaluate && assignment.seat.stage + 1 == assignment.stage_count) {
       proto::EvaluationReport evaluation{.run = assignment.run,
                                          .plan_version = assignment.plan_version,
                                          .step = command.step,

@@ -42,7 +42,7 @@ TEST(Identity, TheSameProcessThatComesBackWithItsStageGoesOnWithIt) {
   world.run_two_stages(100);
   world.report_step(1);
   const ConnectionId old = world.peers[0];
-  world.join(50, static_cast<uint8_t>(old), TokenVerdict::Valid, 0, proto::StageHeld{1, world.version, 0});
+  world.join(50, static_cast<uint8_t>(old), TokenVerdict::Valid, 0, proto::StageHeld{1, world.version, {}});
   EXPECT_EQ(world.closed, (std::vector<ConnectionId>{old}));
   ASSERT_EQ(world.messages<proto::ResumeStage>(50).size(), 1u);
   // What it says before it has resumed, it will say again.
@@ -64,7 +64,7 @@ TEST(Identity, TheSameProcessThatComesBackWithItsStageGoesOnWithIt) {
 
 TEST(Identity, AStageThatTheBrokerDoesNotKnowIsReleased) {
   World world;
-  world.join(1, 1, TokenVerdict::Valid, 0, proto::StageHeld{9, 4, 0});
+  world.join(1, 1, TokenVerdict::Valid, 0, proto::StageHeld{9, 4, {}});
   const auto released = world.messages<proto::ReleaseStage>(1);
   ASSERT_EQ(released.size(), 1u);
   EXPECT_EQ(released[0].run, 9u);

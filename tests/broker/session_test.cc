@@ -80,7 +80,7 @@ TEST(Session, ARefusalForGoodEndsIt) {
 TEST(Session, SaysWhichStageItHolds) {
   Session session({.hello = {}, .seed = 3});
   session.start(kStart);
-  const auto tell = find<TellBroker>(session.on_connected(kStart, proto::StageHeld{4, 2, 1}));
+  const auto tell = find<TellBroker>(session.on_connected(kStart, proto::StageHeld{4, 2, {1}}));
   ASSERT_TRUE(tell);
   const auto& hello = std::get<proto::Hello>(tell->message);
   ASSERT_TRUE(hello.holding.has_value());

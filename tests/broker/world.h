@@ -40,7 +40,7 @@ inline std::shared_ptr<PlannedRun> plan_for(const StartPlanning& request, uint32
     auto assignment = std::make_shared<proto::AssignStage>();
     assignment->run = request.job;
     assignment->plan_version = request.plan_version;
-    assignment->stage = s;
+    assignment->seat = {s};
     assignment->after_step = request.checkpoint ? request.checkpoint->step : 0;
     plan->stages.push_back({request.candidates[s].peer, assignment, {s}, 0.01});
   }

@@ -107,12 +107,12 @@ proto::JobStatus status() {
   status.steps = 100;
   status.loss = 2.5;
   status.samples_per_second = 64;
-  status.stages.push_back({.stage = 0,
+  status.stages.push_back({.seat = {0},
                            .peer = {},
                            .peer_name = "ann",
                            .region = "oregon",
                            .busy = 0.9,
-                           .links = {{.stage = 1, .bytes_sent = 2048, .seconds_waiting = 0.012}},
+                           .links = {{.seat = {1}, .bytes_sent = 2048, .seconds_waiting = 0.012}},
                            .step = 10});
   return status;
 }

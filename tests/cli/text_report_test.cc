@@ -39,11 +39,11 @@ proto::JobStatus status(std::vector<double> busy, proto::PlanVersion plan = 1) {
   const char* names[] = {"anna", "bert", "carl", "dora"};
   for (uint32_t s = 0; s < busy.size(); ++s) {
     proto::StageStatus stage;
-    stage.stage = s;
+    stage.seat = {s};
     stage.peer.digest.bytes[0] = static_cast<uint8_t>(s);
     stage.peer_name = s < 4 ? names[s] : "peer";
     stage.busy = busy[s];
-    if (s > 0 && busy[s] > 0) stage.links = {{.stage = s - 1, .bytes_sent = 2048, .seconds_waiting = 0.012}};
+    if (s > 0 && busy[s] > 0) stage.links = {{.seat = {s - 1}, .bytes_sent = 2048, .seconds_waiting = 0.012}};
     status.stages.push_back(stage);
   }
   return status;

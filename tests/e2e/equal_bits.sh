@@ -19,7 +19,7 @@ job_of() {
   case $1 in
     fashion) job=examples/fashion-mnist/job.yaml
              sets=(--set epochs=null --set steps=30 --set microbatch_size=16 --set evaluate_every=0 --set data.test=null) ;;
-    gpt) job=examples/gpt/job.yaml; sets=(--set "data.train.path=$text" --set steps=12 --set batch_size=8 --set microbatch_size=2 --set evaluate_every=6) ;;
+    gpt) job=examples/gpt/job.yaml; sets=(--set "data.train.path=$text" --set steps=12 --set batch_size=8 --set microbatch_size=2 --set gradient_ranges=2 --set evaluate_every=6) ;;
     densenet) job=$work/densenet.yaml; sets=() ;;
     two_heads) job=$work/two_heads/job.yaml; sets=(--set microbatch_size=4 --set evaluate_every=5) ;;  # two losses, of different weights
   esac

@@ -30,9 +30,10 @@ struct Owner {
     auto started = LinkService::start(
         loop, std::move(options),
         {.on_all_up = [this](uint64_t generation) { up.push_back(generation); },
-         .on_down = [this](uint64_t, uint32_t, const Error& error) { downs.push_back(error); },
+         .on_down = [this](uint64_t, const plan::Seat&, const Error& error) { downs.push_back(error); },
          .on_tensor =
-             [this](uint64_t generation, uint32_t, const proto::TensorHeader& header, dag::Tensor tensor) {
+             [this](uint64_t generation, const plan::Seat&, const proto::TensorHeader& header,
+                    dag::Tensor tensor) {
                ++received;
                is_in_order = is_in_order && header.step == received &&
                              tensor.as<float>()[0] == static_cast<float>(header.step);
@@ -46,15 +47,15 @@ struct Owner {
     const auto assignment = std::make_shared<proto::AssignStage>();
     assignment->run = 1;
     assignment->plan_version = 1;
-    assignment->stage = stage;
-    assignment->links = {{.stage = 1 - stage,
+    assignment->seat = {stage};
+    assignment->links = {{.seat = {1 - stage},
                           .peer = other.identity->id(),
                           .dials = stage == 0,
                           .addresses = {net::to_string(*other.service->endpoint())}}};
     service->open(generation, assignment);
   }
   void send(uint64_t generation, uint32_t stage, const dag::Tensor& tensor) {
-    service->send(generation, stage,
+    service->send(generation, {stage},
                   tensor_frame({.run = 1, .plan_version = 1, .step = ++sent, .spec = tensor.spec()}, tensor));
   }
 

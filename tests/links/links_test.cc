@@ -52,22 +52,23 @@ class Node {
     auto assignment = std::make_shared<proto::AssignStage>();
     assignment->run = 1;
     assignment->plan_version = 1;
-    assignment->stage = stage_;
+    assignment->seat = {stage_};
     assignment->links = {route};
     assignment->programs = programs;
     links = std::make_unique<Links>(
         options, assignment,
-        Links::Handlers{.on_all_up = [this] { ++up_count; },
-                        .on_down = [this](uint32_t, const Error& error) { downs.push_back(error); },
-                        .on_tensor = [this](uint32_t from, const proto::TensorHeader& header,
-                                            const dag::Tensor& tensor) { on_tensor(from, header, tensor); }});
+        Links::Handlers{
+            .on_all_up = [this] { ++up_count; },
+            .on_down = [this](const plan::Seat&, const Error& error) { downs.push_back(error); },
+            .on_tensor = [this](const plan::Seat& from, const proto::TensorHeader& header,
+                                const dag::Tensor& tensor) { on_tensor(from.stage, header, tensor); }});
     links->start();
     tick();
   }
   void send_one() {
     ++sent;
     const dag::Tensor tensor = made_tensor(stage_, sent);
-    links->send(1 - stage_,
+    links->send({1 - stage_},
                 tensor_frame({.run = 1, .plan_version = 1, .step = sent, .spec = tensor.spec()}, tensor));
   }
 
@@ -173,7 +174,7 @@ class LinksTest : public ::testing::Test {
         relayed ? std::vector<std::string>{} : std::vector{net::to_string(direct->endpoint())};
     for (uint32_t stage : {1u, 0u}) {
       options.relay = to_relay[stage]->endpoint();
-      nodes[stage].begin({.stage = 1 - stage,
+      nodes[stage].begin({.seat = {1 - stage},
                           .peer = nodes[1 - stage].identity->id(),
                           .dials = stage == 0,
                           .addresses = addresses,

@@ -76,7 +76,7 @@ TEST_P(ExecutorAgainstDirect, GivesTheSameGradients) {
     // The second run adds the same again: every gradient doubles. Running statistics would move on, so they
     // start anew.
     for (int run = 0; run < 2; ++run) {
-      microbatch->first_of_step = run == 0;
+      microbatch->turn = dag::gradient_turn(run, 2, 1);
       for (const auto& initializer : lowered.initializers())
         if (initializer.role == dag::InitializerRole::RunningStatistic)
           ok_or_fail(executor->state().write(weight_key(initializer), model.weights.at(initializer.name)));

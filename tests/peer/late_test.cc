@@ -23,12 +23,14 @@ test::Model model_of(std::string_view name) {
 // Some steps of AdamW, microbatches in two arenas by turns; nothing is waited for between the steps.
 class Training {
  public:
-  Training(const test::Model& model, Backend& backend) : model_(model) {
+  Training(const test::Model& model, Backend& backend, uint32_t ranges = 1) : model_(model), ranges_(ranges) {
     const Graph graph = dag::lower(value_or_fail(dag::differentiate(model.graph, dag::op_table())),
                                    dag::op_table(), {.fuse_elementwise = true});
-    executor_ = value_or_fail(Executor::create(
-        std::make_shared<const Graph>(graph), std::make_shared<State>(backend),
-        {.accumulates = true, .optimizer = dag::OptimizerSpec{.type = dag::OptimizerType::AdamW}}));
+    executor_ =
+        value_or_fail(Executor::create(std::make_shared<const Graph>(graph), std::make_shared<State>(backend),
+                                       {.accumulates = true,
+                                        .sums_ranges = ranges > 1,
+                                        .optimizer = dag::OptimizerSpec{.type = dag::OptimizerType::AdamW}}));
     for (const auto& [name, tensor] : model.weights)
       ok_or_fail(executor_->state().write(dag::of_initializer(name), tensor));
     for (uint32_t i = 0; i < kArenas; ++i) arenas_.push_back(value_or_fail(executor_->make_microbatch()));
@@ -39,7 +41,7 @@ class Training {
     for (uint64_t step = 1; step <= kSteps; ++step) {
       for (uint32_t m = 0; m < kMicrobatches; ++m) {
         Microbatch& microbatch = *arenas_[m % kArenas];
-        microbatch.first_of_step = m == 0;
+        microbatch.turn = dag::gradient_turn(m, kMicrobatches, ranges_);
         microbatch.context = {.seed = 9, .step = step, .sample_position = m * 4, .microbatch_size = 4};
         for (const auto& [name, tensor] : model_.inputs)
           ok_or_fail(executor_->set_input(microbatch, name, data(tensor, step, m)));
@@ -64,6 +66,7 @@ class Training {
     return is_float(tensor.dtype()) ? test::random_tensor(step, m, tensor.shape()) : tensor;
   }
   const test::Model& model_;
+  const uint32_t ranges_;
   std::unique_ptr<Executor> executor_;
   std::vector<std::unique_ptr<Microbatch>> arenas_;
 };
@@ -80,6 +83,13 @@ TEST_P(LateDevice, TrainsToTheSameBits) {
   // others are repeated.
   EXPECT_EQ(late.recorded(), 3u);
   EXPECT_EQ(late.repeated(), kSteps * kMicrobatches - late.recorded());
+}
+
+TEST_P(LateDevice, AddsUpRangesToTheSameBits) {
+  const test::Model model = model_of(GetParam());
+  const auto device = make_reference_backend();
+  test::LateBackend late(*device);
+  EXPECT_EQ(Training(model, late, kMicrobatches).run(), Training(model, *device, kMicrobatches).run());
 }
 
 TEST_P(LateDevice, RecordsNothingUnderAnObserver) {

@@ -170,7 +170,7 @@ TEST(Loading, WhatComesForAStageThatHasGoneIsForgotten) {
   EXPECT_FALSE(shell.memory.contains(digest_of("late")));
   shell.act(shell.peer.on_runner_made(shell.now, generation, peer::RunnerSize{}));
   shell.act(shell.peer.on_links_up(shell.now, generation));
-  shell.act(shell.peer.on_link_failed(shell.now, generation, 1, {ErrorCode::Timeout, "gone"}));
+  shell.act(shell.peer.on_link_failed(shell.now, generation, {1}, {ErrorCode::Timeout, "gone"}));
   shell.act(shell.peer.on_task_done(shell.now, generation, {}, fail(ErrorCode::Internal, "kernel")));
   EXPECT_EQ(shell.told.size(), told);
 }

@@ -92,13 +92,13 @@ TEST(Resume, AStageThatFailedMeanwhileSaysSo) {
   Shell shell = loaded();
   shell.command(CommandKind::Advance, 1);
   shell.lose_broker();
-  shell.act(shell.peer.on_link_failed(shell.now, shell.peer.generation(), 1, {ErrorCode::Timeout, "gone"}));
+  shell.act(shell.peer.on_link_failed(shell.now, shell.peer.generation(), {1}, {ErrorCode::Timeout, "gone"}));
   EXPECT_TRUE(shell.told_of<proto::StageFailed>().empty());
   shell.reconnect();
   shell.welcome();
   shell.say(proto::ResumeStage{1, 1});
   ASSERT_EQ(shell.told_of<proto::StageFailed>().size(), 1u);
-  EXPECT_EQ(shell.told_of<proto::StageFailed>()[0].unreachable_stage, 1u);
+  EXPECT_EQ(shell.told_of<proto::StageFailed>()[0].unreachable, plan::Seat{1});
 }
 
 TEST(Resume, AnythingElseTakesTheStageAway) {

@@ -146,12 +146,12 @@ TEST(Tensors, ASenderMayBeTheWholeWindowAhead) {
   StageMachine machine = machine_of({.receives = true});
   proto::TensorHeader header{.run = 1, .plan_version = 1, .step = 16, .microbatch = 1, .edge = 7};
   header.spec = {dag::DType::F32, {2}};
-  EXPECT_TRUE(machine.on_tensor(1, header).has_value());
-  EXPECT_FALSE(machine.on_tensor(1, header).has_value()) << "twice";
+  EXPECT_TRUE(machine.on_tensor({1}, header).has_value());
+  EXPECT_FALSE(machine.on_tensor({1}, header).has_value()) << "twice";
   header.step = 17;
-  EXPECT_FALSE(machine.on_tensor(1, header).has_value()) << "too early";
+  EXPECT_FALSE(machine.on_tensor({1}, header).has_value()) << "too early";
   header.step = 1;
-  EXPECT_FALSE(machine.on_tensor(2, header).has_value()) << "of another stage";
+  EXPECT_FALSE(machine.on_tensor({2}, header).has_value()) << "of another stage";
 }
 
 TEST(Reports, SayWhichSamplesWereRead) {
@@ -204,7 +204,7 @@ struct Waiting {
     proto::TensorHeader header{.run = 1, .plan_version = 1, .step = step, .microbatch = microbatch};
     header.edge = from == 1 ? 7 : 8;
     header.spec = {dag::DType::F32, {2}};
-    ok(machine.on_tensor(from, header));
+    ok(machine.on_tensor({from}, header));
   }
   void data(uint64_t step, uint32_t microbatch) {
     ok(machine.on_data({proto::ProgramKind::Train, step, microbatch}, 0));
@@ -221,7 +221,7 @@ struct Waiting {
       }
       lines.push_back("busy " + ms(report.seconds_busy) + " of " + ms(report.seconds));
       for (const proto::LinkUse& link : report.links)
-        lines.back() += ", " + ms(link.seconds_waiting) + " for stage " + std::to_string(link.stage);
+        lines.back() += ", " + ms(link.seconds_waiting) + " for stage " + std::to_string(link.seat.stage);
     }
     return lines;
   }

@@ -87,7 +87,7 @@ State train_alone(const Graph& whole, const test::Model& model, peer::Backend& b
   const auto microbatch = value_or_fail(executor->make_microbatch());
   for (uint64_t step = 1; step <= kSteps; ++step) {
     for (uint32_t m = 0; m < kMicrobatches; ++m) {
-      microbatch->first_of_step = m == 0;
+      microbatch->turn = dag::gradient_turn(m, kMicrobatches, 1);
       microbatch->context = {kSeed, step, m * kMicrobatchSize, kMicrobatchSize};
       for (const auto& [name, tensor] : data_of(whole, model, step, m))
         ok_or_fail(executor->set_input(*microbatch, name, tensor));
@@ -143,7 +143,7 @@ class Cluster final : public broker::RunSink {
       auto assignment = std::make_shared<proto::AssignStage>();
       assignment->run = 1;
       assignment->plan_version = 1;
-      assignment->stage = s;
+      assignment->seat = {s};
       assignment->stage_count = static_cast<uint32_t>(split.stages.size());
       assignment->training = spec;
       assignment->microbatches_in_flight = 1 + static_cast<uint32_t>(rng.below(kMicrobatches));
@@ -231,7 +231,7 @@ class Cluster final : public broker::RunSink {
 
  private:
   void react(StageHere& stage) {
-    const uint32_t s = stage.assignment->stage;
+    const uint32_t s = stage.assignment->seat.stage;
     for (const MicrobatchKey& key : stage.machine->fetches())
       queues_["data " + std::to_string(s)].push_back([this, &stage, key] {
         stage.data[key] = data_of(whole_, model_, key.step, key.microbatch);
@@ -273,7 +273,7 @@ class Cluster final : public broker::RunSink {
       inputs.data = stage.data[task.key];
     }
     auto output = value_or_fail(stage.runner->run(task, inputs));
-    const uint32_t from = stage.assignment->stage;
+    const uint32_t from = stage.assignment->seat.stage;
     for (auto& [index, tensor] : output.sends) {
       const proto::EdgeEnd& end = program.sends[index];
       proto::TensorHeader header{.run = 1,
@@ -285,7 +285,7 @@ class Cluster final : public broker::RunSink {
       queues_["link " + std::to_string(from) + " " + std::to_string(end.stage)].push_back(
           [this, from, to = end.stage, header, tensor] {
             StageHere& target = stages_[to];
-            ok_or_fail(target.machine->on_tensor(from, header));
+            ok_or_fail(target.machine->on_tensor({from}, header));
             const auto& receives = target.assignment->programs[0].receives;
             for (uint32_t r = 0; r < receives.size(); ++r)
               if (receives[r].edge == header.edge)

@@ -125,9 +125,10 @@ TEST(Predict, MoreBandwidthNeverLengthensTheStepOfAFixedPlan) {
         for (const StagePlan& to : plan->stages)
           request.links.push_back(wanted.cluster.link(stage.devices[0], to.devices[0]));
       }
-      const Pipeline pipeline = make_pipeline(make_model(graph), plan->stage_of_op, devices,
-                                              {wanted.microbatches, wanted.optimizer_slots})
-                                    .value();
+      const Pipeline pipeline =
+          make_pipeline(make_model(graph), plan->stage_of_op, devices,
+                        {.microbatches = wanted.microbatches, .optimizer_slots = wanted.optimizer_slots})
+              .value();
       request.pipeline = &pipeline;
       request.microbatches = wanted.microbatches;
       const Prediction predicted = predict(request);

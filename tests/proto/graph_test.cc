@@ -161,7 +161,7 @@ Message changed_stage(const std::function<void(AssignStage&)>& change) {
       test::cut_model(test::residual_net(1, {.blocks = 2}), {.fuse_elementwise = true}, 3, rng);
   AssignStage stage;
   stage.stage_count = static_cast<uint32_t>(cut.split.stages.size());
-  stage.stage = 1;
+  stage.seat = {1};
   stage.training.batch_size = stage.training.microbatch_size = 4;
   stage.programs = {test::stage_program(cut.split, 1)};
   const Graph& graph = *stage.programs[0].graph;
@@ -198,8 +198,8 @@ TEST(StageCodec, RefusesWhatDoesNotFitTheGraph) {
   expect_refused([](S& s) { s.tensors[0].spec.shape.push_back(2); }, "tensors");
   expect_refused([](S& s) { s.tensors[0].key.slot = dag::StateSlot::None; }, "tensors");
   expect_refused([](S& s) { s.tensors.push_back(s.tensors[0]); }, "tensors");
-  expect_refused([](S& s) { s.stage = s.stage_count; }, "stage");
-  expect_refused([](S& s) { s.links.emplace_back().stage = 1; }, "links");
+  expect_refused([](S& s) { s.seat.stage = s.stage_count; }, "stage");
+  expect_refused([](S& s) { s.links.emplace_back().seat = {1}; }, "links");
   expect_refused([](S& s) { s.training.microbatch_size = 3; }, "microbatch_size");
   expect_refused([](S& s) { s.training.microbatch_size = 0; }, "microbatch_size");
   expect_refused([](S& s) { s.training.optimizer.beta1 = std::nan(""); }, "beta1");

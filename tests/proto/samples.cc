@@ -160,18 +160,16 @@ class Maker {
     pick(to.key.slot, dag::StateSlot::Value);
   }
   void fill(plan::Rates& to) { to = {positive(), positive(), positive(), positive()}; }
-  void fill(LinkUse& to) { to = {small(), rng_.next_u64(), positive()}; }
+  void fill(plan::Seat& to) { to = {small(), small()}; }
+  void fill(LinkUse& to) { to = {{small(), small()}, rng_.next_u64(), positive()}; }
   void fill(TokenProof& to) { fill_all(to.id, to.secret); }
   void fill(DeviceReport& to) {
-    fill_all(to.device, to.rates, to.memory, to.host_memory, to.fingerprint, to.traits.fuse_elementwise, to.region,
-             to.addresses);
+    fill_all(to.device, to.rates, to.memory, to.host_memory, to.fingerprint, to.traits.fuse_elementwise,
+             to.region, to.addresses);
     pick(to.traits.convolution_layout, dag::Layout::Blocked16);
   }
 
-  void fill(StageHeld& to) {
-    fill_all(to.run, to.plan_version);
-    to.stage = small();
-  }
+  void fill(StageHeld& to) { fill_all(to.run, to.plan_version, to.seat); }
   void fill(Hello& to) {
     fill_all(to.minor, to.software, to.token, to.name, to.device, to.instance, to.holding);
     pick(to.role, Role::PeerBulk, 1);
@@ -202,8 +200,8 @@ class Maker {
     const CutModel cut = cut_model(chance() ? residual_net(1, {.blocks = 1}) : transformer(1, {.layers = 1}),
                                    traits, 1 + small(), rng_);
     to.stage_count = static_cast<uint32_t>(cut.split.stages.size());
-    to.stage = static_cast<uint32_t>(rng_.below(to.stage_count));
-    to.programs.push_back(stage_program(cut.split, to.stage));
+    to.seat = {static_cast<uint32_t>(rng_.below(to.stage_count)), small()};
+    to.programs.push_back(stage_program(cut.split, to.seat.stage));
     const dag::Graph& graph = *to.programs[0].graph;
     for (const auto& initializer : graph.initializers())
       for (const auto slot : {dag::StateSlot::M, dag::StateSlot::Momentum, dag::StateSlot::RunningStatistic,
@@ -214,9 +212,9 @@ class Maker {
         fill(to.tensors.back().sha256);
       }
     for (uint32_t stage = 0; stage < to.stage_count; ++stage) {
-      if (stage == to.stage) continue;
+      if (stage == to.seat.stage) continue;
       fill(to.links.emplace_back());
-      to.links.back().stage = stage;
+      to.links.back().seat = {stage, small()};
     }
   }
   void fill(Command& to) {
@@ -242,7 +240,7 @@ class Maker {
   void fill(StageFailed& to) {
     fill_all(to.run, to.plan_version, to.error.message, to.permanent);
     pick(to.error.code, ErrorCode::Internal);
-    if (chance()) to.unreachable_stage = small();
+    if (chance()) to.unreachable = plan::Seat{small(), small()};
   }
   void fill(StepReport& to) {
     fill_all(to.run, to.plan_version, to.step, to.losses, to.squares, to.updated, to.links,
@@ -302,8 +300,7 @@ class Maker {
   }
   void fill(JobAccepted& to) { fill(to.job); }
   void fill(StageStatus& to) {
-    fill_all(to.peer, to.peer_name, to.region, to.busy, to.links, to.step);
-    to.stage = small();
+    fill_all(to.peer, to.peer_name, to.region, to.busy, to.links, to.step, to.seat);
   }
   void fill(JobStatus& to) {
     fill_all(to.job, to.name, to.reason, to.plan_version, to.step, to.steps, to.loss, to.samples_per_second,
@@ -335,10 +332,7 @@ class Maker {
   void fill(JobResult& to) {
     fill_all(to.job, to.step, to.tensors, to.model, to.predictions, to.sample_count);
   }
-  void fill(LinkHello& to) {
-    fill_all(to.run, to.plan_version, to.received);
-    to.stage = small();
-  }
+  void fill(LinkHello& to) { fill_all(to.run, to.plan_version, to.received, to.seat); }
   void fill(LinkReady& to) { fill(to.received); }
   void fill(LinkAck& to) { fill(to.received); }
   void fill(StagePlan& to) {

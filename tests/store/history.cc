@@ -80,7 +80,7 @@ std::shared_ptr<const PlannedRun> small_plan(proto::JobNumber job, proto::PlanVe
     auto assignment = std::make_shared<proto::AssignStage>();
     assignment->run = job;
     assignment->plan_version = version;
-    assignment->stage = s;
+    assignment->seat = {s};
     assignment->stage_count = stage_count;
     assignment->training.batch_size = 32;
     assignment->training.microbatch_size = 8;

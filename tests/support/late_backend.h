@@ -31,6 +31,10 @@ class LateStream {
     const std::lock_guard lock(mutex_);
     return submitted_;
   }
+  bool is_done(uint64_t number) const {
+    const std::lock_guard lock(mutex_);
+    return waiting_.empty() || waiting_.front().first > number;
+  }
   // Everything up to `number`. The first error is every later wait's.
   Status wait(uint64_t number) {
     const std::lock_guard lock(mutex_);
@@ -106,6 +110,7 @@ class LateTimer final : public peer::Timer {
     WEFT_TRY_STATUS(stream_->wait(end_));
     return Duration(static_cast<int64_t>(end_ - begin_));
   }
+  bool is_over() const override { return stream_->is_done(end_); }
 
  private:
   std::shared_ptr<LateStream> stream_;

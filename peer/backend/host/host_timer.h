@@ -14,6 +14,7 @@ class HostTimer final : public Timer {
     return {};
   }
   Result<Duration> elapsed() override { return end_ - begin_; }
+  bool is_over() const override { return true; }
 
  private:
   using Clock = std::chrono::steady_clock;

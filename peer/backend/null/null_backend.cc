@@ -51,6 +51,10 @@ class NullClock {
     wait_(duration(until - done_));
     done_ = until;
   }
+  bool is_past(double until) {  // who holds the lock waits
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    return lock && until <= done_;
+  }
   static Duration duration(double seconds) {
     return Duration(static_cast<int64_t>(std::min(seconds, 1e6) * 1e9));
   }
@@ -89,6 +93,7 @@ class NullTimer final : public Timer {
     clock_->wait(end_);
     return NullClock::duration(end_ - begin_);
   }
+  bool is_over() const override { return clock_->is_past(end_); }
 
  private:
   std::shared_ptr<NullClock> clock_;

@@ -1,0 +1,88 @@
+#include "peer/machine/stand_bys.h"
+
+#include <algorithm>
+
+namespace weft::peer {
+
+Status StandBys::begin(const proto::StandBy& message, std::optional<int64_t> room, PeerEffects& out) {
+  Loading next{.step = message.step, .rate = message.rate, .blobs = shelf_.list_of(message.tensors)};
+  uint64_t size = 0;
+  for (const WantedBlob& blob : next.blobs.blobs)
+    if (next.blobs.missing.contains(blob.sha256) && !shelf_.is_under_way(blob.sha256)) size += blob.size;
+  const auto fits = [&] { return !room || shelf_.bytes() + static_cast<int64_t>(size) <= *room; };
+  if (const auto at = runs_.find(message.run); !fits() && at != runs_.end() && at->second.complete) {
+    shelf_.name(next.blobs.blobs);  // what both have stays
+    shelf_.unname(at->second.complete->blobs.blobs);
+    at->second.complete.reset();
+    shelf_.forget_unnamed(out);
+    shelf_.unname(next.blobs.blobs);
+  }
+  if (!fits() || (!runs_.contains(message.run) && runs_.size() >= runs_max_))
+    return fail(ErrorCode::ResourceExhausted, "no room for " + std::to_string(size) + " bytes more");
+  Run& run = runs_[message.run];
+  shelf_.name(next.blobs.blobs);
+  if (run.loading) shelf_.unname(run.loading->blobs.blobs);
+  run.loading = std::move(next);
+  return {};
+}
+
+void StandBys::forget(proto::JobNumber number) {
+  const auto run = runs_.find(number);
+  if (run == runs_.end()) return;
+  if (run->second.complete) shelf_.unname(run->second.complete->blobs.blobs);
+  if (run->second.loading) shelf_.unname(run->second.loading->blobs.blobs);
+  runs_.erase(run);
+}
+
+void StandBys::forget_all() {
+  while (!runs_.empty()) forget(runs_.begin()->first);
+}
+
+std::vector<StandBys::List> StandBys::on_arrived(const Digest& sha256) {
+  std::vector<List> complete;
+  for (auto& [number, run] : runs_)
+    if (run.loading && run.loading->blobs.missing.erase(sha256) != 0)
+      if (const auto list = complete_if_here(number)) complete.push_back(*list);
+  return complete;
+}
+
+std::optional<StandBys::List> StandBys::complete_if_here(proto::JobNumber number) {
+  Run& run = runs_.at(number);
+  if (!run.loading->blobs.missing.empty()) return std::nullopt;
+  if (run.complete) shelf_.unname(run.complete->blobs.blobs);
+  run.complete = std::move(run.loading);
+  run.loading.reset();
+  return List{number, run.complete->step};
+}
+
+std::vector<StandBys::List> StandBys::on_failed(const Digest& sha256, bool again) {
+  std::vector<List> given_up;
+  for (auto& [number, run] : runs_) {
+    if (!run.loading || !run.loading->blobs.missing.contains(sha256)) continue;
+    if (again) {
+      shelf_.restock(run.loading->blobs);
+      continue;
+    }
+    given_up.push_back({number, run.loading->step});
+    shelf_.unname(run.loading->blobs.blobs);
+    run.loading.reset();
+  }
+  return given_up;
+}
+
+void StandBys::restock() {
+  for_each_loading([&](BlobList& blobs, uint64_t) { shelf_.restock(blobs); });
+}
+
+void StandBys::for_each_loading(const std::function<void(BlobList& blobs, uint64_t rate)>& visit) {
+  for (auto& [number, run] : runs_)
+    if (run.loading) visit(run.loading->blobs, run.loading->rate);
+}
+
+bool StandBys::anything_waits() const {
+  return std::any_of(runs_.begin(), runs_.end(), [](const auto& entry) {
+    return entry.second.loading && !entry.second.loading->blobs.to_fetch.empty();
+  });
+}
+
+}  // namespace weft::peer

@@ -1,0 +1,69 @@
+// Snapshots and predictions on their way to the broker: hashed, offered, and what it lacks is put. They name
+// their blobs on the shelf until they are through.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "peer/machine/blob_shelf.h"
+#include "peer/machine/peer.h"
+#include "peer/machine/transfer_pauses.h"
+
+namespace weft::peer {
+
+// What a snapshot or a segment's predictions gave: waits (number 0), is offered, and then put.
+struct Upload {
+  Task task{};
+  std::vector<proto::TensorReference> tensors{};
+  std::vector<WantedBlob> blobs{};  // of the tensors, each once
+  uint64_t number = 0;
+  std::set<Digest> to_put{};
+  uint32_t attempts = 0;
+
+  bool is_snapshot() const { return task.kind == TaskKind::Snapshot; }
+};
+
+// Of one stage at a time; its uploads are numbered apart from those of the stages before.
+class Uploads {
+ public:
+  struct Done {
+    Upload upload;
+    std::optional<Error> failure;
+  };
+  Uploads(BlobShelf& shelf, TransferPauses& pauses) : shelf_(shelf), pauses_(pauses) {}
+
+  // A snapshot was copied and its hashes are awaited; and they have come.
+  void expect_hashes() { ++hashing_; }
+  void end_hashing() { hashing_ -= hashing_ > 0; }
+  void add(const Task& task, std::vector<proto::TensorReference> tensors);
+  // Offers what may go now, a few of each kind at once. What has no tensors is done.
+  std::vector<Done> start(PeerEffects& out);
+  // What the broker says; what it says of uploads that are not under way is dropped. What failed and may be
+  // tried again is offered anew after a pause, for some of it may have been stored.
+  std::optional<Done> on_missing(Instant now, uint64_t number, const Result<std::vector<Digest>>& missing,
+                                 uint64_t snapshot_rate, PeerEffects& out);
+  std::optional<Done> on_uploaded(Instant now, uint64_t number, const Digest& sha256, const Status& stored);
+  void interrupt();                       // the broker went: everything is offered anew
+  void drop_snapshots(uint64_t settled);  // nobody waits for those of commands up to it
+  void clear();                           // the stage has gone, or failed
+
+  // Copied and not through.
+  size_t snapshots() const;
+  size_t predictions() const;
+  bool anything_waits() const;  // for start()
+
+ private:
+  Upload* find(uint64_t number);
+  Done take(uint64_t number, std::optional<Error> failure = {});
+  std::optional<Done> on_failed(Instant now, Upload& upload, const Error& error);
+
+  BlobShelf& shelf_;
+  TransferPauses& pauses_;
+  std::deque<Upload> uploads_;
+  size_t hashing_ = 0;
+  uint64_t last_number_ = 0;
+};
+
+}  // namespace weft::peer

@@ -1,0 +1,186 @@
+#include "peer/service/bulk_service.h"
+
+#include <algorithm>
+
+namespace weft::peer {
+
+namespace {
+constexpr uint64_t kTensorBytesMax = uint64_t{64} << 30;
+}  // namespace
+
+BulkService::BulkService(net::Loop& owner, Options options)
+    : owner_(owner), options_(std::move(options)), thread_([this] {
+        loop_.run();
+        close({ErrorCode::Cancelled, "the peer leaves"});
+      }) {}
+
+BulkService::~BulkService() {
+  epoch_.reset();
+  loop_.stop();
+  thread_.join();
+}
+
+// ---- for the owner
+// ---------------------------------------------------------------------------------------------
+
+template <typename T>
+BulkService::Done<T> BulkService::on_owner(Done<T> done) const {
+  return [&owner = owner_, now = std::weak_ptr(epoch_), epoch = *epoch_,
+          done = std::move(done)](Result<T> came) {
+    owner.post([now, epoch, done, came = std::make_shared<Result<T>>(std::move(came))] {
+      if (const auto current = now.lock(); current && *current == epoch) done(std::move(*came));
+    });
+  };
+}
+
+void BulkService::get(const Digest& sha256, uint64_t size, uint64_t rate, Done<net::SharedBytes> done) {
+  loop_.post([this, sha256, size, rate, done = on_owner(std::move(done))] {
+    if (rate != 0) {
+      paced_.push_back({sha256, size, rate, done});
+      return get_paced();
+    }
+    std::erase_if(paced_, [&](const Paced& paced) { return paced.sha256 == sha256; });
+    get_now(sha256, size, done);
+  });
+}
+
+void BulkService::missing(std::vector<Digest> blobs, bool durable, Done<std::vector<Digest>> done) {
+  loop_.post([this, blobs = std::move(blobs), durable, done = on_owner(std::move(done))] {
+    transfers().missing(blobs, durable, done);
+  });
+}
+
+void BulkService::put(const Digest& sha256, net::SharedBytes bytes, BulkTransfers::PutOptions options,
+                      std::function<void(Status)> done) {
+  loop_.post([this, sha256, bytes = std::move(bytes), options, done = on_owner<void>(std::move(done))] {
+    transfers().put(sha256, bytes, options, done);
+  });
+}
+
+void BulkService::cancel_puts() {
+  loop_.post([this] {
+    if (transfers_) transfers_->cancel_puts();
+  });
+}
+
+void BulkService::get_microbatch(proto::GetMicrobatch request, Done<BulkTransfers::Microbatch> done) {
+  loop_.post([this, request = std::move(request), done = on_owner(std::move(done))] {
+    transfers().get_microbatch(request, done);
+  });
+}
+
+void BulkService::reset() {
+  ++*epoch_;
+  loop_.post([this] { close({ErrorCode::Cancelled, "the broker was lost"}); });
+}
+
+// ---- the connection
+// --------------------------------------------------------------------------------------------
+
+BulkTransfers& BulkService::transfers() {
+  if (transfers_) return *transfers_;
+  transfers_ = std::make_shared<BulkTransfers>(
+      [this](net::OutFrame frame) {
+        if (is_ready_)
+          connection_->send(std::move(frame));
+        else
+          waiting_.push_back(std::move(frame));
+      },
+      &loop_);
+  net::ConnectOptions options;
+  options.identity = options_.identity;
+  options.expected = options_.broker_key;
+  if (options_.shape) options.shape = options_.shape("");
+  const uint64_t number = ++number_;
+  attempt_ = net::connect(loop_, options_.broker, options, [this, number](Result<net::ConnectionPtr> result) {
+    if (number != number_) return;
+    if (!result) return close(result.error());
+    connection_ = std::move(*result);
+    net::ConnectionLimits limits;
+    limits.frame_size_max = proto::kTensorSizeMax + proto::kTensorHeaderSizeMax;
+    limits.send_queue_max = size_t{16} << 30;
+    connection_->set_limits(limits);
+    connection_->start({.on_frame = [this](net::InFrame frame) { on_frame(frame); },
+                        .on_closed = [this](const Error& error) { close(error); },
+                        .on_head = [this](uint8_t kind, size_t size,
+                                          std::span<const std::byte> head) -> Result<net::Placement> {
+                          return transfers_ ? transfers_->place(kind, size, head) : net::Placement{};
+                        }});
+    proto::Hello hello = options_.hello;
+    hello.role = proto::Role::PeerBulk;
+    hello.device.reset();
+    hello.token.reset();
+    connection_->send(message_frame(hello));
+  });
+  return *transfers_;
+}
+
+// What was under way is told, and may want to begin anew: on a new connection.
+void BulkService::close(const Error& error) {
+  ++number_;
+  is_ready_ = false;
+  waiting_.clear();
+  if (connection_) connection_->close();
+  connection_.reset();
+  // This may be its callback.
+  if (attempt_) loop_.post([attempt = std::shared_ptr<net::Attempt>(std::move(attempt_))] {});
+  const std::shared_ptr<BulkTransfers> old = std::move(transfers_);
+  const auto paced = std::exchange(paced_, {});
+  timer_.reset();
+  if (old) old->fail_all(error);
+  for (const Paced& one : paced) one.done(weft::fail(error));
+}
+
+void BulkService::on_frame(const net::InFrame& frame) {
+  const std::shared_ptr<BulkTransfers> transfers = transfers_;  // what comes may end it
+  Status status;
+  if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message)) {
+    const auto message = proto::decode(frame.payload.span());
+    if (!message) return close(message.error());
+    if (std::holds_alternative<proto::HelloAck>(*message) && !is_ready_) {
+      is_ready_ = true;
+      for (net::OutFrame& waiting : std::exchange(waiting_, {})) connection_->send(std::move(waiting));
+    } else if (const auto* refusal = std::get_if<proto::Refusal>(&*message)) {
+      close({refusal->code, refusal->message});
+    } else {
+      const auto taken = transfers->on_message(*message);
+      if (!taken) status = fail(taken.error());
+    }
+  } else if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Chunk)) {
+    const auto chunk = proto::decode_chunk(frame.payload.span());
+    status = chunk ? transfers->on_chunk(*chunk, frame.body_size) : fail(chunk.error());
+  } else {
+    auto tensor = tensor_of(frame);
+    status = tensor ? transfers->on_tensor(std::move(*tensor)) : fail(tensor.error());
+  }
+  if (!status && transfers == transfers_) close(status.error());
+}
+
+// ---- blobs
+// -----------------------------------------------------------------------------------------------------
+
+// Each request waits until the rate has carried the one before.
+void BulkService::get_paced() {
+  const Instant now = loop_.now();
+  while (!paced_.empty()) {
+    if (const Duration wait = pacer_.wait(now); wait > Duration{}) {
+      timer_ = loop_.after(wait, [this] { get_paced(); });
+      return;
+    }
+    const Paced next = std::move(paced_.front());
+    paced_.pop_front();
+    pacer_.take(now, next.size, next.rate);
+    get_now(next.sha256, next.size, next.done);
+  }
+}
+
+void BulkService::get_now(const Digest& sha256, uint64_t size, Done<net::SharedBytes> done) {
+  transfers().get(sha256, size != 0 ? size : kTensorBytesMax,
+                  [done = std::move(done)](Result<std::vector<std::byte>> bytes) {
+                    if (!bytes) return done(weft::fail(bytes.error()));
+                    const auto kept = std::make_shared<const std::vector<std::byte>>(std::move(*bytes));
+                    done(net::SharedBytes{kept, *kept});
+                  });
+}
+
+}  // namespace weft::peer

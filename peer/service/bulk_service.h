@@ -1,0 +1,86 @@
+// A peer's second connection to its broker, on a loop and thread of its own: blobs and microbatches of data,
+// whose encryption never delays the thread that hands out tasks. The connection is opened with the first
+// request, and anew with the next one after it was lost.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "net/connection.h"
+#include "net/loop.h"
+#include "peer/service/bulk.h"
+#include "peer/service/pacer.h"
+#include "security/identity.h"
+
+namespace weft::peer {
+
+class BulkService {
+ public:
+  struct Options {
+    const security::Identity* identity = nullptr;
+    net::Endpoint broker;
+    PeerId broker_key;
+    std::function<std::optional<net::Shape>(const std::string& region)> shape{};  // called on the thread
+    proto::Hello hello;                                                           // of the control connection
+  };
+  template <typename T>
+  using Done = std::function<void(Result<T>)>;
+
+  BulkService(net::Loop& owner, Options options);
+  ~BulkService();  // on the owner's thread; nothing is told afterwards
+
+  // On the owner's thread. Answers come on its loop, each once, but none after reset() or the end.
+  // A blob of `size` bytes (0: unknown), at once or within `rate` bytes a second; asked for again without a
+  // rate, the request that waits for its turn is dropped.
+  void get(const Digest& sha256, uint64_t size, uint64_t rate, Done<net::SharedBytes> done);
+  void missing(std::vector<Digest> blobs, bool durable, Done<std::vector<Digest>> done);
+  void put(const Digest& sha256, net::SharedBytes bytes, BulkTransfers::PutOptions options,
+           std::function<void(Status)> done);
+  void cancel_puts();  // those that have not begun
+  void get_microbatch(proto::GetMicrobatch request, Done<BulkTransfers::Microbatch> done);
+  // The broker was lost: the connection is closed, what was asked for is not wanted.
+  void reset();
+
+ private:
+  struct Paced {
+    Digest sha256{};
+    uint64_t size = 0, rate = 0;
+    Done<net::SharedBytes> done;
+  };
+  // Takes what comes on the thread to the owner's loop.
+  template <typename T>
+  Done<T> on_owner(Done<T> done) const;
+
+  // On the thread.
+  BulkTransfers& transfers();  // opens the connection when it is not there
+  void close(const Error& error);
+  void on_frame(const net::InFrame& frame);
+  void get_now(const Digest& sha256, uint64_t size, Done<net::SharedBytes> done);
+  void get_paced();
+
+  net::Loop& owner_;
+  const Options options_;
+  std::shared_ptr<uint64_t> epoch_ =
+      std::make_shared<uint64_t>(0);  // the owner's: one more with each reset()
+
+  // The thread's.
+  net::Loop loop_;
+  std::unique_ptr<net::Attempt> attempt_;
+  net::ConnectionPtr connection_;
+  std::shared_ptr<BulkTransfers> transfers_;
+  uint64_t number_ = 0;  // of connections: what an older one's attempt gives is not wanted
+  bool is_ready_ = false;
+  std::deque<net::OutFrame> waiting_;  // until the broker has said hello
+  std::deque<Paced> paced_;
+  Pacer pacer_;
+  std::unique_ptr<net::Loop::Timer> timer_;
+
+  std::thread thread_;  // last: it begins when the rest is there
+};
+
+}  // namespace weft::peer

@@ -1,0 +1,176 @@
+#include "peer/service/compute_service.h"
+
+#include <atomic>
+#include <future>
+
+#include "peer/backend/host/host_memory.h"
+#include "peer/service/bulk.h"
+#include "peer/service/inbox.h"
+#include "storage/blob_store.h"
+
+namespace weft::peer {
+
+struct ComputeService::Stage {
+  Stage(uint64_t number, std::shared_ptr<const proto::AssignStage> assigned)
+      : generation(number), assignment(std::move(assigned)) {}
+
+  const uint64_t generation;
+  const std::shared_ptr<const proto::AssignStage> assignment;
+  std::unique_ptr<StageRunner> runner;   // the compute thread's
+  std::atomic<bool> dropped = false;     // what is still to be done for it is not wanted
+  std::atomic<bool> failed = false;      // a task has; what was handed out behind it builds on it
+  std::atomic<uint32_t> waited_for = 0;  // tasks that the device has and wait_ waits for
+};
+
+ComputeService::ComputeService(net::Loop& owner, LinkService& links, Options options, Handlers handlers)
+    : owner_(owner),
+      links_(links),
+      options_(std::move(options)),
+      handlers_(std::make_shared<Handlers>(std::move(handlers))) {
+  compute_->post([this] {
+    auto made = options_.make_backend();
+    const Status status = made ? Status{} : fail(made.error());
+    if (made) backend_ = std::move(*made);
+    tell(nullptr, [status](const Handlers& to) { to.on_backend(status); });
+  });
+}
+
+// Memory and backend go on the thread that made them.
+ComputeService::~ComputeService() {
+  drop();
+  hash_.reset();
+  wait_.reset();
+  std::promise<void> done;
+  compute_->post([this, &done] {
+    backend_.reset();
+    done.set_value();
+  });
+  done.get_future().wait();
+  compute_.reset();
+}
+
+void ComputeService::tell(const StagePtr& stage, std::function<void(const Handlers&)> what) {
+  owner_.post([handlers = std::weak_ptr(handlers_), stage, what = std::move(what)] {
+    const auto here = handlers.lock();
+    if (here && (!stage || !stage->dropped)) what(*here);
+  });
+}
+
+void ComputeService::make(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment,
+                          std::map<Digest, net::SharedBytes> blobs) {
+  drop();
+  stage_ = std::make_shared<Stage>(generation, std::move(assignment));
+  compute_->post([this, stage = stage_, blobs = std::move(blobs)]() mutable {
+    if (stage->dropped) return;
+    const auto tensor_of = [&](const proto::TensorReference& reference) -> Result<dag::Tensor> {
+      const auto at = blobs.find(reference.sha256);
+      if (at == blobs.end())
+        return fail(ErrorCode::Internal, "the tensor of '" + reference.key.name + "' is not here");
+      const auto bytes = at->second.bytes;
+      if (static_cast<int64_t>(bytes.size()) != reference.spec.bytes().value)
+        return fail(ErrorCode::InvalidArgument, "the tensor of '" + reference.key.name + "' has " +
+                                                    std::to_string(bytes.size()) + " bytes, " +
+                                                    dag::to_string(reference.spec) + " has others");
+      return dag::Tensor(reference.spec, bytes);
+    };
+    auto made = StageRunner::create(stage->assignment, tensor_of, *backend_);
+    blobs.clear();
+    return_freed_memory();
+    Result<RunnerSize> size = fail(ErrorCode::Internal, "");
+    if (made) {
+      stage->runner = std::move(*made);
+      size = RunnerSize{stage->runner->persistent_bytes(), stage->runner->microbatch_bytes()};
+    } else {
+      size = fail(made.error());
+    }
+    tell(stage, [stage, size](const Handlers& to) { to.on_runner(stage->generation, size); });
+  });
+}
+
+void ComputeService::drop() {
+  if (!stage_) return;
+  stage_->dropped = true;
+  compute_->post([stage = std::move(stage_)] {
+    stage->runner.reset();
+    return_freed_memory();
+  });
+  stage_.reset();
+}
+
+void ComputeService::run(const Task& task, StageRunner::Inputs inputs) {
+  compute_->post([this, stage = stage_, task, inputs = std::move(inputs)]() mutable {
+    if (!stage->dropped && !stage->failed) run_now(stage, task, std::exchange(inputs, {}));
+  });
+}
+
+// Where the device is done when its calls return, nobody else has to be woken up.
+void ComputeService::run_now(const StagePtr& stage, const Task& task, const StageRunner::Inputs& inputs) {
+  const Instant began = owner_.now();
+  auto submitted = stage->runner->submit(task, inputs);
+  if (!submitted) {
+    end(stage, task, fail(submitted.error()));
+  } else if (stage->waited_for == 0 && submitted->busy->is_over()) {
+    finish(stage, task, std::move(*submitted));
+  } else {
+    ++stage->waited_for;
+    wait_->post([this, stage, task, work = std::make_shared<Submitted>(std::move(*submitted))] {
+      if (!stage->dropped && !stage->failed) finish(stage, task, std::move(*work));
+      --stage->waited_for;
+    });
+  }
+  if (options_.on_task) options_.on_task(task, began, owner_.now());
+}
+
+void ComputeService::finish(const StagePtr& stage, const Task& task, Submitted submitted) {
+  const auto outcome = take(stage, task, submitted);
+  end(stage, task, outcome);
+  if (!outcome) return;
+  if (task.kind == TaskKind::Snapshot) hash(stage, task, std::move(submitted.snapshot));
+  if (!submitted.predictions.empty()) hash(stage, task, std::move(submitted.predictions));
+}
+
+void ComputeService::end(const StagePtr& stage, const Task& task, const Result<TaskOutcome>& outcome) {
+  if (!outcome) stage->failed = true;
+  tell(stage, [stage, task, outcome](const Handlers& to) { to.on_done(stage->generation, task, outcome); });
+}
+
+// What a task made is on its way before anybody hears that it has run.
+Result<TaskOutcome> ComputeService::take(const StagePtr& stage, const Task& task, Submitted& submitted) {
+  const proto::AssignStage& assignment = *stage->assignment;
+  for (const auto& [index, download] : submitted.sends) {
+    WEFT_TRY(const dag::Tensor tensor, download->take());
+    const proto::StageProgram& program = program_of(assignment, task.key.program);
+    const proto::EdgeEnd& end = program.sends[index];
+    const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
+    links_.send(stage->generation, other_end(end, task.key.microbatch),
+                tensor_frame({.run = assignment.run,
+                              .plan_version = assignment.plan_version,
+                              .step = task.key.step,
+                              .microbatch = task.key.microbatch,
+                              .edge = end.edge,
+                              .program = task.key.program,
+                              .direction = backward ? proto::Direction::Backward : proto::Direction::Forward,
+                              .replica = static_cast<uint16_t>(assignment.seat.replica),
+                              .spec = tensor.spec()},
+                             tensor));
+  }
+  return StageRunner::take_outcome(submitted);
+}
+
+// Each tensor by itself, so that those which change from step to step can go.
+void ComputeService::hash(const StagePtr& stage, const Task& task, std::vector<Submitted::Named> tensors) {
+  hash_->post([this, stage, task,
+               named = std::make_shared<std::vector<Submitted::Named>>(std::move(tensors))] {
+    std::vector<Hashed> hashed;
+    for (Submitted::Named& one : *named) {
+      auto taken = one.tensor->take();
+      if (!taken) return end(stage, task, fail(taken.error()));
+      const auto tensor = std::make_shared<const dag::Tensor>(std::move(*taken));
+      hashed.push_back(
+          {{one.key, tensor->spec(), storage::sha256(tensor->bytes())}, {tensor, tensor->bytes()}});
+    }
+    tell(stage, [stage, task, hashed](const Handlers& to) { to.on_hashed(stage->generation, task, hashed); });
+  });
+}
+
+}  // namespace weft::peer

@@ -1,0 +1,75 @@
+// The thread that drives the backend, with those that wait for it: executors for one stage at a time, its
+// tasks in order. What a task made goes straight to the links; what a snapshot copied is hashed beside the
+// next tasks. A device that works on after its calls return is waited for apart, so that it is given the next
+// task meanwhile.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "net/loop.h"
+#include "net/worker.h"
+#include "peer/backend/backend.h"
+#include "peer/machine/peer.h"
+#include "peer/service/link_service.h"
+#include "peer/service/stage_runner.h"
+
+namespace weft::peer {
+
+class ComputeService {
+ public:
+  struct Options {
+    std::function<Result<std::unique_ptr<Backend>>()> make_backend;  // called on the thread, once
+    // Told of each task that was given to the device, on the thread: for measurements.
+    std::function<void(const Task&, Instant began, Instant ended)> on_task{};
+  };
+  // A tensor of a snapshot or prediction, and its bytes by hash.
+  struct Hashed {
+    proto::TensorReference reference;
+    net::SharedBytes bytes;
+  };
+  // On the owner's loop, in order; of a stage none after drop().
+  struct Handlers {
+    std::function<void(const Status& made)> on_backend;
+    std::function<void(uint64_t generation, const Result<RunnerSize>& made)> on_runner;
+    std::function<void(uint64_t generation, const Task&, const Result<TaskOutcome>&)> on_done;
+    std::function<void(uint64_t generation, const Task&, std::vector<Hashed>)> on_hashed;
+  };
+  // The links must outlive it.
+  ComputeService(net::Loop& owner, LinkService& links, Options options, Handlers handlers);
+  ~ComputeService();  // on the owner's thread, after the task at hand; nothing is told afterwards
+
+  // On the owner's thread. make() in the place of the stage before; `blobs`: of its tensors, by hash.
+  void make(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment,
+            std::map<Digest, net::SharedBytes> blobs);
+  void run(const Task& task, StageRunner::Inputs inputs);
+  void drop();  // after the task at hand
+
+ private:
+  struct Stage;
+  using StagePtr = std::shared_ptr<Stage>;
+  using Submitted = StageRunner::Submitted;
+
+  void tell(const StagePtr& stage, std::function<void(const Handlers&)> what);
+  // On the thread.
+  void run_now(const StagePtr& stage, const Task& task, const StageRunner::Inputs& inputs);
+  // There, or on the one that waits.
+  void finish(const StagePtr& stage, const Task& task, Submitted submitted);
+  void end(const StagePtr& stage, const Task& task, const Result<TaskOutcome>& outcome);
+  Result<TaskOutcome> take(const StagePtr& stage, const Task& task, Submitted& submitted);
+  void hash(const StagePtr& stage, const Task& task, std::vector<Submitted::Named> tensors);
+
+  net::Loop& owner_;
+  LinkService& links_;
+  const Options options_;
+  const std::shared_ptr<const Handlers> handlers_;  // the owner's loop holds it weakly
+  StagePtr stage_;
+  std::unique_ptr<Backend> backend_;  // made, used and destroyed on compute_
+  std::unique_ptr<net::Worker> compute_ = std::make_unique<net::Worker>();
+  std::unique_ptr<net::Worker> wait_ = std::make_unique<net::Worker>();
+  std::unique_ptr<net::Worker> hash_ = std::make_unique<net::Worker>();
+};
+
+}  // namespace weft::peer
