@@ -206,9 +206,8 @@ void Run::commit_steps(Instant now, RunSink& sink) {
     last_loss_ = loss / plan_->microbatches;
     const double elapsed = seconds(now - last_commit_);
     last_commit_ = now;
-    const double rate = elapsed > 0 ? plan_->batch_size / elapsed : 0;
     // Shown to people: smoothed, because commits come in bunches.
-    samples_per_second_ = samples_per_second_ == 0 ? rate : 0.95 * samples_per_second_ + 0.05 * rate;
+    commit_seconds_ = commit_seconds_ == 0 ? elapsed : 0.95 * commit_seconds_ + 0.05 * elapsed;
     proto::JobEvent event;
     event.kind = JobEventKind::Step;
     event.step = number;
@@ -216,7 +215,7 @@ void Run::commit_steps(Instant now, RunSink& sink) {
     event.learning_rate =
         dag::scheduled_learning_rate(plan_->schedule, plan_->optimizer.learning_rate, number, plan_->steps);
     event.seconds = elapsed;
-    event.samples_per_second = rate;
+    event.samples_per_second = elapsed > 0 ? plan_->batch_size / elapsed : 0;
     event.gradient_norm = step.norm;
     event.samples = number * plan_->batch_size;
     steps_.erase(steps_.begin());

@@ -105,7 +105,7 @@ class Run {
   const std::map<std::string, double>& metrics() const { return metrics_; }
   uint64_t steps() const { return plan_->steps; }
   double last_loss() const { return last_loss_; }
-  double samples_per_second() const { return samples_per_second_; }
+  double samples_per_second() const { return commit_seconds_ > 0 ? plan_->batch_size / commit_seconds_ : 0; }
   const std::vector<proto::StageStatus>& stages() const { return stages_; }
   const PlannedRun& plan() const { return *plan_; }
   // When something last came in that brought the run forward: a step, a part of a snapshot, or the answer
@@ -221,7 +221,8 @@ class Run {
   double round_seconds_ = 0;  // what the slowest upload of a round takes; the same
   Instant last_round_whole_{};
   std::optional<Instant> eager_again_at_;
-  double last_loss_ = 0, samples_per_second_ = 0;
+  double last_loss_ = 0;
+  double commit_seconds_ = 0;  // between the commits of steps, smoothed
   std::map<std::string, double> metrics_;
   std::vector<proto::StageStatus> stages_;
   std::vector<uint64_t> repeats_until_;  // by stage: what it may report a second time, since it came back

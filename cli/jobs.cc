@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/follow.h"
+#include "cli/live_line.h"
 #include "cli/quantities.h"
 #include "cli/report.h"
 #include "cli/results.h"
@@ -71,8 +72,8 @@ Result<int> run_jobs(const JobOptions& options) {
       fmt::print("{}\n", json_status(job));
     else
       fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:20}  {}\n", job.job, to_string(job.state),
-                 progress_text(job), job.loss != 0 ? fmt::format("{:.4f}", job.loss) : "", job.name,
-                 job.reason);
+                 progress_text(job), job.loss != 0 ? fmt::format("{:.4f}", job.loss) : "",
+                 printable(job.name), printable(job.reason));
   }
   return kExitOk;
 }
@@ -84,8 +85,8 @@ Result<int> run_status(const JobOptions& options) {
     fmt::print("{}\n", json_status(job));
     return kExitOk;
   }
-  fmt::print("job {} ({}): {}{}\n", job.job, job.name, to_string(job.state),
-             job.reason.empty() ? "" : ": " + job.reason);
+  fmt::print("job {} ({}): {}{}\n", job.job, printable(job.name), to_string(job.state),
+             job.reason.empty() ? "" : ": " + printable(job.reason));
   fmt::print("step {}", progress_text(job));
   if (job.loss != 0) fmt::print(", loss {:.4f}", job.loss);
   if (job.samples_per_second > 0)
@@ -94,8 +95,8 @@ Result<int> run_status(const JobOptions& options) {
              job.checkpoint_step, job.recovery_step, job.recoveries, job.plan_version);
   if (!job.equal_bits)
     fmt::print("the stages run or ran on devices of different kinds: equal bits are no longer promised\n");
-  for (const std::string& line : plan_lines(job.plan, options.verbose)) fmt::print("{}\n", line);
-  for (const std::string& line : stage_lines(job)) fmt::print("{}\n", line);
+  for (const std::string& line : plan_lines(job.plan, options.verbose)) fmt::print("{}\n", printable(line));
+  for (const std::string& line : stage_lines(job)) fmt::print("{}\n", printable(line));
   return kExitOk;
 }
 
@@ -214,10 +215,11 @@ Result<int> run_peers(const JobOptions& options) {
       fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
       continue;
     }
-    fmt::print("{:20}  {:13}  {:10}  {:14}  {:>10}  {:>12}  {:>9}  {:8}  {}\n", peer.name, peer.state,
-               peer.region, peer.device, format_bytes(peer.memory.value),
+    fmt::print("{:20}  {:13}  {:10}  {:14}  {:>10}  {:>12}  {:>9}  {:8}  {}\n", printable(peer.name),
+               printable(peer.state), printable(peer.region), printable(peer.device),
+               format_bytes(peer.memory.value),
                fmt::format("{:.1f}", peer.rates.matmul_flops_per_second / 1e9),
-               fmt::format("{} ago", format_duration(peer.seconds_since_heard)), peer.software,
+               fmt::format("{} ago", format_duration(peer.seconds_since_heard)), printable(peer.software),
                peer.reachable ? "directly" : "by relay");
   }
   return kExitOk;

@@ -49,6 +49,14 @@ Result<std::vector<double>> Backend::sums_of_squares(std::span<const TensorView>
   return to_doubles(sums);
 }
 
+Status Backend::admit(Bytes size, Bytes used) const {
+  if (!limit_ || size <= *limit_ - used) return {};
+  const auto mib = [](Bytes bytes) { return std::to_string((bytes.value + (1 << 20) - 1) >> 20) + " MiB"; };
+  return fail(ErrorCode::ResourceExhausted, std::string(name()) + " backend: " + mib(size) +
+                                                " more than the " + mib(used) +
+                                                " taken are beyond the limit of " + mib(*limit_));
+}
+
 Status Backend::submit(const ReplayKey&, const StepContext& context,
                        const std::function<Status(const StepContext&)>& work) {
   return work(context);

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -77,8 +78,10 @@ class Backend {
   virtual int64_t alignment() const { return 64; }
   // Bytes that a value takes in this backend's storage.
   virtual Bytes storage_bytes(const dag::TensorSpec& spec, dag::Layout layout) const = 0;
-  // ResourceExhausted when there is not that much.
+  // ResourceExhausted when there is not that much, or the limit leaves less.
   virtual Result<std::unique_ptr<Memory>> allocate(Bytes size) = 0;
+  // What may be allocated at once; without it all that there is.
+  void set_limit(Bytes limit) { limit_ = limit; }
   virtual Result<MemoryUse> memory() const = 0;
 
   // Unsupported, naming op, dtype and shape, when there is no kernel.
@@ -129,6 +132,11 @@ class Backend {
  protected:
   // Of begin_download, for backends that know no other.
   Status need_dense(const Encoding& encoding) const;
+  // Of allocate(), with what is taken already.
+  Status admit(Bytes size, Bytes used) const;
+
+ private:
+  std::optional<Bytes> limit_;
 };
 
 }  // namespace weft::peer

@@ -30,7 +30,10 @@ ComputeService::ComputeService(net::Loop& owner, LinkService& links, Options opt
   compute_->post([this] {
     auto made = options_.make_backend();
     const Status status = made ? Status{} : fail(made.error());
-    if (made) backend_ = std::move(*made);
+    if (made) {
+      backend_ = std::move(*made);
+      if (options_.memory) backend_->set_limit(*options_.memory);
+    }
     tell(nullptr, [status](const Handlers& to) { to.on_backend(status); });
   });
 }
@@ -107,6 +110,7 @@ void ComputeService::run(const Task& task, StageRunner::Inputs inputs) {
 void ComputeService::run_now(const StagePtr& stage, const Task& task, const StageRunner::Inputs& inputs) {
   const Instant began = owner_.now();
   auto submitted = stage->runner->submit(task, inputs);
+  if (options_.on_task) options_.on_task(task, began, owner_.now());
   if (!submitted) {
     end(stage, task, fail(submitted.error()));
   } else if (stage->waited_for == 0 && submitted->busy->is_over()) {
@@ -118,7 +122,6 @@ void ComputeService::run_now(const StagePtr& stage, const Task& task, const Stag
       --stage->waited_for;
     });
   }
-  if (options_.on_task) options_.on_task(task, began, owner_.now());
 }
 
 void ComputeService::finish(const StagePtr& stage, const Task& task, Submitted submitted) {

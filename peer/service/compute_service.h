@@ -22,6 +22,7 @@ class ComputeService {
  public:
   struct Options {
     std::function<Result<std::unique_ptr<Backend>>()> make_backend;  // called on the thread, once
+    std::optional<Bytes> memory{};                                   // the most that the backend may take
     // Told of each task that was given to the device, on the thread: for measurements.
     std::function<void(const Task&, Instant began, Instant ended)> on_task{};
   };

@@ -95,10 +95,10 @@ void PeerService::start_compute() {
                               std::vector<ComputeService::Hashed> hashed) {
     on_hashed(generation, task, std::move(hashed));
   };
-  compute_ = std::make_unique<ComputeService>(
-      loop_, *links_,
-      ComputeService::Options{.make_backend = options_.make_backend, .on_task = options_.on_task},
-      std::move(handlers));
+  ComputeService::Options options{.make_backend = options_.make_backend, .on_task = options_.on_task};
+  if (options_.hello.device && options_.hello.device->memory > Bytes{})
+    options.memory = options_.hello.device->memory;
+  compute_ = std::make_unique<ComputeService>(loop_, *links_, std::move(options), std::move(handlers));
 }
 
 Status PeerService::run() {

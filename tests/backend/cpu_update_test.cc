@@ -144,6 +144,21 @@ TEST(CpuBackend, TooManyThreadsAndTooMuchMemoryAreErrors) {
   EXPECT_EQ(memory.error().code, ErrorCode::ResourceExhausted);
 }
 
+TEST(Backends, KeepToTheirLimit) {
+  for (const bool reference : {false, true}) {
+    const auto backend = reference ? make_reference_backend() : cpu(1);
+    backend->set_limit({1 << 20});
+    auto first = backend->allocate({768 << 10});
+    ASSERT_TRUE(first.has_value());
+    const auto second = backend->allocate({512 << 10});
+    ASSERT_FALSE(second.has_value());
+    EXPECT_EQ(second.error().code, ErrorCode::ResourceExhausted);
+    EXPECT_NE(second.error().message.find("limit of 1 MiB"), std::string::npos) << second.error().message;
+    first->reset();
+    EXPECT_TRUE(backend->allocate({512 << 10}).has_value()) << "what was given back may be taken";
+  }
+}
+
 TEST(CpuBackend, FingerprintNamesLibraryAndInstructionSet) {
   const std::string fingerprint = cpu(1)->numerics_fingerprint();
   EXPECT_NE(fingerprint.find("oneDNN"), std::string::npos);

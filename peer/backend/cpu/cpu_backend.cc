@@ -79,7 +79,10 @@ class CpuBackend final : public Backend {
   }
 
   Bytes storage_bytes(const TensorSpec& spec, Layout) const override { return spec.bytes(); }
-  Result<std::unique_ptr<Memory>> allocate(Bytes size) override { return CpuMemory::make(size, used_); }
+  Result<std::unique_ptr<Memory>> allocate(Bytes size) override {
+    WEFT_TRY_STATUS(admit(size, {*used_}));
+    return CpuMemory::make(size, used_);
+  }
   Result<MemoryUse> memory() const override { return host_memory_use({*used_}); }
 
   Result<std::unique_ptr<Kernel>> make_kernel(const dag::Graph& graph, const GroupSignature& group) override

@@ -130,6 +130,7 @@ class NullBackend final : public Backend {
 
   Result<std::unique_ptr<Memory>> allocate(Bytes size) override {
     WEFT_CHECK(size.value >= 0);
+    WEFT_TRY_STATUS(admit(size, {*used_}));
     const bool fits = size.value <= options_.memory.value - *used_;
     void* data = fits ? ::mmap(nullptr, NullMemory::mapped_bytes(size), PROT_READ | PROT_WRITE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)

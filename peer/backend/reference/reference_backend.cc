@@ -209,6 +209,7 @@ class ReferenceBackend final : public Backend {
 
   Result<std::unique_ptr<Memory>> allocate(Bytes size) override {
     WEFT_CHECK(size.value >= 0);
+    WEFT_TRY_STATUS(admit(size, {*used_}));
     const auto bytes = static_cast<size_t>(std::max<int64_t>(size.value, kAlignment));
     const bool sane = size.value <= dag::kElementCountMax * kStorageSize;
     auto* block =
