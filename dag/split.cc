@@ -134,6 +134,62 @@ std::vector<uint32_t> stages_by_origin(const Graph& graph, std::span<const uint3
 
 namespace {
 
+// By group of the graph, how many ops run in it.
+std::vector<uint32_t> group_sizes(const Graph& graph) {
+  std::vector<uint32_t> sizes;
+  for (const Op& op : graph.ops()) {
+    if (!op.group.valid()) continue;
+    if (op.group.index >= sizes.size()) sizes.resize(op.group.index + 1, 0);
+    ++sizes[op.group.index];
+  }
+  return sizes;
+}
+
+}  // namespace
+
+std::vector<bool> movable_sums(const Graph& graph, std::span<const std::shared_ptr<const Lowered>> classes) {
+  std::vector<bool> movable(graph.ops().size(), false);
+  std::vector<std::vector<uint32_t>> sizes;
+  for (const auto& lowered : classes) sizes.push_back(group_sizes(lowered->graph));
+  const std::vector<uint32_t> own_sizes = group_sizes(graph);
+  const auto is_alone = [](const Op& op, const std::vector<uint32_t>& of) {
+    return !op.group.valid() || of[op.group.index] == 1;
+  };
+  for (uint32_t i = 0; i < movable.size(); ++i) {
+    const Op& op = graph.ops()[i];
+    if (op.kind != OpKind::Add || op.phase != Phase::Backward || !is_alone(op, own_sizes)) continue;
+    movable[i] = std::all_of(op.inputs.begin(), op.inputs.end(), [&](ValueId term) {
+      return graph.producer(term).phase == Phase::Backward && graph.spec(term) == graph.spec(op.outputs[0]);
+    });
+    for (size_t c = 0; c < classes.size(); ++c)
+      movable[i] = movable[i] && is_alone(classes[c]->graph.op(classes[c]->op_of[i]), sizes[c]);
+  }
+  // What is added to a parameter is made where that is.
+  for (const GraphOutput& output : graph.outputs()) movable[graph.value(output.value).producer.index] = false;
+  return movable;
+}
+
+std::vector<uint32_t> move_sums(const Graph& graph, std::span<const std::shared_ptr<const Lowered>> classes,
+                                std::vector<uint32_t> stage_of_op) {
+  const std::vector<bool> movable = movable_sums(graph, classes);
+  const auto users = graph.users();
+  for (uint32_t i = 0; i < stage_of_op.size(); ++i) {
+    if (!movable[i]) continue;
+    const Op& op = graph.ops()[i];
+    const auto maker = [&](size_t term) { return stage_of_op[graph.value(op.inputs[term]).producer.index]; };
+    const auto crosses_anyway = [&](size_t term) {
+      const auto& readers = users[op.inputs[term].index];
+      return std::any_of(readers.begin(), readers.end(), [&](OpId reader) {
+        return reader.index != i && stage_of_op[reader.index] == stage_of_op[i];
+      });
+    };
+    if (maker(0) == maker(1) && !(crosses_anyway(0) && crosses_anyway(1))) stage_of_op[i] = maker(0);
+  }
+  return stage_of_op;
+}
+
+namespace {
+
 // The ops of all stages of one class, each stage's segment by segment, which is the order in which they run:
 // lifetimes are read off it. A graph's output is put in the layout in which it leaves where it is made.
 void add_ops(const CutRequest& request, const Cut& cut, uint32_t device_class,

@@ -6,6 +6,7 @@
 // then fall into several segments, each of which can run once what it receives has come.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -45,6 +46,14 @@ struct Split {
 // initializer where its gradient or new running statistic is made.
 // REQUIRES: stage_of_forward_op.size() == graph.ops().size(); entries of backward ops are not read.
 std::vector<uint32_t> stages_by_origin(const Graph& graph, std::span<const uint32_t> stage_of_forward_op);
+
+// By op: a sum of two cotangents that runs alone wherever it runs, in `graph` and as each class has it: it
+// may be made where its terms are, in the order and by the kernel of the whole.
+std::vector<bool> movable_sums(const Graph& graph, std::span<const std::shared_ptr<const Lowered>> classes);
+// Such sums whose terms both come from one other stage, made there: one value crosses instead of two. A
+// residual's cotangent is one.
+std::vector<uint32_t> move_sums(const Graph& graph, std::span<const std::shared_ptr<const Lowered>> classes,
+                                std::vector<uint32_t> stage_of_op);
 
 // Each stage's ops as its class has them. Constants and buffers that several stages read are copied to each,
 // and so are the Reorders that lowering put in; everything else crosses as a cut edge.

@@ -40,14 +40,16 @@ class Explainer {
       : what_(what), plan_(*what.plan), cluster_(what.request->cluster), count_(plan_.stages.size()) {}
 
   std::vector<std::string> run() {
+    if (plan_.fewer) lines_.push_back(fewer_line());
     if (count_ <= kStageLines) {
       for (uint32_t s = 0; s < count_; ++s) lines_.push_back(short_line(s));
     } else {
       lines_.push_back(stages_line());
       lines_.push_back(links_line());
     }
-    lines_.push_back(bottleneck_line());
+    if (!plan_.fewer) lines_.push_back(bottleneck_line());
     lines_.push_back(summary_line());
+    if (plan_.fewer) lines_.push_back(kDetail + bottleneck_line());
     for (uint32_t s = 0; s < count_; ++s) {
       lines_.push_back(kDetail + stage_line(s));
       if (s > 0) lines_.push_back(kDetail + cut_line(s));
@@ -186,11 +188,27 @@ class Explainer {
     return "bottleneck: " + name + ", busy " + show(longest) + " a step, " + percent + " of the time";
   }
 
+  std::string fewer_line() const {
+    const auto& devices = plan_.fewer->devices;
+    const double less = 1 - seconds(plan_.fewer->predicted_step) / seconds(plan_.predicted_step);
+    std::string line = devices.size() == 1 ? "slower than one machine: " : "slower than fewer stages: ";
+    for (size_t i = 0; i < std::min(devices.size(), kNames); ++i)
+      line += (i > 0 ? ", " : "") + cluster_.devices()[devices[i]].name;
+    if (devices.size() > kNames) line += " and " + std::to_string(devices.size() - kNames) + " more";
+    return line + " would take " + with_rate(plan_.fewer->predicted_step) + " a step, " + number(100 * less) +
+           "% less";
+  }
+
+  std::string with_rate(Duration step) const {
+    if (what_.request->samples == 0) return show(step);
+    const double rate = static_cast<double>(what_.request->samples) / std::max(1e-9, seconds(step));
+    return show(step) + " (" + number(rate) + " samples/s)";
+  }
   std::string summary_line() const {
-    return "predicted step " + show(plan_.predicted_step) + " for " +
+    return "predicted step " + with_rate(plan_.predicted_step) + " for " +
            std::to_string(what_.request->microbatches) +
            (what_.request->microbatches == 1 ? " microbatch" : " microbatches") +
-           "; the fastest device alone " + show(plan_.predicted_alone);
+           "; the fastest device alone " + with_rate(plan_.predicted_alone);
   }
 
   const Explained& what_;

@@ -5,10 +5,12 @@
 #include <limits>
 #include <numeric>
 #include <queue>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 
 #include "dag/cut.h"
+#include "dag/split.h"
 
 namespace weft::plan {
 
@@ -233,25 +235,144 @@ class PositionFinder {
   std::vector<bool> work_of_unit_, forward_of_unit_;  // by unit's representative
 };
 
-// Neighbours become one until few enough are left: cut where the work up to there passes a multiple of a
-// share.
+// What the values of a graph do across borders between positions.
+class Traffic {
+ public:
+  explicit Traffic(const Model& model) : model_(model), graph_(*model.graph), users_(graph_.users()) {}
+
+  // Each value that crosses borders at all: where it is made, and where it is read, ascending.
+  void for_each_value(const std::function<void(uint32_t from, const std::vector<uint32_t>& readers,
+                                               int64_t bytes)>& visit) const {
+    const std::vector<bool> copied = dag::copied_leaves(graph_);
+    std::vector<uint32_t> readers;
+    for (uint32_t v = 0; v < users_.size(); ++v) {
+      const uint32_t producer = graph_.values()[v].producer.index;
+      if (copied[producer] || users_[v].empty()) continue;
+      readers.clear();
+      for (const OpId reader : users_[v]) readers.push_back(model_.position_of_op[reader.index]);
+      std::sort(readers.begin(), readers.end());
+      visit(model_.position_of_op[producer], readers, graph_.values()[v].spec.bytes().value);
+    }
+  }
+
+  // Each sum of cotangents that the stage with all its terms makes (dag::move_sums): that stage returns one
+  // value less when it begins at one of `begins` (first, last) and ends behind `high`. Of a term that others
+  // read where the sum was, nothing is saved.
+  void for_each_sum(const std::function<void(std::pair<uint32_t, uint32_t> begins, uint32_t high,
+                                             int64_t bytes)>& visit) const {
+    std::vector<std::shared_ptr<const dag::Lowered>> classes;
+    for (const Model::Class& of : model_.classes) classes.push_back(of.lowered);
+    const std::vector<bool> movable = dag::movable_sums(graph_, classes);
+    std::unordered_map<uint32_t, std::pair<uint32_t, uint32_t>>
+        span;  // by op: from its lowest to its highest term
+    const auto span_of = [&](ValueId term) {
+      const uint32_t producer = graph_.value(term).producer.index, at = model_.position_of_op[producer];
+      const auto sum = span.find(producer);
+      return sum != span.end() ? sum->second : std::pair(at, at);
+    };
+    for (uint32_t i = 0; i < movable.size(); ++i) {
+      if (!movable[i]) continue;
+      const Op& op = graph_.ops()[i];
+      const auto a = span_of(op.inputs[0]), b = span_of(op.inputs[1]);
+      const uint32_t low = std::min(a.first, b.first), high = std::max(a.second, b.second);
+      const uint32_t at = model_.position_of_op[i];
+      if (low <= at) continue;
+      span[i] = {low, high};
+      const uint32_t others =
+          std::min(lowest_other_reader(op.inputs[0], i), lowest_other_reader(op.inputs[1], i));
+      if (others > at) visit({at + 1, std::min(low, others)}, high, graph_.spec(op.outputs[0]).bytes().value);
+    }
+  }
+
+ private:
+  uint32_t lowest_other_reader(ValueId term, uint32_t sum) const {
+    uint32_t lowest = kNone;
+    for (const OpId reader : users_[term.index])
+      if (reader.index != sum) lowest = std::min(lowest, model_.position_of_op[reader.index]);
+    return lowest;
+  }
+
+  const Model& model_;
+  const Graph& graph_;
+  std::vector<std::vector<OpId>> users_;
+};
+
+// Bytes that cross each border, both ways; border b is before position b.
+std::vector<int64_t> bytes_over_borders(const Model& model) {
+  std::vector<int64_t> change(model.positions + 2, 0);
+  const auto add = [&](uint32_t first, uint32_t last, int64_t bytes) {
+    if (first > last) return;
+    change[first] += bytes;
+    change[last + 1] -= bytes;
+  };
+  const Traffic traffic(model);
+  traffic.for_each_value([&](uint32_t from, const std::vector<uint32_t>& readers, int64_t bytes) {
+    add(from + 1, readers.back(), bytes);
+    add(readers.front() + 1, from, bytes);
+  });
+  traffic.for_each_sum([&](std::pair<uint32_t, uint32_t> begins, uint32_t, int64_t bytes) {
+    add(begins.first, begins.second, -bytes);
+  });
+  change.resize(model.positions);
+  std::partial_sum(change.begin(), change.end(), change.begin());
+  return change;
+}
+
+// Chooses borders to keep: in each of so many windows of equal work the one that the fewest bytes cross, then
+// any others by their bytes, ascending, that are not next to one that is kept already.
+class BorderChooser {
+ public:
+  BorderChooser(const Model& model, std::vector<double> work_before, uint32_t keep)
+      : bytes_(bytes_over_borders(model)), work_before_(std::move(work_before)), keep_(keep) {}
+
+  std::set<uint32_t> run() {
+    const auto positions = static_cast<uint32_t>(bytes_.size());
+    const double total = work_before_.back();
+    const uint32_t windows = (keep_ + 1) / 2;
+    for (uint32_t w = 0, border = 1; w < windows; ++w) {
+      uint32_t best = kNone;
+      for (; border < positions && work_before_[border] <= total * (w + 1) / windows; ++border)
+        if (best == kNone || bytes_[border] < bytes_[best]) best = border;
+      if (best != kNone) kept_.insert(best);
+    }
+    std::vector<uint32_t> by_bytes(positions > 0 ? positions - 1 : 0);
+    std::iota(by_bytes.begin(), by_bytes.end(), 1u);
+    std::stable_sort(by_bytes.begin(), by_bytes.end(),
+                     [&](uint32_t a, uint32_t b) { return bytes_[a] < bytes_[b]; });
+    for (const double spacing : {total / (4.0 * keep_), 0.0})
+      for (const uint32_t border : by_bytes)
+        if (kept_.size() < keep_ && is_apart(border, spacing)) kept_.insert(border);
+    return std::move(kept_);
+  }
+
+ private:
+  bool is_apart(uint32_t border, double spacing) const {
+    const auto after = kept_.lower_bound(border);
+    if (after != kept_.end() && work_before_[*after] - work_before_[border] < spacing) return false;
+    return after == kept_.begin() || work_before_[border] - work_before_[*std::prev(after)] >= spacing;
+  }
+
+  std::vector<int64_t> bytes_;
+  std::vector<double> work_before_;
+  size_t keep_;
+  std::set<uint32_t> kept_;
+};
+
+// Neighbours become one until few enough are left. Borders that few bytes cross survive, evenly over the
+// work.
 void coarsen(Model& model, uint32_t positions_max) {
   if (model.positions <= positions_max) return;
-  std::vector<double> work(model.positions, 0);
+  std::vector<double> work_before(model.positions + 1, 0);
   const Rates rates;
   const Model::Class& first = model.classes.front();
   for (const GroupCost& group : first.groups)
-    work[model.position_of_op[first.lowered->source_op[group.begin].index]] += seconds_of(group, rates);
-  const double total = std::accumulate(work.begin(), work.end(), 0.0);
+    work_before[model.position_of_op[first.lowered->source_op[group.begin].index] + 1] +=
+        seconds_of(group, rates);
+  std::partial_sum(work_before.begin(), work_before.end(), work_before.begin());
+  const std::set<uint32_t> kept = BorderChooser(model, std::move(work_before), positions_max - 1).run();
   std::vector<uint32_t> merged(model.positions);
-  double sum = 0;
   uint32_t next = 0;
-  for (uint32_t p = 0; p < model.positions; ++p) {
-    const auto wanted = static_cast<uint32_t>(sum / std::max(total, 1e-300) * (positions_max - 1));
-    if (p > 0 && wanted > next) ++next;
-    merged[p] = next;
-    sum += work[p];
-  }
+  for (uint32_t p = 0; p < model.positions; ++p) merged[p] = next += kept.contains(p);
   for (uint32_t& position : model.position_of_op) position = merged[position];
   model.positions = next + 1;
 }
@@ -260,21 +381,16 @@ void coarsen(Model& model, uint32_t positions_max) {
 
 class CrossingBuilder {
  public:
-  explicit CrossingBuilder(const Model& model) : model_(model), crossing_(model.positions) {}
+  explicit CrossingBuilder(const Model& model) : traffic_(model), crossing_(model.positions) {}
 
   Crossing run() {
-    const Graph& graph = *model_.graph;
-    const std::vector<bool> copied = dag::copied_leaves(graph);
-    const auto users = graph.users();
-    std::vector<uint32_t> readers;
-    for (uint32_t v = 0; v < users.size(); ++v) {
-      const uint32_t producer = graph.values()[v].producer.index;
-      if (copied[producer] || users[v].empty()) continue;
-      readers.clear();
-      for (const OpId reader : users[v]) readers.push_back(model_.position_of_op[reader.index]);
-      std::sort(readers.begin(), readers.end());
-      add(model_.position_of_op[producer], readers, graph.values()[v].spec.bytes().value);
-    }
+    traffic_.for_each_value([&](uint32_t from, const std::vector<uint32_t>& readers, int64_t bytes) {
+      add(from, readers, bytes);
+    });
+    traffic_.for_each_sum([&](std::pair<uint32_t, uint32_t> begins, uint32_t high, int64_t bytes) {
+      for (uint32_t begin = begins.first; begin <= begins.second; ++begin)
+        crossing_.returned_[begin * crossing_.size_ + high + 1] -= bytes;
+    });
     for (auto* matrix : {&crossing_.received_, &crossing_.returned_})
       for (size_t begin = 0; begin < crossing_.size_; ++begin)
         for (size_t end = 1; end < crossing_.size_; ++end)
@@ -293,7 +409,7 @@ class CrossingBuilder {
       crossing_.returned_[begin * crossing_.size_ + from + 1] += bytes;
   }
 
-  const Model& model_;
+  Traffic traffic_;
   Crossing crossing_;
 };
 

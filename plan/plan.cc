@@ -19,10 +19,11 @@ namespace weft::plan {
 namespace {
 
 constexpr uint32_t kCoarsePositions = 32;
-constexpr size_t kRefined = 3;          // proposals whose microbatches in flight are tuned
-constexpr uint32_t kTriesInVain = 4;    // numbers of stages without a better plan
-constexpr double kWorthAStage = 0.98;   // more stages have to be faster by that
-constexpr double kWorthMemory = 0.995;  // as more microbatches in flight have to be
+constexpr size_t kRefined = 3;           // proposals whose microbatches in flight are tuned
+constexpr uint32_t kTriesInVain = 4;     // numbers of stages without a better plan
+constexpr double kWorthAStage = 0.98;    // more stages have to be faster by that
+constexpr double kWorthMemory = 0.995;   // as more microbatches in flight have to be
+constexpr double kWorthEqualBits = 0.9;  // of the speed is enough, if bits are then equal
 
 struct Shortage {
   Bytes needed, there;
@@ -74,7 +75,10 @@ class Planner {
                                              " stages: it has " + std::to_string(model_.positions) +
                                              " pieces that stay whole; ask for fewer stages");
     for (const bool tight : {false, true})
-      if (try_fleet(tight)) return finish();
+      if (try_fleet(tight)) {
+        if (asked > 1) look_for_fewer(asked);
+        return finish();
+      }
     return fail(infeasible());
   }
 
@@ -100,17 +104,44 @@ class Planner {
     return text;
   }
 
-  // Who does not count because bits are to be equal.
-  std::string describe_left_out(const Plan& plan) const {
+  // What equal bits cost, or what they would have: nothing where there is no choice.
+  std::string describe_bits(const Plan& plan) const {
     std::set<std::string> used;
     for (const StagePlan& stage : plan.stages) used.insert(devices_[stage.devices.front()].fingerprint);
-    if (used.size() > 1 || request_.equal_bits == EqualBits::Ignore) return {};
+    if (used.size() > 1)
+      return !alike_step_ ? std::string()
+                          : "bits are not promised: devices of " + std::to_string(used.size()) +
+                                " kinds work together; of one kind a step would take " + show(*alike_step_) +
+                                " (equal_bits: require)";
+    if (request_.equal_bits == EqualBits::Ignore) return {};
     std::string names;
     for (const DeviceView& device : devices_)
       if (!used.contains(device.fingerprint)) names += (names.empty() ? "" : ", ") + device.name;
     if (names.empty()) return {};
     return "left out, for their bits differ from " + *used.begin() + ": " + names +
+           (mixed_step_ ? "; with them a step would take " + show(*mixed_step_) : "") +
            "; equal_bits: ignore uses them too";
+  }
+
+  // Whether the number of stages that was asked for costs speed, on the devices that would be used.
+  void look_for_fewer(uint32_t asked) {
+    std::optional<Worked> chosen = std::exchange(best_, std::nullopt);
+    std::vector<uint32_t> devices(devices_.size());
+    std::iota(devices.begin(), devices.end(), 0u);
+    if (is_of_one_kind(*chosen))
+      std::erase_if(devices, [&](uint32_t device) {
+        return devices_[device].fingerprint != devices_[chosen->proposal.devices.front()].fingerprint;
+      });
+    try_numbers(devices, asked - 1, /*tight=*/false);
+    std::swap(best_, chosen);
+    if (chosen && seconds(chosen->prediction.step) < kWorthAStage * seconds(best_->prediction.step))
+      fewer_ = Plan::Fewer{chosen->proposal.devices, chosen->prediction.step};
+  }
+  bool is_of_one_kind(const Worked& worked) const {
+    const auto& devices = worked.proposal.devices;
+    return std::all_of(devices.begin(), devices.end(), [&](uint32_t device) {
+      return devices_[device].fingerprint == devices_[devices.front()].fingerprint;
+    });
   }
 
   // Devices of one fingerprint, or all, as the job wants it: the best in `best_`.
@@ -124,17 +155,29 @@ class Planner {
     }
     for (const auto& [fingerprint, devices] : of)
       if (devices.size() >= request_.stages.value_or(1)) try_devices(devices, tight);
-    if (!best_ && request_.equal_bits == EqualBits::Prefer) try_devices(all, tight);
+    if (request_.equal_bits == EqualBits::Require) return best_.has_value();
+    std::optional<Worked> alike = std::exchange(best_, std::nullopt);
+    try_devices(all, tight);
+    if (alike && best_ &&
+        kWorthEqualBits * seconds(alike->prediction.step) <= seconds(best_->prediction.step))
+      mixed_step_ = std::exchange(best_, std::move(alike))->prediction.step;
+    else if (alike && best_)
+      alike_step_ = alike->prediction.step;
+    else if (alike)
+      best_ = std::move(alike);
     return best_.has_value();
   }
 
   void try_devices(const std::vector<uint32_t>& devices, bool tight) {
-    if (request_.stages) {
+    if (request_.stages)
       try_stages(devices, *request_.stages, tight);
-      return;
-    }
-    // Up to eight each number, then in growing strides: neighbours differ little.
-    const auto most = static_cast<uint32_t>(std::min<size_t>(devices.size(), coarse_.positions));
+    else
+      try_numbers(devices, static_cast<uint32_t>(std::min<size_t>(devices.size(), coarse_.positions)), tight);
+  }
+
+  // As many stages as pay, up to `most`. Up to eight each number, then in growing strides: neighbours differ
+  // little.
+  void try_numbers(const std::vector<uint32_t>& devices, uint32_t most, bool tight) {
     uint32_t in_vain = 0;
     for (uint32_t stages = 1; stages <= most && in_vain < kTriesInVain;) {
       const Duration before = best_ ? best_->prediction.step : Duration::max();
@@ -175,7 +218,8 @@ class Planner {
       for (; p < proposal.ends[stage]; ++p) stage_of_position[p] = stage;
     for (const uint32_t position : model_.position_of_op)
       worked.stage_of_op.push_back(stage_of_position[position]);
-    worked.stage_of_op = dag::stages_by_origin(*request_.graph, worked.stage_of_op);
+    worked.stage_of_op = dag::move_sums(*request_.graph, request_.classes,
+                                        dag::stages_by_origin(*request_.graph, worked.stage_of_op));
     std::vector<StageDevice> on;
     for (const uint32_t device : proposal.devices)
       on.push_back({devices_[device].rates, devices_[device].device_class});
@@ -281,10 +325,10 @@ class Planner {
     for (const auto& [stages, size] : bytes) plan.links.push_back({stages.first, stages.second, size});
     plan.predicted_step = worked.prediction.step;
     plan.predicted_alone = alone();
+    plan.fewer = fewer_;
     plan.explanation =
         explain({&request_, &model_, &plan, &worked.pipeline, &worked.prediction, &worked.proposal});
-    if (const std::string left_out = describe_left_out(plan); !left_out.empty())
-      plan.explanation.push_back(left_out);
+    if (const std::string bits = describe_bits(plan); !bits.empty()) plan.explanation.push_back(bits);
     return plan;
   }
 
@@ -308,6 +352,9 @@ class Planner {
   Model model_, coarse_;
   Strategy propose_ = nullptr;
   std::optional<Worked> best_;
+  std::optional<Plan::Fewer> fewer_;
+  // With equal_bits: prefer and several kinds: what was decided against.
+  std::optional<Duration> mixed_step_, alike_step_;
   std::optional<Shortage> shortage_;
 };
 

@@ -21,6 +21,7 @@ struct PlanRequest {
   // class, which runs `graph` as it is.
   std::vector<std::shared_ptr<const dag::Lowered>> classes{};
   uint32_t microbatches = 1;         // a step
+  uint64_t samples = 0;              // a step, for the explanation; 0: it speaks of steps alone
   std::optional<uint32_t> stages{};  // nothing: as many as pay, at least one
   uint32_t optimizer_slots = 0;      // tensors beside each parameter: 0, 1 (momentum), 2 (Adam)
   uint32_t gradient_sums = 1;        // likewise, for its gradient: 2 where ranges are added up apart
@@ -47,6 +48,12 @@ struct Plan {
   std::vector<PlannedLink> links{};
   Duration predicted_step{};
   Duration predicted_alone{};              // the whole job on the fastest of the devices, memory aside
+  // With a number of stages asked for: the best with fewer, where that is faster.
+  struct Fewer {
+    std::vector<uint32_t> devices{};
+    Duration predicted_step{};
+  };
+  std::optional<Fewer> fewer{};
   std::vector<std::string> explanation{};  // lines for people: what was chosen and why
 };
 

@@ -219,13 +219,6 @@ class Assembly {
     run.explanation = plan_.explanation;
     run.predicted_step = plan_.predicted_step;
     run.equal_bits_required = job.equal_bits == plan::EqualBits::Require;
-    const auto rate = [&](Duration step) {
-      const double samples = job.batch_size / std::max(1e-9, seconds(step));
-      return std::to_string(static_cast<int64_t>(samples + 0.5)) + " samples/s";
-    };
-    if (context_.steps != 0)
-      run.explanation.push_back("predicted: " + rate(plan_.predicted_step) +
-                                "; the fastest of these peers alone: " + rate(plan_.predicted_alone));
     if (context_.steps != 0) parameters_ = parameters_of(context_.programs.at(ProgramKind::Train).graph);
     run.parameter_count = static_cast<uint32_t>(parameters_.size());
     const ProgramKind forward = context_.steps != 0 ? ProgramKind::Evaluate : ProgramKind::Predict;
@@ -372,6 +365,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
            plan::make_plan({.graph = &graph,
                             .classes = lowered,
                             .microbatches = trains ? job.batch_size / job.microbatch_size : 8,
+                            .samples = trains ? job.batch_size : 0,
                             .stages = job.stages,
                             .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
                             .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,

@@ -15,7 +15,7 @@ bool is_detail(const std::string& line) { return line.rfind("  ", 0) == 0; }
 std::vector<std::string> explained(uint32_t stages) {
   const dag::Graph graph = test::training_graph("gpt");
   const auto plan = make_plan(
-      {.graph = &graph, .microbatches = 4, .stages = stages, .cluster = test::equal_devices(stages)});
+      {.graph = &graph, .microbatches = 4, .stages = stages, .cluster = test::equal_devices(stages, 1e10)});
   EXPECT_TRUE(plan.has_value()) << (plan ? "" : plan.error().message);
   return plan ? plan->explanation : std::vector<std::string>{};
 }
@@ -26,11 +26,12 @@ TEST(Explanation, BeginsWithASummaryOfAFewLines) {
     const auto lines = explained(stages);
     const auto details = std::find_if(lines.begin(), lines.end(), is_detail);
     EXPECT_TRUE(std::all_of(details, lines.end(), is_detail));
-    EXPECT_EQ(lines.end() - details, 2 * stages - 1) << "each stage, and each cut between two";
+    const bool slower = lines.front().rfind("slower than ", 0) == 0;
+    EXPECT_EQ(lines.end() - details, 2 * stages - 1 + slower) << "each stage, and each cut between two";
     const auto count = static_cast<size_t>(details - lines.begin());
     ASSERT_GE(count, 3u);
     EXPECT_LE(count, kSummaryLines);
-    EXPECT_EQ(lines[count - 2].rfind("bottleneck: ", 0), 0u) << lines[count - 2];
+    EXPECT_NE((slower ? lines[count] : lines[count - 2]).find("bottleneck: "), std::string::npos);
     EXPECT_EQ(lines[count - 1].rfind("predicted step ", 0), 0u) << lines[count - 1];
     EXPECT_NE(lines[count - 1].find("alone"), std::string::npos) << lines[count - 1];
   }

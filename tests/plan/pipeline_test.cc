@@ -30,7 +30,7 @@ std::vector<uint32_t> random_cut(const Graph& graph, const Model& model, uint32_
   std::vector<uint32_t> stage_of_op;
   for (const uint32_t position : model.position_of_op) stage_of_op.push_back(stage_of_position[position]);
   EXPECT_EQ(dag::stages_by_origin(graph, stage_of_op), stage_of_op) << "positions keep origins together";
-  return stage_of_op;
+  return dag::move_sums(graph, {}, stage_of_op);
 }
 
 class OnEveryGraph : public testing::TestWithParam<std::string> {};
@@ -87,6 +87,7 @@ TEST_P(OnEveryGraph, CrossingBytesAreThoseOfTwoStages) {
   for (uint32_t cut = 1; cut < model.positions; cut += std::max(1u, model.positions / 7)) {
     std::vector<uint32_t> stage_of_op;
     for (const uint32_t position : model.position_of_op) stage_of_op.push_back(position >= cut);
+    stage_of_op = dag::move_sums(graph, {}, std::move(stage_of_op));
     const auto split = dag::split(graph, stage_of_op, 2, dag::op_table());
     ASSERT_TRUE(split.has_value()) << split.error().message;
     int64_t up = 0, down = 0;
@@ -136,6 +137,32 @@ TEST_P(OnEveryGraph, MemoryIsNotUnderestimated) {
 
 INSTANTIATE_TEST_SUITE_P(Graphs, OnEveryGraph, testing::ValuesIn(test::kAllGraphs),
                          [](const auto& param_info) { return param_info.param; });
+
+// Where nothing but the residual stream crosses, as much comes back as goes forward: the two terms of its
+// cotangent are added by the stage that makes both. And such borders are still there when there are few.
+TEST(Model, ResidualBordersCarryOneValueEachWayAndSurviveCoarsening) {
+  const Graph lowered = test::training_graph("gpt");
+  std::vector<dag::ValueId> value_of;
+  const Graph graph = dag::raise(lowered, dag::op_table(), value_of);
+  const auto borders = [](const Model& model) {
+    int64_t least = std::numeric_limits<int64_t>::max(), count = 0;
+    for (uint32_t b = model.positions / 4; b < model.positions * 3 / 4; ++b)
+      least = std::min(least, model.crossing.received(b, model.positions));
+    for (uint32_t b = 1; b < model.positions; ++b)
+      count += model.crossing.received(b, model.positions) == least &&
+               model.crossing.returned(b, model.positions) == least;
+    return count;
+  };
+  const Model fine = make_model(graph);
+  const int64_t all = borders(fine);
+  EXPECT_GE(all, 7) << "two in each of four blocks, but for the ends";
+  for (const uint32_t positions : {40u, 24u}) {
+    const Model coarse = make_model(graph, {}, positions);
+    EXPECT_LE(coarse.positions, positions);
+    EXPECT_GE(borders(coarse), std::min<int64_t>(all, positions / 3))
+        << positions << " of " << fine.positions;
+  }
+}
 
 TEST(Model, CoarseningKeepsWholePositionsTogether) {
   const Graph graph = test::training_graph("gpt");

@@ -136,26 +136,59 @@ TEST(Plan, RegionsAreCrossedOnce) {
   EXPECT_EQ(crossings, 1);
 }
 
-TEST(Plan, OneFingerprintIsPreferred) {
-  const Graph graph = test::training_graph("residual");
-  std::vector<DeviceView> devices = {
-      test::device("a", 10, "west", "avx2"), test::device("b", 90, "west", "avx512"),
-      test::device("c", 10, "west", "avx2"), test::device("d", 90, "west", "other")};
-  PlanRequest request{.graph = &graph, .microbatches = 4, .stages = 2, .cluster = ClusterView(devices)};
-  const Plan two = planned(request);
-  EXPECT_EQ(devices[two.stages[0].devices[0]].fingerprint, "avx2");
-  EXPECT_EQ(devices[two.stages[1].devices[0]].fingerprint, "avx2");
+// One fingerprint is worth a tenth of the speed, and no more: six and six devices that differ little are
+// mixed when all are needed for the speed, and not when the job asks for less.
+TEST(Plan, OneFingerprintIsPreferredForATenthOfTheSpeed) {
+  const Graph graph = test::training_graph("gpt");
+  std::vector<DeviceView> devices;
+  for (int i = 0; i < 4; ++i) {
+    const bool other = i % 2 == 1;
+    devices.push_back(test::device(std::string(1, static_cast<char>('a' + i)), other ? 53 : 50, "west",
+                                   other ? "avx512" : "avx2"));
+  }
+  PlanRequest request{.graph = &graph, .microbatches = 8, .stages = 2, .cluster = ClusterView(devices)};
+  const auto kinds = [&](const Plan& plan) {
+    std::set<std::string> used;
+    for (const StagePlan& stage : plan.stages) used.insert(devices[stage.devices[0]].fingerprint);
+    return used;
+  };
+  EXPECT_EQ(kinds(planned(request)), std::set<std::string>{"avx512"});
+  request.stages.reset();
+  const Plan all = planned(request);
+  EXPECT_EQ(all.stages.size(), 4u) << "two of one kind are half as fast";
+  EXPECT_EQ(kinds(all).size(), 2u);
+  EXPECT_NE(all.explanation.back().find("bits are not promised"), std::string::npos)
+      << all.explanation.back();
+  request.equal_bits = EqualBits::Require;
+  EXPECT_EQ(kinds(planned(request)).size(), 1u);
   request.stages = 3;
+  request.equal_bits = EqualBits::Prefer;
   EXPECT_EQ(planned(request).stages.size(), 3u) << "no fingerprint has three: they are mixed";
+}
+
+TEST(Plan, SaysFirstThatFewerStagesWouldBeFaster) {
+  const Graph graph = test::training_graph("gpt");
+  std::vector<DeviceView> devices = {test::device("gpu", 5000), test::device("l1", 50),
+                                     test::device("l2", 50), test::device("l3", 50), test::device("l4", 50)};
+  PlanRequest request{.graph = &graph, .microbatches = 4, .samples = 16, .cluster = ClusterView(devices)};
+  const Plan best = planned(request);
+  ASSERT_EQ(best.stages.size(), 1u) << "one fast device beats four slow ones";
+  EXPECT_EQ(devices[best.stages[0].devices[0]].name, "gpu");
+  EXPECT_FALSE(best.fewer.has_value());
   request.stages = 4;
-  EXPECT_EQ(planned(request).stages.size(), 4u);
+  const Plan asked = planned(request);
+  ASSERT_TRUE(asked.fewer.has_value());
+  EXPECT_EQ(asked.fewer->predicted_step, best.predicted_step);
+  EXPECT_EQ(asked.explanation.front().rfind("slower than one machine: gpu would take ", 0), 0u)
+      << asked.explanation.front();
+  EXPECT_NE(asked.explanation.front().find("samples/s"), std::string::npos);
 }
 
 TEST(Plan, EqualBitsAreRequiredOrNotAskedFor) {
   const Graph graph = test::training_graph("residual");
   std::vector<DeviceView> devices = {
-      test::device("a", 10, "west", "avx2"), test::device("b", 90, "west", "avx512"),
-      test::device("c", 10, "west", "avx2"), test::device("d", 90, "west", "other")};
+      test::device("a", 80, "west", "avx2"), test::device("b", 82, "west", "avx512"),
+      test::device("c", 80, "west", "avx2"), test::device("d", 82, "west", "other")};
   PlanRequest request{.graph = &graph, .microbatches = 4, .stages = 2, .cluster = ClusterView(devices)};
   const std::string prefers = planned(request).explanation.back();
   EXPECT_NE(prefers.find("left out"), std::string::npos) << prefers;
