@@ -9,6 +9,7 @@
 #include "dag/metrics.h"
 #include "data/file.h"
 #include "data/sample_sequence.h"
+#include "plan/strategy.h"
 
 namespace weft::configs {
 namespace {
@@ -281,8 +282,18 @@ void read_placement(MapReader& root, Problems& problems, Job& job) {
   MapReader reader(*node, "placement", problems);
   const Node* equal_bits = reader.take("equal_bits");
   if (const auto choice = reader.choice(equal_bits, "equal_bits", kEqualBits)) job.equal_bits = *choice;
-  // Whoever says how bits are wanted need not say how many stages.
-  const Node* stages = equal_bits ? reader.take("stages") : reader.require("stages", "say auto or a number");
+  const Node* strategy = reader.take("strategy");
+  if (strategy) {
+    job.strategy = strategy->text;
+    std::string names;
+    for (const plan::NamedStrategy& one : plan::strategies())
+      names += (names.empty() ? "" : ", ") + std::string(one.name);
+    if (strategy->kind != Node::Kind::Scalar || plan::find_strategy(job.strategy) == nullptr)
+      problems.add(ErrorCode::InvalidArgument, strategy->where, "`placement.strategy` is none of those there are: " + names);
+  }
+  // Whoever says how bits or plans are wanted need not say how many stages.
+  const Node* stages =
+      equal_bits || strategy ? reader.take("stages") : reader.require("stages", "say auto or a number");
   const bool automatic = stages && stages->kind == Node::Kind::Scalar && stages->text == "auto";
   if (stages && !automatic) {
     const auto count = reader.parse_count(*stages, "stages", 1, 4096);

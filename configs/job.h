@@ -56,6 +56,7 @@ struct Job {
   std::filesystem::path output;
   std::optional<uint32_t> stages;  // nothing: auto
   plan::EqualBits equal_bits = plan::EqualBits::Prefer;
+  std::string strategy = "auto";  // of plan/strategy.h
   CompressionPolicy compression = CompressionPolicy::None;
 
   // Where each key's value was written, by dotted path ("optimizer.type"; an input's name may hold dots

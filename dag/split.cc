@@ -124,10 +124,13 @@ std::vector<uint32_t> stages_by_origin(const Graph& graph, std::span<const uint3
   }
   // What changes an initializer has to be where it is. A sum of gradient terms has the initializer as its
   // origin and is there already; a lone term is where the initializer's only user is.
+  std::map<std::string_view, ValueId> initializer_of;
+  for (const Initializer& initializer : graph.initializers())
+    initializer_of[initializer.name] = initializer.value;
   for (const GraphOutput& output : graph.outputs()) {
     if (output.role != OutputRole::Gradient && output.role != OutputRole::StateUpdate) continue;
-    const Initializer* initializer = graph.find_initializer(output.name);
-    stages[graph.value(initializer->value).producer.index] = stages[graph.value(output.value).producer.index];
+    stages[graph.value(initializer_of.at(output.name)).producer.index] =
+        stages[graph.value(output.value).producer.index];
   }
   return stages;
 }
@@ -171,8 +174,12 @@ std::vector<bool> movable_sums(const Graph& graph, std::span<const std::shared_p
 
 std::vector<uint32_t> move_sums(const Graph& graph, std::span<const std::shared_ptr<const Lowered>> classes,
                                 std::vector<uint32_t> stage_of_op) {
-  const std::vector<bool> movable = movable_sums(graph, classes);
-  const auto users = graph.users();
+  return move_sums(graph, movable_sums(graph, classes), graph.users(), std::move(stage_of_op));
+}
+
+std::vector<uint32_t> move_sums(const Graph& graph, const std::vector<bool>& movable,
+                                const std::vector<std::vector<OpId>>& users,
+                                std::vector<uint32_t> stage_of_op) {
   for (uint32_t i = 0; i < stage_of_op.size(); ++i) {
     if (!movable[i]) continue;
     const Op& op = graph.ops()[i];

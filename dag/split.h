@@ -51,7 +51,10 @@ std::vector<uint32_t> stages_by_origin(const Graph& graph, std::span<const uint3
 // may be made where its terms are, in the order and by the kernel of the whole.
 std::vector<bool> movable_sums(const Graph& graph, std::span<const std::shared_ptr<const Lowered>> classes);
 // Such sums whose terms both come from one other stage, made there: one value crosses instead of two. A
-// residual's cotangent is one.
+// residual's cotangent is one. `users`: graph.users().
+std::vector<uint32_t> move_sums(const Graph& graph, const std::vector<bool>& movable,
+                                const std::vector<std::vector<OpId>>& users,
+                                std::vector<uint32_t> stage_of_op);
 std::vector<uint32_t> move_sums(const Graph& graph, std::span<const std::shared_ptr<const Lowered>> classes,
                                 std::vector<uint32_t> stage_of_op);
 

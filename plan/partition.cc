@@ -124,6 +124,118 @@ std::optional<Partition> least_sum(const PartitionProblem& problem, double bottl
       [&](double compute, double) { return compute > bottleneck_max; });
 }
 
+namespace {
+
+class Bisection {
+ public:
+  explicit Bisection(const PartitionProblem& problem)
+      : problem_(problem),
+        count_(static_cast<uint32_t>(problem.stages.size())),
+        n_(problem.model->positions) {}
+
+  std::vector<Partition> run(std::span<const double> factors) {
+    if (count_ == 0 || count_ > n_) return {};
+    double high = 0;
+    for (uint32_t stage = 0; stage < count_; ++stage) {
+      high = std::max(high, problem_.compute(stage, 0, n_));
+      for (uint32_t border = 1; stage > 0 && border < n_; ++border)
+        high = std::max(high, link_seconds(stage, border));
+    }
+    if (farthest_ends(high).empty()) return {};
+    for (double low = 0; high - low > kExact * high;) {
+      const double middle = low + (high - low) / 2;
+      (farthest_ends(middle).empty() ? low : high) = middle;
+    }
+    std::vector<Partition> found;
+    for (const double factor : factors) {
+      const std::vector<uint32_t> ends = cheapest_ends(high * factor);
+      const bool known =
+          std::any_of(found.begin(), found.end(), [&](const Partition& other) { return other.ends == ends; });
+      if (!ends.empty() && !known) found.push_back({ends, problem_.cost_of(ends)});
+    }
+    return found;
+  }
+
+ private:
+  static constexpr double kExact = 1e-4;
+
+  // Of a stage that begins there: the longer of receiving and giving back.
+  double link_seconds(uint32_t stage, uint32_t border) const {
+    const auto& crossing = problem_.model->crossing;
+    const auto& at = problem_.stages[stage];
+    return std::max(static_cast<double>(crossing.received(border, n_)) / at.receive.bytes_per_second,
+                    static_cast<double>(crossing.returned(border, n_)) / at.give_back.bytes_per_second);
+  }
+  bool takes(uint32_t stage, uint32_t begin, uint32_t end, double most) const {
+    return problem_.compute(stage, begin, end) <= most && problem_.fits(begin, end, stage);
+  }
+  // The last end that the stage can take from there on, borders aside; `begin` when not even one position.
+  uint32_t last_end(uint32_t stage, uint32_t begin, double most) const {
+    uint32_t low = begin, high = n_ - (count_ - 1 - stage);
+    while (low < high) {
+      const uint32_t middle = low + (high - low + 1) / 2;
+      if (takes(stage, begin, middle, most))
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    return low;
+  }
+  // Empty: they do not get through.
+  std::vector<uint32_t> farthest_ends(double most) const {
+    std::vector<uint32_t> ends;
+    for (uint32_t stage = 0, begin = 0; stage < count_; ++stage) {
+      uint32_t end = last_end(stage, begin, most);
+      while (stage + 1 < count_ && end > begin && link_seconds(stage + 1, end) > most) --end;
+      if (end == begin) return {};
+      ends.push_back(end);
+      begin = end;
+    }
+    if (ends.back() != n_) return {};
+    return ends;
+  }
+  // By stage: the first place where it may begin if those behind it are to get through.
+  std::vector<uint32_t> first_begins(double most) const {
+    std::vector<uint32_t> begins(count_);
+    for (uint32_t stage = count_, end = n_; stage-- > 0;) {
+      uint32_t begin = end;
+      while (begin > stage && takes(stage, begin - 1, end, most)) --begin;
+      while (stage > 0 && begin < end && link_seconds(stage, begin) > most) ++begin;
+      begins[stage] = begin;
+      end = std::max(begin, stage);
+    }
+    return begins;
+  }
+  std::vector<uint32_t> cheapest_ends(double most) const {
+    const std::vector<uint32_t> farthest = farthest_ends(most), first = first_begins(most);
+    if (farthest.empty()) return {};
+    std::vector<uint32_t> ends;
+    for (uint32_t stage = 0, begin = 0; stage + 1 < count_; ++stage) {
+      const uint32_t last = std::min(farthest[stage], last_end(stage, begin, most));
+      uint32_t best = last;
+      for (uint32_t end = std::max(begin + 1, first[stage + 1]); end < last; ++end)
+        if (link_seconds(stage + 1, end) < link_seconds(stage + 1, best)) best = end;
+      if (best <= begin) return farthest;
+      ends.push_back(best);
+      begin = best;
+    }
+    ends.push_back(n_);
+    for (uint32_t stage = 0; stage < count_; ++stage)
+      if (!problem_.fits(stage == 0 ? 0 : ends[stage - 1], ends[stage], stage)) return farthest;
+    return ends;
+  }
+
+  const PartitionProblem& problem_;
+  uint32_t count_, n_;
+};
+
+}  // namespace
+
+std::vector<Partition> partitions_by_bisection(const PartitionProblem& problem,
+                                               std::span<const double> factors) {
+  return Bisection(problem).run(factors);
+}
+
 std::shared_ptr<const std::vector<double>> seconds_before(const Model& model, const DeviceView& device,
                                                           bool accumulates) {
   auto before = std::make_shared<std::vector<double>>(model.positions + 1, 0.0);

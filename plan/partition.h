@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "plan/cluster.h"
@@ -54,6 +55,14 @@ struct Partition {
 // sum among those whose bottleneck is at most `bottleneck_max`. Nothing: none fits.
 std::optional<Partition> least_bottleneck(const PartitionProblem& problem);
 std::optional<Partition> least_sum(const PartitionProblem& problem, double bottleneck_max);
+
+// Without a table: the least stage time T at which every stage, taking as many positions as compute, memory
+// and an open border allow, gets through the row (a border is open to T when what crosses it takes at most
+// T), and for T times each of `factors` the partition whose borders the fewest bytes cross. Linear in
+// positions for each T that is tried; the bottleneck is within a thousandth of the least where memory is no
+// matter and `passing` is set, which this takes for granted. Best first is not promised; each partition once.
+std::vector<Partition> partitions_by_bisection(const PartitionProblem& problem,
+                                               std::span<const double> factors);
 
 // Sums over positions that both DP and its callers need: seconds_before for a device.
 std::shared_ptr<const std::vector<double>> seconds_before(const Model& model, const DeviceView& device,

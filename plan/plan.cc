@@ -13,13 +13,16 @@
 #include "plan/model.h"
 #include "plan/pipeline.h"
 #include "plan/predict.h"
+#include "plan/refine.h"
 #include "plan/strategy.h"
 
 namespace weft::plan {
 namespace {
 
 constexpr uint32_t kCoarsePositions = 32;
-constexpr size_t kRefined = 3;           // proposals whose microbatches in flight are tuned
+constexpr size_t kWorkedOut = 4;         // proposals for a number of stages that are played through
+constexpr double kHopeful = 1.5;         // a baseline's own estimate is at most so far off
+constexpr size_t kRefined = 2;           // proposals whose microbatches in flight are tuned
 constexpr uint32_t kTriesInVain = 4;     // numbers of stages without a better plan
 constexpr double kWorthAStage = 0.98;    // more stages have to be faster by that
 constexpr double kWorthMemory = 0.995;   // as more microbatches in flight have to be
@@ -48,12 +51,13 @@ class Planner {
         devices_(request.cluster.devices()),
         model_(make_model(*request.graph, request.classes)),
         coarse_(make_model(*request.graph, request.classes,
-                           std::max(kCoarsePositions, 3 * request.stages.value_or(8)))) {}
+                           std::max(kCoarsePositions, 3 * request.stages.value_or(8)))),
+        movable_(dag::movable_sums(*request.graph, request.classes)),
+        users_(request.graph->users()) {}
 
   Result<Plan> run() {
-    for (const NamedStrategy& strategy : strategies())
-      if (strategy.name == request_.strategy) propose_ = strategy.propose;
-    if (!propose_) {
+    strategy_ = find_strategy(request_.strategy);
+    if (!strategy_) {
       std::string names;
       for (const NamedStrategy& strategy : strategies())
         names += (names.empty() ? "" : ", ") + std::string(strategy.name);
@@ -76,7 +80,7 @@ class Planner {
                                              " pieces that stay whole; ask for fewer stages");
     for (const bool tight : {false, true})
       if (try_fleet(tight)) {
-        if (asked > 1) look_for_fewer(asked);
+        if (asked > 1 && !strategy_->is_baseline) look_for_fewer(asked);
         return finish();
       }
     return fail(infeasible());
@@ -169,10 +173,15 @@ class Planner {
   }
 
   void try_devices(const std::vector<uint32_t>& devices, bool tight) {
+    const auto all = static_cast<uint32_t>(std::min<size_t>(devices.size(), model_.positions));
+    if (strategy_->is_baseline) return try_stages(*strategy_, devices, request_.stages.value_or(all), tight);
     if (request_.stages)
-      try_stages(devices, *request_.stages, tight);
+      try_stages(*strategy_, devices, *request_.stages, tight);
     else
-      try_numbers(devices, static_cast<uint32_t>(std::min<size_t>(devices.size(), coarse_.positions)), tight);
+      try_numbers(devices, std::min(all, coarse_.positions), tight);
+    // Never worse than what one does without a search.
+    for (const NamedStrategy& other : strategies())
+      if (other.is_baseline) try_stages(other, devices, request_.stages.value_or(all), tight);
   }
 
   // As many stages as pay, up to `most`. Up to eight each number, then in growing strides: neighbours differ
@@ -181,32 +190,50 @@ class Planner {
     uint32_t in_vain = 0;
     for (uint32_t stages = 1; stages <= most && in_vain < kTriesInVain;) {
       const Duration before = best_ ? best_->prediction.step : Duration::max();
-      try_stages(devices, stages, tight);
+      try_stages(*strategy_, devices, stages, tight);
       in_vain = best_ && best_->prediction.step == before ? in_vain + 1 : 0;
       const uint32_t next = std::max(stages + 1, stages > 8 ? stages + stages / 3 : 0);
       stages = stages < most ? std::min(next, most) : most + 1;
     }
   }
 
-  void try_stages(const std::vector<uint32_t>& devices, uint32_t stages, bool tight) {
+  void try_stages(const NamedStrategy& strategy, const std::vector<uint32_t>& devices, uint32_t stages,
+                  bool tight) {
     std::vector<Worked> candidates;
-    for (Proposal& proposal : propose_({&request_, &model_, &coarse_, devices, stages, tight})) {
+    for (Proposal& proposal : strategy.propose({&request_, &model_, &coarse_, devices, stages, tight})) {
+      // A baseline that the default looks at only to be no worse.
+      const bool beside = strategy.is_baseline && !strategy_->is_baseline;
+      if (beside && best_ && proposal.score > kHopeful * seconds(best_->prediction.step)) continue;
       if (auto worked = work_out(std::move(proposal))) candidates.push_back(std::move(*worked));
-      if (candidates.size() == 8) break;
+      if (!strategy.is_baseline && candidates.size() == kWorkedOut) break;
     }
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Worked& a, const Worked& b) { return a.prediction.step < b.prediction.step; });
+    if (candidates.empty()) return;
+    if (strategy_->is_baseline) {
+      consider(candidates[candidates.size() / 2]);
+      return;
+    }
     if (candidates.size() > kRefined) candidates.resize(kRefined);
     Worked* chosen = nullptr;
     for (Worked& candidate : candidates) {
       raise_in_flight(candidate);
       if (!chosen || candidate.prediction.step < chosen->prediction.step) chosen = &candidate;
     }
-    if (!chosen) return;
-    const bool more_stages = best_ && chosen->in_flight.size() > best_->in_flight.size();
+    Proposal refined = refine({&request_, &model_, &coarse_, devices, stages, tight}, chosen->proposal);
+    const bool changed = refined.devices != chosen->proposal.devices || refined.ends != chosen->proposal.ends;
+    if (auto worked = changed ? work_out(std::move(refined)) : std::nullopt) {
+      raise_in_flight(*worked);
+      if (worked->prediction.step < chosen->prediction.step) *chosen = std::move(*worked);
+    }
+    consider(*chosen);
+  }
+
+  void consider(Worked& chosen) {
+    const bool more_stages = best_ && chosen.in_flight.size() > best_->in_flight.size();
     const double worth = more_stages ? kWorthAStage : 1;
-    if (!best_ || seconds(chosen->prediction.step) < worth * seconds(best_->prediction.step))
-      best_ = std::move(*chosen);
+    if (!best_ || seconds(chosen.prediction.step) < worth * seconds(best_->prediction.step))
+      best_ = std::move(chosen);
   }
 
   // Nothing when a stage does not fit its device.
@@ -218,7 +245,7 @@ class Planner {
       for (; p < proposal.ends[stage]; ++p) stage_of_position[p] = stage;
     for (const uint32_t position : model_.position_of_op)
       worked.stage_of_op.push_back(stage_of_position[position]);
-    worked.stage_of_op = dag::move_sums(*request_.graph, request_.classes,
+    worked.stage_of_op = dag::move_sums(*request_.graph, movable_, users_,
                                         dag::stages_by_origin(*request_.graph, worked.stage_of_op));
     std::vector<StageDevice> on;
     for (const uint32_t device : proposal.devices)
@@ -350,7 +377,9 @@ class Planner {
   const PlanRequest& request_;
   const std::vector<DeviceView>& devices_;
   Model model_, coarse_;
-  Strategy propose_ = nullptr;
+  std::vector<bool> movable_;  // by op: sums of cotangents
+  std::vector<std::vector<dag::OpId>> users_;
+  const NamedStrategy* strategy_ = nullptr;
   std::optional<Worked> best_;
   std::optional<Plan::Fewer> fewer_;
   // With equal_bits: prefer and several kinds: what was decided against.

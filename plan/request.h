@@ -27,8 +27,8 @@ struct PlanRequest {
   uint32_t gradient_sums = 1;        // likewise, for its gradient: 2 where ranges are added up apart
   bool evaluates = false;            // another program runs on the same weights: a microbatch of its own
   EqualBits equal_bits = EqualBits::Prefer;
-  ClusterView cluster{};              // the devices that may be used
-  std::string strategy = "balanced";  // a name of plan/strategy.h
+  ClusterView cluster{};          // the devices that may be used
+  std::string strategy = "auto";  // a name of plan/strategy.h
 };
 
 struct StagePlan {
@@ -47,7 +47,7 @@ struct Plan {
   std::vector<StagePlan> stages{};
   std::vector<PlannedLink> links{};
   Duration predicted_step{};
-  Duration predicted_alone{};              // the whole job on the fastest of the devices, memory aside
+  Duration predicted_alone{};  // the whole job on the fastest of the devices, memory aside
   // With a number of stages asked for: the best with fewer, where that is faster.
   struct Fewer {
     std::vector<uint32_t> devices{};

@@ -9,6 +9,7 @@ namespace weft::plan {
 namespace {
 
 constexpr size_t kProposalsKept = 8;
+constexpr uint32_t kExactPositions = 96;
 // How far above the least bottleneck a partition may go for a smaller sum: few microbatches and long
 // latencies make that pay.
 constexpr std::array kBottleneckFactors = {1.0, 1.02, 1.1, 1.3, 1.7, 3.0};
@@ -21,27 +22,39 @@ struct MemoryView {
 constexpr std::array kMemoryViews = {MemoryView{false, 1}, MemoryView{true, 1}, MemoryView{true, 1.4},
                                      MemoryView{true, 2}, MemoryView{true, 0.5}};
 
+// Of a small row the exact ones, by dynamic programming; its table would take too long for a large one.
+std::vector<Partition> partitions_of(const PartitionProblem& problem) {
+  if (problem.model->positions > kExactPositions) return partitions_by_bisection(problem, kBottleneckFactors);
+  std::vector<Partition> partitions;
+  const auto least = least_bottleneck(problem);
+  if (!least) return partitions;
+  partitions.push_back(*least);
+  for (const double factor : kBottleneckFactors)
+    if (auto partition = least_sum(problem, least->cost.bottleneck * factor * (1 + 1e-12)))
+      partitions.push_back(std::move(*partition));
+  return partitions;
+}
+
 void add_partitions(const PartitionProblem& problem, const std::vector<uint32_t>& order,
                     uint32_t microbatches, std::vector<Proposal>& proposals) {
-  const auto least = least_bottleneck(problem);
-  if (!least) return;
-  const auto add = [&](const Partition& partition) {
+  for (const Partition& partition : partitions_of(problem)) {
     const bool known = std::any_of(proposals.begin(), proposals.end(), [&](const Proposal& other) {
       return other.devices == order && other.ends == partition.ends;
     });
-    if (known) return;
+    if (known) continue;
     PartitionProblem careful = problem;
     careful.passing = true;
     proposals.push_back({order, partition.ends, estimate(careful.cost_of(partition.ends), microbatches)});
-  };
-  add(*least);
-  for (const double factor : kBottleneckFactors)
-    if (const auto partition = least_sum(problem, least->cost.bottleneck * factor * (1 + 1e-12)))
-      add(*partition);
+  }
 }
 
 constexpr NamedStrategy kStrategies[] = {
-    {"balanced", propose_balanced, "contiguous cuts, stages and links balanced by dynamic programming"},
+    {"auto", propose_balanced, "searched: who works, in which order, where the cuts lie", false},
+    {"op-fence", propose_op_fence, "groups of similar bandwidth in a row, ops by computing power"},
+    {"equal-ops", propose_equal_ops, "as many ops each, in a random order"},
+    {"equal-compute", propose_equal_compute, "as much arithmetic each, in a random order"},
+    {"equal-memory", propose_equal_memory, "as much memory each, in a random order"},
+    {"equal-ops-joining", propose_equal_ops_joining, "as many ops each, in the order of joining"},
 };
 
 }  // namespace
@@ -72,5 +85,11 @@ std::vector<Proposal> propose_balanced(const Scope& scope) {
 }
 
 std::span<const NamedStrategy> strategies() { return kStrategies; }
+
+const NamedStrategy* find_strategy(std::string_view name) {
+  for (const NamedStrategy& strategy : kStrategies)
+    if (strategy.name == name) return &strategy;
+  return nullptr;
+}
 
 }  // namespace weft::plan

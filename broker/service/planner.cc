@@ -371,7 +371,8 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
                             .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
                             .evaluates = context->programs.contains(ProgramKind::Evaluate),
                             .equal_bits = job.equal_bits,
-                            .cluster = cluster}));
+                            .cluster = cluster,
+                            .strategy = job.strategy}));
   std::vector<uint32_t> class_of_stage;
   for (const plan::StagePlan& stage : plan.stages)
     class_of_stage.push_back(cluster.devices()[stage.devices.front()].device_class);

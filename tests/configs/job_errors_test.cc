@@ -122,6 +122,7 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"precision=fp31", "did you mean 'fp32'?"},
       {"placement.stages=0", "`placement.stages` must be a whole number from 1"},
       {"placement.stages=many", "`placement.stages`"},
+      {"placement={strategy: fastest}", "there are: auto, op-fence, equal-ops"},
       {"placement={equal_bits: always}", "there are: require, prefer, ignore"},
       {"placement={}", "`placement.stages` is missing"},
       {"compression.policy=zip", "there are: none, auto, adatopk, uniform"},

@@ -174,7 +174,8 @@ void expect_pieces_equal_whole(const Graph& graph, Backend& backend, const test:
                                const std::map<std::string, Tensor>& whole) {
   Rng rng(seed, 99);
   auto stages = test::random_stages(graph, 2 + static_cast<uint32_t>(rng.below(3)), rng, rng.below(2) == 0);
-  if (rng.below(2) == 0) stages = dag::move_sums(graph, {}, std::move(stages));
+  if (rng.below(2) == 0)
+    stages = dag::move_sums(graph, std::span<const std::shared_ptr<const dag::Lowered>>{}, std::move(stages));
   const uint32_t count = *std::max_element(stages.begin(), stages.end()) + 1;
   if (count < 2) return;
   const auto split = dag::split(graph, stages, count, dag::op_table());

@@ -94,7 +94,10 @@ TEST_P(SplitLaw, PiecesGiveTheBitsOfTheWhole) {
     const Graph graph = training_graph(model, *backend);
     Rng rng(seed, 99);
     const auto by_origin = test::random_stages(graph, param.stages, rng, param.wrap_around);
-    const auto stages = seed % 2 == 0 ? by_origin : dag::move_sums(graph, {}, by_origin);
+    const auto stages =
+        seed % 2 == 0
+            ? by_origin
+            : dag::move_sums(graph, std::span<const std::shared_ptr<const dag::Lowered>>{}, by_origin);
     const uint32_t count = *std::max_element(stages.begin(), stages.end()) + 1;
     ASSERT_GE(count, 2u) << "the repair left a single stage: the groups leave no place to cut";
     const auto split = dag::split(graph, stages, count, dag::op_table());

@@ -333,8 +333,8 @@ TEST_P(Pipeline, EndsInTheBitsOfOneMachineWhateverTheOrderOfMessages) {
   for (uint64_t seed = 1; played < 4 && seed < 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed, 11);
-    const auto stages =
-        dag::move_sums(whole, {}, test::random_stages(whole, param.stages, rng, param.wrap_around));
+    const auto stages = dag::move_sums(whole, std::span<const std::shared_ptr<const dag::Lowered>>{},
+                                       test::random_stages(whole, param.stages, rng, param.wrap_around));
     const auto split = dag::split(whole, stages, param.stages, dag::op_table());
     if (!split) continue;  // the repair of the random cut emptied a stage
     ++played;

@@ -30,7 +30,7 @@ std::vector<uint32_t> random_cut(const Graph& graph, const Model& model, uint32_
   std::vector<uint32_t> stage_of_op;
   for (const uint32_t position : model.position_of_op) stage_of_op.push_back(stage_of_position[position]);
   EXPECT_EQ(dag::stages_by_origin(graph, stage_of_op), stage_of_op) << "positions keep origins together";
-  return dag::move_sums(graph, {}, stage_of_op);
+  return dag::move_sums(graph, std::span<const std::shared_ptr<const dag::Lowered>>{}, stage_of_op);
 }
 
 class OnEveryGraph : public testing::TestWithParam<std::string> {};
@@ -87,7 +87,8 @@ TEST_P(OnEveryGraph, CrossingBytesAreThoseOfTwoStages) {
   for (uint32_t cut = 1; cut < model.positions; cut += std::max(1u, model.positions / 7)) {
     std::vector<uint32_t> stage_of_op;
     for (const uint32_t position : model.position_of_op) stage_of_op.push_back(position >= cut);
-    stage_of_op = dag::move_sums(graph, {}, std::move(stage_of_op));
+    stage_of_op =
+        dag::move_sums(graph, std::span<const std::shared_ptr<const dag::Lowered>>{}, std::move(stage_of_op));
     const auto split = dag::split(graph, stage_of_op, 2, dag::op_table());
     ASSERT_TRUE(split.has_value()) << split.error().message;
     int64_t up = 0, down = 0;
