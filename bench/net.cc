@@ -24,7 +24,7 @@
 
 #include "base/check.h"
 #include "net/connection.h"
-#include "net/link_model.h"
+#include "net/model/link_model.h"
 #include "net/listener.h"
 #include "security/identity.h"
 
