@@ -88,7 +88,9 @@ TEST(Cluster, ADeviceIsFoundInItsRegion) {
   EXPECT_EQ(unknown.error().code, ErrorCode::NotFound);
   expect_says(unknown.error().message, "has no device 'labb'");
   expect_says(unknown.error().message, "in 'tokyo' there is lab");
-  const Cluster many = parsed("devices: [{type: t4, count: 50, region: a}]\n");
+  const Cluster many = parsed(
+      "devices: [{type: t4, count: 50, region: a}]\nregions: {within: {round_trip_ms: 1, bandwidth: "
+      "1Gbit}}\n");
   expect_says(device_in(many, "x", "a").error().message, "t4-20 and 30 more");
   expect_says(device_in(many, "x", "b").error().message, "in 'b' there is none");
 }
