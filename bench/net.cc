@@ -3,6 +3,7 @@
 // Loopback: one connection against one plain TCP stream, one thread for each end, alternating, medians of
 // seven. Emulated links: bytes of payload, with TLS and frames, against the link's own rate. MB are 1e6 bytes
 // of payload.
+// An uplink: what several connections have of it together, and the least of them.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -24,8 +25,8 @@
 
 #include "base/check.h"
 #include "net/connection.h"
-#include "net/link_model.h"
 #include "net/listener.h"
+#include "net/model/link_model.h"
 #include "security/identity.h"
 
 namespace weft::net {
@@ -248,6 +249,26 @@ void print_link(const char* name, double bytes_per_second, Duration delay, doubl
               rate / bytes_per_second);
 }
 
+// Connections of one process, each on a thread of its own, through its one uplink.
+void print_uplink(int connections, double bytes_per_second, double sample_seconds) {
+  const Shape shape{.send = {.delay = std::chrono::milliseconds(10)},
+                    .uplink = AccessLine::make(bytes_per_second)};
+  std::vector<std::future<Sample>> samples;
+  for (int i = 0; i < connections; ++i)
+    samples.push_back(
+        std::async(std::launch::async, [&] { return weft_stream(sample_seconds, shape, 64 << 10, 0.5); }));
+  double sum = 0, least = bytes_per_second;
+  for (auto& sample : samples) {
+    const double rate = sample.get().bytes_per_second;
+    sum += rate;
+    least = std::min(least, rate);
+  }
+  std::printf(
+      "uplink of %.2f MB/s, %d connections: %.2f MB/s in all, ratio %.3f; the least has %.3f of its part\n",
+      bytes_per_second / 1e6, connections, sum / 1e6, sum / bytes_per_second,
+      least * connections / bytes_per_second);
+}
+
 }  // namespace
 }  // namespace weft::net
 
@@ -260,6 +281,8 @@ int main(int argc, char** argv) {
   print_link("8 Mbit/s, 25 ms", 1e6, microseconds(25'000), 6 * sample_seconds);
   print_link("100 Mbit/s, 10 ms", 12.5e6, microseconds(10'000), 3 * sample_seconds);
   print_link("1 Gbit/s, 0.5 ms", 125e6, microseconds(500), 3 * sample_seconds);
+  print_uplink(2, 12.5e6, 6 * sample_seconds);
+  print_uplink(5, 12.5e6, 6 * sample_seconds);
   std::vector<double> handshakes;
   for (int i = 0; i < 3; ++i) handshakes.push_back(handshakes_per_second());
   std::printf("handshakes, both ends on this machine: %.0f a second\n", median(handshakes));

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct JoinOptions {
-  std::string broker, token, name, memory, data_dir, listen, advertise, emulate, region;
+  std::string broker, token, name, memory, data_dir, listen, advertise, emulate, region, emulate_as;
   std::string device = "cpu";
 };
 
@@ -25,30 +25,46 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
-// The link between here and a region, as this side has to make it: all of it, for the other side does
-// nothing.
-Result<std::function<std::optional<net::Shape>(const std::string&)>> make_shape(const JoinOptions& options,
-                                                                                uint64_t seed) {
-  if (options.emulate.empty()) return nullptr;
+net::ShapeDirection direction_of(const configs::LinkProfile& link) {
+  return {.bytes_per_second = link.bytes_per_second,
+          .delay = link.latency,
+          .jitter = link.jitter,
+          .loss = link.loss};
+}
+
+// The links between here and the regions, as this side has to make them: all of a pair's link, for the other
+// side does nothing of it, and of the ways in and out this peer's own.
+Status set_shape(const JoinOptions& options, uint64_t seed, peer::PeerServiceOptions& service) {
+  if (options.emulate.empty())
+    return options.emulate_as.empty()
+               ? Status{}
+               : fail(ErrorCode::InvalidArgument,
+                      "--as " + options.emulate_as + " needs --emulate FILE: the cluster file that it is in");
   if (options.region.empty())
     return fail(ErrorCode::InvalidArgument,
                 "--emulate needs --region NAME: where in the cluster file this peer is");
   WEFT_TRY(configs::Cluster loaded, configs::load_cluster(options.emulate));
-  WEFT_TRY_STATUS(configs::link_between(loaded, options.region, loaded.broker));
-  const auto cluster = std::make_shared<const configs::Cluster>(std::move(loaded));
-  return [cluster, mine = options.region, seed](const std::string& region) -> std::optional<net::Shape> {
+  WEFT_TRY_STATUS(configs::link_between(loaded, options.region, options.region));
+  net::Shape open{.seed = seed};  // to where no pair's link lies
+  if (!options.emulate_as.empty()) {
+    WEFT_TRY(const configs::ClusterDevice device,
+             configs::device_in(loaded, options.emulate_as, options.region));
+    open.uplink = net::AccessLine::make(device.uplink.value_or(0));
+    open.downlink = net::AccessLine::make(device.downlink.value_or(0));
+  }
+  if (open.uplink || open.downlink) service.accepted_shape = open;
+  service.shape = [cluster = std::make_shared<const configs::Cluster>(std::move(loaded)),
+                   mine = options.region, open](const std::string& region) {
+    net::Shape shape = open;
     const std::string& theirs = region.empty() ? cluster->broker : region;
     const auto there = configs::link_between(*cluster, mine, theirs),
                back = configs::link_between(*cluster, theirs, mine);
-    if (!there || !back) return std::nullopt;  // a peer from elsewhere: as it is
-    const auto direction = [](const configs::LinkProfile& link) {
-      return net::ShapeDirection{.bytes_per_second = link.bytes_per_second,
-                                 .delay = link.latency,
-                                 .jitter = link.jitter,
-                                 .loss = link.loss};
-    };
-    return net::Shape{.send = direction(*there), .receive = direction(*back), .seed = seed};
+    if (!there || !back) return shape;  // a peer from elsewhere, or a broker that is everywhere
+    shape.send = direction_of(*there);
+    shape.receive = direction_of(*back);
+    return shape;
   };
+  return {};
 }
 
 Status set_listen(const JoinOptions& options, peer::PeerServiceOptions& service) {
@@ -98,7 +114,7 @@ Result<int> run_join(const JoinOptions& options) {
                                                         folder.string() + ": give each its own --data-dir"}
                     : lock.error());
   WEFT_TRY(const auto identity, security::Identity::load_or_create(folder));
-  WEFT_TRY(service.shape, make_shape(options, identity->id().digest.bytes[2]));
+  WEFT_TRY_STATUS(set_shape(options, identity->id().digest.bytes[2], service));
 
   const SignalsBlocked blocked;
   service.broker_key = token.broker;
@@ -162,6 +178,10 @@ void add_join(CLI::App& app, Command& chosen) {
                       "HOST:PORT under which they reach it; default: as bound");
   command->add_option("--emulate", options->emulate, "a cluster file: behave as if connected by its links");
   command->add_option("--region", options->region, "where this machine is");
+  command->add_option(
+      "--as", options->emulate_as,
+      "with --emulate: a device of the file and region, whose uplink and downlink hold for all "
+      "that this peer sends and receives");
   command->callback([options, &chosen] { chosen = [options] { return run_join(*options); }; });
 }
 

@@ -16,6 +16,7 @@ constexpr size_t kRegionsMax = 256;
 constexpr double kFlopsMax = 1e18;
 constexpr double kBytesPerSecondMax = 1e15;
 constexpr double kRoundTripMsMax = 60'000;
+constexpr size_t kNamesShown = 20;
 constexpr Range kFlops{0, kFlopsMax, /*above_min=*/true};
 
 // "12.5Mbit": the number in front of a unit of the table, times the unit.
@@ -278,7 +279,6 @@ class ClusterReader {
   }
 
   void read_broker() {
-    if (!cluster_.regions.empty()) cluster_.broker = cluster_.regions.front();
     const Node* node = root_.take("broker");
     if (!node) return;
     cluster_.broker = root_.parse_text(*node, "broker").value_or("");
@@ -296,6 +296,16 @@ class ClusterReader {
   std::map<std::string, size_t> device_of_name_;
   std::map<std::string, int> numbers_;
 };
+
+std::string devices_in(const Cluster& cluster, std::string_view region) {
+  std::string names;
+  size_t count = 0;
+  for (const ClusterDevice& device : cluster.devices)
+    if (device.region == region && ++count <= kNamesShown) names += (count == 1 ? "" : ", ") + device.name;
+  if (count > kNamesShown) names += " and " + std::to_string(count - kNamesShown) + " more";
+  return "in '" + std::string(region) + "' there " +
+         (count == 0 ? "is none" : (count == 1 ? "is " : "are ") + names);
+}
 
 }  // namespace
 
@@ -349,6 +359,20 @@ Result<LinkProfile> link_between(const Cluster& cluster, std::string_view from_r
                                            suggestion(region, cluster.regions));
   return fail(ErrorCode::NotFound, cluster.source + " says nothing of the way from '" +
                                        std::string(from_region) + "' to '" + std::string(to_region) + "'");
+}
+
+Result<ClusterDevice> device_in(const Cluster& cluster, std::string_view name, std::string_view region) {
+  std::vector<std::string> names;
+  for (const ClusterDevice& device : cluster.devices) {
+    names.push_back(device.name);
+    if (device.name != name) continue;
+    if (device.region == region) return device;
+    return fail(ErrorCode::InvalidArgument, cluster.source + ": device '" + device.name + "' is in '" +
+                                                device.region + "', not in '" + std::string(region) + "'; " +
+                                                devices_in(cluster, region));
+  }
+  return fail(ErrorCode::NotFound, cluster.source + " has no device '" + std::string(name) + "'" +
+                                       suggestion(name, names) + "; " + devices_in(cluster, region));
 }
 
 plan::ClusterView view(const Cluster& cluster) {

@@ -8,7 +8,7 @@
 //   regions:
 //     within:  {round_trip_ms: 1, bandwidth: 10Gbit}
 //     between: [{from: oregon, to: tokyo, round_trip_ms: 92, bandwidth: 262Mbit, jitter_ms: 3, loss: 0.001}]
-//   broker: oregon        # the region where the broker is; else the first one named
+//   broker: oregon        # the region where the broker is; else it is everywhere at once
 //
 // An entry of `between` holds both ways unless it says `one_way: true`. Instead of `regions`, `links` may
 // list one entry for each directed pair of devices: {from: lab, to: rtx3080-1, round_trip_ms: 92, bandwidth:
@@ -66,7 +66,7 @@ struct Cluster {
   std::string source;                  // the file's name, for messages
   std::vector<ClusterDevice> devices;  // may be empty: an emulator needs regions alone
   std::vector<std::string> regions;    // in the order named
-  std::string broker;                  // a region; empty without regions
+  std::string broker;                  // a region; empty: as near to all as they are to themselves
   // By region (from, to), the same one twice for within. Empty when links were listed.
   std::map<std::pair<std::string, std::string>, LinkProfile> between;
   std::map<std::pair<size_t, size_t>, LinkProfile> links;  // by device; empty unless listed
@@ -80,6 +80,9 @@ Result<Cluster> parse_cluster(std::string_view text, const std::string& source =
 // NotFound, with the regions there are.
 Result<LinkProfile> link_between(const Cluster& cluster, std::string_view from_region,
                                  std::string_view to_region);
+
+// The device of this name in this region. NotFound, InvalidArgument (it is in another), with those there are.
+Result<ClusterDevice> device_in(const Cluster& cluster, std::string_view name, std::string_view region);
 
 plan::ClusterView view(const Cluster& cluster);
 

@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "net/byte_queue.h"
-#include "net/link_model.h"
 #include "net/shaped_transport.h"
 
 namespace weft::net {
@@ -15,12 +14,40 @@ namespace {
 // what entered together is judged by the time that has passed.
 constexpr Duration kGranularity = std::chrono::microseconds(100);
 
-// The bytes inside one direction of the link, and when they come out.
+// This connection's part of the process's line; or none.
+class Share {
+ public:
+  explicit Share(std::shared_ptr<AccessLine> line)
+      : line_(std::move(line)), flow_(line_ ? line_->add() : SharedLine::Flow{}) {}
+  ~Share() {
+    if (line_) line_->remove(flow_);
+  }
+  Share(const Share&) = delete;
+  Share& operator=(const Share&) = delete;
+
+  explicit operator bool() const { return line_ != nullptr; }
+  double line_rate() const { return line_ ? line_->bytes_per_second() : 0; }
+  void enter(size_t size, Instant at) { line_->enter(flow_, size, at); }
+  std::vector<SharedLine::Passed> take(Instant now) { return line_->take(flow_, now); }
+  std::optional<Instant> next() const { return line_ ? line_->next(flow_) : std::nullopt; }
+
+ private:
+  const std::shared_ptr<AccessLine> line_;
+  const SharedLine::Flow flow_;
+};
+
+// The bytes inside one direction, and when they come out: what is sent goes through the uplink and then the
+// link, what is received through the link and then the downlink.
 class Lane {
  public:
-  explicit Lane(LinkModel model) : model_(std::move(model)), size_max_(model_.size_max()) {}
+  enum class Way : uint8_t { Sends, Receives };
+  Lane(Way way, LinkModel link, std::shared_ptr<AccessLine> line)
+      : way_(way),
+        link_(std::move(link)),
+        share_(std::move(line)),
+        size_max_(link_.size_max(share_.line_rate())) {}
 
-  bool is_transparent() const { return model_.is_transparent(); }
+  bool is_transparent() const { return link_.is_transparent() && !share_; }
   size_t room() const { return size_max_ - std::min(size_max_, bytes_.size()); }
   size_t size_max() const { return size_max_; }
   bool empty() const { return bytes_.empty(); }
@@ -37,6 +64,7 @@ class Lane {
 
   // The bytes that are out by now and lie together.
   std::span<const std::byte> out(Instant now) {
+    take_share(now);
     while (!marks_.empty() && marks_.front().due <= now) {
       out_ += marks_.front().size;
       marks_.pop_front();
@@ -48,10 +76,14 @@ class Lane {
     bytes_.consume(size);
     out_ -= size;
   }
+  // Not later than the next bytes are out, as far as is known.
   std::optional<Instant> next_due() const {
-    return marks_.empty() ? std::nullopt : std::optional(marks_.front().due);
+    if (!marks_.empty()) return marks_.front().due;
+    auto next = share_.next();
+    if (next && way_ == Way::Sends) *next += link_.delay();
+    return next;
   }
-  Instant end_due(Instant now) { return model_.enter(0, now); }
+  Instant end_due(Instant now) { return link_.enter(0, now); }
 
  private:
   struct Mark {
@@ -59,20 +91,42 @@ class Lane {
     Instant first, due;  // of the first and of the last of its bytes
   };
   void note(size_t size, Instant now) {
+    if (share_ && way_ == Way::Sends)
+      share_.enter(size, now);
+    else
+      enter_link(size, now);
+  }
+  void enter_link(size_t size, Instant at) {
     while (size > 0) {
       const size_t segment = std::min(size, kSegmentSize);
-      const Instant due = model_.enter(segment, now);
-      if (!marks_.empty() && due - marks_.back().first <= kGranularity / 2) {
-        marks_.back().size += segment;
-        marks_.back().due = due;
-      } else {
-        marks_.push_back({segment, due, due});
-      }
+      const Instant due = link_.enter(segment, at);
+      if (share_ && way_ == Way::Receives)
+        share_.enter(segment, due);
+      else
+        mark(segment, due);
       size -= segment;
     }
   }
+  void take_share(Instant now) {
+    if (!share_) return;
+    for (const SharedLine::Passed& passed : share_.take(now))
+      if (way_ == Way::Sends)
+        enter_link(passed.size, passed.at);
+      else
+        mark(passed.size, passed.at);
+  }
+  void mark(size_t size, Instant due) {
+    if (!marks_.empty() && due - marks_.back().first <= kGranularity / 2) {
+      marks_.back().size += size;
+      marks_.back().due = due;
+    } else {
+      marks_.push_back({size, due, due});
+    }
+  }
 
-  LinkModel model_;
+  const Way way_;
+  LinkModel link_;
+  Share share_;
   const size_t size_max_;
   ByteQueue bytes_;
   std::deque<Mark> marks_;
@@ -83,8 +137,10 @@ class ShapedTransport final : public Transport, Transport::Events {
  public:
   ShapedTransport(std::shared_ptr<Context> context, TransportPtr inner, const Shape& shape)
       : inner_(std::move(inner)),
-        send_(LinkModel(shape.send, round_trip(shape, shape.send), shape.seed, 0)),
-        receive_(LinkModel(shape.receive, round_trip(shape, shape.receive), shape.seed, 1)),
+        send_(Lane::Way::Sends, LinkModel(shape.send, round_trip(shape, shape.send), shape.seed, 0),
+              shape.uplink),
+        receive_(Lane::Way::Receives,
+                 LinkModel(shape.receive, round_trip(shape, shape.receive), shape.seed, 1), shape.downlink),
         send_alarm_(context),
         receive_alarm_(context) {
     inner_->set_events(this);
@@ -256,6 +312,31 @@ class ShapedTransport final : public Transport, Transport::Events {
 };
 
 }  // namespace
+
+std::shared_ptr<AccessLine> AccessLine::make(double bytes_per_second) {
+  return RateClock(bytes_per_second).is_limited() ? std::make_shared<AccessLine>(bytes_per_second) : nullptr;
+}
+
+SharedLine::Flow AccessLine::add() {
+  const std::lock_guard lock(mutex_);
+  return line_.add();
+}
+void AccessLine::remove(SharedLine::Flow flow) {
+  const std::lock_guard lock(mutex_);
+  line_.remove(flow);
+}
+void AccessLine::enter(SharedLine::Flow flow, size_t size, Instant at) {
+  const std::lock_guard lock(mutex_);
+  line_.enter(flow, size, at);
+}
+std::vector<SharedLine::Passed> AccessLine::take(SharedLine::Flow flow, Instant now) {
+  const std::lock_guard lock(mutex_);
+  return line_.take(flow, now);
+}
+std::optional<Instant> AccessLine::next(SharedLine::Flow flow) const {
+  const std::lock_guard lock(mutex_);
+  return line_.next(flow);
+}
 
 TransportPtr make_shaped_transport(std::shared_ptr<Context> context, TransportPtr inner, const Shape& shape) {
   return std::make_unique<ShapedTransport>(std::move(context), std::move(inner), shape);

@@ -1,24 +1,47 @@
-// The link emulator: a token bucket and a delay for each direction, in this process, beneath TLS. No
-// privilege is needed, and what is drawn at random comes from the seed.
+// The link emulator, in this process, beneath TLS: for each direction of a connection a rate, a delay, jitter
+// and loss; and for the process one uplink and one downlink that all its connections share. No privilege is
+// needed, and what is drawn at random comes from the seed.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
 
-#include "base/units.h"
+#include "net/model/link_model.h"
+#include "net/model/shared_line.h"
 
 namespace weft::net {
 
-struct ShapeDirection {
-  double bytes_per_second = 0;  // 0: not limited
-  Duration delay{};             // one way
-  Duration jitter{};            // uniform in [0, jitter), added to the delay; order is kept
-  double loss = 0;  // of a segment of 1448 bytes; a lost one comes a round trip later, as TCP's repair does
+// One direction of what joins this process to all others. Any thread; nobody waits for another's bytes, each
+// is told when its own have passed.
+class AccessLine {
+ public:
+  // Null: not limited.
+  static std::shared_ptr<AccessLine> make(double bytes_per_second);
+  explicit AccessLine(double bytes_per_second) : rate_(bytes_per_second), line_(bytes_per_second) {}
+
+  double bytes_per_second() const { return rate_; }
+
+  // As in SharedLine.
+  SharedLine::Flow add();
+  void remove(SharedLine::Flow flow);
+  void enter(SharedLine::Flow flow, size_t size, Instant at);
+  std::vector<SharedLine::Passed> take(SharedLine::Flow flow, Instant now);
+  std::optional<Instant> next(SharedLine::Flow flow) const;
+
+ private:
+  const double rate_;
+  mutable std::mutex mutex_;
+  SharedLine line_;  // guarded by mutex_
 };
 
 // Of one connection, seen from this side.
 struct Shape {
   ShapeDirection send{}, receive{};
   uint64_t seed = 0;
+  std::shared_ptr<AccessLine> uplink{}, downlink{};  // of this process; null: not limited
 };
 
 }  // namespace weft::net

@@ -9,6 +9,8 @@ using std::chrono::seconds;
 
 // What a sender's kernel waits for an acknowledgement before it gives the connection up.
 constexpr Duration kSendTimeout = seconds(30);
+constexpr double kLoss = 0.02;
+constexpr int64_t kPiece = 64 << 10;  // of a transfer
 
 void Connection::listen(int end, Handlers handlers) {
   ends_[end].handlers = std::move(handlers);
@@ -18,15 +20,11 @@ void Connection::listen(int end, Handlers handlers) {
 void Connection::send(int end, Packet packet) {
   End& from = ends_[end];
   if (!from.open || dead_) return;
-  World& world = network_->world_;
-  const NodeId a = from.node, b = ends_[1 - end].node;
-  from.free = std::max(from.free, world.now()) +
-              Duration(packet.size * 1000000000 / network_->bytes_per_second(a, b));
-  Instant arrives = from.free + network_->latency(a, b) * (relayed_ ? 2 : 1);
-  if (network_->draw_.one_in(50))
-    arrives += network_->draw_.doubling(milliseconds(1), milliseconds(400));  // lost once
+  const auto size = static_cast<size_t>(packet.size);
+  const Instant sent = network_->line(from.node, Network::Way::Out).pass(size, network_->world_.now());
+  Instant arrives = from.path->enter(size, sent);
   if (!from.out.empty()) arrives = std::max(arrives, from.out.back().arrives);
-  from.out.push_back({arrives, std::move(packet)});
+  from.out.push_back({.arrives = arrives, .packet = std::move(packet)});
   network_->in_flight_max_ = std::max(network_->in_flight_max_, from.out.size());
   schedule(end);
 }
@@ -35,7 +33,7 @@ void Connection::push_last(int end, ErrorCode reason, Duration delay) {
   End& from = ends_[end];
   Instant arrives = network_->world_.now() + delay;
   if (!from.out.empty()) arrives = std::max(arrives, from.out.back().arrives);
-  from.out.push_back({arrives, {}, true, reason});
+  from.out.push_back({.arrives = arrives, .packet = {}, .last = true, .reason = reason});
   schedule(end);
 }
 
@@ -79,6 +77,12 @@ void Connection::deliver(int end) {
       return;
     }
     if (!to.handlers.on_packet) return;  // not listening yet
+    Item& first = from.out.front();
+    if (!first.last && !std::exchange(first.in_downlink, true)) {
+      first.arrives = network_->line(to.node, Network::Way::In)
+                          .pass(static_cast<size_t>(first.packet.size), network_->world_.now());
+      continue;
+    }
     const Item item = std::move(from.out.front());
     from.out.pop_front();
     if (item.last) {
@@ -143,8 +147,40 @@ int64_t Network::bytes_per_second(NodeId a, NodeId b) const {
   return static_cast<int64_t>(bytes_per_second_min_ << (draw % 7));
 }
 
-Duration Network::transfer(NodeId from, NodeId to, int64_t bytes) const {
-  return latency(from, to) + Duration(bytes * 1'000'000'000 / bytes_per_second(from, to));
+net::ShapeDirection Network::path(NodeId from, NodeId to) const {
+  const Duration delay = latency(from, to);
+  const bool trembles = mix(seed_ ^ 0x6a6974, (uint64_t{from} << 32) | to) % 2 == 0;
+  return {.bytes_per_second = static_cast<double>(bytes_per_second(from, to)),
+          .delay = delay,
+          .jitter = trembles ? delay / 4 : Duration{},
+          .loss = kLoss};
+}
+
+// Both legs, without the relay's own line.
+net::ShapeDirection Network::relay_path(NodeId from, NodeId to) const {
+  const net::ShapeDirection up = path(from, 0), down = path(0, to);
+  return {.bytes_per_second = std::min(up.bytes_per_second, down.bytes_per_second),
+          .delay = up.delay + down.delay,
+          .jitter = up.jitter + down.jitter,
+          .loss = kLoss};
+}
+
+net::RateClock& Network::line(NodeId node, Way way) {
+  const auto at = lines_.find({node, way});
+  if (at != lines_.end()) return at->second;
+  const uint64_t draw = mix(seed_ ^ 0x6c696e, (uint64_t{node} << 32) | static_cast<uint64_t>(way));
+  const uint64_t times = node == 0 ? 9 : 1 + draw % 6;  // the broker's machine is well connected
+  const auto rate = static_cast<double>(bytes_per_second_min_ << times);
+  return lines_.emplace(std::pair(node, way), net::RateClock(rate)).first->second;
+}
+
+void Network::transfer(NodeId node, Way way, int64_t bytes, std::function<void()> done) {
+  const int64_t piece = std::min(bytes, kPiece);
+  const Instant passed = line(node, way).pass(static_cast<uint64_t>(piece), world_.now());
+  if (piece == bytes) return world_.at(passed, std::move(done));
+  world_.at(passed, [this, node, way, rest = bytes - piece, done = std::move(done)]() mutable {
+    transfer(node, way, rest, std::move(done));
+  });
 }
 
 bool Network::blocked(NodeId from, NodeId to) const {
@@ -164,6 +200,13 @@ ConnectionPtr Network::make(NodeId from, NodeId to, bool relayed) {
   connection->relayed_ = relayed;
   connection->ends_[0].node = from;
   connection->ends_[1].node = to;
+  for (int end = 0; end < 2; ++end) {
+    const NodeId a = connection->ends_[end].node, b = connection->ends_[1 - end].node;
+    const net::ShapeDirection direction = relayed ? relay_path(a, b) : path(a, b);
+    // A lost packet is seen after a round trip, or when a timer says so.
+    const Duration repair = std::max(2 * direction.delay, draw_.doubling(milliseconds(1), milliseconds(400)));
+    connection->ends_[end].path.emplace(direction, repair, draw_.next(), 0);
+  }
   if (connections_.size() > 256 && (connections_.size() & (connections_.size() - 1)) == 0)
     std::erase_if(connections_, [](const auto& weak) { return weak.expired(); });
   connections_.push_back(connection);
@@ -214,6 +257,7 @@ std::vector<ConnectionPtr> Network::connections_of(NodeId node) {
 
 void Network::drop_node(NodeId node, bool silent) {
   clear_acceptor(node);
+  for (const Way way : {Way::Out, Way::In}) lines_.erase({node, way});
   for (const ConnectionPtr& connection : connections_of(node)) {
     for (int end = 0; end < 2; ++end) {
       Connection::End& here = connection->ends_[end];

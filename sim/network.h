@@ -1,15 +1,18 @@
 // The network between broker, peers and users: connections that keep order, as TCP does, over paths with
-// latency and bandwidth that can be cut in one direction, go silent, or come back.
+// latency, jitter, loss and bandwidth that can be cut in one direction, go silent, or come back. Each node
+// has one uplink and one downlink, which its bytes pass in the order in which they come.
 #pragma once
 
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "base/result.h"
+#include "net/model/link_model.h"
 #include "proto/messages.h"
 #include "sim/world.h"
 
@@ -49,7 +52,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   struct Item {
     Instant arrives;
     Packet packet;
-    bool last = false;  // the end of the stream
+    bool last = false;         // the end of the stream
+    bool in_downlink = false;  // it has come that far
     ErrorCode reason = ErrorCode::Unavailable;
   };
   struct End {
@@ -57,7 +61,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     bool open = true;
     Handlers handlers;
     std::deque<Item> out;  // from this end, not yet arrived
-    Instant free{};        // when the path has taken what was sent before
+    std::optional<net::LinkModel> path{};
     bool scheduled = false, stalled = false;
     uint64_t stall = 0;
   };
@@ -117,14 +121,19 @@ class Network {
   bool blocked(NodeId from, NodeId to) const;
   Duration latency(NodeId a, NodeId b) const;
   int64_t bytes_per_second(NodeId a, NodeId b) const;
-  // For request and answer on a connection of its own: how long a transfer takes.
-  Duration transfer(NodeId from, NodeId to, int64_t bytes) const;
+  net::ShapeDirection path(NodeId from, NodeId to) const;
+  // For request and answer on a connection of its own: `bytes` pass a node's line, piece by piece, so that
+  // what else it sends or receives comes between.
+  enum class Way : uint8_t { Out, In };
+  void transfer(NodeId node, Way way, int64_t bytes, std::function<void()> done);
 
   size_t in_flight_max() const { return in_flight_max_; }
 
  private:
   friend class Connection;
   ConnectionPtr make(NodeId from, NodeId to, bool relayed);
+  net::ShapeDirection relay_path(NodeId from, NodeId to) const;
+  net::RateClock& line(NodeId node, Way way);
   bool blocked(const Connection& connection, int from_end) const;
   void wake_stalled();
   std::vector<ConnectionPtr> connections_of(NodeId node);
@@ -139,6 +148,7 @@ class Network {
   std::set<std::pair<NodeId, NodeId>> cut_;
   bool any_blocked_ = false;
   std::vector<std::weak_ptr<Connection>> connections_;
+  std::map<std::pair<NodeId, Way>, net::RateClock> lines_;
   size_t in_flight_max_ = 0;
 };
 

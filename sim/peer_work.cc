@@ -136,7 +136,7 @@ void PeerHost::request(int64_t bytes, uint64_t rate, std::function<Answer()> ser
   const auto give_up = [this, answer] {
     world_.after(seconds(10), [answer] { answer(fail(ErrorCode::Timeout, "the broker does not answer")); });
   };
-  world_.at(free + network_.latency(here, 0), [this, here, answer, give_up, serve, rate, broker_life] {
+  const auto arrive = [this, here, answer, give_up, serve, rate, broker_life] {
     if (network_.blocked(here, 0)) return give_up();
     if (!broker_.alive() || broker_.life() != broker_life)
       return world_.after(network_.latency(here, 0),
@@ -153,7 +153,10 @@ void PeerHost::request(int64_t bytes, uint64_t rate, std::function<Answer()> ser
                                : network_.bytes_per_second(0, here);
       Instant& down_free = rate != 0 ? rate_down_free_ : down_free_;
       down_free = std::max(down_free, world_.now()) + Duration(result.bytes * 1'000'000'000 / down);
-      world_.at(down_free + network_.latency(here, 0), [answer, status = result.status] { answer(status); });
+      const Instant due = down_free + network_.latency(here, 0);
+      network_.transfer(here, Network::Way::In, result.bytes, [this, due, answer, status = result.status] {
+        world_.at(std::max(due, world_.now()), [answer, status] { answer(status); });
+      });
     });
     if (*served) return;
     world_.after(seconds(20), [this, served, life, answer] {
@@ -162,6 +165,10 @@ void PeerHost::request(int64_t bytes, uint64_t rate, std::function<Answer()> ser
                     "the connection ended"));
       *served = true;
     });
+  };
+  // The path and this peer's uplink are passed at the same time.
+  network_.transfer(here, Network::Way::Out, bytes, [this, here, free, arrive] {
+    world_.at(std::max(free, world_.now()) + network_.latency(here, 0), arrive);
   });
 }
 

@@ -21,6 +21,7 @@ Result<std::unique_ptr<LinkService>> LinkService::start(net::Loop& owner, Option
   if (service->options_.listen) {
     net::ListenOptions listen;
     listen.identity = service->options_.identity;
+    listen.shape = service->options_.accepted_shape;
     WEFT_TRY(service->listener_,
              net::Listener::open(service->loop_, *service->options_.listen, listen,
                                  [service = service.get()](net::ConnectionPtr connection) {

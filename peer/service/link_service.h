@@ -23,6 +23,7 @@ class LinkService {
     const security::Identity* identity = nullptr;
     net::Endpoint relay;                                                          // the broker's public port
     std::function<std::optional<net::Shape>(const std::string& region)> shape{};  // called on the thread
+    std::optional<net::Shape> accepted_shape{};
     std::optional<net::Endpoint> listen{};
     uint64_t untaken_bytes_max = 256 << 20;  // told to the owner, who has not got to it yet
   };

@@ -50,6 +50,7 @@ Status PeerService::open() {
 Status PeerService::start_links() {
   LinkService::Options options{
       .identity = options_.identity, .relay = options_.broker, .shape = options_.shape};
+  options.accepted_shape = options_.accepted_shape;
   options.listen = options_.listen;
   LinkService::Handlers handlers;
   handlers.on_all_up = [this](uint64_t generation) {

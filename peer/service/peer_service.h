@@ -33,6 +33,7 @@ struct PeerServiceOptions {
   std::optional<net::Endpoint> listen;
   std::string advertise;  // "host:port"; empty with `listen`: the address that was bound
   std::function<std::optional<net::Shape>(const std::string& region)> shape{};  // emulated links
+  std::optional<net::Shape> accepted_shape{};  // of those that others dial: what they do not emulate
   // ComputeService::Options.
   std::function<Result<std::unique_ptr<Backend>>()> make_backend;
   std::function<void(const std::string& line)> log;

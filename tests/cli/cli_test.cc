@@ -216,6 +216,35 @@ TEST_F(Cli, JoinRefusesWhatCannotWork) {
   EXPECT_EQ(run({"join", "127.0.0.1:1", "--token", "@" + folder + "/none", "--data-dir", folder}).status, 3);
 }
 
+TEST_F(Cli, WhoIsEmulatedMustBeThere) {
+  const std::string folder = scratch_.folder().string();
+  const std::string token = nlohmann::json::parse(
+      run({"token", "create", "--role", "peer", "--data-dir", folder + "/broker", "--format", "json"})
+          .out)["token"];
+  scratch_.write("cluster.yaml", R"(devices:
+  - {name: desk, type: rtx3080, region: oregon}
+  - {name: lab, type: t4, region: tokyo, uplink: 20Mbit}
+regions:
+  within: {round_trip_ms: 1, bandwidth: 1Gbit}
+  between: [{from: oregon, to: tokyo, round_trip_ms: 92, bandwidth: 262Mbit}]
+)");
+  const auto refused = [&](std::vector<std::string> options, int status, const std::string& says) {
+    std::vector<std::string> arguments = {"join", "127.0.0.1:1", "--token",
+                                          token,  "--data-dir",  folder + "/peer"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Finished finished = run(arguments);
+    EXPECT_EQ(finished.status, status) << finished.err;
+    EXPECT_NE(finished.err.find(says), std::string::npos) << finished.err;
+  };
+  const std::string cluster = folder + "/cluster.yaml";
+  refused({"--as", "lab"}, 2, "needs --emulate");
+  refused({"--emulate", cluster, "--as", "lab"}, 2, "needs --region");
+  refused({"--emulate", cluster, "--region", "tokio"}, 3, "no region 'tokio'");
+  refused({"--emulate", cluster, "--region", "oregon", "--as", "lab"}, 2, "there is desk");
+  refused({"--emulate", cluster, "--region", "tokyo", "--as", "desc"}, 3, "no device 'desc'");
+  refused({"--emulate", cluster, "--region", "tokyo", "--as", "desc"}, 3, "there is lab");
+}
+
 TEST_F(Cli, InspectListsParametersAndBuffers) {
   job("gpt3");
   const std::string model = (scratch_.folder() / "model.onnx").string();

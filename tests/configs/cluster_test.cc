@@ -49,7 +49,7 @@ TEST(Cluster, TheExampleIsRead) {
   EXPECT_EQ(cluster.devices[8].uplink, 2.5e6);
   EXPECT_EQ(cluster.devices[8].downlink, 25e6);
   EXPECT_EQ(cluster.regions, (std::vector<std::string>{"oregon", "tokyo"}));
-  EXPECT_EQ(cluster.broker, "oregon");
+  EXPECT_EQ(cluster.broker, "") << "everywhere at once";
 }
 
 TEST(Cluster, HalfOfTheRoundTripIsEachWay) {
@@ -72,6 +72,27 @@ broker: b
   EXPECT_EQ(link_between(cluster, "b", "a")->latency, milliseconds(10));
   EXPECT_EQ(cluster.broker, "b");
   EXPECT_TRUE(cluster.devices.empty());
+}
+
+TEST(Cluster, TheBrokersRegionIsRead) { EXPECT_EQ(parsed(kExample + "broker: tokyo\n").broker, "tokyo"); }
+
+TEST(Cluster, ADeviceIsFoundInItsRegion) {
+  const Cluster cluster = parsed(kExample);
+  EXPECT_EQ(device_in(cluster, "lab", "tokyo")->uplink, 2.5e6);
+  EXPECT_FALSE(device_in(cluster, "rtx3080-3", "oregon")->uplink.has_value());
+  const auto elsewhere = device_in(cluster, "lab", "oregon");
+  EXPECT_EQ(elsewhere.error().code, ErrorCode::InvalidArgument);
+  expect_says(elsewhere.error().message, "device 'lab' is in 'tokyo', not in 'oregon'");
+  expect_says(elsewhere.error().message, "there are rtx3080-1, rtx3080-2");
+  const auto unknown = device_in(cluster, "labb", "tokyo");
+  EXPECT_EQ(unknown.error().code, ErrorCode::NotFound);
+  expect_says(unknown.error().message, "has no device 'labb'");
+  expect_says(unknown.error().message, "in 'tokyo' there is lab");
+  const Cluster many = parsed(
+      "devices: [{type: t4, count: 50, region: a}]\nregions: {within: {round_trip_ms: 1, bandwidth: "
+      "1Gbit}}\n");
+  expect_says(device_in(many, "x", "a").error().message, "t4-20 and 30 more");
+  expect_says(device_in(many, "x", "b").error().message, "in 'b' there is none");
 }
 
 TEST(Cluster, TheViewTakesTheNarrowestPartOfAWay) {

@@ -21,11 +21,12 @@ dag::Tensor numbered_tensor(int64_t size, uint64_t number) {
 }
 
 struct Owner {
-  explicit Owner(net::Loop& loop) {
+  explicit Owner(net::Loop& loop, std::optional<net::Shape> accepted_shape = {}) {
     identity = std::move(*security::Identity::generate());
     LinkService::Options options;
     options.identity = identity.get();
     options.listen = net::Endpoint{"127.0.0.1", 0};
+    options.accepted_shape = std::move(accepted_shape);
     options.untaken_bytes_max = kUntakenMax;
     auto started = LinkService::start(
         loop, std::move(options),
@@ -107,6 +108,25 @@ TEST_F(LinkServiceTest, CarriesTensorsBothWaysInOrder) {
   };
   ask();
   ASSERT_TRUE(run_until([&] { return told > bytes; }));
+}
+
+// Whoever dialled: what a peer sends passes its own uplink, what it receives its own downlink.
+TEST(LinkService, WhatWasDialledByOthersPassesTheUplinkToo) {
+  net::Loop loop;
+  const auto uplink = net::AccessLine::make(10e6), downlink = net::AccessLine::make(20e6);
+  Owner a(loop), b(loop, net::Shape{.uplink = uplink, .downlink = downlink});
+  a.open(7, 0, b);
+  b.open(9, 1, a);
+  const auto run_until = [&](const std::function<bool()>& done) { return loop.run_until(kPatience, done); };
+  ASSERT_TRUE(run_until([&] { return !a.up.empty() && !b.up.empty(); }));
+  const Instant start = loop.now();
+  b.send(9, 0, numbered_tensor(500'000, 1));  // 2 MB: 200 ms
+  ASSERT_TRUE(run_until([&] { return a.received == 1; }));
+  EXPECT_GE(loop.now() - start, std::chrono::milliseconds(199));
+  const Instant again = loop.now();
+  a.send(7, 1, numbered_tensor(500'000, 1));
+  ASSERT_TRUE(run_until([&] { return b.received == 1; }));
+  EXPECT_GE(loop.now() - again, std::chrono::milliseconds(99));
 }
 
 // The side that dials may be there long before the other side has its stage.

@@ -1,4 +1,4 @@
-#include "net/link_model.h"
+#include "net/model/link_model.h"
 
 #include <gtest/gtest.h>
 
@@ -73,6 +73,48 @@ TEST(LinkModel, LostSegmentsComeARoundTripLater) {
     if (late > milliseconds(10)) ++lost;
   }
   EXPECT_NEAR(lost, 1000, 120);
+}
+
+// Rate, delay, jitter and loss, against the same rules written naively: each time in seconds.
+TEST(LinkModel, AgreesWithANaiveOneAtRandomValues) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 9);
+    const ShapeDirection direction{
+        .bytes_per_second = rng.below(4) == 0 ? 0 : 1e4 + rng.uniform() * 1e8,
+        .delay = milliseconds(rng.below(200)),
+        .jitter = rng.below(2) == 0 ? Duration::zero() : Duration(milliseconds(1 + rng.below(20))),
+        .loss = rng.below(2) == 0 ? 0 : rng.uniform() * 0.2};
+    const Duration repair = milliseconds(rng.below(300));
+    LinkModel model(direction, repair, seed, 1);
+    Rng draws(seed, 1);
+    const Instant start{std::chrono::hours(5)};
+    Duration at{};
+    double busy_until = 0, last = 0;
+    for (int i = 0; i < 1000; ++i) {
+      at += Duration(static_cast<int64_t>(rng.below(2) * rng.below(400'000'000)));
+      const size_t size = 1 + rng.below(kSegmentSize);
+      double earliest = seconds(at);  // without the burst
+      if (direction.bytes_per_second > 0) {
+        busy_until =
+            std::max(busy_until, seconds(at)) + static_cast<double>(size) / direction.bytes_per_second;
+        earliest = busy_until;
+      }
+      double late = seconds(direction.delay);
+      if (direction.jitter > Duration::zero())
+        late += 1e-9 * static_cast<double>(draws.below(static_cast<uint64_t>(direction.jitter.count())));
+      if (direction.loss > 0)
+        for (int losses = 0; losses < 8 && draws.next_u32() < direction.loss * 0x1p32; ++losses)
+          late += seconds(repair);
+      last = std::max(last, earliest + late);
+      const double got = seconds(model.enter(size, start + at) - start);
+      EXPECT_LE(got, last + 1e-6);
+      // A burst of 32 KiB or 2 ms at most comes earlier.
+      const double burst =
+          direction.bytes_per_second > 0 ? std::max(2e-3, 4096 / direction.bytes_per_second) : 0;
+      EXPECT_GE(got, last - burst - 1e-6);
+    }
+  }
 }
 
 TEST(LinkModel, OddNumbersAreHarmless) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "tests/net/meeting.h"
 
 namespace weft::net::test {
@@ -82,6 +84,121 @@ TEST(Shaper, TheRateHoldsInBothDirections) {
   }
 }
 
+// Two connections of one process: what is given for one counts for both.
+class OneProcess : public testing::Test {
+ protected:
+  static constexpr double kRate = 5e6;
+
+  void join(Shape shape) {
+    first_options = second_options = meeting.client_options();
+    first_options.shape = second_options.shape = std::move(shape);
+    meeting.join(first, first_server, first_options);
+    meeting.join(second, second_server, second_options);
+  }
+  static void send(const Side& from, int megabytes) {
+    for (int i = 0; i < 20 * megabytes; ++i)
+      from.connection->send(make_frame(1, {}, random_bytes(1, 50'000)));
+  }
+
+  Meeting meeting;
+  ConnectOptions first_options, second_options;
+  Side first, second, first_server, second_server;
+};
+
+// 3 MB at 5 MB/s are 600 ms. How exactly they share is tested in virtual time (SharedLine): here a machine
+// that is busy may let one run ahead by what its queue holds.
+TEST_F(OneProcess, ConnectionsShareTheUplinkAndTheDownlinkIsFree) {
+  join({.uplink = AccessLine::make(kRate)});
+  const Instant start = meeting.loop.now();
+  send(first, 1);
+  send(second, 2);
+  send(first_server, 1);
+  std::optional<size_t> other_when_done;
+  ASSERT_TRUE(meeting.run_until([&] {
+    if (first_server.frames.size() == 20 && !other_when_done) other_when_done = second_server.frames.size();
+    return second_server.frames.size() == 40;
+  }));
+  EXPECT_GE(meeting.loop.now() - start, milliseconds(599));
+  EXPECT_GE(*other_when_done, 5u);
+  EXPECT_LT(*other_when_done, 40u);
+  EXPECT_EQ(first.frames.size(), 20u);
+}
+
+TEST_F(OneProcess, ConnectionsShareTheDownlink) {
+  join({.downlink = AccessLine::make(kRate)});
+  const Instant start = meeting.loop.now();
+  send(first_server, 1);
+  send(second_server, 2);
+  std::optional<size_t> other_when_done;
+  ASSERT_TRUE(meeting.run_until([&] {
+    if (first.frames.size() == 20 && !other_when_done) other_when_done = second.frames.size();
+    return second.frames.size() == 40;
+  }));
+  EXPECT_GE(meeting.loop.now() - start, milliseconds(599));
+  EXPECT_GE(*other_when_done, 5u);
+  EXPECT_LT(*other_when_done, 40u);
+}
+
+TEST_F(OneProcess, WhatComesBackDoesNotWaitForWhatGoesOut) {
+  join({.uplink = AccessLine::make(1e6), .downlink = AccessLine::make(kRate)});
+  send(first, 30);  // half a minute
+  const size_t before = first_server.frames.size();
+  send(second_server, 1);
+  ASSERT_TRUE(meeting.run_until([&] { return second.frames.size() == 20; }));
+  EXPECT_LT(first_server.frames.size() - before, 300u);  // of 600
+}
+
+TEST_F(OneProcess, ASmallMessagePassesABigOneOfAnotherConnection) {
+  join({.uplink = AccessLine::make(1e6)});
+  send(first, 30);
+  ASSERT_TRUE(meeting.run_until([&] { return first_server.frames.size() >= 2; }));
+  for (size_t i = 1; i <= 5; ++i) {
+    second.connection->send(make_frame(1, {}, random_bytes(1, 100)));
+    ASSERT_TRUE(meeting.run_until([&] { return second_server.frames.size() == i; }));
+  }
+  EXPECT_LT(first_server.frames.size(), 300u);  // of 600
+}
+
+TEST_F(OneProcess, APairsLinkLiesOnTopOfTheUplink) {
+  const auto uplink = AccessLine::make(20e6);
+  first_options = second_options = meeting.client_options();
+  first_options.shape = Shape{.send = {.bytes_per_second = 5e6, .delay = milliseconds(10)}, .uplink = uplink};
+  second_options.shape = Shape{.uplink = uplink};
+  meeting.join(first, first_server, first_options);
+  meeting.join(second, second_server, second_options);
+  const Instant start = meeting.loop.now();
+  send(first, 1);
+  send(second, 3);
+  std::optional<Instant> narrow_done;
+  ASSERT_TRUE(meeting.run_until([&] {
+    if (first_server.frames.size() == 20 && !narrow_done) narrow_done = meeting.loop.now();
+    return narrow_done && second_server.frames.size() == 60;
+  }));
+  EXPECT_GE(*narrow_done - start, milliseconds(200));
+  EXPECT_GE(meeting.loop.now() - start, milliseconds(199));
+}
+
+// Each on a loop and thread of its own, as a peer's control, links and bulk connections are.
+TEST(Shaper, AnUplinkIsSharedBetweenThreads) {
+  const auto uplink = AccessLine::make(20e6);
+  const Instant start(std::chrono::steady_clock::now().time_since_epoch());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([&uplink] {
+      Meeting meeting;
+      Side client, server;
+      auto options = meeting.client_options();
+      options.shape = Shape{.send = {.delay = milliseconds(5)}, .uplink = uplink};
+      meeting.join(client, server, options);
+      for (int frame = 0; frame < 40; ++frame)
+        client.connection->send(make_frame(1, {}, random_bytes(1, 50'000)));
+      EXPECT_TRUE(meeting.run_until([&] { return server.frames.size() == 40; }));
+    });
+  for (auto& thread : threads) thread.join();
+  const Instant end(std::chrono::steady_clock::now().time_since_epoch());
+  EXPECT_GE(end - start, milliseconds(300));  // 6 MB at 20 MB/s
+}
+
 TEST(Shaper, ASlowLinkPushesBack) {
   Meeting meeting;
   Side client, server;
@@ -125,6 +242,7 @@ TEST(Shaper, MayBeDestroyedAtAnyTime) {
     Side client, server;
     auto options = meeting.client_options();
     options.shape = both_ways({.bytes_per_second = 100e6, .delay = std::chrono::microseconds(300)});
+    options.shape->uplink = options.shape->downlink = AccessLine::make(80e6);
     meeting.join(client, server, options);
     client.connection->send(make_frame(1, {}, random_bytes(1, 2'000'000)));
     server.connection->send(make_frame(1, {}, random_bytes(1, 2'000'000)));

@@ -60,6 +60,50 @@ TEST_F(TwoNodes, AConnectionKeepsOrderWhateverIsLate) {
   EXPECT_EQ(got, sent);
 }
 
+TEST_F(TwoNodes, WhatANodeSendsSharesItsUplinkAndLeavesItsDownlinkAlone) {
+  constexpr int64_t kBytes = 10'000'000;
+  std::vector<Duration> took;
+  const auto begin = [&](Network::Way way) {
+    network.transfer(1, way, kBytes, [&, start = world.now()] { took.push_back(world.now() - start); });
+  };
+  begin(Network::Way::Out);
+  run(seconds(100));
+  begin(Network::Way::In);
+  run(seconds(100));
+  ASSERT_EQ(took.size(), 2u);
+  const Duration out = took[0], in = took[1];
+  took.clear();
+  begin(Network::Way::In);
+  run(seconds(100));
+  ASSERT_EQ(took, std::vector<Duration>{in});
+  took.clear();
+  begin(Network::Way::Out);
+  begin(Network::Way::Out);
+  run(seconds(100));
+  ASSERT_EQ(took.size(), 2u);
+  EXPECT_NEAR(static_cast<double>(took[1].count()), 2.0 * static_cast<double>(out.count()), 1000);
+  EXPECT_GE(took[0], 2 * out - out / 50) << "each has its part";
+}
+
+TEST_F(TwoNodes, AMessageComesBetweenThePiecesOfATransfer) {
+  bool done = false;
+  network.transfer(1, Network::Way::Out, 1'000'000'000, [&] { done = true; });
+  send(7);
+  run(seconds(5));
+  EXPECT_EQ(got, std::vector<uint64_t>{7});
+  EXPECT_FALSE(done);
+}
+
+TEST_F(TwoNodes, ManyMessagesTakeAsLongAsTheNarrowestPartOfTheirWayAllows) {
+  const net::ShapeDirection path = network.path(1, 2);
+  for (uint64_t i = 0; i < 100; ++i)
+    here.send({.message = std::make_shared<const proto::Message>(proto::HeartbeatAck{i}), .size = 100'000});
+  const Instant start = world.now();
+  while (got.size() < 100 && world.step()) continue;
+  EXPECT_EQ(got.size(), 100u);
+  EXPECT_GE(weft::seconds(world.now() - start), 9.9e6 / path.bytes_per_second);
+}
+
 TEST_F(TwoNodes, WhatIsSentIntoAPartitionComesAfterIt) {
   network.isolate(2, /*out=*/false, /*in=*/true);
   send(7);

@@ -1,4 +1,4 @@
-#include "net/link_model.h"
+#include "net/model/link_model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -22,46 +22,40 @@ ShapeDirection sane(ShapeDirection direction) {
   return direction;
 }
 
+Duration burst_of(double bytes_per_second) {
+  if (bytes_per_second == 0) return {};
+  const double bytes = std::clamp(bytes_per_second * kBurstNs * 1e-9, kBurstBytesMin, kBurstBytesMax);
+  return Duration(static_cast<int64_t>(std::min(bytes / bytes_per_second, 3600.0) * 1e9));
+}
+
 }  // namespace
 
 LinkModel::LinkModel(const ShapeDirection& direction, Duration round_trip, uint64_t seed, uint64_t stream)
-    : direction_(sane(direction)), round_trip_(round_trip), rng_(seed, stream) {
-  if (direction_.bytes_per_second == 0) return;
-  const double bytes =
-      std::clamp(direction_.bytes_per_second * kBurstNs * 1e-9, kBurstBytesMin, kBurstBytesMax);
-  burst_ns_ = bytes / direction_.bytes_per_second * 1e9;
-}
+    : direction_(sane(direction)),
+      round_trip_(std::max(round_trip, Duration::zero())),
+      lost_below_(static_cast<uint64_t>(std::llround(direction_.loss * 0x1p32))),
+      rng_(seed, stream),
+      clock_(direction_.bytes_per_second, burst_of(direction_.bytes_per_second)) {}
 
 bool LinkModel::is_transparent() const {
-  return direction_.bytes_per_second == 0 && direction_.delay == Duration::zero() &&
+  return !clock_.is_limited() && direction_.delay == Duration::zero() &&
          direction_.jitter == Duration::zero() && direction_.loss == 0;
 }
 
-size_t LinkModel::size_max() const {
-  if (direction_.bytes_per_second == 0) return kSizeMax;
-  const double inside = direction_.bytes_per_second * (seconds(direction_.delay) + kQueueSeconds);
+size_t LinkModel::size_max(double line_rate) const {
+  double rate = direction_.bytes_per_second;
+  if (line_rate > 0) rate = rate > 0 ? std::min(rate, line_rate) : line_rate;
+  if (rate == 0) return kSizeMax;
+  const double inside = rate * (seconds(direction_.delay) + kQueueSeconds);
   return static_cast<size_t>(std::clamp(inside, double{kSizeMin}, double{kSizeMax}));
 }
 
 Instant LinkModel::enter(size_t size, Instant now) {
-  if (!is_used_) {
-    is_used_ = true;
-    origin_ = now;
-    last_ = now;
-  }
-  Instant out = now;
-  if (direction_.bytes_per_second > 0) {
-    const auto now_ns = static_cast<double>((now - origin_).count());
-    free_ns_ = std::max(free_ns_, now_ns - burst_ns_) +
-               static_cast<double>(size) / direction_.bytes_per_second * 1e9;
-    out = origin_ + Duration(static_cast<int64_t>(std::max(free_ns_, now_ns)));
-  }
-  out += direction_.delay;
+  Instant out = clock_.pass(size, now) + direction_.delay;
   if (direction_.jitter > Duration::zero())
-    out += Duration(static_cast<int64_t>(rng_.uniform() * static_cast<double>(direction_.jitter.count())));
-  if (direction_.loss > 0)
-    for (int losses = 0; losses < kLossesMax && rng_.uniform() < direction_.loss; ++losses)
-      out += round_trip_;
+    out += Duration(static_cast<int64_t>(rng_.below(static_cast<uint64_t>(direction_.jitter.count()))));
+  if (lost_below_ > 0)
+    for (int losses = 0; losses < kLossesMax && rng_.next_u32() < lost_below_; ++losses) out += round_trip_;
   last_ = std::max(last_, out);
   return last_;
 }

@@ -6,11 +6,18 @@
 
 #include "base/rng.h"
 #include "base/units.h"
-#include "net/shaper.h"
+#include "net/model/rate_clock.h"
 
 namespace weft::net {
 
 inline constexpr size_t kSegmentSize = 1448;
+
+struct ShapeDirection {
+  double bytes_per_second = 0;  // 0: not limited
+  Duration delay{};             // one way
+  Duration jitter{};            // uniform in [0, jitter), added to the delay; order is kept
+  double loss = 0;  // of a segment of 1448 bytes; a lost one comes a round trip later, as TCP's repair does
+};
 
 class LinkModel {
  public:
@@ -23,18 +30,18 @@ class LinkModel {
 
   // Whether it does anything at all.
   bool is_transparent() const;
-  // Bytes that may be inside: what the link holds, and 200 ms before it, as in a router's queue.
-  size_t size_max() const;
+  Duration delay() const { return direction_.delay; }
+  // Bytes that may be inside, where a line of `line_rate` bytes a second (0: none) lies before or behind it:
+  // what the link holds, and 200 ms before it, as in a router's queue.
+  size_t size_max(double line_rate = 0) const;
 
  private:
   const ShapeDirection direction_;
   const Duration round_trip_;
+  const uint64_t lost_below_;  // of 2^32
   Rng rng_;
-  double burst_ns_ = 0;  // the link may catch up on this much time that it stood idle
-  Instant origin_{};     // the first `now`
-  double free_ns_ = 0;   // since the origin: when the link has sent all that entered
-  Instant last_{};
-  bool is_used_ = false;
+  RateClock clock_;
+  Instant last_ = Instant::min();
 };
 
 }  // namespace weft::net
