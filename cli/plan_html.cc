@@ -37,7 +37,7 @@ th,td{padding:5px 10px;border-bottom:1px solid var(--line);text-align:right;whit
 th:first-child,td:first-child,td.text,th.text{text-align:left}td.text{white-space:normal;min-width:12em}
 th{color:var(--soft);font-weight:500}.best td{font-weight:600}svg{display:block;max-width:100%}
 .heat{max-width:560px;width:100%;height:auto}.time{min-width:720px;width:100%;height:auto}
-svg text{fill:var(--ink);font:11px system-ui,sans-serif}.f{fill:var(--forward)}.b{fill:var(--backward)}
+.heat text{font-size:15px!important}svg text{fill:var(--ink);font:11px system-ui,sans-serif}.f{fill:var(--forward)}.b{fill:var(--backward)}
 svg .in{fill:var(--on);font-size:9px;text-anchor:middle}.grid{stroke:var(--line)}.fence{stroke:var(--ink);stroke-width:1.5}
 .c0{fill:var(--h0);background:var(--h0)}.c1{fill:var(--h1);background:var(--h1)}.c2{fill:var(--h2);background:var(--h2)}
 .c3{fill:var(--h3);background:var(--h3)}.c4{fill:var(--h4);background:var(--h4)}.c5{fill:var(--h5);background:var(--h5)}
@@ -315,8 +315,9 @@ std::string html_heat_map(const plan::ClusterView& cluster) {
       if (from != to) shades.look(cluster.link(from, to).bytes_per_second);
   constexpr double kLeft = 22, kSize = 560 - kLeft;
   const double cell = kSize / static_cast<double>(count);
-  std::string text = R"(<figure><svg class="heat" viewBox="0 0 561 561" role="img" aria-label="bandwidth from each device, by row, to each, by column">)" +
-                     heat_cells(cluster, drawn, shades, cell, kLeft);
+  std::string text =
+      R"(<figure><svg class="heat" shape-rendering="crispEdges" viewBox="0 0 561 561" role="img" aria-label="bandwidth from each device, by row, to each, by column">)" +
+      heat_cells(cluster, drawn, shades, cell, kLeft);
   for (size_t region = 0; region < drawn.fences.size(); ++region) {
     const double at = kLeft + static_cast<double>(drawn.fences[region]) * cell;
     const double end =
@@ -359,7 +360,7 @@ std::string html_timeline(const PlanShown& shown) {
     for (const TimelineTask& task : timeline.stages[s]) {
       const double x = kLeft + task.begin * scale, width = (task.end - task.begin) * scale;
       text += fmt::format(R"(<rect class="{}" x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}"/>)",
-                          task.backward ? "b" : "f", x, y + 2, std::max(0.2, width - 0.4), kRow - 4);
+                          task.backward ? "b" : "f", x, y + 2, std::max(0.8, width - 0.4), kRow - 4);
       if (width > 13)
         text += fmt::format(R"(<text class="in" x="{:.2f}" y="{:.1f}">{}</text>)", x + width / 2, y + 12,
                             task.microbatch + 1);

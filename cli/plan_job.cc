@@ -196,6 +196,8 @@ Graph summed(const Graph& graph, const std::string& output) {
   return copy.finish();
 }
 
+bool is_text(const Job& job) { return job.train && std::holds_alternative<data::TextSpec>(*job.train); }
+
 // Labels are shaped as the logits without their classes: axis 1 as PyTorch has it, but of three axes the last
 // one, as language models have it. Other targets are shaped as what they are compared with.
 Result<std::vector<dag::TensorSpec>> targets_of(const Job& job, const Graph& graph,
@@ -213,7 +215,7 @@ Result<std::vector<dag::TensorSpec>> targets_of(const Job& job, const Graph& gra
       return fail(job.error(ErrorCode::InvalidArgument, job.loss_path(i),
                             "logits '" + loss.prediction + "' are " + to_string(spec) +
                                 ": they have no axis " + std::to_string(axis) + " of classes"));
-    if (!loss.axis && rank > 2)
+    if (!loss.axis && rank > 2 && !(rank == 3 && is_text(job)))
       notes.push_back("labels of '" + loss.prediction + "' are taken to lack axis " + std::to_string(axis) +
                       " of " + to_string(spec) + "; `axis` in the loss says otherwise");
     spec.dtype = dag::DType::I64;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the models that the plans of this folder are made for: as ONNX files without their weights, for a plan needs
 none. A file says what each weight is called and how large it is, and that its bytes lie in a file beside it, which is
-never written. No file takes more than a MiB or two. The exporter runs each model once: GPT-2 XL wants 10 GiB and a minute.
+never written. No file takes more than a MiB or two. The exporter runs each model once: GPT-2 XL wants 14 GiB and some minutes.
 
     python3 models.py FOLDER [NAME...]      needs PyTorch (1.13 or later), torchvision and onnx
 """
