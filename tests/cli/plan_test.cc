@@ -281,8 +281,8 @@ TEST_F(Plan, AComparisonTellsEveryStrategyAndTheBounds) {
     for (const char* key : {"stages", "microbatches", "step_seconds", "samples_per_second", "bottleneck",
                             "bytes_over_slowest_link"})
       EXPECT_TRUE(row.contains(key)) << key;
-    if (!row["samples_per_second"].is_null())
-      EXPECT_LE(row["samples_per_second"], json["bound_samples_per_second"].get<double>() * 1.001);
+    if (row["samples_per_second"].is_null()) continue;
+    EXPECT_LE(row["samples_per_second"], json["bound_samples_per_second"].get<double>() * 1.001);
   }
   EXPECT_EQ(names.size(), plan::strategies().size());
   for (const char* key : {"free_network_samples_per_second", "best_machine_samples_per_second",
