@@ -38,7 +38,7 @@ th:first-child,td:first-child,td.text,th.text{text-align:left}td.text{white-spac
 th{color:var(--soft);font-weight:500}.best td{font-weight:600}svg{display:block;max-width:100%}
 .heat{max-width:560px;width:100%;height:auto}.time{min-width:720px;width:100%;height:auto}
 .heat text{font-size:15px!important}svg text{fill:var(--ink);font:11px system-ui,sans-serif}.f{fill:var(--forward)}.b{fill:var(--backward)}
-svg .in{fill:var(--on);font-size:9px;text-anchor:middle}.grid{stroke:var(--line)}.fence{stroke:var(--ink);stroke-width:1.5}
+svg .in{fill:var(--on);font-size:9px;text-anchor:middle}.grid{stroke:var(--line)}.fence{stroke:var(--ink);stroke-width:1}
 .c0{fill:var(--h0);background:var(--h0)}.c1{fill:var(--h1);background:var(--h1)}.c2{fill:var(--h2);background:var(--h2)}
 .c3{fill:var(--h3);background:var(--h3)}.c4{fill:var(--h4);background:var(--h4)}.c5{fill:var(--h5);background:var(--h5)}
 .none{fill:var(--none);background:var(--none)}.legend{display:flex;flex-wrap:wrap;gap:4px 14px;font-size:.87rem;margin:8px 0;

@@ -87,13 +87,15 @@ Result<dag::Shape> sample_shape(const Job& job, const std::string& input) {
 class Shapes {
  public:
   Shapes(const Job& job, const OnnxModel& model, const std::map<std::string, int64_t>& sizes)
-      : job_(job), model_(model), sizes_(sizes) {}
+      : job_(job), model_(model), sizes_(sizes), bare_(is_model(job.source)) {}
 
   // Of the inputs that the model leaves open.
   Result<std::map<std::string, dag::Shape>> run() const {
     std::map<std::string, dag::Shape> shapes;
-    for (const OnnxModel::Port& port : model_.inputs()) {
-      WEFT_TRY_STATUS(check_batch(port));
+    const auto ports = model_.inputs();
+    for (const OnnxModel::Port& port : ports) {
+      // In a job every input has the batch for its first axis; of a bare model only the first is taken to.
+      if (!bare_ || &port == &ports.front()) WEFT_TRY_STATUS(check_batch(port));
       if (const std::string dim = open_dim(port); !dim.empty()) {
         WEFT_TRY(shapes[port.name], from_data(port, dim));
       }
@@ -139,6 +141,7 @@ class Shapes {
   const Job& job_;
   const OnnxModel& model_;
   const std::map<std::string, int64_t>& sizes_;
+  bool bare_;
 };
 
 // ---- the graph ----

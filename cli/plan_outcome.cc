@@ -148,8 +148,8 @@ std::vector<StageFacts> stage_facts(const dag::Graph& graph, const plan::Plan& p
     ++counts[plan.stage_of_op[i]][std::string(to_string(op.kind))];
   }
   for (const dag::Initializer& initializer : graph.initializers())
-    if (const auto* gradient = graph.find_output(dag::OutputRole::Gradient, initializer.name))
-      facts[plan.stage_of_op[graph.value(gradient->value).producer.index]].parameters +=
+    if (initializer.role == dag::InitializerRole::Parameter)
+      facts[plan.stage_of_op[graph.value(initializer.value).producer.index]].parameters +=
           graph.spec(initializer.value).element_count();
   for (size_t s = 0; s < facts.size(); ++s) {
     facts[s].kinds.assign(counts[s].begin(), counts[s].end());

@@ -114,6 +114,11 @@ TEST_F(Plan, AFixedBatchIsTakenAndNoOther) {
   const auto other = open(path, {"batch_size=6"});
   ASSERT_FALSE(other.has_value());
   EXPECT_NE(other.error().message.find("fixed batch of 4"), std::string::npos) << other.error().message;
+  ModelMaker maker = hollow_chain(2, 64, 4);
+  maker.input("bias", {1, 64});
+  maker.node("Add", {"y", "bias"}, {"z"});
+  maker.output("z");
+  EXPECT_TRUE(open(write(maker)).has_value()) << "other inputs need not begin with the batch";
 }
 
 TEST_F(Plan, NumbersThatMaySayAShapeMustBeThere) {
