@@ -127,10 +127,10 @@ std::string format_count(int64_t count) {
 std::string prediction_line(const PlanShown& shown) {
   const double step = seconds(shown.plan->predicted_step);
   const PlannedJob& job = *shown.job;
-  return fmt::format("predicted: a step of {} samples ({} x {}) takes {}, {}",
-                     uint64_t{job.microbatches} * job.job.microbatch_size, job.microbatches,
-                     job.job.microbatch_size, plan::show(shown.plan->predicted_step),
-                     format_rate(job.samples_per_second(step)));
+  const uint64_t samples = uint64_t{job.microbatches} * job.job.microbatch_size;
+  return fmt::format("predicted: a step of {} {} ({} x {}) takes {}, {}", samples,
+                     samples == 1 ? "sample" : "samples", job.microbatches, job.job.microbatch_size,
+                     plan::show(shown.plan->predicted_step), format_rate(job.samples_per_second(step)));
 }
 
 std::string json_plan(const PlanShown& shown) {
