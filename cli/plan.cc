@@ -1,0 +1,116 @@
+// weft plan: what a job would do on a cluster, before anything runs.
+#include <filesystem>
+#include <fstream>
+
+#include "cli/broker_address.h"
+#include "cli/commands.h"
+#include "cli/exit_codes.h"
+#include "cli/plan_html.h"
+#include "cli/plan_report.h"
+
+namespace weft::cli {
+namespace {
+namespace fs = std::filesystem;
+
+struct PlanOptions {
+  std::string job, cluster, strategy, html;
+  std::vector<std::string> sets, sizes, additions;
+  std::string format = "text";
+  bool live = false, compare = false, verbose = false;
+  BrokerOptions broker;
+  bool json() const { return format == "json"; }
+};
+
+Result<PlanCluster> open_cluster(const PlanOptions& options) {
+  if (options.live) return cluster_of_broker(options.broker, options.additions);
+  if (options.cluster.empty())
+    return fail(ErrorCode::InvalidArgument,
+                "a plan is for a cluster: say --cluster FILE (examples/plans has some), or --live for the "
+                "peers of your broker");
+  return cluster_of_file(options.cluster, options.additions);
+}
+
+// Before minutes of planning are spent on a report that cannot be written.
+Status check_html(const std::string& path) {
+  if (path.empty()) return {};
+  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
+  std::error_code code;
+  if (!fs::is_directory(folder, code))
+    return fail(ErrorCode::NotFound, "--html: there is no folder " + folder.string() + "; make it first");
+  if (fs::is_directory(path, code))
+    return fail(ErrorCode::InvalidArgument, "--html: " + path + " is a folder; name a file, as report.html");
+  return {};
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (!out) return fail(ErrorCode::PermissionDenied, "--html: cannot write " + path);
+  return {};
+}
+
+Result<int> run_plan(const PlanOptions& options) {
+  WEFT_TRY_STATUS(check_html(options.html));
+  WEFT_TRY(const auto sizes, parse_sizes(options.sizes));
+  WEFT_TRY(const PlanCluster cluster, open_cluster(options));
+  WEFT_TRY(const PlannedJob job, open_planned_job(options.job, options.sets, sizes));
+  plan::PlanRequest request = job.request();
+  request.cluster = cluster.view;
+  if (!options.strategy.empty()) request.strategy = options.strategy;
+  std::optional<Comparison> comparison;
+  std::optional<plan::Plan> plan;
+  if (options.compare) {
+    WEFT_TRY(comparison, compare_strategies(job, cluster.view));
+    for (const StrategyOutcome& row : comparison->strategies)
+      if (row.plan && (!plan || row.name == request.strategy)) plan = row.plan;
+    std::fputs((options.json() ? json_comparison(job, cluster, *comparison) + "\n"
+                               : text_comparison(job, cluster, *comparison))
+                   .c_str(),
+               stdout);
+  } else {
+    WEFT_TRY(plan, plan::make_plan(request));
+  }
+  const PlanShown shown{&job, &cluster, &*plan, stage_facts(job.graph, *plan)};
+  if (!options.compare)
+    std::fputs((options.json() ? json_plan(shown) + "\n" : text_plan(shown, options.verbose)).c_str(),
+               stdout);
+  if (options.html.empty()) return kExitOk;
+  WEFT_TRY_STATUS(write_file(options.html, html_report(shown, comparison ? &*comparison : nullptr)));
+  if (!options.json()) std::printf("report: %s\n", options.html.c_str());
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Command& chosen) {
+  CLI::App* command =
+      app.add_subcommand("plan", "show which device would run what, and how fast, without running anything");
+  auto options = std::make_shared<PlanOptions>();
+  command->add_option("job", options->job, "the job file (YAML), or a model (*.onnx)")->required();
+  CLI::Option* cluster = command->add_option("--cluster", options->cluster, "the cluster file (YAML)");
+  command->add_flag("--live", options->live, "plan for the peers of the broker")->excludes(cluster);
+  CLI::Option* strategy = command->add_option("--strategy", options->strategy,
+                                              "how to plan; an unknown name lists those there are");
+  command->add_flag("--compare", options->compare, "every strategy, and what there is to gain")
+      ->excludes(strategy);
+  command
+      ->add_option("--set", options->sets, "override a key of the job, as batch_size=64 (may be given again)")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--size", options->sizes, "a symbolic dim of the model: name=number (may be given again)")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--add", options->additions,
+                   "one more device of the catalogue: TYPE@REGION (may be given again)")
+      ->allow_extra_args(false);
+  command->add_option("--format", options->format, "text, or json: one line")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->add_option("--html", options->html, "write a report for a browser to this file");
+  command->add_flag("--verbose", options->verbose, "show all that is known of the plan");
+  options->broker.add_to(*command);
+  command->callback([options, &chosen] { chosen = [options] { return run_plan(*options); }; });
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,39 @@
+// What is planned: a job, or a bare model, as a graph. Neither weights nor data are read; a data set is
+// opened only where the model leaves a shape open that nothing else tells.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "configs/job.h"
+#include "dag/graph.h"
+#include "dag/lower.h"
+#include "plan/request.h"
+
+namespace weft::cli {
+
+struct PlannedJob {
+  std::string name;  // the file, as it was given
+  configs::Job job;
+  dag::Graph graph;                             // of a microbatch, with its backward phase when it trains
+  std::shared_ptr<const dag::Lowered> lowered;  // as the devices of the catalogue are taken to run it
+  uint32_t microbatches = 1;                    // a step
+  std::vector<std::string> notes;               // what was assumed
+
+  // Without a cluster.
+  plan::PlanRequest request() const;
+  double samples_per_second(double step_seconds) const;
+};
+
+// `path`: a job file, or a model (*.onnx), which stands for a job that adds up the model's first output, with
+// adamw, a sample at a time; `sets` change it as they would a job file. `sizes` bind symbolic dims.
+Result<PlannedJob> open_planned_job(const std::filesystem::path& path, std::span<const std::string> sets,
+                                    const std::map<std::string, int64_t>& sizes);
+
+}  // namespace weft::cli

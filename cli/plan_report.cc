@@ -1,0 +1,211 @@
+#include "cli/plan_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/live_line.h"
+#include "cli/report.h"
+#include "plan/explain.h"
+
+namespace weft::cli {
+namespace {
+using Json = nlohmann::ordered_json;
+using Row = std::vector<std::string>;
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Json number(std::optional<double> value) { return value && std::isfinite(*value) ? Json(*value) : Json(); }
+
+double busy_share(const PlanShown& shown, const plan::StagePlan& stage) {
+  const double busy = seconds(stage.forward + stage.backward) * shown.job->microbatches;
+  return std::min(1.0, busy / std::max(1e-12, seconds(shown.plan->predicted_step)));
+}
+
+const plan::DeviceView& device_of(const PlanShown& shown, const plan::StagePlan& stage) {
+  return shown.cluster->view.devices()[stage.devices.front()];
+}
+
+Json json_stage(const PlanShown& shown, uint32_t s) {
+  const plan::StagePlan& stage = shown.plan->stages[s];
+  const plan::DeviceView& device = device_of(shown, stage);
+  Json sends = Json::array();
+  for (const plan::PlannedLink& link : shown.plan->links)
+    if (link.from_stage == s) sends.push_back({{"to_stage", link.to_stage}, {"bytes", link.bytes.value}});
+  return {{"stage", s},
+          {"device", device.name},
+          {"region", device.region},
+          {"ops", shown.stages[s].ops},
+          {"parameters", shown.stages[s].parameters},
+          {"memory_bytes", stage.memory.value},
+          {"device_memory_bytes", device.memory.value},
+          {"forward_seconds", seconds(stage.forward)},
+          {"backward_seconds", seconds(stage.backward)},
+          {"busy", busy_share(shown, stage)},
+          {"microbatches_in_flight", stage.microbatches_in_flight},
+          {"sends", sends}};
+}
+
+Json json_row(const PlannedJob& job, const plan::ClusterView& cluster, const StrategyOutcome& row) {
+  if (!row.plan)
+    return {{"name", row.name},
+            {"stages", nullptr},
+            {"microbatches", nullptr},
+            {"step_seconds", nullptr},
+            {"samples_per_second", nullptr},
+            {"bottleneck", nullptr},
+            {"bytes_over_slowest_link", nullptr},
+            {"planning_seconds", row.planning_seconds},
+            {"problem", row.problem}};
+  const double step = seconds(row.plan->predicted_step);
+  return {{"name", row.name},
+          {"stages", row.plan->stages.size()},
+          {"microbatches", job.microbatches},
+          {"step_seconds", step},
+          {"samples_per_second", job.samples_per_second(step)},
+          {"bottleneck", bottleneck_of(job, cluster, *row.plan).name},
+          {"bytes_over_slowest_link", bytes_over_slowest_link(job, cluster, *row.plan)},
+          {"planning_seconds", row.planning_seconds}};
+}
+
+// Columns as wide as their widest cell; the first `left` of them to the left, others to the right.
+std::string table(const std::vector<Row>& rows, size_t left) {
+  std::vector<size_t> widths;
+  for (const Row& row : rows)
+    for (size_t c = 0; c < row.size(); ++c) {
+      if (c == widths.size()) widths.push_back(0);
+      widths[c] = std::max(widths[c], row[c].size());
+    }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c) {
+      const bool last = c + 1 == row.size();
+      const std::string gap = c > 0 ? "  " : "";
+      if (last)
+        line += gap + row[c];
+      else
+        line += gap + (c < left ? fmt::format("{:<{}}", row[c], widths[c])
+                                : fmt::format("{:>{}}", row[c], widths[c]));
+    }
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
+
+std::string sends_of(const PlanShown& shown, uint32_t s) {
+  std::string text;
+  for (const plan::PlannedLink& link : shown.plan->links)
+    if (link.from_stage == s)
+      text +=
+          (text.empty() ? "" : ", ") + plan::show(link.bytes) + " to " + std::to_string(link.to_stage + 1);
+  return text.empty() ? "nothing" : text;
+}
+
+std::string optional_rate(std::optional<double> rate) {
+  return rate ? format_rate(*rate) : std::string("none");
+}
+
+}  // namespace
+
+std::string format_rate(double rate) {
+  const int decimals = rate >= 99.95 ? 0 : rate >= 9.995 ? 1 : rate >= 0.9995 ? 2 : rate >= 0.09995 ? 3 : 4;
+  return fmt::format("{:.{}f} samples/s", rate, decimals);
+}
+
+std::string format_count(int64_t count) {
+  const auto value = static_cast<double>(count);
+  if (value >= 9.995e8) return fmt::format("{:.2f}G", value / 1e9);
+  if (value >= 9.995e5) return fmt::format("{:.1f}M", value / 1e6);
+  if (value >= 9995) return fmt::format("{:.1f}k", value / 1e3);
+  return std::to_string(count);
+}
+
+std::string prediction_line(const PlanShown& shown) {
+  const double step = seconds(shown.plan->predicted_step);
+  const PlannedJob& job = *shown.job;
+  const uint64_t samples = uint64_t{job.microbatches} * job.job.microbatch_size;
+  return fmt::format("predicted: a step of {} {} ({} x {}) takes {}, {}", samples,
+                     samples == 1 ? "sample" : "samples", job.microbatches, job.job.microbatch_size,
+                     plan::show(shown.plan->predicted_step), format_rate(job.samples_per_second(step)));
+}
+
+std::string json_plan(const PlanShown& shown) {
+  const double step = seconds(shown.plan->predicted_step);
+  Json stages = Json::array(), lines = Json::array();
+  for (uint32_t s = 0; s < shown.plan->stages.size(); ++s) stages.push_back(json_stage(shown, s));
+  for (const std::string& line : shown.plan->explanation) lines.push_back(line);
+  for (const auto* notes : {&shown.job->notes, &shown.cluster->notes})
+    for (const std::string& note : *notes) lines.push_back(note);
+  return dump({{"event", "plan"},
+               {"job", shown.job->name},
+               {"stages", std::move(stages)},
+               {"predicted_step_seconds", step},
+               {"predicted_samples_per_second", shown.job->samples_per_second(step)},
+               {"lines", std::move(lines)}});
+}
+
+std::string json_comparison(const PlannedJob& job, const PlanCluster& cluster, const Comparison& comparison) {
+  Json rows = Json::array();
+  for (const StrategyOutcome& row : comparison.strategies) rows.push_back(json_row(job, cluster.view, row));
+  return dump({{"event", "comparison"},
+               {"job", job.name},
+               {"strategies", std::move(rows)},
+               {"bound_samples_per_second", number(comparison.bound)},
+               {"free_network_samples_per_second", number(comparison.free_network)},
+               {"best_machine_samples_per_second", number(comparison.best_machine)},
+               {"best_site_samples_per_second", number(comparison.best_site)},
+               {"planning_seconds", comparison.planning_seconds}});
+}
+
+std::string text_plan(const PlanShown& shown, bool verbose) {
+  std::string text;
+  for (const std::string& line : plan_lines(shown.plan->explanation, verbose)) text += printable(line) + "\n";
+  for (const auto* notes : {&shown.job->notes, &shown.cluster->notes})
+    for (const std::string& note : *notes) text += "note: " + printable(note) + "\n";
+  std::vector<Row> rows = {{"STAGE", "DEVICE", "REGION", "OPS", "PARAMETERS", "MEMORY", "OF", "FORWARD",
+                            "BACKWARD", "BUSY", "SENDS A MICROBATCH"}};
+  for (uint32_t s = 0; s < shown.plan->stages.size(); ++s) {
+    const plan::StagePlan& stage = shown.plan->stages[s];
+    const plan::DeviceView& device = device_of(shown, stage);
+    rows.push_back({std::to_string(s + 1), printable(device.name), printable(device.region),
+                    std::to_string(shown.stages[s].ops), format_count(shown.stages[s].parameters),
+                    plan::show(stage.memory), plan::show(device.memory), plan::show(stage.forward),
+                    plan::show(stage.backward), percent(busy_share(shown, stage)), sends_of(shown, s)});
+  }
+  return text + "\n" + table(rows, 3) + "\n" + prediction_line(shown) + "\n";
+}
+
+std::string text_comparison(const PlannedJob& job, const PlanCluster& cluster, const Comparison& comparison) {
+  std::vector<Row> rows = {
+      {"STRATEGY", "STAGES", "STEP", "SAMPLES/S", "OVER SLOWEST LINK", "PLANNED IN", "BOTTLENECK"}};
+  for (const StrategyOutcome& row : comparison.strategies) {
+    const std::string planned = fmt::format("{:.2f} s", row.planning_seconds);
+    if (!row.plan) {
+      rows.push_back({row.name, "-", "-", "-", "-", planned, printable(row.problem)});
+      continue;
+    }
+    const Bottleneck most = bottleneck_of(job, cluster.view, *row.plan);
+    const double step = seconds(row.plan->predicted_step);
+    rows.push_back({row.name, std::to_string(row.plan->stages.size()), plan::show(row.plan->predicted_step),
+                    fmt::format("{:.4g}", job.samples_per_second(step)),
+                    plan::show(Bytes{bytes_over_slowest_link(job, cluster.view, *row.plan)}), planned,
+                    fmt::format("{}, {} of a step", printable(most.name),
+                                percent(std::min(1.0, most.seconds / std::max(1e-12, step))))});
+  }
+  std::string text = table(rows, 1);
+  for (const auto* notes : {&job.notes, &cluster.notes})
+    for (const std::string& note : *notes) text += "note: " + printable(note) + "\n";
+  const std::vector<Row> limits = {{"all devices busy all the time", format_rate(comparison.bound)},
+                                   {"were links free", optional_rate(comparison.free_network)},
+                                   {"the best machine alone", optional_rate(comparison.best_machine)},
+                                   {"the best region alone", optional_rate(comparison.best_site)}};
+  return text + "\n" + table(limits, 1) +
+         fmt::format("planned in {:.2f} s, {} microbatches of {} a step\n", comparison.planning_seconds,
+                     job.microbatches, job.job.microbatch_size);
+}
+
+}  // namespace weft::cli

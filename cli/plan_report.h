@@ -1,0 +1,33 @@
+// A plan, or a comparison of strategies, as text for people and as a JSON line for programs.
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "cli/plan_outcome.h"
+
+namespace weft::cli {
+
+struct PlanShown {
+  const PlannedJob* job = nullptr;
+  const PlanCluster* cluster = nullptr;
+  const plan::Plan* plan = nullptr;
+  std::vector<StageFacts> stages;
+};
+
+// {"event":"plan","job","stages":[{...}],"predicted_step_seconds","predicted_samples_per_second","lines"}
+std::string json_plan(const PlanShown& shown);
+// {"event":"comparison","strategies":[{...}],...}; what there is none of is null.
+std::string json_comparison(const PlannedJob& job, const PlanCluster& cluster, const Comparison& comparison);
+
+std::string text_plan(const PlanShown& shown, bool verbose);
+std::string text_comparison(const PlannedJob& job, const PlanCluster& cluster, const Comparison& comparison);
+
+// "53.1 samples/s" in three digits that count.
+std::string format_rate(double samples_per_second);
+// "step 83.2 ms, 53.1 samples/s"
+std::string prediction_line(const PlanShown& shown);
+// Elements as "124M".
+std::string format_count(int64_t count);
+
+}  // namespace weft::cli

@@ -1,0 +1,101 @@
+// `weft plan` as its user meets it: what it prints, writes and returns.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/scratch.h"
+#include "tests/train/reference_files.h"
+
+namespace weft {
+namespace {
+namespace fs = std::filesystem;
+
+class PlanCommand : public testing::Test {
+ protected:
+  struct Finished {
+    int status = -1;
+    std::string out, err;
+  };
+  Finished run(const std::string& arguments) const {
+    const fs::path errors = scratch_.folder() / "stderr";
+    FILE* pipe =
+        popen((std::string(WEFT_PROGRAM) + " plan " + arguments + " 2>" + errors.string()).c_str(), "r");
+    Finished finished;
+    for (int c = 0; (c = fgetc(pipe)) != EOF;) finished.out += static_cast<char>(c);
+    const int status = pclose(pipe);
+    finished.status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    finished.err = test::read_file(errors);
+    return finished;
+  }
+  // A job whose data are gone, and a model beside it.
+  std::string job() const {
+    const fs::path path = test::unpack_case("gpt3", scratch_.folder());
+    fs::remove(scratch_.folder() / "data.npz");
+    return path.string();
+  }
+  const std::string world_ = " --cluster " WEFT_SOURCE_DIR "/examples/plans/campus-48.yaml";
+  test::Scratch scratch_;
+};
+
+TEST_F(PlanCommand, ShowsATableAndThePrediction) {
+  const Finished finished = run(job() + world_);
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  for (const char* part :
+       {"STAGE", "PARAMETERS", "BUSY", "predicted: a step of 8 samples (2 x 4)", "samples/s"})
+    EXPECT_NE(finished.out.find(part), std::string::npos) << part << " in " << finished.out;
+}
+
+TEST_F(PlanCommand, JsonIsOneLine) {
+  const std::string file = job();
+  for (const std::string more : {"", " --compare"}) {
+    const Finished finished = run(file + world_ + " --format json --set batch_size=16" + more);
+    ASSERT_EQ(finished.status, 0) << finished.err;
+    EXPECT_EQ(std::count(finished.out.begin(), finished.out.end(), '\n'), 1);
+    EXPECT_EQ(nlohmann::json::parse(finished.out)["event"], more.empty() ? "plan" : "comparison");
+  }
+}
+
+TEST_F(PlanCommand, WritesAReport) {
+  const fs::path report = scratch_.folder() / "report.html";
+  const std::string model = (fs::path(job()).parent_path() / "model.onnx").string();
+  const Finished finished =
+      run(model + world_ + " --add h100@campus --set batch_size=8 --compare --html " + report.string());
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  EXPECT_NE(test::read_file(report).find("</html>"), std::string::npos);
+}
+
+TEST_F(PlanCommand, SaysWhatIsWrong) {
+  const std::string file = job();
+  struct Case {
+    std::string arguments;
+    int status;
+    const char* says;
+  };
+  const std::vector<Case> cases = {
+      {file, 2, "--cluster"},
+      {"nowhere.onnx" + world_, 3, "nowhere.onnx"},
+      {file + " --cluster nowhere.yaml", 3, "nowhere.yaml"},
+      {file + world_ + " --strategy none-such", 2, "there are:"},
+      {file + world_ + " --html " + (scratch_.folder() / "none" / "report.html").string(), 3, "no folder"},
+      {file + world_ + " --add rtx9999@campus", 3, "rtx9999"},
+      {file + world_ + " --set batch_size=0", 2, "batch_size"},
+      {file + " --cluster " +
+           scratch_
+               .write("small.yaml",
+                      std::string_view("devices: [{name: tiny, peak_flops: {fp32: 1e9}, memory: 64KiB, "
+                                       "memory_bandwidth: 1e9}]\n"))
+               .string(),
+       2, "does not fit"},
+  };
+  for (const Case& one : cases) {
+    const Finished finished = run(one.arguments);
+    EXPECT_EQ(finished.status, one.status) << one.arguments << ": " << finished.err;
+    EXPECT_NE(finished.err.find(one.says), std::string::npos) << one.arguments << ": " << finished.err;
+  }
+}
+
+}  // namespace
+}  // namespace weft
