@@ -43,10 +43,10 @@ Error no_devices(const std::string& source, const std::string& advice) {
 }
 
 // What a broker assumes of a link that nobody has measured.
-plan::LinkView assumed_link(const plan::DeviceView& from, const plan::DeviceView& to) {
-  if (!from.region.empty() && from.region == to.region)
-    return {.bytes_per_second = 1.25e9, .latency = std::chrono::microseconds(500)};
-  return {.bytes_per_second = 12.5e6, .latency = std::chrono::milliseconds(20)};
+plan::LinkView assumed_link(const std::string& from_region, const std::string& to_region) {
+  if (!from_region.empty() && from_region == to_region)
+    return {.bytes_per_second = 1.25e9, .latency = std::chrono::microseconds(500), .is_assumed = true};
+  return {.bytes_per_second = 12.5e6, .latency = std::chrono::milliseconds(20), .is_assumed = true};
 }
 
 plan::DeviceView device_of(const proto::PeerStatus& peer) {
@@ -108,12 +108,14 @@ Result<PlanCluster> cluster_of_peers(std::span<const proto::PeerStatus> peers, c
   }
   if (devices.empty())
     return fail(no_devices(source, "no peer is there; let some join, or --add TYPE@REGION"));
-  plan::ClusterView view(devices);
-  for (size_t from = 0; from < devices.size(); ++from)
-    for (size_t to = 0; to < devices.size(); ++to)
-      if (from != to) view.set_link(from, to, assumed_link(devices[from], devices[to]));
+  std::map<std::string, uint32_t> sites;
+  for (plan::DeviceView& device : devices)
+    device.site = sites.try_emplace(device.region, static_cast<uint32_t>(sites.size())).first->second;
+  plan::ClusterView view(std::move(devices));
+  for (const auto& [from, a] : sites)
+    for (const auto& [to, b] : sites) view.set_between(a, b, assumed_link(from, to));
   std::vector<std::string> notes;
-  if (devices.size() > 1)
+  if (view.devices().size() > 1)
     notes.push_back("links are assumed, not measured: 10 Gbit/s within a region, 100 Mbit/s between others");
   return PlanCluster{source, std::move(view), std::move(notes)};
 }
@@ -126,27 +128,20 @@ Result<PlanCluster> cluster_of_broker(const BrokerOptions& broker, std::span<con
 }
 
 plan::ClusterView with_free_links(const plan::ClusterView& cluster) {
-  plan::ClusterView view(cluster.devices());
-  for (size_t from = 0; from < cluster.devices().size(); ++from)
-    for (size_t to = 0; to < cluster.devices().size(); ++to)
-      if (from != to) view.set_link(from, to, {.bytes_per_second = kFreeBytesPerSecond, .latency = {}});
+  std::vector<plan::DeviceView> devices = cluster.devices();
+  for (plan::DeviceView& device : devices) {
+    device.uplink = device.downlink = plan::kUnlimited;
+    device.site = 0;
+  }
+  plan::ClusterView view(std::move(devices));
+  if (view.site_count() > 0) view.set_between(0, 0, {.bytes_per_second = kFreeBytesPerSecond, .latency = {}});
   return view;
 }
 
-plan::ClusterView only(const plan::ClusterView& cluster, std::span<const size_t> devices) {
-  std::vector<plan::DeviceView> chosen;
-  for (const size_t device : devices) chosen.push_back(cluster.devices()[device]);
-  plan::ClusterView view(std::move(chosen));
-  for (size_t from = 0; from < devices.size(); ++from)
-    for (size_t to = 0; to < devices.size(); ++to)
-      if (from != to) view.set_link(from, to, cluster.link(devices[from], devices[to]));
-  return view;
-}
-
-std::vector<std::vector<size_t>> by_region(const plan::ClusterView& cluster) {
-  std::vector<std::vector<size_t>> regions;
+std::vector<std::vector<uint32_t>> by_region(const plan::ClusterView& cluster) {
+  std::vector<std::vector<uint32_t>> regions;
   std::map<std::string, size_t> region_of;
-  for (size_t i = 0; i < cluster.devices().size(); ++i) {
+  for (uint32_t i = 0; i < cluster.devices().size(); ++i) {
     const auto [at, fresh] = region_of.emplace(cluster.devices()[i].region, regions.size());
     if (fresh) regions.emplace_back();
     regions[at->second].push_back(i);

@@ -33,9 +33,7 @@ Result<PlanCluster> cluster_of_peers(std::span<const proto::PeerStatus> peers, c
 
 // The same devices, and nothing that is sent takes time.
 plan::ClusterView with_free_links(const plan::ClusterView& cluster);
-// Only these devices, in that order, and the links between them.
-plan::ClusterView only(const plan::ClusterView& cluster, std::span<const size_t> devices);
 // Devices by region, regions in the order in which they first appear.
-std::vector<std::vector<size_t>> by_region(const plan::ClusterView& cluster);
+std::vector<std::vector<uint32_t>> by_region(const plan::ClusterView& cluster);
 
 }  // namespace weft::cli

@@ -129,7 +129,7 @@ std::string comparison_table(const PlanShown& shown, const Comparison& compariso
 
 // What is drawn: devices, or one of each region when they are many.
 struct Drawn {
-  std::vector<size_t> devices;
+  std::vector<uint32_t> devices;
   std::vector<size_t> fences;      // places at which another region begins
   std::vector<std::string> names;  // of the regions
   std::vector<size_t> counts;
@@ -139,7 +139,7 @@ struct Drawn {
 Drawn choose_drawn(const plan::ClusterView& cluster) {
   Drawn drawn;
   drawn.one_each = cluster.devices().size() > kDevicesDrawn;
-  for (const std::vector<size_t>& region : by_region(cluster)) {
+  for (const std::vector<uint32_t>& region : by_region(cluster)) {
     drawn.fences.push_back(drawn.devices.size());
     drawn.names.push_back(cluster.devices()[region.front()].region);
     drawn.counts.push_back(region.size());
@@ -212,8 +212,8 @@ std::string heat_legend(const Drawn& drawn, const Shades& shades) {
 // ---- the graph by stage ----
 
 std::string link_text(const PlanShown& shown, const plan::PlannedLink& link) {
-  const plan::LinkView& over = shown.cluster->view.link(shown.plan->stages[link.from_stage].devices.front(),
-                                                        shown.plan->stages[link.to_stage].devices.front());
+  const plan::LinkView over = shown.cluster->view.link(shown.plan->stages[link.from_stage].devices.front(),
+                                                       shown.plan->stages[link.to_stage].devices.front());
   return plan::show(link.bytes) + " over " + plan::show(over);
 }
 
@@ -310,8 +310,8 @@ std::string html_heat_map(const plan::ClusterView& cluster) {
   const Drawn drawn = choose_drawn(cluster);
   const size_t count = drawn.devices.size();
   Shades shades;
-  for (const size_t from : drawn.devices)
-    for (const size_t to : drawn.devices)
+  for (const uint32_t from : drawn.devices)
+    for (const uint32_t to : drawn.devices)
       if (from != to) shades.look(cluster.link(from, to).bytes_per_second);
   constexpr double kLeft = 22, kSize = 560 - kLeft;
   const double cell = kSize / static_cast<double>(count);

@@ -95,14 +95,14 @@ class Comparing {
   // Each kind of device once: what it reaches, and what it would reach were its memory endless.
   void look_at_machines() {
     std::map<Kind, double> reached;
-    for (size_t i = 0; i < cluster_.devices().size(); ++i) {
+    for (uint32_t i = 0; i < cluster_.devices().size(); ++i) {
       const auto [at, fresh] = reached.emplace(kind_of(cluster_.devices()[i]), 0.0);
       if (fresh) at->second = look_at_machine(i);
       comparison_.bound += at->second;
     }
   }
-  double look_at_machine(size_t i) {
-    plan::PlanRequest request = on(only(cluster_, {&i, 1}));
+  double look_at_machine(uint32_t i) {
+    plan::PlanRequest request = on(cluster_.only({&i, 1}));
     request.stages = 1;
     raise(comparison_.best_machine, rate(request));
     plan::DeviceView roomy = cluster_.devices()[i];
@@ -114,20 +114,19 @@ class Comparing {
 
   // Regions of equal devices with equal links are one to a planner: each such once.
   void look_at_sites() {
-    std::set<std::pair<std::vector<Kind>, std::vector<std::pair<double, int64_t>>>> known;
+    std::set<std::pair<std::vector<std::tuple<Kind, double, double>>, std::pair<double, int64_t>>> known;
     const auto regions = by_region(cluster_);
-    for (const std::vector<size_t>& region : regions) {
-      std::vector<Kind> kinds;
-      std::vector<std::pair<double, int64_t>> links;
-      for (const size_t from : region) {
-        kinds.push_back(kind_of(cluster_.devices()[from]));
-        for (const size_t to : region)
-          if (from != to)
-            links.push_back(
-                {cluster_.link(from, to).bytes_per_second, cluster_.link(from, to).latency.count()});
+    for (const std::vector<uint32_t>& region : regions) {
+      std::vector<std::tuple<Kind, double, double>> kinds;
+      for (const uint32_t i : region) {
+        const plan::DeviceView& device = cluster_.devices()[i];
+        kinds.push_back({kind_of(device), device.uplink, device.downlink});
       }
-      if (known.emplace(std::move(kinds), std::move(links)).second)
-        raise(comparison_.best_site, rate(on(only(cluster_, region))));
+      const uint32_t site = cluster_.devices()[region.front()].site;
+      const plan::LinkView& within = cluster_.between(site, site);
+      const bool is_new =
+          known.emplace(std::move(kinds), std::pair(within.bytes_per_second, within.latency.count())).second;
+      if (is_new || cluster_.has_pairs()) raise(comparison_.best_site, rate(on(cluster_.only(region))));
     }
   }
 

@@ -20,8 +20,8 @@ class Play {
     for (Stage& stage : stages_)
       for (auto& arrivals : stage.arrivals) arrivals.resize(microbatches);
     for (const plan::PlannedLink& link : plan.links) {
-      const plan::LinkView& over = cluster.link(plan.stages[link.from_stage].devices.front(),
-                                                plan.stages[link.to_stage].devices.front());
+      const plan::LinkView over = cluster.link(plan.stages[link.from_stage].devices.front(),
+                                               plan.stages[link.to_stage].devices.front());
       const bool forward = link.from_stage < link.to_stage;
       const uint32_t segment = forward ? kForward : kBackward;
       const double busy = static_cast<double>(link.bytes.value) / over.bytes_per_second;

@@ -376,42 +376,31 @@ Result<ClusterDevice> device_in(const Cluster& cluster, std::string_view name, s
 }
 
 plan::ClusterView view(const Cluster& cluster) {
+  const auto site_of = [&](const std::string& region) {
+    const auto at = std::find(cluster.regions.begin(), cluster.regions.end(), region);
+    return static_cast<uint32_t>(at - cluster.regions.begin());
+  };
+  const bool by_region = cluster.links.empty();
   std::vector<plan::DeviceView> devices;
   for (const ClusterDevice& device : cluster.devices)
     devices.push_back({.name = device.name,
                        .region = device.region,
                        .rates = rates_of(device.peak_fp32_flops, device.memory_bandwidth),
                        .memory = device.memory,
-                       .fingerprint = device.type.empty() ? device.name : device.type});
+                       .fingerprint = device.type.empty() ? device.name : device.type,
+                       .uplink = device.uplink.value_or(plan::kUnlimited),
+                       .downlink = device.downlink.value_or(plan::kUnlimited),
+                       .site = by_region ? site_of(device.region) : 0});
   plan::ClusterView view(std::move(devices));
-  // By region and region, so that many devices cost no look-up by name for each pair.
-  const size_t regions = cluster.regions.size();
-  std::vector<const LinkProfile*> profiles(regions * regions, nullptr);
-  const auto region_index = [&](const std::string& name) {
-    return static_cast<size_t>(std::find(cluster.regions.begin(), cluster.regions.end(), name) -
-                               cluster.regions.begin());
+  const auto seen = [](const LinkProfile& profile) {
+    return plan::LinkView{.bytes_per_second = profile.bytes_per_second,
+                          .latency = profile.latency + profile.jitter / 2};
   };
-  for (const auto& [ends, profile] : cluster.between)
-    profiles[region_index(ends.first) * regions + region_index(ends.second)] = &profile;
-  std::vector<size_t> region_of;
-  for (const ClusterDevice& device : cluster.devices) region_of.push_back(region_index(device.region));
-  for (size_t from = 0; from < cluster.devices.size(); ++from)
-    for (size_t to = 0; to < cluster.devices.size(); ++to) {
-      if (from == to) continue;
-      const LinkProfile* found = nullptr;
-      if (cluster.links.empty()) {
-        if (region_of[from] < regions && region_of[to] < regions)
-          found = profiles[region_of[from] * regions + region_of[to]];
-      } else if (const auto listed = cluster.links.find({from, to}); listed != cluster.links.end()) {
-        found = &listed->second;
-      }
-      if (!found) continue;
-      const LinkProfile& profile = *found;
-      double rate = profile.bytes_per_second;
-      rate = std::min(rate, cluster.devices[from].uplink.value_or(rate));
-      rate = std::min(rate, cluster.devices[to].downlink.value_or(rate));
-      view.set_link(from, to, {rate, profile.latency + profile.jitter / 2});
-    }
+  for (const auto& [ends, profile] : cluster.between) {
+    const uint32_t from = site_of(ends.first), to = site_of(ends.second);
+    if (std::max(from, to) < view.site_count()) view.set_between(from, to, seen(profile));
+  }
+  for (const auto& [ends, profile] : cluster.links) view.set_link(ends.first, ends.second, seen(profile));
   return view;
 }
 

@@ -61,7 +61,7 @@ class Explainer {
   const DeviceView& device(uint32_t stage) const {
     return cluster_.devices()[plan_.stages[stage].devices[0]];
   }
-  const LinkView& link(uint32_t from, uint32_t to) const {
+  LinkView link(uint32_t from, uint32_t to) const {
     return cluster_.link(plan_.stages[from].devices[0], plan_.stages[to].devices[0]);
   }
   std::string stage_name(uint32_t stage) const { return "stage " + std::to_string(stage + 1); }

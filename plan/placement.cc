@@ -216,8 +216,8 @@ std::vector<std::vector<uint32_t>> greedy_orders(const Scope& scope) {
       double bandwidth = -1;
       for (size_t g = 0; g < groups.size(); ++g) {
         if (used[g]) continue;
-        const LinkView& there = cluster.link(groups[at].front(), groups[g].front());
-        const LinkView& back = cluster.link(groups[g].front(), groups[at].front());
+        const LinkView there = cluster.link(groups[at].front(), groups[g].front());
+        const LinkView back = cluster.link(groups[g].front(), groups[at].front());
         const double worst = std::min(there.bytes_per_second, back.bytes_per_second);
         if (worst > bandwidth) bandwidth = worst, next = g;
       }

@@ -37,15 +37,16 @@ LoweredGraphs lower_for(const dag::Graph& graph, const std::vector<dag::BackendT
 }
 
 // What is assumed of a link that nobody has measured yet.
-plan::LinkView assumed_link(const Candidate& from, const Candidate& to) {
-  if (from.device.region == to.device.region)
-    return {.bytes_per_second = 1.25e9, .latency = std::chrono::microseconds(500)};
-  return {.bytes_per_second = 12.5e6, .latency = std::chrono::milliseconds(20)};
+plan::LinkView assumed_link(const std::string& from_region, const std::string& to_region) {
+  if (!from_region.empty() && from_region == to_region)
+    return {.bytes_per_second = 1.25e9, .latency = std::chrono::microseconds(500), .is_assumed = true};
+  return {.bytes_per_second = 12.5e6, .latency = std::chrono::milliseconds(20), .is_assumed = true};
 }
 
 plan::ClusterView view(const std::vector<Candidate>& candidates,
                        const std::vector<dag::BackendTraits>& classes) {
   std::vector<plan::DeviceView> devices;
+  std::map<std::string, uint32_t> sites;
   for (const Candidate& candidate : candidates)
     devices.push_back(
         {.name = candidate.name,
@@ -55,11 +56,12 @@ plan::ClusterView view(const std::vector<Candidate>& candidates,
          .host_memory = candidate.device.host_memory,
          .fingerprint = candidate.device.fingerprint,
          .device_class = static_cast<uint32_t>(
-             std::find(classes.begin(), classes.end(), candidate.device.traits) - classes.begin())});
+             std::find(classes.begin(), classes.end(), candidate.device.traits) - classes.begin()),
+         .site =
+             sites.try_emplace(candidate.device.region, static_cast<uint32_t>(sites.size())).first->second});
   plan::ClusterView cluster(std::move(devices));
-  for (size_t from = 0; from < candidates.size(); ++from)
-    for (size_t to = 0; to < candidates.size(); ++to)
-      if (from != to) cluster.set_link(from, to, assumed_link(candidates[from], candidates[to]));
+  for (const auto& [from, a] : sites)
+    for (const auto& [to, b] : sites) cluster.set_between(a, b, assumed_link(from, to));
   return cluster;
 }
 

@@ -231,8 +231,8 @@ TEST(PlanCluster, PartsKeepTheirLinks) {
   const PlanCluster whole = two_regions();
   const auto regions = by_region(whole.view);
   ASSERT_EQ(regions.size(), 2u);
-  const std::vector<size_t> chosen = {3, 0};
-  const plan::ClusterView part = only(whole.view, chosen);
+  const std::vector<uint32_t> chosen = {3, 0};
+  const plan::ClusterView part = whole.view.only(chosen);
   EXPECT_EQ(part.devices()[0].name, "b-2");
   EXPECT_EQ(part.link(0, 1).bytes_per_second, whole.view.link(3, 0).bytes_per_second);
   EXPECT_GT(with_free_links(whole.view).link(0, 2).bytes_per_second, 1e15);
