@@ -6,13 +6,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "cli/plan_timeline.h"
 #include "plan/explain.h"
 
 namespace weft::cli {
 namespace {
 
 constexpr size_t kDevicesDrawn = 160;  // of more, one of each region
+constexpr size_t kTasksDrawn = 4000;   // of a long step, the first microbatches
 constexpr size_t kStagesOpen = 12;     // of more, the list is folded
 constexpr size_t kKindsShown = 6;
 constexpr int kShades = 6;
@@ -335,32 +335,44 @@ std::string html_heat_map(const plan::ClusterView& cluster) {
          ".</figcaption></figure>";
 }
 
+uint32_t microbatches_drawn(const plan::Timeline& timeline) {
+  size_t tasks = 0;
+  for (const auto& of_stage : timeline.stages) tasks += of_stage.size();
+  if (tasks <= kTasksDrawn) return timeline.microbatches;
+  return std::max<uint32_t>(1, static_cast<uint32_t>(timeline.microbatches * kTasksDrawn / tasks));
+}
+
 std::string html_timeline(const PlanShown& shown) {
-  const Timeline timeline = make_timeline(*shown.plan, shown.cluster->view, shown.job->microbatches);
+  const plan::Timeline& timeline = shown.plan->timeline;
+  const uint32_t drawn = microbatches_drawn(timeline);
+  Duration last{};
+  for (const auto& tasks : timeline.stages)
+    for (const plan::TimelineTask& task : tasks)
+      if (task.microbatch < drawn) last = std::max(last, task.end);
   constexpr double kLeft = 34, kWidth = 1000 - kLeft, kRow = 18;
   const double height = kRow * static_cast<double>(timeline.stages.size());
-  const double scale = kWidth / std::max(1e-12, timeline.seconds);
+  const double scale = kWidth / std::max(1e-12, seconds(last));
   std::string text = fmt::format(
       R"(<figure><div class="wide"><svg class="time" viewBox="0 0 1000 {:.0f}" role="img" aria-label="who computes what when">)",
       height + 20);
   for (int tick = 0; tick <= 4; ++tick) {
     const double x = kLeft + kWidth * tick / 4;
-    const Duration at(static_cast<int64_t>(timeline.seconds * tick / 4 * 1e9));
     text += fmt::format(
         R"(<line class="grid" x1="{0:.1f}" y1="0" x2="{0:.1f}" y2="{1:.0f}"/><text x="{0:.1f}" y="{2:.0f}" text-anchor="{3}">{4}</text>)",
         x, height, height + 15,
         tick == 0   ? "start"
         : tick == 4 ? "end"
                     : "middle",
-        plan::show(at));
+        plan::show(last * tick / 4));
   }
   for (size_t s = 0; s < timeline.stages.size(); ++s) {
     const double y = kRow * static_cast<double>(s);
     text += fmt::format(R"(<text x="2" y="{:.0f}">{}</text>)", y + 13, s + 1);
-    for (const TimelineTask& task : timeline.stages[s]) {
-      const double x = kLeft + task.begin * scale, width = (task.end - task.begin) * scale;
+    for (const plan::TimelineTask& task : timeline.stages[s]) {
+      if (task.microbatch >= drawn) continue;
+      const double x = kLeft + seconds(task.begin) * scale, width = seconds(task.end - task.begin) * scale;
       text += fmt::format(R"(<rect class="{}" x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}"/>)",
-                          task.backward ? "b" : "f", x, y + 2, std::max(0.8, width - 0.4), kRow - 4);
+                          task.is_backward ? "b" : "f", x, y + 2, std::max(0.8, width - 0.4), kRow - 4);
       if (width > 13)
         text += fmt::format(R"(<text class="in" x="{:.2f}" y="{:.1f}">{}</text>)", x + width / 2, y + 12,
                             task.microbatch + 1);
@@ -370,9 +382,8 @@ std::string html_timeline(const PlanShown& shown) {
       "</svg></div><ul class=\"legend\"><li><i class=\"f\"></i>forward</li><li><i "
       "class=\"b\"></i>backward</li></ul>"
       "<figcaption>One step from a standing start, a row for each stage, numbers are microbatches";
-  if (timeline.microbatches < shown.job->microbatches)
-    text += "; the first " + std::to_string(timeline.microbatches) + " of " +
-            std::to_string(shown.job->microbatches);
+  if (drawn < shown.job->microbatches)
+    text += "; the first " + std::to_string(drawn) + " of " + std::to_string(shown.job->microbatches);
   return text +
          ". A running job fills the gaps at both ends with the steps before and after.</figcaption></figure>";
 }

@@ -23,6 +23,11 @@ LinkView ClusterView::link(size_t from, size_t to) const {
   return link;
 }
 
+bool ClusterView::all_links(const std::function<bool(const LinkView&)>& are) const {
+  return std::all_of(between_.begin(), between_.end(), are) &&
+         std::all_of(pairs_.begin(), pairs_.end(), [&](const auto& pair) { return are(pair.second); });
+}
+
 std::vector<uint32_t> ClusterView::equal_in_links() const {
   std::vector<bool> has_own(devices_.size(), false);
   for (const auto& [pair, link] : pairs_) has_own[pair >> 32] = has_own[pair & 0xffffffff] = true;

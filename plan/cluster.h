@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -58,8 +59,13 @@ class ClusterView {
   void set_between(uint32_t from_site, uint32_t to_site, LinkView link) {
     between_[size_t{from_site} * sites_ + to_site] = link;
   }
+  void set_lines(size_t device, double uplink, double downlink) {
+    devices_[device].uplink = uplink;
+    devices_[device].downlink = downlink;
+  }
   // Of this pair alone.
   void set_link(size_t from, size_t to, LinkView link) { pairs_[key(from, to)] = link; }
+  bool all_links(const std::function<bool(const LinkView&)>& are) const;  // each that was set
   bool has_pairs() const { return !pairs_.empty(); }
 
   // For each device the first one that it can stand for as far as links go: of the same site, with the same

@@ -112,7 +112,7 @@ class Explainer {
   }
 
   double seconds_of(const PlannedLink& planned) const {
-    const LinkView& over = link(planned.from_stage, planned.to_stage);
+    const LinkView over = link(planned.from_stage, planned.to_stage);
     return static_cast<double>(planned.bytes.value) / over.bytes_per_second + seconds(over.latency);
   }
   std::string links_line() const {
@@ -168,6 +168,10 @@ class Explainer {
     return line;
   }
 
+  std::string line_name(const char* way, uint32_t s, double rate) const {
+    return "the " + std::string(way) + "link of " + device(s).name + " (" + show(LinkView{rate}) + "), of " +
+           stage_name(s);
+  }
   std::string bottleneck_line() const {
     const Prediction& predicted = *what_.prediction;
     uint32_t busiest = 0;
@@ -175,13 +179,20 @@ class Explainer {
       if (predicted.busy[s] > predicted.busy[busiest]) busiest = s;
     Duration longest = predicted.busy[busiest];
     std::string name = stage_name(busiest) + " on " + device(busiest).name;
-    for (uint32_t from = 0; from < count_; ++from)
-      for (uint32_t to = 0; to < count_; ++to)
-        if (predicted.sending[from * count_ + to] > longest) {
-          longest = predicted.sending[from * count_ + to];
-          name = "the link from " + stage_name(from) + " to " + stage_name(to) + " (" + show(link(from, to)) +
-                 ")";
-        }
+    const auto look = [&](Duration busy, const auto& describe) {
+      if (busy <= longest) return;
+      longest = busy;
+      name = describe();
+    };
+    for (const auto& sending : predicted.sending)
+      look(sending.busy, [&] {
+        return "the link from " + stage_name(sending.from_stage) + " to " + stage_name(sending.to_stage) +
+               " (" + show(link(sending.from_stage, sending.to_stage)) + ")";
+      });
+    for (uint32_t s = 0; s < count_; ++s) {
+      look(predicted.uplink[s], [&] { return line_name("up", s, device(s).uplink); });
+      look(predicted.downlink[s], [&] { return line_name("down", s, device(s).downlink); });
+    }
     const double share = 100 * seconds(longest) / std::max(1e-12, seconds(plan_.predicted_step));
     char percent[16];
     std::snprintf(percent, sizeof percent, "%.0f%%", std::min(100.0, share));

@@ -38,7 +38,6 @@ struct Worked {
   Proposal proposal;
   std::vector<uint32_t> stage_of_op;
   Pipeline pipeline;
-  std::vector<LinkView> links;
   std::vector<uint32_t> in_flight_max;  // by memory
   std::vector<uint32_t> in_flight;
   Prediction prediction;
@@ -254,9 +253,6 @@ class Planner {
                                   {request_.microbatches, request_.optimizer_slots, request_.gradient_sums});
     WEFT_CHECK_MSG(pipeline.has_value(), "a cut between positions goes through a group");
     worked.pipeline = std::move(*pipeline);
-    for (uint32_t from = 0; from < count; ++from)
-      for (uint32_t to = 0; to < count; ++to)
-        worked.links.push_back(request_.cluster.link(proposal.devices[from], proposal.devices[to]));
     for (uint32_t stage = 0; stage < count; ++stage) {
       const StageWork& work = worked.pipeline.stages[stage];
       const DeviceView& device = devices_[proposal.devices[stage]];
@@ -283,7 +279,23 @@ class Planner {
   }
 
   Prediction predict_with(const Worked& worked, const std::vector<uint32_t>& in_flight) const {
-    return predict({&worked.pipeline, worked.links, request_.microbatches, in_flight, nullptr});
+    return predict({.pipeline = &worked.pipeline,
+                    .cluster = &request_.cluster,
+                    .devices = worked.proposal.devices,
+                    .microbatches = request_.microbatches,
+                    .in_flight = in_flight,
+                    .norm_round_trip = norm_round_trip(worked)});
+  }
+
+  // The broker is taken to be as far away as the farthest two stages that speak to each other.
+  std::optional<Duration> norm_round_trip(const Worked& worked) const {
+    if (!request_.clips_norm) return std::nullopt;
+    Duration farthest{};
+    const auto& devices = worked.proposal.devices;
+    for (const Message& message : worked.pipeline.messages)
+      farthest = std::max(
+          farthest, request_.cluster.path(devices[message.from_stage], devices[message.to_stage]).latency);
+    return farthest * 2;
   }
 
   // Latency is bought off with memory: more microbatches under way on every stage for as long as that pays.
@@ -353,6 +365,7 @@ class Planner {
     plan.predicted_step = worked.prediction.step;
     plan.predicted_alone = alone();
     plan.fewer = fewer_;
+    plan.timeline = worked.prediction.timeline;
     plan.explanation =
         explain({&request_, &model_, &plan, &worked.pipeline, &worked.prediction, &worked.proposal});
     if (const std::string bits = describe_bits(plan); !bits.empty()) plan.explanation.push_back(bits);
@@ -411,11 +424,13 @@ Status check_request(const PlanRequest& request) {
         !positive(rates.memory_bytes_per_second) || !std::isfinite(rates.kernel_seconds) ||
         rates.kernel_seconds < 0)
       return bad("positive rates of device '" + devices[i].name + "'");
-    for (size_t k = 0; k < devices.size(); ++k)
-      if (i != k && (!positive(request.cluster.link(i, k).bytes_per_second) ||
-                     request.cluster.link(i, k).latency < Duration{}))
-        return bad("a positive bandwidth from '" + devices[i].name + "' to '" + devices[k].name + "'");
+    if (!(devices[i].uplink > 0) || !(devices[i].downlink > 0))
+      return bad("positive bandwidth of device '" + devices[i].name + "'");
   }
+  if (!request.cluster.all_links([&](const LinkView& link) {
+        return positive(link.bytes_per_second) && link.latency >= Duration{};
+      }))
+    return bad("a positive bandwidth of every link");
   return {};
 }
 

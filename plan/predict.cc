@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <queue>
 
 #include "base/check.h"
@@ -16,25 +17,57 @@ Duration times(Duration once, double count) {
   return Duration(static_cast<int64_t>(std::min(static_cast<double>(once.count()) * count, 9e18)));
 }
 
+// How long `bytes` take; nothing takes for ever.
+int64_t transfer_time(Bytes bytes, double bytes_per_second) {
+  const double seconds = static_cast<double>(bytes.value) / bytes_per_second;
+  return static_cast<int64_t>(std::ceil(std::min(seconds, 1e6) * 1e9));
+}
+
 struct Event {
   int64_t time = 0;  // ns
   uint64_t number = 0;
-  enum class Kind : uint8_t { TaskDone, Updated, Arrived } kind = Kind::TaskDone;
+  enum class Kind : uint8_t { TaskDone, Updated, CameAcross, Arrived } kind = Kind::TaskDone;
   uint32_t stage = 0, segment = 0, microbatch = 0, step = 0;
+  uint32_t message = 0;  // of the pipeline's
+  int64_t begun = 0;     // CameAcross: when its first byte came, if nothing held it up
   bool operator>(const Event& other) const {
     return time != other.time ? time > other.time : number > other.number;
   }
 };
 
+// What the messages of a pipeline take on their ways.
+struct Way {
+  int64_t uplink = 0, path = 0, downlink = 0, latency = 0;  // ns
+  uint32_t pair = 0;                                        // by ends
+};
+std::vector<Way> ways_of(const PredictRequest& request) {
+  const auto& devices = request.cluster->devices();
+  std::vector<Way> ways;
+  const Message* before = nullptr;
+  for (const Message& message : request.pipeline->messages) {
+    const uint32_t from = request.devices[message.from_stage], to = request.devices[message.to_stage];
+    const LinkView& path = request.cluster->path(from, to);
+    const bool same_pair =
+        before && before->from_stage == message.from_stage && before->to_stage == message.to_stage;
+    ways.push_back({transfer_time(message.bytes, devices[from].uplink),
+                    transfer_time(message.bytes, path.bytes_per_second),
+                    transfer_time(message.bytes, devices[to].downlink), path.latency.count(),
+                    ways.empty() ? 0 : ways.back().pair + (same_pair ? 0 : 1)});
+    before = &message;
+  }
+  return ways;
+}
+
 class Simulation {
  public:
-  Simulation(const PredictRequest& request, uint32_t microbatches)
+  Simulation(const PredictRequest& request, const std::vector<Way>& ways, uint32_t microbatches)
       : request_(request),
+        ways_(ways),
         pipeline_(*request.pipeline),
         microbatches_(microbatches),
         count_(static_cast<uint32_t>(pipeline_.stages.size())),
         stages_(count_),
-        link_free_(size_t{count_} * count_, 0) {
+        pair_free_(ways.empty() ? 0 : ways.back().pair + 1, 0) {
     for (uint32_t s = 0; s < count_; ++s) {
       const size_t segments = pipeline_.stages[s].segments.size();
       stages_[s].done.assign(segments, 0);
@@ -71,10 +104,18 @@ class Simulation {
     return now_;
   }
 
-  TaskOrder order() {
-    TaskOrder order;
-    for (Stage& stage : stages_) order.push_back(std::move(stage.order));
+  PlayedOrder order() {
+    PlayedOrder order;
+    for (Stage& stage : stages_) {
+      order.tasks.push_back(std::move(stage.order));
+      order.arrivals.push_back(std::move(stage.arrivals));
+    }
     return order;
+  }
+  Timeline timeline() {
+    Timeline timeline{.stages = {}, .microbatches = microbatches_};
+    for (Stage& stage : stages_) timeline.stages.push_back(std::move(stage.timeline));
+    return timeline;
   }
 
  private:
@@ -84,7 +125,11 @@ class Simulation {
     std::vector<uint32_t> expected, arrived;   // messages: by segment; by step, segment, microbatch
     uint32_t step = 0;
     bool busy = false;
+    int64_t uplink_free = 0, downlink_free = 0;
+    std::deque<Event> waiting;  // with a fixed order: what came across before its turn
     std::vector<TaskChoice> order;
+    std::vector<uint32_t> arrivals;
+    std::vector<TimelineTask> timeline;
   };
 
   size_t slot(uint32_t stage, uint32_t step, uint32_t segment, uint32_t microbatch) const {
@@ -99,6 +144,9 @@ class Simulation {
   void take(const Event& event) {
     Stage& stage = stages_[event.stage];
     switch (event.kind) {
+      case Event::Kind::CameAcross:
+        request_.order ? take_in_order(event) : take_in(event);
+        break;
       case Event::Kind::Arrived:
         ++stage.arrived[slot(event.stage, event.step, event.segment, event.microbatch)];
         break;
@@ -110,21 +158,50 @@ class Simulation {
       case Event::Kind::TaskDone:
         stage.busy = false;
         ++stage.done[event.segment];
-        send(event);
+        for (const uint32_t i : stage.sends[event.segment]) send(i, event);
     }
   }
 
-  void send(const Event& event) {
-    for (const uint32_t i : stages_[event.stage].sends[event.segment]) {
-      const Message& message = pipeline_.messages[i];
-      const size_t link = size_t{message.from_stage} * count_ + message.to_stage;
-      link_free_[link] =
-          std::max(link_free_[link], now_) + transfer_time(message.bytes, request_.links[link]);
-      push(link_free_[link] + request_.links[link].latency.count(), {.kind = Event::Kind::Arrived,
-                                                                     .stage = message.to_stage,
-                                                                     .segment = message.to_segment,
-                                                                     .microbatch = event.microbatch,
-                                                                     .step = event.step});
+  void send(uint32_t i, const Event& task) {
+    const Message& message = pipeline_.messages[i];
+    const Way& way = ways_[i];
+    int64_t& uplink = stages_[message.from_stage].uplink_free;
+    int64_t& pair = pair_free_[way.pair];
+    const int64_t onto_line = std::max(uplink, now_);
+    uplink = onto_line + way.uplink;
+    const int64_t onto_path = std::max(pair, onto_line);
+    pair = std::max(onto_path + way.path, uplink);
+    push(pair + way.latency, {.kind = Event::Kind::CameAcross,
+                              .stage = message.to_stage,
+                              .segment = message.to_segment,
+                              .microbatch = task.microbatch,
+                              .step = task.step,
+                              .message = i,
+                              .begun = onto_path + way.latency});
+  }
+
+  // The last byte stands at the downlink.
+  void take_in(Event event) {
+    Stage& stage = stages_[event.stage];
+    stage.arrivals.push_back(event.message);
+    stage.downlink_free =
+        std::max(now_, std::max(stage.downlink_free, event.begun) + ways_[event.message].downlink);
+    event.kind = Event::Kind::Arrived;
+    push(stage.downlink_free, event);
+  }
+  void take_in_order(const Event& event) {
+    Stage& stage = stages_[event.stage];
+    const auto& order = request_.order->arrivals[event.stage];
+    stage.waiting.push_back(event);
+    for (auto next = stage.waiting.begin(); next != stage.waiting.end();) {
+      if (next->message != order[stage.arrivals.size()]) {
+        ++next;
+        continue;
+      }
+      const Event in_turn = *next;
+      stage.waiting.erase(next);
+      take_in(in_turn);
+      next = stage.waiting.begin();
     }
   }
 
@@ -134,18 +211,34 @@ class Simulation {
     const StageWork& work = pipeline_.stages[s];
     if (stage.done.empty() || stage.done.back() == microbatches_) {
       stage.busy = true;
-      push(now_ + work.update.count(), {.kind = Event::Kind::Updated, .stage = s});
+      update(s);
       return;
     }
     const std::optional<TaskChoice> task = choose(s);
     if (!task) return;
     stage.busy = true;
     stage.order.push_back(*task);
-    push(now_ + work.segments[task->segment].compute.count(), {.kind = Event::Kind::TaskDone,
-                                                               .stage = s,
-                                                               .segment = task->segment,
-                                                               .microbatch = task->microbatch,
-                                                               .step = stage.step});
+    const Segment& segment = work.segments[task->segment];
+    const int64_t end = now_ + segment.compute.count();
+    if (stage.step == 0 && end > now_)
+      stage.timeline.push_back({Duration(now_), Duration(end), task->microbatch, segment.backward});
+    push(end, {.kind = Event::Kind::TaskDone,
+               .stage = s,
+               .segment = task->segment,
+               .microbatch = task->microbatch,
+               .step = stage.step});
+  }
+
+  // With a norm, all at once when the last one is there: what it takes every stage to go on.
+  void update(uint32_t s) {
+    const auto updated_by = [&](uint32_t stage, int64_t from) {
+      push(from + pipeline_.stages[stage].update.count(), {.kind = Event::Kind::Updated, .stage = stage});
+    };
+    if (!request_.norm_round_trip) return updated_by(s, now_);
+    if (++ready_to_update_ < count_) return;
+    ready_to_update_ = 0;
+    for (uint32_t stage = 0; stage < count_; ++stage)
+      updated_by(stage, now_ + request_.norm_round_trip->count());
   }
 
   std::optional<TaskChoice> choose(uint32_t s) const {
@@ -154,40 +247,53 @@ class Simulation {
       return stage.arrived[slot(s, stage.step, segment, microbatch)] == stage.expected[segment];
     };
     if (!request_.order) return next_task(stage.done, here, microbatches_, request_.in_flight[s]);
-    const TaskChoice next = (*request_.order)[s][stage.order.size()];
+    const TaskChoice next = request_.order->tasks[s][stage.order.size()];
     return here(next.segment, next.microbatch) ? std::optional(next) : std::nullopt;
   }
 
- public:
-  static int64_t transfer_time(Bytes bytes, const LinkView& link) {
-    const double seconds = static_cast<double>(bytes.value) / link.bytes_per_second;
-    return static_cast<int64_t>(std::ceil(std::min(seconds, 1e6) * 1e9));
-  }
-
- private:
   const PredictRequest& request_;
+  const std::vector<Way>& ways_;
   const Pipeline& pipeline_;
   uint32_t microbatches_;
   uint32_t count_;
   std::vector<Stage> stages_;
-  std::vector<int64_t> link_free_;
+  std::vector<int64_t> pair_free_;
+  uint32_t ready_to_update_ = 0;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   int64_t now_ = 0;
   uint64_t next_number_ = 0;
 };
 
+// How long lines and links are busy in a step.
+void add_up(const PredictRequest& request, const std::vector<Way>& ways, Prediction& result) {
+  const auto count = request.pipeline->stages.size();
+  result.uplink.resize(count);
+  result.downlink.resize(count);
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const Message& message = request.pipeline->messages[i];
+    const auto each_step = [&](int64_t once) { return times(Duration(once), request.microbatches); };
+    if (i == 0 || ways[i].pair != ways[i - 1].pair)
+      result.sending.push_back({message.from_stage, message.to_stage, {}});
+    result.sending.back().busy += each_step(ways[i].path);
+    result.uplink[message.from_stage] += each_step(ways[i].uplink);
+    result.downlink[message.to_stage] += each_step(ways[i].downlink);
+  }
+}
+
 }  // namespace
 
 Prediction predict(const PredictRequest& request) {
   const auto count = static_cast<uint32_t>(request.pipeline->stages.size());
-  WEFT_CHECK(request.links.size() == count * count && request.in_flight.size() == count);
+  WEFT_CHECK(request.devices.size() == count && request.in_flight.size() == count);
   Prediction result;
+  const std::vector<Way> ways = ways_of(request);
   const uint32_t simulated = std::min(request.microbatches, kMicrobatchesSimulated);
-  Simulation simulation(request, simulated);
+  Simulation simulation(request, ways, simulated);
   int64_t total = simulation.run();
+  result.timeline = simulation.timeline();
   if (simulated < request.microbatches) {
     const uint32_t fewer = simulated * 2 / 3;
-    const int64_t shorter = Simulation(request, fewer).run();
+    const int64_t shorter = Simulation(request, ways, fewer).run();
     total += times(Duration(total - shorter),
                    static_cast<double>(request.microbatches - simulated) / (simulated - fewer))
                  .count();
@@ -200,12 +306,7 @@ Prediction predict(const PredictRequest& request) {
     for (const Segment& segment : stage.segments) busy += times(segment.compute, request.microbatches);
     result.busy.push_back(busy);
   }
-  result.sending.resize(count * count);
-  for (const Message& message : request.pipeline->messages) {
-    const size_t link = message.from_stage * count + message.to_stage;
-    result.sending[link] +=
-        times(Duration(Simulation::transfer_time(message.bytes, request.links[link])), request.microbatches);
-  }
+  add_up(request, ways, result);
   return result;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -9,30 +10,49 @@
 #include "plan/cluster.h"
 #include "plan/pipeline.h"
 #include "plan/schedule.h"
+#include "plan/timeline.h"
 
 namespace weft::plan {
 
-// By stage, what it ran one after the other, over all simulated steps.
-using TaskOrder = std::vector<std::vector<TaskChoice>>;
+// What was decided while a step was played through, by stage: the tasks in the order in which they ran, the
+// messages (indices into the pipeline's) in the order in which they came in. Over all simulated steps.
+struct PlayedOrder {
+  std::vector<std::vector<TaskChoice>> tasks;
+  std::vector<std::vector<uint32_t>> arrivals;
+  bool empty() const { return tasks.empty(); }
+};
 
 struct PredictRequest {
   const Pipeline* pipeline = nullptr;
-  std::vector<LinkView> links;      // from stage * stage count + to stage
+  const ClusterView* cluster = nullptr;
+  std::vector<uint32_t> devices;    // by stage: indices into the cluster
   uint32_t microbatches = 1;        // a step
   std::vector<uint32_t> in_flight;  // by stage
-  // Nothing: each stage asks next_task. Else this order, of an earlier prediction: then a faster link or
-  // device never lengthens the step (without, a task that comes early may overtake a more urgent one).
-  const TaskOrder* order = nullptr;
-};
-struct Prediction {
-  Duration step{};                // with no barrier between steps: a stage that has updated goes on
-  std::vector<Duration> busy;     // by stage, computing, a step
-  std::vector<Duration> sending;  // by link, a step
-  TaskOrder order;                // empty when there are more microbatches than are simulated
+  // Nothing: stages update when they are done. Else no stage updates before the last one has done its
+  // microbatches and this much has passed: the round trip of a gradient's norm.
+  std::optional<Duration> norm_round_trip{};
+  // Nothing: each stage asks next_task, messages are taken in as they come. Else this order, of an earlier
+  // prediction: then a faster link or device never lengthens the step (without, what comes early may overtake
+  // something more urgent).
+  const PlayedOrder* order = nullptr;
 };
 
-// Stages that wait for each other for ever are our own mistake: CHECKs. Beyond some hundreds of microbatches
-// the step is extrapolated.
+struct Prediction {
+  Duration step{};             // with no barrier between steps: a stage that has updated goes on
+  std::vector<Duration> busy;  // by stage, computing, a step
+  struct Sending {
+    uint32_t from_stage = 0, to_stage = 0;
+    Duration busy{};  // what lies between the two, a step
+  };
+  std::vector<Sending> sending;            // ordered by sender, receiver
+  std::vector<Duration> uplink, downlink;  // by stage: how long its lines are busy, a step
+  PlayedOrder order;                       // empty when there are more microbatches than are simulated
+  Timeline timeline;
+};
+
+// Each message passes the sender's uplink, what lies between the two, and the receiver's downlink: all three
+// at the same time, in each one after the other, as fast as the slowest lets it. Stages that wait for each
+// other for ever are our own mistake: CHECKs. Beyond some hundreds of microbatches the step is extrapolated.
 Prediction predict(const PredictRequest& request);
 
 }  // namespace weft::plan

@@ -12,6 +12,7 @@
 #include "dag/lower.h"
 #include "plan/cluster.h"
 #include "plan/equal_bits.h"
+#include "plan/timeline.h"
 
 namespace weft::plan {
 
@@ -25,6 +26,7 @@ struct PlanRequest {
   std::optional<uint32_t> stages{};  // nothing: as many as pay, at least one
   uint32_t optimizer_slots = 0;      // tensors beside each parameter: 0, 1 (momentum), 2 (Adam)
   uint32_t gradient_sums = 1;        // likewise, for its gradient: 2 where ranges are added up apart
+  bool clips_norm = false;           // a step's updates wait for the norm of the whole gradient
   bool evaluates = false;            // another program runs on the same weights: a microbatch of its own
   EqualBits equal_bits = EqualBits::Prefer;
   ClusterView cluster{};          // the devices that may be used
@@ -54,6 +56,7 @@ struct Plan {
     Duration predicted_step{};
   };
   std::optional<Fewer> fewer{};
+  Timeline timeline{};
   std::vector<std::string> explanation{};  // lines for people: what was chosen and why
 };
 

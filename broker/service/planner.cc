@@ -371,6 +371,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
                             .stages = job.stages,
                             .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
                             .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
+                            .clips_norm = trains && job.clip_norm > 0,
                             .evaluates = context->programs.contains(ProgramKind::Evaluate),
                             .equal_bits = job.equal_bits,
                             .cluster = cluster,

@@ -10,7 +10,6 @@
 #include "cli/plan_job.h"
 #include "cli/plan_outcome.h"
 #include "cli/plan_report.h"
-#include "cli/plan_timeline.h"
 #include "configs/cluster.h"
 #include "dag/text.h"
 #include "data/dataset.h"
@@ -306,27 +305,6 @@ TEST_F(Plan, NoMachineThatHoldsTheJobIsNull) {
   EXPECT_FALSE(compared->best_machine.has_value());
   EXPECT_TRUE(nlohmann::json::parse(json_comparison(*job, on, *compared))["best_machine_samples_per_second"]
                   .is_null());
-}
-
-TEST_F(Plan, ATimelineRunsEveryTaskOnceAndNoneAtOnce) {
-  const auto job =
-      open(write(hollow_chain(6, 256)), {"batch_size=64", "microbatch_size=8", "placement.stages=3"});
-  ASSERT_TRUE(job.has_value()) << job.error().message;
-  const PlanCluster on = two_regions();
-  const plan::Plan plan = planned(*job, on);
-  const Timeline timeline = make_timeline(plan, on.view, job->microbatches);
-  ASSERT_EQ(timeline.stages.size(), 3u);
-  double last_forward = 0;
-  for (const auto& tasks : timeline.stages) {
-    EXPECT_EQ(tasks.size(), size_t{2} * job->microbatches);
-    for (size_t i = 1; i < tasks.size(); ++i) EXPECT_GE(tasks[i].begin, tasks[i - 1].end);
-    for (const TimelineTask& task : tasks)
-      if (!task.backward && task.microbatch == 0) {
-        EXPECT_GE(task.begin, last_forward);
-        last_forward = task.end;
-      }
-  }
-  EXPECT_EQ(make_timeline(plan, on.view, job->microbatches, 12).microbatches, 2u);
 }
 
 // ---- the page ----

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "plan/model.h"
 #include "plan/plan.h"
 #include "tests/plan/graphs.h"
@@ -22,6 +24,42 @@ Pipeline two_segments_each(uint32_t stages, Duration forward, Duration backward,
   }
   return pipeline;
 }
+// As many devices as stages, in a row, every two with a link of their own.
+class Row {
+ public:
+  explicit Row(uint32_t stages, const std::vector<LinkView>& links) : Row(stages) {
+    for (uint32_t from = 0; from < stages; ++from)
+      for (uint32_t to = 0; to < stages; ++to)
+        if (from != to) cluster_.set_link(from, to, links[from * stages + to]);
+  }
+  Row(uint32_t stages, LinkView between, double uplink = kUnlimited, double downlink = kUnlimited)
+      : Row(stages) {
+    std::vector<DeviceView> devices(stages);
+    for (DeviceView& device : devices) device.uplink = uplink, device.downlink = downlink;
+    cluster_ = ClusterView(std::move(devices));
+    cluster_.set_between(0, 0, between);
+  }
+
+  PredictRequest ask(const Pipeline& pipeline, uint32_t microbatches, std::vector<uint32_t> in_flight) const {
+    return {.pipeline = &pipeline,
+            .cluster = &cluster_,
+            .devices = devices_,
+            .microbatches = microbatches,
+            .in_flight = std::move(in_flight)};
+  }
+  ClusterView& cluster() { return cluster_; }
+  void limit_lines(Rng& rng) {
+    const auto line = [&] { return rng.below(2) == 0 ? 1e9 * (0.05 + rng.uniform()) : kUnlimited; };
+    for (size_t i = 0; i < devices_.size(); ++i) cluster_.set_lines(i, line(), line());
+  }
+
+ private:
+  explicit Row(uint32_t stages) : cluster_(std::vector<DeviceView>(stages)), devices_(stages) {
+    std::iota(devices_.begin(), devices_.end(), 0u);
+  }
+  ClusterView cluster_;
+  std::vector<uint32_t> devices_;
+};
 std::vector<uint32_t> one_forward_one_backward(uint32_t stages) {
   std::vector<uint32_t> in_flight;
   for (uint32_t s = 0; s < stages; ++s) in_flight.push_back(stages - s);
@@ -31,7 +69,7 @@ std::vector<uint32_t> one_forward_one_backward(uint32_t stages) {
 TEST(Predict, OneStageIsTheSumOfItsWork) {
   Pipeline pipeline = two_segments_each(1, milliseconds(2), milliseconds(4), {0});
   pipeline.stages[0].update = milliseconds(5);
-  const Prediction predicted = predict({&pipeline, {LinkView{}}, 8, {1}, nullptr});
+  const Prediction predicted = predict(Row(1, LinkView{}).ask(pipeline, 8, {1}));
   EXPECT_EQ(predicted.step, milliseconds(8 * 6 + 5));
   EXPECT_EQ(predicted.busy[0], milliseconds(8 * 6 + 5));
 }
@@ -40,9 +78,8 @@ TEST(Predict, EqualStagesWithoutLinksTakeTheBoundOf1F1B) {
   for (const uint32_t stages : {2u, 3u, 4u, 8u})
     for (const uint32_t microbatches : {1u, 4u, 16u}) {
       const Pipeline pipeline = two_segments_each(stages, milliseconds(1), milliseconds(2), {0});
-      const std::vector<LinkView> links(size_t{stages} * stages, {1e15, Duration{}});
-      const Prediction predicted =
-          predict({&pipeline, links, microbatches, one_forward_one_backward(stages), nullptr});
+      const Prediction predicted = predict(
+          Row(stages, {1e15, Duration{}}).ask(pipeline, microbatches, one_forward_one_backward(stages)));
       EXPECT_EQ(predicted.step, milliseconds(3 * (microbatches + stages - 1)))
           << stages << " stages, " << microbatches << " microbatches";
     }
@@ -50,10 +87,10 @@ TEST(Predict, EqualStagesWithoutLinksTakeTheBoundOf1F1B) {
 
 TEST(Predict, ALinkAddsLatencyAndTransfer) {
   const Pipeline pipeline = two_segments_each(2, milliseconds(1), milliseconds(2), {1000});
-  const std::vector<LinkView> links(4, {1e5, milliseconds(20)});  // 10 ms a message
-  const Prediction predicted = predict({&pipeline, links, 1, {2, 1}, nullptr});
+  const Row row(2, LinkView{1e5, milliseconds(20)});  // 10 ms a message
+  const Prediction predicted = predict(row.ask(pipeline, 1, {2, 1}));
   EXPECT_EQ(predicted.step, milliseconds(1 + 30 + 3 + 30 + 2));
-  EXPECT_EQ(predicted.sending[0 * 2 + 1], milliseconds(10));
+  EXPECT_EQ(predicted.sending[0].busy, milliseconds(10));
 }
 
 TEST(Predict, ALinkCarriesOneMessageAfterTheOther) {
@@ -62,24 +99,24 @@ TEST(Predict, ALinkCarriesOneMessageAfterTheOther) {
   pipeline.stages[0].segments = {{milliseconds(1), false}};
   pipeline.stages[1].segments = {{milliseconds(1), false}};
   pipeline.messages = {{0, 0, 1, 0, {1000}}};
-  const std::vector<LinkView> links(4, {1e5, Duration{}});
-  const Prediction predicted = predict({&pipeline, links, 100, {4, 4}, nullptr});
+  const Row row(2, LinkView{1e5, Duration{}});
+  const Prediction predicted = predict(row.ask(pipeline, 100, {4, 4}));
   EXPECT_GE(predicted.step, milliseconds(1000));  // 10 ms for each
   EXPECT_LE(predicted.step, milliseconds(1002));
 }
 
 TEST(Predict, MoreInFlightHidesLatency) {
   const Pipeline pipeline = two_segments_each(2, milliseconds(1), milliseconds(2), {10});
-  const std::vector<LinkView> links(4, {1e9, milliseconds(20)});
-  const Duration few = predict({&pipeline, links, 32, {2, 1}, nullptr}).step;
-  const Duration many = predict({&pipeline, links, 32, {16, 15}, nullptr}).step;
+  const Row row(2, LinkView{1e9, milliseconds(20)});
+  const Duration few = predict(row.ask(pipeline, 32, {2, 1})).step;
+  const Duration many = predict(row.ask(pipeline, 32, {16, 15})).step;
   EXPECT_LT(seconds(many), 0.5 * seconds(few));
 }
 
 TEST(Predict, ManyMicrobatchesAreExtrapolated) {
   const Pipeline pipeline = two_segments_each(4, milliseconds(1), milliseconds(2), {0});
-  const std::vector<LinkView> links(16, {1e15, Duration{}});
-  const Prediction predicted = predict({&pipeline, links, 5000, {4, 3, 2, 1}, nullptr});
+  const Row row(4, LinkView{1e15, Duration{}});
+  const Prediction predicted = predict(row.ask(pipeline, 5000, {4, 3, 2, 1}));
   EXPECT_NEAR(seconds(predicted.step), 3e-3 * 5003, 3e-3);
   EXPECT_TRUE(predicted.order.empty());
 }
@@ -94,8 +131,11 @@ TEST(Predict, TheFixedOrderOfAPredictionGivesTheSameStep) {
                           {static_cast<int64_t>(rng.below(3000))});
     std::vector<LinkView> links(size_t{stages} * stages);
     for (LinkView& link : links) link = {1e9 * (0.1 + rng.uniform()), Duration(rng.below(3000))};
-    PredictRequest request{&pipeline, links, static_cast<uint32_t>(1 + rng.below(12)),
-                           one_forward_one_backward(stages), nullptr};
+    Row row(stages, links);
+    row.limit_lines(rng);
+    PredictRequest request =
+        row.ask(pipeline, static_cast<uint32_t>(1 + rng.below(12)), one_forward_one_backward(stages));
+    if (rng.below(3) == 0) request.norm_round_trip = Duration(rng.below(5000));
     const Prediction predicted = predict(request);
     request.order = &predicted.order;
     EXPECT_EQ(predict(request).step, predicted.step);
@@ -117,32 +157,101 @@ TEST(Predict, MoreBandwidthNeverLengthensTheStepOfAFixedPlan) {
                                .cluster = test::random_cluster(rng, count)};
       const auto plan = make_plan(wanted);
       ASSERT_TRUE(plan.has_value()) << plan.error().message;
+      ClusterView cluster = wanted.cluster;
       std::vector<StageDevice> devices;
       PredictRequest request;
       for (const StagePlan& stage : plan->stages) {
         devices.push_back({wanted.cluster.devices()[stage.devices[0]].rates, 0});
         request.in_flight.push_back(stage.microbatches_in_flight);
-        for (const StagePlan& to : plan->stages)
-          request.links.push_back(wanted.cluster.link(stage.devices[0], to.devices[0]));
+        request.devices.push_back(stage.devices[0]);
       }
       const Pipeline pipeline =
           make_pipeline(make_model(graph), plan->stage_of_op, devices,
                         {.microbatches = wanted.microbatches, .optimizer_slots = wanted.optimizer_slots})
               .value();
       request.pipeline = &pipeline;
+      request.cluster = &cluster;
       request.microbatches = wanted.microbatches;
       const Prediction predicted = predict(request);
       EXPECT_EQ(predicted.step, plan->predicted_step);
       request.order = &predicted.order;
       Duration last = predicted.step;
       for (int round = 0; round < 12; ++round) {
-        for (LinkView& link : request.links)
-          if (rng.below(2) == 0) link.bytes_per_second *= 1 + rng.uniform();
+        for (uint32_t i = 0; i < count; ++i) {
+          const DeviceView& device = cluster.devices()[i];
+          if (rng.below(2) == 0)
+            cluster.set_lines(i, device.uplink * (1 + rng.uniform()), device.downlink * (1 + rng.uniform()));
+          for (uint32_t k = 0; k < count; ++k) {
+            LinkView link = cluster.path(i, k);
+            if (rng.below(2) == 0) link.bytes_per_second *= 1 + rng.uniform();
+            cluster.set_link(i, k, link);
+          }
+        }
         const Duration step = predict(request).step;
         EXPECT_LE(step, last);
         last = step;
       }
     }
+  }
+}
+
+// Both neighbours of the stage in the middle share its lines; the ends have one neighbour each.
+TEST(Predict, AStageInTheMiddleHasItsUplinkOnce) {
+  const Pipeline pipeline = two_segments_each(3, milliseconds(1), milliseconds(1), {1000});
+  const uint32_t microbatches = 50;
+  Row row(3, LinkView{1e9, {}});
+  const std::vector<uint32_t> in_flight = {50, 50, 50};
+  row.cluster().set_lines(1, 1e5, kUnlimited);  // 10 ms a message
+  const Prediction middle = predict(row.ask(pipeline, microbatches, in_flight));
+  EXPECT_EQ(middle.uplink[1], milliseconds(2 * 10 * microbatches));
+  EXPECT_GE(middle.step, milliseconds(2 * 10 * microbatches));
+  EXPECT_LE(middle.step, milliseconds(2 * 10 * microbatches + 50));
+  row.cluster().set_lines(1, kUnlimited, 1e5);
+  EXPECT_GE(predict(row.ask(pipeline, microbatches, in_flight)).step, milliseconds(2 * 10 * microbatches));
+  row.cluster().set_lines(1, kUnlimited, kUnlimited);
+  row.cluster().set_lines(0, 1e5, kUnlimited);
+  const Prediction end = predict(row.ask(pipeline, microbatches, in_flight));
+  EXPECT_GE(end.step, milliseconds(10 * microbatches));
+  EXPECT_LE(end.step, milliseconds(10 * microbatches + 50));
+}
+
+// What a line and a link hold up at the same time is held up once.
+TEST(Predict, LinesAndLinkWorkAtTheSameTime) {
+  const Pipeline pipeline = two_segments_each(2, milliseconds(1), milliseconds(1), {1000});
+  const Row alone(2, LinkView{1e5, milliseconds(7)});
+  const Row lines(2, LinkView{1e5, milliseconds(7)}, 1e5, 1e5);
+  const Duration step = predict(alone.ask(pipeline, 1, {2, 1})).step;
+  EXPECT_EQ(step, milliseconds(1 + 17 + 2 + 17 + 1));
+  EXPECT_EQ(predict(lines.ask(pipeline, 1, {2, 1})).step, step);
+  const Row slow_line(2, LinkView{1e5, milliseconds(7)}, 5e4);
+  EXPECT_EQ(predict(slow_line.ask(pipeline, 1, {2, 1})).step, step + milliseconds(20));
+}
+
+TEST(Predict, ANormCostsARoundTripAndABarrier) {
+  const Pipeline pipeline = two_segments_each(2, milliseconds(1), milliseconds(2), {0});
+  const Row row(2, LinkView{1e15, {}});
+  PredictRequest request = row.ask(pipeline, 4, {2, 1});
+  const Duration without = predict(request).step;
+  request.norm_round_trip = milliseconds(40);
+  const Duration with = predict(request).step;
+  EXPECT_EQ(with, without + milliseconds(40));
+}
+
+TEST(Predict, ATimelineHasEveryTaskOfAStepOnceAndNoneAtOnce) {
+  const Pipeline pipeline = two_segments_each(3, milliseconds(1), milliseconds(2), {1000});
+  const Row row(3, LinkView{1e6, milliseconds(1)});
+  const Timeline timeline = predict(row.ask(pipeline, 6, {3, 2, 1})).timeline;
+  ASSERT_EQ(timeline.stages.size(), 3u);
+  EXPECT_EQ(timeline.microbatches, 6u);
+  Duration last_forward{};
+  for (const auto& tasks : timeline.stages) {
+    EXPECT_EQ(tasks.size(), 12u);
+    for (size_t i = 1; i < tasks.size(); ++i) EXPECT_GE(tasks[i].begin, tasks[i - 1].end);
+    for (const TimelineTask& task : tasks)
+      if (!task.is_backward && task.microbatch == 0) {
+        EXPECT_GE(task.begin, last_forward);
+        last_forward = task.end;
+      }
   }
 }
 
