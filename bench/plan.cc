@@ -52,17 +52,17 @@ ClusterView world(uint32_t count) {
                        .region = "region" + std::to_string(i / 12),
                        .rates = {flops, flops, flops / 50, 5e-6},
                        .memory = {int64_t{8} << 30},
-                       .fingerprint = "gpu"});
+                       .fingerprint = "gpu",
+                       .site = i / 12});
   }
   ClusterView cluster(devices);
-  std::vector<double> between(devices.size() / 12 + 1);
+  std::vector<double> between(cluster.site_count());
   for (double& bandwidth : between) bandwidth = 2.5e6 * static_cast<double>(1 + rng.below(10));
-  for (uint32_t a = 0; a < count; ++a)
-    for (uint32_t c = 0; c < count; ++c)
-      cluster.set_link(a, c,
-                       a / 12 == c / 12 ? LinkView{125e6, std::chrono::microseconds(500)}
-                                        : LinkView{std::min(between[a / 12], between[c / 12]),
-                                                   std::chrono::milliseconds(30)});
+  for (uint32_t a = 0; a < cluster.site_count(); ++a)
+    for (uint32_t b = 0; b < cluster.site_count(); ++b)
+      cluster.set_between(a, b,
+                          a == b ? LinkView{125e6, std::chrono::microseconds(500)}
+                                 : LinkView{std::min(between[a], between[b]), std::chrono::milliseconds(30)});
   return cluster;
 }
 

@@ -1,6 +1,8 @@
 #include "plan/communities.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <numeric>
 
 #include "base/check.h"
@@ -107,20 +109,56 @@ double modularity(uint32_t nodes, std::span<const double> weights, std::span<con
   return sum;
 }
 
+namespace {
+
+constexpr size_t kDevicesAlone = 64;
+
+// Which node each device is part of. Beyond some devices those of one site with lines of about the same rate
+// are one node: nodes then grow with sites, not with devices.
+std::vector<uint32_t> nodes_of(const ClusterView& cluster, std::span<const uint32_t> devices) {
+  std::vector<uint32_t> node_of(devices.size());
+  std::iota(node_of.begin(), node_of.end(), 0u);
+  if (devices.size() <= kDevicesAlone || cluster.has_pairs()) return node_of;
+  std::map<std::pair<uint32_t, double>, uint32_t> nodes;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const DeviceView& device = cluster.devices()[devices[i]];
+    const double line = std::min(device.uplink, device.downlink);
+    const double quarter_octave = line == kUnlimited ? line : std::round(4 * std::log2(line));
+    node_of[i] =
+        nodes.try_emplace({device.site, quarter_octave}, static_cast<uint32_t>(nodes.size())).first->second;
+  }
+  return node_of;
+}
+
+}  // namespace
+
 std::vector<std::vector<uint32_t>> communities(const ClusterView& cluster,
                                                std::span<const uint32_t> devices) {
-  const auto count = static_cast<uint32_t>(devices.size());
+  const std::vector<uint32_t> node_of = nodes_of(cluster, devices);
+  std::vector<std::vector<uint32_t>> nodes;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (node_of[i] >= nodes.size()) nodes.emplace_back();
+    nodes[node_of[i]].push_back(devices[i]);
+  }
+  const auto count = static_cast<uint32_t>(nodes.size());
+  const auto weight = [&](uint32_t a, uint32_t b) {
+    return std::min(cluster.link(a, b).bytes_per_second, cluster.link(b, a).bytes_per_second);
+  };
   std::vector<double> weights(size_t{count} * count, 0);
   for (uint32_t a = 0; a < count; ++a)
-    for (uint32_t b = 0; b < count; ++b)
+    for (uint32_t b = 0; b < count; ++b) {
+      const auto one = static_cast<double>(nodes[a].size()), other = static_cast<double>(nodes[b].size());
       if (a != b)
-        weights[size_t{a} * count + b] = std::min(cluster.link(devices[a], devices[b]).bytes_per_second,
-                                                  cluster.link(devices[b], devices[a]).bytes_per_second);
+        weights[size_t{a} * count + b] = one * other * weight(nodes[a].front(), nodes[b].front());
+      else if (nodes[a].size() > 1)
+        weights[size_t{a} * count + a] = one * (one - 1) * weight(nodes[a][0], nodes[a][1]);
+    }
   const std::vector<uint32_t> community_of = louvain(count, weights);
   std::vector<std::vector<uint32_t>> members;
-  for (uint32_t a = 0; a < count; ++a) {
-    if (community_of[a] >= members.size()) members.emplace_back();
-    members[community_of[a]].push_back(devices[a]);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const uint32_t community = community_of[node_of[i]];
+    if (community >= members.size()) members.emplace_back();
+    members[community].push_back(devices[i]);
   }
   return members;
 }

@@ -9,6 +9,7 @@
 // and lies where the fewest bytes cross. Memory moves borders as it demands.
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "plan/communities.h"
@@ -20,6 +21,7 @@ namespace weft::plan {
 namespace {
 
 constexpr size_t kGroupsEnumerated = 7;
+constexpr size_t kStartsMax = 64;  // of more groups the first ones
 constexpr double kFencePlay = 0.25;
 
 class Fences {
@@ -66,6 +68,22 @@ class Fences {
     double seconds_per_byte = std::numeric_limits<double>::infinity();
     uint32_t from = 0, to = 0;
   };
+  // Those of a group that its best link to another may begin at: of each site the one with the best lines.
+  std::vector<uint32_t> gates(const std::vector<uint32_t>& group) const {
+    if (cluster_.has_pairs()) return group;
+    std::map<uint32_t, uint32_t> best;  // by site
+    const auto seconds = [&](uint32_t device) {
+      return 1 / cluster_.devices()[device].uplink + 1 / cluster_.devices()[device].downlink;
+    };
+    for (const uint32_t device : group) {
+      const auto [at, fresh] = best.try_emplace(cluster_.devices()[device].site, device);
+      if (!fresh && seconds(device) < seconds(at->second)) at->second = device;
+    }
+    std::vector<uint32_t> gates;
+    for (const auto& [site, device] : best) gates.push_back(device);
+    std::sort(gates.begin(), gates.end());
+    return gates;
+  }
   Crossing crossing(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) const {
     Crossing best;
     for (const uint32_t from : a)
@@ -81,9 +99,11 @@ class Fences {
   void order_groups(std::vector<std::vector<uint32_t>>& groups) const {
     const size_t count = groups.size();
     std::vector<std::vector<Crossing>> crossings(count, std::vector<Crossing>(count));
+    std::vector<std::vector<uint32_t>> gates_of;
+    for (const auto& group : groups) gates_of.push_back(gates(group));
     for (size_t a = 0; a < count; ++a)
       for (size_t b = 0; b < count; ++b)
-        if (a != b) crossings[a][b] = crossing(groups[a], groups[b]);
+        if (a != b) crossings[a][b] = crossing(gates_of[a], gates_of[b]);
     const std::vector<size_t> row = count <= kGroupsEnumerated ? best_row(crossings) : nearest_row(crossings);
     std::vector<std::vector<uint32_t>> ordered;
     for (size_t i = 0; i < count; ++i) {
@@ -117,7 +137,7 @@ class Fences {
   }
   static std::vector<size_t> nearest_row(const std::vector<std::vector<Crossing>>& crossings) {
     std::vector<size_t> best;
-    for (size_t start = 0; start < crossings.size(); ++start) {
+    for (size_t start = 0; start < std::min(crossings.size(), kStartsMax); ++start) {
       std::vector<size_t> row{start};
       std::vector<bool> used(crossings.size(), false);
       used[start] = true;

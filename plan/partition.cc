@@ -72,9 +72,19 @@ std::optional<Partition> solve(const PartitionProblem& problem, Worth worth, Hop
 
 }  // namespace
 
+double PartitionProblem::on_lines(uint32_t stage, uint32_t begin, uint32_t end) const {
+  const Stage& at = stages[stage];
+  if (at.uplink == kUnlimited && at.downlink == kUnlimited) return 0;
+  const auto& crossing = model->crossing;
+  const uint32_t n = model->positions, until = passing ? n : end;
+  const int64_t up = (begin > 0 ? crossing.returned(begin, until) : 0) + crossing.received(end, n);
+  const int64_t down = (begin > 0 ? crossing.received(begin, until) : 0) + crossing.returned(end, n);
+  return std::max(static_cast<double>(up) / at.uplink, static_cast<double>(down) / at.downlink);
+}
+
 StageCost PartitionProblem::cost(uint32_t stage, uint32_t begin, uint32_t end) const {
-  const double computing = compute(stage, begin, end);
-  if (stage == 0) return {computing, computing};
+  const double computing = compute(stage, begin, end), lines = on_lines(stage, begin, end);
+  if (stage == 0) return {std::max(computing, lines), computing};
   const Stage& at = stages[stage];
   const uint32_t until = passing ? model->positions : end;
   const double received =
@@ -83,7 +93,7 @@ StageCost PartitionProblem::cost(uint32_t stage, uint32_t begin, uint32_t end) c
       static_cast<double>(model->crossing.returned(begin, until)) / at.give_back.bytes_per_second;
   const double latency =
       (received > 0 ? seconds(at.receive.latency) : 0) + (returned > 0 ? seconds(at.give_back.latency) : 0);
-  return {std::max({computing, received, returned}), computing + received + returned + latency};
+  return {std::max({computing, received, returned, lines}), computing + received + returned + latency};
 }
 
 StageCost PartitionProblem::cost_of(const std::vector<uint32_t>& ends) const {
@@ -140,6 +150,7 @@ class Bisection {
       high = std::max(high, problem_.compute(stage, 0, n_));
       for (uint32_t border = 1; stage > 0 && border < n_; ++border)
         high = std::max(high, link_seconds(stage, border));
+      high = std::max(high, most_on_lines(stage));
     }
     if (farthest_ends(high).empty()) return {};
     for (double low = 0; high - low > kExact * high;) {
@@ -186,13 +197,25 @@ class Bisection {
     std::vector<uint32_t> ends;
     for (uint32_t stage = 0, begin = 0; stage < count_; ++stage) {
       uint32_t end = last_end(stage, begin, most);
-      while (stage + 1 < count_ && end > begin && link_seconds(stage + 1, end) > most) --end;
+      while (stage + 1 < count_ && end > begin &&
+             (link_seconds(stage + 1, end) > most || problem_.on_lines(stage, begin, end) > most))
+        --end;
       if (end == begin) return {};
       ends.push_back(end);
       begin = end;
     }
     if (ends.back() != n_) return {};
+    if (problem_.on_lines(count_ - 1, count_ > 1 ? ends[count_ - 2] : 0, n_) > most) return {};
     return ends;
+  }
+  double most_on_lines(uint32_t stage) const {
+    const auto& at = problem_.stages[stage];
+    if (at.uplink == kUnlimited && at.downlink == kUnlimited) return 0;
+    int64_t most = 0;
+    for (uint32_t border = 1; border < n_; ++border)
+      most = std::max({most, problem_.model->crossing.received(border, n_),
+                       problem_.model->crossing.returned(border, n_)});
+    return 2 * static_cast<double>(most) / std::min(at.uplink, at.downlink);
   }
   // By stage: the first place where it may begin if those behind it are to get through.
   std::vector<uint32_t> first_begins(double most) const {
@@ -220,8 +243,11 @@ class Bisection {
       begin = best;
     }
     ends.push_back(n_);
-    for (uint32_t stage = 0; stage < count_; ++stage)
-      if (!problem_.fits(stage == 0 ? 0 : ends[stage - 1], ends[stage], stage)) return farthest;
+    for (uint32_t stage = 0; stage < count_; ++stage) {
+      const uint32_t begin = stage == 0 ? 0 : ends[stage - 1];
+      if (!problem_.fits(begin, ends[stage], stage) || problem_.on_lines(stage, begin, ends[stage]) > most)
+        return farthest;
+    }
     return ends;
   }
 

@@ -18,7 +18,7 @@ namespace weft::plan {
 // a later one, really take another link; they are counted here when `passing` says so, because that link may
 // be as slow: else a stage without work between two regions would seem to make their link free.
 struct StageCost {
-  double bottleneck = 0;  // the longest of compute, receiving, returning
+  double bottleneck = 0;  // the longest of compute, receiving, returning, and what passes either line
   double sum = 0;         // one after the other, with latencies
 };
 
@@ -31,6 +31,7 @@ struct PartitionProblem {
     bool holds_copy = false;  // of its state, in the same memory
     uint32_t in_flight = 1;
     LinkView receive, give_back;  // from the stage before, and to it; unused for the first
+    double uplink = kUnlimited, downlink = kUnlimited;  // shared with what the stage behind sends and takes
   };
   std::vector<Stage> stages;
   uint32_t optimizer_slots = 0;
@@ -40,6 +41,8 @@ struct PartitionProblem {
 
   StageCost cost(uint32_t stage, uint32_t begin, uint32_t end) const;
   StageCost cost_of(const std::vector<uint32_t>& ends) const;  // the largest bottleneck, the sum of sums
+  // The longer of what passes the stage's uplink and its downlink: both neighbours' messages.
+  double on_lines(uint32_t stage, uint32_t begin, uint32_t end) const;
   double compute(uint32_t stage, uint32_t begin, uint32_t end) const {
     const auto& before = *stages[stage].seconds_before;
     return before[end] - before[begin];

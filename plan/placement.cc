@@ -16,21 +16,10 @@ constexpr size_t kStartsMax = 8;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Devices that can stand for each other: equal in all that a plan can tell.
-bool interchangeable(const ClusterView& cluster, const std::vector<uint32_t>& devices, uint32_t a,
-                     uint32_t b) {
-  const DeviceView& one = cluster.devices()[a];
-  const DeviceView& other = cluster.devices()[b];
-  const auto equal = [](const LinkView& x, const LinkView& y) {
-    return x.bytes_per_second == y.bytes_per_second && x.latency == y.latency;
-  };
-  if (one.rates != other.rates || one.memory != other.memory || one.host_memory != other.host_memory ||
-      one.region != other.region || one.fingerprint != other.fingerprint ||
-      one.device_class != other.device_class || !equal(cluster.link(a, b), cluster.link(b, a)))
-    return false;
-  return std::all_of(devices.begin(), devices.end(), [&](uint32_t c) {
-    return c == a || c == b ||
-           (equal(cluster.link(a, c), cluster.link(b, c)) && equal(cluster.link(c, a), cluster.link(c, b)));
-  });
+bool interchangeable(const DeviceView& one, const DeviceView& other) {
+  return one.rates == other.rates && one.memory == other.memory && one.host_memory == other.host_memory &&
+         one.region == other.region && one.fingerprint == other.fingerprint &&
+         one.device_class == other.device_class;
 }
 
 struct Ranked {
@@ -73,10 +62,13 @@ class Enumeration {
       if (fastest_.empty() || before_.back()->back() < fastest_.back()) fastest_ = *before_.back();
     }
     class_.resize(scope.devices.size());
+    const std::vector<uint32_t> in_links = cluster_.equal_in_links();
     for (size_t i = 0; i < class_.size(); ++i) {
       class_[i] = i;
+      const uint32_t device = scope.devices[i];
       for (size_t k = 0; k < i && class_[i] == i; ++k)
-        if (class_[k] == k && interchangeable(cluster_, scope.devices, scope.devices[k], scope.devices[i]))
+        if (class_[k] == k && in_links[scope.devices[k]] == in_links[device] &&
+            interchangeable(cluster_.devices()[scope.devices[k]], cluster_.devices()[device]))
           class_[i] = k;
     }
   }
@@ -144,6 +136,8 @@ class Enumeration {
                                 : std::numeric_limits<int64_t>::max();
     at.holds_copy = cluster_.devices()[scope_.devices[device]].host_memory.value == 0;
     at.in_flight = 1;
+    at.uplink = cluster_.devices()[scope_.devices[device]].uplink;
+    at.downlink = cluster_.devices()[scope_.devices[device]].downlink;
     if (stage > 0) {
       at.receive = cluster_.link(order_[stage - 1], order_[stage]);
       at.give_back = cluster_.link(order_[stage], order_[stage - 1]);
@@ -252,6 +246,8 @@ PartitionProblem partition_problem(const PlanRequest& request, const Model& mode
     stage.holds_copy = device.host_memory.value == 0;
     stage.in_flight =
         std::min(request.microbatches, static_cast<uint32_t>(order.size() - s)) + request.evaluates;
+    stage.uplink = device.uplink;
+    stage.downlink = device.downlink;
     if (s > 0) {
       stage.receive = cluster.link(order[s - 1], order[s]);
       stage.give_back = cluster.link(order[s], order[s - 1]);

@@ -48,6 +48,8 @@ class Refinement {
     problem.stages[stage].seconds_before = seconds;
     problem.stages[stage].memory = device.memory.value;
     problem.stages[stage].holds_copy = device.host_memory.value == 0;
+    problem.stages[stage].uplink = device.uplink;
+    problem.stages[stage].downlink = device.downlink;
     for (const size_t next : {stage, stage + 1})
       if (next > 0 && next < devices.size()) {
         problem.stages[next].receive = cluster.link(devices[next - 1], devices[next]);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "base/rng.h"
 #include "tests/plan/graphs.h"
@@ -94,6 +95,31 @@ TEST(Communities, AreTheRegionsOfACluster) {
       cluster.set_link(a, b, {devices[a].region == devices[b].region ? 1.25e9 : 12.5e6, {}});
   const std::vector<uint32_t> all{0, 1, 2, 3, 4, 5, 6};
   EXPECT_EQ(communities(cluster, all), (std::vector<std::vector<uint32_t>>{{0, 3, 6}, {1, 4}, {2, 5}}));
+}
+
+// A thousand devices whose own lines differ: as many nodes as there are kinds of them, and the same groups.
+TEST(Communities, OfManyDevicesAreTheRegionsToo) {
+  const uint64_t seed = 5;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Rng rng(seed, 1);
+  std::vector<DeviceView> devices;
+  for (uint32_t i = 0; i < 1000; ++i) {
+    devices.push_back(test::device("d" + std::to_string(i), 50, "r" + std::to_string(i % 8)));
+    devices.back().site = i % 8;
+    devices.back().uplink = 1e8 * (1 + rng.uniform());
+    devices.back().downlink = 1e8 * (1 + rng.uniform());
+  }
+  ClusterView cluster(devices);
+  for (uint32_t a = 0; a < 8; ++a)
+    for (uint32_t b = 0; b < 8; ++b) cluster.set_between(a, b, {a == b ? 1.25e9 : 2e6, {}});
+  std::vector<uint32_t> all(1000);
+  std::iota(all.begin(), all.end(), 0u);
+  const auto found = communities(cluster, all);
+  ASSERT_EQ(found.size(), 8u);
+  for (const auto& group : found) {
+    EXPECT_EQ(group.size(), 125u);
+    for (const uint32_t device : group) EXPECT_EQ(device % 8, group.front() % 8);
+  }
 }
 
 }  // namespace

@@ -166,6 +166,8 @@ plan::ClusterView random_cluster(Rng& rng, uint32_t count) {
                        {(near ? 1e8 : 1e6) * (1 + 9 * rng.uniform()),
                         Duration(static_cast<int64_t>((near ? 1e5 : 1e7) * (1 + rng.uniform())))});
     }
+  for (uint32_t i = 0; i < count; ++i)
+    if (rng.below(3) == 0) cluster.set_lines(i, 1e6 * (1 + 9 * rng.uniform()), 2e6 * (1 + 9 * rng.uniform()));
   return cluster;
 }
 

@@ -27,7 +27,7 @@ plan::DeviceView device(std::string name, double gigaflops = 50, std::string reg
                         std::string fingerprint = "cpu", Bytes memory = {int64_t{4} << 30});
 // `count` devices named a, b, c, ..., all equal, links of that bandwidth and latency.
 plan::ClusterView equal_devices(uint32_t count, double bytes_per_second = 125e6, Duration latency = {});
-// Speeds, memory and links at random; regions of about three.
+// Speeds, links and lines at random; regions of about three.
 plan::ClusterView random_cluster(Rng& rng, uint32_t count);
 
 }  // namespace weft::test

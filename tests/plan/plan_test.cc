@@ -136,6 +136,18 @@ TEST(Plan, RegionsAreCrossedOnce) {
   EXPECT_EQ(crossings, 1);
 }
 
+// A stage in the middle sends both ways over one uplink: a slow one belongs to an end of the row.
+TEST(Plan, TheSlowestLineIsPutWhereOneNeighbourIs) {
+  const Graph graph = test::chain(1, 24);
+  for (const uint32_t slow : {0u, 1u, 2u}) {
+    ClusterView cluster({test::device("a", 50), test::device("b", 50), test::device("c", 50)});
+    cluster.set_between(0, 0, {1.25e9, milliseconds(1)});
+    for (uint32_t i = 0; i < 3; ++i) cluster.set_lines(i, i == slow ? 1e5 : 1e6, 1e8);
+    const Plan plan = planned({.graph = &graph, .microbatches = 16, .stages = 3, .cluster = cluster});
+    EXPECT_NE(plan.stages[1].devices[0], slow);
+  }
+}
+
 // One fingerprint is worth a tenth of the speed, and no more: six and six devices that differ little are
 // mixed when all are needed for the speed, and not when the job asks for less.
 TEST(Plan, OneFingerprintIsPreferredForATenthOfTheSpeed) {
