@@ -11,6 +11,7 @@
 #include "dag/split.h"
 #include "plan/explain.h"
 #include "plan/model.h"
+#include "plan/neighbours.h"
 #include "plan/pipeline.h"
 #include "plan/predict.h"
 #include "plan/refine.h"
@@ -25,6 +26,8 @@ constexpr double kHopeful = 1.5;         // a baseline's own estimate is at most
 constexpr size_t kRefined = 2;           // proposals whose microbatches in flight are tuned
 constexpr uint32_t kTriesInVain = 4;     // numbers of stages without a better plan
 constexpr double kWorthAStage = 0.98;    // more stages have to be faster by that
+constexpr double kWorthPolish = 0.999;   // a small change has to be faster by that
+constexpr size_t kPolishWork = 60'000;   // ops and tasks that are looked at for such changes
 constexpr double kWorthMemory = 0.995;   // as more microbatches in flight have to be
 constexpr double kWorthEqualBits = 0.9;  // of the speed is enough, if bits are then equal
 
@@ -79,6 +82,7 @@ class Planner {
                                              " pieces that stay whole; ask for fewer stages");
     for (const bool tight : {false, true})
       if (try_fleet(tight)) {
+        if (!strategy_->is_baseline) polish(*best_);
         if (asked > 1 && !strategy_->is_baseline) look_for_fewer(asked);
         return finish();
       }
@@ -233,6 +237,50 @@ class Planner {
     const double worth = more_stages ? kWorthAStage : 1;
     if (!best_ || seconds(chosen.prediction.step) < worth * seconds(best_->prediction.step))
       best_ = std::move(chosen);
+  }
+
+  // Small changes to what was chosen, each worked out exactly: what an estimate overlooked. Bounded by work,
+  // so that large plans are left as they are.
+  void polish(Worked& chosen) {
+    size_t left = kPolishWork;
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (Proposal& neighbour : neighbours(chosen.proposal, !request_.stages, idle_devices(chosen))) {
+        const size_t work =
+            request_.graph->ops().size() + size_t{6} * request_.microbatches * neighbour.ends.size();
+        if (work > left) return;
+        left -= work;
+        auto worked = work_out(std::move(neighbour));
+        if (!worked) continue;
+        if (worked->in_flight.size() >= chosen.in_flight.size()) keep_in_flight(chosen, *worked);
+        if (seconds(worked->prediction.step) >= kWorthPolish * seconds(chosen.prediction.step)) continue;
+        chosen = std::move(*worked);
+        changed = true;
+        break;
+      }
+    }
+    raise_in_flight(chosen);
+  }
+  // As many microbatches in flight as the plan it comes from has, where memory allows.
+  void keep_in_flight(const Worked& from, Worked& worked) const {
+    const auto count = static_cast<uint32_t>(worked.in_flight.size());
+    const uint32_t extra =
+        from.in_flight.front() -
+        std::min<uint32_t>(from.in_flight.front(), static_cast<uint32_t>(from.in_flight.size()));
+    if (extra == 0) return;
+    for (uint32_t stage = 0; stage < count; ++stage)
+      worked.in_flight[stage] = std::min(worked.in_flight_max[stage], count - stage + extra);
+    worked.prediction = predict_with(worked, worked.in_flight);
+  }
+  std::vector<uint32_t> idle_devices(const Worked& chosen) const {
+    const auto& used = chosen.proposal.devices;
+    const bool alike = request_.equal_bits != EqualBits::Ignore && is_of_one_kind(chosen);
+    std::vector<uint32_t> idle;
+    for (uint32_t device = 0; device < devices_.size(); ++device)
+      if (std::find(used.begin(), used.end(), device) == used.end() &&
+          (!alike || devices_[device].fingerprint == devices_[used.front()].fingerprint))
+        idle.push_back(device);
+    return idle;
   }
 
   // Nothing when a stage does not fit its device.

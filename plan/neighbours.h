@@ -1,0 +1,17 @@
+// Plans that differ from one in a single thing.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "plan/proposal.h"
+
+namespace weft::plan {
+
+// A border one or two positions further; two stages that change devices; a stage that goes to one of `idle`
+// (of many the first ones); and, where their number may change, a stage that its neighbour takes over, and a
+// stage that is halved with one of `idle`. In a fixed order, each a legal row.
+std::vector<Proposal> neighbours(const Proposal& of, bool number_may_change, std::span<const uint32_t> idle);
+
+}  // namespace weft::plan
