@@ -74,10 +74,106 @@ class Matching {
   std::vector<uint32_t> kept_;
 };
 
+// Moves stages that were given out, one or two at a time, to where a step takes less.
+class Improvement {
+ public:
+  Improvement(const std::vector<StageToPlace>& stages, const std::vector<Applicant>& applicants,
+              bool equal_bits, const StepSeconds& step_seconds, std::vector<uint32_t> placed)
+      : stages_(stages),
+        applicants_(applicants),
+        equal_bits_(equal_bits),
+        step_seconds_(step_seconds),
+        placed_(std::move(placed)),
+        stage_of_(applicants.size()) {
+    for (uint32_t s = 0; s < placed_.size(); ++s) {
+      stage_of_[placed_[s]] = s;
+      if (applicants[placed_[s]].peer != stages[s].peer) open_.push_back(s);
+    }
+  }
+
+  std::vector<uint32_t> run() {
+    Value best = value(placed_);
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (const uint32_t stage : open_)
+        for (uint32_t a = 0; a < applicants_.size(); ++a) {
+          std::vector<uint32_t> next = placed_;
+          if (!move(next, stage, a)) continue;
+          if (looks_ >= kLooksMax) return std::move(placed_);
+          const Value worth = value(next);
+          if (worth.other_bits > best.other_bits ||
+              (worth.other_bits == best.other_bits && worth.seconds >= best.seconds * kBetter))
+            continue;
+          take(std::move(next));
+          best = worth;
+          changed = true;
+        }
+    }
+    return std::move(placed_);
+  }
+
+ private:
+  static constexpr int kLooksMax = 5000;
+  static constexpr double kBetter = 0.999;
+  static constexpr double kCold = 1.1;  // a stage whose tensors have to be fetched first
+
+  struct Value {
+    size_t other_bits = 0;
+    double seconds = 0;
+  };
+
+  bool same_bits(uint32_t stage, uint32_t a) const {
+    return applicants_[a].device_class.fingerprint == stages_[stage].device_class.fingerprint;
+  }
+  bool may(uint32_t stage, uint32_t a) const {
+    return (same_bits(stage, a) || !equal_bits_) && applicants_[a].memory >= stages_[stage].memory;
+  }
+  // With whoever is there already changing places.
+  bool move(std::vector<uint32_t>& placed, uint32_t stage, uint32_t a) const {
+    const uint32_t before = placed[stage];
+    if (a == before || !may(stage, a)) return false;
+    if (const auto other = stage_of_[a]) {
+      if (applicants_[a].peer == stages_[*other].peer || !may(*other, before)) return false;
+      placed[*other] = before;
+    } else if (std::any_of(stages_.begin(), stages_.end(),
+                           [&](const StageToPlace& own) { return own.peer == applicants_[a].peer; })) {
+      return false;
+    }
+    placed[stage] = a;
+    return true;
+  }
+  void take(std::vector<uint32_t> placed) {
+    placed_ = std::move(placed);
+    std::fill(stage_of_.begin(), stage_of_.end(), std::nullopt);
+    for (uint32_t s = 0; s < placed_.size(); ++s) stage_of_[placed_[s]] = s;
+  }
+  Value value(const std::vector<uint32_t>& placed) {
+    ++looks_;
+    Value value{.other_bits = 0, .seconds = step_seconds_(placed)};
+    bool all_stood_by = true;
+    for (const uint32_t stage : open_) {
+      value.other_bits += !same_bits(stage, placed[stage]);
+      all_stood_by = all_stood_by && applicants_[placed[stage]].standing_by.contains(stage);
+    }
+    if (!all_stood_by) value.seconds *= kCold;
+    return value;
+  }
+
+  const std::vector<StageToPlace>& stages_;
+  const std::vector<Applicant>& applicants_;
+  bool equal_bits_;
+  const StepSeconds& step_seconds_;
+  std::vector<uint32_t> placed_;
+  std::vector<std::optional<uint32_t>> stage_of_;  // by applicant
+  std::vector<uint32_t> open_;                     // stages whose peers are gone
+  int looks_ = 0;
+};
+
 }  // namespace
 
 std::optional<std::vector<uint32_t>> place_again(const std::vector<StageToPlace>& stages,
-                                                 const std::vector<Applicant>& applicants, bool equal_bits) {
+                                                 const std::vector<Applicant>& applicants, bool equal_bits,
+                                                 const StepSeconds& step_seconds) {
   Matching matching(stages, applicants, equal_bits);
   std::vector<uint32_t> order(stages.size());
   std::iota(order.begin(), order.end(), 0);
@@ -87,7 +183,8 @@ std::optional<std::vector<uint32_t>> place_again(const std::vector<StageToPlace>
     if (!matching.applicant_of(stage) && !matching.place(stage)) return std::nullopt;
   std::vector<uint32_t> placed;
   for (uint32_t stage = 0; stage < stages.size(); ++stage) placed.push_back(*matching.applicant_of(stage));
-  return placed;
+  if (!step_seconds) return placed;
+  return Improvement(stages, applicants, equal_bits, step_seconds, std::move(placed)).run();
 }
 
 std::vector<std::vector<uint32_t>> deal_stages(const std::vector<StageToHold>& stages,

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,13 +27,18 @@ struct Applicant {
   std::map<uint32_t, uint64_t> standing_by{};  // stages whose tensors it holds: after which step
 };
 
+// By stage an index into the applicants: how long a step then takes, to compare placements by.
+using StepSeconds = std::function<double(std::span<const uint32_t> placed)>;
+
 // By stage, an index into `applicants`, each at most once. Who had a stage and is there keeps it. The others
-// go, where there is a choice, to one of the stage's fingerprint that stands by for it, with the newest
-// tensors; then to one of the fingerprint; then to one that runs the same ops; then to any, unless
-// `equal_bits`; always with memory for it. Nothing: it cannot be done.
+// go, where there is a choice, to one of the stage's fingerprint; then to where a step takes least, when
+// `step_seconds` is given, a stage that nobody stands by for counting as a tenth more, once; then to one that
+// stands by for it, with the newest tensors; then to one that runs the same ops; other fingerprints come
+// last, and not at all with `equal_bits`; always with memory for it. Nothing: it cannot be done.
 std::optional<std::vector<uint32_t>> place_again(const std::vector<StageToPlace>& stages,
                                                  const std::vector<Applicant>& applicants,
-                                                 bool equal_bits = false);
+                                                 bool equal_bits = false,
+                                                 const StepSeconds& step_seconds = {});
 
 struct StageToHold {
   int64_t bytes = 0;   // of its tensors

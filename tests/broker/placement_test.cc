@@ -64,6 +64,38 @@ TEST(PlaceAgain, APeerTakesNoMoreThanItHasMemoryForAndNotTwoStages) {
       << "the larger one fits only one of them";
 }
 
+TEST(PlaceAgain, TheFasterPeerIsPreferredAndAWarmOneThatIsAboutAsFast) {
+  Applicant slow = applicant(7), fast = applicant(8), warm = applicant(9);
+  warm.standing_by = {{0, 50}};
+  const std::vector<Applicant> all = {slow, fast, warm};
+  const auto with = [&](double warm_seconds) {
+    return place_again({{peer(1), 10}}, all, false, [=](std::span<const uint32_t> placed) {
+      return placed[0] == 0 ? 3.0 : placed[0] == 1 ? 1.0 : warm_seconds;
+    });
+  };
+  EXPECT_EQ(with(1.05), at({2}));
+  EXPECT_EQ(with(1.5), at({1}));
+}
+
+TEST(PlaceAgain, TwoStagesChangePlacesWhereThatIsFaster) {
+  // Each of the two is fast for one of the stages.
+  const StepSeconds seconds = [](std::span<const uint32_t> placed) {
+    return (placed[0] == 1 ? 1.0 : 4.0) + (placed[1] == 0 ? 1.0 : 4.0);
+  };
+  EXPECT_EQ(place_again({{peer(1), 10}, {peer(2), 10}}, {applicant(7), applicant(8)}, false, seconds),
+            at({1, 0}));
+  EXPECT_EQ(place_again({{peer(7), 10}, {peer(2), 10}}, {applicant(7), applicant(8)}, false, seconds),
+            at({0, 1}))
+      << "who is there keeps its stage";
+}
+
+TEST(PlaceAgain, EqualBitsComeBeforeSpeed) {
+  Applicant other_bits = applicant(7), same = applicant(8);
+  other_bits.device_class.fingerprint = "another";
+  const StepSeconds seconds = [](std::span<const uint32_t> placed) { return placed[0] == 0 ? 1.0 : 9.0; };
+  EXPECT_EQ(place_again({{peer(1), 10}}, {other_bits, same}, false, seconds), at({1}));
+}
+
 // Against trying everything.
 TEST(PlaceAgain, FindsAPlacementWheneverThereIsOne) {
   for (uint64_t seed = 1; seed <= 500; ++seed) {
