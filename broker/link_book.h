@@ -1,0 +1,53 @@
+// What the broker believes of the links between peers: which pairs to measure next, what the samples say
+// together, and what stands in for what nobody has measured. Pure: time is handed in.
+#pragma once
+
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/units.h"
+#include "plan/cluster.h"
+
+namespace weft::broker {
+
+// One direction of a pair, as measured while nothing else used either end's line.
+struct LinkSample {
+  PeerId from{}, to{};
+  double bytes_per_second = 0;  // as received; 0: there was no way from one to the other
+  Duration round_trip{};        // the least of several; includes whatever relays
+  bool is_relayed = false;      // through the broker
+  Instant at{};
+};
+
+class LinkBook {
+ public:
+  void record(const LinkSample& sample);
+  // What a run's traffic showed of a link while it was saturated; keeps a sample fresh, never lowers a
+  // direction by itself below what was seen.
+  void observe(PeerId from, PeerId to, double bytes_per_second, Instant now);
+  void forget(PeerId peer);
+
+  // Pairs to measure now: no peer twice, the most needed first; empty: all is known that the book wants to
+  // know of these peers. Deterministic. Up to 16 peers all pairs are wanted; of more a sample (each peer with
+  // several others, and every two sites several times), O(n log n) probes in all.
+  struct Pair {
+    PeerId dials, accepts;
+  };
+  std::vector<Pair> next_round(std::span<const PeerId> idle, Instant now) const;
+  bool wants_more(std::span<const PeerId> peers, Instant now) const;
+
+  // Sites, lines and links of `devices` (by index the peers'): sets DeviceView::site, uplink, downlink, and
+  // between/pairs. What was never measured is taken as slow and LinkView::is_assumed is set.
+  plan::ClusterView cluster(std::vector<plan::DeviceView> devices, std::span<const PeerId> peers,
+                            Instant now) const;
+
+ private:
+  const LinkSample* find(const PeerId& from, const PeerId& to) const;
+
+  std::map<std::pair<PeerId, PeerId>, LinkSample> samples_{};
+};
+
+}  // namespace weft::broker
