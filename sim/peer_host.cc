@@ -160,6 +160,7 @@ void PeerHost::act(Effects effects) {
             [&](peer::InviteLink& e) {
               if (stage_ && stage_->links) stage_->links->invite(e.ticket);
             },
+            [&](peer::Probe& e) { probe(e.link); },
             [&](peer::FetchBlob& e) { fetch_blob(e); },
             [&](peer::ForgetBlobs& e) {
               for (const Digest& blob : e.blobs) blobs_.erase(blob);
