@@ -29,6 +29,8 @@ class LinkBook {
   // direction by itself below what was seen.
   void observe(PeerId from, PeerId to, double bytes_per_second, Instant now);
   void forget(PeerId peer);
+  // The last one of this direction; null: none.
+  const LinkSample* find(const PeerId& from, const PeerId& to) const;
 
   // Pairs to measure now: no peer twice, the most needed first; empty: all is known that the book wants to
   // know of these peers. Deterministic. Up to 16 peers all pairs are wanted; of more a sample (each peer with
@@ -45,8 +47,6 @@ class LinkBook {
                             Instant now) const;
 
  private:
-  const LinkSample* find(const PeerId& from, const PeerId& to) const;
-
   std::map<std::pair<PeerId, PeerId>, LinkSample> samples_{};
 };
 

@@ -250,7 +250,7 @@ struct ProbeLink {
   bool dials = false;  // this side opens the connection
   std::vector<std::string> addresses{};
   Secret relay_ticket{};
-  std::string region{};  // of the other peer, as it says
+  std::string region{};    // of the other peer, as it says
   uint64_t bytes_max = 0;  // to send, and to receive
   Duration time_max{};     // for each way, once there is a connection
   Duration deadline{};     // for all of it
@@ -516,15 +516,15 @@ struct ListLinks {};
 struct LinkEnd {
   PeerId peer{};
   std::string name{}, region{};
-  uint32_t site = 0;                  // peers of one site have the same links to others, their own lines aside
+  uint32_t site = 0;                // peers of one site have the same links to others, their own lines aside
   double uplink = 0, downlink = 0;  // bytes a second, for all its links together; 0: no limit was found
 };
 struct LinkFigure {  // one direction, the ends' lines aside
   uint32_t from = 0, to = 0;
   double bytes_per_second = 0;
   Duration latency{};
-  bool assumed = false;          // nobody has measured it
-  bool relayed = false;          // through the broker
+  bool assumed = false;      // nobody has measured it
+  bool relayed = false;      // through the broker
   double seconds_since = 0;  // it was measured
 };
 struct LinkList {
@@ -620,8 +620,7 @@ using Message =
                  MissingBlobs, GetMicrobatch, MicrobatchAnswer, SubmitJob, JobAccepted, JobStatus, JobEvent,
                  ListJobs, JobList, GetJob, GetEvents, EventsEnd, StopJob, Done, ListPeers, PeerList,
                  GetResult, JobResult, LinkHello, LinkReady, ResumeStage, StageResumed, StandBy, StandingBy,
-                 LinkAck, RunPlan, ProbeLink, ProbeReport, ProbeHello, ProbeSay,
-                 ListLinks, LinkList>;
+                 LinkAck, RunPlan, ProbeLink, ProbeReport, ProbeHello, ProbeSay, ListLinks, LinkList>;
 
 // For logs: "AssignStage".
 std::string_view name_of(const Message& message);

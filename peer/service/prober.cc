@@ -36,7 +36,7 @@ struct Prober::Probe {
   Instant pinged{};
   std::optional<Duration> round_trip{};
   std::optional<ProbeMeter> meter{};
-  uint64_t told = 0;                       // the last Ask
+  uint64_t told = 0;  // the last Ask
   uint64_t bytes_received = 0, bytes_sent = 0;
 };
 
@@ -52,10 +52,9 @@ void Prober::begin(proto::ProbeLink asked) {
   probe_ = std::make_shared<Probe>();
   probe_->asked = std::move(asked);
   probe_->deadline = options_.loop->after(probe_->asked.deadline, [this] {
-    fail({ErrorCode::Timeout, probe_->state == State::Connecting
-                                  ? (probe_->asked.dials ? "no way to the peer in time" + probe_->problems
-                                                         : std::string("the peer did not come in time"))
-                                  : std::string("it took too long")});
+    if (probe_->state != State::Connecting) return fail({ErrorCode::Cancelled, "it took too long"});
+    fail({ErrorCode::Timeout,
+          (probe_->asked.dials ? "no way to the peer in time" : "the peer did not come") + probe_->problems});
   });
   if (probe_->asked.dials) dial();
 }
@@ -107,8 +106,7 @@ void Prober::on_dialled(bool relayed, Result<net::ConnectionPtr> result) {
   }
   take(*result, relayed);
   (*result)->start(handlers());
-  if (probe_->asked.dials)
-    probe_->connection->send(message_frame(proto::ProbeHello{probe_->asked.round}));
+  if (probe_->asked.dials) probe_->connection->send(message_frame(proto::ProbeHello{probe_->asked.round}));
 }
 
 void Prober::on_invitation(const proto::Secret& ticket) {
@@ -147,7 +145,8 @@ net::Connection::Handlers Prober::handlers() const {
               },
           .on_closed =
               [self, weak](const Error& error) {
-                if (!weak.expired()) self->fail({ErrorCode::Cancelled, "the other peer went: " + error.message});
+                if (!weak.expired())
+                  self->fail({ErrorCode::Cancelled, "the other peer went: " + error.message});
               }};
 }
 
