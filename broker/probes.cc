@@ -164,9 +164,9 @@ void Broker::observe_links(const Peer& peer, const proto::StepReport& report) {
     const auto other = plan ? plan->find(use.seat) : std::nullopt;
     if (!other) continue;
     const PeerId& to = plan->stages[*other].peer;
-    const LinkSample* known = links_.find(peer.id, to);
+    const auto known = links_.find(peer.id, to);
     const double rate = std::min(static_cast<double>(use.bytes_sent) / report.seconds, kRateMax);
-    if (known != nullptr && rate >= kSaturated * known->bytes_per_second)
+    if (known && rate >= kSaturated * known->bytes_per_second)
       links_.observe(peer.id, to, rate, now_.monotonic);
   }
 }
@@ -236,7 +236,7 @@ void Broker::list_pairs(const plan::ClusterView& cluster, proto::LinkList& list)
     for (size_t to = 0; to < list.ends.size(); ++to) {
       if (from == to) continue;
       proto::LinkFigure figure = figure_of(from, to, cluster.path(from, to));
-      if (const LinkSample* sample = links_.find(list.ends[from].peer, list.ends[to].peer)) {
+      if (const auto sample = links_.find(list.ends[from].peer, list.ends[to].peer)) {
         figure.relayed = sample->is_relayed;
         figure.seconds_since = std::max(seconds(now_.monotonic - sample->at), 0.0);
       }
