@@ -35,10 +35,14 @@ Effects Broker::step(Now now, const Event& event) {
                    check_leases();
                    if (++ticks_ % 4 == 0) peers_dirty_ = true;  // for the times since they were heard
                    check_progress();
-                   schedule_jobs();
+                   jobs_dirty_ = probes_dirty_ = true;
                  },
              },
              event);
+  while (jobs_dirty_ || probes_dirty_) {
+    if (std::exchange(jobs_dirty_, false)) schedule_jobs();
+    if (probes_dirty_) update_probes();
+  }
   const bool tick = std::holds_alternative<Tick>(event);
   for (auto& [number, job] : jobs_)
     if (job.status_dirty && (tick || job.published != job.state)) {  // not with every step
@@ -79,6 +83,7 @@ void Broker::protocol_error(Peer& peer, const std::string& what) {
 }
 
 void Broker::on_relay_waiting(const proto::Secret& ticket) {
+  invite_to_probe(ticket);
   for (auto& [number, job] : jobs_) {
     if (!job.plan) continue;
     for (size_t s = 0; s < job.plan->stages.size(); ++s)
@@ -129,7 +134,10 @@ Status Broker::on_report(Peer& peer, const Message& message) {
     status = (*job->run.*handler)(now_.monotonic, stage, report, sink);
   };
   std::visit(Overloaded{
-                 [&](const proto::StepReport& m) { with_run(m, &Run::on_step_report); },
+                 [&](const proto::StepReport& m) {
+                   with_run(m, &Run::on_step_report);
+                   if (status) observe_links(peer, m);
+                 },
                  [&](const proto::CheckpointReport& m) { with_run(m, &Run::on_checkpoint_report); },
                  [&](const proto::EvaluationReport& m) { with_run(m, &Run::on_evaluation_report); },
                  [&](const proto::PredictionReport& m) { with_run(m, &Run::on_prediction_report); },
@@ -165,6 +173,7 @@ void Broker::on_peer_message(Peer& peer, const Message& message) {
                    if (standing != peer.standing.end() && m.step <= standing->second.step)
                      standing->second.complete = m.step;
                  },
+                 [&](const proto::ProbeReport& m) { on_probe_report(peer, m); },
                  [&](const proto::PeerLog& m) {
                    log("info peer_says peer=" + peer.name + " text=\"" + m.text + "\"");
                  },
@@ -208,6 +217,7 @@ void Broker::on_client_message(ConnectionId client, const Message& message) {
             for (const auto& [id, peer] : peers_) list.peers.push_back(status_of(peer));
             send(client, std::move(list));
           },
+          [&](const proto::ListLinks&) { send(client, list_links()); },
           [&](const proto::GetResult& m) {
             with_job(m.job, [&](Job& job) {
               if (job.result || !job.checkpoints.empty()) return send(client, result_of(job));

@@ -12,10 +12,14 @@
 //   makes no step over `failures_max` such losses ends.
 // - A broker that was restarted goes on with the runs that it finds in its records, as soon as their peers
 //   come back (restart.cc). Until a stage has resumed what its peer says about it is dropped.
-// - Peers that have nothing to do hold the tensors of stages that they may have to take (stand_by.cc).
+// - Peers that have nothing to do hold the tensors of stages that they may have to take (stand_by.cc), and
+//   measure the links between them in rounds, of each of which a peer is in one pair (probes.cc). A report
+//   counts for the pair and round that were asked; by lying a peer makes its own links look better or worse,
+//   and by silence it costs a round and is left alone for a while.
 // - Jobs are served in the order in which they came, as far as there are peers for them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,6 +29,7 @@
 #include <vector>
 
 #include "broker/events.h"
+#include "broker/link_book.h"
 #include "broker/placement.h"
 #include "broker/run.h"
 
@@ -55,6 +60,10 @@ struct BrokerOptions {
   // A job that waits for peers for so long tries those again that failed it.
   Duration forgive_after = std::chrono::seconds(60);
   double slow_promise_min = 0.5e-3;
+  // false: links are taken as the regions' names suggest.
+  bool measures_links = false;
+  Duration measuring_max = std::chrono::seconds(20);  // how long a job waits for that
+  std::function<proto::Secret()> draw_secret{};       // where links are measured: for the relay
   size_t jobs_max = 1000;  // queued and running
   size_t clients_max = 256;
   RunOptions run{};
@@ -98,6 +107,7 @@ class Broker {
     proto::DeviceReport device;
     std::optional<ConnectionId> connection;  // nothing: gone
     uint64_t instance = 0;
+    uint32_t minor = 0;  // of the protocol
     std::string address;
     Instant last_heard;
     bool draining = false;
@@ -154,6 +164,7 @@ class Broker {
     uint64_t failures_at_step = 0;
     std::set<PeerId> excluded;                   // could not take a stage of this job
     std::optional<Instant> forgive_at;           // while it waits: when they may try again
+    std::optional<Instant> measuring_since;      // while it waits for links
     uint64_t infeasible_with = 0;                // the pool for which there was no plan
     std::optional<std::string> equal_bits_with;  // the fingerprint so far
     bool equal_bits = true;
@@ -163,6 +174,17 @@ class Broker {
     std::optional<proto::JobState> published;
   };
   class Sink;
+  // Two peers that measure the link between them.
+  struct PairProbe {
+    PeerId dials, accepts;
+    proto::Secret ticket{};
+    bool dialler_said = false, acceptor_said = false, measured = false;
+  };
+  struct ProbeRound {
+    uint64_t number = 0;
+    Instant deadline;
+    std::vector<PairProbe> probes;
+  };
 
   // Peers (membership.cc)
   void on_introduced(const Introduced& event);
@@ -246,6 +268,25 @@ class Broker {
   void tell_stand_by(Peer& peer, Job& job, const std::vector<uint32_t>& stages);
   void keep_transient();
 
+  // Links (probes.cc)
+  bool may_probe(const Peer& peer) const;
+  std::vector<PeerId> idle_peers() const;
+  void update_probes();
+  void start_round(const std::vector<LinkBook::Pair>& pairs);
+  void tell_probe(const PairProbe& probe, const PeerId& to, const PeerId& other);
+  PairProbe* probe_of(const PeerId& peer);
+  void on_probe_report(Peer& peer, const proto::ProbeReport& report);
+  void on_probe_failed(PairProbe& probe, const Peer& peer, const Error& error);
+  void drop_probe(const PeerId& peer);
+  void end_probe();
+  void end_round();
+  void invite_to_probe(const proto::Secret& ticket);
+  void observe_links(const Peer& peer, const proto::StepReport& report);
+  bool waits_for_links(Job& job, const std::vector<Candidate>& free);
+  plan::ClusterView cluster_of(const std::vector<Candidate>& candidates) const;
+  proto::LinkList list_links() const;
+  void list_pairs(const plan::ClusterView& cluster, proto::LinkList& list) const;
+
   void send(ConnectionId connection, proto::Message message);
   void send_to_peer(const PeerId& peer, proto::Message message);
   void log(std::string line) { out_->effects.push_back(Log{std::move(line)}); }
@@ -260,8 +301,14 @@ class Broker {
   bool peers_dirty_ = true;
   bool stand_bys_dirty_ = false;
   bool transient_dirty_ = false;
+  bool probes_dirty_ = false;  // other peers are idle, or other links are wanted
+  bool jobs_dirty_ = false;    // some may be planned that could not
   bool stepped_ = false;
   uint64_t ticks_ = 0;
+  LinkBook links_;
+  std::optional<ProbeRound> round_;  // under way
+  uint64_t rounds_ = 0;
+  std::map<PeerId, Instant> resting_;  // until when they are not asked to measure
   uint64_t pool_version_ = 1;  // one more whenever somebody may be free who was not
   Now now_;
   Effects* out_ = nullptr;  // of the step under way

@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "broker/planned_run.h"
 #include "broker/records.h"
+#include "plan/cluster.h"
 #include "proto/messages.h"
 
 namespace weft::broker {
@@ -92,6 +93,7 @@ struct StartPlanning {
   proto::PlanVersion plan_version = 0;
   proto::SubmitJob submission{};
   std::vector<Candidate> candidates{};
+  plan::ClusterView cluster{};                      // of the candidates, in that order
   std::optional<CheckpointCommitted> checkpoint{};  // go on from here; nothing: from the submitted weights
   // When only peers change: the plan before, whose stages stay as they are; stage s goes to
   // candidates[placed[s]].

@@ -99,6 +99,7 @@ void Broker::schedule_jobs() {
       }
     const size_t wanted = std::max<size_t>(1, job.submitted.submission.stages);
     if (free.size() >= wanted) {
+      if (waits_for_links(job, free)) continue;
       start_planning(job, std::move(free), /*again=*/false);
       continue;
     }
@@ -116,13 +117,16 @@ void Broker::schedule_jobs() {
 void Broker::start_planning(Job& job, std::vector<Candidate> free, bool again) {
   ++job.plan_version;
   job.forgive_at.reset();
+  job.measuring_since.reset();
   set_state(job, JobState::Planning, "");
   for (const Candidate& candidate : free) peers_.at(candidate.peer).serving = job.submitted.job;
   peers_dirty_ = stand_bys_dirty_ = true;
   StartPlanning request{.job = job.submitted.job,
                         .plan_version = job.plan_version,
                         .submission = job.submitted.submission,
-                        .candidates = std::move(free)};
+                        .candidates = std::move(free),
+                        .cluster = {}};
+  request.cluster = cluster_of(request.candidates);
   if (const CheckpointCommitted* point = recovery_point(job)) request.checkpoint = *point;
   if (again) {
     request.previous = job.previous;
@@ -263,7 +267,7 @@ void Broker::release_peers(Job& job, const std::string& reason) {
   job.stage_bytes.clear();
   job.away_since.reset();
   job.restarted = false;
-  peers_dirty_ = stand_bys_dirty_ = transient_dirty_ = true;
+  peers_dirty_ = stand_bys_dirty_ = transient_dirty_ = probes_dirty_ = true;
   ++pool_version_;
 }
 

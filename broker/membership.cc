@@ -28,6 +28,9 @@ std::string_view reason_of(TokenVerdict verdict) {
   return "";
 }
 
+// Where a connection comes from, without its port.
+std::string_view host_of(std::string_view address) { return address.substr(0, address.rfind(':')); }
+
 }  // namespace
 
 void Broker::refuse(ConnectionId connection, ErrorCode code, std::string message, bool retry) {
@@ -121,11 +124,14 @@ void Broker::admit_peer(const Introduced& event) {
   peer.device = *hello.device;
   peer.connection = event.connection;
   peer.instance = hello.instance;
+  peer.minor = hello.minor;
+  if (host_of(peer.address) != host_of(event.address)) links_.forget(event.who);
   peer.address = event.address;
   peer.last_heard = now_.monotonic;
   peer.draining = peer.other_version = false;
   peer_of_connection_[event.connection] = event.who;
-  peers_dirty_ = stand_bys_dirty_ = true;
+  resting_.erase(event.who);
+  peers_dirty_ = stand_bys_dirty_ = probes_dirty_ = true;
   ++pool_version_;
   for (auto& [number, job] : jobs_) job.excluded.erase(event.who);
   out_->effects.push_back(Admit{event.connection, Role::Peer});
@@ -155,6 +161,7 @@ void Broker::lose_peer(Peer& peer, const std::string& why) {
   peer_of_connection_.erase(*peer.connection);
   peer.connection.reset();
   peer.standing.clear();
+  drop_probe(peer.id);
   peers_dirty_ = stand_bys_dirty_ = true;
   log("info peer_lost peer=" + peer.name + " key=" + to_string(peer.id) + " reason=\"" + why + "\"");
   if (!peer.serving) return;

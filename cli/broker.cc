@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct BrokerCommandOptions {
-  std::string config, data_dir, listen, advertise, lease, replication_rate;
+  std::string config, data_dir, listen, advertise, lease, replication_rate, links;
 };
 
 constexpr const char* kListenDefault = "0.0.0.0:7700";
@@ -55,6 +55,7 @@ Status read_config(BrokerCommandOptions& options) {
   take("advertise", options.advertise);
   take("lease", options.lease);
   take("replication_rate", options.replication_rate);
+  take("links", options.links);
   reader.finish();
   if (!problems.empty()) return fail(problems.error());
   return {};
@@ -147,6 +148,10 @@ Result<int> run_broker(BrokerCommandOptions options) {
     WEFT_TRY(service_options.replication_rate, parse_replication_rate(options.replication_rate));
   }
 
+  if (!options.links.empty() && options.links != "measure" && options.links != "assume")
+    return fail(ErrorCode::InvalidArgument, "--links: '" + options.links + "' is neither measure nor assume");
+  service_options.measures_links = options.links != "assume";
+
   const sigset_t signals = StopOnSignal::signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   WEFT_TRY(const auto service, broker::BrokerService::start(std::move(service_options)));
@@ -173,7 +178,7 @@ void add_broker(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<BrokerCommandOptions>();
   command->add_option(
       "--config", options->config,
-      "a YAML file with data_dir, listen, advertise, lease, replication_rate; options here win");
+      "a YAML file with data_dir, listen, advertise, lease, replication_rate, links; options here win");
   command->add_option("--data-dir", options->data_dir,
                       "identity, tokens, jobs, models and data; made where it is missing; default "
                       "~/.local/share/weft/broker");
@@ -184,6 +189,9 @@ void add_broker(CLI::App& app, Command& chosen) {
   command->add_option("--replication-rate", options->replication_rate,
                       "how much of a peer's link copies of its state may take, as 100Mbit (the default) or "
                       "unlimited; none: a lost peer takes its run back to the last checkpoint");
+  command->add_option("--links", options->links,
+                      "measure (the default): peers that have nothing to do measure the links between them; "
+                      "assume: 10 Gbit/s within a region, 100 Mbit/s between others");
   command->callback([options, &chosen] { chosen = [options] { return run_broker(*options); }; });
 }
 

@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/follow.h"
+#include "cli/link_table.h"
 #include "cli/live_line.h"
 #include "cli/quantities.h"
 #include "cli/report.h"
@@ -27,7 +28,7 @@ struct JobOptions {
   BrokerOptions broker;
   std::string format = "text";
   proto::JobNumber job = 0;
-  bool follow = false, verbose = false;
+  bool follow = false, verbose = false, links = false;
   std::string output;
   std::string address;  // login
   bool json() const { return format == "json"; }
@@ -190,8 +191,19 @@ Result<int> run_fetch(const JobOptions& options) {
   return kExitOk;
 }
 
+Result<int> list_links(const JobOptions& options, Session& session) {
+  if (session.client->broker().minor < proto::kProtocolMinorOfProbes)
+    return fail(ErrorCode::Unsupported, "the broker (weft " + session.client->broker().software +
+                                            ") does not measure links: install this version there");
+  WEFT_TRY(const auto list, session.client->ask<proto::LinkList>(proto::ListLinks{}));
+  for (const std::string& line : options.json() ? link_events(list) : link_table(list))
+    fmt::print("{}\n", line);
+  return kExitOk;
+}
+
 Result<int> run_peers(const JobOptions& options) {
   WEFT_TRY(const auto session, Session::open(options.broker));
+  if (options.links) return list_links(options, *session);
   WEFT_TRY(const auto list, session->client->ask<proto::PeerList>(proto::ListPeers{}));
   if (!options.json())
     fmt::print("{:20}  {:13}  {:10}  {:14}  {:>10}  {:>12}  {:>9}  {:8}  {}\n", "NAME", "STATE", "REGION",
@@ -282,7 +294,8 @@ void add_job_commands(CLI::App& app, Command& chosen) {
   with_job(add_with_broker("fetch", "write a job's trained model, or its predictions", run_fetch))
       ->add_option("-o,--output", options->output, "where to")
       ->required();
-  add_with_broker("peers", "list the broker's peers", run_peers);
+  add_with_broker("peers", "list the broker's peers", run_peers)
+      ->add_flag("--links", options->links, "the links between them instead, and what of them is a guess");
   CLI::App* login = add("login", "keep where a broker is and the token for it", run_login);
   login->add_option("broker", options->address, "HOST:PORT")->required();
   login->add_option("--token", options->broker.token, "a submitter token, @FILE, or - for standard input");

@@ -42,7 +42,7 @@ Error no_devices(const std::string& source, const std::string& advice) {
   return {ErrorCode::Infeasible, source + " has no devices to plan for: " + advice};
 }
 
-// What a broker assumes of a link that nobody has measured.
+// Of a link of which the broker says nothing.
 plan::LinkView assumed_link(const std::string& from_region, const std::string& to_region) {
   if (!from_region.empty() && from_region == to_region)
     return {.bytes_per_second = 1.25e9, .latency = std::chrono::microseconds(500), .is_assumed = true};
@@ -92,31 +92,93 @@ Result<PlanCluster> cluster_of_file(const std::filesystem::path& path,
   return PlanCluster{path.string(), configs::view(cluster), {}};
 }
 
+namespace {
+
+// Sites as the broker has them, then one for each region of the devices that it says nothing of.
+void set_sites(std::vector<plan::DeviceView>& devices, const std::vector<const proto::LinkEnd*>& ends) {
+  uint32_t next = 0;
+  for (const proto::LinkEnd* end : ends)
+    if (end != nullptr) next = std::max(next, end->site + 1);
+  std::map<std::string, uint32_t> sites;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (ends[i] == nullptr) {
+      const auto [at, fresh] = sites.try_emplace(devices[i].region, next);
+      next += fresh ? 1 : 0;
+      devices[i].site = at->second;
+      continue;
+    }
+    devices[i].site = ends[i]->site;
+    if (ends[i]->uplink > 0) devices[i].uplink = ends[i]->uplink;
+    if (ends[i]->downlink > 0) devices[i].downlink = ends[i]->downlink;
+  }
+}
+
+plan::LinkView link_of(const proto::LinkFigure& figure) {
+  return {
+      .bytes_per_second = figure.bytes_per_second, .latency = figure.latency, .is_assumed = figure.assumed};
+}
+
+void set_links(plan::ClusterView& view, const std::vector<const proto::LinkEnd*>& ends,
+               const proto::LinkList& links) {
+  std::map<uint32_t, std::string> regions;
+  for (const plan::DeviceView& device : view.devices()) regions.emplace(device.site, device.region);
+  for (const auto& [a, from] : regions)
+    for (const auto& [b, to] : regions) view.set_between(a, b, assumed_link(from, to));
+  for (const proto::LinkFigure& figure : links.between)
+    if (regions.contains(figure.from) && regions.contains(figure.to))
+      view.set_between(figure.from, figure.to, link_of(figure));
+  std::map<uint32_t, size_t> device_of_end;
+  for (size_t i = 0; i < ends.size(); ++i)
+    if (ends[i] != nullptr) device_of_end[static_cast<uint32_t>(ends[i] - links.ends.data())] = i;
+  for (const proto::LinkFigure& figure : links.links) {
+    const auto from = device_of_end.find(figure.from), to = device_of_end.find(figure.to);
+    if (from == device_of_end.end() || to == device_of_end.end()) continue;
+    if (view.path(from->second, to->second) != link_of(figure))
+      view.set_link(from->second, to->second, link_of(figure));
+  }
+}
+
+std::vector<std::string> link_notes(const plan::ClusterView& view, bool are_known) {
+  const size_t count = view.devices().size();
+  if (count < 2) return {};
+  if (!are_known)
+    return {"links are assumed, not measured: 10 Gbit/s within a region, 100 Mbit/s between others"};
+  size_t assumed = 0;
+  for (size_t from = 0; from < count; ++from)
+    for (size_t to = 0; to < count; ++to) assumed += from != to && view.path(from, to).is_assumed ? 1 : 0;
+  if (assumed == 0) return {};
+  return {std::to_string(assumed) + " of " + std::to_string(count * (count - 1)) +
+          " links were never measured: weft peers --links shows which, and what they are taken as"};
+}
+
+}  // namespace
+
 Result<PlanCluster> cluster_of_peers(std::span<const proto::PeerStatus> peers, const std::string& source,
-                                     std::span<const std::string> additions) {
+                                     std::span<const std::string> additions, const proto::LinkList& links) {
   WEFT_TRY(const auto added, parse_additions(additions));
+  std::map<PeerId, const proto::LinkEnd*> end_of;
+  for (const proto::LinkEnd& end : links.ends) end_of[end.peer] = &end;
   std::vector<plan::DeviceView> devices;
+  std::vector<const proto::LinkEnd*> ends;  // by device; null: the broker says nothing of its links
   std::set<std::string> names;
   for (const proto::PeerStatus& peer : peers) {
     if (peer.state != "pool" && peer.state != "active") continue;
     devices.push_back(device_of(peer));
+    const auto end = end_of.find(peer.peer);
+    ends.push_back(end == end_of.end() ? nullptr : end->second);
     names.insert(peer.name);
   }
   for (const Addition& addition : added) {
     devices.push_back(device_of(addition, free_name(names, addition.device.name)));
+    ends.push_back(nullptr);
     names.insert(devices.back().name);
   }
   if (devices.empty())
     return fail(no_devices(source, "no peer is there; let some join, or --add TYPE@REGION"));
-  std::map<std::string, uint32_t> sites;
-  for (plan::DeviceView& device : devices)
-    device.site = sites.try_emplace(device.region, static_cast<uint32_t>(sites.size())).first->second;
+  set_sites(devices, ends);
   plan::ClusterView view(std::move(devices));
-  for (const auto& [from, a] : sites)
-    for (const auto& [to, b] : sites) view.set_between(a, b, assumed_link(from, to));
-  std::vector<std::string> notes;
-  if (view.devices().size() > 1)
-    notes.push_back("links are assumed, not measured: 10 Gbit/s within a region, 100 Mbit/s between others");
+  set_links(view, ends, links);
+  auto notes = link_notes(view, !links.ends.empty());
   return PlanCluster{source, std::move(view), std::move(notes)};
 }
 
@@ -124,7 +186,11 @@ Result<PlanCluster> cluster_of_broker(const BrokerOptions& broker, std::span<con
   WEFT_TRY(auto access, BrokerAccess::open(broker));
   WEFT_TRY(const auto client, access->connect());
   WEFT_TRY(const auto list, client->ask<proto::PeerList>(proto::ListPeers{}));
-  return cluster_of_peers(list.peers, "the broker", additions);
+  proto::LinkList links;
+  if (client->broker().minor >= proto::kProtocolMinorOfProbes) {
+    WEFT_TRY(links, client->ask<proto::LinkList>(proto::ListLinks{}));
+  }
+  return cluster_of_peers(list.peers, "the broker", additions, links);
 }
 
 plan::ClusterView with_free_links(const plan::ClusterView& cluster) {

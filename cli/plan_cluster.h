@@ -25,11 +25,12 @@ struct PlanCluster {
 Result<PlanCluster> cluster_of_file(const std::filesystem::path& path,
                                     std::span<const std::string> additions);
 
-// The peers that a broker would give a job to. Links are assumed as the broker assumes those that nobody
-// measured.
+// The peers that a broker would give a job to. Links are what the broker believes of them; where it says
+// nothing, and to what is added, they are assumed by region.
 Result<PlanCluster> cluster_of_broker(const BrokerOptions& broker, std::span<const std::string> additions);
 Result<PlanCluster> cluster_of_peers(std::span<const proto::PeerStatus> peers, const std::string& source,
-                                     std::span<const std::string> additions);
+                                     std::span<const std::string> additions,
+                                     const proto::LinkList& links = {});
 
 // The same devices, and nothing that is sent takes time.
 plan::ClusterView with_free_links(const plan::ClusterView& cluster);

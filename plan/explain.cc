@@ -49,6 +49,7 @@ class Explainer {
     }
     if (!plan_.fewer) lines_.push_back(bottleneck_line());
     lines_.push_back(summary_line());
+    if (auto line = guesses_line(); !line.empty()) lines_.push_back(std::move(line));
     if (plan_.fewer) lines_.push_back(kDetail + bottleneck_line());
     for (uint32_t s = 0; s < count_; ++s) {
       lines_.push_back(kDetail + stage_line(s));
@@ -197,6 +198,23 @@ class Explainer {
     char percent[16];
     std::snprintf(percent, sizeof percent, "%.0f%%", std::min(100.0, share));
     return "bottleneck: " + name + ", busy " + show(longest) + " a step, " + percent + " of the time";
+  }
+
+  // Empty: every link that carries something was measured.
+  std::string guesses_line() const {
+    std::string line;
+    size_t more = 0;
+    for (const PlannedLink& planned : plan_.links) {
+      const LinkView over = link(planned.from_stage, planned.to_stage);
+      if (!over.is_assumed) continue;
+      if (line.empty())
+        line = "the link from " + device(planned.from_stage).name + " to " + device(planned.to_stage).name +
+               " was never measured and is taken as " + show(over);
+      else
+        ++more;
+    }
+    if (more > 0) line += "; so are " + std::to_string(more) + " more";
+    return line;
   }
 
   std::string fewer_line() const {

@@ -74,7 +74,13 @@ constexpr std::string_view kNames[] = {"Hello",
                                        "StandBy",
                                        "StandingBy",
                                        "LinkAck",
-                                       "RunPlan"};
+                                       "RunPlan",
+                                       "ProbeLink",
+                                       "ProbeReport",
+                                       "ProbeHello",
+                                       "ProbeSay",
+                                       "ListLinks",
+                                       "LinkList"};
 static_assert(std::size(kNames) == std::variant_size_v<Message>);
 }  // namespace
 

@@ -27,7 +27,9 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 1;
+inline constexpr uint32_t kProtocolMinor = 2;
+// The first minor version whose peers measure links; others are not asked to.
+inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;
@@ -241,6 +243,18 @@ struct StandBy {
 struct HeartbeatAck {
   uint64_t sequence = 0;
 };
+// To a peer of the pool: measure the link to that one, which is told the same. Ends what was asked before.
+struct ProbeLink {
+  uint64_t round = 0;  // the broker's number for it, shown by all that is said about it
+  PeerId peer{};       // the other end
+  bool dials = false;  // this side opens the connection
+  std::vector<std::string> addresses{};
+  Secret relay_ticket{};
+  std::string region{};    // of the other peer, as it says
+  uint64_t bytes_max = 0;  // to send, and to receive
+  Duration time_max{};     // for each way, once there is a connection
+  Duration deadline{};     // for all of it
+};
 
 // ---- peer to broker
 // --------------------------------------------------------------------------------------------
@@ -301,6 +315,15 @@ struct StepReport {
   std::vector<LinkUse> links{};
   // The ledger: where in the endless sequence of samples each microbatch began, from stages that read data.
   std::vector<uint64_t> sample_positions{};
+};
+// The answer to ProbeLink: how fast bytes came from there.
+struct ProbeReport {
+  uint64_t round = 0;
+  PeerId peer{};
+  double bytes_per_second = 0;
+  Duration round_trip{};  // the least of several
+  bool relayed = false;
+  std::optional<Error> failure{};  // instead; Unavailable and Timeout: there was no way between the two
 };
 struct CheckpointReport {
   JobNumber run = 0;
@@ -488,6 +511,27 @@ struct ListPeers {};
 struct PeerList {
   std::vector<PeerStatus> peers{};
 };
+// What the broker believes of the links between its peers.
+struct ListLinks {};
+struct LinkEnd {
+  PeerId peer{};
+  std::string name{}, region{};
+  uint32_t site = 0;                // peers of one site have the same links to others, their own lines aside
+  double uplink = 0, downlink = 0;  // bytes a second, for all its links together; 0: no limit was found
+};
+struct LinkFigure {  // one direction, the ends' lines aside
+  uint32_t from = 0, to = 0;
+  double bytes_per_second = 0;
+  Duration latency{};
+  bool assumed = false;      // nobody has measured it
+  bool relayed = false;      // through the broker
+  double seconds_since = 0;  // it was measured
+};
+struct LinkList {
+  std::vector<LinkEnd> ends{};
+  std::vector<LinkFigure> between{};  // by site
+  std::vector<LinkFigure> links{};    // by index in `ends`: all, of a few; of many none
+};
 struct GetResult {
   JobNumber job = 0;
 };
@@ -517,6 +561,21 @@ struct LinkReady {  // the answer; tensors may come
 };
 struct LinkAck {  // now and then, and when nothing else goes, as a sign of life
   uint64_t received = 0;
+};
+
+// The first message over a connection that measures: from the side that dials, then from the other.
+struct ProbeHello {
+  uint64_t round = 0;
+};
+enum class ProbeWord : uint8_t {
+  Ping = 0,  // answer at once, with the same number
+  Pong = 1,
+  Ask = 2,   // send probe frames until they are `number` bytes in all
+  Turn = 3,  // I have measured: now you, or done
+};
+struct ProbeSay {
+  ProbeWord word = ProbeWord::Ping;
+  uint64_t number = 0;
 };
 
 // ---- kept by the broker alone
@@ -561,7 +620,7 @@ using Message =
                  MissingBlobs, GetMicrobatch, MicrobatchAnswer, SubmitJob, JobAccepted, JobStatus, JobEvent,
                  ListJobs, JobList, GetJob, GetEvents, EventsEnd, StopJob, Done, ListPeers, PeerList,
                  GetResult, JobResult, LinkHello, LinkReady, ResumeStage, StageResumed, StandBy, StandingBy,
-                 LinkAck, RunPlan>;
+                 LinkAck, RunPlan, ProbeLink, ProbeReport, ProbeHello, ProbeSay, ListLinks, LinkList>;
 
 // For logs: "AssignStage".
 std::string_view name_of(const Message& message);

@@ -66,6 +66,11 @@ BrokerHost::BrokerHost(World& world, Network& network, SimStore& store, SimBlobs
       options_(std::move(options)),
       draw_(seed, 0x62726f6b) {}
 
+NodeId BrokerHost::node_of(const PeerId& key) const {
+  const auto at = std::find_if(keys_.begin(), keys_.end(), [&](const auto& e) { return e.second == key; });
+  return at == keys_.end() ? 0 : at->first;
+}
+
 broker::Now BrokerHost::now() const {
   return {world_.now(), unix_offset_ms_ + world_.now().time_since_epoch() / milliseconds(1)};
 }

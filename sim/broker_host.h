@@ -54,6 +54,7 @@ class BrokerHost {
 
   // Every process that knows a peer's key.
   void set_key(NodeId node, const PeerId& key) { keys_[node] = key; }
+  NodeId node_of(const PeerId& key) const;
   const broker::Broker* core() const { return core_.get(); }
 
  private:

@@ -16,6 +16,7 @@ struct Overloaded : F... {
 template <typename... F>
 Overloaded(F...) -> Overloaded<F...>;
 constexpr Duration kConnectDeadline = seconds(10);
+constexpr Duration kProbeTime = seconds(2);
 constexpr Duration kArrivalWaits = seconds(30);
 }  // namespace
 
@@ -160,6 +161,7 @@ void PeerHost::act(Effects effects) {
             [&](peer::InviteLink& e) {
               if (stage_ && stage_->links) stage_->links->invite(e.ticket);
             },
+            [&](peer::Probe& e) { probe(e.link); },
             [&](peer::FetchBlob& e) { fetch_blob(e); },
             [&](peer::ForgetBlobs& e) {
               for (const Digest& blob : e.blobs) blobs_.erase(blob);
@@ -299,6 +301,7 @@ void PeerHost::accept(Line line, Network::Accepted accepted) {
 }
 
 void PeerHost::open_links(const peer::OpenLinks& effect) {
+  ++probes_;
   if (!stage_ || stage_->generation != effect.generation) {
     retire_links();
     stage_ = Stage{effect.generation, effect.assignment, nullptr, nullptr};
@@ -369,6 +372,26 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
     arrivals_.push_back(std::move(waiting));
   }
   tick_links(generation);
+}
+
+// A measurement finds what the network's model says. It takes its time, and a stage ends it.
+void PeerHost::probe(const proto::ProbeLink& link) {
+  const uint64_t number = ++probes_;
+  const NodeId other = broker_.node_of(link.peer);
+  proto::ProbeReport report{.round = link.round, .peer = link.peer, .failure = {}};
+  const PeerHost* host = find_host_(other);
+  const bool is_there = host != nullptr && host->alive() && !host->frozen() &&
+                        !network_.blocked(other, options_.node) && !network_.blocked(options_.node, other);
+  if (is_there) {
+    const auto rate = [&](NodeId from, NodeId to) { return network_.path(from, to).bytes_per_second; };
+    report.bytes_per_second = rate(other, options_.node);
+    report.round_trip = 2 * network_.latency(options_.node, other);
+  } else {
+    report.failure = Error{ErrorCode::Timeout, "no way to the peer"};
+  }
+  later(is_there ? kProbeTime : link.deadline, [this, number, report] {
+    if (number == probes_) act(machine_->on_probed(world_.now(), report));
+  });
 }
 
 // Something of it may be on the stack.

@@ -76,6 +76,7 @@ class PeerHost {
   void accept(Line line, Network::Accepted accepted);
   void open_links(const peer::OpenLinks& effect);
   void on_tensor(uint64_t generation, const plan::Seat& from, const TensorPacket& packet, bool again);
+  void probe(const proto::ProbeLink& link);
   void make_runner(const peer::MakeRunner& effect);
   void run_task(const peer::RunTask& effect);
   void finish_task(const peer::RunTask& effect, const std::shared_ptr<HashRunner>& runner,
@@ -130,7 +131,7 @@ class PeerHost {
   };
   std::unordered_map<Digest, int64_t, DigestHash> blobs_;      // size; never walked through
   std::unordered_map<Digest, uint64_t, DigestHash> fetching_;  // the request's number; never walked through
-  uint64_t requests_ = 0, events_ = 0;
+  uint64_t requests_ = 0, events_ = 0, probes_ = 0;
   Instant compute_free_{}, up_free_{}, down_free_{}, rate_up_free_{}, rate_down_free_{};
   uint64_t served_by_ = 0;  // the broker's life that transfers go to
 };

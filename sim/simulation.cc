@@ -1,6 +1,7 @@
 #include "sim/simulation.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace weft::sim {
 
@@ -47,6 +48,13 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
   broker.broker.failures_max = 1'000'000'000;  // a job that is given up would hide what went wrong
   broker.broker.loading_deadline = seconds(60);
   broker.broker.replication_rate = draw.one_in(2) ? 12'500'000 : 500'000;
+  broker.broker.measures_links = options.seed % 3 == 0;
+  broker.broker.draw_secret = [tickets = Draw(options.seed, 0x70726f62)]() mutable {
+    proto::Secret secret{};
+    const uint64_t value = tickets.next();
+    std::memcpy(secret.data(), &value, sizeof value);
+    return secret;
+  };
   if (options.bug == Bug::LeaseNeverExpires) broker.broker.lease = std::chrono::hours(10);
   if (draw.one_in(4)) broker.broker.run.script_max = 48;
   broker.append_high = draw.doubling(milliseconds(1), milliseconds(100));

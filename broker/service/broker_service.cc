@@ -8,6 +8,7 @@
 
 #include "broker/service/core.h"
 #include "broker/service/gate.h"
+#include "broker/service/routes.h"
 #include "broker/store/sqlite_store.h"
 #include "security/identity.h"
 #include "storage/files.h"
@@ -126,6 +127,8 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   core.broker.return_deadline = parts->options.lease;
   core.broker.replication_rate = parts->options.replication_rate;
   core.broker.replicates = parts->options.replicates;
+  core.broker.measures_links = parts->options.measures_links;
+  core.broker.draw_secret = random_secret;
   core.jobs_folder = data_dir / "jobs";
   core.log = parts->options.log;
   // The core binds the bus, so it comes first.

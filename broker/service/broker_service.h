@@ -32,6 +32,7 @@ struct BrokerServiceOptions {
   Duration lease = std::chrono::seconds(10);
   bool replicates = true;
   uint64_t replication_rate = 12'500'000;  // of one peer's link, bytes a second; 0: no limit
+  bool measures_links = true;              // false: they are taken as the regions' names suggest
 };
 
 class BrokerService {

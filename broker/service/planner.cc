@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "broker/candidates.h"
 #include "broker/service/routes.h"
 #include "dag/lower.h"
 #include "dag/op_table.h"
@@ -19,13 +20,6 @@ using proto::ProgramKind;
 
 namespace {
 
-// What the candidates' devices run, each once.
-std::vector<dag::BackendTraits> classes_of(const std::vector<Candidate>& candidates) {
-  std::set<dag::BackendTraits> classes;
-  for (const Candidate& candidate : candidates) classes.insert(candidate.device.traits);
-  return {classes.begin(), classes.end()};
-}
-
 using LoweredGraphs = std::vector<std::shared_ptr<const dag::Lowered>>;  // by class
 
 LoweredGraphs lower_for(const dag::Graph& graph, const std::vector<dag::BackendTraits>& classes) {
@@ -34,35 +28,6 @@ LoweredGraphs lower_for(const dag::Graph& graph, const std::vector<dag::BackendT
     lowered.push_back(
         std::make_shared<const dag::Lowered>(dag::lower_traced(graph, dag::op_table(), traits)));
   return lowered;
-}
-
-// What is assumed of a link that nobody has measured yet.
-plan::LinkView assumed_link(const std::string& from_region, const std::string& to_region) {
-  if (!from_region.empty() && from_region == to_region)
-    return {.bytes_per_second = 1.25e9, .latency = std::chrono::microseconds(500), .is_assumed = true};
-  return {.bytes_per_second = 12.5e6, .latency = std::chrono::milliseconds(20), .is_assumed = true};
-}
-
-plan::ClusterView view(const std::vector<Candidate>& candidates,
-                       const std::vector<dag::BackendTraits>& classes) {
-  std::vector<plan::DeviceView> devices;
-  std::map<std::string, uint32_t> sites;
-  for (const Candidate& candidate : candidates)
-    devices.push_back(
-        {.name = candidate.name,
-         .region = candidate.device.region,
-         .rates = candidate.device.rates,
-         .memory = candidate.device.memory,
-         .host_memory = candidate.device.host_memory,
-         .fingerprint = candidate.device.fingerprint,
-         .device_class = static_cast<uint32_t>(
-             std::find(classes.begin(), classes.end(), candidate.device.traits) - classes.begin()),
-         .site =
-             sites.try_emplace(candidate.device.region, static_cast<uint32_t>(sites.size())).first->second});
-  plan::ClusterView cluster(std::move(devices));
-  for (const auto& [from, a] : sites)
-    for (const auto& [to, b] : sites) cluster.set_between(a, b, assumed_link(from, to));
-  return cluster;
 }
 
 // Initializers with a gradient, in the order that sums of squares are added in.
@@ -362,7 +327,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
   // Cuts fall where no class of the candidates is cut through, so that any of them may take any stage.
   const std::vector<dag::BackendTraits> classes = classes_of(request.candidates);
   const LoweredGraphs lowered = lower_for(graph, classes);
-  const plan::ClusterView cluster = view(request.candidates, classes);
+  const plan::ClusterView& cluster = request.cluster;
   WEFT_TRY(plan::Plan plan,
            plan::make_plan({.graph = &graph,
                             .classes = lowered,

@@ -76,11 +76,22 @@ void Peer::State::on_message(const proto::Message& message) {
                  [&](const proto::Command& command) { on_command(command); },
                  [&](const proto::GradientNorm& norm) { on_norm(norm); },
                  [&](const proto::RelayInvitation& invitation) {
-                   if (stage && stage->is_of(invitation)) out.push_back(InviteLink{invitation.ticket});
+                   const bool is_of_probe = invitation.run == 0 && !stage;
+                   if (is_of_probe || (stage && stage->is_of(invitation)))
+                     out.push_back(InviteLink{invitation.ticket});
                  },
+                 [&](const proto::ProbeLink& link) { probe(link); },
                  [](const auto&) {},
              },
              message);
+}
+
+// A stage's tensors come before measurements.
+void Peer::State::probe(const proto::ProbeLink& link) {
+  if (!stage) return out.push_back(Probe{link});
+  tell(proto::ProbeReport{.round = link.round,
+                          .peer = link.peer,
+                          .failure = Error{ErrorCode::Cancelled, "the peer runs a stage"}});
 }
 
 void Peer::State::on_tick(Bytes memory_free) {
@@ -185,6 +196,12 @@ PeerEffects Peer::on_link_failed(Instant now, uint64_t generation, const plan::S
   return handle(*state_, now, [&] {
     if (state_->is_at_work(generation))
       state_->fail_stage(error.within("link to " + plan::to_string(seat)), seat);
+  });
+}
+
+PeerEffects Peer::on_probed(Instant now, const proto::ProbeReport& report) {
+  return handle(*state_, now, [&] {
+    if (state_->session.is_admitted()) state_->tell(report);
   });
 }
 

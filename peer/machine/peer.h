@@ -62,6 +62,10 @@ struct CloseLinks {};
 struct InviteLink {  // somebody waits at the relay
   proto::Secret ticket{};
 };
+// The link to a peer is measured; OpenLinks ends that. Answer: on_probed.
+struct Probe {
+  proto::ProbeLink link{};
+};
 // The bytes of a blob into the shell's memory, at once or within `rate` bytes a second (0: no limit). Asked
 // for again without a limit, it is needed at once. Answer: on_blob.
 struct FetchBlob {
@@ -105,7 +109,7 @@ struct UploadBlob {
   uint64_t rate = 0;
 };
 using PeerEffect = std::variant<ConnectToBroker, DropBroker, TellBroker, Leave, Say, OpenLinks, CloseLinks,
-                                InviteLink, FetchBlob, ForgetBlobs, MakeRunner, DropRunner, RunTask,
+                                InviteLink, Probe, FetchBlob, ForgetBlobs, MakeRunner, DropRunner, RunTask,
                                 FetchData, DropMicrobatches, OfferBlobs, UploadBlob>;
 using PeerEffects = std::vector<PeerEffect>;
 
@@ -133,6 +137,8 @@ class Peer {
   PeerEffects on_links_up(Instant now, uint64_t generation);
   // The link cannot be had again: its own deadline has passed.
   PeerEffects on_link_failed(Instant now, uint64_t generation, const plan::Seat& seat, const Error& error);
+
+  PeerEffects on_probed(Instant now, const proto::ProbeReport& report);
 
   // Work. on_tensor: `accepted` says whether the shell keeps the bytes.
   PeerEffects on_tensor(Instant now, uint64_t generation, const plan::Seat& from,

@@ -56,6 +56,7 @@ struct Peer::State {
   void on_broker_came();
   void on_broker_went(const std::string& why);
   void on_message(const proto::Message& message);
+  void probe(const proto::ProbeLink& link);
   void on_tick(Bytes memory_free);
   void settle_drain();  // asks to leave, or leaves, if that is wanted and possible
   std::optional<proto::StageHeld> holding() const;

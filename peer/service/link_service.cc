@@ -11,6 +11,7 @@ constexpr size_t kArrivalsMax = 256;
 struct LinkService::Arrival {
   net::ConnectionPtr connection;
   std::optional<proto::LinkHello> hello;
+  std::optional<proto::ProbeHello> probe;
   Instant since;
   net::Connection::Handlers handlers;  // those of the link, once it has taken the connection over
 };
@@ -39,9 +40,15 @@ LinkService::~LinkService() {
 }
 
 void LinkService::run() {
+  prober_ = std::make_unique<Prober>(link_options(), [this](const proto::ProbeReport& report) {
+    tell([report](const Handlers& handlers) {
+      if (handlers.on_probed) handlers.on_probed(report);
+    });
+  });
   tick();
   loop_.run();
   timer_.reset();
+  prober_.reset();
   links_.reset();
   arrivals_.clear();
   listener_.reset();
@@ -69,6 +76,14 @@ void LinkService::close() {
 void LinkService::invite(const proto::Secret& ticket) {
   loop_.post([this, ticket] {
     if (links_) links_->on_invitation(ticket);
+    prober_->on_invitation(ticket);
+  });
+}
+
+void LinkService::probe(const proto::ProbeLink& probe) {
+  loop_.post([this, probe] {
+    prober_->begin(probe);
+    match_arrivals();
   });
 }
 
@@ -126,14 +141,10 @@ void LinkService::on_taken(uint64_t size) {
 
 void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment) {
   close_now();
+  prober_->end("the peer was given a stage");
   generation_ = generation;
-  LinkOptions options;
-  options.loop = &loop_;
-  options.identity = options_.identity;
-  options.relay = options_.relay;
-  options.shape = options_.shape;
   links_ = std::make_unique<Links>(
-      options, std::move(assignment),
+      link_options(), std::move(assignment),
       Links::Handlers{
           .on_all_up =
               [this, generation] {
@@ -151,6 +162,15 @@ void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::Ass
   links_->pause_reading(is_paused_);
   links_->start();
   match_arrivals();
+}
+
+LinkOptions LinkService::link_options() {
+  LinkOptions options;
+  options.loop = &loop_;
+  options.identity = options_.identity;
+  options.relay = options_.relay;
+  options.shape = options_.shape;
+  return options;
 }
 
 void LinkService::close_now() {
@@ -198,17 +218,20 @@ void LinkService::on_arrival_frame(const std::shared_ptr<Arrival>& arrival, cons
                            ? proto::decode(frame.payload.span())
                            : fail(ErrorCode::InvalidArgument, "not a message");
   const auto* hello = message ? std::get_if<proto::LinkHello>(&*message) : nullptr;
-  if (hello == nullptr || arrival->hello) return drop_arrival(arrival);
-  arrival->hello = *hello;
+  const auto* probe = message ? std::get_if<proto::ProbeHello>(&*message) : nullptr;
+  if ((hello == nullptr && probe == nullptr) || arrival->hello || arrival->probe)
+    return drop_arrival(arrival);
+  if (hello != nullptr) arrival->hello = *hello;
+  if (probe != nullptr) arrival->probe = *probe;
   match_arrivals();
 }
 
-// A neighbour may come before the broker's assignment does: it waits a while.
+// A neighbour may come before the broker's word does: it waits a while.
 void LinkService::match_arrivals() {
-  if (!links_) return;
   for (const auto& arrival : std::vector(arrivals_)) {
-    if (!arrival->hello) continue;
-    auto taken = links_->offer(arrival->connection, *arrival->hello);
+    std::optional<net::Connection::Handlers> taken;
+    if (arrival->hello && links_) taken = links_->offer(arrival->connection, *arrival->hello);
+    if (arrival->probe) taken = prober_->offer(arrival->connection, *arrival->probe);
     if (!taken) continue;
     arrival->handlers = std::move(*taken);
     arrival->connection.reset();  // the link holds it now

@@ -1,6 +1,6 @@
 // Links on a loop and thread of their own, with whoever dials in: encryption and sockets never delay the
 // thread that hands out tasks. What happens is told on the owner's loop. What came and was not taken there
-// yet is bounded: then nothing more is read.
+// yet is bounded: then nothing more is read. Between stages, links are measured there when the broker asks.
 #pragma once
 
 #include <functional>
@@ -14,6 +14,7 @@
 #include "net/listener.h"
 #include "net/loop.h"
 #include "peer/service/links.h"
+#include "peer/service/prober.h"
 
 namespace weft::peer {
 
@@ -33,6 +34,7 @@ class LinkService {
     std::function<void(uint64_t generation, plan::Seat seat, const Error&)> on_down;
     std::function<void(uint64_t generation, plan::Seat seat, const proto::TensorHeader&, dag::Tensor)>
         on_tensor;
+    std::function<void(const proto::ProbeReport&)> on_probed{};
   };
   // Errors: what the listener says.
   static Result<std::unique_ptr<LinkService>> start(net::Loop& owner, Options options, Handlers handlers);
@@ -44,12 +46,14 @@ class LinkService {
   void open(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment);
   void close();
   void invite(const proto::Secret& ticket);
+  // Measures a link; a stage that is opened ends it.
+  void probe(const proto::ProbeLink& probe);
   void send(uint64_t generation, plan::Seat seat, net::OutFrame frame);
   // Of the stage that is open, since the last call; what was sent a moment ago may be in the next one.
   std::vector<proto::LinkUse> take_use();
 
  private:
-  struct Arrival;  // an accepted connection that has not said which link it is
+  struct Arrival;  // an accepted connection that has not said which link it is, or probe
 
   LinkService(net::Loop& owner, Options options, Handlers handlers)
       : owner_(owner),
@@ -64,6 +68,7 @@ class LinkService {
   void drop_arrival(const std::shared_ptr<Arrival>& arrival);
   void open_now(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment);
   void close_now();
+  LinkOptions link_options();
   void tick();
   void tell(std::function<void(const Handlers&)> what);
   void hand_over(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header, dag::Tensor tensor);
@@ -82,6 +87,7 @@ class LinkService {
   std::unique_ptr<net::Loop::Timer> timer_;
   uint64_t generation_ = 0;
   std::unique_ptr<Links> links_;
+  std::unique_ptr<Prober> prober_;
   uint64_t untaken_ = 0;  // bytes of tensors
   bool is_paused_ = false;
 

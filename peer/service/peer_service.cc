@@ -67,6 +67,9 @@ Status PeerService::start_links() {
     if (accepted) stage_->inbox.keep(header, std::move(tensor));
     carry_out(std::move(effects));
   };
+  handlers.on_probed = [this](const proto::ProbeReport& report) {
+    carry_out(peer_->on_probed(loop_.now(), report));
+  };
   WEFT_TRY(links_, LinkService::start(loop_, std::move(options), std::move(handlers)));
   if (!links_->endpoint()) return {};
   const std::string bound = net::to_string(*links_->endpoint());
@@ -164,6 +167,7 @@ void PeerService::carry_out_one(PeerEffect& effect) {
                  [&](OpenLinks& open) { open_links(open); },
                  [&](CloseLinks&) { close_links(); },
                  [&](InviteLink& invite) { links_->invite(invite.ticket); },
+                 [&](Probe& probe) { links_->probe(probe.link); },
                  [&](FetchBlob& fetch) { fetch_blob(fetch); },
                  [&](ForgetBlobs& forget) { forget_blobs(forget); },
                  [&](MakeRunner& make) { make_runner(make); },

@@ -18,10 +18,12 @@ enum class FrameKind : uint8_t {
   Message = 1,  // one encoded Message
   Tensor = 2,   // encoded TensorHeader, raw bytes
   Chunk = 3,    // request u64, bytes of a blob in order, at most kChunkSizeMax
+  Probe = 4,    // bytes that mean nothing, at most kProbeSizeMax: they are counted
 };
 inline constexpr size_t kMessageSizeMax = 16 << 20;  // bytes of an encoded message
 inline constexpr size_t kHelloSizeMax = 16 << 10;    // before the other side is known
 inline constexpr size_t kChunkSizeMax = 1 << 20;
+inline constexpr size_t kProbeSizeMax = 256 << 10;
 inline constexpr size_t kTensorSizeMax = size_t{1} << 30;  // bytes of one tensor in a frame
 
 // Texts for people that are too long are cut. What else is beyond its bound is encoded, and refused by the

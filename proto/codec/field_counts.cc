@@ -90,6 +90,14 @@ static_assert(has_fields<StandBy, 4>);
 static_assert(has_fields<StandingBy, 2>);
 static_assert(has_fields<StagePlan, 3>);
 static_assert(has_fields<RunPlan, 23>);
+static_assert(has_fields<ProbeLink, 9>);
+static_assert(has_fields<ProbeReport, 6>);
+static_assert(has_fields<ProbeHello, 1>);
+static_assert(has_fields<ProbeSay, 2>);
+static_assert(has_fields<ListLinks, 0>);
+static_assert(has_fields<LinkEnd, 6>);
+static_assert(has_fields<LinkFigure, 7>);
+static_assert(has_fields<LinkList, 3>);
 static_assert(has_fields<TensorHeader, 9>);
 
 }  // namespace

@@ -64,7 +64,13 @@ namespace weft::proto {
   X(StandBy, stand_by)                   \
   X(StandingBy, standing_by)             \
   X(LinkAck, link_ack)                   \
-  X(RunPlan, run_plan)
+  X(RunPlan, run_plan)                   \
+  X(ProbeLink, probe_link)               \
+  X(ProbeReport, probe_report)           \
+  X(ProbeHello, probe_hello)             \
+  X(ProbeSay, probe_say)                 \
+  X(ListLinks, list_links)               \
+  X(LinkList, link_list)
 
 #define WEFT_DECLARE(Type, name)              \
   void put(const Type& from, wire::Type& to); \
@@ -103,6 +109,10 @@ void put(const StageStatus& from, wire::StageStatus& to);
 Status get(const wire::StageStatus& from, StageStatus& to);
 void put(const PeerStatus& from, wire::PeerStatus& to);
 Status get(const wire::PeerStatus& from, PeerStatus& to);
+void put(const LinkEnd& from, wire::LinkEnd& to);
+Status get(const wire::LinkEnd& from, LinkEnd& to);
+void put(const LinkFigure& from, wire::LinkFigure& to);
+Status get(const wire::LinkFigure& from, LinkFigure& to);
 
 // ---- writing
 // ---------------------------------------------------------------------------------------------------

@@ -50,7 +50,8 @@ inline std::shared_ptr<PlannedRun> plan_for(const StartPlanning& request, uint32
 // The world around a core: connections by number, what each was sent, and what became durable.
 class World {
  public:
-  explicit World(const StoredState& state = {}) : broker({.software = "0.1.0"}, state) {}
+  explicit World(const StoredState& state = {}, BrokerOptions options = {.software = "0.1.0"})
+      : broker(std::move(options), state) {}
 
   Effects step(const Event& event) {
     Effects effects = broker.step({now, 1000}, event);

@@ -85,6 +85,7 @@ void Shell::act(peer::PeerEffects effects) {
                    [&](peer::OpenLinks& open) { links = open; },
                    [&](peer::CloseLinks&) { links.reset(); },
                    [&](peer::InviteLink&) {},
+                   [&](peer::Probe& probe) { probes.push_back(probe); },
                    [&](peer::FetchBlob& fetch) {
                      std::erase_if(fetches, [&](const auto& f) { return f.sha256 == fetch.sha256; });
                      fetches.push_back(fetch);

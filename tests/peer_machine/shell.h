@@ -78,6 +78,7 @@ struct Shell {
   std::vector<peer::MicrobatchKey> dropped_microbatches;
   std::optional<peer::MakeRunner> runner;
   std::optional<peer::OpenLinks> links;
+  std::vector<peer::Probe> probes;
   std::set<Digest> memory;  // bytes that the shell holds
   std::set<Digest> stored;  // at the broker
   bool left = false;

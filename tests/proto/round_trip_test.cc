@@ -46,6 +46,9 @@ TEST(Codec, EveryFieldReachesTheWire) {
   differ(AssignStage{}, [](AssignStage& m) { m.links.emplace_back().region = "a"; });
   differ(JobStatus{}, [](JobStatus& m) { m.equal_bits = false; });
   differ(HelloAck{}, [](HelloAck& m) { m.lease = Duration(1); });
+  differ(ProbeLink{}, [](ProbeLink& m) { m.time_max = Duration(1); });
+  differ(ProbeReport{}, [](ProbeReport& m) { m.relayed = true; });
+  differ(LinkList{}, [](LinkList& m) { m.ends.emplace_back(); });
 }
 
 TEST(Codec, TextForPeopleIsCutAtItsBound) {

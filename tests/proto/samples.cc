@@ -335,6 +335,43 @@ class Maker {
   void fill(LinkHello& to) { fill_all(to.run, to.plan_version, to.received, to.seat); }
   void fill(LinkReady& to) { fill(to.received); }
   void fill(LinkAck& to) { fill(to.received); }
+  void fill(ProbeLink& to) {
+    fill_all(to.round, to.peer, to.dials, to.addresses, to.relay_ticket, to.region, to.time_max, to.deadline);
+    to.bytes_max = rng_.below(uint64_t{1} << 30);
+  }
+  void fill(ProbeReport& to) {
+    fill_all(to.round, to.peer, to.round_trip, to.relayed);
+    to.bytes_per_second = positive();
+    if (chance()) return;
+    fill(to.failure.emplace().message);
+    pick(to.failure->code, ErrorCode::Internal);
+  }
+  void fill(ProbeHello& to) { fill(to.round); }
+  void fill(ProbeSay& to) {
+    pick(to.word, ProbeWord::Turn);
+    fill(to.number);
+  }
+  void fill(ListLinks&) {}
+  void fill(LinkEnd& to) {
+    fill_all(to.peer, to.name, to.region);
+    to.site = small();
+    to.uplink = positive();
+    to.downlink = positive();
+  }
+  void fill(LinkFigure& to) {
+    fill_all(to.latency, to.assumed, to.relayed);
+    to.bytes_per_second = positive();
+    to.seconds_since = positive();
+  }
+  void fill(LinkList& to) {
+    fill(to.ends);
+    if (to.ends.empty()) return;
+    fill_all(to.between, to.links);
+    for (LinkFigure& link : to.links) {
+      link.from = static_cast<uint32_t>(rng_.below(to.ends.size()));
+      link.to = static_cast<uint32_t>(rng_.below(to.ends.size()));
+    }
+  }
   void fill(StagePlan& to) {
     fill_all(to.peer, to.parameters);
     to.microbatch_seconds = positive();

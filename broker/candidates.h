@@ -1,0 +1,19 @@
+// Peers that may be used, as the planner sees them.
+#pragma once
+
+#include <vector>
+
+#include "broker/events.h"
+
+namespace weft::broker {
+
+// What their devices run, each once, in order.
+std::vector<dag::BackendTraits> classes_of(const std::vector<Candidate>& candidates);
+
+// In order; `device_class` is an index into classes_of(), `site` by region.
+std::vector<plan::DeviceView> device_views(const std::vector<Candidate>& candidates);
+
+// By their regions' names, where links are not measured.
+plan::ClusterView assumed_cluster(const std::vector<Candidate>& candidates);
+
+}  // namespace weft::broker

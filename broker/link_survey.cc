@@ -1,0 +1,348 @@
+#include "broker/link_survey.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace weft::broker {
+namespace {
+
+constexpr uint32_t kEnough = 6;  // of comparisons that place a peer
+
+bool same_rates(const SiteLink& a, const SiteLink& b, const Tolerance& tolerance) {
+  if (a.largest == 0 || b.largest == 0) return true;
+  const double slack = 1 + tolerance.of_rate(std::max(a.least(), b.least()));
+  return a.least() <= b.most() * slack && b.least() <= a.most() * slack;
+}
+bool same_ways(const SiteLink& a, const SiteLink& b, const Tolerance& tolerance) {
+  if (a.way() != b.way()) return false;
+  return a.timed == 0 || b.timed == 0 || tolerance.same_time(a.round_trip(), b.round_trip());
+}
+
+// A probe that did not come through may have failed by chance.
+bool is_evidence(const SiteLink& link) { return link.samples() > 0 && link.way() != Way::None; }
+
+// What a peer, or a site, has to do with each site.
+struct Row {
+  std::vector<SiteLink> out, in;  // by site
+};
+
+// How well two rows agree.
+struct Likeness {
+  uint32_t compared = 0, against = 0;
+  double distance = 0;  // the sum of what their round trips differ by, of the longer one
+  bool excluded = false;
+
+  bool is_alike(uint32_t needed) const { return !excluded && compared >= needed && against * 10 <= compared; }
+  bool operator<(const Likeness& other) const {
+    const auto key = [](const Likeness& l) {
+      return std::tuple(l.excluded, l.against, l.distance / std::max(l.compared, 1u));
+    };
+    return key(*this) < key(other);
+  }
+};
+
+// Puts peers into sites: those of the core by merging whichever two are most alike, then each other peer
+// where it fits or, if it was measured with all and fits nowhere, to a site of its own.
+class Grouping {
+ public:
+  Grouping(const Survey& survey, Tolerance tolerance, uint32_t most, bool is_last)
+      : survey_(survey),
+        tolerance_(tolerance),
+        most_(most),
+        is_last_(is_last),
+        site_of_(survey.peers(), kNowhere),
+        likely_(survey.peers()) {}
+
+  // Nothing: there would be more sites than may be.
+  bool run() {
+    for (const uint32_t peer : survey_.core)
+      if (is_measured(peer)) found(peer);
+    merge();
+    for (const uint32_t peer : best_known_first())
+      if (!place(peer)) return false;
+    merge();
+    return sites() <= most_ || is_last_;
+  }
+  void hand_over(Survey& survey) {
+    survey.members.assign(sites(), {});
+    for (uint32_t peer = 0; peer < site_of_.size(); ++peer)
+      if (site_of_[peer] != kNowhere) survey.members[site_of_[peer]].push_back(peer);
+    survey.site_of = std::move(site_of_);
+    survey.likely = std::move(likely_);
+    survey.table.clear();
+    for (const Row& row : rows_) survey.table.insert(survey.table.end(), row.out.begin(), row.out.end());
+  }
+
+ private:
+  uint32_t sites() const { return static_cast<uint32_t>(rows_.size()); }
+
+  // A peer of the core counts once it was measured with half of the others.
+  bool is_measured(uint32_t peer) const {
+    uint32_t seen = 0;
+    for (const uint32_t other : survey_.core) seen += survey_.find(peer, other) != nullptr;
+    return seen > 0 && 2 * seen >= survey_.core.size() - 1;
+  }
+
+  std::vector<uint32_t> best_known_first() const {
+    std::vector<uint32_t> order;
+    for (uint32_t peer = 0; peer < survey_.peers(); ++peer)
+      if (site_of_[peer] == kNowhere && !survey_.partners[peer].empty()) order.push_back(peer);
+    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+      return survey_.partners[a].size() > survey_.partners[b].size();
+    });
+    return order;
+  }
+
+  SiteLink link(const Partner& partner, std::optional<double> rate, double line) const {
+    SiteLink link;
+    link.ways[static_cast<size_t>(partner.way)] = 1;
+    if (partner.round_trip) link.round_trips = *partner.round_trip, link.timed = 1;
+    if (!rate || *rate <= 0) return link;
+    link.largest = *rate;
+    if (*rate < line * (1 - tolerance_.of_rate(*rate))) link.own = *rate, link.owned = 1;
+    return link;
+  }
+  SiteLink out(uint32_t peer, const Partner& to) const {
+    return link(to, to.out, std::min(survey_.uplink[peer], survey_.downlink[to.peer]));
+  }
+  SiteLink in(uint32_t peer, const Partner& from) const {
+    return link(from, from.in, std::min(survey_.uplink[from.peer], survey_.downlink[peer]));
+  }
+
+  Row row_of(uint32_t peer) const {
+    Row row{std::vector<SiteLink>(sites()), std::vector<SiteLink>(sites())};
+    for (const Partner& partner : survey_.partners[peer])
+      if (const uint32_t site = site_of_[partner.peer]; site != kNowhere) {
+        row.out[site].add(out(peer, partner));
+        row.in[site].add(in(peer, partner));
+      }
+    return row;
+  }
+
+  // `self`: the row's own site, kNowhere if it is a peer's.
+  Likeness likeness(const Row& row, uint32_t self, uint32_t site) const {
+    Likeness found;
+    for (uint32_t other = 0; other < sites(); ++other) {
+      if (other == self || other == site) continue;
+      compare(row.out[other], rows_[site].out[other], row.in[other], rows_[site].in[other], found);
+      if (found.against > 1 + sites() / 10) break;
+    }
+    const SiteLink& there = row.out[site];
+    const SiteLink& back = row.in[site];
+    const SiteLink& within = rows_[site].out[site];
+    compare_within(there, within, found);
+    compare_within(back, within, found);
+    if (self != kNowhere) {
+      compare_within(row.out[self], within, found);
+      compare_within(row.out[self], there, found);
+      compare_within(row.out[self], back, found);
+    }
+    if (there.timed > 0 && there.way() == Way::Direct && !is_nearest(row, site, self)) found.excluded = true;
+    return found;
+  }
+  void compare(const SiteLink& a_out, const SiteLink& b_out, const SiteLink& a_in, const SiteLink& b_in,
+               Likeness& found) const {
+    if (!is_evidence(a_out) || !is_evidence(b_out)) return;
+    ++found.compared;
+    found.against += !same_ways(a_out, b_out, tolerance_) || !same_rates(a_out, b_out, tolerance_) ||
+                     !same_rates(a_in, b_in, tolerance_);
+    if (a_out.timed > 0 && b_out.timed > 0) {
+      const double longer = std::max(a_out.round_trip(), b_out.round_trip()) + tolerance_.seconds;
+      found.distance += std::abs(a_out.round_trip() - b_out.round_trip()) / longer;
+    }
+  }
+  void compare_within(const SiteLink& a, const SiteLink& b, Likeness& found) const {
+    if (!is_evidence(a) || !is_evidence(b)) return;
+    ++found.compared;
+    if (!same_ways(a, b, tolerance_) || !same_rates(a, b, tolerance_)) found.excluded = true;
+  }
+  // Peers of one site are not clearly nearer to another site than to each other.
+  bool is_nearest(const Row& row, uint32_t site, uint32_t self) const {
+    const double limit = row.out[site].round_trip();
+    for (uint32_t other = 0; other < sites(); ++other)
+      if (const SiteLink& to = row.out[other]; other != site && other != self && to.timed > 0)
+        if (to.round_trip() < limit && !tolerance_.same_time(to.round_trip(), limit)) return false;
+    return true;
+  }
+
+  // The two sites that are most alike become one until no two are alike.
+  void merge() {
+    for (;;) {
+      std::optional<std::pair<uint32_t, uint32_t>> best;
+      Likeness least;
+      const uint32_t needed = std::min(2u, std::max(sites(), 3u) - 2);
+      for (uint32_t b = 1; b < sites(); ++b)
+        for (uint32_t a = 0; a < b; ++a)
+          if (const Likeness now = likeness(rows_[b], b, a); now.is_alike(needed) && (!best || now < least))
+            best.emplace(a, b), least = now;
+      if (!best) return;
+      merge(best->first, best->second);
+    }
+  }
+  void merge(uint32_t into, uint32_t site) {
+    for (uint32_t other = 0; other < sites(); ++other) {
+      if (other == into || other == site) continue;
+      rows_[into].out[other].add(rows_[site].out[other]);
+      rows_[into].in[other].add(rows_[site].in[other]);
+      rows_[other].in[into] = rows_[into].out[other];
+      rows_[other].out[into] = rows_[into].in[other];
+    }
+    SiteLink within = rows_[into].out[into];
+    for (const SiteLink* more : {&rows_[into].out[site], &rows_[into].in[site], &rows_[site].out[site]})
+      within.add(*more);
+    rows_[into].out[into] = rows_[into].in[into] = within;
+    rows_.erase(rows_.begin() + site);
+    for (Row& row : rows_) {
+      row.out.erase(row.out.begin() + site);
+      row.in.erase(row.in.begin() + site);
+    }
+    for (uint32_t& of : site_of_)
+      if (of != kNowhere && of >= site) of = of == site ? into : of - 1;
+  }
+
+  // False: there is no room for another site.
+  bool place(uint32_t peer) {
+    const Row row = row_of(peer);
+    const bool is_complete =
+        std::all_of(row.out.begin(), row.out.end(), [](const SiteLink& l) { return l.samples() > 0; });
+    std::vector<std::pair<Likeness, uint32_t>> choices;
+    for (uint32_t site = 0; site < sites(); ++site) choices.emplace_back(likeness(row, kNowhere, site), site);
+    std::sort(choices.begin(), choices.end());
+    for (const auto& [how, site] : choices) {
+      if (!how.is_alike(is_complete ? 1 : std::min(kEnough, sites()))) continue;
+      if (row.out[site].samples() == 0) continue;
+      join(peer, site);
+      return true;
+    }
+    if (is_complete) return found_or_force(peer, choices);
+    for (const auto& [how, site] : choices)
+      if (!how.excluded && how.against * 10 <= how.compared) likely_[peer].push_back(site);
+    return true;
+  }
+  bool found_or_force(uint32_t peer, const std::vector<std::pair<Likeness, uint32_t>>& choices) {
+    if (sites() < std::max(most_, kCore)) {
+      found(peer);
+    } else if (is_last_) {
+      join(peer, choices.front().second);
+    } else {
+      return false;
+    }
+    return true;
+  }
+  void found(uint32_t peer) {
+    const uint32_t site = sites();
+    for (Row& row : rows_) row.out.emplace_back(), row.in.emplace_back();
+    rows_.push_back({std::vector<SiteLink>(site + 1), std::vector<SiteLink>(site + 1)});
+    join(peer, site);
+  }
+  void join(uint32_t peer, uint32_t site) {
+    for (const Partner& partner : survey_.partners[peer]) {
+      const uint32_t other = site_of_[partner.peer];
+      if (other == kNowhere) continue;
+      const SiteLink to = out(peer, partner), from = in(peer, partner);
+      if (other == site) {
+        rows_[site].out[site].add(to);
+        rows_[site].out[site].add(from);
+        rows_[site].in[site] = rows_[site].out[site];
+        continue;
+      }
+      rows_[site].out[other].add(to);
+      rows_[other].in[site].add(to);
+      rows_[site].in[other].add(from);
+      rows_[other].out[site].add(from);
+    }
+    site_of_[peer] = site;
+  }
+
+  const Survey& survey_;
+  const Tolerance tolerance_;
+  const uint32_t most_;
+  const bool is_last_;
+  std::vector<Row> rows_{};  // by site
+  std::vector<uint32_t> site_of_;
+  std::vector<std::vector<uint32_t>> likely_;
+};
+
+// The peers that were measured most with each other.
+std::vector<uint32_t> find_core(const Partners& partners) {
+  const size_t count = std::min<size_t>(kCore, partners.size());
+  std::vector<uint32_t> core, within(partners.size(), 0);
+  std::vector<bool> chosen(partners.size(), false);
+  while (core.size() < count) {
+    const auto rank = [&](uint32_t peer) {
+      return std::tuple(!chosen[peer], within[peer], partners[peer].size());
+    };
+    uint32_t best = 0;
+    for (uint32_t peer = 1; peer < partners.size(); ++peer)
+      if (rank(peer) > rank(best)) best = peer;
+    chosen[best] = true;
+    core.push_back(best);
+    for (const Partner& partner : partners[best]) ++within[partner.peer];
+  }
+  std::sort(core.begin(), core.end());
+  return core;
+}
+
+}  // namespace
+
+bool Tolerance::same_time(double a, double b) const {
+  return std::abs(a - b) <= std::max(seconds, share * std::max(a, b));
+}
+
+Way SiteLink::way() const {
+  return static_cast<Way>(std::max_element(ways.begin(), ways.end()) - ways.begin());
+}
+void SiteLink::add(const SiteLink& other) {
+  for (size_t i = 0; i < ways.size(); ++i) ways[i] += other.ways[i];
+  round_trips += other.round_trips;
+  timed += other.timed;
+  largest = std::max(largest, other.largest);
+  own += other.own;
+  owned += other.owned;
+}
+
+uint32_t sites_max(size_t peers) {
+  if (peers <= kCore) return kCore;
+  return std::max<uint32_t>(16, 2 * static_cast<uint32_t>(std::bit_width(peers)));
+}
+
+double line_of(std::vector<double> rates) {
+  std::erase_if(rates, [](double rate) { return rate <= 0; });
+  if (rates.empty()) return 0;
+  std::sort(rates.begin(), rates.end());
+  const double least = rates.back() * (1 - Tolerance{}.of_rate(rates.back()) * 2 / 3);
+  const auto first = std::lower_bound(rates.begin(), rates.end(), least);
+  return first[(rates.end() - first) / 2];
+}
+
+Survey::Survey(Partners of) : partners(std::move(of)) {
+  for (const std::vector<Partner>& peer : partners) {
+    std::vector<double> out, in;
+    for (const Partner& partner : peer) {
+      out.push_back(partner.out.value_or(0));
+      in.push_back(partner.in.value_or(0));
+    }
+    uplink.push_back(line_of(std::move(out)));
+    downlink.push_back(line_of(std::move(in)));
+  }
+  core = find_core(partners);
+  for (Tolerance tolerance;; tolerance.share *= 2, tolerance.seconds *= 4) {
+    const bool is_last = tolerance.share > 1;
+    Grouping grouping(*this, tolerance, sites_max(partners.size()), is_last);
+    if (!grouping.run()) continue;
+    grouping.hand_over(*this);
+    return;
+  }
+}
+
+const Partner* Survey::find(uint32_t peer, uint32_t other) const {
+  const std::vector<Partner>& of = partners[peer];
+  const auto at = std::lower_bound(of.begin(), of.end(), other,
+                                   [](const Partner& p, uint32_t number) { return p.peer < number; });
+  return at != of.end() && at->peer == other ? &*at : nullptr;
+}
+
+}  // namespace weft::broker
