@@ -131,11 +131,14 @@ class Round {
   }
   std::pair<size_t, uint32_t> measured(uint32_t peer) const { return {survey_.partners[peer].size(), peer}; }
 
-  // Peers that stand nowhere yet, those first of which most is known: then they can help to place others.
+  // Peers that stand nowhere for sure, those first of which most is known: then they can help to place
+  // others.
   void places() {
     std::vector<uint32_t> waiting;
     for (const uint32_t peer : idle_)
-      if (is_free_[peer] && survey_.site_of[peer] == kNowhere && has_room(peer)) waiting.push_back(peer);
+      if (is_free_[peer] && has_room(peer) &&
+          (survey_.site_of[peer] == kNowhere || !survey_.likely[peer].empty()))
+        waiting.push_back(peer);
     std::sort(waiting.begin(), waiting.end(), [&](uint32_t a, uint32_t b) {
       return std::pair(measured(b).first, a) < std::pair(measured(a).first, b);
     });
@@ -158,6 +161,7 @@ class Round {
     };
     if (survey_.likely[peer].size() <= kSeveral)
       std::for_each(survey_.likely[peer].begin(), survey_.likely[peer].end(), add);
+    if (survey_.site_of[peer] != kNowhere) return sites;
     for (uint32_t i = 0; i < count; ++i) add((peer + i) % count);
     return sites;
   }

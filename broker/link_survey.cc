@@ -1,7 +1,6 @@
 #include "broker/link_survey.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "base/check.h"
@@ -61,8 +60,12 @@ class Grouping {
     for (const uint32_t peer : survey_.core)
       if (is_measured(peer)) found(peer);
     merge();
-    for (const uint32_t peer : best_known_first())
-      if (!place(peer)) return false;
+    // A site that was founded late may be where somebody belongs who came before.
+    for (uint32_t before = kNowhere; before != sites();) {
+      before = sites();
+      for (const uint32_t peer : best_known_first())
+        if (!place(peer)) return false;
+    }
     merge();
     return sites() <= most_ || is_last_;
   }
@@ -199,8 +202,11 @@ class Grouping {
       row.out.erase(row.out.begin() + site);
       row.in.erase(row.in.begin() + site);
     }
-    for (uint32_t& of : site_of_)
+    const auto renumber = [&](uint32_t& of) {
       if (of != kNowhere && of >= site) of = of == site ? into : of - 1;
+    };
+    std::for_each(site_of_.begin(), site_of_.end(), renumber);
+    for (std::vector<uint32_t>& likely : likely_) std::for_each(likely.begin(), likely.end(), renumber);
   }
 
   // False: there is no room for another site.
@@ -212,24 +218,20 @@ class Grouping {
     for (uint32_t site = 0; site < sites(); ++site) choices.emplace_back(likeness(row, kNowhere, site), site);
     std::sort(choices.begin(), choices.end());
     for (const auto& [how, site] : choices) {
-      if (!how.is_alike(is_complete ? 1 : std::min(kEnough, sites()))) continue;
-      if (row.out[site].samples() == 0) continue;
+      if (!how.is_alike(is_complete ? 1 : std::clamp(sites() - 1, 1u, kEnough))) continue;
       join(peer, site);
+      likely_[peer].clear();
+      if (row.out[site].samples() == 0) likely_[peer].push_back(site);
       return true;
     }
-    if (is_complete) return found_or_force(peer, choices);
+    if (is_complete && sites() < std::max(most_, kCore)) {
+      found(peer);
+      return true;
+    }
+    if (is_complete && !is_last_) return false;
+    likely_[peer].clear();
     for (const auto& [how, site] : choices)
       if (!how.excluded && how.against * 10 <= how.compared) likely_[peer].push_back(site);
-    return true;
-  }
-  bool found_or_force(uint32_t peer, const std::vector<std::pair<Likeness, uint32_t>>& choices) {
-    if (sites() < std::max(most_, kCore)) {
-      found(peer);
-    } else if (is_last_) {
-      join(peer, choices.front().second);
-    } else {
-      return false;
-    }
     return true;
   }
   void found(uint32_t peer) {
@@ -305,8 +307,7 @@ void SiteLink::add(const SiteLink& other) {
 }
 
 uint32_t sites_max(size_t peers) {
-  if (peers <= kCore) return kCore;
-  return std::max<uint32_t>(16, 2 * static_cast<uint32_t>(std::bit_width(peers)));
+  return std::max(kCore, static_cast<uint32_t>(2 * std::sqrt(static_cast<double>(peers))));
 }
 
 double line_of(std::vector<double> rates) {
@@ -330,7 +331,7 @@ Survey::Survey(Partners of) : partners(std::move(of)) {
   }
   core = find_core(partners);
   for (Tolerance tolerance;; tolerance.share *= 2, tolerance.seconds *= 4) {
-    const bool is_last = tolerance.share > 1;
+    const bool is_last = tolerance.share > 0.5;
     Grouping grouping(*this, tolerance, sites_max(partners.size()), is_last);
     if (!grouping.run()) continue;
     grouping.hand_over(*this);

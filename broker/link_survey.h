@@ -61,7 +61,8 @@ struct SiteLink {
 inline constexpr uint32_t kNowhere = ~0u;
 inline constexpr uint32_t kCore = 16;  // so many peers are measured with each other; of fewer all pairs
 
-// How many sites are told apart at most. With more than that peers count as alike that differ more.
+// How many sites are told apart at most, so that every two can be measured some times. Were there more, peers
+// count as alike that differ more.
 uint32_t sites_max(size_t peers);
 
 struct Survey {
@@ -78,7 +79,8 @@ struct Survey {
   std::vector<uint32_t> site_of{};               // kNowhere: too little is known of the peer
   std::vector<std::vector<uint32_t>> members{};  // by site, ascending
   std::vector<SiteLink> table{};                 // sites x sites
-  // Of a peer that is nowhere: the sites that it may stand at, the likeliest first.
+  // By peer: where it may stand, the likeliest first, as long as nobody who stands there was measured with
+  // it.
   std::vector<std::vector<uint32_t>> likely{};
 };
 

@@ -128,7 +128,7 @@ Errors errors_of(const plan::ClusterView& view, const Truth& truth) {
 
 TEST(Probe, Experiment) {
   for (double noise : {0.0, 0.05})
-    for (auto [n, k] : {std::pair{3u, 1u}, {3u, 3u}, {12u, 3u}, {12u, 4u}, {16u, 5u}, {40u, 4u}, {80u, 10u}, {200u, 8u}, {200u,1u}, {200u, 20u}, {1000u, 8u}, {1000u,20u}})
+    for (auto [n, k] : {std::pair{12u,3u},{40u,4u},{80u,10u},{200u,8u},{200u,20u},{1000u,8u},{1000u,20u}})
       for (uint64_t seed = 1; seed <= (n > 200 ? 1 : 4); ++seed) {
         Truth truth(seed, n, k);
         LinkBook book;
