@@ -91,6 +91,7 @@ class Grouping {
         if (!place(peer)) return false;
     }
     merge();
+    for (const uint32_t peer : best_known_first()) guess(peer);
     return sites() <= most_ || is_last_;
   }
   void hand_over(Survey& survey) {
@@ -140,8 +141,10 @@ class Grouping {
     return link(from, from.in.rate, std::min(survey_.uplink[from.peer], survey_.downlink[peer]));
   }
 
-  Row row_of(uint32_t peer) const {
-    Row row{std::vector<SiteLink>(sites()), std::vector<SiteLink>(sites())};
+  const Row& row_of(uint32_t peer) {
+    Row& row = row_of_one_;
+    row.out.assign(sites(), {});
+    row.in.assign(sites(), {});
     for (const Partner& partner : survey_.partners(peer))
       if (const uint32_t site = site_of_[partner.peer]; site != kNowhere) {
         row.out[site].add(out(peer, partner));
@@ -234,18 +237,25 @@ class Grouping {
 
   // False: there is no room for another site.
   bool place(uint32_t peer) {
-    const Row row = row_of(peer);
+    const Row& row = row_of(peer);
+    const Row::Summary summary = row.summary();
     const bool is_complete =
         std::all_of(row.out.begin(), row.out.end(), [](const SiteLink& l) { return l.samples() > 0; });
-    std::vector<std::pair<Likeness, uint32_t>> choices;
-    const Row::Summary summary = row.summary();
-    for (uint32_t site = 0; site < sites(); ++site)
-      if (const Likeness now = likeness(row, summary, kNowhere, site); now.is_alike(0))
-        choices.emplace_back(now, site);
-    std::sort(choices.begin(), choices.end());
-    likely_[peer].clear();
-    for (const auto& [how, site] : choices) {
-      if (!how.is_alike(is_complete ? 1 : std::clamp(sites() - 1, 1u, kEnough))) continue;
+    const uint32_t needed = is_complete ? 1 : std::clamp(sites() - 1, 1u, kEnough);
+    if (!is_complete && summary.seen.size() < needed) return true;
+    // Most stand at the site that they are nearest to: then there is no need to look at the others.
+    if (const uint32_t nearest = summary.nearest; nearest != kNowhere)
+      if (const Likeness how = likeness(row, summary, kNowhere, nearest);
+          how.against == 0 && how.is_alike(needed)) {
+        join(peer, nearest);
+        return true;
+      }
+    return place_by_likeness(peer, row, summary, needed, is_complete);
+  }
+  bool place_by_likeness(uint32_t peer, const Row& row, const Row::Summary& summary, uint32_t needed,
+                         bool is_complete) {
+    for (const auto& [how, site] : choices(row, summary)) {
+      if (!how.is_alike(needed)) continue;
       join(peer, site);
       if (row.out[site].samples() == 0) likely_[peer].push_back(site);
       return true;
@@ -254,9 +264,20 @@ class Grouping {
       found(peer);
       return true;
     }
-    if (is_complete && !is_last_) return false;
-    for (const auto& [how, site] : choices) likely_[peer].push_back(site);
-    return true;
+    return !is_complete || is_last_;
+  }
+  // Sites that nothing speaks against, the most alike first.
+  std::vector<std::pair<Likeness, uint32_t>> choices(const Row& row, const Row::Summary& summary) const {
+    std::vector<std::pair<Likeness, uint32_t>> choices;
+    for (uint32_t site = 0; site < sites(); ++site)
+      if (const Likeness how = likeness(row, summary, kNowhere, site); how.is_alike(0))
+        choices.emplace_back(how, site);
+    std::sort(choices.begin(), choices.end());
+    return choices;
+  }
+  void guess(uint32_t peer) {
+    const Row& row = row_of(peer);
+    for (const auto& [how, site] : choices(row, row.summary())) likely_[peer].push_back(site);
   }
   void found(uint32_t peer) {
     const uint32_t site = sites();
@@ -288,6 +309,7 @@ class Grouping {
   const uint32_t most_;
   const bool is_last_;
   std::vector<Row> rows_{};  // by site
+  Row row_of_one_{};         // room for a peer's
   std::vector<uint32_t> site_of_;
   std::vector<std::vector<uint32_t>> likely_;
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <cmath>
 #include <iostream>
 #include <limits>
@@ -138,7 +139,7 @@ TEST(Probe, Experiment) {
         const auto b2 = std::chrono::steady_clock::now();
         const auto view = book.cluster(truth.views(), truth.ids(), {});
         const double ms2 = std::chrono::duration<double>(std::chrono::steady_clock::now() - b2).count() * 1e3;
-        for (int rep = 0; rep < 3; ++rep) { const auto c0 = std::chrono::steady_clock::now(); for (int i = 0; i < 20; ++i) book.next_round(truth.ids(), {}); const auto c1 = std::chrono::steady_clock::now(); for (int i = 0; i < 20; ++i) book.cluster(truth.views(), truth.ids(), {}); const auto c2 = std::chrono::steady_clock::now(); std::cout << "next_round " << std::chrono::duration<double>(c1-c0).count()*50 << " cluster " << std::chrono::duration<double>(c2-c1).count()*50 << std::endl; }
+        for (int rep = 0; rep < 3; ++rep) { const auto c0 = std::clock(); for (int i = 0; i < 20; ++i) book.next_round(truth.ids(), {}); const auto c1 = std::clock(); for (int i = 0; i < 20; ++i) book.cluster(truth.views(), truth.ids(), {}); const auto c2 = std::clock(); std::cout << "cpu ms next_round " << double(c1-c0)/20e3 << " cluster " << double(c2-c1)/20e3 << std::endl; }
         const Errors errors = errors_of(view, truth);
         std::cout << "noise " << noise << " n " << n << " k " << k << " seed " << seed << ": rounds " << effort.rounds << " probes/peer "
                   << 2.0*double(effort.probes)/n << " sites " << view.site_count() << " off " << 100.0*double(errors.off) / double(errors.pairs)
