@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_map>
 
 #include "base/check.h"
 #include "broker/link_rounds.h"
@@ -14,7 +13,7 @@ namespace {
 // Faster than this is all one: no plan depends on it, and a short probe cannot tell.
 constexpr double kFastest = 1.25e9;
 constexpr Duration kLongest = std::chrono::minutes(1);  // of a round trip
-constexpr size_t kDirectionsMax = 64;                   // kept of a peer; it is measured with fewer
+constexpr size_t kPartnersMax = 64;                     // kept of a peer; it is measured with fewer
 // Traffic that is slower than nine tenths of what is believed so many times in a row is believed.
 constexpr double kAsBelieved = 0.9;
 constexpr uint32_t kSlowerMax = 4;
@@ -22,72 +21,92 @@ constexpr double kWeightOfOne = 0.25;
 
 bool makes_sense(double bytes_per_second) { return std::isfinite(bytes_per_second) && bytes_per_second >= 0; }
 
-// Both directions of each pair as one entry.
-void merge_directions(std::vector<Partner>& of) {
-  std::stable_sort(of.begin(), of.end(), [](const Partner& a, const Partner& b) { return a.peer < b.peer; });
-  std::vector<Partner> merged;
-  for (const Partner& half : of) {
-    if (merged.empty() || merged.back().peer != half.peer) {
-      merged.push_back(half);
-      continue;
-    }
-    Partner& whole = merged.back();
-    if (half.out) whole.out = half.out;
-    if (half.in) whole.in = half.in;
-    if (half.round_trip)
-      whole.round_trip = std::min(*half.round_trip, whole.round_trip.value_or(*half.round_trip));
-    whole.way = std::min(whole.way, half.way);
-    whole.at = std::min(whole.at, half.at);
-  }
-  of = std::move(merged);
+// Among partners, where the one with the number is or would be.
+auto place_of(std::vector<Partner>& partners, uint32_t number) {
+  return std::lower_bound(partners.begin(), partners.end(), number,
+                          [](const Partner& partner, uint32_t n) { return partner.peer < n; });
+}
+Partner& entry_of(std::vector<Partner>& partners, uint32_t number) {
+  const auto at = place_of(partners, number);
+  if (at != partners.end() && at->peer == number) return *at;
+  return *partners.insert(at, {.peer = number});
 }
 
 // Who cannot be dialled may be able to dial.
-uint32_t relayed(const std::vector<Partner>& of) {
-  return static_cast<uint32_t>(
-      std::count_if(of.begin(), of.end(), [](const Partner& p) { return p.way == Way::Relayed; }));
+size_t relayed(const std::vector<Partner>& of) {
+  return static_cast<size_t>(
+      std::count_if(of.begin(), of.end(), [](const Partner& p) { return p.way() == Way::Relayed; }));
 }
 
 }  // namespace
 
-LinkBook::Direction& LinkBook::keep(const PeerId& from, const PeerId& to) {
-  from_.try_emplace(to);
-  Directions& directions = from_[from];
-  if (directions.size() >= kDirectionsMax && !directions.contains(to))
-    directions.erase(std::min_element(directions.begin(), directions.end(), [](const auto& a, const auto& b) {
-      return a.second.at < b.second.at;
-    }));
-  return directions[to];
+uint32_t LinkBook::number_of(const PeerId& peer) {
+  const auto [at, is_new] = numbers_.try_emplace(peer, static_cast<uint32_t>(ids_.size()));
+  if (is_new) {
+    ids_.push_back(peer);
+    partners_.emplace_back();
+  }
+  return at->second;
+}
+
+void LinkBook::set(uint32_t from, uint32_t to, const Seen& seen) {
+  entry_of(partners_[from], to).out = seen;
+  entry_of(partners_[to], from).in = seen;
+  for (const uint32_t peer : {from, to}) {
+    const std::vector<Partner>& of = partners_[peer];
+    if (of.size() <= kPartnersMax) continue;
+    drop(peer, std::min_element(of.begin(), of.end(), [](const Partner& a, const Partner& b) {
+                 return a.at() < b.at();
+               })->peer);
+  }
+}
+void LinkBook::drop(uint32_t a, uint32_t b) {
+  partners_[a].erase(place_of(partners_[a], b));
+  partners_[b].erase(place_of(partners_[b], a));
+  slower_.erase({ids_[a], ids_[b]});
+  slower_.erase({ids_[b], ids_[a]});
 }
 
 void LinkBook::record(const LinkSample& sample) {
   if (sample.from == sample.to || !makes_sense(sample.bytes_per_second) || sample.round_trip < Duration{})
     return;
-  Direction& direction = keep(sample.from, sample.to);
-  direction = {.bytes_per_second = std::min(sample.bytes_per_second, kFastest),
-               .is_relayed = sample.is_relayed,
-               .at = sample.at};
-  if (direction.bytes_per_second > 0) direction.round_trip = std::min(sample.round_trip, kLongest);
+  Seen seen{
+      .rate = std::min(sample.bytes_per_second, kFastest), .is_relayed = sample.is_relayed, .at = sample.at};
+  if (*seen.rate > 0) seen.round_trip = seconds(std::min(sample.round_trip, kLongest));
+  slower_.erase({sample.from, sample.to});
+  set(number_of(sample.from), number_of(sample.to), seen);
 }
 
 void LinkBook::observe(PeerId from, PeerId to, double bytes_per_second, Instant now) {
   if (from == to || !makes_sense(bytes_per_second) || bytes_per_second == 0) return;
-  Direction& direction = keep(from, to);
+  const uint32_t a = number_of(from), b = number_of(to);
   const double rate = std::min(bytes_per_second, kFastest);
-  direction.at = std::max(direction.at, now);
-  if (rate >= kAsBelieved * direction.bytes_per_second) {
-    direction.bytes_per_second = std::max(rate, direction.bytes_per_second);
-    direction.slower = 0;
-    return;
+  const auto at = place_of(partners_[a], b);
+  Seen seen = at != partners_[a].end() && at->peer == b ? at->out : Seen{};
+  const double believed = seen.rate.value_or(0);
+  seen.at = std::max(seen.at, now);
+  if (rate >= kAsBelieved * believed) {
+    slower_.erase({from, to});
+    seen.rate = std::max(rate, believed);
+  } else {
+    Slower& slower = slower_.try_emplace({from, to}, Slower{.times = 0, .lately = believed}).first->second;
+    slower.lately += kWeightOfOne * (rate - slower.lately);
+    if (++slower.times >= kSlowerMax) seen.rate = slower.lately;
   }
-  if (direction.slower++ == 0) direction.lately = direction.bytes_per_second;
-  direction.lately += kWeightOfOne * (rate - direction.lately);
-  if (direction.slower >= kSlowerMax) direction.bytes_per_second = direction.lately;
+  set(a, b, seen);
 }
 
 void LinkBook::forget(PeerId peer) {
-  from_.erase(peer);
-  for (auto& [from, directions] : from_) directions.erase(peer);
+  const auto found = numbers_.find(peer);
+  if (found == numbers_.end()) return;
+  const uint32_t gone = found->second;
+  while (!partners_[gone].empty()) drop(gone, partners_[gone].back().peer);
+  numbers_.erase(found);
+  ids_.erase(ids_.begin() + gone);
+  partners_.erase(partners_.begin() + gone);
+  for (auto& [id, number] : numbers_) number -= number > gone;
+  for (std::vector<Partner>& partners : partners_)
+    for (Partner& partner : partners) partner.peer -= partner.peer > gone;
 }
 
 std::optional<LinkSample> LinkBook::find(const PeerId& from, const PeerId& to) const {
@@ -104,43 +123,30 @@ std::optional<LinkSample> LinkBook::find(const PeerId& from, const PeerId& to) c
 }
 
 std::vector<PeerId> LinkBook::known_and(std::span<const PeerId> peers) const {
-  std::vector<PeerId> ids(peers.begin(), peers.end());
-  for (const auto& [peer, directions] : from_) ids.push_back(peer);
-  std::sort(ids.begin(), ids.end());
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  std::vector<PeerId> others;
+  for (const PeerId& peer : peers)
+    if (!numbers_.contains(peer)) others.push_back(peer);
+  std::sort(others.begin(), others.end());
+  others.erase(std::unique(others.begin(), others.end()), others.end());
+  std::vector<PeerId> ids = ids_;
+  ids.insert(ids.end(), others.begin(), others.end());
   return ids;
 }
-
-Survey LinkBook::survey(const std::vector<PeerId>& ids) const {
-  std::unordered_map<Digest, uint32_t> number;
-  for (uint32_t i = 0; i < ids.size(); ++i) number[ids[i].digest] = i;
-  Partners partners(ids.size());
-  for (const auto& [from, directions] : from_)
-    for (const auto& [to, seen] : directions) {
-      const uint32_t a = number.at(from.digest), b = number.at(to.digest);
-      Partner half{.peer = b, .way = seen.is_relayed ? Way::Relayed : Way::Direct, .at = seen.at};
-      if (seen.bytes_per_second == 0) half.way = Way::None;
-      if (seen.round_trip) half.round_trip = seconds(*seen.round_trip);
-      half.out = seen.bytes_per_second;
-      partners[a].push_back(half);
-      half.peer = a;
-      std::swap(half.out, half.in);
-      partners[b].push_back(half);
-    }
-  for (std::vector<Partner>& of : partners) merge_directions(of);
-  return Survey(std::move(partners));
-}
-
-std::vector<uint32_t> LinkBook::numbers(const std::vector<PeerId>& ids, std::span<const PeerId> peers) {
+std::vector<uint32_t> LinkBook::numbers(const std::vector<PeerId>& ids, std::span<const PeerId> peers) const {
+  const auto others = ids.begin() + static_cast<ptrdiff_t>(ids_.size());
   std::vector<uint32_t> numbers;
-  for (const PeerId& peer : peers)
-    numbers.push_back(static_cast<uint32_t>(std::lower_bound(ids.begin(), ids.end(), peer) - ids.begin()));
+  for (const PeerId& peer : peers) {
+    const auto known = numbers_.find(peer);
+    numbers.push_back(known != numbers_.end()
+                          ? known->second
+                          : static_cast<uint32_t>(std::lower_bound(others, ids.end(), peer) - ids.begin()));
+  }
   return numbers;
 }
 
 std::vector<LinkBook::Pair> LinkBook::next_round(std::span<const PeerId> idle, Instant now) const {
   const std::vector<PeerId> ids = known_and(idle);
-  const Survey survey = this->survey(ids);
+  const Survey survey(partners_, static_cast<uint32_t>(ids.size()));
   std::vector<uint32_t> among = numbers(ids, idle);
   std::sort(among.begin(), among.end());
   among.erase(std::unique(among.begin(), among.end()), among.end());
@@ -148,7 +154,7 @@ std::vector<LinkBook::Pair> LinkBook::next_round(std::span<const PeerId> idle, I
   if (chosen.empty()) chosen = pairs_to_repeat(survey, among, now);
   std::vector<Pair> round;
   for (auto [a, b] : chosen) {
-    if (relayed(survey.partners[b]) > relayed(survey.partners[a])) std::swap(a, b);
+    if (relayed(survey.partners(b)) > relayed(survey.partners(a))) std::swap(a, b);
     round.push_back({.dials = ids[a], .accepts = ids[b]});
   }
   return round;
@@ -156,14 +162,16 @@ std::vector<LinkBook::Pair> LinkBook::next_round(std::span<const PeerId> idle, I
 
 bool LinkBook::wants_more(std::span<const PeerId> peers, Instant) const {
   const std::vector<PeerId> ids = known_and(peers);
-  return !pairs_to_measure(survey(ids), numbers(ids, peers)).empty();
+  const Survey survey(partners_, static_cast<uint32_t>(ids.size()));
+  return !pairs_to_measure(survey, numbers(ids, peers)).empty();
 }
 
 plan::ClusterView LinkBook::cluster(std::vector<plan::DeviceView> devices, std::span<const PeerId> peers,
                                     Instant) const {
   WEFT_CHECK(devices.size() == peers.size());
   const std::vector<PeerId> ids = known_and(peers);
-  return view_links(survey(ids), std::move(devices), numbers(ids, peers));
+  const Survey survey(partners_, static_cast<uint32_t>(ids.size()));
+  return view_links(survey, std::move(devices), numbers(ids, peers));
 }
 
 }  // namespace weft::broker

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/digest.h"
@@ -50,24 +50,22 @@ class LinkBook {
                             Instant now) const;
 
  private:
-  // What one end saw of the other.
-  struct Direction {
-    double bytes_per_second = 0;
-    std::optional<Duration> round_trip{};  // nothing: only traffic showed it
-    bool is_relayed = false;
-    Instant at{};
-    // Traffic that ran slower than what is believed, one after the other.
-    uint32_t slower = 0;
+  struct Slower {  // traffic that ran slower than what is believed, one after the other
+    uint32_t times = 0;
     double lately = 0;
   };
-  using Directions = std::map<PeerId, Direction>;
 
-  Direction& keep(const PeerId& from, const PeerId& to);
+  uint32_t number_of(const PeerId& peer);
+  void set(uint32_t from, uint32_t to, const Seen& seen);
+  void drop(uint32_t a, uint32_t b);
+  // The known peers and those of `peers` that are not.
   std::vector<PeerId> known_and(std::span<const PeerId> peers) const;
-  Survey survey(const std::vector<PeerId>& ids) const;
-  static std::vector<uint32_t> numbers(const std::vector<PeerId>& ids, std::span<const PeerId> peers);
+  std::vector<uint32_t> numbers(const std::vector<PeerId>& ids, std::span<const PeerId> peers) const;
 
-  std::map<PeerId, Directions> from_{};  // every peer that was measured has an entry, if an empty one
+  std::map<PeerId, uint32_t> numbers_{};
+  std::vector<PeerId> ids_{};  // by number
+  Partners partners_{};        // by number
+  std::map<std::pair<PeerId, PeerId>, Slower> slower_{};
 };
 
 }  // namespace weft::broker

@@ -12,10 +12,7 @@ constexpr size_t kTops = 3;           // peers of a site with the fastest lines
 constexpr size_t kTriesMax = 8;       // choices looked at for one peer in one round
 constexpr double kClearlyMore = 1.3;  // of a line that shows what another can do
 
-// What traffic showed is no probe.
-bool was_probed(const Partner* partner) {
-  return partner != nullptr && (partner->round_trip || partner->way == Way::None);
-}
+bool was_probed(const Partner* partner) { return partner != nullptr && partner->was_probed(); }
 
 // Peers by what may still be learnt of one direction of their lines.
 class Lines {
@@ -30,7 +27,7 @@ class Lines {
     if (survey_.site_of[peer] == kNowhere || limits_[peer]) return false;
     const double line = own(peer);
     uint32_t support = 0;
-    for (const Partner& partner : survey_.partners[peer]) {
+    for (const Partner& partner : survey_.partners(peer)) {
       const double rate = seen(partner);
       if (rate < line * 0.9 || rate <= 0) continue;
       const double path = most(peer, partner.peer);
@@ -48,7 +45,7 @@ class Lines {
   }
 
  private:
-  double seen(const Partner& partner) const { return (is_up_ ? partner.out : partner.in).value_or(0); }
+  double seen(const Partner& partner) const { return (is_up_ ? partner.out : partner.in).rate.value_or(0); }
   double other_line(uint32_t peer) const { return is_up_ ? survey_.downlink[peer] : survey_.uplink[peer]; }
   const SiteLink* link(uint32_t site, uint32_t other) const {
     if (site == kNowhere || other == kNowhere) return nullptr;
@@ -58,7 +55,7 @@ class Lines {
   // Whether a sample was as slow as it was for the peer's own line: all else on its way is faster.
   bool is_limit(uint32_t peer) const {
     const double line = own(peer);
-    for (const Partner& partner : survey_.partners[peer]) {
+    for (const Partner& partner : survey_.partners(peer)) {
       const double rate = seen(partner);
       if (rate < line * 0.9 || rate <= 0 || other_line(partner.peer) < 1.15 * rate) continue;
       const SiteLink* between = link(survey_.site_of[peer], survey_.site_of[partner.peer]);
@@ -98,7 +95,7 @@ class Round {
     pairs_.emplace_back(std::min(a, b), std::max(a, b));
     return true;
   }
-  bool has_room(uint32_t peer) const { return survey_.partners[peer].size() < partners_max_; }
+  bool has_room(uint32_t peer) const { return survey_.partners(peer).size() < partners_max_; }
 
   // All pairs, as the rounds of a tournament, so that nobody waits while others are measured.
   void core() {
@@ -129,13 +126,16 @@ class Round {
     for (std::vector<uint32_t>& site : free_)
       std::sort(site.begin(), site.end(), [&](uint32_t a, uint32_t b) { return measured(a) > measured(b); });
   }
-  std::pair<size_t, uint32_t> measured(uint32_t peer) const { return {survey_.partners[peer].size(), peer}; }
+  std::pair<size_t, uint32_t> measured(uint32_t peer) const { return {survey_.partners(peer).size(), peer}; }
 
-  // Peers that stand nowhere yet, those first of which most is known: then they can help to place others.
+  // Peers that stand nowhere for sure, those first of which most is known: then they can help to place
+  // others.
   void places() {
     std::vector<uint32_t> waiting;
     for (const uint32_t peer : idle_)
-      if (is_free_[peer] && survey_.site_of[peer] == kNowhere && has_room(peer)) waiting.push_back(peer);
+      if (is_free_[peer] && has_room(peer) &&
+          (survey_.site_of[peer] == kNowhere || !survey_.likely[peer].empty()))
+        waiting.push_back(peer);
     std::sort(waiting.begin(), waiting.end(), [&](uint32_t a, uint32_t b) {
       return std::pair(measured(b).first, a) < std::pair(measured(a).first, b);
     });
@@ -148,8 +148,8 @@ class Round {
   std::vector<uint32_t> sites_for(uint32_t peer) const {
     const uint32_t count = survey_.site_count();
     std::vector<bool> seen(count, false);
-    for (const Partner& partner : survey_.partners[peer])
-      if (survey_.site_of[partner.peer] != kNowhere && was_probed(&partner))
+    for (const Partner& partner : survey_.partners(peer))
+      if (survey_.site_of[partner.peer] != kNowhere && partner.was_probed())
         seen[survey_.site_of[partner.peer]] = true;
     std::vector<uint32_t> sites;
     const auto add = [&](uint32_t site) {
@@ -158,6 +158,7 @@ class Round {
     };
     if (survey_.likely[peer].size() <= kSeveral)
       std::for_each(survey_.likely[peer].begin(), survey_.likely[peer].end(), add);
+    if (survey_.site_of[peer] != kNowhere) return sites;
     for (uint32_t i = 0; i < count; ++i) add((peer + i) % count);
     return sites;
   }
@@ -287,10 +288,10 @@ std::vector<NumberPair> pairs_to_repeat(const Survey& survey, std::span<const ui
   for (const uint32_t peer : idle) is_free[peer] = true;
   std::vector<std::tuple<Instant, uint32_t, uint32_t>> old;
   for (const uint32_t a : idle)
-    for (const Partner& partner : survey.partners[a]) {
+    for (const Partner& partner : survey.partners(a)) {
       const Duration keeps = partner.is_whole() ? kFreshFor : kRetryAfter;
-      if (a < partner.peer && is_free[partner.peer] && partner.at <= now - keeps)
-        old.emplace_back(partner.at + keeps, a, partner.peer);
+      if (a < partner.peer && is_free[partner.peer] && partner.at() <= now - keeps)
+        old.emplace_back(partner.at() + keeps, a, partner.peer);
     }
   std::sort(old.begin(), old.end());
   std::vector<NumberPair> pairs;

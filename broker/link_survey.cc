@@ -1,8 +1,9 @@
 #include "broker/link_survey.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "base/check.h"
 
@@ -17,17 +18,39 @@ bool same_rates(const SiteLink& a, const SiteLink& b, const Tolerance& tolerance
   return a.least() <= b.most() * slack && b.least() <= a.most() * slack;
 }
 bool same_ways(const SiteLink& a, const SiteLink& b, const Tolerance& tolerance) {
-  if (a.way() != b.way()) return false;
+  if (a.is_relayed() != b.is_relayed()) return false;
   return a.timed == 0 || b.timed == 0 || tolerance.same_time(a.round_trip(), b.round_trip());
 }
-
-// A probe that did not come through may have failed by chance.
-bool is_evidence(const SiteLink& link) { return link.samples() > 0 && link.way() != Way::None; }
 
 // What a peer, or a site, has to do with each site.
 struct Row {
   std::vector<SiteLink> out, in;  // by site
+
+  // The sites that say something, and the two nearest; without `self`, the row's own.
+  struct Summary {
+    std::vector<uint32_t> seen{};
+    uint32_t nearest = kNowhere;
+    double least = std::numeric_limits<double>::infinity(), second = least;  // round trips
+  };
+  Summary summary(uint32_t self = kNowhere) const;
 };
+
+Row::Summary Row::summary(uint32_t self) const {
+  Summary found;
+  for (uint32_t site = 0; site < out.size(); ++site) {
+    if (site == self || !out[site].is_evidence()) continue;
+    found.seen.push_back(site);
+    if (out[site].timed == 0) continue;
+    const double round_trip = out[site].round_trip();
+    if (round_trip < found.least) {
+      found.second = std::exchange(found.least, round_trip);
+      found.nearest = site;
+    } else {
+      found.second = std::min(found.second, round_trip);
+    }
+  }
+  return found;
+}
 
 // How well two rows agree.
 struct Likeness {
@@ -38,7 +61,7 @@ struct Likeness {
   bool is_alike(uint32_t needed) const { return !excluded && compared >= needed && against * 10 <= compared; }
   bool operator<(const Likeness& other) const {
     const auto key = [](const Likeness& l) {
-      return std::tuple(l.excluded, l.against, l.distance / std::max(l.compared, 1u));
+      return std::tuple(l.against, l.distance / std::max(l.compared, 1u));
     };
     return key(*this) < key(other);
   }
@@ -61,9 +84,14 @@ class Grouping {
     for (const uint32_t peer : survey_.core)
       if (is_measured(peer)) found(peer);
     merge();
-    for (const uint32_t peer : best_known_first())
-      if (!place(peer)) return false;
+    // A site that was founded late may be where somebody belongs who came before.
+    for (uint32_t before = kNowhere; before != sites();) {
+      before = sites();
+      for (const uint32_t peer : best_known_first())
+        if (!place(peer)) return false;
+    }
     merge();
+    for (const uint32_t peer : best_known_first()) guess(peer);
     return sites() <= most_ || is_last_;
   }
   void hand_over(Survey& survey) {
@@ -89,32 +117,35 @@ class Grouping {
   std::vector<uint32_t> best_known_first() const {
     std::vector<uint32_t> order;
     for (uint32_t peer = 0; peer < survey_.peers(); ++peer)
-      if (site_of_[peer] == kNowhere && !survey_.partners[peer].empty()) order.push_back(peer);
+      if (site_of_[peer] == kNowhere && !survey_.partners(peer).empty()) order.push_back(peer);
     std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-      return survey_.partners[a].size() > survey_.partners[b].size();
+      return survey_.partners(a).size() > survey_.partners(b).size();
     });
     return order;
   }
 
   SiteLink link(const Partner& partner, std::optional<double> rate, double line) const {
     SiteLink link;
-    link.ways[static_cast<size_t>(partner.way)] = 1;
-    if (partner.round_trip) link.round_trips = *partner.round_trip, link.timed = 1;
+    const Way way = partner.way();
+    (way == Way::Direct ? link.direct : way == Way::Relayed ? link.relayed : link.none) = 1;
+    if (const auto round_trip = partner.round_trip()) link.round_trips = *round_trip, link.timed = 1;
     if (!rate || *rate <= 0) return link;
     link.largest = *rate;
     if (*rate < line * (1 - tolerance_.of_rate(*rate))) link.own = *rate, link.owned = 1;
     return link;
   }
   SiteLink out(uint32_t peer, const Partner& to) const {
-    return link(to, to.out, std::min(survey_.uplink[peer], survey_.downlink[to.peer]));
+    return link(to, to.out.rate, std::min(survey_.uplink[peer], survey_.downlink[to.peer]));
   }
   SiteLink in(uint32_t peer, const Partner& from) const {
-    return link(from, from.in, std::min(survey_.uplink[from.peer], survey_.downlink[peer]));
+    return link(from, from.in.rate, std::min(survey_.uplink[from.peer], survey_.downlink[peer]));
   }
 
-  Row row_of(uint32_t peer) const {
-    Row row{std::vector<SiteLink>(sites()), std::vector<SiteLink>(sites())};
-    for (const Partner& partner : survey_.partners[peer])
+  const Row& row_of(uint32_t peer) {
+    Row& row = row_of_one_;
+    row.out.assign(sites(), {});
+    row.in.assign(sites(), {});
+    for (const Partner& partner : survey_.partners(peer))
       if (const uint32_t site = site_of_[partner.peer]; site != kNowhere) {
         row.out[site].add(out(peer, partner));
         row.in[site].add(in(peer, partner));
@@ -123,29 +154,26 @@ class Grouping {
   }
 
   // `self`: the row's own site, kNowhere if it is a peer's.
-  Likeness likeness(const Row& row, uint32_t self, uint32_t site) const {
+  Likeness likeness(const Row& row, const Row::Summary& summary, uint32_t self, uint32_t site) const {
     Likeness found;
-    for (uint32_t other = 0; other < sites(); ++other) {
-      if (other == self || other == site) continue;
-      compare(row.out[other], rows_[site].out[other], row.in[other], rows_[site].in[other], found);
-      if (found.against > 1 + sites() / 10) break;
-    }
     const SiteLink& there = row.out[site];
-    const SiteLink& back = row.in[site];
     const SiteLink& within = rows_[site].out[site];
     compare_within(there, within, found);
-    compare_within(back, within, found);
-    if (self != kNowhere) {
-      compare_within(row.out[self], within, found);
-      compare_within(row.out[self], there, found);
-      compare_within(row.out[self], back, found);
+    compare_within(row.in[site], within, found);
+    if (self != kNowhere)
+      for (const SiteLink* link : {&within, &there, &row.in[site]})
+        compare_within(row.out[self], *link, found);
+    if (!is_nearest(summary, there, site)) found.excluded = true;
+    for (const uint32_t other : summary.seen) {
+      if (found.excluded || found.against * 10 > summary.seen.size()) return found;
+      if (other != site)
+        compare(row.out[other], rows_[site].out[other], row.in[other], rows_[site].in[other], found);
     }
-    if (there.timed > 0 && there.way() == Way::Direct && !is_nearest(row, site, self)) found.excluded = true;
     return found;
   }
   void compare(const SiteLink& a_out, const SiteLink& b_out, const SiteLink& a_in, const SiteLink& b_in,
                Likeness& found) const {
-    if (!is_evidence(a_out) || !is_evidence(b_out)) return;
+    if (!a_out.is_evidence() || !b_out.is_evidence()) return;
     ++found.compared;
     found.against += !same_ways(a_out, b_out, tolerance_) || !same_rates(a_out, b_out, tolerance_) ||
                      !same_rates(a_in, b_in, tolerance_);
@@ -155,17 +183,15 @@ class Grouping {
     }
   }
   void compare_within(const SiteLink& a, const SiteLink& b, Likeness& found) const {
-    if (!is_evidence(a) || !is_evidence(b)) return;
+    if (!a.is_evidence() || !b.is_evidence()) return;
     ++found.compared;
     if (!same_ways(a, b, tolerance_) || !same_rates(a, b, tolerance_)) found.excluded = true;
   }
   // Peers of one site are not clearly nearer to another site than to each other.
-  bool is_nearest(const Row& row, uint32_t site, uint32_t self) const {
-    const double limit = row.out[site].round_trip();
-    for (uint32_t other = 0; other < sites(); ++other)
-      if (const SiteLink& to = row.out[other]; other != site && other != self && to.timed > 0)
-        if (to.round_trip() < limit && !tolerance_.same_time(to.round_trip(), limit)) return false;
-    return true;
+  bool is_nearest(const Row::Summary& summary, const SiteLink& there, uint32_t site) const {
+    if (there.timed == 0 || there.is_relayed()) return true;
+    const double nearest = summary.nearest == site ? summary.second : summary.least;
+    return nearest >= there.round_trip() || tolerance_.same_time(nearest, there.round_trip());
   }
 
   // The two sites that are most alike become one until no two are alike.
@@ -174,10 +200,13 @@ class Grouping {
       std::optional<std::pair<uint32_t, uint32_t>> best;
       Likeness least;
       const uint32_t needed = std::min(2u, std::max(sites(), 3u) - 2);
-      for (uint32_t b = 1; b < sites(); ++b)
+      for (uint32_t b = 1; b < sites(); ++b) {
+        const Row::Summary summary = rows_[b].summary(b);
         for (uint32_t a = 0; a < b; ++a)
-          if (const Likeness now = likeness(rows_[b], b, a); now.is_alike(needed) && (!best || now < least))
+          if (const Likeness now = likeness(rows_[b], summary, b, a);
+              now.is_alike(needed) && (!best || now < least))
             best.emplace(a, b), least = now;
+      }
       if (!best) return;
       merge(best->first, best->second);
     }
@@ -199,38 +228,56 @@ class Grouping {
       row.out.erase(row.out.begin() + site);
       row.in.erase(row.in.begin() + site);
     }
-    for (uint32_t& of : site_of_)
+    const auto renumber = [&](uint32_t& of) {
       if (of != kNowhere && of >= site) of = of == site ? into : of - 1;
+    };
+    std::for_each(site_of_.begin(), site_of_.end(), renumber);
+    for (std::vector<uint32_t>& likely : likely_) std::for_each(likely.begin(), likely.end(), renumber);
   }
 
   // False: there is no room for another site.
   bool place(uint32_t peer) {
-    const Row row = row_of(peer);
+    const Row& row = row_of(peer);
+    const Row::Summary summary = row.summary();
     const bool is_complete =
         std::all_of(row.out.begin(), row.out.end(), [](const SiteLink& l) { return l.samples() > 0; });
-    std::vector<std::pair<Likeness, uint32_t>> choices;
-    for (uint32_t site = 0; site < sites(); ++site) choices.emplace_back(likeness(row, kNowhere, site), site);
-    std::sort(choices.begin(), choices.end());
-    for (const auto& [how, site] : choices) {
-      if (!how.is_alike(is_complete ? 1 : std::min(kEnough, sites()))) continue;
-      if (row.out[site].samples() == 0) continue;
+    const uint32_t needed = is_complete ? 1 : std::clamp(sites() - 1, 1u, kEnough);
+    if (!is_complete && summary.seen.size() < needed) return true;
+    // Most stand at the site that they are nearest to: then there is no need to look at the others.
+    if (const uint32_t nearest = summary.nearest; nearest != kNowhere)
+      if (const Likeness how = likeness(row, summary, kNowhere, nearest);
+          how.against == 0 && how.is_alike(needed)) {
+        join(peer, nearest);
+        return true;
+      }
+    return place_by_likeness(peer, row, summary, needed, is_complete);
+  }
+  bool place_by_likeness(uint32_t peer, const Row& row, const Row::Summary& summary, uint32_t needed,
+                         bool is_complete) {
+    for (const auto& [how, site] : choices(row, summary)) {
+      if (!how.is_alike(needed)) continue;
       join(peer, site);
+      if (row.out[site].samples() == 0) likely_[peer].push_back(site);
       return true;
     }
-    if (is_complete) return found_or_force(peer, choices);
-    for (const auto& [how, site] : choices)
-      if (!how.excluded && how.against * 10 <= how.compared) likely_[peer].push_back(site);
-    return true;
-  }
-  bool found_or_force(uint32_t peer, const std::vector<std::pair<Likeness, uint32_t>>& choices) {
-    if (sites() < std::max(most_, kCore)) {
+    if (is_complete && sites() < std::max(most_, kCore)) {
       found(peer);
-    } else if (is_last_) {
-      join(peer, choices.front().second);
-    } else {
-      return false;
+      return true;
     }
-    return true;
+    return !is_complete || is_last_;
+  }
+  // Sites that nothing speaks against, the most alike first.
+  std::vector<std::pair<Likeness, uint32_t>> choices(const Row& row, const Row::Summary& summary) const {
+    std::vector<std::pair<Likeness, uint32_t>> choices;
+    for (uint32_t site = 0; site < sites(); ++site)
+      if (const Likeness how = likeness(row, summary, kNowhere, site); how.is_alike(0))
+        choices.emplace_back(how, site);
+    std::sort(choices.begin(), choices.end());
+    return choices;
+  }
+  void guess(uint32_t peer) {
+    const Row& row = row_of(peer);
+    for (const auto& [how, site] : choices(row, row.summary())) likely_[peer].push_back(site);
   }
   void found(uint32_t peer) {
     const uint32_t site = sites();
@@ -239,7 +286,7 @@ class Grouping {
     join(peer, site);
   }
   void join(uint32_t peer, uint32_t site) {
-    for (const Partner& partner : survey_.partners[peer]) {
+    for (const Partner& partner : survey_.partners(peer)) {
       const uint32_t other = site_of_[partner.peer];
       if (other == kNowhere) continue;
       const SiteLink to = out(peer, partner), from = in(peer, partner);
@@ -262,25 +309,26 @@ class Grouping {
   const uint32_t most_;
   const bool is_last_;
   std::vector<Row> rows_{};  // by site
+  Row row_of_one_{};         // room for a peer's
   std::vector<uint32_t> site_of_;
   std::vector<std::vector<uint32_t>> likely_;
 };
 
 // The peers that were measured most with each other.
-std::vector<uint32_t> find_core(const Partners& partners) {
-  const size_t count = std::min<size_t>(kCore, partners.size());
-  std::vector<uint32_t> core, within(partners.size(), 0);
-  std::vector<bool> chosen(partners.size(), false);
+std::vector<uint32_t> find_core(const Survey& survey) {
+  const size_t count = std::min<size_t>(kCore, survey.peers());
+  std::vector<uint32_t> core, within(survey.peers(), 0);
+  std::vector<bool> is_chosen(survey.peers(), false);
   while (core.size() < count) {
-    const auto rank = [&](uint32_t peer) {
-      return std::tuple(!chosen[peer], within[peer], partners[peer].size());
-    };
-    uint32_t best = 0;
-    for (uint32_t peer = 1; peer < partners.size(); ++peer)
-      if (rank(peer) > rank(best)) best = peer;
-    chosen[best] = true;
+    uint32_t best = kNowhere;
+    for (uint32_t peer = 0; peer < survey.peers(); ++peer) {
+      if (is_chosen[peer]) continue;
+      const auto rank = [&](uint32_t p) { return std::pair(within[p], survey.partners(p).size()); };
+      if (best == kNowhere || rank(peer) > rank(best)) best = peer;
+    }
+    is_chosen[best] = true;
     core.push_back(best);
-    for (const Partner& partner : partners[best]) ++within[partner.peer];
+    for (const Partner& partner : survey.partners(best)) ++within[partner.peer];
   }
   std::sort(core.begin(), core.end());
   return core;
@@ -292,11 +340,24 @@ bool Tolerance::same_time(double a, double b) const {
   return std::abs(a - b) <= std::max(seconds, share * std::max(a, b));
 }
 
-Way SiteLink::way() const {
-  return static_cast<Way>(std::max_element(ways.begin(), ways.end()) - ways.begin());
+Way Partner::way() const {
+  if (out.rate.value_or(0) > 0) return out.is_relayed ? Way::Relayed : Way::Direct;
+  if (in.rate.value_or(0) > 0) return in.is_relayed ? Way::Relayed : Way::Direct;
+  return Way::None;
 }
+std::optional<double> Partner::round_trip() const {
+  if (!out.round_trip || !in.round_trip) return out.round_trip ? out.round_trip : in.round_trip;
+  return std::min(*out.round_trip, *in.round_trip);
+}
+Instant Partner::at() const {
+  if (!out.rate || !in.rate) return out.rate ? out.at : in.at;
+  return std::min(out.at, in.at);
+}
+
 void SiteLink::add(const SiteLink& other) {
-  for (size_t i = 0; i < ways.size(); ++i) ways[i] += other.ways[i];
+  direct += other.direct;
+  relayed += other.relayed;
+  none += other.none;
   round_trips += other.round_trips;
   timed += other.timed;
   largest = std::max(largest, other.largest);
@@ -305,11 +366,10 @@ void SiteLink::add(const SiteLink& other) {
 }
 
 uint32_t sites_max(size_t peers) {
-  if (peers <= kCore) return kCore;
-  return std::max<uint32_t>(16, 2 * static_cast<uint32_t>(std::bit_width(peers)));
+  return std::max(kCore, static_cast<uint32_t>(2 * std::sqrt(static_cast<double>(peers))));
 }
 
-double line_of(std::vector<double> rates) {
+double line_of(std::vector<double>& rates) {
   std::erase_if(rates, [](double rate) { return rate <= 0; });
   if (rates.empty()) return 0;
   std::sort(rates.begin(), rates.end());
@@ -318,28 +378,33 @@ double line_of(std::vector<double> rates) {
   return first[(rates.end() - first) / 2];
 }
 
-Survey::Survey(Partners of) : partners(std::move(of)) {
-  for (const std::vector<Partner>& peer : partners) {
-    std::vector<double> out, in;
-    for (const Partner& partner : peer) {
-      out.push_back(partner.out.value_or(0));
-      in.push_back(partner.in.value_or(0));
+Survey::Survey(const Partners& of, uint32_t peers) : known(&of), site_of(peers, kNowhere) {
+  std::vector<double> out, in;
+  for (uint32_t peer = 0; peer < peers; ++peer) {
+    out.clear(), in.clear();
+    for (const Partner& partner : partners(peer)) {
+      out.push_back(partner.out.rate.value_or(0));
+      in.push_back(partner.in.rate.value_or(0));
     }
-    uplink.push_back(line_of(std::move(out)));
-    downlink.push_back(line_of(std::move(in)));
+    uplink.push_back(line_of(out));
+    downlink.push_back(line_of(in));
   }
-  core = find_core(partners);
+  core = find_core(*this);
   for (Tolerance tolerance;; tolerance.share *= 2, tolerance.seconds *= 4) {
-    const bool is_last = tolerance.share > 1;
-    Grouping grouping(*this, tolerance, sites_max(partners.size()), is_last);
+    const bool is_last = tolerance.share > 0.5;
+    Grouping grouping(*this, tolerance, sites_max(peers), is_last);
     if (!grouping.run()) continue;
     grouping.hand_over(*this);
     return;
   }
 }
 
+const std::vector<Partner>& Survey::partners(uint32_t peer) const {
+  static const std::vector<Partner> none;
+  return peer < known->size() ? (*known)[peer] : none;
+}
 const Partner* Survey::find(uint32_t peer, uint32_t other) const {
-  const std::vector<Partner>& of = partners[peer];
+  const std::vector<Partner>& of = partners(peer);
   const auto at = std::lower_bound(of.begin(), of.end(), other,
                                    [](const Partner& p, uint32_t number) { return p.peer < number; });
   return at != of.end() && at->peer == other ? &*at : nullptr;

@@ -1,10 +1,10 @@
 // What samples of links say together: the line of each peer, which peers stand at one site, and what lies
 // between two sites. A sample is min(the sender's uplink, what lies between, the receiver's downlink), so the
 // largest rate seen from a peer is the least that its uplink can be, and a sample that is clearly below both
-// ends' lines is what lies between. Peers are numbers here, in the order of their ids.
+// ends' lines is what lies between. Peers are numbers here.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -16,15 +16,23 @@ namespace weft::broker {
 
 enum class Way : uint8_t { Direct, Relayed, None };
 
+// One direction of a pair.
+struct Seen {
+  std::optional<double> rate{};        // bytes a second; 0: no way; nothing: not known
+  std::optional<double> round_trip{};  // seconds; nothing: no probe came through, at most traffic
+  bool is_relayed = false;
+  Instant at{};
+};
 // What is known of a pair, seen from one of its ends.
 struct Partner {
   uint32_t peer = 0;
-  Way way = Way::Direct;
-  std::optional<double> round_trip{};  // seconds
-  std::optional<double> out{}, in{};   // bytes a second, to the partner and from it; 0: no way
-  Instant at{};                        // of the older direction
+  Seen out{}, in{};  // to the partner and from it
 
-  bool is_whole() const { return round_trip && out && in && *out > 0 && *in > 0; }
+  Way way() const;
+  std::optional<double> round_trip() const;  // the least
+  bool was_probed() const { return round_trip() || way() == Way::None; }
+  bool is_whole() const { return out.round_trip && in.round_trip; }
+  Instant at() const;  // of the older direction
 };
 using Partners = std::vector<std::vector<Partner>>;  // by peer; each by ascending number
 
@@ -40,15 +48,17 @@ struct Tolerance {
 
 // What was measured from the peers of one site to those of another (or of the same).
 struct SiteLink {
-  std::array<uint32_t, 3> ways{};
-  double round_trips = 0;
+  uint32_t direct = 0, relayed = 0, none = 0;  // samples
+  double round_trips = 0;                      // their sum
   uint32_t timed = 0;
   double largest = 0;  // of the rates
   double own = 0;      // the sum of those clearly below both ends' lines
   uint32_t owned = 0;
 
-  uint32_t samples() const { return ways[0] + ways[1] + ways[2]; }
-  Way way() const;  // of most
+  uint32_t samples() const { return direct + relayed + none; }
+  // That no probe came through may be chance: nobody is told apart by it.
+  bool is_evidence() const { return direct + relayed > none; }
+  bool is_relayed() const { return relayed > direct; }
   double round_trip() const { return round_trips / timed; }
   // Between what two the path's rate lies.
   double least() const { return owned > 0 ? own / owned : largest; }
@@ -61,28 +71,32 @@ struct SiteLink {
 inline constexpr uint32_t kNowhere = ~0u;
 inline constexpr uint32_t kCore = 16;  // so many peers are measured with each other; of fewer all pairs
 
-// How many sites are told apart at most. With more than that peers count as alike that differ more.
+// How many sites are told apart at most, so that every two can be measured some times. Were there more, peers
+// count as alike that differ more.
 uint32_t sites_max(size_t peers);
 
 struct Survey {
-  explicit Survey(Partners partners);
+  // `known`: of the first of so many peers, which outlives the survey; of the others nothing is known.
+  Survey(const Partners& known, uint32_t peers);
 
-  uint32_t peers() const { return static_cast<uint32_t>(partners.size()); }
+  uint32_t peers() const { return static_cast<uint32_t>(site_of.size()); }
   uint32_t site_count() const { return static_cast<uint32_t>(members.size()); }
   const SiteLink& between(uint32_t from, uint32_t to) const { return table[from * members.size() + to]; }
+  const std::vector<Partner>& partners(uint32_t peer) const;
   const Partner* find(uint32_t peer, uint32_t other) const;
 
-  Partners partners;
+  const Partners* known;
   std::vector<double> uplink{}, downlink{};      // the least that they can be; 0: nothing was seen
   std::vector<uint32_t> core{};                  // at most kCore
   std::vector<uint32_t> site_of{};               // kNowhere: too little is known of the peer
   std::vector<std::vector<uint32_t>> members{};  // by site, ascending
   std::vector<SiteLink> table{};                 // sites x sites
-  // Of a peer that is nowhere: the sites that it may stand at, the likeliest first.
+  // By peer: where it may stand, the likeliest first, as long as nobody who stands there was measured with
+  // it.
   std::vector<std::vector<uint32_t>> likely{};
 };
 
 // The rate of a line of which these were seen: the middle of the largest ones, which differ only by noise.
-double line_of(std::vector<double> rates);
+double line_of(std::vector<double>& rates);
 
 }  // namespace weft::broker

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -46,8 +47,7 @@ std::vector<double> evened(const std::vector<double>& lines) {
 // What was measured between two sites, one direction.
 struct Measured {
   std::vector<double> own{};     // rates clearly below both ends' lines: the path's
-  double largest = 0;            // of the others, which say only that the path is not slower
-  std::vector<double> bounds{};  // all
+  std::vector<double> faster{};  // the others, which say only that the path is not slower
   std::vector<double> round_trips{};
   bool has_failed = false;
 };
@@ -83,10 +83,10 @@ class LinksOf {
   plan::LinkView assumed() const {
     plan::LinkView link = kAssumedLink;
     std::vector<double> rates, round_trips;
-    for (const std::vector<Partner>& partners : survey_.partners)
-      for (const Partner& partner : partners) {
-        if (partner.out && *partner.out > 0) rates.push_back(*partner.out);
-        if (partner.round_trip) round_trips.push_back(*partner.round_trip);
+    for (uint32_t peer = 0; peer < survey_.peers(); ++peer)
+      for (const Partner& partner : survey_.partners(peer)) {
+        if (partner.out.rate.value_or(0) > 0) rates.push_back(*partner.out.rate);
+        if (partner.out.round_trip) round_trips.push_back(*partner.out.round_trip);
       }
     if (!rates.empty())
       link.bytes_per_second = std::max(kLeastRate, std::min(link.bytes_per_second, at_share(rates, 0.1)));
@@ -107,7 +107,7 @@ class LinksOf {
       if (site_of_[peer] != kNowhere) continue;
       if (site != kNowhere) {
         site_of_[peer] = measured.try_emplace(site, sites_).first->second;
-      } else if (!survey_.partners[peer].empty() && ++lonely <= kLonelyMax) {
+      } else if (!survey_.partners(peer).empty() && ++lonely <= kLonelyMax) {
         site_of_[peer] = sites_;
       } else {
         const uint32_t of_name = named.try_emplace(devices[d].region, sites_).first->second;
@@ -127,7 +127,7 @@ class LinksOf {
     for (uint32_t peer = 0; peer < survey_.peers(); ++peer) {
       const uint32_t from = site_of_[peer];
       if (from == kNowhere || named_.contains(from)) continue;
-      for (const Partner& partner : survey_.partners[peer]) {
+      for (const Partner& partner : survey_.partners(peer)) {
         const uint32_t to = site_of_[partner.peer];
         if (to != kNowhere && !named_.contains(to))
           add(partner, ends(peer, partner.peer), measured_[size_t{from} * sites_ + to]);
@@ -139,16 +139,16 @@ class LinksOf {
   }
   static bool is_paths_own(double rate, double ends) { return rate < ends * (1 - Tolerance{}.of_rate(rate)); }
   static void add(const Partner& partner, double ends, Measured& to) {
-    if (partner.round_trip) to.round_trips.push_back(*partner.round_trip);
-    if (!partner.out) return;
-    if (*partner.out <= 0) {
+    if (const auto round_trip = partner.round_trip()) to.round_trips.push_back(*round_trip);
+    if (!partner.out.rate) return;
+    const double rate = *partner.out.rate;
+    if (rate <= 0) {
       to.has_failed = true;
-    } else if (is_paths_own(*partner.out, ends)) {
-      to.own.push_back(*partner.out);
+    } else if (is_paths_own(rate, ends)) {
+      to.own.push_back(rate);
     } else {
-      to.largest = std::max(to.largest, *partner.out);
+      to.faster.push_back(rate);
     }
-    to.bounds.push_back(*partner.out);
   }
 
   plan::LinkView between(uint32_t from, uint32_t to) {
@@ -166,32 +166,35 @@ class LinksOf {
   // The middle of what is the path's own, unless more samples than those were faster: then these are
   // exceptions.
   static double path_rate(Measured& measured) {
-    if (measured.own.empty()) return measured.largest;
+    const double largest =
+        measured.faster.empty() ? 0 : *std::max_element(measured.faster.begin(), measured.faster.end());
+    if (measured.own.empty()) return largest;
     const double own = at_share(measured.own, 0.5);
-    const auto faster = std::count_if(measured.bounds.begin(), measured.bounds.end(), [&](double rate) {
+    const auto against = std::count_if(measured.faster.begin(), measured.faster.end(), [&](double rate) {
       return rate > own * (1 + Tolerance{}.of_rate(own));
     });
-    return static_cast<size_t>(faster) > measured.own.size() ? measured.largest : own;
+    return static_cast<size_t>(against) > measured.own.size() ? largest : own;
   }
 
   void set_exceptions(plan::ClusterView& view) const {
     std::vector<uint32_t> device_of(survey_.peers(), kNowhere);
     for (uint32_t d = 0; d < numbers_.size(); ++d) device_of[numbers_[d]] = d;
     for (uint32_t from = 0; from < numbers_.size(); ++from)
-      for (const Partner& partner : survey_.partners[numbers_[from]])
+      for (const Partner& partner : survey_.partners(numbers_[from]))
         if (const uint32_t to = device_of[partner.peer]; to != kNowhere)
           set_exception(view, from, to, partner);
   }
   static void set_exception(plan::ClusterView& view, uint32_t from, uint32_t to, const Partner& partner) {
     const plan::LinkView& path = view.path(from, to);
     plan::LinkView own = path;
-    if (partner.out && *partner.out <= 0) {
+    if (partner.out.rate && *partner.out.rate <= 0) {
       own = kNoWay;
     } else {
-      if (partner.round_trip && !Tolerance{}.same_time(*partner.round_trip, 2 * seconds(path.latency)))
-        own.latency = one_way(*partner.round_trip);
-      if (partner.out && !is_like(*partner.out, view.link(from, to).bytes_per_second)) {
-        own.bytes_per_second = std::max(*partner.out, kLeastRate);
+      const std::optional<double> round_trip = partner.round_trip();
+      if (round_trip && !Tolerance{}.same_time(*round_trip, 2 * seconds(path.latency)))
+        own.latency = one_way(*round_trip);
+      if (partner.out.rate && !is_like(*partner.out.rate, view.link(from, to).bytes_per_second)) {
+        own.bytes_per_second = std::max(*partner.out.rate, kLeastRate);
         own.is_assumed = false;
       }
     }

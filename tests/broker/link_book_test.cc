@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <cmath>
 #include <iostream>
 #include <limits>
@@ -127,8 +128,8 @@ Errors errors_of(const plan::ClusterView& view, const Truth& truth) {
 }
 
 TEST(Probe, Experiment) {
-  for (double noise : {0.0, 0.05})
-    for (auto [n, k] : {std::pair{3u, 1u}, {3u, 3u}, {12u, 3u}, {12u, 4u}, {16u, 5u}, {40u, 4u}, {80u, 10u}, {200u, 8u}, {200u,1u}, {200u, 20u}, {1000u, 8u}, {1000u,20u}})
+  for (double noise : {0.0})
+    for (auto [n, k] : {std::pair{1000u,20u}})
       for (uint64_t seed = 1; seed <= (n > 200 ? 1 : 4); ++seed) {
         Truth truth(seed, n, k);
         LinkBook book;
@@ -138,6 +139,7 @@ TEST(Probe, Experiment) {
         const auto b2 = std::chrono::steady_clock::now();
         const auto view = book.cluster(truth.views(), truth.ids(), {});
         const double ms2 = std::chrono::duration<double>(std::chrono::steady_clock::now() - b2).count() * 1e3;
+        for (int rep = 0; rep < 3; ++rep) { const auto c0 = std::clock(); for (int i = 0; i < 20; ++i) book.next_round(truth.ids(), {}); const auto c1 = std::clock(); for (int i = 0; i < 20; ++i) book.cluster(truth.views(), truth.ids(), {}); const auto c2 = std::clock(); std::cout << "cpu ms next_round " << double(c1-c0)/20e3 << " cluster " << double(c2-c1)/20e3 << std::endl; }
         const Errors errors = errors_of(view, truth);
         std::cout << "noise " << noise << " n " << n << " k " << k << " seed " << seed << ": rounds " << effort.rounds << " probes/peer "
                   << 2.0*double(effort.probes)/n << " sites " << view.site_count() << " off " << 100.0*double(errors.off) / double(errors.pairs)
