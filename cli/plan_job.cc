@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cli/plan_model.h"
 #include "cli/report.h"
 #include "configs/yaml.h"
 #include "dag/autodiff.h"
 #include "dag/loss.h"
 #include "dag/onnx/import.h"
+#include "dag/onnx/outline.h"
 #include "dag/op_table.h"
 #include "dag/passes/canonicalise.h"
 #include "dag/state.h"
@@ -263,7 +263,7 @@ Result<PlannedJob> open_planned_job(const fs::path& path, std::span<const std::s
   std::optional<OnnxModel> model;
   std::string text;
   if (is_model(path)) {
-    WEFT_TRY(model, read_outline(path));
+    WEFT_TRY(model, onnx::read_outline(path));
     WEFT_TRY(text, job_text_of(path, *model));
   } else {
     WEFT_TRY(text, read_text(path));
@@ -273,7 +273,7 @@ Result<PlannedJob> open_planned_job(const fs::path& path, std::span<const std::s
                               {.source = path.string(), .folder = path.parent_path(), .check_files = false}));
   const Job& job = planned.job;
   if (!model) {
-    auto read = read_outline(job.model);
+    auto read = onnx::read_outline(job.model);
     if (!read) return fail(job.error(read.error().code, "model", read.error().message));
     model = std::move(*read);
   }

@@ -121,22 +121,6 @@ TEST_F(Plan, AFixedBatchIsTakenAndNoOther) {
   EXPECT_TRUE(open(write(maker)).has_value()) << "other inputs need not begin with the batch";
 }
 
-TEST_F(Plan, NumbersThatMaySayAShapeMustBeThere) {
-  ModelMaker maker;
-  maker.input("x", {-1, 4}).output("y");
-  maker.weight("w", {4, 4});
-  maker.node("MatMul", {"x", "w"}, {"m"});
-  maker.ints("shape", {-1, 2, 2});
-  maker.node("Reshape", {"m", "shape"}, {"y"});
-  EXPECT_TRUE(open(write(maker)).has_value());
-  for (auto& tensor : *maker.graph().mutable_initializer())
-    if (tensor.name() == "shape") leave_out(tensor);
-  const auto job = open(write(maker));
-  ASSERT_FALSE(job.has_value());
-  EXPECT_EQ(job.error().code, ErrorCode::NotFound);
-  EXPECT_NE(job.error().message.find("'shape'"), std::string::npos) << job.error().message;
-}
-
 TEST_F(Plan, AnOpenDimIsAskedForByName) {
   ModelMaker maker = hollow_chain(1);
   maker.graph()
