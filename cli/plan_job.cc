@@ -246,6 +246,7 @@ plan::PlanRequest PlannedJob::request() const {
   return {.graph = &graph,
           .classes = {lowered},
           .microbatches = microbatches,
+          .samples = uint64_t{microbatches} * job.microbatch_size,
           .stages = job.stages,
           .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
           .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,

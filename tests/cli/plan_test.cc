@@ -239,6 +239,16 @@ TEST_F(Plan, EveryParameterAndOpIsInAStage) {
   EXPECT_EQ(parameters, 6 * 256 * 256);
 }
 
+// What a plan that is slower than fewer stages says first, in the unit in which people compare.
+TEST_F(Plan, TheFirstLineSpeaksOfSamples) {
+  const auto job =
+      open(write(hollow_chain(6, 256)), {"batch_size=64", "microbatch_size=8", "placement.stages=4"});
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  const std::string line = planned(*job, two_regions()).explanation.front();
+  EXPECT_EQ(line.rfind("slower than ", 0), 0u) << line;
+  EXPECT_NE(line.find(" samples/s)"), std::string::npos) << line;
+}
+
 TEST_F(Plan, JsonHasTheDocumentedKeys) {
   const auto job =
       open(write(hollow_chain(4, 256)), {"batch_size=64", "microbatch_size=8", "placement.stages=2"});
