@@ -10,6 +10,7 @@
 
 #include "plan/cluster.h"
 #include "plan/model.h"
+#include "plan/pin.h"
 
 namespace weft::plan {
 
@@ -30,7 +31,8 @@ struct PartitionProblem {
     int64_t memory = 0;
     bool holds_copy = false;  // of its state, in the same memory
     uint32_t in_flight = 1;
-    LinkView receive, give_back;  // from the stage before, and to it; unused for the first
+    LinkView receive, give_back;          // from the stage before, and to it; unused for the first
+    const PinnedRange* pinned = nullptr;  // the stage has all of these
   };
   std::vector<Stage> stages;
   uint32_t optimizer_slots = 0;
