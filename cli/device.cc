@@ -72,7 +72,7 @@ Result<std::unique_ptr<peer::Backend>> make_backend(const Device& device) {
     traits = cpu->traits();
   }
   return peer::make_null_backend(
-      {.type = std::string(device.catalogue->name),
+      {.type = device.catalogue->name,
        .rates = configs::rates_of(device.catalogue->peak_fp32_flops, device.catalogue->memory_bandwidth),
        .memory = device.catalogue->memory,
        .traits = traits,

@@ -7,7 +7,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
-#include "configs/cluster.h"
+#include "configs/catalogue.h"
 #include "peer/backend/backend.h"
 #include "plan/device.h"
 #include "proto/messages.h"

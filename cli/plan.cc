@@ -57,7 +57,7 @@ Result<int> run_plan(const PlanOptions& options) {
   WEFT_TRY(const PlannedJob job, open_planned_job(options.job, options.sets, sizes));
   plan::PlanRequest request = job.request();
   request.cluster = cluster.view;
-  if (!options.strategy.empty()) request.strategy = options.strategy;
+  request.strategy = options.strategy.empty() ? job.job.strategy : options.strategy;
   std::optional<Comparison> comparison;
   std::optional<plan::Plan> plan;
   if (options.compare) {

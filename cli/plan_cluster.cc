@@ -5,6 +5,7 @@
 #include <set>
 
 #include "cli/client.h"
+#include "configs/catalogue.h"
 #include "configs/cluster.h"
 
 namespace weft::cli {
@@ -62,7 +63,7 @@ plan::DeviceView device_of(const Addition& addition, std::string name) {
           .region = addition.region,
           .rates = configs::rates_of(addition.device.peak_fp32_flops, addition.device.memory_bandwidth),
           .memory = addition.device.memory,
-          .fingerprint = std::string(addition.device.name)};
+          .fingerprint = addition.device.name};
 }
 
 }  // namespace
@@ -75,12 +76,13 @@ Result<PlanCluster> cluster_of_file(const std::filesystem::path& path,
   for (const auto& device : cluster.devices) names.insert(device.name);
   for (const Addition& addition : added) {
     WEFT_TRY_STATUS(configs::link_between(cluster, addition.region, addition.region));
-    const std::string type(addition.device.name);
+    const std::string& type = addition.device.name;
     cluster.devices.push_back({.name = free_name(names, type),
                                .type = type,
                                .region = addition.region,
                                .peak_fp32_flops = addition.device.peak_fp32_flops,
-                               .peak_bf16_flops = {},
+                               .peak_tf32_flops = addition.device.peak_tf32_flops,
+                               .peak_bf16_flops = addition.device.peak_bf16_flops,
                                .memory = addition.device.memory,
                                .memory_bandwidth = addition.device.memory_bandwidth,
                                .uplink = {},

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cli/plan_model.h"
 #include "cli/report.h"
 #include "configs/yaml.h"
 #include "dag/autodiff.h"
 #include "dag/loss.h"
 #include "dag/onnx/import.h"
+#include "dag/onnx/outline.h"
 #include "dag/op_table.h"
 #include "dag/passes/canonicalise.h"
 #include "dag/state.h"
@@ -246,6 +246,7 @@ plan::PlanRequest PlannedJob::request() const {
   return {.graph = &graph,
           .classes = {lowered},
           .microbatches = microbatches,
+          .samples = uint64_t{microbatches} * job.microbatch_size,
           .stages = job.stages,
           .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
           .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
@@ -264,7 +265,7 @@ Result<PlannedJob> open_planned_job(const fs::path& path, std::span<const std::s
   std::optional<OnnxModel> model;
   std::string text;
   if (is_model(path)) {
-    WEFT_TRY(model, read_outline(path));
+    WEFT_TRY(model, onnx::read_outline(path));
     WEFT_TRY(text, job_text_of(path, *model));
   } else {
     WEFT_TRY(text, read_text(path));
@@ -274,7 +275,7 @@ Result<PlannedJob> open_planned_job(const fs::path& path, std::span<const std::s
                               {.source = path.string(), .folder = path.parent_path(), .check_files = false}));
   const Job& job = planned.job;
   if (!model) {
-    auto read = read_outline(job.model);
+    auto read = onnx::read_outline(job.model);
     if (!read) return fail(job.error(read.error().code, "model", read.error().message));
     model = std::move(*read);
   }

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "configs/catalogue.h"
+#include "configs/device_figures.h"
 #include "configs/reader.h"
 #include "data/file.h"
 
@@ -13,11 +15,9 @@ namespace {
 
 constexpr size_t kDevicesMax = 4096;
 constexpr size_t kRegionsMax = 256;
-constexpr double kFlopsMax = 1e18;
 constexpr double kBytesPerSecondMax = 1e15;
 constexpr double kRoundTripMsMax = 60'000;
 constexpr size_t kNamesShown = 20;
-constexpr Range kFlops{0, kFlopsMax, /*above_min=*/true};
 
 // "12.5Mbit": the number in front of a unit of the table, times the unit.
 template <size_t N>
@@ -81,8 +81,8 @@ class ClusterReader {
     MapReader reader(node, path, problems_);
     if (!reader.is_map()) return;
     ClusterDevice device;
-    const Node* type = reader.take("type");
-    if (type) {
+    std::optional<DeviceFigures> known;
+    if (const Node* type = reader.take("type")) {
       device.type = reader.parse_text(*type, "type").value_or("");
       const auto found = find_device(device.type);
       if (!found && !device.type.empty())
@@ -91,13 +91,19 @@ class ClusterReader {
                            "; or leave `type` out and give peak_flops, memory and "
                            "memory_bandwidth",
                        ErrorCode::NotFound);
-      if (found) {
-        device.peak_fp32_flops = found->peak_fp32_flops;
-        device.memory = found->memory;
-        device.memory_bandwidth = found->memory_bandwidth;
-      }
+      if (found)
+        known = {found->peak_fp32_flops, found->peak_tf32_flops, found->peak_bf16_flops, found->memory,
+                 found->memory_bandwidth};
+      else
+        known.emplace();
     }
-    read_figures(reader, path, type != nullptr, device);
+    // What is given goes over what the catalogue says.
+    const DeviceFigures figures = read_figures(reader, path, problems_, known);
+    device.peak_fp32_flops = figures.peak_fp32_flops;
+    device.peak_tf32_flops = figures.peak_tf32_flops;
+    device.peak_bf16_flops = figures.peak_bf16_flops;
+    device.memory = figures.memory;
+    device.memory_bandwidth = figures.memory_bandwidth;
     device.region = reader.text("region", "");
     if (!device.region.empty()) note_region(device.region, node.where);
     device.uplink = bandwidth(reader, "uplink");
@@ -117,32 +123,6 @@ class ClusterReader {
         reader.problem(node.where, "there are two devices '" + device.name + "'; give one another name");
       cluster_.devices.push_back(device);
     }
-  }
-
-  // What is given goes over what the catalogue says.
-  void read_figures(MapReader& reader, const std::string& path, bool has_type, ClusterDevice& device) {
-    const auto figure = [&](std::string_view key, std::string_view hint) {
-      return has_type ? reader.take(key) : reader.require(key, hint);
-    };
-    if (const Node* flops = figure("peak_flops", "as {fp32: 2.0e13}, or name a `type`")) {
-      MapReader peak(*flops, path + ".peak_flops", problems_);
-      if (const Node* fp32 =
-              has_type ? peak.take("fp32") : peak.require("fp32", "operations a second, as 2.0e13"))
-        device.peak_fp32_flops = peak.parse_number(*fp32, "fp32", kFlops).value_or(1);
-      if (const Node* bf16 = peak.take("bf16"))
-        device.peak_bf16_flops = peak.parse_number(*bf16, "bf16", kFlops);
-      peak.finish();
-    }
-    if (const Node* memory = figure("memory", "as 24GiB")) {
-      const auto bytes = memory->kind == Node::Kind::Scalar ? parse_memory(memory->text) : std::nullopt;
-      if (!bytes)
-        reader.problem(memory->where,
-                       "`" + reader.path_of("memory") + "` must be an amount, as 24GiB or 512MiB");
-      device.memory = bytes.value_or(Bytes{1});
-    }
-    if (const Node* rate = figure("memory_bandwidth", "bytes a second, as 9.0e11"))
-      device.memory_bandwidth =
-          reader.parse_number(*rate, "memory_bandwidth", {0, kBytesPerSecondMax, true}).value_or(1);
   }
 
   // ---- links ----

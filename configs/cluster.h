@@ -1,5 +1,5 @@
 // The cluster file: which devices there are and what lies between them, for the planner, the link emulator
-// and the benches; and the catalogue of devices that it names by type.
+// and the benches. Devices may be named by their type in the catalogue (configs/catalogue.h).
 //
 //   devices:
 //     - {type: rtx3080, count: 8, region: oregon}
@@ -30,25 +30,12 @@
 
 namespace weft::configs {
 
-struct CatalogueDevice {
-  std::string_view name;
-  double peak_fp32_flops = 0;  // a second, without tensor cores
-  Bytes memory;
-  double memory_bandwidth = 0;  // bytes a second
-};
-// Figures as their makers publish them: data sheets and architecture papers of NVIDIA and AMD.
-std::span<const CatalogueDevice> catalogue();
-// NotFound, with the names there are.
-Result<CatalogueDevice> find_device(std::string_view name);
-// What a device of such figures is taken to reach: a share of its peaks, and a launch for each kernel.
-plan::Rates rates_of(double peak_fp32_flops, double memory_bandwidth);
-
 struct ClusterDevice {
   std::string name;  // unique
   std::string type;  // of the catalogue; empty when figures were given
   std::string region;
   double peak_fp32_flops = 0;
-  std::optional<double> peak_bf16_flops;
+  std::optional<double> peak_tf32_flops, peak_bf16_flops;
   Bytes memory;
   double memory_bandwidth = 0;             // bytes a second
   std::optional<double> uplink, downlink;  // bytes a second, over whatever the links allow

@@ -122,8 +122,7 @@ class InflateStream final : public ByteStream {
 tl::unexpected<Error> open_error(const std::filesystem::path& path, int number) {
   const std::string name = path.string();
   if (number == ENOENT || number == ENOTDIR)
-    return fail(ErrorCode::NotFound,
-                name + ": no such file; check the path (it is relative to the job file)");
+    return fail(ErrorCode::NotFound, name + ": no such file; check the path");
   if (number == EACCES || number == EPERM)
     return fail(ErrorCode::PermissionDenied, name + ": may not be read; check its permissions");
   return fail(ErrorCode::Unavailable, name + ": cannot be opened: " + std::strerror(number));

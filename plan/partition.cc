@@ -107,6 +107,8 @@ StageCost PartitionProblem::cost_of(const std::vector<uint32_t>& ends) const {
 }
 
 bool PartitionProblem::fits(uint32_t begin, uint32_t end, uint32_t stage) const {
+  if (const PinnedRange* pinned = stages[stage].pinned; pinned && (begin > pinned->first || end <= pinned->last))
+    return false;
   const auto& held = model->held_before;
   const auto over = [&](const std::vector<int64_t>& before) { return before[end] - before[begin]; };
   const int64_t state = over(held.parameters) * (1 + optimizer_slots) + over(held.other);

@@ -10,6 +10,7 @@
 
 #include "plan/cluster.h"
 #include "plan/model.h"
+#include "plan/pin.h"
 
 namespace weft::plan {
 
@@ -32,6 +33,7 @@ struct PartitionProblem {
     uint32_t in_flight = 1;
     LinkView receive, give_back;  // from the stage before, and to it; unused for the first
     double uplink = kUnlimited, downlink = kUnlimited;  // shared with what the stage behind sends and takes
+    const PinnedRange* pinned = nullptr;                // the stage has all of these
   };
   std::vector<Stage> stages;
   uint32_t optimizer_slots = 0;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "dag/split.h"
+#include "plan/constraints.h"
 #include "plan/explain.h"
 #include "plan/model.h"
 #include "plan/neighbours.h"
@@ -54,6 +55,7 @@ class Planner {
         model_(make_model(*request.graph, request.classes)),
         coarse_(make_model(*request.graph, request.classes,
                            std::max(kCoarsePositions, 3 * request.stages.value_or(8)))),
+        pinned_(pinned_ranges(request.pins, model_)),
         movable_(dag::movable_sums(*request.graph, request.classes)),
         users_(request.graph->users()) {}
 
@@ -203,7 +205,8 @@ class Planner {
   void try_stages(const NamedStrategy& strategy, const std::vector<uint32_t>& devices, uint32_t stages,
                   bool tight) {
     std::vector<Worked> candidates;
-    for (Proposal& proposal : strategy.propose({&request_, &model_, &coarse_, devices, stages, tight})) {
+    const Scope scope{&request_, &model_, &coarse_, devices, stages, tight, pinned_};
+    for (Proposal& proposal : within_ranges(scope, strategy.propose(scope), !strategy.is_baseline)) {
       // A baseline that the default looks at only to be no worse.
       const bool beside = strategy.is_baseline && !strategy_->is_baseline;
       if (beside && best_ && proposal.score > kHopeful * seconds(best_->prediction.step)) continue;
@@ -223,7 +226,7 @@ class Planner {
       raise_in_flight(candidate);
       if (!chosen || candidate.prediction.step < chosen->prediction.step) chosen = &candidate;
     }
-    Proposal refined = refine({&request_, &model_, &coarse_, devices, stages, tight}, chosen->proposal);
+    Proposal refined = refine(scope, chosen->proposal);
     const bool changed = refined.devices != chosen->proposal.devices || refined.ends != chosen->proposal.ends;
     if (auto worked = changed ? work_out(std::move(refined)) : std::nullopt) {
       raise_in_flight(*worked);
@@ -294,6 +297,7 @@ class Planner {
       worked.stage_of_op.push_back(stage_of_position[position]);
     worked.stage_of_op = dag::move_sums(*request_.graph, movable_, users_,
                                         dag::stages_by_origin(*request_.graph, worked.stage_of_op));
+    if (!keeps_pins(request_.pins, worked.stage_of_op, proposal.devices)) return std::nullopt;
     std::vector<StageDevice> on;
     for (const uint32_t device : proposal.devices)
       on.push_back({devices_[device].rates, devices_[device].device_class});
@@ -367,6 +371,8 @@ class Planner {
   }
 
   Error infeasible() const {
+    if (const std::string why = why_not_kept(request_, model_); !why.empty())
+      return {ErrorCode::Infeasible, "the pins cannot be kept: " + why};
     Bytes all;
     for (const DeviceView& device : devices_) all += device.memory;
     const auto& held = model_.held_before;
@@ -384,6 +390,7 @@ class Planner {
     if (shortage_)
       text += "; the closest cut needs " + show(shortage_->needed) + " on " + shortage_->device +
               ", which has " + show(shortage_->there);
+    if (!request_.pins.empty()) text += "; with " + describe_pins(request_.pins, request_.cluster);
     if (request_.equal_bits == EqualBits::Require && kinds().size() > 1)
       text += "; equal_bits: require takes only one of " + describe_kinds();
     return {ErrorCode::Infeasible, text + ". Add peers, allow more stages, or take smaller microbatches"};
@@ -402,6 +409,9 @@ class Planner {
       planned.memory =
           work.persistent + work.microbatch * (worked.in_flight[stage] + (request_.evaluates ? 1 : 0));
       planned.host_memory = work.host;
+      planned.pinned = std::any_of(request_.pins.begin(), request_.pins.end(), [&](const Pin& pin) {
+        return pin.device == planned.devices.front();
+      });
       for (const Segment& segment : work.segments)
         (segment.backward ? planned.backward : planned.forward) += segment.compute;
       plan.stages.push_back(std::move(planned));
@@ -417,6 +427,8 @@ class Planner {
     plan.explanation =
         explain({&request_, &model_, &plan, &worked.pipeline, &worked.prediction, &worked.proposal});
     if (const std::string bits = describe_bits(plan); !bits.empty()) plan.explanation.push_back(bits);
+    if (!request_.pins.empty())
+      plan.explanation.push_back("as pinned: " + describe_pins(request_.pins, request_.cluster));
     return plan;
   }
 
@@ -438,6 +450,7 @@ class Planner {
   const PlanRequest& request_;
   const std::vector<DeviceView>& devices_;
   Model model_, coarse_;
+  std::vector<PinnedRange> pinned_;
   std::vector<bool> movable_;  // by op: sums of cotangents
   std::vector<std::vector<dag::OpId>> users_;
   const NamedStrategy* strategy_ = nullptr;
@@ -456,6 +469,10 @@ Status check_request(const PlanRequest& request) {
   if (request.microbatches == 0) return bad("at least one microbatch a step");
   if (request.stages == 0u) return bad("at least one stage");
   if (request.optimizer_slots > 8) return bad("at most eight optimizer slots");
+  for (const Pin& pin : request.pins)
+    if (pin.of.empty() || pin.of.back().index >= request.graph->ops().size() ||
+        pin.device >= request.cluster.devices().size())
+      return bad("pins of ops and devices that it has");
   if (request.gradient_sums < 1 || request.gradient_sums > 2)
     return bad("a gradient is summed up in one or two tensors");
   const size_t classes = std::max<size_t>(1, request.classes.size());

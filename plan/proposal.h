@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "plan/model.h"
@@ -17,6 +18,7 @@ struct Scope {
   std::vector<uint32_t> devices;  // indices into the cluster
   uint32_t stages = 1;
   bool tight = false;  // what was proposed before turned out too large for the devices' memory
+  std::span<const PinnedRange> pinned{};  // no strategy need look at these: plan/constraints.h sees to them
 };
 struct Proposal {
   std::vector<uint32_t> devices;  // by stage

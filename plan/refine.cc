@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "plan/constraints.h"
 #include "plan/placement.h"
 
 namespace weft::plan {
@@ -109,6 +110,7 @@ class Refinement {
   }
   bool take(const std::vector<uint32_t>& devices, const PartitionProblem& problem,
             std::vector<uint32_t> ends) {
+    if (!keeps_ranges(scope_.pinned, devices, ends)) return false;
     const double now = value(problem, ends);
     if (now >= best_ * kBetter) return false;
     best_ = now;

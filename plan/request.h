@@ -12,6 +12,7 @@
 #include "dag/lower.h"
 #include "plan/cluster.h"
 #include "plan/equal_bits.h"
+#include "plan/pin.h"
 #include "plan/timeline.h"
 
 namespace weft::plan {
@@ -31,6 +32,7 @@ struct PlanRequest {
   EqualBits equal_bits = EqualBits::Prefer;
   ClusterView cluster{};          // the devices that may be used
   std::string strategy = "auto";  // a name of plan/strategy.h
+  std::vector<Pin> pins{};        // kept whatever it costs
 };
 
 struct StagePlan {
@@ -39,6 +41,7 @@ struct StagePlan {
   Bytes memory{};                  // on the device: persistent and all microbatches
   Bytes host_memory{};             // on the host, which may be the same: a copy of the state
   Duration forward{}, backward{};  // of one microbatch, compute alone
+  bool pinned = false;             // it has ops that no other device may have
 };
 struct PlannedLink {
   uint32_t from_stage = 0, to_stage = 0;

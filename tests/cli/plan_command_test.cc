@@ -77,7 +77,7 @@ TEST_F(PlanCommand, SaysWhatIsWrong) {
   const std::vector<Case> cases = {
       {file, 2, "--cluster"},
       {"nowhere.onnx" + world_, 3, "nowhere.onnx"},
-      {file + " --cluster nowhere.yaml", 3, "nowhere.yaml"},
+      {file + " --cluster nowhere.yaml", 3, "nowhere.yaml: no such file; check the path (NotFound)"},
       {file + world_ + " --strategy none-such", 2, "there are:"},
       {file + world_ + " --html " + (scratch_.folder() / "none" / "report.html").string(), 3, "no folder"},
       {file + world_ + " --add rtx9999@campus", 3, "rtx9999"},

@@ -120,22 +120,6 @@ TEST_F(Plan, AFixedBatchIsTakenAndNoOther) {
   EXPECT_TRUE(open(write(maker)).has_value()) << "other inputs need not begin with the batch";
 }
 
-TEST_F(Plan, NumbersThatMaySayAShapeMustBeThere) {
-  ModelMaker maker;
-  maker.input("x", {-1, 4}).output("y");
-  maker.weight("w", {4, 4});
-  maker.node("MatMul", {"x", "w"}, {"m"});
-  maker.ints("shape", {-1, 2, 2});
-  maker.node("Reshape", {"m", "shape"}, {"y"});
-  EXPECT_TRUE(open(write(maker)).has_value());
-  for (auto& tensor : *maker.graph().mutable_initializer())
-    if (tensor.name() == "shape") leave_out(tensor);
-  const auto job = open(write(maker));
-  ASSERT_FALSE(job.has_value());
-  EXPECT_EQ(job.error().code, ErrorCode::NotFound);
-  EXPECT_NE(job.error().message.find("'shape'"), std::string::npos) << job.error().message;
-}
-
 TEST_F(Plan, AnOpenDimIsAskedForByName) {
   ModelMaker maker = hollow_chain(1);
   maker.graph()
@@ -252,6 +236,16 @@ TEST_F(Plan, EveryParameterAndOpIsInAStage) {
     parameters += stage.parameters;
   }
   EXPECT_EQ(parameters, 6 * 256 * 256);
+}
+
+// What a plan that is slower than fewer stages says first, in the unit in which people compare.
+TEST_F(Plan, TheFirstLineSpeaksOfSamples) {
+  const auto job =
+      open(write(hollow_chain(6, 256)), {"batch_size=64", "microbatch_size=8", "placement.stages=4"});
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  const std::string line = planned(*job, two_regions()).explanation.front();
+  EXPECT_EQ(line.rfind("slower than ", 0), 0u) << line;
+  EXPECT_NE(line.find(" samples/s)"), std::string::npos) << line;
 }
 
 TEST_F(Plan, JsonHasTheDocumentedKeys) {

@@ -131,6 +131,7 @@ TEST(Cluster, GivenFiguresGoOverTheCatalogue) {
   const Cluster cluster = parsed("devices: [{type: rtx3090, memory: 20GiB}]\n");
   EXPECT_EQ(cluster.devices[0].memory.value, int64_t{20} << 30);
   EXPECT_EQ(cluster.devices[0].peak_fp32_flops, 35.58e12);
+  EXPECT_EQ(cluster.devices[0].peak_bf16_flops, 71e12);
 }
 
 TEST(Cluster, ProblemsNameTheLine) {
@@ -185,20 +186,6 @@ TEST(Cluster, Units) {
     EXPECT_FALSE(parse_bandwidth(bad).has_value()) << bad;
   for (const char* bad : {"", "GiB", "24", "0GiB", "-1GiB", "24Gib", "99999999999TiB"})
     EXPECT_FALSE(parse_memory(bad).has_value()) << bad;
-}
-
-TEST(Catalogue, EveryDeviceIsFoundAndSane) {
-  EXPECT_GE(catalogue().size(), 15u);
-  for (const CatalogueDevice& device : catalogue()) {
-    ASSERT_TRUE(find_device(device.name).has_value());
-    EXPECT_GT(device.peak_fp32_flops, 1e12);
-    EXPECT_LT(device.peak_fp32_flops, 1e15);
-    EXPECT_GE(device.memory.value, int64_t{4} << 30);
-    EXPECT_GT(device.memory_bandwidth, 1e11);
-    for (const char c : device.name)
-      EXPECT_TRUE((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-');
-  }
-  EXPECT_EQ(find_device("RTX3080").error().code, ErrorCode::NotFound);
 }
 
 TEST(Cluster, AFileIsLoaded) {

@@ -8,10 +8,10 @@
 #include "base/result.h"
 #include "dag/onnx/model.h"
 
-namespace weft::cli {
+namespace weft::onnx {
 
-// Floats of more than a few elements are zeros, which take no memory. Errors as onnx::read_model; NotFound
-// for a small integer tensor whose external data are absent: it may decide shapes.
-Result<onnx::OnnxModel> read_outline(const std::filesystem::path& path);
+// Floats of more than a few elements are zeros, which take no memory. Errors as of read_model; NotFound for a
+// small integer tensor whose external data are absent: it may decide shapes.
+Result<OnnxModel> read_outline(const std::filesystem::path& path);
 
-}  // namespace weft::cli
+}  // namespace weft::onnx

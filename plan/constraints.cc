@@ -1,0 +1,291 @@
+#include "plan/constraints.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "dag/loss.h"
+#include "plan/placement.h"
+
+namespace weft::plan {
+namespace {
+
+constexpr size_t kNamesShown = 8;
+constexpr size_t kOrdersSearched = 6;
+constexpr uint64_t kTableMax = 20'000'000;  // stages times positions squared: a tenth of a second or so
+constexpr std::array kBottleneckFactors = {1.0, 1.1, 1.5};
+
+bool is_label(const dag::Op& input) { return input.name.starts_with("loss."); }
+
+void add_readers(const dag::Graph& graph, bool of_labels, std::set<uint32_t>& found) {
+  const auto users = graph.users();
+  for (const dag::ValueId input : graph.inputs()) {
+    if (is_label(graph.producer(input)) != of_labels) continue;
+    for (const dag::OpId reader : users[input.index])
+      if (graph.op(reader).phase == dag::Phase::Forward) found.insert(reader.index);
+  }
+}
+
+bool is_leaf(dag::OpKind kind) {
+  return kind == dag::OpKind::Input || kind == dag::OpKind::Initializer || kind == dag::OpKind::Constant;
+}
+
+void add_named(const dag::Graph& graph, const std::string& name, std::set<uint32_t>& found) {
+  std::set<uint32_t> beginning;
+  for (uint32_t i = 0; i < graph.ops().size(); ++i) {
+    const dag::Op& op = graph.ops()[i];
+    if (op.phase != dag::Phase::Forward || is_leaf(op.kind)) continue;
+    if (op.name == name) found.insert(i);
+    if (op.name.starts_with(name)) beginning.insert(i);
+  }
+  if (found.empty()) found = std::move(beginning);
+}
+
+std::string first_names(const dag::Graph& graph) {
+  std::string names;
+  size_t shown = 0;
+  for (const dag::Op& op : graph.ops()) {
+    if (op.name.empty() || op.phase != dag::Phase::Forward || is_leaf(op.kind)) continue;
+    if (++shown > kNamesShown) return names + ", ...";
+    names += (names.empty() ? "" : ", ") + op.name;
+  }
+  return names;
+}
+
+// What each device must have of a row, in one piece, in the order of the row.
+std::vector<PinnedRange> pieces(std::span<const PinnedRange> ranges) {
+  std::vector<PinnedRange> merged;
+  for (const PinnedRange& range : ranges) {
+    const auto at = std::find_if(merged.begin(), merged.end(),
+                                 [&](const PinnedRange& other) { return other.device == range.device; });
+    if (at == merged.end())
+      merged.push_back(range);
+    else
+      *at = {range.device, std::min(at->first, range.first), std::max(at->last, range.last)};
+  }
+  std::sort(merged.begin(), merged.end(),
+            [](const PinnedRange& a, const PinnedRange& b) { return a.first < b.first; });
+  return merged;
+}
+
+// The first two that are not one after the other.
+const PinnedRange* entangled(const std::vector<PinnedRange>& row) {
+  for (size_t i = 1; i < row.size(); ++i)
+    if (row[i].first <= row[i - 1].last) return &row[i - 1];
+  return nullptr;
+}
+
+// By piece, the stage that is to have it: where its middle is, in order.
+std::vector<uint32_t> stages_of(const std::vector<PinnedRange>& row, const std::vector<uint32_t>& ends) {
+  std::vector<uint32_t> stages;
+  for (size_t r = 0; r < row.size(); ++r) {
+    const uint32_t middle = row[r].first + (row[r].last - row[r].first) / 2;
+    auto stage = static_cast<uint32_t>(std::upper_bound(ends.begin(), ends.end(), middle) - ends.begin());
+    stage = std::min(stage, static_cast<uint32_t>(ends.size() - (row.size() - r)));
+    stages.push_back(r == 0 ? stage : std::max(stage, stages.back() + 1));
+  }
+  return stages;
+}
+
+// Puts the device there; who had the place gets the device's own, if it had one.
+void seat(uint32_t device, uint32_t stage, std::vector<uint32_t>& devices) {
+  const auto at = std::find(devices.begin(), devices.end(), device);
+  if (at == devices.end())
+    devices[stage] = device;
+  else
+    std::iter_swap(at, devices.begin() + stage);
+}
+
+// Moves borders until every piece is in its stage and no stage is empty. Whether that can be.
+bool give_way(const std::vector<PinnedRange>& row, const std::vector<uint32_t>& stages,
+              std::vector<uint32_t>& ends) {
+  const size_t count = ends.size();
+  std::vector<uint32_t> least(count), most(count, ends.back());
+  for (size_t s = 0; s < count; ++s) least[s] = static_cast<uint32_t>(s + 1);
+  least.back() = ends.back();
+  for (size_t r = 0; r < row.size(); ++r) {
+    least[stages[r]] = std::max(least[stages[r]], row[r].last + 1);
+    if (stages[r] > 0) most[stages[r] - 1] = std::min(most[stages[r] - 1], row[r].first);
+  }
+  for (size_t s = 1; s < count; ++s) least[s] = std::max(least[s], least[s - 1] + 1);
+  for (size_t s = count - 1; s-- > 0;) most[s] = std::min(most[s], most[s + 1] > 0 ? most[s + 1] - 1 : 0);
+  for (size_t s = 0; s < count; ++s) {
+    if (least[s] > most[s]) return false;
+    ends[s] = std::clamp(s > 0 ? std::max(ends[s], ends[s - 1] + 1) : ends[s], least[s], most[s]);
+  }
+  return true;
+}
+
+std::optional<Proposal> keep_ranges(std::span<const PinnedRange> ranges, Proposal proposal) {
+  if (keeps_ranges(ranges, proposal.devices, proposal.ends)) return proposal;
+  const std::vector<PinnedRange> row = pieces(ranges);
+  if (row.size() > proposal.ends.size() || entangled(row)) return std::nullopt;
+  const std::vector<uint32_t> stages = stages_of(row, proposal.ends);
+  for (size_t r = 0; r < row.size(); ++r) seat(row[r].device, stages[r], proposal.devices);
+  if (!give_way(row, stages, proposal.ends)) return std::nullopt;
+  return proposal;
+}
+
+// Proposals of one scope that keep its ranges.
+class Keeping {
+ public:
+  explicit Keeping(const Scope& scope) : scope_(scope), row_(pieces(scope.pinned)) {}
+
+  std::vector<Proposal> run(std::vector<Proposal> proposals, bool searching) {
+    for (const PinnedRange& range : row_)
+      if (std::find(scope_.devices.begin(), scope_.devices.end(), range.device) == scope_.devices.end())
+        return {};
+    for (Proposal& proposal : proposals)
+      if (auto changed = keep_ranges(scope_.pinned, std::move(proposal))) add(std::move(*changed));
+    if (searching) search();
+    std::stable_sort(kept_.begin(), kept_.end(),
+                     [](const Proposal& a, const Proposal& b) { return a.score < b.score; });
+    return std::move(kept_);
+  }
+
+ private:
+  void add(Proposal proposal) {
+    const bool known = std::any_of(kept_.begin(), kept_.end(), [&](const Proposal& other) {
+      return other.devices == proposal.devices && other.ends == proposal.ends;
+    });
+    if (known) return;
+    const PartitionProblem problem = partition_problem(*scope_.request, *scope_.model, proposal.devices);
+    proposal.score = estimate(problem.cost_of(proposal.ends), scope_.request->microbatches);
+    kept_.push_back(std::move(proposal));
+  }
+
+  // What was dealt out for other devices may lie badly for these, or not fit.
+  void search() {
+    std::vector<std::vector<uint32_t>> orders;
+    if (row_.size() == scope_.stages && !entangled(row_)) {
+      orders.emplace_back();
+      for (const PinnedRange& range : row_) orders.back().push_back(range.device);
+    }
+    for (const Proposal& proposal : kept_)
+      if (orders.size() < kOrdersSearched &&
+          std::find(orders.begin(), orders.end(), proposal.devices) == orders.end())
+        orders.push_back(proposal.devices);
+    const uint64_t n = scope_.model->positions;
+    for (const auto& order : orders)
+      if (n * n * scope_.stages <= kTableMax) search(order);
+  }
+  void search(const std::vector<uint32_t>& order) {
+    PartitionProblem problem = partition_problem(*scope_.request, *scope_.model, order);
+    for (const PinnedRange& range : row_)
+      problem.stages[static_cast<size_t>(std::find(order.begin(), order.end(), range.device) - order.begin())]
+          .pinned = &range;
+    auto partition = least_bottleneck(problem);
+    if (!partition) {
+      for (auto& stage : problem.stages) stage.in_flight = 1;
+      partition = least_bottleneck(problem);
+    }
+    if (!partition) return;
+    add({order, partition->ends, 0});
+    for (const double factor : kBottleneckFactors)
+      if (const auto other = least_sum(problem, partition->cost.bottleneck * factor * (1 + 1e-12)))
+        add({order, other->ends, 0});
+  }
+
+  const Scope& scope_;
+  const std::vector<PinnedRange> row_;
+  std::vector<Proposal> kept_;
+};
+
+std::string names_of(const std::vector<PinnedRange>& row, const ClusterView& cluster) {
+  std::string names;
+  for (const PinnedRange& range : row)
+    names += (names.empty() ? "" : ", ") + cluster.devices()[range.device].name;
+  return names;
+}
+
+}  // namespace
+
+Result<Pin> resolve_pin(const PinRule& rule, const dag::Graph& graph, const ClusterView& cluster) {
+  std::set<uint32_t> found;
+  if (rule.ops == "inputs" || rule.ops == "labels") {
+    add_readers(graph, rule.ops == "labels", found);
+    if (const auto* loss = graph.find_output(dag::OutputRole::Loss); loss && rule.ops == "labels")
+      found.insert(graph.value(loss->value).producer.index);
+  } else {
+    add_named(graph, rule.ops, found);
+  }
+  if (found.empty())
+    return fail(ErrorCode::InvalidArgument,
+                rule.ops == "labels"   ? "the job has no labels and no loss that could be pinned"
+                : rule.ops == "inputs" ? "nothing reads the model's inputs"
+                                       : "no op of the model is called '" + rule.ops.substr(0, 80) +
+                                             "' or begins so; it begins with " + first_names(graph));
+  Pin pin{.ops = rule.ops, .of = {}};
+  for (const uint32_t op : found) pin.of.push_back({op});
+  const auto& devices = cluster.devices();
+  const auto at = std::find_if(devices.begin(), devices.end(),
+                               [&](const DeviceView& device) { return device.name == rule.peer; });
+  if (at == devices.end())
+    return fail(ErrorCode::Infeasible, "'" + rule.ops.substr(0, 80) + "' is pinned to '" + rule.peer +
+                                           "', which is not among the peers that may be used");
+  pin.device = static_cast<uint32_t>(at - devices.begin());
+  return pin;
+}
+
+bool keeps_pins(std::span<const Pin> pins, const std::vector<uint32_t>& stage_of_op,
+                const std::vector<uint32_t>& devices) {
+  return std::all_of(pins.begin(), pins.end(), [&](const Pin& pin) {
+    return std::all_of(pin.of.begin(), pin.of.end(),
+                       [&](dag::OpId op) { return devices[stage_of_op[op.index]] == pin.device; });
+  });
+}
+
+std::vector<PinnedRange> pinned_ranges(std::span<const Pin> pins, const Model& model) {
+  std::vector<PinnedRange> ranges;
+  for (const Pin& pin : pins) {
+    PinnedRange range{pin.device, model.positions, 0};
+    for (const dag::OpId op : pin.of) {
+      range.first = std::min(range.first, model.position_of_op[op.index]);
+      range.last = std::max(range.last, model.position_of_op[op.index]);
+    }
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
+bool keeps_ranges(std::span<const PinnedRange> ranges, const std::vector<uint32_t>& devices,
+                  const std::vector<uint32_t>& ends) {
+  return std::all_of(ranges.begin(), ranges.end(), [&](const PinnedRange& range) {
+    const size_t stage =
+        static_cast<size_t>(std::find(devices.begin(), devices.end(), range.device) - devices.begin());
+    if (stage == devices.size()) return false;
+    return (stage == 0 ? 0 : ends[stage - 1]) <= range.first && range.last < ends[stage];
+  });
+}
+
+std::vector<Proposal> within_ranges(const Scope& scope, std::vector<Proposal> proposals, bool searching) {
+  return scope.pinned.empty() ? proposals : Keeping(scope).run(std::move(proposals), searching);
+}
+
+std::string why_not_kept(const PlanRequest& request, const Model& model) {
+  if (request.pins.empty()) return {};
+  const auto& devices = request.cluster.devices();
+  const std::vector<PinnedRange> row = pieces(pinned_ranges(request.pins, model));
+  if (const PinnedRange* one = entangled(row))
+    return "between what is pinned to " + devices[one->device].name + " lies what is pinned to " +
+           devices[(one + 1)->device].name + ", and a stage is in one piece: pin both to one peer";
+  if (request.stages && row.size() > *request.stages)
+    return "ops are pinned to " + std::to_string(row.size()) + " peers (" + names_of(row, request.cluster) +
+           "), stages: " + std::to_string(*request.stages) + " uses fewer";
+  const auto is_other = [&](const PinnedRange& range) {
+    return devices[range.device].fingerprint != devices[row.front().device].fingerprint;
+  };
+  if (request.equal_bits == EqualBits::Require && std::any_of(row.begin(), row.end(), is_other))
+    return "ops are pinned to peers of several fingerprints (" + names_of(row, request.cluster) +
+           "), equal_bits: require takes one only. With prefer they work together";
+  return {};
+}
+
+std::string describe_pins(std::span<const Pin> pins, const ClusterView& cluster) {
+  std::string text;
+  for (const Pin& pin : pins)
+    text += (text.empty() ? "" : ", ") + pin.ops.substr(0, 80) + " on " + cluster.devices()[pin.device].name;
+  return text;
+}
+
+}  // namespace weft::plan
