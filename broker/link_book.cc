@@ -74,7 +74,8 @@ void LinkBook::record(const LinkSample& sample) {
       .rate = std::min(sample.bytes_per_second, kFastest), .is_relayed = sample.is_relayed, .at = sample.at};
   if (*seen.rate > 0) seen.round_trip = seconds(std::min(sample.round_trip, kLongest));
   slower_.erase({sample.from, sample.to});
-  set(number_of(sample.from), number_of(sample.to), seen);
+  const uint32_t from = number_of(sample.from), to = number_of(sample.to);
+  set(from, to, seen);
 }
 
 void LinkBook::observe(PeerId from, PeerId to, double bytes_per_second, Instant now) {
@@ -150,7 +151,7 @@ std::vector<LinkBook::Pair> LinkBook::next_round(std::span<const PeerId> idle, I
   std::vector<uint32_t> among = numbers(ids, idle);
   std::sort(among.begin(), among.end());
   among.erase(std::unique(among.begin(), among.end()), among.end());
-  std::vector<NumberPair> chosen = pairs_to_measure(survey, among);
+  std::vector<NumberPair> chosen = pairs_to_measure(survey, ids, among);
   if (chosen.empty()) chosen = pairs_to_repeat(survey, among, now);
   std::vector<Pair> round;
   for (auto [a, b] : chosen) {
@@ -163,7 +164,7 @@ std::vector<LinkBook::Pair> LinkBook::next_round(std::span<const PeerId> idle, I
 bool LinkBook::wants_more(std::span<const PeerId> peers, Instant) const {
   const std::vector<PeerId> ids = known_and(peers);
   const Survey survey(partners_, static_cast<uint32_t>(ids.size()));
-  return !pairs_to_measure(survey, numbers(ids, peers)).empty();
+  return !pairs_to_measure(survey, ids, numbers(ids, peers)).empty();
 }
 
 plan::ClusterView LinkBook::cluster(std::vector<plan::DeviceView> devices, std::span<const PeerId> peers,

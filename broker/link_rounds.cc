@@ -59,7 +59,7 @@ class Lines {
       const double rate = seen(partner);
       if (rate < line * 0.9 || rate <= 0 || other_line(partner.peer) < 1.15 * rate) continue;
       const SiteLink* between = link(survey_.site_of[peer], survey_.site_of[partner.peer]);
-      if (between != nullptr && between->largest > 1.15 * rate) return true;
+      if (between != nullptr && between->largest() > 1.15 * rate) return true;
     }
     return false;
   }
@@ -71,8 +71,11 @@ class Lines {
 
 class Round {
  public:
-  Round(const Survey& survey, std::span<const uint32_t> idle)
-      : survey_(survey), is_free_(survey.peers(), false), partners_max_(partners_max(survey.peers())) {
+  Round(const Survey& survey, std::span<const PeerId> ids, std::span<const uint32_t> idle)
+      : survey_(survey),
+        ids_(ids),
+        is_free_(survey.peers(), false),
+        partners_max_(partners_max(survey.peers())) {
     for (const uint32_t peer : idle) is_free_[peer] = true;
     idle_.assign(idle.begin(), idle.end());
   }
@@ -99,7 +102,8 @@ class Round {
 
   // All pairs, as the rounds of a tournament, so that nobody waits while others are measured.
   void core() {
-    const std::vector<uint32_t>& core = survey_.core;
+    std::vector<uint32_t> core = survey_.core;
+    std::sort(core.begin(), core.end(), [&](uint32_t a, uint32_t b) { return ids_[a] < ids_[b]; });
     const auto count = static_cast<uint32_t>(core.size());
     if (count < 2) return;
     const uint32_t rounds = count - 1 + count % 2;
@@ -191,11 +195,12 @@ class Round {
   // What lies between shows only where both ends' lines are faster.
   bool settle(uint32_t from, uint32_t to) {
     const SiteLink& between = survey_.between(from, to);
-    if (between.owned >= 2) return false;
+    if (between.usual().owned >= 2) return false;
     for (const uint32_t a : up_[from])
       for (const uint32_t b : down_[to]) {
         const double ends = std::min(survey_.uplink[a], survey_.downlink[b]);
-        if ((between.owned > 0 || ends > 1.15 * between.largest) && has_room(a) && has_room(b) && take(a, b))
+        if ((between.usual().owned > 0 || ends > 1.15 * between.largest()) && has_room(a) && has_room(b) &&
+            take(a, b))
           return true;
       }
     return false;
@@ -264,6 +269,7 @@ class Round {
   }
 
   const Survey& survey_;
+  std::span<const PeerId> ids_;
   std::vector<bool> is_free_;
   std::vector<uint32_t> idle_{};
   const uint32_t partners_max_;
@@ -279,8 +285,9 @@ uint32_t partners_max(size_t peers) {
   return 5 * static_cast<uint32_t>(std::bit_width(peers));
 }
 
-std::vector<NumberPair> pairs_to_measure(const Survey& survey, std::span<const uint32_t> idle) {
-  return Round(survey, idle).run();
+std::vector<NumberPair> pairs_to_measure(const Survey& survey, std::span<const PeerId> ids,
+                                         std::span<const uint32_t> idle) {
+  return Round(survey, ids, idle).run();
 }
 
 std::vector<NumberPair> pairs_to_repeat(const Survey& survey, std::span<const uint32_t> idle, Instant now) {

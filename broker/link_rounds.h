@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/digest.h"
 #include "broker/link_survey.h"
 
 namespace weft::broker {
@@ -19,8 +20,9 @@ inline constexpr Duration kRetryAfter = std::chrono::minutes(5);  // a pair of w
 
 uint32_t partners_max(size_t peers);
 
-// Among `idle`, no peer in two pairs, the most needed first.
-std::vector<NumberPair> pairs_to_measure(const Survey& survey, std::span<const uint32_t> idle);
+// Among `idle`, no peer in two pairs, the most needed first. `ids`: by number.
+std::vector<NumberPair> pairs_to_measure(const Survey& survey, std::span<const PeerId> ids,
+                                         std::span<const uint32_t> idle);
 
 // Among `idle`, those to measure again for they are old or failed, the oldest first: one, of many peers some.
 std::vector<NumberPair> pairs_to_repeat(const Survey& survey, std::span<const uint32_t> idle, Instant now);

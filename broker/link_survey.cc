@@ -13,13 +13,13 @@ namespace {
 constexpr uint32_t kEnough = 6;  // of comparisons that place a peer
 
 bool same_rates(const SiteLink& a, const SiteLink& b, const Tolerance& tolerance) {
-  if (a.largest == 0 || b.largest == 0) return true;
+  if (a.largest() == 0 || b.largest() == 0) return true;
   const double slack = 1 + tolerance.of_rate(std::max(a.least(), b.least()));
   return a.least() <= b.most() * slack && b.least() <= a.most() * slack;
 }
 bool same_ways(const SiteLink& a, const SiteLink& b, const Tolerance& tolerance) {
   if (a.is_relayed() != b.is_relayed()) return false;
-  return a.timed == 0 || b.timed == 0 || tolerance.same_time(a.round_trip(), b.round_trip());
+  return !a.is_timed() || !b.is_timed() || tolerance.same_time(a.round_trip(), b.round_trip());
 }
 
 // What a peer, or a site, has to do with each site.
@@ -40,7 +40,7 @@ Row::Summary Row::summary(uint32_t self) const {
   for (uint32_t site = 0; site < out.size(); ++site) {
     if (site == self || !out[site].is_evidence()) continue;
     found.seen.push_back(site);
-    if (out[site].timed == 0) continue;
+    if (!out[site].is_timed()) continue;
     const double round_trip = out[site].round_trip();
     if (round_trip < found.least) {
       found.second = std::exchange(found.least, round_trip);
@@ -85,12 +85,12 @@ class Grouping {
       if (is_measured(peer)) found(peer);
     merge();
     // A site that was founded late may be where somebody belongs who came before.
-    for (uint32_t before = kNowhere; before != sites();) {
-      before = sites();
+    for (size_t before = survey_.peers() + 1; before != waiting();) {
+      before = waiting();
       for (const uint32_t peer : best_known_first())
         if (!place(peer)) return false;
+      merge();
     }
-    merge();
     for (const uint32_t peer : best_known_first()) guess(peer);
     return sites() <= most_ || is_last_;
   }
@@ -105,6 +105,10 @@ class Grouping {
   }
 
  private:
+  // Peers that stand nowhere.
+  size_t waiting() const {
+    return static_cast<size_t>(std::count(site_of_.begin(), site_of_.end(), kNowhere));
+  }
   uint32_t sites() const { return static_cast<uint32_t>(rows_.size()); }
 
   // A peer of the core counts once it was measured with half of the others.
@@ -127,11 +131,16 @@ class Grouping {
   SiteLink link(const Partner& partner, std::optional<double> rate, double line) const {
     SiteLink link;
     const Way way = partner.way();
-    (way == Way::Direct ? link.direct : way == Way::Relayed ? link.relayed : link.none) = 1;
-    if (const auto round_trip = partner.round_trip()) link.round_trips = *round_trip, link.timed = 1;
+    if (way == Way::None) {
+      link.none = 1;
+      return link;
+    }
+    SiteLink::Samples& samples = way == Way::Relayed ? link.relayed : link.direct;
+    samples.count = 1;
+    if (const auto round_trip = partner.round_trip()) samples.round_trips = *round_trip, samples.timed = 1;
     if (!rate || *rate <= 0) return link;
-    link.largest = *rate;
-    if (*rate < line * (1 - tolerance_.of_rate(*rate))) link.own = *rate, link.owned = 1;
+    samples.largest = *rate;
+    if (*rate < line * (1 - tolerance_.of_rate(*rate))) samples.own = *rate, samples.owned = 1;
     return link;
   }
   SiteLink out(uint32_t peer, const Partner& to) const {
@@ -177,7 +186,7 @@ class Grouping {
     ++found.compared;
     found.against += !same_ways(a_out, b_out, tolerance_) || !same_rates(a_out, b_out, tolerance_) ||
                      !same_rates(a_in, b_in, tolerance_);
-    if (a_out.timed > 0 && b_out.timed > 0) {
+    if (a_out.is_timed() && b_out.is_timed()) {
       const double longer = std::max(a_out.round_trip(), b_out.round_trip()) + tolerance_.seconds;
       found.distance += std::abs(a_out.round_trip() - b_out.round_trip()) / longer;
     }
@@ -189,7 +198,7 @@ class Grouping {
   }
   // Peers of one site are not clearly nearer to another site than to each other.
   bool is_nearest(const Row::Summary& summary, const SiteLink& there, uint32_t site) const {
-    if (there.timed == 0 || there.is_relayed()) return true;
+    if (!there.is_timed() || there.is_relayed()) return true;
     const double nearest = summary.nearest == site ? summary.second : summary.least;
     return nearest >= there.round_trip() || tolerance_.same_time(nearest, there.round_trip());
   }
@@ -354,15 +363,18 @@ Instant Partner::at() const {
   return std::min(out.at, in.at);
 }
 
-void SiteLink::add(const SiteLink& other) {
-  direct += other.direct;
-  relayed += other.relayed;
-  none += other.none;
-  round_trips += other.round_trips;
+void SiteLink::Samples::add(const Samples& other) {
+  count += other.count;
   timed += other.timed;
+  round_trips += other.round_trips;
   largest = std::max(largest, other.largest);
-  own += other.own;
   owned += other.owned;
+  own += other.own;
+}
+void SiteLink::add(const SiteLink& other) {
+  direct.add(other.direct);
+  relayed.add(other.relayed);
+  none += other.none;
 }
 
 uint32_t sites_max(size_t peers) {

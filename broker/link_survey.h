@@ -48,22 +48,31 @@ struct Tolerance {
 
 // What was measured from the peers of one site to those of another (or of the same).
 struct SiteLink {
-  uint32_t direct = 0, relayed = 0, none = 0;  // samples
-  double round_trips = 0;                      // their sum
-  uint32_t timed = 0;
-  double largest = 0;  // of the rates
-  double own = 0;      // the sum of those clearly below both ends' lines
-  uint32_t owned = 0;
+  struct Samples {
+    uint32_t count = 0;
+    uint32_t timed = 0;
+    double round_trips = 0;  // their sum
+    double largest = 0;      // of the rates
+    uint32_t owned = 0;
+    double own = 0;  // the sum of rates clearly below both ends' lines
+    void add(const Samples& other);
+  };
+  Samples direct{}, relayed{};
+  uint32_t none = 0;
 
-  uint32_t samples() const { return direct + relayed + none; }
+  uint32_t samples() const { return direct.count + relayed.count + none; }
   // That no probe came through may be chance: nobody is told apart by it.
-  bool is_evidence() const { return direct + relayed > none; }
-  bool is_relayed() const { return relayed > direct; }
-  double round_trip() const { return round_trips / timed; }
+  bool is_evidence() const { return direct.count + relayed.count > none; }
+  bool is_relayed() const { return relayed.count > direct.count; }
+  const Samples& usual() const { return is_relayed() ? relayed : direct; }
+
+  bool is_timed() const { return usual().timed > 0; }
+  double round_trip() const { return usual().round_trips / usual().timed; }
+  double largest() const { return usual().largest; }
   // Between what two the path's rate lies.
-  double least() const { return owned > 0 ? own / owned : largest; }
+  double least() const { return usual().owned > 0 ? usual().own / usual().owned : usual().largest; }
   double most() const {
-    return owned > 0 ? std::max(own / owned, largest) : std::numeric_limits<double>::infinity();
+    return usual().owned > 0 ? std::max(least(), largest()) : std::numeric_limits<double>::infinity();
   }
   void add(const SiteLink& other);
 };

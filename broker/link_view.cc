@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kLeastRate = 1e3;   // planners divide by rates
 constexpr double kStep = 0.05;       // of rates of lines
-constexpr double kSameLine = 0.07;   // lines within it are one
+constexpr double kSameLine = 0.1;    // lines within it are one
 constexpr double kException = 0.12;  // by what a pair differs from what its sites say
 constexpr size_t kLonelyMax = 64;    // peers at sites of their own for want of samples
 
@@ -38,7 +38,7 @@ std::vector<double> evened(const std::vector<double>& lines) {
     const double least = lines[order[first]];
     const double slack = 1 + std::max(kSameLine, Tolerance{.share = 0}.of_rate(least));
     for (end = first; end < order.size() && lines[order[end]] <= least * slack;) ++end;
-    const double rate = rounded(lines[order[first + (end - first) / 2]]);
+    const double rate = rounded(std::sqrt(least * lines[order[end - 1]]));  // nobody is moved far
     for (size_t i = first; i < end; ++i) even[order[i]] = rate;
   }
   return even;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "peer/service/bulk.h"
 
@@ -43,9 +44,7 @@ struct Prober::Probe {
 Prober::Prober(LinkOptions options, std::function<void(proto::ProbeReport)> on_report)
     : options_(std::move(options)), on_report_(std::move(on_report)) {}
 
-Prober::~Prober() {
-  if (probe_ && probe_->connection) probe_->connection->close();
-}
+Prober::~Prober() { finish(); }
 
 void Prober::begin(proto::ProbeLink asked) {
   finish();
@@ -288,12 +287,9 @@ void Prober::fail(const Error& error) {
   finish();
 }
 
-// Whoever calls may be in a call of the connection or a timer of it.
 void Prober::finish(Duration goodbye) {
-  if (!probe_) return;
   const ProbePtr probe = std::exchange(probe_, nullptr);
-  if (probe->connection) probe->connection->close(goodbye);
-  options_.loop->post([probe] {});
+  if (probe && probe->connection) probe->connection->close(goodbye);
 }
 
 }  // namespace weft::peer

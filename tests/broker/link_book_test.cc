@@ -1,13 +1,13 @@
-// What is believed of links, against clusters whose truth is known: every probe finds min(the sender's uplink,
-// what lies between the regions, the receiver's downlink), exactly or within a few per cent.
+// What is believed of links, against clusters whose truth is known: every probe finds min(the sender's
+// uplink, what lies between the regions, the receiver's downlink), exactly or within a few per cent.
 #include "broker/link_book.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <cmath>
+#include <ctime>
 #include <iostream>
 #include <limits>
 #include <map>
@@ -41,11 +41,7 @@ struct Truth {
   double draw(double low, double high) { return low * std::pow(high / low, rng.uniform()); }
 
   Truth(uint64_t seed, uint32_t count, uint32_t region_count) : rng(seed, 7), regions(region_count) {
-    for (uint32_t d = 0; d < count; ++d) {
-      Device device{.region = d % regions, .uplink = draw(1e6, 1.25e8), .downlink = draw(2e6, 1.25e8)};
-      for (uint8_t& byte : device.id.digest.bytes) byte = static_cast<uint8_t>(rng.next_u32());
-      devices.push_back(device);
-    }
+    for (uint32_t d = 0; d < count; ++d) add(d % regions);
     rates.resize(size_t{regions} * regions);
     round_trips.resize(rates.size());
     for (uint32_t a = 0; a < regions; ++a)
@@ -57,12 +53,12 @@ struct Truth {
       }
   }
 
-  size_t place(const PeerId& id) const {
-    for (size_t d = 0; d < devices.size(); ++d)
-      if (devices[d].id == id) return d;
-    ADD_FAILURE() << "a peer that is not there";
-    return 0;
+  void add(uint32_t region) {
+    Device device{.region = region, .uplink = draw(1e6, 1.25e8), .downlink = draw(2e6, 1.25e8)};
+    for (uint8_t& byte : device.id.digest.bytes) byte = static_cast<uint8_t>(rng.next_u32());
+    devices.push_back(device);
   }
+
   size_t between(size_t from, size_t to) const { return devices[from].region * regions + devices[to].region; }
   double rate(size_t from, size_t to) const {
     return std::min({devices[from].uplink, rates[between(from, to)], devices[to].downlink});
@@ -74,7 +70,13 @@ struct Truth {
     for (const Device& device : devices) ids.push_back(device.id);
     return ids;
   }
-  std::vector<plan::DeviceView> views() const { return std::vector<plan::DeviceView>(devices.size()); }
+  // With names of regions that are no help.
+  std::vector<plan::DeviceView> views() const {
+    std::vector<plan::DeviceView> views(devices.size());
+    for (size_t d = 0; d < views.size(); ++d)
+      views[d].region = d % 3 == 0 ? "" : d % 3 == 1 ? "here" : "there";
+    return views;
+  }
 };
 
 struct Effort {
@@ -120,31 +122,310 @@ Errors errors_of(const plan::ClusterView& view, const Truth& truth) {
       const double of_truth = link.bytes_per_second / truth.rate(a, b);
       const double late = std::abs(2 * seconds(link.latency) - truth.round_trip(a, b));
       ++errors.pairs;
-      errors.off += of_truth > 1.15 || of_truth < 0.85 || late > std::max(2e-3, 0.15 * truth.round_trip(a, b));
+      errors.off +=
+          of_truth > 1.15 || of_truth < 0.85 || late > std::max(2e-3, 0.15 * truth.round_trip(a, b));
       errors.above += of_truth > 1.15 && !link.is_assumed;
       errors.worst = std::max({errors.worst, of_truth, 1 / of_truth});
     }
   return errors;
 }
 
-TEST(Probe, Experiment) {
-  for (double noise : {0.0})
-    for (auto [n, k] : {std::pair{1000u,20u}})
-      for (uint64_t seed = 1; seed <= (n > 200 ? 1 : 4); ++seed) {
-        Truth truth(seed, n, k);
+plan::ClusterView view_of(const LinkBook& book, const Truth& truth, Instant now = {}) {
+  return book.cluster(truth.views(), truth.ids(), now);
+}
+
+// Whether two devices are at one site exactly if they are in one region.
+bool has_sites_of(const plan::ClusterView& view, const Truth& truth) {
+  std::map<uint32_t, uint32_t> region_of;
+  std::set<uint32_t> regions;
+  for (size_t d = 0; d < truth.devices.size(); ++d) {
+    const uint32_t region = truth.devices[d].region;
+    if (region_of.try_emplace(view.devices()[d].site, region).first->second != region) return false;
+    regions.insert(region);
+  }
+  return view.site_count() == regions.size();
+}
+
+bool operator==(const plan::ClusterView& a, const plan::ClusterView& b) {
+  for (size_t i = 0; i < a.devices().size(); ++i)
+    for (size_t k = 0; k < a.devices().size(); ++k)
+      if (i != k && a.link(i, k) != b.link(i, k)) return false;
+  return true;
+}
+
+PeerId peer(uint8_t n) {
+  PeerId id;
+  id.digest.bytes[0] = n;
+  return id;
+}
+
+// Both directions.
+void record(LinkBook& book, const PeerId& a, const PeerId& b, double rate,
+            Duration round_trip = milliseconds(10), Instant at = {}) {
+  book.record({a, b, rate, round_trip, false, at});
+  book.record({b, a, rate, round_trip, false, at});
+}
+
+TEST(LinkBook, AllPairsOfAFewAreMeasuredWithoutAnybodyWaiting) {
+  for (const uint32_t count : {2u, 5u, 12u, 16u}) {
+    Truth truth(1, count, 1);
+    LinkBook book;
+    const Effort effort = measure(book, truth, 0);
+    EXPECT_EQ(effort.probes, count * (count - 1) / 2);
+    EXPECT_EQ(effort.rounds, count - 1 + count % 2) << count;
+  }
+}
+
+TEST(LinkBook, TheMatrixOfAFewIsRightForEveryPair) {
+  for (const double noise : {0.0, 0.05})
+    for (uint64_t seed = 1; seed <= 200; ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      Truth truth(seed, static_cast<uint32_t>(2 + seed % 15), static_cast<uint32_t>(1 + seed % 5));
+      LinkBook book;
+      measure(book, truth, noise);
+      const Errors errors = errors_of(view_of(book, truth), truth);
+      EXPECT_EQ(errors.off, 0u) << "of " << errors.pairs << ", the worst by " << errors.worst;
+    }
+}
+
+TEST(LinkBook, SitesAndTheMatrixOfManyAreFoundFromASample) {
+  for (const double noise : {0.0, 0.05})
+    for (uint64_t seed = 1; seed <= 10; ++seed)
+      for (const auto& [peers, regions] : {std::pair{200u, 8u}, {80u, 10u}, {40u, 4u}, {200u, 1u}}) {
+        SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::to_string(peers) + " peers");
+        Truth truth(seed, peers, regions);
         LinkBook book;
-        const auto begin = std::chrono::steady_clock::now();
         const Effort effort = measure(book, truth, noise);
-        const double ms = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() * 1e3;
-        const auto b2 = std::chrono::steady_clock::now();
-        const auto view = book.cluster(truth.views(), truth.ids(), {});
-        const double ms2 = std::chrono::duration<double>(std::chrono::steady_clock::now() - b2).count() * 1e3;
-        for (int rep = 0; rep < 3; ++rep) { const auto c0 = std::clock(); for (int i = 0; i < 20; ++i) book.next_round(truth.ids(), {}); const auto c1 = std::clock(); for (int i = 0; i < 20; ++i) book.cluster(truth.views(), truth.ids(), {}); const auto c2 = std::clock(); std::cout << "cpu ms next_round " << double(c1-c0)/20e3 << " cluster " << double(c2-c1)/20e3 << std::endl; }
+        EXPECT_LE(effort.probes, 2.5 * peers * (std::log2(peers) + 1));
+        const plan::ClusterView view = view_of(book, truth);
+        EXPECT_TRUE(has_sites_of(view, truth)) << view.site_count();
         const Errors errors = errors_of(view, truth);
-        std::cout << "noise " << noise << " n " << n << " k " << k << " seed " << seed << ": rounds " << effort.rounds << " probes/peer "
-                  << 2.0*double(effort.probes)/n << " sites " << view.site_count() << " off " << 100.0*double(errors.off) / double(errors.pairs)
-                  << "% above " << 100.*double(errors.above)/double(errors.pairs) << "% worst " << errors.worst << " ms/round " << ms / double(effort.rounds)<< " cluster ms " << ms2 << " pairs " << view.has_pairs() << std::endl;
+        EXPECT_LE(20 * errors.off, errors.pairs) << errors.off << " of " << errors.pairs;
+        EXPECT_EQ(errors.above, 0u) << "of " << errors.pairs << ", the worst by " << errors.worst;
       }
+}
+
+TEST(LinkBook, NoiseDoesNotTellEqualDevicesApart) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Truth truth(seed, 12, 2);
+    for (Truth::Device& device : truth.devices) device.uplink = device.downlink = 1e7;
+    LinkBook book;
+    measure(book, truth, 0.05);
+    const auto equal = view_of(book, truth).equal_in_links();
+    EXPECT_EQ(std::set<uint32_t>(equal.begin(), equal.end()).size(), 2u);
+  }
+}
+
+TEST(LinkBook, FasterThanMattersIsAllOne) {
+  Truth truth(5, 12, 1);
+  LinkBook book;
+  for (Truth::Device& device : truth.devices) device.uplink = device.downlink = 1e10;
+  truth.rates = {4e9};
+  truth.round_trips = {3e-4};
+  measure(book, truth, 0.6);
+  const auto view = view_of(book, truth);
+  EXPECT_EQ(view.site_count(), 1u);
+  EXPECT_FALSE(view.has_pairs());
+  const auto equal = view.equal_in_links();
+  EXPECT_EQ(std::count(equal.begin(), equal.end(), 0u), 12);
+}
+
+TEST(LinkBook, PeersThatJoinAreMeasuredAndOthersNotAgain) {
+  Truth truth(11, 60, 5);
+  LinkBook book;
+  const Effort first = measure(book, truth, 0.02);
+  for (size_t gone = 0; gone < 15; ++gone) book.forget(truth.devices[3 * gone].id);
+  for (size_t gone = 15; gone-- > 0;)
+    truth.devices.erase(truth.devices.begin() + static_cast<ptrdiff_t>(3 * gone));
+  for (uint32_t i = 0; i < 10; ++i) truth.add(i % 5);
+  const Effort then = measure(book, truth, 0.02);
+  EXPECT_LT(then.probes, first.probes / 2);
+  const auto view = view_of(book, truth);
+  EXPECT_TRUE(has_sites_of(view, truth));
+  EXPECT_LE(20 * errors_of(view, truth).off, errors_of(view, truth).pairs);
+}
+
+TEST(LinkBook, EqualInputsGiveEqualOutputs) {
+  std::vector<plan::ClusterView> views;
+  for (int i = 0; i < 2; ++i) {
+    Truth truth(3, 50, 4);
+    LinkBook book;
+    measure(book, truth, 0.05);
+    views.push_back(view_of(book, truth));
+  }
+  EXPECT_TRUE(views[0] == views[1]);
+}
+
+TEST(LinkBook, WhatNobodyMeasuredIsSlowAndSaysSo) {
+  LinkBook book;
+  std::vector<plan::DeviceView> devices(3);
+  for (plan::DeviceView& device : devices) device.region = "one room";
+  const std::vector<PeerId> peers{peer(1), peer(2), peer(3)};
+  const auto blank = book.cluster(devices, peers, {});
+  EXPECT_EQ(blank.site_count(), 1u);
+  EXPECT_TRUE(blank.link(0, 1).is_assumed);
+  EXPECT_LE(blank.link(0, 1).bytes_per_second, 1.25e6);
+  EXPECT_GE(blank.link(0, 1).latency, milliseconds(100));
+
+  record(book, peer(1), peer(2), 1e7);
+  const auto some = book.cluster(devices, peers, {});
+  EXPECT_FALSE(some.link(0, 1).is_assumed);
+  EXPECT_NEAR(some.link(0, 1).bytes_per_second, 1e7, 1e6);
+  EXPECT_TRUE(some.link(0, 2).is_assumed);
+  EXPECT_LE(some.link(0, 2).bytes_per_second, 1.25e6);
+
+  LinkBook slow;
+  record(slow, peer(1), peer(2), 1e5, milliseconds(600));
+  const auto slower = slow.cluster(devices, peers, {});
+  EXPECT_LE(slower.link(0, 2).bytes_per_second, 1e5) << "no faster than what was measured";
+  EXPECT_EQ(slower.link(0, 2).latency, milliseconds(300));
+}
+
+TEST(LinkBook, APairWithoutAWayIsVerySlowAndTriedLater) {
+  LinkBook book;
+  const std::vector<PeerId> peers{peer(1), peer(2), peer(3)};
+  const Instant now{hours(5)};
+  record(book, peer(1), peer(2), 0, {}, now);
+  record(book, peer(1), peer(3), 1e7, milliseconds(10), now);
+  record(book, peer(2), peer(3), 1e7, milliseconds(10), now);
+  const auto view = book.cluster(std::vector<plan::DeviceView>(3), peers, now);
+  EXPECT_GT(view.link(0, 1).bytes_per_second, 0);
+  EXPECT_LT(view.link(0, 1).bytes_per_second, 1e5);
+  EXPECT_NEAR(view.link(0, 2).bytes_per_second, 1e7, 1e6);
+  EXPECT_TRUE(book.next_round(peers, now + minutes(1)).empty());
+  EXPECT_FALSE(book.wants_more(peers, now + minutes(10)));
+  const auto again = book.next_round(peers, now + minutes(10));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_TRUE(again[0].dials == peer(1) && again[0].accepts == peer(2));
+}
+
+TEST(LinkBook, WhatIsOldIsMeasuredAgainOneByOneTheOldestFirst) {
+  LinkBook book;
+  const std::vector<PeerId> peers{peer(1), peer(2), peer(3), peer(4)};
+  for (uint8_t a = 1; a <= 4; ++a)
+    for (uint8_t b = 1; b < a; ++b)
+      record(book, peer(a), peer(b), 1e7, milliseconds(10), Instant(minutes(a == 4 && b == 2 ? 0 : a + b)));
+  EXPECT_TRUE(book.next_round(peers, Instant(minutes(50))).empty());
+  Instant now{hours(2)};
+  EXPECT_FALSE(book.wants_more(peers, now)) << "nobody has to wait for it";
+  auto round = book.next_round(peers, now);
+  ASSERT_EQ(round.size(), 1u);
+  EXPECT_TRUE(round[0].dials == peer(4) || round[0].accepts == peer(4));
+  EXPECT_TRUE(round[0].dials == peer(2) || round[0].accepts == peer(2));
+  int rounds = 0;
+  for (; !round.empty() && rounds < 100; ++rounds, round = book.next_round(peers, now))
+    record(book, round[0].dials, round[0].accepts, 1e7, milliseconds(10), now);
+  EXPECT_EQ(rounds, 6);
+}
+
+TEST(LinkBook, TrafficRaisesAtOnceLowersIfItGoesOnAndKeepsFresh) {
+  LinkBook book;
+  const std::vector<PeerId> peers{peer(1), peer(2), peer(3)};
+  for (const auto& [a, b] : {std::pair{1, 2}, {1, 3}, {2, 3}})
+    record(book, peer(static_cast<uint8_t>(a)), peer(static_cast<uint8_t>(b)), 1e7);
+  const auto rate = [&] {
+    return book.cluster(std::vector<plan::DeviceView>(3), peers, {}).link(0, 1).bytes_per_second;
+  };
+  book.observe(peer(1), peer(2), 4e7, Instant(minutes(50)));
+  EXPECT_NEAR(rate(), 4e7, 4e6);
+  for (int i = 0; i < 3; ++i) book.observe(peer(1), peer(2), 1e7, Instant(minutes(50)));
+  EXPECT_NEAR(rate(), 4e7, 4e6) << "others may have used the line";
+  book.observe(peer(1), peer(2), 4e7, Instant(minutes(50)));
+  for (int i = 0; i < 3; ++i) book.observe(peer(1), peer(2), 1e7, Instant(minutes(50)));
+  EXPECT_NEAR(rate(), 4e7, 4e6) << "not in a row";
+  for (int i = 0; i < 20; ++i) book.observe(peer(1), peer(2), 1e7, Instant(minutes(51)));
+  EXPECT_NEAR(rate(), 1e7, 1.5e6);
+  book.observe(peer(2), peer(1), 1e7, Instant(minutes(51)));
+  for (const auto& pair : book.next_round(peers, Instant(minutes(70))))
+    EXPECT_TRUE(pair.dials == peer(3) || pair.accepts == peer(3)) << "that pair is fresh";
+}
+
+TEST(LinkBook, ThroughTheRelayIsAnotherLinkThanThatOfTheSites) {
+  // Two of six peers cannot dial each other.
+  Truth truth(2, 6, 1);
+  for (Truth::Device& device : truth.devices) device.uplink = device.downlink = 2e7;
+  LinkBook book;
+  measure(book, truth, 0);
+  const auto& devices = truth.devices;
+  book.record({devices[0].id, devices[1].id, 1e6, milliseconds(150), true, {}});
+  book.record({devices[1].id, devices[0].id, 1e6, milliseconds(150), true, {}});
+  const auto view = view_of(book, truth);
+  EXPECT_EQ(view.site_count(), 2u) << "those two, whose links to each other are others, and the rest";
+  EXPECT_NEAR(view.link(0, 1).bytes_per_second, 1e6, 1e5);
+  EXPECT_EQ(view.link(0, 1).latency, milliseconds(75));
+  EXPECT_NEAR(view.link(0, 2).bytes_per_second, 2e7, 2e6);
+}
+
+TEST(LinkBook, WhatMakesNoSenseIsHarmless) {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  LinkBook book;
+  Truth truth(4, 8, 2);
+  measure(book, truth, 0);
+  const auto before = view_of(book, truth);
+  const PeerId a = truth.devices[0].id, b = truth.devices[1].id;
+  for (const double rate : {nan, inf, -1.0, -inf}) {
+    book.record({a, b, rate, milliseconds(1), false, {}});
+    book.observe(a, b, rate, {});
+  }
+  book.record({a, a, 1e7, milliseconds(1), false, {}});
+  book.record({a, b, 1e7, -milliseconds(1), false, {}});
+  book.observe(a, a, 1e7, {});
+  book.observe(a, b, 0, {});
+  book.forget(peer(77));
+  EXPECT_TRUE(view_of(book, truth) == before);
+
+  for (const double rate : {1e300, 1e-300, 0.0}) {
+    book.record({a, b, rate, Duration::max(), false, Instant::max()});
+    book.record({b, a, rate, Duration{}, true, Instant::min()});
+    const auto view = view_of(book, truth);
+    for (size_t from = 0; from < 8; ++from)
+      for (size_t to = 0; to < 8; ++to) {
+        if (from == to) continue;
+        EXPECT_TRUE(std::isfinite(view.link(from, to).bytes_per_second));
+        EXPECT_GE(view.link(from, to).bytes_per_second, 1e3);
+        EXPECT_LE(view.link(from, to).bytes_per_second, 1.3e9);
+        EXPECT_GE(view.link(from, to).latency, Duration{});
+        EXPECT_LE(view.link(from, to).latency, minutes(1));
+      }
+    book.next_round(truth.ids(), Instant(hours(3)));
+    book.next_round(truth.ids(), Instant::min());
+  }
+  EXPECT_TRUE(book.next_round({}, {}).empty());
+  EXPECT_EQ(book.cluster({}, {}, {}).site_count(), 0u);
+  EXPECT_LE(book.next_round(std::vector<PeerId>{a, a, b, b}, {}).size(), 1u) << "a name twice is one peer";
+}
+
+TEST(LinkBook, OfOnePeerOnlySoMuchIsKept) {
+  LinkBook book;
+  std::vector<PeerId> peers;
+  for (uint8_t n = 0; n < 120; ++n) peers.push_back(peer(n));
+  for (uint8_t n = 1; n < 120; ++n)
+    record(book, peers[0], peers[n], 1e7, milliseconds(10), Instant(minutes(n)));
+  const auto view = book.cluster(std::vector<plan::DeviceView>(120), peers, {});
+  size_t kept = 0;
+  for (size_t n = 1; n < 120; ++n) kept += !view.link(0, n).is_assumed;
+  EXPECT_LE(kept, 64u);
+  EXPECT_FALSE(view.link(0, 119).is_assumed) << "the newest";
+}
+
+// Looked at, not asserted: how long the calls take.
+TEST(LinkBook, AThousandPeersAreNoBurden) {
+  for (const uint32_t peers : {500u, 1000u}) {
+    Truth truth(1, peers, 20);
+    LinkBook book;
+    const Effort effort = measure(book, truth, 0.05);
+    const std::clock_t begin = std::clock();
+    for (int i = 0; i < 10; ++i) book.next_round(truth.ids(), {});
+    const std::clock_t middle = std::clock();
+    const auto view = view_of(book, truth);
+    const double a_tick = 1e3 / CLOCKS_PER_SEC;
+    std::cout << peers << " peers: " << effort.rounds << " rounds, " << 2 * effort.probes / peers
+              << " probes a peer; next_round " << static_cast<double>(middle - begin) * a_tick / 10
+              << " ms, cluster " << static_cast<double>(std::clock() - middle) * a_tick << " ms\n";
+    EXPECT_TRUE(has_sites_of(view, truth));
+    EXPECT_LE(20 * errors_of(view, truth).off, errors_of(view, truth).pairs);
+  }
 }
 
 }  // namespace
