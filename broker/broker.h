@@ -64,7 +64,7 @@ struct BrokerOptions {
   bool measures_links = false;
   Duration measuring_max = std::chrono::seconds(20);  // how long a job waits for that
   std::function<proto::Secret()> draw_secret{};       // where links are measured: for the relay
-  size_t jobs_max = 1000;  // queued and running
+  size_t jobs_max = 1000;                             // queued and running
   size_t clients_max = 256;
   RunOptions run{};
 };
@@ -244,7 +244,8 @@ class Broker {
   proto::DeviceClass class_of(const PlannedRun& plan, size_t stage) const;
   std::optional<std::vector<uint32_t>> place_previous(const Job& job, const PlannedRun& plan,
                                                       const std::vector<int64_t>& memory,
-                                                      const std::vector<Candidate>& candidates) const;
+                                                      const std::vector<Candidate>& candidates,
+                                                      bool by_pace) const;
   bool can_do_without(const Job& job, const PeerId& peer) const;
   static std::vector<int64_t> memory_of(const Job& job);
   void check_progress();
@@ -309,7 +310,7 @@ class Broker {
   std::optional<ProbeRound> round_;  // under way
   uint64_t rounds_ = 0;
   std::map<PeerId, Instant> resting_;  // until when they are not asked to measure
-  uint64_t pool_version_ = 1;  // one more whenever somebody may be free who was not
+  uint64_t pool_version_ = 1;          // one more whenever somebody may be free who was not
   Now now_;
   Effects* out_ = nullptr;  // of the step under way
 };

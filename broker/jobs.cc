@@ -91,7 +91,8 @@ void Broker::schedule_jobs() {
     if (job.infeasible_with == pool_version_) continue;
     std::vector<Candidate> free = candidates(job);
     if (job.previous && job.unplaceable_with != pool_version_)
-      if (const auto placed = place_previous(job, *job.previous, job.previous_memory, free)) {
+      if (const auto placed =
+              place_previous(job, *job.previous, job.previous_memory, free, /*by_pace=*/true)) {
         std::vector<Candidate> chosen;
         for (const uint32_t candidate : *placed) chosen.push_back(free[candidate]);
         start_planning(job, std::move(chosen), /*again=*/true);
@@ -103,12 +104,11 @@ void Broker::schedule_jobs() {
       start_planning(job, std::move(free), /*again=*/false);
       continue;
     }
-    set_state(
-        job, JobState::Waiting,
-        (job.previous ? "paused after step " + std::to_string(job.step) + ": waits for peers: needs "
-                      : std::string("waits for peers: needs ")) +
-            std::to_string(wanted) + ", " + std::to_string(free.size()) +
-            (free.size() == 1 ? " is free" : " are free") + describe_others(job));
+    set_state(job, JobState::Waiting,
+              (job.previous ? "paused after step " + std::to_string(job.step) + ": waits for peers: needs "
+                            : std::string("waits for peers: needs ")) +
+                  std::to_string(wanted) + ", " + std::to_string(free.size()) +
+                  (free.size() == 1 ? " is free" : " are free") + describe_others(job));
   }
 }
 

@@ -111,16 +111,19 @@ void LinkBook::forget(PeerId peer) {
 }
 
 std::optional<LinkSample> LinkBook::find(const PeerId& from, const PeerId& to) const {
-  const auto peer = from_.find(from);
-  if (peer == from_.end()) return std::nullopt;
-  const auto direction = peer->second.find(to);
-  if (direction == peer->second.end()) return std::nullopt;
+  const auto a = numbers_.find(from), b = numbers_.find(to);
+  if (a == numbers_.end() || b == numbers_.end()) return std::nullopt;
+  const std::vector<Partner>& partners = partners_[a->second];
+  const auto at = std::lower_bound(partners.begin(), partners.end(), b->second,
+                                   [](const Partner& partner, uint32_t peer) { return partner.peer < peer; });
+  if (at == partners.end() || at->peer != b->second || !at->out.rate) return std::nullopt;
   return LinkSample{.from = from,
                     .to = to,
-                    .bytes_per_second = direction->second.bytes_per_second,
-                    .round_trip = direction->second.round_trip.value_or(Duration::zero()),
-                    .is_relayed = direction->second.is_relayed,
-                    .at = direction->second.at};
+                    .bytes_per_second = *at->out.rate,
+                    .round_trip = std::chrono::duration_cast<Duration>(
+                        std::chrono::duration<double>(at->out.round_trip.value_or(0))),
+                    .is_relayed = at->out.is_relayed,
+                    .at = at->out.at};
 }
 
 std::vector<PeerId> LinkBook::known_and(std::span<const PeerId> peers) const {

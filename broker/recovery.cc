@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "broker/job_sink.h"
+#include "broker/pace.h"
 
 namespace weft::broker {
 
@@ -52,10 +53,12 @@ proto::DeviceClass Broker::class_of(const PlannedRun& plan, size_t stage) const 
   return device_class;
 }
 
-// Which of the candidates, by index, takes each stage of the plan.
+// Which of the candidates, by index, takes each stage of the plan; `by_pace`: those with whom a step takes
+// least, else whether it can be done at all.
 std::optional<std::vector<uint32_t>> Broker::place_previous(const Job& job, const PlannedRun& plan,
                                                             const std::vector<int64_t>& memory,
-                                                            const std::vector<Candidate>& candidates) const {
+                                                            const std::vector<Candidate>& candidates,
+                                                            bool by_pace) const {
   std::vector<StageToPlace> stages;
   for (size_t s = 0; s < plan.stages.size(); ++s)
     stages.push_back({plan.stages[s].peer, memory[s], class_of(plan, s)});
@@ -70,14 +73,17 @@ std::optional<std::vector<uint32_t>> Broker::place_previous(const Job& job, cons
         applicant.standing_by[stage] = *standing->second.complete;
     applicants.push_back(std::move(applicant));
   }
-  return place_again(stages, applicants, plan.equal_bits_required);
+  if (!by_pace) return place_again(stages, applicants, plan.equal_bits_required);
+  const Pace pace(plan, candidates, cluster_of(candidates));
+  return place_again(stages, applicants, plan.equal_bits_required,
+                     [&](std::span<const uint32_t> placed) { return pace.step_seconds(placed); });
 }
 
 // Whether the stages of a job could go on if this peer were not there.
 bool Broker::can_do_without(const Job& job, const PeerId& peer) const {
   std::vector<Candidate> others = candidates(job, /*own=*/true);
   std::erase_if(others, [&](const Candidate& candidate) { return candidate.peer == peer; });
-  return place_previous(job, *job.plan, memory_of(job), others).has_value();
+  return place_previous(job, *job.plan, memory_of(job), others, /*by_pace=*/false).has_value();
 }
 
 void Broker::recover(Job& job, const std::string& reason) {
