@@ -15,6 +15,7 @@ Run::Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const
       plan_(std::move(plan)),
       options_(options),
       largest_bytes_(largest_state_bytes(*plan_)),
+      copy_seconds_(slowest_copy_seconds(*plan_, options_.replication_rate)),
       granted_(begin.after_step),
       committed_(begin.after_step),
       recorded_(begin.recorded),

@@ -72,6 +72,9 @@ struct RunBegin {
 // Bytes of one stage's state: parameters, their optimizer slots, running statistics.
 int64_t state_bytes(const PlannedRun& plan, uint32_t stage);
 int64_t largest_state_bytes(const PlannedRun& plan);
+// What the slowest stage takes to copy its state at the rate that its peer is allowed, or else at the usual one
+// (0: no limit).
+double slowest_copy_seconds(const PlannedRun& plan, uint64_t usual_rate);
 
 class Run {
  public:
@@ -197,6 +200,7 @@ class Run {
   std::shared_ptr<const PlannedRun> plan_;
   RunOptions options_;
   int64_t largest_bytes_;              // of a stage's state
+  double copy_seconds_;                // of the stage whose state takes longest at its rate
   std::deque<proto::Command> script_;  // not settled
   uint64_t sequence_ = 0;              // of the last command
   uint64_t granted_ = 0;               // Advance up to here was written

@@ -32,6 +32,16 @@ int64_t largest_state_bytes(const PlannedRun& plan) {
   return largest;
 }
 
+double slowest_copy_seconds(const PlannedRun& plan, uint64_t usual_rate) {
+  double slowest = 0;
+  for (uint32_t s = 0; s < plan.stages.size(); ++s) {
+    const uint64_t own = plan.stages[s].assignment->replication_rate, rate = own > 0 ? own : usual_rate;
+    if (rate > 0)
+      slowest = std::max(slowest, static_cast<double>(state_bytes(plan, s)) / static_cast<double>(rate));
+  }
+  return slowest;
+}
+
 bool Run::Round::is_whole() const {
   return std::all_of(in.begin(), in.end(), [](bool part) { return part; });
 }
@@ -65,12 +75,8 @@ void Run::measure_round(const Round& round, Instant now) {
 
 // How many steps an upload takes, at least one: at the rate, and as measured, where half a step is noise.
 double Run::round_interval() const {
-  const double at_the_rate =
-      options_.replication_rate == 0
-          ? 0
-          : static_cast<double>(largest_bytes_) / static_cast<double>(options_.replication_rate);
-  return std::clamp(std::max(std::ceil(at_the_rate / step_time()), std::round(round_seconds_ / step_time())),
-                    1.0, 1e15);
+  return std::clamp(
+      std::max(std::ceil(copy_seconds_ / step_time()), std::round(round_seconds_ / step_time())), 1.0, 1e15);
 }
 
 bool Run::is_eager() const { return round_interval() == 1 && largest_bytes_ <= options_.eager_bytes_max; }

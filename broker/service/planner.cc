@@ -64,6 +64,14 @@ Result<std::vector<proto::TensorReference>> tensors_again(const proto::AssignSta
   return tensors;
 }
 
+// Bytes a second at which a peer may copy its state: as allowed, but a tenth of an uplink that is known, for
+// copies must not hold up what the step sends.
+uint64_t copy_rate(uint64_t allowed, const plan::DeviceView& device) {
+  if (device.uplink == plan::kUnlimited) return allowed;
+  const auto share = std::max(uint64_t{1000}, static_cast<uint64_t>(device.uplink / 10));
+  return allowed == 0 ? share : std::min(allowed, share);
+}
+
 // Builds the assignments of one planned run.
 class Assembly {
  public:
@@ -131,7 +139,8 @@ class Assembly {
       stage.microbatches_in_flight = plan_.stages[s].microbatches_in_flight;
       stage.after_step = request_.checkpoint ? request_.checkpoint->step : 0;
       stage.data_key = run->data_key;
-      stage.replication_rate = replication_rate_;
+      stage.replication_rate =
+          copy_rate(replication_rate_, request_.cluster.devices()[plan_.stages[s].devices.front()]);
       stage.device_class = stages_[s].peer.device.device_class();
       WEFT_TRY_STATUS(name_tensors(stage));
     }
@@ -283,7 +292,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::place_again(const StartPlanni
     stage->plan_version = request.plan_version;
     stage->after_step = request.checkpoint ? request.checkpoint->step : 0;
     stage->data_key = run->data_key;
-    stage->replication_rate = replication_rate_;
+    stage->replication_rate = copy_rate(replication_rate_, request.cluster.devices()[request.placed[s]]);
     WEFT_TRY(stage->tensors, tensors_again(*planned.assignment, saved, context.get()));
     for (const auto& tensor : stage->tensors)
       if (!blobs_.has(tensor.sha256))
