@@ -150,18 +150,18 @@ class Explainer {
 
   // What the neighbouring cuts would have cost.
   std::string cut_line(uint32_t s) const {
-    const PartitionProblem problem = partition_problem(*what_.request, *what_.model, what_.proposal->devices);
+    const PartitionProblem problem = problem_of(*what_.request, *what_.model, *what_.proposal);
     const auto& ends = what_.proposal->ends;
     const uint32_t cut = ends[s - 1], begin = s > 1 ? ends[s - 2] : 0, end = ends[s];
     const auto worst = [&](uint32_t at) {
       return std::max(problem.cost(s - 1, begin, at).bottleneck, problem.cost(s, at, end).bottleneck);
     };
     const auto crossing = [&](uint32_t at) {
-      return Bytes{what_.model->crossing.received(at, end) + what_.model->crossing.returned(at, end)};
+      return Bytes{problem.crossing().received(at, end) + problem.crossing().returned(at, end)};
     };
     std::string line = "cut before " + stage_name(s) + ": " + show(crossing(cut)) +
                        " cross, the longer of both stages " + show_seconds(worst(cut)) + " a microbatch";
-    if (cut > begin + 1)
+    if (cut > problem.first_end(s - 1, begin))
       line += "; one place earlier " + show(crossing(cut - 1)) + " and " + show_seconds(worst(cut - 1));
     if (cut + 1 < end)
       line += "; one place later " + show(crossing(cut + 1)) + " and " + show_seconds(worst(cut + 1));
