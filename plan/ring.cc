@@ -7,7 +7,7 @@
 namespace weft::plan {
 namespace {
 
-constexpr double kApart = 0.25;     // of the row's work lies between ends that belong together
+constexpr double kApart = 0.5;      // of the row's work lies between ends that belong together
 constexpr double kNear = 1.0 / 16;  // so much of it may the tail take in, to begin where less crosses
 constexpr double kWorth = 0.8;      // of the bytes there are what is left without the tied ones, at most
 
