@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "base/rng.h"
-#include "plan/placement.h"
 #include "plan/row.h"
 #include "plan/strategy.h"
 
@@ -44,13 +43,9 @@ std::vector<double> memory_before(const Scope& scope) {
 
 std::optional<Proposal> equal_parts(const Scope& scope, const std::vector<double>& before,
                                     const std::vector<uint32_t>& order) {
-  if (order.size() > scope.model->positions) return std::nullopt;
-  PartitionProblem problem = partition_problem(*scope.request, *scope.model, order);
-  if (scope.tight)
-    for (auto& stage : problem.stages) stage.in_flight = 1;
-  std::vector<uint32_t> ends = deal_row(before, std::vector<double>(order.size(), 1));
-  respect_memory(problem, ends);
-  return Proposal{order, ends, estimate(problem.cost_of(ends), scope.request->microbatches)};
+  const std::vector<double> shares(order.size(), 1);
+  return deal_out(scope, order,
+                  [&](const PartitionProblem& problem) { return deal_row(before, shares, problem.tail); });
 }
 
 std::vector<Proposal> in_random_orders(const Scope& scope, const std::vector<double>& before) {

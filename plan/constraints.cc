@@ -119,6 +119,7 @@ bool give_way(const std::vector<PinnedRange>& row, const std::vector<uint32_t>& 
 std::optional<Proposal> keep_ranges(std::span<const PinnedRange> ranges, Proposal proposal) {
   if (keeps_ranges(ranges, proposal.devices, proposal.ends)) return proposal;
   const std::vector<PinnedRange> row = pieces(ranges);
+  if (row.back().last >= proposal.ends.back()) return std::nullopt;  // of a ring: as it is, or not at all
   if (row.size() > proposal.ends.size() || entangled(row)) return std::nullopt;
   const std::vector<uint32_t> stages = stages_of(row, proposal.ends);
   for (size_t r = 0; r < row.size(); ++r) seat(row[r].device, stages[r], proposal.devices);
@@ -254,6 +255,7 @@ bool keeps_ranges(std::span<const PinnedRange> ranges, const std::vector<uint32_
     const size_t stage =
         static_cast<size_t>(std::find(devices.begin(), devices.end(), range.device) - devices.begin());
     if (stage == devices.size()) return false;
+    if (stage == 0 && range.first >= ends.back()) return true;  // the tail of a ring
     return (stage == 0 ? 0 : ends[stage - 1]) <= range.first && range.last < ends[stage];
   });
 }

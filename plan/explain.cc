@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "dag/cut.h"
 #include "plan/placement.h"
 
 namespace weft::plan {
@@ -30,6 +31,8 @@ std::string range(const std::pair<T, T>& ends) {
   return least == most ? most : least + " to " + most;
 }
 
+using dag::ValueId;
+
 constexpr size_t kStageLines = 2;      // of more stages the ranges are said
 constexpr size_t kNames = 6;           // of devices
 constexpr const char* kDetail = "  ";  // before a line that is no part of the summary
@@ -55,6 +58,7 @@ class Explainer {
       lines_.push_back(kDetail + stage_line(s));
       if (s > 0) lines_.push_back(kDetail + cut_line(s));
     }
+    if (is_ring()) lines_.push_back(kDetail + tail_line());
     return std::move(lines_);
   }
 
@@ -67,13 +71,19 @@ class Explainer {
   }
   std::string stage_name(uint32_t stage) const { return "stage " + std::to_string(stage + 1); }
 
-  // First and last forward op that computes.
-  std::pair<const dag::Op*, const dag::Op*> ends(uint32_t stage) const {
+  bool is_ring() const { return what_.proposal->is_ring(*what_.model); }
+  bool is_in_tail(uint32_t op) const {
+    return what_.model->position_of_op[op] >= what_.proposal->ends.back();
+  }
+
+  // First and last forward op that computes, before a ring's tail or in it.
+  std::pair<const dag::Op*, const dag::Op*> ends(uint32_t stage, bool in_tail = false) const {
     const dag::Op *first = nullptr, *last = nullptr;
     const Model::Class& of = what_.model->classes[device(stage).device_class];
     for (const GroupCost& group : of.groups) {
       const auto is_here = [&](uint32_t op) {
-        return plan_.stage_of_op[of.lowered->source_op[op].index] == stage;
+        const uint32_t source = of.lowered->source_op[op].index;
+        return plan_.stage_of_op[source] == stage && is_in_tail(source) == in_tail;
       };
       if (!group.has_kernel || group.phase != dag::Phase::Forward || !is_here(group.begin)) continue;
       if (!first) first = &of.lowered->graph.ops()[group.begin];
@@ -90,8 +100,13 @@ class Explainer {
 
   std::string short_line(uint32_t s) const {
     return stage_name(s) + " of " + std::to_string(count_) + " on " + place(s) + ": " +
-           show_ops(what_.pipeline->stages[s].ops) + ", " + show(microbatch(s)) + " a microbatch, " +
-           show(plan_.stages[s].memory) + " of memory";
+           show_ops(what_.pipeline->stages[s].ops) + (s == 0 ? both_ends() : "") + ", " +
+           show(microbatch(s)) + " a microbatch, " + show(plan_.stages[s].memory) + " of memory";
+  }
+  std::string both_ends() const {
+    if (!is_ring()) return {};
+    const ValueId tied = largest_tie();
+    return tied.valid() ? ", first and last ones, for they share " + tie_name(tied) : ", first and last ones";
   }
 
   // The least and the most of all stages.
@@ -109,6 +124,7 @@ class Explainer {
     const auto [fewest, most] = ends_of([&](uint32_t s) { return what_.pipeline->stages[s].ops; });
     line += ": " + (fewest == most ? "" : std::to_string(fewest) + " to ") + show_ops(most);
     line += ", " + range(ends_of([&](uint32_t s) { return microbatch(s); })) + " a microbatch";
+    if (is_ring()) line += ", " + stage_name(0) + " with first and last ops";
     return line + ", " + range(ends_of([&](uint32_t s) { return plan_.stages[s].memory; })) + " of memory";
   }
 
@@ -151,18 +167,18 @@ class Explainer {
 
   // What the neighbouring cuts would have cost.
   std::string cut_line(uint32_t s) const {
-    const PartitionProblem problem = partition_problem(*what_.request, *what_.model, what_.proposal->devices);
+    const PartitionProblem problem = problem_of(*what_.request, *what_.model, *what_.proposal);
     const auto& ends = what_.proposal->ends;
     const uint32_t cut = ends[s - 1], begin = s > 1 ? ends[s - 2] : 0, end = ends[s];
     const auto worst = [&](uint32_t at) {
       return std::max(problem.cost(s - 1, begin, at).bottleneck, problem.cost(s, at, end).bottleneck);
     };
     const auto crossing = [&](uint32_t at) {
-      return Bytes{what_.model->crossing.received(at, end) + what_.model->crossing.returned(at, end)};
+      return Bytes{problem.crossing().received(at, end) + problem.crossing().returned(at, end)};
     };
     std::string line = "cut before " + stage_name(s) + ": " + show(crossing(cut)) +
                        " cross, the longer of both stages " + show_seconds(worst(cut)) + " a microbatch";
-    if (cut > begin + 1)
+    if (cut > problem.first_end(s - 1, begin))
       line += "; one place earlier " + show(crossing(cut - 1)) + " and " + show_seconds(worst(cut - 1));
     if (cut + 1 < end)
       line += "; one place later " + show(crossing(cut + 1)) + " and " + show_seconds(worst(cut + 1));
@@ -173,6 +189,43 @@ class Explainer {
     return "the " + std::string(way) + "link of " + device(s).name + " (" + show(LinkView{rate}) + "), of " +
            stage_name(s);
   }
+  // What the first stage makes in the one of its pieces for the other: the largest such value.
+  ValueId largest_tie() const {
+    const dag::Graph& graph = *what_.request->graph;
+    const std::vector<bool> copied = dag::copied_leaves(graph);
+    ValueId largest;
+    for (const dag::Op& op : graph.ops()) {
+      if (op.phase != dag::Phase::Forward || op.outputs.empty() ||
+          !is_in_tail(graph.value(op.outputs[0]).producer.index))
+        continue;
+      for (const ValueId input : op.inputs) {
+        if (!input.valid()) continue;
+        const uint32_t from = graph.value(input).producer.index;
+        if (is_in_tail(from) || plan_.stage_of_op[from] != 0 || copied[from]) continue;
+        if (!largest.valid() || graph.spec(largest).bytes() < graph.spec(input).bytes()) largest = input;
+      }
+    }
+    return largest;
+  }
+  std::string tie_name(ValueId value) const {
+    const dag::Graph& graph = *what_.request->graph;
+    for (const auto& initializer : graph.initializers())
+      if (initializer.value == value) return "'" + initializer.name + "'";
+    return "what " + name_of(graph.producer(value)) + " makes";
+  }
+  std::string tail_line() const {
+    std::string line = stage_name(0) + " also has the last ops";
+    if (const auto [first, last] = ends(0, /*in_tail=*/true); first)
+      line += ", from " + name_of(*first) + " to " + name_of(*last);
+    if (const ValueId tied = largest_tie(); tied.valid())
+      line += ", for they share " + tie_name(tied) + " (" + show(what_.request->graph->spec(tied).bytes()) +
+              ") with the first";
+    const uint32_t tail = what_.proposal->ends.back();
+    const Crossing &ring = what_.model->ring->crossing, &row = what_.model->crossing;
+    return line + ": " + show(Bytes{ring.over(tail)}) + " cross before them, " + show(Bytes{row.over(tail)}) +
+           " if another stage had them";
+  }
+
   std::string bottleneck_line() const {
     const Prediction& predicted = *what_.prediction;
     uint32_t busiest = 0;

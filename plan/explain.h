@@ -1,7 +1,7 @@
 // Says in lines for people what a plan does and why. First a summary of at most kSummaryLines: the stages (of
 // many, the ranges), the bottleneck, the prediction; first of all, that fewer stages would be faster, where
 // they would. Then, each behind two spaces, all that is known of every
-// stage, and what the neighbours of each cut would have cost.
+// stage, and what the neighbours of each cut would have cost; of a ring also why it is one.
 #pragma once
 
 #include <string>

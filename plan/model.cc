@@ -9,8 +9,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "dag/cut.h"
-#include "dag/split.h"
+#include "plan/traffic.h"
 
 namespace weft::plan {
 
@@ -235,89 +234,6 @@ class PositionFinder {
   std::vector<bool> work_of_unit_, forward_of_unit_;  // by unit's representative
 };
 
-// What the values of a graph do across borders between positions.
-class Traffic {
- public:
-  explicit Traffic(const Model& model) : model_(model), graph_(*model.graph), users_(graph_.users()) {}
-
-  // Each value that crosses borders at all: where it is made, and where it is read, ascending.
-  void for_each_value(const std::function<void(uint32_t from, const std::vector<uint32_t>& readers,
-                                               int64_t bytes)>& visit) const {
-    const std::vector<bool> copied = dag::copied_leaves(graph_);
-    std::vector<uint32_t> readers;
-    for (uint32_t v = 0; v < users_.size(); ++v) {
-      const uint32_t producer = graph_.values()[v].producer.index;
-      if (copied[producer] || users_[v].empty()) continue;
-      readers.clear();
-      for (const OpId reader : users_[v]) readers.push_back(model_.position_of_op[reader.index]);
-      std::sort(readers.begin(), readers.end());
-      visit(model_.position_of_op[producer], readers, graph_.values()[v].spec.bytes().value);
-    }
-  }
-
-  // Each sum of cotangents that the stage with all its terms makes (dag::move_sums): that stage returns one
-  // value less when it begins at one of `begins` (first, last) and ends behind `high`. Of a term that others
-  // read where the sum was, nothing is saved.
-  void for_each_sum(const std::function<void(std::pair<uint32_t, uint32_t> begins, uint32_t high,
-                                             int64_t bytes)>& visit) const {
-    std::vector<std::shared_ptr<const dag::Lowered>> classes;
-    for (const Model::Class& of : model_.classes) classes.push_back(of.lowered);
-    const std::vector<bool> movable = dag::movable_sums(graph_, classes);
-    std::unordered_map<uint32_t, std::pair<uint32_t, uint32_t>>
-        span;  // by op: from its lowest to its highest term
-    const auto span_of = [&](ValueId term) {
-      const uint32_t producer = graph_.value(term).producer.index, at = model_.position_of_op[producer];
-      const auto sum = span.find(producer);
-      return sum != span.end() ? sum->second : std::pair(at, at);
-    };
-    for (uint32_t i = 0; i < movable.size(); ++i) {
-      if (!movable[i]) continue;
-      const Op& op = graph_.ops()[i];
-      const auto a = span_of(op.inputs[0]), b = span_of(op.inputs[1]);
-      const uint32_t low = std::min(a.first, b.first), high = std::max(a.second, b.second);
-      const uint32_t at = model_.position_of_op[i];
-      if (low <= at) continue;
-      span[i] = {low, high};
-      const uint32_t others =
-          std::min(lowest_other_reader(op.inputs[0], i), lowest_other_reader(op.inputs[1], i));
-      if (others > at) visit({at + 1, std::min(low, others)}, high, graph_.spec(op.outputs[0]).bytes().value);
-    }
-  }
-
- private:
-  uint32_t lowest_other_reader(ValueId term, uint32_t sum) const {
-    uint32_t lowest = kNone;
-    for (const OpId reader : users_[term.index])
-      if (reader.index != sum) lowest = std::min(lowest, model_.position_of_op[reader.index]);
-    return lowest;
-  }
-
-  const Model& model_;
-  const Graph& graph_;
-  std::vector<std::vector<OpId>> users_;
-};
-
-// Bytes that cross each border, both ways; border b is before position b.
-std::vector<int64_t> bytes_over_borders(const Model& model) {
-  std::vector<int64_t> change(model.positions + 2, 0);
-  const auto add = [&](uint32_t first, uint32_t last, int64_t bytes) {
-    if (first > last) return;
-    change[first] += bytes;
-    change[last + 1] -= bytes;
-  };
-  const Traffic traffic(model);
-  traffic.for_each_value([&](uint32_t from, const std::vector<uint32_t>& readers, int64_t bytes) {
-    add(from + 1, readers.back(), bytes);
-    add(readers.front() + 1, from, bytes);
-  });
-  traffic.for_each_sum([&](std::pair<uint32_t, uint32_t> begins, uint32_t, int64_t bytes) {
-    add(begins.first, begins.second, -bytes);
-  });
-  change.resize(model.positions);
-  std::partial_sum(change.begin(), change.end(), change.begin());
-  return change;
-}
-
 // Chooses borders to keep: in each of so many windows of equal work the one that the fewest bytes cross, then
 // any others by their bytes, ascending, that are not next to one that is kept already.
 class BorderChooser {
@@ -377,44 +293,6 @@ void coarsen(Model& model, uint32_t positions_max) {
   model.positions = next + 1;
 }
 
-}  // namespace
-
-class CrossingBuilder {
- public:
-  explicit CrossingBuilder(const Model& model) : traffic_(model), crossing_(model.positions) {}
-
-  Crossing run() {
-    traffic_.for_each_value([&](uint32_t from, const std::vector<uint32_t>& readers, int64_t bytes) {
-      add(from, readers, bytes);
-    });
-    traffic_.for_each_sum([&](std::pair<uint32_t, uint32_t> begins, uint32_t high, int64_t bytes) {
-      for (uint32_t begin = begins.first; begin <= begins.second; ++begin)
-        crossing_.returned_[begin * crossing_.size_ + high + 1] -= bytes;
-    });
-    for (auto* matrix : {&crossing_.received_, &crossing_.returned_})
-      for (size_t begin = 0; begin < crossing_.size_; ++begin)
-        for (size_t end = 1; end < crossing_.size_; ++end)
-          (*matrix)[begin * crossing_.size_ + end] += (*matrix)[begin * crossing_.size_ + end - 1];
-    return std::move(crossing_);
-  }
-
- private:
-  // A stage that begins behind the producer and ends behind its own first reader receives the value; one that
-  // holds the producer and begins behind the lowest reader returns it.
-  void add(uint32_t from, const std::vector<uint32_t>& readers, int64_t bytes) {
-    uint32_t begin = from + 1;
-    for (const uint32_t reader : readers)
-      for (; begin <= reader; ++begin) crossing_.received_[begin * crossing_.size_ + reader + 1] += bytes;
-    for (begin = readers.front() + 1; begin <= from; ++begin)
-      crossing_.returned_[begin * crossing_.size_ + from + 1] += bytes;
-  }
-
-  Traffic traffic_;
-  Crossing crossing_;
-};
-
-namespace {
-
 void add_holdings(Model& model) {
   const Graph& graph = *model.graph;
   auto& held = model.held_before;
@@ -461,7 +339,8 @@ Model make_model(const Graph& graph, std::span<const std::shared_ptr<const dag::
     for (const GroupCost& group : of.groups)
       of.position_of_group.push_back(model.position_of_op[of.lowered->source_op[group.begin].index]);
   add_holdings(model);
-  model.crossing = CrossingBuilder(model).run();
+  model.crossing = make_crossing(model);
+  model.ring = find_ring(model);
   return model;
 }
 

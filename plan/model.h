@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -11,26 +12,10 @@
 #include "dag/graph.h"
 #include "dag/lower.h"
 #include "plan/cost.h"
+#include "plan/crossing.h"
+#include "plan/ring.h"
 
 namespace weft::plan {
-
-// Bytes that a stage of positions [begin, end) exchanges with the stages before it, a microbatch.
-class Crossing {
- public:
-  Crossing() = default;
-  explicit Crossing(uint32_t positions)
-      : size_(positions + 1), received_(size_ * size_, 0), returned_(size_ * size_, 0) {}
-
-  // Values from earlier positions that the stage reads, each once.
-  int64_t received(uint32_t begin, uint32_t end) const { return received_[begin * size_ + end]; }
-  // Values of the stage that earlier positions read (cotangents), each once.
-  int64_t returned(uint32_t begin, uint32_t end) const { return returned_[begin * size_ + end]; }
-
- private:
-  friend class CrossingBuilder;
-  size_t size_ = 0;
-  std::vector<int64_t> received_, returned_;
-};
 
 struct Model {
   const dag::Graph* graph = nullptr;  // before lowering
@@ -52,6 +37,7 @@ struct Model {
     std::vector<int64_t> parameters, other, saved, parameter_count;
   } held_before;
   Crossing crossing;
+  std::optional<Ring> ring;  // where something ties the row's ends to each other
 };
 
 // `classes`: the graph as each class of devices runs it; empty: one class, which runs it as it is. At most

@@ -10,14 +10,16 @@ constexpr size_t kStagesSwapped = 16;  // of more stages only near ones change d
 
 class Neighbours {
  public:
-  Neighbours(const Proposal& of, std::span<const uint32_t> idle)
-      : of_(of), idle_(idle.first(std::min(idle.size(), kIdleMax))), count_(of.ends.size()) {}
+  Neighbours(const Proposal& of, const Model& model, std::span<const uint32_t> idle)
+      : of_(of), model_(model), idle_(idle.first(std::min(idle.size(), kIdleMax))), count_(of.ends.size()) {}
 
   void shift_borders() {
-    for (size_t border = 0; border + 1 < count_; ++border)
+    const size_t borders = of_.is_ring(model_) ? count_ : count_ - 1;
+    for (size_t border = 0; border < borders; ++border)
       for (const int by : {-1, 1, -2, 2}) {
         const int64_t at = int64_t{of_.ends[border]} + by;
-        if (at <= int64_t{begin(border)} || at >= int64_t{of_.ends[border + 1]}) continue;
+        const uint32_t next_end = border + 1 < count_ ? of_.ends[border + 1] : model_.positions;
+        if (at <= int64_t{begin(border)} || at >= int64_t{next_end}) continue;
         Proposal& next = add();
         next.ends[border] = static_cast<uint32_t>(at);
       }
@@ -63,6 +65,7 @@ class Neighbours {
   Proposal& add() { return found_.emplace_back(of_); }
 
   const Proposal& of_;
+  const Model& model_;
   std::span<const uint32_t> idle_;
   size_t count_;
   std::vector<Proposal> found_;
@@ -70,8 +73,9 @@ class Neighbours {
 
 }  // namespace
 
-std::vector<Proposal> neighbours(const Proposal& of, bool number_may_change, std::span<const uint32_t> idle) {
-  Neighbours all(of, idle);
+std::vector<Proposal> neighbours(const Proposal& of, const Model& model, bool number_may_change,
+                                 std::span<const uint32_t> idle) {
+  Neighbours all(of, model, idle);
   all.shift_borders();
   all.exchange_devices();
   if (number_may_change) {

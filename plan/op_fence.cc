@@ -13,7 +13,6 @@
 #include <numeric>
 
 #include "plan/communities.h"
-#include "plan/placement.h"
 #include "plan/row.h"
 #include "plan/strategy.h"
 
@@ -44,13 +43,10 @@ class Fences {
       order.insert(order.end(), group.begin(), group.end());
       group_ends.push_back(order.size());
     }
-    if (order.size() > scope_.model->positions) return {};
-    PartitionProblem problem = partition_problem(*scope_.request, *scope_.model, order);
-    if (scope_.tight)
-      for (auto& stage : problem.stages) stage.in_flight = 1;
-    std::vector<uint32_t> ends = deal(order, group_ends);
-    respect_memory(problem, ends);
-    return {{order, ends, estimate(problem.cost_of(ends), scope_.request->microbatches)}};
+    auto proposal = deal_out(
+        scope_, order, [&](const PartitionProblem& problem) { return deal(problem, order, group_ends); });
+    if (!proposal) return {};
+    return {std::move(*proposal)};
   }
 
  private:
@@ -155,31 +151,28 @@ class Fences {
     return best;
   }
 
-  std::vector<uint32_t> deal(const std::vector<uint32_t>& order,
+  std::vector<uint32_t> deal(const PartitionProblem& problem, const std::vector<uint32_t>& order,
                              const std::vector<size_t>& group_ends) const {
     const Model& model = *scope_.model;
     const std::vector<double> seconds = seconds_of_positions(model, 0, Rates{}, /*accumulates=*/false);
     std::vector<double> before(seconds.size() + 1, 0), shares;
     std::partial_sum(seconds.begin(), seconds.end(), before.begin() + 1);
     for (const uint32_t device : order) shares.push_back(speed_[device]);
-    std::vector<uint32_t> ends = deal_row(before, shares);
+    std::vector<uint32_t> ends = deal_row(before, shares, problem.tail);
     const double whole = std::accumulate(shares.begin(), shares.end(), 0.0);
     for (size_t g = 0; g + 1 < group_ends.size(); ++g) {
-      const size_t stage = group_ends[g] - 1;
+      const auto stage = static_cast<uint32_t>(group_ends[g] - 1);
       const double play = kFencePlay * before.back() * std::min(shares[stage], shares[stage + 1]) / whole;
-      const uint32_t lowest = (stage == 0 ? 0 : ends[stage - 1]) + 1, highest = ends[stage + 1] - 1;
+      const uint32_t lowest = problem.first_end(stage, stage == 0 ? 0 : ends[stage - 1]),
+                     highest = ends[stage + 1] - 1;
       uint32_t best = ends[stage];
       for (uint32_t border = lowest; border <= highest; ++border)
-        if (std::abs(before[border] - before[ends[stage]]) <= play && bytes_over(border) < bytes_over(best))
+        if (std::abs(before[border] - before[ends[stage]]) <= play &&
+            problem.crossing().over(border) < problem.crossing().over(best))
           best = border;
       ends[stage] = best;
     }
     return ends;
-  }
-  int64_t bytes_over(uint32_t border) const {
-    const Model& model = *scope_.model;
-    return model.crossing.received(border, model.positions) +
-           model.crossing.returned(border, model.positions);
   }
 
   const Scope& scope_;

@@ -23,7 +23,7 @@ struct Table {
 
 std::optional<Partition> read_back(const PartitionProblem& problem, const Table& table) {
   const auto stages = static_cast<uint32_t>(problem.stages.size());
-  uint32_t end = problem.model->positions;
+  uint32_t end = problem.tail;
   if (table.value[(stages - 1) * table.width + end] == kNever) return std::nullopt;
   Partition partition;
   partition.ends.resize(stages);
@@ -44,12 +44,12 @@ std::optional<Partition> read_back(const PartitionProblem& problem, const Table&
 template <typename Worth, typename Hopeless>
 std::optional<Partition> solve(const PartitionProblem& problem, Worth worth, Hopeless hopeless) {
   const auto stages = static_cast<uint32_t>(problem.stages.size());
-  const uint32_t n = problem.model->positions;
+  const uint32_t n = problem.tail;
   if (stages == 0 || stages > n) return std::nullopt;
   Table table(stages, n);
   for (uint32_t stage = 0; stage < stages; ++stage) {
     const uint32_t last_end = stage + 1 == stages ? n : n - (stages - 1 - stage);
-    const uint32_t first_end = stage + 1 == stages ? n : stage + 1;
+    const uint32_t first_end = stage + 1 == stages ? n : problem.first_end(stage, stage);
     for (uint32_t end = first_end; end <= last_end; ++end) {
       double& best = table.value[stage * table.width + end];
       const uint32_t lowest = stage == 0 ? 0 : stage;
@@ -75,25 +75,39 @@ std::optional<Partition> solve(const PartitionProblem& problem, Worth worth, Hop
 double PartitionProblem::on_lines(uint32_t stage, uint32_t begin, uint32_t end) const {
   const Stage& at = stages[stage];
   if (at.uplink == kUnlimited && at.downlink == kUnlimited) return 0;
-  const auto& crossing = model->crossing;
   const uint32_t n = model->positions, until = passing ? n : end;
-  const int64_t up = (begin > 0 ? crossing.returned(begin, until) : 0) + crossing.received(end, n);
-  const int64_t down = (begin > 0 ? crossing.received(begin, until) : 0) + crossing.returned(end, n);
+  int64_t up = crossing().received(end, n), down = crossing().returned(end, n);
+  const auto add = [&](uint32_t border, uint32_t to) {
+    up += crossing().returned(border, to);
+    down += crossing().received(border, to);
+  };
+  if (begin > 0) add(begin, until);
+  if (stage == 0 && ring) add(tail, n);
   return std::max(static_cast<double>(up) / at.uplink, static_cast<double>(down) / at.downlink);
 }
 
 StageCost PartitionProblem::cost(uint32_t stage, uint32_t begin, uint32_t end) const {
   const double computing = compute(stage, begin, end), lines = on_lines(stage, begin, end);
-  if (stage == 0) return {std::max(computing, lines), computing};
   const Stage& at = stages[stage];
-  const uint32_t until = passing ? model->positions : end;
-  const double received =
-      static_cast<double>(model->crossing.received(begin, until)) / at.receive.bytes_per_second;
-  const double returned =
-      static_cast<double>(model->crossing.returned(begin, until)) / at.give_back.bytes_per_second;
+  const auto [received, returned] = transfer(stage, begin, passing ? model->positions : end);
   const double latency =
       (received > 0 ? seconds(at.receive.latency) : 0) + (returned > 0 ? seconds(at.give_back.latency) : 0);
   return {std::max({computing, received, returned, lines}), computing + received + returned + latency};
+}
+
+PartitionProblem::Transfer PartitionProblem::transfer(uint32_t stage, uint32_t begin, uint32_t end) const {
+  // Of two stages, what the tail receives takes the links between head and middle: it is counted there.
+  const bool closes = ring && stage == (stages.size() == 2 ? 1 : 0);
+  int64_t received = 0, returned = 0;
+  if (stage > 0) received = crossing().received(begin, end), returned = crossing().returned(begin, end);
+  if (closes) {
+    const int64_t to_tail = crossing().received(tail, model->positions),
+                  from_tail = crossing().returned(tail, model->positions);
+    received += stage == 0 ? to_tail : from_tail;
+    returned += stage == 0 ? from_tail : to_tail;
+  }
+  return {static_cast<double>(received) / stages[stage].receive.bytes_per_second,
+          static_cast<double>(returned) / stages[stage].give_back.bytes_per_second};
 }
 
 StageCost PartitionProblem::cost_of(const std::vector<uint32_t>& ends) const {
@@ -110,12 +124,15 @@ bool PartitionProblem::fits(uint32_t begin, uint32_t end, uint32_t stage) const 
   if (const PinnedRange* pinned = stages[stage].pinned; pinned && (begin > pinned->first || end <= pinned->last))
     return false;
   const auto& held = model->held_before;
-  const auto over = [&](const std::vector<int64_t>& before) { return before[end] - before[begin]; };
+  const auto over = [&](const std::vector<int64_t>& before) {
+    return before[end] - before[begin] + (stage == 0 ? before.back() - before[tail] : 0);
+  };
   const int64_t state = over(held.parameters) * (1 + optimizer_slots) + over(held.other);
   const int64_t persistent =
       state * (stages[stage].holds_copy ? 2 : 1) + over(held.parameters) * gradient_sums;
   int64_t microbatch = over(held.saved);
-  if (stage > 0) microbatch += model->crossing.received(begin, end) + model->crossing.returned(begin, end);
+  if (stage > 0) microbatch += crossing().received(begin, end) + crossing().returned(begin, end);
+  if (stage == 0 && ring) microbatch += crossing().over(tail) + ring->waiting;
   const double bytes = static_cast<double>(persistent) +
                        static_cast<double>(microbatch) * memory_scale * stages[stage].in_flight;
   return bytes <= static_cast<double>(stages[stage].memory);
@@ -141,15 +158,13 @@ namespace {
 class Bisection {
  public:
   explicit Bisection(const PartitionProblem& problem)
-      : problem_(problem),
-        count_(static_cast<uint32_t>(problem.stages.size())),
-        n_(problem.model->positions) {}
+      : problem_(problem), count_(static_cast<uint32_t>(problem.stages.size())), n_(problem.tail) {}
 
   std::vector<Partition> run(std::span<const double> factors) {
     if (count_ == 0 || count_ > n_) return {};
     double high = 0;
     for (uint32_t stage = 0; stage < count_; ++stage) {
-      high = std::max(high, problem_.compute(stage, 0, n_));
+      high = std::max({high, problem_.compute(stage, 0, n_), link_seconds(0, 0)});
       for (uint32_t border = 1; stage > 0 && border < n_; ++border)
         high = std::max(high, link_seconds(stage, border));
       high = std::max(high, most_on_lines(stage));
@@ -174,17 +189,16 @@ class Bisection {
 
   // Of a stage that begins there: the longer of receiving and giving back.
   double link_seconds(uint32_t stage, uint32_t border) const {
-    const auto& crossing = problem_.model->crossing;
-    const auto& at = problem_.stages[stage];
-    return std::max(static_cast<double>(crossing.received(border, n_)) / at.receive.bytes_per_second,
-                    static_cast<double>(crossing.returned(border, n_)) / at.give_back.bytes_per_second);
+    const auto [received, returned] = problem_.transfer(stage, border, problem_.model->positions);
+    return std::max(received, returned);
   }
   bool takes(uint32_t stage, uint32_t begin, uint32_t end, double most) const {
     return problem_.compute(stage, begin, end) <= most && problem_.fits(begin, end, stage);
   }
   // The last end that the stage can take from there on, borders aside; `begin` when not even one position.
   uint32_t last_end(uint32_t stage, uint32_t begin, double most) const {
-    uint32_t low = begin, high = n_ - (count_ - 1 - stage);
+    uint32_t low = problem_.first_end(stage, begin), high = n_ - (count_ - 1 - stage);
+    if (low > high || !takes(stage, begin, low, most)) return begin;
     while (low < high) {
       const uint32_t middle = low + (high - low + 1) / 2;
       if (takes(stage, begin, middle, most))
@@ -196,13 +210,14 @@ class Bisection {
   }
   // Empty: they do not get through.
   std::vector<uint32_t> farthest_ends(double most) const {
+    if (link_seconds(0, 0) > most) return {};
     std::vector<uint32_t> ends;
     for (uint32_t stage = 0, begin = 0; stage < count_; ++stage) {
       uint32_t end = last_end(stage, begin, most);
       while (stage + 1 < count_ && end > begin &&
              (link_seconds(stage + 1, end) > most || problem_.on_lines(stage, begin, end) > most))
         --end;
-      if (end == begin) return {};
+      if (end == begin || end < problem_.first_end(stage, begin)) return {};
       ends.push_back(end);
       begin = end;
     }
@@ -238,7 +253,7 @@ class Bisection {
     for (uint32_t stage = 0, begin = 0; stage + 1 < count_; ++stage) {
       const uint32_t last = std::min(farthest[stage], last_end(stage, begin, most));
       uint32_t best = last;
-      for (uint32_t end = std::max(begin + 1, first[stage + 1]); end < last; ++end)
+      for (uint32_t end = std::max(problem_.first_end(stage, begin), first[stage + 1]); end < last; ++end)
         if (link_seconds(stage + 1, end) < link_seconds(stage + 1, best)) best = end;
       if (best <= begin) return farthest;
       ends.push_back(best);

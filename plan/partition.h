@@ -2,6 +2,7 @@
 // stage).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -23,15 +24,19 @@ struct StageCost {
   double sum = 0;         // one after the other, with latencies
 };
 
+// Of a ring, the first stage has all positions from `tail` on besides: its compute and its memory are with
+// theirs, and before its second part stands the last stage.
 struct PartitionProblem {
   const Model* model = nullptr;
+  const Ring* ring = nullptr;  // the model's
+  uint32_t tail = 0;           // where the last stage ends: the model's positions where there is no ring
   struct Stage {
     std::shared_ptr<const std::vector<double>>
         seconds_before;  // by position: of all positions before it; n + 1
     int64_t memory = 0;
     bool holds_copy = false;  // of its state, in the same memory
     uint32_t in_flight = 1;
-    LinkView receive, give_back;  // from the stage before, and to it; unused for the first
+    LinkView receive, give_back;  // from the stage before, and to it; for the first only in a ring
     double uplink = kUnlimited, downlink = kUnlimited;  // shared with what the stage behind sends and takes
     const PinnedRange* pinned = nullptr;                // the stage has all of these
   };
@@ -47,9 +52,19 @@ struct PartitionProblem {
   double on_lines(uint32_t stage, uint32_t begin, uint32_t end) const;
   double compute(uint32_t stage, uint32_t begin, uint32_t end) const {
     const auto& before = *stages[stage].seconds_before;
-    return before[end] - before[begin];
+    return before[end] - before[begin] + (stage == 0 ? before.back() - before[tail] : 0);
+  }
+  // Seconds on the links to the stage before, when a stage has [begin, end).
+  struct Transfer {
+    double received = 0, returned = 0;
+  };
+  Transfer transfer(uint32_t stage, uint32_t begin, uint32_t end) const;
+  // The first end that a stage may have that begins there.
+  uint32_t first_end(uint32_t stage, uint32_t begin) const {
+    return std::max(begin + 1, stage == 0 && ring ? ring->head_end : 0);
   }
   bool fits(uint32_t begin, uint32_t end, uint32_t stage) const;
+  const Crossing& crossing() const { return ring ? ring->crossing : model->crossing; }
 };
 
 struct Partition {

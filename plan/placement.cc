@@ -35,8 +35,10 @@ void keep_best(std::vector<Ranked>& best, Ranked candidate) {
 
 // Seconds of the partition with the least bottleneck; when nothing fits in memory, as if memory were no
 // matter, so that the order is still compared with others.
-double score_of(const Scope& scope, const std::vector<uint32_t>& order) {
-  const PartitionProblem problem = partition_problem(*scope.request, *scope.coarse, order);
+double score_of(const Scope& scope, bool as_ring, const std::vector<uint32_t>& order) {
+  const PartitionProblem problem =
+      as_ring ? ring_problem(*scope.request, *scope.coarse, order, scope.coarse->ring->tails.front())
+              : partition_problem(*scope.request, *scope.coarse, order);
   if (const auto partition = least_bottleneck(problem))
     return estimate(partition->cost, scope.request->microbatches);
   PartitionProblem unbounded = problem;
@@ -49,11 +51,12 @@ double score_of(const Scope& scope, const std::vector<uint32_t>& order) {
 // same beginning share them; a branch ends when even an even share of what is left cannot beat what is known.
 class Enumeration {
  public:
-  Enumeration(const Scope& scope, bool memory_matters)
+  Enumeration(const Scope& scope, bool as_ring, bool memory_matters)
       : scope_(scope),
+        ring_(as_ring ? &*scope.coarse->ring : nullptr),
         memory_matters_(memory_matters),
         cluster_(scope.request->cluster),
-        positions_(scope.coarse->positions),
+        positions_(as_ring ? ring_->tails.front() : scope.coarse->positions),
         used_(scope.devices.size(), false),
         rows_(scope.stages) {
     for (const uint32_t device : scope.devices) {
@@ -86,9 +89,14 @@ class Enumeration {
 
   void descend(uint32_t stage) {
     if (stage == scope_.stages) {
-      const auto& [bottleneck, sum] = rows_[stage - 1][positions_];
-      if (bottleneck < kNever)
-        keep_best(best_, {estimate({bottleneck, sum}, scope_.request->microbatches), order_});
+      auto [bottleneck, sum] = rows_[stage - 1][positions_];
+      if (bottleneck == kNever) return;
+      if (ring_) {
+        const StageCost closing = closing_cost();
+        bottleneck = std::max(bottleneck, closing.bottleneck);
+        sum += closing.sum;
+      }
+      keep_best(best_, {estimate({bottleneck, sum}, scope_.request->microbatches), order_});
       return;
     }
     std::vector<bool> tried(used_.size(), false);
@@ -122,14 +130,31 @@ class Enumeration {
     return candidates;
   }
 
+  PartitionProblem empty_problem() const {
+    PartitionProblem problem;
+    problem.model = scope_.coarse;
+    problem.ring = ring_;
+    problem.tail = positions_;
+    problem.optimizer_slots = scope_.request->optimizer_slots;
+    problem.gradient_sums = scope_.request->gradient_sums;
+    // The first, the one that is looked at, and another where there are more than two.
+    problem.stages.resize(scope_.stages > 2 ? 3 : 2);
+    problem.stages[0].receive.bytes_per_second = problem.stages[0].give_back.bytes_per_second = kNever;
+    return problem;
+  }
+  // Of the link between the last device and the first, which nothing is known of before the last is chosen.
+  StageCost closing_cost() const {
+    PartitionProblem problem = empty_problem();
+    problem.stages[0].receive = cluster_.link(order_.back(), order_.front());
+    problem.stages[0].give_back = cluster_.link(order_.front(), order_.back());
+    const auto [received, returned] = problem.transfer(0, 0, positions_);
+    return {std::max(received, returned), received + returned};
+  }
+
   void fill_row(uint32_t stage, size_t device) {
     Row& row = rows_[stage];
     row.assign(positions_ + 1, {kNever, kNever});
-    PartitionProblem problem;
-    problem.model = scope_.coarse;
-    problem.optimizer_slots = scope_.request->optimizer_slots;
-    problem.gradient_sums = scope_.request->gradient_sums;
-    problem.stages.resize(2);
+    PartitionProblem problem = empty_problem();
     auto& at = problem.stages[stage == 0 ? 0 : 1];
     at.seconds_before = before_[device];
     at.memory = memory_matters_ ? cluster_.devices()[scope_.devices[device]].memory.value
@@ -143,7 +168,7 @@ class Enumeration {
       at.give_back = cluster_.link(order_[stage], order_[stage - 1]);
     }
     const uint32_t own = stage == 0 ? 0 : 1, after = scope_.stages - 1 - stage;
-    for (uint32_t end = stage + 1; end + after <= positions_; ++end)
+    for (uint32_t end = problem.first_end(stage, stage); end + after <= positions_; ++end)
       for (uint32_t begin = stage == 0 ? 0 : end - 1;; --begin) {
         if (problem.compute(own, begin, end) > row[end].first) break;
         const std::pair<double, double> before = stage == 0 ? std::pair(0.0, 0.0) : rows_[stage - 1][begin];
@@ -163,10 +188,11 @@ class Enumeration {
       if (left == 0 && end < positions_) continue;
       bottleneck = std::min(bottleneck, std::max(rows_[stage][end].first, left == 0 ? 0 : rest / left));
     }
-    return estimate({bottleneck, fastest_[positions_]}, scope_.request->microbatches);
+    return estimate({bottleneck, fastest_.back()}, scope_.request->microbatches);
   }
 
   const Scope& scope_;
+  const Ring* ring_;
   bool memory_matters_;
   const ClusterView& cluster_;
   uint32_t positions_;
@@ -181,7 +207,7 @@ class Enumeration {
 };
 
 // Regions one after the other, the next by the bandwidth to it.
-std::vector<std::vector<uint32_t>> greedy_orders(const Scope& scope) {
+std::vector<std::vector<uint32_t>> greedy_orders(const Scope& scope, bool as_ring) {
   const ClusterView& cluster = scope.request->cluster;
   std::map<std::string, std::vector<uint32_t>> regions;
   for (const uint32_t device : scope.devices) regions[cluster.devices()[device].region].push_back(device);
@@ -218,7 +244,7 @@ std::vector<std::vector<uint32_t>> greedy_orders(const Scope& scope) {
       if (next == groups.size()) break;
       at = next;
     }
-    if (order.size() == scope.stages) keep_best(best, {score_of(scope, order), order});
+    if (order.size() == scope.stages) keep_best(best, {score_of(scope, as_ring, order), order});
   }
   std::vector<std::vector<uint32_t>> orders;
   for (Ranked& ranked : best) orders.push_back(std::move(ranked.order));
@@ -231,6 +257,7 @@ PartitionProblem partition_problem(const PlanRequest& request, const Model& mode
                                    const std::vector<uint32_t>& order) {
   PartitionProblem problem;
   problem.model = &model;
+  problem.tail = model.positions;
   problem.optimizer_slots = request.optimizer_slots;
   problem.gradient_sums = request.gradient_sums;
   const ClusterView& cluster = request.cluster;
@@ -257,16 +284,35 @@ PartitionProblem partition_problem(const PlanRequest& request, const Model& mode
   return problem;
 }
 
+PartitionProblem ring_problem(const PlanRequest& request, const Model& model,
+                              const std::vector<uint32_t>& order, uint32_t tail) {
+  PartitionProblem problem = partition_problem(request, model, order);
+  problem.ring = &*model.ring;
+  problem.tail = tail;
+  problem.stages.front().receive = request.cluster.link(order.back(), order.front());
+  problem.stages.front().give_back = request.cluster.link(order.front(), order.back());
+  // A microbatch comes by the first stage once more.
+  for (auto& stage : problem.stages)
+    stage.in_flight = std::min(request.microbatches + request.evaluates, stage.in_flight + 1);
+  return problem;
+}
+
+PartitionProblem problem_of(const PlanRequest& request, const Model& model, const Proposal& proposal) {
+  return proposal.is_ring(model) ? ring_problem(request, model, proposal.devices, proposal.ends.back())
+                                 : partition_problem(request, model, proposal.devices);
+}
+
 double estimate(const StageCost& cost, uint32_t microbatches) {
   return cost.sum + (microbatches - 1.0) * cost.bottleneck;
 }
 
-std::vector<std::vector<uint32_t>> device_orders(const Scope& scope) {
+std::vector<std::vector<uint32_t>> device_orders(const Scope& scope, bool as_ring) {
+  if (as_ring && (!scope.coarse->ring || scope.stages < 2)) return {};
   if (scope.devices.size() < scope.stages || scope.coarse->positions < scope.stages) return {};
-  auto orders = greedy_orders(scope);
+  auto orders = greedy_orders(scope, as_ring);
   if (scope.devices.size() > kDevicesEnumerated) return orders;
-  auto best = Enumeration(scope, true).run();
-  if (best.empty()) best = Enumeration(scope, false).run();  // the need was overestimated, perhaps
+  auto best = Enumeration(scope, as_ring, true).run();
+  if (best.empty()) best = Enumeration(scope, as_ring, false).run();  // the need was overestimated, perhaps
   for (auto& order : orders)
     if (best.size() < kOrdersKept + 1 && std::find(best.begin(), best.end(), order) == best.end())
       best.push_back(std::move(order));

@@ -206,12 +206,15 @@ class Planner {
                   bool tight) {
     std::vector<Worked> candidates;
     const Scope scope{&request_, &model_, &coarse_, devices, stages, tight, pinned_};
+    bool tried[2] = {};  // a row, a ring: the best of each is worked out
     for (Proposal& proposal : within_ranges(scope, strategy.propose(scope), !strategy.is_baseline)) {
       // A baseline that the default looks at only to be no worse.
       const bool beside = strategy.is_baseline && !strategy_->is_baseline;
       if (beside && best_ && proposal.score > kHopeful * seconds(best_->prediction.step)) continue;
+      const bool is_ring = proposal.is_ring(model_);
+      if (!strategy.is_baseline && candidates.size() >= kWorkedOut && tried[is_ring]) continue;
+      tried[is_ring] = true;
       if (auto worked = work_out(std::move(proposal))) candidates.push_back(std::move(*worked));
-      if (!strategy.is_baseline && candidates.size() == kWorkedOut) break;
     }
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Worked& a, const Worked& b) { return a.prediction.step < b.prediction.step; });
@@ -248,7 +251,8 @@ class Planner {
     size_t left = kPolishWork;
     for (bool changed = true; changed;) {
       changed = false;
-      for (Proposal& neighbour : neighbours(chosen.proposal, !request_.stages, idle_devices(chosen))) {
+      for (Proposal& neighbour :
+           neighbours(chosen.proposal, model_, !request_.stages, idle_devices(chosen))) {
         const size_t work =
             request_.graph->ops().size() + size_t{6} * request_.microbatches * neighbour.ends.size();
         if (work > left) return;
@@ -266,13 +270,11 @@ class Planner {
   }
   // As many microbatches in flight as the plan it comes from has, where memory allows.
   void keep_in_flight(const Worked& from, Worked& worked) const {
-    const auto count = static_cast<uint32_t>(worked.in_flight.size());
-    const uint32_t extra =
-        from.in_flight.front() -
-        std::min<uint32_t>(from.in_flight.front(), static_cast<uint32_t>(from.in_flight.size()));
-    if (extra == 0) return;
-    for (uint32_t stage = 0; stage < count; ++stage)
-      worked.in_flight[stage] = std::min(worked.in_flight_max[stage], count - stage + extra);
+    const uint32_t usual = depth(from.proposal), had = from.in_flight.front();
+    if (had <= usual) return;
+    for (uint32_t stage = 0; stage < worked.in_flight.size(); ++stage)
+      worked.in_flight[stage] =
+          std::min(worked.in_flight_max[stage], depth(worked.proposal) - stage + had - usual);
     worked.prediction = predict_with(worked, worked.in_flight);
   }
   std::vector<uint32_t> idle_devices(const Worked& chosen) const {
@@ -290,7 +292,7 @@ class Planner {
   std::optional<Worked> work_out(Proposal proposal) {
     Worked worked;
     const auto count = static_cast<uint32_t>(proposal.ends.size());
-    std::vector<uint32_t> stage_of_position(model_.positions);
+    std::vector<uint32_t> stage_of_position(model_.positions, 0);  // a ring's tail is the first stage's
     for (uint32_t stage = 0, p = 0; stage < count; ++stage)
       for (; p < proposal.ends[stage]; ++p) stage_of_position[p] = stage;
     for (const uint32_t position : model_.position_of_op)
@@ -323,11 +325,16 @@ class Planner {
         return std::nullopt;
       }
       worked.in_flight_max.push_back(static_cast<uint32_t>(std::min<int64_t>(most, request_.microbatches)));
-      worked.in_flight.push_back(std::min(worked.in_flight_max.back(), count - stage));
+      worked.in_flight.push_back(std::min(worked.in_flight_max.back(), depth(proposal) - stage));
     }
     worked.proposal = std::move(proposal);
     worked.prediction = predict_with(worked, worked.in_flight);
     return worked;
+  }
+
+  // How many stages a microbatch passes: the first of a ring twice.
+  uint32_t depth(const Proposal& proposal) const {
+    return static_cast<uint32_t>(proposal.ends.size()) + proposal.is_ring(model_);
   }
 
   Prediction predict_with(const Worked& worked, const std::vector<uint32_t>& in_flight) const {
@@ -356,7 +363,7 @@ class Planner {
     for (uint32_t extra = 1; extra < request_.microbatches; extra = extra < 4 ? extra + 1 : extra * 3 / 2) {
       std::vector<uint32_t> in_flight;
       for (uint32_t stage = 0; stage < count; ++stage)
-        in_flight.push_back(std::min(worked.in_flight_max[stage], count - stage + extra));
+        in_flight.push_back(std::min(worked.in_flight_max[stage], depth(worked.proposal) - stage + extra));
       if (in_flight == worked.in_flight) break;  // memory or the step's microbatches set the limit
       Prediction raised = predict_with(worked, in_flight);
       if (seconds(raised.step) >= kWorthMemory * seconds(worked.prediction.step)) continue;
@@ -409,9 +416,8 @@ class Planner {
       planned.memory =
           work.persistent + work.microbatch * (worked.in_flight[stage] + (request_.evaluates ? 1 : 0));
       planned.host_memory = work.host;
-      planned.pinned = std::any_of(request_.pins.begin(), request_.pins.end(), [&](const Pin& pin) {
-        return pin.device == planned.devices.front();
-      });
+      planned.pinned = std::any_of(request_.pins.begin(), request_.pins.end(),
+                                   [&](const Pin& pin) { return pin.device == planned.devices.front(); });
       for (const Segment& segment : work.segments)
         (segment.backward ? planned.backward : planned.forward) += segment.compute;
       plan.stages.push_back(std::move(planned));

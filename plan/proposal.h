@@ -22,9 +22,12 @@ struct Scope {
 };
 struct Proposal {
   std::vector<uint32_t> devices;  // by stage
-  std::vector<uint32_t>
-      ends;          // by stage: the position behind its last; ascending, the last is model->positions
+  // By stage: the position behind its last; ascending. Where the last is less than model->positions, the
+  // pipeline is a ring: the positions from there on are the first stage's, too.
+  std::vector<uint32_t> ends;
   double score = 0;  // seconds a step by the strategy's own estimate
+
+  bool is_ring(const Model& of) const { return ends.back() < of.positions; }
 };
 
 }  // namespace weft::plan

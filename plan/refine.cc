@@ -17,7 +17,11 @@ constexpr double kBetter = 1 - 1e-9;
 class Refinement {
  public:
   Refinement(const Scope& scope, Proposal proposal)
-      : scope_(scope), proposal_(std::move(proposal)), problem_(problem_of(proposal_.devices)) {
+      : scope_(scope),
+        proposal_(std::move(proposal)),
+        problem_(problem_of(*scope.request, *scope.model, proposal_)) {
+    if (scope.tight)
+      for (auto& stage : problem_.stages) stage.in_flight = 1;
     for (const uint32_t device : scope.devices)
       if (std::find(proposal_.devices.begin(), proposal_.devices.end(), device) == proposal_.devices.end())
         idle_.push_back(device);
@@ -34,12 +38,6 @@ class Refinement {
   }
 
  private:
-  PartitionProblem problem_of(const std::vector<uint32_t>& devices) const {
-    PartitionProblem problem = partition_problem(*scope_.request, *scope_.model, devices);
-    if (scope_.tight)
-      for (auto& stage : problem.stages) stage.in_flight = 1;
-    return problem;
-  }
   // The stage's device, and the links on both of its sides.
   void put(PartitionProblem& problem, const std::vector<uint32_t>& devices, size_t stage) {
     const ClusterView& cluster = scope_.request->cluster;
@@ -51,11 +49,12 @@ class Refinement {
     problem.stages[stage].holds_copy = device.host_memory.value == 0;
     problem.stages[stage].uplink = device.uplink;
     problem.stages[stage].downlink = device.downlink;
-    for (const size_t next : {stage, stage + 1})
-      if (next > 0 && next < devices.size()) {
-        problem.stages[next].receive = cluster.link(devices[next - 1], devices[next]);
-        problem.stages[next].give_back = cluster.link(devices[next], devices[next - 1]);
-      }
+    for (const size_t next : {stage, (stage + 1) % devices.size()}) {
+      if (next == 0 && !problem.ring) continue;
+      const uint32_t before = devices[next == 0 ? devices.size() - 1 : next - 1];
+      problem.stages[next].receive = cluster.link(before, devices[next]);
+      problem.stages[next].give_back = cluster.link(devices[next], before);
+    }
   }
   // Of a cut that does not fit: infinite.
   double value(const PartitionProblem& problem, const std::vector<uint32_t>& ends) {
@@ -68,16 +67,26 @@ class Refinement {
 
   bool shift_borders() {
     bool changed = false;
-    for (size_t border = 0; border + 1 < proposal_.ends.size(); ++border)
+    const size_t borders = proposal_.ends.size() - (problem_.ring ? 0 : 1);  // of a ring, the tail's too
+    for (size_t border = 0; border < borders; ++border)
       for (const int by : {-8, -3, -1, 1, 3, 8}) {
         if (looks_ >= kLooksMax) return changed;
         std::vector<uint32_t> ends = proposal_.ends;
         const int64_t at = int64_t{ends[border]} + by;
-        if (at <= (border == 0 ? 0 : int64_t{ends[border - 1]}) || at >= int64_t{ends[border + 1]}) continue;
+        if (at < first_place(border) || at > last_place(border)) continue;
         ends[border] = static_cast<uint32_t>(at);
-        changed = take(proposal_.devices, problem_, std::move(ends)) || changed;
+        PartitionProblem problem = problem_;
+        problem.tail = ends.back();
+        changed = take(proposal_.devices, problem, std::move(ends)) || changed;
       }
     return changed;
+  }
+  int64_t first_place(size_t border) const {
+    return problem_.first_end(static_cast<uint32_t>(border), border == 0 ? 0 : proposal_.ends[border - 1]);
+  }
+  int64_t last_place(size_t border) const {
+    if (border + 1 < proposal_.ends.size()) return int64_t{proposal_.ends[border + 1]} - 1;
+    return problem_.ring->tail_max;
   }
 
   bool exchange_devices() {

@@ -24,7 +24,7 @@ constexpr std::array kMemoryViews = {MemoryView{false, 1}, MemoryView{true, 1}, 
 
 // Of a small row the exact ones, by dynamic programming; its table would take too long for a large one.
 std::vector<Partition> partitions_of(const PartitionProblem& problem) {
-  if (problem.model->positions > kExactPositions) return partitions_by_bisection(problem, kBottleneckFactors);
+  if (problem.tail > kExactPositions) return partitions_by_bisection(problem, kBottleneckFactors);
   std::vector<Partition> partitions;
   const auto least = least_bottleneck(problem);
   if (!least) return partitions;
@@ -48,6 +48,24 @@ void add_partitions(const PartitionProblem& problem, const std::vector<uint32_t>
   }
 }
 
+// As much of memory as has to be assumed, all of it where the scope is tight.
+void add_views(const Scope& scope, PartitionProblem problem, const std::vector<uint32_t>& order,
+               std::vector<Proposal>& proposals) {
+  const std::vector<PartitionProblem::Stage> stages = problem.stages;
+  for (const MemoryView& view : kMemoryViews) {
+    problem.stages = stages;
+    problem.memory_scale = view.scale;
+    if (view.one_in_flight)
+      for (auto& stage : problem.stages) stage.in_flight = 1;
+    const size_t known = proposals.size();
+    for (const bool passing : {true, false}) {
+      problem.passing = passing;
+      add_partitions(problem, order, scope.request->microbatches, proposals);
+    }
+    if (!scope.tight && proposals.size() > known) break;
+  }
+}
+
 constexpr NamedStrategy kStrategies[] = {
     {"auto", propose_balanced, "searched: who works, in which order, where the cuts lie", false},
     {"op-fence", propose_op_fence, "groups of similar bandwidth in a row, ops by computing power"},
@@ -61,23 +79,12 @@ constexpr NamedStrategy kStrategies[] = {
 
 std::vector<Proposal> propose_balanced(const Scope& scope) {
   std::vector<Proposal> proposals;
-  const auto orders = device_orders(scope);
-  for (const auto& order : orders) {
-    PartitionProblem problem = partition_problem(*scope.request, *scope.model, order);
-    const std::vector<PartitionProblem::Stage> stages = problem.stages;
-    for (const MemoryView& view : kMemoryViews) {
-      problem.stages = stages;
-      problem.memory_scale = view.scale;
-      if (view.one_in_flight)
-        for (auto& stage : problem.stages) stage.in_flight = 1;
-      const size_t known = proposals.size();
-      for (const bool passing : {true, false}) {
-        problem.passing = passing;
-        add_partitions(problem, order, scope.request->microbatches, proposals);
-      }
-      if (!scope.tight && proposals.size() > known) break;
-    }
-  }
+  for (const auto& order : device_orders(scope))
+    add_views(scope, partition_problem(*scope.request, *scope.model, order), order, proposals);
+  if (scope.model->ring)
+    for (const auto& order : device_orders(scope, /*as_ring=*/true))
+      for (const uint32_t tail : scope.model->ring->tails)
+        add_views(scope, ring_problem(*scope.request, *scope.model, order, tail), order, proposals);
   std::stable_sort(proposals.begin(), proposals.end(),
                    [](const Proposal& a, const Proposal& b) { return a.score < b.score; });
   if (proposals.size() > kProposalsKept * 4) proposals.resize(kProposalsKept * 4);

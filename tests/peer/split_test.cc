@@ -14,6 +14,7 @@
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/backend/reference/reference_backend.h"
 #include "peer/executor.h"
+#include "plan/plan.h"
 #include "tests/peer/stage_runner.h"
 #include "tests/support/cuts.h"
 #include "tests/support/models.h"
@@ -134,6 +135,33 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(c.model) + "_" + c.backend + "_" + std::to_string(c.stages) +
              (c.wrap_around ? "_wrap" : "");
     });
+
+// As the planner cuts a tied model: both its ends in the first stage.
+TEST(SplitLaw, ARingGivesTheBitsOfTheWhole) {
+  const auto backend = value_or_fail(make_cpu_backend({.threads = 1, .pin = false}));
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 97);
+    const auto stages = static_cast<uint32_t>(2 + rng.below(3));
+    const test::Model model =
+        test::transformer(seed, {.layers = 3, .vocabulary = 128 + 64 * static_cast<int64_t>(rng.below(4))});
+    const Graph graph = training_graph(model, *backend);
+    std::vector<plan::DeviceView> devices;
+    for (uint32_t d = 0; d < stages; ++d)
+      devices.push_back({.name = std::to_string(d),
+                         .rates = {1e9 * (1 + rng.uniform()), 1e9, 1e9, 1e-6},
+                         .memory = {1 << 30}});
+    const auto plan = value_or_fail(plan::make_plan(
+        {.graph = &graph, .microbatches = 4, .stages = stages, .cluster = plan::ClusterView(devices)}));
+    const auto split = value_or_fail(dag::split(graph, plan.stage_of_op, stages, dag::op_table()));
+    EXPECT_TRUE(std::any_of(split.cut_edges.begin(), split.cut_edges.end(), [&](const dag::CutEdge& edge) {
+      return edge.to_stage == 0 && graph.producer(edge.value).phase == Phase::Forward;
+    })) << "a ring";
+    const auto whole_results = run_whole(graph, *backend, model);
+    expect_same_bits(whole_results, run_split(split, *backend, model));
+    expect_same_bits(whole_results, run_split(split, *backend, model, Carry::OnDevice));
+  }
+}
 
 // ---- law 1 ----
 

@@ -135,6 +135,47 @@ Graph chain(uint64_t seed, int64_t layers, int64_t batch) {
   return lowered(with_loss(b, linear(b, "head", x, 10)));
 }
 
+Graph gpt(const GptOptions& o) {
+  GraphBuilder b(dag::op_table());
+  const auto norm = [&](const std::string& name, ValueId x) {
+    return b.add(OpKind::LayerNorm,
+                 {x, parameter(b, name + ".weight", {o.width}), parameter(b, name + ".bias", {o.width})},
+                 {{Attr::Axis, int64_t{2}}, {Attr::Epsilon, 1e-5}});
+  };
+  const auto heads = [&](ValueId x) {
+    const ValueId split =
+        b.add(OpKind::Reshape, {x}, {{Attr::Shape, Shape{1, o.tokens, o.heads, o.width / o.heads}}});
+    return b.add(OpKind::Transpose, {split}, {{Attr::Perm, Ints{0, 2, 1, 3}}});
+  };
+  const ValueId tokens = b.input("tokens", {DType::I64, {1, o.tokens}});
+  const ValueId wte = parameter(b, "wte", {o.vocabulary, o.width});
+  ValueId x = b.add(OpKind::Add, {b.add(OpKind::Gather, {wte, tokens}, {{Attr::Axis, int64_t{0}}}),
+                                  parameter(b, "wpe", {o.tokens, o.width})});
+  for (int64_t i = 0; i < o.layers; ++i) {
+    const std::string name = "h" + std::to_string(i);
+    const ValueId normed = norm(name + ".ln1", x);
+    const ValueId scores = b.add(
+        OpKind::MatMul,
+        {heads(linear(b, name + ".q", normed, o.width)), heads(linear(b, name + ".k", normed, o.width))},
+        {{Attr::TransB, int64_t{1}}});
+    ValueId mixed = b.add(OpKind::MatMul, {b.add(OpKind::Softmax, {scores}, {{Attr::Axis, int64_t{3}}}),
+                                           heads(linear(b, name + ".v", normed, o.width))});
+    mixed = b.add(OpKind::Transpose, {mixed}, {{Attr::Perm, Ints{0, 2, 1, 3}}});
+    mixed = b.add(OpKind::Reshape, {mixed}, {{Attr::Shape, Shape{1, o.tokens, o.width}}});
+    x = b.add(OpKind::Add, {x, linear(b, name + ".proj", mixed, o.width)});
+    const ValueId hidden = linear(b, name + ".fc", norm(name + ".ln2", x), 4 * o.width);
+    x = b.add(OpKind::Add, {x, linear(b, name + ".out", b.add(OpKind::Relu, {hidden}), o.width)});
+  }
+  const ValueId head = o.tied ? wte : parameter(b, "head", {o.vocabulary, o.width});
+  const ValueId logits = b.add(OpKind::MatMul, {norm("ln", x), head}, {{Attr::TransB, int64_t{1}}}, "logits");
+  const ValueId labels = b.input(std::string(dag::kTargetInput), {DType::I64, {1, o.tokens}});
+  b.output("loss",
+           b.add(OpKind::CrossEntropy, {logits, labels},
+                 {{Attr::Axis, int64_t{2}}, {Attr::Reduction, std::string("mean")}}),
+           OutputRole::Loss);
+  return lowered(b.finish());
+}
+
 plan::DeviceView device(std::string name, double gigaflops, std::string region, std::string fingerprint,
                         Bytes memory) {
   return {.name = std::move(name),

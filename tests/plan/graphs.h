@@ -23,6 +23,13 @@ inline const std::vector<std::string> kAllGraphs = {"residual", "transformer", "
 // A chain of `layers` linear layers with relu, widths by seed.
 dag::Graph chain(uint64_t seed, int64_t layers, int64_t batch = 8);
 
+// GPT-2's shape, batch 1, without weights: the head's weights are the embedding's when `tied`.
+struct GptOptions {
+  int64_t layers = 12, width = 768, heads = 12, vocabulary = 50257, tokens = 1024;
+  bool tied = true;
+};
+dag::Graph gpt(const GptOptions& options);
+
 plan::DeviceView device(std::string name, double gigaflops = 50, std::string region = "west",
                         std::string fingerprint = "cpu", Bytes memory = {int64_t{4} << 30});
 // `count` devices named a, b, c, ..., all equal, links of that bandwidth and latency.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 
 #include "plan/placement.h"
@@ -37,8 +38,9 @@ struct Best {
 };
 Best brute_force(const PartitionProblem& problem, double bottleneck_max) {
   Best best;
-  for_each_cut(problem.model->positions, static_cast<uint32_t>(problem.stages.size()),
+  for_each_cut(problem.tail, static_cast<uint32_t>(problem.stages.size()),
                [&](const std::vector<uint32_t>& ends) {
+                 if (problem.ring && ends.front() < problem.ring->head_end) return;
                  StageCost total;
                  for (uint32_t s = 0; s < ends.size(); ++s) {
                    const uint32_t begin = s == 0 ? 0 : ends[s - 1];
@@ -84,6 +86,50 @@ TEST(Partition, IsNeverWorseThanAnyOther) {
     }
   }
   EXPECT_GT(bounded_by_memory, 0) << "some should not fit";
+}
+
+// A ring's first stage has the tail's work and memory besides, and a link from the last.
+TEST(Partition, OfARingIsNeverWorseThanAnyOther) {
+  int bounded_by_memory = 0, found = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 9);
+    const dag::Graph graph = test::gpt({.layers = 2,
+                                        .width = 32,
+                                        .heads = 2,
+                                        .vocabulary = 1024,
+                                        .tokens = 8 * static_cast<int64_t>(1 + seed % 4)});
+    const Model model = make_model(graph, {}, 16);
+    ASSERT_TRUE(model.ring.has_value());
+    const auto stages = static_cast<uint32_t>(2 + rng.below(3));
+    PlanRequest request{.graph = &graph, .microbatches = 4, .cluster = test::random_cluster(rng, stages)};
+    std::vector<uint32_t> order;
+    for (uint32_t s = 0; s < stages; ++s) order.push_back(s);
+    PartitionProblem problem = ring_problem(request, model, order, model.ring->tails.front());
+    if (rng.below(2) == 0)
+      for (auto& stage : problem.stages) stage.memory = static_cast<int64_t>(rng.below(1'500'000));
+    const auto least = least_bottleneck(problem);
+    const Best best = brute_force(problem, std::numeric_limits<double>::infinity());
+    ASSERT_EQ(least.has_value(), best.bottleneck < std::numeric_limits<double>::infinity());
+    if (!least) {
+      ++bounded_by_memory;
+      continue;
+    }
+    ++found;
+    EXPECT_NEAR(least->cost.bottleneck, best.bottleneck, 1e-9 * best.bottleneck);
+    EXPECT_EQ(least->ends.back(), problem.tail);
+    const double bound = least->cost.bottleneck * 1.2;
+    const auto short_one = least_sum(problem, bound);
+    ASSERT_TRUE(short_one.has_value());
+    EXPECT_NEAR(short_one->cost.sum, brute_force(problem, bound).sum, 1e-9 * short_one->cost.sum);
+    const auto bisected = partitions_by_bisection(problem, std::array{1.0});
+    if (bisected.empty()) continue;  // it takes more memory for worse, and does not look back
+    EXPECT_EQ(bisected.front().ends.back(), problem.tail);
+    EXPECT_GE(bisected.front().ends.front(), problem.ring->head_end);
+    EXPECT_GE(bisected.front().cost.bottleneck, best.bottleneck * (1 - 1e-9));
+  }
+  EXPECT_GT(bounded_by_memory, 0) << "some should not fit";
+  EXPECT_GT(found, 20);
 }
 
 TEST(Partition, MoreStagesThanPositionsIsNone) {
