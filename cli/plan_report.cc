@@ -44,6 +44,8 @@ Json json_stage(const PlanShown& shown, uint32_t s) {
           {"backward_seconds", seconds(stage.backward)},
           {"busy", busy_share(shown, stage)},
           {"microbatches_in_flight", stage.microbatches_in_flight},
+          {"recomputes", stage.recomputes},
+          {"repeated_seconds", seconds(stage.repeated)},
           {"sends", sends}};
 }
 

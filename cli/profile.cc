@@ -165,7 +165,8 @@ Result<int> run_profile(const ProfileOptions& options) {
   getrusage(RUSAGE_SELF, &usage);
   fmt::print(
       "\nmemory: {} for weights, gradients and optimizer, {} for a microbatch; peak of the process {}\n",
-      format_bytes(executor->persistent_bytes().value), format_bytes(executor->microbatch_bytes().value),
+      format_bytes(executor->persistent_bytes().value),
+      format_bytes((executor->scratch_bytes() + executor->microbatch_bytes()).value),
       format_bytes(int64_t{usage.ru_maxrss} * 1024));
   return kExitOk;
 }

@@ -24,17 +24,23 @@ struct RunOrder {
   std::vector<uint32_t> time_of_group;  // within its stage; an alias's group has none
   std::vector<uint32_t> stage_of_op;    // empty: all are of stage 0; kNone: does not count
   std::vector<uint32_t> ends;           // by stage: the time behind its last group
+  // Within the stage, leaves' too: what runs in one go. Times ascend with segments; between two of them other
+  // microbatches run. Empty: all in one, and what leaves the graph is kept until somebody has read it.
+  std::vector<uint32_t> segment_of_op{};
 };
 
 struct Lifetime {
   uint32_t first = RunOrder::kNone, last = 0;  // times of the first and the last use, both included
+  uint32_t first_segment = 0, last_segment = 0;
   bool needs_memory() const { return first != RunOrder::kNone; }
+  bool crosses_segments() const { return first_segment != last_segment; }
 };
 // A value that another stage makes.
 struct Received {
   ValueId value{};
-  uint32_t stage = 0;  // reads it
-  Lifetime lifetime{.first = 0, .last = 0};
+  uint32_t stage = 0;    // reads it
+  uint32_t segment = 0;  // of that stage: the first that does
+  Lifetime lifetime{};   // result
 };
 struct Lifetimes {
   std::vector<uint32_t> root;      // by value: the value whose bytes it shows, itself where it has its own
@@ -42,9 +48,10 @@ struct Lifetimes {
   std::vector<Received> received;  // as asked for
 };
 
-// Graph inputs live from the beginning, outputs and `kept` to the end (gradients and state updates as long as
-// others, for they are added or copied where they are made), received values from the beginning to their last
-// reader, all others from their group to their last reader; what lives within one group needs no memory.
+// Graph inputs and received values live from the beginning of their segment, outputs and `kept` to the end of
+// theirs, when the last group has run (gradients and state updates as long as others, for they are added or
+// copied where they are made), all others from their group to their last reader; what lives within one group
+// needs no memory. In a graph without segments the end is that of the stage: somebody may still read.
 Lifetimes find_lifetimes(const Graph& graph, const RunOrder& order, std::span<const ValueId> kept,
                          std::vector<Received> received = {});
 

@@ -23,8 +23,8 @@ Status Executor::build() {
   WEFT_TRY_STATUS(backend_.check(options_.precision));
   std::vector<GroupSignature> groups;
   WEFT_TRY_STATUS(make_kernels(groups));
-  program_ =
-      plan_program(*graph_, backend_, std::move(groups), kernels_, {options_.accumulates, options_.kept});
+  program_ = plan_program(*graph_, backend_, std::move(groups), kernels_,
+                          {options_.accumulates, options_.kept, options_.segment_of_op});
   order_groups();
   WEFT_TRY_STATUS(claim_state());
   WEFT_TRY_STATUS(take_persistent_memory());
@@ -109,8 +109,9 @@ Status Executor::take_persistent_memory() {
   if (options_.sums_ranges)
     for (const ValueId value : program_.gradients) range_sums_.push_back(take(graph_->spec(value)));
   persistent_bytes_ = {size};
-  WEFT_TRY(persistent_, backend_.allocate(persistent_bytes_ + program_.workspace));
-  workspace_ = {persistent_.get(), size};
+  WEFT_TRY(persistent_, backend_.allocate(persistent_bytes_));
+  if (!options_.scratch) options_.scratch = std::make_shared<Scratch>(backend_);
+  WEFT_TRY_STATUS(options_.scratch->reserve(scratch_bytes()));
   for (std::vector<View>* views : {&constants_, &gradients_, &range_sums_})
     for (View& view : *views) view.memory = persistent_.get();
   for (const dag::Op& op : graph_->ops())
@@ -156,12 +157,15 @@ View Executor::place_of(const Microbatch& microbatch, ValueId value) const {
       break;
     case Residence::Arena:
       return {microbatch.arena_.get(), place.offset};
+    case Residence::Scratch:
+      return options_.scratch->at(place.offset);
     case Residence::Initializer:
       return initializers_[place.slot];
     case Residence::Constant:
       return constants_[place.slot];
     case Residence::Gradient:
       if (microbatch.turn.begins_range) return sum_of(microbatch.turn, place.slot);
+      if (!options_.segment_of_op.empty()) return options_.scratch->at(place.offset);
       return {microbatch.arena_.get(), place.offset};
   }
   WEFT_CHECK_MSG(false, "a value inside a group has no place");
@@ -214,7 +218,7 @@ Status Executor::run_groups(Microbatch& microbatch, uint32_t segment, const Step
     for (const ValueId input : group.inputs) input_views_.push_back(place_of(microbatch, input));
     for (const ValueId output : group.outputs) output_views_.push_back(place_of(microbatch, output));
     if (observer_) observer_(g, true);
-    WEFT_TRY_STATUS(kernels_[g]->run(input_views_, output_views_, workspace_, context));
+    WEFT_TRY_STATUS(kernels_[g]->run(input_views_, output_views_, workspace(), context));
     WEFT_TRY_STATUS(after_group(microbatch, g));
     if (observer_) observer_(g, false);
   }

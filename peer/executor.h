@@ -1,5 +1,6 @@
 // Runs a (stage's) graph on a backend: borrows its weights and optimizer slots from a State, holds its
-// constants, its gradients and the arenas of the microbatches in flight. It decides nothing: what runs, in
+// constants, its gradients and the arenas of the microbatches in flight, and shares a Scratch for what lives
+// within one task. It decides nothing: what runs, in
 // which order, and where values lie was planned before (peer/program.h). What it asks of the backend may
 // still be under way when a call returns; functions that return a tensor or numbers wait, those that return a
 // Download do not. One thread drives an executor. The backend must outlive it.
@@ -15,11 +16,12 @@
 #include "dag/graph.h"
 #include "peer/backend/backend.h"
 #include "peer/program.h"
+#include "peer/scratch.h"
 #include "peer/state.h"
 
 namespace weft::peer {
 
-// What one microbatch needs between its first task and its last.
+// What one microbatch needs between its first task and its last, and between two of them keeps.
 class Microbatch {
  public:
   StepContext context;
@@ -32,10 +34,13 @@ class Microbatch {
 };
 
 struct ExecutorOptions {
-  bool accumulates = false;                       // more than one microbatch a step
-  bool sums_ranges = false;                       // in more than one range (dag/gradient_order.h)
-  std::vector<dag::ValueId> kept{};               // stays readable until the microbatch ends
-  std::vector<uint32_t> segment_of_op{};          // empty: all ops in segment 0
+  bool accumulates = false;          // more than one microbatch a step
+  bool sums_ranges = false;          // in more than one range (dag/gradient_order.h)
+  std::vector<dag::ValueId> kept{};  // stays readable, as outputs do
+  // Empty: all ops in segment 0, and what is readable stays so for as long as the microbatch. With segments
+  // other microbatches run between them, and it stays so until another one is run or given values.
+  std::vector<uint32_t> segment_of_op{};
+  std::shared_ptr<Scratch> scratch{};             // nothing: its own
   std::optional<dag::OptimizerSpec> optimizer{};  // its slots are claimed; for update()
   Precision precision{};
 };
@@ -56,24 +61,27 @@ class Executor {
   State& state() { return *state_; }
   const Program& program() const { return program_; }
   const Kernel& kernel(size_t group) const { return *kernels_[group]; }
-  // Bytes of device memory held for gradients and constants, beside the state, and for one microbatch in
-  // flight.
+  // Bytes of device memory: held for gradients and constants, beside the state; needed of the Scratch; held
+  // for each microbatch in flight.
   Bytes persistent_bytes() const { return persistent_bytes_; }
-  Bytes microbatch_bytes() const { return program_.arena + program_.workspace; }
+  Bytes scratch_bytes() const { return program_.scratch + program_.workspace; }
+  Bytes microbatch_bytes() const { return program_.arena; }
 
   Result<std::unique_ptr<Microbatch>> make_microbatch();
 
-  // By the input's name, or by value for what other stages sent.
+  // By the input's name, or by value for what other stages sent. With segments: just before that of the input
+  // is run, for its place may be another microbatch's until then.
   Status set_input(Microbatch& microbatch, std::string_view name, const dag::Tensor& tensor);
   Status set_value(Microbatch& microbatch, dag::ValueId value, const dag::Tensor& tensor);
-  // The same on the device: what `value` holds in another executor's microbatch, whose segment has run. It is
-  // copied as it is now. REQUIRES: one backend. Errors: InvalidArgument unless both are plain and of one
+  // The same on the device: what `value` holds in another executor's microbatch, readable there. It is copied
+  // as it is now. REQUIRES: one backend. Errors: InvalidArgument unless both are plain and of one
   // spec.
   Status copy_value(Microbatch& microbatch, dag::ValueId input, const Executor& from,
                     const Microbatch& source, dag::ValueId value);
   // Runs the ops of one segment; writes state updates (running statistics) back as they come.
   Status run(Microbatch& microbatch, uint32_t segment = 0);
-  // An output or kept value, as it is now. REQUIRES: its segment has run. Errors: Unsupported for an encoding
+  // An output or kept value, as it is now. REQUIRES: its segment has run, and, with segments, was the last to
+  // run. Errors: Unsupported for an encoding
   // that the backend does not know.
   Result<std::unique_ptr<Download>> begin_value(const Microbatch& microbatch, dag::ValueId value,
                                                 const Encoding& encoding = {});
@@ -109,6 +117,7 @@ class Executor {
   void list_parameters();
   Status run_groups(Microbatch& microbatch, uint32_t segment, const StepContext& context);
   View place_of(const Microbatch& microbatch, dag::ValueId value) const;
+  View workspace() const { return options_.scratch->at(program_.scratch.value); }
   View sum_of(const dag::GradientTurn& turn, uint32_t slot) const;
   Status after_group(Microbatch& microbatch, uint32_t group);
   Status end_range(const dag::GradientTurn& turn, uint32_t slot);
@@ -121,10 +130,9 @@ class Executor {
   std::vector<std::unique_ptr<Kernel>> kernels_;
   std::vector<uint32_t> segment_of_group_;
 
-  std::unique_ptr<Memory> persistent_;                      // constants, gradients and the kernels' workspace
+  std::unique_ptr<Memory> persistent_;                      // constants and gradients
   std::vector<View> initializers_, constants_, gradients_;  // by slot
   std::vector<View> range_sums_;                            // by gradient slot: of ranges but the first
-  View workspace_;
   std::vector<std::vector<std::pair<dag::ValueId, uint32_t>>>
       state_updates_;                                      // by group: value -> initializer
   std::vector<std::vector<uint32_t>> gradients_of_group_;  // by group: gradient slots it completes

@@ -132,7 +132,8 @@ class Planner {
     dag::RunOrder order{.group_of_op = std::vector(graph_.ops().size(), kNever),
                         .time_of_group = {},
                         .stage_of_op = {},
-                        .ends = {static_cast<uint32_t>(program_.groups.size())}};
+                        .ends = {static_cast<uint32_t>(program_.groups.size())},
+                        .segment_of_op = {options_.segment_of_op.begin(), options_.segment_of_op.end()}};
     for (uint32_t t = 0; t < program_.groups.size(); ++t) {
       for (const OpId op : program_.groups[t].ops) order.group_of_op[op.index] = t;
       order.time_of_group.push_back(t);
@@ -157,7 +158,9 @@ class Planner {
       const OpKind kind = root_kind(r);
       const bool whole = backend_.storage_bytes(graph_.spec(output.value), Layout::Plain) ==
                          backend_.storage_bytes(graph_.spec(ValueId{r}), graph_.value(ValueId{r}).layout);
-      if (kind != OpKind::Input && !persistent(r) && whole && slot_of_root.emplace(r, slot).second)
+      // A later segment would find other microbatches added to it.
+      const bool own = !lifetimes_[r].crosses_segments();
+      if (kind != OpKind::Input && !persistent(r) && whole && own && slot_of_root.emplace(r, slot).second)
         gradient_root_[r] = slot;
       else  // the bytes are somebody else's already: added to the slot once they are complete
         program_.gradient_copies.push_back(
@@ -186,6 +189,7 @@ class Planner {
         taken.push_back(r);
         root_[own] = r;
         lifetimes_[r].last = std::max(lifetimes_[r].last, lifetimes_[own].last);
+        lifetimes_[r].last_segment = std::max(lifetimes_[r].last_segment, lifetimes_[own].last_segment);
       }
     }
   }
@@ -195,18 +199,25 @@ class Planner {
     return backend_.storage_bytes(value.spec, value.layout);
   }
 
+  // Other microbatches run between segments, not within one.
+  bool in_scratch(uint32_t r) const {
+    return !options_.segment_of_op.empty() && !lifetimes_[r].crosses_segments();
+  }
+
   void place() {
-    std::vector<Block> blocks;
+    std::vector<Block> blocks, passing;
     std::map<uint32_t, uint32_t> block_of_root;
     for (uint32_t v = 0; v < graph_.values().size(); ++v) {
       const uint32_t r = root(ValueId{v});
       if (r != v || persistent(r) || lifetimes_[r].first == kNever) continue;
       const bool gradient = gradient_root_.contains(r);
       if (gradient && !options_.accumulates) continue;
-      block_of_root[r] = static_cast<uint32_t>(blocks.size());
-      blocks.push_back({size(r), lifetimes_[r].first, lifetimes_[r].last});
+      std::vector<Block>& to = in_scratch(r) ? passing : blocks;
+      block_of_root[r] = static_cast<uint32_t>(to.size());
+      to.push_back({size(r), lifetimes_[r].first, lifetimes_[r].last});
     }
     program_.arena = place_blocks(blocks, backend_.alignment());
+    program_.scratch = place_blocks(passing, backend_.alignment());
     std::map<std::string_view, uint32_t> initializer_slot;
     for (uint32_t i = 0; i < graph_.initializers().size(); ++i)
       initializer_slot[graph_.initializers()[i].name] = i;
@@ -220,10 +231,13 @@ class Planner {
         place = {Residence::Constant, static_cast<uint32_t>(op.attributes.get_int(dag::Attr::Value)), 0};
       } else if (lifetimes_[r].first != kNever) {
         const auto block = block_of_root.find(r);
-        place.offset = block == block_of_root.end() ? 0 : blocks[block->second].offset;
+        if (block != block_of_root.end())
+          place.offset = (in_scratch(r) ? passing : blocks)[block->second].offset;
+        place.residence = in_scratch(r) ? Residence::Scratch : Residence::Arena;
         const auto gradient = gradient_root_.find(r);
-        place.residence = gradient == gradient_root_.end() ? Residence::Arena : Residence::Gradient;
-        if (gradient != gradient_root_.end()) place.slot = gradient->second;
+        if (gradient == gradient_root_.end()) continue;
+        place.residence = Residence::Gradient;
+        place.slot = gradient->second;
       }
     }
   }

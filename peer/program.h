@@ -32,6 +32,7 @@ Bytes place_blocks(std::span<Block> blocks, int64_t alignment);
 enum class Residence : uint8_t {
   Inside,       // only within its group: no memory
   Arena,        // in the microbatch's arena
+  Scratch,      // in the memory that all microbatches share: lives within one segment
   Initializer,  // persistent: slot = index of the initializer
   Constant,     // persistent: slot = index of the constant
   Gradient,  // persistent: slot = index among gradient outputs; a range's first microbatch writes it in place
@@ -39,22 +40,27 @@ enum class Residence : uint8_t {
 struct Place {
   Residence residence = Residence::Inside;
   uint32_t slot = 0;
-  int64_t offset =
-      0;  // Arena: bytes from its start. Gradient: the arena offset that later microbatches write to.
+  // Arena and Scratch: bytes from its start. Gradient: where in Scratch, or in Arena in a graph without
+  // segments, later microbatches write to.
+  int64_t offset = 0;
 };
 
 struct ProgramOptions {
   // Several microbatches a step: gradients of the later ones need memory of their own before they are added.
   bool accumulates = false;
-  // Values, beside outputs, that stay readable until the end (what a stage sends).
+  // Values, beside outputs, that stay readable until the end of their segment (what a stage sends).
   std::vector<dag::ValueId> kept{};
+  // By op, ascending: other microbatches run between two segments. Empty: the microbatch runs in one go and
+  // has all its values, which stay readable, to itself.
+  std::span<const uint32_t> segment_of_op{};
 };
 
 struct Program {
-  std::vector<GroupSignature> groups;  // what runs, in order (views are left out: they are aliases)
-  std::vector<Place> places;           // by value
-  Bytes arena;
-  Bytes workspace;                      // the largest of the kernels'
+  std::vector<GroupSignature> groups;   // what runs, in order (views are left out: they are aliases)
+  std::vector<Place> places;            // by value
+  Bytes arena;                          // each microbatch in flight
+  Bytes scratch;                        // whichever microbatch runs
+  Bytes workspace;                      // likewise: the largest of the kernels'
   std::vector<dag::ValueId> gradients;  // by gradient slot
   // Gradient values that share their bytes with another output and are copied there after group `group`.
   struct Copy {

@@ -54,6 +54,9 @@ class Explainer {
     lines_.push_back(summary_line());
     if (auto line = guesses_line(); !line.empty()) lines_.push_back(std::move(line));
     if (plan_.fewer) lines_.push_back(kDetail + bottleneck_line());
+    if (std::any_of(plan_.stages.begin(), plan_.stages.end(),
+                    [](const auto& stage) { return stage.recomputes; }))
+      lines_.push_back(kDetail + kept_line());
     for (uint32_t s = 0; s < count_; ++s) {
       lines_.push_back(kDetail + stage_line(s));
       if (s > 0) lines_.push_back(kDetail + cut_line(s));
@@ -101,12 +104,18 @@ class Explainer {
   std::string short_line(uint32_t s) const {
     return stage_name(s) + " of " + std::to_string(count_) + " on " + place(s) + ": " +
            show_ops(what_.pipeline->stages[s].ops) + (s == 0 ? both_ends() : "") + ", " +
-           show(microbatch(s)) + " a microbatch, " + show(plan_.stages[s].memory) + " of memory";
+           show(microbatch(s)) + " a microbatch, " + show(plan_.stages[s].memory) + " of memory" + again(s);
   }
   std::string both_ends() const {
     if (!is_ring()) return {};
     const ValueId tied = largest_tie();
     return tied.valid() ? ", first and last ones, for they share " + tie_name(tied) : ", first and last ones";
+  }
+  std::string again(uint32_t s) const {
+    const StagePlan& stage = plan_.stages[s];
+    return stage.recomputes
+               ? "; of that " + show(stage.repeated) + " to make forward values again instead of keeping them"
+               : "";
   }
 
   // The least and the most of all stages.
@@ -125,7 +134,13 @@ class Explainer {
     line += ": " + (fewest == most ? "" : std::to_string(fewest) + " to ") + show_ops(most);
     line += ", " + range(ends_of([&](uint32_t s) { return microbatch(s); })) + " a microbatch";
     if (is_ring()) line += ", " + stage_name(0) + " with first and last ops";
-    return line + ", " + range(ends_of([&](uint32_t s) { return plan_.stages[s].memory; })) + " of memory";
+    line += ", " + range(ends_of([&](uint32_t s) { return plan_.stages[s].memory; })) + " of memory";
+    const auto repeat = std::count_if(plan_.stages.begin(), plan_.stages.end(),
+                                      [](const StagePlan& stage) { return stage.recomputes; });
+    if (repeat == 0) return line;
+    const Duration longest = ends_of([&](uint32_t s) { return plan_.stages[s].repeated; }).second;
+    return line + "; " + std::to_string(repeat) + (repeat == 1 ? " makes" : " make") +
+           " forward values again instead of keeping them, up to " + show(longest) + " a microbatch";
   }
 
   double seconds_of(const PlannedLink& planned) const {
@@ -155,7 +170,7 @@ class Explainer {
     if (const auto [first, last] = ends(s); first)
       line += " from " + name_of(*first) + " to " + name_of(*last);
     line += ", forward " + show(stage.forward);
-    if (stage.backward.count() > 0) line += ", backward " + show(stage.backward);
+    if (stage.backward.count() > 0) line += ", backward " + show(stage.backward) + again(s);
     line += ", " + show(stage.memory) + " of " + show(on.memory) + " with " +
             std::to_string(stage.microbatches_in_flight) + " in flight";
     for (const PlannedLink& planned : plan_.links)
@@ -279,6 +294,13 @@ class Explainer {
     if (devices.size() > kNames) line += " and " + std::to_string(devices.size() - kNames) + " more";
     return line + " would take " + with_rate(plan_.fewer->predicted_step) + " a step, " + number(100 * less) +
            "% less";
+  }
+
+  std::string kept_line() const {
+    return plan_.predicted_step_kept ? "with all forward values kept, fewer microbatches fit in memory at "
+                                       "once: the same cut would take " +
+                                           with_rate(*plan_.predicted_step_kept)
+                                     : "with all forward values kept the cut does not fit in memory";
   }
 
   std::string with_rate(Duration step) const {

@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
+constexpr double kForwardShare = 1.0 / 3;  // of a microbatch's work
 
 // One table of the dynamic programme: by stage and end, the best value and where that stage begins.
 struct Table {
@@ -87,7 +88,7 @@ double PartitionProblem::on_lines(uint32_t stage, uint32_t begin, uint32_t end) 
 }
 
 StageCost PartitionProblem::cost(uint32_t stage, uint32_t begin, uint32_t end) const {
-  const double computing = compute(stage, begin, end), lines = on_lines(stage, begin, end);
+  const double computing = work(stage, begin, end), lines = on_lines(stage, begin, end);
   const Stage& at = stages[stage];
   const auto [received, returned] = transfer(stage, begin, passing ? model->positions : end);
   const double latency =
@@ -120,9 +121,22 @@ StageCost PartitionProblem::cost_of(const std::vector<uint32_t>& ends) const {
   return whole;
 }
 
+double PartitionProblem::work(uint32_t stage, uint32_t begin, uint32_t end) const {
+  const double once = compute(stage, begin, end);
+  if (!repeats || stages[stage].in_flight == 1 || fits_with(begin, end, stage, stages[stage].in_flight))
+    return once;
+  return once * (1 + kForwardShare);
+}
+
 bool PartitionProblem::fits(uint32_t begin, uint32_t end, uint32_t stage) const {
-  if (const PinnedRange* pinned = stages[stage].pinned; pinned && (begin > pinned->first || end <= pinned->last))
+  if (const PinnedRange* pinned = stages[stage].pinned;
+      pinned && (begin > pinned->first || end <= pinned->last))
     return false;
+  return fits_with(begin, end, stage, repeats ? 1 : stages[stage].in_flight);
+}
+
+// What the stage is given lasts for each microbatch in flight, what it makes for so many of them.
+bool PartitionProblem::fits_with(uint32_t begin, uint32_t end, uint32_t stage, double saved_in_flight) const {
   const auto& held = model->held_before;
   const auto over = [&](const std::vector<int64_t>& before) {
     return before[end] - before[begin] + (stage == 0 ? before.back() - before[tail] : 0);
@@ -130,11 +144,12 @@ bool PartitionProblem::fits(uint32_t begin, uint32_t end, uint32_t stage) const 
   const int64_t state = over(held.parameters) * (1 + optimizer_slots) + over(held.other);
   const int64_t persistent =
       state * (stages[stage].holds_copy ? 2 : 1) + over(held.parameters) * gradient_sums;
-  int64_t microbatch = over(held.saved);
-  if (stage > 0) microbatch += crossing().received(begin, end) + crossing().returned(begin, end);
-  if (stage == 0 && ring) microbatch += crossing().over(tail) + ring->waiting;
-  const double bytes = static_cast<double>(persistent) +
-                       static_cast<double>(microbatch) * memory_scale * stages[stage].in_flight;
+  int64_t given = 0;
+  if (stage > 0) given = crossing().received(begin, end) + crossing().returned(begin, end);
+  if (stage == 0 && ring) given = crossing().over(tail) + ring->waiting;
+  const double microbatches = static_cast<double>(over(held.saved)) * saved_in_flight +
+                              static_cast<double>(given) * stages[stage].in_flight;
+  const double bytes = static_cast<double>(persistent) + microbatches * memory_scale;
   return bytes <= static_cast<double>(stages[stage].memory);
 }
 
@@ -164,7 +179,7 @@ class Bisection {
     if (count_ == 0 || count_ > n_) return {};
     double high = 0;
     for (uint32_t stage = 0; stage < count_; ++stage) {
-      high = std::max({high, problem_.compute(stage, 0, n_), link_seconds(0, 0)});
+      high = std::max({high, problem_.work(stage, 0, n_), link_seconds(0, 0)});
       for (uint32_t border = 1; stage > 0 && border < n_; ++border)
         high = std::max(high, link_seconds(stage, border));
       high = std::max(high, most_on_lines(stage));
@@ -193,7 +208,7 @@ class Bisection {
     return std::max(received, returned);
   }
   bool takes(uint32_t stage, uint32_t begin, uint32_t end, double most) const {
-    return problem_.compute(stage, begin, end) <= most && problem_.fits(begin, end, stage);
+    return problem_.work(stage, begin, end) <= most && problem_.fits(begin, end, stage);
   }
   // The last end that the stage can take from there on, borders aside; `begin` when not even one position.
   uint32_t last_end(uint32_t stage, uint32_t begin, double most) const {

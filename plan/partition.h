@@ -45,6 +45,7 @@ struct PartitionProblem {
   uint32_t gradient_sums = 1;
   bool passing = true;
   double memory_scale = 1;  // of what a microbatch in flight is taken to need
+  bool repeats = false;     // a stage that does not fit may make forward values again, which takes time
 
   StageCost cost(uint32_t stage, uint32_t begin, uint32_t end) const;
   StageCost cost_of(const std::vector<uint32_t>& ends) const;  // the largest bottleneck, the sum of sums
@@ -63,8 +64,13 @@ struct PartitionProblem {
   uint32_t first_end(uint32_t stage, uint32_t begin) const {
     return std::max(begin + 1, stage == 0 && ring ? ring->head_end : 0);
   }
+  // With what is made again: of the longer time if it has to be.
+  double work(uint32_t stage, uint32_t begin, uint32_t end) const;
   bool fits(uint32_t begin, uint32_t end, uint32_t stage) const;
   const Crossing& crossing() const { return ring ? ring->crossing : model->crossing; }
+
+ private:
+  bool fits_with(uint32_t begin, uint32_t end, uint32_t stage, double saved_in_flight) const;
 };
 
 struct Partition {

@@ -8,6 +8,7 @@
 #include "dag/cut.h"
 #include "dag/lifetimes.h"
 #include "dag/op_table.h"
+#include "dag/recompute.h"
 
 namespace weft::plan {
 
@@ -34,38 +35,63 @@ struct ClassWork {
   std::vector<uint32_t> order;        // groups
   std::vector<uint32_t> group_of_op;  // by op of the lowered graph
   std::vector<uint32_t> stage_of_op;  // likewise
+  std::vector<bool> repeatable;       // by value, where a stage recomputes
 };
 
-// Writes the most bytes that live at once in each stage of the class, as the executor's memory plan has it.
+// The most bytes that live at once in a stage, as the executor's memory plan has it: from one task to
+// another, in each microbatch in flight; within one task.
+struct Peaks {
+  int64_t arena = 0, scratch = 0;
+};
+
+// Writes them for each stage of the class.
 void add_peaks(const ClassWork& work, const dag::Cut& cut, std::span<const StageDevice> devices,
-               std::vector<int64_t>& peaks) {
-  const Graph& graph = work.of->lowered->graph;
+               std::vector<Peaks>& peaks) {
+  const dag::Lowered& lowered = *work.of->lowered;
+  const Graph& graph = lowered.graph;
   const auto ours = [&](uint32_t stage) { return devices[stage].device_class == work.device_class; };
   dag::RunOrder order{.group_of_op = work.group_of_op,
                       .time_of_group = std::vector<uint32_t>(work.of->groups.size(), 0),
                       .stage_of_op = work.stage_of_op,
-                      .ends = std::vector<uint32_t>(devices.size(), 0)};
+                      .ends = std::vector<uint32_t>(devices.size(), 0),
+                      .segment_of_op = {}};
   for (const uint32_t g : work.order)
     order.time_of_group[g] = order.ends[work.stage_of_op[work.of->groups[g].begin]]++;
   for (uint32_t i = 0; i < graph.ops().size(); ++i) {
     if (graph.ops()[i].inputs.empty()) order.group_of_op[i] = dag::RunOrder::kNone;
     if (!ours(order.stage_of_op[i])) order.stage_of_op[i] = dag::RunOrder::kNone;
+    order.segment_of_op.push_back(cut.segment_of_op[lowered.source_op[i].index]);
   }
   std::vector<ValueId> sent;
   std::vector<dag::Received> received;
   for (const dag::Crossing& crossing : cut.crossings) {
-    const ValueId value = work.of->lowered->value_of[crossing.value.index];
+    const ValueId value = lowered.value_of[crossing.value.index];
     if (ours(crossing.from_stage)) sent.push_back(value);
-    if (ours(crossing.to_stage)) received.push_back({value, crossing.to_stage});
+    if (ours(crossing.to_stage)) received.push_back({value, crossing.to_stage, crossing.to_segment});
   }
   const dag::Lifetimes found = dag::find_lifetimes(graph, order, sent, std::move(received));
+  // A stage that recomputes: what it was given in forward lasts until backward has read it again; what
+  // forward makes is there within one task, first forward's, then backward's, in which it lives no longer
+  // than if both were one, behind what that task was given. Returns whether the value lasts from task to
+  // task.
+  const auto recomputed_lifetime = [&](ValueId value, bool is_given, dag::Lifetime& lifetime, uint32_t stage,
+                                       bool in_arena) {
+    const bool forward = lifetime.first_segment < cut.stages[stage].forward_segments;
+    if (!is_given) return in_arena && !work.repeatable[value.index];
+    if (forward) lifetime.last = order.ends[stage];
+    if (!forward && !in_arena) lifetime.first = 0;
+    return forward || in_arena;
+  };
 
-  std::vector<std::vector<int64_t>> change(devices.size());
-  for (uint32_t stage = 0; stage < devices.size(); ++stage) change[stage].assign(order.ends[stage] + 2, 0);
-  const auto live = [&](uint32_t stage, ValueId value, const dag::Lifetime& lifetime) {
+  std::vector<std::vector<Peaks>> change(devices.size());
+  for (uint32_t stage = 0; stage < devices.size(); ++stage) change[stage].resize(order.ends[stage] + 2);
+  const auto live = [&](uint32_t stage, ValueId value, dag::Lifetime lifetime, bool is_given) {
+    bool in_arena = lifetime.crosses_segments();
+    if (devices[stage].recomputes) in_arena = recomputed_lifetime(value, is_given, lifetime, stage, in_arena);
     const int64_t bytes = aligned(graph.spec(value).bytes().value);
-    change[stage][lifetime.first] += bytes;
-    change[stage][lifetime.last + 1] -= bytes;
+    const auto at = in_arena ? &Peaks::arena : &Peaks::scratch;
+    change[stage][lifetime.first].*at += bytes;
+    change[stage][lifetime.last + 1].*at -= bytes;
   };
   for (uint32_t v = 0; v < graph.values().size(); ++v) {
     const uint32_t from = graph.value({v}).producer.index;
@@ -74,12 +100,15 @@ void add_peaks(const ClassWork& work, const dag::Cut& cut, std::span<const Stage
         order.stage_of_op[from] == dag::RunOrder::kNone || kind == OpKind::Initializer ||
         kind == OpKind::Constant)
       continue;
-    live(order.stage_of_op[from], {v}, found.of[v]);
+    live(order.stage_of_op[from], {v}, found.of[v], kind == OpKind::Input);
   }
-  for (const dag::Received& one : found.received) live(one.stage, one.value, one.lifetime);
+  for (const dag::Received& one : found.received) live(one.stage, one.value, one.lifetime, true);
   for (uint32_t stage = 0; stage < devices.size(); ++stage) {
-    int64_t bytes = 0;
-    for (const int64_t delta : change[stage]) peaks[stage] = std::max(peaks[stage], bytes += delta);
+    Peaks bytes;
+    for (const Peaks& delta : change[stage]) {
+      peaks[stage].arena = std::max(peaks[stage].arena, bytes.arena += delta.arena);
+      peaks[stage].scratch = std::max(peaks[stage].scratch, bytes.scratch += delta.scratch);
+    }
   }
 }
 
@@ -128,6 +157,8 @@ class PipelineBuilder {
       std::stable_sort(work.order.begin(), work.order.end(), [&](uint32_t a, uint32_t b) {
         return segment_of(work, work.of->groups[a]) < segment_of(work, work.of->groups[b]);
       });
+      if (std::any_of(devices_.begin(), devices_.end(), [](const StageDevice& on) { return on.recomputes; }))
+        work.repeatable = dag::repeatable_values(work.of->lowered->graph);
     }
   }
   uint32_t segment_of(const ClassWork& work, const GroupCost& group) const {
@@ -145,10 +176,44 @@ class PipelineBuilder {
         if (group.phase == Phase::Forward && group.has_kernel)
           pipeline_.stages[stage].ops += group.end - group.begin;
       }
+    std::vector<std::vector<double>> repeated(stages_);
+    for (uint32_t s = 0; s < stages_; ++s) repeated[s].assign(cut_.stages[s].segments, 0);
+    for (const ClassWork& work : work_) add_repeated(work, repeated);
     for (uint32_t s = 0; s < stages_; ++s)
       for (uint32_t k = 0; k < seconds[s].size(); ++k)
-        pipeline_.stages[s].segments.push_back(
-            {to_duration(seconds[s][k]), k >= cut_.stages[s].forward_segments});
+        pipeline_.stages[s].segments.push_back({to_duration(seconds[s][k] + repeated[s][k]),
+                                                k >= cut_.stages[s].forward_segments,
+                                                to_duration(repeated[s][k])});
+  }
+
+  // The forward groups that dag::recompute has each backward segment repeat.
+  void add_repeated(const ClassWork& work, std::vector<std::vector<double>>& seconds) const {
+    std::vector<std::vector<uint32_t>> groups_of_stage(stages_);
+    for (const uint32_t g : work.order)
+      if (const uint32_t stage = work.stage_of_op[work.of->groups[g].begin]; devices_[stage].recomputes)
+        groups_of_stage[stage].push_back(g);
+    std::vector<bool> repeats(work.of->groups.size(), false);
+    for (uint32_t stage = 0; stage < stages_; ++stage)
+      for (uint32_t k = cut_.stages[stage].forward_segments; k < cut_.stages[stage].segments; ++k) {
+        for (const uint32_t g : groups_of_stage[stage]) repeats[g] = false;
+        for (size_t i = groups_of_stage[stage].size(); i-- > 0;) {
+          const uint32_t g = groups_of_stage[stage][i];
+          const GroupCost& group = work.of->groups[g];
+          if (repeats[g]) seconds[stage][k] += seconds_of(group, devices_[stage].rates);
+          if (repeats[g] || segment_of(work, group) == k) mark_read(work, group, stage, repeats);
+        }
+      }
+  }
+  void mark_read(const ClassWork& work, const GroupCost& group, uint32_t stage,
+                 std::vector<bool>& repeats) const {
+    const Graph& graph = work.of->lowered->graph;
+    for (uint32_t i = group.begin; i < group.end; ++i)
+      for (const ValueId input : graph.ops()[i].inputs) {
+        if (!input.valid() || !work.repeatable[input.index]) continue;
+        const uint32_t maker = graph.value(input).producer.index;
+        if (work.stage_of_op[maker] == stage && work.group_of_op[maker] != work.group_of_op[i])
+          repeats[work.group_of_op[maker]] = true;
+      }
   }
 
   void make_messages() {
@@ -227,11 +292,13 @@ class PipelineBuilder {
 
   void add_memory() {
     const std::vector<int64_t> persistent = persistent_bytes(), workspace = workspace_bytes();
-    std::vector<int64_t> peaks(stages_, 0);
+    std::vector<Peaks> peaks(stages_);
     for (const ClassWork& work : work_) add_peaks(work, cut_, devices_, peaks);
+    const auto with_gaps = [](int64_t bytes) { return bytes + bytes / 5; };
     for (uint32_t stage = 0; stage < stages_; ++stage) {
-      pipeline_.stages[stage].persistent = {persistent[stage] + workspace[stage]};
-      pipeline_.stages[stage].microbatch = {peaks[stage] + peaks[stage] / 5};
+      pipeline_.stages[stage].persistent = {persistent[stage] + workspace[stage] +
+                                            with_gaps(peaks[stage].scratch)};
+      pipeline_.stages[stage].microbatch = {with_gaps(peaks[stage].arena)};
     }
     for (const Message& message : pipeline_.messages) {  // on the way out and in
       pipeline_.stages[message.from_stage].microbatch += message.bytes;

@@ -14,12 +14,13 @@ namespace weft::plan {
 struct Segment {
   Duration compute{};  // of one microbatch
   bool backward = false;
+  Duration repeated{};  // of `compute`, making forward values again
 };
 struct StageWork {
   std::vector<Segment> segments;
   Duration update{};  // once a step
-  Bytes persistent;   // initializers, gradients, optimizer slots, constants, workspace
-  Bytes microbatch;   // each microbatch in flight
+  Bytes persistent;   // initializers, gradients, optimizer slots, constants; what one task needs at a time
+  Bytes microbatch;   // each microbatch in flight: what lives from one of its tasks to another
   Bytes host;         // a copy of initializers and slots: as fetched, or on its way to a snapshot
   uint32_t ops = 0;   // forward ops that compute
 };
@@ -38,6 +39,7 @@ struct Pipeline {
 struct StageDevice {
   Rates rates{};
   uint32_t device_class = 0;  // of the model's
+  bool recomputes = false;    // keeps nothing of forward but what it was given (dag/recompute.h)
 };
 struct PipelineOptions {
   uint32_t microbatches = 1;

@@ -260,6 +260,7 @@ PartitionProblem partition_problem(const PlanRequest& request, const Model& mode
   problem.tail = model.positions;
   problem.optimizer_slots = request.optimizer_slots;
   problem.gradient_sums = request.gradient_sums;
+  problem.repeats = true;
   const ClusterView& cluster = request.cluster;
   for (size_t s = 0; s < order.size(); ++s) {
     const DeviceView& device = cluster.devices()[order[s]];

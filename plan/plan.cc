@@ -42,7 +42,9 @@ struct Worked {
   Proposal proposal;
   std::vector<uint32_t> stage_of_op;
   Pipeline pipeline;
-  std::vector<uint32_t> in_flight_max;  // by memory
+  std::vector<bool> recomputes;         // by stage
+  std::optional<Duration> kept_step;    // if none did, where some do
+  std::vector<uint32_t> in_flight_max;  // by memory; 0: not even one
   std::vector<uint32_t> in_flight;
   Prediction prediction;
 };
@@ -288,8 +290,46 @@ class Planner {
     return idle;
   }
 
-  // Nothing when a stage does not fit its device.
+  // Nothing when a stage does not fit its device. Where memory keeps stages from as many microbatches in
+  // flight as 1F1B wants, they make forward values again, if that is faster.
   std::optional<Worked> work_out(Proposal proposal) {
+    Worked keeps = deal_out(std::move(proposal));
+    if (!keeps_pins(request_.pins, keeps.stage_of_op, keeps.proposal.devices) || !measure(keeps))
+      return std::nullopt;
+    const std::vector<bool> starved = starved_stages(keeps);
+    const bool fits = predict_if_it_fits(keeps);
+    if (std::find(starved.begin(), starved.end(), true) == starved.end())
+      return fits ? std::optional(std::move(keeps)) : std::nullopt;
+    Worked repeats = keeps;
+    repeats.recomputes = starved;
+    measure(repeats);
+    if (!predict_if_it_fits(repeats)) return fits ? std::optional(std::move(keeps)) : std::nullopt;
+    if (!fits) return repeats;
+    if (seconds(repeats.prediction.step) >= kWorthMemory * seconds(keeps.prediction.step)) return keeps;
+    repeats.kept_step = keeps.prediction.step;
+    return repeats;
+  }
+  bool predict_if_it_fits(Worked& worked) const {
+    const auto& most = worked.in_flight_max;
+    if (std::find(most.begin(), most.end(), 0u) != most.end()) return false;
+    worked.prediction = predict_with(worked, worked.in_flight);
+    return true;
+  }
+
+  // By stage, whether more memory would let it have more microbatches in flight when it needs them.
+  std::vector<bool> starved_stages(const Worked& worked) const {
+    const auto count = static_cast<uint32_t>(worked.in_flight_max.size());
+    std::vector<bool> starved;
+    for (uint32_t stage = 0; stage < count; ++stage) {
+      const auto& segments = worked.pipeline.stages[stage].segments;
+      starved.push_back(worked.in_flight_max[stage] <
+                            std::min(depth(worked.proposal) - stage, request_.microbatches) &&
+                        !segments.empty() && segments.back().backward);
+    }
+    return starved;
+  }
+
+  Worked deal_out(Proposal proposal) const {
     Worked worked;
     const auto count = static_cast<uint32_t>(proposal.ends.size());
     std::vector<uint32_t> stage_of_position(model_.positions, 0);  // a ring's tail is the first stage's
@@ -299,37 +339,44 @@ class Planner {
       worked.stage_of_op.push_back(stage_of_position[position]);
     worked.stage_of_op = dag::move_sums(*request_.graph, movable_, users_,
                                         dag::stages_by_origin(*request_.graph, worked.stage_of_op));
-    if (!keeps_pins(request_.pins, worked.stage_of_op, proposal.devices)) return std::nullopt;
+    worked.recomputes.assign(count, false);
+    worked.proposal = std::move(proposal);
+    return worked;
+  }
+
+  // What the stages do and hold, as they recompute or not. False when a stage cannot fit even if it does.
+  bool measure(Worked& worked) {
+    const auto count = static_cast<uint32_t>(worked.recomputes.size());
+    worked.in_flight_max.clear();
+    worked.in_flight.clear();
     std::vector<StageDevice> on;
-    for (const uint32_t device : proposal.devices)
-      on.push_back({devices_[device].rates, devices_[device].device_class});
+    for (uint32_t stage = 0; stage < count; ++stage) {
+      const DeviceView& device = devices_[worked.proposal.devices[stage]];
+      on.push_back({device.rates, device.device_class, worked.recomputes[stage]});
+    }
     auto pipeline = make_pipeline(model_, worked.stage_of_op, on,
                                   {request_.microbatches, request_.optimizer_slots, request_.gradient_sums});
     WEFT_CHECK_MSG(pipeline.has_value(), "a cut between positions goes through a group");
     worked.pipeline = std::move(*pipeline);
     for (uint32_t stage = 0; stage < count; ++stage) {
       const StageWork& work = worked.pipeline.stages[stage];
-      const DeviceView& device = devices_[proposal.devices[stage]];
+      const DeviceView& device = devices_[worked.proposal.devices[stage]];
       const bool shared = device.host_memory.value == 0;
       const int64_t evaluating = request_.evaluates ? 1 : 0;
       Bytes lasting = work.persistent + work.microbatch * evaluating;
       if (shared) lasting += work.host;
       const int64_t free = device.memory.value - lasting.value;
       const int64_t most = work.microbatch.value > 0 ? free / work.microbatch.value : request_.microbatches;
-      if (free < 0 || most < 1) {
-        note_shortage({lasting + work.microbatch, device.memory, device.name});
-        return std::nullopt;
-      }
+      if (free < 0 || most < 1) note_shortage({lasting + work.microbatch, device.memory, device.name});
       if (!shared && work.host > device.host_memory) {
         note_shortage({work.host, device.host_memory, device.name + "'s host"});
-        return std::nullopt;
+        return false;
       }
-      worked.in_flight_max.push_back(static_cast<uint32_t>(std::min<int64_t>(most, request_.microbatches)));
-      worked.in_flight.push_back(std::min(worked.in_flight_max.back(), depth(proposal) - stage));
+      worked.in_flight_max.push_back(
+          free < 0 ? 0 : static_cast<uint32_t>(std::clamp<int64_t>(most, 0, request_.microbatches)));
+      worked.in_flight.push_back(std::min(worked.in_flight_max.back(), depth(worked.proposal) - stage));
     }
-    worked.proposal = std::move(proposal);
-    worked.prediction = predict_with(worked, worked.in_flight);
-    return worked;
+    return true;
   }
 
   // How many stages a microbatch passes: the first of a ring twice.
@@ -418,8 +465,11 @@ class Planner {
       planned.host_memory = work.host;
       planned.pinned = std::any_of(request_.pins.begin(), request_.pins.end(),
                                    [&](const Pin& pin) { return pin.device == planned.devices.front(); });
-      for (const Segment& segment : work.segments)
+      for (const Segment& segment : work.segments) {
         (segment.backward ? planned.backward : planned.forward) += segment.compute;
+        planned.repeated += segment.repeated;
+      }
+      planned.recomputes = worked.recomputes[stage];
       plan.stages.push_back(std::move(planned));
     }
     std::map<std::pair<uint32_t, uint32_t>, Bytes> bytes;
@@ -430,6 +480,7 @@ class Planner {
     plan.predicted_alone = alone();
     plan.fewer = fewer_;
     plan.timeline = worked.prediction.timeline;
+    plan.predicted_step_kept = worked.kept_step;
     plan.explanation =
         explain({&request_, &model_, &plan, &worked.pipeline, &worked.prediction, &worked.proposal});
     if (const std::string bits = describe_bits(plan); !bits.empty()) plan.explanation.push_back(bits);

@@ -42,6 +42,10 @@ struct StagePlan {
   Bytes host_memory{};             // on the host, which may be the same: a copy of the state
   Duration forward{}, backward{};  // of one microbatch, compute alone
   bool pinned = false;             // it has ops that no other device may have
+  // Backward makes the forward pass's values again from what the stage was given, instead of finding them
+  // kept: dag::recompute of the stage's graph is what it runs. `repeated`: the part of `backward` that takes.
+  bool recomputes = false;
+  Duration repeated{};
 };
 struct PlannedLink {
   uint32_t from_stage = 0, to_stage = 0;
@@ -60,6 +64,8 @@ struct Plan {
   };
   std::optional<Fewer> fewer{};
   Timeline timeline{};
+  // Where stages recompute: the same cut with all values kept; nothing when that does not fit in memory.
+  std::optional<Duration> predicted_step_kept{};
   std::vector<std::string> explanation{};  // lines for people: what was chosen and why
 };
 

@@ -140,7 +140,7 @@ class Run {
     for (const auto& initializer : executor.graph().initializers())
       event.frozen_tensors += initializer.role == InitializerRole::Frozen;
     event.persistent = state_->bytes() + executor.persistent_bytes();
-    event.microbatch = executor.microbatch_bytes();
+    event.microbatch = executor.scratch_bytes() + executor.microbatch_bytes();
     event.fingerprint = backend_.numerics_fingerprint();
     event.warnings = warnings_;
     sink_(event);

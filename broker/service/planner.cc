@@ -8,6 +8,7 @@
 #include "broker/service/routes.h"
 #include "dag/lower.h"
 #include "dag/op_table.h"
+#include "dag/recompute.h"
 #include "dag/split.h"
 #include "plan/follow.h"
 #include "plan/plan.h"
@@ -102,6 +103,8 @@ class Assembly {
     for (const uint32_t stage : stage_of_piece) class_of_piece.push_back(class_of_stage[stage]);
     WEFT_TRY(dag::Split split,
              dag::split({&program.graph, piece_of_op, classes, class_of_piece}, dag::op_table()));
+    for (uint32_t piece = 0; kind == ProgramKind::Train && piece < split.stages.size(); ++piece)
+      if (plan_.stages[stage_of_piece[piece]].recomputes) dag::recompute(split, piece, dag::op_table());
     for (size_t piece = 0; piece < split.stages.size(); ++piece) {
       dag::StageGraph& graph = split.stages[piece];
       proto::StageProgram stage;

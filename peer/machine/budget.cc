@@ -21,9 +21,7 @@ std::optional<int64_t> Peer::State::room_on_host() const {
 
 int64_t Peer::State::programs_bytes() const {
   if (!stage || !stage->runner) return 0;
-  // Those of training, and one more where another program runs between its steps.
-  const int64_t microbatches =
-      stage->assignment->microbatches_in_flight + (stage->assignment->programs.size() > 1 ? 1 : 0);
+  const int64_t microbatches = stage->assignment->microbatches_in_flight;
   return stage->runner->persistent.value + microbatches * stage->runner->microbatch.value;
 }
 

@@ -51,6 +51,7 @@ Status StageRunner::add_program(const proto::StageProgram& stage) {
   options.sums_ranges = stage.kind == ProgramKind::Train && training.gradient_ranges > 1;
   for (const proto::EdgeEnd& end : stage.sends) options.kept.push_back(end.value);
   options.segment_of_op = stage.segment_of_op;
+  options.scratch = scratch_;
   if (stage.kind == ProgramKind::Train) options.optimizer = training.optimizer;
   WEFT_TRY(auto executor, Executor::create(stage.graph, state_, std::move(options)));
   Program& program = programs_[stage.kind];
@@ -67,15 +68,16 @@ Status StageRunner::add_program(const proto::StageProgram& stage) {
 }
 
 Bytes StageRunner::persistent_bytes() const {
-  Bytes sum = state_->bytes();
-  for (const auto& [kind, program] : programs_) sum += program.executor->persistent_bytes();
+  Bytes sum = state_->bytes() + scratch_->bytes();
+  for (const auto& [kind, program] : programs_) {
+    sum += program.executor->persistent_bytes();
+    if (&program != &programs_.begin()->second) sum += program.executor->microbatch_bytes();
+  }
   return sum;
 }
 
 Bytes StageRunner::microbatch_bytes() const {
-  Bytes most;
-  for (const auto& [kind, program] : programs_) most = std::max(most, program.executor->microbatch_bytes());
-  return most;
+  return programs_.empty() ? Bytes{} : programs_.begin()->second.executor->microbatch_bytes();
 }
 
 Result<StageRunner::Submitted> StageRunner::submit(const Task& task, const Inputs& inputs) {

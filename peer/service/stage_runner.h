@@ -13,6 +13,7 @@
 #include "peer/backend/backend.h"
 #include "peer/executor.h"
 #include "peer/machine/stage.h"
+#include "peer/scratch.h"
 #include "peer/state.h"
 #include "proto/messages.h"
 
@@ -26,8 +27,9 @@ class StageRunner {
   static Result<std::unique_ptr<StageRunner>> create(std::shared_ptr<const proto::AssignStage> assignment,
                                                      const TensorSource& tensors, Backend& backend);
 
-  Bytes persistent_bytes() const;
-  Bytes microbatch_bytes() const;  // of the largest program
+  Bytes persistent_bytes() const;  // what all programs share, and the one microbatch that others hold
+  Bytes microbatch_bytes()
+      const;  // each in flight of the program that the stage is for: training, if it does
 
   // What a task reads: the tensors received for its segment, by the index of their end in
   // StageProgram::receives, and the microbatch of data, by the name of the graph's input.
@@ -78,7 +80,9 @@ class StageRunner {
     std::vector<std::unique_ptr<Microbatch>> free;
   };
   StageRunner(std::shared_ptr<const proto::AssignStage> assignment, Backend& backend)
-      : assignment_(std::move(assignment)), state_(std::make_shared<State>(backend)) {}
+      : assignment_(std::move(assignment)),
+        state_(std::make_shared<State>(backend)),
+        scratch_(std::make_shared<Scratch>(backend)) {}
   Status add_program(const proto::StageProgram& stage);
   Status load_state(const TensorSource& tensors);
   Status submit_to_device(const Task& task, const Inputs& inputs, Submitted& submitted);
@@ -90,7 +94,8 @@ class StageRunner {
   Status snapshot(Submitted& submitted);
 
   std::shared_ptr<const proto::AssignStage> assignment_;
-  std::shared_ptr<State> state_;  // of all programs
+  std::shared_ptr<State> state_;      // of all programs
+  std::shared_ptr<Scratch> scratch_;  // likewise
   bool failed_ = false;
   std::map<proto::ProgramKind, Program> programs_;
 };

@@ -184,6 +184,9 @@ void expect_pieces_equal_whole(const Graph& graph, Backend& backend, const test:
     return;
   }
   expect_same_bits(whole, run_split(*split, backend, model));
+  const dag::Split again = test::recomputed(*split, [](uint32_t) { return true; });
+  for (const dag::StageGraph& stage : again.stages) expect_travels(stage.graph);
+  expect_same_bits(whole, run_split(again, backend, model));
 }
 
 void check_lowered(const Graph& differentiated, Layout layout, const test::Model& model, uint64_t seed) {

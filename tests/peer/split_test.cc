@@ -120,6 +120,11 @@ TEST_P(SplitLaw, PiecesGiveTheBitsOfTheWhole) {
     const auto whole_results = run_whole(graph, *backend, model);
     expect_same_bits(whole_results, run_split(*split, *backend, model));
     expect_same_bits(whole_results, run_split(*split, *backend, model, Carry::OnDevice));
+    for (const uint32_t every : {1u, 2u}) {
+      SCOPED_TRACE("recomputed by one stage of " + std::to_string(every));
+      const dag::Split again = test::recomputed(*split, [&](uint32_t s) { return s % every == 0; });
+      expect_same_bits(whole_results, run_split(again, *backend, model));
+    }
   }
 }
 

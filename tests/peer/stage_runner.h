@@ -34,12 +34,17 @@ inline Tensor as_in(const dag::TensorSpec& spec, const Tensor& tensor) {
   return spec.dtype == tensor.dtype() ? tensor : dag::promote_to_f64(tensor);
 }
 
-// One executor over one (sub-)graph with one microbatch in it.
+// One executor over one (sub-)graph with one microbatch in it. In a graph without segments inputs may be set
+// and values read at any time; with segments only run() does, and at the last moment that is allowed.
 struct Runner {
   std::unique_ptr<Executor> executor;
   std::unique_ptr<Microbatch> microbatch;
+  std::vector<uint32_t> segment_of_op;
+  std::map<uint32_t, Tensor> came;  // for inputs of segments that have not run
+  std::map<std::string, Tensor> read;
 
-  Runner(Graph graph, Backend& backend, const test::Model& model, ExecutorOptions options = {}) {
+  Runner(Graph graph, Backend& backend, const test::Model& model, ExecutorOptions options = {})
+      : segment_of_op(options.segment_of_op) {
     executor = value_or_fail(
         Executor::create(std::make_shared<const Graph>(std::move(graph)), std::make_shared<State>(backend),
                          std::move(options)));
@@ -50,10 +55,22 @@ struct Runner {
     microbatch->context = kContext;
     for (const ValueId input : executor->graph().inputs()) {
       const auto tensor = model.inputs.find(executor->graph().value(input).name);
-      if (tensor != model.inputs.end())
-        ok_or_fail(
-            executor->set_value(*microbatch, input, as_in(executor->graph().spec(input), tensor->second)));
+      if (tensor != model.inputs.end()) came[input.index] = as_in(executor->graph().spec(input), tensor->second);
+      if (tensor != model.inputs.end() && segment_of_op.empty())
+        ok_or_fail(executor->set_value(*microbatch, input, came.at(input.index)));
     }
+  }
+
+  uint32_t segment_of(ValueId value) const {
+    return segment_of_op.empty() ? 0 : segment_of_op[executor->graph().value(value).producer.index];
+  }
+  void run(uint32_t segment) {
+    for (const auto& [input, tensor] : came)
+      if (segment_of({input}) == segment) ok_or_fail(executor->set_value(*microbatch, {input}, tensor));
+    ok_or_fail(executor->run(*microbatch, segment));
+    for (const auto& output : executor->graph().outputs())
+      if (output.role == OutputRole::Loss && segment_of(output.value) == segment)
+        read["loss"] = value_or_fail(executor->value(*microbatch, output.value));
   }
 
   // Every gradient, new running statistic and the loss, by "role name".
@@ -61,11 +78,12 @@ struct Runner {
     for (size_t i = 0; i < executor->parameters().size(); ++i)
       results["gradient " + executor->parameters()[i].name] = value_or_fail(executor->gradient(i));
     for (const auto& output : executor->graph().outputs()) {
-      if (output.role == OutputRole::Loss)
+      if (output.role == OutputRole::Loss && segment_of_op.empty())
         results["loss"] = value_or_fail(executor->value(*microbatch, output.value));
       if (output.role == OutputRole::StateUpdate)
         results["state " + output.name] = value_or_fail(executor->state().read(dag::of_initializer(output.name)));
     }
+    results.insert(read.begin(), read.end());
   }
 };
 
@@ -77,7 +95,8 @@ inline std::map<std::string, Tensor> run_whole(const Graph& graph, Backend& back
   return results;
 }
 
-// How cut edges are carried: as host tensors, or, where both ends lie plain, by a copy on the device.
+// How cut edges are carried: as host tensors, or by a copy on the device, where both ends lie plain and the
+// segment that reads comes next.
 enum class Carry { ByHost, OnDevice };
 
 // Runs whatever segment has all it receives until all have run.
@@ -105,20 +124,19 @@ inline std::map<std::string, Tensor> run_split(const dag::Split& split, Backend&
         if (split.cut_edges[e].to_stage == s && segment_of(s, split.cut_edges[e].received) <= next[s])
           ready = ready && carried[e];
       if (!ready) continue;
-      ok_or_fail(runners[s].executor->run(*runners[s].microbatch, next[s]));
+      runners[s].run(next[s]);
       for (size_t e = 0; e < split.cut_edges.size(); ++e) {
         const auto& edge = split.cut_edges[e];
         if (edge.from_stage != s || segment_of(s, edge.sent) != next[s]) continue;
         Runner &from = runners[s], &to = runners[edge.to_stage];
         const bool plain = from.executor->graph().value(edge.sent).layout == dag::Layout::Plain &&
                            to.executor->graph().value(edge.received).layout == dag::Layout::Plain;
-        if (carry == Carry::OnDevice && plain)
+        const bool is_next = next[edge.to_stage] == segment_of(edge.to_stage, edge.received);
+        if (carry == Carry::OnDevice && plain && is_next)
           ok_or_fail(to.executor->copy_value(*to.microbatch, edge.received, *from.executor, *from.microbatch,
                                              edge.sent));
         else
-          ok_or_fail(
-              to.executor->set_value(*to.microbatch, edge.received,
-                                     value_or_fail(from.executor->value(*from.microbatch, edge.sent))));
+          to.came[edge.received.index] = value_or_fail(from.executor->value(*from.microbatch, edge.sent));
         carried[e] = true;
       }
       ++next[s];

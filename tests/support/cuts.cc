@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <map>
 
-#include "dag/split.h"
+#include "dag/op_table.h"
+#include "dag/recompute.h"
 
 namespace weft::test {
 
@@ -42,6 +43,12 @@ std::vector<uint32_t> random_stages(const Graph& graph, uint32_t stage_count, Rn
     }
   }
   return dag::stages_by_origin(graph, stages);
+}
+
+dag::Split recomputed(dag::Split split, const std::function<bool(uint32_t stage)>& which) {
+  for (uint32_t s = 0; s < split.stages.size(); ++s)
+    if (which(s)) dag::recompute(split, s, dag::op_table());
+  return split;
 }
 
 }  // namespace weft::test

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/rng.h"
-#include "dag/graph.h"
+#include "dag/split.h"
 
 namespace weft::test {
 
@@ -14,5 +15,8 @@ namespace weft::test {
 // May leave a stage without ops. `wrap_around`: the first stage owns the end as well.
 std::vector<uint32_t> random_stages(const dag::Graph& graph, uint32_t stage_count, Rng& rng,
                                     bool wrap_around);
+
+// The same cut, with those stages that `which` says making their forward values again in backward.
+dag::Split recomputed(dag::Split split, const std::function<bool(uint32_t stage)>& which);
 
 }  // namespace weft::test
