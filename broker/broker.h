@@ -277,6 +277,7 @@ class Broker {
   void tell_probe(const PairProbe& probe, const PeerId& to, const PeerId& other);
   PairProbe* probe_of(const PeerId& peer);
   void on_probe_report(Peer& peer, const proto::ProbeReport& report);
+  void on_measured(const LinkSample& sample);
   void on_probe_failed(PairProbe& probe, const Peer& peer, const Error& error);
   void drop_probe(const PeerId& peer);
   void end_probe();

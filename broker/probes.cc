@@ -1,6 +1,7 @@
 // Measured links: which pairs of peers measure the link between them, one round after the other, and what is
 // made of it.
 #include <algorithm>
+#include <cstdio>
 
 #include "broker/broker.h"
 #include "broker/candidates.h"
@@ -96,13 +97,22 @@ void Broker::on_probe_report(Peer& peer, const proto::ProbeReport& report) {
   if (report.failure)
     on_probe_failed(*probe, peer, *report.failure);
   else
-    links_.record({.from = report.peer,
-                   .to = peer.id,
-                   .bytes_per_second = std::clamp(report.bytes_per_second, kRateMin, kRateMax),
-                   .round_trip = std::min(report.round_trip, kRoundTripMax),
-                   .is_relayed = report.relayed,
-                   .at = now_.monotonic});
+    on_measured({.from = report.peer,
+                 .to = peer.id,
+                 .bytes_per_second = std::clamp(report.bytes_per_second, kRateMin, kRateMax),
+                 .round_trip = std::min(report.round_trip, kRoundTripMax),
+                 .is_relayed = report.relayed,
+                 .at = now_.monotonic});
   end_probe();
+}
+
+void Broker::on_measured(const LinkSample& sample) {
+  char figures[80];
+  std::snprintf(figures, sizeof figures, "mbit_per_second=%.3g round_trip_ms=%.3g",
+                sample.bytes_per_second * 8e-6, seconds(sample.round_trip) * 1e3);
+  log("info link_measured from=" + peers_.at(sample.from).name + " to=" + peers_.at(sample.to).name + " " +
+      figures + (sample.is_relayed ? " way=relay" : " way=direct"));
+  links_.record(sample);
 }
 
 // Who dials has tried every way; who waits cannot tell why nobody came.
@@ -141,8 +151,6 @@ void Broker::end_round() {
     if (!probe.dialler_said) resting_[probe.dials] = now_.monotonic + kRest;
     if (!probe.acceptor_said) resting_[probe.accepts] = now_.monotonic + kRest;
   }
-  log("info links_measured round=" + std::to_string(round_->number) +
-      " pairs=" + std::to_string(round_->probes.size()));
   round_.reset();
   probes_dirty_ = jobs_dirty_ = true;
 }

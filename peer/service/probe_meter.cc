@@ -7,9 +7,9 @@ namespace weft::peer {
 
 namespace {
 constexpr uint64_t kWindowMin = 16 << 10;
-constexpr Duration kSlack = std::chrono::milliseconds(5);  // beyond the round trip: nobody answers at once
-constexpr double kRise = 1.15;                             // less is no rise
-constexpr double kStable = 0.05;                           // how far two halves may differ
+constexpr Duration kSlack = std::chrono::milliseconds(50);  // beyond the round trip: nobody answers at once
+constexpr double kRise = 1.15;                              // less is no rise
+constexpr double kStable = 0.05;                            // how far two halves may differ
 constexpr Duration kSteadyMin = std::chrono::milliseconds(250);
 constexpr size_t kArrivalsMin = 12;
 }  // namespace
@@ -44,6 +44,12 @@ void ProbeMeter::end_epoch(Instant now) {
 
 size_t ProbeMeter::first_counted() const {
   if (steady_ && arrivals_.size() - *steady_ >= kArrivalsMin) return *steady_;
+  if (arrivals_.size() >= 4 * kArrivalsMin) {  // it was still rising
+    const auto last = std::find_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& arrival) {
+      return arrival.received >= received_ / 4 * 3;
+    });
+    return static_cast<size_t>(last - arrivals_.begin());
+  }
   const Instant quarter = began_ + (arrivals_.back().at - began_) / 4;
   const auto first = std::find_if(arrivals_.begin(), arrivals_.end(),
                                   [&](const Arrival& arrival) { return arrival.at >= quarter; });

@@ -125,8 +125,8 @@ TEST_F(ProbesTest, AJobWaitsForTheLinksAndIsPlannedWithThem) {
   const plan::ClusterView& cluster = world.plannings[0].cluster;
   ASSERT_EQ(cluster.devices().size(), 2u);
   EXPECT_EQ(world.plannings[0].candidates[0].peer, key(1));
-  EXPECT_DOUBLE_EQ(cluster.link(1, 0).bytes_per_second, 1e6);
-  EXPECT_DOUBLE_EQ(cluster.link(0, 1).bytes_per_second, 2e6);
+  EXPECT_NEAR(cluster.link(1, 0).bytes_per_second, 1e6, 0.05e6);
+  EXPECT_NEAR(cluster.link(0, 1).bytes_per_second, 2e6, 0.1e6);
 }
 
 TEST_F(ProbesTest, AJobWaitsNoLongerThanThatAndTakesTheRestAsSlow) {
