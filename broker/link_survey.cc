@@ -174,7 +174,7 @@ class Grouping {
         compare_within(row.out[self], *link, found);
     if (!is_nearest(summary, there, site)) found.excluded = true;
     for (const uint32_t other : summary.seen) {
-      if (found.excluded || found.against * 10 > summary.seen.size()) return found;
+      if (found.excluded || found.against * 10 > summary.seen.size() + 1) return found;
       if (other != site)
         compare(row.out[other], rows_[site].out[other], row.in[other], rows_[site].in[other], found);
     }
@@ -193,7 +193,7 @@ class Grouping {
   }
   void compare_within(const SiteLink& a, const SiteLink& b, Likeness& found) const {
     if (!a.is_evidence() || !b.is_evidence()) return;
-    ++found.compared;
+    found.compared = 1;
     if (!same_ways(a, b, tolerance_) || !same_rates(a, b, tolerance_)) found.excluded = true;
   }
   // Peers of one site are not clearly nearer to another site than to each other.
