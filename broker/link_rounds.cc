@@ -100,17 +100,17 @@ class Round {
   }
   bool has_room(uint32_t peer) const { return survey_.partners(peer).size() < partners_max_; }
 
-  // All pairs, as the rounds of a tournament, so that nobody waits while others are measured.
-  void core() {
-    std::vector<uint32_t> core = survey_.core;
-    std::sort(core.begin(), core.end(), [&](uint32_t a, uint32_t b) { return ids_[a] < ids_[b]; });
-    const auto count = static_cast<uint32_t>(core.size());
+  void core() { all_pairs(survey_.core); }
+  // As the rounds of a tournament, so that nobody waits while others are measured.
+  void all_pairs(std::vector<uint32_t> peers) {
+    const auto count = static_cast<uint32_t>(peers.size());
     if (count < 2) return;
+    std::sort(peers.begin(), peers.end(), [&](uint32_t a, uint32_t b) { return ids_[a] < ids_[b]; });
     const uint32_t rounds = count - 1 + count % 2;
     std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> order;
     for (uint32_t a = 0; a < count; ++a)
       for (uint32_t b = a + 1; b < count; ++b)
-        order.emplace_back((b == rounds ? 2 * a : a + b) % rounds, core[a], core[b]);
+        order.emplace_back((b == rounds ? 2 * a : a + b) % rounds, peers[a], peers[b]);
     std::sort(order.begin(), order.end());
     for (const auto& [round, a, b] : order) take(a, b);
   }
@@ -124,9 +124,13 @@ class Round {
   // By site those that are free, least measured first.
   void list_free() {
     free_.resize(survey_.site_count());
-    for (const uint32_t peer : idle_)
-      if (is_free_[peer] && survey_.site_of[peer] != kNowhere && has_room(peer))
-        free_[survey_.site_of[peer]].push_back(peer);
+    is_there_.resize(survey_.site_count(), false);
+    for (const uint32_t peer : idle_) {
+      const uint32_t site = survey_.site_of[peer];
+      if (site == kNowhere || !has_room(peer)) continue;
+      is_there_[site] = true;
+      if (is_free_[peer]) free_[site].push_back(peer);
+    }
     for (std::vector<uint32_t>& site : free_)
       std::sort(site.begin(), site.end(), [&](uint32_t a, uint32_t b) { return measured(a) > measured(b); });
   }
@@ -143,9 +147,22 @@ class Round {
     std::sort(waiting.begin(), waiting.end(), [&](uint32_t a, uint32_t b) {
       return std::pair(measured(b).first, a) < std::pair(measured(a).first, b);
     });
-    for (const uint32_t peer : waiting)
-      for (const uint32_t site : sites_for(peer))
+    std::vector<uint32_t> stranded;
+    for (const uint32_t peer : waiting) {
+      const std::vector<uint32_t> sites = sites_for(peer);
+      for (const uint32_t site : sites)
         if (take_one_of(site, peer)) break;
+      const auto is_there = [&](uint32_t site) { return is_there_[site]; };
+      if (std::none_of(sites.begin(), sites.end(), is_there)) stranded.push_back(peer);
+    }
+    among_themselves(stranded);
+  }
+  // Peers that find nobody of the sites idle: at least they know each other.
+  void among_themselves(std::vector<uint32_t> stranded) {
+    std::sort(stranded.begin(), stranded.end());
+    for (size_t i = 0; i < stranded.size(); i += kCore)
+      all_pairs({stranded.begin() + static_cast<ptrdiff_t>(i),
+                 stranded.begin() + static_cast<ptrdiff_t>(std::min(stranded.size(), i + kCore))});
   }
   // Those that nobody measured it with: where it may stand first, then the others, each peer in another
   // order.
@@ -273,6 +290,7 @@ class Round {
   std::vector<bool> is_free_;
   std::vector<uint32_t> idle_{};
   const uint32_t partners_max_;
+  std::vector<bool> is_there_{};                      // by site: somebody of it is idle
   std::vector<std::vector<uint32_t>> free_{};         // by site, the least measured last
   std::vector<std::vector<uint32_t>> up_{}, down_{};  // by site, those with the fastest lines
   std::vector<NumberPair> pairs_{};

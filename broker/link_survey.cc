@@ -5,12 +5,11 @@
 #include <tuple>
 #include <utility>
 
-#include "base/check.h"
-
 namespace weft::broker {
 namespace {
 
-constexpr uint32_t kEnough = 6;  // of comparisons that place a peer
+// So many comparisons place a peer, and so many make it likely that it stands somewhere.
+constexpr uint32_t kEnough = 5, kSome = 2;
 
 bool same_rates(const SiteLink& a, const SiteLink& b, const Tolerance& tolerance) {
   if (a.largest() == 0 || b.largest() == 0) return true;
@@ -79,7 +78,7 @@ class Grouping {
         site_of_(survey.peers(), kNowhere),
         likely_(survey.peers()) {}
 
-  // Nothing: there would be more sites than may be.
+  // False: there would be more sites than may be.
   bool run() {
     for (const uint32_t peer : survey_.core)
       if (is_measured(peer)) found(peer);
@@ -174,7 +173,7 @@ class Grouping {
         compare_within(row.out[self], *link, found);
     if (!is_nearest(summary, there, site)) found.excluded = true;
     for (const uint32_t other : summary.seen) {
-      if (found.excluded || found.against * 10 > summary.seen.size()) return found;
+      if (found.excluded || found.against * 10 > summary.seen.size() + 1) return found;
       if (other != site)
         compare(row.out[other], rows_[site].out[other], row.in[other], rows_[site].in[other], found);
     }
@@ -193,7 +192,7 @@ class Grouping {
   }
   void compare_within(const SiteLink& a, const SiteLink& b, Likeness& found) const {
     if (!a.is_evidence() || !b.is_evidence()) return;
-    ++found.compared;
+    found.compared = 1;
     if (!same_ways(a, b, tolerance_) || !same_rates(a, b, tolerance_)) found.excluded = true;
   }
   // Peers of one site are not clearly nearer to another site than to each other.
@@ -286,7 +285,8 @@ class Grouping {
   }
   void guess(uint32_t peer) {
     const Row& row = row_of(peer);
-    for (const auto& [how, site] : choices(row, row.summary())) likely_[peer].push_back(site);
+    for (const auto& [how, site] : choices(row, row.summary()))
+      if (how.compared >= kSome) likely_[peer].push_back(site);
   }
   void found(uint32_t peer) {
     const uint32_t site = sites();

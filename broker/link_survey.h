@@ -100,8 +100,7 @@ struct Survey {
   std::vector<uint32_t> site_of{};               // kNowhere: too little is known of the peer
   std::vector<std::vector<uint32_t>> members{};  // by site, ascending
   std::vector<SiteLink> table{};                 // sites x sites
-  // By peer: where it may stand, the likeliest first, as long as nobody who stands there was measured with
-  // it.
+  // By peer: where it may stand, the likeliest first, until somebody who stands there was measured with it.
   std::vector<std::vector<uint32_t>> likely{};
 };
 

@@ -246,6 +246,19 @@ TEST(LinkBook, PeersThatJoinAreMeasuredAndOthersNotAgain) {
   EXPECT_LE(20 * errors_of(view, truth).off, errors_of(view, truth).pairs);
 }
 
+TEST(LinkBook, PeersThatComeWhileAllOthersAreBusyAreMeasuredAmongThemselves) {
+  Truth truth(12, 26, 3);
+  Truth busy = truth, idle = truth;
+  busy.devices.resize(20);
+  idle.devices.erase(idle.devices.begin(), idle.devices.begin() + 20);
+  LinkBook book;
+  measure(book, busy, 0);
+  measure(book, idle, 0);
+  EXPECT_EQ(errors_of(view_of(book, idle), idle).off, 0u);
+  measure(book, truth, 0);  // and with the others when they are idle
+  EXPECT_TRUE(has_sites_of(view_of(book, truth), truth));
+}
+
 TEST(LinkBook, EqualInputsGiveEqualOutputs) {
   std::vector<plan::ClusterView> views;
   for (int i = 0; i < 2; ++i) {
