@@ -144,7 +144,7 @@ TEST(SplitLaw, ARingGivesTheBitsOfTheWhole) {
     Rng rng(seed, 97);
     const auto stages = static_cast<uint32_t>(2 + rng.below(3));
     const test::Model model =
-        test::transformer(seed, {.layers = 3, .vocabulary = 128 + 64 * static_cast<int64_t>(rng.below(4))});
+        test::transformer(seed, {.layers = 6, .vocabulary = 96 + 32 * static_cast<int64_t>(rng.below(3))});
     const Graph graph = training_graph(model, *backend);
     std::vector<plan::DeviceView> devices;
     for (uint32_t d = 0; d < stages; ++d)
