@@ -31,11 +31,13 @@ TEST_P(FollowStages, InitializersStayWhereTheyAre) {
               plan->stage_of_op[graph.value(there->value).producer.index])
         << initializer.name;
   }
+  const bool ring = plan->explanation.back().find(" also has the last ops") != std::string::npos;
   std::map<uint32_t, uint32_t> stage_of_group;
   for (uint32_t i = 0; i < followed.size(); ++i) {
     EXPECT_LT(followed[i], stages);
     for (const dag::ValueId input : other.ops()[i].inputs)
-      EXPECT_LE(input.valid() ? followed[other.value(input).producer.index] : 0, followed[i]);
+      EXPECT_TRUE(!input.valid() || followed[other.value(input).producer.index] <= followed[i] ||
+                  (ring && followed[i] == 0));
     const dag::GroupId group = other.ops()[i].group;
     const uint32_t key = group.valid() ? group.index : static_cast<uint32_t>(followed.size()) + i;
     EXPECT_EQ(stage_of_group.emplace(key, followed[i]).first->second, followed[i]);

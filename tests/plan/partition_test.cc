@@ -94,10 +94,10 @@ TEST(Partition, OfARingIsNeverWorseThanAnyOther) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed, 9);
-    const dag::Graph graph = test::gpt({.layers = 2,
+    const dag::Graph graph = test::gpt({.layers = 8,
                                         .width = 32,
                                         .heads = 2,
-                                        .vocabulary = 1024,
+                                        .vocabulary = 256,
                                         .tokens = 8 * static_cast<int64_t>(1 + seed % 4)});
     const Model model = make_model(graph, {}, 16);
     ASSERT_TRUE(model.ring.has_value());
