@@ -135,6 +135,43 @@ Graph chain(uint64_t seed, int64_t layers, int64_t batch) {
   return lowered(with_loss(b, linear(b, "head", x, 10)));
 }
 
+Graph deep_gpt(const DeepGpt& o) {
+  GraphBuilder b(dag::op_table());
+  const auto norm = [&](const std::string& name, ValueId x) {
+    return b.add(OpKind::LayerNorm,
+                 {x, parameter(b, name + ".weight", {o.width}), parameter(b, name + ".bias", {o.width})},
+                 {{Attr::Axis, int64_t{1}}, {Attr::Epsilon, 1e-5}});
+  };
+  const auto heads = [&](ValueId x) {
+    const Shape split{o.sequence, o.heads, o.width / o.heads};
+    return b.add(OpKind::Transpose, {b.add(OpKind::Reshape, {x}, {{Attr::Shape, split}})},
+                 {{Attr::Perm, Ints{1, 0, 2}}});
+  };
+  const ValueId tokens = b.input("tokens", {DType::I64, {o.sequence}});
+  ValueId x =
+      b.add(OpKind::Add, {b.add(OpKind::Gather, {parameter(b, "wte", {o.vocabulary, o.width}), tokens},
+                                {{Attr::Axis, int64_t{0}}}),
+                          parameter(b, "wpe", {o.sequence, o.width})});
+  for (int64_t i = 0; i < o.layers; ++i) {
+    const std::string name = "h" + std::to_string(i);
+    const ValueId normed = norm(name + ".ln1", x);
+    const ValueId q = heads(linear(b, name + ".q", normed, o.width));
+    const ValueId k = heads(linear(b, name + ".k", normed, o.width));
+    const ValueId v = heads(linear(b, name + ".v", normed, o.width));
+    const ValueId scores = b.add(OpKind::MatMul, {q, k}, {{Attr::TransB, int64_t{1}}});
+    const ValueId weights = b.add(OpKind::Softmax, {scores}, {{Attr::Axis, int64_t{2}}});
+    const ValueId mixed = b.add(
+        OpKind::Reshape,
+        {b.add(OpKind::Transpose, {b.add(OpKind::MatMul, {weights, v})}, {{Attr::Perm, Ints{1, 0, 2}}})},
+        {{Attr::Shape, Shape{o.sequence, o.width}}});
+    x = b.add(OpKind::Add, {x, linear(b, name + ".proj", mixed, o.width)});
+    const ValueId hidden = b.add(OpKind::Gelu, {linear(b, name + ".fc", norm(name + ".ln2", x), 4 * o.width)},
+                                 {{Attr::Approximate, int64_t{1}}});
+    x = b.add(OpKind::Add, {x, linear(b, name + ".out", hidden, o.width)});
+  }
+  return lowered(with_loss(b, linear(b, "head", norm("ln", x), o.vocabulary)));
+}
+
 plan::DeviceView device(std::string name, double gigaflops, std::string region, std::string fingerprint,
                         Bytes memory) {
   return {.name = std::move(name),

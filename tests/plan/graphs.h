@@ -23,6 +23,12 @@ inline const std::vector<std::string> kAllGraphs = {"residual", "transformer", "
 // A chain of `layers` linear layers with relu, widths by seed.
 dag::Graph chain(uint64_t seed, int64_t layers, int64_t batch = 8);
 
+// GPT-2 with a head of its own, in blocks of `width`, a sample a microbatch: GPT-2 XL by default.
+struct DeepGpt {
+  int64_t layers = 48, width = 1600, heads = 25, sequence = 1024, vocabulary = 50257;
+};
+dag::Graph deep_gpt(const DeepGpt& options = {});
+
 plan::DeviceView device(std::string name, double gigaflops = 50, std::string region = "west",
                         std::string fingerprint = "cpu", Bytes memory = {int64_t{4} << 30});
 // `count` devices named a, b, c, ..., all equal, links of that bandwidth and latency.
