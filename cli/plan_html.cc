@@ -266,11 +266,13 @@ std::string memory_by_stage(const PlanShown& shown) {
     const plan::DeviceView& device = device_of(shown, s);
     const double share =
         static_cast<double>(stage.memory.value) / std::max(1.0, static_cast<double>(device.memory.value));
-    text += "<span>" + std::to_string(s + 1) + " " + html_text(device.name) + "</span><div class=\"bar" +
-            (share > 0.95 ? " full" : "") + "\"><i style=\"width:" + number(100 * std::min(1.0, share)) +
-            "%\"></i></div><span class=\"of\">" + plan::show(stage.memory) + " of " +
-            plan::show(device.memory) + ", " + std::to_string(stage.microbatches_in_flight) +
-            " in flight</span>";
+    text +=
+        "<span>" + std::to_string(s + 1) + " " + html_text(device.name) + "</span><div class=\"bar" +
+        (share > 0.95 ? " full" : "") + "\"><i style=\"width:" + number(100 * std::min(1.0, share)) +
+        "%\"></i></div><span class=\"of\">" + plan::show(stage.memory) + " of " + plan::show(device.memory) +
+        ", " + std::to_string(stage.microbatches_in_flight) + " in flight" +
+        (stage.recomputes ? ", forward values made again in backward: " + plan::show(stage.repeated) : "") +
+        "</span>";
   }
   return text + "</div></section>";
 }

@@ -176,7 +176,9 @@ std::string text_plan(const PlanShown& shown, bool verbose) {
     rows.push_back({std::to_string(s + 1), printable(device.name), printable(device.region),
                     std::to_string(shown.stages[s].ops), format_count(shown.stages[s].parameters),
                     plan::show(stage.memory), plan::show(device.memory), plan::show(stage.forward),
-                    plan::show(stage.backward), percent(busy_share(shown, stage)), sends_of(shown, s)});
+                    plan::show(stage.backward) +
+                        (stage.recomputes ? ", " + plan::show(stage.repeated) + " of it forward again" : ""),
+                    percent(busy_share(shown, stage)), sends_of(shown, s)});
   }
   return text + "\n" + table(rows, 3) + "\n" + prediction_line(shown) + "\n";
 }

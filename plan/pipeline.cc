@@ -70,28 +70,30 @@ void add_peaks(const ClassWork& work, const dag::Cut& cut, std::span<const Stage
     if (ours(crossing.to_stage)) received.push_back({value, crossing.to_stage, crossing.to_segment});
   }
   const dag::Lifetimes found = dag::find_lifetimes(graph, order, sent, std::move(received));
-  // A stage that recomputes: what it was given in forward lasts until backward has read it again; what
-  // forward makes is there within one task, first forward's, then backward's, in which it lives no longer
-  // than if both were one, behind what that task was given. Returns whether the value lasts from task to
-  // task.
-  const auto recomputed_lifetime = [&](ValueId value, bool is_given, dag::Lifetime& lifetime, uint32_t stage,
-                                       bool in_arena) {
-    const bool forward = lifetime.first_segment < cut.stages[stage].forward_segments;
-    if (!is_given) return in_arena && !work.repeatable[value.index];
-    if (forward) lifetime.last = order.ends[stage];
-    if (!forward && !in_arena) lifetime.first = 0;
-    return forward || in_arena;
-  };
-
   std::vector<std::vector<Peaks>> change(devices.size());
   for (uint32_t stage = 0; stage < devices.size(); ++stage) change[stage].resize(order.ends[stage] + 2);
   const auto live = [&](uint32_t stage, ValueId value, dag::Lifetime lifetime, bool is_given) {
-    bool in_arena = lifetime.crosses_segments();
-    if (devices[stage].recomputes) in_arena = recomputed_lifetime(value, is_given, lifetime, stage, in_arena);
+    bool in_arena = lifetime.crosses_segments(), in_scratch = !in_arena;
+    const uint32_t forward = cut.stages[stage].forward_segments;
+    if (devices[stage].recomputes && is_given) {
+      // Of forward: until backward has read it again. Of backward: before the copies.
+      in_arena = in_arena || lifetime.first_segment < forward;
+      in_scratch = !in_arena;
+      if (lifetime.first_segment < forward) lifetime.last = order.ends[stage];
+      if (in_scratch) lifetime.first = 0;
+    } else if (devices[stage].recomputes && work.repeatable[value.index]) {
+      // Within a task of forward, and again within one of backward, no longer than if both were one. A later
+      // task of forward finds it kept.
+      in_arena = in_arena && lifetime.first_segment + 1 < forward;
+      in_scratch = true;
+    }
     const int64_t bytes = aligned(graph.spec(value).bytes().value);
-    const auto at = in_arena ? &Peaks::arena : &Peaks::scratch;
-    change[stage][lifetime.first].*at += bytes;
-    change[stage][lifetime.last + 1].*at -= bytes;
+    const auto add = [&](int64_t Peaks::*to) {
+      change[stage][lifetime.first].*to += bytes;
+      change[stage][lifetime.last + 1].*to -= bytes;
+    };
+    if (in_arena) add(&Peaks::arena);
+    if (in_scratch) add(&Peaks::scratch);
   };
   for (uint32_t v = 0; v < graph.values().size(); ++v) {
     const uint32_t from = graph.value({v}).producer.index;

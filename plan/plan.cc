@@ -304,10 +304,29 @@ class Planner {
     repeats.recomputes = starved;
     measure(repeats);
     if (!predict_if_it_fits(repeats)) return fits ? std::optional(std::move(keeps)) : std::nullopt;
+    keep_where_that_is_faster(repeats, keeps.in_flight_max);
     if (!fits) return repeats;
     if (seconds(repeats.prediction.step) >= kWorthMemory * seconds(keeps.prediction.step)) return keeps;
     repeats.kept_step = keeps.prediction.step;
     return repeats;
+  }
+  // Stage by stage, those first that lack least: fewer microbatches in flight may cost less than their
+  // values.
+  void keep_where_that_is_faster(Worked& repeats, const std::vector<uint32_t>& in_flight_kept) {
+    const auto count = static_cast<uint32_t>(in_flight_kept.size());
+    std::vector<uint32_t> stages;
+    for (uint32_t stage = 0; stage < count; ++stage)
+      if (repeats.recomputes[stage] && in_flight_kept[stage] > 0) stages.push_back(stage);
+    const auto lacks = [&](uint32_t stage) { return count - stage - in_flight_kept[stage]; };
+    std::stable_sort(stages.begin(), stages.end(),
+                     [&](uint32_t a, uint32_t b) { return lacks(a) < lacks(b); });
+    for (const uint32_t stage : stages) {
+      Worked other = repeats;
+      other.recomputes[stage] = false;
+      measure(other);
+      if (!predict_if_it_fits(other) || other.prediction.step >= repeats.prediction.step) return;
+      repeats = std::move(other);
+    }
   }
   bool predict_if_it_fits(Worked& worked) const {
     const auto& most = worked.in_flight_max;

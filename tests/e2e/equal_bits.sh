@@ -64,4 +64,13 @@ if [ "${1:-}" = --quick ]; then models=(densenet gpt two_heads); run_all 1 2 4; 
 for name in a b c d; do end_process KILL "${peer_pid[$name]}"; done
 for name in a b c d; do start_peer "$name" --device cpu:2; done
 if [ "${1:-}" = --quick ]; then run_all 2 3; else run_all 2 2 3 4; fi
+
+# Peers with so little memory that their stages make forward values again in backward.
+for name in a b c d; do end_process KILL "${peer_pid[$name]}"; done
+job_of gpt
+for name in e f; do start_peer "$name" --device cpu:1 --memory "${TIGHT_MIB:-60}MiB" --listen 127.0.0.1:0; done
+"$weft" submit "$job" "${sets[@]}" --set microbatch_size=4 --set batch_size=16 --set placement.stages=2 --set "output=$work/out.onnx" --format json >"$work/out.json"
+grep -q 'forward values again' "$work/out.json" || fail "the plan of two peers with little memory keeps everything: $(grep '"plan"' "$work/out.json")"
+"$weft" local "$job" "${sets[@]}" --set microbatch_size=4 --set batch_size=16 --threads 1 --set "output=$work/tight.onnx" >"$work/tight.log"
+same_file "gpt in 2 stages that make forward values again" "$work/tight.onnx" "$work/out.onnx"
 echo "equal bits: all the same"

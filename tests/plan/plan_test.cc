@@ -368,5 +368,43 @@ TEST(Plan, RefusesWhatMakesNoSense) {
   EXPECT_EQ(refused({.graph = &graph, .cluster = ClusterView(devices)}).code, ErrorCode::InvalidArgument);
 }
 
+// GPT-2 XL on eight devices of 10 GB: 1F1B's first stage wants eight microbatches in flight, of which one or
+// two fit. With forward values made again the step is within that price of what it were if memory were no
+// matter.
+TEST(Plan, StagesThatLackMemoryMakeForwardValuesAgain) {
+  const Graph graph = test::gpt({.layers = 48, .width = 1600, .heads = 25, .tied = false});
+  const auto on = [](int64_t gibibytes) {
+    std::vector<DeviceView> devices;
+    for (uint32_t i = 0; i < 8; ++i) {
+      devices.push_back(test::device("d" + std::to_string(i), 20e3, "west", "gpu", {gibibytes << 30}));
+      devices.back().rates.memory_bytes_per_second = 700e9;
+      devices.back().host_memory = {int64_t{64} << 30};
+    }
+    ClusterView cluster(std::move(devices));
+    cluster.set_between(0, 0, {1.25e9, std::chrono::microseconds(250)});
+    return cluster;
+  };
+  PlanRequest request{.graph = &graph, .microbatches = 32, .optimizer_slots = 2, .cluster = on(10)};
+  const Plan plan = planned(request);
+  expect_lawful(request, plan);
+  request.cluster = on(1000);
+  const Plan roomy = planned(request);
+  EXPECT_LE(seconds(plan.predicted_step), 1.3 * seconds(roomy.predicted_step));
+  EXPECT_TRUE(
+      std::none_of(roomy.stages.begin(), roomy.stages.end(), [](const auto& s) { return s.recomputes; }));
+  const auto repeats = std::count_if(plan.stages.begin(), plan.stages.end(),
+                                     [](const StagePlan& stage) { return stage.recomputes; });
+  EXPECT_GE(repeats, 1);
+  for (const StagePlan& stage : plan.stages) EXPECT_EQ(stage.recomputes, stage.repeated.count() > 0);
+  const auto says = [&](const std::string& words) {
+    return std::any_of(plan.explanation.begin(), plan.explanation.end(),
+                       [&](const std::string& line) { return line.find(words) != std::string::npos; });
+  };
+  EXPECT_TRUE(says("forward values again instead of keeping them, up to"));
+  EXPECT_TRUE(says("with all forward values kept"));
+  RecordProperty("step_seconds", std::to_string(seconds(plan.predicted_step)));
+  RecordProperty("step_seconds_roomy", std::to_string(seconds(roomy.predicted_step)));
+}
+
 }  // namespace
 }  // namespace weft::plan
