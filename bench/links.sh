@@ -69,6 +69,7 @@ YAML
   done
   until [ "$(peers_that_are pool | wc -l)" -eq "$count" ]; do sleep 0.2; done
   wait_for_links "$count"
+  [ -z "${RAW:-}" ] || grep -h link_ "$work/broker.log"
   "$weft" peers --links
   "$weft" peers --links --format json | grep '"event":"link"' | sed 's/.*"from":"\(.\).*"to":"\(.\).*"bytes_per_second":\([0-9.e+]*\).*/\1\2 \3/' |
     awk -v took="$SECONDS_TAKEN" '

@@ -247,6 +247,8 @@ void Broker::list_pairs(const plan::ClusterView& cluster, proto::LinkList& list)
       if (const auto sample = links_.find(list.ends[from].peer, list.ends[to].peer)) {
         figure.relayed = sample->is_relayed;
         figure.seconds_since = std::max(seconds(now_.monotonic - sample->at), 0.0);
+      } else {
+        figure.assumed = true;  // if only by what is known of others
       }
       list.links.push_back(figure);
     }

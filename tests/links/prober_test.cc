@@ -248,10 +248,12 @@ TEST_F(ProberTest, NobodyTakesWhatWasNotAskedFor) {
 // ---- the meter by itself
 // -----------------------------------------------------------------------------------------
 
+constexpr uint64_t kBytesMax = 16 << 20;
+
 // Bytes come at a rate that doubles every round trip until it is `rate`.
 double metered(double rate, Duration round_trip, Duration* took = nullptr) {
   Instant now{};
-  ProbeMeter meter({.round_trip = round_trip}, now);
+  ProbeMeter meter({.bytes_max = kBytesMax, .round_trip = round_trip}, now);
   const Instant began = now;
   double possible = 14e3 / seconds(round_trip);
   Instant doubled = now;
@@ -261,8 +263,9 @@ double metered(double rate, Duration round_trip, Duration* took = nullptr) {
       possible = std::min(rate, 2 * possible);
       doubled += round_trip;
     }
+    const bool is_last = meter.asked() == kBytesMax;  // all is under way
     const double window = static_cast<double>(meter.asked() - meter.received()) / seconds(round_trip);
-    now += Duration(static_cast<int64_t>(4096 / std::min(possible, window) * 1e9));
+    now += Duration(static_cast<int64_t>(4096 / (is_last ? possible : std::min(possible, window)) * 1e9));
     meter.on_bytes(4096, now);
   }
   if (took != nullptr) *took = now - began;
