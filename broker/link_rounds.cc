@@ -82,11 +82,14 @@ class Round {
 
   std::vector<NumberPair> run() {
     core();
-    if (survey_.peers() > kCore && is_core_known()) {
+    if (survey_.peers() <= kCore) return std::move(pairs_);
+    if (is_core_known()) {
       list_free();
       places();
       site_pairs();
       lines();
+    } else if (pairs_.empty()) {  // it is busy
+      among_themselves(idle_);
     }
     return std::move(pairs_);
   }
@@ -159,7 +162,7 @@ class Round {
   }
   // Peers that find nobody of the sites idle: at least they know each other.
   void among_themselves(std::vector<uint32_t> stranded) {
-    std::sort(stranded.begin(), stranded.end());
+    std::sort(stranded.begin(), stranded.end(), [&](uint32_t a, uint32_t b) { return ids_[a] < ids_[b]; });
     for (size_t i = 0; i < stranded.size(); i += kCore)
       all_pairs({stranded.begin() + static_cast<ptrdiff_t>(i),
                  stranded.begin() + static_cast<ptrdiff_t>(std::min(stranded.size(), i + kCore))});

@@ -127,26 +127,24 @@ class Grouping {
     return order;
   }
 
-  SiteLink link(const Partner& partner, std::optional<double> rate, double line) const {
-    SiteLink link;
+  void add(SiteLink& link, const Partner& partner, const std::optional<double>& rate, double line) const {
     const Way way = partner.way();
     if (way == Way::None) {
-      link.none = 1;
-      return link;
+      ++link.none;
+      return;
     }
     SiteLink::Samples& samples = way == Way::Relayed ? link.relayed : link.direct;
-    samples.count = 1;
-    if (const auto round_trip = partner.round_trip()) samples.round_trips = *round_trip, samples.timed = 1;
-    if (!rate || *rate <= 0) return link;
-    samples.largest = *rate;
-    if (*rate < line * (1 - tolerance_.of_rate(*rate))) samples.own = *rate, samples.owned = 1;
-    return link;
+    ++samples.count;
+    if (const auto round_trip = partner.round_trip()) samples.round_trips += *round_trip, ++samples.timed;
+    if (!rate || *rate <= 0) return;
+    samples.largest = std::max(samples.largest, *rate);
+    if (*rate < line * (1 - tolerance_.of_rate(*rate))) samples.own += *rate, ++samples.owned;
   }
-  SiteLink out(uint32_t peer, const Partner& to) const {
-    return link(to, to.out.rate, std::min(survey_.uplink[peer], survey_.downlink[to.peer]));
+  void add_out(SiteLink& link, uint32_t peer, const Partner& to) const {
+    add(link, to, to.out.rate, std::min(survey_.uplink[peer], survey_.downlink[to.peer]));
   }
-  SiteLink in(uint32_t peer, const Partner& from) const {
-    return link(from, from.in.rate, std::min(survey_.uplink[from.peer], survey_.downlink[peer]));
+  void add_in(SiteLink& link, uint32_t peer, const Partner& from) const {
+    add(link, from, from.in.rate, std::min(survey_.uplink[from.peer], survey_.downlink[peer]));
   }
 
   const Row& row_of(uint32_t peer) {
@@ -155,8 +153,8 @@ class Grouping {
     row.in.assign(sites(), {});
     for (const Partner& partner : survey_.partners(peer))
       if (const uint32_t site = site_of_[partner.peer]; site != kNowhere) {
-        row.out[site].add(out(peer, partner));
-        row.in[site].add(in(peer, partner));
+        add_out(row.out[site], peer, partner);
+        add_in(row.in[site], peer, partner);
       }
     return row;
   }
@@ -298,17 +296,15 @@ class Grouping {
     for (const Partner& partner : survey_.partners(peer)) {
       const uint32_t other = site_of_[partner.peer];
       if (other == kNowhere) continue;
-      const SiteLink to = out(peer, partner), from = in(peer, partner);
+      add_out(rows_[site].out[other], peer, partner);
+      add_in(rows_[site].in[other], peer, partner);
       if (other == site) {
-        rows_[site].out[site].add(to);
-        rows_[site].out[site].add(from);
+        add_in(rows_[site].out[site], peer, partner);
         rows_[site].in[site] = rows_[site].out[site];
-        continue;
+      } else {
+        rows_[other].in[site] = rows_[site].out[other];
+        rows_[other].out[site] = rows_[site].in[other];
       }
-      rows_[site].out[other].add(to);
-      rows_[other].in[site].add(to);
-      rows_[site].in[other].add(from);
-      rows_[other].out[site].add(from);
     }
     site_of_[peer] = site;
   }

@@ -257,6 +257,17 @@ TEST(LinkBook, PeersThatComeWhileAllOthersAreBusyAreMeasuredAmongThemselves) {
   EXPECT_EQ(errors_of(view_of(book, idle), idle).off, 0u);
   measure(book, truth, 0);  // and with the others when they are idle
   EXPECT_TRUE(has_sites_of(view_of(book, truth), truth));
+
+  // Those who would be measured first are gone before they were.
+  LinkBook early;
+  const auto round = early.next_round(truth.ids(), {});
+  for (const LinkBook::Pair& pair : round) record(early, pair.dials, pair.accepts, 1e7);
+  std::erase_if(truth.devices, [&](const Truth::Device& device) {
+    return std::any_of(round.begin(), round.end(), [&](const LinkBook::Pair& pair) {
+      return device.id == pair.dials || device.id == pair.accepts;
+    });
+  });
+  EXPECT_EQ(measure(early, truth, 0).probes, truth.devices.size() * (truth.devices.size() - 1) / 2);
 }
 
 TEST(LinkBook, EqualInputsGiveEqualOutputs) {
@@ -402,7 +413,7 @@ TEST(LinkBook, WhatMakesNoSenseIsHarmless) {
         EXPECT_LE(view.link(from, to).latency, minutes(1));
       }
     book.next_round(truth.ids(), Instant(hours(3)));
-    book.next_round(truth.ids(), Instant::min());
+    book.next_round(truth.ids(), Instant());
   }
   EXPECT_TRUE(book.next_round({}, {}).empty());
   EXPECT_EQ(book.cluster({}, {}, {}).site_count(), 0u);
