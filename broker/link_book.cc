@@ -14,6 +14,7 @@ namespace {
 constexpr double kFastest = 1.25e9;
 constexpr Duration kLongest = std::chrono::minutes(1);  // of a round trip
 constexpr size_t kPartnersMax = 64;                     // kept of a peer; it is measured with fewer
+constexpr size_t kPeersMax = 4096;
 // Traffic that is slower than nine tenths of what is believed so many times in a row is believed.
 constexpr double kAsBelieved = 0.9;
 constexpr uint32_t kSlowerMax = 4;
@@ -32,6 +33,12 @@ Partner& entry_of(std::vector<Partner>& partners, uint32_t number) {
   return *partners.insert(at, {.peer = number});
 }
 
+std::vector<uint32_t> each_once(std::vector<uint32_t> numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  return numbers;
+}
+
 // Who cannot be dialled may be able to dial.
 size_t relayed(const std::vector<Partner>& of) {
   return static_cast<size_t>(
@@ -39,6 +46,20 @@ size_t relayed(const std::vector<Partner>& of) {
 }
 
 }  // namespace
+
+// The peer of which nothing was heard for longest makes room for a new one.
+void LinkBook::make_room(const PeerId& from, const PeerId& to) {
+  if (numbers_.size() < kPeersMax || (numbers_.contains(from) && numbers_.contains(to))) return;
+  const auto newest = [&](uint32_t peer) {
+    if (ids_[peer] == from || ids_[peer] == to) return Instant::max();
+    Instant at = Instant::min();
+    for (const Partner& partner : partners_[peer]) at = std::max(at, partner.at());
+    return at;
+  };
+  std::pair<Instant, uint32_t> oldest{newest(0), 0};
+  for (uint32_t peer = 1; peer < ids_.size(); ++peer) oldest = std::min(oldest, {newest(peer), peer});
+  forget(ids_[oldest.second]);
+}
 
 uint32_t LinkBook::number_of(const PeerId& peer) {
   const auto [at, is_new] = numbers_.try_emplace(peer, static_cast<uint32_t>(ids_.size()));
@@ -74,12 +95,14 @@ void LinkBook::record(const LinkSample& sample) {
       .rate = std::min(sample.bytes_per_second, kFastest), .is_relayed = sample.is_relayed, .at = sample.at};
   if (*seen.rate > 0) seen.round_trip = seconds(std::min(sample.round_trip, kLongest));
   slower_.erase({sample.from, sample.to});
+  make_room(sample.from, sample.to);
   const uint32_t from = number_of(sample.from), to = number_of(sample.to);
   set(from, to, seen);
 }
 
 void LinkBook::observe(PeerId from, PeerId to, double bytes_per_second, Instant now) {
   if (from == to || !makes_sense(bytes_per_second) || bytes_per_second == 0) return;
+  make_room(from, to);
   const uint32_t a = number_of(from), b = number_of(to);
   const double rate = std::min(bytes_per_second, kFastest);
   const auto at = place_of(partners_[a], b);
@@ -150,10 +173,8 @@ std::vector<uint32_t> LinkBook::numbers(const std::vector<PeerId>& ids, std::spa
 
 std::vector<LinkBook::Pair> LinkBook::next_round(std::span<const PeerId> idle, Instant now) const {
   const std::vector<PeerId> ids = known_and(idle);
-  const Survey survey(partners_, static_cast<uint32_t>(ids.size()));
-  std::vector<uint32_t> among = numbers(ids, idle);
-  std::sort(among.begin(), among.end());
-  among.erase(std::unique(among.begin(), among.end()), among.end());
+  const std::vector<uint32_t> among = each_once(numbers(ids, idle));
+  const Survey survey(partners_, static_cast<uint32_t>(ids.size()), among);
   std::vector<NumberPair> chosen = pairs_to_measure(survey, ids, among);
   if (chosen.empty()) chosen = pairs_to_repeat(survey, among, now);
   std::vector<Pair> round;
@@ -166,16 +187,18 @@ std::vector<LinkBook::Pair> LinkBook::next_round(std::span<const PeerId> idle, I
 
 bool LinkBook::wants_more(std::span<const PeerId> peers, Instant) const {
   const std::vector<PeerId> ids = known_and(peers);
-  const Survey survey(partners_, static_cast<uint32_t>(ids.size()));
-  return !pairs_to_measure(survey, ids, numbers(ids, peers)).empty();
+  const std::vector<uint32_t> among = each_once(numbers(ids, peers));
+  const Survey survey(partners_, static_cast<uint32_t>(ids.size()), among);
+  return !pairs_to_measure(survey, ids, among).empty();
 }
 
 plan::ClusterView LinkBook::cluster(std::vector<plan::DeviceView> devices, std::span<const PeerId> peers,
                                     Instant) const {
   WEFT_CHECK(devices.size() == peers.size());
   const std::vector<PeerId> ids = known_and(peers);
-  const Survey survey(partners_, static_cast<uint32_t>(ids.size()));
-  return view_links(survey, std::move(devices), numbers(ids, peers));
+  const std::vector<uint32_t> among = numbers(ids, peers);
+  const Survey survey(partners_, static_cast<uint32_t>(ids.size()), each_once(among));
+  return view_links(survey, std::move(devices), among);
 }
 
 }  // namespace weft::broker

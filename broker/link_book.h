@@ -55,6 +55,7 @@ class LinkBook {
     double lately = 0;
   };
 
+  void make_room(const PeerId& from, const PeerId& to);
   uint32_t number_of(const PeerId& peer);
   void set(uint32_t from, uint32_t to, const Seen& seen);
   void drop(uint32_t a, uint32_t b);

@@ -118,10 +118,7 @@ class Round {
     for (const auto& [round, a, b] : order) take(a, b);
   }
   bool is_core_known() const {
-    size_t known = 0;
-    for (const uint32_t a : survey_.core)
-      for (const uint32_t b : survey_.core) known += a < b && was_probed(survey_.find(a, b));
-    return 4 * known >= survey_.core.size() * (survey_.core.size() - 1);
+    return 4 * survey_.known_pairs(survey_.core) >= survey_.core.size() * (survey_.core.size() - 1);
   }
 
   // By site those that are free, least measured first.

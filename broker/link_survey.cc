@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -319,24 +320,36 @@ class Grouping {
   std::vector<std::vector<uint32_t>> likely_;
 };
 
-// The peers that were measured most with each other.
-std::vector<uint32_t> find_core(const Survey& survey) {
-  const size_t count = std::min<size_t>(kCore, survey.peers());
+// Of `among` the peers that were measured most with each other.
+std::vector<uint32_t> find_core(const Survey& survey, std::vector<uint32_t> among) {
+  const size_t count = std::min<size_t>(kCore, among.size());
   std::vector<uint32_t> core, within(survey.peers(), 0);
-  std::vector<bool> is_chosen(survey.peers(), false);
   while (core.size() < count) {
-    uint32_t best = kNowhere;
-    for (uint32_t peer = 0; peer < survey.peers(); ++peer) {
-      if (is_chosen[peer]) continue;
-      const auto rank = [&](uint32_t p) { return std::pair(within[p], survey.partners(p).size()); };
-      if (best == kNowhere || rank(peer) > rank(best)) best = peer;
-    }
-    is_chosen[best] = true;
-    core.push_back(best);
-    for (const Partner& partner : survey.partners(best)) ++within[partner.peer];
+    const auto rank = [&](uint32_t peer) { return std::pair(within[peer], survey.partners(peer).size()); };
+    const auto best = std::max_element(among.begin(), among.end(),
+                                       [&](uint32_t a, uint32_t b) { return rank(a) < rank(b); });
+    core.push_back(*best);
+    for (const Partner& partner : survey.partners(*best)) ++within[partner.peer];
+    among.erase(best);
   }
   std::sort(core.begin(), core.end());
   return core;
+}
+
+// Where nobody of those who are asked about belongs to it, they are a core of their own once they were
+// measured with each other: those who were measured before may be gone for good.
+std::vector<uint32_t> find_core(const Survey& survey, std::span<const uint32_t> asked) {
+  std::vector<uint32_t> all(survey.peers());
+  std::iota(all.begin(), all.end(), 0u);
+  std::vector<uint32_t> core = find_core(survey, std::move(all));
+  const auto is_asked = [&](uint32_t peer) {
+    return std::find(asked.begin(), asked.end(), peer) != asked.end();
+  };
+  if (std::any_of(core.begin(), core.end(), is_asked)) return core;
+  std::vector<uint32_t> own = find_core(survey, std::vector<uint32_t>(asked.begin(), asked.end()));
+  const size_t pairs = own.size() * (own.size() - (own.empty() ? 0 : 1)) / 2;
+  const size_t wanted = asked.size() <= kCore ? pairs : pairs / 2;
+  return pairs > 0 && survey.known_pairs(own) >= wanted ? own : core;
 }
 
 }  // namespace
@@ -386,7 +399,8 @@ double line_of(std::vector<double>& rates) {
   return first[(rates.end() - first) / 2];
 }
 
-Survey::Survey(const Partners& of, uint32_t peers) : known(&of), site_of(peers, kNowhere) {
+Survey::Survey(const Partners& of, uint32_t peers, std::span<const uint32_t> asked)
+    : known(&of), site_of(peers, kNowhere) {
   std::vector<double> out, in;
   for (uint32_t peer = 0; peer < peers; ++peer) {
     out.clear(), in.clear();
@@ -397,7 +411,7 @@ Survey::Survey(const Partners& of, uint32_t peers) : known(&of), site_of(peers, 
     uplink.push_back(line_of(out));
     downlink.push_back(line_of(in));
   }
-  core = find_core(*this);
+  core = find_core(*this, asked);
   for (Tolerance tolerance;; tolerance.share *= 2, tolerance.seconds *= 4) {
     const bool is_last = tolerance.share > 0.5;
     Grouping grouping(*this, tolerance, sites_max(peers), is_last);
@@ -407,6 +421,15 @@ Survey::Survey(const Partners& of, uint32_t peers) : known(&of), site_of(peers, 
   }
 }
 
+size_t Survey::known_pairs(std::span<const uint32_t> of) const {
+  size_t known = 0;
+  for (const uint32_t a : of)
+    for (const uint32_t b : of) {
+      const Partner* partner = a < b ? find(a, b) : nullptr;
+      known += partner != nullptr && partner->was_probed();
+    }
+  return known;
+}
 const std::vector<Partner>& Survey::partners(uint32_t peer) const {
   static const std::vector<Partner> none;
   return peer < known->size() ? (*known)[peer] : none;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/units.h"
@@ -86,13 +87,15 @@ uint32_t sites_max(size_t peers);
 
 struct Survey {
   // `known`: of the first of so many peers, which outlives the survey; of the others nothing is known.
-  Survey(const Partners& known, uint32_t peers);
+  // `asked`: those that somebody wants to know about, each once.
+  Survey(const Partners& known, uint32_t peers, std::span<const uint32_t> asked);
 
   uint32_t peers() const { return static_cast<uint32_t>(site_of.size()); }
   uint32_t site_count() const { return static_cast<uint32_t>(members.size()); }
   const SiteLink& between(uint32_t from, uint32_t to) const { return table[from * members.size() + to]; }
   const std::vector<Partner>& partners(uint32_t peer) const;
   const Partner* find(uint32_t peer, uint32_t other) const;
+  size_t known_pairs(std::span<const uint32_t> peers) const;  // of these how many were measured
 
   const Partners* known;
   std::vector<double> uplink{}, downlink{};      // the least that they can be; 0: nothing was seen

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <ctime>
 #include <iostream>
 #include <limits>
@@ -255,6 +256,7 @@ TEST(LinkBook, PeersThatComeWhileAllOthersAreBusyAreMeasuredAmongThemselves) {
   measure(book, busy, 0);
   measure(book, idle, 0);
   EXPECT_EQ(errors_of(view_of(book, idle), idle).off, 0u);
+  EXPECT_TRUE(has_sites_of(view_of(book, idle), idle));
   measure(book, truth, 0);  // and with the others when they are idle
   EXPECT_TRUE(has_sites_of(view_of(book, truth), truth));
 
@@ -431,6 +433,27 @@ TEST(LinkBook, OfOnePeerOnlySoMuchIsKept) {
   for (size_t n = 1; n < 120; ++n) kept += !view.link(0, n).is_assumed;
   EXPECT_LE(kept, 64u);
   EXPECT_FALSE(view.link(0, 119).is_assumed) << "the newest";
+}
+
+TEST(LinkBook, ThoseWhoWereThereBeforeAreForgottenInTheEnd) {
+  LinkBook book;
+  Truth here(1, 6, 1);
+  const auto visitor = [&](uint32_t n) {
+    PeerId id;
+    std::memcpy(id.digest.bytes.data(), &n, sizeof n);
+    return id;
+  };
+  for (uint32_t n = 1; n <= 5000; ++n)
+    book.record({visitor(n), visitor(n - 1), 1e7, milliseconds(10), false, Instant(minutes(n))});
+  measure(book, here, 0, Instant(minutes(5001)));
+  const auto rate = [&](uint32_t n) {
+    const std::vector<PeerId> two{visitor(n), visitor(n - 1)};
+    return book.cluster(std::vector<plan::DeviceView>(2), two, {}).link(0, 1).bytes_per_second;
+  };
+  EXPECT_NEAR(rate(5000), 1e7, 1e6);
+  EXPECT_LT(rate(100), 2e6);
+  EXPECT_EQ(errors_of(view_of(book, here), here).off, 0u);
+  EXPECT_EQ(view_of(book, here).site_count(), 1u);
 }
 
 // Looked at, not asserted: how long the calls take.
