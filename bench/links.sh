@@ -4,7 +4,8 @@
 #                                   samples/s that its plan predicts, and those that it reaches
 #   bench/links.sh matrix [PEERS]   PEERS (default 12) peers in four regions: how far the figures of weft peers --links
 #                                   are from the emulator's, and how long it took to have them all
-# JOB (default examples/fashion-mnist/job.yaml), STAGES (3), LINKS (measure; assume: as it was without) change the first.
+# JOB and BATCH (default examples/gpt/job.yaml with our texts, 16), STAGES (3), LINKS (measure; assume: as without any)
+# change the first; RAW=1 shows what the peers of the second reported.
 source "$(dirname "$0")/../tests/e2e/cluster.sh"
 what=${1:-speed}
 cluster_begin
@@ -36,7 +37,9 @@ YAML
       --as "$name"
   done
   until [ "$(peers_that_are pool | wc -l)" -eq 3 ]; do sleep 0.2; done
-  submit_job "${JOB:-examples/fashion-mnist/job.yaml}" --set "placement.stages=${STAGES:-3}" --set "output=$work/out.onnx"
+  cp examples/gpt/job.yaml examples/gpt/model.onnx "$work/"
+  cat docs/*.md >"$work/corpus.txt"
+  submit_job "${JOB:-$work/job.yaml}" --set "placement.stages=${STAGES:-3}" --set evaluate_every=0 --set "output=$work/out.onnx"
   wait_for_event '"event":"plan"'
   predicted=$(sed -n 's/.*predicted step [^(]*(\([0-9.]*\) samples.*/\1/p' <<<"$LINE")
   "$weft" peers --links
@@ -44,7 +47,7 @@ YAML
   wait_for_step 2
   local from=$STEP began=$(microseconds)
   wait_for_step $((from + steps))
-  reached=$(awk -v n=$((STEP - from)) -v t=$(($(microseconds) - began)) -v b="${BATCH:-64}" 'BEGIN { printf "%.2f", b * n * 1e6 / t }')
+  reached=$(awk -v n=$((STEP - from)) -v t=$(($(microseconds) - began)) -v b="${BATCH:-16}" 'BEGIN { printf "%.2f", b * n * 1e6 / t }')
   echo "predicted $predicted samples/s, reached $reached samples/s over $((STEP - from)) steps"
 }
 

@@ -8,6 +8,7 @@ namespace weft::peer {
 namespace {
 constexpr uint64_t kWindowMin = 16 << 10;
 constexpr Duration kSlack = std::chrono::milliseconds(50);  // beyond the round trip: nobody answers at once
+constexpr double kAhead = 1.25;                             // of what a round trip holds
 constexpr double kRise = 1.15;                              // less is no rise
 constexpr double kStable = 0.05;                            // how far two halves may differ
 constexpr Duration kSteadyMin = std::chrono::milliseconds(250);
@@ -28,11 +29,11 @@ void ProbeMeter::on_bytes(uint64_t size, Instant now) {
   asked_ = std::max(asked_, std::min(received_ + window_, limits_.bytes_max));
 }
 
-// While the window is what holds the rate down, the next one is twice as large.
+// While the window is what may hold the rate down, the next one is twice as large.
 void ProbeMeter::end_epoch(Instant now) {
   const double rate =
       static_cast<double>(received_ - epoch_from_) / std::max(seconds(now - epoch_began_), 1e-9);
-  const double full = 2 * std::max(rate, best_) * seconds(limits_.round_trip + kSlack);
+  const double full = kAhead * std::max(rate, best_) * seconds(limits_.round_trip + kSlack);
   const bool was_full = static_cast<double>(window_) >= full;
   if (!steady_ && rate <= best_ * kRise && (was_full || window_ >= limits_.bytes_max / 4))
     steady_ = arrivals_.size() - 1;
@@ -74,7 +75,7 @@ bool ProbeMeter::is_done(Instant now) const {
   if (!steady_ || arrivals_.size() - *steady_ < kArrivalsMin) return false;
   const size_t last = arrivals_.size() - 1;
   const Duration steady = arrivals_[last].at - arrivals_[*steady_].at;
-  if (steady < std::max(kSteadyMin, 3 * limits_.round_trip)) return false;
+  if (steady < std::max(kSteadyMin, 2 * limits_.round_trip)) return false;
   const Instant middle = arrivals_[*steady_].at + steady / 2;
   const auto half = std::find_if(arrivals_.begin() + static_cast<std::ptrdiff_t>(*steady_), arrivals_.end(),
                                  [&](const Arrival& arrival) { return arrival.at >= middle; });

@@ -12,7 +12,8 @@ using proto::ProbeWord;
 
 namespace {
 constexpr uint64_t kPings = 5;
-constexpr Duration kWayDeadline = std::chrono::seconds(3);  // for each address, and the relay
+constexpr Duration kPingTime = std::chrono::milliseconds(300);  // and after so long no more
+constexpr Duration kWayDeadline = std::chrono::seconds(3);      // for each address, and the relay
 constexpr Duration kGoodbye = std::chrono::seconds(1);
 constexpr int kRoundTrips = 10;  // of them a probe has more time: a sender takes as many to be at full speed
 constexpr uint64_t kFrameMin = 4 << 10;
@@ -34,7 +35,7 @@ struct Prober::Probe {
   std::string problems{};  // of the ways that were tried
   bool relayed = false, reported = false;
   uint64_t pings = 0;
-  Instant pinged{};
+  Instant pinged{}, first_pinged{};
   std::optional<Duration> round_trip{};
   std::optional<ProbeMeter> meter{};
   uint64_t told = 0;  // the last Ask
@@ -192,15 +193,17 @@ void Prober::on_say(const proto::ProbeSay& said) {
 void Prober::ping() {
   probe_->state = State::Pinging;
   probe_->pinged = options_.loop->now();
+  if (probe_->pings == 0) probe_->first_pinged = probe_->pinged;
   say(ProbeWord::Ping, ++probe_->pings);
 }
 
 void Prober::on_pong(uint64_t number) {
   if (probe_->state != State::Pinging || number != probe_->pings)
     return fail({ErrorCode::InvalidArgument, "an answer to no ping"});
-  const Duration round_trip = options_.loop->now() - probe_->pinged;
+  const Instant now = options_.loop->now();
+  const Duration round_trip = now - probe_->pinged;
   probe_->round_trip = std::min(probe_->round_trip.value_or(round_trip), round_trip);
-  if (probe_->pings < kPings) return ping();
+  if (probe_->pings < kPings && now - probe_->first_pinged < kPingTime) return ping();
   measure();
 }
 

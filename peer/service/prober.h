@@ -4,7 +4,7 @@
 // sends no more than it was asked for. One probe at a time; belongs to the loop.
 //
 //   C:ProbeHello, S:ProbeHello, then for the side that dialled, and after its Turn for the other:
-//   Ping, Pong, five times; Ask, probe frames, Ask, ... ; Turn
+//   Ping, Pong, five times or for 300 ms; Ask, probe frames, Ask, ... ; Turn
 //
 // Nobody else can make it send or receive: the other end has the key that the broker named and shows the
 // round. What comes without being asked for ends the probe.
