@@ -146,7 +146,11 @@ class Cutter {
 
   void number_segments() {
     const auto stages = static_cast<uint32_t>(request_.class_of_stage.size());
-    std::vector<std::vector<uint32_t>> levels(stages);
+    std::vector<std::vector<uint32_t>> levels(stages), sending(stages);
+    for (uint32_t i = 0; i < count_; ++i)
+      for (const ValueId input : graph_.ops()[i].inputs)
+        if (input.valid() && crosses(input, i))
+          sending[stage(producer(input))].push_back(level_of_op_[producer(input)]);
     for (uint32_t i = 0; i < count_; ++i)
       if (levels[stage(i)].empty() || levels[stage(i)].back() != level_of_op_[i])
         levels[stage(i)].push_back(level_of_op_[i]);
@@ -154,6 +158,8 @@ class Cutter {
     for (uint32_t s = 0; s < stages; ++s) {
       std::sort(levels[s].begin(), levels[s].end());
       levels[s].erase(std::unique(levels[s].begin(), levels[s].end()), levels[s].end());
+      std::sort(sending[s].begin(), sending[s].end());
+      join_levels(levels[s], sending[s]);
       const auto backward = std::lower_bound(levels[s].begin(), levels[s].end(), count_);
       cut_.stages[s] = {static_cast<uint32_t>(levels[s].size()),
                         static_cast<uint32_t>(backward - levels[s].begin())};
@@ -164,6 +170,17 @@ class Cutter {
       cut_.segment_of_op[i] =
           static_cast<uint32_t>(std::lower_bound(of.begin(), of.end(), level_of_op_[i]) - of.begin());
     }
+  }
+
+  // What sends nothing need not run apart from what follows in its phase, for nobody waits for it: its ops go
+  // to the next level that is left. Derivatives that hang on no cotangent are such.
+  void join_levels(std::vector<uint32_t>& levels, const std::vector<uint32_t>& sending) const {
+    std::vector<uint32_t> left;
+    for (size_t k = 0; k < levels.size(); ++k) {
+      const bool is_last = k + 1 == levels.size() || (levels[k] < count_ && levels[k + 1] >= count_);
+      if (is_last || std::binary_search(sending.begin(), sending.end(), levels[k])) left.push_back(levels[k]);
+    }
+    levels = std::move(left);
   }
 
   void find_crossings() {

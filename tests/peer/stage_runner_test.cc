@@ -8,6 +8,8 @@
 
 #include "dag/autodiff.h"
 #include "dag/lower.h"
+#include "dag/recompute.h"
+#include "dag/split.h"
 #include "peer/backend/reference/reference_backend.h"
 #include "tests/peer/stage_runner.h"
 #include "tests/support/late_backend.h"
@@ -108,6 +110,61 @@ TEST(StageRunner, TasksMayAllBeUnderWayBeforeOneIsTaken) {
   }).join();
   EXPECT_EQ(actual, expected);
   EXPECT_GT(late.repeated(), 0u);
+}
+
+// Forward and backward of microbatches by turns, as 1F1B has them, all submitted before one is taken: what
+// lives within one task lies where the next task's will. Kept or made again, the numbers are the same.
+TEST(StageRunner, MicrobatchesInFlightShareAScratchOnALateDevice) {
+  Stage stage;
+  const Graph whole = *stage.assignment->programs[0].graph;
+  const auto device = make_reference_backend();
+  test::LateBackend late(*device);
+  std::vector<Numbers> expected;
+  Bytes kept;
+  for (const bool recomputes : {false, true}) {
+    dag::Split split =
+        value_or_fail(dag::split(whole, std::vector<uint32_t>(whole.ops().size(), 0), 1, dag::op_table()));
+    if (recomputes) dag::recompute(split, 0, dag::op_table());
+    proto::StageProgram& program = stage.assignment->programs[0];
+    program.graph = std::make_shared<const Graph>(std::move(split.stages[0].graph));
+    program.segment_of_op = split.stages[0].segment_of_op;
+    program.segment_count = split.stages[0].segment_count;
+    program.sends.clear();
+    ASSERT_EQ(program.segment_count, 2u);
+    std::vector<std::pair<Task, StageRunner::Inputs>> tasks;
+    for (auto& [task, inputs] : stage.tasks()) {
+      if (task.kind != TaskKind::Segment) {
+        tasks.push_back({task, inputs});
+        continue;
+      }
+      Task forward = task, backward = task;
+      backward.segment = 1;
+      forward.last_segment = backward.first_segment = false;
+      tasks.push_back({forward, inputs});
+      tasks.push_back({backward, inputs});
+      const size_t last = tasks.size() - 1;
+      if (task.key.microbatch > 0) std::swap(tasks[last - 1], tasks[last - 2]);  // two in flight
+    }
+    const auto runner = stage.runner(late);
+    std::vector<StageRunner::Submitted> submitted;
+    for (const auto& [task, inputs] : tasks) submitted.push_back(value_or_fail(runner->submit(task, inputs)));
+    std::vector<Numbers> numbers;
+    for (StageRunner::Submitted& task : submitted)
+      numbers.push_back(numbers_of(value_or_fail(StageRunner::take(std::move(task)))));
+    if (!recomputes) {
+      expected = numbers;
+      kept = runner->microbatch_bytes();
+    }
+    EXPECT_EQ(numbers, expected);
+    if (recomputes) {
+      EXPECT_LT(runner->microbatch_bytes() * 4, kept);
+    }
+    std::vector<Numbers> at_once;
+    const auto prompt = stage.runner(*device);
+    for (const auto& [task, inputs] : tasks)
+      at_once.push_back(numbers_of(value_or_fail(prompt->run(task, inputs))));
+    EXPECT_EQ(numbers, at_once);
+  }
 }
 
 TEST(StageRunner, NothingRunsBehindATaskThatFailed) {
