@@ -17,6 +17,7 @@ struct StageToPlace {
   PeerId peer{};       // who had it
   int64_t memory = 0;  // bytes that it takes on a device
   proto::DeviceClass device_class{};
+  bool pinned = false;  // only who had it may have it
 };
 struct Applicant {
   PeerId peer{};
@@ -28,7 +29,7 @@ struct Applicant {
 // By stage, an index into `applicants`, each at most once. Who had a stage and is there keeps it. The others
 // go, where there is a choice, to one of the stage's fingerprint that stands by for it, with the newest
 // tensors; then to one of the fingerprint; then to one that runs the same ops; then to any, unless
-// `equal_bits`; always with memory for it. Nothing: it cannot be done.
+// `equal_bits`; always with memory for it. A pinned stage goes to nobody else. Nothing: it cannot be done.
 std::optional<std::vector<uint32_t>> place_again(const std::vector<StageToPlace>& stages,
                                                  const std::vector<Applicant>& applicants,
                                                  bool equal_bits = false);

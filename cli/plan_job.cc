@@ -251,7 +251,8 @@ plan::PlanRequest PlannedJob::request() const {
           .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
           .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
           .evaluates = job.test.has_value(),
-          .equal_bits = job.equal_bits};
+          .equal_bits = job.equal_bits,
+          .pins = pins};
 }
 
 double PlannedJob::samples_per_second(double step_seconds) const {

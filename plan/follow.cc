@@ -65,7 +65,8 @@ void follow_values(const Graph& graph, const std::vector<uint32_t>& head, std::v
 
 std::vector<uint32_t> follow_stages(const Graph& other,
                                     std::span<const std::shared_ptr<const dag::Lowered>> classes,
-                                    const Graph& graph, const std::vector<uint32_t>& stage_of_op) {
+                                    const Graph& graph, const std::vector<uint32_t>& stage_of_op,
+                                    std::span<const StageFloor> floors) {
   WEFT_CHECK(stage_of_op.size() == graph.ops().size());
   std::unordered_map<std::string_view, uint32_t> stage_of_initializer;
   for (const auto& initializer : graph.initializers())
@@ -77,6 +78,10 @@ std::vector<uint32_t> follow_stages(const Graph& other,
     if (const auto at = stage_of_initializer.find(initializer.name); at != stage_of_initializer.end())
       stages[other.value(initializer.value).producer.index] = at->second;
   const std::vector<uint32_t> head = heads_of(other, classes);
+  for (const StageFloor& floor : floors) {
+    uint32_t& stage = stages[head[floor.op.index]];
+    stage = stage == kUnknown ? floor.stage : std::max(stage, floor.stage);
+  }
   follow_values(other, head, stages);
 
   // The rest lies where it is first read: from the last op to the first, groups at once.

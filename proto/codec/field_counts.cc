@@ -64,7 +64,7 @@ static_assert(has_fields<GetMicrobatch, 7>);
 static_assert(has_fields<MicrobatchAnswer, 5>);
 static_assert(has_fields<FilePiece, 3>);
 static_assert(has_fields<PackedFile, 2>);
-static_assert(has_fields<SubmitJob, 4>);
+static_assert(has_fields<SubmitJob, 5>);
 static_assert(has_fields<JobAccepted, 1>);
 static_assert(has_fields<StageStatus, 7>);
 static_assert(has_fields<JobStatus, 16>);
@@ -88,7 +88,7 @@ static_assert(has_fields<ResumeStage, 2>);
 static_assert(has_fields<StageResumed, 3>);
 static_assert(has_fields<StandBy, 4>);
 static_assert(has_fields<StandingBy, 2>);
-static_assert(has_fields<StagePlan, 3>);
+static_assert(has_fields<StagePlan, 4>);
 static_assert(has_fields<RunPlan, 23>);
 static_assert(has_fields<TensorHeader, 9>);
 
