@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <string_view>
 
 #include "dag/loss.h"
 #include "plan/placement.h"
@@ -43,10 +44,11 @@ void add_named(const dag::Graph& graph, const std::string& name, std::set<uint32
 
 std::string first_names(const dag::Graph& graph) {
   std::string names;
-  size_t shown = 0;
+  std::set<std::string_view> shown;  // what was one op in the file has one name
   for (const dag::Op& op : graph.ops()) {
     if (op.name.empty() || op.phase != dag::Phase::Forward || is_leaf(op.kind)) continue;
-    if (++shown > kNamesShown) return names + ", ...";
+    if (!shown.insert(op.name).second) continue;
+    if (shown.size() > kNamesShown) return names + ", ...";
     names += (names.empty() ? "" : ", ") + op.name;
   }
   return names;
