@@ -172,6 +172,8 @@ class Broker {
     bool judged_alone = false;  // a peer was replaced for being slow, with nothing to compare it with
     bool status_dirty = true;
     std::optional<proto::JobState> published;
+
+    bool excludes(const std::string& peer) const;  // by its user's wish
   };
   class Sink;
   // Two peers that measure the link between them.
@@ -227,6 +229,7 @@ class Broker {
   void stop_job(Job& job);
   void set_state(Job& job, proto::JobState state, std::string reason);
   void notice(Job& job, std::string text);
+  void note_unknown_peers(Job& job);
   void emit(Job& job, proto::JobEvent event);
 
   // What clients see (status.cc)

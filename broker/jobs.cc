@@ -65,9 +65,20 @@ void Broker::on_submission(const SubmissionChecked& event) {
   proto::JobEvent queued;
   queued.kind = JobEventKind::State;
   emit(job, std::move(queued));
+  note_unknown_peers(job);
   log("info job_submitted job=" + std::to_string(number) + " name=\"" + event.submission.name + "\"");
   send(event.connection, proto::JobAccepted{number});
   schedule_jobs();
+}
+
+// A name that is misspelt would leave a peer in that its user wants out.
+void Broker::note_unknown_peers(Job& job) {
+  std::string unknown;
+  for (const std::string& name : job.submitted.submission.excluded)
+    if (std::none_of(peers_.begin(), peers_.end(),
+                     [&](const auto& entry) { return entry.second.name == name; }))
+      unknown += (unknown.empty() ? "'" : ", '") + name + "'";
+  if (!unknown.empty()) notice(job, "excluded, but not known here so far: " + unknown);
 }
 
 // What a peer failed by may have passed: rather than wait for ever a job takes the risk, now and then.

@@ -215,10 +215,16 @@ void Broker::publish_peers() {
   peers_dirty_ = false;
 }
 
+bool Broker::Job::excludes(const std::string& peer) const {
+  const auto& names = submitted.submission.excluded;
+  return std::find(names.begin(), names.end(), peer) != names.end();
+}
+
 // Why a peer cannot be had for a job; nothing: it can.
 std::optional<std::string> Broker::why_not(const Peer& peer, const Job& job, bool own) const {
   if (peer.other_version) return "speaks another version";
   if (!peer.connection) return "is away";
+  if (job.excludes(peer.name)) return "is excluded by the job";
   if (job.excluded.contains(peer.id)) return "failed this job before";
   if (peer.draining) return "is leaving";
   if (peer.serving && !(own && peer.serving == job.submitted.job))

@@ -49,6 +49,7 @@ class Matching {
 
   std::vector<uint32_t> choices(uint32_t stage) const {
     std::vector<uint32_t> choices;
+    if (stages_[stage].pinned) return choices;
     const proto::DeviceClass& wanted = stages_[stage].device_class;
     const auto same_bits = [&](uint32_t a) {
       return applicants_[a].device_class.fingerprint == wanted.fingerprint;

@@ -19,6 +19,7 @@ struct StageToPlace {
   PeerId peer{};       // who had it
   int64_t memory = 0;  // bytes that it takes on a device
   proto::DeviceClass device_class{};
+  bool pinned = false;  // only who had it may have it
 };
 struct Applicant {
   PeerId peer{};
@@ -34,7 +35,8 @@ using StepSeconds = std::function<double(std::span<const uint32_t> placed)>;
 // go, where there is a choice, to one of the stage's fingerprint; then to where a step takes least, when
 // `step_seconds` is given, a stage that nobody stands by for counting as a tenth more, once; then to one that
 // stands by for it, with the newest tensors; then to one that runs the same ops; other fingerprints come
-// last, and not at all with `equal_bits`; always with memory for it. Nothing: it cannot be done.
+// last, and not at all with `equal_bits`; always with memory for it. A pinned stage goes to nobody else.
+// Nothing: it cannot be done.
 std::optional<std::vector<uint32_t>> place_again(const std::vector<StageToPlace>& stages,
                                                  const std::vector<Applicant>& applicants,
                                                  bool equal_bits = false,

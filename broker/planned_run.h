@@ -18,6 +18,7 @@ struct PlannedStage {
   std::shared_ptr<const proto::AssignStage> assignment{};
   std::vector<uint32_t> parameters{};  // of the whole graph, in this stage's order: where its squares belong
   double microbatch_seconds = 0;       // predicted: computing one microbatch, forward and backward
+  bool pinned = false;                 // nobody else may have it
 };
 
 // What planning a job gives.

@@ -61,7 +61,7 @@ std::optional<std::vector<uint32_t>> Broker::place_previous(const Job& job, cons
                                                             bool by_pace) const {
   std::vector<StageToPlace> stages;
   for (size_t s = 0; s < plan.stages.size(); ++s)
-    stages.push_back({plan.stages[s].peer, memory[s], class_of(plan, s)});
+    stages.push_back({plan.stages[s].peer, memory[s], class_of(plan, s), plan.stages[s].pinned});
   std::vector<Applicant> applicants;
   for (const Candidate& candidate : candidates) {
     Applicant applicant{.peer = candidate.peer,

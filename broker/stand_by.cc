@@ -36,7 +36,7 @@ void Broker::update_stand_bys() {
     std::vector<Holder> holders;
     for (const auto& [id, left] : free) {
       const Peer& peer = peers_.at(id);
-      if (job.excluded.contains(id)) continue;
+      if (job.excluded.contains(id) || job.excludes(peer.name)) continue;
       ids.push_back(id);
       holders.push_back({peer.device.memory.value, left, peer.device.fingerprint});
     }

@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/plan_html.h"
+#include "cli/plan_placement.h"
 #include "cli/plan_report.h"
 
 namespace weft::cli {
@@ -53,8 +54,9 @@ Status write_file(const std::string& path, const std::string& text) {
 Result<int> run_plan(const PlanOptions& options) {
   WEFT_TRY_STATUS(check_html(options.html));
   WEFT_TRY(const auto sizes, parse_sizes(options.sizes));
-  WEFT_TRY(const PlanCluster cluster, open_cluster(options));
-  WEFT_TRY(const PlannedJob job, open_planned_job(options.job, options.sets, sizes));
+  WEFT_TRY(PlanCluster cluster, open_cluster(options));
+  WEFT_TRY(PlannedJob job, open_planned_job(options.job, options.sets, sizes));
+  WEFT_TRY_STATUS(apply_placement(job, cluster, /*complete=*/!options.live));
   plan::PlanRequest request = job.request();
   request.cluster = cluster.view;
   request.strategy = options.strategy.empty() ? job.job.strategy : options.strategy;

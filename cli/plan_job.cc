@@ -252,7 +252,8 @@ plan::PlanRequest PlannedJob::request() const {
           .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
           .clips_norm = job.clip_norm > 0,
           .evaluates = job.test.has_value(),
-          .equal_bits = job.equal_bits};
+          .equal_bits = job.equal_bits,
+          .pins = pins};
 }
 
 double PlannedJob::samples_per_second(double step_seconds) const {

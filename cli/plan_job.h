@@ -25,6 +25,7 @@ struct PlannedJob {
   std::shared_ptr<const dag::Lowered> lowered;  // as the devices of the catalogue are taken to run it
   uint32_t microbatches = 1;                    // a step
   std::vector<std::string> notes;               // what was assumed
+  std::vector<plan::Pin> pins{};                // of a cluster: cli/plan_placement.h
 
   // Without a cluster.
   plan::PlanRequest request() const;

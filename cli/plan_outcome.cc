@@ -83,6 +83,12 @@ class Comparing {
     request.cluster = std::move(cluster);
     return request;
   }
+  // What pins name may not be there.
+  plan::PlanRequest on_part(std::span<const uint32_t> devices) const {
+    plan::PlanRequest request = on(cluster_.only(devices));
+    request.pins.clear();
+    return request;
+  }
   std::optional<double> rate(const plan::PlanRequest& request) const {
     const auto plan = plan::make_plan(request);
     if (!plan) return std::nullopt;
@@ -102,7 +108,7 @@ class Comparing {
     }
   }
   double look_at_machine(uint32_t i) {
-    plan::PlanRequest request = on(cluster_.only({&i, 1}));
+    plan::PlanRequest request = on_part({&i, 1});
     request.stages = 1;
     raise(comparison_.best_machine, rate(request));
     plan::DeviceView roomy = cluster_.devices()[i];
@@ -126,7 +132,7 @@ class Comparing {
       const plan::LinkView& within = cluster_.between(site, site);
       const bool is_new =
           known.emplace(std::move(kinds), std::pair(within.bytes_per_second, within.latency.count())).second;
-      if (is_new || cluster_.has_pairs()) raise(comparison_.best_site, rate(on(cluster_.only(region))));
+      if (is_new || cluster_.has_pairs()) raise(comparison_.best_site, rate(on_part(region)));
     }
   }
 

@@ -84,7 +84,8 @@ proto::SubmitJob to_message(train::Submission submission) {
   proto::SubmitJob message{.name = std::move(submission.name),
                            .job = std::move(submission.job),
                            .stages = submission.stages,
-                           .files = {}};
+                           .files = {},
+                           .excluded = std::move(submission.excluded)};
   for (train::SubmittedFile& file : submission.files) {
     proto::PackedFile packed{.path = std::move(file.path), .pieces = {}};
     for (const storage::Piece& piece : file.pieces)

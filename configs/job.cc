@@ -18,6 +18,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr uint64_t kStepsMax = uint64_t{1} << 40;
 constexpr uint64_t kEpochsMax = uint64_t{1} << 30;
 constexpr uint64_t kBatchMax = uint64_t{1} << 22;
+constexpr size_t kExcludedMax = 256;  // peers
 constexpr Duration kCheckpointEveryMax = std::chrono::hours(24 * 30);
 
 constexpr Choice<Task> kTasks[] = {{"train", Task::Train}, {"predict", Task::Predict}};
@@ -273,6 +274,42 @@ void read_precision(MapReader& root) {
                  ErrorCode::Unsupported);
 }
 
+void read_strategy(MapReader& reader, const Node& node, Job& job) {
+  job.strategy = node.text;
+  if (node.kind == Node::Kind::Scalar && plan::find_strategy(job.strategy) != nullptr) return;
+  std::string names;
+  for (const plan::NamedStrategy& one : plan::strategies())
+    names += (names.empty() ? "" : ", ") + std::string(one.name);
+  reader.problem(node.where, "`placement.strategy` is none of those there are: " + names);
+}
+
+void read_exclude(MapReader& reader, const Node& node, Job& job) {
+  if (node.kind != Node::Kind::Sequence)
+    return reader.problem(node.where,
+                          "`placement.exclude` must be a list of peers' names, as [attic, lab-2]");
+  if (node.items.size() > kExcludedMax)
+    return reader.problem(node.where,
+                          "`placement.exclude` has more than " + std::to_string(kExcludedMax) + " names",
+                          ErrorCode::ResourceExhausted);
+  for (size_t i = 0; i < node.items.size(); ++i)
+    if (const auto name = reader.parse_text(node.items[i], "exclude[" + std::to_string(i) + "]"))
+      job.exclude.push_back(*name);
+}
+
+void read_pins(MapReader& reader, const Node& node, Problems& problems, Job& job) {
+  if (node.kind != Node::Kind::Sequence)
+    return reader.problem(node.where, "`placement.pin` must be a list, as [{ops: inputs, peer: lab}]");
+  for (size_t i = 0; i < node.items.size(); ++i) {
+    MapReader pin(node.items[i], "placement.pin[" + std::to_string(i) + "]", problems);
+    plan::PinRule rule{pin.required_text("ops", "an op's name, the beginning of some, inputs or labels"),
+                       pin.required_text("peer", "the name of the peer that is to have them")};
+    pin.finish();
+    if (std::find(job.exclude.begin(), job.exclude.end(), rule.peer) != job.exclude.end())
+      pin.problem(node.items[i].where, "'" + rule.peer + "' is excluded: nothing can be pinned to it");
+    job.pins.push_back(std::move(rule));
+  }
+}
+
 void read_placement(MapReader& root, Problems& problems, Job& job) {
   const Node* node = root.take("placement");
   if (!node) return;
@@ -282,18 +319,14 @@ void read_placement(MapReader& root, Problems& problems, Job& job) {
   MapReader reader(*node, "placement", problems);
   const Node* equal_bits = reader.take("equal_bits");
   if (const auto choice = reader.choice(equal_bits, "equal_bits", kEqualBits)) job.equal_bits = *choice;
-  const Node* strategy = reader.take("strategy");
-  if (strategy) {
-    job.strategy = strategy->text;
-    std::string names;
-    for (const plan::NamedStrategy& one : plan::strategies())
-      names += (names.empty() ? "" : ", ") + std::string(one.name);
-    if (strategy->kind != Node::Kind::Scalar || plan::find_strategy(job.strategy) == nullptr)
-      problems.add(ErrorCode::InvalidArgument, strategy->where, "`placement.strategy` is none of those there are: " + names);
-  }
-  // Whoever says how bits or plans are wanted need not say how many stages.
-  const Node* stages =
-      equal_bits || strategy ? reader.take("stages") : reader.require("stages", "say auto or a number");
+  const Node *strategy = reader.take("strategy"), *exclude = reader.take("exclude"),
+             *pins = reader.take("pin");
+  if (strategy) read_strategy(reader, *strategy, job);
+  if (exclude) read_exclude(reader, *exclude, job);
+  if (pins) read_pins(reader, *pins, problems, job);
+  // Whoever says something else of plans need not say how many stages.
+  const bool says_else = equal_bits || strategy || exclude || pins;
+  const Node* stages = says_else ? reader.take("stages") : reader.require("stages", "say auto or a number");
   const bool automatic = stages && stages->kind == Node::Kind::Scalar && stages->text == "auto";
   if (stages && !automatic) {
     const auto count = reader.parse_count(*stages, "stages", 1, 4096);

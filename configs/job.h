@@ -18,6 +18,7 @@
 #include "dag/optimizer.h"
 #include "data/data_spec.h"
 #include "plan/equal_bits.h"
+#include "plan/pin.h"
 
 namespace weft::configs {
 
@@ -56,7 +57,9 @@ struct Job {
   std::filesystem::path output;
   std::optional<uint32_t> stages;  // nothing: auto
   plan::EqualBits equal_bits = plan::EqualBits::Prefer;
-  std::string strategy = "auto";  // of plan/strategy.h
+  std::string strategy = "auto";     // of plan/strategy.h
+  std::vector<std::string> exclude;  // peers that get no part of it
+  std::vector<plan::PinRule> pins;   // of no excluded peer
   CompressionPolicy compression = CompressionPolicy::None;
 
   // Where each key's value was written, by dotted path ("optimizer.type"; an input's name may hold dots

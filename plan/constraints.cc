@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <string_view>
 
 #include "dag/loss.h"
 #include "plan/placement.h"
@@ -11,8 +12,8 @@ namespace weft::plan {
 namespace {
 
 constexpr size_t kNamesShown = 8;
-constexpr size_t kOrdersSearched = 6;
-constexpr uint64_t kTableMax = 20'000'000;  // stages times positions squared: a tenth of a second or so
+constexpr size_t kOrdersSearched = 4;
+constexpr uint32_t kExactPositions = 128;  // of a longer row the table takes long: only when nothing fits
 constexpr std::array kBottleneckFactors = {1.0, 1.1, 1.5};
 
 bool is_label(const dag::Op& input) { return input.name.starts_with("loss."); }
@@ -43,10 +44,11 @@ void add_named(const dag::Graph& graph, const std::string& name, std::set<uint32
 
 std::string first_names(const dag::Graph& graph) {
   std::string names;
-  size_t shown = 0;
+  std::set<std::string_view> shown;  // what was one op in the file has one name
   for (const dag::Op& op : graph.ops()) {
     if (op.name.empty() || op.phase != dag::Phase::Forward || is_leaf(op.kind)) continue;
-    if (++shown > kNamesShown) return names + ", ...";
+    if (!shown.insert(op.name).second) continue;
+    if (shown.size() > kNamesShown) return names + ", ...";
     names += (names.empty() ? "" : ", ") + op.name;
   }
   return names;
@@ -150,8 +152,12 @@ class Keeping {
       return other.devices == proposal.devices && other.ends == proposal.ends;
     });
     if (known) return;
-    const PartitionProblem problem = partition_problem(*scope_.request, *scope_.model, proposal.devices);
+    const PartitionProblem problem = problem_of(*scope_.request, *scope_.model, proposal);
     proposal.score = estimate(problem.cost_of(proposal.ends), scope_.request->microbatches);
+    bool fits = true;
+    for (uint32_t s = 0; s < proposal.ends.size(); ++s)
+      fits = fits && problem.fits(s == 0 ? 0 : proposal.ends[s - 1], proposal.ends[s], s);
+    any_fits_ = any_fits_ || fits;
     kept_.push_back(std::move(proposal));
   }
 
@@ -166,11 +172,11 @@ class Keeping {
       if (orders.size() < kOrdersSearched &&
           std::find(orders.begin(), orders.end(), proposal.devices) == orders.end())
         orders.push_back(proposal.devices);
-    const uint64_t n = scope_.model->positions;
+    const bool is_short = scope_.model->positions <= kExactPositions;
     for (const auto& order : orders)
-      if (n * n * scope_.stages <= kTableMax) search(order);
+      if (is_short || !any_fits_) search(order, is_short);
   }
-  void search(const std::vector<uint32_t>& order) {
+  void search(const std::vector<uint32_t>& order, bool is_short) {
     PartitionProblem problem = partition_problem(*scope_.request, *scope_.model, order);
     for (const PinnedRange& range : row_)
       problem.stages[static_cast<size_t>(std::find(order.begin(), order.end(), range.device) - order.begin())]
@@ -182,6 +188,7 @@ class Keeping {
     }
     if (!partition) return;
     add({order, partition->ends, 0});
+    if (!is_short) return;
     for (const double factor : kBottleneckFactors)
       if (const auto other = least_sum(problem, partition->cost.bottleneck * factor * (1 + 1e-12)))
         add({order, other->ends, 0});
@@ -190,6 +197,7 @@ class Keeping {
   const Scope& scope_;
   const std::vector<PinnedRange> row_;
   std::vector<Proposal> kept_;
+  bool any_fits_ = false;  // by the estimate, all microbatches in flight
 };
 
 std::string names_of(const std::vector<PinnedRange>& row, const ClusterView& cluster) {
@@ -234,6 +242,18 @@ bool keeps_pins(std::span<const Pin> pins, const std::vector<uint32_t>& stage_of
     return std::all_of(pin.of.begin(), pin.of.end(),
                        [&](dag::OpId op) { return devices[stage_of_op[op.index]] == pin.device; });
   });
+}
+
+std::vector<StageFloor> floors_of(std::span<const PinRule> rules, const dag::Graph& other,
+                                  const ClusterView& cluster, const std::vector<uint32_t>& devices) {
+  std::vector<StageFloor> floors;
+  for (const PinRule& rule : rules) {
+    const auto pin = resolve_pin(rule, other, cluster);
+    if (!pin) continue;
+    const auto stage = std::find(devices.begin(), devices.end(), pin->device) - devices.begin();
+    for (const dag::OpId op : pin->of) floors.push_back({op, static_cast<uint32_t>(stage)});
+  }
+  return floors;
 }
 
 std::vector<PinnedRange> pinned_ranges(std::span<const Pin> pins, const Model& model) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "plan/follow.h"
 #include "plan/pin.h"
 #include "plan/proposal.h"
 
@@ -18,6 +19,11 @@ Result<Pin> resolve_pin(const PinRule& rule, const dag::Graph& graph, const Clus
 // Whether every pinned op is in the stage of its device. `devices`: by stage.
 bool keeps_pins(std::span<const Pin> pins, const std::vector<uint32_t>& stage_of_op,
                 const std::vector<uint32_t>& devices);
+
+// Where the pins leave the ops of another graph of the job, for plan/follow.h. `devices`: by stage. Of a rule
+// that says nothing of that graph none.
+std::vector<StageFloor> floors_of(std::span<const PinRule> rules, const dag::Graph& other,
+                                  const ClusterView& cluster, const std::vector<uint32_t>& devices);
 
 std::vector<PinnedRange> pinned_ranges(std::span<const Pin> pins, const Model& model);
 bool keeps_ranges(std::span<const PinnedRange> ranges, const std::vector<uint32_t>& devices,

@@ -122,7 +122,8 @@ void follow_values(const Graph& graph, const Turns& turns, const std::vector<uin
 
 std::vector<uint32_t> follow_stages(const Graph& other,
                                     std::span<const std::shared_ptr<const dag::Lowered>> classes,
-                                    const Graph& graph, const std::vector<uint32_t>& stage_of_op) {
+                                    const Graph& graph, const std::vector<uint32_t>& stage_of_op,
+                                    std::span<const StageFloor> floors) {
   WEFT_CHECK(stage_of_op.size() == graph.ops().size());
   const Turns turns(graph, stage_of_op);
   const auto count = static_cast<uint32_t>(other.ops().size());
@@ -131,6 +132,10 @@ std::vector<uint32_t> follow_stages(const Graph& other,
     stages[other.value(initializer.value).producer.index] =
         turns.of_initializer(initializer.name, 0).value_or(kUnknown);
   const std::vector<uint32_t> head = heads_of(other, classes);
+  for (const StageFloor& floor : floors) {
+    uint32_t& stage = stages[head[floor.op.index]];
+    stage = stage == kUnknown ? floor.stage : std::max(stage, floor.stage);
+  }
   follow_values(other, turns, head, stages);
 
   // The rest lies where it is first read: from the last op to the first, groups at once.

@@ -11,12 +11,20 @@
 
 namespace weft::plan {
 
+// An op that is not in an earlier stage, as a pin has it.
+struct StageFloor {
+  dag::OpId op;
+  uint32_t stage = 0;
+};
+
 // Stages for another graph of the same job (evaluation, prediction) so that every initializer lies where
 // `stage_of_op` has it in `graph`: what reads an initializer goes at least as far as its stage, and what
 // comes after goes along, of a ring back to the first stage. The groups of `other` as each of `classes` runs
-// it stay whole; none: of `other` as it is. The result covers every op; a stage may be without ops.
+// it stay whole; none: of `other` as it is. `floors`: of ops of `other`. The result covers every op; a stage
+// may be without ops.
 std::vector<uint32_t> follow_stages(const dag::Graph& other,
                                     std::span<const std::shared_ptr<const dag::Lowered>> classes,
-                                    const dag::Graph& graph, const std::vector<uint32_t>& stage_of_op);
+                                    const dag::Graph& graph, const std::vector<uint32_t>& stage_of_op,
+                                    std::span<const StageFloor> floors = {});
 
 }  // namespace weft::plan

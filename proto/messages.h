@@ -414,6 +414,7 @@ struct SubmitJob {
   std::string job{};    // YAML, after --set, its paths those of `files`
   uint32_t stages = 0;  // as the job file says; 0: auto
   std::vector<PackedFile> files{};
+  std::vector<std::string> excluded{};  // peers by name that get no part of it, as the job file says
 };
 struct JobAccepted {
   JobNumber job = 0;
@@ -587,6 +588,7 @@ struct StagePlan {
   PeerId peer{};
   std::vector<uint32_t> parameters{};  // of the whole graph, in this stage's order: where its squares belong
   double microbatch_seconds = 0;       // predicted: computing one microbatch, forward and backward
+  bool pinned = false;                 // nobody else may have it
 };
 struct RunPlan {
   std::vector<StagePlan> stages{};

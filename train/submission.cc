@@ -101,6 +101,7 @@ class Packer {
     const Job& job = opened_.job;
     submission_.name = fs::path(job.source).filename().string();
     submission_.stages = job.stages.value_or(0);
+    submission_.excluded = job.exclude;
     WEFT_TRY_STATUS(add_model());
     WEFT_TRY_STATUS(add_data());
     // Whoever fetches the result says where it goes.

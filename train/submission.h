@@ -40,6 +40,7 @@ struct Submission {
   std::string name;                             // of the job file, for people
   std::string job;                              // YAML
   uint32_t stages = 0;                          // 0: auto
+  std::vector<std::string> excluded;            // peers by name
   std::vector<SubmittedFile> files;             // the model first, then what it keeps outside, then data
   std::map<Digest, storage::BlobSource> blobs;  // where the bytes of the pieces are
 };

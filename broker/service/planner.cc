@@ -10,6 +10,7 @@
 #include "dag/op_table.h"
 #include "dag/recompute.h"
 #include "dag/split.h"
+#include "plan/constraints.h"
 #include "plan/follow.h"
 #include "plan/plan.h"
 #include "proto/codec/codec.h"
@@ -29,6 +30,19 @@ LoweredGraphs lower_for(const dag::Graph& graph, const std::vector<dag::BackendT
     lowered.push_back(
         std::make_shared<const dag::Lowered>(dag::lower_traced(graph, dag::op_table(), traits)));
   return lowered;
+}
+
+Result<std::vector<plan::Pin>> resolve_pins(const configs::Job& job, const dag::Graph& graph,
+                                            const plan::ClusterView& cluster) {
+  std::vector<plan::Pin> pins;
+  for (size_t i = 0; i < job.pins.size(); ++i) {
+    auto pin = plan::resolve_pin(job.pins[i], graph, cluster);
+    if (!pin)
+      return fail(
+          job.error(pin.error().code, "placement.pin[" + std::to_string(i) + "]", pin.error().message));
+    pins.push_back(std::move(*pin));
+  }
+  return pins;
 }
 
 // Initializers with a gradient, in the order that sums of squares are added in.
@@ -163,7 +177,8 @@ class Assembly {
       run->stages.push_back({.peer = stage.peer.peer,
                              .assignment = stage.stage,
                              .parameters = std::move(parameters),
-                             .microbatch_seconds = seconds(planned.forward + planned.backward)});
+                             .microbatch_seconds = seconds(planned.forward + planned.backward),
+                             .pinned = planned.pinned});
     }
     return std::shared_ptr<const PlannedRun>(std::move(run));
   }
@@ -340,6 +355,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
   const std::vector<dag::BackendTraits> classes = classes_of(request.candidates);
   const LoweredGraphs lowered = lower_for(graph, classes);
   const plan::ClusterView& cluster = request.cluster;
+  WEFT_TRY(std::vector<plan::Pin> pins, resolve_pins(job, graph, cluster));
   WEFT_TRY(plan::Plan plan,
            plan::make_plan({.graph = &graph,
                             .classes = lowered,
@@ -352,7 +368,8 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
                             .evaluates = context->programs.contains(ProgramKind::Evaluate),
                             .equal_bits = job.equal_bits,
                             .cluster = cluster,
-                            .strategy = job.strategy}));
+                            .strategy = job.strategy,
+                            .pins = std::move(pins)}));
   std::vector<uint32_t> class_of_stage;
   for (const plan::StagePlan& stage : plan.stages)
     class_of_stage.push_back(cluster.devices()[stage.devices.front()].device_class);
@@ -361,10 +378,13 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
   if (const auto evaluation = context->programs.find(ProgramKind::Evaluate);
       evaluation != context->programs.end()) {
     const LoweredGraphs followed = lower_for(evaluation->second.graph, classes);
-    WEFT_TRY_STATUS(
-        assembly.add_program(ProgramKind::Evaluate,
-                             plan::follow_stages(evaluation->second.graph, followed, graph, plan.stage_of_op),
-                             followed, class_of_stage));
+    std::vector<uint32_t> devices;
+    for (const plan::StagePlan& stage : plan.stages) devices.push_back(stage.devices.front());
+    const auto floors = plan::floors_of(job.pins, evaluation->second.graph, cluster, devices);
+    WEFT_TRY_STATUS(assembly.add_program(
+        ProgramKind::Evaluate,
+        plan::follow_stages(evaluation->second.graph, followed, graph, plan.stage_of_op, floors), followed,
+        class_of_stage));
   }
   return assembly.finish();
 }

@@ -27,7 +27,7 @@ proto::RunPlan to_message(const PlannedRun& run) {
                       .data_key = run.data_key,
                       .predicted_step = run.predicted_step};
   for (const PlannedStage& stage : run.stages)
-    plan.stages.push_back({stage.peer, stage.parameters, stage.microbatch_seconds});
+    plan.stages.push_back({stage.peer, stage.parameters, stage.microbatch_seconds, stage.pinned});
   return plan;
 }
 
@@ -64,7 +64,8 @@ std::shared_ptr<const PlannedRun> from_message(
     run->stages.push_back({.peer = plan.stages[s].peer,
                            .assignment = std::move(assignments[s]),
                            .parameters = std::move(plan.stages[s].parameters),
-                           .microbatch_seconds = plan.stages[s].microbatch_seconds});
+                           .microbatch_seconds = plan.stages[s].microbatch_seconds,
+                           .pinned = plan.stages[s].pinned});
   return run;
 }
 

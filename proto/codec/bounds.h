@@ -14,6 +14,7 @@ inline constexpr size_t kJobFileMax = 1 << 20;
 
 // Entries of lists.
 inline constexpr size_t kAddressesMax = 32;
+inline constexpr size_t kExcludedMax = 256;  // peers, by a job
 inline constexpr size_t kStagesMax = 1024;
 inline constexpr size_t kReplicasMax = 1024;  // of a stage
 inline constexpr size_t kListMax = 100'000;

@@ -9,12 +9,14 @@ void put(const StagePlan& from, wire::StagePlan& to) {
   to.set_peer(put_bytes(from.peer.digest));
   put_plain(from.parameters, *to.mutable_parameters());
   to.set_microbatch_seconds(from.microbatch_seconds);
+  to.set_pinned(from.pinned);
 }
 Status get(const wire::StagePlan& from, StagePlan& to) {
   Reader read("StagePlan");
   read.digest(from.peer(), to.peer.digest, "peer");
   read.numbers(from.parameters(), to.parameters, kListMax, "parameters");
   read.not_negative(from.microbatch_seconds(), to.microbatch_seconds, "microbatch_seconds");
+  to.pinned = from.pinned();
   return read.status();
 }
 

@@ -56,6 +56,7 @@ void put(const SubmitJob& from, wire::SubmitJob& to) {
   to.set_job(from.job);
   to.set_stages(from.stages);
   put_list(from.files, *to.mutable_files());
+  put_plain(from.excluded, *to.mutable_excluded());
 }
 Status get(const wire::SubmitJob& from, SubmitJob& to) {
   Reader read("SubmitJob");
@@ -67,6 +68,7 @@ Status get(const wire::SubmitJob& from, SubmitJob& to) {
   std::set<std::string_view> paths;
   for (const PackedFile& file : to.files)
     read.require(paths.insert(file.path).second, "files", "a path is there twice");
+  read.texts(from.excluded(), to.excluded, kExcludedMax, kNameMax, "excluded");
   return read.status();
 }
 

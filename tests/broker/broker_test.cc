@@ -88,6 +88,26 @@ TEST(Jobs, ASecondJobDoesNotGetThePeersOfTheFirst) {
   EXPECT_EQ(world.plannings[0].candidates.size(), 1u);
 }
 
+TEST(Jobs, APeerThatIsExcludedGetsNoPartOfIt) {
+  World world;
+  for (uint8_t peer = 1; peer <= 3; ++peer) world.join(peer, peer);
+  world.submit(100, 2, {"peer2", "attic"});
+  const auto notice = std::find_if(world.events.begin(), world.events.end(),
+                                   [](const auto& e) { return e.kind == proto::JobEventKind::Notice; });
+  ASSERT_NE(notice, world.events.end());
+  EXPECT_EQ(notice->text, "excluded, but not known here so far: 'attic'");
+  ASSERT_EQ(world.plannings.size(), 1u);
+  for (const Candidate& candidate : world.plannings[0].candidates) EXPECT_NE(candidate.name, "peer2");
+  world.plan_and_ready(2, 100);
+  world.report_step(1);
+  world.step(Disconnected{world.peers[0], "gone"});
+  EXPECT_TRUE(world.plannings.empty());
+  EXPECT_EQ(world.states[1], JobState::Waiting);
+  EXPECT_NE(world.events.back().text.find("peer2 is excluded by the job"), std::string::npos)
+      << world.events.back().text;
+  EXPECT_TRUE(world.messages<proto::StandBy>(2).empty()) << "nor its tensors";
+}
+
 TEST(Jobs, RunsToItsEndWithACheckpointOfTheLastStep) {
   World world;
   world.run_two_stages(3);
@@ -188,6 +208,19 @@ TEST(Recovery, WhereThePlanBeforeWillNotDoEverythingIsPlannedAnew) {
   ASSERT_EQ(world.plannings.size(), 2u);
   EXPECT_FALSE(world.plannings[1].previous);
   EXPECT_EQ(world.plannings[1].checkpoint->step, 1u);
+}
+
+TEST(Recovery, APinnedStageIsNotGivenToASpare) {
+  World world;
+  world.pinned = true;
+  world.join(3, 3);
+  world.run_two_stages(100);
+  world.report_step(1);
+  world.step(Disconnected{world.peers[0], "gone"});
+  ASSERT_EQ(world.plannings.size(), 1u);
+  EXPECT_FALSE(world.plannings[0].previous) << "the planner says who is missing";
+  world.step(PlanningDone{1, world.plannings[0].plan_version, fail(ErrorCode::Infeasible, "'x' is away")});
+  EXPECT_EQ(world.states[1], JobState::Waiting);
 }
 
 TEST(Recovery, TheFirstCommitAfterwardsSaysHowLongItTook) {

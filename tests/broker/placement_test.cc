@@ -49,6 +49,12 @@ TEST(PlaceAgain, EqualBitsComeBeforeReadinessAndThenTheSameOps) {
   EXPECT_EQ(place_again({{peer(1), 10}}, {other_ops, same}, /*equal_bits=*/true), at({1}));
 }
 
+TEST(PlaceAgain, APinnedStageGoesToNobodyElse) {
+  const StageToPlace pinned{.peer = peer(1), .memory = 10, .device_class = {}, .pinned = true};
+  EXPECT_EQ(place_again({pinned, {peer(2), 10}}, {applicant(8), applicant(9)}), Placed());
+  EXPECT_EQ(place_again({pinned, {peer(2), 10}}, {applicant(8), applicant(1)}), at({1, 0}));
+}
+
 TEST(PlaceAgain, EachStageHasItsOwnClass) {
   const proto::DeviceClass a{.traits = {}, .fingerprint = "a"}, b{.traits = {}, .fingerprint = "b"};
   Applicant one = applicant(7), two = applicant(8);

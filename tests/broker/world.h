@@ -77,12 +77,15 @@ class World {
     hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "f"};
     step(Introduced{connection, key(who), "test", hello, verdict});
   }
-  void submit(ConnectionId client, uint32_t stages) {
+  void submit(ConnectionId client, uint32_t stages, std::vector<std::string> excluded = {}) {
     proto::Hello hello;
     hello.role = proto::Role::Submitter;
     step(Introduced{client, key(200), "test", hello, TokenVerdict::Valid});
     step(SubmissionChecked{
-        client, proto::SubmitJob{.name = "job", .job = "", .stages = stages, .files = {}}, {}});
+        client,
+        proto::SubmitJob{
+            .name = "job", .job = "", .stages = stages, .files = {}, .excluded = std::move(excluded)},
+        {}});
   }
   void receive(ConnectionId connection, Message message) {
     step(Received{connection, std::make_shared<const Message>(std::move(message))});
@@ -113,6 +116,7 @@ class World {
     plannings.clear();
     const auto plan = plan_for(request, stages, steps);
     plan->predicted_step = predicted_step;
+    plan->stages.front().pinned = pinned;
     if (!copies) plan->checkpoint_steps = 1000;
     if (!copies)
       for (auto& stage : plan->stages) {
@@ -166,6 +170,7 @@ class World {
   Duration predicted_step{};
   double loss = 3.0;                // of the second microbatch
   bool copies = true;               // stages so small that each step has a copy
+  bool pinned = false;              // nobody else may have the first stage
   std::vector<ConnectionId> peers;  // connection = key, by stage
 };
 

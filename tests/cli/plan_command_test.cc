@@ -58,6 +58,19 @@ TEST_F(PlanCommand, JsonIsOneLine) {
   }
 }
 
+TEST_F(PlanCommand, TheStrategyOfTheJobIsTaken) {
+  const std::string file = job();
+  const auto stages = [&](const std::string& more) {
+    const Finished finished = run(file + world_ + " --format json" + more);
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    return nlohmann::json::parse(finished.out)["stages"];
+  };
+  const auto wanted = stages(" --strategy equal-ops-joining");
+  EXPECT_NE(wanted, stages(""));
+  EXPECT_EQ(wanted, stages(" --set placement.strategy=equal-ops-joining"));
+  EXPECT_EQ(stages(""), stages(" --set placement.strategy=equal-ops-joining --strategy auto"));
+}
+
 TEST_F(PlanCommand, WritesAReport) {
   const fs::path report = scratch_.folder() / "report.html";
   const std::string model = (fs::path(job()).parent_path() / "model.onnx").string();
@@ -82,6 +95,7 @@ TEST_F(PlanCommand, SaysWhatIsWrong) {
       {file + world_ + " --html " + (scratch_.folder() / "none" / "report.html").string(), 3, "no folder"},
       {file + world_ + " --add rtx9999@campus", 3, "rtx9999"},
       {file + world_ + " --set batch_size=0", 2, "batch_size"},
+      {file + world_ + " --set 'placement.exclude=[attic]'", 3, "there is no peer 'attic'"},
       {file + " --cluster " +
            scratch_
                .write("small.yaml",

@@ -9,6 +9,7 @@
 #include "cli/plan_html.h"
 #include "cli/plan_job.h"
 #include "cli/plan_outcome.h"
+#include "cli/plan_placement.h"
 #include "cli/plan_report.h"
 #include "configs/cluster.h"
 #include "dag/text.h"
@@ -219,6 +220,73 @@ TEST(PlanCluster, PartsKeepTheirLinks) {
   EXPECT_EQ(part.devices()[0].name, "b-2");
   EXPECT_EQ(part.link(0, 1).bytes_per_second, whole.view.link(3, 0).bytes_per_second);
   EXPECT_GT(with_free_links(whole.view).link(0, 2).bytes_per_second, 1e15);
+}
+
+// ---- what the job says of peers ----
+
+TEST_F(Plan, ExcludedPeersAreNotInTheCluster) {
+  auto job = open(write(hollow_chain(3)), {"placement={exclude: [a-2, b-1]}"});
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  PlanCluster on = two_regions();
+  const double over = on.view.link(0, 3).bytes_per_second;
+  ASSERT_TRUE(apply_placement(*job, on, true).has_value());
+  ASSERT_EQ(on.view.devices().size(), 2u);
+  EXPECT_EQ(on.view.devices()[0].name, "a-1");
+  EXPECT_EQ(on.view.devices()[1].name, "b-2");
+  EXPECT_EQ(on.view.link(0, 1).bytes_per_second, over);
+  ASSERT_FALSE(on.notes.empty());
+  EXPECT_EQ(on.notes.back(), "2 of 4 peers are excluded by the job");
+}
+
+TEST_F(Plan, AnUnknownPeerIsAnErrorOrANote) {
+  auto job = open(write(hollow_chain(3)), {"placement={exclude: [a-2, attic]}"});
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  PlanCluster on = two_regions();
+  const Status refused = apply_placement(*job, on, true);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::NotFound);
+  EXPECT_NE(refused.error().message.find("--set placement: there is no peer 'attic'"), std::string::npos)
+      << refused.error().message;
+  PlanCluster live = two_regions();
+  ASSERT_TRUE(apply_placement(*job, live, false).has_value());
+  EXPECT_EQ(live.view.devices().size(), 3u);
+  EXPECT_NE(live.notes.front().find("'attic'"), std::string::npos) << live.notes.front();
+  auto none = open(write(hollow_chain(3)), {"placement={exclude: [a-1, a-2, b-1, b-2]}"});
+  PlanCluster all = two_regions();
+  EXPECT_EQ(apply_placement(*none, all, true).error().code, ErrorCode::Infeasible);
+}
+
+TEST_F(Plan, PinnedOpsStayWhereTheJobWantsThem) {
+  auto job = open(write(hollow_chain(6, 256)),
+                  {"batch_size=64", "microbatch_size=8",
+                   "placement={exclude: [a-1], pin: [{ops: inputs, peer: b-2}, {ops: labels, peer: a-2}]}"});
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  PlanCluster on = two_regions();
+  ASSERT_TRUE(apply_placement(*job, on, true).has_value());
+  const plan::Plan plan = planned(*job, on);
+  ASSERT_GE(plan.stages.size(), 2u);
+  EXPECT_EQ(on.view.devices()[plan.stages.front().devices[0]].name, "b-2");
+  EXPECT_EQ(on.view.devices()[plan.stages.back().devices[0]].name, "a-2");
+  EXPECT_EQ(plan.explanation.back(), "as pinned: inputs on b-2, labels on a-2");
+  const auto compared = compare_strategies(*job, on.view);
+  ASSERT_TRUE(compared.has_value()) << compared.error().message;
+  EXPECT_TRUE(compared->best_machine.has_value()) << "what one machine does, whatever is pinned";
+}
+
+TEST_F(Plan, APinThatNobodyCanKeepNamesItsPlace) {
+  const auto message_of = [&](const std::string& pins) {
+    auto job = open(write(hollow_chain(3)), {"placement={pin: " + pins + "}"});
+    PlanCluster on = two_regions();
+    const Status refused = job ? apply_placement(*job, on, true) : fail(job.error());
+    return refused ? std::string("(no error)") : refused.error().message;
+  };
+  for (const auto& [pins, says] : {std::pair("[{ops: inputs, peer: c}]", "there is no peer 'c'"),
+                                   std::pair("[{ops: nothing, peer: b-1}]", "no op of the model is called"),
+                                   std::pair("[{ops: inputs}]", "`placement.pin[0].peer` is missing")}) {
+    const std::string message = message_of(pins);
+    EXPECT_NE(message.find(says), std::string::npos) << message;
+    EXPECT_EQ(message.find("--set placement: "), 0u) << message;
+  }
 }
 
 // ---- what is told ----

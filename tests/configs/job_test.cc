@@ -89,7 +89,7 @@ precision: fp32
 evaluate_every: 100
 checkpoint: {every: 60s}
 output: out/trained.onnx
-placement: {stages: 4, equal_bits: require}
+placement: {stages: 4, equal_bits: require, exclude: [attic, lab 2], pin: [{ops: inputs, peer: lab}, {ops: fc1, peer: gpu}]}
 compression: {policy: adatopk}
 )");
   EXPECT_EQ(job.model, "/abs/resnet.onnx");
@@ -117,6 +117,10 @@ compression: {policy: adatopk}
   EXPECT_EQ(job.output, "dir/out/trained.onnx");
   EXPECT_EQ(job.stages, 4u);
   EXPECT_EQ(job.equal_bits, plan::EqualBits::Require);
+  EXPECT_EQ(job.exclude, (std::vector<std::string>{"attic", "lab 2"}));
+  ASSERT_EQ(job.pins.size(), 2u);
+  EXPECT_EQ(job.pins[1].ops, "fc1");
+  EXPECT_EQ(job.pins[1].peer, "gpu");
   EXPECT_EQ(job.compression, CompressionPolicy::AdaTopK);
 }
 

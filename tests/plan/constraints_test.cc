@@ -103,6 +103,25 @@ TEST(Pins, ASlowDeviceThatWouldBeLeftOutIsUsed) {
                      ->predicted_step);
 }
 
+// The loss reads no weight, by which an evaluation's ops find their stage.
+TEST(Pins, AreKeptByAnEvaluation) {
+  const Graph graph = test::training_graph("gpt"), other = test::evaluation_graph("gpt");
+  const std::vector<DeviceView> devices = {test::device("gpu", 5000), test::device("laptop", 5)};
+  PlanRequest request{.graph = &graph, .microbatches = 4, .cluster = ClusterView(devices)};
+  const std::vector<PinRule> rules = {{"labels", "laptop"}, {"inputs", "gpu"}};
+  for (const PinRule& rule : rules) request.pins.push_back(pinned(rule, request));
+  const auto plan = make_plan(request);
+  ASSERT_TRUE(plan.has_value()) << plan.error().message;
+  const std::vector<uint32_t> order = {plan->stages[0].devices[0], plan->stages[1].devices[0]};
+  const auto floors = floors_of(rules, other, request.cluster, order);
+  const auto followed = follow_stages(other, {}, graph, plan->stage_of_op, floors);
+  for (const PinRule& rule : rules) {
+    const auto pin = resolve_pin(rule, other, request.cluster);
+    ASSERT_TRUE(pin.has_value()) << pin.error().message;
+    EXPECT_TRUE(keeps_pins({&*pin, 1}, followed, order)) << rule.ops;
+  }
+}
+
 TEST(Pins, DataAndLabelsOfTwoOwners) {
   const Graph graph = test::training_graph("residual");
   PlanRequest request{.graph = &graph, .microbatches = 4, .cluster = test::equal_devices(5)};

@@ -295,7 +295,7 @@ class Maker {
     fill(to.pieces);
   }
   void fill(SubmitJob& to) {
-    fill_all(to.name, to.job, to.files);
+    fill_all(to.name, to.job, to.files, to.excluded);
     to.stages = small();
   }
   void fill(JobAccepted& to) { fill(to.job); }
@@ -373,7 +373,7 @@ class Maker {
     }
   }
   void fill(StagePlan& to) {
-    fill_all(to.peer, to.parameters);
+    fill_all(to.peer, to.parameters, to.pinned);
     to.microbatch_seconds = positive();
   }
   void fill(RunPlan& to) {
