@@ -79,12 +79,19 @@ Result<std::vector<proto::TensorReference>> tensors_again(const proto::AssignSta
   return tensors;
 }
 
-// Bytes a second at which a peer may copy its state: as allowed, but a tenth of an uplink that is known, for
-// copies must not hold up what the step sends.
-uint64_t copy_rate(uint64_t allowed, const plan::DeviceView& device) {
-  if (device.uplink == plan::kUnlimited) return allowed;
-  const auto share = std::max(uint64_t{1000}, static_cast<uint64_t>(device.uplink / 10));
-  return allowed == 0 ? share : std::min(allowed, share);
+bool is_measured(const plan::ClusterView& cluster, size_t device) {
+  for (size_t other = 0; other < cluster.devices().size(); ++other)
+    if (other != device && !cluster.path(device, other).is_assumed) return true;
+  return false;
+}
+
+// Bytes a second at which a peer may copy its state: as allowed, but a tenth of a measured uplink of which
+// that would be more than half, for copies must not hold up what the step sends.
+uint64_t copy_rate(uint64_t allowed, const plan::ClusterView& cluster, size_t device) {
+  const double uplink = cluster.devices()[device].uplink;
+  if (uplink == plan::kUnlimited || !is_measured(cluster, device)) return allowed;
+  if (allowed > 0 && static_cast<double>(allowed) <= uplink / 2) return allowed;
+  return std::max(uint64_t{1000}, static_cast<uint64_t>(uplink / 10));
 }
 
 // Builds the assignments of one planned run.
@@ -157,7 +164,7 @@ class Assembly {
       stage.after_step = request_.checkpoint ? request_.checkpoint->step : 0;
       stage.data_key = run->data_key;
       stage.replication_rate =
-          copy_rate(replication_rate_, request_.cluster.devices()[plan_.stages[s].devices.front()]);
+          copy_rate(replication_rate_, request_.cluster, plan_.stages[s].devices.front());
       stage.device_class = stages_[s].peer.device.device_class();
       WEFT_TRY_STATUS(name_tensors(stage));
     }
@@ -310,7 +317,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::place_again(const StartPlanni
     stage->plan_version = request.plan_version;
     stage->after_step = request.checkpoint ? request.checkpoint->step : 0;
     stage->data_key = run->data_key;
-    stage->replication_rate = copy_rate(replication_rate_, request.cluster.devices()[request.placed[s]]);
+    stage->replication_rate = copy_rate(replication_rate_, request.cluster, request.placed[s]);
     WEFT_TRY(stage->tensors, tensors_again(*planned.assignment, saved, context.get()));
     for (const auto& tensor : stage->tensors)
       if (!blobs_.has(tensor.sha256))

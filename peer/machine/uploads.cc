@@ -40,7 +40,8 @@ std::vector<Uploads::Done> Uploads::start(PeerEffects& out) {
 
 std::optional<Uploads::Done> Uploads::on_missing(Instant now, uint64_t number,
                                                  const Result<std::vector<Digest>>& missing,
-                                                 uint64_t snapshot_rate, PeerEffects& out) {
+                                                 uint64_t snapshot_rate, uint64_t last_step,
+                                                 PeerEffects& out) {
   Upload* upload = find(number);
   if (upload == nullptr || !upload->to_put.empty()) return std::nullopt;
   if (!missing) return on_failed(now, *upload, missing.error());
@@ -53,7 +54,7 @@ std::optional<Uploads::Done> Uploads::on_missing(Instant now, uint64_t number,
     upload->to_put.insert(sha256);
   }
   if (upload->to_put.empty()) return take(number);
-  const uint64_t rate = upload->is_snapshot() ? snapshot_rate : 0;
+  const uint64_t rate = upload->is_snapshot() && upload->task.key.step != last_step ? snapshot_rate : 0;
   for (const Digest& sha256 : upload->to_put)
     out.push_back(UploadBlob{number, sha256, upload->task.durable, rate});
   return std::nullopt;

@@ -41,9 +41,10 @@ class Uploads {
   // Offers what may go now, a few of each kind at once. What has no tensors is done.
   std::vector<Done> start(PeerEffects& out);
   // What the broker says; what it says of uploads that are not under way is dropped. What failed and may be
-  // tried again is offered anew after a pause, for some of it may have been stored.
+  // tried again is offered anew after a pause, for some of it may have been stored. A snapshot goes at
+  // `snapshot_rate` (0: as fast as it can), but for that of the last step: nothing is held up by it.
   std::optional<Done> on_missing(Instant now, uint64_t number, const Result<std::vector<Digest>>& missing,
-                                 uint64_t snapshot_rate, PeerEffects& out);
+                                 uint64_t snapshot_rate, uint64_t last_step, PeerEffects& out);
   std::optional<Done> on_uploaded(Instant now, uint64_t number, const Digest& sha256, const Status& stored);
   void interrupt();                       // the broker went: everything is offered anew
   void drop_snapshots(uint64_t settled);  // nobody waits for those of commands up to it

@@ -1,6 +1,6 @@
 // Peers whose device is as late as the contract allows (tests/support/late_backend.h), with a broker and a
 // client in this process: nothing that a real device would still be working on is read too early, and the
-// trained file is, byte for byte, that of one machine.
+// trained file is, byte for byte, that of one machine. The device computes in float32, as what crosses is.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 
 #include "broker/service/broker_service.h"
 #include "cli/commands.h"
-#include "peer/backend/reference/reference_backend.h"
+#include "peer/backend/cpu/cpu_backend.h"
 #include "peer/service/peer_service.h"
 #include "tests/support/late_backend.h"
 #include "tests/support/scratch.h"
@@ -47,7 +47,7 @@ class LatePeer {
 
  private:
   std::unique_ptr<security::Identity> identity_ = *security::Identity::generate();
-  std::unique_ptr<peer::Backend> device_ = peer::make_reference_backend();
+  std::unique_ptr<peer::Backend> device_ = *peer::make_cpu_backend({.threads = 1, .pin = false});
   net::Loop loop_;
   std::unique_ptr<peer::PeerService> service_;
   std::thread thread_;
@@ -94,7 +94,7 @@ TEST(LateDevice, TrainsBehindABrokerToTheBytesOfOneMachine) {
       ASSERT_TRUE(code.has_value()) << code.error().message;
       ASSERT_EQ(*code, 0);
     };
-    with({"local", job, "--backend", "reference"}, clip + ".local.onnx");
+    with({"local", job, "--backend", "cpu", "--threads", "1"}, clip + ".local.onnx");
     with({"submit", job, "--broker", net::to_string((*broker)->endpoint()), "--token",
           *(*broker)->submitter_token(), "--set", "placement.stages=3"},
          clip + ".late.onnx");

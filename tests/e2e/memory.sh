@@ -24,7 +24,7 @@ stays_within() {  # stays_within NAME WHAT
 }
 
 start_broker --lease 3s --replication-rate 1Gbit
-start_peer small --device cpu:1 --memory 96MiB --listen 127.0.0.1:0
+start_peer small --device cpu:1 --memory 32MiB --listen 127.0.0.1:0
 start_peer a --device cpu:1 --memory "${offered}MiB" --listen 127.0.0.1:0
 submit_job "$work/job.yaml" --set placement.stages=2 --set "output=$work/out.onnx"
 wait_for_event 'does not fit'

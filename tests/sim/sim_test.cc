@@ -111,7 +111,7 @@ TEST_P(PlantedBug, IsFound) {
 
 INSTANTIATE_TEST_SUITE_P(Sim, PlantedBug,
                          testing::Values(Planted{"effects-before-durable", 1},
-                                         Planted{"transient-called-durable", 1}, Planted{"tensor-twice", 291},
+                                         Planted{"transient-called-durable", 1}, Planted{"tensor-twice", 175},
                                          Planted{"report-dropped", 15}, Planted{"snapshot-late", 1},
                                          Planted{"wrong-generation", 3}, Planted{"command-twice", 1},
                                          Planted{"lease-never-expires", 2}, Planted{"stale-tensors", 12},
