@@ -72,8 +72,8 @@ struct RunBegin {
 // Bytes of one stage's state: parameters, their optimizer slots, running statistics.
 int64_t state_bytes(const PlannedRun& plan, uint32_t stage);
 int64_t largest_state_bytes(const PlannedRun& plan);
-// What the slowest stage takes to copy its state at the rate that its peer is allowed, or else at the usual one
-// (0: no limit).
+// What the slowest stage takes to copy its state at the rate that its peer is allowed, or else at the usual
+// one (0: no limit).
 double slowest_copy_seconds(const PlannedRun& plan, uint64_t usual_rate);
 
 class Run {

@@ -25,7 +25,8 @@ std::span<const NamedStrategy> strategies();  // the default first
 const NamedStrategy* find_strategy(std::string_view name);
 
 // Cuts that balance compute and transfer, on the orders of devices that promise most: of a row and, where
-// something ties its ends (plan/ring.h), of a ring. The default starts from these, and from what the others propose.
+// something ties its ends (plan/ring.h), of a ring. The default starts from these, and from what the others
+// propose.
 std::vector<Proposal> propose_balanced(const Scope& scope);
 // plan/op_fence.cc
 std::vector<Proposal> propose_op_fence(const Scope& scope);

@@ -238,14 +238,12 @@ Result<StartEvent> check_job(const Job& job) {
   WEFT_TRY(const auto dataset, data::open_dataset(trains ? *job.train : *job.predict));
   event.sample_count = dataset->sample_count();
   if (!trains) {
-    WEFT_TRY(const Prepared prediction,
-             prepare_prediction(job, *model, *dataset, peer::evaluate_reference));
+    WEFT_TRY(const Prepared prediction, prepare_prediction(job, *model, *dataset, peer::evaluate_reference));
     event.warnings = prediction.warnings;
     return event;
   }
   WEFT_TRY(event.steps, job.total_steps(dataset->sample_count()));
-  WEFT_TRY(const Prepared training,
-           prepare_training(job, *model, *dataset, peer::evaluate_reference));
+  WEFT_TRY(const Prepared training, prepare_training(job, *model, *dataset, peer::evaluate_reference));
   event.warnings = training.warnings;
   count_parameters(training.graph, event);
   if (job.test) {

@@ -84,14 +84,12 @@ class Run {
     auto read = onnx::read_model(job_.model);
     if (!read) return fail(job_.error(read.error().code, "model", read.error().message));
     std::optional<onnx::OnnxModel> model = std::move(*read);
-    WEFT_TRY(Prepared training,
-             prepare_training(job_, *model, *dataset_, peer::evaluate_reference));
+    WEFT_TRY(Prepared training, prepare_training(job_, *model, *dataset_, peer::evaluate_reference));
     warnings_ = training.warnings;
     graph_hash_ = storage::sha256_hex(training.identity);
     std::optional<Prepared> evaluation;
     if (test_) {  // both are prepared before anything starts, so that what cannot be evaluated is said now
-      WEFT_TRY(evaluation,
-               prepare_evaluation(job_, *model, *test_, peer::evaluate_reference));
+      WEFT_TRY(evaluation, prepare_evaluation(job_, *model, *test_, peer::evaluate_reference));
     }
     model.reset();  // the file's bytes are not needed beside the executor's memory
     state_ = std::make_shared<peer::State>(backend_);

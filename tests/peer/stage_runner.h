@@ -45,17 +45,18 @@ struct Runner {
 
   Runner(Graph graph, Backend& backend, const test::Model& model, ExecutorOptions options = {})
       : segment_of_op(options.segment_of_op) {
-    executor = value_or_fail(
-        Executor::create(std::make_shared<const Graph>(std::move(graph)), std::make_shared<State>(backend),
-                         std::move(options)));
+    executor = value_or_fail(Executor::create(std::make_shared<const Graph>(std::move(graph)),
+                                              std::make_shared<State>(backend), std::move(options)));
     for (const auto& initializer : executor->graph().initializers())
-      ok_or_fail(executor->state().write(weight_key(initializer), as_in(executor->graph().spec(initializer.value),
-                                                                   model.weights.at(initializer.name))));
+      ok_or_fail(executor->state().write(
+          weight_key(initializer),
+          as_in(executor->graph().spec(initializer.value), model.weights.at(initializer.name))));
     microbatch = value_or_fail(executor->make_microbatch());
     microbatch->context = kContext;
     for (const ValueId input : executor->graph().inputs()) {
       const auto tensor = model.inputs.find(executor->graph().value(input).name);
-      if (tensor != model.inputs.end()) came[input.index] = as_in(executor->graph().spec(input), tensor->second);
+      if (tensor != model.inputs.end())
+        came[input.index] = as_in(executor->graph().spec(input), tensor->second);
       if (tensor != model.inputs.end() && segment_of_op.empty())
         ok_or_fail(executor->set_value(*microbatch, input, came.at(input.index)));
     }
@@ -81,13 +82,15 @@ struct Runner {
       if (output.role == OutputRole::Loss && segment_of_op.empty())
         results["loss"] = value_or_fail(executor->value(*microbatch, output.value));
       if (output.role == OutputRole::StateUpdate)
-        results["state " + output.name] = value_or_fail(executor->state().read(dag::of_initializer(output.name)));
+        results["state " + output.name] =
+            value_or_fail(executor->state().read(dag::of_initializer(output.name)));
     }
     results.insert(read.begin(), read.end());
   }
 };
 
-inline std::map<std::string, Tensor> run_whole(const Graph& graph, Backend& backend, const test::Model& model) {
+inline std::map<std::string, Tensor> run_whole(const Graph& graph, Backend& backend,
+                                               const test::Model& model) {
   Runner runner(graph, backend, model);
   ok_or_fail(runner.executor->run(*runner.microbatch));
   std::map<std::string, Tensor> results;
