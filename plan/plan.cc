@@ -262,7 +262,8 @@ class Planner {
         auto worked = work_out(std::move(neighbour));
         if (!worked) continue;
         if (worked->in_flight.size() >= chosen.in_flight.size()) keep_in_flight(chosen, *worked);
-        if (seconds(worked->prediction.step) >= kWorthPolish * seconds(chosen.prediction.step)) continue;
+        const double worth = worked->in_flight.size() > chosen.in_flight.size() ? kWorthAStage : kWorthPolish;
+        if (seconds(worked->prediction.step) >= worth * seconds(chosen.prediction.step)) continue;
         chosen = std::move(*worked);
         changed = true;
         break;
