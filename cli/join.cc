@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <csignal>
+
 #include "cli/broker_address.h"
 #include "cli/commands.h"
 #include "cli/device.h"
@@ -34,7 +36,8 @@ net::ShapeDirection direction_of(const configs::LinkProfile& link) {
 
 // The links between here and the regions, as this side has to make them: all of a pair's link, for the other
 // side does nothing of it, and of the ways in and out this peer's own.
-Status set_shape(const JoinOptions& options, uint64_t seed, peer::PeerServiceOptions& service) {
+Status set_shape(const JoinOptions& options, uint64_t seed, peer::PeerServiceOptions& service,
+                 net::Shape& open) {
   if (options.emulate.empty())
     return options.emulate_as.empty()
                ? Status{}
@@ -45,7 +48,7 @@ Status set_shape(const JoinOptions& options, uint64_t seed, peer::PeerServiceOpt
                 "--emulate needs --region NAME: where in the cluster file this peer is");
   WEFT_TRY(configs::Cluster loaded, configs::load_cluster(options.emulate));
   WEFT_TRY_STATUS(configs::link_between(loaded, options.region, options.region));
-  net::Shape open{.seed = seed};  // to where no pair's link lies
+  open = {.seed = seed};  // to where no pair's link lies
   if (!options.emulate_as.empty()) {
     WEFT_TRY(const configs::ClusterDevice device,
              configs::device_in(loaded, options.emulate_as, options.region));
@@ -64,6 +67,22 @@ Status set_shape(const JoinOptions& options, uint64_t seed, peer::PeerServiceOpt
     shape.receive = direction_of(*back);
     return shape;
   };
+  return {};
+}
+
+// The cluster file was changed: what is joined by these lines from now on passes them at their new rates.
+Status change_lines(const JoinOptions& options, const net::Shape& open) {
+  WEFT_TRY(const configs::Cluster loaded, configs::load_cluster(options.emulate));
+  WEFT_TRY(const configs::ClusterDevice device,
+           configs::device_in(loaded, options.emulate_as, options.region));
+  for (const auto& [line, rate] : {std::pair{open.uplink, device.uplink}, {open.downlink, device.downlink}}) {
+    if (!line && rate.value_or(0) > 0)
+      return fail(ErrorCode::InvalidArgument,
+                  options.emulate + ": a line that had no rate at first has none now either");
+    if (line && net::AccessLine::make(rate.value_or(0)) == nullptr)
+      return fail(ErrorCode::InvalidArgument, options.emulate + ": a line that had a rate needs one now too");
+    if (line) line->set_rate(*rate);
+  }
   return {};
 }
 
@@ -114,9 +133,12 @@ Result<int> run_join(const JoinOptions& options) {
                                                         folder.string() + ": give each its own --data-dir"}
                     : lock.error());
   WEFT_TRY(const auto identity, security::Identity::load_or_create(folder));
-  WEFT_TRY_STATUS(set_shape(options, identity->id().digest.bytes[2], service));
+  net::Shape open;
+  WEFT_TRY_STATUS(set_shape(options, identity->id().digest.bytes[2], service, open));
 
   const SignalsBlocked blocked;
+  const Signals reload = options.emulate_as.empty() ? Signals{} : Signals{SIGUSR1};
+  const SignalsBlocked reload_blocked(reload);
   service.broker_key = token.broker;
   service.identity = identity.get();
   service.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
@@ -149,6 +171,16 @@ Result<int> run_join(const JoinOptions& options) {
                peer.stop();
              }
            }));
+  WEFT_TRY(const auto changes,
+           SignalWatch::start(
+               loop,
+               [&](int) {
+                 const Status changed = change_lines(options, open);
+                 fmt::print(stderr, "{}\n",
+                            changed ? "info lines_changed"
+                                    : "warning lines_not_changed reason=\"" + changed.error().message + "\"");
+               },
+               reload));
   WEFT_TRY_STATUS(peer.run());
   return forced ? kExitStopped : kExitOk;
 }
@@ -181,7 +213,7 @@ void add_join(CLI::App& app, Command& chosen) {
   command->add_option(
       "--as", options->emulate_as,
       "with --emulate: a device of the file and region, whose uplink and downlink hold for all "
-      "that this peer sends and receives");
+      "that this peer sends and receives; SIGUSR1 reads them again");
   command->callback([options, &chosen] { chosen = [options] { return run_join(*options); }; });
 }
 

@@ -6,33 +6,39 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 namespace weft::cli {
 namespace {
 
-sigset_t stop_signals() {
+sigset_t set_of(const Signals& signals) {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
+  for (const int signal : signals) sigaddset(&set, signal);
   return set;
 }
 
 }  // namespace
 
-SignalsBlocked::SignalsBlocked() {
-  const sigset_t set = stop_signals();
+const Signals& stop_signals() {
+  static const Signals signals{SIGINT, SIGTERM};
+  return signals;
+}
+
+SignalsBlocked::SignalsBlocked(Signals signals) : signals_(std::move(signals)) {
+  const sigset_t set = set_of(signals_);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
 SignalsBlocked::~SignalsBlocked() {
-  const sigset_t set = stop_signals();
+  const sigset_t set = set_of(signals_);
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-Result<std::unique_ptr<SignalWatch>> SignalWatch::start(net::Loop& loop, std::function<void(int)> on_signal) {
+Result<std::unique_ptr<SignalWatch>> SignalWatch::start(net::Loop& loop, std::function<void(int)> on_signal,
+                                                        const Signals& signals) {
   std::unique_ptr<SignalWatch> watch(new SignalWatch());
-  const sigset_t set = stop_signals();
+  const sigset_t set = set_of(signals);
   watch->descriptor_ = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
   if (watch->descriptor_ < 0)
     return fail(ErrorCode::ResourceExhausted, std::string("signalfd: ") + std::strerror(errno));

@@ -1,29 +1,36 @@
-// Ctrl-C and SIGTERM as events of a loop, for commands that wait for the network.
+// Signals, Ctrl-C and SIGTERM above all, as events of a loop, for commands that wait for the network.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "base/result.h"
 #include "net/loop.h"
 
 namespace weft::cli {
 
-// SIGINT and SIGTERM are kept waiting in this thread and in those that it starts from now on; the destructor
-// lets them through again in this thread.
+using Signals = std::vector<int>;
+const Signals& stop_signals();  // SIGINT, SIGTERM
+
+// The signals are kept waiting in this thread and in those that it starts from now on; the destructor lets
+// them through again in this thread.
 class SignalsBlocked {
  public:
-  SignalsBlocked();
+  explicit SignalsBlocked(Signals signals = stop_signals());
   ~SignalsBlocked();
   SignalsBlocked(const SignalsBlocked&) = delete;
   SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  const Signals signals_;
 };
 
 // Calls back on the loop, with how many have come by now. REQUIRES: the signals are blocked in every thread.
 class SignalWatch {
  public:
-  static Result<std::unique_ptr<SignalWatch>> start(net::Loop& loop,
-                                                    std::function<void(int count)> on_signal);
+  static Result<std::unique_ptr<SignalWatch>> start(net::Loop& loop, std::function<void(int count)> on_signal,
+                                                    const Signals& signals = stop_signals());
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;

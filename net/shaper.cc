@@ -317,6 +317,12 @@ std::shared_ptr<AccessLine> AccessLine::make(double bytes_per_second) {
   return RateClock(bytes_per_second).is_limited() ? std::make_shared<AccessLine>(bytes_per_second) : nullptr;
 }
 
+void AccessLine::set_rate(double bytes_per_second) {
+  const std::lock_guard lock(mutex_);
+  rate_ = bytes_per_second;
+  line_.set_rate(bytes_per_second);
+}
+
 SharedLine::Flow AccessLine::add() {
   const std::lock_guard lock(mutex_);
   return line_.add();

@@ -3,6 +3,7 @@
 // needed, and what is drawn at random comes from the seed.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -23,6 +24,8 @@ class AccessLine {
   explicit AccessLine(double bytes_per_second) : rate_(bytes_per_second), line_(bytes_per_second) {}
 
   double bytes_per_second() const { return rate_; }
+  // From now on. REQUIRES: a rate that make() does not take for no limit.
+  void set_rate(double bytes_per_second);
 
   // As in SharedLine.
   SharedLine::Flow add();
@@ -32,7 +35,7 @@ class AccessLine {
   std::optional<Instant> next(SharedLine::Flow flow) const;
 
  private:
-  const double rate_;
+  std::atomic<double> rate_;
   mutable std::mutex mutex_;
   SharedLine line_;  // guarded by mutex_
 };

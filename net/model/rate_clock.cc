@@ -14,7 +14,10 @@ constexpr Duration kYear = std::chrono::hours(24 * 365);  // nothing waits longe
 
 }  // namespace
 
-RateClock::RateClock(double bytes_per_second, Duration burst) : burst_(burst) {
+RateClock::RateClock(double bytes_per_second, Duration burst) : burst_(burst) { set_rate(bytes_per_second); }
+
+void RateClock::set_rate(double bytes_per_second) {
+  bits_per_second_ = rest_ = 0;
   if (!(bytes_per_second > 0) || bytes_per_second > kBytesPerSecondMax) return;
   bits_per_second_ = std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(bytes_per_second * 8)));
 }

@@ -14,6 +14,9 @@ class RateClock {
   // Not limited: 0, and what is no rate at all. `burst`: how much time that it stood idle it may catch up on.
   explicit RateClock(double bytes_per_second, Duration burst = {});
 
+  // For what comes from now on. What has come keeps its time.
+  void set_rate(double bytes_per_second);
+
   bool is_limited() const { return bits_per_second_ > 0; }
   // `size` bytes come at `at` and go after those before: when the last of them has gone.
   Instant pass(uint64_t size, Instant at);

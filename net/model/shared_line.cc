@@ -14,11 +14,13 @@ constexpr double kTurnSeconds = 250e-6;
 constexpr double kPieceMax = 64 << 10;
 }  // namespace
 
-SharedLine::SharedLine(double bytes_per_second)
-    : clock_(bytes_per_second),
-      piece_max_(
-          static_cast<size_t>(std::clamp(bytes_per_second * kTurnSeconds, double{kSegmentSize}, kPieceMax))) {
+SharedLine::SharedLine(double bytes_per_second) : clock_(bytes_per_second) { set_rate(bytes_per_second); }
+
+void SharedLine::set_rate(double bytes_per_second) {
+  clock_.set_rate(bytes_per_second);
   WEFT_CHECK(clock_.is_limited());
+  piece_max_ =
+      static_cast<size_t>(std::clamp(bytes_per_second * kTurnSeconds, double{kSegmentSize}, kPieceMax));
 }
 
 SharedLine::Flow SharedLine::add() {

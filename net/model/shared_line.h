@@ -24,6 +24,9 @@ class SharedLine {
   // REQUIRES: a rate above 0.
   explicit SharedLine(double bytes_per_second);
 
+  // Of what has not begun to pass. REQUIRES: above 0.
+  void set_rate(double bytes_per_second);
+
   Flow add();
   void remove(Flow flow);  // what waits goes nowhere
   // Bytes begin to wait at `at`, which may lie ahead. REQUIRES: within a flow it does not go backwards.
@@ -54,7 +57,7 @@ class SharedLine {
   void serve(Queue& queue, Instant begin);
 
   RateClock clock_;
-  size_t piece_max_;
+  size_t piece_max_ = 0;
   std::map<Flow, Queue> queues_;
   Flow next_flow_ = 0;
   uint64_t served_ = 0;  // where the piece that was served last began
