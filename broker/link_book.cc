@@ -15,10 +15,10 @@ constexpr double kFastest = 1.25e9;
 constexpr Duration kLongest = std::chrono::minutes(1);  // of a round trip
 constexpr size_t kPartnersMax = 64;                     // kept of a peer; it is measured with fewer
 constexpr size_t kPeersMax = 4096;
-// Traffic that is slower than nine tenths of what is believed so many times in a row is believed.
-constexpr double kAsBelieved = 0.9;
-constexpr uint32_t kSlowerMax = 4;
-constexpr double kWeightOfOne = 0.25;
+// Traffic that differs by more than this from what is believed, so many times in a row, is believed.
+constexpr double kAsBelieved = 0.1;
+constexpr uint32_t kStreak = 4;
+constexpr double kMuchSlower = 0.5;
 
 bool makes_sense(double bytes_per_second) { return std::isfinite(bytes_per_second) && bytes_per_second >= 0; }
 
@@ -71,7 +71,10 @@ uint32_t LinkBook::number_of(const PeerId& peer) {
 }
 
 void LinkBook::set(uint32_t from, uint32_t to, const Seen& seen) {
-  entry_of(partners_[from], to).out = seen;
+  Seen& before = entry_of(partners_[from], to).out;
+  const double now = seen.rate.value_or(0), then = before.rate.value_or(0);
+  if (std::abs(now - then) > kAsBelieved * std::max(now, then)) ++version_;
+  before = seen;
   entry_of(partners_[to], from).in = seen;
   for (const uint32_t peer : {from, to}) {
     const std::vector<Partner>& of = partners_[peer];
@@ -84,8 +87,8 @@ void LinkBook::set(uint32_t from, uint32_t to, const Seen& seen) {
 void LinkBook::drop(uint32_t a, uint32_t b) {
   partners_[a].erase(place_of(partners_[a], b));
   partners_[b].erase(place_of(partners_[b], a));
-  slower_.erase({ids_[a], ids_[b]});
-  slower_.erase({ids_[b], ids_[a]});
+  forget_doubts({ids_[a], ids_[b]});
+  forget_doubts({ids_[b], ids_[a]});
 }
 
 void LinkBook::record(const LinkSample& sample) {
@@ -94,30 +97,93 @@ void LinkBook::record(const LinkSample& sample) {
   Seen seen{
       .rate = std::min(sample.bytes_per_second, kFastest), .is_relayed = sample.is_relayed, .at = sample.at};
   if (*seen.rate > 0) seen.round_trip = seconds(std::min(sample.round_trip, kLongest));
-  slower_.erase({sample.from, sample.to});
+  forget_doubts({sample.from, sample.to});
   make_room(sample.from, sample.to);
   const uint32_t from = number_of(sample.from), to = number_of(sample.to);
+  // What became slow may pass: it is measured again soon.
+  if (const Seen& before = entry_of(partners_[from], to).out;
+      *seen.rate < kMuchSlower * before.rate.value_or(0))
+    seen.at -= kFreshFor - kRetryAfter;
   set(from, to, seen);
 }
 
-void LinkBook::observe(PeerId from, PeerId to, double bytes_per_second, Instant now) {
-  if (from == to || !makes_sense(bytes_per_second) || bytes_per_second == 0) return;
+void LinkBook::observe(PeerId from, PeerId to, const LinkTraffic& traffic, Instant now) {
+  if (from == to || !makes_sense(traffic.usual) || !makes_sense(traffic.fastest) || traffic.usual == 0 ||
+      traffic.fastest == 0)
+    return;
   make_room(from, to);
   const uint32_t a = number_of(from), b = number_of(to);
-  const double rate = std::min(bytes_per_second, kFastest);
+  const double usual = std::min(traffic.usual, kFastest), fastest = std::min(traffic.fastest, kFastest);
   const auto at = place_of(partners_[a], b);
   Seen seen = at != partners_[a].end() && at->peer == b ? at->out : Seen{};
-  const double believed = seen.rate.value_or(0);
   seen.at = std::max(seen.at, now);
-  if (rate >= kAsBelieved * believed) {
-    slower_.erase({from, to});
-    seen.rate = std::max(rate, believed);
+  const double believed = seen.rate.value_or(0);
+  const bool slower = fastest<(1 - kAsBelieved) * believed, faster = usual>(1 + kAsBelieved) * believed;
+  if (believed == 0) {
+    seen.rate = usual;  // nobody knew of a way
+  } else if (!slower && !faster) {
+    streaks_.erase({from, to});
   } else {
-    Slower& slower = slower_.try_emplace({from, to}, Slower{.times = 0, .lately = believed}).first->second;
-    slower.lately += kWeightOfOne * (rate - slower.lately);
-    if (++slower.times >= kSlowerMax) seen.rate = slower.lately;
+    Streak& streak = streaks_[{from, to}];
+    if (streak.times == 0 || streak.slower != slower)
+      streak = {.slower = slower, .rate = slower ? 0 : kFastest, .since = now};
+    streak.rate = slower ? std::max(streak.rate, fastest) : std::min(streak.rate, usual);
+    if (++streak.times >= kStreak) {
+      seen.rate = streak.rate;
+      const Instant since = streak.since;
+      forget_doubts({from, to});
+      set(a, b, seen);
+      return slower ? became_slow(a, b, *seen.rate, since) : void();
+    }
   }
   set(a, b, seen);
+}
+
+void LinkBook::forget_doubts(const Direction& pair) {
+  streaks_.erase(pair);
+  doubts_.erase(pair);
+  slowed_.erase(pair);
+}
+
+void LinkBook::became_slow(uint32_t from, uint32_t to, double rate, Instant since) {
+  const Direction because{ids_[from], ids_[to]};
+  const bool others_too = std::any_of(slowed_.begin(), slowed_.end(), [&](const Direction& slow) {
+    return slow.second == because.second && slow.first != because.first;
+  });
+  slowed_.insert(because);
+  if (others_too) {
+    believe_again(because.second);
+    const std::vector<Partner> received = partners_[to];
+    for (const Partner& other : received)
+      if (other.peer != from) doubt(other.peer, to, because, rate, since);
+  } else {
+    const std::vector<Partner> sent = partners_[from];
+    for (const Partner& other : sent)
+      if (other.peer != to) doubt(from, other.peer, because, rate, since);
+  }
+}
+
+void LinkBook::doubt(uint32_t from, uint32_t to, const Direction& because, double rate, Instant since) {
+  const Seen before = entry_of(partners_[from], to).out;
+  if (!before.rate || *before.rate <= rate || before.at >= since) return;
+  const auto entry = doubts_.try_emplace({ids_[from], ids_[to]}, Doubt{before, because}).first;
+  entry->second.because = because;
+  Seen seen = before;
+  seen.rate = rate;
+  seen.at = std::min(seen.at, since - kFreshFor);
+  set(from, to, seen);
+}
+
+// What sent to it was slow because of its downlink.
+void LinkBook::believe_again(const PeerId& receiver) {
+  for (auto at = doubts_.begin(); at != doubts_.end();) {
+    if (at->second.because.second != receiver) {
+      ++at;
+      continue;
+    }
+    set(numbers_.at(at->first.first), numbers_.at(at->first.second), at->second.before);
+    at = doubts_.erase(at);
+  }
 }
 
 void LinkBook::forget(PeerId peer) {

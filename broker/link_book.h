@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -23,12 +24,24 @@ struct LinkSample {
   Instant at{};
 };
 
+// What a run's traffic showed of a link, as it was received: bytes a second, of all tensors together that
+// were large enough to be timed, and of the fastest of them. Other traffic makes a tensor slow, and one that
+// has waited at the receiver seems fast.
+struct LinkTraffic {
+  double usual = 0, fastest = 0;
+};
+
 class LinkBook {
  public:
   void record(const LinkSample& sample);
-  // What a run's traffic showed of a link while it was saturated: keeps a sample fresh. One that was faster
-  // than what is believed is believed at once, slower ones only if they go on.
-  void observe(PeerId from, PeerId to, double bytes_per_second, Instant now);
+  // Keeps a sample fresh. What goes on differently from what is believed is believed: slower where even the
+  // fastest tensor was, several times in a row; faster where all were. Whose line became slow one pair alone
+  // does not tell. Uplinks are the scarcer ones: the sender's is blamed, and once others have been seen to
+  // send slowly to the same receiver, its downlink instead. Older samples of a line that is blamed count as
+  // that slow until they are measured again, which is as soon as they can be.
+  void observe(PeerId from, PeerId to, const LinkTraffic& traffic, Instant now);
+  // Another one whenever what is believed has changed by more than a tenth.
+  uint64_t version() const { return version_; }
   void forget(PeerId peer);  // that is gone for good: what is remembered counts as known
   // What is remembered of this direction; nothing: it was never measured.
   std::optional<LinkSample> find(const PeerId& from, const PeerId& to) const;
@@ -50,14 +63,21 @@ class LinkBook {
                             Instant now) const;
 
  private:
-  struct Slower {  // traffic that ran slower than what is believed, one after the other
+  struct Streak {  // traffic that ran otherwise than what is believed, one after the other
     uint32_t times = 0;
-    double lately = 0;
+    bool slower = false;
+    double rate = 0;  // the fastest of the slower ones, the slowest of the faster ones
+    Instant since{};
   };
 
   void make_room(const PeerId& from, const PeerId& to);
   uint32_t number_of(const PeerId& peer);
   void set(uint32_t from, uint32_t to, const Seen& seen);
+  using Direction = std::pair<PeerId, PeerId>;  // from, to
+  void became_slow(uint32_t from, uint32_t to, double rate, Instant since);
+  void doubt(uint32_t from, uint32_t to, const Direction& because, double rate, Instant since);
+  void believe_again(const PeerId& receiver);
+  void forget_doubts(const Direction& pair);
   void drop(uint32_t a, uint32_t b);
   // The known peers and those of `peers` that are not.
   std::vector<PeerId> known_and(std::span<const PeerId> peers) const;
@@ -66,7 +86,14 @@ class LinkBook {
   std::map<PeerId, uint32_t> numbers_{};
   std::vector<PeerId> ids_{};  // by number
   Partners partners_{};        // by number
-  std::map<std::pair<PeerId, PeerId>, Slower> slower_{};
+  struct Doubt {
+    Seen before{};
+    Direction because{};
+  };
+  std::map<Direction, Streak> streaks_{};
+  std::map<Direction, Doubt> doubts_{};  // samples that count as slower than they were
+  std::set<Direction> slowed_{};         // seen by traffic, and not measured since
+  uint64_t version_ = 0;
 };
 
 }  // namespace weft::broker

@@ -17,7 +17,6 @@ constexpr Duration kRoundDeadline = std::chrono::seconds(17);
 constexpr Duration kRest = std::chrono::seconds(30);
 // Beyond these nobody is believed.
 constexpr double kRateMin = 1e3, kRateMax = 125e9;
-constexpr double kSaturated = 0.7;  // of what is known, over a step: nobody needs to measure it again
 constexpr Duration kRoundTripMax = std::chrono::seconds(60);
 constexpr size_t kEndsWithPairs = 64;  // of more peers sites alone are listed
 constexpr uint32_t kSitesListed = 256;
@@ -163,19 +162,18 @@ void Broker::invite_to_probe(const proto::Secret& ticket) {
       send_to_peer(probe.accepts, proto::RelayInvitation{.run = 0, .plan_version = 0, .ticket = ticket});
 }
 
-// What a step sent shows that a link still carries as much; how much more it would, only a probe tells.
+// What came of a step over a link that somebody has measured: what goes on otherwise than that is believed.
 void Broker::observe_links(const Peer& peer, const proto::StepReport& report) {
-  if (!options_.measures_links || !report.updated || report.seconds <= 0 || peer.serving != report.run)
-    return;
+  if (!options_.measures_links || !report.updated || peer.serving != report.run) return;
   const auto& plan = jobs_.at(report.run).plan;
   for (const proto::LinkUse& use : report.links) {
     const auto other = plan ? plan->find(use.seat) : std::nullopt;
-    if (!other) continue;
-    const PeerId& to = plan->stages[*other].peer;
-    const auto known = links_.find(peer.id, to);
-    const double rate = std::min(static_cast<double>(use.bytes_sent) / report.seconds, kRateMax);
-    if (known && rate >= kSaturated * known->bytes_per_second)
-      links_.observe(peer.id, to, rate, now_.monotonic);
+    if (!other || use.bytes_timed == 0 || !(use.seconds_timed > 0)) continue;
+    const double usual =
+        std::clamp(static_cast<double>(use.bytes_timed) / use.seconds_timed, kRateMin, kRateMax);
+    links_.observe(plan->stages[*other].peer, peer.id,
+                   {.usual = usual, .fastest = std::clamp(use.fastest_bytes_per_second, usual, kRateMax)},
+                   now_.monotonic);
   }
 }
 

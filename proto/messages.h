@@ -302,6 +302,11 @@ struct LinkUse {
   plan::Seat seat{};           // the other end
   uint64_t bytes_sent = 0;     // since the last report
   double seconds_waiting = 0;  // compute idle because nothing had come from there
+  // Of the tensors that came from there since the last report and were large enough to be timed, from their
+  // first bytes to their last: all together, and the fastest. 0: there were none.
+  uint64_t bytes_timed = 0;
+  double seconds_timed = 0;
+  double fastest_bytes_per_second = 0;
 };
 struct StepReport {
   JobNumber run = 0;

@@ -107,8 +107,12 @@ void LinkService::publish_use() {
   const auto uses = links_->take_use();
   const std::lock_guard lock(mutex_);
   for (const proto::LinkUse& use : uses) {
-    use_[use.seat].seat = use.seat;
-    use_[use.seat].bytes_sent += use.bytes_sent;
+    proto::LinkUse& sum = use_[use.seat];
+    sum.seat = use.seat;
+    sum.bytes_sent += use.bytes_sent;
+    sum.bytes_timed += use.bytes_timed;
+    sum.seconds_timed += use.seconds_timed;
+    sum.fastest_bytes_per_second = std::max(sum.fastest_bytes_per_second, use.fastest_bytes_per_second);
   }
 }
 
@@ -120,6 +124,7 @@ void LinkService::tell(std::function<void(const Handlers&)> what) {
 
 void LinkService::hand_over(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header,
                             dag::Tensor tensor) {
+  publish_use();
   const uint64_t size = tensor.bytes().size();
   untaken_ += size;
   if (untaken_ > options_.untaken_bytes_max && !is_paused_) links_->pause_reading(is_paused_ = true);

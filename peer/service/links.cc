@@ -1,6 +1,7 @@
 #include "peer/service/links.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "peer/service/bulk.h"
@@ -9,6 +10,8 @@ namespace weft::peer {
 
 namespace {
 constexpr Duration kRetryDelay = std::chrono::milliseconds(50);
+// Smaller tensors come in one piece, or nearly so.
+constexpr size_t kTimedSizeMin = 64 << 10;
 constexpr Duration kAsleep = std::chrono::seconds(2);  // between two ticks: this process did not run
 
 std::string text_of(const std::map<std::string, std::string>& problems) {
@@ -208,6 +211,7 @@ Result<net::Placement> Links::on_head(plan::Seat seat, uint64_t number, uint8_t 
     down(seat, error);
     return fail(error);
   };
+  links_.at(seat).head_came = options_.loop->now();
   const auto tensor = proto::decode_tensor_head(head, payload_size);
   if (!tensor) return refuse(tensor.error());
   const dag::TensorSpec* expected = spec_of(tensor->header);
@@ -247,8 +251,20 @@ void Links::on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame
   auto came = tensor_of(frame);
   if (!came) return down(seat, came.error());
   link.tries = 0;
+  if (!is_paused_) time_frame(link, frame.size());
   if (link.ledger.count_received(frame.size())) acknowledge(link);
   handlers_.on_tensor(seat, came->header, std::move(came->tensor));
+}
+
+// What came while nothing was read has waited here, and says nothing of the link: it seems fast. The broker
+// takes that into account.
+void Links::time_frame(Link& link, size_t size) const {
+  if (size < kTimedSizeMin) return;
+  const double took = std::max(seconds(options_.loop->now() - link.head_came), 1e-6);
+  link.timed.bytes_timed += size;
+  link.timed.seconds_timed += took;
+  link.timed.fastest_bytes_per_second =
+      std::max(link.timed.fastest_bytes_per_second, static_cast<double>(size) / took);
 }
 
 void Links::on_greeting(Link& link, const proto::Message& message) {
@@ -371,7 +387,10 @@ std::vector<proto::LinkUse> Links::take_use() {
   for (auto& [seat, link] : links_) {
     const uint64_t sent =
         link.bytes_sent_before + (link.up.connection ? link.up.connection->stats().bytes_sent : 0);
-    uses.push_back({.seat = seat, .bytes_sent = sent - link.bytes_sent_told});
+    proto::LinkUse use = std::exchange(link.timed, {});
+    use.seat = seat;
+    use.bytes_sent = sent - link.bytes_sent_told;
+    uses.push_back(use);
     link.bytes_sent_told = sent;
   }
   return uses;

@@ -85,6 +85,8 @@ class Links {
     size_t way = 0;          // what is dialled next: the addresses, then the relay; first what worked last
     size_t tries = 0;        // since something came
     uint64_t bytes_sent_before = 0, bytes_sent_told = 0;
+    Instant head_came{};                            // of the tensor that is coming
+    proto::LinkUse timed{};                         // since the last take_use
     std::map<std::string, std::string> problems{};  // of each way that was tried, the latest
   };
   void dial(Link& link);
@@ -96,6 +98,7 @@ class Links {
                                  std::span<const std::byte> head);
   const dag::TensorSpec* spec_of(const proto::TensorHeader& header) const;  // as assigned; null: no such edge
   void on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame);
+  void time_frame(Link& link, size_t size) const;
   void on_greeting(Link& link, const proto::Message& message);
   bool set_up(Link& link, Way way, uint64_t received, bool answers);
   void on_lost(plan::Seat seat, uint64_t number, const Error& error);

@@ -59,12 +59,18 @@ void put(const LinkUse& from, wire::LinkUse& to) {
   put_seat(from.seat, to);
   to.set_bytes_sent(from.bytes_sent);
   to.set_seconds_waiting(from.seconds_waiting);
+  to.set_bytes_timed(from.bytes_timed);
+  to.set_seconds_timed(from.seconds_timed);
+  to.set_fastest_bytes_per_second(from.fastest_bytes_per_second);
 }
 Status get(const wire::LinkUse& from, LinkUse& to) {
   Reader read("LinkUse");
   read.seat(from.stage(), from.replica(), to.seat, "stage");
   to.bytes_sent = from.bytes_sent();
   read.not_negative(from.seconds_waiting(), to.seconds_waiting, "seconds_waiting");
+  to.bytes_timed = from.bytes_timed();
+  read.not_negative(from.seconds_timed(), to.seconds_timed, "seconds_timed");
+  read.not_negative(from.fastest_bytes_per_second(), to.fastest_bytes_per_second, "fastest_bytes_per_second");
   return read.status();
 }
 

@@ -345,26 +345,94 @@ TEST(LinkBook, WhatIsOldIsMeasuredAgainOneByOneTheOldestFirst) {
   EXPECT_EQ(rounds, 6);
 }
 
-TEST(LinkBook, TrafficRaisesAtOnceLowersIfItGoesOnAndKeepsFresh) {
+// All tensors as fast as each other.
+void observe(LinkBook& book, uint8_t from, uint8_t to, double rate, Instant at, int times = 1) {
+  for (int i = 0; i < times; ++i) book.observe(peer(from), peer(to), {.usual = rate, .fastest = rate}, at);
+}
+
+TEST(LinkBook, TrafficIsBelievedIfItGoesOnAndKeepsFresh) {
   LinkBook book;
   const std::vector<PeerId> peers{peer(1), peer(2), peer(3)};
   for (const auto& [a, b] : {std::pair{1, 2}, {1, 3}, {2, 3}})
     record(book, peer(static_cast<uint8_t>(a)), peer(static_cast<uint8_t>(b)), 1e7);
-  const auto rate = [&] {
-    return book.cluster(std::vector<plan::DeviceView>(3), peers, {}).link(0, 1).bytes_per_second;
+  const auto rate = [&](size_t from = 0, size_t to = 1) {
+    return book.cluster(std::vector<plan::DeviceView>(3), peers, {}).link(from, to).bytes_per_second;
   };
-  book.observe(peer(1), peer(2), 4e7, Instant(minutes(50)));
+  const Instant at{minutes(50)};
+  const uint64_t version = book.version();
+  observe(book, 1, 2, 4e7, at, 3);
+  EXPECT_NEAR(rate(), 1e7, 1e6) << "it may have waited at the receiver";
+  observe(book, 1, 2, 1e7, at);
+  observe(book, 1, 2, 4e7, at, 3);
+  EXPECT_NEAR(rate(), 1e7, 1e6) << "not in a row";
+  EXPECT_EQ(book.version(), version);
+  observe(book, 1, 2, 4e7, at);
   EXPECT_NEAR(rate(), 4e7, 4e6);
-  for (int i = 0; i < 3; ++i) book.observe(peer(1), peer(2), 1e7, Instant(minutes(50)));
-  EXPECT_NEAR(rate(), 4e7, 4e6) << "others may have used the line";
-  book.observe(peer(1), peer(2), 4e7, Instant(minutes(50)));
-  for (int i = 0; i < 3; ++i) book.observe(peer(1), peer(2), 1e7, Instant(minutes(50)));
-  EXPECT_NEAR(rate(), 4e7, 4e6) << "not in a row";
-  for (int i = 0; i < 20; ++i) book.observe(peer(1), peer(2), 1e7, Instant(minutes(51)));
-  EXPECT_NEAR(rate(), 1e7, 1.5e6);
-  book.observe(peer(2), peer(1), 1e7, Instant(minutes(51)));
+  EXPECT_GT(book.version(), version);
+  for (int i = 0; i < 9; ++i) book.observe(peer(1), peer(2), {.usual = 1e6, .fastest = 4e7}, at);
+  EXPECT_NEAR(rate(), 4e7, 4e6) << "others use the line, now and then nobody does";
+  observe(book, 1, 2, 5e6, at, 3);
+  EXPECT_NEAR(rate(), 4e7, 4e6) << "others may have used it";
+  observe(book, 1, 2, 5e6, at);
+  EXPECT_NEAR(rate(), 5e6, 1e6);
+  observe(book, 2, 1, 1e7, at, 5);
   for (const auto& pair : book.next_round(peers, Instant(minutes(70))))
     EXPECT_TRUE(pair.dials == peer(3) || pair.accepts == peer(3)) << "that pair is fresh";
+}
+
+TEST(LinkBook, ASlowSendersUplinkIsBlamedUntilOthersAreSlowToTheSameReceiver) {
+  LinkBook book;
+  const std::vector<PeerId> peers{peer(1), peer(2), peer(3), peer(4)};
+  for (int a = 1; a <= 4; ++a)
+    for (int b = a + 1; b <= 4; ++b)
+      record(book, peer(static_cast<uint8_t>(a)), peer(static_cast<uint8_t>(b)), 1e7);
+  const auto rate = [&](size_t from, size_t to) {  // 1 to 4
+    return book.cluster(std::vector<plan::DeviceView>(4), peers, {}).link(from - 1, to - 1).bytes_per_second;
+  };
+  const Instant at{minutes(10)};
+  observe(book, 1, 2, 1e6, at, 4);
+  EXPECT_NEAR(rate(1, 2), 1e6, 1e5);
+  EXPECT_NEAR(rate(1, 3), 1e6, 1e5) << "the uplink is to blame, it seems";
+  EXPECT_NEAR(rate(1, 4), 1e6, 1e5);
+  EXPECT_NEAR(rate(2, 1), 1e7, 1e6) << "the other way says nothing";
+  EXPECT_NEAR(rate(3, 2), 1e7, 1e6);
+  const auto round = book.next_round(std::vector<PeerId>{peer(1), peer(3), peer(4)}, at + milliseconds(1));
+  ASSERT_FALSE(round.empty()) << "as soon as it and another have nothing to do";
+  EXPECT_TRUE(round[0].dials == peer(1) || round[0].accepts == peer(1));
+  // It goes on elsewhere, and is slow there too: it was the receiver's downlink.
+  observe(book, 3, 2, 1e6, at + std::chrono::seconds(1), 4);
+  EXPECT_NEAR(rate(4, 2), 1e6, 1e5);
+  EXPECT_NEAR(rate(1, 3), 1e7, 1e6);
+  EXPECT_NEAR(rate(1, 4), 1e7, 1e6);
+  EXPECT_NEAR(rate(3, 1), 1e7, 1e6);
+  record(book, peer(4), peer(2), 1e7, milliseconds(10), at + std::chrono::seconds(2));
+  EXPECT_NEAR(rate(4, 2), 1e7, 1e6) << "a measurement ends all doubt";
+}
+
+TEST(LinkBook, WhatWasMeasuredAsMuchSlowerIsMeasuredAgainSoon) {
+  LinkBook book;
+  const std::vector<PeerId> peers{peer(1), peer(2)};
+  const Instant at{minutes(1)};
+  record(book, peer(1), peer(2), 1e7, milliseconds(10), at);
+  EXPECT_TRUE(book.next_round(peers, at + minutes(20)).empty());
+  record(book, peer(1), peer(2), 1e6, milliseconds(10), at + minutes(20));
+  EXPECT_TRUE(book.next_round(peers, at + minutes(24)).empty());
+  EXPECT_EQ(book.next_round(peers, at + minutes(26)).size(), 1u);
+  record(book, peer(1), peer(2), 1e6, milliseconds(10), at + minutes(26));
+  EXPECT_TRUE(book.next_round(peers, at + minutes(80)).empty()) << "so it is";
+}
+
+TEST(LinkBook, WhatIsSeenToBeFastIsNotDoubted) {
+  LinkBook book;
+  const std::vector<PeerId> peers{peer(1), peer(2), peer(3)};
+  for (const auto& [a, b] : {std::pair{1, 2}, {1, 3}, {2, 3}})
+    record(book, peer(static_cast<uint8_t>(a)), peer(static_cast<uint8_t>(b)), 1e7);
+  const Instant at{minutes(10)};
+  observe(book, 1, 3, 1e7, at + milliseconds(1));  // its other neighbour, at the same time
+  observe(book, 1, 2, 1e6, at, 4);
+  const auto view = book.cluster(std::vector<plan::DeviceView>(3), peers, {});
+  EXPECT_NEAR(view.link(0, 1).bytes_per_second, 1e6, 1e5);
+  EXPECT_NEAR(view.link(0, 2).bytes_per_second, 1e7, 1e6);
 }
 
 TEST(LinkBook, ThroughTheRelayIsAnotherLinkThanThatOfTheSites) {
@@ -392,12 +460,13 @@ TEST(LinkBook, WhatMakesNoSenseIsHarmless) {
   const PeerId a = truth.devices[0].id, b = truth.devices[1].id;
   for (const double rate : {nan, inf, -1.0, -inf}) {
     book.record({a, b, rate, milliseconds(1), false, {}});
-    book.observe(a, b, rate, {});
+    book.observe(a, b, {.usual = rate, .fastest = 1e7}, {});
+    book.observe(a, b, {.usual = 1e7, .fastest = rate}, {});
   }
   book.record({a, a, 1e7, milliseconds(1), false, {}});
   book.record({a, b, 1e7, -milliseconds(1), false, {}});
-  book.observe(a, a, 1e7, {});
-  book.observe(a, b, 0, {});
+  book.observe(a, a, {.usual = 1e7, .fastest = 1e7}, {});
+  book.observe(a, b, {}, {});
   book.forget(peer(77));
   EXPECT_TRUE(view_of(book, truth) == before);
 
