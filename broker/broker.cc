@@ -30,11 +30,13 @@ Effects Broker::step(Now now, const Event& event) {
                  [&](const Disconnected& e) { on_disconnected(e); },
                  [&](const SubmissionChecked& e) { on_submission(e); },
                  [&](const PlanningDone& e) { on_planned(e); },
+                 [&](const Reconsidered& e) { on_reconsidered(e); },
                  [&](const RelayWaiting& e) { on_relay_waiting(e.ticket); },
                  [&](const Tick&) {
                    check_leases();
                    if (++ticks_ % 4 == 0) peers_dirty_ = true;  // for the times since they were heard
                    check_progress();
+                   look_at_runs();
                    jobs_dirty_ = probes_dirty_ = true;
                  },
              },
@@ -114,6 +116,7 @@ void Broker::on_drain(Peer& peer) {
   if (!peer.serving) return;
   Job& served = jobs_.at(*peer.serving);
   served.moving = true;
+  served.move_to.clear();
   if (!served.run) return recover(served, "peer " + peer.name + " leaves");
   Sink sink(*this, served);
   served.run->request_stop(now_.monotonic, /*to_go_on=*/true, sink);

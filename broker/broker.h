@@ -16,6 +16,9 @@
 //   measure the links between them in rounds, of each of which a peer is in one pair (probes.cc). A report
 //   counts for the pair and round that were asked; by lying a peer makes its own links look better or worse,
 //   and by silence it costs a round and is left alone for a while.
+// - A run that goes on is planned anew now and then, under what is believed by now, and moves after a
+// snapshot
+//   where that pays (replan.cc, drift.h).
 // - Jobs are served in the order in which they came, as far as there are peers for them.
 #pragma once
 
@@ -28,6 +31,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "broker/drift.h"
 #include "broker/events.h"
 #include "broker/link_book.h"
 #include "broker/placement.h"
@@ -67,6 +71,7 @@ struct BrokerOptions {
   size_t jobs_max = 1000;                             // queued and running
   size_t clients_max = 256;
   RunOptions run{};
+  DriftOptions drift{};
 };
 
 class Broker {
@@ -114,6 +119,7 @@ class Broker {
     bool other_version = false;
     std::optional<proto::JobNumber> serving;
     std::map<proto::JobNumber, Standing> standing;
+    std::optional<double> times{};  // its tasks took so many times what its rates promise
   };
   // A stage of the plan that a job has.
   struct Seat {
@@ -124,6 +130,7 @@ class Broker {
     uint64_t segments_before = 0, segments = 0;
     double busy_before = 0, busy = 0;
     double slowness = 0;  // of the last whole window: times what was promised
+    double times = 1;     // as it was planned with
     bool work_said = false, slowness_said = false;
     std::set<proto::Secret> relays_waiting;  // somebody waits for it there; it is told when it is back
   };
@@ -158,6 +165,9 @@ class Broker {
     Instant since;                         // of the state
     bool stop_requested = false;           // by its user
     bool moving = false;                   // stops after a snapshot to go on with other peers
+    std::vector<PeerId> move_to;           // with these, planned anew; empty: because one leaves
+    Drift drift;
+    Duration loading_took{};
     uint64_t recoveries = 0;
     std::optional<Instant> lost_at;  // until the first step after a loss
     uint32_t failures = 0;           // since the last step or checkpoint
@@ -257,6 +267,18 @@ class Broker {
   Duration transfer_time(const PlannedRun& plan) const;
   Duration stall_deadline(const Run& run) const;
 
+  // Planning again while a run goes on (replan.cc)
+  double times_of(const Peer& peer) const;
+  void learn_times(Peer& peer, double times);
+  Belief belief() const;
+  std::vector<Candidate> candidates_to_move(const Job& job) const;
+  void look_at_runs();
+  void look_at(Job& job);
+  double cost_of_move(const Job& job) const;
+  void on_reconsidered(const Reconsidered& event);
+  std::optional<std::vector<Candidate>> peers_to_move_to(const Job& job,
+                                                         const std::vector<Candidate>& free) const;
+
   // After a restart (restart.cc)
   void load_job(const StoredJob& stored);
   void go_on(const StoredState& state);
@@ -311,6 +333,7 @@ class Broker {
   bool stepped_ = false;
   uint64_t ticks_ = 0;
   LinkBook links_;
+  uint64_t devices_version_ = 0;     // another one whenever a device is not as fast as it was believed to be
   std::optional<ProbeRound> round_;  // under way
   uint64_t rounds_ = 0;
   std::map<PeerId, Instant> resting_;  // until when they are not asked to measure

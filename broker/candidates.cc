@@ -12,6 +12,13 @@ std::vector<dag::BackendTraits> classes_of(const std::vector<Candidate>& candida
   return {classes.begin(), classes.end()};
 }
 
+void slow_down(plan::Rates& rates, double times) {
+  rates.matmul_flops_per_second /= times;
+  rates.convolution_flops_per_second /= times;
+  rates.memory_bytes_per_second /= times;
+  rates.kernel_seconds *= times;
+}
+
 std::vector<plan::DeviceView> device_views(const std::vector<Candidate>& candidates) {
   const auto classes = classes_of(candidates);
   std::vector<plan::DeviceView> devices;

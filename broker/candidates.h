@@ -10,6 +10,9 @@ namespace weft::broker {
 // What their devices run, each once, in order.
 std::vector<dag::BackendTraits> classes_of(const std::vector<Candidate>& candidates);
 
+// A device that needs so many times what its rates promise.
+void slow_down(plan::Rates& rates, double times);
+
 // In order; `device_class` is an index into classes_of(), `site` by region.
 std::vector<plan::DeviceView> device_views(const std::vector<Candidate>& candidates);
 

@@ -57,12 +57,23 @@ struct PlanningDone {
   proto::PlanVersion plan_version = 0;
   Result<std::shared_ptr<const PlannedRun>> plan;
 };
+// A run that goes on was looked at: a step of it as it is and of a plan made anew, both as predicted under
+// what was believed when it was asked.
+struct Reconsidered {
+  struct Other {
+    Duration as_it_is{}, as_planned{};
+    std::vector<PeerId> peers{};  // that the other plan needs
+  };
+  proto::JobNumber job = 0;
+  proto::PlanVersion plan_version = 0;
+  Result<Other> other;
+};
 struct RelayWaiting {  // one side of a granted ticket has come
   proto::Secret ticket{};
 };
 struct Tick {};
-using Event =
-    std::variant<Introduced, Received, Disconnected, SubmissionChecked, PlanningDone, RelayWaiting, Tick>;
+using Event = std::variant<Introduced, Received, Disconnected, SubmissionChecked, PlanningDone, Reconsidered,
+                           RelayWaiting, Tick>;
 
 // ---- effects
 // ---------------------------------------------------------------------------------------------------
@@ -100,6 +111,11 @@ struct StartPlanning {
   std::shared_ptr<const PlannedRun> previous{};
   std::vector<uint32_t> placed{};
 };
+struct Reconsider {  // answered by Reconsidered
+  StartPlanning request{};
+  std::shared_ptr<const PlannedRun> current{};
+  std::vector<uint32_t> placed{};  // by stage of the current one, an index into the candidates
+};
 struct KeepTransient {  // of the blobs that need not survive the broker, those that are still spoken of
   std::set<Digest> blobs{};
   // What was written or asked about so lately stays: its round may still be under way.
@@ -134,8 +150,8 @@ struct Log {
   std::string line{};  // "level event key=value ..."
 };
 using Effect =
-    std::variant<Send, Admit, Close, CheckSubmission, StartPlanning, OpenFeed, CloseFeed, GrantRelay,
-                 RevokeRelay, PublishStatus, PublishPeers, SendEvents, KeepTransient, Log>;
+    std::variant<Send, Admit, Close, CheckSubmission, StartPlanning, Reconsider, OpenFeed, CloseFeed,
+                 GrantRelay, RevokeRelay, PublishStatus, PublishPeers, SendEvents, KeepTransient, Log>;
 
 // Records are made durable, all together, before any effect is carried out; then effects in order.
 struct Effects {

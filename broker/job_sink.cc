@@ -22,7 +22,9 @@ Broker::Sink::~Sink() {
   if (finished_) broker_.end_job(job_, JobState::Finished, "");
   if (!stopped_) return;
   if (job_.moving && !job_.stop_requested)
-    broker_.recover(job_, "a peer wants to leave; moving after step " + std::to_string(step_));
+    broker_.recover(job_, (job_.move_to.empty() ? "a peer wants to leave; moving after step "
+                                                : "planned anew; moving after step ") +
+                              std::to_string(step_));
   else
     broker_.end_job(job_, JobState::Stopped, "stopped by its user after step " + std::to_string(step_));
 }

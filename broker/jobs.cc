@@ -59,6 +59,7 @@ void Broker::on_submission(const SubmissionChecked& event) {
                                                  .retry = true});
   const proto::JobNumber number = jobs_.empty() ? 1 : jobs_.rbegin()->first + 1;
   Job& job = jobs_[number];
+  job.drift = Drift(options_.drift);
   job.submitted = {.job = number, .submitter = {}, .submission = event.submission, .unix_ms = now_.unix_ms};
   job.since = now_.monotonic;
   out_->records.push_back(job.submitted);
@@ -101,6 +102,11 @@ void Broker::schedule_jobs() {
     forgive(job);
     if (job.infeasible_with == pool_version_) continue;
     std::vector<Candidate> free = candidates(job);
+    if (const auto chosen = peers_to_move_to(job, free)) {
+      start_planning(job, *chosen, /*again=*/false);
+      continue;
+    }
+    job.move_to.clear();
     if (job.previous && job.unplaceable_with != pool_version_)
       if (const auto placed =
               place_previous(job, *job.previous, job.previous_memory, free, /*by_pace=*/true)) {
@@ -129,6 +135,7 @@ void Broker::start_planning(Job& job, std::vector<Candidate> free, bool again) {
   ++job.plan_version;
   job.forgive_at.reset();
   job.measuring_since.reset();
+  job.drift.planned(belief());
   set_state(job, JobState::Planning, "");
   for (const Candidate& candidate : free) peers_.at(candidate.peer).serving = job.submitted.job;
   peers_dirty_ = stand_bys_dirty_ = true;
@@ -156,8 +163,14 @@ void Broker::on_planned(const PlanningDone& event) {
   for (auto& [id, peer] : peers_)
     if (peer.serving == event.job) peer.serving.reset();
   peers_dirty_ = stand_bys_dirty_ = true;
+  const bool moves = !std::exchange(job.move_to, {}).empty();
   if (!event.plan) {
     const Error& error = event.plan.error();
+    if (moves) {  // then as before
+      log("warning not_moved job=" + std::to_string(event.job) + " what=\"" + error.message + "\"");
+      set_state(job, JobState::Waiting, error.message);
+      return schedule_jobs();
+    }
     if (job.placing_again) {  // then everything anew
       job.unplaceable_with = pool_version_;
       log("warning not_placed_again job=" + std::to_string(event.job) + " what=\"" + error.message + "\"");
@@ -189,7 +202,11 @@ void Broker::set_plan(Job& job, std::shared_ptr<const PlannedRun> plan) {
   job.steps = job.plan->steps;
   job.seats.assign(job.plan->stages.size(), Seat{});
   job.stage_bytes.clear();
-  for (uint32_t s = 0; s < job.plan->stages.size(); ++s) job.stage_bytes.push_back(state_bytes(*job.plan, s));
+  for (uint32_t s = 0; s < job.plan->stages.size(); ++s) {
+    job.stage_bytes.push_back(state_bytes(*job.plan, s));
+    if (const auto peer = peers_.find(job.plan->stages[s].peer); peer != peers_.end())
+      job.seats[s].times = times_of(peer->second);
+  }
 }
 
 void Broker::assign(Job& job, bool again) {
@@ -242,6 +259,8 @@ void Broker::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& r
   job.run =
       std::make_unique<Run>(job.submitted.job, job.plan_version, job.plan, std::move(begin), options_.run);
   out_->records.push_back(RunStarted{job.submitted.job, job.plan_version, job.plan});
+  job.loading_took = now_.monotonic - job.since;
+  job.drift.begin(now_.monotonic, job.run->committed_step());
   set_state(job, JobState::Running, "");
   stand_bys_dirty_ = true;
   Sink sink(*this, job);

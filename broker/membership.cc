@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "broker/broker.h"
+#include "broker/candidates.h"
 
 namespace weft::broker {
 
@@ -248,7 +249,10 @@ std::string Broker::describe_others(const Job& job) const {
 std::vector<Candidate> Broker::candidates(const Job& job, bool own) const {
   std::vector<Candidate> free;
   for (const auto& [id, peer] : peers_)
-    if (!why_not(peer, job, own)) free.push_back({id, peer.name, peer.device});
+    if (!why_not(peer, job, own)) {
+      free.push_back({id, peer.name, peer.device});
+      slow_down(free.back().device.rates, times_of(peer));
+    }
   return free;
 }
 

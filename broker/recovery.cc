@@ -95,8 +95,9 @@ void Broker::recover(Job& job, const std::string& reason) {
   if (job.stop_requested) return end_job(job, JobState::Stopped, "stopped by its user; " + reason);
   const CheckpointCommitted* point = recovery_point(job);
   job.step = point == nullptr ? 0 : point->step;
+  if (!moving) job.move_to.clear();
   if (was_running) {
-    ++job.recoveries;
+    if (job.move_to.empty()) ++job.recoveries;
     if (!job.lost_at) job.lost_at = now_.monotonic;
     const uint64_t again = lost > job.step ? lost - job.step : 0;
     notice(job, reason + ": going on from " + describe_recovery_point(job) + ", " + std::to_string(again) +
@@ -215,6 +216,7 @@ void Broker::on_work(Peer& peer, const proto::StageWork& work) {
   }
   const double here = slowness(*job, stage);
   seat.slowness = here;
+  if (here > 0) learn_times(peer, here * seat.times);
   seat.segments_before = seat.segments;
   seat.busy_before = seat.busy;
   if (others.empty() && job->judged_alone) return;

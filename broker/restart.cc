@@ -23,6 +23,7 @@ void Broker::load_job(const StoredJob& stored) {
   job.reason = stored.last.reason;
   job.plan_version = stored.last.plan_version;
   job.steps = stored.last.steps;
+  job.drift = Drift(options_.drift);
   job.checkpoints = stored.checkpoints;
   job.predictions = stored.predictions;
   job.result = stored.result;
@@ -132,6 +133,7 @@ Status Broker::on_stage_resumed(Peer& peer, const proto::StageResumed& resumed) 
     send(*peer.connection, proto::RelayInvitation{resumed.run, resumed.plan_version, ticket});
   if (!all_here(*job)) return {};
   job->away_since.reset();
+  job->drift.begin(now_.monotonic, job->run->committed_step());
   if (std::exchange(job->restarted, false))
     notice(*job, "the broker was restarted; all " + std::to_string(job->seats.size()) +
                      " stages came back and go on");

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct BrokerCommandOptions {
-  std::string config, data_dir, listen, advertise, lease, replication_rate, links;
+  std::string config, data_dir, listen, advertise, lease, replication_rate, links, replan_after;
 };
 
 constexpr const char* kListenDefault = "0.0.0.0:7700";
@@ -56,6 +56,7 @@ Status read_config(BrokerCommandOptions& options) {
   take("lease", options.lease);
   take("replication_rate", options.replication_rate);
   take("links", options.links);
+  take("replan_after", options.replan_after);
   reader.finish();
   if (!problems.empty()) return fail(problems.error());
   return {};
@@ -151,6 +152,11 @@ Result<int> run_broker(BrokerCommandOptions options) {
   if (!options.links.empty() && options.links != "measure" && options.links != "assume")
     return fail(ErrorCode::InvalidArgument, "--links: '" + options.links + "' is neither measure nor assume");
   service_options.measures_links = options.links != "assume";
+  if (options.replan_after == "never") {
+    service_options.replan_after = Duration{};
+  } else if (!options.replan_after.empty()) {
+    WEFT_TRY(service_options.replan_after, parse_duration(options.replan_after));
+  }
 
   const sigset_t signals = StopOnSignal::signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -176,9 +182,9 @@ Result<int> run_broker(BrokerCommandOptions options) {
 void add_broker(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("broker", "run the service that peers join and users submit to");
   auto options = std::make_shared<BrokerCommandOptions>();
-  command->add_option(
-      "--config", options->config,
-      "a YAML file with data_dir, listen, advertise, lease, replication_rate, links; options here win");
+  command->add_option("--config", options->config,
+                      "a YAML file with data_dir, listen, advertise, lease, replication_rate, links, "
+                      "replan_after; options here win");
   command->add_option("--data-dir", options->data_dir,
                       "identity, tokens, jobs, models and data; made where it is missing; default "
                       "~/.local/share/weft/broker");
@@ -192,6 +198,9 @@ void add_broker(CLI::App& app, Command& chosen) {
   command->add_option("--links", options->links,
                       "measure (the default): peers that have nothing to do measure the links between them; "
                       "assume: 10 Gbit/s within a region, 100 Mbit/s between others");
+  command->add_option("--replan-after", options->replan_after,
+                      "how long after a run began, or the last look at it, it may be planned again with what "
+                      "was measured since, and moved where that pays; default 30s; never");
   command->callback([options, &chosen] { chosen = [options] { return run_broker(*options); }; });
 }
 

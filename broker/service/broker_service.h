@@ -31,8 +31,9 @@ struct BrokerServiceOptions {
   std::function<void(const std::string& line)> log;
   Duration lease = std::chrono::seconds(10);
   bool replicates = true;
-  uint64_t replication_rate = 12'500'000;  // of one peer's link, bytes a second; 0: no limit
-  bool measures_links = true;              // false: they are taken as the regions' names suggest
+  uint64_t replication_rate = 12'500'000;            // of one peer's link, bytes a second; 0: no limit
+  Duration replan_after = std::chrono::seconds(30);  // 0: runs are never planned again while they go on
+  bool measures_links = true;                        // false: they are taken as the regions' names suggest
 };
 
 class BrokerService {

@@ -275,6 +275,13 @@ void Core::carry_out(Effect& effect) {
                   [this, event = PlanningDone{e.job, e.plan_version, std::move(plan)}] { step(event); });
             });
           },
+          [&](Reconsider& e) {
+            planner_thread_->post([this, e = std::move(e)] {
+              auto other = planner_.reconsider(e);
+              from_worker([this, event = Reconsidered{e.request.job, e.request.plan_version,
+                                                      std::move(other)}] { step(event); });
+            });
+          },
           [&](OpenFeed& e) { open_feed(e); },
           [&](KeepTransient& e) {
             disk_thread_->post([this, kept = std::move(e.blobs), young = e.young] {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "broker/candidates.h"
+#include "broker/pace.h"
 #include "broker/service/routes.h"
 #include "dag/lower.h"
 #include "dag/op_table.h"
@@ -354,10 +355,22 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
                                        folder_ / std::to_string(request.job)));
     contexts_.set(request.job, context);
   }
-  const bool trains = context->steps != 0;
+  return plan_anew(request, *context);
+}
+
+Result<Reconsidered::Other> Planner::reconsider(const Reconsider& request) {
+  const auto context = contexts_.find(request.request.job);
+  if (!context) return fail(ErrorCode::Unavailable, "the job is not at hand");
+  WEFT_TRY(const auto other, plan_anew(request.request, *context));
+  return compare_runs(request, *other);
+}
+
+Result<std::shared_ptr<const PlannedRun>> Planner::plan_anew(const StartPlanning& request,
+                                                             const JobContext& context) const {
+  const bool trains = context.steps != 0;
   const ProgramKind main = trains ? ProgramKind::Train : ProgramKind::Predict;
-  const dag::Graph& graph = context->programs.at(main).graph;
-  const configs::Job& job = context->job;
+  const dag::Graph& graph = context.programs.at(main).graph;
+  const configs::Job& job = context.job;
   // Cuts fall where no class of the candidates is cut through, so that any of them may take any stage.
   const std::vector<dag::BackendTraits> classes = classes_of(request.candidates);
   const LoweredGraphs lowered = lower_for(graph, classes);
@@ -372,7 +385,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
                             .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
                             .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
                             .clips_norm = trains && job.clip_norm > 0,
-                            .evaluates = context->programs.contains(ProgramKind::Evaluate),
+                            .evaluates = context.programs.contains(ProgramKind::Evaluate),
                             .equal_bits = job.equal_bits,
                             .cluster = cluster,
                             .strategy = job.strategy,
@@ -380,10 +393,10 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
   std::vector<uint32_t> class_of_stage;
   for (const plan::StagePlan& stage : plan.stages)
     class_of_stage.push_back(cluster.devices()[stage.devices.front()].device_class);
-  Assembly assembly(request, *context, plan, request.candidates, replication_rate_);
+  Assembly assembly(request, context, plan, request.candidates, replication_rate_);
   WEFT_TRY_STATUS(assembly.add_program(main, plan.stage_of_op, lowered, class_of_stage));
-  if (const auto evaluation = context->programs.find(ProgramKind::Evaluate);
-      evaluation != context->programs.end()) {
+  if (const auto evaluation = context.programs.find(ProgramKind::Evaluate);
+      evaluation != context.programs.end()) {
     const LoweredGraphs followed = lower_for(evaluation->second.graph, classes);
     std::vector<uint32_t> devices;
     for (const plan::StagePlan& stage : plan.stages) devices.push_back(stage.devices.front());

@@ -1,6 +1,6 @@
-// From a job and the peers at hand to a run that can be assigned: lowers for each class of device, plans, cuts
-// the graphs, names tensors, routes and tickets. Runs on the planner's thread; takes what is random from the
-// system.
+// From a job and the peers at hand to a run that can be assigned: lowers for each class of device, plans,
+// cuts the graphs, names tensors, routes and tickets. Runs on the planner's thread; takes what is random from
+// the system.
 #pragma once
 
 #include <filesystem>
@@ -19,12 +19,17 @@ class Planner {
 
   // Errors: Infeasible when these candidates cannot run it (others may), anything else when nobody can.
   Result<std::shared_ptr<const PlannedRun>> plan(const StartPlanning& request);
+  // Nothing is written, and no assignment is of use: how a run that goes on compares with what would be
+  // planned. Errors: as of plan, and Unavailable when the job is not at hand.
+  Result<Reconsidered::Other> reconsider(const Reconsider& request);
   Status check(const proto::SubmitJob& submission);
   // The job's data for a run that goes on after a restart of the broker; nothing is planned.
   Status open_data(proto::JobNumber job, const proto::SubmitJob& submission);
 
  private:
   Result<std::shared_ptr<const PlannedRun>> place_again(const StartPlanning& request);
+  Result<std::shared_ptr<const PlannedRun>> plan_anew(const StartPlanning& request,
+                                                      const JobContext& context) const;
 
   std::filesystem::path folder_;
   storage::BlobStore& blobs_;

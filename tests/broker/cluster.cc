@@ -81,7 +81,7 @@ Digest Cluster::digest(uint32_t stage, uint64_t step) const {
 }
 
 Cluster::Cluster(ClusterOptions options, uint64_t seed) : options_(options), rng_(seed, 5) {
-  broker_ = std::make_unique<Broker>(BrokerOptions{.software = "0.1.0"}, StoredState{});
+  broker_ = std::make_unique<Broker>(broker_options(), StoredState{});
   for (uint32_t s = 0; s < 16; ++s) durable_.insert(digest(s, 0));
 }
 
@@ -137,6 +137,11 @@ void Cluster::carry_out(const Effects& effects) {
           });
     } else if (const auto* planning = std::get_if<StartPlanning>(&effect)) {
       queues_["planner"].push_back([this, request = *planning] { plan(request); });
+    } else if (const auto* look = std::get_if<Reconsider>(&effect)) {
+      queues_["planner"].push_back([this, look = *look] {
+        if (!down_ && options_.reconsider)
+          feed(Reconsidered{look.request.job, look.request.plan_version, options_.reconsider(look)});
+      });
     } else if (const auto* keep = std::get_if<KeepTransient>(&effect)) {
       kept = keep->blobs;
       // What is younger than all that is kept may not have been named yet.
@@ -200,6 +205,12 @@ void Cluster::plan(const StartPlanning& request) {
   feed(PlanningDone{request.job, request.plan_version, plan});
 }
 
+BrokerOptions Cluster::broker_options() const {
+  BrokerOptions options{.software = "0.1.0"};
+  options.drift = options_.drift;
+  return options;
+}
+
 void Cluster::crash_broker() {
   down_ = true;
   for (auto& [number, peer] : peers_)
@@ -212,7 +223,7 @@ void Cluster::crash_broker() {
   peer_of_.clear();
   down_ = false;
   now_ += std::chrono::milliseconds(500);
-  broker_ = std::make_unique<Broker>(BrokerOptions{.software = "0.1.0"}, *store_.load());
+  broker_ = std::make_unique<Broker>(broker_options(), *store_.load());
 }
 
 void Cluster::submit() {
@@ -295,7 +306,7 @@ void Cluster::check_log() {
     }
     if (event.kind != JobEventKind::Step) continue;
     ASSERT_EQ(event.step, ++step) << "committed steps are 1, 2, 3, ...";
-    EXPECT_EQ(event.loss, loss_of(step));
+    EXPECT_DOUBLE_EQ(event.loss, loss_of(step));
     EXPECT_EQ(event.samples, step * kBatch);
   }
 }

@@ -33,6 +33,9 @@ struct ClusterOptions {
   int64_t stage_bytes = 0;  // of its state
   Duration step_time = std::chrono::milliseconds(100);
   uint32_t submitted_stages = 2;  // as the job says; 0: auto
+  broker::DriftOptions drift{.look_after = {}};
+  // What the planner says of a run that goes on.
+  std::function<Result<broker::Reconsidered::Other>(const broker::Reconsider&)> reconsider{};
 };
 
 // The stage that a peer runs.
@@ -96,6 +99,7 @@ class Cluster {
   // it.
   void crash_at_append(int n, bool durable) { crash_at_ = n, crash_durable_ = durable; }
   bool crashed() const { return crashes_ != 0; }
+  broker::BrokerOptions broker_options() const;
   void forget_transient() { transient_.clear(); }
   Digest digest(uint32_t stage, uint64_t step) const;
 
