@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "broker/pace.h"
+
 namespace weft::sim {
 
 using broker::ConnectionId;
@@ -294,6 +296,7 @@ void BrokerHost::carry_out(broker::Effect& effect) {
                    });
                  },
                  [&](broker::StartPlanning& e) { plan(std::move(e)); },
+                 [&](broker::Reconsider& e) { reconsider(std::move(e)); },
                  [&](broker::OpenFeed& e) {
                    feeds_[e.job] = {e.data_key, options_.bug == Bug::DataShifted && plans_[e.job] >= 1};
                  },
@@ -379,7 +382,9 @@ void BrokerHost::plan(broker::StartPlanning request) {
   }
   world_.at(planner_free_, [this, life = life_, index, secret = draw_.next(), request = std::move(request)] {
     if (life != life_) return;
-    auto planned = plan_run(specs_[index], request, secret, options_.broker.replication_rate);
+    auto planned = options_.plans_by_pace
+                       ? plan_by_pace(specs_[index], request, secret, options_.broker.replication_rate)
+                       : plan_run(specs_[index], request, secret, options_.broker.replication_rate);
     if (planned)
       if (const Status made = make_initial_values(**planned, specs_[index]); !made)
         planned = fail(made.error());
@@ -388,6 +393,38 @@ void BrokerHost::plan(broker::StartPlanning request) {
       if (life == life_) enqueue(event);
     });
   });
+}
+
+void BrokerHost::reconsider(broker::Reconsider request) {
+  const uint32_t index =
+      static_cast<uint32_t>(std::strtoul(request.request.submission.job.c_str(), nullptr, 10));
+  planner_free_ = std::max(planner_free_, world_.now()) + draw_.doubling(milliseconds(20), seconds(2));
+  const uint64_t turn = draw_.next(), secret = draw_.next();
+  world_.at(planner_free_, [this, life = life_, index, turn, secret, request = std::move(request)]() mutable {
+    if (life != life_) return;
+    const auto other = compare(index, request, turn, secret);
+    run([this, life, event = broker::Reconsidered{request.request.job, request.request.plan_version, other}] {
+      if (life == life_) enqueue(event);
+    });
+  });
+}
+
+Result<broker::Reconsidered::Other> BrokerHost::compare(uint32_t index, broker::Reconsider& request,
+                                                        uint64_t turn, uint64_t secret) const {
+  const uint64_t rate = options_.broker.replication_rate;
+  auto& candidates = request.request.candidates;
+  if (options_.plans_by_pace) {
+    WEFT_TRY(const auto other, plan_by_pace(specs_[index], request.request, secret, rate));
+    return compare_runs(request, *other);
+  }
+  // Others than now, if there are any; the shuffled ones are not those that the cluster speaks of.
+  std::rotate(candidates.begin(), candidates.begin() + static_cast<long>(turn % candidates.size()),
+              candidates.end());
+  WEFT_TRY(const auto other, plan_run(specs_[index], request.request, secret, rate));
+  broker::Reconsidered::Other compared{.as_it_is = seconds(2), .as_planned = seconds(2), .peers = {}};
+  if (moves_by_chance_ && turn % 3 != 0) compared.as_planned = milliseconds(20);
+  for (const auto& stage : other->stages) compared.peers.push_back(stage.peer);
+  return compared;
 }
 
 Result<int64_t> BrokerHost::blob_size(const Digest& blob) const {

@@ -21,6 +21,9 @@ class BrokerHost {
     broker::BrokerOptions broker;
     Duration append_low = std::chrono::microseconds(100), append_high = std::chrono::milliseconds(5);
     Bug bug = Bug::None;
+    // Of candidates those with whom a step takes least, and a run that goes on moves where they are others;
+    // else the first ones, and it moves by chance.
+    bool plans_by_pace = false;
   };
   BrokerHost(World& world, Network& network, SimStore& store, SimBlobs& blobs, Checkers& checkers,
              const std::vector<JobSpec>& specs, Options options, uint64_t seed);
@@ -34,6 +37,7 @@ class BrokerHost {
   bool frozen() const { return frozen_; }
   void set_slow_disk(bool slow) { slow_disk_ = slow; }
   void set_disk_full(bool full);
+  void stop_moves_by_chance() { moves_by_chance_ = false; }
   void jump_clock(int64_t ms) { unix_offset_ms_ += ms; }
   uint64_t life() const { return life_; }
 
@@ -82,6 +86,9 @@ class BrokerHost {
   void carry_out(broker::Effect& effect);
   void send(const broker::Send& effect);
   void plan(broker::StartPlanning request);
+  void reconsider(broker::Reconsider request);
+  Result<broker::Reconsidered::Other> compare(uint32_t index, broker::Reconsider& request, uint64_t turn,
+                                              uint64_t secret) const;
   Status make_initial_values(const broker::PlannedRun& run, const JobSpec& spec);
   Duration append_time();
 
@@ -97,7 +104,7 @@ class BrokerHost {
 
   std::unique_ptr<broker::Broker> core_;
   uint64_t life_ = 0;
-  bool frozen_ = false, slow_disk_ = false;
+  bool frozen_ = false, slow_disk_ = false, moves_by_chance_ = true;
   std::function<void()> crashed_;
   std::vector<std::function<void()>> backlog_;
   std::deque<broker::Event> inbox_;

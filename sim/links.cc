@@ -11,6 +11,12 @@ namespace {
 constexpr Duration kReadyDeadline = seconds(30);  // for a link to be up the first time
 constexpr Duration kHealDeadline = seconds(10);   // and again
 constexpr Duration kSilence = seconds(6);         // a connection that brings nothing for so long is given up
+
+// Large ones alone take a line's time, so that a world of small ones is quick to play.
+int64_t size_of(const TensorPacket& packet) {
+  const int64_t bytes = packet.header.spec.bytes().value;
+  return bytes >= kTimedSizeMin ? bytes : 2000;
+}
 }  // namespace
 
 LinkSet::LinkSet(World& world, NodeId node, std::shared_ptr<const proto::AssignStage> assignment, Way way,
@@ -141,7 +147,8 @@ void LinkSet::resume(Link& link, uint64_t received) {
   link.ready = link.was_up = true;
   link.attempts = 0;
   link.ledger.each_kept([&](const TensorPacket& packet) {
-    link.line.send({.message = {}, .tensor = std::make_shared<const TensorPacket>(packet), .size = 2000});
+    link.line.send(
+        {.message = {}, .tensor = std::make_shared<const TensorPacket>(packet), .size = size_of(packet)});
   });
   link.said = world_.now();
   check_all_up();
@@ -190,13 +197,14 @@ void LinkSet::down(Link& link, const std::string& why) {
 
 void LinkSet::send(plan::Seat seat, TensorPacket packet) {
   Link& link = links_.at(seat);
-  const Status kept = link.ledger.keep(packet, 2000);
+  const int64_t size = size_of(packet);
+  const Status kept = link.ledger.keep(packet, static_cast<uint64_t>(size));
   if (!kept) world_.fail("a link keeps too much: " + kept.error().message);
   kept_max_ = std::max(kept_max_, link.ledger.kept_frames());
   if (!link.ready) return;
   link.said = world_.now();
   link.line.send(
-      {.message = {}, .tensor = std::make_shared<const TensorPacket>(std::move(packet)), .size = 2000});
+      {.message = {}, .tensor = std::make_shared<const TensorPacket>(std::move(packet)), .size = size});
 }
 
 void LinkSet::on_tick() {

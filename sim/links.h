@@ -12,6 +12,8 @@
 
 namespace weft::sim {
 
+inline constexpr int64_t kTimedSizeMin = 64 << 10;  // of a tensor: its coming tells something of the link
+
 class LinkSet {
  public:
   struct Way {  // how connections come about; the host knows

@@ -13,9 +13,12 @@ namespace {
 constexpr const char* kUsage =
     "weft-sim --seed S --peers N [--seeds COUNT] [--minutes VIRTUAL] [--no-faults] [--bug NAME] [--trace] "
     "[--quiet]\n"
+    "weft-sim --seed S --peers N --drift drop|roam|sway [--stay]\n"
     "weft-sim --list-bugs\n"
     "Runs the broker's and the peers' state machines on a virtual clock, with faults drawn from the seed.\n"
-    "--minutes: how long faults go on, in virtual time. Exit status 1: something was violated.\n";
+    "--minutes: how long faults go on, in virtual time. --drift: no faults, but lines that change while a "
+    "job runs, which is planned\n"
+    "again for it; --stay: which is not. Exit status 1: something was violated.\n";
 
 struct Arguments {
   weft::sim::SimulationOptions simulation;
@@ -38,6 +41,7 @@ uint64_t number_of(const char* option, const char* text) {
 
 Arguments parse(int argc, char** argv) {
   Arguments arguments;
+  bool stays = false;
   for (int i = 1; i < argc; ++i) {
     const std::string option = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
@@ -56,6 +60,18 @@ Arguments parse(int argc, char** argv) {
       arguments.simulation.chaos = std::chrono::minutes(number());
     } else if (option == "--no-faults") {
       arguments.simulation.faults = false;
+    } else if (option == "--drift") {
+      ++i;
+      const std::string lines = value == nullptr ? "" : value;
+      if (lines != "drop" && lines != "roam" && lines != "sway") usage("--drift: drop, roam or sway");
+      using Lines = weft::sim::DriftScenario::Lines;
+      arguments.simulation.drift.emplace().lines = lines == "drop"   ? Lines::Drop
+                                                   : lines == "roam" ? Lines::Roam
+                                                                     : Lines::Sway;
+      arguments.simulation.faults = false;
+      arguments.simulation.chaos = std::chrono::hours(4);
+    } else if (option == "--stay") {
+      stays = true;
     } else if (option == "--trace") {
       arguments.simulation.trace = true;
     } else if (option == "--quiet") {
@@ -75,6 +91,7 @@ Arguments parse(int argc, char** argv) {
       usage("unknown option " + option);
     }
   }
+  if (arguments.simulation.drift) arguments.simulation.drift->moves = !stays;
   return arguments;
 }
 

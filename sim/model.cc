@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <unordered_map>
 
 #include "base/check.h"
+#include "broker/pace.h"
 #include "dag/autodiff.h"
 #include "dag/loss.h"
 #include "dag/lower.h"
@@ -422,6 +424,37 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& spec,
   set_links(*run, peers, stages, secret);
   for (uint32_t s = 0; s < job.stages; ++s) run->stages[s].assignment = stages[s];
   return std::shared_ptr<const broker::PlannedRun>(std::move(run));
+}
+
+Result<std::shared_ptr<const broker::PlannedRun>> plan_by_pace(const JobSpec& job,
+                                                               const broker::StartPlanning& request,
+                                                               uint64_t secret, uint64_t replication_rate) {
+  auto first = plan_run(job, request, secret, replication_rate);
+  if (!first || request.previous) return first;
+  const broker::Pace pace(**first, request.candidates, request.cluster);
+  std::vector<uint32_t> placed, best;
+  Duration least = Duration::max();
+  // All ways to place them: there are few peers and stages in a scenario that asks for this.
+  const std::function<void()> place_next = [&] {
+    if (placed.size() == (*first)->stages.size()) {
+      if (const Duration step = pace.predicted_step(placed); step < least) {
+        least = step;
+        best = placed;
+      }
+      return;
+    }
+    for (uint32_t candidate = 0; candidate < request.candidates.size(); ++candidate) {
+      if (std::find(placed.begin(), placed.end(), candidate) != placed.end()) continue;
+      placed.push_back(candidate);
+      place_next();
+      placed.pop_back();
+    }
+  };
+  place_next();
+  broker::StartPlanning chosen = request;
+  chosen.candidates.clear();
+  for (const uint32_t candidate : best) chosen.candidates.push_back(request.candidates[candidate]);
+  return plan_run(job, chosen, secret, replication_rate);
 }
 
 }  // namespace weft::sim

@@ -85,4 +85,9 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& job,
                                                            const broker::StartPlanning& request,
                                                            uint64_t secret, uint64_t replication_rate);
 
+// The same with those of the candidates with whom a step takes least, by what the request knows of links.
+Result<std::shared_ptr<const broker::PlannedRun>> plan_by_pace(const JobSpec& job,
+                                                               const broker::StartPlanning& request,
+                                                               uint64_t secret, uint64_t replication_rate);
+
 }  // namespace weft::sim

@@ -165,13 +165,27 @@ net::ShapeDirection Network::relay_path(NodeId from, NodeId to) const {
           .loss = kLoss};
 }
 
+double Network::flow_rate(NodeId from, NodeId to) const {
+  return std::min(
+      {static_cast<double>(bytes_per_second(from, to)), line_rate(from, Way::Out), line_rate(to, Way::In)});
+}
+
+double Network::line_rate(NodeId node, Way way) const {
+  if (const auto set = line_rates_.find({node, way}); set != line_rates_.end()) return set->second;
+  const uint64_t draw = mix(seed_ ^ 0x6c696e, (uint64_t{node} << 32) | static_cast<uint64_t>(way));
+  const uint64_t times = node == 0 ? 9 : 1 + draw % 6;  // the broker's machine is well connected
+  return static_cast<double>(bytes_per_second_min_ << times);
+}
+
 net::RateClock& Network::line(NodeId node, Way way) {
   const auto at = lines_.find({node, way});
   if (at != lines_.end()) return at->second;
-  const uint64_t draw = mix(seed_ ^ 0x6c696e, (uint64_t{node} << 32) | static_cast<uint64_t>(way));
-  const uint64_t times = node == 0 ? 9 : 1 + draw % 6;  // the broker's machine is well connected
-  const auto rate = static_cast<double>(bytes_per_second_min_ << times);
-  return lines_.emplace(std::pair(node, way), net::RateClock(rate)).first->second;
+  return lines_.emplace(std::pair(node, way), net::RateClock(line_rate(node, way))).first->second;
+}
+
+void Network::set_line(NodeId node, Way way, double bytes_per_second) {
+  line(node, way).set_rate(bytes_per_second);
+  line_rates_[{node, way}] = bytes_per_second;
 }
 
 void Network::transfer(NodeId node, Way way, int64_t bytes, std::function<void()> done) {

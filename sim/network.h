@@ -122,10 +122,14 @@ class Network {
   Duration latency(NodeId a, NodeId b) const;
   int64_t bytes_per_second(NodeId a, NodeId b) const;
   net::ShapeDirection path(NodeId from, NodeId to) const;
+  // What a flow gets that has both ends' lines for itself.
+  double flow_rate(NodeId from, NodeId to) const;
   // For request and answer on a connection of its own: `bytes` pass a node's line, piece by piece, so that
   // what else it sends or receives comes between.
   enum class Way : uint8_t { Out, In };
   void transfer(NodeId node, Way way, int64_t bytes, std::function<void()> done);
+  // From now on, for what comes after what has entered it.
+  void set_line(NodeId node, Way way, double bytes_per_second);
 
   size_t in_flight_max() const { return in_flight_max_; }
 
@@ -134,6 +138,7 @@ class Network {
   ConnectionPtr make(NodeId from, NodeId to, bool relayed);
   net::ShapeDirection relay_path(NodeId from, NodeId to) const;
   net::RateClock& line(NodeId node, Way way);
+  double line_rate(NodeId node, Way way) const;
   bool blocked(const Connection& connection, int from_end) const;
   void wake_stalled();
   std::vector<ConnectionPtr> connections_of(NodeId node);
@@ -149,6 +154,7 @@ class Network {
   bool any_blocked_ = false;
   std::vector<std::weak_ptr<Connection>> connections_;
   std::map<std::pair<NodeId, Way>, net::RateClock> lines_;
+  std::map<std::pair<NodeId, Way>, double> line_rates_;  // of those that were set
   size_t in_flight_max_ = 0;
 };
 

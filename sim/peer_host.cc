@@ -268,11 +268,33 @@ void PeerHost::tell(const proto::Message& message) {
     report_to_drop_ = false;
     return;
   }
-  if (const auto* report = std::get_if<proto::StepReport>(&message)) checkers_.on_step_report(*report);
+  if (const auto* report = std::get_if<proto::StepReport>(&message)) {
+    checkers_.on_step_report(*report);
+    if (report->updated)
+      return line_.send({.message = std::make_shared<const proto::Message>(with_timings(*report)),
+                         .tensor = {},
+                         .size = 150});
+  }
   int64_t size = 150;
   if (const auto* report = std::get_if<proto::CheckpointReport>(&message))
     size += 80 * static_cast<int64_t>(report->tensors.size());
   line_.send({.message = std::make_shared<const proto::Message>(message), .tensor = {}, .size = size});
+}
+
+// As the links of a real peer see it: how long a large tensor took to come, when nothing else was on the way.
+proto::StepReport PeerHost::with_timings(proto::StepReport report) {
+  for (auto& [seat, timed] : std::exchange(timed_, {})) {
+    const auto use = std::find_if(report.links.begin(), report.links.end(),
+                                  [seat = seat](const proto::LinkUse& link) { return link.seat == seat; });
+    if (use == report.links.end()) {
+      report.links.push_back(timed);
+      continue;
+    }
+    use->bytes_timed = timed.bytes_timed;
+    use->seconds_timed = timed.seconds_timed;
+    use->fastest_bytes_per_second = timed.fastest_bytes_per_second;
+  }
+  return report;
 }
 
 // ---- links
@@ -383,8 +405,7 @@ void PeerHost::probe(const proto::ProbeLink& link) {
   const bool is_there = host != nullptr && host->alive() && !host->frozen() &&
                         !network_.blocked(other, options_.node) && !network_.blocked(options_.node, other);
   if (is_there) {
-    const auto rate = [&](NodeId from, NodeId to) { return network_.path(from, to).bytes_per_second; };
-    report.bytes_per_second = rate(other, options_.node);
+    report.bytes_per_second = network_.flow_rate(other, options_.node);
     report.round_trip = 2 * network_.latency(options_.node, other);
   } else {
     report.failure = Error{ErrorCode::Timeout, "no way to the peer"};
@@ -421,6 +442,16 @@ void PeerHost::on_tensor(uint64_t generation, const plan::Seat& from, const Tens
       if (arrived.header == packet.header) arrived.value = mix(arrived.value, packet.value);
     return;
   }
+  if (const int64_t bytes = packet.header.spec.bytes().value; bytes >= kTimedSizeMin && stage_)
+    for (const proto::LinkRoute& route : stage_->assignment->links)
+      if (route.seat == from) {
+        const double rate = network_.flow_rate(broker_.node_of(route.peer), options_.node);
+        proto::LinkUse& timed = timed_[from];
+        timed.seat = from;
+        timed.bytes_timed += static_cast<uint64_t>(bytes);
+        timed.seconds_timed += static_cast<double>(bytes) / rate;
+        timed.fastest_bytes_per_second = std::max(timed.fastest_bytes_per_second, rate);
+      }
   Effects effects = machine_->on_tensor(world_.now(), generation, from, packet.header, accepted);
   if (accepted && stage_) {
     const peer::MicrobatchKey key{packet.header.program, packet.header.step, packet.header.microbatch};

@@ -73,6 +73,7 @@ class PeerHost {
   void connect();
   void drop_broker();
   void tell(const proto::Message& message);
+  proto::StepReport with_timings(proto::StepReport report);
   void accept(Line line, Network::Accepted accepted);
   void open_links(const peer::OpenLinks& effect);
   void on_tensor(uint64_t generation, const plan::Seat& from, const TensorPacket& packet, bool again);
@@ -126,6 +127,7 @@ class PeerHost {
   std::vector<Waiting> arrivals_;
   std::map<peer::MicrobatchKey, std::map<uint32_t, Arrived>> tensors_;
   std::map<peer::MicrobatchKey, uint64_t> data_;
+  std::map<plan::Seat, proto::LinkUse> timed_;  // since the last report of a step
   struct DigestHash {
     size_t operator()(const Digest& digest) const { return value_of(digest); }
   };

@@ -23,6 +23,8 @@ class Simulation {
   bool all_done() const;
   void run_until(Instant end);
   bool all_run() const;  // and nobody is about to leave
+  void set_uplink(NodeId node, double bytes_per_second);
+  void change_lines();
   Duration bound() const;
 
   SimulationOptions options_;
@@ -39,7 +41,11 @@ class Simulation {
   std::vector<std::unique_ptr<PeerHost>> peers_, twins_;
   std::vector<std::unique_ptr<User>> users_;
   std::unique_ptr<Faults> faults_;
+  NodeId slowed_ = 0;
 };
+
+// Of a drift scenario, bytes a second.
+constexpr uint64_t kDriftPath = 16'000'000, kDriftLine = 2'500'000;
 
 BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw) {
   BrokerHost::Options broker;
@@ -55,6 +61,16 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
     std::memcpy(secret.data(), &value, sizeof value);
     return secret;
   };
+  broker.broker.drift.look_after = {};
+  if (options.drift) {
+    broker.plans_by_pace = broker.broker.measures_links = true;
+    broker.broker.replicates = false;  // the lines carry tensors alone
+    if (options.drift->moves) broker.broker.drift.look_after = seconds(10);
+  } else if (options.seed % 3 == 0 && options.peers < 32) {
+    broker.broker.drift.look_after = seconds(3 + static_cast<int64_t>(options.seed % 11));
+    broker.broker.drift.steps_min = 2;
+    broker.broker.drift.pay_min = 0;
+  }
   if (options.bug == Bug::LeaseNeverExpires) broker.broker.lease = std::chrono::hours(10);
   if (draw.one_in(4)) broker.broker.run.script_max = 48;
   broker.append_high = draw.doubling(milliseconds(1), milliseconds(100));
@@ -65,8 +81,10 @@ Simulation::Simulation(const SimulationOptions& options)
     : options_(options),
       draw_(options.seed, 0x73696d),
       world_(options.seed),
-      latency_max_(draw_.doubling(milliseconds(1), milliseconds(200))),
-      network_(world_, options.seed, latency_max_, draw_.between(250'000, 4'000'000)),
+      latency_max_(options.drift ? Duration(milliseconds(5))
+                                 : draw_.doubling(milliseconds(1), milliseconds(200))),
+      network_(world_, options.seed, latency_max_,
+               options.drift ? kDriftPath : draw_.between(250'000, 4'000'000)),
       broker_options_(broker_options(options, draw_)),
       checkers_(world_, store_, blobs_, specs_, broker_options_.broker.run.script_max),
       broker_(world_, network_, store_, blobs_, checkers_, specs_, broker_options_, options.seed) {
@@ -76,6 +94,13 @@ Simulation::Simulation(const SimulationOptions& options)
 JobSpec Simulation::draw_job(uint32_t index) {
   JobSpec job;
   job.seed = mix(options_.seed, index);
+  if (options_.drift) {
+    job.microbatch_size = 512;  // what crosses takes 50 ms of a line
+    job.width = 64;
+    job.op = milliseconds(2);
+    job.steps = options_.drift->steps;
+    return job;
+  }
   if (options_.peers >= 32) {  // as on a WAN: steps of some seconds
     job.layers = job.stages = 16;
     job.microbatches = 8;
@@ -117,10 +142,10 @@ std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, 
   options.node = node;
   options.key = key;
   options.bug = options_.bug;
-  const bool one_kind = options_.peers >= 32 || mix(options_.seed, 77) % 2 == 0;
+  const bool one_kind = options_.drift || options_.peers >= 32 || mix(options_.seed, 77) % 2 == 0;
   options.fingerprint = one_kind || seed % 4 != 0 ? "a" : "b";
-  options.reachable = seed % 5 != 0;
-  options.promised = options_.peers >= 32 ? 1000 : 700 + seed % 600;
+  options.reachable = options_.drift || seed % 5 != 0;
+  options.promised = options_.drift || options_.peers >= 32 ? 1000 : 700 + seed % 600;
   options.speed = options.promised;
   return std::make_unique<PeerHost>(world_, network_, broker_, checkers_, options, seed,
                                     [this](NodeId wanted) -> PeerHost* {
@@ -129,6 +154,27 @@ std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, 
                                           if (host->node() == wanted) return host.get();
                                       return nullptr;
                                     });
+}
+
+void Simulation::set_uplink(NodeId node, double bytes_per_second) {
+  network_.set_line(node, Network::Way::Out, bytes_per_second);
+}
+
+void Simulation::change_lines() {
+  const DriftScenario::Lines lines = options_.drift->lines;
+  if (lines == DriftScenario::Lines::Sway) {
+    for (const auto& peer : peers_)
+      set_uplink(peer->node(), static_cast<double>(kDriftLine * draw_.between(875, 1125) / 1000));
+    return world_.after(seconds(5), [this] { change_lines(); });
+  }
+  if (slowed_ != 0) set_uplink(slowed_, kDriftLine);
+  std::vector<NodeId> at_work;
+  for (const auto& peer : peers_)
+    if (peer->alive() && peer->holds_stage() && peer->node() != slowed_) at_work.push_back(peer->node());
+  if (at_work.empty()) return world_.after(seconds(1), [this] { change_lines(); });
+  slowed_ = at_work[draw_.below(at_work.size())];
+  set_uplink(slowed_, kDriftLine / 16);
+  if (lines == DriftScenario::Lines::Roam) world_.after(seconds(300), [this] { change_lines(); });
 }
 
 bool Simulation::all_done() const {
@@ -177,9 +223,10 @@ bool Simulation::all_run() const {
 }
 
 SimulationResult Simulation::run() {
-  const uint64_t jobs = options_.peers >= 32 ? 1 : draw_.between(1, 3);
+  const uint64_t jobs = options_.drift || options_.peers >= 32 ? 1 : draw_.between(1, 3);
   for (uint32_t j = 0; j < jobs; ++j) specs_.push_back(draw_job(j));
-  const uint32_t most = options_.peers >= 32 ? options_.peers : options_.peers + options_.peers / 2;
+  const uint32_t most =
+      options_.drift || options_.peers >= 32 ? options_.peers : options_.peers + options_.peers / 2;
   for (NodeId node = 1; node <= most; ++node) {
     PeerId key;
     key.digest = digest_of(mix(options_.seed, node));
@@ -187,6 +234,12 @@ SimulationResult Simulation::run() {
   }
   for (NodeId i = 0; i < 2; ++i)
     twins_.push_back(make_peer(1000 + i, peers_[i]->options().key, draw_.next()));
+  if (options_.drift) {
+    for (const auto& peer : peers_)
+      for (const Network::Way way : {Network::Way::Out, Network::Way::In})
+        network_.set_line(peer->node(), way, kDriftLine);
+    world_.after(seconds(60), [this] { change_lines(); });
+  }
   world_.note(What::Phase, 0);
   broker_.start();
   for (uint32_t p = 0; p < options_.peers; ++p)
@@ -212,6 +265,7 @@ SimulationResult Simulation::run() {
     run_until(world_.now() + options_.chaos.value_or(draw_.doubling(seconds(20), seconds(240))));
     if (!world_.failure() && !all_done()) {
       faults_->stop();
+      broker_.stop_moves_by_chance();
       world_.note(What::Phase, 1);
       run_until(world_.now() + seconds(60));
       if (!world_.failure() && !all_done() && all_run()) {

@@ -14,6 +14,17 @@
 
 namespace weft::sim {
 
+// A job of two stages in a world without faults, whose lines change while it runs.
+struct DriftScenario {
+  enum class Lines : uint8_t {
+    Drop,  // the uplink of a peer that has a stage falls to a sixteenth, once
+    Roam,  // the same every five minutes, to another; the one before is as fast as ever
+    Sway,  // all by up to an eighth, every five seconds
+  };
+  Lines lines = Lines::Drop;
+  bool moves = true;  // whether runs are planned again
+  uint64_t steps = 3000;
+};
 struct SimulationOptions {
   uint64_t seed = 1;
   uint32_t peers = 8;
@@ -21,6 +32,7 @@ struct SimulationOptions {
   bool faults = true;
   Bug bug = Bug::None;
   bool trace = false;
+  std::optional<DriftScenario> drift{};
 };
 struct SimulationResult {
   std::optional<std::string> failure{};

@@ -59,6 +59,45 @@ TEST(Sim, SixtyFourPeersAndSixteenStages) {
   passes({.seed = 1, .peers = 64, .chaos = std::chrono::minutes(2)});
 }
 
+// ---- lines that change while a job runs
+
+SimulationResult with_drift(uint64_t seed, DriftScenario::Lines lines, bool moves) {
+  const SimulationResult result = simulate({.seed = seed,
+                                            .peers = 5,
+                                            .chaos = std::chrono::hours(4),
+                                            .faults = false,
+                                            .drift = DriftScenario{.lines = lines, .moves = moves}});
+  EXPECT_FALSE(result.failure) << *result.failure;
+  return result;
+}
+
+TEST(SimDrift, ARunMovesAwayFromALineThatBecameSlow) {
+  for (uint64_t seed = 1; seed <= 2; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const auto moves = with_drift(seed, DriftScenario::Lines::Drop, true);
+    const auto stays = with_drift(seed, DriftScenario::Lines::Drop, false);
+    EXPECT_EQ(stays.counts.plans, 1u);
+    EXPECT_EQ(moves.counts.plans, 2u) << "moved once";
+    EXPECT_LT(4 * moves.virtual_time, stays.virtual_time);
+    EXPECT_EQ(moves.counts.redone, 0u) << "no step is done twice";
+  }
+}
+
+TEST(SimDrift, ItFollowsALineThatRoams) {
+  for (uint64_t seed = 1; seed <= 2; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const auto moves = with_drift(seed, DriftScenario::Lines::Roam, true);
+    const auto stays = with_drift(seed, DriftScenario::Lines::Roam, false);
+    EXPECT_GE(moves.counts.plans, 2u);
+    EXPECT_LT(4 * moves.virtual_time, 3 * stays.virtual_time);
+  }
+}
+
+TEST(SimDrift, LinesThatSwayMoveNobody) {
+  for (uint64_t seed = 1; seed <= 2; ++seed)
+    EXPECT_EQ(with_drift(seed, DriftScenario::Lines::Sway, true).counts.plans, 1u) << "seed " << seed;
+}
+
 TEST(Sim, TheSameSeedIsTheSameTrace) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const SimulationOptions options{.seed = seed, .peers = peers_of(seed)};
