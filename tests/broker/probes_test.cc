@@ -120,6 +120,8 @@ TEST_F(ProbesTest, AJobWaitsForTheLinksAndIsPlannedWithThem) {
   EXPECT_TRUE(world.plannings.empty());
   report(1, 1e6);
   EXPECT_TRUE(world.plannings.empty());
+  world.step(Tick{});
+  EXPECT_TRUE(world.plannings.empty()) << "the other direction is under way";
   report(2, 2e6);
   ASSERT_EQ(world.plannings.size(), 1u);
   const plan::ClusterView& cluster = world.plannings[0].cluster;
