@@ -50,7 +50,7 @@ vertical-align:-2px;margin-right:5px}i.f{background:var(--forward)}i.b{backgroun
 font-size:.87rem;color:var(--soft)}.memory{display:grid;grid-template-columns:minmax(7em,14em) 1fr;gap:2px 12px;
 align-items:center;font-size:.9rem}.memory span{overflow-wrap:anywhere}.curve{width:100%;height:32px;background:var(--none);border-radius:4px}
 .curve path{fill:var(--bar)}.curve.full path{fill:var(--full)}
-.critical{fill:none;stroke:var(--critical);stroke-width:2;stroke-linejoin:round}i.w{background:var(--critical);height:3px;vertical-align:3px}
+.critical{fill:none;stroke:var(--critical);stroke-width:1.5;stroke-linejoin:round}i.w{background:var(--critical);height:3px;vertical-align:3px}
 .memory .of{grid-column:2;color:var(--soft);font-size:.82rem;margin-bottom:6px}summary{cursor:pointer;color:var(--soft)}
 @media (max-width:480px){body{font-size:14px}main{padding:14px 12px 36px}.memory{grid-template-columns:1fr}
 .memory .of{grid-column:1}th,td{padding:5px 7px}}

@@ -69,9 +69,9 @@ std::string critical_path(const plan::Timeline& timeline, Duration last, double 
 }
 
 // By column, the most bytes that are held in it.
-std::vector<int64_t> columns_of(const std::vector<MemoryPoint>& points) {
+std::vector<int64_t> columns_of(const std::vector<MemoryPoint>& points, Duration last) {
   std::vector<int64_t> most(kColumns, 0);
-  const double end = std::max(1e-12, seconds(points.back().at));
+  const double end = std::max(1e-12, seconds(last));
   for (size_t i = 0; i < points.size(); ++i) {
     const auto column = [&](Duration at) {
       return std::min(kColumns - 1, static_cast<size_t>(seconds(at) / end * kColumns));
@@ -82,9 +82,9 @@ std::vector<int64_t> columns_of(const std::vector<MemoryPoint>& points) {
   return most;
 }
 
-std::string curve(const std::vector<MemoryPoint>& points, Bytes of, bool is_full) {
+std::string curve(const std::vector<MemoryPoint>& points, Duration last, Bytes of, bool is_full) {
   std::string path = "M0 100";
-  const auto columns = columns_of(points);
+  const auto columns = columns_of(points, last);
   for (size_t c = 0; c < columns.size(); ++c) {
     const double share = static_cast<double>(columns[c]) / std::max(1.0, static_cast<double>(of.value));
     if (c == 0 || columns[c] != columns[c - 1])
@@ -126,6 +126,7 @@ std::string html_timeline(const PlanShown& shown) {
 
 std::string html_memory(const PlanShown& shown) {
   std::string text = "<div class=\"memory\">";
+  const Duration last = last_end(shown.plan->timeline, shown.plan->timeline.microbatches);
   for (size_t s = 0; s < shown.plan->stages.size(); ++s) {
     const plan::StagePlan& stage = shown.plan->stages[s];
     const plan::DeviceView& device = shown.cluster->view.devices()[stage.devices.front()];
@@ -133,7 +134,7 @@ std::string html_memory(const PlanShown& shown) {
         static_cast<double>(stage.memory.value) / std::max(1.0, static_cast<double>(device.memory.value));
     text +=
         "<span>" + std::to_string(s + 1) + " " + html_text(device.name) + "</span>" +
-        curve(memory_over_time(*shown.plan, s), device.memory, share > 0.95) + "<span class=\"of\">" +
+        curve(memory_over_time(*shown.plan, s), last, device.memory, share > 0.95) + "<span class=\"of\">" +
         plan::show(stage.memory) + " of " + plan::show(device.memory) + ": " + plan::show(stage.persistent) +
         " always, " + plan::show(stage.microbatch) + " for each microbatch under way, at most " +
         std::to_string(stage.microbatches_in_flight) +

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <string_view>
 #include <tuple>
 
 #include "base/check.h"
@@ -14,6 +15,7 @@ using Kind = CriticalPart::Kind;
 
 constexpr size_t kNamed = 5;  // shares in words
 constexpr double kWorthNaming = 0.01;
+constexpr double kMostly = 0.75;
 
 std::string name_of(const CriticalShare& share) {
   const std::string stage = "stage " + std::to_string(share.stage + 1);
@@ -36,9 +38,50 @@ std::string name_of(const CriticalShare& share) {
   return stage;
 }
 
+std::string_view name_of(Kind kind) {
+  switch (kind) {
+    case Kind::Compute:
+      return "computing";
+    case Kind::Update:
+      return "updates";
+    case Kind::Norm:
+      return "the norm";
+    case Kind::Uplink:
+      return "uplinks";
+    case Kind::Downlink:
+      return "downlinks";
+    case Kind::Data:
+      return "data";
+    case Kind::Link:
+      return "links";
+  }
+  return "";
+}
+
 std::string percent(double share) {
   char text[16];
   std::snprintf(text, sizeof text, " %.0f%%", 100 * share);
+  return text;
+}
+
+// By kind, the longest first, and of each what is waited for most: where no few things are most of it.
+std::string describe_kinds(std::span<const CriticalShare> shares, double all) {
+  std::map<Kind, std::pair<double, const CriticalShare*>> kinds;
+  for (const CriticalShare& share : shares) {
+    auto& [waited, most] = kinds[share.kind];
+    waited += seconds(share.waited);
+    if (!most || share.waited > most->waited) most = &share;
+  }
+  std::vector<std::pair<double, const CriticalShare*>> sorted;
+  for (const auto& [kind, sum] : kinds) sorted.push_back(sum);
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text;
+  for (const auto& [waited, most] : sorted) {
+    if (waited / all < kWorthNaming) break;
+    text += (text.empty() ? "" : ", ") + std::string(name_of(most->kind)) + percent(waited / all) + " (" +
+            name_of(*most) + percent(seconds(most->waited) / all) + ")";
+  }
   return text;
 }
 
@@ -86,15 +129,19 @@ std::vector<CriticalShare> shares_of(std::span<const CriticalPart> path, Duratio
 }
 
 std::string describe(std::span<const CriticalShare> shares) {
-  double all = 0, others = 1;
+  double all = 0;
   for (const CriticalShare& share : shares) all += seconds(share.waited);
   if (all <= 0) return "nothing takes time";
+  const auto part = [&](const CriticalShare& share) { return seconds(share.waited) / all; };
+  double named = 0;
+  for (size_t i = 0; i < std::min(shares.size(), kNamed); ++i) named += part(shares[i]);
+  if (named < kMostly) return describe_kinds(shares, all);
   std::string text;
+  double others = 1;
   for (size_t i = 0; i < std::min(shares.size(), kNamed); ++i) {
-    const double part = seconds(shares[i].waited) / all;
-    if (i > 0 && part < kWorthNaming) break;
-    text += (i > 0 ? ", " : "") + name_of(shares[i]) + percent(part);
-    others -= part;
+    if (i > 0 && part(shares[i]) < kWorthNaming) break;
+    text += (i > 0 ? ", " : "") + name_of(shares[i]) + percent(part(shares[i]));
+    others -= part(shares[i]);
   }
   return others >= kWorthNaming / 2 ? text + ", others" + percent(others) : text;
 }

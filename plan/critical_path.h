@@ -45,7 +45,8 @@ class PathRecorder {
 // What `path` is made of, by what it is, the longest first; scaled so that all together are exactly `step`.
 std::vector<CriticalShare> shares_of(std::span<const CriticalPart> path, Duration step);
 
-// "stage 2 computes 61%, the link from stage 1 to stage 2 22%, the uplink of stage 1 11%, others 6%".
+// "stage 2 computes 61%, the link from stage 1 to stage 2 22%, the uplink of stage 1 11%, others 6%"; where
+// no few things are most of it, "links 62% (the link from stage 3 to stage 4 12%), computing 38% (...)".
 std::string describe(std::span<const CriticalShare> shares);
 
 }  // namespace weft::plan

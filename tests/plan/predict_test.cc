@@ -405,6 +405,15 @@ TEST(CriticalPath, NamesTheSlowLink) {
       "stage 2 computes 5%");
 }
 
+TEST(CriticalPath, IsToldByKindWhereNothingIsMostOfIt) {
+  using Kind = CriticalPart::Kind;
+  std::vector<CriticalShare> shares;
+  for (uint32_t s = 0; s < 10; ++s) shares.push_back({Kind::Link, s, s + 1, milliseconds(s == 7 ? 16 : 6)});
+  for (uint32_t s = 0; s < 10; ++s) shares.push_back({Kind::Compute, s, s, milliseconds(3)});
+  EXPECT_EQ(describe(shares),
+            "links 70% (the link from stage 8 to stage 9 16%), computing 30% (stage 1 computes 3%)");
+}
+
 TEST(CriticalPath, OfManyMicrobatchesStillAddsUpToTheStep) {
   const Pipeline pipeline = two_segments_each(3, milliseconds(1), milliseconds(2), {1000});
   const Row row(3, LinkView{1e6, milliseconds(1)});
