@@ -1,8 +1,10 @@
 #include "broker/candidates.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <set>
+#include <string_view>
 
 namespace weft::broker {
 
@@ -19,6 +21,15 @@ void slow_down(plan::Rates& rates, double times) {
   rates.kernel_seconds *= times;
 }
 
+namespace {
+// Of "cpu:4", whose links are served by the cores that compute; others' are not: 0.
+uint32_t threads_of(std::string_view device) {
+  uint32_t threads = 0;
+  if (device.starts_with("cpu:")) std::from_chars(device.data() + 4, device.data() + device.size(), threads);
+  return threads;
+}
+}  // namespace
+
 std::vector<plan::DeviceView> device_views(const std::vector<Candidate>& candidates) {
   const auto classes = classes_of(candidates);
   std::vector<plan::DeviceView> devices;
@@ -33,6 +44,7 @@ std::vector<plan::DeviceView> device_views(const std::vector<Candidate>& candida
                        .host_memory = candidate.device.host_memory,
                        .fingerprint = candidate.device.fingerprint,
                        .device_class = static_cast<uint32_t>(is - classes.begin()),
+                       .threads = threads_of(candidate.device.device),
                        .site = site->second});
   }
   return devices;

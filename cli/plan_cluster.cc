@@ -91,7 +91,9 @@ Result<PlanCluster> cluster_of_file(const std::filesystem::path& path,
   }
   if (cluster.devices.empty())
     return fail(no_devices(path.string(), "list some under `devices`, or --add TYPE@REGION"));
-  return PlanCluster{path.string(), configs::view(cluster), {}};
+  PlanCluster result{path.string(), configs::view(cluster), {}};
+  for (const configs::ClusterDevice& device : cluster.devices) result.types.push_back(device.type);
+  return result;
 }
 
 namespace {
@@ -162,6 +164,7 @@ Result<PlanCluster> cluster_of_peers(std::span<const proto::PeerStatus> peers, c
   for (const proto::LinkEnd& end : links.ends) end_of[end.peer] = &end;
   std::vector<plan::DeviceView> devices;
   std::vector<const proto::LinkEnd*> ends;  // by device; null: the broker says nothing of its links
+  std::vector<std::string> types;
   std::set<std::string> names;
   for (const proto::PeerStatus& peer : peers) {
     if (peer.state != "pool" && peer.state != "active") continue;
@@ -169,11 +172,13 @@ Result<PlanCluster> cluster_of_peers(std::span<const proto::PeerStatus> peers, c
     const auto end = end_of.find(peer.peer);
     ends.push_back(end == end_of.end() ? nullptr : end->second);
     names.insert(peer.name);
+    types.push_back("");
   }
   for (const Addition& addition : added) {
     devices.push_back(device_of(addition, free_name(names, addition.device.name)));
     ends.push_back(nullptr);
     names.insert(devices.back().name);
+    types.push_back(addition.device.name);
   }
   if (devices.empty())
     return fail(no_devices(source, "no peer is there; let some join, or --add TYPE@REGION"));
@@ -181,7 +186,7 @@ Result<PlanCluster> cluster_of_peers(std::span<const proto::PeerStatus> peers, c
   plan::ClusterView view(std::move(devices));
   set_links(view, ends, links);
   auto notes = link_notes(view, !links.ends.empty());
-  return PlanCluster{source, std::move(view), std::move(notes)};
+  return PlanCluster{source, std::move(view), std::move(notes), std::move(types)};
 }
 
 Result<PlanCluster> cluster_of_broker(const BrokerOptions& broker, std::span<const std::string> additions) {

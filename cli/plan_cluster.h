@@ -17,7 +17,8 @@ namespace weft::cli {
 struct PlanCluster {
   std::string source;  // where it comes from, for people
   plan::ClusterView view;
-  std::vector<std::string> notes;  // what was assumed
+  std::vector<std::string> notes;    // what was assumed
+  std::vector<std::string> types{};  // by device: of the catalogue; empty where that says nothing of it
 };
 
 // `additions`: "TYPE@REGION", a device of the catalogue in a region that the links are known of. Errors:

@@ -6,23 +6,23 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/plan_money.h"
 #include "plan/explain.h"
 
 namespace weft::cli {
 namespace {
 
 constexpr size_t kDevicesDrawn = 160;  // of more, one of each region
-constexpr size_t kTasksDrawn = 4000;   // of a long step, the first microbatches
 constexpr size_t kStagesOpen = 12;     // of more, the list is folded
 constexpr size_t kKindsShown = 6;
 constexpr int kShades = 6;
 
 constexpr std::string_view kStyle = R"(
 :root{color-scheme:light dark;--paper:#fbfbf9;--card:#fff;--ink:#1d2327;--soft:#5b646b;--line:#d9dcd8;
---forward:#2b6cb0;--backward:#c05621;--on:#fff;--bar:#2b6cb0;--full:#b83232;
+--forward:#2b6cb0;--backward:#c05621;--on:#fff;--bar:#7fa8d1;--full:#d98585;--critical:#111;
 --h0:#eaf1f8;--h1:#c6dbef;--h2:#9ec3e3;--h3:#6aa5d3;--h4:#3a80bb;--h5:#174f86;--none:#efefec}
 @media (prefers-color-scheme:dark){:root{--paper:#14181b;--card:#1c2226;--ink:#e6e9ea;--soft:#9aa5ac;
---line:#343c41;--forward:#5b9fe0;--backward:#e08a4f;--on:#10161a;--bar:#5b9fe0;--full:#e57373;
+--line:#343c41;--forward:#5b9fe0;--backward:#e08a4f;--on:#10161a;--bar:#3f6d9c;--full:#a04c4c;--critical:#fff;
 --h0:#16222d;--h1:#1b3a55;--h2:#22567f;--h3:#3478ab;--h4:#5fa3d6;--h5:#b5daf5;--none:#20262a}}
 *{box-sizing:border-box}body{margin:0;background:var(--paper);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
@@ -48,8 +48,9 @@ vertical-align:-2px;margin-right:5px}i.f{background:var(--forward)}i.b{backgroun
 .stage b{margin-right:6px}.chips{display:flex;flex-wrap:wrap;gap:4px;margin-top:4px;font-size:.82rem}
 .chips span{border:1px solid var(--line);border-radius:999px;padding:0 8px}.arrow{padding:3px 0 3px 22px;
 font-size:.87rem;color:var(--soft)}.memory{display:grid;grid-template-columns:minmax(7em,14em) 1fr;gap:2px 12px;
-align-items:center;font-size:.9rem}.memory span{overflow-wrap:anywhere}.bar{position:relative;height:20px;border-radius:4px;
-background:var(--none);overflow:hidden}.bar i{position:absolute;inset:0 auto 0 0;background:var(--bar)}.bar.full i{background:var(--full)}
+align-items:center;font-size:.9rem}.memory span{overflow-wrap:anywhere}.curve{width:100%;height:32px;background:var(--none);border-radius:4px}
+.curve path{fill:var(--bar)}.curve.full path{fill:var(--full)}
+.critical{fill:none;stroke:var(--critical);stroke-width:1.5;stroke-linejoin:round}i.w{background:var(--critical);height:3px;vertical-align:3px}
 .memory .of{grid-column:2;color:var(--soft);font-size:.82rem;margin-bottom:6px}summary{cursor:pointer;color:var(--soft)}
 @media (max-width:480px){body{font-size:14px}main{padding:14px 12px 36px}.memory{grid-template-columns:1fr}
 .memory .of{grid-column:1}th,td{padding:5px 7px}}
@@ -61,12 +62,26 @@ std::string device_name(const plan::DeviceView& device) {
 const plan::DeviceView& device_of(const PlanShown& shown, size_t stage) {
   return shown.cluster->view.devices()[shown.plan->stages[stage].devices.front()];
 }
-std::string number(double value) { return fmt::format("{:.2f}", value); }
 
 // ---- what there is to say first ----
 
 std::string key_figure(const std::string& value, const std::string& name) {
   return "<div><b>" + value + "</b><span class=\"soft\">" + name + "</span></div>";
+}
+
+std::string money_figures(const PlanShown& shown) {
+  const Money money = money_of(*shown.cluster, *shown.plan);
+  const double rate = shown.job->samples_per_second(seconds(shown.plan->predicted_step));
+  std::string text;
+  const auto add = [&](std::optional<double> an_hour, const char* how) {
+    if (an_hour)
+      text +=
+          key_figure("$" + format_usd(per_million_samples(*an_hour, rate)),
+                     "a million samples, " + std::string(how) + " at $" + format_usd(*an_hour) + " an hour");
+  };
+  add(money.bought_an_hour, "bought");
+  add(money.rented_an_hour, "rented");
+  return text;
 }
 
 std::string head(const PlanShown& shown) {
@@ -79,6 +94,7 @@ std::string head(const PlanShown& shown) {
                      " devices; predicted, nothing has been run</p><div class=\"key\">";
   text += key_figure(plan::show(shown.plan->predicted_step), "a step");
   text += key_figure(format_rate(job.samples_per_second(step)), "predicted");
+  text += money_figures(shown);
   text += key_figure(std::to_string(stages), stages == 1 ? "stage" : "stages");
   text += key_figure(std::to_string(job.microbatches) + " x " + std::to_string(job.job.microbatch_size),
                      "microbatches x samples");
@@ -87,19 +103,26 @@ std::string head(const PlanShown& shown) {
     if (!line.starts_with(' ')) text += "<li>" + html_text(line) + "</li>";
   for (const auto* notes : {&job.notes, &shown.cluster->notes})
     for (const std::string& note : *notes) text += "<li>" + html_text(note) + "</li>";
+  text += "<li>critical path: " + plan::describe(shown.plan->critical) + "</li>";
   return text + "</ul>";
 }
 
 // ---- the comparison ----
 
+std::string money_cell(std::optional<double> an_hour, double rate) {
+  return "</td><td>" + (an_hour ? "$" + format_usd(per_million_samples(*an_hour, rate)) : std::string("-"));
+}
+
 std::string comparison_row(const PlanShown& shown, const StrategyOutcome& row, bool best) {
   std::string text =
       std::string("<tr") + (best ? " class=\"best\"" : "") + "><td>" + html_text(row.name) + "</td>";
-  if (!row.plan) return text + "<td colspan=\"5\" class=\"text\">" + html_text(row.problem) + "</td></tr>";
+  if (!row.plan) return text + "<td colspan=\"7\" class=\"text\">" + html_text(row.problem) + "</td></tr>";
   const plan::ClusterView& cluster = shown.cluster->view;
-  return text + "<td>" + format_rate(shown.job->samples_per_second(seconds(row.plan->predicted_step))) +
-         "</td><td>" + plan::show(row.plan->predicted_step) + "</td><td>" +
-         std::to_string(row.plan->stages.size()) + "</td><td>" +
+  const double rate = shown.job->samples_per_second(seconds(row.plan->predicted_step));
+  const Money money = money_of(*shown.cluster, *row.plan);
+  return text + "<td>" + format_rate(rate) + "</td><td>" + plan::show(row.plan->predicted_step) +
+         "</td><td>" + std::to_string(row.plan->stages.size()) + money_cell(money.bought_an_hour, rate) +
+         money_cell(money.rented_an_hour, rate) + "</td><td>" +
          plan::show(Bytes{bytes_over_slowest_link(*shown.job, cluster, *row.plan)}) +
          "</td><td class=\"text\">" + html_text(bottleneck_of(*shown.job, cluster, *row.plan).name) +
          "</td></tr>";
@@ -111,7 +134,8 @@ std::string comparison_table(const PlanShown& shown, const Comparison& compariso
     if (row.plan && (!best || row.plan->predicted_step < best->plan->predicted_step)) best = &row;
   std::string text =
       "<section><h2>Strategies compared</h2><div class=\"wide\"><table><thead><tr><th>strategy</th>"
-      "<th>throughput</th><th>a step</th><th>stages</th><th>over the slowest link</th>"
+      "<th>throughput</th><th>a step</th><th>stages</th><th>bought</th><th>rented</th><th>over the slowest "
+      "link</th>"
       "<th class=\"text\">bottleneck</th></tr></thead><tbody>";
   for (const StrategyOutcome& row : comparison.strategies) text += comparison_row(shown, row, &row == best);
   text += "</tbody></table></div><ul class=\"lines\">";
@@ -122,7 +146,11 @@ std::string comparison_table(const PlanShown& shown, const Comparison& compariso
   limit("were links free", comparison.free_network);
   limit("the best machine alone", comparison.best_machine);
   limit("the best region alone", comparison.best_site);
-  return text + "</ul></section>";
+  return text +
+         "</ul><p class=\"soft\">Bought and rented: US dollars for a million samples, for the devices that "
+         "are "
+         "used. Bought ones are written off over three years of every hour; power and lines are not "
+         "counted.</p></section>";
 }
 
 // ---- bandwidths ----
@@ -257,26 +285,6 @@ std::string graph_by_stage(const PlanShown& shown) {
   return text + "</details></section>";
 }
 
-// ---- memory ----
-
-std::string memory_by_stage(const PlanShown& shown) {
-  std::string text = "<section><h2>Memory by stage</h2><div class=\"memory\">";
-  for (size_t s = 0; s < shown.plan->stages.size(); ++s) {
-    const plan::StagePlan& stage = shown.plan->stages[s];
-    const plan::DeviceView& device = device_of(shown, s);
-    const double share =
-        static_cast<double>(stage.memory.value) / std::max(1.0, static_cast<double>(device.memory.value));
-    text +=
-        "<span>" + std::to_string(s + 1) + " " + html_text(device.name) + "</span><div class=\"bar" +
-        (share > 0.95 ? " full" : "") + "\"><i style=\"width:" + number(100 * std::min(1.0, share)) +
-        "%\"></i></div><span class=\"of\">" + plan::show(stage.memory) + " of " + plan::show(device.memory) +
-        ", " + std::to_string(stage.microbatches_in_flight) + " in flight" +
-        (stage.recomputes ? ", forward values made again in backward: " + plan::show(stage.repeated) : "") +
-        "</span>";
-  }
-  return text + "</div></section>";
-}
-
 }  // namespace
 
 std::string html_text(std::string_view text) {
@@ -337,59 +345,6 @@ std::string html_heat_map(const plan::ClusterView& cluster) {
          ".</figcaption></figure>";
 }
 
-uint32_t microbatches_drawn(const plan::Timeline& timeline) {
-  size_t tasks = 0;
-  for (const auto& of_stage : timeline.stages) tasks += of_stage.size();
-  if (tasks <= kTasksDrawn) return timeline.microbatches;
-  return std::max<uint32_t>(1, static_cast<uint32_t>(timeline.microbatches * kTasksDrawn / tasks));
-}
-
-std::string html_timeline(const PlanShown& shown) {
-  const plan::Timeline& timeline = shown.plan->timeline;
-  const uint32_t drawn = microbatches_drawn(timeline);
-  Duration last{};
-  for (const auto& tasks : timeline.stages)
-    for (const plan::TimelineTask& task : tasks)
-      if (task.microbatch < drawn) last = std::max(last, task.end);
-  constexpr double kLeft = 34, kWidth = 1000 - kLeft, kRow = 18;
-  const double height = kRow * static_cast<double>(timeline.stages.size());
-  const double scale = kWidth / std::max(1e-12, seconds(last));
-  std::string text = fmt::format(
-      R"(<figure><div class="wide"><svg class="time" viewBox="0 0 1000 {:.0f}" role="img" aria-label="who computes what when">)",
-      height + 20);
-  for (int tick = 0; tick <= 4; ++tick) {
-    const double x = kLeft + kWidth * tick / 4;
-    text += fmt::format(
-        R"(<line class="grid" x1="{0:.1f}" y1="0" x2="{0:.1f}" y2="{1:.0f}"/><text x="{0:.1f}" y="{2:.0f}" text-anchor="{3}">{4}</text>)",
-        x, height, height + 15,
-        tick == 0   ? "start"
-        : tick == 4 ? "end"
-                    : "middle",
-        plan::show(last * tick / 4));
-  }
-  for (size_t s = 0; s < timeline.stages.size(); ++s) {
-    const double y = kRow * static_cast<double>(s);
-    text += fmt::format(R"(<text x="2" y="{:.0f}">{}</text>)", y + 13, s + 1);
-    for (const plan::TimelineTask& task : timeline.stages[s]) {
-      if (task.microbatch >= drawn) continue;
-      const double x = kLeft + seconds(task.begin) * scale, width = seconds(task.end - task.begin) * scale;
-      text += fmt::format(R"(<rect class="{}" x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}"/>)",
-                          task.is_backward ? "b" : "f", x, y + 2, std::max(0.8, width - 0.4), kRow - 4);
-      if (width > 13)
-        text += fmt::format(R"(<text class="in" x="{:.2f}" y="{:.1f}">{}</text>)", x + width / 2, y + 12,
-                            task.microbatch + 1);
-    }
-  }
-  text +=
-      "</svg></div><ul class=\"legend\"><li><i class=\"f\"></i>forward</li><li><i "
-      "class=\"b\"></i>backward</li></ul>"
-      "<figcaption>One step from a standing start, a row for each stage, numbers are microbatches";
-  if (drawn < shown.job->microbatches)
-    text += "; the first " + std::to_string(drawn) + " of " + std::to_string(shown.job->microbatches);
-  return text +
-         ". A running job fills the gaps at both ends with the steps before and after.</figcaption></figure>";
-}
-
 std::string html_report(const PlanShown& shown, const Comparison* comparison) {
   std::string text =
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>"
@@ -400,7 +355,8 @@ std::string html_report(const PlanShown& shown, const Comparison* comparison) {
   if (shown.cluster->view.devices().size() > 1)
     text += "<section><h2>Bandwidth between devices</h2>" + html_heat_map(shown.cluster->view) + "</section>";
   text += "<section><h2>A step</h2>" + html_timeline(shown) + "</section>";
-  text += graph_by_stage(shown) + memory_by_stage(shown);
+  text += graph_by_stage(shown);
+  text += "<section><h2>Memory by stage</h2>" + html_memory(shown) + "</section>";
   return text + "</main></body></html>\n";
 }
 

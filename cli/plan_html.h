@@ -19,7 +19,9 @@ std::string html_text(std::string_view text);
 
 // The devices' bandwidths as a drawing: regions after each other with fences between them.
 std::string html_heat_map(const plan::ClusterView& cluster);
-// A step's tasks, a row for each stage.
+// A step's tasks, a row for each stage, and its critical path.
 std::string html_timeline(const PlanShown& shown);
+// What each stage holds while a step goes on, of what its device has.
+std::string html_memory(const PlanShown& shown);
 
 }  // namespace weft::cli

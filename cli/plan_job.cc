@@ -26,7 +26,8 @@ using dag::OpKind;
 using dag::OutputRole;
 using onnx::OnnxModel;
 
-constexpr uint32_t kPredictMicrobatches = 8;  // at a time, as a broker plans a prediction
+constexpr uint64_t kReplicationRate = 12'500'000;  // weft broker's, unless it is told another
+constexpr uint32_t kPredictMicrobatches = 8;       // at a time, as a broker plans a prediction
 
 bool is_number(const std::string& dim) {
   return !dim.empty() && std::all_of(dim.begin(), dim.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -252,6 +253,7 @@ plan::PlanRequest PlannedJob::request() const {
           .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
           .clips_norm = job.clip_norm > 0,
           .evaluates = job.test.has_value(),
+          .copies = kReplicationRate,
           .equal_bits = job.equal_bits,
           .pins = pins};
 }

@@ -164,6 +164,16 @@ std::vector<StageFacts> stage_facts(const dag::Graph& graph, const plan::Plan& p
   return facts;
 }
 
+std::vector<MemoryPoint> memory_over_time(const plan::Plan& plan, size_t stage) {
+  const plan::StagePlan& planned = plan.stages[stage];
+  std::vector<MemoryPoint> points = {{Duration{}, planned.persistent}};
+  for (const plan::HeldMicrobatches& held : plan.timeline.held[stage]) {
+    if (held.at == points.back().at) points.pop_back();
+    points.push_back({held.at, planned.persistent + planned.microbatch * held.count});
+  }
+  return points;
+}
+
 Bottleneck bottleneck_of(const PlannedJob& job, const plan::ClusterView& cluster, const plan::Plan& plan) {
   Bottleneck most;
   const auto look = [&](double microbatch_seconds, const auto& name) {

@@ -20,6 +20,13 @@ struct StageFacts {
 };
 std::vector<StageFacts> stage_facts(const dag::Graph& graph, const plan::Plan& plan);
 
+// What a stage holds from `at` on, in a step from a standing start.
+struct MemoryPoint {
+  Duration at{};
+  Bytes bytes;
+};
+std::vector<MemoryPoint> memory_over_time(const plan::Plan& plan, size_t stage);
+
 // What a step waits for: the stage or the link that works for most of it.
 struct Bottleneck {
   std::string name;

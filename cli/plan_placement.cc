@@ -31,6 +31,10 @@ Status exclude(const configs::Job& job, PlanCluster& cluster, bool complete) {
   if (left.empty())
     return fail(job.error(ErrorCode::Infeasible, "placement.exclude", "no peer is left to plan for"));
   cluster.view = cluster.view.only(left);
+  std::vector<std::string> types;
+  for (const uint32_t i : left)
+    if (i < cluster.types.size()) types.push_back(std::move(cluster.types[i]));
+  cluster.types = std::move(types);
   cluster.notes.push_back(std::to_string(names.size() - left.size()) + " of " + std::to_string(names.size()) +
                           " peers are excluded by the job");
   return {};

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/live_line.h"
+#include "cli/plan_money.h"
 #include "cli/report.h"
 #include "plan/explain.h"
 
@@ -27,6 +28,55 @@ const plan::DeviceView& device_of(const PlanShown& shown, const plan::StagePlan&
   return shown.cluster->view.devices()[stage.devices.front()];
 }
 
+// [seconds since the step began, bytes from then on].
+Json json_memory(const PlanShown& shown, uint32_t s) {
+  Json points = Json::array();
+  for (const MemoryPoint& point : memory_over_time(*shown.plan, s))
+    points.push_back({seconds(point.at), point.bytes.value});
+  return points;
+}
+
+std::string_view name_of(plan::CriticalPart::Kind kind) {
+  using Kind = plan::CriticalPart::Kind;
+  switch (kind) {
+    case Kind::Compute:
+      return "compute";
+    case Kind::Update:
+      return "update";
+    case Kind::Norm:
+      return "norm";
+    case Kind::Uplink:
+      return "uplink";
+    case Kind::Link:
+      return "link";
+    case Kind::Downlink:
+      return "downlink";
+    case Kind::Data:
+      return "data";
+  }
+  return "";
+}
+
+Json json_critical_path(const plan::Plan& plan) {
+  Json shares = Json::array();
+  for (const plan::CriticalShare& share : plan.critical)
+    shares.push_back({{"what", name_of(share.kind)},
+                      {"stage", share.stage},
+                      {"to_stage", share.to_stage},
+                      {"seconds", seconds(share.waited)}});
+  return shares;
+}
+
+// What there is none of is null.
+Json json_money(const Money& money, double samples_per_second) {
+  const auto both = [&](std::optional<double> an_hour) {
+    return an_hour ? Json({{"usd_per_hour", *an_hour},
+                           {"usd_per_million_samples", per_million_samples(*an_hour, samples_per_second)}})
+                   : Json();
+  };
+  return {{"bought", both(money.bought_an_hour)}, {"rented", both(money.rented_an_hour)}};
+}
+
 Json json_stage(const PlanShown& shown, uint32_t s) {
   const plan::StagePlan& stage = shown.plan->stages[s];
   const plan::DeviceView& device = device_of(shown, stage);
@@ -39,6 +89,7 @@ Json json_stage(const PlanShown& shown, uint32_t s) {
           {"ops", shown.stages[s].ops},
           {"parameters", shown.stages[s].parameters},
           {"memory_bytes", stage.memory.value},
+          {"memory_over_time", json_memory(shown, s)},
           {"device_memory_bytes", device.memory.value},
           {"forward_seconds", seconds(stage.forward)},
           {"backward_seconds", seconds(stage.backward)},
@@ -49,7 +100,7 @@ Json json_stage(const PlanShown& shown, uint32_t s) {
           {"sends", sends}};
 }
 
-Json json_row(const PlannedJob& job, const plan::ClusterView& cluster, const StrategyOutcome& row) {
+Json json_row(const PlannedJob& job, const PlanCluster& cluster, const StrategyOutcome& row) {
   if (!row.plan)
     return {{"name", row.name},
             {"stages", nullptr},
@@ -58,6 +109,7 @@ Json json_row(const PlannedJob& job, const plan::ClusterView& cluster, const Str
             {"samples_per_second", nullptr},
             {"bottleneck", nullptr},
             {"bytes_over_slowest_link", nullptr},
+            {"money", nullptr},
             {"planning_seconds", row.planning_seconds},
             {"problem", row.problem}};
   const double step = seconds(row.plan->predicted_step);
@@ -66,8 +118,9 @@ Json json_row(const PlannedJob& job, const plan::ClusterView& cluster, const Str
           {"microbatches", job.microbatches},
           {"step_seconds", step},
           {"samples_per_second", job.samples_per_second(step)},
-          {"bottleneck", bottleneck_of(job, cluster, *row.plan).name},
-          {"bytes_over_slowest_link", bytes_over_slowest_link(job, cluster, *row.plan)},
+          {"bottleneck", bottleneck_of(job, cluster.view, *row.plan).name},
+          {"bytes_over_slowest_link", bytes_over_slowest_link(job, cluster.view, *row.plan)},
+          {"money", json_money(money_of(cluster, *row.plan), job.samples_per_second(step))},
           {"planning_seconds", row.planning_seconds}};
 }
 
@@ -142,17 +195,20 @@ std::string json_plan(const PlanShown& shown) {
   for (const std::string& line : shown.plan->explanation) lines.push_back(line);
   for (const auto* notes : {&shown.job->notes, &shown.cluster->notes})
     for (const std::string& note : *notes) lines.push_back(note);
-  return dump({{"event", "plan"},
-               {"job", shown.job->name},
-               {"stages", std::move(stages)},
-               {"predicted_step_seconds", step},
-               {"predicted_samples_per_second", shown.job->samples_per_second(step)},
-               {"lines", std::move(lines)}});
+  return dump(
+      {{"event", "plan"},
+       {"job", shown.job->name},
+       {"stages", std::move(stages)},
+       {"predicted_step_seconds", step},
+       {"predicted_samples_per_second", shown.job->samples_per_second(step)},
+       {"critical_path", json_critical_path(*shown.plan)},
+       {"money", json_money(money_of(*shown.cluster, *shown.plan), shown.job->samples_per_second(step))},
+       {"lines", std::move(lines)}});
 }
 
 std::string json_comparison(const PlannedJob& job, const PlanCluster& cluster, const Comparison& comparison) {
   Json rows = Json::array();
-  for (const StrategyOutcome& row : comparison.strategies) rows.push_back(json_row(job, cluster.view, row));
+  for (const StrategyOutcome& row : comparison.strategies) rows.push_back(json_row(job, cluster, row));
   return dump({{"event", "comparison"},
                {"job", job.name},
                {"strategies", std::move(rows)},
@@ -180,23 +236,35 @@ std::string text_plan(const PlanShown& shown, bool verbose) {
                         (stage.recomputes ? ", " + plan::show(stage.repeated) + " of it forward again" : ""),
                     percent(busy_share(shown, stage)), sends_of(shown, s)});
   }
-  return text + "\n" + table(rows, 3) + "\n" + prediction_line(shown) + "\n";
+  text += "\n" + table(rows, 3) + "\n" + prediction_line(shown) + "\n";
+  if (!verbose) text += "critical path: " + plan::describe(shown.plan->critical) + "\n";
+  const double rate = shown.job->samples_per_second(seconds(shown.plan->predicted_step));
+  const std::string money = money_line(money_of(*shown.cluster, *shown.plan), rate);
+  return money.empty() ? text : text + "devices: " + money + "\n";
 }
 
+namespace {
+std::string usd_a_million(std::optional<double> an_hour, double samples_per_second) {
+  return an_hour ? "$" + format_usd(per_million_samples(*an_hour, samples_per_second)) : std::string("-");
+}
+}  // namespace
+
 std::string text_comparison(const PlannedJob& job, const PlanCluster& cluster, const Comparison& comparison) {
-  std::vector<Row> rows = {
-      {"STRATEGY", "STAGES", "STEP", "SAMPLES/S", "OVER SLOWEST LINK", "PLANNED IN", "BOTTLENECK"}};
+  std::vector<Row> rows = {{"STRATEGY", "STAGES", "STEP", "SAMPLES/S", "OVER SLOWEST LINK", "PLANNED IN",
+                            "BOUGHT", "RENTED", "BOTTLENECK"}};
   for (const StrategyOutcome& row : comparison.strategies) {
     const std::string planned = fmt::format("{:.2f} s", row.planning_seconds);
     if (!row.plan) {
-      rows.push_back({row.name, "-", "-", "-", "-", planned, printable(row.problem)});
+      rows.push_back({row.name, "-", "-", "-", "-", planned, "-", "-", printable(row.problem)});
       continue;
     }
     const Bottleneck most = bottleneck_of(job, cluster.view, *row.plan);
-    const double step = seconds(row.plan->predicted_step);
+    const double step = seconds(row.plan->predicted_step), rate = job.samples_per_second(step);
+    const Money money = money_of(cluster, *row.plan);
     rows.push_back({row.name, std::to_string(row.plan->stages.size()), plan::show(row.plan->predicted_step),
-                    fmt::format("{:.4g}", job.samples_per_second(step)),
+                    fmt::format("{:.4g}", rate),
                     plan::show(Bytes{bytes_over_slowest_link(job, cluster.view, *row.plan)}), planned,
+                    usd_a_million(money.bought_an_hour, rate), usd_a_million(money.rented_an_hour, rate),
                     fmt::format("{}, {} of a step", printable(most.name),
                                 percent(std::min(1.0, most.seconds / std::max(1e-12, step))))});
   }
@@ -208,8 +276,11 @@ std::string text_comparison(const PlannedJob& job, const PlanCluster& cluster, c
                                    {"the best machine alone", optional_rate(comparison.best_machine)},
                                    {"the best region alone", optional_rate(comparison.best_site)}};
   return text + "\n" + table(limits, 1) +
-         fmt::format("planned in {:.2f} s, {} microbatches of {} a step\n", comparison.planning_seconds,
-                     job.microbatches, job.job.microbatch_size);
+         fmt::format(
+             "planned in {:.2f} s, {} microbatches of {} a step; $ for a million samples: devices written "
+             "off "
+             "over three years, or rented\n",
+             comparison.planning_seconds, job.microbatches, job.job.microbatch_size);
 }
 
 }  // namespace weft::cli

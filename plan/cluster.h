@@ -27,7 +27,8 @@ struct DeviceView {
   uint32_t device_class = 0;  // which of the request's graphs it runs
   // Bytes a second that all its links together carry, each way.
   double uplink = kUnlimited, downlink = kUnlimited;
-  uint32_t site = 0;  // devices of one site have the same links to others, their own lines aside
+  uint32_t threads = 0;  // that compute and serve its links in turns; 0: others serve the links
+  uint32_t site = 0;     // devices of one site have the same links to others, their own lines aside
 };
 // One direction.
 struct LinkView {

@@ -54,6 +54,7 @@ class Explainer {
     lines_.push_back(summary_line());
     if (auto line = guesses_line(); !line.empty()) lines_.push_back(std::move(line));
     if (plan_.fewer) lines_.push_back(kDetail + bottleneck_line());
+    lines_.push_back(kDetail + ("critical path: " + describe(plan_.critical)));
     if (std::any_of(plan_.stages.begin(), plan_.stages.end(),
                     [](const auto& stage) { return stage.recomputes; }))
       lines_.push_back(kDetail + kept_line());

@@ -296,7 +296,7 @@ void coarsen(Model& model, uint32_t positions_max) {
 void add_holdings(Model& model) {
   const Graph& graph = *model.graph;
   auto& held = model.held_before;
-  for (auto* list : {&held.parameters, &held.other, &held.saved, &held.parameter_count})
+  for (auto* list : {&held.parameters, &held.other, &held.saved, &held.parameter_count, &held.data})
     list->assign(model.positions + 1, 0);
   std::unordered_map<std::string_view, bool> trained;
   for (const auto& output : graph.outputs())
@@ -307,6 +307,8 @@ void add_holdings(Model& model) {
     (parameter ? held.parameters : held.other)[at] += graph.spec(initializer.value).bytes().value;
     held.parameter_count[at] += parameter;
   }
+  for (const ValueId input : graph.inputs())
+    held.data[model.position_of_op[graph.value(input).producer.index] + 1] += graph.spec(input).bytes().value;
   std::vector<bool> saved(graph.values().size(), false);
   for (const Op& op : graph.ops())
     if (op.phase == Phase::Backward)
@@ -318,7 +320,7 @@ void add_holdings(Model& model) {
     if (saved[v])
       held.saved[model.position_of_op[graph.values()[v].producer.index] + 1] +=
           graph.values()[v].spec.bytes().value;
-  for (auto* list : {&held.parameters, &held.other, &held.saved, &held.parameter_count})
+  for (auto* list : {&held.parameters, &held.other, &held.saved, &held.parameter_count, &held.data})
     std::partial_sum(list->begin(), list->end(), list->begin());
 }
 

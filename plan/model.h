@@ -32,9 +32,9 @@ struct Model {
   uint32_t positions = 0;
   std::vector<uint32_t> position_of_op;
   // Bytes of all positions before one, by position and one more. Parameters: initializers with a gradient;
-  // saved: forward values that backward reads.
+  // saved: forward values that backward reads; data: what the broker sends for a microbatch.
   struct HeldBefore {
-    std::vector<int64_t> parameters, other, saved, parameter_count;
+    std::vector<int64_t> parameters, other, saved, parameter_count, data;
   } held_before;
   Crossing crossing;
   std::optional<Ring> ring;  // where something ties the row's ends to each other

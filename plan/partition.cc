@@ -83,7 +83,12 @@ double PartitionProblem::on_lines(uint32_t stage, uint32_t begin, uint32_t end) 
     down += crossing().received(border, to);
   };
   if (begin > 0) add(begin, until);
-  if (stage == 0 && ring) add(tail, n);
+  const auto& data = model->held_before.data;
+  down += data[end] - data[begin];
+  if (stage == 0 && ring) {
+    add(tail, n);
+    down += data[n] - data[tail];
+  }
   return std::max(static_cast<double>(up) / at.uplink, static_cast<double>(down) / at.downlink);
 }
 
@@ -247,7 +252,8 @@ class Bisection {
     for (uint32_t border = 1; border < n_; ++border)
       most = std::max({most, problem_.model->crossing.received(border, n_),
                        problem_.model->crossing.returned(border, n_)});
-    return 2 * static_cast<double>(most) / std::min(at.uplink, at.downlink);
+    const int64_t data = problem_.model->held_before.data.back();
+    return static_cast<double>(2 * most + data) / std::min(at.uplink, at.downlink);
   }
   // By stage: the first place where it may begin if those behind it are to get through.
   std::vector<uint32_t> first_begins(double most) const {

@@ -23,6 +23,11 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
+// TLS 1.3 adds 22 bytes to each record of 16 KiB; a tensor's header and its frames' heads are some 256.
+constexpr int64_t kRecord = 16384, kRecordOverhead = 22, kHeads = 256;
+// What one thread encrypts or decrypts, with its way through the sockets (bench/net.cc: 1.28 GB/s).
+constexpr double kTlsBytesPerSecond = 1.28e9;
+
 Duration to_duration(double seconds) {
   return Duration(static_cast<int64_t>(std::ceil(std::min(seconds, 1e6) * 1e9)));
 }
@@ -131,6 +136,7 @@ class PipelineBuilder {
     collect_work();
     make_segments();
     make_messages();
+    add_data();
     add_optimizer();
     add_memory();
     return std::move(pipeline_);
@@ -224,7 +230,32 @@ class PipelineBuilder {
       bytes[{c.from_stage, c.from_segment, c.to_stage, c.to_segment}] += graph_.spec(c.value).bytes().value;
     for (const auto& [key, size] : bytes)
       pipeline_.messages.push_back(
-          {std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), {size}});
+          {std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), {size}, framing(size)});
+    for (const Message& message : pipeline_.messages) {
+      serve_link(message.from_stage, message.from_segment, message.bytes);
+      serve_link(message.to_stage, message.to_segment, message.bytes);
+    }
+  }
+  static Bytes framing(int64_t bytes) { return {kHeads + (bytes / kRecord + 1) * kRecordOverhead}; }
+  // Where the threads that compute are those that encrypt.
+  void serve_link(uint32_t stage, uint32_t segment, Bytes bytes) {
+    if (const uint32_t threads = devices_[stage].threads; threads > 0)
+      pipeline_.stages[stage].segments[segment].compute +=
+          to_duration(static_cast<double>(bytes.value) / (kTlsBytesPerSecond * threads));
+  }
+
+  // Microbatches of data come from the broker.
+  void add_data() {
+    for (uint32_t i = 0; i < graph_.ops().size(); ++i) {
+      if (graph_.ops()[i].kind != OpKind::Input) continue;
+      StageWork& stage = pipeline_.stages[stage_of_op_[i]];
+      const uint32_t segment = cut_.segment_of_op[i];
+      if (segment >= stage.segments.size()) continue;  // nobody reads it
+      stage.data_segment = stage.data.value > 0 ? std::min(stage.data_segment, segment) : segment;
+      const int64_t bytes = graph_.spec(graph_.ops()[i].outputs[0]).bytes().value;
+      stage.data += Bytes{bytes} + framing(bytes);
+      serve_link(stage_of_op_[i], segment, {bytes});
+    }
   }
 
   // Adding up gradients is part of the segment that makes them.
@@ -320,6 +351,13 @@ class PipelineBuilder {
 };
 
 }  // namespace
+
+Duration StageWork::busy(uint32_t microbatches) const {
+  double computing = 0;
+  for (const Segment& segment : segments) computing += static_cast<double>(segment.compute.count());
+  const double all = computing * microbatches + static_cast<double>(update.count());
+  return Duration(static_cast<int64_t>(std::min(all, 9e18)));
+}
 
 Result<Pipeline> make_pipeline(const Model& model, std::span<const uint32_t> stage_of_op,
                                std::span<const StageDevice> devices, const PipelineOptions& options) {

@@ -22,7 +22,11 @@ struct StageWork {
   Bytes persistent;   // initializers, gradients, optimizer slots, constants; what one task needs at a time
   Bytes microbatch;   // each microbatch in flight: what lives from one of its tasks to another
   Bytes host;         // a copy of initializers and slots: as fetched, or on its way to a snapshot
-  uint32_t ops = 0;   // forward ops that compute
+  Bytes data;         // that the broker sends it for each microbatch
+  uint32_t data_segment = 0;  // the first that reads any of it
+  uint32_t ops = 0;           // forward ops that compute
+
+  Duration busy(uint32_t microbatches) const;  // computing, in a step of so many
 };
 // What one segment sends another stage for each microbatch. The segment that receives is the first that
 // reads.
@@ -30,6 +34,7 @@ struct Message {
   uint32_t from_stage = 0, from_segment = 0;
   uint32_t to_stage = 0, to_segment = 0;
   Bytes bytes;
+  Bytes framing{};  // what frames and TLS add on the way
 };
 struct Pipeline {
   std::vector<StageWork> stages;
@@ -39,6 +44,7 @@ struct Pipeline {
 struct StageDevice {
   Rates rates{};
   uint32_t device_class = 0;  // of the model's
+  uint32_t threads = 0;       // DeviceView's
   bool recomputes = false;    // keeps nothing of forward but what it was given (dag/recompute.h)
 };
 struct PipelineOptions {

@@ -10,6 +10,7 @@
 
 #include "dag/split.h"
 #include "plan/constraints.h"
+#include "plan/copies.h"
 #include "plan/explain.h"
 #include "plan/model.h"
 #include "plan/neighbours.h"
@@ -372,7 +373,7 @@ class Planner {
     std::vector<StageDevice> on;
     for (uint32_t stage = 0; stage < count; ++stage) {
       const DeviceView& device = devices_[worked.proposal.devices[stage]];
-      on.push_back({device.rates, device.device_class, worked.recomputes[stage]});
+      on.push_back({device.rates, device.device_class, device.threads, worked.recomputes[stage]});
     }
     auto pipeline = make_pipeline(model_, worked.stage_of_op, on,
                                   {request_.microbatches, request_.optimizer_slots, request_.gradient_sums});
@@ -404,13 +405,35 @@ class Planner {
     return static_cast<uint32_t>(proposal.ends.size()) + proposal.is_ring(model_);
   }
 
-  Prediction predict_with(const Worked& worked, const std::vector<uint32_t>& in_flight) const {
+  Prediction predict_with(const Worked& worked, const std::vector<uint32_t>& in_flight,
+                          bool records_path = false) const {
     return predict({.pipeline = &worked.pipeline,
                     .cluster = &request_.cluster,
                     .devices = worked.proposal.devices,
                     .microbatches = request_.microbatches,
                     .in_flight = in_flight,
-                    .norm_round_trip = norm_round_trip(worked)});
+                    .norm_round_trip = norm_round_trip(worked),
+                    .copying = copying(worked),
+                    .records_path = records_path});
+  }
+
+  // What copies of the state take of each uplink: no more than the state once in the shortest step that could
+  // be.
+  std::vector<double> copying(const Worked& worked) const {
+    std::vector<double> rates;
+    if (!request_.copies) return rates;
+    Duration shortest{1};
+    for (const StageWork& work : worked.pipeline.stages)
+      shortest = std::max(shortest, work.busy(request_.microbatches));
+    for (size_t stage = 0; stage < worked.pipeline.stages.size(); ++stage) {
+      const uint32_t device = worked.proposal.devices[stage];
+      const auto allowed = static_cast<double>(copy_rate(*request_.copies, request_.cluster, device));
+      const double needed = static_cast<double>(worked.pipeline.stages[stage].host.value) / seconds(shortest);
+      // Without a limit and on a line that nobody has measured: nothing is known to be held up.
+      const double uplink = devices_[device].uplink;
+      rates.push_back(uplink == kUnlimited ? 0 : std::min({allowed, needed, uplink / 2}));
+    }
+    return rates;
   }
 
   // The broker is taken to be as far away as the farthest two stages that speak to each other.
@@ -472,6 +495,7 @@ class Planner {
 
   Result<Plan> finish() {
     Worked& worked = *best_;
+    worked.prediction = predict_with(worked, worked.in_flight, /*records_path=*/true);
     Plan plan;
     plan.stage_of_op = worked.stage_of_op;
     const auto count = static_cast<uint32_t>(worked.in_flight.size());
@@ -482,6 +506,8 @@ class Planner {
       planned.microbatches_in_flight = worked.in_flight[stage];
       planned.memory =
           work.persistent + work.microbatch * (worked.in_flight[stage] + (request_.evaluates ? 1 : 0));
+      planned.persistent = work.persistent;
+      planned.microbatch = work.microbatch;
       planned.host_memory = work.host;
       planned.pinned = std::any_of(request_.pins.begin(), request_.pins.end(),
                                    [&](const Pin& pin) { return pin.device == planned.devices.front(); });
@@ -500,6 +526,7 @@ class Planner {
     plan.predicted_alone = alone();
     plan.fewer = fewer_;
     plan.timeline = worked.prediction.timeline;
+    plan.critical = worked.prediction.critical;
     plan.predicted_step_kept = worked.kept_step;
     plan.explanation =
         explain({&request_, &model_, &plan, &worked.pipeline, &worked.prediction, &worked.proposal});

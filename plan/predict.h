@@ -8,6 +8,7 @@
 
 #include "base/units.h"
 #include "plan/cluster.h"
+#include "plan/critical_path.h"
 #include "plan/pipeline.h"
 #include "plan/schedule.h"
 #include "plan/timeline.h"
@@ -35,6 +36,10 @@ struct PredictRequest {
   // prediction: then a faster link or device never lengthens the step (without, what comes early may overtake
   // something more urgent).
   const PlayedOrder* order = nullptr;
+  // By stage: bytes a second of its uplink that copies of its state take; empty: none are made. REQUIRES:
+  // less than the uplink.
+  std::vector<double> copying{};
+  bool records_path = false;  // also what the step's end waited for
 };
 
 struct Prediction {
@@ -45,14 +50,17 @@ struct Prediction {
     Duration busy{};  // what lies between the two, a step
   };
   std::vector<Sending> sending;            // ordered by sender, receiver
-  std::vector<Duration> uplink, downlink;  // by stage: how long its lines are busy, a step
+  std::vector<Duration> uplink, downlink;  // by stage: how long its lines are busy, a step; copies aside
+  std::vector<CriticalShare> critical;     // if recorded: together the step
   PlayedOrder order;                       // empty when there are more microbatches than are simulated
   Timeline timeline;
 };
 
 // Each message passes the sender's uplink, what lies between the two, and the receiver's downlink: all three
-// at the same time, in each one after the other, as fast as the slowest lets it. Stages that wait for each
-// other for ever are our own mistake: CHECKs. Beyond some hundreds of microbatches the step is extrapolated.
+// at the same time, in each one after the other, as fast as the slowest lets it. Data come over the downlink
+// of the stage that reads them, ahead of need as peers ask for them, wherever the broker is. Stages that wait
+// for each other for ever are our own mistake: CHECKs. Beyond some hundreds of microbatches the step is
+// extrapolated.
 Prediction predict(const PredictRequest& request);
 
 }  // namespace weft::plan

@@ -11,6 +11,7 @@
 #include "dag/graph.h"
 #include "dag/lower.h"
 #include "plan/cluster.h"
+#include "plan/critical_path.h"
 #include "plan/equal_bits.h"
 #include "plan/pin.h"
 #include "plan/timeline.h"
@@ -29,6 +30,9 @@ struct PlanRequest {
   uint32_t gradient_sums = 1;        // likewise, for its gradient: 2 where ranges are added up apart
   bool clips_norm = false;           // a step's updates wait for the norm of the whole gradient
   bool evaluates = false;            // another program runs on the same weights: a microbatch of its own
+  // Copies of the state are made between steps, at most at so many bytes a second of an uplink (0: without
+  // limit); nothing: none.
+  std::optional<uint64_t> copies{};
   EqualBits equal_bits = EqualBits::Prefer;
   ClusterView cluster{};          // the devices that may be used
   std::string strategy = "auto";  // a name of plan/strategy.h
@@ -39,6 +43,8 @@ struct StagePlan {
   std::vector<uint32_t> devices{};  // indices into the cluster; one for now
   uint32_t microbatches_in_flight = 1;
   Bytes memory{};                  // on the device: persistent and all microbatches
+  Bytes persistent{};              // of that, whatever runs
+  Bytes microbatch{};              // of that, for each microbatch under way
   Bytes host_memory{};             // on the host, which may be the same: a copy of the state
   Duration forward{}, backward{};  // of one microbatch, compute alone
   bool pinned = false;             // it has ops that no other device may have
@@ -64,6 +70,7 @@ struct Plan {
   };
   std::optional<Fewer> fewer{};
   Timeline timeline{};
+  std::vector<CriticalShare> critical{};  // what a step's length is made of
   // Where stages recompute: the same cut with all values kept; nothing when that does not fit in memory.
   std::optional<Duration> predicted_step_kept{};
   std::vector<std::string> explanation{};  // lines for people: what was chosen and why

@@ -12,6 +12,7 @@
 #include "dag/recompute.h"
 #include "dag/split.h"
 #include "plan/constraints.h"
+#include "plan/copies.h"
 #include "plan/follow.h"
 #include "plan/plan.h"
 #include "proto/codec/codec.h"
@@ -78,21 +79,6 @@ Result<std::vector<proto::TensorReference>> tensors_again(const proto::AssignSta
         tensors.push_back(*found->second);
   }
   return tensors;
-}
-
-bool is_measured(const plan::ClusterView& cluster, size_t device) {
-  for (size_t other = 0; other < cluster.devices().size(); ++other)
-    if (other != device && !cluster.path(device, other).is_assumed) return true;
-  return false;
-}
-
-// Bytes a second at which a peer may copy its state: as allowed, but a tenth of a measured uplink of which
-// that would be more than half, for copies must not hold up what the step sends.
-uint64_t copy_rate(uint64_t allowed, const plan::ClusterView& cluster, size_t device) {
-  const double uplink = cluster.devices()[device].uplink;
-  if (uplink == plan::kUnlimited || !is_measured(cluster, device)) return allowed;
-  if (allowed > 0 && static_cast<double>(allowed) <= uplink / 2) return allowed;
-  return std::max(uint64_t{1000}, static_cast<uint64_t>(uplink / 10));
 }
 
 // Builds the assignments of one planned run.
@@ -165,7 +151,7 @@ class Assembly {
       stage.after_step = request_.checkpoint ? request_.checkpoint->step : 0;
       stage.data_key = run->data_key;
       stage.replication_rate =
-          copy_rate(replication_rate_, request_.cluster, plan_.stages[s].devices.front());
+          plan::copy_rate(replication_rate_, request_.cluster, plan_.stages[s].devices.front());
       stage.device_class = stages_[s].peer.device.device_class();
       WEFT_TRY_STATUS(name_tensors(stage));
     }
@@ -318,7 +304,8 @@ Result<std::shared_ptr<const PlannedRun>> Planner::place_again(const StartPlanni
     stage->plan_version = request.plan_version;
     stage->after_step = request.checkpoint ? request.checkpoint->step : 0;
     stage->data_key = run->data_key;
-    stage->replication_rate = copy_rate(replication_rate_, request.cluster, request.placed[s]);
+    stage->replication_rate =
+        plan::copy_rate(replication_rate_.value_or(0), request.cluster, request.placed[s]);
     WEFT_TRY(stage->tensors, tensors_again(*planned.assignment, saved, context.get()));
     for (const auto& tensor : stage->tensors)
       if (!blobs_.has(tensor.sha256))
@@ -386,6 +373,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan_anew(const StartPlanning
                             .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
                             .clips_norm = trains && job.clip_norm > 0,
                             .evaluates = context.programs.contains(ProgramKind::Evaluate),
+                            .copies = trains ? replication_rate_ : std::nullopt,
                             .equal_bits = job.equal_bits,
                             .cluster = cluster,
                             .strategy = job.strategy,
@@ -393,7 +381,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan_anew(const StartPlanning
   std::vector<uint32_t> class_of_stage;
   for (const plan::StagePlan& stage : plan.stages)
     class_of_stage.push_back(cluster.devices()[stage.devices.front()].device_class);
-  Assembly assembly(request, context, plan, request.candidates, replication_rate_);
+  Assembly assembly(request, context, plan, request.candidates, replication_rate_.value_or(0));
   WEFT_TRY_STATUS(assembly.add_program(main, plan.stage_of_op, lowered, class_of_stage));
   if (const auto evaluation = context.programs.find(ProgramKind::Evaluate);
       evaluation != context.programs.end()) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 
 #include "broker/events.h"
 #include "broker/service/job_context.h"
@@ -12,9 +13,10 @@ namespace weft::broker {
 
 class Planner {
  public:
-  // `folder`: where jobs are unpacked, one folder each. Both outlive this.
+  // `folder`: where jobs are unpacked, one folder each. Both outlive this. `replication_rate`: nothing when
+  // state is not copied while steps are made.
   Planner(std::filesystem::path folder, storage::BlobStore& blobs, JobContexts& contexts,
-          uint64_t replication_rate)
+          std::optional<uint64_t> replication_rate)
       : folder_(std::move(folder)), blobs_(blobs), contexts_(contexts), replication_rate_(replication_rate) {}
 
   // Errors: Infeasible when these candidates cannot run it (others may), anything else when nobody can.
@@ -34,7 +36,7 @@ class Planner {
   std::filesystem::path folder_;
   storage::BlobStore& blobs_;
   JobContexts& contexts_;
-  uint64_t replication_rate_;
+  std::optional<uint64_t> replication_rate_;
 };
 
 }  // namespace weft::broker

@@ -2,12 +2,14 @@
 // page that shows it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "cli/plan_cluster.h"
 #include "cli/plan_html.h"
 #include "cli/plan_job.h"
+#include "cli/plan_money.h"
 #include "cli/plan_outcome.h"
 #include "cli/plan_placement.h"
 #include "cli/plan_report.h"
@@ -331,6 +333,40 @@ TEST_F(Plan, JsonHasTheDocumentedKeys) {
       1e-6);
   EXPECT_TRUE(json["lines"].is_array());
   EXPECT_TRUE(json.contains("job"));
+  double waited = 0;
+  for (const auto& share : json["critical_path"]) waited += share["seconds"].get<double>();
+  EXPECT_NEAR(waited, json["predicted_step_seconds"].get<double>(), 1e-9);
+  EXPECT_TRUE(json["money"]["bought"].is_null()) << "nobody knows what these devices cost";
+  for (const auto& stage : json["stages"]) {
+    double most = 0;
+    for (const auto& point : stage["memory_over_time"]) most = std::max(most, point[1].get<double>());
+    EXPECT_GT(most, 0);
+    EXPECT_LE(most, stage["memory_bytes"].get<double>());
+  }
+}
+
+TEST_F(Plan, MoneyIsKnownOfDevicesOfTheCatalogue) {
+  const auto job = open(write(hollow_chain(4, 512)), {"batch_size=64", "microbatch_size=8"});
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  const auto file = [&](const std::string& devices) {
+    return cluster_of_file(
+               scratch_.write("c.yaml", "devices: [" + devices +
+                                            "]\nregions: {within: {round_trip_ms: 1, bandwidth: 10Gbit}}\n"),
+               {})
+        .value();
+  };
+  const PlanCluster both = file("{type: h100, region: a}");
+  const Money money = money_of(both, planned(*job, both));
+  ASSERT_TRUE(money.bought_an_hour && money.rented_an_hour);
+  EXPECT_NEAR(*money.bought_an_hour * kHoursWrittenOff, 25000, 1e-6);
+  EXPECT_EQ(money_line({.bought_an_hour = 3.6, .rented_an_hour = {}}, 10.0),
+            "bought 3.60 USD an hour, 100 USD a million samples");
+  const PlanCluster owned = file("{type: rtx3080, region: a}");
+  EXPECT_FALSE(money_of(owned, planned(*job, owned)).rented_an_hour) << "nobody public rents it out";
+  EXPECT_TRUE(money_of(owned, planned(*job, owned)).bought_an_hour);
+  const PlanCluster unknown =
+      file("{name: x, peak_flops: {fp32: 1e13}, memory: 8GiB, memory_bandwidth: 1e11, region: a}");
+  EXPECT_EQ(money_line(money_of(unknown, planned(*job, unknown)), 1), "");
 }
 
 TEST_F(Plan, AComparisonTellsEveryStrategyAndTheBounds) {

@@ -28,7 +28,9 @@ TEST(Explanation, BeginsWithASummaryOfAFewLines) {
     EXPECT_TRUE(std::all_of(details, lines.end(), is_detail));
     const bool slower = lines.front().rfind("slower than ", 0) == 0;
     const bool ring = lines.back().find(" also has the last ops") != std::string::npos;
-    EXPECT_EQ(lines.end() - details, 2 * stages - 1 + slower + ring) << "each stage, each cut between two";
+    EXPECT_EQ(lines.end() - details, 2 * stages + slower + ring)
+        << "the critical path, each stage, each cut between two";
+    EXPECT_EQ(details[slower].rfind("  critical path: ", 0), 0u) << details[slower];
     const auto count = static_cast<size_t>(details - lines.begin());
     ASSERT_GE(count, 3u);
     EXPECT_LE(count, kSummaryLines);

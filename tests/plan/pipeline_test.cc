@@ -54,6 +54,45 @@ TEST_P(OnEveryGraph, CutsBetweenPositionsAreAcceptedAndGoOneWay) {
   }
 }
 
+// Inputs of the stages' graphs that no other stage sends.
+TEST_P(OnEveryGraph, DataAreWhatTheSplitLeavesToTheBroker) {
+  const Graph graph = test::training_graph(GetParam(), 3);
+  const Model model = make_model(graph);
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 5);
+    const auto stages = static_cast<uint32_t>(1 + rng.below(5));
+    const auto stage_of_op = random_cut(graph, model, stages, rng);
+    const auto split = dag::split(graph, stage_of_op, stages, dag::op_table());
+    ASSERT_TRUE(split.has_value()) << split.error().message;
+    const Pipeline pipeline = make_pipeline(model, stage_of_op, std::vector<StageDevice>(stages), {}).value();
+    for (uint32_t s = 0; s < stages; ++s) {
+      const Graph& part = split->stages[s].graph;
+      int64_t bytes = 0;
+      for (const dag::ValueId input : part.inputs()) bytes += part.spec(input).bytes().value;
+      for (const auto& edge : split->cut_edges)
+        if (edge.to_stage == s) bytes -= graph.spec(edge.value).bytes().value;
+      const int64_t data = pipeline.stages[s].data.value;
+      EXPECT_GE(data, bytes);
+      EXPECT_LE(data, bytes + bytes / 100 + (bytes > 0 ? 4096 : 0)) << "frames and TLS add little";
+    }
+  }
+}
+
+TEST(PipelineOfAProcessor, ItsThreadsServeItsLinks) {
+  const Graph graph = test::training_graph("gpt");
+  const Model model = make_model(graph);
+  Rng rng(1, 6);
+  const auto stage_of_op = random_cut(graph, model, 2, rng);
+  const auto computing = [&](uint32_t threads) {
+    const std::vector<StageDevice> devices(2, {.rates = {}, .threads = threads});
+    const Pipeline pipeline = make_pipeline(model, stage_of_op, devices, {}).value();
+    return pipeline.stages[0].busy(1);
+  };
+  EXPECT_GT(computing(1), computing(2));
+  EXPECT_GT(computing(2), computing(0)) << "others serve them";
+}
+
 TEST_P(OnEveryGraph, SegmentsAndMessagesAreThoseOfTheSplit) {
   const Graph graph = test::training_graph(GetParam(), 3);
   const Model model = make_model(graph);

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "plan/model.h"
 #include "plan/plan.h"
@@ -252,6 +254,219 @@ TEST(Predict, ATimelineHasEveryTaskOfAStepOnceAndNoneAtOnce) {
         EXPECT_GE(task.begin, last_forward);
         last_forward = task.end;
       }
+  }
+}
+
+// ---- the critical path ----
+
+// Links and lines of any speed, data too, a norm at times.
+class Critical {
+ public:
+  explicit Critical(uint64_t seed) : rng_(seed, 3), stages_(static_cast<uint32_t>(2 + rng_.below(4))) {
+    for (uint32_t s = 0; s < stages_; ++s) {
+      StageWork stage;
+      stage.segments = {{duration(2000), false}, {duration(2000), true}};
+      stage.update = duration(500);
+      if (rng_.below(3) == 0) stage.data = {static_cast<int64_t>(rng_.below(2000))};
+      pipeline_.stages.push_back(stage);
+      if (s > 0) pipeline_.messages.push_back({s, 1, s - 1, 1, bytes()});
+      if (s + 1 < stages_) pipeline_.messages.push_back({s, 0, s + 1, 0, bytes()});
+    }
+    std::vector<LinkView> links(size_t{stages_} * stages_);
+    for (LinkView& link : links) link = {1e9 * (0.1 + rng_.uniform()), duration(2000)};
+    row_.emplace(stages_, links);
+    row_->limit_lines(rng_);
+    request_ =
+        row_->ask(pipeline_, static_cast<uint32_t>(1 + rng_.below(12)), one_forward_one_backward(stages_));
+    if (rng_.below(3) == 0) request_.norm_round_trip = duration(3000);
+    request_.records_path = true;
+  }
+
+  PredictRequest& request() { return request_; }
+  // Whatever this is takes half as long, or next to nothing.
+  void shorten(CriticalPart::Kind kind, uint32_t stage, uint32_t to_stage) {
+    StageWork& work = pipeline_.stages[stage];
+    ClusterView& cluster = row_->cluster();
+    const DeviceView device = cluster.devices()[stage];
+    const int64_t by = rng_.below(2) == 0 ? 2 : 1000;
+    switch (kind) {
+      case CriticalPart::Kind::Compute:
+        for (Segment& segment : work.segments) segment.compute /= by;
+        break;
+      case CriticalPart::Kind::Update:
+        work.update /= by;
+        break;
+      case CriticalPart::Kind::Norm:
+        if (request_.norm_round_trip) *request_.norm_round_trip /= by;
+        break;
+      case CriticalPart::Kind::Uplink:
+        cluster.set_lines(stage, device.uplink * static_cast<double>(by), device.downlink);
+        break;
+      case CriticalPart::Kind::Downlink:
+        cluster.set_lines(stage, device.uplink, device.downlink * static_cast<double>(by));
+        break;
+      case CriticalPart::Kind::Data:
+        work.data.value = (work.data.value + by - 1) / by;
+        break;
+      case CriticalPart::Kind::Link: {
+        LinkView link = cluster.path(stage, to_stage);
+        link.bytes_per_second *= static_cast<double>(by);
+        link.latency /= by;
+        cluster.set_link(stage, to_stage, link);
+      }
+    }
+  }
+  std::vector<CriticalShare> all() const {
+    using Kind = CriticalPart::Kind;
+    std::vector<CriticalShare> found = {{Kind::Norm, 0, 0, {}}};
+    for (uint32_t s = 0; s < stages_; ++s) {
+      for (const Kind kind : {Kind::Compute, Kind::Update, Kind::Uplink, Kind::Downlink, Kind::Data})
+        found.push_back({kind, s, s, {}});
+      if (s + 1 < stages_) found.push_back({Kind::Link, s, s + 1, {}});
+      if (s > 0) found.push_back({Kind::Link, s, s - 1, {}});
+    }
+    return found;
+  }
+
+ private:
+  Duration duration(uint64_t most) { return Duration(static_cast<int64_t>(1 + rng_.below(most))); }
+  Bytes bytes() { return {static_cast<int64_t>(rng_.below(3000))}; }
+
+  Rng rng_;
+  uint32_t stages_;
+  Pipeline pipeline_;
+  std::optional<Row> row_;
+  PredictRequest request_;
+};
+bool is_same(const CriticalShare& a, const CriticalShare& b) {
+  return a.kind == b.kind && a.stage == b.stage && a.to_stage == b.to_stage;
+}
+bool has(const std::vector<CriticalShare>& shares, const CriticalShare& one) {
+  return std::any_of(shares.begin(), shares.end(), [&](const auto& share) { return is_same(share, one); });
+}
+
+TEST(CriticalPath, ItsPartsAddUpToTheStep) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Critical random(seed);
+    const Prediction predicted = predict(random.request());
+    Duration all{};
+    for (const CriticalShare& share : predicted.critical) {
+      EXPECT_TRUE(has(random.all(), share));
+      all += share.waited;
+    }
+    EXPECT_EQ(all, predicted.step);
+    Duration end{};
+    for (const CriticalPart& part : predicted.timeline.critical) {
+      EXPECT_EQ(part.begin, end) << "each part begins when the one before ends";
+      end = part.end;
+    }
+  }
+}
+
+TEST(CriticalPath, ShorteningWhatIsNotOnItChangesNothingInThatOrder) {
+  uint32_t kept = 0, shortened = 0;
+  for (uint64_t seed = 1; seed <= 120; ++seed) {
+    const Prediction predicted = predict(Critical(seed).request());
+    for (const CriticalShare& one : Critical(seed).all()) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + ", " + describe({&one, 1}));
+      Critical changed(seed);
+      changed.shorten(one.kind, one.stage, one.to_stage);
+      changed.request().order = &predicted.order;
+      const Duration step = predict(changed.request()).step;
+      EXPECT_LE(step, predicted.step);
+      if (has(predicted.critical, one)) {
+        shortened += step < predicted.step;
+        continue;
+      }
+      // Both flows of a downlink are one line to whoever makes it faster.
+      const bool is_line = one.kind == CriticalPart::Kind::Downlink;
+      if (is_line && has(predicted.critical, {CriticalPart::Kind::Data, one.stage, one.stage, {}})) continue;
+      EXPECT_EQ(step, predicted.step);
+      ++kept;
+    }
+  }
+  EXPECT_GT(kept, 500u);
+  EXPECT_GT(shortened, 500u);
+}
+
+TEST(CriticalPath, NamesTheSlowLink) {
+  const Pipeline pipeline = two_segments_each(2, milliseconds(1), milliseconds(2), {1000});
+  const Row row(2, LinkView{1e5, milliseconds(20)});  // 30 ms a message
+  PredictRequest request = row.ask(pipeline, 1, {2, 1});
+  request.records_path = true;
+  const Prediction predicted = predict(request);
+  ASSERT_EQ(predicted.critical.size(), 4u);
+  EXPECT_EQ(predicted.critical[0].kind, CriticalPart::Kind::Link);
+  EXPECT_EQ(predicted.critical[0].waited, milliseconds(30));
+  EXPECT_EQ(
+      describe(predicted.critical),
+      "the link from stage 1 to stage 2 45%, the link from stage 2 to stage 1 45%, stage 1 computes 5%, "
+      "stage 2 computes 5%");
+}
+
+TEST(CriticalPath, IsToldByKindWhereNothingIsMostOfIt) {
+  using Kind = CriticalPart::Kind;
+  std::vector<CriticalShare> shares;
+  for (uint32_t s = 0; s < 10; ++s) shares.push_back({Kind::Link, s, s + 1, milliseconds(s == 7 ? 16 : 6)});
+  for (uint32_t s = 0; s < 10; ++s) shares.push_back({Kind::Compute, s, s, milliseconds(3)});
+  EXPECT_EQ(describe(shares),
+            "links 70% (the link from stage 8 to stage 9 16%), computing 30% (stage 1 computes 3%)");
+}
+
+TEST(CriticalPath, OfManyMicrobatchesStillAddsUpToTheStep) {
+  const Pipeline pipeline = two_segments_each(3, milliseconds(1), milliseconds(2), {1000});
+  const Row row(3, LinkView{1e6, milliseconds(1)});
+  PredictRequest request = row.ask(pipeline, 1000, {3, 2, 1});
+  request.records_path = true;
+  const Prediction predicted = predict(request);
+  Duration all{};
+  for (const CriticalShare& share : predicted.critical) all += share.waited;
+  EXPECT_EQ(all, predicted.step);
+}
+
+// ---- what lines carry besides ----
+
+TEST(Predict, DataTakeTheirShareOfADownlink) {
+  Pipeline pipeline = two_segments_each(1, milliseconds(1), milliseconds(1), {0});
+  pipeline.stages[0].data = {1000};
+  const uint32_t microbatches = 50;
+  const Row slow(1, LinkView{}, kUnlimited, 1e5);  // 10 ms a microbatch
+  const Prediction predicted = predict(slow.ask(pipeline, microbatches, {1}));
+  EXPECT_EQ(predicted.downlink[0], milliseconds(10 * microbatches));
+  EXPECT_GE(predicted.step, milliseconds(10 * microbatches));
+  EXPECT_LE(predicted.step, milliseconds(10 * microbatches + 2));
+  const Row fast(1, LinkView{}, kUnlimited, 1e6);  // 1 ms: ahead of need
+  EXPECT_LE(predict(fast.ask(pipeline, microbatches, {1})).step, milliseconds(2 * microbatches + 1));
+}
+
+TEST(Predict, CopiesTakeTheirShareOfAnUplink) {
+  const Pipeline pipeline = two_segments_each(2, milliseconds(1), milliseconds(1), {1000});
+  const Row row(2, LinkView{1e9, {}}, 1e5);  // 10 ms a message
+  PredictRequest request = row.ask(pipeline, 20, {20, 20});
+  EXPECT_EQ(predict(request).uplink[0], milliseconds(20 * 10));
+  request.copying = {5e4, 0};
+  const Prediction predicted = predict(request);
+  EXPECT_EQ(predicted.uplink[0], milliseconds(20 * 20));
+  EXPECT_EQ(predicted.uplink[1], milliseconds(20 * 10));
+  EXPECT_GE(predicted.step, milliseconds(20 * 20));
+}
+
+TEST(Predict, AStageHoldsNoMoreMicrobatchesThanItMay) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Critical random(seed);
+    const Prediction predicted = predict(random.request());
+    for (uint32_t s = 0; s < predicted.timeline.held.size(); ++s) {
+      const auto& held = predicted.timeline.held[s];
+      ASSERT_FALSE(held.empty());
+      EXPECT_EQ(held.back().count, 0u) << "all are done";
+      for (size_t i = 0; i < held.size(); ++i) {
+        EXPECT_LE(held[i].count, random.request().in_flight[s]);
+        if (i == 0) continue;
+        EXPECT_LT(held[i - 1].at, held[i].at);
+      }
+    }
   }
 }
 
