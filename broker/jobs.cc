@@ -236,6 +236,10 @@ void Broker::assign(Job& job, bool again) {
     proto::JobEvent plan;
     plan.kind = JobEventKind::Plan;
     for (const std::string& line : job.plan->explanation) plan.text += line + "\n";
+    for (const PlannedStage& stage : job.plan->stages) plan.peers.push_back(peers_.at(stage.peer).name);
+    plan.seconds = seconds(job.plan->predicted_step);
+    if (job.plan->steps > 0 && plan.seconds > 0)
+      plan.samples_per_second = job.plan->batch_size / plan.seconds;
     emit(job, std::move(plan));
   }
   out_->effects.push_back(OpenFeed{number, job.plan->data_key, {}});

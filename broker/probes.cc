@@ -188,9 +188,9 @@ bool Broker::waits_for_links(Job& job, const std::vector<Candidate>& free) {
     if (may_probe(peers_.at(candidate.peer))) peers.push_back(candidate.peer);
   // Of a pair that is under way only one direction may be known.
   const bool under_way = round_ && std::any_of(peers.begin(), peers.end(), [&](const PeerId& peer) {
-    const PairProbe* probe = probe_of(peer);
-    return probe != nullptr && !(probe->dialler_said && probe->acceptor_said);
-  });
+                           const PairProbe* probe = probe_of(peer);
+                           return probe != nullptr && !(probe->dialler_said && probe->acceptor_said);
+                         });
   if (!under_way && !links_.wants_more(peers, now_.monotonic)) return false;
   if (!job.measuring_since) job.measuring_since = now_.monotonic;
   if (now_.monotonic - *job.measuring_since >= options_.measuring_max) return false;

@@ -95,7 +95,13 @@ struct JsonLine {
                        json_string(e.state), json_string(e.reason), e.step);
   }
   std::string operator()(const PlanEvent& e) const {
-    return fmt::format(R"({{"event":"plan","job":{},"lines":{}}})", e.job, json_list(e.lines, json_string));
+    std::string stages;
+    for (size_t s = 0; s < e.peers.size(); ++s)
+      stages += fmt::format(R"({}{{"stage":{},"device":{}}})", s > 0 ? "," : "", s, json_string(e.peers[s]));
+    return fmt::format(
+        R"({{"event":"plan","job":{},"stages":[{}],"predicted_step_seconds":{},"predicted_samples_per_second":{},"lines":{}}})",
+        e.job, stages, json_number(e.step_seconds), json_number(e.samples_per_second),
+        json_list(e.lines, json_string));
   }
   std::string operator()(const NoticeEvent& e) const {
     return fmt::format(R"({{"event":"notice","job":{},"step":{},"text":{}}})", e.job, e.step,

@@ -24,6 +24,8 @@ struct StateEvent {
 struct PlanEvent {
   proto::JobNumber job = 0;
   std::vector<std::string> lines;
+  std::vector<std::string> peers{};                 // by stage
+  double step_seconds = 0, samples_per_second = 0;  // predicted
 };
 struct NoticeEvent {
   proto::JobNumber job = 0;

@@ -486,10 +486,12 @@ struct JobEvent {
   JobEventKind kind = JobEventKind::State;
   JobState state = JobState::Queued;
   uint64_t step = 0;
+  // Of a plan, as predicted: seconds (a step) and samples_per_second.
   double loss = 0, learning_rate = 0, seconds = 0, samples_per_second = 0, gradient_norm = 0;
   uint64_t samples = 0;
   std::map<std::string, double> metrics{};
   std::string text{};
+  std::vector<std::string> peers{};  // of a plan: by stage, the peer's name
 };
 
 struct ListJobs {};

@@ -69,7 +69,7 @@ static_assert(has_fields<JobAccepted, 1>);
 static_assert(has_fields<StageStatus, 7>);
 static_assert(has_fields<JobStatus, 16>);
 static_assert(has_fields<PeerStatus, 10>);
-static_assert(has_fields<JobEvent, 14>);
+static_assert(has_fields<JobEvent, 15>);
 static_assert(has_fields<ListJobs, 0>);
 static_assert(has_fields<JobList, 1>);
 static_assert(has_fields<GetJob, 1>);

@@ -186,6 +186,7 @@ void put(const JobEvent& from, wire::JobEvent& to) {
     to.mutable_metrics()->rbegin()->set_value(value);
   }
   to.set_text(put_text(from.text));
+  for (const std::string& peer : from.peers) to.add_peers(put_text(peer));
 }
 Status get(const wire::JobEvent& from, JobEvent& to) {
   Reader read("JobEvent");
@@ -209,6 +210,7 @@ Status get(const wire::JobEvent& from, JobEvent& to) {
                  "a name is there twice");
   }
   read.text(from.text(), to.text, kTextMax, "text");
+  read.texts(from.peers(), to.peers, kStagesMax, kNameMax, "peers");
   return read.status();
 }
 

@@ -134,6 +134,22 @@ TEST(RunEvents, OnlyStepLinesHaveALossOfTheirOwn) {
   }
 }
 
+TEST(RunEvents, APlanNamesItsPeersAndWhatItPromises) {
+  proto::JobEvent event{
+      .job = 7, .kind = proto::JobEventKind::Plan, .seconds = 0.5, .samples_per_second = 16};
+  event.text = "stage 1 on ann\nstage 2 on bob\n";
+  event.peers = {"ann", "bob \"the fast\""};
+  const auto json = json_of(*to_run_event(event));
+  EXPECT_EQ(json["event"], "plan");
+  EXPECT_EQ(json["job"], 7);
+  ASSERT_EQ(json["stages"].size(), 2u);
+  EXPECT_EQ(json["stages"][1]["stage"], 1);
+  EXPECT_EQ(json["stages"][1]["device"], "bob \"the fast\"");
+  EXPECT_EQ(json["predicted_step_seconds"], 0.5);
+  EXPECT_EQ(json["predicted_samples_per_second"], 16);
+  EXPECT_EQ(json["lines"].size(), 2u);
+}
+
 TEST(RunEvents, StatusTellsWhatStagesAndLinksDo) {
   const auto json = json_of(StatusEvent{status()});
   EXPECT_EQ(json["event"], "status");

@@ -64,6 +64,10 @@ if [ "${1:-}" = --quick ]; then models=(densenet gpt two_heads); run_all 1 2 4; 
 for name in a b c d; do end_process KILL "${peer_pid[$name]}"; done
 for name in a b c d; do start_peer "$name" --device cpu:2; done
 if [ "${1:-}" = --quick ]; then run_all 2 3; else run_all 2 2 3 4; fi
+# Their links were measured over the relay, too.
+relayed=$("$weft" peers --links --format json | grep '"event":"link"' | grep '"assumed":false' | grep -c '"relayed":true' || true)
+[ "$relayed" -eq 12 ] || fail "$relayed of 12 links over the relay are known: $("$weft" peers --links)"
+echo "ok: all links over the relay alone were measured"
 
 # Peers with so little memory that their stages make forward values again in backward.
 for name in a b c d; do end_process KILL "${peer_pid[$name]}"; done
@@ -73,4 +77,12 @@ for name in e f; do start_peer "$name" --device cpu:1 --memory "${TIGHT_MIB:-60}
 grep -q 'forward values again' "$work/out.json" || fail "the plan of two peers with little memory keeps everything: $(grep '"plan"' "$work/out.json")"
 "$weft" local "$job" "${sets[@]}" --set microbatch_size=4 --set batch_size=16 --threads 1 --set "output=$work/tight.onnx" >"$work/tight.log"
 same_file "gpt in 2 stages that make forward values again" "$work/tight.onnx" "$work/out.onnx"
+# One of them is lost on the way.
+submit_job "$job" "${sets[@]}" --set microbatch_size=4 --set batch_size=16 --set placement.stages=2 --set "output=$work/out.onnx"
+wait_for_step 4
+lose_peer "$(one_of e f)"
+start_peer g --device cpu:1 --memory "${TIGHT_MIB:-60}MiB" --listen 127.0.0.1:0
+wait_for_recovery
+finish_job
+same_file "the same, with a lost peer" "$work/tight.onnx" "$work/out.onnx"
 echo "equal bits: all the same"
