@@ -1,0 +1,439 @@
+// Whether stages take as long as a plan says, on this machine's processor with one thread: predicted over
+// measured, for each stage of a job's training step cut into 1, 2 and 4 of about equal predicted time.
+//   ./dev bench stages [--groups [FAMILY]] [--rounds N] JOB...
+// The device is measured as a peer does when it joins, in turns with the stages; a prediction is the median of
+// those that the measurements give, a time that of the fastest quarter of runs by the thread's own clock, which
+// others on the machine disturb least. Beside it what four rates predict, a roofline without families and
+// sizes. --groups: how long each group of ops takes in the step, one line each (tab separated) and summed up by
+// family; FAMILY: the lines of that one alone.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "cli/plan_job.h"
+#include "dag/op_table.h"
+#include "dag/split.h"
+#include "peer/backend/cpu/cpu_backend.h"
+#include "peer/executor.h"
+#include "peer/service/measure.h"
+#include "plan/cost.h"
+#include "plan/pipeline.h"
+
+namespace weft {
+namespace {
+
+using dag::ValueId;
+
+struct Options {
+  int rounds = 3;
+  bool groups = false;
+  std::string family;
+  std::vector<std::string> jobs;
+};
+
+double now() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+// The median of the fastest quarter.
+double typical(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  return seconds.empty() ? 0 : seconds[seconds.size() / 8];
+}
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+// What each integer input indexes, as far as one sees: it must stay below that.
+std::map<uint32_t, int64_t> index_limits(const dag::Graph& graph) {
+  std::vector<uint32_t> shows(graph.values().size(), ValueId::kNone);
+  for (const ValueId input : graph.inputs()) shows[input.index] = input.index;
+  std::map<uint32_t, int64_t> limits;
+  for (const dag::Op& op : graph.ops()) {
+    const dag::OpRow& row = dag::op_table().row(op.kind);
+    if (row.keeps_values) shows[op.outputs[0].index] = shows[op.inputs[0].index];
+    if (row.index.operand < 0) continue;
+    const uint32_t input = shows[op.inputs[static_cast<size_t>(row.index.operand)].index];
+    const auto axis = static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis));
+    const int64_t size = graph.spec(op.inputs[0]).shape[axis];
+    if (input != ValueId::kNone) limits[input] = std::min(limits.try_emplace(input, size).first->second, size);
+  }
+  return limits;
+}
+
+dag::Tensor random_tensor(const dag::TensorSpec& spec, double scale, int64_t limit, Rng& rng) {
+  dag::Tensor tensor(spec);
+  if (spec.dtype == dag::DType::F32)
+    for (float& x : tensor.mutable_as<float>())
+      x = static_cast<float>(scale * (static_cast<double>(rng.next_u32()) * 0x1p-31 - 1));
+  if (spec.dtype == dag::DType::I64)
+    for (int64_t& x : tensor.mutable_as<int64_t>())
+      x = static_cast<int64_t>(rng.below(static_cast<uint64_t>(std::max<int64_t>(limit, 1))));
+  return tensor;
+}
+
+// A stage at work, by itself: what it would receive is made up.
+struct Stage {
+  std::unique_ptr<peer::Executor> executor;
+  std::unique_ptr<peer::Microbatch> microbatch;
+  std::vector<uint32_t> segment_of_op;
+  uint32_t segments = 0;
+  std::vector<std::pair<ValueId, dag::Tensor>> inputs;
+  std::vector<std::vector<double>> seconds;  // by segment, of each run
+  std::vector<double> update;
+};
+
+Status fill(Stage& stage) {
+  Rng rng(11, 1);
+  const dag::Graph& graph = stage.executor->graph();
+  const auto limits = index_limits(graph);
+  for (const ValueId input : graph.inputs()) {
+    const auto limit = limits.find(input.index);
+    stage.inputs.emplace_back(
+        input, random_tensor(graph.spec(input), 1, limit == limits.end() ? 2 : limit->second, rng));
+  }
+  for (const dag::Initializer& one : graph.initializers()) {
+    const dag::TensorSpec& spec = graph.spec(one.value);
+    const double fan = spec.rank() > 1 ? static_cast<double>(spec.element_count()) /
+                                             static_cast<double>(std::max<int64_t>(1, spec.shape[0]))
+                                       : 1;
+    WEFT_TRY_STATUS(stage.executor->state().write(dag::of_initializer(one.name),
+                                                  random_tensor(spec, 1 / std::sqrt(std::max(fan, 1.0)), 2, rng)));
+  }
+  return {};
+}
+
+Result<Stage> make_stage(dag::StageGraph of, std::vector<ValueId> sends, const cli::PlannedJob& job,
+                         peer::Backend& backend) {
+  Stage stage;
+  stage.segment_of_op = of.segment_of_op;
+  stage.segments = of.segment_count;
+  stage.seconds.resize(of.segment_count);
+  WEFT_TRY(stage.executor,
+           peer::Executor::create(std::make_shared<const dag::Graph>(std::move(of.graph)),
+                                  std::make_shared<peer::State>(backend),
+                                  {.accumulates = job.microbatches > 1,
+                                   .kept = std::move(sends),
+                                   .segment_of_op = stage.segment_of_op,
+                                   .optimizer = job.job.optimizer}));
+  WEFT_TRY(stage.microbatch, stage.executor->make_microbatch());
+  stage.microbatch->turn = dag::gradient_turn(job.microbatches - 1, job.microbatches, 1);
+  stage.microbatch->context = {.seed = 1, .step = 1, .microbatch_size = job.job.microbatch_size};
+  WEFT_TRY_STATUS(fill(stage));
+  return stage;
+}
+
+// A microbatch and an update.
+Status run_once(Stage& stage) {
+  const dag::Graph& graph = stage.executor->graph();
+  for (uint32_t segment = 0; segment < stage.segments; ++segment) {
+    for (const auto& [input, tensor] : stage.inputs)
+      if (stage.segment_of_op[graph.value(input).producer.index] == segment)
+        WEFT_TRY_STATUS(stage.executor->set_value(*stage.microbatch, input, tensor));
+    const double begin = now();
+    WEFT_TRY_STATUS(stage.executor->run(*stage.microbatch, segment));
+    stage.seconds[segment].push_back(now() - begin);
+  }
+  const double begin = now();
+  WEFT_TRY_STATUS(stage.executor->update({.step = 2, .learning_rate = 0, .gradient_scale = 1}));
+  stage.update.push_back(now() - begin);
+  return {};
+}
+
+// ---- a cut into stages of about equal predicted time ----
+
+std::vector<uint32_t> cut_equally(const plan::Model& model, const plan::Rates& rates, uint32_t stages) {
+  const auto seconds = plan::seconds_of_positions(model, 0, rates, false);
+  double total = 0, before = 0;
+  for (const double one : seconds) total += one;
+  std::vector<uint32_t> stage_of_position;
+  for (const double one : seconds) {
+    const double middle = (before + one / 2) / total;
+    stage_of_position.push_back(std::min(stages - 1, static_cast<uint32_t>(middle * stages)));
+    before += one;
+  }
+  std::vector<uint32_t> stage_of_op;
+  for (const uint32_t position : model.position_of_op) stage_of_op.push_back(stage_of_position[position]);
+  return stage_of_op;
+}
+
+// Four rates: the longer of computing and moving, and the launch.
+double roofline(const plan::GroupCost& cost, const plan::Rates& rates) {
+  if (!cost.has_kernel) return 0;
+  return std::max(static_cast<double>(cost.matmul.value) / rates.matmul_flops_per_second +
+                      static_cast<double>(cost.convolution.value) / rates.convolution_flops_per_second,
+                  static_cast<double>(cost.moved.value) / rates.memory_bytes_per_second) +
+         rates.kernel_seconds;
+}
+
+class Bench {
+ public:
+  Bench(const Options& options, peer::Backend& backend) : options_(options), backend_(backend) {}
+
+  Status run(const std::string& path) {
+    auto opened = cli::open_planned_job(path, {}, {});
+    if (!opened) return tl::unexpected(opened.error());
+    job_ = &*opened;
+    job_->lowered = std::make_shared<const dag::Lowered>(
+        dag::lower_traced(job_->graph, dag::op_table(), backend_.traits()));
+    model_ = plan::make_model(job_->graph, {{job_->lowered}});
+    if (rates_.empty()) WEFT_TRY_STATUS(measure_device());
+    std::vector<Cut> cuts;
+    for (const uint32_t count : {1u, 2u, 4u})
+      if (count == 1 || !options_.groups) {
+        WEFT_TRY(Cut cut, make_cut(count));
+        WEFT_TRY_STATUS(time(cut));
+        for (Stage& stage : cut.stages) stage.executor.reset(), stage.microbatch.reset(), stage.inputs.clear();
+        cuts.push_back(std::move(cut));
+      }
+    for (const Cut& cut : cuts) WEFT_TRY_STATUS(print(path, cut));
+    return {};
+  }
+  void print_worst() const {
+    std::printf("stages and whole steps within 10%%: %zu of %zu; worst %+.1f%%: %s; four rates: %zu\n", near_, seen_,
+                100 * worst_, worst_name_.c_str(), near_with_four_);
+  }
+
+ private:
+  struct Cut {
+    std::vector<uint32_t> stage_of_op;
+    std::vector<Stage> stages;
+  };
+
+  Status measure_device() {
+    const auto begin = std::chrono::steady_clock::now();
+    WEFT_TRY(const plan::Rates rates, peer::measure_rates(backend_));
+    rates_.push_back(rates);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    std::printf("device measured in %.2f s: matmul %.1f GFLOP/s, convolution %.1f, memory %.1f GB/s, launch %.2f us\n",
+                took.count(), rates.matmul_flops_per_second / 1e9, rates.convolution_flops_per_second / 1e9,
+                rates.memory_bytes_per_second / 1e9, 1e6 * rates.kernel_seconds);
+    return {};
+  }
+
+  Result<Cut> make_cut(uint32_t count) {
+    Cut cut;
+    cut.stage_of_op = dag::stages_by_origin(job_->graph, cut_equally(model_, rates_[0], count));
+    const std::vector<const dag::Lowered*> classes{job_->lowered.get()};
+    const std::vector<uint32_t> class_of_stage(count, 0);
+    WEFT_TRY(dag::Split split,
+             dag::split({&job_->graph, cut.stage_of_op, classes, class_of_stage}, dag::op_table()));
+    for (uint32_t s = 0; s < count; ++s) {
+      std::vector<ValueId> sends;
+      for (const dag::CutEdge& edge : split.cut_edges)
+        if (edge.from_stage == s) sends.push_back(edge.sent);
+      WEFT_TRY(Stage stage, make_stage(std::move(split.stages[s]), std::move(sends), *job_, backend_));
+      cut.stages.push_back(std::move(stage));
+    }
+    return cut;
+  }
+
+  // In turns with the device, so that a change of the machine's speed befalls both.
+  Status time(Cut& cut) {
+    std::vector<std::vector<double>> of_group;
+    for (int round = 0; round < options_.rounds; ++round) {
+      if (cut.stages.size() == 1) WEFT_TRY_STATUS(measure_device());
+      for (Stage& stage : cut.stages) {
+        if (options_.groups) observe(stage, of_group);
+        const size_t runs = stage.update.size();
+        const double begin = now();
+        while (stage.update.size() < runs + 3 || (now() - begin < 0.5 && stage.update.size() < runs + 100))
+          WEFT_TRY_STATUS(run_once(stage));
+      }
+    }
+    if (options_.groups) print_groups(*cut.stages[0].executor, of_group);
+    return {};
+  }
+
+  void observe(Stage& stage, std::vector<std::vector<double>>& of_group) {
+    of_group.resize(stage.executor->program().groups.size());
+    stage.executor->set_observer([this, &of_group](size_t group, bool begins) {
+      if (begins)
+        begun_ = now();
+      else
+        of_group[group].push_back(now() - begun_);
+    });
+  }
+
+  template <typename Seconds>
+  double predicted(const Seconds& seconds) const {
+    std::vector<double> all;
+    for (const plan::Rates& rates : rates_) all.push_back(seconds(rates));
+    return median(std::move(all));
+  }
+
+  void print_groups(const peer::Executor& executor, const std::vector<std::vector<double>>& of_group) {
+    const dag::Graph& graph = executor.graph();
+    struct Sum {
+      double measured = 0, predicted = 0, roofline = 0;
+    };
+    std::map<std::string, Sum> families;
+    for (size_t g = 0; g < of_group.size(); ++g) {
+      const peer::GroupSignature& group = executor.program().groups[g];
+      const auto cost = plan::cost_of_group(graph, group.ops, group.inputs, group.outputs);
+      const double measured = typical(of_group[g]);
+      const double ours = predicted([&](const plan::Rates& r) { return plan::seconds_of(cost, r); });
+      const double theirs = predicted([&](const plan::Rates& r) { return roofline(cost, r); });
+      const std::string family(to_string(dag::op_table().row(graph.op(group.ops[0]).kind).family));
+      Sum& sum = families[family];
+      sum.measured += measured, sum.predicted += ours, sum.roofline += theirs;
+      if (!options_.family.empty() && options_.family != family) continue;
+      std::string kinds, shapes;
+      int64_t flops = 0;
+      for (const dag::OpId id : group.ops) {
+        kinds += (kinds.empty() ? "" : "+") + std::string(to_string(graph.op(id).kind));
+        flops += op_flops(graph, graph.op(id)).value;
+      }
+      for (const auto* values : {&group.inputs, &group.outputs}) {
+        shapes += values == &group.inputs ? "" : " ->";
+        for (const ValueId v : *values)
+          shapes += " " + dag::to_string(graph.spec(v).shape) +
+                    (graph.value(v).layout == dag::Layout::Plain ? "" : "b");
+      }
+      std::printf("group\t%s\t%s\t%.3f\t%.3f\t%.3f\t%lld\t%lld\t%s\t%s\t%s\n", family.c_str(), kinds.c_str(),
+                  1e6 * measured, 1e6 * ours, 1e6 * theirs, static_cast<long long>(flops),
+                  static_cast<long long>(cost.moved.value), shapes.c_str(),
+                  dag::to_string(graph.op(group.ops[0]).attributes).c_str(),
+                  std::string(executor.kernel(g).implementation()).c_str());
+    }
+    for (const auto& [family, sum] : families)
+      std::printf("family %-14s measured %9.3f ms, predicted %9.3f (%+.3f), four rates %9.3f (%+.3f)\n",
+                  family.c_str(), 1e3 * sum.measured, 1e3 * sum.predicted,
+                  1e3 * (sum.predicted - sum.measured), 1e3 * sum.roofline,
+                  1e3 * (sum.roofline - sum.measured));
+  }
+
+  Status print(const std::string& path, const Cut& cut) {
+    const auto count = static_cast<uint32_t>(cut.stages.size());
+    std::vector<plan::Pipeline> pipelines;
+    for (const plan::Rates& rates : rates_) {
+      const std::vector<plan::StageDevice> devices(count, plan::StageDevice{.rates = rates});
+      WEFT_TRY(auto pipeline,
+               plan::make_pipeline(model_, cut.stage_of_op, devices,
+                                   {.microbatches = job_->microbatches,
+                                    .optimizer_slots = job_->request().optimizer_slots}));
+      pipelines.push_back(std::move(pipeline));
+    }
+    const std::vector<double> four = four_rates(cut);
+    for (uint32_t s = 0; s < count; ++s) {
+      const Stage& stage = cut.stages[s];
+      double microbatch = 0;
+      std::string parts;
+      for (uint32_t k = 0; k < stage.segments; ++k) {
+        std::vector<double> all;
+        for (const plan::Pipeline& one : pipelines) all.push_back(seconds(one.stages[s].segments[k].compute));
+        microbatch += typical(stage.seconds[k]);
+        parts += ratio_text(median(all), typical(stage.seconds[k]));
+      }
+      std::vector<double> whole, update;
+      for (const plan::Pipeline& one : pipelines) {
+        double sum = 0;
+        for (const plan::Segment& segment : one.stages[s].segments) sum += seconds(segment.compute);
+        update.push_back(seconds(one.stages[s].update));
+        whole.push_back(sum * job_->microbatches + update.back());
+      }
+      const double measured = microbatch * job_->microbatches + typical(stage.update);
+      const double ratio = median(whole) / measured;
+      std::printf("%-40s stage %u of %u  %9.3f ms  predicted %+6.1f%%  four rates %+6.1f%%  segments%s update%s\n",
+                  path.size() > 40 ? path.substr(path.size() - 40).c_str() : path.c_str(), s + 1, count,
+                  1e3 * measured, 100 * (ratio - 1), 100 * (four[s] / measured - 1), parts.c_str(),
+                  ratio_text(median(update), typical(stage.update)).c_str());
+      note(path + " stage " + std::to_string(s + 1) + " of " + std::to_string(count), ratio, four[s] / measured);
+    }
+    return {};
+  }
+
+  static std::string ratio_text(double predicted, double measured) {
+    char text[64];
+    std::snprintf(text, sizeof(text), " %.3f ms %+.1f%%", 1e3 * measured,
+                  100 * (predicted / std::max(measured, 1e-9) - 1));
+    return text;
+  }
+
+  // By stage: seconds of a step by the roofline.
+  std::vector<double> four_rates(const Cut& cut) const {
+    std::vector<double> sums(cut.stages.size(), 0);
+    const plan::Model::Class& of = model_.classes[0];
+    for (size_t s = 0; s < sums.size(); ++s)
+      sums[s] = predicted([&](const plan::Rates& rates) {
+        double sum = 0;
+        for (const plan::GroupCost& group : of.groups)
+          if (cut.stage_of_op[of.lowered->source_op[group.begin].index] == s)
+            sum += roofline(group, rates) * job_->microbatches;
+        for (const dag::GraphOutput& output : job_->graph.outputs()) {
+          if (output.role != dag::OutputRole::Gradient ||
+              cut.stage_of_op[job_->graph.value(output.value).producer.index] != s)
+            continue;
+          const auto bytes = static_cast<double>(job_->graph.spec(output.value).bytes().value);
+          const double slots = job_->request().optimizer_slots;
+          const double accumulates = job_->microbatches > 1 ? job_->microbatches : 0;
+          sum += (3 + 2 * slots + 3 * accumulates) * bytes / rates.memory_bytes_per_second +
+                 (1 + accumulates) * rates.kernel_seconds;
+        }
+        return sum;
+      });
+    return sums;
+  }
+
+  void note(const std::string& name, double ratio, double with_four) {
+    ++seen_;
+    near_ += std::abs(ratio - 1) <= 0.1;
+    near_with_four_ += std::abs(with_four - 1) <= 0.1;
+    if (std::abs(ratio - 1) > std::abs(worst_)) worst_ = ratio - 1, worst_name_ = name;
+  }
+
+  const Options& options_;
+  peer::Backend& backend_;
+  cli::PlannedJob* job_ = nullptr;
+  plan::Model model_;
+  std::vector<plan::Rates> rates_;
+  double begun_ = 0;
+  size_t seen_ = 0, near_ = 0, near_with_four_ = 0;
+  double worst_ = 0;
+  std::string worst_name_;
+};
+
+int measure(const Options& options) {
+  const auto backend = peer::make_cpu_backend({.threads = 1, .pin = false});
+  if (!backend) return 1;
+  std::printf("%s\n", (*backend)->numerics_fingerprint().c_str());
+  Bench bench(options, **backend);
+  int failed = 0;
+  for (const std::string& job : options.jobs)
+    if (const Status status = bench.run(job); !status) {
+      std::printf("%s: %s\n", job.c_str(), status.error().message.c_str());
+      failed = 1;
+    }
+  bench.print_worst();
+  return failed;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  weft::Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--rounds" && i + 1 < argc)
+      options.rounds = std::max(1, std::atoi(argv[++i]));
+    else if (word == "--groups")
+      options.groups = true;
+    else if (word == "--family" && i + 1 < argc)
+      options.family = argv[++i];
+    else
+      options.jobs.push_back(word);
+  }
+  return weft::measure(options);
+}
