@@ -4,7 +4,8 @@
 // The device is measured as a peer does when it joins, in turns with the stages; a prediction is the median of
 // those that the measurements give, a time that of the fastest quarter of runs by the thread's own clock, which
 // others on the machine disturb least. Beside it what four rates predict, a roofline without families and
-// sizes. --groups: how long each group of ops takes in the step, one line each (tab separated) and summed up by
+// sizes. Two processors of a core share its units: a run counts when a small product right before and right
+// after it took about the least that it ever took. --groups: how long each group of ops takes in the step, one line each (tab separated) and summed up by
 // family; FAMILY: the lines of that one alone.
 #include <algorithm>
 #include <cmath>
@@ -14,6 +15,7 @@
 #include <ctime>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/rng.h"
@@ -38,6 +40,9 @@ struct Options {
   std::vector<std::string> jobs;
 };
 
+constexpr double kQuiet = 1.1;            // of the least that the small product took
+constexpr double kPatienceSeconds = 40;  // of a cut, for quiet
+
 double now() {
   timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -53,6 +58,49 @@ double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values.empty() ? 0 : values[values.size() / 2];
 }
+
+// Whether this processor has its core to itself, as far as a product of some 0.2 ms can tell.
+class Quiet {
+ public:
+  static Result<Quiet> create(peer::Backend& backend) {
+    Quiet quiet;
+    dag::GraphBuilder b(dag::op_table());
+    const dag::TensorSpec side{dag::DType::F32, {192, 192}};
+    const ValueId x = b.input("x", side), y = b.input("y", side);
+    b.output("z", b.add(dag::OpKind::MatMul, {x, y}), dag::OutputRole::Prediction);
+    WEFT_TRY(quiet.executor_, peer::Executor::create(std::make_shared<const dag::Graph>(b.finish()),
+                                                     std::make_shared<peer::State>(backend), {}));
+    WEFT_TRY(quiet.microbatch_, quiet.executor_->make_microbatch());
+    for (const ValueId input : quiet.executor_->graph().inputs())
+      WEFT_TRY_STATUS(quiet.executor_->set_value(*quiet.microbatch_, input, dag::Tensor(side)));
+    for (int i = 0; i < 100; ++i) WEFT_TRY_STATUS(quiet.look());
+    return quiet;
+  }
+  Result<bool> look() {
+    double seconds = 1;
+    for (int i = 0; i < 3; ++i) {
+      const double begin = now();
+      WEFT_TRY_STATUS(executor_->run(*microbatch_));
+      seconds = std::min(seconds, now() - begin);
+    }
+    least_ = std::min(least_, seconds);
+    return seconds <= kQuiet * least_;
+  }
+  // For a while.
+  Status wait(double& patience) {
+    for (;;) {
+      WEFT_TRY(const bool quiet, look());
+      if (quiet || patience <= 0) return {};
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      patience -= 0.02;
+    }
+  }
+
+ private:
+  std::unique_ptr<peer::Executor> executor_;
+  std::unique_ptr<peer::Microbatch> microbatch_;
+  double least_ = 1;
+};
 
 // What each integer input indexes, as far as one sees: it must stay below that.
 std::map<uint32_t, int64_t> index_limits(const dag::Graph& graph) {
@@ -90,7 +138,7 @@ struct Stage {
   uint32_t segments = 0;
   std::vector<std::pair<ValueId, dag::Tensor>> inputs;
   std::vector<std::vector<double>> seconds;  // by segment, of each run
-  std::vector<double> update;
+  std::vector<double> update;                // likewise
 };
 
 Status fill(Stage& stage) {
@@ -178,7 +226,8 @@ double roofline(const plan::GroupCost& cost, const plan::Rates& rates) {
 
 class Bench {
  public:
-  Bench(const Options& options, peer::Backend& backend) : options_(options), backend_(backend) {}
+  Bench(const Options& options, peer::Backend& backend, Quiet quiet)
+      : options_(options), backend_(backend), quiet_(std::move(quiet)) {}
 
   Status run(const std::string& path) {
     auto opened = cli::open_planned_job(path, {}, {});
@@ -202,15 +251,19 @@ class Bench {
   void print_worst() const {
     std::printf("stages and whole steps within 10%%: %zu of %zu; worst %+.1f%%: %s; four rates: %zu\n", near_, seen_,
                 100 * worst_, worst_name_.c_str(), near_with_four_);
+    std::printf("%zu of %zu runs had the core to share\n", disturbed_, runs_);
   }
 
  private:
+  using GroupSeconds = std::vector<std::vector<double>>;  // by group, of each run
   struct Cut {
     std::vector<uint32_t> stage_of_op;
     std::vector<Stage> stages;
   };
 
   Status measure_device() {
+    double patience = kPatienceSeconds / 4;
+    WEFT_TRY_STATUS(quiet_.wait(patience));
     const auto begin = std::chrono::steady_clock::now();
     WEFT_TRY(const plan::Rates rates, peer::measure_rates(backend_));
     rates_.push_back(rates);
@@ -240,22 +293,41 @@ class Bench {
 
   // In turns with the device, so that a change of the machine's speed befalls both.
   Status time(Cut& cut) {
-    std::vector<std::vector<double>> of_group;
+    GroupSeconds of_group, counted;
+    double patience = kPatienceSeconds;
     for (int round = 0; round < options_.rounds; ++round) {
       if (cut.stages.size() == 1) WEFT_TRY_STATUS(measure_device());
       for (Stage& stage : cut.stages) {
         if (options_.groups) observe(stage, of_group);
-        const size_t runs = stage.update.size();
+        WEFT_TRY_STATUS(run_once(stage));  // warm
         const double begin = now();
-        while (stage.update.size() < runs + 3 || (now() - begin < 0.5 && stage.update.size() < runs + 100))
+        for (size_t runs = 0; runs < 3 || (now() - begin < 0.3 && runs < 100);) {
+          const size_t before = stage.update.size();
+          WEFT_TRY_STATUS(quiet_.wait(patience));
+          for (std::vector<double>& seconds : of_group) seconds.clear();
           WEFT_TRY_STATUS(run_once(stage));
+          WEFT_TRY(const bool quiet, quiet_.look());
+          if (!quiet && patience > 0) {
+            patience -= now() - begin;
+            forget(stage, before);
+            continue;
+          }
+          ++runs, ++runs_, disturbed_ += !quiet;
+          counted.resize(of_group.size());
+          for (size_t g = 0; g < of_group.size(); ++g)
+            counted[g].insert(counted[g].end(), of_group[g].begin(), of_group[g].end());
+        }
       }
     }
-    if (options_.groups) print_groups(*cut.stages[0].executor, of_group);
+    if (options_.groups) print_groups(*cut.stages[0].executor, counted);
     return {};
   }
+  static void forget(Stage& stage, size_t runs) {
+    stage.update.resize(runs);
+    for (std::vector<double>& seconds : stage.seconds) seconds.resize(runs);
+  }
 
-  void observe(Stage& stage, std::vector<std::vector<double>>& of_group) {
+  void observe(Stage& stage, GroupSeconds& of_group) {
     of_group.resize(stage.executor->program().groups.size());
     stage.executor->set_observer([this, &of_group](size_t group, bool begins) {
       if (begins)
@@ -272,7 +344,7 @@ class Bench {
     return median(std::move(all));
   }
 
-  void print_groups(const peer::Executor& executor, const std::vector<std::vector<double>>& of_group) {
+  void print_groups(const peer::Executor& executor, const GroupSeconds& of_group) {
     const dag::Graph& graph = executor.graph();
     struct Sum {
       double measured = 0, predicted = 0, roofline = 0;
@@ -394,11 +466,12 @@ class Bench {
 
   const Options& options_;
   peer::Backend& backend_;
+  Quiet quiet_;
   cli::PlannedJob* job_ = nullptr;
   plan::Model model_;
   std::vector<plan::Rates> rates_;
   double begun_ = 0;
-  size_t seen_ = 0, near_ = 0, near_with_four_ = 0;
+  size_t seen_ = 0, near_ = 0, near_with_four_ = 0, runs_ = 0, disturbed_ = 0;
   double worst_ = 0;
   std::string worst_name_;
 };
@@ -407,7 +480,9 @@ int measure(const Options& options) {
   const auto backend = peer::make_cpu_backend({.threads = 1, .pin = false});
   if (!backend) return 1;
   std::printf("%s\n", (*backend)->numerics_fingerprint().c_str());
-  Bench bench(options, **backend);
+  auto quiet = Quiet::create(**backend);
+  if (!quiet) return 1;
+  Bench bench(options, **backend, std::move(*quiet));
   int failed = 0;
   for (const std::string& job : options.jobs)
     if (const Status status = bench.run(job); !status) {
