@@ -35,7 +35,7 @@ using dag::ValueId;
 
 struct Options {
   int rounds = 3;
-  bool groups = false;
+  bool groups = false, rates = false;
   std::string family;
   std::vector<std::string> jobs;
 };
@@ -271,6 +271,12 @@ class Bench {
     std::printf("device measured in %.2f s: matmul %.1f GFLOP/s, convolution %.1f, memory %.1f GB/s, launch %.2f us\n",
                 took.count(), rates.matmul_flops_per_second / 1e9, rates.convolution_flops_per_second / 1e9,
                 rates.memory_bytes_per_second / 1e9, 1e6 * rates.kernel_seconds);
+    for (size_t i = 0; i < plan::kUnitCount && options_.rates; ++i) {
+      const plan::UnitRates& unit = rates.units[i];
+      std::printf("  %-20s %7.1f %7.1f GFLOP/s %7.1f %7.1f GB/s\n",
+                  std::string(to_string(static_cast<plan::Unit>(i))).c_str(), unit.small_flops_per_second / 1e9,
+                  unit.flops_per_second / 1e9, unit.small_bytes_per_second / 1e9, unit.bytes_per_second / 1e9);
+    }
     return {};
   }
 
@@ -505,6 +511,8 @@ int main(int argc, char** argv) {
       options.rounds = std::max(1, std::atoi(argv[++i]));
     else if (word == "--groups")
       options.groups = true;
+    else if (word == "--rates")
+      options.rates = true;
     else if (word == "--family" && i + 1 < argc)
       options.family = argv[++i];
     else
