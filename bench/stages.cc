@@ -41,7 +41,7 @@ struct Options {
 };
 
 constexpr double kQuiet = 1.1;            // of the least that the small product took
-constexpr double kPatienceSeconds = 40;  // of a cut, for quiet
+constexpr double kPatienceSeconds = 15;  // of a cut, for quiet
 
 double now() {
   timespec t;
@@ -54,11 +54,6 @@ double typical(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
   return seconds.empty() ? 0 : seconds[seconds.size() / 8];
 }
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
-
 // Whether this processor has its core to itself, as far as a product of some 0.2 ms can tell.
 class Quiet {
  public:
@@ -236,7 +231,7 @@ class Bench {
     job_->lowered = std::make_shared<const dag::Lowered>(
         dag::lower_traced(job_->graph, dag::op_table(), backend_.traits()));
     model_ = plan::make_model(job_->graph, {{job_->lowered}});
-    if (rates_.empty()) WEFT_TRY_STATUS(measure_device());
+    for (int i = 0; i < 3 && options_.rounds > 0; ++i) WEFT_TRY_STATUS(measure_device());
     std::vector<Cut> cuts;
     for (const uint32_t count : {1u, 2u, 4u})
       if (count == 1 || !options_.groups) {
@@ -245,6 +240,7 @@ class Bench {
         for (Stage& stage : cut.stages) stage.executor.reset(), stage.microbatch.reset(), stage.inputs.clear();
         cuts.push_back(std::move(cut));
       }
+    if (options_.rates) print_rates();
     for (const Cut& cut : cuts) WEFT_TRY_STATUS(print(path, cut));
     return {};
   }
@@ -264,25 +260,22 @@ class Bench {
   Status measure_device() {
     double patience = kPatienceSeconds / 4;
     WEFT_TRY_STATUS(quiet_.wait(patience));
-    const auto begin = std::chrono::steady_clock::now();
-    WEFT_TRY(const plan::Rates rates, peer::measure_rates(backend_));
-    rates_.push_back(rates);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    std::printf("device measured in %.2f s: matmul %.1f GFLOP/s, convolution %.1f, memory %.1f GB/s, launch %.2f us\n",
-                took.count(), rates.matmul_flops_per_second / 1e9, rates.convolution_flops_per_second / 1e9,
-                rates.memory_bytes_per_second / 1e9, 1e6 * rates.kernel_seconds);
-    for (size_t i = 0; i < plan::kUnitCount && options_.rates; ++i) {
+    return meter_.round();
+  }
+  void print_rates() const {
+    const plan::Rates rates = meter_.rates();
+    std::printf("launch %.2f us\n", 1e6 * rates.kernel_seconds);
+    for (size_t i = 0; i < plan::kUnitCount; ++i) {
       const plan::UnitRates& unit = rates.units[i];
       std::printf("  %-20s %7.1f %7.1f GFLOP/s %7.1f %7.1f GB/s\n",
                   std::string(to_string(static_cast<plan::Unit>(i))).c_str(), unit.small_flops_per_second / 1e9,
                   unit.flops_per_second / 1e9, unit.small_bytes_per_second / 1e9, unit.bytes_per_second / 1e9);
     }
-    return {};
   }
 
   Result<Cut> make_cut(uint32_t count) {
     Cut cut;
-    cut.stage_of_op = dag::stages_by_origin(job_->graph, cut_equally(model_, rates_[0], count));
+    cut.stage_of_op = dag::stages_by_origin(job_->graph, cut_equally(model_, meter_.rates(), count));
     const std::vector<const dag::Lowered*> classes{job_->lowered.get()};
     const std::vector<uint32_t> class_of_stage(count, 0);
     WEFT_TRY(dag::Split split,
@@ -302,7 +295,7 @@ class Bench {
     GroupSeconds of_group, counted;
     double patience = kPatienceSeconds;
     for (int round = 0; round < options_.rounds; ++round) {
-      if (cut.stages.size() == 1) WEFT_TRY_STATUS(measure_device());
+      WEFT_TRY_STATUS(measure_device());
       for (Stage& stage : cut.stages) {
         if (options_.groups) observe(stage, of_group);
         WEFT_TRY_STATUS(run_once(stage));  // warm
@@ -345,9 +338,7 @@ class Bench {
 
   template <typename Seconds>
   double predicted(const Seconds& seconds) const {
-    std::vector<double> all;
-    for (const plan::Rates& rates : rates_) all.push_back(seconds(rates));
-    return median(std::move(all));
+    return seconds(meter_.rates());
   }
 
   void print_groups(const peer::Executor& executor, const GroupSeconds& of_group) {
@@ -393,39 +384,30 @@ class Bench {
 
   Status print(const std::string& path, const Cut& cut) {
     const auto count = static_cast<uint32_t>(cut.stages.size());
-    std::vector<plan::Pipeline> pipelines;
-    for (const plan::Rates& rates : rates_) {
-      const std::vector<plan::StageDevice> devices(count, plan::StageDevice{.rates = rates});
-      WEFT_TRY(auto pipeline,
-               plan::make_pipeline(model_, cut.stage_of_op, devices,
-                                   {.microbatches = job_->microbatches,
-                                    .optimizer_slots = job_->request().optimizer_slots}));
-      pipelines.push_back(std::move(pipeline));
-    }
+    const std::vector<plan::StageDevice> devices(count, plan::StageDevice{.rates = meter_.rates()});
+    WEFT_TRY(const auto pipeline,
+             plan::make_pipeline(model_, cut.stage_of_op, devices,
+                                 {.microbatches = job_->microbatches,
+                                  .optimizer_slots = job_->request().optimizer_slots}));
     const std::vector<double> four = four_rates(cut);
     for (uint32_t s = 0; s < count; ++s) {
       const Stage& stage = cut.stages[s];
       double microbatch = 0;
       std::string parts;
+      double predicted_microbatch = 0;
       for (uint32_t k = 0; k < stage.segments; ++k) {
-        std::vector<double> all;
-        for (const plan::Pipeline& one : pipelines) all.push_back(seconds(one.stages[s].segments[k].compute));
+        const double predicted = seconds(pipeline.stages[s].segments[k].compute);
+        predicted_microbatch += predicted;
         microbatch += typical(stage.seconds[k]);
-        parts += ratio_text(median(all), typical(stage.seconds[k]));
+        parts += ratio_text(predicted, typical(stage.seconds[k]));
       }
-      std::vector<double> whole, update;
-      for (const plan::Pipeline& one : pipelines) {
-        double sum = 0;
-        for (const plan::Segment& segment : one.stages[s].segments) sum += seconds(segment.compute);
-        update.push_back(seconds(one.stages[s].update));
-        whole.push_back(sum * job_->microbatches + update.back());
-      }
+      const double update = seconds(pipeline.stages[s].update);
       const double measured = microbatch * job_->microbatches + typical(stage.update);
-      const double ratio = median(whole) / measured;
+      const double ratio = (predicted_microbatch * job_->microbatches + update) / measured;
       std::printf("%-40s stage %u of %u  %9.3f ms  predicted %+6.1f%%  four rates %+6.1f%%  segments%s update%s\n",
                   path.size() > 40 ? path.substr(path.size() - 40).c_str() : path.c_str(), s + 1, count,
                   1e3 * measured, 100 * (ratio - 1), 100 * (four[s] / measured - 1), parts.c_str(),
-                  ratio_text(median(update), typical(stage.update)).c_str());
+                  ratio_text(update, typical(stage.update)).c_str());
       note(path + " stage " + std::to_string(s + 1) + " of " + std::to_string(count), ratio, four[s] / measured);
     }
     return {};
@@ -475,7 +457,7 @@ class Bench {
   Quiet quiet_;
   cli::PlannedJob* job_ = nullptr;
   plan::Model model_;
-  std::vector<plan::Rates> rates_;
+  peer::DeviceMeter meter_{backend_, {}, now};
   double begun_ = 0;
   size_t seen_ = 0, near_ = 0, near_with_four_ = 0, runs_ = 0, disturbed_ = 0;
   double worst_ = 0;

@@ -29,8 +29,21 @@ dag::Tensor ordinary(const dag::TensorSpec& spec) {
   return tensor;
 }
 
+}  // namespace
+
+double wall_clock() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+template <typename Work>
+Result<double> Trial::time_of(Work work) {
+  WEFT_TRY_STATUS(backend_->synchronize());
+  const double begin = clock_();
+  WEFT_TRY_STATUS(work());
+  WEFT_TRY_STATUS(backend_->synchronize());
+  return clock_() - begin;
+}
+
 template <typename Once>
-Result<double> typical(Duration time, Once once) {
+Result<double> Trial::typical(Duration time, Once once) {
   std::vector<double> seconds;
   const auto end = Clock::now() + time;
   while (seconds.size() < kRunsMin || (seconds.size() < kRunsMax && Clock::now() < end)) {
@@ -41,19 +54,8 @@ Result<double> typical(Duration time, Once once) {
   return std::max(seconds[seconds.size() / 8], 1e-9);
 }
 
-template <typename Work>
-Result<double> time_of(Backend& backend, Work work) {
-  WEFT_TRY_STATUS(backend.synchronize());
-  const auto begin = Clock::now();
-  WEFT_TRY_STATUS(work());
-  WEFT_TRY_STATUS(backend.synchronize());
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-}  // namespace
-
-Result<Trial> Trial::create(const dag::Graph& graph, Backend& backend) {
-  Trial trial(backend);
+Result<Trial> Trial::create(const dag::Graph& graph, Backend& backend, TrialClock clock) {
+  Trial trial(backend, clock);
   const bool updates = graph.find_output(dag::OutputRole::Gradient) != nullptr;
   ExecutorOptions options;
   if (updates) options.optimizer = dag::OptimizerSpec{.type = dag::OptimizerType::AdamW};
@@ -75,7 +77,7 @@ Status Trial::fill() {
 }
 
 Result<double> Trial::run() {
-  return time_of(*backend_, [&] { return executor_->run(*microbatch_); });
+  return time_of([&] { return executor_->run(*microbatch_); });
 }
 
 Result<double> Trial::measure(Duration time) {
@@ -84,7 +86,7 @@ Result<double> Trial::measure(Duration time) {
 
 Result<double> Trial::measure_update(Duration time) {
   const dag::UpdateStep step{.step = 2, .learning_rate = 1e-6, .gradient_scale = 1};
-  return typical(time, [&] { return time_of(*backend_, [&] { return executor_->update(step); }); });
+  return typical(time, [&] { return time_of([&] { return executor_->update(step); }); });
 }
 
 bool is_within(const dag::Graph& graph, const Backend& backend, Bytes memory) {

@@ -11,26 +11,35 @@
 
 namespace weft::peer {
 
+// Seconds since whenever.
+using TrialClock = double (*)();
+double wall_clock();
+
 class Trial {
  public:
   // Lowers it for the backend, fills inputs and parameters with ordinary numbers, and runs it once.
-  static Result<Trial> create(const dag::Graph& graph, Backend& backend);
+  static Result<Trial> create(const dag::Graph& graph, Backend& backend, TrialClock clock = wall_clock);
 
   // The graph as it runs.
   const dag::Graph& graph() const { return executor_->graph(); }
   // Seconds of one run.
   Result<double> run();
-  // Seconds of a run: of the fastest quarter of all so far and those of that long, the median, because rates
-  // are those of a device that does nothing else, and this machine may be busy right now.
+  // Seconds of a run: the median of the fastest quarter of those of a while, because rates are those of a
+  // device that does nothing else, and this machine may be busy right now.
   Result<double> measure(Duration time);
   // The same of an update of the graph's parameters.
   Result<double> measure_update(Duration time);
 
  private:
-  explicit Trial(Backend& backend) : backend_(&backend) {}
+  Trial(Backend& backend, TrialClock clock) : backend_(&backend), clock_(clock) {}
   Status fill();
+  template <typename Work>
+  Result<double> time_of(Work work);
+  template <typename Once>
+  Result<double> typical(Duration time, Once once);
 
   Backend* backend_;
+  TrialClock clock_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Microbatch> microbatch_;
 };
