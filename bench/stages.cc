@@ -1,12 +1,12 @@
 // Whether stages take as long as a plan says, on this machine's processor with one thread: predicted over
 // measured, for each stage of a job's training step cut into 1, 2 and 4 of about equal predicted time.
-//   ./dev bench stages [--groups [FAMILY]] [--rounds N] JOB...
-// The device is measured as a peer does when it joins, in turns with the stages; a prediction is the median of
-// those that the measurements give, a time that of the fastest quarter of runs by the thread's own clock, which
-// others on the machine disturb least. Beside it what four rates predict, a roofline without families and
-// sizes. Two processors of a core share its units: a run counts when a small product right before and right
-// after it took about the least that it ever took. --groups: how long each group of ops takes in the step, one line each (tab separated) and summed up by
-// family; FAMILY: the lines of that one alone.
+//   build/release/weft_bench_stages [--rounds N] [--rates] [--groups [--family NAME]] JOB.yaml...
+// The device is measured in turns with the stages, as a peer does when it joins. A time is the median of the
+// fastest quarter of runs by the thread's own clock, which others on the machine disturb least; two processors
+// of a core share its units, so a run counts when a small product right before and right after it took about
+// the least that it ever took, and a segment takes what its kernels take, each at its own time. Beside it what four rates predict, a roofline without kinds and sizes. --rates:
+// what was measured of the device. --groups: whole steps only, and how long each group of ops takes in them, a
+// line each (tab separated), summed up by family; NAME: the lines of that family alone.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -41,7 +41,10 @@ struct Options {
 };
 
 constexpr double kQuiet = 1.1;            // of the least that the small product took
-constexpr double kPatienceSeconds = 15;  // of a cut, for quiet
+constexpr double kPatienceSeconds = 5;    // of a cut, for quiet
+constexpr int kRoundsBefore = 8;          // of the device, before the first stage
+constexpr size_t kRunsMin = 4, kRunsMax = 100;
+constexpr double kSecondsForEach = 0.3;
 
 double now() {
   timespec t;
@@ -132,7 +135,8 @@ struct Stage {
   std::vector<uint32_t> segment_of_op;
   uint32_t segments = 0;
   std::vector<std::pair<ValueId, dag::Tensor>> inputs;
-  std::vector<std::vector<double>> seconds;  // by segment, of each run
+  std::vector<std::vector<double>> kernels;  // by group, seconds of each run
+  std::vector<std::vector<double>> seconds;  // by segment, likewise
   std::vector<double> update;                // likewise
 };
 
@@ -170,6 +174,7 @@ Result<Stage> make_stage(dag::StageGraph of, std::vector<ValueId> sends, const c
                                    .segment_of_op = stage.segment_of_op,
                                    .optimizer = job.job.optimizer}));
   WEFT_TRY(stage.microbatch, stage.executor->make_microbatch());
+  stage.kernels.resize(stage.executor->program().groups.size());
   stage.microbatch->turn = dag::gradient_turn(job.microbatches - 1, job.microbatches, 1);
   stage.microbatch->context = {.seed = 1, .step = 1, .microbatch_size = job.job.microbatch_size};
   WEFT_TRY_STATUS(fill(stage));
@@ -231,7 +236,7 @@ class Bench {
     job_->lowered = std::make_shared<const dag::Lowered>(
         dag::lower_traced(job_->graph, dag::op_table(), backend_.traits()));
     model_ = plan::make_model(job_->graph, {{job_->lowered}});
-    for (int i = 0; i < 3 && options_.rounds > 0; ++i) WEFT_TRY_STATUS(measure_device());
+    for (; rounds_ < kRoundsBefore; ++rounds_) WEFT_TRY_STATUS(measure_device());
     std::vector<Cut> cuts;
     for (const uint32_t count : {1u, 2u, 4u})
       if (count == 1 || !options_.groups) {
@@ -292,47 +297,52 @@ class Bench {
 
   // In turns with the device, so that a change of the machine's speed befalls both.
   Status time(Cut& cut) {
-    GroupSeconds of_group, counted;
     double patience = kPatienceSeconds;
     for (int round = 0; round < options_.rounds; ++round) {
       WEFT_TRY_STATUS(measure_device());
       for (Stage& stage : cut.stages) {
-        if (options_.groups) observe(stage, of_group);
         WEFT_TRY_STATUS(run_once(stage));  // warm
+        observe(stage);
         const double begin = now();
-        for (size_t runs = 0; runs < 3 || (now() - begin < 0.3 && runs < 100);) {
+        for (size_t runs = 0; runs < kRunsMin || (now() - begin < kSecondsForEach && runs < kRunsMax);) {
           const size_t before = stage.update.size();
           WEFT_TRY_STATUS(quiet_.wait(patience));
-          for (std::vector<double>& seconds : of_group) seconds.clear();
+          const double began = now();
           WEFT_TRY_STATUS(run_once(stage));
           WEFT_TRY(const bool quiet, quiet_.look());
           if (!quiet && patience > 0) {
-            patience -= now() - begin;
+            patience -= now() - began;
             forget(stage, before);
             continue;
           }
           ++runs, ++runs_, disturbed_ += !quiet;
-          counted.resize(of_group.size());
-          for (size_t g = 0; g < of_group.size(); ++g)
-            counted[g].insert(counted[g].end(), of_group[g].begin(), of_group[g].end());
         }
       }
     }
-    if (options_.groups) print_groups(*cut.stages[0].executor, counted);
+    if (options_.groups) print_groups(cut.stages[0]);
+    for (Stage& stage : cut.stages) sum_kernels(stage);
     return {};
   }
   static void forget(Stage& stage, size_t runs) {
     stage.update.resize(runs);
     for (std::vector<double>& seconds : stage.seconds) seconds.resize(runs);
+    for (std::vector<double>& seconds : stage.kernels) seconds.resize(std::min(runs - 1, seconds.size()));
+  }
+  // What each segment takes when nothing disturbs any of its kernels.
+  static void sum_kernels(Stage& stage) {
+    for (std::vector<double>& seconds : stage.seconds) seconds.assign(1, 0);
+    for (size_t g = 0; g < stage.kernels.size(); ++g) {
+      const dag::OpId first = stage.executor->program().groups[g].ops.front();
+      stage.seconds[stage.segment_of_op[first.index]][0] += typical(stage.kernels[g]);
+    }
   }
 
-  void observe(Stage& stage, GroupSeconds& of_group) {
-    of_group.resize(stage.executor->program().groups.size());
-    stage.executor->set_observer([this, &of_group](size_t group, bool begins) {
+  void observe(Stage& stage) {
+    stage.executor->set_observer([this, &stage](size_t group, bool begins) {
       if (begins)
         begun_ = now();
       else
-        of_group[group].push_back(now() - begun_);
+        stage.kernels[group].push_back(now() - begun_);
     });
   }
 
@@ -341,7 +351,9 @@ class Bench {
     return seconds(meter_.rates());
   }
 
-  void print_groups(const peer::Executor& executor, const GroupSeconds& of_group) {
+  void print_groups(const Stage& stage) const {
+    const peer::Executor& executor = *stage.executor;
+    const GroupSeconds& of_group = stage.kernels;
     const dag::Graph& graph = executor.graph();
     struct Sum {
       double measured = 0, predicted = 0, roofline = 0;
@@ -458,6 +470,7 @@ class Bench {
   cli::PlannedJob* job_ = nullptr;
   plan::Model model_;
   peer::DeviceMeter meter_{backend_, {}, now};
+  int rounds_ = 0;
   double begun_ = 0;
   size_t seen_ = 0, near_ = 0, near_with_four_ = 0, runs_ = 0, disturbed_ = 0;
   double worst_ = 0;

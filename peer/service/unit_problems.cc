@@ -81,12 +81,15 @@ Graph functions(int64_t times) {
   return net.finish();
 }
 
-Graph shapes(int64_t batch) {
+// Of `count` values, so that each comes from memory rather than from the run before.
+Graph shapes(int64_t batch, int count) {
   Net net;
-  const ValueId x = net.input({batch, 64, 12, 64});
-  net.add(OpKind::Transpose, {x}, {{Attr::Perm, Ints{0, 2, 1, 3}}});
-  const ValueId y = net.add(OpKind::Concat, {x, x}, {{Attr::Axis, int64_t{2}}});
-  net.add(OpKind::ReduceSum, {y}, {{Attr::Axes, Ints{0, 1}}, {Attr::KeepDims, int64_t{1}}});
+  for (int i = 0; i < count; ++i) {
+    const ValueId x = net.input({batch, 64, 12, 64});
+    net.add(OpKind::Transpose, {x}, {{Attr::Perm, Ints{0, 2, 1, 3}}});
+    const ValueId y = net.add(OpKind::Concat, {x, x}, {{Attr::Axis, int64_t{2}}});
+    net.add(OpKind::ReduceSum, {y}, {{Attr::Axes, Ints{0, 1}}, {Attr::KeepDims, int64_t{1}}});
+  }
   return net.finish();
 }
 
@@ -162,9 +165,11 @@ Graph weight_gradients(int64_t batch, const Layer& layer) {
 }
 Graph all_directions(int64_t batch, const Layer& layer) {
   Net net;
-  const ValueId x = image(net, batch, layer.channels, layer.side);
-  convolve(net, x, layer);
-  convolve_weights(net, x, layer);
+  ValueId x = image(net, batch, layer.channels, layer.side);
+  for (int i = 0; i < 3; ++i) {
+    convolve_weights(net, x, layer);
+    x = convolve(net, x, layer);
+  }
   return net.finish();
 }
 
@@ -190,19 +195,19 @@ std::vector<UnitProblem> unit_problems() {
       P{Unit::Elementwise, small_bytes, [](int64_t) { return additions(86, 16); }},
       P{Unit::Elementwise, bytes, [](int64_t) { return additions(2736, 1); }},
       P{Unit::Elementwise, flops, functions, true},
-      P{Unit::Shape, small_bytes, [](int64_t) { return shapes(2); }},
-      P{Unit::Shape, bytes, [](int64_t) { return shapes(24); }},
+      P{Unit::Shape, small_bytes, [](int64_t) { return shapes(2, 20); }},
+      P{Unit::Shape, bytes, [](int64_t) { return shapes(24, 1); }},
       P{Unit::MatMul, flops, [](int64_t times) { return products(256 * times, 768, 1536); }, true},
       P{Unit::MatMul, small_bytes, [](int64_t) { return products(4, 512, 512); }},
       P{Unit::MatMul, bytes, [](int64_t) { return products(4, 2048, 2048); }},
-      P{Unit::Pointwise, flops, of_layer(all_directions, 2, point), true},
-      P{Unit::Pointwise, small_flops, of_layer(all_directions, 4, small_point), true},
+      P{Unit::Pointwise, flops, of_layer(all_directions, 1, point), true},
+      P{Unit::Pointwise, small_flops, of_layer(all_directions, 2, small_point), true},
       P{Unit::Convolution, flops, of_layer(convolutions, 2, dense), true},
       P{Unit::Convolution, small_flops, of_layer(convolutions, 2, small_dense), true},
       P{Unit::ConvolutionWeights, flops, of_layer(weight_gradients, 4, dense), true},
       P{Unit::ConvolutionWeights, small_flops, of_layer(weight_gradients, 4, small_dense), true},
-      P{Unit::Depthwise, flops, of_layer(all_directions, 8, depthwise), true},
-      P{Unit::Depthwise, small_flops, of_layer(all_directions, 8, small_depthwise), true},
+      P{Unit::Depthwise, flops, of_layer(all_directions, 4, depthwise), true},
+      P{Unit::Depthwise, small_flops, of_layer(all_directions, 4, small_depthwise), true},
       P{Unit::Normalisation, small_bytes, [](int64_t) { return normalisations(2); }},
       P{Unit::Normalisation, bytes, [](int64_t) { return normalisations(32); }},
       P{Unit::Pooling, small_bytes, [](int64_t) { return pools(2, 28); }},

@@ -44,6 +44,13 @@ namespace {
 constexpr int kUnitsMax = 64;
 constexpr double kUnitRateMin = 1, kUnitRateMax = 1e18;
 
+plan::UnitRates within_bounds(plan::UnitRates rates) {
+  for (double* rate : {&rates.small_flops_per_second, &rates.flops_per_second, &rates.small_bytes_per_second,
+                       &rates.bytes_per_second})
+    *rate = std::clamp(*rate, kUnitRateMin, kUnitRateMax);
+  return rates;
+}
+
 Status get(const wire::UnitRates& from, plan::UnitRates& to) {
   Reader read("UnitRates");
   const auto rate = [&](double number, double& into, std::string_view field) {
@@ -86,7 +93,7 @@ Status get(const wire::Rates& from, plan::Rates& to) {
   WEFT_TRY_STATUS(read.status());
   to.units = {};
   for (size_t i = 0; i < plan::kUnitCount && from.units_size() > 0; ++i)
-    to.units[i] = plan::rates_of_four(static_cast<plan::Unit>(i), to);
+    to.units[i] = within_bounds(plan::rates_of_four(static_cast<plan::Unit>(i), to));
   for (const wire::UnitRates& rates : from.units())
     for (size_t i = 0; i < plan::kUnitCount; ++i)
       if (rates.unit() == to_string(static_cast<plan::Unit>(i))) WEFT_TRY_STATUS(get(rates, to.units[i]));
