@@ -6,10 +6,77 @@
 
 namespace weft::plan {
 
+using dag::Family;
 using dag::Graph;
 using dag::Op;
 using dag::OpId;
+using dag::OpKind;
+using dag::Shape;
 using dag::ValueId;
+
+namespace {
+
+constexpr double kLeastImage = 16;         // smaller ones are as slow
+constexpr int64_t kFewChannelsAGroup = 8;  // fill no vector
+
+int64_t elements_from(const Shape& shape, size_t axis) {
+  int64_t count = 1;
+  for (size_t i = axis; i < shape.size(); ++i) count *= shape[i];
+  return count;
+}
+
+// The share of the work that goes at the rate of small images: work for each element of an image is taken
+// to cost a fixed part beside what grows with the image.
+double small_share(int64_t image) {
+  const double elements = std::max(kLeastImage, static_cast<double>(image));
+  return std::max(0.0, (1 / elements - 1 / kLargeImage) / (1 / kSmallImage - 1 / kLargeImage));
+}
+
+void classify_convolution(const Graph& graph, const Op& op, GroupCost& cost) {
+  const bool of_weights = op.kind == OpKind::ConvGradWeight, forward = op.kind == OpKind::Conv;
+  const Shape& weights = graph.spec(of_weights ? op.outputs[0] : op.inputs[1]).shape;
+  const Shape& made = graph.spec(forward ? op.outputs[0] : op.inputs[of_weights ? 1 : 0]).shape;
+  cost.small = small_share(elements_from(made, 2));
+  if (op.attributes.get_int(dag::Attr::Groups, 1) > 1 && weights[1] < kFewChannelsAGroup)
+    cost.unit = Unit::Depthwise;
+  else if (elements_from(weights, 2) == 1)
+    cost.unit = Unit::Pointwise;
+  else
+    cost.unit = of_weights ? Unit::ConvolutionWeights : Unit::Convolution;
+}
+
+void classify(const Graph& graph, const Op& first, GroupCost& cost) {
+  const dag::OpRow& row = dag::op_table().row(first.kind);
+  if (row.work == dag::Work::Convolution) return classify_convolution(graph, first, cost);
+  if (row.work == dag::Work::MatMul)
+    cost.unit = Unit::MatMul;
+  else if (row.family == Family::Normalisation || row.family == Family::Softmax)
+    cost.unit = Unit::Normalisation;
+  else if (row.family == Family::Pooling)
+    cost.unit = Unit::Pooling;
+  else if (row.family == Family::Shape || row.family == Family::Reduction)
+    cost.unit = Unit::Shape;
+}
+
+// Through both measured points, in proportion before and behind: it never falls.
+double seconds_of_bytes(double bytes, const UnitRates& rates) {
+  const double small = kSmallBytes / rates.small_bytes_per_second;
+  const double large = std::max(small, kLargeBytes / rates.bytes_per_second);
+  if (bytes <= kSmallBytes) return bytes / rates.small_bytes_per_second;
+  if (bytes >= kLargeBytes) return bytes * (large / kLargeBytes);
+  return small + (large - small) * (bytes - kSmallBytes) / (kLargeBytes - kSmallBytes);
+}
+
+double seconds_by_unit(const GroupCost& cost, const Rates& rates) {
+  const UnitRates& unit = rates.of(cost.unit);
+  const double large = 1 / unit.flops_per_second;
+  const double more = std::max(0.0, 1 / unit.small_flops_per_second - large);
+  return static_cast<double>(cost.matmul.value + cost.convolution.value) * (large + cost.small * more) +
+         static_cast<double>(cost.arithmetic.value) / rates.of(Unit::Elementwise).flops_per_second +
+         seconds_of_bytes(static_cast<double>(cost.moved.value), unit);
+}
+
+}  // namespace
 
 GroupCost cost_of_group(const Graph& graph, std::span<const OpId> ops, std::span<const ValueId> inputs,
                         std::span<const ValueId> outputs) {
@@ -23,9 +90,12 @@ GroupCost cost_of_group(const Graph& graph, std::span<const OpId> ops, std::span
   cost.has_kernel = true;
   for (const OpId id : ops) {
     const dag::Work work = dag::op_table().row(graph.op(id).kind).work;
-    if (work == dag::Work::MatMul) cost.matmul += op_flops(graph, graph.op(id));
-    if (work == dag::Work::Convolution) cost.convolution += op_flops(graph, graph.op(id));
+    FlopCount& sum = work == dag::Work::MatMul        ? cost.matmul
+                     : work == dag::Work::Convolution ? cost.convolution
+                                                      : cost.arithmetic;
+    sum += op_flops(graph, graph.op(id));
   }
+  classify(graph, first, cost);
   for (const ValueId output : outputs) cost.moved += graph.spec(output).bytes();
   for (const ValueId input : inputs) {
     const bool part =
@@ -77,6 +147,7 @@ std::vector<GroupCost> group_costs(const Graph& graph) {
 
 double seconds_of(const GroupCost& cost, const Rates& rates) {
   if (!cost.has_kernel) return 0;
+  if (rates.by_unit()) return seconds_by_unit(cost, rates) + rates.kernel_seconds;
   const double compute = static_cast<double>(cost.matmul.value) / rates.matmul_flops_per_second +
                          static_cast<double>(cost.convolution.value) / rates.convolution_flops_per_second;
   const double move = static_cast<double>(cost.moved.value) / rates.memory_bytes_per_second;
@@ -85,11 +156,14 @@ double seconds_of(const GroupCost& cost, const Rates& rates) {
 
 double update_seconds(Bytes parameter, uint32_t optimizer_slots, const Rates& rates) {
   const double passes = 3 + 2.0 * optimizer_slots;  // parameter in and out, gradient in, slots in and out
-  return passes * static_cast<double>(parameter.value) / rates.memory_bytes_per_second + rates.kernel_seconds;
+  const double bandwidth = rates.by_unit() ? rates.of(Unit::Update).bytes_per_second : rates.memory_bytes_per_second;
+  return passes * static_cast<double>(parameter.value) / bandwidth + rates.kernel_seconds;
 }
 
 double accumulate_seconds(Bytes parameter, const Rates& rates) {
-  return 3.0 * static_cast<double>(parameter.value) / rates.memory_bytes_per_second + rates.kernel_seconds;
+  const double moved = 3.0 * static_cast<double>(parameter.value);
+  if (rates.by_unit()) return seconds_of_bytes(moved, rates.of(Unit::Elementwise)) + rates.kernel_seconds;
+  return moved / rates.memory_bytes_per_second + rates.kernel_seconds;
 }
 
 }  // namespace weft::plan

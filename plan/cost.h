@@ -17,7 +17,10 @@ struct GroupCost {
   dag::Phase phase = dag::Phase::Forward;
   bool has_kernel = false;
   FlopCount matmul, convolution;
-  Bytes moved;  // read and written, each value once
+  FlopCount arithmetic;  // of ops that are neither
+  Bytes moved;           // read and written, each value once
+  Unit unit = Unit::Elementwise;
+  double small = 0;  // how much its work goes at the rate of small images: 0 (kLargeImage) to 1 (kSmallImage), or more
 };
 
 // The cost of running `ops` as one kernel that reads `inputs` and writes `outputs`.
@@ -27,7 +30,8 @@ GroupCost cost_of_group(const dag::Graph& graph, std::span<const dag::OpId> ops,
 // By fusion group of a lowered graph, in its order; ops without a group are groups of their own, leaves too.
 std::vector<GroupCost> group_costs(const dag::Graph& graph);
 
-// Roofline: the longer of computing and moving, and the launch.
+// Grows with work and bytes. With rates by unit: the launch, computing and moving, one after the other. Without:
+// the launch and the longer of the two.
 double seconds_of(const GroupCost& cost, const Rates& rates);
 
 // What the optimizer adds for a parameter of that size: the update once a step, and adding a microbatch's

@@ -202,6 +202,54 @@ void follow_blocks(LayoutContext& c) {
 
 // ---- rows ----
 
+// Functions cost more than an addition: about how many operations a vector loop makes of one, and of those
+// that no vector loop has, how many it could make meanwhile. nullptr: one.
+using Flops = FlopCount (*)(const ShapeContext&, std::span<const TensorSpec>);
+template <int kByErf, int kByTanh>
+FlopCount gelu_flops(const ShapeContext& c, std::span<const TensorSpec> outputs) {
+  const bool by_tanh = c.attributes.get_int(Attr::Approximate, 0) == 1;
+  return saturating_product({by_tanh ? kByTanh : kByErf, outputs[0].element_count()});
+}
+Flops flops_of(OpKind kind) {
+  using K = OpKind;
+  switch (kind) {
+    case K::Sqrt:
+      return flops_an_output_element<2>;
+    case K::Exp:
+      return flops_an_output_element<10>;
+    case K::Sigmoid:
+      return flops_an_output_element<15>;
+    case K::Log:
+      return flops_an_output_element<20>;
+    case K::Tanh:
+      return flops_an_output_element<27>;
+    case K::Erf:
+      return flops_an_output_element<35>;
+    case K::Gelu:
+      return gelu_flops<37, 30>;
+    case K::GeluGrad:
+      return gelu_flops<55, 40>;
+    case K::Softplus:
+      return flops_an_output_element<57>;
+    case K::Sin:
+    case K::Cos:
+    case K::Tan:
+    case K::Asin:
+    case K::Acos:
+    case K::Atan:
+    case K::Sinh:
+    case K::Cosh:
+    case K::Asinh:
+    case K::Acosh:
+    case K::Atanh:
+      return flops_an_output_element<130>;
+    case K::Pow:
+      return flops_an_output_element<220>;
+    default:
+      return nullptr;
+  }
+}
+
 OpRow row(OpKind kind, int operands, Infer infer, Differentiability differentiability, Vjp vjp,
           std::string_view about) {
   return {.kind = kind,
@@ -211,6 +259,7 @@ OpRow row(OpKind kind, int operands, Infer infer, Differentiability differentiab
           .differentiability = differentiability,
           .infer = infer,
           .vjp = vjp,
+          .flops = flops_of(kind),
           .fusable = true,
           .layout = follow_blocks,
           .about = about};

@@ -143,7 +143,7 @@ OpRow row(OpKind kind, int inputs_min, int inputs_max, Specs (*infer)(const Shap
           .differentiability = vjp ? Differentiability::Differentiable : Differentiability::Refused,
           .infer = infer,
           .vjp = vjp,
-          .flops = flops_an_output_element<8>,
+          .flops = flops_an_output_element<4>,
           .layout = layout,
           .about = {}};
 }

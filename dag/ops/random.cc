@@ -35,7 +35,7 @@ void add_draws(OpTable& table, OpKind kind, std::string_view about) {
              .inputs_min = 2,
              .inputs_max = 2,
              .infer = infer_draws,
-             .flops = flops_an_output_element<20>,
+             .flops = flops_an_output_element<60>,
              .draws = true,
              .about = about});
 }
@@ -49,6 +49,7 @@ void add_random_ops(OpTable& table) {
              .infer = infer_dropout,
              // The same key draws the same mask.
              .vjp = [](VjpContext& c) { give(c, 0, apply(OpKind::Dropout, cotangent(c), c.attributes())); },
+             .flops = flops_an_output_element<56>,
              .draws = true,
              .about =
                  "x -> x/(1-ratio) where kept, else 0; ratio: probability of 0, in [0,1); key: which dropout "

@@ -22,7 +22,8 @@ constexpr bool has_fields = takes<T>(std::make_index_sequence<count>{}) &&
                             !takes<T>(std::make_index_sequence<count + 1>{});
 
 static_assert(has_fields<TokenProof, 2>);
-static_assert(has_fields<plan::Rates, 4>);
+static_assert(has_fields<plan::Rates, 5>);
+static_assert(has_fields<plan::UnitRates, 4>);
 static_assert(has_fields<dag::BackendTraits, 2>);
 static_assert(has_fields<DeviceClass, 2>);
 static_assert(has_fields<plan::Seat, 2>);

@@ -39,11 +39,48 @@ Status get(const wire::TensorReference& from, TensorReference& to) {
   return read.status();
 }
 
+namespace {
+
+constexpr int kUnitsMax = 64;
+constexpr double kUnitRateMin = 1, kUnitRateMax = 1e18;
+
+plan::UnitRates within_bounds(plan::UnitRates rates) {
+  for (double* rate : {&rates.small_flops_per_second, &rates.flops_per_second, &rates.small_bytes_per_second,
+                       &rates.bytes_per_second})
+    *rate = std::clamp(*rate, kUnitRateMin, kUnitRateMax);
+  return rates;
+}
+
+Status get(const wire::UnitRates& from, plan::UnitRates& to) {
+  Reader read("UnitRates");
+  const auto rate = [&](double number, double& into, std::string_view field) {
+    read.require(number >= kUnitRateMin && number <= kUnitRateMax, field, "not from 1 to 1e18");
+    into = number;
+  };
+  rate(from.small_flops_per_second(), to.small_flops_per_second, "small_flops_per_second");
+  rate(from.flops_per_second(), to.flops_per_second, "flops_per_second");
+  rate(from.small_bytes_per_second(), to.small_bytes_per_second, "small_bytes_per_second");
+  rate(from.bytes_per_second(), to.bytes_per_second, "bytes_per_second");
+  return read.status();
+}
+
+}  // namespace
+
 void put(const plan::Rates& from, wire::Rates& to) {
   to.set_matmul_flops_per_second(from.matmul_flops_per_second);
   to.set_convolution_flops_per_second(from.convolution_flops_per_second);
   to.set_memory_bytes_per_second(from.memory_bytes_per_second);
   to.set_kernel_seconds(from.kernel_seconds);
+  if (!from.by_unit()) return;
+  for (size_t i = 0; i < plan::kUnitCount; ++i) {
+    const plan::UnitRates& rates = from.units[i];
+    wire::UnitRates& unit = *to.add_units();
+    unit.set_unit(std::string(to_string(static_cast<plan::Unit>(i))));
+    unit.set_small_flops_per_second(rates.small_flops_per_second);
+    unit.set_flops_per_second(rates.flops_per_second);
+    unit.set_small_bytes_per_second(rates.small_bytes_per_second);
+    unit.set_bytes_per_second(rates.bytes_per_second);
+  }
 }
 Status get(const wire::Rates& from, plan::Rates& to) {
   Reader read("Rates");
@@ -52,6 +89,14 @@ Status get(const wire::Rates& from, plan::Rates& to) {
                 "convolution_flops_per_second");
   read.positive(from.memory_bytes_per_second(), to.memory_bytes_per_second, "memory_bytes_per_second");
   read.not_negative(from.kernel_seconds(), to.kernel_seconds, "kernel_seconds");
+  read.require(from.units_size() <= kUnitsMax, "units", "more than 64");
+  WEFT_TRY_STATUS(read.status());
+  to.units = {};
+  for (size_t i = 0; i < plan::kUnitCount && from.units_size() > 0; ++i)
+    to.units[i] = within_bounds(plan::rates_of_four(static_cast<plan::Unit>(i), to));
+  for (const wire::UnitRates& rates : from.units())
+    for (size_t i = 0; i < plan::kUnitCount; ++i)
+      if (rates.unit() == to_string(static_cast<plan::Unit>(i))) WEFT_TRY_STATUS(get(rates, to.units[i]));
   return read.status();
 }
 

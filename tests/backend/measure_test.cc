@@ -20,6 +20,13 @@ TEST(MeasureRates, AreNumbersThatAPlanCanUse) {
     EXPECT_GT(rate, 1e3);
     EXPECT_LT(rate, 1e18);
   }
+  for (const plan::UnitRates& unit : rates->units)
+    for (const double rate : {unit.small_flops_per_second, unit.flops_per_second, unit.small_bytes_per_second,
+                              unit.bytes_per_second}) {
+      EXPECT_TRUE(std::isfinite(rate));
+      EXPECT_GE(rate, 1);
+      EXPECT_LE(rate, 1e18);
+    }
   EXPECT_GT(rates->kernel_seconds, 0);
   EXPECT_TRUE(std::isfinite(rates->kernel_seconds));
 }

@@ -68,6 +68,40 @@ void mutate(ByteVector& bytes, Rng& rng) {
   }
 }
 
+Hello hello_with(const plan::Rates& rates) {
+  Hello hello;
+  hello.role = Role::Peer;
+  hello.device.emplace();
+  hello.device->rates = rates;
+  return hello;
+}
+
+// The rates as they arrive; nothing when they are refused.
+std::optional<plan::Rates> received(const plan::Rates& rates) {
+  const auto decoded = decode(encode(Message{hello_with(rates)}));
+  if (!decoded) return std::nullopt;
+  return std::get<Hello>(*decoded).device->rates;
+}
+
+TEST(Hostile, RatesByUnitAreWithinBoundsOrRefused) {
+  const plan::Rates four{2e9, 3e9, 4e9, 1e-6};
+  const auto alone = received(four);
+  ASSERT_TRUE(alone.has_value()) << "as a peer of an older minor tells them";
+  EXPECT_FALSE(alone->by_unit());
+  EXPECT_EQ(*alone, four);
+  plan::Rates rates = four;
+  rates.units.fill({1e9, 2e9, 3e9, 4e9});
+  EXPECT_EQ(received(rates), rates);
+  for (const double bad : {-1.0, 0.0, 0.5, 1e19, std::nan(""), HUGE_VAL})
+    for (double plan::UnitRates::*field :
+         {&plan::UnitRates::small_flops_per_second, &plan::UnitRates::flops_per_second,
+          &plan::UnitRates::small_bytes_per_second, &plan::UnitRates::bytes_per_second}) {
+      plan::Rates hostile = rates;
+      hostile.of(plan::Unit::Pooling).*field = bad;
+      EXPECT_FALSE(received(hostile).has_value()) << bad;
+    }
+}
+
 TEST(HostileMessages, MutatedOnesAreRefusedOrDecent) {
   constexpr uint64_t kPerKind = kSanitized ? 500 : 2500;
   size_t taken = 0, tried = 0;

@@ -159,7 +159,12 @@ class Maker {
     fill_all(to.key.name, to.spec, to.sha256);
     pick(to.key.slot, dag::StateSlot::Value);
   }
-  void fill(plan::Rates& to) { to = {positive(), positive(), positive(), positive()}; }
+  void fill(plan::Rates& to) {
+    to = {positive(), positive(), positive(), positive()};
+    if (rng_.below(2) == 0) return;
+    for (plan::UnitRates& unit : to.units)
+      unit = {1 + positive(), 1 + positive(), 1 + positive(), 1 + positive()};
+  }
   void fill(plan::Seat& to) { to = {small(), small()}; }
   void fill(LinkUse& to) { to = {{small(), small()}, rng_.next_u64(), positive()}; }
   void fill(TokenProof& to) { fill_all(to.id, to.secret); }
