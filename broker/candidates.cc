@@ -19,6 +19,10 @@ void slow_down(plan::Rates& rates, double times) {
   rates.convolution_flops_per_second /= times;
   rates.memory_bytes_per_second /= times;
   rates.kernel_seconds *= times;
+  for (plan::UnitRates& unit : rates.units)
+    for (double* rate : {&unit.small_flops_per_second, &unit.flops_per_second, &unit.small_bytes_per_second,
+                         &unit.bytes_per_second})
+      *rate /= times;
 }
 
 namespace {

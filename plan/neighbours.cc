@@ -7,6 +7,8 @@ namespace {
 
 constexpr size_t kIdleMax = 8;
 constexpr size_t kStagesSwapped = 16;  // of more stages only near ones change devices
+constexpr uint32_t kCutAnywhere = 16;  // positions; a longer stage is cut in the middle
+constexpr size_t kTakenMax = 512;      // pieces that other stages may take; of more none
 
 class Neighbours {
  public:
@@ -43,26 +45,55 @@ class Neighbours {
         const auto at = static_cast<ptrdiff_t>(stage);
         next.devices.erase(next.devices.begin() + at);
         next.ends.erase(next.ends.begin() + at - (to_front ? 1 : 0));
+        std::erase_if(next.elsewhere, [&](const auto& other) { return other.stage == stage; });
+        for (auto& other : next.elsewhere) other.stage -= other.stage > stage;
       }
   }
-  void halve_stages() {
+  void cut_stages() {
     for (size_t stage = 0; stage < count_; ++stage) {
-      const uint32_t middle = begin(stage) + (of_.ends[stage] - begin(stage)) / 2;
-      if (middle == begin(stage)) continue;
-      for (const uint32_t device : idle_)
-        for (const ptrdiff_t behind : {0, 1}) {
-          Proposal& next = add();
-          const auto at = static_cast<ptrdiff_t>(stage);
-          next.devices.insert(next.devices.begin() + at + behind, device);
-          next.ends.insert(next.ends.begin() + at, middle);
-        }
+      const uint32_t size = of_.ends[stage] - begin(stage), middle = begin(stage) + size / 2;
+      if (size < 2) continue;
+      cut_stage(stage, middle);
+      for (uint32_t at = begin(stage) + 1; size <= kCutAnywhere && at < of_.ends[stage]; ++at)
+        if (at != middle) cut_stage(stage, at);
     }
+  }
+  void take_pieces() {
+    const uint32_t n = model_.positions;
+    if (count_ < 2 || size_t{n} * (n + 1) / 2 * (count_ - 1) > kTakenMax) return;
+    const std::vector<uint32_t> stage_of = of_.stages(model_);
+    for (uint32_t length = 1; length < n; ++length)
+      for (uint32_t first = 0; first + length <= n; ++first)
+        for (uint32_t stage = 0; stage < count_; ++stage) give_piece(stage_of, first, first + length, stage);
   }
   std::vector<Proposal> take() { return std::move(found_); }
 
  private:
   uint32_t begin(size_t stage) const { return stage == 0 ? 0 : of_.ends[stage - 1]; }
   Proposal& add() { return found_.emplace_back(of_); }
+  // One of the two pieces goes to a device that has nothing to do.
+  void cut_stage(size_t stage, uint32_t border) {
+    for (const uint32_t device : idle_)
+      for (const size_t behind : {0u, 1u}) {
+        Proposal& next = add();
+        const auto at = static_cast<ptrdiff_t>(stage);
+        next.devices.insert(next.devices.begin() + at + static_cast<ptrdiff_t>(behind), device);
+        next.ends.insert(next.ends.begin() + at, border);
+        for (auto& other : next.elsewhere) other.stage += other.stage >= stage + behind;
+      }
+  }
+  void give_piece(std::vector<uint32_t> stage_of, uint32_t first, uint32_t end, uint32_t stage) {
+    const auto begin = stage_of.begin() + first, behind = stage_of.begin() + end;
+    if (std::all_of(begin, behind, [&](uint32_t had) { return had == stage; })) return;
+    std::fill(begin, behind, stage);
+    for (uint32_t other = 0; other < count_; ++other)
+      if (std::find(stage_of.begin(), stage_of.end(), other) == stage_of.end()) return;
+    Proposal& next = add();
+    next.elsewhere.clear();
+    const std::vector<uint32_t> row = next.stages(model_);
+    for (uint32_t p = 0; p < stage_of.size(); ++p)
+      if (stage_of[p] != row[p]) next.elsewhere.push_back({p, stage_of[p]});
+  }
 
   const Proposal& of_;
   const Model& model_;
@@ -80,8 +111,9 @@ std::vector<Proposal> neighbours(const Proposal& of, const Model& model, bool nu
   all.exchange_devices();
   if (number_may_change) {
     all.drop_stages();
-    all.halve_stages();
+    all.cut_stages();
   }
+  all.take_pieces();
   return all.take();
 }
 

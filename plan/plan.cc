@@ -8,16 +8,13 @@
 #include <set>
 #include <utility>
 
-#include "dag/split.h"
 #include "plan/constraints.h"
-#include "plan/copies.h"
 #include "plan/explain.h"
 #include "plan/model.h"
-#include "plan/neighbours.h"
-#include "plan/pipeline.h"
-#include "plan/predict.h"
+#include "plan/polish.h"
 #include "plan/refine.h"
 #include "plan/strategy.h"
+#include "plan/worked.h"
 
 namespace weft::plan {
 namespace {
@@ -28,27 +25,10 @@ constexpr double kHopeful = 1.5;         // a baseline's own estimate is at most
 constexpr size_t kRefined = 2;           // proposals whose microbatches in flight are tuned
 constexpr uint32_t kTriesInVain = 4;     // numbers of stages without a better plan
 constexpr double kWorthAStage = 0.98;    // more stages have to be faster by that
-constexpr double kWorthPolish = 0.999;   // a small change has to be faster by that
-constexpr size_t kPolishWork = 60'000;   // ops and tasks that are looked at for such changes
-constexpr double kWorthMemory = 0.995;   // as more microbatches in flight have to be
+constexpr size_t kPolished = 4;          // plans, of as many numbers of stages, that are changed a little
+constexpr double kNearlyAsGood = 1.5;    // those that take at most so much longer
+constexpr size_t kPolishWork = 60'000;   // what is looked at for that (Workshop::work)
 constexpr double kWorthEqualBits = 0.9;  // of the speed is enough, if bits are then equal
-
-struct Shortage {
-  Bytes needed, there;
-  std::string device;
-};
-
-// A proposal worked out.
-struct Worked {
-  Proposal proposal;
-  std::vector<uint32_t> stage_of_op;
-  Pipeline pipeline;
-  std::vector<bool> recomputes;         // by stage
-  std::optional<Duration> kept_step;    // if none did, where some do
-  std::vector<uint32_t> in_flight_max;  // by memory; 0: not even one
-  std::vector<uint32_t> in_flight;
-  Prediction prediction;
-};
 
 class Planner {
  public:
@@ -59,8 +39,7 @@ class Planner {
         coarse_(make_model(*request.graph, request.classes,
                            std::max(kCoarsePositions, 3 * request.stages.value_or(8)))),
         pinned_(pinned_ranges(request.pins, model_)),
-        movable_(dag::movable_sums(*request.graph, request.classes)),
-        users_(request.graph->users()) {}
+        workshop_(request, model_) {}
 
   Result<Plan> run() {
     strategy_ = find_strategy(request_.strategy);
@@ -87,7 +66,7 @@ class Planner {
                                              " pieces that stay whole; ask for fewer stages");
     for (const bool tight : {false, true})
       if (try_fleet(tight)) {
-        if (!strategy_->is_baseline) polish(*best_);
+        if (!strategy_->is_baseline) polish_best();
         if (asked > 1 && !strategy_->is_baseline) look_for_fewer(asked);
         return finish();
       }
@@ -217,7 +196,7 @@ class Planner {
       const bool is_ring = proposal.is_ring(model_);
       if (!strategy.is_baseline && candidates.size() >= kWorkedOut && tried[is_ring]) continue;
       tried[is_ring] = true;
-      if (auto worked = work_out(std::move(proposal))) candidates.push_back(std::move(*worked));
+      if (auto worked = workshop_.work_out(std::move(proposal))) candidates.push_back(std::move(*worked));
     }
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Worked& a, const Worked& b) { return a.prediction.step < b.prediction.step; });
@@ -229,15 +208,16 @@ class Planner {
     if (candidates.size() > kRefined) candidates.resize(kRefined);
     Worked* chosen = nullptr;
     for (Worked& candidate : candidates) {
-      raise_in_flight(candidate);
+      workshop_.raise_in_flight(candidate);
       if (!chosen || candidate.prediction.step < chosen->prediction.step) chosen = &candidate;
     }
     Proposal refined = refine(scope, chosen->proposal);
     const bool changed = refined.devices != chosen->proposal.devices || refined.ends != chosen->proposal.ends;
-    if (auto worked = changed ? work_out(std::move(refined)) : std::nullopt) {
-      raise_in_flight(*worked);
+    if (auto worked = changed ? workshop_.work_out(std::move(refined)) : std::nullopt) {
+      workshop_.raise_in_flight(*worked);
       if (worked->prediction.step < chosen->prediction.step) *chosen = std::move(*worked);
     }
+    keep_start(*chosen);
     consider(*chosen);
   }
 
@@ -248,39 +228,39 @@ class Planner {
       best_ = std::move(chosen);
   }
 
-  // Small changes to what was chosen, each worked out exactly: what an estimate overlooked. Bounded by work,
-  // so that large plans are left as they are.
-  void polish(Worked& chosen) {
-    size_t left = kPolishWork;
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (Proposal& neighbour :
-           neighbours(chosen.proposal, model_, !request_.stages, idle_devices(chosen))) {
-        const size_t work =
-            request_.graph->ops().size() + size_t{6} * request_.microbatches * neighbour.ends.size();
-        if (work > left) return;
-        left -= work;
-        auto worked = work_out(std::move(neighbour));
-        if (!worked) continue;
-        if (worked->in_flight.size() >= chosen.in_flight.size()) keep_in_flight(chosen, *worked);
-        const double worth = worked->in_flight.size() > chosen.in_flight.size() ? kWorthAStage : kWorthPolish;
-        if (seconds(worked->prediction.step) >= worth * seconds(chosen.prediction.step)) continue;
-        chosen = std::move(*worked);
-        changed = true;
-        break;
-      }
+  // Where small changes may begin: what is best may be reached from what is not yet.
+  void keep_start(const Worked& worked) {
+    if (workshop_.work(worked.proposal) * kPolished > kPolishWork) return;
+    const std::pair key(worked.in_flight.size(), worked.proposal.is_ring(model_));
+    const auto at = starts_.find(key);
+    if (at == starts_.end() || worked.prediction.step < at->second.prediction.step)
+      starts_.insert_or_assign(key, worked);
+  }
+  void polish_best() {
+    size_t work = kPolishWork;
+    const bool alike = request_.equal_bits != EqualBits::Ignore && is_of_one_kind(*best_);
+    const std::string kind = devices_[best_->proposal.devices.front()].fingerprint;
+    const Duration unpolished = best_->prediction.step;
+    polish(*best_, work);
+    std::vector<Worked*> starts;
+    for (auto& [key, start] : starts_)
+      if (seconds(start.prediction.step) < kNearlyAsGood * seconds(unpolished) &&
+          start.prediction.step > unpolished &&
+          (!alike || (is_of_one_kind(start) && devices_[start.proposal.devices.front()].fingerprint == kind)))
+        starts.push_back(&start);
+    std::stable_sort(starts.begin(), starts.end(), [](const Worked* a, const Worked* b) {
+      return a->prediction.step < b->prediction.step;
+    });
+    if (starts.size() > kPolished) starts.resize(kPolished);
+    for (Worked* start : starts) {
+      polish(*start, work);
+      consider(*start);
     }
-    raise_in_flight(chosen);
   }
-  // As many microbatches in flight as the plan it comes from has, where memory allows.
-  void keep_in_flight(const Worked& from, Worked& worked) const {
-    const uint32_t usual = depth(from.proposal), had = from.in_flight.front();
-    if (had <= usual) return;
-    for (uint32_t stage = 0; stage < worked.in_flight.size(); ++stage)
-      worked.in_flight[stage] =
-          std::min(worked.in_flight_max[stage], depth(worked.proposal) - stage + had - usual);
-    worked.prediction = predict_with(worked, worked.in_flight);
+  void polish(Worked& worked, size_t& work) {
+    plan::polish(workshop_, worked, {!request_.stages, idle_devices(worked)}, work);
   }
+
   std::vector<uint32_t> idle_devices(const Worked& chosen) const {
     const auto& used = chosen.proposal.devices;
     const bool alike = request_.equal_bits != EqualBits::Ignore && is_of_one_kind(chosen);
@@ -290,181 +270,6 @@ class Planner {
           (!alike || devices_[device].fingerprint == devices_[used.front()].fingerprint))
         idle.push_back(device);
     return idle;
-  }
-
-  // Nothing when a stage does not fit its device. Where memory keeps stages from as many microbatches in
-  // flight as 1F1B wants, they make forward values again, if that is faster.
-  std::optional<Worked> work_out(Proposal proposal) {
-    Worked keeps = deal_out(std::move(proposal));
-    if (!keeps_pins(request_.pins, keeps.stage_of_op, keeps.proposal.devices) || !measure(keeps))
-      return std::nullopt;
-    const std::vector<bool> starved = starved_stages(keeps);
-    const bool fits = predict_if_it_fits(keeps);
-    if (std::find(starved.begin(), starved.end(), true) == starved.end())
-      return fits ? std::optional(std::move(keeps)) : std::nullopt;
-    Worked repeats = keeps;
-    repeats.recomputes = starved;
-    measure(repeats);
-    if (!predict_if_it_fits(repeats)) return fits ? std::optional(std::move(keeps)) : std::nullopt;
-    keep_where_that_is_faster(repeats, keeps.in_flight_max);
-    if (!fits) return repeats;
-    if (seconds(repeats.prediction.step) >= kWorthMemory * seconds(keeps.prediction.step)) return keeps;
-    repeats.kept_step = keeps.prediction.step;
-    return repeats;
-  }
-  // Stage by stage, those first that lack least: fewer microbatches in flight may cost less than their
-  // values.
-  void keep_where_that_is_faster(Worked& repeats, const std::vector<uint32_t>& in_flight_kept) {
-    const auto count = static_cast<uint32_t>(in_flight_kept.size());
-    std::vector<uint32_t> stages;
-    for (uint32_t stage = 0; stage < count; ++stage)
-      if (repeats.recomputes[stage] && in_flight_kept[stage] > 0) stages.push_back(stage);
-    const auto lacks = [&](uint32_t stage) { return count - stage - in_flight_kept[stage]; };
-    std::stable_sort(stages.begin(), stages.end(),
-                     [&](uint32_t a, uint32_t b) { return lacks(a) < lacks(b); });
-    for (const uint32_t stage : stages) {
-      Worked other = repeats;
-      other.recomputes[stage] = false;
-      measure(other);
-      if (!predict_if_it_fits(other) || other.prediction.step >= repeats.prediction.step) return;
-      repeats = std::move(other);
-    }
-  }
-  bool predict_if_it_fits(Worked& worked) const {
-    const auto& most = worked.in_flight_max;
-    if (std::find(most.begin(), most.end(), 0u) != most.end()) return false;
-    worked.prediction = predict_with(worked, worked.in_flight);
-    return true;
-  }
-
-  // By stage, whether more memory would let it have more microbatches in flight when it needs them.
-  std::vector<bool> starved_stages(const Worked& worked) const {
-    const auto count = static_cast<uint32_t>(worked.in_flight_max.size());
-    std::vector<bool> starved;
-    for (uint32_t stage = 0; stage < count; ++stage) {
-      const auto& segments = worked.pipeline.stages[stage].segments;
-      starved.push_back(worked.in_flight_max[stage] <
-                            std::min(depth(worked.proposal) - stage, request_.microbatches) &&
-                        !segments.empty() && segments.back().backward);
-    }
-    return starved;
-  }
-
-  Worked deal_out(Proposal proposal) const {
-    Worked worked;
-    const auto count = static_cast<uint32_t>(proposal.ends.size());
-    std::vector<uint32_t> stage_of_position(model_.positions, 0);  // a ring's tail is the first stage's
-    for (uint32_t stage = 0, p = 0; stage < count; ++stage)
-      for (; p < proposal.ends[stage]; ++p) stage_of_position[p] = stage;
-    for (const uint32_t position : model_.position_of_op)
-      worked.stage_of_op.push_back(stage_of_position[position]);
-    worked.stage_of_op = dag::move_sums(*request_.graph, movable_, users_,
-                                        dag::stages_by_origin(*request_.graph, worked.stage_of_op));
-    worked.recomputes.assign(count, false);
-    worked.proposal = std::move(proposal);
-    return worked;
-  }
-
-  // What the stages do and hold, as they recompute or not. False when a stage cannot fit even if it does.
-  bool measure(Worked& worked) {
-    const auto count = static_cast<uint32_t>(worked.recomputes.size());
-    worked.in_flight_max.clear();
-    worked.in_flight.clear();
-    std::vector<StageDevice> on;
-    for (uint32_t stage = 0; stage < count; ++stage) {
-      const DeviceView& device = devices_[worked.proposal.devices[stage]];
-      on.push_back({device.rates, device.device_class, device.threads, worked.recomputes[stage]});
-    }
-    auto pipeline = make_pipeline(model_, worked.stage_of_op, on,
-                                  {request_.microbatches, request_.optimizer_slots, request_.gradient_sums});
-    WEFT_CHECK_MSG(pipeline.has_value(), "a cut between positions goes through a group");
-    worked.pipeline = std::move(*pipeline);
-    for (uint32_t stage = 0; stage < count; ++stage) {
-      const StageWork& work = worked.pipeline.stages[stage];
-      const DeviceView& device = devices_[worked.proposal.devices[stage]];
-      const bool shared = device.host_memory.value == 0;
-      const int64_t evaluating = request_.evaluates ? 1 : 0;
-      Bytes lasting = work.persistent + work.microbatch * evaluating;
-      if (shared) lasting += work.host;
-      const int64_t free = device.memory.value - lasting.value;
-      const int64_t most = work.microbatch.value > 0 ? free / work.microbatch.value : request_.microbatches;
-      if (free < 0 || most < 1) note_shortage({lasting + work.microbatch, device.memory, device.name});
-      if (!shared && work.host > device.host_memory) {
-        note_shortage({work.host, device.host_memory, device.name + "'s host"});
-        return false;
-      }
-      worked.in_flight_max.push_back(
-          free < 0 ? 0 : static_cast<uint32_t>(std::clamp<int64_t>(most, 0, request_.microbatches)));
-      worked.in_flight.push_back(std::min(worked.in_flight_max.back(), depth(worked.proposal) - stage));
-    }
-    return true;
-  }
-
-  // How many stages a microbatch passes: the first of a ring twice.
-  uint32_t depth(const Proposal& proposal) const {
-    return static_cast<uint32_t>(proposal.ends.size()) + proposal.is_ring(model_);
-  }
-
-  Prediction predict_with(const Worked& worked, const std::vector<uint32_t>& in_flight,
-                          bool records_path = false) const {
-    return predict({.pipeline = &worked.pipeline,
-                    .cluster = &request_.cluster,
-                    .devices = worked.proposal.devices,
-                    .microbatches = request_.microbatches,
-                    .in_flight = in_flight,
-                    .norm_round_trip = norm_round_trip(worked),
-                    .copying = copying(worked),
-                    .records_path = records_path});
-  }
-
-  // What copies of the state take of each uplink: no more than the state once in the shortest step that could
-  // be.
-  std::vector<double> copying(const Worked& worked) const {
-    std::vector<double> rates;
-    if (!request_.copies) return rates;
-    Duration shortest{1};
-    for (const StageWork& work : worked.pipeline.stages)
-      shortest = std::max(shortest, work.busy(request_.microbatches));
-    for (size_t stage = 0; stage < worked.pipeline.stages.size(); ++stage) {
-      const uint32_t device = worked.proposal.devices[stage];
-      const auto allowed = static_cast<double>(copy_rate(*request_.copies, request_.cluster, device));
-      const double needed = static_cast<double>(worked.pipeline.stages[stage].host.value) / seconds(shortest);
-      // Without a limit and on a line that nobody has measured: nothing is known to be held up.
-      const double uplink = devices_[device].uplink;
-      rates.push_back(uplink == kUnlimited ? 0 : std::min({allowed, needed, uplink / 2}));
-    }
-    return rates;
-  }
-
-  // The broker is taken to be as far away as the farthest two stages that speak to each other.
-  std::optional<Duration> norm_round_trip(const Worked& worked) const {
-    if (!request_.clips_norm) return std::nullopt;
-    Duration farthest{};
-    const auto& devices = worked.proposal.devices;
-    for (const Message& message : worked.pipeline.messages)
-      farthest = std::max(
-          farthest, request_.cluster.path(devices[message.from_stage], devices[message.to_stage]).latency);
-    return farthest * 2;
-  }
-
-  // Latency is bought off with memory: more microbatches under way on every stage for as long as that pays.
-  void raise_in_flight(Worked& worked) const {
-    const auto count = static_cast<uint32_t>(worked.in_flight.size());
-    for (uint32_t extra = 1; extra < request_.microbatches; extra = extra < 4 ? extra + 1 : extra * 3 / 2) {
-      std::vector<uint32_t> in_flight;
-      for (uint32_t stage = 0; stage < count; ++stage)
-        in_flight.push_back(std::min(worked.in_flight_max[stage], depth(worked.proposal) - stage + extra));
-      if (in_flight == worked.in_flight) break;  // memory or the step's microbatches set the limit
-      Prediction raised = predict_with(worked, in_flight);
-      if (seconds(raised.step) >= kWorthMemory * seconds(worked.prediction.step)) continue;
-      worked.in_flight = std::move(in_flight);
-      worked.prediction = std::move(raised);
-    }
-  }
-
-  void note_shortage(const Shortage& shortage) {
-    const auto missing = [](const Shortage& s) { return s.needed - s.there; };
-    if (!shortage_ || missing(shortage) < missing(*shortage_)) shortage_ = shortage;
   }
 
   Error infeasible() const {
@@ -484,9 +289,9 @@ class Planner {
         show(persistent) + ", activations of one microbatch about " + show(Bytes{held.saved.back()}) +
         "; the " + std::to_string(devices_.size()) + (devices_.size() == 1 ? " peer has " : " peers have ") +
         show(all) + " in all (" + names + ")";
-    if (shortage_)
-      text += "; the closest cut needs " + show(shortage_->needed) + " on " + shortage_->device +
-              ", which has " + show(shortage_->there);
+    if (const auto& shortage = workshop_.shortage())
+      text += "; the closest cut needs " + show(shortage->needed) + " on " + shortage->device +
+              ", which has " + show(shortage->there);
     if (!request_.pins.empty()) text += "; with " + describe_pins(request_.pins, request_.cluster);
     if (request_.equal_bits == EqualBits::Require && kinds().size() > 1)
       text += "; equal_bits: require takes only one of " + describe_kinds();
@@ -495,7 +300,7 @@ class Planner {
 
   Result<Plan> finish() {
     Worked& worked = *best_;
-    worked.prediction = predict_with(worked, worked.in_flight, /*records_path=*/true);
+    worked.prediction = workshop_.predict_with(worked, worked.in_flight, /*records_path=*/true);
     Plan plan;
     plan.stage_of_op = worked.stage_of_op;
     const auto count = static_cast<uint32_t>(worked.in_flight.size());
@@ -555,14 +360,13 @@ class Planner {
   const std::vector<DeviceView>& devices_;
   Model model_, coarse_;
   std::vector<PinnedRange> pinned_;
-  std::vector<bool> movable_;  // by op: sums of cotangents
-  std::vector<std::vector<dag::OpId>> users_;
+  Workshop workshop_;
   const NamedStrategy* strategy_ = nullptr;
   std::optional<Worked> best_;
+  std::map<std::pair<size_t, bool>, Worked> starts_;  // the best by number of stages, a row or a ring
   std::optional<Plan::Fewer> fewer_;
   // With equal_bits: prefer and several kinds: what was decided against.
   std::optional<Duration> mixed_step_, alike_step_;
-  std::optional<Shortage> shortage_;
 };
 
 Status check_request(const PlanRequest& request) {

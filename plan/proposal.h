@@ -26,8 +26,16 @@ struct Proposal {
   // pipeline is a ring: the positions from there on are the first stage's, too.
   std::vector<uint32_t> ends;
   double score = 0;  // seconds a step by the strategy's own estimate
+  // What a row cannot say: positions that another stage has than the one where they lie; ascending.
+  struct Elsewhere {
+    uint32_t position = 0, stage = 0;
+    bool operator==(const Elsewhere&) const = default;
+  };
+  std::vector<Elsewhere> elsewhere{};
 
   bool is_ring(const Model& of) const { return ends.back() < of.positions; }
+  std::vector<uint32_t> stages(const Model& of) const;  // by position
+  bool has_all_stages(const Model& of) const;           // every stage has a position
 };
 
 }  // namespace weft::plan

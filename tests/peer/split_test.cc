@@ -77,6 +77,7 @@ struct Case {
   const char* backend;
   uint32_t stages;
   bool wrap_around;
+  bool anywhere = false;  // a stage has pieces of the row that do not lie next to each other
 };
 
 class SplitLaw : public testing::TestWithParam<Case> {};
@@ -94,7 +95,9 @@ TEST_P(SplitLaw, PiecesGiveTheBitsOfTheWhole) {
             : test::transformer(seed, {.batch = 4, .layers = 3});
     const Graph graph = training_graph(model, *backend);
     Rng rng(seed, 99);
-    const auto by_origin = test::random_stages(graph, param.stages, rng, param.wrap_around);
+    const uint32_t pieces = param.stages * (param.anywhere ? 3 : 1);
+    auto by_origin = test::random_stages(graph, pieces, rng, param.wrap_around);
+    for (uint32_t& stage : by_origin) stage %= param.stages;
     const auto stages =
         seed % 2 == 0
             ? by_origin
@@ -134,11 +137,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"residual", "cpu", 2, false}, Case{"residual", "cpu", 3, false},
                     Case{"residual", "cpu", 4, true}, Case{"transformer", "reference", 3, true},
                     Case{"transformer", "cpu", 2, false}, Case{"transformer", "cpu", 3, true},
-                    Case{"transformer", "cpu", 4, false}),
+                    Case{"transformer", "cpu", 4, false}, Case{"transformer", "cpu", 3, false, true},
+                    Case{"residual", "cpu", 2, false, true}, Case{"residual", "reference", 3, false, true}),
     [](const auto& param_info) {
       const Case& c = param_info.param;
       return std::string(c.model) + "_" + c.backend + "_" + std::to_string(c.stages) +
-             (c.wrap_around ? "_wrap" : "");
+             (c.wrap_around ? "_wrap" : "") + (c.anywhere ? "_anywhere" : "");
     });
 
 // As the planner cuts a tied model: both its ends in the first stage.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "dag/autodiff.h"
 #include "dag/loss.h"
 #include "dag/lower.h"
@@ -135,6 +137,29 @@ Graph chain(uint64_t seed, int64_t layers, int64_t batch) {
   return lowered(with_loss(b, linear(b, "head", x, 10)));
 }
 
+Graph branches(uint64_t seed, int64_t layers) {
+  Rng rng(seed, 18);
+  GraphBuilder b(dag::op_table());
+  const int64_t width = 32 * (1 + static_cast<int64_t>(rng.below(4)));
+  std::vector<ValueId> made = {b.input("x", {DType::F32, {8, width}})};
+  std::vector<bool> is_read = {true};
+  const auto any = [&] {
+    const size_t near = std::min<size_t>(made.size(), 4), at = made.size() - 1 - rng.below(near);
+    is_read[at] = true;
+    return made[at];
+  };
+  for (int64_t i = 0; i < layers; ++i) {
+    ValueId x = any();
+    if (rng.below(3) == 0) x = b.add(OpKind::Add, {x, any()});
+    made.push_back(b.add(OpKind::Relu, {linear(b, "layer" + std::to_string(i), x, width)}));
+    is_read.push_back(false);
+  }
+  ValueId end = made.back();
+  for (size_t i = 0; i + 1 < made.size(); ++i)
+    if (!is_read[i]) end = b.add(OpKind::Add, {end, made[i]});
+  return lowered(with_loss(b, linear(b, "head", end, 10)));
+}
+
 Graph gpt(const GptOptions& o) {
   GraphBuilder b(dag::op_table());
   const auto norm = [&](const std::string& name, ValueId x) {
@@ -194,11 +219,12 @@ plan::ClusterView equal_devices(uint32_t count, double bytes_per_second, Duratio
   return cluster;
 }
 
-plan::ClusterView random_cluster(Rng& rng, uint32_t count) {
+plan::ClusterView random_cluster(Rng& rng, uint32_t count, double room) {
   std::vector<plan::DeviceView> devices;
   for (uint32_t i = 0; i < count; ++i)
     devices.push_back(device("d" + std::to_string(i), 10 + 90 * rng.uniform(),
                              "region" + std::to_string(rng.below(1 + count / 3))));
+  for (uint32_t i = 0; i < count; ++i) devices[i].memory = {static_cast<int64_t>(room * (1 + i % 5 / 4.0))};
   plan::ClusterView cluster(devices);
   for (uint32_t i = 0; i < count; ++i)
     for (uint32_t k = 0; k < count; ++k) {
@@ -210,6 +236,14 @@ plan::ClusterView random_cluster(Rng& rng, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i)
     if (rng.below(3) == 0) cluster.set_lines(i, 1e6 * (1 + 9 * rng.uniform()), 2e6 * (1 + 9 * rng.uniform()));
   return cluster;
+}
+
+Seeds seeds(uint64_t usual) {
+  const char* wanted = std::getenv("WEFT_PLAN_SEEDS");
+  if (wanted == nullptr) return {1, usual};
+  char* end = nullptr;
+  const uint64_t first = std::strtoull(wanted, &end, 10);
+  return *end == '-' ? Seeds{first, std::strtoull(end + 1, nullptr, 10)} : Seeds{1, first};
 }
 
 }  // namespace weft::test

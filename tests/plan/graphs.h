@@ -22,6 +22,8 @@ inline const std::vector<std::string> kAllGraphs = {"residual", "transformer", "
 
 // A chain of `layers` linear layers with relu, widths by seed.
 dag::Graph chain(uint64_t seed, int64_t layers, int64_t batch = 8);
+// So many such layers, each of one or two of the four before it: branches, and values that skip.
+dag::Graph branches(uint64_t seed, int64_t layers);
 
 // GPT-2's shape, batch 1, without weights: the head's weights are the embedding's when `tied`.
 struct GptOptions {
@@ -34,7 +36,14 @@ plan::DeviceView device(std::string name, double gigaflops = 50, std::string reg
                         std::string fingerprint = "cpu", Bytes memory = {int64_t{4} << 30});
 // `count` devices named a, b, c, ..., all equal, links of that bandwidth and latency.
 plan::ClusterView equal_devices(uint32_t count, double bytes_per_second = 125e6, Duration latency = {});
-// Speeds, links and lines at random; regions of about three.
-plan::ClusterView random_cluster(Rng& rng, uint32_t count);
+// Speeds, links and lines at random; regions of about three. Memory: `room`, and up to as much
+// again.
+plan::ClusterView random_cluster(Rng& rng, uint32_t count, double room = 4e9);
+
+// The seeds that a test is to look at: WEFT_PLAN_SEEDS=N or FIRST-LAST, else the usual number of them.
+struct Seeds {
+  uint64_t first = 1, last = 1;
+};
+Seeds seeds(uint64_t usual);
 
 }  // namespace weft::test

@@ -1,0 +1,221 @@
+#include "plan/worked.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "dag/split.h"
+#include "plan/constraints.h"
+#include "plan/copies.h"
+#include "plan/partition.h"
+
+namespace weft::plan {
+namespace {
+
+constexpr double kWorthMemory = 0.995;  // more microbatches in flight have to be faster by that
+
+}  // namespace
+
+Workshop::Workshop(const PlanRequest& request, const Model& model)
+    : request_(request),
+      model_(model),
+      devices_(request.cluster.devices()),
+      movable_(dag::movable_sums(*request.graph, request.classes)),
+      users_(request.graph->users()) {}
+
+std::optional<Worked> Workshop::work_out(Proposal proposal) {
+  if (!proposal.has_all_stages(model_)) return std::nullopt;
+  Worked keeps = deal_out(std::move(proposal));
+  if (!keeps_pins(request_.pins, keeps.stage_of_op, keeps.proposal.devices) || !measure(keeps))
+    return std::nullopt;
+  const std::vector<bool> starved = starved_stages(keeps);
+  const bool fits = predict_if_it_fits(keeps);
+  if (std::find(starved.begin(), starved.end(), true) == starved.end())
+    return fits ? std::optional(std::move(keeps)) : std::nullopt;
+  Worked repeats = keeps;
+  repeats.recomputes = starved;
+  measure(repeats);
+  if (!predict_if_it_fits(repeats)) return fits ? std::optional(std::move(keeps)) : std::nullopt;
+  keep_where_that_is_faster(repeats, keeps.in_flight_max);
+  if (!fits) return repeats;
+  if (seconds(repeats.prediction.step) >= kWorthMemory * seconds(keeps.prediction.step)) return keeps;
+  repeats.kept_step = keeps.prediction.step;
+  return repeats;
+}
+
+// Stage by stage, those first that lack least: fewer microbatches in flight may cost less than their
+// values.
+void Workshop::keep_where_that_is_faster(Worked& repeats, const std::vector<uint32_t>& in_flight_kept) {
+  const auto count = static_cast<uint32_t>(in_flight_kept.size());
+  std::vector<uint32_t> stages;
+  for (uint32_t stage = 0; stage < count; ++stage)
+    if (repeats.recomputes[stage] && in_flight_kept[stage] > 0) stages.push_back(stage);
+  const auto lacks = [&](uint32_t stage) { return count - stage - in_flight_kept[stage]; };
+  std::stable_sort(stages.begin(), stages.end(),
+                   [&](uint32_t a, uint32_t b) { return lacks(a) < lacks(b); });
+  for (const uint32_t stage : stages) {
+    Worked other = repeats;
+    other.recomputes[stage] = false;
+    measure(other);
+    if (!predict_if_it_fits(other) || other.prediction.step >= repeats.prediction.step) return;
+    repeats = std::move(other);
+  }
+}
+
+bool Workshop::predict_if_it_fits(Worked& worked) const {
+  const auto& most = worked.in_flight_max;
+  if (std::find(most.begin(), most.end(), 0u) != most.end()) return false;
+  worked.prediction = predict_with(worked, worked.in_flight);
+  return true;
+}
+
+// By stage, whether more memory would let it have more microbatches in flight when it needs them.
+std::vector<bool> Workshop::starved_stages(const Worked& worked) const {
+  const auto count = static_cast<uint32_t>(worked.in_flight_max.size());
+  std::vector<bool> starved;
+  for (uint32_t stage = 0; stage < count; ++stage) {
+    const auto& segments = worked.pipeline.stages[stage].segments;
+    starved.push_back(worked.in_flight_max[stage] <
+                          std::min(depth(worked.proposal) - stage, request_.microbatches) &&
+                      !segments.empty() && segments.back().backward);
+  }
+  return starved;
+}
+
+Worked Workshop::deal_out(Proposal proposal) const {
+  Worked worked;
+  const auto count = static_cast<uint32_t>(proposal.ends.size());
+  const std::vector<uint32_t> stage_of_position = proposal.stages(model_);
+  for (const uint32_t position : model_.position_of_op)
+    worked.stage_of_op.push_back(stage_of_position[position]);
+  worked.stage_of_op = dag::move_sums(*request_.graph, movable_, users_,
+                                      dag::stages_by_origin(*request_.graph, worked.stage_of_op));
+  worked.recomputes.assign(count, false);
+  worked.proposal = std::move(proposal);
+  return worked;
+}
+
+// What the stages do and hold, as they recompute or not. False when a stage cannot fit even if it does.
+bool Workshop::measure(Worked& worked) {
+  const auto count = static_cast<uint32_t>(worked.recomputes.size());
+  worked.in_flight_max.clear();
+  worked.in_flight.clear();
+  std::vector<StageDevice> on;
+  for (uint32_t stage = 0; stage < count; ++stage) {
+    const DeviceView& device = devices_[worked.proposal.devices[stage]];
+    on.push_back({device.rates, device.device_class, device.threads, worked.recomputes[stage]});
+  }
+  auto pipeline = make_pipeline(model_, worked.stage_of_op, on,
+                                {request_.microbatches, request_.optimizer_slots, request_.gradient_sums});
+  if (!pipeline && !worked.proposal.elsewhere.empty()) return false;  // classes may wait for each other
+  WEFT_CHECK_MSG(pipeline.has_value(), "a cut between positions goes through a group");
+  worked.pipeline = std::move(*pipeline);
+  for (uint32_t stage = 0; stage < count; ++stage) {
+    const StageWork& work = worked.pipeline.stages[stage];
+    const DeviceView& device = devices_[worked.proposal.devices[stage]];
+    const bool shared = device.host_memory.value == 0;
+    const int64_t evaluating = request_.evaluates ? 1 : 0;
+    Bytes lasting = work.persistent + work.microbatch * evaluating;
+    if (shared) lasting += work.host;
+    const int64_t free = device.memory.value - lasting.value;
+    const int64_t most = work.microbatch.value > 0 ? free / work.microbatch.value : request_.microbatches;
+    if (free < 0 || most < 1) note_shortage({lasting + work.microbatch, device.memory, device.name});
+    if (!shared && work.host > device.host_memory) {
+      note_shortage({work.host, device.host_memory, device.name + "'s host"});
+      return false;
+    }
+    worked.in_flight_max.push_back(
+        free < 0 ? 0 : static_cast<uint32_t>(std::clamp<int64_t>(most, 0, request_.microbatches)));
+    worked.in_flight.push_back(std::min(worked.in_flight_max.back(), depth(worked.proposal) - stage));
+  }
+  return true;
+}
+
+// How many stages a microbatch passes: the first of a ring twice.
+uint32_t Workshop::depth(const Proposal& proposal) const {
+  return static_cast<uint32_t>(proposal.ends.size()) + proposal.is_ring(model_);
+}
+
+Prediction Workshop::predict_with(const Worked& worked, const std::vector<uint32_t>& in_flight,
+                                  bool records_path) const {
+  return predict({.pipeline = &worked.pipeline,
+                  .cluster = &request_.cluster,
+                  .devices = worked.proposal.devices,
+                  .microbatches = request_.microbatches,
+                  .in_flight = in_flight,
+                  .norm_round_trip = norm_round_trip(worked),
+                  .copying = copying(worked),
+                  .records_path = records_path});
+}
+
+// What copies of the state take of each uplink: no more than the state once in the shortest step that could
+// be.
+std::vector<double> Workshop::copying(const Worked& worked) const {
+  std::vector<double> rates;
+  if (!request_.copies) return rates;
+  Duration shortest{1};
+  for (const StageWork& work : worked.pipeline.stages)
+    shortest = std::max(shortest, work.busy(request_.microbatches));
+  for (size_t stage = 0; stage < worked.pipeline.stages.size(); ++stage) {
+    const uint32_t device = worked.proposal.devices[stage];
+    const auto allowed = static_cast<double>(copy_rate(*request_.copies, request_.cluster, device));
+    const double needed = static_cast<double>(worked.pipeline.stages[stage].host.value) / seconds(shortest);
+    // Without a limit and on a line that nobody has measured: nothing is known to be held up.
+    const double uplink = devices_[device].uplink;
+    rates.push_back(uplink == kUnlimited ? 0 : std::min({allowed, needed, uplink / 2}));
+  }
+  return rates;
+}
+
+// The broker is taken to be as far away as the farthest two stages that speak to each other.
+std::optional<Duration> Workshop::norm_round_trip(const Worked& worked) const {
+  if (!request_.clips_norm) return std::nullopt;
+  Duration farthest{};
+  const auto& devices = worked.proposal.devices;
+  for (const Message& message : worked.pipeline.messages)
+    farthest = std::max(
+        farthest, request_.cluster.path(devices[message.from_stage], devices[message.to_stage]).latency);
+  return farthest * 2;
+}
+
+void Workshop::raise_in_flight(Worked& worked) const {
+  const auto count = static_cast<uint32_t>(worked.in_flight.size());
+  for (uint32_t extra = 1; extra < request_.microbatches; extra = extra < 4 ? extra + 1 : extra * 3 / 2) {
+    std::vector<uint32_t> in_flight;
+    for (uint32_t stage = 0; stage < count; ++stage)
+      in_flight.push_back(std::min(worked.in_flight_max[stage], depth(worked.proposal) - stage + extra));
+    if (in_flight == worked.in_flight) break;  // memory or the step's microbatches set the limit
+    Prediction raised = predict_with(worked, in_flight);
+    if (seconds(raised.step) >= kWorthMemory * seconds(worked.prediction.step)) continue;
+    worked.in_flight = std::move(in_flight);
+    worked.prediction = std::move(raised);
+  }
+}
+
+void Workshop::note_shortage(const Shortage& shortage) {
+  const auto missing = [](const Shortage& s) { return s.needed - s.there; };
+  if (!shortage_ || missing(shortage) < missing(*shortage_)) shortage_ = shortage;
+}
+
+double Workshop::busiest(const Proposal& proposal) {
+  std::vector<double> busy(proposal.devices.size(), 0);
+  const std::vector<uint32_t> stage_of = proposal.stages(model_);
+  for (uint32_t p = 0; p < model_.positions; ++p) {
+    const uint32_t device = proposal.devices[stage_of[p]];
+    auto& before = seconds_of_[device];
+    if (!before) before = seconds_before(model_, devices_[device], request_.microbatches > 1);
+    busy[stage_of[p]] += (*before)[p + 1] - (*before)[p];
+  }
+  return request_.microbatches * *std::max_element(busy.begin(), busy.end());
+}
+
+void Workshop::keep_in_flight(const Worked& from, Worked& worked) const {
+  const uint32_t usual = depth(from.proposal), had = from.in_flight.front();
+  if (had <= usual) return;
+  for (uint32_t stage = 0; stage < worked.in_flight.size(); ++stage)
+    worked.in_flight[stage] =
+        std::min(worked.in_flight_max[stage], depth(worked.proposal) - stage + had - usual);
+  worked.prediction = predict_with(worked, worked.in_flight);
+}
+
+}  // namespace weft::plan

@@ -1,0 +1,82 @@
+// Proposals worked out exactly: what each stage does, holds and sends, and how long a step takes.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/model.h"
+#include "plan/pipeline.h"
+#include "plan/predict.h"
+#include "plan/proposal.h"
+#include "plan/request.h"
+
+namespace weft::plan {
+
+struct Worked {
+  Proposal proposal;
+  std::vector<uint32_t> stage_of_op;
+  Pipeline pipeline;
+  std::vector<bool> recomputes;         // by stage
+  std::optional<Duration> kept_step;    // if none did, where some do
+  std::vector<uint32_t> in_flight_max;  // by memory; 0: not even one
+  std::vector<uint32_t> in_flight;
+  Prediction prediction;
+};
+
+class Workshop {
+ public:
+  Workshop(const PlanRequest& request, const Model& model);
+
+  const PlanRequest& request() const { return request_; }
+  const Model& model() const { return model_; }
+
+  // Nothing when a stage does not fit its device. Where memory keeps stages from as many microbatches in
+  // flight as 1F1B wants, they make forward values again, if that is faster.
+  std::optional<Worked> work_out(Proposal proposal);
+  // Latency is bought off with memory: more microbatches under way on every stage for as long as that pays,
+  // up to all of a step's, which is GPipe's schedule.
+  void raise_in_flight(Worked& worked) const;
+  // As it is in flight or would be; `records_path`: also what the step's end waits for.
+  Prediction predict_with(const Worked& worked, const std::vector<uint32_t>& in_flight,
+                          bool records_path = false) const;
+  // As many as the plan it comes from has, where memory allows.
+  void keep_in_flight(const Worked& from, Worked& worked) const;
+
+  // Seconds of the longest computing, a step: no step is shorter, sums that move aside.
+  double busiest(const Proposal& proposal);
+  // About what working one out costs: ops and tasks that are looked at.
+  size_t work(const Proposal& proposal) const {
+    return request_.graph->ops().size() + size_t{6} * request_.microbatches * proposal.ends.size();
+  }
+
+  struct Shortage {
+    Bytes needed, there;
+    std::string device;
+  };
+  // The least that has been missing so far.
+  const std::optional<Shortage>& shortage() const { return shortage_; }
+
+ private:
+  Worked deal_out(Proposal proposal) const;
+  bool measure(Worked& worked);
+  void keep_where_that_is_faster(Worked& repeats, const std::vector<uint32_t>& in_flight_kept);
+  bool predict_if_it_fits(Worked& worked) const;
+  std::vector<bool> starved_stages(const Worked& worked) const;
+  std::vector<double> copying(const Worked& worked) const;
+  std::optional<Duration> norm_round_trip(const Worked& worked) const;
+  uint32_t depth(const Proposal& proposal) const;
+  void note_shortage(const Shortage& shortage);
+
+  const PlanRequest& request_;
+  const Model& model_;
+  const std::vector<DeviceView>& devices_;
+  std::vector<bool> movable_;  // by op: sums of cotangents
+  std::vector<std::vector<dag::OpId>> users_;
+  std::map<uint32_t, std::shared_ptr<const std::vector<double>>> seconds_of_;  // by device
+  std::optional<Shortage> shortage_;
+};
+
+}  // namespace weft::plan
