@@ -203,16 +203,16 @@ std::vector<UnitProblem> unit_problems() {
       P{Unit::Pointwise, flops, of_layer(all_directions, 1, point), true},
       P{Unit::Pointwise, small_flops, of_layer(all_directions, 2, small_point), true},
       P{Unit::Convolution, flops, of_layer(convolutions, 2, dense), true},
-      P{Unit::Convolution, small_flops, of_layer(convolutions, 2, small_dense), true},
+      P{Unit::Convolution, small_flops, of_layer(convolutions, 4, small_dense), true},
       P{Unit::ConvolutionWeights, flops, of_layer(weight_gradients, 4, dense), true},
-      P{Unit::ConvolutionWeights, small_flops, of_layer(weight_gradients, 4, small_dense), true},
-      P{Unit::Depthwise, flops, of_layer(all_directions, 4, depthwise), true},
-      P{Unit::Depthwise, small_flops, of_layer(all_directions, 4, small_depthwise), true},
+      P{Unit::ConvolutionWeights, small_flops, of_layer(weight_gradients, 8, small_dense), true},
+      P{Unit::Depthwise, flops, of_layer(all_directions, 8, depthwise), true},
+      P{Unit::Depthwise, small_flops, of_layer(all_directions, 24, small_depthwise), true},
       P{Unit::Normalisation, small_bytes, [](int64_t) { return normalisations(2); }},
       P{Unit::Normalisation, bytes, [](int64_t) { return normalisations(32); }},
       P{Unit::Pooling, small_bytes, [](int64_t) { return pools(2, 28); }},
       P{Unit::Pooling, bytes, [](int64_t) { return pools(8, 112); }},
-      P{Unit::Update, bytes, [](int64_t) { return parameters(int64_t{2} << 20); }, false, true},
+      P{Unit::Update, bytes, [](int64_t times) { return parameters(times << 20); }, true, true},
   };
 }
 
