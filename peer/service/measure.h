@@ -48,7 +48,7 @@ class DeviceMeter {
   std::vector<Measured> measured_;  // by problem
 };
 
-// Three rounds, of a second each on a processor. Not for a null backend: its rates are given.
+// Two or three rounds, of about a second each on a processor. Not for a null backend: its rates are given.
 Result<plan::Rates> measure_rates(Backend& backend, Bytes offered = {});
 
 }  // namespace weft::peer
