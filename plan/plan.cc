@@ -24,6 +24,7 @@ constexpr size_t kWorkedOut = 4;         // proposals for a number of stages tha
 constexpr double kHopeful = 1.5;         // a baseline's own estimate is at most so far off
 constexpr size_t kRefined = 2;           // proposals whose microbatches in flight are tuned
 constexpr uint32_t kTriesInVain = 4;     // numbers of stages without a better plan
+constexpr size_t kSitesAlone = 2;        // that are looked at by themselves
 constexpr double kWorthAStage = 0.98;    // more stages have to be faster by that
 constexpr size_t kPolished = 4;          // plans, of as many numbers of stages, that are changed a little
 constexpr double kNearlyAsGood = 1.5;    // those that take at most so much longer
@@ -166,9 +167,35 @@ class Planner {
       try_stages(*strategy_, devices, *request_.stages, tight);
     else
       try_numbers(devices, std::min(all, coarse_.positions), tight);
+    if (!request_.stages) try_sites(devices, tight);
     // Never worse than what one does without a search.
     for (const NamedStrategy& other : strategies())
       if (other.is_baseline) try_stages(other, devices, request_.stages.value_or(all), tight);
+  }
+
+  // The strongest sites, each by itself: its devices are near each other, and a search among all that stops
+  // when a stage more brings nothing may not come to it.
+  void try_sites(const std::vector<uint32_t>& devices, bool tight) {
+    std::map<uint32_t, std::vector<uint32_t>> of_site;
+    for (const uint32_t device : devices) of_site[devices_[device].site].push_back(device);
+    if (of_site.size() < 2) return;
+    std::vector<std::pair<double, uint32_t>> sites;
+    for (const auto& [site, members] : of_site) {
+      double strength = 0;
+      for (const uint32_t device : members) strength += devices_[device].rates.matmul_flops_per_second;
+      if (members.size() > 1) sites.emplace_back(-strength, site);
+    }
+    std::sort(sites.begin(), sites.end());
+    if (sites.size() > kSitesAlone) sites.resize(kSitesAlone);
+    for (const auto& [strength, site] : sites) {
+      const std::vector<uint32_t>& members = of_site[site];
+      std::optional<Worked> before = std::exchange(best_, std::nullopt);
+      try_numbers(members, static_cast<uint32_t>(std::min<size_t>(members.size(), coarse_.positions)), tight);
+      if (before) {
+        std::swap(best_, before);
+        if (before) consider(*before);
+      }
+    }
   }
 
   // As many stages as pay, up to `most`. Up to eight each number, then in growing strides: neighbours differ

@@ -51,8 +51,7 @@ void Workshop::keep_where_that_is_faster(Worked& repeats, const std::vector<uint
   for (uint32_t stage = 0; stage < count; ++stage)
     if (repeats.recomputes[stage] && in_flight_kept[stage] > 0) stages.push_back(stage);
   const auto lacks = [&](uint32_t stage) { return count - stage - in_flight_kept[stage]; };
-  std::stable_sort(stages.begin(), stages.end(),
-                   [&](uint32_t a, uint32_t b) { return lacks(a) < lacks(b); });
+  std::stable_sort(stages.begin(), stages.end(), [&](uint32_t a, uint32_t b) { return lacks(a) < lacks(b); });
   for (const uint32_t stage : stages) {
     Worked other = repeats;
     other.recomputes[stage] = false;
