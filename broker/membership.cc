@@ -122,11 +122,15 @@ void Broker::admit_peer(const Introduced& event) {
   }
   peer.name = free_name(hello.name, event.who);
   peer.software = hello.software;
+  // Elsewhere, or reached in another way, it has other links.
+  if (host_of(peer.address) != host_of(event.address) ||
+      peer.device.addresses.empty() != hello.device->addresses.empty())
+    links_.forget(event.who);
+  if (peer.instance != hello.instance) peer.times.reset();  // it has measured itself anew
   peer.device = *hello.device;
   peer.connection = event.connection;
   peer.instance = hello.instance;
   peer.minor = hello.minor;
-  if (host_of(peer.address) != host_of(event.address)) links_.forget(event.who);
   peer.address = event.address;
   peer.last_heard = now_.monotonic;
   peer.draining = peer.other_version = false;
