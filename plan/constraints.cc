@@ -118,12 +118,41 @@ bool give_way(const std::vector<PinnedRange>& row, const std::vector<uint32_t>& 
   return true;
 }
 
-std::optional<Proposal> keep_ranges(std::span<const PinnedRange> ranges, Proposal proposal) {
+// Who has what of a ring's tail, and so the ring's first stage. Nothing: several would.
+struct TailOwner {
+  std::optional<uint32_t> device;
+  bool is_one = true;
+};
+TailOwner tail_owner(std::span<const PinnedRange> ranges, uint32_t tail) {
+  TailOwner owner;
+  for (const PinnedRange& range : ranges) {
+    if (range.first < tail) continue;
+    owner.is_one = owner.is_one && (!owner.device || *owner.device == range.device);
+    owner.device = range.device;
+  }
+  return owner;
+}
+
+// What lies in a ring's tail is its first stage's anyway.
+std::vector<PinnedRange> before(std::span<const PinnedRange> ranges, uint32_t tail) {
+  std::vector<PinnedRange> found;
+  std::copy_if(ranges.begin(), ranges.end(), std::back_inserter(found),
+               [&](const PinnedRange& range) { return range.first < tail; });
+  return found;
+}
+
+std::optional<Proposal> keep_ranges(const Model& model, std::span<const PinnedRange> ranges,
+                                    Proposal proposal) {
   if (keeps_ranges(ranges, proposal.devices, proposal.ends)) return proposal;
-  const std::vector<PinnedRange> row = pieces(ranges);
-  if (row.back().last >= proposal.ends.back()) return std::nullopt;  // of a ring: as it is, or not at all
-  if (row.size() > proposal.ends.size() || entangled(row)) return std::nullopt;
-  const std::vector<uint32_t> stages = stages_of(row, proposal.ends);
+  const uint32_t tail = proposal.ends.back();
+  const TailOwner owner = tail_owner(ranges, tail);
+  if (!owner.is_one) return std::nullopt;
+  std::vector<PinnedRange> before_tail = before(ranges, tail);
+  if (owner.device) before_tail.push_back({*owner.device, 0, model.ring->head_end - 1});
+  const std::vector<PinnedRange> row = pieces(before_tail);
+  if (row.back().last >= tail || row.size() > proposal.ends.size() || entangled(row)) return std::nullopt;
+  std::vector<uint32_t> stages = stages_of(row, proposal.ends);
+  if (owner.device) stages.front() = 0;
   for (size_t r = 0; r < row.size(); ++r) seat(row[r].device, stages[r], proposal.devices);
   if (!give_way(row, stages, proposal.ends)) return std::nullopt;
   return proposal;
@@ -139,7 +168,8 @@ class Keeping {
       if (std::find(scope_.devices.begin(), scope_.devices.end(), range.device) == scope_.devices.end())
         return {};
     for (Proposal& proposal : proposals)
-      if (auto changed = keep_ranges(scope_.pinned, std::move(proposal))) add(std::move(*changed));
+      if (auto changed = keep_ranges(*scope_.model, scope_.pinned, std::move(proposal)))
+        add(std::move(*changed));
     if (searching) search();
     std::stable_sort(kept_.begin(), kept_.end(),
                      [](const Proposal& a, const Proposal& b) { return a.score < b.score; });
@@ -163,22 +193,28 @@ class Keeping {
 
   // What was dealt out for other devices may lie badly for these, or not fit.
   void search() {
-    std::vector<std::vector<uint32_t>> orders;
+    std::vector<Proposal> orders;  // by their devices and tails
+    const auto add_order = [&](const Proposal& like) {
+      const bool known = std::any_of(orders.begin(), orders.end(), [&](const Proposal& other) {
+        return other.devices == like.devices && other.ends.back() == like.ends.back();
+      });
+      if (!known && orders.size() < kOrdersSearched) orders.push_back(like);
+    };
     if (row_.size() == scope_.stages && !entangled(row_)) {
-      orders.emplace_back();
-      for (const PinnedRange& range : row_) orders.back().push_back(range.device);
+      Proposal as_pinned{.devices = {}, .ends = {scope_.model->positions}};
+      for (const PinnedRange& range : row_) as_pinned.devices.push_back(range.device);
+      add_order(as_pinned);
     }
-    for (const Proposal& proposal : kept_)
-      if (orders.size() < kOrdersSearched &&
-          std::find(orders.begin(), orders.end(), proposal.devices) == orders.end())
-        orders.push_back(proposal.devices);
+    for (const Proposal& proposal : kept_) add_order(proposal);
     const bool is_short = scope_.model->positions <= kExactPositions;
-    for (const auto& order : orders)
+    for (const Proposal& order : orders)
       if (is_short || !any_fits_) search(order, is_short);
   }
-  void search(const std::vector<uint32_t>& order, bool is_short) {
-    PartitionProblem problem = partition_problem(*scope_.request, *scope_.model, order);
-    for (const PinnedRange& range : row_)
+  void search(const Proposal& like, bool is_short) {
+    const auto& order = like.devices;
+    PartitionProblem problem = problem_of(*scope_.request, *scope_.model, like);
+    const std::vector<PinnedRange> row = pieces(before(scope_.pinned, like.ends.back()));
+    for (const PinnedRange& range : row)
       problem.stages[static_cast<size_t>(std::find(order.begin(), order.end(), range.device) - order.begin())]
           .pinned = &range;
     auto partition = least_bottleneck(problem);
@@ -193,7 +229,6 @@ class Keeping {
       if (const auto other = least_sum(problem, partition->cost.bottleneck * factor * (1 + 1e-12)))
         add({order, other->ends, 0});
   }
-
   const Scope& scope_;
   const std::vector<PinnedRange> row_;
   std::vector<Proposal> kept_;
@@ -287,7 +322,11 @@ std::vector<Proposal> within_ranges(const Scope& scope, std::vector<Proposal> pr
 std::string why_not_kept(const PlanRequest& request, const Model& model) {
   if (request.pins.empty()) return {};
   const auto& devices = request.cluster.devices();
-  const std::vector<PinnedRange> row = pieces(pinned_ranges(request.pins, model));
+  const std::vector<PinnedRange> ranges = pinned_ranges(request.pins, model);
+  std::vector<PinnedRange> row = pieces(ranges);
+  // A ring's first stage is in two pieces.
+  if (model.ring && tail_owner(ranges, model.ring->tail_max).is_one)
+    row = pieces(before(ranges, model.ring->tail_max));
   if (const PinnedRange* one = entangled(row))
     return "between what is pinned to " + devices[one->device].name + " lies what is pinned to " +
            devices[(one + 1)->device].name + ", and a stage is in one piece: pin both to one peer";

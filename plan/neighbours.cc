@@ -86,13 +86,33 @@ class Neighbours {
     const auto begin = stage_of.begin() + first, behind = stage_of.begin() + end;
     if (std::all_of(begin, behind, [&](uint32_t had) { return had == stage; })) return;
     std::fill(begin, behind, stage);
-    for (uint32_t other = 0; other < count_; ++other)
-      if (std::find(stage_of.begin(), stage_of.end(), other) == stage_of.end()) return;
-    Proposal& next = add();
-    next.elsewhere.clear();
-    const std::vector<uint32_t> row = next.stages(model_);
+    std::vector<uint32_t> order, begins;  // stages as they come, and where
     for (uint32_t p = 0; p < stage_of.size(); ++p)
-      if (stage_of[p] != row[p]) next.elsewhere.push_back({p, stage_of[p]});
+      if (std::find(order.begin(), order.end(), stage_of[p]) == order.end()) {
+        order.push_back(stage_of[p]);
+        begins.push_back(p);
+      }
+    if (order.size() < count_) return;
+    Proposal next{.devices = {}, .ends = {begins.begin() + 1, begins.end()}};
+    for (const uint32_t one : order) next.devices.push_back(of_.devices[one]);
+    next.ends.push_back(tail_of(stage_of, begins));
+    const std::vector<uint32_t> row = next.stages(model_);
+    for (uint32_t p = 0; p < stage_of.size(); ++p) {
+      const auto at = std::find(order.begin(), order.end(), stage_of[p]);
+      const auto has = static_cast<uint32_t>(at - order.begin());
+      if (has != row[p]) next.elsewhere.push_back({p, has});
+    }
+    found_.push_back(std::move(next));
+  }
+  // Where the last stage ends: before what the first one has of the row's end, where that is the model's
+  // ring.
+  uint32_t tail_of(const std::vector<uint32_t>& stage_of, const std::vector<uint32_t>& begins) const {
+    const uint32_t n = model_.positions;
+    uint32_t tail = n;
+    while (tail > 0 && stage_of[tail - 1] == stage_of[0]) --tail;
+    const bool is_ring = model_.ring && count_ > 1 && tail < n && tail <= model_.ring->tail_max &&
+                         begins[1] >= model_.ring->head_end && tail > begins.back();
+    return is_ring ? tail : n;
   }
 
   const Proposal& of_;

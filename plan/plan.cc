@@ -20,16 +20,22 @@ namespace weft::plan {
 namespace {
 
 constexpr uint32_t kCoarsePositions = 32;
-constexpr size_t kWorkedOut = 4;         // proposals for a number of stages that are played through
+constexpr size_t kWorkedOut = 4;         // proposals for a number of stages that are played through,
+constexpr size_t kWorkedOutWork = 8000;  // and more as long as that is little (Workshop::work)
 constexpr double kHopeful = 1.5;         // a baseline's own estimate is at most so far off
 constexpr size_t kRefined = 2;           // proposals whose microbatches in flight are tuned
 constexpr uint32_t kTriesInVain = 4;     // numbers of stages without a better plan
 constexpr size_t kSitesAlone = 2;        // that are looked at by themselves
 constexpr double kWorthAStage = 0.98;    // more stages have to be faster by that
-constexpr size_t kPolished = 4;          // plans, of as many numbers of stages, that are changed a little
-constexpr double kNearlyAsGood = 1.5;    // those that take at most so much longer
-constexpr size_t kPolishWork = 60'000;   // what is looked at for that (Workshop::work)
+constexpr size_t kPolished = 8;          // plans that are changed a little,
+constexpr size_t kStartsEach = 2;        // so many of each number of stages,
+constexpr double kNearlyAsGood = 1.5;    // that take at most so much longer than the best
+constexpr size_t kPolishWork = 60'000;   // what is looked at for that (Workshop::work),
+constexpr size_t kSmall = 1'500;         // and of a plan that takes no more than that to work out
+constexpr size_t kPolishWorkOfSmall = 300'000;
 constexpr double kWorthEqualBits = 0.9;  // of the speed is enough, if bits are then equal
+
+bool is_faster(const Worked& a, const Worked& b) { return a.prediction.step < b.prediction.step; }
 
 class Planner {
  public:
@@ -40,7 +46,10 @@ class Planner {
         coarse_(make_model(*request.graph, request.classes,
                            std::max(kCoarsePositions, 3 * request.stages.value_or(8)))),
         pinned_(pinned_ranges(request.pins, model_)),
-        workshop_(request, model_) {}
+        workshop_(request, model_) {
+    for (Model* model : {&model_, &coarse_})
+      if (auto ring = find_ring(*model, pinned_ranges(request.pins, *model))) model->ring = std::move(ring);
+  }
 
   Result<Plan> run() {
     strategy_ = find_strategy(request_.strategy);
@@ -216,18 +225,24 @@ class Planner {
     std::vector<Worked> candidates;
     const Scope scope{&request_, &model_, &coarse_, devices, stages, tight, pinned_};
     bool tried[2] = {};  // a row, a ring: the best of each is worked out
+    size_t work = 0;
     for (Proposal& proposal : within_ranges(scope, strategy.propose(scope), !strategy.is_baseline)) {
       // A baseline that the default looks at only to be no worse.
       const bool beside = strategy.is_baseline && !strategy_->is_baseline;
       if (beside && best_ && proposal.score > kHopeful * seconds(best_->prediction.step)) continue;
       const bool is_ring = proposal.is_ring(model_);
-      if (!strategy.is_baseline && candidates.size() >= kWorkedOut && tried[is_ring]) continue;
+      const bool enough = candidates.size() >= kWorkedOut && work >= kWorkedOutWork;
+      if (!strategy.is_baseline && enough && tried[is_ring]) continue;
       tried[is_ring] = true;
-      if (auto worked = workshop_.work_out(std::move(proposal))) candidates.push_back(std::move(*worked));
+      work += workshop_.work(proposal);
+      const bool is_small = workshop_.work(proposal) <= kSmall;
+      auto worked = workshop_.work_out(std::move(proposal));
+      if (worked && is_small && !strategy_->is_baseline) workshop_.fill_if_faster(*worked);
+      if (worked) candidates.push_back(std::move(*worked));
     }
-    std::stable_sort(candidates.begin(), candidates.end(),
-                     [](const Worked& a, const Worked& b) { return a.prediction.step < b.prediction.step; });
+    std::stable_sort(candidates.begin(), candidates.end(), is_faster);
     if (candidates.empty()) return;
+    for (const Worked& candidate : candidates) keep_start(candidate);
     if (strategy_->is_baseline) {
       consider(candidates[candidates.size() / 2]);
       return;
@@ -257,32 +272,39 @@ class Planner {
 
   // Where small changes may begin: what is best may be reached from what is not yet.
   void keep_start(const Worked& worked) {
-    if (workshop_.work(worked.proposal) * kPolished > kPolishWork) return;
-    const std::pair key(worked.in_flight.size(), worked.proposal.is_ring(model_));
-    const auto at = starts_.find(key);
-    if (at == starts_.end() || worked.prediction.step < at->second.prediction.step)
-      starts_.insert_or_assign(key, worked);
+    if (workshop_.work(worked.proposal) > kSmall) return;
+    auto& best = starts_[{worked.in_flight.size(), worked.proposal.is_ring(model_)}];
+    const auto at = std::upper_bound(best.begin(), best.end(), worked, is_faster);
+    if (at == best.begin() + kStartsEach) return;
+    best.insert(at, worked);
+    if (best.size() > kStartsEach) best.pop_back();
   }
   void polish_best() {
-    size_t work = kPolishWork;
-    const bool alike = request_.equal_bits != EqualBits::Ignore && is_of_one_kind(*best_);
-    const std::string kind = devices_[best_->proposal.devices.front()].fingerprint;
-    const Duration unpolished = best_->prediction.step;
+    const bool is_small = workshop_.work(best_->proposal) <= kSmall;
+    size_t work = is_small ? kPolishWorkOfSmall : kPolishWork;
+    const std::vector<Worked*> starts = starts_beside(*best_);
     polish(*best_, work);
-    std::vector<Worked*> starts;
-    for (auto& [key, start] : starts_)
-      if (seconds(start.prediction.step) < kNearlyAsGood * seconds(unpolished) &&
-          start.prediction.step > unpolished &&
-          (!alike || (is_of_one_kind(start) && devices_[start.proposal.devices.front()].fingerprint == kind)))
-        starts.push_back(&start);
-    std::stable_sort(starts.begin(), starts.end(), [](const Worked* a, const Worked* b) {
-      return a->prediction.step < b->prediction.step;
-    });
-    if (starts.size() > kPolished) starts.resize(kPolished);
     for (Worked* start : starts) {
       polish(*start, work);
       consider(*start);
     }
+    if (is_small) explore(workshop_, *best_, {!request_.stages, idle_devices(*best_)}, work);
+  }
+  // Of its fleet, the fastest first.
+  std::vector<Worked*> starts_beside(const Worked& chosen) {
+    const bool alike = request_.equal_bits != EqualBits::Ignore && is_of_one_kind(chosen);
+    const auto kind = [&](const Worked& of) { return devices_[of.proposal.devices.front()].fingerprint; };
+    std::vector<Worked*> starts;
+    for (auto& [key, best] : starts_)
+      for (Worked& start : best)
+        if (is_faster(chosen, start) &&
+            seconds(start.prediction.step) < kNearlyAsGood * seconds(chosen.prediction.step) &&
+            (!alike || (is_of_one_kind(start) && kind(start) == kind(chosen))))
+          starts.push_back(&start);
+    std::stable_sort(starts.begin(), starts.end(),
+                     [](const Worked* a, const Worked* b) { return is_faster(*a, *b); });
+    if (starts.size() > kPolished) starts.resize(kPolished);
+    return starts;
   }
   void polish(Worked& worked, size_t& work) {
     plan::polish(workshop_, worked, {!request_.stages, idle_devices(worked)}, work);
@@ -362,10 +384,38 @@ class Planner {
     plan.predicted_step_kept = worked.kept_step;
     plan.explanation =
         explain({&request_, &model_, &plan, &worked.pipeline, &worked.prediction, &worked.proposal});
-    if (const std::string bits = describe_bits(plan); !bits.empty()) plan.explanation.push_back(bits);
+    for (const std::string& line :
+         {describe_schedule(worked), describe_elsewhere(worked), describe_bits(plan)})
+      if (!line.empty()) plan.explanation.push_back(line);
     if (!request_.pins.empty())
       plan.explanation.push_back("as pinned: " + describe_pins(request_.pins, request_.cluster));
     return plan;
+  }
+
+  // Empty: 1F1B, or a few more in flight.
+  std::string describe_schedule(const Worked& worked) const {
+    const bool all = std::all_of(worked.in_flight.begin(), worked.in_flight.end(),
+                                 [&](uint32_t most) { return most == request_.microbatches; });
+    if (!all || worked.in_flight.size() < 2 || request_.microbatches <= worked.in_flight.size() + 1)
+      return {};
+    return "all " + std::to_string(request_.microbatches) +
+           " microbatches of a step are in flight at once, as GPipe has them: fewer hide less of the latency";
+  }
+  // Which ops lie with another stage than their neighbours.
+  std::string describe_elsewhere(const Worked& worked) const {
+    std::string text;
+    for (const auto& [position, stage] : worked.proposal.elsewhere)
+      text += (text.empty() ? "out of the row: " : ", ") + name_of_position(position) + " on stage " +
+              std::to_string(stage + 1);
+    return text;
+  }
+  std::string name_of_position(uint32_t position) const {
+    const auto ops = request_.graph->ops();
+    for (uint32_t i = 0; i < ops.size(); ++i)
+      if (model_.position_of_op[i] == position && ops[i].phase == dag::Phase::Forward &&
+          !ops[i].inputs.empty())
+        return ops[i].name.empty() ? std::string(to_string(ops[i].kind)) : "'" + ops[i].name + "'";
+    return "an op";
   }
 
   Duration alone() const {
@@ -390,7 +440,8 @@ class Planner {
   Workshop workshop_;
   const NamedStrategy* strategy_ = nullptr;
   std::optional<Worked> best_;
-  std::map<std::pair<size_t, bool>, Worked> starts_;  // the best by number of stages, a row or a ring
+  // The best by number of stages, rows and rings.
+  std::map<std::pair<size_t, bool>, std::vector<Worked>> starts_;
   std::optional<Plan::Fewer> fewer_;
   // With equal_bits: prefer and several kinds: what was decided against.
   std::optional<Duration> mixed_step_, alike_step_;

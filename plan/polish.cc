@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/rng.h"
 #include "plan/neighbours.h"
 
 namespace weft::plan {
@@ -10,16 +11,44 @@ namespace {
 constexpr double kWorthAChange = 0.999;  // of the step before, or less
 constexpr double kWorthAStage = 0.98;    // where there are more stages
 constexpr double kWorthAPiece = 0.99;    // where more positions lie out of the row
+constexpr int kStrayed = 3;              // changes at once
+constexpr int kStraysInVain = 60;
 
 class Polish {
  public:
   Polish(Workshop& workshop, Worked& chosen, PolishOptions options, size_t& work_left)
-      : workshop_(workshop), chosen_(chosen), options_(std::move(options)), left_(work_left) {}
+      : workshop_(workshop),
+        chosen_(chosen),
+        options_(std::move(options)),
+        left_(work_left),
+        fleet_(options_.idle) {
+    fleet_.insert(fleet_.end(), chosen.proposal.devices.begin(), chosen.proposal.devices.end());
+    std::sort(fleet_.begin(), fleet_.end());
+  }
 
   void run() {
     while (change()) {
     }
     workshop_.raise_in_flight(chosen_);
+  }
+  // A few changes at once, whatever they cost. False: it cannot be worked out, or there is no work left.
+  bool stray(Rng& rng) {
+    Proposal next = chosen_.proposal;
+    for (int i = 0; i < kStrayed; ++i) {
+      std::vector<Proposal> all =
+          neighbours(next, workshop_.model(), options_.number_may_change, options_.idle);
+      if (all.empty()) return false;
+      next = std::move(all[rng.below(all.size())]);
+      refresh_idle(next.devices);
+    }
+    const size_t work = workshop_.work(next);
+    if (work > left_) return false;
+    left_ -= work;
+    auto worked = workshop_.work_out(std::move(next));
+    if (!worked) return false;
+    workshop_.fill_if_faster(*worked);
+    chosen_ = std::move(*worked);
+    return true;
   }
 
  private:
@@ -34,7 +63,7 @@ class Polish {
       left_ -= work;
       auto worked = workshop_.work_out(std::move(next));
       if (!worked) continue;
-      if (worked->in_flight.size() >= chosen_.in_flight.size()) workshop_.keep_in_flight(chosen_, *worked);
+      workshop_.fill_if_faster(*worked);
       if (seconds(worked->prediction.step) >= enough) continue;
       take(std::move(*worked));
       return true;
@@ -46,30 +75,43 @@ class Polish {
     return next.elsewhere.size() > chosen_.proposal.elsewhere.size() ? kWorthAPiece : kWorthAChange;
   }
   void take(Worked worked) {
-    const auto& before = chosen_.proposal.devices;
-    const auto& after = worked.proposal.devices;
-    const auto is_in = [](const std::vector<uint32_t>& devices) {
-      return [&](uint32_t device) {
-        return std::find(devices.begin(), devices.end(), device) != devices.end();
-      };
-    };
-    std::erase_if(options_.idle, is_in(after));
-    std::copy_if(before.begin(), before.end(), std::back_inserter(options_.idle),
-                 [&](uint32_t device) { return !is_in(after)(device); });
-    std::sort(options_.idle.begin(), options_.idle.end());
+    refresh_idle(worked.proposal.devices);
     chosen_ = std::move(worked);
+  }
+  void refresh_idle(const std::vector<uint32_t>& used) {
+    options_.idle.clear();
+    for (const uint32_t device : fleet_)
+      if (std::find(used.begin(), used.end(), device) == used.end()) options_.idle.push_back(device);
   }
 
   Workshop& workshop_;
   Worked& chosen_;
   PolishOptions options_;
   size_t& left_;
+  std::vector<uint32_t> fleet_;  // those with a stage, and the idle ones
 };
 
 }  // namespace
 
 void polish(Workshop& workshop, Worked& chosen, PolishOptions options, size_t& work_left) {
   Polish(workshop, chosen, std::move(options), work_left).run();
+}
+
+void explore(Workshop& workshop, Worked& chosen, const PolishOptions& options, size_t& work_left) {
+  Rng rng(1, 0);
+  for (int in_vain = 0; in_vain < kStraysInVain;) {
+    Worked strayed = chosen;
+    Polish polish(workshop, strayed, options, work_left);
+    if (work_left < workshop.work(chosen.proposal)) return;
+    ++in_vain;
+    if (!polish.stray(rng)) continue;
+    polish.run();
+    const bool more_stages = strayed.in_flight.size() > chosen.in_flight.size();
+    const double enough = (more_stages ? kWorthAStage : kWorthAChange) * seconds(chosen.prediction.step);
+    if (seconds(strayed.prediction.step) >= enough) continue;
+    chosen = std::move(strayed);
+    in_vain = 0;
+  }
 }
 
 }  // namespace weft::plan

@@ -17,5 +17,7 @@ struct PolishOptions {
 // Changes `chosen` for as long as that pays and `work_left` (Workshop::work) lasts: of large plans next to
 // nothing. As many microbatches in flight as pay in the end.
 void polish(Workshop& workshop, Worked& chosen, PolishOptions options, size_t& work_left);
+// Goes a few steps astray from `chosen` and polishes from there, again and again, while that helps.
+void explore(Workshop& workshop, Worked& chosen, const PolishOptions& options, size_t& work_left);
 
 }  // namespace weft::plan

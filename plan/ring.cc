@@ -22,23 +22,51 @@ class RingFinder {
   std::optional<Ring> run() {
     const Ends ends = widest_tie();
     if (ends.tail_begin <= ends.head_end) return std::nullopt;
-    Ring ring{.head_end = ends.head_end,
-              .tail_max = ends.tail_begin,
-              .tails = {},
-              .crossing = make_crossing(traffic_, model_.positions, ends),
-              .waiting = waiting(ends)};
-    const uint32_t tail = cheapest_tail(ring);
+    Ring ring = make_ring(ends);
+    const uint32_t tail = ring.tails.front();
     if (static_cast<double>(ring.crossing.over(tail)) >
         kWorth * static_cast<double>(model_.crossing.over(tail)))
       return std::nullopt;
-    ring.tails = {tail};
-    if (tail != ring.tail_max) ring.tails.push_back(ring.tail_max);
     return ring;
+  }
+  std::optional<Ring> run(std::span<const PinnedRange> pinned) {
+    Ends ends = widest_gap(pinned);
+    if (ends.tail_begin <= ends.head_end) return std::nullopt;
+    if (const auto& own = model_.ring) {
+      const Ends both{std::max(ends.head_end, own->head_end), std::min(ends.tail_begin, own->tail_max)};
+      if (both.tail_begin > both.head_end) ends = both;
+    }
+    return make_ring(ends);
   }
 
  private:
   double work(uint32_t begin, uint32_t end) const { return work_before_[end] - work_before_[begin]; }
 
+  Ring make_ring(const Ends& ends) const {
+    Ring ring{.head_end = ends.head_end,
+              .tail_max = ends.tail_begin,
+              .tails = {},
+              .crossing = make_crossing(traffic_, model_.positions, ends),
+              .waiting = waiting(ends)};
+    ring.tails = {cheapest_tail(ring)};
+    if (ring.tails.front() != ring.tail_max) ring.tails.push_back(ring.tail_max);
+    return ring;
+  }
+
+  // The most work between two neighbours of what is pinned to one device.
+  Ends widest_gap(std::span<const PinnedRange> pinned) const {
+    Ends ends;
+    double most = 0;
+    for (const PinnedRange& before : pinned) {
+      uint32_t next = model_.positions;
+      for (const PinnedRange& other : pinned)
+        if (other.device == before.device && other.first > before.last) next = std::min(next, other.first);
+      if (next == model_.positions || work(before.last + 1, next) <= most) continue;
+      most = work(before.last + 1, next);
+      ends = {before.last + 1, next};
+    }
+    return ends;
+  }
   // Of all values the one with the most bytes times work between two neighbours of those who make and read
   // it.
   Ends widest_tie() const {
@@ -81,5 +109,8 @@ class RingFinder {
 }  // namespace
 
 std::optional<Ring> find_ring(const Model& model) { return RingFinder(model).run(); }
+std::optional<Ring> find_ring(const Model& model, std::span<const PinnedRange> pinned) {
+  return RingFinder(model).run(pinned);
+}
 
 }  // namespace weft::plan

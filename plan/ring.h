@@ -1,12 +1,15 @@
 // A row whose ends belong together: a tied embedding is read at both, and of stages cut one after the other
-// each passes it on, and its gradient back, for every microbatch. One stage may own both ends instead.
+// each passes it on, and its gradient back, for every microbatch. One stage may own both ends instead. So it
+// is where inputs and labels are to stay on one device.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "plan/crossing.h"
+#include "plan/pin.h"
 
 namespace weft::plan {
 
@@ -25,5 +28,8 @@ struct Ring {
 // Nothing: no value is read at both ends, or nothing near the end but the values themselves would cross
 // there.
 std::optional<Ring> find_ring(const Model& model);
+// Of ends that users want on one device, whatever crosses, and of the model's own where both can be. Nothing:
+// no device is to have two pieces with something in between.
+std::optional<Ring> find_ring(const Model& model, std::span<const PinnedRange> pinned);
 
 }  // namespace weft::plan

@@ -178,17 +178,27 @@ std::optional<Duration> Workshop::norm_round_trip(const Worked& worked) const {
 }
 
 void Workshop::raise_in_flight(Worked& worked) const {
-  const auto count = static_cast<uint32_t>(worked.in_flight.size());
+  if (std::vector<uint32_t> usual = in_flight_of(worked, 0); worked.in_flight != usual) {
+    worked.prediction = predict_with(worked, usual);
+    worked.in_flight = std::move(usual);
+  }
   for (uint32_t extra = 1; extra < request_.microbatches; extra = extra < 4 ? extra + 1 : extra * 3 / 2) {
-    std::vector<uint32_t> in_flight;
-    for (uint32_t stage = 0; stage < count; ++stage)
-      in_flight.push_back(std::min(worked.in_flight_max[stage], depth(worked.proposal) - stage + extra));
+    std::vector<uint32_t> in_flight = in_flight_of(worked, extra);
     if (in_flight == worked.in_flight) break;  // memory or the step's microbatches set the limit
     Prediction raised = predict_with(worked, in_flight);
     if (seconds(raised.step) >= kWorthMemory * seconds(worked.prediction.step)) continue;
     worked.in_flight = std::move(in_flight);
     worked.prediction = std::move(raised);
   }
+  fill_if_faster(worked);
+}
+
+// 1F1B, and so many more.
+std::vector<uint32_t> Workshop::in_flight_of(const Worked& worked, uint32_t extra) const {
+  std::vector<uint32_t> in_flight;
+  for (uint32_t stage = 0; stage < worked.in_flight_max.size(); ++stage)
+    in_flight.push_back(std::min(worked.in_flight_max[stage], depth(worked.proposal) - stage + extra));
+  return in_flight;
 }
 
 void Workshop::note_shortage(const Shortage& shortage) {
@@ -208,13 +218,12 @@ double Workshop::busiest(const Proposal& proposal) {
   return request_.microbatches * *std::max_element(busy.begin(), busy.end());
 }
 
-void Workshop::keep_in_flight(const Worked& from, Worked& worked) const {
-  const uint32_t usual = depth(from.proposal), had = from.in_flight.front();
-  if (had <= usual) return;
-  for (uint32_t stage = 0; stage < worked.in_flight.size(); ++stage)
-    worked.in_flight[stage] =
-        std::min(worked.in_flight_max[stage], depth(worked.proposal) - stage + had - usual);
-  worked.prediction = predict_with(worked, worked.in_flight);
+void Workshop::fill_if_faster(Worked& worked) const {
+  if (worked.in_flight == worked.in_flight_max) return;
+  Prediction filled = predict_with(worked, worked.in_flight_max);
+  if (seconds(filled.step) >= kWorthMemory * seconds(worked.prediction.step)) return;
+  worked.in_flight = worked.in_flight_max;
+  worked.prediction = std::move(filled);
 }
 
 }  // namespace weft::plan

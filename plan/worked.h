@@ -36,14 +36,14 @@ class Workshop {
   // Nothing when a stage does not fit its device. Where memory keeps stages from as many microbatches in
   // flight as 1F1B wants, they make forward values again, if that is faster.
   std::optional<Worked> work_out(Proposal proposal);
-  // Latency is bought off with memory: more microbatches under way on every stage for as long as that pays,
-  // up to all of a step's, which is GPipe's schedule.
+  // All of a step's microbatches in flight, as in GPipe's schedule, or as many as memory allows, if that is
+  // faster.
+  void fill_if_faster(Worked& worked) const;
+  // Latency is bought off with memory: as few more than 1F1B's on every stage as are nearly as fast.
   void raise_in_flight(Worked& worked) const;
   // As it is in flight or would be; `records_path`: also what the step's end waits for.
   Prediction predict_with(const Worked& worked, const std::vector<uint32_t>& in_flight,
                           bool records_path = false) const;
-  // As many as the plan it comes from has, where memory allows.
-  void keep_in_flight(const Worked& from, Worked& worked) const;
 
   // Seconds of the longest computing, a step: no step is shorter, sums that move aside.
   double busiest(const Proposal& proposal);
@@ -67,6 +67,7 @@ class Workshop {
   std::vector<bool> starved_stages(const Worked& worked) const;
   std::vector<double> copying(const Worked& worked) const;
   std::optional<Duration> norm_round_trip(const Worked& worked) const;
+  std::vector<uint32_t> in_flight_of(const Worked& worked, uint32_t extra) const;
   uint32_t depth(const Proposal& proposal) const;
   void note_shortage(const Shortage& shortage);
 

@@ -136,11 +136,41 @@ TEST(Pins, DataAndLabelsOfTwoOwners) {
   }
 }
 
-TEST(Pins, BothEndsOnOnePeerLeaveOneStage) {
-  const Graph graph = test::chain(1, 6);
-  PlanRequest request{.graph = &graph, .microbatches = 4, .cluster = test::equal_devices(3)};
+PlanRequest both_ends_on_c(const Graph& graph, double bytes_per_second) {
+  PlanRequest request{
+      .graph = &graph, .microbatches = 8, .cluster = test::equal_devices(3, bytes_per_second)};
   request.pins = {pinned({"labels", "c"}, request), pinned({"inputs", "c"}, request)};
+  return request;
+}
+
+// Data and labels stay with their owner, and others take what is between.
+TEST(Pins, BothEndsOnOnePeerMakeARing) {
+  const Graph graph = test::chain(1, 12, /*batch=*/512);
+  PlanRequest request = both_ends_on_c(graph, 1e10);
   const auto plan = make_plan(request);
+  ASSERT_TRUE(plan.has_value()) << plan.error().message;
+  EXPECT_GT(plan->stages.size(), 1u);
+  EXPECT_EQ(plan->stages[0].devices.front(), 2u);
+  expect_kept(request, *plan);
+  EXPECT_LT(seconds(plan->predicted_step), 0.8 * seconds(plan->predicted_alone));
+  const auto says_both = [](const std::string& line) {
+    return line.find("stage 1 also has the last ops") != std::string::npos;
+  };
+  EXPECT_TRUE(std::any_of(plan->explanation.begin(), plan->explanation.end(), says_both));
+
+  // Another owner's op between them, and a number of stages.
+  request.pins.push_back({"some", {{middle_op(graph)}}, 0});
+  for (const std::optional<uint32_t> stages : {std::optional<uint32_t>{}, std::optional<uint32_t>{3}}) {
+    request.stages = stages;
+    const auto among = make_plan(request);
+    ASSERT_TRUE(among.has_value()) << among.error().message;
+    expect_kept(request, *among);
+  }
+}
+
+TEST(Pins, BothEndsOnOnePeerLeaveOneStageWhereLinksAreSlow) {
+  const Graph graph = test::chain(1, 6);
+  const auto plan = make_plan(both_ends_on_c(graph, 1e5));
   ASSERT_TRUE(plan.has_value()) << plan.error().message;
   ASSERT_EQ(plan->stages.size(), 1u);
   EXPECT_EQ(plan->stages[0].devices.front(), 2u);

@@ -214,10 +214,10 @@ class Search {
   const Judge& judge_;
   bool contiguous_;
   double best_;
-  std::vector<uint32_t> stage_of_;  // by position
-  std::vector<uint32_t> order_;     // devices by stage, in the order of their first positions
-  std::vector<uint32_t> stage_on_;  // by device
-  std::vector<double> busy_;        // likewise
+  std::vector<uint32_t> stage_of_;   // by position
+  std::vector<uint32_t> order_;      // devices by stage, in the order of their first positions
+  std::vector<uint32_t> stage_on_;   // by device
+  std::vector<double> busy_;         // likewise
   std::vector<uint32_t> device_of_;  // by position
   std::vector<int64_t> sent_;        // a microbatch, by sender and receiver
   std::vector<uint32_t> found_;

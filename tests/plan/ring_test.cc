@@ -158,12 +158,11 @@ TEST(Ring, BytesAreThoseOfTheCut) {
 }
 
 TEST(Ring, EvaluationHasTheEndsTogetherAsWell) {
-  const Graph graph = test::training_graph("transformer", 2);
+  const Graph forward = test::transformer(2, {.width = 32, .layers = 8, .vocabulary = 256}).graph,
+              graph = test::lowered(forward), other = test::lowered(forward, /*training=*/false);
   const Plan plan =
-      planned({.graph = &graph, .microbatches = 4, .stages = 3, .cluster = test::equal_devices(3)});
+      planned({.graph = &graph, .microbatches = 4, .stages = 3, .cluster = test::equal_devices(3, 1e7)});
   ASSERT_TRUE(is_ring(graph, plan));
-  const Graph other =
-      test::lowered(test::transformer(2, {.width = 32, .layers = 4}).graph, /*training=*/false);
   const auto followed = follow_stages(other, {}, graph, plan.stage_of_op);
   for (const auto& initializer : other.initializers()) {
     const dag::ValueId there = graph.find_initializer(initializer.name)->value;
@@ -172,8 +171,9 @@ TEST(Ring, EvaluationHasTheEndsTogetherAsWell) {
         << initializer.name;
   }
   const auto users = other.users();
-  for (const dag::OpId reader : users[other.find_initializer("wte")->value.index])
-    EXPECT_EQ(followed[reader.index], 0u);
+  const dag::ValueId wte = other.find_initializer("wte")->value;
+  for (const dag::OpId reader : users[wte.index])
+    EXPECT_EQ(followed[reader.index], followed[other.value(wte).producer.index]);
   const auto split = dag::split(other, followed, 3, dag::op_table());
   ASSERT_TRUE(split.has_value()) << split.error().message;
   for (const auto& edge : split->cut_edges)
@@ -188,9 +188,11 @@ TEST(Ring, IsSaidInWords) {
                                .stages = stages,
                                .cluster = gpus(stages, 1e3 * kMegabit, microseconds(100))});
     ASSERT_TRUE(is_ring(graph, plan));
-    const std::string& last = plan.explanation.back();
-    EXPECT_EQ(last.rfind("  stage 1 also has the last ops, from ", 0), 0u) << last;
-    EXPECT_NE(last.find(", for they share 'wte' (24.0 MiB) with the first: "), std::string::npos) << last;
+    const auto says_it = [](const std::string& line) {
+      return line.starts_with("  stage 1 also has the last ops, from ") &&
+             line.find(", for they share 'wte' (24.0 MiB) with the first: ") != std::string::npos;
+    };
+    EXPECT_TRUE(std::any_of(plan.explanation.begin(), plan.explanation.end(), says_it));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "plan/plan.h"
 #include "tests/plan/graphs.h"
+#include "tests/plan/lawful.h"
 
 namespace weft::plan {
 namespace {
@@ -39,7 +40,7 @@ PlanRequest any_request(const dag::Graph& graph, Rng& rng) {
 }
 
 // WEFT_PLAN_SEEDS=1000 looks at as many.
-TEST(Strategies, TheDefaultIsNeverWorseThanABaseline) {
+TEST(Strategies, AreLawfulAndTheDefaultIsNeverWorseThanABaseline) {
   const test::Seeds seeds = test::seeds(40);
   for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -47,11 +48,13 @@ TEST(Strategies, TheDefaultIsNeverWorseThanABaseline) {
     const dag::Graph graph = any_graph(seed, rng);
     PlanRequest request = any_request(graph, rng);
     const auto best = make_plan(request);
+    if (best) test::expect_lawful(request, *best);
     for (const NamedStrategy& strategy : strategies()) {
       if (!strategy.is_baseline) continue;
       request.strategy = strategy.name;
       const auto plan = make_plan(request);
       if (!plan) continue;
+      test::expect_lawful(request, *plan);
       ASSERT_TRUE(best.has_value()) << strategy.name << " finds a plan: " << best.error().message;
       EXPECT_LE(best->predicted_step, plan->predicted_step) << strategy.name;
     }
