@@ -14,6 +14,12 @@ constexpr double kWorthAPiece = 0.99;    // where more positions lie out of the 
 constexpr int kStrayed = 3;              // changes at once
 constexpr int kStraysInVain = 60;
 
+std::vector<uint32_t> without(std::vector<uint32_t> fleet, const std::vector<uint32_t>& used) {
+  std::erase_if(fleet,
+                [&](uint32_t device) { return std::find(used.begin(), used.end(), device) != used.end(); });
+  return fleet;
+}
+
 class Polish {
  public:
   Polish(Workshop& workshop, Worked& chosen, PolishOptions options, size_t& work_left)
@@ -78,11 +84,7 @@ class Polish {
     refresh_idle(worked.proposal.devices);
     chosen_ = std::move(worked);
   }
-  void refresh_idle(const std::vector<uint32_t>& used) {
-    options_.idle.clear();
-    for (const uint32_t device : fleet_)
-      if (std::find(used.begin(), used.end(), device) == used.end()) options_.idle.push_back(device);
-  }
+  void refresh_idle(const std::vector<uint32_t>& used) { options_.idle = without(fleet_, used); }
 
   Workshop& workshop_;
   Worked& chosen_;
@@ -97,10 +99,14 @@ void polish(Workshop& workshop, Worked& chosen, PolishOptions options, size_t& w
   Polish(workshop, chosen, std::move(options), work_left).run();
 }
 
-void explore(Workshop& workshop, Worked& chosen, const PolishOptions& options, size_t& work_left) {
+void explore(Workshop& workshop, Worked& chosen, PolishOptions options, size_t& work_left) {
   Rng rng(1, 0);
+  std::vector<uint32_t> fleet = options.idle;
+  fleet.insert(fleet.end(), chosen.proposal.devices.begin(), chosen.proposal.devices.end());
+  std::sort(fleet.begin(), fleet.end());
   for (int in_vain = 0; in_vain < kStraysInVain;) {
     Worked strayed = chosen;
+    options.idle = without(fleet, chosen.proposal.devices);
     Polish polish(workshop, strayed, options, work_left);
     if (work_left < workshop.work(chosen.proposal)) return;
     ++in_vain;

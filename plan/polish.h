@@ -18,6 +18,6 @@ struct PolishOptions {
 // nothing. As many microbatches in flight as pay in the end.
 void polish(Workshop& workshop, Worked& chosen, PolishOptions options, size_t& work_left);
 // Goes a few steps astray from `chosen` and polishes from there, again and again, while that helps.
-void explore(Workshop& workshop, Worked& chosen, const PolishOptions& options, size_t& work_left);
+void explore(Workshop& workshop, Worked& chosen, PolishOptions options, size_t& work_left);
 
 }  // namespace weft::plan

@@ -59,6 +59,17 @@ YAML
 "$weft" local "$work/predict.yaml" --threads 1 --set "output=$work/local.npz" >"$work/predict.log"
 "$weft" submit "$work/predict.yaml" --set placement.stages=3 --set "output=$work/out.npz" >>"$work/predict.log"
 same_file "predictions in 3 stages" "$work/local.npz" "$work/out.npz"
+
+# Inputs and labels stay with one peer, which has both ends of the row then: a ring, with the tied embedding in one place.
+mkdir "$work/gpt3"
+gunzip -c tests/numerics/gpt3/model.onnx.gz >"$work/gpt3/model.onnx"
+cp tests/numerics/gpt3/{job.yaml,data.npz} "$work/gpt3/"
+"$weft" local "$work/gpt3/job.yaml" --threads 1 --set "output=$work/ring.local.onnx" >"$work/ring.log"
+"$weft" submit "$work/gpt3/job.yaml" --set 'placement={stages: 3, pin: [{ops: inputs, peer: a}, {ops: labels, peer: a}]}' \
+  --set "output=$work/ring.onnx" --format json >"$work/ring.json"
+grep -q 'stages on a, .*stage 1 with first and last ops' "$work/ring.json" || fail "no ring: $(grep '"plan"' "$work/ring.json")"
+same_file "gpt with a tied embedding in a ring of 3 stages" "$work/ring.local.onnx" "$work/ring.onnx"
+
 if [ "${1:-}" = --quick ]; then models=(densenet gpt two_heads); run_all 1 2 4; else run_all 1 2 3 4; fi
 # The same over the relay alone (no peer listens), with two threads each.
 for name in a b c d; do end_process KILL "${peer_pid[$name]}"; done
