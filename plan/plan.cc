@@ -199,7 +199,10 @@ class Planner {
     for (const auto& [strength, site] : sites) {
       const std::vector<uint32_t>& members = of_site[site];
       std::optional<Worked> before = std::exchange(best_, std::nullopt);
-      try_numbers(members, static_cast<uint32_t>(std::min<size_t>(members.size(), coarse_.positions)), tight);
+      // All of it, or half: what is better in between, small changes find.
+      const auto most = static_cast<uint32_t>(std::min<size_t>(members.size(), coarse_.positions));
+      try_stages(*strategy_, members, most, tight);
+      try_stages(*strategy_, members, (most + 1) / 2, tight);
       if (before) {
         std::swap(best_, before);
         if (before) consider(*before);
