@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -42,48 +46,107 @@ std::vector<uint32_t> heads_of(const Graph& graph,
   return parent;
 }
 
-// Stages as turns in the order in which a microbatch comes by them: what the first stage of a ring does with
-// what others made is a turn of its own, behind the last one's.
+// The order in which a microbatch comes by the stages: by one again and again, where it has pieces in several
+// places. A turn is one visit; a value's turn is never behind that of what is made from it. Where the stages
+// are a row, turns are stages.
 class Turns {
  public:
-  Turns(const Graph& graph, const std::vector<uint32_t>& stage_of_op)
-      : again_(1 + *std::max_element(stage_of_op.begin(), stage_of_op.end())), of_op_(stage_of_op) {
-    for (uint32_t i = 0; i < of_op_.size(); ++i)
-      if (of_op_[i] == 0 && graph.ops()[i].phase == dag::Phase::Forward && reads_of_others(graph, i))
-        of_op_[i] = again_;
+  Turns(const Graph& graph, const std::vector<uint32_t>& stage_of_op) {
+    order_visits(graph, stage_of_op, visits(graph, stage_of_op));
     const auto users = graph.users();
     for (const auto& initializer : graph.initializers()) {
-      const uint32_t home = of_op_[graph.value(initializer.value).producer.index];
-      std::vector<uint32_t>& turns = of_initializer_[initializer.name];
+      const uint32_t home = stage_of_op[graph.value(initializer.value).producer.index];
+      Readers& of = readers_[initializer.name];
       for (const dag::OpId reader : users[initializer.value.index])
-        if (graph.op(reader).phase == dag::Phase::Forward) turns.push_back(of_op_[reader.index]);
-      std::sort(turns.begin(), turns.end());
-      if (home != 0 || turns.empty() || turns.back() != again_) turns = {home};
+        if (graph.op(reader).phase == dag::Phase::Forward) of.turns.push_back(of_op_[reader.index]);
+      std::sort(of.turns.begin(), of.turns.end());
+      const auto at = std::find_if(of.turns.begin(), of.turns.end(),
+                                   [&](uint32_t turn) { return stage_of_turn_[turn] == home; });
+      of.home = at == of.turns.end() ? first_of(home) : *at;
+      if (of.turns.empty()) of.turns = {of.home};
     }
   }
 
-  // The first in which the initializer is read by what comes no earlier than `earliest`; else the last.
-  // Nothing: the graph has no such initializer.
-  std::optional<uint32_t> of_initializer(std::string_view name, uint32_t earliest) const {
-    const auto at = of_initializer_.find(name);
-    if (at == of_initializer_.end()) return std::nullopt;
-    const auto first = std::lower_bound(at->second.begin(), at->second.end(), earliest);
-    return first == at->second.end() ? at->second.back() : *first;
+  // Where the initializer lies. Nothing: the graph has no such initializer.
+  std::optional<uint32_t> home(std::string_view name) const {
+    const auto at = readers_.find(name);
+    return at == readers_.end() ? std::nullopt : std::optional(at->second.home);
   }
-  uint32_t stage(uint32_t turn) const { return turn == again_ ? 0 : turn; }
+  // The first in which it is read by what comes no earlier than `earliest`; else the last.
+  std::optional<uint32_t> reader(std::string_view name, uint32_t earliest) const {
+    const auto at = readers_.find(name);
+    if (at == readers_.end()) return std::nullopt;
+    const auto& turns = at->second.turns;
+    const auto first = std::lower_bound(turns.begin(), turns.end(), earliest);
+    return first == turns.end() ? turns.back() : *first;
+  }
+  // The first of the stage.
+  uint32_t first_of(uint32_t stage) const {
+    const auto at = std::find(stage_of_turn_.begin(), stage_of_turn_.end(), stage);
+    return static_cast<uint32_t>(at == stage_of_turn_.end() ? 0 : at - stage_of_turn_.begin());
+  }
+  uint32_t stage(uint32_t turn) const { return stage_of_turn_[turn]; }
 
  private:
-  bool reads_of_others(const Graph& graph, uint32_t op) const {
-    const auto& inputs = graph.ops()[op].inputs;
-    return std::any_of(inputs.begin(), inputs.end(), [&](ValueId input) {
-      return input.valid() && !graph.producer(input).inputs.empty() &&
-             of_op_[graph.value(input).producer.index] > 0;
+  struct Readers {
+    uint32_t home = 0;
+    std::vector<uint32_t> turns;  // of what reads it forward, ascending
+  };
+  using Visit = std::pair<uint32_t, uint32_t>;  // a stage; the most borders on a way to what it makes then
+
+  static bool runs_forward(const Graph& graph, uint32_t op) {
+    return graph.ops()[op].phase == dag::Phase::Forward && !graph.ops()[op].inputs.empty();
+  }
+  // `visit(from, to)` for each value that one forward op makes and another reads; ops ascending.
+  template <typename F>
+  static void each_edge(const Graph& graph, const F& visit) {
+    for (uint32_t i = 0; i < graph.ops().size(); ++i)
+      if (runs_forward(graph, i))
+        for (const ValueId input : graph.ops()[i].inputs)
+          if (input.valid() && runs_forward(graph, graph.value(input).producer.index))
+            visit(graph.value(input).producer.index, i);
+  }
+  // By op.
+  static std::vector<Visit> visits(const Graph& graph, const std::vector<uint32_t>& stage_of_op) {
+    std::vector<Visit> of_op;
+    for (const uint32_t stage : stage_of_op) of_op.emplace_back(stage, 0);
+    each_edge(graph, [&](uint32_t from, uint32_t to) {
+      const uint32_t border = of_op[from].first == of_op[to].first ? 0 : 1;
+      of_op[to].second = std::max(of_op[to].second, of_op[from].second + border);
     });
+    return of_op;
+  }
+  // Each after those that it waits for; of those that could be next the first stage's.
+  void order_visits(const Graph& graph, const std::vector<uint32_t>& stage_of_op,
+                    const std::vector<Visit>& visit_of_op) {
+    std::map<Visit, uint32_t> waits;
+    for (const uint32_t stage : stage_of_op) waits.try_emplace({stage, 0}, 0);
+    std::set<std::pair<Visit, Visit>> edges;
+    each_edge(graph, [&](uint32_t from, uint32_t to) {
+      waits.try_emplace(visit_of_op[to], 0);
+      if (visit_of_op[from] != visit_of_op[to]) edges.emplace(visit_of_op[from], visit_of_op[to]);
+    });
+    for (const auto& [from, to] : edges) ++waits[to];
+    std::set<Visit> ready;
+    for (const auto& [visit, count] : waits)
+      if (count == 0) ready.insert(visit);
+    std::map<Visit, uint32_t> turn;
+    while (!ready.empty()) {
+      const Visit visit = ready.extract(ready.begin()).value();
+      turn[visit] = static_cast<uint32_t>(stage_of_turn_.size());
+      stage_of_turn_.push_back(visit.first);
+      for (auto edge = edges.lower_bound({visit, {0, 0}}); edge != edges.end() && edge->first == visit;
+           ++edge)
+        if (--waits[edge->second] == 0) ready.insert(edge->second);
+    }
+    WEFT_CHECK(turn.size() == waits.size());  // the most borders only grow along values
+    for (uint32_t i = 0; i < visit_of_op.size(); ++i)
+      of_op_.push_back(runs_forward(graph, i) ? turn.at(visit_of_op[i]) : 0);
   }
 
-  uint32_t again_;
-  std::vector<uint32_t> of_op_;
-  std::unordered_map<std::string_view, std::vector<uint32_t>> of_initializer_;  // ascending
+  std::vector<uint32_t> of_op_;  // of leaves and backward ops nothing
+  std::vector<uint32_t> stage_of_turn_;
+  std::unordered_map<std::string_view, Readers> readers_;
 };
 
 // By value.
@@ -108,10 +171,13 @@ void follow_values(const Graph& graph, const Turns& turns, const std::vector<uin
     for (uint32_t i = 0; i < head.size(); ++i) {
       if (graph.ops()[i].inputs.empty()) continue;
       for (const ValueId input : graph.ops()[i].inputs)
-        if (input.valid()) changed |= raise(head[i], turn[graph.value(input).producer.index]);
+        if (input.valid() && !initializer.contains(input.index))
+          changed |= raise(head[i], turn[graph.value(input).producer.index]);
       for (const ValueId input : graph.ops()[i].inputs)
-        if (const auto name = initializer.find(input.index); input.valid() && name != initializer.end())
-          changed |= raise(head[i], turns.of_initializer(name->second, turn[head[i]]).value_or(kUnknown));
+        if (const auto name = initializer.find(input.index); input.valid() && name != initializer.end()) {
+          const uint32_t earliest = turn[head[i]] == kUnknown ? 0 : turn[head[i]];
+          changed |= raise(head[i], turns.reader(name->second, earliest).value_or(kUnknown));
+        }
     }
     for (uint32_t i = 0; i < head.size(); ++i)
       if (!graph.ops()[i].inputs.empty()) changed |= raise(i, turn[head[i]]);
@@ -129,12 +195,12 @@ std::vector<uint32_t> follow_stages(const Graph& other,
   const auto count = static_cast<uint32_t>(other.ops().size());
   std::vector<uint32_t> stages(count, kUnknown);
   for (const auto& initializer : other.initializers())
-    stages[other.value(initializer.value).producer.index] =
-        turns.of_initializer(initializer.name, 0).value_or(kUnknown);
+    stages[other.value(initializer.value).producer.index] = turns.home(initializer.name).value_or(kUnknown);
   const std::vector<uint32_t> head = heads_of(other, classes);
   for (const StageFloor& floor : floors) {
     uint32_t& stage = stages[head[floor.op.index]];
-    stage = stage == kUnknown ? floor.stage : std::max(stage, floor.stage);
+    const uint32_t turn = turns.first_of(floor.stage);
+    stage = stage == kUnknown ? turn : std::max(stage, turn);
   }
   follow_values(other, turns, head, stages);
 

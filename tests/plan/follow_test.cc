@@ -3,8 +3,10 @@
 #include <map>
 #include <set>
 
+#include "base/rng.h"
 #include "dag/split.h"
 #include "plan/follow.h"
+#include "plan/model.h"
 #include "plan/plan.h"
 #include "tests/plan/graphs.h"
 
@@ -57,6 +59,46 @@ INSTANTIATE_TEST_SUITE_P(Examples, FollowStages,
                            return std::get<0>(param_info.param) + "_" +
                                   std::to_string(std::get<1>(param_info.param));
                          });
+
+// By initializer, how often it crosses.
+std::map<std::string, int> crossing_initializers(const dag::Graph& graph,
+                                                 const std::vector<uint32_t>& stages) {
+  std::map<std::string, int> crossing;
+  const auto split = dag::split(graph, stages, 3, dag::op_table());
+  EXPECT_TRUE(split.has_value()) << split.error().message;
+  if (!split) return crossing;
+  for (const auto& one : graph.initializers())
+    for (const dag::CutEdge& edge : split->cut_edges) crossing[one.name] += edge.value == one.value;
+  return crossing;
+}
+
+TEST(FollowStages, PiecesOutOfTheRowAreFollowedToo) {
+  for (const char* name : {"fashion", "gpt"})
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      SCOPED_TRACE(std::string(name) + " seed " + std::to_string(seed));
+      const dag::Graph graph = test::training_graph(name), other = test::evaluation_graph(name);
+      const Model model = make_model(graph, {}, 12);
+      Rng rng(seed, 3);
+      std::vector<uint32_t> stage_of_position, stage_of_op;
+      for (uint32_t p = 0; p < model.positions; ++p)
+        stage_of_position.push_back(p < 3 ? p : static_cast<uint32_t>(rng.below(3)));
+      for (const uint32_t position : model.position_of_op) stage_of_op.push_back(stage_of_position[position]);
+      stage_of_op = dag::stages_by_origin(graph, stage_of_op);
+      const auto followed = follow_stages(other, {}, graph, stage_of_op);
+      const auto before = crossing_initializers(graph, stage_of_op);
+      for (const auto& initializer : other.initializers()) {
+        const auto* there = graph.find_initializer(initializer.name);
+        if (!there) continue;
+        EXPECT_EQ(followed[other.value(initializer.value).producer.index],
+                  stage_of_op[graph.value(there->value).producer.index])
+            << initializer.name;
+      }
+      for (const auto& [crosses, times] : crossing_initializers(other, followed))
+        if (before.contains(crosses)) {
+          EXPECT_LE(times, before.at(crosses)) << crosses << " is sent for no reason";
+        }
+    }
+}
 
 TEST(FollowStages, AnInitializerOfTheOtherGraphAloneFollowsItsReader) {
   dag::GraphBuilder a(dag::op_table()), b(dag::op_table());
