@@ -2,11 +2,14 @@
 // measured, for each stage of a job's training step cut into 1, 2 and 4 of about equal predicted time.
 //   build/release/weft_bench_stages [--rounds N] [--rates] [--groups [--family NAME]] JOB.yaml...
 // The device is measured in turns with the stages, as a peer does when it joins. A time is the median of the
-// fastest quarter of runs by the thread's own clock, which others on the machine disturb least; two processors
-// of a core share its units, so a run counts when a small product right before and right after it took about
-// the least that it ever took, and a segment takes what its kernels take, each at its own time. Beside it what four rates predict, a roofline without kinds and sizes. --rates:
-// what was measured of the device. --groups: whole steps only, and how long each group of ops takes in them, a
-// line each (tab separated), summed up by family; NAME: the lines of that family alone.
+// fastest quarter of runs by the thread's own clock, which others on the machine disturb least; two
+// processors of a core share its units, so a run counts when a small product right before and right after it
+// took about the least that it ever took, and a segment takes what its kernels take, each at its own time.
+// Beside it what remains once the device is taken as it is at this job, by the ratio of the whole step, which
+// is how the broker corrects a device whose tasks take other times than promised; and what four rates
+// predict, a roofline without kinds and sizes. --rates: what was measured of the device. --groups: whole
+// steps only, and how long each group of ops takes in them, a line each (tab separated), summed up by family;
+// NAME: the lines of that family alone.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -15,7 +18,6 @@
 #include <ctime>
 #include <map>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/rng.h"
@@ -40,9 +42,9 @@ struct Options {
   std::vector<std::string> jobs;
 };
 
-constexpr double kQuiet = 1.1;            // of the least that the small product took
-constexpr double kPatienceSeconds = 5;    // of a cut, for quiet
-constexpr int kRoundsBefore = 8;          // of the device, before the first stage
+constexpr double kQuiet = 1.1;          // of the least that the small product took
+constexpr double kPatienceSeconds = 5;  // of a cut, for quiet
+constexpr int kRoundsBefore = 8;        // of the device, before the first stage
 constexpr size_t kRunsMin = 4, kRunsMax = 100;
 constexpr double kSecondsForEach = 0.3;
 
@@ -84,13 +86,13 @@ class Quiet {
     least_ = std::min(least_, seconds);
     return seconds <= kQuiet * least_;
   }
-  // For a while.
+  // Looks until it is so; not beyond `patience`, which it uses up.
   Status wait(double& patience) {
     for (;;) {
+      const double begin = now();
       WEFT_TRY(const bool quiet, look());
       if (quiet || patience <= 0) return {};
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      patience -= 0.02;
+      patience -= now() - begin;
     }
   }
 
@@ -112,7 +114,8 @@ std::map<uint32_t, int64_t> index_limits(const dag::Graph& graph) {
     const uint32_t input = shows[op.inputs[static_cast<size_t>(row.index.operand)].index];
     const auto axis = static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis));
     const int64_t size = graph.spec(op.inputs[0]).shape[axis];
-    if (input != ValueId::kNone) limits[input] = std::min(limits.try_emplace(input, size).first->second, size);
+    if (input != ValueId::kNone)
+      limits[input] = std::min(limits.try_emplace(input, size).first->second, size);
   }
   return limits;
 }
@@ -154,8 +157,8 @@ Status fill(Stage& stage) {
     const double fan = spec.rank() > 1 ? static_cast<double>(spec.element_count()) /
                                              static_cast<double>(std::max<int64_t>(1, spec.shape[0]))
                                        : 1;
-    WEFT_TRY_STATUS(stage.executor->state().write(dag::of_initializer(one.name),
-                                                  random_tensor(spec, 1 / std::sqrt(std::max(fan, 1.0)), 2, rng)));
+    WEFT_TRY_STATUS(stage.executor->state().write(
+        dag::of_initializer(one.name), random_tensor(spec, 1 / std::sqrt(std::max(fan, 1.0)), 2, rng)));
   }
   return {};
 }
@@ -166,13 +169,12 @@ Result<Stage> make_stage(dag::StageGraph of, std::vector<ValueId> sends, const c
   stage.segment_of_op = of.segment_of_op;
   stage.segments = of.segment_count;
   stage.seconds.resize(of.segment_count);
-  WEFT_TRY(stage.executor,
-           peer::Executor::create(std::make_shared<const dag::Graph>(std::move(of.graph)),
-                                  std::make_shared<peer::State>(backend),
-                                  {.accumulates = job.microbatches > 1,
-                                   .kept = std::move(sends),
-                                   .segment_of_op = stage.segment_of_op,
-                                   .optimizer = job.job.optimizer}));
+  WEFT_TRY(stage.executor, peer::Executor::create(std::make_shared<const dag::Graph>(std::move(of.graph)),
+                                                  std::make_shared<peer::State>(backend),
+                                                  {.accumulates = job.microbatches > 1,
+                                                   .kept = std::move(sends),
+                                                   .segment_of_op = stage.segment_of_op,
+                                                   .optimizer = job.job.optimizer}));
   WEFT_TRY(stage.microbatch, stage.executor->make_microbatch());
   stage.kernels.resize(stage.executor->program().groups.size());
   stage.microbatch->turn = dag::gradient_turn(job.microbatches - 1, job.microbatches, 1);
@@ -242,7 +244,8 @@ class Bench {
       if (count == 1 || !options_.groups) {
         WEFT_TRY(Cut cut, make_cut(count));
         WEFT_TRY_STATUS(time(cut));
-        for (Stage& stage : cut.stages) stage.executor.reset(), stage.microbatch.reset(), stage.inputs.clear();
+        for (Stage& stage : cut.stages)
+          stage.executor.reset(), stage.microbatch.reset(), stage.inputs.clear();
         cuts.push_back(std::move(cut));
       }
     if (options_.rates) print_rates();
@@ -250,8 +253,10 @@ class Bench {
     return {};
   }
   void print_worst() const {
-    std::printf("stages and whole steps within 10%%: %zu of %zu; worst %+.1f%%: %s; four rates: %zu\n", near_, seen_,
-                100 * worst_, worst_name_.c_str(), near_with_four_);
+    std::printf("stages and whole steps within 10%%: %zu of %zu; worst %+.1f%%: %s; four rates: %zu\n",
+                all_.near, all_.seen, 100 * all_.worst, all_.worst_name.c_str(), near_with_four_);
+    std::printf("stages, the device corrected by the whole step: %zu of %zu; worst %+.1f%%: %s\n",
+                corrected_.near, corrected_.seen, 100 * corrected_.worst, corrected_.worst_name.c_str());
     std::printf("%zu of %zu runs had the core to share\n", disturbed_, runs_);
   }
 
@@ -273,8 +278,9 @@ class Bench {
     for (size_t i = 0; i < plan::kUnitCount; ++i) {
       const plan::UnitRates& unit = rates.units[i];
       std::printf("  %-20s %7.1f %7.1f GFLOP/s %7.1f %7.1f GB/s\n",
-                  std::string(to_string(static_cast<plan::Unit>(i))).c_str(), unit.small_flops_per_second / 1e9,
-                  unit.flops_per_second / 1e9, unit.small_bytes_per_second / 1e9, unit.bytes_per_second / 1e9);
+                  std::string(to_string(static_cast<plan::Unit>(i))).c_str(),
+                  unit.small_flops_per_second / 1e9, unit.flops_per_second / 1e9,
+                  unit.small_bytes_per_second / 1e9, unit.bytes_per_second / 1e9);
     }
   }
 
@@ -346,14 +352,10 @@ class Bench {
     });
   }
 
-  template <typename Seconds>
-  double predicted(const Seconds& seconds) const {
-    return seconds(meter_.rates());
-  }
-
   void print_groups(const Stage& stage) const {
     const peer::Executor& executor = *stage.executor;
     const GroupSeconds& of_group = stage.kernels;
+    const plan::Rates rates = meter_.rates();
     const dag::Graph& graph = executor.graph();
     struct Sum {
       double measured = 0, predicted = 0, roofline = 0;
@@ -363,8 +365,7 @@ class Bench {
       const peer::GroupSignature& group = executor.program().groups[g];
       const auto cost = plan::cost_of_group(graph, group.ops, group.inputs, group.outputs);
       const double measured = typical(of_group[g]);
-      const double ours = predicted([&](const plan::Rates& r) { return plan::seconds_of(cost, r); });
-      const double theirs = predicted([&](const plan::Rates& r) { return roofline(cost, r); });
+      const double ours = plan::seconds_of(cost, rates), theirs = roofline(cost, rates);
       const std::string family(to_string(dag::op_table().row(graph.op(group.ops[0]).kind).family));
       Sum& sum = families[family];
       sum.measured += measured, sum.predicted += ours, sum.roofline += theirs;
@@ -397,10 +398,9 @@ class Bench {
   Status print(const std::string& path, const Cut& cut) {
     const auto count = static_cast<uint32_t>(cut.stages.size());
     const std::vector<plan::StageDevice> devices(count, plan::StageDevice{.rates = meter_.rates()});
-    WEFT_TRY(const auto pipeline,
-             plan::make_pipeline(model_, cut.stage_of_op, devices,
-                                 {.microbatches = job_->microbatches,
-                                  .optimizer_slots = job_->request().optimizer_slots}));
+    WEFT_TRY(const auto pipeline, plan::make_pipeline(model_, cut.stage_of_op, devices,
+                                                      {.microbatches = job_->microbatches,
+                                                       .optimizer_slots = job_->request().optimizer_slots}));
     const std::vector<double> four = four_rates(cut);
     for (uint32_t s = 0; s < count; ++s) {
       const Stage& stage = cut.stages[s];
@@ -416,11 +416,17 @@ class Bench {
       const double update = seconds(pipeline.stages[s].update);
       const double measured = microbatch * job_->microbatches + typical(stage.update);
       const double ratio = (predicted_microbatch * job_->microbatches + update) / measured;
-      std::printf("%-40s stage %u of %u  %9.3f ms  predicted %+6.1f%%  four rates %+6.1f%%  segments%s update%s\n",
-                  path.size() > 40 ? path.substr(path.size() - 40).c_str() : path.c_str(), s + 1, count,
-                  1e3 * measured, 100 * (ratio - 1), 100 * (four[s] / measured - 1), parts.c_str(),
-                  ratio_text(update, typical(stage.update)).c_str());
-      note(path + " stage " + std::to_string(s + 1) + " of " + std::to_string(count), ratio, four[s] / measured);
+      if (count == 1) whole_ = ratio;
+      std::printf(
+          "%-40s stage %u of %u  %9.3f ms  predicted %+6.1f%%  corrected %+6.1f%%  four rates %+6.1f%%  "
+          "segments%s update%s\n",
+          path.size() > 40 ? path.substr(path.size() - 40).c_str() : path.c_str(), s + 1, count,
+          1e3 * measured, 100 * (ratio - 1), 100 * (ratio / whole_ - 1), 100 * (four[s] / measured - 1),
+          parts.c_str(), ratio_text(update, typical(stage.update)).c_str());
+      const std::string name = path + " stage " + std::to_string(s + 1) + " of " + std::to_string(count);
+      all_.note(name, ratio);
+      if (count > 1) corrected_.note(name, ratio / whole_);
+      near_with_four_ += is_near(four[s] / measured);
     }
     return {};
   }
@@ -436,33 +442,36 @@ class Bench {
   std::vector<double> four_rates(const Cut& cut) const {
     std::vector<double> sums(cut.stages.size(), 0);
     const plan::Model::Class& of = model_.classes[0];
-    for (size_t s = 0; s < sums.size(); ++s)
-      sums[s] = predicted([&](const plan::Rates& rates) {
-        double sum = 0;
-        for (const plan::GroupCost& group : of.groups)
-          if (cut.stage_of_op[of.lowered->source_op[group.begin].index] == s)
-            sum += roofline(group, rates) * job_->microbatches;
-        for (const dag::GraphOutput& output : job_->graph.outputs()) {
-          if (output.role != dag::OutputRole::Gradient ||
-              cut.stage_of_op[job_->graph.value(output.value).producer.index] != s)
-            continue;
-          const auto bytes = static_cast<double>(job_->graph.spec(output.value).bytes().value);
-          const double slots = job_->request().optimizer_slots;
-          const double accumulates = job_->microbatches > 1 ? job_->microbatches : 0;
-          sum += (3 + 2 * slots + 3 * accumulates) * bytes / rates.memory_bytes_per_second +
-                 (1 + accumulates) * rates.kernel_seconds;
-        }
-        return sum;
-      });
+    const plan::Rates rates = meter_.rates();
+    for (size_t s = 0; s < sums.size(); ++s) {
+      for (const plan::GroupCost& group : of.groups)
+        if (cut.stage_of_op[of.lowered->source_op[group.begin].index] == s)
+          sums[s] += roofline(group, rates) * job_->microbatches;
+      for (const dag::GraphOutput& output : job_->graph.outputs()) {
+        if (output.role != dag::OutputRole::Gradient ||
+            cut.stage_of_op[job_->graph.value(output.value).producer.index] != s)
+          continue;
+        const auto bytes = static_cast<double>(job_->graph.spec(output.value).bytes().value);
+        const double slots = job_->request().optimizer_slots;
+        const double accumulates = job_->microbatches > 1 ? job_->microbatches : 0;
+        sums[s] += (3 + 2 * slots + 3 * accumulates) * bytes / rates.memory_bytes_per_second +
+                   (1 + accumulates) * rates.kernel_seconds;
+      }
+    }
     return sums;
   }
 
-  void note(const std::string& name, double ratio, double with_four) {
-    ++seen_;
-    near_ += std::abs(ratio - 1) <= 0.1;
-    near_with_four_ += std::abs(with_four - 1) <= 0.1;
-    if (std::abs(ratio - 1) > std::abs(worst_)) worst_ = ratio - 1, worst_name_ = name;
-  }
+  static bool is_near(double ratio) { return std::abs(ratio - 1) <= 0.1; }
+  struct Score {
+    size_t seen = 0, near = 0;
+    double worst = 0;
+    std::string worst_name;
+    void note(const std::string& name, double ratio) {
+      ++seen;
+      near += is_near(ratio);
+      if (std::abs(ratio - 1) > std::abs(worst)) worst = ratio - 1, worst_name = name;
+    }
+  };
 
   const Options& options_;
   peer::Backend& backend_;
@@ -472,9 +481,9 @@ class Bench {
   peer::DeviceMeter meter_{backend_, {}, now};
   int rounds_ = 0;
   double begun_ = 0;
-  size_t seen_ = 0, near_ = 0, near_with_four_ = 0, runs_ = 0, disturbed_ = 0;
-  double worst_ = 0;
-  std::string worst_name_;
+  double whole_ = 1;  // predicted over measured, of the job's whole step
+  Score all_, corrected_;
+  size_t near_with_four_ = 0, runs_ = 0, disturbed_ = 0;
 };
 
 int measure(const Options& options) {

@@ -16,7 +16,7 @@ using dag::ValueId;
 
 namespace {
 
-constexpr double kLeastImage = 16;         // smaller ones are as slow
+constexpr double kLeast = 16;              // elements of an image, or a weight's outputs: less is as slow
 constexpr int64_t kFewChannelsAGroup = 8;  // fill no vector
 
 int64_t elements_from(const Shape& shape, size_t axis) {
@@ -25,21 +25,35 @@ int64_t elements_from(const Shape& shape, size_t axis) {
   return count;
 }
 
-// The share of the work that goes at the rate of small images: work for each element of an image is taken
-// to cost a fixed part beside what grows with the image.
-double small_share(int64_t image) {
-  const double elements = std::max(kLeastImage, static_cast<double>(image));
-  return std::max(0.0, (1 / elements - 1 / kLargeImage) / (1 / kSmallImage - 1 / kLargeImage));
+// The share of the work that goes at the rate of what is small: a fixed part is taken to come beside what
+// grows with the elements.
+double small_share(int64_t elements, double small, double large) {
+  const double count = std::max(kLeast, static_cast<double>(elements));
+  return std::max(0.0, (1 / count - 1 / large) / (1 / small - 1 / large));
+}
+
+// How much longer a depthwise convolution takes that reads, or writes, more elements than it does work on: of
+// nine taps, with which the rate is measured, as many times as elements are moved, of more taps less.
+double spread_of(int64_t a, int64_t b, int64_t taps) {
+  const double moved =
+      static_cast<double>(a + b) / (2 * static_cast<double>(std::max<int64_t>(1, std::min(a, b))));
+  return 1 + (moved - 1) * std::min(1.0, 9.0 / static_cast<double>(std::max<int64_t>(1, taps)));
 }
 
 void classify_convolution(const Graph& graph, const Op& op, GroupCost& cost) {
   const bool of_weights = op.kind == OpKind::ConvGradWeight, forward = op.kind == OpKind::Conv;
   const Shape& weights = graph.spec(of_weights ? op.outputs[0] : op.inputs[1]).shape;
   const Shape& made = graph.spec(forward ? op.outputs[0] : op.inputs[of_weights ? 1 : 0]).shape;
-  cost.small = small_share(elements_from(made, 2));
-  if (op.attributes.get_int(dag::Attr::Groups, 1) > 1 && weights[1] < kFewChannelsAGroup)
+  if (op.attributes.get_int(dag::Attr::Groups, 1) > 1 && weights[1] < kFewChannelsAGroup) {
     cost.unit = Unit::Depthwise;
-  else if (elements_from(weights, 2) == 1)
+    cost.small = small_share(elements_from(made, 2), kSmallImage, kLargeImage);
+    const ValueId other = of_weights ? op.inputs[1] : op.outputs[0];
+    cost.spread = spread_of(graph.spec(op.inputs[0]).element_count(), graph.spec(other).element_count(),
+                            elements_from(weights, 2));
+    return;
+  }
+  cost.small = small_share(made[0] * elements_from(made, 2), kSmallOutputs, kLargeOutputs);
+  if (elements_from(weights, 2) == 1)
     cost.unit = Unit::Pointwise;
   else
     cost.unit = of_weights ? Unit::ConvolutionWeights : Unit::Convolution;
@@ -71,7 +85,8 @@ double seconds_by_unit(const GroupCost& cost, const Rates& rates) {
   const UnitRates& unit = rates.of(cost.unit);
   const double large = 1 / unit.flops_per_second;
   const double more = std::max(0.0, 1 / unit.small_flops_per_second - large);
-  return static_cast<double>(cost.matmul.value + cost.convolution.value) * (large + cost.small * more) +
+  return static_cast<double>(cost.matmul.value + cost.convolution.value) * cost.spread *
+             (large + cost.small * more) +
          static_cast<double>(cost.arithmetic.value) / rates.of(Unit::Elementwise).flops_per_second +
          seconds_of_bytes(static_cast<double>(cost.moved.value), unit);
 }
@@ -156,7 +171,8 @@ double seconds_of(const GroupCost& cost, const Rates& rates) {
 
 double update_seconds(Bytes parameter, uint32_t optimizer_slots, const Rates& rates) {
   const double passes = 3 + 2.0 * optimizer_slots;  // parameter in and out, gradient in, slots in and out
-  const double bandwidth = rates.by_unit() ? rates.of(Unit::Update).bytes_per_second : rates.memory_bytes_per_second;
+  const double bandwidth =
+      rates.by_unit() ? rates.of(Unit::Update).bytes_per_second : rates.memory_bytes_per_second;
   return passes * static_cast<double>(parameter.value) / bandwidth + rates.kernel_seconds;
 }
 

@@ -20,7 +20,10 @@ struct GroupCost {
   FlopCount arithmetic;  // of ops that are neither
   Bytes moved;           // read and written, each value once
   Unit unit = Unit::Elementwise;
-  double small = 0;  // how much its work goes at the rate of small images: 0 (kLargeImage) to 1 (kSmallImage), or more
+  // How much of its work goes at the rate of what is small: 0 (kLargeOutputs and more) to 1 (kSmallOutputs),
+  // or more; of depthwise ones by image.
+  double small = 0;
+  double spread = 1;  // times its work takes where strides have it read, or write, more: of depthwise ones
 };
 
 // The cost of running `ops` as one kernel that reads `inputs` and writes `outputs`.
@@ -30,8 +33,8 @@ GroupCost cost_of_group(const dag::Graph& graph, std::span<const dag::OpId> ops,
 // By fusion group of a lowered graph, in its order; ops without a group are groups of their own, leaves too.
 std::vector<GroupCost> group_costs(const dag::Graph& graph);
 
-// Grows with work and bytes. With rates by unit: the launch, computing and moving, one after the other. Without:
-// the launch and the longer of the two.
+// Grows with work and bytes. With rates by unit: the launch, computing and moving, one after the other.
+// Without: the launch and the longer of the two.
 double seconds_of(const GroupCost& cost, const Rates& rates);
 
 // What the optimizer adds for a parameter of that size: the update once a step, and adding a microbatch's

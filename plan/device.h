@@ -30,16 +30,18 @@ inline std::string_view to_string(Unit unit) {
   return kNames[static_cast<size_t>(unit)];
 }
 
-// A kernel takes launch + FLOPs / its rate + bytes / its bandwidth, each by size: the rate by the elements of
-// an image that a convolution makes, the bandwidth by all that the kernel reads and writes, because little of
-// it stays in a cache. Positive, or, of a device that was not measured by unit, all zero.
+// A kernel takes launch + FLOPs / its rate + bytes / its bandwidth, each by size: the rate by how often a
+// convolution uses each weight (elements of the images of a microbatch that it makes, a channel), because the
+// weights have to be brought in place first, the bandwidth by all that the kernel reads and writes, because
+// little of it stays in a cache. Positive, or, of a device that was not measured by unit, all zero.
 struct UnitRates {
-  double small_flops_per_second = 0;  // images of kSmallImage
-  double flops_per_second = 0;        // of kLargeImage and whatever else
+  double small_flops_per_second = 0;  // kSmallOutputs for each weight; of depthwise ones, kSmallImage
+  double flops_per_second = 0;        // kLargeOutputs, kLargeImage, and whatever else
   double small_bytes_per_second = 0;  // kSmallBytes in all
   double bytes_per_second = 0;        // kLargeBytes
   bool operator==(const UnitRates&) const = default;
 };
+inline constexpr double kSmallOutputs = 4 * 7 * 7, kLargeOutputs = 2 * 28 * 28;
 inline constexpr double kSmallImage = 7 * 7, kLargeImage = 28 * 28;
 inline constexpr double kSmallBytes = 1 << 20, kLargeBytes = 1 << 25;
 

@@ -98,13 +98,15 @@ TEST(Cost, SecondsGrowWithWorkAndBytesAndNeverJump) {
 }
 
 TEST(Cost, ConvolutionsAreToldApart) {
-  const auto cost_of = [](OpKind kind, std::vector<dag::Shape> operands, int64_t groups, dag::Shape shape) {
+  const auto cost_of = [](OpKind kind, std::vector<dag::Shape> operands, int64_t groups, dag::Shape shape,
+                          int64_t stride = 1) {
     dag::GraphBuilder b(dag::op_table());
     std::vector<dag::ValueId> inputs;
     for (size_t i = 0; i < operands.size(); ++i)
       inputs.push_back(b.input("x" + std::to_string(i), {DType::F32, operands[i]}));
-    const int64_t pad = operands.size() > 1 && operands[1].back() == 3 ? 1 : 0;
-    dag::Attributes attributes{{dag::Attr::Strides, dag::Ints{1, 1}},
+    const int64_t kernel = operands.size() > 1 && operands[1].back() % 7 != 0 ? operands[1].back() : 1;
+    const int64_t pad = kernel / 2;
+    dag::Attributes attributes{{dag::Attr::Strides, dag::Ints{stride, stride}},
                                {dag::Attr::Dilations, dag::Ints{1, 1}},
                                {dag::Attr::Pads, dag::Ints{pad, pad, pad, pad}},
                                {dag::Attr::Groups, groups}};
@@ -115,8 +117,16 @@ TEST(Cost, ConvolutionsAreToldApart) {
   const GroupCost dense = cost_of(OpKind::Conv, {{2, 16, 28, 28}, {32, 16, 3, 3}}, 1, {});
   EXPECT_EQ(dense.unit, Unit::Convolution);
   EXPECT_EQ(dense.small, 0);
-  const GroupCost small = cost_of(OpKind::Conv, {{2, 16, 7, 7}, {32, 16, 3, 3}}, 1, {});
+  const GroupCost small = cost_of(OpKind::Conv, {{4, 16, 7, 7}, {32, 16, 3, 3}}, 1, {});
   EXPECT_DOUBLE_EQ(small.small, 1);
+  EXPECT_GT(cost_of(OpKind::Conv, {{1, 16, 7, 7}, {32, 16, 3, 3}}, 1, {}).small, 1) << "a microbatch of one";
+  EXPECT_EQ(cost_of(OpKind::Conv, {{64, 16, 7, 7}, {32, 16, 3, 3}}, 1, {}).small, 0);
+  const GroupCost depthwise = cost_of(OpKind::Conv, {{64, 16, 7, 7}, {16, 1, 3, 3}}, 16, {});
+  EXPECT_DOUBLE_EQ(depthwise.small, 1) << "by image";
+  EXPECT_DOUBLE_EQ(depthwise.spread, 1);
+  EXPECT_DOUBLE_EQ(cost_of(OpKind::Conv, {{2, 16, 8, 8}, {16, 1, 3, 3}}, 16, {}, 2).spread, 2.5)
+      << "four read for one written";
+  EXPECT_LT(cost_of(OpKind::Conv, {{2, 16, 8, 8}, {16, 1, 5, 5}}, 16, {}, 2).spread, 2) << "more taps";
   EXPECT_EQ(cost_of(OpKind::Conv, {{2, 16, 28, 28}, {32, 16, 1, 1}}, 1, {}).unit, Unit::Pointwise);
   EXPECT_EQ(cost_of(OpKind::Conv, {{2, 16, 28, 28}, {16, 1, 3, 3}}, 16, {}).unit, Unit::Depthwise);
   EXPECT_EQ(cost_of(OpKind::ConvGradWeight, {{2, 16, 7, 7}, {2, 32, 7, 7}}, 1, {32, 16, 1, 1}).unit,
