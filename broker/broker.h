@@ -17,8 +17,7 @@
 //   counts for the pair and round that were asked; by lying a peer makes its own links look better or worse,
 //   and by silence it costs a round and is left alone for a while.
 // - A run that goes on is planned anew now and then, under what is believed by now, and moves after a
-// snapshot
-//   where that pays (replan.cc, drift.h).
+//   snapshot where that pays (replan.cc, drift.h).
 // - Jobs are served in the order in which they came, as far as there are peers for them.
 #pragma once
 
@@ -141,6 +140,7 @@ class Broker {
     proto::PlanVersion plan_version = 0;
     proto::PlanVersion recorded_version = 0;  // of the last JobChanged
     uint64_t steps = 0, step = 0;
+    uint32_t microbatch_size = 0;                      // of the first run that started; every other keeps it
     std::vector<CheckpointCommitted> checkpoints;      // newest last
     std::optional<CheckpointCommitted> round;          // newer than those; does not survive the broker
     std::set<Digest> round_before;                     // blobs of the round before: somebody may be fetching
@@ -268,7 +268,8 @@ class Broker {
   Duration stall_deadline(const Run& run) const;
 
   // Planning again while a run goes on (replan.cc)
-  double times_of(const Peer& peer) const;
+  std::map<std::string, double> usual_times() const;
+  static double times_of(const Peer& peer, const std::map<std::string, double>& usual);
   void learn_times(Peer& peer, double times);
   Belief belief() const;
   std::vector<Candidate> candidates_to_move(const Job& job) const;

@@ -34,6 +34,10 @@ uint32_t threads_of(std::string_view device) {
 }
 }  // namespace
 
+std::string owner_of(const Candidate& candidate) {
+  return candidate.device.owner.empty() ? to_hex(candidate.peer.digest) : candidate.device.owner;
+}
+
 std::vector<plan::DeviceView> device_views(const std::vector<Candidate>& candidates) {
   const auto classes = classes_of(candidates);
   std::vector<plan::DeviceView> devices;
@@ -43,6 +47,7 @@ std::vector<plan::DeviceView> device_views(const std::vector<Candidate>& candida
     const auto site = sites.try_emplace(candidate.device.region, static_cast<uint32_t>(sites.size())).first;
     devices.push_back({.name = candidate.name,
                        .region = candidate.device.region,
+                       .owner = owner_of(candidate),
                        .rates = candidate.device.rates,
                        .memory = candidate.device.memory,
                        .host_memory = candidate.device.host_memory,

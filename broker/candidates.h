@@ -13,6 +13,9 @@ std::vector<dag::BackendTraits> classes_of(const std::vector<Candidate>& candida
 // A device that needs so many times what its rates promise.
 void slow_down(plan::Rates& rates, double times);
 
+// Whose it says it is; its key where it says nothing, so that it stands for itself.
+std::string owner_of(const Candidate& candidate);
+
 // In order; `device_class` is an index into classes_of(), `site` by region.
 std::vector<plan::DeviceView> device_views(const std::vector<Candidate>& candidates);
 

@@ -106,6 +106,7 @@ struct StartPlanning {
   std::vector<Candidate> candidates{};
   plan::ClusterView cluster{};                      // of the candidates, in that order
   std::optional<CheckpointCommitted> checkpoint{};  // go on from here; nothing: from the submitted weights
+  uint32_t microbatch_size = 0;                     // of a run before, which it keeps; 0: none has run
   // When only peers change: the plan before, whose stages stay as they are; stage s goes to
   // candidates[placed[s]].
   std::shared_ptr<const PlannedRun> previous{};
@@ -126,6 +127,7 @@ struct OpenFeed {  // peers that show the key may fetch microbatches of the job
   proto::Secret data_key{};
   // For a run that goes on after a restart, whose job nobody has at hand yet.
   std::optional<proto::SubmitJob> submission{};
+  uint32_t microbatch_size = 0;  // of that run
 };
 struct CloseFeed {
   proto::JobNumber job = 0;

@@ -146,6 +146,7 @@ void Broker::start_planning(Job& job, std::vector<Candidate> free, bool again) {
                         .cluster = {}};
   request.cluster = cluster_of(request.candidates);
   if (const CheckpointCommitted* point = recovery_point(job)) request.checkpoint = *point;
+  request.microbatch_size = job.microbatch_size;
   if (again) {
     request.previous = job.previous;
     for (uint32_t s = 0; s < request.candidates.size(); ++s) request.placed.push_back(s);
@@ -202,10 +203,11 @@ void Broker::set_plan(Job& job, std::shared_ptr<const PlannedRun> plan) {
   job.steps = job.plan->steps;
   job.seats.assign(job.plan->stages.size(), Seat{});
   job.stage_bytes.clear();
+  const std::map<std::string, double> usual = usual_times();
   for (uint32_t s = 0; s < job.plan->stages.size(); ++s) {
     job.stage_bytes.push_back(state_bytes(*job.plan, s));
     if (const auto peer = peers_.find(job.plan->stages[s].peer); peer != peers_.end())
-      job.seats[s].times = times_of(peer->second);
+      job.seats[s].times = times_of(peer->second, usual);
   }
 }
 
@@ -263,6 +265,7 @@ void Broker::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& r
   job.run =
       std::make_unique<Run>(job.submitted.job, job.plan_version, job.plan, std::move(begin), options_.run);
   out_->records.push_back(RunStarted{job.submitted.job, job.plan_version, job.plan});
+  job.microbatch_size = job.plan->microbatch_size;
   job.loading_took = now_.monotonic - job.since;
   job.drift.begin(now_.monotonic, job.run->committed_step());
   set_state(job, JobState::Running, "");

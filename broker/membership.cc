@@ -194,6 +194,7 @@ proto::PeerStatus Broker::status_of(const Peer& peer) const {
   status.peer = peer.id;
   status.name = peer.name;
   status.region = peer.device.region;
+  status.owner = peer.device.owner;
   status.device = peer.device.device;
   status.software = peer.software;
   status.rates = peer.device.rates;
@@ -252,10 +253,11 @@ std::string Broker::describe_others(const Job& job) const {
 
 std::vector<Candidate> Broker::candidates(const Job& job, bool own) const {
   std::vector<Candidate> free;
+  const std::map<std::string, double> usual = usual_times();
   for (const auto& [id, peer] : peers_)
     if (!why_not(peer, job, own)) {
       free.push_back({id, peer.name, peer.device});
-      slow_down(free.back().device.rates, times_of(peer));
+      slow_down(free.back().device.rates, times_of(peer, usual));
     }
   return free;
 }

@@ -8,6 +8,12 @@ namespace weft::broker {
 
 namespace {
 
+// Memory for it, its owner's where it has one, and its bits where those are promised.
+bool may_take(const StageToPlace& stage, const Applicant& applicant, bool equal_bits) {
+  return applicant.memory >= stage.memory && (stage.owner.empty() || stage.owner == applicant.owner) &&
+         (!equal_bits || applicant.device_class.fingerprint == stage.device_class.fingerprint);
+}
+
 // A matching by augmenting paths: a stage may move one that was placed before to that one's next choice, so
 // that all are placed whenever that is possible.
 class Matching {
@@ -55,8 +61,7 @@ class Matching {
       return applicants_[a].device_class.fingerprint == wanted.fingerprint;
     };
     for (uint32_t a = 0; a < applicants_.size(); ++a)
-      if ((same_bits(a) || !equal_bits_) && applicants_[a].memory >= stages_[stage].memory)
-        choices.push_back(a);
+      if (may_take(stages_[stage], applicants_[a], equal_bits_)) choices.push_back(a);
     const auto rank = [&](uint32_t a) {
       const Applicant& applicant = applicants_[a];
       const auto standing = applicant.standing_by.find(stage);
@@ -126,9 +131,7 @@ class Improvement {
   bool same_bits(uint32_t stage, uint32_t a) const {
     return applicants_[a].device_class.fingerprint == stages_[stage].device_class.fingerprint;
   }
-  bool may(uint32_t stage, uint32_t a) const {
-    return (same_bits(stage, a) || !equal_bits_) && applicants_[a].memory >= stages_[stage].memory;
-  }
+  bool may(uint32_t stage, uint32_t a) const { return may_take(stages_[stage], applicants_[a], equal_bits_); }
   // With whoever is there already changing places.
   bool move(std::vector<uint32_t>& placed, uint32_t stage, uint32_t a) const {
     const uint32_t before = placed[stage];
@@ -196,6 +199,7 @@ std::vector<std::vector<uint32_t>> deal_stages(const std::vector<StageToHold>& s
     Holder& to = holders[holder];
     if ((to.fingerprint == stages[stage].fingerprint) != alike) return false;
     if (to.memory < stages[stage].memory || to.free < stages[stage].bytes) return false;
+    if (!stages[stage].owner.empty() && stages[stage].owner != to.owner) return false;
     to.free -= stages[stage].bytes;
     dealt[holder].push_back(stage);
     return true;

@@ -20,12 +20,14 @@ struct StageToPlace {
   int64_t memory = 0;  // bytes that it takes on a device
   proto::DeviceClass device_class{};
   bool pinned = false;  // only who had it may have it
+  std::string owner{};  // not empty: only this owner's machines may have it
 };
 struct Applicant {
   PeerId peer{};
   proto::DeviceClass device_class{};
   int64_t memory = 0;                          // bytes that it offers
   std::map<uint32_t, uint64_t> standing_by{};  // stages whose tensors it holds: after which step
+  std::string owner{};                         // never empty where stages have one
 };
 
 // By stage an index into the applicants: how long a step then takes, to compare placements by.
@@ -35,8 +37,8 @@ using StepSeconds = std::function<double(std::span<const uint32_t> placed)>;
 // go, where there is a choice, to one of the stage's fingerprint; then to where a step takes least, when
 // `step_seconds` is given, a stage that nobody stands by for counting as a tenth more, once; then to one that
 // stands by for it, with the newest tensors; then to one that runs the same ops; other fingerprints come
-// last, and not at all with `equal_bits`; always with memory for it. A pinned stage goes to nobody else.
-// Nothing: it cannot be done.
+// last, and not at all with `equal_bits`; always with memory for it. A pinned stage goes to nobody else, one
+// of an owner to nobody else's machine. Nothing: it cannot be done.
 std::optional<std::vector<uint32_t>> place_again(const std::vector<StageToPlace>& stages,
                                                  const std::vector<Applicant>& applicants,
                                                  bool equal_bits = false,
@@ -46,11 +48,13 @@ struct StageToHold {
   int64_t bytes = 0;   // of its tensors
   int64_t memory = 0;  // that it would take if it came to it
   std::string fingerprint{};
+  std::string owner{};  // not empty: only this owner's machines may hold it
 };
 struct Holder {
   int64_t memory = 0;  // bytes that it offers
   int64_t free = 0;    // of these, not yet given to what it holds
   std::string fingerprint{};
+  std::string owner{};
 };
 
 // By holder, the stages that it is to hold: dealt out in turn, so that each stage is held by as many as any

@@ -19,6 +19,7 @@ struct PlannedStage {
   std::vector<uint32_t> parameters{};  // of the whole graph, in this stage's order: where its squares belong
   double microbatch_seconds = 0;       // predicted: computing one microbatch, forward and backward
   bool pinned = false;                 // nobody else may have it
+  std::string owner{};                 // not empty: only this owner's machines may have it
 };
 
 // What planning a job gives.

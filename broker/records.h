@@ -84,6 +84,7 @@ struct StoredJob {
   std::vector<proto::Command> script{};  // of that run: not settled, in order
   uint64_t committed_step = 0;           // the last Step event's, also after the run went back; 0: none
   uint64_t evaluated_step = 0;           // the last Evaluation event's
+  uint32_t microbatch_size = 0;          // of every run of it; 0: none was recorded
 };
 struct StoredState {
   std::vector<PrincipalAdmitted> principals{};

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "broker/candidates.h"
 #include "broker/job_sink.h"
 #include "broker/pace.h"
 
@@ -61,12 +62,14 @@ std::optional<std::vector<uint32_t>> Broker::place_previous(const Job& job, cons
                                                             bool by_pace) const {
   std::vector<StageToPlace> stages;
   for (size_t s = 0; s < plan.stages.size(); ++s)
-    stages.push_back({plan.stages[s].peer, memory[s], class_of(plan, s), plan.stages[s].pinned});
+    stages.push_back(
+        {plan.stages[s].peer, memory[s], class_of(plan, s), plan.stages[s].pinned, plan.stages[s].owner});
   std::vector<Applicant> applicants;
   for (const Candidate& candidate : candidates) {
     Applicant applicant{.peer = candidate.peer,
                         .device_class = candidate.device.device_class(),
-                        .memory = candidate.device.memory.value};
+                        .memory = candidate.device.memory.value,
+                        .owner = owner_of(candidate)};
     const auto& all = peers_.at(candidate.peer).standing;
     if (const auto standing = all.find(job.submitted.job); standing != all.end() && standing->second.complete)
       for (const uint32_t stage : standing->second.stages)

@@ -20,17 +20,26 @@ constexpr double kTimesMin = 0.5, kTimesMax = 50;
 // ---- how fast devices are at real tasks
 // ---------------------------------------------------------------------------
 
-// What a device needs for its tasks, times what its rates promise: as measured, else as others of its kind.
-double Broker::times_of(const Peer& peer) const {
+// By fingerprint, what devices of it need for their tasks, times what their rates promise: the one in the
+// middle.
+std::map<std::string, double> Broker::usual_times() const {
+  std::map<std::string, std::vector<double>> all;
+  for (const auto& [id, peer] : peers_)
+    if (peer.times && peer.connection) all[peer.device.fingerprint].push_back(*peer.times);
+  std::map<std::string, double> usual;
+  for (auto& [fingerprint, times] : all) {
+    const auto middle = times.begin() + static_cast<long>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    usual[fingerprint] = *middle;
+  }
+  return usual;
+}
+
+// As measured, else as others of its kind.
+double Broker::times_of(const Peer& peer, const std::map<std::string, double>& usual) {
   if (peer.times) return *peer.times;
-  std::vector<double> others;
-  for (const auto& [id, other] : peers_)
-    if (other.times && other.connection && other.device.fingerprint == peer.device.fingerprint)
-      others.push_back(*other.times);
-  if (others.empty()) return 1;
-  const auto middle = others.begin() + static_cast<long>(others.size() / 2);
-  std::nth_element(others.begin(), middle, others.end());
-  return *middle;
+  const auto of_kind = usual.find(peer.device.fingerprint);
+  return of_kind == usual.end() ? 1 : of_kind->second;
 }
 
 void Broker::learn_times(Peer& peer, double times) {
@@ -89,6 +98,7 @@ void Broker::look_at(Job& job) {
   }
   request.cluster = cluster_of(request.candidates);
   if (const CheckpointCommitted* point = recovery_point(job)) request.checkpoint = *point;
+  request.microbatch_size = job.microbatch_size;
   out_->effects.push_back(Reconsider{std::move(request), job.plan, std::move(placed)});
 }
 

@@ -23,6 +23,7 @@ void Broker::load_job(const StoredJob& stored) {
   job.reason = stored.last.reason;
   job.plan_version = stored.last.plan_version;
   job.steps = stored.last.steps;
+  job.microbatch_size = stored.microbatch_size;
   job.drift = Drift(options_.drift);
   job.checkpoints = stored.checkpoints;
   job.predictions = stored.predictions;
@@ -84,7 +85,8 @@ void Broker::first_step() {
     }
     if (!job.run) continue;
     job.away_since = now_.monotonic;
-    out_->effects.push_back(OpenFeed{number, job.plan->data_key, job.submitted.submission});
+    out_->effects.push_back(
+        OpenFeed{number, job.plan->data_key, job.submitted.submission, job.plan->microbatch_size});
     for (const proto::Secret& ticket : job.plan->relay_tickets) out_->effects.push_back(GrantRelay{ticket});
     log("info run_goes_on job=" + std::to_string(number) + " step=" + std::to_string(job.recorded_step));
     if (job.state != JobState::Stopping) continue;

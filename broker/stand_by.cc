@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "broker/broker.h"
+#include "broker/candidates.h"
 
 namespace weft::broker {
 
@@ -38,13 +39,15 @@ void Broker::update_stand_bys() {
       const Peer& peer = peers_.at(id);
       if (job.excluded.contains(id) || job.excludes(peer.name)) continue;
       ids.push_back(id);
-      holders.push_back({peer.device.memory.value, left, peer.device.fingerprint});
+      holders.push_back(
+          {peer.device.memory.value, left, peer.device.fingerprint, owner_of({id, peer.name, peer.device})});
     }
     if (ids.empty()) continue;
     std::vector<StageToHold> stages;
     const std::vector<int64_t> memory = memory_of(job);
     for (uint32_t s = 0; s < job.plan->stages.size(); ++s)
-      stages.push_back({job.stage_bytes[s], memory[s], class_of(*job.plan, s).fingerprint});
+      stages.push_back(
+          {job.stage_bytes[s], memory[s], class_of(*job.plan, s).fingerprint, job.plan->stages[s].owner});
     const auto dealt = deal_stages(stages, holders, job.plan->equal_bits_required);
     for (size_t h = 0; h < ids.size(); ++h) {
       if (dealt[h].empty()) continue;

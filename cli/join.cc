@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct JoinOptions {
-  std::string broker, token, name, memory, data_dir, listen, advertise, emulate, region, emulate_as;
+  std::string broker, token, name, memory, data_dir, listen, advertise, emulate, region, owner, emulate_as;
   std::string device = "cpu";
 };
 
@@ -149,6 +149,7 @@ Result<int> run_join(const JoinOptions& options) {
   service.hello.name = options.name.empty() ? host_name() : options.name;
   WEFT_TRY(proto::DeviceReport report, describe(device, memory));
   report.region = options.region;
+  report.owner = options.owner;
   service.memory_free = [offered = report.memory] { return std::min(offered, available_memory()); };
   fmt::print(stderr,
              "info measured device={} matmul_gflops={:.1f} convolution_gflops={:.1f} "
@@ -210,6 +211,9 @@ void add_join(CLI::App& app, Command& chosen) {
                       "HOST:PORT under which they reach it; default: as bound");
   command->add_option("--emulate", options->emulate, "a cluster file: behave as if connected by its links");
   command->add_option("--region", options->region, "where this machine is");
+  command->add_option("--owner", options->owner,
+                      "whose it is: a job may want only a share of its parameters on one owner's machines; "
+                      "default: nobody's who has another");
   command->add_option(
       "--as", options->emulate_as,
       "with --emulate: a device of the file and region, whose uplink and downlink hold for all "

@@ -8,6 +8,7 @@
 #include "cli/plan_html.h"
 #include "cli/plan_placement.h"
 #include "cli/plan_report.h"
+#include "plan/microbatch.h"
 
 namespace weft::cli {
 namespace {
@@ -21,6 +22,13 @@ struct PlanOptions {
   BrokerOptions broker;
   bool json() const { return format == "json"; }
 };
+
+plan::PlanRequest request_of(const PlanOptions& options, const PlannedJob& job, const PlanCluster& cluster) {
+  plan::PlanRequest request = job.request();
+  request.cluster = cluster.view;
+  request.strategy = options.strategy.empty() ? job.job.strategy : options.strategy;
+  return request;
+}
 
 Result<PlanCluster> open_cluster(const PlanOptions& options) {
   if (options.live) return cluster_of_broker(options.broker, options.additions);
@@ -51,15 +59,36 @@ Status write_file(const std::string& path, const std::string& text) {
   return {};
 }
 
+// Where the job leaves the size of a microbatch open, the fastest. The cluster without what the job excludes.
+Result<PlannedJob> open_job(const PlanOptions& options, PlanCluster& cluster) {
+  WEFT_TRY(const auto sizes, parse_sizes(options.sizes));
+  const PlanCluster all = cluster;
+  const auto open = [&](uint32_t microbatch_size) -> Result<PlannedJob> {
+    WEFT_TRY(PlannedJob job, open_planned_job(options.job, options.sets, sizes, microbatch_size));
+    cluster = all;
+    WEFT_TRY_STATUS(apply_placement(job, cluster, /*complete=*/!options.live));
+    return job;
+  };
+  WEFT_TRY(const auto microbatch_sizes, open_microbatch_sizes(options.job, options.sets));
+  WEFT_TRY(PlannedJob job, open(0));
+  if (microbatch_sizes.empty()) return job;
+  WEFT_TRY(const auto choice, plan::choose_microbatch_size(
+                                  microbatch_sizes, job.job.batch_size, [&](uint32_t size) -> Result<double> {
+                                    WEFT_TRY(const PlannedJob sized, open(size));
+                                    WEFT_TRY(const auto plan,
+                                             plan::make_plan(request_of(options, sized, cluster)));
+                                    return 1 / sized.samples_per_second(seconds(plan.predicted_step));
+                                  }));
+  WEFT_TRY(job, open(choice.size));
+  job.notes.push_back(choice.why);
+  return job;
+}
+
 Result<int> run_plan(const PlanOptions& options) {
   WEFT_TRY_STATUS(check_html(options.html));
-  WEFT_TRY(const auto sizes, parse_sizes(options.sizes));
   WEFT_TRY(PlanCluster cluster, open_cluster(options));
-  WEFT_TRY(PlannedJob job, open_planned_job(options.job, options.sets, sizes));
-  WEFT_TRY_STATUS(apply_placement(job, cluster, /*complete=*/!options.live));
-  plan::PlanRequest request = job.request();
-  request.cluster = cluster.view;
-  request.strategy = options.strategy.empty() ? job.job.strategy : options.strategy;
+  WEFT_TRY(const PlannedJob job, open_job(options, cluster));
+  const plan::PlanRequest request = request_of(options, job, cluster);
   std::optional<Comparison> comparison;
   std::optional<plan::Plan> plan;
   if (options.compare) {

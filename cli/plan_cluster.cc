@@ -53,6 +53,7 @@ plan::LinkView assumed_link(const std::string& from_region, const std::string& t
 plan::DeviceView device_of(const proto::PeerStatus& peer) {
   return {.name = peer.name,
           .region = peer.region,
+          .owner = peer.owner,
           .rates = peer.rates,
           .memory = peer.memory,
           .fingerprint = peer.device};
@@ -80,6 +81,7 @@ Result<PlanCluster> cluster_of_file(const std::filesystem::path& path,
     cluster.devices.push_back({.name = free_name(names, type),
                                .type = type,
                                .region = addition.region,
+                               .owner = {},
                                .peak_fp32_flops = addition.device.peak_fp32_flops,
                                .peak_tf32_flops = addition.device.peak_tf32_flops,
                                .peak_bf16_flops = addition.device.peak_bf16_flops,

@@ -15,6 +15,7 @@
 #include "data/dataset.h"
 #include "data/file.h"
 #include "peer/backend/reference/reference_kernels.h"
+#include "train/prepare.h"
 
 namespace weft::cli {
 namespace {
@@ -255,16 +256,21 @@ plan::PlanRequest PlannedJob::request() const {
           .evaluates = job.test.has_value(),
           .copies = kReplicationRate,
           .equal_bits = job.equal_bits,
-          .pins = pins};
+          .pins = pins,
+          .owner_share_max = job.owner_share_max};
 }
 
 double PlannedJob::samples_per_second(double step_seconds) const {
   return static_cast<double>(microbatches) * job.microbatch_size / std::max(1e-12, step_seconds);
 }
 
-Result<PlannedJob> open_planned_job(const fs::path& path, std::span<const std::string> sets,
-                                    const std::map<std::string, int64_t>& sizes) {
-  PlannedJob planned{.name = path.string(), .job = {}, .graph = {}, .lowered = {}, .notes = {}};
+namespace {
+
+struct Outline {
+  Job job;
+  OnnxModel model;
+};
+Result<Outline> read_outline(const fs::path& path, std::span<const std::string> sets) {
   std::optional<OnnxModel> model;
   std::string text;
   if (is_model(path)) {
@@ -273,16 +279,37 @@ Result<PlannedJob> open_planned_job(const fs::path& path, std::span<const std::s
   } else {
     WEFT_TRY(text, read_text(path));
   }
-  WEFT_TRY(planned.job,
+  WEFT_TRY(Job job,
            configs::parse_job(text, sets,
                               {.source = path.string(), .folder = path.parent_path(), .check_files = false}));
-  const Job& job = planned.job;
   if (!model) {
     auto read = onnx::read_outline(job.model);
     if (!read) return fail(job.error(read.error().code, "model", read.error().message));
     model = std::move(*read);
   }
-  WEFT_TRY(Graph graph, import_graph(job, *model, sizes));
+  return Outline{std::move(job), std::move(*model)};
+}
+
+}  // namespace
+
+Result<std::vector<uint32_t>> open_microbatch_sizes(const fs::path& path, std::span<const std::string> sets) {
+  WEFT_TRY(const Outline outline, read_outline(path, sets));
+  if (outline.job.microbatch_size != 0) return std::vector<uint32_t>{};
+  return train::microbatch_sizes(outline.job, outline.model);
+}
+
+Result<PlannedJob> open_planned_job(const fs::path& path, std::span<const std::string> sets,
+                                    const std::map<std::string, int64_t>& sizes, uint32_t microbatch_size) {
+  WEFT_TRY(Outline outline, read_outline(path, sets));
+  PlannedJob planned{
+      .name = path.string(), .job = std::move(outline.job), .graph = {}, .lowered = {}, .notes = {}};
+  Job& job = planned.job;
+  if (job.microbatch_size == 0) job.microbatch_size = microbatch_size;
+  if (job.microbatch_size == 0) {
+    WEFT_TRY(const auto open, train::microbatch_sizes(job, outline.model));
+    job.microbatch_size = open.front();
+  }
+  WEFT_TRY(Graph graph, import_graph(job, outline.model, sizes));
   if (job.task == configs::Task::Train) {
     if (is_model(path) && job.losses.size() == 1 && job.losses[0].type == dag::LossType::Output)
       graph = summed(graph, job.losses[0].prediction);

@@ -34,7 +34,13 @@ struct PlannedJob {
 
 // `path`: a job file, or a model (*.onnx), which stands for a job that adds up the model's first output, with
 // adamw, a sample at a time; `sets` change it as they would a job file. `sizes` bind symbolic dims.
+// `microbatch_size`: of a job that says auto; 0: the smallest that it may be.
 Result<PlannedJob> open_planned_job(const std::filesystem::path& path, std::span<const std::string> sets,
-                                    const std::map<std::string, int64_t>& sizes);
+                                    const std::map<std::string, int64_t>& sizes,
+                                    uint32_t microbatch_size = 0);
+
+// What `microbatch_size: auto` of such a job may become; none where it says a size.
+Result<std::vector<uint32_t>> open_microbatch_sizes(const std::filesystem::path& path,
+                                                    std::span<const std::string> sets);
 
 }  // namespace weft::cli

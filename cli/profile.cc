@@ -70,10 +70,11 @@ void print_row(const std::string& name, const Cost& cost, double total, int micr
 }
 
 Result<int> run_profile(const ProfileOptions& options) {
-  WEFT_TRY(const configs::Job job, configs::load_job(options.job, options.sets));
+  WEFT_TRY(configs::Job job, configs::load_job(options.job, options.sets));
   WEFT_TRY(const auto backend, make_backend(options.backend));
   WEFT_TRY(const std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*job.train));
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(job.model));
+  WEFT_TRY(job, train::with_largest_microbatch(job, model));
   WEFT_TRY(train::Prepared prepared, train::prepare_training(job, model, *dataset, peer::evaluate_reference));
   WEFT_TRY(const auto executor,
            train::make_executor(prepared.graph, prepared.weights, std::make_shared<peer::State>(*backend),

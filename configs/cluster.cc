@@ -106,6 +106,7 @@ class ClusterReader {
     device.memory_bandwidth = figures.memory_bandwidth;
     device.region = reader.text("region", "");
     if (!device.region.empty()) note_region(device.region, node.where);
+    device.owner = reader.text("owner", "");
     device.uplink = bandwidth(reader, "uplink");
     device.downlink = bandwidth(reader, "downlink");
     const uint64_t count = reader.count("count", 1, 1, kDevicesMax);
@@ -365,6 +366,7 @@ plan::ClusterView view(const Cluster& cluster) {
   for (const ClusterDevice& device : cluster.devices)
     devices.push_back({.name = device.name,
                        .region = device.region,
+                       .owner = device.owner,
                        .rates = rates_of(device.peak_fp32_flops, device.memory_bandwidth),
                        .memory = device.memory,
                        .fingerprint = device.type.empty() ? device.name : device.type,

@@ -4,7 +4,7 @@
 //   devices:
 //     - {type: rtx3080, count: 8, region: oregon}
 //     - {name: lab, peak_flops: {fp32: 2.0e13}, memory: 24GiB, memory_bandwidth: 9.0e11, region: tokyo,
-//     uplink: 20Mbit}
+//     uplink: 20Mbit, owner: anna}
 //   regions:
 //     within:  {round_trip_ms: 1, bandwidth: 10Gbit}
 //     between: [{from: oregon, to: tokyo, round_trip_ms: 92, bandwidth: 262Mbit, jitter_ms: 3, loss: 0.001}]
@@ -34,6 +34,7 @@ struct ClusterDevice {
   std::string name;  // unique
   std::string type;  // of the catalogue; empty when figures were given
   std::string region;
+  std::string owner;  // whose it is; empty: nobody's who has another
   double peak_fp32_flops = 0;
   std::optional<double> peak_tf32_flops, peak_bf16_flops;
   Bytes memory;

@@ -140,11 +140,20 @@ void read_batch(MapReader& root, Job& job) {
   const Node* batch = root.require("batch_size", "say how many samples a step takes, as 64");
   if (batch)
     job.batch_size = static_cast<uint32_t>(root.parse_count(*batch, "batch_size", 1, kBatchMax).value_or(0));
-  job.microbatch_size = static_cast<uint32_t>(root.count("microbatch_size", job.batch_size, 1, kBatchMax));
+  job.microbatch_size = job.batch_size;
+  const Node* microbatch = root.take("microbatch_size");
+  if (!microbatch) return;
+  if (microbatch->kind == Node::Kind::Scalar && microbatch->text == "auto") {
+    job.microbatch_size = 0;
+    return;
+  }
+  const auto size = root.parse_count(*microbatch, "microbatch_size", 1, kBatchMax);
+  if (!size) return;
+  job.microbatch_size = static_cast<uint32_t>(*size);
   if (job.batch_size > 0 && job.batch_size % job.microbatch_size != 0)
-    root.problem(root.take("microbatch_size")->where, "`batch_size` (" + std::to_string(job.batch_size) +
-                                                          ") must be a multiple of `microbatch_size` (" +
-                                                          std::to_string(job.microbatch_size) + ")");
+    root.problem(microbatch->where, "`batch_size` (" + std::to_string(job.batch_size) +
+                                        ") must be a multiple of `microbatch_size` (" +
+                                        std::to_string(job.microbatch_size) + "); auto chooses one");
 }
 
 void read_length(MapReader& root, Job& job) {
@@ -320,12 +329,15 @@ void read_placement(MapReader& root, Problems& problems, Job& job) {
   const Node* equal_bits = reader.take("equal_bits");
   if (const auto choice = reader.choice(equal_bits, "equal_bits", kEqualBits)) job.equal_bits = *choice;
   const Node *strategy = reader.take("strategy"), *exclude = reader.take("exclude"),
-             *pins = reader.take("pin");
+             *pins = reader.take("pin"), *owner = reader.take("owner");
   if (strategy) read_strategy(reader, *strategy, job);
   if (exclude) read_exclude(reader, *exclude, job);
   if (pins) read_pins(reader, *pins, problems, job);
+  if (owner)
+    job.owner_share_max =
+        reader.parse_number(*owner, "owner", {.min = 0, .max = 1, .above_min = true}).value_or(1);
   // Whoever says something else of plans need not say how many stages.
-  const bool says_else = equal_bits || strategy || exclude || pins;
+  const bool says_else = equal_bits || strategy || exclude || pins || owner;
   const Node* stages = says_else ? reader.take("stages") : reader.require("stages", "say auto or a number");
   const bool automatic = stages && stages->kind == Node::Kind::Scalar && stages->text == "auto";
   if (stages && !automatic) {
@@ -383,7 +395,9 @@ void read_training(MapReader& root, Problems& problems, Job& job) {
   read_schedule(root, problems, job);
   job.clip_norm = root.number("clip_norm", 0, {0, kInfinity, /*above_min=*/true});
   if (const Node* ranges = root.take("gradient_ranges")) {
-    const uint32_t microbatches = job.microbatch_size == 0 ? 1 : job.batch_size / job.microbatch_size;
+    // Where the planner chooses: as many as there can be.
+    const uint32_t microbatches =
+        job.microbatch_size == 0 ? job.batch_size : job.batch_size / job.microbatch_size;
     job.gradient_ranges =
         static_cast<uint32_t>(root.parse_count(*ranges, "gradient_ranges", 1, kBatchMax).value_or(1));
     if (microbatches % job.gradient_ranges != 0)
@@ -434,6 +448,24 @@ Result<Job> read_job(const Node& tree, const ParseOptions& options) {
 }
 
 }  // namespace
+
+std::vector<uint32_t> Job::microbatch_sizes() const {
+  constexpr uint32_t kMicrobatchesMax = 512;  // more only cost time to plan
+  const uint32_t largest = batch_size / gradient_ranges;
+  std::vector<uint32_t> sizes;
+  for (uint32_t size = 1; size <= largest; ++size) {
+    if (largest % size != 0 || (size < largest && batch_size / size > kMicrobatchesMax)) continue;
+    // Twice as large, or nearly; what is in between would differ little.
+    if (sizes.empty() || size >= 1.9 * sizes.back()) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+Job Job::with_microbatch_size(uint32_t size) const {
+  Job job = *this;
+  job.microbatch_size = size;
+  return job;
+}
 
 std::string Job::loss_path(size_t term) const {
   return locations.contains("loss[0]") ? "loss[" + std::to_string(term) + "]" : "loss";

@@ -42,7 +42,7 @@ struct Job {
   std::optional<data::DataSpec> test;
   std::optional<data::DataSpec> predict;  // set for Task::Predict
   uint32_t batch_size = 0;
-  uint32_t microbatch_size = 0;   // divides batch_size
+  uint32_t microbatch_size = 0;   // divides batch_size; 0: auto, the planner chooses
   std::optional<uint64_t> steps;  // for Task::Train exactly one of these is set
   std::optional<uint64_t> epochs;
   bool shuffle = true;
@@ -60,11 +60,17 @@ struct Job {
   std::string strategy = "auto";     // of plan/strategy.h
   std::vector<std::string> exclude;  // peers that get no part of it
   std::vector<plan::PinRule> pins;   // of no excluded peer
+  double owner_share_max = 1;        // of the parameters, on one owner's machines
   CompressionPolicy compression = CompressionPolicy::None;
 
   // Where each key's value was written, by dotted path ("optimizer.type"; an input's name may hold dots
   // itself); the items of a list as "freeze[0]".
   std::map<std::string, Location, std::less<>> locations;
+
+  // Ascending: what `auto` may become. Of all that divide the batch so that gradient_ranges divides the
+  // microbatches a few, each about twice the one before; the last is the whole batch, or its largest range.
+  std::vector<uint32_t> microbatch_sizes() const;
+  Job with_microbatch_size(uint32_t size) const;
 
   // The path of a term of the loss: "loss", or "loss[1]" where the file has a list.
   std::string loss_path(size_t term) const;

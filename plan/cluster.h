@@ -20,6 +20,7 @@ inline constexpr double kUnlimited = std::numeric_limits<double>::infinity();  /
 struct DeviceView {
   std::string name{};  // for the explanation
   std::string region{};
+  std::string owner{};  // whose it is; empty: nobody's who has another
   Rates rates{};
   Bytes memory{};             // what may be used
   Bytes host_memory{};        // beside it; 0: the device's memory is the host's

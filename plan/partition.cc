@@ -146,6 +146,7 @@ bool PartitionProblem::fits_with(uint32_t begin, uint32_t end, uint32_t stage, d
   const auto over = [&](const std::vector<int64_t>& before) {
     return before[end] - before[begin] + (stage == 0 ? before.back() - before[tail] : 0);
   };
+  if (over(held.parameters) + over(held.other) > stages[stage].weights_max) return false;
   const int64_t state = over(held.parameters) * (1 + optimizer_slots) + over(held.other);
   const int64_t persistent =
       state * (stages[stage].holds_copy ? 2 : 1) + over(held.parameters) * gradient_sums;

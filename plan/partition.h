@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,6 +40,7 @@ struct PartitionProblem {
     LinkView receive, give_back;  // from the stage before, and to it; for the first only in a ring
     double uplink = kUnlimited, downlink = kUnlimited;  // shared with what the stage behind sends and takes
     const PinnedRange* pinned = nullptr;                // the stage has all of these
+    int64_t weights_max = std::numeric_limits<int64_t>::max();  // bytes of initializers
   };
   std::vector<Stage> stages;
   uint32_t optimizer_slots = 0;

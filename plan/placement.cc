@@ -18,7 +18,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // Devices that can stand for each other: equal in all that a plan can tell.
 bool interchangeable(const DeviceView& one, const DeviceView& other) {
   return one.rates == other.rates && one.memory == other.memory && one.host_memory == other.host_memory &&
-         one.region == other.region && one.fingerprint == other.fingerprint &&
+         one.region == other.region && one.owner == other.owner && one.fingerprint == other.fingerprint &&
          one.device_class == other.device_class;
 }
 

@@ -13,13 +13,13 @@ namespace weft::plan {
 PartitionProblem partition_problem(const PlanRequest& request, const Model& model,
                                    const std::vector<uint32_t>& order);
 
-// Estimated seconds of a step: all stages once, and the bottleneck for every further microbatch.
 // The same of a ring. REQUIRES: the model has one; two devices at least; one of its borders.
 PartitionProblem ring_problem(const PlanRequest& request, const Model& model,
                               const std::vector<uint32_t>& order, uint32_t tail);
 // Where a proposal's last stage ends before the row does, that of a ring.
 PartitionProblem problem_of(const PlanRequest& request, const Model& model, const Proposal& proposal);
 
+// Estimated seconds of a step: all stages once, and the bottleneck for every further microbatch.
 double estimate(const StageCost& cost, uint32_t microbatches);
 
 // Orders of scope.stages of the scope's devices, most promising first, a few at most. Up to eight devices

@@ -33,6 +33,7 @@ constexpr double kNearlyAsGood = 1.5;    // that take at most so much longer tha
 constexpr size_t kPolishWork = 60'000;   // what is looked at for that (Workshop::work),
 constexpr size_t kSmall = 1'500;         // and of a plan that takes no more than that to work out
 constexpr size_t kPolishWorkOfSmall = 300'000;
+constexpr size_t kNamesShown = 8;
 constexpr double kWorthEqualBits = 0.9;  // of the speed is enough, if bits are then equal
 
 bool is_faster(const Worked& a, const Worked& b) { return a.prediction.step < b.prediction.step; }
@@ -98,9 +99,9 @@ class Planner {
     std::string text;
     for (const auto& [fingerprint, devices] : kinds()) {
       text += (text.empty() ? "" : ", ") + std::to_string(devices.size()) + " of '" + fingerprint + "' (";
-      for (size_t i = 0; i < std::min<size_t>(devices.size(), 8); ++i)
+      for (size_t i = 0; i < std::min<size_t>(devices.size(), kNamesShown); ++i)
         text += (i ? ", " : "") + devices_[devices[i]].name;
-      text += devices.size() > 8 ? ", ...)" : ")";
+      text += devices.size() > kNamesShown ? ", ...)" : ")";
     }
     return text;
   }
@@ -116,9 +117,12 @@ class Planner {
                                 " (equal_bits: require)";
     if (request_.equal_bits == EqualBits::Ignore) return {};
     std::string names;
+    size_t others = 0;
     for (const DeviceView& device : devices_)
-      if (!used.contains(device.fingerprint)) names += (names.empty() ? "" : ", ") + device.name;
-    if (names.empty()) return {};
+      if (!used.contains(device.fingerprint) && ++others <= kNamesShown)
+        names += (names.empty() ? "" : ", ") + device.name;
+    if (others == 0) return {};
+    if (others > kNamesShown) names += " and " + std::to_string(others - kNamesShown) + " more";
     return "left out, for their bits differ from " + *used.begin() + ": " + names +
            (mixed_step_ ? "; with them a step would take " + show(*mixed_step_) : "") +
            "; equal_bits: ignore uses them too";
@@ -142,6 +146,13 @@ class Planner {
     const auto& devices = worked.proposal.devices;
     return std::all_of(devices.begin(), devices.end(), [&](uint32_t device) {
       return devices_[device].fingerprint == devices_[devices.front()].fingerprint;
+    });
+  }
+
+  bool is_of_one_site(const Worked& worked) const {
+    const auto& devices = worked.proposal.devices;
+    return std::all_of(devices.begin(), devices.end(), [&](uint32_t device) {
+      return devices_[device].site == devices_[devices.front()].site;
     });
   }
 
@@ -183,11 +194,11 @@ class Planner {
   }
 
   // The strongest sites, each by itself: its devices are near each other, and a search among all that stops
-  // when a stage more brings nothing may not come to it.
+  // when a stage more brings nothing may not come to it. Where it chose one site, it did.
   void try_sites(const std::vector<uint32_t>& devices, bool tight) {
     std::map<uint32_t, std::vector<uint32_t>> of_site;
     for (const uint32_t device : devices) of_site[devices_[device].site].push_back(device);
-    if (of_site.size() < 2) return;
+    if (of_site.size() < 2 || (best_ && is_of_one_site(*best_))) return;
     std::vector<std::pair<double, uint32_t>> sites;
     for (const auto& [site, members] : of_site) {
       double strength = 0;
@@ -229,7 +240,10 @@ class Planner {
     const Scope scope{&request_, &model_, &coarse_, devices, stages, tight, pinned_};
     bool tried[2] = {};  // a row, a ring: the best of each is worked out
     size_t work = 0;
-    for (Proposal& proposal : within_ranges(scope, strategy.propose(scope), !strategy.is_baseline)) {
+    std::vector<Proposal> proposals = workshop_.owners().within(
+        scope, within_ranges(scope, strategy.propose(scope), !strategy.is_baseline));
+    bool too_large = false;
+    for (Proposal& proposal : proposals) {
       // A baseline that the default looks at only to be no worse.
       const bool beside = strategy.is_baseline && !strategy_->is_baseline;
       if (beside && best_ && proposal.score > kHopeful * seconds(best_->prediction.step)) continue;
@@ -240,10 +254,14 @@ class Planner {
       work += workshop_.work(proposal);
       const bool is_small = workshop_.work(proposal) <= kSmall;
       auto worked = workshop_.work_out(std::move(proposal));
+      too_large = too_large || !worked;
       if (worked && is_small && !strategy_->is_baseline) workshop_.fill_if_faster(*worked);
       if (worked) candidates.push_back(std::move(*worked));
     }
     std::stable_sort(candidates.begin(), candidates.end(), is_faster);
+    // What was proposed with memory taken to be enough is too large, each of it: the same number with less.
+    if (candidates.empty() && too_large && !tight)
+      return try_stages(strategy, devices, stages, /*tight=*/true);
     if (candidates.empty()) return;
     for (const Worked& candidate : candidates) keep_start(candidate);
     if (strategy_->is_baseline) {
@@ -327,15 +345,17 @@ class Planner {
   Error infeasible() const {
     if (const std::string why = why_not_kept(request_, model_); !why.empty())
       return {ErrorCode::Infeasible, "the pins cannot be kept: " + why};
+    if (const std::string why = workshop_.owners().why_not_kept(); !why.empty())
+      return {ErrorCode::Infeasible, why};
     Bytes all;
     for (const DeviceView& device : devices_) all += device.memory;
     const auto& held = model_.held_before;
     const Bytes state{held.parameters.back() * (1 + int64_t{request_.optimizer_slots}) + held.other.back()};
     const Bytes persistent{2 * state.value + held.parameters.back() * request_.gradient_sums};
     std::string names;
-    for (size_t i = 0; i < std::min<size_t>(devices_.size(), 8); ++i)
+    for (size_t i = 0; i < std::min<size_t>(devices_.size(), kNamesShown); ++i)
       names += (i ? ", " : "") + devices_[i].name;
-    if (devices_.size() > 8) names += ", ...";
+    if (devices_.size() > kNamesShown) names += ", ...";
     std::string text =
         "the model does not fit: parameters, gradients, optimizer state and a copy for recovery take " +
         show(persistent) + ", activations of one microbatch about " + show(Bytes{held.saved.back()}) +
@@ -344,6 +364,8 @@ class Planner {
     if (const auto& shortage = workshop_.shortage())
       text += "; the closest cut needs " + show(shortage->needed) + " on " + shortage->device +
               ", which has " + show(shortage->there);
+    if (const std::string limit = workshop_.owners().describe_limit(); !limit.empty())
+      text += "; with " + limit;
     if (!request_.pins.empty()) text += "; with " + describe_pins(request_.pins, request_.cluster);
     if (request_.equal_bits == EqualBits::Require && kinds().size() > 1)
       text += "; equal_bits: require takes only one of " + describe_kinds();
@@ -390,6 +412,9 @@ class Planner {
     for (const std::string& line :
          {describe_schedule(worked), describe_elsewhere(worked), describe_bits(plan)})
       if (!line.empty()) plan.explanation.push_back(line);
+    if (const std::string shares = workshop_.owners().describe(plan.stage_of_op, worked.proposal.devices);
+        !shares.empty())
+      plan.explanation.push_back(shares);
     if (!request_.pins.empty())
       plan.explanation.push_back("as pinned: " + describe_pins(request_.pins, request_.cluster));
     return plan;
@@ -458,6 +483,8 @@ Status check_request(const PlanRequest& request) {
   if (request.microbatches == 0) return bad("at least one microbatch a step");
   if (request.stages == 0u) return bad("at least one stage");
   if (request.optimizer_slots > 8) return bad("at most eight optimizer slots");
+  if (!(request.owner_share_max > 0) || request.owner_share_max > 1)
+    return bad("a share of the parameters above 0 and up to 1");
   for (const Pin& pin : request.pins)
     if (pin.of.empty() || pin.of.back().index >= request.graph->ops().size() ||
         pin.device >= request.cluster.devices().size())

@@ -37,6 +37,7 @@ struct PlanRequest {
   ClusterView cluster{};          // the devices that may be used
   std::string strategy = "auto";  // a name of plan/strategy.h
   std::vector<Pin> pins{};        // kept whatever it costs
+  double owner_share_max = 1;     // of the parameters, on one owner's machines: plan/owners.h; 1: any
 };
 
 struct StagePlan {

@@ -20,13 +20,15 @@ Workshop::Workshop(const PlanRequest& request, const Model& model)
     : request_(request),
       model_(model),
       devices_(request.cluster.devices()),
+      owners_(request),
       movable_(dag::movable_sums(*request.graph, request.classes)),
       users_(request.graph->users()) {}
 
 std::optional<Worked> Workshop::work_out(Proposal proposal) {
   if (!proposal.has_all_stages(model_)) return std::nullopt;
   Worked keeps = deal_out(std::move(proposal));
-  if (!keeps_pins(request_.pins, keeps.stage_of_op, keeps.proposal.devices) || !measure(keeps))
+  if (!keeps_pins(request_.pins, keeps.stage_of_op, keeps.proposal.devices) ||
+      !owners_.are_kept(keeps.stage_of_op, keeps.proposal.devices) || !measure(keeps))
     return std::nullopt;
   const std::vector<bool> starved = starved_stages(keeps);
   const bool fits = predict_if_it_fits(keeps);

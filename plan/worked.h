@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/model.h"
+#include "plan/owners.h"
 #include "plan/pipeline.h"
 #include "plan/predict.h"
 #include "plan/proposal.h"
@@ -32,9 +33,10 @@ class Workshop {
 
   const PlanRequest& request() const { return request_; }
   const Model& model() const { return model_; }
+  const OwnerShares& owners() const { return owners_; }
 
-  // Nothing when a stage does not fit its device. Where memory keeps stages from as many microbatches in
-  // flight as 1F1B wants, they make forward values again, if that is faster.
+  // Nothing when a stage does not fit its device, or an owner would have too much. Where memory keeps stages
+  // from as many microbatches in flight as 1F1B wants, they make forward values again, if that is faster.
   std::optional<Worked> work_out(Proposal proposal);
   // All of a step's microbatches in flight, as in GPipe's schedule, or as many as memory allows, if that is
   // faster.
@@ -74,6 +76,7 @@ class Workshop {
   const PlanRequest& request_;
   const Model& model_;
   const std::vector<DeviceView>& devices_;
+  OwnerShares owners_;
   std::vector<bool> movable_;  // by op: sums of cotangents
   std::vector<std::vector<dag::OpId>> users_;
   std::map<uint32_t, std::shared_ptr<const std::vector<double>>> seconds_of_;  // by device

@@ -68,6 +68,7 @@ struct DeviceReport {
   std::string fingerprint{};  // peer::Backend::numerics_fingerprint
   dag::BackendTraits traits{};
   std::string region{};                  // where its owner says it is; empty: unknown
+  std::string owner{};                   // whose it says it is; empty: nobody's who has another
   std::vector<std::string> addresses{};  // "host:port" where other peers reach it; empty: only by relay
 
   DeviceClass device_class() const { return {traits, fingerprint}; }
@@ -468,6 +469,7 @@ struct PeerStatus {
   Bytes memory{};
   bool reachable = false;
   double seconds_since_heard = 0;
+  std::string owner{};  // as it says; may be empty
 };
 
 enum class JobEventKind : uint8_t {
@@ -596,6 +598,7 @@ struct StagePlan {
   std::vector<uint32_t> parameters{};  // of the whole graph, in this stage's order: where its squares belong
   double microbatch_seconds = 0;       // predicted: computing one microbatch, forward and backward
   bool pinned = false;                 // nobody else may have it
+  std::string owner{};                 // not empty: only this owner's machines may have it
 };
 struct RunPlan {
   std::vector<StagePlan> stages{};

@@ -200,6 +200,28 @@ dag::Weights used_weights(const Graph& graph, dag::Weights weights) {
 
 }  // namespace
 
+Result<std::vector<uint32_t>> microbatch_sizes(const Job& job, const onnx::OnnxModel& model) {
+  for (const onnx::OnnxModel::Port& port : model.inputs()) {
+    uint32_t size = 0;
+    if (port.dims.empty() || !is_number(port.dims[0])) continue;
+    const std::string& dim = port.dims[0];
+    const auto [end, error] = std::from_chars(dim.data(), dim.data() + dim.size(), size);
+    if (error != std::errc() || size == 0 || job.batch_size / job.gradient_ranges % size != 0)
+      return fail(job.error(ErrorCode::InvalidArgument, "batch_size",
+                            "the model was exported with a fixed batch of " + dim +
+                                ": `batch_size` must be a multiple of it, for each of the gradient_ranges, "
+                                "or export it with dynamic_axes"));
+    return std::vector<uint32_t>{size};
+  }
+  return job.microbatch_sizes();
+}
+
+Result<Job> with_largest_microbatch(const Job& job, const onnx::OnnxModel& model) {
+  if (job.microbatch_size != 0) return job;
+  WEFT_TRY(const auto sizes, microbatch_sizes(job, model));
+  return job.with_microbatch_size(sizes.back());
+}
+
 Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, const data::Dataset& dataset,
                                   const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));

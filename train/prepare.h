@@ -40,6 +40,12 @@ struct Prepared {
   std::string identity;  // text of the graph: what a checkpoint belongs to
 };
 
+// What `microbatch_size: auto` may become: Job::microbatch_sizes, of a model that was exported with a fixed
+// batch that one alone. InvalidArgument when the batch is no multiple of it.
+Result<std::vector<uint32_t>> microbatch_sizes(const configs::Job& job, const onnx::OnnxModel& model);
+// Where nobody plans: the job as it is, or with the largest of these for auto.
+Result<configs::Job> with_largest_microbatch(const configs::Job& job, const onnx::OnnxModel& model);
+
 // The graph of one training microbatch: forward, backward, running statistics. Errors carry the job file's
 // place.
 Result<Prepared> prepare_training(const configs::Job& job, const onnx::OnnxModel& model,

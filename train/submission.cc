@@ -201,6 +201,29 @@ void count_parameters(const dag::Graph& graph, StartEvent& event) {
   }
 }
 
+// All graphs of the job, with the size of microbatches that it says.
+Result<StartEvent> check_prepared(const Job& job, const onnx::OnnxModel& model) {
+  StartEvent event;
+  event.batch_size = job.batch_size;
+  const bool trains = job.task == configs::Task::Train;
+  WEFT_TRY(const auto dataset, data::open_dataset(trains ? *job.train : *job.predict));
+  event.sample_count = dataset->sample_count();
+  if (!trains) {
+    WEFT_TRY(const Prepared prediction, prepare_prediction(job, model, *dataset, peer::evaluate_reference));
+    event.warnings = prediction.warnings;
+    return event;
+  }
+  WEFT_TRY(event.steps, job.total_steps(dataset->sample_count()));
+  WEFT_TRY(const Prepared training, prepare_training(job, model, *dataset, peer::evaluate_reference));
+  event.warnings = training.warnings;
+  count_parameters(training.graph, event);
+  if (job.test) {
+    WEFT_TRY(const auto test, data::open_dataset(*job.test));
+    WEFT_TRY_STATUS(prepare_evaluation(job, model, *test, peer::evaluate_reference));
+  }
+  return event;
+}
+
 }  // namespace
 
 std::string to_yaml(const Node& root) {
@@ -232,25 +255,13 @@ Result<StartEvent> check_job(const Job& job) {
     return fail(job.error(ErrorCode::Unsupported, "compression", "only policy: none is there yet"));
   auto model = onnx::read_model(job.model);
   if (!model) return fail(job.error(model.error().code, "model", model.error().message));
-  StartEvent event;
-  event.batch_size = job.batch_size;
-  const bool trains = job.task == configs::Task::Train;
-  WEFT_TRY(const auto dataset, data::open_dataset(trains ? *job.train : *job.predict));
-  event.sample_count = dataset->sample_count();
-  if (!trains) {
-    WEFT_TRY(const Prepared prediction, prepare_prediction(job, *model, *dataset, peer::evaluate_reference));
-    event.warnings = prediction.warnings;
-    return event;
-  }
-  WEFT_TRY(event.steps, job.total_steps(dataset->sample_count()));
-  WEFT_TRY(const Prepared training, prepare_training(job, *model, *dataset, peer::evaluate_reference));
-  event.warnings = training.warnings;
-  count_parameters(training.graph, event);
-  if (job.test) {
-    WEFT_TRY(const auto test, data::open_dataset(*job.test));
-    WEFT_TRY_STATUS(prepare_evaluation(job, *model, *test, peer::evaluate_reference));
-  }
-  return event;
+  if (job.microbatch_size != 0) return check_prepared(job, *model);
+  // Where the size is open one that can be prepared is enough: the planner passes over the others.
+  WEFT_TRY(const auto sizes, microbatch_sizes(job, *model));
+  Result<StartEvent> first = check_prepared(job.with_microbatch_size(sizes.back()), *model);
+  for (size_t i = 0; !first && i + 1 < sizes.size(); ++i)
+    if (auto other = check_prepared(job.with_microbatch_size(sizes[i]), *model)) return other;
+  return first;
 }
 
 Result<Submission> pack_job(const OpenedJob& opened) { return Packer(opened).run(); }

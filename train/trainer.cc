@@ -84,8 +84,13 @@ class Run {
     auto read = onnx::read_model(job_.model);
     if (!read) return fail(job_.error(read.error().code, "model", read.error().message));
     std::optional<onnx::OnnxModel> model = std::move(*read);
+    const bool automatic = job_.microbatch_size == 0;
+    WEFT_TRY(job_, with_largest_microbatch(job_, *model));
     WEFT_TRY(Prepared training, prepare_training(job_, *model, *dataset_, peer::evaluate_reference));
     warnings_ = training.warnings;
+    if (automatic)
+      warnings_.push_back("microbatch_size: auto is " + std::to_string(job_.microbatch_size) +
+                          " here, where nobody plans; a broker may choose another, and then bits differ");
     graph_hash_ = storage::sha256_hex(training.identity);
     std::optional<Prepared> evaluation;
     if (test_) {  // both are prepared before anything starts, so that what cannot be evaluated is said now
@@ -233,7 +238,7 @@ class Run {
     return event;
   }
 
-  const Job& job_;
+  Job job_;  // `microbatch_size` settled
   peer::Backend& backend_;
   const TrainOptions& options_;
   const EventSink& sink_;

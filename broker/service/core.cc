@@ -232,7 +232,7 @@ void Core::open_feed(OpenFeed& feed) {
     return to_gates(BusKind::OpenFeed, feed.job, text_of(feed.data_key));
   to_gates(BusKind::ExpectFeed, feed.job, text_of(feed.data_key));
   planner_thread_->post([this, feed = std::move(feed)] {
-    const Status opened = planner_.open_data(feed.job, *feed.submission);
+    const Status opened = planner_.open_data(feed.job, *feed.submission, feed.microbatch_size);
     from_worker([this, job = feed.job, key = feed.data_key, opened] {
       if (opened) return to_gates(BusKind::OpenFeed, job, text_of(key));
       options_.log("error data_not_opened job=" + std::to_string(job) + " what=\"" + opened.error().message +

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "dag/onnx/model.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "storage/package.h"
 
@@ -75,15 +74,33 @@ Result<configs::Job> unpack_submission(const proto::SubmitJob& submission, stora
   return job;
 }
 
-Result<std::shared_ptr<const JobContext>> make_job_context(proto::JobNumber number,
-                                                           const proto::SubmitJob& submission,
-                                                           storage::BlobStore& blobs,
-                                                           const fs::path& folder) {
+Result<OpenedJob> open_submission(const proto::SubmitJob& submission, storage::BlobStore& blobs,
+                                  const fs::path& folder) {
+  WEFT_TRY(configs::Job job, unpack_submission(submission, blobs, folder));
+  WEFT_TRY(onnx::OnnxModel model, onnx::read_model(job.model));
+  WEFT_TRY(std::shared_ptr<const data::Dataset> dataset,
+           data::open_dataset(job.task == configs::Task::Predict ? *job.predict : *job.train));
+  OpenedJob opened{std::move(job), std::move(model), std::move(dataset), {}};
+  if (opened.job.task == configs::Task::Train && opened.job.test) {
+    WEFT_TRY(opened.test, data::open_dataset(*opened.job.test));
+  }
+  return opened;
+}
+
+Result<train::Prepared> prepare_main(const OpenedJob& opened, uint32_t microbatch_size) {
+  const configs::Job job = opened.job.with_microbatch_size(microbatch_size);
+  const auto prepare =
+      job.task == configs::Task::Predict ? train::prepare_prediction : train::prepare_training;
+  return prepare(job, opened.model, *opened.dataset, peer::evaluate_reference);
+}
+
+Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, const OpenedJob& opened,
+                                                     uint32_t microbatch_size, storage::BlobStore& blobs) {
   auto context = std::make_shared<JobContext>();
   context->number = number;
-  WEFT_TRY(context->job, unpack_submission(submission, blobs, folder));
+  context->job = opened.job.with_microbatch_size(microbatch_size);
   const configs::Job& job = context->job;
-  WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(job.model));
+  const bool trains = job.task == configs::Task::Train;
   const auto add = [&](ProgramKind kind, train::Prepared prepared,
                        const std::shared_ptr<const data::Dataset>& dataset) -> Status {
     for (const dag::Initializer& initializer : prepared.graph.initializers()) {
@@ -97,21 +114,16 @@ Result<std::shared_ptr<const JobContext>> make_job_context(proto::JobNumber numb
                                std::move(prepared.bounds), dataset};
     return {};
   };
-  if (job.task == configs::Task::Predict) {
-    WEFT_TRY(std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*job.predict));
-    WEFT_TRY(auto prepared,
-             train::prepare_prediction(job, model, *dataset, peer::evaluate_reference));
-    WEFT_TRY_STATUS(add(ProgramKind::Predict, std::move(prepared), dataset));
-    return context;
+  if (trains) {
+    WEFT_TRY(context->steps, job.total_steps(opened.dataset->sample_count()));
   }
-  WEFT_TRY(std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*job.train));
-  WEFT_TRY(context->steps, job.total_steps(dataset->sample_count()));
-  WEFT_TRY(auto prepared, train::prepare_training(job, model, *dataset, peer::evaluate_reference));
-  WEFT_TRY_STATUS(add(ProgramKind::Train, std::move(prepared), dataset));
-  if (job.test) {
-    WEFT_TRY(std::shared_ptr<const data::Dataset> test, data::open_dataset(*job.test));
-    WEFT_TRY(auto evaluation, train::prepare_evaluation(job, model, *test, peer::evaluate_reference));
-    WEFT_TRY_STATUS(add(ProgramKind::Evaluate, std::move(evaluation), test));
+  WEFT_TRY(auto prepared, prepare_main(opened, microbatch_size));
+  WEFT_TRY_STATUS(
+      add(trains ? ProgramKind::Train : ProgramKind::Predict, std::move(prepared), opened.dataset));
+  if (opened.test) {
+    WEFT_TRY(auto evaluation,
+             train::prepare_evaluation(job, opened.model, *opened.test, peer::evaluate_reference));
+    WEFT_TRY_STATUS(add(ProgramKind::Evaluate, std::move(evaluation), opened.test));
   }
   return context;
 }

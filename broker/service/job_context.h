@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "configs/job.h"
+#include "dag/onnx/model.h"
 #include "data/dataset.h"
 #include "proto/messages.h"
 #include "storage/blob_store.h"
@@ -26,8 +27,9 @@ struct JobContext {
     std::shared_ptr<const data::Dataset> dataset;
   };
   proto::JobNumber number = 0;
-  configs::Job job;
-  uint64_t steps = 0;  // 0: prediction
+  configs::Job job;               // with a size of microbatches
+  std::string microbatch_choice;  // for people; empty where nobody chose
+  uint64_t steps = 0;             // 0: prediction
   std::map<proto::ProgramKind, Program> programs;
   std::map<std::string, proto::TensorReference> initial;  // by initializer: the submitted value
   std::vector<std::string> warnings;
@@ -38,11 +40,21 @@ struct JobContext {
 Result<configs::Job> unpack_submission(const proto::SubmitJob& submission, storage::BlobStore& blobs,
                                        const std::filesystem::path& folder);
 
+// A submission read, before its graphs are made.
+struct OpenedJob {
+  configs::Job job;
+  onnx::OnnxModel model;
+  std::shared_ptr<const data::Dataset> dataset, test;  // what it trains on or predicts; `test` may be none
+};
+Result<OpenedJob> open_submission(const proto::SubmitJob& submission, storage::BlobStore& blobs,
+                                  const std::filesystem::path& folder);
+
+// The graph that is planned, with microbatches of that size.
+Result<train::Prepared> prepare_main(const OpenedJob& opened, uint32_t microbatch_size);
+
 // Imports and differentiates; the weights become blobs.
-Result<std::shared_ptr<const JobContext>> make_job_context(proto::JobNumber number,
-                                                           const proto::SubmitJob& submission,
-                                                           storage::BlobStore& blobs,
-                                                           const std::filesystem::path& folder);
+Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, const OpenedJob& opened,
+                                                     uint32_t microbatch_size, storage::BlobStore& blobs);
 
 // By job; any thread.
 class JobContexts {

@@ -14,6 +14,7 @@
 #include "plan/constraints.h"
 #include "plan/copies.h"
 #include "plan/follow.h"
+#include "plan/owners.h"
 #include "plan/plan.h"
 #include "proto/codec/codec.h"
 
@@ -32,6 +33,11 @@ LoweredGraphs lower_for(const dag::Graph& graph, const std::vector<dag::BackendT
     lowered.push_back(
         std::make_shared<const dag::Lowered>(dag::lower_traced(graph, dag::op_table(), traits)));
   return lowered;
+}
+
+// At once, as a plan has it: of a step, or about as many as fill a pipeline.
+uint32_t microbatches_of(const configs::Job& job) {
+  return job.task == configs::Task::Train ? job.batch_size / job.microbatch_size : 8;
 }
 
 Result<std::vector<plan::Pin>> resolve_pins(const configs::Job& job, const dag::Graph& graph,
@@ -172,7 +178,8 @@ class Assembly {
                              .assignment = stage.stage,
                              .parameters = std::move(parameters),
                              .microbatch_seconds = seconds(planned.forward + planned.backward),
-                             .pinned = planned.pinned});
+                             .pinned = planned.pinned,
+                             .owner = context_.job.owner_share_max < 1 ? owner_of(stage.peer) : ""});
     }
     return std::shared_ptr<const PlannedRun>(std::move(run));
   }
@@ -296,6 +303,8 @@ Result<std::shared_ptr<const PlannedRun>> Planner::place_again(const StartPlanni
   if (request.checkpoint)
     for (const auto& tensor : request.checkpoint->tensors) saved[tensor.key] = &tensor;
   const auto context = contexts_.find(request.job);
+  if (context && context->job.microbatch_size != run->microbatch_size)
+    return fail(ErrorCode::Unavailable, "the job's microbatches were chosen anew since");
   std::vector<StageAtPeer> stages;
   for (size_t s = 0; s < run->stages.size(); ++s) {
     PlannedStage& planned = run->stages[s];
@@ -332,17 +341,42 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
     if (again || again.error().code != ErrorCode::Unavailable) return again;
   }
   if (request.candidates.empty()) return fail(ErrorCode::Infeasible, "no peer is free");
-  auto context = contexts_.find(request.job);
+  WEFT_TRY(const auto context, context_for(request));
+  return plan_anew(request, *context);
+}
+
+Result<std::shared_ptr<const JobContext>> Planner::context_for(const StartPlanning& request) {
+  const auto known = contexts_.find(request.job);
   const bool whole =
-      context && std::all_of(context->initial.begin(), context->initial.end(), [&](const auto& entry) {
+      known && std::all_of(known->initial.begin(), known->initial.end(), [&](const auto& entry) {
         return blobs_.has(entry.second.sha256);  // collected while the job waited: made anew
       });
-  if (!whole) {
-    WEFT_TRY(context, make_job_context(request.job, request.submission, blobs_,
-                                       folder_ / std::to_string(request.job)));
-    contexts_.set(request.job, context);
+  // What was chosen for a plan that never ran is chosen anew, for these peers.
+  if (whole && (known->microbatch_choice.empty() || known->job.microbatch_size == request.microbatch_size))
+    return known;
+  WEFT_TRY(const OpenedJob opened,
+           open_submission(request.submission, blobs_, folder_ / std::to_string(request.job)));
+  plan::MicrobatchChoice choice{opened.job.microbatch_size, {}};
+  if (choice.size == 0) choice.size = request.microbatch_size;
+  if (choice.size == 0) {
+    WEFT_TRY(choice, choose_microbatch(request, opened));
   }
-  return plan_anew(request, *context);
+  WEFT_TRY(const auto context, make_job_context(request.job, opened, choice.size, blobs_));
+  context->microbatch_choice = choice.why;
+  contexts_.set(request.job, context);
+  return context;
+}
+
+Result<plan::MicrobatchChoice> Planner::choose_microbatch(const StartPlanning& request,
+                                                          const OpenedJob& opened) const {
+  WEFT_TRY(const auto sizes, train::microbatch_sizes(opened.job, opened.model));
+  const auto classes = classes_of(request.candidates);
+  return plan::choose_microbatch_size(sizes, opened.job.batch_size, [&](uint32_t size) -> Result<double> {
+    const configs::Job job = opened.job.with_microbatch_size(size);
+    WEFT_TRY(const train::Prepared prepared, prepare_main(opened, size));
+    WEFT_TRY(const auto plan, make_plan(request, job, prepared.graph, lower_for(prepared.graph, classes)));
+    return seconds(plan.predicted_step) / (microbatches_of(job) * size);
+  });
 }
 
 Result<Reconsidered::Other> Planner::reconsider(const Reconsider& request) {
@@ -350,6 +384,27 @@ Result<Reconsidered::Other> Planner::reconsider(const Reconsider& request) {
   if (!context) return fail(ErrorCode::Unavailable, "the job is not at hand");
   WEFT_TRY(const auto other, plan_anew(request.request, *context));
   return compare_runs(request, *other);
+}
+
+Result<plan::Plan> Planner::make_plan(const StartPlanning& request, const configs::Job& job,
+                                      const dag::Graph& graph, const LoweredGraphs& lowered) const {
+  const bool trains = job.task == configs::Task::Train;
+  WEFT_TRY(std::vector<plan::Pin> pins, resolve_pins(job, graph, request.cluster));
+  return plan::make_plan({.graph = &graph,
+                          .classes = lowered,
+                          .microbatches = microbatches_of(job),
+                          .samples = trains ? job.batch_size : 0,
+                          .stages = job.stages,
+                          .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
+                          .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
+                          .clips_norm = trains && job.clip_norm > 0,
+                          .evaluates = trains && job.test.has_value(),
+                          .copies = trains ? replication_rate_ : std::nullopt,
+                          .equal_bits = job.equal_bits,
+                          .cluster = request.cluster,
+                          .strategy = job.strategy,
+                          .pins = std::move(pins),
+                          .owner_share_max = job.owner_share_max});
 }
 
 Result<std::shared_ptr<const PlannedRun>> Planner::plan_anew(const StartPlanning& request,
@@ -362,22 +417,8 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan_anew(const StartPlanning
   const std::vector<dag::BackendTraits> classes = classes_of(request.candidates);
   const LoweredGraphs lowered = lower_for(graph, classes);
   const plan::ClusterView& cluster = request.cluster;
-  WEFT_TRY(std::vector<plan::Pin> pins, resolve_pins(job, graph, cluster));
-  WEFT_TRY(plan::Plan plan,
-           plan::make_plan({.graph = &graph,
-                            .classes = lowered,
-                            .microbatches = trains ? job.batch_size / job.microbatch_size : 8,
-                            .samples = trains ? job.batch_size : 0,
-                            .stages = job.stages,
-                            .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
-                            .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
-                            .clips_norm = trains && job.clip_norm > 0,
-                            .evaluates = context.programs.contains(ProgramKind::Evaluate),
-                            .copies = trains ? replication_rate_ : std::nullopt,
-                            .equal_bits = job.equal_bits,
-                            .cluster = cluster,
-                            .strategy = job.strategy,
-                            .pins = std::move(pins)}));
+  WEFT_TRY(plan::Plan plan, make_plan(request, job, graph, lowered));
+  if (!context.microbatch_choice.empty()) plan.explanation.push_back(context.microbatch_choice);
   std::vector<uint32_t> class_of_stage;
   for (const plan::StagePlan& stage : plan.stages)
     class_of_stage.push_back(cluster.devices()[stage.devices.front()].device_class);
@@ -389,17 +430,25 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan_anew(const StartPlanning
     std::vector<uint32_t> devices;
     for (const plan::StagePlan& stage : plan.stages) devices.push_back(stage.devices.front());
     const auto floors = plan::floors_of(job.pins, evaluation->second.graph, cluster, devices);
-    WEFT_TRY_STATUS(assembly.add_program(
-        ProgramKind::Evaluate,
-        plan::follow_stages(evaluation->second.graph, followed, graph, plan.stage_of_op, floors), followed,
-        class_of_stage));
+    const std::vector<uint32_t> stage_of_op =
+        plan::follow_stages(evaluation->second.graph, followed, graph, plan.stage_of_op, floors);
+    // What runs as one there may read a weight of a stage before.
+    const plan::PlanRequest evaluates{
+        .graph = &evaluation->second.graph, .cluster = cluster, .owner_share_max = job.owner_share_max};
+    if (const plan::OwnerShares shares(evaluates); !shares.are_kept(stage_of_op, devices))
+      return fail(ErrorCode::Infeasible,
+                  "evaluation would not keep what training does: " + shares.describe(stage_of_op, devices) +
+                      "; allow a little more, or evaluate by yourself");
+    WEFT_TRY_STATUS(assembly.add_program(ProgramKind::Evaluate, stage_of_op, followed, class_of_stage));
   }
   return assembly.finish();
 }
 
-Status Planner::open_data(proto::JobNumber job, const proto::SubmitJob& submission) {
+Status Planner::open_data(proto::JobNumber job, const proto::SubmitJob& submission,
+                          uint32_t microbatch_size) {
   if (contexts_.find(job)) return {};
-  WEFT_TRY(auto context, make_job_context(job, submission, blobs_, folder_ / std::to_string(job)));
+  WEFT_TRY(const OpenedJob opened, open_submission(submission, blobs_, folder_ / std::to_string(job)));
+  WEFT_TRY(auto context, make_job_context(job, opened, microbatch_size, blobs_));
   contexts_.set(job, std::move(context));
   return {};
 }

@@ -8,6 +8,9 @@
 
 #include "broker/events.h"
 #include "broker/service/job_context.h"
+#include "dag/lower.h"
+#include "plan/microbatch.h"
+#include "plan/plan.h"
 
 namespace weft::broker {
 
@@ -25,11 +28,18 @@ class Planner {
   // planned. Errors: as of plan, and Unavailable when the job is not at hand.
   Result<Reconsidered::Other> reconsider(const Reconsider& request);
   Status check(const proto::SubmitJob& submission);
-  // The job's data for a run that goes on after a restart of the broker; nothing is planned.
-  Status open_data(proto::JobNumber job, const proto::SubmitJob& submission);
+  // The job's data for a run that goes on after a restart of the broker, with the microbatches that it had;
+  // nothing is planned.
+  Status open_data(proto::JobNumber job, const proto::SubmitJob& submission, uint32_t microbatch_size);
 
  private:
   Result<std::shared_ptr<const PlannedRun>> place_again(const StartPlanning& request);
+  // Reads the job unless it is at hand; where it leaves the size of a microbatch open, chooses.
+  Result<std::shared_ptr<const JobContext>> context_for(const StartPlanning& request);
+  Result<plan::MicrobatchChoice> choose_microbatch(const StartPlanning& request,
+                                                   const OpenedJob& opened) const;
+  Result<plan::Plan> make_plan(const StartPlanning& request, const configs::Job& job, const dag::Graph& graph,
+                               const std::vector<std::shared_ptr<const dag::Lowered>>& lowered) const;
   Result<std::shared_ptr<const PlannedRun>> plan_anew(const StartPlanning& request,
                                                       const JobContext& context) const;
 

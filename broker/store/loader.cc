@@ -68,7 +68,8 @@ Status Loader::principals() {
 Status Loader::jobs() {
   return each(
       "SELECT jobs.job, submitter, submission, unix_ms, state, reason, plan_version, step, steps, "
-      "(SELECT MAX(sequence) FROM events WHERE events.job = jobs.job), committed_step, evaluated_step "
+      "(SELECT MAX(sequence) FROM events WHERE events.job = jobs.job), committed_step, evaluated_step, "
+      "microbatch_size "
       "FROM jobs LEFT JOIN progress ON progress.job = jobs.job",
       [&](const Statement& row) -> Status {
         StoredJob job;
@@ -87,6 +88,7 @@ Status Loader::jobs() {
           return damaged(database_, "the progress of job " + std::to_string(job.last.job) + " is gone");
         job.committed_step = static_cast<uint64_t>(row.integer(10));
         job.evaluated_step = static_cast<uint64_t>(row.integer(11));
+        job.microbatch_size = static_cast<uint32_t>(row.integer(12));
         state_.jobs.emplace(job.last.job, std::move(job));
         return {};
       });

@@ -27,7 +27,7 @@ Status RecordWriter::prepare() {
       {rename_principal_, "UPDATE principals SET name = ? WHERE principal = ? AND role = ?"},
       {insert_principal_, "INSERT INTO principals VALUES (?, ?, ?, ?, ?)"},
       {insert_job_, "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, x'', 0, 0, 0)"},
-      {insert_progress_, "INSERT INTO progress VALUES (?, 0, 0)"},
+      {insert_progress_, "INSERT INTO progress VALUES (?, 0, 0, 0)"},
       {change_job_,
        "UPDATE jobs SET state = ?, reason = ?, plan_version = ?, step = ?, steps = ? WHERE job = ?"},
       {insert_checkpoint_, "INSERT INTO checkpoints (job, report) VALUES (?, ?)"},
@@ -39,6 +39,7 @@ Status RecordWriter::prepare() {
       {insert_event_, "INSERT INTO events VALUES (?, ?, ?)"},
       {commit_step_, "UPDATE progress SET committed_step = ? WHERE job = ?"},
       {commit_evaluation_, "UPDATE progress SET evaluated_step = ? WHERE job = ?"},
+      {keep_size_, "UPDATE progress SET microbatch_size = ? WHERE job = ?"},
       {insert_plan_, "INSERT INTO plans VALUES (?, ?, ?)"},
       {insert_stage_, "INSERT INTO plan_stages VALUES (?, ?, ?)"},
       {insert_command_, "INSERT INTO script SELECT job, ?, ? FROM plans WHERE job = ? AND plan_version = ?"},
@@ -140,7 +141,7 @@ Status RecordWriter::write(const RunStarted& record) {
     WEFT_TRY_STATUS(insert_stage_.bind(record.job).bind(uint64_t{s}).bind(assignment).run());
   }
   // It may begin before steps that the plan before had committed: they are done again.
-  return {};
+  return done(keep_size_.bind(uint64_t{record.plan->microbatch_size}).bind(record.job));
 }
 
 Status RecordWriter::write(const CommandIssued& record) {

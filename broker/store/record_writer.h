@@ -30,7 +30,7 @@ class RecordWriter {
   Statement use_token_, find_principal_, rename_principal_, insert_principal_;
   Statement insert_job_, insert_progress_, change_job_;
   Statement insert_checkpoint_, trim_checkpoints_, insert_prediction_, insert_result_;
-  Statement insert_event_, commit_step_, commit_evaluation_;
+  Statement insert_event_, commit_step_, commit_evaluation_, keep_size_;
   Statement insert_plan_, insert_stage_, insert_command_, settle_commands_;
   Statement erase_commands_, erase_stages_, erase_plan_;
 };

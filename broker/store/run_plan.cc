@@ -27,7 +27,8 @@ proto::RunPlan to_message(const PlannedRun& run) {
                       .data_key = run.data_key,
                       .predicted_step = run.predicted_step};
   for (const PlannedStage& stage : run.stages)
-    plan.stages.push_back({stage.peer, stage.parameters, stage.microbatch_seconds, stage.pinned});
+    plan.stages.push_back(
+        {stage.peer, stage.parameters, stage.microbatch_seconds, stage.pinned, stage.owner});
   return plan;
 }
 
@@ -65,7 +66,8 @@ std::shared_ptr<const PlannedRun> from_message(
                            .assignment = std::move(assignments[s]),
                            .parameters = std::move(plan.stages[s].parameters),
                            .microbatch_seconds = plan.stages[s].microbatch_seconds,
-                           .pinned = plan.stages[s].pinned});
+                           .pinned = plan.stages[s].pinned,
+                           .owner = std::move(plan.stages[s].owner)});
   return run;
 }
 

@@ -92,6 +92,11 @@ CREATE TABLE script (
   PRIMARY KEY (job, sequence)) WITHOUT ROWID;
 )sql";
 
+// What format 3 adds: the size of microbatches that the planner chose, which every run of a job keeps.
+constexpr const char* kFormat3 = R"sql(
+ALTER TABLE progress ADD COLUMN microbatch_size INTEGER NOT NULL DEFAULT 0;
+)sql";
+
 Status set_format(Database& database, int64_t format) {
   const std::string sql = "INSERT OR REPLACE INTO meta VALUES ('format', " + std::to_string(format) + ")";
   return database.execute(sql.c_str());
@@ -136,8 +141,11 @@ Status from_1_to_2(Database& database) {
   return {};
 }
 
+// A broker of format 2 had no job whose size was chosen.
+Status from_2_to_3(Database& database) { return database.execute(kFormat3); }
+
 // From format i + 1 to i + 2.
-constexpr Status (*kMigrations[])(Database&) = {from_1_to_2};
+constexpr Status (*kMigrations[])(Database&) = {from_1_to_2, from_2_to_3};
 static_assert(std::size(kMigrations) + 1 == kStoreFormat);
 
 }  // namespace
@@ -149,6 +157,7 @@ Status make_or_migrate(Database& database) {
   if (application == 0 && tables == 0) {
     WEFT_TRY_STATUS(database.execute(kFormat1));
     WEFT_TRY_STATUS(database.execute(kFormat2));
+    WEFT_TRY_STATUS(database.execute(kFormat3));
     WEFT_TRY_STATUS(database.execute(("PRAGMA application_id = " + std::to_string(kApplication)).c_str()));
     WEFT_TRY_STATUS(set_format(database, kStoreFormat));
     return transaction.commit();

@@ -12,6 +12,7 @@ void put(const DeviceReport& from, wire::DeviceReport& to) {
   to.set_fuse_elementwise(from.traits.fuse_elementwise);
   to.set_convolution_layout(put_enum<wire::Layout>(from.traits.convolution_layout));
   to.set_region(from.region);
+  to.set_owner(from.owner);
   put_plain(from.addresses, *to.mutable_addresses());
 }
 Status get(const wire::DeviceReport& from, DeviceReport& to) {
@@ -25,6 +26,7 @@ Status get(const wire::DeviceReport& from, DeviceReport& to) {
   read.enumerator(from.convolution_layout(), to.traits.convolution_layout, dag::Layout::Blocked16,
                   "convolution_layout");
   read.text(from.region(), to.region, kNameMax, "region");
+  read.text(from.owner(), to.owner, kNameMax, "owner");
   read.texts(from.addresses(), to.addresses, kAddressesMax, kNameMax, "addresses");
   return read.status();
 }

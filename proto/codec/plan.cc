@@ -10,6 +10,7 @@ void put(const StagePlan& from, wire::StagePlan& to) {
   put_plain(from.parameters, *to.mutable_parameters());
   to.set_microbatch_seconds(from.microbatch_seconds);
   to.set_pinned(from.pinned);
+  to.set_owner(from.owner);
 }
 Status get(const wire::StagePlan& from, StagePlan& to) {
   Reader read("StagePlan");
@@ -17,6 +18,7 @@ Status get(const wire::StagePlan& from, StagePlan& to) {
   read.numbers(from.parameters(), to.parameters, kListMax, "parameters");
   read.not_negative(from.microbatch_seconds(), to.microbatch_seconds, "microbatch_seconds");
   to.pinned = from.pinned();
+  read.text(from.owner(), to.owner, kNameMax, "owner");
   return read.status();
 }
 

@@ -152,6 +152,7 @@ void put(const PeerStatus& from, wire::PeerStatus& to) {
   to.set_memory(static_cast<uint64_t>(from.memory.value));
   to.set_reachable(from.reachable);
   to.set_seconds_since_heard(from.seconds_since_heard);
+  to.set_owner(from.owner);
 }
 Status get(const wire::PeerStatus& from, PeerStatus& to) {
   Reader read("PeerStatus");
@@ -165,6 +166,7 @@ Status get(const wire::PeerStatus& from, PeerStatus& to) {
   read.bytes(from.memory(), to.memory, "memory");
   to.reachable = from.reachable();
   to.seconds_since_heard = from.seconds_since_heard();
+  read.text(from.owner(), to.owner, kNameMax, "owner");
   return read.status();
 }
 

@@ -55,6 +55,16 @@ TEST(PlaceAgain, APinnedStageGoesToNobodyElse) {
   EXPECT_EQ(place_again({pinned, {peer(2), 10}}, {applicant(8), applicant(1)}), at({1, 0}));
 }
 
+TEST(PlaceAgain, AnOwnersStageStaysOnThatOwnersMachines) {
+  const StageToPlace hers{.peer = peer(1), .memory = 10, .device_class = {}, .owner = "anna"};
+  Applicant other = applicant(8), another = applicant(9);
+  other.owner = "ben", another.owner = "anna";
+  other.standing_by = {{0, 50}};
+  EXPECT_EQ(place_again({hers}, {other, another}), at({1}));
+  EXPECT_EQ(place_again({hers}, {other}), Placed());
+  EXPECT_EQ(place_again({hers, {peer(2), 10}}, {other, another}), at({1, 0})) << "the other is anybody's";
+}
+
 TEST(PlaceAgain, EachStageHasItsOwnClass) {
   const proto::DeviceClass a{.traits = {}, .fingerprint = "a"}, b{.traits = {}, .fingerprint = "b"};
   Applicant one = applicant(7), two = applicant(8);
@@ -156,6 +166,17 @@ TEST(DealStages, ToTheStagesOwnKindFirstAndThenToAny) {
   EXPECT_EQ(deal_stages(stages, holders), (std::vector<std::vector<uint32_t>>{{1}, {0}, {2}, {1}}));
   EXPECT_EQ(deal_stages(stages, holders, /*equal_bits=*/true),
             (std::vector<std::vector<uint32_t>>{{1}, {0}, {}, {1}}));
+}
+
+TEST(DealStages, AnOwnersStageOnlyToThatOwner) {
+  const std::vector<StageToHold> stages = {{10, 10, "f", "anna"}, {10, 10, "f", "ben"}, {10, 10, "f", ""}};
+  const std::vector<Holder> holders = {{100, 100, "f", "ben"}, {100, 100, "f", "carla"}};
+  const auto dealt = deal_stages(stages, holders);
+  EXPECT_EQ(
+      std::count(dealt[0].begin(), dealt[0].end(), 0u) + std::count(dealt[1].begin(), dealt[1].end(), 0u), 0);
+  EXPECT_EQ(std::count(dealt[0].begin(), dealt[0].end(), 1u), 1);
+  EXPECT_EQ(std::count(dealt[1].begin(), dealt[1].end(), 1u), 0);
+  EXPECT_EQ(dealt[1], std::vector<uint32_t>{2});
 }
 
 TEST(DealStages, NobodyHoldsMoreThanThereIsRoomFor) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/broker/cluster.h"
+#include "tests/broker/world.h"
 
 namespace weft::test {
 namespace {
@@ -116,6 +117,32 @@ TEST(Restart, InTheMiddleOfStepsThatAreDoneAgain) {
     EXPECT_EQ(cluster.core().counters().protocol_errors, 0u);
     cluster.check_log();
     cluster.check_script();
+  }
+}
+
+// What the planner chose for `microbatch_size: auto` is kept from the first run on, by every other plan.
+TEST(Restart, TheSizeOfMicrobatchesIsKept) {
+  broker::World world;
+  world.join(1, 1);
+  world.join(2, 2);
+  world.submit(100, 2);
+  ASSERT_FALSE(world.plannings.empty());
+  EXPECT_EQ(world.plannings.back().microbatch_size, 0u) << "nothing has run";
+  world.plan_and_ready(2, 50);
+  MemoryStore store;
+  ASSERT_TRUE(store.append(world.records));
+  for (const bool run_is_there : {true, false}) {
+    if (!run_is_there) {
+      const std::vector<broker::Record> ended{broker::RunEnded{1}};
+      ASSERT_TRUE(store.append(ended));
+    }
+    broker::World again(store.load().value());
+    again.wait(Duration{});
+    again.wait(std::chrono::minutes(10));  // the peers before do not come back
+    again.join(3, 3);
+    again.join(4, 4);
+    ASSERT_FALSE(again.plannings.empty()) << run_is_there;
+    EXPECT_EQ(again.plannings.back().microbatch_size, 4u) << run_is_there;
   }
 }
 

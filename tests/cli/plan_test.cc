@@ -110,6 +110,25 @@ TEST_F(Plan, AnyBatchSizeAndAnyKeyOfAJobCanBeSet) {
   EXPECT_FALSE(open(write(hollow_chain(2)), {"freeze=[nothing*]"}).has_value());
 }
 
+TEST_F(Plan, TheSizeOfAMicrobatchMayBeOpen) {
+  const std::vector<std::string> sets{"batch_size=8", "microbatch_size=auto"};
+  const auto path = write(hollow_chain(2));
+  EXPECT_EQ(open_microbatch_sizes(path, sets).value(), (std::vector<uint32_t>{1, 2, 4, 8}));
+  const auto job = open(path, sets);
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  EXPECT_EQ(job->microbatches, 8u) << "the smallest until one is chosen";
+  const auto two = open_planned_job(write(hollow_chain(2)), sets, {}, 2);
+  ASSERT_TRUE(two.has_value()) << two.error().message;
+  EXPECT_EQ(two->microbatches, 4u);
+  EXPECT_TRUE(open_microbatch_sizes(path, std::vector<std::string>{"batch_size=8"})->empty());
+  EXPECT_EQ(open_microbatch_sizes(write(hollow_chain(2, 64, 4)), sets).value(), (std::vector<uint32_t>{4}))
+      << "as it was exported";
+  EXPECT_EQ(open(write(hollow_chain(2, 64, 4)), sets)->microbatches, 2u);
+  const auto wrong = open(write(hollow_chain(2, 64, 3)), sets);
+  ASSERT_FALSE(wrong.has_value());
+  EXPECT_NE(wrong.error().message.find("fixed batch of 3"), std::string::npos) << wrong.error().message;
+}
+
 TEST_F(Plan, AFixedBatchIsTakenAndNoOther) {
   const auto path = write(hollow_chain(2, 64, 4));
   EXPECT_EQ(open(path)->job.batch_size, 4u);
@@ -238,6 +257,30 @@ TEST_F(Plan, ExcludedPeersAreNotInTheCluster) {
   EXPECT_EQ(on.view.link(0, 1).bytes_per_second, over);
   ASSERT_FALSE(on.notes.empty());
   EXPECT_EQ(on.notes.back(), "2 of 4 peers are excluded by the job");
+}
+
+TEST_F(Plan, OneOwnersMachinesHoldOnlyAShare) {
+  const std::string device = "peak_flops: {fp32: 1e10}, memory_bandwidth: 1e10, memory: 1GiB, region: here";
+  const PlanCluster on =
+      cluster("devices: [{name: a, " + device + ", owner: anna, count: 3}, {name: b, " + device +
+              ", owner: ben}]\nregions: {within: {round_trip_ms: 1, bandwidth: 10Gbit}}\n");
+  EXPECT_EQ(on.view.devices()[0].owner, "anna");
+  const auto job = open(write(hollow_chain(6, 256)), {"placement={owner: 0.6}", "batch_size=8"});
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  const plan::Plan plan = planned(*job, on);
+  std::set<std::string> owners;
+  for (const plan::StagePlan& stage : plan.stages) owners.insert(on.view.devices()[stage.devices[0]].owner);
+  EXPECT_EQ(owners, (std::set<std::string>{"anna", "ben"}));
+  EXPECT_TRUE(std::any_of(plan.explanation.begin(), plan.explanation.end(), [](const std::string& line) {
+    return line.starts_with("at most 60% of the parameters on one owner's machines: ");
+  }));
+  const auto few = open(write(hollow_chain(6)), {"placement={owner: 0.4}"});
+  plan::PlanRequest request = few->request();
+  request.cluster = on.view;
+  EXPECT_EQ(plan::make_plan(request).error().message,
+            "at most 40% of the parameters on one owner's machines needs 3 owners, there are 2");
+  for (const char* wrong : {"0", "1.5", "-1", "half", "[1]"})
+    EXPECT_FALSE(open(write(hollow_chain(1)), {"placement={owner: " + std::string(wrong) + "}"})) << wrong;
 }
 
 TEST_F(Plan, AnUnknownPeerIsAnErrorOrANote) {

@@ -54,6 +54,24 @@ TEST(Job, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(job.compression, CompressionPolicy::None);
 }
 
+TEST(Job, TheSizeOfAMicrobatchMayBeLeftToThePlanner) {
+  const Job job = parsed(kSmall, {"microbatch_size=auto"});
+  EXPECT_EQ(job.microbatch_size, 0u);
+  EXPECT_EQ(job.microbatch_sizes(), (std::vector<uint32_t>{1, 2, 4, 8, 16, 32, 64}));
+  EXPECT_EQ(job.with_microbatch_size(8).microbatch_size, 8u);
+  const auto of = [](uint32_t batch, uint32_t ranges) {
+    return parsed(kSmall, {"microbatch_size=auto", "batch_size=" + std::to_string(batch),
+                           "gradient_ranges=" + std::to_string(ranges)})
+        .microbatch_sizes();
+  };
+  EXPECT_EQ(of(60, 1), (std::vector<uint32_t>{1, 2, 4, 10, 20, 60}));
+  EXPECT_EQ(of(60, 4), (std::vector<uint32_t>{1, 3, 15}));
+  EXPECT_EQ(of(7, 1), (std::vector<uint32_t>{1, 7}));
+  EXPECT_EQ(of(1, 1), (std::vector<uint32_t>{1}));
+  EXPECT_EQ(of(4099, 1), (std::vector<uint32_t>{4099})) << "a prime: one at a time is too many";
+  EXPECT_EQ(of(1u << 22, 1).size(), 10u) << "at most 512 microbatches";
+}
+
 TEST(Job, OptimizerDefaultsArePyTorchs) {
   const auto sgd = parsed(kSmall).optimizer;
   EXPECT_EQ(sgd.momentum, 0);

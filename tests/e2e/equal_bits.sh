@@ -70,6 +70,25 @@ cp tests/numerics/gpt3/{job.yaml,data.npz} "$work/gpt3/"
 grep -q 'stages on a, .*stage 1 with first and last ops' "$work/ring.json" || fail "no ring: $(grep '"plan"' "$work/ring.json")"
 same_file "gpt with a tied embedding in a ring of 3 stages" "$work/ring.local.onnx" "$work/ring.onnx"
 
+# The planner chooses the size of microbatches; the run keeps it when the broker dies together with a stage's peer.
+job_of gpt
+sets+=(--set steps=60 --set batch_size=16 --set evaluate_every=0)
+submit_job "$job" "${sets[@]}" --set microbatch_size=auto --set placement.stages=2 --set "output=$work/auto.onnx"
+wait_for_event 'microbatch_size: auto takes '
+[[ $LINE =~ microbatch_size:\ auto\ takes\ ([0-9]+) ]] && size=${BASH_REMATCH[1]}
+echo "chosen: microbatches of $size"
+wait_for_step 5
+victim=$(one_of $(active_peers))
+end_process KILL "$broker_pid"
+lose_peer "$victim"
+start_broker
+start_peer "$victim-again" --device cpu:1 --listen 127.0.0.1:0
+finish_job
+"$weft" local "$job" "${sets[@]}" --set "microbatch_size=$size" --threads 1 --set "output=$work/auto.local.onnx" >"$work/auto.log"
+same_file "gpt with the size of microbatches that the planner chose" "$work/auto.local.onnx" "$work/auto.onnx"
+lose_peer "$victim-again"
+start_peer "$victim" --device cpu:1 --listen 127.0.0.1:0
+
 if [ "${1:-}" = --quick ]; then models=(densenet gpt two_heads); run_all 1 2 4; else run_all 1 2 3 4; fi
 # The same over the relay alone (no peer listens), with two threads each.
 for name in a b c d; do end_process KILL "${peer_pid[$name]}"; done

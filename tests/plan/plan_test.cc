@@ -14,6 +14,7 @@ namespace weft::plan {
 namespace {
 
 using dag::Graph;
+using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 Plan planned(const PlanRequest& request) {
@@ -359,7 +360,6 @@ TEST(Plan, StagesThatLackMemoryMakeForwardValuesAgain) {
     for (uint32_t i = 0; i < 8; ++i) {
       devices.push_back(test::device("d" + std::to_string(i), 20e3, "west", "gpu", {gibibytes << 30}));
       devices.back().rates.memory_bytes_per_second = 700e9;
-      devices.back().host_memory = {int64_t{64} << 30};
     }
     ClusterView cluster(std::move(devices));
     cluster.set_between(0, 0, {1.25e9, std::chrono::microseconds(250)});
@@ -385,6 +385,32 @@ TEST(Plan, StagesThatLackMemoryMakeForwardValuesAgain) {
   EXPECT_TRUE(says("with all forward values kept"));
   RecordProperty("step_seconds", std::to_string(seconds(plan.predicted_step)));
   RecordProperty("step_seconds_roomy", std::to_string(seconds(roomy.predicted_step)));
+}
+
+// What fits by the estimate and does not when it is worked out is proposed anew with less, for each number of
+// stages: else the search stops at those that happened to fit.
+TEST(MakePlan, OfStagesThatAreShortOfMemoryAsManyAreTakenAsPay) {
+  const dag::Graph graph = test::gpt({.layers = 48, .width = 1600, .heads = 25});
+  std::vector<DeviceView> devices;
+  for (uint32_t d = 0; d < 120; ++d) {
+    devices.push_back(test::device("d" + std::to_string(d), 1e4 * (1 + d % 60 / 12), d < 60 ? "west" : "east",
+                                   "gpu", {int64_t{10} << 30}));
+    devices.back().rates.memory_bytes_per_second = 5e11;
+    devices.back().site = d / 60;
+  }
+  ClusterView cluster(devices);
+  for (const uint32_t a : {0u, 1u})
+    for (const uint32_t b : {0u, 1u})
+      cluster.set_between(a, b,
+                          a == b ? LinkView{125e6, microseconds(500)} : LinkView{12.5e6, milliseconds(30)});
+  PlanRequest request{.graph = &graph, .microbatches = 64, .optimizer_slots = 2, .cluster = cluster};
+  const Plan chosen = planned(request);
+  for (const uint32_t stages : {9u, 10u, 12u}) {
+    request.stages = stages;
+    if (const auto asked = make_plan(request)) {
+      EXPECT_LE(seconds(chosen.predicted_step), 1.1 * seconds(asked->predicted_step)) << stages;
+    }
+  }
 }
 
 }  // namespace

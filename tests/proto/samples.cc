@@ -166,11 +166,13 @@ class Maker {
       unit = {1 + positive(), 1 + positive(), 1 + positive(), 1 + positive()};
   }
   void fill(plan::Seat& to) { to = {small(), small()}; }
-  void fill(LinkUse& to) { to = {{small(), small()}, rng_.next_u64(), positive()}; }
+  void fill(LinkUse& to) {
+    to = {{small(), small()}, rng_.next_u64(), positive(), rng_.next_u64(), positive(), positive()};
+  }
   void fill(TokenProof& to) { fill_all(to.id, to.secret); }
   void fill(DeviceReport& to) {
     fill_all(to.device, to.rates, to.memory, to.host_memory, to.fingerprint, to.traits.fuse_elementwise,
-             to.region, to.addresses);
+             to.region, to.owner, to.addresses);
     pick(to.traits.convolution_layout, dag::Layout::Blocked16);
   }
 
@@ -315,7 +317,7 @@ class Maker {
   }
   void fill(PeerStatus& to) {
     fill_all(to.peer, to.name, to.region, to.device, to.software, to.state, to.rates, to.memory, to.reachable,
-             to.seconds_since_heard);
+             to.seconds_since_heard, to.owner);
   }
   void fill(JobEvent& to) {
     fill_all(to.job, to.sequence, to.unix_ms, to.step, to.loss, to.learning_rate, to.seconds,
@@ -378,7 +380,7 @@ class Maker {
     }
   }
   void fill(StagePlan& to) {
-    fill_all(to.peer, to.parameters, to.pinned);
+    fill_all(to.peer, to.parameters, to.pinned, to.owner);
     to.microbatch_seconds = positive();
   }
   void fill(RunPlan& to) {

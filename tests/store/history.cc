@@ -153,7 +153,7 @@ Result<std::string> everything_in(Store& store) {
   }
   for (const auto& [number, job] : state.jobs) {
     add(number, static_cast<int>(job.last.state), job.last.plan_version, job.last.step, job.last.steps,
-        job.last_event, job.committed_step, job.evaluated_step);
+        job.last_event, job.committed_step, job.evaluated_step, job.microbatch_size);
     all += job.last.reason;
     add_message(job.submitted.submission);
     for (const auto& c : job.checkpoints)

@@ -343,9 +343,9 @@ TEST_F(SqliteStoreTest, SeveralProcessesMakeTheDatabaseAtTheSameTime) {
 // -----------------------------------------------------------------------------------------------
 
 TEST_F(SqliteStoreTest, ALaterFormatIsRefusedByName) {
-  meddle("UPDATE meta SET value = 3");
+  meddle("UPDATE meta SET value = 4");
   const auto opened = open_sqlite_store(file_);
-  EXPECT_TRUE(fails_with(opened, ErrorCode::VersionMismatch, "format 3"));
+  EXPECT_TRUE(fails_with(opened, ErrorCode::VersionMismatch, "format 4"));
   EXPECT_TRUE(fails_with(opened, ErrorCode::VersionMismatch, file_.string()));
 }
 

@@ -177,6 +177,9 @@ TEST_F(Submission, ChecksFindWhatTrainingWouldFind) {
   ASSERT_TRUE(checked.has_value()) << checked.error().message;
   EXPECT_GT(checked->parameter_tensors, 10u);
   EXPECT_GT(checked->steps, 0u);
+  const auto open_size = train::check_job(open(file, {"microbatch_size=auto"}).job);
+  ASSERT_TRUE(open_size.has_value()) << open_size.error().message;
+  EXPECT_EQ(open_size->parameter_tensors, checked->parameter_tensors);
   const auto wrong = train::check_job(open(file, {"inputs={tokens: nothing}"}).job);
   ASSERT_FALSE(wrong.has_value());
   EXPECT_NE(wrong.error().message.find("nothing"), std::string::npos) << wrong.error().message;
