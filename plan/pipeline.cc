@@ -49,6 +49,23 @@ struct Peaks {
   int64_t arena = 0, scratch = 0;
 };
 
+// By value that others are views of: the last segment of its stage in which an op of the forward pass reads
+// it.
+std::vector<uint32_t> last_forward_reads(const Graph& graph, const dag::RunOrder& order,
+                                         const dag::Lifetimes& lifetimes) {
+  std::vector<uint32_t> last(graph.values().size(), 0);
+  for (uint32_t i = 0; i < graph.ops().size(); ++i) {
+    if (graph.ops()[i].phase != dag::Phase::Forward) continue;
+    for (const ValueId input : graph.ops()[i].inputs) {
+      if (!input.valid() || order.stage_of_op[graph.value(input).producer.index] != order.stage_of_op[i])
+        continue;
+      uint32_t& segment = last[lifetimes.root[input.index]];
+      segment = std::max(segment, order.segment_of_op[i]);
+    }
+  }
+  return last;
+}
+
 // Writes them for each stage of the class.
 void add_peaks(const ClassWork& work, const dag::Cut& cut, std::span<const StageDevice> devices,
                std::vector<Peaks>& peaks) {
@@ -75,6 +92,7 @@ void add_peaks(const ClassWork& work, const dag::Cut& cut, std::span<const Stage
     if (ours(crossing.to_stage)) received.push_back({value, crossing.to_stage, crossing.to_segment});
   }
   const dag::Lifetimes found = dag::find_lifetimes(graph, order, sent, std::move(received));
+  const std::vector<uint32_t> read_forward = last_forward_reads(graph, order, found);
   std::vector<std::vector<Peaks>> change(devices.size());
   for (uint32_t stage = 0; stage < devices.size(); ++stage) change[stage].resize(order.ends[stage] + 2);
   const auto live = [&](uint32_t stage, ValueId value, dag::Lifetime lifetime, bool is_given) {
@@ -88,8 +106,8 @@ void add_peaks(const ClassWork& work, const dag::Cut& cut, std::span<const Stage
       if (in_scratch) lifetime.first = 0;
     } else if (devices[stage].recomputes && work.repeatable[value.index]) {
       // Within a task of forward, and again within one of backward, no longer than if both were one. A later
-      // task of forward finds it kept.
-      in_arena = in_arena && lifetime.first_segment + 1 < forward;
+      // task that reads it in forward finds it kept.
+      in_arena = in_arena && lifetime.first_segment < read_forward[value.index];
       in_scratch = true;
     }
     const int64_t bytes = aligned(graph.spec(value).bytes().value);

@@ -229,39 +229,27 @@ class Planner {
       const Duration before = best_ ? best_->prediction.step : Duration::max();
       try_stages(*strategy_, devices, stages, tight);
       in_vain = best_ && best_->prediction.step == before ? in_vain + 1 : 0;
-      const uint32_t next = std::max(stages + 1, stages > 8 ? stages + stages / 3 : 0);
+      const uint32_t next = std::max(stages + 1, stages > 8 ? stages + stages / 4 : 0);
       stages = stages < most ? std::min(next, most) : most + 1;
     }
   }
 
   void try_stages(const NamedStrategy& strategy, const std::vector<uint32_t>& devices, uint32_t stages,
                   bool tight) {
-    std::vector<Worked> candidates;
     const Scope scope{&request_, &model_, &coarse_, devices, stages, tight, pinned_};
-    bool tried[2] = {};  // a row, a ring: the best of each is worked out
-    size_t work = 0;
-    std::vector<Proposal> proposals = workshop_.owners().within(
-        scope, within_ranges(scope, strategy.propose(scope), !strategy.is_baseline));
-    bool too_large = false;
-    for (Proposal& proposal : proposals) {
-      // A baseline that the default looks at only to be no worse.
-      const bool beside = strategy.is_baseline && !strategy_->is_baseline;
-      if (beside && best_ && proposal.score > kHopeful * seconds(best_->prediction.step)) continue;
-      const bool is_ring = proposal.is_ring(model_);
-      const bool enough = candidates.size() >= kWorkedOut && work >= kWorkedOutWork;
-      if (!strategy.is_baseline && enough && tried[is_ring]) continue;
-      tried[is_ring] = true;
-      work += workshop_.work(proposal);
-      const bool is_small = workshop_.work(proposal) <= kSmall;
-      auto worked = workshop_.work_out(std::move(proposal));
-      too_large = too_large || !worked;
-      if (worked && is_small && !strategy_->is_baseline) workshop_.fill_if_faster(*worked);
-      if (worked) candidates.push_back(std::move(*worked));
+    std::vector<Worked> candidates;
+    const bool too_large = work_out_proposals(strategy, scope, candidates);
+    // Proposed with memory taken to be enough, and it is not: the same number with less. A baseline only
+    // where nothing else is left of it.
+    const bool short_of_memory =
+        too_large || std::any_of(candidates.begin(), candidates.end(),
+                                 [](const Worked& candidate) { return candidate.recomputes_any(); });
+    if (!tight && short_of_memory && (candidates.empty() || !strategy.is_baseline)) {
+      Scope less = scope;
+      less.tight = true;
+      work_out_proposals(strategy, less, candidates);
     }
     std::stable_sort(candidates.begin(), candidates.end(), is_faster);
-    // What was proposed with memory taken to be enough is too large, each of it: the same number with less.
-    if (candidates.empty() && too_large && !tight)
-      return try_stages(strategy, devices, stages, /*tight=*/true);
     if (candidates.empty()) return;
     for (const Worked& candidate : candidates) keep_start(candidate);
     if (strategy_->is_baseline) {
@@ -282,6 +270,34 @@ class Planner {
     }
     keep_start(*chosen);
     consider(*chosen);
+  }
+
+  // The most promising ones that fit, into `candidates`. Whether any was too large.
+  bool work_out_proposals(const NamedStrategy& strategy, const Scope& scope,
+                          std::vector<Worked>& candidates) {
+    bool tried[2] = {};  // a row, a ring: the best of each is worked out
+    size_t work = 0, count = 0;
+    bool too_large = false;
+    std::vector<Proposal> proposals = workshop_.owners().within(
+        scope, within_ranges(scope, strategy.propose(scope), !strategy.is_baseline));
+    for (Proposal& proposal : proposals) {
+      // A baseline that the default looks at only to be no worse.
+      const bool beside = strategy.is_baseline && !strategy_->is_baseline;
+      if (beside && best_ && proposal.score > kHopeful * seconds(best_->prediction.step)) continue;
+      const bool is_ring = proposal.is_ring(model_);
+      const bool enough = count >= kWorkedOut && work >= kWorkedOutWork;
+      if (!strategy.is_baseline && enough && tried[is_ring]) continue;
+      tried[is_ring] = true;
+      work += workshop_.work(proposal);
+      const bool is_small = workshop_.work(proposal) <= kSmall;
+      auto worked = workshop_.work_out(std::move(proposal));
+      too_large = too_large || !worked;
+      if (!worked) continue;
+      ++count;
+      if (is_small && !strategy_->is_baseline) workshop_.fill_if_faster(*worked);
+      candidates.push_back(std::move(*worked));
+    }
+    return too_large;
   }
 
   void consider(Worked& chosen) {

@@ -37,6 +37,11 @@ std::optional<Worked> Workshop::work_out(Proposal proposal) {
   Worked repeats = keeps;
   repeats.recomputes = starved;
   measure(repeats);
+  // Values that are made again are there all at once, too: where that leaves no more in flight, they are
+  // kept.
+  for (size_t stage = 0; stage < starved.size(); ++stage)
+    if (repeats.in_flight_max[stage] <= keeps.in_flight_max[stage]) repeats.recomputes[stage] = false;
+  if (repeats.recomputes != starved) measure(repeats);
   if (!predict_if_it_fits(repeats)) return fits ? std::optional(std::move(keeps)) : std::nullopt;
   keep_where_that_is_faster(repeats, keeps.in_flight_max);
   if (!fits) return repeats;

@@ -1,6 +1,7 @@
 // Proposals worked out exactly: what each stage does, holds and sends, and how long a step takes.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,6 +26,10 @@ struct Worked {
   std::vector<uint32_t> in_flight_max;  // by memory; 0: not even one
   std::vector<uint32_t> in_flight;
   Prediction prediction;
+
+  bool recomputes_any() const {
+    return std::find(recomputes.begin(), recomputes.end(), true) != recomputes.end();
+  }
 };
 
 class Workshop {

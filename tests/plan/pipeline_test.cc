@@ -189,6 +189,22 @@ TEST_P(OnEveryGraph, MemoryIsNotUnderestimated) {
     }
 }
 
+// What its first part makes is not kept for its second, which reads none of it.
+TEST(PipelineWork, ARingsFirstStageKeepsLittleBetweenItsTasksIfItRecomputes) {
+  const Graph graph = test::gpt({.layers = 6, .width = 64, .heads = 4, .tied = false});
+  const Model model = make_model(graph);
+  std::vector<uint32_t> stage_of_op;
+  for (const uint32_t position : model.position_of_op) {
+    const uint32_t third = 3 * position / model.positions;
+    stage_of_op.push_back(third == 1 ? 1 : 0);
+  }
+  std::vector<StageDevice> on(2);
+  const Bytes kept = make_pipeline(model, stage_of_op, on, {})->stages[0].microbatch;
+  on[0].recomputes = true;
+  const Bytes repeated = make_pipeline(model, stage_of_op, on, {})->stages[0].microbatch;
+  EXPECT_LT(2 * repeated.value, kept.value);
+}
+
 // The price: what the repeated forward groups take, which are those that dag::recompute adds.
 TEST_P(OnEveryGraph, RepeatingForwardCostsWhatItRunsAgain) {
   const Graph graph = test::training_graph(GetParam(), 2);
