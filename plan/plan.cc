@@ -234,23 +234,25 @@ class Planner {
     }
   }
 
+  // Proposed with memory taken to be enough; where it is not, with less of it, too. Of a baseline the latter
+  // only where nothing else is left of it.
   void try_stages(const NamedStrategy& strategy, const std::vector<uint32_t>& devices, uint32_t stages,
                   bool tight) {
-    const Scope scope{&request_, &model_, &coarse_, devices, stages, tight, pinned_};
+    Scope scope{&request_, &model_, &coarse_, devices, stages, tight, pinned_};
     std::vector<Worked> candidates;
-    const bool too_large = work_out_proposals(strategy, scope, candidates);
-    // Proposed with memory taken to be enough, and it is not: the same number with less. A baseline only
-    // where nothing else is left of it.
-    const bool short_of_memory =
-        too_large || std::any_of(candidates.begin(), candidates.end(),
-                                 [](const Worked& candidate) { return candidate.recomputes_any(); });
-    if (!tight && short_of_memory && (candidates.empty() || !strategy.is_baseline)) {
-      Scope less = scope;
-      less.tight = true;
-      work_out_proposals(strategy, less, candidates);
-    }
+    bool is_short = work_out_proposals(strategy, scope, candidates);
+    const bool any = !candidates.empty();
+    for (const Worked& candidate : candidates) is_short = is_short || workshop_.is_short_of_memory(candidate);
+    if (any) choose_among(std::move(candidates), scope);
+    if (tight || !is_short || (any && strategy.is_baseline)) return;
+    scope.tight = true;
+    candidates.clear();
+    work_out_proposals(strategy, scope, candidates);
+    if (!candidates.empty()) choose_among(std::move(candidates), scope);
+  }
+
+  void choose_among(std::vector<Worked> candidates, const Scope& scope) {
     std::stable_sort(candidates.begin(), candidates.end(), is_faster);
-    if (candidates.empty()) return;
     for (const Worked& candidate : candidates) keep_start(candidate);
     if (strategy_->is_baseline) {
       consider(candidates[candidates.size() / 2]);

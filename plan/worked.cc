@@ -137,6 +137,14 @@ bool Workshop::measure(Worked& worked) {
   return true;
 }
 
+bool Workshop::is_short_of_memory(const Worked& worked) const {
+  for (uint32_t stage = 0; stage < worked.in_flight.size(); ++stage)
+    if (worked.recomputes[stage] ||
+        worked.in_flight_max[stage] < std::min(2 * (depth(worked.proposal) - stage), request_.microbatches))
+      return true;
+  return false;
+}
+
 // How many stages a microbatch passes: the first of a ring twice.
 uint32_t Workshop::depth(const Proposal& proposal) const {
   return static_cast<uint32_t>(proposal.ends.size()) + proposal.is_ring(model_);

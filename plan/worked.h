@@ -1,7 +1,6 @@
 // Proposals worked out exactly: what each stage does, holds and sends, and how long a step takes.
 #pragma once
 
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,10 +25,6 @@ struct Worked {
   std::vector<uint32_t> in_flight_max;  // by memory; 0: not even one
   std::vector<uint32_t> in_flight;
   Prediction prediction;
-
-  bool recomputes_any() const {
-    return std::find(recomputes.begin(), recomputes.end(), true) != recomputes.end();
-  }
 };
 
 class Workshop {
@@ -48,6 +43,9 @@ class Workshop {
   void fill_if_faster(Worked& worked) const;
   // Latency is bought off with memory: as few more than 1F1B's on every stage as are nearly as fast.
   void raise_in_flight(Worked& worked) const;
+  // Whether memory keeps a stage from twice as many microbatches in flight as 1F1B has, which latency may ask
+  // for, or from keeping its forward values.
+  bool is_short_of_memory(const Worked& worked) const;
   // As it is in flight or would be; `records_path`: also what the step's end waits for.
   Prediction predict_with(const Worked& worked, const std::vector<uint32_t>& in_flight,
                           bool records_path = false) const;
