@@ -188,9 +188,16 @@ class Planner {
     else
       try_numbers(devices, std::min(all, coarse_.positions), tight);
     if (!request_.stages) try_sites(devices, tight);
-    // Never worse than what one does without a search.
+    // Never worse than what one does without a search; which, where latency matters more than balance, may be
+    // the better beginning.
+    std::set<uint32_t> numbers{request_.stages.value_or(all)};
+    if (!request_.stages && best_)
+      for (const uint32_t stages = static_cast<uint32_t>(best_->in_flight.size());
+           const uint32_t number : {stages, next_number(stages)})
+        if (number > 1 && number <= all) numbers.insert(number);
     for (const NamedStrategy& other : strategies())
-      if (other.is_baseline) try_stages(other, devices, request_.stages.value_or(all), tight);
+      for (const uint32_t stages : numbers)
+        if (other.is_baseline) try_stages(other, devices, stages, tight);
   }
 
   // The strongest sites, each by itself: its devices are near each other, and a search among all that stops
@@ -221,15 +228,16 @@ class Planner {
     }
   }
 
-  // As many stages as pay, up to `most`. Up to eight each number, then in growing strides: neighbours differ
-  // little.
+  // Up to eight each number, then in growing strides: neighbours differ little.
+  static uint32_t next_number(uint32_t stages) { return stages + (stages > 8 ? stages / 4 : 1); }
+  // As many stages as pay, up to `most`.
   void try_numbers(const std::vector<uint32_t>& devices, uint32_t most, bool tight) {
     uint32_t in_vain = 0;
     for (uint32_t stages = 1; stages <= most && in_vain < kTriesInVain;) {
       const Duration before = best_ ? best_->prediction.step : Duration::max();
       try_stages(*strategy_, devices, stages, tight);
       in_vain = best_ && best_->prediction.step == before ? in_vain + 1 : 0;
-      const uint32_t next = std::max(stages + 1, stages > 8 ? stages + stages / 4 : 0);
+      const uint32_t next = next_number(stages);
       stages = stages < most ? std::min(next, most) : most + 1;
     }
   }
