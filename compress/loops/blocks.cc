@@ -1,0 +1,359 @@
+// Blocks (compress/blocks.cc says what they are): the rotation, the rounding and the packing.
+#include "compress/loops/random.h"
+
+namespace weft::compress::WEFT_ISA {
+namespace {
+
+constexpr int kSize = static_cast<int>(kBlock);
+constexpr int kVectors = kSize / kLanes;
+
+typedef int16_t Shorts __attribute__((vector_size(kLanes * 4)));
+constexpr int kShortLanes = kLanes * 2, kShortVectors = kSize / kShortLanes;
+
+// Before it is rotated, element i changes its sign where the pairs of bits (1,0), (3,2), (5,4) of i that are
+// both set are odd in number. This is a bent function: of a mean, or of any other Walsh function, the
+// rotation leaves the same on every coefficient, instead of all on one, which would set the scale.
+constexpr bool is_flipped(int i) {
+  const int pairs = i & (i >> 1) & 0x15;
+  return ((pairs ^ (pairs >> 2) ^ (pairs >> 4)) & 1) != 0;
+}
+struct Flips {
+  alignas(64) uint32_t bits[kSize];
+};
+constexpr Flips kFlips = [] {
+  Flips flips = {};
+  for (int i = 0; i < kSize; ++i) flips.bits[i] = is_flipped(i) ? 0x80000000u : 0;
+  return flips;
+}();
+
+template <typename T, T... kI>
+struct Sequence {};
+#if defined(__clang__)
+template <int kCount>
+using UpTo = __make_integer_seq<Sequence, int, kCount>;
+#else
+template <int kCount>
+using UpTo = Sequence<int, __integer_pack(kCount)...>;
+#endif
+
+// Lane i of the result is lane i ^ kStride.
+template <int kStride, typename V, int... kI>
+WEFT_LOOP_INLINE V swapped(V v, Sequence<int, kI...>) {
+  return __builtin_shufflevector(v, v, (kI ^ kStride)...);
+}
+
+// The butterflies (a, b) -> (a + b, a - b) of lanes kStride apart, and of vectors `stride` apart. Their order
+// is that of the strides, on every set: floats are rounded after each.
+template <int kStride>
+WEFT_LOOP_INLINE void butterflies_within(Floats* v) {
+  if constexpr (kStride < kLanes) {
+    Words sign = {};
+    for (int lane = 0; lane < kLanes; ++lane) sign[lane] = (lane & kStride) != 0 ? 0x80000000u : 0;
+#pragma GCC unroll 32
+    for (int r = 0; r < kVectors; ++r)
+      v[r] = swapped<kStride>(v[r], UpTo<kLanes>()) +
+             reinterpret_cast<Floats>(reinterpret_cast<Words>(v[r]) ^ sign);
+  }
+}
+template <int kStride>
+WEFT_LOOP_INLINE void butterflies_within(Shorts* v) {
+  if constexpr (kStride < kShortLanes) {
+    Shorts sign = {};
+    for (int lane = 0; lane < kShortLanes; ++lane) sign[lane] = (lane & kStride) != 0 ? -1 : 1;
+#pragma GCC unroll 16
+    for (int r = 0; r < kShortVectors; ++r) v[r] = swapped<kStride>(v[r], UpTo<kShortLanes>()) + v[r] * sign;
+  }
+}
+template <int kCount, typename V>
+WEFT_LOOP_INLINE void butterflies_across(V* v) {
+#pragma GCC unroll 8
+  for (int stride = 1; stride < kCount; stride *= 2)
+#pragma GCC unroll 32
+    for (int r = 0; r < kCount; ++r)
+      if ((r & stride) == 0) {
+        const V a = v[r], b = v[r + stride];
+        v[r] = a + b;
+        v[r + stride] = a - b;
+      }
+}
+// v = H v, without a factor.
+template <int kCount, typename V>
+WEFT_LOOP_INLINE void rotate(V* v) {
+  butterflies_within<1>(v);
+  butterflies_within<2>(v);
+  butterflies_within<4>(v);
+  butterflies_within<8>(v);
+  butterflies_within<16>(v);
+  butterflies_across<kCount>(v);
+}
+
+WEFT_LOOP_INLINE Ints larger(Ints a, Ints b) { return a > b ? a : b; }
+WEFT_LOOP_INLINE int32_t largest_lane(Ints v) {
+  v = larger(v, swapped<1>(v, UpTo<kLanes>()));
+  v = larger(v, swapped<2>(v, UpTo<kLanes>()));
+  if constexpr (kLanes > 4) v = larger(v, swapped<4>(v, UpTo<kLanes>()));
+  if constexpr (kLanes > 8) v = larger(v, swapped<8>(v, UpTo<kLanes>()));
+  return v[0];
+}
+
+// Bytes of kLanes * 4 elements from four vectors of numbers in [0, 255].
+WEFT_LOOP_INLINE void store_bytes(uint8_t* out, const Ints* v) {
+#if defined(__AVX512F__)
+  for (int i = 0; i < 4; ++i)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16 * i),
+                     _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(v[i])));
+#elif defined(__AVX2__)
+  const auto part = [&](int i) __attribute__((always_inline)) { return reinterpret_cast<__m256i>(v[i]); };
+  const __m256i low = _mm256_packs_epi32(part(0), part(1)), high = _mm256_packs_epi32(part(2), part(3));
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
+                      _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order));
+#elif defined(__SSE2__)
+  const auto part = [&](int i) __attribute__((always_inline)) { return reinterpret_cast<__m128i>(v[i]); };
+  const __m128i low = _mm_packs_epi32(part(0), part(1)), high = _mm_packs_epi32(part(2), part(3));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_packus_epi16(low, high));
+#else
+  for (int i = 0; i < 4 * kLanes; ++i) out[i] = static_cast<uint8_t>(v[i / kLanes][i % kLanes]);
+#endif
+}
+
+// The scale of a block whose largest coefficient has magnitude `largest`: a bfloat rounded up, so that
+// nothing is clipped, and not below 2^-110, so that its reciprocal is a number.
+template <int kBits>
+WEFT_LOOP_INLINE float scale_of(float largest) {
+  constexpr float kLevels = (1 << kBits) - 1;
+  if (largest == 0.0f) return 0.0f;
+  const float exact = largest / kLevels, least = 0x1p-110f;
+  return float_of((bits_of(exact > least ? exact : least) + 0xffffu) & 0xffff0000u);
+}
+
+// Codes and scale of one block; false if it is not finite. Coefficient C = sum of +-x / 128 becomes the odd
+// number 2 q - (2^bits - 1) times the scale, one of the two nearest, by chance in inverse proportion to how
+// far off they are.
+template <int kBits>
+WEFT_LOOP_INLINE bool encode_block(const float* x, const Stream& stream, uint32_t first, uint8_t* q,
+                                   float& scale) {
+  constexpr int32_t kTop = (1 << kBits) - 1;
+  Floats v[kVectors];
+  Ints size = {};
+#pragma GCC unroll 32
+  for (int r = 0; r < kVectors; ++r) {
+    const Words bits = reinterpret_cast<Words>(load(x + r * kLanes));
+    size = larger(size, reinterpret_cast<Ints>(bits & kMagnitude));
+    v[r] = reinterpret_cast<Floats>(bits ^ load(kFlips.bits + r * kLanes)) * 0x1p-7f;  // no sum overflows
+  }
+  if (largest_lane(size) >= static_cast<int32_t>(kInfinity)) return false;
+  rotate<kVectors>(v);
+  Ints largest = {};
+#pragma GCC unroll 32
+  for (int r = 0; r < kVectors; ++r)
+    largest = larger(largest, reinterpret_cast<Ints>(reinterpret_cast<Words>(v[r]) & kMagnitude));
+  scale = scale_of<kBits>(float_of(static_cast<uint32_t>(largest_lane(largest))));
+  const float factor = scale == 0.0f ? 0.0f : 0x1p15f / scale;  // to 2^-16 of a code
+
+  Words random[kVectors];
+  draw_block(stream, first, random);
+  const Ints none = {};
+  Ints codes[kVectors];
+#pragma GCC unroll 32
+  for (int r = 0; r < kVectors; ++r) {
+    const Ints fine = __builtin_convertvector(v[r] * factor, Ints) + kTop * 32768;
+    const Ints code = (fine + reinterpret_cast<Ints>(random[r])) >> 16;
+    const Ints capped = code > kTop ? none + kTop : code;
+    codes[r] = larger(capped, none);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kVectors; r += 4) store_bytes(q + r * kLanes, codes + r);
+  return true;
+}
+
+// The inverse. Sums of 128 odd numbers up to 255 are exact in 16 bits; each result is rounded once.
+template <int kBits>
+WEFT_LOOP_INLINE void decode_block(const uint8_t* q, float scale, float* out) {
+  alignas(64) int16_t whole[kSize];
+  for (int i = 0; i < kSize; ++i) whole[i] = static_cast<int16_t>(2 * q[i] - ((1 << kBits) - 1));
+  Shorts v[kShortVectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < kShortVectors; ++r) __builtin_memcpy(&v[r], whole + r * kShortLanes, sizeof(Shorts));
+  rotate<kShortVectors>(v);
+#pragma GCC unroll 16
+  for (int r = 0; r < kShortVectors; ++r) __builtin_memcpy(whole + r * kShortLanes, &v[r], sizeof(Shorts));
+  for (int i = 0; i < kSize; ++i)
+    out[i] = float_of(bits_of(static_cast<float>(whole[i]) * scale) ^ kFlips.bits[i]);
+  if (scale <= 0x1p112f) return;
+  for (int i = 0; i < kSize; ++i) {  // 128 * 255 * scale may be more than a float holds
+    const uint32_t size = bits_of(out[i]) & kMagnitude;
+    if (size >= kInfinity) out[i] = float_of(bits_of(out[i]) - size + kInfinity - 1);
+  }
+}
+
+// Codes are cut into planes of 8, 4, 2 or 1 bits: 6 = 4 + 2, 3 = 2 + 1, lower bits first. Byte i of a plane
+// of w bits holds elements i, i + size * w / 8, i + 2 * size * w / 8 and so on, lower bits first.
+template <int kWidth>
+WEFT_LOOP_INLINE uint8_t* pack_plane(const uint8_t* q, int shift, int size, uint8_t* out) {
+  const int stride = size * kWidth / 8;
+  for (int i = 0; i < stride; ++i) {
+    uint8_t byte = 0;
+#pragma GCC unroll 8
+    for (int part = 0; part < 8 / kWidth; ++part)
+      byte = static_cast<uint8_t>(
+          byte | (((q[i + part * stride] >> shift) & ((1 << kWidth) - 1)) << (part * kWidth)));
+    out[i] = byte;
+  }
+  return out + stride;
+}
+template <int kWidth>
+WEFT_LOOP_INLINE const uint8_t* unpack_plane(const uint8_t* in, int shift, int size, uint8_t* q) {
+  const int stride = size * kWidth / 8;
+#pragma GCC unroll 8
+  for (int part = 0; part < 8 / kWidth; ++part)
+    for (int i = 0; i < stride; ++i) {
+      const int bits = ((in[i] >> (part * kWidth)) & ((1 << kWidth) - 1)) << shift;
+      q[i + part * stride] = static_cast<uint8_t>(shift == 0 ? bits : q[i + part * stride] | bits);
+    }
+  return in + stride;
+}
+template <int kBits>
+WEFT_LOOP_INLINE uint8_t* pack(const uint8_t* q, int size, uint8_t* out) {
+  if constexpr (kBits == 8) return pack_plane<8>(q, 0, size, out);
+  if constexpr (kBits == 6) return pack_plane<2>(q, 4, size, pack_plane<4>(q, 0, size, out));
+  if constexpr (kBits == 4) return pack_plane<4>(q, 0, size, out);
+  return pack_plane<1>(q, 2, size, pack_plane<2>(q, 0, size, out));
+}
+template <int kBits>
+WEFT_LOOP_INLINE const uint8_t* unpack(const uint8_t* in, int size, uint8_t* q) {
+  if constexpr (kBits == 8) return unpack_plane<8>(in, 0, size, q);
+  if constexpr (kBits == 6) return unpack_plane<2>(unpack_plane<4>(in, 0, size, q), 4, size, q);
+  if constexpr (kBits == 4) return unpack_plane<4>(in, 0, size, q);
+  return unpack_plane<1>(unpack_plane<2>(in, 0, size, q), 2, size, q);
+}
+
+WEFT_LOOP_INLINE uint8_t* put_scale(uint8_t* out, float scale) {
+  const uint16_t bits = static_cast<uint16_t>(bits_of(scale) >> 16);
+  __builtin_memcpy(out, &bits, 2);
+  return out + 2;
+}
+WEFT_LOOP_INLINE bool get_scale(const uint8_t* in, float& scale) {
+  uint16_t bits;
+  __builtin_memcpy(&bits, in, 2);
+  scale = float_of(static_cast<uint32_t>(bits) << 16);
+  return bits < 0x7f80u;  // neither negative nor infinite
+}
+
+// The smallest power of two, at least 8, that the last `rest` numbers fit in.
+WEFT_LOOP_INLINE int tail_size(int64_t rest) {
+  int size = 8;
+  while (size < rest) size *= 2;
+  return size;
+}
+
+template <int kBits>
+bool encode_blocks(const float* x, int64_t count, const Stream& stream, uint8_t* out) {
+  alignas(64) uint8_t q[kSize];
+  float scale;
+  uint32_t first = 0;
+  for (; count >= kSize; count -= kSize, x += kSize, first += 16) {
+    if (!encode_block<kBits>(x, stream, first, q, scale)) return false;
+    out = pack<kBits>(q, kSize, put_scale(out, scale));
+  }
+  if (count == 0) return true;
+  // Where only the first 2^m elements are not zero, coefficients repeat after 2^m: the others need not be
+  // sent.
+  alignas(64) float padded[kSize] = {};
+  __builtin_memcpy(padded, x, static_cast<size_t>(count) * sizeof(float));
+  if (!encode_block<kBits>(padded, stream, first, q, scale)) return false;
+  pack<kBits>(q, tail_size(count), put_scale(out, scale));
+  return true;
+}
+
+template <int kBits>
+bool decode_blocks(const uint8_t* in, int64_t count, float* out) {
+  alignas(64) uint8_t q[kSize];
+  float scale;
+  for (; count >= kSize; count -= kSize, out += kSize) {
+    if (!get_scale(in, scale)) return false;
+    in = unpack<kBits>(in + 2, kSize, q);
+    decode_block<kBits>(q, scale, out);
+  }
+  if (count == 0) return true;
+  if (!get_scale(in, scale)) return false;
+  const int size = tail_size(count);
+  unpack<kBits>(in + 2, size, q);
+  for (int i = size; i < kSize; ++i) q[i] = q[i - size];
+  alignas(64) float padded[kSize];
+  decode_block<kBits>(q, scale, padded);
+  __builtin_memcpy(out, padded, static_cast<size_t>(count) * sizeof(float));
+  return true;
+}
+
+bool encode_any(int bits, const float* x, int64_t count, const Stream& stream, uint8_t* out) {
+  return bits == 8   ? encode_blocks<8>(x, count, stream, out)
+         : bits == 6 ? encode_blocks<6>(x, count, stream, out)
+         : bits == 4 ? encode_blocks<4>(x, count, stream, out)
+                     : encode_blocks<3>(x, count, stream, out);
+}
+bool decode_any(int bits, const uint8_t* in, int64_t count, float* out) {
+  return bits == 8   ? decode_blocks<8>(in, count, out)
+         : bits == 6 ? decode_blocks<6>(in, count, out)
+         : bits == 4 ? decode_blocks<4>(in, count, out)
+                     : decode_blocks<3>(in, count, out);
+}
+
+// A bit for each element that is not zero, lowest first, and those elements one after the other. `to` has
+// room for 16 more than there are elements.
+int64_t gather_nonzero(const float* x, int64_t count, uint8_t* mask, float* to) {
+  int64_t found = 0, i = 0;
+#if defined(__AVX512F__)
+  const __m512i magnitude = _mm512_set1_epi32(kMagnitude);
+  for (; i + 16 <= count; i += 16) {
+    const __m512i bits = _mm512_loadu_si512(x + i);
+    const __mmask16 which = _mm512_test_epi32_mask(bits, magnitude);
+    const uint16_t plain = static_cast<uint16_t>(which);
+    __builtin_memcpy(mask + i / 8, &plain, 2);
+    _mm512_storeu_si512(to + found, _mm512_maskz_compress_epi32(which, bits));
+    found += __builtin_popcount(plain);
+  }
+#endif
+  for (; i < count; i += 8) {
+    uint32_t byte = 0;
+    for (int64_t j = i; j < i + 8 && j < count; ++j) {
+      const uint32_t here = (bits_of(x[j]) & kMagnitude) != 0 ? 1u : 0u;
+      to[found] = x[j];
+      found += here;
+      byte |= here << (j - i);
+    }
+    mask[i / 8] = static_cast<uint8_t>(byte);
+  }
+  return found;
+}
+
+// The inverse, in place: the values stand at the end of out[count], and each is read before its place is
+// written, for no value moves up.
+void scatter_nonzero(const uint8_t* mask, int64_t count, int64_t values, float* out) {
+  const float* from = out + (count - values);
+  int64_t i = 0;
+#if defined(__AVX512F__)
+  for (; i + 16 <= count; i += 16) {
+    uint16_t which;
+    __builtin_memcpy(&which, mask + i / 8, 2);
+    _mm512_storeu_ps(out + i, _mm512_maskz_expandloadu_ps(which, from));
+    from += __builtin_popcount(which);
+  }
+#endif
+  for (; i < count; ++i) {
+    const bool here = (mask[i / 8] >> (i % 8) & 1) != 0;
+    out[i] = here ? *from : 0.0f;
+    from += here ? 1 : 0;
+  }
+}
+
+}  // namespace
+
+void add_block_loops(LoopTable& t) {
+  t.encode_blocks = encode_any;
+  t.decode_blocks = decode_any;
+  t.gather_nonzero = gather_nonzero;
+  t.scatter_nonzero = scatter_nonzero;
+}
+
+}  // namespace weft::compress::WEFT_ISA
