@@ -25,6 +25,7 @@ const std::map<std::string, Layer>& layers() {
   static const std::map<std::string, Layer> kLayers = {
       {"base", {{}, true}},
       {"dag", {{"base"}, true}},
+      {"compress", {{"base"}, true}},
       {"dag/ops", {{"dag", "base"}, true}},
       {"dag/passes", {{"dag", "base"}, true}},
       {"peer", {{"peer/backend", "dag", "base"}, true}},
