@@ -96,7 +96,7 @@ void Pace::add_messages(const PlannedRun& plan) {
              .from_segment = program->segment_of_op[program->graph->value(end.value).producer.index],
              .to_stage = end.stage,
              .to_segment = to->second,
-             .bytes = program->graph->spec(end.value).bytes()});
+             .bytes = proto::payload_bytes(program->graph->spec(end.value), end.codec)});
       }
   std::sort(messages_.begin(), messages_.end(), [](const plan::Message& a, const plan::Message& b) {
     return std::tie(a.from_stage, a.from_segment, a.to_stage, a.to_segment, a.bytes.value) <

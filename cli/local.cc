@@ -42,7 +42,7 @@ Result<int> run_local(const LocalOptions& options) {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   if (job.task == configs::Task::Predict) {
-    if (job.compression != configs::CompressionPolicy::None || job.stages.value_or(1) != 1)
+    if (job.compression.policy != plan::CompressionPolicy::None || job.stages.value_or(1) != 1)
       return fail(job.error(ErrorCode::Unsupported, "placement",
                             "`weft local` runs one stage and compresses nothing"));
     WEFT_TRY(const auto arrays, train::predict(job, *backend, &stop_requested));

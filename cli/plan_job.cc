@@ -257,7 +257,8 @@ plan::PlanRequest PlannedJob::request() const {
           .copies = kReplicationRate,
           .equal_bits = job.equal_bits,
           .pins = pins,
-          .owner_share_max = job.owner_share_max};
+          .owner_share_max = job.owner_share_max,
+          .compression = job.compression};
 }
 
 double PlannedJob::samples_per_second(double step_seconds) const {

@@ -348,15 +348,35 @@ void read_placement(MapReader& root, Problems& problems, Job& job) {
 }
 
 void read_compression(MapReader& root, Problems& problems, Job& job) {
+  using plan::CompressionPolicy, compress::Values;
   static constexpr Choice<CompressionPolicy> kPolicies[] = {{"none", CompressionPolicy::None},
                                                             {"auto", CompressionPolicy::Auto},
                                                             {"adatopk", CompressionPolicy::AdaTopK},
                                                             {"uniform", CompressionPolicy::Uniform}};
+  static constexpr Choice<Values> kValues[] = {
+      {"fp32", Values::F32}, {"fp16", Values::F16}, {"int8", Values::I8}, {"int4", Values::I4}};
   const Node* node = root.take("compression");
   if (!node) return;
   MapReader reader(*node, "compression", problems);
   const auto policy = reader.choice(reader.require("policy", "say none"), "policy", kPolicies);
-  if (policy) job.compression = *policy;
+  plan::Compression& compression = job.compression;
+  if (policy) compression.policy = *policy;
+  const Node *codec = reader.take("codec"), *ratio = reader.take("ratio"), *values = reader.take("values");
+  if (codec) {
+    const auto text = reader.parse_text(*codec, "codec");
+    const auto parsed = text ? compress::parse(*text) : Result<compress::Codec>{};
+    if (!parsed) reader.problem(codec->where, "`codec`: " + parsed.error().message);
+    if (text && parsed) compression.codec = *parsed;
+    if (compression.policy != CompressionPolicy::Uniform)
+      reader.problem(codec->where, "`codec` goes with policy: uniform; the others choose");
+    else if (ratio || values)
+      reader.problem(codec->where, "a `codec` says all: leave `ratio` and `values` away");
+  }
+  if (ratio)
+    compression.ratio =
+        reader.parse_number(*ratio, "ratio", {.min = 1, .max = 100'000}).value_or(compression.ratio);
+  if (values)
+    if (const auto chosen = reader.choice(values, "values", kValues)) compression.values = *chosen;
   reader.finish();
 }
 

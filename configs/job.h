@@ -17,13 +17,13 @@
 #include "dag/loss.h"
 #include "dag/optimizer.h"
 #include "data/data_spec.h"
+#include "plan/compression.h"
 #include "plan/equal_bits.h"
 #include "plan/pin.h"
 
 namespace weft::configs {
 
 enum class Task : uint8_t { Train, Predict };
-enum class CompressionPolicy : uint8_t { None, Auto, AdaTopK, Uniform };
 
 // When checkpoints are made: at most one of the two is set; neither means none.
 struct CheckpointSpec {
@@ -61,7 +61,7 @@ struct Job {
   std::vector<std::string> exclude;  // peers that get no part of it
   std::vector<plan::PinRule> pins;   // of no excluded peer
   double owner_share_max = 1;        // of the parameters, on one owner's machines
-  CompressionPolicy compression = CompressionPolicy::None;
+  plan::Compression compression;
 
   // Where each key's value was written, by dotted path ("optimizer.type"; an input's name may hold dots
   // itself); the items of a list as "freeze[0]".

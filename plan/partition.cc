@@ -84,12 +84,13 @@ double PartitionProblem::on_lines(uint32_t stage, uint32_t begin, uint32_t end) 
   };
   if (begin > 0) add(begin, until);
   const auto& data = model->held_before.data;
-  down += data[end] - data[begin];
+  int64_t fed = data[end] - data[begin];
   if (stage == 0 && ring) {
     add(tail, n);
-    down += data[n] - data[tail];
+    fed += data[n] - data[tail];
   }
-  return std::max(static_cast<double>(up) / at.uplink, static_cast<double>(down) / at.downlink);
+  return std::max(static_cast<double>(up) / ratio / at.uplink,
+                  (static_cast<double>(down) / ratio + static_cast<double>(fed)) / at.downlink);
 }
 
 StageCost PartitionProblem::cost(uint32_t stage, uint32_t begin, uint32_t end) const {
@@ -112,8 +113,8 @@ PartitionProblem::Transfer PartitionProblem::transfer(uint32_t stage, uint32_t b
     received += stage == 0 ? to_tail : from_tail;
     returned += stage == 0 ? from_tail : to_tail;
   }
-  return {static_cast<double>(received) / stages[stage].receive.bytes_per_second,
-          static_cast<double>(returned) / stages[stage].give_back.bytes_per_second};
+  return {static_cast<double>(received) / ratio / stages[stage].receive.bytes_per_second,
+          static_cast<double>(returned) / ratio / stages[stage].give_back.bytes_per_second};
 }
 
 StageCost PartitionProblem::cost_of(const std::vector<uint32_t>& ends) const {

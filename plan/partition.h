@@ -47,6 +47,7 @@ struct PartitionProblem {
   uint32_t gradient_sums = 1;
   bool passing = true;
   double memory_scale = 1;  // of what a microbatch in flight is taken to need
+  double ratio = 1;         // of what crosses, dense bytes / wire bytes
   bool repeats = false;     // a stage that does not fit may make forward values again, which takes time
 
   StageCost cost(uint32_t stage, uint32_t begin, uint32_t end) const;

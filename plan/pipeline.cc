@@ -9,6 +9,7 @@
 #include "dag/lifetimes.h"
 #include "dag/op_table.h"
 #include "dag/recompute.h"
+#include "plan/compression.h"
 
 namespace weft::plan {
 
@@ -243,18 +244,26 @@ class PipelineBuilder {
   }
 
   void make_messages() {
-    std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, int64_t> bytes;
-    for (const dag::Crossing& c : cut_.crossings)
-      bytes[{c.from_stage, c.from_segment, c.to_stage, c.to_segment}] += graph_.spec(c.value).bytes().value;
-    for (const auto& [key, size] : bytes)
-      pipeline_.messages.push_back(
-          {std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), {size}, framing(size)});
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, bool>, Message> messages;
+    for (const dag::Crossing& c : cut_.crossings) {
+      const bool backward = graph_.producer(c.value).phase == Phase::Backward;
+      Message& message = messages[{c.from_stage, c.from_segment, c.to_stage, c.to_segment, backward}];
+      const dag::TensorSpec& spec = graph_.spec(c.value);
+      message.dense += spec.bytes();
+      if (takes_codec(spec)) message.floats.push_back(spec.element_count());
+    }
+    for (auto& [key, message] : messages) {
+      std::tie(message.from_stage, message.from_segment, message.to_stage, message.to_segment,
+               message.backward) = key;
+      message.bytes = message.dense;
+      message.framing = framing_of(message.bytes);
+      pipeline_.messages.push_back(std::move(message));
+    }
     for (const Message& message : pipeline_.messages) {
       serve_link(message.from_stage, message.from_segment, message.bytes);
       serve_link(message.to_stage, message.to_segment, message.bytes);
     }
   }
-  static Bytes framing(int64_t bytes) { return {kHeads + (bytes / kRecord + 1) * kRecordOverhead}; }
   // Where the threads that compute are those that encrypt.
   void serve_link(uint32_t stage, uint32_t segment, Bytes bytes) {
     if (const uint32_t threads = devices_[stage].threads; threads > 0)
@@ -271,7 +280,7 @@ class PipelineBuilder {
       if (segment >= stage.segments.size()) continue;  // nobody reads it
       stage.data_segment = stage.data.value > 0 ? std::min(stage.data_segment, segment) : segment;
       const int64_t bytes = graph_.spec(graph_.ops()[i].outputs[0]).bytes().value;
-      stage.data += Bytes{bytes} + framing(bytes);
+      stage.data += Bytes{bytes} + framing_of({bytes});
       serve_link(stage_of_op_[i], segment, {bytes});
     }
   }
@@ -369,6 +378,8 @@ class PipelineBuilder {
 };
 
 }  // namespace
+
+Bytes framing_of(Bytes bytes) { return {kHeads + (bytes.value / kRecord + 1) * kRecordOverhead}; }
 
 Duration StageWork::busy(uint32_t microbatches) const {
   double computing = 0;

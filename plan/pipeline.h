@@ -28,14 +28,18 @@ struct StageWork {
 
   Duration busy(uint32_t microbatches) const;  // computing, in a step of so many
 };
-// What one segment sends another stage for each microbatch. The segment that receives is the first that
-// reads.
+// What one segment sends another stage for each microbatch, of one phase. The segment that receives is the
+// first that reads.
 struct Message {
   uint32_t from_stage = 0, from_segment = 0;
   uint32_t to_stage = 0, to_segment = 0;
   Bytes bytes;
   Bytes framing{};  // what frames and TLS add on the way
+  bool backward = false;
+  Bytes dense{};                  // what `bytes` is without a codec
+  std::vector<int64_t> floats{};  // elements of each tensor in it that may have one (plan/compression.h)
 };
+Bytes framing_of(Bytes bytes);
 struct Pipeline {
   std::vector<StageWork> stages;
   std::vector<Message> messages;  // ordered by sender, receiver

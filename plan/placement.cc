@@ -261,6 +261,7 @@ PartitionProblem partition_problem(const PlanRequest& request, const Model& mode
   problem.optimizer_slots = request.optimizer_slots;
   problem.gradient_sums = request.gradient_sums;
   problem.repeats = true;
+  problem.ratio = expected_ratio(request.compression);
   const ClusterView& cluster = request.cluster;
   for (size_t s = 0; s < order.size(); ++s) {
     const DeviceView& device = cluster.devices()[order[s]];

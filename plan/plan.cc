@@ -423,10 +423,15 @@ class Planner {
       planned.recomputes = worked.recomputes[stage];
       plan.stages.push_back(std::move(planned));
     }
-    std::map<std::pair<uint32_t, uint32_t>, Bytes> bytes;
-    for (const Message& message : worked.pipeline.messages)
-      bytes[{message.from_stage, message.to_stage}] += message.bytes;
-    for (const auto& [stages, size] : bytes) plan.links.push_back({stages.first, stages.second, size});
+    std::map<std::pair<uint32_t, uint32_t>, std::pair<Bytes, Bytes>> bytes;
+    for (const Message& message : worked.pipeline.messages) {
+      auto& [wire, dense] = bytes[{message.from_stage, message.to_stage}];
+      wire += message.bytes;
+      dense += message.dense;
+    }
+    for (const auto& [stages, sizes] : bytes)
+      plan.links.push_back({stages.first, stages.second, sizes.first, sizes.second});
+    plan.codecs = worked.codecs;
     plan.predicted_step = worked.prediction.step;
     plan.predicted_alone = alone();
     plan.fewer = fewer_;
@@ -436,7 +441,8 @@ class Planner {
     plan.explanation =
         explain({&request_, &model_, &plan, &worked.pipeline, &worked.prediction, &worked.proposal});
     for (const std::string& line :
-         {describe_schedule(worked), describe_elsewhere(worked), describe_bits(plan)})
+         {describe_codecs(worked.codecs, worked.pipeline), describe_schedule(worked),
+          describe_elsewhere(worked), describe_bits(plan)})
       if (!line.empty()) plan.explanation.push_back(line);
     if (const std::string shares = workshop_.owners().describe(plan.stage_of_op, worked.proposal.devices);
         !shares.empty())
@@ -511,6 +517,8 @@ Status check_request(const PlanRequest& request) {
   if (request.optimizer_slots > 8) return bad("at most eight optimizer slots");
   if (!(request.owner_share_max > 0) || request.owner_share_max > 1)
     return bad("a share of the parameters above 0 and up to 1");
+  if (request.compression.policy == CompressionPolicy::Auto)
+    return fail(ErrorCode::Unsupported, "compression: policy auto is not there yet; uniform and adatopk are");
   for (const Pin& pin : request.pins)
     if (pin.of.empty() || pin.of.back().index >= request.graph->ops().size() ||
         pin.device >= request.cluster.devices().size())

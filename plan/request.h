@@ -11,6 +11,7 @@
 #include "dag/graph.h"
 #include "dag/lower.h"
 #include "plan/cluster.h"
+#include "plan/compression.h"
 #include "plan/critical_path.h"
 #include "plan/equal_bits.h"
 #include "plan/pin.h"
@@ -38,6 +39,7 @@ struct PlanRequest {
   std::string strategy = "auto";  // a name of plan/strategy.h
   std::vector<Pin> pins{};        // kept whatever it costs
   double owner_share_max = 1;     // of the parameters, on one owner's machines: plan/owners.h; 1: any
+  Compression compression{};
 };
 
 struct StagePlan {
@@ -56,12 +58,14 @@ struct StagePlan {
 };
 struct PlannedLink {
   uint32_t from_stage = 0, to_stage = 0;
-  Bytes bytes{};  // a microbatch, both phases, in this direction
+  Bytes bytes{};  // a microbatch, both phases, in this direction, as it travels
+  Bytes dense{};  // without codecs
 };
 struct Plan {
   std::vector<uint32_t> stage_of_op{};  // by op of the graph: what dag::split takes
   std::vector<StagePlan> stages{};
   std::vector<PlannedLink> links{};
+  std::vector<LinkCodec> codecs{};  // of those that do not stay dense
   Duration predicted_step{};
   Duration predicted_alone{};  // the whole job on the fastest of the devices, memory aside
   // With a number of stages asked for: the best with fewer, where that is faster.

@@ -116,6 +116,9 @@ bool Workshop::measure(Worked& worked) {
   if (!pipeline && !worked.proposal.elsewhere.empty()) return false;  // classes may wait for each other
   WEFT_CHECK_MSG(pipeline.has_value(), "a cut between positions goes through a group");
   worked.pipeline = std::move(*pipeline);
+  worked.codecs =
+      choose_codecs(request_.compression, worked.pipeline, request_.cluster, worked.proposal.devices);
+  apply_codecs(worked.codecs, worked.pipeline);
   for (uint32_t stage = 0; stage < count; ++stage) {
     const StageWork& work = worked.pipeline.stages[stage];
     const DeviceView& device = devices_[worked.proposal.devices[stage]];

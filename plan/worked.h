@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/compression.h"
 #include "plan/model.h"
 #include "plan/owners.h"
 #include "plan/pipeline.h"
@@ -20,6 +21,7 @@ struct Worked {
   Proposal proposal;
   std::vector<uint32_t> stage_of_op;
   Pipeline pipeline;
+  std::vector<LinkCodec> codecs;
   std::vector<bool> recomputes;         // by stage
   std::optional<Duration> kept_step;    // if none did, where some do
   std::vector<uint32_t> in_flight_max;  // by memory; 0: not even one

@@ -15,6 +15,7 @@
 #include "base/digest.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "compress/codec.h"
 #include "dag/backend_traits.h"
 #include "dag/graph.h"
 #include "dag/metrics.h"
@@ -27,7 +28,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 2;
+inline constexpr uint32_t kProtocolMinor = 3;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 
@@ -118,6 +119,9 @@ struct EdgeEnd {
   uint32_t edge = 0;
   dag::ValueId value{};  // in the stage's graph
   uint32_t stage = 0;    // the other end's
+  // How its tensors travel; both ends have the same. Of other values than float32, and of tensors with an
+  // infinity or a NaN: dense.
+  compress::Codec codec{};
 };
 
 // Which seat of the other stage has that microbatch: stages have one replica for now.
@@ -645,7 +649,8 @@ enum class Direction : uint8_t {
   Backward = 1,  // a cotangent
 };
 
-// What stands before a tensor's raw bytes, fixed in size but for the dims (proto/codec/tensor_header.cc).
+// What stands before a tensor's payload, fixed in size but for the dims (proto/codec/tensor_header.cc). A
+// dense one is its raw bytes.
 struct TensorHeader {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
@@ -654,9 +659,20 @@ struct TensorHeader {
   uint32_t edge = 0;  // for an answer to GetMicrobatch: the index of the input
   ProgramKind program = ProgramKind::Train;
   Direction direction = Direction::Forward;
-  uint16_t replica = 0;  // the sender's
-  dag::TensorSpec spec{};
+  uint16_t replica = 0;     // the sender's
+  dag::TensorSpec spec{};   // of the tensor, whatever its payload is
+  compress::Codec codec{};  // of the payload
   bool operator==(const TensorHeader&) const = default;
 };
+
+// A codec is the sender's to leave where a tensor is not finite, and only then.
+inline bool may_come_as(const compress::Codec& codec, const compress::Codec& assigned) {
+  return codec == assigned || codec.kind == compress::Kind::Dense;
+}
+// What a tensor takes on the wire without its header; where that is not fixed, the most.
+inline Bytes payload_bytes(const dag::TensorSpec& spec, const compress::Codec& codec) {
+  if (codec.kind == compress::Kind::Dense) return spec.bytes();
+  return {static_cast<int64_t>(compress::wire_bytes(codec, static_cast<size_t>(spec.element_count())))};
+}
 
 }  // namespace weft::proto

@@ -14,7 +14,7 @@ constexpr Duration kSilence = seconds(6);         // a connection that brings no
 
 // Large ones alone take a line's time, so that a world of small ones is quick to play.
 int64_t size_of(const TensorPacket& packet) {
-  const int64_t bytes = packet.header.spec.bytes().value;
+  const int64_t bytes = proto::payload_bytes(packet.header.spec, packet.header.codec).value;
   return bytes >= kTimedSizeMin ? bytes : 2000;
 }
 }  // namespace

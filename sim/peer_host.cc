@@ -442,7 +442,8 @@ void PeerHost::on_tensor(uint64_t generation, const plan::Seat& from, const Tens
       if (arrived.header == packet.header) arrived.value = mix(arrived.value, packet.value);
     return;
   }
-  if (const int64_t bytes = packet.header.spec.bytes().value; bytes >= kTimedSizeMin && stage_)
+  if (const int64_t bytes = proto::payload_bytes(packet.header.spec, packet.header.codec).value;
+      bytes >= kTimedSizeMin && stage_)
     for (const proto::LinkRoute& route : stage_->assignment->links)
       if (route.seat == from) {
         const double rate = network_.flow_rate(broker_.node_of(route.peer), options_.node);

@@ -86,7 +86,8 @@ void PeerHost::finish_task(const peer::RunTask& effect, const std::shared_ptr<Ha
                       .program = task.key.program,
                       .direction = backward ? proto::Direction::Backward : proto::Direction::Forward,
                       .replica = 0,
-                      .spec = program.graph->spec(end.value)},
+                      .spec = program.graph->spec(end.value),
+                      .codec = end.codec},
            .value = value});
     }
   }

@@ -66,7 +66,7 @@ class Run {
   Status check_supported() const {
     if (job_.task != configs::Task::Train)
       return fail(job_.error(ErrorCode::Unsupported, "task", "a job that predicts is not trained"));
-    if (job_.compression != configs::CompressionPolicy::None)
+    if (job_.compression.policy != plan::CompressionPolicy::None)
       return fail(job_.error(ErrorCode::Unsupported, "compression",
                              "there is nothing to compress on one machine: use policy: none"));
     if (job_.stages.value_or(1) != 1)

@@ -128,11 +128,15 @@ class Assembly {
       std::set<uint32_t> received;
       for (uint32_t e = 0; e < split.cut_edges.size(); ++e) {
         const dag::CutEdge& edge = split.cut_edges[e];
+        const uint32_t from = stage_of_piece[edge.from_stage], to = stage_of_piece[edge.to_stage];
+        const compress::Codec codec = plan::codec_of(
+            plan_.codecs, from, to, program.graph.producer(edge.value).phase == dag::Phase::Backward,
+            program.graph.spec(edge.value));
         if (edge.to_stage == piece) {
-          stage.receives.push_back({e, edge.received, stage_of_piece[edge.from_stage]});
+          stage.receives.push_back({e, edge.received, from, codec});
           received.insert(edge.received.index);
         }
-        if (edge.from_stage == piece) stage.sends.push_back({e, edge.sent, stage_of_piece[edge.to_stage]});
+        if (edge.from_stage == piece) stage.sends.push_back({e, edge.sent, to, codec});
       }
       for (const dag::ValueId input : graph.graph.inputs())
         if (!received.contains(input.index)) stage.data_inputs.push_back(graph.graph.value(input).name);
@@ -404,7 +408,8 @@ Result<plan::Plan> Planner::make_plan(const StartPlanning& request, const config
                           .cluster = request.cluster,
                           .strategy = job.strategy,
                           .pins = std::move(pins),
-                          .owner_share_max = job.owner_share_max});
+                          .owner_share_max = job.owner_share_max,
+                          .compression = job.compression});
 }
 
 Result<std::shared_ptr<const PlannedRun>> Planner::plan_anew(const StartPlanning& request,

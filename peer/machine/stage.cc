@@ -142,6 +142,8 @@ Status StageMachine::on_tensor(const plan::Seat& from, const proto::TensorHeader
   if (!(in->stage->graph->spec(end.value) == header.spec))
     return wrong("it is " + dag::to_string(header.spec) + ", expected " +
                  dag::to_string(in->stage->graph->spec(end.value)));
+  if (!proto::may_come_as(header.codec, end.codec))
+    return wrong("it comes as " + compress::name(header.codec) + ", expected " + compress::name(end.codec));
   if (header.program == ProgramKind::Train) {
     if (header.step <= completed_ || header.step > completed_ + kStepsAhead)
       return wrong("it is not its time");

@@ -16,21 +16,25 @@ net::OutFrame message_frame(const Message& message) {
       .kind = static_cast<uint8_t>(proto::FrameKind::Message), .head = proto::encode(message), .body = {}};
 }
 
-net::OutFrame tensor_frame(const proto::TensorHeader& header, const dag::Tensor& tensor) {
-  const auto kept = std::make_shared<const dag::Tensor>(tensor);  // shares the bytes
+net::OutFrame tensor_frame(const proto::TensorHeader& header, const dag::Tensor& payload) {
+  const auto kept = std::make_shared<const dag::Tensor>(payload);  // shares the bytes
   return {.kind = static_cast<uint8_t>(proto::FrameKind::Tensor),
           .head = proto::encode_header(header),
           .body = {kept, kept->bytes()}};
 }
 
 Result<ReceivedTensor> tensor_of(const net::InFrame& frame) {
+  const auto spec_of = [](const proto::TensorHeader& header, size_t size) {
+    return header.codec.kind == compress::Kind::Dense ? header.spec : payload_spec(size);
+  };
   if (frame.body) {
     WEFT_TRY(proto::TensorHead head, proto::decode_tensor_head(frame.payload.span(), frame.size()));
-    dag::Tensor tensor(head.header.spec, frame.body);
-    return ReceivedTensor{std::move(head.header), std::move(tensor)};
+    dag::Tensor payload(spec_of(head.header, frame.size() - head.size), frame.body);
+    return ReceivedTensor{std::move(head.header), std::move(payload)};
   }
   WEFT_TRY(proto::TensorFrame tensor, proto::decode_tensor(frame.payload.span()));
-  return ReceivedTensor{tensor.header, dag::Tensor(tensor.header.spec, tensor.bytes)};
+  dag::Tensor payload(spec_of(tensor.header, tensor.bytes.size()), tensor.bytes);
+  return ReceivedTensor{std::move(tensor.header), std::move(payload)};
 }
 
 BulkTransfers::~BulkTransfers() { fail_all({ErrorCode::Cancelled, "the transfer was given up"}); }
@@ -209,8 +213,10 @@ Status BulkTransfers::on_tensor(ReceivedTensor tensor) {
   const auto at = microbatches_.find(receiving_);
   if (receiving_ == 0 || at == microbatches_.end() || tensor.header.edge >= at->second.request.inputs.size())
     return fail(ErrorCode::InvalidArgument, "a tensor that was not asked for");
+  if (tensor.header.codec.kind != compress::Kind::Dense)
+    return fail(ErrorCode::InvalidArgument, "data that is not sent as it is");
   Pending& pending = at->second;
-  pending.result.tensors[pending.request.inputs[tensor.header.edge]] = std::move(tensor.tensor);
+  pending.result.tensors[pending.request.inputs[tensor.header.edge]] = std::move(tensor.payload);
   if (pending.result.tensors.size() < pending.request.inputs.size()) return {};
   const auto done = std::move(pending.done);
   Microbatch result = std::move(pending.result);

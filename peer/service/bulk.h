@@ -21,13 +21,16 @@
 namespace weft::peer {
 
 net::OutFrame message_frame(const proto::Message& message);
-net::OutFrame tensor_frame(const proto::TensorHeader& header, const dag::Tensor& tensor);
-// What came: the tensor is the frame's body where one was placed, which then has the size that the header
+// `payload`: the tensor, or what the header's codec made of it (payload_spec).
+net::OutFrame tensor_frame(const proto::TensorHeader& header, const dag::Tensor& payload);
+// What came: the payload is the frame's body where one was placed, which then has the size that the header
 // says.
 struct ReceivedTensor {
   proto::TensorHeader header;
-  dag::Tensor tensor;
+  dag::Tensor payload;
 };
+// Bytes that a codec made: a tensor of their own kind, until they are decoded.
+inline dag::TensorSpec payload_spec(size_t size) { return {dag::DType::U8, {static_cast<int64_t>(size)}}; }
 Result<ReceivedTensor> tensor_of(const net::InFrame& frame);
 
 class BulkTransfers {

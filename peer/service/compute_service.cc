@@ -5,6 +5,7 @@
 
 #include "peer/backend/host/host_memory.h"
 #include "peer/service/bulk.h"
+#include "peer/service/encoding.h"
 #include "peer/service/inbox.h"
 #include "storage/blob_store.h"
 
@@ -137,7 +138,7 @@ void ComputeService::end(const StagePtr& stage, const Task& task, const Result<T
   tell(stage, [stage, task, outcome](const Handlers& to) { to.on_done(stage->generation, task, outcome); });
 }
 
-// What a task made is on its way before anybody hears that it has run.
+// What a task made is on its way, or to be encoded, before anybody hears that it has run.
 Result<TaskOutcome> ComputeService::take(const StagePtr& stage, const Task& task, Submitted& submitted) {
   const proto::AssignStage& assignment = *stage->assignment;
   for (const auto& [index, download] : submitted.sends) {
@@ -145,19 +146,33 @@ Result<TaskOutcome> ComputeService::take(const StagePtr& stage, const Task& task
     const proto::StageProgram& program = program_of(assignment, task.key.program);
     const proto::EdgeEnd& end = program.sends[index];
     const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
-    links_.send(stage->generation, other_end(end, task.key.microbatch),
-                tensor_frame({.run = assignment.run,
-                              .plan_version = assignment.plan_version,
-                              .step = task.key.step,
-                              .microbatch = task.key.microbatch,
-                              .edge = end.edge,
-                              .program = task.key.program,
-                              .direction = backward ? proto::Direction::Backward : proto::Direction::Forward,
-                              .replica = static_cast<uint16_t>(assignment.seat.replica),
-                              .spec = tensor.spec()},
-                             tensor));
+    send(stage, end,
+         {.run = assignment.run,
+          .plan_version = assignment.plan_version,
+          .step = task.key.step,
+          .microbatch = task.key.microbatch,
+          .edge = end.edge,
+          .program = task.key.program,
+          .direction = backward ? proto::Direction::Backward : proto::Direction::Forward,
+          .replica = static_cast<uint16_t>(assignment.seat.replica),
+          .spec = tensor.spec(),
+          .codec = end.codec},
+         tensor);
   }
   return StageRunner::take_outcome(submitted);
+}
+
+void ComputeService::send(const StagePtr& stage, const proto::EdgeEnd& end, proto::TensorHeader header,
+                          dag::Tensor tensor) {
+  const plan::Seat to = other_end(end, header.microbatch);
+  if (header.codec.kind == compress::Kind::Dense)
+    return links_.send(stage->generation, to, tensor_frame(header, tensor));
+  std::call_once(encoder_made_, [this] { encoder_ = std::make_unique<net::Worker>(); });
+  encoder_->post([this, stage, to, header = std::move(header), tensor = std::move(tensor)]() mutable {
+    if (stage->dropped) return;
+    const dag::Tensor payload = encode_tensor(header, tensor, stage->assignment->training.seed, scratch_);
+    links_.send(stage->generation, to, tensor_frame(header, payload));
+  });
 }
 
 // Each tensor by itself, so that those which change from step to step can go.

@@ -7,8 +7,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
+#include "compress/codec.h"
 #include "net/loop.h"
 #include "net/worker.h"
 #include "peer/backend/backend.h"
@@ -60,6 +62,7 @@ class ComputeService {
   void finish(const StagePtr& stage, const Task& task, Submitted submitted);
   void end(const StagePtr& stage, const Task& task, const Result<TaskOutcome>& outcome);
   Result<TaskOutcome> take(const StagePtr& stage, const Task& task, Submitted& submitted);
+  void send(const StagePtr& stage, const proto::EdgeEnd& end, proto::TensorHeader header, dag::Tensor tensor);
   void hash(const StagePtr& stage, const Task& task, std::vector<Submitted::Named> tensors);
 
   net::Loop& owner_;
@@ -71,6 +74,9 @@ class ComputeService {
   std::unique_ptr<net::Worker> compute_ = std::make_unique<net::Worker>();
   std::unique_ptr<net::Worker> wait_ = std::make_unique<net::Worker>();
   std::unique_ptr<net::Worker> hash_ = std::make_unique<net::Worker>();
+  compress::Scratch scratch_;    // encoder_'s
+  std::once_flag encoder_made_;  // when a stage first needs it; by compute_ or wait_
+  std::unique_ptr<net::Worker> encoder_;
 };
 
 }  // namespace weft::peer

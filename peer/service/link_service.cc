@@ -1,5 +1,9 @@
 #include "peer/service/link_service.h"
 
+#include <algorithm>
+
+#include "peer/service/encoding.h"
+
 namespace weft::peer {
 
 namespace {
@@ -37,6 +41,7 @@ Result<std::unique_ptr<LinkService>> LinkService::start(net::Loop& owner, Option
 LinkService::~LinkService() {
   loop_.stop();
   if (thread_.joinable()) thread_.join();
+  decoder_.reset();  // it posts to the loop
 }
 
 void LinkService::run() {
@@ -123,11 +128,31 @@ void LinkService::tell(std::function<void(const Handlers&)> what) {
 }
 
 void LinkService::hand_over(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header,
-                            dag::Tensor tensor) {
+                            dag::Tensor payload) {
   publish_use();
-  const uint64_t size = tensor.bytes().size();
-  untaken_ += size;
+  untaken_ += static_cast<uint64_t>(header.spec.bytes().value);
   if (untaken_ > options_.untaken_bytes_max && !is_paused_) links_->pause_reading(is_paused_ = true);
+  if (!decodes_) return pass_on(generation, seat, header, std::move(payload));
+  if (!decoder_) decoder_ = std::make_unique<net::Worker>();
+  decoder_->post([this, generation, seed = seed_, seat, header, payload = std::move(payload)] {
+    decode(generation, seed, seat, header, payload);
+  });
+}
+
+void LinkService::decode(uint64_t generation, uint64_t seed, plan::Seat seat,
+                         const proto::TensorHeader& header, const dag::Tensor& payload) {
+  auto tensor = decode_tensor(header, payload, seed);
+  if (tensor) return pass_on(generation, seat, header, std::move(*tensor));
+  const auto size = static_cast<uint64_t>(header.spec.bytes().value);
+  loop_.post([this, generation, seat, size, error = tensor.error()] {
+    on_taken(size);
+    if (links_ && generation == generation_) links_->refuse(seat, error);
+  });
+}
+
+void LinkService::pass_on(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header,
+                          dag::Tensor tensor) {
+  const uint64_t size = tensor.bytes().size();
   tell([this, generation, seat, header, size, tensor = std::move(tensor)](const Handlers& handlers) {
     handlers.on_tensor(generation, seat, header, tensor);
     loop_.post([this, size] { on_taken(size); });
@@ -148,6 +173,11 @@ void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::Ass
   close_now();
   prober_->end("the peer was given a stage");
   generation_ = generation;
+  seed_ = assignment->training.seed;
+  decodes_ = std::any_of(assignment->programs.begin(), assignment->programs.end(), [](const auto& program) {
+    return std::any_of(program.receives.begin(), program.receives.end(),
+                       [](const proto::EdgeEnd& end) { return end.codec.kind != compress::Kind::Dense; });
+  });
   links_ = std::make_unique<Links>(
       link_options(), std::move(assignment),
       Links::Handlers{

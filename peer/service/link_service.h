@@ -1,6 +1,7 @@
 // Links on a loop and thread of their own, with whoever dials in: encryption and sockets never delay the
-// thread that hands out tasks. What happens is told on the owner's loop. What came and was not taken there
-// yet is bounded: then nothing more is read. Between stages, links are measured there when the broker asks.
+// thread that hands out tasks; what comes encoded is decoded on a third. What happens is told on the owner's
+// loop. What came and was not taken there yet is bounded: then nothing more is read. Between stages, links
+// are measured there when the broker asks.
 #pragma once
 
 #include <functional>
@@ -13,6 +14,7 @@
 
 #include "net/listener.h"
 #include "net/loop.h"
+#include "net/worker.h"
 #include "peer/service/links.h"
 #include "peer/service/prober.h"
 
@@ -71,7 +73,12 @@ class LinkService {
   LinkOptions link_options();
   void tick();
   void tell(std::function<void(const Handlers&)> what);
-  void hand_over(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header, dag::Tensor tensor);
+  void hand_over(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header,
+                 dag::Tensor payload);
+  // On the thread that decodes.
+  void decode(uint64_t generation, uint64_t seed, plan::Seat seat, const proto::TensorHeader& header,
+              const dag::Tensor& payload);
+  void pass_on(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header, dag::Tensor tensor);
   void on_taken(uint64_t bytes);
   void publish_use();
 
@@ -88,13 +95,16 @@ class LinkService {
   uint64_t generation_ = 0;
   std::unique_ptr<Links> links_;
   std::unique_ptr<Prober> prober_;
+  bool decodes_ = false;  // the stage has edges with a codec: then all go the same way, in order
+  uint64_t seed_ = 0;     // of its run
   uint64_t untaken_ = 0;  // bytes of tensors
   bool is_paused_ = false;
 
   std::mutex mutex_;
   std::map<plan::Seat, proto::LinkUse> use_;  // by seat; guarded by mutex_
 
-  std::thread thread_;  // last: it begins when the rest is there
+  std::thread thread_;                    // it begins when the rest is there
+  std::unique_ptr<net::Worker> decoder_;  // when a stage first needs one
 };
 
 }  // namespace weft::peer

@@ -214,21 +214,25 @@ Result<net::Placement> Links::on_head(plan::Seat seat, uint64_t number, uint8_t 
   links_.at(seat).head_came = options_.loop->now();
   const auto tensor = proto::decode_tensor_head(head, payload_size);
   if (!tensor) return refuse(tensor.error());
-  const dag::TensorSpec* expected = spec_of(tensor->header);
-  if (expected == nullptr) return net::Placement{};
-  if (tensor->header.spec != *expected)
-    return refuse({ErrorCode::InvalidArgument, "edge " + std::to_string(tensor->header.edge) + ": it is " +
-                                                   dag::to_string(tensor->header.spec) + ", expected " +
-                                                   dag::to_string(*expected)});
+  const auto expected = expected_of(tensor->header);
+  if (!expected) return net::Placement{};
+  const auto wrong = [&](const std::string& is, const std::string& should) {
+    return refuse({ErrorCode::InvalidArgument,
+                   "edge " + std::to_string(tensor->header.edge) + ": it is " + is + ", expected " + should});
+  };
+  if (tensor->header.spec != *expected->spec)
+    return wrong(dag::to_string(tensor->header.spec), dag::to_string(*expected->spec));
+  if (!proto::may_come_as(tensor->header.codec, expected->codec))
+    return wrong(compress::name(tensor->header.codec), compress::name(expected->codec));
   return net::Placement{tensor->size, dag::allocate_tensor_bytes(payload_size - tensor->size)};
 }
 
-const dag::TensorSpec* Links::spec_of(const proto::TensorHeader& header) const {
+std::optional<Links::Expected> Links::expected_of(const proto::TensorHeader& header) const {
   for (const proto::StageProgram& program : assignment_->programs)
     if (program.kind == header.program)
       for (const proto::EdgeEnd& end : program.receives)
-        if (end.edge == header.edge) return &program.graph->spec(end.value);
-  return nullptr;
+        if (end.edge == header.edge) return Expected{&program.graph->spec(end.value), end.codec};
+  return std::nullopt;
 }
 
 void Links::on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame) {
@@ -253,7 +257,7 @@ void Links::on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame
   link.tries = 0;
   if (!is_paused_) time_frame(link, frame.size());
   if (link.ledger.count_received(frame.size())) acknowledge(link);
-  handlers_.on_tensor(seat, came->header, std::move(came->tensor));
+  handlers_.on_tensor(seat, came->header, std::move(came->payload));
 }
 
 // What came while nothing was read has waited here, and says nothing of the link: it seems fast. The broker

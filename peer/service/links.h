@@ -44,8 +44,8 @@ class Links {
   struct Handlers {
     std::function<void()> on_all_up;                             // once; may be called by start()
     std::function<void(plan::Seat seat, const Error&)> on_down;  // once; the stage cannot go on
-    // Each once, in order.
-    std::function<void(plan::Seat seat, const proto::TensorHeader&, dag::Tensor)> on_tensor;
+    // Each once, in order, as it came: a codec's payload has still to be decoded (peer/service/encoding.h).
+    std::function<void(plan::Seat seat, const proto::TensorHeader&, dag::Tensor payload)> on_tensor;
   };
   Links(LinkOptions options, std::shared_ptr<const proto::AssignStage> assignment, Handlers handlers);
 
@@ -59,6 +59,8 @@ class Links {
 
   // A tensor's frame: sent now, or as soon as the link is up again. May call on_down.
   void send(plan::Seat seat, net::OutFrame frame);
+  // What came from there cannot be read: as if the link were lost. May call on_down.
+  void refuse(plan::Seat seat, const Error& error) { down(seat, error); }
   void pause_reading(bool paused);         // of tensors, on connections of now and later
   bool all_up() const;                     // each has been up
   std::vector<proto::LinkUse> take_use();  // since the last call; what was sent twice counts twice
@@ -96,7 +98,12 @@ class Links {
   net::Connection::Handlers handlers_of(plan::Seat seat, uint64_t number);
   Result<net::Placement> on_head(plan::Seat seat, uint64_t number, uint8_t kind, size_t payload_size,
                                  std::span<const std::byte> head);
-  const dag::TensorSpec* spec_of(const proto::TensorHeader& header) const;  // as assigned; null: no such edge
+  struct Expected {
+    const dag::TensorSpec* spec = nullptr;
+    compress::Codec codec{};
+  };
+  // As assigned; nothing: no such edge.
+  std::optional<Expected> expected_of(const proto::TensorHeader& header) const;
   void on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame);
   void time_frame(Link& link, size_t size) const;
   void on_greeting(Link& link, const proto::Message& message);

@@ -38,20 +38,20 @@ Result<Message> decode(std::span<const std::byte> bytes);
 std::vector<std::byte> encode_graph(const dag::Graph& graph);
 Result<dag::Graph> decode_graph(std::span<const std::byte> bytes);
 
-// The header is at most kTensorHeaderSizeMax bytes: fixed fields, then the dims. REQUIRES of encode_header:
-// at most 16 dims, which is what a model may have.
-inline constexpr size_t kTensorHeaderSizeMax = 48 + 16 * 8;
+// The header is at most kTensorHeaderSizeMax bytes: fixed fields, the codec where there is one, the dims.
+// REQUIRES of encode_header: at most 16 dims, which is what a model may have, and a codec that is one.
+inline constexpr size_t kTensorHeaderSizeMax = 48 + 16 + 16 * 8;
 std::vector<std::byte> encode_header(const TensorHeader& header);
 struct TensorFrame {
   TensorHeader header;
-  std::span<const std::byte> bytes;  // into the frame; exactly header.spec.bytes() long
+  std::span<const std::byte> bytes;  // into the frame: header.spec.bytes() of them, or a payload of the codec
 };
 Result<TensorFrame> decode_tensor(std::span<const std::byte> payload);
 // Of a frame that has begun: `first` are all bytes of its payload, or at least the first
 // kTensorHeaderSizeMax.
 struct TensorHead {
   TensorHeader header;
-  size_t size = 0;  // of the header; the tensor is what follows, exactly header.spec.bytes()
+  size_t size = 0;  // of the header; the payload is what follows, as long as spec and codec say
 };
 Result<TensorHead> decode_tensor_head(std::span<const std::byte> first, size_t payload_size);
 

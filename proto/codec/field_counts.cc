@@ -32,7 +32,7 @@ static_assert(has_fields<Hello, 9>);
 static_assert(has_fields<StageHeld, 3>);
 static_assert(has_fields<HelloAck, 6>);
 static_assert(has_fields<Refusal, 3>);
-static_assert(has_fields<EdgeEnd, 3>);
+static_assert(has_fields<EdgeEnd, 4>);
 static_assert(has_fields<StageProgram, 7>);
 static_assert(has_fields<TensorReference, 3>);
 static_assert(has_fields<LinkRoute, 6>);
@@ -99,7 +99,7 @@ static_assert(has_fields<ListLinks, 0>);
 static_assert(has_fields<LinkEnd, 6>);
 static_assert(has_fields<LinkFigure, 7>);
 static_assert(has_fields<LinkList, 3>);
-static_assert(has_fields<TensorHeader, 9>);
+static_assert(has_fields<TensorHeader, 10>);
 
 }  // namespace
 }  // namespace weft::proto

@@ -12,12 +12,21 @@ void put(const EdgeEnd& from, wire::EdgeEnd& to) {
   to.set_edge(from.edge);
   to.set_value(from.value.index);
   to.set_stage(from.stage);
+  if (from.codec != compress::Codec{}) to.set_codec(compress::name(from.codec));
 }
 Status get(const wire::EdgeEnd& from, EdgeEnd& to) {
   Reader read("EdgeEnd");
   to.edge = from.edge();
   to.value = {from.value()};
   read.stage(from.stage(), to.stage, "stage");
+  std::string codec;
+  read.text(from.codec(), codec, kNameMax, "codec");
+  if (read.good() && !codec.empty()) {
+    if (auto parsed = compress::parse(codec))
+      to.codec = *parsed;
+    else
+      read.refuse(ErrorCode::Unsupported, "codec", parsed.error().message);
+  }
   return read.status();
 }
 
@@ -58,6 +67,12 @@ Status check_segments(const StageProgram& program) {
   return {};
 }
 
+bool may_have_codec(const dag::Graph& graph, const EdgeEnd& end) {
+  const dag::TensorSpec& spec = graph.spec(end.value);
+  return end.codec.kind == compress::Kind::Dense ||
+         (spec.dtype == dag::DType::F32 && spec.element_count() <= static_cast<int64_t>(compress::kMaxCount));
+}
+
 // Every input that is read comes from one place: an edge, or the data.
 Status check_inputs(const StageProgram& program) {
   const dag::Graph& graph = *program.graph;
@@ -68,10 +83,14 @@ Status check_inputs(const StageProgram& program) {
       return refuse("receives: edge " + std::to_string(end.edge) + " ends at no input");
     if (!edges.insert(end.edge).second || !fed.insert(end.value.index).second)
       return refuse("receives: edge " + std::to_string(end.edge) + " or its input is there twice");
+    if (!may_have_codec(graph, end))
+      return refuse("receives: edge " + std::to_string(end.edge) + " has a codec and no float32");
   }
   for (const EdgeEnd& end : program.sends) {
     if (end.value.index >= graph.values().size())
       return refuse("sends: edge " + std::to_string(end.edge) + " begins at no value");
+    if (!may_have_codec(graph, end))
+      return refuse("sends: edge " + std::to_string(end.edge) + " has a codec and no float32");
     if (!edges.insert(end.edge).second)
       return refuse("sends: edge " + std::to_string(end.edge) + " is there twice");
   }

@@ -5,6 +5,10 @@
 //    6  program u8          32  replica u16
 //    7  direction u8        34  rank u8, 0
 //    8  run u64
+// Format 2 is of a payload that is not the tensor's raw bytes. Before the dims it has the codec:
+//   48  kind u8             51  values u8            56  per million u32
+//   49  bits u8             52  floor bits u8        60  0 u32
+//   50  masks zeros u8      53  0 u8, 0 u16
 #include <cstring>
 
 #include "proto/codec/bounds.h"
@@ -14,9 +18,10 @@ namespace weft::proto {
 namespace {
 
 constexpr size_t kFixedSize = 48;
-constexpr uint32_t kMagic = 0x4E455457;  // "WTEN"
-constexpr uint8_t kFormat = 1;
-static_assert(kTensorHeaderSizeMax == kFixedSize + 8 * kDimsMax);
+constexpr uint32_t kMagic = 0x4E455457;      // "WTEN"
+constexpr uint8_t kDense = 1, kEncoded = 2;  // formats
+constexpr size_t kCodecSize = 16;
+static_assert(kTensorHeaderSizeMax == kFixedSize + kCodecSize + 8 * kDimsMax);
 
 template <typename T>
 void store(std::byte* at, T value) {
@@ -32,15 +37,59 @@ T load(const std::byte* at) {
 
 tl::unexpected<Error> refuse(ErrorCode code, const std::string& why) { return fail(code, "tensor: " + why); }
 
+void store_codec(std::byte* at, const compress::Codec& codec) {
+  store(at, static_cast<uint8_t>(codec.kind));
+  store(at + 1, codec.bits);
+  store(at + 2, static_cast<uint8_t>(codec.masks_zeros));
+  store(at + 3, static_cast<uint8_t>(codec.values));
+  store(at + 4, codec.floor_bits);
+  store(at + 8, codec.per_million);
+}
+Status load_codec(const std::byte* at, compress::Codec& codec) {
+  const auto masks = load<uint8_t>(at + 2);
+  if (masks > 1 || load<uint8_t>(at + 5) != 0 || load<uint16_t>(at + 6) != 0 || load<uint32_t>(at + 12) != 0)
+    return refuse(ErrorCode::OutOfRange, "an unused field of its codec is not zero");
+  codec = {.kind = static_cast<compress::Kind>(load<uint8_t>(at)),
+           .bits = load<uint8_t>(at + 1),
+           .masks_zeros = masks == 1,
+           .values = static_cast<compress::Values>(load<uint8_t>(at + 3)),
+           .floor_bits = load<uint8_t>(at + 4),
+           .per_million = load<uint32_t>(at + 8)};
+  if (const Status known = compress::check(codec); !known) return fail(known.error().within("tensor"));
+  if (codec.kind == compress::Kind::Dense) return refuse(ErrorCode::OutOfRange, "format 2 of a dense tensor");
+  return {};
+}
+
+// What the frame holds behind the header is as long as what the header says takes.
+Status check_held(const TensorHeader& header, size_t held) {
+  const auto size = static_cast<uint64_t>(header.spec.bytes().value);
+  const auto differs = [&](const std::string& takes) {
+    return refuse(ErrorCode::Corrupted, dag::to_string(header.spec) + " has " + takes + ", its frame holds " +
+                                            std::to_string(held));
+  };
+  if (header.codec.kind == compress::Kind::Dense)
+    return held == size ? Status{} : differs(std::to_string(size) + " bytes");
+  if (header.spec.dtype != dag::DType::F32)
+    return refuse(ErrorCode::OutOfRange, "a codec of " + dag::to_string(header.spec));
+  const size_t count = size / sizeof(float);
+  if (count > compress::kMaxCount) return refuse(ErrorCode::OutOfRange, "too many elements for a codec");
+  const size_t takes = compress::wire_bytes(header.codec, count);
+  if (compress::is_fixed_size(header.codec) ? held == takes : held <= takes) return {};
+  return differs((compress::is_fixed_size(header.codec) ? "" : "at most ") + std::to_string(takes) +
+                 " bytes as " + compress::name(header.codec));
+}
+
 }  // namespace
 
 std::vector<std::byte> encode_header(const TensorHeader& header) {
   const dag::Shape& dims = header.spec.shape;
   WEFT_CHECK(dims.size() <= kDimsMax);
-  std::vector<std::byte> bytes(kFixedSize + 8 * dims.size());
+  const bool is_dense = header.codec.kind == compress::Kind::Dense;
+  const size_t before_dims = kFixedSize + (is_dense ? 0 : kCodecSize);
+  std::vector<std::byte> bytes(before_dims + 8 * dims.size());
   std::byte* at = bytes.data();
   store(at, kMagic);
-  store(at + 4, kFormat);
+  store(at + 4, is_dense ? kDense : kEncoded);
   store(at + 5, static_cast<uint8_t>(header.spec.dtype));
   store(at + 6, static_cast<uint8_t>(header.program));
   store(at + 7, static_cast<uint8_t>(header.direction));
@@ -52,7 +101,8 @@ std::vector<std::byte> encode_header(const TensorHeader& header) {
   store(at + 34, static_cast<uint8_t>(dims.size()));
   store(at + 36, header.edge);
   store(at + 40, static_cast<uint64_t>(header.spec.bytes().value));
-  for (size_t i = 0; i < dims.size(); ++i) store(at + kFixedSize + 8 * i, dims[i]);
+  if (!is_dense) store_codec(at + kFixedSize, header.codec);
+  for (size_t i = 0; i < dims.size(); ++i) store(at + before_dims + 8 * i, dims[i]);
   return bytes;
 }
 
@@ -60,9 +110,10 @@ Result<TensorHead> decode_tensor_head(std::span<const std::byte> first, size_t p
   if (first.size() < kFixedSize) return refuse(ErrorCode::Corrupted, "shorter than its header");
   const std::byte* at = first.data();
   if (load<uint32_t>(at) != kMagic) return refuse(ErrorCode::Corrupted, "not a tensor header");
-  if (load<uint8_t>(at + 4) != kFormat)
+  const auto format = load<uint8_t>(at + 4);
+  if (format != kDense && format != kEncoded)
     return refuse(ErrorCode::VersionMismatch,
-                  "header format " + std::to_string(load<uint8_t>(at + 4)) + ", this version reads 1");
+                  "header format " + std::to_string(format) + ", this version reads 1 and 2");
   const auto dtype = load<uint8_t>(at + 5), program = load<uint8_t>(at + 6),
              direction = load<uint8_t>(at + 7);
   const auto rank = load<uint8_t>(at + 34);
@@ -72,7 +123,8 @@ Result<TensorHead> decode_tensor_head(std::span<const std::byte> first, size_t p
     return refuse(ErrorCode::OutOfRange, "an enumerator of its header is unknown");
   if (rank > kDimsMax)
     return refuse(ErrorCode::OutOfRange, std::to_string(rank) + " dims; at most 16 are allowed");
-  const size_t header_size = kFixedSize + 8 * size_t{rank};
+  const size_t before_dims = kFixedSize + (format == kEncoded ? kCodecSize : 0);
+  const size_t header_size = before_dims + 8 * size_t{rank};
   if (first.size() < header_size) return refuse(ErrorCode::Corrupted, "shorter than its header");
 
   TensorHead head;
@@ -87,7 +139,8 @@ Result<TensorHead> decode_tensor_head(std::span<const std::byte> first, size_t p
   header.program = static_cast<ProgramKind>(program);
   header.direction = static_cast<Direction>(direction);
   header.spec.dtype = static_cast<dag::DType>(dtype);
-  for (size_t i = 0; i < rank; ++i) header.spec.shape.push_back(load<int64_t>(at + kFixedSize + 8 * i));
+  if (format == kEncoded) WEFT_TRY_STATUS(load_codec(at + kFixedSize, header.codec));
+  for (size_t i = 0; i < rank; ++i) header.spec.shape.push_back(load<int64_t>(at + before_dims + 8 * i));
   if (const auto count = dag::checked_element_count(header.spec.shape); !count)
     return fail(count.error().within("tensor"));
   const size_t held = payload_size - header_size;
@@ -95,9 +148,11 @@ Result<TensorHead> decode_tensor_head(std::span<const std::byte> first, size_t p
   if (size > kTensorSizeMax)
     return refuse(ErrorCode::OutOfRange, std::to_string(size) + " bytes; at most " +
                                              std::to_string(kTensorSizeMax) + " are allowed");
-  if (size != load<uint64_t>(at + 40) || size != held)
+  if (size != load<uint64_t>(at + 40))
     return refuse(ErrorCode::Corrupted, dag::to_string(header.spec) + " has " + std::to_string(size) +
-                                            " bytes, its frame holds " + std::to_string(held));
+                                            " bytes, its header says " +
+                                            std::to_string(load<uint64_t>(at + 40)));
+  WEFT_TRY_STATUS(check_held(header, held));
   return head;
 }
 

@@ -51,7 +51,7 @@ TEST(Job, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(job.output, "dir/trained.onnx");
   EXPECT_FALSE(job.stages.has_value());
   EXPECT_EQ(job.equal_bits, plan::EqualBits::Prefer);
-  EXPECT_EQ(job.compression, CompressionPolicy::None);
+  EXPECT_EQ(job.compression.policy, plan::CompressionPolicy::None);
 }
 
 TEST(Job, TheSizeOfAMicrobatchMayBeLeftToThePlanner) {
@@ -139,7 +139,7 @@ compression: {policy: adatopk}
   ASSERT_EQ(job.pins.size(), 2u);
   EXPECT_EQ(job.pins[1].ops, "fc1");
   EXPECT_EQ(job.pins[1].peer, "gpu");
-  EXPECT_EQ(job.compression, CompressionPolicy::AdaTopK);
+  EXPECT_EQ(job.compression.policy, plan::CompressionPolicy::AdaTopK);
 }
 
 TEST(Job, OtherLossesNameTheirParts) {

@@ -1,0 +1,48 @@
+#include "peer/service/encoding.h"
+
+#include "base/check.h"
+#include "peer/service/bulk.h"
+
+namespace weft::peer {
+
+namespace {
+
+// Evaluation counts its microbatches and edges anew.
+compress::Draw draw_of(const proto::TensorHeader& header, uint64_t seed) {
+  return {.seed = seed ^ (static_cast<uint64_t>(header.program) << 62),
+          .step = header.step,
+          .microbatch = header.microbatch,
+          .edge = header.edge,
+          .backward = header.direction == proto::Direction::Backward,
+          .replica = header.replica};
+}
+
+}  // namespace
+
+dag::Tensor encode_tensor(proto::TensorHeader& header, const dag::Tensor& tensor, uint64_t seed,
+                          compress::Scratch& scratch) {
+  WEFT_CHECK(tensor.spec() == header.spec);
+  if (header.codec.kind == compress::Kind::Dense) return tensor;
+  const auto count = static_cast<size_t>(tensor.element_count());
+  const auto bytes = dag::allocate_tensor_bytes(compress::wire_bytes(header.codec, count));
+  const auto size = compress::encode(header.codec, tensor.as<float>(), draw_of(header, seed),
+                                     {bytes.get(), compress::wire_bytes(header.codec, count)}, scratch);
+  if (size) return {payload_spec(*size), bytes};
+  header.codec = {};
+  return tensor;
+}
+
+Result<dag::Tensor> decode_tensor(const proto::TensorHeader& header, const dag::Tensor& payload,
+                                  uint64_t seed) {
+  if (header.codec.kind == compress::Kind::Dense) return payload;
+  dag::Tensor tensor(header.spec, dag::allocate_tensor_bytes(static_cast<size_t>(header.spec.bytes().value)));
+  const Status decoded =
+      compress::decode(header.codec, draw_of(header, seed), payload.bytes(), tensor.mutable_as<float>());
+  if (!decoded)
+    return fail(decoded.error().within(
+        "edge " + std::to_string(header.edge) + ", step " + std::to_string(header.step) + ", microbatch " +
+        std::to_string(header.microbatch) + ", as " + compress::name(header.codec)));
+  return tensor;
+}
+
+}  // namespace weft::peer

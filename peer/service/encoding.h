@@ -1,0 +1,20 @@
+// Tensors to payloads and back, as an edge's codec has it: on threads beside those of tasks and of links.
+#pragma once
+
+#include "base/result.h"
+#include "compress/codec.h"
+#include "dag/tensor.h"
+#include "proto/messages.h"
+
+namespace weft::peer {
+
+// What the header's codec makes of the tensor, with the random numbers that belong to its place in the run:
+// made again it is the same bytes. A tensor that is not finite stays as it is, and `header` then says dense.
+// REQUIRES: the tensor is of header.spec, and that is float32 where the codec is not dense.
+dag::Tensor encode_tensor(proto::TensorHeader& header, const dag::Tensor& tensor, uint64_t seed,
+                          compress::Scratch& scratch);
+// The inverse. Errors: Corrupted, from whatever bytes; what comes back is finite, or was sent dense.
+Result<dag::Tensor> decode_tensor(const proto::TensorHeader& header, const dag::Tensor& payload,
+                                  uint64_t seed);
+
+}  // namespace weft::peer
