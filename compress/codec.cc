@@ -19,7 +19,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "payloads are written as they lie in memory");
 
 const KindRow& row_of(Kind kind) {
-  static const KindRow* const kKinds[] = {&kDenseRow, &kFloat16Row, &kBFloat16Row, &kBlocksRow};
+  static const KindRow* const kKinds[] = {&kDenseRow,  &kFloat16Row, &kBFloat16Row,
+                                          &kBlocksRow, &kTopKRow,    &kRandomKRow};
   return *kKinds[static_cast<size_t>(kind)];
 }
 
@@ -74,6 +75,23 @@ Status decode(const Codec& codec, const Draw& draw, std::span<const std::byte> p
   WEFT_CHECK(out.size() <= kMaxCount);
   const IeeeFloats ieee;
   return row_of(codec.kind).decode(codec, draw, payload, out);
+}
+
+std::optional<size_t> encode_at(const Codec& codec, std::span<const float> x,
+                                std::span<const uint32_t> positions, const Draw& draw,
+                                std::span<std::byte> out, Scratch& scratch) {
+  WEFT_CHECK(codec.kind == Kind::TopK && positions.size() == kept(codec, x.size()));
+  WEFT_CHECK(out.size() >= wire_bytes_at(codec, x.size()));
+  const IeeeFloats ieee;
+  return top_k_encode_at(codec, x, positions, draw, out,
+                         scratch.take(row_of(codec.kind).scratch_bytes(codec, x.size())));
+}
+
+Status decode_at(const Codec& codec, std::span<const uint32_t> positions, std::span<const std::byte> payload,
+                 std::span<float> out) {
+  WEFT_CHECK(codec.kind == Kind::TopK && positions.size() == kept(codec, out.size()));
+  const IeeeFloats ieee;
+  return top_k_decode_at(codec, positions, payload, out);
 }
 
 double relative_error(std::span<const float> x, std::span<const float> y) {

@@ -100,7 +100,6 @@ Status check(const Codec& codec) {
                    decimal(codec.per_million, 6));
   if (!keeps_some(codec.kind) && (codec.per_million != 0 || codec.values != Values::F32))
     return invalid("density and values are options of topk and randomk alone");
-  if (keeps_some(codec.kind)) return fail(ErrorCode::Unsupported, "topk and randomk are to come");
   return {};
 }
 

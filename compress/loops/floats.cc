@@ -166,6 +166,8 @@ const LoopTable& table() {
     filled.isa = WEFT_LOOP_STRING(WEFT_ISA);
     add_float_loops(filled);
     add_block_loops(filled);
+    add_select_loops(filled);
+    add_value_loops(filled);
     return true;
   }();
   (void)once;

@@ -22,6 +22,8 @@
 namespace weft::compress::WEFT_ISA {
 void add_float_loops(LoopTable& table);
 void add_block_loops(LoopTable& table);
+void add_select_loops(LoopTable& table);
+void add_value_loops(LoopTable& table);
 const LoopTable& table();
 
 namespace {

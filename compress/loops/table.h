@@ -14,6 +14,7 @@ struct Stream {
   uint32_t tag, high[2];
 };
 
+constexpr uint32_t kBins = 2048;
 constexpr int64_t kBlock = 128;  // numbers in a block of Blocks, and under one pair of scales of Values
 
 // Bytes of a payload lie at any address.
@@ -34,6 +35,24 @@ struct LoopTable {
   int64_t (*gather_nonzero)(const float* x, int64_t count, uint8_t* mask, float* to);
   // The inverse, in place: the values stand at the end of out.
   void (*scatter_nonzero)(const uint8_t* mask, int64_t count, int64_t values, float* out);
+
+  // Index (from `first` on) and bits of the elements whose magnitude has at least the bits `threshold`, in
+  // order; returns their number. Both arrays have room for 16 more.
+  int64_t (*take_at_least)(const float* x, int64_t count, uint32_t first, uint32_t threshold, uint32_t* index,
+                           uint32_t* bits);
+  // Of such pairs, those of at least another threshold, in place.
+  int64_t (*keep_at_least)(uint32_t* index, uint32_t* bits, int64_t count, uint32_t threshold);
+  // The magnitudes in [low, high]; `to` may be `bits`, and has room for 16 more.
+  int64_t (*take_between)(const uint32_t* bits, int64_t count, uint32_t low, uint32_t high, uint32_t* to);
+  uint32_t (*largest_magnitude)(const uint32_t* bits, int64_t count);  // REQUIRES: count > 0
+  // bins[b] = how many magnitudes m have (m - low) >> shift == b, for b < kBins.
+  void (*count_bins)(const uint32_t* bits, int64_t count, uint32_t low, uint32_t shift, uint32_t* bins);
+
+  // Groups of kBlock values of `bits` 8 or 4, the last may be shorter; decode takes one group.
+  void (*encode_values)(int bits, const float* v, int64_t count, const Stream& stream, uint8_t* out);
+  bool (*decode_values)(int bits, const uint8_t* in, int64_t count, float* v);
+  // to[16 w + l] = word w of the stream's block first + l, for 16 blocks.
+  void (*draw_words)(const Stream& stream, uint32_t first, uint32_t* to);
 
   // sums[0] += |x - y|^2, sums[1] += |x|^2
   void (*error_sums)(const float* x, const float* y, int64_t count, double* sums);

@@ -16,9 +16,31 @@ namespace weft::compress {
 using Bytes = std::vector<std::byte>;
 
 // Every kind with every option; a new compressor is a row.
-inline const char* const kNames[] = {
-    "dense", "fp16", "bf16", "int8", "int6", "int4", "int3", "int8z", "int6z", "int4z", "int3z",
-};
+inline const char* const kNames[] = {"dense",
+                                     "fp16",
+                                     "bf16",
+                                     "int8",
+                                     "int6",
+                                     "int4",
+                                     "int3",
+                                     "int8z",
+                                     "int6z",
+                                     "int4z",
+                                     "int3z",
+                                     "topk:0.01:fp32",
+                                     "topk:0.1:fp16",
+                                     "topk:0.01:int8",
+                                     "topk:0.25:int4",
+                                     "topk:0.000001:fp32",
+                                     "topk:1:fp32",
+                                     "topk:0.75:fp16",
+                                     "topk:0.01:fp16+int4",
+                                     "topk:0.02:int8+int3",
+                                     "topk:0.001:int4+int8",
+                                     "randomk:0.01:fp32",
+                                     "randomk:0.3:fp16",
+                                     "randomk:0.1:int8",
+                                     "randomk:1:int4"};
 
 inline Codec codec_of(std::string_view name) {
   const Result<Codec> codec = parse(name);
