@@ -8,6 +8,12 @@ constexpr int kSize = static_cast<int>(kBlock);
 constexpr int kVectors = kSize / kLanes;
 
 typedef int16_t Shorts __attribute__((vector_size(kLanes * 4)));
+// The codes of a block are eight units of 16 bytes, in registers: through memory, what is written in one
+// width and read in another waits.
+constexpr int kUnits = kSize / 16;
+typedef uint8_t Unit __attribute__((vector_size(16)));
+typedef uint64_t UnitWords __attribute__((vector_size(16)));
+typedef Unit UnitInMemory __attribute__((aligned(1), may_alias));
 constexpr int kShortLanes = kLanes * 2, kShortVectors = kSize / kShortLanes;
 
 // Before it is rotated, element i changes its sign where the pairs of bits (1,0), (3,2), (5,4) of i that are
@@ -17,12 +23,17 @@ constexpr bool is_flipped(int i) {
   const int pairs = i & (i >> 1) & 0x15;
   return ((pairs ^ (pairs >> 2) ^ (pairs >> 4)) & 1) != 0;
 }
+constexpr float kShrink = 0x1p-7f;  // 1 / kSize: no sum of a block overflows
 struct Flips {
-  alignas(64) uint32_t bits[kSize];
+  alignas(64) float shrink[kSize];   // +-kShrink
+  alignas(64) uint32_t bits[kSize];  // the sign alone
 };
 constexpr Flips kFlips = [] {
   Flips flips = {};
-  for (int i = 0; i < kSize; ++i) flips.bits[i] = is_flipped(i) ? 0x80000000u : 0;
+  for (int i = 0; i < kSize; ++i) {
+    flips.shrink[i] = is_flipped(i) ? -kShrink : kShrink;
+    flips.bits[i] = is_flipped(i) ? 0x80000000u : 0;
+  }
   return flips;
 }();
 
@@ -42,49 +53,68 @@ WEFT_LOOP_INLINE V swapped(V v, Sequence<int, kI...>) {
   return __builtin_shufflevector(v, v, (kI ^ kStride)...);
 }
 
+// a + b * sign. Of a product with 1 or -1 nothing is rounded off, so that fusing it changes no bit.
+WEFT_LOOP_INLINE Floats add_product(Floats a, Floats b, Floats sign) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Floats>(_mm512_fmadd_ps(reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(sign),
+                                                  reinterpret_cast<__m512>(a)));
+#elif defined(__FMA__) && defined(__AVX2__)
+  return reinterpret_cast<Floats>(_mm256_fmadd_ps(reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(sign),
+                                                  reinterpret_cast<__m256>(a)));
+#else
+  return a + b * sign;
+#endif
+}
+
 // The butterflies (a, b) -> (a + b, a - b) of lanes kStride apart, and of vectors `stride` apart. Their order
 // is that of the strides, on every set: floats are rounded after each.
 template <int kStride>
-WEFT_LOOP_INLINE void butterflies_within(Floats* v) {
+WEFT_LOOP_INLINE void butterflies_within(Floats& v) {
   if constexpr (kStride < kLanes) {
-    Words sign = {};
-    for (int lane = 0; lane < kLanes; ++lane) sign[lane] = (lane & kStride) != 0 ? 0x80000000u : 0;
-#pragma GCC unroll 32
-    for (int r = 0; r < kVectors; ++r)
-      v[r] = swapped<kStride>(v[r], UpTo<kLanes>()) +
-             reinterpret_cast<Floats>(reinterpret_cast<Words>(v[r]) ^ sign);
+    Floats sign = {};
+    for (int lane = 0; lane < kLanes; ++lane) sign[lane] = (lane & kStride) != 0 ? -1.0f : 1.0f;
+    v = add_product(swapped<kStride>(v, UpTo<kLanes>()), v, sign);
   }
 }
 template <int kStride>
-WEFT_LOOP_INLINE void butterflies_within(Shorts* v) {
+WEFT_LOOP_INLINE void butterflies_within(Shorts& v) {
   if constexpr (kStride < kShortLanes) {
     Shorts sign = {};
     for (int lane = 0; lane < kShortLanes; ++lane) sign[lane] = (lane & kStride) != 0 ? -1 : 1;
-#pragma GCC unroll 16
-    for (int r = 0; r < kShortVectors; ++r) v[r] = swapped<kStride>(v[r], UpTo<kShortLanes>()) + v[r] * sign;
+    v = swapped<kStride>(v, UpTo<kShortLanes>()) + v * sign;
   }
 }
-template <int kCount, typename V>
+// Of kSpan vectors from `v` on.
+template <int kStride, int kSpan, typename V>
 WEFT_LOOP_INLINE void butterflies_across(V* v) {
-#pragma GCC unroll 8
-  for (int stride = 1; stride < kCount; stride *= 2)
 #pragma GCC unroll 32
-    for (int r = 0; r < kCount; ++r)
-      if ((r & stride) == 0) {
-        const V a = v[r], b = v[r + stride];
-        v[r] = a + b;
-        v[r + stride] = a - b;
-      }
+  for (int r = 0; r < kSpan; ++r)
+    if ((r & kStride) == 0) {
+      const V a = v[r], b = v[r + kStride];
+      v[r] = a + b;
+      v[r + kStride] = a - b;
+    }
 }
-// v = H v, without a factor.
+// v = H v, without a factor. As many vectors at a time as there are registers for.
 template <int kCount, typename V>
 WEFT_LOOP_INLINE void rotate(V* v) {
-  butterflies_within<1>(v);
-  butterflies_within<2>(v);
-  butterflies_within<4>(v);
-  butterflies_within<8>(v);
-  butterflies_within<16>(v);
-  butterflies_across<kCount>(v);
+  constexpr int kGroup = kCount < 8 ? kCount : 8;
+#pragma GCC unroll 4
+  for (int from = 0; from < kCount; from += kGroup) {
+#pragma GCC unroll 8
+    for (int r = from; r < from + kGroup; ++r) {
+      butterflies_within<1>(v[r]);
+      butterflies_within<2>(v[r]);
+      butterflies_within<4>(v[r]);
+      butterflies_within<8>(v[r]);
+      butterflies_within<16>(v[r]);
+    }
+    butterflies_across<1, kGroup>(v + from);
+    if constexpr (kGroup > 2) butterflies_across<2, kGroup>(v + from);
+    if constexpr (kGroup > 4) butterflies_across<4, kGroup>(v + from);
+  }
+  if constexpr (kCount > 8) butterflies_across<8, kCount>(v);
+  if constexpr (kCount > 16) butterflies_across<16, kCount>(v);
 }
 
 WEFT_LOOP_INLINE Ints larger(Ints a, Ints b) { return a > b ? a : b; }
@@ -96,25 +126,59 @@ WEFT_LOOP_INLINE int32_t largest_lane(Ints v) {
   return v[0];
 }
 
-// Bytes of kLanes * 4 elements from four vectors of numbers in [0, 255].
-WEFT_LOOP_INLINE void store_bytes(uint8_t* out, const Ints* v) {
+// Numbers in [0, 255] as bytes.
+WEFT_LOOP_INLINE void narrow(const Ints* v, Unit* units) {
 #if defined(__AVX512F__)
-  for (int i = 0; i < 4; ++i)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16 * i),
-                     _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(v[i])));
+#pragma GCC unroll 8
+  for (int i = 0; i < kUnits; ++i)
+    units[i] = reinterpret_cast<Unit>(_mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(v[i])));
 #elif defined(__AVX2__)
-  const auto part = [&](int i) __attribute__((always_inline)) { return reinterpret_cast<__m256i>(v[i]); };
-  const __m256i low = _mm256_packs_epi32(part(0), part(1)), high = _mm256_packs_epi32(part(2), part(3));
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
-                      _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order));
+#pragma GCC unroll 4
+  for (int i = 0; i < kVectors; i += 4) {
+    const auto part = [&](int j) __attribute__((always_inline)) {
+      return reinterpret_cast<__m256i>(v[i + j]);
+    };
+    const __m256i low = _mm256_packs_epi32(part(0), part(1)), high = _mm256_packs_epi32(part(2), part(3));
+    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order);
+    units[i / 2] = reinterpret_cast<Unit>(_mm256_castsi256_si128(bytes));
+    units[i / 2 + 1] = reinterpret_cast<Unit>(_mm256_extracti128_si256(bytes, 1));
+  }
 #elif defined(__SSE2__)
-  const auto part = [&](int i) __attribute__((always_inline)) { return reinterpret_cast<__m128i>(v[i]); };
-  const __m128i low = _mm_packs_epi32(part(0), part(1)), high = _mm_packs_epi32(part(2), part(3));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_packus_epi16(low, high));
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; i += 4) {
+    const auto part = [&](int j) __attribute__((always_inline)) {
+      return reinterpret_cast<__m128i>(v[i + j]);
+    };
+    const __m128i low = _mm_packs_epi32(part(0), part(1)), high = _mm_packs_epi32(part(2), part(3));
+    units[i / 4] = reinterpret_cast<Unit>(_mm_packus_epi16(low, high));
+  }
 #else
-  for (int i = 0; i < 4 * kLanes; ++i) out[i] = static_cast<uint8_t>(v[i / kLanes][i % kLanes]);
+  for (int i = 0; i < kSize; ++i) units[i / 16][i % 16] = static_cast<uint8_t>(v[i / kLanes][i % kLanes]);
 #endif
+}
+
+// The odd numbers 2 q - top of the codes q.
+WEFT_LOOP_INLINE void widen(const Unit* units, int16_t top, Shorts* v) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kShortVectors; ++r) {
+#if defined(__AVX512F__)
+    const __m256i pair =
+        _mm256_inserti128_si256(_mm256_castsi128_si256(reinterpret_cast<__m128i>(units[2 * r])),
+                                reinterpret_cast<__m128i>(units[2 * r + 1]), 1);
+    const auto wide = reinterpret_cast<Shorts>(_mm512_cvtepu8_epi16(pair));
+#elif defined(__AVX2__)
+    const auto wide = reinterpret_cast<Shorts>(_mm256_cvtepu8_epi16(reinterpret_cast<__m128i>(units[r])));
+#elif defined(__SSE2__)
+    const auto unit = reinterpret_cast<__m128i>(units[r / 2]);
+    const auto wide = reinterpret_cast<Shorts>(r % 2 == 0 ? _mm_unpacklo_epi8(unit, _mm_setzero_si128())
+                                                          : _mm_unpackhi_epi8(unit, _mm_setzero_si128()));
+#else
+    Shorts wide;
+    for (int i = 0; i < kShortLanes; ++i) wide[i] = units[r * kShortLanes / 16][(r * kShortLanes + i) % 16];
+#endif
+    v[r] = wide + wide - top;
+  }
 }
 
 // The scale of a block whose largest coefficient has magnitude `largest`: a bfloat rounded up, so that
@@ -131,50 +195,42 @@ WEFT_LOOP_INLINE float scale_of(float largest) {
 // number 2 q - (2^bits - 1) times the scale, one of the two nearest, by chance in inverse proportion to how
 // far off they are.
 template <int kBits>
-WEFT_LOOP_INLINE bool encode_block(const float* x, const Stream& stream, uint32_t first, uint8_t* q,
+WEFT_LOOP_INLINE bool encode_block(const float* x, const Stream& stream, uint32_t first, Unit* q,
                                    float& scale) {
   constexpr int32_t kTop = (1 << kBits) - 1;
   Floats v[kVectors];
-  Ints size = {};
 #pragma GCC unroll 32
-  for (int r = 0; r < kVectors; ++r) {
-    const Words bits = reinterpret_cast<Words>(load(x + r * kLanes));
-    size = larger(size, reinterpret_cast<Ints>(bits & kMagnitude));
-    v[r] = reinterpret_cast<Floats>(bits ^ load(kFlips.bits + r * kLanes)) * 0x1p-7f;  // no sum overflows
-  }
-  if (largest_lane(size) >= static_cast<int32_t>(kInfinity)) return false;
+  for (int r = 0; r < kVectors; ++r) v[r] = load(x + r * kLanes) * load(kFlips.shrink + r * kLanes);
   rotate<kVectors>(v);
-  Ints largest = {};
+  Ints sizes = {};
 #pragma GCC unroll 32
   for (int r = 0; r < kVectors; ++r)
-    largest = larger(largest, reinterpret_cast<Ints>(reinterpret_cast<Words>(v[r]) & kMagnitude));
-  scale = scale_of<kBits>(float_of(static_cast<uint32_t>(largest_lane(largest))));
-  const float factor = scale == 0.0f ? 0.0f : 0x1p15f / scale;  // to 2^-16 of a code
+    sizes = larger(sizes, reinterpret_cast<Ints>(reinterpret_cast<Words>(v[r]) & kMagnitude));
+  const auto largest = static_cast<uint32_t>(largest_lane(sizes));
+  if (largest >= kInfinity) return false;  // each element is part of each sum
+  scale = scale_of<kBits>(float_of(largest));
+  // To 2^-16 of a code. A little less than that, so that rounding in scale and factor cannot lead beyond
+  // kTop.
+  const float factor = scale == 0.0f ? 0.0f : 0x1p15f * (1 - 0x1p-22f) / scale;
 
   Words random[kVectors];
   draw_block(stream, first, random);
-  const Ints none = {};
   Ints codes[kVectors];
 #pragma GCC unroll 32
   for (int r = 0; r < kVectors; ++r) {
     const Ints fine = __builtin_convertvector(v[r] * factor, Ints) + kTop * 32768;
-    const Ints code = (fine + reinterpret_cast<Ints>(random[r])) >> 16;
-    const Ints capped = code > kTop ? none + kTop : code;
-    codes[r] = larger(capped, none);
+    codes[r] = (fine + reinterpret_cast<Ints>(random[r])) >> 16;
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < kVectors; r += 4) store_bytes(q + r * kLanes, codes + r);
+  narrow(codes, q);
   return true;
 }
 
 // The inverse. Sums of 128 odd numbers up to 255 are exact in 16 bits; each result is rounded once.
 template <int kBits>
-WEFT_LOOP_INLINE void decode_block(const uint8_t* q, float scale, float* out) {
+WEFT_LOOP_INLINE void decode_block(const Unit* q, float scale, float* out) {
   alignas(64) int16_t whole[kSize];
-  for (int i = 0; i < kSize; ++i) whole[i] = static_cast<int16_t>(2 * q[i] - ((1 << kBits) - 1));
   Shorts v[kShortVectors];
-#pragma GCC unroll 16
-  for (int r = 0; r < kShortVectors; ++r) __builtin_memcpy(&v[r], whole + r * kShortLanes, sizeof(Shorts));
+  widen(q, (1 << kBits) - 1, v);
   rotate<kShortVectors>(v);
 #pragma GCC unroll 16
   for (int r = 0; r < kShortVectors; ++r) __builtin_memcpy(whole + r * kShortLanes, &v[r], sizeof(Shorts));
@@ -188,44 +244,74 @@ WEFT_LOOP_INLINE void decode_block(const uint8_t* q, float scale, float* out) {
 }
 
 // Codes are cut into planes of 8, 4, 2 or 1 bits: 6 = 4 + 2, 3 = 2 + 1, lower bits first. Byte i of a plane
-// of w bits holds elements i, i + size * w / 8, i + 2 * size * w / 8 and so on, lower bits first.
+// of w bits holds elements i, i + size * w / 8, i + 2 * size * w / 8 and so on, lower bits first. In a whole
+// block these are bytes of one place in different units.
 template <int kWidth>
-WEFT_LOOP_INLINE uint8_t* pack_plane(const uint8_t* q, int shift, int size, uint8_t* out) {
-  const int stride = size * kWidth / 8;
-  for (int i = 0; i < stride; ++i) {
-    uint8_t byte = 0;
+constexpr uint64_t kEachByte = 0x0101010101010101u * ((1 << kWidth) - 1);
+
+WEFT_LOOP_INLINE UnitWords load_unit(const uint8_t* in) {
+  return reinterpret_cast<UnitWords>(*reinterpret_cast<const UnitInMemory*>(in));
+}
+
+template <int kWidth, int kShift>
+WEFT_LOOP_INLINE uint8_t* pack_plane(const Unit* q, uint8_t* out) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kWidth; ++i) {
+    UnitWords plane = {};
 #pragma GCC unroll 8
     for (int part = 0; part < 8 / kWidth; ++part)
-      byte = static_cast<uint8_t>(
-          byte | (((q[i + part * stride] >> shift) & ((1 << kWidth) - 1)) << (part * kWidth)));
-    out[i] = byte;
+      plane |= (reinterpret_cast<UnitWords>(q[i + part * kWidth]) >> kShift & kEachByte<kWidth>) << (part *
+                                                                                                     kWidth);
+    *reinterpret_cast<UnitInMemory*>(out + 16 * i) = reinterpret_cast<Unit>(plane);
+  }
+  return out + 16 * kWidth;
+}
+template <int kWidth, int kShift>
+WEFT_LOOP_INLINE const uint8_t* unpack_plane(const uint8_t* in, Unit* q) {
+#pragma GCC unroll 8
+  for (int u = 0; u < kUnits; ++u) {
+    const UnitWords plane = load_unit(in + 16 * (u % kWidth)) >> (u / kWidth * kWidth) & kEachByte<kWidth>;
+    const auto bits = reinterpret_cast<Unit>(plane << kShift);
+    q[u] = kShift == 0 ? bits : q[u] | bits;
+  }
+  return in + 16 * kWidth;
+}
+
+// The same for a block of any size, a byte at a time.
+template <int kWidth, int kShift>
+WEFT_LOOP_INLINE uint8_t* pack_plane(const uint8_t* q, int size, uint8_t* out) {
+  const int stride = size * kWidth / 8;
+  for (int i = 0; i < stride; ++i) {
+    int byte = 0;
+    for (int part = 0; part < 8 / kWidth; ++part)
+      byte |= ((q[i + part * stride] >> kShift) & ((1 << kWidth) - 1)) << (part * kWidth);
+    out[i] = static_cast<uint8_t>(byte);
   }
   return out + stride;
 }
-template <int kWidth>
-WEFT_LOOP_INLINE const uint8_t* unpack_plane(const uint8_t* in, int shift, int size, uint8_t* q) {
+template <int kWidth, int kShift>
+WEFT_LOOP_INLINE const uint8_t* unpack_plane(const uint8_t* in, int size, uint8_t* q) {
   const int stride = size * kWidth / 8;
-#pragma GCC unroll 8
-  for (int part = 0; part < 8 / kWidth; ++part)
-    for (int i = 0; i < stride; ++i) {
-      const int bits = ((in[i] >> (part * kWidth)) & ((1 << kWidth) - 1)) << shift;
-      q[i + part * stride] = static_cast<uint8_t>(shift == 0 ? bits : q[i + part * stride] | bits);
-    }
+  for (int i = 0; i < size; ++i) {
+    const int bits = ((in[i % stride] >> (i / stride * kWidth)) & ((1 << kWidth) - 1)) << kShift;
+    q[i] = static_cast<uint8_t>(kShift == 0 ? bits : q[i] | bits);
+  }
   return in + stride;
 }
-template <int kBits>
-WEFT_LOOP_INLINE uint8_t* pack(const uint8_t* q, int size, uint8_t* out) {
-  if constexpr (kBits == 8) return pack_plane<8>(q, 0, size, out);
-  if constexpr (kBits == 6) return pack_plane<2>(q, 4, size, pack_plane<4>(q, 0, size, out));
-  if constexpr (kBits == 4) return pack_plane<4>(q, 0, size, out);
-  return pack_plane<1>(q, 2, size, pack_plane<2>(q, 0, size, out));
+
+template <int kBits, typename... Q>
+WEFT_LOOP_INLINE uint8_t* pack(uint8_t* out, const Q&... q) {
+  if constexpr (kBits == 8) return pack_plane<8, 0>(q..., out);
+  if constexpr (kBits == 6) return pack_plane<2, 4>(q..., pack_plane<4, 0>(q..., out));
+  if constexpr (kBits == 4) return pack_plane<4, 0>(q..., out);
+  if constexpr (kBits == 3) return pack_plane<1, 2>(q..., pack_plane<2, 0>(q..., out));
 }
-template <int kBits>
-WEFT_LOOP_INLINE const uint8_t* unpack(const uint8_t* in, int size, uint8_t* q) {
-  if constexpr (kBits == 8) return unpack_plane<8>(in, 0, size, q);
-  if constexpr (kBits == 6) return unpack_plane<2>(unpack_plane<4>(in, 0, size, q), 4, size, q);
-  if constexpr (kBits == 4) return unpack_plane<4>(in, 0, size, q);
-  return unpack_plane<1>(unpack_plane<2>(in, 0, size, q), 2, size, q);
+template <int kBits, typename... Q>
+WEFT_LOOP_INLINE const uint8_t* unpack(const uint8_t* in, const Q&... q) {
+  if constexpr (kBits == 8) return unpack_plane<8, 0>(in, q...);
+  if constexpr (kBits == 6) return unpack_plane<2, 4>(unpack_plane<4, 0>(in, q...), q...);
+  if constexpr (kBits == 4) return unpack_plane<4, 0>(in, q...);
+  if constexpr (kBits == 3) return unpack_plane<1, 2>(unpack_plane<2, 0>(in, q...), q...);
 }
 
 WEFT_LOOP_INLINE uint8_t* put_scale(uint8_t* out, float scale) {
@@ -249,12 +335,12 @@ WEFT_LOOP_INLINE int tail_size(int64_t rest) {
 
 template <int kBits>
 bool encode_blocks(const float* x, int64_t count, const Stream& stream, uint8_t* out) {
-  alignas(64) uint8_t q[kSize];
+  Unit q[kUnits];
   float scale;
   uint32_t first = 0;
   for (; count >= kSize; count -= kSize, x += kSize, first += 16) {
     if (!encode_block<kBits>(x, stream, first, q, scale)) return false;
-    out = pack<kBits>(q, kSize, put_scale(out, scale));
+    out = pack<kBits>(put_scale(out, scale), static_cast<const Unit*>(q));
   }
   if (count == 0) return true;
   // Where only the first 2^m elements are not zero, coefficients repeat after 2^m: the others need not be
@@ -262,24 +348,28 @@ bool encode_blocks(const float* x, int64_t count, const Stream& stream, uint8_t*
   alignas(64) float padded[kSize] = {};
   __builtin_memcpy(padded, x, static_cast<size_t>(count) * sizeof(float));
   if (!encode_block<kBits>(padded, stream, first, q, scale)) return false;
-  pack<kBits>(q, tail_size(count), put_scale(out, scale));
+  uint8_t codes[kSize];
+  __builtin_memcpy(codes, q, kSize);
+  pack<kBits>(put_scale(out, scale), static_cast<const uint8_t*>(codes), tail_size(count));
   return true;
 }
 
 template <int kBits>
 bool decode_blocks(const uint8_t* in, int64_t count, float* out) {
-  alignas(64) uint8_t q[kSize];
+  Unit q[kUnits];
   float scale;
   for (; count >= kSize; count -= kSize, out += kSize) {
     if (!get_scale(in, scale)) return false;
-    in = unpack<kBits>(in + 2, kSize, q);
+    in = unpack<kBits>(in + 2, static_cast<Unit*>(q));
     decode_block<kBits>(q, scale, out);
   }
   if (count == 0) return true;
   if (!get_scale(in, scale)) return false;
   const int size = tail_size(count);
-  unpack<kBits>(in + 2, size, q);
-  for (int i = size; i < kSize; ++i) q[i] = q[i - size];
+  uint8_t codes[kSize];
+  unpack<kBits>(in + 2, size, static_cast<uint8_t*>(codes));
+  for (int i = size; i < kSize; ++i) codes[i] = codes[i - size];
+  __builtin_memcpy(q, codes, kSize);
   alignas(64) float padded[kSize];
   decode_block<kBits>(q, scale, padded);
   __builtin_memcpy(out, padded, static_cast<size_t>(count) * sizeof(float));

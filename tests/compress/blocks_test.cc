@@ -60,7 +60,7 @@ NaiveBlocks naive(const std::vector<float>& x, int bits, const Draw& draw) {
     all.scales.push_back(scale);
     std::vector<double> odd(sent);
     for (size_t i = 0; i < sent; ++i) {
-      const float factor = scale == 0 ? 0 : 32768 / scale;
+      const float factor = scale == 0 ? 0 : 32768 * (1 - 0x1p-22f) / scale;
       const int fine =
           static_cast<int>(block[i] * factor) + top * 32768 + static_cast<int>(random_bits(draw, at + i));
       const int code = std::clamp(fine >> 16, 0, top);
