@@ -21,6 +21,7 @@
 // blocks of those numbers alone, one after the other.
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "compress/blocks.h"
 
@@ -58,7 +59,11 @@ std::optional<size_t> encode_any(const Codec& codec, std::span<const float> x, c
 
 size_t ones(std::span<const std::byte> mask) {
   size_t sum = 0;
-  for (const std::byte byte : mask) sum += static_cast<size_t>(std::popcount(std::to_integer<uint8_t>(byte)));
+  for (; !mask.empty(); mask = mask.subspan(std::min<size_t>(8, mask.size()))) {
+    uint64_t word = 0;
+    std::memcpy(&word, mask.data(), std::min<size_t>(8, mask.size()));
+    sum += static_cast<size_t>(std::popcount(word));
+  }
   return sum;
 }
 

@@ -1,4 +1,5 @@
 // Blocks (compress/blocks.cc says what they are): the rotation, the rounding and the packing.
+#include "compress/loops/compact.h"
 #include "compress/loops/random.h"
 
 namespace weft::compress::WEFT_ISA {
@@ -393,17 +394,13 @@ bool decode_any(int bits, const uint8_t* in, int64_t count, float* out) {
 // room for 16 more than there are elements.
 int64_t gather_nonzero(const float* x, int64_t count, uint8_t* mask, float* to) {
   int64_t found = 0, i = 0;
-#if defined(__AVX512F__)
-  const __m512i magnitude = _mm512_set1_epi32(kMagnitude);
-  for (; i + 16 <= count; i += 16) {
-    const __m512i bits = _mm512_loadu_si512(x + i);
-    const __mmask16 which = _mm512_test_epi32_mask(bits, magnitude);
-    const uint16_t plain = static_cast<uint16_t>(which);
-    __builtin_memcpy(mask + i / 8, &plain, 2);
-    _mm512_storeu_si512(to + found, _mm512_maskz_compress_epi32(which, bits));
-    found += __builtin_popcount(plain);
+  for (; i < in_vectors(count); i += kLanes) {
+    const Words bits = reinterpret_cast<Words>(load(x + i));
+    const uint32_t which = mask_at_least(bits & kMagnitude, all(1));
+    __builtin_memcpy(mask + i / 8, &which, kLanes / 8);  // little-endian
+    put(reinterpret_cast<uint32_t*>(to) + found, bits, which);
+    found += __builtin_popcount(which);
   }
-#endif
   for (; i < count; i += 8) {
     uint32_t byte = 0;
     for (int64_t j = i; j < i + 8 && j < count; ++j) {
@@ -420,16 +417,14 @@ int64_t gather_nonzero(const float* x, int64_t count, uint8_t* mask, float* to) 
 // The inverse, in place: the values stand at the end of out[count], and each is read before its place is
 // written, for no value moves up.
 void scatter_nonzero(const uint8_t* mask, int64_t count, int64_t values, float* out) {
-  const float* from = out + (count - values);
+  const float *from = out + (count - values), *end = out + count;
   int64_t i = 0;
-#if defined(__AVX512F__)
-  for (; i + 16 <= count; i += 16) {
-    uint16_t which;
-    __builtin_memcpy(&which, mask + i / 8, 2);
-    _mm512_storeu_ps(out + i, _mm512_maskz_expandloadu_ps(which, from));
+  for (; i < in_vectors(count) && end - from >= kLanes; i += kLanes) {
+    uint32_t which = 0;
+    __builtin_memcpy(&which, mask + i / 8, kLanes / 8);  // little-endian
+    store(reinterpret_cast<uint32_t*>(out + i), spread(reinterpret_cast<Words>(load(from)), which));
     from += __builtin_popcount(which);
   }
-#endif
   for (; i < count; ++i) {
     const bool here = (mask[i / 8] >> (i % 8) & 1) != 0;
     out[i] = here ? *from : 0.0f;
