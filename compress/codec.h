@@ -18,6 +18,7 @@
 
 #include "base/result.h"
 
+// Every function may be called by any thread; what it needs beyond its arguments is constant.
 namespace weft::compress {
 
 enum class Kind : uint8_t {
@@ -121,11 +122,12 @@ double relative_error(std::span<const float> x, std::span<const float> y);  // R
 // A cotangent may be sent at the positions at which its activation was, and then without positions of its
 // own. For TopK only. Positions are ascending and below the count, k of them.
 
-// Those of a payload. REQUIRES: decode accepts the payload. positions.size() == kept(codec, count).
-void positions(const Codec& codec, size_t count, std::span<const std::byte> payload,
-               std::span<uint32_t> positions);
+// Those of a payload; Corrupted if it holds none that are right. What else it holds is not looked at.
+// REQUIRES: positions.size() == kept(codec, count).
+Status positions(const Codec& codec, size_t count, std::span<const std::byte> payload,
+                 std::span<uint32_t> positions);
 size_t wire_bytes_at(const Codec& codec, size_t count);  // always exact
-// As encode and decode. REQUIRES: positions as above (they are our own, not the peer's).
+// As encode and decode. REQUIRES: positions as above: ours, or of a payload that `positions` accepted.
 std::optional<size_t> encode_at(const Codec& codec, std::span<const float> x,
                                 std::span<const uint32_t> positions, const Draw& draw,
                                 std::span<std::byte> out, Scratch& scratch);
