@@ -14,7 +14,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/result.h"
 
@@ -33,9 +32,9 @@ enum class Kind : uint8_t {
 // How TopK and RandomK write the numbers that they send.
 enum class Values : uint8_t {
   F32 = 0,
-  F16 = 1,
-  I8 = 2,  // sign and 7 bits between the smallest and the largest magnitude of 128; unbiased
-  I4 = 3,  // sign and 3 bits, likewise
+  F16 = 1,  // as Float16: rounded to nearest, which is a small bias
+  I8 = 2,   // sign and 7 bits between the smallest and the largest magnitude of 128; unbiased
+  I4 = 3,   // sign and 3 bits, likewise
 };
 
 // A plain value. A field that a kind does not use keeps its default, so that equal codecs compare equal.

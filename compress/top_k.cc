@@ -3,7 +3,7 @@
 // Wire: positions (positions.h), values (values.h), and with a floor the remainder, the tensor with zeros at
 // those positions, as Blocks (blocks.cc). Decoded, the values take their places over the floor. Without a
 // floor what is not sent is zero: biased, which error feedback (its caller's) makes up for; with one, no bias
-// but that of F16 values beyond their range.
+// but what F16 rounds off.
 #include <algorithm>
 #include <cstring>
 
