@@ -94,8 +94,9 @@ class Scratch {
   std::unique_ptr<std::byte[]> memory_;
   size_t size_ = 0;
 };
-// What encode and relative_error take of a Scratch at most; about 1.5 to 3 times what they send, and the
-// tensor once more for masks_zeros, for a floor, and for relative_error.
+// What encode and relative_error take of a Scratch at most. For encode TopK has 12 bytes for each number
+// kept, count / 256 and 1 MiB, RandomK 4 for each kept, masks_zeros and a floor 4 for each number;
+// relative_error has another 4 for each number, which are only touched if it is called.
 size_t scratch_bytes(const Codec& codec, size_t count);
 
 // Writes the payload of x and returns its length, or nothing if x holds an infinity or a NaN (Dense always
