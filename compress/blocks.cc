@@ -14,6 +14,12 @@
 // tensor and, at the 8 bits that it has, adds 0.3 % to the error; a float32 would add 3 % to the bytes of
 // int4.
 //
+// Relative error of int4 (a simulation of 2^18 numbers): normal numbers 0.155, Student's t of 3 degrees
+// 0.145, after a Relu 0.149. Without rotation 0.155, 0.344, 0.226; rotated without S 0.155, 0.146, 0.350, for
+// a mean then lies on one coefficient; with a level at zero (15 codes) 0.166, 0.155, 0.160. Blocks of 32, 64,
+// 256: 0.128, 0.142, 0.168 on normal numbers, which at the bytes of 128 would be 0.167, 0.155, 0.161. In 128
+// the sums of int8 fit 16 bits.
+//
 // The error of a block has about the mean square (2 w)^2 / 6 * 128, w as above. Magnitudes below 2^-103 are
 // lost in it: the scale is not below 2^-110.
 //

@@ -14,10 +14,10 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/result.h"
 
+// Every function may be called by any thread; what it needs beyond its arguments is constant.
 namespace weft::compress {
 
 enum class Kind : uint8_t {
@@ -32,9 +32,9 @@ enum class Kind : uint8_t {
 // How TopK and RandomK write the numbers that they send.
 enum class Values : uint8_t {
   F32 = 0,
-  F16 = 1,
-  I8 = 2,  // sign and 7 bits between the smallest and the largest magnitude of 128; unbiased
-  I4 = 3,  // sign and 3 bits, likewise
+  F16 = 1,  // as Float16: rounded to nearest, which is a small bias
+  I8 = 2,   // sign and 7 bits between the smallest and the largest magnitude of 128; unbiased
+  I4 = 3,   // sign and 3 bits, likewise
 };
 
 // A plain value. A field that a kind does not use keeps its default, so that equal codecs compare equal.
@@ -94,8 +94,9 @@ class Scratch {
   std::unique_ptr<std::byte[]> memory_;
   size_t size_ = 0;
 };
-// What encode and relative_error take of a Scratch at most; about 1.5 to 3 times what they send, and the
-// tensor once more for masks_zeros, for a floor, and for relative_error.
+// What encode and relative_error take of a Scratch at most. For encode TopK has 12 bytes for each number
+// kept, count / 256 and 1 MiB, RandomK 4 for each kept, masks_zeros and a floor 4 for each number;
+// relative_error has another 4 for each number, which are only touched if it is called.
 size_t scratch_bytes(const Codec& codec, size_t count);
 
 // Writes the payload of x and returns its length, or nothing if x holds an infinity or a NaN (Dense always
@@ -121,11 +122,12 @@ double relative_error(std::span<const float> x, std::span<const float> y);  // R
 // A cotangent may be sent at the positions at which its activation was, and then without positions of its
 // own. For TopK only. Positions are ascending and below the count, k of them.
 
-// Those of a payload. REQUIRES: decode accepts the payload. positions.size() == kept(codec, count).
-void positions(const Codec& codec, size_t count, std::span<const std::byte> payload,
-               std::span<uint32_t> positions);
+// Those of a payload; Corrupted if it holds none that are right. What else it holds is not looked at.
+// REQUIRES: positions.size() == kept(codec, count).
+Status positions(const Codec& codec, size_t count, std::span<const std::byte> payload,
+                 std::span<uint32_t> positions);
 size_t wire_bytes_at(const Codec& codec, size_t count);  // always exact
-// As encode and decode. REQUIRES: positions as above (they are our own, not the peer's).
+// As encode and decode. REQUIRES: positions as above: ours, or of a payload that `positions` accepted.
 std::optional<size_t> encode_at(const Codec& codec, std::span<const float> x,
                                 std::span<const uint32_t> positions, const Draw& draw,
                                 std::span<std::byte> out, Scratch& scratch);

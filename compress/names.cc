@@ -1,6 +1,5 @@
 // What a codec is called, and which values are codecs.
 #include <array>
-#include <charconv>
 
 #include "compress/codec.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <numeric>
 
 namespace weft::compress {
 namespace {
@@ -12,7 +13,10 @@ size_t bytes_for(uint64_t bits) { return static_cast<size_t>((bits + 7) / 8); }
 // The eight bytes from `at` on; zeros beyond the end.
 uint64_t word_at(std::span<const std::byte> bytes, size_t at) {
   uint64_t word = 0;
-  std::memcpy(&word, bytes.data() + at, std::min<size_t>(8, bytes.size() - at));
+  if (at + 8 <= bytes.size()) [[likely]]
+    std::memcpy(&word, bytes.data() + at, 8);
+  else if (at < bytes.size())
+    std::memcpy(&word, bytes.data() + at, bytes.size() - at);
   return word;
 }
 
@@ -66,35 +70,35 @@ void write_positions(const PositionFormat& format, std::span<const uint32_t> pos
 PositionReader::PositionReader(const PositionFormat& format, std::span<const std::byte> bytes)
     : format_(format), low_(bytes.first(format.low_bytes)), high_(bytes.subspan(format.low_bytes)) {}
 
-uint32_t PositionReader::low_bits(size_t i) const {
-  const uint64_t bit = uint64_t{i} * format_.low;
-  const uint64_t word = word_at(low_, static_cast<size_t>(bit / 8)) >> (bit % 8);
-  return static_cast<uint32_t>(word & ((uint64_t{1} << format_.low) - 1));
-}
-
-bool PositionReader::next_bit(size_t& bit) {
-  while (word_ == 0) {
-    if (next_byte_ >= high_.size()) return false;
-    word_ = word_at(high_, next_byte_);
-    next_byte_ += 8;
+template <bool kIsList>
+bool PositionReader::next_of(std::span<uint32_t> positions) {
+  const uint64_t mask = (uint64_t{1} << format_.low) - 1;
+  uint64_t word = word_, low_bit = uint64_t{found_} * format_.low;
+  size_t from = before_;
+  for (size_t i = 0; i < positions.size(); ++i, low_bit += format_.low) {
+    for (; word == 0; next_byte_ += 8) {
+      if (next_byte_ >= high_.size()) return false;
+      word = word_at(high_, next_byte_);
+    }
+    size_t at = next_byte_ * 8 - 64 + static_cast<size_t>(std::countr_zero(word));
+    word &= word - 1;
+    if constexpr (kIsList)
+      at = (at - found_ - i) << format_.low |
+           (word_at(low_, static_cast<size_t>(low_bit / 8)) >> (low_bit % 8) & mask);
+    if (at < from || at >= format_.count) return false;
+    from = at + 1;
+    positions[i] = static_cast<uint32_t>(at);
   }
-  bit = (next_byte_ - 8) * 8 + static_cast<size_t>(std::countr_zero(word_));
-  word_ &= word_ - 1;
+  word_ = word;
+  before_ = from;
+  found_ += positions.size();
   return true;
 }
 
 bool PositionReader::next(std::span<uint32_t> positions) {
-  for (uint32_t& position : positions) {
-    size_t at = found_, bit = 0;
-    if (format_.bytes() != 0) {
-      if (!next_bit(bit)) return false;
-      at = format_.is_list ? (bit - found_) << format_.low | low_bits(found_) : bit;
-    }
-    if (at < before_ || at >= format_.count) return false;
-    before_ = at + 1;
-    position = static_cast<uint32_t>(at);
-    ++found_;
-  }
+  if (format_.bytes() != 0) return format_.is_list ? next_of<true>(positions) : next_of<false>(positions);
+  std::iota(positions.begin(), positions.end(), static_cast<uint32_t>(found_));
+  found_ += positions.size();
   return true;
 }
 

@@ -36,15 +36,14 @@ class PositionReader {
   PositionReader(const PositionFormat& format, std::span<const std::byte> bytes);
 
   // The next positions, as many as fit. False, with some of them unspecified, where the bytes have none that
-  // are in order and in range. REQUIRES: no more than k in all.
+  // are in order and in range, after which it is not to be asked again. REQUIRES: no more than k in all.
   bool next(std::span<uint32_t> positions);
   // After all k: whether nothing follows, neither positions nor bits of the padding.
   bool at_end() const;
 
  private:
-  bool next_bit(size_t& bit);
-  uint32_t low_bits(size_t i) const;
-  uint64_t high_word(size_t byte) const;
+  template <bool kIsList>
+  bool next_of(std::span<uint32_t> positions);
 
   PositionFormat format_;
   std::span<const std::byte> low_, high_;

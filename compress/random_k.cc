@@ -6,7 +6,6 @@
 // (n / k - 1) ||x||^2, as if the k were drawn from all n. The draw is of 32 bits, which favours places by at
 // most m / 2^32 of their share.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "compress/values.h"

@@ -54,11 +54,12 @@ Threshold kth_largest(std::span<const uint32_t> x, size_t k, uint32_t low, std::
 size_t drop_ties(Selected pairs, uint32_t threshold, size_t& ties) {
   size_t kept = 0;
   for (size_t i = 0; i < pairs.index.size(); ++i) {
-    const bool equal = (pairs.bits[i] & kMagnitude) == threshold;
-    if (equal && ties == 0) continue;
-    ties -= equal ? 1 : 0;
-    pairs.index[kept] = pairs.index[i];
-    pairs.bits[kept++] = pairs.bits[i];
+    const uint32_t index = pairs.index[i], bits = pairs.bits[i];
+    const size_t equal = (bits & kMagnitude) == threshold ? 1 : 0, tie = equal & (ties != 0 ? 1 : 0);
+    ties -= tie;
+    pairs.index[kept] = index;  // without a branch: which are equal cannot be foreseen
+    pairs.bits[kept] = bits;
+    kept += 1 - equal + tie;
   }
   return kept;
 }
@@ -66,7 +67,7 @@ size_t drop_ties(Selected pairs, uint32_t threshold, size_t& ties) {
 // A threshold that very likely has k elements or a few more at it or above; 0 where a guess is of no use. The
 // runs lie in equal stretches, at places that follow from the number of the stretch alone.
 uint32_t guess_threshold(std::span<const float> x, size_t k, std::span<uint32_t> room) {
-  if (x.size() < 2 * kSample || k > x.size() / 2) return 0;
+  if (x.size() < 2 * kSample) return 0;
   const auto bits = bits_of(x);
   const size_t stretch = x.size() / kRuns;
   for (size_t run = 0; run < kRuns; ++run) {
@@ -77,7 +78,7 @@ uint32_t guess_threshold(std::span<const float> x, size_t k, std::span<uint32_t>
   // Six deviations above the mean: neighbours are alike, so that they count for less than as many draws.
   const double mean = static_cast<double>(k) / static_cast<double>(x.size()) * static_cast<double>(kSample);
   const auto rank = static_cast<size_t>(mean + 6 * std::sqrt(mean) + 8);
-  return kth_largest(room.first(kSample), std::min(rank, kSample), 0, room).bits;
+  return rank < kSample ? kth_largest(room.first(kSample), rank, 0, room).bits : 0;
 }
 
 // Pairs at or above the threshold; nothing if they are fewer than k, or more than there is room for.

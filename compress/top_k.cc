@@ -3,7 +3,7 @@
 // Wire: positions (positions.h), values (values.h), and with a floor the remainder, the tensor with zeros at
 // those positions, as Blocks (blocks.cc). Decoded, the values take their places over the floor. Without a
 // floor what is not sent is zero: biased, which error feedback (its caller's) makes up for; with one, no bias
-// but that of F16 values beyond their range.
+// but what F16 rounds off.
 #include <algorithm>
 #include <cstring>
 
@@ -90,6 +90,14 @@ Status decode_parts(const Codec& codec, const Parts& parts, std::span<const std:
   return {};
 }
 
+tl::unexpected<Error> bad_positions() {
+  return fail(ErrorCode::Corrupted, "positions that are out of order or out of range, or too few");
+}
+Status check_end(const PositionReader& reader) {
+  if (reader.at_end()) return {};
+  return fail(ErrorCode::Corrupted, "more positions than there are values, or bits beyond their end");
+}
+
 Status decode_top_k(const Codec& codec, const Draw&, std::span<const std::byte> payload,
                     std::span<float> out) {
   const Parts parts = parts_of(codec, out.size());
@@ -99,23 +107,24 @@ Status decode_top_k(const Codec& codec, const Draw&, std::span<const std::byte> 
       codec, parts, payload.subspan(parts.positions.bytes()),
       [&](std::span<uint32_t> positions) -> Status {
         if (reader.next(positions)) return {};
-        return fail(ErrorCode::Corrupted, "positions that are out of order or out of range, or too few");
+        return bad_positions();
       },
       out));
-  if (reader.at_end()) return {};
-  return fail(ErrorCode::Corrupted, "more positions than there are values, or bits beyond their end");
+  return check_end(reader);
 }
 
 }  // namespace
 
 const KindRow kTopKRow = {top_k_bytes, scratch, encode_top_k, decode_top_k};
 
-void positions(const Codec& codec, size_t count, std::span<const std::byte> payload,
-               std::span<uint32_t> positions) {
+Status positions(const Codec& codec, size_t count, std::span<const std::byte> payload,
+                 std::span<uint32_t> positions) {
   WEFT_CHECK(codec.kind == Kind::TopK && positions.size() == kept(codec, count));
-  const PositionFormat format = position_format(count, positions.size());
-  PositionReader reader(format, payload.first(format.bytes()));
-  WEFT_CHECK(reader.next(positions));
+  const Parts parts = parts_of(codec, count);
+  WEFT_TRY_STATUS(check_length(payload, parts.all()));
+  PositionReader reader(parts.positions, payload.first(parts.positions.bytes()));
+  if (!reader.next(positions)) return bad_positions();
+  return check_end(reader);
 }
 
 size_t wire_bytes_at(const Codec& codec, size_t count) {

@@ -77,17 +77,19 @@ TEST(TopK, SelectsTheSameFromAMisleadingSample) {
   }
   // Every element that the sample reads (select.cc) is zero; then all others are.
   const size_t count = 262'144, stretch = count / 16384;
-  std::vector<float> hidden(count, 3.0f), shown(count, 0.0f);
+  std::vector<float> hidden(count, 3.0f), faint(count, 3.0f), shown(count, 0.0f);
   for (size_t run = 0; run < 16384; ++run) {
     const uint32_t hash = static_cast<uint32_t>(run + 1) * 0x9E3779B9u;
     for (size_t i = 0; i < 4; ++i) {
       const size_t at = run * stretch + ((uint64_t{hash} * (stretch - 3)) >> 32) + i;
       hidden[at] = 0;
+      faint[at] = 1e-3f;  // so that far more than there is room for lie above
       shown[at] = 1.0f + static_cast<float>(at);
     }
   }
   for (const size_t k : {1, 2'000, 60'000, 100'000}) {
     expect_same_selection(hidden, k, "hidden");
+    expect_same_selection(faint, k, "faint");
     expect_same_selection(shown, k, "shown");
   }
 }
@@ -147,7 +149,7 @@ TEST(TopK, PositionsAreUsedAgain) {
       const auto x = tensor(Data::Normal, count, 1), dx = tensor(Data::HeavyTail, count, 2);
       const Draw forward{.seed = 1}, backward{.seed = 1, .backward = true};
       std::vector<uint32_t> places(kept(codec, count));
-      positions(codec, count, encoded(codec, x, forward), places);
+      ASSERT_TRUE(positions(codec, count, encoded(codec, x, forward), places));
       ASSERT_EQ(places, naive_largest(x, places.size()));
       Bytes payload(wire_bytes_at(codec, count));
       Scratch scratch;
@@ -175,6 +177,24 @@ TEST(TopK, PositionsAreUsedAgain) {
       payload.resize(wire_bytes_at(codec, count));
       EXPECT_FALSE(encode_at(codec, bad, places, backward, payload, scratch));
     }
+}
+
+// As decode does, whatever the bytes are.
+TEST(TopK, PositionsOfABadPayloadAreRefused) {
+  for (const char* text : {"topk:0.1:fp16", "topk:0.5:int4"}) {
+    const Codec codec = codec_of(text);
+    std::vector<uint32_t> places(kept(codec, 300));
+    std::vector<float> y(300);
+    Bytes payload = encoded(codec, tensor(Data::Normal, 300, 1));
+    for (size_t bit = 0; bit < position_format(300, places.size()).bytes() * 8; ++bit) {
+      payload[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
+      EXPECT_EQ(positions(codec, 300, payload, places).has_value(),
+                decode(codec, {}, payload, y).has_value());
+      payload[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
+    }
+    payload.pop_back();
+    EXPECT_FALSE(positions(codec, 300, payload, places));
+  }
 }
 
 std::vector<uint32_t> some_positions(size_t count, size_t k, Rng& rng) {
