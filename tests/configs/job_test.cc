@@ -142,6 +142,17 @@ compression: {policy: adatopk}
   EXPECT_EQ(job.compression.policy, plan::CompressionPolicy::AdaTopK);
 }
 
+TEST(Job, CompressionSaysHowMuchAndAsWhat) {
+  const auto of = [](const std::string& text) { return parsed(kSmall, {"compression=" + text}).compression; };
+  EXPECT_EQ(of("{policy: none}").policy, plan::CompressionPolicy::None);
+  EXPECT_EQ(of("{policy: uniform, codec: int4z}").codec, compress::parse("int4z").value());
+  EXPECT_EQ(of("{policy: uniform, codec: 'topk:0.01:fp16+int4'}").codec->floor_bits, 4);
+  const plan::Compression adaptive = of("{policy: adatopk, ratio: 30, values: int8}");
+  EXPECT_EQ(adaptive.ratio, 30);
+  EXPECT_EQ(adaptive.values, compress::Values::I8);
+  EXPECT_EQ(of("{policy: adatopk}").ratio, 100);
+}
+
 TEST(Job, OtherLossesNameTheirParts) {
   const auto mse = parsed(kSmall, {"loss={type: mse, output: y, target: t, weight: 0.25}"}).losses.at(0);
   EXPECT_EQ(mse.type, dag::LossType::Mse);

@@ -4,14 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 
+#include "dag/op_table.h"
 #include "peer/service/bulk.h"
+#include "peer/service/encoding.h"
 #include "security/identity.h"
 
 namespace weft::peer::test {
 namespace {
 
 constexpr uint64_t kUntakenMax = 8 << 20;
+constexpr uint64_t kSeed = 11;
 constexpr Duration kPatience = std::chrono::seconds(120);  // only a hang reaches it
 
 dag::Tensor numbered_tensor(int64_t size, uint64_t number) {
@@ -44,8 +48,10 @@ struct Owner {
     EXPECT_TRUE(started.has_value());
     service = std::move(*started);
   }
-  void open(uint64_t generation, uint32_t stage, const Owner& other) {
+  void open(uint64_t generation, uint32_t stage, const Owner& other, proto::StageProgram program = {}) {
     const auto assignment = std::make_shared<proto::AssignStage>();
+    assignment->training.seed = kSeed;
+    if (program.graph) assignment->programs.push_back(std::move(program));
     assignment->run = 1;
     assignment->plan_version = 1;
     assignment->seat = {stage};
@@ -108,6 +114,66 @@ TEST_F(LinkServiceTest, CarriesTensorsBothWaysInOrder) {
   };
   ask();
   ASSERT_TRUE(run_until([&] { return told > bytes; }));
+}
+
+// ---- what comes encoded
+
+constexpr int64_t kCount = 3000;
+proto::StageProgram receives_as(const compress::Codec& codec) {
+  dag::GraphBuilder b(dag::op_table());
+  const dag::ValueId x = b.input("x", {dag::DType::F32, {kCount}});
+  b.output("y", b.add(dag::OpKind::Relu, {x}), dag::OutputRole::Prediction);
+  proto::StageProgram program;
+  program.graph = std::make_shared<const dag::Graph>(b.finish());
+  program.receives = {{.edge = 0, .value = x, .stage = 0, .codec = codec}};
+  return program;
+}
+proto::TensorHeader header_of(uint64_t step, const compress::Codec& codec) {
+  return {.run = 1, .plan_version = 1, .step = step, .spec = {dag::DType::F32, {kCount}}, .codec = codec};
+}
+
+TEST_F(LinkServiceTest, WhatComesEncodedIsToldDecodedAndInOrder) {
+  const compress::Codec codec = *compress::parse("fp16");
+  a_.open(7, 0, b_);
+  b_.open(9, 1, a_, receives_as(codec));
+  ASSERT_TRUE(run_until([&] { return !a_.up.empty() && !b_.up.empty(); }));
+  compress::Scratch scratch;
+  for (uint64_t step = 1; step <= 60; ++step) {
+    // Every third is not finite, and so comes dense.
+    dag::Tensor tensor = numbered_tensor(kCount, step);
+    if (step % 3 == 0) tensor.mutable_as<float>().back() = std::numeric_limits<float>::infinity();
+    proto::TensorHeader header = header_of(step, codec);
+    const dag::Tensor payload = encode_tensor(header, tensor, kSeed, scratch);
+    EXPECT_EQ(header.codec == codec, step % 3 != 0);
+    a_.service->send(7, {1}, tensor_frame(header, payload));
+  }
+  ASSERT_TRUE(run_until([&] { return b_.received == 60; }));
+  EXPECT_TRUE(b_.is_in_order);
+  EXPECT_EQ(b_.bytes, 60u * kCount * sizeof(float));
+}
+
+TEST_F(LinkServiceTest, APayloadThatCannotBeDecodedEndsTheLink) {
+  const compress::Codec codec = *compress::parse("fp16");
+  a_.open(7, 0, b_);
+  b_.open(9, 1, a_, receives_as(codec));
+  ASSERT_TRUE(run_until([&] { return !a_.up.empty() && !b_.up.empty(); }));
+  dag::Tensor payload(payload_spec(kCount * 2));
+  for (std::byte& byte : payload.mutable_bytes()) byte = std::byte{0x7C};  // fp16: a NaN
+  a_.service->send(7, {1}, tensor_frame(header_of(1, codec), payload));
+  EXPECT_FALSE(run_until([&] { return b_.received == 1; }));
+  ASSERT_EQ(b_.downs.size(), 1u);
+  EXPECT_EQ(b_.downs.front().code, ErrorCode::Corrupted);
+}
+
+TEST_F(LinkServiceTest, ACodecThatWasNotAssignedEndsTheLink) {
+  a_.open(7, 0, b_);
+  b_.open(9, 1, a_, receives_as(*compress::parse("fp16")));
+  ASSERT_TRUE(run_until([&] { return !a_.up.empty() && !b_.up.empty(); }));
+  a_.service->send(
+      7, {1}, tensor_frame(header_of(1, *compress::parse("bf16")), dag::Tensor(payload_spec(kCount * 2))));
+  EXPECT_FALSE(run_until([&] { return b_.received == 1; }));
+  ASSERT_EQ(b_.downs.size(), 1u);
+  EXPECT_NE(b_.downs.front().message.find("expected fp16"), std::string::npos) << b_.downs.front().message;
 }
 
 // Whoever dialled: what a peer sends passes its own uplink, what it receives its own downlink.

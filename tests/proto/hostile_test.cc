@@ -276,7 +276,8 @@ TEST(HostileTensors, HeadersThatLieAreRefused) {
     EXPECT_FALSE(decode_tensor(lie).has_value()) << what;
   };
   refused(0, 'X', "another magic");
-  refused(4, 2, "another format");
+  refused(4, 2, "the other format");
+  refused(4, 3, "a format of later");
   refused(5, 13, "dtype");
   refused(5, 1, "a wider dtype");
   refused(6, 3, "program");
@@ -295,6 +296,34 @@ TEST(HostileTensors, HeadersThatLieAreRefused) {
   EXPECT_FALSE(decode_tensor(frame).has_value());
 }
 
+TEST(HostileTensors, CodecsThatAreNoneAreRefused) {
+  TensorHeader header{1, 2, 3, 4, 5, ProgramKind::Train, Direction::Backward, 0, {dag::DType::F32, {2, 300}}};
+  header.codec = *compress::parse("int4");
+  ByteVector frame = encode_header(header);
+  frame.resize(frame.size() + compress::wire_bytes(header.codec, 600));
+  ASSERT_TRUE(decode_tensor(frame).has_value());
+  const auto refused = [&](size_t at, int value, const char* what) {
+    ByteVector lie = frame;
+    lie[at] = static_cast<std::byte>(value);
+    EXPECT_FALSE(decode_tensor(lie).has_value()) << what;
+  };
+  refused(4, 1, "said to be dense");
+  refused(5, 1, "of doubles");
+  refused(48, 0, "dense in this format");
+  refused(48, 1, "another kind, of another length");
+  refused(48, 200, "an unknown kind");
+  refused(49, 5, "bits that nothing has");
+  refused(49, 8, "more bits than the frame holds");
+  refused(50, 2, "neither true nor false");
+  refused(51, 9, "unknown values");
+  refused(53, 1, "a byte that must be 0");
+  refused(56, 1, "a density of blocks");
+  refused(60, 1, "a byte that must be 0");
+  refused(72, 0x7F, "more elements than the frame holds");
+  for (size_t size = 0; size < frame.size(); ++size)
+    EXPECT_FALSE(decode_tensor(std::span(frame).first(size)).has_value()) << size;
+}
+
 TEST(HostileTensors, MutatedHeadersNeverReachBeyondTheFrame) {
   Rng rng(17, 0xBAD);
   TensorHeader header{1, 2, 3, 4, 5, ProgramKind::Train, Direction::Backward, 0, {dag::DType::F32, {2, 3}}};
@@ -306,7 +335,8 @@ TEST(HostileTensors, MutatedHeadersNeverReachBeyondTheFrame) {
     const auto decoded = decode_tensor(bytes);
     if (!decoded) continue;
     EXPECT_EQ(decoded->bytes.data() + decoded->bytes.size(), bytes.data() + bytes.size());
-    EXPECT_EQ(static_cast<int64_t>(decoded->bytes.size()), decoded->header.spec.bytes().value);
+    EXPECT_LE(static_cast<int64_t>(decoded->bytes.size()),
+              payload_bytes(decoded->header.spec, decoded->header.codec).value);
   }
 }
 

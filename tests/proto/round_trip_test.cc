@@ -99,6 +99,29 @@ TEST(TensorHeaders, ComeBackAsTheyWere) {
   }
 }
 
+TEST(TensorHeaders, OfPayloadsThatACodecMadeComeBackToo) {
+  for (const char* name : {"fp16", "bf16", "int8", "int6", "int4", "int3", "int4z", "topk:0.01:fp32",
+                           "topk:0.123456:int8+int4", "randomk:1:int4"}) {
+    SCOPED_TRACE(name);
+    TensorHeader header{
+        1, 2, 3, 4, 5, ProgramKind::Train, Direction::Backward, 0, {dag::DType::F32, {7, 100}}};
+    header.codec = *compress::parse(name);
+    auto frame = encode_header(header);
+    EXPECT_LE(frame.size(), kTensorHeaderSizeMax);
+    EXPECT_EQ(static_cast<int>(frame[4]), 2);
+    const size_t head = frame.size();
+    frame.resize(head + static_cast<size_t>(payload_bytes(header.spec, header.codec).value), std::byte{7});
+    const auto decoded = decode_tensor(frame);
+    ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
+    EXPECT_EQ(decoded->header, header);
+    EXPECT_EQ(decoded->bytes.size(), frame.size() - head);
+    frame.push_back({});
+    EXPECT_FALSE(decode_tensor(frame).has_value()) << "longer than the codec makes it";
+    frame.resize(frame.size() - 2);
+    EXPECT_EQ(decode_tensor(frame).has_value(), !compress::is_fixed_size(header.codec));
+  }
+}
+
 TEST(Chunks, ComeBackAsTheyWere) {
   auto frame = encode_chunk_head(0x0123456789ABCDEF);
   frame.resize(frame.size() + 5, std::byte{9});

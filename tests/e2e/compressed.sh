@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Links that compress, with real processes: with each codec a run in two stages learns what one machine learns, and ends, after
+# one of its peers was killed, in the bytes of the run in which nobody was.   compressed.sh [--quick]
+source "$(dirname "$0")/cluster.sh"
+codecs=(fp16 bf16 int8 int6 int4 int3 int4z topk:0.1:fp16 topk:0.05:int8+int4 randomk:0.5:fp16)
+[ "${1:-}" = --quick ] && codecs=(int8 topk:0.1:int8)
+cluster_begin
+# Two equal layers and little else: between them lies the one cut that balances, whatever a peer measures itself at.
+"${WEFT_BENCH_MODEL:-build/release/weft_bench_model}" 256 2 32 "$work/model.onnx"
+made_model_job <<YAML
+data: {train: {type: text, path: corpus.txt, sequence_length: 32, validation: 0.1}}
+evaluate_every: 10
+steps: 30
+YAML
+steps=30
+"$weft" local "$work/job.yaml" --threads 1 --set "output=$work/local.onnx" --format json >"$work/local.json"
+final_loss() { grep '"event":"step"' "$1" | tail -n 1 | field loss; }
+
+start_broker --lease 3s --replication-rate 1Gbit
+for name in a b c; do start_peer "$name" --device cpu:1 --listen 127.0.0.1:0; done
+next=1
+submit_with() { submit_job "$work/job.yaml" --set placement.stages=2 --set "compression={policy: uniform, codec: $1}" --set "output=$2"; }
+for codec in "${codecs[@]}"; do
+  submit_with "$codec" "$work/calm.onnx"
+  finish_job
+  grep -q "compressed as $codec" "$work/events" || fail "$codec: the plan does not say that links are compressed"
+  cp "$work/events" "$work/calm.events"
+  awk -v what="$codec" -v one="$(final_loss "$work/local.json")" -v other="$(final_loss "$work/events")" \
+    'BEGIN { printf "%s: loss %.4f after thirty steps, of one machine %.4f\n", what, other, one; exit !(other < 1.2 * one && other > 0.8 * one) }' ||
+    fail "$codec: it learns something else"
+  [ "$codec" = int8 ] && grep -q "$(final_loss "$work/local.json")" <(final_loss "$work/events") && fail "int8: nothing was encoded"
+
+  submit_with "$codec" "$work/lost.onnx"
+  wait_for_step 5
+  mapfile -t victims < <(active_peers)
+  lose_peer "$(one_of "${victims[@]}")"
+  wait_for_recovery
+  finish_job
+  steps_are_whole "$steps"
+  same_file "$codec, a peer lost" "$work/calm.onnx" "$work/lost.onnx"
+  start_peer "again-$next" --device cpu:1 --listen 127.0.0.1:0
+  next=$((next + 1))
+done
+
+# ---- What cannot be is said before anything starts.
+if "$weft" submit "$work/job.yaml" --set "compression={policy: uniform, codec: int5}" 2>"$work/refused.log"; then fail "int5 was taken"; fi
+grep -q int4 "$work/refused.log" || fail "the refusal does not name what there is: $(cat "$work/refused.log")"
+echo "compressed: the same bytes through a loss"

@@ -1,0 +1,99 @@
+// Tensors to payloads and back.
+#include "peer/service/encoding.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+#include "base/rng.h"
+#include "peer/service/bulk.h"
+
+namespace weft::peer::test {
+namespace {
+
+constexpr const char* kCodecs[] = {"dense",
+                                   "fp16",
+                                   "bf16",
+                                   "int8",
+                                   "int6",
+                                   "int4",
+                                   "int3",
+                                   "int4z",
+                                   "topk:0.1:fp16",
+                                   "topk:0.02:int8+int4",
+                                   "randomk:0.5:fp32"};
+
+dag::Tensor normal_tensor(uint64_t seed) {
+  Rng rng(seed, 0);
+  dag::Tensor tensor({dag::DType::F32, {5, 7, 33}});
+  for (float& value : tensor.mutable_as<float>()) value = static_cast<float>(rng.normal());
+  return tensor;
+}
+proto::TensorHeader header_of(const dag::Tensor& tensor, const char* codec) {
+  return {.step = 3, .microbatch = 1, .edge = 2, .spec = tensor.spec(), .codec = *compress::parse(codec)};
+}
+bool are_same(const dag::Tensor& a, const dag::Tensor& b) {
+  return a.spec() == b.spec() && std::memcmp(a.bytes().data(), b.bytes().data(), a.bytes().size()) == 0;
+}
+
+TEST(Encoding, IsTheSameBytesWheneverItIsMadeAndOthersElsewhere) {
+  for (const char* codec : kCodecs) {
+    SCOPED_TRACE(codec);
+    const dag::Tensor tensor = normal_tensor(1), other = normal_tensor(2);
+    compress::Scratch scratch, used;
+    proto::TensorHeader header = header_of(tensor, codec), again = header;
+    encode_tensor(again, other, 9, used);
+    again = header;
+    const dag::Tensor payload = encode_tensor(header, tensor, 9, scratch);
+    EXPECT_TRUE(are_same(payload, encode_tensor(again, tensor, 9, used)));
+    const auto decoded = decode_tensor(header, payload, 9);
+    ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
+    EXPECT_EQ(decoded->spec(), tensor.spec());
+    EXPECT_EQ(
+        payload.bytes().size() <= static_cast<size_t>(proto::payload_bytes(header.spec, header.codec).value),
+        true);
+    // Of another microbatch, or in an evaluation, what is drawn is drawn anew.
+    if (header.codec.kind == compress::Kind::Blocks || header.codec.kind == compress::Kind::RandomK) {
+      ++again.microbatch;
+      EXPECT_FALSE(are_same(payload, encode_tensor(again, tensor, 9, used)));
+      again = header;
+      again.program = proto::ProgramKind::Evaluate;
+      EXPECT_FALSE(are_same(payload, encode_tensor(again, tensor, 9, used)));
+    }
+  }
+}
+
+TEST(Encoding, WhatIsNotFiniteStaysAsItIs) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN()})
+    for (const char* codec : kCodecs) {
+      SCOPED_TRACE(codec);
+      dag::Tensor tensor = normal_tensor(3);
+      tensor.mutable_as<float>()[100] = bad;
+      compress::Scratch scratch;
+      proto::TensorHeader header = header_of(tensor, codec);
+      const dag::Tensor payload = encode_tensor(header, tensor, 9, scratch);
+      EXPECT_EQ(header.codec.kind, compress::Kind::Dense);
+      const auto decoded = decode_tensor(header, payload, 9);
+      ASSERT_TRUE(decoded.has_value());
+      EXPECT_TRUE(are_same(*decoded, tensor));
+    }
+}
+
+TEST(Encoding, DamageIsSaidWithItsPlace) {
+  const dag::Tensor tensor = normal_tensor(4);
+  compress::Scratch scratch;
+  proto::TensorHeader header = header_of(tensor, "topk:0.1:fp16");
+  const dag::Tensor payload = encode_tensor(header, tensor, 9, scratch);
+  const dag::Tensor shorter(payload_spec(payload.bytes().size() - 1),
+                            payload.bytes().first(payload.bytes().size() - 1));
+  const auto decoded = decode_tensor(header, shorter, 9);
+  ASSERT_FALSE(decoded.has_value());
+  EXPECT_EQ(decoded.error().code, ErrorCode::Corrupted);
+  EXPECT_NE(decoded.error().message.find("edge 2, step 3, microbatch 1"), std::string::npos)
+      << decoded.error().message;
+}
+
+}  // namespace
+}  // namespace weft::peer::test
