@@ -29,8 +29,9 @@ TEST(TopKOf, TakesAtMostWhatTheRatioLeaves) {
         const compress::Codec codec = top_k_of(ratio, values, count);
         ASSERT_TRUE(compress::check(codec).has_value());
         const double most = static_cast<double>(4 * count) / ratio;
-        if (codec.per_million > 1)
+        if (codec.per_million > 1) {
           EXPECT_LE(static_cast<double>(compress::wire_bytes(codec, count)), most) << compress::name(codec);
+        }
         if (codec.per_million < 1'000'000) {  // a little denser is too much
           compress::Codec denser = codec;
           denser.per_million = std::min<uint32_t>(
