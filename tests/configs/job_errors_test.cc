@@ -141,7 +141,7 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"compression={policy: adatopk, codec: int8}", "`codec` goes with policy: uniform"},
       {"compression={policy: uniform, codec: int8, ratio: 4}", "leave `ratio` and `values` away"},
       {"compression={policy: adatopk, ratio: 0.5}", "`compression.ratio`"},
-      {"compression={policy: adatopk, values: int3}", "there are: fp32, fp16, int8, int4"},
+      {"compression={policy: adatopk, values: int3}", "`compression.values` cannot be 'int3'"},
       {"data.train.type=csv", "there are: idx, npz, text"},
       {"data.train={type: npz}", "`data.train.path` is missing"},
       {"data.train={type: npz, path: ''}", "must be a text"},

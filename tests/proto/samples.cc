@@ -70,7 +70,9 @@ StageProgram stage_program(const dag::Split& split, uint32_t stage) {
   for (uint32_t e = 0; e < split.cut_edges.size(); ++e) {
     const dag::CutEdge& edge = split.cut_edges[e];
     if (edge.to_stage == stage) {
-      program.receives.push_back({e, edge.received, edge.from_stage, *compress::parse("topk:0.01:fp16+int4")});
+      program.receives.push_back({e, edge.received, edge.from_stage});
+      if (piece.graph.spec(edge.received).dtype == dag::DType::F32)
+        program.receives.back().codec = *compress::parse("topk:0.01:fp16+int4");
       received[edge.received.index] = true;
     }
     if (edge.from_stage == stage) program.sends.push_back({e, edge.sent, edge.to_stage});
