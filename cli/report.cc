@@ -33,8 +33,10 @@ std::string json_stage(const proto::StageStatus& stage) {
       R"({{"stage":{},"peer":{},"name":{},"region":{},"busy":{},"step":{},"links":{}}})", stage.seat.stage,
       json_string(to_hex(stage.peer.digest)), json_string(stage.peer_name), json_string(stage.region),
       json_number(stage.busy), stage.step, json_list(stage.links, [](const proto::LinkUse& link) {
-        return fmt::format(R"({{"to_stage":{},"bytes_sent":{},"seconds_waiting":{}}})", link.seat.stage,
-                           link.bytes_sent, json_number(link.seconds_waiting));
+        return fmt::format(
+            R"({{"to_stage":{},"bytes_sent":{},"seconds_waiting":{},"bytes_dense":{},"bytes_encoded":{},"relative_error":{}}})",
+            link.seat.stage, link.bytes_sent, json_number(link.seconds_waiting), link.bytes_dense,
+            link.bytes_encoded, link.errors > 0 ? json_number(link.error_sum / link.errors) : "null");
       }));
 }
 

@@ -22,6 +22,11 @@ std::string line_of(const proto::StageStatus& stage) {
     if (sends)
       line += fmt::format("  to {}: {} a step", plan::to_string(link.seat),
                           format_bytes(static_cast<int64_t>(link.bytes_sent)));
+    if (link.bytes_encoded > 0) {
+      line += fmt::format(" ({:.1f} times smaller",
+                          static_cast<double>(link.bytes_dense) / static_cast<double>(link.bytes_encoded));
+      line += link.errors > 0 ? fmt::format(", error {:.2g}%)", 100 * link.error_sum / link.errors) : ")";
+    }
     if (!waits) continue;
     const std::string whom = sends ? "it" : plan::to_string(link.seat);
     line += fmt::format("{} waited {:.0f} ms for {}", sends ? "," : " ", 1000 * link.seconds_waiting, whom);

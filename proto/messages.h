@@ -312,6 +312,12 @@ struct LinkUse {
   uint64_t bytes_timed = 0;
   double seconds_timed = 0;
   double fastest_bytes_per_second = 0;
+  // Of the tensors that a codec encoded for it since the last report: their bytes before and after, and of those
+  // that were looked at (the first microbatch of each step) how many there were and the sum of their relative
+  // errors, ||x - decoded|| / ||x||.
+  uint64_t bytes_dense = 0, bytes_encoded = 0;
+  uint32_t errors = 0;
+  double error_sum = 0;
 };
 struct StepReport {
   JobNumber run = 0;

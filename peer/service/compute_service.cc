@@ -170,8 +170,13 @@ void ComputeService::send(const StagePtr& stage, const proto::EdgeEnd& end, prot
   std::call_once(encoder_made_, [this] { encoder_ = std::make_unique<net::Worker>(); });
   encoder_->post([this, stage, to, header = std::move(header), tensor = std::move(tensor)]() mutable {
     if (stage->dropped) return;
-    const dag::Tensor payload = encode_tensor(header, tensor, stage->assignment->training.seed, scratch_);
+    const uint64_t seed = stage->assignment->training.seed;
+    const dag::Tensor payload = encode_tensor(header, tensor, seed, scratch_);
     links_.send(stage->generation, to, tensor_frame(header, payload));
+    LinkService::Encoded encoded{tensor.bytes().size(), payload.bytes().size(), {}};
+    if (header.microbatch == 0 && header.codec.kind != compress::Kind::Dense)
+      encoded.relative_error = relative_error_of(header, tensor, payload, seed, scratch_);
+    links_.count(stage->generation, to, encoded);
   });
 }
 

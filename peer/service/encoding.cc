@@ -1,5 +1,7 @@
 #include "peer/service/encoding.h"
 
+#include <cmath>
+
 #include "base/check.h"
 #include "peer/service/bulk.h"
 
@@ -30,6 +32,14 @@ dag::Tensor encode_tensor(proto::TensorHeader& header, const dag::Tensor& tensor
   if (size) return {payload_spec(*size), bytes};
   header.codec = {};
   return tensor;
+}
+
+std::optional<double> relative_error_of(const proto::TensorHeader& header, const dag::Tensor& tensor,
+                                        const dag::Tensor& payload, uint64_t seed,
+                                        compress::Scratch& scratch) {
+  const double error = compress::relative_error(header.codec, tensor.as<float>(), draw_of(header, seed),
+                                                payload.bytes(), scratch);
+  return std::isfinite(error) ? std::optional(error) : std::nullopt;
 }
 
 Result<dag::Tensor> decode_tensor(const proto::TensorHeader& header, const dag::Tensor& payload,

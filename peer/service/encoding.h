@@ -1,6 +1,8 @@
 // Tensors to payloads and back, as an edge's codec has it: on threads beside those of tasks and of links.
 #pragma once
 
+#include <optional>
+
 #include "base/result.h"
 #include "compress/codec.h"
 #include "dag/tensor.h"
@@ -13,6 +15,11 @@ namespace weft::peer {
 // REQUIRES: the tensor is of header.spec, and that is float32 where the codec is not dense.
 dag::Tensor encode_tensor(proto::TensorHeader& header, const dag::Tensor& tensor, uint64_t seed,
                           compress::Scratch& scratch);
+// ||x - decoded|| / ||x||: a decode and a pass over both. Nothing where it is not finite.
+// REQUIRES: `payload` is what encode_tensor made of it, and not dense.
+std::optional<double> relative_error_of(const proto::TensorHeader& header, const dag::Tensor& tensor,
+                                        const dag::Tensor& payload, uint64_t seed,
+                                        compress::Scratch& scratch);
 // The inverse. Errors: Corrupted, from whatever bytes; what comes back is finite, or was sent dense.
 Result<dag::Tensor> decode_tensor(const proto::TensorHeader& header, const dag::Tensor& payload,
                                   uint64_t seed);

@@ -107,6 +107,18 @@ std::vector<proto::LinkUse> LinkService::take_use() {
   return uses;
 }
 
+void LinkService::count(uint64_t generation, plan::Seat seat, const Encoded& encoded) {
+  const std::lock_guard lock(mutex_);
+  if (counted_ != generation) return;
+  proto::LinkUse& use = use_[seat];
+  use.seat = seat;
+  use.bytes_dense += encoded.bytes_dense;
+  use.bytes_encoded += encoded.bytes_encoded;
+  if (!encoded.relative_error) return;
+  ++use.errors;
+  use.error_sum += *encoded.relative_error;
+}
+
 void LinkService::publish_use() {
   if (!links_) return;
   const auto uses = links_->take_use();
@@ -173,6 +185,10 @@ void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::Ass
   close_now();
   prober_->end("the peer was given a stage");
   generation_ = generation;
+  {
+    const std::lock_guard lock(mutex_);
+    counted_ = generation;
+  }
   seed_ = assignment->training.seed;
   decodes_ = std::any_of(assignment->programs.begin(), assignment->programs.end(), [](const auto& program) {
     return std::any_of(program.receives.begin(), program.receives.end(),
@@ -212,6 +228,7 @@ void LinkService::close_now() {
   links_.reset();
   const std::lock_guard lock(mutex_);
   use_.clear();
+  counted_.reset();
 }
 
 // ---- connections from other peers

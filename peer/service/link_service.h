@@ -53,6 +53,12 @@ class LinkService {
   void send(uint64_t generation, plan::Seat seat, net::OutFrame frame);
   // Of the stage that is open, since the last call; what was sent a moment ago may be in the next one.
   std::vector<proto::LinkUse> take_use();
+  // Any thread. What a codec made of a tensor, and what it cost where somebody looked: part of the use.
+  struct Encoded {
+    uint64_t bytes_dense = 0, bytes_encoded = 0;
+    std::optional<double> relative_error{};
+  };
+  void count(uint64_t generation, plan::Seat seat, const Encoded& encoded);
 
  private:
   struct Arrival;  // an accepted connection that has not said which link it is, or probe
@@ -102,6 +108,7 @@ class LinkService {
 
   std::mutex mutex_;
   std::map<plan::Seat, proto::LinkUse> use_;  // by seat; guarded by mutex_
+  std::optional<uint64_t> counted_;           // whose use that is; likewise
 
   std::thread thread_;                    // it begins when the rest is there
   std::unique_ptr<net::Worker> decoder_;  // when a stage first needs one

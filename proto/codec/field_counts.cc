@@ -50,7 +50,7 @@ static_assert(has_fields<StageWork, 4>);
 static_assert(has_fields<Drain, 0>);
 static_assert(has_fields<StageReady, 4>);
 static_assert(has_fields<StageFailed, 5>);
-static_assert(has_fields<LinkUse, 6>);
+static_assert(has_fields<LinkUse, 10>);
 static_assert(has_fields<StepReport, 10>);
 static_assert(has_fields<CheckpointReport, 5>);
 static_assert(has_fields<EvaluationReport, 7>);

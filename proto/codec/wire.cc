@@ -107,6 +107,10 @@ void put(const LinkUse& from, wire::LinkUse& to) {
   to.set_bytes_timed(from.bytes_timed);
   to.set_seconds_timed(from.seconds_timed);
   to.set_fastest_bytes_per_second(from.fastest_bytes_per_second);
+  to.set_bytes_dense(from.bytes_dense);
+  to.set_bytes_encoded(from.bytes_encoded);
+  to.set_errors(from.errors);
+  to.set_error_sum(from.error_sum);
 }
 Status get(const wire::LinkUse& from, LinkUse& to) {
   Reader read("LinkUse");
@@ -116,6 +120,10 @@ Status get(const wire::LinkUse& from, LinkUse& to) {
   to.bytes_timed = from.bytes_timed();
   read.not_negative(from.seconds_timed(), to.seconds_timed, "seconds_timed");
   read.not_negative(from.fastest_bytes_per_second(), to.fastest_bytes_per_second, "fastest_bytes_per_second");
+  to.bytes_dense = from.bytes_dense();
+  to.bytes_encoded = from.bytes_encoded();
+  to.errors = from.errors();
+  read.not_negative(from.error_sum(), to.error_sum, "error_sum");
   return read.status();
 }
 

@@ -112,7 +112,13 @@ proto::JobStatus status() {
                            .peer_name = "ann",
                            .region = "oregon",
                            .busy = 0.9,
-                           .links = {{.seat = {1}, .bytes_sent = 2048, .seconds_waiting = 0.012}},
+                           .links = {{.seat = {1},
+                                      .bytes_sent = 2048,
+                                      .seconds_waiting = 0.012,
+                                      .bytes_dense = 7000,
+                                      .bytes_encoded = 2000,
+                                      .errors = 2,
+                                      .error_sum = 0.02}},
                            .step = 10});
   return status;
 }
@@ -157,9 +163,12 @@ TEST(RunEvents, StatusTellsWhatStagesAndLinksDo) {
   EXPECT_EQ(json["stages"][0]["name"], "ann");
   EXPECT_EQ(json["stages"][0]["links"][0]["to_stage"], 1);
   EXPECT_EQ(json["stages"][0]["links"][0]["bytes_sent"], 2048);
+  EXPECT_EQ(json["stages"][0]["links"][0]["bytes_dense"], 7000);
+  EXPECT_EQ(json["stages"][0]["links"][0]["bytes_encoded"], 2000);
+  EXPECT_EQ(json["stages"][0]["links"][0]["relative_error"], 0.01);
   const auto lines = stage_lines(status());
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_EQ(lines[0], "stage 1  ann (oregon)  90% busy  to stage 2: 2.0 KiB a step, waited 12 ms for it");
+  EXPECT_EQ(lines[0], "stage 1  ann (oregon)  90% busy  to stage 2: 2.0 KiB a step (3.5 times smaller, error 1%), waited 12 ms for it");
 }
 
 TEST(RunEvents, NumbersThatAreNotFiniteAreNull) {

@@ -152,6 +152,20 @@ TEST_F(LinkServiceTest, WhatComesEncodedIsToldDecodedAndInOrder) {
   EXPECT_EQ(b_.bytes, 60u * kCount * sizeof(float));
 }
 
+TEST_F(LinkServiceTest, WhatACodecSavedIsPartOfALinksUse) {
+  open_both();
+  a_.service->count(7, {1}, {4000, 1000, 0.25});
+  a_.service->count(7, {1}, {4000, 1000, {}});
+  a_.service->count(6, {1}, {1, 1, {}});  // of a stage before
+  const auto uses = a_.service->take_use();
+  ASSERT_EQ(uses.size(), 1u);
+  EXPECT_EQ(uses[0].bytes_dense, 8000u);
+  EXPECT_EQ(uses[0].bytes_encoded, 2000u);
+  EXPECT_EQ(uses[0].errors, 1u);
+  EXPECT_EQ(uses[0].error_sum, 0.25);
+  for (const proto::LinkUse& use : a_.service->take_use()) EXPECT_EQ(use.bytes_encoded, 0u);
+}
+
 TEST_F(LinkServiceTest, APayloadThatCannotBeDecodedEndsTheLink) {
   const compress::Codec codec = *compress::parse("fp16");
   a_.open(7, 0, b_);

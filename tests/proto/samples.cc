@@ -169,7 +169,8 @@ class Maker {
   }
   void fill(plan::Seat& to) { to = {small(), small()}; }
   void fill(LinkUse& to) {
-    to = {{small(), small()}, rng_.next_u64(), positive(), rng_.next_u64(), positive(), positive()};
+    to = {{small(), small()}, rng_.next_u64(), positive(),      rng_.next_u64(), positive(),
+          positive(),         rng_.next_u64(), rng_.next_u64(), rng_.next_u32(), positive()};
   }
   void fill(TokenProof& to) { fill_all(to.id, to.secret); }
   void fill(DeviceReport& to) {
