@@ -1,11 +1,11 @@
 #include "plan/compression.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <tuple>
 
-#include "base/check.h"
 #include "plan/explain.h"
 
 namespace weft::plan {
@@ -15,6 +15,18 @@ constexpr int64_t kCountMin = 256;     // elements; a header is longer than what
 constexpr double kWorthACodec = 1.05;  // a ratio below it stays dense
 constexpr uint32_t kMillion = 1'000'000;
 constexpr size_t kUsualCount = size_t{1} << 20;
+
+// From gentle to strong; cotangents go as far as kGentleRungs.
+constexpr std::array kLadder = {compress::Codec{.kind = compress::Kind::Float16},
+                                compress::Codec{.kind = compress::Kind::Blocks, .bits = 8},
+                                compress::Codec{.kind = compress::Kind::Blocks, .bits = 6},
+                                compress::Codec{.kind = compress::Kind::Blocks, .bits = 4}};
+constexpr size_t kGentleRungs = 3;
+
+double ratio_of(const compress::Codec& codec) {
+  return static_cast<double>(kUsualCount * sizeof(float)) /
+         static_cast<double>(compress::wire_bytes(codec, kUsualCount));
+}
 
 using Direction = std::tuple<uint32_t, uint32_t, bool>;  // from, to, backward
 Direction direction_of(const Message& message) {
@@ -53,40 +65,107 @@ compress::Codec top_k_of(double ratio, compress::Values values, size_t count) {
   return codec;
 }
 
-std::vector<LinkCodec> choose_codecs(const Compression& compression, const Pipeline& pipeline,
-                                     const ClusterView& cluster, std::span<const uint32_t> devices) {
-  WEFT_CHECK(compression.policy != CompressionPolicy::Auto);
-  if (compression.policy == CompressionPolicy::None) return {};
-  struct Link {
-    int64_t bytes = 0;
-    size_t largest = 0;  // elements of a tensor
-    double seconds = 0;
-  };
-  std::map<Direction, Link> links;
+namespace {
+
+struct Traffic {
+  int64_t bytes = 0;   // of tensors that may have a codec, a microbatch
+  size_t largest = 0;  // of them, in elements
+};
+std::map<Direction, Traffic> traffic_of(const Pipeline& pipeline) {
+  std::map<Direction, Traffic> traffic;
   for (const Message& message : pipeline.messages)
     for (const int64_t count : message.floats) {
-      Link& link = links[direction_of(message)];
-      link.bytes += count * static_cast<int64_t>(sizeof(float));
-      link.largest = std::max(link.largest, static_cast<size_t>(count));
+      Traffic& one = traffic[direction_of(message)];
+      one.bytes += count * static_cast<int64_t>(sizeof(float));
+      one.largest = std::max(one.largest, static_cast<size_t>(count));
     }
-  double slowest = 0;
-  for (auto& [direction, link] : links) {
+  return traffic;
+}
+
+std::vector<LinkCodec> uniform_codecs(const Compression& compression, const Pipeline& pipeline) {
+  std::vector<LinkCodec> codecs;
+  for (const auto& [direction, traffic] : traffic_of(pipeline)) {
     const auto& [from, to, backward] = direction;
-    link.seconds = transfer_seconds(link.bytes, cluster, devices[from], devices[to]);
-    slowest = std::max(slowest, link.seconds);
+    codecs.push_back(
+        {from, to, backward,
+         compression.codec.value_or(top_k_of(compression.ratio, compression.values, traffic.largest))});
+  }
+  return codecs;
+}
+
+std::vector<LinkCodec> adaptive_codecs(const Compression& compression, const Pipeline& pipeline,
+                                       const ClusterView& cluster, std::span<const uint32_t> devices) {
+  const std::map<Direction, Traffic> all = traffic_of(pipeline);
+  const auto seconds_of = [&](const Direction& direction, const Traffic& traffic) {
+    const auto& [from, to, backward] = direction;
+    return transfer_seconds(traffic.bytes, cluster, devices[from], devices[to]);
+  };
+  double slowest = 0;
+  for (const auto& [direction, traffic] : all) slowest = std::max(slowest, seconds_of(direction, traffic));
+  std::vector<LinkCodec> codecs;
+  for (const auto& [direction, traffic] : all) {
+    const auto& [from, to, backward] = direction;
+    const double ratio = slowest > 0 ? compression.ratio * seconds_of(direction, traffic) / slowest : 1;
+    if (ratio >= kWorthACodec)
+      codecs.push_back({from, to, backward, top_k_of(ratio, compression.values, traffic.largest)});
+  }
+  return codecs;
+}
+
+// By direction, how many times smaller it has to be: alone on what lies between, and together with all else
+// on the sender's uplink and the receiver's downlink.
+std::vector<LinkCodec> needed_codecs(const Pipeline& pipeline, const ClusterView& cluster,
+                                     std::span<const uint32_t> devices) {
+  constexpr auto kMicrobatch = [](const StageWork& stage) {
+    double sum = 0;
+    for (const Segment& segment : stage.segments) sum += seconds(segment.compute);
+    return sum;
+  };
+  double longest = 0;
+  for (const StageWork& stage : pipeline.stages) longest = std::max(longest, kMicrobatch(stage));
+  std::vector<double> up(devices.size(), 0), down(devices.size(), 0);
+  for (const Message& message : pipeline.messages) {
+    const auto bytes = static_cast<double>(message.dense.value);
+    up[message.from_stage] += bytes / cluster.devices()[devices[message.from_stage]].uplink;
+    down[message.to_stage] += bytes / cluster.devices()[devices[message.to_stage]].downlink;
   }
   std::vector<LinkCodec> codecs;
-  for (const auto& [direction, link] : links) {
+  for (const auto& [direction, traffic] : traffic_of(pipeline)) {
     const auto& [from, to, backward] = direction;
-    const bool is_uniform = compression.policy == CompressionPolicy::Uniform;
-    const double ratio =
-        is_uniform || slowest == 0 ? compression.ratio : compression.ratio * link.seconds / slowest;
-    const bool is_named = is_uniform && compression.codec;
-    if (!is_named && ratio < kWorthACodec) continue;
-    const compress::Codec codec =
-        is_named ? *compression.codec : top_k_of(ratio, compression.values, link.largest);
-    if (codec.kind != compress::Kind::Dense) codecs.push_back({from, to, backward, codec});
+    const double takes =
+        std::max({transfer_seconds(traffic.bytes, cluster, devices[from], devices[to]), up[from], down[to]});
+    const auto ladder = backward ? std::span(kLadder).first(kGentleRungs) : std::span(kLadder);
+    if (takes <= longest) continue;
+    compress::Codec chosen = ladder.back();
+    for (const compress::Codec& codec : ladder)
+      if (takes <= longest * ratio_of(codec)) {
+        chosen = codec;
+        break;
+      }
+    codecs.push_back({from, to, backward, chosen});
   }
+  return codecs;
+}
+
+}  // namespace
+
+std::vector<LinkCodec> choose_codecs(const Compression& compression, const Pipeline& pipeline,
+                                     const ClusterView& cluster, std::span<const uint32_t> devices) {
+  std::vector<LinkCodec> codecs;
+  switch (compression.policy) {
+    case CompressionPolicy::None:
+      break;
+    case CompressionPolicy::Auto:
+      codecs = needed_codecs(pipeline, cluster, devices);
+      break;
+    case CompressionPolicy::AdaTopK:
+      codecs = adaptive_codecs(compression, pipeline, cluster, devices);
+      break;
+    case CompressionPolicy::Uniform:
+      codecs = uniform_codecs(compression, pipeline);
+      break;
+  }
+  std::erase_if(codecs, [](const LinkCodec& link) { return link.codec.kind == compress::Kind::Dense; });
   return codecs;
 }
 
@@ -115,11 +194,17 @@ compress::Codec codec_of(std::span<const LinkCodec> codecs, uint32_t from_stage,
 }
 
 double expected_ratio(const Compression& compression) {
-  if (compression.policy == CompressionPolicy::None) return 1;
-  if (compression.policy != CompressionPolicy::Uniform || !compression.codec)
-    return std::max(1.0, compression.ratio);
-  return static_cast<double>(kUsualCount * sizeof(float)) /
-         static_cast<double>(compress::wire_bytes(*compression.codec, kUsualCount));
+  switch (compression.policy) {
+    case CompressionPolicy::None:
+      return 1;
+    case CompressionPolicy::Auto:
+      return ratio_of(kLadder[kGentleRungs - 1]);  // what both ways reach
+    case CompressionPolicy::AdaTopK:
+      return std::max(1.0, compression.ratio);
+    case CompressionPolicy::Uniform:
+      return compression.codec ? ratio_of(*compression.codec) : std::max(1.0, compression.ratio);
+  }
+  return 1;
 }
 
 std::string describe_codecs(std::span<const LinkCodec> codecs, const Pipeline& pipeline) {

@@ -17,7 +17,10 @@ namespace weft::plan {
 
 enum class CompressionPolicy : uint8_t {
   None,
-  Auto,     // the least distortion at which no link is the bottleneck
+  // The gentlest codec of each link at which it takes no longer than the stage that computes longest:
+  // unbiased blocks, of 4 bits at least, of 6 for cotangents, which bear less. What no link needs stays
+  // dense.
+  Auto,
   AdaTopK,  // TopK of a ratio that grows with a link's transfer time, up to `ratio` (FusionLLM)
   Uniform,  // every link alike
 };
@@ -39,7 +42,7 @@ struct LinkCodec {
   bool backward = false;
   compress::Codec codec{};
 };
-// Of each link that does not stay dense; `devices` by stage. REQUIRES: a policy other than Auto.
+// Of each link that does not stay dense; `devices` by stage.
 std::vector<LinkCodec> choose_codecs(const Compression& compression, const Pipeline& pipeline,
                                      const ClusterView& cluster, std::span<const uint32_t> devices);
 // The pipeline's messages as they then travel.

@@ -349,4 +349,15 @@ std::string show(const LinkView& link) {
 
 std::vector<std::string> explain(const Explained& what) { return Explainer(what).run(); }
 
+std::string describe_gain(const Plan& dense, const Plan& compressed) {
+  constexpr double kWorthSaying = 1.2;
+  const double gain = seconds(dense.predicted_step) / seconds(compressed.predicted_step);
+  if (gain < kWorthSaying) return {};
+  char times[32];
+  std::snprintf(times, sizeof times, "%.2g", gain);
+  return "slow links: compression: {policy: auto} would take " + show(compressed.predicted_step) + " a step, " +
+         times + " times as fast, on " + std::to_string(compressed.stages.size()) +
+         (compressed.stages.size() == 1 ? " stage" : " stages") + "; it changes what is computed a little";
+}
+
 }  // namespace weft::plan

@@ -27,6 +27,9 @@ inline constexpr size_t kSummaryLines = 4;  // who passes them on has one more f
 std::vector<std::string> explain(const Explained& what);
 
 // "83.2 ms", "1.30 MiB", "100 Mbit/s 20 ms".
+// What `policy: auto` would bring a job that is not compressed, in one line; empty: too little to speak of.
+std::string describe_gain(const Plan& dense, const Plan& compressed);
+
 std::string show(Duration duration);
 std::string show(Bytes bytes);
 std::string show(const LinkView& link);

@@ -517,8 +517,6 @@ Status check_request(const PlanRequest& request) {
   if (request.optimizer_slots > 8) return bad("at most eight optimizer slots");
   if (!(request.owner_share_max > 0) || request.owner_share_max > 1)
     return bad("a share of the parameters above 0 and up to 1");
-  if (request.compression.policy == CompressionPolicy::Auto)
-    return fail(ErrorCode::Unsupported, "compression: policy auto is not there yet; uniform and adatopk are");
   for (const Pin& pin : request.pins)
     if (pin.of.empty() || pin.of.back().index >= request.graph->ops().size() ||
         pin.device >= request.cluster.devices().size())

@@ -251,9 +251,6 @@ Result<OpenedJob> open_job(const fs::path& job_file, std::span<const std::string
 }
 
 Result<StartEvent> check_job(const Job& job) {
-  if (job.compression.policy == plan::CompressionPolicy::Auto)
-    return fail(job.error(ErrorCode::Unsupported, "compression",
-                          "policy: auto is not there yet; uniform and adatopk are"));
   auto model = onnx::read_model(job.model);
   if (!model) return fail(job.error(model.error().code, "model", model.error().message));
   if (job.microbatch_size != 0) return check_prepared(job, *model);

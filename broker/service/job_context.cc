@@ -69,9 +69,6 @@ Result<configs::Job> unpack_submission(const proto::SubmitJob& submission, stora
   WEFT_TRY_STATUS(check_inside(job.model, folder));
   for (const auto* spec : {&job.train, &job.test, &job.predict})
     if (*spec) WEFT_TRY_STATUS(check_data(**spec, folder));
-  if (job.compression.policy == plan::CompressionPolicy::Auto)
-    return fail(job.error(ErrorCode::Unsupported, "compression",
-                          "policy: auto is not there yet; uniform and adatopk are"));
   return job;
 }
 

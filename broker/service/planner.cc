@@ -424,6 +424,13 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan_anew(const StartPlanning
   const plan::ClusterView& cluster = request.cluster;
   WEFT_TRY(plan::Plan plan, make_plan(request, job, graph, lowered));
   if (!context.microbatch_choice.empty()) plan.explanation.push_back(context.microbatch_choice);
+  if (!request.previous && trains && job.compression.policy == plan::CompressionPolicy::None) {
+    configs::Job compressed = job;
+    compressed.compression.policy = plan::CompressionPolicy::Auto;
+    if (const auto other = make_plan(request, compressed, graph, lowered))
+      if (const std::string gain = plan::describe_gain(plan, *other); !gain.empty())
+        plan.explanation.insert(plan.explanation.begin() + 1, gain);
+  }
   std::vector<uint32_t> class_of_stage;
   for (const plan::StagePlan& stage : plan.stages)
     class_of_stage.push_back(cluster.devices()[stage.devices.front()].device_class);

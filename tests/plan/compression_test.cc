@@ -108,10 +108,42 @@ TEST_F(Compressed, SmallTensorsAndOtherTypesStayDense) {
   EXPECT_EQ(codec({dag::DType::F32, {16, 16}}, 1, true), compress::Kind::Dense);
 }
 
-TEST_F(Compressed, APolicyThatIsNotThereYetIsRefusedInWords) {
-  const auto plan = make_plan(request(test::equal_devices(2), {.policy = CompressionPolicy::Auto}));
-  ASSERT_FALSE(plan.has_value());
-  EXPECT_EQ(plan.error().code, ErrorCode::Unsupported);
+// From a network that is no matter to one on which nothing helps: what is compressed is what has to be.
+TEST_F(Compressed, AutoTakesTheGentlestCodecThatHidesALink) {
+  const auto rank = [](const compress::Codec& codec) {
+    return codec.kind == compress::Kind::Float16 ? 1 : 10 - codec.bits;
+  };
+  int before = 0;
+  for (const double bytes_per_second : {1e11, 4e9, 2e9, 1e9, 5e8, 2.5e8, 1e8, 1e6, 1e4}) {
+    SCOPED_TRACE(std::to_string(bytes_per_second) + " bytes a second");
+    const ClusterView cluster = test::equal_devices(2, bytes_per_second, milliseconds(1));
+    const Plan plan = planned(request(cluster, {.policy = CompressionPolicy::Auto}));
+    double longest = 0;
+    for (const StagePlan& stage : plan.stages)
+      longest = std::max(longest, seconds(stage.forward + stage.backward));
+    int strongest = 0;
+    for (const LinkCodec& link : plan.codecs) {
+      EXPECT_TRUE(link.codec.kind == compress::Kind::Float16 || link.codec.kind == compress::Kind::Blocks);
+      EXPECT_GE(link.codec.bits == 0 ? 16 : link.codec.bits, link.backward ? 6 : 4);
+      strongest = std::max(strongest, rank(link.codec));
+    }
+    for (const PlannedLink& link : plan.links) {
+      const bool has_codec = std::any_of(plan.codecs.begin(), plan.codecs.end(), [&](const LinkCodec& other) {
+        return other.from_stage == link.from_stage && other.to_stage == link.to_stage;
+      });
+      if (!has_codec) {
+        EXPECT_LE(static_cast<double>(link.dense.value) / bytes_per_second, 1.001 * longest);
+      }
+    }
+    EXPECT_GE(strongest, before);
+    before = strongest;
+    const Plan dense = planned(request(cluster));
+    EXPECT_LE(seconds(plan.predicted_step), 1.01 * seconds(dense.predicted_step));
+    if (bytes_per_second <= 1e6) {
+      EXPECT_LT(4.5 * seconds(plan.predicted_step), seconds(dense.predicted_step));
+    }
+  }
+  EXPECT_EQ(before, 6);
 }
 
 }  // namespace
