@@ -16,6 +16,35 @@ steps=30
 final_loss() { grep '"event":"step"' "$1" | tail -n 1 | field loss; }
 
 start_broker --lease 3s --replication-rate 1Gbit
+
+# ---- Over slow lines: a job that says nothing is told what it could gain; `auto` hides the links and learns the same.
+cat >"$work/lines.yaml" <<YAML
+devices:
+  - {name: far, type: gtx1080ti, region: here, uplink: 20Mbit, downlink: 20Mbit}
+  - {name: away, type: gtx1080ti, region: here, uplink: 20Mbit, downlink: 20Mbit}
+regions: {within: {round_trip_ms: 40, bandwidth: 1Gbit}}
+YAML
+for name in far away; do
+  start_peer "$name" --device cpu:1 --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region here --as "$name"
+done
+slow_run() {  # slow_run POLICY: its last loss and its steps a second
+  submit_job examples/gpt/job.yaml --set "data.train.path=$work/corpus.txt" --set batch_size=16 --set microbatch_size=2 --set evaluate_every=0 \
+    --set checkpoint=null --set schedule=null --set steps=20 --set placement.stages=2 --set "compression={policy: $1}" --set "output=$work/slow.onnx"
+  wait_for_step 4
+  local began; began=$(microseconds)
+  finish_job
+  loss=$(final_loss "$work/events") rate=$(awk -v us="$(($(microseconds) - began))" 'BEGIN { printf "%.2f", 16e6 / us }')
+}
+slow_run none
+grep -q 'compression: {policy: auto} would take' "$work/events" || fail "nobody said what auto would gain"
+dense_loss=$loss dense_rate=$rate
+slow_run auto
+grep -q 'compressed as' "$work/events" || fail "auto compresses nothing over 20 Mbit/s"
+awk -v d="$dense_loss" -v a="$loss" -v dr="$dense_rate" -v ar="$rate" \
+  'BEGIN { printf "auto over 20 Mbit/s: %.2f steps a second, dense %.2f: %.1f times as fast; loss %.4f, dense %.4f\n", ar, dr, ar / dr, a, d
+           exit !(a < 1.02 * d && a > 0.98 * d) }' || fail "auto learns something else"
+for name in far away; do lose_peer "$name"; done
+
 for name in a b c; do start_peer "$name" --device cpu:1 --listen 127.0.0.1:0; done
 next=1
 # Cut by the number of ops: whatever the peers measure themselves at, the cut is the same, and with it what a codec rounds.
