@@ -207,7 +207,7 @@ double expected_ratio(const Compression& compression) {
   return 1;
 }
 
-std::string describe_codecs(std::span<const LinkCodec> codecs, const Pipeline& pipeline) {
+std::string describe_codecs(std::span<const LinkCodec> codecs, const Pipeline& pipeline, bool evaluates) {
   if (codecs.empty()) return {};
   std::set<Direction> all;
   int64_t dense = 0, wire = 0;
@@ -226,7 +226,8 @@ std::string describe_codecs(std::span<const LinkCodec> codecs, const Pipeline& p
   const size_t left = all.size() - std::min(all.size(), codecs.size());
   return text + ": " + show(Bytes{dense}) + " to " + show(Bytes{wire}) + " a microbatch on " +
          std::to_string(codecs.size()) + (codecs.size() == 1 ? " link" : " links") +
-         (left == 0 ? "" : ", " + std::to_string(left) + (left == 1 ? " stays dense" : " stay dense"));
+         (left == 0 ? "" : ", " + std::to_string(left) + (left == 1 ? " stays dense" : " stay dense")) +
+         (evaluates ? "; evaluations, too" : "");
 }
 
 }  // namespace weft::plan

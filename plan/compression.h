@@ -56,7 +56,7 @@ bool takes_codec(const dag::TensorSpec& spec);
 // What a partition may count on before codecs are chosen: dense bytes / wire bytes.
 double expected_ratio(const Compression& compression);
 
-// "as int8, 3 of 4 links: 25.0 MiB to 6.35 MiB a microbatch"; empty: nothing is compressed.
-std::string describe_codecs(std::span<const LinkCodec> codecs, const Pipeline& pipeline);
+// "compressed as int8: 25.0 MiB to 6.35 MiB a microbatch on 4 links"; empty: nothing is.
+std::string describe_codecs(std::span<const LinkCodec> codecs, const Pipeline& pipeline, bool evaluates);
 
 }  // namespace weft::plan

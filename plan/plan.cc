@@ -441,7 +441,7 @@ class Planner {
     plan.explanation =
         explain({&request_, &model_, &plan, &worked.pipeline, &worked.prediction, &worked.proposal});
     for (const std::string& line :
-         {describe_codecs(worked.codecs, worked.pipeline), describe_schedule(worked),
+         {describe_codecs(worked.codecs, worked.pipeline, request_.evaluates), describe_schedule(worked),
           describe_elsewhere(worked), describe_bits(plan)})
       if (!line.empty()) plan.explanation.push_back(line);
     if (const std::string shares = workshop_.owners().describe(plan.stage_of_op, worked.proposal.devices);
