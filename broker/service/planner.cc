@@ -13,6 +13,7 @@
 #include "dag/split.h"
 #include "plan/constraints.h"
 #include "plan/copies.h"
+#include "plan/explain.h"
 #include "plan/follow.h"
 #include "plan/owners.h"
 #include "plan/plan.h"
