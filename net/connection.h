@@ -61,6 +61,9 @@ class Connection {
   virtual void close(Duration deadline = Duration::zero()) = 0;
 
   virtual ConnectionStats stats() const = 0;
+  // Bytes given to send() that have not left this machine: here, in the system's buffer, or before the
+  // emulated line.
+  virtual size_t unsent() const = 0;
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
 

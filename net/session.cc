@@ -30,6 +30,7 @@ class SessionConnection final : public Connection {
     session_->close(deadline);
   }
   ConnectionStats stats() const override { return session_->stats(); }
+  size_t unsent() const override { return session_->unsent(); }
 
  private:
   const std::shared_ptr<Session> session_;
@@ -513,6 +514,10 @@ ConnectionStats Session::stats() const {
   ConnectionStats stats = stats_;
   stats.bytes_queued = queue_size_ + (tls_ ? tls_->output_size() : 0);
   return stats;
+}
+
+size_t Session::unsent() const {
+  return queue_size_ + (tls_ ? tls_->output_size() + tls_->transport().unsent() : 0);
 }
 
 }  // namespace weft::net

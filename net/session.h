@@ -32,6 +32,7 @@ class Session final : public std::enable_shared_from_this<Session>, Transport::E
   void pause_reading(bool paused);
   void close(Duration deadline);
   ConnectionStats stats() const;
+  size_t unsent() const;
 
  private:
   enum class Phase : uint8_t { Handshake, Idle, Open, Failing, Closing, Closed };

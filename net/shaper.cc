@@ -84,6 +84,14 @@ class Lane {
     return next;
   }
   Instant end_due(Instant now) { return link_.enter(0, now); }
+  // Of what is sent: what has not passed the line and the link's rate; the rest is on its way.
+  size_t waiting(Instant now) {
+    take_share(now);
+    size_t gone = out_;
+    for (const Mark& mark : marks_)
+      if (mark.due <= now + link_.delay()) gone += mark.size;
+    return bytes_.size() - std::min(bytes_.size(), gone);
+  }
 
  private:
   struct Mark {
@@ -188,6 +196,10 @@ class ShapedTransport final : public Transport, Transport::Events {
     wants_read_ = true;
     take_in(steady_now());
     set_receive_alarm();
+  }
+
+  size_t unsent() override {
+    return inner_->unsent() + (send_.is_transparent() ? 0 : send_.waiting(steady_now()));
   }
 
   void shut_write() override {

@@ -1,6 +1,8 @@
 #include "net/tcp.h"
 
+#include <linux/sockios.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 namespace weft::net {
@@ -78,6 +80,14 @@ class TcpTransport final : public Transport {
                          state->is_write_armed = false;
                          if (state->events != nullptr) state->events->on_writable();
                        });
+  }
+
+  size_t unsent() override {
+    int size = 0;
+    // Of a socket that has gone nothing will leave.
+    return socket_.is_open() && ::ioctl(socket_.native_handle(), SIOCOUTQNSD, &size) == 0
+               ? static_cast<size_t>(size)
+               : 0;
   }
 
   void shut_write() override {

@@ -39,6 +39,9 @@ class Transport {
   virtual Io write(std::span<const std::byte> from) = 0;  // REQUIRES: not empty; maybe a part of it
   virtual void arm_read() = 0;                            // on_readable when read() would not be Blocked
   virtual void arm_write() = 0;
+  // Of what was written: bytes that have not left yet, for they wait in the system's buffer or before the
+  // emulated line.
+  virtual size_t unsent() = 0;
   virtual void shut_write() = 0;  // the end, after what was written
   virtual void close() = 0;       // at once; no event comes after it
   virtual const std::string& remote_address() const = 0;

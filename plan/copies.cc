@@ -18,8 +18,8 @@ bool is_measured(const ClusterView& cluster, size_t device) {
 uint64_t copy_rate(uint64_t allowed, const ClusterView& cluster, size_t device) {
   const double uplink = cluster.devices()[device].uplink;
   if (uplink == kUnlimited || !is_measured(cluster, device)) return allowed;
-  if (allowed > 0 && static_cast<double>(allowed) <= uplink / 2) return allowed;
-  return std::max(kLeast, static_cast<uint64_t>(uplink / 10));
+  const auto most = std::max(kLeast, static_cast<uint64_t>(0.8 * uplink));
+  return allowed > 0 ? std::min(allowed, most) : most;
 }
 
 }  // namespace weft::plan

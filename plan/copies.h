@@ -9,8 +9,11 @@
 
 namespace weft::plan {
 
-// Bytes a second: as allowed (0: without limit), but a tenth of a measured uplink of which that would be more
-// than half, for copies must not hold up what the step sends.
+// Copies give way to tensors: while some wait for the uplink, copies go at this part of their rate.
+inline constexpr uint64_t kCopiesYield = 20;
+
+// Bytes a second while nothing else waits for the uplink: as allowed (0: without limit), but at most four
+// fifths of a measured one, so that a tensor finds the line free, or nearly so.
 uint64_t copy_rate(uint64_t allowed, const ClusterView& cluster, size_t device);
 
 }  // namespace weft::plan

@@ -175,7 +175,8 @@ std::vector<double> Workshop::copying(const Worked& worked) const {
     shortest = std::max(shortest, work.busy(request_.microbatches));
   for (size_t stage = 0; stage < worked.pipeline.stages.size(); ++stage) {
     const uint32_t device = worked.proposal.devices[stage];
-    const auto allowed = static_cast<double>(copy_rate(*request_.copies, request_.cluster, device));
+    const double allowed = static_cast<double>(copy_rate(*request_.copies, request_.cluster, device)) /
+                           static_cast<double>(kCopiesYield);
     const double needed = static_cast<double>(worked.pipeline.stages[stage].host.value) / seconds(shortest);
     // Without a limit and on a line that nobody has measured: nothing is known to be held up.
     const double uplink = devices_[device].uplink;

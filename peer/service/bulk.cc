@@ -8,7 +8,6 @@ using proto::Message;
 
 namespace {
 constexpr size_t kUnansweredMax = 8 << 20;  // bytes of puts without an answer before another one begins
-constexpr size_t kPacedChunkMin = 16 << 10;
 }  // namespace
 
 net::OutFrame message_frame(const Message& message) {
@@ -76,18 +75,18 @@ void BulkTransfers::send_puts() {
 
 bool BulkTransfers::send_chunk(Put& put) {
   size_t size = std::min(proto::kChunkSizeMax, put.bytes.bytes.size() - put.sent);
-  if (loop_ != nullptr && put.options.rate != 0) {
-    const Instant now = loop_->now();
-    if (const Duration wait = pacer_.wait(now); wait > Duration{}) {
-      chunk_timer_ = loop_->after(wait, [this] {
+  if (pacing_.loop != nullptr && put.options.rate != 0) {
+    const Instant now = pacing_.loop->now();
+    const CopyPacer::Line line{.unsent = pacing_.unsent ? pacing_.unsent() : 0,
+                               .urgent = pacing_.yields && pacing_.yields()};
+    if (const Duration wait = pacer_.wait(now, put.options.rate, line); wait > Duration{}) {
+      chunk_timer_ = pacing_.loop->after(wait, [this] {
         chunk_timer_.reset();
         send_puts();
       });
       return false;
     }
-    // Tenths of a second are even enough.
-    size = std::min<size_t>(size, std::max<uint64_t>(put.options.rate / 10, kPacedChunkMin));
-    pacer_.take(now, size, put.options.rate);
+    size = pacer_.take(now, size, put.options.rate, line);
   }
   send_({.kind = static_cast<uint8_t>(proto::FrameKind::Chunk),
          .head = proto::encode_chunk_head(put.request),

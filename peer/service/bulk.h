@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,14 @@ Result<ReceivedTensor> tensor_of(const net::InFrame& frame);
 class BulkTransfers {
  public:
   using Send = std::function<void(net::OutFrame)>;
-  // `loop`: for puts within a rate; must outlive this.
-  explicit BulkTransfers(Send send, net::Loop* loop = nullptr) : send_(std::move(send)), loop_(loop) {}
+  // For puts within a rate.
+  struct Pacing {
+    net::Loop* loop = nullptr;         // must outlive this
+    std::function<size_t()> unsent{};  // bytes that were sent and have not left this machine
+    std::function<bool()> yields{};    // something more urgent waits for the same uplink
+  };
+  explicit BulkTransfers(Send send) : send_(std::move(send)) {}
+  BulkTransfers(Send send, Pacing pacing) : send_(std::move(send)), pacing_(std::move(pacing)) {}
   // Requests that are not answered are told so: Cancelled.
   ~BulkTransfers();
 
@@ -113,11 +120,11 @@ class BulkTransfers {
   Result<net::Placement> place_tensor(size_t payload_size, std::span<const std::byte> head);
 
   Send send_;
-  net::Loop* loop_ = nullptr;
+  Pacing pacing_{};
   uint64_t next_request_ = 1;
   std::map<uint64_t, Get> gets_;
   std::deque<Put> puts_;  // at most one is begun and not sent: the first that is not sent
-  Pacer pacer_;           // of puts with a rate
+  CopyPacer pacer_;       // of puts with a rate
   std::unique_ptr<net::Loop::Timer> chunk_timer_;
   std::map<uint64_t, std::function<void(Result<std::vector<Digest>>)>> missing_;
   std::map<uint64_t, Pending> microbatches_;

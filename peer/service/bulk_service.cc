@@ -86,7 +86,9 @@ BulkTransfers& BulkService::transfers() {
         else
           waiting_.push_back(std::move(frame));
       },
-      &loop_);
+      BulkTransfers::Pacing{.loop = &loop_,
+                            .unsent = [this] { return connection_ ? connection_->unsent() : 0; },
+                            .yields = [urgent = options_.urgent] { return urgent && urgent->waiting(); }});
   net::ConnectOptions options;
   options.identity = options_.identity;
   options.expected = options_.broker_key;
@@ -163,7 +165,7 @@ void BulkService::on_frame(const net::InFrame& frame) {
 void BulkService::get_paced() {
   const Instant now = loop_.now();
   while (!paced_.empty()) {
-    if (const Duration wait = pacer_.wait(now); wait > Duration{}) {
+    if (const Duration wait = pacer_.wait(now, paced_.front().rate); wait > Duration{}) {
       timer_ = loop_.after(wait, [this] { get_paced(); });
       return;
     }

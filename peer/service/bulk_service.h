@@ -15,6 +15,7 @@
 #include "net/loop.h"
 #include "peer/service/bulk.h"
 #include "peer/service/pacer.h"
+#include "peer/service/urgent_sends.h"
 #include "security/identity.h"
 
 namespace weft::peer {
@@ -27,6 +28,7 @@ class BulkService {
     PeerId broker_key;
     std::function<std::optional<net::Shape>(const std::string& region)> shape{};  // called on the thread
     proto::Hello hello;                                                           // of the control connection
+    std::shared_ptr<const UrgentSends> urgent{};                                  // what copies give way to
   };
   template <typename T>
   using Done = std::function<void(Result<T>)>;

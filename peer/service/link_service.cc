@@ -10,6 +10,7 @@ namespace {
 constexpr Duration kTickInterval = std::chrono::milliseconds(250);
 constexpr Duration kArrivalDeadline = std::chrono::seconds(30);
 constexpr size_t kArrivalsMax = 256;
+constexpr Duration kLookForUnsent = std::chrono::milliseconds(2);
 }  // namespace
 
 struct LinkService::Arrival {
@@ -53,6 +54,7 @@ void LinkService::run() {
   tick();
   loop_.run();
   timer_.reset();
+  urgent_timer_.reset();
   prober_.reset();
   links_.reset();
   arrivals_.clear();
@@ -97,7 +99,21 @@ void LinkService::send(uint64_t generation, plan::Seat seat, net::OutFrame frame
     if (!links_ || generation != generation_) return;
     links_->send(seat, std::move(frame));
     publish_use();
+    publish_urgent();
   });
+}
+
+// Nobody says when a socket's buffer has become empty: while it has not, it is looked at again.
+void LinkService::publish_urgent() {
+  if (!options_.urgent) return;
+  const bool waiting = links_ && links_->unsent() > 0;
+  options_.urgent->set_waiting(waiting);
+  if (!waiting) return urgent_timer_.reset();
+  if (!urgent_timer_)
+    urgent_timer_ = loop_.after(kLookForUnsent, [this] {
+      urgent_timer_.reset();
+      publish_urgent();
+    });
 }
 
 std::vector<proto::LinkUse> LinkService::take_use() {
@@ -226,6 +242,7 @@ LinkOptions LinkService::link_options() {
 
 void LinkService::close_now() {
   links_.reset();
+  publish_urgent();
   const std::lock_guard lock(mutex_);
   use_.clear();
   counted_.reset();

@@ -17,6 +17,7 @@
 #include "net/worker.h"
 #include "peer/service/links.h"
 #include "peer/service/prober.h"
+#include "peer/service/urgent_sends.h"
 
 namespace weft::peer {
 
@@ -29,6 +30,7 @@ class LinkService {
     std::optional<net::Shape> accepted_shape{};
     std::optional<net::Endpoint> listen{};
     uint64_t untaken_bytes_max = 256 << 20;  // told to the owner, who has not got to it yet
+    std::shared_ptr<UrgentSends> urgent{};   // is told whether tensors wait to leave
   };
   // On the owner's loop, in order; also a moment after the stage was closed, which the generation tells.
   struct Handlers {
@@ -87,6 +89,7 @@ class LinkService {
   void pass_on(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header, dag::Tensor tensor);
   void on_taken(uint64_t bytes);
   void publish_use();
+  void publish_urgent();
 
   net::Loop& owner_;
   const Options options_;
@@ -97,7 +100,7 @@ class LinkService {
   net::Loop loop_;
   std::unique_ptr<net::Listener> listener_;
   std::vector<std::shared_ptr<Arrival>> arrivals_;
-  std::unique_ptr<net::Loop::Timer> timer_;
+  std::unique_ptr<net::Loop::Timer> timer_, urgent_timer_;
   uint64_t generation_ = 0;
   std::unique_ptr<Links> links_;
   std::unique_ptr<Prober> prober_;

@@ -386,6 +386,13 @@ bool Links::all_up() const {
   return std::all_of(links_.begin(), links_.end(), [](const auto& entry) { return entry.second.was_up; });
 }
 
+size_t Links::unsent() const {
+  size_t unsent = 0;
+  for (const auto& [seat, link] : links_)
+    if (link.up.connection) unsent += link.up.connection->unsent();
+  return unsent;
+}
+
 std::vector<proto::LinkUse> Links::take_use() {
   std::vector<proto::LinkUse> uses;
   for (auto& [seat, link] : links_) {

@@ -63,6 +63,7 @@ class Links {
   void refuse(plan::Seat seat, const Error& error) { down(seat, error); }
   void pause_reading(bool paused);         // of tensors, on connections of now and later
   bool all_up() const;                     // each has been up
+  size_t unsent() const;                   // bytes for any of them that have not left this machine
   std::vector<proto::LinkUse> take_use();  // since the last call; what was sent twice counts twice
 
  private:

@@ -1,29 +1,85 @@
-// When the next bytes may go, so that no more than a rate goes in the mean.
+// When the next bytes may go, so that no more than a rate goes in the mean. The rate may change while bytes
+// wait: what went last is paid for at the rate of now.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "base/units.h"
+#include "plan/copies.h"
 
 namespace weft::peer {
 
 class Pacer {
  public:
-  // Until they may; zero: now.
-  Duration wait(Instant now) const { return next_ > now + kAhead ? next_ - now - kAhead : Duration{}; }
-  // They go now. `rate` is in bytes a second.
+  // Until they may, at `rate` bytes a second; zero: now.
+  Duration wait(Instant now, uint64_t rate) const {
+    const Instant next = carried(rate);
+    return next > now + kAhead ? next - now - kAhead : Duration{};
+  }
+  // They go now.
   void take(Instant now, uint64_t bytes, uint64_t rate) {
-    const double seconds = static_cast<double>(bytes) / static_cast<double>(rate);
-    next_ = std::max(now - kBehind, next_) + Duration(static_cast<Duration::rep>(1e9 * seconds));
+    begin_ = std::max(now - kBehind, carried(rate));
+    bytes_ = bytes;
   }
 
  private:
   static constexpr Duration kAhead = std::chrono::milliseconds(20);  // small pieces need no timer each
   static constexpr Duration kBehind =
       std::chrono::milliseconds(100);  // made up for, of a timer that came late
-  Instant next_{};                     // when all that went has been carried
+  Instant carried(uint64_t rate) const {
+    const double seconds = static_cast<double>(bytes_) / static_cast<double>(rate);
+    return begin_ + Duration(static_cast<Duration::rep>(1e9 * seconds));
+  }
+
+  Instant begin_{};  // when what went last began to be carried
+  uint64_t bytes_ = 0;
+};
+
+// The same for copies of the state, which give way to tensors on the same uplink: a piece goes when the one
+// before has left this machine, and while tensors wait, at a twentieth of the rate and for a twentieth of the time,
+// for how much a line carries is not always known.
+class CopyPacer {
+ public:
+  struct Line {
+    size_t unsent = 0;    // bytes of copies that have not left
+    bool urgent = false;  // tensors wait
+  };
+  // At most kLookAgain: by then the line may be free.
+  Duration wait(Instant now, uint64_t rate, const Line& line) {
+    if (line.unsent > 0) return kLookAgain;
+    if (std::exchange(is_out_, false)) left_at_ = now;
+    Duration wait = pacer_.wait(now, rate_on(line, rate));
+    if (line.urgent)
+      wait = std::max(wait,
+                      left_at_ + static_cast<int64_t>(plan::kCopiesYield - 1) * (left_at_ - sent_at_) - now);
+    return std::min(wait, kLookAgain);
+  }
+  // REQUIRES: wait() says now. How much goes, of at most `size` bytes: a hundredth of a second at the rate,
+  // for what is urgent waits for what was sent before it.
+  size_t take(Instant now, size_t size, uint64_t rate, const Line& line) {
+    const uint64_t of_now = rate_on(line, rate);
+    size = std::min<size_t>(size, std::max<uint64_t>(of_now / 100, kPieceMin));
+    pacer_.take(now, size, of_now);
+    sent_at_ = now;
+    is_out_ = true;
+    return size;
+  }
+
+  static constexpr Duration kLookAgain = std::chrono::milliseconds(5);
+
+ private:
+  static constexpr uint64_t kPieceMin = 4 << 10;
+  static uint64_t rate_on(const Line& line, uint64_t rate) {
+    return line.urgent ? std::max<uint64_t>(rate / plan::kCopiesYield, 1) : rate;
+  }
+
+  Pacer pacer_;
+  bool is_out_ = false;  // the last piece was sent, and nobody has seen yet that it left
+  Instant sent_at_{}, left_at_{};
 };
 
 }  // namespace weft::peer

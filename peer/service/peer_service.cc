@@ -42,7 +42,8 @@ Status PeerService::open() {
                                                                     .broker = options_.broker,
                                                                     .broker_key = options_.broker_key,
                                                                     .shape = options_.shape,
-                                                                    .hello = options_.hello});
+                                                                    .hello = options_.hello,
+                                                                    .urgent = urgent_});
   start_compute();
   return {};
 }
@@ -52,6 +53,7 @@ Status PeerService::start_links() {
       .identity = options_.identity, .relay = options_.broker, .shape = options_.shape};
   options.accepted_shape = options_.accepted_shape;
   options.listen = options_.listen;
+  options.urgent = urgent_;
   LinkService::Handlers handlers;
   handlers.on_all_up = [this](uint64_t generation) {
     if (is_current(generation)) carry_out(peer_->on_links_up(loop_.now(), generation));

@@ -106,6 +106,7 @@ class PeerService {
   Status result_;
 
   // Last, so that their threads end before what their work refers to.
+  const std::shared_ptr<UrgentSends> urgent_ = std::make_shared<UrgentSends>();
   std::unique_ptr<LinkService> links_;
   std::unique_ptr<BulkService> bulk_;
   std::unique_ptr<ComputeService> compute_;
