@@ -192,6 +192,7 @@ void Run::measure_step(uint64_t number, Instant now) {
     if (took > 0) step_seconds_ = step_seconds_ == 0 ? took : 0.9 * step_seconds_ + 0.1 * took;
   }
   last_updated_ = now;
+  notice_starving(number, now);
 }
 
 void Run::commit_steps(Instant now, RunSink& sink) {

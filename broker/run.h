@@ -178,6 +178,7 @@ class Run {
   double round_interval() const;
   bool may_copy(uint64_t interval) const;
   uint64_t next_copy(uint64_t interval) const;
+  void notice_starving(uint64_t number, Instant now);
   void measure_round(const Round& round, Instant now);
   void write_snapshot(Instant now, bool durable, RunSink& sink);
   void write_snapshot_if_due(Instant now, RunSink& sink);
@@ -225,6 +226,8 @@ class Run {
   double round_seconds_ = 0;  // what the slowest upload of a round takes; the same
   Instant last_round_whole_{};
   std::optional<Instant> eager_again_at_;
+  bool is_held_up_ = false;  // by copies that seem short, until then
+  uint32_t starved_ = 0;     // steps in a row after which nothing was granted, for copies were awaited
   double last_loss_ = 0;
   double commit_seconds_ = 0;  // between the commits of steps, smoothed
   std::map<std::string, double> metrics_;

@@ -10,6 +10,10 @@ namespace weft::broker {
 using proto::CommandKind;
 using proto::JobEventKind;
 
+namespace {
+constexpr double kTryEagerAgain = 100;  // uploads later
+}  // namespace
+
 int64_t state_bytes(const PlannedRun& plan, uint32_t stage) {
   const proto::AssignStage& assignment = *plan.stages[stage].assignment;
   const dag::Graph* graph = nullptr;
@@ -56,7 +60,6 @@ double Run::step_time() const {
 // that one takes less.
 void Run::measure_round(const Round& round, Instant now) {
   constexpr double kWeight = 0.2, kMostAtOnce = 4;  // one that was held up does not count for many
-  constexpr double kTryAgain = 100;                 // uploads later
   const Instant before = std::exchange(last_round_whole_, now);
   if (round.failed || round.ready_at == Instant{}) return;
   const double took = seconds(now - std::max(round.ready_at, before));
@@ -66,11 +69,25 @@ void Run::measure_round(const Round& round, Instant now) {
   const double known = round_seconds_ > 0 ? round_seconds_ : step_time();
   round_seconds_ = (1 - kWeight) * known + kWeight * std::min(took, kMostAtOnce * known);
   if (was_eager && !is_eager()) {
-    eager_again_at_ = now + Duration(static_cast<Duration::rep>(1e9 * kTryAgain * round_seconds_));
+    eager_again_at_ = now + Duration(static_cast<Duration::rep>(1e9 * kTryEagerAgain * round_seconds_));
   } else if (eager_again_at_ && now >= *eager_again_at_) {
     eager_again_at_.reset();
+    is_held_up_ = false;
     round_seconds_ = 0;
   }
+}
+
+// Stages that have done all that was granted wait for a copy: it holds the run up, however short it seems. A
+// step that is granted alone takes as long as its copy, so that neither looks longer than the other.
+void Run::notice_starving(uint64_t number, Instant now) {
+  constexpr uint32_t kInARow = 3;
+  const bool starves = number == granted_ && granted_ < plan_->steps && is_eager() &&
+                       std::any_of(rounds_.begin(), rounds_.end(), [](const Round& r) { return r.gates; });
+  starved_ = starves ? starved_ + 1 : 0;
+  if (starved_ < kInARow) return;
+  starved_ = 0;
+  is_held_up_ = true;
+  eager_again_at_ = now + Duration(static_cast<Duration::rep>(1e9 * kTryEagerAgain * std::max(round_seconds_, step_time())));
 }
 
 // How many steps an upload takes, at least one: at the rate, and as measured, where half a step is noise.
@@ -79,7 +96,9 @@ double Run::round_interval() const {
       std::max(std::ceil(copy_seconds_ / step_time()), std::round(round_seconds_ / step_time())), 1.0, 1e15);
 }
 
-bool Run::is_eager() const { return round_interval() == 1 && largest_bytes_ <= options_.eager_bytes_max; }
+bool Run::is_eager() const {
+  return round_interval() == 1 && !is_held_up_ && largest_bytes_ <= options_.eager_bytes_max;
+}
 
 // The script runs ahead of the work: a round that is written only when the one before is whole is copied that
 // many steps later than it could be. So the next one is written while one is under way, where those steps are

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The demo: a broker and four peers as processes of their own on this machine, two in each of two regions that an
-# emulated link of 100 Mbit/s and 40 ms round trip joins; the Fashion-MNIST job goes through all four as a pipeline.
+# emulated link of 20 Mbit/s and 80 ms round trip joins; the Fashion-MNIST job goes through all four as a pipeline.
 # Called by ./dev demo, which has built weft. Leaves no process behind, also when interrupted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -40,7 +40,7 @@ while [ -z "$token" ] || [ -z "$submitter" ]; do
   esac
 done
 echo "broker at $address; four peers join it, two in the region east and two in the region west,"
-echo "with an emulated link of 100 Mbit/s and 40 ms round trip between the regions"
+echo "with an emulated link of 20 Mbit/s and 80 ms round trip between the regions"
 peer() {
   "$weft" join "$address" --token "$token" --name "$1" --device cpu:1 --memory 2GiB --data-dir "$work/$1" --listen 127.0.0.1:0 \
     --emulate examples/fashion-mnist/two-regions.yaml --region "$2" >"$work/$1.log" 2>&1 &
@@ -49,7 +49,7 @@ peer() {
 peer anna east; peer bert east; peer carl west; peer dora west
 
 WEFT_BROKER=$address WEFT_TOKEN=$submitter "$weft" submit examples/fashion-mnist/job.yaml \
-  --set placement.stages=4 --set epochs=1 --set microbatch_size=16 --set evaluate_every=0 \
+  --set placement.stages=4 --set epochs=1 --set microbatch_size=16 --set evaluate_every=0 --set 'compression={policy: auto}' \
   --set "output=$out/trained.onnx" &
 submit=$!
 pids+=("$submit")

@@ -10,7 +10,7 @@
 namespace weft::plan {
 
 // Copies give way to tensors: while some wait for the uplink, copies go at this part of their rate.
-inline constexpr uint64_t kCopiesYield = 20;
+inline constexpr int kCopiesYield = 20;
 
 // Bytes a second while nothing else waits for the uplink: as allowed (0: without limit), but at most four
 // fifths of a measured one, so that a tensor finds the line free, or nearly so.

@@ -434,6 +434,13 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan_anew(const StartPlanning
       if (const std::string gain = plan::describe_gain(plan, *other); !gain.empty())
         plan.explanation.insert(plan.explanation.begin() + 1, gain);
   }
+  if (!trains && plan.stages.size() > 1)
+    plan.explanation.push_back(
+        plan.codecs.empty()
+            ? "predictions travel dense, also those of a model that was trained over compressed links: "
+              "`compression`, as in its training, predicts as it was evaluated"
+            : "predictions are computed over compressed links; a model that was trained over others, or over "
+              "dense ones, predicts a little differently");
   std::vector<uint32_t> class_of_stage;
   for (const plan::StagePlan& stage : plan.stages)
     class_of_stage.push_back(cluster.devices()[stage.devices.front()].device_class);

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #include "base/units.h"
 #include "plan/copies.h"
@@ -39,9 +38,9 @@ class Pacer {
   uint64_t bytes_ = 0;
 };
 
-// The same for copies of the state, which give way to tensors on the same uplink: a piece goes when the one
-// before has left this machine, and while tensors wait, at a twentieth of the rate and for a twentieth of the time,
-// for how much a line carries is not always known.
+// The same for copies of the state, which give way to tensors on the same uplink. They go in bursts, each
+// when the one before has left this machine; while tensors wait, at a part of the rate and for that part of
+// the time (plan::kCopiesYield), for how much a line carries is not always known.
 class CopyPacer {
  public:
   struct Line {
@@ -50,36 +49,36 @@ class CopyPacer {
   };
   // At most kLookAgain: by then the line may be free.
   Duration wait(Instant now, uint64_t rate, const Line& line) {
-    if (line.unsent > 0) return kLookAgain;
-    if (std::exchange(is_out_, false)) left_at_ = now;
+    if (burst_ >= burst_max(rate)) {
+      if (line.unsent > 0) return kLookAgain;
+      burst_ = 0;
+      rest_until_ = now + (plan::kCopiesYield - 1) * (now - burst_began_);
+    }
     Duration wait = pacer_.wait(now, rate_on(line, rate));
-    if (line.urgent)
-      wait = std::max(wait,
-                      left_at_ + static_cast<int64_t>(plan::kCopiesYield - 1) * (left_at_ - sent_at_) - now);
+    if (line.urgent) wait = std::max(wait, rest_until_ - now);
     return std::min(wait, kLookAgain);
   }
-  // REQUIRES: wait() says now. How much goes, of at most `size` bytes: a hundredth of a second at the rate,
-  // for what is urgent waits for what was sent before it.
+  // REQUIRES: wait() says now. How much goes, of at most `size` bytes.
   size_t take(Instant now, size_t size, uint64_t rate, const Line& line) {
-    const uint64_t of_now = rate_on(line, rate);
-    size = std::min<size_t>(size, std::max<uint64_t>(of_now / 100, kPieceMin));
-    pacer_.take(now, size, of_now);
-    sent_at_ = now;
-    is_out_ = true;
+    size = std::min(size, burst_max(rate) - burst_);
+    pacer_.take(now, size, rate_on(line, rate));
+    if (burst_ == 0) burst_began_ = now;
+    burst_ += size;
     return size;
   }
 
-  static constexpr Duration kLookAgain = std::chrono::milliseconds(5);
+  static constexpr Duration kLookAgain = std::chrono::milliseconds(2);
 
  private:
-  static constexpr uint64_t kPieceMin = 4 << 10;
+  // A hundredth of a second: what is urgent waits for what was sent before it.
+  static size_t burst_max(uint64_t rate) { return std::max<uint64_t>(rate / 100, 4 << 10); }
   static uint64_t rate_on(const Line& line, uint64_t rate) {
     return line.urgent ? std::max<uint64_t>(rate / plan::kCopiesYield, 1) : rate;
   }
 
   Pacer pacer_;
-  bool is_out_ = false;  // the last piece was sent, and nobody has seen yet that it left
-  Instant sent_at_{}, left_at_{};
+  size_t burst_ = 0;  // bytes
+  Instant burst_began_{}, rest_until_{};
 };
 
 }  // namespace weft::peer

@@ -193,6 +193,15 @@ TEST(Rounds, UplinksThatCarryLessThanTheRateDoNotHoldTheRunUp) {
   EXPECT_TRUE(run.run.is_eager()) << "it carries more again";
 }
 
+TEST(Rounds, CopiesThatTakeALittleLongerThanAStepDoNotHoldTheRunUpForGood) {
+  Fixture run({.steps = 1000, .stage_bytes = 1 << 20});
+  run.run.start(run.now, run);
+  Machine machine(run);
+  machine.work(50, 3, 4);
+  EXPECT_FALSE(run.run.is_eager());
+  EXPECT_LE(machine.work(300, 3, 4), 960) << "three ticks a step, and four while it is tried again";
+}
+
 TEST(Rounds, LargeStagesAreNotWaitedForEvenWhenStepsAreLong) {
   Fixture run({.stage_bytes = 16 << 20, .predicted_step = 5});
   run.run.start(run.now, run);
