@@ -26,6 +26,7 @@ StageMachine::StageMachine(std::shared_ptr<const proto::AssignStage> assignment,
       completed_(assignment_->after_step),
       granted_(completed_),
       at_step_(completed_) {
+  uint64_t largest = 0;
   for (const proto::StageProgram& stage : assignment_->programs) {
     Program& program = programs_[stage.kind];
     program.stage = &stage;
@@ -43,8 +44,13 @@ StageMachine::StageMachine(std::shared_ptr<const proto::AssignStage> assignment,
         continue;
       const uint32_t segment = segment_of(input);
       program.data_segment = std::min(program.data_segment.value_or(segment), segment);
+      program.data_bytes += static_cast<uint64_t>(stage.graph->spec(input).bytes().value);
     }
+    largest = std::max(largest, program.data_bytes);
   }
+  const auto many = static_cast<uint32_t>(std::min<uint64_t>(
+      options.prefetch_bytes / std::max<uint64_t>(largest, 1), options.prefetch_microbatches_max));
+  prefetch_ = std::max(options.prefetch_microbatches, many);
 }
 
 const StageMachine::Program* StageMachine::program(ProgramKind kind) const {
@@ -417,7 +423,7 @@ void StageMachine::finish_forward() {
 
 std::vector<MicrobatchKey> StageMachine::fetches() {
   std::vector<MicrobatchKey> wanted;
-  const uint32_t limit = assignment_->microbatches_in_flight + options_.prefetch_microbatches;
+  const uint32_t limit = assignment_->microbatches_in_flight + prefetch_;
   while (!data_ranges_.empty() && data_outstanding_ < limit) {
     DataRange& range = data_ranges_.front();
     wanted.push_back(range.next);

@@ -8,7 +8,7 @@
 // waits for this machine: what is handed out and what is done are two places in the same sequence.
 //
 // Bounds: kCommandsMax commands that are not carried out; Options::tasks_ahead tasks that are not done;
-// tensors of kStepsAhead steps; data of the microbatches in flight and Options::prefetch_microbatches more.
+// tensors of kStepsAhead steps; data of the microbatches in flight and what Options says of prefetching more.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,10 @@ class StageMachine {
   static constexpr uint64_t kStepsAhead = 16;
 
   struct Options {
-    uint32_t prefetch_microbatches = 4;  // of data, beyond those in flight
+    // Of data, beyond those in flight: at least so many, and of small ones as many as take prefetch_bytes,
+    // for a broker far away answers late.
+    uint32_t prefetch_microbatches = 4, prefetch_microbatches_max = 32;
+    uint64_t prefetch_bytes = 4 << 20;
     // Handed out and not done, the one that runs included. A peer takes two, so that its compute thread does
     // not wait for the loop (docs/RESULTS.md, Task gap); one shows a test every order.
     uint32_t tasks_ahead = 1;
@@ -116,6 +119,7 @@ class StageMachine {
     std::vector<std::vector<uint32_t>> edges_of_segment;  // indices into stage->receives
     std::map<uint32_t, uint32_t> receive_of_edge;
     std::optional<uint32_t> data_segment;  // the first that reads data
+    uint64_t data_bytes = 0;               // of a microbatch
   };
   struct DataRange {
     MicrobatchKey next;
@@ -146,6 +150,7 @@ class StageMachine {
 
   std::shared_ptr<const proto::AssignStage> assignment_;
   Options options_;
+  uint32_t prefetch_ = 0;  // microbatches of data beyond those in flight
   std::map<proto::ProgramKind, Program> programs_;
 
   std::deque<proto::Command> commands_;
