@@ -187,7 +187,7 @@ class Planner {
       try_stages(*strategy_, devices, *request_.stages, tight);
     else
       try_numbers(devices, std::min(all, coarse_.positions), tight);
-    if (!request_.stages) try_sites(devices, tight);
+    if (!request_.stages && !request_.every_site) try_sites(devices, tight);
     // Never worse than what one does without a search; which, where latency matters more than balance, may be
     // the better beginning.
     std::set<uint32_t> numbers{request_.stages.value_or(all)};
@@ -233,7 +233,8 @@ class Planner {
   // As many stages as pay, up to `most`.
   void try_numbers(const std::vector<uint32_t>& devices, uint32_t most, bool tight) {
     uint32_t in_vain = 0;
-    for (uint32_t stages = 1; stages <= most && in_vain < kTriesInVain;) {
+    for (uint32_t stages = std::max(1u, workshop_.sites().sites());
+         stages <= most && in_vain < kTriesInVain;) {
       const Duration before = best_ ? best_->prediction.step : Duration::max();
       try_stages(*strategy_, devices, stages, tight);
       in_vain = best_ && best_->prediction.step == before ? in_vain + 1 : 0;
@@ -288,8 +289,9 @@ class Planner {
     bool tried[2] = {};  // a row, a ring: the best of each is worked out
     size_t work = 0, count = 0;
     bool too_large = false;
-    std::vector<Proposal> proposals = workshop_.owners().within(
-        scope, within_ranges(scope, strategy.propose(scope), !strategy.is_baseline));
+    std::vector<Proposal> proposals = workshop_.sites().within(
+        scope, workshop_.owners().within(
+                   scope, within_ranges(scope, strategy.propose(scope), !strategy.is_baseline)));
     for (Proposal& proposal : proposals) {
       // A baseline that the default looks at only to be no worse.
       const bool beside = strategy.is_baseline && !strategy_->is_baseline;
@@ -371,8 +373,8 @@ class Planner {
   Error infeasible() const {
     if (const std::string why = why_not_kept(request_, model_); !why.empty())
       return {ErrorCode::Infeasible, "the pins cannot be kept: " + why};
-    if (const std::string why = workshop_.owners().why_not_kept(); !why.empty())
-      return {ErrorCode::Infeasible, why};
+    for (const std::string& why : {workshop_.owners().why_not_kept(), workshop_.sites().why_not_kept()})
+      if (!why.empty()) return {ErrorCode::Infeasible, why};
     Bytes all;
     for (const DeviceView& device : devices_) all += device.memory;
     const auto& held = model_.held_before;
@@ -392,6 +394,7 @@ class Planner {
               ", which has " + show(shortage->there);
     if (const std::string limit = workshop_.owners().describe_limit(); !limit.empty())
       text += "; with " + limit;
+    if (request_.every_site) text += "; with an op with parameters at every site";
     if (!request_.pins.empty()) text += "; with " + describe_pins(request_.pins, request_.cluster);
     if (request_.equal_bits == EqualBits::Require && kinds().size() > 1)
       text += "; equal_bits: require takes only one of " + describe_kinds();
