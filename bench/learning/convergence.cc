@@ -3,19 +3,9 @@
 // held-out loss against steps and against emulated time, seeds paired: all policies of a seed begin with the
 // same weights and see the same samples in the same order. At the end, how far each policy's last loss is
 // above that of dense links at equal steps.
-//   bench/convergence --model gpt --text FILE | --model resnet
-//     --steps N --every N         how long, and how often the held-out loss is taken (default a tenth)
-//     --cuts 2,4 --seeds 3
-//     --strategy NAME             how the planner cuts: stages of equal numbers of ops, unless it says
-//     another
-//     --codecs LIST               none, auto, adatopk:RATIO, a codec for all links, or CODEC/CODEC for
-//                                 activations / cotangents; none is always run, to compare with
-//     --held-out N                samples that the loss is taken on
-//     --bandwidth 20Mbit --spread 1,2,4,5 --round-trip MS --device rtx3080     the emulated setting: the
-//                                 slowest link, and how many times as fast that of each cut is, in turn
-//     --threads N --set KEY=VALUE --format json --quick --check
+//
 // loss is over the same codecs as in training, loss_uncompressed_forward over dense links. Before anything
-// else, and alone with --check, a few steps of dense links are compared with those of one machine: same bits.
+// else a few steps of dense links are compared with those of one machine: the same bits, or it stops.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -47,6 +37,26 @@ constexpr const char* kAllPolicies =
     "none,auto,fp16,int8,int6,int4,int3,topk:0.02:int8+int4,topk:0.1:fp16,topk:0.02:fp16,topk:0.01:fp16,"
     "adatopk:100";
 constexpr const char* kQuickPolicies = "none,auto,int4,topk:0.02:fp16";
+
+constexpr const char* kUsage =
+    R"(usage: bench/convergence --model gpt --text FILE | --model resnet
+  --steps N --every N   how long, and how often the held-out loss is taken (300 and a tenth of it)
+  --seeds N             paired (3)
+  --cuts LIST           numbers of cuts (2,4)
+  --strategy NAME       how the planner cuts (equal-ops-joining: equal numbers of ops)
+  --codecs LIST         none, auto, adatopk:RATIO, a codec for all links, or CODEC/CODEC for activations and
+                        cotangents; none is always run, to compare with
+  --held-out N          samples that the loss is taken on (64 texts, 1000 images)
+  --bandwidth RATE      emulated: of the slowest link (20Mbit)
+  --spread LIST         how many times as fast each cut's link is, in turn (1,2,4,5)
+  --round-trip MS       of every link (40)
+  --device NAME         of the catalogue, every stage's (rtx3080)
+  --threads N           that compute (0: all)
+  --set KEY=VALUE       of the example's job
+  --format text|json    json: one line a row
+  --quick               a few minutes: 60 steps, one seed, two cuts, a few codecs
+  --check               only compares dense links with one machine
+)";
 
 struct Options {
   std::string model = "gpt", text;
@@ -358,7 +368,8 @@ class Bench {
                          {"held_out_microbatches", graphs_.held_out.size()},
                          {"fingerprint", backend_.numerics_fingerprint()},
                          {"bandwidth_bits_per_second", 8 * options_.setting.bytes_per_second},
-                         {"network", network.describe()}});
+                         {"network", network.describe()},
+                         {"plan", network.plan_lines()}});
     std::printf("%s on %s, %u cuts, %llu steps of %u in microbatches of %u; emulated: %s; %s\n",
                 options_.model.c_str(), data_name().c_str(), network.stages() - 1,
                 static_cast<unsigned long long>(graphs_.steps), graphs_.job.batch_size,
@@ -451,6 +462,11 @@ Status run(int argc, char** argv) {
 }  // namespace weft::learning
 
 int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i)
+    if (std::strcmp(argv[i], "--help") == 0 || std::strcmp(argv[i], "-h") == 0) {
+      std::fputs(weft::learning::kUsage, stdout);
+      return 0;
+    }
   const weft::Status status = weft::learning::run(argc, argv);
   if (status) return 0;
   std::fprintf(stderr, "convergence: %s\n", status.error().message.c_str());

@@ -97,6 +97,7 @@ Result<Network> Network::create(const JobGraphs& graphs, uint32_t cuts, const Se
   network.model_ = plan::make_model(graphs.training.graph, classes);
   WEFT_TRY(const plan::Plan plan, plan::make_plan(network.request()));
   network.stage_of_op_ = plan.stage_of_op;
+  network.plan_lines_ = plan.explanation;
   std::vector<plan::StageDevice> on;
   for (const plan::StagePlan& stage : plan.stages) {
     network.devices_.push_back(stage.devices.front());
