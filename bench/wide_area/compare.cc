@@ -12,7 +12,7 @@ namespace weft::bench {
 namespace {
 
 constexpr double kFactorMin = 1.0 / 64;  // of memories
-constexpr double kFactorStep = 1.02;     // how exactly the largest factor is found
+constexpr double kFactorStep = 1.05;     // how exactly the largest factor is found
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -128,7 +128,15 @@ class Comparing {
         if (other != site) rest.insert(rest.end(), other.begin(), other.end());
       if (!rest.empty()) rests.push_back(topology_.cluster.only(rest));
     }
+    // Who leaves the least out is the likeliest to fit.
+    std::stable_sort(rests.begin(), rests.end(),
+                     [](const auto& a, const auto& b) { return memory_of(a) > memory_of(b); });
     return rests;
+  }
+  static int64_t memory_of(const plan::ClusterView& cluster) {
+    int64_t sum = 0;
+    for (const plan::DeviceView& device : cluster.devices()) sum += device.memory.value;
+    return sum;
   }
   // Memory that a plan needs grows with what travels: with the policy that sends least no site may be spared.
   bool needs_all_sites(const std::vector<plan::ClusterView>& rests, double factor) const {
@@ -157,6 +165,7 @@ class Comparing {
     summary_.forced_by = factor ? "memory" : "rule";
     summary_.memory_factor = factor.value_or(1);
     plan::PlanRequest on = request(with_memory_scaled(topology_.cluster, summary_.memory_factor));
+    on.every_site = !factor.has_value();
     add_rows("forced", on);
   }
 
