@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <set>
+#include <thread>
 #include <tuple>
 
 #include "base/check.h"
@@ -13,6 +15,28 @@ namespace {
 
 constexpr double kFactorMin = 1.0 / 64;  // of memories
 constexpr double kFactorStep = 1.05;     // how exactly the largest factor is found
+
+constexpr uint32_t kStepsPredicted = 3;  // plan/predict.cc plays so many
+// What is run over real sockets: so long, and as much as cores can carry that emulate links and encrypt.
+constexpr double kRealSeconds = 60, kRealBytesPerSecondOfCore = 50e6;
+constexpr uint32_t kRealProcessesOfCore = 8;
+
+std::string text_of(const char* format, double a, double b) {
+  char text[128];
+  std::snprintf(text, sizeof(text), format, a, b);
+  return text;
+}
+// Why a row is not run over sockets.
+std::string why_virtual(const Played& played, uint32_t stages) {
+  const double three = 3 * seconds(played.step), cores = std::max(1u, std::thread::hardware_concurrency());
+  if (three >= kRealSeconds) return text_of("three steps take %.0f s", three, 0);
+  if (stages > kRealProcessesOfCore * cores) return text_of("%.0f peers on %.0f cores", stages, cores);
+  const double rate = static_cast<double>(played.bytes_per_step) / seconds(played.step);
+  if (rate > kRealBytesPerSecondOfCore * cores)
+    return text_of("%.0f MB/s through %.0f cores", rate / 1e6, cores);
+  if (stages == 1) return "one stage sends nothing";
+  return "its plan cannot be given to a broker";
+}
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -99,7 +123,10 @@ class Comparing {
     }
     row.samples_per_second = rate(played->step);
     row.bytes_per_step = played->bytes_per_step;
-    row.why = "not run over sockets";
+    row.from_start = played->step_ends.size() < kStepsPredicted
+                         ? row.samples_per_second
+                         : rate(played->step_ends[kStepsPredicted - 1] / kStepsPredicted);
+    row.why = why_virtual(*played, row.stages);
   }
 
   // ---- forced ----

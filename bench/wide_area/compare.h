@@ -18,6 +18,8 @@ struct Row {
   std::string strategy{}, compression{};
   std::string problem{};  // why there is no plan; empty: there is one
   double samples_per_second = 0, predicted_samples_per_second = 0;
+  // Of the first three steps, from nothing under way, which is what a prediction is the mean of.
+  double from_start = 0;
   int64_t bytes_per_step = 0;
   std::string clock = "virtual";
   std::string why{};         // the clock is not `real`

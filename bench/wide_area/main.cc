@@ -167,6 +167,7 @@ Json to_json(const Row& row) {
   }
   json["samples_per_second"] = row.samples_per_second;
   json["predicted_samples_per_second"] = row.predicted_samples_per_second;
+  json["samples_per_second_of_first_three_steps"] = row.from_start;
   json["bytes_per_step"] = row.bytes_per_step;
   json["clock"] = row.clock;
   json["why"] = row.why;
@@ -183,9 +184,11 @@ void print(const Row& row) {
     std::printf("no plan: %s\n", row.problem.c_str());
     return;
   }
-  std::printf("%10.4g /s, predicted %10.4g (%+5.1f%%), %9.3g B a step, %s", row.samples_per_second,
-              row.predicted_samples_per_second, 100 * row.error(), static_cast<double>(row.bytes_per_step),
-              row.clock.c_str());
+  std::printf("%10.4g /s, predicted %10.4g (%+5.1f%%; from the start %+5.1f%%), %9.3g B a step, %s",
+              row.samples_per_second, row.predicted_samples_per_second, 100 * row.error(),
+              100 * (row.from_start / row.predicted_samples_per_second - 1),
+              static_cast<double>(row.bytes_per_step), row.clock.c_str());
+  if (!row.why.empty()) std::printf(" (%s)", row.why.c_str());
   std::printf(", %u stages on %u sites", row.stages, row.sites);
   if (row.setting == "forced") std::printf(", forced_by: %s", row.forced_by.c_str());
   std::printf(" [%.1f + %.1f s]\n", row.planning_seconds, row.playing_seconds);
