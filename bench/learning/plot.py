@@ -3,9 +3,9 @@
 
     bench/learning/plot.py [--out docs/plots] [--table] ROWS.jsonl ...
 
-For each model, data set and number of cuts OUT/convergence-MODEL-DATA-CUTS-cuts.svg: held-out loss against steps and
-against emulated seconds, the mean of the seeds and what lies between the least and the largest of them. --table prints
-Markdown: how far the last loss is above that of dense links of the same seed, and how long it takes to come within 1%
+For each model, data set, number of cuts and of steps OUT/convergence-MODEL-DATA-CUTS-cuts-STEPS-steps.svg: held-out
+loss against steps and against emulated seconds, the mean of the seeds and what lies between the least and the largest
+of them. --table prints Markdown: how far the last loss is above that of dense links of the same seed, and how long it takes to come within 1%
 of the last dense loss. Rows of a run that was cut short count as far as they go. Needs python3-matplotlib
 (./dev install plots) unless --table alone is wanted.
 """
@@ -39,17 +39,20 @@ class Series:
 
 
 def read(paths):
-    """{(model, data, cuts): {label: Series}} and {(model, data, cuts): the setting's line}."""
+    """{(model, data, cuts, steps): {label: Series}}, and the setting's line by the same key."""
     runs = collections.defaultdict(lambda: collections.defaultdict(Series))
     settings = {}
     for path in paths:
+        steps = {}  # by number of cuts
         with open(path, encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
+            for at, line in enumerate(lines, 1):
                 if not line.endswith("\n"):
                     break  # cut short
                 try:
                     row = json.loads(line)
-                    key = (row["model"], row["data"], row["cuts"])
+                    if row["event"] == "setting":
+                        steps[row["cuts"]] = row["steps"]
+                    key = (row["model"], row["data"], row["cuts"], steps[row["cuts"]])
                     if row["event"] == "setting":
                         settings[key] = row
                     if row["event"] != "row":
@@ -59,7 +62,7 @@ def read(paths):
                     series.ratio, series.codec = row["ratio"], row["codec"]
                     series.points[row["seed"]][row["step"]] = row
                 except (ValueError, KeyError) as error:
-                    sys.exit(f"{path}:{number}: no line of bench/convergence --format json: {error!r}")
+                    sys.exit(f"{path}:{at}: no line of bench/convergence --format json: {error!r}")
     return runs, settings
 
 
@@ -81,14 +84,14 @@ def seconds_to(curve, loss):
     return None
 
 
-def complete_seeds(series, dense):
-    """Seeds that went as far as dense links did, or diverged on the way."""
+def complete_seeds(series, dense, steps):
+    """Seeds that went to the end, as dense links did, or diverged on the way."""
     seeds = []
     for seed in sorted(series.points):
-        if seed not in dense.points:
+        if seed not in dense.points or steps not in dense.points[seed]:
             continue
         last = series.curve(seed)[-1]
-        if last["step"] == max(map(max, dense.points.values())) or number(last["training_loss"]) == math.inf:
+        if last["step"] == steps or number(last["training_loss"]) == math.inf:
             seeds.append(seed)
     return seeds
 
@@ -99,24 +102,22 @@ def mean(values):
 
 def percent(value, deviation=None):
     if not math.isfinite(value):
-        return "diverges"
+        return "not finite"
     if value > 10:
         return f"{1 + value:.3g} times"
     return f"{100 * value:+.2f}%" + ("" if deviation is None else f" ± {100 * deviation:.2f}")
 
 
 def print_table(key, of, setting):
-    model, data, cuts = key
+    model, data, cuts, steps = key
     dense = of["dense"]
-    steps = max(map(max, dense.points.values()))
     print(f"\n{model} on {data}, {cuts} cuts, {steps} steps"
-          + (f" of {setting['batch_size']} in microbatches of {setting['microbatch_size']}; {setting['network']}"
-             if setting else "") + ":\n")
+          f" of {setting['batch_size']} in microbatches of {setting['microbatch_size']}; {setting['network']}:\n")
     print("| codec | ratio | seeds | last loss above dense | the same, links dense in evaluation | s a step "
           "| s to 1% above the last dense loss |")
     print("|---|---|---|---|---|---|---|")
     for label, series in of.items():
-        seeds = complete_seeds(series, dense)
+        seeds = complete_seeds(series, dense, steps)
         if not seeds:
             continue
         above, uncompressed, times = [], [], []
@@ -149,7 +150,7 @@ def plot(key, of, setting, out):
     matplotlib.rcParams.update({
         "svg.fonttype": "none", "svg.hashsalt": "weft", "font.size": 8, "axes.spines.top": False,
         "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6", "axes.axisbelow": True})
-    model, data, cuts = key
+    model, data, cuts, last_step = key
     dense = of["dense"]
     figure, panels = pyplot.subplots(1, 2, figsize=(8.6, 3.6), sharey=True)
     first = [dense.curve(seed)[0]["loss"] for seed in dense.points]
@@ -159,7 +160,7 @@ def plot(key, of, setting, out):
     beyond = []
     for label, series in of.items():
         colour, dashes = style_of(label)
-        seeds = [series.points[seed] for seed in complete_seeds(series, dense)]
+        seeds = [series.points[seed] for seed in complete_seeds(series, dense, last_step)]
         if not seeds:
             continue
         steps = [step for step in sorted(seeds[0]) if all(step in points for points in seeds)]
@@ -183,16 +184,14 @@ def plot(key, of, setting, out):
     panels[0].set_xlabel("step")
     panels[1].set_xlabel("emulated seconds")
     panels[1].set_xscale("log")
-    title = f"{model} on {data}, {cuts} cuts, {len(dense.points)} seeds"
-    if setting:
-        title += f"\n{setting['network']}"
+    title = f"{model} on {data}, {cuts} cuts, {len(dense.points)} seeds\n{setting['network']}"
     if beyond:
         title += "\nabove the panel: " + "; ".join(beyond)
     figure.suptitle(title, fontsize=8, x=0.01, ha="left")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="center right", frameon=False, fontsize=7)
     figure.tight_layout(rect=(0, 0, 0.78, 1.0))
-    path = os.path.join(out, f"convergence-{model}-{data}-{cuts}-cuts.svg")
+    path = os.path.join(out, f"convergence-{model}-{data}-{cuts}-cuts-{last_step}-steps.svg")
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
     print(f"{path}: {os.path.getsize(path)} bytes", file=sys.stderr)
@@ -212,10 +211,10 @@ def main():
             print(f"{key}: no rows of dense links to compare with", file=sys.stderr)
             continue
         if options.table:
-            print_table(key, of, settings.get(key))
+            print_table(key, of, settings[key])
         if options.out:
             os.makedirs(options.out, exist_ok=True)
-            plot(key, of, settings.get(key), options.out)
+            plot(key, of, settings[key], options.out)
 
 
 if __name__ == "__main__":
