@@ -74,7 +74,8 @@ class Comparing {
             .classes = {model_.lowered},
             .microbatches = model_.microbatches,
             .samples = model_.samples(),
-            .optimizer_slots = 2,
+            .stages = model_.stages,
+            .optimizer_slots = model_.optimizer_slots,
             .equal_bits = plan::EqualBits::Ignore,
             .cluster = std::move(cluster)};
   }
@@ -115,7 +116,8 @@ class Comparing {
     for (const plan::StagePlan& stage : plan->stages)
       sites.insert(request.cluster.devices()[stage.devices.front()].site);
     row.sites = static_cast<uint32_t>(sites.size());
-    const auto played = play(model_, *plan, request.cluster, {.steps = options_.steps});
+    const auto played =
+        play(model_, *plan, request.cluster, {.steps = options_.steps, .tasks_ahead = options_.tasks_ahead});
     row.playing_seconds = now() - planned;
     if (!played) {
       row.problem = played.error().message;
@@ -201,13 +203,15 @@ class Comparing {
   std::optional<double> reached(const plan::PlanRequest& request) const {
     const auto plan = plan::make_plan(request);
     if (!plan) return std::nullopt;
-    const auto played = play(model_, *plan, request.cluster, {.steps = options_.steps});
+    const auto played =
+        play(model_, *plan, request.cluster, {.steps = options_.steps, .tasks_ahead = options_.tasks_ahead});
     return played ? std::optional(rate(played->step)) : std::nullopt;
   }
   static void raise(std::optional<double>& best, std::optional<double> value) {
     if (value && (!best || *value > *best)) best = value;
   }
   void look_at_parts() {
+    if (model_.stages) return;  // fewer are no answer
     summary_.free_network = reached(request(with_free_links(topology_.cluster)));
     using Kind = std::tuple<double, double, int64_t>;
     const auto kind_of = [&](uint32_t device) {

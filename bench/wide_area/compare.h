@@ -50,6 +50,7 @@ struct CompareOptions {
   std::vector<std::string> compressions = {"none", "uniform", "adatopk", "auto"};
   std::vector<std::string> settings = {"free", "forced"};
   uint32_t steps = 4;
+  uint32_t tasks_ahead = 2;                // of a stage's machine, as peers have it
   std::function<void(const Row&)> on_row;  // as each is there
 };
 Summary compare(const Topology& topology, const Model& model, const CompareOptions& options);

@@ -42,12 +42,16 @@ links; devices take the time that the catalogue's figures give each kernel. The 
   --bandwidth B    between the six sites: 8Mbit, 20Mbit, 100Mbit, 1Gbit or any other; may be repeated
   --setting S      free or forced alone
   --strategy S, --compression C   that one alone; may be repeated
+  --job FILE       a job file instead of the models, as for weft plan; --set KEY=VALUE changes it
+  --real           of --job, with one --topology: over real sockets too, one process a device (clock: real)
+  --tasks-ahead N  that a stage hands its device (default: 2, as peers have it; a prediction has 1)
   --quick          an eighth of the microbatches
   --format json    JSON lines: rows ("event": "row"), then one "topology" a network and model
 )";
 
 struct Options {
-  std::optional<std::string> links;
+  std::optional<std::string> links, job;
+  std::vector<std::string> sets;
   std::string gpu = "rtx3080";
   std::vector<std::string> models, topologies, bandwidths;
   CompareOptions compare;
@@ -90,6 +94,18 @@ Options parse(int argc, char** argv) {
       std::exit(0);
     } else if (name == "--links") {
       options.links = value();
+    } else if (name == "--list-devices") {  // of a cluster file, for bench/wide_area/real.sh
+      const auto cluster = value_or_exit(configs::load_cluster(value()));
+      for (const configs::ClusterDevice& device : cluster.devices)
+        std::printf("%s %s %s\n", device.type.c_str(), device.region.c_str(), device.name.c_str());
+      std::exit(0);
+    } else if (name == "--tasks-ahead") {
+      options.compare.tasks_ahead =
+          std::max(1u, static_cast<uint32_t>(std::strtoul(value().c_str(), nullptr, 10)));
+    } else if (name == "--job") {
+      options.job = value();
+    } else if (name == "--set") {
+      options.sets.push_back(value());
     } else if (name == "--gpu") {
       options.gpu = value();
     } else if (name == "--model") {
@@ -273,10 +289,12 @@ int run(Options options) {
     std::fflush(stdout);
   };
   const std::vector<Topology> topologies = topologies_of(options);
+  if (options.job) options.models = {"job"};
   for (const std::string& name : options.models) {
-    const Model model = name == "resnet" ? resnet101(options.quick ? 8 : 64)
-                        : options.links  ? gpt2_small(options.quick ? 16 : 128)
-                                         : gpt2_xl(options.quick ? 16 : 128);
+    const Model model = name == "job"      ? value_or_exit(model_of_job(*options.job, options.sets))
+                        : name == "resnet" ? resnet101(options.quick ? 8 : 64)
+                        : options.links    ? gpt2_small(options.quick ? 16 : 128)
+                                           : gpt2_xl(options.quick ? 16 : 128);
     for (const Topology& topology : topologies) {
       const Summary summary = compare(topology, model, options.compare);
       json ? print_json(summary) : print_text(summary);

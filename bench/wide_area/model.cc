@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "cli/plan_job.h"
 #include "dag/autodiff.h"
 #include "dag/loss.h"
 #include "dag/op_table.h"
@@ -191,6 +192,20 @@ Model resnet101(uint32_t microbatches) {
   Model model = b.finish("resnet101", b.linear("fc", pooled, kClasses), {kBatch}, 1, 44'549'160);
   model.microbatch_size = kBatch;
   model.microbatches = microbatches;
+  return model;
+}
+
+Result<Model> model_of_job(const std::filesystem::path& path, std::span<const std::string> sets) {
+  WEFT_TRY(cli::PlannedJob job, cli::open_planned_job(path, sets, {}));
+  if (job.job.task != configs::Task::Train)
+    return fail(ErrorCode::InvalidArgument, path.string() + ": does not train");
+  Model model{.name = path.parent_path().filename().string(),
+              .microbatch_size = job.job.microbatch_size,
+              .microbatches = job.microbatches,
+              .optimizer_slots = job.request().optimizer_slots,
+              .stages = job.job.stages};
+  model.graph = std::move(job.graph);
+  model.lowered = std::move(job.lowered);
   return model;
 }
 

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "base/result.h"
@@ -16,6 +19,8 @@ struct Model {
   std::string name;        // "gpt2-small"
   int64_t parameters = 0;  // that are trained: checked against the published figure
   uint32_t microbatch_size = 1, microbatches = 1;
+  uint32_t optimizer_slots = 2;                   // adamw
+  std::optional<uint32_t> stages{};               // of a job that asks for so many
   dag::Graph graph{};                             // of a microbatch, with its backward phase
   std::shared_ptr<const dag::Lowered> lowered{};  // as the catalogue's devices run it
 
@@ -27,5 +32,7 @@ Model gpt2_small(uint32_t microbatches = 128);
 Model gpt2_xl(uint32_t microbatches = 128);
 // 224 x 224 images, 256 a step, four a microbatch.
 Model resnet101(uint32_t microbatches = 64);
+// That of a job file, as `weft plan` reads it. Errors: its own.
+Result<Model> model_of_job(const std::filesystem::path& path, std::span<const std::string> sets);
 
 }  // namespace weft::bench

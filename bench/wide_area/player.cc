@@ -256,14 +256,13 @@ class Cluster {
   Cluster(const Model& model, const plan::Plan& plan, const plan::ClusterView& view, Assignments assignments,
           const PlayOptions& options)
       : options_(options), assignments_(std::move(assignments)), view_(view) {
-    constexpr uint32_t kSlots = 2;  // adamw
     for (uint32_t s = 0; s < assignments_.size(); ++s) {
       Stage& stage = stages_.emplace_back();
       stage.device = plan.stages[s].devices.front();
       const plan::DeviceView& device = view.devices()[stage.device];
       stage.machine = std::make_unique<peer::StageMachine>(
           assignments_[s], peer::StageMachine::Options{.tasks_ahead = options.tasks_ahead});
-      stage.seconds = seconds_of(assignments_[s]->programs[0], device.rates, kSlots);
+      stage.seconds = seconds_of(assignments_[s]->programs[0], device.rates, model.optimizer_slots);
       stage.uplink = std::make_unique<AccessLine>(clock_, device.uplink);
       stage.downlink = std::make_unique<AccessLine>(clock_, device.downlink);
       if (stage.downlink->is_limited())
