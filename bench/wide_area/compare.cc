@@ -168,21 +168,32 @@ class Comparing {
     return sum;
   }
   // Memory that a plan needs grows with what travels: with the policy that sends least no site may be spared.
+  // Links are free there: what a search tries depends on them, what fits does not, and so neither does the
+  // factor.
   bool needs_all_sites(const std::vector<plan::ClusterView>& rests, double factor) const {
-    return std::none_of(rests.begin(), rests.end(),
-                        [&](const plan::ClusterView& rest) { return fits(rest, factor, "auto", "uniform"); });
+    return std::none_of(rests.begin(), rests.end(), [&](const plan::ClusterView& rest) {
+      return fits(with_free_links(rest), factor, "auto", "uniform");
+    });
   }
-  bool all_strategies_fit(double factor) const {
-    return std::all_of(options_.strategies.begin(), options_.strategies.end(),
-                       [&](const std::string& one) { return fits(topology_.cluster, factor, one, "none"); });
+  bool all_strategies_fit(double factor) {
+    for (const std::string& one : options_.strategies)
+      if (!fits(topology_.cluster, factor, one, "none")) {
+        summary_.why_rule = text_of("with memories x %.4g, the largest factor that forces, ", factor, 0) +
+                            one + " has no plan";
+        return false;
+      }
+    return true;
   }
   // The largest factor of all memories at which no site can be left out, if every strategy then has a plan.
-  std::optional<double> forcing_factor() const {
+  std::optional<double> forcing_factor() {
     const auto rests = without_one_site();
     if (rests.empty()) return 1.0;
     if (needs_all_sites(rests, 1)) return all_strategies_fit(1) ? std::optional(1.0) : std::nullopt;
     double low = kFactorMin, high = 1;  // forces, if any does; does not
-    if (!needs_all_sites(rests, low)) return std::nullopt;
+    if (!needs_all_sites(rests, low)) {
+      summary_.why_rule = "a site can be left out whatever the memories are";
+      return std::nullopt;
+    }
     while (high > kFactorStep * low) {
       const double middle = std::sqrt(low * high);
       (needs_all_sites(rests, middle) ? low : high) = middle;

@@ -37,7 +37,8 @@ struct Row {
 struct Summary {
   std::string topology, model;
   std::optional<double> best_machine, best_site, free_network;  // samples a second
-  std::string forced_by;                                        // "memory", "rule"
+  std::string forced_by{};                                      // "memory", "rule"
+  std::string why_rule{};                                       // not by memory
   double memory_factor = 1;                                     // of forced rows
   std::vector<Row> rows{};
 

@@ -248,6 +248,7 @@ void print_json(const Summary& summary) {
             {"free_network", number(summary.free_network)},
             {"forced_by", summary.forced_by},
             {"memory_factor", summary.memory_factor},
+            {"why_rule", summary.why_rule},
             {"forced_auto_auto_over_equal_ops_none", number(ratios.forced_over_equal_ops)},
             {"forced_auto_auto_over_auto_none", number(ratios.forced_over_dense)},
             {"forced_op_fence_adatopk_over_equal_ops_none", number(ratios.fence_over_equal_ops)},
@@ -275,6 +276,7 @@ void print_text(const Summary& summary) {
         "%sx equal-ops+none\n",
         summary.forced_by.c_str(), summary.memory_factor, show(ratios.forced_over_equal_ops).c_str(),
         show(ratios.forced_over_dense).c_str(), show(ratios.fence_over_equal_ops).c_str());
+  if (!summary.why_rule.empty()) std::printf("  rule: %s\n", summary.why_rule.c_str());
   std::printf(
       "  free: auto+auto %s of the free network, %sx the best machine, %sx the best site; predictions "
       "within %.1f%%\n\n",

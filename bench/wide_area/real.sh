@@ -13,8 +13,8 @@ count=0
 while read -r type region name; do
   start_peer "$name" --device "null:$type" --listen 127.0.0.1:0 --emulate "$cluster" --region "$region" --as "$name"
   count=$((count + 1))
+  until [ "$(peers_that_are pool | wc -l)" -eq "$count" ]; do sleep 0.2; done  # some strategies go by the order of joining
 done < <("${WEFT_BUILD:-build/release}/weft_bench_wan" --list-devices "$cluster")
-until [ "$(peers_that_are pool | wc -l)" -eq "$count" ]; do sleep 0.2; done
 # Until what lies between any two is measured.
 until [ "$("$weft" peers --links --format json | grep '"event":"link"' | grep -c '"assumed":false')" -ge $((count * (count - 1))) ]; do sleep 0.5; done
 
