@@ -206,45 +206,102 @@ class Enumeration {
   std::vector<Ranked> best_;
 };
 
-// Regions one after the other, the next by the bandwidth to it.
-std::vector<std::vector<uint32_t>> greedy_orders(const Scope& scope, bool as_ring) {
-  const ClusterView& cluster = scope.request->cluster;
+using Groups = std::vector<std::vector<uint32_t>>;
+
+double speed_of(const Scope& scope, uint32_t device) {
+  const Rates& rates = scope.request->cluster.devices()[device].rates;
+  return std::max(rates.matmul_flops_per_second, rates.convolution_flops_per_second);
+}
+
+// The scope's devices by region, the fastest of each first. The largest regions first: a pipeline that fits
+// in one needs no slow link.
+Groups groups_of(const Scope& scope) {
   std::map<std::string, std::vector<uint32_t>> regions;
-  for (const uint32_t device : scope.devices) regions[cluster.devices()[device].region].push_back(device);
-  const auto speed = [&](uint32_t device) {
-    const Rates& rates = cluster.devices()[device].rates;
-    return std::max(rates.matmul_flops_per_second, rates.convolution_flops_per_second);
-  };
-  std::vector<std::vector<uint32_t>> groups;
+  for (const uint32_t device : scope.devices)
+    regions[scope.request->cluster.devices()[device].region].push_back(device);
+  Groups groups;
   for (auto& [name, devices] : regions) {
     std::stable_sort(devices.begin(), devices.end(),
-                     [&](uint32_t a, uint32_t b) { return speed(a) > speed(b); });
+                     [&](uint32_t a, uint32_t b) { return speed_of(scope, a) > speed_of(scope, b); });
     groups.push_back(devices);
   }
-  // The largest regions first: a pipeline that fits in one needs no slow link.
   std::stable_sort(groups.begin(), groups.end(),
                    [](const auto& a, const auto& b) { return a.size() > b.size(); });
+  return groups;
+}
+
+// From one of them on, the next by the bandwidth to it.
+Groups nearest_row(const Groups& groups, size_t start, const ClusterView& cluster) {
+  std::vector<bool> used(groups.size(), false);
+  Groups row;
+  for (size_t at = start; at < groups.size();) {
+    used[at] = true;
+    row.push_back(groups[at]);
+    size_t next = groups.size();
+    double bandwidth = -1;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      if (used[g]) continue;
+      const LinkView there = cluster.link(groups[at].front(), groups[g].front());
+      const LinkView back = cluster.link(groups[g].front(), groups[at].front());
+      const double worst = std::min(there.bytes_per_second, back.bytes_per_second);
+      if (worst > bandwidth) bandwidth = worst, next = g;
+    }
+    at = next;
+  }
+  return row;
+}
+
+std::vector<uint32_t> first_of(const Groups& row, uint32_t stages) {
+  std::vector<uint32_t> order;
+  for (const auto& group : row)
+    for (const uint32_t device : group)
+      if (order.size() < stages) order.push_back(device);
+  return order;
+}
+// Of each group so many.
+std::vector<uint32_t> some_of_each(const Groups& row, const std::vector<size_t>& counts) {
+  std::vector<uint32_t> order;
+  for (size_t g = 0; g < row.size(); ++g)
+    order.insert(order.end(), row[g].begin(), row[g].begin() + static_cast<ptrdiff_t>(counts[g]));
+  return order;
+}
+
+// One of each group, and what is left over of the fastest groups, or of all in turns. None: there are more
+// groups than stages.
+std::vector<std::vector<uint32_t>> orders_of_all(const Scope& scope, const Groups& row) {
+  if (row.size() > scope.stages) return {};
+  std::vector<size_t> fastest(row.size());
+  std::iota(fastest.begin(), fastest.end(), size_t{0});
+  std::stable_sort(fastest.begin(), fastest.end(), [&](size_t a, size_t b) {
+    return speed_of(scope, row[a].front()) > speed_of(scope, row[b].front());
+  });
+  std::vector<std::vector<uint32_t>> orders;
+  for (const bool in_turns : {false, true}) {
+    std::vector<size_t> counts(row.size(), 1);
+    for (size_t left = scope.stages - row.size(), i = 0; left > 0; ++i) {
+      const size_t g = fastest[i % fastest.size()];
+      const size_t more = std::min({left, row[g].size() - counts[g], in_turns ? size_t{1} : left});
+      counts[g] += more;
+      left -= more;
+    }
+    orders.push_back(some_of_each(row, counts));
+  }
+  return orders;
+}
+
+// Regions one after the other, each row from another one on.
+std::vector<std::vector<uint32_t>> greedy_orders(const Scope& scope, bool as_ring) {
+  const Groups groups = groups_of(scope);
   std::vector<Ranked> best;
   for (size_t start = 0; start < std::min(groups.size(), kStartsMax); ++start) {
-    std::vector<bool> used(groups.size(), false);
-    std::vector<uint32_t> order;
-    for (size_t at = start; order.size() < scope.stages;) {
-      used[at] = true;
-      for (const uint32_t device : groups[at])
-        if (order.size() < scope.stages) order.push_back(device);
-      size_t next = groups.size();
-      double bandwidth = -1;
-      for (size_t g = 0; g < groups.size(); ++g) {
-        if (used[g]) continue;
-        const LinkView there = cluster.link(groups[at].front(), groups[g].front());
-        const LinkView back = cluster.link(groups[g].front(), groups[at].front());
-        const double worst = std::min(there.bytes_per_second, back.bytes_per_second);
-        if (worst > bandwidth) bandwidth = worst, next = g;
-      }
-      if (next == groups.size()) break;
-      at = next;
+    const Groups row = nearest_row(groups, start, scope.request->cluster);
+    if (!scope.request->every_site) {
+      std::vector<uint32_t> order = first_of(row, scope.stages);
+      if (order.size() == scope.stages) keep_best(best, {score_of(scope, as_ring, order), order});
+      continue;
     }
-    if (order.size() == scope.stages) keep_best(best, {score_of(scope, as_ring, order), order});
+    for (std::vector<uint32_t>& order : orders_of_all(scope, row))
+      keep_best(best, {score_of(scope, as_ring, order), std::move(order)});
   }
   std::vector<std::vector<uint32_t>> orders;
   for (Ranked& ranked : best) orders.push_back(std::move(ranked.order));

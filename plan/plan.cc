@@ -11,6 +11,7 @@
 #include "plan/constraints.h"
 #include "plan/explain.h"
 #include "plan/model.h"
+#include "plan/placement.h"
 #include "plan/polish.h"
 #include "plan/refine.h"
 #include "plan/strategy.h"
@@ -20,6 +21,7 @@ namespace weft::plan {
 namespace {
 
 constexpr uint32_t kCoarsePositions = 32;
+constexpr uint32_t kManyStages = 128;    // that are searched, where so few as that do not fit
 constexpr size_t kWorkedOut = 4;         // proposals for a number of stages that are played through,
 constexpr size_t kWorkedOutWork = 8000;  // and more as long as that is little (Workshop::work)
 constexpr double kHopeful = 1.5;         // a baseline's own estimate is at most so far off
@@ -44,12 +46,10 @@ class Planner {
       : request_(request),
         devices_(request.cluster.devices()),
         model_(make_model(*request.graph, request.classes)),
-        coarse_(make_model(*request.graph, request.classes,
-                           std::max(kCoarsePositions, 3 * request.stages.value_or(8)))),
+        coarse_(coarse_model(std::max(kCoarsePositions, 3 * request.stages.value_or(8)))),
         pinned_(pinned_ranges(request.pins, model_)),
         workshop_(request, model_) {
-    for (Model* model : {&model_, &coarse_})
-      if (auto ring = find_ring(*model, pinned_ranges(request.pins, *model))) model->ring = std::move(ring);
+    set_ring(model_);
   }
 
   Result<Plan> run() {
@@ -85,6 +85,15 @@ class Planner {
   }
 
  private:
+  void set_ring(Model& model) const {
+    if (auto ring = find_ring(model, pinned_ranges(request_.pins, model))) model.ring = std::move(ring);
+  }
+  Model coarse_model(uint32_t positions) const {
+    Model model = make_model(*request_.graph, request_.classes, positions);
+    set_ring(model);
+    return model;
+  }
+
   std::map<std::string, std::vector<uint32_t>> kinds() const {
     std::map<std::string, std::vector<uint32_t>> of;
     for (uint32_t i = 0; i < devices_.size(); ++i) of[devices_[i].fingerprint].push_back(i);
@@ -137,7 +146,7 @@ class Planner {
       std::erase_if(devices, [&](uint32_t device) {
         return devices_[device].fingerprint != devices_[chosen->proposal.devices.front()].fingerprint;
       });
-    try_numbers(devices, asked - 1, /*tight=*/false);
+    try_numbers(devices, 1, asked - 1, /*tight=*/false);
     std::swap(best_, chosen);
     if (chosen && seconds(chosen->prediction.step) < kWorthAStage * seconds(best_->prediction.step))
       fewer_ = Plan::Fewer{chosen->proposal.devices, chosen->prediction.step};
@@ -186,8 +195,14 @@ class Planner {
     if (request_.stages)
       try_stages(*strategy_, devices, *request_.stages, tight);
     else
-      try_numbers(devices, std::min(all, coarse_.positions), tight);
-    if (!request_.stages) try_sites(devices, tight);
+      try_numbers(devices, 1, std::min(all, coarse_.positions), tight);
+    if (!request_.stages && !best_ && all > coarse_.positions && all <= kManyStages) {
+      // So few did not fit: more of them may.
+      const uint32_t tried = coarse_.positions;
+      coarse_ = coarse_model(2 * all);
+      try_numbers(devices, next_number(tried), all, tight);
+    }
+    if (!request_.stages && !request_.every_site) try_sites(devices, tight);
     // Never worse than what one does without a search; which, where latency matters more than balance, may be
     // the better beginning.
     std::set<uint32_t> numbers{request_.stages.value_or(all)};
@@ -230,10 +245,11 @@ class Planner {
 
   // Up to eight each number, then in growing strides: neighbours differ little.
   static uint32_t next_number(uint32_t stages) { return stages + (stages > 8 ? stages / 4 : 1); }
-  // As many stages as pay, up to `most`.
-  void try_numbers(const std::vector<uint32_t>& devices, uint32_t most, bool tight) {
+  // As many stages as pay, from `least` up to `most`.
+  void try_numbers(const std::vector<uint32_t>& devices, uint32_t least, uint32_t most, bool tight) {
     uint32_t in_vain = 0;
-    for (uint32_t stages = 1; stages <= most && in_vain < kTriesInVain;) {
+    for (uint32_t stages = std::max(least, workshop_.sites().sites());
+         stages <= most && in_vain < kTriesInVain;) {
       const Duration before = best_ ? best_->prediction.step : Duration::max();
       try_stages(*strategy_, devices, stages, tight);
       in_vain = best_ && best_->prediction.step == before ? in_vain + 1 : 0;
@@ -282,18 +298,26 @@ class Planner {
     consider(*chosen);
   }
 
+  // What passes a stage by may take a faster link than the stage's own: a tied weight, across a row.
+  double least_estimate(const Proposal& proposal) const {
+    PartitionProblem problem = problem_of(request_, model_, proposal);
+    problem.passing = false;
+    return std::min(proposal.score, estimate(problem.cost_of(proposal.ends), request_.microbatches));
+  }
+
   // The most promising ones that fit, into `candidates`. Whether any was too large.
   bool work_out_proposals(const NamedStrategy& strategy, const Scope& scope,
                           std::vector<Worked>& candidates) {
     bool tried[2] = {};  // a row, a ring: the best of each is worked out
     size_t work = 0, count = 0;
     bool too_large = false;
-    std::vector<Proposal> proposals = workshop_.owners().within(
-        scope, within_ranges(scope, strategy.propose(scope), !strategy.is_baseline));
+    std::vector<Proposal> proposals = workshop_.sites().within(
+        scope, workshop_.owners().within(
+                   scope, within_ranges(scope, strategy.propose(scope), !strategy.is_baseline)));
     for (Proposal& proposal : proposals) {
       // A baseline that the default looks at only to be no worse.
       const bool beside = strategy.is_baseline && !strategy_->is_baseline;
-      if (beside && best_ && proposal.score > kHopeful * seconds(best_->prediction.step)) continue;
+      if (beside && best_ && least_estimate(proposal) > kHopeful * seconds(best_->prediction.step)) continue;
       const bool is_ring = proposal.is_ring(model_);
       const bool enough = count >= kWorkedOut && work >= kWorkedOutWork;
       if (!strategy.is_baseline && enough && tried[is_ring]) continue;
@@ -371,8 +395,8 @@ class Planner {
   Error infeasible() const {
     if (const std::string why = why_not_kept(request_, model_); !why.empty())
       return {ErrorCode::Infeasible, "the pins cannot be kept: " + why};
-    if (const std::string why = workshop_.owners().why_not_kept(); !why.empty())
-      return {ErrorCode::Infeasible, why};
+    for (const std::string& why : {workshop_.owners().why_not_kept(), workshop_.sites().why_not_kept()})
+      if (!why.empty()) return {ErrorCode::Infeasible, why};
     Bytes all;
     for (const DeviceView& device : devices_) all += device.memory;
     const auto& held = model_.held_before;
@@ -392,6 +416,7 @@ class Planner {
               ", which has " + show(shortage->there);
     if (const std::string limit = workshop_.owners().describe_limit(); !limit.empty())
       text += "; with " + limit;
+    if (request_.every_site) text += "; with an op with parameters at every site";
     if (!request_.pins.empty()) text += "; with " + describe_pins(request_.pins, request_.cluster);
     if (request_.equal_bits == EqualBits::Require && kinds().size() > 1)
       text += "; equal_bits: require takes only one of " + describe_kinds();

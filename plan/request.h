@@ -39,6 +39,7 @@ struct PlanRequest {
   std::string strategy = "auto";  // a name of plan/strategy.h
   std::vector<Pin> pins{};        // kept whatever it costs
   double owner_share_max = 1;     // of the parameters, on one owner's machines: plan/owners.h; 1: any
+  bool every_site = false;    // each holds an op with parameters: plan/sites.h
   Compression compression{};
 };
 

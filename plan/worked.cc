@@ -21,6 +21,7 @@ Workshop::Workshop(const PlanRequest& request, const Model& model)
       model_(model),
       devices_(request.cluster.devices()),
       owners_(request),
+      sites_(request),
       movable_(dag::movable_sums(*request.graph, request.classes)),
       users_(request.graph->users()) {}
 
@@ -28,7 +29,8 @@ std::optional<Worked> Workshop::work_out(Proposal proposal) {
   if (!proposal.has_all_stages(model_)) return std::nullopt;
   Worked keeps = deal_out(std::move(proposal));
   if (!keeps_pins(request_.pins, keeps.stage_of_op, keeps.proposal.devices) ||
-      !owners_.are_kept(keeps.stage_of_op, keeps.proposal.devices) || !measure(keeps))
+      !owners_.are_kept(keeps.stage_of_op, keeps.proposal.devices) ||
+      !sites_.is_kept(keeps.stage_of_op, keeps.proposal.devices) || !measure(keeps))
     return std::nullopt;
   const std::vector<bool> starved = starved_stages(keeps);
   const bool fits = predict_if_it_fits(keeps);

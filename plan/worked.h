@@ -14,6 +14,7 @@
 #include "plan/predict.h"
 #include "plan/proposal.h"
 #include "plan/request.h"
+#include "plan/sites.h"
 
 namespace weft::plan {
 
@@ -36,6 +37,7 @@ class Workshop {
   const PlanRequest& request() const { return request_; }
   const Model& model() const { return model_; }
   const OwnerShares& owners() const { return owners_; }
+  const SiteCover& sites() const { return sites_; }
 
   // Nothing when a stage does not fit its device, or an owner would have too much. Where memory keeps stages
   // from as many microbatches in flight as 1F1B wants, they make forward values again, if that is faster.
@@ -82,6 +84,7 @@ class Workshop {
   const Model& model_;
   const std::vector<DeviceView>& devices_;
   OwnerShares owners_;
+  SiteCover sites_;
   std::vector<bool> movable_;  // by op: sums of cotangents
   std::vector<std::vector<dag::OpId>> users_;
   std::map<uint32_t, std::shared_ptr<const std::vector<double>>> seconds_of_;  // by device

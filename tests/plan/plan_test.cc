@@ -6,6 +6,7 @@
 #include <set>
 
 #include "dag/split.h"
+#include "plan/strategy.h"
 #include "tests/plan/graphs.h"
 #include "tests/plan/lawful.h"
 #include "tests/support/models.h"
@@ -333,6 +334,42 @@ TEST(Plan, SmallMemoriesTogetherHoldWhatNoneHoldsAlone) {
   const Plan plan = planned(request);
   EXPECT_GE(plan.stages.size(), 2u);
   test::expect_lawful(request, plan);
+}
+
+// Five sites whose devices joined in turns, each with so much memory.
+PlanRequest on_forty(const dag::Graph& graph, Bytes memory) {
+  std::vector<DeviceView> devices;
+  for (uint32_t i = 0; i < 40; ++i) {
+    devices.push_back(
+        test::device("d" + std::to_string(i), 50, "site" + std::to_string(i % 5), "cpu", memory));
+    devices.back().site = i % 5;
+  }
+  ClusterView cluster(std::move(devices));
+  for (uint32_t from = 0; from < 5; ++from)
+    for (uint32_t to = 0; to < 5; ++to)
+      if (from != to) cluster.set_between(from, to, {1e5, std::chrono::milliseconds(20)});
+  return {.graph = &graph, .microbatches = 8, .cluster = std::move(cluster)};
+}
+
+TEST(Plan, WhereManyStagesAreNeededTheyAreSearchedToo) {
+  const dag::Graph graph = test::chain(3, 80);
+  int64_t little = 0, enough = int64_t{1} << 32;
+  while (enough - little > enough / 64) {
+    PlanRequest request = on_forty(graph, {(little + enough) / 2});
+    request.strategy = "equal-memory";
+    (make_plan(request) ? enough : little) = (little + enough) / 2;
+  }
+  PlanRequest request = on_forty(graph, {enough});
+  const auto best = make_plan(request);
+  ASSERT_TRUE(best.has_value()) << best.error().message;
+  EXPECT_GT(best->stages.size(), 32u);
+  for (const NamedStrategy& strategy : strategies()) {
+    if (!strategy.is_baseline) continue;
+    request.strategy = strategy.name;
+    if (const auto plan = make_plan(request)) {
+      EXPECT_LT(best->predicted_step, plan->predicted_step) << strategy.name;
+    }
+  }
 }
 
 TEST(Plan, RefusesWhatMakesNoSense) {
