@@ -184,7 +184,9 @@ def plot(key, of, setting, out):
     panels[0].set_xlabel("step")
     panels[1].set_xlabel("emulated seconds")
     panels[1].set_xscale("log")
-    title = f"{model} on {data}, {cuts} cuts, {len(dense.points)} seeds\n{setting['network']}"
+    counts = {len(complete_seeds(series, dense, last_step)) for series in of.values()} - {0}
+    seeds = "1 seed" if counts == {1} else " to ".join(map(str, sorted({min(counts), max(counts)}))) + " seeds"
+    title = f"{model} on {data}, {cuts} cuts, {seeds}\n{setting['network']}"
     if beyond:
         title += "\nabove the panel: " + "; ".join(beyond)
     figure.suptitle(title, fontsize=8, x=0.01, ha="left")
