@@ -192,7 +192,7 @@ void Run::measure_step(uint64_t number, Instant now) {
     if (took > 0) step_seconds_ = step_seconds_ == 0 ? took : 0.9 * step_seconds_ + 0.1 * took;
   }
   last_updated_ = now;
-  notice_starving(number, now);
+  watch_copies(now);
 }
 
 void Run::commit_steps(Instant now, RunSink& sink) {

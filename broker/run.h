@@ -178,7 +178,7 @@ class Run {
   double round_interval() const;
   bool may_copy(uint64_t interval) const;
   uint64_t next_copy(uint64_t interval) const;
-  void notice_starving(uint64_t number, Instant now);
+  void watch_copies(Instant now);
   void measure_round(const Round& round, Instant now);
   void write_snapshot(Instant now, bool durable, RunSink& sink);
   void write_snapshot_if_due(Instant now, RunSink& sink);
@@ -227,7 +227,13 @@ class Run {
   Instant last_round_whole_{};
   std::optional<Instant> eager_again_at_;
   bool is_held_up_ = false;  // by copies that seem short, until then
-  uint32_t starved_ = 0;     // steps in a row after which nothing was granted, for copies were awaited
+  struct Watched {           // the last steps
+    Instant since{};
+    uint64_t steps = 0, waited = 0;  // after which copies stood in line
+  } watched_;
+  std::optional<double> eager_seconds_;  // of a window of steps that were, while it is tried without
+  bool is_settling_ = false;
+  Instant compare_again_at_{};
   double last_loss_ = 0;
   double commit_seconds_ = 0;  // between the commits of steps, smoothed
   std::map<std::string, double> metrics_;

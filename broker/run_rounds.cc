@@ -12,6 +12,9 @@ using proto::JobEventKind;
 
 namespace {
 constexpr double kTryEagerAgain = 100;  // uploads later
+Duration uploads(double count, double each) {
+  return Duration(static_cast<Duration::rep>(1e9 * count * each));
+}
 }  // namespace
 
 int64_t state_bytes(const PlannedRun& plan, uint32_t stage) {
@@ -69,7 +72,7 @@ void Run::measure_round(const Round& round, Instant now) {
   const double known = round_seconds_ > 0 ? round_seconds_ : step_time();
   round_seconds_ = (1 - kWeight) * known + kWeight * std::min(took, kMostAtOnce * known);
   if (was_eager && !is_eager()) {
-    eager_again_at_ = now + Duration(static_cast<Duration::rep>(1e9 * kTryEagerAgain * round_seconds_));
+    eager_again_at_ = now + uploads(kTryEagerAgain, round_seconds_);
   } else if (eager_again_at_ && now >= *eager_again_at_) {
     eager_again_at_.reset();
     is_held_up_ = false;
@@ -77,17 +80,30 @@ void Run::measure_round(const Round& round, Instant now) {
   }
 }
 
-// Stages that have done all that was granted wait for a copy: it holds the run up, however short it seems. A
-// step that is granted alone takes as long as its copy, so that neither looks longer than the other.
-void Run::notice_starving(uint64_t number, Instant now) {
-  constexpr uint32_t kInARow = 3;
-  const bool starves = number == granted_ && granted_ < plan_->steps && is_eager() &&
-                       std::any_of(rounds_.begin(), rounds_.end(), [](const Round& r) { return r.gates; });
-  starved_ = starves ? starved_ + 1 : 0;
-  if (starved_ < kInARow) return;
-  starved_ = 0;
-  is_held_up_ = true;
-  eager_again_at_ = now + Duration(static_cast<Duration::rep>(1e9 * kTryEagerAgain * std::max(round_seconds_, step_time())));
+// Copies that wait in line at a peer hold its steps up (it keeps few of them), and then a step takes as long
+// as its copy, so that neither looks too long beside the other. Where copies do wait, it is tried what steps
+// take when commits do not wait for them.
+void Run::watch_copies(Instant now) {
+  constexpr uint64_t kWindow = 16, kMost = 12;  // steps
+  constexpr int kInLine = 3;                    // the way there and back alone makes some wait
+  constexpr double kWorthIt = 0.8;
+  watched_.waited += std::count_if(rounds_.begin(), rounds_.end(), [](const Round& round) {
+                       return round.ready_at != Instant{} && !round.is_whole();
+                     }) >= kInLine;
+  if (++watched_.steps < kWindow) return;
+  const bool waited = watched_.waited >= kMost;
+  const double took = seconds(now - std::exchange(watched_, {.since = now}).since);
+  if (is_held_up_) {
+    if (!eager_seconds_ || std::exchange(is_settling_, false)) return;
+    is_held_up_ = took < kWorthIt * *std::exchange(eager_seconds_, std::nullopt);
+    if (is_held_up_)
+      eager_again_at_ = now + uploads(kTryEagerAgain, std::max(round_seconds_, step_time()));
+    else
+      compare_again_at_ = now + uploads(kTryEagerAgain, took);
+  } else if (waited && is_eager() && now >= compare_again_at_) {
+    is_held_up_ = is_settling_ = true;  // commits of the first window still wait
+    eager_seconds_ = took;
+  }
 }
 
 // How many steps an upload takes, at least one: at the rate, and as measured, where half a step is noise.
