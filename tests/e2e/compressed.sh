@@ -56,8 +56,10 @@ for codec in "${codecs[@]}"; do
   finish_job
   grep -q "compressed as $codec" "$work/events" || fail "$codec: the plan does not say that links are compressed"
   cp "$work/events" "$work/calm.events"
-  awk -v what="$codec" -v one="$(final_loss "$work/local.json")" -v other="$(final_loss "$work/events")" \
-    'BEGIN { printf "%s: loss %.4f after thirty steps, of one machine %.4f\n", what, other, one; exit !(other < 1.3 * one && other > 0.8 * one) }' ||
+  # What keeps a part of the numbers alone learns far more slowly, and by how much depends on the text; but it learns.
+  case $codec in topk:*:fp16 | topk:*:int8 | randomk:*) most=1.7 ;; *) most=1.3 ;; esac
+  awk -v what="$codec" -v one="$(final_loss "$work/local.json")" -v other="$(final_loss "$work/events")" -v most=$most \
+    'BEGIN { printf "%s: loss %.4f after thirty steps, of one machine %.4f\n", what, other, one; exit !(other < most * one && other > 0.8 * one) }' ||
     fail "$codec: it learns something else"
   [ "$codec" = int8 ] && grep -q "$(final_loss "$work/local.json")" <(final_loss "$work/events") && fail "int8: nothing was encoded"
 
