@@ -22,6 +22,20 @@ using dag::ValueId;
 
 namespace {
 
+// Scores that a mask has set to -inf: a tensor of them travels dense (peer/service/encoding.h).
+bool may_be_infinite(const Graph& graph, ValueId value) {
+  while (dag::is_view(graph, graph.producer(value))) value = graph.producer(value).inputs[0];
+  const Op& op = graph.producer(value);
+  if (op.kind != OpKind::Where && op.kind != OpKind::Add) return false;
+  return std::any_of(op.inputs.begin(), op.inputs.end(), [&](ValueId input) {
+    if (!input.valid() || graph.producer(input).kind != OpKind::Constant) return false;
+    const dag::Tensor& constant = graph.constant(graph.producer(input));
+    if (constant.dtype() != dag::DType::F32) return false;
+    const auto numbers = constant.as<float>();
+    return std::any_of(numbers.begin(), numbers.end(), [](float x) { return !std::isfinite(x); });
+  });
+}
+
 constexpr int64_t kAlignment = 64;
 
 // TLS 1.3 adds 22 bytes to each record of 16 KiB; a tensor's header and its frames' heads are some 256.
@@ -250,7 +264,8 @@ class PipelineBuilder {
       Message& message = messages[{c.from_stage, c.from_segment, c.to_stage, c.to_segment, backward}];
       const dag::TensorSpec& spec = graph_.spec(c.value);
       message.dense += spec.bytes();
-      if (takes_codec(spec)) message.floats.push_back(spec.element_count());
+      if (takes_codec(spec) && !may_be_infinite(graph_, c.value))
+        message.floats.push_back(spec.element_count());
     }
     for (auto& [key, message] : messages) {
       std::tie(message.from_stage, message.from_segment, message.to_stage, message.to_segment,

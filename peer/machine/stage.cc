@@ -274,7 +274,8 @@ std::optional<Task> StageMachine::next_of(const Command& command, bool& all_give
 std::optional<Task> StageMachine::next_task(Instant now, bool may_copy) {
   if (!commands_.empty() && commands_.front().kind == CommandKind::Advance && step_began_ == Instant{})
     begin_step(now);
-  while (tasks_.size() < options_.tasks_ahead && at_command_ < commands_.size()) {
+  const uint32_t ahead = segment_usual_ > options_.tasks_ahead_up_to ? 1 : options_.tasks_ahead;
+  while (tasks_.size() < ahead && at_command_ < commands_.size()) {
     const Command& command = commands_[at_command_];
     const bool copies = command.kind == CommandKind::Checkpoint || command.kind == CommandKind::Replicate;
     if (copies && !may_copy) return std::nullopt;
@@ -344,6 +345,7 @@ void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome
   busy_ += outcome.busy;
   switch (task.kind) {
     case TaskKind::Segment: {
+      segment_usual_ = segment_usual_ == Duration{} ? outcome.busy : (7 * segment_usual_ + outcome.busy) / 8;
       if (task.key.program == ProgramKind::Train) {
         ++segments_done_;
         segments_busy_ += outcome.busy;

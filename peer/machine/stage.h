@@ -72,6 +72,9 @@ class StageMachine {
     // Handed out and not done, the one that runs included. A peer takes two, so that its compute thread does
     // not wait for the loop (docs/RESULTS.md, Task gap); one shows a test every order.
     uint32_t tasks_ahead = 1;
+    // Of longer ones one is out at a time: beside them the loop is quick, and what is handed out early may be
+    // a forward where a moment later a backward would have come, which others wait for.
+    Duration tasks_ahead_up_to = std::chrono::milliseconds(4);
   };
   explicit StageMachine(std::shared_ptr<const proto::AssignStage> assignment)
       : StageMachine(assignment, Options{}) {}
@@ -179,6 +182,7 @@ class StageMachine {
   Duration busy_{};
   uint64_t segments_done_ = 0;  // of the training program, and the time they took
   Duration segments_busy_{};
+  Duration segment_usual_{};  // of all programs, smoothed
   Instant step_began_{};
   std::optional<Instant> waits_since_;     // nothing runs, because the command at hand lacks something
   std::map<plan::Seat, Duration> waited_;  // in this step, by the seat whose tensor ended the wait

@@ -54,6 +54,35 @@ TEST_P(OnEveryGraph, CutsBetweenPositionsAreAcceptedAndGoOneWay) {
   }
 }
 
+// A cut through attention, where the masked scores cross: they hold -inf and travel dense.
+TEST(PipelineMessages, ScoresThatAreMaskedWithInfinityHaveNoCodec) {
+  const Graph graph = test::training_graph("gpt", 1);
+  const Model model = make_model(graph);
+  size_t cuts = 0;
+  for (uint32_t i = 0; i < graph.ops().size(); ++i) {
+    const dag::Op& op = graph.ops()[i];
+    if (op.kind != dag::OpKind::Where || op.phase != dag::Phase::Forward) continue;
+    std::vector<uint32_t> stage_of_op;
+    for (const uint32_t position : model.position_of_op)
+      stage_of_op.push_back(position > model.position_of_op[i]);
+    stage_of_op = dag::move_sums(graph, std::span<const std::shared_ptr<const dag::Lowered>>{}, stage_of_op);
+    const auto split = dag::split(graph, stage_of_op, 2, dag::op_table());
+    ASSERT_TRUE(split.has_value()) << split.error().message;
+    const Pipeline pipeline = make_pipeline(model, stage_of_op, std::vector<StageDevice>(2), {}).value();
+    for (const dag::CutEdge& edge : split->cut_edges) {
+      if (edge.value != op.outputs[0]) continue;
+      ++cuts;
+      const int64_t scores = graph.spec(edge.value).element_count();
+      for (const Message& message : pipeline.messages) {
+        if (message.backward) continue;
+        EXPECT_EQ(std::count(message.floats.begin(), message.floats.end(), scores), 0);
+        EXPECT_GE(message.dense.value, 4 * scores);
+      }
+    }
+  }
+  EXPECT_GT(cuts, 0u);
+}
+
 // Inputs of the stages' graphs that no other stage sends.
 TEST_P(OnEveryGraph, DataAreWhatTheSplitLeavesToTheBroker) {
   const Graph graph = test::training_graph(GetParam(), 3);
