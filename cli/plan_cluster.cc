@@ -11,8 +11,6 @@
 namespace weft::cli {
 namespace {
 
-constexpr double kFreeBytesPerSecond = 1e18;
-
 struct Addition {
   configs::CatalogueDevice device;
   std::string region;
@@ -200,17 +198,6 @@ Result<PlanCluster> cluster_of_broker(const BrokerOptions& broker, std::span<con
     WEFT_TRY(links, client->ask<proto::LinkList>(proto::ListLinks{}));
   }
   return cluster_of_peers(list.peers, "the broker", additions, links);
-}
-
-plan::ClusterView with_free_links(const plan::ClusterView& cluster) {
-  std::vector<plan::DeviceView> devices = cluster.devices();
-  for (plan::DeviceView& device : devices) {
-    device.uplink = device.downlink = plan::kUnlimited;
-    device.site = 0;
-  }
-  plan::ClusterView view(std::move(devices));
-  if (view.site_count() > 0) view.set_between(0, 0, {.bytes_per_second = kFreeBytesPerSecond, .latency = {}});
-  return view;
 }
 
 std::vector<std::vector<uint32_t>> by_region(const plan::ClusterView& cluster) {

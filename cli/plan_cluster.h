@@ -33,8 +33,6 @@ Result<PlanCluster> cluster_of_peers(std::span<const proto::PeerStatus> peers, c
                                      std::span<const std::string> additions,
                                      const proto::LinkList& links = {});
 
-// The same devices, and nothing that is sent takes time.
-plan::ClusterView with_free_links(const plan::ClusterView& cluster);
 // Devices by region, regions in the order in which they first appear.
 std::vector<std::vector<uint32_t>> by_region(const plan::ClusterView& cluster);
 

@@ -8,6 +8,7 @@
 
 #include "dag/op_kind.h"
 #include "plan/explain.h"
+#include "plan/free_links.h"
 #include "plan/strategy.h"
 
 namespace weft::cli {
@@ -70,7 +71,7 @@ class Comparing {
     const auto& rows = comparison_.strategies;
     if (std::none_of(rows.begin(), rows.end(), [](const auto& row) { return row.plan.has_value(); }))
       return fail(*problem);
-    comparison_.free_network = rate(on(with_free_links(cluster_)));
+    comparison_.free_network = rate(on(plan::with_free_links(cluster_)));
     look_at_machines();
     look_at_sites();
     comparison_.planning_seconds = now() - begun;

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "plan/free_links.h"
 
 namespace weft::bench {
 namespace {
@@ -172,7 +173,7 @@ class Comparing {
   // factor.
   bool needs_all_sites(const std::vector<plan::ClusterView>& rests, double factor) const {
     return std::none_of(rests.begin(), rests.end(), [&](const plan::ClusterView& rest) {
-      return fits(with_free_links(rest), factor, "auto", "uniform");
+      return fits(plan::with_free_links(rest), factor, "auto", "uniform");
     });
   }
   bool all_strategies_fit(double factor) {
@@ -223,7 +224,7 @@ class Comparing {
   }
   void look_at_parts() {
     if (model_.stages) return;  // fewer are no answer
-    summary_.free_network = reached(request(with_free_links(topology_.cluster)));
+    summary_.free_network = reached(request(plan::with_free_links(topology_.cluster)));
     using Kind = std::tuple<double, double, int64_t>;
     const auto kind_of = [&](uint32_t device) {
       const plan::DeviceView& view = topology_.cluster.devices()[device];

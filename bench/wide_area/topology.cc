@@ -18,7 +18,6 @@ using Json = nlohmann::json;
 
 constexpr uint32_t kDevicesEach = 8;
 constexpr size_t kRegionsMax = 256;
-constexpr double kFreeBytesPerSecond = 1e18;
 
 Status add_devices(const std::string& type, const std::string& region, uint32_t site,
                    std::vector<plan::DeviceView>& devices) {
@@ -128,17 +127,6 @@ Result<Topology> six_sites(const std::string& bandwidth, double bits_per_second)
                           from == to ? plan::LinkView{1.25e9, one_way(0.5)}
                                      : plan::LinkView{bits_per_second / 8, one_way(40)});
   return Topology{"six-sites-" + bandwidth, std::move(cluster)};
-}
-
-plan::ClusterView with_free_links(const plan::ClusterView& cluster) {
-  std::vector<plan::DeviceView> devices = cluster.devices();
-  for (plan::DeviceView& device : devices) {
-    device.uplink = device.downlink = plan::kUnlimited;
-    device.site = 0;
-  }
-  plan::ClusterView view(std::move(devices));
-  view.set_between(0, 0, {.bytes_per_second = kFreeBytesPerSecond, .latency = {}});
-  return view;
 }
 
 std::vector<std::vector<uint32_t>> by_site(const plan::ClusterView& cluster) {

@@ -26,8 +26,6 @@ Result<Topology> topology_of_cluster(const std::filesystem::path& path);
 // ones. Errors: of the catalogue.
 Result<Topology> six_sites(const std::string& bandwidth, double bits_per_second);
 
-// The same devices, and nothing that is sent takes time.
-plan::ClusterView with_free_links(const plan::ClusterView& cluster);
 // Devices by site, in ascending order.
 std::vector<std::vector<uint32_t>> by_site(const plan::ClusterView& cluster);
 plan::ClusterView with_memory_scaled(const plan::ClusterView& cluster, double factor);

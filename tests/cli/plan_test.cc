@@ -17,6 +17,7 @@
 #include "dag/text.h"
 #include "data/dataset.h"
 #include "peer/backend/reference/reference_kernels.h"
+#include "plan/free_links.h"
 #include "plan/strategy.h"
 #include "tests/onnx/models.h"
 #include "tests/support/scratch.h"
@@ -240,7 +241,7 @@ TEST(PlanCluster, PartsKeepTheirLinks) {
   const plan::ClusterView part = whole.view.only(chosen);
   EXPECT_EQ(part.devices()[0].name, "b-2");
   EXPECT_EQ(part.link(0, 1).bytes_per_second, whole.view.link(3, 0).bytes_per_second);
-  EXPECT_GT(with_free_links(whole.view).link(0, 2).bytes_per_second, 1e15);
+  EXPECT_GT(plan::with_free_links(whole.view).link(0, 2).bytes_per_second, 1e15);
 }
 
 // ---- what the job says of peers ----
