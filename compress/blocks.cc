@@ -1,27 +1,28 @@
-// Blocks: each 128 numbers as a scale and 128 codes of 8, 6, 4 or 3 bits.
+// Blocks: each 128 numbers as a scale and 128 codes of 8, 6, 5, 4 or 3 bits.
 //
 // A block x is rotated, C = H S x / 128, where H is the Hadamard matrix (entries +-1, rows in natural order)
 // and S changes signs in a fixed pattern (loops/blocks.cc): an outlier, which would set the scale for all, is
-// spread over all. C[i] is then rounded to an odd multiple of the scale, w (2 q[i] - (2^bits - 1)) with a
-// code q in [0, 2^bits), to one of the two nearest at random so that the mean is C[i]; w = max |C| / (2^bits
-// - 1), so that none is clipped. Decoded is S H of that, and its mean is x. (Rotation before rounding: Suresh
-// et al., "Distributed mean estimation with limited communication", ICML 2017. We use a fixed pattern of
-// signs where they draw it, and have no level at zero, which after a rotation is nothing special: all 2^bits
-// codes are used.)
+// spread over all. C[i] / w, with w = max |C| / (2^bits - 1), lies in +-(2^bits - 1) and is rounded to an odd
+// number after 2 d[i] was added, d uniform in (-1/2, 1/2) and drawn by both ends alike; the receiver takes 2
+// d[i] off again. So the error is uniform within a step of 2 w and independent of x: its mean is zero, its
+// square (2 w)^2 / 12, half of what it is where a number is rounded up or down by chance. Decoded is S H of
+// that. (Subtractive dither: Roberts, "Picture coding using pseudo-random noise", 1962; Schuchman, 1964.
+// Rotation before rounding: Suresh et al., "Distributed mean estimation with limited communication", ICML
+// 2017. We use a fixed pattern of signs where they draw it, and have no level at zero, which after a rotation
+// is nothing special: all 2^bits codes are used.)
 //
 // Wire: for each block the scale, a bfloat16 rounded up, then bits * 128 / 8 bytes of codes. The last block,
 // padded with zeros to a power of two p of at least 8, has bits * p / 8. A bfloat for it has the range of the
 // tensor and, at the 8 bits that it has, adds 0.3 % to the error; a float32 would add 3 % to the bytes of
 // int4.
 //
-// Relative error of int4 (a simulation of 2^18 numbers): normal numbers 0.155, Student's t of 3 degrees
-// 0.145, after a Relu 0.149. Without rotation 0.155, 0.344, 0.226; rotated without S 0.155, 0.146, 0.350, for
-// a mean then lies on one coefficient; with a level at zero (15 codes) 0.166, 0.155, 0.160. Blocks of 32, 64,
-// 256: 0.128, 0.142, 0.168 on normal numbers, which at the bytes of 128 would be 0.167, 0.155, 0.161. In 128
-// the sums of int8 fit 16 bits.
+// Relative error of int4 (bench/codecs.cc): normal numbers 0.110, Student's t of 3 degrees 0.103, after a
+// Relu 0.106. Others were compared by chance rounding, where these are 0.155, 0.146, 0.149: without rotation
+// 0.155, 0.344, 0.226; rotated without S 0.155, 0.146, 0.350, for a mean then lies on one coefficient; with a
+// level at zero (15 codes) 0.166, 0.155, 0.160. Blocks of 32, 64, 256: 0.128, 0.142, 0.168 on normal numbers,
+// which at the bytes of 128 would be 0.167, 0.155, 0.161.
 //
-// The error of a block has about the mean square (2 w)^2 / 6 * 128, w as above. Magnitudes below 2^-103 are
-// lost in it: the scale is not below 2^-110.
+// Magnitudes below 2^-103 are lost: the scale is not below 2^-110.
 //
 // With masks_zeros: ceil(count / 8) bytes of bits, lowest first, one for each number that is not zero, then
 // blocks of those numbers alone, one after the other.
@@ -73,21 +74,23 @@ size_t ones(std::span<const std::byte> mask) {
   return sum;
 }
 
-Status decode_masked(const Codec& codec, std::span<const std::byte> payload, std::span<float> out) {
+Status decode_masked(const Codec& codec, const Draw& draw, std::span<const std::byte> payload,
+                     std::span<float> out) {
   const size_t count = out.size(), bytes = mask_bytes(count);
   if (payload.size() < bytes) return check_length(payload, bytes);
   const auto mask = payload.first(bytes);
   if (count % 8 != 0 && std::to_integer<unsigned>(mask.back()) >> (count % 8) != 0)
     return fail(ErrorCode::Corrupted, "the mask of zeros goes on beyond the last number");
   const size_t nonzero = ones(mask);
-  WEFT_TRY_STATUS(decode_blocks(codec.bits, payload.subspan(bytes), out.last(nonzero)));
+  WEFT_TRY_STATUS(decode_blocks(codec.bits, draw, payload.subspan(bytes), out.last(nonzero)));
   loops().scatter_nonzero(octets(mask), length(out), static_cast<int64_t>(nonzero), out.data());
   return {};
 }
 
-Status decode_any(const Codec& codec, const Draw&, std::span<const std::byte> payload, std::span<float> out) {
-  if (codec.masks_zeros) return decode_masked(codec, payload, out);
-  return decode_blocks(codec.bits, payload, out);
+Status decode_any(const Codec& codec, const Draw& draw, std::span<const std::byte> payload,
+                  std::span<float> out) {
+  if (codec.masks_zeros) return decode_masked(codec, draw, payload, out);
+  return decode_blocks(codec.bits, draw, payload, out);
 }
 
 }  // namespace
@@ -105,9 +108,10 @@ std::optional<size_t> encode_blocks(int bits, std::span<const float> x, const Dr
   return blocks_bytes(bits, x.size());
 }
 
-Status decode_blocks(int bits, std::span<const std::byte> payload, std::span<float> out) {
+Status decode_blocks(int bits, const Draw& draw, std::span<const std::byte> payload, std::span<float> out) {
   WEFT_TRY_STATUS(check_length(payload, blocks_bytes(bits, out.size())));
-  if (loops().decode_blocks(bits, octets(payload), length(out), out.data())) return {};
+  const Stream stream = stream_of(draw, Purpose::Blocks);
+  if (loops().decode_blocks(bits, octets(payload), length(out), stream, out.data())) return {};
   return fail(ErrorCode::Corrupted, "the scale of a block is negative or not finite");
 }
 

@@ -9,6 +9,6 @@ size_t blocks_bytes(int bits, size_t count);
 // Nothing if x is not finite. REQUIRES: out.size() >= blocks_bytes(bits, x.size()).
 std::optional<size_t> encode_blocks(int bits, std::span<const float> x, const Draw& draw,
                                     std::span<std::byte> out);
-Status decode_blocks(int bits, std::span<const std::byte> payload, std::span<float> out);
+Status decode_blocks(int bits, const Draw& draw, std::span<const std::byte> payload, std::span<float> out);
 
 }  // namespace weft::compress

@@ -87,11 +87,11 @@ std::optional<size_t> encode_at(const Codec& codec, std::span<const float> x,
                          scratch.take(row_of(codec.kind).scratch_bytes(codec, x.size())));
 }
 
-Status decode_at(const Codec& codec, std::span<const uint32_t> positions, std::span<const std::byte> payload,
-                 std::span<float> out) {
+Status decode_at(const Codec& codec, std::span<const uint32_t> positions, const Draw& draw,
+                 std::span<const std::byte> payload, std::span<float> out) {
   WEFT_CHECK(codec.kind == Kind::TopK && positions.size() == kept(codec, out.size()));
   const IeeeFloats ieee;
-  return top_k_decode_at(codec, positions, payload, out);
+  return top_k_decode_at(codec, positions, draw, payload, out);
 }
 
 double relative_error(std::span<const float> x, std::span<const float> y) {

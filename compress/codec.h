@@ -24,7 +24,8 @@ enum class Kind : uint8_t {
   Dense = 0,     // float32 as it is; the only kind that carries infinities and NaN
   Float16 = 1,   // nearest, ties to even; beyond +-65504 the largest finite value
   BFloat16 = 2,  // nearest, ties to even; likewise
-  Blocks = 3,    // blocks of 128, rotated by a Hadamard transform, one scale each, `bits` a number; unbiased
+  Blocks = 3,    // blocks of 128, rotated by a Hadamard transform, one scale each, `bits` a number; unbiased,
+                 // the error independent of the tensor
   TopK = 4,      // the k largest magnitudes, optionally over a floor of Blocks; biased without the floor
   RandomK = 5,   // k numbers drawn at random, scaled up; unbiased
 };
@@ -40,11 +41,11 @@ enum class Values : uint8_t {
 // A plain value. A field that a kind does not use keeps its default, so that equal codecs compare equal.
 struct Codec {
   Kind kind = Kind::Dense;
-  uint8_t bits = 0;             // Blocks: 8, 6, 4 or 3
+  uint8_t bits = 0;             // Blocks: 8, 6, 5, 4 or 3
   bool masks_zeros = false;     // Blocks: a bit for each number says whether it is zero, and only the others
                                 // are coded: for tensors that a Relu left half empty. -0 becomes +0
   Values values = Values::F32;  // TopK, RandomK
-  uint8_t floor_bits = 0;       // TopK: 0, or the bits (8, 6, 4, 3) of the Blocks that carry the remainder
+  uint8_t floor_bits = 0;       // TopK: 0, or the bits (8, 6, 5, 4, 3) of the Blocks that carry the remainder
   uint32_t per_million = 0;     // TopK, RandomK: density k / n in millionths, 1 to 1'000'000
   bool operator==(const Codec&) const = default;
 };
@@ -54,7 +55,7 @@ struct Codec {
 Status check(const Codec& codec);
 
 // The short name that job files, benches and logs use; parse is its inverse:
-//   dense fp16 bf16 int8 int6 int4 int3; intNz masks zeros; topk:DENSITY:VALUES[+intN];
+//   dense fp16 bf16 int8 int6 int5 int4 int3; intNz masks zeros; topk:DENSITY:VALUES[+intN];
 //   randomk:DENSITY:VALUES
 // with a density in (0, 1] of at most six decimals and fp32, fp16, int8 or int4 as values:
 // topk:0.01:int8+int4.
@@ -72,7 +73,7 @@ size_t wire_bytes(const Codec& codec, size_t count);
 inline constexpr size_t kMaxCount = size_t{1} << 31;
 
 // Names the random numbers of one encoding (Philox, base/rng.h): no two encodings of a run have the same.
-// REQUIRES for RandomK: both ends have the same.
+// Both ends have the same: what they add to a number, or which of them they send, is not written.
 struct Draw {
   uint64_t seed = 0, step = 0;
   uint32_t microbatch = 0, edge = 0;
@@ -131,7 +132,7 @@ size_t wire_bytes_at(const Codec& codec, size_t count);  // always exact
 std::optional<size_t> encode_at(const Codec& codec, std::span<const float> x,
                                 std::span<const uint32_t> positions, const Draw& draw,
                                 std::span<std::byte> out, Scratch& scratch);
-Status decode_at(const Codec& codec, std::span<const uint32_t> positions, std::span<const std::byte> payload,
-                 std::span<float> out);
+Status decode_at(const Codec& codec, std::span<const uint32_t> positions, const Draw& draw,
+                 std::span<const std::byte> payload, std::span<float> out);
 
 }  // namespace weft::compress

@@ -22,8 +22,8 @@ extern const KindRow kDenseRow, kFloat16Row, kBFloat16Row, kBlocksRow, kTopKRow,
 std::optional<size_t> top_k_encode_at(const Codec&, std::span<const float> x,
                                       std::span<const uint32_t> positions, const Draw&,
                                       std::span<std::byte> out, std::span<std::byte> scratch);
-Status top_k_decode_at(const Codec&, std::span<const uint32_t> positions, std::span<const std::byte> payload,
-                       std::span<float> out);
+Status top_k_decode_at(const Codec&, std::span<const uint32_t> positions, const Draw&,
+                       std::span<const std::byte> payload, std::span<float> out);
 
 // The payload is `wanted` bytes long, or Corrupted.
 Status check_length(std::span<const std::byte> payload, size_t wanted);

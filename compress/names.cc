@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kValuesNames = {"fp32", "fp16", "int8", "int4"};
 
-bool is_block_bits(uint8_t bits) { return bits == 8 || bits == 6 || bits == 4 || bits == 3; }
+bool is_block_bits(uint8_t bits) { return (bits >= 3 && bits <= 6) || bits == 8; }
 bool keeps_some(Kind kind) { return kind == Kind::TopK || kind == Kind::RandomK; }
 
 tl::unexpected<Error> invalid(std::string why) { return fail(ErrorCode::InvalidArgument, std::move(why)); }
@@ -89,11 +89,11 @@ Status check(const Codec& codec) {
   if (codec.values > Values::I4)
     return invalid("no codec has the values " + std::to_string(static_cast<int>(codec.values)));
   if (codec.kind == Kind::Blocks && !is_block_bits(codec.bits))
-    return invalid("blocks have 8, 6, 4 or 3 bits, not " + std::to_string(codec.bits));
+    return invalid("blocks have 8, 6, 5, 4 or 3 bits, not " + std::to_string(codec.bits));
   if (codec.kind != Kind::Blocks && (codec.bits != 0 || codec.masks_zeros))
     return invalid("bits and masks_zeros are options of blocks alone");
   if (codec.floor_bits != 0 && (codec.kind != Kind::TopK || !is_block_bits(codec.floor_bits)))
-    return invalid("a floor is an option of topk alone, of 8, 6, 4 or 3 bits");
+    return invalid("a floor is an option of topk alone, of 8, 6, 5, 4 or 3 bits");
   if (keeps_some(codec.kind) && (codec.per_million == 0 || codec.per_million > 1'000'000))
     return invalid("a density lies above 0, at most at 1, in millionths; it is " +
                    decimal(codec.per_million, 6));
@@ -134,7 +134,7 @@ Result<Codec> parse(std::string_view text) {
   const std::optional<Codec> codec = parse_any(text);
   if (codec && check(*codec)) return *codec;
   return invalid("\"" + std::string(text) +
-                 "\" is no codec: dense, fp16, bf16, int8, int6, int4, int3 (with z: zeros masked), "
+                 "\" is no codec: dense, fp16, bf16, int8, int6, int5, int4, int3 (with z: zeros masked), "
                  "topk:DENSITY:VALUES, topk:DENSITY:VALUES+int4 or randomk:DENSITY:VALUES, with a density in "
                  "(0, 1] of at most six decimals and fp32, fp16, int8 or int4 as values");
 }

@@ -72,12 +72,12 @@ std::optional<size_t> encode_top_k(const Codec& codec, std::span<const float> x,
 
 // Values and floor; `next` fills in the positions that come next, or says that they are corrupted.
 template <typename Next>
-Status decode_parts(const Codec& codec, const Parts& parts, std::span<const std::byte> payload, Next next,
-                    std::span<float> out) {
+Status decode_parts(const Codec& codec, const Parts& parts, const Draw& draw,
+                    std::span<const std::byte> payload, Next next, std::span<float> out) {
   if (parts.floor == 0)
     std::fill(out.begin(), out.end(), 0.0f);
   else
-    WEFT_TRY_STATUS(decode_blocks(codec.floor_bits, payload.last(parts.floor), out));
+    WEFT_TRY_STATUS(decode_blocks(codec.floor_bits, draw, payload.last(parts.floor), out));
   uint32_t positions[kGroup];
   float values[kGroup];
   for (size_t at = 0; at < parts.positions.k; at += kGroup) {
@@ -98,13 +98,13 @@ Status check_end(const PositionReader& reader) {
   return fail(ErrorCode::Corrupted, "more positions than there are values, or bits beyond their end");
 }
 
-Status decode_top_k(const Codec& codec, const Draw&, std::span<const std::byte> payload,
+Status decode_top_k(const Codec& codec, const Draw& draw, std::span<const std::byte> payload,
                     std::span<float> out) {
   const Parts parts = parts_of(codec, out.size());
   WEFT_TRY_STATUS(check_length(payload, parts.all()));
   PositionReader reader(parts.positions, payload.first(parts.positions.bytes()));
   WEFT_TRY_STATUS(decode_parts(
-      codec, parts, payload.subspan(parts.positions.bytes()),
+      codec, parts, draw, payload.subspan(parts.positions.bytes()),
       [&](std::span<uint32_t> positions) -> Status {
         if (reader.next(positions)) return {};
         return bad_positions();
@@ -146,12 +146,12 @@ std::optional<size_t> top_k_encode_at(const Codec& codec, std::span<const float>
   return parts.at();
 }
 
-Status top_k_decode_at(const Codec& codec, std::span<const uint32_t> positions,
+Status top_k_decode_at(const Codec& codec, std::span<const uint32_t> positions, const Draw& draw,
                        std::span<const std::byte> payload, std::span<float> out) {
   const Parts parts = parts_of(codec, out.size());
   WEFT_TRY_STATUS(check_length(payload, parts.at()));
   return decode_parts(
-      codec, parts, payload,
+      codec, parts, draw, payload,
       [&, at = size_t{0}](std::span<uint32_t> to) mutable -> Status {
         std::copy_n(&positions[at], to.size(), to.data());
         at += to.size();

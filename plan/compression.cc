@@ -16,12 +16,18 @@ constexpr double kWorthACodec = 1.05;  // a ratio below it stays dense
 constexpr uint32_t kMillion = 1'000'000;
 constexpr size_t kUsualCount = size_t{1} << 20;
 
-// From gentle to strong; cotangents go as far as kGentleRungs.
-constexpr std::array kLadder = {compress::Codec{.kind = compress::Kind::Float16},
-                                compress::Codec{.kind = compress::Kind::Blocks, .bits = 8},
-                                compress::Codec{.kind = compress::Kind::Blocks, .bits = 6},
-                                compress::Codec{.kind = compress::Kind::Blocks, .bits = 4}};
-constexpr size_t kGentleRungs = 3;
+// From gentle to strong, and the square of the relative error on normal numbers (compress/blocks.cc).
+struct Rung {
+  compress::Codec codec;
+  double noise = 0;
+};
+constexpr std::array kLadder = {Rung{{.kind = compress::Kind::Float16}, 0},
+                                Rung{{.kind = compress::Kind::Blocks, .bits = 8}, 4.3e-5},
+                                Rung{{.kind = compress::Kind::Blocks, .bits = 6}, 6.9e-4},
+                                Rung{{.kind = compress::Kind::Blocks, .bits = 5}, 2.8e-3},
+                                Rung{{.kind = compress::Kind::Blocks, .bits = 4}, 1.21e-2}};
+// What activations gather on their way through all stages, and cotangents on theirs, at most.
+constexpr double kForwardNoise = 0.05, kBackwardNoise = 0.1;
 
 double ratio_of(const compress::Codec& codec) {
   return static_cast<double>(kUsualCount * sizeof(float)) /
@@ -112,8 +118,41 @@ std::vector<LinkCodec> adaptive_codecs(const Compression& compression, const Pip
   return codecs;
 }
 
-// By direction, how many times smaller it has to be: alone on what lies between, and together with all else
-// on the sender's uplink and the receiver's downlink.
+// A link of Auto, which climbs down to gentler codecs.
+struct Climber {
+  Direction direction;
+  double takes = 0;  // seconds a microbatch, dense: alone on what lies between, or with all else on a line
+  size_t rung = 0;   // of kLadder
+};
+
+// Each stage passes on what noise came, and the most of what its own links add.
+double noise_of(std::span<const Climber> links, bool backward) {
+  std::map<uint32_t, double> added;  // by receiving stage
+  for (const Climber& link : links) {
+    const auto& [from, to, is_backward] = link.direction;
+    if (is_backward == backward) added[to] = std::max(added[to], kLadder[link.rung].noise);
+  }
+  double sum = 0;
+  for (const auto& [stage, noise] : added) sum += noise;
+  return sum;
+}
+
+// While noise gathers beyond the bound, the link that would then take least time becomes gentler.
+void stay_within(double bound, bool backward, std::vector<Climber>& links) {
+  while (noise_of(links, backward) > bound) {
+    Climber* next = nullptr;
+    double least = 0;
+    for (Climber& link : links) {
+      if (std::get<2>(link.direction) != backward || link.rung == 0 || kLadder[link.rung].noise == 0)
+        continue;
+      const double then = link.takes / ratio_of(kLadder[link.rung - 1].codec);
+      if (next == nullptr || then < least) next = &link, least = then;
+    }
+    if (next == nullptr) return;
+    --next->rung;
+  }
+}
+
 std::vector<LinkCodec> needed_codecs(const Pipeline& pipeline, const ClusterView& cluster,
                                      std::span<const uint32_t> devices) {
   constexpr auto kMicrobatch = [](const StageWork& stage) {
@@ -129,20 +168,26 @@ std::vector<LinkCodec> needed_codecs(const Pipeline& pipeline, const ClusterView
     up[message.from_stage] += bytes / cluster.devices()[devices[message.from_stage]].uplink;
     down[message.to_stage] += bytes / cluster.devices()[devices[message.to_stage]].downlink;
   }
-  std::vector<LinkCodec> codecs;
+  std::vector<Climber> links;
   for (const auto& [direction, traffic] : traffic_of(pipeline)) {
     const auto& [from, to, backward] = direction;
     const double takes =
         std::max({transfer_seconds(traffic.bytes, cluster, devices[from], devices[to]), up[from], down[to]});
-    const auto ladder = backward ? std::span(kLadder).first(kGentleRungs) : std::span(kLadder);
-    if (takes <= longest) continue;
-    compress::Codec chosen = ladder.back();
-    for (const compress::Codec& codec : ladder)
-      if (takes <= longest * ratio_of(codec)) {
-        chosen = codec;
-        break;
-      }
-    codecs.push_back({from, to, backward, chosen});
+    if (takes > longest) links.push_back({direction, takes});
+  }
+  // What a microbatch takes at least: links that are faster than the slowest need not be faster than it is
+  // at its strongest.
+  double least = longest;
+  for (const Climber& link : links) least = std::max(least, link.takes / ratio_of(kLadder.back().codec));
+  for (Climber& link : links)
+    while (link.rung + 1 < kLadder.size() && link.takes > least * ratio_of(kLadder[link.rung].codec))
+      ++link.rung;
+  stay_within(kForwardNoise, false, links);
+  stay_within(kBackwardNoise, true, links);
+  std::vector<LinkCodec> codecs;
+  for (const Climber& link : links) {
+    const auto& [from, to, backward] = link.direction;
+    codecs.push_back({from, to, backward, kLadder[link.rung].codec});
   }
   return codecs;
 }
@@ -198,7 +243,7 @@ double expected_ratio(const Compression& compression) {
     case CompressionPolicy::None:
       return 1;
     case CompressionPolicy::Auto:
-      return ratio_of(kLadder[kGentleRungs - 1]);  // what both ways reach
+      return ratio_of(kLadder.back().codec);
     case CompressionPolicy::AdaTopK:
       return std::max(1.0, compression.ratio);
     case CompressionPolicy::Uniform:

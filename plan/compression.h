@@ -17,9 +17,10 @@ namespace weft::plan {
 
 enum class CompressionPolicy : uint8_t {
   None,
-  // The gentlest codec of each link at which it takes no longer than the stage that computes longest:
-  // unbiased blocks, of 4 bits at least, of 6 for cotangents, which bear less. What no link needs stays
-  // dense.
+  // The gentlest codec of each link at which it takes no longer than the stage that computes longest, or than
+  // the slowest link at its strongest: unbiased blocks, of 4 bits at least. What no link needs stays dense.
+  // Where the noise that gathers on the way through all stages would hurt what is learned, links become
+  // gentler, those first that have most time to spare.
   Auto,
   AdaTopK,  // TopK of a ratio that grows with a link's transfer time, up to `ratio` (FusionLLM)
   Uniform,  // every link alike

@@ -8,14 +8,12 @@ namespace {
 constexpr int kSize = static_cast<int>(kBlock);
 constexpr int kVectors = kSize / kLanes;
 
-typedef int16_t Shorts __attribute__((vector_size(kLanes * 4)));
 // The codes of a block are eight units of 16 bytes, in registers: through memory, what is written in one
 // width and read in another waits.
 constexpr int kUnits = kSize / 16;
 typedef uint8_t Unit __attribute__((vector_size(16)));
 typedef uint64_t UnitWords __attribute__((vector_size(16)));
 typedef Unit UnitInMemory __attribute__((aligned(1), may_alias));
-constexpr int kShortLanes = kLanes * 2, kShortVectors = kSize / kShortLanes;
 
 // Before it is rotated, element i changes its sign where the pairs of bits (1,0), (3,2), (5,4) of i that are
 // both set are odd in number. This is a bent function: of a mean, or of any other Walsh function, the
@@ -77,28 +75,20 @@ WEFT_LOOP_INLINE void butterflies_within(Floats& v) {
     v = add_product(swapped<kStride>(v, UpTo<kLanes>()), v, sign);
   }
 }
-template <int kStride>
-WEFT_LOOP_INLINE void butterflies_within(Shorts& v) {
-  if constexpr (kStride < kShortLanes) {
-    Shorts sign = {};
-    for (int lane = 0; lane < kShortLanes; ++lane) sign[lane] = (lane & kStride) != 0 ? -1 : 1;
-    v = swapped<kStride>(v, UpTo<kShortLanes>()) + v * sign;
-  }
-}
 // Of kSpan vectors from `v` on.
-template <int kStride, int kSpan, typename V>
-WEFT_LOOP_INLINE void butterflies_across(V* v) {
+template <int kStride, int kSpan>
+WEFT_LOOP_INLINE void butterflies_across(Floats* v) {
 #pragma GCC unroll 32
   for (int r = 0; r < kSpan; ++r)
     if ((r & kStride) == 0) {
-      const V a = v[r], b = v[r + kStride];
+      const Floats a = v[r], b = v[r + kStride];
       v[r] = a + b;
       v[r + kStride] = a - b;
     }
 }
 // v = H v, without a factor. As many vectors at a time as there are registers for.
-template <int kCount, typename V>
-WEFT_LOOP_INLINE void rotate(V* v) {
+template <int kCount>
+WEFT_LOOP_INLINE void rotate(Floats* v) {
   constexpr int kGroup = kCount < 8 ? kCount : 8;
 #pragma GCC unroll 4
   for (int from = 0; from < kCount; from += kGroup) {
@@ -159,27 +149,33 @@ WEFT_LOOP_INLINE void narrow(const Ints* v, Unit* units) {
 #endif
 }
 
-// The odd numbers 2 q - top of the codes q.
-WEFT_LOOP_INLINE void widen(const Unit* units, int16_t top, Shorts* v) {
-#pragma GCC unroll 16
-  for (int r = 0; r < kShortVectors; ++r) {
+// Codes as numbers.
+WEFT_LOOP_INLINE void widen(const Unit* units, Ints* v) {
 #if defined(__AVX512F__)
-    const __m256i pair =
-        _mm256_inserti128_si256(_mm256_castsi128_si256(reinterpret_cast<__m128i>(units[2 * r])),
-                                reinterpret_cast<__m128i>(units[2 * r + 1]), 1);
-    const auto wide = reinterpret_cast<Shorts>(_mm512_cvtepu8_epi16(pair));
+#pragma GCC unroll 8
+  for (int i = 0; i < kUnits; ++i)
+    v[i] = reinterpret_cast<Ints>(_mm512_cvtepu8_epi32(reinterpret_cast<__m128i>(units[i])));
 #elif defined(__AVX2__)
-    const auto wide = reinterpret_cast<Shorts>(_mm256_cvtepu8_epi16(reinterpret_cast<__m128i>(units[r])));
-#elif defined(__SSE2__)
-    const auto unit = reinterpret_cast<__m128i>(units[r / 2]);
-    const auto wide = reinterpret_cast<Shorts>(r % 2 == 0 ? _mm_unpacklo_epi8(unit, _mm_setzero_si128())
-                                                          : _mm_unpackhi_epi8(unit, _mm_setzero_si128()));
-#else
-    Shorts wide;
-    for (int i = 0; i < kShortLanes; ++i) wide[i] = units[r * kShortLanes / 16][(r * kShortLanes + i) % 16];
-#endif
-    v[r] = wide + wide - top;
+#pragma GCC unroll 8
+  for (int i = 0; i < kUnits; ++i) {
+    const auto unit = reinterpret_cast<__m128i>(units[i]);
+    v[2 * i] = reinterpret_cast<Ints>(_mm256_cvtepu8_epi32(unit));
+    v[2 * i + 1] = reinterpret_cast<Ints>(_mm256_cvtepu8_epi32(_mm_srli_si128(unit, 8)));
   }
+#elif defined(__SSE2__)
+  const __m128i zero = _mm_setzero_si128();
+#pragma GCC unroll 8
+  for (int i = 0; i < kUnits; ++i) {
+    const auto unit = reinterpret_cast<__m128i>(units[i]);
+    const __m128i low = _mm_unpacklo_epi8(unit, zero), high = _mm_unpackhi_epi8(unit, zero);
+    v[4 * i] = reinterpret_cast<Ints>(_mm_unpacklo_epi16(low, zero));
+    v[4 * i + 1] = reinterpret_cast<Ints>(_mm_unpackhi_epi16(low, zero));
+    v[4 * i + 2] = reinterpret_cast<Ints>(_mm_unpacklo_epi16(high, zero));
+    v[4 * i + 3] = reinterpret_cast<Ints>(_mm_unpackhi_epi16(high, zero));
+  }
+#else
+  for (int i = 0; i < kSize; ++i) v[i / kLanes][i % kLanes] = units[i / 16][i % 16];
+#endif
 }
 
 // The scale of a block whose largest coefficient has magnitude `largest`: a bfloat rounded up, so that
@@ -192,9 +188,8 @@ WEFT_LOOP_INLINE float scale_of(float largest) {
   return float_of((bits_of(exact > least ? exact : least) + 0xffffu) & 0xffff0000u);
 }
 
-// Codes and scale of one block; false if it is not finite. Coefficient C = sum of +-x / 128 becomes the odd
-// number 2 q - (2^bits - 1) times the scale, one of the two nearest, by chance in inverse proportion to how
-// far off they are.
+// Codes and scale of one block; false if it is not finite. Coefficient C = sum of +-x / 128, as a code
+// (C / scale + 2^bits - 1) / 2, is rounded to nearest after (u - 127.5) / 256 was added, u its random byte.
 template <int kBits>
 WEFT_LOOP_INLINE bool encode_block(const float* x, const Stream& stream, uint32_t first, Unit* q,
                                    float& scale) {
@@ -211,42 +206,49 @@ WEFT_LOOP_INLINE bool encode_block(const float* x, const Stream& stream, uint32_
   if (largest >= kInfinity) return false;  // each element is part of each sum
   scale = scale_of<kBits>(float_of(largest));
   // To 2^-16 of a code. A little less than that, so that rounding in scale and factor cannot lead beyond
-  // kTop.
+  // kTop; nor can half a code, less 2^-9, that is added at most.
   const float factor = scale == 0.0f ? 0.0f : 0x1p15f * (1 - 0x1p-22f) / scale;
 
   Words random[kVectors];
-  draw_block(stream, first, random);
+  draw_bytes(stream, first, random);
   Ints codes[kVectors];
 #pragma GCC unroll 32
   for (int r = 0; r < kVectors; ++r) {
     const Ints fine = __builtin_convertvector(v[r] * factor, Ints) + kTop * 32768;
-    codes[r] = (fine + reinterpret_cast<Ints>(random[r])) >> 16;
+    codes[r] = (fine + reinterpret_cast<Ints>(random[r] << 8 | 0x80u)) >> 16;
   }
   narrow(codes, q);
   return true;
 }
 
-// The inverse. Sums of 128 odd numbers up to 255 are exact in 16 bits; each result is rounded once.
+// The inverse, with what was added taken off again. In units of scale / 256 the coefficients are odd numbers
+// below 2^16, of which 128 add up exactly in a float; each result is rounded once.
 template <int kBits>
-WEFT_LOOP_INLINE void decode_block(const Unit* q, float scale, float* out) {
-  alignas(64) int16_t whole[kSize];
-  Shorts v[kShortVectors];
-  widen(q, (1 << kBits) - 1, v);
-  rotate<kShortVectors>(v);
-#pragma GCC unroll 16
-  for (int r = 0; r < kShortVectors; ++r) __builtin_memcpy(whole + r * kShortLanes, &v[r], sizeof(Shorts));
-  for (int i = 0; i < kSize; ++i)
-    out[i] = float_of(bits_of(static_cast<float>(whole[i]) * scale) ^ kFlips.bits[i]);
-  if (scale <= 0x1p112f) return;
-  for (int i = 0; i < kSize; ++i) {  // 128 * 255 * scale may be more than a float holds
+WEFT_LOOP_INLINE void decode_block(const Unit* q, const Words* random, float scale, float* out) {
+  constexpr int32_t kTop = (1 << kBits) - 1;
+  Ints codes[kVectors];
+  widen(q, codes);
+  Floats v[kVectors];
+#pragma GCC unroll 32
+  for (int r = 0; r < kVectors; ++r)
+    v[r] = __builtin_convertvector(
+        (codes[r] << 9) - reinterpret_cast<Ints>(random[r] << 1) + (255 - 256 * kTop), Floats);
+  rotate<kVectors>(v);
+  const float part = scale * 0x1p-8f;
+#pragma GCC unroll 32
+  for (int r = 0; r < kVectors; ++r)
+    store(out + r * kLanes,
+          reinterpret_cast<Floats>(reinterpret_cast<Words>(v[r] * part) ^ load(kFlips.bits + r * kLanes)));
+  if (scale <= 0x1p111f) return;
+  for (int i = 0; i < kSize; ++i) {  // 128 * 256 * scale may be more than a float holds
     const uint32_t size = bits_of(out[i]) & kMagnitude;
     if (size >= kInfinity) out[i] = float_of(bits_of(out[i]) - size + kInfinity - 1);
   }
 }
 
-// Codes are cut into planes of 8, 4, 2 or 1 bits: 6 = 4 + 2, 3 = 2 + 1, lower bits first. Byte i of a plane
-// of w bits holds elements i, i + size * w / 8, i + 2 * size * w / 8 and so on, lower bits first. In a whole
-// block these are bytes of one place in different units.
+// Codes are cut into planes of 8, 4, 2 or 1 bits: 6 = 4 + 2, 5 = 4 + 1, 3 = 2 + 1, lower bits first. Byte i
+// of a plane of w bits holds elements i, i + size * w / 8, i + 2 * size * w / 8 and so on, lower bits first.
+// In a whole block these are bytes of one place in different units.
 template <int kWidth>
 constexpr uint64_t kEachByte = 0x0101010101010101u * ((1 << kWidth) - 1);
 
@@ -304,6 +306,7 @@ template <int kBits, typename... Q>
 WEFT_LOOP_INLINE uint8_t* pack(uint8_t* out, const Q&... q) {
   if constexpr (kBits == 8) return pack_plane<8, 0>(q..., out);
   if constexpr (kBits == 6) return pack_plane<2, 4>(q..., pack_plane<4, 0>(q..., out));
+  if constexpr (kBits == 5) return pack_plane<1, 4>(q..., pack_plane<4, 0>(q..., out));
   if constexpr (kBits == 4) return pack_plane<4, 0>(q..., out);
   if constexpr (kBits == 3) return pack_plane<1, 2>(q..., pack_plane<2, 0>(q..., out));
 }
@@ -311,6 +314,7 @@ template <int kBits, typename... Q>
 WEFT_LOOP_INLINE const uint8_t* unpack(const uint8_t* in, const Q&... q) {
   if constexpr (kBits == 8) return unpack_plane<8, 0>(in, q...);
   if constexpr (kBits == 6) return unpack_plane<2, 4>(unpack_plane<4, 0>(in, q...), q...);
+  if constexpr (kBits == 5) return unpack_plane<1, 4>(unpack_plane<4, 0>(in, q...), q...);
   if constexpr (kBits == 4) return unpack_plane<4, 0>(in, q...);
   if constexpr (kBits == 3) return unpack_plane<1, 2>(unpack_plane<2, 0>(in, q...), q...);
 }
@@ -339,7 +343,7 @@ bool encode_blocks(const float* x, int64_t count, const Stream& stream, uint8_t*
   Unit q[kUnits];
   float scale;
   uint32_t first = 0;
-  for (; count >= kSize; count -= kSize, x += kSize, first += 16) {
+  for (; count >= kSize; count -= kSize, x += kSize, first += 8) {
     if (!encode_block<kBits>(x, stream, first, q, scale)) return false;
     out = pack<kBits>(put_scale(out, scale), static_cast<const Unit*>(q));
   }
@@ -356,23 +360,33 @@ bool encode_blocks(const float* x, int64_t count, const Stream& stream, uint8_t*
 }
 
 template <int kBits>
-bool decode_blocks(const uint8_t* in, int64_t count, float* out) {
+bool decode_blocks(const uint8_t* in, int64_t count, const Stream& stream, float* out) {
   Unit q[kUnits];
+  Words random[kVectors];
   float scale;
-  for (; count >= kSize; count -= kSize, out += kSize) {
+  uint32_t first = 0;
+  for (; count >= kSize; count -= kSize, out += kSize, first += 8) {
     if (!get_scale(in, scale)) return false;
     in = unpack<kBits>(in + 2, static_cast<Unit*>(q));
-    decode_block<kBits>(q, scale, out);
+    draw_bytes(stream, first, random);
+    decode_block<kBits>(q, random, scale, out);
   }
   if (count == 0) return true;
   if (!get_scale(in, scale)) return false;
   const int size = tail_size(count);
   uint8_t codes[kSize];
+  alignas(64) uint32_t added[kSize];  // what coefficients had that were not sent is not known: they repeat
   unpack<kBits>(in + 2, size, static_cast<uint8_t*>(codes));
-  for (int i = size; i < kSize; ++i) codes[i] = codes[i - size];
+  draw_bytes(stream, first, random);
+  for (int r = 0; r < kVectors; ++r) store(added + r * kLanes, random[r]);
+  for (int i = size; i < kSize; ++i) {
+    codes[i] = codes[i - size];
+    added[i] = added[i - size];
+  }
+  for (int r = 0; r < kVectors; ++r) random[r] = load(added + r * kLanes);
   __builtin_memcpy(q, codes, kSize);
   alignas(64) float padded[kSize];
-  decode_block<kBits>(q, scale, padded);
+  decode_block<kBits>(q, random, scale, padded);
   __builtin_memcpy(out, padded, static_cast<size_t>(count) * sizeof(float));
   return true;
 }
@@ -380,14 +394,16 @@ bool decode_blocks(const uint8_t* in, int64_t count, float* out) {
 bool encode_any(int bits, const float* x, int64_t count, const Stream& stream, uint8_t* out) {
   return bits == 8   ? encode_blocks<8>(x, count, stream, out)
          : bits == 6 ? encode_blocks<6>(x, count, stream, out)
+         : bits == 5 ? encode_blocks<5>(x, count, stream, out)
          : bits == 4 ? encode_blocks<4>(x, count, stream, out)
                      : encode_blocks<3>(x, count, stream, out);
 }
-bool decode_any(int bits, const uint8_t* in, int64_t count, float* out) {
-  return bits == 8   ? decode_blocks<8>(in, count, out)
-         : bits == 6 ? decode_blocks<6>(in, count, out)
-         : bits == 4 ? decode_blocks<4>(in, count, out)
-                     : decode_blocks<3>(in, count, out);
+bool decode_any(int bits, const uint8_t* in, int64_t count, const Stream& stream, float* out) {
+  return bits == 8   ? decode_blocks<8>(in, count, stream, out)
+         : bits == 6 ? decode_blocks<6>(in, count, stream, out)
+         : bits == 5 ? decode_blocks<5>(in, count, stream, out)
+         : bits == 4 ? decode_blocks<4>(in, count, stream, out)
+                     : decode_blocks<3>(in, count, stream, out);
 }
 
 // A bit for each element that is not zero, lowest first, and those elements one after the other. `to` has

@@ -71,5 +71,34 @@ WEFT_LOOP_INLINE void draw_block(const Stream& stream, uint32_t first, Words bit
   }
 }
 
+// Eight bits for each of the kBlock elements of a block: those of element e are in block first + e % 8 of the
+// stream, byte e / 32 of word e / 8 % 4. bits[v] is for elements v * kLanes onwards.
+WEFT_LOOP_INLINE void draw_bytes(const Stream& stream, uint32_t first, Words bits[kBlock / kLanes]) {
+#if defined(__AVX512F__)
+  const LongWords none = {};
+  LongWords lane = {};
+  for (int i = 0; i < 8; ++i) lane[i] = static_cast<uint64_t>(i);
+  Counters s = {{lane + first, none + stream.tag, none + stream.high[0], none + stream.high[1]}};
+  philox_rounds(s, stream);
+  Words words[2];  // of two rows of eight elements each
+  for (int pair = 0; pair < 2; ++pair)
+    words[pair] = __builtin_shufflevector(reinterpret_cast<Words>(s.c[2 * pair]),
+                                          reinterpret_cast<Words>(s.c[2 * pair + 1]), 0, 2, 4, 6, 8, 10, 12,
+                                          14, 16, 18, 20, 22, 24, 26, 28, 30);
+#pragma GCC unroll 8
+  for (int v = 0; v < 8; ++v) bits[v] = words[v % 2] >> (8 * (v / 2)) & 0xffu;
+#else
+  constexpr int kGroups = 8 / kLanes;
+#pragma GCC unroll 2
+  for (int group = 0; group < kGroups; ++group) {
+    Words words[4];
+    draw(stream, first + static_cast<uint32_t>(group * kLanes), words);
+#pragma GCC unroll 16
+    for (int row = 0; row < 16; ++row)
+      bits[row * kGroups + group] = words[row % 4] >> (8 * (row / 4)) & 0xffu;
+  }
+#endif
+}
+
 }  // namespace
 }  // namespace weft::compress::WEFT_ISA

@@ -27,9 +27,9 @@ struct LoopTable {
   bool (*to_bfloat)(const float* x, uint8_t* y, int64_t count);
   bool (*from_bfloat)(const uint8_t* x, float* y, int64_t count);
   bool (*all_finite)(const float* x, int64_t count);
-  // Blocks of `bits` 8, 6, 4 or 3; encode returns whether x was finite, decode whether the scales were.
+  // Blocks of `bits` 8, 6, 5, 4 or 3; encode returns whether x was finite, decode whether the scales were.
   bool (*encode_blocks)(int bits, const float* x, int64_t count, const Stream& stream, uint8_t* out);
-  bool (*decode_blocks)(int bits, const uint8_t* in, int64_t count, float* out);
+  bool (*decode_blocks)(int bits, const uint8_t* in, int64_t count, const Stream& stream, float* out);
   // A bit for each element that is not zero, and those elements one after the other; returns their number.
   // `to` has room for 16 more than there are elements.
   int64_t (*gather_nonzero)(const float* x, int64_t count, uint8_t* mask, float* to);

@@ -157,7 +157,7 @@ TEST(TopK, PositionsAreUsedAgain) {
       EXPECT_LE(scratch.bytes(), scratch_bytes(codec, count));
       EXPECT_EQ(payload.size() + position_format(count, places.size()).bytes(), wire_bytes(codec, count));
       std::vector<float> y(count);
-      ASSERT_TRUE(decode_at(codec, places, payload, y));
+      ASSERT_TRUE(decode_at(codec, places, {}, payload, y));
       // As if the largest had been there.
       const Codec exact = codec_of("topk:0.01:fp32");
       for (size_t i = 0, p = 0; i < count; ++i) {
@@ -171,7 +171,7 @@ TEST(TopK, PositionsAreUsedAgain) {
         }
       }
       payload.pop_back();
-      EXPECT_FALSE(decode_at(codec, places, payload, y));
+      EXPECT_FALSE(decode_at(codec, places, {}, payload, y));
       auto bad = dx;
       bad[count / 2] = HUGE_VALF;
       payload.resize(wire_bytes_at(codec, count));
