@@ -14,7 +14,7 @@ devices:
   - {name: away, type: gtx1080ti, region: here, uplink: $rate, downlink: $rate}
 regions: {within: {round_trip_ms: 40, bandwidth: 1Gbit}}
 YAML
-cat docs/*.md >"$work/corpus.txt"
+made_text 300000 >"$work/corpus.txt"
 fresh_cluster() {  # fresh_cluster RATE-OF-COPIES
   local name
   [ -z "$submit_pid" ] || end_process KILL "$submit_pid"

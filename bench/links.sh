@@ -38,7 +38,7 @@ YAML
   done
   until [ "$(peers_that_are pool | wc -l)" -eq 3 ]; do sleep 0.2; done
   cp examples/gpt/job.yaml examples/gpt/model.onnx "$work/"
-  cat docs/*.md >"$work/corpus.txt"
+  made_text 300000 >"$work/corpus.txt"
   submit_job "${JOB:-$work/job.yaml}" --set "placement.stages=${STAGES:-3}" --set evaluate_every=0 --set "output=$work/out.onnx"
   wait_for_event '"event":"plan"'
   predicted=$(sed -n 's/.*predicted step [^(]*(\([0-9.]*\) samples.*/\1/p' <<<"$LINE")

@@ -5,7 +5,7 @@
 source "$(dirname "$0")/../tests/e2e/cluster.sh"
 cluster_begin
 rounds=${1:-3}
-text=$work/corpus.txt; cat README.md docs/*.md >"$text"
+text=$work/corpus.txt; made_text 300000 >"$text"
 start_broker
 for core in 0 1; do
   taskset -c $core "$weft" join "$BROKER" --token "$PEER_TOKEN" --name "core$core" --device cpu:1 --data-dir "$work/core$core" \

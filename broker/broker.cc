@@ -143,6 +143,7 @@ Status Broker::on_report(Peer& peer, const Message& message) {
                  },
                  [&](const proto::CheckpointReport& m) { with_run(m, &Run::on_checkpoint_report); },
                  [&](const proto::EvaluationReport& m) { with_run(m, &Run::on_evaluation_report); },
+                 [&](const proto::ComparisonReport& m) { with_run(m, &Run::on_comparison_report); },
                  [&](const proto::PredictionReport& m) { with_run(m, &Run::on_prediction_report); },
                  [&](const auto&) {
                    status = fail(ErrorCode::InvalidArgument,

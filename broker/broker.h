@@ -32,6 +32,7 @@
 
 #include "broker/drift.h"
 #include "broker/events.h"
+#include "broker/guard.h"
 #include "broker/link_book.h"
 #include "broker/placement.h"
 #include "broker/run.h"
@@ -167,6 +168,8 @@ class Broker {
     bool moving = false;                   // stops after a snapshot to go on with other peers
     std::vector<PeerId> move_to;           // with these, planned anew; empty: because one leaves
     Drift drift;
+    Guard guard;
+    uint32_t gentler = 0;  // links, because of what the guard said
     Duration loading_took{};
     uint64_t recoveries = 0;
     std::optional<Instant> lost_at;  // until the first step after a loss
@@ -178,7 +181,7 @@ class Broker {
     uint64_t infeasible_with = 0;                // the pool for which there was no plan
     std::optional<std::string> equal_bits_with;  // the fingerprint so far
     bool equal_bits = true;
-    bool upload_failure_said = false, difference_said = false;
+    bool upload_failure_said = false, difference_said = false, harm_said = false;
     bool judged_alone = false;  // a peer was replaced for being slow, with nothing to compare it with
     bool status_dirty = true;
     std::optional<proto::JobState> published;
@@ -275,6 +278,7 @@ class Broker {
   std::vector<Candidate> candidates_to_move(const Job& job) const;
   void look_at_runs();
   void look_at(Job& job);
+  void guard(Job& job, const proto::LinkComparison& comparison);
   double cost_of_move(const Job& job) const;
   void on_reconsidered(const Reconsidered& event);
   std::optional<std::vector<Candidate>> peers_to_move_to(const Job& job,

@@ -103,6 +103,11 @@ void Broker::Sink::commit_prediction(proto::PredictionReport report) {
   broker_.out_->records.push_back(PredictionCommitted{job_.submitted.job, std::move(report)});
 }
 
+void Broker::Sink::compared(const proto::LinkComparison& comparison) {
+  broker_.guard(job_, comparison);
+  if (job_.moving) job_.run->request_stop(broker_.now_.monotonic, /*to_go_on=*/true, *this);
+}
+
 void Broker::Sink::finished(uint64_t step) {
   finished_ = true;
   step_ = step;

@@ -27,6 +27,7 @@ class Broker::Sink final : public RunSink {
   void commit_round(CheckpointCommitted round) override;
   void upload_failed(uint32_t stage, uint64_t step, const Error& error) override;
   void commit_prediction(proto::PredictionReport report) override;
+  void compared(const proto::LinkComparison& comparison) override;
   void finished(uint64_t step) override;
   void stopped(uint64_t step) override;
 

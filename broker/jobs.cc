@@ -147,6 +147,7 @@ void Broker::start_planning(Job& job, std::vector<Candidate> free, bool again) {
   request.cluster = cluster_of(request.candidates);
   if (const CheckpointCommitted* point = recovery_point(job)) request.checkpoint = *point;
   request.microbatch_size = job.microbatch_size;
+  request.gentler = job.gentler;
   if (again) {
     request.previous = job.previous;
     for (uint32_t s = 0; s < request.candidates.size(); ++s) request.placed.push_back(s);

@@ -50,6 +50,8 @@ struct PlannedRun {
   std::vector<proto::Secret> relay_tickets{};  // of its links
   proto::Secret data_key{};
   Duration predicted_step{};
+  // Of links whose codecs the planner chose: how much gentler they had to become (plan::Compression).
+  std::optional<uint32_t> gentler{};
 
   // Where the seat is in `stages`.
   std::optional<uint32_t> find(const plan::Seat& seat) const {

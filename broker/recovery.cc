@@ -150,6 +150,7 @@ Duration Broker::transfer_time(const PlannedRun& plan) const {
 Duration Broker::stall_deadline(const Run& run) const {
   Duration deadline = std::max(options_.stall_deadline, 20 * run.plan().predicted_step);
   if (run.waits_for_snapshot()) deadline += transfer_time(run.plan());
+  if (const auto comparing = run.comparing()) deadline += 20 * *comparing;
   return deadline;
 }
 

@@ -99,6 +99,7 @@ void Broker::look_at(Job& job) {
   request.cluster = cluster_of(request.candidates);
   if (const CheckpointCommitted* point = recovery_point(job)) request.checkpoint = *point;
   request.microbatch_size = job.microbatch_size;
+  request.gentler = job.gentler;
   out_->effects.push_back(Reconsider{std::move(request), job.plan, std::move(placed)});
 }
 
@@ -141,6 +142,27 @@ void Broker::on_reconsidered(const Reconsidered& event) {
   job.move_to = event.other->peers;
   Sink sink(*this, job);
   job.run->request_stop(now_.monotonic, /*to_go_on=*/true, sink);
+}
+
+// What comparisons of compressed links with dense ones came to. Codecs change as stages do: after a snapshot,
+// by a new plan, so that whatever is done again is done with the codecs that it began with.
+void Broker::guard(Job& job, const proto::LinkComparison& comparison) {
+  char text[200];
+  std::snprintf(text, sizeof text, "step=%llu loss=%.6g loss_dense=%.6g gradient_error=%.4g cosine=%.4g",
+                static_cast<unsigned long long>(comparison.step), comparison.loss, comparison.loss_dense,
+                comparison.gradient_error, comparison.gradient_cosine);
+  log("info compared job=" + std::to_string(job.submitted.job) + " " + text);
+  const auto too_much = job.guard.judge(comparison);
+  if (!too_much || job.moving || job.stop_requested) return;
+  job.guard.begin();
+  if (!job.plan->gentler) {
+    if (!std::exchange(job.harm_said, true)) notice(job, *too_much + "; the job names their codecs itself");
+    return;
+  }
+  job.gentler = std::min(*job.plan->gentler + 1, proto::kGentlerMax);
+  notice(job, *too_much + ": planned anew with gentler codecs");
+  job.moving = true;
+  for (const PlannedStage& stage : job.plan->stages) job.move_to.push_back(stage.peer);
 }
 
 // Whether the peers that it moves to are there and free still.

@@ -46,6 +46,7 @@ void Broker::load_job(const StoredJob& stored) {
   job.plan_version = std::max(job.plan_version, stored.run->plan_version);
   job.equal_bits_with = job.plan->fingerprint;
   job.equal_bits = job.plan->equal_bits;
+  job.gentler = job.plan->gentler.value_or(0);
   for (Seat& seat : job.seats) {
     seat.ready = true;
     seat.here = false;

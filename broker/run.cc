@@ -25,6 +25,8 @@ Run::Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const
       keep_from_(begin.after_step),
       snapshot_written_(begin.after_step),
       snapshot_written_durable_(begin.after_step == begin.checkpointed),
+      codec_ratio_(codec_ratio(*plan_)),
+      begun_after_(begin.after_step),
       metrics_(std::move(begin.metrics)) {
   stages_.resize(plan_->stages.size());
   for (uint32_t s = 0; s < stages_.size(); ++s) {
@@ -37,7 +39,7 @@ Run::Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const
 }
 
 void Run::start(Instant now, RunSink& sink) {
-  last_checkpoint_ = last_commit_ = last_progress_ = last_updated_ = now;
+  last_checkpoint_ = last_commit_ = last_progress_ = last_updated_ = compared_at_ = now;
   if (!training()) {
     continue_forward(sink);
     return end_if_done(sink);
@@ -84,6 +86,7 @@ void Run::advance(Instant now, RunSink& sink) {
   trim_script();
   while (!stopping_ && !ended_ && !forward_.active) {
     write_snapshot_if_due(now, sink);
+    write_comparison_if_due(now, sink);
     const uint64_t target = std::min(next_border(), committed_ + options_.window_steps);
     if (granted_ == plan_->steps || target <= granted_ || script_.size() >= options_.script_max) return;
     grant(now, target, sink);
@@ -192,6 +195,7 @@ void Run::measure_step(uint64_t number, Instant now) {
     if (took > 0) step_seconds_ = step_seconds_ == 0 ? took : 0.9 * step_seconds_ + 0.1 * took;
   }
   last_updated_ = now;
+  if (comparison_ && comparison_->step == number) comparison_->began = now;
   watch_copies(now);
 }
 
@@ -241,9 +245,9 @@ void Run::request_stop(Instant now, bool to_go_on, RunSink& sink) {
 
 void Run::end_if_done(RunSink& sink) {
   if (ended_ || !rounds_.empty()) return;
-  const bool complete = training()
-                            ? committed_ == plan_->steps && checkpointed_ == plan_->steps && !forward_.active
-                            : forward_.reported == plan_->forward_microbatches;
+  const bool complete = training() ? !comparison_ && committed_ == plan_->steps &&
+                                         checkpointed_ == plan_->steps && !forward_.active
+                                   : forward_.reported == plan_->forward_microbatches;
   if (complete) {
     ended_ = true;
     proto::JobEvent event;
@@ -253,7 +257,7 @@ void Run::end_if_done(RunSink& sink) {
     event.samples = training() ? 0 : plan_->forward_samples;
     sink.emit(std::move(event));
     sink.finished(committed_);
-  } else if (stopping_ && (!training() || (has_last_snapshot() && committed_ == granted_))) {
+  } else if (stopping_ && (!training() || (has_last_snapshot() && committed_ == granted_ && !comparison_))) {
     ended_ = true;
     sink.stopped(committed_);
   }

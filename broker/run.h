@@ -15,6 +15,7 @@
 // behind the one under way.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -40,6 +41,7 @@ class RunSink {
   // A stage could not upload its part; the run goes on and tries again later.
   virtual void upload_failed(uint32_t stage, uint64_t step, const Error& error) = 0;
   virtual void commit_prediction(proto::PredictionReport report) = 0;
+  virtual void compared(const proto::LinkComparison& comparison) = 0;
   virtual void finished(
       uint64_t step) = 0;  // the last checkpoint is of the last step, or all predictions are there
   virtual void stopped(uint64_t step) = 0;  // as asked, after a snapshot
@@ -56,6 +58,10 @@ struct RunOptions {
   // Commands that are not settled: beyond, nothing is granted until a snapshot that takes long is in.
   size_t script_max = 1 << 16;
   Duration checkpoint_retry = std::chrono::seconds(10);  // of the last one, after it failed
+  // Of a run over compressed links: what comparisons with dense ones may take of its time (0: there are
+  // none), the first after so many steps.
+  double compare_share = 0.02;
+  uint64_t compare_after = 16;
 };
 
 // From where a run begins, and what was recorded of its job before.
@@ -69,6 +75,8 @@ struct RunBegin {
   std::vector<proto::PredictionReport> predictions{};
 };
 
+// Dense bytes over those on the wire, of what codecs carry in training; 0: nothing has one.
+double codec_ratio(const PlannedRun& plan);
 // Bytes of one stage's state: parameters, their optimizer slots, running statistics.
 int64_t state_bytes(const PlannedRun& plan, uint32_t stage);
 int64_t largest_state_bytes(const PlannedRun& plan);
@@ -99,6 +107,8 @@ class Run {
                               RunSink& sink);
   Status on_prediction_report(Instant now, uint32_t stage, const proto::PredictionReport& report,
                               RunSink& sink);
+  Status on_comparison_report(Instant now, uint32_t stage, const proto::ComparisonReport& report,
+                              RunSink& sink);
   void on_tick(Instant now, RunSink& sink);
   // After a checkpoint of the last step granted; or, to go on with other peers, after any snapshot of it.
   void request_stop(Instant now, bool to_go_on, RunSink& sink);
@@ -116,6 +126,9 @@ class Run {
   Instant last_progress() const { return last_progress_; }
   // A snapshot is under way without which the run does not go on.
   bool waits_for_snapshot() const;
+  // A microbatch of all stages over dense links is under way, which takes about so long.
+  std::optional<Duration> comparing() const;
+  const proto::LinkComparison& compared() const { return compared_; }
   bool training() const { return plan_->steps != 0; }
   uint64_t repeats_dropped() const { return repeats_; }  // reports of stages that had come back
   // Blobs of snapshots under way, which are not durable.
@@ -188,6 +201,18 @@ class Run {
   bool has_last_snapshot() const;
   bool needs_last_snapshot() const { return stopping_ || granted_ == plan_->steps; }
 
+  // Compressed links beside dense ones (run_compare.cc).
+  struct Comparison {
+    uint64_t sequence = 0, step = 0;
+    Instant began{};       // every stage had done that step
+    std::vector<bool> in;  // by stage
+    std::vector<double> losses;
+    std::array<double, proto::kComparisonPasses> squares;
+  };
+  double comparison_cost() const;  // seconds
+  void write_comparison_if_due(Instant now, RunSink& sink);
+  void finish_comparison(Instant now, RunSink& sink);
+
   // Evaluation and prediction (run_forward.cc).
   bool evaluation_is_due(uint64_t step) const;
   void begin_evaluation(uint64_t step);
@@ -220,6 +245,12 @@ class Run {
   bool checkpoint_due_ = false;
   std::optional<Instant> retry_at_;
   Forward forward_;
+  double codec_ratio_;
+  uint64_t begun_after_;
+  std::optional<Comparison> comparison_;  // under way
+  double comparison_seconds_ = 0;         // the last one's; 0: not yet
+  Instant compared_at_{};                 // or begun
+  proto::LinkComparison compared_;
   bool stopping_ = false, moving_ = false, ended_ = false;
   Instant last_checkpoint_{}, last_commit_{}, last_progress_{}, last_updated_{};
   double step_seconds_ = 0;   // measured, smoothed; 0: not yet

@@ -20,6 +20,8 @@ bool Run::is_settled(const Command& command) const {
       return command.step <= evaluated_;
     case CommandKind::Predict:
       return command.first_microbatch + command.microbatches <= forward_.reported;
+    case CommandKind::Compare:
+      return !comparison_ || comparison_->sequence != command.sequence;
     case CommandKind::Finish:
       return true;
   }
@@ -73,6 +75,13 @@ void Run::resume(const std::vector<Command>& script) {
                            .in = std::vector<bool>(stages_.size(), false),
                            .tensors = {}});
     }
+    if (command.kind == CommandKind::Compare)
+      comparison_ = Comparison{.sequence = command.sequence,
+                               .step = command.step,
+                               .began = {},
+                               .in = std::vector<bool>(stages_.size(), false),
+                               .losses = {},
+                               .squares = {}};
     resume_forward(command);
   }
 }
@@ -94,7 +103,10 @@ Status Run::on_resumed(Instant now, uint32_t stage, uint64_t last_sequence, RunS
                 "it came back with the commands up to " + std::to_string(last_sequence) +
                     "; it was given those up to " + std::to_string(sequence_) + ", and those before " +
                     std::to_string(first) + " were carried out by every stage");
-  if (last_progress_ == Instant{}) last_checkpoint_ = last_commit_ = now;
+  if (last_progress_ == Instant{}) {
+    last_checkpoint_ = last_commit_ = compared_at_ = now;
+    if (comparison_) comparison_->began = now;
+  }
   last_progress_ = now;
   repeats_until_[stage] = std::max<uint64_t>(1, granted_);
   for (const Command& command : script_)

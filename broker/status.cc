@@ -81,6 +81,7 @@ proto::JobStatus Broker::status_of(const Job& job) const {
       status.seconds_left =
           static_cast<double>((job.steps - job.step) * job.plan->batch_size) / status.samples_per_second;
     status.stages = job.run->stages();
+    status.comparison = job.run->compared();
     for (proto::StageStatus& stage : status.stages) {
       const Peer& peer = peers_.at(stage.peer);
       stage.peer_name = peer.name;

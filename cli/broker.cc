@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <csignal>
 #include <thread>
 
@@ -25,7 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct BrokerCommandOptions {
-  std::string config, data_dir, listen, advertise, lease, replication_rate, links, replan_after;
+  std::string config, data_dir, listen, advertise, lease, replication_rate, links, replan_after,
+      compare_share;
 };
 
 constexpr const char* kListenDefault = "0.0.0.0:7700";
@@ -57,6 +59,7 @@ Status read_config(BrokerCommandOptions& options) {
   take("replication_rate", options.replication_rate);
   take("links", options.links);
   take("replan_after", options.replan_after);
+  take("compare_share", options.compare_share);
   reader.finish();
   if (!problems.empty()) return fail(problems.error());
   return {};
@@ -157,6 +160,13 @@ Result<int> run_broker(BrokerCommandOptions options) {
   } else if (!options.replan_after.empty()) {
     WEFT_TRY(service_options.replan_after, parse_duration(options.replan_after));
   }
+  if (!options.compare_share.empty()) {
+    const std::string& text = options.compare_share;
+    double& share = service_options.compare_share;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
+    if (error != std::errc{} || end != text.data() + text.size() || !(share >= 0 && share <= 0.5))
+      return fail(ErrorCode::InvalidArgument, "--compare-share: '" + text + "' is no number from 0 to 0.5");
+  }
 
   const sigset_t signals = StopOnSignal::signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -184,7 +194,7 @@ void add_broker(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<BrokerCommandOptions>();
   command->add_option("--config", options->config,
                       "a YAML file with data_dir, listen, advertise, lease, replication_rate, links, "
-                      "replan_after; options here win");
+                      "replan_after, compare_share; options here win");
   command->add_option("--data-dir", options->data_dir,
                       "identity, tokens, jobs, models and data; made where it is missing; default "
                       "~/.local/share/weft/broker");
@@ -201,6 +211,11 @@ void add_broker(CLI::App& app, Command& chosen) {
   command->add_option("--replan-after", options->replan_after,
                       "how long after a run began, or the last look at it, it may be planned again with what "
                       "was measured since, and moved where that pays; default 30s; never");
+  command->add_option(
+      "--compare-share", options->compare_share,
+      "of the time of a run over compressed links, what may go into running a microbatch over "
+      "dense ones beside, to see what compression does to loss and gradient; default 0.02; 0: "
+      "never");
   command->callback([options, &chosen] { chosen = [options] { return run_broker(*options); }; });
 }
 

@@ -40,15 +40,22 @@ std::string json_stage(const proto::StageStatus& stage) {
       }));
 }
 
+std::string json_comparison(const proto::LinkComparison& c) {
+  if (c.step == 0) return "null";
+  return fmt::format(R"({{"step":{},"loss":{},"loss_dense":{},"gradient_error":{},"gradient_cosine":{}}})",
+                     c.step, json_number(c.loss), json_number(c.loss_dense), json_number(c.gradient_error),
+                     json_number(c.gradient_cosine));
+}
+
 }  // namespace
 
 std::string json_status(const proto::JobStatus& s) {
   return fmt::format(
-      R"({{"event":"status","job":{},"name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recovery_step":{},"recoveries":{},"equal_bits":{},"plan_version":{},"plan":{},"stages":{}}})",
+      R"({{"event":"status","job":{},"name":{},"state":{},"reason":{},"step":{},"steps":{},"last_loss":{},"samples_per_second":{},"seconds_left":{},"checkpoint_step":{},"recovery_step":{},"recoveries":{},"equal_bits":{},"plan_version":{},"plan":{},"stages":{},"comparison":{}}})",
       s.job, json_string(s.name), json_string(to_string(s.state)), json_string(s.reason), s.step, s.steps,
       json_number(s.loss), json_number(s.samples_per_second), json_number(s.seconds_left), s.checkpoint_step,
       s.recovery_step, s.recoveries, s.equal_bits, s.plan_version, json_list(s.plan, json_string),
-      json_list(s.stages, json_stage));
+      json_list(s.stages, json_stage), json_comparison(s.comparison));
 }
 
 namespace {

@@ -41,6 +41,11 @@ bool has_worked(const proto::StageStatus& stage) { return stage.busy > 0 || !sta
 std::vector<std::string> stage_lines(const proto::JobStatus& status) {
   std::vector<std::string> lines;
   for (const proto::StageStatus& stage : status.stages) lines.push_back(line_of(stage));
+  if (const proto::LinkComparison& c = status.comparison; c.step != 0)
+    lines.push_back(fmt::format(
+        "compressed links, after step {}: loss {:.4f}, dense {:.4f}; gradient of a microbatch {:.2g}% off, "
+        "cosine {:.4f}",
+        c.step, c.loss, c.loss_dense, 100 * c.gradient_error, c.gradient_cosine));
   return lines;
 }
 

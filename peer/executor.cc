@@ -203,7 +203,8 @@ Status Executor::run(Microbatch& microbatch, uint32_t segment) {
   const ReplayKey key{.program = observer_ ? nullptr : recordings_.get(),
                       .segment = segment,
                       .microbatch = microbatch.number_,
-                      .turn = microbatch.turn};
+                      .turn = microbatch.turn,
+                      .keeps_statistics = microbatch.keeps_statistics};
   return backend_.submit(key, microbatch.context, [&](const StepContext& context) {
     return run_groups(microbatch, segment, context);
   });
@@ -227,8 +228,9 @@ Status Executor::run_groups(Microbatch& microbatch, uint32_t segment, const Step
 
 Status Executor::after_group(Microbatch& microbatch, uint32_t group) {
   for (const auto& [value, initializer] : state_updates_[group])
-    WEFT_TRY_STATUS(
-        backend_.copy(place_of(microbatch, value), initializers_[initializer], graph_->spec(value)));
+    if (microbatch.keeps_statistics)
+      WEFT_TRY_STATUS(
+          backend_.copy(place_of(microbatch, value), initializers_[initializer], graph_->spec(value)));
   const dag::GradientTurn& turn = microbatch.turn;
   for (const uint32_t slot : gradients_of_group_[group]) {
     const ValueId value = program_.gradients[slot];

@@ -26,6 +26,7 @@ class Microbatch {
  public:
   StepContext context;
   dag::GradientTurn turn{};  // which part its gradients are of the step's
+  bool keeps_statistics = true;  // false: running statistics stay as they were
 
  private:
   friend class Executor;

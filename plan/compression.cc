@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "plan/explain.h"
+#include "plan/noise.h"
 
 namespace weft::plan {
 namespace {
@@ -16,18 +17,12 @@ constexpr double kWorthACodec = 1.05;  // a ratio below it stays dense
 constexpr uint32_t kMillion = 1'000'000;
 constexpr size_t kUsualCount = size_t{1} << 20;
 
-// From gentle to strong, and the square of the relative error on normal numbers (compress/blocks.cc).
-struct Rung {
-  compress::Codec codec;
-  double noise = 0;
-};
-constexpr std::array kLadder = {Rung{{.kind = compress::Kind::Float16}, 0},
-                                Rung{{.kind = compress::Kind::Blocks, .bits = 8}, 4.3e-5},
-                                Rung{{.kind = compress::Kind::Blocks, .bits = 6}, 6.9e-4},
-                                Rung{{.kind = compress::Kind::Blocks, .bits = 5}, 2.8e-3},
-                                Rung{{.kind = compress::Kind::Blocks, .bits = 4}, 1.21e-2}};
-// What activations gather on their way through all stages, and cotangents on theirs, at most.
-constexpr double kForwardNoise = 0.05, kBackwardNoise = 0.1;
+// From gentle to strong.
+constexpr std::array kLadder = {compress::Codec{.kind = compress::Kind::Float16},
+                                compress::Codec{.kind = compress::Kind::Blocks, .bits = 8},
+                                compress::Codec{.kind = compress::Kind::Blocks, .bits = 6},
+                                compress::Codec{.kind = compress::Kind::Blocks, .bits = 5},
+                                compress::Codec{.kind = compress::Kind::Blocks, .bits = 4}};
 
 double ratio_of(const compress::Codec& codec) {
   return static_cast<double>(kUsualCount * sizeof(float)) /
@@ -120,41 +115,39 @@ std::vector<LinkCodec> adaptive_codecs(const Compression& compression, const Pip
 
 // A link of Auto, which climbs down to gentler codecs.
 struct Climber {
-  Direction direction;
+  LinkCodec link;
   double takes = 0;  // seconds a microbatch, dense: alone on what lies between, or with all else on a line
   size_t rung = 0;   // of kLadder
+
+  void set(size_t to) { link.codec = kLadder[rung = to]; }
 };
 
-// Each stage passes on what noise came, and the most of what its own links add.
-double noise_of(std::span<const Climber> links, bool backward) {
-  std::map<uint32_t, double> added;  // by receiving stage
-  for (const Climber& link : links) {
-    const auto& [from, to, is_backward] = link.direction;
-    if (is_backward == backward) added[to] = std::max(added[to], kLadder[link.rung].noise);
-  }
-  double sum = 0;
-  for (const auto& [stage, noise] : added) sum += noise;
-  return sum;
+Noise noise_of(std::span<const Climber> climbers) {
+  std::vector<LinkCodec> codecs;
+  for (const Climber& climber : climbers) codecs.push_back(climber.link);
+  return noise_of(codecs);
 }
 
 // While noise gathers beyond the bound, the link that would then take least time becomes gentler.
-void stay_within(double bound, bool backward, std::vector<Climber>& links) {
-  while (noise_of(links, backward) > bound) {
-    Climber* next = nullptr;
-    double least = 0;
-    for (Climber& link : links) {
-      if (std::get<2>(link.direction) != backward || link.rung == 0 || kLadder[link.rung].noise == 0)
-        continue;
-      const double then = link.takes / ratio_of(kLadder[link.rung - 1].codec);
-      if (next == nullptr || then < least) next = &link, least = then;
+void stay_within(const Noise& bound, std::vector<Climber>& climbers) {
+  for (const bool backward : {false, true})
+    while (true) {
+      const Noise noise = noise_of(climbers);
+      if (backward ? noise.backward <= bound.backward : noise.forward <= bound.forward) break;
+      Climber* next = nullptr;
+      double least = 0;
+      for (Climber& climber : climbers) {
+        if (climber.link.backward != backward || climber.rung == 0) continue;
+        const double then = climber.takes / ratio_of(kLadder[climber.rung - 1]);
+        if (next == nullptr || then < least) next = &climber, least = then;
+      }
+      if (next == nullptr) break;
+      next->set(next->rung - 1);
     }
-    if (next == nullptr) return;
-    --next->rung;
-  }
 }
 
-std::vector<LinkCodec> needed_codecs(const Pipeline& pipeline, const ClusterView& cluster,
-                                     std::span<const uint32_t> devices) {
+std::vector<LinkCodec> needed_codecs(const Compression& compression, const Pipeline& pipeline,
+                                     const ClusterView& cluster, std::span<const uint32_t> devices) {
   constexpr auto kMicrobatch = [](const StageWork& stage) {
     double sum = 0;
     for (const Segment& segment : stage.segments) sum += seconds(segment.compute);
@@ -168,27 +161,23 @@ std::vector<LinkCodec> needed_codecs(const Pipeline& pipeline, const ClusterView
     up[message.from_stage] += bytes / cluster.devices()[devices[message.from_stage]].uplink;
     down[message.to_stage] += bytes / cluster.devices()[devices[message.to_stage]].downlink;
   }
-  std::vector<Climber> links;
+  std::vector<Climber> climbers;
   for (const auto& [direction, traffic] : traffic_of(pipeline)) {
     const auto& [from, to, backward] = direction;
     const double takes =
         std::max({transfer_seconds(traffic.bytes, cluster, devices[from], devices[to]), up[from], down[to]});
-    if (takes > longest) links.push_back({direction, takes});
+    if (takes > longest) climbers.push_back({{from, to, backward, kLadder.front()}, takes});
   }
   // What a microbatch takes at least: links that are faster than the slowest need not be faster than it is
   // at its strongest.
   double least = longest;
-  for (const Climber& link : links) least = std::max(least, link.takes / ratio_of(kLadder.back().codec));
-  for (Climber& link : links)
-    while (link.rung + 1 < kLadder.size() && link.takes > least * ratio_of(kLadder[link.rung].codec))
-      ++link.rung;
-  stay_within(kForwardNoise, false, links);
-  stay_within(kBackwardNoise, true, links);
+  for (const Climber& climber : climbers) least = std::max(least, climber.takes / ratio_of(kLadder.back()));
+  for (Climber& climber : climbers)
+    while (climber.rung + 1 < kLadder.size() && climber.takes > least * ratio_of(kLadder[climber.rung]))
+      climber.set(climber.rung + 1);
+  stay_within(noise_bound(compression), climbers);
   std::vector<LinkCodec> codecs;
-  for (const Climber& link : links) {
-    const auto& [from, to, backward] = link.direction;
-    codecs.push_back({from, to, backward, kLadder[link.rung].codec});
-  }
+  for (const Climber& climber : climbers) codecs.push_back(climber.link);
   return codecs;
 }
 
@@ -201,7 +190,7 @@ std::vector<LinkCodec> choose_codecs(const Compression& compression, const Pipel
     case CompressionPolicy::None:
       break;
     case CompressionPolicy::Auto:
-      codecs = needed_codecs(pipeline, cluster, devices);
+      codecs = needed_codecs(compression, pipeline, cluster, devices);
       break;
     case CompressionPolicy::AdaTopK:
       codecs = adaptive_codecs(compression, pipeline, cluster, devices);
@@ -243,7 +232,7 @@ double expected_ratio(const Compression& compression) {
     case CompressionPolicy::None:
       return 1;
     case CompressionPolicy::Auto:
-      return ratio_of(kLadder.back().codec);
+      return ratio_of(kLadder.back());
     case CompressionPolicy::AdaTopK:
       return std::max(1.0, compression.ratio);
     case CompressionPolicy::Uniform:

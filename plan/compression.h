@@ -30,6 +30,7 @@ struct Compression {
   std::optional<compress::Codec> codec{};  // Uniform: nothing: TopK of `ratio`
   double ratio = 100;  // dense bytes / wire bytes: of all (Uniform), of the slowest (AdaTopK)
   compress::Values values = compress::Values::F16;  // of TopK
+  uint32_t gentler = 0;  // Auto: the bound of noise is a quarter of itself, so many times over
   bool operator==(const Compression&) const = default;
 };
 

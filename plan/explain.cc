@@ -355,8 +355,8 @@ std::string describe_gain(const Plan& dense, const Plan& compressed) {
   if (gain < kWorthSaying) return {};
   char times[32];
   std::snprintf(times, sizeof times, "%.2g", gain);
-  return "slow links: compression: {policy: auto} would take " + show(compressed.predicted_step) + " a step, " +
-         times + " times as fast, on " + std::to_string(compressed.stages.size()) +
+  return "slow links: compression: {policy: auto} would take " + show(compressed.predicted_step) +
+         " a step, " + times + " times as fast, on " + std::to_string(compressed.stages.size()) +
          (compressed.stages.size() == 1 ? " stage" : " stages") + "; it changes what is computed a little";
 }
 

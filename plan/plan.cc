@@ -11,6 +11,7 @@
 #include "plan/constraints.h"
 #include "plan/explain.h"
 #include "plan/model.h"
+#include "plan/noise.h"
 #include "plan/placement.h"
 #include "plan/polish.h"
 #include "plan/refine.h"
@@ -574,24 +575,29 @@ Status check_request(const PlanRequest& request) {
 
 // Links that are hidden only just keep microbatches under way for longer, which costs where memory bounds how
 // many: so the gentlest codecs, none, and six bits everywhere are planned, and of those that are nearly as
-// fast as the fastest the gentlest taken. Never slower than without.
+// fast as the fastest the one that adds least noise taken. Never slower than without.
 Result<Plan> plan_compressed(PlanRequest request) {
   constexpr double kNearlyAsFast = 1.05;
   const Compression hiding = request.compression;
   const compress::Codec six{.kind = compress::Kind::Blocks, .bits = 6};
   std::optional<Result<Plan>> failed;
-  std::vector<Plan> plans;  // gentler first
+  std::vector<Plan> plans;
   for (const Compression& compression :
        {Compression{}, hiding, Compression{.policy = CompressionPolicy::Uniform, .codec = six}}) {
     request.compression = compression;
     auto plan = Planner(request).run();
-    if (plan)
+    const bool passes = plan && (plans.empty() || compression.policy != CompressionPolicy::Uniform ||
+                                 is_within(noise_of(plan->codecs), noise_bound(hiding)));
+    if (passes)
       plans.push_back(std::move(*plan));
-    else if (!failed)
+    else if (!plan && !failed)
       failed = std::move(plan);
   }
   if (plans.empty()) return std::move(*failed);
   const auto step = [](const Plan& plan) { return seconds(plan.predicted_step); };
+  std::stable_sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
+    return noise_of(a.codecs).forward < noise_of(b.codecs).forward;
+  });
   double fastest = step(plans.front());
   for (const Plan& plan : plans) fastest = std::min(fastest, step(plan));
   return std::move(*std::find_if(plans.begin(), plans.end(),

@@ -80,7 +80,8 @@ constexpr std::string_view kNames[] = {"Hello",
                                        "ProbeHello",
                                        "ProbeSay",
                                        "ListLinks",
-                                       "LinkList"};
+                                       "LinkList",
+                                       "ComparisonReport"};
 static_assert(std::size(kNames) == std::variant_size_v<Message>);
 }  // namespace
 

@@ -198,7 +198,22 @@ enum class CommandKind : uint8_t {
   // Copy the state after `step`, which is the last one granted, keep it, and upload it to where it need not
   // survive the broker: what a run goes back to when a peer is lost.
   Replicate = 5,
+  // The first microbatch of the step after `step`, which is the last one granted, forward and backward with
+  // the weights as they are, over dense links and over the codecs: what they do to the loss and to the
+  // gradient. Nothing is updated. Only where a step has several microbatches.
+  Compare = 6,
 };
+// The passes of a Compare, in order, as microbatches of that step. The gradient of Added is added to Dense's;
+// Compressed is the same as Added, to the bit, with a gradient of its own.
+enum class ComparisonPass : uint32_t { Dense = 0, Added = 1, Compressed = 2 };
+inline constexpr uint32_t kComparisonPasses = 3;
+inline constexpr uint32_t kComparisonMicrobatch = 1u << 31;  // of the first pass
+constexpr bool is_comparison(uint32_t microbatch) {
+  return microbatch - kComparisonMicrobatch < kComparisonPasses;
+}
+constexpr ComparisonPass comparison_pass(uint32_t microbatch) {  // REQUIRES: is_comparison
+  return static_cast<ComparisonPass>(microbatch - kComparisonMicrobatch);
+}
 // The commands of one plan version are a script: counted from 1, each stage gets all of them, in order. The
 // broker makes a command durable before it sends it, and a stage that comes back says how far it has got, so
 // that a broker that was restarted goes on where it was.
@@ -312,9 +327,9 @@ struct LinkUse {
   uint64_t bytes_timed = 0;
   double seconds_timed = 0;
   double fastest_bytes_per_second = 0;
-  // Of the tensors that a codec encoded for it since the last report: their bytes before and after, and of those
-  // that were looked at (the first microbatch of each step) how many there were and the sum of their relative
-  // errors, ||x - decoded|| / ||x||.
+  // Of the tensors that a codec encoded for it since the last report: their bytes before and after, and of
+  // those that were looked at (the first microbatch of each step) how many there were and the sum of their
+  // relative errors, ||x - decoded|| / ||x||.
   uint64_t bytes_dense = 0, bytes_encoded = 0;
   uint32_t errors = 0;
   double error_sum = 0;
@@ -356,6 +371,14 @@ struct EvaluationReport {
   // By microbatch of the command, from the stage that owns the output; empty elsewhere. `loss` and `counted`
   // have a number for each term of the loss.
   std::vector<double> loss{}, correct{}, counted{};
+};
+// Of a Compare: a number for each pass.
+struct ComparisonReport {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;              // as in the command
+  std::vector<double> losses{};   // from the stage that owns the loss; empty elsewhere
+  std::vector<double> squares{};  // sums over the stage's parameters of what gradients then were
 };
 struct PredictionReport {
   JobNumber run = 0;
@@ -456,6 +479,13 @@ struct StageStatus {
   std::vector<LinkUse> links{};
   uint64_t step = 0;
 };
+// What the codecs of links do to one microbatch (CommandKind::Compare).
+struct LinkComparison {
+  uint64_t step = 0;  // 0: none yet
+  double loss_dense = 0, loss = 0;
+  // Of the gradient: ||compressed - dense|| / ||dense||, and the cosine between the two.
+  double gradient_error = 0, gradient_cosine = 0;
+};
 struct JobStatus {
   JobNumber job = 0;
   std::string name{};
@@ -470,6 +500,7 @@ struct JobStatus {
   bool equal_bits = true;           // all stages of one fingerprint so far
   std::vector<std::string> plan{};  // the planner's explanation
   std::vector<StageStatus> stages{};
+  LinkComparison comparison{};  // the last
 };
 struct PeerStatus {
   PeerId peer{};
@@ -610,6 +641,8 @@ struct StagePlan {
   bool pinned = false;                 // nobody else may have it
   std::string owner{};                 // not empty: only this owner's machines may have it
 };
+// Of RunPlan::gentler: links are dense long before.
+inline constexpr uint32_t kGentlerMax = 16;
 struct RunPlan {
   std::vector<StagePlan> stages{};
   uint64_t after_step = 0;
@@ -633,6 +666,7 @@ struct RunPlan {
   std::vector<Secret> relay_tickets{};
   Secret data_key{};
   Duration predicted_step{};
+  std::optional<uint32_t> gentler{};  // where the planner chose the links' codecs (plan::Compression)
 };
 
 using Message =
@@ -642,7 +676,8 @@ using Message =
                  MissingBlobs, GetMicrobatch, MicrobatchAnswer, SubmitJob, JobAccepted, JobStatus, JobEvent,
                  ListJobs, JobList, GetJob, GetEvents, EventsEnd, StopJob, Done, ListPeers, PeerList,
                  GetResult, JobResult, LinkHello, LinkReady, ResumeStage, StageResumed, StandBy, StandingBy,
-                 LinkAck, RunPlan, ProbeLink, ProbeReport, ProbeHello, ProbeSay, ListLinks, LinkList>;
+                 LinkAck, RunPlan, ProbeLink, ProbeReport, ProbeHello, ProbeSay, ListLinks, LinkList,
+                 ComparisonReport>;
 
 // For logs: "AssignStage".
 std::string_view name_of(const Message& message);

@@ -129,6 +129,7 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   core.broker.replicates = parts->options.replicates;
   core.broker.measures_links = parts->options.measures_links;
   core.broker.drift.look_after = parts->options.replan_after;
+  core.broker.run.compare_share = parts->options.compare_share;
   core.broker.draw_secret = random_secret;
   core.jobs_folder = data_dir / "jobs";
   core.log = parts->options.log;

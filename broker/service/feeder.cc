@@ -21,7 +21,8 @@ Result<Feeder::Microbatch> Feeder::read(const proto::GetMicrobatch& request) {
   wanted.microbatch_size = size;
   uint64_t batches_before = 0;  // in samples
   if (request.program == ProgramKind::Train) {
-    if (request.step == 0 || request.step > context->steps || request.microbatch >= job.batch_size / size)
+    const uint32_t microbatch = proto::is_comparison(request.microbatch) ? 0 : request.microbatch;
+    if (request.step == 0 || request.step > context->steps || microbatch >= job.batch_size / size)
       return fail(ErrorCode::NotFound, "there is no such microbatch");
     if (sequences_.size() > 64) sequences_.clear();
     auto sequence = sequences_.find(request.run);
@@ -31,7 +32,7 @@ Result<Feeder::Microbatch> Feeder::read(const proto::GetMicrobatch& request) {
                               data::SampleSequence(program.dataset->sample_count(), job.shuffle, job.seed))
                      .first;
     wanted.step = request.step;
-    wanted.sample_position = uint64_t{request.microbatch} * size;
+    wanted.sample_position = uint64_t{microbatch} * size;
     wanted.samples.resize(size);
     batches_before = (request.step - 1) * job.batch_size;
     sequence->second.fill(batches_before + wanted.sample_position, wanted.samples);

@@ -218,6 +218,8 @@ class Assembly {
     run.checkpoint_steps = job.checkpoint.steps;
     run.explanation = plan_.explanation;
     run.predicted_step = plan_.predicted_step;
+    if (job.compression.policy == plan::CompressionPolicy::Auto && !plan_.codecs.empty())
+      run.gentler = request_.gentler;
     run.equal_bits_required = job.equal_bits == plan::EqualBits::Require;
     if (context_.steps != 0) parameters_ = parameters_of(context_.programs.at(ProgramKind::Train).graph);
     run.parameter_count = static_cast<uint32_t>(parameters_.size());
@@ -395,6 +397,8 @@ Result<plan::Plan> Planner::make_plan(const StartPlanning& request, const config
                                       const dag::Graph& graph, const LoweredGraphs& lowered) const {
   const bool trains = job.task == configs::Task::Train;
   WEFT_TRY(std::vector<plan::Pin> pins, resolve_pins(job, graph, request.cluster));
+  plan::Compression compression = job.compression;
+  compression.gentler = request.gentler;
   return plan::make_plan({.graph = &graph,
                           .classes = lowered,
                           .microbatches = microbatches_of(job),
@@ -410,7 +414,7 @@ Result<plan::Plan> Planner::make_plan(const StartPlanning& request, const config
                           .strategy = job.strategy,
                           .pins = std::move(pins),
                           .owner_share_max = job.owner_share_max,
-                          .compression = job.compression});
+                          .compression = compression});
 }
 
 Result<std::shared_ptr<const PlannedRun>> Planner::plan_anew(const StartPlanning& request,

@@ -25,7 +25,8 @@ proto::RunPlan to_message(const PlannedRun& run) {
                       .explanation = run.explanation,
                       .relay_tickets = run.relay_tickets,
                       .data_key = run.data_key,
-                      .predicted_step = run.predicted_step};
+                      .predicted_step = run.predicted_step,
+                      .gentler = run.gentler};
   for (const PlannedStage& stage : run.stages)
     plan.stages.push_back(
         {stage.peer, stage.parameters, stage.microbatch_seconds, stage.pinned, stage.owner});
@@ -60,7 +61,8 @@ std::shared_ptr<const PlannedRun> from_message(
                                                      .explanation = std::move(plan.explanation),
                                                      .relay_tickets = std::move(plan.relay_tickets),
                                                      .data_key = plan.data_key,
-                                                     .predicted_step = plan.predicted_step});
+                                                     .predicted_step = plan.predicted_step,
+                                                     .gentler = plan.gentler});
   for (size_t s = 0; s < assignments.size(); ++s)
     run->stages.push_back({.peer = plan.stages[s].peer,
                            .assignment = std::move(assignments[s]),

@@ -59,6 +59,7 @@ struct ReplayKey {
   uint32_t segment = 0;
   uint32_t microbatch = 0;  // which arena: never a new arena under an old number
   dag::GradientTurn turn{};
+  bool keeps_statistics = true;
   auto operator<=>(const ReplayKey&) const = default;
 };
 

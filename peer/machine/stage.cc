@@ -87,6 +87,12 @@ Status StageMachine::check(const Command& command) const {
       if (command.kind == CommandKind::Evaluate && command.step != granted_)
         return refuse("an evaluation after a step that is not the last one granted");
       break;
+    case CommandKind::Compare:
+      WEFT_TRY_STATUS(needs(ProgramKind::Train));
+      if (command.step != granted_ || command.step >= assignment_->training.steps)
+        return refuse("a comparison on a step that does not follow the last one granted");
+      if (microbatches() < 2) return refuse("a comparison where a step has one microbatch");
+      break;
     case CommandKind::Finish:
       break;
   }
@@ -111,6 +117,12 @@ Status StageMachine::on_command(const Command& command) {
                               .first_microbatch = 0,
                               .end_microbatch = microbatches()});
     granted_ = command.step;
+  } else if (command.kind == CommandKind::Compare) {
+    if (program(ProgramKind::Train)->data_segment)
+      data_ranges_.push_back({.next = {ProgramKind::Train, command.step + 1, proto::kComparisonMicrobatch},
+                              .last_step = command.step + 1,
+                              .first_microbatch = proto::kComparisonMicrobatch,
+                              .end_microbatch = proto::kComparisonMicrobatch + proto::kComparisonPasses});
   } else if (command.kind == CommandKind::Evaluate || command.kind == CommandKind::Predict) {
     const ProgramKind kind =
         command.kind == CommandKind::Evaluate ? ProgramKind::Evaluate : ProgramKind::Predict;
@@ -153,7 +165,8 @@ Status StageMachine::on_tensor(const plan::Seat& from, const proto::TensorHeader
   if (header.program == ProgramKind::Train) {
     if (header.step <= completed_ || header.step > completed_ + kStepsAhead)
       return wrong("it is not its time");
-    if (header.microbatch >= microbatches()) return wrong("there is no such microbatch");
+    if (header.microbatch >= microbatches() && !proto::is_comparison(header.microbatch))
+      return wrong("there is no such microbatch");
   }
   if (arrived_.size() > kStepsAhead * microbatches() + 4096) return wrong("too many tensors wait here");
   if (!arrived_[{header.program, header.step, header.microbatch}]
@@ -245,6 +258,16 @@ std::optional<Task> StageMachine::next_of_forward(const Command& command) {
   return next_segment(kind, command.step, command.first_microbatch, command.microbatches);
 }
 
+// Pass by pass, each to its end: what gradients add up to is asked in between.
+std::optional<Task> StageMachine::next_of_comparison(const Command& command) {
+  const uint32_t pass = proto::kComparisonMicrobatch + passes_given_;
+  if (microbatches_given_.empty() || microbatches_given_.back() == 0)
+    return next_segment(ProgramKind::Train, command.step + 1, pass, 1);
+  microbatches_given_.clear();
+  ++passes_given_;
+  return Task{.kind = TaskKind::Squares, .key = {ProgramKind::Train, command.step + 1, pass}};
+}
+
 // Nothing while its next task lacks something. `all_given`: it has no more of them.
 std::optional<Task> StageMachine::next_of(const Command& command, bool& all_given) {
   switch (command.kind) {
@@ -262,6 +285,12 @@ std::optional<Task> StageMachine::next_of(const Command& command, bool& all_give
       const auto task = next_of_forward(command);
       all_given = microbatches_given_.back() == command.microbatches;
       if (all_given) microbatches_given_.clear();
+      return task;
+    }
+    case CommandKind::Compare: {
+      const auto task = next_of_comparison(command);
+      all_given = passes_given_ == proto::kComparisonPasses;
+      if (all_given) passes_given_ = 0;
       return task;
     }
     case CommandKind::Finish:
@@ -331,7 +360,8 @@ std::optional<proto::StageWork> StageMachine::work(Instant now) const {
 void StageMachine::finish_microbatch(const MicrobatchKey& key) {
   arrived_.erase(key);
   if (const auto data = data_.find(key); data != data_.end()) {
-    if (key.program == ProgramKind::Train) sample_positions_.push_back(data->second.sample_position);
+    if (key.program == ProgramKind::Train && !proto::is_comparison(key.microbatch))
+      sample_positions_.push_back(data->second.sample_position);
     data_.erase(data);
     --data_outstanding_;
   }
@@ -346,7 +376,9 @@ void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome
   switch (task.kind) {
     case TaskKind::Segment: {
       segment_usual_ = segment_usual_ == Duration{} ? outcome.busy : (7 * segment_usual_ + outcome.busy) / 8;
-      if (task.key.program == ProgramKind::Train) {
+      if (proto::is_comparison(task.key.microbatch)) {
+        append(outcome.loss, comparison_.losses);
+      } else if (task.key.program == ProgramKind::Train) {
         ++segments_done_;
         segments_busy_ += outcome.busy;
         append(outcome.loss, losses_);
@@ -362,6 +394,13 @@ void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome
       break;
     }
     case TaskKind::Squares:
+      if (proto::is_comparison(task.key.microbatch)) {
+        double sum = 0;
+        for (const double square : outcome.squares) sum += square;
+        comparison_.squares.push_back(sum);
+        if (comparison_.squares.size() == proto::kComparisonPasses) finish_comparison();
+        break;
+      }
       squares_done_ = true;
       reports_.push_back(proto::StepReport{.run = assignment_->run,
                                            .plan_version = assignment_->plan_version,
@@ -420,6 +459,15 @@ void StageMachine::finish_forward() {
   if (!evaluation_.loss.empty() || !evaluation_.correct.empty() || !evaluation_.counted.empty())
     reports_.push_back(std::move(evaluation_));
   evaluation_ = {};
+  step_began_ = Instant{};
+}
+
+void StageMachine::finish_comparison() {
+  comparison_.run = assignment_->run;
+  comparison_.plan_version = assignment_->plan_version;
+  comparison_.step = commands_.front().step;
+  pop_command();
+  reports_.push_back(std::exchange(comparison_, {}));
   step_began_ = Instant{};
 }
 

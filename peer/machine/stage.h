@@ -34,7 +34,7 @@ struct MicrobatchKey {
 
 enum class TaskKind : uint8_t {
   Segment,   // run `segment` of the program for the microbatch
-  Squares,   // sums of squares of the gradients
+  Squares,   // sums of squares of the gradients; of a comparison, after each of its passes
   Update,    // squares too, when `with_squares`
   Snapshot,  // copy the state after `step`, for a checkpoint or a round of replication
 };
@@ -141,6 +141,7 @@ class StageMachine {
   std::optional<Task> next_segment(proto::ProgramKind kind, uint64_t step, uint32_t first, uint32_t count);
   std::optional<Task> next_of_step();
   std::optional<Task> next_of_forward(const proto::Command& command);
+  std::optional<Task> next_of_comparison(const proto::Command& command);
   std::optional<Task> next_of(const proto::Command& command, bool& all_given);
   Status check(const proto::Command& command) const;
   void drop_carried_out();
@@ -148,6 +149,7 @@ class StageMachine {
   void begin_step(Instant now);
   void finish_step(Instant now);
   void finish_forward();
+  void finish_comparison();
   void finish_microbatch(const MicrobatchKey& key);
   uint32_t microbatches() const;
 
@@ -187,6 +189,8 @@ class StageMachine {
   std::optional<Instant> waits_since_;     // nothing runs, because the command at hand lacks something
   std::map<plan::Seat, Duration> waited_;  // in this step, by the seat whose tensor ended the wait
   proto::EvaluationReport evaluation_;
+  uint32_t passes_given_ = 0;  // of a comparison
+  proto::ComparisonReport comparison_;
 
   std::vector<proto::Message> reports_;
   std::vector<MicrobatchKey> finished_;

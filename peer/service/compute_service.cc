@@ -146,6 +146,8 @@ Result<TaskOutcome> ComputeService::take(const StagePtr& stage, const Task& task
     const proto::StageProgram& program = program_of(assignment, task.key.program);
     const proto::EdgeEnd& end = program.sends[index];
     const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
+    const bool dense = proto::is_comparison(task.key.microbatch) &&
+                       proto::comparison_pass(task.key.microbatch) == proto::ComparisonPass::Dense;
     send(stage, end,
          {.run = assignment.run,
           .plan_version = assignment.plan_version,
@@ -156,7 +158,7 @@ Result<TaskOutcome> ComputeService::take(const StagePtr& stage, const Task& task
           .direction = backward ? proto::Direction::Backward : proto::Direction::Forward,
           .replica = static_cast<uint16_t>(assignment.seat.replica),
           .spec = tensor.spec(),
-          .codec = end.codec},
+          .codec = dense ? compress::Codec{} : end.codec},
          tensor);
   }
   return StageRunner::take_outcome(submitted);

@@ -9,11 +9,17 @@ namespace weft::peer {
 
 namespace {
 
+// Two passes of a comparison are the same to the bit.
+uint32_t drawn_as(uint32_t microbatch) {
+  constexpr auto kAdded = static_cast<uint32_t>(proto::ComparisonPass::Added);
+  return proto::is_comparison(microbatch) ? proto::kComparisonMicrobatch + kAdded : microbatch;
+}
+
 // Evaluation counts its microbatches and edges anew.
 compress::Draw draw_of(const proto::TensorHeader& header, uint64_t seed) {
   return {.seed = seed ^ (static_cast<uint64_t>(header.program) << 62),
           .step = header.step,
-          .microbatch = header.microbatch,
+          .microbatch = drawn_as(header.microbatch),
           .edge = header.edge,
           .backward = header.direction == proto::Direction::Backward,
           .replica = header.replica};

@@ -176,13 +176,18 @@ Result<Microbatch*> StageRunner::microbatch_of(const Task& task, Program& progra
   }
   const proto::TrainingSpec& training = assignment_->training;
   const int64_t size = training.microbatch_size;
-  if (task.key.program == ProgramKind::Train)
+  const bool compares = proto::is_comparison(task.key.microbatch);
+  if (compares)
+    microbatch->turn = {.begins_range =
+                            proto::comparison_pass(task.key.microbatch) != proto::ComparisonPass::Added};
+  else if (task.key.program == ProgramKind::Train)
     microbatch->turn = dag::gradient_turn(task.key.microbatch, training.batch_size / training.microbatch_size,
                                           training.gradient_ranges);
+  microbatch->keeps_statistics = !compares;
   microbatch->context = {
       .seed = training.seed,
       .step = task.key.step,
-      .sample_position = task.key.program == ProgramKind::Train ? task.key.microbatch * size : 0,
+      .sample_position = task.key.program == ProgramKind::Train && !compares ? task.key.microbatch * size : 0,
       .microbatch_size = size};
   return microbatch.get();
 }

@@ -123,7 +123,7 @@ Status get(const wire::Command& from, Command& to) {
   Reader read("Command");
   to.run = from.run();
   to.plan_version = from.plan_version();
-  read.enumerator(from.kind(), to.kind, CommandKind::Replicate, "kind");
+  read.enumerator(from.kind(), to.kind, CommandKind::Compare, "kind");
   to.step = from.step();
   to.microbatches = from.microbatches();
   to.first_microbatch = from.first_microbatch();

@@ -48,6 +48,7 @@ void put(const RunPlan& from, wire::RunPlan& to) {
   for (const Secret& ticket : from.relay_tickets) to.add_relay_tickets(put_bytes(ticket));
   to.set_data_key(put_bytes(from.data_key));
   to.set_predicted_nanoseconds(static_cast<uint64_t>(from.predicted_step.count()));
+  if (from.gentler) to.set_gentler(*from.gentler);
 }
 Status get(const wire::RunPlan& from, RunPlan& to) {
   Reader read("RunPlan");
@@ -82,6 +83,7 @@ Status get(const wire::RunPlan& from, RunPlan& to) {
     read.secret(from.relay_tickets(i), to.relay_tickets.emplace_back(), "relay_tickets");
   read.secret(from.data_key(), to.data_key, "data_key");
   read.duration(from.predicted_nanoseconds(), to.predicted_step, "predicted_nanoseconds");
+  if (from.has_gentler()) to.gentler = std::min<uint32_t>(from.gentler(), kGentlerMax);
   return read.status();
 }
 

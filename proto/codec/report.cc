@@ -113,6 +113,23 @@ Status get(const wire::EvaluationReport& from, EvaluationReport& to) {
   return read.status();
 }
 
+void put(const ComparisonReport& from, wire::ComparisonReport& to) {
+  to.set_run(from.run);
+  to.set_plan_version(from.plan_version);
+  to.set_step(from.step);
+  put_plain(from.losses, *to.mutable_losses());
+  put_plain(from.squares, *to.mutable_squares());
+}
+Status get(const wire::ComparisonReport& from, ComparisonReport& to) {
+  Reader read("ComparisonReport");
+  to.run = from.run();
+  to.plan_version = from.plan_version();
+  to.step = from.step();
+  read.numbers(from.losses(), to.losses, kComparisonPasses, "losses");
+  read.numbers(from.squares(), to.squares, kComparisonPasses, "squares");
+  return read.status();
+}
+
 void put(const PredictionReport& from, wire::PredictionReport& to) {
   to.set_run(from.run);
   to.set_plan_version(from.plan_version);

@@ -102,6 +102,22 @@ Status get(const wire::StageStatus& from, StageStatus& to) {
   return read.status();
 }
 
+void put(const LinkComparison& from, wire::LinkComparison& to) {
+  to.set_step(from.step);
+  to.set_loss_dense(from.loss_dense);
+  to.set_loss(from.loss);
+  to.set_gradient_error(from.gradient_error);
+  to.set_gradient_cosine(from.gradient_cosine);
+}
+Status get(const wire::LinkComparison& from, LinkComparison& to) {
+  to.step = from.step();
+  to.loss_dense = from.loss_dense();
+  to.loss = from.loss();
+  to.gradient_error = from.gradient_error();
+  to.gradient_cosine = from.gradient_cosine();
+  return {};
+}
+
 void put(const JobStatus& from, wire::JobStatus& to) {
   to.set_job(from.job);
   to.set_name(put_text(from.name, kNameMax));
@@ -119,8 +135,10 @@ void put(const JobStatus& from, wire::JobStatus& to) {
   to.set_equal_bits(from.equal_bits);
   for (const std::string& line : from.plan) to.add_plan(put_text(line));
   put_list(from.stages, *to.mutable_stages());
+  put(from.comparison, *to.mutable_comparison());
 }
 Status get(const wire::JobStatus& from, JobStatus& to) {
+  WEFT_TRY_STATUS(get(from.comparison(), to.comparison));
   Reader read("JobStatus");
   to.job = from.job();
   read.text(from.name(), to.name, kNameMax, "name");

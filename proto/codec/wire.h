@@ -70,7 +70,8 @@ namespace weft::proto {
   X(ProbeHello, probe_hello)             \
   X(ProbeSay, probe_say)                 \
   X(ListLinks, list_links)               \
-  X(LinkList, link_list)
+  X(LinkList, link_list)                 \
+  X(ComparisonReport, comparison_report)
 
 #define WEFT_DECLARE(Type, name)              \
   void put(const Type& from, wire::Type& to); \
@@ -79,6 +80,8 @@ WEFT_MESSAGES(WEFT_DECLARE)
 #undef WEFT_DECLARE
 
 // Parts of messages.
+void put(const LinkComparison& from, wire::LinkComparison& to);
+Status get(const wire::LinkComparison& from, LinkComparison& to);
 void put(const dag::TensorSpec& from, wire::TensorSpec& to);
 Status get(const wire::TensorSpec& from, dag::TensorSpec& to);
 void put(const TensorReference& from, wire::TensorReference& to);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "dag/op_table.h"
 #include "proto/codec/codec.h"
 
 namespace weft::test {
@@ -157,6 +158,16 @@ void Cluster::carry_out(const Effects& effects) {
   }
 }
 
+proto::StageProgram sending_program(const std::string& codec) {
+  dag::GraphBuilder builder(dag::op_table());
+  const dag::ValueId x = builder.input("x", {dag::DType::F32, {25'600}});
+  proto::StageProgram program;
+  program.graph = std::make_shared<const dag::Graph>(builder.finish());
+  program.segment_of_op.assign(program.graph->ops().size(), 0);
+  program.sends.push_back({.edge = 0, .value = x, .stage = 1, .codec = compress::parse(codec).value()});
+  return program;
+}
+
 // One tensor a stage, whose name is the stage's number and whose hash is that number and the step.
 void Cluster::plan(const StartPlanning& request) {
   if (down_) return;
@@ -177,6 +188,7 @@ void Cluster::plan(const StartPlanning& request) {
   plan->forward_samples = uint64_t{options_.forward_microbatches} * plan->microbatch_size;
   plan->fingerprint = "f";
   plan->predicted_step = options_.step_time;
+  if (options_.compresses) plan->gentler = request.gentler;
   for (uint32_t s = 0; s < stages; ++s) {
     auto assignment = std::make_shared<proto::AssignStage>();
     assignment->run = request.job;
@@ -199,6 +211,8 @@ void Cluster::plan(const StartPlanning& request) {
       }
       assignment->tensors.push_back(std::move(tensor));
     }
+    if (options_.compresses)
+      assignment->programs.push_back(sending_program(request.gentler == 0 ? "int3" : "int8"));
     const uint32_t candidate = request.previous ? request.placed.at(s) : s;
     plan->stages.push_back({request.candidates.at(candidate).peer, assignment, {s}, 0.001});
   }

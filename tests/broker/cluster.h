@@ -34,9 +34,13 @@ struct ClusterOptions {
   Duration step_time = std::chrono::milliseconds(100);
   uint32_t submitted_stages = 2;  // as the job says; 0: auto
   broker::DriftOptions drift{.look_after = {}};
+  bool compresses = false;  // as the planner chose, too much until its links become gentler
   // What the planner says of a run that goes on.
   std::function<Result<broker::Reconsidered::Other>(const broker::Reconsider&)> reconsider{};
 };
+
+// The training of a stage that sends a hundred kilobytes.
+proto::StageProgram sending_program(const std::string& codec);
 
 // The stage that a peer runs.
 struct FakeStage {

@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <deque>
+
+#include "tests/broker/cluster.h"
 
 namespace weft::broker {
 namespace {
@@ -21,6 +24,7 @@ struct Shape {
   double clip_norm = 0;
   uint32_t forward_microbatches = 0;
   dag::LossTerms loss_terms{};
+  bool compresses = false;
 };
 
 std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
@@ -43,6 +47,7 @@ std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
     assignment->tensors.push_back({dag::of_initializer("w" + std::to_string(s)),
                                    {dag::DType::F32, dag::Shape({shape.stage_bytes / 4})},
                                    {}});
+    if (shape.compresses) assignment->programs.push_back(test::sending_program("int4"));
     plan->stages.push_back({PeerId{}, assignment, {s}, 0});
   }
   return plan;
@@ -63,6 +68,7 @@ class Fixture final : public RunSink {
   void commit_round(CheckpointCommitted round) override { rounds.push_back(round.step); }
   void upload_failed(uint32_t, uint64_t, const Error&) override { ++failures; }
   void commit_prediction(proto::PredictionReport) override {}
+  void compared(const proto::LinkComparison& comparison) override { compared_with.push_back(comparison); }
   void finished(uint64_t) override { is_finished = true; }
   void stopped(uint64_t step) override { stopped_after = step; }
 
@@ -79,6 +85,14 @@ class Fixture final : public RunSink {
     for (uint32_t s = 0; s < shape_.stages; ++s) {
       const Status status = run.on_step_report(now, s, report_of(number), *this);
       EXPECT_TRUE(status.has_value()) << status.error().message;
+    }
+  }
+  // And its copy, if there is to be one.
+  void step_and_copy(uint64_t number, double took) {
+    step(number, took);
+    for (const CommandKind kind : {CommandKind::Replicate, CommandKind::Checkpoint}) {
+      const auto copies = written(kind);
+      if (std::find(copies.begin(), copies.end(), number) != copies.end()) return snapshot(number);
     }
   }
   void snapshot(uint64_t number, bool fails = false) {
@@ -102,6 +116,7 @@ class Fixture final : public RunSink {
   std::vector<Command> script;
   std::map<uint32_t, std::vector<proto::Message>> sent;
   std::vector<uint64_t> steps, repeated, checkpoints, rounds;
+  std::vector<proto::LinkComparison> compared_with;
   int failures = 0;
   bool is_finished = false;
   std::optional<uint64_t> stopped_after;
@@ -379,6 +394,60 @@ TEST(Ledger, SamplesThatAreNotTheStepsTurnAreAnError) {
   ASSERT_FALSE(status.has_value());
   EXPECT_NE(status.error().message.find("began with sample 8 of the sequence, not with 4"), std::string::npos)
       << status.error().message;
+}
+
+Status compare(Fixture& f, uint32_t stage, uint64_t step, std::vector<double> losses,
+               std::vector<double> squares) {
+  return f.run.on_comparison_report(
+      f.now, stage,
+      {.run = 1, .plan_version = 1, .step = step, .losses = std::move(losses), .squares = std::move(squares)},
+      f);
+}
+
+TEST(Run, ComparesCompressedLinksWithDenseOnes) {
+  Fixture f({.steps = 4000, .compresses = true});
+  f.run.start(f.now, f);
+  uint64_t step = 0;
+  while (f.written(CommandKind::Compare).empty() && step < 4000) {
+    f.step_and_copy(++step, 0.1);
+  }
+  ASSERT_LT(step, 4000u);
+  EXPECT_GE(step, 16u);
+  const uint64_t at = f.written(CommandKind::Compare).back();
+  while (step < at) f.step_and_copy(++step, 0.1);
+  EXPECT_TRUE(f.run.comparing());
+  // d = (3, 4), c = (3, 2) on two stages with a parameter each: d + c = (6, 6).
+  f.now += std::chrono::seconds(1);
+  EXPECT_FALSE(compare(f, 0, at, {}, {9, 36}).has_value()) << "a pass is missing";
+  EXPECT_FALSE(compare(f, 0, at + 1, {}, {9, 36, 9}).has_value()) << "nobody asked";
+  ASSERT_TRUE(compare(f, 0, at, {}, {9, 36, 9}).has_value());
+  EXPECT_FALSE(compare(f, 0, at, {}, {9, 36, 9}).has_value()) << "twice";
+  EXPECT_TRUE(f.compared_with.empty());
+  ASSERT_TRUE(compare(f, 1, at, {2.0, 2.5, 2.5}, {16, 36, 4}).has_value());
+  ASSERT_EQ(f.compared_with.size(), 1u);
+  const proto::LinkComparison& found = f.compared_with[0];
+  EXPECT_EQ(found.step, at);
+  EXPECT_EQ(found.loss_dense, 2.0);
+  EXPECT_EQ(found.loss, 2.5);
+  EXPECT_DOUBLE_EQ(found.gradient_error, 2.0 / 5);
+  EXPECT_DOUBLE_EQ(found.gradient_cosine, 17 / (5 * std::sqrt(13.0)));
+  EXPECT_FALSE(f.run.comparing());
+  // It took a second: the next is fifty later.
+  const Instant before = f.now;
+  while (f.written(CommandKind::Compare).size() < 2 && step < 4000) {
+    f.step_and_copy(++step, 0.1);
+  }
+  EXPECT_GE(seconds(f.now - before), 48);
+  EXPECT_LE(seconds(f.now - before), 53);
+}
+
+TEST(Run, DoesNotCompareDenseLinks) {
+  Fixture f({.steps = 400});
+  f.run.start(f.now, f);
+  for (uint64_t step = 1; step <= 400; ++step) {
+    f.step_and_copy(step, 1);
+  }
+  EXPECT_TRUE(f.written(CommandKind::Compare).empty());
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 # Links that compress, with real processes: with each codec a run in two stages learns what one machine learns, and ends, after
 # one of its peers was killed, in the bytes of the run in which nobody was.   compressed.sh [--quick]
 source "$(dirname "$0")/cluster.sh"
-codecs=(fp16 bf16 int8 int6 int4 int3 int4z topk:0.1:fp16 topk:0.05:int8+int4 randomk:0.5:fp16)
+codecs=(fp16 bf16 int8 int6 int5 int4 int3 int4z topk:0.1:fp16 topk:0.05:int8+int4 randomk:0.5:fp16)
 [ "${1:-}" = --quick ] && codecs=(int8 topk:0.1:int8)
 cluster_begin
 "${WEFT_BENCH_MODEL:-build/release/weft_bench_model}" 256 2 32 "$work/model.onnx"
@@ -76,6 +76,6 @@ for codec in "${codecs[@]}"; do
 done
 
 # ---- What cannot be is said before anything starts.
-if "$weft" submit "$work/job.yaml" --set "compression={policy: uniform, codec: int5}" 2>"$work/refused.log"; then fail "int5 was taken"; fi
+if "$weft" submit "$work/job.yaml" --set "compression={policy: uniform, codec: int7}" 2>"$work/refused.log"; then fail "int7 was taken"; fi
 grep -q int4 "$work/refused.log" || fail "the refusal does not name what there is: $(cat "$work/refused.log")"
 echo "compressed: the same bytes through a loss"

@@ -5,7 +5,7 @@
 source "$(dirname "$0")/cluster.sh"
 cluster_begin
 text=$work/corpus.txt
-cat README.md docs/*.md >"$text"
+made_text 300000 >"$text"
 
 lines() {  # lines SLOW [RATE]: the cluster file, with this peer's uplink at RATE
   local name

@@ -4,7 +4,7 @@
 source "$(dirname "$0")/cluster.sh"
 cluster_begin
 text=$work/corpus.txt
-cat README.md docs/*.md >"$text"
+made_text 300000 >"$text"
 gunzip -c tests/numerics/densenet/model.onnx.gz >"$work/densenet.onnx"
 cp tests/numerics/densenet/job.yaml "$work/densenet.yaml"
 cp tests/numerics/densenet/data.npz "$work/"

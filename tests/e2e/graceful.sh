@@ -104,7 +104,7 @@ fi
 
 # SIGSTOP and SIGCONT in turn let a peer run for one part in a hundred of the time.
 if [ -z "$quick" ] && part slow; then
-  cat README.md docs/*.md >"$work/corpus.txt"
+  made_text 300000 >"$work/corpus.txt"
   gpt_job=$job gpt_sets=("${sets[@]}")
   cp examples/gpt/job.yaml examples/gpt/model.onnx "$work/" && mv "$work/job.yaml" "$work/slow.yaml"
   take_model gpt3

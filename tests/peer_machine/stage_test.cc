@@ -345,5 +345,58 @@ TEST(Reports, AHeartbeatSaysHowFarTheWorkIsTheTaskAtHandIncluded) {
   EXPECT_NEAR(beats[0].work->seconds_busy, 0.02 + 3, 1e-6);
 }
 
+TEST(Comparison, RunsThreePassesAndReportsThem) {
+  Shell shell;
+  shell.join();
+  shell.load(assignment());
+  shell.command(CommandKind::Advance, 1);
+  shell.work();
+  shell.told.clear();
+  shell.command(CommandKind::Compare, 1);
+  shell.command(CommandKind::Advance, 2);
+  shell.work();
+  const auto compared = shell.told_of<proto::ComparisonReport>();
+  ASSERT_EQ(compared.size(), 1u);
+  EXPECT_EQ(compared[0].step, 1u);
+  EXPECT_EQ(compared[0].losses, (std::vector<double>{1, 1, 1}));
+  EXPECT_EQ(compared[0].squares, (std::vector<double>{3, 3, 3}));
+  const auto steps = shell.told_of<proto::StepReport>();
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0].losses.size(), 2u) << "those of the passes are not the step's";
+  EXPECT_EQ(steps[0].sample_positions, (std::vector<uint64_t>{8, 12}));
+}
+
+TEST(Comparison, IsOfAStepThatFollows) {
+  StageMachine machine = machine_of();
+  EXPECT_TRUE(machine.on_command(advance(1, 2)).has_value());
+  Command compare{.run = 1, .plan_version = 1, .kind = CommandKind::Compare, .step = 1, .sequence = 2};
+  EXPECT_FALSE(machine.on_command(compare).has_value());
+  compare.step = 2;
+  EXPECT_TRUE(machine.on_command(compare).has_value());
+  EXPECT_TRUE(machine.on_command(advance(3, 100)).has_value());
+  compare.step = 100;
+  compare.sequence = 4;
+  EXPECT_FALSE(machine.on_command(compare).has_value()) << "after the last step";
+}
+
+// A neighbour may be ahead with a pass, and no other microbatch lies beyond a step's.
+TEST(Comparison, TensorsOfAPassComeOnce) {
+  StageMachine machine = machine_of({.receives = true});
+  EXPECT_TRUE(machine.on_command(advance(1, 1)).has_value());
+  const proto::StageProgram& program = machine.assignment().programs.front();
+  proto::TensorHeader header{.run = 1, .plan_version = 1, .step = 2, .edge = 7};
+  header.spec = program.graph->spec(program.receives.front().value);
+  const plan::Seat from{program.receives.front().stage, 0};
+  for (uint32_t pass = 0; pass < proto::kComparisonPasses; ++pass) {
+    header.microbatch = proto::kComparisonMicrobatch + pass;
+    EXPECT_TRUE(machine.on_tensor(from, header).has_value()) << pass;
+    EXPECT_FALSE(machine.on_tensor(from, header).has_value()) << pass;
+  }
+  header.microbatch = proto::kComparisonMicrobatch + proto::kComparisonPasses;
+  EXPECT_FALSE(machine.on_tensor(from, header).has_value());
+  header.microbatch = 2;
+  EXPECT_FALSE(machine.on_tensor(from, header).has_value());
+}
+
 }  // namespace
 }  // namespace weft::test

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "plan/noise.h"
 #include "plan/plan.h"
 #include "tests/plan/graphs.h"
 #include "tests/support/models.h"
@@ -124,7 +125,7 @@ TEST_F(Compressed, AutoTakesTheGentlestCodecThatHidesALink) {
     int strongest = 0;
     for (const LinkCodec& link : plan.codecs) {
       EXPECT_TRUE(link.codec.kind == compress::Kind::Float16 || link.codec.kind == compress::Kind::Blocks);
-      EXPECT_GE(link.codec.bits == 0 ? 16 : link.codec.bits, link.backward ? 6 : 4);
+      EXPECT_GE(link.codec.bits == 0 ? 16 : link.codec.bits, 4);
       strongest = std::max(strongest, rank(link.codec));
     }
     for (const PlannedLink& link : plan.links) {
@@ -144,6 +145,43 @@ TEST_F(Compressed, AutoTakesTheGentlestCodecThatHidesALink) {
     }
   }
   EXPECT_EQ(before, 6);
+}
+
+// Every cut adds to what reaches the last stage: the more there are, the gentler each has to be.
+TEST_F(Compressed, AutoBoundsTheNoiseThatCutsGather) {
+  int fewest_bits = 0;
+  for (const uint32_t devices : {2u, 5u, 8u, 16u}) {
+    SCOPED_TRACE(std::to_string(devices) + " stages");
+    const ClusterView cluster = test::equal_devices(devices, 1e6, milliseconds(1));
+    double before = 0;
+    for (uint32_t gentler = 0; gentler < 5; ++gentler) {
+      const Compression compression{.policy = CompressionPolicy::Auto, .gentler = gentler};
+      const Plan plan = planned(request(cluster, compression));
+      EXPECT_TRUE(is_within(noise_of(plan.codecs), noise_bound(compression))) << gentler << " times gentler";
+      EXPECT_GE(seconds(plan.predicted_step), 0.9 * before);
+      before = seconds(plan.predicted_step);
+      if (gentler != 0) continue;
+      fewest_bits = 16;
+      for (const LinkCodec& link : plan.codecs)
+        if (!link.backward) fewest_bits = std::min<int>(fewest_bits, link.codec.bits);
+    }
+  }
+  EXPECT_GT(fewest_bits, 4) << "fifteen cuts at four bits are too many";
+}
+
+// What lies beside a slower link need not be as strong: here one link has a tenth of the others' rate.
+TEST_F(Compressed, AutoIsGentlerBesideASlowerLink) {
+  ClusterView cluster = test::equal_devices(3, 1e6, milliseconds(1));
+  cluster.set_link(1, 2, {1e5, milliseconds(1)});
+  cluster.set_link(2, 1, {1e5, milliseconds(1)});
+  PlanRequest wanted = request(cluster, {.policy = CompressionPolicy::Auto});
+  wanted.strategy = "equal-ops-joining";
+  const Plan plan = planned(wanted);
+  int bits_before = 0, bits_behind = 0;
+  for (const LinkCodec& link : plan.codecs)
+    (std::min(link.from_stage, link.to_stage) == 0 ? bits_before : bits_behind) = link.codec.bits;
+  EXPECT_EQ(bits_behind, 4);
+  EXPECT_TRUE(bits_before == 8 || bits_before == 0) << bits_before;
 }
 
 }  // namespace

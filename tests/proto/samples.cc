@@ -230,7 +230,7 @@ class Maker {
   void fill(Command& to) {
     fill_all(to.run, to.plan_version, to.step, to.microbatches, to.first_microbatch, to.sequence,
              to.committed, to.settled, to.keep_from);
-    pick(to.kind, CommandKind::Replicate);
+    pick(to.kind, CommandKind::Compare);
   }
   void fill(GradientNorm& to) { fill_all(to.run, to.plan_version, to.step, to.norm); }
   void fill(ReleaseStage& to) { fill_all(to.run, to.plan_version, to.reason); }
@@ -266,6 +266,11 @@ class Maker {
   }
   void fill(EvaluationReport& to) {
     fill_all(to.run, to.plan_version, to.step, to.first_microbatch, to.loss, to.correct, to.counted);
+  }
+  void fill(ComparisonReport& to) {
+    fill_all(to.run, to.plan_version, to.step);
+    for (std::vector<double>* numbers : {&to.losses, &to.squares})
+      for (uint64_t i = rng_.below(kComparisonPasses + 1); i > 0; --i) numbers->push_back(positive());
   }
   void fill(PredictionReport& to) { fill_all(to.run, to.plan_version, to.microbatch, to.outputs); }
   void fill(PeerLog& to) { fill(to.text); }
@@ -315,7 +320,8 @@ class Maker {
   void fill(JobStatus& to) {
     fill_all(to.job, to.name, to.reason, to.plan_version, to.step, to.steps, to.loss, to.samples_per_second,
              to.seconds_left, to.checkpoint_step, to.recovery_step, to.recoveries, to.equal_bits, to.plan,
-             to.stages);
+             to.stages, to.comparison.step, to.comparison.loss_dense, to.comparison.loss,
+             to.comparison.gradient_error, to.comparison.gradient_cosine);
     pick(to.state, JobState::Failed);
   }
   void fill(PeerStatus& to) {
@@ -392,6 +398,7 @@ class Maker {
              to.forward_samples, to.microbatch_size, to.masked, to.accuracy, to.prediction_stages,
              to.equal_bits, to.equal_bits_required, to.fingerprint, to.explanation, to.relay_tickets,
              to.data_key, to.predicted_step);
+    if (chance()) to.gentler = static_cast<uint32_t>(rng_.below(kGentlerMax + 1));
     to.loss_terms.weights.assign(1 + rng_.below(4), 0.0);
     for (double& weight : to.loss_terms.weights) weight = 2 * rng_.uniform() - 1;
     to.loss_terms.accuracy_term = static_cast<uint32_t>(rng_.below(to.loss_terms.count()));
