@@ -131,6 +131,16 @@ TEST(SimSlow, NoDeadlinePassesWhereATensorTakesAMinute) {
     }
 }
 
+// A plan that knows nothing of the lines: its twenty steps have passed long before the first one is done.
+TEST(SimSlow, ARunWhosePlanTakesTheLinksForFastGetsThereAllTheSame) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE("weft-sim --peers 5 --slow unforeseen --seed " + std::to_string(seed));
+    const SimulationResult result = over_slow_lines(seed, {.foreseen = false});
+    EXPECT_GT(result.counts.recoveries, 0u);
+    EXPECT_LE(result.counts.recoveries, 5u) << "each time it is given twice as long";
+  }
+}
+
 TEST(Sim, TheSameSeedIsTheSameTrace) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const SimulationOptions options{.seed = seed, .peers = peers_of(seed)};
