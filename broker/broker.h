@@ -175,6 +175,7 @@ class Broker {
     std::optional<Instant> lost_at;  // until the first step after a loss
     uint32_t failures = 0;           // since the last step or checkpoint
     uint64_t failures_at_step = 0;
+    uint32_t stalls = 0;  // times that it made no progress within its deadline
     std::set<PeerId> excluded;                   // could not take a stage of this job
     std::optional<Instant> forgive_at;           // while it waits: when they may try again
     std::optional<Instant> measuring_since;      // while it waits for links
@@ -268,7 +269,7 @@ class Broker {
   void on_work(Peer& peer, const proto::StageWork& work);
   double slowness(const Job& job, uint32_t stage) const;
   Duration transfer_time(const PlannedRun& plan) const;
-  Duration stall_deadline(const Run& run) const;
+  Duration stall_deadline(const Job& job) const;
 
   // Planning again while a run goes on (replan.cc)
   std::map<std::string, double> usual_times() const;

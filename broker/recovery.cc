@@ -147,8 +147,13 @@ Duration Broker::transfer_time(const PlannedRun& plan) const {
       static_cast<double>(largest_state_bytes(plan)) / options_.slowest_bytes_per_second));
 }
 
-Duration Broker::stall_deadline(const Run& run) const {
+// Twice as long after each time that it passed: a plan that takes links for far faster than they are would
+// otherwise never see its first step done.
+Duration Broker::stall_deadline(const Job& job) const {
+  constexpr uint32_t kDoublings = 5;
+  const Run& run = *job.run;
   Duration deadline = std::max(options_.stall_deadline, 20 * run.plan().predicted_step);
+  deadline *= int64_t{1} << std::min(job.stalls, kDoublings);
   if (run.waits_for_snapshot()) deadline += transfer_time(run.plan());
   if (const auto comparing = run.comparing()) deadline += 20 * *comparing;
   return deadline;
@@ -170,9 +175,11 @@ void Broker::check_progress() {
         Sink sink(*this, job);
         job.run->on_tick(now_.monotonic, sink);
       }
-      if (!job.run || now_.monotonic - job.run->last_progress() <= stall_deadline(*job.run)) continue;
-      recover(job, "no progress for " + std::to_string(static_cast<int>(seconds(stall_deadline(*job.run)))) +
-                       " s");
+      if (!job.run) continue;
+      const Duration deadline = stall_deadline(job);
+      if (now_.monotonic - job.run->last_progress() <= deadline) continue;
+      ++job.stalls;
+      recover(job, "no progress for " + std::to_string(static_cast<int>(seconds(deadline))) + " s");
     } else if (job.plan &&
                now_.monotonic - job.since > options_.loading_deadline + transfer_time(*job.plan)) {
       for (size_t s = 0; s < job.seats.size(); ++s)

@@ -133,8 +133,11 @@ uint64_t Run::steps_between_rounds() const {
   const double interval = round_interval();
   if (plan_->checkpoint_steps)
     return interval >= static_cast<double>(*plan_->checkpoint_steps) ? 0 : static_cast<uint64_t>(interval);
-  if (interval * step_time() > seconds(plan_->checkpoint_every.value_or(options_.checkpoint_every_default)))
-    return 0;
+  // Where steps are long, checkpoints come as often as steps are granted, which is ahead by the window.
+  const double checkpoints =
+      std::max(seconds(plan_->checkpoint_every.value_or(options_.checkpoint_every_default)) / step_time(),
+               static_cast<double>(options_.window_steps));
+  if (interval > checkpoints) return 0;
   return static_cast<uint64_t>(interval);
 }
 
@@ -249,13 +252,11 @@ void Run::on_tick(Instant now, RunSink& sink) {
     retry_at_.reset();
     if (needs_last_snapshot()) write_last_snapshot(now, sink);
   }
-  if (stopping_ || forward_.active || plan_->checkpoint_steps || granted_ <= checkpointed_ ||
-      granted_ == plan_->steps)
-    return;
+  if (stopping_ || plan_->checkpoint_steps || granted_ <= checkpointed_ || granted_ == plan_->steps) return;
   if (std::any_of(rounds_.begin(), rounds_.end(), [](const Round& round) { return round.durable; })) return;
   if (now - last_checkpoint_ < plan_->checkpoint_every.value_or(options_.checkpoint_every_default)) return;
   checkpoint_due_ = true;
-  write_snapshot_if_due(now, sink);
+  if (!forward_.active) write_snapshot_if_due(now, sink);  // else after it: one may always be ahead
 }
 
 }  // namespace weft::broker

@@ -122,6 +122,12 @@ void LinkSet::take(Link& link, const Line& line, bool introduces) {
                Link& here = links_.at(seat);
                if (here.connections == connection && here.line) down(here, why);
              });
+           },
+       .on_part =
+           [guarded = way_.guarded, this, seat, connection] {
+             guarded([this, seat, connection] {
+               if (Link& here = links_.at(seat); here.connections == connection) here.heard = world_.now();
+             });
            }});
   if (introduces)
     say(link, proto::LinkHello{assignment_->run, assignment_->plan_version, assignment_->seat,

@@ -14,11 +14,13 @@ constexpr const char* kUsage =
     "weft-sim --seed S --peers N [--seeds COUNT] [--minutes VIRTUAL] [--no-faults] [--bug NAME] [--trace] "
     "[--quiet]\n"
     "weft-sim --seed S --peers N --drift drop|roam|sway [--stay]\n"
+    "weft-sim --seed S --peers N --slow direct|relayed|unforeseen\n"
     "weft-sim --list-bugs\n"
     "Runs the broker's and the peers' state machines on a virtual clock, with faults drawn from the seed.\n"
     "--minutes: how long faults go on, in virtual time. --drift: no faults, but lines that change while a "
     "job runs, which is planned\n"
-    "again for it; --stay: which is not. Exit status 1: something was violated.\n";
+    "again for it; --stay: which is not. --slow: no faults, tensors of 64 MiB over lines of 8 Mbit/s. Exit "
+    "status 1: something was violated.\n";
 
 struct Arguments {
   weft::sim::SimulationOptions simulation;
@@ -70,6 +72,15 @@ Arguments parse(int argc, char** argv) {
                                                                      : Lines::Sway;
       arguments.simulation.faults = false;
       arguments.simulation.chaos = std::chrono::hours(4);
+    } else if (option == "--slow") {
+      ++i;
+      const std::string way = value == nullptr ? "" : value;
+      if (way != "direct" && way != "relayed" && way != "unforeseen")
+        usage("--slow: direct, relayed or unforeseen");
+      arguments.simulation.slow.emplace().relayed = way == "relayed";
+      arguments.simulation.slow->foreseen = way != "unforeseen";
+      arguments.simulation.faults = false;
+      arguments.simulation.chaos = std::chrono::hours(12);
     } else if (option == "--stay") {
       stays = true;
     } else if (option == "--trace") {

@@ -454,7 +454,10 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_by_pace(const JobSpec& jo
   broker::StartPlanning chosen = request;
   chosen.candidates.clear();
   for (const uint32_t candidate : best) chosen.candidates.push_back(request.candidates[candidate]);
-  return plan_run(job, chosen, secret, replication_rate);
+  WEFT_TRY(const auto planned, plan_run(job, chosen, secret, replication_rate));
+  const auto foreseen = std::make_shared<broker::PlannedRun>(*planned);
+  foreseen->predicted_step = std::max(foreseen->predicted_step, least);
+  return std::shared_ptr<const broker::PlannedRun>(foreseen);
 }
 
 }  // namespace weft::sim

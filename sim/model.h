@@ -30,8 +30,9 @@ struct JobSpec {
   uint32_t forward_microbatches = 0;
   std::optional<uint64_t> checkpoint_steps;
   std::optional<Duration> checkpoint_every;
-  Duration op{};      // of a device of speed 1000
-  bool stop = false;  // its user stops it half way
+  Duration op{};              // of a device of speed 1000
+  int64_t data_bytes = 4000;  // of a microbatch
+  bool stop = false;          // its user stops it half way
 };
 
 // The graphs of one shape of model and their split: made once for all seeds.

@@ -10,7 +10,8 @@ using std::chrono::seconds;
 // What a sender's kernel waits for an acknowledgement before it gives the connection up.
 constexpr Duration kSendTimeout = seconds(30);
 constexpr double kLoss = 0.02;
-constexpr int64_t kPiece = 64 << 10;  // of a transfer
+constexpr int64_t kPiece = 64 << 10;  // of a transfer, and of a large packet
+constexpr int64_t kWhole = 1 << 20;   // packets up to this go in one piece: so a world of small ones is quick
 
 void Connection::listen(int end, Handlers handlers) {
   ends_[end].handlers = std::move(handlers);
@@ -20,13 +21,53 @@ void Connection::listen(int end, Handlers handlers) {
 void Connection::send(int end, Packet packet) {
   End& from = ends_[end];
   if (!from.open || dead_) return;
-  const auto size = static_cast<size_t>(packet.size);
-  const Instant sent = network_->line(from.node, Network::Way::Out).pass(size, network_->world_.now());
-  Instant arrives = from.path->enter(size, sent);
+  if (from.waiting.empty() && packet.size <= kWhole) {
+    const int64_t size = packet.size;
+    return enter(end, std::move(packet), size, /*part=*/false);
+  }
+  from.waiting.push_back(std::move(packet));
+  if (from.waiting.size() == 1) enter_waiting(end);
+}
+
+void Connection::enter(int end, Packet packet, int64_t size, bool part) {
+  End& from = ends_[end];
+  const Instant sent =
+      network_->line(from.node, Network::Way::Out).pass(static_cast<uint64_t>(size), network_->world_.now());
+  Instant arrives = from.path->enter(static_cast<size_t>(size), sent);
   if (!from.out.empty()) arrives = std::max(arrives, from.out.back().arrives);
-  from.out.push_back({.arrives = arrives, .packet = std::move(packet)});
+  from.out.push_back({.arrives = arrives, .packet = std::move(packet), .size = size, .part = part});
   network_->in_flight_max_ = std::max(network_->in_flight_max_, from.out.size());
   schedule(end);
+}
+
+// A piece, and the next one when the line has passed it.
+void Connection::enter_waiting(int end) {
+  End& from = ends_[end];
+  if (from.waiting.empty() || dead_) return;
+  const int64_t left = from.waiting.front().size - from.entered, size = std::min(left, kPiece);
+  const bool part = size < left;
+  Packet packet;
+  if (part) {
+    from.entered += size;
+  } else {
+    packet = std::move(from.waiting.front());
+    from.waiting.pop_front();
+    from.entered = 0;
+  }
+  enter(end, std::move(packet), size, part);
+  if (from.waiting.empty()) {
+    if (const auto closes = std::exchange(from.closes, std::nullopt))
+      push_last(end, *closes, network_->latency(from.node, ends_[1 - end].node));
+    return;
+  }
+  network_->world_.at(network_->line(from.node, Network::Way::Out).free(),
+                      [self = shared_from_this(), end] { self->enter_waiting(end); });
+}
+
+void Connection::clear_out(int end) {
+  ends_[end].out.clear();
+  ends_[end].waiting.clear();
+  ends_[end].entered = 0;
 }
 
 void Connection::push_last(int end, ErrorCode reason, Duration delay) {
@@ -42,8 +83,13 @@ void Connection::close(int end) {
   if (!from.open) return;
   from.open = false;
   from.handlers = {};
-  ends_[1 - end].out.clear();
-  if (!dead_) push_last(end, ErrorCode::Cancelled, network_->latency(from.node, ends_[1 - end].node));
+  clear_out(1 - end);
+  if (dead_) return;
+  if (!from.waiting.empty()) {
+    from.closes = ErrorCode::Cancelled;
+    return;
+  }
+  push_last(end, ErrorCode::Cancelled, network_->latency(from.node, ends_[1 - end].node));
 }
 
 void Connection::schedule(int end) {
@@ -65,7 +111,7 @@ void Connection::deliver(int end) {
     network_->world_.after(kSendTimeout, [self = shared_from_this(), end, stall] {
       End& sender = self->ends_[end];
       if (!sender.stalled || sender.stall != stall) return;
-      sender.out.clear();
+      self->clear_out(end);
       sender.stalled = false;
       self->lose(end, {ErrorCode::Timeout, "what was sent is not acknowledged"});
     });
@@ -73,14 +119,14 @@ void Connection::deliver(int end) {
   }
   while (!from.out.empty() && from.out.front().arrives <= network_->world_.now()) {
     if (!to.open) {
-      from.out.clear();
+      clear_out(end);
       return;
     }
     if (!to.handlers.on_packet) return;  // not listening yet
     Item& first = from.out.front();
     if (!first.last && !std::exchange(first.in_downlink, true)) {
       first.arrives = network_->line(to.node, Network::Way::In)
-                          .pass(static_cast<size_t>(first.packet.size), network_->world_.now());
+                          .pass(static_cast<uint64_t>(first.size), network_->world_.now());
       continue;
     }
     const Item item = std::move(from.out.front());
@@ -88,6 +134,10 @@ void Connection::deliver(int end) {
     if (item.last) {
       lose(1 - end, {item.reason, "the other side closed the connection"});
       return;
+    }
+    if (item.part) {
+      if (const auto handler = to.handlers.on_part) handler();
+      continue;
     }
     const auto handler = to.handlers.on_packet;
     handler(item.packet);
@@ -100,6 +150,7 @@ void Connection::lose(int end, const Error& error) {
   if (!here.open) return;
   here.open = false;
   std::erase_if(here.out, [](const Item& item) { return !item.last; });  // the other is still to be told
+  here.waiting.clear();
   const auto handler = std::move(here.handlers.on_lost);
   here.handlers = {};
   network_->world_.note(What::Lost, here.node, ends_[1 - end].node);
@@ -281,7 +332,7 @@ void Network::drop_node(NodeId node, bool silent) {
         here.open = false;
         here.handlers = {};
       }
-      here.out.clear();
+      connection->clear_out(end);
       if (!silent)
         connection->push_last(end, ErrorCode::Unavailable,
                               latency(here.node, connection->ends_[1 - end].node));
@@ -327,8 +378,8 @@ void Network::break_one(NodeId node, Draw& draw) {
   const ConnectionPtr connection = candidates[draw.below(candidates.size())];
   const int first = static_cast<int>(draw.below(2));
   const Duration later = draw.one_in(2) ? Duration{} : draw.doubling(milliseconds(100), seconds(30));
-  connection->ends_[0].out.clear();
-  connection->ends_[1].out.clear();
+  connection->clear_out(0);
+  connection->clear_out(1);
   connection->dead_ = true;
   connection->lose(first, {ErrorCode::Unavailable, "connection reset"});
   world_.after(later, [connection, first] {
@@ -340,8 +391,8 @@ void Network::blackhole_one(NodeId node, Draw& draw) {
   const auto candidates = connections_of(node);
   if (candidates.empty()) return;
   const ConnectionPtr connection = candidates[draw.below(candidates.size())];
-  connection->ends_[0].out.clear();
-  connection->ends_[1].out.clear();
+  connection->clear_out(0);
+  connection->clear_out(1);
   connection->dead_ = true;
 }
 

@@ -1,6 +1,7 @@
 // The network between broker, peers and users: connections that keep order, as TCP does, over paths with
 // latency, jitter, loss and bandwidth that can be cut in one direction, go silent, or come back. Each node
-// has one uplink and one downlink, which its bytes pass in the order in which they come.
+// has one uplink and one downlink, which its bytes pass in the order in which they come; a large packet comes
+// in pieces, between which those of other connections pass, so that connections have equal parts of a line.
 #pragma once
 
 #include <deque>
@@ -37,6 +38,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   struct Handlers {
     std::function<void(const Packet&)> on_packet;
     std::function<void(const Error&)> on_lost;  // once, and nothing after it
+    std::function<void()> on_part{};            // of a large packet, which has not come whole yet
   };
   // What arrives before this waits.
   void listen(int end, Handlers handlers);
@@ -52,6 +54,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   struct Item {
     Instant arrives;
     Packet packet;
+    int64_t size = 0;
+    bool part = false;         // of a large packet; the last one brings it
     bool last = false;         // the end of the stream
     bool in_downlink = false;  // it has come that far
     ErrorCode reason = ErrorCode::Unavailable;
@@ -61,10 +65,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
     bool open = true;
     Handlers handlers;
     std::deque<Item> out;  // from this end, not yet arrived
+    // A large packet and what comes after it: they enter the line as it gets to them.
+    std::deque<Packet> waiting;
+    int64_t entered = 0;  // of the first
+    std::optional<ErrorCode> closes{};
     std::optional<net::LinkModel> path{};
     bool scheduled = false, stalled = false;
     uint64_t stall = 0;
   };
+  void enter(int end, Packet packet, int64_t size, bool part);
+  void enter_waiting(int end);
+  void clear_out(int end);
   void schedule(int end);
   void deliver(int end);
   void push_last(int end, ErrorCode reason, Duration delay);

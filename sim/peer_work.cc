@@ -196,15 +196,17 @@ void PeerHost::fetch_blob(const peer::FetchBlob& effect) {
 void PeerHost::fetch_data(const peer::FetchData& effect) {
   if (!stage_) return;
   const auto assignment = stage_->assignment;
+  const JobSpec* spec = checkers_.spec_of(assignment->run);
+  const int64_t size = spec != nullptr ? spec->data_bytes : JobSpec{}.data_bytes;
   const auto position = std::make_shared<uint64_t>(0);
   request(
       150, 0,
-      [this, effect, assignment, position]() -> Answer {
+      [this, effect, assignment, position, size]() -> Answer {
         const auto at = broker_.microbatch(assignment->run, assignment->data_key, *assignment,
                                            effect.key.program, effect.key.step, effect.key.microbatch);
         if (!at) return {fail(at.error()), 100};
         *position = *at;
-        return {{}, 4000};
+        return {{}, size};
       },
       [this, effect, position](const Status& status) {
         world_.note(What::Data, options_.node, static_cast<uint64_t>(effect.key.program),

@@ -20,10 +20,12 @@ class Simulation {
   void draw_jobs();
   JobSpec draw_job(uint32_t index);
   std::unique_ptr<PeerHost> make_peer(NodeId node, const PeerId& key, uint64_t seed);
+  bool is_scenario() const { return options_.drift || options_.slow; }
   bool all_done() const;
   void run_until(Instant end);
   bool all_run() const;  // and nobody is about to leave
   void set_uplink(NodeId node, double bytes_per_second);
+  void set_lines(double bytes_per_second);
   void change_lines();
   Duration bound() const;
 
@@ -46,6 +48,7 @@ class Simulation {
 
 // Of a drift scenario, bytes a second.
 constexpr uint64_t kDriftPath = 16'000'000, kDriftLine = 2'500'000;
+constexpr uint64_t kSlowLine = 1'000'000;
 
 BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw) {
   BrokerHost::Options broker;
@@ -66,6 +69,11 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
     broker.plans_by_pace = broker.broker.measures_links = true;
     broker.broker.replicates = false;  // the lines carry tensors alone
     if (options.drift->moves) broker.broker.drift.look_after = seconds(10);
+  } else if (options.slow) {  // as a broker is started
+    broker.plans_by_pace = broker.broker.measures_links = options.slow->foreseen;
+    broker.broker.loading_deadline = broker::BrokerOptions{}.loading_deadline;
+    if (options.slow->foreseen) broker.broker.drift.look_after = broker::DriftOptions{}.look_after;
+    broker.broker.replication_rate = kSlowLine / 10;  // what the planner leaves copies of such a line
   } else if (options.seed % 3 == 0 && options.peers < 32) {
     broker.broker.drift.look_after = seconds(3 + static_cast<int64_t>(options.seed % 11));
     broker.broker.drift.steps_min = 2;
@@ -81,10 +89,11 @@ Simulation::Simulation(const SimulationOptions& options)
     : options_(options),
       draw_(options.seed, 0x73696d),
       world_(options.seed),
-      latency_max_(options.drift ? Duration(milliseconds(5))
-                                 : draw_.doubling(milliseconds(1), milliseconds(200))),
+      latency_max_(options.drift  ? Duration(milliseconds(5))
+                   : options.slow ? Duration(milliseconds(100))
+                                  : draw_.doubling(milliseconds(1), milliseconds(200))),
       network_(world_, options.seed, latency_max_,
-               options.drift ? kDriftPath : draw_.between(250'000, 4'000'000)),
+               is_scenario() ? kDriftPath : draw_.between(250'000, 4'000'000)),
       broker_options_(broker_options(options, draw_)),
       checkers_(world_, store_, blobs_, specs_, broker_options_.broker.run.script_max),
       broker_(world_, network_, store_, blobs_, checkers_, specs_, broker_options_, options.seed) {
@@ -99,6 +108,21 @@ JobSpec Simulation::draw_job(uint32_t index) {
     job.width = 64;
     job.op = milliseconds(2);
     job.steps = options_.drift->steps;
+    return job;
+  }
+  if (options_.slow) {
+    job.layers = 6;
+    job.stages = 3;
+    job.width = 1024;
+    job.microbatch_size = 16384;
+    job.data_bytes = 4 << 20;
+    job.slots = 2;
+    job.clip_norm = 1;
+    job.op = milliseconds(100);
+    job.steps = options_.slow->steps;
+    job.evaluate_every = 5;
+    job.forward_microbatches = 2;
+    job.checkpoint_every = seconds(300);
     return job;
   }
   if (options_.peers >= 32) {  // as on a WAN: steps of some seconds
@@ -142,10 +166,10 @@ std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, 
   options.node = node;
   options.key = key;
   options.bug = options_.bug;
-  const bool one_kind = options_.drift || options_.peers >= 32 || mix(options_.seed, 77) % 2 == 0;
+  const bool one_kind = is_scenario() || options_.peers >= 32 || mix(options_.seed, 77) % 2 == 0;
   options.fingerprint = one_kind || seed % 4 != 0 ? "a" : "b";
-  options.reachable = options_.drift || seed % 5 != 0;
-  options.promised = options_.drift || options_.peers >= 32 ? 1000 : 700 + seed % 600;
+  options.reachable = options_.slow ? !options_.slow->relayed : options_.drift || seed % 5 != 0;
+  options.promised = is_scenario() || options_.peers >= 32 ? 1000 : 700 + seed % 600;
   options.speed = options.promised;
   return std::make_unique<PeerHost>(world_, network_, broker_, checkers_, options, seed,
                                     [this](NodeId wanted) -> PeerHost* {
@@ -158,6 +182,12 @@ std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, 
 
 void Simulation::set_uplink(NodeId node, double bytes_per_second) {
   network_.set_line(node, Network::Way::Out, bytes_per_second);
+}
+
+void Simulation::set_lines(double bytes_per_second) {
+  for (const auto& peer : peers_)
+    for (const Network::Way way : {Network::Way::Out, Network::Way::In})
+      network_.set_line(peer->node(), way, bytes_per_second);
 }
 
 void Simulation::change_lines() {
@@ -223,10 +253,10 @@ bool Simulation::all_run() const {
 }
 
 SimulationResult Simulation::run() {
-  const uint64_t jobs = options_.drift || options_.peers >= 32 ? 1 : draw_.between(1, 3);
+  const uint64_t jobs = is_scenario() || options_.peers >= 32 ? 1 : draw_.between(1, 3);
   for (uint32_t j = 0; j < jobs; ++j) specs_.push_back(draw_job(j));
   const uint32_t most =
-      options_.drift || options_.peers >= 32 ? options_.peers : options_.peers + options_.peers / 2;
+      is_scenario() || options_.peers >= 32 ? options_.peers : options_.peers + options_.peers / 2;
   for (NodeId node = 1; node <= most; ++node) {
     PeerId key;
     key.digest = digest_of(mix(options_.seed, node));
@@ -235,11 +265,10 @@ SimulationResult Simulation::run() {
   for (NodeId i = 0; i < 2; ++i)
     twins_.push_back(make_peer(1000 + i, peers_[i]->options().key, draw_.next()));
   if (options_.drift) {
-    for (const auto& peer : peers_)
-      for (const Network::Way way : {Network::Way::Out, Network::Way::In})
-        network_.set_line(peer->node(), way, kDriftLine);
+    set_lines(kDriftLine);
     world_.after(seconds(60), [this] { change_lines(); });
   }
+  if (options_.slow) set_lines(kSlowLine);
   world_.note(What::Phase, 0);
   broker_.start();
   for (uint32_t p = 0; p < options_.peers; ++p)
@@ -306,6 +335,12 @@ SimulationResult Simulation::run() {
   result.jobs = static_cast<uint32_t>(jobs);
   result.counts = checkers_.counts();
   result.in_flight_max = network_.in_flight_max();
+  result.tensors = world_.noted(What::Tensor);
+  result.uploads = world_.noted(What::Uploaded);
+  result.links_down = world_.noted(What::LinkDown);
+  result.links_failed = world_.noted(What::LinkFailed);
+  result.connections_lost = world_.noted(What::Lost);
+  if (broker_.core() != nullptr) result.evicted = broker_.core()->counters().evicted;
   return result;
 }
 

@@ -25,6 +25,13 @@ struct DriftScenario {
   bool moves = true;  // whether runs are planned again
   uint64_t steps = 3000;
 };
+// A job of three stages that exchange tensors of 64 MiB over lines of 8 Mbit/s, in a world without faults;
+// data and copies of the state go over the same lines.
+struct SlowScenario {
+  bool relayed = false;  // peers do not reach each other
+  bool foreseen = true;  // whether the plan knows of the lines
+  uint64_t steps = 12;
+};
 struct SimulationOptions {
   uint64_t seed = 1;
   uint32_t peers = 8;
@@ -33,6 +40,7 @@ struct SimulationOptions {
   Bug bug = Bug::None;
   bool trace = false;
   std::optional<DriftScenario> drift{};
+  std::optional<SlowScenario> slow{};
 };
 struct SimulationResult {
   std::optional<std::string> failure{};
@@ -42,6 +50,8 @@ struct SimulationResult {
   uint32_t jobs = 0;
   Checkers::Counts counts{};
   size_t in_flight_max = 0;
+  uint64_t tensors = 0, uploads = 0, links_down = 0, links_failed = 0, connections_lost = 0;
+  uint64_t evicted = 0;  // by the broker's last life
 };
 SimulationResult simulate(const SimulationOptions& options);
 

@@ -81,12 +81,14 @@ class World {
 
   void note(What what, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0) {
     notes_[noted_++ % notes_.size()] = {now_, what, a, b, c};
+    ++noted_of_[static_cast<size_t>(what)];
     hash_ = mix(hash_ ^ static_cast<uint64_t>(now_.time_since_epoch().count()),
                 mix(static_cast<uint64_t>(what) ^ (a << 8), b ^ (c << 20)));
     if (trace_) print(notes_[(noted_ - 1) % notes_.size()]);
   }
   uint64_t trace_hash() const { return hash_; }
   uint64_t noted() const { return noted_; }
+  uint64_t noted(What what) const { return noted_of_[static_cast<size_t>(what)]; }
   std::string last_notes() const;  // a line each
   void set_trace(bool trace) { trace_ = trace; }
   // A line of people's interest, shown with --trace only.
@@ -109,6 +111,7 @@ class World {
   uint64_t seed_;
   Instant now_{};
   uint64_t order_ = 0, hash_ = 0, noted_ = 0;
+  std::array<uint64_t, static_cast<size_t>(What::User) + 1> noted_of_{};  // User: the last of them
   bool trace_ = false;
   std::vector<Entry> heap_;
   std::vector<std::function<void()>> actions_;

@@ -44,6 +44,8 @@ links; devices take the time that the catalogue's figures give each kernel. The 
   --strategy S, --compression C   that one alone; may be repeated
   --job FILE       a job file instead of the models, as for weft plan; --set KEY=VALUE changes it
   --real           of --job, with one --topology: over real sockets too, one process a device (clock: real)
+  --netns          the same, over real TCP: each process in a network namespace of its own behind a TUN link, as
+                   root; SEED, QUEUE_MS and CONGESTION in the environment are the links'
   --tasks-ahead N  that a stage hands its device (default: 2, as peers have it; a prediction has 1)
   --quick          an eighth of the microbatches
   --format json    JSON lines: rows ("event": "row"), then one "topology" a network and model
@@ -261,27 +263,27 @@ void print_json(const Summary& summary) {
 
 void print_text(const Summary& summary) {
   const Ratios ratios = ratios_of(summary);
-  const auto show = [](std::optional<double> value) {
-    if (!value) return std::string("none");
+  const auto show = [](std::optional<double> value, const char* unit) {
+    if (!value) return std::string("-");  // a row of it was not asked for, or has no plan
     char text[32];
-    std::snprintf(text, sizeof(text), "%.4g", *value);
+    std::snprintf(text, sizeof(text), "%.4g%s", *value, unit);
     return std::string(text);
   };
-  std::printf("%s, %s: best machine %s /s, best site %s /s, free network %s /s\n", summary.topology.c_str(),
-              summary.model.c_str(), show(summary.best_machine).c_str(), show(summary.best_site).c_str(),
-              show(summary.free_network).c_str());
+  std::printf("%s, %s: best machine %s, best site %s, free network %s\n", summary.topology.c_str(),
+              summary.model.c_str(), show(summary.best_machine, " /s").c_str(),
+              show(summary.best_site, " /s").c_str(), show(summary.free_network, " /s").c_str());
   if (!summary.forced_by.empty())
     std::printf(
-        "  forced by %s (memories x %.4g): auto+auto %sx equal-ops+none, %sx auto+none; op-fence+adatopk "
-        "%sx equal-ops+none\n",
-        summary.forced_by.c_str(), summary.memory_factor, show(ratios.forced_over_equal_ops).c_str(),
-        show(ratios.forced_over_dense).c_str(), show(ratios.fence_over_equal_ops).c_str());
+        "  forced by %s (memories x %.4g): auto+auto %s equal-ops+none, %s auto+none; op-fence+adatopk "
+        "%s equal-ops+none\n",
+        summary.forced_by.c_str(), summary.memory_factor, show(ratios.forced_over_equal_ops, "x").c_str(),
+        show(ratios.forced_over_dense, "x").c_str(), show(ratios.fence_over_equal_ops, "x").c_str());
   if (!summary.why_rule.empty()) std::printf("  rule: %s\n", summary.why_rule.c_str());
   std::printf(
-      "  free: auto+auto %s of the free network, %sx the best machine, %sx the best site; predictions "
+      "  free: auto+auto %s of the free network, %s the best machine, %s the best site; predictions "
       "within %.1f%%\n\n",
-      show(ratios.free_of_network).c_str(), show(ratios.free_over_machine).c_str(),
-      show(ratios.free_over_site).c_str(), 100 * ratios.error_max);
+      show(ratios.free_of_network, "").c_str(), show(ratios.free_over_machine, "x").c_str(),
+      show(ratios.free_over_site, "x").c_str(), 100 * ratios.error_max);
 }
 
 int run(Options options) {

@@ -98,6 +98,52 @@ TEST(SimDrift, LinesThatSwayMoveNobody) {
     EXPECT_EQ(with_drift(seed, DriftScenario::Lines::Sway, true).counts.plans, 1u) << "seed " << seed;
 }
 
+// ---- lines on which a tensor takes more than a minute
+
+// What is modelled: the production machines of broker and peers with their leases, heartbeats, loading and
+// stall deadlines; each peer's line, which tensors, acknowledgements, heartbeats, data and copies of the
+// state have equal parts of; and of the links' layer, whose sockets are peer/service/links.cc, the rule that
+// a connection is given up when no bytes have come for some seconds, though it may take minutes until a
+// tensor is whole.
+SimulationResult over_slow_lines(uint64_t seed, const SlowScenario& scenario) {
+  const SimulationResult result = simulate(
+      {.seed = seed, .peers = 5, .chaos = std::chrono::hours(12), .faults = false, .slow = scenario});
+  EXPECT_FALSE(result.failure) << *result.failure;
+  EXPECT_GT(result.virtual_time, std::chrono::hours(1));
+  EXPECT_EQ(result.counts.steps, scenario.steps);
+  EXPECT_EQ(result.counts.redone, 0u);
+  EXPECT_EQ(result.evicted, 0u) << "heartbeats came in time";
+  EXPECT_EQ(result.links_failed, 0u);
+  return result;
+}
+
+TEST(SimSlow, NoDeadlinePassesWhereATensorTakesAMinute) {
+  for (const bool relayed : {false, true})
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      SCOPED_TRACE("weft-sim --peers 5 --slow " + std::string(relayed ? "relayed" : "direct") + " --seed " +
+                   std::to_string(seed));
+      const SimulationResult result = over_slow_lines(seed, {.relayed = relayed});
+      EXPECT_EQ(result.counts.plans, 1u);
+      EXPECT_EQ(result.counts.recoveries, 0u);
+      EXPECT_LE(result.connections_lost, 2u) << "the links between three stages, closed at the end";
+      EXPECT_GT(result.tensors, 150u);
+      // Three stages of two parameters and their slots: after half of the twelve steps or more, though a step
+      // takes longer than the time between checkpoints.
+      EXPECT_GE(result.uploads, 6u * 3 * 6);
+      EXPECT_GE(result.counts.checkpoints, 3u);
+    }
+}
+
+// A plan that knows nothing of the lines: its twenty steps have passed long before the first one is done.
+TEST(SimSlow, ARunWhosePlanTakesTheLinksForFastGetsThereAllTheSame) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE("weft-sim --peers 5 --slow unforeseen --seed " + std::to_string(seed));
+    const SimulationResult result = over_slow_lines(seed, {.foreseen = false});
+    EXPECT_GT(result.counts.recoveries, 0u);
+    EXPECT_LE(result.counts.recoveries, 5u) << "each time it is given twice as long";
+  }
+}
+
 TEST(Sim, TheSameSeedIsTheSameTrace) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const SimulationOptions options{.seed = seed, .peers = peers_of(seed)};
