@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/exit_codes.h"
+#include "cli/quantities.h"
 #include "cli/signals.h"
 #include "configs/cluster.h"
 #include "peer/service/peer_service.h"
@@ -18,7 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct JoinOptions {
-  std::string broker, token, name, memory, data_dir, listen, advertise, emulate, region, owner, emulate_as;
+  std::string broker, token, name, memory, data_dir, listen, advertise, emulate, region, owner, emulate_as,
+      upload, download;
   std::string device = "cpu";
 };
 
@@ -34,30 +36,55 @@ net::ShapeDirection direction_of(const configs::LinkProfile& link) {
           .loss = link.loss};
 }
 
-// The links between here and the regions, as this side has to make them: all of a pair's link, for the other
-// side does nothing of it, and of the ways in and out this peer's own.
-Status set_shape(const JoinOptions& options, uint64_t seed, peer::PeerServiceOptions& service,
-                 net::Shape& open) {
-  if (options.emulate.empty())
-    return options.emulate_as.empty()
-               ? Status{}
-               : fail(ErrorCode::InvalidArgument,
-                      "--as " + options.emulate_as + " needs --emulate FILE: the cluster file that it is in");
-  if (options.region.empty())
+// What the owner lets this peer send and receive, in bytes a second; 0: all that goes.
+struct Caps {
+  double upload = 0, download = 0;
+};
+Result<Caps> parse_caps(const JoinOptions& options) {
+  Caps caps;
+  if (!options.upload.empty()) {
+    WEFT_TRY(caps.upload, parse_rate_cap("--upload", options.upload));
+  }
+  if (!options.download.empty()) {
+    WEFT_TRY(caps.download, parse_rate_cap("--download", options.download));
+  }
+  return caps;
+}
+// A cap and an emulated line lie one behind the other: what passes both passes the slower.
+double slower(double cap, const std::optional<double>& line) {
+  if (cap == 0 || line.value_or(0) == 0) return cap + line.value_or(0);
+  return std::min(cap, *line);
+}
+
+// The lines of this peer, and with --emulate the links between here and the regions, as this side has to make
+// them: all of a pair's link, for the other side does nothing of it. With neither, nothing lies in the way.
+Status set_shape(const JoinOptions& options, const Caps& caps, uint64_t seed,
+                 peer::PeerServiceOptions& service, net::Shape& open) {
+  if (options.emulate.empty() && !options.emulate_as.empty())
+    return fail(ErrorCode::InvalidArgument,
+                "--as " + options.emulate_as + " needs --emulate FILE: the cluster file that it is in");
+  if (!options.emulate.empty() && options.region.empty())
     return fail(ErrorCode::InvalidArgument,
                 "--emulate needs --region NAME: where in the cluster file this peer is");
-  WEFT_TRY(configs::Cluster loaded, configs::load_cluster(options.emulate));
-  WEFT_TRY_STATUS(configs::link_between(loaded, options.region, options.region));
-  open = {.seed = seed};  // to where no pair's link lies
-  if (!options.emulate_as.empty()) {
-    WEFT_TRY(const configs::ClusterDevice device,
-             configs::device_in(loaded, options.emulate_as, options.region));
-    open.uplink = net::AccessLine::make(device.uplink.value_or(0));
-    open.downlink = net::AccessLine::make(device.downlink.value_or(0));
+  std::shared_ptr<configs::Cluster> cluster;
+  configs::ClusterDevice device;  // no lines
+  if (!options.emulate.empty()) {
+    cluster = std::make_shared<configs::Cluster>();
+    WEFT_TRY(*cluster, configs::load_cluster(options.emulate));
+    WEFT_TRY_STATUS(configs::link_between(*cluster, options.region, options.region));
+    if (!options.emulate_as.empty()) {
+      WEFT_TRY(device, configs::device_in(*cluster, options.emulate_as, options.region));
+    }
   }
+  open = {.seed = seed,  // to where no pair's link lies
+          .uplink = net::AccessLine::make(slower(caps.upload, device.uplink)),
+          .downlink = net::AccessLine::make(slower(caps.download, device.downlink))};
   if (open.uplink || open.downlink) service.accepted_shape = open;
-  service.shape = [cluster = std::make_shared<const configs::Cluster>(std::move(loaded)),
-                   mine = options.region, open](const std::string& region) {
+  if (!cluster) {
+    if (service.accepted_shape) service.shape = [open](const std::string&) { return open; };
+    return {};
+  }
+  service.shape = [cluster, mine = options.region, open](const std::string& region) {
     net::Shape shape = open;
     const std::string& theirs = region.empty() ? cluster->broker : region;
     const auto there = configs::link_between(*cluster, mine, theirs),
@@ -70,18 +97,20 @@ Status set_shape(const JoinOptions& options, uint64_t seed, peer::PeerServiceOpt
   return {};
 }
 
-// The cluster file was changed: what is joined by these lines from now on passes them at their new rates.
-Status change_lines(const JoinOptions& options, const net::Shape& open) {
+// The cluster file was changed: what is joined by these lines from now on passes them at their new rates, or
+// at their owner's where those are lower.
+Status change_lines(const JoinOptions& options, const Caps& caps, const net::Shape& open) {
   WEFT_TRY(const configs::Cluster loaded, configs::load_cluster(options.emulate));
   WEFT_TRY(const configs::ClusterDevice device,
            configs::device_in(loaded, options.emulate_as, options.region));
-  for (const auto& [line, rate] : {std::pair{open.uplink, device.uplink}, {open.downlink, device.downlink}}) {
-    if (!line && rate.value_or(0) > 0)
+  for (const auto& [line, rate] : {std::pair{open.uplink, slower(caps.upload, device.uplink)},
+                                   {open.downlink, slower(caps.download, device.downlink)}}) {
+    if (!line && rate > 0)
       return fail(ErrorCode::InvalidArgument,
                   options.emulate + ": a line that had no rate at first has none now either");
-    if (line && net::AccessLine::make(rate.value_or(0)) == nullptr)
+    if (line && net::AccessLine::make(rate) == nullptr)
       return fail(ErrorCode::InvalidArgument, options.emulate + ": a line that had a rate needs one now too");
-    if (line) line->set_rate(*rate);
+    if (line) line->set_rate(rate);
   }
   return {};
 }
@@ -118,6 +147,7 @@ Result<int> run_join(const JoinOptions& options) {
                   "--memory: '" + options.memory + "' is no size: say as 4GiB or 512MiB");
   }
   WEFT_TRY_STATUS(set_listen(options, service));
+  WEFT_TRY(const Caps caps, parse_caps(options));
 
   fs::path folder = options.data_dir;
   if (folder.empty()) {
@@ -134,7 +164,7 @@ Result<int> run_join(const JoinOptions& options) {
                     : lock.error());
   WEFT_TRY(const auto identity, security::Identity::load_or_create(folder));
   net::Shape open;
-  WEFT_TRY_STATUS(set_shape(options, identity->id().digest.bytes[2], service, open));
+  WEFT_TRY_STATUS(set_shape(options, caps, identity->id().digest.bytes[2], service, open));
 
   const SignalsBlocked blocked;
   const Signals reload = options.emulate_as.empty() ? Signals{} : Signals{SIGUSR1};
@@ -176,7 +206,7 @@ Result<int> run_join(const JoinOptions& options) {
            SignalWatch::start(
                loop,
                [&](int) {
-                 const Status changed = change_lines(options, open);
+                 const Status changed = change_lines(options, caps, open);
                  fmt::print(stderr, "{}\n",
                             changed ? "info lines_changed"
                                     : "warning lines_not_changed reason=\"" + changed.error().message + "\"");
@@ -209,6 +239,11 @@ void add_join(CLI::App& app, Command& chosen) {
       "HOST:PORT for other peers to dial; default: none, all goes by dialling out or the relay");
   command->add_option("--advertise", options->advertise,
                       "HOST:PORT under which they reach it; default: as bound");
+  command->add_option(
+      "--upload", options->upload,
+      "the most that all this peer sends may take of your line, as 10Mbit; default: no limit");
+  command->add_option("--download", options->download,
+                      "the same of all that it receives, as 50Mbit; with --emulate the lower rate holds");
   command->add_option("--emulate", options->emulate, "a cluster file: behave as if connected by its links");
   command->add_option("--region", options->region, "where this machine is");
   command->add_option("--owner", options->owner,

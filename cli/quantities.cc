@@ -7,6 +7,8 @@
 #include <cmath>
 #include <ctime>
 
+#include "configs/cluster.h"
+
 namespace weft::cli {
 namespace {
 
@@ -39,6 +41,19 @@ Result<Duration> parse_duration(std::string_view text) {
   return fail(
       ErrorCode::InvalidArgument,
       "'" + std::string(text) + "' is no time: say a number with s, m, h or d, as 90s or 24h, at most 3650d");
+}
+
+Result<double> parse_rate_cap(std::string_view option, const std::string& text) {
+  constexpr double kLeast = 64e3 / 8;
+  const auto rate = configs::parse_bandwidth(text);
+  if (!rate)
+    return fail(ErrorCode::InvalidArgument, std::string(option) + ": '" + text +
+                                                "' is no rate: say as 10Mbit or 1Gbit; without the option "
+                                                "there is no limit");
+  if (*rate < kLeast)
+    return fail(ErrorCode::InvalidArgument,
+                std::string(option) + ": " + text + " is too slow to take part: say at least 64kbit");
+  return *rate;
 }
 
 std::string format_duration(double seconds) {

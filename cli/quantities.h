@@ -13,6 +13,10 @@ namespace weft::cli {
 // "90s", "15m", "24h", "30d": above zero, at most ten years. InvalidArgument.
 Result<Duration> parse_duration(std::string_view text);
 
+// What an owner lets a peer send or receive, as "10Mbit", in bytes a second: at least 64 kbit/s, for with
+// less a handshake alone takes a second. InvalidArgument, which names the option.
+Result<double> parse_rate_cap(std::string_view option, const std::string& text);
+
 // "3m 20s"
 std::string format_duration(double seconds);
 // "1.2 MiB"

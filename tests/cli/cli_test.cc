@@ -216,6 +216,30 @@ TEST_F(Cli, JoinRefusesWhatCannotWork) {
   EXPECT_EQ(run({"join", "127.0.0.1:1", "--token", "@" + folder + "/none", "--data-dir", folder}).status, 3);
 }
 
+TEST_F(Cli, CapsOfAPeerAreRates) {
+  const std::string folder = scratch_.folder().string();
+  const std::string token = nlohmann::json::parse(
+      run({"token", "create", "--role", "peer", "--data-dir", folder + "/broker", "--format", "json"})
+          .out)["token"];
+  for (const std::string option : {"--upload", "--download"})
+    for (const auto& [rate, says] :
+         std::vector<std::pair<std::string, std::string>>{{"0", "is no rate"},
+                                                          {"0Mbit", "is no rate"},
+                                                          {"-10Mbit", "is no rate"},
+                                                          {"10", "is no rate"},
+                                                          {"10MB", "is no rate"},
+                                                          {"fast", "is no rate"},
+                                                          {"1e9Tbit", "is no rate"},
+                                                          {"1bit", "at least 64kbit"},
+                                                          {"63.9kbit", "at least 64kbit"}}) {
+      const Finished finished =
+          run({"join", "127.0.0.1:1", "--token", token, "--data-dir", folder + "/peer", option + "=" + rate});
+      EXPECT_EQ(finished.status, 2) << rate << ": " << finished.err;
+      EXPECT_NE(finished.err.find(option + ": "), std::string::npos) << finished.err;
+      EXPECT_NE(finished.err.find(says), std::string::npos) << rate << ": " << finished.err;
+    }
+}
+
 TEST_F(Cli, WhoIsEmulatedMustBeThere) {
   const std::string folder = scratch_.folder().string();
   const std::string token = nlohmann::json::parse(

@@ -17,6 +17,14 @@ TEST(Quantities, DurationsNeedAUnit) {
     EXPECT_FALSE(parse_duration(text).has_value()) << text;
 }
 
+TEST(Quantities, ARateCapIsARateOfSomeUse) {
+  EXPECT_EQ(parse_rate_cap("--upload", "10Mbit").value(), 1.25e6);
+  EXPECT_EQ(parse_rate_cap("--upload", "64kbit").value(), 8000);
+  EXPECT_TRUE(parse_rate_cap("--upload", "1Tbit").has_value());
+  for (const char* text : {"", "0", "0kbit", "-1Mbit", "63kbit", "10", "Mbit", "10 Mbyte", "nan"})
+    EXPECT_EQ(parse_rate_cap("--upload", text).error().code, ErrorCode::InvalidArgument) << text;
+}
+
 TEST(Quantities, TimesAreInUtc) { EXPECT_EQ(format_time(1795241377954), "2026-11-21 06:09:37 UTC"); }
 
 TEST(Devices, AreProcessorsWithThreadsOrNull) {
@@ -50,8 +58,9 @@ Digest digest(uint8_t number) {
   return digest;
 }
 proto::TensorReference output(const std::string& name, dag::Shape shape, uint8_t number) {
-  return {
-      .key = {.name = name, .slot = dag::StateSlot::None}, .spec = {dag::DType::F32, std::move(shape)}, .sha256 = digest(number)};
+  return {.key = {.name = name, .slot = dag::StateSlot::None},
+          .spec = {dag::DType::F32, std::move(shape)},
+          .sha256 = digest(number)};
 }
 // Two outputs of two stages over three microbatches of four, ten samples.
 proto::JobResult predictions() {

@@ -159,6 +159,72 @@ TEST_F(OneProcess, ASmallMessagePassesABigOneOfAnotherConnection) {
   EXPECT_LT(first_server.frames.size(), 300u);  // of 600
 }
 
+// A process whose owner caps both ways: what it dials and what dials it count together, at every moment, and
+// a heartbeat does not wait for what lies queued beside it.
+TEST(Shaper, DialledAndAcceptedConnectionsKeepToOneCap) {
+  constexpr double kRate = 2e6;
+  const Shape lines{.uplink = AccessLine::make(kRate), .downlink = AccessLine::make(kRate)};
+  Meeting own({.shape = lines});
+  std::vector<ConnectionPtr> elsewhere;
+  const auto listener =
+      Listener::open(own.loop, {"127.0.0.1", 0}, {.identity = &server_identity()},
+                     [&](ConnectionPtr connection) { elsewhere.push_back(std::move(connection)); });
+  ASSERT_TRUE(listener);
+  Side accepted, caller, dialled, other, control, broker;
+  own.join(caller, accepted);
+  auto options = own.client_options();
+  options.shape = lines;
+  const auto dial = [&](Side& near, Side& far) {
+    std::optional<Result<ConnectionPtr>> result;
+    const auto attempt = connect(own.loop, (*listener)->endpoint(), options,
+                                 [&](Result<ConnectionPtr> made) { result = std::move(made); });
+    ASSERT_TRUE(own.run_until([&] { return result && (!*result || !elsewhere.empty()); }));
+    ASSERT_TRUE(result->has_value()) << result->error().message;
+    near.connection = **result;
+    far.connection = elsewhere.back();
+    elsewhere.pop_back();
+    near.start();
+    far.start();
+  };
+  dial(dialled, other);
+  dial(control, broker);
+
+  const auto received = [](std::initializer_list<const Side*> sides) {
+    uint64_t bytes = 0;
+    for (const Side* side : sides) bytes += side->connection->stats().bytes_received;
+    return static_cast<double>(bytes);
+  };
+  const double out_before = received({&caller, &other, &broker}),
+               in_before = received({&accepted, &dialled, &control});
+  const auto start = std::chrono::steady_clock::now();
+  for (const Side* side : {&accepted, &dialled, &caller, &other})
+    for (int i = 0; i < 60; ++i) side->connection->send(make_frame(1, {}, random_bytes(1, 50'000)));
+  size_t heartbeats = 1, answers = 0;
+  control.connection->send(make_frame(1, {}, random_bytes(1, 100)));
+  const auto all = {&accepted, &dialled, &caller, &other};
+  ASSERT_TRUE(own.run_until([&] {
+    const double out = received({&caller, &other, &broker}) - out_before,
+                 in = received({&accepted, &dialled, &control}) - in_before;
+    // The clock is read after the bytes: no busy machine can make this fail.
+    const double may =
+        8e3 + kRate * std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    EXPECT_LE(out, may);
+    EXPECT_LE(in, may);
+    if (broker.frames.size() > answers) {
+      ++answers;
+      broker.connection->send(make_frame(1, {}, random_bytes(1, 100)));
+    }
+    if (control.frames.size() == heartbeats && heartbeats < 10) {
+      ++heartbeats;
+      control.connection->send(make_frame(1, {}, random_bytes(1, 100)));
+    }
+    return control.frames.size() == 10;
+  }));
+  size_t arrived = 0;
+  for (const Side* side : all) arrived += side->frames.size();
+  EXPECT_LT(arrived, 180u) << "of 240: ten heartbeats were to pass long before";
+}
+
 TEST_F(OneProcess, APairsLinkLiesOnTopOfTheUplink) {
   const auto uplink = AccessLine::make(20e6);
   first_options = second_options = meeting.client_options();
