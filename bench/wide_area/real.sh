@@ -90,7 +90,7 @@ for strategy in $strategies; do
         if (full != "") printf ", busiest way %.1f%% full", 100 * full
         print ", real"
       } }'
-    [ -z "$clock" ] || worst=$(awk -v r="$rate" -v clock="$clock" -v w="${worst:-0}" 'BEGIN { d = r / clock - 1; if (d < 0) d = -d; printf "%.6g", d > w ? d : w }')
+    [ -z "$clock" ] || worst=$(awk -v r="$rate" -v clock="$clock" -v w="${worst:-0}" 'BEGIN { d = r / clock - 1; if (d < 0) d = -d; printf "%.6g", (d > w ? d : w) }')
     finish_job
   done
 done
