@@ -34,7 +34,7 @@ using Json = nlohmann::ordered_json;
 constexpr uint64_t kCheckedSteps = 3;
 constexpr double kWithin = 0.01;  // of the dense loss, to pass
 constexpr const char* kAllPolicies =
-    "none,auto,fp16,int8,int6,int4,int3,topk:0.02:int8+int4,topk:0.1:fp16,topk:0.02:fp16,topk:0.01:fp16,"
+    "none,auto,fp16,int8,int6,int5,int4,int3,topk:0.02:int8+int4,topk:0.1:fp16,topk:0.02:fp16,topk:0.01:fp16,"
     "adatopk:100";
 constexpr const char* kQuickPolicies = "none,auto,int4,topk:0.02:fp16";
 

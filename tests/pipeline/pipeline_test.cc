@@ -226,6 +226,7 @@ class Cluster final : public broker::RunSink {
     checkpoints_.push_back(checkpoint.step);
   }
   void commit_prediction(proto::PredictionReport) override {}
+  void compared(const proto::LinkComparison&) override {}
   void finished(uint64_t) override { finished_ = true; }
   void stopped(uint64_t) override { ADD_FAILURE() << "nobody asked it to stop"; }
 
