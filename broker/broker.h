@@ -184,6 +184,7 @@ class Broker {
     std::optional<proto::JobState> published;
 
     bool excludes(const std::string& peer) const;  // by its user's wish
+    bool may_send(const Peer& peer) const;         // it reads what the job's links carry
   };
   class Sink;
   // Two peers that measure the link between them.
@@ -240,6 +241,7 @@ class Broker {
   void set_state(Job& job, proto::JobState state, std::string reason);
   void notice(Job& job, std::string text);
   void note_unknown_peers(Job& job);
+  void note_old_peers(Job& job);
   void emit(Job& job, proto::JobEvent event);
 
   // What clients see (status.cc)

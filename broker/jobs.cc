@@ -67,10 +67,21 @@ void Broker::on_submission(const SubmissionChecked& event) {
   queued.kind = JobEventKind::State;
   emit(job, std::move(queued));
   note_unknown_peers(job);
+  note_old_peers(job);
   log("info job_submitted job=" + std::to_string(number) + " name=\"" + event.submission.name + "\"");
   send(event.connection, proto::JobAccepted{number});
   schedule_jobs();
 }
+
+namespace {
+bool has_codecs(const PlannedRun& plan) {
+  for (const PlannedStage& stage : plan.stages)
+    for (const proto::StageProgram& program : stage.assignment->programs)
+      for (const proto::EdgeEnd& end : program.sends)
+        if (end.codec.kind != compress::Kind::Dense) return true;
+  return false;
+}
+}  // namespace
 
 // A name that is misspelt would leave a peer in that its user wants out.
 void Broker::note_unknown_peers(Job& job) {
@@ -80,6 +91,15 @@ void Broker::note_unknown_peers(Job& job) {
                      [&](const auto& entry) { return entry.second.name == name; }))
       unknown += (unknown.empty() ? "'" : ", '") + name + "'";
   if (!unknown.empty()) notice(job, "excluded, but not known here so far: " + unknown);
+}
+
+// What would help a job that finds too few peers is known before it waits.
+void Broker::note_old_peers(Job& job) {
+  std::string old;
+  for (const auto& [id, peer] : peers_)
+    if (peer.connection && !job.may_send(peer))
+      old += (old.empty() ? "'" : ", '") + peer.name + "' (weft " + peer.software + ")";
+  if (!old.empty()) notice(job, "left out, because they are too old to read compressed tensors: " + old);
 }
 
 // What a peer failed by may have passed: rather than wait for ever a job takes the risk, now and then.
@@ -200,6 +220,8 @@ void Broker::on_planned(const PlanningDone& event) {
 
 void Broker::set_plan(Job& job, std::shared_ptr<const PlannedRun> plan) {
   job.plan = std::move(plan);
+  // A submission that was recorded before it said so.
+  if (has_codecs(*job.plan)) job.submitted.submission.compresses = true;
   job.steps = job.plan->steps;
   job.seats.assign(job.plan->stages.size(), Seat{});
   job.stage_bytes.clear();

@@ -31,6 +31,9 @@ inline constexpr uint32_t kProtocolMajor = 1;
 inline constexpr uint32_t kProtocolMinor = 3;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
+// The first whose peers read tensors as today's codecs write them; others get no stage of a job that
+// compresses.
+inline constexpr uint32_t kProtocolMinorOfCodecs = 3;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;
@@ -312,9 +315,9 @@ struct LinkUse {
   uint64_t bytes_timed = 0;
   double seconds_timed = 0;
   double fastest_bytes_per_second = 0;
-  // Of the tensors that a codec encoded for it since the last report: their bytes before and after, and of those
-  // that were looked at (the first microbatch of each step) how many there were and the sum of their relative
-  // errors, ||x - decoded|| / ||x||.
+  // Of the tensors that a codec encoded for it since the last report: their bytes before and after, and of
+  // those that were looked at (the first microbatch of each step) how many there were and the sum of their
+  // relative errors, ||x - decoded|| / ||x||.
   uint64_t bytes_dense = 0, bytes_encoded = 0;
   uint32_t errors = 0;
   double error_sum = 0;
@@ -431,6 +434,7 @@ struct SubmitJob {
   uint32_t stages = 0;  // as the job file says; 0: auto
   std::vector<PackedFile> files{};
   std::vector<std::string> excluded{};  // peers by name that get no part of it, as the job file says
+  bool compresses = false;              // links may have codecs: as the broker reads the job file
 };
 struct JobAccepted {
   JobNumber job = 0;

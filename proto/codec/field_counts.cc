@@ -65,7 +65,7 @@ static_assert(has_fields<GetMicrobatch, 7>);
 static_assert(has_fields<MicrobatchAnswer, 5>);
 static_assert(has_fields<FilePiece, 3>);
 static_assert(has_fields<PackedFile, 2>);
-static_assert(has_fields<SubmitJob, 5>);
+static_assert(has_fields<SubmitJob, 6>);
 static_assert(has_fields<JobAccepted, 1>);
 static_assert(has_fields<StageStatus, 7>);
 static_assert(has_fields<JobStatus, 16>);

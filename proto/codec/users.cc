@@ -57,6 +57,7 @@ void put(const SubmitJob& from, wire::SubmitJob& to) {
   to.set_stages(from.stages);
   put_list(from.files, *to.mutable_files());
   put_plain(from.excluded, *to.mutable_excluded());
+  to.set_compresses(from.compresses);
 }
 Status get(const wire::SubmitJob& from, SubmitJob& to) {
   Reader read("SubmitJob");
@@ -69,6 +70,7 @@ Status get(const wire::SubmitJob& from, SubmitJob& to) {
   for (const PackedFile& file : to.files)
     read.require(paths.insert(file.path).second, "files", "a path is there twice");
   read.texts(from.excluded(), to.excluded, kExcludedMax, kNameMax, "excluded");
+  to.compresses = from.compresses();
   return read.status();
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dag/op_table.h"
 #include "tests/broker/world.h"
 
 namespace weft::broker {
@@ -106,6 +107,76 @@ TEST(Jobs, APeerThatIsExcludedGetsNoPartOfIt) {
   EXPECT_NE(world.events.back().text.find("peer2 is excluded by the job"), std::string::npos)
       << world.events.back().text;
   EXPECT_TRUE(world.messages<proto::StandBy>(2).empty()) << "nor its tensors";
+}
+
+// What codecs write, an older weft gives the link up for: it gets no stage, also not in a recovery or to
+// hold.
+TEST(Jobs, PeersThatAreTooOldForCodecsGetNoPartOfOneThatCompresses) {
+  constexpr uint32_t kOld = proto::kProtocolMinorOfCodecs - 1;
+  World world;
+  world.join(1, 1);
+  world.join(2, 2, TokenVerdict::Valid, 0, {}, kOld);
+  world.submit(100, 2, {}, /*compresses=*/true);
+  EXPECT_TRUE(world.plannings.empty());
+  EXPECT_EQ(world.states[1], JobState::Waiting);
+  EXPECT_NE(world.events.back().text.find("needs 2, 1 is free; peer2 cannot read compressed tensors"),
+            std::string::npos)
+      << world.events.back().text;
+  EXPECT_TRUE(std::any_of(world.events.begin(), world.events.end(), [](const auto& e) {
+    return e.kind == proto::JobEventKind::Notice && e.text.find("left out") == 0 &&
+           e.text.find("'peer2'") != std::string::npos;
+  }));
+  world.join(3, 3, TokenVerdict::Valid, 0, {}, proto::kProtocolMinorOfCodecs);
+  ASSERT_EQ(world.plannings.size(), 1u);
+  ASSERT_EQ(world.plannings[0].candidates.size(), 2u);
+  for (const Candidate& candidate : world.plannings[0].candidates) EXPECT_NE(candidate.name, "peer2");
+  world.plan_and_ready(2, 100);
+  world.report_step(1);
+  EXPECT_TRUE(world.messages<proto::StandBy>(2).empty());
+  world.step(Disconnected{world.peers[0], "gone"});
+  EXPECT_TRUE(world.plannings.empty());
+  EXPECT_EQ(world.states[1], JobState::Waiting);
+  // One that is brought up to date takes the stage.
+  world.step(Disconnected{2, "restarted"});
+  world.join(4, 2);
+  EXPECT_EQ(world.plannings.size(), 1u);
+}
+
+TEST(Jobs, AnOldPeerTakesPartWhereNothingIsCompressed) {
+  World world;
+  world.join(1, 1);
+  world.join(2, 2, TokenVerdict::Valid, 0, {}, proto::kProtocolMinorOfCodecs - 1);
+  world.submit(100, 2);
+  ASSERT_EQ(world.plannings.size(), 1u);
+  EXPECT_EQ(world.plannings[0].candidates.size(), 2u);
+}
+
+// A submission from before it was written down: what was planned says it.
+TEST(Jobs, APlanWithCodecsSaysThatTheJobCompresses) {
+  World world;
+  world.join(1, 1);
+  world.join(2, 2);
+  world.join(3, 3, TokenVerdict::Valid, 0, {}, proto::kProtocolMinorOfCodecs - 1);
+  world.submit(100, 1);
+  ASSERT_EQ(world.plannings.size(), 1u);
+  const auto plan = plan_for(world.plannings[0], 1, 100);
+  auto assignment = std::make_shared<proto::AssignStage>(*plan->stages[0].assignment);
+  dag::GraphBuilder b(dag::op_table());
+  const dag::ValueId y = b.add(dag::OpKind::Relu, {b.input("x", {dag::DType::F32, {4}})});
+  b.output("y", y, dag::OutputRole::Prediction);
+  proto::StageProgram program;
+  program.graph = std::make_shared<const dag::Graph>(b.finish());
+  program.segment_of_op.assign(program.graph->ops().size(), 0);
+  program.segment_count = 1;
+  program.sends = {{.value = y, .codec = {.kind = compress::Kind::Float16}}};
+  assignment->programs.push_back(std::move(program));
+  plan->stages[0].assignment = assignment;
+  const StartPlanning request = world.plannings[0];
+  world.plannings.clear();
+  world.step(PlanningDone{request.job, request.plan_version, plan});
+  world.step(Disconnected{request.candidates[0].peer.digest.bytes[0], "gone"});
+  ASSERT_FALSE(world.plannings.empty());
+  for (const Candidate& candidate : world.plannings.back().candidates) EXPECT_NE(candidate.name, "peer3");
 }
 
 TEST(Jobs, RunsToItsEndWithACheckpointOfTheLastStep) {

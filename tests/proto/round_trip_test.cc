@@ -42,6 +42,7 @@ TEST(Codec, EveryFieldReachesTheWire) {
   differ(EvaluationReport{}, [](EvaluationReport& m) { m.first_microbatch = 1; });
   differ(SubmitJob{}, [](SubmitJob& m) { m.stages = 1; });
   differ(SubmitJob{}, [](SubmitJob& m) { m.excluded = {"attic"}; });
+  differ(SubmitJob{}, [](SubmitJob& m) { m.compresses = true; });
   differ(JobEvent{}, [](JobEvent& m) { m.metrics["a"] = 0; });
   differ(AssignStage{}, [](AssignStage& m) { m.training.optimizer.beta2 = 0.5; });
   differ(AssignStage{}, [](AssignStage& m) { m.links.emplace_back().region = "a"; });

@@ -305,7 +305,7 @@ class Maker {
     fill(to.pieces);
   }
   void fill(SubmitJob& to) {
-    fill_all(to.name, to.job, to.files, to.excluded);
+    fill_all(to.name, to.job, to.files, to.excluded, to.compresses);
     to.stages = small();
   }
   void fill(JobAccepted& to) { fill(to.job); }
