@@ -179,6 +179,7 @@ class Broker {
     std::optional<std::string> equal_bits_with;  // the fingerprint so far
     bool equal_bits = true;
     bool upload_failure_said = false, difference_said = false;
+    bool diverged = false;
     bool judged_alone = false;  // a peer was replaced for being slow, with nothing to compare it with
     bool status_dirty = true;
     std::optional<proto::JobState> published;
@@ -237,6 +238,7 @@ class Broker {
   void start_planning(Job& job, std::vector<Candidate> free, bool again);
   void release_peers(Job& job, const std::string& reason);
   void end_job(Job& job, proto::JobState state, const std::string& reason);
+  void end_diverged(Job& job, const std::string& what);
   void stop_job(Job& job);
   void set_state(Job& job, proto::JobState state, std::string reason);
   void notice(Job& job, std::string text);

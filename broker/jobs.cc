@@ -41,6 +41,7 @@ void Broker::set_state(Job& job, JobState state, std::string reason) {
   event.kind = JobEventKind::State;
   event.step = job.step;
   event.text = job.reason;
+  event.diverged = job.state == JobState::Failed && job.diverged;
   emit(job, std::move(event));
   log("info job_state job=" + std::to_string(job.submitted.job) + " state=" + std::string(to_string(state)) +
       " step=" + std::to_string(job.step) + " reason=\"" + job.reason + "\"");
@@ -328,6 +329,18 @@ void Broker::release_peers(Job& job, const std::string& reason) {
   job.restarted = false;
   peers_dirty_ = stand_bys_dirty_ = transient_dirty_ = probes_dirty_ = true;
   ++pool_version_;
+}
+
+// From the same state the same numbers come again, with whichever peers: the job does not go on by itself.
+void Broker::end_diverged(Job& job, const std::string& what) {
+  job.diverged = true;
+  const std::string number = std::to_string(job.submitted.job);
+  end_job(
+      job, JobState::Failed,
+      "not finite: " + what + ": the model diverged, or who computed it is at fault; " +
+          (job.checkpoints.empty() ? "there was no checkpoint yet"
+                                   : "the checkpoint of step " + std::to_string(job.checkpoints.back().step) +
+                                         " is kept: weft fetch " + number));
 }
 
 void Broker::end_job(Job& job, JobState state, const std::string& reason) {

@@ -304,6 +304,7 @@ struct StageFailed {
   Error error{};
   std::optional<plan::Seat> unreachable{};  // the fault is that link's
   bool permanent = false;                   // of the job, not of this peer: another one would fail as well
+  bool diverged = false;                    // numbers that are not finite would have come to be learnt from
 };
 
 struct LinkUse {
@@ -508,6 +509,7 @@ struct JobEvent {
   std::map<std::string, double> metrics{};
   std::string text{};
   std::vector<std::string> peers{};  // of a plan: by stage, the peer's name
+  bool diverged = false;             // of a state: the job failed because its numbers were not finite
 };
 
 struct ListJobs {};

@@ -191,6 +191,7 @@ void put(const JobEvent& from, wire::JobEvent& to) {
   }
   to.set_text(put_text(from.text));
   for (const std::string& peer : from.peers) to.add_peers(put_text(peer));
+  to.set_diverged(from.diverged);
 }
 Status get(const wire::JobEvent& from, JobEvent& to) {
   Reader read("JobEvent");
@@ -215,6 +216,7 @@ Status get(const wire::JobEvent& from, JobEvent& to) {
   }
   read.text(from.text(), to.text, kTextMax, "text");
   read.texts(from.peers(), to.peers, kStagesMax, kNameMax, "peers");
+  to.diverged = from.diverged();
   return read.status();
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "dag/op_table.h"
 #include "tests/broker/world.h"
@@ -229,6 +230,63 @@ TEST(Recovery, ALostPeerTakesTheRunBackToItsCheckpointWithASpare) {
   const auto grants = world.messages<proto::Command>(world.peers[0]);
   EXPECT_GT(grants.back().step, checkpoint->step);
   EXPECT_EQ(grants.back().plan_version, world.version);
+}
+
+// The same numbers would come again with any peer: nobody is left out for it, and nothing is tried again.
+TEST(Divergence, EndsTheJobAndKeepsItsCheckpoint) {
+  for (const bool on_a_link : {false, true}) {
+    SCOPED_TRACE(on_a_link);
+    World world;
+    world.join(3, 3);
+    world.copies = false;
+    world.run_two_stages(100);
+    proto::StageFailed failed{.run = 1, .plan_version = world.version};
+    failed.error = {ErrorCode::OutOfRange,
+                    "a NaN or an infinity came from stage 1: edge 4, step 2, microbatch 0"};
+    failed.permanent = failed.diverged = true;
+    proto::StepReport report{.run = 1, .plan_version = world.version, .step = 1};
+    report.squares = {std::numeric_limits<double>::quiet_NaN()};
+    report.updated = true;
+    if (on_a_link)
+      world.receive(world.peers[1], failed);
+    else
+      world.receive(world.peers[1], report);
+    EXPECT_EQ(world.states[1], JobState::Failed);
+    EXPECT_TRUE(world.plannings.empty());
+    const proto::JobEvent& end = world.events.back();
+    EXPECT_TRUE(end.diverged);
+    for (const std::string& says :
+         {std::string("not finite: stage 2"), std::string("the model diverged"),
+          std::string("there was no checkpoint yet"), std::string(on_a_link ? "edge 4, step 2" : "step 1")})
+      EXPECT_NE(end.text.find(says), std::string::npos) << end.text;
+    EXPECT_EQ(world.broker.counters().protocol_errors, 0u);
+  }
+}
+
+TEST(Divergence, SaysWhichCheckpointIsKept) {
+  World world;
+  world.copies = false;
+  world.run_two_stages(2000);
+  uint64_t step = 0;
+  while (world.messages<proto::Command>(world.peers[0]).back().kind != proto::CommandKind::Checkpoint) {
+    ASSERT_LT(step, 2000u);
+    world.report_step(++step);
+  }
+  const uint64_t saved = world.messages<proto::Command>(world.peers[0]).back().step;
+  while (step < saved) world.report_step(++step);
+  world.report_checkpoint(saved);
+  proto::StepReport report{.run = 1, .plan_version = world.version, .step = saved + 1};
+  report.losses = {1.0, std::numeric_limits<double>::infinity()};
+  report.squares = {1.0};
+  world.receive(world.peers[1], report);
+  EXPECT_EQ(world.states[1], JobState::Failed);
+  EXPECT_NE(world.events.back().text.find("the checkpoint of step " + std::to_string(saved) +
+                                          " is kept: weft fetch 1"),
+            std::string::npos)
+      << world.events.back().text;
+  world.receive(100, proto::GetResult{1});
+  ASSERT_FALSE(world.messages<proto::JobResult>(100).empty());
+  EXPECT_EQ(world.messages<proto::JobResult>(100).back().step, saved);
 }
 
 TEST(Recovery, WhatAReleasedPeerStillReportsChangesNothing) {
