@@ -183,11 +183,13 @@ class Broker {
     std::optional<std::string> equal_bits_with;  // the fingerprint so far
     bool equal_bits = true;
     bool upload_failure_said = false, difference_said = false, harm_said = false;
+    bool diverged = false;
     bool judged_alone = false;  // a peer was replaced for being slow, with nothing to compare it with
     bool status_dirty = true;
     std::optional<proto::JobState> published;
 
     bool excludes(const std::string& peer) const;  // by its user's wish
+    bool may_send(const Peer& peer) const;         // it reads what the job's links carry
   };
   class Sink;
   // Two peers that measure the link between them.
@@ -240,10 +242,12 @@ class Broker {
   void start_planning(Job& job, std::vector<Candidate> free, bool again);
   void release_peers(Job& job, const std::string& reason);
   void end_job(Job& job, proto::JobState state, const std::string& reason);
+  void end_diverged(Job& job, const std::string& what);
   void stop_job(Job& job);
   void set_state(Job& job, proto::JobState state, std::string reason);
   void notice(Job& job, std::string text);
   void note_unknown_peers(Job& job);
+  void note_old_peers(Job& job);
   void emit(Job& job, proto::JobEvent event);
 
   // What clients see (status.cc)

@@ -19,6 +19,10 @@ Broker::Sink::~Sink() {
     job_.lost_at.reset();
     broker_.notice(job_, text);
   }
+  if (diverged_) {
+    broker_.end_diverged(job_, *diverged_);
+    return;
+  }
   if (finished_) broker_.end_job(job_, JobState::Finished, "");
   if (!stopped_) return;
   if (job_.moving && !job_.stop_requested)
@@ -123,6 +127,8 @@ void Broker::Sink::finished(uint64_t step) {
   job_.result = result;
   broker_.out_->records.push_back(ResultCommitted{job_.submitted.job, std::move(result)});
 }
+
+void Broker::Sink::diverged(const std::string& what) { diverged_ = what; }
 
 void Broker::Sink::stopped(uint64_t step) {
   stopped_ = true;

@@ -30,6 +30,7 @@ class Broker::Sink final : public RunSink {
   void compared(const proto::LinkComparison& comparison) override;
   void finished(uint64_t step) override;
   void stopped(uint64_t step) override;
+  void diverged(const std::string& what) override;
 
  private:
   void new_recovery_point(uint64_t step);
@@ -39,6 +40,7 @@ class Broker::Sink final : public RunSink {
   uint64_t before_, repeats_;
   bool finished_ = false, stopped_ = false, came_forward_ = false;
   uint64_t step_ = 0;
+  std::optional<std::string> diverged_;
 };
 
 }  // namespace weft::broker

@@ -41,6 +41,7 @@ void Broker::set_state(Job& job, JobState state, std::string reason) {
   event.kind = JobEventKind::State;
   event.step = job.step;
   event.text = job.reason;
+  event.diverged = job.state == JobState::Failed && job.diverged;
   emit(job, std::move(event));
   log("info job_state job=" + std::to_string(job.submitted.job) + " state=" + std::string(to_string(state)) +
       " step=" + std::to_string(job.step) + " reason=\"" + job.reason + "\"");
@@ -67,10 +68,21 @@ void Broker::on_submission(const SubmissionChecked& event) {
   queued.kind = JobEventKind::State;
   emit(job, std::move(queued));
   note_unknown_peers(job);
+  note_old_peers(job);
   log("info job_submitted job=" + std::to_string(number) + " name=\"" + event.submission.name + "\"");
   send(event.connection, proto::JobAccepted{number});
   schedule_jobs();
 }
+
+namespace {
+bool has_codecs(const PlannedRun& plan) {
+  for (const PlannedStage& stage : plan.stages)
+    for (const proto::StageProgram& program : stage.assignment->programs)
+      for (const proto::EdgeEnd& end : program.sends)
+        if (end.codec.kind != compress::Kind::Dense) return true;
+  return false;
+}
+}  // namespace
 
 // A name that is misspelt would leave a peer in that its user wants out.
 void Broker::note_unknown_peers(Job& job) {
@@ -80,6 +92,15 @@ void Broker::note_unknown_peers(Job& job) {
                      [&](const auto& entry) { return entry.second.name == name; }))
       unknown += (unknown.empty() ? "'" : ", '") + name + "'";
   if (!unknown.empty()) notice(job, "excluded, but not known here so far: " + unknown);
+}
+
+// What would help a job that finds too few peers is known before it waits.
+void Broker::note_old_peers(Job& job) {
+  std::string old;
+  for (const auto& [id, peer] : peers_)
+    if (peer.connection && !job.may_send(peer))
+      old += (old.empty() ? "'" : ", '") + peer.name + "' (weft " + peer.software + ")";
+  if (!old.empty()) notice(job, "left out, because they are too old to read compressed tensors: " + old);
 }
 
 // What a peer failed by may have passed: rather than wait for ever a job takes the risk, now and then.
@@ -201,6 +222,8 @@ void Broker::on_planned(const PlanningDone& event) {
 
 void Broker::set_plan(Job& job, std::shared_ptr<const PlannedRun> plan) {
   job.plan = std::move(plan);
+  // A submission that was recorded before it said so.
+  if (has_codecs(*job.plan)) job.submitted.submission.compresses = true;
   job.steps = job.plan->steps;
   job.seats.assign(job.plan->stages.size(), Seat{});
   job.stage_bytes.clear();
@@ -307,6 +330,18 @@ void Broker::release_peers(Job& job, const std::string& reason) {
   job.restarted = false;
   peers_dirty_ = stand_bys_dirty_ = transient_dirty_ = probes_dirty_ = true;
   ++pool_version_;
+}
+
+// From the same state the same numbers come again, with whichever peers: the job does not go on by itself.
+void Broker::end_diverged(Job& job, const std::string& what) {
+  job.diverged = true;
+  const std::string number = std::to_string(job.submitted.job);
+  end_job(
+      job, JobState::Failed,
+      "not finite: " + what + ": the model diverged, or who computed it is at fault; " +
+          (job.checkpoints.empty() ? "there was no checkpoint yet"
+                                   : "the checkpoint of step " + std::to_string(job.checkpoints.back().step) +
+                                         " is kept: weft fetch " + number));
 }
 
 void Broker::end_job(Job& job, JobState state, const std::string& reason) {

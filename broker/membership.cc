@@ -226,11 +226,17 @@ bool Broker::Job::excludes(const std::string& peer) const {
   return std::find(names.begin(), names.end(), peer) != names.end();
 }
 
+bool Broker::Job::may_send(const Peer& peer) const {
+  return !submitted.submission.compresses || peer.minor >= proto::kProtocolMinorOfCodecs;
+}
+
 // Why a peer cannot be had for a job; nothing: it can.
 std::optional<std::string> Broker::why_not(const Peer& peer, const Job& job, bool own) const {
   if (peer.other_version) return "speaks another version";
   if (!peer.connection) return "is away";
   if (job.excludes(peer.name)) return "is excluded by the job";
+  if (!job.may_send(peer))
+    return "cannot read compressed tensors: its weft (" + peer.software + ") is too old";
   if (job.excluded.contains(peer.id)) return "failed this job before";
   if (peer.draining) return "is leaving";
   if (peer.serving && !(own && peer.serving == job.submitted.job))

@@ -118,6 +118,7 @@ void Broker::recover(Job& job, const std::string& reason) {
 void Broker::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed) {
   const std::string what =
       "stage " + std::to_string(stage + 1) + " on " + peer.name + ": " + failed.error.message;
+  if (failed.diverged) return end_diverged(job, what);
   if (failed.permanent) return end_job(job, JobState::Failed, what);
   const bool lacks_tensors =
       failed.error.code == ErrorCode::NotFound || failed.error.code == ErrorCode::Corrupted;

@@ -114,6 +114,19 @@ Status Run::take_squares(uint32_t stage, const proto::StepReport& report, StepIn
   return {};
 }
 
+namespace {
+// What cannot be learnt from; an infinite loss alone says that its gradient is none.
+std::optional<std::string> not_finite(const proto::StepReport& report) {
+  const auto is_not = [](double value) { return !std::isfinite(value); };
+  if (const auto at = std::find_if(report.losses.begin(), report.losses.end(), is_not);
+      at != report.losses.end())
+    return "the loss of microbatch " + std::to_string(at - report.losses.begin()) + " is " +
+           std::to_string(*at);
+  if (std::any_of(report.squares.begin(), report.squares.end(), is_not)) return "a gradient is not";
+  return std::nullopt;
+}
+}  // namespace
+
 // Each microbatch was made of the samples that are its turn: each sample of the endless sequence counts once.
 Status Run::check_ledger(uint32_t stage, const proto::StepReport& report, StepInProgress& step) const {
   const auto& positions = report.sample_positions;
@@ -166,6 +179,13 @@ Status Run::on_step_report(Instant now, uint32_t stage, const proto::StepReport&
   if (const Status ledger = check_ledger(stage, report, step); !ledger) return wrong(ledger.error().message);
   if (!step.squares_in[stage]) {
     if (const Status taken = take_squares(stage, report, step); !taken) return wrong(taken.error().message);
+    // Before the norm is sent, and before any snapshot with this step is whole.
+    if (const auto what = not_finite(report)) {
+      ended_ = true;
+      sink.diverged(plan::to_string(plan_->stages[stage].assignment->seat) + ", step " +
+                    std::to_string(report.step) + ": " + *what);
+      return {};
+    }
     if (std::all_of(step.squares_in.begin(), step.squares_in.end(), [](bool in) { return in; }))
       send_norm(report.step, step, sink);
   }

@@ -45,6 +45,8 @@ class RunSink {
   virtual void finished(
       uint64_t step) = 0;  // the last checkpoint is of the last step, or all predictions are there
   virtual void stopped(uint64_t step) = 0;  // as asked, after a snapshot
+  // A step's loss or gradient is not finite: no step from there on is committed.
+  virtual void diverged(const std::string& what) = 0;
 };
 
 struct RunOptions {

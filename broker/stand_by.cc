@@ -37,7 +37,7 @@ void Broker::update_stand_bys() {
     std::vector<Holder> holders;
     for (const auto& [id, left] : free) {
       const Peer& peer = peers_.at(id);
-      if (job.excluded.contains(id) || job.excludes(peer.name)) continue;
+      if (job.excluded.contains(id) || job.excludes(peer.name) || !job.may_send(peer)) continue;
       ids.push_back(id);
       holders.push_back(
           {peer.device.memory.value, left, peer.device.fingerprint, owner_of({id, peer.name, peer.device})});

@@ -12,6 +12,7 @@ inline constexpr int kExitNotFound = 3;     // a file or name is not there, or m
 inline constexpr int kExitUnsupported = 4;  // understood, but not implemented here
 inline constexpr int kExitCorrupted = 5;    // a file's bytes are not what they claim to be
 inline constexpr int kExitResources = 6;    // memory, disk or a limit
+inline constexpr int kExitDiverged = 7;     // a loss or gradient was not finite
 inline constexpr int kExitStopped = 130;    // stopped by Ctrl-C, after saving what can be gone on from
 
 inline int exit_code(ErrorCode code) {

@@ -55,7 +55,10 @@ class Follower {
     followed_.step = event.step;
     if (event.sequence == 1) first_ms_ = event.unix_ms;
     followed_.seconds = static_cast<double>(event.unix_ms - first_ms_) / 1000;
-    if (event.kind == proto::JobEventKind::State) followed_.reason = event.text;
+    if (event.kind == proto::JobEventKind::State) {
+      followed_.reason = event.text;
+      followed_.diverged = event.diverged;
+    }
     if (!event.metrics.empty()) followed_.metrics = event.metrics;
     if (const auto shown = to_run_event(event)) report_.show(*shown);
   }

@@ -22,6 +22,7 @@ struct Followed {
   std::string reason;
   uint64_t step = 0;
   std::map<std::string, double> metrics;  // of the last evaluation
+  bool diverged = false;                  // it failed because its numbers were not finite
   double seconds = 0;                     // from the first event to the last, by the broker's clock
 };
 

@@ -57,6 +57,13 @@ Result<int> run_local(const LocalOptions& options) {
                                                : make_text_report(stdout, {.summary = options.summary});
   WEFT_TRY(const auto result, train::train(job, *backend, {.resume = options.resume, .stop = &stop_requested},
                                            [&](const train::Event& event) { report->show(event); }));
+  if (!result.diverged.empty()) {
+    std::fprintf(stderr, "weft: error: not finite: %s: the model diverged; %s\n", result.diverged.c_str(),
+                 result.checkpoint.empty()
+                     ? "no checkpoint was written"
+                     : ("the last checkpoint is " + result.checkpoint.string()).c_str());
+    return kExitDiverged;
+  }
   return result.stopped ? kExitStopped : kExitOk;
 }
 

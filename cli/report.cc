@@ -91,8 +91,10 @@ struct JsonLine {
   std::string operator()(const train::ResultEvent& e) const {
     return fmt::format(
         R"({{"event":"result","status":"{}","steps":{},"seconds":{},"output":{},"inference":{},"checkpoint":{},"metrics":{}}})",
-        e.stopped ? "stopped" : "completed", e.steps, json_number(e.seconds),
-        e.output.empty() ? "null" : json_string(e.output.string()),
+        !e.diverged.empty() ? "failed"
+        : e.stopped         ? "stopped"
+                            : "completed",
+        e.steps, json_number(e.seconds), e.output.empty() ? "null" : json_string(e.output.string()),
         e.inference.empty() ? "null" : json_string(e.inference.string()),
         e.checkpoint.empty() ? "null" : json_string(e.checkpoint.string()), json_metrics(e.metrics));
   }

@@ -193,7 +193,7 @@ class Submit {
                              followed->metrics});
       if (followed->state == proto::JobState::Stopped) return kExitStopped;
       fmt::print(stderr, "weft: error: job {} failed: {}\n", job_, followed->reason);
-      return kExitFailed;
+      return followed->diverged ? kExitDiverged : kExitFailed;
     }
     const auto code = bring_back(job, *followed);
     if (!code) return leave(code.error());

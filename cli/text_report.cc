@@ -121,6 +121,7 @@ class TextReport : public Report {
   }
   void on(const train::ResultEvent& e) {
     end_live();
+    if (!e.diverged.empty()) return line(fmt::format("failed after step {} of {}", e.steps, steps_));
     if (e.stopped) {
       line(fmt::format("stopped after step {} of {}", e.steps, steps_));
       if (!e.checkpoint.empty())

@@ -110,6 +110,10 @@ double relative_error(const Codec& codec, std::span<const float> x, const Draw& 
   return relative_error(x, y);
 }
 
+bool are_below_infinity(std::span<const float> x) {
+  return loops().all_below_infinity(x.data(), static_cast<int64_t>(x.size()));
+}
+
 Status check_length(std::span<const std::byte> payload, size_t wanted) {
   if (payload.size() == wanted) return {};
   return fail(ErrorCode::Corrupted, "a payload of " + std::to_string(payload.size()) + " bytes where " +

@@ -120,6 +120,9 @@ double relative_error(const Codec& codec, std::span<const float> x, const Draw& 
                       std::span<const std::byte> payload, Scratch& scratch);
 double relative_error(std::span<const float> x, std::span<const float> y);  // REQUIRES: equal sizes
 
+// No NaN and no +Inf. -Inf may be there: scores are masked with it. A pass over x.
+bool are_below_infinity(std::span<const float> x);
+
 // A cotangent may be sent at the positions at which its activation was, and then without positions of its
 // own. For TopK only. Positions are ascending and below the count, k of them.
 

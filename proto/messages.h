@@ -28,9 +28,12 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 3;
+inline constexpr uint32_t kProtocolMinor = 4;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
+// The first whose peers read tensors as today's codecs write them; others get no stage of a job that
+// compresses.
+inline constexpr uint32_t kProtocolMinorOfCodecs = 4;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;
@@ -316,6 +319,7 @@ struct StageFailed {
   Error error{};
   std::optional<plan::Seat> unreachable{};  // the fault is that link's
   bool permanent = false;                   // of the job, not of this peer: another one would fail as well
+  bool diverged = false;                    // numbers that are not finite would have come to be learnt from
 };
 
 struct LinkUse {
@@ -454,6 +458,7 @@ struct SubmitJob {
   uint32_t stages = 0;  // as the job file says; 0: auto
   std::vector<PackedFile> files{};
   std::vector<std::string> excluded{};  // peers by name that get no part of it, as the job file says
+  bool compresses = false;              // links may have codecs: as the broker reads the job file
 };
 struct JobAccepted {
   JobNumber job = 0;
@@ -535,6 +540,7 @@ struct JobEvent {
   std::map<std::string, double> metrics{};
   std::string text{};
   std::vector<std::string> peers{};  // of a plan: by stage, the peer's name
+  bool diverged = false;             // of a state: the job failed because its numbers were not finite
 };
 
 struct ListJobs {};

@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <chrono>
+#include <cmath>
 
 #include "dag/loss.h"
 #include "dag/onnx/export.h"
@@ -159,6 +160,7 @@ class Run {
     last_checkpoint_ = last;
     for (uint64_t step = first_step_; step <= total_steps_; ++step) {
       WEFT_TRY(const auto result, session_->step(step, total_steps_, loader));
+      if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) return diverged(step, result);
       const Clock::time_point now = Clock::now();
       const double seconds = seconds_between(last, now);
       last = now;
@@ -211,6 +213,20 @@ class Run {
     ResultEvent event;
     event.steps = step;
     event.stopped = true;
+    event.seconds = seconds_between(start_, Clock::now());
+    event.checkpoint = checkpoint_path_;
+    event.metrics = metrics_;
+    sink_(event);
+    return event;
+  }
+
+  // What it would go on with has no meaning any more, nor would any checkpoint of it.
+  ResultEvent diverged(uint64_t step, const TrainingSession::StepResult& result) {
+    ResultEvent event;
+    event.steps = step - 1;
+    event.diverged = "step " + std::to_string(step) + ": " +
+                     (std::isfinite(result.loss) ? "a gradient is not finite"
+                                                 : "the loss is " + std::to_string(result.loss));
     event.seconds = seconds_between(start_, Clock::now());
     event.checkpoint = checkpoint_path_;
     event.metrics = metrics_;

@@ -50,9 +50,10 @@ struct CheckpointEvent {
 struct ResultEvent {
   uint64_t steps = 0;  // done in all, also before a resume
   bool stopped = false;
+  std::string diverged;  // not empty: what was not finite, in the step after `steps`
   double seconds = 0;
   std::filesystem::path output, inference;  // empty when stopped early
-  std::filesystem::path checkpoint;         // of a stopped run: where to go on from
+  std::filesystem::path checkpoint;         // of a run that ended early: where to go on from
   std::map<std::string, double> metrics;    // of the last evaluation
 };
 using Event = std::variant<StartEvent, StepEvent, EvaluationEvent, CheckpointEvent, ResultEvent>;
@@ -64,7 +65,7 @@ struct TrainOptions {
 };
 
 // Runs the job to its end. The result says what was written; a run that was stopped returns a result with
-// `stopped`, not an error.
+// `stopped`, and one whose loss or gradient was not finite with `diverged`, not an error.
 Result<ResultEvent> train(const configs::Job& job, peer::Backend& backend, const TrainOptions& options,
                           const EventSink& sink);
 

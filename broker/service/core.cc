@@ -263,10 +263,11 @@ void Core::carry_out(Effect& effect) {
           [&](Close& e) { to_gate(e.connection, BusKind::Close); },
           [&](CheckSubmission& e) {
             planner_thread_->post([this, e = std::move(e)] {
-              Status verdict = planner_.check(e.submission);
-              from_worker([this, event = SubmissionChecked{e.connection, e.submission, std::move(verdict)}] {
-                step(event);
-              });
+              SubmissionChecked event{e.connection, e.submission, {}};
+              const auto compresses = planner_.check(e.submission);
+              if (!compresses) event.verdict = fail(compresses.error());
+              event.submission.compresses = compresses.value_or(false);
+              from_worker([this, event = std::move(event)] { step(event); });
             });
           },
           [&](StartPlanning& e) {

@@ -479,14 +479,14 @@ Status Planner::open_data(proto::JobNumber job, const proto::SubmitJob& submissi
   return {};
 }
 
-Status Planner::check(const proto::SubmitJob& submission) {
+Result<bool> Planner::check(const proto::SubmitJob& submission) {
   // Unpacked where nothing else is; the job's own folder is made when it has its number.
   const std::filesystem::path folder = folder_ / ("check-" + std::to_string(getpid()));
   const auto job = unpack_submission(submission, blobs_, folder);
   std::error_code code;
   std::filesystem::remove_all(folder, code);
   if (!job) return fail(job.error());
-  return {};
+  return job->compression.policy != plan::CompressionPolicy::None;
 }
 
 }  // namespace weft::broker

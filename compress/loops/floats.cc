@@ -127,6 +127,18 @@ bool all_finite(const float* x, int64_t count) {
   return bad == 0;
 }
 
+bool all_below_infinity(const float* x, int64_t count) {
+  uint32_t bad = 0;
+#pragma omp simd reduction(| : bad)
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t bits = static_cast<int32_t>(bits_of(x[i])),
+                  magnitude = bits & static_cast<int32_t>(kMagnitude);
+    constexpr int32_t kLimit = static_cast<int32_t>(kInfinity);
+    bad |= (magnitude > kLimit ? 1u : 0u) | (bits == kLimit ? 1u : 0u);
+  }
+  return bad == 0;
+}
+
 // Sixteen sums side by side, then one after the other: an order that no width of vectors changes.
 void error_sums(const float* x, const float* y, int64_t count, double* sums) {
   double error[16] = {}, whole[16] = {};
@@ -157,6 +169,7 @@ void add_float_loops(LoopTable& t) {
   t.to_bfloat = to_bfloat;
   t.from_bfloat = from_bfloat;
   t.all_finite = all_finite;
+  t.all_below_infinity = all_below_infinity;
   t.error_sums = error_sums;
 }
 

@@ -27,6 +27,7 @@ struct LoopTable {
   bool (*to_bfloat)(const float* x, uint8_t* y, int64_t count);
   bool (*from_bfloat)(const uint8_t* x, float* y, int64_t count);
   bool (*all_finite)(const float* x, int64_t count);
+  bool (*all_below_infinity)(const float* x, int64_t count);  // no NaN, no +Inf
   // Blocks of `bits` 8, 6, 5, 4 or 3; encode returns whether x was finite, decode whether the scales were.
   bool (*encode_blocks)(int bits, const float* x, int64_t count, const Stream& stream, uint8_t* out);
   bool (*decode_blocks)(int bits, const uint8_t* in, int64_t count, const Stream& stream, float* out);

@@ -199,6 +199,12 @@ PeerEffects Peer::on_link_failed(Instant now, uint64_t generation, const plan::S
   });
 }
 
+PeerEffects Peer::on_not_finite(Instant now, uint64_t generation, const Error& error) {
+  return handle(*state_, now, [&] {
+    if (state_->is_at_work(generation)) state_->fail_stage(error, {}, /*permanent=*/true, /*diverged=*/true);
+  });
+}
+
 PeerEffects Peer::on_probed(Instant now, const proto::ProbeReport& report) {
   return handle(*state_, now, [&] {
     if (state_->session.is_admitted()) state_->tell(report);

@@ -138,6 +138,9 @@ class Peer {
   // The link cannot be had again: its own deadline has passed.
   PeerEffects on_link_failed(Instant now, uint64_t generation, const plan::Seat& seat, const Error& error);
 
+  // A tensor that came for training is not finite: it is not handed over, and the job cannot go on.
+  PeerEffects on_not_finite(Instant now, uint64_t generation, const Error& error);
+
   PeerEffects on_probed(Instant now, const proto::ProbeReport& report);
 
   // Work. on_tensor: `accepted` says whether the shell keeps the bytes.

@@ -90,7 +90,8 @@ struct Peer::State {
   // Reports, and what is uploaded for them (reports.cc)
   void report(uint64_t sequence, proto::Message message, const Task& task = {});
   void resume(const proto::ResumeStage& resume);
-  void fail_stage(const Error& error, std::optional<plan::Seat> unreachable = {}, bool permanent = false);
+  void fail_stage(const Error& error, std::optional<plan::Seat> unreachable = {}, bool permanent = false,
+                  bool diverged = false);
   void on_hashed(uint64_t generation, const Task& task, std::vector<proto::TensorReference> tensors);
   bool uploads_are_full() const;
   void start_uploads();

@@ -41,7 +41,8 @@ void Peer::State::resume(const proto::ResumeStage& resume) {
   work();
 }
 
-void Peer::State::fail_stage(const Error& error, std::optional<plan::Seat> unreachable, bool permanent) {
+void Peer::State::fail_stage(const Error& error, std::optional<plan::Seat> unreachable, bool permanent,
+                             bool diverged) {
   if (stage->failed) return;
   stage->failed = true;
   say("warning stage_failed run=" + std::to_string(stage->assignment->run) + " reason=\"" + error.message +
@@ -51,7 +52,8 @@ void Peer::State::fail_stage(const Error& error, std::optional<plan::Seat> unrea
                                                       .plan_version = stage->assignment->plan_version,
                                                       .error = error,
                                                       .unreachable = unreachable,
-                                                      .permanent = permanent});
+                                                      .permanent = permanent,
+                                                      .diverged = diverged});
 }
 
 void Peer::State::on_hashed(uint64_t of_generation, const Task& task,

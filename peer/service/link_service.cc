@@ -11,6 +11,7 @@ constexpr Duration kTickInterval = std::chrono::milliseconds(250);
 constexpr Duration kArrivalDeadline = std::chrono::seconds(30);
 constexpr size_t kArrivalsMax = 256;
 constexpr Duration kLookForUnsent = std::chrono::milliseconds(2);
+constexpr int64_t kCheckedHereMax = 64 << 10;  // bytes: microseconds
 }  // namespace
 
 struct LinkService::Arrival {
@@ -160,16 +161,32 @@ void LinkService::hand_over(uint64_t generation, plan::Seat seat, const proto::T
   publish_use();
   untaken_ += static_cast<uint64_t>(header.spec.bytes().value);
   if (untaken_ > options_.untaken_bytes_max && !is_paused_) links_->pause_reading(is_paused_ = true);
-  if (!decodes_) return pass_on(generation, seat, header, std::move(payload));
+  if (is_decoded_here(header)) return decode(generation, seed_, seat, header, payload);
   if (!decoder_) decoder_ = std::make_unique<net::Worker>();
+  ++decoding_;
   decoder_->post([this, generation, seed = seed_, seat, header, payload = std::move(payload)] {
     decode(generation, seed, seat, header, payload);
+    --decoding_;  // what comes after it goes behind it
   });
+}
+
+// What takes no longer than waking the other thread up, as long as nothing is to stay behind.
+bool LinkService::is_decoded_here(const proto::TensorHeader& header) const {
+  return decoding_ == 0 && header.codec.kind == compress::Kind::Dense &&
+         (!is_learnt_from(header) || header.spec.bytes().value <= kCheckedHereMax);
 }
 
 void LinkService::decode(uint64_t generation, uint64_t seed, plan::Seat seat,
                          const proto::TensorHeader& header, const dag::Tensor& payload) {
   auto tensor = decode_tensor(header, payload, seed);
+  if (tensor && !may_be_learnt_from(header, *tensor)) {
+    const Error error = not_finite(header, seat);
+    tell([generation, error](const Handlers& handlers) {
+      if (handlers.on_not_finite) handlers.on_not_finite(generation, error);
+    });
+    loop_.post([this, size = static_cast<uint64_t>(header.spec.bytes().value)] { on_taken(size); });
+    return;
+  }
   if (tensor) return pass_on(generation, seat, header, std::move(*tensor));
   const auto size = static_cast<uint64_t>(header.spec.bytes().value);
   loop_.post([this, generation, seat, size, error = tensor.error()] {
@@ -206,10 +223,6 @@ void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::Ass
     counted_ = generation;
   }
   seed_ = assignment->training.seed;
-  decodes_ = std::any_of(assignment->programs.begin(), assignment->programs.end(), [](const auto& program) {
-    return std::any_of(program.receives.begin(), program.receives.end(),
-                       [](const proto::EdgeEnd& end) { return end.codec.kind != compress::Kind::Dense; });
-  });
   links_ = std::make_unique<Links>(
       link_options(), std::move(assignment),
       Links::Handlers{

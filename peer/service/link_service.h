@@ -4,6 +4,7 @@
 // are measured there when the broker asks.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -38,6 +39,8 @@ class LinkService {
     std::function<void(uint64_t generation, plan::Seat seat, const Error&)> on_down;
     std::function<void(uint64_t generation, plan::Seat seat, const proto::TensorHeader&, dag::Tensor)>
         on_tensor;
+    // Instead of on_tensor: what the stage would learn from is not finite (encoding.h).
+    std::function<void(uint64_t generation, const Error&)> on_not_finite{};
     std::function<void(const proto::ProbeReport&)> on_probed{};
   };
   // Errors: what the listener says.
@@ -83,10 +86,11 @@ class LinkService {
   void tell(std::function<void(const Handlers&)> what);
   void hand_over(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header,
                  dag::Tensor payload);
-  // On the thread that decodes.
+  // On the thread that decodes, or on this one.
   void decode(uint64_t generation, uint64_t seed, plan::Seat seat, const proto::TensorHeader& header,
               const dag::Tensor& payload);
   void pass_on(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header, dag::Tensor tensor);
+  bool is_decoded_here(const proto::TensorHeader& header) const;
   void on_taken(uint64_t bytes);
   void publish_use();
   void publish_urgent();
@@ -104,9 +108,9 @@ class LinkService {
   uint64_t generation_ = 0;
   std::unique_ptr<Links> links_;
   std::unique_ptr<Prober> prober_;
-  bool decodes_ = false;  // the stage has edges with a codec: then all go the same way, in order
-  uint64_t seed_ = 0;     // of its run
-  uint64_t untaken_ = 0;  // bytes of tensors
+  std::atomic<uint32_t> decoding_ = 0;  // tensors that the thread which decodes has yet to pass on
+  uint64_t seed_ = 0;                   // of its run
+  uint64_t untaken_ = 0;                // bytes of tensors
   bool is_paused_ = false;
 
   std::mutex mutex_;

@@ -69,6 +69,9 @@ Status PeerService::start_links() {
     if (accepted) stage_->inbox.keep(header, std::move(tensor));
     carry_out(std::move(effects));
   };
+  handlers.on_not_finite = [this](uint64_t generation, const Error& error) {
+    if (is_current(generation)) carry_out(peer_->on_not_finite(loop_.now(), generation, error));
+  };
   handlers.on_probed = [this](const proto::ProbeReport& report) {
     carry_out(peer_->on_probed(loop_.now(), report));
   };

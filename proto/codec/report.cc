@@ -28,6 +28,7 @@ void put(const StageFailed& from, wire::StageFailed& to) {
     to.set_unreachable_replica(from.unreachable->replica);
   }
   to.set_permanent(from.permanent);
+  to.set_diverged(from.diverged);
 }
 Status get(const wire::StageFailed& from, StageFailed& to) {
   Reader read("StageFailed");
@@ -39,6 +40,7 @@ Status get(const wire::StageFailed& from, StageFailed& to) {
     read.seat(from.unreachable_stage(), from.unreachable_replica(), to.unreachable.emplace(),
               "unreachable_stage");
   to.permanent = from.permanent();
+  to.diverged = from.diverged();
   return read.status();
 }
 

@@ -57,6 +57,7 @@ void put(const SubmitJob& from, wire::SubmitJob& to) {
   to.set_stages(from.stages);
   put_list(from.files, *to.mutable_files());
   put_plain(from.excluded, *to.mutable_excluded());
+  to.set_compresses(from.compresses);
 }
 Status get(const wire::SubmitJob& from, SubmitJob& to) {
   Reader read("SubmitJob");
@@ -69,6 +70,7 @@ Status get(const wire::SubmitJob& from, SubmitJob& to) {
   for (const PackedFile& file : to.files)
     read.require(paths.insert(file.path).second, "files", "a path is there twice");
   read.texts(from.excluded(), to.excluded, kExcludedMax, kNameMax, "excluded");
+  to.compresses = from.compresses();
   return read.status();
 }
 
@@ -207,6 +209,7 @@ void put(const JobEvent& from, wire::JobEvent& to) {
   }
   to.set_text(put_text(from.text));
   for (const std::string& peer : from.peers) to.add_peers(put_text(peer));
+  to.set_diverged(from.diverged);
 }
 Status get(const wire::JobEvent& from, JobEvent& to) {
   Reader read("JobEvent");
@@ -231,6 +234,7 @@ Status get(const wire::JobEvent& from, JobEvent& to) {
   }
   read.text(from.text(), to.text, kTextMax, "text");
   read.texts(from.peers(), to.peers, kStagesMax, kNameMax, "peers");
+  to.diverged = from.diverged();
   return read.status();
 }
 

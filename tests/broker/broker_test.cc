@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "dag/op_table.h"
 #include "tests/broker/world.h"
 
 namespace weft::broker {
@@ -108,6 +110,76 @@ TEST(Jobs, APeerThatIsExcludedGetsNoPartOfIt) {
   EXPECT_TRUE(world.messages<proto::StandBy>(2).empty()) << "nor its tensors";
 }
 
+// What codecs write, an older weft gives the link up for: it gets no stage, also not in a recovery or to
+// hold.
+TEST(Jobs, PeersThatAreTooOldForCodecsGetNoPartOfOneThatCompresses) {
+  constexpr uint32_t kOld = proto::kProtocolMinorOfCodecs - 1;
+  World world;
+  world.join(1, 1);
+  world.join(2, 2, TokenVerdict::Valid, 0, {}, kOld);
+  world.submit(100, 2, {}, /*compresses=*/true);
+  EXPECT_TRUE(world.plannings.empty());
+  EXPECT_EQ(world.states[1], JobState::Waiting);
+  EXPECT_NE(world.events.back().text.find("needs 2, 1 is free; peer2 cannot read compressed tensors"),
+            std::string::npos)
+      << world.events.back().text;
+  EXPECT_TRUE(std::any_of(world.events.begin(), world.events.end(), [](const auto& e) {
+    return e.kind == proto::JobEventKind::Notice && e.text.find("left out") == 0 &&
+           e.text.find("'peer2'") != std::string::npos;
+  }));
+  world.join(3, 3, TokenVerdict::Valid, 0, {}, proto::kProtocolMinorOfCodecs);
+  ASSERT_EQ(world.plannings.size(), 1u);
+  ASSERT_EQ(world.plannings[0].candidates.size(), 2u);
+  for (const Candidate& candidate : world.plannings[0].candidates) EXPECT_NE(candidate.name, "peer2");
+  world.plan_and_ready(2, 100);
+  world.report_step(1);
+  EXPECT_TRUE(world.messages<proto::StandBy>(2).empty());
+  world.step(Disconnected{world.peers[0], "gone"});
+  EXPECT_TRUE(world.plannings.empty());
+  EXPECT_EQ(world.states[1], JobState::Waiting);
+  // One that is brought up to date takes the stage.
+  world.step(Disconnected{2, "restarted"});
+  world.join(4, 2);
+  EXPECT_EQ(world.plannings.size(), 1u);
+}
+
+TEST(Jobs, AnOldPeerTakesPartWhereNothingIsCompressed) {
+  World world;
+  world.join(1, 1);
+  world.join(2, 2, TokenVerdict::Valid, 0, {}, proto::kProtocolMinorOfCodecs - 1);
+  world.submit(100, 2);
+  ASSERT_EQ(world.plannings.size(), 1u);
+  EXPECT_EQ(world.plannings[0].candidates.size(), 2u);
+}
+
+// A submission from before it was written down: what was planned says it.
+TEST(Jobs, APlanWithCodecsSaysThatTheJobCompresses) {
+  World world;
+  world.join(1, 1);
+  world.join(2, 2);
+  world.join(3, 3, TokenVerdict::Valid, 0, {}, proto::kProtocolMinorOfCodecs - 1);
+  world.submit(100, 1);
+  ASSERT_EQ(world.plannings.size(), 1u);
+  const auto plan = plan_for(world.plannings[0], 1, 100);
+  auto assignment = std::make_shared<proto::AssignStage>(*plan->stages[0].assignment);
+  dag::GraphBuilder b(dag::op_table());
+  const dag::ValueId y = b.add(dag::OpKind::Relu, {b.input("x", {dag::DType::F32, {4}})});
+  b.output("y", y, dag::OutputRole::Prediction);
+  proto::StageProgram program;
+  program.graph = std::make_shared<const dag::Graph>(b.finish());
+  program.segment_of_op.assign(program.graph->ops().size(), 0);
+  program.segment_count = 1;
+  program.sends = {{.value = y, .codec = {.kind = compress::Kind::Float16}}};
+  assignment->programs.push_back(std::move(program));
+  plan->stages[0].assignment = assignment;
+  const StartPlanning request = world.plannings[0];
+  world.plannings.clear();
+  world.step(PlanningDone{request.job, request.plan_version, plan});
+  world.step(Disconnected{request.candidates[0].peer.digest.bytes[0], "gone"});
+  ASSERT_FALSE(world.plannings.empty());
+  for (const Candidate& candidate : world.plannings.back().candidates) EXPECT_NE(candidate.name, "peer3");
+}
+
 TEST(Jobs, RunsToItsEndWithACheckpointOfTheLastStep) {
   World world;
   world.run_two_stages(3);
@@ -158,6 +230,63 @@ TEST(Recovery, ALostPeerTakesTheRunBackToItsCheckpointWithASpare) {
   const auto grants = world.messages<proto::Command>(world.peers[0]);
   EXPECT_GT(grants.back().step, checkpoint->step);
   EXPECT_EQ(grants.back().plan_version, world.version);
+}
+
+// The same numbers would come again with any peer: nobody is left out for it, and nothing is tried again.
+TEST(Divergence, EndsTheJobAndKeepsItsCheckpoint) {
+  for (const bool on_a_link : {false, true}) {
+    SCOPED_TRACE(on_a_link);
+    World world;
+    world.join(3, 3);
+    world.copies = false;
+    world.run_two_stages(100);
+    proto::StageFailed failed{.run = 1, .plan_version = world.version};
+    failed.error = {ErrorCode::OutOfRange,
+                    "a NaN or an infinity came from stage 1: edge 4, step 2, microbatch 0"};
+    failed.permanent = failed.diverged = true;
+    proto::StepReport report{.run = 1, .plan_version = world.version, .step = 1};
+    report.squares = {std::numeric_limits<double>::quiet_NaN()};
+    report.updated = true;
+    if (on_a_link)
+      world.receive(world.peers[1], failed);
+    else
+      world.receive(world.peers[1], report);
+    EXPECT_EQ(world.states[1], JobState::Failed);
+    EXPECT_TRUE(world.plannings.empty());
+    const proto::JobEvent& end = world.events.back();
+    EXPECT_TRUE(end.diverged);
+    for (const std::string& says :
+         {std::string("not finite: stage 2"), std::string("the model diverged"),
+          std::string("there was no checkpoint yet"), std::string(on_a_link ? "edge 4, step 2" : "step 1")})
+      EXPECT_NE(end.text.find(says), std::string::npos) << end.text;
+    EXPECT_EQ(world.broker.counters().protocol_errors, 0u);
+  }
+}
+
+TEST(Divergence, SaysWhichCheckpointIsKept) {
+  World world;
+  world.copies = false;
+  world.run_two_stages(2000);
+  uint64_t step = 0;
+  while (world.messages<proto::Command>(world.peers[0]).back().kind != proto::CommandKind::Checkpoint) {
+    ASSERT_LT(step, 2000u);
+    world.report_step(++step);
+  }
+  const uint64_t saved = world.messages<proto::Command>(world.peers[0]).back().step;
+  while (step < saved) world.report_step(++step);
+  world.report_checkpoint(saved);
+  proto::StepReport report{.run = 1, .plan_version = world.version, .step = saved + 1};
+  report.losses = {1.0, std::numeric_limits<double>::infinity()};
+  report.squares = {1.0};
+  world.receive(world.peers[1], report);
+  EXPECT_EQ(world.states[1], JobState::Failed);
+  EXPECT_NE(world.events.back().text.find("the checkpoint of step " + std::to_string(saved) +
+                                          " is kept: weft fetch 1"),
+            std::string::npos)
+      << world.events.back().text;
+  world.receive(100, proto::GetResult{1});
+  ASSERT_FALSE(world.messages<proto::JobResult>(100).empty());
+  EXPECT_EQ(world.messages<proto::JobResult>(100).back().step, saved);
 }
 
 TEST(Recovery, WhatAReleasedPeerStillReportsChangesNothing) {

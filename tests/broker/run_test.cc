@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <deque>
+#include <limits>
+#include <tuple>
 
 #include "tests/broker/cluster.h"
 
@@ -71,6 +73,7 @@ class Fixture final : public RunSink {
   void compared(const proto::LinkComparison& comparison) override { compared_with.push_back(comparison); }
   void finished(uint64_t) override { is_finished = true; }
   void stopped(uint64_t step) override { stopped_after = step; }
+  void diverged(const std::string& what) override { diverged_by = what; }
 
   proto::StepReport report_of(uint64_t step, bool updated = true) const {
     proto::StepReport report{.run = 1, .plan_version = 1, .step = step};
@@ -120,9 +123,37 @@ class Fixture final : public RunSink {
   int failures = 0;
   bool is_finished = false;
   std::optional<uint64_t> stopped_after;
+  std::optional<std::string> diverged_by;
 };
 
 using Steps = std::vector<uint64_t>;
+
+// With a gradient or loss that is not finite no step is committed, also where its copy is whole.
+TEST(Divergence, StepsWithNumbersThatAreNotFiniteAreNotCommitted) {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(),
+                   kInfinity = std::numeric_limits<double>::infinity();
+  for (const auto& [loss, square, says] : std::vector<std::tuple<double, double, std::string>>{
+           {1, kNaN, "step 2: a gradient is not"},
+           {1, kInfinity, "step 2: a gradient is not"},
+           {kNaN, 1, "step 2: the loss of microbatch 1 is nan"},
+           {kInfinity, 1, "the loss of microbatch 1 is inf"}}) {
+    SCOPED_TRACE(says);
+    Fixture run({.stage_bytes = 1 << 20});
+    run.run.start(run.now, run);
+    run.step(1, 0.1);
+    run.snapshot(1);
+    ASSERT_EQ(run.steps, Steps{1});
+    ASSERT_TRUE(run.run.on_step_report(run.now, 0, run.report_of(2), run).has_value());
+    proto::StepReport bad = run.report_of(2);
+    bad.losses[1] = loss;
+    bad.squares[0] = square;
+    ASSERT_TRUE(run.run.on_step_report(run.now, 1, bad, run).has_value());
+    ASSERT_TRUE(run.diverged_by.has_value());
+    EXPECT_NE(run.diverged_by->find(says), std::string::npos) << *run.diverged_by;
+    EXPECT_EQ(run.steps, Steps{1});
+    EXPECT_EQ(run.run.committed_step(), 1u);
+  }
+}
 
 TEST(Rounds, SmallStagesAreEagerAStepIsCommittedWithItsCopy) {
   Fixture run({.stage_bytes = 1 << 20});  // 0.084 s to upload, a step of 0.1 s

@@ -69,23 +69,29 @@ class World {
     return effects;
   }
   void join(ConnectionId connection, uint8_t who, TokenVerdict verdict = TokenVerdict::Valid,
-            uint64_t instance = 0, std::optional<proto::StageHeld> holding = {}) {
+            uint64_t instance = 0, std::optional<proto::StageHeld> holding = {},
+            uint32_t minor = proto::kProtocolMinor) {
     proto::Hello hello;
+    hello.minor = minor;
     hello.holding = holding;
     hello.instance = instance;
     hello.name = "peer" + std::to_string(who);
     hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "f"};
     step(Introduced{connection, key(who), "test", hello, verdict});
   }
-  void submit(ConnectionId client, uint32_t stages, std::vector<std::string> excluded = {}) {
+  void submit(ConnectionId client, uint32_t stages, std::vector<std::string> excluded = {},
+              bool compresses = false) {
     proto::Hello hello;
     hello.role = proto::Role::Submitter;
     step(Introduced{client, key(200), "test", hello, TokenVerdict::Valid});
-    step(SubmissionChecked{
-        client,
-        proto::SubmitJob{
-            .name = "job", .job = "", .stages = stages, .files = {}, .excluded = std::move(excluded)},
-        {}});
+    step(SubmissionChecked{client,
+                           proto::SubmitJob{.name = "job",
+                                            .job = "",
+                                            .stages = stages,
+                                            .files = {},
+                                            .excluded = std::move(excluded),
+                                            .compresses = compresses},
+                           {}});
   }
   void receive(ConnectionId connection, Message message) {
     step(Received{connection, std::make_shared<const Message>(std::move(message))});

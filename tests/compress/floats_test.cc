@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "tests/compress/cases.h"
 
@@ -107,6 +108,28 @@ TEST(Floats, InfinitiesAndNaNAreCorrupted) {
           ASSERT_FALSE(status) << text << " " << table->isa << " " << at;
           EXPECT_EQ(status.error().code, ErrorCode::Corrupted);
         }
+}
+
+TEST(Floats, OnlyMinusInfinityIsBelowInfinity) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const LoopTable* table : all_loops()) {
+    const ForcedLoops forced(*table);
+    EXPECT_TRUE(are_below_infinity({}));
+    for (const size_t count : {1, 7, 33, 100})
+      for (const size_t at : {size_t{0}, count / 2, count - 1}) {
+        std::vector<float> x(count, -kInfinity);
+        for (const uint32_t good :
+             {0u, 0x80000000u, 1u, 0x80000001u, 0x7f7fffffu, 0xff7fffffu, 0xff800000u}) {
+          x[at] = std::bit_cast<float>(good);
+          EXPECT_TRUE(are_below_infinity(x)) << table->isa << " " << good;
+        }
+        for (const uint32_t bad :
+             {0x7f800000u, 0x7f800001u, 0x7fc00000u, 0x7fffffffu, 0xff800001u, 0xffffffffu}) {
+          std::memcpy(&x[at], &bad, sizeof bad);  // a signalling NaN stays one
+          EXPECT_FALSE(are_below_infinity(x)) << table->isa << " " << bad;
+        }
+      }
+  }
 }
 
 }  // namespace

@@ -37,6 +37,40 @@ bool are_same(const dag::Tensor& a, const dag::Tensor& b) {
   return a.spec() == b.spec() && std::memcmp(a.bytes().data(), b.bytes().data(), a.bytes().size()) == 0;
 }
 
+template <typename T>
+dag::Tensor tensor_with(dag::DType dtype, T usual, T one) {
+  dag::Tensor tensor({dtype, {37}});
+  for (T& value : tensor.mutable_as<T>()) value = usual;
+  tensor.mutable_as<T>()[21] = one;
+  return tensor;
+}
+
+TEST(Encoding, WhatIsLearntFromHasNoNaNAndNoInfinityButMinus) {
+  const auto may = [](const dag::Tensor& tensor, proto::ProgramKind program = proto::ProgramKind::Train) {
+    return may_be_learnt_from({.program = program, .spec = tensor.spec()}, tensor);
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(),
+                  kNaN = std::numeric_limits<float>::quiet_NaN();
+  for (const float good : {0.0f, -0.0f, 1e-45f, -1e-45f, std::numeric_limits<float>::max(),
+                           -std::numeric_limits<float>::max(), -kInfinity})
+    EXPECT_TRUE(may(tensor_with<float>(dag::DType::F32, 1, good))) << good;
+  for (const float bad : {kInfinity, kNaN, -kNaN, std::numeric_limits<float>::signaling_NaN()}) {
+    EXPECT_FALSE(may(tensor_with<float>(dag::DType::F32, -kInfinity, bad))) << bad;
+    EXPECT_FALSE(may(tensor_with<double>(dag::DType::F64, 1, double{bad}))) << bad;
+    EXPECT_TRUE(may(tensor_with<float>(dag::DType::F32, 1, bad), proto::ProgramKind::Evaluate));
+    EXPECT_TRUE(may(tensor_with<float>(dag::DType::F32, 1, bad), proto::ProgramKind::Predict));
+  }
+  EXPECT_TRUE(may(tensor_with<double>(dag::DType::F64, 1e300, -std::numeric_limits<double>::infinity())));
+  EXPECT_TRUE(may(tensor_with<int32_t>(dag::DType::I32, 1, 0x7fc00000)));
+  for (const auto& [dtype, infinity] : {std::pair{dag::DType::F16, 0x7c00}, {dag::DType::BF16, 0x7f80}}) {
+    const auto with = [&](int bits) {
+      return tensor_with<uint16_t>(dtype, 0x3c00, static_cast<uint16_t>(bits));
+    };
+    EXPECT_TRUE(may(with(infinity - 1)) && may(with(0x8000 + infinity)));
+    EXPECT_FALSE(may(with(infinity)) || may(with(infinity + 1)) || may(with(0x8000 + infinity + 1)));
+  }
+}
+
 TEST(Encoding, IsTheSameBytesWheneverItIsMadeAndOthersElsewhere) {
   for (const char* codec : kCodecs) {
     SCOPED_TRACE(codec);

@@ -44,7 +44,8 @@ struct Owner {
                              tensor.as<float>()[0] == static_cast<float>(header.step);
                last_generation = generation;
                bytes += tensor.bytes().size();
-             }});
+             },
+         .on_not_finite = [this](uint64_t, const Error& error) { not_finite.push_back(error); }});
     EXPECT_TRUE(started.has_value());
     service = std::move(*started);
   }
@@ -69,7 +70,7 @@ struct Owner {
   std::unique_ptr<security::Identity> identity;
   std::unique_ptr<LinkService> service;
   std::vector<uint64_t> up;
-  std::vector<Error> downs;
+  std::vector<Error> downs, not_finite;
   uint64_t sent = 0, received = 0, bytes = 0, last_generation = 0;
   bool is_in_order = true;
 };
@@ -141,7 +142,7 @@ TEST_F(LinkServiceTest, WhatComesEncodedIsToldDecodedAndInOrder) {
   for (uint64_t step = 1; step <= 60; ++step) {
     // Every third is not finite, and so comes dense.
     dag::Tensor tensor = numbered_tensor(kCount, step);
-    if (step % 3 == 0) tensor.mutable_as<float>().back() = std::numeric_limits<float>::infinity();
+    if (step % 3 == 0) tensor.mutable_as<float>().back() = -std::numeric_limits<float>::infinity();
     proto::TensorHeader header = header_of(step, codec);
     const dag::Tensor payload = encode_tensor(header, tensor, kSeed, scratch);
     EXPECT_EQ(header.codec == codec, step % 3 != 0);
@@ -188,6 +189,64 @@ TEST_F(LinkServiceTest, ACodecThatWasNotAssignedEndsTheLink) {
   EXPECT_FALSE(run_until([&] { return b_.received == 1; }));
   ASSERT_EQ(b_.downs.size(), 1u);
   EXPECT_NE(b_.downs.front().message.find("expected fp16"), std::string::npos) << b_.downs.front().message;
+}
+
+// ---- what is not finite
+
+// A peer that lies or has diverged: what it sends is stopped here, and the link and its order stay as they
+// are.
+TEST_F(LinkServiceTest, NoNaNAndNoInfinityIsHandedOverForTraining) {
+  open_both();
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinity = std::numeric_limits<float>::infinity();
+  constexpr int64_t kSmall = 1000, kLarge = 300'000;  // checked here, and on the thread that decodes
+  size_t bad = 0;
+  for (const int64_t size : {kSmall, kLarge})
+    for (const float value : {nan, -nan, infinity})
+      for (const int64_t at : {int64_t{1}, size / 2, size - 1}) {
+        dag::Tensor tensor = numbered_tensor(size, 1);
+        tensor.mutable_as<float>()[static_cast<size_t>(at)] = value;
+        a_.service->send(7, {1},
+                         tensor_frame({.run = 1,
+                                       .plan_version = 1,
+                                       .step = 5,
+                                       .microbatch = 3,
+                                       .edge = 8,
+                                       .direction = proto::Direction::Backward,
+                                       .spec = tensor.spec()},
+                                      tensor));
+        ++bad;
+      }
+  // Masked scores, large and small ones, large before small.
+  for (uint64_t number = 1; number <= 20; ++number) {
+    dag::Tensor tensor = numbered_tensor(number % 2 == 1 ? kLarge : kSmall, number);
+    tensor.mutable_as<float>()[7] = -infinity;
+    a_.send(7, 1, tensor);
+  }
+  ASSERT_TRUE(run_until([&] { return b_.received == 20; }));
+  EXPECT_TRUE(b_.is_in_order);
+  ASSERT_EQ(b_.not_finite.size(), bad);
+  for (const Error& error : b_.not_finite) {
+    EXPECT_EQ(error.code, ErrorCode::OutOfRange);
+    EXPECT_EQ(error.message, "a NaN or an infinity came from stage 1: edge 8, step 5, microbatch 3");
+  }
+  EXPECT_TRUE(b_.downs.empty());
+}
+
+// Nothing is learnt from an evaluation or prediction: a model may mean what it says.
+TEST_F(LinkServiceTest, EvaluationsAndPredictionsMayHaveNaN) {
+  open_both();
+  uint64_t step = 0;
+  for (const proto::ProgramKind program : {proto::ProgramKind::Evaluate, proto::ProgramKind::Predict}) {
+    dag::Tensor tensor = numbered_tensor(300'000, ++step);
+    tensor.mutable_as<float>()[9] = std::numeric_limits<float>::quiet_NaN();
+    a_.service->send(
+        7, {1},
+        tensor_frame({.run = 1, .plan_version = 1, .step = step, .program = program, .spec = tensor.spec()},
+                     tensor));
+  }
+  ASSERT_TRUE(run_until([&] { return b_.received == 2; }));
+  EXPECT_TRUE(b_.not_finite.empty());
 }
 
 // Whoever dialled: what a peer sends passes its own uplink, what it receives its own downlink.

@@ -101,6 +101,20 @@ TEST(Resume, AStageThatFailedMeanwhileSaysSo) {
   EXPECT_EQ(shell.told_of<proto::StageFailed>()[0].unreachable, plan::Seat{1});
 }
 
+TEST(Divergence, IsTheJobsFaultAndNoLinksAndNothingRunsAfterIt) {
+  Shell shell = loaded();
+  shell.act(shell.peer.on_not_finite(shell.now, shell.peer.generation() + 1, {ErrorCode::OutOfRange, "x"}));
+  EXPECT_TRUE(shell.told_of<proto::StageFailed>().empty()) << "of another stage";
+  shell.act(shell.peer.on_not_finite(shell.now, shell.peer.generation(), {ErrorCode::OutOfRange, "a NaN"}));
+  ASSERT_EQ(shell.told_of<proto::StageFailed>().size(), 1u);
+  const proto::StageFailed failed = shell.told_of<proto::StageFailed>()[0];
+  EXPECT_TRUE(failed.diverged && failed.permanent && !failed.unreachable);
+  EXPECT_EQ(failed.error.message, "a NaN");
+  shell.command(CommandKind::Advance, 1);
+  shell.work();
+  EXPECT_TRUE(shell.told_of<proto::StepReport>().empty());
+}
+
 TEST(Resume, AnythingElseTakesTheStageAway) {
   for (const bool assigns : {false, true}) {
     Shell shell = loaded();

@@ -1,5 +1,6 @@
 // The rules of a stage at work: sequence numbers, what neighbours may send, what reports hold.
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "tests/peer_machine/shell.h"
@@ -152,6 +153,34 @@ TEST(Tensors, ASenderMayBeTheWholeWindowAhead) {
   EXPECT_FALSE(machine.on_tensor({1}, header).has_value()) << "too early";
   header.step = 1;
   EXPECT_FALSE(machine.on_tensor({2}, header).has_value()) << "of another stage";
+}
+
+// All but what the assignment names, in its shape and of a step under way.
+TEST(Tensors, OfAnotherShapeCodecEdgeProgramOrStepAreRefused) {
+  StageMachine machine = machine_of({.receives = true});
+  proto::TensorHeader good{.run = 1, .plan_version = 1, .step = 2, .microbatch = 1, .edge = 7};
+  good.spec = {dag::DType::F32, {2}};
+  using Lie = std::function<void(proto::TensorHeader&)>;
+  for (const auto& [says, lie] : std::vector<std::pair<std::string, Lie>>{
+           {"expected", [](auto& header) { header.spec.shape = {3}; }},
+           {"expected",
+            [](auto& header) {
+              header.spec.shape = {2, 1};
+            }},
+           {"expected", [](auto& header) { header.spec.dtype = dag::DType::F64; }},
+           {"expected", [](auto& header) { header.codec.kind = compress::Kind::Float16; }},
+           {"no such edge", [](auto& header) { header.edge = 8; }},
+           {"was not assigned", [](auto& header) { header.program = proto::ProgramKind::Predict; }},
+           {"no such microbatch", [](auto& header) { header.microbatch = 1000; }},
+           {"not its time", [](auto& header) { header.step = 0; }},  // as all of a step that is done
+           {"not its time", [](auto& header) { header.step = 1 + StageMachine::kStepsAhead; }}}) {
+    proto::TensorHeader header = good;
+    lie(header);
+    const Status status = machine.on_tensor({1}, header);
+    ASSERT_FALSE(status.has_value()) << says;
+    EXPECT_NE(status.error().message.find(says), std::string::npos) << status.error().message;
+  }
+  EXPECT_TRUE(machine.on_tensor({1}, good).has_value()) << "what was refused left nothing behind";
 }
 
 TEST(Reports, SayWhichSamplesWereRead) {

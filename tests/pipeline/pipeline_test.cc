@@ -229,6 +229,7 @@ class Cluster final : public broker::RunSink {
   void compared(const proto::LinkComparison&) override {}
   void finished(uint64_t) override { finished_ = true; }
   void stopped(uint64_t) override { ADD_FAILURE() << "nobody asked it to stop"; }
+  void diverged(const std::string& what) override { ADD_FAILURE() << what; }
 
  private:
   void react(StageHere& stage) {

@@ -42,7 +42,10 @@ TEST(Codec, EveryFieldReachesTheWire) {
   differ(EvaluationReport{}, [](EvaluationReport& m) { m.first_microbatch = 1; });
   differ(SubmitJob{}, [](SubmitJob& m) { m.stages = 1; });
   differ(SubmitJob{}, [](SubmitJob& m) { m.excluded = {"attic"}; });
+  differ(SubmitJob{}, [](SubmitJob& m) { m.compresses = true; });
   differ(JobEvent{}, [](JobEvent& m) { m.metrics["a"] = 0; });
+  differ(JobEvent{}, [](JobEvent& m) { m.diverged = true; });
+  differ(StageFailed{}, [](StageFailed& m) { m.diverged = true; });
   differ(AssignStage{}, [](AssignStage& m) { m.training.optimizer.beta2 = 0.5; });
   differ(AssignStage{}, [](AssignStage& m) { m.links.emplace_back().region = "a"; });
   differ(JobStatus{}, [](JobStatus& m) { m.equal_bits = false; });

@@ -248,7 +248,7 @@ class Maker {
   void fill(Drain&) {}
   void fill(StageReady& to) { fill_all(to.run, to.plan_version, to.persistent, to.microbatch); }
   void fill(StageFailed& to) {
-    fill_all(to.run, to.plan_version, to.error.message, to.permanent);
+    fill_all(to.run, to.plan_version, to.error.message, to.permanent, to.diverged);
     pick(to.error.code, ErrorCode::Internal);
     if (chance()) to.unreachable = plan::Seat{small(), small()};
   }
@@ -310,7 +310,7 @@ class Maker {
     fill(to.pieces);
   }
   void fill(SubmitJob& to) {
-    fill_all(to.name, to.job, to.files, to.excluded);
+    fill_all(to.name, to.job, to.files, to.excluded, to.compresses);
     to.stages = small();
   }
   void fill(JobAccepted& to) { fill(to.job); }
@@ -330,7 +330,7 @@ class Maker {
   }
   void fill(JobEvent& to) {
     fill_all(to.job, to.sequence, to.unix_ms, to.step, to.loss, to.learning_rate, to.seconds,
-             to.samples_per_second, to.gradient_norm, to.samples, to.text);
+             to.samples_per_second, to.gradient_norm, to.samples, to.text, to.diverged);
     pick(to.kind, JobEventKind::Result);
     pick(to.state, JobState::Failed);
     for (uint32_t i = small(); i > 0; --i) fill(to.metrics["metric " + std::to_string(i)]);
