@@ -31,7 +31,7 @@ devices:
 regions:
   within: {round_trip_ms: 10, bandwidth: 1Gbit}
 YAML
-  start_broker --links "${LINKS:-measure}" --replication-rate none
+  start_broker --compare-share 0 --links "${LINKS:-measure}" --replication-rate none
   for name in slow middle fast; do
     start_peer "$name" --device cpu:1 --memory 2GiB --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region here \
       --as "$name"

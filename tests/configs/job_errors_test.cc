@@ -137,7 +137,7 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"placement={owner: 0}", "`placement.owner`"},
       {"placement={owner: 1.5}", "`placement.owner`"},
       {"compression.policy=zip", "there are: none, auto, adatopk, uniform"},
-      {"compression={policy: uniform, codec: int5}", "`codec`: "},
+      {"compression={policy: uniform, codec: int7}", "`codec`: "},
       {"compression={policy: adatopk, codec: int8}", "`codec` goes with policy: uniform"},
       {"compression={policy: uniform, codec: int8, ratio: 4}", "leave `ratio` and `values` away"},
       {"compression={policy: adatopk, ratio: 0.5}", "`compression.ratio`"},
