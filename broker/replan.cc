@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "broker/job_sink.h"
+#include "plan/noise.h"
 
 namespace weft::broker {
 
@@ -144,6 +145,22 @@ void Broker::on_reconsidered(const Reconsidered& event) {
   job.run->request_stop(now_.monotonic, /*to_go_on=*/true, sink);
 }
 
+namespace {
+// What the codecs of its links gather.
+plan::Noise noise_of(const PlannedRun& plan) {
+  std::vector<plan::LinkCodec> codecs;
+  for (uint32_t s = 0; s < plan.stages.size(); ++s)
+    for (const proto::StageProgram& program : plan.stages[s].assignment->programs) {
+      if (program.kind != proto::ProgramKind::Train) continue;
+      for (const proto::EdgeEnd& end : program.sends) {
+        const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
+        codecs.push_back({s, end.stage, backward, end.codec});
+      }
+    }
+  return plan::noise_of(codecs);
+}
+}  // namespace
+
 // What comparisons of compressed links with dense ones came to. Codecs change as stages do: after a snapshot,
 // by a new plan, so that whatever is done again is done with the codecs that it began with.
 void Broker::guard(Job& job, const proto::LinkComparison& comparison) {
@@ -159,7 +176,12 @@ void Broker::guard(Job& job, const proto::LinkComparison& comparison) {
     if (!std::exchange(job.harm_said, true)) notice(job, *too_much + "; the job names their codecs itself");
     return;
   }
-  job.gentler = std::min(*job.plan->gentler + 1, proto::kGentlerMax);
+  // So much that at least one link has to become gentler.
+  const plan::Noise noise = noise_of(*job.plan);
+  job.gentler = *job.plan->gentler + 1;
+  while (job.gentler < proto::kGentlerMax &&
+         plan::is_within(noise, plan::noise_bound({.gentler = job.gentler})))
+    ++job.gentler;
   notice(job, *too_much + ": planned anew with gentler codecs");
   job.moving = true;
   for (const PlannedStage& stage : job.plan->stages) job.move_to.push_back(stage.peer);
