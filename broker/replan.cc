@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "broker/job_sink.h"
-#include "plan/noise.h"
 
 namespace weft::broker {
 
@@ -143,48 +142,6 @@ void Broker::on_reconsidered(const Reconsidered& event) {
   job.move_to = event.other->peers;
   Sink sink(*this, job);
   job.run->request_stop(now_.monotonic, /*to_go_on=*/true, sink);
-}
-
-namespace {
-// What the codecs of its links gather.
-plan::Noise noise_of(const PlannedRun& plan) {
-  std::vector<plan::LinkCodec> codecs;
-  for (uint32_t s = 0; s < plan.stages.size(); ++s)
-    for (const proto::StageProgram& program : plan.stages[s].assignment->programs) {
-      if (program.kind != proto::ProgramKind::Train) continue;
-      for (const proto::EdgeEnd& end : program.sends) {
-        const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
-        codecs.push_back({s, end.stage, backward, end.codec});
-      }
-    }
-  return plan::noise_of(codecs);
-}
-}  // namespace
-
-// What comparisons of compressed links with dense ones came to. Codecs change as stages do: after a snapshot,
-// by a new plan, so that whatever is done again is done with the codecs that it began with.
-void Broker::guard(Job& job, const proto::LinkComparison& comparison) {
-  char text[200];
-  std::snprintf(text, sizeof text, "step=%llu loss=%.6g loss_dense=%.6g gradient_error=%.4g cosine=%.4g",
-                static_cast<unsigned long long>(comparison.step), comparison.loss, comparison.loss_dense,
-                comparison.gradient_error, comparison.gradient_cosine);
-  log("info compared job=" + std::to_string(job.submitted.job) + " " + text);
-  const auto too_much = job.guard.judge(comparison);
-  if (!too_much || job.moving || job.stop_requested) return;
-  job.guard.begin();
-  if (!job.plan->gentler) {
-    if (!std::exchange(job.harm_said, true)) notice(job, *too_much + "; the job names their codecs itself");
-    return;
-  }
-  // So much that at least one link has to become gentler.
-  const plan::Noise noise = noise_of(*job.plan);
-  job.gentler = *job.plan->gentler + 1;
-  while (job.gentler < proto::kGentlerMax &&
-         plan::is_within(noise, plan::noise_bound({.gentler = job.gentler})))
-    ++job.gentler;
-  notice(job, *too_much + ": planned anew with gentler codecs");
-  job.moving = true;
-  for (const PlannedStage& stage : job.plan->stages) job.move_to.push_back(stage.peer);
 }
 
 // Whether the peers that it moves to are there and free still.

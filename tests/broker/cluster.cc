@@ -212,7 +212,9 @@ void Cluster::plan(const StartPlanning& request) {
       assignment->tensors.push_back(std::move(tensor));
     }
     if (options_.compresses)
-      assignment->programs.push_back(sending_program(request.gentler == 0 ? "int3" : "int8"));
+      assignment->programs.push_back(sending_program(request.gentler == 0   ? "int3"
+                                                     : request.gentler < 6 ? "int8"
+                                                                            : "fp16"));
     const uint32_t candidate = request.previous ? request.placed.at(s) : s;
     plan->stages.push_back({request.candidates.at(candidate).peer, assignment, {s}, 0.001});
   }

@@ -35,6 +35,7 @@ struct ClusterOptions {
   uint32_t submitted_stages = 2;  // as the job says; 0: auto
   broker::DriftOptions drift{.look_after = {}};
   bool compresses = false;  // as the planner chose, too much until its links become gentler
+  bool lies = false;        // whatever its links are, a stage says that they are too much
   // What the planner says of a run that goes on.
   std::function<Result<broker::Reconsidered::Other>(const broker::Reconsider&)> reconsider{};
 };

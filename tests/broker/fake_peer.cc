@@ -222,7 +222,7 @@ void Cluster::work(FakePeer& peer) {
     } else if (command.kind == CommandKind::Compare) {
       EXPECT_EQ(command.step, stage.completed);
       // Gradients of length 1, a fifth of that or all of it apart.
-      const bool gentle = assignment.programs.at(0).sends.at(0).codec.bits == 8;
+      const bool gentle = assignment.programs.at(0).sends.at(0).codec.bits == 8 && !options_.lies;
       proto::ComparisonReport comparison{.run = assignment.run,
                                          .plan_version = assignment.plan_version,
                                          .step = command.step,

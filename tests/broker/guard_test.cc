@@ -58,5 +58,17 @@ TEST(Guard, LinksThatHurtBecomeGentlerWhateverHappensMeanwhile) {
   }
 }
 
+// Each move takes noise away, until there is none: then it is not the codecs.
+TEST(Guard, AStageThatAlwaysSaysTooMuchDoesNotMoveARunForEver) {
+  test::Cluster cluster({.steps = 3000, .checkpoint_steps = 100, .compresses = true, .lies = true}, 1);
+  cluster.join(1), cluster.join(2);
+  cluster.submit();
+  ASSERT_TRUE(cluster.play(2'000'000));
+  EXPECT_EQ(cluster.state(), proto::JobState::Finished);
+  EXPECT_GE(count(cluster, "planned anew with gentler"), 1u);
+  EXPECT_LE(count(cluster, "planned anew with gentler"), 3u);
+  EXPECT_EQ(count(cluster, "nothing that could be left out"), 1u);
+}
+
 }  // namespace
 }  // namespace weft::broker

@@ -1,0 +1,58 @@
+// A run whose compressed links hurt what is learned goes on with gentler ones.
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "broker/job_sink.h"
+#include "plan/noise.h"
+
+namespace weft::broker {
+
+namespace {
+
+// What the codecs of its links gather.
+plan::Noise noise_of(const PlannedRun& plan) {
+  std::vector<plan::LinkCodec> codecs;
+  for (uint32_t s = 0; s < plan.stages.size(); ++s)
+    for (const proto::StageProgram& program : plan.stages[s].assignment->programs) {
+      if (program.kind != proto::ProgramKind::Train) continue;
+      for (const proto::EdgeEnd& end : program.sends) {
+        const bool backward = program.graph->producer(end.value).phase == dag::Phase::Backward;
+        codecs.push_back({s, end.stage, backward, end.codec});
+      }
+    }
+  return plan::noise_of(codecs);
+}
+
+}  // namespace
+
+// What comparisons of compressed links with dense ones came to. Codecs change as stages do: after a snapshot,
+// by a new plan, so that whatever is done again is done with the codecs that it began with.
+void Broker::guard(Job& job, const proto::LinkComparison& comparison) {
+  char text[200];
+  std::snprintf(text, sizeof text, "step=%llu loss=%.6g loss_dense=%.6g gradient_error=%.4g cosine=%.4g",
+                static_cast<unsigned long long>(comparison.step), comparison.loss, comparison.loss_dense,
+                comparison.gradient_error, comparison.gradient_cosine);
+  log("info compared job=" + std::to_string(job.submitted.job) + " " + text);
+  const auto too_much = job.guard.judge(comparison);
+  if (!too_much || job.moving || job.stop_requested) return;
+  job.guard.begin();
+  const plan::Noise noise = noise_of(*job.plan);
+  const bool adds_none = noise.forward == 0 && noise.backward == 0;
+  if (!job.plan->gentler || adds_none) {
+    if (!std::exchange(job.harm_said, true))
+      notice(job, *too_much + (adds_none ? "; they add nothing that could be left out"
+                                         : "; the job names their codecs itself"));
+    return;
+  }
+  // So much that at least one link has to become gentler: whatever a peer reports, moves come to an end.
+  job.gentler = *job.plan->gentler + 1;
+  while (job.gentler < proto::kGentlerMax &&
+         plan::is_within(noise, plan::noise_bound({.gentler = job.gentler})))
+    ++job.gentler;
+  notice(job, *too_much + ": planned anew with gentler codecs");
+  job.moving = true;
+  for (const PlannedStage& stage : job.plan->stages) job.move_to.push_back(stage.peer);
+}
+
+}  // namespace weft::broker
