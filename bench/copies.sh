@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What copies of the state cost on slow lines, on this machine with the emulator: the GPT example in two stages, each peer on a
 # line of RATE (default 20Mbit) with 40 ms round trip, with and without copies, in turns, the mean of
-# ROUNDS (default 2).
+# ROUNDS (default 2). MODEL=30MB takes two stages of 30 MB of state each instead (of weft_bench_model).
 #   bench/copies.sh [RATE [SECONDS [POLICY ...]]]     default: 20Mbit, 40 s each, none and auto
 # Rates are steps a second between events of the job, after the first ten steps; the first round of copies is under way then.
 source "$(dirname "$0")/../tests/e2e/cluster.sh"
@@ -15,6 +15,16 @@ devices:
 regions: {within: {round_trip_ms: 40, bandwidth: 1Gbit}}
 YAML
 made_text 300000 >"$work/corpus.txt"
+job=(examples/gpt/job.yaml --set "data.train.path=$work/corpus.txt" --set batch_size=16 --set microbatch_size=2 --set schedule=null)
+if [ "${MODEL:-}" = 30MB ]; then
+  made_model_job <<YAML
+data:
+  train: {type: text, path: corpus.txt, sequence_length: 16, validation: 0}
+steps: 1
+YAML
+  "${WEFT_BENCH_MODEL:-build/release/weft_bench_model}" 1600 2 16 "$work/model.onnx"
+  job=("$work/job.yaml" --set batch_size=32 --set microbatch_size=8)
+fi
 fresh_cluster() {  # fresh_cluster RATE-OF-COPIES
   local name
   [ -z "$submit_pid" ] || end_process KILL "$submit_pid"
@@ -27,24 +37,32 @@ fresh_cluster() {  # fresh_cluster RATE-OF-COPIES
     start_peer "$name" --device cpu:1 --memory 2GiB --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region here --as "$name"
   done
 }
-measure() {  # measure POLICY RATE-OF-COPIES: sets SPEED, AT (the step of the newest recovery point)
+# Bytes that the broker has received over the connections that are open.
+received() { ss -tinH "sport = :${BROKER##*:}" | grep -o 'bytes_received:[0-9]*' | awk -F: '{ sum += $2 } END { print sum + 0 }'; }
+# Steps that a loss would now throw back.
+behind() { echo $((STEP - $("$weft" status "$job_number" --format json | grep -o '"recovery_step":[0-9]*' | cut -d: -f2))); }
+measure() {  # measure POLICY RATE-OF-COPIES: sets SPEED, RECEIVED (bytes a second), BEHIND (steps, in the mean)
   fresh_cluster "$2"
-  submit_job examples/gpt/job.yaml --set "data.train.path=$work/corpus.txt" --set batch_size=16 --set microbatch_size=2 --set evaluate_every=0 \
-    --set 'checkpoint={every: 1h}' --set schedule=null --set steps=100000 --set placement.stages=2 --set "compression={policy: $1}" --set "output=$work/out.onnx"
+  submit_job "${job[@]}" --set evaluate_every=0 --set 'checkpoint={every: 1h}' --set steps=100000 --set placement.stages=2 --set "compression={policy: $1}" --set "output=$work/out.onnx"
   wait_for_step 10
-  local from=$STEP began now; began=$(microseconds)
-  while now=$(microseconds); [ $((now - began)) -lt $((each * 1000000)) ]; do next_step; done
+  local from=$STEP began now before looked=0 sum=0; began=$(microseconds) before=$(received)
+  while now=$(microseconds); [ $((now - began)) -lt $((each * 1000000)) ]; do
+    next_step
+    [ $(((now - began) / 1000000)) -le "$looked" ] || { looked=$((looked + 1)) sum=$((sum + $(behind))); }
+  done
+  RECEIVED=$((($(received) - before) * 1000000 / (now - began)))
+  BEHIND=$(awk -v s="$sum" -v n="$looked" 'BEGIN { printf "%.1f", n ? s / n : 0 }')
   SPEED=$(awk -v n=$((STEP - from)) -v t=$((now - began)) 'BEGIN { printf "%.3f", n * 1e6 / t }')
   [ -z "${RAW:-}" ] || "$weft" status "$job_number" --verbose
 }
 mean() { awk '{ sum += $1 } END { print sum / NR }'; }
 for policy in "${policies[@]}"; do
-  : >"$work/alone"; : >"$work/copied"
+  : >"$work/alone"; : >"$work/copied"; : >"$work/received"; : >"$work/behind"
   for ((round = 0; round < ${ROUNDS:-2}; ++round)); do
     measure "$policy" none; echo "$SPEED" >>"$work/alone"
-    measure "$policy" 100Mbit; echo "$SPEED" >>"$work/copied"
+    measure "$policy" 100Mbit; echo "$SPEED" >>"$work/copied"; echo "$RECEIVED" >>"$work/received"; echo "$BEHIND" >>"$work/behind"
   done
   alone=$(mean <"$work/alone") copied=$(mean <"$work/copied")
-  awk -v p="$policy" -v r="$rate" -v a="$alone" -v c="$copied" \
-    'BEGIN { printf "%s, policy %s: %.2f steps/s without copies, %.2f with: they cost %.1f%%\n", r, p, a, c, 100 * (1 - c / a) }'
+  awk -v p="$policy" -v r="$rate" -v a="$alone" -v c="$copied" -v b="$(mean <"$work/received")" -v l="$(mean <"$work/behind")" \
+    'BEGIN { printf "%s, policy %s: %.2f steps/s without copies, %.2f with: they cost %.1f%%; %.2f MB/s to the broker, a loss throws %.1f steps back\n", r, p, a, c, 100 * (1 - c / a), b / 1e6, l }'
 done

@@ -106,10 +106,13 @@ void Run::watch_copies(Instant now) {
   }
 }
 
-// How many steps an upload takes, at least one: at the rate, and as measured, where half a step is noise.
+// How many steps an upload takes, at least one: as measured, where half a step is noise, and at the rate,
+// until it is known how small copies are packed.
 double Run::round_interval() const {
-  return std::clamp(
-      std::max(std::ceil(copy_seconds_ / step_time()), std::round(round_seconds_ / step_time())), 1.0, 1e15);
+  constexpr double kPackedLeast = 0.5;  // of their bytes
+  const double at_rate = (round_seconds_ > 0 ? kPackedLeast : 1) * copy_seconds_;
+  return std::clamp(std::max(std::ceil(at_rate / step_time()), std::round(round_seconds_ / step_time())), 1.0,
+                    1e15);
 }
 
 bool Run::is_eager() const {

@@ -9,6 +9,8 @@ find_package(yaml-cpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 # oneDNN's own package file asks for OpenCL's development files, which a CPU build does not need.
 find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)

@@ -28,12 +28,14 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 4;
+inline constexpr uint32_t kProtocolMinor = 5;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that
 // compresses.
 inline constexpr uint32_t kProtocolMinorOfCodecs = 4;
+// The first whose brokers unpack blobs (storage/packed.h); others get them as they are.
+inline constexpr uint32_t kProtocolMinorOfPacking = 5;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;
@@ -405,7 +407,9 @@ struct PutBlob {
   uint64_t request = 0;
   Digest sha256{};
   uint64_t size = 0;
-  bool durable = true;  // false: need not survive the broker
+  bool durable = true;           // false: need not survive the broker
+  bool packed = false;           // chunks carry its units (storage/packed.h)
+  std::optional<Digest> base{};  // of as many bytes, that the other side has: packed are the differences
 };
 struct BlobAnswer {  // to GetBlob: chunks of `size` bytes in all follow; to PutBlob: stored, or there already
   uint64_t request = 0;

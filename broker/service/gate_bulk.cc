@@ -50,7 +50,7 @@ void Gate::next_download(const ClientPtr& client) {
 }
 
 void Gate::put_blob(const ClientPtr& client, const proto::PutBlob& request) {
-  if (client->upload && client->upload->left > 0)
+  if (client->upload && !client->upload->is_complete())
     return refuse(client,
                   {ErrorCode::InvalidArgument, "a blob was begun before the one before it was complete"});
   if (request.size > kBlobSizeMax)
@@ -59,6 +59,7 @@ void Gate::put_blob(const ClientPtr& client, const proto::PutBlob& request) {
   const auto upload = std::make_shared<Client::Upload>();
   upload->request = request.request;
   upload->left = request.size;
+  if (request.packed) upload->framing.emplace(request.size);
   client->upload = upload;
   const std::weak_ptr<Client> weak = client;
   files_thread_->post([this, upload, request, weak] {
@@ -69,6 +70,9 @@ void Gate::put_blob(const ClientPtr& client, const proto::PutBlob& request) {
         upload->writer = std::move(*writer);
       else
         upload->error = writer.error();
+      if (request.packed && !upload->error)
+        if (const Status begun = upload->begin_unpacking(blobs_, request); !begun)
+          upload->error = begun.error();
     }
     if (request.size != 0) return;
     if (upload->writer && !upload->error) {
@@ -84,15 +88,34 @@ void Gate::put_blob(const ClientPtr& client, const proto::PutBlob& request) {
   });
 }
 
+Status Gate::Client::Upload::begin_unpacking(const storage::BlobStore& blobs, const proto::PutBlob& request) {
+  if (request.base) {
+    WEFT_TRY(base, blobs.view(*request.base));
+    if (base.bytes.size() != request.size)
+      return fail(ErrorCode::NotFound, "the base of a packed blob has another size");
+  }
+  unpacker = std::make_unique<storage::Unpacker>(request.size, base.bytes);
+  return {};
+}
+
+Status Gate::Client::Upload::write(std::span<const std::byte> bytes) {
+  if (!unpacker) return writer->write(bytes);
+  return unpacker->take(bytes, [&](std::span<const std::byte> unpacked) { return writer->write(unpacked); });
+}
+
 void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
   const auto chunk = proto::decode_chunk(frame.payload.span());
   if (!chunk) return refuse(client, chunk.error());
   const auto upload = client->upload;
-  if (!upload || upload->request != chunk->request || chunk->bytes.size() > upload->left ||
-      chunk->bytes.empty())
+  if (!upload || upload->request != chunk->request || upload->is_complete() || chunk->bytes.empty() ||
+      (!upload->framing && chunk->bytes.size() > upload->left))
     return refuse(client, {ErrorCode::InvalidArgument, "bytes of no blob that was announced"});
-  upload->left -= chunk->bytes.size();
-  const bool last = upload->left == 0;
+  if (!upload->framing) {
+    upload->left -= chunk->bytes.size();
+  } else if (const Status framed = upload->framing->take(chunk->bytes); !framed) {
+    return refuse(client, framed.error());
+  }
+  const bool last = upload->is_complete();
   const size_t size = chunk->bytes.size();
   client->bytes_in_work += size;
   if (client->bytes_in_work > kUnwrittenMax) client->connection->pause_reading(true);
@@ -101,11 +124,15 @@ void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
   files_thread_->post([this, upload, payload, weak, last, size] {
     const auto again = proto::decode_chunk(payload->payload.span());
     if (upload->writer && !upload->error) {
-      Status status = upload->writer->write(again->bytes);
+      Status status = upload->write(again->bytes);
       if (status && last) status = upload->writer->finish();
       if (!status) upload->error = status.error();
     }
-    if (last) upload->writer.reset();
+    if (last) {
+      upload->writer.reset();
+      upload->unpacker.reset();
+      upload->base = {};
+    }
     loop_.post([this, upload, weak, last, size] {
       const auto here = weak.lock();
       if (!here) return;

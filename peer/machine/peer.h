@@ -102,11 +102,14 @@ struct OfferBlobs {
   bool durable = true;
 };
 // One of them to the broker, within `rate` bytes a second. Answer: on_uploaded.
+// `packs`: the broker unpacks; `base`: it was seen to have this one, an earlier copy of the same tensor.
 struct UploadBlob {
   uint64_t upload = 0;
   Digest sha256{};
   bool durable = true;
   uint64_t rate = 0;
+  bool packs = false;
+  std::optional<Digest> base{};
 };
 using PeerEffect = std::variant<ConnectToBroker, DropBroker, TellBroker, Leave, Say, OpenLinks, CloseLinks,
                                 InviteLink, Probe, FetchBlob, ForgetBlobs, MakeRunner, DropRunner, RunTask,

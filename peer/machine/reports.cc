@@ -81,10 +81,12 @@ void Peer::State::start_uploads() {
 }
 
 void Peer::State::on_missing(uint64_t number, const Result<std::vector<Digest>>& missing) {
-  const uint64_t rate = stage ? stage->assignment->replication_rate : 0;
-  const uint64_t last_step = stage ? stage->assignment->training.steps : 0;
-  if (auto done = uploads.on_missing(now, number, missing, rate, last_step, out))
-    end_upload(std::move(*done));
+  Uploads::Terms terms{.packs = session.broker_minor() >= proto::kProtocolMinorOfPacking};
+  if (stage) {
+    terms.snapshot_rate = stage->assignment->replication_rate;
+    terms.last_step = stage->assignment->training.steps;
+  }
+  if (auto done = uploads.on_missing(now, number, missing, terms, out)) end_upload(std::move(*done));
 }
 
 void Peer::State::on_stored(uint64_t number, const Digest& sha256, const Status& stored) {

@@ -84,6 +84,7 @@ SessionEffects Session::on_message(Instant now, const proto::Message& message) {
   const auto* ack = std::get_if<proto::HelloAck>(&message);
   if (ack == nullptr) return drop(now, "the broker did not answer with HelloAck");
   state_ = State::Joined;
+  broker_minor_ = ack->minor;
   failures_ = 0;
   lost_at_.reset();
   last_problem_.clear();

@@ -73,6 +73,7 @@ class Session {
   State state() const { return state_; }
   bool is_admitted() const { return state_ == State::Joined || state_ == State::Draining; }
   bool is_to_leave() const { return draining_; }
+  uint32_t broker_minor() const { return broker_minor_; }  // of the protocol; of who admitted it last
   std::optional<Instant> retry_at() const { return retry_at_; }
   std::optional<Instant> next_deadline() const;
 
@@ -84,7 +85,7 @@ class Session {
   Rng jitter_;
   State state_ = State::Offline;
   bool draining_ = false;
-  uint32_t failures_ = 0;
+  uint32_t failures_ = 0, broker_minor_ = 0;
   std::optional<Instant> retry_at_, lost_at_;
   Instant since_{}, last_heard_{}, last_heartbeat_{};
   Duration heartbeat_interval_ = std::chrono::seconds(2), lease_ = std::chrono::seconds(10);

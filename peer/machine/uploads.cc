@@ -40,8 +40,7 @@ std::vector<Uploads::Done> Uploads::start(PeerEffects& out) {
 
 std::optional<Uploads::Done> Uploads::on_missing(Instant now, uint64_t number,
                                                  const Result<std::vector<Digest>>& missing,
-                                                 uint64_t snapshot_rate, uint64_t last_step,
-                                                 PeerEffects& out) {
+                                                 const Terms& terms, PeerEffects& out) {
   Upload* upload = find(number);
   if (upload == nullptr || !upload->to_put.empty()) return std::nullopt;
   if (!missing) return on_failed(now, *upload, missing.error());
@@ -54,9 +53,26 @@ std::optional<Uploads::Done> Uploads::on_missing(Instant now, uint64_t number,
     upload->to_put.insert(sha256);
   }
   if (upload->to_put.empty()) return take(number);
-  const uint64_t rate = upload->is_snapshot() && upload->task.key.step != last_step ? snapshot_rate : 0;
+  const bool paced = upload->is_snapshot() && upload->task.key.step != terms.last_step;
   for (const Digest& sha256 : upload->to_put)
-    out.push_back(UploadBlob{number, sha256, upload->task.durable, rate});
+    out.push_back(UploadBlob{.upload = number,
+                             .sha256 = sha256,
+                             .durable = upload->task.durable,
+                             .rate = paced ? terms.snapshot_rate : 0,
+                             .packs = terms.packs,
+                             .base = terms.packs ? base_of(*upload, sha256) : std::nullopt});
+  return std::nullopt;
+}
+
+// The same tensor in the snapshot before, as long as it is still here.
+std::optional<Digest> Uploads::base_of(const Upload& upload, const Digest& sha256) const {
+  if (!upload.is_snapshot()) return std::nullopt;
+  for (const proto::TensorReference& tensor : upload.tensors) {
+    if (tensor.sha256 != sha256) continue;
+    const auto before = stored_.find(tensor.key);
+    if (before == stored_.end() || !shelf_.holds(before->second)) return std::nullopt;
+    return before->second;
+  }
   return std::nullopt;
 }
 
@@ -82,6 +98,7 @@ void Uploads::interrupt() {
     upload.to_put.clear();
     upload.attempts = 0;
   }
+  stored_.clear();  // a broker that starts anew has forgotten what need not outlive it
 }
 
 void Uploads::drop_snapshots(uint64_t settled) {
@@ -95,6 +112,7 @@ void Uploads::drop_snapshots(uint64_t settled) {
 void Uploads::clear() {
   for (const Upload& upload : uploads_) shelf_.unname(upload.blobs);
   uploads_.clear();
+  stored_.clear();
   hashing_ = 0;
 }
 
@@ -125,6 +143,8 @@ Uploads::Done Uploads::take(uint64_t number, std::optional<Error> failure) {
   Done done{std::move(*at), std::move(failure)};
   uploads_.erase(at);
   shelf_.unname(done.upload.blobs);
+  if (done.upload.is_snapshot() && !done.failure)
+    for (const proto::TensorReference& tensor : done.upload.tensors) stored_[tensor.key] = tensor.sha256;
   return done;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <vector>
@@ -40,11 +41,16 @@ class Uploads {
   void add(const Task& task, std::vector<proto::TensorReference> tensors);
   // Offers what may go now, a few of each kind at once. What has no tensors is done.
   std::vector<Done> start(PeerEffects& out);
+  // How the broker gets what it lacks. A snapshot goes at `snapshot_rate` (0: as fast as it can), but for
+  // that of the last step: nothing is held up by it.
+  struct Terms {
+    uint64_t snapshot_rate = 0, last_step = 0;
+    bool packs = false;
+  };
   // What the broker says; what it says of uploads that are not under way is dropped. What failed and may be
-  // tried again is offered anew after a pause, for some of it may have been stored. A snapshot goes at
-  // `snapshot_rate` (0: as fast as it can), but for that of the last step: nothing is held up by it.
+  // tried again is offered anew after a pause, for some of it may have been stored.
   std::optional<Done> on_missing(Instant now, uint64_t number, const Result<std::vector<Digest>>& missing,
-                                 uint64_t snapshot_rate, uint64_t last_step, PeerEffects& out);
+                                 const Terms& terms, PeerEffects& out);
   std::optional<Done> on_uploaded(Instant now, uint64_t number, const Digest& sha256, const Status& stored);
   void interrupt();                       // the broker went: everything is offered anew
   void drop_snapshots(uint64_t settled);  // nobody waits for those of commands up to it
@@ -57,12 +63,14 @@ class Uploads {
 
  private:
   Upload* find(uint64_t number);
+  std::optional<Digest> base_of(const Upload& upload, const Digest& sha256) const;
   Done take(uint64_t number, std::optional<Error> failure = {});
   std::optional<Done> on_failed(Instant now, Upload& upload, const Error& error);
 
   BlobShelf& shelf_;
   TransferPauses& pauses_;
   std::deque<Upload> uploads_;
+  std::map<dag::StateKey, Digest> stored_;  // of the newest snapshot that the broker has
   size_t hashing_ = 0;
   uint64_t last_number_ = 0;
 };

@@ -51,7 +51,11 @@ void BulkTransfers::put(const Digest& sha256, net::SharedBytes bytes, PutOptions
   put.request = next_request_++;
   put.sha256 = sha256;
   put.bytes = std::move(bytes);
-  put.options = options;
+  put.options = std::move(options);
+  put.options.packs &= put.bytes.bytes.size() >= storage::kWorthPacking;
+  if (!put.options.packs ||
+      (put.options.base && put.options.base->bytes.bytes.size() != put.bytes.bytes.size()))
+    put.options.base.reset();
   put.done = std::move(done);
   puts_.push_back(std::move(put));
   send_puts();
@@ -64,8 +68,13 @@ void BulkTransfers::send_puts() {
     if (!put.begun) {
       if (unanswered != 0 && unanswered + put.bytes.bytes.size() > kUnansweredMax) return;
       put.begun = true;
-      send_(message_frame(
-          proto::PutBlob{put.request, put.sha256, put.bytes.bytes.size(), put.options.durable}));
+      proto::PutBlob message{.request = put.request,
+                             .sha256 = put.sha256,
+                             .size = put.bytes.bytes.size(),
+                             .durable = put.options.durable,
+                             .packed = put.options.packs};
+      if (put.options.base) message.base = put.options.base->sha256;
+      send_(message_frame(message));
     }
     while (!put.is_sent())
       if (!send_chunk(put)) return;
@@ -74,7 +83,9 @@ void BulkTransfers::send_puts() {
 }
 
 bool BulkTransfers::send_chunk(Put& put) {
-  size_t size = std::min(proto::kChunkSizeMax, put.bytes.bytes.size() - put.sent);
+  if (put.options.packs && !put.unit) pack_next(put);
+  const size_t left = put.unit ? put.unit->size() - put.unit_sent : put.bytes.bytes.size() - put.sent;
+  size_t size = std::min(proto::kChunkSizeMax, left);
   if (pacing_.loop != nullptr && put.options.rate != 0) {
     const Instant now = pacing_.loop->now();
     const CopyPacer::Line line{.unsent = pacing_.unsent ? pacing_.unsent() : 0,
@@ -90,9 +101,43 @@ bool BulkTransfers::send_chunk(Put& put) {
   }
   send_({.kind = static_cast<uint8_t>(proto::FrameKind::Chunk),
          .head = proto::encode_chunk_head(put.request),
-         .body = {put.bytes.owner, put.bytes.bytes.subspan(put.sent, size)}});
-  put.sent += size;
+         .body = next_bytes(put, size)});
   return true;
+}
+
+void BulkTransfers::pack_next(Put& put) {
+  const size_t size = std::min(storage::kPackedUnit, put.bytes.bytes.size() - put.sent);
+  const auto part = [&](const net::SharedBytes& whole) { return whole.bytes.subspan(put.sent, size); };
+  put.unit = std::make_shared<const std::vector<std::byte>>(packer_.pack(
+      part(put.bytes), put.options.base ? part(put.options.base->bytes) : std::span<const std::byte>{}));
+  put.unit_sent = 0;
+  put.sent += size;
+}
+
+net::SharedBytes BulkTransfers::next_bytes(Put& put, size_t size) {
+  if (!put.unit) {
+    put.sent += size;
+    return {put.bytes.owner, put.bytes.bytes.subspan(put.sent - size, size)};
+  }
+  const auto unit = put.unit;
+  const net::SharedBytes bytes{unit, std::span(*unit).subspan(put.unit_sent, size)};
+  put.unit_sent += size;
+  if (put.unit_sent == unit->size()) put.unit.reset();
+  return bytes;
+}
+
+// Its base is not there any more, or not what it should be. It goes last: another may be on its way.
+void BulkTransfers::put_again(uint64_t request) {
+  const auto at =
+      std::find_if(puts_.begin(), puts_.end(), [&](const Put& p) { return p.request == request; });
+  Put put = std::move(*at);
+  puts_.erase(at);
+  put.request = next_request_++;
+  put.options.base.reset();
+  put.begun = false;
+  put.sent = 0;
+  puts_.push_back(std::move(put));
+  send_puts();
 }
 
 void BulkTransfers::cancel_puts() {
@@ -160,6 +205,11 @@ Result<bool> BulkTransfers::on_message(const Message& message) {
     }
     const auto put =
         std::find_if(puts_.begin(), puts_.end(), [&](const Put& p) { return p.request == answer->request; });
+    const bool is_of_base = answer->code == ErrorCode::NotFound || answer->code == ErrorCode::Corrupted;
+    if (put != puts_.end() && put->is_sent() && put->options.base && !answer->message.empty() && is_of_base) {
+      put_again(answer->request);
+      return true;
+    }
     if (put != puts_.end() && put->is_sent()) {
       const auto done = std::move(put->done);
       puts_.erase(put);

@@ -17,6 +17,7 @@
 #include "peer/service/pacer.h"
 #include "proto/codec/codec.h"
 #include "proto/messages.h"
+#include "storage/packed.h"
 #include "storage/sha256.h"
 
 namespace weft::peer {
@@ -54,7 +55,15 @@ class BulkTransfers {
   // The bytes are not copied and live until the answer.
   struct PutOptions {
     bool durable = true;
-    uint64_t rate = 0;  // bytes a second; 0, or without a loop: no limit
+    uint64_t rate = 0;   // bytes a second; 0, or without a loop: no limit
+    bool packs = false;  // the other side unpacks (storage/packed.h)
+    // A blob that the other side should have, too. Used where it has as many bytes; where the other side has
+    // it no longer, the blob is put again without.
+    struct Base {
+      Digest sha256{};
+      net::SharedBytes bytes{};
+    };
+    std::optional<Base> base{};
   };
   void put(const Digest& sha256, net::SharedBytes bytes, PutOptions options,
            std::function<void(Status)> done);
@@ -104,8 +113,10 @@ class BulkTransfers {
     PutOptions options;
     std::function<void(Status)> done;
     bool begun = false;
-    size_t sent = 0;
-    bool is_sent() const { return begun && sent == bytes.bytes.size(); }
+    size_t sent = 0;  // bytes of the blob; of one that is packed, also those that are in `unit`
+    std::shared_ptr<const std::vector<std::byte>> unit{};
+    size_t unit_sent = 0;
+    bool is_sent() const { return begun && sent == bytes.bytes.size() && !unit; }
   };
   struct Pending {
     proto::GetMicrobatch request;
@@ -114,6 +125,9 @@ class BulkTransfers {
   };
   void send_puts();
   bool send_chunk(Put& put);  // false: not yet
+  void pack_next(Put& put);
+  net::SharedBytes next_bytes(Put& put, size_t size);
+  void put_again(uint64_t request);
   void begin_get(uint64_t request, uint64_t size);
   void finish_get(uint64_t request);
   Result<net::Placement> place_chunk(size_t payload_size, std::span<const std::byte> head);
@@ -125,6 +139,7 @@ class BulkTransfers {
   std::map<uint64_t, Get> gets_;
   std::deque<Put> puts_;  // at most one is begun and not sent: the first that is not sent
   CopyPacer pacer_;       // of puts with a rate
+  storage::Packer packer_;
   std::unique_ptr<net::Loop::Timer> chunk_timer_;
   std::map<uint64_t, std::function<void(Result<std::vector<Digest>>)>> missing_;
   std::map<uint64_t, Pending> microbatches_;

@@ -329,7 +329,11 @@ void PeerService::offer(const OfferBlobs& offer) {
 void PeerService::put(const UploadBlob& upload) {
   const auto blob = blobs_.find(upload.sha256);
   WEFT_CHECK_MSG(blob != blobs_.end(), "the machine names what it holds");
-  bulk_->put(upload.sha256, blob->second, {.durable = upload.durable, .rate = upload.rate},
+  BulkTransfers::PutOptions options{.durable = upload.durable, .rate = upload.rate, .packs = upload.packs};
+  if (upload.base)
+    if (const auto base = blobs_.find(*upload.base); base != blobs_.end())
+      options.base = {*upload.base, base->second};
+  bulk_->put(upload.sha256, blob->second, std::move(options),
              [this, number = upload.upload, sha256 = upload.sha256](const Status& stored) {
                carry_out(peer_->on_uploaded(loop_.now(), number, sha256, stored));
              });

@@ -19,6 +19,8 @@ void put(const PutBlob& from, wire::PutBlob& to) {
   to.set_sha256(put_bytes(from.sha256));
   to.set_size(from.size);
   to.set_transient(!from.durable);
+  to.set_packed(from.packed);
+  if (from.base) to.set_base(put_bytes(*from.base));
 }
 Status get(const wire::PutBlob& from, PutBlob& to) {
   Reader read("PutBlob");
@@ -26,6 +28,8 @@ Status get(const wire::PutBlob& from, PutBlob& to) {
   read.digest(from.sha256(), to.sha256, "sha256");
   read.size(from.size(), to.size, "size");
   to.durable = !from.transient();
+  to.packed = from.packed();
+  if (!from.base().empty()) read.digest(from.base(), to.base.emplace(), "base");
   return read.status();
 }
 

@@ -59,7 +59,7 @@ static_assert(has_fields<LinkComparison, 5>);
 static_assert(has_fields<PredictionReport, 4>);
 static_assert(has_fields<PeerLog, 1>);
 static_assert(has_fields<GetBlob, 2>);
-static_assert(has_fields<PutBlob, 4>);
+static_assert(has_fields<PutBlob, 6>);
 static_assert(has_fields<BlobAnswer, 4>);
 static_assert(has_fields<HaveBlobs, 3>);
 static_assert(has_fields<MissingBlobs, 2>);

@@ -95,6 +95,98 @@ TEST_F(BulkTest, ABlobLargerThanExpectedTakesNoMemory) {
   EXPECT_EQ(got_->error().code, ErrorCode::ResourceExhausted);
 }
 
+// What a put sends: its announcement, and the bytes of its chunks.
+struct Sent {
+  proto::PutBlob put;
+  Blob stream;
+};
+
+class PutTest : public ::testing::Test {
+ protected:
+  void put(const Blob& blob, std::optional<BulkTransfers::PutOptions::Base> base, bool packs = true) {
+    transfers_.put(storage::sha256(blob), shared(blob), {.packs = packs, .base = std::move(base)},
+                   [this](const Status& status) { stored_ = status; });
+  }
+  static net::SharedBytes shared(const Blob& blob) {
+    const auto kept = std::make_shared<const Blob>(blob);
+    return {kept, *kept};
+  }
+  static BulkTransfers::PutOptions::Base base(const Blob& blob) {
+    return {storage::sha256(blob), shared(blob)};
+  }
+  void answer(std::optional<ErrorCode> error) {
+    proto::BlobAnswer answer{.request = sent_.back().put.request};
+    if (error) answer.code = *error, answer.message = "no";
+    ASSERT_TRUE(transfers_.on_message(answer));
+  }
+  // As the broker does it.
+  static Blob unpacked(const Sent& sent, const Blob& base) {
+    Blob out;
+    storage::Unpacker unpacker(sent.put.size, base);
+    EXPECT_TRUE(unpacker.take(sent.stream, [&](std::span<const std::byte> bytes) -> Status {
+      out.insert(out.end(), bytes.begin(), bytes.end());
+      return {};
+    }));
+    EXPECT_TRUE(unpacker.is_complete());
+    return out;
+  }
+
+  std::vector<Sent> sent_;
+  std::optional<Status> stored_;
+  BulkTransfers transfers_{[this](const net::OutFrame& frame) {
+    if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message))
+      return sent_.push_back({std::get<proto::PutBlob>(*proto::decode(frame.head)), {}});
+    EXPECT_EQ(proto::decode_chunk(frame.head)->request, sent_.back().put.request);
+    sent_.back().stream.insert(sent_.back().stream.end(), frame.body.bytes.begin(), frame.body.bytes.end());
+  }};
+};
+
+TEST_F(PutTest, ABlobIsPackedOnItsBase) {
+  const Blob before = random_bytes(1, 2'500'001);
+  Blob blob = before;
+  for (size_t i = 0; i < blob.size(); i += 1000) blob[i] ^= std::byte{1};
+  put(blob, base(before));
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_TRUE(sent_[0].put.packed);
+  EXPECT_EQ(sent_[0].put.base, storage::sha256(before));
+  EXPECT_LT(sent_[0].stream.size(), blob.size() / 20);
+  EXPECT_EQ(unpacked(sent_[0], before), blob);
+  EXPECT_FALSE(stored_);
+  answer({});
+  EXPECT_TRUE(stored_ && *stored_);
+}
+
+TEST_F(PutTest, WhereTheBaseIsGoneItIsPutAgainWithout) {
+  const Blob before = random_bytes(1, 100'000), blob = random_bytes(2, 100'000);
+  for (const ErrorCode code : {ErrorCode::NotFound, ErrorCode::Corrupted}) {
+    sent_.clear();
+    stored_.reset();
+    put(blob, base(before));
+    answer(code);
+    ASSERT_EQ(sent_.size(), 2u);
+    EXPECT_FALSE(stored_);
+    EXPECT_FALSE(sent_[1].put.base);
+    EXPECT_EQ(unpacked(sent_[1], {}), blob);
+    answer(code);
+    ASSERT_TRUE(stored_ && !*stored_) << "without a base it is told";
+    EXPECT_EQ(sent_.size(), 2u);
+  }
+}
+
+TEST_F(PutTest, SmallBlobsAndBasesOfAnotherLengthArePutAsTheyAre) {
+  const Blob small = random_bytes(1, storage::kWorthPacking - 1), large = random_bytes(1, 100'000);
+  put(small, base(small));
+  EXPECT_FALSE(sent_[0].put.packed || sent_[0].put.base);
+  EXPECT_EQ(sent_[0].stream, small);
+  answer({});
+  put(large, base(small));
+  EXPECT_TRUE(sent_[1].put.packed && !sent_[1].put.base);
+  answer({});
+  put(large, base(large), /*packs=*/false);
+  EXPECT_FALSE(sent_[2].put.packed || sent_[2].put.base);
+  EXPECT_EQ(sent_[2].stream, large);
+}
+
 TEST_F(BulkTest, AMicrobatchKeepsTheMemoryThatItsTensorsCameInto) {
   std::optional<Result<BulkTransfers::Microbatch>> came;
   transfers_.get_microbatch({.inputs = {"x"}},

@@ -124,6 +124,55 @@ TEST(Uploads, TheSameStepTwiceIsForgottenOnce) {
   EXPECT_TRUE(shell.memory.empty());
 }
 
+// What the broker was seen to have, and this peer has still, is what the next copy may be packed on.
+TEST(Uploads, ACopyIsPackedOnTheOneBefore) {
+  using Bases = std::vector<std::optional<Digest>>;
+  Shell shell = loaded();
+  const auto bases = [&] {
+    shell.work();
+    const auto offer = shell.offers.at(0);
+    shell.offers.clear();
+    shell.act(shell.peer.on_missing(shell.now, offer.upload, offer.blobs));
+    Bases found;
+    for (const auto& put : shell.puts) {
+      EXPECT_TRUE(put.packs);
+      found.push_back(put.base);
+    }
+    shell.answer_uploads();
+    return found;
+  };
+  shell.command(CommandKind::Advance, 1);
+  shell.command(CommandKind::Replicate, 1);
+  EXPECT_EQ(bases(), (Bases{std::nullopt, std::nullopt})) << "there is none before the first";
+  shell.command(CommandKind::Advance, 2, 1, 2, /*keep_from=*/1);
+  shell.command(CommandKind::Replicate, 2);
+  EXPECT_EQ(bases(), (Bases{digest_of("w0@1"), digest_of("w1@1")}));
+  shell.command(CommandKind::Advance, 3, 2, 4, /*keep_from=*/3);
+  shell.command(CommandKind::Replicate, 3);
+  EXPECT_EQ(bases(), (Bases{std::nullopt, std::nullopt})) << "the copy before is not kept any more";
+}
+
+TEST(Uploads, ABrokerThatCannotUnpackGetsCopiesAsTheyAre) {
+  Shell shell;
+  shell.act(shell.peer.start(shell.now));
+  shell.act(shell.peer.on_connected(shell.now));
+  proto::HelloAck ack{.minor = proto::kProtocolMinorOfPacking - 1};
+  ack.heartbeat_interval = std::chrono::seconds(2);
+  ack.lease = std::chrono::seconds(600);
+  shell.say(ack);
+  shell.load(assignment({}));
+  for (uint64_t step = 1; step <= 2; ++step) {
+    shell.command(CommandKind::Advance, step);
+    shell.command(CommandKind::Replicate, step);
+    shell.work();
+    const auto offer = shell.offers.at(0);
+    shell.offers.clear();
+    shell.act(shell.peer.on_missing(shell.now, offer.upload, offer.blobs));
+    for (const auto& put : shell.puts) EXPECT_TRUE(!put.packs && !put.base);
+    shell.answer_uploads();
+  }
+}
+
 TEST(Uploads, ARoundThatWasGivenUpForALaterOneIsNotUploaded) {
   Shell shell = loaded();
   shell.command(CommandKind::Advance, 1);

@@ -277,7 +277,7 @@ class Maker {
 
   void fill(GetBlob& to) { fill_all(to.request, to.sha256); }
   void fill(PutBlob& to) {
-    fill_all(to.request, to.sha256, to.durable);
+    fill_all(to.request, to.sha256, to.durable, to.packed, to.base);
     to.size = rng_.below(uint64_t{1} << 43);
   }
   void fill(BlobAnswer& to) {
