@@ -13,6 +13,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -285,11 +286,16 @@ class Bench {
     std::string codec;
     double ratio = 1, seconds = 0;
     std::vector<double> relative, relative_uncompressed;  // by seed
+    std::vector<double> steps_there;  // until within 1% of dense's last loss; of the seeds that came there
     void note(const Curve& curve, double dense) {
       const Point& last = curve.points.back();
       codec = curve.codec, ratio = curve.ratio, seconds = last.seconds / static_cast<double>(last.step);
       relative.push_back(last.loss / dense - 1);
       relative_uncompressed.push_back(last.loss_uncompressed_forward / dense - 1);
+      const auto there = std::find_if(curve.points.begin(), curve.points.end(), [&](const Point& point) {
+        return point.loss <= (1 + kWithin) * dense;
+      });
+      if (there != curve.points.end()) steps_there.push_back(static_cast<double>(there->step));
     }
   };
 
@@ -418,6 +424,9 @@ class Bench {
 
   void summarise(const Network& network, const Policy& policy, const Final& of) const {
     const bool passes = mean(of.relative) <= kWithin;
+    const bool is_there = of.steps_there.size() == of.relative.size();
+    const double steps = is_there ? mean(of.steps_there) : std::numeric_limits<double>::infinity();
+    const bool is_dense = policy.kind == plan::CompressionPolicy::None;
     if (options_.json)
       return print_line({{"event", "summary"},
                          {"model", options_.model},
@@ -432,14 +441,19 @@ class Bench {
                          {"relative_loss_deviation", deviation(of.relative)},
                          {"relative_loss_uncompressed_forward", mean(of.relative_uncompressed)},
                          {"emulated_step_seconds", of.seconds},
+                         {"seconds_until_within_1_percent", is_there ? Json(steps * of.seconds) : Json()},
+                         {"alone_step_seconds", network.alone_seconds()},
                          {"passes", passes}});
     if (&policy == &options_.policies.front())
-      std::printf("\n%-8s %-36s %7s %20s %10s %12s\n", "policy", "codec", "ratio", "last loss above dense",
-                  "dense fwd", "emulated s/step");
-    std::printf("%-8s %-36s %7.2f %+9.2f%% +- %5.2f%% %+9.2f%% %12.4f  %s\n",
+      std::printf("\n%-8s %-36s %7s %20s %10s %12s %10s\n", "policy", "codec", "ratio",
+                  "last loss above dense", "dense fwd", "emulated s/step", "s until 1%");
+    std::printf("%-8s %-36s %7.2f %+9.2f%% +- %5.2f%% %+9.2f%% %12.4f %10.1f  %s\n",
                 std::string(policy.kind_name()).c_str(), shown(of.codec).c_str(), of.ratio,
                 100 * mean(of.relative), 100 * deviation(of.relative), 100 * mean(of.relative_uncompressed),
-                of.seconds, passes ? "passes" : "more than 1% above");
+                of.seconds, steps * of.seconds, passes ? "passes" : "more than 1% above");
+    if (is_dense)
+      std::printf("%-8s %-36s %7s %20s %10s %12.4f %10.1f\n", "", "one of the machines alone", "", "", "",
+                  network.alone_seconds(), steps * network.alone_seconds());
     std::fflush(stdout);
   }
 

@@ -98,6 +98,7 @@ Result<Network> Network::create(const JobGraphs& graphs, uint32_t cuts, const Se
   WEFT_TRY(const plan::Plan plan, plan::make_plan(network.request()));
   network.stage_of_op_ = plan.stage_of_op;
   network.plan_lines_ = plan.explanation;
+  network.alone_seconds_ = seconds(plan.predicted_alone);
   std::vector<plan::StageDevice> on;
   for (const plan::StagePlan& stage : plan.stages) {
     network.devices_.push_back(stage.devices.front());

@@ -51,6 +51,7 @@ class Network {
   // `sent`: in so many microbatches of training. As many microbatches under way as make the step shortest.
   double step_seconds(std::span<const plan::LinkCodec> codecs, const std::map<Direction, Sent>& sent,
                       uint64_t microbatches) const;
+  double alone_seconds() const { return alone_seconds_; }  // a step on one of the machines, without links
   const std::vector<std::string>& plan_lines() const { return plan_lines_; }  // for people, of dense links
   std::string describe() const;  // "3 stages on rtx3080, links of 20 and 40 Mbit/s, 40 ms round trip"
 
@@ -65,6 +66,7 @@ class Network {
   plan::ClusterView cluster_;
   std::vector<uint32_t> stage_of_op_, devices_;
   plan::Pipeline pipeline_;  // dense
+  double alone_seconds_ = 0;
   std::vector<std::string> plan_lines_;
 };
 
