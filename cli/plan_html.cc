@@ -116,13 +116,14 @@ std::string money_cell(std::optional<double> an_hour, double rate) {
 std::string comparison_row(const PlanShown& shown, const StrategyOutcome& row, bool best) {
   std::string text =
       std::string("<tr") + (best ? " class=\"best\"" : "") + "><td>" + html_text(row.name) + "</td>";
-  if (!row.plan) return text + "<td colspan=\"7\" class=\"text\">" + html_text(row.problem) + "</td></tr>";
+  if (!row.plan) return text + "<td colspan=\"8\" class=\"text\">" + html_text(row.problem) + "</td></tr>";
   const plan::ClusterView& cluster = shown.cluster->view;
   const double rate = shown.job->samples_per_second(seconds(row.plan->predicted_step));
   const Money money = money_of(*shown.cluster, *row.plan);
-  return text + "<td>" + format_rate(rate) + "</td><td>" + plan::show(row.plan->predicted_step) +
-         "</td><td>" + std::to_string(row.plan->stages.size()) + money_cell(money.bought_an_hour, rate) +
-         money_cell(money.rented_an_hour, rate) + "</td><td>" +
+  return text + "<td>" + format_rate(rate) + "</td><td>" +
+         (row.compressed ? format_rate(*row.compressed) : std::string("-")) + "</td><td>" +
+         plan::show(row.plan->predicted_step) + "</td><td>" + std::to_string(row.plan->stages.size()) +
+         money_cell(money.bought_an_hour, rate) + money_cell(money.rented_an_hour, rate) + "</td><td>" +
          plan::show(Bytes{bytes_over_slowest_link(*shown.job, cluster, *row.plan)}) +
          "</td><td class=\"text\">" + html_text(bottleneck_of(*shown.job, cluster, *row.plan).name) +
          "</td></tr>";
@@ -134,7 +135,8 @@ std::string comparison_table(const PlanShown& shown, const Comparison& compariso
     if (row.plan && (!best || row.plan->predicted_step < best->plan->predicted_step)) best = &row;
   std::string text =
       "<section><h2>Strategies compared</h2><div class=\"wide\"><table><thead><tr><th>strategy</th>"
-      "<th>throughput</th><th>a step</th><th>stages</th><th>bought</th><th>rented</th><th>over the slowest "
+      "<th>throughput</th><th>compressed (auto)</th><th>a "
+      "step</th><th>stages</th><th>bought</th><th>rented</th><th>over the slowest "
       "link</th>"
       "<th class=\"text\">bottleneck</th></tr></thead><tbody>";
   for (const StrategyOutcome& row : comparison.strategies) text += comparison_row(shown, row, &row == best);

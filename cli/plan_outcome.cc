@@ -63,6 +63,10 @@ class Comparing {
       outcome.planning_seconds = now() - before;
       if (plan) {
         outcome.plan = std::move(*plan);
+        if (request.compression.policy == plan::CompressionPolicy::None) {
+          request.compression.policy = plan::CompressionPolicy::Auto;
+          outcome.compressed = rate(request);
+        }
         continue;
       }
       outcome.problem = plan.error().message;

@@ -43,7 +43,9 @@ struct StrategyOutcome {
   std::string name;
   std::optional<plan::Plan> plan;  // nothing: `problem` says why
   std::string problem;
-  double planning_seconds = 0;
+  // Samples a second with links compressed as `auto` has it, where the job itself compresses nothing.
+  std::optional<double> compressed{};
+  double planning_seconds = 0;  // of `plan`
 };
 
 struct Comparison {

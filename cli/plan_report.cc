@@ -107,6 +107,7 @@ Json json_row(const PlannedJob& job, const PlanCluster& cluster, const StrategyO
             {"microbatches", nullptr},
             {"step_seconds", nullptr},
             {"samples_per_second", nullptr},
+            {"samples_per_second_compressed", nullptr},
             {"bottleneck", nullptr},
             {"bytes_over_slowest_link", nullptr},
             {"money", nullptr},
@@ -118,6 +119,7 @@ Json json_row(const PlannedJob& job, const PlanCluster& cluster, const StrategyO
           {"microbatches", job.microbatches},
           {"step_seconds", step},
           {"samples_per_second", job.samples_per_second(step)},
+          {"samples_per_second_compressed", row.compressed ? Json(*row.compressed) : Json()},
           {"bottleneck", bottleneck_of(job, cluster.view, *row.plan).name},
           {"bytes_over_slowest_link", bytes_over_slowest_link(job, cluster.view, *row.plan)},
           {"money", json_money(money_of(cluster, *row.plan), job.samples_per_second(step))},
@@ -250,12 +252,12 @@ std::string usd_a_million(std::optional<double> an_hour, double samples_per_seco
 }  // namespace
 
 std::string text_comparison(const PlannedJob& job, const PlanCluster& cluster, const Comparison& comparison) {
-  std::vector<Row> rows = {{"STRATEGY", "STAGES", "STEP", "SAMPLES/S", "OVER SLOWEST LINK", "PLANNED IN",
-                            "BOUGHT", "RENTED", "BOTTLENECK"}};
+  std::vector<Row> rows = {{"STRATEGY", "STAGES", "STEP", "SAMPLES/S", "COMPRESSED", "OVER SLOWEST LINK",
+                            "PLANNED IN", "BOUGHT", "RENTED", "BOTTLENECK"}};
   for (const StrategyOutcome& row : comparison.strategies) {
     const std::string planned = fmt::format("{:.2f} s", row.planning_seconds);
     if (!row.plan) {
-      rows.push_back({row.name, "-", "-", "-", "-", planned, "-", "-", printable(row.problem)});
+      rows.push_back({row.name, "-", "-", "-", "-", "-", planned, "-", "-", printable(row.problem)});
       continue;
     }
     const Bottleneck most = bottleneck_of(job, cluster.view, *row.plan);
@@ -263,6 +265,7 @@ std::string text_comparison(const PlannedJob& job, const PlanCluster& cluster, c
     const Money money = money_of(cluster, *row.plan);
     rows.push_back({row.name, std::to_string(row.plan->stages.size()), plan::show(row.plan->predicted_step),
                     fmt::format("{:.4g}", rate),
+                    row.compressed ? fmt::format("{:.4g}", *row.compressed) : "-",
                     plan::show(Bytes{bytes_over_slowest_link(job, cluster.view, *row.plan)}), planned,
                     usd_a_million(money.bought_an_hour, rate), usd_a_million(money.rented_an_hour, rate),
                     fmt::format("{}, {} of a step", printable(most.name),
@@ -277,9 +280,8 @@ std::string text_comparison(const PlannedJob& job, const PlanCluster& cluster, c
                                    {"the best region alone", optional_rate(comparison.best_site)}};
   return text + "\n" + table(limits, 1) +
          fmt::format(
-             "planned in {:.2f} s, {} microbatches of {} a step; $ for a million samples: devices written "
-             "off "
-             "over three years, or rented\n",
+             "planned in {:.2f} s, {} microbatches of {} a step; compressed: samples/s with compression "
+             "{{policy: auto}}; $ for a million samples: devices written off over three years, or rented\n",
              comparison.planning_seconds, job.microbatches, job.job.microbatch_size);
 }
 

@@ -429,6 +429,9 @@ TEST_F(Plan, AComparisonTellsEveryStrategyAndTheBounds) {
       EXPECT_TRUE(row.contains(key)) << key;
     if (row["samples_per_second"].is_null()) continue;
     EXPECT_LE(row["samples_per_second"], json["bound_samples_per_second"].get<double>() * 1.001);
+    EXPECT_GE(row["samples_per_second_compressed"].get<double>(),
+              row["samples_per_second"].get<double>() * 0.9)
+        << row["name"];
   }
   EXPECT_EQ(names.size(), plan::strategies().size());
   for (const char* key : {"free_network_samples_per_second", "best_machine_samples_per_second",
