@@ -53,9 +53,6 @@ void BulkTransfers::put(const Digest& sha256, net::SharedBytes bytes, PutOptions
   put.bytes = std::move(bytes);
   put.options = std::move(options);
   put.options.packs &= put.bytes.bytes.size() >= storage::kWorthPacking;
-  if (!put.options.packs ||
-      (put.options.base && put.options.base->bytes.bytes.size() != put.bytes.bytes.size()))
-    put.options.base.reset();
   put.done = std::move(done);
   puts_.push_back(std::move(put));
   send_puts();
@@ -67,19 +64,26 @@ void BulkTransfers::send_puts() {
   for (Put& put : puts_) {
     if (!put.begun) {
       if (unanswered != 0 && unanswered + put.bytes.bytes.size() > kUnansweredMax) return;
-      put.begun = true;
-      proto::PutBlob message{.request = put.request,
-                             .sha256 = put.sha256,
-                             .size = put.bytes.bytes.size(),
-                             .durable = put.options.durable,
-                             .packed = put.options.packs};
-      if (put.options.base) message.base = put.options.base->sha256;
-      send_(message_frame(message));
+      begin_put(put);
     }
     while (!put.is_sent())
       if (!send_chunk(put)) return;
     unanswered += put.bytes.bytes.size() + kUnansweredMax / 64;
   }
+}
+
+void BulkTransfers::begin_put(Put& put) {
+  put.begun = true;
+  proto::PutBlob message{.request = put.request,
+                         .sha256 = put.sha256,
+                         .size = put.bytes.bytes.size(),
+                         .durable = put.options.durable,
+                         .packed = put.options.packs};
+  if (const auto& base = put.options.base; base && put.options.packs && base->bytes.size() == message.size)
+    put.base = {base->owner.lock(), base->bytes};
+  put.has_base = put.base.owner != nullptr;
+  if (put.has_base) message.base = put.options.base->sha256;
+  send_(message_frame(message));
 }
 
 bool BulkTransfers::send_chunk(Put& put) {
@@ -108,10 +112,11 @@ bool BulkTransfers::send_chunk(Put& put) {
 void BulkTransfers::pack_next(Put& put) {
   const size_t size = std::min(storage::kPackedUnit, put.bytes.bytes.size() - put.sent);
   const auto part = [&](const net::SharedBytes& whole) { return whole.bytes.subspan(put.sent, size); };
-  put.unit = std::make_shared<const std::vector<std::byte>>(packer_.pack(
-      part(put.bytes), put.options.base ? part(put.options.base->bytes) : std::span<const std::byte>{}));
+  put.unit = std::make_shared<const std::vector<std::byte>>(
+      packer_.pack(part(put.bytes), put.base.owner ? part(put.base) : std::span<const std::byte>{}));
   put.unit_sent = 0;
   put.sent += size;
+  if (put.sent == put.bytes.bytes.size()) put.base = {};
 }
 
 net::SharedBytes BulkTransfers::next_bytes(Put& put, size_t size) {
@@ -134,7 +139,7 @@ void BulkTransfers::put_again(uint64_t request) {
   puts_.erase(at);
   put.request = next_request_++;
   put.options.base.reset();
-  put.begun = false;
+  put.begun = put.has_base = false;
   put.sent = 0;
   puts_.push_back(std::move(put));
   send_puts();
@@ -206,7 +211,7 @@ Result<bool> BulkTransfers::on_message(const Message& message) {
     const auto put =
         std::find_if(puts_.begin(), puts_.end(), [&](const Put& p) { return p.request == answer->request; });
     const bool is_of_base = answer->code == ErrorCode::NotFound || answer->code == ErrorCode::Corrupted;
-    if (put != puts_.end() && put->is_sent() && put->options.base && !answer->message.empty() && is_of_base) {
+    if (put != puts_.end() && put->is_sent() && put->has_base && !answer->message.empty() && is_of_base) {
       put_again(answer->request);
       return true;
     }

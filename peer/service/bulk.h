@@ -57,11 +57,13 @@ class BulkTransfers {
     bool durable = true;
     uint64_t rate = 0;   // bytes a second; 0, or without a loop: no limit
     bool packs = false;  // the other side unpacks (storage/packed.h)
-    // A blob that the other side should have, too. Used where it has as many bytes; where the other side has
-    // it no longer, the blob is put again without.
+    // A blob that the other side should have, too. Used where it has as many bytes and lives when the put
+    // begins, from then on until it is sent; where the other side has it no longer, the blob is put again
+    // without.
     struct Base {
       Digest sha256{};
-      net::SharedBytes bytes{};
+      std::weak_ptr<const void> owner{};
+      std::span<const std::byte> bytes{};
     };
     std::optional<Base> base{};
   };
@@ -113,7 +115,9 @@ class BulkTransfers {
     PutOptions options;
     std::function<void(Status)> done;
     bool begun = false;
-    size_t sent = 0;  // bytes of the blob; of one that is packed, also those that are in `unit`
+    net::SharedBytes base{};  // until all is packed; none: nothing to pack on
+    bool has_base = false;    // it was announced
+    size_t sent = 0;          // bytes of the blob; of one that is packed, also those that are in `unit`
     std::shared_ptr<const std::vector<std::byte>> unit{};
     size_t unit_sent = 0;
     bool is_sent() const { return begun && sent == bytes.bytes.size() && !unit; }
@@ -124,6 +128,7 @@ class BulkTransfers {
     std::function<void(Result<Microbatch>)> done;
   };
   void send_puts();
+  void begin_put(Put& put);
   bool send_chunk(Put& put);  // false: not yet
   void pack_next(Put& put);
   net::SharedBytes next_bytes(Put& put, size_t size);

@@ -332,7 +332,7 @@ void PeerService::put(const UploadBlob& upload) {
   BulkTransfers::PutOptions options{.durable = upload.durable, .rate = upload.rate, .packs = upload.packs};
   if (upload.base)
     if (const auto base = blobs_.find(*upload.base); base != blobs_.end())
-      options.base = {*upload.base, base->second};
+      options.base = {*upload.base, base->second.owner, base->second.bytes};
   bulk_->put(upload.sha256, blob->second, std::move(options),
              [this, number = upload.upload, sha256 = upload.sha256](const Status& stored) {
                carry_out(peer_->on_uploaded(loop_.now(), number, sha256, stored));

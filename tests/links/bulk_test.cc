@@ -95,6 +95,12 @@ TEST_F(BulkTest, ABlobLargerThanExpectedTakesNoMemory) {
   EXPECT_EQ(got_->error().code, ErrorCode::ResourceExhausted);
 }
 
+// A few numbers moved.
+Blob moved(Blob blob) {
+  for (size_t i = 0; i < blob.size(); i += 1000) blob[i] ^= std::byte{1};
+  return blob;
+}
+
 // What a put sends: its announcement, and the bytes of its chunks.
 struct Sent {
   proto::PutBlob put;
@@ -111,8 +117,9 @@ class PutTest : public ::testing::Test {
     const auto kept = std::make_shared<const Blob>(blob);
     return {kept, *kept};
   }
-  static BulkTransfers::PutOptions::Base base(const Blob& blob) {
-    return {storage::sha256(blob), shared(blob)};
+  BulkTransfers::PutOptions::Base base(const Blob& blob) {
+    kept_ = shared(blob);
+    return {storage::sha256(blob), kept_.owner, kept_.bytes};
   }
   void answer(std::optional<ErrorCode> error) {
     proto::BlobAnswer answer{.request = sent_.back().put.request};
@@ -131,6 +138,7 @@ class PutTest : public ::testing::Test {
     return out;
   }
 
+  net::SharedBytes kept_;  // the base, as long as somebody else wants it
   std::vector<Sent> sent_;
   std::optional<Status> stored_;
   BulkTransfers transfers_{[this](const net::OutFrame& frame) {
@@ -142,9 +150,7 @@ class PutTest : public ::testing::Test {
 };
 
 TEST_F(PutTest, ABlobIsPackedOnItsBase) {
-  const Blob before = random_bytes(1, 2'500'001);
-  Blob blob = before;
-  for (size_t i = 0; i < blob.size(); i += 1000) blob[i] ^= std::byte{1};
+  const Blob before = random_bytes(1, 2'500'001), blob = moved(before);
   put(blob, base(before));
   ASSERT_EQ(sent_.size(), 1u);
   EXPECT_TRUE(sent_[0].put.packed);
@@ -171,6 +177,23 @@ TEST_F(PutTest, WhereTheBaseIsGoneItIsPutAgainWithout) {
     ASSERT_TRUE(stored_ && !*stored_) << "without a base it is told";
     EXPECT_EQ(sent_.size(), 2u);
   }
+}
+
+// A base is nobody's reason to keep an old copy: there may be no room for it beside the new ones.
+TEST_F(PutTest, ABaseThatIsForgottenBeforeThePutBeginsIsNotUsed) {
+  const Blob before = random_bytes(1, 9 << 20), blob = moved(before), next = moved(blob);
+  put(blob, base(before));
+  const std::weak_ptr<const void> held = kept_.owner;
+  kept_ = {};
+  EXPECT_TRUE(held.expired()) << "all of it is packed";
+  const auto of_next = base(blob);
+  put(next, of_next);  // waits for the answer to the first
+  ASSERT_EQ(sent_.size(), 1u);
+  kept_ = {};
+  answer({});
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_FALSE(sent_[1].put.base);
+  EXPECT_EQ(unpacked(sent_[1], {}), next);
 }
 
 TEST_F(PutTest, SmallBlobsAndBasesOfAnotherLengthArePutAsTheyAre) {
