@@ -49,7 +49,7 @@ peer() {
 peer anna east; peer bert east; peer carl west; peer dora west
 
 WEFT_BROKER=$address WEFT_TOKEN=$submitter "$weft" submit examples/fashion-mnist/job.yaml \
-  --set placement.stages=4 --set epochs=1 --set microbatch_size=16 --set evaluate_every=0 --set 'compression={policy: auto}' \
+  --set placement.stages=4 --set batch_size=128 --set microbatch_size=32 --set evaluate_every=0 --set 'compression={policy: auto}' \
   --set "output=$out/trained.onnx" &
 submit=$!
 pids+=("$submit")
