@@ -70,7 +70,7 @@ TEST(LinkLedger, WhatIsKeptIsBounded) {
 }
 
 TEST(LinkLedger, AcknowledgesAfterSoManyFramesOrBytes) {
-  Ledger ledger({.ack_frames = 3, .ack_bytes = 100});
+  LinkReceipts ledger({.ack_frames = 3, .ack_bytes = 100});
   EXPECT_FALSE(ledger.count_received(1));
   EXPECT_FALSE(ledger.count_received(1));
   EXPECT_TRUE(ledger.count_received(1));

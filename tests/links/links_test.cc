@@ -117,6 +117,11 @@ class Node {
                              const auto on_closed = arrival->handlers.on_closed;
                              on_closed(error);
                            },
+                       .on_drained =
+                           [arrival] {
+                             const auto on_drained = arrival->handlers.on_drained;
+                             if (on_drained) on_drained();
+                           },
                        .on_head = [arrival](uint8_t kind, size_t size,
                                             std::span<const std::byte> head) -> Result<net::Placement> {
                          const auto on_head = arrival->handlers.on_head;
