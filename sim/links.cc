@@ -11,7 +11,7 @@ namespace {
 constexpr Duration kReadyDeadline = seconds(30);  // for a link to be up the first time
 constexpr Duration kHealDeadline = seconds(10);   // and again
 constexpr Duration kSilence = seconds(6);         // a connection that brings nothing for so long is given up
-constexpr Duration kLate = milliseconds(30);      // how long others may overtake a tensor
+constexpr Duration kLate = milliseconds(25);      // how long others may overtake a tensor
 
 // Large ones alone take a line's time, so that a world of small ones is quick to play.
 int64_t size_of(const TensorPacket& packet) {
@@ -27,7 +27,8 @@ LinkSet::LinkSet(World& world, NodeId node, std::shared_ptr<const proto::AssignS
       assignment_(std::move(assignment)),
       way_(std::move(way)),
       handlers_(std::move(handlers)),
-      draw_(seed, 0x6c696e6b) {
+      draw_(seed, 0x6c696e6b),
+      late_(seed, 0x6c617465) {
   for (const proto::LinkRoute& route : assignment_->links) links_[route.seat].route = route;
 }
 
@@ -160,11 +161,11 @@ void LinkSet::on_packet(Link& link, uint64_t connection, const Packet& packet) {
   if (link.connections != connection || !link.line) return;
   link.heard = world_.now();
   if (packet.tensor) {
-    if (draw_.below(3) != 0) return on_tensor(link, packet);
-    // Its pieces come over several connections, or what is more urgent comes between them: those sent after it
-    // may be there first. Lost before that, it has not come.
+    if (late_.below(3) != 0) return on_tensor(link, packet);
+    // Its pieces come over several connections, or what is more urgent comes between them: those sent after
+    // it may be there first. Lost before that, it has not come.
     const plan::Seat seat = link.route.seat;
-    world_.after(draw_.between(milliseconds(1), kLate),
+    world_.after(late_.between(milliseconds(1), kLate),
                  [guarded = way_.guarded, this, seat, connection, packet] {
                    guarded([this, seat, connection, packet] {
                      Link& here = links_.at(seat);

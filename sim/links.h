@@ -1,6 +1,6 @@
 // The connections between the stages of a plan at one peer, as peer/service keeps them: a link outlives its
-// connections; what was not acknowledged is sent again over the next. Tensors come in any order that several are
-// under way in.
+// connections; what was not acknowledged is sent again over the next. Tensors come in any order that several
+// are under way in.
 #pragma once
 
 #include <functional>
@@ -71,7 +71,7 @@ class LinkSet {
   std::shared_ptr<const proto::AssignStage> assignment_;
   Way way_;
   Handlers handlers_;
-  Draw draw_;
+  Draw draw_, late_;                  // late_: of tensors
   std::map<plan::Seat, Link> links_;  // by the other seat
   bool all_up_said_ = false, takes_again_ = false;
   size_t kept_max_ = 0;

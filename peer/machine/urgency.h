@@ -12,9 +12,9 @@ namespace weft::peer {
 // Less goes first.
 //   steps ascend, and within one a training step goes before what is evaluated after it;
 //   a comparison runs before the step that it is numbered by, pass by pass;
-//   then as next_task chooses: the deepest segment first, microbatches ascending. Which segment of the receiver
-//   reads a value its sender does not know; where two come from different segments, the one of the later is
-//   read by a later one, or by the same.
+//   then as next_task chooses: the deepest segment first, microbatches ascending. Which segment of the
+//   receiver reads a value its sender does not know; where two come from different segments, the one of the
+//   later is read by a later one, or by the same.
 struct Urgency {
   uint64_t step = 0;
   proto::ProgramKind program{};

@@ -29,8 +29,7 @@ class LinkMeter {
     const double took = std::max(seconds(now - mark_), 1e-6);
     use_.bytes_timed += came;
     use_.seconds_timed += took;
-    use_.fastest_bytes_per_second =
-        std::max(use_.fastest_bytes_per_second, static_cast<double>(came) / took);
+    use_.fastest_bytes_per_second = std::max(use_.fastest_bytes_per_second, static_cast<double>(came) / took);
     mark_ = now, bytes_at_mark_ = bytes;
   }
   // What is under way now says nothing: it waited here because nobody read, or does not come to its end.

@@ -2,8 +2,9 @@
 // overtakes a large one that is under way; and what was sent and may have to be sent again. A tensor is given
 // its number when its first piece goes. Belongs to the loop; asks nobody what time it is.
 //
-// What is begun is bounded, so that the other side, which takes memory for it, can hold us to it: tensors that
-// were begun and not acknowledged are fewer than kBegunMax and take at most `window_bytes`, or there is one.
+// What is begun is bounded, so that the other side, which takes memory for it, can hold us to it: tensors
+// that were begun and not acknowledged are fewer than kBegunMax and take at most `window_bytes`, or there is
+// one.
 #pragma once
 
 #include <map>
@@ -31,8 +32,8 @@ class LinkQueue {
 
   // `frame`: as tensor_frame makes it. ResourceExhausted: the other side takes too little.
   Status add(const Urgency& urgency, net::OutFrame frame);
-  // What goes next, which counts as sent: a piece, or `whole` tensors for a side that knows no pieces. Nothing:
-  // there is none, or as much as may be is under way.
+  // What goes next, which counts as sent: a piece, or `whole` tensors for a side that knows no pieces.
+  // Nothing: there is none, or as much as may be is under way.
   std::optional<net::OutFrame> next(bool whole);
 
   // From the other side, as in LinkLedger. After resume() what it lacks goes again from its begin.

@@ -54,12 +54,11 @@ void Links::open_streams(Link& link) {
   const auto endpoint = net::parse_endpoint(link.route.addresses[link.way]);
   if (!endpoint || connect.shape) return;
   for (uint32_t index = 1; index < link.streams; ++index)
-    link.further[index].attempt =
-        net::connect(*options_.loop, *endpoint, connect,
-                     [this, seat = link.route.seat, session = link.session,
-                      index](Result<net::ConnectionPtr> result) {
-                       on_stream_dialled(seat, session, index, std::move(result));
-                     });
+    link.further[index].attempt = net::connect(
+        *options_.loop, *endpoint, connect,
+        [this, seat = link.route.seat, session = link.session, index](Result<net::ConnectionPtr> result) {
+          on_stream_dialled(seat, session, index, std::move(result));
+        });
 }
 
 void Links::on_stream_dialled(plan::Seat seat, uint64_t session, uint32_t index,

@@ -436,8 +436,7 @@ void Links::on_tick() {
   const Instant now = options_.loop->now();
   // Who slept has heard nothing, and cannot blame the others for it.
   if (now - ticked_ > kAsleep)
-    for (auto& [seat, link] : links_)
-      shift_clocks(link, now - ticked_);
+    for (auto& [seat, link] : links_) shift_clocks(link, now - ticked_);
   ticked_ = now;
   for (auto& [seat, link] : links_) {
     if (failed_) return;

@@ -4,10 +4,10 @@
 // relay when there is no other way; when it ends, or nothing comes over it for a while, the side that dials
 // dials again. Only a link that cannot be had again within its deadline is down. Belongs to the loop.
 //
-// Tensors go in pieces, the most urgent first (link_queue.h), and little is given to a connection ahead of what
-// it can send, so that what is made a moment later and needed sooner does not wait behind what was given.
-// Where the other side is far away further connections carry pieces too, for one TCP stream may not fill the
-// line. They stand and fall together: when one that was up ends, all do, and the link is made anew.
+// Tensors go in pieces, the most urgent first (link_queue.h), and little is given to a connection ahead of
+// what it can send, so that what is made a moment later and needed sooner does not wait behind what was
+// given. Where the other side is far away further connections carry pieces too, for one TCP stream may not
+// fill the line. They stand and fall together: when one that was up ends, all do, and the link is made anew.
 #pragma once
 
 #include <functional>

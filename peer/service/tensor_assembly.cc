@@ -15,8 +15,8 @@ Result<TensorAssembly::Begun> TensorAssembly::begin(const proto::PieceHead& piec
   const bool is_first = at == begun_.end();
   if (is_first) {
     if (piece.number - first_missing >= kBegunMax)
-      return fail(ErrorCode::OutOfRange, named() + "it is begun while number " +
-                                             std::to_string(first_missing) + " has not come");
+      return fail(ErrorCode::OutOfRange,
+                  named() + "it is begun while number " + std::to_string(first_missing) + " has not come");
     const bool fits = piece.size <= window_bytes_ - std::min(window_bytes_, bytes_);
     if (!fits && !(is_expected && piece.number == first_missing))
       return fail(ErrorCode::ResourceExhausted,
@@ -50,8 +50,9 @@ std::optional<ReceivedTensor> TensorAssembly::end(const proto::PieceHead& piece)
   Tensor& tensor = at->second;
   if (--tensor.missing > 0) return std::nullopt;
   const bool is_dense = tensor.header.codec.kind == compress::Kind::Dense;
-  ReceivedTensor received{tensor.header, dag::Tensor(is_dense ? tensor.header.spec : payload_spec(tensor.size),
-                                                     std::move(tensor.memory))};
+  ReceivedTensor received{
+      tensor.header,
+      dag::Tensor(is_dense ? tensor.header.spec : payload_spec(tensor.size), std::move(tensor.memory))};
   bytes_ -= tensor.size;
   begun_.erase(at);
   return received;

@@ -20,9 +20,10 @@ class TensorAssembly {
   explicit TensorAssembly(uint64_t window_bytes = 0) : window_bytes_(window_bytes) {}
 
   // A piece has begun to come: where its bytes go. `first_missing`: all tensors below that number have come.
-  // `is_expected`: the assignment has such an edge, which bounds its size; others have to fit into the window.
-  // Errors: OutOfRange (a number too far ahead), ResourceExhausted (more is begun than may be), Corrupted (a
-  // piece that came before, or of another tensor than the number's). REQUIRES: the tensor has not come.
+  // `is_expected`: the assignment has such an edge, which bounds its size; others have to fit into the
+  // window. Errors: OutOfRange (a number too far ahead), ResourceExhausted (more is begun than may be),
+  // Corrupted (a piece that came before, or of another tensor than the number's). REQUIRES: the tensor has
+  // not come.
   struct Begun {
     std::shared_ptr<std::byte[]> memory{};  // of the piece
     bool is_first = false;                  // of its tensor

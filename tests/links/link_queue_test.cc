@@ -142,8 +142,8 @@ TEST(LinkQueue, WhatIsKeptIsBounded) {
   EXPECT_TRUE(queue.add({}, frame_of(3, 1000)));
 }
 
-// Whatever happens in between, all of it is given once since the last resume, or was acknowledged; and what is
-// unsent adds up.
+// Whatever happens in between, all of it is given once since the last resume, or was acknowledged; and what
+// is unsent adds up.
 TEST(LinkQueue, NothingIsLostInAnyOrderOfEvents) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -159,8 +159,7 @@ TEST(LinkQueue, NothingIsLostInAnyOrderOfEvents) {
       ASSERT_LT(i, 20'000);
       const uint64_t event = rng.below(20);
       if (event < 3 && i < 2000) {
-        ASSERT_TRUE(
-            queue.add({.step = rng.below(10)}, frame_of(rng.below(1000), rng.below(4 * kPiece))));
+        ASSERT_TRUE(queue.add({.step = rng.below(10)}, frame_of(rng.below(1000), rng.below(4 * kPiece))));
         ++added;
       } else if (event == 4 && i < 2000 && rng.below(5) == 0) {
         ASSERT_TRUE(queue.resume(acknowledged));

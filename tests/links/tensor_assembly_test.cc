@@ -37,8 +37,7 @@ TEST(TensorAssembly, PiecesInAnyOrderMakeTheTensor) {
     std::vector<Piece> waiting, under_way;
     for (uint64_t number = 0; number < tensors.size(); ++number) {
       const auto size = static_cast<uint32_t>(rng.below(5) == 0 ? 0 : rng.below(4 * kPiece));
-      for (uint32_t i = 0; i < size; ++i)
-        tensors[number].push_back(static_cast<std::byte>(i % 251 + number));
+      for (uint32_t i = 0; i < size; ++i) tensors[number].push_back(static_cast<std::byte>(i % 251 + number));
       for (uint32_t offset = 0; offset == 0 || offset < size; offset += kPiece)
         waiting.push_back({piece(number, offset, size)});
     }

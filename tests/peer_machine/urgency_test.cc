@@ -60,8 +60,9 @@ TEST(Urgency, AnEdgeThatIsNotThereIsNoReasonToFail) {
   EXPECT_EQ(urgency_of({.step = 1, .edge = 99}, sender()).height, 0u);
 }
 
-// Whatever a receiver has done, of all that waits the schedule would run what goes first here: were everything
-// there, next_task chooses the segment and microbatch whose tensor is the least of those that can run.
+// Whatever a receiver has done, of all that waits the schedule would run what goes first here: were
+// everything there, next_task chooses the segment and microbatch whose tensor is the least of those that can
+// run.
 TEST(Urgency, IsTheOrderOfTheSchedule) {
   constexpr uint32_t kMicrobatches = 6;
   for (uint64_t seed = 1; seed <= 500; ++seed) {

@@ -342,7 +342,8 @@ TEST(HostileTensors, MutatedHeadersNeverReachBeyondTheFrame) {
 
 // ---- pieces
 
-ByteVector piece_of(const TensorHeader& header, uint64_t number, uint32_t offset, uint32_t size, size_t held) {
+ByteVector piece_of(const TensorHeader& header, uint64_t number, uint32_t offset, uint32_t size,
+                    size_t held) {
   ByteVector frame = encode_piece_head(number, offset, size, encode_header(header));
   frame.resize(frame.size() + held);
   return frame;
@@ -389,8 +390,8 @@ TEST(HostilePieces, HeadsThatLieAreRefused) {
 TEST(HostilePieces, MutatedHeadsNeverReachBeyondTheirFrameOrTensor) {
   Rng rng(23, 0xBAD);
   constexpr uint32_t kSize = kPieceSize + 24;
-  const TensorHeader header{1, 2, 3, 4, 5, ProgramKind::Train, Direction::Backward, 0,
-                            {dag::DType::F32, {2, kSize / 8}}};
+  const TensorHeader header{
+      1, 2, 3, 4, 5, ProgramKind::Train, Direction::Backward, 0, {dag::DType::F32, {2, kSize / 8}}};
   const ByteVector original = piece_of(header, 7, kPieceSize, kSize, 24);
   size_t taken = 0;
   for (int i = 0; i < 100'000; ++i) {

@@ -348,7 +348,7 @@ class Maker {
   void fill(JobResult& to) {
     fill_all(to.job, to.step, to.tensors, to.model, to.predictions, to.sample_count);
   }
-  void fill(LinkHello& to) { 
+  void fill(LinkHello& to) {
     fill_all(to.run, to.plan_version, to.received, to.seat, to.streams, to.stream, to.session);
   }
   void fill(LinkReady& to) { fill_all(to.received, to.streams, to.session); }
