@@ -11,7 +11,14 @@ namespace {
 
 constexpr size_t kReadBudget = 4 << 20;  // then others have their turn
 constexpr size_t kWriteBudget = 4 << 20;
+constexpr size_t kSharesRecordsFrom = 1 << 20;
 constexpr size_t kPayloadAtOnce = 16 << 20;  // more memory than this only as the bytes arrive
+
+// A body of some records is not copied, here and where it is received, because what stands before it ends a
+// record. Of a longer one the one record that is copied is a small part.
+bool has_own_records(const OutFrame& frame) {
+  return frame.body.bytes.size() >= kTlsRecordSize && frame.body.bytes.size() < kSharesRecordsFrom;
+}
 
 class SessionConnection final : public Connection {
  public:
@@ -340,14 +347,13 @@ void Session::send(OutFrame frame) {
   post(&Session::pump_write);
 }
 
-// Copies what comes next, as much as there is or fits. Up to a body of whole records, which is not copied:
-// here, and where it is received, because what stands before it ends a record.
+// Copies what comes next, as much as there is or fits.
 size_t Session::copy_frames(std::span<std::byte> into) {
   size_t filled = 0;
   while (filled < into.size() && !queue_.empty()) {
     const OutFrame& frame = queue_.front();
-    const bool has_large_body = frame.body.bytes.size() >= kTlsRecordSize;
-    if (has_large_body && front_done_ == kFrameHeaderSize + frame.head.size()) break;
+    const bool is_apart = has_own_records(frame);
+    if (is_apart && front_done_ == kFrameHeaderSize + frame.head.size()) break;
     const auto payload_size = static_cast<uint32_t>(frame.payload_size());
     std::array<std::byte, kFrameHeaderSize> header;
     for (size_t i = 0; i < 4; ++i) header[i] = static_cast<std::byte>(payload_size >> (8 * i));
@@ -355,7 +361,7 @@ size_t Session::copy_frames(std::span<std::byte> into) {
     size_t skip = front_done_;
     for (const std::span<const std::byte> piece :
          {std::span<const std::byte>(header), std::span<const std::byte>(frame.head), frame.body.bytes}) {
-      if (has_large_body && skip == 0 && piece.data() == frame.body.bytes.data()) break;
+      if (is_apart && skip == 0 && piece.data() == frame.body.bytes.data()) break;
       if (skip >= piece.size()) {
         skip -= piece.size();
         continue;
