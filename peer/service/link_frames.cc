@@ -80,7 +80,7 @@ void Links::on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame
     return on_message(link, *way, *message);
   }
   if (is_up && frame.kind == static_cast<uint8_t>(proto::FrameKind::Piece) && way->coming)
-    return on_piece(link, *way, frame);
+    return on_piece(link, *way);
   if (is_up && frame.kind == static_cast<uint8_t>(proto::FrameKind::Tensor) && !link.in_pieces)
     return on_tensor(link, frame);
   down(seat, {ErrorCode::InvalidArgument, "a frame that is not for a link"});
@@ -111,8 +111,8 @@ void Links::on_tensor(Link& link, const net::InFrame& frame) {
   handlers_.on_tensor(seat, came->header, std::move(came->payload));
 }
 
-void Links::on_piece(Link& link, Way& way, const net::InFrame& frame) {
-  (void)frame;  // its bytes are where place_piece had them
+// Its bytes are where place_piece had them.
+void Links::on_piece(Link& link, Way& way) {
   const Coming coming = *std::exchange(way.coming, std::nullopt);
   link.tries = 0;
   if (!coming.is_new) return;

@@ -147,7 +147,7 @@ class Links {
   void on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame);
   void on_message(Link& link, Way& way, const proto::Message& message);
   void on_tensor(Link& link, const net::InFrame& frame);
-  void on_piece(Link& link, Way& way, const net::InFrame& frame);
+  void on_piece(Link& link, Way& way);
   void on_greeting(Link& link, const proto::Message& message);
   bool set_up(Link& link, Way way, const Greeting& theirs, bool answers);
   void on_lost(plan::Seat seat, uint64_t number, const Error& error);
