@@ -11,7 +11,14 @@ namespace {
 
 constexpr size_t kReadBudget = 4 << 20;  // then others have their turn
 constexpr size_t kWriteBudget = 4 << 20;
+constexpr size_t kSharesRecordsFrom = 1 << 20;
 constexpr size_t kPayloadAtOnce = 16 << 20;  // more memory than this only as the bytes arrive
+
+// A body of some records is not copied, here and where it is received, because what stands before it ends a
+// record. Of a longer one the one record that is copied is a small part.
+bool has_own_records(const OutFrame& frame) {
+  return frame.body.bytes.size() >= kTlsRecordSize && frame.body.bytes.size() < kSharesRecordsFrom;
+}
 
 class SessionConnection final : public Connection {
  public:
@@ -69,6 +76,11 @@ void Session::post(void (Session::*work)()) {
 ConnectionPtr Session::make_connection() {
   WEFT_CHECK(phase_ == Phase::Idle);
   return std::make_shared<SessionConnection>(shared_from_this());
+}
+
+void Session::set_limits(const ConnectionLimits& limits) {
+  if (tls_ && limits.unsent_max != limits_.unsent_max) tls_->transport().set_unsent_max(limits.unsent_max);
+  limits_ = limits;
 }
 
 // ---- handshake
@@ -340,6 +352,8 @@ size_t Session::copy_frames(std::span<std::byte> into) {
   size_t filled = 0;
   while (filled < into.size() && !queue_.empty()) {
     const OutFrame& frame = queue_.front();
+    const bool is_apart = has_own_records(frame);
+    if (is_apart && front_done_ == kFrameHeaderSize + frame.head.size()) break;
     const auto payload_size = static_cast<uint32_t>(frame.payload_size());
     std::array<std::byte, kFrameHeaderSize> header;
     for (size_t i = 0; i < 4; ++i) header[i] = static_cast<std::byte>(payload_size >> (8 * i));
@@ -347,6 +361,7 @@ size_t Session::copy_frames(std::span<std::byte> into) {
     size_t skip = front_done_;
     for (const std::span<const std::byte> piece :
          {std::span<const std::byte>(header), std::span<const std::byte>(frame.head), frame.body.bytes}) {
+      if (is_apart && skip == 0 && piece.data() == frame.body.bytes.data()) break;
       if (skip >= piece.size()) {
         skip -= piece.size();
         continue;
@@ -358,29 +373,37 @@ size_t Session::copy_frames(std::span<std::byte> into) {
       if (skip + size < piece.size()) break;
       skip = 0;
     }
-    if (front_done_ < kFrameHeaderSize + payload_size) continue;  // `into` is full
-    front_done_ = 0;
-    ++stats_.frames_sent;
-    queue_.pop_front();
+    end_front();
   }
   return filled;
+}
+
+// The first frame goes, if all of it was written.
+void Session::end_front() {
+  if (front_done_ < kFrameHeaderSize + queue_.front().payload_size()) return;
+  front_done_ = 0;
+  ++stats_.frames_sent;
+  queue_.pop_front();
 }
 
 // One record, full where there is enough to send.
 Io Session::write_record() {
   const OutFrame& frame = queue_.front();
   const size_t before_body = kFrameHeaderSize + frame.head.size();
-  std::span<const std::byte> bytes;
-  if (front_done_ >= before_body && frame.body.bytes.size() - (front_done_ - before_body) > kTlsRecordSize) {
-    bytes = frame.body.bytes.subspan(front_done_ - before_body, kTlsRecordSize);
-    front_done_ += bytes.size();
-  } else {
-    if (!record_out_) record_out_ = std::make_unique_for_overwrite<std::byte[]>(kTlsRecordSize);
-    bytes = {record_out_.get(), copy_frames({record_out_.get(), kTlsRecordSize})};
+  const auto write = [&](std::span<const std::byte> bytes) {
+    queue_size_ -= bytes.size();
+    stats_.bytes_sent += bytes.size();
+    return tls_->write(bytes);
+  };
+  if (front_done_ >= before_body && frame.body.bytes.size() - (front_done_ - before_body) >= kTlsRecordSize) {
+    const Io io = write(frame.body.bytes.subspan(front_done_ - before_body, kTlsRecordSize));
+    front_done_ += kTlsRecordSize;
+    end_front();
+    return io;
   }
-  queue_size_ -= bytes.size();
-  stats_.bytes_sent += bytes.size();
-  return tls_->write(bytes);
+  if (!record_out_) record_out_ = std::make_unique_for_overwrite<std::byte[]>(kTlsRecordSize);
+  const size_t size = copy_frames({record_out_.get(), kTlsRecordSize});
+  return write({record_out_.get(), size});
 }
 
 void Session::pump_write() {

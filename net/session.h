@@ -26,7 +26,7 @@ class Session final : public std::enable_shared_from_this<Session>, Transport::E
   // As in Connection.
   const PeerId& remote() const { return remote_; }
   const std::string& address() const { return address_; }
-  void set_limits(const ConnectionLimits& limits) { limits_ = limits; }
+  void set_limits(const ConnectionLimits& limits);
   void start(Connection::Handlers handlers);
   void send(OutFrame frame);
   void pause_reading(bool paused);
@@ -55,6 +55,7 @@ class Session final : public std::enable_shared_from_this<Session>, Transport::E
   void pump_write();
   Io write_record();
   size_t copy_frames(std::span<std::byte> into);
+  void end_front();
   void pump_goodbye();  // what comes in while closing is thrown away
   void fail_later(Error error);
   void report_closed();

@@ -202,6 +202,8 @@ class ShapedTransport final : public Transport, Transport::Events {
     return inner_->unsent() + (send_.is_transparent() ? 0 : send_.waiting(steady_now()));
   }
 
+  void set_unsent_max(size_t size) override { inner_->set_unsent_max(size); }
+
   void shut_write() override {
     is_shut_ = true;
     if (send_.is_transparent() || send_.empty()) inner_->shut_write();

@@ -5,6 +5,9 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <climits>
+
 namespace weft::net {
 
 namespace {
@@ -88,6 +91,12 @@ class TcpTransport final : public Transport {
     return socket_.is_open() && ::ioctl(socket_.native_handle(), SIOCOUTQNSD, &size) == 0
                ? static_cast<size_t>(size)
                : 0;
+  }
+
+  void set_unsent_max(size_t size) override {
+    // The system's own bound, where there is none here.
+    set_option(socket_.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT,
+               size == 0 ? INT_MAX : static_cast<int>(std::min<size_t>(size, INT_MAX)));
   }
 
   void shut_write() override {

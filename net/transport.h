@@ -42,6 +42,8 @@ class Transport {
   // Of what was written: bytes that have not left yet, for they wait in the system's buffer or before the
   // emulated line.
   virtual size_t unsent() = 0;
+  // As in ConnectionLimits; what an emulated line holds is the line's to say.
+  virtual void set_unsent_max(size_t size) = 0;
   virtual void shut_write() = 0;  // the end, after what was written
   virtual void close() = 0;       // at once; no event comes after it
   virtual const std::string& remote_address() const = 0;

@@ -615,10 +615,17 @@ struct LinkHello {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
   plan::Seat seat{};      // the sender's
-  uint64_t received = 0;  // tensors, over all connections of this link
+  uint64_t received = 0;  // tensors, over all connections of this link: all numbers below it
+  // Tensors may come in pieces, over so many connections; 0, as peers before minor version 5 say: whole, over
+  // this one.
+  uint32_t streams = 0;
+  uint32_t stream = 0;   // which of them this is; of all but the first:
+  uint64_t session = 0;  // as the first one's LinkReady named it
 };
 struct LinkReady {  // the answer; tensors may come
   uint64_t received = 0;
+  uint32_t streams = 0;  // as in LinkHello: both sides keep to the smaller
+  uint64_t session = 0;  // drawn at random; what belongs to another one is refused
 };
 struct LinkAck {  // now and then, and when nothing else goes, as a sign of life
   uint64_t received = 0;

@@ -11,6 +11,7 @@ namespace {
 constexpr Duration kReadyDeadline = seconds(30);  // for a link to be up the first time
 constexpr Duration kHealDeadline = seconds(10);   // and again
 constexpr Duration kSilence = seconds(6);         // a connection that brings nothing for so long is given up
+constexpr Duration kLate = milliseconds(25);      // how long others may overtake a tensor
 
 // Large ones alone take a line's time, so that a world of small ones is quick to play.
 int64_t size_of(const TensorPacket& packet) {
@@ -26,7 +27,8 @@ LinkSet::LinkSet(World& world, NodeId node, std::shared_ptr<const proto::AssignS
       assignment_(std::move(assignment)),
       way_(std::move(way)),
       handlers_(std::move(handlers)),
-      draw_(seed, 0x6c696e6b) {
+      draw_(seed, 0x6c696e6b),
+      late_(seed, 0x6c617465) {
   for (const proto::LinkRoute& route : assignment_->links) links_[route.seat].route = route;
 }
 
@@ -94,11 +96,8 @@ void LinkSet::say(Link& link, proto::Message message) {
 }
 
 uint64_t LinkSet::tell_received(Link& link, bool connects) {
-  const uint64_t received = link.ledger.tell_received();
-  if (takes_again_ && connects) {
-    link.again = received - link.told;
-    return link.told;
-  }
+  const uint64_t received = link.receipts.tell_received();
+  if (takes_again_ && connects) return link.told;
   link.told = received;
   return received;
 }
@@ -152,10 +151,8 @@ void LinkSet::resume(Link& link, uint64_t received) {
   if (const Status status = link.ledger.resume(received); !status) return down(link, status.error().message);
   link.ready = link.was_up = true;
   link.attempts = 0;
-  link.ledger.each_kept([&](const TensorPacket& packet) {
-    link.line.send(
-        {.message = {}, .tensor = std::make_shared<const TensorPacket>(packet), .size = size_of(packet)});
-  });
+  for (uint64_t number = link.ledger.acknowledged(); number < link.ledger.sent(); ++number)
+    send_over_line(link, number, link.ledger.kept(number));
   link.said = world_.now();
   check_all_up();
 }
@@ -163,15 +160,18 @@ void LinkSet::resume(Link& link, uint64_t received) {
 void LinkSet::on_packet(Link& link, uint64_t connection, const Packet& packet) {
   if (link.connections != connection || !link.line) return;
   link.heard = world_.now();
-  if (packet.tensor && link.again != 0) {
-    --link.again;
-    return handlers_.on_tensor(link.route.seat, *packet.tensor, true);
-  }
   if (packet.tensor) {
-    const bool ack = link.ledger.count_received(static_cast<uint64_t>(packet.size));
-    if (ack) say(link, proto::LinkAck{tell_received(link, false)});
-    const auto tensor = packet.tensor;
-    handlers_.on_tensor(link.route.seat, *tensor, false);
+    if (late_.below(3) != 0) return on_tensor(link, packet);
+    // Its pieces come over several connections, or what is more urgent comes between them: those sent after
+    // it may be there first. Lost before that, it has not come.
+    const plan::Seat seat = link.route.seat;
+    world_.after(late_.between(milliseconds(1), kLate),
+                 [guarded = way_.guarded, this, seat, connection, packet] {
+                   guarded([this, seat, connection, packet] {
+                     Link& here = links_.at(seat);
+                     if (here.connections == connection && here.line) on_tensor(here, packet);
+                   });
+                 });
     return;
   }
   if (const auto* hello = std::get_if<proto::LinkHello>(packet.message.get())) {  // over a relay
@@ -183,6 +183,25 @@ void LinkSet::on_packet(Link& link, uint64_t connection, const Packet& packet) {
   } else if (const auto* ack = std::get_if<proto::LinkAck>(packet.message.get())) {
     if (!link.ledger.acknowledged(ack->received)) down(link, "it acknowledges what was not sent");
   }
+}
+
+void LinkSet::on_tensor(Link& link, const Packet& packet) {
+  const plan::Seat seat = link.route.seat;
+  const auto tensor = packet.tensor;
+  if (link.receipts.has_received(packet.number)) {
+    if (takes_again_) handlers_.on_tensor(seat, *tensor, true);
+    return;
+  }
+  const bool ack = link.receipts.count_received(packet.number, static_cast<uint64_t>(packet.size));
+  if (ack) say(link, proto::LinkAck{tell_received(link, false)});
+  handlers_.on_tensor(seat, *tensor, false);
+}
+
+void LinkSet::send_over_line(Link& link, uint64_t number, const TensorPacket& packet) {
+  link.line.send({.message = {},
+                  .tensor = std::make_shared<const TensorPacket>(packet),
+                  .size = size_of(packet),
+                  .number = number});
 }
 
 void LinkSet::down(Link& link, const std::string& why) {
@@ -209,8 +228,7 @@ void LinkSet::send(plan::Seat seat, TensorPacket packet) {
   kept_max_ = std::max(kept_max_, link.ledger.kept_frames());
   if (!link.ready) return;
   link.said = world_.now();
-  link.line.send(
-      {.message = {}, .tensor = std::make_shared<const TensorPacket>(std::move(packet)), .size = size});
+  send_over_line(link, link.ledger.sent() - 1, packet);
 }
 
 void LinkSet::on_tick() {

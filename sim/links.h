@@ -1,5 +1,6 @@
 // The connections between the stages of a plan at one peer, as peer/service keeps them: a link outlives its
-// connections; what was not acknowledged is sent again over the next.
+// connections; what was not acknowledged is sent again over the next. Tensors come in any order that several
+// are under way in.
 #pragma once
 
 #include <functional>
@@ -46,16 +47,19 @@ class LinkSet {
   struct Link {
     proto::LinkRoute route;
     peer::LinkLedger<TensorPacket> ledger;
+    peer::LinkReceipts receipts;
     Line line;
     uint64_t connections = 0;  // so far: handlers of older ones are dropped
     bool ready = false, was_up = false, dialling = false, failed = false;
     Instant down_since{}, heard{}, said{};
     uint32_t attempts = 0;
-    uint64_t told = 0, again = 0;  // for the planted bug
+    uint64_t told = 0;  // for the planted bug
   };
   void dial(Link& link);
   void take(Link& link, const Line& line, bool introduces);
   void on_packet(Link& link, uint64_t connection, const Packet& packet);
+  void on_tensor(Link& link, const Packet& packet);
+  static void send_over_line(Link& link, uint64_t number, const TensorPacket& packet);
   void down(Link& link, const std::string& why);
   void resume(Link& link, uint64_t received);
   void say(Link& link, proto::Message message);
@@ -67,7 +71,7 @@ class LinkSet {
   std::shared_ptr<const proto::AssignStage> assignment_;
   Way way_;
   Handlers handlers_;
-  Draw draw_;
+  Draw draw_, late_;                  // late_: of tensors
   std::map<plan::Seat, Link> links_;  // by the other seat
   bool all_up_said_ = false, takes_again_ = false;
   size_t kept_max_ = 0;

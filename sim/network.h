@@ -27,7 +27,8 @@ struct TensorPacket {
 struct Packet {
   std::shared_ptr<const proto::Message> message{};
   std::shared_ptr<const TensorPacket> tensor{};
-  int64_t size = 200;  // bytes
+  int64_t size = 200;   // bytes
+  uint64_t number = 0;  // of a tensor on its link
 };
 
 class Network;

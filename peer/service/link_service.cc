@@ -250,6 +250,7 @@ LinkOptions LinkService::link_options() {
   options.identity = options_.identity;
   options.relay = options_.relay;
   options.shape = options_.shape;
+  options.streams = options_.streams;
   return options;
 }
 
@@ -287,6 +288,11 @@ void LinkService::on_accepted(net::ConnectionPtr connection) {
                          [arrival](const Error& error) {
                            const auto on_closed = arrival->handlers.on_closed;
                            on_closed(error);
+                         },
+                     .on_drained =
+                         [arrival] {
+                           const auto on_drained = arrival->handlers.on_drained;
+                           if (on_drained) on_drained();
                          },
                      .on_head = [arrival](uint8_t kind, size_t size,
                                           std::span<const std::byte> head) -> Result<net::Placement> {

@@ -31,7 +31,8 @@ class LinkService {
     std::optional<net::Shape> accepted_shape{};
     std::optional<net::Endpoint> listen{};
     uint64_t untaken_bytes_max = 256 << 20;  // told to the owner, who has not got to it yet
-    std::shared_ptr<UrgentSends> urgent{};   // is told whether tensors wait to leave
+    uint32_t streams = LinkOptions{}.streams;
+    std::shared_ptr<UrgentSends> urgent{};  // is told whether tensors wait to leave
   };
   // On the owner's loop, in order; also a moment after the stage was closed, which the generation tells.
   struct Handlers {

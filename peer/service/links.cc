@@ -1,23 +1,29 @@
 #include "peer/service/links.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "peer/service/bulk.h"
+#include "security/token.h"
 
 namespace weft::peer {
 
 namespace {
 constexpr Duration kRetryDelay = std::chrono::milliseconds(50);
-// Smaller tensors come in one piece, or nearly so.
-constexpr size_t kTimedSizeMin = 64 << 10;
+constexpr size_t kUnsentMax = 128 << 10;  // bytes in a socket's buffer, behind which what is urgent waits
 constexpr Duration kAsleep = std::chrono::seconds(2);  // between two ticks: this process did not run
 
 std::string text_of(const std::map<std::string, std::string>& problems) {
   std::string text;
   for (const auto& [where, what] : problems) text += (text.empty() ? "" : "; ") + where + ": " + what;
   return text.empty() ? "nobody came" : text;
+}
+
+uint64_t edge_bytes(const proto::StageProgram& program, const proto::EdgeEnd& end) {
+  return static_cast<uint64_t>(program.graph->spec(end.value).bytes().value);
 }
 }  // namespace
 
@@ -26,7 +32,16 @@ Links::Links(LinkOptions options, std::shared_ptr<const proto::AssignStage> assi
   for (const proto::LinkRoute& route : assignment_->links) {
     Link& link = links_[route.seat];
     link.route = route;
-    link.ledger = LinkLedger<net::OutFrame>({.kept_bytes_max = options_.kept_bytes_max});
+    uint64_t sends = 0, receives = 0;  // bytes of all edges
+    for (const proto::StageProgram& program : assignment_->programs) {
+      for (const proto::EdgeEnd& end : program.sends)
+        if (other_end(end, 0) == route.seat) sends += edge_bytes(program, end);
+      for (const proto::EdgeEnd& end : program.receives)
+        if (other_end(end, 0) == route.seat) receives += edge_bytes(program, end);
+    }
+    link.queue = LinkQueue({.kept_bytes_max = options_.kept_bytes_max, .window_bytes = window_of(sends)});
+    // Twice what is begun at a time by who keeps to it.
+    link.assembly = TensorAssembly(2 * window_of(receives));
   }
 }
 
@@ -53,16 +68,31 @@ net::ConnectOptions Links::connect_options(const Link& link, const std::string& 
   return options;
 }
 
-void Links::set_limits(net::Connection& connection) const {
+void Links::set_limits(net::Connection& connection, bool in_pieces) {
   net::ConnectionLimits limits;
-  limits.frame_size_max = proto::kTensorSizeMax + proto::kTensorHeaderSizeMax;
-  // What is kept may all be queued again. What was acknowledged is not kept, but a neighbour that says so
-  // without reading does not make the queue grow without end.
-  limits.send_queue_max = options_.kept_bytes_max + (64 << 20);
+  limits.frame_size_max = in_pieces ? proto::kPieceSize + proto::kPieceHeadSizeMax
+                                    : proto::kTensorSizeMax + proto::kTensorHeaderSizeMax;
+  // A tensor at a time. A neighbour that sends and does not read does not make acknowledgements pile up
+  // without end.
+  limits.send_queue_max = proto::kTensorSizeMax + (64 << 20);
+  limits.unsent_max = kUnsentMax;
   connection.set_limits(limits);
 }
 
+proto::LinkHello Links::hello_of(const Link& link) const {
+  return {.run = assignment_->run,
+          .plan_version = assignment_->plan_version,
+          .seat = assignment_->seat,
+          .received = link.receipts.received(),
+          .streams = options_.streams};
+}
+
+proto::LinkReady Links::ready_of(const Link& link) const {
+  return {link.receipts.received(), options_.streams, link.session};
+}
+
 void Links::dial(Link& link) {
+  link.dialled = options_.loop->now();
   while (link.way < link.route.addresses.size()) {
     const std::string& address = link.route.addresses[link.way];
     const auto endpoint = net::parse_endpoint(address);
@@ -119,17 +149,15 @@ void Links::on_dialled(plan::Seat seat, bool relayed, const std::string& where,
     return dial_later(link);
   }
   drop(link, link.greeting);
-  const uint64_t number = next_number_++;
+  link.greeting = make_way(*result, relayed);
+  link.greeted = options_.loop->now();
   const net::ConnectionPtr connection = std::move(*result);
-  link.greeting = {connection, number, relayed, options_.loop->now()};
-  set_limits(*connection);
-  connection->start(handlers_of(seat, number));
+  set_limits(*connection, /*in_pieces=*/false);
+  connection->start(handlers_of(seat, link.greeting.number));
   // Who dials introduces itself, also through the relay.
-  if (link.route.dials)
-    connection->send(message_frame(proto::LinkHello{.run = assignment_->run,
-                                                    .plan_version = assignment_->plan_version,
-                                                    .seat = assignment_->seat,
-                                                    .received = link.ledger.tell_received()}));
+  if (!link.route.dials) return;
+  (void)link.receipts.tell_received();
+  connection->send(message_frame(hello_of(link)));
 }
 
 net::Connection::Handlers Links::handlers_of(plan::Seat seat, uint64_t number) {
@@ -141,6 +169,10 @@ net::Connection::Handlers Links::handlers_of(plan::Seat seat, uint64_t number) {
           .on_closed =
               [this, seat, number, alive](const Error& error) {
                 if (!alive.expired()) on_lost(seat, number, error);
+              },
+          .on_drained =
+              [this, seat, number, alive] {
+                if (!alive.expired()) on_drained(seat, number);
               },
           .on_head = [this, seat, number, alive](uint8_t kind, size_t size,
                                                  std::span<const std::byte> head) -> Result<net::Placement> {
@@ -154,15 +186,13 @@ std::optional<net::Connection::Handlers> Links::offer(const net::ConnectionPtr& 
   const auto at = links_.find(hello.seat);
   if (at == links_.end() || at->second.route.dials || at->second.route.peer != connection->remote())
     return std::nullopt;
-  set_limits(*connection);
-  const uint64_t number = next_number_++;
-  const Way way{connection, number, /*relayed=*/false, options_.loop->now(),
-                connection->stats().bytes_received};
-  if (!set_up(at->second, way, hello.received, /*answers=*/true)) {
+  if (hello.stream != 0) return offer_stream(at->second, connection, hello);
+  const Way way = make_way(connection, /*relayed=*/false);
+  if (!set_up(at->second, way, {hello.received, hello.streams, 0}, /*answers=*/true)) {
     connection->close();
     return std::nullopt;
   }
-  return handlers_of(hello.seat, number);
+  return handlers_of(hello.seat, way.number);
 }
 
 // The other side waits at the relay, so whatever connection there is has ended for it.
@@ -172,103 +202,46 @@ void Links::on_invitation(const proto::Secret& ticket) {
 }
 
 // A new connection takes the place of the one before: its way is the newest that the other side knows of.
-bool Links::set_up(Link& link, Way way, uint64_t received, bool answers) {
-  if (const Status resumed = link.ledger.resume(received); !resumed) {
+bool Links::set_up(Link& link, Way way, const Greeting& theirs, bool answers) {
+  const bool in_pieces = options_.streams > 0 && theirs.streams > 0;
+  if (link.was_up && in_pieces != link.in_pieces) {
+    link.problems["greeting"] = "it says otherwise than before whether it knows pieces";
+    return false;
+  }
+  if (const Status resumed = link.queue.resume(theirs.received); !resumed) {
     link.problems["greeting"] = resumed.error().message;
     return false;
   }
-  drop(link, link.up);
-  if (link.greeting.number != way.number) drop(link, link.greeting);
-  link.greeting = {};
+  if (link.greeting.number == way.number) link.greeting = {};
+  end_session(link);
+  drop(link, link.greeting);
   link.attempt.reset();
   link.retry.reset();
   link.up = std::move(way);
+  link.in_pieces = in_pieces;
+  link.streams = in_pieces ? std::min(options_.streams, theirs.streams) : 1;
+  link.session_began = options_.loop->now();
+  set_limits(*link.up.connection, in_pieces);
   link.up.connection->pause_reading(is_paused_);
   link.was_up = true;
   link.relayed = link.up.relayed;
   link.problems.clear();
   link.acknowledged = options_.loop->now();
-  if (answers) link.up.connection->send(message_frame(proto::LinkReady{link.ledger.tell_received()}));
-  link.ledger.each_kept([&](const net::OutFrame& frame) { link.up.connection->send(frame); });
+  link.session = theirs.session;
+  if (answers) {
+    std::array<uint8_t, sizeof(link.session)> drawn;
+    security::fill_random(drawn);
+    std::memcpy(&link.session, drawn.data(), drawn.size());
+    (void)link.receipts.tell_received();
+    link.up.connection->send(message_frame(ready_of(link)));
+  }
+  give(link);
+  open_streams(link);
   if (!all_up_said_ && !failed_ && all_up()) {
     all_up_said_ = true;
     handlers_.on_all_up();
   }
   return true;
-}
-
-// ---- frames
-// -----------------------------------------------------------------------------------------------------
-
-// A tensor that the assignment expects goes straight into the memory that it keeps. Of any other the machine
-// says what is wrong, once all of it has come.
-Result<net::Placement> Links::on_head(plan::Seat seat, uint64_t number, uint8_t kind, size_t payload_size,
-                                      std::span<const std::byte> head) {
-  if (failed_ || kind != static_cast<uint8_t>(proto::FrameKind::Tensor) ||
-      number != links_.at(seat).up.number)
-    return net::Placement{};
-  const auto refuse = [&](const Error& error) {
-    down(seat, error);
-    return fail(error);
-  };
-  links_.at(seat).head_came = options_.loop->now();
-  const auto tensor = proto::decode_tensor_head(head, payload_size);
-  if (!tensor) return refuse(tensor.error());
-  const auto expected = expected_of(tensor->header);
-  if (!expected) return net::Placement{};
-  const auto wrong = [&](const std::string& is, const std::string& should) {
-    return refuse({ErrorCode::InvalidArgument,
-                   "edge " + std::to_string(tensor->header.edge) + ": it is " + is + ", expected " + should});
-  };
-  if (tensor->header.spec != *expected->spec)
-    return wrong(dag::to_string(tensor->header.spec), dag::to_string(*expected->spec));
-  if (!proto::may_come_as(tensor->header.codec, expected->codec))
-    return wrong(compress::name(tensor->header.codec), compress::name(expected->codec));
-  return net::Placement{tensor->size, dag::allocate_tensor_bytes(payload_size - tensor->size)};
-}
-
-std::optional<Links::Expected> Links::expected_of(const proto::TensorHeader& header) const {
-  for (const proto::StageProgram& program : assignment_->programs)
-    if (program.kind == header.program)
-      for (const proto::EdgeEnd& end : program.receives)
-        if (end.edge == header.edge) return Expected{&program.graph->spec(end.value), end.codec};
-  return std::nullopt;
-}
-
-void Links::on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame) {
-  Link& link = links_.at(seat);
-  if (failed_ || (number != link.up.number && number != link.greeting.number)) return;
-  if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message)) {
-    const auto message = proto::decode(frame.payload.span());
-    if (!message) return down(seat, message.error());
-    if (number == link.greeting.number) return on_greeting(link, *message);
-    const auto* ack = std::get_if<proto::LinkAck>(&*message);
-    if (ack == nullptr)
-      return down(seat,
-                  {ErrorCode::InvalidArgument, std::string(proto::name_of(*message)) + " is not for a link"});
-    link.tries = 0;
-    if (const Status taken = link.ledger.acknowledged(ack->received); !taken) down(seat, taken.error());
-    return;
-  }
-  if (frame.kind != static_cast<uint8_t>(proto::FrameKind::Tensor) || number != link.up.number)
-    return down(seat, {ErrorCode::InvalidArgument, "a frame that is not for a link"});
-  auto came = tensor_of(frame);
-  if (!came) return down(seat, came.error());
-  link.tries = 0;
-  if (!is_paused_) time_frame(link, frame.size());
-  if (link.ledger.count_received(frame.size())) acknowledge(link);
-  handlers_.on_tensor(seat, came->header, std::move(came->payload));
-}
-
-// What came while nothing was read has waited here, and says nothing of the link: it seems fast. The broker
-// takes that into account.
-void Links::time_frame(Link& link, size_t size) const {
-  if (size < kTimedSizeMin) return;
-  const double took = std::max(seconds(options_.loop->now() - link.head_came), 1e-6);
-  link.timed.bytes_timed += size;
-  link.timed.seconds_timed += took;
-  link.timed.fastest_bytes_per_second =
-      std::max(link.timed.fastest_bytes_per_second, static_cast<double>(size) / took);
 }
 
 void Links::on_greeting(Link& link, const proto::Message& message) {
@@ -282,8 +255,12 @@ void Links::on_greeting(Link& link, const proto::Message& message) {
   if (!greets)
     return down(
         seat, {ErrorCode::InvalidArgument, std::string(proto::name_of(message)) + " does not begin a link"});
-  const uint64_t received = ready != nullptr ? ready->received : hello->received;
-  if (set_up(link, link.greeting, received, /*answers=*/!link.route.dials)) return;
+  const Greeting theirs = ready != nullptr ? Greeting{ready->received, ready->streams, ready->session}
+                                           : Greeting{hello->received, hello->streams, 0};
+  // Who dials has waited two round trips for the connection and one for this answer, if it came at once.
+  const Instant now = options_.loop->now();
+  link.round_trip = std::min((link.greeted - link.dialled) / 2, now - link.greeted);
+  if (set_up(link, link.greeting, theirs, /*answers=*/!link.route.dials)) return;
   drop(link, link.greeting);
   ++link.tries;
   dial_later(link);
@@ -291,7 +268,7 @@ void Links::on_greeting(Link& link, const proto::Message& message) {
 
 void Links::acknowledge(Link& link) {
   link.acknowledged = options_.loop->now();
-  link.up.connection->send(message_frame(proto::LinkAck{link.ledger.tell_received()}));
+  link.up.connection->send(message_frame(proto::LinkAck{link.receipts.tell_received()}));
 }
 
 void Links::send(plan::Seat seat, net::OutFrame frame) {
@@ -299,9 +276,11 @@ void Links::send(plan::Seat seat, net::OutFrame frame) {
   WEFT_CHECK(at != links_.end());
   Link& link = at->second;
   if (failed_) return;
-  if (link.up.connection) link.up.connection->send(frame);  // the bytes are shared
-  const uint64_t size = frame.payload_size();
-  if (const Status kept = link.ledger.keep(std::move(frame), size); !kept) down(seat, kept.error());
+  const auto tensor = proto::decode_tensor_head(frame.head, frame.payload_size());
+  WEFT_CHECK(tensor.has_value());
+  if (const Status kept = link.queue.add(urgency_of(tensor->header, *assignment_), std::move(frame)); !kept)
+    return down(seat, kept.error());
+  give(link);
 }
 
 // ---- the end of a connection, and of a link
@@ -320,10 +299,12 @@ void Links::on_lost(plan::Seat seat, uint64_t number, const Error& error) {
   if (number == link.greeting.number) {
     drop(link, link.greeting);
     link.way = link.way < link.route.addresses.size() ? link.way + 1 : 0;
-  } else if (number == link.up.number) {
-    drop(link, link.up);
+  } else if (way_of(link, number) != nullptr) {
+    end_session(link);
     link.since = options_.loop->now();
   } else {
+    // A further connection that did not come about: the others do its work.
+    std::erase_if(link.further, [&](const auto& entry) { return entry.second.way.number == number; });
     return;
   }
   ++link.tries;
@@ -335,8 +316,7 @@ void Links::on_tick() {
   const Instant now = options_.loop->now();
   // Who slept has heard nothing, and cannot blame the others for it.
   if (now - ticked_ > kAsleep)
-    for (auto& [seat, link] : links_)
-      for (Instant* at : {&link.since, &link.up.heard, &link.greeting.heard}) *at += now - ticked_;
+    for (auto& [seat, link] : links_) shift_clocks(link, now - ticked_);
   ticked_ = now;
   for (auto& [seat, link] : links_) {
     if (failed_) return;
@@ -346,22 +326,26 @@ void Links::on_tick() {
 
 void Links::on_link_tick(Link& link, Instant now) {
   const plan::Seat seat = link.route.seat;
-  for (Way* way : {&link.up, &link.greeting}) {
+  std::vector<Way*> ways{&link.up, &link.greeting};
+  for (auto& [index, stream] : link.further) ways.push_back(&stream.way);
+  std::vector<std::pair<uint64_t, Duration>> silent;
+  for (Way* way : ways) {
     if (!way->connection) continue;
     const uint64_t bytes = way->connection->stats().bytes_received;
     if (bytes != way->bytes_heard || is_paused_) way->heard = now;
     way->bytes_heard = bytes;
     // A neighbour may not have its stage yet, the first time.
-    const Duration deadline = way == &link.up ? options_.silence_deadline
-                              : link.was_up   ? options_.address_deadline
-                                              : options_.ready_deadline;
-    if (now - way->heard > deadline)
-      on_lost(seat, way->number,
-              {ErrorCode::Timeout,
-               "nothing came for " + std::to_string(static_cast<int>(seconds(deadline))) + " s"});
+    const Duration deadline = way_of(link, way->number) != nullptr ? options_.silence_deadline
+                              : link.was_up                        ? options_.address_deadline
+                                                                   : options_.ready_deadline;
+    if (now - way->heard > deadline) silent.emplace_back(way->number, deadline);
   }
+  for (const auto& [number, deadline] : silent)
+    on_lost(seat, number,
+            {ErrorCode::Timeout,
+             "nothing came for " + std::to_string(static_cast<int>(seconds(deadline))) + " s"});
   if (link.up.connection) {
-    if (now - link.acknowledged >= options_.ack_interval) acknowledge(link);
+    if (now - link.acknowledged >= options_.ack_interval) say_alive(link);
     return;
   }
   if (now - link.since <= (link.was_up ? options_.heal_deadline : options_.ready_deadline)) return;
@@ -378,8 +362,10 @@ void Links::down(plan::Seat seat, const Error& error) {
 
 void Links::pause_reading(bool paused) {
   is_paused_ = paused;
-  for (auto& [seat, link] : links_)
-    if (link.up.connection) link.up.connection->pause_reading(paused);
+  for (auto& [seat, link] : links_) {
+    link.meter.drop();
+    each_way(link, [&](Way& way) { way.connection->pause_reading(paused); });
+  }
 }
 
 bool Links::all_up() const {
@@ -388,17 +374,20 @@ bool Links::all_up() const {
 
 size_t Links::unsent() const {
   size_t unsent = 0;
-  for (const auto& [seat, link] : links_)
-    if (link.up.connection) unsent += link.up.connection->unsent();
+  for (const auto& [seat, link] : links_) {
+    if (!link.up.connection) continue;
+    unsent += link.queue.unsent_bytes();
+    each_way(link, [&](const Way& way) { unsent += way.connection->unsent(); });
+  }
   return unsent;
 }
 
 std::vector<proto::LinkUse> Links::take_use() {
   std::vector<proto::LinkUse> uses;
   for (auto& [seat, link] : links_) {
-    const uint64_t sent =
-        link.bytes_sent_before + (link.up.connection ? link.up.connection->stats().bytes_sent : 0);
-    proto::LinkUse use = std::exchange(link.timed, {});
+    uint64_t sent = link.bytes_sent_before;
+    each_way(link, [&](const Way& way) { sent += way.connection->stats().bytes_sent; });
+    proto::LinkUse use = link.meter.take();
     use.seat = seat;
     use.bytes_sent = sent - link.bytes_sent_told;
     uses.push_back(use);

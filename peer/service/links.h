@@ -1,9 +1,13 @@
 // The links of one stage to the stages it shares cut edges with. A link outlives its connections: tensors
 // that were sent are kept until the other side has counted them, and go over the next connection if they
-// must, so that each comes exactly once and in order. A connection is dialled, or waited for, or made through
-// the broker's relay when there is no other way; when it ends, or nothing comes over it for a while, the side
-// that dials dials again. Only a link that cannot be had again within its deadline is down. Belongs to the
-// loop.
+// must, so that each comes exactly once. A connection is dialled, or waited for, or made through the broker's
+// relay when there is no other way; when it ends, or nothing comes over it for a while, the side that dials
+// dials again. Only a link that cannot be had again within its deadline is down. Belongs to the loop.
+//
+// Tensors go in pieces, the most urgent first (link_queue.h), and little is given to a connection ahead of
+// what it can send, so that what is made a moment later and needed sooner does not wait behind what was
+// given. Where the other side is far away further connections carry pieces too, for one TCP stream may not
+// fill the line. They stand and fall together: when one that was up ends, all do, and the link is made anew.
 #pragma once
 
 #include <functional>
@@ -17,6 +21,9 @@
 #include "dag/tensor.h"
 #include "net/connection.h"
 #include "peer/machine/link_ledger.h"
+#include "peer/service/link_meter.h"
+#include "peer/service/link_queue.h"
+#include "peer/service/tensor_assembly.h"
 #include "proto/codec/codec.h"
 #include "proto/messages.h"
 
@@ -37,6 +44,10 @@ struct LinkOptions {
   // Of tensors that were sent and not acknowledged, by link; beyond it the link is down. A stage is granted a
   // few steps and microbatches ahead of its neighbours, which is far less.
   uint64_t kept_bytes_max = uint64_t{4} << 30;
+  // Connections of a link, at most, from that round trip on; 0: tensors go whole over one, as peers before
+  // minor version 5 have it.
+  uint32_t streams = 4;
+  Duration far = std::chrono::milliseconds(5);
 };
 
 class Links {
@@ -44,7 +55,7 @@ class Links {
   struct Handlers {
     std::function<void()> on_all_up;                             // once; may be called by start()
     std::function<void(plan::Seat seat, const Error&)> on_down;  // once; the stage cannot go on
-    // Each once, in order, as it came: a codec's payload has still to be decoded (peer/service/encoding.h).
+    // Each once, as it came: a codec's payload has still to be decoded (peer/service/encoding.h).
     std::function<void(plan::Seat seat, const proto::TensorHeader&, dag::Tensor payload)> on_tensor;
   };
   Links(LinkOptions options, std::shared_ptr<const proto::AssignStage> assignment, Handlers handlers);
@@ -67,20 +78,50 @@ class Links {
   std::vector<proto::LinkUse> take_use();  // since the last call; what was sent twice counts twice
 
  private:
+  struct Coming {
+    proto::PieceHead piece{};
+    bool is_new = false;  // of a tensor that has not come
+  };
   struct Way {  // a connection, and how it came about
     net::ConnectionPtr connection{};
     uint64_t number = 0;  // counts all connections: what comes from an older one is nobody's
     bool relayed = false;
     Instant heard{};  // when bytes came last
     uint64_t bytes_heard = 0;
+    size_t ahead = 0;                // bytes that it is given at a time
+    Instant given{};                 // when it was last given any while it had none
+    std::optional<Coming> coming{};  // the piece whose head came last
+  };
+  struct Stream {  // a further connection of a link
+    std::unique_ptr<net::Attempt> attempt{};
+    Way way{};
+    bool is_up = false;
+  };
+  // What the other side said of itself.
+  struct Greeting {
+    uint64_t received = 0;
+    uint32_t streams = 0;
+    uint64_t session = 0;
   };
   struct Link {
     proto::LinkRoute route{};
-    LinkLedger<net::OutFrame> ledger;
+    LinkQueue queue{};
+    LinkReceipts receipts{};
+    TensorAssembly assembly{};
+    LinkMeter meter{};
     Way up{};        // tensors go over it
     Way greeting{};  // connected, and not yet introduced
     std::unique_ptr<net::Attempt> attempt{};
     std::unique_ptr<net::Loop::Timer> retry{};
+    // A session is what one connection and its further ones live through together.
+    std::map<uint32_t, Stream> further{};  // by index, from 1
+    uint64_t session = 0;                  // as its LinkReady named it
+    uint32_t streams = 1;                  // what both sides take
+    bool in_pieces = false;                // both know them
+    Instant session_began{};
+    uint32_t broken_sessions = 0;  // that had further connections and did not last, in a row
+    Instant dialled{}, greeted{};
+    Duration round_trip{};  // about, of the session
     bool was_up = false;
     bool relayed = false;    // it was last up through the relay: then both sides go there by themselves
     Instant since{};         // when it began, or went down
@@ -88,8 +129,7 @@ class Links {
     size_t way = 0;          // what is dialled next: the addresses, then the relay; first what worked last
     size_t tries = 0;        // since something came
     uint64_t bytes_sent_before = 0, bytes_sent_told = 0;
-    Instant head_came{};                            // of the tensor that is coming
-    proto::LinkUse timed{};                         // since the last take_use
+    uint64_t whole_bytes = 0;                       // of tensors that came whole
     std::map<std::string, std::string> problems{};  // of each way that was tried, the latest
   };
   void dial(Link& link);
@@ -99,23 +139,50 @@ class Links {
   net::Connection::Handlers handlers_of(plan::Seat seat, uint64_t number);
   Result<net::Placement> on_head(plan::Seat seat, uint64_t number, uint8_t kind, size_t payload_size,
                                  std::span<const std::byte> head);
-  struct Expected {
-    const dag::TensorSpec* spec = nullptr;
-    compress::Codec codec{};
-  };
-  // As assigned; nothing: no such edge.
-  std::optional<Expected> expected_of(const proto::TensorHeader& header) const;
+  // False: there is no such edge. Errors: the edge's tensors are others.
+  Result<bool> is_expected(const proto::TensorHeader& header) const;
+  Result<net::Placement> place_tensor(Link& link, size_t payload_size, std::span<const std::byte> head);
+  Result<net::Placement> place_piece(Link& link, Way& way, size_t payload_size,
+                                     std::span<const std::byte> head);
   void on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame);
-  void time_frame(Link& link, size_t size) const;
+  void on_message(Link& link, Way& way, const proto::Message& message);
+  void on_tensor(Link& link, const net::InFrame& frame);
+  void on_piece(Link& link, Way& way);
   void on_greeting(Link& link, const proto::Message& message);
-  bool set_up(Link& link, Way way, uint64_t received, bool answers);
+  bool set_up(Link& link, Way way, const Greeting& theirs, bool answers);
   void on_lost(plan::Seat seat, uint64_t number, const Error& error);
+  void end_session(Link& link);
+
+  // Of one link's connections (link_streams.cc).
+  void open_streams(Link& link);
+  void on_stream_dialled(plan::Seat seat, uint64_t session, uint32_t stream,
+                         Result<net::ConnectionPtr> result);
+  std::optional<net::Connection::Handlers> offer_stream(Link& link, const net::ConnectionPtr& connection,
+                                                        const proto::LinkHello& hello);
+  Way make_way(const net::ConnectionPtr& connection, bool relayed);
+  static Way* way_of(Link& link, uint64_t number);  // that is up
+  // Those that are up.
+  template <typename LinkType, typename Visit>
+  static void each_way(LinkType& link, Visit&& visit) {
+    if (link.up.connection) visit(link.up);
+    for (auto& [index, stream] : link.further)
+      if (stream.is_up) visit(stream.way);
+  }
+  static Stream* stream_of(Link& link, uint64_t number);
+  void on_stream_ready(Link& link, Stream& stream, const proto::Message& message);
+  static void shift_clocks(Link& link, Duration by);
+  void say_alive(Link& link);
+  void give(Link& link);
+  void on_drained(plan::Seat seat, uint64_t number);
+  static uint64_t bytes_came(const Link& link);
   void on_link_tick(Link& link, Instant now);
   void acknowledge(Link& link);
   void drop(Link& link, Way& way);
   void down(plan::Seat seat, const Error& error);
   net::ConnectOptions connect_options(const Link& link, const std::string& region) const;
-  void set_limits(net::Connection& connection) const;
+  static void set_limits(net::Connection& connection, bool in_pieces);
+  proto::LinkHello hello_of(const Link& link) const;
+  proto::LinkReady ready_of(const Link& link) const;
 
   LinkOptions options_;
   std::shared_ptr<const proto::AssignStage> assignment_;

@@ -3,6 +3,7 @@
 // wrong is named. Errors: Corrupted (not a message of this protocol), OutOfRange (a bound), VersionMismatch.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -19,11 +20,13 @@ enum class FrameKind : uint8_t {
   Tensor = 2,   // encoded TensorHeader, raw bytes
   Chunk = 3,    // request u64, bytes of a blob in order, at most kChunkSizeMax
   Probe = 4,    // bytes that mean nothing, at most kProbeSizeMax: they are counted
+  Piece = 5,    // of a tensor: encoded PieceHead, at most kPieceSize raw bytes
 };
 inline constexpr size_t kMessageSizeMax = 16 << 20;  // bytes of an encoded message
 inline constexpr size_t kHelloSizeMax = 16 << 10;    // before the other side is known
 inline constexpr size_t kChunkSizeMax = 1 << 20;
 inline constexpr size_t kProbeSizeMax = 256 << 10;
+inline constexpr size_t kPieceSize = 64 << 10;
 inline constexpr size_t kTensorSizeMax = size_t{1} << 30;  // bytes of one tensor in a frame
 
 // Texts for people that are too long are cut. What else is beyond its bound is encoded, and refused by the
@@ -54,6 +57,28 @@ struct TensorHead {
   size_t size = 0;  // of the header; the payload is what follows, as long as spec and codec say
 };
 Result<TensorHead> decode_tensor_head(std::span<const std::byte> first, size_t payload_size);
+
+// What stands before a piece of a tensor on a link. Pieces lie on a grid: each but the last has kPieceSize
+// bytes, so that which of them have come is a bit each, and none overlaps another.
+struct PieceHead {
+  uint64_t number = 0;  // of the tensor on its link, in the order in which they were begun
+  uint32_t offset = 0;  // of the piece in the tensor's payload: a multiple of kPieceSize
+  uint32_t size = 0;    // bytes of the whole payload
+  TensorHeader header{};
+  // What the piece holds.
+  size_t piece_size() const { return std::min<size_t>(kPieceSize, size - offset); }
+};
+inline constexpr size_t kPieceHeadSizeMax = 16 + kTensorHeaderSizeMax;
+// `header`: as encode_header made it. REQUIRES: an offset of the grid, below `size` or both 0.
+std::vector<std::byte> encode_piece_head(uint64_t number, uint32_t offset, uint32_t size,
+                                         std::span<const std::byte> header);
+struct PieceStart {
+  PieceHead head;
+  size_t head_size = 0;  // encoded; the piece's bytes are what follows
+};
+// As decode_tensor_head: of a frame that has begun. What it says of header and size agrees, the piece is one
+// of the grid, and the payload holds just its bytes.
+Result<PieceStart> decode_piece_head(std::span<const std::byte> first, size_t payload_size);
 
 std::vector<std::byte> encode_chunk_head(uint64_t request);
 struct ChunkFrame {

@@ -262,6 +262,9 @@ void put(const LinkHello& from, wire::LinkHello& to) {
   to.set_plan_version(from.plan_version);
   put_seat(from.seat, to);
   to.set_received(from.received);
+  to.set_streams(from.streams);
+  to.set_stream(from.stream);
+  to.set_session(from.session);
 }
 Status get(const wire::LinkHello& from, LinkHello& to) {
   Reader read("LinkHello");
@@ -269,12 +272,19 @@ Status get(const wire::LinkHello& from, LinkHello& to) {
   to.plan_version = from.plan_version();
   read.seat(from.stage(), from.replica(), to.seat, "stage");
   to.received = from.received();
+  to.streams = from.streams();
+  to.stream = from.stream();
+  to.session = from.session();
   return read.status();
 }
 
-void put(const LinkReady& from, wire::LinkReady& to) { to.set_received(from.received); }
+void put(const LinkReady& from, wire::LinkReady& to) {
+  to.set_received(from.received);
+  to.set_streams(from.streams);
+  to.set_session(from.session);
+}
 Status get(const wire::LinkReady& from, LinkReady& to) {
-  to.received = from.received();
+  to = {from.received(), from.streams(), from.session()};
   return {};
 }
 

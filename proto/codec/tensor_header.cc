@@ -5,6 +5,7 @@
 //    6  program u8          32  replica u16
 //    7  direction u8        34  rank u8, 0
 //    8  run u64
+// A piece's head is number u64, offset u32, size u32, and then the header.
 // Format 2 is of a payload that is not the tensor's raw bytes. Before the dims it has the codec:
 //   48  kind u8             51  values u8            56  per million u32
 //   49  bits u8             52  floor bits u8        60  0 u32
@@ -18,6 +19,8 @@ namespace weft::proto {
 namespace {
 
 constexpr size_t kFixedSize = 48;
+constexpr size_t kPieceFixedSize = 16;
+static_assert(kPieceHeadSizeMax == kPieceFixedSize + kTensorHeaderSizeMax);
 constexpr uint32_t kMagic = 0x4E455457;      // "WTEN"
 constexpr uint8_t kDense = 1, kEncoded = 2;  // formats
 constexpr size_t kCodecSize = 16;
@@ -106,7 +109,9 @@ std::vector<std::byte> encode_header(const TensorHeader& header) {
   return bytes;
 }
 
-Result<TensorHead> decode_tensor_head(std::span<const std::byte> first, size_t payload_size) {
+namespace {
+
+Result<TensorHead> parse_header(std::span<const std::byte> first) {
   if (first.size() < kFixedSize) return refuse(ErrorCode::Corrupted, "shorter than its header");
   const std::byte* at = first.data();
   if (load<uint32_t>(at) != kMagic) return refuse(ErrorCode::Corrupted, "not a tensor header");
@@ -143,7 +148,6 @@ Result<TensorHead> decode_tensor_head(std::span<const std::byte> first, size_t p
   for (size_t i = 0; i < rank; ++i) header.spec.shape.push_back(load<int64_t>(at + before_dims + 8 * i));
   if (const auto count = dag::checked_element_count(header.spec.shape); !count)
     return fail(count.error().within("tensor"));
-  const size_t held = payload_size - header_size;
   const auto size = static_cast<uint64_t>(header.spec.bytes().value);
   if (size > kTensorSizeMax)
     return refuse(ErrorCode::OutOfRange, std::to_string(size) + " bytes; at most " +
@@ -152,13 +156,54 @@ Result<TensorHead> decode_tensor_head(std::span<const std::byte> first, size_t p
     return refuse(ErrorCode::Corrupted, dag::to_string(header.spec) + " has " + std::to_string(size) +
                                             " bytes, its header says " +
                                             std::to_string(load<uint64_t>(at + 40)));
-  WEFT_TRY_STATUS(check_held(header, held));
+  return head;
+}
+
+}  // namespace
+
+Result<TensorHead> decode_tensor_head(std::span<const std::byte> first, size_t payload_size) {
+  WEFT_TRY(TensorHead head, parse_header(first));
+  WEFT_TRY_STATUS(check_held(head.header, payload_size - head.size));
   return head;
 }
 
 Result<TensorFrame> decode_tensor(std::span<const std::byte> payload) {
   WEFT_TRY(TensorHead head, decode_tensor_head(payload, payload.size()));
   return TensorFrame{std::move(head.header), payload.subspan(head.size)};
+}
+
+// ---- pieces
+
+std::vector<std::byte> encode_piece_head(uint64_t number, uint32_t offset, uint32_t size,
+                                         std::span<const std::byte> header) {
+  WEFT_CHECK(offset % kPieceSize == 0 && (offset < size || (offset == 0 && size == 0)));
+  std::vector<std::byte> bytes(kPieceFixedSize + header.size());
+  store(bytes.data(), number);
+  store(bytes.data() + 8, offset);
+  store(bytes.data() + 12, size);
+  std::memcpy(bytes.data() + kPieceFixedSize, header.data(), header.size());
+  return bytes;
+}
+
+Result<PieceStart> decode_piece_head(std::span<const std::byte> first, size_t payload_size) {
+  if (first.size() < kPieceFixedSize) return refuse(ErrorCode::Corrupted, "a piece shorter than its head");
+  PieceStart start;
+  PieceHead& head = start.head;
+  head.number = load<uint64_t>(first.data());
+  head.offset = load<uint32_t>(first.data() + 8);
+  head.size = load<uint32_t>(first.data() + 12);
+  WEFT_TRY(TensorHead tensor, parse_header(first.subspan(kPieceFixedSize)));
+  WEFT_TRY_STATUS(check_held(tensor.header, head.size));
+  head.header = std::move(tensor.header);
+  start.head_size = kPieceFixedSize + tensor.size;
+  const bool lies_within = head.offset < head.size || (head.offset == 0 && head.size == 0);
+  if (head.offset % kPieceSize != 0 || !lies_within)
+    return refuse(ErrorCode::OutOfRange, "no piece of " + std::to_string(head.size) + " bytes begins at " +
+                                             std::to_string(head.offset));
+  if (payload_size != start.head_size + head.piece_size())
+    return refuse(ErrorCode::Corrupted, "a piece of " + std::to_string(head.piece_size()) +
+                                            " bytes in a frame of " + std::to_string(payload_size));
+  return start;
 }
 
 }  // namespace weft::proto

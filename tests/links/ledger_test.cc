@@ -69,8 +69,24 @@ TEST(LinkLedger, WhatIsKeptIsBounded) {
   EXPECT_TRUE(ledger.keep(3, 10));
 }
 
-TEST(LinkLedger, AcknowledgesAfterSoManyFramesOrBytes) {
-  Ledger ledger({.ack_frames = 3, .ack_bytes = 100});
+TEST(LinkReceipts, WhatComesInAnotherOrderIsToldUpToTheFirstThatIsMissing) {
+  LinkReceipts receipts({.ack_frames = 3, .ack_bytes = 1000});
+  EXPECT_FALSE(receipts.count_received(2, 10));
+  EXPECT_FALSE(receipts.count_received(1, 10));
+  EXPECT_FALSE(receipts.count_received(4, 10));
+  EXPECT_EQ(receipts.tell_received(), 0u);
+  EXPECT_TRUE(receipts.count_received(0, 10)) << "three are whole with it";
+  EXPECT_EQ(receipts.tell_received(), 3u);
+  for (const uint64_t number : {0u, 1u, 2u, 4u}) EXPECT_TRUE(receipts.has_received(number));
+  for (const uint64_t number : {3u, 5u}) EXPECT_FALSE(receipts.has_received(number));
+  EXPECT_EQ(receipts.received_beyond(), 1u);
+  EXPECT_FALSE(receipts.count_received(3, 10));
+  EXPECT_EQ(receipts.received(), 5u);
+  EXPECT_EQ(receipts.received_beyond(), 0u);
+}
+
+TEST(LinkReceipts, AcknowledgesAfterSoManyFramesOrBytes) {
+  LinkReceipts ledger({.ack_frames = 3, .ack_bytes = 100});
   EXPECT_FALSE(ledger.count_received(1));
   EXPECT_FALSE(ledger.count_received(1));
   EXPECT_TRUE(ledger.count_received(1));

@@ -40,6 +40,7 @@ struct Owner {
              [this](uint64_t generation, const plan::Seat&, const proto::TensorHeader& header,
                     dag::Tensor tensor) {
                ++received;
+               steps.push_back(header.step);
                is_in_order = is_in_order && header.step == received &&
                              tensor.as<float>()[0] == static_cast<float>(header.step);
                last_generation = generation;
@@ -69,7 +70,7 @@ struct Owner {
 
   std::unique_ptr<security::Identity> identity;
   std::unique_ptr<LinkService> service;
-  std::vector<uint64_t> up;
+  std::vector<uint64_t> up, steps;
   std::vector<Error> downs, not_finite;
   uint64_t sent = 0, received = 0, bytes = 0, last_generation = 0;
   bool is_in_order = true;
@@ -266,6 +267,30 @@ TEST(LinkService, WhatWasDialledByOthersPassesTheUplinkToo) {
   a.send(7, 1, numbered_tensor(500'000, 1));
   ASSERT_TRUE(run_until([&] { return b.received == 1; }));
   EXPECT_GE(loop.now() - again, std::chrono::milliseconds(99));
+}
+
+// Over a slow line: what the receiver needs next passes the large tensor that it needs later.
+TEST(LinkService, AnUrgentTensorOvertakesALargeOneThatIsUnderWay) {
+  net::Loop loop;
+  const auto uplink = net::AccessLine::make(1e6);
+  Owner a(loop), b(loop, net::Shape{.uplink = uplink});
+  a.open(7, 0, b);
+  b.open(9, 1, a);
+  const auto run_until = [&](const std::function<bool()>& done) { return loop.run_until(kPatience, done); };
+  ASSERT_TRUE(run_until([&] { return !a.up.empty() && !b.up.empty(); }));
+  const auto send = [&](uint64_t step, int64_t size) {
+    const dag::Tensor tensor = numbered_tensor(size, step);
+    b.service->send(9, {0},
+                    tensor_frame({.run = 1, .plan_version = 1, .step = step, .spec = tensor.spec()}, tensor));
+  };
+  const Instant start = loop.now();
+  send(9, 500'000);  // 2 MB: two seconds
+  send(3, 1000);
+  send(2, 50'000);
+  ASSERT_TRUE(run_until([&] { return a.received == 1; }));
+  EXPECT_LT(loop.now() - start, std::chrono::milliseconds(1500));
+  ASSERT_TRUE(run_until([&] { return a.received == 3; }));
+  EXPECT_EQ(a.steps.back(), 9u);
 }
 
 // The side that dials may be there long before the other side has its stage.

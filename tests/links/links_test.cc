@@ -1,10 +1,11 @@
 // Two stages over real sockets of 127.0.0.1, with wires between them that are cut: each tensor comes exactly
-// once, in order, with its bytes.
+// once with its bytes, and over one connection in order.
 #include "peer/service/links.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
 
 #include "base/rng.h"
 #include "dag/op_table.h"
@@ -65,6 +66,13 @@ class Node {
     links->start();
     tick();
   }
+  void restart() {
+    links.reset();
+    timer_.reset();
+    sent = received = 0;
+    up_count = 0;
+    came_.clear();
+  }
   void send_one() {
     ++sent;
     const dag::Tensor tensor = made_tensor(stage_, sent);
@@ -76,7 +84,8 @@ class Node {
   std::unique_ptr<Links> links;
   std::vector<proto::StageProgram> programs;
   uint64_t sent = 0, received = 0;
-  bool all_equal = true;
+  bool all_equal = true;  // each once, and as it was sent
+  bool is_in_order = true;
   int up_count = 0;
   std::vector<Error> downs;
   std::function<void()> on_received;
@@ -117,6 +126,11 @@ class Node {
                              const auto on_closed = arrival->handlers.on_closed;
                              on_closed(error);
                            },
+                       .on_drained =
+                           [arrival] {
+                             const auto on_drained = arrival->handlers.on_drained;
+                             if (on_drained) on_drained();
+                           },
                        .on_head = [arrival](uint8_t kind, size_t size,
                                             std::span<const std::byte> head) -> Result<net::Placement> {
                          const auto on_head = arrival->handlers.on_head;
@@ -125,8 +139,9 @@ class Node {
   }
   void on_tensor(uint32_t from, const proto::TensorHeader& header, const dag::Tensor& tensor) {
     ++received;
-    const dag::Tensor expected = made_tensor(from, received);
-    all_equal = all_equal && header.step == received && header.spec == expected.spec() &&
+    is_in_order = is_in_order && header.step == received;
+    const dag::Tensor expected = made_tensor(from, header.step);
+    all_equal = all_equal && came_.insert(header.step).second && header.spec == expected.spec() &&
                 std::ranges::equal(tensor.bytes(), expected.bytes());
     if (on_received) on_received();
   }
@@ -139,6 +154,7 @@ class Node {
   const uint32_t stage_;
   std::unique_ptr<net::Listener> listener_;
   std::vector<std::shared_ptr<Arrival>> arrivals_;
+  std::set<uint64_t> came_;
   std::unique_ptr<net::Loop::Timer> timer_;
 };
 
@@ -153,6 +169,7 @@ class LinksTest : public ::testing::Test {
     options.retry_delay_max = milliseconds(20);
     options.ack_interval = milliseconds(20);
     options.heal_deadline = kPatience;
+    options.far = kPatience;  // one connection, however slow this machine is
   }
   ~LinksTest() override { relay_.reset(); }
   void open_relay(const net::Endpoint& endpoint) {
@@ -174,12 +191,14 @@ class LinksTest : public ::testing::Test {
         relayed ? std::vector<std::string>{} : std::vector{net::to_string(direct->endpoint())};
     for (uint32_t stage : {1u, 0u}) {
       options.relay = to_relay[stage]->endpoint();
+      LinkOptions other = other_options.value_or(options);
+      other.relay = options.relay;
       nodes[stage].begin({.seat = {1 - stage},
                           .peer = nodes[1 - stage].identity->id(),
                           .dials = stage == 0,
                           .addresses = addresses,
                           .relay_ticket = kTicket},
-                         options);
+                         stage == 1 && other_options ? other : options);
     }
   }
   bool run_until(const std::function<bool()>& done) { return loop.run_until(kPatience, done); }
@@ -205,6 +224,7 @@ class LinksTest : public ::testing::Test {
       for (const Error& error : node.downs) ADD_FAILURE() << error.message;
       EXPECT_EQ(node.received, count);
       EXPECT_TRUE(node.all_equal);
+      EXPECT_TRUE(node.is_in_order || options.far == Duration::zero());
       EXPECT_EQ(node.up_count, 1);
     }
   }
@@ -233,6 +253,7 @@ class LinksTest : public ::testing::Test {
   Node nodes[2] = {{loop, 0}, {loop, 1}};
   std::unique_ptr<Wire> direct, to_relay[2];
   LinkOptions options;
+  std::optional<LinkOptions> other_options;  // of stage 1, where they differ
   bool invites = true;
   int waited_at_relay = 0;
   std::unique_ptr<net::Listener> relay_;
@@ -262,6 +283,63 @@ TEST_P(CutLinksTest, EachTensorOnceOverTheRelay) {
 }
 TEST_P(CutLinksTest, EachTensorOnceWhenConnectionsFallSilent) {
   exchange_with_cuts(static_cast<uint64_t>(GetParam()), /*relayed=*/GetParam() % 2 == 0, /*swallows=*/true);
+}
+
+TEST_P(CutLinksTest, EachTensorOnceOverSeveralConnections) {
+  options.far = Duration::zero();
+  exchange_with_cuts(static_cast<uint64_t>(GetParam()), /*relayed=*/false, /*swallows=*/GetParam() % 2 == 0);
+}
+
+// ---- several connections
+
+TEST_F(LinksTest, FarAwaySeveralConnectionsCarryIt) {
+  options.far = Duration::zero();
+  begin(/*relayed=*/false);
+  exchange(200, [](uint64_t) {});
+  ASSERT_TRUE(run_until([&] { return direct->accepted() == 4; }));
+  exchange(400, [](uint64_t) {});
+}
+
+TEST_F(LinksTest, BothSidesKeepToTheFewerConnections) {
+  options.far = Duration::zero();
+  other_options = options;
+  other_options->streams = 2;
+  begin(/*relayed=*/false);
+  exchange(200, [](uint64_t) {});
+  ASSERT_TRUE(run_until([&] { return direct->accepted() >= 2; }));
+  exchange(400, [](uint64_t) {});
+  EXPECT_EQ(direct->accepted(), 2);
+}
+
+// As with a peer before minor version 5: whole tensors, over one connection.
+TEST_F(LinksTest, ASideThatKnowsNoPiecesGetsWholeTensors) {
+  options.far = Duration::zero();
+  for (const uint32_t without : {0u, 1u}) {
+    SCOPED_TRACE(without);
+    for (Node& node : nodes) node.restart();
+    other_options = options;
+    (without == 1 ? *other_options : options).streams = 0;
+    const int before = direct->accepted();
+    begin(/*relayed=*/false);
+    int cuts = 0;
+    exchange(100, [&](uint64_t came) {
+      if (came % 50 != 0 || cuts == 2) return;
+      ++cuts;
+      direct->cut();
+    });
+    EXPECT_TRUE(nodes[0].is_in_order && nodes[1].is_in_order);
+    EXPECT_LE(direct->accepted(), before + 1 + 2 * cuts);
+    options.streams = 4;
+  }
+}
+
+// A port that takes one connection and then none: the link is as it was with one.
+TEST_F(LinksTest, FurtherConnectionsThatDoNotComeUpAreMissedByNobody) {
+  options.far = Duration::zero();
+  begin(/*relayed=*/false);
+  ASSERT_TRUE(run_until([&] { return direct->accepted() == 1; }));
+  direct->unplug();
+  exchange(100, [](uint64_t) {});
 }
 
 TEST_F(LinksTest, WhatIsSentWhileTheLinkIsDownGoesLater) {

@@ -37,6 +37,7 @@ class PipeEnd final : public Transport {
   void arm_read() override {}
   void arm_write() override {}
   size_t unsent() override { return 0; }
+  void set_unsent_max(size_t) override {}
   void shut_write() override {}
   void close() override {}
   const std::string& remote_address() const override { return address_; }

@@ -340,6 +340,75 @@ TEST(HostileTensors, MutatedHeadersNeverReachBeyondTheFrame) {
   }
 }
 
+// ---- pieces
+
+ByteVector piece_of(const TensorHeader& header, uint64_t number, uint32_t offset, uint32_t size,
+                    size_t held) {
+  ByteVector frame = encode_piece_head(number, offset, size, encode_header(header));
+  frame.resize(frame.size() + held);
+  return frame;
+}
+Result<PieceStart> decode_piece(const ByteVector& frame) {
+  return decode_piece_head(std::span(frame).first(std::min(frame.size(), kPieceHeadSizeMax)), frame.size());
+}
+
+TEST(HostilePieces, HeadsThatLieAreRefused) {
+  constexpr uint32_t kSize = 2 * kPieceSize + 24;
+  const TensorHeader header{.edge = 5, .spec = {dag::DType::F32, {kSize / 4}}};
+  const ByteVector frame = piece_of(header, 9, 2 * kPieceSize, kSize, 24);
+  const auto decoded = decode_piece(frame);
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
+  EXPECT_EQ(decoded->head.number, 9u);
+  EXPECT_EQ(decoded->head.offset, 2 * kPieceSize);
+  EXPECT_EQ(decoded->head.size, kSize);
+  EXPECT_EQ(decoded->head.header, header);
+  EXPECT_EQ(decoded->head_size + decoded->head.piece_size(), frame.size());
+  const auto refused = [&](size_t at, int value, const char* what) {
+    ByteVector lie = frame;
+    lie[at] = static_cast<std::byte>(value);
+    EXPECT_FALSE(decode_piece(lie).has_value()) << what;
+  };
+  refused(8, 1, "not on the grid");
+  refused(10, 0, "another piece, of another length");
+  refused(10, 3, "beyond the tensor");
+  refused(11, 0xFF, "far beyond the tensor");
+  refused(12, 25, "larger than the tensor");
+  refused(15, 0xFF, "much larger than the tensor");
+  refused(16, 'X', "another magic");
+  refused(64, 1, "another shape");
+  for (size_t size = 0; size < frame.size(); ++size)
+    EXPECT_FALSE(decode_piece(ByteVector(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size)))
+                     .has_value())
+        << size;
+  EXPECT_FALSE(decode_piece(piece_of(header, 9, 2 * kPieceSize, kSize, 25)).has_value());
+  EXPECT_FALSE(decode_piece(piece_of(header, 9, 0, kSize, 24)).has_value());
+  const TensorHeader empty{.spec = {dag::DType::F32, {0}}};
+  EXPECT_TRUE(decode_piece(piece_of(empty, 0, 0, 0, 0)).has_value());
+  EXPECT_FALSE(decode_piece(piece_of(empty, 0, 0, 0, 1)).has_value());
+}
+
+TEST(HostilePieces, MutatedHeadsNeverReachBeyondTheirFrameOrTensor) {
+  Rng rng(23, 0xBAD);
+  constexpr uint32_t kSize = kPieceSize + 24;
+  const TensorHeader header{
+      1, 2, 3, 4, 5, ProgramKind::Train, Direction::Backward, 0, {dag::DType::F32, {2, kSize / 8}}};
+  const ByteVector original = piece_of(header, 7, kPieceSize, kSize, 24);
+  size_t taken = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    ByteVector bytes = original;
+    mutate(bytes, rng);
+    const auto decoded = decode_piece(bytes);
+    if (!decoded) continue;
+    ++taken;
+    const PieceHead& head = decoded->head;
+    EXPECT_EQ(decoded->head_size + head.piece_size(), bytes.size());
+    EXPECT_LE(head.offset + head.piece_size(), head.size);
+    EXPECT_LE(head.piece_size(), kPieceSize);
+    EXPECT_LE(static_cast<int64_t>(head.size), payload_bytes(head.header.spec, head.header.codec).value);
+  }
+  EXPECT_GT(taken, 1000u);
+}
+
 TEST(HostileChunks, ShortAndLongOnesAreRefused) {
   EXPECT_FALSE(decode_chunk(ByteVector(7)).has_value());
   EXPECT_TRUE(decode_chunk(ByteVector(8)).has_value());

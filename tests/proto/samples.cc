@@ -348,8 +348,10 @@ class Maker {
   void fill(JobResult& to) {
     fill_all(to.job, to.step, to.tensors, to.model, to.predictions, to.sample_count);
   }
-  void fill(LinkHello& to) { fill_all(to.run, to.plan_version, to.received, to.seat); }
-  void fill(LinkReady& to) { fill(to.received); }
+  void fill(LinkHello& to) {
+    fill_all(to.run, to.plan_version, to.received, to.seat, to.streams, to.stream, to.session);
+  }
+  void fill(LinkReady& to) { fill_all(to.received, to.streams, to.session); }
   void fill(LinkAck& to) { fill(to.received); }
   void fill(ProbeLink& to) {
     fill_all(to.round, to.peer, to.dials, to.addresses, to.relay_ticket, to.region, to.time_max, to.deadline);
