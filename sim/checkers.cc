@@ -62,6 +62,9 @@ void Checkers::on_durable(std::span<const broker::Record> records) {
               Job& job = jobs_[r.job];
               if (job.ended && r.state < JobState::Finished) fail(r.job, "it goes on after its end");
               job.ended = r.state >= JobState::Finished;
+              if (r.state == JobState::Running) job.for_speed = false;
+              for (const char* reason : {"planned anew", "slower than promised"})
+                job.for_speed |= r.reason.find(reason) != std::string::npos;
               if (r.state == JobState::Failed) fail(r.job, "it failed: " + r.reason);
               if (r.state == JobState::Stopped && !specs_[job.spec].stop)
                 fail(r.job, "it stopped and nobody asked for it");
@@ -260,7 +263,8 @@ void Checkers::on_sent(const PeerId& peer, uint64_t connection, const proto::Mes
                                             " after one of version " + number(job.plan));
                    if (m.plan_version > job.plan && job.plan != 0) {
                      ++counts_.recoveries;
-                     if (calm_) fail(m.run, "a new plan, although only the broker was restarted");
+                     if (calm_ && !job.for_speed)
+                       fail(m.run, "a new plan, although only the broker was restarted");
                    }
                    job.plan = m.plan_version;
                    const auto [owner, is_new] = job.owners[m.plan_version].emplace(m.seat, peer);

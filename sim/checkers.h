@@ -61,6 +61,7 @@ class Checkers {
     proto::PlanVersion plan = 0, command_plan = 0;
     uint64_t command = 0;  // sequence of the last durable one
     bool accepted = false, ended = false;
+    bool for_speed = false;  // it gets a new plan because something is slow: in calm times, too
     std::set<uint32_t> predicted;
   };
 

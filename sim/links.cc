@@ -11,7 +11,7 @@ namespace {
 constexpr Duration kReadyDeadline = seconds(30);  // for a link to be up the first time
 constexpr Duration kHealDeadline = seconds(10);   // and again
 constexpr Duration kSilence = seconds(6);         // a connection that brings nothing for so long is given up
-constexpr Duration kLate = milliseconds(25);      // how long others may overtake a tensor
+constexpr Duration kLate = milliseconds(100);      // how long others may overtake a tensor
 
 // Large ones alone take a line's time, so that a world of small ones is quick to play.
 int64_t size_of(const TensorPacket& packet) {

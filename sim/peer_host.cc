@@ -169,6 +169,8 @@ void PeerHost::act(Effects effects) {
             [&](peer::MakeRunner& e) { make_runner(e); },
             [&](peer::DropRunner&) {
               if (stage_) stage_->runner.reset();
+              // Its uploads that have not begun are given up (BulkTransfers::cancel_puts).
+              rate_up_free_ = std::min(rate_up_free_, world_.now());
             },
             [&](peer::RunTask& e) { run_task(e); },
             [&](peer::FetchData& e) { fetch_data(e); },
