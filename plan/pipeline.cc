@@ -20,9 +20,6 @@ using dag::OutputRole;
 using dag::Phase;
 using dag::ValueId;
 
-namespace {
-
-// Scores that a mask has set to -inf: a tensor of them travels dense (peer/service/encoding.h).
 bool may_be_infinite(const Graph& graph, ValueId value) {
   while (dag::is_view(graph, graph.producer(value))) value = graph.producer(value).inputs[0];
   const Op& op = graph.producer(value);
@@ -35,6 +32,8 @@ bool may_be_infinite(const Graph& graph, ValueId value) {
     return std::any_of(numbers.begin(), numbers.end(), [](float x) { return !std::isfinite(x); });
   });
 }
+
+namespace {
 
 constexpr int64_t kAlignment = 64;
 

@@ -45,6 +45,9 @@ struct Pipeline {
   std::vector<Message> messages;  // ordered by sender, receiver
 };
 
+// Scores that a mask has set to -inf: a tensor of them travels dense (peer/service/encoding.h).
+bool may_be_infinite(const dag::Graph& graph, dag::ValueId value);
+
 struct StageDevice {
   Rates rates{};
   uint32_t device_class = 0;  // of the model's

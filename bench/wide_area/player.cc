@@ -56,8 +56,11 @@ Result<Assignments> assignments_of(const Model& model, const plan::Plan& plan, u
     for (uint32_t e = 0; e < split.cut_edges.size(); ++e) {
       const dag::CutEdge& edge = split.cut_edges[e];
       const bool backward = model.graph.producer(edge.value).phase == dag::Phase::Backward;
-      const compress::Codec codec =
-          plan::codec_of(plan.codecs, edge.from_stage, edge.to_stage, backward, model.graph.spec(edge.value));
+      // Null peers send noise, which is finite: what would not be goes dense here by what the graph says.
+      const compress::Codec codec = plan::may_be_infinite(model.graph, edge.value)
+                                        ? compress::Codec{}
+                                        : plan::codec_of(plan.codecs, edge.from_stage, edge.to_stage,
+                                                         backward, model.graph.spec(edge.value));
       if (edge.to_stage == s) {
         program.receives.push_back({e, edge.received, edge.from_stage, codec});
         received.insert(edge.received.index);
