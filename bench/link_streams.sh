@@ -6,6 +6,11 @@
 set -euo pipefail
 rate=${1:-100Mbit} round_trip=${2:-40} loss=${3:-0.001} congestion=${4:-reno} build=${WEFT_BUILD:-build/release}
 cd "$(dirname "$0")/.."
+[ "$(id -u)" -eq 0 ] || { echo "bench/link_streams.sh: namespaces need root" >&2; exit 2; }
+if [ -z "${WEFT_BUILD:-}" ]; then
+  [ -f build/release/build.ninja ] || cmake --preset release >&2
+  cmake --build --preset release -j "${WEFT_JOBS:-2}" --target weft_tun_link weft_bench_link_streams >&2
+fi
 work=$(mktemp -d)
 links=
 trap '[ -z "$links" ] || kill "$links"; rm -rf "$work"' EXIT
