@@ -50,6 +50,7 @@ class PackedFraming {
   explicit PackedFraming(uint64_t size) : left_(size) {}
   // OutOfRange: a unit longer than one can be, or bytes beyond the last one.
   Status take(std::span<const std::byte> piece);
+  uint64_t left() const { return left_; }  // bytes of the blob, of units that have not begun to come
   bool is_complete() const { return left_ == 0 && unit_left_ == 0 && header_size_ == 0; }
 
  private:

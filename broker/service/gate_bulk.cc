@@ -110,13 +110,21 @@ void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
   if (!upload || upload->request != chunk->request || upload->is_complete() || chunk->bytes.empty() ||
       (!upload->framing && chunk->bytes.size() > upload->left))
     return refuse(client, {ErrorCode::InvalidArgument, "bytes of no blob that was announced"});
+  size_t size = chunk->bytes.size();
   if (!upload->framing) {
-    upload->left -= chunk->bytes.size();
-  } else if (const Status framed = upload->framing->take(chunk->bytes); !framed) {
-    return refuse(client, framed.error());
+    upload->left -= size;
+  } else {
+    // A few bytes may stand for a whole unit: what is in work, and what one chunk makes of it, is bounded by
+    // what they become.
+    const uint64_t before = upload->framing->left();
+    if (const Status framed = upload->framing->take(chunk->bytes); !framed)
+      return refuse(client, framed.error());
+    const uint64_t begun = before - upload->framing->left();
+    if (begun > storage::kPackedUnit)
+      return refuse(client, {ErrorCode::InvalidArgument, "a chunk with more than one unit of a packed blob"});
+    size = std::max<size_t>(size, begun);
   }
   const bool last = upload->is_complete();
-  const size_t size = chunk->bytes.size();
   client->bytes_in_work += size;
   if (client->bytes_in_work > kUnwrittenMax) client->connection->pause_reading(true);
   const std::weak_ptr<Client> weak = client;

@@ -94,8 +94,9 @@ class GateBlobs : public ::testing::Test {
     return message;
   }
 
-  // In chunks of any size.
-  void put(const Blob& blob, const Blob& stream, std::optional<Digest> base, uint64_t seed) {
+  // In chunks of any size, `pieces` at least.
+  void put(const Blob& blob, const Blob& stream, std::optional<Digest> base, uint64_t seed,
+           size_t pieces = 8) {
     say(proto::PutBlob{.request = ++request_,
                        .sha256 = storage::sha256(blob),
                        .size = blob.size(),
@@ -104,7 +105,8 @@ class GateBlobs : public ::testing::Test {
                        .base = base});
     Rng rng(seed, 1);
     for (size_t at = 0, size = 0; at < stream.size(); at += size) {
-      size = std::min<size_t>(stream.size() - at, 1 + rng.below(200'000));
+      const size_t most = std::min<size_t>(200'000, stream.size() / pieces);
+      size = pieces == 1 ? stream.size() : std::min<size_t>(stream.size() - at, 1 + rng.below(most));
       const auto kept = std::make_shared<const Blob>(stream.begin() + static_cast<ptrdiff_t>(at),
                                                      stream.begin() + static_cast<ptrdiff_t>(at + size));
       connection_->send({.kind = static_cast<uint8_t>(proto::FrameKind::Chunk),
@@ -168,6 +170,18 @@ TEST_F(GateBlobs, AWrongBaseIsSaidAndTheConnectionGoesOn) {
   EXPECT_EQ(answer(), ErrorCode::Corrupted) << "the differences to something else";
   EXPECT_TRUE(is_missing(blob));
   put(blob, packed(blob, base), storage::sha256(base), 1);
+  EXPECT_EQ(answer(), std::nullopt);
+}
+
+// Of zeros a mebibyte is some ten bytes: a chunk of a mebibyte would be hours of work for everybody's files.
+TEST_F(GateBlobs, AChunkHoldsOneUnitAtMost) {
+  const Blob blob(3 << 20, std::byte{0});
+  const Blob stream = packed(blob);
+  ASSERT_LT(stream.size(), 1000u);
+  put(blob, stream, {}, 1, /*pieces=*/1);
+  EXPECT_EQ(answer(), ErrorCode::Cancelled);
+  connect();
+  put(blob, stream, {}, 1);
   EXPECT_EQ(answer(), std::nullopt);
 }
 
