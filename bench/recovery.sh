@@ -3,6 +3,7 @@
 # processes, one thread each, killed with SIGKILL; a model of about 1 MB of state a stage and one of about 30 MB (made by
 # weft_bench_model: cmake --build build/release --target weft_bench_model).
 #   bench/recovery.sh [KILLS [SECONDS [SIZES...]]]     default: 30 kills, 90 s of one kill every 15 s, both sizes
+# COPIES=broker: copies go through the broker, and not straight to the spares.
 # Rates are steps a second between events of the job. Replication is "off" when its rate is so low that it never begins.
 source "$(dirname "$0")/../tests/e2e/cluster.sh"
 kills=${1:-30} disturbed=${2:-90}
@@ -41,7 +42,7 @@ fresh_cluster() {  # fresh_cluster RATE
   [ -z "$broker_pid" ] || end_process KILL "$broker_pid"
   rm -rf "$work/broker" "$work"/peer-* "$work"/p*.log
   unset BROKER WEFT_TOKEN
-  start_broker --replication-rate "$1"
+  start_broker --replication-rate "$1" --copies "${COPIES:-direct}"
   for _ in 1 2 3 4 5 6 7 8 9 10; do add_peer; done
 }
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }

@@ -172,11 +172,7 @@ void Broker::on_peer_message(Peer& peer, const Message& message) {
                      on_stage_failed(*job, stage, peer, m);
                  },
                  [&](const proto::StageResumed& m) { status = on_stage_resumed(peer, m); },
-                 [&](const proto::StandingBy& m) {
-                   const auto standing = peer.standing.find(m.run);
-                   if (standing != peer.standing.end() && m.step <= standing->second.step)
-                     standing->second.complete = m.step;
-                 },
+                 [&](const proto::StandingBy& m) { on_standing_by(peer, m); },
                  [&](const proto::ProbeReport& m) { on_probe_report(peer, m); },
                  [&](const proto::PeerLog& m) {
                    log("info peer_says peer=" + peer.name + " text=\"" + m.text + "\"");

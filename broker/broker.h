@@ -10,6 +10,8 @@
 //   placement.h). A hostile peer can so cost a run at most what was done since the last snapshot, each time
 //   it is admitted to one, or, by saying that a snapshot cannot be had, since the one before; a job that
 //   makes no step over `failures_max` such losses ends.
+// - A copy that went straight to who stands by is with peers alone (direct_copies.cc). Who says that it has
+//   one and has not costs the run what was done since the copy that the broker has, once.
 // - A broker that was restarted goes on with the runs that it finds in its records, as soon as their peers
 //   come back (restart.cc). Until a stage has resumed what its peer says about it is dropped.
 // - Peers that have nothing to do hold the tensors of stages that they may have to take (stand_by.cc), and
@@ -56,6 +58,8 @@ struct BrokerOptions {
   // What snapshots and stand-bys may take of one peer's link, bytes a second; 0: no limit.
   uint64_t replication_rate = 12'500'000;
   bool replicates = true;  // false: a lost peer takes its run back to the last checkpoint
+  // Copies of states that no commit waits for go from the stages straight to the peers that stand by.
+  bool copies_go_direct = true;
   // A stage that needs `slow_factor` times what was promised, and as many times what the others need of
   // theirs, over at least `slow_after` of computing, is given to another peer. Stages of which less than
   // `slow_promise_min` seconds a microbatch was promised are not judged: they are mostly overhead.
@@ -102,8 +106,13 @@ class Broker {
   // What a peer of the pool was told to hold of a run.
   struct Standing {
     uint64_t step = 0;
+    uint64_t list = 0;  // its number
     std::vector<uint32_t> stages;
+    bool is_direct = false;            // it fetches from the stages themselves
     std::optional<uint64_t> complete;  // all tensors of this step are there
+    bool holds(uint32_t stage, uint64_t of_step) const {
+      return complete == of_step && std::find(stages.begin(), stages.end(), stage) != stages.end();
+    }
   };
   struct Peer {
     PeerId id;
@@ -141,9 +150,15 @@ class Broker {
     proto::PlanVersion plan_version = 0;
     proto::PlanVersion recorded_version = 0;  // of the last JobChanged
     uint64_t steps = 0, step = 0;
-    uint32_t microbatch_size = 0;                      // of the first run that started; every other keeps it
-    std::vector<CheckpointCommitted> checkpoints;      // newest last
-    std::optional<CheckpointCommitted> round;          // newer than those; does not survive the broker
+    uint32_t microbatch_size = 0;                  // of the first run that started; every other keeps it
+    std::vector<CheckpointCommitted> checkpoints;  // newest last
+    std::optional<CheckpointCommitted> round;      // newer than those; does not survive the broker
+    bool round_is_direct = false;                  // the broker has it not: peers do
+    // Once its run has ended, who has each blob of a direct round.
+    std::map<Digest, std::set<PeerId>> holders;
+    bool copies_go_direct = false;                       // every stage has somebody who can fetch its copies
+    bool direct_said = false;                            // that they do
+    std::optional<CheckpointCommitted> round_at_broker;  // the last one, before direct ones
     std::set<Digest> round_before;                     // blobs of the round before: somebody may be fetching
     std::vector<proto::PredictionReport> predictions;  // each stage's of each microbatch once
     std::optional<proto::JobResult> result;
@@ -175,7 +190,7 @@ class Broker {
     std::optional<Instant> lost_at;  // until the first step after a loss
     uint32_t failures = 0;           // since the last step or checkpoint
     uint64_t failures_at_step = 0;
-    uint32_t stalls = 0;  // times that it made no progress within its deadline
+    uint32_t stalls = 0;                         // times that it made no progress within its deadline
     std::set<PeerId> excluded;                   // could not take a stage of this job
     std::optional<Instant> forgive_at;           // while it waits: when they may try again
     std::optional<Instant> measuring_since;      // while it waits for links
@@ -301,8 +316,23 @@ class Broker {
 
   // Tensors at hand (stand_by.cc)
   void update_stand_bys();
-  void tell_stand_by(Peer& peer, Job& job, const std::vector<uint32_t>& stages);
+  struct Point {  // what peers stand by with
+    const CheckpointCommitted* snapshot = nullptr;
+    bool is_direct = false;
+  };
+  void tell_stand_by(Peer& peer, Job& job, const std::vector<uint32_t>& stages, const Point& point);
+  std::vector<Holder> holders_for(const Job& job, const std::map<PeerId, int64_t>& free,
+                                  std::vector<PeerId>& ids) const;
   void keep_transient();
+
+  // Copies that peers have and the broker has not (direct_copies.cc)
+  static bool may_give(const Peer& peer);
+  static proto::BlobSource source_of(const Peer& peer);
+  void drop_direct_copies(Job& job);
+  void find_holders(Job& job);
+  bool lose_holders(Job& job);
+  bool find_sources(const Job& job, std::vector<proto::AssignStage>& stages) const;
+  void on_standing_by(Peer& peer, const proto::StandingBy& message);
 
   // Links (probes.cc)
   bool may_probe(const Peer& peer) const;
@@ -346,6 +376,7 @@ class Broker {
   uint64_t devices_version_ = 0;     // another one whenever a device is not as fast as it was believed to be
   std::optional<ProbeRound> round_;  // under way
   uint64_t rounds_ = 0;
+  uint64_t lists_ = 0;                 // of tensors to stand by with
   std::map<PeerId, Instant> resting_;  // until when they are not asked to measure
   uint64_t pool_version_ = 1;          // one more whenever somebody may be free who was not
   Now now_;

@@ -74,21 +74,37 @@ void Broker::Sink::new_recovery_point(uint64_t step) {
 void Broker::Sink::commit_checkpoint(CheckpointCommitted checkpoint) {
   new_recovery_point(checkpoint.step);
   job_.round_before.clear();
-  if (job_.round)
+  if (job_.round && !job_.round_is_direct)
     for (const auto& tensor : job_.round->tensors) job_.round_before.insert(tensor.sha256);
   job_.round.reset();
+  job_.round_at_broker.reset();
+  job_.round_is_direct = false;
   job_.checkpoints.push_back(checkpoint);
   if (job_.checkpoints.size() > 2) job_.checkpoints.erase(job_.checkpoints.begin());
   broker_.out_->records.push_back(std::move(checkpoint));
   job_.failures = 0;
 }
 
-void Broker::Sink::commit_round(CheckpointCommitted round) {
+void Broker::Sink::commit_round(CheckpointCommitted round, bool direct) {
   new_recovery_point(round.step);
   job_.round_before.clear();
-  if (job_.round)
+  if (job_.round && !job_.round_is_direct)
     for (const auto& tensor : job_.round->tensors) job_.round_before.insert(tensor.sha256);
+  if (!direct)
+    job_.round_at_broker.reset();
+  else if (!job_.round_is_direct)
+    job_.round_at_broker = std::move(job_.round);
+  if (direct && !std::exchange(job_.direct_said, true))
+    broker_.log("info copies_go_direct job=" + std::to_string(job_.submitted.job) +
+                " step=" + std::to_string(round.step));
   job_.round = std::move(round);
+  job_.round_is_direct = direct;
+}
+
+void Broker::Sink::direct_copies_failed(const std::string& why) {
+  job_.copies_go_direct = false;
+  broker_.stand_bys_dirty_ = true;
+  broker_.notice(job_, "copies of the state go through the broker until the next plan: " + why);
 }
 
 void Broker::Sink::upload_failed(uint32_t stage, uint64_t step, const Error& error) {

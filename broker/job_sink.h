@@ -24,7 +24,10 @@ class Broker::Sink final : public RunSink {
   void emit(proto::JobEvent event) override;
   void step_repeated(uint64_t step, double loss) override;
   void commit_checkpoint(CheckpointCommitted checkpoint) override;
-  void commit_round(CheckpointCommitted round) override;
+  void commit_round(CheckpointCommitted round, bool direct) override;
+  bool copies_go_direct() const override { return job_.copies_go_direct; }
+  void direct_copy_changed() override { broker_.stand_bys_dirty_ = true; }
+  void direct_copies_failed(const std::string& why) override;
   void upload_failed(uint32_t stage, uint64_t step, const Error& error) override;
   void commit_prediction(proto::PredictionReport report) override;
   void compared(const proto::LinkComparison& comparison) override;

@@ -226,6 +226,7 @@ void Broker::set_plan(Job& job, std::shared_ptr<const PlannedRun> plan) {
   if (has_codecs(*job.plan)) job.submitted.submission.compresses = true;
   job.steps = job.plan->steps;
   job.seats.assign(job.plan->stages.size(), Seat{});
+  job.copies_go_direct = job.direct_said = false;
   job.stage_bytes.clear();
   const std::map<std::string, double> usual = usual_times();
   for (uint32_t s = 0; s < job.plan->stages.size(); ++s) {
@@ -237,6 +238,13 @@ void Broker::set_plan(Job& job, std::shared_ptr<const PlannedRun> plan) {
 
 void Broker::assign(Job& job, bool again) {
   const proto::JobNumber number = job.submitted.job;
+  std::vector<proto::AssignStage> stages;
+  for (const PlannedStage& stage : job.plan->stages) stages.push_back(*stage.assignment);
+  if (!find_sources(job, stages)) {
+    const std::string gone = describe_recovery_point(job);
+    drop_recovery_point(job);
+    return recover(job, gone + " cannot be had by those who need it");
+  }
   for (const PlannedStage& stage : job.plan->stages) {
     Peer& peer = peers_.at(stage.peer);
     peer.serving = number;
@@ -270,9 +278,11 @@ void Broker::assign(Job& job, bool again) {
   }
   out_->effects.push_back(OpenFeed{number, job.plan->data_key, {}});
   for (const proto::Secret& ticket : job.plan->relay_tickets) out_->effects.push_back(GrantRelay{ticket});
-  for (const PlannedStage& stage : job.plan->stages)
-    out_->effects.push_back(
-        Send{*peers_.at(stage.peer).connection, std::make_shared<const proto::Message>(*stage.assignment)});
+  for (size_t s = 0; s < stages.size(); ++s)
+    if (!stages[s].sources.empty())
+      log("info copies_from_peers job=" + std::to_string(number) + " stage=" + std::to_string(s) +
+          " sources=" + std::to_string(stages[s].sources.size()));
+  for (size_t s = 0; s < stages.size(); ++s) send_to_peer(job.plan->stages[s].peer, std::move(stages[s]));
 }
 
 void Broker::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& ready) {
@@ -354,6 +364,9 @@ void Broker::end_job(Job& job, JobState state, const std::string& reason) {
   job.stop_requested = false;
   job.previous.reset();
   job.round.reset();
+  job.round_at_broker.reset();
+  job.round_is_direct = false;
+  job.holders.clear();
   job.round_before.clear();
   job.losses.clear();
   set_state(job, state, reason);

@@ -191,9 +191,11 @@ std::optional<std::vector<uint32_t>> place_again(const std::vector<StageToPlace>
   return Improvement(stages, applicants, equal_bits, step_seconds, std::move(placed)).run();
 }
 
-std::vector<std::vector<uint32_t>> deal_stages(const std::vector<StageToHold>& stages,
-                                               std::vector<Holder> holders, bool equal_bits) {
-  std::vector<std::vector<uint32_t>> dealt(holders.size());
+DealtStages deal_stages(const std::vector<StageToHold>& stages, std::vector<Holder> holders,
+                        bool equal_bits) {
+  DealtStages dealt;
+  dealt.by_holder.resize(holders.size());
+  dealt.first.resize(stages.size());
   if (stages.empty() || holders.empty()) return dealt;
   const auto give = [&](uint32_t stage, size_t holder, bool alike) {
     Holder& to = holders[holder];
@@ -201,7 +203,8 @@ std::vector<std::vector<uint32_t>> deal_stages(const std::vector<StageToHold>& s
     if (to.memory < stages[stage].memory || to.free < stages[stage].bytes) return false;
     if (!stages[stage].owner.empty() && stages[stage].owner != to.owner) return false;
     to.free -= stages[stage].bytes;
-    dealt[holder].push_back(stage);
+    dealt.by_holder[holder].push_back(stage);
+    if (!dealt.first[stage]) dealt.first[stage] = static_cast<uint32_t>(holder);
     return true;
   };
   // Every stage once, beginning with the holder whose turn it is; then those who have none yet.
@@ -213,7 +216,7 @@ std::vector<std::vector<uint32_t>> deal_stages(const std::vector<StageToHold>& s
   for (uint32_t s = 0; s < stages.size(); ++s)
     if (!give_to_one(s, true) && !equal_bits) give_to_one(s, false);
   for (size_t h = 0; h < holders.size(); ++h)
-    for (size_t i = 0; dealt[h].empty() && i < stages.size(); ++i)
+    for (size_t i = 0; dealt.by_holder[h].empty() && i < stages.size(); ++i)
       give(static_cast<uint32_t>((h + i) % stages.size()), h, true);
   return dealt;
 }

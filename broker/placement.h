@@ -57,10 +57,14 @@ struct Holder {
   std::string owner{};
 };
 
-// By holder, the stages that it is to hold: dealt out in turn, so that each stage is held by as many as any
+struct DealtStages {
+  std::vector<std::vector<uint32_t>> by_holder;
+  std::vector<std::optional<uint32_t>> first;  // by stage, the holder that is always there if any is
+};
+// The stages that holders are to hold: dealt out in turn, so that each stage is held by as many as any
 // other, or one more or less, as far as there is room. Holders are of the stage's fingerprint; where
 // none of these is to be had, of any, unless `equal_bits`.
-std::vector<std::vector<uint32_t>> deal_stages(const std::vector<StageToHold>& stages,
-                                               std::vector<Holder> holders, bool equal_bits = false);
+DealtStages deal_stages(const std::vector<StageToHold>& stages, std::vector<Holder> holders,
+                        bool equal_bits = false);
 
 }  // namespace weft::broker

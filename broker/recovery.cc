@@ -23,7 +23,9 @@ std::string Broker::describe_recovery_point(const Job& job) const {
 
 void Broker::drop_recovery_point(Job& job) {
   if (job.round) {
-    job.round.reset();
+    job.round = std::exchange(job.round_at_broker, std::nullopt);
+    job.round_is_direct = false;
+    job.holders.clear();
     transient_dirty_ = true;
   } else if (!job.checkpoints.empty()) {
     job.checkpoints.pop_back();
@@ -91,6 +93,8 @@ bool Broker::can_do_without(const Job& job, const PeerId& peer) const {
 
 void Broker::recover(Job& job, const std::string& reason) {
   const bool was_running = job.run != nullptr;
+  if (was_running) find_holders(job);
+  if (lose_holders(job)) notice(job, "the peers that had the newest copy are gone");
   const bool had_plan = job.plan != nullptr;
   const bool moving = std::exchange(job.moving, false);
   const uint64_t lost = was_running ? std::max(job.run->committed_step(), job.recorded_step) : job.step;

@@ -12,11 +12,13 @@
 // all stages have reported one and its step is committed it is what the run goes back to if a peer is lost.
 // There is at most one for a step. With small stages every step has one and is committed only with it
 // (eager); else there is one every so many steps that it can be uploaded meanwhile, and at most one waits
-// behind the one under way.
+// behind the one under way. Where peers stand by for all stages, copies that no commit waits for go to these
+// directly: stages report them as soon as they are made, and a part is in when a peer has fetched it.
 #pragma once
 
 #include <array>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,7 +39,14 @@ class RunSink {
   // A step that the event log holds already: it was done again, after the run had gone back.
   virtual void step_repeated(uint64_t step, double loss) = 0;
   virtual void commit_checkpoint(CheckpointCommitted checkpoint) = 0;
-  virtual void commit_round(CheckpointCommitted round) = 0;  // one that need not survive the broker
+  virtual void commit_round(CheckpointCommitted round,
+                            bool direct) = 0;  // one that need not survive the broker
+  // Whether each stage has a peer that can fetch its copies from it.
+  virtual bool copies_go_direct() const = 0;
+  // Every stage has made its part of copy_to_fetch(), which may be another one now.
+  virtual void direct_copy_changed() = 0;
+  // From now on copies go to the broker.
+  virtual void direct_copies_failed(const std::string& why) = 0;
   // A stage could not upload its part; the run goes on and tries again later.
   virtual void upload_failed(uint32_t stage, uint64_t step, const Error& error) = 0;
   virtual void commit_prediction(proto::PredictionReport report) = 0;
@@ -60,6 +69,8 @@ struct RunOptions {
   // Commands that are not settled: beyond, nothing is granted until a snapshot that takes long is in.
   size_t script_max = 1 << 16;
   Duration checkpoint_retry = std::chrono::seconds(10);  // of the last one, after it failed
+  // For peers to fetch a direct copy, or ten times what one takes; then copies go to the broker.
+  Duration direct_deadline = std::chrono::seconds(30);
   // Of a run over compressed links: what comparisons with dense ones may take of its time (0: there are
   // none), the first after so many steps.
   double compare_share = 0.02;
@@ -111,6 +122,16 @@ class Run {
                               RunSink& sink);
   Status on_comparison_report(Instant now, uint32_t stage, const proto::ComparisonReport& report,
                               RunSink& sink);
+  // The oldest direct copy of which every stage has its part and that is not whole yet.
+  std::optional<CheckpointCommitted> copy_to_fetch() const;
+  // Somebody has fetched that stage's part of it.
+  void on_fetched(Instant now, uint32_t stage, uint64_t step, RunSink& sink);
+  // Nobody is there to fetch what is under way; and nobody can.
+  void drop_direct(Instant now, RunSink& sink);
+  void give_up_direct(Instant now, const Error& why, RunSink& sink);
+  // The newest direct copy that is under way and of which somebody who is there has each stage's part.
+  std::optional<CheckpointCommitted> newest_copy(
+      const std::function<bool(uint32_t stage, uint64_t step)>& has) const;
   void on_tick(Instant now, RunSink& sink);
   // After a checkpoint of the last step granted; or, to go on with other peers, after any snapshot of it.
   void request_stop(Instant now, bool to_go_on, RunSink& sink);
@@ -152,10 +173,15 @@ class Run {
     bool durable = false;
     bool gates = false;  // its step is committed only with it
     bool failed = false;
-    Instant ready_at{};    // every stage had done its step
-    std::vector<bool> in;  // by stage
+    bool direct = false;
+    std::vector<bool> made{};  // by stage: it has reported its part of a direct one
+    Instant ready_at{};        // every stage had done its step
+    Instant made_at{};         // every stage had made its part
+    std::vector<bool> in;      // by stage
     std::vector<proto::TensorReference> tensors;
     bool is_whole() const;
+    bool is_made() const;
+    bool drop();  // whether it can go at once
   };
   struct Forward {  // an evaluation, or the prediction
     bool active = false;
@@ -199,6 +225,7 @@ class Run {
   void write_snapshot_if_due(Instant now, RunSink& sink);
   void write_last_snapshot(Instant now, RunSink& sink);
   void complete_rounds(Instant now, RunSink& sink);
+  void check_direct(Instant now, RunSink& sink);
   bool is_gated(uint64_t step) const;
   bool has_last_snapshot() const;
   bool needs_last_snapshot() const { return stopping_ || granted_ == plan_->steps; }
@@ -237,6 +264,8 @@ class Run {
   uint64_t evaluated_ = 0;
   uint64_t checkpointed_ = 0;  // the step of the last committed checkpoint
   uint64_t recovery_ = 0;      // of the last whole snapshot
+  bool recovery_is_direct_ = false, direct_failed_ = false;
+  uint32_t direct_failures_ = 0;  // in a row
   uint64_t keep_from_ = 0;
   std::map<uint64_t, StepInProgress> steps_;
   std::map<uint64_t, Instant> granted_at_;  // by the step that a grant ends with

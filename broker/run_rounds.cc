@@ -50,7 +50,11 @@ double slowest_copy_seconds(const PlannedRun& plan, uint64_t usual_rate) {
 }
 
 bool Run::Round::is_whole() const {
-  return std::all_of(in.begin(), in.end(), [](bool part) { return part; });
+  return is_made() && std::all_of(in.begin(), in.end(), [](bool part) { return part; });
+}
+
+bool Run::Round::is_made() const {
+  return std::all_of(made.begin(), made.end(), [](bool part) { return part; });
 }
 
 double Run::step_time() const {
@@ -153,13 +157,22 @@ void Run::write_snapshot(Instant now, bool durable, RunSink& sink) {
   snapshot_written_ = granted_;
   ++snapshots_;
   snapshot_written_durable_ = durable;
-  rounds_.push_back({.sequence = sequence_ + 1,
-                     .step = granted_,
-                     .durable = durable,
-                     .gates = granted_ > committed_ && is_eager(),
-                     .in = std::vector<bool>(stages_.size(), false),
-                     .tensors = {}});
-  write({.kind = durable ? CommandKind::Checkpoint : CommandKind::Replicate, .step = granted_}, sink);
+  Round round{.sequence = sequence_ + 1,
+              .step = granted_,
+              .durable = durable,
+              .gates = granted_ > committed_ && is_eager(),
+              .in = std::vector<bool>(stages_.size(), false),
+              .tensors = {}};
+  // The first one goes to the broker: what the run is left with after a loss is nowhere else.
+  round.direct =
+      !durable && !round.gates && snapshots_ > 1 && !stopping_ && !direct_failed_ && sink.copies_go_direct();
+  round.made.assign(round.direct ? stages_.size() : 0, false);
+  const bool direct = round.direct;
+  rounds_.push_back(std::move(round));
+  write({.kind = durable ? CommandKind::Checkpoint : CommandKind::Replicate,
+         .step = granted_,
+         .direct = direct},
+        sink);
 }
 
 void Run::write_snapshot_if_due(Instant now, RunSink& sink) {
@@ -176,7 +189,7 @@ void Run::write_snapshot_if_due(Instant now, RunSink& sink) {
 void Run::write_last_snapshot(Instant now, RunSink& sink) {
   if (has_last_snapshot()) return;
   for (const Round& round : rounds_)
-    if (round.step == granted_ && (round.durable || moving_)) return;
+    if (round.step == granted_ && (round.durable || (moving_ && !round.direct))) return;
   if (granted_ == snapshot_written_ && !snapshot_written_durable_) {
     if (granted_ == plan_->steps) return;  // the last step has a checkpoint
     grant(now, granted_ + 1, sink);
@@ -184,7 +197,10 @@ void Run::write_last_snapshot(Instant now, RunSink& sink) {
   write_snapshot(now, true, sink);
 }
 
-bool Run::has_last_snapshot() const { return (moving_ ? recovery_ : checkpointed_) == granted_; }
+// Whoever leaves takes what it has with it.
+bool Run::has_last_snapshot() const {
+  return moving_ && !recovery_is_direct_ ? recovery_ == granted_ : checkpointed_ == granted_;
+}
 
 bool Run::is_gated(uint64_t step) const {
   return std::any_of(rounds_.begin(), rounds_.end(), [&](const Round& round) {
@@ -199,19 +215,35 @@ bool Run::waits_for_snapshot() const {
 
 void Run::add_reported(std::set<Digest>& blobs) const {
   for (const Round& round : rounds_)
-    if (!round.durable)
+    if (!round.durable && !round.direct)
       for (const auto& tensor : round.tensors) blobs.insert(tensor.sha256);
 }
 
 Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
                                  RunSink& sink) {
   const auto at = std::find_if(rounds_.begin(), rounds_.end(), [&](const Round& round) {
-    return round.step == report.step && !round.in[stage];
+    return round.step == report.step && !(round.direct ? round.made : round.in)[stage];
   });
   if (at == rounds_.end()) {
     if (may_repeat(stage, report.step)) return {};
     return fail(ErrorCode::InvalidArgument,
                 "a snapshot of step " + std::to_string(report.step) + " was not asked for");
+  }
+  if (at->direct) {
+    at->made[stage] = true;
+    if (report.failure) {
+      give_up_direct(now, *report.failure, sink);
+      return {};
+    }
+    at->tensors.insert(at->tensors.end(), report.tensors.begin(), report.tensors.end());
+    last_progress_ = now;
+    if (!at->is_made()) return {};
+    at->made_at = now;
+    if (at->failed)
+      continue_run(now, sink);
+    else
+      sink.direct_copy_changed();
+    return {};
   }
   at->in[stage] = true;
   if (report.failure) {
@@ -226,7 +258,82 @@ Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::Check
   return {};
 }
 
+std::optional<CheckpointCommitted> Run::copy_to_fetch() const {
+  const auto at = std::find_if(rounds_.begin(), rounds_.end(),
+                               [](const Round& round) { return round.direct && !round.failed; });
+  if (at == rounds_.end() || !at->is_made()) return std::nullopt;
+  return CheckpointCommitted{job_, at->step, at->tensors};
+}
+
+void Run::on_fetched(Instant now, uint32_t stage, uint64_t step, RunSink& sink) {
+  const auto at = std::find_if(rounds_.begin(), rounds_.end(), [&](const Round& round) {
+    return round.direct && round.step == step && round.is_made() && !round.in[stage];
+  });
+  if (at == rounds_.end() || ended_) return;
+  at->in[stage] = true;
+  if (!at->is_whole()) return;
+  direct_failures_ = 0;
+  measure_round(*at, now);
+  last_progress_ = now;
+  continue_run(now, sink);
+  sink.direct_copy_changed();
+}
+
+// They stay until every stage has carried the command out.
+void Run::drop_direct(Instant now, RunSink& sink) {
+  if (ended_) return;
+  size_t dropped = 0;
+  for (Round& round : rounds_) dropped += round.direct && !round.failed && !round.is_whole() && round.drop();
+  if (dropped != 0) continue_run(now, sink);
+}
+
+bool Run::Round::drop() {
+  failed = true;
+  in.assign(in.size(), true);
+  return is_made();
+}
+
+// A stage that is short of memory may not have kept one for as long as it took to fetch it.
+void Run::give_up_direct(Instant now, const Error& why, RunSink& sink) {
+  constexpr uint32_t kTimes = 3;
+  if (ended_ || direct_failed_) return;
+  direct_failed_ = why.code != ErrorCode::NotFound || ++direct_failures_ >= kTimes;
+  if (direct_failed_) sink.direct_copies_failed(why.message);
+  drop_direct(now, sink);
+}
+
+void Run::check_direct(Instant now, RunSink& sink) {
+  constexpr double kTimes = 10;
+  const auto most =
+      std::max(options_.direct_deadline, uploads(kTimes, std::max(round_seconds_, copy_seconds_)));
+  for (const Round& round : rounds_)
+    if (round.direct && !round.failed && round.is_made() && now - round.made_at > most)
+      return give_up_direct(
+          now, {ErrorCode::Timeout, "nobody has fetched that of step " + std::to_string(round.step)}, sink);
+}
+
+std::optional<CheckpointCommitted> Run::newest_copy(
+    const std::function<bool(uint32_t stage, uint64_t step)>& has) const {
+  for (auto round = rounds_.rbegin(); round != rounds_.rend(); ++round) {
+    if (!round->direct || round->failed || !round->is_made() || round->step > committed_) continue;
+    bool had = true;
+    for (uint32_t s = 0; s < stages_.size(); ++s) had = had && has(s, round->step);
+    if (had) return CheckpointCommitted{job_, round->step, round->tensors};
+  }
+  return std::nullopt;
+}
+
 void Run::complete_rounds(Instant now, RunSink& sink) {
+  // Nobody waits for what is still being fetched once something newer is whole.
+  const auto newer = std::find_if(rounds_.rbegin(), rounds_.rend(), [&](const Round& round) {
+    return round.is_whole() && !round.failed && round.step <= committed_;
+  });
+  if (newer != rounds_.rend())
+    for (Round& round : rounds_)
+      if (round.direct && !round.failed && round.step < newer->step && !round.is_whole()) {
+        round.drop();
+        sink.direct_copy_changed();
+      }
   while (!rounds_.empty() && rounds_.front().is_whole() && rounds_.front().step <= committed_) {
     Round round = std::move(rounds_.front());
     rounds_.pop_front();
@@ -235,9 +342,10 @@ void Run::complete_rounds(Instant now, RunSink& sink) {
       continue;
     }
     recovery_ = keep_from_ = round.step;
+    recovery_is_direct_ = round.direct;
     CheckpointCommitted whole{job_, round.step, std::move(round.tensors)};
     if (!round.durable) {
-      sink.commit_round(std::move(whole));
+      sink.commit_round(std::move(whole), round.direct);
       continue;
     }
     checkpointed_ = round.step;
@@ -255,7 +363,9 @@ void Run::on_tick(Instant now, RunSink& sink) {
     retry_at_.reset();
     if (needs_last_snapshot()) write_last_snapshot(now, sink);
   }
-  if (stopping_ || plan_->checkpoint_steps || granted_ <= checkpointed_ || granted_ == plan_->steps) return;
+  check_direct(now, sink);
+  if (ended_ || stopping_ || plan_->checkpoint_steps || granted_ <= checkpointed_ || granted_ == plan_->steps)
+    return;
   if (std::any_of(rounds_.begin(), rounds_.end(), [](const Round& round) { return round.durable; })) return;
   if (now - last_checkpoint_ < plan_->checkpoint_every.value_or(options_.checkpoint_every_default)) return;
   checkpoint_due_ = true;

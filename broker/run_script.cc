@@ -71,7 +71,9 @@ void Run::resume(const std::vector<Command>& script) {
         rounds_.push_back({.sequence = command.sequence,
                            .step = command.step,
                            .durable = snapshot_written_durable_,
-                           .gates = command.step > recorded_ && is_eager(),
+                           .gates = command.step > recorded_ && !command.direct && is_eager(),
+                           .direct = command.direct,
+                           .made = std::vector<bool>(command.direct ? stages_.size() : 0, false),
                            .in = std::vector<bool>(stages_.size(), false),
                            .tensors = {}});
     }

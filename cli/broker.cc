@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct BrokerCommandOptions {
-  std::string config, data_dir, listen, advertise, lease, replication_rate, links, replan_after,
+  std::string config, data_dir, listen, advertise, lease, replication_rate, copies, links, replan_after,
       compare_share;
 };
 
@@ -57,6 +57,7 @@ Status read_config(BrokerCommandOptions& options) {
   take("advertise", options.advertise);
   take("lease", options.lease);
   take("replication_rate", options.replication_rate);
+  take("copies", options.copies);
   take("links", options.links);
   take("replan_after", options.replan_after);
   take("compare_share", options.compare_share);
@@ -152,6 +153,10 @@ Result<int> run_broker(BrokerCommandOptions options) {
     WEFT_TRY(service_options.replication_rate, parse_replication_rate(options.replication_rate));
   }
 
+  if (!options.copies.empty() && options.copies != "direct" && options.copies != "broker")
+    return fail(ErrorCode::InvalidArgument,
+                "--copies: '" + options.copies + "' is neither direct nor broker");
+  service_options.copies_go_direct = options.copies != "broker";
   if (!options.links.empty() && options.links != "measure" && options.links != "assume")
     return fail(ErrorCode::InvalidArgument, "--links: '" + options.links + "' is neither measure nor assume");
   service_options.measures_links = options.links != "assume";
@@ -193,8 +198,8 @@ void add_broker(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("broker", "run the service that peers join and users submit to");
   auto options = std::make_shared<BrokerCommandOptions>();
   command->add_option("--config", options->config,
-                      "a YAML file with data_dir, listen, advertise, lease, replication_rate, links, "
-                      "replan_after, compare_share; options here win");
+                      "a YAML file with data_dir, listen, advertise, lease, replication_rate, copies, "
+                      "links, replan_after, compare_share; options here win");
   command->add_option("--data-dir", options->data_dir,
                       "identity, tokens, jobs, models and data; made where it is missing; default "
                       "~/.local/share/weft/broker");
@@ -205,6 +210,9 @@ void add_broker(CLI::App& app, Command& chosen) {
   command->add_option("--replication-rate", options->replication_rate,
                       "how much of a peer's link copies of its state may take, as 100Mbit (the default) or "
                       "unlimited; none: a lost peer takes its run back to the last checkpoint");
+  command->add_option("--copies", options->copies,
+                      "direct (the default): copies of a state go from its stage straight to a peer of the "
+                      "pool that stands by, where there is one; broker: all go through the broker");
   command->add_option("--links", options->links,
                       "measure (the default): peers that have nothing to do measure the links between them; "
                       "assume: 10 Gbit/s within a region, 100 Mbit/s between others");

@@ -28,7 +28,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 5;
+inline constexpr uint32_t kProtocolMinor = 6;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that
@@ -36,6 +36,8 @@ inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 inline constexpr uint32_t kProtocolMinorOfCodecs = 4;
 // The first whose brokers unpack blobs (storage/packed.h); others get them as they are.
 inline constexpr uint32_t kProtocolMinorOfPacking = 5;
+// The first whose peers give each other blobs; copies of the others' state go through the broker.
+inline constexpr uint32_t kProtocolMinorOfDirectCopies = 6;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;
@@ -160,6 +162,15 @@ struct LinkRoute {
   std::string region{};                  // of the other peer, as it says
 };
 
+// A peer that has some of the tensors of a list and gives their blobs to who asks (GetBlob). The broker has
+// the others, or all of them where the peer does not.
+struct BlobSource {
+  PeerId peer{};
+  std::vector<std::string> addresses{};  // tried in order, each with a deadline
+  std::string region{};                  // of the peer, as it says
+  std::vector<uint32_t> tensors{};       // of the list, by index
+};
+
 struct TrainingSpec {
   uint64_t seed = 0;
   uint32_t batch_size = 0;
@@ -186,7 +197,9 @@ struct AssignStage {
   Secret data_key{};                    // shown with each request for a microbatch
   // What snapshots may take of the peer's uplink, bytes a second; 0: no limit.
   uint64_t replication_rate = 0;
-  DeviceClass device_class{};  // that the programs were lowered for
+  DeviceClass device_class{};         // that the programs were lowered for
+  std::vector<BlobSource> sources{};  // each tensor at most once
+  std::vector<Digest> lends{};        // blobs that others fetch here, kept until the run goes on
 };
 
 // ---- broker to peer
@@ -233,6 +246,9 @@ struct Command {
   // What the broker will never ask about again: StepReports up to `committed`; other reports on commands up
   // to `settled`; snapshots of steps before `keep_from`.
   uint64_t committed = 0, settled = 0, keep_from = 0;
+  // Of a Replicate: the copy stays with the stage, for the peers that stand by for it to fetch, and is
+  // reported as soon as it is there.
+  bool direct = false;
 };
 // With clip_norm: the norm of the whole gradient of `step`, for the update.
 struct GradientNorm {
@@ -263,7 +279,9 @@ struct StandBy {
   JobNumber run = 0;
   uint64_t step = 0;
   std::vector<TensorReference> tensors{};
-  uint64_t rate = 0;  // bytes a second; 0: no limit
+  uint64_t rate = 0;                  // bytes a second; 0: no limit
+  std::vector<BlobSource> sources{};  // each tensor at most once
+  uint64_t list = 0;                  // counts the lists that the peer was given
 };
 struct HeartbeatAck {
   uint64_t sequence = 0;
@@ -309,10 +327,12 @@ struct StageResumed {
   PlanVersion plan_version = 0;
   uint64_t last_sequence = 0;  // of the commands that came
 };
-// All tensors of a StandBy are here.
+// All tensors of a StandBy are here; or, from minor version 6 on, they cannot be had.
 struct StandingBy {
   JobNumber run = 0;
   uint64_t step = 0;
+  std::optional<Error> failure{};  // instead
+  uint64_t list = 0;               // as the StandBy said
 };
 // The stage cannot go on: kernels, memory, data out of bounds, a neighbour that cannot be reached.
 struct StageFailed {
@@ -366,7 +386,7 @@ struct CheckpointReport {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
   uint64_t step = 0;
-  std::vector<TensorReference> tensors{};  // all uploaded
+  std::vector<TensorReference> tensors{};  // all uploaded, or, of a direct copy, all here
   std::optional<Error> failure{};          // instead: why it could not be uploaded; the stage goes on
 };
 struct EvaluationReport {
@@ -399,9 +419,13 @@ struct PeerLog {
 // ---- bulk connection: requests and answers, any number under way, told apart by `request`
 // -------------------------
 
+// To the broker, or to a peer that was named as a source. What follows is for peers; the broker gives blobs
+// as they are.
 struct GetBlob {
   uint64_t request = 0;
   Digest sha256{};
+  uint64_t rate = 0;             // bytes a second, for what is not urgent; 0: at once
+  std::optional<Digest> base{};  // that the asker has, of as many bytes
 };
 struct PutBlob {
   uint64_t request = 0;
@@ -416,6 +440,8 @@ struct BlobAnswer {  // to GetBlob: chunks of `size` bytes in all follow; to Put
   ErrorCode code = ErrorCode::Internal;
   std::string message{};  // empty: granted
   uint64_t size = 0;
+  bool packed = false;    // from a peer: chunks carry its units (storage/packed.h)
+  bool has_base = false;  // packed are the differences to the base that was named
 };
 struct HaveBlobs {
   uint64_t request = 0;

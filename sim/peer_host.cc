@@ -324,6 +324,12 @@ void PeerHost::accept(Line line, Network::Accepted accepted) {
   accepted();
 }
 
+std::pair<NodeId, uint32_t> PeerHost::node_at(const std::string& address) {
+  const size_t colon = address.find(':');
+  return {static_cast<NodeId>(std::stoul(address.substr(0, colon))),
+          static_cast<uint32_t>(std::stoul(address.substr(colon + 1)))};
+}
+
 void PeerHost::open_links(const peer::OpenLinks& effect) {
   ++probes_;
   if (!stage_ || stage_->generation != effect.generation) {
@@ -339,10 +345,7 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
   LinkSet::Way way;
   way.guarded = guarded;
   way.dial = [this, guarded](const proto::LinkRoute& route, std::function<void(Result<Line>)> done) {
-    const std::string& address = route.addresses.front();
-    const size_t colon = address.find(':');
-    const auto node = static_cast<NodeId>(std::stoul(address.substr(0, colon)));
-    const auto epoch = static_cast<uint32_t>(std::stoul(address.substr(colon + 1)));
+    const auto [node, epoch] = node_at(route.addresses.front());
     const PeerHost* host = find_host_(node);
     const auto answer = [guarded, done](Result<Line> result) { guarded([done, result] { done(result); }); };
     if (host == nullptr || host->address() != epoch)  // nobody is there

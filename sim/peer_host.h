@@ -75,6 +75,8 @@ class PeerHost {
   void tell(const proto::Message& message);
   proto::StepReport with_timings(proto::StepReport report);
   void accept(Line line, Network::Accepted accepted);
+  // As peers advertise it: the node, and how often it has moved.
+  static std::pair<NodeId, uint32_t> node_at(const std::string& address);
   void open_links(const peer::OpenLinks& effect);
   void on_tensor(uint64_t generation, const plan::Seat& from, const TensorPacket& packet, bool again);
   void probe(const proto::ProbeLink& link);
@@ -88,6 +90,8 @@ class PeerHost {
   void fetch_data(const peer::FetchData& effect);
   void offer(const peer::OfferBlobs& effect);
   void upload(const peer::UploadBlob& effect);
+  void fetch_from_peer(const peer::FetchBlob& effect, std::function<void(const Status&)> done);
+  void give(const peer::FetchBlob& effect, NodeId to, std::function<void(const Status&)> done);
   void check_memory();
 
   // A request of so many bytes to the broker; `serve` runs there and says how many bytes answer it; `done`

@@ -176,6 +176,15 @@ void PeerHost::request(int64_t bytes, uint64_t rate, std::function<Answer()> ser
 void PeerHost::fetch_blob(const peer::FetchBlob& effect) {
   const uint64_t number = ++requests_;
   fetching_[effect.sha256] = number;  // asked for again, without a limit: the first answer counts no more
+  const auto done = [this, effect, number](const Status& status) {
+    const auto at = fetching_.find(effect.sha256);
+    if (at == fetching_.end() || at->second != number) return;
+    fetching_.erase(at);
+    world_.note(What::Blob, options_.node, value_of(effect.sha256), status.has_value());
+    if (status) blobs_[effect.sha256] = static_cast<int64_t>(effect.size);
+    act(machine_->on_blob(world_.now(), effect.sha256, status));
+  };
+  if (effect.source) return fetch_from_peer(effect, done);
   request(
       100, effect.rate,
       [this, effect]() -> Answer {
@@ -183,14 +192,52 @@ void PeerHost::fetch_blob(const peer::FetchBlob& effect) {
         if (!size) return {fail(size.error()), 100};
         return {{}, *size};
       },
-      [this, effect, number](const Status& status) {
-        const auto at = fetching_.find(effect.sha256);
-        if (at == fetching_.end() || at->second != number) return;
-        fetching_.erase(at);
-        world_.note(What::Blob, options_.node, value_of(effect.sha256), status.has_value());
-        if (status) blobs_[effect.sha256] = static_cast<int64_t>(effect.size);
-        act(machine_->on_blob(world_.now(), effect.sha256, status));
+      done);
+}
+
+// Over a connection of the two, as the shells have it (peer/service/blob_sources).
+void PeerHost::fetch_from_peer(const peer::FetchBlob& effect, std::function<void(const Status&)> done) {
+  const auto guarded = guard_of_life();
+  const auto open = std::make_shared<bool>(true);  // answered once, whatever comes first
+  const auto answer = [guarded, done, open](const Status& status) {
+    if (std::exchange(*open, false)) guarded([done, status] { done(status); });
+  };
+  if (transfers_fail_ && draw_.one_in(20))
+    return world_.after(draw_.doubling(milliseconds(10), seconds(5)),
+                        [answer] { answer(fail(ErrorCode::Unavailable, "the connection broke")); });
+  const auto [node, epoch] = node_at(effect.source->addresses.front());
+  PeerHost* host = find_host_(node);
+  if (host == nullptr || host->address() != epoch || network_.blocked(options_.node, node))
+    return world_.after(seconds(5), [answer] { answer(fail(ErrorCode::Unavailable, "nobody answers")); });
+  world_.after(seconds(60), [answer] { answer(fail(ErrorCode::Timeout, "nothing came")); });
+  world_.after(network_.latency(options_.node, node), [this, host, effect, answer] {
+    if (!host->machine_ || host->options_.key != effect.source->peer)
+      return answer(fail(ErrorCode::Unavailable, "connection refused"));
+    host->run([host, effect, to = options_.node, answer] { host->give(effect, to, answer); });
+  });
+}
+
+void PeerHost::give(const peer::FetchBlob& effect, NodeId to, std::function<void(const Status&)> done) {
+  const NodeId here = options_.node;
+  const auto blob = blobs_.find(effect.sha256);
+  if (blob == blobs_.end())
+    return world_.after(network_.latency(here, to),
+                        [done] { done(fail(ErrorCode::NotFound, "this peer has it not")); });
+  const int64_t bytes = blob->second;
+  const int64_t path = network_.bytes_per_second(here, to);
+  const int64_t speed = effect.rate != 0 ? std::min(path, static_cast<int64_t>(effect.rate)) : path;
+  Instant& free = effect.rate != 0 ? rate_up_free_ : up_free_;
+  free = std::max(free, world_.now()) + Duration(bytes * 1'000'000'000 / speed);
+  network_.transfer(here, Network::Way::Out, bytes, [this, life = life_, here, to, bytes, due = free, done] {
+    network_.transfer(to, Network::Way::In, bytes, [this, life, here, to, due, done] {
+      world_.at(std::max(due, world_.now()) + network_.latency(here, to), [this, life, here, to, done] {
+        if (life != life_ || network_.blocked(here, to))
+          return done(fail(ErrorCode::Unavailable, "the connection ended"));
+        world_.note(What::Given, here, to);
+        done({});
       });
+    });
+  });
 }
 
 void PeerHost::fetch_data(const peer::FetchData& effect) {

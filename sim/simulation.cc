@@ -79,6 +79,8 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
     broker.broker.drift.steps_min = 2;
     broker.broker.drift.pay_min = 0;
   }
+  // States are small here: without this nearly all copies would be waited for, and go to the broker.
+  if (mix(options.seed, 78) % 2 == 0) broker.broker.run.eager_bytes_max = 0;
   if (options.bug == Bug::LeaseNeverExpires) broker.broker.lease = std::chrono::hours(10);
   if (draw.one_in(4)) broker.broker.run.script_max = 48;
   broker.append_high = draw.doubling(milliseconds(1), milliseconds(100));
@@ -337,6 +339,7 @@ SimulationResult Simulation::run() {
   result.in_flight_max = network_.in_flight_max();
   result.tensors = world_.noted(What::Tensor);
   result.uploads = world_.noted(What::Uploaded);
+  result.given = world_.noted(What::Given);
   result.links_down = world_.noted(What::LinkDown);
   result.links_failed = world_.noted(What::LinkFailed);
   result.connections_lost = world_.noted(What::Lost);

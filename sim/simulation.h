@@ -50,7 +50,7 @@ struct SimulationResult {
   uint32_t jobs = 0;
   Checkers::Counts counts{};
   size_t in_flight_max = 0;
-  uint64_t tensors = 0, uploads = 0, links_down = 0, links_failed = 0, connections_lost = 0;
+  uint64_t tensors = 0, uploads = 0, given = 0, links_down = 0, links_failed = 0, connections_lost = 0;
   uint64_t evicted = 0;  // by the broker's last life
 };
 SimulationResult simulate(const SimulationOptions& options);

@@ -52,6 +52,8 @@ std::string_view to_string(What what) {
       return "offered";
     case What::Uploaded:
       return "uploaded";
+    case What::Given:
+      return "given";
     case What::Tensor:
       return "tensor";
     case What::LinksUp:

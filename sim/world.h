@@ -41,6 +41,7 @@ enum class What : uint8_t {
   Hashed,         // a: node, c: step
   Offered,        // a: node, b: upload, c: how many the broker lacks
   Uploaded,       // a: node, b: first bytes of the digest
+  Given,          // a: node, b: another, to which it gave a blob
   Tensor,         // a: node, b: edge, c: step and microbatch
   LinksUp,        // a: node
   LinkDown,       // a: node, b: stage

@@ -127,6 +127,7 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   core.broker.return_deadline = parts->options.lease;
   core.broker.replication_rate = parts->options.replication_rate;
   core.broker.replicates = parts->options.replicates;
+  core.broker.copies_go_direct = parts->options.copies_go_direct;
   core.broker.measures_links = parts->options.measures_links;
   core.broker.drift.look_after = parts->options.replan_after;
   core.broker.run.compare_share = parts->options.compare_share;

@@ -32,6 +32,7 @@ struct BrokerServiceOptions {
   Duration lease = std::chrono::seconds(10);
   bool replicates = true;
   uint64_t replication_rate = 12'500'000;            // of one peer's link, bytes a second; 0: no limit
+  bool copies_go_direct = true;                      // to peers that stand by, where that is possible
   Duration replan_after = std::chrono::seconds(30);  // 0: runs are never planned again while they go on
   double compare_share = 0.02;  // of a run's time, for comparing compressed links with dense ones; 0: never
   bool measures_links = true;                        // false: they are taken as the regions' names suggest

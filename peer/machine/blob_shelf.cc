@@ -4,6 +4,16 @@
 
 namespace weft::peer {
 
+BlobOrigins origins_of(const std::vector<proto::TensorReference>& tensors,
+                       const std::vector<proto::BlobSource>& sources) {
+  BlobOrigins origins;
+  for (const proto::BlobSource& source : sources) {
+    const auto shared = std::make_shared<const proto::BlobSource>(source);
+    for (const uint32_t tensor : source.tensors) origins[tensors[tensor].sha256].source = shared;
+  }
+  return origins;
+}
+
 BlobList BlobShelf::list_of(const std::vector<proto::TensorReference>& tensors) const {
   BlobList list;
   std::set<Digest> seen;
@@ -65,31 +75,52 @@ int64_t BlobShelf::bytes() const {
 }
 
 std::optional<FetchBlob> BlobShelf::next_fetch(BlobList& list, uint64_t rate, uint32_t at_once) {
-  while (!list.to_fetch.empty()) {
-    const WantedBlob blob = list.to_fetch.front();
-    if (!list.missing.contains(blob.sha256) || fetching_.contains(blob.sha256)) {
-      list.to_fetch.pop_front();
+  std::set<PeerId> full;  // who is asked for as much as may be
+  for (auto at = list.to_fetch.begin(); at != list.to_fetch.end();) {
+    if (!list.missing.contains(at->sha256) || fetching_.contains(at->sha256)) {
+      at = list.to_fetch.erase(at);
       continue;
     }
-    uint64_t count = 0, size = blob.size;
-    for (const auto& [sha256, other] : fetching_) {
-      if (rate == 0 && other.rate != 0) continue;
-      ++count;
-      size += other.size;
+    FetchBlob fetch = fetch_of(*at, rate, list.origins);
+    const PeerId from = fetch.source ? fetch.source->peer : PeerId{};
+    if (!full.contains(from) && has_room(from, fetch, at_once)) {
+      fetching_[at->sha256] = {rate, at->size, from};
+      list.to_fetch.erase(at);
+      return fetch;
     }
-    if (count >= at_once || (rate != 0 && count != 0 && size > rate / 2)) return std::nullopt;
-    list.to_fetch.pop_front();
-    fetching_[blob.sha256] = {rate, blob.size};
-    return FetchBlob{blob.sha256, rate, blob.size};
+    if (list.origins.empty()) break;
+    full.insert(from);
+    ++at;
   }
   return std::nullopt;
 }
 
-std::optional<FetchBlob> BlobShelf::hurry(const WantedBlob& blob) {
+bool BlobShelf::has_room(const PeerId& from, const FetchBlob& fetch, uint32_t at_once) const {
+  uint64_t count = 0, size = fetch.size;
+  for (const auto& [sha256, other] : fetching_) {
+    if (other.from != from || (fetch.rate == 0 && other.rate != 0)) continue;
+    ++count;
+    size += other.size;
+  }
+  return count < at_once && (fetch.rate == 0 || count == 0 || size <= fetch.rate / 2);
+}
+
+FetchBlob BlobShelf::fetch_of(const WantedBlob& blob, uint64_t rate, const BlobOrigins& origins) const {
+  FetchBlob fetch{.sha256 = blob.sha256, .rate = rate, .size = blob.size};
+  const auto origin = origins.find(blob.sha256);
+  if (origin == origins.end()) return fetch;
+  fetch.source = origin->second.source;
+  if (origin->second.base && holds(*origin->second.base)) fetch.base = origin->second.base;
+  return fetch;
+}
+
+std::optional<FetchBlob> BlobShelf::hurry(const WantedBlob& blob, const BlobOrigins& origins) {
   const auto at = fetching_.find(blob.sha256);
   if (at == fetching_.end() || at->second.rate == 0) return std::nullopt;
+  FetchBlob fetch = fetch_of(blob, 0, origins);
   at->second.rate = 0;
-  return FetchBlob{blob.sha256, 0, blob.size};
+  at->second.from = fetch.source ? fetch.source->peer : PeerId{};
+  return fetch;
 }
 
 std::optional<uint64_t> BlobShelf::end_fetch(const Digest& sha256) {

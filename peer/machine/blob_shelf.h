@@ -18,11 +18,21 @@ struct WantedBlob {
   uint64_t size = 0;
 };
 
+// Where a blob is fetched that is not the broker's to give, and an earlier copy of the same tensor.
+struct BlobOrigin {
+  std::shared_ptr<const proto::BlobSource> source{};
+  std::optional<Digest> base{};
+};
+using BlobOrigins = std::map<Digest, BlobOrigin>;
+BlobOrigins origins_of(const std::vector<proto::TensorReference>& tensors,
+                       const std::vector<proto::BlobSource>& sources);
+
 // Tensors that are wanted together. Those that are neither here nor under way are `to_fetch`, in order.
 struct BlobList {
   std::vector<WantedBlob> blobs;  // each once, in order
   std::set<Digest> missing;
   std::deque<WantedBlob> to_fetch;
+  BlobOrigins origins;  // of those that the broker has not
 };
 
 class BlobShelf {
@@ -41,11 +51,11 @@ class BlobShelf {
   std::set<Digest> held() const;
   int64_t bytes() const;  // here or under way
 
-  // The next of the list's to be asked for, if that may be now: `at_once` of one kind at a time, and with a
-  // rate as many as half a second carries.
+  // The next of the list's to be asked for, if that may be now: of the broker and of each peer `at_once` of
+  // one kind at a time, and with a rate as many as half a second carries.
   std::optional<FetchBlob> next_fetch(BlobList& list, uint64_t rate, uint32_t at_once);
   // Under way at a stand-by's pace and needed now.
-  std::optional<FetchBlob> hurry(const WantedBlob& blob);
+  std::optional<FetchBlob> hurry(const WantedBlob& blob, const BlobOrigins& origins);
   bool is_under_way(const Digest& sha256) const { return fetching_.contains(sha256); }
   // It has come, or failed: its size; nothing when it was not asked for.
   std::optional<uint64_t> end_fetch(const Digest& sha256);
@@ -56,8 +66,13 @@ class BlobShelf {
   void forget_all_failures() { failures_.clear(); }
 
  private:
+  FetchBlob fetch_of(const WantedBlob& blob, uint64_t rate, const BlobOrigins& origins) const;
+
+  bool has_room(const PeerId& from, const FetchBlob& fetch, uint32_t at_once) const;
+
   struct UnderWay {
     uint64_t rate = 0, size = 0;
+    PeerId from{};  // zeros: the broker
   };
   std::map<Digest, uint64_t> held_;   // the shell has their bytes: so many
   std::map<Digest, uint32_t> named_;  // by how many lists

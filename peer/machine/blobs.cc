@@ -30,14 +30,20 @@ void Peer::State::on_blob_failed(const Digest& sha256, const Error& error) {
   const bool again = pauses.try_again(now, shelf.count_failure(sha256), error.code);
   if (!again) shelf.forget_failures(sha256);
   if (stage && !stage->failed && stage->tensors.missing.contains(sha256)) {
-    if (again)
+    if (again) {
       shelf.restock(stage->tensors);
-    else
-      fail_stage(error.within("fetching the stage's tensors"));
+    } else {
+      // Whom the broker named has it no longer, or cannot be reached: it is as good as lost.
+      Error failure = error;
+      if (stage->tensors.origins.contains(sha256)) failure.code = ErrorCode::NotFound;
+      fail_stage(failure.within("fetching the stage's tensors"));
+    }
   }
-  for (const auto& [run, step] : stand_bys.on_failed(sha256, again))
-    say("warning stand_by_failed run=" + std::to_string(run) + " step=" + std::to_string(step) +
+  for (const StandBys::List& list : stand_bys.on_failed(sha256, again)) {
+    say("warning stand_by_failed run=" + std::to_string(list.run) + " step=" + std::to_string(list.step) +
         " reason=\"" + error.message + "\"");
+    tell_standing_by(list, error);
+  }
 }
 
 void Peer::State::stand_by(const proto::StandBy& list) {
@@ -47,14 +53,19 @@ void Peer::State::stand_by(const proto::StandBy& list) {
     if (!stage && snapshots.run() == list.run) snapshots.forget(UINT64_MAX);
     return;
   }
-  if (const Status begun = stand_bys.begin(list, room_on_host(), out); !begun)
-    return say("warning stand_by_refused run=" + std::to_string(list.run) + " reason=\"" +
-               begun.error().message + "\"");
+  if (const Status begun = stand_bys.begin(list, room_on_host(), out); !begun) {
+    say("warning stand_by_refused run=" + std::to_string(list.run) + " reason=\"" + begun.error().message +
+        "\"");
+    return tell_standing_by({list.run, list.step, list.list}, begun.error());
+  }
   if (const auto complete = stand_bys.complete_if_here(list.run)) tell_standing_by(*complete);
 }
 
-void Peer::State::tell_standing_by(const StandBys::List& list) {
-  if (session.is_admitted()) tell(proto::StandingBy{list.run, list.step});
+// A broker that knows nothing of failures would take one for the opposite.
+void Peer::State::tell_standing_by(const StandBys::List& list, const std::optional<Error>& failure) {
+  if (!session.is_admitted()) return;
+  if (failure && session.broker_minor() < proto::kProtocolMinorOfDirectCopies) return;
+  tell(proto::StandingBy{list.run, list.step, failure, list.number});
 }
 
 }  // namespace weft::peer

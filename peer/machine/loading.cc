@@ -22,7 +22,11 @@ void Peer::State::assign(const proto::AssignStage& assign) {
       "/" + std::to_string(assign.stage_count) + " after_step=" + std::to_string(assign.after_step));
   stage.emplace(std::make_shared<const proto::AssignStage>(assign), ++generation, options.stage);
   stage->tensors = shelf.list_of(assign.tensors);
+  stage->tensors.origins = origins_of(assign.tensors, assign.sources);
   stage->state_bytes = state_bytes_of(assign);
+  for (const Digest& sha256 : assign.lends)
+    if (shelf.holds(sha256)) stage->lent.push_back({sha256, 0});
+  shelf.name(stage->lent);
   // What is held for this run may be what the stage needs; it gets its names before others lose theirs.
   std::vector<WantedBlob> blobs = stage->tensors.blobs;
   shelf.name(blobs);
@@ -32,9 +36,10 @@ void Peer::State::assign(const proto::AssignStage& assign) {
   snapshots.keep(assign.after_step, blobs, copies_max());
   shelf.unname(blobs);
   stand_bys.forget_all();
+  pauses.end(now);
   // Those under way at a stand-by's pace are needed now.
   for (const WantedBlob& blob : stage->tensors.blobs)
-    if (auto fetch = shelf.hurry(blob)) out.push_back(std::move(*fetch));
+    if (auto fetch = shelf.hurry(blob, stage->tensors.origins)) out.push_back(std::move(*fetch));
   out.push_back(OpenLinks{generation, stage->assignment});
   make_runner_if_loaded();
 }
@@ -65,11 +70,14 @@ void Peer::State::release(const proto::ReleaseStage& release) {
 void Peer::State::drop_stage() {
   if (!stage) return;
   uploads.clear();
+  end_lending();
   stage.reset();
   if (session.is_admitted()) orphan_at.reset();
   out.push_back(DropRunner{});
   out.push_back(CloseLinks{});
 }
+
+void Peer::State::end_lending() { shelf.unname(std::exchange(stage->lent, {})); }
 
 void Peer::State::give_up() {
   orphan_at.reset();

@@ -67,11 +67,14 @@ struct Probe {
   proto::ProbeLink link{};
 };
 // The bytes of a blob into the shell's memory, at once or within `rate` bytes a second (0: no limit). Asked
-// for again without a limit, it is needed at once. Answer: on_blob.
+// for again without a limit, it is needed at once. From the broker, or from the peer that is named; then
+// `base` is an earlier copy of the same tensor, which the shell has. Answer: on_blob.
 struct FetchBlob {
   Digest sha256{};
   uint64_t rate = 0;
   uint64_t size = 0;  // as its tensor is described; other bytes are of no use
+  std::shared_ptr<const proto::BlobSource> source{};
+  std::optional<Digest> base{};
 };
 struct ForgetBlobs {
   std::vector<Digest> blobs;

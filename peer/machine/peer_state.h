@@ -26,8 +26,9 @@ struct HeldStage {
   BlobList tensors;
   bool runner_asked = false, links_up = false, ready = false, failed = false;
   std::optional<RunnerSize> runner;
-  int64_t state_bytes = 0;  // of a copy of what it trains
-  bool is_heard = true;     // the broker takes its reports now: it assigned or resumed it on this connection
+  int64_t state_bytes = 0;       // of a copy of what it trains
+  std::vector<WantedBlob> lent;  // named for others to fetch, until the first command
+  bool is_heard = true;  // the broker takes its reports now: it assigned or resumed it on this connection
 
   struct Data {
     bool asked = false;
@@ -68,6 +69,7 @@ struct Peer::State {
   void assign(const proto::AssignStage& assign);
   void release(const proto::ReleaseStage& release);
   void drop_stage();
+  void end_lending();
   void give_up();  // the broker is not expected back: everything is forgotten
   void make_runner_if_loaded();
   void report_ready();
@@ -78,7 +80,7 @@ struct Peer::State {
   void on_arrived(const Digest& sha256, uint64_t size);
   void on_blob_failed(const Digest& sha256, const Error& error);
   void stand_by(const proto::StandBy& list);
-  void tell_standing_by(const StandBys::List& list);
+  void tell_standing_by(const StandBys::List& list, const std::optional<Error>& failure = {});
 
   // What the peer offers (budget.cc)
   std::optional<int64_t> offered() const;  // bytes; nothing: without a limit

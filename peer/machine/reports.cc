@@ -30,7 +30,7 @@ void Peer::State::resume(const proto::ResumeStage& resume) {
   // A broker that was restarted has lost what was not durable: it is offered again before it is reported.
   auto rounds = stage->reports.take_if([&](const ReportLog::Kept& kept) {
     const auto* round = std::get_if<proto::CheckpointReport>(&kept.message);
-    return round != nullptr && !kept.task.durable && !round->failure && !stage->failed &&
+    return round != nullptr && !kept.task.durable && !kept.task.direct && !round->failure && !stage->failed &&
            std::all_of(round->tensors.begin(), round->tensors.end(),
                        [&](const auto& tensor) { return shelf.holds(tensor.sha256); });
   });
@@ -65,8 +65,19 @@ void Peer::State::on_hashed(uint64_t of_generation, const Task& task,
   if (is_snapshot) uploads.end_hashing();
   if (is_snapshot && task.key.step >= stage->machine.keep_from() && snapshots.run() == stage->assignment->run)
     snapshots.keep(task.key.step, shelf.list_of(tensors).blobs, copies_max());
-  // A round that was given up for a later one.
-  if (!is_snapshot || task.sequence > stage->machine.settled()) uploads.add(task, std::move(tensors));
+  if (is_snapshot && task.sequence <= stage->machine.settled()) {
+    // A round that was given up for a later one.
+  } else if (task.direct) {
+    uploads.keep(task, tensors);
+    report(task.sequence,
+           proto::CheckpointReport{.run = stage->assignment->run,
+                                   .plan_version = stage->assignment->plan_version,
+                                   .step = task.key.step,
+                                   .tensors = std::move(tensors)},
+           task);
+  } else {
+    uploads.add(task, std::move(tensors));
+  }
   work();
 }
 

@@ -279,7 +279,8 @@ std::optional<Task> StageMachine::next_of(const Command& command, bool& all_give
     case CommandKind::Checkpoint:
     case CommandKind::Replicate:
       all_given = true;
-      return Task{.kind = TaskKind::Snapshot, .key = {ProgramKind::Train, command.step, 0}};
+      return Task{
+          .kind = TaskKind::Snapshot, .key = {ProgramKind::Train, command.step, 0}, .direct = command.direct};
     case CommandKind::Evaluate:
     case CommandKind::Predict: {
       const auto task = next_of_forward(command);
@@ -300,14 +301,21 @@ std::optional<Task> StageMachine::next_of(const Command& command, bool& all_give
   return std::nullopt;
 }
 
+static bool copies(const Command& command) {
+  return command.kind == CommandKind::Checkpoint || command.kind == CommandKind::Replicate;
+}
+
+bool StageMachine::copies_next() const {
+  return at_command_ < commands_.size() && copies(commands_[at_command_]);
+}
+
 std::optional<Task> StageMachine::next_task(Instant now, bool may_copy) {
   if (!commands_.empty() && commands_.front().kind == CommandKind::Advance && step_began_ == Instant{})
     begin_step(now);
   const uint32_t ahead = segment_usual_ > options_.tasks_ahead_up_to ? 1 : options_.tasks_ahead;
   while (tasks_.size() < ahead && at_command_ < commands_.size()) {
     const Command& command = commands_[at_command_];
-    const bool copies = command.kind == CommandKind::Checkpoint || command.kind == CommandKind::Replicate;
-    if (copies && !may_copy) return std::nullopt;
+    if (copies(command) && !may_copy) return std::nullopt;
     bool all_given = false;
     auto task = next_of(command, all_given);
     if (task) {

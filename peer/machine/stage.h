@@ -47,6 +47,7 @@ struct Task {
   double norm = 0;        // for Update with clip_norm
   uint64_t sequence = 0;  // of the command that it belongs to
   bool durable = true;    // of a Snapshot: for a checkpoint
+  bool direct = false;    // of a Snapshot: others fetch it here
 };
 
 // What a task gave, tensors aside.
@@ -97,6 +98,7 @@ class StageMachine {
   // The next task, to be run behind those handed out before; nothing while tasks_ahead are not done, and when
   // it would copy the state and `may_copy` says that there is no room for that yet.
   std::optional<Task> next_task(Instant now, bool may_copy = true);
+  bool copies_next() const;  // its next task, once it may have one, is to copy the state
   // Microbatches of data to ask the broker for, each once.
   std::vector<MicrobatchKey> fetches();
   // What to tell the broker, in order.

@@ -5,7 +5,11 @@
 namespace weft::peer {
 
 Status StandBys::begin(const proto::StandBy& message, std::optional<int64_t> room, PeerEffects& out) {
-  Loading next{.step = message.step, .rate = message.rate, .blobs = shelf_.list_of(message.tensors)};
+  Loading next{.list = {message.run, message.step, message.list},
+               .rate = message.rate,
+               .blobs = shelf_.list_of(message.tensors),
+               .tensors = {}};
+  for (const proto::TensorReference& tensor : message.tensors) next.tensors[tensor.key] = tensor.sha256;
   uint64_t size = 0;
   for (const WantedBlob& blob : next.blobs.blobs)
     if (next.blobs.missing.contains(blob.sha256) && !shelf_.is_under_way(blob.sha256)) size += blob.size;
@@ -20,6 +24,12 @@ Status StandBys::begin(const proto::StandBy& message, std::optional<int64_t> roo
   if (!fits() || (!runs_.contains(message.run) && runs_.size() >= runs_max_))
     return fail(ErrorCode::ResourceExhausted, "no room for " + std::to_string(size) + " bytes more");
   Run& run = runs_[message.run];
+  next.blobs.origins = origins_of(message.tensors, message.sources);
+  if (run.complete)
+    for (const proto::TensorReference& tensor : message.tensors)
+      if (const auto origin = next.blobs.origins.find(tensor.sha256); origin != next.blobs.origins.end())
+        if (const auto before = run.complete->tensors.find(tensor.key); before != run.complete->tensors.end())
+          origin->second.base = before->second;
   shelf_.name(next.blobs.blobs);
   if (run.loading) shelf_.unname(run.loading->blobs.blobs);
   run.loading = std::move(next);
@@ -52,7 +62,7 @@ std::optional<StandBys::List> StandBys::complete_if_here(proto::JobNumber number
   if (run.complete) shelf_.unname(run.complete->blobs.blobs);
   run.complete = std::move(run.loading);
   run.loading.reset();
-  return List{number, run.complete->step};
+  return run.complete->list;
 }
 
 std::vector<StandBys::List> StandBys::on_failed(const Digest& sha256, bool again) {
@@ -63,7 +73,7 @@ std::vector<StandBys::List> StandBys::on_failed(const Digest& sha256, bool again
       shelf_.restock(run.loading->blobs);
       continue;
     }
-    given_up.push_back({number, run.loading->step});
+    given_up.push_back(run.loading->list);
     shelf_.unname(run.loading->blobs.blobs);
     run.loading.reset();
   }

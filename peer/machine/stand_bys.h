@@ -15,7 +15,7 @@ class StandBys {
  public:
   struct List {
     proto::JobNumber run = 0;
-    uint64_t step = 0;
+    uint64_t step = 0, number = 0;
   };
   StandBys(BlobShelf& shelf, size_t runs_max) : shelf_(shelf), runs_max_(runs_max) {}
 
@@ -38,8 +38,10 @@ class StandBys {
 
  private:
   struct Loading {
-    uint64_t step = 0, rate = 0;
+    List list;
+    uint64_t rate = 0;
     BlobList blobs;
+    std::map<dag::StateKey, Digest> tensors;
   };
   struct Run {
     std::optional<Loading> complete, loading;

@@ -16,10 +16,26 @@ void Uploads::add(const Task& task, std::vector<proto::TensorReference> tensors)
   uploads_.push_back(std::move(upload));
 }
 
+void Uploads::keep(const Task& task, const std::vector<proto::TensorReference>& tensors) {
+  Upload upload{.task = task, .blobs = shelf_.list_of(tensors).blobs};
+  shelf_.name(upload.blobs);
+  uploads_.push_back(std::move(upload));
+}
+
+bool Uploads::drop_direct() {
+  const auto oldest =
+      std::find_if(uploads_.begin(), uploads_.end(), [](const Upload& upload) { return upload.task.direct; });
+  if (oldest == uploads_.end()) return false;
+  shelf_.unname(oldest->blobs);
+  uploads_.erase(oldest);
+  return true;
+}
+
 std::vector<Uploads::Done> Uploads::start(PeerEffects& out) {
   size_t snapshots_going = 0, predictions_going = 0;
   std::vector<uint64_t> empty;
   for (Upload& upload : uploads_) {
+    if (upload.task.direct) continue;
     size_t& going = upload.is_snapshot() ? snapshots_going : predictions_going;
     if (upload.number == 0 && going < (upload.is_snapshot() ? kSnapshotsAtOnce : kPredictionsAtOnce)) {
       upload.number = ++last_number_;
@@ -127,7 +143,8 @@ size_t Uploads::predictions() const {
 }
 
 bool Uploads::anything_waits() const {
-  return std::any_of(uploads_.begin(), uploads_.end(), [](const Upload& u) { return u.number == 0; });
+  return std::any_of(uploads_.begin(), uploads_.end(),
+                     [](const Upload& u) { return u.number == 0 && !u.task.direct; });
 }
 
 Upload* Uploads::find(uint64_t number) {

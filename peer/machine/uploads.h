@@ -1,5 +1,5 @@
 // Snapshots and predictions on their way to the broker: hashed, offered, and what it lacks is put. They name
-// their blobs on the shelf until they are through.
+// their blobs on the shelf until they are through. Direct snapshots stay, for others to fetch.
 #pragma once
 
 #include <deque>
@@ -39,6 +39,10 @@ class Uploads {
   void expect_hashes() { ++hashing_; }
   void end_hashing() { hashing_ -= hashing_ > 0; }
   void add(const Task& task, std::vector<proto::TensorReference> tensors);
+  // A direct snapshot: named until its command is settled.
+  void keep(const Task& task, const std::vector<proto::TensorReference>& tensors);
+  // The oldest of these gives way to the next snapshot: who has not fetched it yet cannot. False: there is none.
+  bool drop_direct();
   // Offers what may go now, a few of each kind at once. What has no tensors is done.
   std::vector<Done> start(PeerEffects& out);
   // How the broker gets what it lacks. A snapshot goes at `snapshot_rate` (0: as fast as it can), but for
@@ -56,7 +60,7 @@ class Uploads {
   void drop_snapshots(uint64_t settled);  // nobody waits for those of commands up to it
   void clear();                           // the stage has gone, or failed
 
-  // Copied and not through.
+  // Copied and not through, or not settled.
   size_t snapshots() const;
   size_t predictions() const;
   bool anything_waits() const;  // for start()

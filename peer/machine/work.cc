@@ -14,6 +14,7 @@ void Peer::State::on_command(const proto::Command& command) {
                             ? stage->machine.on_command(command)
                             : fail(ErrorCode::InvalidArgument, "a command before the stage was ready");
   if (!status) return fail_stage(status.error().within("the broker breaks the protocol"));
+  end_lending();
   stage->reports.trim(stage->machine.committed(), stage->machine.settled());
   uploads.drop_snapshots(stage->machine.settled());
   if (snapshots.run() == command.run) snapshots.forget(stage->machine.keep_from());
@@ -79,9 +80,14 @@ void Peer::State::work() {
   if (auto finished = stage->machine.take_finished(); !finished.empty())
     out.push_back(DropMicrobatches{std::move(finished)});
   while (!uploads_are_full()) {
-    // One more copy of the state has room beside those that are on their way to the broker.
-    const bool may_copy = uploads.snapshots() + stage->machine.snapshots_ahead() < copies_max();
-    const auto task = stage->machine.next_task(now, may_copy);
+    // One more copy of the state has room beside those that are on their way to the broker. When those that
+    // stay here may go is told with later commands, which may wait for this one.
+    const auto has_room = [&] {
+      return uploads.snapshots() + stage->machine.snapshots_ahead() < copies_max();
+    };
+    if (stage->machine.copies_next())
+      while (!has_room() && uploads.drop_direct()) continue;
+    const auto task = stage->machine.next_task(now, has_room());
     if (!task) return;
     if (task->kind == TaskKind::Snapshot) {  // room for it first
       snapshots.trim(copies_max() - 1);

@@ -38,11 +38,16 @@ Result<ReceivedTensor> tensor_of(const net::InFrame& frame) {
 
 BulkTransfers::~BulkTransfers() { fail_all({ErrorCode::Cancelled, "the transfer was given up"}); }
 
-void BulkTransfers::get(const Digest& sha256, uint64_t size_max,
+void BulkTransfers::get(const Digest& sha256, uint64_t size_max, const GetOptions& options,
                         std::function<void(Result<std::vector<std::byte>>)> done) {
-  const uint64_t request = next_request_++;
-  gets_[request] = {.sha256 = sha256, .size_max = size_max, .done = std::move(done)};
-  send_(message_frame(proto::GetBlob{request, sha256}));
+  proto::GetBlob message{.request = next_request_++, .sha256 = sha256, .rate = options.rate};
+  Get get{
+      .sha256 = sha256, .size_max = size_max, .done = std::move(done), .is_from_peer = options.is_from_peer};
+  if (const auto& base = options.base; base && base->bytes.size() == size_max)
+    get.base = {base->owner.lock(), base->bytes};
+  if (get.base.owner) message.base = options.base->sha256;
+  gets_[message.request] = std::move(get);
+  send_(message_frame(message));
 }
 
 void BulkTransfers::put(const Digest& sha256, net::SharedBytes bytes, PutOptions options,
@@ -170,20 +175,62 @@ void BulkTransfers::get_microbatch(proto::GetMicrobatch request,
   microbatches_[number] = {std::move(request), {}, std::move(done)};
 }
 
+// To a get.
+Status BulkTransfers::on_answer(const proto::BlobAnswer& answer) {
+  Get& get = gets_.at(answer.request);
+  const bool is_larger = answer.size > get.size_max;
+  if (answer.message.empty() && !is_larger) return begin_get(answer);
+  if (answer.message.empty() && get.is_from_peer)
+    return refuse_get(answer.request, {ErrorCode::Corrupted, "a blob is said to be larger than it is"});
+  const auto done = std::move(get.done);
+  gets_.erase(answer.request);
+  done(answer.message.empty() ? fail(ErrorCode::ResourceExhausted, "a blob is larger than expected")
+                              : fail(answer.code, answer.message));
+  return {};
+}
+
 // Memory is named for all of it, and taken as pieces come.
-void BulkTransfers::begin_get(uint64_t request, uint64_t size) {
-  Get& get = gets_.at(request);
+Status BulkTransfers::begin_get(const proto::BlobAnswer& answer) {
+  Get& get = gets_.at(answer.request);
+  const bool has_such_base = answer.packed && get.base.owner && get.base.bytes.size() == answer.size;
+  if ((answer.packed && !get.is_from_peer) || (answer.has_base && !has_such_base))
+    return refuse_get(answer.request, {ErrorCode::Corrupted, "a blob is packed in a way that was not asked"});
   get.answered = true;
-  get.size = size;
+  get.size = answer.size;
   try {
-    get.bytes->reserve(size);
+    get.bytes->reserve(answer.size);
   } catch (const std::exception&) {  // bad_alloc, length_error
     const auto done = std::move(get.done);
-    gets_.erase(request);
-    return done(
-        fail(ErrorCode::ResourceExhausted, "no memory for a blob of " + std::to_string(size) + " bytes"));
+    gets_.erase(answer.request);
+    done(fail(ErrorCode::ResourceExhausted,
+              "no memory for a blob of " + std::to_string(answer.size) + " bytes"));
+    return {};
   }
-  if (size == 0) finish_get(request);
+  if (!answer.has_base) get.base = {};
+  if (answer.packed) get.unpacker = std::make_unique<storage::Unpacker>(answer.size, get.base.bytes);
+  if (answer.size == 0) finish_get(answer.request);
+  return {};
+}
+
+// A chunk ends at most one unit that began before it, and one of its own: little work for few bytes.
+Status BulkTransfers::unpack(Get& get, std::span<const std::byte> chunk) {
+  std::vector<std::byte>& bytes = *get.bytes;
+  const size_t size_max = bytes.size() + 2 * storage::kPackedUnit;
+  return get.unpacker->take(chunk, [&](std::span<const std::byte> unpacked) -> Status {
+    if (bytes.size() + unpacked.size() > size_max)
+      return fail(ErrorCode::Corrupted, "a chunk with more than one unit of a packed blob");
+    bytes.insert(bytes.end(), unpacked.begin(), unpacked.end());
+    get.hash->update(unpacked);
+    return {};
+  });
+}
+
+// The request is told, the connection ends.
+Status BulkTransfers::refuse_get(uint64_t request, const Error& error) {
+  const auto done = std::move(gets_.at(request).done);
+  gets_.erase(request);
+  done(fail(error));
+  return fail(error);
 }
 
 void BulkTransfers::finish_get(uint64_t request) {
@@ -198,14 +245,7 @@ void BulkTransfers::finish_get(uint64_t request) {
 Result<bool> BulkTransfers::on_message(const Message& message) {
   if (const auto* answer = std::get_if<proto::BlobAnswer>(&message)) {
     if (const auto get = gets_.find(answer->request); get != gets_.end() && !get->second.answered) {
-      if (!answer->message.empty() || answer->size > get->second.size_max) {
-        const auto done = std::move(get->second.done);
-        gets_.erase(get);
-        done(answer->message.empty() ? fail(ErrorCode::ResourceExhausted, "a blob is larger than expected")
-                                     : fail(answer->code, answer->message));
-        return true;
-      }
-      begin_get(answer->request, answer->size);
+      WEFT_TRY_STATUS(on_answer(*answer));
       return true;
     }
     const auto put =
@@ -255,10 +295,15 @@ Status BulkTransfers::on_chunk(const proto::ChunkFrame& chunk, size_t placed) {
   if (at == gets_.end()) return {};  // given up meanwhile
   Get& get = at->second;
   std::vector<std::byte>& bytes = *get.bytes;
-  if (!get.answered || chunk.bytes.size() > get.size - bytes.size())
+  if (!get.answered || (!get.unpacker && chunk.bytes.size() > get.size - bytes.size()))
     return fail(ErrorCode::InvalidArgument, "more of a blob than was promised");
-  bytes.insert(bytes.end(), chunk.bytes.begin(), chunk.bytes.end());
-  get.hash->update(std::span(bytes).last(placed + chunk.bytes.size()));
+  if (get.unpacker) {
+    if (const Status unpacked = unpack(get, chunk.bytes); !unpacked)
+      return refuse_get(chunk.request, unpacked.error());
+  } else {
+    bytes.insert(bytes.end(), chunk.bytes.begin(), chunk.bytes.end());
+    get.hash->update(std::span(bytes).last(placed + chunk.bytes.size()));
+  }
   if (bytes.size() == get.size) finish_get(chunk.request);
   return {};
 }
@@ -292,7 +337,7 @@ Result<net::Placement> BulkTransfers::place_chunk(size_t payload_size, std::span
   const auto chunk = proto::decode_chunk(head);
   if (!chunk) return net::Placement{};
   const auto at = gets_.find(chunk->request);
-  if (at == gets_.end() || !at->second.answered) return net::Placement{};
+  if (at == gets_.end() || !at->second.answered || at->second.unpacker) return net::Placement{};
   const std::shared_ptr<std::vector<std::byte>>& bytes = at->second.bytes;
   const size_t head_size = head.size() - chunk->bytes.size(), size = payload_size - head_size;
   if (size > proto::kChunkSizeMax || size > at->second.size - bytes->size()) return net::Placement{};

@@ -49,22 +49,35 @@ class BulkTransfers {
   // Requests that are not answered are told so: Cancelled.
   ~BulkTransfers();
 
+  // A blob for packed bytes to be differences to, which both sides have. Used where it has as many bytes as
+  // the other one and lives when that one's turn comes, and from then on as long as it is needed.
+  struct Base {
+    Digest sha256{};
+    std::weak_ptr<const void> owner{};
+    std::span<const std::byte> bytes{};
+  };
+  struct GetOptions {
+    uint64_t rate = 0;  // bytes a second, for a peer to keep to; 0: at once
+    // Of a peer, which may lie: its answer may be packed (storage/packed.h), on a base or without; units that
+    // are none, a base that was not named and more than `size_max` are Corrupted, and end the connection.
+    bool is_from_peer = false;
+    std::optional<Base> base{};
+  };
   // Each callback is called exactly once. The bytes have the hash that was asked for: Corrupted otherwise.
-  void get(const Digest& sha256, uint64_t size_max, std::function<void(Result<std::vector<std::byte>>)> done);
+  void get(const Digest& sha256, uint64_t size_max, const GetOptions& options,
+           std::function<void(Result<std::vector<std::byte>>)> done);
+  void get(const Digest& sha256, uint64_t size_max,
+           std::function<void(Result<std::vector<std::byte>>)> done) {
+    get(sha256, size_max, GetOptions{}, std::move(done));
+  }
   // In order; the next one begins when all of the one before has been sent and little waits for an answer.
   // The bytes are not copied and live until the answer.
   struct PutOptions {
     bool durable = true;
     uint64_t rate = 0;   // bytes a second; 0, or without a loop: no limit
     bool packs = false;  // the other side unpacks (storage/packed.h)
-    // A blob that the other side should have, too. Used where it has as many bytes and lives when the put
-    // begins, from then on until it is sent; where the other side has it no longer, the blob is put again
-    // without.
-    struct Base {
-      Digest sha256{};
-      std::weak_ptr<const void> owner{};
-      std::span<const std::byte> bytes{};
-    };
+    // Where the other side has it no longer, the blob is put again without.
+    using Base = BulkTransfers::Base;
     std::optional<Base> base{};
   };
   void put(const Digest& sha256, net::SharedBytes bytes, PutOptions options,
@@ -95,6 +108,7 @@ class BulkTransfers {
   Result<net::Placement> place(uint8_t kind, size_t payload_size, std::span<const std::byte> head);
   // The connection is gone: everything under way ends with the error.
   void fail_all(const Error& error);
+  bool is_getting(uint64_t request) const { return gets_.contains(request); }
   size_t under_way() const { return gets_.size() + puts_.size() + missing_.size() + microbatches_.size(); }
 
  private:
@@ -102,11 +116,14 @@ class BulkTransfers {
     Digest sha256;
     uint64_t size_max = 0;
     std::function<void(Result<std::vector<std::byte>>)> done;
+    bool is_from_peer = false;
+    net::SharedBytes base{};  // as it was named
     bool answered = false;
     uint64_t size = 0;
     // Shared with the connection while a piece is read into it.
     std::shared_ptr<std::vector<std::byte>> bytes = std::make_shared<std::vector<std::byte>>();
     std::unique_ptr<storage::Sha256> hash = std::make_unique<storage::Sha256>();  // of what has come
+    std::unique_ptr<storage::Unpacker> unpacker{};                                // where it comes packed
   };
   struct Put {
     uint64_t request = 0;
@@ -133,7 +150,10 @@ class BulkTransfers {
   void pack_next(Put& put);
   net::SharedBytes next_bytes(Put& put, size_t size);
   void put_again(uint64_t request);
-  void begin_get(uint64_t request, uint64_t size);
+  Status on_answer(const proto::BlobAnswer& answer);
+  Status begin_get(const proto::BlobAnswer& answer);
+  static Status unpack(Get& get, std::span<const std::byte> chunk);
+  Status refuse_get(uint64_t request, const Error& error);
   void finish_get(uint64_t request);
   Result<net::Placement> place_chunk(size_t payload_size, std::span<const std::byte> head);
   Result<net::Placement> place_tensor(size_t payload_size, std::span<const std::byte> head);

@@ -6,12 +6,16 @@ namespace weft::peer {
 
 namespace {
 constexpr uint64_t kTensorBytesMax = uint64_t{64} << 30;
+constexpr Duration kTickInterval = std::chrono::milliseconds(250);
 }  // namespace
 
 BulkService::BulkService(net::Loop& owner, Options options)
-    : owner_(owner), options_(std::move(options)), thread_([this] {
+    : owner_(owner),
+      options_(std::move(options)),
+      sources_({.loop = &loop_, .identity = options_.identity, .shape = options_.shape}),
+      thread_([this] {
         loop_.run();
-        close({ErrorCode::Cancelled, "the peer leaves"});
+        abandon({ErrorCode::Cancelled, "the peer leaves"});
       }) {}
 
 BulkService::~BulkService() {
@@ -33,14 +37,14 @@ BulkService::Done<T> BulkService::on_owner(Done<T> done) const {
   };
 }
 
-void BulkService::get(const Digest& sha256, uint64_t size, uint64_t rate, Done<net::SharedBytes> done) {
-  loop_.post([this, sha256, size, rate, done = on_owner(std::move(done))] {
-    if (rate != 0) {
-      paced_.push_back({sha256, size, rate, done});
+void BulkService::get(Wanted wanted, Done<net::SharedBytes> done) {
+  loop_.post([this, wanted = std::move(wanted), done = on_owner(std::move(done))] {
+    if (wanted.rate != 0 && !wanted.source) {  // a peer keeps to its rate itself, each of several
+      paced_.push_back({wanted, done});
       return get_paced();
     }
-    std::erase_if(paced_, [&](const Paced& paced) { return paced.sha256 == sha256; });
-    get_now(sha256, size, done);
+    std::erase_if(paced_, [&](const Paced& paced) { return paced.wanted.sha256 == wanted.sha256; });
+    get_now(wanted, done);
   });
 }
 
@@ -71,7 +75,7 @@ void BulkService::get_microbatch(proto::GetMicrobatch request, Done<BulkTransfer
 
 void BulkService::reset() {
   ++*epoch_;
-  loop_.post([this] { close({ErrorCode::Cancelled, "the broker was lost"}); });
+  loop_.post([this] { abandon({ErrorCode::Cancelled, "the broker was lost"}); });
 }
 
 // ---- the connection
@@ -127,10 +131,15 @@ void BulkService::close(const Error& error) {
   // This may be its callback.
   if (attempt_) loop_.post([attempt = std::shared_ptr<net::Attempt>(std::move(attempt_))] {});
   const std::shared_ptr<BulkTransfers> old = std::move(transfers_);
-  const auto paced = std::exchange(paced_, {});
-  timer_.reset();
   if (old) old->fail_all(error);
-  for (const Paced& one : paced) one.done(weft::fail(error));
+  timer_.reset();
+  for (const Paced& paced : std::exchange(paced_, {})) paced.done(weft::fail(error));
+}
+
+void BulkService::abandon(const Error& error) {
+  close(error);
+  sources_.abandon(error);
+  tick_timer_.reset();
 }
 
 void BulkService::on_frame(const net::InFrame& frame) {
@@ -165,24 +174,34 @@ void BulkService::on_frame(const net::InFrame& frame) {
 void BulkService::get_paced() {
   const Instant now = loop_.now();
   while (!paced_.empty()) {
-    if (const Duration wait = pacer_.wait(now, paced_.front().rate); wait > Duration{}) {
+    if (const Duration wait = pacer_.wait(now, paced_.front().wanted.rate); wait > Duration{}) {
       timer_ = loop_.after(wait, [this] { get_paced(); });
       return;
     }
     const Paced next = std::move(paced_.front());
     paced_.pop_front();
-    pacer_.take(now, next.size, next.rate);
-    get_now(next.sha256, next.size, next.done);
+    pacer_.take(now, next.wanted.size, next.wanted.rate);
+    get_now(next.wanted, next.done);
   }
 }
 
-void BulkService::get_now(const Digest& sha256, uint64_t size, Done<net::SharedBytes> done) {
-  transfers().get(sha256, size != 0 ? size : kTensorBytesMax,
-                  [done = std::move(done)](Result<std::vector<std::byte>> bytes) {
-                    if (!bytes) return done(weft::fail(bytes.error()));
-                    const auto kept = std::make_shared<const std::vector<std::byte>>(std::move(*bytes));
-                    done(net::SharedBytes{kept, *kept});
-                  });
+void BulkService::get_now(const Wanted& wanted, Done<net::SharedBytes> done) {
+  const uint64_t size_max = wanted.size != 0 ? wanted.size : kTensorBytesMax;
+  auto share = [done = std::move(done)](Result<std::vector<std::byte>> bytes) {
+    if (!bytes) return done(weft::fail(bytes.error()));
+    const auto kept = std::make_shared<const std::vector<std::byte>>(std::move(*bytes));
+    done(net::SharedBytes{kept, *kept});
+  };
+  if (!wanted.source) return transfers().get(wanted.sha256, size_max, std::move(share));
+  sources_.get(*wanted.source, {wanted.sha256, size_max, wanted.rate, wanted.base}, std::move(share));
+  if (!tick_timer_) tick();
+}
+
+// While there are sources.
+void BulkService::tick() {
+  tick_timer_.reset();
+  sources_.on_tick();
+  if (sources_.sources() > 0) tick_timer_ = loop_.after(kTickInterval, [this] { tick(); });
 }
 
 }  // namespace weft::peer

@@ -1,6 +1,7 @@
 // A peer's second connection to its broker, on a loop and thread of its own: blobs and microbatches of data,
 // whose encryption never delays the thread that hands out tasks. The connection is opened with the first
-// request, and anew with the next one after it was lost.
+// request, and anew with the next one after it was lost. Beside it those to other peers that have blobs which
+// the broker does not (blob_sources.h).
 #pragma once
 
 #include <deque>
@@ -13,6 +14,7 @@
 
 #include "net/connection.h"
 #include "net/loop.h"
+#include "peer/service/blob_sources.h"
 #include "peer/service/bulk.h"
 #include "peer/service/pacer.h"
 #include "peer/service/urgent_sends.h"
@@ -37,21 +39,28 @@ class BulkService {
   ~BulkService();  // on the owner's thread; nothing is told afterwards
 
   // On the owner's thread. Answers come on its loop, each once, but none after reset() or the end.
-  // A blob of `size` bytes (0: unknown), at once or within `rate` bytes a second; asked for again without a
-  // rate, the request that waits for its turn is dropped.
-  void get(const Digest& sha256, uint64_t size, uint64_t rate, Done<net::SharedBytes> done);
+  struct Wanted {
+    Digest sha256{};
+    uint64_t size = 0;  // bytes; 0: unknown
+    // Bytes a second; 0: at once. Of the broker in the mean over all that have one; a source keeps to it.
+    uint64_t rate = 0;
+    std::shared_ptr<const proto::BlobSource> source{};  // null: the broker
+    std::optional<BulkTransfers::Base> base{};          // of a source: what this side has already
+  };
+  // Asked for again without a rate, the request to the broker that waits for its turn is dropped. Errors: of
+  // a source as BlobSources has them, of the broker as it says.
+  void get(Wanted wanted, Done<net::SharedBytes> done);
   void missing(std::vector<Digest> blobs, bool durable, Done<std::vector<Digest>> done);
   void put(const Digest& sha256, net::SharedBytes bytes, BulkTransfers::PutOptions options,
            std::function<void(Status)> done);
   void cancel_puts();  // those that have not begun
   void get_microbatch(proto::GetMicrobatch request, Done<BulkTransfers::Microbatch> done);
-  // The broker was lost: the connection is closed, what was asked for is not wanted.
+  // The broker was lost: all connections are closed, what was asked for is not wanted.
   void reset();
 
  private:
   struct Paced {
-    Digest sha256{};
-    uint64_t size = 0, rate = 0;
+    Wanted wanted;
     Done<net::SharedBytes> done;
   };
   // Takes what comes on the thread to the owner's loop.
@@ -59,11 +68,13 @@ class BulkService {
   Done<T> on_owner(Done<T> done) const;
 
   // On the thread.
-  BulkTransfers& transfers();  // opens the connection when it is not there
-  void close(const Error& error);
+  BulkTransfers& transfers();      // opens the connection when it is not there
+  void close(const Error& error);  // the connection to the broker
+  void abandon(const Error& error);
   void on_frame(const net::InFrame& frame);
-  void get_now(const Digest& sha256, uint64_t size, Done<net::SharedBytes> done);
+  void get_now(const Wanted& wanted, Done<net::SharedBytes> done);
   void get_paced();
+  void tick();
 
   net::Loop& owner_;
   const Options options_;
@@ -80,7 +91,8 @@ class BulkService {
   std::deque<net::OutFrame> waiting_;  // until the broker has said hello
   std::deque<Paced> paced_;
   Pacer pacer_;
-  std::unique_ptr<net::Loop::Timer> timer_;
+  std::unique_ptr<net::Loop::Timer> timer_, tick_timer_;
+  BlobSources sources_;
 
   std::thread thread_;  // last: it begins when the rest is there
 };

@@ -52,10 +52,16 @@ void LinkService::run() {
       if (handlers.on_probed) handlers.on_probed(report);
     });
   });
+  blobs_ = std::make_unique<BlobServer>(
+      BlobServer::Options{.loop = &loop_,
+                          .look_up = [this](const proto::GetBlob& request,
+                                            const BlobServer::Found& found) { look_up(request, found); },
+                          .yields = [this] { return links_ && links_->unsent() > 0; }});
   tick();
   loop_.run();
   timer_.reset();
   urgent_timer_.reset();
+  blobs_.reset();
   prober_.reset();
   links_.reset();
   arrivals_.clear();
@@ -64,6 +70,7 @@ void LinkService::run() {
 
 void LinkService::tick() {
   if (links_) links_->on_tick();
+  blobs_->on_tick();
   publish_use();
   for (const auto& arrival : std::vector(arrivals_))
     if (loop_.now() - arrival->since > kArrivalDeadline) drop_arrival(arrival);
@@ -223,6 +230,7 @@ void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::Ass
     counted_ = generation;
   }
   seed_ = assignment->training.seed;
+  blobs_->set_rate(assignment->replication_rate);
   links_ = std::make_unique<Links>(
       link_options(), std::move(assignment),
       Links::Handlers{
@@ -256,6 +264,7 @@ LinkOptions LinkService::link_options() {
 
 void LinkService::close_now() {
   links_.reset();
+  blobs_->set_rate(0);
   publish_urgent();
   const std::lock_guard lock(mutex_);
   use_.clear();
@@ -307,6 +316,8 @@ void LinkService::on_arrival_frame(const std::shared_ptr<Arrival>& arrival, cons
                            : fail(ErrorCode::InvalidArgument, "not a message");
   const auto* hello = message ? std::get_if<proto::LinkHello>(&*message) : nullptr;
   const auto* probe = message ? std::get_if<proto::ProbeHello>(&*message) : nullptr;
+  const auto* blob = message ? std::get_if<proto::GetBlob>(&*message) : nullptr;
+  if (blob != nullptr && !arrival->hello && !arrival->probe) return pass_to_server(arrival, *blob);
   if ((hello == nullptr && probe == nullptr) || arrival->hello || arrival->probe)
     return drop_arrival(arrival);
   if (hello != nullptr) arrival->hello = *hello;
@@ -325,6 +336,21 @@ void LinkService::match_arrivals() {
     arrival->connection.reset();  // the link holds it now
     std::erase(arrivals_, arrival);
   }
+}
+
+void LinkService::pass_to_server(const std::shared_ptr<Arrival>& arrival, const proto::GetBlob& request) {
+  auto taken = blobs_->offer(arrival->connection, request);
+  if (!taken) return drop_arrival(arrival);
+  arrival->handlers = std::move(*taken);
+  arrival->connection.reset();  // the server holds it now
+  std::erase(arrivals_, arrival);
+}
+
+void LinkService::look_up(const proto::GetBlob& request, const BlobServer::Found& found) {
+  tell([this, request, found](const Handlers& handlers) {
+    const HeldBlob held = handlers.on_get_blob ? handlers.on_get_blob(request) : HeldBlob{};
+    loop_.post([found, held] { found(held); });
+  });
 }
 
 void LinkService::drop_arrival(const std::shared_ptr<Arrival>& arrival) {

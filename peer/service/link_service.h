@@ -1,7 +1,7 @@
 // Links on a loop and thread of their own, with whoever dials in: encryption and sockets never delay the
 // thread that hands out tasks; what comes encoded is decoded on a third. What happens is told on the owner's
 // loop. What came and was not taken there yet is bounded: then nothing more is read. Between stages, links
-// are measured there when the broker asks.
+// are measured there when the broker asks. Who dials in may ask for blobs, too (blob_server.h).
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,7 @@
 #include "net/listener.h"
 #include "net/loop.h"
 #include "net/worker.h"
+#include "peer/service/blob_server.h"
 #include "peer/service/links.h"
 #include "peer/service/prober.h"
 #include "peer/service/urgent_sends.h"
@@ -43,6 +44,8 @@ class LinkService {
     // Instead of on_tensor: what the stage would learn from is not finite (encoding.h).
     std::function<void(uint64_t generation, const Error&)> on_not_finite{};
     std::function<void(const proto::ProbeReport&)> on_probed{};
+    // What the owner holds of what another peer asks for, and of the base that it names. Missing: nothing.
+    std::function<HeldBlob(const proto::GetBlob&)> on_get_blob{};
   };
   // Errors: what the listener says.
   static Result<std::unique_ptr<LinkService>> start(net::Loop& owner, Options options, Handlers handlers);
@@ -67,7 +70,7 @@ class LinkService {
   void count(uint64_t generation, plan::Seat seat, const Encoded& encoded);
 
  private:
-  struct Arrival;  // an accepted connection that has not said which link it is, or probe
+  struct Arrival;  // an accepted connection that has not said what it is for
 
   LinkService(net::Loop& owner, Options options, Handlers handlers)
       : owner_(owner),
@@ -79,6 +82,8 @@ class LinkService {
   void on_accepted(net::ConnectionPtr connection);
   void on_arrival_frame(const std::shared_ptr<Arrival>& arrival, const net::InFrame& frame);
   void match_arrivals();
+  void pass_to_server(const std::shared_ptr<Arrival>& arrival, const proto::GetBlob& request);
+  void look_up(const proto::GetBlob& request, const BlobServer::Found& found);
   void drop_arrival(const std::shared_ptr<Arrival>& arrival);
   void open_now(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment);
   void close_now();
@@ -109,6 +114,7 @@ class LinkService {
   uint64_t generation_ = 0;
   std::unique_ptr<Links> links_;
   std::unique_ptr<Prober> prober_;
+  std::unique_ptr<BlobServer> blobs_;
   std::atomic<uint32_t> decoding_ = 0;  // tensors that the thread which decodes has yet to pass on
   uint64_t seed_ = 0;                   // of its run
   uint64_t untaken_ = 0;                // bytes of tensors

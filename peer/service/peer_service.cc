@@ -75,6 +75,7 @@ Status PeerService::start_links() {
   handlers.on_probed = [this](const proto::ProbeReport& report) {
     carry_out(peer_->on_probed(loop_.now(), report));
   };
+  handlers.on_get_blob = [this](const proto::GetBlob& request) { return held_blob(request); };
   WEFT_TRY(links_, LinkService::start(loop_, std::move(options), std::move(handlers)));
   if (!links_->endpoint()) return {};
   const std::string bound = net::to_string(*links_->endpoint());
@@ -283,12 +284,27 @@ void PeerService::on_hashed(uint64_t generation, const Task& task,
 }
 
 void PeerService::fetch_blob(const FetchBlob& fetch) {
-  bulk_->get(fetch.sha256, fetch.size, fetch.rate,
-             [this, sha256 = fetch.sha256](Result<net::SharedBytes> bytes) {
-               const Status fetched = bytes ? Status{} : fail(bytes.error());
-               if (bytes) blobs_.try_emplace(sha256, std::move(*bytes));
-               carry_out(peer_->on_blob(loop_.now(), sha256, fetched));
-             });
+  BulkService::Wanted wanted{
+      .sha256 = fetch.sha256, .size = fetch.size, .rate = fetch.rate, .source = fetch.source};
+  if (fetch.base)
+    if (const auto base = blobs_.find(*fetch.base); base != blobs_.end())
+      wanted.base = {*fetch.base, base->second.owner, base->second.bytes};
+  bulk_->get(std::move(wanted), [this, sha256 = fetch.sha256](Result<net::SharedBytes> bytes) {
+    const Status fetched = bytes ? Status{} : fail(bytes.error());
+    if (bytes) blobs_.try_emplace(sha256, std::move(*bytes));
+    carry_out(peer_->on_blob(loop_.now(), sha256, fetched));
+  });
+}
+
+// For another peer. The machine has no part in it: what it keeps is there to be asked for.
+HeldBlob PeerService::held_blob(const proto::GetBlob& request) const {
+  HeldBlob held;
+  const auto blob = blobs_.find(request.sha256);
+  if (blob == blobs_.end()) return held;
+  held.bytes = blob->second;
+  const auto base = request.base ? blobs_.find(*request.base) : blobs_.end();
+  if (base != blobs_.end() && base->second.bytes.size() == held.bytes.bytes.size()) held.base = base->second;
+  return held;
 }
 
 void PeerService::forget_blobs(const ForgetBlobs& forget) {

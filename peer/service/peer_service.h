@@ -78,6 +78,7 @@ class PeerService {
   void drop_runner();
   void run_task(const RunTask& run);
   void fetch_blob(const FetchBlob& fetch);
+  HeldBlob held_blob(const proto::GetBlob& request) const;
   void forget_blobs(const ForgetBlobs& forget);
   void fetch_data(const FetchData& fetch);
   void offer(const OfferBlobs& offer);

@@ -6,11 +6,15 @@ namespace weft::proto {
 void put(const GetBlob& from, wire::GetBlob& to) {
   to.set_request(from.request);
   to.set_sha256(put_bytes(from.sha256));
+  to.set_rate(from.rate);
+  if (from.base) to.set_base(put_bytes(*from.base));
 }
 Status get(const wire::GetBlob& from, GetBlob& to) {
   Reader read("GetBlob");
   to.request = from.request();
   read.digest(from.sha256(), to.sha256, "sha256");
+  to.rate = from.rate();
+  if (!from.base().empty()) read.digest(from.base(), to.base.emplace(), "base");
   return read.status();
 }
 
@@ -38,6 +42,8 @@ void put(const BlobAnswer& from, wire::BlobAnswer& to) {
   to.set_code(put_enum<wire::ErrorCode>(from.code));
   to.set_message(put_text(from.message));
   to.set_size(from.size);
+  to.set_packed(from.packed);
+  to.set_has_base(from.has_base);
 }
 Status get(const wire::BlobAnswer& from, BlobAnswer& to) {
   Reader read("BlobAnswer");
@@ -45,6 +51,9 @@ Status get(const wire::BlobAnswer& from, BlobAnswer& to) {
   read.enumerator(from.code(), to.code, ErrorCode::Internal, "code");
   read.text(from.message(), to.message, kTextMax, "message");
   read.size(from.size(), to.size, "size");
+  to.packed = from.packed();
+  to.has_base = from.has_base();
+  read.require(to.packed || !to.has_base, "has_base", "of a blob that is not packed");
   return read.status();
 }
 

@@ -118,6 +118,7 @@ void put(const Command& from, wire::Command& to) {
   to.set_committed(from.committed);
   to.set_settled(from.settled);
   to.set_keep_from(from.keep_from);
+  to.set_direct(from.direct);
 }
 Status get(const wire::Command& from, Command& to) {
   Reader read("Command");
@@ -131,6 +132,7 @@ Status get(const wire::Command& from, Command& to) {
   to.committed = from.committed();
   to.settled = from.settled();
   to.keep_from = from.keep_from();
+  to.direct = from.direct();
   return read.status();
 }
 
@@ -185,6 +187,8 @@ void put(const StandBy& from, wire::StandBy& to) {
   to.set_step(from.step);
   put_list(from.tensors, *to.mutable_tensors());
   to.set_rate(from.rate);
+  put_list(from.sources, *to.mutable_sources());
+  to.set_list(from.list);
 }
 Status get(const wire::StandBy& from, StandBy& to) {
   Reader read("StandBy");
@@ -192,7 +196,10 @@ Status get(const wire::StandBy& from, StandBy& to) {
   to.step = from.step();
   read.list(from.tensors(), to.tensors, kListMax, "tensors");
   to.rate = from.rate();
-  return read.status();
+  read.list(from.sources(), to.sources, kStagesMax, "sources");
+  to.list = from.list();
+  WEFT_TRY_STATUS(read.status());
+  return check_sources(to.sources, to.tensors.size());
 }
 
 void put(const HeartbeatAck& from, wire::HeartbeatAck& to) { to.set_sequence(from.sequence); }
@@ -241,10 +248,22 @@ Status get(const wire::StageResumed& from, StageResumed& to) {
 void put(const StandingBy& from, wire::StandingBy& to) {
   to.set_run(from.run);
   to.set_step(from.step);
+  to.set_list(from.list);
+  if (!from.failure) return;
+  to.set_failure_code(put_enum<wire::ErrorCode>(from.failure->code));
+  to.set_failure_message(put_text(from.failure->message));
 }
 Status get(const wire::StandingBy& from, StandingBy& to) {
-  to = {from.run(), from.step()};
-  return {};
+  Reader read("StandingBy");
+  to.run = from.run();
+  to.step = from.step();
+  to.list = from.list();
+  if (from.failure_code() != wire::ERROR_CODE_UNSPECIFIED) {
+    to.failure.emplace();
+    read.enumerator(from.failure_code(), to.failure->code, ErrorCode::Internal, "failure_code");
+    read.text(from.failure_message(), to.failure->message, kTextMax, "failure_message");
+  }
+  return read.status();
 }
 
 void put(const PeerLog& from, wire::PeerLog& to) { to.set_text(put_text(from.text)); }

@@ -150,6 +150,32 @@ Status get(const wire::LinkRoute& from, LinkRoute& to) {
   return read.status();
 }
 
+void put(const BlobSource& from, wire::BlobSource& to) {
+  to.set_peer(put_bytes(from.peer.digest));
+  put_plain(from.addresses, *to.mutable_addresses());
+  to.set_region(from.region);
+  put_plain(from.tensors, *to.mutable_tensors());
+}
+Status get(const wire::BlobSource& from, BlobSource& to) {
+  Reader read("BlobSource");
+  read.digest(from.peer(), to.peer.digest, "peer");
+  read.texts(from.addresses(), to.addresses, kAddressesMax, kNameMax, "addresses");
+  read.text(from.region(), to.region, kNameMax, "region");
+  read.numbers(from.tensors(), to.tensors, kListMax, "tensors");
+  return read.status();
+}
+
+Status check_sources(const std::vector<BlobSource>& sources, size_t tensors) {
+  std::vector<bool> has_one(tensors, false);
+  for (const BlobSource& source : sources)
+    for (const uint32_t tensor : source.tensors) {
+      if (tensor >= tensors || has_one[tensor])
+        return fail(ErrorCode::OutOfRange, "sources: a tensor that is not in the list, or has two");
+      has_one[tensor] = true;
+    }
+  return {};
+}
+
 void put(const TrainingSpec& from, wire::Training& to) {
   to.set_seed(from.seed);
   to.set_batch_size(from.batch_size);
@@ -216,6 +242,8 @@ void put(const AssignStage& from, wire::AssignStage& to) {
   to.set_fuse_elementwise(from.device_class.traits.fuse_elementwise);
   to.set_convolution_layout(put_enum<wire::Layout>(from.device_class.traits.convolution_layout));
   to.set_fingerprint(from.device_class.fingerprint);
+  put_list(from.sources, *to.mutable_sources());
+  for (const Digest& blob : from.lends) to.add_lends(put_bytes(blob));
 }
 
 namespace {
@@ -285,8 +313,11 @@ Status get(const wire::AssignStage& from, AssignStage& to) {
     read.enumerator(from.convolution_layout(), to.device_class.traits.convolution_layout,
                     dag::Layout::Blocked16, "convolution_layout");
   read.text(from.fingerprint(), to.device_class.fingerprint, kSymbolMax, "fingerprint");
+  read.list(from.sources(), to.sources, kStagesMax, "sources");
+  read.digests(from.lends(), to.lends, kListMax, "lends");
   WEFT_TRY_STATUS(read.status());
-  for (const Status& checked : {check_stages(to), check_tensors(to)})
+  for (const Status& checked :
+       {check_stages(to), check_tensors(to), check_sources(to.sources, to.tensors.size())})
     if (!checked) return fail(checked.error().within("AssignStage"));
   return {};
 }

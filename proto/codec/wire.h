@@ -84,6 +84,10 @@ void put(const LinkComparison& from, wire::LinkComparison& to);
 Status get(const wire::LinkComparison& from, LinkComparison& to);
 void put(const dag::TensorSpec& from, wire::TensorSpec& to);
 Status get(const wire::TensorSpec& from, dag::TensorSpec& to);
+void put(const BlobSource& from, wire::BlobSource& to);
+Status get(const wire::BlobSource& from, BlobSource& to);
+// OutOfRange: indices of tensors that are not in a list of so many, or have two sources.
+Status check_sources(const std::vector<BlobSource>& sources, size_t tensors);
 void put(const TensorReference& from, wire::TensorReference& to);
 Status get(const wire::TensorReference& from, TensorReference& to);
 void put(const plan::Rates& from, wire::Rates& to);

@@ -34,6 +34,8 @@ struct ClusterOptions {
   Duration step_time = std::chrono::milliseconds(100);
   uint32_t submitted_stages = 2;  // as the job says; 0: auto
   broker::DriftOptions drift{.look_after = {}};
+  bool reachable = true;  // peers by each other
+  uint32_t minor = proto::kProtocolMinor;
   bool compresses = false;  // as the planner chose, too much until its links become gentler
   bool lies = false;        // whatever its links are, a stage says that they are too much
   // What the planner says of a run that goes on.
@@ -63,6 +65,8 @@ struct FakePeer {
   uint8_t number = 0;
   uint64_t instance = 1;
   bool alive = false, draining = false, disk_full = false, left = false;
+  bool fetches = true;                             // from other peers
+  bool claims = false;                             // it says that it stands by, and has nothing
   std::optional<broker::ConnectionId> connection;  // admitted or not
   bool admitted = false;
   std::optional<FakeStage> stage;
@@ -106,6 +110,7 @@ class Cluster {
   bool crashed() const { return crashes_ != 0; }
   broker::BrokerOptions broker_options() const;
   void forget_transient() { transient_.clear(); }
+  bool broker_has(const Digest& blob) const { return durable_.contains(blob) || transient_.contains(blob); }
   Digest digest(uint32_t stage, uint64_t step) const;
 
   std::set<Digest> kept;  // as the broker last said, of the blobs that need not survive it
@@ -121,6 +126,10 @@ class Cluster {
   void plan(const broker::StartPlanning& request);
   void receive(FakePeer& peer, const proto::Message& message);
   void load(FakePeer& peer);
+  void stand_by(FakePeer& peer, const proto::StandBy& list);
+  // From the broker, or the source that is named; whether it is there now.
+  bool fetch(FakePeer& peer, const std::vector<proto::TensorReference>& tensors, size_t index,
+             const std::vector<proto::BlobSource>& sources);
   void work(FakePeer& peer);
   void tell(FakePeer& peer, proto::Message message);
   void report(FakePeer& peer, uint64_t sequence, uint64_t step, proto::Message message,

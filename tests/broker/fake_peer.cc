@@ -23,9 +23,11 @@ void Cluster::connect(FakePeer& peer) {
   peer.admitted = false;
   peer_of_[*peer.connection] = peer.number;
   proto::Hello hello;
+  hello.minor = options_.minor;
   hello.name = "peer" + std::to_string(peer.number);
   hello.instance = peer.instance;
   hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "f"};
+  if (options_.reachable) hello.device->addresses = {hello.name};
   if (peer.stage && peer.stage->loaded && !peer.stage->failed)
     hello.holding = {peer.stage->assignment->run, peer.stage->assignment->plan_version,
                      peer.stage->assignment->seat};
@@ -79,6 +81,11 @@ void Cluster::receive(FakePeer& peer, const Message& message) {
     if (peer.draining) tell(peer, proto::Drain{});
     if (peer.draining && !peer.stage) peer.left = true;
   } else if (const auto* assign = std::get_if<proto::AssignStage>(&message)) {
+    if (!peer.stage) {  // what it stood by with for others goes, but for what it lends
+      std::set<Digest> stays(assign->lends.begin(), assign->lends.end());
+      for (const auto& tensor : assign->tensors) stays.insert(tensor.sha256);
+      std::erase_if(peer.held, [&](const Digest& blob) { return !stays.contains(blob); });
+    }
     peer.stage = FakeStage{};
     peer.stage->assignment = std::make_shared<const proto::AssignStage>(*assign);
     load(peer);
@@ -120,26 +127,53 @@ void Cluster::receive(FakePeer& peer, const Message& message) {
       tell(peer, kept.message);
     }
   } else if (const auto* stand_by = std::get_if<proto::StandBy>(&message)) {
-    bool all = !stand_by->tensors.empty();
-    for (const auto& tensor : stand_by->tensors) {
-      if (durable_.contains(tensor.sha256) || transient_.contains(tensor.sha256))
-        peer.held.insert(tensor.sha256);
-      all = all && peer.held.contains(tensor.sha256);
-    }
-    if (all) tell(peer, proto::StandingBy{stand_by->run, stand_by->step});
+    this->stand_by(peer, *stand_by);
   }
+}
+
+bool Cluster::fetch(FakePeer& peer, const std::vector<proto::TensorReference>& tensors, size_t index,
+                    const std::vector<proto::BlobSource>& sources) {
+  const Digest& blob = tensors[index].sha256;
+  if (peer.held.contains(blob)) return true;
+  bool there = broker_has(blob);
+  for (const proto::BlobSource& source : sources)
+    if (std::find(source.tensors.begin(), source.tensors.end(), index) != source.tensors.end()) {
+      const FakePeer& giver = peers_.at(source.peer.digest.bytes[0]);
+      EXPECT_EQ(source.addresses, std::vector<std::string>{"peer" + std::to_string(giver.number)});
+      there = peer.fetches && giver.alive && giver.held.contains(blob);
+    }
+  if (there) peer.held.insert(blob);
+  return there;
+}
+
+void Cluster::stand_by(FakePeer& peer, const proto::StandBy& list) {
+  if (peer.stage) return;
+  if (peer.claims && !list.tensors.empty())
+    return tell(peer,
+                proto::StandingBy{.run = list.run, .step = list.step, .failure = {}, .list = list.list});
+  std::set<Digest> wanted;
+  bool all = true;
+  for (size_t t = 0; t < list.tensors.size(); ++t) {
+    wanted.insert(list.tensors[t].sha256);
+    all = fetch(peer, list.tensors, t, list.sources) && all;
+  }
+  // The list before stays until this one is complete.
+  if (all) std::erase_if(peer.held, [&](const Digest& blob) { return !wanted.contains(blob); });
+  if (list.tensors.empty()) return;
+  proto::StandingBy answer{.run = list.run, .step = list.step, .failure = {}, .list = list.list};
+  if (!all) answer.failure = Error{ErrorCode::NotFound, "nobody has it"};
+  tell(peer, answer);
 }
 
 void Cluster::load(FakePeer& peer) {
   const proto::AssignStage& assignment = *peer.stage->assignment;
   peer.heard = true;
-  for (const auto& tensor : assignment.tensors) {
+  for (size_t t = 0; t < assignment.tensors.size(); ++t) {
+    const proto::TensorReference& tensor = assignment.tensors[t];
     const auto part = static_cast<uint32_t>(std::stoul(tensor.key.name));
     EXPECT_EQ(to_hex(tensor.sha256), to_hex(digest(part, assignment.after_step)))
         << "a stage begins with another state than the plan says";
-    if (durable_.contains(tensor.sha256) || transient_.contains(tensor.sha256))
-      peer.held.insert(tensor.sha256);
-    if (peer.held.contains(tensor.sha256)) continue;
+    if (fetch(peer, assignment.tensors, t, assignment.sources)) continue;
     peer.stage->failed = true;
     return tell(peer, proto::StageFailed{.run = assignment.run,
                                          .plan_version = assignment.plan_version,
@@ -188,14 +222,14 @@ void Cluster::snapshot(FakePeer& peer, const proto::Command& command) {
   for (proto::TensorReference tensor : assignment.tensors) {
     tensor.sha256 = digest(static_cast<uint32_t>(std::stoul(tensor.key.name)), command.step);
     peer.held.insert(tensor.sha256);
-    (durable ? durable_ : transient_).insert(tensor.sha256);
+    if (!command.direct) (durable ? durable_ : transient_).insert(tensor.sha256);
     checkpoint.tensors.push_back(std::move(tensor));
   }
   if (peer.disk_full) {
     checkpoint.tensors.clear();
     checkpoint.failure = Error{ErrorCode::ResourceExhausted, "the broker's disk is full"};
   }
-  report(peer, command.sequence, 0, std::move(checkpoint), !durable);
+  report(peer, command.sequence, 0, std::move(checkpoint), !durable && !command.direct);
 }
 
 void Cluster::work(FakePeer& peer) {

@@ -155,23 +155,24 @@ TEST(PlaceAgain, FindsAPlacementWheneverThereIsOne) {
 
 TEST(DealStages, InTurnWithFewerAndWithMoreHoldersThanStages) {
   const std::vector<StageToHold> stages(3, {10, 20});
-  EXPECT_EQ(deal_stages(stages, {{100, 100}, {100, 100}}), (std::vector<std::vector<uint32_t>>{{0, 2}, {1}}));
-  EXPECT_EQ(deal_stages(stages, std::vector<Holder>(5, {100, 100})),
+  EXPECT_EQ(deal_stages(stages, {{100, 100}, {100, 100}}).by_holder,
+            (std::vector<std::vector<uint32_t>>{{0, 2}, {1}}));
+  EXPECT_EQ(deal_stages(stages, std::vector<Holder>(5, {100, 100})).by_holder,
             (std::vector<std::vector<uint32_t>>{{0}, {1}, {2}, {0}, {1}}));
 }
 
 TEST(DealStages, ToTheStagesOwnKindFirstAndThenToAny) {
   const std::vector<StageToHold> stages = {{10, 20, "a"}, {10, 20, "b"}, {10, 20, "d"}};
   const std::vector<Holder> holders = {{100, 100, "b"}, {100, 100, "a"}, {100, 100, "c"}, {100, 100, "b"}};
-  EXPECT_EQ(deal_stages(stages, holders), (std::vector<std::vector<uint32_t>>{{1}, {0}, {2}, {1}}));
-  EXPECT_EQ(deal_stages(stages, holders, /*equal_bits=*/true),
+  EXPECT_EQ(deal_stages(stages, holders).by_holder, (std::vector<std::vector<uint32_t>>{{1}, {0}, {2}, {1}}));
+  EXPECT_EQ(deal_stages(stages, holders, /*equal_bits=*/true).by_holder,
             (std::vector<std::vector<uint32_t>>{{1}, {0}, {}, {1}}));
 }
 
 TEST(DealStages, AnOwnersStageOnlyToThatOwner) {
   const std::vector<StageToHold> stages = {{10, 10, "f", "anna"}, {10, 10, "f", "ben"}, {10, 10, "f", ""}};
   const std::vector<Holder> holders = {{100, 100, "f", "ben"}, {100, 100, "f", "carla"}};
-  const auto dealt = deal_stages(stages, holders);
+  const auto dealt = deal_stages(stages, holders).by_holder;
   EXPECT_EQ(
       std::count(dealt[0].begin(), dealt[0].end(), 0u) + std::count(dealt[1].begin(), dealt[1].end(), 0u), 0);
   EXPECT_EQ(std::count(dealt[0].begin(), dealt[0].end(), 1u), 1);
@@ -181,8 +182,9 @@ TEST(DealStages, AnOwnersStageOnlyToThatOwner) {
 
 TEST(DealStages, NobodyHoldsMoreThanThereIsRoomFor) {
   const std::vector<StageToHold> stages = {{10, 20}, {10, 200}, {50, 60}};
-  EXPECT_EQ(deal_stages(stages, {{100, 15}, {300, 65}}), (std::vector<std::vector<uint32_t>>{{0}, {1, 2}}));
-  EXPECT_EQ(deal_stages(stages, {{5, 5}}), (std::vector<std::vector<uint32_t>>{{}}));
+  EXPECT_EQ(deal_stages(stages, {{100, 15}, {300, 65}}).by_holder,
+            (std::vector<std::vector<uint32_t>>{{0}, {1, 2}}));
+  EXPECT_EQ(deal_stages(stages, {{5, 5}}).by_holder, (std::vector<std::vector<uint32_t>>{{}}));
 }
 
 }  // namespace

@@ -67,7 +67,13 @@ class Fixture final : public RunSink {
   }
   void step_repeated(uint64_t step, double) override { repeated.push_back(step); }
   void commit_checkpoint(CheckpointCommitted checkpoint) override { checkpoints.push_back(checkpoint.step); }
-  void commit_round(CheckpointCommitted round) override { rounds.push_back(round.step); }
+  void commit_round(CheckpointCommitted round, bool direct) override {
+    rounds.push_back(round.step);
+    if (direct) direct_rounds.push_back(round.step);
+  }
+  bool copies_go_direct() const override { return goes_direct; }
+  void direct_copy_changed() override { ++direct_changes; }
+  void direct_copies_failed(const std::string& why) override { direct_failure = why; }
   void upload_failed(uint32_t, uint64_t, const Error&) override { ++failures; }
   void commit_prediction(proto::PredictionReport) override {}
   void compared(const proto::LinkComparison& comparison) override { compared_with.push_back(comparison); }
@@ -124,6 +130,10 @@ class Fixture final : public RunSink {
   bool is_finished = false;
   std::optional<uint64_t> stopped_after;
   std::optional<std::string> diverged_by;
+  bool goes_direct = false;
+  int direct_changes = 0;
+  std::vector<uint64_t> direct_rounds;
+  std::optional<std::string> direct_failure;
 };
 
 using Steps = std::vector<uint64_t>;
@@ -189,6 +199,149 @@ TEST(Rounds, TheMeasuredStepCountsNotThePredictedOne) {
   EXPECT_TRUE(run.run.is_eager());
   for (uint64_t step = 1; step <= 4; ++step) run.step(step, 0.01);
   EXPECT_EQ(run.run.steps_between_rounds(), 9u);
+}
+
+std::vector<uint64_t> direct_of(const Fixture& run) {
+  std::vector<uint64_t> steps;
+  for (const Command& command : run.script)
+    if (command.direct) steps.push_back(command.step);
+  return steps;
+}
+
+// A step of 0.02 s, and a copy every fifth: after steps 1 (whole), 6 and 11, for somebody to fetch.
+Fixture with_direct_copies(std::optional<uint64_t> checkpoint_steps = std::nullopt) {
+  return Fixture({.stage_bytes = 1 << 20, .predicted_step = 0.02, .checkpoint_steps = checkpoint_steps});
+}
+
+void begin_direct(Fixture& run) {
+  run.goes_direct = true;
+  run.run.start(run.now, run);
+  run.step(1, 0.02);
+  run.snapshot(1);
+  for (uint64_t step = 2; step <= 6; ++step) run.step(step, 0.02);
+}
+
+TEST(DirectRounds, TheFirstGoesToTheBrokerTheNextToWhoFetchesThem) {
+  Fixture run = with_direct_copies();
+  begin_direct(run);
+  EXPECT_EQ(run.rounds, Steps{1});
+  EXPECT_EQ(direct_of(run).at(0), 6u);
+  EXPECT_FALSE(run.run.copy_to_fetch().has_value());
+  run.snapshot(6);
+  EXPECT_EQ(run.direct_changes, 1);
+  ASSERT_TRUE(run.run.copy_to_fetch().has_value());
+  EXPECT_EQ(run.run.copy_to_fetch()->step, 6u);
+  EXPECT_EQ(run.rounds, Steps{1}) << "made is not fetched";
+  run.run.on_fetched(run.now, 0, 6, run);
+  run.run.on_fetched(run.now, 0, 6, run);
+  EXPECT_EQ(run.rounds, Steps{1}) << "one stage's part is";
+  run.run.on_fetched(run.now, 1, 6, run);
+  EXPECT_EQ(run.rounds, (Steps{1, 6}));
+  EXPECT_EQ(run.direct_rounds, Steps{6});
+  EXPECT_FALSE(run.run.copy_to_fetch().has_value());
+}
+
+TEST(DirectRounds, WhatWasNotMadeCannotHaveBeenFetched) {
+  Fixture run = with_direct_copies();
+  begin_direct(run);
+  for (uint32_t stage = 0; stage < 2; ++stage) run.run.on_fetched(run.now, stage, 6, run);
+  EXPECT_EQ(run.rounds, Steps{1});
+  run.snapshot(6);
+  EXPECT_EQ(run.rounds, Steps{1});
+}
+
+TEST(DirectRounds, ACheckpointThatIsWholeFirstTakesTheirPlace) {
+  Fixture run = with_direct_copies(8);
+  begin_direct(run);
+  run.snapshot(6);
+  for (uint64_t step = 7; step <= 8; ++step) run.step(step, 0.02);
+  run.snapshot(8);
+  EXPECT_EQ(run.checkpoints, Steps{8});
+  EXPECT_EQ(run.rounds, Steps{1});
+  EXPECT_FALSE(run.run.copy_to_fetch().has_value());
+  run.run.on_fetched(run.now, 0, 6, run);
+  run.run.on_fetched(run.now, 1, 6, run);
+  EXPECT_EQ(run.rounds, Steps{1}) << "it is older than the checkpoint";
+}
+
+TEST(DirectRounds, WhatNobodyFetchesIsGivenUpAndTheNextOnesGoToTheBroker) {
+  Fixture run = with_direct_copies();
+  begin_direct(run);
+  run.snapshot(6);
+  run.now += std::chrono::seconds(29);
+  run.run.on_tick(run.now, run);
+  EXPECT_FALSE(run.direct_failure.has_value());
+  run.now += std::chrono::seconds(2);
+  run.run.on_tick(run.now, run);
+  ASSERT_TRUE(run.direct_failure.has_value());
+  EXPECT_EQ(*run.direct_failure, "nobody has fetched that of step 6");
+  for (uint64_t step = 7; step <= 40; ++step) run.step_and_copy(step, 0.02);
+  EXPECT_GT(run.rounds.size() + run.checkpoints.size(), 2u);
+  EXPECT_TRUE(run.direct_rounds.empty());
+  EXPECT_TRUE(run.is_finished);
+}
+
+TEST(DirectRounds, OneThatIsDroppedIsNotSettledBeforeItsStagesHaveMadeIt) {
+  Fixture run = with_direct_copies();
+  begin_direct(run);
+  const Steps written = direct_of(run);
+  run.goes_direct = false;
+  run.run.drop_direct(run.now, run);
+  run.step(7, 0.02);
+  const auto made_by = std::find_if(run.script.begin(), run.script.end(),
+                                    [](const Command& command) { return command.direct; });
+  EXPECT_LT(run.script.back().settled, made_by->sequence);
+  for (uint64_t step = 8; step <= written.back() + 1; ++step) run.step(step, 0.02);
+  for (const uint64_t step : written) run.snapshot(step);
+  EXPECT_EQ(run.rounds, Steps{1});
+  EXPECT_EQ(run.direct_changes, 0);
+  run.step(written.back() + 2, 0.02);
+  EXPECT_GE(run.script.back().settled, made_by->sequence);
+  EXPECT_GT(run.written(CommandKind::Replicate).back(), written.back());
+  EXPECT_EQ(direct_of(run), written);
+}
+
+TEST(DirectRounds, WhoLeavesWaitsForWhatOthersHave) {
+  Fixture run = with_direct_copies();
+  begin_direct(run);
+  run.snapshot(6);
+  for (uint32_t stage = 0; stage < 2; ++stage) run.run.on_fetched(run.now, stage, 6, run);
+  run.run.request_stop(run.now, /*to_go_on=*/true, run);
+  const uint64_t last = run.script.back().step;
+  EXPECT_EQ(run.script.back().kind, CommandKind::Checkpoint);
+  for (uint64_t step = 7; step <= last; ++step) run.step(step, 0.02);
+  for (const uint64_t step : direct_of(run))
+    if (step > 6) run.snapshot(step);
+  EXPECT_FALSE(run.stopped_after.has_value());
+  run.snapshot(last);
+  EXPECT_EQ(run.stopped_after, last);
+}
+
+TEST(DirectRounds, OutliveTheBroker) {
+  Fixture before = with_direct_copies();
+  begin_direct(before);
+  Fixture run = with_direct_copies();
+  run.goes_direct = true;
+  std::vector<Command> open;
+  for (const Command& command : before.script)
+    if (command.sequence > before.script.back().settled) open.push_back(command);
+  run.run.resume(open);
+  for (uint32_t stage = 0; stage < 2; ++stage)
+    ASSERT_TRUE(run.run.on_resumed(run.now, stage, before.script.back().sequence, run).has_value());
+  run.snapshot(6);
+  ASSERT_TRUE(run.run.copy_to_fetch().has_value());
+  EXPECT_EQ(run.run.copy_to_fetch()->step, 6u);
+}
+
+TEST(DirectRounds, TheNewestWhoseEveryPartIsWithSomebodyIsWhatIsLeft) {
+  Fixture run = with_direct_copies();
+  begin_direct(run);
+  const auto all = [](uint32_t, uint64_t) { return true; };
+  EXPECT_FALSE(run.run.newest_copy(all).has_value()) << "not made";
+  run.snapshot(6);
+  ASSERT_TRUE(run.run.newest_copy(all).has_value());
+  EXPECT_EQ(run.run.newest_copy(all)->step, 6u);
+  EXPECT_FALSE(run.run.newest_copy([](uint32_t stage, uint64_t) { return stage == 0; }).has_value());
 }
 
 // One pipeline and one uplink, each busy with one thing at a time. Returns the ticks (of 50 ms) that `steps`

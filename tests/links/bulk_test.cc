@@ -95,6 +95,30 @@ TEST_F(BulkTest, ABlobLargerThanExpectedTakesNoMemory) {
   EXPECT_EQ(got_->error().code, ErrorCode::ResourceExhausted);
 }
 
+TEST_F(BulkTest, WhatThePackedBytesOfAPeerStandForIsWholeHoweverTheyCome) {
+  const Blob blob = random_bytes(1, 2'500'001);
+  transfers_.get(storage::sha256(blob), blob.size(), {.rate = 7, .is_from_peer = true},
+                 [this](Result<Blob> bytes) { got_ = std::move(bytes); });
+  ASSERT_TRUE(transfers_.on_message(proto::BlobAnswer{.request = 1, .size = blob.size(), .packed = true}));
+  storage::Packer packer;
+  for (size_t at = 0; at < blob.size(); at += storage::kPackedUnit) {
+    const auto unit =
+        packer.pack(std::span(blob).subspan(at, std::min(storage::kPackedUnit, blob.size() - at)), {});
+    for (size_t from = 0, i = 0; from < unit.size(); from += 300'000, ++i)
+      ASSERT_TRUE(
+          chunk(std::span(unit).subspan(from, std::min<size_t>(300'000, unit.size() - from)), i % 2 == 0));
+  }
+  ASSERT_TRUE(got_ && *got_);
+  EXPECT_EQ(**got_, blob);
+}
+
+TEST_F(BulkTest, WhatABrokerGivesIsNotPacked) {
+  get(random_bytes(1, 100'000), 100'000);
+  EXPECT_FALSE(transfers_.on_message(proto::BlobAnswer{.request = 1, .size = 100'000, .packed = true}));
+  ASSERT_TRUE(got_ && !*got_);
+  EXPECT_EQ(got_->error().code, ErrorCode::Corrupted);
+}
+
 // A few numbers moved.
 Blob moved(Blob blob) {
   for (size_t i = 0; i < blob.size(); i += 1000) blob[i] ^= std::byte{1};

@@ -220,7 +220,10 @@ class Cluster final : public broker::RunSink {
   void step_repeated(uint64_t step, double) override {
     ADD_FAILURE() << "step " << step << " was done twice";
   }
-  void commit_round(broker::CheckpointCommitted round) override { rounds_.push_back(round.step); }
+  void commit_round(broker::CheckpointCommitted round, bool) override { rounds_.push_back(round.step); }
+  bool copies_go_direct() const override { return false; }
+  void direct_copy_changed() override {}
+  void direct_copies_failed(const std::string&) override {}
   void upload_failed(uint32_t, uint64_t, const Error& error) override { ADD_FAILURE() << error.message; }
   void commit_checkpoint(broker::CheckpointCommitted checkpoint) override {
     checkpoints_.push_back(checkpoint.step);

@@ -201,6 +201,14 @@ class Maker {
       *number = rng_.normal();
   }
   void fill(LinkRoute& to) { fill_all(to.peer, to.dials, to.addresses, to.relay_ticket, to.region); }
+  std::vector<BlobSource> sources_of(size_t tensors) {
+    std::vector<BlobSource> sources(small() % 3);
+    for (BlobSource& source : sources) fill_all(source.peer, source.addresses, source.region);
+    for (uint32_t tensor = 0; tensor < tensors; ++tensor)
+      if (const size_t at = rng_.below(sources.size() + 1); at < sources.size())
+        sources[at].tensors.push_back(tensor);
+    return sources;
+  }
   void fill(AssignStage& to) {
     fill_all(to.run, to.plan_version, to.training, to.after_step, to.data_key, to.replication_rate,
              to.device_class.traits.fuse_elementwise, to.device_class.fingerprint);
@@ -221,6 +229,8 @@ class Maker {
             {dag::of_initializer(initializer.name, slot), graph.spec(initializer.value), {}});
         fill(to.tensors.back().sha256);
       }
+    to.sources = sources_of(to.tensors.size());
+    fill_all(to.lends);
     for (uint32_t stage = 0; stage < to.stage_count; ++stage) {
       if (stage == to.seat.stage) continue;
       fill(to.links.emplace_back());
@@ -229,7 +239,7 @@ class Maker {
   }
   void fill(Command& to) {
     fill_all(to.run, to.plan_version, to.step, to.microbatches, to.first_microbatch, to.sequence,
-             to.committed, to.settled, to.keep_from);
+             to.committed, to.settled, to.keep_from, to.direct);
     pick(to.kind, CommandKind::Compare);
   }
   void fill(GradientNorm& to) { fill_all(to.run, to.plan_version, to.step, to.norm); }
@@ -237,14 +247,22 @@ class Maker {
   void fill(RelayInvitation& to) { fill_all(to.run, to.plan_version, to.ticket); }
   void fill(HeartbeatAck& to) { fill(to.sequence); }
   void fill(ResumeStage& to) { fill_all(to.run, to.plan_version); }
-  void fill(StandBy& to) { fill_all(to.run, to.step, to.tensors, to.rate); }
+  void fill(StandBy& to) {
+    fill_all(to.run, to.step, to.tensors, to.rate, to.list);
+    to.sources = sources_of(to.tensors.size());
+  }
   void fill(StageWork& to) {
     fill_all(to.run, to.plan_version, to.segments_done);
     to.seconds_busy = positive();
   }
   void fill(Heartbeat& to) { fill_all(to.sequence, to.memory_free, to.work); }
   void fill(StageResumed& to) { fill_all(to.run, to.plan_version, to.last_sequence); }
-  void fill(StandingBy& to) { fill_all(to.run, to.step); }
+  void fill(StandingBy& to) {
+    fill_all(to.run, to.step, to.list);
+    if (chance()) return;
+    fill(to.failure.emplace().message);
+    pick(to.failure->code, ErrorCode::Internal);
+  }
   void fill(Drain&) {}
   void fill(StageReady& to) { fill_all(to.run, to.plan_version, to.persistent, to.microbatch); }
   void fill(StageFailed& to) {
@@ -275,7 +293,7 @@ class Maker {
   void fill(PredictionReport& to) { fill_all(to.run, to.plan_version, to.microbatch, to.outputs); }
   void fill(PeerLog& to) { fill(to.text); }
 
-  void fill(GetBlob& to) { fill_all(to.request, to.sha256); }
+  void fill(GetBlob& to) { fill_all(to.request, to.sha256, to.rate, to.base); }
   void fill(PutBlob& to) {
     fill_all(to.request, to.sha256, to.durable, to.packed, to.base);
     to.size = rng_.below(uint64_t{1} << 43);
@@ -284,6 +302,8 @@ class Maker {
     fill_all(to.request, to.message);
     pick(to.code, ErrorCode::Internal);
     to.size = rng_.below(uint64_t{1} << 43);
+    to.packed = chance();
+    to.has_base = to.packed && chance();
   }
   void fill(HaveBlobs& to) { fill_all(to.request, to.blobs, to.durable); }
   void fill(MissingBlobs& to) { fill_all(to.request, to.blobs); }
