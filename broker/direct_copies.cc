@@ -73,10 +73,11 @@ bool Broker::lose_holders(Job& job) {
 // False: somebody cannot get what it needs.
 bool Broker::find_sources(const Job& job, std::vector<proto::AssignStage>& stages) const {
   if (!job.round || !job.round_is_direct) return true;
-  std::map<PeerId, std::set<Digest>> lends;
+  std::map<PeerId, std::vector<Digest>> lends;
   for (size_t s = 0; s < stages.size(); ++s) {
     const Peer& taker = peers_.at(job.plan->stages[s].peer);
     std::map<PeerId, proto::BlobSource> sources;
+    std::set<Digest> fetched;  // one that several tensors name is fetched once
     for (uint32_t t = 0; t < stages[s].tensors.size(); ++t) {
       const Digest& sha256 = stages[s].tensors[t].sha256;
       const auto held = job.holders.find(sha256);
@@ -85,13 +86,13 @@ bool Broker::find_sources(const Job& job, std::vector<proto::AssignStage>& stage
                                       [&](const PeerId& id) { return may_give(peers_.at(id)); });
       if (giver == held->second.end() || taker.minor < proto::kProtocolMinorOfDirectCopies) return false;
       sources.try_emplace(*giver, source_of(peers_.at(*giver))).first->second.tensors.push_back(t);
-      lends[*giver].insert(sha256);
+      if (fetched.insert(sha256).second) lends[*giver].push_back(sha256);
     }
     for (auto& [id, source] : sources) stages[s].sources.push_back(std::move(source));
   }
   for (size_t s = 0; s < stages.size(); ++s)
     if (const auto lent = lends.find(job.plan->stages[s].peer); lent != lends.end())
-      stages[s].lends.assign(lent->second.begin(), lent->second.end());
+      stages[s].lends = lent->second;
   return true;
 }
 

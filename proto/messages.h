@@ -199,7 +199,7 @@ struct AssignStage {
   uint64_t replication_rate = 0;
   DeviceClass device_class{};         // that the programs were lowered for
   std::vector<BlobSource> sources{};  // each tensor at most once
-  std::vector<Digest> lends{};        // blobs that others fetch here, kept until the run goes on
+  std::vector<Digest> lends{};        // blobs that others fetch here, each as often as it is fetched
 };
 
 // ---- broker to peer

@@ -228,14 +228,16 @@ void PeerHost::give(const peer::FetchBlob& effect, NodeId to, std::function<void
   const int64_t speed = effect.rate != 0 ? std::min(path, static_cast<int64_t>(effect.rate)) : path;
   Instant& free = effect.rate != 0 ? rate_up_free_ : up_free_;
   free = std::max(free, world_.now()) + Duration(bytes * 1'000'000'000 / speed);
-  network_.transfer(here, Network::Way::Out, bytes, [this, life = life_, here, to, bytes, due = free, done] {
-    network_.transfer(to, Network::Way::In, bytes, [this, life, here, to, due, done] {
-      world_.at(std::max(due, world_.now()) + network_.latency(here, to), [this, life, here, to, done] {
-        if (life != life_ || network_.blocked(here, to))
-          return done(fail(ErrorCode::Unavailable, "the connection ended"));
-        world_.note(What::Given, here, to);
-        done({});
-      });
+  const auto arrive = [this, life = life_, here, to, sha256 = effect.sha256, done] {
+    if (life != life_ || network_.blocked(here, to))
+      return done(fail(ErrorCode::Unavailable, "the connection ended"));
+    world_.note(What::Given, here, to);
+    done({});
+    run([this, sha256] { act(machine_->on_giving(world_.now(), sha256, /*whole=*/true)); });
+  };
+  network_.transfer(here, Network::Way::Out, bytes, [this, here, to, bytes, due = free, arrive] {
+    network_.transfer(to, Network::Way::In, bytes, [this, here, to, due, arrive] {
+      world_.at(std::max(due, world_.now()) + network_.latency(here, to), arrive);
     });
   });
 }

@@ -1,5 +1,6 @@
 #include "peer/machine/blob_shelf.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace weft::peer {
@@ -150,6 +151,22 @@ void Snapshots::keep(uint64_t step, std::vector<WantedBlob> blobs, size_t most) 
 
 void Snapshots::trim(size_t most) {
   while (copies_.size() > most) erase(most < 2 ? copies_.begin() : std::next(copies_.begin()));
+}
+
+bool Snapshots::let_go(const std::set<uint64_t>& kept_elsewhere) {
+  std::optional<Copies::iterator> least;
+  for (auto copy = copies_.begin(); copy != copies_.end(); ++copy) {
+    if (kept_elsewhere.contains(copy->first)) continue;
+    least = copy;
+    if (copy != copies_.begin()) break;
+  }
+  if (least) erase(*least);
+  return least.has_value();
+}
+
+size_t Snapshots::count_beside(const std::set<uint64_t>& steps) const {
+  return static_cast<size_t>(std::count_if(copies_.begin(), copies_.end(),
+                                           [&](const auto& copy) { return !steps.contains(copy.first); }));
 }
 
 void Snapshots::forget(uint64_t before) {

@@ -94,6 +94,9 @@ class Snapshots {
   // The first is what the run would go back to; between that and the newest any is as good as another. Where
   // there is room for one alone that is the newest: the broker has the first too.
   void trim(size_t most);
+  // Of those that nobody else keeps, the one that is needed least. False: there is none.
+  bool let_go(const std::set<uint64_t>& kept_elsewhere);
+  size_t count_beside(const std::set<uint64_t>& steps) const;  // of other steps
   void forget(uint64_t before);
 
  private:

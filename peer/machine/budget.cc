@@ -19,17 +19,45 @@ std::optional<int64_t> Peer::State::room_on_host() const {
   return apart > 0 ? apart : *offer - programs_bytes();
 }
 
+bool Peer::State::is_shared() const {
+  return offered() && options.session.hello.device->host_memory.value <= 0;
+}
+
 int64_t Peer::State::programs_bytes() const {
   if (!stage || !stage->runner) return 0;
   const int64_t microbatches = stage->assignment->microbatches_in_flight;
   return stage->runner->persistent.value + microbatches * stage->runner->microbatch.value;
 }
 
-// At least the one that is being made; so many as fit beside the programs.
-size_t Peer::State::copies_max() const {
+// Beside the programs; at least the one that is being made.
+size_t Peer::State::copies_that_fit() const {
   const auto room = room_on_host();
-  if (!room || !stage || stage->state_bytes == 0) return options.bounds.snapshots;
-  return std::clamp<int64_t>(*room / stage->state_bytes, 1, static_cast<int64_t>(options.bounds.snapshots));
+  if (!room || !stage || stage->state_bytes == 0) return SIZE_MAX;
+  return static_cast<size_t>(std::max<int64_t>(*room / stage->state_bytes, 1));
+}
+
+size_t Peer::State::copies_max() const { return std::min(copies_that_fit(), options.bounds.snapshots); }
+
+// Those that are being made, are on their way to the broker or wait for who fetches them, and those that the
+// stage keeps beside them.
+size_t Peer::State::copies_held() const {
+  return uploads.snapshots() + stage->machine.snapshots_ahead() +
+         snapshots.count_beside(uploads.snapshot_steps());
+}
+
+bool Peer::State::has_room_for_copy() const {
+  return uploads.snapshots() + stage->machine.snapshots_ahead() < copies_max() &&
+         copies_held() < copies_that_fit();
+}
+
+// What the stage keeps goes first, for others have that too; then what others have yet to fetch. What is on
+// its way to the broker stays, and the copy waits. When kept ones may go is told with commands that may come
+// after this copy's.
+void Peer::State::make_room_for_copy() {
+  while (!has_room_for_copy()) {
+    const bool let_go = copies_held() >= copies_that_fit() && snapshots.let_go(uploads.snapshot_steps());
+    if (!let_go && !uploads.drop_direct()) return;
+  }
 }
 
 // Once the executors say what they take.

@@ -4,6 +4,9 @@
 namespace weft::peer {
 
 namespace {
+// Nobody asks for what is lent: whoever was to fetch it has it already, or will not come.
+constexpr Duration kLendPatience = std::chrono::seconds(20);
+
 int64_t state_bytes_of(const proto::AssignStage& assign) {
   int64_t bytes = 0;
   for (const proto::StageProgram& program : assign.programs)
@@ -24,9 +27,7 @@ void Peer::State::assign(const proto::AssignStage& assign) {
   stage->tensors = shelf.list_of(assign.tensors);
   stage->tensors.origins = origins_of(assign.tensors, assign.sources);
   stage->state_bytes = state_bytes_of(assign);
-  for (const Digest& sha256 : assign.lends)
-    if (shelf.holds(sha256)) stage->lent.push_back({sha256, 0});
-  shelf.name(stage->lent);
+  begin_lending(assign.lends);
   // What is held for this run may be what the stage needs; it gets its names before others lose theirs.
   std::vector<WantedBlob> blobs = stage->tensors.blobs;
   shelf.name(blobs);
@@ -46,6 +47,7 @@ void Peer::State::assign(const proto::AssignStage& assign) {
 
 void Peer::State::make_runner_if_loaded() {
   if (!stage || stage->failed || stage->runner_asked || !stage->tensors.missing.empty()) return;
+  if (stage->lends_until) return;
   stage->runner_asked = true;
   out.push_back(MakeRunner{stage->generation, stage->assignment});
 }
@@ -77,7 +79,44 @@ void Peer::State::drop_stage() {
   out.push_back(CloseLinks{});
 }
 
-void Peer::State::end_lending() { shelf.unname(std::exchange(stage->lent, {})); }
+// Where programs and blobs share an offer, there is room for a stage and the state that it begins with and
+// not for another's beside them: that is fetched first. No link is slower by that, and a stage that begins a
+// little later than it could waits for the one that fetches.
+void Peer::State::begin_lending(const std::vector<Digest>& lends) {
+  for (const Digest& sha256 : lends) {
+    if (!shelf.holds(sha256)) continue;
+    stage->lent.push_back({sha256, 0});
+    stage->to_lend.insert(sha256);
+  }
+  if (stage->lent.empty()) return;
+  shelf.name(stage->lent);
+  if (is_shared()) stage->lends_until = now + kLendPatience;
+  say("info stage_lends run=" + std::to_string(stage->assignment->run) +
+      " tensors=" + std::to_string(stage->lent.size()));
+}
+
+// One that was given may be asked for again, if the connection broke behind it: they are kept until the last
+// has been given.
+void Peer::State::on_giving(const Digest& sha256, bool whole) {
+  if (!stage || !stage->lends_until) return;
+  const auto at = stage->to_lend.find(sha256);
+  if (at == stage->to_lend.end()) return;
+  stage->lends_until = now + kLendPatience;
+  if (!whole) return;
+  stage->to_lend.erase(at);
+  if (stage->to_lend.empty()) load_after_lending();
+}
+
+void Peer::State::load_after_lending() {
+  end_lending();
+  shelf.forget_unnamed(out);  // room first
+  make_runner_if_loaded();
+}
+
+void Peer::State::end_lending() {
+  stage->lends_until.reset();
+  shelf.unname(std::exchange(stage->lent, {}));
+}
 
 void Peer::State::give_up() {
   orphan_at.reset();

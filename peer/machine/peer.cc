@@ -98,6 +98,7 @@ void Peer::State::on_tick(Bytes memory_free) {
   const bool trains = stage && stage->ready && !stage->failed;
   apply(session.on_tick(now, memory_free, trains ? stage->machine.work(now) : std::nullopt));
   if (orphan_at && now >= *orphan_at) give_up();
+  if (stage && stage->lends_until && now >= *stage->lends_until) load_after_lending();
 }
 
 bool Peer::State::anything_waits() const {
@@ -170,6 +171,10 @@ PeerEffects Peer::request_drain(Instant now) {
 
 PeerEffects Peer::on_blob(Instant now, const Digest& sha256, const Status& fetched) {
   return handle(*state_, now, [&] { state_->on_blob(sha256, fetched); });
+}
+
+PeerEffects Peer::on_giving(Instant now, const Digest& sha256, bool whole) {
+  return handle(*state_, now, [&] { state_->on_giving(sha256, whole); });
 }
 
 PeerEffects Peer::on_runner_made(Instant now, uint64_t generation, const Result<RunnerSize>& made) {

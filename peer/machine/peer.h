@@ -139,6 +139,8 @@ class Peer {
 
   // Loading.
   PeerEffects on_blob(Instant now, const Digest& sha256, const Status& fetched);
+  // Another peer is given some of a blob; `whole`: with that all of it.
+  PeerEffects on_giving(Instant now, const Digest& sha256, bool whole);
   PeerEffects on_runner_made(Instant now, uint64_t generation, const Result<RunnerSize>& made);
   PeerEffects on_links_up(Instant now, uint64_t generation);
   // The link cannot be had again: its own deadline has passed.

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct HeldStage {
   std::optional<RunnerSize> runner;
   int64_t state_bytes = 0;       // of a copy of what it trains
   std::vector<WantedBlob> lent;  // named for others to fetch, until the first command
+  // The runner comes when these have been fetched, or nobody has asked for any of them for a while.
+  std::multiset<Digest> to_lend;
+  std::optional<Instant> lends_until;
   bool is_heard = true;  // the broker takes its reports now: it assigned or resumed it on this connection
 
   struct Data {
@@ -69,7 +73,10 @@ struct Peer::State {
   void assign(const proto::AssignStage& assign);
   void release(const proto::ReleaseStage& release);
   void drop_stage();
+  void begin_lending(const std::vector<Digest>& lends);
+  void on_giving(const Digest& sha256, bool whole);
   void end_lending();
+  void load_after_lending();
   void give_up();  // the broker is not expected back: everything is forgotten
   void make_runner_if_loaded();
   void report_ready();
@@ -86,7 +93,12 @@ struct Peer::State {
   std::optional<int64_t> offered() const;  // bytes; nothing: without a limit
   std::optional<int64_t> room_on_host() const;
   int64_t programs_bytes() const;  // of the stage's executors
-  size_t copies_max() const;       // of the stage's state
+  bool is_shared() const;          // one offer for programs and blobs
+  size_t copies_that_fit() const;  // of the stage's state
+  size_t copies_max() const;
+  size_t copies_held() const;
+  bool has_room_for_copy() const;
+  void make_room_for_copy();
   std::optional<Error> exceeds_offer() const;
 
   // Reports, and what is uploaded for them (reports.cc)

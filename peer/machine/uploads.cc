@@ -137,6 +137,13 @@ size_t Uploads::snapshots() const {
                                                       [](const Upload& u) { return u.is_snapshot(); }));
 }
 
+std::set<uint64_t> Uploads::snapshot_steps() const {
+  std::set<uint64_t> steps;
+  for (const Upload& upload : uploads_)
+    if (upload.is_snapshot()) steps.insert(upload.task.key.step);
+  return steps;
+}
+
 size_t Uploads::predictions() const {
   return static_cast<size_t>(
       std::count_if(uploads_.begin(), uploads_.end(), [](const Upload& u) { return !u.is_snapshot(); }));

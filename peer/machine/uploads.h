@@ -41,7 +41,8 @@ class Uploads {
   void add(const Task& task, std::vector<proto::TensorReference> tensors);
   // A direct snapshot: named until its command is settled.
   void keep(const Task& task, const std::vector<proto::TensorReference>& tensors);
-  // The oldest of these gives way to the next snapshot: who has not fetched it yet cannot. False: there is none.
+  // The oldest of these gives way to the next snapshot: who has not fetched it yet cannot. False: there is
+  // none.
   bool drop_direct();
   // Offers what may go now, a few of each kind at once. What has no tensors is done.
   std::vector<Done> start(PeerEffects& out);
@@ -62,6 +63,7 @@ class Uploads {
 
   // Copied and not through, or not settled.
   size_t snapshots() const;
+  std::set<uint64_t> snapshot_steps() const;  // of those that are hashed
   size_t predictions() const;
   bool anything_waits() const;  // for start()
 

@@ -80,19 +80,12 @@ void Peer::State::work() {
   if (auto finished = stage->machine.take_finished(); !finished.empty())
     out.push_back(DropMicrobatches{std::move(finished)});
   while (!uploads_are_full()) {
-    // One more copy of the state has room beside those that are on their way to the broker. When those that
-    // stay here may go is told with later commands, which may wait for this one.
-    const auto has_room = [&] {
-      return uploads.snapshots() + stage->machine.snapshots_ahead() < copies_max();
-    };
-    if (stage->machine.copies_next())
-      while (!has_room() && uploads.drop_direct()) continue;
-    const auto task = stage->machine.next_task(now, has_room());
-    if (!task) return;
-    if (task->kind == TaskKind::Snapshot) {  // room for it first
-      snapshots.trim(copies_max() - 1);
+    if (stage->machine.copies_next()) {
+      make_room_for_copy();
       shelf.forget_unnamed(out);
     }
+    const auto task = stage->machine.next_task(now, has_room_for_copy());
+    if (!task) return;
     out.push_back(RunTask{stage->generation, *task});
   }
 }

@@ -24,6 +24,7 @@ constexpr Duration kAsleep = std::chrono::seconds(2);          // between two ti
 struct BlobServer::Asker {
   // The blob that is being sent.
   struct Giving {
+    Digest sha256{};
     uint64_t request = 0, rate = 0;
     net::SharedBytes bytes{}, base{};  // until all of it is packed, or given to the connection
     size_t size = 0;
@@ -165,8 +166,14 @@ void BlobServer::advance(const AskerPtr& asker) {
     pack_ahead(asker);
     if (asker->giving->packs && asker->giving->units.empty()) return;
     if (rate_of(*asker) != 0) return await_turn(asker);
-    asker->send_chunk(asker->chunk_left());
+    send_chunk(asker, asker->chunk_left());
   }
+}
+
+void BlobServer::send_chunk(const AskerPtr& asker, size_t size) {
+  const Digest sha256 = asker->giving->sha256;
+  asker->send_chunk(size);
+  if (options_.on_giving) options_.on_giving(sha256, !asker->giving);
 }
 
 void BlobServer::look_up(const AskerPtr& asker) {
@@ -194,7 +201,10 @@ void BlobServer::on_missing(const AskerPtr& asker, const proto::GetBlob& request
 }
 
 void BlobServer::on_found(const AskerPtr& asker, const proto::GetBlob& request, HeldBlob held) {
-  Asker::Giving giving{.request = request.request, .rate = request.rate, .bytes = std::move(held.bytes)};
+  Asker::Giving giving{.sha256 = request.sha256,
+                       .request = request.request,
+                       .rate = request.rate,
+                       .bytes = std::move(held.bytes)};
   giving.size = giving.bytes.bytes.size();
   giving.packs = giving.size >= storage::kWorthPacking;
   if (giving.packs && request.base && held.base.owner && held.base.bytes.size() == giving.size)
@@ -204,7 +214,10 @@ void BlobServer::on_found(const AskerPtr& asker, const proto::GetBlob& request, 
                                               .size = giving.size,
                                               .packed = giving.packs,
                                               .has_base = giving.base.owner != nullptr}));
-  if (giving.size > 0) asker->giving = std::move(giving);
+  if (giving.size > 0)
+    asker->giving = std::move(giving);
+  else if (options_.on_giving)
+    options_.on_giving(request.sha256, /*whole=*/true);
   work(asker);
 }
 
@@ -275,7 +288,7 @@ void BlobServer::take_turns() {
     turns_.pop_front();
     const size_t size = pacer_.take(now(), asker->chunk_left(), rate, line);
     asker->pacer.take(now(), size, rate_of(*asker));
-    asker->send_chunk(size);
+    send_chunk(asker, size);
     advance(asker);
   }
 }

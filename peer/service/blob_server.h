@@ -46,6 +46,8 @@ class BlobServer {
     // Answers later, on the loop.
     std::function<void(const proto::GetBlob& request, Found found)> look_up;
     std::function<bool()> yields{};  // tensors of the step wait for the uplink
+    // Some of it was given to somebody; `whole`: with that all of it.
+    std::function<void(const Digest& sha256, bool whole)> on_giving{};
     size_t connections_max = 32;
     size_t requests_max = 256;                             // waiting, of one connection
     Duration stall_deadline = std::chrono::seconds(30);    // something queued leaves within
@@ -76,6 +78,7 @@ class BlobServer {
   void look_up(const AskerPtr& asker);
   void on_found(const AskerPtr& asker, const proto::GetBlob& request, HeldBlob held);
   void on_missing(const AskerPtr& asker, const proto::GetBlob& request);
+  void send_chunk(const AskerPtr& asker, size_t size);
   void pack_ahead(const AskerPtr& asker);
   void on_packed(const AskerPtr& asker, std::vector<std::byte> unit);
   void await_turn(const AskerPtr& asker);

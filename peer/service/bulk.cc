@@ -58,6 +58,7 @@ void BulkTransfers::put(const Digest& sha256, net::SharedBytes bytes, PutOptions
   put.bytes = std::move(bytes);
   put.options = std::move(options);
   put.options.packs &= put.bytes.bytes.size() >= storage::kWorthPacking;
+  if (put.options.may_lapse) put.owner = std::exchange(put.bytes.owner, nullptr);
   put.done = std::move(done);
   puts_.push_back(std::move(put));
   send_puts();
@@ -66,18 +67,28 @@ void BulkTransfers::put(const Digest& sha256, net::SharedBytes bytes, PutOptions
 void BulkTransfers::send_puts() {
   if (chunk_timer_) return;
   size_t unanswered = 0;
-  for (Put& put : puts_) {
-    if (!put.begun) {
-      if (unanswered != 0 && unanswered + put.bytes.bytes.size() > kUnansweredMax) return;
-      begin_put(put);
+  std::vector<std::function<void(Status)>> lapsed;
+  for (auto at = puts_.begin(); at != puts_.end();) {
+    const size_t size = at->bytes.bytes.size();
+    if (!at->begun) {
+      if (unanswered != 0 && unanswered + size > kUnansweredMax) break;
+      if (!begin_put(*at)) {
+        lapsed.push_back(std::move(at->done));
+        at = puts_.erase(at);
+        continue;
+      }
     }
-    while (!put.is_sent())
-      if (!send_chunk(put)) return;
-    unanswered += put.bytes.bytes.size() + kUnansweredMax / 64;
+    while (!at->is_sent() && send_chunk(*at)) continue;
+    if (!at->is_sent()) break;
+    unanswered += size + kUnansweredMax / 64;
+    ++at;
   }
+  for (const auto& done : lapsed) done(fail(ErrorCode::Cancelled, "the upload was given up"));
 }
 
-void BulkTransfers::begin_put(Put& put) {
+bool BulkTransfers::begin_put(Put& put) {
+  if (!put.bytes.owner) put.bytes.owner = put.owner.lock();
+  if (put.options.may_lapse && !put.bytes.owner) return false;
   put.begun = true;
   proto::PutBlob message{.request = put.request,
                          .sha256 = put.sha256,
@@ -89,6 +100,7 @@ void BulkTransfers::begin_put(Put& put) {
   put.has_base = put.base.owner != nullptr;
   if (put.has_base) message.base = put.options.base->sha256;
   send_(message_frame(message));
+  return true;
 }
 
 bool BulkTransfers::send_chunk(Put& put) {

@@ -71,9 +71,11 @@ class BulkTransfers {
     get(sha256, size_max, GetOptions{}, std::move(done));
   }
   // In order; the next one begins when all of the one before has been sent and little waits for an answer.
-  // The bytes are not copied and live until the answer.
+  // The bytes are not copied and live until the answer; or, where they `may_lapse`, from their turn on: when
+  // nobody else has held them until then they are not put. Cancelled.
   struct PutOptions {
     bool durable = true;
+    bool may_lapse = false;
     uint64_t rate = 0;   // bytes a second; 0, or without a loop: no limit
     bool packs = false;  // the other side unpacks (storage/packed.h)
     // Where the other side has it no longer, the blob is put again without.
@@ -128,7 +130,8 @@ class BulkTransfers {
   struct Put {
     uint64_t request = 0;
     Digest sha256;
-    net::SharedBytes bytes;
+    net::SharedBytes bytes;  // where they may lapse, without an owner until it has begun
+    std::weak_ptr<const void> owner{};
     PutOptions options;
     std::function<void(Status)> done;
     bool begun = false;
@@ -145,7 +148,7 @@ class BulkTransfers {
     std::function<void(Result<Microbatch>)> done;
   };
   void send_puts();
-  void begin_put(Put& put);
+  bool begin_put(Put& put);   // false: its bytes are nobody's any more
   bool send_chunk(Put& put);  // false: not yet
   void pack_next(Put& put);
   net::SharedBytes next_bytes(Put& put, size_t size);

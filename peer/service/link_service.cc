@@ -56,7 +56,13 @@ void LinkService::run() {
       BlobServer::Options{.loop = &loop_,
                           .look_up = [this](const proto::GetBlob& request,
                                             const BlobServer::Found& found) { look_up(request, found); },
-                          .yields = [this] { return links_ && links_->unsent() > 0; }});
+                          .yields = [this] { return links_ && links_->unsent() > 0; },
+                          .on_giving =
+                              [this](const Digest& sha256, bool whole) {
+                                tell([sha256, whole](const Handlers& handlers) {
+                                  if (handlers.on_giving) handlers.on_giving(sha256, whole);
+                                });
+                              }});
   tick();
   loop_.run();
   timer_.reset();

@@ -46,6 +46,7 @@ class LinkService {
     std::function<void(const proto::ProbeReport&)> on_probed{};
     // What the owner holds of what another peer asks for, and of the base that it names. Missing: nothing.
     std::function<HeldBlob(const proto::GetBlob&)> on_get_blob{};
+    std::function<void(const Digest& sha256, bool whole)> on_giving{};  // another peer (blob_server.h)
   };
   // Errors: what the listener says.
   static Result<std::unique_ptr<LinkService>> start(net::Loop& owner, Options options, Handlers handlers);

@@ -76,6 +76,9 @@ Status PeerService::start_links() {
     carry_out(peer_->on_probed(loop_.now(), report));
   };
   handlers.on_get_blob = [this](const proto::GetBlob& request) { return held_blob(request); };
+  handlers.on_giving = [this](const Digest& sha256, bool whole) {
+    carry_out(peer_->on_giving(loop_.now(), sha256, whole));
+  };
   WEFT_TRY(links_, LinkService::start(loop_, std::move(options), std::move(handlers)));
   if (!links_->endpoint()) return {};
   const std::string bound = net::to_string(*links_->endpoint());
@@ -345,7 +348,8 @@ void PeerService::offer(const OfferBlobs& offer) {
 void PeerService::put(const UploadBlob& upload) {
   const auto blob = blobs_.find(upload.sha256);
   WEFT_CHECK_MSG(blob != blobs_.end(), "the machine names what it holds");
-  BulkTransfers::PutOptions options{.durable = upload.durable, .rate = upload.rate, .packs = upload.packs};
+  BulkTransfers::PutOptions options{
+      .durable = upload.durable, .may_lapse = true, .rate = upload.rate, .packs = upload.packs};
   if (upload.base)
     if (const auto base = blobs_.find(*upload.base); base != blobs_.end())
       options.base = {*upload.base, base->second.owner, base->second.bytes};

@@ -96,6 +96,10 @@ class BlobServerTest : public ::testing::Test {
     options.loop = &loop_;
     options.now = [this] { return now_; };
     options.yields = [this] { return tensors_wait_; };
+    options.on_giving = [this](const Digest& sha256, bool whole) {
+      given_in_part_ += !whole;
+      if (whole) given_.push_back(sha256);
+    };
     options.look_up = [this](const proto::GetBlob& request, BlobServer::Found found) {
       ++looked_up_;
       const auto answer = [this, request, found = std::move(found)] { found(shelf_.find(request)); };
@@ -174,7 +178,8 @@ class BlobServerTest : public ::testing::Test {
   Instant now_ = Instant{} + std::chrono::hours(1);
   Shelf shelf_;
   bool tensors_wait_ = false, answers_ = true;
-  size_t looked_up_ = 0;
+  size_t looked_up_ = 0, given_in_part_ = 0;
+  std::vector<Digest> given_;
   std::vector<std::function<void()>> held_back_;
   std::unique_ptr<net::Listener> listener_;
   std::vector<net::ConnectionPtr> arrivals_;
@@ -199,6 +204,9 @@ TEST_F(BlobServerTest, GivesWhatIsThereInOrderAndPacksWhatIsLarge) {
     EXPECT_EQ(asker->came[request].answer->packed, blob.size() >= storage::kWorthPacking);
     EXPECT_FALSE(asker->came[request].answer->has_base);
   }
+  ASSERT_EQ(given_.size(), asked.size());
+  for (size_t b = 0; b < asked.size(); ++b) EXPECT_EQ(given_[b], storage::sha256(asked[b].second));
+  EXPECT_GE(given_in_part_, 5u) << "of the largest, as it goes";
 }
 
 TEST_F(BlobServerTest, PacksOnABaseThatBothHave) {

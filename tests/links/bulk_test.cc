@@ -220,6 +220,29 @@ TEST_F(PutTest, ABaseThatIsForgottenBeforeThePutBeginsIsNotUsed) {
   EXPECT_EQ(unpacked(sent_[1], {}), next);
 }
 
+// A copy of a state that was given up: what waits for its turn is not kept for it.
+TEST_F(PutTest, WhatNobodyHoldsAnyMoreWhenItsTurnComesIsNotPut) {
+  const Blob first = random_bytes(1, 9 << 20), second = random_bytes(2, 100'000),
+             third = random_bytes(3, 100);
+  const BulkTransfers::PutOptions may_lapse{.may_lapse = true};
+  std::vector<std::pair<int, bool>> ended;
+  net::SharedBytes held[] = {shared(first), shared(second), shared(third)};
+  for (int b = 0; b < 3; ++b)
+    transfers_.put(storage::sha256(b == 0   ? first
+                                   : b == 1 ? second
+                                            : third),
+                   held[b], may_lapse,
+                   [&ended, b](const Status& status) { ended.emplace_back(b, status.has_value()); });
+  ASSERT_EQ(sent_.size(), 1u) << "the others wait for its answer";
+  held[0] = held[1] = {};
+  answer({});
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_EQ(sent_[0].stream, first) << "what has begun is held";
+  EXPECT_EQ(sent_[1].stream, third);
+  answer({});
+  EXPECT_EQ(ended, (std::vector<std::pair<int, bool>>{{1, false}, {0, true}, {2, true}}));
+}
+
 TEST_F(PutTest, SmallBlobsAndBasesOfAnotherLengthArePutAsTheyAre) {
   const Blob small = random_bytes(1, storage::kWorthPacking - 1), large = random_bytes(1, 100'000);
   put(small, base(small));

@@ -89,6 +89,30 @@ TEST(Budget, WhereThereIsRoomForOneCopyItIsMadeBeforeTheNext) {
   EXPECT_EQ(shell.told_of<proto::CheckpointReport>().size(), 2u);
 }
 
+TEST(Budget, WhatIsOnItsWayToTheBrokerCountsBesideWhatIsKept) {
+  Shell shell(offering(kPrograms + 2 * kCopy + 5));
+  shell.join();
+  shell.load(training());
+  const auto copies = [](const std::vector<std::string>& steps) {
+    std::set<Digest> digests;
+    for (const std::string& step : steps)
+      for (const char* name : {"w0@", "w1@"}) digests.insert(digest_of(name + step));
+    return digests;
+  };
+  for (uint64_t step = 1; step <= 3; ++step) {
+    round_of(shell, step);
+    shell.work();
+    EXPECT_LE(shell.memory.size(), 2u * 2) << step;
+  }
+  EXPECT_EQ(shell.memory, copies({"1", "2"})) << "the third waits, what the stage began with made room";
+  shell.answer_uploads();
+  shell.work();
+  EXPECT_EQ(shell.memory, copies({"2", "3"}))
+      << "the first came to the broker while the second was on its way";
+  shell.answer_uploads();
+  EXPECT_EQ(shell.told_of<proto::CheckpointReport>().size(), 3u);
+}
+
 TEST(Budget, WhatIsStoodByForMakesRoomForTheNewest) {
   Shell shell(offering(2 * 64 + 10));
   shell.join();

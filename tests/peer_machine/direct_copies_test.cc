@@ -218,5 +218,62 @@ TEST(DirectCopy, WhatAnotherStageNeedsIsKeptUntilTheRunGoesOn) {
   EXPECT_FALSE(shell.memory.contains(digest_of("c")));
 }
 
+// A spare that offers so much memory has two stages' copies, takes the first stage over and lends of the
+// second.
+Shell lending(proto::AssignStage& assign) {
+  peer::PeerOptions options;
+  options.session.hello.device = proto::DeviceReport{.memory = Bytes{64 * 64}};
+  Shell shell(options);
+  shell.join(std::chrono::seconds(600));
+  shell.say(list(1, 4, {"a", "b", "c", "d"}));
+  shell.answer_fetches();
+  assign = assignment({.plan_version = 2, .after_step = 4});
+  assign.lends = {digest_of("c"), digest_of("d"), digest_of("c")};  // two stages fetch c
+  return shell;
+}
+
+TEST(DirectCopy, WhereMemoryIsSharedAStageIsLoadedWhenWhatItLendsHasBeenFetched) {
+  proto::AssignStage assign;
+  Shell shell = lending(assign);
+  shell.say(assign);
+  for (const char* given : {"c", "d"}) {
+    EXPECT_FALSE(shell.runner.has_value());
+    shell.act(shell.peer.on_giving(shell.now, digest_of(given), false));
+    shell.act(shell.peer.on_giving(shell.now, digest_of(given), true));
+    EXPECT_TRUE(shell.memory.contains(digest_of("c"))) << "may be asked for again";
+  }
+  shell.tick(std::chrono::seconds(15));
+  EXPECT_FALSE(shell.runner.has_value()) << "another stage fetches c";
+  shell.act(shell.peer.on_giving(shell.now, digest_of("c"), true));
+  EXPECT_TRUE(shell.runner.has_value());
+  EXPECT_FALSE(shell.memory.contains(digest_of("c")));
+  EXPECT_FALSE(shell.memory.contains(digest_of("d")));
+}
+
+TEST(DirectCopy, AStageThatLendsWaitsWhileThereIsProgressAndNotForWhoNeverComes) {
+  proto::AssignStage assign;
+  Shell shell = lending(assign);
+  shell.say(assign);
+  for (int i = 0; i < 10; ++i) {
+    shell.act(shell.peer.on_giving(shell.now, digest_of("c"), false));
+    shell.tick(std::chrono::seconds(15));
+    EXPECT_FALSE(shell.runner.has_value());
+  }
+  shell.tick(std::chrono::seconds(15));
+  EXPECT_TRUE(shell.runner.has_value());
+  EXPECT_FALSE(shell.memory.contains(digest_of("c")));
+}
+
+TEST(DirectCopy, WhatIsLentGoesWithTheStage) {
+  proto::AssignStage assign;
+  Shell shell = lending(assign);
+  shell.say(assign);
+  shell.say(proto::ReleaseStage{.run = 1, .plan_version = 2, .reason = "over"});
+  EXPECT_FALSE(shell.memory.contains(digest_of("c")));
+  shell.act(shell.peer.on_giving(shell.now, digest_of("c"), true));
+  shell.tick(std::chrono::seconds(60));
+  EXPECT_FALSE(shell.runner.has_value());
+}
+
 }  // namespace
 }  // namespace weft::test
