@@ -14,6 +14,7 @@ constexpr size_t kAheadMax = 512 << 10;
 constexpr size_t kAheadMin = proto::kPieceSize;
 constexpr Duration kGoesAtOnce = std::chrono::milliseconds(1);
 constexpr Duration kTakesLong = std::chrono::milliseconds(8);
+constexpr Duration kBusyPart = std::chrono::milliseconds(50);  // of busy time is counted at once
 // Whatever breaks connections soon after there are several: not for the rest of the run.
 constexpr uint32_t kBrokenSessionsMax = 3;
 constexpr Duration kLasts = std::chrono::minutes(1);
@@ -119,6 +120,8 @@ void Links::end_session(Link& link) {
   link.further.clear();
   drop(link, link.up);
   link.session = 0;
+  link.choice = {};
+  link.busy_since.reset();
   link.assembly.clear();
   link.meter.drop();
 }
@@ -143,21 +146,29 @@ uint64_t Links::bytes_came(const Link& link) {
 
 // ---- giving
 
-// The next piece to whichever has the least, as long as one has room.
 void Links::give(Link& link) {
-  for (;;) {
-    Way* next = nullptr;
-    size_t least = 0;
-    each_way(link, [&](Way& way) {
-      const size_t queued = way.connection->stats().bytes_queued;
-      if (queued < way.ahead && (next == nullptr || queued < least)) next = &way, least = queued;
-    });
-    if (next == nullptr) return;
-    auto frame = link.queue.next(/*whole=*/!link.in_pieces);
-    if (!frame) return;
-    if (least == 0) next->given = options_.loop->now();
-    next->connection->send(std::move(*frame));
-  }
+  while (give_next(link)) continue;
+}
+
+// The next piece to whichever of those in use has the least.
+bool Links::give_next(Link& link) {
+  Way* next = nullptr;
+  size_t least = 0;
+  each_way(link, [&](Way& way) {
+    if (!link.choice.uses_all() && &way != &link.up) return;
+    const size_t queued = way.connection->stats().bytes_queued;
+    if (queued < way.ahead && (next == nullptr || queued < least)) next = &way, least = queued;
+  });
+  auto frame = next != nullptr ? link.queue.next(/*whole=*/!link.in_pieces) : std::nullopt;
+  count_busy(link, next == nullptr && link.queue.unsent_bytes() > 0);
+  if (!frame) return false;
+  if (least == 0) next->given = options_.loop->now();
+  next->connection->send(std::move(*frame));
+  return true;
+}
+
+size_t Links::ahead_max(const Link& link) {
+  return link.choice.uses_all() ? kAheadMax / link.streams : kAheadMax;
 }
 
 void Links::on_drained(plan::Seat seat, uint64_t number) {
@@ -165,9 +176,26 @@ void Links::on_drained(plan::Seat seat, uint64_t number) {
   Way* way = way_of(link, number);
   if (failed_ || way == nullptr) return;
   const Duration took = options_.loop->now() - way->given;
-  if (took < kGoesAtOnce) way->ahead = std::min(2 * way->ahead, kAheadMax / link.streams);
+  if (took < kGoesAtOnce) way->ahead *= 2;
   if (took > kTakesLong) way->ahead = std::max(way->ahead / 2, kAheadMin);
+  way->ahead = std::min(way->ahead, ahead_max(link));
   give(link);
+}
+
+// Where there is a choice of connections.
+void Links::count_busy(Link& link, bool is_busy) {
+  if (!is_busy && !link.busy_since) return;
+  const bool has_further = std::any_of(link.further.begin(), link.further.end(),
+                                       [](const auto& entry) { return entry.second.is_up; });
+  if (!has_further || !link.up.connection) return link.busy_since.reset();
+  const Instant now = options_.loop->now();
+  if (is_busy && link.busy_since && now - *link.busy_since < kBusyPart) return;
+  uint64_t sent = 0;
+  each_way(link, [&](const Way& way) { sent += way.connection->stats().bytes_sent; });
+  if (link.busy_since && sent >= link.busy_sent)
+    link.choice.add(now, now - *link.busy_since, sent - link.busy_sent);
+  link.busy_since = is_busy ? std::optional(now) : std::nullopt;
+  link.busy_sent = sent;
 }
 
 }  // namespace weft::peer

@@ -23,6 +23,7 @@
 #include "peer/machine/link_ledger.h"
 #include "peer/service/link_meter.h"
 #include "peer/service/link_queue.h"
+#include "peer/service/stream_choice.h"
 #include "peer/service/tensor_assembly.h"
 #include "proto/codec/codec.h"
 #include "proto/messages.h"
@@ -117,6 +118,9 @@ class Links {
     std::map<uint32_t, Stream> further{};  // by index, from 1
     uint64_t session = 0;                  // as its LinkReady named it
     uint32_t streams = 1;                  // what both sides take
+    StreamChoice choice{};                 // which of them this side uses
+    std::optional<Instant> busy_since{};   // more waits than they take
+    uint64_t busy_sent = 0;                // bytes that had left by then
     bool in_pieces = false;                // both know them
     Instant session_began{};
     uint32_t broken_sessions = 0;  // that had further connections and did not last, in a row
@@ -173,6 +177,9 @@ class Links {
   static void shift_clocks(Link& link, Duration by);
   void say_alive(Link& link);
   void give(Link& link);
+  bool give_next(Link& link);  // false: no connection in use takes more, or there is nothing
+  static size_t ahead_max(const Link& link);
+  void count_busy(Link& link, bool is_busy);
   void on_drained(plan::Seat seat, uint64_t number);
   static uint64_t bytes_came(const Link& link);
   void on_link_tick(Link& link, Instant now);
