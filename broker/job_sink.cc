@@ -1,6 +1,7 @@
 #include "broker/job_sink.h"
 
 #include <cstdio>
+#include <set>
 
 namespace weft::broker {
 
@@ -42,6 +43,21 @@ void Broker::Sink::send_to_stage(uint32_t stage, proto::Message message) {
   if (job_.seats[stage].here) broker_.send_to_peer(job_.plan->stages[stage].peer, std::move(message));
 }
 
+namespace {
+// Which codecs the evaluation's tensors travel in, by name, each once.
+std::string codecs_of_evaluation(const PlannedRun& plan) {
+  std::set<std::string> names;
+  for (const PlannedStage& stage : plan.stages)
+    for (const proto::StageProgram& program : stage.assignment->programs)
+      if (program.kind == proto::ProgramKind::Evaluate)
+        for (const proto::EdgeEnd& end : program.sends)
+          if (end.codec.kind != compress::Kind::Dense) names.insert(compress::name(end.codec));
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+}  // namespace
+
 void Broker::Sink::emit(proto::JobEvent event) {
   if (event.kind == JobEventKind::Step) {
     job_.recorded_step = event.step;
@@ -49,6 +65,7 @@ void Broker::Sink::emit(proto::JobEvent event) {
   } else if (event.kind == JobEventKind::Evaluation) {
     job_.evaluated_step = event.step;
     job_.metrics = event.metrics;
+    event.text = codecs_of_evaluation(*job_.plan);
   }
   broker_.emit(job_, std::move(event));
 }

@@ -81,8 +81,9 @@ struct JsonLine {
         json_number(e.samples_per_second), json_number(e.gradient_norm));
   }
   std::string operator()(const train::EvaluationEvent& e) const {
-    return fmt::format(R"({{"event":"evaluation","after_step":{},"samples":{},"metrics":{}}})", e.after_step,
-                       e.samples, json_metrics(e.metrics));
+    return fmt::format(R"({{"event":"evaluation","after_step":{},"samples":{},"metrics":{},"codecs":{}}})",
+                       e.after_step, e.samples, json_metrics(e.metrics),
+                       e.codecs.empty() ? "null" : json_string(e.codecs));
   }
   std::string operator()(const train::CheckpointEvent& e) const {
     return fmt::format(R"({{"event":"checkpoint","after_step":{},"path":{}}})", e.after_step,

@@ -14,7 +14,7 @@ std::optional<RunEvent> to_run_event(const proto::JobEvent& event) {
       return train::Event(train::StepEvent{event.step, event.loss, event.learning_rate, event.seconds,
                                            event.samples_per_second, event.gradient_norm});
     case JobEventKind::Evaluation:
-      return train::Event(train::EvaluationEvent{event.step, event.samples, event.metrics});
+      return train::Event(train::EvaluationEvent{event.step, event.samples, event.metrics, event.text});
     case JobEventKind::Checkpoint:
       return train::Event(train::CheckpointEvent{event.step, {}});
     case JobEventKind::Plan: {

@@ -106,7 +106,8 @@ class TextReport : public Report {
   }
 
   void on(const train::EvaluationEvent& e) {
-    std::string text = fmt::format("evaluation after step {} on {} samples:", e.after_step, e.samples);
+    std::string text = fmt::format("evaluation after step {} on {} samples{}:", e.after_step, e.samples,
+                                   e.codecs.empty() ? "" : ", links compressed (" + e.codecs + ")");
     // In a summary only the closing lines speak of accuracy.
     for (const auto& [name, value] : e.metrics)
       text += fmt::format("  {} {:.4f}", options_.summary && name == "accuracy" ? "hits" : name, value);

@@ -568,7 +568,7 @@ struct JobEvent {
   double loss = 0, learning_rate = 0, seconds = 0, samples_per_second = 0, gradient_norm = 0;
   uint64_t samples = 0;
   std::map<std::string, double> metrics{};
-  std::string text{};
+  std::string text{};                // of an evaluation: the codecs of its links; empty: all dense
   std::vector<std::string> peers{};  // of a plan: by stage, the peer's name
   bool diverged = false;             // of a state: the job failed because its numbers were not finite
 };

@@ -42,6 +42,7 @@ struct EvaluationEvent {
   uint64_t after_step = 0;
   uint64_t samples = 0;
   std::map<std::string, double> metrics;  // loss; accuracy with cross_entropy
+  std::string codecs{};                   // of compressed links that it ran over
 };
 struct CheckpointEvent {
   uint64_t after_step = 0;

@@ -20,7 +20,8 @@ import sys
 WITHIN = 0.01  # above the dense loss: what a codec may cost
 STYLES = {  # by how the codec's name begins: colour, dashes
     "dense": ("#000000", "-"), "auto": ("#1a9641", "-"), "fp16": ("#9ecae1", "-"), "int8": ("#6baed6", "-"),
-    "int6": ("#3182bd", "-"), "int4": ("#08519c", "-"), "int3": ("#54278f", "-"), "adatopk": ("#b10026", "-"),
+    "int6": ("#3182bd", "-"), "int5": ("#2171b5", "-"), "int4": ("#08519c", "-"),
+    "int3": ("#54278f", "-"), "adatopk": ("#b10026", "-"),
     "topk:0.02:int8+int4": ("#41b6c4", "--"), "topk:0.1:fp16": ("#fd8d3c", "--"),
     "topk:0.02:fp16": ("#e31a1c", "--"), "topk:0.01:fp16": ("#800026", ":"),
 }

@@ -68,6 +68,11 @@ TEST(RunEvents, EachKindHasItsLine) {
   EXPECT_EQ(json["event"], "evaluation");
   EXPECT_EQ(json["after_step"], 3);
   EXPECT_EQ(json["metrics"]["accuracy"], 0.75);
+  EXPECT_TRUE(json["codecs"].is_null());
+  event.text = "fp16, int4";
+  EXPECT_EQ(json_of(*to_run_event(event))["codecs"], "fp16, int4");
+  EXPECT_NE(printed(false, {*to_run_event(event)}).find("samples, links compressed (fp16, int4):"),
+            std::string::npos);
 
   event.kind = JobEventKind::Checkpoint;
   json = json_of(*to_run_event(event));
@@ -168,7 +173,9 @@ TEST(RunEvents, StatusTellsWhatStagesAndLinksDo) {
   EXPECT_EQ(json["stages"][0]["links"][0]["relative_error"], 0.01);
   const auto lines = stage_lines(status());
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_EQ(lines[0], "stage 1  ann (oregon)  90% busy  to stage 2: 2.0 KiB a step (3.5 times smaller, error 1%), waited 12 ms for it");
+  EXPECT_EQ(lines[0],
+            "stage 1  ann (oregon)  90% busy  to stage 2: 2.0 KiB a step (3.5 times smaller, error 1%), "
+            "waited 12 ms for it");
 }
 
 TEST(RunEvents, NumbersThatAreNotFiniteAreNull) {

@@ -55,6 +55,7 @@ for codec in "${codecs[@]}"; do
   submit_with "$codec" "$work/calm.onnx"
   finish_job
   grep -q "compressed as $codec" "$work/events" || fail "$codec: the plan does not say that links are compressed"
+  grep '"event":"evaluation"' "$work/events" | grep -qF "\"codecs\":\"$codec\"" || fail "$codec: an evaluation does not say over which links it ran"
   cp "$work/events" "$work/calm.events"
   # What keeps a part of the numbers alone learns far more slowly, and by how much depends on the text; but it learns.
   case $codec in topk:*:fp16 | topk:*:int8 | randomk:*) most=1.7 ;; *) most=1.3 ;; esac
