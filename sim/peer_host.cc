@@ -61,6 +61,8 @@ void PeerHost::start() {
   broker_.set_key(options_.node, options_.key);
   peer::PeerOptions options;
   options.session.seed = draw_.next();
+  // Three of four have memory for one, two or three copies of a state.
+  if (const size_t fit = options.session.seed % 4; fit != 0) options.bounds.copies_fit = fit;
   proto::Hello& hello = options.session.hello;
   hello.software = "sim";
   hello.token = proto::TokenProof{1, {}};

@@ -19,7 +19,7 @@ std::optional<int64_t> Peer::State::room_on_host() const {
   return apart > 0 ? apart : *offer - programs_bytes();
 }
 
-bool Peer::State::is_shared() const {
+bool Peer::State::shares_offer() const {
   return offered() && options.session.hello.device->host_memory.value <= 0;
 }
 
@@ -32,8 +32,9 @@ int64_t Peer::State::programs_bytes() const {
 // Beside the programs; at least the one that is being made.
 size_t Peer::State::copies_that_fit() const {
   const auto room = room_on_host();
-  if (!room || !stage || stage->state_bytes == 0) return SIZE_MAX;
-  return static_cast<size_t>(std::max<int64_t>(*room / stage->state_bytes, 1));
+  if (!room || !stage || stage->state_bytes == 0) return options.bounds.copies_fit;
+  const auto fit = static_cast<size_t>(std::max<int64_t>(*room / stage->state_bytes, 1));
+  return std::min(fit, options.bounds.copies_fit);
 }
 
 size_t Peer::State::copies_max() const { return std::min(copies_that_fit(), options.bounds.snapshots); }

@@ -90,7 +90,7 @@ void Peer::State::begin_lending(const std::vector<Digest>& lends) {
   }
   if (stage->lent.empty()) return;
   shelf.name(stage->lent);
-  if (is_shared()) stage->lends_until = now + kLendPatience;
+  if (shares_offer()) stage->lends_until = now + kLendPatience;
   say("info stage_lends run=" + std::to_string(stage->assignment->run) +
       " tensors=" + std::to_string(stage->lent.size()));
 }

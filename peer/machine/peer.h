@@ -37,6 +37,7 @@ struct PeerOptions {
   struct Bounds {
     size_t reports = 16384;          // kept until they are settled; beyond: the stage fails
     size_t snapshots = 8;            // copies of a state; beyond: the oldest but one is forgotten
+    size_t copies_fit = SIZE_MAX;    // the most that fit at once, where memory says more; at least 1
     size_t snapshot_uploads = 4;     // not through; with as many the stage starts no task
     size_t prediction_uploads = 64;  // likewise
     size_t stand_by_runs = 16;       // beyond: not stood by for; nor is what the memory offered cannot hold

@@ -93,7 +93,7 @@ struct Peer::State {
   std::optional<int64_t> offered() const;  // bytes; nothing: without a limit
   std::optional<int64_t> room_on_host() const;
   int64_t programs_bytes() const;  // of the stage's executors
-  bool is_shared() const;          // one offer for programs and blobs
+  bool shares_offer() const;       // one offer for programs and blobs
   size_t copies_that_fit() const;  // of the stage's state
   size_t copies_max() const;
   size_t copies_held() const;
