@@ -27,6 +27,8 @@ std::string_view to_string(ErrorCode code) {
       return "Infeasible";
     case ErrorCode::Cancelled:
       return "Cancelled";
+    case ErrorCode::DeviceLost:
+      return "DeviceLost";
     case ErrorCode::Internal:
       return "Internal";
   }

@@ -23,7 +23,8 @@ enum class ErrorCode {
   VersionMismatch,
   Infeasible,  // no plan can satisfy the request
   Cancelled,
-  Internal,  // a library failed in a way that we did not foresee
+  Internal,    // a library failed in a way that we did not foresee
+  DeviceLost,  // the device that computed is gone, or does not answer: nothing more comes of this process
 };
 
 std::string_view to_string(ErrorCode code);

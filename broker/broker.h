@@ -125,6 +125,7 @@ class Broker {
     std::string address;
     Instant last_heard;
     bool draining = false;
+    bool device_lost = false;  // it said so: it goes, and with it what it holds
     bool other_version = false;
     std::optional<proto::JobNumber> serving;
     std::map<proto::JobNumber, Standing> standing;
@@ -205,6 +206,7 @@ class Broker {
 
     bool excludes(const std::string& peer) const;  // by its user's wish
     bool may_send(const Peer& peer) const;         // it reads what the job's links carry
+    bool suits(const Peer& peer) const;            // and its device computes as the job wants
   };
   class Sink;
   // Two peers that measure the link between them.
@@ -271,7 +273,8 @@ class Broker {
   static uint32_t predicted_microbatches(const Job& job, const PlannedRun& plan);
 
   // Loss (recovery.cc)
-  void recover(Job& job, const std::string& reason);
+  // `counts`: among the losses without a step between them that end a job.
+  void recover(Job& job, const std::string& reason, bool counts = true);
   void on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed);
   static const CheckpointCommitted* recovery_point(const Job& job);
   std::string describe_recovery_point(const Job& job) const;

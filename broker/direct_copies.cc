@@ -25,7 +25,7 @@ void Broker::find_holders(Job& job) {
     std::vector<PeerId> holders;
     const PeerId& own = job.plan->stages[stage].peer;
     for (const auto& [id, peer] : peers_) {
-      if (!peer.connection) continue;
+      if (!peer.connection || peer.device_lost) continue;
       const auto standing = peer.standing.find(job.submitted.job);
       const bool stands_by =
           !peer.serving && standing != peer.standing.end() && standing->second.holds(stage, step);
@@ -59,7 +59,8 @@ void Broker::find_holders(Job& job) {
 bool Broker::lose_holders(Job& job) {
   if (!job.round || !job.round_is_direct) return false;
   for (auto& [sha256, holders] : job.holders)
-    std::erase_if(holders, [&](const PeerId& id) { return !peers_.at(id).connection; });
+    std::erase_if(holders,
+                  [&](const PeerId& id) { return !peers_.at(id).connection || peers_.at(id).device_lost; });
   if (std::all_of(job.round->tensors.begin(), job.round->tensors.end(), [&](const auto& tensor) {
         const auto at = job.holders.find(tensor.sha256);
         return at != job.holders.end() && !at->second.empty();

@@ -133,7 +133,7 @@ void Broker::admit_peer(const Introduced& event) {
   peer.minor = hello.minor;
   peer.address = event.address;
   peer.last_heard = now_.monotonic;
-  peer.draining = peer.other_version = false;
+  peer.draining = peer.device_lost = peer.other_version = false;
   peer_of_connection_[event.connection] = event.who;
   resting_.erase(event.who);
   peers_dirty_ = stand_bys_dirty_ = probes_dirty_ = true;
@@ -230,6 +230,17 @@ bool Broker::Job::may_send(const Peer& peer) const {
   return !submitted.submission.compresses || peer.minor >= proto::kProtocolMinorOfCodecs;
 }
 
+bool Broker::Job::suits(const Peer& peer) const {
+  return may_send(peer) && peer.device.has(submitted.submission.arithmetic);
+}
+
+static std::string describe_lack(const proto::DeviceReport& device, dag::Arithmetic wanted) {
+  std::string text = "has no arithmetic in " + std::string(to_string(wanted)) + ", only in ";
+  for (size_t i = 0; i < device.arithmetic.size(); ++i)
+    text += (i == 0 ? "" : " and ") + std::string(to_string(device.arithmetic[i]));
+  return text;
+}
+
 // Why a peer cannot be had for a job; nothing: it can.
 std::optional<std::string> Broker::why_not(const Peer& peer, const Job& job, bool own) const {
   if (peer.other_version) return "speaks another version";
@@ -237,7 +248,9 @@ std::optional<std::string> Broker::why_not(const Peer& peer, const Job& job, boo
   if (job.excludes(peer.name)) return "is excluded by the job";
   if (!job.may_send(peer))
     return "cannot read compressed tensors: its weft (" + peer.software + ") is too old";
+  if (!job.suits(peer)) return describe_lack(peer.device, job.submitted.submission.arithmetic);
   if (job.excluded.contains(peer.id)) return "failed this job before";
+  if (peer.device_lost) return "has lost its device";
   if (peer.draining) return "is leaving";
   if (peer.serving && !(own && peer.serving == job.submitted.job))
     return "works on job " + std::to_string(*peer.serving);

@@ -91,7 +91,7 @@ bool Broker::can_do_without(const Job& job, const PeerId& peer) const {
   return place_previous(job, *job.plan, memory_of(job), others, /*by_pace=*/false).has_value();
 }
 
-void Broker::recover(Job& job, const std::string& reason) {
+void Broker::recover(Job& job, const std::string& reason, bool counts) {
   const bool was_running = job.run != nullptr;
   if (was_running) find_holders(job);
   if (lose_holders(job)) notice(job, "the peers that had the newest copy are gone");
@@ -110,7 +110,7 @@ void Broker::recover(Job& job, const std::string& reason) {
     notice(job, reason + ": going on from " + describe_recovery_point(job) + ", " + std::to_string(again) +
                     (again == 1 ? " committed step is done again" : " committed steps are done again"));
   }
-  if (had_plan && !moving && ++job.failures >= options_.failures_max)
+  if (had_plan && !moving && counts && ++job.failures >= options_.failures_max)
     return end_job(job, JobState::Failed,
                    "given up after " + std::to_string(job.failures) +
                        " losses without a step between them; the last: " + reason);
@@ -124,6 +124,10 @@ void Broker::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::
       "stage " + std::to_string(stage + 1) + " on " + peer.name + ": " + failed.error.message;
   if (failed.diverged) return end_diverged(job, what);
   if (failed.permanent) return end_job(job, JobState::Failed, what);
+  if (failed.error.code == ErrorCode::DeviceLost) {  // as if it were gone; the job has no part in that
+    peer.draining = peer.device_lost = true;
+    return recover(job, what, /*counts=*/false);
+  }
   const bool lacks_tensors =
       failed.error.code == ErrorCode::NotFound || failed.error.code == ErrorCode::Corrupted;
   if (!job.run && lacks_tensors && recovery_point(job) != nullptr) {

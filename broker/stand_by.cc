@@ -33,7 +33,7 @@ std::vector<Holder> Broker::holders_for(const Job& job, const std::map<PeerId, i
   std::vector<Holder> holders;
   for (const auto& [id, left] : free) {
     const Peer& peer = peers_.at(id);
-    if (job.excluded.contains(id) || job.excludes(peer.name) || !job.may_send(peer)) continue;
+    if (job.excluded.contains(id) || job.excludes(peer.name) || !job.suits(peer)) continue;
     ids.push_back(id);
     holders.push_back(
         {peer.device.memory.value, left, peer.device.fingerprint, owner_of({id, peer.name, peer.device})});

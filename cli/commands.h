@@ -39,6 +39,9 @@ struct BackendOptions {
   void add_to(CLI::App& command);
 };
 Result<std::unique_ptr<peer::Backend>> make_backend(const BackendOptions& options);
+// Which GPU "cuda" or "cuda:N" names; nothing: the text names none. And its backend, from the module.
+std::optional<int> parse_cuda(std::string_view text);
+Result<std::unique_ptr<peer::Backend>> make_cuda(int device);
 
 // "--size name=number" options to sizes of symbolic dims.
 Result<std::map<std::string, int64_t>> parse_sizes(const std::vector<std::string>& texts);

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <thread>
 
+#include "cli/commands.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/backend/host/host_memory.h"
 #include "peer/backend/null/null_backend.h"
@@ -21,12 +22,20 @@ Result<std::unique_ptr<peer::Backend>> make_cpu(int threads) {
   return peer::make_cpu_backend({.threads = threads, .pin = true});  // as `weft local --threads N` makes it
 }
 
+std::vector<dag::Arithmetic> arithmetic_of(const peer::Backend& backend) {
+  std::vector<dag::Arithmetic> all;
+  for (const dag::Arithmetic each : dag::kArithmetics)
+    if (backend.check({.compute = each})) all.push_back(each);
+  return all;
+}
+
 Result<proto::DeviceReport> measure(const Device& device, std::optional<Bytes> memory) {
   WEFT_TRY(const auto backend, make_backend(device));
   proto::DeviceReport report;
   report.device = device.text;
   report.fingerprint = backend->numerics_fingerprint();
   report.traits = backend->traits();
+  report.arithmetic = arithmetic_of(*backend);
   if (device.catalogue) {
     report.rates = configs::rates_of(device.catalogue->peak_fp32_flops, device.catalogue->memory_bandwidth);
     report.memory = memory.value_or(device.catalogue->memory);
@@ -45,7 +54,7 @@ Result<proto::DeviceReport> measure(const Device& device, std::optional<Bytes> m
 }  // namespace
 
 Result<Device> parse_device(const std::string& text) {
-  Device device{.text = text, .threads = 0, .catalogue = {}};
+  Device device{.text = text, .threads = 0, .cuda = {}, .catalogue = {}};
   if (text == "cpu") return device;
   if (text.starts_with("cpu:")) {
     const char* end = text.data() + text.size();
@@ -56,14 +65,21 @@ Result<Device> parse_device(const std::string& text) {
         ErrorCode::InvalidArgument,
         fmt::format("--device {}: after cpu: comes a number of threads from 1 to {}", text, kThreadsMax));
   }
+  if (text.starts_with("cuda")) {
+    device.cuda = parse_cuda(text);
+    if (device.cuda) return device;
+    return fail(ErrorCode::InvalidArgument, "--device " + text + ": after cuda: comes which GPU, from 0");
+  }
   if (text.starts_with("null:")) {
     WEFT_TRY(device.catalogue, configs::find_device(text.substr(5)));
     return device;
   }
-  return fail(ErrorCode::InvalidArgument, "--device " + text + ": there are cpu, cpu:N and null:TYPE");
+  return fail(ErrorCode::InvalidArgument,
+              "--device " + text + ": there are cpu, cpu:N, cuda, cuda:N and null:TYPE");
 }
 
 Result<std::unique_ptr<peer::Backend>> make_backend(const Device& device) {
+  if (device.cuda) return make_cuda(*device.cuda);
   if (!device.catalogue) return make_cpu(device.threads);
   peer::BackendTraits traits;
   {

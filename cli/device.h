@@ -15,8 +15,9 @@
 namespace weft::cli {
 
 struct Device {
-  std::string text;                                   // as given: "cpu", "cpu:2", "null:rtx3080"
+  std::string text;                                   // as given: "cpu", "cpu:2", "cuda:1", "null:rtx3080"
   int threads = 0;                                    // of a processor; 0: as many as this process may use
+  std::optional<int> cuda;                            // which GPU
   std::optional<configs::CatalogueDevice> catalogue;  // of a null device
 };
 // InvalidArgument, and NotFound for a type that the catalogue lacks.

@@ -1,6 +1,9 @@
 // What `weft` returns to the shell. Stable; documented in README.md.
 #pragma once
 
+#include <cstdio>
+#include <string>
+
 #include "base/result.h"
 
 namespace weft::cli {
@@ -13,6 +16,7 @@ inline constexpr int kExitUnsupported = 4;  // understood, but not implemented h
 inline constexpr int kExitCorrupted = 5;    // a file's bytes are not what they claim to be
 inline constexpr int kExitResources = 6;    // memory, disk or a limit
 inline constexpr int kExitDiverged = 7;     // a loss or gradient was not finite
+inline constexpr int kExitDeviceLost = 8;   // the device that computed is gone: start again once it is back
 inline constexpr int kExitStopped = 130;    // stopped by Ctrl-C, after saving what can be gone on from
 
 inline int exit_code(ErrorCode code) {
@@ -33,12 +37,22 @@ inline int exit_code(ErrorCode code) {
       return kExitResources;
     case ErrorCode::Cancelled:
       return kExitStopped;
+    case ErrorCode::DeviceLost:
+      return kExitDeviceLost;
     case ErrorCode::Unavailable:
     case ErrorCode::Timeout:
     case ErrorCode::Internal:
       return kExitFailed;
   }
   return kExitFailed;
+}
+
+// What a command ends with, and in words on standard error why.
+inline int end_with(const Result<int>& result) {
+  if (result) return *result;
+  std::fprintf(stderr, "weft: error: %s (%s)\n", result.error().message.c_str(),
+               std::string(to_string(result.error().code)).c_str());
+  return exit_code(result.error().code);
 }
 
 }  // namespace weft::cli

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/commands.h"
+#include "cli/coverage_report.h"
 #include "cli/exit_codes.h"
 #include "cli/report.h"
 #include "dag/onnx/inspect.h"
@@ -20,10 +22,11 @@ struct InspectOptions {
   std::vector<std::string> freeze, sizes, read;
   int64_t batch = 0;
   bool all = false;
-  std::string format = "text";
+  std::string device, format = "text";
 };
 
 constexpr size_t kRowsShown = 12;
+using HostOps = std::map<std::string, int64_t>;  // by name, how often
 
 std::string describe(const onnx::OnnxModel::Port& port) {
   return fmt::format("{} {}[{}]", port.name, port.dtype, fmt::join(port.dims, ","));
@@ -43,7 +46,18 @@ void print_entries(const char* title, const std::vector<onnx::ModelInfo::Entry>&
   if (shown < entries.size()) fmt::print("  ... and {} more (--all)\n", entries.size() - shown);
 }
 
-void print_text(const InspectOptions& options, const onnx::ModelInfo& info) {
+void print_on_host(const std::string& device, const HostOps& ops) {
+  if (ops.empty()) {
+    fmt::print("\n{}: every op of training has a kernel\n", device);
+    return;
+  }
+  fmt::print("\n{}: without a kernel, computed by the host (slow):", device);
+  for (const auto& [name, count] : ops) fmt::print(" {} x{}", name, count);
+  fmt::print("\n");
+}
+
+void print_text(const InspectOptions& options, const onnx::ModelInfo& info,
+                const std::optional<HostOps>& on_host) {
   fmt::print("{}: opset {}, by {}\n", options.model, info.opset,
              info.producer.empty() ? "an unnamed producer" : info.producer);
   for (const auto& port : info.inputs) fmt::print("input   {}\n", describe(port));
@@ -55,12 +69,14 @@ void print_text(const InspectOptions& options, const onnx::ModelInfo& info) {
   print_entries("frozen", info.frozen, options.all);
   print_entries("running statistics", info.running_statistics, options.all);
   print_entries("buffers (not trained)", info.buffers, options.all);
+  if (on_host) print_on_host(options.device, *on_host);
   if (!info.warnings.empty()) fmt::print("\n");
   for (const auto& warning : info.warnings) fmt::print("warning: {}\n", warning);
   if (!info.problem.empty()) fmt::print("\nthis model cannot be trained as it is: {}\n", info.problem);
 }
 
-void print_json(const InspectOptions& options, const onnx::ModelInfo& info) {
+void print_json(const InspectOptions& options, const onnx::ModelInfo& info,
+                const std::optional<HostOps>& on_host) {
   nlohmann::ordered_json json{
       {"event", "model"}, {"path", options.model}, {"opset", info.opset}, {"producer", info.producer}};
   const auto ports = [](const std::vector<onnx::OnnxModel::Port>& list) {
@@ -84,6 +100,7 @@ void print_json(const InspectOptions& options, const onnx::ModelInfo& info) {
   json["running_statistics"] = entries(info.running_statistics);
   json["buffers"] = entries(info.buffers);
   json["parameter_elements"] = info.parameter_elements;
+  if (on_host) json["on_host"] = *on_host;
   json["warnings"] = info.warnings;
   json["problem"] = info.problem.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(info.problem);
   fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -110,7 +127,11 @@ Result<int> run_inspect(const InspectOptions& options) {
   WEFT_TRY_STATUS(onnx::check_freeze(model, options.freeze));
   WEFT_TRY_STATUS(check_outputs(model, options.read));
   const onnx::ModelInfo info = onnx::inspect_model(model, import, dag::op_table(), options.read);
-  options.format == "json" ? print_json(options, info) : print_text(options, info);
+  std::optional<HostOps> on_host;
+  if (options.device == "cuda" && info.problem.empty()) {
+    WEFT_TRY(on_host, ops_left_to_host(model, import));
+  }
+  options.format == "json" ? print_json(options, info, on_host) : print_text(options, info, on_host);
   return info.problem.empty() ? kExitOk : kExitUnsupported;
 }
 
@@ -142,6 +163,10 @@ void add_inspect(CLI::App& app, Command& chosen) {
                    "an output that the loss reads (may be given again): warns of what it does not reach")
       ->allow_extra_args(false);
   command->add_option("--batch", options->batch, "samples, where the first axis is symbolic");
+  command
+      ->add_option("--device", options->device,
+                   "cuda: also which ops of training a GPU would leave to the host (needs no GPU)")
+      ->check(CLI::IsMember({"cuda"}));
   command->add_flag("--all", options->all, "list every tensor");
   command->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))

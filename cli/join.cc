@@ -2,12 +2,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdlib>
 
 #include "cli/broker_address.h"
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/exit_codes.h"
+#include "cli/join_devices.h"
 #include "cli/quantities.h"
 #include "cli/signals.h"
 #include "configs/cluster.h"
@@ -21,7 +24,7 @@ namespace fs = std::filesystem;
 struct JoinOptions {
   std::string broker, token, name, memory, data_dir, listen, advertise, emulate, region, owner, emulate_as,
       upload, download;
-  std::string device = "cpu";
+  std::vector<std::string> devices{"cpu"};
 };
 
 std::string host_name() {
@@ -134,11 +137,23 @@ Status set_listen(const JoinOptions& options, peer::PeerServiceOptions& service)
   return {};
 }
 
+// Of a device that computes still, or will never answer, when all else has ended.
+constexpr Duration kDeviceGrace = std::chrono::seconds(5);
+
+// A thread waits for the device and would be waited for: nothing is destroyed.
+[[noreturn]] void end_at_once(const Result<int>& result) {
+  fmt::print(stderr, "warning device_left_behind reason=\"it has not answered for {} s\"\n",
+             std::chrono::duration_cast<std::chrono::seconds>(kDeviceGrace).count());
+  const int code = end_with(result);
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
 Result<int> run_join(const JoinOptions& options) {
   peer::PeerServiceOptions service;
   WEFT_TRY(service.broker, net::parse_endpoint(options.broker));
   WEFT_TRY(const security::Token token, read_token(options.token, security::Role::Peer));
-  WEFT_TRY(const Device device, parse_device(options.device));
+  WEFT_TRY(const Device device, parse_device(options.devices.front()));
   std::optional<Bytes> memory;
   if (!options.memory.empty()) {
     memory = configs::parse_memory(options.memory);
@@ -180,7 +195,10 @@ Result<int> run_join(const JoinOptions& options) {
   WEFT_TRY(proto::DeviceReport report, describe(device, memory));
   report.region = options.region;
   report.owner = options.owner;
-  service.memory_free = [offered = report.memory] { return std::min(offered, available_memory()); };
+  service.memory_free = [offered = report.memory, own = device.cuda.has_value()] {
+    return own ? offered
+               : std::min(offered, available_memory());  // memory of its own: no other process takes it
+  };
   fmt::print(stderr,
              "info measured device={} matmul_gflops={:.1f} convolution_gflops={:.1f} "
              "memory_gbytes_per_second={:.1f} "
@@ -212,8 +230,76 @@ Result<int> run_join(const JoinOptions& options) {
                                     : "warning lines_not_changed reason=\"" + changed.error().message + "\"");
                },
                reload));
-  WEFT_TRY_STATUS(peer.run());
-  return forced ? kExitStopped : kExitOk;
+  const Status left = peer.run();
+  Result<int> result = forced ? kExitStopped : kExitOk;
+  if (!left) result = fail(left.error());
+  if (!peer.rest(kDeviceGrace)) end_at_once(result);
+  return result;
+}
+
+// HOST:PORT with the port so many further; a port of 0 stays what it is.
+Result<std::string> further(const std::string& text, size_t by) {
+  WEFT_TRY(const net::Endpoint endpoint, net::parse_endpoint(text));
+  if (endpoint.port == 0) return text;
+  const size_t port = endpoint.port + by;
+  if (port > 65535)
+    return fail(ErrorCode::InvalidArgument,
+                text + ": each device takes the next port, and there is no port " + std::to_string(port));
+  return text.substr(0, text.rfind(':') + 1) + std::to_string(port);
+}
+
+// A peer for each device, in a process of its own: the arguments of each.
+Result<std::vector<std::vector<std::string>>> arguments_by_device(const JoinOptions& options) {
+  fs::path folder = options.data_dir;
+  if (folder.empty()) {
+    WEFT_TRY(folder, data_folder());
+  }
+  std::vector<std::vector<std::string>> all;
+  for (size_t i = 0; i < options.devices.size(); ++i) {
+    const std::string& device = options.devices[i];
+    if (std::count(options.devices.begin(), options.devices.end(), device) > 1)
+      return fail(ErrorCode::InvalidArgument, "--device " + device + " is given twice");
+    WEFT_TRY_STATUS(parse_device(device));
+    std::string of_folder = "peer-" + device;
+    std::replace(of_folder.begin(), of_folder.end(), ':', '-');
+    const std::string name = (options.name.empty() ? host_name() : options.name) + "-" + device;
+    std::vector<std::string> arguments{"weft",
+                                       "join",
+                                       options.broker,
+                                       "--token",
+                                       "-",
+                                       "--device",
+                                       device,
+                                       "--name",
+                                       name,
+                                       "--data-dir",
+                                       (folder / of_folder).string()};
+    const auto pass = [&](const char* option, const std::string& value) {
+      if (!value.empty()) arguments.insert(arguments.end(), {option, value});
+    };
+    for (const auto& [option, value] :
+         {std::pair{"--listen", options.listen}, {"--advertise", options.advertise}}) {
+      if (value.empty()) continue;
+      WEFT_TRY(const std::string own, further(value, i));
+      pass(option, own);
+    }
+    pass("--memory", options.memory);
+    pass("--upload", options.upload);
+    pass("--download", options.download);
+    pass("--emulate", options.emulate);
+    pass("--region", options.region);
+    pass("--owner", options.owner);
+    pass("--as", options.emulate_as);
+    all.push_back(std::move(arguments));
+  }
+  return all;
+}
+
+Result<int> run_joins(const JoinOptions& options) {
+  if (options.devices.size() == 1) return run_join(options);
+  WEFT_TRY(const auto arguments, arguments_by_device(options));
+  WEFT_TRY(const security::Token token, read_token(options.token, security::Role::Peer));
+  return run_each(arguments, security::to_text(token) + "\n");
 }
 
 }  // namespace
@@ -226,9 +312,12 @@ void add_join(CLI::App& app, Command& chosen) {
   command->add_option("--name", options->name,
                       "how people shall call this peer; default: the machine's name");
   command
-      ->add_option("--device", options->device,
-                   "cpu, cpu:N with N compute threads, or null:TYPE, which computes nothing and takes as "
-                   "long as TYPE would")
+      ->add_option(
+          "--device", options->devices,
+          "cpu, cpu:N with N compute threads, cuda or cuda:N (the Nth GPU, from 0), or null:TYPE, which "
+          "computes nothing and takes as long as TYPE would; given again: a peer for each device, in a "
+          "process of its own")
+      ->allow_extra_args(false)
       ->capture_default_str();
   command->add_option("--memory", options->memory,
                       "how much of it may be taken, as 4GiB; default: most of what is free");
@@ -253,7 +342,7 @@ void add_join(CLI::App& app, Command& chosen) {
       "--as", options->emulate_as,
       "with --emulate: a device of the file and region, whose uplink and downlink hold for all "
       "that this peer sends and receives; SIGUSR1 reads them again");
-  command->callback([options, &chosen] { chosen = [options] { return run_join(*options); }; });
+  command->callback([options, &chosen] { chosen = [options] { return run_joins(*options); }; });
 }
 
 }  // namespace weft::cli

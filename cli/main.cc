@@ -32,11 +32,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
-  const auto result = chosen();
-  if (result) return *result;
-  std::fprintf(stderr, "weft: error: %s (%s)\n", result.error().message.c_str(),
-               std::string(to_string(result.error().code)).c_str());
-  return exit_code(result.error().code);
+  return end_with(chosen());
 }
 
 }  // namespace

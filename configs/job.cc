@@ -273,14 +273,11 @@ void read_checkpoint(MapReader& root, Problems& problems, Job& job) {
   reader.finish();
 }
 
-void read_precision(MapReader& root) {
-  enum class Precision { Fp32, Bf16 };
-  static constexpr Choice<Precision> kPrecisions[] = {{"fp32", Precision::Fp32}, {"bf16", Precision::Bf16}};
-  const Node* node = root.take("precision");
-  const auto precision = root.choice(node, "precision", kPrecisions);
-  if (precision == Precision::Bf16)
-    root.problem(node->where, "`precision: bf16` is not implemented yet; say fp32 or leave it out",
-                 ErrorCode::Unsupported);
+void read_precision(MapReader& root, Job& job) {
+  static constexpr Choice<dag::Arithmetic> kPrecisions[] = {
+      {"fp32", dag::Arithmetic::F32}, {"tf32", dag::Arithmetic::TF32}, {"bf16", dag::Arithmetic::BF16}};
+  if (const auto chosen = root.choice(root.take("precision"), "precision", kPrecisions))
+    job.arithmetic = *chosen;
 }
 
 void read_strategy(MapReader& reader, const Node& node, Job& job) {
@@ -458,7 +455,7 @@ Result<Job> read_job(const Node& tree, const ParseOptions& options) {
   read_data(root, rules, problems, job);
   read_batch(root, job);
   if (job.task == Task::Train) read_training(root, problems, job);
-  read_precision(root);
+  read_precision(root, job);
   read_placement(root, problems, job);
   read_compression(root, problems, job);
   read_output(root, rules, job);

@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "configs/yaml.h"
+#include "dag/arithmetic.h"
 #include "dag/loss.h"
 #include "dag/optimizer.h"
 #include "data/data_spec.h"
@@ -62,6 +63,7 @@ struct Job {
   std::vector<plan::PinRule> pins;   // of no excluded peer
   double owner_share_max = 1;        // of the parameters, on one owner's machines
   plan::Compression compression;
+  dag::Arithmetic arithmetic = dag::Arithmetic::F32;  // `precision`; not every device has each
 
   // Where each key's value was written, by dotted path ("optimizer.type"; an input's name may hold dots
   // itself); the items of a list as "freeze[0]".

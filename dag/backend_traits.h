@@ -10,6 +10,8 @@ namespace weft::dag {
 
 struct BackendTraits {
   bool fuse_elementwise = false;
+  // A matrix product takes the bias that is added to it, and a Relu or Gelu behind that.
+  bool fuse_products = false;
   Layout convolution_layout = Layout::Plain;
   auto operator<=>(const BackendTraits&) const = default;
 };

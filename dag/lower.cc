@@ -89,19 +89,25 @@ class LayoutPass {
 // ---- fusion groups
 // -------------------------------------------------------------------------------------------------
 
-// Grows groups of elementwise ops along the topological order. An op joins the group of one of its operands
-// when both have the same output shape, layout and phase, and when no other operand depends on that group:
-// the group can then run as one kernel at the place of its last op.
+// Grows groups along the topological order: of a product and what it takes in, and of elementwise ops. One of
+// these joins the group of one of its operands when both have the same output shape, layout and phase, and
+// when no other operand depends on that group: the group can then run as one kernel at the place of its last
+// op.
 class FusionPass {
  public:
   // `part_of_op`: empty, or by op; parts are never fused with each other.
-  FusionPass(const Graph& graph, const OpTable& table, std::vector<uint32_t> part_of_op)
+  FusionPass(const Graph& graph, const OpTable& table, const BackendTraits& traits,
+             std::vector<uint32_t> part_of_op)
       : graph_(graph),
         table_(table),
+        traits_(traits),
         part_of_op_(std::move(part_of_op)),
+        users_(graph.users()),
         group_(graph.ops().size()),
         members_(graph.ops().size()),
-        inputs_(graph.ops().size()) {}
+        inputs_(graph.ops().size()) {
+    for (const GraphOutput& output : graph.outputs()) is_output_.insert(output.value.index);
+  }
 
   // `value_of`: by value of the graph before.
   Graph run(std::vector<ValueId>& value_of) {
@@ -110,12 +116,59 @@ class FusionPass {
       members_[i] = {i};
       for (const ValueId input : graph_.ops()[i].inputs)
         if (input.valid()) inputs_[i].insert(input.index);
-      if (fusable(OpId{i})) join_an_operand(OpId{i});
+      if (traits_.fuse_products && joins_product(OpId{i})) continue;
+      if (traits_.fuse_elementwise && fusable(OpId{i})) join_an_operand(OpId{i});
     }
     return rebuild(value_of);
   }
 
  private:
+  bool same_part(OpId a, OpId b) const {
+    return part_of_op_.empty() || part_of_op_[a.index] == part_of_op_[b.index];
+  }
+  void join(uint32_t head, OpId id) {
+    for (const uint32_t value : inputs_[id.index]) inputs_[head].insert(value);
+    members_[head].push_back(id.index);
+    group_[id.index] = head;
+    members_[id.index].clear();
+  }
+
+  // ---- products: MatMul, then Add of a bias along the last dim, then Relu or Gelu by tanh, each the only
+  // reader of the one before, so that nothing between them is ever stored.
+
+  bool is_of_product(uint32_t head) const { return graph_.ops()[head].kind == OpKind::MatMul; }
+  bool joins_product(OpId id) {
+    const Op& op = graph_.op(id);
+    for (const ValueId input : op.inputs) {
+      if (!input.valid()) return false;
+      const uint32_t head = group_[graph_.value(input).producer.index];
+      if (!is_of_product(head) || !ends_with(head, input) || !goes_on(head, op, input)) continue;
+      if (users_[input.index].size() != 1 || is_output_.contains(input.index) ||
+          depends_otherwise(op, head) || !same_part({head}, id) || graph_.op({head}).phase != op.phase)
+        continue;
+      join(head, id);
+      return true;
+    }
+    return false;
+  }
+  bool ends_with(uint32_t head, ValueId value) const {
+    return graph_.value(value).producer.index == members_[head].back();
+  }
+  // Whether `op` is what may follow `from`, the last of the group so far.
+  bool goes_on(uint32_t head, const Op& op, ValueId from) const {
+    const size_t length = members_[head].size();
+    const TensorSpec& spec = graph_.spec(op.outputs[0]);
+    if (spec != graph_.spec(from) || spec.dtype != DType::F32) return false;
+    if (length == 2)
+      return op.kind == OpKind::Relu ||
+             (op.kind == OpKind::Gelu && op.attributes.get_int(Attr::Approximate) != 0);
+    if (length != 1 || op.kind != OpKind::Add || op.inputs[0] == op.inputs[1]) return false;
+    const ValueId bias = op.inputs[op.inputs[0] == from ? 1 : 0];
+    return graph_.spec(bias) == TensorSpec{DType::F32, {spec.shape.back()}};
+  }
+
+  // ---- elementwise
+
   bool fusable(OpId id) const {
     const Op& op = graph_.op(id);
     if (!table_.row(op.kind).fusable) return false;
@@ -131,18 +184,15 @@ class FusionPass {
     for (const ValueId input : op.inputs) {
       const OpId producer = graph_.value(input).producer;
       const uint32_t candidate = group_[producer.index];
-      if (candidate == id.index || !fusable(producer)) continue;
-      if (!part_of_op_.empty() && part_of_op_[producer.index] != part_of_op_[id.index]) continue;
+      if (candidate == id.index || !fusable(producer) || is_of_product(candidate)) continue;
+      if (!same_part(producer, id)) continue;
       const Value& mine = graph_.value(op.outputs[0]);
       const Value& theirs = graph_.value(graph_.op(producer).outputs[0]);
       if (graph_.op(producer).phase != op.phase || mine.spec.shape != theirs.spec.shape ||
           mine.layout != theirs.layout)
         continue;
       if (!fits(candidate, id) || depends_otherwise(op, candidate)) continue;
-      for (const uint32_t value : inputs_[id.index]) inputs_[candidate].insert(value);
-      members_[candidate].push_back(id.index);
-      group_[id.index] = candidate;
-      members_[id.index].clear();
+      join(candidate, id);
       return;
     }
   }
@@ -225,7 +275,10 @@ class FusionPass {
 
   const Graph& graph_;
   const OpTable& table_;
+  const BackendTraits& traits_;
   std::vector<uint32_t> part_of_op_;
+  std::vector<std::vector<OpId>> users_;        // by value
+  std::set<uint32_t> is_output_;                // values
   std::vector<uint32_t> group_;                 // op -> the op that heads its group
   std::vector<std::vector<uint32_t>> members_;  // by head, ascending
   std::vector<std::set<uint32_t>> inputs_;      // by head: values read, inside ones included
@@ -266,9 +319,9 @@ Lowered lower_traced(const Graph& graph, const OpTable& table, const BackendTrai
                      std::span<const uint32_t> part_of_op) {
   WEFT_CHECK(part_of_op.empty() || part_of_op.size() == graph.ops().size());
   Lowered lowered = LayoutPass(graph, table, traits.convolution_layout).run();
-  if (traits.fuse_elementwise) {
+  if (traits.fuse_elementwise || traits.fuse_products) {
     std::vector<ValueId> moved;
-    Graph fused = FusionPass(lowered.graph, table, parts_of(lowered, part_of_op)).run(moved);
+    Graph fused = FusionPass(lowered.graph, table, traits, parts_of(lowered, part_of_op)).run(moved);
     for (ValueId& value : lowered.value_of) value = moved[value.index];
     for (uint32_t i = 0; i < lowered.op_of.size(); ++i)
       lowered.op_of[i] = fused.value(lowered.value_of[graph.ops()[i].outputs[0].index]).producer;

@@ -46,7 +46,7 @@ Status Executor::make_kernels(std::vector<GroupSignature>& groups) {
     kernels_.push_back(std::move(*kernel));
     groups.push_back(std::move(group));
   }
-  return {};
+  return backend_.prepare();
 }
 
 // What belongs to each group: its segment, and what is done with its values once they are there.

@@ -3,6 +3,7 @@
 // tells who sends what, when, and what is refused.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -16,6 +17,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "compress/codec.h"
+#include "dag/arithmetic.h"
 #include "dag/backend_traits.h"
 #include "dag/graph.h"
 #include "dag/metrics.h"
@@ -28,7 +30,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 6;
+inline constexpr uint32_t kProtocolMinor = 7;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that
@@ -38,6 +40,8 @@ inline constexpr uint32_t kProtocolMinorOfCodecs = 4;
 inline constexpr uint32_t kProtocolMinorOfPacking = 5;
 // The first whose peers give each other blobs; copies of the others' state go through the broker.
 inline constexpr uint32_t kProtocolMinorOfDirectCopies = 6;
+// The first whose brokers know ErrorCode::DeviceLost; others are told Unavailable.
+inline constexpr uint32_t kProtocolMinorOfDeviceLost = 7;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;
@@ -78,7 +82,11 @@ struct DeviceReport {
   std::string region{};                  // where its owner says it is; empty: unknown
   std::string owner{};                   // whose it says it is; empty: nobody's who has another
   std::vector<std::string> addresses{};  // "host:port" where other peers reach it; empty: only by relay
+  std::vector<dag::Arithmetic> arithmetic{dag::Arithmetic::F32};  // that it has; never empty
 
+  bool has(dag::Arithmetic wanted) const {
+    return std::find(arithmetic.begin(), arithmetic.end(), wanted) != arithmetic.end();
+  }
   DeviceClass device_class() const { return {traits, fingerprint}; }
 };
 
@@ -200,6 +208,9 @@ struct AssignStage {
   DeviceClass device_class{};         // that the programs were lowered for
   std::vector<BlobSource> sources{};  // each tensor at most once
   std::vector<Digest> lends{};        // blobs that others fetch here, each as often as it is fetched
+  dag::Arithmetic arithmetic = dag::Arithmetic::F32;  // of its kernels; the peer's device has it
+  // Predicted: computing one microbatch, forward and backward; 0: unknown.
+  double microbatch_seconds = 0;
 };
 
 // ---- broker to peer
@@ -489,6 +500,7 @@ struct SubmitJob {
   std::vector<PackedFile> files{};
   std::vector<std::string> excluded{};  // peers by name that get no part of it, as the job file says
   bool compresses = false;              // links may have codecs: as the broker reads the job file
+  dag::Arithmetic arithmetic = dag::Arithmetic::F32;  // likewise
 };
 struct JobAccepted {
   JobNumber job = 0;

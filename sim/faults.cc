@@ -137,6 +137,11 @@ void Faults::strike_peer(Fault fault, PeerHost& peer) {
         }
       return;
     }
+    case Fault::DeviceLost:
+      peer.lose_device();
+      return restart_later(peer, draw_.doubling(seconds(1), seconds(60)));
+    case Fault::DeviceHangs:
+      return peer.hang_device(draw_.doubling(seconds(5), seconds(90)));
     case Fault::Break:
       return network.break_one(node, draw_);
     case Fault::Blackhole:

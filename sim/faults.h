@@ -15,9 +15,11 @@ enum class Fault : uint8_t {
   PeerFreeze,
   PeerLeave,  // politely
   PeerJoin,
-  PeerSlow,       // 1% of the promised speed
-  PeerMoves,      // sleeps, and returns under a new address
-  Twin,           // a second process with the key of the first
+  PeerSlow,    // 1% of the promised speed
+  PeerMoves,   // sleeps, and returns under a new address
+  Twin,        // a second process with the key of the first
+  DeviceLost,  // the process ends with it
+  DeviceHangs,
   Break,          // a connection; one side hears of it later
   Blackhole,      // a connection that brings nothing any more
   Partition,      // all of a peer's paths, in one direction or both

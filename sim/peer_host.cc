@@ -112,6 +112,14 @@ void PeerHost::freeze(bool frozen) {
   for (auto& action : std::exchange(backlog_, {})) action();
 }
 
+// The next that is asked of it says so.
+void PeerHost::lose_device() {
+  run([this] {
+    act(machine_->on_task_done(world_.now(), machine_->generation(), {},
+                               fail(ErrorCode::DeviceLost, "the device fell off the bus")));
+  });
+}
+
 void PeerHost::drain() {
   run([this] { act(machine_->request_drain(world_.now())); });
 }
@@ -173,6 +181,10 @@ void PeerHost::act(Effects effects) {
               if (stage_) stage_->runner.reset();
               // Its uploads that have not begun are given up (BulkTransfers::cancel_puts).
               rate_up_free_ = std::min(rate_up_free_, world_.now());
+            },
+            [&](peer::AskDevice&) {
+              later(std::max(compute_free_ - world_.now(), Duration{}),
+                    [this] { act(machine_->on_device(world_.now(), {})); });
             },
             [&](peer::RunTask& e) { run_task(e); },
             [&](peer::FetchData& e) { fetch_data(e); },

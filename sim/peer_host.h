@@ -36,6 +36,9 @@ class PeerHost {
   void crash(bool silent);
   void freeze(bool frozen);
   void drain();
+  void lose_device();
+  // What it is given from now on waits for so long.
+  void hang_device(Duration duration) { compute_free_ = std::max(compute_free_, world_.now()) + duration; }
   // It comes back under another address: its connections are dead, and its old address is nobody's.
   void move();
   void set_speed(uint64_t speed) { options_.speed = speed; }

@@ -13,13 +13,15 @@ namespace weft::train {
 
 Result<std::vector<data::NpzArray>> predict(const configs::Job& submitted, peer::Backend& backend,
                                             const std::atomic<bool>* stop) {
+  WEFT_TRY_STATUS(check_precision(submitted, backend));
   WEFT_TRY(std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*submitted.predict));
   auto model = onnx::read_model(submitted.model);
   if (!model) return fail(submitted.error(model.error().code, "model", model.error().message));
   WEFT_TRY(const configs::Job job, with_largest_microbatch(submitted, *model));
   WEFT_TRY(Prepared prepared, prepare_prediction(job, *model, *dataset, peer::evaluate_reference));
   WEFT_TRY(const auto executor,
-           make_executor(prepared.graph, prepared.weights, std::make_shared<peer::State>(backend)));
+           make_executor(prepared.graph, prepared.weights, std::make_shared<peer::State>(backend),
+                         {.precision = precision_of(job)}));
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
   microbatch->context.microbatch_size = job.microbatch_size;
 

@@ -28,6 +28,15 @@ Result<double> norm_of(peer::Download& squares, uint32_t microbatches) {
 
 }  // namespace
 
+peer::Precision precision_of(const configs::Job& job) { return {.compute = job.arithmetic}; }
+
+Status check_precision(const configs::Job& job, const peer::Backend& backend) {
+  const Status checked = backend.check(precision_of(job));
+  if (checked) return {};
+  return fail(job.error(checked.error().code, "precision",
+                        checked.error().message + "; say precision: fp32, or use a device that has it"));
+}
+
 Result<std::unique_ptr<peer::Executor>> make_executor(const dag::Graph& graph, const dag::Weights& weights,
                                                       const std::shared_ptr<peer::State>& state,
                                                       peer::ExecutorOptions options) {
@@ -51,7 +60,8 @@ Result<std::unique_ptr<TrainingSession>> TrainingSession::create(Prepared prepar
   WEFT_TRY(session->executor_, make_executor(prepared.graph, prepared.weights, state,
                                              {.accumulates = job.batch_size > job.microbatch_size,
                                               .sums_ranges = job.gradient_ranges > 1,
-                                              .optimizer = job.optimizer}));
+                                              .optimizer = job.optimizer,
+                                              .precision = precision_of(job)}));
   WEFT_TRY(session->microbatch_, session->executor_->make_microbatch());
   session->loss_ = session->executor_->graph().find_output(OutputRole::Loss)->value;
   return session;
@@ -105,12 +115,13 @@ Status TrainingSession::run_microbatch(uint64_t step, uint32_t index, data::Load
 }
 
 Result<std::unique_ptr<EvaluationSession>> EvaluationSession::create(
-    Prepared prepared, const std::shared_ptr<peer::State>& state) {
+    Prepared prepared, const configs::Job& job, const std::shared_ptr<peer::State>& state) {
   auto session = std::make_unique<EvaluationSession>();
   session->feeds_ = prepared.feeds;
   session->bounds_ = prepared.bounds;
   session->terms_ = prepared.loss_terms;
-  WEFT_TRY(session->executor_, make_executor(prepared.graph, prepared.weights, state));
+  WEFT_TRY(session->executor_,
+           make_executor(prepared.graph, prepared.weights, state, {.precision = precision_of(job)}));
   WEFT_TRY(session->microbatch_, session->executor_->make_microbatch());
   return session;
 }

@@ -13,6 +13,11 @@
 
 namespace weft::train {
 
+// As the job says. Weights, gradients and what crosses links stay float32.
+peer::Precision precision_of(const configs::Job& job);
+// Unsupported, with the place in the job file, when the backend cannot compute like that.
+Status check_precision(const configs::Job& job, const peer::Backend& backend);
+
 // An executor of a graph, lowered for the state's backend, with its weights; those that `state` does not hold
 // yet are loaded into it. `options` speak of the lowered graph. Errors: what Executor::create and
 // State::write say.
@@ -54,7 +59,7 @@ class TrainingSession {
 class EvaluationSession {
  public:
   // On the state that is trained: nothing is copied.
-  static Result<std::unique_ptr<EvaluationSession>> create(Prepared prepared,
+  static Result<std::unique_ptr<EvaluationSession>> create(Prepared prepared, const configs::Job& job,
                                                            const std::shared_ptr<peer::State>& state);
 
   struct Metrics {

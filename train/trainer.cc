@@ -73,7 +73,7 @@ class Run {
     if (job_.stages.value_or(1) != 1)
       return fail(job_.error(ErrorCode::Unsupported, "placement.stages",
                              "`weft local` runs one stage: use stages: auto or 1"));
-    return {};
+    return check_precision(job_, backend_);
   }
 
   Status open() {
@@ -102,7 +102,7 @@ class Run {
     WEFT_TRY(session_, TrainingSession::create(std::move(training), job_, state_));
     trained_state_ = dag::trained_state(session_->executor().graph(), job_.optimizer);
     if (evaluation) {
-      WEFT_TRY(evaluation_, EvaluationSession::create(std::move(*evaluation), state_));
+      WEFT_TRY(evaluation_, EvaluationSession::create(std::move(*evaluation), job_, state_));
     }
     if (job_.checkpoint.every || job_.checkpoint.steps) {
       WEFT_TRY(checkpoints_, storage::CheckpointWriter::open(checkpoint_folder(job_), files_));

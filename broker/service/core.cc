@@ -264,9 +264,11 @@ void Core::carry_out(Effect& effect) {
           [&](CheckSubmission& e) {
             planner_thread_->post([this, e = std::move(e)] {
               SubmissionChecked event{e.connection, e.submission, {}};
-              const auto compresses = planner_.check(e.submission);
-              if (!compresses) event.verdict = fail(compresses.error());
-              event.submission.compresses = compresses.value_or(false);
+              const auto checked = planner_.check(e.submission);
+              if (!checked) event.verdict = fail(checked.error());
+              const auto wanted = checked.value_or(Planner::Wanted{});
+              event.submission.compresses = wanted.compresses;
+              event.submission.arithmetic = wanted.arithmetic;
               from_worker([this, event = std::move(event)] { step(event); });
             });
           },

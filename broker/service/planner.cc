@@ -164,6 +164,8 @@ class Assembly {
       stage.replication_rate =
           plan::copy_rate(replication_rate_, request_.cluster, plan_.stages[s].devices.front());
       stage.device_class = stages_[s].peer.device.device_class();
+      stage.arithmetic = context_.job.arithmetic;
+      stage.microbatch_seconds = computing_seconds(s);
       WEFT_TRY_STATUS(name_tensors(stage));
     }
     set_links(stages_, *run);
@@ -182,7 +184,7 @@ class Assembly {
       run->stages.push_back({.peer = stage.peer.peer,
                              .assignment = stage.stage,
                              .parameters = std::move(parameters),
-                             .microbatch_seconds = seconds(planned.forward + planned.backward),
+                             .microbatch_seconds = stage.stage->microbatch_seconds,
                              .pinned = planned.pinned,
                              .owner = context_.job.owner_share_max < 1 ? owner_of(stage.peer) : ""});
     }
@@ -191,6 +193,10 @@ class Assembly {
 
  private:
   using Stage = StageAtPeer;
+
+  double computing_seconds(size_t stage) const {  // a microbatch
+    return seconds(plan_.stages[stage].forward + plan_.stages[stage].backward);
+  }
 
   proto::TrainingSpec training() const {
     const configs::Job& job = context_.job;
@@ -479,14 +485,14 @@ Status Planner::open_data(proto::JobNumber job, const proto::SubmitJob& submissi
   return {};
 }
 
-Result<bool> Planner::check(const proto::SubmitJob& submission) {
+Result<Planner::Wanted> Planner::check(const proto::SubmitJob& submission) {
   // Unpacked where nothing else is; the job's own folder is made when it has its number.
   const std::filesystem::path folder = folder_ / ("check-" + std::to_string(getpid()));
   const auto job = unpack_submission(submission, blobs_, folder);
   std::error_code code;
   std::filesystem::remove_all(folder, code);
   if (!job) return fail(job.error());
-  return job->compression.policy != plan::CompressionPolicy::None;
+  return Wanted{job->compression.policy != plan::CompressionPolicy::None, job->arithmetic};
 }
 
 }  // namespace weft::broker

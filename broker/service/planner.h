@@ -27,8 +27,12 @@ class Planner {
   // Nothing is written, and no assignment is of use: how a run that goes on compares with what would be
   // planned. Errors: as of plan, and Unavailable when the job is not at hand.
   Result<Reconsidered::Other> reconsider(const Reconsider& request);
-  // Whether it is a job, and then whether its links may have codecs.
-  Result<bool> check(const proto::SubmitJob& submission);
+  // Whether it is a job, and then what of it decides which peers suit it.
+  struct Wanted {
+    bool compresses = false;  // its links may have codecs
+    dag::Arithmetic arithmetic = dag::Arithmetic::F32;
+  };
+  Result<Wanted> check(const proto::SubmitJob& submission);
   // The job's data for a run that goes on after a restart of the broker, with the microbatches that it had;
   // nothing is planned.
   Status open_data(proto::JobNumber job, const proto::SubmitJob& submission, uint32_t microbatch_size);

@@ -11,18 +11,6 @@ tl::unexpected<Error> lacks(const Backend& backend, std::string_view what, std::
 
 }  // namespace
 
-std::string_view to_string(Arithmetic arithmetic) {
-  switch (arithmetic) {
-    case Arithmetic::F32:
-      return "f32";
-    case Arithmetic::TF32:
-      return "tf32";
-    case Arithmetic::BF16:
-      return "bf16";
-  }
-  return "an unknown format";
-}
-
 Status Backend::check(const Precision& precision) const {
   if (precision.compute != Arithmetic::F32) return lacks(*this, "arithmetic", to_string(precision.compute));
   if (precision.storage != dag::DType::F32) return lacks(*this, "storage", dag::to_string(precision.storage));

@@ -1,8 +1,9 @@
 // What a device must offer to run parts of a graph. The backend owns bytes and time: what is asked of it is
 // submitted, in order, and may be carried out after the call has returned; a later call sees what earlier
 // ones did. Whoever needs a result on the host waits for it, at a Download, a Timer or synchronize(). A
-// device that fails says so at the next of these calls or waits, and at all after it. Memory, kernels and
-// recordings may be let go at any time: they last until the device has done what uses them.
+// device that fails says so at the next of these calls or waits, and at all after it (DeviceLost: it is
+// gone). Memory, kernels and recordings may be let go at any time: they last until the device has done what
+// uses them.
 //
 // One thread drives a backend; Downloads and Timers are waited for on any.
 #pragma once
@@ -88,6 +89,10 @@ class Backend {
   // Unsupported, naming op, dtype and shape, when there is no kernel.
   virtual Result<std::unique_ptr<Kernel>> make_kernel(const dag::Graph& graph,
                                                       const GroupSignature& group) = 0;
+
+  // After the last make_kernel() of a graph and before the first run: what is cheaper to make ready for all
+  // kernels at once than one by one. By default: nothing. Errors: as make_kernel().
+  virtual Status prepare() { return {}; }
 
   // Host <-> device, plain layout on the host side; `layout` is the device side's. The tensor given to
   // upload() may be let go at once: the backend holds it for as long as it reads it.

@@ -2,17 +2,12 @@
 // things set them: what a device multiplies fast, what its memory holds, what a link carries.
 #pragma once
 
-#include <cstdint>
-#include <string_view>
-
+#include "dag/arithmetic.h"
 #include "dag/tensor.h"
 
 namespace weft::peer {
 
-// What matrix products and convolutions round their operands to. Their sums, and all other ops, are float32
-// or wider.
-enum class Arithmetic : uint8_t { F32, TF32, BF16 };
-std::string_view to_string(Arithmetic arithmetic);  // "f32"
+using dag::Arithmetic;
 
 struct Precision {
   Arithmetic compute = Arithmetic::F32;

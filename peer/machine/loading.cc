@@ -49,6 +49,7 @@ void Peer::State::make_runner_if_loaded() {
   if (!stage || stage->failed || stage->runner_asked || !stage->tensors.missing.empty()) return;
   if (stage->lends_until) return;
   stage->runner_asked = true;
+  watch.begin(std::nullopt);
   out.push_back(MakeRunner{stage->generation, stage->assignment});
 }
 
@@ -71,6 +72,7 @@ void Peer::State::release(const proto::ReleaseStage& release) {
 // Its snapshots stay: it, or another stage of its run, may be loaded from them.
 void Peer::State::drop_stage() {
   if (!stage) return;
+  let_device_finish();
   uploads.clear();
   end_lending();
   stage.reset();

@@ -32,6 +32,15 @@ void Peer::State::apply(SessionEffects effects) {
                effect);
 }
 
+// A broker of before does not know the word for a device that is gone.
+void Peer::State::tell(proto::Message message) {
+  if (auto* failed = std::get_if<proto::StageFailed>(&message);
+      failed != nullptr && failed->error.code == ErrorCode::DeviceLost &&
+      session.broker_minor() < proto::kProtocolMinorOfDeviceLost)
+    failed->error.code = ErrorCode::Unavailable;
+  out.push_back(TellBroker{std::move(message)});
+}
+
 void Peer::State::on_broker_came() {
   shelf.forget_all_failures();
   pauses.end(now);
@@ -95,6 +104,7 @@ void Peer::State::probe(const proto::ProbeLink& link) {
 }
 
 void Peer::State::on_tick(Bytes memory_free) {
+  check_device();
   const bool trains = stage && stage->ready && !stage->failed;
   apply(session.on_tick(now, memory_free, trains ? stage->machine.work(now) : std::nullopt));
   if (orphan_at && now >= *orphan_at) give_up();
@@ -122,12 +132,18 @@ template <typename S, typename F>
 PeerEffects handle(S& state, Instant now, F&& what) {
   if (state.session.state() == Session::State::Left) return {};
   state.now = now;
+  state.watch.look(now);
   what();
   state.fetch();
   state.ask_data();
   state.start_uploads();
   state.shelf.forget_unnamed(state.out);
   return std::exchange(state.out, {});
+}
+
+template <typename T>
+bool is_lost(const Result<T>& result) {
+  return !result && result.error().code == ErrorCode::DeviceLost;
 }
 
 }  // namespace
@@ -179,6 +195,8 @@ PeerEffects Peer::on_giving(Instant now, const Digest& sha256, bool whole) {
 
 PeerEffects Peer::on_runner_made(Instant now, uint64_t generation, const Result<RunnerSize>& made) {
   return handle(*state_, now, [&] {
+    if (is_lost(made)) return state_->lose_device(made.error());
+    if (state_->is_current(generation)) state_->watch.end();
     if (!state_->is_at_work(generation)) return;
     if (!made) return state_->fail_stage(made.error());
     state_->stage->runner = *made;
@@ -234,8 +252,14 @@ PeerEffects Peer::on_data(Instant now, uint64_t generation, const MicrobatchKey&
 PeerEffects Peer::on_task_done(Instant now, uint64_t generation, const Task& task,
                                const Result<TaskOutcome>& outcome) {
   return handle(*state_, now, [&] {
+    if (is_lost(outcome)) return state_->lose_device(outcome.error());
+    if (state_->is_current(generation)) state_->watch.end();
     if (state_->is_at_work(generation)) state_->on_task_done(task, outcome);
   });
+}
+
+PeerEffects Peer::on_device(Instant now, const Status& answered) {
+  return handle(*state_, now, [&] { state_->on_device(answered); });
 }
 
 PeerEffects Peer::on_hashed(Instant now, uint64_t generation, const Task& task,
@@ -269,6 +293,10 @@ std::optional<Instant> Peer::next_deadline(Instant now) const {
   std::optional<Instant> next = state.session.next_deadline();
   const auto take = [&](Instant at) { next = next ? std::min(*next, at) : at; };
   if (state.orphan_at) take(*state.orphan_at);
+  if (state.overdue)
+    take(state.now + DeviceWatch::kAwakeMax);
+  else if (const auto look = state.watch.next_look())
+    take(*look);
   if (!state.pauses.is_over(now) && state.anything_waits()) take(state.pauses.until());
   return next;
 }

@@ -13,6 +13,10 @@
 // asks again for what it was fetching or uploading once the broker has answered ResumeStage. Not before
 // `orphan_deadline` has passed, or the broker has answered with anything else, is the stage given up.
 //
+// A device that is gone (DeviceLost) takes the peer with it: it fails its stage and leaves, waiting for
+// nothing. One that does not answer (device_watch.h) takes the stage and the connection; the peer comes back
+// if the device does within `device_patience`.
+//
 // Bounds: PeerOptions::Bounds, and those of stage.h. No queue is longer; what is beyond is refused, waits, or
 // fails the stage, as said there.
 #pragma once
@@ -45,6 +49,8 @@ struct PeerOptions {
   SessionOptions session;
   StageMachine::Options stage;
   Duration orphan_deadline = std::chrono::minutes(10);
+  // How long a device that was overdue is waited for; then the peer leaves.
+  Duration device_patience = std::chrono::minutes(5);
   uint32_t fetches_at_once = 8;
   // Of one blob, upload or microbatch, while the broker is there, with pauses that double in between.
   uint32_t transfer_attempts_max = 5;
@@ -86,6 +92,8 @@ struct MakeRunner {
   std::shared_ptr<const proto::AssignStage> assignment;
 };
 struct DropRunner {};  // after the task at hand; its outcome is not wanted
+// Say when the device has done all that it was given, also for runners that were dropped. Answer: on_device.
+struct AskDevice {};
 // Tensors it reads are given to it, tensors it makes are sent over the links. Answer: on_task_done.
 struct RunTask {
   uint64_t generation = 0;
@@ -116,8 +124,8 @@ struct UploadBlob {
   std::optional<Digest> base{};
 };
 using PeerEffect = std::variant<ConnectToBroker, DropBroker, TellBroker, Leave, Say, OpenLinks, CloseLinks,
-                                InviteLink, Probe, FetchBlob, ForgetBlobs, MakeRunner, DropRunner, RunTask,
-                                FetchData, DropMicrobatches, OfferBlobs, UploadBlob>;
+                                InviteLink, Probe, FetchBlob, ForgetBlobs, MakeRunner, DropRunner, AskDevice,
+                                RunTask, FetchData, DropMicrobatches, OfferBlobs, UploadBlob>;
 using PeerEffects = std::vector<PeerEffect>;
 
 struct RunnerSize {
@@ -160,8 +168,10 @@ class Peer {
                       const Result<uint64_t>& sample_position);
   // After a Snapshot, and after a segment that made predictions, the shell hashes what was copied, beside the
   // next tasks, keeps the bytes under their hashes, and calls on_hashed().
+  // DeviceLost, here or when a runner was made, ends the peer, whatever stage it is of.
   PeerEffects on_task_done(Instant now, uint64_t generation, const Task& task,
                            const Result<TaskOutcome>& outcome);
+  PeerEffects on_device(Instant now, const Status& answered);
   PeerEffects on_hashed(Instant now, uint64_t generation, const Task& task,
                         std::vector<proto::TensorReference> tensors);
   PeerEffects on_missing(Instant now, uint64_t upload, const Result<std::vector<Digest>>& missing);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "peer/machine/blob_shelf.h"
+#include "peer/machine/device_watch.h"
 #include "peer/machine/peer.h"
 #include "peer/machine/report_log.h"
 #include "peer/machine/stand_bys.h"
@@ -56,7 +57,7 @@ struct Peer::State {
 
   // The broker (peer.cc)
   void apply(SessionEffects effects);
-  void tell(proto::Message message) { out.push_back(TellBroker{std::move(message)}); }
+  void tell(proto::Message message);
   void say(std::string line) { out.push_back(Say{std::move(line)}); }
   void on_broker_came();
   void on_broker_went(const std::string& why);
@@ -122,6 +123,14 @@ struct Peer::State {
   void on_task_done(const Task& task, const Result<TaskOutcome>& outcome);
   void work();
 
+  // The device (device.cc)
+  void give(const Task& task);
+  void lose_device(const Error& error);
+  void let_device_finish();  // what it does for a stage that is no more
+  void check_device();       // whether it is overdue, or has been for too long
+  void step_away(const Error& late);
+  void on_device(const Status& answered);
+
   bool anything_waits() const;  // for the end of a pause of transfers
 
   PeerOptions options;
@@ -132,6 +141,13 @@ struct Peer::State {
   std::optional<HeldStage> stage;
   uint64_t generation = 0;
   std::optional<Instant> orphan_at;
+
+  DeviceWatch watch;
+  struct Overdue {
+    Error error;
+    Duration until{};  // of the watch's awake time
+  };
+  std::optional<Overdue> overdue;  // away from the broker until the device answers
 
   BlobShelf shelf;
   Snapshots snapshots{shelf};

@@ -45,6 +45,7 @@ void Peer::State::fail_stage(const Error& error, std::optional<plan::Seat> unrea
                              bool diverged) {
   if (stage->failed) return;
   stage->failed = true;
+  let_device_finish();
   say("warning stage_failed run=" + std::to_string(stage->assignment->run) + " reason=\"" + error.message +
       "\"");
   uploads.clear();

@@ -123,19 +123,34 @@ SessionEffects Session::on_tick(Instant now, Bytes memory_free, const std::optio
 }
 
 SessionEffects Session::drain(bool holds_stage) {
+  if (!holds_stage) return leave({});
+  draining_ = true;
+  if (state_ != State::Joined) return {};
+  state_ = State::Draining;
+  SessionEffects effects;
+  effects.emplace_back(TellBroker{proto::Drain{}});
+  effects.emplace_back(Say{"info draining"});
+  return effects;
+}
+
+SessionEffects Session::leave(Status why) {
   draining_ = true;
   if (state_ == State::Left) return {};
   SessionEffects effects;
   if (state_ == State::Joined) effects.emplace_back(TellBroker{proto::Drain{}});
-  if (holds_stage) {
-    if (state_ == State::Joined) {
-      state_ = State::Draining;
-      effects.emplace_back(Say{"info draining"});
-    }
-    return effects;
-  }
   state_ = State::Left;
-  effects.emplace_back(Leave{});
+  effects.emplace_back(Leave{std::move(why)});
+  return effects;
+}
+
+SessionEffects Session::step_away(const std::string& why) {
+  if (state_ == State::Left) return {};
+  SessionEffects effects;
+  if (state_ == State::Joined) effects.emplace_back(TellBroker{proto::Drain{}});
+  effects.emplace_back(DropBroker{.linger = std::chrono::seconds(1)});
+  state_ = State::Offline;
+  retry_at_.reset();
+  effects.emplace_back(BrokerWent{why});
   return effects;
 }
 

@@ -33,7 +33,9 @@ struct SessionOptions {
 
 // Effects
 struct ConnectToBroker {};
-struct DropBroker {};  // close the connection; what it still brings is not wanted
+struct DropBroker {   // close the connection; what it still brings is not wanted
+  Duration linger{};  // for what was told last to get through
+};
 struct TellBroker {
   proto::Message message;
 };
@@ -68,6 +70,10 @@ class Session {
   // To leave: when a stage is held, not before drain() has been called again without one. May be called at
   // any time, and again after the broker came back.
   SessionEffects drain(bool holds_stage);
+  // At once, whatever is held. An error: what the peer cannot go on for.
+  SessionEffects leave(Status why);
+  // The broker is told as before leaving, and not tried again before start().
+  SessionEffects step_away(const std::string& why);
   void mark_to_leave() { draining_ = true; }  // drain() follows when that can be
 
   State state() const { return state_; }

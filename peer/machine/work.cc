@@ -86,7 +86,7 @@ void Peer::State::work() {
     }
     const auto task = stage->machine.next_task(now, has_room_for_copy());
     if (!task) return;
-    out.push_back(RunTask{stage->generation, *task});
+    give(*task);
   }
 }
 

@@ -11,6 +11,13 @@
 
 namespace weft::peer {
 
+namespace {
+template <typename T>
+bool is_lost(const Result<T>& result) {
+  return !result && result.error().code == ErrorCode::DeviceLost;
+}
+}  // namespace
+
 struct ComputeService::Stage {
   Stage(uint64_t number, std::shared_ptr<const proto::AssignStage> assigned)
       : generation(number), assignment(std::move(assigned)) {}
@@ -35,22 +42,35 @@ ComputeService::ComputeService(net::Loop& owner, LinkService& links, Options opt
       backend_ = std::move(*made);
       if (options_.memory) backend_->set_limit(*options_.memory);
     }
-    tell(nullptr, [status](const Handlers& to) { to.on_backend(status); });
+    tell_always([status](const Handlers& to) { to.on_backend(status); });
   });
 }
 
+ComputeService::~ComputeService() { rest(Duration::max()); }
+
 // Memory and backend go on the thread that made them.
-ComputeService::~ComputeService() {
+bool ComputeService::rest(Duration within) {
   drop();
-  hash_.reset();
-  wait_.reset();
-  std::promise<void> done;
-  compute_->post([this, &done] {
-    backend_.reset();
-    done.set_value();
+  compute_->post([this] { backend_.reset(); });
+  const auto done = std::make_shared<std::promise<void>>();
+  after_all([done] { done->set_value(); });
+  std::future<void> at_rest = done->get_future();
+  if (within != Duration::max()) return at_rest.wait_for(within) == std::future_status::ready;
+  at_rest.wait();
+  return true;
+}
+
+// Each hands on to the next, and nothing back.
+void ComputeService::after_all(std::function<void()> what) {
+  compute_->post([this, what = std::move(what)] { wait_->post([this, what] { hash_->post(what); }); });
+}
+
+void ComputeService::ask() {
+  const auto answered = std::make_shared<Status>();
+  compute_->post([this, answered] {
+    if (backend_) *answered = backend_->synchronize();
   });
-  done.get_future().wait();
-  compute_.reset();
+  after_all([this, answered] { tell_always([answered](const Handlers& to) { to.on_device(*answered); }); });
 }
 
 void ComputeService::tell(const StagePtr& stage, std::function<void(const Handlers&)> what) {
@@ -87,7 +107,8 @@ void ComputeService::make(uint64_t generation, std::shared_ptr<const proto::Assi
     } else {
       size = fail(made.error());
     }
-    tell(stage, [stage, size](const Handlers& to) { to.on_runner(stage->generation, size); });
+    tell(is_lost(size) ? nullptr : stage,
+         [stage, size](const Handlers& to) { to.on_runner(stage->generation, size); });
   });
 }
 
@@ -135,7 +156,8 @@ void ComputeService::finish(const StagePtr& stage, const Task& task, Submitted s
 
 void ComputeService::end(const StagePtr& stage, const Task& task, const Result<TaskOutcome>& outcome) {
   if (!outcome) stage->failed = true;
-  tell(stage, [stage, task, outcome](const Handlers& to) { to.on_done(stage->generation, task, outcome); });
+  tell(is_lost(outcome) ? nullptr : stage,
+       [stage, task, outcome](const Handlers& to) { to.on_done(stage->generation, task, outcome); });
 }
 
 // What a task made is on its way, or to be encoded, before anybody hears that it has run.
@@ -186,6 +208,7 @@ void ComputeService::send(const StagePtr& stage, const proto::EdgeEnd& end, prot
 void ComputeService::hash(const StagePtr& stage, const Task& task, std::vector<Submitted::Named> tensors) {
   hash_->post([this, stage, task,
                named = std::make_shared<std::vector<Submitted::Named>>(std::move(tensors))] {
+    if (stage->dropped) return;
     std::vector<Hashed> hashed;
     for (Submitted::Named& one : *named) {
       auto taken = one.tensor->take();

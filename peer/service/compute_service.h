@@ -33,22 +33,31 @@ class ComputeService {
     proto::TensorReference reference;
     net::SharedBytes bytes;
   };
-  // On the owner's loop, in order; of a stage none after drop().
+  // On the owner's loop, in order; of a stage none after drop(), but that the device is gone (DeviceLost).
   struct Handlers {
     std::function<void(const Status& made)> on_backend;
     std::function<void(uint64_t generation, const Result<RunnerSize>& made)> on_runner;
     std::function<void(uint64_t generation, const Task&, const Result<TaskOutcome>&)> on_done;
     std::function<void(uint64_t generation, const Task&, std::vector<Hashed>)> on_hashed;
+    std::function<void(const Status& answered)> on_device;
   };
   // The links must outlive it.
   ComputeService(net::Loop& owner, LinkService& links, Options options, Handlers handlers);
-  ~ComputeService();  // on the owner's thread, after the task at hand; nothing is told afterwards
+  // On the owner's thread, after the task at hand; nothing is told afterwards. Where the device does not
+  // answer that is never: see rest().
+  ~ComputeService();
 
   // On the owner's thread. make() in the place of the stage before; `blobs`: of its tensors, by hash.
   void make(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment,
             std::map<Digest, net::SharedBytes> blobs);
   void run(const Task& task, StageRunner::Inputs inputs);
   void drop();  // after the task at hand
+  void ask();   // on_device once all that the device was given is done, dropped or not
+
+  // Drops the stage, lets the backend go, and says whether all that is left to do was done within that time.
+  // If not, a thread waits for the device and may do so for ever: then the process ends without destroying
+  // this. Nothing may be asked afterwards.
+  bool rest(Duration within);
 
  private:
   struct Stage;
@@ -56,6 +65,9 @@ class ComputeService {
   using Submitted = StageRunner::Submitted;
 
   void tell(const StagePtr& stage, std::function<void(const Handlers&)> what);
+  void tell_always(std::function<void(const Handlers&)> what) { tell(nullptr, std::move(what)); }
+  // Behind what is under way on the threads that use the device; on the last of them.
+  void after_all(std::function<void()> what);
   // On the thread.
   void run_now(const StagePtr& stage, const Task& task, const StageRunner::Inputs& inputs);
   // There, or on the one that waits.

@@ -14,6 +14,7 @@ using proto::Message;
 
 namespace {
 constexpr Duration kTickInterval = std::chrono::milliseconds(250);
+constexpr Duration kLinger = std::chrono::seconds(1);
 constexpr Duration kTickMin = std::chrono::milliseconds(1);
 constexpr uint32_t kTasksAhead = 2;  // the compute thread has the next one before it asks (bench/task_gap.cc)
 template <typename... F>
@@ -108,6 +109,7 @@ void PeerService::start_compute() {
                               std::vector<ComputeService::Hashed> hashed) {
     on_hashed(generation, task, std::move(hashed));
   };
+  handlers.on_device = [this](const Status& answered) { carry_out(peer_->on_device(loop_.now(), answered)); };
   ComputeService::Options options{.make_backend = options_.make_backend, .on_task = options_.on_task};
   if (options_.hello.device && options_.hello.device->memory > Bytes{})
     options.memory = options_.hello.device->memory;
@@ -121,10 +123,14 @@ Status PeerService::run() {
   carrying_out_ = true;  // nothing is wanted any more
   drop_runner();
   close_links();
-  if (control_) control_->close(std::chrono::seconds(1));
+  // What was said last, why the stage failed perhaps, shall be heard.
+  loop_.run_until(kLinger, [this] { return !control_ || control_->unsent() == 0; });
+  if (control_) control_->close(kLinger);
   bulk_->reset();
   return result_;
 }
+
+bool PeerService::rest(Duration within) { return !compute_ || compute_->rest(within); }
 
 void PeerService::request_drain() {
   loop_.post([this] {
@@ -166,7 +172,7 @@ void PeerService::carry_out(PeerEffects effects) {
 void PeerService::carry_out_one(PeerEffect& effect) {
   std::visit(Overloaded{
                  [&](ConnectToBroker&) { connect_control(); },
-                 [&](DropBroker&) { drop_control(); },
+                 [&](DropBroker& drop) { drop_control(drop.linger); },
                  [&](TellBroker& say) { tell(std::move(say.message)); },
                  [&](Leave& leave) {
                    result_ = leave.why;
@@ -181,6 +187,7 @@ void PeerService::carry_out_one(PeerEffect& effect) {
                  [&](ForgetBlobs& forget) { forget_blobs(forget); },
                  [&](MakeRunner& make) { make_runner(make); },
                  [&](DropRunner&) { drop_runner(); },
+                 [&](AskDevice&) { compute_->ask(); },
                  [&](RunTask& run) { run_task(run); },
                  [&](FetchData& fetch) { fetch_data(fetch); },
                  [&](DropMicrobatches& drop) {
@@ -216,8 +223,8 @@ void PeerService::connect_control() {
   });
 }
 
-void PeerService::drop_control() {
-  if (control_) control_->close();
+void PeerService::drop_control(Duration linger) {
+  if (control_) control_->close(linger);
   control_.reset();
   bulk_->reset();
 }

@@ -52,6 +52,9 @@ class PeerService {
   // Any thread. The first asks the broker to take the work away; stop() ends at once.
   void request_drain();
   void stop();
+  // After run(): whether the device lets go of its threads within that time. If not, this cannot be
+  // destroyed: the process ends as it is (ComputeService::rest).
+  bool rest(Duration within);
 
  private:
   // The machine (peer_service.cc). Effects are carried out in order, also those that come while others are.
@@ -66,7 +69,7 @@ class PeerService {
 
   // The control connection (peer_service.cc)
   void connect_control();
-  void drop_control();
+  void drop_control(Duration linger = {});
   void on_control_frame(const net::InFrame& frame);
   void tell(proto::Message message);
   void add_bytes_sent(proto::StepReport& step) const;

@@ -52,6 +52,7 @@ Status StageRunner::add_program(const proto::StageProgram& stage) {
   for (const proto::EdgeEnd& end : stage.sends) options.kept.push_back(end.value);
   options.segment_of_op = stage.segment_of_op;
   options.scratch = scratch_;
+  options.precision.compute = assignment_->arithmetic;
   if (stage.kind == ProgramKind::Train) options.optimizer = training.optimizer;
   WEFT_TRY(auto executor, Executor::create(stage.graph, state_, std::move(options)));
   Program& program = programs_[stage.kind];

@@ -1,7 +1,24 @@
 // Who speaks, and what goes between a broker and a peer beside stages and tensors.
+#include <algorithm>
+
 #include "proto/codec/wire.h"
 
 namespace weft::proto {
+
+namespace {
+
+// What a later version counts beside these, nobody here asks for.
+std::vector<dag::Arithmetic> known_arithmetic(const wire::DeviceReport& from) {
+  std::vector<dag::Arithmetic> known;
+  for (const dag::Arithmetic each : dag::kArithmetics)
+    if (const auto& said = from.arithmetic();
+        std::find(said.begin(), said.end(), put_enum<int>(each)) != said.end())
+      known.push_back(each);
+  if (known.empty()) known.push_back(dag::Arithmetic::F32);
+  return known;
+}
+
+}  // namespace
 
 void put(const DeviceReport& from, wire::DeviceReport& to) {
   to.set_device(from.device);
@@ -10,10 +27,12 @@ void put(const DeviceReport& from, wire::DeviceReport& to) {
   to.set_host_memory(static_cast<uint64_t>(from.host_memory.value));
   to.set_fingerprint(from.fingerprint);
   to.set_fuse_elementwise(from.traits.fuse_elementwise);
+  to.set_fuse_products(from.traits.fuse_products);
   to.set_convolution_layout(put_enum<wire::Layout>(from.traits.convolution_layout));
   to.set_region(from.region);
   to.set_owner(from.owner);
   put_plain(from.addresses, *to.mutable_addresses());
+  for (const dag::Arithmetic each : from.arithmetic) to.add_arithmetic(put_enum<wire::Arithmetic>(each));
 }
 Status get(const wire::DeviceReport& from, DeviceReport& to) {
   Reader read("DeviceReport");
@@ -23,11 +42,14 @@ Status get(const wire::DeviceReport& from, DeviceReport& to) {
   read.bytes(from.host_memory(), to.host_memory, "host_memory");
   read.text(from.fingerprint(), to.fingerprint, kSymbolMax, "fingerprint");
   to.traits.fuse_elementwise = from.fuse_elementwise();
+  to.traits.fuse_products = from.fuse_products();
   read.enumerator(from.convolution_layout(), to.traits.convolution_layout, dag::Layout::Blocked16,
                   "convolution_layout");
   read.text(from.region(), to.region, kNameMax, "region");
   read.text(from.owner(), to.owner, kNameMax, "owner");
   read.texts(from.addresses(), to.addresses, kAddressesMax, kNameMax, "addresses");
+  read.require(from.arithmetic_size() <= kArithmeticMax, "arithmetic", "more than 64");
+  to.arithmetic = known_arithmetic(from);
   return read.status();
 }
 
@@ -98,7 +120,7 @@ void put(const Refusal& from, wire::Refusal& to) {
 }
 Status get(const wire::Refusal& from, Refusal& to) {
   Reader read("Refusal");
-  read.enumerator(from.code(), to.code, ErrorCode::Internal, "code");
+  read.enumerator(from.code(), to.code, ErrorCode::DeviceLost, "code");
   read.text(from.message(), to.message, kTextMax, "message");
   to.retry = from.retry();
   return read.status();
@@ -260,7 +282,7 @@ Status get(const wire::StandingBy& from, StandingBy& to) {
   to.list = from.list();
   if (from.failure_code() != wire::ERROR_CODE_UNSPECIFIED) {
     to.failure.emplace();
-    read.enumerator(from.failure_code(), to.failure->code, ErrorCode::Internal, "failure_code");
+    read.enumerator(from.failure_code(), to.failure->code, ErrorCode::DeviceLost, "failure_code");
     read.text(from.failure_message(), to.failure->message, kTextMax, "failure_message");
   }
   return read.status();

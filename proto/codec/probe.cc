@@ -48,7 +48,7 @@ Status get(const wire::ProbeReport& from, ProbeReport& to) {
   to.relayed = from.relayed();
   if (from.failure_code() != wire::ERROR_CODE_UNSPECIFIED) {
     to.failure.emplace();
-    read.enumerator(from.failure_code(), to.failure->code, ErrorCode::Internal, "failure_code");
+    read.enumerator(from.failure_code(), to.failure->code, ErrorCode::DeviceLost, "failure_code");
     read.text(from.failure_message(), to.failure->message, kTextMax, "failure_message");
   }
   return read.status();

@@ -34,7 +34,7 @@ Status get(const wire::StageFailed& from, StageFailed& to) {
   Reader read("StageFailed");
   to.run = from.run();
   to.plan_version = from.plan_version();
-  read.enumerator(from.code(), to.error.code, ErrorCode::Internal, "code");
+  read.enumerator(from.code(), to.error.code, ErrorCode::DeviceLost, "code");
   read.text(from.message(), to.error.message, kTextMax, "message");
   if (from.has_unreachable_stage())
     read.seat(from.unreachable_stage(), from.unreachable_replica(), to.unreachable.emplace(),
@@ -88,7 +88,7 @@ Status get(const wire::CheckpointReport& from, CheckpointReport& to) {
   read.list(from.tensors(), to.tensors, kListMax, "tensors");
   if (from.failure_code() != wire::ERROR_CODE_UNSPECIFIED) {
     to.failure.emplace();
-    read.enumerator(from.failure_code(), to.failure->code, ErrorCode::Internal, "failure_code");
+    read.enumerator(from.failure_code(), to.failure->code, ErrorCode::DeviceLost, "failure_code");
     read.text(from.failure_message(), to.failure->message, kTextMax, "failure_message");
   }
   return read.status();

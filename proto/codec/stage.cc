@@ -240,10 +240,13 @@ void put(const AssignStage& from, wire::AssignStage& to) {
   to.set_data_key(put_bytes(from.data_key));
   to.set_replication_rate(from.replication_rate);
   to.set_fuse_elementwise(from.device_class.traits.fuse_elementwise);
+  to.set_fuse_products(from.device_class.traits.fuse_products);
   to.set_convolution_layout(put_enum<wire::Layout>(from.device_class.traits.convolution_layout));
   to.set_fingerprint(from.device_class.fingerprint);
   put_list(from.sources, *to.mutable_sources());
   for (const Digest& blob : from.lends) to.add_lends(put_bytes(blob));
+  to.set_arithmetic(put_enum<wire::Arithmetic>(from.arithmetic));
+  to.set_microbatch_seconds(from.microbatch_seconds);
 }
 
 namespace {
@@ -309,12 +312,16 @@ Status get(const wire::AssignStage& from, AssignStage& to) {
   read.secret(from.data_key(), to.data_key, "data_key");
   to.replication_rate = from.replication_rate();
   to.device_class.traits.fuse_elementwise = from.fuse_elementwise();
+  to.device_class.traits.fuse_products = from.fuse_products();
   if (from.convolution_layout() != wire::LAYOUT_UNSPECIFIED)
     read.enumerator(from.convolution_layout(), to.device_class.traits.convolution_layout,
                     dag::Layout::Blocked16, "convolution_layout");
   read.text(from.fingerprint(), to.device_class.fingerprint, kSymbolMax, "fingerprint");
   read.list(from.sources(), to.sources, kStagesMax, "sources");
   read.digests(from.lends(), to.lends, kListMax, "lends");
+  if (from.arithmetic() != wire::ARITHMETIC_UNSPECIFIED)
+    read.enumerator(from.arithmetic(), to.arithmetic, dag::Arithmetic::BF16, "arithmetic");
+  read.not_negative(from.microbatch_seconds(), to.microbatch_seconds, "microbatch_seconds");
   WEFT_TRY_STATUS(read.status());
   for (const Status& checked :
        {check_stages(to), check_tensors(to), check_sources(to.sources, to.tensors.size())})

@@ -58,6 +58,7 @@ void put(const SubmitJob& from, wire::SubmitJob& to) {
   put_list(from.files, *to.mutable_files());
   put_plain(from.excluded, *to.mutable_excluded());
   to.set_compresses(from.compresses);
+  to.set_arithmetic(put_enum<wire::Arithmetic>(from.arithmetic));
 }
 Status get(const wire::SubmitJob& from, SubmitJob& to) {
   Reader read("SubmitJob");
@@ -71,6 +72,8 @@ Status get(const wire::SubmitJob& from, SubmitJob& to) {
     read.require(paths.insert(file.path).second, "files", "a path is there twice");
   read.texts(from.excluded(), to.excluded, kExcludedMax, kNameMax, "excluded");
   to.compresses = from.compresses();
+  if (from.arithmetic() != wire::ARITHMETIC_UNSPECIFIED)
+    read.enumerator(from.arithmetic(), to.arithmetic, dag::Arithmetic::BF16, "arithmetic");
   return read.status();
 }
 

@@ -23,14 +23,16 @@ class GraphRun {
       : backend_(backend), graph_(graph), memory_(graph.values().size()) {}
 
   // `values`: of graph.inputs() and then of graph.initializers(), in their orders.
-  void run(const std::vector<dag::Tensor>& values, const StepContext& context = {}) {
+  void run(const std::vector<dag::Tensor>& values, const StepContext& context = {},
+           const Precision& precision = {}) {
     const size_t inputs = graph_.inputs().size();
     ASSERT_EQ(values.size(), inputs + graph_.initializers().size());
     for (size_t i = 0; i < values.size(); ++i)
       put(i < inputs ? graph_.inputs()[i] : graph_.initializers()[i - inputs].value, values[i]);
     for (const dag::Op& op : graph_.ops())
       if (op.kind == dag::OpKind::Constant) put(op.outputs[0], graph_.constant(op));
-    for (const GroupSignature& group : group_signatures(graph_)) {
+    for (GroupSignature& group : group_signatures(graph_)) {
+      group.precision = precision;
       auto kernel = backend_.make_kernel(graph_, group);
       ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
       implementations_[group.ops.back().index] = (*kernel)->implementation();

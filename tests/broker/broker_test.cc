@@ -143,6 +143,37 @@ TEST(Jobs, PeersThatAreTooOldForCodecsGetNoPartOfOneThatCompresses) {
   EXPECT_EQ(world.plannings.size(), 1u);
 }
 
+// Nor in a recovery, nor to hold its tensors.
+TEST(Jobs, PeersWhoseDevicesLackThePrecisionGetNoPartOfAJob) {
+  using dag::Arithmetic;
+  World world;
+  world.wanted = Arithmetic::TF32;
+  world.join(2, 2);  // float32 alone, as all that say nothing of it
+  world.arithmetic = {Arithmetic::F32, Arithmetic::BF16};
+  world.join(3, 3);
+  world.arithmetic = {Arithmetic::F32, Arithmetic::TF32};
+  world.join(1, 1);
+  world.submit(100, 2);
+  EXPECT_TRUE(world.plannings.empty());
+  EXPECT_EQ(world.states[1], JobState::Waiting);
+  EXPECT_NE(world.events.back().text.find("needs 2, 1 is free; peer2 has no arithmetic in tf32, only in f32; "
+                                          "peer3 has no arithmetic in tf32, only in f32 and bf16"),
+            std::string::npos)
+      << world.events.back().text;
+  world.join(4, 4);
+  ASSERT_EQ(world.plannings.size(), 1u);
+  ASSERT_EQ(world.plannings[0].candidates.size(), 2u);
+  for (const Candidate& candidate : world.plannings[0].candidates)
+    EXPECT_TRUE(candidate.device.has(Arithmetic::TF32)) << candidate.name;
+  world.plan_and_ready(2, 100);
+  world.report_step(1);
+  EXPECT_TRUE(world.messages<proto::StandBy>(2).empty());
+  EXPECT_TRUE(world.messages<proto::StandBy>(3).empty());
+  world.step(Disconnected{world.peers[0], "gone"});
+  EXPECT_TRUE(world.plannings.empty());
+  EXPECT_EQ(world.states[1], JobState::Waiting);
+}
+
 TEST(Jobs, AnOldPeerTakesPartWhereNothingIsCompressed) {
   World world;
   world.join(1, 1);
@@ -416,6 +447,56 @@ TEST(Recovery, AJobThatOnlyFailsEndsWithTheReason) {
   }
   EXPECT_EQ(world.states[1], JobState::Failed);
   EXPECT_NE(world.events.back().text.find("no way there"), std::string::npos);
+}
+
+// The stage goes to a spare, and who lost its device gets nothing more, although it is still there; once it
+// has joined anew it may have one.
+TEST(Recovery, AStageWhoseDeviceIsLostGoesToSomebodyElse) {
+  World world;
+  world.join(3, 3);
+  world.run_two_stages(100);
+  world.report_step(1);
+  const ConnectionId lost = world.peers[0];
+  const auto lose = [&](ConnectionId peer) {
+    world.receive(peer, proto::StageFailed{.run = 1,
+                                           .plan_version = world.version,
+                                           .error = {ErrorCode::DeviceLost, "it fell off the bus"}});
+  };
+  lose(lost);
+  ASSERT_EQ(world.plannings.size(), 1u);
+  for (const Candidate& candidate : world.plannings[0].candidates)
+    EXPECT_NE(candidate.peer, key(static_cast<uint8_t>(lost)));
+  world.receive(lost, proto::Drain{});
+  world.plan_and_ready(2, 100);
+  EXPECT_EQ(world.states[1], JobState::Running);
+  EXPECT_EQ(world.broker.counters().substitutions, 1u);
+  lose(world.peers[1]);
+  EXPECT_EQ(world.states[1], JobState::Waiting);
+  EXPECT_NE(world.events.back().text.find("peer" + std::to_string(lost) + " has lost its device"),
+            std::string::npos)
+      << world.events.back().text;
+  world.step(Disconnected{lost, "it left"});
+  world.join(9, static_cast<uint8_t>(lost));
+  EXPECT_EQ(world.plannings.size(), 1u);
+}
+
+TEST(Recovery, DevicesThatAreLostAreNotHeldAgainstTheJob) {
+  World world;
+  world.join(1, 1);
+  world.join(2, 2);
+  world.submit(100, 2);
+  for (int attempt = 0; attempt < 30; ++attempt) {
+    world.plan_and_ready(2, 100);
+    const ConnectionId peer = world.peers[0];
+    world.receive(peer, proto::StageFailed{.run = 1,
+                                           .plan_version = world.version,
+                                           .error = {ErrorCode::DeviceLost, "it fell off the bus"}});
+    ASSERT_EQ(world.states[1], JobState::Waiting);
+    world.receive(peer, proto::Drain{});
+    world.step(Disconnected{peer, "it left"});
+    world.join(peer, static_cast<uint8_t>(peer), TokenVerdict::Valid, static_cast<uint64_t>(attempt));
+    ASSERT_EQ(world.plannings.size(), 1u);
+  }
 }
 
 // Nothing comes but heartbeats, until just before and just after the deadline.

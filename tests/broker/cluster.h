@@ -81,7 +81,8 @@ class Cluster {
 
   void join(uint8_t peer);
   void submit();
-  void lose(uint8_t peer);  // kill -9
+  void lose(uint8_t peer);         // kill -9
+  void lose_device(uint8_t peer);  // it says so, and goes
   void drain(uint8_t peer);
   void stop_job();
   void crash_broker();  // and start it again

@@ -57,6 +57,16 @@ void Cluster::lose(uint8_t number) {
   ++peer.instance;
 }
 
+void Cluster::lose_device(uint8_t number) {
+  FakePeer& peer = peers_.at(number);
+  if (peer.admitted && peer.heard && peer.stage)
+    tell(peer, proto::StageFailed{.run = peer.stage->assignment->run,
+                                  .plan_version = peer.stage->assignment->plan_version,
+                                  .error = {ErrorCode::DeviceLost, "it fell off the bus"}});
+  if (peer.admitted) tell(peer, proto::Drain{});
+  lose(number);
+}
+
 void Cluster::drain(uint8_t number) {
   peers_.at(number).draining = true;
   if (peers_.at(number).admitted) tell(peers_.at(number), proto::Drain{});

@@ -9,14 +9,15 @@ namespace {
 using proto::JobState;
 
 // Plays `moment` turns, lets `lost` peers go, and plays to the end.
-void lose_at(ClusterOptions options, int moment, std::vector<uint8_t> lost, uint8_t spares, uint64_t seed) {
+void lose_at(ClusterOptions options, int moment, std::vector<uint8_t> lost, uint8_t spares, uint64_t seed,
+             void (Cluster::*how)(uint8_t) = &Cluster::lose) {
   SCOPED_TRACE("moment " + std::to_string(moment) + ", seed " + std::to_string(seed) + ", lost " +
                testing::PrintToString(lost));
   Cluster cluster(options, seed);
   for (uint8_t peer = 1; peer <= options.stages + spares; ++peer) cluster.join(peer);
   cluster.submit();
   for (int i = 0; i < moment && cluster.state() < JobState::Finished; ++i) cluster.turn();
-  for (const uint8_t peer : lost) cluster.lose(peer);
+  for (const uint8_t peer : lost) (cluster.*how)(peer);
   EXPECT_TRUE(cluster.play()) << "the job does not end";
   EXPECT_EQ(cluster.state(), JobState::Finished);
   cluster.check_log();
@@ -28,6 +29,13 @@ TEST(Loss, OfEachStageAtEachMoment) {
   for (int moment = 0; moment < 160; moment += 2)
     for (uint8_t lost = 1; lost <= 2 && !testing::Test::HasFailure(); ++lost)
       lose_at({.evaluate_every = 4, .forward_microbatches = 20}, moment, {lost}, 1, 77 + moment % 5);
+}
+
+TEST(Loss, OfTheDeviceOfEachStageAtEachMoment) {
+  for (int moment = 0; moment < 160; moment += 2)
+    for (uint8_t lost = 1; lost <= 2 && !testing::Test::HasFailure(); ++lost)
+      lose_at({.evaluate_every = 4, .forward_microbatches = 20}, moment, {lost}, 1, 78 + moment % 5,
+              &Cluster::lose_device);
 }
 
 TEST(Loss, WithClippedGradientsAndSnapshotsNowAndThen) {

@@ -76,7 +76,8 @@ class World {
     hello.holding = holding;
     hello.instance = instance;
     hello.name = "peer" + std::to_string(who);
-    hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "f"};
+    hello.device = proto::DeviceReport{
+        .device = "cpu:1", .memory = {1 << 30}, .fingerprint = "f", .arithmetic = arithmetic};
     step(Introduced{connection, key(who), "test", hello, verdict});
   }
   void submit(ConnectionId client, uint32_t stages, std::vector<std::string> excluded = {},
@@ -90,7 +91,8 @@ class World {
                                             .stages = stages,
                                             .files = {},
                                             .excluded = std::move(excluded),
-                                            .compresses = compresses},
+                                            .compresses = compresses,
+                                            .arithmetic = wanted},
                            {}});
   }
   void receive(ConnectionId connection, Message message) {
@@ -174,10 +176,12 @@ class World {
   std::map<proto::JobNumber, JobState> states;
   proto::PlanVersion version = 0;
   Duration predicted_step{};
-  double loss = 3.0;                // of the second microbatch
-  bool copies = true;               // stages so small that each step has a copy
-  bool pinned = false;              // nobody else may have the first stage
-  std::vector<ConnectionId> peers;  // connection = key, by stage
+  double loss = 3.0;                                              // of the second microbatch
+  std::vector<dag::Arithmetic> arithmetic{dag::Arithmetic::F32};  // of those that join
+  dag::Arithmetic wanted = dag::Arithmetic::F32;                  // by jobs that are submitted
+  bool copies = true;                                             // stages so small that each step has a copy
+  bool pinned = false;                                            // nobody else may have the first stage
+  std::vector<ConnectionId> peers;                                // connection = key, by stage
 };
 
 }  // namespace weft::broker

@@ -134,6 +134,21 @@ TEST_F(Cli, WrongJobFilesGiveTheLineAndExitCodeTwo) {
   EXPECT_TRUE(finished.out.empty());
 }
 
+// Before the data are read: there are none.
+TEST_F(Cli, APrecisionThatTheDeviceLacksGivesExitCodeFour) {
+  const std::string file = job("gpt3");
+  fs::remove(fs::path(file).parent_path() / "data.npz");
+  scratch_.write("data.npz", "");
+  for (const std::string precision : {"tf32", "bf16"}) {
+    const Finished finished = run({"local", file, "--set", "precision=" + precision});
+    EXPECT_EQ(finished.status, 4) << finished.err;
+    EXPECT_NE(finished.err.find("cpu backend: no arithmetic in " + precision + ", only in f32"),
+              std::string::npos)
+        << finished.err;
+    EXPECT_NE(finished.err.find("precision: fp32"), std::string::npos) << finished.err;
+  }
+}
+
 TEST_F(Cli, MissingFilesGiveExitCodeThree) {
   EXPECT_EQ(run({"local", (scratch_.folder() / "no.yaml").string()}).status, 3);
   const Finished finished = run({"inspect", (scratch_.folder() / "no.onnx").string()});

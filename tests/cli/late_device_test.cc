@@ -4,64 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <thread>
 
 #include "broker/service/broker_service.h"
-#include "cli/commands.h"
 #include "peer/backend/cpu/cpu_backend.h"
-#include "peer/service/peer_service.h"
+#include "tests/cli/peer_here.h"
 #include "tests/support/late_backend.h"
 #include "tests/support/scratch.h"
 #include "tests/train/reference_files.h"
 
 namespace weft::cli {
 namespace {
-
-// A peer on a loop and thread of its own.
-class LatePeer {
- public:
-  LatePeer(const net::Endpoint& broker, const security::Token& token, const std::string& name) {
-    peer::PeerServiceOptions options;
-    options.broker = broker;
-    options.broker_key = token.broker;
-    options.identity = identity_.get();
-    options.hello.role = proto::Role::Peer;
-    options.hello.name = name;
-    options.hello.token = proto::TokenProof{token.id, token.secret.bytes};
-    options.hello.device = {.device = "late",
-                            .rates = {},
-                            .memory = Bytes{int64_t{1} << 30},
-                            .fingerprint = device_->numerics_fingerprint(),
-                            .traits = device_->traits()};
-    options.listen = net::Endpoint{"127.0.0.1", 0};
-    options.make_backend = [this] { return std::make_unique<test::LateBackend>(*device_); };
-    options.log = [](const std::string&) {};
-    service_ = std::make_unique<peer::PeerService>(loop_, std::move(options));
-    thread_ = std::thread([this] { left = service_->run(); });
-  }
-  ~LatePeer() {
-    service_->stop();
-    thread_.join();
-  }
-  Status left;
-
- private:
-  std::unique_ptr<security::Identity> identity_ = *security::Identity::generate();
-  std::unique_ptr<peer::Backend> device_ = *peer::make_cpu_backend({.threads = 1, .pin = false});
-  net::Loop loop_;
-  std::unique_ptr<peer::PeerService> service_;
-  std::thread thread_;
-};
-
-Result<int> weft(const std::vector<std::string>& arguments) {
-  CLI::App app;
-  Command chosen;
-  add_local(app, chosen);
-  add_submit(app, chosen);
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-  app.parse(reversed);
-  return chosen();
-}
 
 TEST(LateDevice, TrainsBehindABrokerToTheBytesOfOneMachine) {
   const test::Scratch scratch;
@@ -76,9 +28,14 @@ TEST(LateDevice, TrainsBehindABrokerToTheBytesOfOneMachine) {
   ASSERT_TRUE(broker.has_value()) << broker.error().message;
   const auto token = security::parse_token((*broker)->peer_token());
   ASSERT_TRUE(token.has_value());
-  std::vector<std::unique_ptr<LatePeer>> peers;
-  for (const char* name : {"a", "b", "c"})
-    peers.push_back(std::make_unique<LatePeer>((*broker)->endpoint(), *token, name));
+  std::vector<std::unique_ptr<peer::Backend>> devices;
+  std::vector<std::unique_ptr<PeerHere>> peers;
+  for (const char* name : {"a", "b", "c"}) {
+    devices.push_back(*peer::make_cpu_backend({.threads = 1, .pin = false}));
+    peers.push_back(std::make_unique<PeerHere>(
+        (*broker)->endpoint(), *token, name,
+        [device = devices.back().get()] { return std::make_unique<test::LateBackend>(*device); }));
+  }
 
   test::unpack_case("two_heads", folder);
   const std::string job = (folder / "job.yaml").string();

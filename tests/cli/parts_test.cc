@@ -31,12 +31,19 @@ TEST(Devices, AreProcessorsWithThreadsOrNull) {
   EXPECT_EQ(parse_device("cpu")->threads, 0);
   EXPECT_EQ(parse_device("cpu:3")->threads, 3);
   EXPECT_EQ(parse_device("null:rtx3080")->catalogue->name, "rtx3080");
-  for (const char* text : {"", "cpu:", "cpu:0", "cpu:-1", "cpu:2x", "cpu:99999", "gpu", "cuda:0", "null"}) {
+  for (const char* text : {"", "cpu:", "cpu:0", "cpu:-1", "cpu:2x", "cpu:99999", "gpu", "cuda:", "cuda:x",
+                           "cuda:-1", "cudaa", "null"}) {
     const auto device = parse_device(text);
     ASSERT_FALSE(device.has_value()) << text;
     EXPECT_EQ(device.error().code, ErrorCode::InvalidArgument) << text;
   }
   EXPECT_EQ(parse_device("null:nothing").error().code, ErrorCode::NotFound);
+}
+
+TEST(Devices, SayWhichArithmeticTheirBackendsHave) {
+  const auto report = describe(*parse_device("null:rtx3080"), std::nullopt);
+  ASSERT_TRUE(report.has_value()) << report.error().message;
+  EXPECT_EQ(report->arithmetic, std::vector<dag::Arithmetic>{dag::Arithmetic::F32});
 }
 
 TEST(ExitCodes, AreTheDocumentedOnes) {
@@ -49,7 +56,10 @@ TEST(ExitCodes, AreTheDocumentedOnes) {
   EXPECT_EQ(exit_code(ErrorCode::ResourceExhausted), 6);
   EXPECT_EQ(exit_code(ErrorCode::Unavailable), 1);
   EXPECT_EQ(exit_code(ErrorCode::Timeout), 1);
+  EXPECT_EQ(exit_code(ErrorCode::DeviceLost), 8);
   EXPECT_EQ(exit_code(ErrorCode::Cancelled), 130);
+  EXPECT_EQ(end_with(kExitStopped), 130);
+  EXPECT_EQ(end_with(fail(ErrorCode::DeviceLost, "it fell off the bus")), 8);
 }
 
 Digest digest(uint8_t number) {

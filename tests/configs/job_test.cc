@@ -140,6 +140,15 @@ compression: {policy: adatopk}
   EXPECT_EQ(job.pins[1].ops, "fc1");
   EXPECT_EQ(job.pins[1].peer, "gpu");
   EXPECT_EQ(job.compression.policy, plan::CompressionPolicy::AdaTopK);
+  EXPECT_EQ(job.arithmetic, dag::Arithmetic::F32);
+}
+
+TEST(Job, PrecisionIsTheArithmeticOfProducts) {
+  const auto of = [](const std::string& text) { return parsed(kSmall, {"precision=" + text}).arithmetic; };
+  EXPECT_EQ(parsed(kSmall).arithmetic, dag::Arithmetic::F32);
+  EXPECT_EQ(of("fp32"), dag::Arithmetic::F32);
+  EXPECT_EQ(of("tf32"), dag::Arithmetic::TF32);
+  EXPECT_EQ(of("bf16"), dag::Arithmetic::BF16);
 }
 
 TEST(Job, CompressionSaysHowMuchAndAsWhat) {

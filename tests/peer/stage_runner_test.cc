@@ -167,6 +167,21 @@ TEST(StageRunner, MicrobatchesInFlightShareAScratchOnALateDevice) {
   }
 }
 
+TEST(StageRunner, IsRefusedInAPrecisionThatTheDeviceLacks) {
+  const Stage stage;
+  stage.assignment->arithmetic = dag::Arithmetic::BF16;
+  const auto device = make_reference_backend();
+  const auto made = StageRunner::create(
+      stage.assignment,
+      [&](const auto& reference) -> Result<Tensor> { return stage.model.weights.at(reference.key.name); },
+      *device);
+  ASSERT_FALSE(made.has_value());
+  EXPECT_EQ(made.error().code, ErrorCode::Unsupported);
+  EXPECT_NE(made.error().message.find("reference backend: no arithmetic in bf16, only in f32"),
+            std::string::npos)
+      << made.error().message;
+}
+
 TEST(StageRunner, NothingRunsBehindATaskThatFailed) {
   const Stage stage;
   const auto device = make_reference_backend();

@@ -72,6 +72,7 @@ proto::AssignStage assignment(const StageSpec& spec) {
 Shell::Shell(peer::PeerOptions options) : peer(std::move(options)) {}
 
 void Shell::act(peer::PeerEffects effects) {
+  const uint32_t asked_before = device_asked;
   for (peer::PeerEffect& effect : effects)
     std::visit(Overloaded{
                    [&](peer::ConnectToBroker&) { ++connects; },
@@ -104,6 +105,7 @@ void Shell::act(peer::PeerEffects effects) {
                      runner.reset();
                      tasks.clear();
                    },
+                   [&](peer::AskDevice&) { ++device_asked; },
                    [&](peer::RunTask& task) { tasks.push_back(task); },
                    [&](peer::FetchData& fetch) { data.push_back(fetch); },
                    [&](peer::DropMicrobatches& drop) {
@@ -118,6 +120,7 @@ void Shell::act(peer::PeerEffects effects) {
                },
                effect);
   EXPECT_EQ(peer.held(), memory);
+  if (device_asked > asked_before && !device_hangs) act(peer.on_device(now, {}));
 }
 
 void Shell::join(std::optional<Duration> lease) {

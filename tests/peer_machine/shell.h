@@ -69,7 +69,7 @@ struct Shell {
   peer::Peer peer;
   Instant now = kStart;
   std::vector<proto::Message> told;  // since the test cleared it
-  uint32_t connects = 0, drops = 0, runners_dropped = 0;
+  uint32_t connects = 0, drops = 0, runners_dropped = 0, device_asked = 0;
   std::deque<peer::FetchBlob> fetches;
   std::deque<peer::FetchData> data;
   std::deque<peer::RunTask> tasks;
@@ -79,8 +79,9 @@ struct Shell {
   std::optional<peer::MakeRunner> runner;
   std::optional<peer::OpenLinks> links;
   std::vector<peer::Probe> probes;
-  std::set<Digest> memory;  // bytes that the shell holds
-  std::set<Digest> stored;  // at the broker
+  std::set<Digest> memory;    // bytes that the shell holds
+  std::set<Digest> stored;    // at the broker
+  bool device_hangs = false;  // else it answers when asked
   bool left = false;
   Status why;
   uint64_t sequence = 0;

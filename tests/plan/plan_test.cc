@@ -203,7 +203,8 @@ TEST(Plan, ClassesOfDevicesWorkTogether) {
     const Graph graph = dag::raise(lowered, dag::op_table(), value_of);
     PlanRequest request{.graph = &graph, .microbatches = 4, .stages = 4};
     for (const dag::BackendTraits& traits :
-         {dag::BackendTraits{true, dag::Layout::Blocked8}, dag::BackendTraits{false, dag::Layout::Plain}})
+         {dag::BackendTraits{.fuse_elementwise = true, .convolution_layout = dag::Layout::Blocked8},
+          dag::BackendTraits{}})
       request.classes.push_back(
           std::make_shared<const dag::Lowered>(dag::lower_traced(graph, dag::op_table(), traits)));
     std::vector<DeviceView> devices;

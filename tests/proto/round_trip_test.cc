@@ -43,16 +43,30 @@ TEST(Codec, EveryFieldReachesTheWire) {
   differ(SubmitJob{}, [](SubmitJob& m) { m.stages = 1; });
   differ(SubmitJob{}, [](SubmitJob& m) { m.excluded = {"attic"}; });
   differ(SubmitJob{}, [](SubmitJob& m) { m.compresses = true; });
+  differ(SubmitJob{}, [](SubmitJob& m) { m.arithmetic = dag::Arithmetic::TF32; });
   differ(JobEvent{}, [](JobEvent& m) { m.metrics["a"] = 0; });
   differ(JobEvent{}, [](JobEvent& m) { m.diverged = true; });
   differ(StageFailed{}, [](StageFailed& m) { m.diverged = true; });
   differ(AssignStage{}, [](AssignStage& m) { m.training.optimizer.beta2 = 0.5; });
   differ(AssignStage{}, [](AssignStage& m) { m.links.emplace_back().region = "a"; });
+  differ(AssignStage{}, [](AssignStage& m) { m.arithmetic = dag::Arithmetic::BF16; });
+  differ(AssignStage{}, [](AssignStage& m) { m.microbatch_seconds = 1; });
+  differ(Hello{.device = DeviceReport{}},
+         [](Hello& m) { m.device->arithmetic.push_back(dag::Arithmetic::TF32); });
+  differ(StageFailed{}, [](StageFailed& m) { m.error.code = ErrorCode::DeviceLost; });
   differ(JobStatus{}, [](JobStatus& m) { m.equal_bits = false; });
   differ(HelloAck{}, [](HelloAck& m) { m.lease = Duration(1); });
   differ(ProbeLink{}, [](ProbeLink& m) { m.time_max = Duration(1); });
   differ(ProbeReport{}, [](ProbeReport& m) { m.relayed = true; });
   differ(LinkList{}, [](LinkList& m) { m.ends.emplace_back(); });
+}
+
+TEST(Codec, ADeviceThatSaysNothingOfItsArithmeticHasFloat32) {
+  Hello hello;
+  hello.device.emplace().arithmetic.clear();
+  const auto decoded = decode(encode(hello));
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
+  EXPECT_EQ(std::get<Hello>(*decoded).device->arithmetic, std::vector<dag::Arithmetic>{dag::Arithmetic::F32});
 }
 
 TEST(Codec, TextForPeopleIsCutAtItsBound) {

@@ -175,8 +175,10 @@ class Maker {
   void fill(TokenProof& to) { fill_all(to.id, to.secret); }
   void fill(DeviceReport& to) {
     fill_all(to.device, to.rates, to.memory, to.host_memory, to.fingerprint, to.traits.fuse_elementwise,
-             to.region, to.owner, to.addresses);
+             to.traits.fuse_products, to.region, to.owner, to.addresses);
     pick(to.traits.convolution_layout, dag::Layout::Blocked16);
+    if (chance()) to.arithmetic.push_back(dag::Arithmetic::TF32);
+    if (chance()) to.arithmetic.push_back(dag::Arithmetic::BF16);
   }
 
   void fill(StageHeld& to) { fill_all(to.run, to.plan_version, to.seat); }
@@ -186,7 +188,7 @@ class Maker {
   }
   void fill(HelloAck& to) { fill_all(to.minor, to.software, to.name, to.heartbeat_interval, to.lease); }
   void fill(Refusal& to) {
-    pick(to.code, ErrorCode::Internal);
+    pick(to.code, ErrorCode::DeviceLost);
     fill_all(to.message, to.retry);
   }
   void fill(TrainingSpec& to) {
@@ -211,9 +213,12 @@ class Maker {
   }
   void fill(AssignStage& to) {
     fill_all(to.run, to.plan_version, to.training, to.after_step, to.data_key, to.replication_rate,
-             to.device_class.traits.fuse_elementwise, to.device_class.fingerprint);
+             to.device_class.traits.fuse_elementwise, to.device_class.traits.fuse_products,
+             to.device_class.fingerprint);
     pick(to.device_class.traits.convolution_layout, dag::Layout::Blocked16);
     to.microbatches_in_flight = 1 + small();
+    pick(to.arithmetic, dag::Arithmetic::BF16);
+    to.microbatch_seconds = positive();
     const dag::BackendTraits traits{.fuse_elementwise = true, .convolution_layout = dag::Layout::Blocked8};
     const CutModel cut = cut_model(chance() ? residual_net(1, {.blocks = 1}) : transformer(1, {.layers = 1}),
                                    traits, 1 + small(), rng_);
@@ -261,13 +266,13 @@ class Maker {
     fill_all(to.run, to.step, to.list);
     if (chance()) return;
     fill(to.failure.emplace().message);
-    pick(to.failure->code, ErrorCode::Internal);
+    pick(to.failure->code, ErrorCode::DeviceLost);
   }
   void fill(Drain&) {}
   void fill(StageReady& to) { fill_all(to.run, to.plan_version, to.persistent, to.microbatch); }
   void fill(StageFailed& to) {
     fill_all(to.run, to.plan_version, to.error.message, to.permanent, to.diverged);
-    pick(to.error.code, ErrorCode::Internal);
+    pick(to.error.code, ErrorCode::DeviceLost);
     if (chance()) to.unreachable = plan::Seat{small(), small()};
   }
   void fill(StepReport& to) {
@@ -280,7 +285,7 @@ class Maker {
     fill_all(to.run, to.plan_version, to.step, to.tensors);
     if (chance()) return;
     fill(to.failure.emplace().message);
-    pick(to.failure->code, ErrorCode::Internal);
+    pick(to.failure->code, ErrorCode::DeviceLost);
   }
   void fill(EvaluationReport& to) {
     fill_all(to.run, to.plan_version, to.step, to.first_microbatch, to.loss, to.correct, to.counted);
@@ -300,7 +305,7 @@ class Maker {
   }
   void fill(BlobAnswer& to) {
     fill_all(to.request, to.message);
-    pick(to.code, ErrorCode::Internal);
+    pick(to.code, ErrorCode::DeviceLost);
     to.size = rng_.below(uint64_t{1} << 43);
     to.packed = chance();
     to.has_base = to.packed && chance();
@@ -313,7 +318,7 @@ class Maker {
   }
   void fill(MicrobatchAnswer& to) {
     fill_all(to.request, to.message, to.sample_position, to.valid_count);
-    pick(to.code, ErrorCode::Internal);
+    pick(to.code, ErrorCode::DeviceLost);
   }
 
   void fill(FilePiece& to) {
@@ -332,6 +337,7 @@ class Maker {
   void fill(SubmitJob& to) {
     fill_all(to.name, to.job, to.files, to.excluded, to.compresses);
     to.stages = small();
+    pick(to.arithmetic, dag::Arithmetic::BF16);
   }
   void fill(JobAccepted& to) { fill(to.job); }
   void fill(StageStatus& to) {
@@ -382,7 +388,7 @@ class Maker {
     to.bytes_per_second = positive();
     if (chance()) return;
     fill(to.failure.emplace().message);
-    pick(to.failure->code, ErrorCode::Internal);
+    pick(to.failure->code, ErrorCode::DeviceLost);
   }
   void fill(ProbeHello& to) { fill(to.round); }
   void fill(ProbeSay& to) {

@@ -1,6 +1,7 @@
 // From a group of ops to a kernel: the family's own, the fallback, or a sequence.
 #include "base/check.h"
 #include "peer/backend/cpu/layout.h"
+#include "peer/backend/sequence.h"
 
 namespace weft::peer::cpu {
 namespace {
@@ -61,95 +62,6 @@ KernelResult make_lone(const KernelRequest& request) {
   return make_fallback(request);
 }
 
-// The ops of a group one after another, inner values in the workspace.
-class SequenceKernel final : public Kernel {
- public:
-  static KernelResult make(const KernelRequest& whole) {
-    const dag::Graph& graph = whole.graph;
-    const GroupSignature& group = whole.group;
-    auto sequence = std::unique_ptr<SequenceKernel>(new SequenceKernel());
-    int64_t inner_bytes = 0, scratch_bytes = 0;
-    std::vector<std::pair<ValueId, int64_t>> inner;  // value, offset
-    for (const OpId id : group.ops) {
-      const dag::Op& op = graph.op(id);
-      Step step;
-      GroupSignature lone{{id}, {}, op.outputs};
-      for (const ValueId input : op.inputs) {
-        if (!input.valid() || KernelRequest::slot_of(lone.inputs, input) >= 0) continue;
-        lone.inputs.push_back(input);
-        step.inputs.push_back(source_of(group, inner, input));
-      }
-      for (const ValueId output : op.outputs) {
-        if (KernelRequest::slot_of(group.outputs, output) < 0) {
-          inner.emplace_back(output, inner_bytes);
-          inner_bytes += align_up(graph.spec(output).bytes().value);
-        }
-        step.outputs.push_back(source_of(group, inner, output));
-      }
-      WEFT_TRY(step.kernel, make_lone({graph, lone, op, whole.team, whole.loops, whole.own_convolutions}));
-      scratch_bytes = std::max(scratch_bytes, step.kernel->workspace_bytes().value);
-      if (!sequence->name_.empty()) sequence->name_ += " + ";
-      sequence->name_ += step.kernel->implementation();
-      sequence->steps_.push_back(std::move(step));
-    }
-    sequence->inner_bytes_ = align_up(inner_bytes);
-    sequence->bytes_ = sequence->inner_bytes_ + scratch_bytes;
-    return std::unique_ptr<Kernel>(std::move(sequence));
-  }
-
-  Bytes workspace_bytes() const override { return {bytes_}; }
-  std::string_view implementation() const override { return name_; }
-
-  Status run(std::span<const View> inputs, std::span<const View> outputs, View workspace,
-             const StepContext& context) override {
-    const auto view = [&](const Source& source) -> View {
-      switch (source.from) {
-        case Source::Input:
-          return inputs[static_cast<size_t>(source.at)];
-        case Source::Output:
-          return outputs[static_cast<size_t>(source.at)];
-        case Source::Inner:
-          return {workspace.memory, workspace.offset + source.at};
-      }
-      return {};
-    };
-    for (const Step& step : steps_) {
-      std::vector<View> in, out;
-      for (const Source& source : step.inputs) in.push_back(view(source));
-      for (const Source& source : step.outputs) out.push_back(view(source));
-      WEFT_TRY_STATUS(
-          step.kernel->run(in, out, {workspace.memory, workspace.offset + inner_bytes_}, context));
-    }
-    return {};
-  }
-
- private:
-  struct Source {
-    enum From { Input, Output, Inner } from;
-    int64_t at;  // slot of the group's signature, or offset in the workspace
-  };
-  struct Step {
-    std::unique_ptr<Kernel> kernel;
-    std::vector<Source> inputs, outputs;
-  };
-
-  static Source source_of(const GroupSignature& group, const std::vector<std::pair<ValueId, int64_t>>& inner,
-                          ValueId value) {
-    if (const int slot = KernelRequest::slot_of(group.outputs, value); slot >= 0)
-      return {Source::Output, slot};
-    if (const int slot = KernelRequest::slot_of(group.inputs, value); slot >= 0) return {Source::Input, slot};
-    for (const auto& [id, offset] : inner) {
-      if (id == value) return {Source::Inner, offset};
-    }
-    WEFT_CHECK_MSG(false, "a group reads a value that nobody hands it");
-    return {Source::Inner, 0};
-  }
-
-  std::vector<Step> steps_;
-  int64_t inner_bytes_ = 0, bytes_ = 0;
-  std::string name_;
-};
-
 // A graph may come from outside with layouts that its values cannot have; the kernels take them for granted.
 Status need_layouts(const dag::Graph& graph, const GroupSignature& group) {
   const auto check = [&](OpId id, ValueId v) -> Status {
@@ -181,7 +93,9 @@ KernelResult make_group_kernel(const dag::Graph& graph, const GroupSignature& gr
     WEFT_TRY(std::unique_ptr<Kernel> kernel, make_elementwise(request));
     if (kernel != nullptr) return kernel;
   }
-  return SequenceKernel::make(request);
+  return make_sequence(graph, group, align_up(1), [&](const GroupSignature& lone) {
+    return make_lone({graph, lone, graph.op(lone.ops.front()), team, loops, own_convolutions});
+  });
 }
 
 }  // namespace weft::peer::cpu

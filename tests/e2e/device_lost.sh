@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Peers with a cuda device, its kernels on the host's shim (tests/cuda/host_module.cc): two stages give the bytes of
+# one; a device is lost in the middle of a step: its peer says so, leaves with exit code 8, a spare takes the stage
+# over and the bytes are the same; and one that hangs is left.   device_lost.sh [--quick]
+source "$(dirname "$0")/cluster.sh"
+cluster_begin
+modules=${WEFT_HOST_MODULES:-$PWD/build/release/tests/cuda/modules}
+[ -e "$modules/weft_backend_cuda.so" ] || fail "no module in $modules"
+export WEFT_MODULES=$modules
+take_model two_heads
+steps=20
+sets=(--set "steps=$steps" --set epochs=null)
+
+"$weft" local "$work/job.yaml" "${sets[@]}" --backend cuda --set "output=$work/local.onnx" >"$work/local.log" 2>&1 ||
+  fail "weft local --backend cuda: $(cat "$work/local.log")"
+echo "ok: weft local --backend cuda, on the host's shim"
+
+# Without the module, and with one that is none.
+status=0; WEFT_MODULES=$work "$weft" local "$work/job.yaml" --backend cuda >"$work/none.log" 2>&1 || status=$?
+[ "$status" = 3 ] && grep -q 'there is no weft_backend_cuda.so' "$work/none.log" || fail "without a module: status $status, $(cat "$work/none.log")"
+echo "ok: without a module: exit code 3, and says what is missing"
+
+start_broker --lease 3s
+peer() { start_peer "$1" --device cuda --listen 127.0.0.1:0; }
+peer one; peer two; peer three
+submit_job "$work/job.yaml" "${sets[@]}" --set "placement={stages: 2}" --set "output=$work/whole.onnx"
+finish_job
+same_file "two stages" "$work/local.onnx" "$work/whole.onnx"
+
+# The device of one of the stages is lost, from one call to the next.
+for peer in one two three; do end_process TERM "${peer_pid[$peer]}"; unset "peer_pid[$peer]"; done
+WEFT_HOST_DEVICE=lose_when=$work/lost start_peer frail --device cuda --listen 127.0.0.1:0
+peer sound
+submit_job "$work/job.yaml" "${sets[@]}" --set "placement={stages: 2}" --set "output=$work/lost.onnx"
+wait_for_step 3
+peer spare
+: >"$work/lost"
+status=0
+wait "${peer_pid[frail]}" || status=$?
+unset 'peer_pid[frail]'
+[ "$status" = 8 ] || fail "a peer whose device is lost ended with exit code $status, not 8"
+grep -q 'DeviceLost' "$work/frail.log" || fail "it did not say why: $(tail -n 3 "$work/frail.log")"
+echo "ok: a lost device: its peer left with exit code 8 and says: $(grep -m1 'DeviceLost' "$work/frail.log" | cut -c1-120)"
+finish_job
+steps_are_whole "$steps"
+same_file "after a device was lost" "$work/local.onnx" "$work/lost.onnx"
+echo "device_lost: what a device takes with it comes back"
