@@ -44,7 +44,8 @@ class PeerHere {
     service_->stop();
     if (thread_.joinable()) thread_.join();
   }
-  // Until it has left by itself, and why.
+  void stop() { service_->stop(); }
+  // Until it has left by itself or was stopped, and why.
   Status wait() {
     thread_.join();
     return left_;

@@ -65,18 +65,19 @@ json head(std::string_view event, const Backend& backend) {
 // ---- running cases ----
 
 // Calls `one` for each case with its kernels, which are compiled together beforehand, until the device is
-// lost or the time is over; what could not be made is told as an error. False: not all were run.
+// lost or the time, which begins then, is over; what could not be made is told as an error. False: not all
+// were run.
 using OnCase = std::function<Status(const GpuCase&, Result<GraphOn>&)>;
 bool for_each_case(Backend& backend, const std::vector<const GpuCase*>& cases, double seconds_max,
                    const OnCase& one) {
+  std::vector<Result<GraphOn>> made;
+  for (const GpuCase* c : cases) made.push_back(GraphOn::make(backend, c->graph, c->precision));
+  if (const Status prepared = backend.prepare(); !prepared) tell("compiling: " + prepared.error().message);
   const auto begun = std::chrono::steady_clock::now();
   const auto is_over = [&] {
     return seconds_max > 0 &&
            std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count() > seconds_max;
   };
-  std::vector<Result<GraphOn>> made;
-  for (const GpuCase* c : cases) made.push_back(GraphOn::make(backend, c->graph, c->precision));
-  if (const Status prepared = backend.prepare(); !prepared) tell("compiling: " + prepared.error().message);
   for (size_t i = 0; i < cases.size(); ++i) {
     if (is_over()) return false;
     if (const Status done = one(*cases[i], made[i]); !done) {

@@ -123,7 +123,10 @@ class Part:
         self.name, self.root, self.work, self.options = name, root, work, options
         self.begun, self.checks, self.versions, self.figures = time.monotonic(), [], {}, {}
         self.device, self.driver, self.host = None, None, bool(options.modules)
-        self.environment = dict(os.environ, XDG_CONFIG_HOME=os.path.join(work, "config"), CUDA_DEVICE_ORDER="PCI_BUS_ID")
+        # What programs keep, they keep in the working folder: nothing stays on the machine.
+        self.environment = dict(os.environ, CUDA_DEVICE_ORDER="PCI_BUS_ID", XDG_CONFIG_HOME=os.path.join(work, "config"),
+                                XDG_CACHE_HOME=os.path.join(work, "cache"), TORCHINDUCTOR_CACHE_DIR=os.path.join(work, "inductor"),
+                                TRITON_CACHE_DIR=os.path.join(work, "triton"))
         for variable in ("WEFT_BROKER", "WEFT_TOKEN", "WEFT_MODULES"):  # of whoever runs this
             self.environment.pop(variable, None)
         self._children, self._lock = set(), threading.Lock()
@@ -134,9 +137,16 @@ class Part:
         return os.path.join(self.root, "bin", name)
 
     def set_libraries(self, folders):
+        """The bundle's libraries, then these. The compiler's only where the machine's own are older: they want a newer libc
+        than the rest."""
         own = [os.path.join(self.root, "lib")] + folders
         inherited = [f for f in os.environ.get("LD_LIBRARY_PATH", "").split(":") if f]
         self.environment["LD_LIBRARY_PATH"] = ":".join(own + inherited)
+        for program in ("weft", "weft_gpu_check"):
+            if self.run([self.program(program), "--help"], 30, anyhow=True).code != 0:
+                compiler = os.path.join(self.root, "lib", "compiler")
+                self.environment["LD_LIBRARY_PATH"] = ":".join([compiler] + own + inherited)
+                self.run([self.program(program), "--help"], 30)
 
     def cuda(self):
         return f"cuda:{self.options.device}"
@@ -202,7 +212,7 @@ class Part:
             self.add(name, "skipped", str(why))
         except Failed as why:
             self.add(name, "FAILED", str(why))
-        except (OSError, ValueError, KeyError, IndexError, TypeError) as why:  # of what a program wrote
+        except Exception as why:  # what a program wrote is not what it should be: this row fails, the others go on
             self.add(name, "FAILED", f"{type(why).__name__}: {why}")
         return None
 

@@ -10,7 +10,7 @@ import threading
 import time
 
 import graphs
-from programs import Failed, Skipped
+from programs import PART_SECONDS, Failed, Skipped
 
 ORDER = ["gpt-tiny", "resnet18", "gpt2-small"]
 PRECISIONS = ["fp32", "tf32", "bf16"]
@@ -37,8 +37,8 @@ class Shape:
         return 1 if self.host else workload["batch"] * times
 
     def steps(self, seconds):
-        """As many as take two seconds, within reason."""
-        return 1 if self.host else max(10, min(100, int(2 / max(seconds, 1e-4))))
+        """As many as take a second, within reason."""
+        return 1 if self.host else max(10, min(60, int(1 / max(seconds, 1e-4))))
 
 
 def median(values):
@@ -212,37 +212,55 @@ def run(part):
     if not part.options.numpy:
         part.add("models", "skipped", "this python3 has no numpy, which draws their weights")
         return
-    shape, known = Shape(part), graphs.workloads(os.path.join(part.root, "graphs"))
-    rows = {}
-    for times in shape.batches:  # what target S3 names first; eight times the batch as far as time reaches
-        for workload in shape.workloads:
-            graphs.draw_all(os.path.join(part.root, "graphs"), workload, known[workload])
-            torch = Torch(part, workload) if part.options.torch else None
-            try:
-                for precision in shape.precisions:
-                    batch = shape.batch_of(known[workload], times)
-                    name = f"{workload} {precision} batch {batch}"
-                    if part.time_left() < 40 and not part.host:
-                        part.add(name, "skipped", "no time is left for it in this part")
-                        continue
-
-                    def one():
-                        rows[name] = compare(part, shape, torch, workload, precision, batch)
-                        return words_of(rows[name])
-
-                    if part.check(name, one) is None and torch and torch.child.poll() is not None:
-                        torch.close()
-                        torch = Torch(part, workload)  # it may have gone out of memory
-            finally:
-                if torch:
-                    torch.close()
+    shape, rows, compiled = Shape(part), {}, set()
+    # What target S3 names first, compiled as well, in half of the time.
+    compare_all(part, shape, shape.batches[0], rows)
+    compile_all(part, shape, rows, compiled, PART_SECONDS / 2)
+    for times in shape.batches[1:]:
+        compare_all(part, shape, times, rows)
+    compile_all(part, shape, rows, compiled, 60)
+    for name in rows.keys() - compiled if part.options.torch and not has_no_compiler(part) else []:
+        part.add(f"{name}, compiled", "skipped", "no time is left for it in this part")
     if not part.options.torch:
         part.add("PyTorch", "skipped", "this python3 has no PyTorch")
-    elif part.options.torch.startswith("1."):
+    elif has_no_compiler(part):
         part.add("torch.compile", "skipped", f"PyTorch {part.options.torch} has none")
-    else:
-        for name, row in rows.items():
-            if part.time_left() < 60:
-                part.add(f"{name}, compiled", "skipped", "no time is left for it in this part")
-            else:
-                part.check(f"{name}, compiled", compiled_turn, part, shape, row["workload"], row)
+
+
+def has_no_compiler(part):
+    return part.options.torch.startswith("1.")
+
+
+def compare_all(part, shape, times, rows):
+    known = graphs.workloads(os.path.join(part.root, "graphs"))
+    for workload in shape.workloads:
+        graphs.draw_all(os.path.join(part.root, "graphs"), workload, known[workload])
+        torch = Torch(part, workload) if part.options.torch else None
+        try:
+            for precision in shape.precisions:
+                batch = shape.batch_of(known[workload], times)
+                name = f"{workload} {precision} batch {batch}"
+                if part.time_left() < 40 and not part.host:
+                    part.add(name, "skipped", "no time is left for it in this part")
+                    continue
+
+                def one():
+                    rows[name] = compare(part, shape, torch, workload, precision, batch)
+                    return words_of(rows[name])
+
+                if part.check(name, one) is None and torch and torch.child.poll() is not None:
+                    torch.close()
+                    torch = Torch(part, workload)  # it may have gone out of memory
+        finally:
+            if torch:
+                torch.close()
+
+
+def compile_all(part, shape, rows, compiled, seconds_left):
+    """Of the rows that have none yet, until so much time is left."""
+    if not part.options.torch or has_no_compiler(part):
+        return
+    for name, row in rows.items():
+        if name not in compiled and part.time_left() > seconds_left:
+            compiled.add(name)
+            part.check(f"{name}, compiled", compiled_turn, part, shape, row["workload"], row)

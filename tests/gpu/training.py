@@ -189,7 +189,7 @@ def check_numerics(part, folders, references, card):
             worst = max(worst, ours)
         good &= share <= 1
         words.append(f"{kind} {worst:.1e}, {share:.2f} of what is allowed")
-    against = ["PyTorch's float64"] + ["weft in double"] * seeds[0][2] + ["PyTorch on the card"] * (folders[0] in card)
+    against = ["PyTorch's float64"] + ["weft in double"] * seeds[0][2] + [f"PyTorch on {part.torch_device()}"] * (folders[0] in card)
     text = "; ".join(words) + f" (against {', '.join(against)}" + (f"; {len(seeds)} seeds)" if len(seeds) > 1 else ")")
     if not good:
         raise Failed(text)
