@@ -161,16 +161,15 @@ class Part:
             self._children.add(child)
         return child
 
-    def end(self, child, first=signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, first)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(10)
+    def end(self, child):
+        """And what it started. Once: its number may be another's afterwards."""
+        with self._lock:
+            if child not in self._children:
+                return
+            self._children.discard(child)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        with self._lock:
-            self._children.discard(child)
 
     def end_all(self):
         for child in list(self._children):

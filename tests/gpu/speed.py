@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 
 import graphs
 from programs import PART_SECONDS, Failed, Skipped
@@ -76,6 +75,7 @@ class Torch:
         try:
             line = self.lines.get(timeout=max(limit, 0.1))
         except queue.Empty:
+            self.part.end(self.child)  # its answer would be taken for the next turn's
             raise Failed(f"PyTorch is not through after {limit:.0f} s") from None
         if line is None:
             self.log.seek(0)
@@ -219,12 +219,13 @@ def run(part):
     for times in shape.batches[1:]:
         compare_all(part, shape, times, rows)
     compile_all(part, shape, rows, compiled, 60)
-    for name in rows.keys() - compiled if part.options.torch and not has_no_compiler(part) else []:
-        part.add(f"{name}, compiled", "skipped", "no time is left for it in this part")
     if not part.options.torch:
         part.add("PyTorch", "skipped", "this python3 has no PyTorch")
     elif has_no_compiler(part):
         part.add("torch.compile", "skipped", f"PyTorch {part.options.torch} has none")
+    else:
+        for name in [name for name in rows if name not in compiled]:
+            part.add(f"{name}, compiled", "skipped", "no time is left for it in this part")
 
 
 def has_no_compiler(part):
