@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <future>
 #include <thread>
 
 #include "cli/commands.h"
@@ -16,7 +18,8 @@ namespace weft::cli {
 namespace {
 
 constexpr int kThreadsMax = 1024;
-constexpr double kOfferedShare = 0.8;  // of the memory that is free at the start
+constexpr double kOfferedShare = 0.8;                      // of the memory that is free at the start
+constexpr auto kMeasuringMax = std::chrono::seconds(300);  // a few are usual
 
 Result<std::unique_ptr<peer::Backend>> make_cpu(int threads) {
   return peer::make_cpu_backend({.threads = threads, .pin = true});  // as `weft local --threads N` makes it
@@ -29,7 +32,7 @@ std::vector<dag::Arithmetic> arithmetic_of(const peer::Backend& backend) {
   return all;
 }
 
-Result<proto::DeviceReport> measure(const Device& device, std::optional<Bytes> memory) {
+Result<proto::DeviceReport> measure(const Device& device, const OfferedMemory& offered) {
   WEFT_TRY(const auto backend, make_backend(device));
   proto::DeviceReport report;
   report.device = device.text;
@@ -38,12 +41,13 @@ Result<proto::DeviceReport> measure(const Device& device, std::optional<Bytes> m
   report.arithmetic = arithmetic_of(*backend);
   if (device.catalogue) {
     report.rates = configs::rates_of(device.catalogue->peak_fp32_flops, device.catalogue->memory_bandwidth);
-    report.memory = memory.value_or(device.catalogue->memory);
+    report.memory = offered.device.value_or(device.catalogue->memory);
     return report;
   }
   const auto use = backend->memory();
   const double free = use ? static_cast<double>(use->free.value) : 0;
-  report.memory = memory.value_or(Bytes{static_cast<int64_t>(kOfferedShare * free)});
+  report.memory = offered.device.value_or(Bytes{static_cast<int64_t>(kOfferedShare * free)});
+  if (device.cuda) report.host_memory = offered.host.value_or(offered_by_default());
   if (report.memory.value <= 0)
     return fail(ErrorCode::ResourceExhausted,
                 "no memory is free on this machine: say what may be taken, as --memory 4GiB");
@@ -95,14 +99,26 @@ Result<std::unique_ptr<peer::Backend>> make_backend(const Device& device) {
        .wait = [](Duration duration) { std::this_thread::sleep_for(duration); }});
 }
 
-Result<proto::DeviceReport> describe(const Device& device, std::optional<Bytes> memory) {
+Result<proto::DeviceReport> describe(const Device& device, const OfferedMemory& offered) {
   // On a thread that ends: a backend may bind the one that drives it to a processor, and what is started
-  // later would inherit that.
-  Result<proto::DeviceReport> report = fail(ErrorCode::Internal, "not measured");
-  std::thread([&] { report = measure(device, memory); }).join();
-  return report;
+  // later would inherit that. A device that hangs keeps the thread.
+  std::promise<Result<proto::DeviceReport>> promise;
+  auto report = promise.get_future();
+  std::thread measuring([device, offered, promise = std::move(promise)]() mutable {
+    promise.set_value(measure(device, offered));
+  });
+  if (report.wait_for(kMeasuringMax) == std::future_status::ready) {
+    measuring.join();
+    return report.get();
+  }
+  measuring.detach();
+  return fail(ErrorCode::DeviceLost, fmt::format("{}: it has not answered for {} s while it was measured",
+                                                 device.text, kMeasuringMax.count()));
 }
 
 Bytes available_memory() { return peer::free_memory().value_or(Bytes{}); }
+Bytes offered_by_default() {
+  return Bytes{static_cast<int64_t>(kOfferedShare * static_cast<double>(available_memory().value))};
+}
 
 }  // namespace weft::cli

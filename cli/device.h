@@ -25,11 +25,18 @@ Result<Device> parse_device(const std::string& text);
 
 Result<std::unique_ptr<peer::Backend>> make_backend(const Device& device);
 
-// What the peer says of itself: its rates measured here (a few seconds), or the catalogue's. `memory`: what
-// its owner offers; nothing: most of what is free.
-Result<proto::DeviceReport> describe(const Device& device, std::optional<Bytes> memory);
+// What an owner offers; nothing: most of what is free.
+struct OfferedMemory {
+  std::optional<Bytes> device;
+  std::optional<Bytes> host;  // beside the memory of a GPU: for copies of the state
+};
+// What the peer says of itself: its rates measured here (a few seconds), or the catalogue's. DeviceLost after
+// five minutes: a thread then still waits for the device.
+Result<proto::DeviceReport> describe(const Device& device, const OfferedMemory& offered);
 
-// What this process could still take of the machine's memory, its control group's limits included.
+// What this process could still take of the machine's memory, its control group's limits included; and most
+// of that, which is offered when nobody says how much.
 Bytes available_memory();
+Bytes offered_by_default();
 
 }  // namespace weft::cli

@@ -22,8 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct JoinOptions {
-  std::string broker, token, name, memory, data_dir, listen, advertise, emulate, region, owner, emulate_as,
-      upload, download;
+  std::string broker, token, name, memory, host_memory, data_dir, listen, advertise, emulate, region, owner,
+      emulate_as, upload, download;
   std::vector<std::string> devices{"cpu"};
 };
 
@@ -142,11 +142,26 @@ constexpr Duration kDeviceGrace = std::chrono::seconds(5);
 
 // A thread waits for the device and would be waited for: nothing is destroyed.
 [[noreturn]] void end_at_once(const Result<int>& result) {
-  fmt::print(stderr, "warning device_left_behind reason=\"it has not answered for {} s\"\n",
-             std::chrono::duration_cast<std::chrono::seconds>(kDeviceGrace).count());
   const int code = end_with(result);
   std::fflush(nullptr);
   std::_Exit(code);
+}
+
+Result<OfferedMemory> parse_offered(const JoinOptions& options, const Device& device) {
+  OfferedMemory offered;
+  for (const auto& [option, text, bytes] : {std::tuple{"--memory", &options.memory, &offered.device},
+                                            {"--host-memory", &options.host_memory, &offered.host}}) {
+    if (text->empty()) continue;
+    *bytes = configs::parse_memory(*text);
+    if (!*bytes)
+      return fail(ErrorCode::InvalidArgument,
+                  fmt::format("{}: '{}' is no size: say as 4GiB or 512MiB", option, *text));
+  }
+  if (offered.host && !device.cuda)
+    return fail(ErrorCode::InvalidArgument,
+                "--host-memory is what a GPU's peer takes beside its own memory; of " + device.text +
+                    " say --memory");
+  return offered;
 }
 
 Result<int> run_join(const JoinOptions& options) {
@@ -154,13 +169,7 @@ Result<int> run_join(const JoinOptions& options) {
   WEFT_TRY(service.broker, net::parse_endpoint(options.broker));
   WEFT_TRY(const security::Token token, read_token(options.token, security::Role::Peer));
   WEFT_TRY(const Device device, parse_device(options.devices.front()));
-  std::optional<Bytes> memory;
-  if (!options.memory.empty()) {
-    memory = configs::parse_memory(options.memory);
-    if (!memory)
-      return fail(ErrorCode::InvalidArgument,
-                  "--memory: '" + options.memory + "' is no size: say as 4GiB or 512MiB");
-  }
+  WEFT_TRY(const OfferedMemory offered, parse_offered(options, device));
   WEFT_TRY_STATUS(set_listen(options, service));
   WEFT_TRY(const Caps caps, parse_caps(options));
 
@@ -192,7 +201,10 @@ Result<int> run_join(const JoinOptions& options) {
   service.hello.role = proto::Role::Peer;
   service.hello.token = proto::TokenProof{token.id, token.secret.bytes};
   service.hello.name = options.name.empty() ? host_name() : options.name;
-  WEFT_TRY(proto::DeviceReport report, describe(device, memory));
+  Result<proto::DeviceReport> described = describe(device, offered);
+  if (!described && described.error().code == ErrorCode::DeviceLost)
+    end_at_once(fail(described.error()));  // perhaps it never answers
+  WEFT_TRY(proto::DeviceReport report, std::move(described));
   report.region = options.region;
   report.owner = options.owner;
   service.memory_free = [offered = report.memory, own = device.cuda.has_value()] {
@@ -233,7 +245,11 @@ Result<int> run_join(const JoinOptions& options) {
   const Status left = peer.run();
   Result<int> result = forced ? kExitStopped : kExitOk;
   if (!left) result = fail(left.error());
-  if (!peer.rest(kDeviceGrace)) end_at_once(result);
+  if (!peer.rest(kDeviceGrace)) {
+    fmt::print(stderr, "warning device_left_behind reason=\"it has not answered for {} s\"\n",
+               std::chrono::duration_cast<std::chrono::seconds>(kDeviceGrace).count());
+    end_at_once(result);
+  }
   return result;
 }
 
@@ -254,12 +270,16 @@ Result<std::vector<std::vector<std::string>>> arguments_by_device(const JoinOpti
   if (folder.empty()) {
     WEFT_TRY(folder, data_folder());
   }
+  // They share the machine's memory, and none sees what the others are about to take.
+  const std::string share =
+      fmt::format("{}MiB", (offered_by_default().value >> 20) / static_cast<int64_t>(options.devices.size()));
   std::vector<std::vector<std::string>> all;
   for (size_t i = 0; i < options.devices.size(); ++i) {
     const std::string& device = options.devices[i];
     if (std::count(options.devices.begin(), options.devices.end(), device) > 1)
       return fail(ErrorCode::InvalidArgument, "--device " + device + " is given twice");
-    WEFT_TRY_STATUS(parse_device(device));
+    WEFT_TRY(const Device parsed, parse_device(device));
+    const bool of_host = !parsed.cuda && !parsed.catalogue;
     std::string of_folder = "peer-" + device;
     std::replace(of_folder.begin(), of_folder.end(), ':', '-');
     const std::string name = (options.name.empty() ? host_name() : options.name) + "-" + device;
@@ -283,7 +303,8 @@ Result<std::vector<std::vector<std::string>>> arguments_by_device(const JoinOpti
       WEFT_TRY(const std::string own, further(value, i));
       pass(option, own);
     }
-    pass("--memory", options.memory);
+    pass("--memory", options.memory.empty() && of_host ? share : options.memory);
+    if (parsed.cuda) pass("--host-memory", options.host_memory.empty() ? share : options.host_memory);
     pass("--upload", options.upload);
     pass("--download", options.download);
     pass("--emulate", options.emulate);
@@ -321,6 +342,10 @@ void add_join(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   command->add_option("--memory", options->memory,
                       "how much of it may be taken, as 4GiB; default: most of what is free");
+  command->add_option(
+      "--host-memory", options->host_memory,
+      "with a GPU: how much of the machine's own memory copies of a job's state may take beside "
+      "it; default: most of what is free");
   command->add_option("--data-dir", options->data_dir,
                       "this peer's identity; default ~/.local/share/weft/peer");
   command->add_option(

@@ -66,10 +66,13 @@ std::optional<Error> Peer::State::exceeds_offer() const {
   const auto offer = offered(), room = room_on_host();
   const int64_t programs = programs_bytes();
   if (!offer || (programs <= *offer && stage->state_bytes <= *room)) return std::nullopt;
+  const std::string beside = shares_offer()
+                                 ? std::string()
+                                 : " and, for copies, " + std::to_string(*room >> 20) + " MiB on its host";
   return Error{ErrorCode::ResourceExhausted,
                "the stage takes " + std::to_string(programs >> 20) + " MiB and a copy of its state " +
                    std::to_string(stage->state_bytes >> 20) + " MiB; this peer offers " +
-                   std::to_string(*offer >> 20) + " MiB"};
+                   std::to_string(*offer >> 20) + " MiB" + beside};
 }
 
 }  // namespace weft::peer

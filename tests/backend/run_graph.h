@@ -31,17 +31,25 @@ class GraphRun {
       put(i < inputs ? graph_.inputs()[i] : graph_.initializers()[i - inputs].value, values[i]);
     for (const dag::Op& op : graph_.ops())
       if (op.kind == dag::OpKind::Constant) put(op.outputs[0], graph_.constant(op));
-    for (GroupSignature& group : group_signatures(graph_)) {
+    std::vector<GroupSignature> groups = group_signatures(graph_);
+    std::vector<std::unique_ptr<Kernel>> kernels;
+    for (GroupSignature& group : groups) {
       group.precision = precision;
       auto kernel = backend_.make_kernel(graph_, group);
       ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
-      implementations_[group.ops.back().index] = (*kernel)->implementation();
+      kernels.push_back(std::move(*kernel));
+    }
+    const Status prepared = backend_.prepare();
+    ASSERT_TRUE(prepared.has_value()) << prepared.error().message;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const std::unique_ptr<Kernel> kernel = std::move(kernels[i]);
+      implementations_[groups[i].ops.back().index] = kernel->implementation();
       std::vector<View> in, out;
-      for (const dag::ValueId value : group.inputs) in.push_back(view(value));
-      for (const dag::ValueId value : group.outputs) out.push_back(take(value));
-      auto workspace = backend_.allocate((*kernel)->workspace_bytes());
+      for (const dag::ValueId value : groups[i].inputs) in.push_back(view(value));
+      for (const dag::ValueId value : groups[i].outputs) out.push_back(take(value));
+      auto workspace = backend_.allocate(kernel->workspace_bytes());
       ASSERT_TRUE(workspace.has_value());
-      const Status status = (*kernel)->run(in, out, {workspace->get(), 0}, context);
+      const Status status = kernel->run(in, out, {workspace->get(), 0}, context);
       ASSERT_TRUE(status.has_value()) << status.error().message;
     }
   }

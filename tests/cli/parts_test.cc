@@ -41,7 +41,7 @@ TEST(Devices, AreProcessorsWithThreadsOrNull) {
 }
 
 TEST(Devices, SayWhichArithmeticTheirBackendsHave) {
-  const auto report = describe(*parse_device("null:rtx3080"), std::nullopt);
+  const auto report = describe(*parse_device("null:rtx3080"), {});
   ASSERT_TRUE(report.has_value()) << report.error().message;
   EXPECT_EQ(report->arithmetic, std::vector<dag::Arithmetic>{dag::Arithmetic::F32});
 }

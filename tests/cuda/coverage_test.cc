@@ -5,7 +5,6 @@
 
 #include <array>
 #include <filesystem>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -39,8 +38,6 @@ std::vector<std::string> models() {
 class Coverage : public testing::TestWithParam<std::string> {};
 
 TEST_P(Coverage, EveryOpOfTrainingHasAKernel) {
-  // A cell for each step, each reading the one before: their kernels are not written yet.
-  const std::set<std::string> recurrent{"Lstm", "LstmGrad", "Gru", "GruGrad", "Rnn", "RnnGrad"};
   const std::string bytes = gunzip(GetParam());
   const auto model = onnx::read_model(std::as_bytes(std::span(bytes)));
   ASSERT_TRUE(model.has_value()) << model.error().message;
@@ -50,8 +47,7 @@ TEST_P(Coverage, EveryOpOfTrainingHasAKernel) {
   options.batch = 4;
   auto left = cli::ops_left_to_host(*model, options);
   ASSERT_TRUE(left.has_value()) << left.error().message;
-  for (const auto& [name, count] : *left)
-    EXPECT_TRUE(recurrent.contains(name)) << name << " x" << count << " is computed by the host";
+  for (const auto& [name, count] : *left) ADD_FAILURE() << name << " x" << count << " is computed by the host";
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Coverage, testing::ValuesIn(models()), [](const auto& p) {

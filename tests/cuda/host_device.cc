@@ -43,7 +43,7 @@ struct HostDevice::HostCompiled final : CompiledKernel {
 
 HostDevice::HostDevice(HostDeviceOptions options) : options_(options), rng_(options.seed, 0) {
   properties_ = {.name = "host device",
-                 .compute_major = 0,
+                 .compute_major = 9,
                  .compute_minor = 0,
                  .multiprocessors = 1,
                  .memory = options.memory,
@@ -66,6 +66,11 @@ Status HostDevice::enter() {
   return status_;
 }
 
+bool HostDevice::works() {
+  works_ = works_ || options_.works_when.empty() || is_there(options_.works_when);
+  return works_;
+}
+
 void HostDevice::wait_until_hangs() const {
   std::unique_lock lock(mutex_);
   let_go_.wait(lock, [this] { return hangs_; });
@@ -76,15 +81,16 @@ void HostDevice::let_go() {
   let_go_.notify_all();
 }
 
-#define ENTER()                                                                     \
-  std::unique_lock lock(mutex_);                                                    \
-  if (calls_ + 1 == options_.hang_at || (!gone_ && is_there(options_.hang_when))) { \
-    ++calls_;                                                                       \
-    hangs_ = true;                                                                  \
-    let_go_.notify_all();                                                           \
-    let_go_.wait(lock, [this] { return gone_; });                                   \
-    if (status_) status_ = lost("came back from a call that hung");                 \
-  }                                                                                 \
+#define ENTER()                                                                                \
+  std::unique_lock lock(mutex_);                                                               \
+  while (is_there(options_.hang_while)) let_go_.wait_for(lock, std::chrono::milliseconds(20)); \
+  if (calls_ + 1 == options_.hang_at) {                                                        \
+    ++calls_;                                                                                  \
+    hangs_ = true;                                                                             \
+    let_go_.notify_all();                                                                      \
+    let_go_.wait(lock, [this] { return gone_; });                                              \
+    if (status_) status_ = lost("came back from a call that hung");                            \
+  }                                                                                            \
   if (const Status entered = enter(); !entered) return fail(entered.error())
 
 Status HostDevice::submit(Stream stream, Work work) {
@@ -186,6 +192,7 @@ void HostDevice::deallocate_pinned(std::byte* memory) {
 
 Status HostDevice::launch(Stream stream, const Entry& kernel, const Grid& grid, const void* parameters) {
   ENTER();
+  if (!works()) return {};
   std::vector<std::byte> copied(kernel.parameter_bytes);
   std::memcpy(copied.data(), parameters, kernel.parameter_bytes);
   const uint64_t seed = options_.seed + ++launches_;
@@ -199,6 +206,7 @@ Status HostDevice::launch(Stream stream, const CompiledKernel& kernel, const Gri
                           const void* parameters) {
   const auto& compiled = static_cast<const HostCompiled&>(kernel);
   if (compiled.entry == nullptr) WEFT_TRY_STATUS(compile());
+  if (compiled.entry == nullptr) return status_;  // nothing works yet
   return launch(stream, *compiled.entry, grid, parameters);
 }
 Status HostDevice::copy_in(Stream stream, const std::byte* pinned, std::byte* to, Bytes size) {
@@ -308,6 +316,8 @@ Result<std::shared_ptr<CompiledKernel>> HostDevice::add_source(KernelSource sour
 
 Status HostDevice::compile() {
   ENTER();
+  if (!works()) return {};
+  std::erase_if(uncompiled_, [](const auto& kernel) { return kernel.use_count() == 1; });
   std::vector<KernelSource> sources;
   for (const auto& kernel : uncompiled_) sources.push_back(kernel->source);
   WEFT_TRY(const std::vector<const Entry*> entries, compile_for_shim(sources));
@@ -329,6 +339,7 @@ Result<std::shared_ptr<LibraryOp>> HostDevice::make_convolution(const Convolutio
 Status HostDevice::run(const LibraryOp& op, const std::byte* first, const std::byte* second,
                        const std::byte* bias, std::byte* result, std::byte* workspace) {
   ENTER();
+  if (!works()) return {};
   const auto work = static_cast<const HostLibraryOp&>(op).work;
   const int64_t workspace_bytes = op.workspace_bytes().value;
   return submit(Stream::Compute, [=]() -> Status {

@@ -28,9 +28,11 @@ struct HostDeviceOptions {
   uint64_t seed = 1;
   Bytes memory{int64_t{4} << 30};
   bool has_display = false;
-  uint64_t lose_at = 0;                  // the call, from 1, at which the device is found lost; 0: never
-  uint64_t hang_at = 0;                  // the call that does not return before let_go()
-  std::string lose_when{}, hang_when{};  // likewise, at the first call when there is such a file
+  uint64_t lose_at = 0;      // the call, from 1, at which the device is found lost; 0: never
+  uint64_t hang_at = 0;      // the call that does not return before let_go()
+  std::string lose_when{};   // likewise, at the first call when there is such a file
+  std::string hang_while{};  // while there is such a file no call returns
+  std::string works_when{};  // before there is such a file kernels compute nothing: for measuring
   // Faults of a backend above, planted to see that tests find them.
   bool ignores_waits = false;  // wait_in() is forgotten
 };
@@ -95,6 +97,7 @@ class HostDevice final : public peer::cuda::Device {
   };
 
   Status enter();  // one more call. REQUIRES: mutex_ is held
+  bool works();
   Status submit(Stream stream, Work work);
   void pace();
   void advance(int stream, uint64_t until);
@@ -106,7 +109,7 @@ class HostDevice final : public peer::cuda::Device {
   peer::cuda::DeviceProperties properties_;
   mutable std::mutex mutex_;
   mutable std::condition_variable let_go_;
-  bool hangs_ = false, gone_ = false;
+  bool hangs_ = false, gone_ = false, works_ = false;
   Rng rng_;
   uint64_t calls_ = 0, launches_ = 0;
   int64_t device_bytes_ = 0;

@@ -1,6 +1,6 @@
 // The cuda module as `weft` opens it, over a HostDevice: the whole way from `--device cuda` to kernels,
-// without a GPU. WEFT_HOST_DEVICE: "lose_at=N", "lose_when=FILE", "hang_when=FILE", "seed=N", "random=1", by
-// commas.
+// without a GPU. WEFT_HOST_DEVICE: "lose_at=N", "lose_when=FILE", "hang_while=FILE",
+// "works_when=FILE", "memory=BYTES", "seed=N", "random=1", by commas.
 #include <cstdlib>
 #include <sstream>
 
@@ -22,7 +22,9 @@ HostDeviceOptions options_from(const char* text) {
     const std::string name = one.substr(0, equals);
     if (name == "lose_at") options.lose_at = number;
     if (name == "lose_when") options.lose_when = one.substr(equals + 1);
-    if (name == "hang_when") options.hang_when = one.substr(equals + 1);
+    if (name == "hang_while") options.hang_while = one.substr(equals + 1);
+    if (name == "works_when") options.works_when = one.substr(equals + 1);
+    if (name == "memory") options.memory = weft::Bytes{static_cast<int64_t>(number)};
     if (name == "seed") options.seed = number;
     if (name == "random" && number != 0) options.pace = HostDeviceOptions::Pace::Random;
   }

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 
 from programs import Failed, Skipped
 from tensors import read_initializers
@@ -287,11 +288,28 @@ class Cluster:
         return "".join(lines)
 
     def start_peer(self, name, device):
+        environment, memory, works = dict(self.part.environment), "2GiB", os.path.join(self.folder, name + ".works")
+        if self.part.host:
+            # The shim takes minutes to be measured: before it has joined its kernels compute nothing.
+            environment["WEFT_HOST_DEVICE"], memory = f"memory={256 << 20},works_when={works}", "128MiB"
         with self._log(name) as log:
-            self.children.append(self.part.start(
+            peer = self.part.start(
                 [self.part.program("weft"), "join", self.address, "--token", self.peer_token, "--name", name, "--data-dir",
-                 os.path.join(self.folder, name), "--device", device, "--listen", "127.0.0.1:0", "--memory", "2GiB"],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT))
+                 os.path.join(self.folder, name), "--device", device, "--listen", "127.0.0.1:0", "--memory", memory],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        self.children.append(peer)
+        if self.part.host:
+            self._wait_until_measured(name, peer, 120)
+            open(works, "w").close()
+
+    def _wait_until_measured(self, name, peer, seconds):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and peer.poll() is None:
+            with open(os.path.join(self.folder, name + ".log")) as f:
+                if "info measured" in f.read():
+                    return
+            time.sleep(0.1)
+        raise Failed(f"{name} is not measured: {self.tail()}")
 
     def tail(self):
         words = []
@@ -323,7 +341,7 @@ def check_two_stages(part, folder):
     with Cluster(part, "stages") as cluster:
         for name in ("one", "two"):
             cluster.start_peer(name, part.cuda())
-        both, devices = cluster.submit(folder, 2, 300 if part.host else 150)  # the shim takes a minute to be measured
+        both, devices = cluster.submit(folder, 2, 150)
     if len(devices) != 2 or devices[0] == devices[1]:
         raise Failed(f"not two stages on two peers: {devices}")
     if sha256(alone.output) != sha256(both.output):
@@ -337,7 +355,7 @@ def check_mixed(part, folder):
     with Cluster(part, "mixed") as cluster:
         cluster.start_peer("processor", "cpu:2")
         cluster.start_peer("card", part.cuda())
-        both, devices = cluster.submit(folder, 2, 300 if part.host else 150)  # the shim takes a minute to be measured
+        both, devices = cluster.submit(folder, 2, 150)
     if len(devices) != 2 or devices[0] == devices[1]:
         raise Failed(f"not two stages on two peers: {devices}")
     if len(both.losses) != len(alone.losses):

@@ -112,7 +112,8 @@ const char* same_operator(OpKind kind) {
 
 class Writer {
  public:
-  explicit Writer(const Model& model) : model_(model), graph_(model.graph), written_(graph_.values().size()) {}
+  explicit Writer(const Model& model)
+      : model_(model), graph_(model.graph), written_(graph_.values().size()) {}
 
   // The file's bytes; `shown`: the values that it returns, by name.
   std::string run(std::map<std::string, ValueId>& shown) {
@@ -145,8 +146,8 @@ class Writer {
     if (op.kind == OpKind::Input)
       maker_.input(name(value), graph_.spec(value).shape, onnx_type(graph_.spec(value).dtype));
     else
-      store(name(value), op.kind == OpKind::Constant ? graph_.constant(op)
-                                                     : model_.weights.at(graph_.value(value).name));
+      store(name(value),
+            op.kind == OpKind::Constant ? graph_.constant(op) : model_.weights.at(graph_.value(value).name));
     return true;
   }
 
@@ -202,8 +203,8 @@ class Writer {
         return true;
       case OpKind::Conv: {
         pb::NodeProto& made = emit("Conv", op);
-        for (const auto& [what, attr] : {std::pair{"strides", Attr::Strides}, {"dilations", Attr::Dilations},
-                                         {"pads", Attr::Pads}})
+        for (const auto& [what, attr] :
+             {std::pair{"strides", Attr::Strides}, {"dilations", Attr::Dilations}, {"pads", Attr::Pads}})
           if (a.has(attr)) attribute(made, what, a.get_ints(attr));
         attribute(made, "group", a.get_int(Attr::Groups, 1));
         return true;

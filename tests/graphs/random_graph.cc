@@ -62,9 +62,12 @@ class RandomGraph {
   ValueId initializer(const Tensor& tensor, InitializerRole role = InitializerRole::Parameter) {
     const std::string name = "w" + std::to_string(model_.weights.size());
     model_.weights.emplace(name, tensor);
-    return builder_.initializer(name, tensor.spec(), is_float(tensor.dtype()) ? role : InitializerRole::Buffer);
+    return builder_.initializer(name, tensor.spec(),
+                                is_float(tensor.dtype()) ? role : InitializerRole::Buffer);
   }
-  ValueId parameter(const Shape& shape, double deviation = 0.5) { return initializer(draw(shape, deviation)); }
+  ValueId parameter(const Shape& shape, double deviation = 0.5) {
+    return initializer(draw(shape, deviation));
+  }
 
   void add_sources() {
     const int64_t n = kRandomGraphBatch;
@@ -120,8 +123,9 @@ class RandomGraph {
   Attributes elementwise_attributes(OpKind kind) {
     switch (kind) {
       case OpKind::Cast:
-        return {{Attr::DType, static_cast<int64_t>(one_of({DType::F32, DType::Bool, DType::I64, DType::I32,
-                                                           DType::F16, DType::BF16, DType::F64, DType::U8}))}};
+        return {
+            {Attr::DType, static_cast<int64_t>(one_of({DType::F32, DType::Bool, DType::I64, DType::I32,
+                                                       DType::F16, DType::BF16, DType::F64, DType::U8}))}};
       case OpKind::Clip:
         return {{Attr::Min, -0.4}, {Attr::Max, 0.7}};
       case OpKind::Gelu:
@@ -153,8 +157,7 @@ class RandomGraph {
       case OpKind::Asin:
       case OpKind::Acos:
       case OpKind::Atanh:
-        return builder_.add(OpKind::Mul,
-                            {builder_.add(OpKind::Tanh, {v}), builder_.scalar(DType::F32, 0.8)});
+        return builder_.add(OpKind::Mul, {builder_.add(OpKind::Tanh, {v}), builder_.scalar(DType::F32, 0.8)});
       case OpKind::Exp:
       case OpKind::Sinh:
       case OpKind::Cosh:
@@ -257,8 +260,9 @@ class RandomGraph {
     for (size_t d = 0; d < 2 * dims; ++d) pads.push_back(between(0, 1));
     std::vector<ValueId> operands{*x, parameter(w, 0.3)};
     if (rng_.below(2) == 0) operands.push_back(parameter({filters}));
-    append(OpKind::Conv, std::move(operands),
-           {{Attr::Strides, strides}, {Attr::Dilations, dilations}, {Attr::Pads, pads}, {Attr::Groups, groups}});
+    append(
+        OpKind::Conv, std::move(operands),
+        {{Attr::Strides, strides}, {Attr::Dilations, dilations}, {Attr::Pads, pads}, {Attr::Groups, groups}});
   }
 
   void batch_norm() {
@@ -285,7 +289,9 @@ class RandomGraph {
       strides.push_back(between(1, 2));
       pads[d] = std::min<int64_t>(kernel[d] - 1, between(0, 1));
     }
-    Attributes attributes{{Attr::Kernel, kernel}, {Attr::Strides, strides}, {Attr::Pads, pads},
+    Attributes attributes{{Attr::Kernel, kernel},
+                          {Attr::Strides, strides},
+                          {Attr::Pads, pads},
                           {Attr::CeilMode, between(0, 1)}};
     if (rng_.below(2) == 0) {
       append(OpKind::MaxPool, {*x}, attributes);
@@ -316,10 +322,12 @@ class RandomGraph {
     const auto x = pick_rank(4);
     if (!x) return;
     const Shape shape = spec(*x).shape;
-    const auto mean = append(OpKind::ReduceMean, {*x}, {{Attr::Axes, Ints{2, 3}}, {Attr::KeepDims, int64_t{1}}});
+    const auto mean =
+        append(OpKind::ReduceMean, {*x}, {{Attr::Axes, Ints{2, 3}}, {Attr::KeepDims, int64_t{1}}});
     if (!mean) return;
     const auto wide = append(OpKind::Expand, {*mean}, {{Attr::Shape, shape}});
-    if (wide) append(one_of({OpKind::Mul, OpKind::Add, OpKind::GreaterEqual}), {tamed(OpKind::Mul, *x), *wide});
+    if (wide)
+      append(one_of({OpKind::Mul, OpKind::Add, OpKind::GreaterEqual}), {tamed(OpKind::Mul, *x), *wide});
   }
 
   void transpose() {
@@ -334,7 +342,8 @@ class RandomGraph {
     const ValueId x = pick();
     Ints starts, sizes, steps;
     for (const int64_t dim : spec(x).shape) {
-      const int64_t size = dim == 0 ? 0 : between(1, dim), start = between(0, std::max<int64_t>(0, dim - size));
+      const int64_t size = dim == 0 ? 0 : between(1, dim),
+                    start = between(0, std::max<int64_t>(0, dim - size));
       const bool backwards = size > 1 && rng_.below(4) == 0;
       starts.push_back(backwards ? start + size - 1 : start);
       sizes.push_back(size);
@@ -395,7 +404,8 @@ class RandomGraph {
     Ints pads;
     for (size_t d = 0; d < 2 * spec(*x).shape.size(); ++d) pads.push_back(between(-1, 1));
     append(OpKind::Pad, {*x},
-           {{Attr::Pads, pads}, {Attr::Mode, one_of<std::string>({"constant", "edge", "reflect"})},
+           {{Attr::Pads, pads},
+            {Attr::Mode, one_of<std::string>({"constant", "edge", "reflect"})},
             {Attr::Value, 0.0}});
   }
 

@@ -9,8 +9,8 @@
 
 namespace weft::test {
 
-// A forward graph of some 10 to 40 ops with parameters, running statistics and a loss that hangs on all of it;
-// its weights and inputs. Microbatches of kRandomGraphBatch samples.
+// A forward graph of some 10 to 40 ops with parameters, running statistics and a loss that hangs on all of
+// it; its weights and inputs. Microbatches of kRandomGraphBatch samples.
 inline constexpr int64_t kRandomGraphBatch = 4;
 Model random_graph(uint64_t seed);
 

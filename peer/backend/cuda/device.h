@@ -4,7 +4,8 @@
 // waits for what, what may be reused when) is above it and the same for both.
 //
 // One thread submits. Waiting for an event, asking whether one is over and giving pinned memory back is
-// anybody's. A device that is lost answers everything with DeviceLost from then on.
+// anybody's. A device that is lost answers everything with DeviceLost from then on. Compiled kernels, library
+// ops and recordings are let go when nothing that was submitted uses them any more (KernelHost::retire).
 #pragma once
 
 #include <cstddef>

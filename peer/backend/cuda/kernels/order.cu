@@ -247,9 +247,10 @@ __global__ void __launch_bounds__(kOrderThreads) find_starts(FindStarts p) {
 }
 WEFT_KERNEL_ENTRY(find_starts, FindStarts)
 
-__global__ void __launch_bounds__(kListThreads) sum_lists_1(SumLists p) { sum_lists<Single>(p); }
+// At least one block: without that word the assembler holds registers back for more, and spills.
+__global__ void __launch_bounds__(kListThreads, 1) sum_lists_1(SumLists p) { sum_lists<Single>(p); }
 WEFT_KERNEL_ENTRY(sum_lists_1, SumLists)
-__global__ void __launch_bounds__(kListThreads) sum_lists_4(SumLists p) { sum_lists<Four>(p); }
+__global__ void __launch_bounds__(kListThreads, 1) sum_lists_4(SumLists p) { sum_lists<Four>(p); }
 WEFT_KERNEL_ENTRY(sum_lists_4, SumLists)
 
 }  // namespace weft::peer::cuda

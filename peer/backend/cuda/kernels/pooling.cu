@@ -220,7 +220,8 @@ __global__ void __launch_bounds__(kPoolThreads) average_pool_grad(AveragePool p)
 }
 WEFT_KERNEL_ENTRY(average_pool_grad, AveragePool)
 
-__global__ void __launch_bounds__(kPoolThreads) max_pool_grad(MaxPoolGrad p) {
+// At least one block: without that word the assembler holds registers back for more, and spills.
+__global__ void __launch_bounds__(kPoolThreads, 1) max_pool_grad(MaxPoolGrad p) {
   const uint32_t i = thread_number();
   if (int64_t{i} >= p.dx.count) return;
   const Element element = element_of(p.window, i);

@@ -1,0 +1,29 @@
+// Two steps of a small form of families of torchvision's models on the cuda backend, over a HostDevice,
+// against PyTorch's losses. The quick ones; WEFT_LONG=1: all.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/cuda/backend_on_host.h"
+#include "tests/train/family_steps.h"
+
+namespace weft {
+namespace {
+
+std::vector<std::string> chosen() {
+  if (std::getenv("WEFT_LONG") != nullptr) return families();
+  return {"mobilenet_v3", "swin"};
+}
+
+class CudaFamilies : public testing::TestWithParam<std::string> {};
+
+TEST_P(CudaFamilies, TwoStepsAsPyTorch) {
+  const auto backend = test::cuda_on_host({.pace = test::HostDeviceOptions::Pace::Early});
+  expect_near_pytorch(GetParam(), two_family_steps(GetParam(), *backend));
+}
+
+INSTANTIATE_TEST_SUITE_P(Torchvision, CudaFamilies, testing::ValuesIn(chosen()),
+                         [](const auto& family) { return family.param; });
+
+}  // namespace
+}  // namespace weft
