@@ -120,9 +120,9 @@ void convolve(const ConvolutionSpec& s, const std::byte* first, const std::byte*
                                          s.arithmetic),
                            two = operand(second, count_of(weight ? s.y : s.w), s.arithmetic);
   const int64_t results = count_of(forward ? s.y : weight ? s.w : s.x);
-  std::vector<float> wide(s.arithmetic == Arithmetic::BF16 ? static_cast<size_t>(results) : 0);
-  float* to = wide.empty() ? reinterpret_cast<float*>(result) : wide.data();
-  std::fill(to, to + results, 0.0f);
+  // A weight's gradient is a sum over all places of all samples: one after another in float32 would be far
+  // from what a library, which adds in blocks, makes of it.
+  std::vector<double> to(static_cast<size_t>(results), 0.0);
   const Walk walk(s);
   const int64_t n_count = s.x[0], channels = s.x[1], filters = s.w[0], per_group = s.w[1];
   const int64_t x_plane = count_of(s.x) / (n_count * channels), y_plane = count_of(s.y) / (n_count * filters),
@@ -134,24 +134,27 @@ void convolve(const ConvolutionSpec& s, const std::byte* first, const std::byte*
         const int64_t x0 = (n * channels + channel) * x_plane, y0 = (n * filters + m) * y_plane,
                       w0 = (m * per_group + c) * w_plane;
         walk.pairs([&](int64_t y, int64_t x, int64_t w) {
-          const auto at = [](const std::vector<float>& values, int64_t i) {
-            return values[static_cast<size_t>(i)];
+          const auto add = [&](int64_t into, int64_t i, int64_t j) {
+            to[static_cast<size_t>(into)] += static_cast<double>(one[static_cast<size_t>(i)]) *
+                                             static_cast<double>(two[static_cast<size_t>(j)]);
           };
           if (forward)
-            to[y0 + y] += at(one, x0 + x) * at(two, w0 + w);
+            add(y0 + y, x0 + x, w0 + w);
           else if (weight)
-            to[w0 + w] += at(one, x0 + x) * at(two, y0 + y);
+            add(w0 + w, x0 + x, y0 + y);
           else
-            to[x0 + x] += at(one, y0 + y) * at(two, w0 + w);
+            add(x0 + x, y0 + y, w0 + w);
         });
       }
-  if (s.arithmetic == Arithmetic::BF16) {
-    auto* narrow = reinterpret_cast<uint16_t*>(result);
-    for (int64_t i = 0; i < results; ++i) narrow[i] = dag::bf16_from_float(to[i]);
-    return;
+  for (int64_t i = 0; i < results; ++i) {
+    const auto sum = static_cast<float>(to[static_cast<size_t>(i)]);
+    if (s.arithmetic == Arithmetic::BF16)
+      reinterpret_cast<uint16_t*>(result)[i] = dag::bf16_from_float(sum);
+    else if (forward && bias != nullptr)
+      reinterpret_cast<float*>(result)[i] = sum + reinterpret_cast<const float*>(bias)[i / y_plane % filters];
+    else
+      reinterpret_cast<float*>(result)[i] = sum;
   }
-  if (!forward || bias == nullptr) return;
-  for (int64_t i = 0; i < results; ++i) to[i] += reinterpret_cast<const float*>(bias)[i / y_plane % filters];
 }
 
 }  // namespace

@@ -41,10 +41,11 @@ start_pair() {  # start_pair NAME [OPTION]
   wait_for_log "$work/$1.log" 'info joined name=pair-cpu:1' 120
 }
 start_pair pair
-"$weft" peers
+[ "$(peers_that_are pool | sort | xargs)" = 'pair-cpu:1 pair-cuda' ] || fail "in the pool: $(peers_that_are pool | xargs)"
 kill -TERM "${peer_pid[pair]}"
 status=0; wait "${peer_pid[pair]}" || status=$?; unset "peer_pid[pair]"
 [ "$status" = 0 ] || fail "two peers told to leave ended with exit code $status"
+echo "ok: two devices of one machine: a peer each, and both leave when they are told to"
 
 # The device of one of the stages is lost, from one call to the next.
 peer frail "lose_when=$work/lost"
@@ -72,11 +73,17 @@ if [ "${1:-}" != --quick ]; then
   wait_for_step 3
   peer other
   : >"$work/hung"
-  wait_for_log "$work/busy.log" 'DeviceLost' 60
+  wait_for_log "$work/busy.log" 'device_overdue' 90
   echo "ok: a device that does not answer: $(cut -c1-120 <<<"$LINE")"
   finish_job
   steps_are_whole "$steps"
   same_file "after a device hung" "$work/local.onnx" "$work/hung.onnx"
   rm "$work/hung"
+  wait_for_log "$work/busy.log" 'device_answers' 60
+  for ((looks = 0; ; ++looks)); do
+    peers_that_are pool | grep -qx busy && break
+    [ "$looks" -lt 500 ] || fail "its peer has not joined again"
+  done
+  echo "ok: it answers again, and its peer has joined again"
 fi
 echo "device_lost: what a device takes with it comes back"

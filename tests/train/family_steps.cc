@@ -93,10 +93,9 @@ std::vector<std::string> families() {
   return names;
 }
 
-std::vector<double> two_family_steps(const std::string& name, peer::Backend& backend) {
+test::Model family(const std::string& name) {
   const nlohmann::json& entry = family_losses().at(name);
-  const Tensor x = images(entry.at("input").get<dag::Shape>()),
-               target = labels(entry.at("labels").get<dag::Shape>());
+  const Tensor target = labels(entry.at("labels").get<dag::Shape>());
   const std::string bytes = gunzip("tests/numerics/families/" + name + ".onnx.gz");
   const auto model = value_or_fail(onnx::read_model(std::as_bytes(std::span(bytes))));
   onnx::ImportOptions options;
@@ -104,16 +103,20 @@ std::vector<double> two_family_steps(const std::string& name, peer::Backend& bac
   options.training = true;
   auto imported = value_or_fail(onnx::import_model(model, options, dag::op_table()));
   const dag::Graph canonical = value_or_fail(dag::canonicalise(imported.graph, dag::op_table()));
-  const dag::Graph differentiated =
-      value_or_fail(dag::differentiate(with_loss(canonical, target.spec()), dag::op_table()));
-  auto graph =
-      std::make_shared<const dag::Graph>(dag::lower(differentiated, dag::op_table(), backend.traits()));
+  return {value_or_fail(dag::differentiate(with_loss(canonical, target.spec()), dag::op_table())),
+          std::move(imported.weights),
+          {{"x", images(entry.at("input").get<dag::Shape>())}, {"labels", target}}};
+}
+
+std::vector<double> two_family_steps(const std::string& name, peer::Backend& backend) {
+  const test::Model model = family(name);
+  auto graph = std::make_shared<const dag::Graph>(dag::lower(model.graph, dag::op_table(), backend.traits()));
 
   const auto executor = value_or_fail(
       peer::Executor::create(graph, std::make_shared<peer::State>(backend),
                              {.optimizer = dag::OptimizerSpec{.type = dag::OptimizerType::Sgd}}));
   for (const auto& initializer : graph->initializers())
-    ok_or_fail(executor->state().write(weight_key(initializer), imported.weights.at(initializer.name)));
+    ok_or_fail(executor->state().write(weight_key(initializer), model.weights.at(initializer.name)));
   // Nothing that these models do may fall back to loops in double or to oneDNN's reference, on any processor.
   for (size_t g = 0; backend.name() == "cpu" && g < executor->program().groups.size(); ++g) {
     const dag::Op& op = graph->op(executor->program().groups[g].ops.front());
@@ -124,9 +127,10 @@ std::vector<double> two_family_steps(const std::string& name, peer::Backend& bac
   const auto microbatch = value_or_fail(executor->make_microbatch());
   std::vector<double> losses;
   for (uint64_t step = 1; step <= 2; ++step) {
-    microbatch->context = {.seed = 0, .step = step, .sample_position = 0, .microbatch_size = x.shape()[0]};
-    ok_or_fail(executor->set_input(*microbatch, "x", x));
-    ok_or_fail(executor->set_input(*microbatch, "labels", target));
+    microbatch->context = {
+        .seed = 0, .step = step, .sample_position = 0, .microbatch_size = model.inputs.at("x").shape()[0]};
+    for (const auto& [input, tensor] : model.inputs)
+      ok_or_fail(executor->set_input(*microbatch, input, tensor));
     ok_or_fail(executor->run(*microbatch));
     const auto* output = graph->find_output(dag::OutputRole::Loss);
     losses.push_back(dag::to_doubles(value_or_fail(executor->value(*microbatch, output->value)))[0]);
