@@ -5,7 +5,7 @@
 #include <asio/ip/tcp.hpp>
 #include <cerrno>
 #include <map>
-#include <set>
+#include <vector>
 
 #include "net/context.h"
 #include "net/relay.h"
@@ -22,6 +22,9 @@ using asio::ip::tcp;
 constexpr int kAcceptsPerTurn = 64;
 constexpr Duration kAcceptBackOff = std::chrono::milliseconds(100);
 constexpr std::byte kTlsHandshakeRecord{0x16};
+// The heads of a record and of the message in it: what TLS takes memory by.
+constexpr size_t kTlsHeadSize = 5 + 4;
+constexpr size_t kClientHelloMax = 8 << 10;  // ten times ours
 
 // Who is counted together: an IPv4 address, or the /64 that one customer is given.
 using AddressKey = std::array<uint8_t, 9>;
@@ -49,6 +52,10 @@ class Census : public std::enable_shared_from_this<Census> {
     const auto found = by_address_.find(key);
     return found == by_address_.end() ? 0 : found->second;
   }
+  // Where most are. REQUIRES: there are some.
+  const AddressKey& fullest() const {
+    return std::ranges::max_element(by_address_, {}, [](const auto& entry) { return entry.second; })->first;
+  }
   std::shared_ptr<void> enter(const AddressKey& key) {
     ++size_;
     ++by_address_[key];
@@ -68,19 +75,23 @@ class Port;
 // A connection that has not shown a key yet.
 class Arrival final : public std::enable_shared_from_this<Arrival>, Transport::Events {
  public:
-  Arrival(Port& port, TransportPtr transport, std::shared_ptr<void> connection,
+  Arrival(Port& port, TransportPtr transport, const AddressKey& from, std::shared_ptr<void> connection,
           std::shared_ptr<void> handshake);
   ~Arrival() {
     if (transport_) transport_->close();
   }
   void begin();
+  void end(uint64_t ListenStats::*counter);
+  bool is_silent_since(Instant time) const { return first_size_ == 0 && began_ <= time; }
+  bool is_there_since(Instant time) const { return began_ <= time; }
+
+  const AddressKey from;
 
  private:
   void on_readable() override { read_first_bytes(); }
   void on_writable() override {}
   void read_first_bytes();
   void begin_tls();
-  void end(uint64_t ListenStats::*counter);
 
   Port& port_;
   TransportPtr transport_;
@@ -88,6 +99,7 @@ class Arrival final : public std::enable_shared_from_this<Arrival>, Transport::E
   Alarm deadline_;
   std::array<std::byte, kRelayPreambleSize> first_{};
   size_t first_size_ = 0;
+  const Instant began_ = steady_now();
   std::shared_ptr<Session> session_;
 };
 
@@ -120,7 +132,11 @@ class Port final : public std::enable_shared_from_this<Port> {
   }
   void remove(const std::shared_ptr<Arrival>& arrival) {
     context->post([gone = arrival] {});  // it may be running
-    arrivals_.erase(arrival);
+    std::erase(arrivals_, arrival);
+  }
+  bool is_busy(const AddressKey& from) const {
+    return 2 * handshakes_->size() >= options.limits.handshakes_max ||
+           2 * handshakes_->size_at(from) >= options.limits.handshakes_max_per_address;
   }
 
   const std::shared_ptr<Context> context;
@@ -134,12 +150,13 @@ class Port final : public std::enable_shared_from_this<Port> {
   void wait();
   void accept_all();
   void admit(tcp::socket socket, const tcp::endpoint& from);
+  bool make_room(const AddressKey& newcomer);
 
   tcp::acceptor acceptor_;
   tcp::endpoint local_;
   Alarm back_off_;
   std::shared_ptr<Census> connections_ = std::make_shared<Census>(), handshakes_ = std::make_shared<Census>();
-  std::set<std::shared_ptr<Arrival>> arrivals_;
+  std::vector<std::shared_ptr<Arrival>> arrivals_;  // the oldest first, at most handshakes_max
 
  public:
   Relay relay;
@@ -147,16 +164,26 @@ class Port final : public std::enable_shared_from_this<Port> {
 
 // ---- Arrival
 
-Arrival::Arrival(Port& port, TransportPtr transport, std::shared_ptr<void> connection,
+Arrival::Arrival(Port& port, TransportPtr transport, const AddressKey& from, std::shared_ptr<void> connection,
                  std::shared_ptr<void> handshake)
-    : port_(port),
+    : from(from),
+      port_(port),
       transport_(std::move(transport)),
       connection_token_(std::move(connection)),
       handshake_token_(std::move(handshake)),
       deadline_(port.context) {}
 
 void Arrival::begin() {
-  deadline_.set_after(port_.options.limits.handshake_deadline, [this] { end(&ListenStats::timed_out); });
+  const ListenLimits& limits = port_.options.limits;
+  const Duration hurried = std::min(limits.first_byte_deadline_when_busy, limits.handshake_deadline);
+  const auto end_late = [this] { end(&ListenStats::timed_out); };
+  if (port_.is_busy(from))
+    deadline_.set_after(hurried, [this, end_late, rest = limits.handshake_deadline - hurried] {
+      if (first_size_ == 0) return end_late();
+      deadline_.set_after(rest, end_late);
+    });
+  else
+    deadline_.set_after(limits.handshake_deadline, end_late);
   transport_->set_events(this);
   read_first_bytes();
 }
@@ -171,17 +198,26 @@ void Arrival::end(uint64_t ListenStats::*counter) {
   port_.remove(shared_from_this());
 }
 
-// The first byte tells TLS from the relay's preamble; of the latter no byte too many is read.
+// The first byte tells TLS from the relay's preamble; of the latter no byte too many is read. OpenSSL takes
+// as much memory for a ClientHello as that announces, up to 128 KiB: it gets to see none that is long.
 void Arrival::read_first_bytes() {
   const auto self = shared_from_this();
   const auto port = port_.shared_from_this();
   for (;;) {
-    const size_t wanted = first_size_ == 0 ? 1 : kRelayPreambleSize - first_size_;
+    const bool is_tls = first_size_ > 0 && first_[0] == kTlsHandshakeRecord;
+    const size_t wanted = first_size_ == 0 ? 1 : (is_tls ? kTlsHeadSize : kRelayPreambleSize) - first_size_;
     const Io io = transport_->read(std::span(first_).subspan(first_size_, wanted));
     if (io.state == Io::State::Blocked) return transport_->arm_read();
     if (io.state != Io::State::Ready) return end(&ListenStats::handshakes_failed);
     first_size_ += io.size;
-    if (first_[0] == kTlsHandshakeRecord) return begin_tls();
+    if (first_[0] == kTlsHandshakeRecord) {
+      if (first_size_ < kTlsHeadSize) continue;
+      const auto byte = [&](size_t i) { return std::to_integer<size_t>(first_[i]); };
+      const bool is_client_hello = byte(1) == 3 && (byte(3) << 8 | byte(4)) >= 4 && byte(5) == 1;
+      if (!is_client_hello || (byte(6) << 16 | byte(7) << 8 | byte(8)) > kClientHelloMax)
+        return end(&ListenStats::handshakes_failed);
+      return begin_tls();
+    }
     if (!port_.options.relay_ticket_is_granted || first_[0] != static_cast<std::byte>(kRelayMagic[0]))
       return end(&ListenStats::handshakes_failed);
     if (first_size_ < kRelayPreambleSize) continue;
@@ -274,18 +310,48 @@ void Port::admit(tcp::socket socket, const tcp::endpoint& from) {
   ++stats.accepted;
   const ListenLimits& limits = options.limits;
   const AddressKey key = address_key(from.address());
-  if (connections_->size() >= limits.connections_max || handshakes_->size() >= limits.handshakes_max ||
-      connections_->size_at(key) >= limits.connections_max_per_address ||
-      handshakes_->size_at(key) >= limits.handshakes_max_per_address) {
+  if (!make_room(key) || connections_->size() >= limits.connections_max ||
+      connections_->size_at(key) >= limits.connections_max_per_address) {
     ++stats.refused_by_limit;
     return;
   }
   TransportPtr transport = make_tcp_transport(context, std::move(socket));
   if (options.shape) transport = make_shaped_transport(context, std::move(transport), *options.shape);
-  const auto arrival = std::make_shared<Arrival>(*this, std::move(transport), connections_->enter(key),
+  const auto arrival = std::make_shared<Arrival>(*this, std::move(transport), key, connections_->enter(key),
                                                  handshakes_->enter(key));
-  arrivals_.insert(arrival);
+  arrivals_.push_back(arrival);
   arrival->begin();
+}
+
+// False: whoever is there was there first, and does what it should.
+bool Port::make_room(const AddressKey& newcomer) {
+  const ListenLimits& limits = options.limits;
+  const Instant now = steady_now();
+  if (is_busy(newcomer)) {
+    const auto waiting = arrivals_;
+    for (const auto& arrival : waiting)
+      if (arrival->is_silent_since(now - limits.first_byte_deadline_when_busy))
+        arrival->end(&ListenStats::timed_out);
+  }
+  const auto displace_oldest = [&](const auto& may_go) {
+    const auto oldest = std::ranges::find_if(arrivals_, may_go);
+    if (oldest == arrivals_.end()) return false;
+    const auto arrival = *oldest;
+    arrival->end(&ListenStats::displaced);
+    return true;
+  };
+  const auto is_idle = [&](const auto& arrival) {
+    return arrival->is_silent_since(now - limits.silent_grace) ||
+           arrival->is_there_since(now - limits.slow_grace);
+  };
+  if (handshakes_->size_at(newcomer) >= limits.handshakes_max_per_address)
+    return displace_oldest(
+        [&](const auto& arrival) { return arrival->from == newcomer && is_idle(arrival); });
+  if (handshakes_->size() < limits.handshakes_max) return true;
+  const AddressKey fullest = handshakes_->fullest();
+  if (handshakes_->size_at(fullest) > handshakes_->size_at(newcomer) + 1)
+    return displace_oldest([&](const auto& arrival) { return arrival->from == fullest; });
+  return displace_oldest(is_idle);
 }
 
 class PortListener final : public Listener {

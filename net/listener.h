@@ -12,9 +12,17 @@ namespace weft::net {
 struct ListenLimits {
   size_t connections_max = 4096;
   size_t connections_max_per_address = 512;  // of one IPv4 address or IPv6 /64; loopback counts too
-  size_t handshakes_max = 256;               // half-open, in all
+  // Half-open, in all and of one address. Beyond it the oldest makes room that has kept its slot idle: silent
+  // for `silent_grace`, or not done after `slow_grace`. Of many at once that are all honest none is
+  // displaced, for then none would ever be done: the newcomer is refused. In all, an address that has more
+  // than the newcomer's makes room in any case.
+  size_t handshakes_max = 256;
   size_t handshakes_max_per_address = 64;
+  Duration silent_grace = std::chrono::milliseconds(100);
+  Duration slow_grace = std::chrono::seconds(1);
   Duration handshake_deadline = std::chrono::seconds(10);
+  // For the first byte, once half of either is taken.
+  Duration first_byte_deadline_when_busy = std::chrono::seconds(2);
   size_t relay_pairs_max = 256;
   Duration relay_wait = std::chrono::seconds(10);  // for the second side of a ticket
   Bytes relay_buffer{1 << 20};                     // a direction, per pair
@@ -33,6 +41,7 @@ struct ListenOptions {
 
 struct ListenStats {
   uint64_t accepted = 0, handshakes_failed = 0, refused_by_limit = 0, timed_out = 0;
+  uint64_t displaced = 0;  // half-open ones that made room
   size_t open_connections = 0, open_handshakes = 0, open_relays = 0;
   uint64_t relayed_bytes = 0;
 };

@@ -9,7 +9,8 @@ namespace weft::net {
 
 namespace {
 
-constexpr size_t kReadBudget = 4 << 20;  // then others have their turn
+constexpr size_t kReadBudget = 4 << 20;  // bytes, then others have their turn
+constexpr size_t kReadCost = 4 << 10;    // what a read or a frame takes of it however small it is
 constexpr size_t kWriteBudget = 4 << 20;
 constexpr size_t kSharesRecordsFrom = 1 << 20;
 constexpr size_t kPayloadAtOnce = 16 << 20;  // more memory than this only as the bytes arrive
@@ -80,6 +81,7 @@ ConnectionPtr Session::make_connection() {
 
 void Session::set_limits(const ConnectionLimits& limits) {
   if (tls_ && limits.unsent_max != limits_.unsent_max) tls_->transport().set_unsent_max(limits.unsent_max);
+  if (tls_ && limits.frame_size_max > ConnectionLimits{}.frame_size_max) tls_->expect_much();
   limits_ = limits;
 }
 
@@ -212,7 +214,7 @@ bool Session::read_some() {
   switch (io.state) {
     case Io::State::Ready:
       stats_.bytes_received += io.size;
-      read_budget_ -= std::min(read_budget_, io.size);
+      read_budget_ -= std::min(read_budget_, std::max(io.size, kReadCost));
       return true;
     case Io::State::Blocked:
       if (tls_->output_size() > 0 && !is_write_posted_ && !is_write_blocked_) {
@@ -323,6 +325,7 @@ void Session::refuse_for_memory() {
 
 void Session::deliver() {
   inside_ = Inside::Header;
+  read_budget_ -= std::min(read_budget_, kReadCost);
   ++stats_.frames_received;
   InFrame frame = std::move(frame_);
   frame_ = {};

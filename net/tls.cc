@@ -12,7 +12,7 @@
 namespace weft::net {
 
 namespace {
-constexpr size_t kInputSizeMin = 8 << 10;
+constexpr int kRecordsPerHandshakeTurn = 64;  // of both sides' ten
 }
 
 // What OpenSSL calls; the BIO's data and the SSL's app data are the Tls.
@@ -42,9 +42,9 @@ struct TlsCallbacks {
     BIO_clear_retry_flags(bio);
     if (tls.input_begin_ == tls.input_end_) {
       // Small until the bytes come faster than they are read: most connections carry little.
-      if (tls.input_.size() < kInputSizeMin) tls.input_.resize(kInputSizeMin);
-      if (tls.input_end_ == tls.input_.size() && tls.input_.size() < Tls::kInputSize)
-        tls.input_.resize(Tls::kInputSize);
+      if (tls.input_.size() < Tls::kInputSizeMin) tls.input_.resize(Tls::kInputSizeMin);
+      if (tls.input_end_ == tls.input_.size() && tls.input_.size() < tls.input_max_)
+        tls.input_.resize(tls.input_max_);
       tls.input_begin_ = tls.input_end_ = 0;
       tls.input_state_ = tls.transport_->read(tls.input_);
       if (tls.input_state_.state != Io::State::Ready) {
@@ -89,6 +89,15 @@ struct TlsCallbacks {
     return 1;
   }
 
+  // Sees every message of TLS itself; those after the handshake are counted, for each costs the derivation of
+  // keys and carries nothing.
+  static void message(int is_sent, int, int type, const void* bytes, size_t size, SSL*, void* data) {
+    if (is_sent != 0 || type != SSL3_RT_HANDSHAKE || size == 0 || data == nullptr) return;
+    const auto kind = *static_cast<const uint8_t*>(bytes);
+    if (kind == SSL3_MT_KEY_UPDATE || kind == SSL3_MT_NEWSESSION_TICKET)
+      ++static_cast<Tls*>(data)->key_updates_received_;
+  }
+
   static BIO_METHOD* method() {
     static BIO_METHOD* const kMethod = [] {
       BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "weft transport");
@@ -121,6 +130,9 @@ Result<std::shared_ptr<const TlsSettings>> TlsSettings::make(const security::Ide
   SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_max_early_data(c, 0);
   SSL_CTX_set_mode(c, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+  // Else one read goes on for as long as records without data come, and nothing else of the loop runs.
+  SSL_CTX_clear_mode(c, SSL_MODE_AUTO_RETRY);
+  SSL_CTX_set_msg_callback(c, TlsCallbacks::message);
   SSL_CTX_set_max_cert_list(c, 8 << 10);
   SSL_CTX_set_verify(c, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_cert_verify_callback(c, TlsCallbacks::verify, nullptr);
@@ -143,6 +155,7 @@ Result<std::unique_ptr<Tls>> Tls::make(const TlsSettings& settings, TransportPtr
   BIO_set_init(bio, 1);
   SSL_set_bio(tls->ssl_.get(), bio, bio);
   SSL_set_app_data(tls->ssl_.get(), tls.get());
+  SSL_set_msg_callback_arg(tls->ssl_.get(), tls.get());
   if (settings.side() == TlsSide::Client)
     SSL_set_connect_state(tls->ssl_.get());
   else
@@ -184,16 +197,34 @@ Io Tls::outcome(int result) {
 }
 
 Io Tls::handshake() {
-  ERR_clear_error();
-  const int result = SSL_do_handshake(ssl_.get());
-  return result == 1 ? Io::ready(0) : outcome(result);
+  for (int turn = 0; turn < kRecordsPerHandshakeTurn; ++turn) {
+    ERR_clear_error();
+    const int result = SSL_do_handshake(ssl_.get());
+    if (result == 1) return Io::ready(0);
+    const Io io = outcome(result);
+    if (io.state != Io::State::Blocked || is_starved()) return io;
+  }
+  error_ = {ErrorCode::Corrupted, "TLS failed: a handshake of records without end"};
+  return Io::failed(std::make_error_code(std::errc::protocol_error));
 }
 
 Io Tls::read(std::span<std::byte> into) {
   ERR_clear_error();
   size_t size = 0;
   const int result = SSL_read_ex(ssl_.get(), into.data(), into.size(), &size);
-  return result == 1 ? Io::ready(size) : outcome(result);
+  if (result == 1) {
+    bytes_received_ += size;
+    return Io::ready(size);
+  }
+  const Io io = outcome(result);
+  if (io.state != Io::State::Blocked) return io;
+  if (key_updates_received_ > (bytes_received_ == 0 ? 0 : 4 + bytes_received_ / key_update_bytes_min)) {
+    error_ = {ErrorCode::Corrupted, "TLS failed: the other side renews its key " +
+                                        std::to_string(key_updates_received_) + " times within " +
+                                        std::to_string(bytes_received_) + " bytes"};
+    return Io::failed(std::make_error_code(std::errc::protocol_error));
+  }
+  return is_starved() ? io : Io::ready(0);
 }
 
 Io Tls::write(std::span<const std::byte> from) {

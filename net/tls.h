@@ -52,7 +52,11 @@ class Tls {
 
   // Ready when it is complete; what is to be sent for it lies in the output, so flush() after each call.
   Io handshake();
+  // At most one record, so that the caller may let others have their turn. Ready with a size of 0: one
+  // without data (a new key). More of those than a long stream needs, or one before any data, is Failed.
   Io read(std::span<std::byte> into);
+  // The other side is known: input is read in larger pieces.
+  void expect_much() { input_max_ = kInputSize; }
   // The whole of `from`, at most a record: into the output. REQUIRES: has_room().
   Io write(std::span<const std::byte> from);
   bool has_room() const { return output_end_ - output_begin_ < kOutputFull; }
@@ -67,6 +71,8 @@ class Tls {
 
   // The sender's key is renewed after so many bytes, well below what AES-GCM can bear.
   uint64_t key_update_bytes = uint64_t{1} << 36;
+  // For each so many bytes the other side may renew its own once, and four times besides.
+  uint64_t key_update_bytes_min = uint64_t{64} << 20;
   uint64_t key_updates() const { return key_updates_; }
 
  private:
@@ -74,10 +80,11 @@ class Tls {
   static constexpr size_t kOutputFull = 128 << 10;
   static constexpr size_t kOutputSize = kOutputFull + 2 * kTlsRecordSize;
   static constexpr size_t kOutputMax = 1 << 20;  // a flood of requests to answer ends here
-  static constexpr size_t kInputSize = 128 << 10;
+  static constexpr size_t kInputSizeMin = 8 << 10, kInputSize = 128 << 10;
 
   explicit Tls(TransportPtr transport) : transport_(std::move(transport)) {}
   Io outcome(int result);
+  bool is_starved() const { return input_begin_ == input_end_ && input_state_.state == Io::State::Blocked; }
 
   TransportPtr transport_;
   std::unique_ptr<SSL, TlsRelease> ssl_;
@@ -88,10 +95,12 @@ class Tls {
 
   std::vector<std::byte> input_;  // read from the transport, not yet by OpenSSL
   size_t input_begin_ = 0, input_end_ = 0;
-  Io input_state_ = Io::blocked();  // what the transport said last when it gave nothing
+  size_t input_max_ = kInputSizeMin;
+  Io input_state_ = Io::blocked();  // what the transport said last
   std::vector<std::byte> output_;
   size_t output_begin_ = 0, output_end_ = 0;
   uint64_t bytes_since_key_update_ = 0, key_updates_ = 0;
+  uint64_t bytes_received_ = 0, key_updates_received_ = 0;
 };
 
 }  // namespace weft::net

@@ -48,6 +48,11 @@ class StrangeClient {
     (void)SSL_write_ex(ssl(), bytes.data(), bytes.size(), &size);
     ERR_clear_error();
   }
+  void renew_key() {
+    EXPECT_EQ(SSL_key_update(ssl(), SSL_KEY_UPDATE_NOT_REQUESTED), 1);
+    EXPECT_EQ(SSL_do_handshake(ssl()), 1);
+    ERR_clear_error();
+  }
   // Until the server has closed.
   bool is_dropped() {
     bool is_over = false;
@@ -140,6 +145,77 @@ TEST(Hostile, NoTicketsAndNothingToResume) {
   EXPECT_EQ(SSL_SESSION_is_resumable(session), 0);
   EXPECT_EQ(SSL_get_early_data_status(client.ssl()), SSL_EARLY_DATA_NOT_SENT);
   EXPECT_STREQ(SSL_get_cipher_name(client.ssl()), "TLS_AES_128_GCM_SHA256");
+}
+
+// One such connection once kept the loop busy for as long as it liked: no timer ran, every peer was evicted.
+TEST(Hostile, NewKeysBeforeAnyDataAreRefused) {
+  Meeting meeting;
+  StrangeClient client(meeting, use_identity);
+  ASSERT_TRUE(client.handshake());
+  ASSERT_TRUE(meeting.run_until([&] { return meeting.accepted.size() == 1; }));
+  Side server{.connection = meeting.accepted[0]};
+  server.start();
+  client.renew_key();
+  ASSERT_TRUE(meeting.run_until([&] { return server.closed.has_value(); }));
+  EXPECT_EQ(server.closed->code, ErrorCode::Corrupted) << server.closed->message;
+}
+
+TEST(Hostile, NewKeysWithoutEndAreRefused) {
+  Meeting meeting;
+  StrangeClient client(meeting, use_identity);
+  ASSERT_TRUE(client.handshake());
+  ASSERT_TRUE(meeting.run_until([&] { return meeting.accepted.size() == 1; }));
+  Side server{.connection = meeting.accepted[0]};
+  server.start();
+  const std::byte frame[] = {std::byte{1}, {}, {}, {}, std::byte{7}, std::byte{9}};
+  for (int i = 0; i < 4; ++i) {
+    client.write(frame);
+    client.renew_key();
+  }
+  client.write(frame);
+  ASSERT_TRUE(meeting.run_until([&] { return server.frames.size() == 5 || server.closed; }));
+  EXPECT_FALSE(server.closed) << server.closed->message;  // what a long stream needs is let through
+  client.renew_key();
+  client.write(frame);
+  ASSERT_TRUE(meeting.run_until([&] { return server.closed.has_value(); }));
+  EXPECT_EQ(server.closed->code, ErrorCode::Corrupted) << server.closed->message;
+}
+
+TEST(Hostile, ALongClientHelloIsRefusedByItsHead) {
+  Meeting meeting;
+  RawSocket socket(meeting.listener->endpoint());
+  std::vector<std::byte> hello{std::byte{0x16}, std::byte{3}, std::byte{1},   std::byte{0x40}, {},
+                               std::byte{1},    {},           std::byte{0xff}};
+  socket.send(hello);
+  ASSERT_TRUE(meeting.run_until([&] { return meeting.listener->stats().open_handshakes == 1; }));
+  socket.send(std::vector{std::byte{0xff}});
+  ASSERT_TRUE(meeting.run_until([&] { return meeting.listener->stats().handshakes_failed == 1; }));
+}
+
+// Tiny frames cost more than their bytes: the turns of others come all the same.
+TEST(Hostile, AFloodOfTinyFramesLeavesTimersTheirTurn) {
+  Meeting meeting;
+  Side client, server;
+  meeting.join(client, server);
+  uint64_t frames = 0, most_in_a_turn = 0, in_turn = 0;
+  server.connection.reset();
+  const auto outcome = meeting.begin();
+  ASSERT_TRUE(meeting.run_until([&] { return outcome->is_connected() && !meeting.accepted.empty(); }));
+  meeting.accepted[0]->start({.on_frame =
+                                  [&](InFrame) {
+                                    ++frames;
+                                    ++in_turn;
+                                  },
+                              .on_closed = [](const Error&) {}});
+  std::function<void()> other = [&] {
+    most_in_a_turn = std::max(most_in_a_turn, in_turn);
+    in_turn = 0;
+    if (frames < 100'000) meeting.loop.post(other);
+  };
+  meeting.loop.post(other);
+  for (int i = 0; i < 100'000; ++i) (**outcome->result)->send(make_frame(1, {}));
+  ASSERT_TRUE(meeting.run_until([&] { return frames == 100'000; }));
+  EXPECT_LE(most_in_a_turn, 1100u);
 }
 
 TEST(Hostile, GarbageAfterTheHandshakeOnlyEndsThatConnection) {

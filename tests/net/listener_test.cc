@@ -29,18 +29,67 @@ TEST(Listener, SilentClientsAreDroppedAtTheDeadline) {
 
 TEST(Listener, HalfOpenHandshakesAreBoundedByAddressAndInAll) {
   for (const bool by_address : {true, false}) {
-    Meeting meeting(by_address ? ListenOptions{.limits = {.handshakes_max_per_address = 3}}
-                               : ListenOptions{.limits = {.handshakes_max = 3}});
+    ListenOptions options{.limits = {.silent_grace = Duration::zero()}};
+    (by_address ? options.limits.handshakes_max_per_address : options.limits.handshakes_max) = 3;
+    Meeting meeting(std::move(options));
     std::vector<std::unique_ptr<RawSocket>> sockets;
     for (int i = 0; i < 10; ++i) sockets.push_back(std::make_unique<RawSocket>(meeting.listener->endpoint()));
     ASSERT_TRUE(meeting.run_until([&] { return meeting.listener->stats().accepted == 10; }));
-    EXPECT_EQ(meeting.listener->stats().refused_by_limit, 7u);
+    EXPECT_EQ(meeting.listener->stats().displaced, 7u);  // the oldest: these are the last three
     EXPECT_EQ(meeting.listener->stats().open_handshakes, 3u);
+    bool is_over = false;
+    meeting.loop.post([&] { is_over = true; });
+    meeting.run_until([&] { return is_over; });
+    for (size_t i = 0; i < 10; ++i) EXPECT_EQ(sockets[i]->is_closed(), i < 7) << i;
     sockets.clear();
     ASSERT_TRUE(meeting.run_until([&] { return meeting.listener->stats().open_handshakes == 0; }));
     Side client, server;
     meeting.join(client, server);  // there is room again
   }
+}
+
+// 70 half-open sockets of one address once kept every newcomer of it out for ten seconds, 256 everybody.
+TEST(Listener, SlotsThatAreHeldByTheSilentKeepNobodyOut) {
+  for (const size_t silent_count : {70, 300}) {
+    Meeting meeting({.limits = {.silent_grace = Duration::zero()}});
+    std::vector<std::unique_ptr<RawSocket>> silent;
+    for (size_t i = 0; i < silent_count; ++i)
+      silent.push_back(std::make_unique<RawSocket>(meeting.listener->endpoint()));
+    ASSERT_TRUE(meeting.run_until([&] { return meeting.listener->stats().accepted == silent_count; }));
+    Side client, server;
+    meeting.join(client, server);
+    EXPECT_EQ(meeting.listener->stats().refused_by_limit, 0u);
+  }
+}
+
+// Displaced by each other, of many that come at once none would ever be done.
+TEST(Listener, ThoseWhoDoWhatTheyShouldAreNotDisplaced) {
+  Meeting meeting(
+      {.limits = {.handshakes_max_per_address = 3, .silent_grace = kPatience, .slow_grace = kPatience}});
+  std::vector<std::unique_ptr<RawSocket>> sockets;
+  for (int i = 0; i < 10; ++i) sockets.push_back(std::make_unique<RawSocket>(meeting.listener->endpoint()));
+  ASSERT_TRUE(meeting.run_until([&] { return meeting.listener->stats().accepted == 10; }));
+  EXPECT_EQ(meeting.listener->stats().refused_by_limit, 7u);
+  EXPECT_EQ(meeting.listener->stats().displaced, 0u);
+  EXPECT_EQ(meeting.listener->stats().open_handshakes, 3u);
+}
+
+TEST(Listener, TheSilentAreHurriedWhenHalfOfTheSlotsAreTaken) {
+  Meeting meeting({.limits = {.handshakes_max_per_address = 8,
+                              .handshake_deadline = kPatience,
+                              .first_byte_deadline_when_busy = milliseconds(30)}});
+  std::vector<std::unique_ptr<RawSocket>> silent;
+  for (int i = 0; i < 4; ++i) silent.push_back(std::make_unique<RawSocket>(meeting.listener->endpoint()));
+  RawSocket slow(meeting.listener->endpoint());
+  slow.send(std::vector{std::byte{0x16}, std::byte{3}});
+  // The fourth came when half was taken; those before it have time until somebody else comes.
+  ASSERT_TRUE(meeting.run_until(
+      [&] { return meeting.listener->stats().timed_out == 1 && meeting.listener->stats().accepted == 5; }));
+  Side client, server;
+  meeting.join(client, server);
+  EXPECT_EQ(meeting.listener->stats().timed_out, 4u);
+  EXPECT_FALSE(slow.is_closed());  // it has begun
+  EXPECT_EQ(meeting.listener->stats().displaced, 0u);
 }
 
 TEST(Listener, ConnectionsAreBoundedByAddressAndInAll) {

@@ -103,6 +103,7 @@ TEST(Tls, CarriesBytesInPiecesOfAnySize) {
 TEST(Tls, RenewsItsKeyUnderALongStream) {
   TlsPair pair;
   pair.client->key_update_bytes = 100'000;
+  pair.server->key_update_bytes_min = 100'000;
   const auto bytes = random_bytes(1, 2'000'000);
   EXPECT_TRUE(pair.carry(bytes) == bytes);
   EXPECT_GE(pair.client->key_updates(), 15u);

@@ -1,0 +1,73 @@
+#include "tests/attacks/siege.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+namespace weft::attacks {
+
+namespace {
+constexpr Bytes kGrowth{64 << 20}, kLogGrowth{1 << 20};
+constexpr Duration kRoundTrip = std::chrono::seconds(1);
+constexpr Duration kJoining = std::chrono::seconds(30);   // of all, before the attack
+constexpr Duration kNewcomer = std::chrono::seconds(10);  // during it; it took half a second at most
+}  // namespace
+
+Duration attack_time() {
+  return std::getenv("WEFT_LONG") != nullptr ? std::chrono::seconds(60) : std::chrono::seconds(3);
+}
+
+Siege::Siege() : broker_(std::make_unique<BrokerProcess>(scratch_.folder())) {
+  if (::testing::Test::HasFatalFailure()) return;
+  honest_ = std::make_unique<HonestPeers>(broker_->endpoint(), broker_->peer_token(), kHonestPeers);
+  EXPECT_TRUE(honest_->wait_until_joined(kJoining)) << honest_->report().reason;
+}
+
+void Siege::withstands(const std::function<void(const std::atomic<bool>& is_over)>& attack) {
+  if (!honest_) return;
+  broker_->reset_peak();
+  const Bytes before = broker_->memory(), log_before = broker_->log_size();
+  const double cpu_before = broker_->cpu_seconds();
+  (void)honest_->report();
+
+  std::atomic<bool> is_over = false;
+  std::thread attacker([&] { attack(is_over); });
+  const auto end = std::chrono::steady_clock::now() + attack_time();
+  Duration worst_join{};
+  for (auto begin = std::chrono::steady_clock::now(); begin < end && !::testing::Test::HasFailure();) {
+    HonestPeers newcomer(broker_->endpoint(), broker_->peer_token(), 1);
+    EXPECT_TRUE(newcomer.wait_until_joined(kNewcomer)) << "a newcomer: " << newcomer.report().reason;
+    const auto now = std::chrono::steady_clock::now();
+    worst_join = std::max(worst_join, std::chrono::duration_cast<Duration>(now - begin));
+    begin = now;
+  }
+  is_over = true;
+  attacker.join();
+
+  ASSERT_TRUE(broker_->is_alive()) << broker_->log_text();
+  const HonestPeers::Report report = honest_->report();
+  const Bytes peak = broker_->memory_peak();
+  const auto grown = peak.value > before.value ? peak.value - before.value : 0;
+  const auto logged = broker_->log_size().value - log_before.value;
+  std::printf(
+      "  honest: %zu of %zu lost, worst round trip %.0f ms over %llu heartbeats, worst join %.0f ms; "
+      "broker: +%.1f MiB, log +%.1f KiB, %.2f s of processor time\n",
+      report.lost, kHonestPeers, 1e3 * seconds(report.worst_round_trip),
+      static_cast<unsigned long long>(report.answered), 1e3 * seconds(worst_join),
+      static_cast<double>(grown) / (1 << 20), static_cast<double>(logged) / 1024,
+      broker_->cpu_seconds() - cpu_before);
+  EXPECT_EQ(report.lost, 0u) << report.reason;
+  EXPECT_GT(report.answered, 0u);
+  EXPECT_LT(report.worst_round_trip, kRoundTrip);
+  EXPECT_LE(grown, kGrowth.value);
+  EXPECT_LE(logged, kLogGrowth.value);
+
+  honest_.reset();
+  broker_->restart();
+  HonestPeers again(broker_->endpoint(), broker_->peer_token(), 1);
+  EXPECT_TRUE(again.wait_until_joined(kJoining)) << "after a restart: " << again.report().reason;
+}
+
+}  // namespace weft::attacks

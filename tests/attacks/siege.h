@@ -1,0 +1,35 @@
+// A broker under attack, beside peers that do no wrong: what every attack is measured by.
+#pragma once
+
+#include <atomic>
+#include <functional>
+
+#include "tests/attacks/broker_process.h"
+#include "tests/attacks/honest_peers.h"
+#include "tests/support/scratch.h"
+
+namespace weft::attacks {
+
+// How long an attack lasts: three seconds, with WEFT_LONG=1 a minute.
+Duration attack_time();
+
+class Siege {
+ public:
+  static constexpr size_t kHonestPeers = 200;
+
+  Siege();
+  BrokerProcess& broker() { return *broker_; }
+
+  // Runs `attack` on a thread of its own until the flag it gets is set, in turns as short as it likes. Then:
+  // no honest peer was lost and none waited for a second, the broker grew by 64 MiB at most and its log by 1,
+  // a newcomer joins, and the broker ends and starts on the same folder. `allowed` is for what an attack may
+  // cost beside that.
+  void withstands(const std::function<void(const std::atomic<bool>& is_over)>& attack);
+
+ private:
+  test::Scratch scratch_;
+  std::unique_ptr<BrokerProcess> broker_;
+  std::unique_ptr<HonestPeers> honest_;
+};
+
+}  // namespace weft::attacks
