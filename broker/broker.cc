@@ -17,6 +17,10 @@ struct Overloaded : F... {
 };
 template <typename... F>
 Overloaded(F...) -> Overloaded<F...>;
+
+// Of a peer's own lines in the broker's log.
+constexpr size_t kSaysMax = 200;
+constexpr Duration kSaysInterval = std::chrono::seconds(1);
 }  // namespace
 
 Effects Broker::step(Now now, const Event& event) {
@@ -175,7 +179,9 @@ void Broker::on_peer_message(Peer& peer, const Message& message) {
                  [&](const proto::StandingBy& m) { on_standing_by(peer, m); },
                  [&](const proto::ProbeReport& m) { on_probe_report(peer, m); },
                  [&](const proto::PeerLog& m) {
-                   log("info peer_says peer=" + peer.name + " text=\"" + m.text + "\"");
+                   if (peer.said_at && now_.monotonic - *peer.said_at < kSaysInterval) return;
+                   peer.said_at = now_.monotonic;
+                   log("info peer_says peer=" + peer.name + " text=\"" + m.text.substr(0, kSaysMax) + "\"");
                  },
                  [&](const auto&) { status = on_report(peer, message); },
              },

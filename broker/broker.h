@@ -130,6 +130,7 @@ class Broker {
     std::optional<proto::JobNumber> serving;
     std::map<proto::JobNumber, Standing> standing;
     std::optional<double> times{};  // its tasks took so many times what its rates promise
+    std::optional<Instant> said_at{};  // a line of its own went into the log
   };
   // A stage of the plan that a job has.
   struct Seat {

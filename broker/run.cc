@@ -8,11 +8,20 @@ namespace weft::broker {
 using proto::CommandKind;
 using proto::JobEventKind;
 
+namespace {
+std::vector<StageClaims> claims_of(const PlannedRun& plan) {
+  std::vector<StageClaims> claims;
+  for (const PlannedStage& stage : plan.stages) claims.emplace_back(*stage.assignment);
+  return claims;
+}
+}  // namespace
+
 Run::Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const PlannedRun> plan,
          RunBegin begin, RunOptions options)
     : job_(job),
       version_(version),
       plan_(std::move(plan)),
+      claims_(claims_of(*plan_)),
       options_(options),
       largest_bytes_(largest_state_bytes(*plan_)),
       copy_seconds_(slowest_copy_seconds(*plan_, options_.replication_rate)),
@@ -104,11 +113,8 @@ Status Run::take_squares(uint32_t stage, const proto::StepReport& report, StepIn
     return fail(ErrorCode::InvalidArgument, "it has " + std::to_string(report.squares.size()) +
                                                 " squares for " + std::to_string(parameters.size()) +
                                                 " parameters");
-  if (!report.losses.empty()) {
-    if (report.losses.size() != plan_->microbatches)
-      return fail(ErrorCode::InvalidArgument, "it has not a loss for each microbatch");
-    step.losses = report.losses;
-  }
+  WEFT_TRY_STATUS(claims_[stage].check_losses(report, plan_->microbatches));
+  if (!report.losses.empty()) step.losses = report.losses;
   for (size_t p = 0; p < parameters.size(); ++p) step.squares[parameters[p]] = report.squares[p];
   step.squares_in[stage] = true;
   return {};

@@ -25,6 +25,7 @@
 #include <set>
 #include <vector>
 
+#include "broker/claims.h"
 #include "broker/events.h"
 
 namespace weft::broker {
@@ -253,6 +254,7 @@ class Run {
   proto::JobNumber job_;
   proto::PlanVersion version_;
   std::shared_ptr<const PlannedRun> plan_;
+  std::vector<StageClaims> claims_;  // by stage
   RunOptions options_;
   int64_t largest_bytes_;              // of a stage's state
   double copy_seconds_;                // of the stage whose state takes longest at its rate

@@ -64,6 +64,7 @@ Status Run::on_comparison_report(Instant now, uint32_t stage, const proto::Compa
   constexpr size_t kPasses = proto::kComparisonPasses;
   if (report.squares.size() != kPasses || (!report.losses.empty() && report.losses.size() % kPasses != 0))
     return wrong("has not a number for each pass");
+  WEFT_TRY_STATUS(claims_[stage].check(report));
   comparison_->in[stage] = true;
   if (!report.losses.empty()) comparison_->losses = report.losses;
   for (size_t pass = 0; pass < kPasses; ++pass) comparison_->squares[pass] += report.squares[pass];

@@ -63,6 +63,7 @@ Status Run::on_evaluation_report(Instant now, uint32_t stage, const proto::Evalu
     if (training() && may_repeat(stage, report.step)) return {};
     return fail(ErrorCode::InvalidArgument, "an evaluation that was not asked for");
   }
+  WEFT_TRY_STATUS(claims_[stage].check(report));
   const size_t terms = plan_->loss_terms.count();
   const auto take = [&](const std::vector<double>& values, size_t each,
                         std::vector<std::optional<double>>& into) -> bool {
@@ -127,6 +128,7 @@ Status Run::on_prediction_report(Instant now, uint32_t stage, const proto::Predi
     ++repeats_;
     return {};
   }
+  WEFT_TRY_STATUS(claims_[stage].check(report));
   forward_.outputs[m][stage] = true;
   for (const auto& output : report.outputs) forward_.names[m].insert(output.key.name);
   ++forward_.reports[m];

@@ -229,6 +229,7 @@ Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::Check
     return fail(ErrorCode::InvalidArgument,
                 "a snapshot of step " + std::to_string(report.step) + " was not asked for");
   }
+  WEFT_TRY_STATUS(claims_[stage].check(report));
   if (at->direct) {
     at->made[stage] = true;
     if (report.failure) {

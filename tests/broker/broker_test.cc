@@ -277,6 +277,7 @@ TEST(Divergence, EndsTheJobAndKeepsItsCheckpoint) {
     failed.permanent = failed.diverged = true;
     proto::StepReport report{.run = 1, .plan_version = world.version, .step = 1};
     report.squares = {std::numeric_limits<double>::quiet_NaN()};
+    report.losses = {1.0, 1.0};
     report.updated = true;
     if (on_a_link)
       world.receive(world.peers[1], failed);

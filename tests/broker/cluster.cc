@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "dag/op_table.h"
 #include "proto/codec/codec.h"
+#include "tests/broker/programs.h"
 
 namespace weft::test {
 
@@ -158,16 +158,6 @@ void Cluster::carry_out(const Effects& effects) {
   }
 }
 
-proto::StageProgram sending_program(const std::string& codec) {
-  dag::GraphBuilder builder(dag::op_table());
-  const dag::ValueId x = builder.input("x", {dag::DType::F32, {25'600}});
-  proto::StageProgram program;
-  program.graph = std::make_shared<const dag::Graph>(builder.finish());
-  program.segment_of_op.assign(program.graph->ops().size(), 0);
-  program.sends.push_back({.edge = 0, .value = x, .stage = 1, .codec = compress::parse(codec).value()});
-  return program;
-}
-
 // One tensor a stage, whose name is the stage's number and whose hash is that number and the step.
 void Cluster::plan(const StartPlanning& request) {
   if (down_) return;
@@ -211,10 +201,13 @@ void Cluster::plan(const StartPlanning& request) {
       }
       assignment->tensors.push_back(std::move(tensor));
     }
+    const bool is_last = s + 1 == stages;
+    ProgramParts parts{.trained = assignment->tensors, .losses = is_last ? size_t{1} : 0};
     if (options_.compresses)
-      assignment->programs.push_back(sending_program(request.gentler == 0   ? "int3"
-                                                     : request.gentler < 6 ? "int8"
-                                                                            : "fp16"));
+      parts.codec = request.gentler == 0 ? "int3" : request.gentler < 6 ? "int8" : "fp16";
+    assignment->programs.push_back(make_program(proto::ProgramKind::Train, parts));
+    assignment->programs.push_back(
+        make_program(proto::ProgramKind::Evaluate, {.losses = is_last ? size_t{1} : 0}));
     const uint32_t candidate = request.previous ? request.placed.at(s) : s;
     plan->stages.push_back({request.candidates.at(candidate).peer, assignment, {s}, 0.001});
   }

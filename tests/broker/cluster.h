@@ -42,8 +42,6 @@ struct ClusterOptions {
   std::function<Result<broker::Reconsidered::Other>(const broker::Reconsider&)> reconsider{};
 };
 
-// The training of a stage that sends a hundred kilobytes.
-proto::StageProgram sending_program(const std::string& codec);
 
 // The stage that a peer runs.
 struct FakeStage {

@@ -9,7 +9,7 @@
 #include <limits>
 #include <tuple>
 
-#include "tests/broker/cluster.h"
+#include "tests/broker/programs.h"
 
 namespace weft::broker {
 namespace {
@@ -27,6 +27,7 @@ struct Shape {
   uint32_t forward_microbatches = 0;
   dag::LossTerms loss_terms{};
   bool compresses = false;
+  bool apart = false;  // the first stage counts the labels, the second has the losses that evaluation takes
 };
 
 std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
@@ -49,7 +50,14 @@ std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
     assignment->tensors.push_back({dag::of_initializer("w" + std::to_string(s)),
                                    {dag::DType::F32, dag::Shape({shape.stage_bytes / 4})},
                                    {}});
-    if (shape.compresses) assignment->programs.push_back(test::sending_program("int4"));
+    // Each says the losses, so that one report does for all.
+    const size_t terms = shape.loss_terms.count();
+    assignment->programs.push_back(test::make_program(
+        proto::ProgramKind::Train, {.trained = {}, .losses = 1, .codec = shape.compresses ? "int4" : ""}));
+    const bool counts = !shape.apart || s == 0, loses = !shape.apart || s == 1;
+    assignment->programs.push_back(test::make_program(
+        proto::ProgramKind::Evaluate,
+        {.losses = loses ? terms : 0, .corrects = loses ? size_t{1} : 0, .counteds = counts ? terms : 0}));
     plan->stages.push_back({PeerId{}, assignment, {s}, 0});
   }
   return plan;
@@ -541,7 +549,7 @@ TEST(Resume, WhatIsRecordedIsNotRecordedTwiceAndCommandsGoOn) {
 
 // Two losses of weights 2 and 0.5, of which the second is the cross entropy, over two microbatches.
 TEST(Evaluation, OfSeveralLossesIsTheWeightedSumOfTheirMeans) {
-  Fixture run({.steps = 1, .forward_microbatches = 2, .loss_terms = {{2, 0.5}, 1}});
+  Fixture run({.steps = 1, .forward_microbatches = 2, .loss_terms = {{2, 0.5}, 1}, .apart = true});
   run.run.start(run.now, run);
   run.step(1, 0.1);
   run.snapshot(1);
@@ -604,8 +612,10 @@ TEST(Run, ComparesCompressedLinksWithDenseOnes) {
   f.now += std::chrono::seconds(1);
   EXPECT_FALSE(compare(f, 0, at, {}, {9, 36}).has_value()) << "a pass is missing";
   EXPECT_FALSE(compare(f, 0, at + 1, {}, {9, 36, 9}).has_value()) << "nobody asked";
-  ASSERT_TRUE(compare(f, 0, at, {}, {9, 36, 9}).has_value());
-  EXPECT_FALSE(compare(f, 0, at, {}, {9, 36, 9}).has_value()) << "twice";
+  EXPECT_FALSE(compare(f, 0, at, {}, {9, 36, 9}).has_value()) << "without its losses";
+  EXPECT_FALSE(compare(f, 0, at, {2.0, 2.5, 2.5}, {9, -36, 9}).has_value()) << "a square below zero";
+  ASSERT_TRUE(compare(f, 0, at, {2.0, 2.5, 2.5}, {9, 36, 9}).has_value());
+  EXPECT_FALSE(compare(f, 0, at, {2.0, 2.5, 2.5}, {9, 36, 9}).has_value()) << "twice";
   EXPECT_TRUE(f.compared_with.empty());
   ASSERT_TRUE(compare(f, 1, at, {2.0, 2.5, 2.5}, {16, 36, 4}).has_value());
   ASSERT_EQ(f.compared_with.size(), 1u);

@@ -1,0 +1,116 @@
+#include "broker/claims.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "dag/state.h"
+
+namespace weft::broker {
+
+namespace {
+
+tl::unexpected<Error> wrong(const std::string& what) { return fail(ErrorCode::InvalidArgument, what); }
+
+// Each of `expected` once, nothing else.
+template <typename Key>
+Status check_tensors(const std::map<Key, dag::TensorSpec>& expected,
+                     const std::vector<proto::TensorReference>& tensors, const auto& key_of,
+                     const auto& name_of) {
+  if (tensors.size() != expected.size())
+    return wrong(std::to_string(tensors.size()) + " tensors where the stage has " +
+                 std::to_string(expected.size()));
+  std::set<Key> seen;
+  for (const proto::TensorReference& tensor : tensors) {
+    const auto at = expected.find(key_of(tensor));
+    if (at == expected.end()) return wrong("a tensor that is none of the stage's, " + name_of(tensor));
+    if (at->second != tensor.spec)
+      return wrong(name_of(tensor) + " as " + to_string(tensor.spec) + ", not " + to_string(at->second));
+    if (!seen.insert(at->first).second) return wrong(name_of(tensor) + " twice");
+  }
+  return {};
+}
+
+bool is_count(double value) { return std::isfinite(value) && value >= 0; }
+
+}  // namespace
+
+StageClaims::StageClaims(const proto::AssignStage& assignment) {
+  for (const proto::StageProgram& program : assignment.programs) {
+    const dag::Graph& graph = *program.graph;
+    Numbers numbers;
+    for (const dag::GraphOutput& output : graph.outputs()) {
+      if (output.role == dag::OutputRole::Loss) ++numbers.loss;
+      if (output.role == dag::OutputRole::Correct) ++numbers.correct;
+      if (output.role == dag::OutputRole::Counted) ++numbers.counted;
+      if (program.kind == proto::ProgramKind::Predict && output.role == dag::OutputRole::Prediction)
+        predictions_.emplace(output.name, graph.spec(output.value));
+    }
+    if (program.kind == proto::ProgramKind::Evaluate) evaluation_ = numbers;
+    if (program.kind != proto::ProgramKind::Train) continue;
+    training_ = numbers;
+    std::map<std::string_view, dag::ValueId> values;
+    for (const dag::Initializer& initializer : graph.initializers())
+      values.emplace(initializer.name, initializer.value);
+    for (const dag::StateKey& key : dag::trained_state(graph, assignment.training.optimizer))
+      if (const auto at = values.find(key.name); at != values.end())
+        state_.emplace(key, graph.spec(at->second));
+  }
+}
+
+Status StageClaims::check(const proto::CheckpointReport& report) const {
+  if (report.failure) return {};
+  return check_tensors(
+      state_, report.tensors, [](const proto::TensorReference& tensor) { return tensor.key; },
+      [](const proto::TensorReference& tensor) { return to_string(tensor.key); });
+}
+
+Status StageClaims::check_losses(const proto::StepReport& report, uint32_t microbatches) const {
+  const size_t expected = training_.loss * microbatches;
+  if (report.losses.size() != expected)
+    return wrong(std::to_string(report.losses.size()) + " losses where the stage has " +
+                 std::to_string(expected));
+  for (const double square : report.squares)
+    if (square < 0) return wrong("a sum of squares below zero");
+  return {};
+}
+
+Status StageClaims::check(const proto::EvaluationReport& report) const {
+  size_t microbatches = 0;
+  const struct {
+    const std::vector<double>& numbers;
+    size_t each;
+    const char* name;
+  } kinds[] = {{report.loss, evaluation_.loss, "losses"},
+               {report.correct, evaluation_.correct, "counts of hits"},
+               {report.counted, evaluation_.counted, "counts of labels"}};
+  for (const auto& kind : kinds) {
+    if (kind.each == 0 && kind.numbers.empty()) continue;
+    if (kind.each == 0 || kind.numbers.empty() || kind.numbers.size() % kind.each != 0)
+      return wrong(std::to_string(kind.numbers.size()) + " " + kind.name + " where the stage has " +
+                   std::to_string(kind.each) + " a microbatch");
+    const size_t count = kind.numbers.size() / kind.each;
+    if (microbatches != 0 && count != microbatches) return wrong("numbers of microbatches that differ");
+    microbatches = count;
+  }
+  if (!std::ranges::all_of(report.correct, is_count) || !std::ranges::all_of(report.counted, is_count))
+    return wrong("a count that is none");
+  return {};
+}
+
+Status StageClaims::check(const proto::ComparisonReport& report) const {
+  const size_t expected = training_.loss * proto::kComparisonPasses;
+  if (report.losses.size() != expected)
+    return wrong(std::to_string(report.losses.size()) + " losses where the stage has " +
+                 std::to_string(expected));
+  if (std::ranges::any_of(report.squares, [](double square) { return square < 0; }))
+    return wrong("a sum of squares below zero");
+  return {};
+}
+
+Status StageClaims::check(const proto::PredictionReport& report) const {
+  return check_tensors(
+      predictions_, report.outputs, [](const proto::TensorReference& tensor) { return tensor.key.name; },
+      [](const proto::TensorReference& tensor) { return tensor.key.name; });
+}
+
+}  // namespace weft::broker
