@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <pthread.h>
 #include <unistd.h>
+#include <CLI/App.hpp>
 
 #include <charconv>
 #include <csignal>
@@ -14,6 +15,7 @@
 #include "cli/broker_address.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/log_lines.h"
 #include "cli/quantities.h"
 #include "cli/signals.h"
 #include "configs/cluster.h"
@@ -143,7 +145,7 @@ Result<int> run_broker(BrokerCommandOptions options) {
   if (!options.advertise.empty()) WEFT_TRY_STATUS(net::parse_endpoint(options.advertise));
   service_options.advertise = options.advertise;
   service_options.software = WEFT_VERSION;
-  service_options.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  service_options.log = [log = std::make_shared<LogLines>()](const std::string& line) { (*log)(line); };
   if (!options.lease.empty()) {
     WEFT_TRY(service_options.lease, parse_duration(options.lease));
   }

@@ -1,5 +1,6 @@
 #include "cli/broker_address.h"
 
+#include <CLI/App.hpp>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 

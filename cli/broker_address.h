@@ -2,7 +2,6 @@
 // `weft login` kept.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -11,6 +10,10 @@
 #include "base/result.h"
 #include "net/endpoint.h"
 #include "security/token.h"
+
+namespace CLI {
+class App;
+}
 
 namespace weft::cli {
 

@@ -1,7 +1,6 @@
 // The subcommands of `weft`: each adds its options to the command line and says what to run.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <map>
 #include <memory>
@@ -10,6 +9,10 @@
 
 #include "base/result.h"
 #include "peer/backend/backend.h"
+
+namespace CLI {
+class App;
+}
 
 namespace weft::cli {
 

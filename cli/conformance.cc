@@ -1,5 +1,6 @@
 #include "cli/conformance.h"
 
+#include <CLI/App.hpp>
 #include <algorithm>
 #include <cmath>
 #include <iostream>

@@ -1,5 +1,6 @@
 // weft generate: text from a model of bytes, one token after another.
 #include <fmt/format.h>
+#include <CLI/App.hpp>
 
 #include <algorithm>
 #include <cmath>

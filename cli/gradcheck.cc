@@ -1,6 +1,7 @@
 // weft gradcheck: a model's gradients, as autodiff finds them, against central differences in double
 // precision.
 #include <fmt/format.h>
+#include <CLI/App.hpp>
 
 #include <array>
 

@@ -1,5 +1,6 @@
 // weft inspect: what a model holds and what training it would mean.
 #include <fmt/format.h>
+#include <CLI/App.hpp>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -2,6 +2,7 @@
 // way there.
 #include <fmt/format.h>
 #include <unistd.h>
+#include <CLI/App.hpp>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,7 @@
 // weft join: offers this machine to a broker, as a peer.
 #include <fmt/format.h>
 #include <unistd.h>
+#include <CLI/App.hpp>
 
 #include <algorithm>
 #include <csignal>
@@ -11,6 +12,7 @@
 #include "cli/device.h"
 #include "cli/exit_codes.h"
 #include "cli/join_devices.h"
+#include "cli/log_lines.h"
 #include "cli/quantities.h"
 #include "cli/signals.h"
 #include "configs/cluster.h"
@@ -195,7 +197,7 @@ Result<int> run_join(const JoinOptions& options) {
   const SignalsBlocked reload_blocked(reload);
   service.broker_key = token.broker;
   service.identity = identity.get();
-  service.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  service.log = [log = std::make_shared<LogLines>()](const std::string& line) { (*log)(line); };
   service.make_backend = [device] { return make_backend(device); };
   service.hello.software = WEFT_VERSION;
   service.hello.role = proto::Role::Peer;

@@ -1,5 +1,6 @@
 // weft local: trains a job in this process.
 #include <unistd.h>
+#include <CLI/App.hpp>
 #include <atomic>
 #include <csignal>
 

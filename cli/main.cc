@@ -1,4 +1,5 @@
 // weft: one program, a subcommand for each thing that people do with it.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 

@@ -1,4 +1,5 @@
 // weft ops: the op table as Markdown; docs/OPS.md is its output.
+#include <CLI/App.hpp>
 #include <cstdio>
 
 #include "cli/commands.h"

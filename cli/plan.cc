@@ -1,4 +1,5 @@
 // weft plan: what a job would do on a cluster, before anything runs.
+#include <CLI/App.hpp>
 #include <filesystem>
 #include <fstream>
 

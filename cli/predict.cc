@@ -1,5 +1,6 @@
 // weft predict: runs a model in inference mode over the samples of an npz file.
 #include <fmt/format.h>
+#include <CLI/App.hpp>
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"

@@ -1,6 +1,7 @@
 // weft profile: where the time of a training step goes, by op family and by kernel.
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <CLI/App.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -2,6 +2,7 @@
 // file back.
 #include <fmt/format.h>
 #include <unistd.h>
+#include <CLI/App.hpp>
 
 #include "cli/client.h"
 #include "cli/commands.h"

@@ -1,5 +1,6 @@
 // weft token: makes, lists and revokes the tokens of a broker on this machine, whether it runs or not.
 #include <fmt/format.h>
+#include <CLI/App.hpp>
 
 #include <charconv>
 

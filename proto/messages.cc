@@ -82,8 +82,15 @@ constexpr std::string_view kNames[] = {"Hello",
                                        "ListLinks",
                                        "LinkList",
                                        "ComparisonReport"};
-static_assert(std::size(kNames) == std::variant_size_v<Message>);
+static_assert(std::size(kNames) == std::variant_size_v<AnyMessage>);
 }  // namespace
+
+Message::Message() noexcept = default;
+Message::Message(const Message& other) = default;
+Message::Message(Message&& other) noexcept = default;
+Message& Message::operator=(const Message& other) = default;
+Message& Message::operator=(Message&& other) noexcept = default;
+Message::~Message() = default;
 
 std::string_view name_of(const Message& message) { return kNames[message.index()]; }
 

@@ -724,7 +724,7 @@ struct RunPlan {
   std::optional<uint32_t> gentler{};  // where the planner chose the links' codecs (plan::Compression)
 };
 
-using Message =
+using AnyMessage =
     std::variant<Hello, HelloAck, Refusal, AssignStage, Command, GradientNorm, ReleaseStage, RelayInvitation,
                  HeartbeatAck, Heartbeat, Drain, StageReady, StageFailed, StepReport, CheckpointReport,
                  EvaluationReport, PredictionReport, PeerLog, GetBlob, PutBlob, BlobAnswer, HaveBlobs,
@@ -733,6 +733,21 @@ using Message =
                  GetResult, JobResult, LinkHello, LinkReady, ResumeStage, StageResumed, StandBy, StandingBy,
                  LinkAck, RunPlan, ProbeLink, ProbeReport, ProbeHello, ProbeSay, ListLinks, LinkList,
                  ComparisonReport>;
+
+// One of them. A type of its own, so that how one is copied, moved and let go is compiled once and not in
+// each file that holds one: it was a third of the time that those took.
+struct Message : AnyMessage {
+  Message() noexcept;  // a Hello
+  template <typename T>
+  requires(!std::is_base_of_v<Message, std::remove_cvref_t<T>> && std::is_constructible_v<AnyMessage, T>)
+      Message(T&& message)
+      : AnyMessage(std::forward<T>(message)) {}  // NOLINT(google-explicit-constructor)
+  Message(const Message& other);
+  Message(Message&& other) noexcept;
+  Message& operator=(const Message& other);
+  Message& operator=(Message&& other) noexcept;
+  ~Message();
+};
 
 // For logs: "AssignStage".
 std::string_view name_of(const Message& message);

@@ -49,7 +49,7 @@ Status get(const wire::BlobAnswer& from, BlobAnswer& to) {
   Reader read("BlobAnswer");
   to.request = from.request();
   read.enumerator(from.code(), to.code, ErrorCode::DeviceLost, "code");
-  read.text(from.message(), to.message, kTextMax, "message");
+  read.message(from.message(), to.message, "message");
   read.size(from.size(), to.size, "size");
   to.packed = from.packed();
   to.has_base = from.has_base();
@@ -117,7 +117,7 @@ Status get(const wire::MicrobatchAnswer& from, MicrobatchAnswer& to) {
   Reader read("MicrobatchAnswer");
   to.request = from.request();
   read.enumerator(from.code(), to.code, ErrorCode::DeviceLost, "code");
-  read.text(from.message(), to.message, kTextMax, "message");
+  read.message(from.message(), to.message, "message");
   to.sample_position = from.sample_position();
   to.valid_count = from.valid_count();
   return read.status();

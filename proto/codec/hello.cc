@@ -36,7 +36,7 @@ void put(const DeviceReport& from, wire::DeviceReport& to) {
 }
 Status get(const wire::DeviceReport& from, DeviceReport& to) {
   Reader read("DeviceReport");
-  read.text(from.device(), to.device, kNameMax, "device");
+  read.name(from.device(), to.device, "device");
   read.part(from.rates(), to.rates, "rates");
   read.bytes(from.memory(), to.memory, "memory");
   read.bytes(from.host_memory(), to.host_memory, "host_memory");
@@ -45,9 +45,9 @@ Status get(const wire::DeviceReport& from, DeviceReport& to) {
   to.traits.fuse_products = from.fuse_products();
   read.enumerator(from.convolution_layout(), to.traits.convolution_layout, dag::Layout::Blocked16,
                   "convolution_layout");
-  read.text(from.region(), to.region, kNameMax, "region");
-  read.text(from.owner(), to.owner, kNameMax, "owner");
-  read.texts(from.addresses(), to.addresses, kAddressesMax, kNameMax, "addresses");
+  read.name(from.region(), to.region, "region");
+  read.name(from.owner(), to.owner, "owner");
+  read.names(from.addresses(), to.addresses, kAddressesMax, "addresses");
   read.require(from.arithmetic_size() <= kArithmeticMax, "arithmetic", "more than 64");
   to.arithmetic = known_arithmetic(from);
   return read.status();
@@ -75,7 +75,7 @@ Status get(const wire::Hello& from, Hello& to) {
   Reader read("Hello");
   to.major = from.major();
   to.minor = from.minor();
-  read.text(from.software(), to.software, kNameMax, "software");
+  read.name(from.software(), to.software, "software");
   // Whatever else another version says: this one only has to name it.
   if (to.major != kProtocolMajor) return read.status();
   read.enumerator(from.role(), to.role, Role::PeerBulk, "role", Role::Peer);
@@ -83,7 +83,7 @@ Status get(const wire::Hello& from, Hello& to) {
     to.token.emplace().id = from.token().id();
     read.secret(from.token().secret(), to.token->secret, "token.secret");
   }
-  read.text(from.name(), to.name, kNameMax, "name");
+  read.name(from.name(), to.name, "name");
   if (from.has_device()) read.part(from.device(), to.device.emplace(), "device");
   to.instance = from.instance();
   if (from.has_holding()) {
@@ -105,9 +105,9 @@ Status get(const wire::HelloAck& from, HelloAck& to) {
   Reader read("HelloAck");
   to.major = from.major();
   to.minor = from.minor();
-  read.text(from.software(), to.software, kNameMax, "software");
+  read.name(from.software(), to.software, "software");
   if (to.major != kProtocolMajor) return read.status();
-  read.text(from.name(), to.name, kNameMax, "name");
+  read.name(from.name(), to.name, "name");
   read.duration(from.heartbeat_nanoseconds(), to.heartbeat_interval, "heartbeat_nanoseconds");
   read.duration(from.lease_nanoseconds(), to.lease, "lease_nanoseconds");
   return read.status();
@@ -121,7 +121,7 @@ void put(const Refusal& from, wire::Refusal& to) {
 Status get(const wire::Refusal& from, Refusal& to) {
   Reader read("Refusal");
   read.enumerator(from.code(), to.code, ErrorCode::DeviceLost, "code");
-  read.text(from.message(), to.message, kTextMax, "message");
+  read.message(from.message(), to.message, "message");
   to.retry = from.retry();
   return read.status();
 }
@@ -178,7 +178,7 @@ Status get(const wire::ReleaseStage& from, ReleaseStage& to) {
   Reader read("ReleaseStage");
   to.run = from.run();
   to.plan_version = from.plan_version();
-  read.text(from.reason(), to.reason, kTextMax, "reason");
+  read.message(from.reason(), to.reason, "reason");
   return read.status();
 }
 
@@ -283,7 +283,7 @@ Status get(const wire::StandingBy& from, StandingBy& to) {
   if (from.failure_code() != wire::ERROR_CODE_UNSPECIFIED) {
     to.failure.emplace();
     read.enumerator(from.failure_code(), to.failure->code, ErrorCode::DeviceLost, "failure_code");
-    read.text(from.failure_message(), to.failure->message, kTextMax, "failure_message");
+    read.message(from.failure_message(), to.failure->message, "failure_message");
   }
   return read.status();
 }
@@ -291,7 +291,7 @@ Status get(const wire::StandingBy& from, StandingBy& to) {
 void put(const PeerLog& from, wire::PeerLog& to) { to.set_text(put_text(from.text)); }
 Status get(const wire::PeerLog& from, PeerLog& to) {
   Reader read("PeerLog");
-  read.text(from.text(), to.text, kTextMax, "text");
+  read.message(from.text(), to.text, "text");
   return read.status();
 }
 

@@ -18,7 +18,7 @@ Status get(const wire::StagePlan& from, StagePlan& to) {
   read.numbers(from.parameters(), to.parameters, kListMax, "parameters");
   read.not_negative(from.microbatch_seconds(), to.microbatch_seconds, "microbatch_seconds");
   to.pinned = from.pinned();
-  read.text(from.owner(), to.owner, kNameMax, "owner");
+  read.name(from.owner(), to.owner, "owner");
   return read.status();
 }
 
@@ -77,7 +77,7 @@ Status get(const wire::RunPlan& from, RunPlan& to) {
   to.equal_bits = from.equal_bits();
   to.equal_bits_required = from.equal_bits_required();
   read.text(from.fingerprint(), to.fingerprint, kSymbolMax, "fingerprint");
-  read.texts(from.explanation(), to.explanation, kShortListMax, kTextMax, "explanation");
+  read.messages(from.explanation(), to.explanation, kShortListMax, "explanation");
   read.require(static_cast<size_t>(from.relay_tickets_size()) <= kListMax, "relay_tickets", "too many");
   for (int i = 0; i < from.relay_tickets_size() && read.good(); ++i)
     read.secret(from.relay_tickets(i), to.relay_tickets.emplace_back(), "relay_tickets");

@@ -19,9 +19,9 @@ Status get(const wire::ProbeLink& from, ProbeLink& to) {
   to.round = from.round();
   read.digest(from.peer(), to.peer.digest, "peer");
   to.dials = from.dials();
-  read.texts(from.addresses(), to.addresses, kAddressesMax, kNameMax, "addresses");
+  read.names(from.addresses(), to.addresses, kAddressesMax, "addresses");
   read.secret(from.relay_ticket(), to.relay_ticket, "relay_ticket");
-  read.text(from.region(), to.region, kNameMax, "region");
+  read.name(from.region(), to.region, "region");
   to.bytes_max = from.bytes_max();
   read.require(to.bytes_max <= kProbeBytesMax, "bytes_max", "more than 2^30 bytes");
   read.duration(from.time_max_nanoseconds(), to.time_max, "time_max_nanoseconds");
@@ -49,7 +49,7 @@ Status get(const wire::ProbeReport& from, ProbeReport& to) {
   if (from.failure_code() != wire::ERROR_CODE_UNSPECIFIED) {
     to.failure.emplace();
     read.enumerator(from.failure_code(), to.failure->code, ErrorCode::DeviceLost, "failure_code");
-    read.text(from.failure_message(), to.failure->message, kTextMax, "failure_message");
+    read.message(from.failure_message(), to.failure->message, "failure_message");
   }
   return read.status();
 }
@@ -88,8 +88,8 @@ void put(const LinkEnd& from, wire::LinkEnd& to) {
 Status get(const wire::LinkEnd& from, LinkEnd& to) {
   Reader read("LinkEnd");
   read.digest(from.peer(), to.peer.digest, "peer");
-  read.text(from.name(), to.name, kNameMax, "name");
-  read.text(from.region(), to.region, kNameMax, "region");
+  read.name(from.name(), to.name, "name");
+  read.name(from.region(), to.region, "region");
   to.site = from.site();
   read.require(to.site < kListMax, "site", "not below 100,000");
   read.not_negative(from.uplink(), to.uplink, "uplink");

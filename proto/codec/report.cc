@@ -35,7 +35,7 @@ Status get(const wire::StageFailed& from, StageFailed& to) {
   to.run = from.run();
   to.plan_version = from.plan_version();
   read.enumerator(from.code(), to.error.code, ErrorCode::DeviceLost, "code");
-  read.text(from.message(), to.error.message, kTextMax, "message");
+  read.message(from.message(), to.error.message, "message");
   if (from.has_unreachable_stage())
     read.seat(from.unreachable_stage(), from.unreachable_replica(), to.unreachable.emplace(),
               "unreachable_stage");
@@ -89,7 +89,7 @@ Status get(const wire::CheckpointReport& from, CheckpointReport& to) {
   if (from.failure_code() != wire::ERROR_CODE_UNSPECIFIED) {
     to.failure.emplace();
     read.enumerator(from.failure_code(), to.failure->code, ErrorCode::DeviceLost, "failure_code");
-    read.text(from.failure_message(), to.failure->message, kTextMax, "failure_message");
+    read.message(from.failure_message(), to.failure->message, "failure_message");
   }
   return read.status();
 }

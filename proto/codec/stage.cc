@@ -144,9 +144,9 @@ Status get(const wire::LinkRoute& from, LinkRoute& to) {
   read.seat(from.stage(), from.replica(), to.seat, "stage");
   read.digest(from.peer(), to.peer.digest, "peer");
   to.dials = from.dials();
-  read.texts(from.addresses(), to.addresses, kAddressesMax, kNameMax, "addresses");
+  read.names(from.addresses(), to.addresses, kAddressesMax, "addresses");
   read.secret(from.relay_ticket(), to.relay_ticket, "relay_ticket");
-  read.text(from.region(), to.region, kNameMax, "region");
+  read.name(from.region(), to.region, "region");
   return read.status();
 }
 
@@ -159,8 +159,8 @@ void put(const BlobSource& from, wire::BlobSource& to) {
 Status get(const wire::BlobSource& from, BlobSource& to) {
   Reader read("BlobSource");
   read.digest(from.peer(), to.peer.digest, "peer");
-  read.texts(from.addresses(), to.addresses, kAddressesMax, kNameMax, "addresses");
-  read.text(from.region(), to.region, kNameMax, "region");
+  read.names(from.addresses(), to.addresses, kAddressesMax, "addresses");
+  read.name(from.region(), to.region, "region");
   read.numbers(from.tensors(), to.tensors, kListMax, "tensors");
   return read.status();
 }

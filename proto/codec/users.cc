@@ -62,7 +62,7 @@ void put(const SubmitJob& from, wire::SubmitJob& to) {
 }
 Status get(const wire::SubmitJob& from, SubmitJob& to) {
   Reader read("SubmitJob");
-  read.text(from.name(), to.name, kNameMax, "name");
+  read.name(from.name(), to.name, "name");
   read.text(from.job(), to.job, kJobFileMax, "job");
   to.stages = from.stages();
   read.require(to.stages <= kStagesMax, "stages", "more than 1024");
@@ -70,7 +70,7 @@ Status get(const wire::SubmitJob& from, SubmitJob& to) {
   std::set<std::string_view> paths;
   for (const PackedFile& file : to.files)
     read.require(paths.insert(file.path).second, "files", "a path is there twice");
-  read.texts(from.excluded(), to.excluded, kExcludedMax, kNameMax, "excluded");
+  read.names(from.excluded(), to.excluded, kExcludedMax, "excluded");
   to.compresses = from.compresses();
   if (from.arithmetic() != wire::ARITHMETIC_UNSPECIFIED)
     read.enumerator(from.arithmetic(), to.arithmetic, dag::Arithmetic::BF16, "arithmetic");
@@ -99,8 +99,8 @@ Status get(const wire::StageStatus& from, StageStatus& to) {
   Reader read("StageStatus");
   read.seat(from.stage(), from.replica(), to.seat, "stage");
   read.digest(from.peer(), to.peer.digest, "peer");
-  read.text(from.peer_name(), to.peer_name, kNameMax, "peer_name");
-  read.text(from.region(), to.region, kNameMax, "region");
+  read.name(from.peer_name(), to.peer_name, "peer_name");
+  read.name(from.region(), to.region, "region");
   to.busy = from.busy();
   read.list(from.links(), to.links, kStagesMax, "links");
   to.step = from.step();
@@ -146,9 +146,9 @@ Status get(const wire::JobStatus& from, JobStatus& to) {
   WEFT_TRY_STATUS(get(from.comparison(), to.comparison));
   Reader read("JobStatus");
   to.job = from.job();
-  read.text(from.name(), to.name, kNameMax, "name");
+  read.name(from.name(), to.name, "name");
   read.enumerator(from.state(), to.state, JobState::Failed, "state");
-  read.text(from.reason(), to.reason, kTextMax, "reason");
+  read.message(from.reason(), to.reason, "reason");
   to.plan_version = from.plan_version();
   to.step = from.step();
   to.steps = from.steps();
@@ -159,7 +159,7 @@ Status get(const wire::JobStatus& from, JobStatus& to) {
   to.recovery_step = from.recovery_step();
   to.recoveries = from.recoveries();
   to.equal_bits = from.equal_bits();
-  read.texts(from.plan(), to.plan, kShortListMax, kTextMax, "plan");
+  read.messages(from.plan(), to.plan, kShortListMax, "plan");
   read.list(from.stages(), to.stages, kStagesMax, "stages");
   return read.status();
 }
@@ -180,16 +180,16 @@ void put(const PeerStatus& from, wire::PeerStatus& to) {
 Status get(const wire::PeerStatus& from, PeerStatus& to) {
   Reader read("PeerStatus");
   read.digest(from.peer(), to.peer.digest, "peer");
-  read.text(from.name(), to.name, kNameMax, "name");
-  read.text(from.region(), to.region, kNameMax, "region");
-  read.text(from.device(), to.device, kNameMax, "device");
-  read.text(from.software(), to.software, kNameMax, "software");
-  read.text(from.state(), to.state, kNameMax, "state");
+  read.name(from.name(), to.name, "name");
+  read.name(from.region(), to.region, "region");
+  read.name(from.device(), to.device, "device");
+  read.name(from.software(), to.software, "software");
+  read.name(from.state(), to.state, "state");
   read.part(from.rates(), to.rates, "rates");
   read.bytes(from.memory(), to.memory, "memory");
   to.reachable = from.reachable();
   to.seconds_since_heard = from.seconds_since_heard();
-  read.text(from.owner(), to.owner, kNameMax, "owner");
+  read.name(from.owner(), to.owner, "owner");
   return read.status();
 }
 
@@ -231,12 +231,12 @@ Status get(const wire::JobEvent& from, JobEvent& to) {
   read.require(static_cast<size_t>(from.metrics_size()) <= kStagesMax, "metrics", "more than 1024");
   for (int i = 0; i < from.metrics_size() && read.good(); ++i) {
     std::string name;
-    read.text(from.metrics(i).name(), name, kNameMax, "metrics.name");
+    read.name(from.metrics(i).name(), name, "metrics.name");
     read.require(to.metrics.emplace(std::move(name), from.metrics(i).value()).second, "metrics",
                  "a name is there twice");
   }
-  read.text(from.text(), to.text, kTextMax, "text");
-  read.texts(from.peers(), to.peers, kStagesMax, kNameMax, "peers");
+  read.message(from.text(), to.text, "text");
+  read.names(from.peers(), to.peers, kStagesMax, "peers");
   to.diverged = from.diverged();
   return read.status();
 }

@@ -163,6 +163,16 @@ void Reader::text(const std::string& from, std::string& to, size_t size_max, std
   to = from;
 }
 
+void Reader::name(const std::string& from, std::string& to, std::string_view field) {
+  text(from, to, kNameMax, field);
+  to = printable(to, Lines::One);
+}
+
+void Reader::message(const std::string& from, std::string& to, std::string_view field) {
+  text(from, to, kTextMax, field);
+  to = printable(to, Lines::Many);
+}
+
 void Reader::secret(const std::string& from, Secret& to, std::string_view field) {
   if (from.size() != to.size()) return refuse(ErrorCode::OutOfRange, field, "a secret has 16 bytes");
   std::memcpy(to.data(), from.data(), to.size());

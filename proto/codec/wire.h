@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/printable.h"
 #include "base/result.h"
 #include "proto/codec/bounds.h"
 #include "proto/messages.h"
@@ -170,7 +171,12 @@ class Reader {
     if (good() && !holds) refuse(ErrorCode::OutOfRange, field, why);
   }
 
+  // As it is: what programs read.
   void text(const std::string& from, std::string& to, size_t size_max, std::string_view field);
+  // What people read, cleaned (base/printable.h): a name, one line of at most kNameMax bytes; a message, some
+  // lines of at most kTextMax.
+  void name(const std::string& from, std::string& to, std::string_view field);
+  void message(const std::string& from, std::string& to, std::string_view field);
   void secret(const std::string& from, Secret& to, std::string_view field);
   void digest(const std::string& from, Digest& to, std::string_view field);
   void digest(const std::string& from, std::optional<Digest>& to, std::string_view field);  // empty: none
@@ -207,6 +213,16 @@ class Reader {
     to.resize(static_cast<size_t>(from.size()));
     for (int i = 0; i < from.size() && good(); ++i)
       text(from[i], to[static_cast<size_t>(i)], size_max, field);
+  }
+  template <typename List>
+  void names(const List& from, std::vector<std::string>& to, size_t count_max, std::string_view field) {
+    texts(from, to, count_max, kNameMax, field);
+    for (std::string& entry : to) entry = printable(entry, Lines::One);
+  }
+  template <typename List>
+  void messages(const List& from, std::vector<std::string>& to, size_t count_max, std::string_view field) {
+    texts(from, to, count_max, kTextMax, field);
+    for (std::string& entry : to) entry = printable(entry, Lines::Many);
   }
   template <typename List>
   void digests(const List& from, std::vector<Digest>& to, size_t count_max, std::string_view field) {

@@ -1,6 +1,7 @@
 // A peer in this process, on a loop and thread of its own, with a device of the test's choice.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <string>

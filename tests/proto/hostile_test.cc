@@ -19,7 +19,7 @@ constexpr bool kSanitized = false;
 namespace weft::proto {
 namespace {
 
-constexpr size_t kKinds = std::variant_size_v<Message>;
+constexpr size_t kKinds = std::variant_size_v<AnyMessage>;
 using ByteVector = std::vector<std::byte>;
 
 // What decodes is within all bounds: it can be encoded, and decodes again. Whether it did.

@@ -10,7 +10,7 @@
 namespace weft::proto {
 namespace {
 
-constexpr size_t kKinds = std::variant_size_v<Message>;
+constexpr size_t kKinds = std::variant_size_v<AnyMessage>;
 
 TEST(Codec, EveryMessageComesBackAsItWas) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
@@ -73,6 +73,23 @@ TEST(Codec, TextForPeopleIsCutAtItsBound) {
   const auto decoded = decode(encode(Refusal{ErrorCode::Internal, std::string(100'000, 'x'), false}));
   ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
   EXPECT_EQ(std::get<Refusal>(*decoded).message.size(), kTextMax);
+}
+
+// What others say reaches logs and terminals.
+TEST(Codec, TextForPeopleIsCleanedAndTextForProgramsIsNot) {
+  Hello hello{.software = "1\x1b[2J", .name = "a\nerror disk_full"};
+  hello.device =
+      DeviceReport{.device = "cpu:1\r", .memory = {1}, .fingerprint = "f\n", .addresses = {"h\n:1"}};
+  const auto decoded = decode(encode(hello));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  const Hello& got = std::get<Hello>(*decoded);
+  EXPECT_EQ(got.software, "1?[2J");
+  EXPECT_EQ(got.name, "a?error disk_full");
+  EXPECT_EQ(got.device->device, "cpu:1?");
+  EXPECT_EQ(got.device->addresses, std::vector<std::string>{"h?:1"});
+  EXPECT_EQ(got.device->fingerprint, "f\n");
+  const auto refusal = decode(encode(Refusal{.message = "two\nlines\x1b[31m"}));
+  EXPECT_EQ(std::get<Refusal>(*refusal).message, "two\nlines?[31m");
 }
 
 TEST(Codec, AHelloOfAnotherMajorVersionStillNamesItself) {

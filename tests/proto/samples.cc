@@ -92,7 +92,7 @@ class Maker {
   explicit Maker(Rng& rng) : rng_(rng) {}
 
   Message message(size_t kind) {
-    static const auto kMakers = make_table(std::make_index_sequence<std::variant_size_v<Message>>{});
+    static const auto kMakers = make_table(std::make_index_sequence<std::variant_size_v<AnyMessage>>{});
     return kMakers[kind](*this);
   }
 
@@ -100,7 +100,7 @@ class Maker {
   using Make = Message (*)(Maker&);
   template <size_t I>
   static Message make_alternative(Maker& maker) {
-    std::variant_alternative_t<I, Message> message;
+    std::variant_alternative_t<I, AnyMessage> message;
     maker.fill(message);
     return message;
   }
