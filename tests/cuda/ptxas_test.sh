@@ -1,6 +1,6 @@
 #!/bin/sh
 # What the assembler makes of the kernels: no register spilled and no stack, on any generation of cards. By default for the
-# oldest, the newest and the most widespread; WEFT_LONG=1: for all. Without nvcc it is skipped.
+# oldest and the newest; WEFT_LONG=1: for all. Without nvcc it is skipped.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -17,7 +17,7 @@ if ! [ -x "$nvcc" ]; then
   exit 77
 fi
 ptxas=$(dirname "$(readlink -f "$nvcc")")/ptxas
-cards='sm_75 sm_86 sm_120'
+cards='sm_75 sm_120'
 [ "${WEFT_LONG:-0}" = 0 ] || cards='sm_75 sm_86 sm_89 sm_90 sm_120'
 
 folder=$(mktemp -d)

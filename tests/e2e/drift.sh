@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Links that change while a job runs: two of three peers have its stages when one's uplink falls to a tenth and less. The run is
+# Links that change while a job runs: two of three peers have its stages when one's uplink falls to a tenth. The run is
 # planned again with what its traffic showed, moves to the third peer after a snapshot, is fast again, and ends in the bytes
 # of one machine. Then, nothing more changing, it stays.
 source "$(dirname "$0")/cluster.sh"
@@ -30,12 +30,12 @@ wait_for_step 10
 mapfile -t before < <(active_peers)
 [ ${#before[@]} -eq 2 ] || fail "not two peers have stages: ${before[*]}"
 slow=${before[0]}
-lines "$slow" 6Mbit
+lines "$slow" 10Mbit
 kill -USR1 "${peer_pid[$slow]}"
 wait_for_log "$work/$slow.log" lines_changed
 wait_for_event '"event":"notice"' 240
 until [[ $LINE == *'planned anew'*moving* ]]; do wait_for_event '"event":"notice"' 240; done
-echo "ok: with $slow at 6 Mbit/s: $(sed -n 's/.*"text":"\([^"]*\)".*/\1/p' <<<"$LINE")"
+echo "ok: with $slow at 10 Mbit/s: $(sed -n 's/.*"text":"\([^"]*\)".*/\1/p' <<<"$LINE")"
 until [[ $LINE == *'"state":"running"'* ]]; do wait_for_event '"event":"state"'; done
 next_step
 mapfile -t after < <(active_peers)
