@@ -21,7 +21,9 @@ namespace weft::net {
 
 struct ConnectionLimits {
   size_t frame_size_max = 64 << 10;  // bytes of payload received; raised once the other side is known
-  size_t send_queue_max = 1 << 30;   // bytes; beyond it the connection is closed (ResourceExhausted)
+  // Bytes, each frame counted with the memory that it takes itself; beyond it the connection is closed
+  // (ResourceExhausted).
+  size_t send_queue_max = 1 << 30;
   // Bytes in the system's buffer that have not left this machine, about; 0: as many as it likes. What is sent
   // later, and is more urgent, waits behind them.
   size_t unsent_max = 0;

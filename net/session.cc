@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kReadBudget = 4 << 20;  // bytes, then others have their turn
 constexpr size_t kReadCost = 4 << 10;    // what a read or a frame takes of it however small it is
 constexpr size_t kWriteBudget = 4 << 20;
+constexpr size_t kFrameMemory = 256;  // a frame in the queue, about, beside its bytes
 constexpr size_t kSharesRecordsFrom = 1 << 20;
 constexpr size_t kPayloadAtOnce = 16 << 20;  // more memory than this only as the bytes arrive
 
@@ -339,7 +340,8 @@ void Session::send(OutFrame frame) {
   if ((phase_ != Phase::Idle && phase_ != Phase::Open) || lost_) return;
   WEFT_CHECK_MSG(frame.payload_size() <= UINT32_MAX, "a frame holds at most 4 GiB");
   const size_t size = kFrameHeaderSize + frame.payload_size();
-  if (size > limits_.send_queue_max - std::min(limits_.send_queue_max, queue_size_))
+  const size_t held = queue_size_ + queue_.size() * kFrameMemory;
+  if (size > limits_.send_queue_max - std::min(limits_.send_queue_max, held))
     return fail_later({ErrorCode::ResourceExhausted, address_ + ": it takes too little of what is sent, " +
                                                          std::to_string(queue_size_) + " bytes are waiting"});
   queue_size_ += size;

@@ -35,7 +35,7 @@ struct BrokerServiceOptions {
   bool copies_go_direct = true;                      // to peers that stand by, where that is possible
   Duration replan_after = std::chrono::seconds(30);  // 0: runs are never planned again while they go on
   double compare_share = 0.02;  // of a run's time, for comparing compressed links with dense ones; 0: never
-  bool measures_links = true;                        // false: they are taken as the regions' names suggest
+  bool measures_links = true;   // false: they are taken as the regions' names suggest
 };
 
 class BrokerService {

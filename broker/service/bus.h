@@ -32,6 +32,7 @@ enum class BusKind : uint8_t {
   RevokeRelay = 22,
   Follow = 23,      // payload: job u64, sequence sent last u64
   ExpectFeed = 24,  // as OpenFeed; what is asked for waits until that comes, or CloseFeed
+  Taken = 25,       // payload: bytes u64 of payloads that came from this connection and are done with
 };
 
 struct BusMessage {

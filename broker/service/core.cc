@@ -106,6 +106,8 @@ void Core::run() {
 }
 
 void Core::handle(const BusMessage& message) {
+  if (message.kind == BusKind::Introduced || message.kind == BusKind::Received)
+    taken_[message.connection] += message.payload.size();
   switch (message.kind) {
     case BusKind::GateReady:
       gate_is_there_ = true;
@@ -202,6 +204,11 @@ void Core::commit() {
         socket_.publish('e', text_of(proto::encode(*event)));
   }
   for (Effect& effect : turn.effects) carry_out(effect);
+  for (const auto& [connection, size] : std::exchange(taken_, {})) {
+    std::string payload;
+    append_u64(payload, size);
+    to_gate(connection, BusKind::Taken, std::move(payload));
+  }
 }
 
 // A full disk is waited for: nothing of the turn is durable, so nobody hears of it, and nothing new is taken

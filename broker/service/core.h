@@ -65,7 +65,8 @@ class Core {
   JobContexts& contexts_;
   storage::BlobStore& blobs_;
   Instant next_collection_{};
-  Effects pending_;  // of this turn, not yet durable
+  Effects pending_;                         // of this turn, not yet durable
+  std::map<ConnectionId, uint64_t> taken_;  // bytes of messages since the last commit: the gate may send more
   bool disk_is_full_ = false;
   bool gate_is_there_ = false;
   std::map<proto::JobNumber, proto::JobStatus> statuses_;

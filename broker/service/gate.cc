@@ -14,6 +14,14 @@ using proto::Role;
 namespace {
 constexpr size_t kRecentEventsMax = 4096;  // of a job: bridges the way from the store to the stream
 constexpr size_t kClientsMax = 8192;
+// Of one connection: bytes of messages that the core has not taken, and of chunks and requests that the disk
+// has not, before reading from it stops. One message of any size may be on its way.
+constexpr size_t kInCoreMax = 256 << 10;
+constexpr size_t kInWorkMax = 32 << 20;
+// Of all of them, in the core: beyond it whoever sends waits.
+constexpr size_t kInCoreMaxOfAll = 32 << 20;
+// What a control connection may leave unread before nothing is read from it: answers, mostly.
+constexpr size_t kUnreadMax = 1 << 20;
 
 std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -140,8 +148,15 @@ void Gate::on_bus(const BusMessage& message) {
     }
     case BusKind::Close: {
       client->connection->close(std::chrono::seconds(2));
+      bytes_in_core_ -= client->bytes_in_core;
       clients_.erase(at);
       return;
+    }
+    case BusKind::Taken: {
+      const size_t size = std::min<uint64_t>(read_u64(message.payload, 0), client->bytes_in_core);
+      client->bytes_in_core -= size;
+      bytes_in_core_ -= size;
+      return pace(client);
     }
     case BusKind::Follow:
       return follow(client, read_u64(message.payload, 0), read_u64(message.payload, 8));
@@ -224,12 +239,16 @@ void Gate::on_connection(net::ConnectionPtr connection) {
                          },
                      .on_drained =
                          [this, weak] {
-                           if (const auto here = weak.lock()) next_download(here);
+                           const auto here = weak.lock();
+                           if (!here) return;
+                           next_download(here);
+                           pace(here);
                          }});
 }
 
 void Gate::on_closed(const ClientPtr& client, const std::string& reason) {
   if (clients_.erase(client->number) == 0) return;
+  bytes_in_core_ -= client->bytes_in_core;
   if (client->introduced) {
     core_->send({.kind = BusKind::Disconnected, .connection = client->number, .payload = reason});
     drain_bus();
@@ -258,6 +277,8 @@ void Gate::tick() {
     if (!client->role && loop_.now() - client->since > options_.greeting_deadline) late.push_back(client);
   for (const ClientPtr& client : late) close(client, "it did not introduce itself in time");
   drain_bus();
+  for (const auto& [number, client] : clients_)
+    if (client->is_paused) pace(client);
   timer_ = loop_.after(std::chrono::milliseconds(500), [this] { tick(); });
 }
 
@@ -271,8 +292,7 @@ void Gate::on_frame(const ClientPtr& client, net::InFrame frame) {
     payload += static_cast<char>(address.size());
     payload += address;
     payload += text_of(frame.payload.span());
-    core_->send({.kind = BusKind::Introduced, .connection = client->number, .payload = std::move(payload)});
-    return drain_bus();
+    return to_core(client, BusKind::Introduced, std::move(payload));
   }
   switch (static_cast<FrameKind>(frame.kind)) {
     case FrameKind::Message:
@@ -295,9 +315,38 @@ void Gate::on_message_frame(const ClientPtr& client, const net::InFrame& frame) 
       return refuse(client, {ErrorCode::InvalidArgument,
                              std::string(proto::name_of(*message)) + " is not for a bulk connection"});
   }
-  core_->send(
-      {.kind = BusKind::Received, .connection = client->number, .payload = text_of(frame.payload.span())});
+  to_core(client, BusKind::Received, text_of(frame.payload.span()));
+}
+
+void Gate::to_core(const ClientPtr& client, BusKind kind, std::string payload) {
+  client->bytes_in_core += payload.size();
+  bytes_in_core_ += payload.size();
+  core_->send({.kind = kind, .connection = client->number, .payload = std::move(payload)});
   drain_bus();
+  pace(client);
+}
+
+void Gate::begin_files_work(const ClientPtr& client, size_t size) {
+  client->bytes_in_work += size;
+  pace(client);
+}
+
+void Gate::end_files_work(const ClientPtr& client, size_t size) {
+  client->bytes_in_work -= size;
+  pace(client);
+}
+
+void Gate::pace(const ClientPtr& client) {
+  const size_t unread = client->role == Role::Peer ? client->connection->stats().bytes_queued : 0;
+  const auto is_above = [&](size_t part) {
+    return client->bytes_in_core > kInCoreMax / part || client->bytes_in_work > kInWorkMax / part ||
+           unread > kUnreadMax / part ||
+           (client->bytes_in_core > 0 && bytes_in_core_ > kInCoreMaxOfAll / part);
+  };
+  const bool pauses = client->is_paused ? is_above(2) : is_above(1);
+  if (pauses == client->is_paused) return;
+  client->is_paused = pauses;
+  client->connection->pause_reading(pauses);
 }
 
 bool Gate::serve_here(const ClientPtr& client, const Message& message) {

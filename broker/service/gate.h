@@ -58,6 +58,11 @@ class Gate {
   void refuse(const ClientPtr& client, const Error& error);
   void send(const ClientPtr& client, const proto::Message& message);
   void tick();
+  void to_core(const ClientPtr& client, BusKind kind, std::string payload);
+  void begin_files_work(const ClientPtr& client, size_t size);
+  void end_files_work(const ClientPtr& client, size_t size);
+  // Stops and resumes reading from it, by what of it is in work and what it leaves unread.
+  void pace(const ClientPtr& client);
 
   void get_blob(const ClientPtr& client, const proto::GetBlob& request);
   void next_download(const ClientPtr& client);
@@ -85,6 +90,7 @@ class Gate {
   std::unique_ptr<net::Loop::Timer> timer_;
   uint64_t next_connection_ = 1;
   std::map<uint64_t, ClientPtr> clients_;
+  size_t bytes_in_core_ = 0;  // of all
   struct Feed {
     proto::Secret key{};
     bool open = false;

@@ -11,8 +11,7 @@ namespace {
 
 constexpr size_t kQueuedMax = 32 << 20;  // bytes on their way to one connection before the next blob is begun
 constexpr size_t kDownloadsMax = 4096;   // asked for and not begun
-constexpr size_t kUnwrittenMax =
-    32 << 20;  // bytes of one connection not yet on disk before reading from it stops
+constexpr size_t kRequestCost = 4 << 10;  // what a request to the disk counts for at least
 constexpr size_t kMicrobatchesMax = 256;  // of one connection at once
 constexpr uint64_t kBlobSizeMax = uint64_t{64} << 30;
 
@@ -61,6 +60,7 @@ void Gate::put_blob(const ClientPtr& client, const proto::PutBlob& request) {
   upload->left = request.size;
   if (request.packed) upload->framing.emplace(request.size);
   client->upload = upload;
+  begin_files_work(client, kRequestCost);
   const std::weak_ptr<Client> weak = client;
   files_thread_->post([this, upload, request, weak] {
     const auto durability = durability_of(request.durable);
@@ -74,13 +74,16 @@ void Gate::put_blob(const ClientPtr& client, const proto::PutBlob& request) {
         if (const Status begun = upload->begin_unpacking(blobs_, request); !begun)
           upload->error = begun.error();
     }
-    if (request.size != 0) return;
-    if (upload->writer && !upload->error) {
+    const bool is_over = request.size == 0;
+    if (is_over && upload->writer && !upload->error) {
       const Status done = upload->writer->finish();
       if (!done) upload->error = done.error();
     }
-    loop_.post([this, upload, weak] {
-      if (const auto here = weak.lock())
+    loop_.post([this, upload, weak, is_over] {
+      const auto here = weak.lock();
+      if (!here) return;
+      end_files_work(here, kRequestCost);
+      if (is_over)
         send(here,
              proto::BlobAnswer{upload->request, upload->error ? upload->error->code : ErrorCode::Internal,
                                upload->error ? upload->error->message : "", 0});
@@ -125,8 +128,7 @@ void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
     size = std::max<size_t>(size, begun);
   }
   const bool last = upload->is_complete();
-  client->bytes_in_work += size;
-  if (client->bytes_in_work > kUnwrittenMax) client->connection->pause_reading(true);
+  begin_files_work(client, size);
   const std::weak_ptr<Client> weak = client;
   const auto payload = std::make_shared<net::InFrame>(std::move(frame));
   files_thread_->post([this, upload, payload, weak, last, size] {
@@ -144,8 +146,7 @@ void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
     loop_.post([this, upload, weak, last, size] {
       const auto here = weak.lock();
       if (!here) return;
-      here->bytes_in_work -= size;
-      if (here->bytes_in_work <= kUnwrittenMax / 2) here->connection->pause_reading(false);
+      end_files_work(here, size);
       if (last)
         send(here,
              proto::BlobAnswer{upload->request, upload->error ? upload->error->code : ErrorCode::Internal,
@@ -156,13 +157,18 @@ void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
 
 // On the files' thread: what is there only for a while may have to be made durable first.
 void Gate::have_blobs(const ClientPtr& client, const proto::HaveBlobs& request) {
+  const size_t size = kRequestCost + request.blobs.size() * sizeof(Digest);
+  begin_files_work(client, size);
   const std::weak_ptr<Client> weak = client;
-  files_thread_->post([this, request, weak] {
+  files_thread_->post([this, request, weak, size] {
     proto::MissingBlobs missing{request.request, {}};
     for (const Digest& blob : request.blobs)
       if (!blobs_.have(blob, durability_of(request.durable)).value_or(false)) missing.blobs.push_back(blob);
-    loop_.post([this, missing = std::move(missing), weak] {
-      if (const auto here = weak.lock()) send(here, missing);
+    loop_.post([this, missing = std::move(missing), weak, size] {
+      const auto here = weak.lock();
+      if (!here) return;
+      end_files_work(here, size);
+      send(here, missing);
     });
   });
 }

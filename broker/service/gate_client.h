@@ -36,7 +36,9 @@ struct Gate::Client {
     Status write(std::span<const std::byte> bytes);
   };
   std::shared_ptr<Upload> upload;
-  size_t bytes_in_work = 0;  // chunks given to the files' thread
+  size_t bytes_in_work = 0;  // chunks and requests given to the files' thread
+  size_t bytes_in_core = 0;  // messages given to the core and not taken yet
+  bool is_paused = false;    // nothing is read from it
   size_t microbatches_in_work = 0;
 };
 

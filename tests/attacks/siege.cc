@@ -16,7 +16,7 @@ constexpr Duration kNewcomer = std::chrono::seconds(10);  // during it; it took 
 }  // namespace
 
 Duration attack_time() {
-  return std::getenv("WEFT_LONG") != nullptr ? std::chrono::seconds(60) : std::chrono::seconds(3);
+  return std::getenv("WEFT_LONG") != nullptr ? std::chrono::seconds(60) : std::chrono::seconds(2);
 }
 
 Siege::Siege() : broker_(std::make_unique<BrokerProcess>(scratch_.folder())) {

@@ -10,7 +10,7 @@
 
 namespace weft::attacks {
 
-// How long an attack lasts: three seconds, with WEFT_LONG=1 a minute.
+// How long an attack lasts: two seconds, with WEFT_LONG=1 a minute.
 Duration attack_time();
 
 class Siege {
