@@ -39,9 +39,10 @@ StageClaims::StageClaims(const proto::AssignStage& assignment) {
     const dag::Graph& graph = *program.graph;
     Numbers numbers;
     for (const dag::GraphOutput& output : graph.outputs()) {
-      if (output.role == dag::OutputRole::Loss) ++numbers.loss;
-      if (output.role == dag::OutputRole::Correct) ++numbers.correct;
-      if (output.role == dag::OutputRole::Counted) ++numbers.counted;
+      const auto count = static_cast<size_t>(graph.spec(output.value).element_count());
+      if (output.role == dag::OutputRole::Loss) numbers.loss += count;
+      if (output.role == dag::OutputRole::Correct) numbers.correct += count;
+      if (output.role == dag::OutputRole::Counted) numbers.counted += count;
       if (program.kind == proto::ProgramKind::Predict && output.role == dag::OutputRole::Prediction)
         predictions_.emplace(output.name, graph.spec(output.value));
     }

@@ -23,7 +23,7 @@ class StageClaims {
   // Losses from the stage that has the loss alone, one for each microbatch of the step; no sum of squares
   // below zero. What is not finite is not refused: it is a run that diverges.
   Status check_losses(const proto::StepReport& report, uint32_t microbatches) const;
-  // Of each microbatch as many numbers as the stage has outputs of that kind, and counts that are counts.
+  // Of each microbatch as many numbers as the stage's outputs of that kind have, and counts that are counts.
   Status check(const proto::EvaluationReport& report) const;
   Status check(const proto::ComparisonReport& report) const;
   // Each output that the stage predicts, once.
@@ -31,7 +31,7 @@ class StageClaims {
 
  private:
   struct Numbers {
-    size_t loss = 0, correct = 0, counted = 0;  // outputs of a program
+    size_t loss = 0, correct = 0, counted = 0;  // elements of a program's outputs of that role: one a term
   };
   std::map<dag::StateKey, dag::TensorSpec> state_;
   std::map<std::string, dag::TensorSpec> predictions_;

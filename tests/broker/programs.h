@@ -14,7 +14,7 @@ namespace weft::test {
 
 struct ProgramParts {
   std::vector<proto::TensorReference> trained{};  // values of initializers
-  size_t losses = 0, corrects = 0, counteds = 0;  // outputs of these roles
+  size_t losses = 0, corrects = 0, counteds = 0;  // scalar outputs of these roles
   std::string codec{};                            // of one tensor to the next stage; empty: it sends none
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/printable.h"
 #include "dag/autodiff.h"
 
 namespace weft::test {
@@ -119,9 +120,10 @@ class Maker {
     constexpr double kOdd[] = {0.0, -0.0, std::numeric_limits<double>::infinity(), 5e-324};
     to = rng_.below(4) == 0 ? kOdd[rng_.below(4)] : rng_.normal() * std::exp(rng_.normal() * 20);
   }
-  void fill(std::string& to) {  // any bytes
+  void fill(std::string& to) {  // any bytes, but for what reading replaces in texts for people
     to.clear();
     for (uint64_t i = rng_.below(20); i > 0; --i) to += static_cast<char>(rng_.below(chance() ? 256 : 128));
+    to = printable(to);
   }
   void fill(Digest& to) {
     for (uint8_t& byte : to.bytes) byte = static_cast<uint8_t>(rng_.below(256));
