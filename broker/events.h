@@ -37,10 +37,13 @@ struct Introduced {
   std::string address{};  // for people
   proto::Hello hello{};
   TokenVerdict verdict = TokenVerdict::None;
+  std::optional<proto::Role> token_role{};  // of a valid token: an admin's is good for a submitter, too
 };
 struct Received {
   ConnectionId connection = 0;
   std::shared_ptr<const proto::Message> message{};
+  // Of a CheckpointReport without failure that is not of a direct copy: tensors whose blobs are not here.
+  uint32_t blobs_missing = 0;
 };
 struct Disconnected {
   ConnectionId connection = 0;
@@ -68,12 +71,25 @@ struct Reconsidered {
   proto::PlanVersion plan_version = 0;
   Result<Other> other;
 };
+struct JobReopened {  // as it was stored; errors: NotFound, InvalidArgument when it cannot go on
+  ConnectionId connection = 0;
+  Result<std::shared_ptr<const StoredJob>> job;
+};
+struct BlobsVerified {
+  proto::JobNumber job = 0;
+  uint64_t step = 0;  // of the recovery point
+  size_t bad = 0;     // of its blobs: not there, or with other bytes than their name says
+};
+// Tokens that were revoked since the last time. What is revoked when the broker starts it never hears of.
+struct TokensRevoked {
+  std::set<uint64_t> tokens{};
+};
 struct RelayWaiting {  // one side of a granted ticket has come
   proto::Secret ticket{};
 };
 struct Tick {};
 using Event = std::variant<Introduced, Received, Disconnected, SubmissionChecked, PlanningDone, Reconsidered,
-                           RelayWaiting, Tick>;
+                           JobReopened, BlobsVerified, TokensRevoked, RelayWaiting, Tick>;
 
 // ---- effects
 // ---------------------------------------------------------------------------------------------------
@@ -139,22 +155,49 @@ struct GrantRelay {
 struct RevokeRelay {
   proto::Secret ticket{};
 };
-struct PublishStatus {
-  proto::JobStatus status{};
+struct ForgetJob {  // it has ended: what is at hand of it may go
+  proto::JobNumber job = 0;
 };
 struct PublishPeers {
   proto::PeerList peers{};
 };
-struct SendEvents {  // past events to a client, then new ones when asked for
+// Of a job of `whose`, or anybody's: past events to a client, then new ones when asked for.
+struct SendEvents {
   ConnectionId connection = 0;
+  std::optional<PeerId> whose{};
   proto::GetEvents request{};
+};
+// A question about a job that is not open, or not theirs: GetJob, GetResult, StopJob.
+struct AnswerFromStore {
+  ConnectionId connection = 0;
+  std::optional<PeerId> whose{};
+  proto::Message request;
+};
+// Answered with a JobList: the newest `count` below `before` (0: of all) of these and those in the store.
+struct SendJobs {
+  ConnectionId connection = 0;
+  std::optional<PeerId> whose{};
+  proto::JobNumber before = 0;
+  uint32_t count = 0;
+  std::vector<proto::JobStatus> open{};  // newest first, one more than `count` at most
+};
+struct ReopenJob {  // answered by JobReopened
+  ConnectionId connection = 0;
+  std::optional<PeerId> whose{};
+  proto::JobNumber job = 0;
+};
+struct VerifyBlobs {  // answered by BlobsVerified
+  proto::JobNumber job = 0;
+  uint64_t step = 0;
+  std::set<Digest> blobs{};
 };
 struct Log {
   std::string line{};  // "level event key=value ..."
 };
 using Effect =
     std::variant<Send, Admit, Close, CheckSubmission, StartPlanning, Reconsider, OpenFeed, CloseFeed,
-                 GrantRelay, RevokeRelay, PublishStatus, PublishPeers, SendEvents, KeepTransient, Log>;
+                 GrantRelay, RevokeRelay, ForgetJob, PublishPeers, SendEvents, AnswerFromStore, SendJobs,
+                 ReopenJob, VerifyBlobs, KeepTransient, Log>;
 
 // Records are made durable, all together, before any effect is carried out; then effects in order.
 struct Effects {

@@ -197,27 +197,35 @@ DealtStages deal_stages(const std::vector<StageToHold>& stages, std::vector<Hold
   dealt.by_holder.resize(holders.size());
   dealt.first.resize(stages.size());
   if (stages.empty() || holders.empty()) return dealt;
-  const auto give = [&](uint32_t stage, size_t holder, bool alike) {
+  std::vector<uint32_t> held_by(stages.size(), 0);
+  enum class Kin { Fingerprint, Traits, None };  // what they have in common, at most
+  const auto kin_of = [&](uint32_t stage, size_t holder) {
+    if (holders[holder].fingerprint == stages[stage].fingerprint) return Kin::Fingerprint;
+    return holders[holder].traits == stages[stage].traits ? Kin::Traits : Kin::None;
+  };
+  const auto give = [&](uint32_t stage, size_t holder, Kin kin) {
     Holder& to = holders[holder];
-    if ((to.fingerprint == stages[stage].fingerprint) != alike) return false;
+    if (kin_of(stage, holder) != kin || held_by[stage] == kHoldersMax) return false;
     if (to.memory < stages[stage].memory || to.free < stages[stage].bytes) return false;
     if (!stages[stage].owner.empty() && stages[stage].owner != to.owner) return false;
     to.free -= stages[stage].bytes;
+    ++held_by[stage];
     dealt.by_holder[holder].push_back(stage);
     if (!dealt.first[stage]) dealt.first[stage] = static_cast<uint32_t>(holder);
     return true;
   };
   // Every stage once, beginning with the holder whose turn it is; then those who have none yet.
-  const auto give_to_one = [&](uint32_t stage, bool alike) {
+  const auto give_to_one = [&](uint32_t stage, Kin kin) {
     for (size_t i = 0; i < holders.size(); ++i)
-      if (give(stage, (stage + i) % holders.size(), alike)) return true;
+      if (give(stage, (stage + i) % holders.size(), kin)) return true;
     return false;
   };
   for (uint32_t s = 0; s < stages.size(); ++s)
-    if (!give_to_one(s, true) && !equal_bits) give_to_one(s, false);
+    if (!give_to_one(s, Kin::Fingerprint) && !equal_bits && !give_to_one(s, Kin::Traits))
+      give_to_one(s, Kin::None);
   for (size_t h = 0; h < holders.size(); ++h)
     for (size_t i = 0; dealt.by_holder[h].empty() && i < stages.size(); ++i)
-      give(static_cast<uint32_t>((h + i) % stages.size()), h, true);
+      give(static_cast<uint32_t>((h + i) % stages.size()), h, Kin::Fingerprint);
   return dealt;
 }
 

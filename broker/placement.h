@@ -49,21 +49,25 @@ struct StageToHold {
   int64_t memory = 0;  // that it would take if it came to it
   std::string fingerprint{};
   std::string owner{};  // not empty: only this owner's machines may hold it
+  dag::BackendTraits traits{};
 };
 struct Holder {
   int64_t memory = 0;  // bytes that it offers
   int64_t free = 0;    // of these, not yet given to what it holds
   std::string fingerprint{};
   std::string owner{};
+  dag::BackendTraits traits{};
 };
 
 struct DealtStages {
   std::vector<std::vector<uint32_t>> by_holder;
   std::vector<std::optional<uint32_t>> first;  // by stage, the holder that is always there if any is
 };
+// How many hold a stage at most: each is sent its bytes, over and over.
+constexpr uint32_t kHoldersMax = 2;
 // The stages that holders are to hold: dealt out in turn, so that each stage is held by as many as any
-// other, or one more or less, as far as there is room. Holders are of the stage's fingerprint; where
-// none of these is to be had, of any, unless `equal_bits`.
+// other, or one more or less, as far as there is room, and by kHoldersMax at most. Holders are of the stage's
+// fingerprint; where none of these is to be had, of its traits, then of any, unless `equal_bits`.
 DealtStages deal_stages(const std::vector<StageToHold>& stages, std::vector<Holder> holders,
                         bool equal_bits = false);
 

@@ -1,9 +1,8 @@
-// Measured links: which pairs of peers measure the link between them, one round after the other, and what is
-// made of it.
+#include "broker/probes.h"
+
 #include <algorithm>
 #include <cstdio>
 
-#include "broker/broker.h"
 #include "broker/candidates.h"
 
 namespace weft::broker {
@@ -22,50 +21,47 @@ constexpr size_t kEndsWithPairs = 64;  // of more peers sites alone are listed
 constexpr uint32_t kSitesListed = 256;
 }  // namespace
 
-bool Broker::may_probe(const Peer& peer) const {
+bool Probes::may_probe(const Peer& peer) const {
   if (!peer.connection || peer.draining || peer.minor < proto::kProtocolMinorOfProbes) return false;
   const auto resting = resting_.find(peer.id);
-  return resting == resting_.end() || resting->second <= now_.monotonic;
+  return resting == resting_.end() || resting->second <= step_.now.monotonic;
 }
 
 // Nothing disturbs a measurement: no run, and no tensors that are fetched for one.
-std::vector<PeerId> Broker::idle_peers() const {
-  const auto holds_all = [](const auto& entry) { return entry.second.complete == entry.second.step; };
+std::vector<PeerId> Probes::idle_peers() const {
   std::vector<PeerId> idle;
-  for (const auto& [id, peer] : peers_)
-    if (may_probe(peer) && !peer.serving &&
-        std::all_of(peer.standing.begin(), peer.standing.end(), holds_all))
-      idle.push_back(id);
+  for (const auto& [id, peer] : pool_.peers())
+    if (may_probe(peer) && !peer.serving && !stand_bys_.is_fetching(id)) idle.push_back(id);
   return idle;
 }
 
-void Broker::update_probes() {
-  probes_dirty_ = false;
+void Probes::update() {
+  step_.probes = false;
   if (!options_.measures_links) return;
-  if (round_ && now_.monotonic >= round_->deadline) end_round();
+  if (round_ && step_.now.monotonic >= round_->deadline) end_round();
   if (round_) return;
-  std::erase_if(resting_, [&](const auto& entry) { return entry.second <= now_.monotonic; });
-  const auto pairs = links_.next_round(idle_peers(), now_.monotonic);
+  std::erase_if(resting_, [&](const auto& entry) { return entry.second <= step_.now.monotonic; });
+  const auto pairs = links_.next_round(idle_peers(), step_.now.monotonic);
   if (!pairs.empty()) start_round(pairs);
 }
 
-void Broker::start_round(const std::vector<LinkBook::Pair>& pairs) {
-  round_ = ProbeRound{.number = ++rounds_, .deadline = now_.monotonic + kRoundDeadline, .probes = {}};
+void Probes::start_round(const std::vector<LinkBook::Pair>& pairs) {
+  round_ = Round{.number = ++rounds_, .deadline = step_.now.monotonic + kRoundDeadline, .pairs = {}};
   for (const LinkBook::Pair& pair : pairs) {
-    PairProbe probe{.dials = pair.dials, .accepts = pair.accepts, .ticket = options_.draw_secret()};
+    Pair probe{.dials = pair.dials, .accepts = pair.accepts, .ticket = options_.draw_secret()};
     // Who cannot be dialled dials.
-    if (peers_.at(probe.accepts).device.addresses.empty() && !peers_.at(probe.dials).device.addresses.empty())
+    if (pool_.at(probe.accepts).device.addresses.empty() && !pool_.at(probe.dials).device.addresses.empty())
       std::swap(probe.dials, probe.accepts);
-    out_->effects.push_back(GrantRelay{probe.ticket});
-    tell_probe(probe, probe.accepts, probe.dials);
-    tell_probe(probe, probe.dials, probe.accepts);
-    round_->probes.push_back(probe);
+    step_.effect(GrantRelay{probe.ticket});
+    tell(probe, probe.accepts, probe.dials);
+    tell(probe, probe.dials, probe.accepts);
+    round_->pairs.push_back(probe);
   }
 }
 
-void Broker::tell_probe(const PairProbe& probe, const PeerId& to, const PeerId& other) {
-  const proto::DeviceReport& device = peers_.at(other).device;
-  send_to_peer(to, proto::ProbeLink{.round = round_->number,
+void Probes::tell(const Pair& probe, const PeerId& to, const PeerId& other) {
+  const proto::DeviceReport& device = pool_.at(other).device;
+  pool_.send(to, proto::ProbeLink{.round = round_->number,
                                     .peer = other,
                                     .dials = to == probe.dials,
                                     .addresses = device.addresses,
@@ -76,104 +72,105 @@ void Broker::tell_probe(const PairProbe& probe, const PeerId& to, const PeerId& 
                                     .deadline = kProbeDeadline});
 }
 
-Broker::PairProbe* Broker::probe_of(const PeerId& peer) {
+Probes::Pair* Probes::pair_of(const PeerId& peer) {
   if (!round_) return nullptr;
-  for (PairProbe& probe : round_->probes)
+  for (Pair& probe : round_->pairs)
     if (probe.dials == peer || probe.accepts == peer) return &probe;
   return nullptr;
 }
 
-void Broker::on_probe_report(Peer& peer, const proto::ProbeReport& report) {
-  PairProbe* probe = round_ && round_->number == report.round ? probe_of(peer.id) : nullptr;
+void Probes::on_report(Peer& peer, const proto::ProbeReport& report) {
+  Pair* probe = round_ && round_->number == report.round ? pair_of(peer.id) : nullptr;
   const bool dialled = probe != nullptr && probe->dials == peer.id;
   if (probe == nullptr || report.peer != (dialled ? probe->accepts : probe->dials) ||
       (dialled ? probe->dialler_said : probe->acceptor_said)) {
-    ++counters_.stale_dropped;
+    ++step_.counters.stale_dropped;
     return;
   }
   (dialled ? probe->dialler_said : probe->acceptor_said) = true;
   probe->measured = probe->measured || !report.failure;
   if (report.failure)
-    on_probe_failed(*probe, peer, *report.failure);
+    on_failed(*probe, peer, *report.failure);
   else
     on_measured({.from = report.peer,
                  .to = peer.id,
                  .bytes_per_second = std::clamp(report.bytes_per_second, kRateMin, kRateMax),
                  .round_trip = std::min(report.round_trip, kRoundTripMax),
                  .is_relayed = report.relayed,
-                 .at = now_.monotonic});
-  end_probe();
+                 .at = step_.now.monotonic});
+  end_pair();
 }
 
-void Broker::on_measured(const LinkSample& sample) {
+void Probes::on_measured(const LinkSample& sample) {
   char figures[80];
   std::snprintf(figures, sizeof figures, "mbit_per_second=%.3g round_trip_ms=%.3g",
                 sample.bytes_per_second * 8e-6, seconds(sample.round_trip) * 1e3);
-  log("info link_measured from=" + peers_.at(sample.from).name + " to=" + peers_.at(sample.to).name + " " +
+  step_.log("info link_measured from=" + pool_.at(sample.from).name + " to=" + pool_.at(sample.to).name + " " +
       figures + (sample.is_relayed ? " way=relay" : " way=direct"));
   links_.record(sample);
 }
 
 // Who dials has tried every way; who waits cannot tell why nobody came.
-void Broker::on_probe_failed(PairProbe& probe, const Peer& peer, const Error& error) {
+void Probes::on_failed(Pair& probe, const Peer& peer, const Error& error) {
   const PeerId& other = peer.id == probe.dials ? probe.accepts : probe.dials;
-  log("warning link_not_measured round=" + std::to_string(round_->number) + " peer=" + peer.name +
-      " other=" + peers_.at(other).name + " reason=\"" + error.message + "\"");
+  step_.log("warning link_not_measured round=" + std::to_string(round_->number) + " peer=" + peer.name +
+      " other=" + pool_.at(other).name + " reason=\"" + error.message + "\"");
   const bool is_no_way = error.code == ErrorCode::Unavailable || error.code == ErrorCode::Timeout;
   if (is_no_way && peer.id == probe.accepts) return;
   if (is_no_way && !probe.measured) {
-    links_.record({.from = peer.id, .to = other, .at = now_.monotonic});
-    links_.record({.from = other, .to = peer.id, .at = now_.monotonic});
+    links_.record({.from = peer.id, .to = other, .at = step_.now.monotonic});
+    links_.record({.from = other, .to = peer.id, .at = step_.now.monotonic});
   } else {
-    resting_[peer.id] = resting_[other] = now_.monotonic + kRest;
+    resting_[peer.id] = resting_[other] = step_.now.monotonic + kRest;
   }
   probe.dialler_said = probe.acceptor_said = true;
 }
 
 // Of a peer that has gone nothing is waited for.
-void Broker::drop_probe(const PeerId& peer) {
-  PairProbe* probe = probe_of(peer);
+void Probes::drop(const PeerId& peer) {
+  Pair* probe = pair_of(peer);
   if (probe == nullptr) return;
   probe->dialler_said = probe->acceptor_said = true;
-  end_probe();
+  end_pair();
 }
 
-void Broker::end_probe() {
-  if (std::all_of(round_->probes.begin(), round_->probes.end(),
-                  [](const PairProbe& probe) { return probe.dialler_said && probe.acceptor_said; }))
+void Probes::end_pair() {
+  if (std::all_of(round_->pairs.begin(), round_->pairs.end(),
+                  [](const Pair& probe) { return probe.dialler_said && probe.acceptor_said; }))
     end_round();
 }
 
-void Broker::end_round() {
-  for (const PairProbe& probe : round_->probes) {
-    out_->effects.push_back(RevokeRelay{probe.ticket});
-    if (!probe.dialler_said) resting_[probe.dials] = now_.monotonic + kRest;
-    if (!probe.acceptor_said) resting_[probe.accepts] = now_.monotonic + kRest;
+void Probes::end_round() {
+  for (const Pair& probe : round_->pairs) {
+    step_.effect(RevokeRelay{probe.ticket});
+    if (!probe.dialler_said) resting_[probe.dials] = step_.now.monotonic + kRest;
+    if (!probe.acceptor_said) resting_[probe.accepts] = step_.now.monotonic + kRest;
   }
   round_.reset();
-  probes_dirty_ = jobs_dirty_ = true;
+  step_.probes = step_.jobs = true;
 }
 
 // Somebody waits at the relay for the other end of a probe.
-void Broker::invite_to_probe(const proto::Secret& ticket) {
+void Probes::on_relay_waiting(const proto::Secret& ticket) {
   if (!round_) return;
-  for (const PairProbe& probe : round_->probes)
+  for (const Pair& probe : round_->pairs)
     if (probe.ticket == ticket && !probe.acceptor_said)
-      send_to_peer(probe.accepts, proto::RelayInvitation{.run = 0, .plan_version = 0, .ticket = ticket});
+      pool_.send(probe.accepts, proto::RelayInvitation{.run = 0, .plan_version = 0, .ticket = ticket});
 }
 
 // What came of a step over a link that somebody has measured: what goes on otherwise than that is believed.
-void Broker::observe_links(const Peer& peer, const proto::StepReport& report) {
+void Probes::observe(const Peer& peer, const proto::StepReport& report) {
   if (!options_.measures_links || !report.updated || peer.serving != report.run) return;
-  const auto& plan = jobs_.at(report.run).plan;
+  const Job* job = book_.find(report.run);
+  const Crew* crew = job != nullptr ? job->crew() : nullptr;
   for (const proto::LinkUse& use : report.links) {
-    const auto other = plan ? plan->find(use.seat) : std::nullopt;
+    const auto other = crew != nullptr ? crew->plan->find(use.seat) : std::nullopt;
     if (!other || use.bytes_timed == 0 || !(use.seconds_timed > 0)) continue;
     const double usual =
         std::clamp(static_cast<double>(use.bytes_timed) / use.seconds_timed, kRateMin, kRateMax);
-    links_.observe(plan->stages[*other].peer, peer.id,
+    links_.observe(crew->plan->stages[*other].peer, peer.id,
                    {.usual = usual, .fastest = std::clamp(use.fastest_bytes_per_second, usual, kRateMax)},
-                   now_.monotonic);
+                   step_.now.monotonic);
   }
 }
 
@@ -181,30 +178,31 @@ void Broker::observe_links(const Peer& peer, const proto::StepReport& report) {
 // --------------------------------------------------------------------------------------------
 
 // A plan is made once all is known of the links, or it has been waited for long enough.
-bool Broker::waits_for_links(Job& job, const std::vector<Candidate>& free) {
+bool Probes::waits_for(Job& job, const std::vector<Candidate>& free) {
   if (!options_.measures_links) return false;
   std::vector<PeerId> peers;
   for (const Candidate& candidate : free)
-    if (may_probe(peers_.at(candidate.peer))) peers.push_back(candidate.peer);
+    if (may_probe(pool_.at(candidate.peer))) peers.push_back(candidate.peer);
   // Of a pair that is under way only one direction may be known.
   const bool under_way = round_ && std::any_of(peers.begin(), peers.end(), [&](const PeerId& peer) {
-                           const PairProbe* probe = probe_of(peer);
+                           const Pair* probe = pair_of(peer);
                            return probe != nullptr && !(probe->dialler_said && probe->acceptor_said);
                          });
-  if (!under_way && !links_.wants_more(peers, now_.monotonic)) return false;
-  if (!job.measuring_since) job.measuring_since = now_.monotonic;
-  if (now_.monotonic - *job.measuring_since >= options_.measuring_max) return false;
-  set_state(job, proto::JobState::Waiting,
+  if (!under_way && !links_.wants_more(peers, step_.now.monotonic)) return false;
+  std::optional<Instant>& since = job.waiting()->measuring_since;
+  if (!since) since = step_.now.monotonic;
+  if (step_.now.monotonic - *since >= options_.measuring_max) return false;
+  book_.set_state(job, proto::JobState::Waiting,
             "the links between " + std::to_string(peers.size()) + " peers are being measured");
-  probes_dirty_ = true;
+  step_.probes = true;
   return true;
 }
 
-plan::ClusterView Broker::cluster_of(const std::vector<Candidate>& candidates) const {
+plan::ClusterView Probes::cluster_of(const std::vector<Candidate>& candidates) const {
   if (!options_.measures_links) return assumed_cluster(candidates);
   std::vector<PeerId> peers;
   for (const Candidate& candidate : candidates) peers.push_back(candidate.peer);
-  return links_.cluster(device_views(candidates), peers, now_.monotonic);
+  return links_.cluster(device_views(candidates), peers, step_.now.monotonic);
 }
 
 namespace {
@@ -219,9 +217,9 @@ double line_of(double rate) { return rate == plan::kUnlimited ? 0 : rate; }
 }  // namespace
 
 // Of those that are there.
-proto::LinkList Broker::list_links() const {
+proto::LinkList Probes::list() const {
   std::vector<Candidate> present;
-  for (const auto& [id, peer] : peers_)
+  for (const auto& [id, peer] : pool_.peers())
     if (peer.connection && !peer.other_version) present.push_back({id, peer.name, peer.device});
   const plan::ClusterView cluster = cluster_of(present);
   proto::LinkList list;
@@ -242,14 +240,14 @@ proto::LinkList Broker::list_links() const {
   return list;
 }
 
-void Broker::list_pairs(const plan::ClusterView& cluster, proto::LinkList& list) const {
+void Probes::list_pairs(const plan::ClusterView& cluster, proto::LinkList& list) const {
   for (size_t from = 0; from < list.ends.size(); ++from)
     for (size_t to = 0; to < list.ends.size(); ++to) {
       if (from == to) continue;
       proto::LinkFigure figure = figure_of(from, to, cluster.path(from, to));
       if (const auto sample = links_.find(list.ends[from].peer, list.ends[to].peer)) {
         figure.relayed = sample->is_relayed;
-        figure.seconds_since = std::max(seconds(now_.monotonic - sample->at), 0.0);
+        figure.seconds_since = std::max(seconds(step_.now.monotonic - sample->at), 0.0);
       } else {
         figure.assumed = true;  // if only by what is known of others
       }

@@ -23,6 +23,12 @@ struct PrincipalAdmitted {
   uint64_t token = 0;  // its id
   int64_t unix_ms = 0;
 };
+// By its operator, until it is lifted. `name` for people.
+struct PeerBanned {
+  PeerId peer{};
+  std::string name{};
+  bool banned = true;
+};
 struct JobSubmitted {
   proto::JobNumber job = 0;
   PeerId submitter{};
@@ -67,10 +73,17 @@ struct CommandIssued {
 struct RunEnded {
   proto::JobNumber job = 0;
 };
+// After the JobChanged that ended it: what users are told of it from now on. A JobChanged that opens it again
+// takes this back.
+struct JobEnded {
+  PeerId submitter{};
+  proto::JobStatus status{};
+};
 // What `logs` shows again: proto::JobEvent. The Step events are also the durable count of committed steps.
 using Record =
-    std::variant<PrincipalAdmitted, JobSubmitted, JobChanged, CheckpointCommitted, PredictionCommitted,
-                 ResultCommitted, proto::JobEvent, RunStarted, CommandIssued, RunEnded>;
+    std::variant<PrincipalAdmitted, PeerBanned, JobSubmitted, JobChanged, CheckpointCommitted,
+                 PredictionCommitted, ResultCommitted, proto::JobEvent, RunStarted, CommandIssued, RunEnded,
+                 JobEnded>;
 
 // What is left of all records: the state to start from.
 struct StoredJob {
@@ -87,8 +100,10 @@ struct StoredJob {
   uint32_t microbatch_size = 0;          // of every run of it; 0: none was recorded
 };
 struct StoredState {
-  std::vector<PrincipalAdmitted> principals{};
-  std::map<proto::JobNumber, StoredJob> jobs{};
+  std::vector<PrincipalAdmitted> principals{};  // by tokens that are not revoked
+  std::vector<PeerBanned> bans{};
+  std::map<proto::JobNumber, StoredJob> jobs{};  // that have not ended
+  proto::JobNumber next_job = 1;
 };
 
 }  // namespace weft::broker

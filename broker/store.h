@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,6 +40,25 @@ class Store {
   // At most `count_max` events of the job with sequence >= from, in order.
   virtual Result<std::vector<proto::JobEvent>> events(proto::JobNumber job, uint64_t from,
                                                       size_t count_max) = 0;
+
+  // Of a job that has ended: whose it was, and what was said of it last. Nothing: no such job, or it is open.
+  struct EndedJob {
+    PeerId submitter{};
+    proto::JobStatus status{};
+  };
+  virtual Result<std::optional<EndedJob>> ended_job(proto::JobNumber job) = 0;
+  // The newest `count_max` below `before` (0: of all), newest first; of one submitter where one is named.
+  virtual Result<std::vector<EndedJob>> ended_jobs(const std::optional<PeerId>& submitter,
+                                                   proto::JobNumber before, size_t count_max) = 0;
+  // As load() has it, whether it has ended or not.
+  virtual Result<std::optional<StoredJob>> job(proto::JobNumber job) = 0;
+  // What is kept of jobs that have ended: models, checkpoints, results and predictions; the data, too, of
+  // those that failed or were stopped after `resumable_since`.
+  virtual Result<std::set<Digest>> blobs_of_ended(int64_t resumable_since_unix_ms) = 0;
+
+  // Tokens that are revoked, when anything in the database was changed by another process since the last
+  // time; else nothing.
+  virtual Result<std::optional<std::set<uint64_t>>> revoked_tokens_if_changed() = 0;
 
   virtual Status create_token(const StoredToken& token) = 0;
   virtual Result<std::optional<StoredToken>> find_token(uint64_t id) = 0;

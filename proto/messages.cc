@@ -81,7 +81,9 @@ constexpr std::string_view kNames[] = {"Hello",
                                        "ProbeSay",
                                        "ListLinks",
                                        "LinkList",
-                                       "ComparisonReport"};
+                                       "ComparisonReport",
+                                       "ResumeJob",
+                                       "BanPeer"};
 static_assert(std::size(kNames) == std::variant_size_v<AnyMessage>);
 }  // namespace
 

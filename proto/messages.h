@@ -57,6 +57,7 @@ enum class Role : uint8_t {
   Peer = 1,       // a peer's control connection
   Submitter = 2,  // a user's client
   PeerBulk = 3,   // a peer's second connection: tensors by hash, microbatches of data
+  Admin = 4,      // a user's client that may see and end everybody's jobs, and ban peers
 };
 
 struct TokenProof {
@@ -585,9 +586,14 @@ struct JobEvent {
   bool diverged = false;             // of a state: the job failed because its numbers were not finite
 };
 
-struct ListJobs {};
+// One's own; an admin gets everybody's. The newest first.
+struct ListJobs {
+  JobNumber before = 0;  // those of lower numbers; 0: all
+  uint32_t count = 0;    // at most; 0: as many as the broker likes
+};
 struct JobList {
   std::vector<JobStatus> jobs{};
+  bool more = false;  // there are older ones
 };
 struct GetJob {
   JobNumber job = 0;
@@ -604,6 +610,13 @@ struct EventsEnd {
 };
 struct StopJob {
   JobNumber job = 0;
+};
+struct ResumeJob {  // one that failed or was stopped: on from its last checkpoint
+  JobNumber job = 0;
+};
+struct BanPeer {       // an admin's
+  std::string peer{};  // its name or its key
+  bool lift = false;   // the ban
 };
 struct Done {};  // what was asked has been done
 struct ListPeers {};
@@ -732,7 +745,7 @@ using AnyMessage =
                  ListJobs, JobList, GetJob, GetEvents, EventsEnd, StopJob, Done, ListPeers, PeerList,
                  GetResult, JobResult, LinkHello, LinkReady, ResumeStage, StageResumed, StandBy, StandingBy,
                  LinkAck, RunPlan, ProbeLink, ProbeReport, ProbeHello, ProbeSay, ListLinks, LinkList,
-                 ComparisonReport>;
+                 ComparisonReport, ResumeJob, BanPeer>;
 
 // One of them. A type of its own, so that how one is copied, moved and let go is compiled once and not in
 // each file that holds one: it was a third of the time that those took.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "broker/answers.h"
 #include "broker/pace.h"
 
 namespace weft::sim {
@@ -195,7 +196,9 @@ void BrokerHost::tick() {
   enqueue(broker::Tick{});
   if (world_.now() >= next_collection_) {
     next_collection_ = world_.now() + kCollectEvery;
-    blobs_.collect(core_->referenced_blobs(), world_.now());
+    std::set<Digest> kept = core_->referenced_blobs();
+    kept.merge(store_.blobs_of_ended(0).value());
+    blobs_.collect(kept, world_.now());
   }
   world_.after(kTick, [this, life = life_] {
     if (life == life_)
@@ -310,7 +313,20 @@ void BrokerHost::carry_out(broker::Effect& effect) {
                      joined(std::nullopt);
                    }
                  },
-                 [&](broker::PublishStatus&) {},
+                 [&](broker::ForgetJob&) {},
+                 [&](broker::AnswerFromStore& e) {
+                   send({e.connection, std::make_shared<const proto::Message>(answer_from_store(store_, e))});
+                 },
+                 [&](broker::SendJobs& e) {
+                   send({e.connection,
+                         std::make_shared<const proto::Message>(list_jobs(store_, std::move(e)))});
+                 },
+                 [&](broker::ReopenJob& e) { enqueue(broker::JobReopened{e.connection, reopen(store_, e)}); },
+                 [&](broker::VerifyBlobs& e) {
+                   const auto bad = std::count_if(e.blobs.begin(), e.blobs.end(),
+                                                  [&](const Digest& blob) { return !blobs_.has(blob); });
+                   enqueue(broker::BlobsVerified{e.job, e.step, static_cast<size_t>(bad)});
+                 },
                  [&](broker::PublishPeers&) {},
                  [&](broker::SendEvents&) {},
                  [&](broker::KeepTransient& e) { blobs_.keep_transient(e.blobs, world_.now()); },

@@ -120,6 +120,8 @@ void Checkers::on_durable(std::span<const broker::Record> records) {
                 fail(r.job, "its script has " + number(store_.state().jobs.at(r.job).script.size()) +
                                 " commands that are not settled");
             },
+            [&](const broker::PeerBanned&) {},
+            [&](const broker::JobEnded&) {},
             [&](const broker::RunEnded& r) { world_.note(What::Record, 9, r.job); },
         },
         record);

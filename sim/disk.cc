@@ -1,5 +1,7 @@
 #include "sim/disk.h"
 
+#include "broker/blobs.h"
+
 #include <algorithm>
 
 namespace weft::sim {
@@ -56,8 +58,31 @@ void SimStore::apply(const broker::Record& record) {
             state_.jobs[r.job].run.reset();
             state_.jobs[r.job].script.clear();
           },
+          [&](const broker::JobEnded& r) { ended_[r.status.job] = {r.submitter, r.status}; },
+          [&](const broker::PeerBanned& r) { state_.bans.push_back(r); },
       },
       record);
+}
+
+Result<std::optional<broker::Store::EndedJob>> SimStore::ended_job(proto::JobNumber job) {
+  const auto at = ended_.find(job);
+  return at == ended_.end() ? std::optional<EndedJob>() : at->second;
+}
+
+Result<std::optional<broker::StoredJob>> SimStore::job(proto::JobNumber job) {
+  const auto at = state_.jobs.find(job);
+  return at == state_.jobs.end() ? std::optional<broker::StoredJob>() : at->second;
+}
+
+Result<std::set<Digest>> SimStore::blobs_of_ended(int64_t) {
+  std::set<Digest> blobs;
+  for (const auto& [number, ended] : ended_) {
+    const broker::StoredJob& job = state_.jobs.at(number);
+    for (const auto& checkpoint : job.checkpoints) broker::add_blobs(checkpoint.tensors, blobs);
+    for (const auto& report : job.predictions) broker::add_blobs(report.outputs, blobs);
+    if (job.result) broker::add_blobs(job.result->tensors, blobs);
+  }
+  return blobs;
 }
 
 Result<std::vector<proto::JobEvent>> SimStore::events(proto::JobNumber, uint64_t, size_t) {

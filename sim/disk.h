@@ -19,6 +19,13 @@ class SimStore final : public broker::Store {
   Status append(std::span<const broker::Record> records) override;
   Result<broker::StoredState> load() override { return state_; }
   Result<std::vector<proto::JobEvent>> events(proto::JobNumber job, uint64_t from, size_t count_max) override;
+  Result<std::optional<EndedJob>> ended_job(proto::JobNumber job) override;
+  Result<std::vector<EndedJob>> ended_jobs(const std::optional<PeerId>&, proto::JobNumber, size_t) override {
+    return std::vector<EndedJob>{};
+  }
+  Result<std::optional<broker::StoredJob>> job(proto::JobNumber job) override;
+  Result<std::set<Digest>> blobs_of_ended(int64_t resumable_since_unix_ms) override;
+  Result<std::optional<std::set<uint64_t>>> revoked_tokens_if_changed() override { return std::nullopt; }
   // Tokens are another's test: every Hello's is valid here.
   Status create_token(const broker::StoredToken&) override { return {}; }
   Result<std::optional<broker::StoredToken>> find_token(uint64_t) override {
@@ -36,6 +43,7 @@ class SimStore final : public broker::Store {
 
   broker::StoredState state_;
   std::map<proto::JobNumber, std::vector<proto::JobEvent>> events_;
+  std::map<proto::JobNumber, EndedJob> ended_;
   bool full_ = false;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "broker/answers.h"
 #include "proto/codec/codec.h"
 #include "security/token.h"
 
@@ -13,6 +14,8 @@ namespace {
 constexpr Duration kTick = std::chrono::milliseconds(500);
 constexpr Duration kDiskFullRetry = std::chrono::milliseconds(500);
 constexpr Duration kCollectEvery = std::chrono::minutes(30);
+// A job that failed or was stopped may be resumed for so long: its data stays.
+constexpr std::chrono::milliseconds kResumableFor = std::chrono::hours(7 * 24);
 constexpr size_t kEventsAtOnce = 1000;
 constexpr int kTurnMessagesMax = 512;
 
@@ -98,6 +101,7 @@ void Core::run() {
     if (now().monotonic >= next_tick) {
       // What the first step wants of the gate would reach nobody before it is there.
       if (gate_is_there_) step(Tick{});
+      look_at_tokens();
       collect_garbage();
       next_tick = now().monotonic + kTick;
     }
@@ -122,9 +126,13 @@ void Core::handle(const BusMessage& message) {
         return step(
             Disconnected{message.connection, "it sent what is no message: " + decoded.error().message});
       }
-      const auto* failed = std::get_if<proto::StageFailed>(&*decoded);
-      if (failed != nullptr && failed->error.code == ErrorCode::Corrupted) put_damaged_blobs_aside();
-      return step(Received{message.connection, std::make_shared<const proto::Message>(std::move(*decoded))});
+      Received event{message.connection, {}};
+      if (const auto* report = std::get_if<proto::CheckpointReport>(&*decoded))
+        event.blobs_missing = static_cast<uint32_t>(
+            std::count_if(report->tensors.begin(), report->tensors.end(),
+                          [&](const auto& tensor) { return !blobs_.has(tensor.sha256); }));
+      event.message = std::make_shared<const proto::Message>(std::move(*decoded));
+      return step(event);
     }
     case BusKind::Disconnected:
       introduced_.erase(message.connection);
@@ -149,7 +157,8 @@ void Core::handle(const BusMessage& message) {
   }
 }
 
-TokenVerdict Core::judge(const proto::Hello& hello) {
+// `as`: of a valid token, the role that it admits to.
+TokenVerdict Core::judge(const proto::Hello& hello, std::optional<proto::Role>& as) {
   if (!hello.token) return TokenVerdict::None;
   const auto found = store_->find_token(hello.token->id);
   if (!found || !*found) return TokenVerdict::Unknown;
@@ -160,7 +169,10 @@ TokenVerdict Core::judge(const proto::Hello& hello) {
   if (token.expires_unix_ms && *token.expires_unix_ms <= now().unix_ms) return TokenVerdict::Expired;
   if (token.uses_max && token.uses >= *token.uses_max) return TokenVerdict::Used;
   const auto role = hello.role == proto::Role::PeerBulk ? proto::Role::Peer : hello.role;
-  return token.role == role ? TokenVerdict::Valid : TokenVerdict::Unknown;
+  const bool is_client = role == proto::Role::Submitter || role == proto::Role::Admin;
+  if (token.role != role && !(is_client && token.role == proto::Role::Admin)) return TokenVerdict::Unknown;
+  as = token.role;
+  return TokenVerdict::Valid;
 }
 
 // Payload: key (32), address length (1), address, Hello.
@@ -182,10 +194,16 @@ void Core::introduce(const BusMessage& message) {
     return to_gate(message.connection, BusKind::Close);
   }
   event.hello = std::move(*hello);
-  event.verdict = judge(event.hello);
+  event.verdict = judge(event.hello, event.token_role);
   introduced_[event.connection] = event.who;
   step(event);
   commit();
+}
+
+// Whoever creates and revokes tokens does it in the database, beside this process.
+void Core::look_at_tokens() {
+  auto revoked = store_->revoked_tokens_if_changed();
+  if (revoked && *revoked) step(TokensRevoked{std::move(**revoked)});
 }
 
 void Core::step(const Event& event) {
@@ -302,11 +320,11 @@ void Core::carry_out(Effect& effect) {
           [&](CloseFeed& e) { to_gates(BusKind::CloseFeed, e.job, {}); },
           [&](GrantRelay& e) { to_gates(BusKind::GrantRelay, 0, text_of(e.ticket)); },
           [&](RevokeRelay& e) { to_gates(BusKind::RevokeRelay, 0, text_of(e.ticket)); },
-          [&](PublishStatus& e) {
-            socket_.publish('s', text_of(proto::encode(e.status)));
-            if (e.status.state >= proto::JobState::Finished) contexts_.erase(e.status.job);
-            statuses_[e.status.job] = std::move(e.status);
-          },
+          [&](ForgetJob& e) { contexts_.erase(e.job); },
+          [&](AnswerFromStore& e) { send(e.connection, answer_from_store(*store_, e)); },
+          [&](SendJobs& e) { send(e.connection, list_jobs(*store_, std::move(e))); },
+          [&](ReopenJob& e) { step(JobReopened{e.connection, reopen(*store_, e)}); },
+          [&](VerifyBlobs& e) { verify_blobs(e); },
           [&](PublishPeers& e) {
             socket_.publish('p', text_of(proto::encode(e.peers)));
             peers_ = std::move(e.peers);
@@ -323,7 +341,11 @@ void Core::carry_out(Effect& effect) {
 void Core::collect_garbage() {
   if (now().monotonic < next_collection_) return;
   next_collection_ = now().monotonic + kCollectEvery;
-  planner_thread_->post([this, kept = broker_.referenced_blobs(), open = broker_.open_jobs()] {
+  std::set<Digest> kept = broker_.referenced_blobs();
+  auto of_ended = store_->blobs_of_ended(now().unix_ms - kResumableFor.count());
+  if (!of_ended) return options_.log("warning blobs_not_collected reason=\"" + of_ended.error().message + "\"");
+  kept.merge(*of_ended);
+  planner_thread_->post([this, kept = std::move(kept), open = broker_.open_jobs()] {
     std::error_code code;
     for (const auto& entry : std::filesystem::directory_iterator(options_.jobs_folder, code)) {
       const std::string name = entry.path().filename().string();
@@ -338,26 +360,34 @@ void Core::collect_garbage() {
   });
 }
 
-// A peer was given bytes that are not those of their name: whatever of ours is damaged goes where it can be
-// uploaded again. Every blob is compared with its hash, so that a false claim does no harm.
-void Core::put_damaged_blobs_aside() {
-  if (looks_for_damage_.exchange(true)) return;
-  disk_thread_->post([this, blobs = broker_.referenced_blobs()] {
-    for (const Digest& blob : blobs)
-      if (blobs_.quarantine(blob).value_or(false))
+// Whether what a run would go back to is what it was: a peer said that it is not.
+void Core::verify_blobs(VerifyBlobs& request) {
+  disk_thread_->post([this, request = std::move(request)] {
+    BlobsVerified event{.job = request.job, .step = request.step};
+    for (const Digest& blob : request.blobs) {
+      const auto damaged = blobs_.quarantine(blob);
+      const bool is_bad = !blobs_.has(blob) || damaged.value_or(true);
+      event.bad += is_bad;
+      if (is_bad)
         options_.log("error blob_damaged sha256=" + to_hex(blob) + " advice=\"look after this disk\"");
-    looks_for_damage_ = false;
+    }
+    from_worker([this, event] { step(event); });
   });
 }
 
 void Core::republish() {
-  for (const auto& [job, status] : statuses_) socket_.publish('s', text_of(proto::encode(status)));
   socket_.publish('p', text_of(proto::encode(peers_)));
 }
 
 // Past events from the store; new ones reach the client from its gate, which has them all from the event
 // stream and is told here where to go on.
 void Core::send_events(const SendEvents& request) {
+  const auto submitter = submitter_of(*store_, request.request.job);
+  if (!submitter || !*submitter || !may_read(request.whose, **submitter))
+    return send(request.connection,
+                proto::Refusal{.code = ErrorCode::NotFound,
+                               .message = "there is no job " + std::to_string(request.request.job) +
+                                          " of yours here: weft jobs lists them"});
   uint64_t next = std::max<uint64_t>(1, request.request.from_sequence);
   bool ended = false;
   for (;;) {
@@ -372,8 +402,7 @@ void Core::send_events(const SendEvents& request) {
     }
     if (events->size() < kEventsAtOnce) break;
   }
-  const auto status = statuses_.find(request.request.job);
-  ended = ended || (status != statuses_.end() && status->second.state >= proto::JobState::Finished);
+  ended = ended || !broker_.status(request.request.job);
   if (ended || !request.request.follow)
     return send(request.connection, proto::EventsEnd{request.request.job});
   std::string payload;

@@ -40,12 +40,13 @@ class Core {
   void run();
   void handle(const BusMessage& message);
   void introduce(const BusMessage& message);
-  TokenVerdict judge(const proto::Hello& hello);
+  TokenVerdict judge(const proto::Hello& hello, std::optional<proto::Role>& as);
+  void look_at_tokens();
   void step(const Event& event);
   void commit();
   bool append(const std::vector<Record>& records);
   void open_feed(OpenFeed& feed);
-  void put_damaged_blobs_aside();
+  void verify_blobs(VerifyBlobs& request);
   void carry_out(Effect& effect);
   void send_events(const SendEvents& request);
   void republish();
@@ -69,14 +70,13 @@ class Core {
   std::map<ConnectionId, uint64_t> taken_;  // bytes of messages since the last commit: the gate may send more
   bool disk_is_full_ = false;
   bool gate_is_there_ = false;
-  std::map<proto::JobNumber, proto::JobStatus> statuses_;
   proto::PeerList peers_;
   std::map<ConnectionId, PeerId> introduced_;
 
   std::mutex inbox_mutex_;
   std::deque<std::function<void()>> inbox_;  // guarded by inbox_mutex_
   std::unique_ptr<GateSocket> wake_;         // used on planner_thread_ alone
-  std::atomic<bool> stopping_{false}, failed_{false}, looks_for_damage_{false};
+  std::atomic<bool> stopping_{false}, failed_{false};
   std::unique_ptr<net::Worker> planner_thread_, disk_thread_;
   std::thread thread_;
 };

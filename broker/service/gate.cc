@@ -168,9 +168,7 @@ void Gate::on_bus(const BusMessage& message) {
 void Gate::on_event_stream(const Subscription::Item& item) {
   auto decoded = proto::decode(bytes_of(item.payload));
   if (!decoded) return;
-  if (auto* status = std::get_if<proto::JobStatus>(&*decoded)) {
-    statuses_[status->job] = std::move(*status);
-  } else if (auto* peers = std::get_if<proto::PeerList>(&*decoded)) {
+  if (auto* peers = std::get_if<proto::PeerList>(&*decoded)) {
     peers_ = std::move(*peers);
   } else if (auto* event = std::get_if<proto::JobEvent>(&*decoded)) {
     const bool ends = event->kind == proto::JobEventKind::State && event->state >= proto::JobState::Finished;
@@ -360,18 +358,6 @@ bool Gate::serve_here(const ClientPtr& client, const Message& message) {
     return true;
   }
   drain_bus();  // what the core has said is known before it is asked for
-  if (std::holds_alternative<proto::ListJobs>(message)) {
-    proto::JobList list;
-    for (const auto& [job, status] : statuses_) list.jobs.push_back(status);
-    send(client, list);
-    return true;
-  }
-  if (const auto* job = std::get_if<proto::GetJob>(&message)) {
-    const auto status = statuses_.find(job->job);
-    if (status == statuses_.end()) return false;  // the core knows how to refuse
-    send(client, status->second);
-    return true;
-  }
   if (std::holds_alternative<proto::ListPeers>(message)) return send(client, peers_), true;
   return false;
 }

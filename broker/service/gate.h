@@ -99,7 +99,6 @@ class Gate {
   std::map<proto::JobNumber, Feed> feeds_;
   std::set<proto::Secret> tickets_;  // of the runs' links; each is good for as long as it is granted
   // The stream's latest: what clients ask for.
-  std::map<proto::JobNumber, proto::JobStatus> statuses_;
   proto::PeerList peers_;
   std::map<proto::JobNumber, std::deque<proto::JobEvent>> recent_;
 

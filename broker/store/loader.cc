@@ -1,5 +1,7 @@
 #include "broker/store/loader.h"
 
+#include <limits>
+#include <optional>
 #include <string>
 
 #include "broker/store/columns.h"
@@ -10,10 +12,16 @@ namespace {
 
 class Loader {
  public:
-  explicit Loader(Database& database) : database_(database) {}
+  // `job`: that one alone, whether it has ended or not; nothing: all that have not, and everything else.
+  Loader(Database& database, std::optional<proto::JobNumber> job) : database_(database), job_(job) {}
 
   Result<StoredState> load() {
-    WEFT_TRY_STATUS(principals());
+    if (!job_) {
+      WEFT_TRY_STATUS(principals());
+      WEFT_TRY_STATUS(bans());
+      WEFT_TRY(const int64_t last, database_.integer("SELECT COALESCE(MAX(job), 0) FROM jobs"));
+      state_.next_job = static_cast<proto::JobNumber>(last) + 1;
+    }
     WEFT_TRY_STATUS(jobs());
     WEFT_TRY_STATUS(checkpoints());
     WEFT_TRY_STATUS(predictions());
@@ -37,7 +45,16 @@ class Loader {
     return &at->second;
   }
 
+  // Rows of one table, of the jobs that are loaded.
+  template <typename Body>
+  Status each_of_jobs(const std::string& select, const std::string& table, const std::string& order,
+                      const Body& body) {
+    const std::string jobs = job_ ? std::to_string(*job_) : "SELECT job FROM jobs WHERE state < 6";
+    return each((select + " WHERE " + table + ".job IN (" + jobs + ")" + order).c_str(), body);
+  }
+
   Status principals();
+  Status bans();
   Status jobs();
   Status checkpoints();
   Status predictions();
@@ -47,16 +64,18 @@ class Loader {
   Result<std::vector<std::shared_ptr<const proto::AssignStage>>> assignments(proto::JobNumber job);
 
   Database& database_;
+  std::optional<proto::JobNumber> job_;
   StoredState state_;
 };
 
 Status Loader::principals() {
-  return each("SELECT principal, role, name, token, unix_ms FROM principals ORDER BY unix_ms, principal",
+  return each("SELECT principal, principals.role, name, token, unix_ms FROM principals "
+              "JOIN tokens ON tokens.id = principals.token WHERE NOT revoked ORDER BY unix_ms, principal",
               [&](const Statement& row) -> Status {
                 PrincipalAdmitted principal;
                 WEFT_TRY(principal.principal.digest, digest_in(database_, row, 0));
                 WEFT_TRY(principal.role,
-                         enumerator_in(database_, row, 1, proto::Role::Peer, proto::Role::PeerBulk));
+                         enumerator_in(database_, row, 1, proto::Role::Peer, proto::Role::Admin));
                 principal.name = row.text(2);
                 principal.token = static_cast<uint64_t>(row.integer(3));
                 principal.unix_ms = row.integer(4);
@@ -65,13 +84,23 @@ Status Loader::principals() {
               });
 }
 
+Status Loader::bans() {
+  return each("SELECT peer, name FROM bans", [&](const Statement& row) -> Status {
+    PeerBanned ban;
+    WEFT_TRY(ban.peer.digest, digest_in(database_, row, 0));
+    ban.name = row.text(1);
+    state_.bans.push_back(std::move(ban));
+    return {};
+  });
+}
+
 Status Loader::jobs() {
-  return each(
+  return each_of_jobs(
       "SELECT jobs.job, submitter, submission, unix_ms, state, reason, plan_version, step, steps, "
       "(SELECT MAX(sequence) FROM events WHERE events.job = jobs.job), committed_step, evaluated_step, "
       "microbatch_size "
       "FROM jobs LEFT JOIN progress ON progress.job = jobs.job",
-      [&](const Statement& row) -> Status {
+      "jobs", "", [&](const Statement& row) -> Status {
         StoredJob job;
         job.submitted.job = job.last.job = static_cast<proto::JobNumber>(row.integer(0));
         WEFT_TRY(job.submitted.submitter.digest, digest_in(database_, row, 1));
@@ -95,7 +124,7 @@ Status Loader::jobs() {
 }
 
 Status Loader::checkpoints() {
-  return each("SELECT job, report FROM checkpoints ORDER BY job, number",
+  return each_of_jobs("SELECT job, report FROM checkpoints", "checkpoints", " ORDER BY job, number",
               [&](const Statement& row) -> Status {
                 WEFT_TRY(StoredJob * job, job_of(row));
                 WEFT_TRY(proto::CheckpointReport report, decoded<proto::CheckpointReport>(database_, row, 1));
@@ -105,7 +134,7 @@ Status Loader::checkpoints() {
 }
 
 Status Loader::predictions() {
-  return each("SELECT job, report FROM predictions ORDER BY job, microbatch",
+  return each_of_jobs("SELECT job, report FROM predictions", "predictions", " ORDER BY job, microbatch",
               [&](const Statement& row) -> Status {
                 WEFT_TRY(StoredJob * job, job_of(row));
                 WEFT_TRY(proto::PredictionReport report, decoded<proto::PredictionReport>(database_, row, 1));
@@ -115,7 +144,7 @@ Status Loader::predictions() {
 }
 
 Status Loader::results() {
-  return each("SELECT job, result FROM results", [&](const Statement& row) -> Status {
+  return each_of_jobs("SELECT job, result FROM results", "results", "", [&](const Statement& row) -> Status {
     WEFT_TRY(StoredJob * job, job_of(row));
     WEFT_TRY(job->result, decoded<proto::JobResult>(database_, row, 1));
     return {};
@@ -123,7 +152,7 @@ Status Loader::results() {
 }
 
 Status Loader::plans() {
-  return each("SELECT job, plan_version, plan FROM plans", [&](const Statement& row) -> Status {
+  return each_of_jobs("SELECT job, plan_version, plan FROM plans", "plans", "", [&](const Statement& row) -> Status {
     WEFT_TRY(StoredJob * job, job_of(row));
     WEFT_TRY(proto::RunPlan plan, decoded<proto::RunPlan>(database_, row, 2));
     WEFT_TRY(auto stages, assignments(job->last.job));
@@ -153,7 +182,7 @@ Result<std::vector<std::shared_ptr<const proto::AssignStage>>> Loader::assignmen
 }
 
 Status Loader::scripts() {
-  return each("SELECT job, command FROM script ORDER BY job, sequence", [&](const Statement& row) -> Status {
+  return each_of_jobs("SELECT job, command FROM script", "script", " ORDER BY job, sequence", [&](const Statement& row) -> Status {
     WEFT_TRY(StoredJob * job, job_of(row));
     WEFT_TRY(proto::Command command, decoded<proto::Command>(database_, row, 1));
     job->script.push_back(command);
@@ -163,6 +192,13 @@ Status Loader::scripts() {
 
 }  // namespace
 
-Result<StoredState> load_state(Database& database) { return Loader(database).load(); }
+Result<StoredState> load_state(Database& database) { return Loader(database, std::nullopt).load(); }
+
+Result<std::optional<StoredJob>> load_job(Database& database, proto::JobNumber job) {
+  if (job > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+  WEFT_TRY(StoredState state, Loader(database, job).load());
+  if (state.jobs.empty()) return std::nullopt;
+  return std::move(state.jobs.begin()->second);
+}
 
 }  // namespace weft::broker

@@ -8,5 +8,7 @@ namespace weft::broker {
 
 // The caller holds a transaction.
 Result<StoredState> load_state(Database& database);
+// One, whether it has ended or not.
+Result<std::optional<StoredJob>> load_job(Database& database, proto::JobNumber job);
 
 }  // namespace weft::broker

@@ -23,8 +23,8 @@ Status RecordWriter::prepare() {
   const Entry entries[] = {
       {use_token_,
        "UPDATE tokens SET uses = uses + 1 WHERE id = ? AND (uses_max IS NULL OR uses < uses_max)"},
-      {find_principal_, "SELECT 1 FROM principals WHERE principal = ? AND role = ?"},
-      {rename_principal_, "UPDATE principals SET name = ? WHERE principal = ? AND role = ?"},
+      {find_principal_, "SELECT token FROM principals WHERE principal = ? AND role = ?"},
+      {rename_principal_, "UPDATE principals SET name = ?, token = ? WHERE principal = ? AND role = ?"},
       {insert_principal_, "INSERT INTO principals VALUES (?, ?, ?, ?, ?)"},
       {insert_job_, "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, x'', 0, 0, 0)"},
       {insert_progress_, "INSERT INTO progress VALUES (?, 0, 0, 0)"},
@@ -47,6 +47,10 @@ Status RecordWriter::prepare() {
       {erase_commands_, "DELETE FROM script WHERE job = ?"},
       {erase_stages_, "DELETE FROM plan_stages WHERE job = ?"},
       {erase_plan_, "DELETE FROM plans WHERE job = ?"},
+      {ban_, "INSERT OR REPLACE INTO bans VALUES (?, ?)"},
+      {lift_ban_, "DELETE FROM bans WHERE peer = ?"},
+      {insert_ended_, "INSERT OR REPLACE INTO ended VALUES (?, ?, ?)"},
+      {erase_ended_, "DELETE FROM ended WHERE job = ?"},
   };
   for (const Entry& entry : entries) {
     WEFT_TRY(entry.statement, database_.prepare(entry.sql));
@@ -58,13 +62,23 @@ Status RecordWriter::write(const PrincipalAdmitted& record) {
   const auto principal = as_bytes(record.principal.digest);
   const auto role = static_cast<int64_t>(record.role);
   WEFT_TRY(const bool known, find_principal_.bind(principal).bind(role).step());
+  // It may have come by another token before, which was revoked.
+  const bool by_this = known && static_cast<uint64_t>(find_principal_.integer(0)) == record.token;
   find_principal_.reset();
-  if (known) return done(rename_principal_.bind(record.name).bind(principal).bind(role));
-  WEFT_TRY(const int used, use_token_.bind(record.token).run());
-  if (used != 1)
-    return fail(ErrorCode::PermissionDenied, "the token has no use left; ask the broker's owner for another");
+  if (!by_this) {
+    WEFT_TRY(const int used, use_token_.bind(record.token).run());
+    if (used != 1)
+      return fail(ErrorCode::PermissionDenied,
+                  "the token has no use left; ask the broker's owner for another");
+  }
+  if (known) return done(rename_principal_.bind(record.name).bind(record.token).bind(principal).bind(role));
   return done(
       insert_principal_.bind(principal).bind(role).bind(record.name).bind(record.token).bind(record.unix_ms));
+}
+
+Status RecordWriter::write(const PeerBanned& record) {
+  const auto peer = as_bytes(record.peer.digest);
+  return record.banned ? done(ban_.bind(peer).bind(record.name)) : done(lift_ban_.bind(peer));
 }
 
 Status RecordWriter::write(const JobSubmitted& record) {
@@ -86,8 +100,13 @@ Status RecordWriter::write(const JobChanged& record) {
                                   .bind(record.steps)
                                   .bind(record.job)
                                   .run());
-  if (changed == 1) return {};
-  return contradiction(database_, "there is no job " + std::to_string(record.job));
+  if (changed != 1) return contradiction(database_, "there is no job " + std::to_string(record.job));
+  return record.state < proto::JobState::Finished ? done(erase_ended_.bind(record.job)) : Status{};
+}
+
+Status RecordWriter::write(const JobEnded& record) {
+  WEFT_TRY(const auto status, encoded(database_, record.status));
+  return done(insert_ended_.bind(record.status.job).bind(as_bytes(record.submitter.digest)).bind(status));
 }
 
 Status RecordWriter::write(const CheckpointCommitted& record) {

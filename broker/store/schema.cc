@@ -97,6 +97,20 @@ constexpr const char* kFormat3 = R"sql(
 ALTER TABLE progress ADD COLUMN microbatch_size INTEGER NOT NULL DEFAULT 0;
 )sql";
 
+// What format 4 adds: what is said of a job that has ended stands by itself, so that nobody reads such jobs at
+// the start and a page of them costs no more because there are many; and keys that the operator banned.
+constexpr const char* kFormat4 = R"sql(
+CREATE TABLE ended (
+  job INTEGER PRIMARY KEY REFERENCES jobs (job),
+  submitter BLOB NOT NULL,
+  status BLOB NOT NULL);  -- JobStatus
+CREATE INDEX ended_of_submitter ON ended (submitter, job);
+CREATE INDEX open_jobs ON jobs (job) WHERE state < 6;
+CREATE TABLE bans (
+  peer BLOB PRIMARY KEY,
+  name BLOB NOT NULL) WITHOUT ROWID;
+)sql";
+
 Status set_format(Database& database, int64_t format) {
   const std::string sql = "INSERT OR REPLACE INTO meta VALUES ('format', " + std::to_string(format) + ")";
   return database.execute(sql.c_str());
@@ -144,8 +158,49 @@ Status from_1_to_2(Database& database) {
 // A broker of format 2 had no job whose size was chosen.
 Status from_2_to_3(Database& database) { return database.execute(kFormat3); }
 
+// Whatever was not said of them by then is not known any more: their loss, their plan.
+Status from_3_to_4(Database& database) {
+  WEFT_TRY_STATUS(database.execute(kFormat4));
+  struct Ended {
+    std::vector<std::byte> submitter;
+    proto::JobStatus status;
+  };
+  std::vector<Ended> all;
+  {
+    WEFT_TRY(Statement select,
+             database.prepare("SELECT jobs.job, submitter, submission, state, reason, plan_version, "
+                              "committed_step, steps FROM jobs LEFT JOIN progress ON progress.job = jobs.job "
+                              "WHERE state >= 6"));
+    WEFT_TRY_STATUS(for_each_row(select, [&](const Statement& row) -> Status {
+      Ended ended;
+      WEFT_TRY(const Digest submitter, digest_in(database, row, 1));
+      ended.submitter.assign(as_bytes(submitter).begin(), as_bytes(submitter).end());
+      WEFT_TRY(const auto submission, decoded<proto::SubmitJob>(database, row, 2));
+      ended.status.job = static_cast<proto::JobNumber>(row.integer(0));
+      ended.status.name = submission.name;
+      WEFT_TRY(ended.status.state,
+               enumerator_in(database, row, 3, proto::JobState::Queued, proto::JobState::Failed));
+      ended.status.reason = row.text(4);
+      ended.status.plan_version = static_cast<proto::PlanVersion>(row.integer(5));
+      ended.status.step = static_cast<uint64_t>(row.integer(6));
+      ended.status.steps = static_cast<uint64_t>(row.integer(7));
+      all.push_back(std::move(ended));
+      return {};
+    }));
+  }
+  WEFT_TRY(Statement insert, database.prepare("INSERT INTO ended VALUES (?, ?, ?)"));
+  for (const Ended& ended : all) {
+    WEFT_TRY(const auto status, encoded(database, ended.status));
+    WEFT_TRY_STATUS(insert.bind(ended.status.job)
+                        .bind(std::span<const std::byte>(ended.submitter))
+                        .bind(std::span<const std::byte>(status))
+                        .run());
+  }
+  return {};
+}
+
 // From format i + 1 to i + 2.
-constexpr Status (*kMigrations[])(Database&) = {from_1_to_2, from_2_to_3};
+constexpr Status (*kMigrations[])(Database&) = {from_1_to_2, from_2_to_3, from_3_to_4};
 static_assert(std::size(kMigrations) + 1 == kStoreFormat);
 
 }  // namespace
@@ -158,6 +213,7 @@ Status make_or_migrate(Database& database) {
     WEFT_TRY_STATUS(database.execute(kFormat1));
     WEFT_TRY_STATUS(database.execute(kFormat2));
     WEFT_TRY_STATUS(database.execute(kFormat3));
+    WEFT_TRY_STATUS(database.execute(kFormat4));
     WEFT_TRY_STATUS(database.execute(("PRAGMA application_id = " + std::to_string(kApplication)).c_str()));
     WEFT_TRY_STATUS(set_format(database, kStoreFormat));
     return transaction.commit();

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "broker/blobs.h"
 #include "broker/store/columns.h"
 #include "broker/store/loader.h"
 #include "broker/store/record_writer.h"
@@ -23,6 +24,13 @@ class SqliteStore : public Store {
   Result<StoredState> load() override;
   Result<std::vector<proto::JobEvent>> events(proto::JobNumber job, uint64_t from, size_t count_max) override;
 
+  Result<std::optional<EndedJob>> ended_job(proto::JobNumber job) override;
+  Result<std::vector<EndedJob>> ended_jobs(const std::optional<PeerId>& submitter, proto::JobNumber before,
+                                           size_t count_max) override;
+  Result<std::optional<StoredJob>> job(proto::JobNumber job) override;
+  Result<std::set<Digest>> blobs_of_ended(int64_t resumable_since_unix_ms) override;
+  Result<std::optional<std::set<uint64_t>>> revoked_tokens_if_changed() override;
+
   Status create_token(const StoredToken& token) override;
   Result<std::optional<StoredToken>> find_token(uint64_t id) override;
   Result<std::vector<StoredToken>> tokens() override;
@@ -30,9 +38,12 @@ class SqliteStore : public Store {
 
  private:
   Result<StoredToken> token_of(const Statement& row) const;
+  Result<EndedJob> ended_job_of(const Statement& row) const;
 
   Database database_;
   RecordWriter writer_;
+  std::optional<int64_t> data_version_;  // that SQLite counts others' changes with
+  Statement select_ended_, select_ended_jobs_, select_ended_jobs_of_, select_revoked_;
   Statement select_events_, insert_token_, find_token_, select_tokens_, revoke_token_;
 };
 
@@ -41,6 +52,14 @@ Status SqliteStore::prepare() {
   WEFT_TRY(select_events_,
            database_.prepare(
                "SELECT event FROM events WHERE job = ? AND sequence >= ? ORDER BY sequence LIMIT ?"));
+  WEFT_TRY(select_ended_, database_.prepare("SELECT submitter, status FROM ended WHERE job = ?"));
+  WEFT_TRY(select_ended_jobs_,
+           database_.prepare(
+               "SELECT submitter, status FROM ended WHERE job < ? ORDER BY job DESC LIMIT ?"));
+  WEFT_TRY(select_ended_jobs_of_,
+           database_.prepare("SELECT submitter, status FROM ended WHERE job < ? AND submitter = ? "
+                             "ORDER BY job DESC LIMIT ?"));
+  WEFT_TRY(select_revoked_, database_.prepare("SELECT id FROM tokens WHERE revoked"));
   WEFT_TRY(insert_token_, database_.prepare("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?)"));
   WEFT_TRY(find_token_, database_.prepare("SELECT * FROM tokens WHERE id = ?"));
   WEFT_TRY(select_tokens_, database_.prepare("SELECT * FROM tokens ORDER BY created_unix_ms, id"));
@@ -77,8 +96,103 @@ Result<std::vector<proto::JobEvent>> SqliteStore::events(proto::JobNumber job, u
   return found;
 }
 
+// ---- jobs that have ended
+
+Result<Store::EndedJob> SqliteStore::ended_job_of(const Statement& row) const {
+  EndedJob ended;
+  WEFT_TRY(ended.submitter.digest, digest_in(database_, row, 0));
+  WEFT_TRY(ended.status, decoded<proto::JobStatus>(database_, row, 1));
+  return ended;
+}
+
+Result<std::optional<Store::EndedJob>> SqliteStore::ended_job(proto::JobNumber job) {
+  std::optional<EndedJob> found;
+  select_ended_.bind(job);
+  WEFT_TRY_STATUS(for_each_row(select_ended_, [&](const Statement& row) -> Status {
+    WEFT_TRY(found, ended_job_of(row));
+    return {};
+  }));
+  return found;
+}
+
+Result<std::vector<Store::EndedJob>> SqliteStore::ended_jobs(const std::optional<PeerId>& submitter,
+                                                             proto::JobNumber before, size_t count_max) {
+  constexpr auto kLargest = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  const uint64_t below = before == 0 ? kLargest : std::min<uint64_t>(before, kLargest);
+  const uint64_t limit = std::min<uint64_t>(count_max, kLargest);
+  std::vector<EndedJob> found;
+  Statement& select = submitter ? select_ended_jobs_of_ : select_ended_jobs_;
+  select.bind(below);
+  if (submitter) select.bind(as_bytes(submitter->digest));
+  select.bind(limit);
+  WEFT_TRY_STATUS(for_each_row(select, [&](const Statement& row) -> Status {
+    WEFT_TRY(EndedJob ended, ended_job_of(row));
+    found.push_back(std::move(ended));
+    return {};
+  }));
+  return found;
+}
+
+Result<std::optional<StoredJob>> SqliteStore::job(proto::JobNumber job) {
+  WEFT_TRY(Transaction transaction, Transaction::begin(database_, Transaction::Kind::Read));
+  WEFT_TRY(auto found, load_job(database_, job));
+  WEFT_TRY_STATUS(transaction.commit());
+  return found;
+}
+
+Result<std::set<Digest>> SqliteStore::blobs_of_ended(int64_t resumable_since_unix_ms) {
+  std::set<Digest> blobs;
+  const auto each = [&](const std::string& sql, const auto& body) -> Status {
+    WEFT_TRY(Statement statement, database_.prepare(sql.c_str()));
+    return for_each_row(statement, body);
+  };
+  const std::string of_ended = " WHERE job IN (SELECT job FROM ended)";
+  // When it ended is the time of its last event.
+  const auto failed = std::to_string(static_cast<int>(proto::JobState::Finished));
+  WEFT_TRY_STATUS(each(
+      "SELECT submission, state > " + failed +
+          ", (SELECT event FROM events WHERE events.job = jobs.job ORDER BY sequence DESC LIMIT 1) FROM jobs" +
+          of_ended,
+      [&](const Statement& row) -> Status {
+        WEFT_TRY(const auto submission, decoded<proto::SubmitJob>(database_, row, 0));
+        bool is_resumable = false;
+        if (row.integer(1) != 0) {
+          WEFT_TRY(const auto event, decoded<proto::JobEvent>(database_, row, 2));
+          is_resumable = event.unix_ms >= resumable_since_unix_ms;
+        }
+        add_blobs(submission, is_resumable ? BlobsOf::AllFiles : BlobsOf::Model, blobs);
+        return {};
+      }));
+  WEFT_TRY_STATUS(each("SELECT report FROM checkpoints" + of_ended, [&](const Statement& row) -> Status {
+    WEFT_TRY(const auto report, decoded<proto::CheckpointReport>(database_, row, 0));
+    add_blobs(report.tensors, blobs);
+    return {};
+  }));
+  WEFT_TRY_STATUS(each("SELECT report FROM predictions" + of_ended, [&](const Statement& row) -> Status {
+    WEFT_TRY(const auto report, decoded<proto::PredictionReport>(database_, row, 0));
+    add_blobs(report.outputs, blobs);
+    return {};
+  }));
+  WEFT_TRY_STATUS(each("SELECT result FROM results" + of_ended, [&](const Statement& row) -> Status {
+    WEFT_TRY(const auto result, decoded<proto::JobResult>(database_, row, 0));
+    add_blobs(result.tensors, blobs);
+    return {};
+  }));
+  return blobs;
+}
+
+Result<std::optional<std::set<uint64_t>>> SqliteStore::revoked_tokens_if_changed() {
+  WEFT_TRY(const int64_t version, database_.integer("PRAGMA data_version"));
+  if (std::exchange(data_version_, version) == version) return std::nullopt;
+  std::set<uint64_t> revoked;
+  WEFT_TRY_STATUS(for_each_row(select_revoked_, [&](const Statement& row) -> Status {
+    revoked.insert(static_cast<uint64_t>(row.integer(0)));
+    return {};
+  }));
+  return revoked;
+}
+
 // ---- tokens
-// ----------------------------------------------------------------------------------------------------
 
 Status SqliteStore::create_token(const StoredToken& token) {
   return insert_token_.bind(token.id)
@@ -96,7 +210,7 @@ Status SqliteStore::create_token(const StoredToken& token) {
 Result<StoredToken> SqliteStore::token_of(const Statement& row) const {
   StoredToken token;
   token.id = static_cast<uint64_t>(row.integer(0));
-  WEFT_TRY(token.role, enumerator_in(database_, row, 1, proto::Role::Peer, proto::Role::PeerBulk));
+  WEFT_TRY(token.role, enumerator_in(database_, row, 1, proto::Role::Peer, proto::Role::Admin));
   WEFT_TRY(token.secret_digest, digest_in(database_, row, 2));
   token.created_unix_ms = row.integer(3);
   token.expires_unix_ms = row.optional_integer(4);

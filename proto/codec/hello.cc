@@ -78,7 +78,7 @@ Status get(const wire::Hello& from, Hello& to) {
   read.name(from.software(), to.software, "software");
   // Whatever else another version says: this one only has to name it.
   if (to.major != kProtocolMajor) return read.status();
-  read.enumerator(from.role(), to.role, Role::PeerBulk, "role", Role::Peer);
+  read.enumerator(from.role(), to.role, Role::Admin, "role", Role::Peer);
   if (from.has_token()) {
     to.token.emplace().id = from.token().id();
     read.secret(from.token().secret(), to.token->secret, "token.secret");

@@ -244,13 +244,23 @@ Status get(const wire::JobEvent& from, JobEvent& to) {
 // ---- requests and answers
 // --------------------------------------------------------------------------------------
 
-void put(const ListJobs&, wire::ListJobs&) {}
-Status get(const wire::ListJobs&, ListJobs&) { return {}; }
+void put(const ListJobs& from, wire::ListJobs& to) {
+  to.set_before(from.before);
+  to.set_count(from.count);
+}
+Status get(const wire::ListJobs& from, ListJobs& to) {
+  to = {from.before(), from.count()};
+  return {};
+}
 
-void put(const JobList& from, wire::JobList& to) { put_list(from.jobs, *to.mutable_jobs()); }
+void put(const JobList& from, wire::JobList& to) {
+  put_list(from.jobs, *to.mutable_jobs());
+  to.set_more(from.more);
+}
 Status get(const wire::JobList& from, JobList& to) {
   Reader read("JobList");
   read.list(from.jobs(), to.jobs, kListMax, "jobs");
+  to.more = from.more();
   return read.status();
 }
 
@@ -280,6 +290,23 @@ void put(const StopJob& from, wire::StopJob& to) { to.set_job(from.job); }
 Status get(const wire::StopJob& from, StopJob& to) {
   to.job = from.job();
   return {};
+}
+
+void put(const ResumeJob& from, wire::ResumeJob& to) { to.set_job(from.job); }
+Status get(const wire::ResumeJob& from, ResumeJob& to) {
+  to.job = from.job();
+  return {};
+}
+
+void put(const BanPeer& from, wire::BanPeer& to) {
+  to.set_peer(put_text(from.peer));
+  to.set_lift(from.lift);
+}
+Status get(const wire::BanPeer& from, BanPeer& to) {
+  Reader read("BanPeer");
+  read.name(from.peer(), to.peer, "peer");
+  to.lift = from.lift();
+  return read.status();
 }
 
 void put(const Done&, wire::Done&) {}

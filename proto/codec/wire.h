@@ -72,7 +72,9 @@ namespace weft::proto {
   X(ProbeSay, probe_say)                 \
   X(ListLinks, list_links)               \
   X(LinkList, link_list)                 \
-  X(ComparisonReport, comparison_report)
+  X(ComparisonReport, comparison_report) \
+  X(ResumeJob, resume_job)               \
+  X(BanPeer, ban_peer)
 
 #define WEFT_DECLARE(Type, name)              \
   void put(const Type& from, wire::Type& to); \

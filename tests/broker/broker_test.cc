@@ -317,7 +317,7 @@ TEST(Divergence, SaysWhichCheckpointIsKept) {
             std::string::npos)
       << world.events.back().text;
   world.receive(100, proto::GetResult{1});
-  ASSERT_FALSE(world.messages<proto::JobResult>(100).empty());
+  ASSERT_FALSE(world.messages<proto::JobResult>(100).empty()) << "out of the store: it has ended";
   EXPECT_EQ(world.messages<proto::JobResult>(100).back().step, saved);
 }
 
@@ -434,7 +434,7 @@ TEST(StandBy, PeersOfAnotherFingerprintOnlyWhileNoneOfTheSameIsThere) {
 }
 
 TEST(Recovery, AJobThatOnlyFailsEndsWithTheReason) {
-  World world;
+  World world({}, {.software = "0.1.0", .failure_pause = {}, .failure_pause_max = {}});
   world.join(1, 1);
   world.join(2, 2);
   world.submit(100, 2);
@@ -448,6 +448,33 @@ TEST(Recovery, AJobThatOnlyFailsEndsWithTheReason) {
   }
   EXPECT_EQ(world.states[1], JobState::Failed);
   EXPECT_NE(world.events.back().text.find("no way there"), std::string::npos);
+}
+
+// What fails at once, again and again, is given time, twice as much each time, in which its peers are free.
+TEST(Recovery, LossesWithoutAStepBetweenThemWaitLongerAndLonger) {
+  World world;
+  world.join(1, 1);
+  world.join(2, 2);
+  world.submit(100, 2);
+  std::vector<int> waited;  // ticks of half a second
+  while (world.states[1] != JobState::Failed) {
+    world.plan_and_ready(2, 100);
+    world.receive(world.peers[0], proto::StageFailed{.run = 1,
+                                                     .plan_version = world.version,
+                                                     .error = {ErrorCode::Unavailable, "no way there"},
+                                                     .unreachable = plan::Seat{1}});
+    int ticks = 0;
+    for (; world.plannings.empty() && world.states[1] == JobState::Waiting; ++ticks) {
+      ASSERT_LT(ticks, 1000);
+      for (const ConnectionId peer : {1, 2}) world.receive(peer, proto::Heartbeat{});
+      world.wait(std::chrono::milliseconds(500));
+    }
+    waited.push_back(ticks);
+  }
+  ASSERT_EQ(waited.size(), BrokerOptions{}.failures_max);
+  EXPECT_EQ(std::vector<int>(waited.begin(), waited.begin() + 5), (std::vector<int>{0, 2, 4, 8, 16}));
+  EXPECT_EQ(waited[waited.size() - 2], 240) << "two minutes at most";
+  EXPECT_NE(world.events.back().text.find("weft resume 1"), std::string::npos) << world.events.back().text;
 }
 
 // The stage goes to a spare, and who lost its device gets nothing more, although it is still there; once it

@@ -50,7 +50,7 @@ std::string describe(const Effect& effect) {
   std::string text = "e" + std::to_string(effect.index()) + " ";
   if (const auto* send = std::get_if<Send>(&effect))
     return text + std::to_string(send->connection) + " " + encoded(*send->message);
-  if (const auto* status = std::get_if<PublishStatus>(&effect)) return text + encoded(status->status);
+  if (const auto* forget = std::get_if<ForgetJob>(&effect)) return text + std::to_string(forget->job);
   if (const auto* peers = std::get_if<PublishPeers>(&effect)) return text + encoded(peers->peers);
   if (const auto* line = std::get_if<Log>(&effect)) return text + line->line;
   if (const auto* planning = std::get_if<StartPlanning>(&effect)) {
@@ -142,6 +142,12 @@ void Cluster::carry_out(const Effects& effects) {
       queues_["planner"].push_back([this, look = *look] {
         if (!down_ && options_.reconsider)
           feed(Reconsidered{look.request.job, look.request.plan_version, options_.reconsider(look)});
+      });
+    } else if (const auto* verify = std::get_if<VerifyBlobs>(&effect)) {
+      queues_["disk"].push_back([this, verify = *verify] {
+        const auto bad = std::count_if(verify.blobs.begin(), verify.blobs.end(),
+                                       [&](const Digest& blob) { return !broker_has(blob); });
+        feed(BlobsVerified{verify.job, verify.step, static_cast<size_t>(bad)});
       });
     } else if (const auto* keep = std::get_if<KeepTransient>(&effect)) {
       kept = keep->blobs;

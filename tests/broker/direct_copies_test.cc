@@ -40,8 +40,8 @@ std::string at_broker(const Cluster& cluster, uint64_t step) {
 }
 
 void play_until_recovery_point_is_direct(Cluster& cluster) {
-  while (cluster.state() != JobState::Running || cluster.core().status(1).recovery_step == 0 ||
-         !direct_steps(cluster).contains(cluster.core().status(1).recovery_step)) {
+  while (cluster.state() != JobState::Running || cluster.core().status(1)->recovery_step == 0 ||
+         !direct_steps(cluster).contains(cluster.core().status(1)->recovery_step)) {
     cluster.turn();
     ASSERT_LT(cluster.state(), JobState::Finished) << "no copy went directly";
   }
@@ -52,7 +52,7 @@ TEST(DirectCopies, GoToTheSpareAndNotToTheBroker) {
   for (uint8_t peer = 1; peer <= 3; ++peer) cluster.join(peer);
   cluster.submit();
   play_until_recovery_point_is_direct(cluster);
-  const uint64_t step = cluster.core().status(1).recovery_step;
+  const uint64_t step = cluster.core().status(1)->recovery_step;
   for (uint32_t stage = 0; stage < 2; ++stage) {
     EXPECT_FALSE(cluster.broker_has(cluster.digest(stage, step)));
     EXPECT_TRUE(cluster.peer(3).held.contains(cluster.digest(stage, step)));
@@ -70,7 +70,7 @@ TEST(DirectCopies, AreWhatTheRunGoesBackTo) {
     for (uint8_t peer = 1; peer <= 3; ++peer) cluster.join(peer);
     cluster.submit();
     play_until_recovery_point_is_direct(cluster);
-    const uint64_t step = cluster.core().status(1).recovery_step;
+    const uint64_t step = cluster.core().status(1)->recovery_step;
     cluster.lose(cluster.peer_of_stage(stage));
     ASSERT_TRUE(cluster.play());
     cluster.check_log();
@@ -126,7 +126,7 @@ TEST(DirectCopies, WithTheSpareGoneTooWhatTheBrokerHasServes) {
   cluster.submit();
   while (cluster.step() < 22) cluster.turn();
   play_until_recovery_point_is_direct(cluster);
-  const std::string left = at_broker(cluster, cluster.core().status(1).recovery_step);
+  const std::string left = at_broker(cluster, cluster.core().status(1)->recovery_step);
   cluster.lose(3);
   cluster.lose(cluster.peer_of_stage(0));
   for (uint8_t peer = 8; peer <= 9; ++peer) cluster.join(peer);
@@ -141,7 +141,7 @@ TEST(DirectCopies, WithTheSpareGoneTooAndNoCheckpointYetTheCopyThatTheBrokerHasS
   for (uint8_t peer = 1; peer <= 3; ++peer) cluster.join(peer);
   cluster.submit();
   play_until_recovery_point_is_direct(cluster);
-  const std::string left = at_broker(cluster, cluster.core().status(1).recovery_step);
+  const std::string left = at_broker(cluster, cluster.core().status(1)->recovery_step);
   for (uint8_t peer = 1; peer <= 3; ++peer)
     if (!cluster.peer(peer).stage) cluster.lose(peer);
   cluster.lose(cluster.peer_of_stage(0));
@@ -165,7 +165,7 @@ TEST(DirectCopies, WhoOnlyClaimsToHaveOneCostsNoMoreThanWhatIsSinceTheBrokersCop
   cluster.submit();
   while (cluster.step() < 22) cluster.turn();
   play_until_recovery_point_is_direct(cluster);
-  const uint64_t step = cluster.core().status(1).recovery_step;
+  const uint64_t step = cluster.core().status(1)->recovery_step;
   const std::string left = at_broker(cluster, step);
   cluster.lose(cluster.peer_of_stage(0));
   ASSERT_TRUE(cluster.play());
@@ -183,11 +183,11 @@ TEST(DirectCopies, WhereTheSpareCannotFetchThemTheyGoToTheBroker) {
   cluster.submit();
   while (direct_steps(cluster).empty()) cluster.turn();
   const uint64_t first = *direct_steps(cluster).begin();
-  while (cluster.core().status(1).recovery_step <= first) {
+  while (cluster.core().status(1)->recovery_step <= first) {
     cluster.turn();
     ASSERT_LT(cluster.state(), JobState::Finished);
   }
-  EXPECT_TRUE(cluster.broker_has(cluster.digest(0, cluster.core().status(1).recovery_step)));
+  EXPECT_TRUE(cluster.broker_has(cluster.digest(0, cluster.core().status(1)->recovery_step)));
   ASSERT_TRUE(cluster.play());
   const auto notices = cluster.notices();
   ASSERT_EQ(notices.size(), 1u) << testing::PrintToString(notices);

@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "broker/answers.h"
 #include "broker/broker.h"
 #include "tests/broker/programs.h"
+#include "tests/support/memory_store.h"
 
 namespace weft::broker {
 
@@ -55,7 +57,7 @@ inline std::shared_ptr<PlannedRun> plan_for(const StartPlanning& request, uint32
 class World {
  public:
   explicit World(const StoredState& state = {}, BrokerOptions options = {.software = "0.1.0"})
-      : broker(std::move(options), state) {}
+      : broker(std::move(options), state), from_nothing(state.jobs.empty() && state.principals.empty()) {}
 
   Effects step(const Event& event) {
     Effects effects = broker.step({now, 1000}, event);
@@ -64,12 +66,23 @@ class World {
       if (const auto* job_event = std::get_if<proto::JobEvent>(&record)) events.push_back(*job_event);
       records.push_back(record);
     }
+    if (from_nothing) {
+      const Status appended = store.append(effects.records);
+      EXPECT_TRUE(appended.has_value()) << appended.error().message;
+    }
     for (const Effect& effect : effects.effects) {
       if (const auto* send = std::get_if<Send>(&effect)) sent[send->connection].push_back(*send->message);
       if (const auto* close = std::get_if<Close>(&effect)) closed.push_back(close->connection);
       if (const auto* planning = std::get_if<StartPlanning>(&effect)) plannings.push_back(*planning);
       if (const auto* check = std::get_if<CheckSubmission>(&effect)) checks.push_back(*check);
+      if (const auto* question = std::get_if<AnswerFromStore>(&effect))
+        sent[question->connection].push_back(answer_from_store(store, *question));
+      if (const auto* list = std::get_if<SendJobs>(&effect))
+        sent[list->connection].push_back(list_jobs(store, SendJobs(*list)));
     }
+    for (const Effect& effect : effects.effects)
+      if (const auto* again = std::get_if<ReopenJob>(&effect))
+        step(JobReopened{again->connection, reopen(store, *again)});
     return effects;
   }
   void join(ConnectionId connection, uint8_t who, TokenVerdict verdict = TokenVerdict::Valid,
@@ -171,6 +184,8 @@ class World {
 
   Instant now = Instant{} + std::chrono::hours(1);
   Broker broker;
+  bool from_nothing;  // then all that is durable is in the store
+  test::MemoryStore store;
   std::map<ConnectionId, std::vector<Message>> sent;
   std::vector<ConnectionId> closed;
   std::vector<StartPlanning> plannings;

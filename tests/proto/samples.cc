@@ -363,12 +363,14 @@ class Maker {
     pick(to.state, JobState::Failed);
     for (uint32_t i = small(); i > 0; --i) fill(to.metrics["metric " + std::to_string(i)]);
   }
-  void fill(ListJobs&) {}
-  void fill(JobList& to) { fill(to.jobs); }
+  void fill(ListJobs& to) { fill_all(to.before, to.count); }
+  void fill(JobList& to) { fill_all(to.jobs, to.more); }
   void fill(GetJob& to) { fill(to.job); }
   void fill(GetEvents& to) { fill_all(to.job, to.from_sequence, to.follow); }
   void fill(EventsEnd& to) { fill(to.job); }
   void fill(StopJob& to) { fill(to.job); }
+  void fill(ResumeJob& to) { fill(to.job); }
+  void fill(BanPeer& to) { fill_all(to.peer, to.lift); }
   void fill(Done&) {}
   void fill(ListPeers&) {}
   void fill(PeerList& to) { fill(to.peers); }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "broker/blobs.h"
+
 namespace weft::test {
 
 using namespace broker;  // NOLINT: its records
@@ -27,10 +29,13 @@ Status MemoryStore::check(const Record& record) const {
   }
   if (const auto* submitted = std::get_if<JobSubmitted>(&record))
     return job(submitted->job) == nullptr ? Status{} : contradiction("a job submitted twice");
+  if (std::holds_alternative<PeerBanned>(record)) return {};
   const auto number = std::visit(
       [](const auto& r) -> proto::JobNumber {
         if constexpr (requires { r.job; })
           return r.job;
+        else if constexpr (requires { r.status.job; })
+          return r.status.job;
         else
           return 0;
       },
@@ -69,6 +74,12 @@ void MemoryStore::apply(const Record& record) {
     job.last.job = submitted->job;
   } else if (const auto* changed = std::get_if<JobChanged>(&record)) {
     state_.jobs.at(changed->job).last = *changed;
+    if (changed->state < proto::JobState::Finished) ended_.erase(changed->job);
+  } else if (const auto* ended_job = std::get_if<JobEnded>(&record)) {
+    ended_[ended_job->status.job] = {ended_job->submitter, ended_job->status};
+  } else if (const auto* ban = std::get_if<PeerBanned>(&record)) {
+    std::erase_if(state_.bans, [&](const PeerBanned& other) { return other.peer == ban->peer; });
+    if (ban->banned) state_.bans.push_back(*ban);
   } else if (const auto* checkpoint = std::get_if<CheckpointCommitted>(&record)) {
     auto& checkpoints = state_.jobs.at(checkpoint->job).checkpoints;
     checkpoints.push_back(*checkpoint);
@@ -120,6 +131,39 @@ Result<std::vector<proto::JobEvent>> MemoryStore::events(proto::JobNumber job, u
   return std::vector<proto::JobEvent>(all.begin() + static_cast<long>(first),
                                       all.begin() + static_cast<long>(first + count));
 }
+
+Result<std::optional<Store::EndedJob>> MemoryStore::ended_job(proto::JobNumber job) {
+  const auto at = ended_.find(job);
+  return at == ended_.end() ? std::optional<EndedJob>() : at->second;
+}
+
+Result<std::vector<Store::EndedJob>> MemoryStore::ended_jobs(const std::optional<PeerId>& submitter,
+                                                             proto::JobNumber before, size_t count_max) {
+  std::vector<EndedJob> found;
+  for (auto at = ended_.rbegin(); at != ended_.rend() && found.size() < count_max; ++at)
+    if ((before == 0 || at->first < before) && (!submitter || at->second.submitter == *submitter))
+      found.push_back(at->second);
+  return found;
+}
+
+Result<std::optional<StoredJob>> MemoryStore::job(proto::JobNumber job) {
+  const auto at = state_.jobs.find(job);
+  return at == state_.jobs.end() ? std::optional<StoredJob>() : at->second;
+}
+
+Result<std::set<Digest>> MemoryStore::blobs_of_ended(int64_t) {
+  std::set<Digest> blobs;
+  for (const auto& [number, ended] : ended_) {
+    const StoredJob& job = state_.jobs.at(number);
+    add_blobs(job.submitted.submission, BlobsOf::AllFiles, blobs);
+    for (const CheckpointCommitted& checkpoint : job.checkpoints) add_blobs(checkpoint.tensors, blobs);
+    for (const auto& report : job.predictions) add_blobs(report.outputs, blobs);
+    if (job.result) add_blobs(job.result->tensors, blobs);
+  }
+  return blobs;
+}
+
+Result<std::optional<std::set<uint64_t>>> MemoryStore::revoked_tokens_if_changed() { return std::nullopt; }
 
 Status MemoryStore::create_token(const StoredToken& token) {
   tokens_[token.id] = token;

@@ -16,6 +16,13 @@ class MemoryStore final : public broker::Store {
   Result<broker::StoredState> load() override { return state_; }
   Result<std::vector<proto::JobEvent>> events(proto::JobNumber job, uint64_t from, size_t count_max) override;
 
+  Result<std::optional<EndedJob>> ended_job(proto::JobNumber job) override;
+  Result<std::vector<EndedJob>> ended_jobs(const std::optional<PeerId>& submitter, proto::JobNumber before,
+                                           size_t count_max) override;
+  Result<std::optional<broker::StoredJob>> job(proto::JobNumber job) override;
+  Result<std::set<Digest>> blobs_of_ended(int64_t resumable_since_unix_ms) override;
+  Result<std::optional<std::set<uint64_t>>> revoked_tokens_if_changed() override;
+
   Status create_token(const broker::StoredToken& token) override;
   Result<std::optional<broker::StoredToken>> find_token(uint64_t id) override;
   Result<std::vector<broker::StoredToken>> tokens() override;
@@ -32,6 +39,7 @@ class MemoryStore final : public broker::Store {
   broker::StoredState state_;
   std::map<proto::JobNumber, std::vector<proto::JobEvent>> events_;
   std::map<uint64_t, broker::StoredToken> tokens_;
+  std::map<proto::JobNumber, EndedJob> ended_;
   bool full_ = false;
 };
 

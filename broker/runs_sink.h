@@ -1,20 +1,15 @@
-// A run's wishes, in the name of its job. For the files of the core alone.
+// A run's wishes, in the name of its job. Internal to the rooms that speak to runs.
 #pragma once
 
-#include <cstring>
-
-#include "broker/broker.h"
+#include "broker/runs.h"
 
 namespace weft::broker {
 
-class Broker::Sink final : public RunSink {
+class Runs::Sink final : public RunSink {
  public:
-  Sink(Broker& broker, Job& job)
-      : broker_(broker),
-        job_(job),
-        before_(job.run->committed_step()),
-        repeats_(job.run->repeats_dropped()) {}
-  // What ends the run is done after the run has returned, for it destroys it.
+  // REQUIRES: it runs.
+  Sink(Runs& runs, Job& job);
+  // What the run came to is said after it has returned.
   ~Sink() override;
   Sink(const Sink&) = delete;
   Sink& operator=(const Sink&) = delete;
@@ -25,8 +20,8 @@ class Broker::Sink final : public RunSink {
   void step_repeated(uint64_t step, double loss) override;
   void commit_checkpoint(CheckpointCommitted checkpoint) override;
   void commit_round(CheckpointCommitted round, bool direct) override;
-  bool copies_go_direct() const override { return job_.copies_go_direct; }
-  void direct_copy_changed() override { broker_.stand_bys_dirty_ = true; }
+  bool copies_go_direct() const override { return at_.copies_go_direct; }
+  void direct_copy_changed() override { runs_.step_.stand_bys = true; }
   void direct_copies_failed(const std::string& why) override;
   void upload_failed(uint32_t stage, uint64_t step, const Error& error) override;
   void commit_prediction(proto::PredictionReport report) override;
@@ -38,12 +33,12 @@ class Broker::Sink final : public RunSink {
  private:
   void new_recovery_point(uint64_t step);
 
-  Broker& broker_;
+  Runs& runs_;
   Job& job_;
+  phase::Running& at_;
   uint64_t before_, repeats_;
-  bool finished_ = false, stopped_ = false, came_forward_ = false;
-  uint64_t step_ = 0;
-  std::optional<std::string> diverged_;
+  bool came_forward_ = false;
+  std::optional<Verdict> verdict_;
 };
 
 }  // namespace weft::broker

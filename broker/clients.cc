@@ -1,0 +1,192 @@
+// What users ask. A job that has ended is answered for by the store, with the same right to see it.
+#include <algorithm>
+
+#include "broker/broker.h"
+
+namespace weft::broker {
+
+using proto::JobState;
+using proto::Message;
+
+namespace {
+template <typename... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <typename... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+// Of a list: what is asked for when nothing is said, and at most.
+constexpr uint32_t kJobsListed = 100, kJobsListedMax = 1000;
+}  // namespace
+
+void Broker::on_client_message(ConnectionId connection, const Client& client, const Message& message) {
+  const std::optional<PeerId> whose = client.is_admin ? std::nullopt : std::optional(client.who);
+  const auto answer_from_store = [&] { step_.effect(AnswerFromStore{connection, whose, message}); };
+  // Of one that goes on and may be seen; nothing: the store may know it.
+  const auto open_job = [&](proto::JobNumber number) -> Job* {
+    Job* job = book_.find(number);
+    return job != nullptr && (client.is_admin || job->submitted.submitter == client.who) ? job : nullptr;
+  };
+  std::visit(
+      Overloaded{
+          [&](const proto::SubmitJob& m) { step_.effect(CheckSubmission{connection, m}); },
+          [&](const proto::ListJobs& m) { list_jobs(connection, client, m); },
+          [&](const proto::GetJob& m) {
+            const Job* job = open_job(m.job);
+            if (job == nullptr) return answer_from_store();
+            step_.send(connection, book_.status_of(*job, pool_));
+          },
+          [&](const proto::GetEvents& m) { step_.effect(SendEvents{connection, whose, m}); },
+          [&](const proto::StopJob& m) {
+            Job* job = open_job(m.job);
+            if (job == nullptr) return answer_from_store();
+            stop_job(*job);
+            step_.send(connection, proto::Done{});
+          },
+          [&](const proto::ResumeJob& m) {
+            const Job* job = open_job(m.job);
+            if (job == nullptr) return step_.effect(ReopenJob{connection, whose, m.job});
+            step_.send(connection, proto::Refusal{.code = ErrorCode::InvalidArgument,
+                                                  .message = "job " + std::to_string(m.job) +
+                                                             " has not ended: it is " +
+                                                             std::string(to_string(job->state))});
+          },
+          [&](const proto::BanPeer& m) {
+            if (client.is_admin) return ban(connection, m);
+            step_.send(connection,
+                       proto::Refusal{.code = ErrorCode::PermissionDenied,
+                                      .message = "only an admin bans peers (weft token create --role admin)"});
+          },
+          [&](const proto::ListPeers&) { step_.send(connection, pool_.list()); },
+          [&](const proto::ListLinks&) { step_.send(connection, probes_.list()); },
+          [&](const proto::GetResult& m) {
+            const Job* job = open_job(m.job);
+            if (job == nullptr) return answer_from_store();
+            if (job->result || job->points.checkpoint() != nullptr)
+              return step_.send(connection, JobBook::result_of(*job));
+            step_.send(connection,
+                       proto::Refusal{.code = ErrorCode::Unavailable,
+                                      .message = "job " + std::to_string(m.job) + " is " +
+                                                 std::string(to_string(job->state)) +
+                                                 " and has no checkpoint yet",
+                                      .retry = true});
+          },
+          [&](const auto&) {
+            ++step_.counters.protocol_errors;
+            const ConnectionId ends = connection;
+            clients_.erase(connection);
+            refuse(ends, ErrorCode::InvalidArgument,
+                   std::string(name_of(message)) + " is not for a broker from a client");
+          },
+      },
+      message);
+}
+
+// The newest first, as many as asked for: those that go on are known here, the store has the others.
+void Broker::list_jobs(ConnectionId connection, const Client& client, const proto::ListJobs& request) {
+  SendJobs list{.connection = connection,
+                .whose = client.is_admin ? std::nullopt : std::optional(client.who),
+                .before = request.before,
+                .count = std::min(request.count == 0 ? kJobsListed : request.count, kJobsListedMax),
+                .open = {}};
+  const auto& jobs = book_.jobs();
+  auto at = request.before == 0 ? jobs.end() : jobs.lower_bound(request.before);
+  while (at != jobs.begin() && list.open.size() <= list.count) {
+    --at;
+    if (client.is_admin || at->second.submitted.submitter == client.who)
+      list.open.push_back(book_.status_of(at->second, pool_));
+  }
+  step_.effect(std::move(list));
+}
+
+void Broker::ban(ConnectionId connection, const proto::BanPeer& request) {
+  Peer* peer = pool_.find_by_name(request.peer);
+  if (peer == nullptr)
+    return step_.send(connection, proto::Refusal{.code = ErrorCode::NotFound,
+                                                 .message = "there is no peer '" + request.peer +
+                                                            "': weft peers lists them"});
+  pool_.ban(peer->id, peer->name, !request.lift);
+  step_.log(std::string("info ") + (request.lift ? "peer_ban_lifted" : "peer_banned") + " peer=" + peer->name +
+            " key=" + to_string(peer->id));
+  if (!request.lift) put_out(*peer, ErrorCode::PermissionDenied, "the broker's operator has banned this key");
+  step_.send(connection, proto::Done{});
+}
+
+void Broker::on_submission(const SubmissionChecked& event) {
+  const auto client = clients_.find(event.connection);
+  if (client == clients_.end()) return;
+  const auto refuse_it = [&](ErrorCode code, std::string why, bool retry) {
+    step_.send(event.connection, proto::Refusal{.code = code, .message = std::move(why), .retry = retry});
+  };
+  if (!event.verdict) return refuse_it(event.verdict.error().code, event.verdict.error().message, false);
+  if (book_.jobs().size() >= options_.jobs_max)
+    return refuse_it(ErrorCode::ResourceExhausted, "too many jobs are queued: try again later", true);
+  if (book_.count_of(client->second.who) >= options_.jobs_max_of_key)
+    return refuse_it(ErrorCode::ResourceExhausted,
+                     "you have " + std::to_string(options_.jobs_max_of_key) +
+                         " jobs here that have not ended, which is as many as one key may have: wait, or stop "
+                         "one (weft stop)",
+                     true);
+  Job& job = book_.submit(client->second.who, event.submission);
+  job.drift = Drift(options_.drift);
+  note_unknown_peers(job);
+  note_old_peers(job);
+  step_.log("info job_submitted job=" + job.text() + " name=\"" + event.submission.name + "\"");
+  step_.send(event.connection, proto::JobAccepted{job.number()});
+  step_.jobs = true;
+}
+
+// A name that is misspelt would leave a peer in that its user wants out.
+void Broker::note_unknown_peers(Job& job) {
+  std::string unknown;
+  for (const std::string& name : job.submitted.submission.excluded)
+    if (std::none_of(pool_.peers().begin(), pool_.peers().end(),
+                     [&](const auto& entry) { return entry.second.name == name; }))
+      unknown += (unknown.empty() ? "'" : ", '") + name + "'";
+  if (!unknown.empty()) book_.notice(job, "excluded, but not known here so far: " + unknown);
+}
+
+// What would help a job that finds too few peers is known before it waits.
+void Broker::note_old_peers(Job& job) {
+  std::string old;
+  for (const auto& [id, peer] : pool_.peers())
+    if (peer.connection && !job.may_send(peer))
+      old += (old.empty() ? "'" : ", '") + peer.name + "' (weft " + peer.software + ")";
+  if (!old.empty())
+    book_.notice(job, "left out, because they are too old to read compressed tensors: " + old);
+}
+
+void Broker::stop_job(Job& job) {
+  if (job.has_ended() || job.stop_requested) return;
+  job.stop_requested = true;
+  if (job.running() == nullptr) return end_job(job, JobState::Stopped, "stopped by its user before it ran");
+  book_.set_state(job, JobState::Stopping, "asked by its user");
+  runs_.request_stop(job, /*to_go_on=*/false);
+}
+
+// A job that had failed or was stopped goes on from its last checkpoint, with all its losses forgotten.
+void Broker::on_reopened(const JobReopened& event) {
+  const auto client = clients_.find(event.connection);
+  if (client == clients_.end()) return;
+  if (!event.job)
+    return step_.send(event.connection, proto::Refusal{.code = event.job.error().code,
+                                                       .message = event.job.error().message});
+  const StoredJob& stored = **event.job;
+  if (book_.find(stored.submitted.job) != nullptr) return step_.send(event.connection, proto::Done{});
+  if (book_.jobs().size() >= options_.jobs_max ||
+      book_.count_of(stored.submitted.submitter) >= options_.jobs_max_of_key)
+    return step_.send(event.connection, proto::Refusal{.code = ErrorCode::ResourceExhausted,
+                                                       .message = "too many jobs have not ended",
+                                                       .retry = true});
+  Job& job = book_.load(stored);
+  job.drift = Drift(options_.drift);
+  job.result.reset();
+  job.step = job.points.step();
+  step_.log("info job_resumed job=" + job.text() + " step=" + std::to_string(job.step));
+  book_.notice(job, "resumed by its user: going on from " + job.points.describe());
+  wait(job, "resumed by its user");
+  step_.send(event.connection, proto::Done{});
+}
+
+}  // namespace weft::broker

@@ -1,0 +1,55 @@
+// What a broker is told at its start.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "broker/drift.h"
+#include "broker/pool.h"
+#include "broker/run.h"
+
+namespace weft::broker {
+
+struct BrokerOptions {
+  std::string name = "broker";
+  std::string software;  // version
+  Duration heartbeat_interval = std::chrono::seconds(2);
+  Duration lease = std::chrono::seconds(10);
+  // Deadlines; what has to be sent gets the time it takes at `slowest_bytes_per_second` on top.
+  Duration loading_deadline = std::chrono::seconds(300);  // from assignment to every stage ready
+  // Of a running run: for the next step (or twenty predicted ones, whatever is longer), for a part of a
+  // checkpoint, for each request of an evaluation or prediction.
+  Duration stall_deadline = std::chrono::seconds(60);
+  double slowest_bytes_per_second = 125e3;
+  // Losses of a job without a step between them: from the second on it waits before it is placed again, at
+  // first for `failure_pause`, twice as long after each, `failure_pause_max` at most; so many end it.
+  Duration failure_pause = std::chrono::seconds(1), failure_pause_max = std::chrono::seconds(120);
+  uint32_t failures_max = 16;
+  // After a restart, for the peers of a run to come back; then the run goes back to its recovery point.
+  Duration return_deadline = std::chrono::seconds(10);
+  // What snapshots and stand-bys may take of one peer's link, bytes a second; 0: no limit.
+  uint64_t replication_rate = 12'500'000;
+  bool replicates = true;  // false: a lost peer takes its run back to the last checkpoint
+  // Copies of states that no commit waits for go from the stages straight to the peers that stand by.
+  bool copies_go_direct = true;
+  // A stage that needs `slow_factor` times what was promised, and as many times what the others need of
+  // theirs, over at least `slow_after` of computing, is given to another peer. Stages of which less than
+  // `slow_promise_min` seconds a microbatch was promised are not judged: they are mostly overhead.
+  double slow_factor = 10;
+  Duration slow_after = std::chrono::seconds(5);
+  // A job that waits for peers for so long tries those again that failed it.
+  Duration forgive_after = std::chrono::seconds(60);
+  double slow_promise_min = 0.5e-3;
+  // false: links are taken as the regions' names suggest.
+  bool measures_links = false;
+  Duration measuring_max = std::chrono::seconds(20);  // how long a job waits for that
+  std::function<proto::Secret()> draw_secret{};       // where links are measured: for the relay
+  size_t jobs_max = 1000;                             // queued and running
+  size_t jobs_max_of_key = 64;                        // of one who submits
+  size_t clients_max = 256;
+  PoolOptions pool{};
+  RunOptions run{};
+  DriftOptions drift{};
+};
+
+}  // namespace weft::broker

@@ -1,0 +1,112 @@
+// Who is here: peers by key and by connection, what they said of themselves, how fast they turned out to be,
+// and who is left out. Knows no job but by its number.
+//
+// A peer that was here once stays listed as gone. One that fails one stage after another is left out for a
+// time that doubles (30 s to an hour), and one that its operator banned until the ban is lifted: a ban is
+// durable and is of the key.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "broker/step.h"
+
+namespace weft::broker {
+
+struct Peer {
+  PeerId id{};
+  std::string name{};
+  std::string software{};
+  proto::DeviceReport device{};
+  std::optional<ConnectionId> connection{};  // nothing: gone
+  uint64_t instance = 0;
+  uint32_t minor = 0;  // of the protocol
+  std::string address{};
+  Instant last_heard{};
+  bool draining = false;
+  bool device_lost = false;  // it said so: it goes, and with it what it holds
+  bool other_version = false;
+  std::optional<proto::JobNumber> serving{};
+  std::optional<double> times{};     // its tasks took so many times what its rates promise
+  std::optional<Instant> said_at{};  // a line of its own went into the log
+  uint32_t stages_failed = 0;        // in a row, of whichever job, without a step between
+  std::optional<Instant> left_out_until{};
+};
+
+struct PoolOptions {
+  Duration lease = std::chrono::seconds(10);
+  // A peer that failed so many stages in a row is left out, at first for so long.
+  uint32_t failures_max = 3;
+  Duration left_out = std::chrono::seconds(30), left_out_max = std::chrono::hours(1);
+};
+
+class Pool {
+ public:
+  Pool(PoolOptions options, Step& step) : options_(options), step_(step) {}
+
+  const std::map<PeerId, Peer>& peers() const { return peers_; }
+  std::map<PeerId, Peer>& peers() { return peers_; }
+  Peer& at(const PeerId& id) { return peers_.at(id); }
+  const Peer& at(const PeerId& id) const { return peers_.at(id); }
+  Peer* find(const PeerId& id);
+  const Peer* find(const PeerId& id) const;
+  Peer* find_by_name(const std::string& name);
+  Peer* of(ConnectionId connection);
+  Peer& enter(const PeerId& id);  // listed from now on
+
+  void connect(Peer& peer, ConnectionId connection);  // REQUIRES: it has none
+  void disconnect(Peer& peer);
+  // To whoever has it; nothing where it is gone.
+  void send(const PeerId& id, proto::Message message);
+  // Nothing was heard of them for a lease.
+  std::vector<PeerId> late() const;
+  // As wanted, unless another one has that name.
+  std::string free_name(const std::string& wanted, const PeerId& id) const;
+
+  // Who serves the job serves nobody.
+  void release(proto::JobNumber job);
+  // Another one whenever somebody may be free who was not.
+  uint64_t version() const { return version_; }
+  void changed() { ++version_; }
+
+  // A stage that it had failed by its own fault. True: it is left out from now on.
+  bool failed_stage(Peer& peer);
+  void did_step(Peer& peer) { peer.stages_failed = 0; }
+  bool is_left_out(const Peer& peer) const {
+    return peer.left_out_until && *peer.left_out_until > step_.now.monotonic;
+  }
+  // Those whose time is over may be had again.
+  void let_in();
+  bool is_banned(const PeerId& id) const { return banned_.contains(id); }
+  void load_ban(const PeerId& id) { banned_.insert(id); }
+  void ban(const PeerId& id, const std::string& name, bool banned);
+
+  // By fingerprint, what devices of it need for their tasks, times what their rates promise: the one in the
+  // middle.
+  std::map<std::string, double> usual_times() const;
+  // As measured, else as others of its kind.
+  static double times_of(const Peer& peer, const std::map<std::string, double>& usual);
+  void learn_times(Peer& peer, double times);
+  // Another one whenever a device is not as fast as it was believed to be.
+  uint64_t devices_version() const { return devices_version_; }
+
+  proto::PeerStatus status_of(const Peer& peer) const;
+  proto::PeerList list() const;
+
+ private:
+  PoolOptions options_;
+  Step& step_;
+  std::map<PeerId, Peer> peers_;
+  std::map<ConnectionId, PeerId> by_connection_;
+  std::set<PeerId> banned_;
+  uint64_t version_ = 1;
+  uint64_t devices_version_ = 0;
+};
+
+// Where a connection comes from, without its port.
+std::string_view host_of(std::string_view address);
+
+}  // namespace weft::broker

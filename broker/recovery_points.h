@@ -1,0 +1,58 @@
+// What a job can go back to: checkpoints, which are durable, and rounds of copies, which need not survive the
+// broker and of which a direct one is with peers alone.
+//
+// The last checkpoint is never dropped: each of its blobs was seen at the broker before it was committed, so
+// a peer that cannot load it is believed of itself alone.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "broker/records.h"
+
+namespace weft::broker {
+
+class RecoveryPoints {
+ public:
+  void load(std::vector<CheckpointCommitted> checkpoints) { checkpoints_ = std::move(checkpoints); }
+
+  // The newest; nothing: the start.
+  const CheckpointCommitted* newest() const;
+  const CheckpointCommitted* checkpoint() const { return checkpoints_.empty() ? nullptr : &checkpoints_.back(); }
+  uint64_t step() const { return newest() == nullptr ? 0 : newest()->step; }
+  uint64_t checkpointed_step() const { return checkpoint() == nullptr ? 0 : checkpoint()->step; }
+  // "the copy of step 12", "the start".
+  std::string describe() const;
+  // Peers have it and the broker has not.
+  bool is_direct() const { return round_.has_value() && round_is_direct_; }
+
+  void commit_checkpoint(CheckpointCommitted checkpoint);
+  void commit_round(CheckpointCommitted round, bool direct);
+  // Without its newest round; false: that is a checkpoint or the start, and stays.
+  bool drop_round();
+  // The newest checkpoint turned out to be damaged on the broker's own disk: without it.
+  void drop_damaged_checkpoint();
+  void end();  // checkpoints alone are left
+
+  // Of a direct round, who has each blob, once its run has ended.
+  std::map<Digest, std::set<PeerId>> holders{};
+
+  // Blobs of rounds, of the one before too: somebody may be fetching those.
+  void add_transient(std::set<Digest>& blobs) const;
+  void add_durable(std::set<Digest>& blobs) const;
+
+ private:
+  void keep_round_before();
+
+  std::vector<CheckpointCommitted> checkpoints_;  // at most two, newest last
+  std::optional<CheckpointCommitted> round_;      // newer than those
+  bool round_is_direct_ = false;
+  std::optional<CheckpointCommitted> round_at_broker_;  // the last one, before direct ones
+  std::set<Digest> round_before_;
+};
+
+}  // namespace weft::broker
