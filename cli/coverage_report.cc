@@ -36,14 +36,18 @@ dag::Graph attach_any_loss(const dag::Graph& model, const dag::OpTable& table) {
 
 }  // namespace
 
-Result<std::map<std::string, int64_t>> ops_left_to_host(const onnx::OnnxModel& model,
-                                                        const onnx::ImportOptions& import) {
+Result<dag::Graph> training_on_gpu(const onnx::OnnxModel& model, const onnx::ImportOptions& import) {
   const dag::OpTable& table = dag::op_table();
   WEFT_TRY(onnx::ImportedModel imported, onnx::import_model(model, import, table));
   WEFT_TRY(const dag::Graph canonical, dag::canonicalise(imported.graph, table));
   const dag::Graph forward = attach_any_loss(canonical, table);
   WEFT_TRY(const dag::Graph training, dag::differentiate(forward, table));
-  const dag::Graph lowered = dag::lower(training, table, peer::cuda_traits());
+  return dag::lower(training, table, peer::cuda_traits());
+}
+
+Result<std::map<std::string, int64_t>> ops_left_to_host(const onnx::OnnxModel& model,
+                                                        const onnx::ImportOptions& import) {
+  WEFT_TRY(const dag::Graph lowered, training_on_gpu(model, import));
   WEFT_TRY(const std::vector<dag::OpId> left, peer::ops_on_host(lowered));
   std::map<std::string, int64_t> counts;
   for (const dag::OpId id : left) ++counts[std::string(to_string(lowered.op(id).kind))];

@@ -10,8 +10,11 @@
 
 namespace weft::cli {
 
-// How many ops of each kind the host would compute in place of the GPU: forward and backward of every float
-// output, lowered as for that device. Needs no GPU. Errors: as importing and differentiating.
+// Forward and backward of every float output, lowered as for a GPU: what training makes of the model whatever
+// its loss. Errors: as importing and differentiating.
+Result<dag::Graph> training_on_gpu(const onnx::OnnxModel& model, const onnx::ImportOptions& import);
+
+// How many ops of each kind of that the host would compute in place of the GPU. Needs no GPU. Errors: likewise.
 Result<std::map<std::string, int64_t>> ops_left_to_host(const onnx::OnnxModel& model,
                                                         const onnx::ImportOptions& import);
 

@@ -11,7 +11,8 @@ if(TARGET weft_cuda_device)
   target_include_directories(cuda_device_tests SYSTEM PRIVATE
     $<TARGET_PROPERTY:weft_cuda_device,INTERFACE_SYSTEM_INCLUDE_DIRECTORIES> ${CUDAToolkit_INCLUDE_DIRS})
 
-  weft_test(NAME cuda_nvrtc SOURCES nvrtc_test.cc DEPS test_models cuda_nvrtc backend_cuda peer dag base LABELS fast)
+  weft_test(NAME cuda_nvrtc SOURCES nvrtc_test.cc
+    DEPS packed_models test_models cli onnx cuda_nvrtc backend_cuda backend_reference peer dag base LABELS fast)
   weft_test(NAME cuda_plans SOURCES cudnn_plans_test.cc DEPS cuda_device dag base LABELS fast)
   target_compile_definitions(cuda_plans_tests PRIVATE WEFT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_include_directories(cuda_plans_tests SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR})

@@ -1,5 +1,5 @@
 // NVRTC, which needs no GPU, takes the sources of elementwise groups for every generation of cards: those of
-// small networks in training, and of what no network has all at once.
+// networks in training, small ones and those that people train, and of what no network has all at once.
 #include "peer/backend/cuda/nvrtc_compile.h"
 
 #include <gtest/gtest.h>
@@ -8,11 +8,14 @@
 #include <string>
 #include <string_view>
 
+#include "cli/coverage_report.h"
 #include "dag/autodiff.h"
 #include "dag/lower.h"
 #include "dag/op_table.h"
 #include "peer/backend/cuda/fused_source.h"
+#include "peer/backend/reference/reference_kernels.h"
 #include "peer/program.h"
+#include "tests/cuda/packed_model.h"
 #include "tests/support/models.h"
 
 namespace weft::peer::cuda {
@@ -46,6 +49,18 @@ void collect_training(const Graph& forward, Sources& sources) {
   ASSERT_TRUE(differentiated.has_value()) << differentiated.error().message;
   collect(dag::lower(*differentiated, dag::op_table(), {.fuse_elementwise = true, .fuse_products = true}),
           sources);
+}
+
+void collect_real_model(const std::string& path, Sources& sources) {
+  const auto model = test::read_packed(path);
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  onnx::ImportOptions options;
+  options.evaluate = evaluate_reference;
+  options.training = true;
+  options.batch = 8;
+  const auto graph = cli::training_on_gpu(*model, options);
+  ASSERT_TRUE(graph.has_value()) << path << ": " << graph.error().message;
+  collect(*graph, sources);
 }
 
 // A row of layers, each with another function behind it.
@@ -141,6 +156,9 @@ TEST(Nvrtc, GroupsOfNetworksInTrainingCompileForEveryCard) {
                    sources);
   collect_training(test::transformer(1, {.batch = 2, .sequence = 32, .width = 32, .layers = 2}).graph,
                    sources);
+  ASSERT_GE(test::real_models().size(), 6u);
+  for (const std::string& path : test::real_models())
+    ASSERT_NO_FATAL_FAILURE(collect_real_model(path, sources));
   RecordProperty("kernels", static_cast<int>(sources.size()));
   for (const char* architecture : kArchitectures) {
     SCOPED_TRACE(architecture);
