@@ -32,6 +32,12 @@ std::vector<dag::Arithmetic> arithmetic_of(const peer::Backend& backend) {
   return all;
 }
 
+Bytes offered_of(const peer::Backend& backend) {
+  const auto use = backend.memory();
+  const double free = use ? static_cast<double>(use->free.value) : 0;
+  return {static_cast<int64_t>(kOfferedShare * free)};
+}
+
 Result<proto::DeviceReport> measure(const Device& device, const OfferedMemory& offered) {
   WEFT_TRY(const auto backend, make_backend(device));
   proto::DeviceReport report;
@@ -44,14 +50,17 @@ Result<proto::DeviceReport> measure(const Device& device, const OfferedMemory& o
     report.memory = offered.device.value_or(device.catalogue->memory);
     return report;
   }
-  const auto use = backend->memory();
-  const double free = use ? static_cast<double>(use->free.value) : 0;
-  report.memory = offered.device.value_or(Bytes{static_cast<int64_t>(kOfferedShare * free)});
+  report.memory = offered.device.value_or(offered_of(*backend));
   if (device.cuda) report.host_memory = offered.host.value_or(offered_by_default());
   if (report.memory.value <= 0)
     return fail(ErrorCode::ResourceExhausted,
                 "no memory is free on this machine: say what may be taken, as --memory 4GiB");
   WEFT_TRY(report.rates, peer::measure_rates(*backend, report.memory));
+  // A GPU's libraries load much of their code when it is first used: what is free is free beside that.
+  if (device.cuda && !offered.device) {
+    WEFT_TRY_STATUS(backend->synchronize());
+    report.memory = std::min(report.memory, offered_of(*backend));
+  }
   return report;
 }
 

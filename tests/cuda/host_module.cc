@@ -1,6 +1,6 @@
 // The cuda module as `weft` opens it, over a HostDevice: the whole way from `--device cuda` to kernels,
 // without a GPU. WEFT_HOST_DEVICE: "lose_at=N", "lose_when=FILE", "hang_while=FILE",
-// "works_when=FILE", "memory=BYTES", "seed=N", "random=1", by commas.
+// "works_when=FILE", "memory=BYTES", "display=1", "seed=N", "random=1", by commas.
 #include <cstdlib>
 #include <sstream>
 
@@ -25,6 +25,7 @@ HostDeviceOptions options_from(const char* text) {
     if (name == "hang_while") options.hang_while = one.substr(equals + 1);
     if (name == "works_when") options.works_when = one.substr(equals + 1);
     if (name == "memory") options.memory = weft::Bytes{static_cast<int64_t>(number)};
+    if (name == "display") options.has_display = number != 0;
     if (name == "seed") options.seed = number;
     if (name == "random" && number != 0) options.pace = HostDeviceOptions::Pace::Random;
   }

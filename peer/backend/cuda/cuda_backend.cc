@@ -218,7 +218,11 @@ class CudaBackend final : public Backend, private KernelHost {
     WEFT_TRY_STATUS(device_->record(*begin, Stream::Compute));
     return std::make_unique<DeviceTimer>(device_, std::move(begin), std::move(end));
   }
-  Status synchronize() override { return device_->synchronize(); }
+  Status synchronize() override {
+    WEFT_TRY_STATUS(device_->synchronize());
+    graveyard_.reap();
+    return {};
+  }
 
  private:
   static constexpr int64_t kSumsBytes = int64_t{1} << 20;  // of some hundred parameters
