@@ -43,10 +43,10 @@ struct BlobStore::Shared {
   // Each of them once, with a time at or before which it was last asked for: the oldest come first, nearly,
   // so that removing looks at those only.
   std::deque<std::pair<std::chrono::steady_clock::time_point, Digest>> ages;
-  uint64_t in_memory = 0;                 // bytes of these, and of writers that will be such
+  uint64_t in_memory = 0;                 // bytes of these, and of what has come of others
   std::set<std::filesystem::path> older;  // folders of blobs, written by processes before this one
   std::set<Digest> unsynced;              // have their durable name, which a crash could still take
-  uint64_t promised = 0;                  // bytes that open writers have still to write
+  uint64_t promised = 0;                  // bytes that open writers have room for and did not write yet
 
   // Whether there is a transient one; it is then young again.
   bool ask_transient(const Digest& sha256) {

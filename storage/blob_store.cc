@@ -56,16 +56,47 @@ Result<Digest> sha256_of(const fs::path& file) {
 
 namespace {
 
-// A file's bytes without reading them into memory.
+// A part of a file without reading it into memory.
+Result<BlobView> map_part(const Opened& file, const fs::path& path, uint64_t at, size_t size) {
+  if (size == 0) return BlobView{};
+  static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const auto before = static_cast<size_t>(at % page);
+  const size_t mapped_size = before + size;
+  void* mapped = ::mmap(nullptr, mapped_size, PROT_READ, MAP_PRIVATE, file.descriptor.get(),
+                        static_cast<off_t>(at - before));
+  if (mapped == MAP_FAILED) return system_error(errno, "map", path);
+  const std::shared_ptr<const void> owner(mapped,
+                                          [mapped_size](void* memory) { ::munmap(memory, mapped_size); });
+  return BlobView{owner, {static_cast<const std::byte*>(mapped) + before, size}};
+}
+
 Result<BlobView> map_file(const fs::path& path) {
   WEFT_TRY(const Opened file, open_to_read(path));
-  if (file.size == 0) return BlobView{};
-  void* at = ::mmap(nullptr, file.size, PROT_READ, MAP_PRIVATE, file.descriptor.get(), 0);
-  if (at == MAP_FAILED) return system_error(errno, "map", path);
-  const size_t size = file.size;
-  const std::shared_ptr<const void> owner(at, [size](void* mapped) { ::munmap(mapped, size); });
-  return BlobView{owner, {static_cast<const std::byte*>(at), size}};
+  return map_part(file, path, 0, file.size);
 }
+
+class FileReader : public BlobStore::Reader {
+ public:
+  FileReader(Opened file, fs::path path) : file_(std::move(file)), path_(std::move(path)) {}
+  uint64_t size() const override { return file_.size; }
+  Result<BlobView> piece(uint64_t at, size_t size) const override { return map_part(file_, path_, at, size); }
+
+ private:
+  Opened file_;
+  fs::path path_;
+};
+
+class MemoryReader : public BlobStore::Reader {
+ public:
+  explicit MemoryReader(std::shared_ptr<const std::vector<std::byte>> bytes) : bytes_(std::move(bytes)) {}
+  uint64_t size() const override { return bytes_->size(); }
+  Result<BlobView> piece(uint64_t at, size_t size) const override {
+    return BlobView{bytes_, std::span(*bytes_).subspan(at, size)};
+  }
+
+ private:
+  std::shared_ptr<const std::vector<std::byte>> bytes_;
+};
 
 }  // namespace
 
@@ -202,6 +233,17 @@ Result<BlobView> BlobStore::view(const Digest& sha256) const {
     // It may have gone from among the transient ones, and be durable by now.
     if (!mapped && mapped.error().code == ErrorCode::NotFound && attempt == 0) continue;
     return mapped;
+  }
+}
+
+Result<std::unique_ptr<BlobStore::Reader>> BlobStore::open_blob(const Digest& sha256) const {
+  for (int attempt = 0;; ++attempt) {
+    if (Shared::Bytes held = shared_->find_in_memory(sha256))
+      return std::make_unique<MemoryReader>(std::move(held));
+    WEFT_TRY(const fs::path path, find(sha256));
+    auto file = open_to_read(path);
+    if (file) return std::make_unique<FileReader>(std::move(*file), path);
+    if (file.error().code != ErrorCode::NotFound || attempt > 0) return fail(file.error());  // as view()
   }
 }
 

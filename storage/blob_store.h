@@ -67,6 +67,15 @@ class BlobStore {
 
   // Its bytes, not compared with its name. NotFound; what the disk says.
   Result<BlobView> view(const Digest& sha256) const;
+  // A blob to be taken in pieces, of which only those that are held take memory; none is compared with the
+  // blob's name. It stays what it was when it is removed meanwhile.
+  class Reader {
+   public:
+    virtual ~Reader() = default;
+    virtual uint64_t size() const = 0;
+    virtual Result<BlobView> piece(uint64_t at, size_t size) const = 0;  // REQUIRES: all of it is within
+  };
+  Result<std::unique_ptr<Reader>> open_blob(const Digest& sha256) const;  // NotFound; what the disk says
   // The file that has its bytes, if they are in one. A transient one may be gone when it is opened: ask again
   // then. NotFound.
   Result<std::filesystem::path> find(const Digest& sha256) const;
@@ -86,7 +95,8 @@ class BlobStore {
     virtual Status write(std::span<const std::byte> bytes) = 0;  // OutOfRange beyond the promised size
     virtual Status finish() = 0;  // Corrupted when size or hash are not as promised; then it is there
   };
-  // ResourceExhausted when the disk has not that much room, counting what other writers still have to write.
+  // ResourceExhausted when the disk has not that much room now. It is taken as bytes come, a little ahead of
+  // them, so that promises alone keep nobody out: a write may find that there is none any more.
   Result<std::unique_ptr<Writer>> begin(const Digest& sha256, uint64_t size,
                                         Durability durability = Durability::Durable);
 
@@ -109,6 +119,8 @@ class BlobStore {
   std::filesystem::path durable_path(const Digest& sha256) const;
   std::filesystem::path transient_path(const Digest& sha256) const;
   Result<bool> holds(const Digest& sha256, uint64_t right_size);
+  Result<std::unique_ptr<Writer>> begin_file(const Digest& sha256, uint64_t size, Durability durability);
+  Status check_room(uint64_t size, uint64_t reserved);
   Status publish_durable(const Digest& sha256);
   Status sync_older(const Digest& sha256);
 

@@ -19,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr size_t kPiece = size_t{1} << 20;
+constexpr uint64_t kReserved = uint64_t{8} << 20;  // ahead of what a writer has got
 
 struct Temporary {
   Descriptor descriptor;
@@ -54,7 +55,6 @@ class BlobStore::FileWriter : public BlobStore::Writer {
         promised_(promised),
         size_(size),
         left_(size),
-        unpaid_(size),
         durability_(durability) {}
   ~FileWriter() override { give_up(); }
 
@@ -64,8 +64,10 @@ class BlobStore::FileWriter : public BlobStore::Writer {
                                              std::to_string(left_) + " are left of the promised size");
     if (failed_) return fail(*failed_);
     hash_.update(bytes);
+    Status written = reserve(bytes.size());
     left_ -= bytes.size();
-    if (const Status written = write_halves(bytes); !written) {
+    if (written) written = write_halves(bytes);
+    if (!written) {
       failed_ = written.error();
       give_up();  // its bytes make room for others at once
       return written;
@@ -116,13 +118,21 @@ class BlobStore::FileWriter : public BlobStore::Writer {
     return {};
   }
 
+  // Room for what comes next and a little more, of that which is left.
+  Status reserve(uint64_t bytes) {
+    if (bytes <= reserved_) return {};
+    const uint64_t more = std::max(bytes, std::min(left_, kReserved)) - reserved_;
+    WEFT_TRY_STATUS(store_.check_room(more, more));
+    reserved_ += more;
+    return {};
+  }
   void pay(uint64_t bytes) {
     const std::lock_guard hold(store_.shared_->mutex);
     store_.shared_->promised -= bytes;
-    unpaid_ -= bytes;
+    reserved_ -= bytes;
   }
   void give_up() {
-    pay(unpaid_);
+    pay(reserved_);
     if (done_ || removed_) return;
     if (allow(hook(), "remove", temporary_.path)) ::unlink(temporary_.path.c_str());
     temporary_.descriptor = Descriptor(-1);
@@ -132,7 +142,8 @@ class BlobStore::FileWriter : public BlobStore::Writer {
   BlobStore& store_;
   Temporary temporary_;
   Digest promised_;
-  uint64_t size_, left_, unpaid_;
+  uint64_t size_, left_;
+  uint64_t reserved_ = 0;  // on the disk, and not written yet
   Durability durability_;
   Sha256 hash_;
   std::optional<Digest> hashed_;
@@ -140,24 +151,29 @@ class BlobStore::FileWriter : public BlobStore::Writer {
   bool done_ = false, removed_ = false;
 };
 
+// In memory as long as there is room for what has come, then in a file: a promise costs nothing.
 class BlobStore::MemoryWriter : public BlobStore::Writer {
  public:
-  MemoryWriter(Shared& shared, const Digest& promised, uint64_t size)
-      : shared_(shared), promised_(promised), size_(size) {}
+  MemoryWriter(BlobStore& store, const Digest& promised, uint64_t size)
+      : store_(store), shared_(*store.shared_), promised_(promised), size_(size) {}
   ~MemoryWriter() override {
-    if (done_) return;
-    const std::lock_guard hold(shared_.mutex);
-    shared_.in_memory -= size_;
+    if (!done_) give_back();
   }
 
   Status write(std::span<const std::byte> bytes) override {
+    if (file_) return file_->write(bytes);
     if (bytes.size() > size_ - bytes_.size())
       return fail(ErrorCode::OutOfRange, "blob " + to_hex(promised_) + ": more than the promised size");
+    if (!take(bytes.size())) {
+      WEFT_TRY_STATUS(go_to_file());
+      return file_->write(bytes);
+    }
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
     return {};
   }
 
   Status finish() override {
+    if (file_) return file_->finish();
     WEFT_CHECK(!done_);
     if (bytes_.size() != size_)
       return fail(ErrorCode::Corrupted,
@@ -173,10 +189,31 @@ class BlobStore::MemoryWriter : public BlobStore::Writer {
   }
 
  private:
+  bool take(uint64_t bytes) {
+    const std::lock_guard hold(shared_.mutex);
+    if (bytes > shared_.options.transient_in_memory - shared_.in_memory) return false;
+    shared_.in_memory += bytes;
+    return true;
+  }
+  void give_back() {
+    const std::lock_guard hold(shared_.mutex);
+    shared_.in_memory -= bytes_.size();
+    bytes_.clear();
+  }
+  Status go_to_file() {
+    WEFT_TRY(file_, store_.begin_file(promised_, size_, Durability::Transient));
+    const Status written = file_->write(bytes_);
+    give_back();
+    bytes_.shrink_to_fit();
+    return written;
+  }
+
+  BlobStore& store_;
   Shared& shared_;
   Digest promised_;
   uint64_t size_;
-  std::vector<std::byte> bytes_;  // grows with what comes: a promise costs nothing
+  std::vector<std::byte> bytes_;  // grows with what comes
+  std::unique_ptr<Writer> file_;
   bool done_ = false;
 };
 
@@ -184,31 +221,33 @@ Result<std::unique_ptr<BlobStore::Writer>> BlobStore::begin(const Digest& sha256
                                                             Durability durability) {
   if (durability == Durability::Transient) {
     const std::lock_guard hold(shared_->mutex);
-    if (size <= shared_->options.transient_in_memory - shared_->in_memory) {
-      shared_->in_memory += size;
-      return std::make_unique<MemoryWriter>(*shared_, sha256, size);
-    }
+    if (size <= shared_->options.transient_in_memory - shared_->in_memory)
+      return std::make_unique<MemoryWriter>(*this, sha256, size);
   }
+  return begin_file(sha256, size, durability);
+}
+
+Result<std::unique_ptr<BlobStore::Writer>> BlobStore::begin_file(const Digest& sha256, uint64_t size,
+                                                                 Durability durability) {
+  WEFT_TRY_STATUS(check_room(size, 0));
+  WEFT_TRY(auto temporary, make_temporary(folder_, shared_->options.hook));
+  return std::make_unique<FileWriter>(*this, std::move(temporary), sha256, size, durability);
+}
+
+// Whether so much fits now, and then reserves a part of it.
+Status BlobStore::check_room(uint64_t size, uint64_t reserved) {
   struct statvfs disk {};
   if (::statvfs(folder_.c_str(), &disk) != 0) return system_error(errno, "open", folder_);
   const uint64_t free = static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
-  {
-    const std::lock_guard hold(shared_->mutex);
-    const uint64_t taken = shared_->promised + shared_->options.reserve;
-    if (free < taken || size > free - taken)
-      return fail(ErrorCode::ResourceExhausted, folder_.string() + ": a blob of " + std::to_string(size) +
-                                                    " bytes does not fit on the disk, which has " +
-                                                    std::to_string(free) + " left, of which " +
-                                                    std::to_string(taken) + " are for others; make room");
-    shared_->promised += size;
-  }
-  auto temporary = make_temporary(folder_, shared_->options.hook);
-  if (!temporary) {
-    const std::lock_guard hold(shared_->mutex);
-    shared_->promised -= size;
-    return fail(temporary.error());
-  }
-  return std::make_unique<FileWriter>(*this, std::move(*temporary), sha256, size, durability);
+  const std::lock_guard hold(shared_->mutex);
+  const uint64_t taken = shared_->promised + shared_->options.reserve;
+  if (free < taken || size > free - taken)
+    return fail(ErrorCode::ResourceExhausted, folder_.string() + ": a blob of " + std::to_string(size) +
+                                                  " bytes does not fit on the disk, which has " +
+                                                  std::to_string(free) + " left, of which " +
+                                                  std::to_string(taken) + " are for others; make room");
+  shared_->promised += reserved;
+  return {};
 }
 
 // Whether it is there, durably, with a size that can be right.

@@ -169,19 +169,48 @@ TEST_F(TransientBlobsTest, DamageUnderTwoNamesIsMovedAsideWhole) {
 // ---- a full disk
 // -------------------------------------------------------------------------------------------------------
 
+size_t files_in(const fs::path& folder) {
+  size_t files = 0;
+  if (fs::exists(folder))
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) files += entry.is_regular_file();
+  return files;
+}
+
 TEST_F(TransientBlobsTest, UploadsLeaveTheReserveFree) {
   reopen({.reserve = uint64_t{1} << 62});
   EXPECT_TRUE(fails_with(store_->put(bytes_of(1)), ErrorCode::ResourceExhausted, "make room"));
   EXPECT_TRUE(fails_with(put(*store_, bytes_of(1)), ErrorCode::ResourceExhausted, "make room"));
 }
 
-TEST_F(TransientBlobsTest, WritersUnderWayCountAsIfTheyHadWritten) {
+TEST_F(TransientBlobsTest, PromisesKeepNobodyOut) {
   const uint64_t free = fs::space(folder_).available;
-  reopen({.reserve = 0});
-  auto large = value_or_fail(store_->begin(Digest{}, free / 4 * 3));
-  EXPECT_TRUE(fails_with(store_->begin(Digest{}, free / 2), ErrorCode::ResourceExhausted, "for others"));
-  large.reset();
+  reopen({.reserve = 0, .transient_in_memory = 2000});
+  EXPECT_TRUE(fails_with(store_->begin(Digest{}, 2 * free), ErrorCode::ResourceExhausted, "make room"));
+  std::vector<std::unique_ptr<BlobStore::Writer>> promises;
+  for (int i = 0; i < 5; ++i) {
+    promises.push_back(value_or_fail(store_->begin(Digest{}, free / 4 * 3)));
+    promises.push_back(value_or_fail(store_->begin(Digest{}, 2000, Durability::Transient)));
+  }
+  EXPECT_EQ(value_or_fail(store_->put(bytes_of(1))), sha256(bytes_of(1)));
   EXPECT_TRUE(store_->begin(Digest{}, free / 2).has_value());
+  put(2);
+  EXPECT_EQ(files_in(folder_ / "transient"), 0u) << "memory was kept for a promise";
+}
+
+TEST_F(TransientBlobsTest, GoToAFileWhenOthersHaveTheMemoryByThen) {
+  reopen({.transient_in_memory = 1500, .transient_young = std::chrono::milliseconds(0)});
+  const auto bytes = bytes_of(1);
+  const auto slow = value_or_fail(store_->begin(sha256(bytes), 1000, Durability::Transient));
+  EXPECT_TRUE(ok(slow->write(std::span(bytes).first(400))));
+  put(2);
+  EXPECT_TRUE(ok(slow->write(std::span(bytes).subspan(400, 400))));
+  EXPECT_TRUE(ok(slow->write(std::span(bytes).last(200))));
+  EXPECT_TRUE(ok(slow->finish()));
+  EXPECT_EQ(files_in(folder_ / "transient"), 1u);
+  EXPECT_EQ(value_or_fail(store_->read(sha256(bytes), 1000)), bytes);
+  EXPECT_EQ(store_->keep_transient({}), 2000u);
+  put(3);
+  EXPECT_EQ(files_in(folder_ / "transient"), 0u) << "its memory was given back";
 }
 
 TEST_F(TransientBlobsTest, AWriteThatFailsGivesItsRoomBackAtOnce) {
@@ -199,13 +228,6 @@ TEST_F(TransientBlobsTest, AWriteThatFailsGivesItsRoomBackAtOnce) {
   EXPECT_TRUE(fails_with(writer->finish(), ErrorCode::ResourceExhausted, "full"));
   is_full = false;
   EXPECT_EQ(value_or_fail(store_->put(bytes)), sha256(bytes));
-}
-
-size_t files_in(const fs::path& folder) {
-  size_t files = 0;
-  if (fs::exists(folder))
-    for (const auto& entry : fs::recursive_directory_iterator(folder)) files += entry.is_regular_file();
-  return files;
 }
 
 TEST_F(TransientBlobsTest, LieInMemoryAsFarAsTheyMay) {
