@@ -57,7 +57,8 @@ class Connection {
 
   // Begins to read. Frames that came before wait in the socket. Called once.
   virtual void start(Handlers handlers) = 0;
-  // Queues; returns at once. Frames are sent in order. After the connection has closed it does nothing.
+  // Queues; returns at once. Frames are sent in order, those that go first before the others. After the
+  // connection has closed it does nothing.
   virtual void send(OutFrame frame) = 0;
   // Stops and resumes reading: how a receiver that is full slows the sender down.
   virtual void pause_reading(bool paused) = 0;

@@ -23,6 +23,7 @@ struct OutFrame {
   uint8_t kind = 0;
   std::vector<std::byte> head{};
   SharedBytes body{};
+  bool goes_first = false;  // before frames of which nothing has been sent yet, but for others that go first
   size_t payload_size() const { return head.size() + body.bytes.size(); }
 };
 

@@ -346,7 +346,13 @@ void Session::send(OutFrame frame) {
                                                          std::to_string(queue_size_) + " bytes are waiting"});
   queue_size_ += size;
   has_undrained_ = true;
-  queue_.push_back(std::move(frame));
+  if (frame.goes_first) {
+    const bool waits_for_front = front_done_ > 0 && !queue_.front().goes_first;
+    const auto at = static_cast<ptrdiff_t>(first_count_++ + (waits_for_front ? 1 : 0));
+    queue_.insert(queue_.begin() + at, std::move(frame));
+  } else {
+    queue_.push_back(std::move(frame));
+  }
   if (is_write_posted_ || is_write_blocked_) return;
   is_write_posted_ = true;  // the frames of one turn go together
   post(&Session::pump_write);
@@ -388,6 +394,7 @@ void Session::end_front() {
   if (front_done_ < kFrameHeaderSize + queue_.front().payload_size()) return;
   front_done_ = 0;
   ++stats_.frames_sent;
+  if (queue_.front().goes_first) --first_count_;
   queue_.pop_front();
 }
 
@@ -456,6 +463,7 @@ void Session::lose(Error error) {
     return release();
   }
   queue_.clear();
+  first_count_ = 0;
   queue_size_ = 0;
   front_done_ = 0;
   if (phase_ != Phase::Open || is_paused_) return fail_later(std::move(error));
@@ -469,6 +477,7 @@ void Session::fail_later(Error error) {
   if (phase_ == Phase::Failing || phase_ == Phase::Closing || phase_ == Phase::Closed) return;
   phase_ = Phase::Failing;
   queue_.clear();
+  first_count_ = 0;
   queue_size_ = 0;
   if (tls_) tls_->transport().close();
   lost_ = std::move(error);
@@ -528,6 +537,7 @@ void Session::release() {
   on_handshake_ = nullptr;
   deadline_.cancel();
   queue_.clear();
+  first_count_ = 0;
   queue_size_ = 0;
   frame_ = {};
   token_.reset();

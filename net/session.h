@@ -93,6 +93,7 @@ class Session final : public std::enable_shared_from_this<Session>, Transport::E
   bool is_goodbye_said_ = false, is_goodbye_sent_ = false;
   bool has_undrained_ = false;
   std::deque<OutFrame> queue_;
+  size_t first_count_ = 0;  // of those that go first: nothing stands before them but a frame that has begun
   size_t queue_size_ = 0;
   size_t front_done_ = 0;  // bytes of the first frame, header included, that were written
   std::unique_ptr<std::byte[]> record_out_;

@@ -233,7 +233,9 @@ void PeerService::tell(Message message) {
   if (!control_) return;
   if (auto* step = std::get_if<proto::StepReport>(&message); step != nullptr && step->updated && stage_)
     add_bytes_sent(*step);
-  control_->send(message_frame(message));
+  net::OutFrame frame = message_frame(message);
+  frame.goes_first = std::holds_alternative<proto::Heartbeat>(message);  // a sign of life waits for no report
+  control_->send(std::move(frame));
 }
 
 // The machine knows for whom it waited, the links what they carried.

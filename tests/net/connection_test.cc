@@ -82,6 +82,32 @@ TEST(Connection, RandomFramesFromASeed) {
   }
 }
 
+TEST(Connection, WhatGoesFirstWaitsForTheFrameThatHasBegunAlone) {
+  Meeting meeting;
+  Side client, server;
+  meeting.join(client, server);
+  const auto send = [&](uint8_t kind, size_t size, bool goes_first) {
+    OutFrame frame = make_frame(kind, {}, random_bytes(kind, size));
+    frame.goes_first = goes_first;
+    client.connection->send(std::move(frame));
+  };
+  constexpr size_t kLarge = 40'000'000;  // more than system buffers hold
+  send(1, kLarge, false);
+  send(2, 10, false);
+  send(3, 10, true);  // none has begun
+  send(4, 10, true);
+  ASSERT_TRUE(meeting.run_until([&] { return client.connection->stats().bytes_sent > 1000; }));
+  ASSERT_GT(client.connection->stats().bytes_queued, 0u);
+  send(5, 10, true);  // the large one has
+  send(6, 10, false);
+  send(7, 10, true);
+  ASSERT_TRUE(meeting.run_until([&] { return server.frames.size() == 7; }));
+  std::vector<int> kinds;
+  for (const InFrame& frame : server.frames) kinds.push_back(frame.kind);
+  EXPECT_EQ(kinds, (std::vector<int>{3, 4, 1, 5, 7, 2, 6}));
+  EXPECT_EQ(to_vector(server.frames[2]), random_bytes(1, kLarge));
+}
+
 TEST(Connection, FramesSentBeforeTheOtherSideStartedWait) {
   Meeting meeting;
   const auto outcome = meeting.begin();
