@@ -5,6 +5,7 @@
 
 #include "proto/codec/bounds.h"
 #include "proto/codec/codec.h"
+#include "proto/codec/report_head.h"
 #include "tests/proto/samples.h"
 
 namespace weft::proto {
@@ -26,6 +27,27 @@ TEST(Codec, EveryMessageComesBackAsItWas) {
       EXPECT_EQ(encode(*decoded), bytes);
     }
   }
+}
+
+TEST(Codec, WhoseReportItIsCanBeSeenWithoutDecoding) {
+  size_t reports = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 0x4EAD);
+    for (size_t kind = 0; kind < kKinds; ++kind) {
+      const Message message = test::random_message(kind, rng);
+      SCOPED_TRACE(name_of(message));
+      const auto bytes = encode(message);
+      const auto head = head_of(message), seen = peek_report(bytes);
+      EXPECT_EQ(seen.has_value() ? seen : head, head);
+      const bool is_plain = head && head->run != 0 && head->plan_version != 0;
+      EXPECT_TRUE(seen || !is_plain);
+      reports += seen.has_value();
+      for (size_t size = 0; size < std::min<size_t>(bytes.size(), 24); ++size)
+        (void)peek_report(std::span(bytes).first(size));
+    }
+  }
+  EXPECT_GT(reports, 100u);
 }
 
 // Encoding again shows that nothing is lost on the way in; that nothing is lost on the way out is told by the
