@@ -26,6 +26,7 @@ Effects Broker::step(Now now, const Event& event) {
   std::visit(Overloaded{
                  [&](const Introduced& e) { on_introduced(e); },
                  [&](const Received& e) { on_received(e); },
+                 [&](const Heard& e) { on_heard(e); },
                  [&](const Disconnected& e) { on_disconnected(e); },
                  [&](const SubmissionChecked& e) { on_submission(e); },
                  [&](const PlanningDone& e) { on_planned(e); },
@@ -37,8 +38,8 @@ Effects Broker::step(Now now, const Event& event) {
                    probes_.on_relay_waiting(e.ticket);
                    runs_.on_relay_waiting(e.ticket);
                  },
-                 [&](const Tick&) {
-                   check_leases();
+                 [&](const Tick& e) {
+                   check_leases(e.heard_until.value_or(step_.now.monotonic));
                    pool_.let_in();
                    if (++ticks_ % 4 == 0) step_.peers = true;  // for the times since they were heard
                    runs_.check_progress();
@@ -75,6 +76,14 @@ void Broker::on_received(const Received& event) {
   if (const auto client = clients_.find(event.connection); client != clients_.end())
     return on_client_message(event.connection, client->second, *event.message);
   // Left over from a connection that was closed meanwhile.
+}
+
+void Broker::on_heard(const Heard& event) {
+  Peer* peer = pool_.of(event.connection);
+  if (peer == nullptr) return;
+  peer->last_heard = std::max(peer->last_heard, event.at);
+  if (!event.work) return;
+  if (const auto slow = runs_.on_work(*peer, *event.work)) on_slow(*slow, *peer);
 }
 
 void Broker::protocol_error(Peer& peer, const std::string& what) {

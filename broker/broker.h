@@ -83,11 +83,12 @@ class Broker {
   void on_disconnected(const Disconnected& event);
   void lose_peer(Peer& peer, const std::string& why);
   void put_out(Peer& peer, ErrorCode code, const std::string& why);
-  void check_leases();
+  void check_leases(Instant until);
   void on_tokens_revoked(const TokensRevoked& event);
 
   // Messages of peers (broker.cc)
   void on_received(const Received& event);
+  void on_heard(const Heard& event);
   void on_peer_message(Peer& peer, const Received& event);
   void on_drain(Peer& peer);
   void protocol_error(Peer& peer, const std::string& what);

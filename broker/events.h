@@ -45,6 +45,13 @@ struct Received {
   // Of a CheckpointReport without failure that is not of a direct copy: tensors whose blobs are not here.
   uint32_t blobs_missing = 0;
 };
+// Of a peer, by its gate, which answers heartbeats itself: when something last came from it, and what the
+// newest heartbeat said of its work.
+struct Heard {
+  ConnectionId connection = 0;
+  Instant at{};
+  std::optional<proto::StageWork> work{};
+};
 struct Disconnected {
   ConnectionId connection = 0;
   std::string reason{};
@@ -87,9 +94,13 @@ struct TokensRevoked {
 struct RelayWaiting {  // one side of a granted ticket has come
   proto::Secret ticket{};
 };
-struct Tick {};
-using Event = std::variant<Introduced, Received, Disconnected, SubmissionChecked, PlanningDone, Reconsidered,
-                           JobReopened, BlobsVerified, TokensRevoked, RelayWaiting, Tick>;
+struct Tick {
+  // Whatever came from peers until then has been told: nobody has been silent for longer than until there.
+  // Nothing: until now.
+  std::optional<Instant> heard_until{};
+};
+using Event = std::variant<Introduced, Received, Heard, Disconnected, SubmissionChecked, PlanningDone,
+                           Reconsidered, JobReopened, BlobsVerified, TokensRevoked, RelayWaiting, Tick>;
 
 // ---- effects
 // ---------------------------------------------------------------------------------------------------

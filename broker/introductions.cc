@@ -179,8 +179,9 @@ void Broker::put_out(Peer& peer, ErrorCode code, const std::string& why) {
   lose_peer(peer, why);
 }
 
-void Broker::check_leases() {
-  for (const PeerId& id : pool_.late()) {
+// `until`: what came later may not have been told yet.
+void Broker::check_leases(Instant until) {
+  for (const PeerId& id : pool_.late(until)) {
     Peer& peer = pool_.at(id);
     ++step_.counters.evicted;
     step_.effect(Close{*peer.connection});

@@ -56,10 +56,10 @@ void Pool::send(const PeerId& id, proto::Message message) {
   if (peer != nullptr && peer->connection) step_.send(*peer->connection, std::move(message));
 }
 
-std::vector<PeerId> Pool::late() const {
+std::vector<PeerId> Pool::late(Instant until) const {
   std::vector<PeerId> late;
   for (const auto& [id, peer] : peers_)
-    if (peer.connection && step_.now.monotonic - peer.last_heard > options_.lease) late.push_back(id);
+    if (peer.connection && until - peer.last_heard > options_.lease) late.push_back(id);
   return late;
 }
 

@@ -61,8 +61,8 @@ class Pool {
   void disconnect(Peer& peer);
   // To whoever has it; nothing where it is gone.
   void send(const PeerId& id, proto::Message message);
-  // Nothing was heard of them for a lease.
-  std::vector<PeerId> late() const;
+  // Nothing was heard of them for a lease before `until`.
+  std::vector<PeerId> late(Instant until) const;
   // As wanted, unless another one has that name.
   std::string free_name(const std::string& wanted, const PeerId& id) const;
 

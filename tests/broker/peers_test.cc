@@ -71,6 +71,25 @@ TEST(Identity, AStageThatTheBrokerDoesNotKnowIsReleased) {
   EXPECT_EQ(released[0].plan_version, 4u);
 }
 
+// A core that was held up for two leases: what its gates have told reaches up to before that.
+TEST(Lease, IsJudgedByWhatCameAndNotByWhenItIsLookedAt) {
+  World world;
+  world.join(1, 1);
+  world.join(2, 2);
+  const Instant before = world.now;
+  world.now += std::chrono::seconds(20);
+  world.step(Tick{.heard_until = before});
+  EXPECT_TRUE(world.closed.empty()) << "nobody knows who was silent since";
+  world.step(Heard{1, world.now, {}});
+  world.step(Tick{.heard_until = world.now});
+  EXPECT_EQ(world.closed, std::vector<ConnectionId>{2});
+  world.step(Heard{1, before, {}});  // an older one
+  world.now += std::chrono::seconds(9);
+  world.step(Tick{.heard_until = world.now});
+  EXPECT_EQ(world.closed.size(), 1u);
+  world.step(Heard{99, world.now, {}});  // of a connection that is gone
+}
+
 // Heartbeats of both stages, a second of computing at a time; `slow` does a hundredth of what was promised.
 void work(World& world, int seconds_of_work, int slow, std::vector<uint64_t>& done,
           std::vector<double>& busy) {
