@@ -28,8 +28,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct BrokerCommandOptions {
-  std::string config, data_dir, listen, advertise, lease, replication_rate, copies, links, replan_after,
-      compare_share;
+  std::string config, data_dir, listen, advertise, lease, replication_rate, copies, egress, quota, links,
+      replan_after, compare_share;
 };
 
 constexpr const char* kListenDefault = "0.0.0.0:7700";
@@ -60,6 +60,8 @@ Status read_config(BrokerCommandOptions& options) {
   take("lease", options.lease);
   take("replication_rate", options.replication_rate);
   take("copies", options.copies);
+  take("egress", options.egress);
+  take("quota", options.quota);
   take("links", options.links);
   take("replan_after", options.replan_after);
   take("compare_share", options.compare_share);
@@ -159,6 +161,17 @@ Result<int> run_broker(BrokerCommandOptions options) {
     return fail(ErrorCode::InvalidArgument,
                 "--copies: '" + options.copies + "' is neither direct nor broker");
   service_options.copies_go_direct = options.copies != "broker";
+  if (!options.egress.empty() && options.egress != "unlimited") {
+    WEFT_TRY(const double rate, parse_rate_cap("--egress", options.egress));
+    service_options.egress = static_cast<uint64_t>(rate);
+  }
+  if (!options.quota.empty()) {
+    const auto bytes = configs::parse_memory(options.quota);
+    if (!bytes || bytes->value <= 0)
+      return fail(ErrorCode::InvalidArgument,
+                  "--quota: '" + options.quota + "' is no amount of bytes; write 100GiB");
+    service_options.quota.bytes = static_cast<uint64_t>(bytes->value);
+  }
   if (!options.links.empty() && options.links != "measure" && options.links != "assume")
     return fail(ErrorCode::InvalidArgument, "--links: '" + options.links + "' is neither measure nor assume");
   service_options.measures_links = options.links != "assume";
@@ -201,7 +214,7 @@ void add_broker(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<BrokerCommandOptions>();
   command->add_option("--config", options->config,
                       "a YAML file with data_dir, listen, advertise, lease, replication_rate, copies, "
-                      "links, replan_after, compare_share; options here win");
+                      "egress, quota, links, replan_after, compare_share; options here win");
   command->add_option("--data-dir", options->data_dir,
                       "identity, tokens, jobs, models and data; made where it is missing; default "
                       "~/.local/share/weft/broker");
@@ -215,6 +228,12 @@ void add_broker(CLI::App& app, Command& chosen) {
   command->add_option("--copies", options->copies,
                       "direct (the default): copies of a state go from its stage straight to a peer of the "
                       "pool that stands by, where there is one; broker: all go through the broker");
+  command->add_option("--egress", options->egress,
+                      "how much of this broker's line copies for peers that stand by may take in all, as "
+                      "500Mbit; what a stage loads goes first and at once; default unlimited");
+  command->add_option("--quota", options->quota,
+                      "how many bytes of blobs that no job uses one key may leave here, as 100GiB; default "
+                      "1TiB");
   command->add_option("--links", options->links,
                       "measure (the default): peers that have nothing to do measure the links between them; "
                       "assume: 10 Gbit/s within a region, 100 Mbit/s between others");

@@ -61,6 +61,7 @@ struct BrokerService::Parts {
   std::optional<storage::FolderLock> lock;
   std::unique_ptr<security::Identity> identity;
   std::unique_ptr<storage::BlobStore> blobs;
+  std::optional<BlobLeases> leases;
   JobContexts contexts;
   Bus bus;
   std::unique_ptr<Core> core;
@@ -105,6 +106,7 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   WEFT_TRY(parts->blobs,
            storage::BlobStore::open(data_dir / "blobs",
                                     {.wipe_transient = true, .transient_in_memory = kCopiesInMemory}));
+  parts->leases.emplace(parts->options.quota);
   WEFT_TRY_STATUS(parts->files.make_directories(data_dir / "jobs"));
   WEFT_TRY(auto store, open_sqlite_store(database(data_dir)));
 
@@ -136,13 +138,16 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   core.log = parts->options.log;
   // The core binds the bus, so it comes first.
   WEFT_TRY(parts->core,
-           Core::start(std::move(core), std::move(store), parts->bus, *parts->blobs, parts->contexts,
-                       [raw = parts.get()](const Error& error) { raw->end(error); }));
+           Core::start(std::move(core), std::move(store), parts->bus, *parts->blobs, *parts->leases,
+                       parts->contexts, [raw = parts.get()](const Error& error) { raw->end(error); }));
   GateOptions gate;
   gate.listen = parts->options.listen;
+  gate.limits = parts->options.limits;
   gate.identity = parts->identity.get();
   gate.log = parts->options.log;
-  WEFT_TRY(parts->gate, Gate::start(std::move(gate), parts->bus, *parts->blobs, parts->contexts));
+  gate.egress = parts->options.egress;
+  WEFT_TRY(parts->gate,
+           Gate::start(std::move(gate), parts->bus, *parts->blobs, *parts->leases, parts->contexts));
   return std::unique_ptr<BrokerService>(new BrokerService(std::move(parts)));
 }
 

@@ -18,7 +18,8 @@
 
 #include "base/result.h"
 #include "base/units.h"
-#include "net/endpoint.h"
+#include "broker/service/blob_leases.h"
+#include "net/listener.h"
 #include "security/token.h"
 
 namespace weft::broker {
@@ -26,6 +27,7 @@ namespace weft::broker {
 struct BrokerServiceOptions {
   std::filesystem::path data_dir;  // made where it is missing, mode 0700
   net::Endpoint listen{"0.0.0.0", 7700};
+  net::ListenLimits limits{};
   std::string advertise;  // "host:port" that tokens' users are told; empty: the bound address
   std::string software;   // version
   std::function<void(const std::string& line)> log;
@@ -35,6 +37,8 @@ struct BrokerServiceOptions {
   bool copies_go_direct = true;                      // to peers that stand by, where that is possible
   Duration replan_after = std::chrono::seconds(30);  // 0: runs are never planned again while they go on
   double compare_share = 0.02;  // of a run's time, for comparing compressed links with dense ones; 0: never
+  uint64_t egress = 0;          // bytes a second of blobs for peers that stand by, in all; 0: no limit
+  BlobQuota quota{};            // of each key, for blobs that no job uses
   bool measures_links = true;   // false: they are taken as the regions' names suggest
 };
 

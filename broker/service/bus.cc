@@ -2,8 +2,6 @@
 
 #include <zmq.hpp>
 
-#include <cstring>
-
 #include "base/check.h"
 
 namespace weft::broker {
@@ -11,24 +9,28 @@ namespace weft::broker {
 namespace {
 constexpr const char* kCore = "inproc://core";
 constexpr const char* kEvents = "inproc://events";
-constexpr int kHighWater = 1'000'000;  // messages; connections' own limits bound them long before
+// Messages; what a connection may have in the core, and in its queue, bounds them long before.
+constexpr int kHighWater = 1'000'000;
 
-zmq::message_t to_zmq(const BusMessage& message) {
-  zmq::message_t out(9 + message.payload.size());
-  auto* bytes = out.data<char>();
-  bytes[0] = static_cast<char>(message.kind);
-  std::memcpy(bytes + 1, &message.connection, 8);
-  std::memcpy(bytes + 9, message.payload.data(), message.payload.size());
-  return out;
+// A message whose bytes are a shared_ptr: whoever lets go of the message last, ZeroMQ itself where it drops
+// one, lets go of the value.
+template <typename T>
+zmq::message_t wrap(std::shared_ptr<const T> value) {
+  using Pointer = std::shared_ptr<const T>;
+  return {new Pointer(std::move(value)), sizeof(Pointer),
+          [](void* pointer, void*) { delete static_cast<Pointer*>(pointer); }};
 }
 
-BusMessage from_zmq(const zmq::message_t& in) {
-  WEFT_CHECK(in.size() >= 9);
-  BusMessage message;
-  message.kind = static_cast<BusKind>(in.data<char>()[0]);
-  std::memcpy(&message.connection, in.data<char>() + 1, 8);
-  message.payload.assign(in.data<char>() + 9, in.size() - 9);
-  return message;
+template <typename T>
+std::shared_ptr<const T> unwrap(const zmq::message_t& message) {
+  WEFT_CHECK(message.size() == sizeof(std::shared_ptr<const T>));
+  return *message.data<std::shared_ptr<const T>>();
+}
+
+void set_limits(zmq::socket_t& socket) {
+  socket.set(zmq::sockopt::sndhwm, kHighWater);
+  socket.set(zmq::sockopt::rcvhwm, kHighWater);
+  socket.set(zmq::sockopt::linger, 0);
 }
 }  // namespace
 
@@ -43,11 +45,7 @@ struct CoreSocket::Impl {
   explicit Impl(Bus& bus)
       : router(bus.impl().context, zmq::socket_type::router),
         events(bus.impl().context, zmq::socket_type::pub) {
-    for (zmq::socket_t* socket : {&router, &events}) {
-      socket->set(zmq::sockopt::sndhwm, kHighWater);
-      socket->set(zmq::sockopt::rcvhwm, kHighWater);
-      socket->set(zmq::sockopt::linger, 0);
-    }
+    for (zmq::socket_t* socket : {&router, &events}) set_limits(*socket);
     router.bind(kCore);
     events.bind(kEvents);
   }
@@ -55,26 +53,23 @@ struct CoreSocket::Impl {
 CoreSocket::CoreSocket(Bus& bus) : impl_(std::make_unique<Impl>(bus)) {}
 CoreSocket::~CoreSocket() = default;
 
-std::optional<BusMessage> CoreSocket::receive(Duration timeout) {
+std::shared_ptr<const ToCore> CoreSocket::receive(Duration timeout) {
   const auto wait = std::chrono::ceil<std::chrono::milliseconds>(timeout);
   impl_->router.set(zmq::sockopt::rcvtimeo, static_cast<int>(wait.count()));
   zmq::message_t from, body;
-  if (!impl_->router.recv(from)) return std::nullopt;
+  if (!impl_->router.recv(from)) return nullptr;
   WEFT_CHECK(impl_->router.recv(body).has_value());
-  return from_zmq(body);
+  return unwrap<ToCore>(body);
 }
 
-void CoreSocket::send(uint32_t gate, const BusMessage& message) {
+void CoreSocket::send(uint32_t gate, std::shared_ptr<const ToGate> message) {
   const std::string identity = gate_identity(gate);
   impl_->router.send(zmq::buffer(identity), zmq::send_flags::sndmore);
-  impl_->router.send(to_zmq(message), zmq::send_flags::none);
+  impl_->router.send(wrap(std::move(message)), zmq::send_flags::none);
 }
 
-void CoreSocket::publish(char topic, std::string_view payload) {
-  zmq::message_t out(1 + payload.size());
-  out.data<char>()[0] = topic;
-  std::memcpy(out.data<char>() + 1, payload.data(), payload.size());
-  impl_->events.send(out, zmq::send_flags::none);
+void CoreSocket::publish(std::shared_ptr<const Published> value) {
+  impl_->events.send(wrap(std::move(value)), zmq::send_flags::none);
 }
 
 struct GateSocket::Impl {
@@ -83,22 +78,20 @@ struct GateSocket::Impl {
 GateSocket::GateSocket(Bus& bus, const std::string& identity)
     : impl_(std::make_unique<Impl>(Impl{zmq::socket_t(bus.impl().context, zmq::socket_type::dealer)})) {
   impl_->dealer.set(zmq::sockopt::routing_id, identity);
-  impl_->dealer.set(zmq::sockopt::sndhwm, kHighWater);
-  impl_->dealer.set(zmq::sockopt::rcvhwm, kHighWater);
-  impl_->dealer.set(zmq::sockopt::linger, 0);
+  set_limits(impl_->dealer);
   impl_->dealer.connect(kCore);
 }
 GateSocket::~GateSocket() = default;
 int GateSocket::descriptor() const { return impl_->dealer.get(zmq::sockopt::fd); }
 
-std::optional<BusMessage> GateSocket::receive() {
+std::shared_ptr<const ToGate> GateSocket::receive() {
   zmq::message_t body;
-  if (!impl_->dealer.recv(body, zmq::recv_flags::dontwait)) return std::nullopt;
-  return from_zmq(body);
+  if (!impl_->dealer.recv(body, zmq::recv_flags::dontwait)) return nullptr;
+  return unwrap<ToGate>(body);
 }
 
-void GateSocket::send(const BusMessage& message) {
-  impl_->dealer.send(to_zmq(message), zmq::send_flags::none);
+void GateSocket::send(ToCore message) {
+  impl_->dealer.send(wrap(std::make_shared<const ToCore>(std::move(message))), zmq::send_flags::none);
 }
 
 struct Subscription::Impl {
@@ -114,26 +107,12 @@ Subscription::Subscription(Bus& bus)
 Subscription::~Subscription() = default;
 int Subscription::descriptor() const { return impl_->sub.get(zmq::sockopt::fd); }
 
-std::optional<Subscription::Item> Subscription::receive() {
+std::shared_ptr<const Published> Subscription::receive() {
   zmq::message_t body;
-  if (!impl_->sub.recv(body, zmq::recv_flags::dontwait)) return std::nullopt;
-  if (body.size() == 0) return std::nullopt;
-  return Item{body.data<char>()[0], std::string(body.data<char>() + 1, body.size() - 1)};
+  if (!impl_->sub.recv(body, zmq::recv_flags::dontwait)) return nullptr;
+  return unwrap<Published>(body);
 }
 
 std::string gate_identity(uint32_t gate) { return "gate-" + std::to_string(gate); }
-
-void append_u64(std::string& out, uint64_t value) {
-  char bytes[8];
-  std::memcpy(bytes, &value, 8);
-  out.append(bytes, 8);
-}
-
-uint64_t read_u64(std::string_view bytes, size_t at) {
-  WEFT_CHECK(at + 8 <= bytes.size());
-  uint64_t value;
-  std::memcpy(&value, bytes.data() + at, 8);
-  return value;
-}
 
 }  // namespace weft::broker

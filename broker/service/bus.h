@@ -1,45 +1,69 @@
 // ZeroMQ, the bus inside the broker's own trust: one ROUTER where gates meet the core, one PUB that carries
-// the event stream. inproc:// for now, as all are one process. What comes over it was authenticated by a
-// gate.
+// the event stream. What comes over it was authenticated, and decoded, by a gate.
+//
+// All are one process for now (inproc://), so what travels is a pointer to a value that nobody changes any
+// more: nothing is encoded, and what is dropped is let go by ZeroMQ. For a gate on a host of its own the two
+// places in bus.cc that wrap and unwrap are where the variants below would be encoded; instants are of this
+// machine's clock, so ages would have to be sent instead.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "base/units.h"
+#include "broker/events.h"
 
 namespace weft::broker {
 
-enum class BusKind : uint8_t {
-  // gate to core
-  GateReady = 1,     // subscribed: publish everything once
-  Introduced = 2,    // payload: peer id (32), address length u8, address, encoded Hello
-  Received = 3,      // payload: encoded Message
-  Disconnected = 4,  // payload: reason
-  RelayWaiting = 5,  // payload: ticket (16)
-  Wake = 6,          // somebody left something in the core's inbox
-  // core to gate
-  Send = 16,   // payload: encoded Message
-  Admit = 17,  // payload: role u8
-  Close = 18,
-  OpenFeed = 19,  // connection: the job; payload: data key (16)
-  CloseFeed = 20,
-  GrantRelay = 21,  // payload: ticket
-  RevokeRelay = 22,
-  Follow = 23,      // payload: job u64, sequence sent last u64
-  ExpectFeed = 24,  // as OpenFeed; what is asked for waits until that comes, or CloseFeed
-  Taken = 25,       // payload: bytes u64 of payloads that came from this connection and are done with
+// ---- to the core
+
+struct GateReady {};  // has subscribed: publish everything once
+struct Wake {};       // somebody left something in the core's inbox
+// Of the peers' connections of a gate, those of which something came since the last time. What came until
+// `until` has been told, here or by messages before this.
+struct Hearing {
+  Instant until{};
+  std::vector<Heard> peers{};
+};
+struct ToCore {
+  uint32_t gate = 0;
+  // What the connection's message takes in memory, about: told back by Taken.
+  uint64_t size = 0;
+  std::variant<GateReady, Introduced, Received, Disconnected, RelayWaiting, Hearing, Wake> what;
 };
 
-struct BusMessage {
-  BusKind kind = BusKind::Wake;
-  uint64_t connection = 0;
-  std::string payload;
+// ---- to a gate
+
+struct Taken {  // of what came from this connection, so much is done with
+  ConnectionId connection = 0;
+  uint64_t size = 0;
 };
+// A part of the answer to GetEvents. `rest`: asks for what follows, once the connection has room. Without it
+// these were all; then, where the asker follows, new ones come from the stream.
+struct EventsPage {
+  ConnectionId connection = 0;
+  proto::JobNumber job = 0;
+  std::vector<proto::JobEvent> events{};
+  std::optional<proto::GetEvents> rest{};
+  std::optional<uint64_t> follows_after{};  // the sequence of the last one there was
+};
+struct FeedExpected {  // as FeedOpened; what is asked for waits until that comes, or CloseFeed
+  proto::JobNumber job = 0;
+  proto::Secret data_key{};
+};
+struct FeedOpened {
+  proto::JobNumber job = 0;
+  proto::Secret data_key{};
+};
+using ToGate = std::variant<Send, Admit, Close, Taken, EventsPage, FeedExpected, FeedOpened, CloseFeed,
+                            GrantRelay, RevokeRelay>;
+
+// ---- to all who subscribe
+
+using Published = std::variant<proto::JobEvent, proto::PeerList>;
 
 // The sockets of one broker. Made before the threads that use them.
 class Bus {
@@ -62,10 +86,10 @@ class CoreSocket {  // ROUTER and PUB
  public:
   explicit CoreSocket(Bus& bus);
   ~CoreSocket();
-  // The next message, or nothing when none came in time.
-  std::optional<BusMessage> receive(Duration timeout);
-  void send(uint32_t gate, const BusMessage& message);
-  void publish(char topic, std::string_view payload);  // 'e' event, 's' status, 'p' peers
+  // The next message, or null when none came in time.
+  std::shared_ptr<const ToCore> receive(Duration timeout);
+  void send(uint32_t gate, std::shared_ptr<const ToGate> message);  // to one that is gone: dropped
+  void publish(std::shared_ptr<const Published> value);
 
  private:
   struct Impl;
@@ -77,8 +101,8 @@ class GateSocket {  // DEALER
   GateSocket(Bus& bus, const std::string& identity);
   ~GateSocket();
   int descriptor() const;  // edge-triggered: drain with receive() until nothing comes, after every send() too
-  std::optional<BusMessage> receive();
-  void send(const BusMessage& message);
+  std::shared_ptr<const ToGate> receive();  // null: nothing is there
+  void send(ToCore message);
 
  private:
   struct Impl;
@@ -89,12 +113,8 @@ class Subscription {  // SUB
  public:
   explicit Subscription(Bus& bus);
   ~Subscription();
-  int descriptor() const;
-  struct Item {
-    char topic = 0;
-    std::string payload;
-  };
-  std::optional<Item> receive();
+  int descriptor() const;                      // as of GateSocket
+  std::shared_ptr<const Published> receive();  // null: nothing is there
 
  private:
   struct Impl;
@@ -102,9 +122,8 @@ class Subscription {  // SUB
 };
 
 std::string gate_identity(uint32_t gate);
-
-// Numbers in payloads.
-void append_u64(std::string& out, uint64_t value);
-uint64_t read_u64(std::string_view bytes, size_t at);  // REQUIRES: at + 8 <= size
+// A connection's number says which gate holds it.
+inline ConnectionId first_connection_of(uint32_t gate) { return (uint64_t{gate} << 48) + 1; }
+inline uint32_t gate_of(ConnectionId connection) { return static_cast<uint32_t>(connection >> 48); }
 
 }  // namespace weft::broker

@@ -4,7 +4,6 @@
 #include <chrono>
 
 #include "broker/answers.h"
-#include "proto/codec/codec.h"
 #include "security/token.h"
 
 namespace weft::broker {
@@ -13,27 +12,19 @@ namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(500);
 constexpr Duration kDiskFullRetry = std::chrono::milliseconds(500);
-constexpr Duration kCollectEvery = std::chrono::minutes(30);
+constexpr size_t kEventsAtOnce = 500;
+constexpr size_t kEventBytesAtOnce = 1 << 20;  // of their texts, about
+constexpr int kTurnMessagesMax = 512;
 // A job that failed or was stopped may be resumed for so long: its data stays.
 constexpr std::chrono::milliseconds kResumableFor = std::chrono::hours(7 * 24);
-constexpr size_t kEventsAtOnce = 1000;
-constexpr int kTurnMessagesMax = 512;
+constexpr auto kTransientYoung = std::chrono::hours(1);     // where no run says better
+constexpr Duration kDamageEvery = std::chrono::minutes(1);  // is looked for because of one peer
 
 Now now() {
   const auto monotonic = std::chrono::steady_clock::now().time_since_epoch();
   const auto wall = std::chrono::system_clock::now().time_since_epoch();
   return {Instant(std::chrono::duration_cast<Duration>(monotonic)),
           std::chrono::duration_cast<std::chrono::milliseconds>(wall).count()};
-}
-
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-std::string text_of(const proto::Secret& secret) {
-  return {reinterpret_cast<const char*>(secret.data()), secret.size()};
 }
 
 template <typename... F>
@@ -44,17 +35,18 @@ struct Overloaded : F... {
 }  // namespace
 
 Result<std::unique_ptr<Core>> Core::start(CoreOptions options, std::unique_ptr<Store> store, Bus& bus,
-                                          storage::BlobStore& blobs, JobContexts& contexts,
-                                          std::function<void(const Error&)> on_fatal) {
+                                          storage::BlobStore& blobs, BlobLeases& leases,
+                                          JobContexts& contexts, std::function<void(const Error&)> on_fatal) {
   WEFT_TRY(const StoredState state, store->load());
-  std::unique_ptr<Core> core(
-      new Core(std::move(options), std::move(store), bus, blobs, contexts, std::move(on_fatal), state));
+  std::unique_ptr<Core> core(new Core(std::move(options), std::move(store), bus, blobs, leases, contexts,
+                                      std::move(on_fatal), state));
   core->thread_ = std::thread([raw = core.get()] { raw->run(); });
   return core;
 }
 
 Core::Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage::BlobStore& blobs,
-           JobContexts& contexts, std::function<void(const Error&)> on_fatal, const StoredState& state)
+           BlobLeases& leases, JobContexts& contexts, std::function<void(const Error&)> on_fatal,
+           const StoredState& state)
     : options_(std::move(options)),
       store_(std::move(store)),
       bus_(bus),
@@ -65,6 +57,8 @@ Core::Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage:
                options_.broker.replicates ? std::optional(options_.broker.replication_rate) : std::nullopt),
       contexts_(contexts),
       blobs_(blobs),
+      leases_(leases),
+      peers_(std::make_shared<const Published>(proto::PeerList{})),
       planner_thread_(std::make_unique<net::Worker>()),
       disk_thread_(std::make_unique<net::Worker>()) {
   disk_thread_->post([this] { blobs_.remove_wiped(); });
@@ -85,7 +79,7 @@ void Core::from_worker(std::function<void()> work) {
     const std::lock_guard lock(inbox_mutex_);
     inbox_.push_back(std::move(work));
   }
-  if (wake_) wake_->send({.kind = BusKind::Wake, .connection = 0, .payload = {}});
+  if (wake_) wake_->send({.what = Wake{}});
 }
 
 void Core::run() {
@@ -100,8 +94,10 @@ void Core::run() {
     if (message) handle(*message);
     if (now().monotonic >= next_tick) {
       // What the first step wants of the gate would reach nobody before it is there.
-      if (gate_is_there_) step(Tick{});
-      look_at_tokens();
+      if (!gates_.empty()) {
+        look_at_tokens();
+        step(Tick{heard_until()});
+      }
       collect_garbage();
       next_tick = now().monotonic + kTick;
     }
@@ -109,52 +105,59 @@ void Core::run() {
   }
 }
 
-void Core::handle(const BusMessage& message) {
-  if (message.kind == BusKind::Introduced || message.kind == BusKind::Received)
-    taken_[message.connection] += message.payload.size();
-  switch (message.kind) {
-    case BusKind::GateReady:
-      gate_is_there_ = true;
-      return republish();
-    case BusKind::Introduced:
-      return introduce(message);
-    case BusKind::Received: {
-      auto decoded = proto::decode(bytes_of(message.payload));
-      if (!decoded) {
-        options_.log("warning bad_message what=\"" + decoded.error().message + "\"");
-        to_gate(message.connection, BusKind::Close);
-        return step(
-            Disconnected{message.connection, "it sent what is no message: " + decoded.error().message});
-      }
-      Received event{message.connection, {}};
-      if (const auto* report = std::get_if<proto::CheckpointReport>(&*decoded))
-        event.blobs_missing = static_cast<uint32_t>(
-            std::count_if(report->tensors.begin(), report->tensors.end(),
-                          [&](const auto& tensor) { return !blobs_.has(tensor.sha256); }));
-      event.message = std::make_shared<const proto::Message>(std::move(*decoded));
-      return step(event);
-    }
-    case BusKind::Disconnected:
-      introduced_.erase(message.connection);
-      return step(Disconnected{message.connection, message.payload});
-    case BusKind::RelayWaiting: {
-      RelayWaiting waiting;
-      std::copy_n(message.payload.begin(), std::min(message.payload.size(), waiting.ticket.size()),
-                  waiting.ticket.begin());
-      return step(waiting);
-    }
-    case BusKind::Wake: {
-      std::deque<std::function<void()>> work;
-      {
-        const std::lock_guard lock(inbox_mutex_);
-        work.swap(inbox_);
-      }
-      for (auto& item : work) item();
-      return;
-    }
-    default:
-      return;  // the core's own kinds
-  }
+void Core::handle(const ToCore& message) {
+  std::visit(Overloaded{
+                 [&](const GateReady&) { on_gate_ready(message.gate); },
+                 [&](const Introduced& e) {
+                   taken_[e.connection] += message.size;
+                   introduce(e);
+                 },
+                 [&](Received e) {
+                   taken_[e.connection] += message.size;
+                   look_for_damage(e);
+                   if (const auto* report = std::get_if<proto::CheckpointReport>(e.message.get()))
+                     e.blobs_missing = static_cast<uint32_t>(
+                         std::count_if(report->tensors.begin(), report->tensors.end(),
+                                       [&](const auto& tensor) { return !blobs_.has(tensor.sha256); }));
+                   step(e);
+                 },
+                 [&](const Disconnected& e) {
+                   connections_.erase(e.connection);
+                   step(e);
+                 },
+                 [&](const RelayWaiting& e) { step(e); },
+                 [&](const Hearing& hearing) {
+                   for (const Heard& e : hearing.peers) step(e);
+                   gates_[message.gate] = hearing.until;
+                 },
+                 [&](const Wake&) {
+                   std::deque<std::function<void()>> work;
+                   {
+                     const std::lock_guard lock(inbox_mutex_);
+                     work.swap(inbox_);
+                   }
+                   for (auto& item : work) item();
+                 },
+             },
+             message.what);
+}
+
+// A gate that comes after things have begun is told of them.
+void Core::on_gate_ready(uint32_t gate) {
+  gates_[gate] = now().monotonic;
+  const auto tell = [&](ToGate message) {
+    socket_.send(gate, std::make_shared<const ToGate>(std::move(message)));
+  };
+  for (const auto& [job, feed] : feeds_) tell(feed);
+  for (const proto::Secret& ticket : tickets_) tell(GrantRelay{ticket});
+  socket_.publish(peers_);
+}
+
+// Each gate has told of all that came until then.
+std::optional<Instant> Core::heard_until() const {
+  std::optional<Instant> least;
+  for (const auto& [gate, until] : gates_) least = std::min(least.value_or(until), until);
+  return least;
 }
 
 // `as`: of a valid token, the role that it admits to.
@@ -175,74 +178,121 @@ TokenVerdict Core::judge(const proto::Hello& hello, std::optional<proto::Role>& 
   return TokenVerdict::Valid;
 }
 
-// Payload: key (32), address length (1), address, Hello.
-void Core::introduce(const BusMessage& message) {
-  commit();  // so that the store's count of a token's uses is true
-  const std::string_view payload = message.payload;
-  if (payload.size() < 33 || payload.size() - 33 < static_cast<uint8_t>(payload[32])) return;
-  Introduced event;
-  event.connection = message.connection;
-  std::copy_n(payload.begin(), 32, event.who.digest.bytes.begin());
-  const size_t address_size = static_cast<uint8_t>(payload[32]);
-  event.address = payload.substr(33, address_size);
-  auto decoded = proto::decode(bytes_of(payload.substr(33 + address_size)));
-  auto* hello = decoded ? std::get_if<proto::Hello>(&*decoded) : nullptr;
-  if (hello == nullptr) {
-    send(message.connection,
-         proto::Refusal{.code = ErrorCode::InvalidArgument,
-                        .message = decoded ? "a connection begins with Hello" : decoded.error().message});
-    return to_gate(message.connection, BusKind::Close);
-  }
-  event.hello = std::move(*hello);
-  event.verdict = judge(event.hello, event.token_role);
-  introduced_[event.connection] = event.who;
-  step(event);
-  commit();
-}
-
 // Whoever creates and revokes tokens does it in the database, beside this process.
 void Core::look_at_tokens() {
   auto revoked = store_->revoked_tokens_if_changed();
   if (revoked && *revoked) step(TokensRevoked{std::move(**revoked)});
 }
 
-void Core::step(const Event& event) {
-  Effects effects = broker_.step(now(), event);
-  std::move(effects.records.begin(), effects.records.end(), std::back_inserter(pending_.records));
-  std::move(effects.effects.begin(), effects.effects.end(), std::back_inserter(pending_.effects));
+void Core::introduce(Introduced event) {
+  commit();  // so that the store's count of a token's uses is true
+  event.verdict = judge(event.hello, event.token_role);
+  connections_[event.connection] = {.who = event.who};
+  step(event);
+  commit();
 }
 
-// Everything of this turn is made durable at once; only then does anybody hear of it.
+void Core::step(const Event& event) {
+  Effects effects = broker_.step(now(), event);
+  Part& part = parts_.emplace_back();
+  std::visit(
+      [&](const auto& e) {
+        if constexpr (requires { e.connection; }) part.sender = e.connection;
+      },
+      event);
+  part.record_count = effects.records.size();
+  part.effects = std::move(effects.effects);
+  std::move(effects.records.begin(), effects.records.end(), std::back_inserter(records_));
+}
+
+// Everything of this turn is made durable at once; only then does anybody hear of it. Where the store refuses
+// it, each event's records go by themselves: what it refuses then is as if it had not been, as far as anybody
+// hears, and who said it has to go.
 void Core::commit() {
-  Effects turn = std::exchange(pending_, {});
-  if (!turn.records.empty()) {
-    if (!append(turn.records)) return;
-    for (const Record& record : turn.records)
-      if (const auto* event = std::get_if<proto::JobEvent>(&record))
-        socket_.publish('e', text_of(proto::encode(*event)));
+  while (!parts_.empty()) {
+    std::vector<Record> records = std::exchange(records_, {});
+    std::vector<Part> parts = std::exchange(parts_, {});
+    const Appended all = append(records, /*has_sender=*/true);
+    if (all == Appended::Failed) return;
+    size_t begin = 0;
+    for (Part& part : parts) {
+      const std::span<const Record> own = std::span(records).subspan(begin, part.record_count);
+      begin += part.record_count;
+      const Appended appended =
+          all == Appended::Yes || own.empty() ? Appended::Yes : append(own, part.sender.has_value());
+      if (appended == Appended::Failed) return;
+      if (appended == Appended::Refused) {
+        if (part.sender) close_sender(*part.sender);
+        continue;
+      }
+      publish_events(own);
+      refer_to_blobs(own);
+      for (Effect& effect : part.effects) carry_out(effect);
+    }
   }
-  for (Effect& effect : turn.effects) carry_out(effect);
-  for (const auto& [connection, size] : std::exchange(taken_, {})) {
-    std::string payload;
-    append_u64(payload, size);
-    to_gate(connection, BusKind::Taken, std::move(payload));
+  for (const auto& [connection, size] : std::exchange(taken_, {}))
+    to_gate(connection, Taken{connection, size});
+}
+
+void Core::close_sender(ConnectionId connection) {
+  const std::string why = "what it said cannot be stored";
+  to_gate(connection, Send{connection, std::make_shared<const proto::Message>(proto::Refusal{
+                                           .code = ErrorCode::InvalidArgument, .message = why})});
+  to_gate(connection, Close{connection});
+  connections_.erase(connection);
+  step(Disconnected{connection, why});
+}
+
+void Core::publish_events(std::span<const Record> records) {
+  for (const Record& record : records)
+    if (const auto* event = std::get_if<proto::JobEvent>(&record))
+      socket_.publish(std::make_shared<const Published>(*event));
+}
+
+// What is durable is spoken of from now on: it is no longer somebody's upload.
+void Core::refer_to_blobs(std::span<const Record> records) {
+  std::vector<Digest> blobs;
+  const auto add = [&](const std::vector<proto::TensorReference>& tensors) {
+    for (const proto::TensorReference& tensor : tensors) blobs.push_back(tensor.sha256);
+  };
+  for (const Record& record : records) {
+    if (const auto* submitted = std::get_if<JobSubmitted>(&record)) {
+      for (const proto::PackedFile& file : submitted->submission.files)
+        for (const proto::FilePiece& piece : file.pieces)
+          if (piece.sha256) blobs.push_back(*piece.sha256);
+    } else if (const auto* checkpoint = std::get_if<CheckpointCommitted>(&record)) {
+      add(checkpoint->tensors);
+    } else if (const auto* result = std::get_if<ResultCommitted>(&record)) {
+      add(result->result.tensors);
+    } else if (const auto* prediction = std::get_if<PredictionCommitted>(&record)) {
+      add(prediction->report.outputs);
+    }
   }
+  if (!blobs.empty()) leases_.refer(blobs);
 }
 
 // A full disk is waited for: nothing of the turn is durable, so nobody hears of it, and nothing new is taken
-// in meanwhile. Peers keep their stages and come back. False: the process must end.
-bool Core::append(const std::vector<Record>& records) {
+// in meanwhile. Peers keep their stages and come back. Failed: the process must end.
+Core::Appended Core::append(std::span<const Record> records, bool has_sender) {
+  if (records.empty()) return Appended::Yes;
   for (;;) {
     const Status durable = store_->append(records);
     if (durable) {
       if (std::exchange(disk_is_full_, false)) options_.log("info disk_has_room_again");
-      return true;
+      return Appended::Yes;
     }
-    if (durable.error().code != ErrorCode::ResourceExhausted || stopping_) {
+    const ErrorCode code = durable.error().code;
+    // Where there is nobody to blame, a refusal is the disk's.
+    if (code == ErrorCode::InvalidArgument || (code == ErrorCode::PermissionDenied && has_sender)) {
+      options_.log("error records_refused count=" + std::to_string(records.size()) + " what=\"" +
+                   durable.error().message + "\"");
+      return Appended::Refused;
+    }
+    if (code != ErrorCode::ResourceExhausted || stopping_) {
       options_.log("error store_failed what=\"" + durable.error().message + "\"");
       failed_ = true;
       on_fatal_(durable.error());
-      return false;
+      return Appended::Failed;
     }
     if (!std::exchange(disk_is_full_, true))
       options_.log("error disk_full what=\"" + durable.error().message +
@@ -253,48 +303,61 @@ bool Core::append(const std::vector<Record>& records) {
 
 // The data of a run that goes on after a restart is opened beside; what peers ask for meanwhile waits.
 void Core::open_feed(OpenFeed& feed) {
-  if (!feed.submission || contexts_.find(feed.job))
-    return to_gates(BusKind::OpenFeed, feed.job, text_of(feed.data_key));
-  to_gates(BusKind::ExpectFeed, feed.job, text_of(feed.data_key));
-  planner_thread_->post([this, feed = std::move(feed)] {
+  const auto say = [this](proto::JobNumber job, ToGate what) {
+    feeds_[job] = what;
+    to_gates(std::move(what));
+  };
+  if (!feed.submission || contexts_.find(feed.job)) return say(feed.job, FeedOpened{feed.job, feed.data_key});
+  say(feed.job, FeedExpected{feed.job, feed.data_key});
+  planner_thread_->post([this, say, feed = std::move(feed)] {
     const Status opened = planner_.open_data(feed.job, *feed.submission, feed.microbatch_size);
-    from_worker([this, job = feed.job, key = feed.data_key, opened] {
-      if (opened) return to_gates(BusKind::OpenFeed, job, text_of(key));
+    from_worker([this, say, job = feed.job, key = feed.data_key, opened] {
+      if (!feeds_.contains(job)) return;  // closed meanwhile
+      if (opened) return say(job, FeedOpened{job, key});
       options_.log("error data_not_opened job=" + std::to_string(job) + " what=\"" + opened.error().message +
                    "\"");
-      to_gates(BusKind::CloseFeed, job, {});
+      feeds_.erase(job);
+      to_gates(CloseFeed{job});
     });
   });
 }
 
-void Core::send(ConnectionId connection, const proto::Message& message) {
-  to_gate(connection, BusKind::Send, text_of(proto::encode(message)));
+void Core::to_gate(ConnectionId connection, ToGate message) {
+  socket_.send(gate_of(connection), std::make_shared<const ToGate>(std::move(message)));
 }
 
-void Core::to_gate(ConnectionId connection, BusKind kind, std::string payload) {
-  socket_.send(static_cast<uint32_t>(connection >> 48),
-               {.kind = kind, .connection = connection, .payload = std::move(payload)});
-}
-
-void Core::to_gates(BusKind kind, uint64_t number, std::string payload) {
-  socket_.send(0, {.kind = kind, .connection = number, .payload = std::move(payload)});
+void Core::to_gates(ToGate message) {
+  const auto shared = std::make_shared<const ToGate>(std::move(message));
+  for (const auto& [gate, until] : gates_) socket_.send(gate, shared);
 }
 
 void Core::carry_out(Effect& effect) {
   std::visit(
       Overloaded{
-          [&](Send& e) { send(e.connection, *e.message); },
-          [&](Admit& e) { to_gate(e.connection, BusKind::Admit, std::string(1, static_cast<char>(e.role))); },
-          [&](Close& e) { to_gate(e.connection, BusKind::Close); },
+          [&](Send& e) {
+            note_what_it_may_fetch(e);
+            to_gate(e.connection, std::move(e));
+          },
+          [&](Admit& e) { to_gate(e.connection, e); },
+          [&](Close& e) {
+            connections_.erase(e.connection);
+            to_gate(e.connection, e);
+          },
           [&](CheckSubmission& e) {
-            planner_thread_->post([this, e = std::move(e)] {
+            // Until it was looked at, nothing else is taken from who sent it.
+            uint64_t size = 0;
+            if (const auto taken = taken_.extract(e.connection)) size = taken.mapped();
+            planner_thread_->post([this, size, e = std::move(e)] {
               SubmissionChecked event{e.connection, e.submission, {}};
               const auto checked = planner_.check(e.submission);
               if (!checked) event.verdict = fail(checked.error());
               const auto wanted = checked.value_or(Planner::Wanted{});
               event.submission.compresses = wanted.compresses;
               event.submission.arithmetic = wanted.arithmetic;
-              from_worker([this, event = std::move(event)] { step(event); });
+              from_worker([this, size, event = std::move(event)] {
+                if (connections_.contains(event.connection)) taken_[event.connection] += size;
+                step(event);
+              });
             });
           },
           [&](StartPlanning& e) {
@@ -313,21 +376,31 @@ void Core::carry_out(Effect& effect) {
           },
           [&](OpenFeed& e) { open_feed(e); },
           [&](KeepTransient& e) {
+            transient_kept_ = e.blobs;
             disk_thread_->post([this, kept = std::move(e.blobs), young = e.young] {
               (void)blobs_.keep_transient(kept, std::chrono::duration_cast<std::chrono::milliseconds>(young));
             });
           },
-          [&](CloseFeed& e) { to_gates(BusKind::CloseFeed, e.job, {}); },
-          [&](GrantRelay& e) { to_gates(BusKind::GrantRelay, 0, text_of(e.ticket)); },
-          [&](RevokeRelay& e) { to_gates(BusKind::RevokeRelay, 0, text_of(e.ticket)); },
+          [&](CloseFeed& e) {
+            feeds_.erase(e.job);
+            to_gates(e);
+          },
+          [&](GrantRelay& e) {
+            tickets_.insert(e.ticket);
+            to_gates(e);
+          },
+          [&](RevokeRelay& e) {
+            tickets_.erase(e.ticket);
+            to_gates(e);
+          },
           [&](ForgetJob& e) { contexts_.erase(e.job); },
-          [&](AnswerFromStore& e) { send(e.connection, answer_from_store(*store_, e)); },
-          [&](SendJobs& e) { send(e.connection, list_jobs(*store_, std::move(e))); },
+          [&](AnswerFromStore& e) { answer(e.connection, answer_from_store(*store_, e)); },
+          [&](SendJobs& e) { answer(e.connection, list_jobs(*store_, std::move(e))); },
           [&](ReopenJob& e) { step(JobReopened{e.connection, reopen(*store_, e)}); },
           [&](VerifyBlobs& e) { verify_blobs(e); },
           [&](PublishPeers& e) {
-            socket_.publish('p', text_of(proto::encode(e.peers)));
-            peers_ = std::move(e.peers);
+            peers_ = std::make_shared<const Published>(std::move(e.peers));
+            socket_.publish(peers_);
           },
           [&](SendEvents& e) { send_events(e); },
           [&](Log& e) { options_.log(e.line); },
@@ -336,15 +409,20 @@ void Core::carry_out(Effect& effect) {
 }
 
 // Now and then, beside the planner's work: blobs that nobody speaks of any more, and the unpacked files of
-// jobs that have ended. What was uploaded lately stays (BlobStore::collect): its job may not be submitted
-// yet.
+// jobs that have ended. What somebody has a lease on stays (blob_leases.h), and what was uploaded lately
+// (BlobStore::collect): its job may not be submitted yet.
 void Core::collect_garbage() {
   if (now().monotonic < next_collection_) return;
-  next_collection_ = now().monotonic + kCollectEvery;
-  std::set<Digest> kept = broker_.referenced_blobs();
+  next_collection_ = now().monotonic + options_.collect_every;
+  std::set<Digest> referenced = broker_.referenced_blobs();
   auto of_ended = store_->blobs_of_ended(now().unix_ms - kResumableFor.count());
-  if (!of_ended) return options_.log("warning blobs_not_collected reason=\"" + of_ended.error().message + "\"");
-  kept.merge(*of_ended);
+  if (!of_ended)
+    return options_.log("warning blobs_not_collected reason=\"" + of_ended.error().message + "\"");
+  referenced.merge(*of_ended);
+  leases_.refer(referenced);
+  std::set<Digest> kept = leases_.held(now().monotonic);
+  kept.insert(referenced.begin(), referenced.end());
+  disk_thread_->post([this, kept = transient_kept_] { (void)blobs_.keep_transient(kept, kTransientYoung); });
   planner_thread_->post([this, kept = std::move(kept), open = broker_.open_jobs()] {
     std::error_code code;
     for (const auto& entry : std::filesystem::directory_iterator(options_.jobs_folder, code)) {
@@ -360,13 +438,57 @@ void Core::collect_garbage() {
   });
 }
 
+// What a peer has to fetch from us, for look_for_damage.
+void Core::note_what_it_may_fetch(const Send& send) {
+  const bool is_stage = std::holds_alternative<proto::AssignStage>(*send.message);
+  const bool is_stand_by = std::holds_alternative<proto::StandBy>(*send.message);
+  if (!is_stage && !is_stand_by && !std::holds_alternative<proto::ReleaseStage>(*send.message)) return;
+  const auto known = connections_.find(send.connection);
+  if (known == connections_.end()) return;
+  if (is_stand_by)
+    known->second.stand_by = send.message;
+  else
+    known->second.stage = is_stage ? send.message : nullptr;
+}
+
+// A peer was given bytes that are not those of their name: what of ours is damaged goes where it can be
+// uploaded again. Looked at is what it was to fetch, and of that what it names, now and then: a false claim
+// costs a hash of that.
+void Core::look_for_damage(const Received& report) {
+  std::optional<Error> error;
+  if (const auto* failed = std::get_if<proto::StageFailed>(report.message.get()))
+    error = failed->error;
+  else if (const auto* standing = std::get_if<proto::StandingBy>(report.message.get()))
+    error = standing->failure;
+  const auto known = connections_.find(report.connection);
+  if (!error || error->code != ErrorCode::Corrupted || known == connections_.end()) return;
+
+  std::erase_if(damage_looked_for_,
+                [](const auto& entry) { return now().monotonic - entry.second > kDamageEvery; });
+  if (damage_looked_for_.contains(known->second.who)) return;
+
+  std::vector<Digest> blobs;
+  const auto add = [&](const std::vector<proto::TensorReference>& tensors) {
+    for (const proto::TensorReference& tensor : tensors)
+      if (error->message.find(to_hex(tensor.sha256)) != std::string::npos) blobs.push_back(tensor.sha256);
+  };
+  if (known->second.stage) add(std::get<proto::AssignStage>(*known->second.stage).tensors);
+  if (known->second.stand_by) add(std::get<proto::StandBy>(*known->second.stand_by).tensors);
+  if (blobs.empty()) return;
+  damage_looked_for_[known->second.who] = now().monotonic;
+  disk_thread_->post([this, blobs = std::move(blobs)] {
+    for (const Digest& blob : blobs)
+      if (blobs_.quarantine(blob).value_or(false))
+        options_.log("error blob_damaged sha256=" + to_hex(blob) + " advice=\"look after this disk\"");
+  });
+}
+
 // Whether what a run would go back to is what it was: a peer said that it is not.
 void Core::verify_blobs(VerifyBlobs& request) {
   disk_thread_->post([this, request = std::move(request)] {
     BlobsVerified event{.job = request.job, .step = request.step};
     for (const Digest& blob : request.blobs) {
-      const auto damaged = blobs_.quarantine(blob);
-      const bool is_bad = !blobs_.has(blob) || damaged.value_or(true);
+      const bool is_bad = !blobs_.has(blob) || blobs_.quarantine(blob).value_or(true);
       event.bad += is_bad;
       if (is_bad)
         options_.log("error blob_damaged sha256=" + to_hex(blob) + " advice=\"look after this disk\"");
@@ -375,40 +497,39 @@ void Core::verify_blobs(VerifyBlobs& request) {
   });
 }
 
-void Core::republish() {
-  socket_.publish('p', text_of(proto::encode(peers_)));
+void Core::answer(ConnectionId connection, proto::Message message) {
+  to_gate(connection, Send{connection, std::make_shared<const proto::Message>(std::move(message))});
 }
 
-// Past events from the store; new ones reach the client from its gate, which has them all from the event
-// stream and is told here where to go on.
+// A page of past events from the store. New ones reach the client from its gate, which has them all from the
+// event stream and is told with the last page where to go on.
 void Core::send_events(const SendEvents& request) {
-  const auto submitter = submitter_of(*store_, request.request.job);
+  const auto [job, from, follow] = request.request;
+  const auto submitter = submitter_of(*store_, job);
   if (!submitter || !*submitter || !may_read(request.whose, **submitter))
-    return send(request.connection,
-                proto::Refusal{.code = ErrorCode::NotFound,
-                               .message = "there is no job " + std::to_string(request.request.job) +
-                                          " of yours here: weft jobs lists them"});
-  uint64_t next = std::max<uint64_t>(1, request.request.from_sequence);
-  bool ended = false;
-  for (;;) {
-    const auto events = store_->events(request.request.job, next, kEventsAtOnce);
-    if (!events)
-      return send(request.connection,
+    return answer(request.connection,
+                  proto::Refusal{.code = ErrorCode::NotFound,
+                                 .message = "there is no job " + std::to_string(job) +
+                                            " of yours here: weft jobs lists them"});
+  auto events = store_->events(job, std::max<uint64_t>(1, from), kEventsAtOnce);
+  if (!events)
+    return answer(request.connection,
                   proto::Refusal{.code = events.error().code, .message = events.error().message});
-    for (const proto::JobEvent& event : *events) {
-      send(request.connection, event);
-      next = event.sequence + 1;
-      ended = event.kind == proto::JobEventKind::State && event.state >= proto::JobState::Finished;
-    }
-    if (events->size() < kEventsAtOnce) break;
-  }
-  ended = ended || !broker_.status(request.request.job);
-  if (ended || !request.request.follow)
-    return send(request.connection, proto::EventsEnd{request.request.job});
-  std::string payload;
-  append_u64(payload, request.request.job);
-  append_u64(payload, next - 1);
-  to_gate(request.connection, BusKind::Follow, std::move(payload));
+  bool has_more = events->size() == kEventsAtOnce;
+  size_t bytes = 0, count = 0;
+  for (; count < events->size() && bytes < kEventBytesAtOnce; ++count) bytes += (*events)[count].text.size();
+  has_more = has_more || count < events->size();
+  events->resize(count);
+  EventsPage page{.connection = request.connection, .job = job, .events = std::move(*events)};
+  const uint64_t last = page.events.empty() ? std::max<uint64_t>(1, from) - 1 : page.events.back().sequence;
+  const bool has_ended = !broker_.status(job);
+  const bool is_end = !page.events.empty() && page.events.back().kind == proto::JobEventKind::State &&
+                      page.events.back().state >= proto::JobState::Finished;
+  if (has_more)
+    page.rest = proto::GetEvents{.job = job, .from_sequence = last + 1, .follow = follow};
+  else if (follow && !has_ended && !is_end)
+    page.follows_after = last;
+  to_gate(request.connection, std::move(page));
 }
 
 }  // namespace weft::broker

@@ -9,10 +9,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "broker/broker.h"
+#include "broker/service/blob_leases.h"
 #include "broker/service/bus.h"
 #include "broker/service/planner.h"
 #include "broker/store.h"
@@ -22,38 +27,48 @@ namespace weft::broker {
 
 struct CoreOptions {
   BrokerOptions broker;
+  Duration collect_every = std::chrono::minutes(30);  // blobs that nobody speaks of
   std::filesystem::path jobs_folder;
   std::function<void(const std::string& line)> log;
 };
 
 class Core {
  public:
-  // Takes over the store. `blobs`, `contexts` and `bus` outlive this.
+  // Takes over the store. `bus`, `blobs`, `leases` and `contexts` outlive this.
   static Result<std::unique_ptr<Core>> start(CoreOptions options, std::unique_ptr<Store> store, Bus& bus,
-                                             storage::BlobStore& blobs, JobContexts& contexts,
+                                             storage::BlobStore& blobs, BlobLeases& leases,
+                                             JobContexts& contexts,
                                              std::function<void(const Error&)> on_fatal);
   ~Core();  // stops and joins
 
  private:
   Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage::BlobStore& blobs,
-       JobContexts& contexts, std::function<void(const Error&)> on_fatal, const StoredState& state);
+       BlobLeases& leases, JobContexts& contexts, std::function<void(const Error&)> on_fatal,
+       const StoredState& state);
   void run();
-  void handle(const BusMessage& message);
-  void introduce(const BusMessage& message);
+  void handle(const ToCore& message);
+  void on_gate_ready(uint32_t gate);
+  void introduce(Introduced event);
   TokenVerdict judge(const proto::Hello& hello, std::optional<proto::Role>& as);
   void look_at_tokens();
   void step(const Event& event);
   void commit();
-  bool append(const std::vector<Record>& records);
+  enum class Appended : uint8_t { Yes, Refused, Failed };
+  Appended append(std::span<const Record> records, bool has_sender);
+  void publish_events(std::span<const Record> records);
+  void refer_to_blobs(std::span<const Record> records);
+  void close_sender(ConnectionId connection);
   void open_feed(OpenFeed& feed);
-  void verify_blobs(VerifyBlobs& request);
+  void note_what_it_may_fetch(const Send& send);
+  void look_for_damage(const Received& report);
   void carry_out(Effect& effect);
   void send_events(const SendEvents& request);
-  void republish();
+  void answer(ConnectionId connection, proto::Message message);
+  void verify_blobs(VerifyBlobs& request);
   void collect_garbage();
-  void send(ConnectionId connection, const proto::Message& message);
-  void to_gate(ConnectionId connection, BusKind kind, std::string payload = {});
-  void to_gates(BusKind kind, uint64_t number, std::string payload);
+  void to_gate(ConnectionId connection, ToGate message);
+  void to_gates(ToGate message);  // to each
+  std::optional<Instant> heard_until() const;
   void from_worker(std::function<void()> work);  // any thread: runs on the core's
 
   CoreOptions options_;
@@ -65,13 +80,32 @@ class Core {
   Planner planner_;  // used on planner_thread_ alone
   JobContexts& contexts_;
   storage::BlobStore& blobs_;
+  BlobLeases& leases_;
   Instant next_collection_{};
-  Effects pending_;                         // of this turn, not yet durable
+  // Of this turn, not yet durable: what each event made, in order.
+  struct Part {
+    std::optional<ConnectionId> sender;  // whose message it was
+    size_t record_count = 0;
+    std::vector<Effect> effects;
+  };
+  std::vector<Record> records_;
+  std::vector<Part> parts_;
   std::map<ConnectionId, uint64_t> taken_;  // bytes of messages since the last commit: the gate may send more
   bool disk_is_full_ = false;
-  bool gate_is_there_ = false;
-  proto::PeerList peers_;
-  std::map<ConnectionId, PeerId> introduced_;
+
+  std::map<uint32_t, Instant> gates_;  // that are there; until when each has told whom it heard
+  // What a gate that comes later is told, too.
+  std::map<proto::JobNumber, ToGate> feeds_;
+  std::set<proto::Secret> tickets_;
+  std::shared_ptr<const Published> peers_;
+
+  struct Known {  // a connection that is there
+    PeerId who{};
+    std::shared_ptr<const proto::Message> stage{}, stand_by{};  // the last that it was told
+  };
+  std::map<ConnectionId, Known> connections_;
+  std::map<PeerId, Instant> damage_looked_for_;  // because it said so
+  std::set<Digest> transient_kept_;              // by the last round
 
   std::mutex inbox_mutex_;
   std::deque<std::function<void()>> inbox_;  // guarded by inbox_mutex_

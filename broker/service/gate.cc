@@ -12,36 +12,43 @@ using proto::Message;
 using proto::Role;
 
 namespace {
-constexpr size_t kRecentEventsMax = 4096;  // of a job: bridges the way from the store to the stream
+template <typename... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+
+constexpr Duration kTick = std::chrono::milliseconds(500);
 constexpr size_t kClientsMax = 8192;
 // Of one connection: bytes of messages that the core has not taken, and of chunks and requests that the disk
-// has not, before reading from it stops. One message of any size may be on its way.
+// has not, before reading from it stops. One message of any size may be on its way; of a user's, who may ask
+// for much in a few bytes, one at a time.
 constexpr size_t kInCoreMax = 256 << 10;
 constexpr size_t kInWorkMax = 32 << 20;
+constexpr size_t kMessageCost = 1 << 10;  // what a message takes beside its bytes, about
 // Of all of them, in the core: beyond it whoever sends waits.
 constexpr size_t kInCoreMaxOfAll = 32 << 20;
-// What a control connection may leave unread before nothing is read from it: answers, mostly.
+// What a connection may leave unread before nothing is read from it: answers, mostly. Beside blobs and data,
+// of which the gate puts no more into a queue than is taken (kQueuedMax).
 constexpr size_t kUnreadMax = 1 << 20;
-
-std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-proto::Secret secret_of(std::string_view payload) {
-  proto::Secret secret{};
-  std::copy_n(payload.begin(), std::min(payload.size(), secret.size()), secret.begin());
-  return secret;
-}
+// What lies in a queue for longer than it takes to pause: a plan's stages, lists, results. A microbatch may
+// be larger than that.
+constexpr size_t kSendQueueMax = 64 << 20;
+constexpr Duration kStaleSaid = std::chrono::minutes(1);
 }  // namespace
 
-Gate::Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, const JobContexts& contexts)
-    : options_(std::move(options)), bus_(bus), blobs_(blobs), feeder_(contexts) {}
+Gate::Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases& leases,
+           const JobContexts& contexts)
+    : options_(std::move(options)),
+      bus_(bus),
+      blobs_(blobs),
+      leases_(leases),
+      feeder_(contexts),
+      next_connection_(first_connection_of(options_.number)),
+      egress_(options_.egress) {}
 
 Result<std::unique_ptr<Gate>> Gate::start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
-                                          const JobContexts& contexts) {
-  std::unique_ptr<Gate> gate(new Gate(std::move(options), bus, blobs, contexts));
+                                          BlobLeases& leases, const JobContexts& contexts) {
+  std::unique_ptr<Gate> gate(new Gate(std::move(options), bus, blobs, leases, contexts));
   // Everything of the loop is made on its thread.
   std::promise<Status> opened;
   auto result = opened.get_future();
@@ -54,6 +61,7 @@ Result<std::unique_ptr<Gate>> Gate::start(GateOptions options, Bus& bus, storage
     for (auto& [number, client] : raw->clients_) client->connection->close();
     raw->clients_.clear();
     raw->timer_.reset();
+    raw->egress_timer_.reset();
     raw->listener_.reset();
     raw->core_watch_.reset();
     raw->stream_watch_.reset();
@@ -74,7 +82,7 @@ Gate::~Gate() {
 Status Gate::open() {
   files_thread_ = std::make_unique<net::Worker>();
   feeder_thread_ = std::make_unique<net::Worker>();
-  core_ = std::make_unique<GateSocket>(bus_, gate_identity(0));
+  core_ = std::make_unique<GateSocket>(bus_, gate_identity(options_.number));
   stream_ = std::make_unique<Subscription>(bus_);
   net::ListenOptions listen;
   listen.identity = options_.identity;
@@ -89,139 +97,99 @@ Status Gate::open() {
   endpoint_ = listener_->endpoint();
   core_watch_ = loop_.watch_readable(core_->descriptor(), [this] { drain_bus(); });
   stream_watch_ = loop_.watch_readable(stream_->descriptor(), [this] { drain_bus(); });
-  core_->send({.kind = BusKind::GateReady, .connection = 0, .payload = {}});
-  loop_.post([this] { drain_bus(); });
+  say(GateReady{});
+  ticked_at_ = stale_said_at_ = loop_.now();
   tick();
   return {};
 }
+
+// ---- the bus
 
 // The descriptors are edge-triggered: both sockets are emptied wherever one of them may have become readable.
 void Gate::drain_bus() {
   for (bool more = true; more;) {
     more = false;
-    while (auto item = stream_->receive()) {
-      on_event_stream(*item);
+    while (const auto value = stream_->receive()) {
+      on_published(value);
       more = true;
     }
-    while (auto message = core_->receive()) {
+    while (const auto message = core_->receive()) {
       on_bus(*message);
       more = true;
     }
   }
 }
 
-void Gate::on_bus(const BusMessage& message) {
-  switch (message.kind) {
-    case BusKind::OpenFeed:
-    case BusKind::ExpectFeed:
-      return open_feed(message.connection, secret_of(message.payload), message.kind == BusKind::OpenFeed);
-    case BusKind::CloseFeed:
-      return close_feed(message.connection);
-    case BusKind::GrantRelay:
-      tickets_.insert(secret_of(message.payload));
-      return;
-    case BusKind::RevokeRelay:
-      tickets_.erase(secret_of(message.payload));
-      return;
-    default:
-      break;
-  }
-  const auto at = clients_.find(message.connection);
-  if (at == clients_.end()) return;  // closed meanwhile
-  const ClientPtr client = at->second;
-  switch (message.kind) {
-    case BusKind::Send: {
-      const auto bytes = bytes_of(message.payload);
-      client->connection->send({.kind = static_cast<uint8_t>(FrameKind::Message),
-                                .head = {bytes.begin(), bytes.end()},
-                                .body = {}});
-      return;
-    }
-    case BusKind::Admit: {
-      client->role = static_cast<Role>(message.payload.at(0));
-      net::ConnectionLimits limits;
-      limits.frame_size_max = proto::kMessageSizeMax;
-      limits.send_queue_max = size_t{64}
-                              << 30;  // blobs are mapped files, not memory; see kQueuedMax for how far ahead
-      client->connection->set_limits(limits);
-      return;
-    }
-    case BusKind::Close: {
-      client->connection->close(std::chrono::seconds(2));
-      bytes_in_core_ -= client->bytes_in_core;
-      clients_.erase(at);
-      return;
-    }
-    case BusKind::Taken: {
-      const size_t size = std::min<uint64_t>(read_u64(message.payload, 0), client->bytes_in_core);
-      client->bytes_in_core -= size;
-      bytes_in_core_ -= size;
-      return pace(client);
-    }
-    case BusKind::Follow:
-      return follow(client, read_u64(message.payload, 0), read_u64(message.payload, 8));
-    default:
-      return;
-  }
+template <typename T>
+void Gate::say(T what, uint64_t size) {
+  core_->send({.gate = options_.number, .size = size, .what = std::move(what)});
+  if (std::exchange(is_drain_posted_, true)) return;
+  loop_.post([this] {
+    is_drain_posted_ = false;
+    drain_bus();
+  });
 }
 
-void Gate::on_event_stream(const Subscription::Item& item) {
-  auto decoded = proto::decode(bytes_of(item.payload));
-  if (!decoded) return;
-  if (auto* peers = std::get_if<proto::PeerList>(&*decoded)) {
-    peers_ = std::move(*peers);
-  } else if (auto* event = std::get_if<proto::JobEvent>(&*decoded)) {
-    const bool ends = event->kind == proto::JobEventKind::State && event->state >= proto::JobState::Finished;
-    for (auto& [number, client] : clients_) {
-      const auto following = client->following.find(event->job);
-      if (following == client->following.end() || event->sequence <= following->second) continue;
-      following->second = event->sequence;
-      send(client, *event);
-      if (!ends) continue;
-      send(client, proto::EventsEnd{event->job});
-      client->following.erase(event->job);
-    }
-    auto& recent = recent_[event->job];
-    recent.push_back(std::move(*event));
-    if (recent.size() > kRecentEventsMax) recent.pop_front();
-    if (recent_.size() > 64) recent_.erase(recent_.begin());  // the oldest job's
-  }
+void Gate::on_bus(const ToGate& message) {
+  // Of one that was closed meanwhile there is nothing to do.
+  const auto with_client = [this](ConnectionId connection, const auto& action) {
+    const auto at = clients_.find(connection);
+    if (at != clients_.end()) action(ClientPtr(at->second));
+  };
+  std::visit(Overloaded{
+                 [&](const Send& e) {
+                   with_client(e.connection, [&](const auto& client) { send_from_core(client, *e.message); });
+                 },
+                 [&](const Admit& e) {
+                   with_client(e.connection, [&](const auto& client) { admit(client, e.role); });
+                 },
+                 [&](const Close& e) {
+                   with_client(e.connection, [&](const auto& client) {
+                     client->connection->close(std::chrono::seconds(2));
+                     forget(client);
+                   });
+                 },
+                 [&](const Taken& e) {
+                   with_client(e.connection, [&](const auto& client) {
+                     const uint64_t size = std::min(e.size, client->bytes_in_core);
+                     client->bytes_in_core -= size;
+                     bytes_in_core_ -= size;
+                     ask_for_page(client);
+                     pace(client);
+                   });
+                 },
+                 [&](const EventsPage& e) {
+                   with_client(e.connection, [&](const auto& client) { on_page(client, e); });
+                 },
+                 [&](const FeedExpected& e) { open_feed(e.job, e.data_key, false); },
+                 [&](const FeedOpened& e) { open_feed(e.job, e.data_key, true); },
+                 [&](const CloseFeed& e) { close_feed(e.job); },
+                 [&](const GrantRelay& e) { tickets_.insert(e.ticket); },
+                 [&](const RevokeRelay& e) { tickets_.erase(e.ticket); },
+             },
+             message);
 }
 
-void Gate::follow(const ClientPtr& client, proto::JobNumber job, uint64_t sequence) {
-  while (auto item = stream_->receive()) on_event_stream(*item);
-  uint64_t& last = client->following[job];
-  last = sequence;
-  for (const proto::JobEvent& event : recent_[job]) {
-    if (event.sequence <= last) continue;
-    last = event.sequence;
-    send(client, event);
-    if (event.kind != proto::JobEventKind::State || event.state < proto::JobState::Finished) continue;
-    send(client, proto::EventsEnd{job});
-    client->following.erase(job);
-    return;
-  }
+void Gate::on_published(const std::shared_ptr<const Published>& value) {
+  if (auto peers = part_of<proto::PeerList>(value)) peers_ = std::move(peers);
+  if (const auto event = part_of<proto::JobEvent>(value)) on_event(event);
 }
 
 bool Gate::relay_ticket_is_granted(const net::RelayTicket& ticket) {
   drain_bus();  // a grant may be on its way
   if (!tickets_.contains(ticket.bytes)) return false;
-  core_->send({.kind = BusKind::RelayWaiting,
-               .connection = 0,
-               .payload = {reinterpret_cast<const char*>(ticket.bytes.data()), ticket.bytes.size()}});
-  loop_.post([this] { drain_bus(); });
+  say(RelayWaiting{ticket.bytes});
   return true;
 }
 
 // ---- connections
-// -------------------------------------------------------------------------------------------------
 
 void Gate::on_connection(net::ConnectionPtr connection) {
   if (clients_.size() >= kClientsMax) return connection->close();
   const auto client = std::make_shared<Client>();
   client->number = next_connection_++;
   client->connection = connection;
-  client->since = loop_.now();
+  client->since = client->taking_at = loop_.now();
   net::ConnectionLimits limits;
   limits.frame_size_max = proto::kHelloSizeMax;
   connection->set_limits(limits);
@@ -237,20 +205,28 @@ void Gate::on_connection(net::ConnectionPtr connection) {
                          },
                      .on_drained =
                          [this, weak] {
-                           const auto here = weak.lock();
-                           if (!here) return;
-                           next_download(here);
-                           pace(here);
+                           if (const auto here = weak.lock()) on_drained(here);
                          }});
 }
 
-void Gate::on_closed(const ClientPtr& client, const std::string& reason) {
-  if (clients_.erase(client->number) == 0) return;
+void Gate::on_drained(const ClientPtr& client) {
+  send_loads(client);
+  want_spare_turn(client);
+  read_microbatches(client);
+  ask_for_page(client);
+  pace(client);
+}
+
+bool Gate::forget(const ClientPtr& client) {
+  if (clients_.erase(client->number) == 0) return false;
   bytes_in_core_ -= client->bytes_in_core;
-  if (client->introduced) {
-    core_->send({.kind = BusKind::Disconnected, .connection = client->number, .payload = reason});
-    drain_bus();
-  }
+  if (client->role) leases_.disconnect(client->connection->remote(), loop_.now());
+  return true;
+}
+
+void Gate::on_closed(const ClientPtr& client, const std::string& reason) {
+  if (!forget(client) || !client->introduced) return;
+  say(Disconnected{client->number, reason});
 }
 
 void Gate::close(const ClientPtr& client, const std::string& reason) {
@@ -259,6 +235,8 @@ void Gate::close(const ClientPtr& client, const std::string& reason) {
 }
 
 void Gate::refuse(const ClientPtr& client, const Error& error) {
+  options_.log("info connection_closed address=" + client->connection->remote_address() + " reason=\"" +
+               error.message + "\"");
   send(client, proto::Refusal{.code = error.code, .message = error.message});
   client->connection->close(std::chrono::seconds(2));
   on_closed(client, error.message);
@@ -269,29 +247,62 @@ void Gate::send(const ClientPtr& client, const Message& message) {
       {.kind = static_cast<uint8_t>(FrameKind::Message), .head = proto::encode(message), .body = {}});
 }
 
+// ---- time
+
 void Gate::tick() {
+  const Duration since_last_tick = loop_.now() - ticked_at_;
+  ticked_at_ = loop_.now();
   std::vector<ClientPtr> late;
   for (const auto& [number, client] : clients_)
-    if (!client->role && loop_.now() - client->since > options_.greeting_deadline) late.push_back(client);
+    if (!client->role && ticked_at_ - client->since > options_.greeting_deadline) late.push_back(client);
   for (const ClientPtr& client : late) close(client, "it did not introduce itself in time");
   drain_bus();
+  // Where this thread was held up itself, what came meanwhile has not been read: nobody is judged by it.
+  const bool was_held_up = since_last_tick > 4 * kTick;
+  close_who_do_not_read(was_held_up);
+  if (!was_held_up) tell_who_was_heard();
   for (const auto& [number, client] : clients_)
     if (client->is_paused) pace(client);
-  timer_ = loop_.after(std::chrono::milliseconds(500), [this] { tick(); });
+  if (stale_dropped_ > stale_said_ && ticked_at_ - stale_said_at_ > kStaleSaid) {
+    options_.log("info stale_reports_dropped count=" + std::to_string(stale_dropped_ - stale_said_));
+    stale_said_ = stale_dropped_;
+    stale_said_at_ = ticked_at_;
+  }
+  timer_ = loop_.after(kTick, [this] { tick(); });
 }
 
-void Gate::on_frame(const ClientPtr& client, net::InFrame frame) {
-  if (!client->role) {
-    if (client->introduced || frame.kind != static_cast<uint8_t>(FrameKind::Message))
-      return close(client, "it spoke before it was admitted");
-    client->introduced = true;
-    const std::string address = client->connection->remote_address().substr(0, 255);
-    std::string payload(reinterpret_cast<const char*>(client->connection->remote().digest.bytes.data()), 32);
-    payload += static_cast<char>(address.size());
-    payload += address;
-    payload += text_of(frame.payload.span());
-    return to_core(client, BusKind::Introduced, std::move(payload));
+void Gate::close_who_do_not_read(bool was_held_up) {
+  std::vector<ClientPtr> stuck;
+  for (const auto& [number, client] : clients_) {
+    const net::ConnectionStats stats = client->connection->stats();
+    if (was_held_up || stats.bytes_queued == 0 || stats.bytes_sent != client->bytes_sent)
+      client->taking_at = ticked_at_;
+    client->bytes_sent = stats.bytes_sent;
+    if (ticked_at_ - client->taking_at > options_.unread_deadline) stuck.push_back(client);
   }
+  for (const ClientPtr& client : stuck)
+    refuse(client, {ErrorCode::Timeout, "it takes nothing of what it is sent"});
+}
+
+// What a lease is judged by: when something came, a part of a message even, whether the core had time for it
+// or not. Who is not read from because the broker is busy is there.
+void Gate::tell_who_was_heard() {
+  Hearing hearing{.until = ticked_at_, .peers = {}};
+  for (const auto& [number, client] : clients_) {
+    if (client->role != Role::Peer) continue;
+    const uint64_t received = client->connection->stats().bytes_received;
+    const bool is_held_up = client->is_paused && !client->waits_for_its_reader;
+    if (received == client->bytes_received && !is_held_up) continue;
+    client->bytes_received = received;
+    hearing.peers.push_back({number, ticked_at_, std::exchange(client->work, std::nullopt)});
+  }
+  say(std::move(hearing));
+}
+
+// ---- what comes
+
+void Gate::on_frame(const ClientPtr& client, net::InFrame frame) {
+  if (!client->role) return introduce(client, frame);
   switch (static_cast<FrameKind>(frame.kind)) {
     case FrameKind::Message:
       return on_message_frame(client, frame);
@@ -302,49 +313,68 @@ void Gate::on_frame(const ClientPtr& client, net::InFrame frame) {
   }
 }
 
-// Blobs, data and status are served here; a control connection's messages are the core's. Which is which is
-// read off the role, so that a peer's every report is not decoded twice.
+void Gate::introduce(const ClientPtr& client, const net::InFrame& frame) {
+  if (client->introduced || frame.kind != static_cast<uint8_t>(FrameKind::Message))
+    return close(client, "it spoke before it was admitted");
+  auto message = proto::decode(frame.payload.span());
+  auto* hello = message ? std::get_if<proto::Hello>(&*message) : nullptr;
+  if (hello == nullptr)
+    return refuse(client, message ? Error{ErrorCode::InvalidArgument, "a connection begins with Hello"}
+                                  : message.error());
+  client->introduced = true;
+  to_core(client,
+          Introduced{.connection = client->number,
+                     .who = client->connection->remote(),
+                     .address = client->connection->remote_address().substr(0, 255),
+                     .hello = std::move(*hello)},
+          frame.payload.size());
+}
+
+void Gate::admit(const ClientPtr& client, Role role) {
+  client->role = role;
+  leases_.connect(client->connection->remote());
+  net::ConnectionLimits limits;
+  limits.frame_size_max = proto::kMessageSizeMax;
+  limits.send_queue_max = kSendQueueMax + (role == Role::PeerBulk ? proto::kTensorSizeMax : 0);
+  client->connection->set_limits(limits);
+}
+
+// Each message is decoded here, once; of a peer's, only what may be of use.
 void Gate::on_message_frame(const ClientPtr& client, const net::InFrame& frame) {
-  if (*client->role != Role::Peer) {
-    const auto message = proto::decode(frame.payload.span());
-    if (!message) return refuse(client, message.error());
+  const bool is_peer = *client->role == Role::Peer;
+  if (is_peer && is_stale(client, proto::peek_report(frame.payload.span()))) return;
+  auto message = proto::decode(frame.payload.span());
+  if (!message) return refuse(client, message.error().within("it sent what is no message"));
+  if (is_peer) {
+    if (is_stale(client, proto::head_of(*message))) return;
+    if (const auto* heartbeat = std::get_if<proto::Heartbeat>(&*message))
+      return on_heartbeat(client, *heartbeat);
+  } else {
     if (serve_here(client, *message)) return;
     if (*client->role == Role::PeerBulk)
       return refuse(client, {ErrorCode::InvalidArgument,
                              std::string(proto::name_of(*message)) + " is not for a bulk connection"});
   }
-  to_core(client, BusKind::Received, text_of(frame.payload.span()));
+  to_core(client, Received{client->number, std::make_shared<const Message>(std::move(*message))},
+          frame.payload.size());
 }
 
-void Gate::to_core(const ClientPtr& client, BusKind kind, std::string payload) {
-  client->bytes_in_core += payload.size();
-  bytes_in_core_ += payload.size();
-  core_->send({.kind = kind, .connection = client->number, .payload = std::move(payload)});
-  drain_bus();
+// A report counts only under the plan that its sender was told last: the core would drop it, too.
+bool Gate::is_stale(const ClientPtr& client, const std::optional<proto::ReportHead>& report) {
+  if (!report || client->serves == report) return false;
+  ++stale_dropped_;
+  return true;
+}
+
+// Answered here and at once, before whatever waits to be sent: neither a busy core nor a large message makes
+// a peer think that its broker is gone.
+void Gate::on_heartbeat(const ClientPtr& client, const proto::Heartbeat& heartbeat) {
+  if (heartbeat.work) client->work = heartbeat.work;
+  client->connection->send({.kind = static_cast<uint8_t>(FrameKind::Message),
+                            .head = proto::encode(proto::HeartbeatAck{heartbeat.sequence}),
+                            .body = {},
+                            .goes_first = true});
   pace(client);
-}
-
-void Gate::begin_files_work(const ClientPtr& client, size_t size) {
-  client->bytes_in_work += size;
-  pace(client);
-}
-
-void Gate::end_files_work(const ClientPtr& client, size_t size) {
-  client->bytes_in_work -= size;
-  pace(client);
-}
-
-void Gate::pace(const ClientPtr& client) {
-  const size_t unread = client->role == Role::Peer ? client->connection->stats().bytes_queued : 0;
-  const auto is_above = [&](size_t part) {
-    return client->bytes_in_core > kInCoreMax / part || client->bytes_in_work > kInWorkMax / part ||
-           unread > kUnreadMax / part ||
-           (client->bytes_in_core > 0 && bytes_in_core_ > kInCoreMaxOfAll / part);
-  };
-  const bool pauses = client->is_paused ? is_above(2) : is_above(1);
-  if (pauses == client->is_paused) return;
-  client->is_paused = pauses;
-  client->connection->pause_reading(pauses);
 }
 
 bool Gate::serve_here(const ClientPtr& client, const Message& message) {
@@ -358,8 +388,68 @@ bool Gate::serve_here(const ClientPtr& client, const Message& message) {
     return true;
   }
   drain_bus();  // what the core has said is known before it is asked for
-  if (std::holds_alternative<proto::ListPeers>(message)) return send(client, peers_), true;
+  if (const auto* events = std::get_if<proto::GetEvents>(&message)) {
+    add_page(client, *events);
+    return true;
+  }
+  if (std::holds_alternative<proto::ListPeers>(message)) {
+    send(client, peers_ ? *peers_ : proto::PeerList{});
+    pace(client);
+    return true;
+  }
   return false;
+}
+
+// What a peer serves is what it is told here to run.
+void Gate::send_from_core(const ClientPtr& client, const Message& message) {
+  if (const auto* assigned = std::get_if<proto::AssignStage>(&message))
+    client->serves = {assigned->run, assigned->plan_version};
+  else if (const auto* resumed = std::get_if<proto::ResumeStage>(&message))
+    client->serves = {resumed->run, resumed->plan_version};
+  else if (const auto* released = std::get_if<proto::ReleaseStage>(&message);
+           released != nullptr && client->serves && client->serves->run == released->run &&
+           client->serves->plan_version <= released->plan_version)
+    client->serves.reset();
+  send(client, message);
+  pace(client);
+}
+
+// ---- how much at once
+
+template <typename T>
+void Gate::to_core(const ClientPtr& client, T what, size_t size) {
+  size += kMessageCost;
+  client->bytes_in_core += size;
+  bytes_in_core_ += size;
+  say(std::move(what), size);
+  pace(client);
+}
+template void Gate::to_core(const ClientPtr& client, Received what, size_t size);
+
+void Gate::begin_files_work(const ClientPtr& client, size_t size) {
+  client->bytes_in_work += size;
+  pace(client);
+}
+
+void Gate::end_files_work(const ClientPtr& client, size_t size) {
+  client->bytes_in_work -= size;
+  pace(client);
+}
+
+void Gate::pace(const ClientPtr& client) {
+  const size_t queued = client->bytes_queued(), own = client->role == Role::Peer ? 0 : kQueuedMax;
+  const size_t in_core_max = client->role == Role::Submitter ? 0 : kInCoreMax;
+  const auto is_unread = [&](size_t part) { return queued > own + kUnreadMax / part; };
+  const auto is_above = [&](size_t part) {
+    return client->bytes_in_core > in_core_max / part || client->bytes_in_work > kInWorkMax / part ||
+           (client->bytes_in_core > 0 && bytes_in_core_ > kInCoreMaxOfAll / part);
+  };
+  const size_t part = client->is_paused ? 2 : 1;
+  const bool has_too_much = is_above(part), pauses = has_too_much || is_unread(part);
+  client->waits_for_its_reader = pauses && !has_too_much;
+  if (pauses == client->is_paused) return;
+  client->is_paused = pauses;
+  client->connection->pause_reading(pauses);
 }
 
 }  // namespace weft::broker

@@ -1,8 +1,10 @@
 // A gate: holds the connections of peers and clients, and lets through to the core only what an authenticated
-// one may say. Serves blobs, microbatches of data, past and new events, and the relay by itself.
+// one may say, decoded. Answers heartbeats, and serves blobs, microbatches of data, past and new events, and
+// the relay by itself.
 //
 // A stranger can make it hold one handshake for its deadline, then one frame of at most kHelloSizeMax bytes;
-// both are counted against the limits of net/listener.h.
+// both are counted against the limits of net/listener.h. Who was admitted is read from as fast as core and
+// disk take what it says, and is sent what it asks for as fast as it takes that.
 #pragma once
 
 #include <deque>
@@ -13,72 +15,110 @@
 #include <string>
 #include <thread>
 
+#include "broker/service/blob_leases.h"
 #include "broker/service/bus.h"
+#include "broker/service/egress.h"
 #include "broker/service/feeder.h"
 #include "net/listener.h"
 #include "net/loop.h"
 #include "net/worker.h"
 #include "proto/codec/codec.h"
+#include "proto/codec/report_head.h"
 #include "storage/blob_store.h"
 
 namespace weft::broker {
 
 struct GateOptions {
+  uint32_t number = 0;  // each gate of a broker has another
   net::Endpoint listen;
   const security::Identity* identity = nullptr;  // outlives this
   net::ListenLimits limits;
   Duration greeting_deadline = std::chrono::seconds(10);  // from the handshake to the core's answer
+  Duration unread_deadline = std::chrono::seconds(30);    // for a connection to take some of what is sent
+  uint64_t egress = 0;  // bytes a second, of blobs that nobody waits for; 0: no limit
   std::function<void(const std::string& line)> log;
 };
 
 class Gate {
  public:
+  // `bus`, `blobs`, `leases` and `contexts` outlive this.
   static Result<std::unique_ptr<Gate>> start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
-                                             const JobContexts& contexts);
+                                             BlobLeases& leases, const JobContexts& contexts);
   ~Gate();  // closes everything and joins
 
   net::Endpoint endpoint() const { return endpoint_; }
 
  private:
   struct Client;
+  struct Upload;
   using ClientPtr = std::shared_ptr<Client>;
 
-  Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, const JobContexts& contexts);
+  Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases& leases,
+       const JobContexts& contexts);
   Status open();
   void drain_bus();
-  void on_bus(const BusMessage& message);
-  void on_event_stream(const Subscription::Item& item);
+  void on_bus(const ToGate& message);
+  void on_published(const std::shared_ptr<const Published>& value);
 
   void on_connection(net::ConnectionPtr connection);
   void on_frame(const ClientPtr& client, net::InFrame frame);
+  void on_drained(const ClientPtr& client);
+  void introduce(const ClientPtr& client, const net::InFrame& frame);
+  void admit(const ClientPtr& client, proto::Role role);
   void on_message_frame(const ClientPtr& client, const net::InFrame& frame);
+  bool is_stale(const ClientPtr& client, const std::optional<proto::ReportHead>& report);
+  void on_heartbeat(const ClientPtr& client, const proto::Heartbeat& heartbeat);
   bool serve_here(const ClientPtr& client, const proto::Message& message);
+  void send_from_core(const ClientPtr& client, const proto::Message& message);
+  bool forget(const ClientPtr& client);  // false: it was already
   void on_closed(const ClientPtr& client, const std::string& reason);
   void close(const ClientPtr& client, const std::string& reason);
   void refuse(const ClientPtr& client, const Error& error);
   void send(const ClientPtr& client, const proto::Message& message);
   void tick();
-  void to_core(const ClientPtr& client, BusKind kind, std::string payload);
+  void close_who_do_not_read(bool was_held_up);
+  void tell_who_was_heard();
+  template <typename T>
+  void say(T what, uint64_t size = 0);
+  template <typename T>
+  void to_core(const ClientPtr& client, T what, size_t size);
   void begin_files_work(const ClientPtr& client, size_t size);
   void end_files_work(const ClientPtr& client, size_t size);
   // Stops and resumes reading from it, by what of it is in work and what it leaves unread.
   void pace(const ClientPtr& client);
 
+  // Events (gate_events.cc)
+  void on_event(const std::shared_ptr<const proto::JobEvent>& event);
+  void on_page(const ClientPtr& client, const EventsPage& page);
+  void follow(const ClientPtr& client, proto::JobNumber job, uint64_t sequence);
+  // False: it follows the job no longer, for its end has come, or it has to catch up first.
+  bool send_event(const ClientPtr& client, const proto::JobEvent& event);
+  void add_page(const ClientPtr& client, const proto::GetEvents& request);
+  void ask_for_page(const ClientPtr& client);
+
+  // Blobs and data (gate_bulk.cc)
   void get_blob(const ClientPtr& client, const proto::GetBlob& request);
-  void next_download(const ClientPtr& client);
+  void send_loads(const ClientPtr& client);
+  void send_spares();
+  void want_spare_turn(const ClientPtr& client);
+  bool send_piece(const ClientPtr& client, bool is_load);
   void put_blob(const ClientPtr& client, const proto::PutBlob& request);
+  Status begin_upload(Upload& upload, const proto::PutBlob& request, Instant now);
+  void end_upload(Upload& upload);
   void on_chunk(const ClientPtr& client, net::InFrame frame);
   void get_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request);
-  void read_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request);
+  void read_microbatches(const ClientPtr& client);
+  void send_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request,
+                       const Result<Feeder::Microbatch>& read);
   void open_feed(proto::JobNumber job, const proto::Secret& key, bool open);
   void close_feed(proto::JobNumber job);
   void have_blobs(const ClientPtr& client, const proto::HaveBlobs& request);
-  void follow(const ClientPtr& client, proto::JobNumber job, uint64_t sequence);
   bool relay_ticket_is_granted(const net::RelayTicket& ticket);
 
   GateOptions options_;
   Bus& bus_;
   storage::BlobStore& blobs_;
+  BlobLeases& leases_;
   Feeder feeder_;  // used on feeder_thread_ alone
   net::Endpoint endpoint_;
 
@@ -87,10 +127,16 @@ class Gate {
   std::unique_ptr<GateSocket> core_;
   std::unique_ptr<Subscription> stream_;
   std::unique_ptr<net::Loop::Watch> core_watch_, stream_watch_;
-  std::unique_ptr<net::Loop::Timer> timer_;
+  std::unique_ptr<net::Loop::Timer> timer_, egress_timer_;
+  bool is_drain_posted_ = false;
   uint64_t next_connection_ = 1;
   std::map<uint64_t, ClientPtr> clients_;
   size_t bytes_in_core_ = 0;  // of all
+  Instant ticked_at_{};
+  uint64_t stale_dropped_ = 0, stale_said_ = 0;  // reports of what their senders do not serve
+  Instant stale_said_at_{};
+  Egress egress_;
+  std::deque<std::weak_ptr<Client>> spare_turns_;
   struct Feed {
     proto::Secret key{};
     bool open = false;
@@ -99,8 +145,14 @@ class Gate {
   std::map<proto::JobNumber, Feed> feeds_;
   std::set<proto::Secret> tickets_;  // of the runs' links; each is good for as long as it is granted
   // The stream's latest: what clients ask for.
-  proto::PeerList peers_;
-  std::map<proto::JobNumber, std::deque<proto::JobEvent>> recent_;
+  std::deque<proto::JobNumber> ended_;  // the last jobs that ended
+  std::shared_ptr<const proto::PeerList> peers_;
+  struct Recent {
+    std::deque<std::shared_ptr<const proto::JobEvent>> events;
+    uint64_t used = 0;  // when, in events of all jobs
+  };
+  std::map<proto::JobNumber, Recent> recent_;
+  uint64_t events_seen_ = 0;
 
   std::unique_ptr<net::Worker> files_thread_, feeder_thread_;
   std::thread thread_;

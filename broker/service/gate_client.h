@@ -7,39 +7,89 @@
 #include <optional>
 
 #include "broker/service/gate.h"
+#include "proto/codec/report_head.h"
 #include "storage/packed.h"
 
 namespace weft::broker {
+
+// Bytes of blobs and data in the queue of one connection: then the next piece waits until some have gone.
+inline constexpr size_t kQueuedMax = 4 << 20;
+
+// A blob that comes in. Chunks are written on the files' thread, in order.
+struct Gate::Upload {
+  uint64_t request = 0;
+  PeerId key{};
+  Digest sha256{};
+  uint64_t size = 0;
+  uint64_t left = 0;                              // bytes that are still to come of one that is not packed
+  std::optional<storage::PackedFraming> framing;  // of one that is
+  bool is_complete() const { return framing ? framing->is_complete() : left == 0; }
+  // The files' thread's.
+  bool is_counted = false;                             // for its key
+  std::unique_ptr<storage::BlobStore::Writer> writer;  // none: what comes is not wanted
+  storage::BlobView base;
+  std::unique_ptr<storage::Unpacker> unpacker;
+  std::optional<Error> error;
+  // Errors: NotFound, without the base or with one of another size.
+  Status begin_unpacking(const storage::BlobStore& blobs, const proto::PutBlob& request);
+  Status write(std::span<const std::byte> bytes);
+  proto::BlobAnswer answer() const {
+    return {request, error ? error->code : ErrorCode::Internal, error ? error->message : "", 0};
+  }
+};
 
 struct Gate::Client {
   uint64_t number = 0;
   net::ConnectionPtr connection;
   Instant since;
-  bool introduced = false;                         // its Hello went to the core
-  std::optional<proto::Role> role;                 // admitted
-  std::map<proto::JobNumber, uint64_t> following;  // the sequence sent last
+  bool introduced = false;            // its Hello went to the core
+  std::optional<proto::Role> role;    // admitted
+  uint64_t bytes_in_core = 0;         // of messages given to the core and not taken yet
+  size_t bytes_in_work = 0;           // chunks and requests given to the files' thread
+  bool is_paused = false;             // nothing is read from it
+  bool waits_for_its_reader = false;  // because it does not read: what it sends meanwhile nobody hears
 
-  std::deque<proto::GetBlob> downloads;  // wait until what was sent has gone
-  // The blob that comes in. Chunks are written on the files' thread, in order.
-  struct Upload {
+  // Whether it takes what is sent.
+  uint64_t bytes_sent = 0;  // at the last tick
+  Instant taking_at{};      // when it was last seen to take something, or had taken all
+
+  // Of a peer.
+  std::optional<proto::ReportHead> serves;  // what its last assignment, or leave to go on, says
+  uint64_t bytes_received = 0;              // at the last tick
+  std::optional<proto::StageWork> work;     // of the newest heartbeat, not told yet
+
+  // Of a user.
+  std::map<proto::JobNumber, uint64_t> following;  // the sequence sent last
+  std::deque<proto::GetEvents> pages;              // to ask the core for, one after the other
+
+  // A blob on its way out. What somebody waits for has its own, before what nobody does.
+  struct Download {
     uint64_t request = 0;
-    uint64_t left = 0;                              // bytes that are still to come of one that is not packed
-    std::optional<storage::PackedFraming> framing;  // of one that is
-    bool is_complete() const { return framing ? framing->is_complete() : left == 0; }
-    // The files' thread's.
-    std::unique_ptr<storage::BlobStore::Writer> writer;  // none: what comes is not wanted
-    storage::BlobView base;
-    std::unique_ptr<storage::Unpacker> unpacker;
-    std::optional<Error> error;
-    // Errors: NotFound, without the base or with one of another size.
-    Status begin_unpacking(const storage::BlobStore& blobs, const proto::PutBlob& request);
-    Status write(std::span<const std::byte> bytes);
+    std::unique_ptr<storage::BlobStore::Reader> blob;
+    uint64_t done = 0;  // bytes
   };
-  std::shared_ptr<Upload> upload;
-  size_t bytes_in_work = 0;  // chunks and requests given to the files' thread
-  size_t bytes_in_core = 0;  // messages given to the core and not taken yet
-  bool is_paused = false;    // nothing is read from it
-  size_t microbatches_in_work = 0;
+  struct Downloads {
+    std::deque<proto::GetBlob> waiting;
+    std::optional<Download> now;
+    bool is_empty() const { return waiting.empty() && !now; }
+  };
+  Downloads loads, spares;
+  bool has_spare_turn = false;
+
+  std::shared_ptr<Upload> upload;  // the last that was begun
+
+  std::deque<proto::GetMicrobatch> microbatches;  // to be read, those of feeds that are open
+  size_t microbatches_in_work = 0;                // with those, and those that wait for a feed
+  bool reads_microbatch = false;
+
+  size_t bytes_queued() const { return connection->stats().bytes_queued; }
 };
+
+// A part of a published value, which lives as long as the part does.
+template <typename T>
+std::shared_ptr<const T> part_of(const std::shared_ptr<const Published>& value) {
+  const T* part = std::get_if<T>(value.get());
+  return part == nullptr ? nullptr : std::shared_ptr<const T>(value, part);
+}
 
 }  // namespace weft::broker

@@ -192,7 +192,8 @@ void BulkService::get_now(const Wanted& wanted, Done<net::SharedBytes> done) {
     const auto kept = std::make_shared<const std::vector<std::byte>>(std::move(*bytes));
     done(net::SharedBytes{kept, *kept});
   };
-  if (!wanted.source) return transfers().get(wanted.sha256, size_max, std::move(share));
+  if (!wanted.source)
+    return transfers().get(wanted.sha256, size_max, {.rate = wanted.rate}, std::move(share));
   sources_.get(*wanted.source, {wanted.sha256, size_max, wanted.rate, wanted.base}, std::move(share));
   if (!tick_timer_) tick();
 }

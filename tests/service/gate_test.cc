@@ -1,0 +1,276 @@
+// A gate between real connections and a core that is the test.
+#include "broker/service/gate.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "net/connection.h"
+#include "security/identity.h"
+#include "tests/support/scratch.h"
+
+namespace weft::broker {
+namespace {
+
+using proto::Message;
+using proto::Role;
+
+constexpr Duration kPatience = std::chrono::seconds(60);
+
+net::OutFrame frame_of(const Message& message) {
+  return {
+      .kind = static_cast<uint8_t>(proto::FrameKind::Message), .head = proto::encode(message), .body = {}};
+}
+
+class GateTest : public ::testing::Test {
+ protected:
+  GateTest() : blobs_(*storage::BlobStore::open(scratch_.folder() / "blobs")) {
+    options_.listen = {"127.0.0.1", 0};
+    options_.identity = identity_.get();
+    options_.number = 3;
+    options_.log = [](const std::string&) {};
+  }
+  ~GateTest() override {
+    connection_.reset();
+    gate_.reset();
+  }
+
+  // A gate, and a connection to it that the core has admitted.
+  void start(Role role) {
+    auto gate = Gate::start(options_, bus_, *blobs_, leases_, contexts_);
+    ASSERT_TRUE(gate) << gate.error().message;
+    gate_ = std::move(*gate);
+    const auto attempt = net::connect(
+        loop_, gate_->endpoint(), {.identity = client_.get(), .expected = identity_->id()},
+        [this](Result<net::ConnectionPtr> connected) {
+          ASSERT_TRUE(connected) << connected.error().message;
+          connection_ = std::move(*connected);
+          connection_->set_limits({.frame_size_max = 64 << 20});
+          connection_->start({.on_frame = [this](net::InFrame frame) { frames_.push_back(std::move(frame)); },
+                              .on_closed = [this](const Error&) { is_closed_ = true; }});
+        });
+    ASSERT_TRUE(run_until([this] { return connection_ != nullptr; }));
+    connection_->send(frame_of(proto::Hello{.role = role, .name = "x"}));
+    const auto hello = from_gate<Introduced>();
+    ASSERT_TRUE(hello);
+    EXPECT_EQ(hello->hello.name, "x");
+    EXPECT_EQ(hello->who, client_->id());
+    EXPECT_EQ(gate_of(hello->connection), options_.number);
+    number_ = hello->connection;
+    to_gate(Admit{number_, role});
+    to_gate(Taken{number_, UINT64_MAX});
+    to_client(proto::HelloAck{});
+    ASSERT_TRUE(run_until([this] { return !frames_.empty(); }));
+    frames_.clear();
+  }
+  bool run_until(const std::function<bool()>& done) { return loop_.run_until(kPatience, done); }
+  void to_gate(ToGate message) {
+    core_.send(options_.number, std::make_shared<const ToGate>(std::move(message)));
+  }
+  void to_client(Message message) {
+    to_gate(Send{number_, std::make_shared<const Message>(std::move(message))});
+  }
+  // The next T that the gate says; what else it says before that is passed over, but for a question about
+  // this job, which must not come.
+  template <typename T>
+  std::optional<T> from_gate(std::optional<proto::JobNumber> and_no = {}) {
+    std::optional<T> found;
+    run_until([&] {
+      while (const auto message = core_.receive(Duration{})) {
+        EXPECT_EQ(message->gate, options_.number);
+        if (const T* wanted = std::get_if<T>(&message->what)) {
+          found = *wanted;
+          return true;
+        }
+        const auto* received = std::get_if<Received>(&message->what);
+        const auto* get = received ? std::get_if<proto::GetResult>(received->message.get()) : nullptr;
+        EXPECT_FALSE(get != nullptr && and_no == get->job);
+      }
+      tick_ = loop_.after(std::chrono::milliseconds(5), [] {});  // the bus wakes no loop of ours
+      return false;
+    });
+    return found;
+  }
+  template <typename M>
+  std::optional<M> message_from_gate() {
+    const auto received = from_gate<Received>();
+    const M* message = received ? std::get_if<M>(received->message.get()) : nullptr;
+    EXPECT_NE(message, nullptr) << (received ? proto::name_of(*received->message) : "nothing");
+    return message == nullptr ? std::nullopt : std::optional(*message);
+  }
+  template <typename M>
+  std::optional<M> next_for_client() {
+    if (!run_until([this] { return !frames_.empty() || is_closed_; }) || frames_.empty()) return std::nullopt;
+    const auto message = proto::decode(frames_.front().payload.span());
+    frames_.pop_front();
+    if (!message || !std::holds_alternative<M>(*message)) return std::nullopt;
+    return std::get<M>(*message);
+  }
+
+  test::Scratch scratch_;
+  std::unique_ptr<storage::BlobStore> blobs_;
+  std::unique_ptr<security::Identity> identity_ = *security::Identity::generate(),
+                                      client_ = *security::Identity::generate();
+  BlobLeases leases_;
+  JobContexts contexts_;
+  Bus bus_;
+  CoreSocket core_{bus_};
+  GateOptions options_;
+  std::unique_ptr<Gate> gate_;
+  net::Loop loop_;
+  std::unique_ptr<net::Loop::Timer> tick_;
+  net::ConnectionPtr connection_;
+  ConnectionId number_ = 0;
+  std::deque<net::InFrame> frames_;
+  bool is_closed_ = false;
+};
+
+TEST_F(GateTest, AnswersHeartbeatsWhateverTheCoreDoes) {
+  start(Role::Peer);
+  for (uint64_t sequence = 1; sequence <= 3; ++sequence)
+    connection_->send(frame_of(proto::Heartbeat{
+        sequence, {}, proto::StageWork{.run = 1, .plan_version = 1, .segments_done = 10 * sequence}}));
+  for (uint64_t sequence = 1; sequence <= 3; ++sequence) {
+    const auto ack = next_for_client<proto::HeartbeatAck>();
+    ASSERT_TRUE(ack);
+    EXPECT_EQ(ack->sequence, sequence);
+  }
+  // The core hears of the newest work, and that something came.
+  for (;;) {
+    const auto hearing = from_gate<Hearing>();
+    ASSERT_TRUE(hearing);
+    if (hearing->peers.empty() || !hearing->peers[0].work) continue;
+    EXPECT_EQ(hearing->peers[0].connection, number_);
+    EXPECT_EQ(hearing->peers[0].at, hearing->until);
+    EXPECT_EQ(hearing->peers[0].work->segments_done, 30u);
+    break;
+  }
+}
+
+// Who has more with the core than may lie there is not read from, and is there all the same.
+TEST_F(GateTest, WhoWaitsForTheCoreIsHeard) {
+  start(Role::Peer);
+  for (int i = 0; i < 100; ++i) connection_->send(frame_of(proto::PeerLog{std::string(60'000, 'x')}));
+  size_t received = 0;
+  for (int heard = 0; heard < 4;) {  // long after what the socket holds was read
+    run_until([&] {
+      while (const auto message = core_.receive(Duration{})) {
+        received += std::holds_alternative<Received>(message->what);
+        const auto* hearing = std::get_if<Hearing>(&message->what);
+        if (hearing == nullptr || received == 0) continue;
+        EXPECT_EQ(hearing->peers.size(), 1u);
+        ++heard;
+        return true;
+      }
+      tick_ = loop_.after(std::chrono::milliseconds(5), [] {});
+      return false;
+    });
+  }
+  EXPECT_LT(received, 10u) << "256 KiB may lie with the core";
+  EXPECT_GT(received, 0u);
+  while (received < 100) {
+    to_gate(Taken{number_, 70'000});
+    ASSERT_TRUE(from_gate<Received>());
+    ++received;
+  }
+}
+
+TEST_F(GateTest, ReportsOfWhatNobodyAskedForStayHere) {
+  start(Role::Peer);
+  const auto report = [&](proto::JobNumber run, proto::PlanVersion version, uint64_t step) {
+    connection_->send(frame_of(proto::StepReport{.run = run, .plan_version = version, .step = step}));
+  };
+  report(1, 1, 10);
+  connection_->send(frame_of(proto::PeerLog{"after"}));
+  EXPECT_TRUE(message_from_gate<proto::PeerLog>());
+  to_client(proto::AssignStage{.run = 1, .plan_version = 2});
+  ASSERT_TRUE(run_until([this] { return !frames_.empty(); }));
+  report(1, 1, 11);
+  report(2, 2, 12);
+  connection_->send(frame_of(proto::StageFailed{.run = 1, .plan_version = 1}));
+  report(1, 2, 13);
+  const auto step = message_from_gate<proto::StepReport>();
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->step, 13u);
+  frames_.clear();
+  to_client(proto::ReleaseStage{.run = 1, .plan_version = 2});
+  ASSERT_TRUE(run_until([this] { return !frames_.empty(); }));
+  report(1, 2, 14);
+  connection_->send(frame_of(proto::PeerLog{"after"}));
+  EXPECT_TRUE(message_from_gate<proto::PeerLog>());
+}
+
+TEST_F(GateTest, WhatIsNoMessageEndsItsConnection) {
+  start(Role::Peer);
+  connection_->send({.kind = static_cast<uint8_t>(proto::FrameKind::Message),
+                     .head = std::vector<std::byte>(10, std::byte{0xff}),
+                     .body = {}});
+  const auto gone = from_gate<Disconnected>();
+  ASSERT_TRUE(gone);
+  EXPECT_EQ(gone->connection, number_);
+  EXPECT_NE(gone->reason.find("no message"), std::string::npos) << gone->reason;
+  EXPECT_TRUE(next_for_client<proto::Refusal>()) << "and it is told";
+}
+
+TEST_F(GateTest, WhoReadsNothingIsClosedWithWords) {
+  options_.unread_deadline = std::chrono::milliseconds(600);
+  start(Role::Peer);
+  connection_->pause_reading(true);
+  for (int i = 0; i < 500; ++i)  // 30 MB, more than the system's buffers hold
+    to_client(proto::Refusal{.code = ErrorCode::Internal, .message = std::string(60'000, 'x')});
+  const auto gone = from_gate<Disconnected>();
+  ASSERT_TRUE(gone);
+  EXPECT_NE(gone->reason.find("takes nothing"), std::string::npos) << gone->reason;
+}
+
+TEST_F(GateTest, APageIsAskedForWhenTheOneBeforeWasTaken) {
+  start(Role::Submitter);
+  connection_->send(frame_of(proto::GetEvents{.job = 7, .from_sequence = 1, .follow = true}));
+  const auto asked = message_from_gate<proto::GetEvents>();
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(asked->job, 7u);
+  EventsPage page{.connection = number_, .job = 7};
+  for (uint64_t sequence = 1; sequence <= 20; ++sequence)
+    page.events.push_back({.job = 7,
+                           .sequence = sequence,
+                           .kind = proto::JobEventKind::Notice,
+                           .text = std::string(60'000, 'x')});
+  page.rest = proto::GetEvents{.job = 7, .from_sequence = 21, .follow = true};
+  connection_->pause_reading(true);
+  to_gate(page);
+  to_gate(Taken{number_, UINT64_MAX});
+  connection_->pause_reading(false);
+  const auto again = message_from_gate<proto::GetEvents>();
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->from_sequence, 21u);
+  to_gate(EventsPage{.connection = number_, .job = 7, .follows_after = 20});
+  to_gate(Taken{number_, UINT64_MAX});
+  for (const uint64_t sequence : {21, 22})
+    core_.publish(std::make_shared<const Published>(
+        proto::JobEvent{.job = 7,
+                        .sequence = sequence,
+                        .kind = proto::JobEventKind::State,
+                        .state = sequence == 22 ? proto::JobState::Finished : proto::JobState::Running}));
+  for (uint64_t sequence = 1; sequence <= 22; ++sequence) {
+    const auto event = next_for_client<proto::JobEvent>();
+    ASSERT_TRUE(event);
+    ASSERT_EQ(event->sequence, sequence);
+  }
+  EXPECT_TRUE(next_for_client<proto::EventsEnd>());
+}
+
+// Of a user, whose questions are small and answers large, one at a time.
+TEST_F(GateTest, AUsersNextQuestionWaitsForTheAnswer) {
+  start(Role::Submitter);
+  for (const proto::JobNumber job : {1, 2, 3}) connection_->send(frame_of(proto::GetResult{job}));
+  for (const proto::JobNumber job : {1, 2, 3}) {
+    const auto asked = message_from_gate<proto::GetResult>();
+    ASSERT_TRUE(asked);
+    EXPECT_EQ(asked->job, job);
+    for (int ticks = 0; ticks < 2; ++ticks) ASSERT_TRUE(from_gate<Hearing>(/*and_no=*/job + 1));
+    to_gate(Taken{number_, UINT64_MAX});
+  }
+}
+
+}  // namespace
+}  // namespace weft::broker
