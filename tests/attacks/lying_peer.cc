@@ -7,6 +7,7 @@
 #include "net/connection.h"
 #include "net/loop.h"
 #include "proto/codec/codec.h"
+#include "storage/blob_store.h"
 
 namespace weft::attacks {
 
@@ -17,6 +18,17 @@ constexpr Duration kTurn = std::chrono::milliseconds(1);
 net::OutFrame frame_of(const proto::Message& message) {
   return {
       .kind = static_cast<uint8_t>(proto::FrameKind::Message), .head = proto::encode(message), .body = {}};
+}
+
+void put(net::Connection& connection, std::span<const std::byte> blob) {
+  connection.send(
+      frame_of(proto::PutBlob{.request = 0, .sha256 = storage::sha256(blob), .size = blob.size()}));
+  for (size_t at = 0; at < blob.size(); at += proto::kChunkSizeMax) {
+    std::vector<std::byte> chunk = proto::encode_chunk_head(0);
+    const auto piece = blob.subspan(at, std::min(proto::kChunkSizeMax, blob.size() - at));
+    chunk.insert(chunk.end(), piece.begin(), piece.end());
+    connection.send({.kind = static_cast<uint8_t>(proto::FrameKind::Chunk), .head = std::move(chunk)});
+  }
 }
 
 }  // namespace
@@ -47,6 +59,7 @@ LiesTold tell(const net::Endpoint& broker, const security::Token& token, const L
                                    const auto message = proto::decode(frame.payload.span());
                                    if (!message || !std::holds_alternative<proto::HelloAck>(*message)) return;
                                    is_admitted = true;
+                                   if (!lies.blob.empty()) put(*connection, lies.blob);
                                    if (!lies.reads) connection->pause_reading(true);
                                  },
                              .on_closed = [&](const Error&) { is_closed = true; }});

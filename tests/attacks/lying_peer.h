@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <vector>
 
 #include "net/endpoint.h"
 #include "proto/messages.h"
@@ -16,7 +17,8 @@ struct Lies {
   // Bytes that may be queued here: what the broker does not take is waited for.
   size_t ahead = 4 << 20;
   std::function<proto::Message(uint64_t number)> next{};
-  bool reads = true;  // false: what the broker sends is left unread
+  std::vector<std::byte> blob{};  // put first, over each connection
+  bool reads = true;              // false: what the broker sends is left unread
 };
 
 struct LiesTold {

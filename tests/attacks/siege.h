@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <filesystem>
 #include <functional>
 
 #include "tests/attacks/broker_process.h"
@@ -17,7 +18,8 @@ class Siege {
  public:
   static constexpr size_t kHonestPeers = 200;
 
-  Siege();
+  // `prepare` gets the folder of the broker's data before the broker starts.
+  explicit Siege(const std::function<void(const std::filesystem::path& data)>& prepare = {});
   BrokerProcess& broker() { return *broker_; }
 
   // Runs `attack` on a thread of its own until the flag it gets is set, in turns as short as it likes. Then:
