@@ -18,7 +18,7 @@ namespace weft::broker {
 // A key that showed a valid token once: known from then on. `uses` of a token counts these.
 struct PrincipalAdmitted {
   PeerId principal{};
-  proto::Role role = proto::Role::Peer;  // Peer or Submitter
+  proto::Role role = proto::Role::Peer;  // Peer, Submitter or Admin
   std::string name{};
   uint64_t token = 0;  // its id
   int64_t unix_ms = 0;

@@ -23,6 +23,7 @@ struct StoredToken {
   std::optional<uint32_t> uses_max;  // how many keys may be admitted by it; nothing: no limit
   uint32_t uses = 0;
   bool revoked = false;
+  std::string label{};  // for people: whom it was given to
 };
 
 // One thread at a time. After append() came back with ResourceExhausted (the disk is full) nothing of it was

@@ -4,11 +4,14 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <CLI/App.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
+#include <cstdlib>
 #include <thread>
 
 #include "broker/service/broker_service.h"
@@ -32,6 +35,7 @@ struct BrokerCommandOptions {
       replan_after, compare_share;
 };
 
+constexpr int kPrinted[] = {STDOUT_FILENO, STDERR_FILENO};
 constexpr const char* kListenDefault = "0.0.0.0:7700";
 
 // What the configuration file says and the command line does not.
@@ -89,6 +93,18 @@ std::string own_address() {
   }
   freeifaddrs(all);
   return found;
+}
+
+// Whether what is printed goes to systemd's journal, which keeps it for many to read: JOURNAL_STREAM names
+// the device and inode of that stream. A terminal that systemd's user manager started has the variable, too,
+// but other streams.
+bool writes_to_journal() {
+  const char* stream = std::getenv("JOURNAL_STREAM");
+  if (stream == nullptr) return false;
+  return std::any_of(std::begin(kPrinted), std::end(kPrinted), [stream](int descriptor) {
+    struct stat status {};
+    return ::fstat(descriptor, &status) == 0 && fmt::format("{}:{}", status.st_dev, status.st_ino) == stream;
+  });
 }
 
 // Waits for signals on a thread of its own, while the broker's threads have them blocked: the first stops the
@@ -188,6 +204,9 @@ Result<int> run_broker(BrokerCommandOptions options) {
       return fail(ErrorCode::InvalidArgument, "--compare-share: '" + text + "' is no number from 0 to 0.5");
   }
 
+  const bool is_journal = writes_to_journal();
+  service_options.makes_submitter_token = !is_journal;
+  const fs::path data_dir = service_options.data_dir;
   const sigset_t signals = StopOnSignal::signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   WEFT_TRY(const auto service, broker::BrokerService::start(std::move(service_options)));
@@ -195,7 +214,14 @@ Result<int> run_broker(BrokerCommandOptions options) {
   if (const net::Endpoint bound = service->endpoint();
       options.advertise.empty() && is_any_address(bound.host))
     address = net::to_string({own_address(), bound.port});
-  fmt::print("weft join {} --token {}\n", address, service->peer_token());
+  WEFT_TRY_STATUS(broker::keep_address(data_dir, address));
+  if (is_journal)
+    fmt::print(
+        "no token is written to the journal: `weft token join-line --data-dir {1}` shows how peers join {0}, "
+        "`weft token create --role submitter --data-dir {1}` makes a token for users\n",
+        address, fs::absolute(data_dir).string());
+  else
+    fmt::print("weft join {} --token {}\n", address, service->peer_token());
   if (service->submitter_token())
     fmt::print(
         "submitter token: {0}\n"

@@ -30,7 +30,8 @@ struct BrokerOptions {
 };
 
 // What a person gives for a token: itself, "@FILE", or "-". Errors: NotFound and others of the file;
-// InvalidArgument when it is none, or one of the other role.
+// InvalidArgument when it is none, or one of another role;
+// where a submitter's is wanted an admin's is as good.
 Result<security::Token> read_token(const std::string& text, security::Role role,
                                    std::FILE* standard_input = stdin);
 

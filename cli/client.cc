@@ -75,7 +75,7 @@ Status Client::greet() {
   const security::Token& token = options_.address.token;
   proto::Hello hello;
   hello.software = WEFT_VERSION;
-  hello.role = proto::Role::Submitter;
+  hello.role = token.role == security::Role::Admin ? proto::Role::Admin : proto::Role::Submitter;
   hello.token = proto::TokenProof{token.id, token.secret.bytes};
   WEFT_TRY(broker_, ask<proto::HelloAck>(hello, options_.deadline));
   if (broker_.major != proto::kProtocolMajor)

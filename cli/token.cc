@@ -1,9 +1,10 @@
-// weft token: makes, lists and revokes the tokens of a broker on this machine, whether it runs or not.
+// weft token: makes, shows, lists and revokes the tokens of a broker on this machine, whether it runs or not.
 #include <fmt/format.h>
 #include <CLI/App.hpp>
 
 #include <charconv>
 
+#include "base/printable.h"
 #include "broker/service/broker_service.h"
 #include "cli/broker_address.h"
 #include "cli/commands.h"
@@ -16,8 +17,10 @@ namespace {
 namespace fs = std::filesystem;
 
 struct TokenOptions {
-  std::string data_dir, role, ttl, id;
+  std::string data_dir, role, id, label, advertise;
+  std::string ttl = "30d";
   std::string format = "text";
+  bool json() const { return format == "json"; }
   uint32_t uses = 0;  // 0: without limit
 };
 
@@ -30,16 +33,48 @@ Result<fs::path> broker_folder(const TokenOptions& options) {
 Result<int> create(const TokenOptions& options) {
   broker::NewToken token;
   WEFT_TRY(token.role, security::parse_role(options.role));
-  if (!options.ttl.empty()) {
+  if (options.ttl != "never") {
     WEFT_TRY(token.ttl, parse_duration(options.ttl));
   }
   if (options.uses != 0) token.uses = options.uses;
+  token.label = options.label;
   WEFT_TRY(const fs::path folder, broker_folder(options));
-  WEFT_TRY(const std::string text, broker::create_token(folder, token));
-  if (options.format == "json")
-    fmt::print("{{\"event\":\"token\",\"token\":{}}}\n", json_string(text));
+  WEFT_TRY(const broker::MadeToken made, broker::create_token(folder, token));
+  if (options.json()) {
+    fmt::print("{{\"event\":\"token\",\"id\":\"{:016x}\",\"token\":{}}}\n", made.id, json_string(made.text));
+    return kExitOk;
+  }
+  fmt::print("{}\n", made.text);  // alone: for $(...) and > FILE
+  std::fflush(stdout);
+  fmt::print(stderr, "token {:016x} lets {} in {}{}; `weft token revoke {:016x}` ends that\n", made.id,
+             options.uses == 0
+                 ? fmt::format("{}s", options.role)
+                 : fmt::format("{} {}{}", options.uses, options.role, options.uses == 1 ? "" : "s"),
+             options.ttl == "never" ? "for ever" : "for " + options.ttl,
+             options.label.empty() ? "" : " (" + options.label + ")", made.id);
+  return kExitOk;
+}
+
+// What a broker prints when it starts, again.
+Result<int> join_line(const TokenOptions& options) {
+  WEFT_TRY(const fs::path folder, broker_folder(options));
+  std::string address = options.advertise;
+  if (address.empty()) {
+    auto kept = broker::kept_address(folder);
+    if (!kept && kept.error().code == ErrorCode::NotFound)
+      return fail(ErrorCode::NotFound, "no broker was started on " + folder.string() +
+                                           " yet: is --data-dir right? Else say where peers will reach it, "
+                                           "--advertise HOST:PORT");
+    WEFT_TRY(address, std::move(kept));
+  } else {
+    WEFT_TRY_STATUS(net::parse_endpoint(address));
+  }
+  WEFT_TRY(const broker::MadeToken token, broker::lasting_peer_token(folder));
+  if (options.json())
+    fmt::print("{{\"event\":\"join_line\",\"broker\":{},\"id\":\"{:016x}\",\"token\":{}}}\n",
+               json_string(address), token.id, json_string(token.text));
   else
-    fmt::print("{}\n", text);
+    fmt::print("weft join {} --token {}\n", address, token.text);
   return kExitOk;
 }
 
@@ -58,22 +93,25 @@ Result<int> list(const TokenOptions& options) {
   WEFT_TRY(const auto tokens, broker::list_tokens(folder));
   const bool json = options.format == "json";
   if (!json)
-    fmt::print("{:16}  {:9}  {:7}  {:>9}  {:23}  {}\n", "ID", "ROLE", "STATE", "USES", "CREATED", "EXPIRES");
+    fmt::print("{:16}  {:9}  {:7}  {:>9}  {:23}  {:23}  {}\n", "ID", "ROLE", "STATE", "USES", "CREATED",
+               "EXPIRES", "LABEL");
   for (const broker::TokenLine& token : tokens) {
     const std::string role(security::to_string(token.role));
     if (json)
       fmt::print(
-          R"({{"event":"token","id":"{:016x}","role":"{}","state":"{}","uses":{},"uses_max":{},"created_unix_ms":{},"expires_unix_ms":{}}})"
+          R"({{"event":"token","id":"{:016x}","role":"{}","state":"{}","uses":{},"uses_max":{},"created_unix_ms":{},"expires_unix_ms":{},"label":{}}})"
           "\n",
           token.id, role, state_of(token), token.uses,
           token.uses_max ? fmt::format("{}", *token.uses_max) : "null", token.created_unix_ms,
-          token.expires_unix_ms ? fmt::format("{}", *token.expires_unix_ms) : "null");
+          token.expires_unix_ms ? fmt::format("{}", *token.expires_unix_ms) : "null",
+          json_string(token.label));
     else
-      fmt::print("{:016x}  {:9}  {:7}  {:>9}  {:23}  {}\n", token.id, role, state_of(token),
+      fmt::print("{:016x}  {:9}  {:7}  {:>9}  {:23}  {:23}  {}\n", token.id, role, state_of(token),
                  token.uses_max ? fmt::format("{} of {}", token.uses, *token.uses_max)
                                 : fmt::format("{}", token.uses),
                  format_time(token.created_unix_ms),
-                 token.expires_unix_ms ? format_time(*token.expires_unix_ms) : "never");
+                 token.expires_unix_ms ? format_time(*token.expires_unix_ms) : "never",
+                 printable(token.label));
   }
   return kExitOk;
 }
@@ -99,7 +137,7 @@ Result<int> revoke(const TokenOptions& options) {
 
 void add_token(CLI::App& app, Command& chosen) {
   CLI::App* command =
-      app.add_subcommand("token", "make, list and revoke the tokens of a broker on this machine");
+      app.add_subcommand("token", "make, show, list and revoke the tokens of a broker on this machine");
   command->require_subcommand(1);
   auto options = std::make_shared<TokenOptions>();
   const auto add = [&](const char* name, const char* what, Result<int> (*run)(const TokenOptions&)) {
@@ -113,12 +151,18 @@ void add_token(CLI::App& app, Command& chosen) {
   };
   CLI::App* make =
       add("create", "make a token and print it; it is not kept, only what recognises it", create);
-  make->add_option("--role", options->role, "whom it lets in")
-      ->check(CLI::IsMember({"peer", "submitter"}))
+  make->add_option("--role", options->role,
+                   "whom it lets in: machines that compute, people with jobs, or who looks after all jobs")
+      ->check(CLI::IsMember({"peer", "submitter", "admin"}))
       ->required();
-  make->add_option("--ttl", options->ttl, "how long it lets new ones in, as 24h; default: for ever");
+  make->add_option("--ttl", options->ttl, "how long it lets new ones in, as 24h, or never to expire")
+      ->capture_default_str();
   make->add_option("--uses", options->uses, "how many it lets in; default: any number")
       ->check(CLI::Range(1u, 1'000'000'000u));
+  make->add_option("--label", options->label, "for whom it is, or what for: `weft token list` shows it");
+  add("join-line", "the line that lets machines join, as the broker prints it when it starts", join_line)
+      ->add_option("--advertise", options->advertise,
+                   "HOST:PORT under which peers reach the broker; default: as it was started last");
   add("list", "every token that was made, without its secret", list);
   add("revoke", "let nobody new in with a token", revoke)
       ->add_option("id", options->id, "as `weft token list` shows it")

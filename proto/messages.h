@@ -59,6 +59,11 @@ enum class Role : uint8_t {
   PeerBulk = 3,   // a peer's second connection: tensors by hash, microbatches of data
   Admin = 4,      // a user's client that may see and end everybody's jobs, and ban peers
 };
+inline bool is_user(Role role) { return role == Role::Submitter || role == Role::Admin; }
+// Whether who was admitted as one may come as the other.
+inline bool includes(Role admitted, Role wanted) {
+  return admitted == wanted || (admitted == Role::Admin && wanted == Role::Submitter);
+}
 
 struct TokenProof {
   uint64_t id = 0;

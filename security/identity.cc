@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <openssl/bio.h>
+#include <openssl/kdf.h>
 #include <openssl/pem.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -148,6 +149,23 @@ Status Identity::complete() {
   if (!id) return fail(ErrorCode::Internal, "cannot encode a public key: " + openssl_error());
   id_ = *id;
   WEFT_TRY(keys_->certificate, make_certificate(keys_->key.get()));
+  return {};
+}
+
+Status Identity::derive(std::string_view purpose, std::span<uint8_t> out) const {
+  std::array<uint8_t, 32> secret{};
+  size_t secret_size = secret.size(), out_size = out.size();
+  const std::unique_ptr<EVP_PKEY_CTX, Release> context(EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr));
+  const bool done =
+      context && EVP_PKEY_get_raw_private_key(keys_->key.get(), secret.data(), &secret_size) == 1 &&
+      EVP_PKEY_derive_init(context.get()) == 1 &&
+      EVP_PKEY_CTX_set_hkdf_md(context.get(), EVP_sha256()) == 1 &&
+      EVP_PKEY_CTX_set1_hkdf_key(context.get(), secret.data(), static_cast<int>(secret_size)) == 1 &&
+      EVP_PKEY_CTX_add1_hkdf_info(context.get(), reinterpret_cast<const uint8_t*>(purpose.data()),
+                                  static_cast<int>(purpose.size())) == 1 &&
+      EVP_PKEY_derive(context.get(), out.data(), &out_size) == 1 && out_size == out.size();
+  OPENSSL_cleanse(secret.data(), secret.size());
+  if (!done) return fail(ErrorCode::Internal, "cannot derive a secret: " + openssl_error());
   return {};
 }
 

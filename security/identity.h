@@ -4,7 +4,9 @@
 
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "base/digest.h"
 #include "base/result.h"
@@ -24,6 +26,10 @@ class Identity {
 
   const PeerId& id() const { return id_; }
   bool was_created() const { return created_; }
+
+  // Bytes that nobody else can make and this key makes again and again: HKDF-SHA256 of the private key.
+  // Another purpose, other bytes; neither tells anything of the key. Errors: Internal, where OpenSSL fails.
+  Status derive(std::string_view purpose, std::span<uint8_t> out) const;
 
   struct Keys;  // OpenSSL's objects, for net/ and security/ only (security/keys.h)
   const Keys& keys() const { return *keys_; }

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "security/identity.h"
+
 namespace weft::security {
 
 namespace {
@@ -85,6 +87,8 @@ std::string_view to_string(Role role) {
       return "peer";
     case Role::Submitter:
       return "submitter";
+    case Role::Admin:
+      return "admin";
   }
   return "unknown";
 }
@@ -92,8 +96,9 @@ std::string_view to_string(Role role) {
 Result<Role> parse_role(std::string_view text) {
   if (text == "peer") return Role::Peer;
   if (text == "submitter") return Role::Submitter;
+  if (text == "admin") return Role::Admin;
   return fail(ErrorCode::InvalidArgument,
-              "role '" + std::string(text.substr(0, 32)) + "': there are `peer` and `submitter`");
+              "role '" + std::string(text.substr(0, 32)) + "': there are `peer`, `submitter` and `admin`");
 }
 
 Token make_token(Role role, const PeerId& broker) {
@@ -102,6 +107,17 @@ Token make_token(Role role, const PeerId& broker) {
   fill_random(id);
   std::memcpy(&token.id, id.data(), id.size());
   fill_random(token.secret.bytes);
+  return token;
+}
+
+Result<Token> derive_token(Role role, const Identity& broker, uint32_t number) {
+  Token token{.role = role, .broker = broker.id()};
+  std::array<uint8_t, sizeof(token.id) + sizeof(token.secret.bytes)> derived{};
+  WEFT_TRY_STATUS(broker.derive(
+      "weft lasting token " + std::string(to_string(role)) + " " + std::to_string(number), derived));
+  for (size_t i = 0; i < sizeof(token.id); ++i) token.id = token.id << 8 | derived[i];
+  std::copy(derived.begin() + sizeof(token.id), derived.end(), token.secret.bytes.begin());
+  OPENSSL_cleanse(derived.data(), derived.size());
   return token;
 }
 
@@ -137,7 +153,7 @@ Result<Token> parse_token(std::string_view text) {
     return invalid("its checksum does not match, a character is wrong");
   Token token;
   const uint8_t* at = bytes.data();
-  if (*at != static_cast<uint8_t>(Role::Peer) && *at != static_cast<uint8_t>(Role::Submitter))
+  if (*at < static_cast<uint8_t>(Role::Peer) || *at > static_cast<uint8_t>(Role::Admin))
     return invalid("it is for a role that this weft does not know");
   token.role = static_cast<Role>(*at++);
   std::copy_n(at, 32, token.broker.digest.bytes.begin());

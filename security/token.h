@@ -15,8 +15,10 @@
 
 namespace weft::security {
 
-enum class Role : uint8_t { Peer = 1, Submitter = 2 };
-std::string_view to_string(Role role);  // "peer", "submitter"
+class Identity;
+
+enum class Role : uint8_t { Peer = 1, Submitter = 2, Admin = 3 };
+std::string_view to_string(Role role);  // "peer", "submitter", "admin"
 Result<Role> parse_role(std::string_view text);
 
 struct TokenSecret {
@@ -33,6 +35,9 @@ struct Token {
   bool operator==(const Token&) const = default;
 };
 Token make_token(Role role, const PeerId& broker);  // id and secret from the system's random source
+// The same one each time, so that it can be shown again without being kept: id and secret are derived from
+// the broker's private key. Another number, another token. Errors: Internal, where OpenSSL fails.
+Result<Token> derive_token(Role role, const Identity& broker, uint32_t number);
 std::string to_text(const Token& token);
 // InvalidArgument (says what is wrong: length, alphabet, checksum), VersionMismatch for another prefix
 // number. Spaces and line ends around it are ignored; letters of either case.

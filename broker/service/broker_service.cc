@@ -6,6 +6,7 @@
 
 #include <sys/stat.h>
 
+#include "base/printable.h"
 #include "broker/service/core.h"
 #include "broker/service/gate.h"
 #include "broker/service/routes.h"
@@ -19,6 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr uint32_t kLastingTokensMax = 10'000;             // each was revoked but the last: a look-up each
 constexpr uint64_t kCopiesInMemory = uint64_t{256} << 20;  // of states that peers copy; the rest are files
 
 Status make_data_dir(const fs::path& folder) {
@@ -38,20 +40,64 @@ int64_t unix_ms() {
       .count();
 }
 
+proto::Role role_of(security::Role role) {
+  switch (role) {
+    case security::Role::Peer:
+      return proto::Role::Peer;
+    case security::Role::Submitter:
+      return proto::Role::Submitter;
+    case security::Role::Admin:
+      return proto::Role::Admin;
+  }
+  return proto::Role::Peer;
+}
+security::Role role_of(proto::Role role) {
+  return role == proto::Role::Submitter ? security::Role::Submitter
+         : role == proto::Role::Admin   ? security::Role::Admin
+                                        : security::Role::Peer;
+}
+
+StoredToken row_of(const security::Token& token) {
+  return {.id = token.id,
+          .role = role_of(token.role),
+          .secret_digest = security::secret_digest(token.secret),
+          .created_unix_ms = unix_ms(),
+          .expires_unix_ms = {},
+          .uses_max = {}};
+}
+
 Result<security::Token> issue(Store& store, const PeerId& broker, const NewToken& wanted) {
   const security::Token token = security::make_token(wanted.role, broker);
-  StoredToken row{.id = token.id,
-                  .role = wanted.role == security::Role::Peer ? proto::Role::Peer : proto::Role::Submitter,
-                  .secret_digest = security::secret_digest(token.secret),
-                  .created_unix_ms = unix_ms(),
-                  .expires_unix_ms = {},
-                  .uses_max = wanted.uses};
+  StoredToken row = row_of(token);
+  row.uses_max = wanted.uses;
+  row.label = wanted.label;
   if (wanted.ttl)
     row.expires_unix_ms =
         row.created_unix_ms + std::chrono::duration_cast<std::chrono::milliseconds>(*wanted.ttl).count();
   WEFT_TRY_STATUS(store.create_token(row));
   return token;
 }
+
+// The first that was not revoked, of a row that goes on for ever.
+Result<security::Token> lasting_peer_token(Store& store, const security::Identity& broker) {
+  for (uint32_t number = 0; number < kLastingTokensMax; ++number) {
+    WEFT_TRY(const security::Token token, derive_token(security::Role::Peer, broker, number));
+    WEFT_TRY(auto found, store.find_token(token.id));
+    if (!found) {
+      StoredToken row = row_of(token);
+      row.label = "the join line's";
+      const Status created = store.create_token(row);
+      if (created) return token;
+      WEFT_TRY(found, store.find_token(token.id));  // made beside this by another process?
+      if (!found) return fail(created.error());
+    }
+    if (!found->revoked) return token;
+  }
+  return fail(ErrorCode::ResourceExhausted,
+              "every lasting token of this broker was revoked: use `weft token create --role peer`");
+}
+
+fs::path address_file(const fs::path& data_dir) { return data_dir / "address"; }
 
 }  // namespace
 
@@ -110,14 +156,12 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   WEFT_TRY_STATUS(parts->files.make_directories(data_dir / "jobs"));
   WEFT_TRY(auto store, open_sqlite_store(database(data_dir)));
 
-  // Their secrets are nowhere but here: each start hands out a token of its own.
-  WEFT_TRY(const auto known, store->tokens());
-  WEFT_TRY(const auto peer_token, issue(*store, parts->identity->id(), {.role = security::Role::Peer}));
+  WEFT_TRY(const auto peer_token, lasting_peer_token(*store, *parts->identity));
   parts->peer_token = security::to_text(peer_token);
-  const bool can_submit = std::any_of(known.begin(), known.end(), [](const StoredToken& token) {
-    return token.role == proto::Role::Submitter;
-  });
-  if (!can_submit) {
+  WEFT_TRY(const auto known, store->tokens());
+  const bool can_submit = std::any_of(known.begin(), known.end(),
+                                      [](const StoredToken& token) { return proto::is_user(token.role); });
+  if (!can_submit && parts->options.makes_submitter_token) {
     WEFT_TRY(const auto submitter, issue(*store, parts->identity->id(), {.role = security::Role::Submitter}));
     parts->submitter_token = security::to_text(submitter);
   }
@@ -175,12 +219,38 @@ void BrokerService::stop() { parts_->end(std::nullopt); }
 // ---- tokens
 // --------------------------------------------------------------------------------------------------------
 
-Result<std::string> create_token(const fs::path& data_dir, const NewToken& token) {
+Result<MadeToken> create_token(const fs::path& data_dir, const NewToken& token) {
+  if (token.label.size() > kTokenLabelMax || printable(token.label) != token.label)
+    return fail(ErrorCode::InvalidArgument, "a token's label is one line of at most " +
+                                                std::to_string(kTokenLabelMax) +
+                                                " bytes, for people to read");
   WEFT_TRY_STATUS(make_data_dir(data_dir));
   WEFT_TRY(const auto identity, security::Identity::load_or_create(data_dir));
   WEFT_TRY(const auto store, open_sqlite_store(database(data_dir)));
   WEFT_TRY(const auto issued, issue(*store, identity->id(), token));
-  return security::to_text(issued);
+  return MadeToken{security::to_text(issued), issued.id};
+}
+
+Result<MadeToken> lasting_peer_token(const fs::path& data_dir) {
+  WEFT_TRY_STATUS(make_data_dir(data_dir));
+  WEFT_TRY(const auto identity, security::Identity::load_or_create(data_dir));
+  WEFT_TRY(const auto store, open_sqlite_store(database(data_dir)));
+  WEFT_TRY(const auto token, lasting_peer_token(*store, *identity));
+  return MadeToken{security::to_text(token), token.id};
+}
+
+Status keep_address(const fs::path& data_dir, const std::string& address) {
+  storage::Files files;
+  return files.write_atomic(address_file(data_dir), std::as_bytes(std::span(address)));
+}
+
+Result<std::string> kept_address(const fs::path& data_dir) {
+  storage::Files files;
+  WEFT_TRY(const auto bytes, files.read(address_file(data_dir), 1024));
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto endpoint = net::parse_endpoint(text);
+  if (!endpoint) return fail(ErrorCode::Corrupted, address_file(data_dir).string() + ": it holds no address");
+  return text;
 }
 
 namespace {
@@ -197,14 +267,14 @@ Result<std::vector<TokenLine>> list_tokens(const fs::path& data_dir) {
   WEFT_TRY(const auto tokens, store->tokens());
   std::vector<TokenLine> lines;
   for (const StoredToken& token : tokens)
-    lines.push_back(
-        {.id = token.id,
-         .role = token.role == proto::Role::Submitter ? security::Role::Submitter : security::Role::Peer,
-         .created_unix_ms = token.created_unix_ms,
-         .expires_unix_ms = token.expires_unix_ms,
-         .uses_max = token.uses_max,
-         .uses = token.uses,
-         .revoked = token.revoked});
+    lines.push_back({.id = token.id,
+                     .role = role_of(token.role),
+                     .created_unix_ms = token.created_unix_ms,
+                     .expires_unix_ms = token.expires_unix_ms,
+                     .uses_max = token.uses_max,
+                     .uses = token.uses,
+                     .revoked = token.revoked,
+                     .label = token.label});
   return lines;
 }
 

@@ -40,6 +40,8 @@ struct BrokerServiceOptions {
   uint64_t egress = 0;          // bytes a second of blobs for peers that stand by, in all; 0: no limit
   BlobQuota quota{};            // of each key, for blobs that no job uses
   bool measures_links = true;   // false: they are taken as the regions' names suggest
+  bool makes_submitter_token =
+      true;  // where there is none yet; false: who starts it cannot show it to anybody
 };
 
 class BrokerService {
@@ -51,8 +53,8 @@ class BrokerService {
 
   net::Endpoint endpoint() const;  // as bound
   std::string advertised() const;  // for the join line
-  // What is printed at the start: a peer token without limits, made anew each time; on the first start a
-  // submitter token as well.
+  // What is printed at the start: the lasting peer token, without limits and the same each time until it is
+  // revoked; where nobody may submit yet a submitter token as well, shown this once.
   const std::string& peer_token() const;
   const std::optional<std::string>& submitter_token() const;
 
@@ -72,8 +74,20 @@ struct NewToken {
   security::Role role = security::Role::Peer;
   std::optional<Duration> ttl{};
   std::optional<uint32_t> uses{};
+  std::string label{};  // a line of at most kTokenLabelMax bytes
 };
-Result<std::string> create_token(const std::filesystem::path& data_dir, const NewToken& token);
+inline constexpr size_t kTokenLabelMax = 64;
+struct MadeToken {
+  std::string text;
+  uint64_t id = 0;
+};
+Result<MadeToken> create_token(const std::filesystem::path& data_dir, const NewToken& token);
+// The lasting peer token, made where it is not there yet or was revoked. Nothing of it is kept but what
+// recognises it: it is derived from the broker's key.
+Result<MadeToken> lasting_peer_token(const std::filesystem::path& data_dir);
+// Where peers find the broker, as it was started last. NotFound: it never was.
+Status keep_address(const std::filesystem::path& data_dir, const std::string& address);
+Result<std::string> kept_address(const std::filesystem::path& data_dir);
 struct TokenLine {
   uint64_t id = 0;
   security::Role role = security::Role::Peer;
@@ -82,6 +96,7 @@ struct TokenLine {
   std::optional<uint32_t> uses_max;
   uint32_t uses = 0;
   bool revoked = false;
+  std::string label;
 };
 Result<std::vector<TokenLine>> list_tokens(const std::filesystem::path& data_dir);
 Status revoke_token(const std::filesystem::path& data_dir, uint64_t id);

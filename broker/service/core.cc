@@ -172,8 +172,7 @@ TokenVerdict Core::judge(const proto::Hello& hello, std::optional<proto::Role>& 
   if (token.expires_unix_ms && *token.expires_unix_ms <= now().unix_ms) return TokenVerdict::Expired;
   if (token.uses_max && token.uses >= *token.uses_max) return TokenVerdict::Used;
   const auto role = hello.role == proto::Role::PeerBulk ? proto::Role::Peer : hello.role;
-  const bool is_client = role == proto::Role::Submitter || role == proto::Role::Admin;
-  if (token.role != role && !(is_client && token.role == proto::Role::Admin)) return TokenVerdict::Unknown;
+  if (!proto::includes(token.role, role)) return TokenVerdict::Unknown;
   as = token.role;
   return TokenVerdict::Valid;
 }

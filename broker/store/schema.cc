@@ -98,7 +98,8 @@ ALTER TABLE progress ADD COLUMN microbatch_size INTEGER NOT NULL DEFAULT 0;
 )sql";
 
 // What format 4 adds: what is said of a job that has ended stands by itself, so that nobody reads such jobs at
-// the start and a page of them costs no more because there are many; and keys that the operator banned.
+// the start and a page of them costs no more because there are many; keys that the operator banned; and whom a
+// token was made for, in the words of who made it.
 constexpr const char* kFormat4 = R"sql(
 CREATE TABLE ended (
   job INTEGER PRIMARY KEY REFERENCES jobs (job),
@@ -109,6 +110,7 @@ CREATE INDEX open_jobs ON jobs (job) WHERE state < 6;
 CREATE TABLE bans (
   peer BLOB PRIMARY KEY,
   name BLOB NOT NULL) WITHOUT ROWID;
+ALTER TABLE tokens ADD COLUMN label BLOB NOT NULL DEFAULT x'';
 )sql";
 
 Status set_format(Database& database, int64_t format) {

@@ -60,7 +60,7 @@ Status SqliteStore::prepare() {
            database_.prepare("SELECT submitter, status FROM ended WHERE job < ? AND submitter = ? "
                              "ORDER BY job DESC LIMIT ?"));
   WEFT_TRY(select_revoked_, database_.prepare("SELECT id FROM tokens WHERE revoked"));
-  WEFT_TRY(insert_token_, database_.prepare("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?)"));
+  WEFT_TRY(insert_token_, database_.prepare("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"));
   WEFT_TRY(find_token_, database_.prepare("SELECT * FROM tokens WHERE id = ?"));
   WEFT_TRY(select_tokens_, database_.prepare("SELECT * FROM tokens ORDER BY created_unix_ms, id"));
   WEFT_TRY(revoke_token_, database_.prepare("UPDATE tokens SET revoked = 1 WHERE id = ?"));
@@ -203,6 +203,7 @@ Status SqliteStore::create_token(const StoredToken& token) {
       .bind(token.uses_max)
       .bind(token.uses)
       .bind(static_cast<int64_t>(token.revoked))
+      .bind(token.label)
       .run()
       .map([](int) {});
 }
@@ -217,6 +218,7 @@ Result<StoredToken> SqliteStore::token_of(const Statement& row) const {
   if (const auto uses_max = row.optional_integer(5)) token.uses_max = static_cast<uint32_t>(*uses_max);
   token.uses = static_cast<uint32_t>(row.integer(6));
   token.revoked = row.integer(7) != 0;
+  token.label = row.text(8);
   return token;
 }
 

@@ -58,6 +58,12 @@ TEST_F(BrokerAddressTest, ATokenOfTheOtherRoleIsRefusedWithAdvice) {
       << token.error().message;
 }
 
+TEST_F(BrokerAddressTest, AnAdminsTokenIsGoodForAUser) {
+  const std::string admin = token(Role::Admin);
+  EXPECT_EQ(read_token(admin, Role::Submitter).value().role, Role::Admin);
+  EXPECT_FALSE(read_token(admin, Role::Peer));
+}
+
 TEST_F(BrokerAddressTest, AMissingOrWrongTokenFileIsNamed) {
   const std::string path = (scratch_.folder() / "none").string();
   const auto missing = read_token("@" + path, Role::Peer);

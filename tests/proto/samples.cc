@@ -186,7 +186,7 @@ class Maker {
   void fill(StageHeld& to) { fill_all(to.run, to.plan_version, to.seat); }
   void fill(Hello& to) {
     fill_all(to.minor, to.software, to.token, to.name, to.device, to.instance, to.holding);
-    pick(to.role, Role::PeerBulk, 1);
+    pick(to.role, Role::Admin, 1);
   }
   void fill(HelloAck& to) { fill_all(to.minor, to.software, to.name, to.heartbeat_interval, to.lease); }
   void fill(Refusal& to) {

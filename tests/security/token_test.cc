@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "security/identity.h"
 
 namespace weft::security {
 namespace {
@@ -18,11 +19,27 @@ PeerId some_broker(uint8_t first) {
 constexpr std::string_view kAlphabet = "0123456789abcdefghjkmnpqrstvwxyz";
 
 TEST(Token, RoundTrip) {
-  for (const Role role : {Role::Peer, Role::Submitter}) {
+  for (const Role role : {Role::Peer, Role::Submitter, Role::Admin}) {
     const Token token = make_token(role, some_broker(3));
     const auto parsed = parse_token(to_text(token));
     ASSERT_TRUE(parsed) << parsed.error().message;
     EXPECT_EQ(*parsed, token);
+  }
+}
+
+TEST(Token, ADerivedOneIsTheSameEachTimeAndNobodyElses) {
+  const auto broker = Identity::generate(), other = Identity::generate();
+  ASSERT_TRUE(broker && other);
+  const Token token = derive_token(Role::Peer, **broker, 0).value();
+  EXPECT_EQ(token.role, Role::Peer);
+  EXPECT_EQ(token.broker, (*broker)->id());
+  EXPECT_EQ(derive_token(Role::Peer, **broker, 0).value(), token);
+  EXPECT_EQ(parse_token(to_text(token)).value(), token);
+  for (const Token& another :
+       {derive_token(Role::Peer, **broker, 1).value(), derive_token(Role::Admin, **broker, 0).value(),
+        derive_token(Role::Peer, **other, 0).value()}) {
+    EXPECT_NE(another.id, token.id);
+    EXPECT_NE(another.secret, token.secret);
   }
 }
 

@@ -151,6 +151,10 @@ TEST_F(MigrationTest, ADatabaseOfTheFirstFormatIsGoneOnWith) {
     EXPECT_EQ(state.jobs.at(3).committed_step, 7u) << "the last one, not the largest";
     EXPECT_EQ(store.events(1, 1, 1000).value().size(), 24u);
     EXPECT_EQ(store.tokens().value().front().uses_max, 5u);
+    EXPECT_EQ(store.tokens().value().front().label, "") << "format 4 has labels";
+    EXPECT_TRUE(store.create_token(
+        {.id = 2, .secret_digest = {}, .expires_unix_ms = {}, .uses_max = {}, .label = "new"}));
+    EXPECT_EQ(store.find_token(2).value()->label, "new");
 
     std::vector<Record> records;
     records.emplace_back(RunStarted{1, 3, test::small_plan(1, 3, 2, 20)});

@@ -111,8 +111,9 @@ class SqliteStoreTest : public testing::Test {
 
 TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   StoredToken full = token(0xFEDCBA9876543210, 5);
-  full.role = Role::Submitter;
+  full.role = Role::Admin;
   full.expires_unix_ms = 999;
+  full.label = "ann's, of the lab";
   ASSERT_TRUE(ok(store_->create_token(full)));
   ASSERT_TRUE(ok(store_->create_token(token(2))));
   JobEvent odd = event(7, 1);
@@ -122,7 +123,7 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   proto::PredictionReport other{.run = 7, .plan_version = 1, .microbatch = 3, .outputs = tensors(20)};
   other.outputs.front().key.name = "\xFF: an output of another stage";
   proto::JobResult result{.job = 7, .step = 30, .tensors = tensors(40), .sample_count = 11};
-  ASSERT_TRUE(ok(append(*store_, admitted(1, 2), admitted(2, full.id, Role::Submitter), submitted(7), odd,
+  ASSERT_TRUE(ok(append(*store_, admitted(1, 2), admitted(2, full.id, Role::Admin), submitted(7), odd,
                         CheckpointCommitted{7, 10, tensors(50)}, CheckpointCommitted{7, 20, tensors(60)},
                         PredictionCommitted{7, prediction}, PredictionCommitted{7, prediction},
                         PredictionCommitted{7, other}, ResultCommitted{7, result}, event(7, 2),
@@ -181,7 +182,8 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   ASSERT_EQ(tokens.size(), 2u);
   const auto found = value_or_fail(store_->find_token(full.id));
   ASSERT_TRUE(found.has_value());
-  EXPECT_EQ(found->role, Role::Submitter);
+  EXPECT_EQ(found->role, Role::Admin);
+  EXPECT_EQ(found->label, full.label);
   EXPECT_EQ(found->secret_digest, digest(3));
   EXPECT_EQ(found->created_unix_ms, 100);
   EXPECT_EQ(found->expires_unix_ms, 999);
