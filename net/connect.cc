@@ -19,6 +19,16 @@ struct Route {
   TlsSide side = TlsSide::Client;
 };
 
+IpAddress ip_of(const asio::ip::address& address) {
+  const auto six =
+      address.is_v6() ? address.to_v6() : asio::ip::make_address_v6(asio::ip::v4_mapped, address.to_v4());
+  return six.to_bytes();
+}
+
+Error unavailable(const asio::error_code& error) {
+  return {ErrorCode::Unavailable, "cannot connect: " + error.message()};
+}
+
 // Name, TCP, relay, TLS, one after the other under one deadline.
 class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
  public:
@@ -94,25 +104,37 @@ class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
         });
   }
 
+  // The next address that may be dialled; false: there is none any more.
+  bool open_next() {
+    for (; next_ < addresses_.size(); ++next_) {
+      const tcp::endpoint& address = addresses_[next_];
+      if (options_.may_dial) {
+        const Status may = options_.may_dial(ip_of(address.address()), address.port());
+        if (!may) {
+          last_error_ = may.error();
+          continue;
+        }
+      }
+      asio::error_code error;
+      socket_.close(error);
+      socket_.open(address.protocol(), error);
+      if (!error) return true;
+      last_error_ = unavailable(error);
+    }
+    return false;
+  }
+
   void connect_next() {
-    if (next_ == addresses_.size())
-      return finish(
-          fail(ErrorCode::Unavailable,
-               "cannot connect: " + (last_error_ ? last_error_.message() : "the name has no address")));
+    if (!open_next())
+      return finish(fail(
+          last_error_.value_or(Error{ErrorCode::Unavailable, "cannot connect: the name has no address"})));
     doing_ = "connecting";
     const tcp::endpoint address = addresses_[next_++];
-    asio::error_code error;
-    socket_.close(error);
-    socket_.open(address.protocol(), error);
-    if (error) {
-      last_error_ = error;
-      return connect_next();
-    }
     // An address that swallows everything leaves time for those after it.
     if (next_ < addresses_.size()) {
       const auto share = (ends_at_ - steady_now()) / static_cast<int>(addresses_.size() - next_ + 1);
       address_deadline_.set_after(share, locked([](Run& run) {
-                                    run.last_error_ = asio::error::timed_out;
+                                    run.last_error_ = unavailable(asio::error::timed_out);
                                     ++run.turn_;
                                     run.connect_next();
                                   }));
@@ -122,7 +144,7 @@ class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
       if (!self || !self->on_result_ || turn != self->turn_) return;
       self->address_deadline_.cancel();
       if (!failed) return self->connected();
-      self->last_error_ = failed;
+      self->last_error_ = unavailable(failed);
       self->connect_next();
     });
   }
@@ -183,7 +205,7 @@ class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
   std::vector<tcp::endpoint> addresses_;
   size_t next_ = 0;
   uint64_t turn_ = 0;
-  asio::error_code last_error_;
+  std::optional<Error> last_error_;
   std::string doing_ = "starting";
   TransportPtr transport_;
   std::shared_ptr<Session> session_;

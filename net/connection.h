@@ -11,6 +11,7 @@
 #include "base/digest.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "net/dial_policy.h"
 #include "net/endpoint.h"
 #include "net/frame.h"
 #include "net/loop.h"
@@ -85,10 +86,13 @@ struct ConnectOptions {
   PeerId expected{};                             // any other key ends the attempt: PermissionDenied
   Duration deadline = std::chrono::seconds(10);  // name, TCP and TLS together
   std::optional<Shape> shape{};                  // emulated link, both directions as it says
+  // Asked right before each address is dialled that the endpoint is or its name has; an error takes the
+  // attempt's place. Nothing: any may be.
+  std::function<Status(const IpAddress& address, uint16_t port)> may_dial{};
 };
 
 // Errors: Unavailable (refused, unreachable, unknown name), Timeout, PermissionDenied (another key than
-// expected), Cancelled. Messages name the endpoint.
+// expected), Cancelled, what may_dial says where it allows none. Messages name the endpoint.
 std::unique_ptr<Attempt> connect(Loop& loop, const Endpoint& endpoint, const ConnectOptions& options,
                                  ConnectResult on_result);
 

@@ -75,4 +75,17 @@ std::optional<Error> Peer::State::exceeds_offer() const {
                    std::to_string(*offer >> 20) + " MiB" + beside};
 }
 
+std::optional<Error> Peer::State::tensors_exceed_offer() const {
+  const auto offer = offered();
+  if (!offer) return std::nullopt;
+  const uint64_t apart =
+      static_cast<uint64_t>(std::max<int64_t>(options.session.hello.device->host_memory.value, 0));
+  uint64_t size = 0;
+  for (const WantedBlob& blob : stage->tensors.blobs) size += blob.size;
+  if (size <= static_cast<uint64_t>(*offer) + apart) return std::nullopt;
+  return Error{ErrorCode::ResourceExhausted, "the stage's tensors are " + std::to_string(size >> 20) +
+                                                 " MiB, and this peer offers " +
+                                                 std::to_string(*offer >> 20) + " MiB"};
+}
+
 }  // namespace weft::peer

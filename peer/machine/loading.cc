@@ -41,6 +41,8 @@ void Peer::State::assign(const proto::AssignStage& assign) {
   // Those under way at a stand-by's pace are needed now.
   for (const WantedBlob& blob : stage->tensors.blobs)
     if (auto fetch = shelf.hurry(blob, stage->tensors.origins)) out.push_back(std::move(*fetch));
+  // Before a byte of it is fetched.
+  if (const auto error = tensors_exceed_offer()) return fail_stage(*error);
   out.push_back(OpenLinks{generation, stage->assignment});
   make_runner_if_loaded();
 }

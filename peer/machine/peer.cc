@@ -65,7 +65,7 @@ void Peer::State::on_broker_went(const std::string& why) {
 }
 
 void Peer::State::settle_drain() {
-  if (session.is_to_leave()) apply(session.drain(stage.has_value()));
+  if (session.is_to_leave()) apply(session.drain(has_work()));
 }
 
 std::optional<proto::StageHeld> Peer::State::holding() const {
@@ -181,7 +181,7 @@ PeerEffects Peer::request_drain(Instant now) {
     if (state.stage && !state.stage->is_heard)
       state.session.mark_to_leave();
     else
-      state.apply(state.session.drain(state.stage.has_value()));
+      state.apply(state.session.drain(state.has_work()));
   });
 }
 

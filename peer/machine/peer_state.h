@@ -64,6 +64,7 @@ struct Peer::State {
   void on_message(const proto::Message& message);
   void probe(const proto::ProbeLink& link);
   void on_tick(Bytes memory_free);
+  bool has_work() const { return stage && !stage->failed; }  // that would have to be handed over
   void settle_drain();  // asks to leave, or leaves, if that is wanted and possible
   std::optional<proto::StageHeld> holding() const;
   bool is_current(uint64_t generation) const { return stage && stage->generation == generation; }
@@ -101,6 +102,7 @@ struct Peer::State {
   bool has_room_for_copy() const;
   void make_room_for_copy();
   std::optional<Error> exceeds_offer() const;
+  std::optional<Error> tensors_exceed_offer() const;  // of the stage: wherever they are to lie
 
   // Reports, and what is uploaded for them (reports.cc)
   void report(uint64_t sequence, proto::Message message, const Task& task = {});

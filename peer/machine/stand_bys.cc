@@ -4,12 +4,28 @@
 
 namespace weft::peer {
 
+namespace {
+// What a list takes itself, beside the tensors that it names.
+size_t list_bytes(const std::map<dag::StateKey, Digest>& tensors) {
+  constexpr size_t kEntry = 512;
+  size_t bytes = 0;
+  for (const auto& [key, sha256] : tensors) bytes += kEntry + key.name.size();
+  return bytes;
+}
+}  // namespace
+
 Status StandBys::begin(const proto::StandBy& message, std::optional<int64_t> room, PeerEffects& out) {
   Loading next{.list = {message.run, message.step, message.list},
                .rate = message.rate,
                .blobs = shelf_.list_of(message.tensors),
                .tensors = {}};
   for (const proto::TensorReference& tensor : message.tensors) next.tensors[tensor.key] = tensor.sha256;
+  next.bytes = list_bytes(next.tensors);
+  size_t lists = next.bytes;
+  for (const auto& [number, run] : runs_)
+    for (const auto* list : {&run.complete, &run.loading})
+      if (*list && !(number == message.run && list == &run.loading)) lists += (*list)->bytes;
+  if (lists > kListBytesMax) return fail(ErrorCode::ResourceExhausted, "too long lists to stand by for");
   uint64_t size = 0;
   for (const WantedBlob& blob : next.blobs.blobs)
     if (next.blobs.missing.contains(blob.sha256) && !shelf_.is_under_way(blob.sha256)) size += blob.size;

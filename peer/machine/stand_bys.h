@@ -17,6 +17,8 @@ class StandBys {
     proto::JobNumber run = 0;
     uint64_t step = 0, number = 0;
   };
+  static constexpr size_t kListBytesMax = 40 << 20;  // of all lists, without the tensors that they name
+
   StandBys(BlobShelf& shelf, size_t runs_max) : shelf_(shelf), runs_max_(runs_max) {}
 
   // Begins to load the list, in the place of one that is loading, within `room` bytes for all blobs (nothing:
@@ -42,6 +44,7 @@ class StandBys {
     uint64_t rate = 0;
     BlobList blobs;
     std::map<dag::StateKey, Digest> tensors;
+    size_t bytes = 0;  // that the list itself takes, about
   };
   struct Run {
     std::optional<Loading> complete, loading;

@@ -78,6 +78,7 @@ void BlobSources::dial(const SourcePtr& source) {
     options.identity = options_.identity;
     options.expected = source->named.peer;
     options.deadline = options_.address_deadline;
+    options.may_dial = options_.may_dial;
     if (options_.shape) options.shape = options_.shape(source->named.region);
     source->attempt = net::connect(*options_.loop, *endpoint, options,
                                    [this, weak = std::weak_ptr(source)](Result<net::ConnectionPtr> result) {

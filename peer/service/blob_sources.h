@@ -17,6 +17,7 @@
 #include "net/connection.h"
 #include "net/loop.h"
 #include "peer/service/bulk.h"
+#include "peer/service/dial_guard.h"
 #include "proto/messages.h"
 #include "security/identity.h"
 
@@ -29,6 +30,7 @@ class BlobSources {
     const security::Identity* identity = nullptr;
     // The emulated link to a region; nothing: not emulated.
     std::function<std::optional<net::Shape>(const std::string& region)> shape{};
+    MayDial may_dial{};                                    // of addresses that the broker names
     Duration address_deadline = std::chrono::seconds(5);   // for each address in turn
     Duration silence_deadline = std::chrono::seconds(30);  // in which something comes of what is under way
     // After which a connection that is not used is closed, and one over which no blob came: before the other

@@ -179,12 +179,13 @@ void BulkTransfers::missing(std::vector<Digest> blobs, bool durable,
   send_(message_frame(proto::HaveBlobs{request, std::move(blobs), durable}));
 }
 
-void BulkTransfers::get_microbatch(proto::GetMicrobatch request,
+void BulkTransfers::get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
                                    std::function<void(Result<Microbatch>)> done) {
+  sizes.resize(sizes.empty() ? 0 : request.inputs.size());
   request.request = next_request_++;
   send_(message_frame(request));
   const uint64_t number = request.request;
-  microbatches_[number] = {std::move(request), {}, std::move(done)};
+  microbatches_[number] = {std::move(request), std::move(sizes), {}, std::move(done)};
 }
 
 // To a get.
@@ -337,12 +338,16 @@ Status BulkTransfers::on_tensor(ReceivedTensor tensor) {
   return {};
 }
 
-// What is not as it should be is collected, for the functions above to say so.
+// What is not as it should be is collected, for the functions above to say so, if it is not too large for
+// that.
 Result<net::Placement> BulkTransfers::place(uint8_t kind, size_t payload_size,
                                             std::span<const std::byte> head) {
-  if (kind == static_cast<uint8_t>(proto::FrameKind::Chunk)) return place_chunk(payload_size, head);
+  constexpr size_t kHeadMax = 64;  // of a chunk, about
   if (kind == static_cast<uint8_t>(proto::FrameKind::Tensor)) return place_tensor(payload_size, head);
-  return net::Placement{};
+  const bool is_chunk = kind == static_cast<uint8_t>(proto::FrameKind::Chunk);
+  if (payload_size > (is_chunk ? proto::kChunkSizeMax + kHeadMax : proto::kMessageSizeMax))
+    return fail(ErrorCode::InvalidArgument, "a frame of " + std::to_string(payload_size) + " bytes");
+  return is_chunk ? place_chunk(payload_size, head) : net::Placement{};
 }
 
 Result<net::Placement> BulkTransfers::place_chunk(size_t payload_size, std::span<const std::byte> head) {
@@ -361,9 +366,12 @@ Result<net::Placement> BulkTransfers::place_chunk(size_t payload_size, std::span
 Result<net::Placement> BulkTransfers::place_tensor(size_t payload_size, std::span<const std::byte> head) {
   const auto at = microbatches_.find(receiving_);
   const auto tensor = proto::decode_tensor_head(head, payload_size);
-  if (receiving_ == 0 || at == microbatches_.end() || !tensor ||
-      tensor->header.edge >= at->second.request.inputs.size())
-    return net::Placement{};
+  if (!tensor) return fail(tensor.error());
+  if (receiving_ == 0 || at == microbatches_.end() || tensor->header.edge >= at->second.request.inputs.size())
+    return fail(ErrorCode::InvalidArgument, "a tensor that was not asked for");
+  const std::vector<uint64_t>& sizes = at->second.sizes;
+  if (!sizes.empty() && payload_size - tensor->size > sizes[tensor->header.edge])
+    return fail(ErrorCode::InvalidArgument, "data that is larger than what was asked for");
   return net::Placement{tensor->size, dag::allocate_tensor_bytes(payload_size - tensor->size)};
 }
 

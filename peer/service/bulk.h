@@ -100,13 +100,17 @@ class BulkTransfers {
     uint32_t valid_count = 0;
     std::map<std::string, dag::Tensor> tensors;
   };
-  void get_microbatch(proto::GetMicrobatch request, std::function<void(Result<Microbatch>)> done);
+  // `sizes`: bytes of each input, in order; empty: as the other side says. What is larger ends the
+  // connection.
+  void get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
+                      std::function<void(Result<Microbatch>)> done);
 
   // What came: true when it was for this. Errors end the connection.
   Result<bool> on_message(const proto::Message& message);
   Status on_chunk(const proto::ChunkFrame& chunk, size_t placed = 0);  // and so many bytes where place() said
   Status on_tensor(ReceivedTensor tensor);
-  // For Connection::Handlers::on_head, or left out: what was asked for goes straight into what is given.
+  // For Connection::Handlers::on_head, or left out: what was asked for goes straight into what is given; of
+  // anything else no more is taken than it may have.
   Result<net::Placement> place(uint8_t kind, size_t payload_size, std::span<const std::byte> head);
   // The connection is gone: everything under way ends with the error.
   void fail_all(const Error& error);
@@ -144,6 +148,7 @@ class BulkTransfers {
   };
   struct Pending {
     proto::GetMicrobatch request;
+    std::vector<uint64_t> sizes;
     Microbatch result;
     std::function<void(Result<Microbatch>)> done;
   };

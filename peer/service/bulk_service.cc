@@ -5,14 +5,16 @@
 namespace weft::peer {
 
 namespace {
-constexpr uint64_t kTensorBytesMax = uint64_t{64} << 30;
 constexpr Duration kTickInterval = std::chrono::milliseconds(250);
 }  // namespace
 
 BulkService::BulkService(net::Loop& owner, Options options)
     : owner_(owner),
       options_(std::move(options)),
-      sources_({.loop = &loop_, .identity = options_.identity, .shape = options_.shape}),
+      sources_({.loop = &loop_,
+                .identity = options_.identity,
+                .shape = options_.shape,
+                .may_dial = options_.may_dial}),
       thread_([this] {
         loop_.run();
         abandon({ErrorCode::Cancelled, "the peer leaves"});
@@ -67,10 +69,10 @@ void BulkService::cancel_puts() {
   });
 }
 
-void BulkService::get_microbatch(proto::GetMicrobatch request, Done<BulkTransfers::Microbatch> done) {
-  loop_.post([this, request = std::move(request), done = on_owner(std::move(done))] {
-    transfers().get_microbatch(request, done);
-  });
+void BulkService::get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
+                                 Done<BulkTransfers::Microbatch> done) {
+  loop_.post([this, request = std::move(request), sizes = std::move(sizes),
+              done = on_owner(std::move(done))] { transfers().get_microbatch(request, sizes, done); });
 }
 
 void BulkService::reset() {
@@ -186,15 +188,14 @@ void BulkService::get_paced() {
 }
 
 void BulkService::get_now(const Wanted& wanted, Done<net::SharedBytes> done) {
-  const uint64_t size_max = wanted.size != 0 ? wanted.size : kTensorBytesMax;
   auto share = [done = std::move(done)](Result<std::vector<std::byte>> bytes) {
     if (!bytes) return done(weft::fail(bytes.error()));
     const auto kept = std::make_shared<const std::vector<std::byte>>(std::move(*bytes));
     done(net::SharedBytes{kept, *kept});
   };
   if (!wanted.source)
-    return transfers().get(wanted.sha256, size_max, {.rate = wanted.rate}, std::move(share));
-  sources_.get(*wanted.source, {wanted.sha256, size_max, wanted.rate, wanted.base}, std::move(share));
+    return transfers().get(wanted.sha256, wanted.size, {.rate = wanted.rate}, std::move(share));
+  sources_.get(*wanted.source, {wanted.sha256, wanted.size, wanted.rate, wanted.base}, std::move(share));
   if (!tick_timer_) tick();
 }
 

@@ -31,6 +31,7 @@ class BulkService {
     std::function<std::optional<net::Shape>(const std::string& region)> shape{};  // called on the thread
     proto::Hello hello;                                                           // of the control connection
     std::shared_ptr<const UrgentSends> urgent{};                                  // what copies give way to
+    MayDial may_dial{};  // of addresses that the broker names: sources of blobs
   };
   template <typename T>
   using Done = std::function<void(Result<T>)>;
@@ -41,7 +42,7 @@ class BulkService {
   // On the owner's thread. Answers come on its loop, each once, but none after reset() or the end.
   struct Wanted {
     Digest sha256{};
-    uint64_t size = 0;  // bytes; 0: unknown
+    uint64_t size = 0;  // bytes: what is longer is not taken
     // Bytes a second; 0: at once. Of the broker in the mean over all that have one; a source keeps to it.
     uint64_t rate = 0;
     std::shared_ptr<const proto::BlobSource> source{};  // null: the broker
@@ -54,7 +55,9 @@ class BulkService {
   void put(const Digest& sha256, net::SharedBytes bytes, BulkTransfers::PutOptions options,
            std::function<void(Status)> done);
   void cancel_puts();  // those that have not begun
-  void get_microbatch(proto::GetMicrobatch request, Done<BulkTransfers::Microbatch> done);
+  // `sizes`: as in BulkTransfers.
+  void get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
+                      Done<BulkTransfers::Microbatch> done);
   // The broker was lost: all connections are closed, what was asked for is not wanted.
   void reset();
 

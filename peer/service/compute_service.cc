@@ -24,7 +24,11 @@ struct ComputeService::Stage {
 
   const uint64_t generation;
   const std::shared_ptr<const proto::AssignStage> assignment;
-  std::unique_ptr<StageRunner> runner;   // the compute thread's
+  std::map<Digest, net::SharedBytes> blobs;  // until the runner is made of them
+  std::unique_ptr<StageRunner> runner;       // the compute thread's
+  // By the compute thread, which then makes a runner, or by whoever drops the stage before that: then there
+  // is nothing to wait for.
+  std::atomic<bool> begun = false;
   std::atomic<bool> dropped = false;     // what is still to be done for it is not wanted
   std::atomic<bool> failed = false;      // a task has; what was handed out behind it builds on it
   std::atomic<uint32_t> waited_for = 0;  // tasks that the device has and wait_ waits for
@@ -84,11 +88,14 @@ void ComputeService::make(uint64_t generation, std::shared_ptr<const proto::Assi
                           std::map<Digest, net::SharedBytes> blobs) {
   drop();
   stage_ = std::make_shared<Stage>(generation, std::move(assignment));
-  compute_->post([this, stage = stage_, blobs = std::move(blobs)]() mutable {
-    if (stage->dropped) return;
+  stage_->blobs = std::move(blobs);
+  // Weak: however many are assigned and dropped while the thread is busy, only the last is kept.
+  compute_->post([this, here = std::weak_ptr(stage_)] {
+    const StagePtr stage = here.lock();
+    if (!stage || stage->begun.exchange(true)) return;
     const auto tensor_of = [&](const proto::TensorReference& reference) -> Result<dag::Tensor> {
-      const auto at = blobs.find(reference.sha256);
-      if (at == blobs.end())
+      const auto at = stage->blobs.find(reference.sha256);
+      if (at == stage->blobs.end())
         return fail(ErrorCode::Internal, "the tensor of '" + reference.key.name + "' is not here");
       const auto bytes = at->second.bytes;
       if (static_cast<int64_t>(bytes.size()) != reference.spec.bytes().value)
@@ -98,7 +105,7 @@ void ComputeService::make(uint64_t generation, std::shared_ptr<const proto::Assi
       return dag::Tensor(reference.spec, bytes);
     };
     auto made = StageRunner::create(stage->assignment, tensor_of, *backend_);
-    blobs.clear();
+    stage->blobs.clear();
     return_freed_memory();
     Result<RunnerSize> size = fail(ErrorCode::Internal, "");
     if (made) {
@@ -115,6 +122,7 @@ void ComputeService::make(uint64_t generation, std::shared_ptr<const proto::Assi
 void ComputeService::drop() {
   if (!stage_) return;
   stage_->dropped = true;
+  if (!stage_->begun.exchange(true)) return stage_.reset();
   compute_->post([stage = std::move(stage_)] {
     stage->runner.reset();
     return_freed_memory();

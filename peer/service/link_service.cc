@@ -265,6 +265,7 @@ LinkOptions LinkService::link_options() {
   options.relay = options_.relay;
   options.shape = options_.shape;
   options.streams = options_.streams;
+  options.may_dial = options_.may_dial;
   return options;
 }
 

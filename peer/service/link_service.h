@@ -34,6 +34,7 @@ class LinkService {
     uint64_t untaken_bytes_max = 256 << 20;  // told to the owner, who has not got to it yet
     uint32_t streams = LinkOptions{}.streams;
     std::shared_ptr<UrgentSends> urgent{};  // is told whether tensors wait to leave
+    MayDial may_dial{};                     // of addresses that the broker names
   };
   // On the owner's loop, in order; also a moment after the stage was closed, which the generation tells.
   struct Handlers {

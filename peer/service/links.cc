@@ -64,6 +64,7 @@ net::ConnectOptions Links::connect_options(const Link& link, const std::string& 
   options.identity = options_.identity;
   options.expected = link.route.peer;
   options.deadline = options_.address_deadline;
+  options.may_dial = options_.may_dial;
   if (options_.shape) options.shape = options_.shape(region);
   return options;
 }
@@ -112,11 +113,13 @@ void Links::dial(Link& link) {
 
 // The TLS client there is the side that dials.
 void Links::dial_relay(Link& link) {
-  link.attempt = net::connect_by_relay(*options_.loop, options_.relay, {link.route.relay_ticket},
-                                       link.route.dials, connect_options(link, ""),
-                                       [this, seat = link.route.seat](Result<net::ConnectionPtr> result) {
-                                         on_dialled(seat, /*relayed=*/true, "relay", std::move(result));
-                                       });
+  net::ConnectOptions connect = connect_options(link, "");
+  connect.may_dial = nullptr;  // the owner named the broker
+  link.attempt =
+      net::connect_by_relay(*options_.loop, options_.relay, {link.route.relay_ticket}, link.route.dials,
+                            connect, [this, seat = link.route.seat](Result<net::ConnectionPtr> result) {
+                              on_dialled(seat, /*relayed=*/true, "relay", std::move(result));
+                            });
 }
 
 // Every way once at once, then with growing pauses.

@@ -21,6 +21,7 @@
 #include "dag/tensor.h"
 #include "net/connection.h"
 #include "peer/machine/link_ledger.h"
+#include "peer/service/dial_guard.h"
 #include "peer/service/link_meter.h"
 #include "peer/service/link_queue.h"
 #include "peer/service/stream_choice.h"
@@ -36,6 +37,7 @@ struct LinkOptions {
   net::Endpoint relay;  // the broker's public port
   // The emulated link to a region (empty: the broker's); nothing: not emulated.
   std::function<std::optional<net::Shape>(const std::string& region)> shape{};
+  MayDial may_dial{};                                    // of addresses that the broker names
   Duration address_deadline = std::chrono::seconds(5);   // for each address in turn, and the relay
   Duration ready_deadline = std::chrono::seconds(30);    // for a link to be up the first time
   Duration heal_deadline = std::chrono::seconds(10);     // for a link that went down to be up again

@@ -15,8 +15,15 @@ using proto::Message;
 namespace {
 constexpr Duration kTickInterval = std::chrono::milliseconds(250);
 constexpr Duration kLinger = std::chrono::seconds(1);
+// Bytes told to a broker that does not read them; then the connection ends. Two of the largest messages.
+constexpr size_t kUnreadMax = 32 << 20;
 constexpr Duration kTickMin = std::chrono::milliseconds(1);
 constexpr uint32_t kTasksAhead = 2;  // the compute thread has the next one before it asks (bench/task_gap.cc)
+uint64_t bytes_of_input(const dag::Graph& graph, const std::string& name) {
+  for (const dag::ValueId input : graph.inputs())
+    if (graph.value(input).name == name) return static_cast<uint64_t>(graph.spec(input).bytes().value);
+  return 0;  // decoding has looked
+}
 template <typename... F>
 struct Overloaded : F... {
   using F::operator()...;
@@ -24,7 +31,13 @@ struct Overloaded : F... {
 }  // namespace
 
 PeerService::PeerService(net::Loop& loop, PeerServiceOptions options)
-    : loop_(loop), options_(std::move(options)) {}
+    : loop_(loop),
+      options_(std::move(options)),
+      dials_(std::make_shared<DialGuard>(DialGuard::Options{
+          .dials_private = options_.dials_private,
+          .log = [&loop,
+                  say = options_.log](const std::string& line) { loop.post([say, line] { say(line); }); },
+          .now = [&loop] { return loop.now(); }})) {}
 
 PeerService::~PeerService() = default;
 
@@ -44,7 +57,8 @@ Status PeerService::open() {
                                                                     .broker_key = options_.broker_key,
                                                                     .shape = options_.shape,
                                                                     .hello = options_.hello,
-                                                                    .urgent = urgent_});
+                                                                    .urgent = urgent_,
+                                                                    .may_dial = may_dial()});
   start_compute();
   return {};
 }
@@ -55,6 +69,7 @@ Status PeerService::start_links() {
   options.accepted_shape = options_.accepted_shape;
   options.listen = options_.listen;
   options.urgent = urgent_;
+  options.may_dial = may_dial();
   LinkService::Handlers handlers;
   handlers.on_all_up = [this](uint64_t generation) {
     if (is_current(generation)) carry_out(peer_->on_links_up(loop_.now(), generation));
@@ -210,8 +225,10 @@ void PeerService::connect_control() {
   control_attempt_ = net::connect(loop_, options_.broker, options, [this](Result<net::ConnectionPtr> result) {
     if (!result) return carry_out(peer_->on_connect_failed(loop_.now(), result.error()));
     control_ = std::move(*result);
+    learn_reach();
     net::ConnectionLimits limits;
     limits.frame_size_max = proto::kMessageSizeMax;
+    limits.send_queue_max = kUnreadMax;
     control_->set_limits(limits);
     control_->start({.on_frame = [this](net::InFrame frame) { on_control_frame(frame); },
                      .on_closed =
@@ -221,6 +238,19 @@ void PeerService::connect_control() {
                          }});
     carry_out(peer_->on_connected(loop_.now()));
   });
+}
+
+// Where the broker is decides where it may point.
+void PeerService::learn_reach() {
+  const auto remote = net::parse_endpoint(control_->remote_address());
+  const auto address = remote ? net::parse_ip(remote->host) : std::nullopt;
+  dials_->set_reach(address ? net::reach_of(*address, net::is_own_address(*address)) : net::Reach::Public);
+}
+
+MayDial PeerService::may_dial() const {
+  return [dials = dials_](const net::IpAddress& address, uint16_t port) {
+    return dials->may_dial(address, port);
+  };
 }
 
 void PeerService::drop_control(Duration linger) {
@@ -331,20 +361,24 @@ void PeerService::forget_blobs(const ForgetBlobs& forget) {
 }
 
 void PeerService::fetch_data(const FetchData& fetch) {
+  const proto::StageProgram& program = program_of(*stage_->assignment, fetch.key.program);
+  std::vector<uint64_t> sizes;
+  for (const std::string& name : program.data_inputs) sizes.push_back(bytes_of_input(*program.graph, name));
   proto::GetMicrobatch request{.run = stage_->assignment->run,
                                .data_key = stage_->assignment->data_key,
                                .program = fetch.key.program,
                                .step = fetch.key.step,
                                .microbatch = fetch.key.microbatch,
-                               .inputs = program_of(*stage_->assignment, fetch.key.program).data_inputs};
-  bulk_->get_microbatch(std::move(request), [this, key = fetch.key, generation = fetch.generation](
-                                                Result<BulkTransfers::Microbatch> result) {
-    if (!is_current(generation)) return;
-    if (!result) return carry_out(peer_->on_data(loop_.now(), generation, key, fail(result.error())));
-    const uint64_t position = result->sample_position;
-    stage_->inbox.keep(key, std::move(*result));
-    carry_out(peer_->on_data(loop_.now(), generation, key, position));
-  });
+                               .inputs = program.data_inputs};
+  bulk_->get_microbatch(
+      std::move(request), std::move(sizes),
+      [this, key = fetch.key, generation = fetch.generation](Result<BulkTransfers::Microbatch> result) {
+        if (!is_current(generation)) return;
+        if (!result) return carry_out(peer_->on_data(loop_.now(), generation, key, fail(result.error())));
+        const uint64_t position = result->sample_position;
+        stage_->inbox.keep(key, std::move(*result));
+        carry_out(peer_->on_data(loop_.now(), generation, key, position));
+      });
 }
 
 void PeerService::offer(const OfferBlobs& offer) {

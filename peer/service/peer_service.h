@@ -19,6 +19,7 @@
 #include "peer/machine/peer.h"
 #include "peer/service/bulk_service.h"
 #include "peer/service/compute_service.h"
+#include "peer/service/dial_guard.h"
 #include "peer/service/inbox.h"
 #include "peer/service/link_service.h"
 #include "security/identity.h"
@@ -38,6 +39,7 @@ struct PeerServiceOptions {
   std::function<Result<std::unique_ptr<Backend>>()> make_backend;
   std::function<void(const std::string& line)> log;
   std::function<Bytes()> memory_free;
+  bool dials_private = false;  // addresses of private networks also where the broker is elsewhere
   Duration orphan_deadline = std::chrono::minutes(10);  // PeerOptions
   std::function<void(const Task&, Instant began, Instant ended)> on_task{};
 };
@@ -70,6 +72,8 @@ class PeerService {
   // The control connection (peer_service.cc)
   void connect_control();
   void drop_control(Duration linger = {});
+  void learn_reach();
+  MayDial may_dial() const;
   void on_control_frame(const net::InFrame& frame);
   void tell(proto::Message message);
   void add_bytes_sent(proto::StepReport& step) const;
@@ -108,6 +112,8 @@ class PeerService {
   std::unique_ptr<net::Loop::Timer> timer_;
   Instant timer_at_{};
   Status result_;
+
+  const std::shared_ptr<DialGuard> dials_;
 
   // Last, so that their threads end before what their work refers to.
   const std::shared_ptr<UrgentSends> urgent_ = std::make_shared<UrgentSends>();

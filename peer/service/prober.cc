@@ -11,6 +11,9 @@ namespace weft::peer {
 using proto::ProbeWord;
 
 namespace {
+// Whatever the broker says: four times what it asks for.
+constexpr uint64_t kBytesMax = 64 << 20;
+constexpr Duration kTimeMax = std::chrono::seconds(5), kDeadlineMax = std::chrono::seconds(60);
 constexpr uint64_t kPings = 5;
 constexpr Duration kPingTime = std::chrono::milliseconds(300);  // and after so long no more
 constexpr Duration kWayDeadline = std::chrono::seconds(3);      // for each address, and the relay
@@ -51,6 +54,9 @@ void Prober::begin(proto::ProbeLink asked) {
   finish();
   probe_ = std::make_shared<Probe>();
   probe_->asked = std::move(asked);
+  probe_->asked.bytes_max = std::min(probe_->asked.bytes_max, kBytesMax);
+  probe_->asked.time_max = std::min(probe_->asked.time_max, kTimeMax);
+  probe_->asked.deadline = std::min(probe_->asked.deadline, kDeadlineMax);
   probe_->deadline = options_.loop->after(probe_->asked.deadline, [this] {
     if (probe_->state != State::Connecting) return fail({ErrorCode::Cancelled, "it took too long"});
     fail({ErrorCode::Timeout,
@@ -71,6 +77,7 @@ net::ConnectOptions Prober::connect_options(const std::string& region) const {
   options.identity = options_.identity;
   options.expected = probe_->asked.peer;
   options.deadline = std::min(kWayDeadline, probe_->asked.deadline);
+  options.may_dial = options_.may_dial;
   if (options_.shape) options.shape = options_.shape(region);
   return options;
 }
@@ -90,8 +97,10 @@ void Prober::dial() {
 
 void Prober::dial_relay() {
   const proto::ProbeLink& asked = probe_->asked;
+  net::ConnectOptions connect = connect_options("");
+  connect.may_dial = nullptr;  // the owner named the broker
   probe_->attempt = net::connect_by_relay(
-      *options_.loop, options_.relay, {asked.relay_ticket}, asked.dials, connect_options(""),
+      *options_.loop, options_.relay, {asked.relay_ticket}, asked.dials, connect,
       [this](Result<net::ConnectionPtr> result) { on_dialled(/*relayed=*/true, std::move(result)); });
 }
 

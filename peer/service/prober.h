@@ -20,7 +20,7 @@ namespace weft::peer {
 
 class Prober {
  public:
-  // Of LinkOptions: loop, identity, relay, shape.
+  // Of LinkOptions: loop, identity, relay, shape, may_dial.
   Prober(LinkOptions options, std::function<void(proto::ProbeReport)> on_report);
   ~Prober();
 

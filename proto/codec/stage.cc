@@ -48,6 +48,7 @@ namespace {
 // Segments run one after the other, each of one phase, forward ones first.
 Status check_segments(const StageProgram& program) {
   const auto ops = program.graph->ops();
+  if (ops.empty() || program.segment_count == 0) return fail(ErrorCode::OutOfRange, "a program without ops");
   if (program.segment_of_op.size() != ops.size())
     return fail(ErrorCode::OutOfRange, "segment_of_op: " + std::to_string(program.segment_of_op.size()) +
                                            " entries for " + std::to_string(ops.size()) + " ops");

@@ -76,6 +76,32 @@ TEST_F(KernelCacheTest, WhatWasUsedLongestAgoGoes) {
   EXPECT_TRUE(cache.find("third"));
 }
 
+TEST_F(KernelCacheTest, TheFolderNeverHasMoreThanItsSize) {
+  const KernelCache cache(folder_, {3000});
+  const auto size = [&] {
+    uintmax_t sum = 0;
+    for (const fs::path& file : files()) sum += fs::file_size(file);
+    return sum;
+  };
+  for (int i = 0; i < 20; ++i) {
+    cache.keep("key" + std::to_string(i), code(static_cast<size_t>(100 * i)));
+    EXPECT_LE(size(), 3000u) << i;
+  }
+  EXPECT_TRUE(cache.find("key19"));
+  cache.keep("large", code(3000));
+  EXPECT_FALSE(cache.find("large"));
+  EXPECT_TRUE(cache.find("key19")) << "what does not fit makes no room";
+}
+
+TEST_F(KernelCacheTest, ItsOwnerSaysHowMuchItKeeps) {
+  ::setenv("WEFT_KERNEL_CACHE_MAX", "1000", 1);
+  EXPECT_EQ(KernelCache::default_size_max().value, 1000);
+  ::setenv("WEFT_KERNEL_CACHE_MAX", "much", 1);
+  EXPECT_EQ(KernelCache::default_size_max().value, int64_t{256} << 20);
+  ::unsetenv("WEFT_KERNEL_CACHE_MAX");
+  EXPECT_EQ(KernelCache::default_size_max().value, int64_t{256} << 20);
+}
+
 TEST_F(KernelCacheTest, WhatWasLeftHalfWrittenGoesInTheEnd) {
   const KernelCache cache(folder_);
   cache.keep("key", code(10));

@@ -55,6 +55,10 @@ class BulkTest : public ::testing::Test {
     return transfers_.on_chunk(*proto::decode_chunk(frame.payload.span()), frame.body_size);
   }
 
+  bool places(proto::FrameKind kind, const Blob& head, size_t rest) {
+    return transfers_.place(static_cast<uint8_t>(kind), head.size() + rest, head).has_value();
+  }
+
   BulkTransfers transfers_{[](const net::OutFrame&) {}};
   std::optional<Result<Blob>> got_;
 };
@@ -259,12 +263,11 @@ TEST_F(PutTest, SmallBlobsAndBasesOfAnotherLengthArePutAsTheyAre) {
 
 TEST_F(BulkTest, AMicrobatchKeepsTheMemoryThatItsTensorsCameInto) {
   std::optional<Result<BulkTransfers::Microbatch>> came;
-  transfers_.get_microbatch({.inputs = {"x"}},
+  transfers_.get_microbatch({.inputs = {"x"}}, {},
                             [&](Result<BulkTransfers::Microbatch> result) { came = std::move(result); });
   const dag::Tensor tensor = dag::make_tensor({3}, std::vector<float>{1, 2, 3});
   const Blob head = proto::encode_header({.edge = 0, .spec = tensor.spec()});
-  EXPECT_FALSE(received(transfers_, proto::FrameKind::Tensor, head, tensor.bytes()).body)
-      << "nobody asked yet";
+  EXPECT_FALSE(places(proto::FrameKind::Tensor, head, tensor.bytes().size())) << "nobody asked yet";
   ASSERT_TRUE(transfers_.on_message(proto::MicrobatchAnswer{.request = 1, .sample_position = 8}));
   const net::InFrame frame = received(transfers_, proto::FrameKind::Tensor, head, tensor.bytes());
   auto read = tensor_of(frame);
@@ -274,6 +277,24 @@ TEST_F(BulkTest, AMicrobatchKeepsTheMemoryThatItsTensorsCameInto) {
   const dag::Tensor& x = (*came)->tensors.at("x");
   EXPECT_EQ(reinterpret_cast<const void*>(x.bytes().data()), frame.body.get());
   EXPECT_TRUE(std::ranges::equal(x.bytes(), tensor.bytes()));
+}
+
+// What comes from a broker that lies takes no more memory than what was asked for.
+TEST_F(BulkTest, NoFrameIsLargerThanItMayBe) {
+  transfers_.get_microbatch({.inputs = {"x", "y"}}, {12, 8}, [](const Result<BulkTransfers::Microbatch>&) {});
+  ASSERT_TRUE(transfers_.on_message(proto::MicrobatchAnswer{.request = 1}));
+  const auto head = [](uint32_t edge, int64_t elements) {
+    return proto::encode_header({.edge = edge, .spec = {dag::DType::F32, {elements}}});
+  };
+  EXPECT_TRUE(places(proto::FrameKind::Tensor, head(0, 3), 12));
+  EXPECT_FALSE(places(proto::FrameKind::Tensor, head(0, 4), 16));
+  EXPECT_FALSE(places(proto::FrameKind::Tensor, head(1, 3), 12));
+  EXPECT_FALSE(places(proto::FrameKind::Tensor, head(2, 1), 4)) << "no such input";
+  EXPECT_TRUE(places(proto::FrameKind::Message, {}, proto::kMessageSizeMax));
+  EXPECT_FALSE(places(proto::FrameKind::Message, {}, proto::kMessageSizeMax + 1));
+  const Blob chunk = proto::encode_chunk_head(1);
+  EXPECT_TRUE(places(proto::FrameKind::Chunk, chunk, proto::kChunkSizeMax));
+  EXPECT_FALSE(places(proto::FrameKind::Chunk, chunk, 2 * proto::kChunkSizeMax));
 }
 
 }  // namespace

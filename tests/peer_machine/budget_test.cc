@@ -54,6 +54,34 @@ TEST(Budget, AStageThatTakesMoreThanIsOfferedIsRefused) {
   EXPECT_FALSE(failed[0].permanent) << "another peer may offer more";
 }
 
+// Whatever a broker assigns: not a byte of it is asked for.
+TEST(Budget, TensorsThatAreMoreThanIsOfferedAreNotFetched) {
+  for (const auto& [offer, host, fits] : {std::tuple{int64_t{127}, int64_t{0}, false},
+                                          {int64_t{128}, int64_t{0}, true},
+                                          {int64_t{100}, int64_t{27}, false},
+                                          {int64_t{100}, int64_t{28}, true}}) {
+    Shell shell(offering(offer, host));
+    shell.join();
+    shell.say(training());
+    EXPECT_EQ(shell.fetching().empty(), !fits) << offer;
+    const auto failed = shell.told_of<proto::StageFailed>();
+    ASSERT_EQ(failed.size(), fits ? 0u : 1u) << offer;
+    if (!fits) {
+      EXPECT_EQ(failed[0].error.code, ErrorCode::ResourceExhausted);
+    }
+  }
+}
+
+// A stage that has failed is nothing to hand over, whether its broker takes it away or not.
+TEST(Budget, WhoseStageFailedLeavesAtOnce) {
+  Shell shell(offering(1));
+  shell.join();
+  shell.say(training());
+  ASSERT_EQ(shell.told_of<proto::StageFailed>().size(), 1u);
+  shell.act(shell.peer.request_drain(shell.now));
+  EXPECT_EQ(shell.peer.state(), peer::Session::State::Left);
+}
+
 TEST(Budget, AsManyCopiesAreKeptAsThereIsRoomFor) {
   for (const int64_t host : {int64_t{0}, 3 * kCopy}) {
     Shell shell(host == 0 ? offering(kPrograms + 3 * kCopy + 5) : offering(kPrograms, host));

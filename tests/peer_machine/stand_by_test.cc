@@ -59,6 +59,27 @@ TEST(StandBy, WhatIsNeededAtOnceIsFetchedWithoutALimit) {
   EXPECT_TRUE(shell.runner.has_value());
 }
 
+// Lists of nothing take memory, too.
+TEST(StandBy, ListsWithoutEndAreRefused) {
+  Shell shell;
+  shell.join();
+  size_t refused = 0;
+  for (proto::JobNumber run = 1; run <= 10; ++run) {
+    proto::StandBy message{.run = run, .step = 1};
+    for (int i = 0; i < 15'000; ++i)
+      message.tensors.push_back(tensor_of("w" + std::to_string(i), "one content"));
+    shell.say(message);
+    const auto told = shell.told_of<proto::StandingBy>();
+    refused = static_cast<size_t>(std::count_if(
+        told.begin(), told.end(), [](const auto& standing) { return standing.failure.has_value(); }));
+  }
+  EXPECT_GE(refused, 4u);
+  EXPECT_LE(refused, 6u) << "some 7.8 MB each, of 40 MiB";
+  for (proto::JobNumber run = 1; run <= 10; ++run) shell.say(proto::StandBy{.run = run});
+  shell.say(list(2, {"a"}));
+  EXPECT_TRUE(shell.fetching().contains("a")) << "what was let go makes room";
+}
+
 TEST(StandBy, AWarmSpareLoadsWithoutFetching) {
   Shell shell;
   shell.join();

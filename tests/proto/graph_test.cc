@@ -194,6 +194,15 @@ TEST(StageCodec, RefusesWhatDoesNotFitTheGraph) {
   expect_refused([](S& s) { s.programs[0].sends[0].stage = 1; }, "edge");
   expect_refused([](S& s) { s.programs[0].data_inputs.push_back("nobody"); }, "data_inputs");
   expect_refused([](S& s) { s.programs.push_back(s.programs[0]); }, "twice");
+  for (const uint32_t segments : {0u, 1u})
+    expect_refused(
+        [segments](S& s) {
+          StageProgram none{.kind = ProgramKind::Evaluate};
+          none.graph = std::make_shared<const Graph>(dag::GraphBuilder(dag::op_table()).finish());
+          none.segment_count = segments;
+          s.programs.push_back(std::move(none));
+        },
+        "without ops");
   expect_refused([](S& s) { s.tensors[0].key.name = "nobody"; }, "tensors");
   expect_refused([](S& s) { s.tensors[0].spec.shape.push_back(2); }, "tensors");
   expect_refused([](S& s) { s.tensors[0].key.slot = dag::StateSlot::None; }, "tensors");

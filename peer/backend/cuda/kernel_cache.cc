@@ -105,6 +105,15 @@ std::string checksum(std::string_view text) {
   return digits;
 }
 
+Bytes KernelCache::default_size_max() {
+  constexpr Bytes kUsual{int64_t{256} << 20};
+  const char* given = std::getenv("WEFT_KERNEL_CACHE_MAX");
+  if (given == nullptr) return kUsual;
+  char* end = nullptr;
+  const long long bytes = std::strtoll(given, &end, 10);
+  return end == given || *end != '\0' || bytes < 0 ? kUsual : Bytes{bytes};
+}
+
 fs::path KernelCache::default_folder() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && fs::path(cache).is_absolute()) return fs::path(cache) / "weft" / "kernels";
@@ -131,16 +140,19 @@ void KernelCache::keep(std::string_view key, std::span<const char> code) const {
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error) return;
+  const std::string text = file_text(key, code);
+  const int64_t left = size_max_.value - static_cast<int64_t>(text.size());
+  if (left < 0) return;
+  trim(left);
   static std::atomic<unsigned> number{0};
   const fs::path path = file_of(key);
   fs::path temporary = path;
   temporary += "." + std::to_string(getpid()) + "." + std::to_string(number++);
-  if (write(temporary, file_text(key, code))) fs::rename(temporary, path, error);
+  if (write(temporary, text)) fs::rename(temporary, path, error);
   fs::remove(temporary, error);  // still there only where one of the two failed
-  trim();
 }
 
-void KernelCache::trim() const {
+void KernelCache::trim(int64_t size_max) const {
   std::vector<Entry> entries = entries_of(folder_);
   const auto now = fs::file_time_type::clock::now();
   std::error_code ignored;
@@ -153,7 +165,7 @@ void KernelCache::trim() const {
   int64_t size = 0;
   for (const Entry& entry : entries) {
     size += entry.size;
-    if (size > size_max_.value) fs::remove(entry.path, ignored);
+    if (size > size_max) fs::remove(entry.path, ignored);
   }
 }
 

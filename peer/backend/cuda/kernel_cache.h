@@ -23,18 +23,21 @@ std::string checksum(std::string_view text);
 class KernelCache {
  public:
   // An empty folder: nothing is kept.
-  explicit KernelCache(std::filesystem::path folder, Bytes size_max = {int64_t{256} << 20})
+  explicit KernelCache(std::filesystem::path folder, Bytes size_max = default_size_max())
       : folder_(std::move(folder)), size_max_(size_max) {}
+  // WEFT_KERNEL_CACHE_MAX, in bytes (`weft join --disk` sets it), else 256 MiB.
+  static Bytes default_size_max();
   // $XDG_CACHE_HOME/weft/kernels or ~/.cache/weft/kernels; empty when there is no home.
   static std::filesystem::path default_folder();
 
   std::optional<std::vector<char>> find(std::string_view key) const;
-  // What was used longest ago goes when the folder has more than its size.
+  // What was used longest ago goes first, so that the folder never has more than its size; what is larger by
+  // itself is not kept.
   void keep(std::string_view key, std::span<const char> code) const;
 
  private:
   std::filesystem::path file_of(std::string_view key) const;
-  void trim() const;
+  void trim(int64_t size_max) const;
 
   const std::filesystem::path folder_;
   const Bytes size_max_;
