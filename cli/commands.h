@@ -31,6 +31,7 @@ void add_plan(CLI::App& app, Command& chosen);
 void add_broker(CLI::App& app, Command& chosen);
 void add_token(CLI::App& app, Command& chosen);
 void add_join(CLI::App& app, Command& chosen);
+void add_pause(CLI::App& app, Command& chosen);
 void add_submit(CLI::App& app, Command& chosen);
 // jobs, status, logs, stop, fetch, peers, login
 void add_job_commands(CLI::App& app, Command& chosen);

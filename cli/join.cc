@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "cli/attending.h"
 #include "cli/broker_address.h"
 #include "cli/commands.h"
 #include "cli/device.h"
@@ -14,6 +15,7 @@
 #include "cli/join_devices.h"
 #include "cli/log_lines.h"
 #include "cli/quantities.h"
+#include "cli/schedule.h"
 #include "cli/signals.h"
 #include "configs/cluster.h"
 #include "peer/service/peer_service.h"
@@ -23,9 +25,12 @@ namespace weft::cli {
 namespace {
 namespace fs = std::filesystem;
 
+constexpr int64_t kDiskMin = int64_t{1} << 20;  // bytes
+
 struct JoinOptions {
   std::string broker, token, name, memory, host_memory, data_dir, listen, advertise, emulate, region, owner,
-      emulate_as, upload, download;
+      emulate_as, upload, download, disk, schedule;
+  bool dials_private = false;
   std::vector<std::string> devices{"cpu"};
 };
 
@@ -120,6 +125,20 @@ Status change_lines(const JoinOptions& options, const Caps& caps, const net::Sha
   return {};
 }
 
+// Of what a peer writes only kernels that were compiled for a GPU take more than a few hundred bytes: weft's
+// own cache of them, and that of NVIDIA's driver. Each has half; both give up what was used longest ago.
+Status set_disk_max(const JoinOptions& options) {
+  if (options.disk.empty()) return {};
+  const auto size = configs::parse_memory(options.disk);
+  if (!size || size->value < kDiskMin)
+    return fail(ErrorCode::InvalidArgument,
+                "--disk: '" + options.disk + "' is no size of at least 1MiB: say as 512MiB or 4GiB");
+  const std::string half = std::to_string(size->value / 2);
+  ::setenv("WEFT_KERNEL_CACHE_MAX", half.c_str(), /*overwrite=*/1);
+  ::setenv("CUDA_CACHE_MAXSIZE", half.c_str(), /*overwrite=*/1);
+  return {};
+}
+
 Status set_listen(const JoinOptions& options, peer::PeerServiceOptions& service) {
   if (options.listen.empty()) {
     if (!options.advertise.empty())
@@ -137,16 +156,6 @@ Status set_listen(const JoinOptions& options, peer::PeerServiceOptions& service)
   service.listen = listen;
   service.advertise = options.advertise;
   return {};
-}
-
-// Of a device that computes still, or will never answer, when all else has ended.
-constexpr Duration kDeviceGrace = std::chrono::seconds(5);
-
-// A thread waits for the device and would be waited for: nothing is destroyed.
-[[noreturn]] void end_at_once(const Result<int>& result) {
-  const int code = end_with(result);
-  std::fflush(nullptr);
-  std::_Exit(code);
 }
 
 Result<OfferedMemory> parse_offered(const JoinOptions& options, const Device& device) {
@@ -174,6 +183,11 @@ Result<int> run_join(const JoinOptions& options) {
   WEFT_TRY(const OfferedMemory offered, parse_offered(options, device));
   WEFT_TRY_STATUS(set_listen(options, service));
   WEFT_TRY(const Caps caps, parse_caps(options));
+  std::optional<Schedule> hours;
+  if (!options.schedule.empty()) {
+    WEFT_TRY(hours, Schedule::parse(options.schedule));
+  }
+  WEFT_TRY_STATUS(set_disk_max(options));
 
   fs::path folder = options.data_dir;
   if (folder.empty()) {
@@ -196,6 +210,7 @@ Result<int> run_join(const JoinOptions& options) {
   const Signals reload = options.emulate_as.empty() ? Signals{} : Signals{SIGUSR1};
   const SignalsBlocked reload_blocked(reload);
   service.broker_key = token.broker;
+  service.dials_private = options.dials_private;
   service.identity = identity.get();
   service.log = [log = std::make_shared<LogLines>()](const std::string& line) { (*log)(line); };
   service.make_backend = [device] { return make_backend(device); };
@@ -222,37 +237,19 @@ Result<int> run_join(const JoinOptions& options) {
              report.memory.value, report.fingerprint);
   service.hello.device = std::move(report);
 
-  net::Loop loop;
-  peer::PeerService peer(loop, std::move(service));
-  bool forced = false;
-  WEFT_TRY(const auto signals, SignalWatch::start(loop, [&](int count) {
-             if (count == 1) {
-               fmt::print(stderr, "leaving after the work at hand is handed over; again to leave at once\n");
-               peer.request_drain();
-             } else {
-               forced = true;
-               peer.stop();
-             }
-           }));
-  WEFT_TRY(const auto changes,
-           SignalWatch::start(
-               loop,
-               [&](int) {
-                 const Status changed = change_lines(options, caps, open);
-                 fmt::print(stderr, "{}\n",
-                            changed ? "info lines_changed"
-                                    : "warning lines_not_changed reason=\"" + changed.error().message + "\"");
-               },
-               reload));
-  const Status left = peer.run();
-  Result<int> result = forced ? kExitStopped : kExitOk;
-  if (!left) result = fail(left.error());
-  if (!peer.rest(kDeviceGrace)) {
-    fmt::print(stderr, "warning device_left_behind reason=\"it has not answered for {} s\"\n",
-               std::chrono::duration_cast<std::chrono::seconds>(kDeviceGrace).count());
-    end_at_once(result);
-  }
-  return result;
+  Attending attending{.service = std::move(service), .attendance = Attendance(hours)};
+  if (auto control = PeerControl::open(control_folders(), "peer-" + std::to_string(::getpid())))
+    attending.control = std::move(*control);
+  else
+    fmt::print(stderr, "warning cannot_be_paused reason=\"{}\"\n", control.error().message);
+  if (!options.emulate_as.empty()) attending.reload = reload;
+  attending.on_reload = [&] {
+    const Status changed = change_lines(options, caps, open);
+    fmt::print(stderr, "{}\n",
+               changed ? "info lines_changed"
+                       : "warning lines_not_changed reason=\"" + changed.error().message + "\"");
+  };
+  return attend(std::move(attending));
 }
 
 // HOST:PORT with the port so many further; a port of 0 stays what it is.
@@ -309,6 +306,9 @@ Result<std::vector<std::vector<std::string>>> arguments_by_device(const JoinOpti
     if (parsed.cuda) pass("--host-memory", options.host_memory.empty() ? share : options.host_memory);
     pass("--upload", options.upload);
     pass("--download", options.download);
+    pass("--disk", options.disk);
+    pass("--schedule", options.schedule);
+    if (options.dials_private) arguments.push_back("--dial-private");
     pass("--emulate", options.emulate);
     pass("--region", options.region);
     pass("--owner", options.owner);
@@ -360,6 +360,16 @@ void add_join(CLI::App& app, Command& chosen) {
       "the most that all this peer sends may take of your line, as 10Mbit; default: no limit");
   command->add_option("--download", options->download,
                       "the same of all that it receives, as 50Mbit; with --emulate the lower rate holds");
+  command->add_option("--disk", options->disk,
+                      "the most that this peer may keep on the disk, as 1GiB: with a GPU kernels that it "
+                      "compiled, else next to nothing; default: 256MiB, and what NVIDIA's driver keeps");
+  command->add_option("--schedule", options->schedule,
+                      "hours of this machine's time zone in which it works, as \"22:00-07:00\" or \"mon-fri "
+                      "22:00-07:00, sat-sun 00:00-24:00\"; outside of them it hands its work over and waits");
+  command->add_flag(
+      "--dial-private", options->dials_private,
+      "dial other peers at addresses of private networks also where the broker is not in one: for "
+      "machines of one network that join a broker elsewhere");
   command->add_option("--emulate", options->emulate, "a cluster file: behave as if connected by its links");
   command->add_option("--region", options->region, "where this machine is");
   command->add_option("--owner", options->owner,

@@ -26,6 +26,7 @@ int run(int argc, char** argv) {
   add_broker(app, chosen);
   add_token(app, chosen);
   add_join(app, chosen);
+  add_pause(app, chosen);
   add_submit(app, chosen);
   add_job_commands(app, chosen);
   try {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What is not a crash, with real processes: a peer that leaves politely, one that sleeps and comes back under another
+# What is not a crash, with real processes: a peer that leaves politely, one that its owner pauses, one that sleeps and comes back under another
 # address, two processes with one identity, a peer that becomes a hundred times slower, a broker whose disk is full. Each
 # time the job goes on, no committed step is done again, and it ends in the bytes of `weft local`.
-#   graceful.sh [--quick] [--only PART]      parts: drain sleeper twins slow full upgrade; --quick leaves "slow" out
+#   graceful.sh [--quick] [--only PART]      parts: drain pause sleeper twins slow full upgrade; --quick leaves "slow" out
 # WEFT_BEFORE=PROGRAM adds the part "upgrade": a job begun by that older weft is finished by this one.
 source "$(dirname "$0")/cluster.sh"
 only='' lease=10 quick=''
@@ -54,6 +54,27 @@ if part drain; then
   echo "ok: $leaver was asked to leave, and left with exit status 0"
   wait_for_step $((STEP + 20))
   end_and_compare "after a departure"
+  all_peers_leave
+fi
+
+# Its owner wants the machine for a while. The same process comes back, by itself when the time is over.
+if part pause; then
+  for name in a b c; do XDG_RUNTIME_DIR=$work/run-$name peer "$name"; done
+  begin 2
+  wait_for_pool 1
+  paused=$(one_of $(active_peers))
+  told=$(XDG_RUNTIME_DIR=$work/run-$paused "$weft" pause)
+  [[ $told == *"peer-${peer_pid[$paused]}: paused until"*"handed over first"* ]] || fail "weft pause said: $told"
+  until peers_that_are active | grep -qvx "$paused" && ! peers_that_are active | grep -qx "$paused"; do next_step; done
+  wait_for_log "$work/$paused.log" "info away"
+  kill -0 "${peer_pid[$paused]}" || fail "$paused ended"
+  told=$(XDG_RUNTIME_DIR=$work/run-$paused "$weft" pause --status)
+  [[ $told == *"paused until"* ]] || fail "weft pause --status said: $told"
+  XDG_RUNTIME_DIR=$work/run-$paused "$weft" pause 1s >/dev/null
+  wait_for_log "$work/$paused.log" "info back"
+  wait_for_pool 1
+  echo "ok: $paused was paused, handed its stage over, and came back by itself"
+  end_and_compare "after a pause"
   all_peers_leave
 fi
 

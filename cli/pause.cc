@@ -1,0 +1,65 @@
+// weft pause: tells one's own `weft join` processes on this machine to leave off for a while, or to go on.
+#include <fmt/format.h>
+#include <CLI/App.hpp>
+
+#include "cli/commands.h"
+#include "cli/exit_codes.h"
+#include "cli/peer_control.h"
+#include "cli/quantities.h"
+#include "cli/report.h"
+
+namespace weft::cli {
+namespace {
+
+struct PauseOptions {
+  std::string length;
+  std::string format = "text";
+  bool off = false, status = false;
+};
+
+Result<ControlRequest> request_of(const PauseOptions& options) {
+  if (options.off || options.status) {
+    if (!options.length.empty() || (options.off && options.status))
+      return fail(ErrorCode::InvalidArgument, "say a time, --off or --status, and only one of them");
+    return ControlRequest{.kind = options.off ? ControlRequest::Kind::Resume : ControlRequest::Kind::Status};
+  }
+  ControlRequest request{.kind = ControlRequest::Kind::Pause};
+  if (!options.length.empty()) {
+    WEFT_TRY(request.length, parse_duration(options.length));
+  }
+  return request;
+}
+
+Result<int> run_pause(const PauseOptions& options) {
+  WEFT_TRY(const ControlRequest request, request_of(options));
+  const std::vector<ControlAnswer> answers = ask_peers(control_folders(), request);
+  if (answers.empty()) return fail(ErrorCode::NotFound, "no `weft join` of this user runs on this machine");
+  bool all = true;
+  for (const ControlAnswer& answer : answers) {
+    all = all && answer.said;
+    const std::string& said = answer.said ? *answer.said : answer.said.error().message;
+    if (options.format == "json")
+      fmt::print("{{\"event\":\"peer\",\"process\":{},\"reached\":{},\"says\":{}}}\n",
+                 json_string(answer.name), answer.said.has_value(), json_string(said));
+    else
+      fmt::print("{}: {}\n", answer.name, said);
+  }
+  return all ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+void add_pause(CLI::App& app, Command& chosen) {
+  CLI::App* command =
+      app.add_subcommand("pause", "let the peers of yours on this machine leave off for a while");
+  auto options = std::make_shared<PauseOptions>();
+  command->add_option("length", options->length, "for how long, as 2h; default: until --off");
+  command->add_flag("--off", options->off, "they go on, within their hours");
+  command->add_flag("--status", options->status, "only say what they do");
+  command->add_option("--format", options->format, "text, or json: one event a line")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->callback([options, &chosen] { chosen = [options] { return run_pause(*options); }; });
+}
+
+}  // namespace weft::cli
