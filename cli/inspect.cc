@@ -130,6 +130,7 @@ Result<int> run_inspect(const InspectOptions& options) {
   const onnx::ModelInfo info = onnx::inspect_model(model, import, dag::op_table(), options.read);
   std::optional<HostOps> on_host;
   if (options.device == "cuda" && info.problem.empty()) {
+    if (!import.batch) import.batch = 2;  // where nobody says: enough for BatchNormalization to train
     WEFT_TRY(on_host, ops_left_to_host(model, import));
   }
   options.format == "json" ? print_json(options, info, on_host) : print_text(options, info, on_host);

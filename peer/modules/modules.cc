@@ -21,7 +21,11 @@ std::string list(const std::vector<fs::path>& folders) {
 // What the loader says names the library that is not there: "libcudnn.so.9: cannot open shared object file".
 tl::unexpected<Error> does_not_open(const fs::path& path, std::string_view name, const std::string& why) {
   std::string message = path.string() + " does not open: " + why;
-  if (name == "cuda")
+  const bool is_none =
+      why.find("invalid ELF header") != std::string::npos || why.find("file too short") != std::string::npos;
+  if (is_none)
+    message += "\nthat file is no library: build it again, or copy it from where it was built";
+  else if (name == "cuda")
     message +=
         "\nit needs the CUDA 13 runtime libraries (cuBLASLt, NVRTC) and cuDNN 9, and an NVIDIA driver 580 or "
         "newer";
@@ -54,7 +58,7 @@ std::string_view build_id() { return WEFT_BUILD_ID; }
 
 std::vector<fs::path> module_folders() {
   std::vector<fs::path> folders;
-  if (const char* given = std::getenv("WEFT_MODULES"); given != nullptr) {
+  if (const char* given = std::getenv("WEFT_MODULES"); given != nullptr && *given != '\0') {
     std::istringstream all(given);
     for (std::string one; std::getline(all, one, ':');)
       if (!one.empty()) folders.emplace_back(one);

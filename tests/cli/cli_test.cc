@@ -359,6 +359,30 @@ TEST_F(Cli, InspectListsParametersAndBuffers) {
   EXPECT_EQ(parsed["inputs"][0]["name"], "tokens");
 }
 
+// The exporter's way of leaving the batch open needs no option.
+TEST_F(Cli, InspectSaysWhatAGpuWouldLeaveToTheHost) {
+  for (const char* name : {"two_heads", "resnet_small"}) {
+    SCOPED_TRACE(name);
+    job(name);
+    const std::string model = (scratch_.folder() / "model.onnx").string();
+    const Finished text = run({"inspect", model, "--device", "cuda"});
+    EXPECT_EQ(text.status, 0) << text.err;
+    EXPECT_NE(text.out.find("cuda: every op of training has a kernel"), std::string::npos) << text.out;
+    const Finished json = run({"inspect", model, "--device", "cuda", "--format", "json"});
+    EXPECT_TRUE(nlohmann::json::parse(json.out)["on_host"].empty()) << json.out;
+  }
+}
+
+TEST_F(Cli, WithoutItsModuleADeviceIsRefusedWithWhereItWasLookedFor) {
+  setenv("WEFT_MODULES", scratch_.folder().c_str(), 1);
+  const Finished finished = run({"local", job("two_heads"), "--backend", "cuda"});
+  unsetenv("WEFT_MODULES");
+  EXPECT_EQ(finished.status, 3) << finished.err;
+  EXPECT_NE(finished.err.find("there is no weft_backend_cuda.so in " + scratch_.folder().string()),
+            std::string::npos)
+      << finished.err;
+}
+
 TEST_F(Cli, GradcheckAgreesOnATransformer) {
   job("gpt3");
   const Finished finished = run({"gradcheck", (scratch_.folder() / "model.onnx").string(), "--batch", "1",

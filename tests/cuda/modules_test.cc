@@ -35,6 +35,8 @@ TEST(Modules, WhatIsNoLibraryIsSaidToBeNone) {
   ASSERT_FALSE(module.has_value());
   EXPECT_EQ(module.error().code, ErrorCode::Unsupported);
   EXPECT_NE(module.error().message.find("does not open"), std::string::npos) << module.error().message;
+  EXPECT_NE(module.error().message.find("is no library"), std::string::npos) << module.error().message;
+  EXPECT_EQ(module.error().message.find("driver"), std::string::npos) << "none of that would help";
 }
 
 TEST(Modules, ALibraryWithoutTheSymbolIsNoModule) {
@@ -74,7 +76,11 @@ TEST(Modules, TheEnvironmentSaysWhere) {
   ::setenv("WEFT_MODULES", "/a:/b/c", 1);
   EXPECT_EQ(module_folders(), (std::vector<fs::path>{"/a", "/b/c"}));
   ::unsetenv("WEFT_MODULES");
-  EXPECT_FALSE(module_folders().empty());
+  const std::vector<fs::path> otherwise = module_folders();
+  EXPECT_FALSE(otherwise.empty());
+  ::setenv("WEFT_MODULES", "", 1);
+  EXPECT_EQ(module_folders(), otherwise) << "as if nothing were said";
+  ::unsetenv("WEFT_MODULES");
 }
 
 }  // namespace
