@@ -3,6 +3,7 @@
 
 #include "dag/state.h"
 #include "peer/backend/cuda/kernels/update.h"
+#include "peer/backend/cuda/update.h"
 #include "peer/backend/reference/reference_backend.h"
 #include "tests/backend/run_graph.h"
 #include "tests/cuda/backend_on_host.h"
@@ -153,6 +154,17 @@ TEST(CudaUpdate, SumsOfSquaresAreExactAndIndependentOfTheBatch) {
     }
   }
   EXPECT_TRUE(backend->sums_of_squares({})->empty());
+}
+
+TEST(CudaUpdate, SumsOfSquaresOfAnyModelNeedLittleMemory) {
+  constexpr int64_t kBytesMax = 960 << 10;
+  std::vector<TensorView> sources(3000, {{}, {dag::DType::F32, {1600, 6400}}});
+  EXPECT_LE(sums_scratch_bytes(sources), kBytesMax);
+  EXPECT_GT(sums_scratch_bytes(sources), kBytesMax / 2) << "few launches";
+  sources.insert(sources.begin() + 7, {{}, {dag::DType::F32, {50257, 1600}}});
+  EXPECT_LE(sums_scratch_bytes(sources), kBytesMax);
+  const TensorView one{{}, {dag::DType::F32, {int64_t{1} << 30}}};
+  EXPECT_EQ(sums_scratch_bytes({&one, 1}), (int64_t{1} << 30) / kUpdateChunk * 8);
 }
 
 TEST(CudaUpdate, SquaresBeyondFloatsRangeAreCounted) {

@@ -173,6 +173,7 @@ Result<std::byte*> HostDevice::allocate(Bytes size) {
   if (device_bytes_ + size.value > options_.memory.value)
     return fail(ErrorCode::ResourceExhausted,
                 "host device: " + std::to_string(size.value) + " bytes are not free");
+  ++allocations_;
   return take(size, false);
 }
 void HostDevice::deallocate(std::byte* memory) {

@@ -47,6 +47,7 @@ class HostDevice final : public peer::cuda::Device {
   void let_go();  // whoever hangs finds the device lost. Any thread
   void wait_until_hangs() const;
   int64_t device_bytes() const { return device_bytes_; }
+  uint64_t allocations() const { return allocations_; }  // of device memory, so far
 
   const peer::cuda::DeviceProperties& properties() const override { return properties_; }
   Result<Bytes> free_memory() override;
@@ -111,7 +112,7 @@ class HostDevice final : public peer::cuda::Device {
   mutable std::condition_variable let_go_;
   bool hangs_ = false, gone_ = false, works_ = false;
   Rng rng_;
-  uint64_t calls_ = 0, launches_ = 0;
+  uint64_t calls_ = 0, launches_ = 0, allocations_ = 0;
   int64_t device_bytes_ = 0;
   Status status_;  // the first failure, which is all later calls'
   Queue queues_[peer::cuda::kStreams];

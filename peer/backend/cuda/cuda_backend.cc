@@ -225,7 +225,8 @@ class CudaBackend final : public Backend, private KernelHost {
   }
 
  private:
-  static constexpr int64_t kSumsBytes = int64_t{1} << 20;  // of some hundred parameters
+  // Enough for 8192 parameters of any size (update.h): nothing is taken once work has begun.
+  static constexpr int64_t kSumsBytes = int64_t{1} << 20;
 
   static Status need_f32(const TensorSpec& spec, const char* what) {
     if (spec.dtype == dag::DType::F32) return {};

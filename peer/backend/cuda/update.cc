@@ -58,6 +58,18 @@ UpdatedTensor updated_tensor(const ParameterUpdate& update) {
           slot(1)};
 }
 
+// How many of the sources one launch takes, at least one. Launches use the same scratch, one after another: it
+// has a bound, for models of any size.
+size_t squares_of_one_launch(std::span<const TensorView> sources) {
+  constexpr int64_t kChunksMax = 120 << 10;
+  size_t count = 0;
+  for (int64_t chunks = 0; count < std::min<size_t>(kSquaresTensors, sources.size()); ++count) {
+    chunks += chunks_of(sources[count].spec.element_count());
+    if (count > 0 && chunks > kChunksMax) break;
+  }
+  return count;
+}
+
 // Fills tables and launches each that is full, and the last.
 template <typename Parameters, typename Args>
 Status update_all(Device& device, const EntryOf<Parameters>& kernel, const Args& args,
@@ -89,9 +101,15 @@ Status submit_accumulate(Device& device, Array<const float> from, Array<float> i
 }
 
 int64_t sums_scratch_bytes(std::span<const TensorView> sources) {
-  int64_t chunks = 0;
-  for (const TensorView& source : sources) chunks += chunks_of(source.spec.element_count());
-  return chunks * static_cast<int64_t>(sizeof(double));
+  int64_t most = 0;
+  for (auto left = sources; !left.empty();) {
+    const auto part = left.first(squares_of_one_launch(left));
+    left = left.subspan(part.size());
+    int64_t chunks = 0;
+    for (const TensorView& source : part) chunks += chunks_of(source.spec.element_count());
+    most = std::max(most, chunks);
+  }
+  return most * static_cast<int64_t>(sizeof(double));
 }
 
 Status submit_sums_of_squares(Device& device, std::span<const TensorView> sources, Array<double> sums,
@@ -99,22 +117,21 @@ Status submit_sums_of_squares(Device& device, std::span<const TensorView> source
   WEFT_CHECK(sums.count == static_cast<int64_t>(sources.size()));
   const Array<double> partials{reinterpret_cast<double*>(scratch),
                                sums_scratch_bytes(sources) / static_cast<int64_t>(sizeof(double))};
-  int64_t chunks_before = 0;
-  for (size_t first = 0; first < sources.size(); first += kSquaresTensors) {
-    const auto part = sources.subspan(first, std::min<size_t>(kSquaresTensors, sources.size() - first));
-    Squares squares{{}, {chunks_before}, static_cast<int32_t>(part.size()), partials};
+  for (size_t first = 0; first < sources.size();) {
+    const auto part = sources.subspan(first, squares_of_one_launch(sources.subspan(first)));
+    Squares squares{{}, {0}, static_cast<int32_t>(part.size()), partials};
     for (size_t i = 0; i < part.size(); ++i) {
       const int64_t count = part[i].spec.element_count();
       squares.sources[i] = array_of<const float>(part[i].view, count);
       squares.starts[i + 1] = squares.starts[i] + chunks_of(count);
     }
-    const int64_t chunks = squares.starts[part.size()] - chunks_before;
+    const int64_t chunks = squares.starts[part.size()];
     if (chunks > 0) WEFT_TRY_STATUS(launch(device, k_squares, grid_of_chunks(chunks), squares));
     SquaresTotals totals{{}, {partials.data, partials.count}, sums, static_cast<int64_t>(first)};
     std::copy(std::begin(squares.starts), std::end(squares.starts), std::begin(totals.starts));
     WEFT_TRY_STATUS(
         launch(device, k_squares_totals, grid_of_chunks(static_cast<int64_t>(part.size())), totals));
-    chunks_before += chunks;
+    first += part.size();
   }
   return {};
 }

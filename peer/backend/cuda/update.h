@@ -18,7 +18,7 @@ Status submit_accumulate(Device& device, Array<const float> from, Array<float> i
 // sums[i]: of the squares of sources[i], in double, as Backend::begin_sums_of_squares says: within blocks of
 // kUpdateChunk elements in an order that the block's length fixes, then blocks in one that their number
 // fixes. REQUIRES: `sums` has an element a source, `scratch` has sums_scratch_bytes(sources) bytes until all
-// is done.
+// is done: at most 960 KiB, unless one source alone has more than 2 GB.
 int64_t sums_scratch_bytes(std::span<const TensorView> sources);
 Status submit_sums_of_squares(Device& device, std::span<const TensorView> sources, Array<double> sums,
                               std::byte* scratch);
