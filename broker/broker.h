@@ -124,7 +124,6 @@ class Broker {
   void settle(const Verdict& verdict);
   // `counts`: among the losses without a step between them.
   void recover(Job& job, const std::string& reason, bool counts = true);
-  void end_diverged(Job& job, const std::string& what);
   void on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed);
   void on_blobs_verified(const BlobsVerified& event);
   void on_slow(const Runs::Slow& slow, Peer& peer);
@@ -133,6 +132,11 @@ class Broker {
                                                       const std::vector<Candidate>& candidates,
                                                       bool by_pace) const;
   bool can_do_without(const Job& job, const PeerId& peer) const;
+
+  // Numbers that are not finite (divergence.cc)
+  void on_diverged(Job& job, const Divergence& divergence);
+  void on_edge_diverged(Job& job, const std::string& what, const proto::StageFailed& failed);
+  void end_diverged(Job& job, const std::string& what);
 
   // Planning again while a run goes on (replan.cc)
   Belief belief() const;

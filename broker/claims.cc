@@ -34,7 +34,8 @@ bool is_count(double value) { return std::isfinite(value) && value >= 0; }
 
 }  // namespace
 
-StageClaims::StageClaims(const proto::AssignStage& assignment) {
+StageClaims::StageClaims(const proto::AssignStage& assignment)
+    : skips_steps_(assignment.training.on_divergence == dag::OnDivergence::Skip) {
   for (const proto::StageProgram& program : assignment.programs) {
     const dag::Graph& graph = *program.graph;
     Numbers numbers;
@@ -60,6 +61,8 @@ StageClaims::StageClaims(const proto::AssignStage& assignment) {
 
 Status StageClaims::check(const proto::CheckpointReport& report) const {
   if (report.failure) return {};
+  if (report.skipped_steps > (skips_steps_ ? report.step : 0))
+    return wrong(std::to_string(report.skipped_steps) + " skipped steps, which cannot be");
   return check_tensors(
       state_, report.tensors, [](const proto::TensorReference& tensor) { return tensor.key; },
       [](const proto::TensorReference& tensor) { return to_string(tensor.key); });

@@ -33,6 +33,7 @@ class StageClaims {
   struct Numbers {
     size_t loss = 0, correct = 0, counted = 0;  // elements of a program's outputs of that role: one a term
   };
+  bool skips_steps_ = false;
   std::map<dag::StateKey, dag::TensorSpec> state_;
   std::map<std::string, dag::TensorSpec> predictions_;
   Numbers training_, evaluation_;

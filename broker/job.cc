@@ -40,8 +40,12 @@ bool Job::may_send(const Peer& peer) const {
   return !submitted.submission.compresses || peer.minor >= proto::kProtocolMinorOfCodecs;
 }
 
+bool Job::can_skip(const Peer& peer) const {
+  return !submitted.submission.skips_steps || peer.minor >= proto::kProtocolMinorOfSkippedSteps;
+}
+
 bool Job::suits(const Peer& peer) const {
-  return may_send(peer) && peer.device.has(submitted.submission.arithmetic);
+  return may_send(peer) && can_skip(peer) && peer.device.has(submitted.submission.arithmetic);
 }
 
 uint32_t predicted_microbatches(const Job& job, const PlannedRun& plan) {

@@ -109,6 +109,7 @@ struct Job {
     uint64_t at_step = 0;
     uint32_t stalls = 0;                // times that it made no progress within its deadline
     std::optional<Instant> lost_at{};   // until the first step after a loss
+    uint64_t diverged_at = 0;  // it went back because of this step, and has not got past it; 0: it did not
     std::set<PeerId> excluded{};        // could not take a stage of this job
     bool judged_alone = false;  // a peer was replaced for being slow, with nothing to compare it with
   } losses{};
@@ -139,7 +140,8 @@ struct Job {
 
   bool excludes(const std::string& peer) const;  // by its user's wish
   bool may_send(const Peer& peer) const;         // it reads what the job's links carry
-  bool suits(const Peer& peer) const;            // and its device computes as the job wants
+  bool can_skip(const Peer& peer) const;         // steps, if the job does
+  bool suits(const Peer& peer) const;            // all that, and its device computes as the job wants
 };
 
 // From the first on, microbatches whose outputs are all there.

@@ -31,7 +31,7 @@ Pace::Pace(const PlannedRun& plan, const std::vector<Candidate>& candidates, pla
       cluster_(std::move(cluster)),
       microbatches_(std::max(1u, plan.microbatches)),
       optimizer_slots_(static_cast<uint32_t>(optimizer_slots(plan.optimizer).size())),
-      clips_norm_(plan.clip_norm > 0) {
+      clips_norm_(plan.decides_together()) {
   for (const PlannedStage& stage : plan.stages) add_stage(stage);
   add_messages(plan);
   std::map<std::pair<uint32_t, uint32_t>, double> bytes;

@@ -32,6 +32,7 @@ struct PlannedRun {
   dag::OptimizerSpec optimizer{};
   dag::ScheduleSpec schedule{};
   double clip_norm = 0;
+  dag::OnDivergence on_divergence = dag::OnDivergence::Stop;
   uint64_t evaluate_every = 0;
   std::optional<Duration> checkpoint_every{};
   std::optional<uint64_t> checkpoint_steps{};
@@ -53,6 +54,9 @@ struct PlannedRun {
   // Of links whose codecs the planner chose: how much gentler they had to become (plan::Compression).
   std::optional<uint32_t> gentler{};
 
+  // Stages update only once they are told what all of a step comes to (proto::GradientNorm).
+  bool decides_together() const { return clip_norm > 0 || skips_steps(); }
+  bool skips_steps() const { return on_divergence == dag::OnDivergence::Skip; }
   // Where the seat is in `stages`.
   std::optional<uint32_t> find(const plan::Seat& seat) const {
     for (uint32_t s = 0; s < stages.size(); ++s)

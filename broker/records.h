@@ -48,6 +48,7 @@ struct CheckpointCommitted {
   proto::JobNumber job = 0;
   uint64_t step = 0;
   std::vector<proto::TensorReference> tensors{};
+  uint64_t skipped_steps = 0;  // of those up to `step`: without an update
 };
 struct PredictionCommitted {
   proto::JobNumber job = 0;
@@ -63,6 +64,7 @@ struct RunStarted {
   proto::JobNumber job = 0;
   proto::PlanVersion plan_version = 0;
   std::shared_ptr<const PlannedRun> plan{};
+  uint64_t diverged_at = 0;  // the step that the run before went back for (proto::RunPlan)
 };
 // The next line of the script. Lines up to command.settled are not needed any more.
 struct CommandIssued {

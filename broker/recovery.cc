@@ -56,7 +56,7 @@ void Broker::settle(const Verdict& verdict) {
     case Verdict::Kind::Finished:
       return end_job(*job, JobState::Finished, "");
     case Verdict::Kind::Diverged:
-      return end_diverged(*job, verdict.what);
+      return on_diverged(*job, *verdict.divergence);
     case Verdict::Kind::Lost:
       for (const PeerId& peer : verdict.excluded) job->losses.excluded.insert(peer);
       return recover(*job, verdict.what);
@@ -109,21 +109,10 @@ void Broker::recover(Job& job, const std::string& reason, bool counts) {
   wait(job, why, waiting);
 }
 
-// From the same state the same numbers come again, with whichever peers: the job does not go on by itself.
-void Broker::end_diverged(Job& job, const std::string& what) {
-  job.diverged = true;
-  const CheckpointCommitted* kept = job.points.checkpoint();
-  end_job(job, JobState::Failed,
-          "not finite: " + what + ": the model diverged, or who computed it is at fault; " +
-              (kept == nullptr ? "there was no checkpoint yet"
-                               : "the checkpoint of step " + std::to_string(kept->step) +
-                                     " is kept: weft fetch " + job.text()));
-}
-
 void Broker::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed) {
   const std::string what =
       "stage " + std::to_string(stage + 1) + " on " + peer.name + ": " + failed.error.message;
-  if (failed.diverged) return end_diverged(job, what);
+  if (failed.diverged) return on_edge_diverged(job, what, failed);
   if (failed.permanent) return end_job(job, JobState::Failed, what);
   if (failed.error.code == ErrorCode::DeviceLost) {  // as if it were gone; the job has no part in that
     peer.draining = peer.device_lost = true;

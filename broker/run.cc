@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace weft::broker {
 
@@ -127,8 +128,9 @@ std::optional<std::string> not_finite(const proto::StepReport& report) {
   if (const auto at = std::find_if(report.losses.begin(), report.losses.end(), is_not);
       at != report.losses.end())
     return "the loss of microbatch " + std::to_string(at - report.losses.begin()) + " is " +
-           std::to_string(*at);
+           (std::isnan(*at) ? "nan" : std::to_string(*at));
   if (std::any_of(report.squares.begin(), report.squares.end(), is_not)) return "a gradient is not";
+  if (report.statistics_diverged) return "a running statistic is not";
   return std::nullopt;
 }
 }  // namespace
@@ -157,13 +159,20 @@ Status Run::check_ledger(uint32_t stage, const proto::StepReport& report, StepIn
 }
 
 void Run::send_norm(uint64_t number, StepInProgress& step, RunSink& sink) {
-  double sum = 0;
+  double sum = 0, losses = 0;
   for (const double square : step.squares) sum += square;  // in parameter order, at this one place
+  for (const double loss : step.losses) losses += loss;
   step.norm = std::sqrt(sum) / plan_->microbatches;
+  step.skip = plan_->skips_steps() &&
+              (!std::isfinite(step.norm) || !std::isfinite(losses) || step.statistics_diverged);
   step.norm_sent = true;
-  if (plan_->clip_norm <= 0) return;
+  if (!plan_->decides_together()) return;
   for (uint32_t s = 0; s < stages_.size(); ++s)
-    if (!step.updated[s]) sink.send_to_stage(s, proto::GradientNorm{job_, version_, number, step.norm});
+    if (!step.updated[s]) sink.send_to_stage(s, norm_of(number, step));
+}
+
+proto::GradientNorm Run::norm_of(uint64_t number, const StepInProgress& step) const {
+  return {job_, version_, number, step.norm, step.skip};
 }
 
 Status Run::on_step_report(Instant now, uint32_t stage, const proto::StepReport& report, RunSink& sink) {
@@ -186,18 +195,20 @@ Status Run::on_step_report(Instant now, uint32_t stage, const proto::StepReport&
   if (!step.squares_in[stage]) {
     if (const Status taken = take_squares(stage, report, step); !taken) return wrong(taken.error().message);
     // Before the norm is sent, and before any snapshot with this step is whole.
-    if (const auto what = not_finite(report)) {
+    if (const auto what = not_finite(report); what && !plan_->skips_steps()) {
       ended_ = true;
-      sink.diverged(plan::to_string(plan_->stages[stage].assignment->seat) + ", step " +
-                    std::to_string(report.step) + ": " + *what);
+      sink.diverged({report.step, stage,
+                     plan::to_string(plan_->stages[stage].assignment->seat) + ", step " +
+                         std::to_string(report.step) + ": " + *what});
       return {};
     }
+    step.statistics_diverged |= report.statistics_diverged;
     if (std::all_of(step.squares_in.begin(), step.squares_in.end(), [](bool in) { return in; }))
       send_norm(report.step, step, sink);
   }
   if (!report.updated) return {};
   // One that came back may have had the norm from the broker before it was restarted.
-  if (plan_->clip_norm > 0 && !step.norm_sent && report.step > repeats_until_[stage])
+  if (plan_->decides_together() && !step.norm_sent && report.step > repeats_until_[stage])
     return wrong("it updated before the norm was known");
   step.updated[stage] = true;
   status.step = report.step;
@@ -235,7 +246,9 @@ void Run::commit_steps(Instant now, RunSink& sink) {
     committed_ = number;
     double loss = 0;
     for (const double value : step.losses) loss += value;
-    last_loss_ = loss / plan_->microbatches;
+    loss = step.skip ? std::numeric_limits<double>::quiet_NaN() : loss / plan_->microbatches;
+    if (!step.skip) last_loss_ = loss;
+    skipped_in_a_row_ = step.skip ? skipped_in_a_row_ + 1 : 0;
     const double elapsed = seconds(now - last_commit_);
     last_commit_ = now;
     // Shown to people: smoothed, because commits come in bunches.
@@ -243,20 +256,28 @@ void Run::commit_steps(Instant now, RunSink& sink) {
     proto::JobEvent event;
     event.kind = JobEventKind::Step;
     event.step = number;
-    event.loss = last_loss_;
+    event.loss = loss;
     event.learning_rate =
         dag::scheduled_learning_rate(plan_->schedule, plan_->optimizer.learning_rate, number, plan_->steps);
     event.seconds = elapsed;
     event.samples_per_second = elapsed > 0 ? plan_->batch_size / elapsed : 0;
     event.gradient_norm = step.norm;
     event.samples = number * plan_->batch_size;
+    event.skipped = step.skip;
     steps_.erase(steps_.begin());
     granted_at_.erase(granted_at_.begin(), granted_at_.lower_bound(number));
     if (number <= recorded_) {
-      sink.step_repeated(number, last_loss_);
+      sink.step_repeated(number, loss);
     } else {
       recorded_ = number;
       sink.emit(std::move(event));
+    }
+    if (skipped_in_a_row_ == dag::kSkippedInARowMax) {
+      ended_ = true;
+      return sink.diverged({number, std::nullopt,
+                            "step " + std::to_string(number) + " is the " +
+                                std::to_string(skipped_in_a_row_) + "th in a row that is skipped",
+                            /*may_pass=*/false});
     }
   }
 }

@@ -3,6 +3,10 @@
 // what goes out.
 //
 // Stages carry their commands out strictly in order, so a run is a script: its commands, counted from 1.
+// Where the norm of a step's gradient is needed, or steps that are not finite are skipped, stages say what
+// came out before they update and are told what to do: all of them the same. What they are told follows from
+// what they said alone, so that a broker that was restarted, to which they say it again, tells them the same.
+//
 // Steps are granted a few ahead of the last committed one, and at a border (evaluation, snapshot, the end)
 // the border's commands follow the grant that ends there. No stage can be past a border that was not yet
 // written when it was granted. A command is handed to the sink, to be made durable, before it goes to any
@@ -30,6 +34,15 @@
 
 namespace weft::broker {
 
+// A step that is not finite, and with which the run does not go on.
+struct Divergence {
+  uint64_t step = 0;
+  std::optional<uint32_t> stage{};  // whose numbers they are
+  std::string what{};
+  // It may be finite when it is done again, by somebody else; false: it was skipped, as so many before it.
+  bool may_pass = true;
+};
+
 // What a run wants from the broker around it.
 class RunSink {
  public:
@@ -55,8 +68,8 @@ class RunSink {
   virtual void finished(
       uint64_t step) = 0;  // the last checkpoint is of the last step, or all predictions are there
   virtual void stopped(uint64_t step) = 0;  // as asked, after a snapshot
-  // A step's loss or gradient is not finite: no step from there on is committed.
-  virtual void diverged(const std::string& what) = 0;
+  // No step from there on is committed.
+  virtual void diverged(const Divergence& divergence) = 0;
 };
 
 struct RunOptions {
@@ -138,6 +151,7 @@ class Run {
   void request_stop(Instant now, bool to_go_on, RunSink& sink);
 
   uint64_t committed_step() const { return committed_; }
+  uint64_t granted_step() const { return granted_; }
   uint64_t evaluated_step() const { return evaluated_; }
   const std::map<std::string, double>& metrics() const { return metrics_; }
   uint64_t steps() const { return plan_->steps; }
@@ -165,9 +179,11 @@ class Run {
   struct StepInProgress {
     std::vector<bool> squares_in, updated, positions_in;  // by stage
     std::vector<double> losses;
-    std::vector<double> squares;  // by parameter of the whole graph
+    std::vector<double> squares;       // by parameter of the whole graph
+    bool statistics_diverged = false;  // some stage's
     bool norm_sent = false;
     double norm = 0;
+    bool skip = false;
   };
   struct Round {
     uint64_t sequence = 0, step = 0;
@@ -180,6 +196,7 @@ class Run {
     Instant made_at{};         // every stage had made its part
     std::vector<bool> in;      // by stage
     std::vector<proto::TensorReference> tensors;
+    std::optional<uint64_t> skipped_steps{};  // as the stages say, which have to agree
     bool is_whole() const;
     bool is_made() const;
     bool drop();  // whether it can go at once
@@ -212,6 +229,7 @@ class Run {
   Status take_squares(uint32_t stage, const proto::StepReport& report, StepInProgress& step) const;
   Status check_ledger(uint32_t stage, const proto::StepReport& report, StepInProgress& step) const;
   void send_norm(uint64_t number, StepInProgress& step, RunSink& sink);
+  proto::GradientNorm norm_of(uint64_t number, const StepInProgress& step) const;
   void measure_step(uint64_t number, Instant now);
   void end_if_done(RunSink& sink);
 
@@ -298,8 +316,9 @@ class Run {
   std::optional<double> eager_seconds_;  // of a window of steps that were, while it is tried without
   bool is_settling_ = false;
   Instant compare_again_at_{};
-  double last_loss_ = 0;
-  double commit_seconds_ = 0;  // between the commits of steps, smoothed
+  uint64_t skipped_in_a_row_ = 0;  // steps, up to the last committed one
+  double last_loss_ = 0;           // that was finite
+  double commit_seconds_ = 0;      // between the commits of steps, smoothed
   std::map<std::string, double> metrics_;
   std::vector<proto::StageStatus> stages_;
   std::vector<uint64_t> repeats_until_;  // by stage: what it may report a second time, since it came back

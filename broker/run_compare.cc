@@ -94,6 +94,8 @@ void Run::finish_comparison(Instant now, RunSink& sink) {
     result.gradient_error = std::sqrt(std::max(0.0, dense + compressed - 2 * product) / dense);
     if (compressed > 0) result.gradient_cosine = product / std::sqrt(dense) / std::sqrt(compressed);
   }
+  // A step that will be skipped, or ends the run, says nothing of the links.
+  if (!std::isfinite(dense) || !std::isfinite(result.loss_dense)) return;
   compared_ = result;
   sink.compared(result);
 }

@@ -230,10 +230,16 @@ Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::Check
                 "a snapshot of step " + std::to_string(report.step) + " was not asked for");
   }
   WEFT_TRY_STATUS(claims_[stage].check(report));
+  std::optional<Error> failure = report.failure;
+  if (!failure && at->skipped_steps.value_or(report.skipped_steps) != report.skipped_steps)
+    failure = Error{ErrorCode::Corrupted, "it says that " + std::to_string(report.skipped_steps) +
+                                              " steps were skipped, another stage says " +
+                                              std::to_string(*at->skipped_steps)};
+  if (!failure) at->skipped_steps = report.skipped_steps;
   if (at->direct) {
     at->made[stage] = true;
-    if (report.failure) {
-      give_up_direct(now, *report.failure, sink);
+    if (failure) {
+      give_up_direct(now, *failure, sink);
       return {};
     }
     at->tensors.insert(at->tensors.end(), report.tensors.begin(), report.tensors.end());
@@ -247,9 +253,9 @@ Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::Check
     return {};
   }
   at->in[stage] = true;
-  if (report.failure) {
+  if (failure) {
     at->failed = true;
-    sink.upload_failed(stage, report.step, *report.failure);
+    sink.upload_failed(stage, report.step, *failure);
   } else {
     at->tensors.insert(at->tensors.end(), report.tensors.begin(), report.tensors.end());
   }
@@ -263,7 +269,7 @@ std::optional<CheckpointCommitted> Run::copy_to_fetch() const {
   const auto at = std::find_if(rounds_.begin(), rounds_.end(),
                                [](const Round& round) { return round.direct && !round.failed; });
   if (at == rounds_.end() || !at->is_made()) return std::nullopt;
-  return CheckpointCommitted{job_, at->step, at->tensors};
+  return CheckpointCommitted{job_, at->step, at->tensors, at->skipped_steps.value_or(0)};
 }
 
 void Run::on_fetched(Instant now, uint32_t stage, uint64_t step, RunSink& sink) {
@@ -319,7 +325,7 @@ std::optional<CheckpointCommitted> Run::newest_copy(
     if (!round->direct || round->failed || !round->is_made() || round->step > committed_) continue;
     bool had = true;
     for (uint32_t s = 0; s < stages_.size(); ++s) had = had && has(s, round->step);
-    if (had) return CheckpointCommitted{job_, round->step, round->tensors};
+    if (had) return CheckpointCommitted{job_, round->step, round->tensors, round->skipped_steps.value_or(0)};
   }
   return std::nullopt;
 }
@@ -344,7 +350,7 @@ void Run::complete_rounds(Instant now, RunSink& sink) {
     }
     recovery_ = keep_from_ = round.step;
     recovery_is_direct_ = round.direct;
-    CheckpointCommitted whole{job_, round.step, std::move(round.tensors)};
+    CheckpointCommitted whole{job_, round.step, std::move(round.tensors), round.skipped_steps.value_or(0)};
     if (!round.durable) {
       sink.commit_round(std::move(whole), round.direct);
       continue;

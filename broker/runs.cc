@@ -33,7 +33,7 @@ void Runs::start(Job& job) {
   const PlannedRun& plan = *at.crew.plan;
   at.run = std::make_unique<Run>(job.number(), job.plan_version, at.crew.plan, begin_of(job, plan),
                                  options_.run);
-  step_.record(RunStarted{job.number(), job.plan_version, at.crew.plan});
+  step_.record(RunStarted{job.number(), job.plan_version, at.crew.plan, job.losses.diverged_at});
   job.microbatch_size = plan.microbatch_size;
   job.drift.begin(step_.now.monotonic, at.run->committed_step());
   job.phase = std::move(at);
@@ -50,6 +50,7 @@ void Runs::resume(Job& job, Crew crew, const StoredJob& stored) {
   job.bits.fingerprint = plan.fingerprint;
   job.bits.are_equal = plan.equal_bits;
   job.gentler = plan.gentler.value_or(0);
+  job.losses.diverged_at = stored.run->diverged_at;
   for (StageAtWork& stage : at.crew.stages) {
     stage.ready = true;
     stage.here = false;

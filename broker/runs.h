@@ -16,7 +16,7 @@ struct Verdict {
   enum class Kind {
     Finished,
     Stopped,   // after a snapshot, as it was asked to: by its user, or to go on with other peers
-    Diverged,  // `what` is not finite
+    Diverged,  // as `divergence` says
     Lost,      // `what`: back to its recovery point, with others for `excluded`
   };
   proto::JobNumber job = 0;
@@ -24,6 +24,7 @@ struct Verdict {
   uint64_t step = 0;
   std::string what{};
   std::vector<PeerId> excluded{};
+  std::optional<Divergence> divergence{};
 };
 
 class Runs {

@@ -19,6 +19,7 @@ Runs::Sink::~Sink() {
   runs_.step_.counters.repeats_dropped += at_.run->repeats_dropped() - repeats_;
   job_.step = at_.run->committed_step();
   if (job_.step > job_.losses.at_step) job_.losses.in_a_row = 0;
+  if (job_.step >= job_.losses.diverged_at) job_.losses.diverged_at = 0;
   if (job_.step > before_)
     for (const PlannedStage& stage : at_.crew.plan->stages)
       if (Peer* peer = runs_.pool_.find(stage.peer)) runs_.pool_.did_step(*peer);
@@ -143,8 +144,8 @@ void Runs::Sink::finished(uint64_t step) {
   runs_.step_.record(ResultCommitted{job_.number(), std::move(result)});
 }
 
-void Runs::Sink::diverged(const std::string& what) {
-  verdict_ = Verdict{.kind = Verdict::Kind::Diverged, .what = what};
+void Runs::Sink::diverged(const Divergence& divergence) {
+  verdict_ = Verdict{.kind = Verdict::Kind::Diverged, .divergence = divergence};
 }
 
 void Runs::Sink::stopped(uint64_t step) {

@@ -28,7 +28,7 @@ class Runs::Sink final : public RunSink {
   void compared(const proto::LinkComparison& comparison) override;
   void finished(uint64_t step) override;
   void stopped(uint64_t step) override;
-  void diverged(const std::string& what) override;
+  void diverged(const Divergence& divergence) override;
 
  private:
   void new_recovery_point(uint64_t step);

@@ -39,6 +39,8 @@ std::optional<std::string> Broker::why_not(const Peer& peer, const Job& job, boo
   if (job.excludes(peer.name)) return "is excluded by the job";
   if (!job.may_send(peer))
     return "cannot read compressed tensors: its weft (" + peer.software + ") is too old";
+  if (!job.can_skip(peer))
+    return "cannot skip steps that diverge: its weft (" + peer.software + ") is too old";
   if (!job.suits(peer)) return describe_lack(peer.device, job.submitted.submission.arithmetic);
   if (job.losses.excluded.contains(peer.id)) return "failed this job before";
   if (peer.device_lost) return "has lost its device";

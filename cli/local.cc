@@ -59,7 +59,10 @@ Result<int> run_local(const LocalOptions& options) {
   WEFT_TRY(const auto result, train::train(job, *backend, {.resume = options.resume, .stop = &stop_requested},
                                            [&](const train::Event& event) { report->show(event); }));
   if (!result.diverged.empty()) {
-    std::fprintf(stderr, "weft: error: not finite: %s: the model diverged; %s\n", result.diverged.c_str(),
+    std::fprintf(stderr,
+                 "weft: error: not finite: %s: the model diverged, and this machine would only make the same "
+                 "again; %s\n",
+                 result.diverged.c_str(),
                  result.checkpoint.empty()
                      ? "no checkpoint was written"
                      : ("the last checkpoint is " + result.checkpoint.string()).c_str());

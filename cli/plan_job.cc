@@ -252,7 +252,7 @@ plan::PlanRequest PlannedJob::request() const {
           .stages = job.stages,
           .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
           .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
-          .clips_norm = job.clip_norm > 0,
+          .clips_norm = job.decides_together(),
           .evaluates = job.test.has_value(),
           .copies = kReplicationRate,
           .equal_bits = job.equal_bits,

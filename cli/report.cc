@@ -76,9 +76,10 @@ struct JsonLine {
   }
   std::string operator()(const train::StepEvent& e) const {
     return fmt::format(
-        R"({{"event":"step","step":{},"loss":{},"learning_rate":{},"seconds":{},"samples_per_second":{},"gradient_norm":{}}})",
+        R"({{"event":"step","step":{},"loss":{},"learning_rate":{},"seconds":{},"samples_per_second":{},"gradient_norm":{}{}}})",
         e.step, json_number(e.loss), json_number(e.learning_rate), json_number(e.seconds),
-        json_number(e.samples_per_second), json_number(e.gradient_norm));
+        json_number(e.samples_per_second), json_number(e.gradient_norm),
+        e.skipped ? R"(,"skipped":true)" : "");
   }
   std::string operator()(const train::EvaluationEvent& e) const {
     return fmt::format(R"({{"event":"evaluation","after_step":{},"samples":{},"metrics":{},"codecs":{}}})",

@@ -12,7 +12,7 @@ std::optional<RunEvent> to_run_event(const proto::JobEvent& event) {
       return StateEvent{event.job, std::string(to_string(event.state)), event.text, event.step};
     case JobEventKind::Step:
       return train::Event(train::StepEvent{event.step, event.loss, event.learning_rate, event.seconds,
-                                           event.samples_per_second, event.gradient_norm});
+                                           event.samples_per_second, event.gradient_norm, event.skipped});
     case JobEventKind::Evaluation:
       return train::Event(train::EvaluationEvent{event.step, event.samples, event.metrics, event.text});
     case JobEventKind::Checkpoint:

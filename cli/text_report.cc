@@ -68,9 +68,10 @@ class TextReport : public Report {
     const bool first = step_.step == 0;
     step_ = e;
     elapsed_ += e.seconds;
-    loss_ =
-        first || !std::isfinite(loss_) ? e.loss : 0.95 * loss_ + 0.05 * e.loss;  // what a person can read off
+    if (!e.skipped)  // what a person can read off
+      loss_ = first || !std::isfinite(loss_) ? e.loss : 0.95 * loss_ + 0.05 * e.loss;
     pace_.add(e);
+    if (e.skipped) line(fmt::format("step {} skipped: it was not finite, nothing was updated", e.step));
     const bool last = e.step == steps_;
     open_ = live_.is_live();
     if (open_) return last ? end_live() : draw_now_and_then();

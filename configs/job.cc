@@ -411,6 +411,10 @@ void read_training(MapReader& root, Problems& problems, Job& job) {
   read_optimizer(root, problems, job);
   read_schedule(root, problems, job);
   job.clip_norm = root.number("clip_norm", 0, {0, kInfinity, /*above_min=*/true});
+  static constexpr Choice<dag::OnDivergence> kOnDivergence[] = {{"stop", dag::OnDivergence::Stop},
+                                                                {"skip", dag::OnDivergence::Skip}};
+  if (const auto chosen = root.choice(root.take("on_divergence"), "on_divergence", kOnDivergence))
+    job.on_divergence = *chosen;
   if (const Node* ranges = root.take("gradient_ranges")) {
     // Where the planner chooses: as many as there can be.
     const uint32_t microbatches =

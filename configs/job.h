@@ -51,7 +51,8 @@ struct Job {
   std::vector<std::string> freeze;  // glob patterns over initializer names
   dag::OptimizerSpec optimizer;
   dag::ScheduleSpec schedule;
-  double clip_norm = 0;          // 0: no clipping
+  double clip_norm = 0;  // 0: no clipping
+  dag::OnDivergence on_divergence = dag::OnDivergence::Stop;
   uint32_t gradient_ranges = 1;  // a step's microbatches are added up in (dag/gradient_order.h)
   uint64_t evaluate_every = 0;   // steps; 0: only what the trainer does of itself
   CheckpointSpec checkpoint;
@@ -72,6 +73,8 @@ struct Job {
   // Ascending: what `auto` may become. Of all that divide the batch so that gradient_ranges divides the
   // microbatches a few, each about twice the one before; the last is the whole batch, or its largest range.
   std::vector<uint32_t> microbatch_sizes() const;
+  // A step's updates wait until all of its numbers are known.
+  bool decides_together() const { return clip_norm > 0 || on_divergence == dag::OnDivergence::Skip; }
   Job with_microbatch_size(uint32_t size) const;
 
   // The path of a term of the loss: "loss", or "loss[1]" where the file has a list.

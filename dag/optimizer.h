@@ -29,7 +29,7 @@ struct OptimizerSpec {
 //          m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //          p -= learning_rate / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + epsilon)
 struct UpdateStep {
-  uint64_t step = 1;          // 1-based
+  uint64_t step = 1;          // of the updates made, 1-based: a skipped step is none
   double learning_rate = 0;   // after the schedule
   double gradient_scale = 1;  // 1 / microbatches, times the clipping factor
 };
@@ -49,5 +49,15 @@ double scheduled_learning_rate(const ScheduleSpec& schedule, double learning_rat
 // min(1, clip_norm / (norm + 1e-6)); 1 when clip_norm <= 0 (no clipping). As in PyTorch, a norm of NaN gives
 // NaN and an infinite one gives 0 (which makes NaN of the infinite gradients).
 double clip_factor(double clip_norm, double norm);
+
+// What becomes of a run whose step has a loss, gradient or running statistic that is not finite.
+enum class OnDivergence : uint8_t {
+  Stop,  // it goes back once, where somebody else may have been at fault, and ends
+  // The step changes nothing that lasts: no update, no optimizer slot, no running statistic. As with
+  // PyTorch's GradScaler the optimizer does not count it; schedule and data do.
+  Skip,
+};
+// So many in a row end the run: it learns nothing any more.
+inline constexpr uint64_t kSkippedInARowMax = 100;
 
 }  // namespace weft::dag

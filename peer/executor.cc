@@ -27,6 +27,7 @@ Status Executor::build() {
                           {options_.accumulates, options_.kept, options_.segment_of_op});
   order_groups();
   WEFT_TRY_STATUS(claim_state());
+  list_statistics();
   WEFT_TRY_STATUS(take_persistent_memory());
   list_parameters();
   recordings_ = backend_.make_recordings();
@@ -108,11 +109,13 @@ Status Executor::take_persistent_memory() {
   for (const ValueId value : program_.gradients) gradients_.push_back(take(graph_->spec(value)));
   if (options_.sums_ranges)
     for (const ValueId value : program_.gradients) range_sums_.push_back(take(graph_->spec(value)));
+  if (options_.undoes_statistics)
+    for (const TensorView& statistic : statistics_) kept_statistics_.push_back(take(statistic.spec));
   persistent_bytes_ = {size};
   WEFT_TRY(persistent_, backend_.allocate(persistent_bytes_));
   if (!options_.scratch) options_.scratch = std::make_shared<Scratch>(backend_);
   WEFT_TRY_STATUS(options_.scratch->reserve(scratch_bytes()));
-  for (std::vector<View>* views : {&constants_, &gradients_, &range_sums_})
+  for (std::vector<View>* views : {&constants_, &gradients_, &range_sums_, &kept_statistics_})
     for (View& view : *views) view.memory = persistent_.get();
   for (const dag::Op& op : graph_->ops())
     if (op.kind == dag::OpKind::Constant)
@@ -140,6 +143,14 @@ void Executor::list_parameters() {
     updates_.push_back({spec, initializers_[i], gradient, {}});
     for (const dag::StateSlot of_rule : optimizer_slots(*options_.optimizer))
       updates_.back().slots.push_back(state_->find(dag::of_initializer(initializer.name, of_rule))->view);
+  }
+}
+
+void Executor::list_statistics() {
+  for (uint32_t i = 0; i < graph_->initializers().size(); ++i) {
+    const auto& initializer = graph_->initializers()[i];
+    if (graph_->find_output(OutputRole::StateUpdate, initializer.name) != nullptr)
+      statistics_.push_back({initializers_[i], graph_->spec(initializer.value)});
   }
 }
 
@@ -286,6 +297,25 @@ Result<Tensor> Executor::gradient(size_t parameter) {
 Status Executor::update(const dag::UpdateStep& step) {
   WEFT_CHECK_MSG(options_.optimizer.has_value(), "update() of an executor without an optimizer");
   return backend_.update(*options_.optimizer, step, updates_);
+}
+
+Status Executor::keep_statistics() {
+  WEFT_CHECK_MSG(options_.undoes_statistics, "an executor that undoes nothing keeps nothing for that");
+  for (size_t i = 0; i < statistics_.size(); ++i)
+    WEFT_TRY_STATUS(backend_.copy(statistics_[i].view, kept_statistics_[i], statistics_[i].spec));
+  return {};
+}
+
+Status Executor::undo_statistics() {
+  WEFT_CHECK_MSG(options_.undoes_statistics, "an executor that undoes nothing keeps nothing for that");
+  for (size_t i = 0; i < statistics_.size(); ++i)
+    WEFT_TRY_STATUS(backend_.copy(kept_statistics_[i], statistics_[i].view, statistics_[i].spec));
+  return {};
+}
+
+Result<std::unique_ptr<Download>> Executor::begin_statistic_squares() {
+  if (statistics_.empty()) return std::unique_ptr<Download>();
+  return backend_.begin_sums_of_squares(statistics_);
 }
 
 }  // namespace weft::peer

@@ -25,7 +25,7 @@ namespace weft::peer {
 class Microbatch {
  public:
   StepContext context;
-  dag::GradientTurn turn{};  // which part its gradients are of the step's
+  dag::GradientTurn turn{};      // which part its gradients are of the step's
   bool keeps_statistics = true;  // false: running statistics stay as they were
 
  private:
@@ -43,6 +43,7 @@ struct ExecutorOptions {
   std::vector<uint32_t> segment_of_op{};
   std::shared_ptr<Scratch> scratch{};             // nothing: its own
   std::optional<dag::OptimizerSpec> optimizer{};  // its slots are claimed; for update()
+  bool undoes_statistics = false;                 // memory for keep_statistics()
   Precision precision{};
 };
 
@@ -100,6 +101,11 @@ class Executor {
   Result<dag::Tensor> gradient(size_t parameter);
   // REQUIRES: ExecutorOptions::optimizer.
   Status update(const dag::UpdateStep& step);
+  // The running statistics as they are now, and back to them. REQUIRES: ExecutorOptions::undoes_statistics.
+  Status keep_statistics();
+  Status undo_statistics();
+  // f64[running statistics]: one that is not finite has such a sum of squares. Nothing where there are none.
+  Result<std::unique_ptr<Download>> begin_statistic_squares();
 
   // Runs are not recorded while there is one.
   void set_observer(KernelObserver observer) { observer_ = std::move(observer); }
@@ -116,6 +122,7 @@ class Executor {
   Status claim_state();
   Status take_persistent_memory();
   void list_parameters();
+  void list_statistics();
   Status run_groups(Microbatch& microbatch, uint32_t segment, const StepContext& context);
   View place_of(const Microbatch& microbatch, dag::ValueId value) const;
   View workspace() const { return options_.scratch->at(program_.scratch.value); }
@@ -142,6 +149,8 @@ class Executor {
   std::vector<Parameter> parameters_;
   std::vector<TensorView> parameter_gradients_;  // by parameter
   std::vector<ParameterUpdate> updates_;         // by parameter, with an optimizer
+  std::vector<TensorView> statistics_;           // that running changes
+  std::vector<View> kept_statistics_;            // by statistic, where they may have to be undone
   Bytes persistent_bytes_;
   KernelObserver observer_;
   std::vector<View> input_views_, output_views_;  // reused by run()

@@ -29,7 +29,7 @@ struct PlanRequest {
   std::optional<uint32_t> stages{};  // nothing: as many as pay, at least one
   uint32_t optimizer_slots = 0;      // tensors beside each parameter: 0, 1 (momentum), 2 (Adam)
   uint32_t gradient_sums = 1;        // likewise, for its gradient: 2 where ranges are added up apart
-  bool clips_norm = false;           // a step's updates wait for the norm of the whole gradient
+  bool clips_norm = false;           // a step's updates wait until all its gradients are known
   bool evaluates = false;            // another program runs on the same weights: a microbatch of its own
   // Copies of the state are made between steps, at most at so many bytes a second of an uplink (0: without
   // limit); nothing: none.
@@ -39,7 +39,7 @@ struct PlanRequest {
   std::string strategy = "auto";  // a name of plan/strategy.h
   std::vector<Pin> pins{};        // kept whatever it costs
   double owner_share_max = 1;     // of the parameters, on one owner's machines: plan/owners.h; 1: any
-  bool every_site = false;    // each holds an op with parameters: plan/sites.h
+  bool every_site = false;        // each holds an op with parameters: plan/sites.h
   Compression compression{};
 };
 

@@ -30,7 +30,7 @@ namespace weft::proto {
 
 // Another major version is refused by name; another minor one is spoken to.
 inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 7;
+inline constexpr uint32_t kProtocolMinor = 8;
 // The first minor version whose peers measure links; others are not asked to.
 inline constexpr uint32_t kProtocolMinorOfProbes = 2;
 // The first whose peers read tensors as today's codecs write them; others get no stage of a job that
@@ -42,6 +42,8 @@ inline constexpr uint32_t kProtocolMinorOfPacking = 5;
 inline constexpr uint32_t kProtocolMinorOfDirectCopies = 6;
 // The first whose brokers know ErrorCode::DeviceLost; others are told Unavailable.
 inline constexpr uint32_t kProtocolMinorOfDeviceLost = 7;
+// The first whose peers can skip a step's update; others get no stage of a job that may have to.
+inline constexpr uint32_t kProtocolMinorOfSkippedSteps = 8;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;
@@ -194,6 +196,9 @@ struct TrainingSpec {
   dag::ScheduleSpec schedule{};
   double clip_norm = 0;
   uint32_t gradient_ranges = 1;  // divides the microbatches of a step (dag/gradient_order.h)
+  dag::OnDivergence on_divergence = dag::OnDivergence::Stop;
+  // Updates wait for GradientNorm: what all stages do with a step depends on all of it.
+  bool decides_together() const { return clip_norm > 0 || on_divergence == dag::OnDivergence::Skip; }
 };
 
 struct AssignStage {
@@ -217,6 +222,7 @@ struct AssignStage {
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;  // of its kernels; the peer's device has it
   // Predicted: computing one microbatch, forward and backward; 0: unknown.
   double microbatch_seconds = 0;
+  uint64_t skipped_steps = 0;  // of those up to `after_step`: without an update
 };
 
 // ---- broker to peer
@@ -267,12 +273,13 @@ struct Command {
   // reported as soon as it is there.
   bool direct = false;
 };
-// With clip_norm: the norm of the whole gradient of `step`, for the update.
+// With clip_norm, and where steps may be skipped: the norm of the whole gradient of `step`, for the update.
 struct GradientNorm {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
   uint64_t step = 0;
-  double norm = 0;  // of the mean gradient, before clipping
+  double norm = 0;    // of the mean gradient, before clipping
+  bool skip = false;  // no update: not all of the step is finite (dag::OnDivergence::Skip)
 };
 struct ReleaseStage {
   JobNumber run = 0;
@@ -359,6 +366,7 @@ struct StageFailed {
   std::optional<plan::Seat> unreachable{};  // the fault is that link's
   bool permanent = false;                   // of the job, not of this peer: another one would fail as well
   bool diverged = false;                    // numbers that are not finite would have come to be learnt from
+  uint64_t step = 0;                        // in which they came, over the link to `unreachable`; 0: unknown
 };
 
 struct LinkUse {
@@ -389,6 +397,7 @@ struct StepReport {
   std::vector<LinkUse> links{};
   // The ledger: where in the endless sequence of samples each microbatch began, from stages that read data.
   std::vector<uint64_t> sample_positions{};
+  bool statistics_diverged = false;  // a running statistic of this stage is not finite
 };
 // The answer to ProbeLink: how fast bytes came from there.
 struct ProbeReport {
@@ -405,6 +414,7 @@ struct CheckpointReport {
   uint64_t step = 0;
   std::vector<TensorReference> tensors{};  // all uploaded, or, of a direct copy, all here
   std::optional<Error> failure{};          // instead: why it could not be uploaded; the stage goes on
+  uint64_t skipped_steps = 0;              // of those up to `step`: without an update
 };
 struct EvaluationReport {
   JobNumber run = 0;
@@ -507,6 +517,7 @@ struct SubmitJob {
   std::vector<std::string> excluded{};  // peers by name that get no part of it, as the job file says
   bool compresses = false;              // links may have codecs: as the broker reads the job file
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;  // likewise
+  bool skips_steps = false;                           // that diverge; likewise
 };
 struct JobAccepted {
   JobNumber job = 0;
@@ -589,6 +600,7 @@ struct JobEvent {
   std::string text{};                // of an evaluation: the codecs of its links; empty: all dense
   std::vector<std::string> peers{};  // of a plan: by stage, the peer's name
   bool diverged = false;             // of a state: the job failed because its numbers were not finite
+  bool skipped = false;              // of a step: it was not finite, and nothing was updated; it has no loss
 };
 
 // One's own; an admin gets everybody's. The newest first.
@@ -740,6 +752,9 @@ struct RunPlan {
   Secret data_key{};
   Duration predicted_step{};
   std::optional<uint32_t> gentler{};  // where the planner chose the links' codecs (plan::Compression)
+  // The run before went back because of this step, which was not finite: if it is so again, the job ends. 0:
+  // it did not, or has got past it.
+  uint64_t diverged_at = 0;
 };
 
 using AnyMessage =

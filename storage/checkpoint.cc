@@ -67,6 +67,7 @@ Result<Manifest> describe(const Checkpoint& checkpoint) {
   Manifest manifest{0,
                     checkpoint.run,
                     checkpoint.step,
+                    checkpoint.skipped_steps,
                     checkpoint.data_position,
                     checkpoint.graph_hash,
                     checkpoint.numerics,
@@ -100,8 +101,13 @@ Result<dag::Tensor> load_blob(Files& files, const fs::path& folder, const Tensor
 }
 
 Result<Checkpoint> load_tensors(Files& files, const fs::path& folder, const Manifest& manifest) {
-  Checkpoint checkpoint{manifest.run,        manifest.step,     manifest.data_position,
-                        manifest.graph_hash, manifest.numerics, {}};
+  Checkpoint checkpoint{manifest.run,
+                        manifest.step,
+                        manifest.skipped_steps,
+                        manifest.data_position,
+                        manifest.graph_hash,
+                        manifest.numerics,
+                        {}};
   // Records that name one blob share its bytes, so that a manifest cannot ask for more memory than the
   // folder's size.
   std::map<std::pair<std::string, dag::DType>, dag::Tensor> loaded;

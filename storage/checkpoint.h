@@ -30,6 +30,7 @@ using CheckpointTensors = std::map<dag::StateKey, dag::Tensor>;
 struct Checkpoint {
   std::string run;
   uint64_t step = 0;
+  uint64_t skipped_steps = 0;  // of those up to `step`: without an update
   uint64_t data_position = 0;
   std::string graph_hash;  // 64 hexadecimal digits
   std::string numerics;

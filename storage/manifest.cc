@@ -124,10 +124,11 @@ Result<std::vector<TensorRecord>> read_tensors(const Json& object) {
 std::string manifest_json(const Manifest& manifest) {
   nlohmann::ordered_json json;
   json["kind"] = kKind;
-  json["format"] = kManifestFormat;
+  json["format"] = manifest.skipped_steps > 0 ? kManifestFormatOfSkippedSteps : 1;
   json["sequence"] = manifest.sequence;
   json["run"] = manifest.run;
   json["step"] = manifest.step;
+  if (manifest.skipped_steps > 0) json["skipped_steps"] = manifest.skipped_steps;
   json["data_position"] = manifest.data_position;
   json["graph"] = manifest.graph_hash;
   json["numerics"] = manifest.numerics;
@@ -154,14 +155,20 @@ Result<Manifest> parse_manifest(std::string_view text) {
   WEFT_TRY(const std::string kind, read_text(json, "kind"));
   if (kind != kKind) return damaged("it is of another kind");
   WEFT_TRY(const uint64_t format, read_number(json, "format"));
-  if (format != kManifestFormat)
-    return fail(ErrorCode::VersionMismatch,
-                "is a checkpoint of format " + std::to_string(format) + ", and this weft reads format " +
-                    std::to_string(kManifestFormat) + "; use the weft that wrote it");
+  if (format < 1 || format > kManifestFormat)
+    return fail(ErrorCode::VersionMismatch, "is a checkpoint of format " + std::to_string(format) +
+                                                ", and this weft reads formats up to " +
+                                                std::to_string(kManifestFormat) +
+                                                "; use the weft that wrote it");
   Manifest manifest;
   WEFT_TRY(manifest.sequence, read_number(json, "sequence"));
   WEFT_TRY(manifest.run, read_text(json, "run"));
   WEFT_TRY(manifest.step, read_number(json, "step"));
+  if (format >= kManifestFormatOfSkippedSteps) {
+    WEFT_TRY(manifest.skipped_steps, read_number(json, "skipped_steps"));
+    if (manifest.skipped_steps > manifest.step)
+      return damaged("`skipped_steps` are more than there were steps");
+  }
   WEFT_TRY(manifest.data_position, read_number(json, "data_position"));
   WEFT_TRY(manifest.graph_hash, read_hash(json, "graph"));
   WEFT_TRY(manifest.numerics, read_text(json, "numerics"));

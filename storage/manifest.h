@@ -18,7 +18,9 @@
 
 namespace weft::storage {
 
-inline constexpr uint64_t kManifestFormat = 1;
+inline constexpr uint64_t kManifestFormat = 2;  // the newest that is read
+// "skipped_steps": a manifest that has any is of format 2, others of format 1.
+inline constexpr uint64_t kManifestFormatOfSkippedSteps = 2;
 inline constexpr uint64_t kManifestSizeMax = uint64_t{8} << 20;  // bytes
 inline constexpr uint64_t kManifestTensorsMax = 40000;
 
@@ -33,6 +35,7 @@ struct Manifest {
   uint64_t sequence = 0;              // counts the checkpoints written to a folder, whatever run they are of
   std::string run;                    // which run; not empty
   uint64_t step = 0;                  // the last step that is contained
+  uint64_t skipped_steps = 0;         // of those up to `step`: without an update
   uint64_t data_position = 0;         // how many samples of the endless sequence were taken
   std::string graph_hash;             // of the training graph without tensors
   std::string numerics;               // the numerics fingerprint of what computed it

@@ -1,5 +1,6 @@
 #include "train/session.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -25,6 +26,8 @@ Result<double> norm_of(peer::Download& squares, uint32_t microbatches) {
   for (const double square : of_parameters) sum += square;
   return std::sqrt(sum) / microbatches;
 }
+
+bool skips_steps(const configs::Job& job) { return job.on_divergence == dag::OnDivergence::Skip; }
 
 }  // namespace
 
@@ -61,41 +64,64 @@ Result<std::unique_ptr<TrainingSession>> TrainingSession::create(Prepared prepar
                                              {.accumulates = job.batch_size > job.microbatch_size,
                                               .sums_ranges = job.gradient_ranges > 1,
                                               .optimizer = job.optimizer,
+                                              .undoes_statistics = skips_steps(job),
                                               .precision = precision_of(job)}));
   WEFT_TRY(session->microbatch_, session->executor_->make_microbatch());
   session->loss_ = session->executor_->graph().find_output(OutputRole::Loss)->value;
   return session;
 }
 
-// The device is waited for once, or, where the update needs the norm, twice.
-Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_t steps,
-                                                          data::Loader& loader) {
+Status TrainingSession::take(const Pending& pending, StepResult& result) const {
   const uint32_t microbatches = job_->batch_size / job_->microbatch_size;
-  std::vector<std::unique_ptr<peer::Download>> losses;
-  for (uint32_t m = 0; m < microbatches; ++m) {
-    WEFT_TRY_STATUS(run_microbatch(step, m, loader));
-    WEFT_TRY(auto loss, executor_->begin_value(*microbatch_, loss_));
-    losses.push_back(std::move(loss));
-  }
-  StepResult result;
-  result.learning_rate =
-      dag::scheduled_learning_rate(job_->schedule, job_->optimizer.learning_rate, step, steps);
-  WEFT_TRY(const auto squares, executor_->begin_gradient_squares());
-  if (job_->clip_norm > 0) {
-    WEFT_TRY(result.gradient_norm, norm_of(*squares, microbatches));
-  }
-  WEFT_TRY_STATUS(executor_->update(
-      {.step = step,
-       .learning_rate = result.learning_rate,
-       .gradient_scale = dag::clip_factor(job_->clip_norm, result.gradient_norm) / microbatches}));
-  if (job_->clip_norm <= 0) {
-    WEFT_TRY(result.gradient_norm, norm_of(*squares, microbatches));
-  }
-  for (const auto& download : losses) {
+  for (const auto& download : pending.losses) {
     WEFT_TRY(const std::vector<double> loss, numbers(*download));
     result.loss += loss.at(0);
   }
   result.loss /= microbatches;
+  WEFT_TRY(result.gradient_norm, norm_of(*pending.squares, microbatches));
+  std::vector<double> statistics;
+  if (pending.statistics) {
+    WEFT_TRY(statistics, numbers(*pending.statistics));
+  }
+  const auto is_finite = [](double number) { return std::isfinite(number); };
+  if (!is_finite(result.loss))
+    result.not_finite = "the loss is " + (std::isnan(result.loss) ? "nan" : std::to_string(result.loss));
+  else if (!is_finite(result.gradient_norm))
+    result.not_finite = "a gradient is not finite";
+  else if (!std::all_of(statistics.begin(), statistics.end(), is_finite))
+    result.not_finite = "a running statistic is not finite";
+  return {};
+}
+
+// The device is waited for once, or, where the update depends on what came before it, twice.
+Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_t steps,
+                                                          data::Loader& loader) {
+  const uint32_t microbatches = job_->batch_size / job_->microbatch_size;
+  if (skips_steps(*job_)) WEFT_TRY_STATUS(executor_->keep_statistics());
+  Pending pending;
+  for (uint32_t m = 0; m < microbatches; ++m) {
+    WEFT_TRY_STATUS(run_microbatch(step, m, loader));
+    WEFT_TRY(auto loss, executor_->begin_value(*microbatch_, loss_));
+    pending.losses.push_back(std::move(loss));
+  }
+  StepResult result;
+  result.learning_rate =
+      dag::scheduled_learning_rate(job_->schedule, job_->optimizer.learning_rate, step, steps);
+  WEFT_TRY(pending.squares, executor_->begin_gradient_squares());
+  WEFT_TRY(pending.statistics, executor_->begin_statistic_squares());
+  const bool decides = job_->decides_together();
+  if (decides) WEFT_TRY_STATUS(take(pending, result));
+  result.skipped = skips_steps(*job_) && !result.not_finite.empty();
+  if (result.skipped) {
+    ++skipped_steps_;
+    WEFT_TRY_STATUS(executor_->undo_statistics());
+    return result;
+  }
+  WEFT_TRY_STATUS(executor_->update(
+      {.step = step - skipped_steps_,
+       .learning_rate = result.learning_rate,
+       .gradient_scale = dag::clip_factor(job_->clip_norm, result.gradient_norm) / microbatches}));
+  if (!decides) WEFT_TRY_STATUS(take(pending, result));
   return result;
 }
 

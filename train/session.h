@@ -3,6 +3,8 @@
 
 #include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "data/dataset.h"
@@ -36,18 +38,29 @@ class TrainingSession {
     double loss = 0;           // mean over the microbatches, before the update
     double gradient_norm = 0;  // of the mean gradient, before clipping
     double learning_rate = 0;
+    std::string not_finite{};  // what of it; empty: all is
+    bool skipped = false;      // because of that: nothing was updated
   };
   // One whole step; `loader` gives its microbatches. A microbatch out of bounds stops the step before any
   // update.
   Result<StepResult> step(uint64_t step, uint64_t steps, data::Loader& loader);
+  // Steps of the run that were skipped so far; to be set where it goes on from a checkpoint.
+  uint64_t skipped_steps() const { return skipped_steps_; }
+  void set_skipped_steps(uint64_t count) { skipped_steps_ = count; }
 
   peer::Executor& executor() { return *executor_; }
   const std::vector<data::Feed>& feeds() const { return feeds_; }
 
  private:
   Status run_microbatch(uint64_t step, uint32_t index, data::Loader& loader);
+  struct Pending {  // numbers of a step
+    std::vector<std::unique_ptr<peer::Download>> losses;
+    std::unique_ptr<peer::Download> squares, statistics;
+  };
+  Status take(const Pending& pending, StepResult& result) const;
 
   const configs::Job* job_ = nullptr;
+  uint64_t skipped_steps_ = 0;
   std::vector<data::Feed> feeds_;
   std::vector<IntegerBounds> bounds_;
   std::unique_ptr<peer::Executor> executor_;

@@ -1,8 +1,9 @@
 #include "train/trainer.h"
 
 #include <chrono>
-#include <cmath>
+#include <limits>
 
+#include "dag/finite.h"
 #include "dag/loss.h"
 #include "dag/onnx/export.h"
 #include "dag/onnx/model.h"
@@ -34,6 +35,17 @@ Result<storage::CheckpointTensors> read_state(const peer::State& state,
     WEFT_TRY(tensors[key], state.read(key));
   }
   return tensors;
+}
+
+std::string name_not_finite(const dag::StateKey& key) {
+  return "after it '" + to_string(key) + "' is not finite";
+}
+
+// Which of them is not finite; empty: all are.
+std::string find_not_finite(const storage::CheckpointTensors& tensors) {
+  for (const auto& [key, tensor] : tensors)
+    if (!dag::is_below_infinity(tensor)) return name_not_finite(key);
+  return {};
 }
 
 Status write_state(peer::State& state, const std::vector<dag::StateKey>& keys,
@@ -127,6 +139,7 @@ class Run {
       warnings_.push_back("the checkpoint was computed by '" + checkpoint.numerics +
                           "': equal bits are no longer promised");
     WEFT_TRY_STATUS(write_state(*state_, trained_state_, checkpoint.tensors));
+    session_->set_skipped_steps(checkpoint.skipped_steps);
     first_step_ = checkpoint.step + 1;
     return {};
   }
@@ -160,17 +173,26 @@ class Run {
     last_checkpoint_ = last;
     for (uint64_t step = first_step_; step <= total_steps_; ++step) {
       WEFT_TRY(const auto result, session_->step(step, total_steps_, loader));
-      if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) return diverged(step, result);
+      skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
+      if (!result.not_finite.empty() && !result.skipped) return diverged(step, result.not_finite);
+      if (skipped_in_a_row_ == dag::kSkippedInARowMax)
+        return diverged(step, result.not_finite + ", and it is the " + std::to_string(skipped_in_a_row_) +
+                                  "th in a row that is skipped");
       const Clock::time_point now = Clock::now();
       const double seconds = seconds_between(last, now);
       last = now;
-      sink_(StepEvent{step, result.loss, result.learning_rate, seconds, job_.batch_size / seconds,
-                      result.gradient_norm});
+      sink_(StepEvent{step, result.skipped ? std::numeric_limits<double>::quiet_NaN() : result.loss,
+                      result.learning_rate, seconds, job_.batch_size / seconds, result.gradient_norm,
+                      result.skipped});
       const bool stop = options_.stop != nullptr && options_.stop->load();
       const bool final_step = step == total_steps_;
       if (!stop && !final_step && job_.evaluate_every != 0 && step % job_.evaluate_every == 0)
         WEFT_TRY_STATUS(evaluate(step));
-      if (checkpoint_due(step) || (stop && !final_step)) WEFT_TRY_STATUS(checkpoint(step));
+      if (checkpoint_due(step) || (stop && !final_step)) {
+        WEFT_TRY(auto state, read_state(*state_, trained_state_));
+        if (const std::string what = find_not_finite(state); !what.empty()) return diverged(step, what);
+        WEFT_TRY_STATUS(checkpoint(step, std::move(state)));
+      }
       if (stop && !final_step) return stopped(step);
     }
     WEFT_TRY_STATUS(evaluate(total_steps_));
@@ -191,17 +213,17 @@ class Run {
     return job_.checkpoint.every && Clock::now() - last_checkpoint_ >= *job_.checkpoint.every;
   }
 
-  Status checkpoint(uint64_t step) {
+  Status checkpoint(uint64_t step, storage::CheckpointTensors tensors) {
     if (!checkpoints_) {  // asked to stop a job that keeps none: this one
       WEFT_TRY(checkpoints_, storage::CheckpointWriter::open(checkpoint_folder(job_), files_));
     }
-    storage::Checkpoint state{.run = "local-" + graph_hash_.substr(0, 12),
-                              .step = step,
-                              .data_position = step * job_.batch_size,
-                              .graph_hash = graph_hash_,
-                              .numerics = backend_.numerics_fingerprint(),
-                              .tensors = {}};
-    WEFT_TRY(state.tensors, read_state(*state_, trained_state_));
+    const storage::Checkpoint state{.run = "local-" + graph_hash_.substr(0, 12),
+                                    .step = step,
+                                    .skipped_steps = session_->skipped_steps(),
+                                    .data_position = step * job_.batch_size,
+                                    .graph_hash = graph_hash_,
+                                    .numerics = backend_.numerics_fingerprint(),
+                                    .tensors = std::move(tensors)};
     WEFT_TRY(const auto report, checkpoints_->write(state));
     last_checkpoint_ = Clock::now();
     checkpoint_path_ = report.manifest;
@@ -220,13 +242,12 @@ class Run {
     return event;
   }
 
-  // What it would go on with has no meaning any more, nor would any checkpoint of it.
-  ResultEvent diverged(uint64_t step, const TrainingSession::StepResult& result) {
+  // What it would go on with has no meaning any more, nor would any checkpoint of it; or it goes on for ever
+  // without learning anything. Nobody else computed it, so that going back would bring the same bits again.
+  ResultEvent diverged(uint64_t step, const std::string& what) {
     ResultEvent event;
     event.steps = step - 1;
-    event.diverged = "step " + std::to_string(step) + ": " +
-                     (std::isfinite(result.loss) ? "a gradient is not finite"
-                                                 : "the loss is " + std::to_string(result.loss));
+    event.diverged = "step " + std::to_string(step) + ": " + what;
     event.seconds = seconds_between(start_, Clock::now());
     event.checkpoint = checkpoint_path_;
     event.metrics = metrics_;
@@ -239,6 +260,7 @@ class Run {
     for (const dag::StateKey& key : trained_state_)
       if (is_weight(key.slot)) {
         WEFT_TRY(trained[key.name], state_->read(key));
+        if (!dag::is_below_infinity(trained[key.name])) return diverged(total_steps_, name_not_finite(key));
       }
     evaluation_.reset();  // the file is read again to be written: not beside gradients and slots
     session_.reset();
@@ -268,6 +290,7 @@ class Run {
   std::shared_ptr<peer::State> state_;
   std::unique_ptr<TrainingSession> session_;
   std::vector<dag::StateKey> trained_state_;  // what checkpoints hold
+  uint64_t skipped_in_a_row_ = 0;
   std::unique_ptr<EvaluationSession> evaluation_;
   std::unique_ptr<storage::CheckpointWriter> checkpoints_;
   Clock::time_point last_checkpoint_;

@@ -37,6 +37,7 @@ struct StepEvent {
   double seconds = 0;  // since the previous step event, or since the start
   double samples_per_second = 0;
   double gradient_norm = 0;  // before clipping
+  bool skipped = false;      // it was not finite, and nothing was updated; then it has no loss (NaN)
 };
 struct EvaluationEvent {
   uint64_t after_step = 0;
@@ -51,7 +52,7 @@ struct CheckpointEvent {
 struct ResultEvent {
   uint64_t steps = 0;  // done in all, also before a resume
   bool stopped = false;
-  std::string diverged;  // not empty: what was not finite, in the step after `steps`
+  std::string diverged;  // not empty: which step was not finite, and what of it; the run ended there
   double seconds = 0;
   std::filesystem::path output, inference;  // empty when stopped early
   std::filesystem::path checkpoint;         // of a run that ended early: where to go on from

@@ -353,6 +353,7 @@ void Core::carry_out(Effect& effect) {
               const auto wanted = checked.value_or(Planner::Wanted{});
               event.submission.compresses = wanted.compresses;
               event.submission.arithmetic = wanted.arithmetic;
+              event.submission.skips_steps = wanted.skips_steps;
               from_worker([this, size, event = std::move(event)] {
                 if (connections_.contains(event.connection)) taken_[event.connection] += size;
                 step(event);

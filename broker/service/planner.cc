@@ -160,6 +160,7 @@ class Assembly {
       stage.training = training();
       stage.microbatches_in_flight = plan_.stages[s].microbatches_in_flight;
       stage.after_step = request_.checkpoint ? request_.checkpoint->step : 0;
+      stage.skipped_steps = request_.checkpoint ? request_.checkpoint->skipped_steps : 0;
       stage.data_key = run->data_key;
       stage.replication_rate =
           plan::copy_rate(replication_rate_, request_.cluster, plan_.stages[s].devices.front());
@@ -207,7 +208,8 @@ class Assembly {
             .optimizer = job.optimizer,
             .schedule = job.schedule,
             .clip_norm = job.clip_norm,
-            .gradient_ranges = job.gradient_ranges};
+            .gradient_ranges = job.gradient_ranges,
+            .on_divergence = job.on_divergence};
   }
 
   void describe(PlannedRun& run) {
@@ -219,6 +221,7 @@ class Assembly {
     run.optimizer = job.optimizer;
     run.schedule = job.schedule;
     run.clip_norm = job.clip_norm;
+    run.on_divergence = job.on_divergence;
     run.evaluate_every = job.evaluate_every;
     run.checkpoint_every = job.checkpoint.every;
     run.checkpoint_steps = job.checkpoint.steps;
@@ -325,6 +328,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::place_again(const StartPlanni
     planned.peer = request.candidates[request.placed[s]].peer;
     stage->plan_version = request.plan_version;
     stage->after_step = request.checkpoint ? request.checkpoint->step : 0;
+    stage->skipped_steps = request.checkpoint ? request.checkpoint->skipped_steps : 0;
     stage->data_key = run->data_key;
     stage->replication_rate =
         plan::copy_rate(replication_rate_.value_or(0), request.cluster, request.placed[s]);
@@ -412,7 +416,7 @@ Result<plan::Plan> Planner::make_plan(const StartPlanning& request, const config
                           .stages = job.stages,
                           .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
                           .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
-                          .clips_norm = trains && job.clip_norm > 0,
+                          .clips_norm = trains && job.decides_together(),
                           .evaluates = trains && job.test.has_value(),
                           .copies = trains ? replication_rate_ : std::nullopt,
                           .equal_bits = job.equal_bits,
@@ -492,7 +496,8 @@ Result<Planner::Wanted> Planner::check(const proto::SubmitJob& submission) {
   std::error_code code;
   std::filesystem::remove_all(folder, code);
   if (!job) return fail(job.error());
-  return Wanted{job->compression.policy != plan::CompressionPolicy::None, job->arithmetic};
+  return Wanted{job->compression.policy != plan::CompressionPolicy::None, job->arithmetic,
+                job->on_divergence == dag::OnDivergence::Skip};
 }
 
 }  // namespace weft::broker

@@ -31,6 +31,7 @@ class Planner {
   struct Wanted {
     bool compresses = false;  // its links may have codecs
     dag::Arithmetic arithmetic = dag::Arithmetic::F32;
+    bool skips_steps = false;  // that diverge
   };
   Result<Wanted> check(const proto::SubmitJob& submission);
   // The job's data for a run that goes on after a restart of the broker, with the microbatches that it had;

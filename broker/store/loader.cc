@@ -128,7 +128,8 @@ Status Loader::checkpoints() {
               [&](const Statement& row) -> Status {
                 WEFT_TRY(StoredJob * job, job_of(row));
                 WEFT_TRY(proto::CheckpointReport report, decoded<proto::CheckpointReport>(database_, row, 1));
-                job->checkpoints.push_back({job->last.job, report.step, std::move(report.tensors)});
+                job->checkpoints.push_back(
+                    {job->last.job, report.step, std::move(report.tensors), report.skipped_steps});
                 return {};
               });
 }
@@ -156,9 +157,11 @@ Status Loader::plans() {
     WEFT_TRY(StoredJob * job, job_of(row));
     WEFT_TRY(proto::RunPlan plan, decoded<proto::RunPlan>(database_, row, 2));
     WEFT_TRY(auto stages, assignments(job->last.job));
+    const uint64_t diverged_at = plan.diverged_at;
     RunStarted started{.job = job->last.job,
                        .plan_version = static_cast<proto::PlanVersion>(row.integer(1)),
-                       .plan = from_message(std::move(plan), std::move(stages))};
+                       .plan = from_message(std::move(plan), std::move(stages)),
+                       .diverged_at = diverged_at};
     if (!started.plan)
       return damaged(database_, "stages of the plan of job " + std::to_string(job->last.job) + " are gone");
     job->run = std::move(started);

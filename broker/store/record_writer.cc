@@ -110,10 +110,12 @@ Status RecordWriter::write(const JobEnded& record) {
 }
 
 Status RecordWriter::write(const CheckpointCommitted& record) {
-  WEFT_TRY(const auto report, encoded(database_, proto::CheckpointReport{.run = record.job,
-                                                                         .plan_version = 0,
-                                                                         .step = record.step,
-                                                                         .tensors = record.tensors}));
+  WEFT_TRY(const auto report,
+           encoded(database_, proto::CheckpointReport{.run = record.job,
+                                                      .plan_version = 0,
+                                                      .step = record.step,
+                                                      .tensors = record.tensors,
+                                                      .skipped_steps = record.skipped_steps}));
   WEFT_TRY_STATUS(insert_checkpoint_.bind(record.job).bind(report).run());
   return done(trim_checkpoints_.bind(record.job));
 }
@@ -152,7 +154,8 @@ Status RecordWriter::write(const RunStarted& record) {
   if (!whole)
     return contradiction(database_, "the plan of job " + std::to_string(record.job) + " has no assignments");
   WEFT_TRY_STATUS(erase_plan(record.job));
-  const proto::RunPlan message = to_message(*record.plan);
+  proto::RunPlan message = to_message(*record.plan);
+  message.diverged_at = record.diverged_at;
   WEFT_TRY(const auto plan, encoded(database_, message));
   WEFT_TRY_STATUS(insert_plan_.bind(record.job).bind(record.plan_version).bind(plan).run());
   for (size_t s = 0; s < record.plan->stages.size(); ++s) {

@@ -45,6 +45,7 @@ std::shared_ptr<const PlannedRun> from_message(
                                                      .optimizer = training.optimizer,
                                                      .schedule = training.schedule,
                                                      .clip_norm = training.clip_norm,
+                                                     .on_divergence = training.on_divergence,
                                                      .evaluate_every = plan.evaluate_every,
                                                      .checkpoint_every = plan.checkpoint_every,
                                                      .checkpoint_steps = plan.checkpoint_steps,

@@ -222,9 +222,11 @@ PeerEffects Peer::on_link_failed(Instant now, uint64_t generation, const plan::S
   });
 }
 
-PeerEffects Peer::on_not_finite(Instant now, uint64_t generation, const Error& error) {
+PeerEffects Peer::on_not_finite(Instant now, uint64_t generation, const plan::Seat& from, uint64_t step,
+                                const Error& error) {
   return handle(*state_, now, [&] {
-    if (state_->is_at_work(generation)) state_->fail_stage(error, {}, /*permanent=*/true, /*diverged=*/true);
+    if (state_->is_at_work(generation))
+      state_->fail_stage(error, from, /*permanent=*/true, /*diverged=*/true, step);
   });
 }
 

@@ -155,8 +155,10 @@ class Peer {
   // The link cannot be had again: its own deadline has passed.
   PeerEffects on_link_failed(Instant now, uint64_t generation, const plan::Seat& seat, const Error& error);
 
-  // A tensor that came for training is not finite: it is not handed over, and the job cannot go on.
-  PeerEffects on_not_finite(Instant now, uint64_t generation, const Error& error);
+  // A tensor that came from there for that step's training is not finite and was not handed over; or, from
+  // the stage's own seat, one of its state after that step is not. The stage cannot go on.
+  PeerEffects on_not_finite(Instant now, uint64_t generation, const plan::Seat& from, uint64_t step,
+                            const Error& error);
 
   PeerEffects on_probed(Instant now, const proto::ProbeReport& report);
 

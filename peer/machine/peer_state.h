@@ -108,7 +108,7 @@ struct Peer::State {
   void report(uint64_t sequence, proto::Message message, const Task& task = {});
   void resume(const proto::ResumeStage& resume);
   void fail_stage(const Error& error, std::optional<plan::Seat> unreachable = {}, bool permanent = false,
-                  bool diverged = false);
+                  bool diverged = false, uint64_t step = 0);
   void on_hashed(uint64_t generation, const Task& task, std::vector<proto::TensorReference> tensors);
   bool uploads_are_full() const;
   void start_uploads();

@@ -42,7 +42,7 @@ void Peer::State::resume(const proto::ResumeStage& resume) {
 }
 
 void Peer::State::fail_stage(const Error& error, std::optional<plan::Seat> unreachable, bool permanent,
-                             bool diverged) {
+                             bool diverged, uint64_t step) {
   if (stage->failed) return;
   stage->failed = true;
   let_device_finish();
@@ -54,7 +54,8 @@ void Peer::State::fail_stage(const Error& error, std::optional<plan::Seat> unrea
                                                       .error = error,
                                                       .unreachable = unreachable,
                                                       .permanent = permanent,
-                                                      .diverged = diverged});
+                                                      .diverged = diverged,
+                                                      .step = step});
 }
 
 void Peer::State::on_hashed(uint64_t of_generation, const Task& task,
@@ -74,7 +75,8 @@ void Peer::State::on_hashed(uint64_t of_generation, const Task& task,
            proto::CheckpointReport{.run = stage->assignment->run,
                                    .plan_version = stage->assignment->plan_version,
                                    .step = task.key.step,
-                                   .tensors = std::move(tensors)},
+                                   .tensors = std::move(tensors),
+                                   .skipped_steps = task.skipped_steps},
            task);
   } else {
     uploads.add(task, std::move(tensors));
@@ -111,7 +113,8 @@ void Peer::State::end_upload(Uploads::Done done) {
   const proto::PlanVersion version = stage->assignment->plan_version;
   const Task& task = done.upload.task;
   if (done.upload.is_snapshot()) {
-    proto::CheckpointReport checkpoint{.run = run, .plan_version = version, .step = task.key.step};
+    proto::CheckpointReport checkpoint{
+        .run = run, .plan_version = version, .step = task.key.step, .skipped_steps = task.skipped_steps};
     if (done.failure)
       checkpoint.failure = done.failure->within("uploading");
     else

@@ -1,6 +1,7 @@
 #include "peer/machine/stage.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "plan/schedule.h"
@@ -18,6 +19,10 @@ void append(const std::vector<double>& from, std::vector<double>& to) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
+bool are_finite(const std::vector<double>& numbers) {
+  return std::all_of(numbers.begin(), numbers.end(), [](double number) { return std::isfinite(number); });
+}
+
 }  // namespace
 
 StageMachine::StageMachine(std::shared_ptr<const proto::AssignStage> assignment, Options options)
@@ -25,7 +30,8 @@ StageMachine::StageMachine(std::shared_ptr<const proto::AssignStage> assignment,
       options_(options),
       completed_(assignment_->after_step),
       granted_(completed_),
-      at_step_(completed_) {
+      at_step_(completed_),
+      skipped_given_(assignment_->skipped_steps) {
   uint64_t largest = 0;
   for (const proto::StageProgram& stage : assignment_->programs) {
     Program& program = programs_[stage.kind];
@@ -142,7 +148,9 @@ Status StageMachine::on_norm(const proto::GradientNorm& norm) {
   if (norm.step <= completed_) return {};
   if (norm.step > granted_ || norm.step > completed_ + kStepsAhead)
     return refuse("a gradient norm of a step that is not under way");
-  norms_[norm.step] = norm.norm;
+  if (norm.skip && assignment_->training.on_divergence != dag::OnDivergence::Skip)
+    return refuse("a step to be skipped of a job that skips none");
+  decisions_[norm.step] = {norm.norm, norm.skip};
   return {};
 }
 
@@ -236,15 +244,18 @@ std::optional<Task> StageMachine::next_of_step() {
   const uint64_t step = at_step_ + 1;
   if (microbatches_given_.empty() || microbatches_given_.back() < microbatches())
     return next_segment(ProgramKind::Train, step, 0, microbatches());
-  Task update{.kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}};
-  if (assignment_->training.clip_norm <= 0) {
+  Task update{
+      .kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}, .skipped_steps = skipped_given_};
+  if (!assignment_->training.decides_together()) {
     update.with_squares = true;
   } else {
     if (!std::exchange(squares_given_, true))
       return Task{.kind = TaskKind::Squares, .key = {ProgramKind::Train, step, 0}};
-    const auto norm = norms_.find(step);
-    if (norm == norms_.end()) return std::nullopt;
-    update.norm = norm->second;
+    const auto decision = decisions_.find(step);
+    if (decision == decisions_.end()) return std::nullopt;
+    update.norm = decision->second.norm;
+    update.skip = decision->second.skip;
+    skipped_given_ += update.skip;
   }
   ++at_step_;
   microbatches_given_.clear();
@@ -279,8 +290,10 @@ std::optional<Task> StageMachine::next_of(const Command& command, bool& all_give
     case CommandKind::Checkpoint:
     case CommandKind::Replicate:
       all_given = true;
-      return Task{
-          .kind = TaskKind::Snapshot, .key = {ProgramKind::Train, command.step, 0}, .direct = command.direct};
+      return Task{.kind = TaskKind::Snapshot,
+                  .key = {ProgramKind::Train, command.step, 0},
+                  .skipped_steps = skipped_given_,
+                  .direct = command.direct};
     case CommandKind::Evaluate:
     case CommandKind::Predict: {
       const auto task = next_of_forward(command);
@@ -415,10 +428,12 @@ void StageMachine::on_task_done(Instant now, const Task& task, const TaskOutcome
                                            .step = task.key.step,
                                            .losses = losses_,
                                            .squares = outcome.squares,
-                                           .sample_positions = sample_positions_});
+                                           .sample_positions = sample_positions_,
+                                           .statistics_diverged = !are_finite(outcome.statistics)});
       break;
     case TaskKind::Update:
       squares_ = outcome.squares;
+      statistics_diverged_ = !are_finite(outcome.statistics);
       finish_step(now);
       break;
     case TaskKind::Snapshot:
@@ -441,6 +456,7 @@ void StageMachine::finish_step(Instant now) {
       .run = assignment_->run, .plan_version = assignment_->plan_version, .step = completed_};
   report.updated = true;
   report.squares = std::move(squares_);
+  report.statistics_diverged = statistics_diverged_;
   if (!squares_done_) report.losses = losses_;
   report.sample_positions = std::exchange(sample_positions_, {});
   report.seconds_busy = seconds(busy_);
@@ -452,7 +468,7 @@ void StageMachine::finish_step(Instant now) {
   losses_.clear();
   squares_.clear();
   squares_done_ = false;
-  norms_.erase(completed_);
+  decisions_.erase(completed_);
 }
 
 void StageMachine::finish_forward() {

@@ -44,10 +44,12 @@ struct Task {
   uint32_t segment = 0;
   bool first_segment = false, last_segment = false;  // of the microbatch on this stage
   bool with_squares = false;
-  double norm = 0;        // for Update with clip_norm
-  uint64_t sequence = 0;  // of the command that it belongs to
-  bool durable = true;    // of a Snapshot: for a checkpoint
-  bool direct = false;    // of a Snapshot: others fetch it here
+  double norm = 0;             // for Update with clip_norm
+  bool skip = false;           // an Update that is none: what the step has changed is undone
+  uint64_t skipped_steps = 0;  // for Update those before its step; of a Snapshot those in it
+  uint64_t sequence = 0;       // of the command that it belongs to
+  bool durable = true;         // of a Snapshot: for a checkpoint
+  bool direct = false;         // of a Snapshot: others fetch it here
 };
 
 // What a task gave, tensors aside.
@@ -56,6 +58,7 @@ struct TaskOutcome {
   // Of outputs in the segment that was run. An evaluation of several losses gives one number each.
   std::vector<double> loss{}, correct{}, counted{};
   std::vector<double> squares;
+  std::vector<double> statistics;  // sums of squares too, of running statistics; with `squares`
 };
 
 class StageMachine {
@@ -168,6 +171,7 @@ class StageMachine {
   uint64_t at_step_ = 0;                      // the last whose update was handed out
   std::vector<uint32_t> microbatches_given_;  // by segment, of the step or forward pass under way
   bool squares_given_ = false;
+  uint64_t skipped_given_ = 0;  // steps of the run so far
   uint64_t last_sequence_ = 0, committed_ = 0, settled_ = 0, keep_from_ = 0;
   std::deque<Task> tasks_;  // handed out and not done
   Instant running_since_{};
@@ -181,8 +185,12 @@ class StageMachine {
   std::vector<double> losses_;
   std::vector<uint64_t> sample_positions_;
   std::vector<double> squares_;
-  bool squares_done_ = false;
-  std::map<uint64_t, double> norms_;
+  bool squares_done_ = false, statistics_diverged_ = false;
+  struct Decision {
+    double norm = 0;
+    bool skip = false;
+  };
+  std::map<uint64_t, Decision> decisions_;  // by step
   Duration busy_{};
   uint64_t segments_done_ = 0;  // of the training program, and the time they took
   Duration segments_busy_{};

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <future>
 
+#include "dag/finite.h"
 #include "peer/backend/host/host_memory.h"
 #include "peer/service/bulk.h"
 #include "peer/service/encoding.h"
@@ -221,6 +222,10 @@ void ComputeService::hash(const StagePtr& stage, const Task& task, std::vector<S
     for (Submitted::Named& one : *named) {
       auto taken = one.tensor->take();
       if (!taken) return end(stage, task, fail(taken.error()));
+      if (task.kind == TaskKind::Snapshot && !dag::is_below_infinity(*taken))
+        return tell(stage, [stage, task, key = one.key](const Handlers& to) {
+          if (to.on_not_finite) to.on_not_finite(stage->generation, task, key);
+        });
       const auto tensor = std::make_shared<const dag::Tensor>(std::move(*taken));
       hashed.push_back(
           {{one.key, tensor->spec(), storage::sha256(tensor->bytes())}, {tensor, tensor->bytes()}});

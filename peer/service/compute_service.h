@@ -39,6 +39,8 @@ class ComputeService {
     std::function<void(uint64_t generation, const Result<RunnerSize>& made)> on_runner;
     std::function<void(uint64_t generation, const Task&, const Result<TaskOutcome>&)> on_done;
     std::function<void(uint64_t generation, const Task&, std::vector<Hashed>)> on_hashed;
+    // Instead of on_hashed, of a snapshot: a tensor that is not finite (dag/finite.h).
+    std::function<void(uint64_t generation, const Task&, const dag::StateKey&)> on_not_finite{};
     std::function<void(const Status& answered)> on_device;
   };
   // The links must outlive it.

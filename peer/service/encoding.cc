@@ -1,9 +1,9 @@
 #include "peer/service/encoding.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "base/check.h"
+#include "dag/finite.h"
 #include "peer/service/bulk.h"
 
 namespace weft::peer {
@@ -26,43 +26,12 @@ compress::Draw draw_of(const proto::TensorHeader& header, uint64_t seed) {
           .replica = header.replica};
 }
 
-// Of floats by their bits: no NaN, no +Inf.
-template <typename Bits>
-bool are_below_infinity(std::span<const std::byte> bytes, Bits infinity) {
-  constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
-  for (size_t i = 0; i + sizeof(Bits) <= bytes.size(); i += sizeof(Bits)) {
-    Bits bits;
-    std::memcpy(&bits, bytes.data() + i, sizeof bits);
-    if ((bits & kMagnitude) > infinity || bits == infinity) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 bool may_be_learnt_from(const proto::TensorHeader& header, const dag::Tensor& tensor) {
   if (!is_learnt_from(header) || header.codec.kind != compress::Kind::Dense) return true;
-  switch (tensor.spec().dtype) {
-    case dag::DType::F32:
-      return compress::are_below_infinity(tensor.as<float>());
-    case dag::DType::F64:
-      return are_below_infinity<uint64_t>(tensor.bytes(), uint64_t{0x7ff} << 52);
-    case dag::DType::F16:
-      return are_below_infinity<uint16_t>(tensor.bytes(), 0x7c00);
-    case dag::DType::BF16:
-      return are_below_infinity<uint16_t>(tensor.bytes(), 0x7f80);
-    case dag::DType::I8:
-    case dag::DType::U8:
-    case dag::DType::I16:
-    case dag::DType::U16:
-    case dag::DType::I32:
-    case dag::DType::U32:
-    case dag::DType::I64:
-    case dag::DType::U64:
-    case dag::DType::Bool:
-      break;
-  }
-  return true;
+  if (tensor.spec().dtype == dag::DType::F32) return compress::are_below_infinity(tensor.as<float>());
+  return dag::is_below_infinity(tensor);
 }
 
 Error not_finite(const proto::TensorHeader& header, const plan::Seat& from) {

@@ -30,7 +30,8 @@ inline bool is_learnt_from(const proto::TensorHeader& header) {
   return header.program == proto::ProgramKind::Train && dag::is_float(header.spec.dtype);
 }
 // False for what is learnt from and has a NaN or +Inf, which a codec lets through dense: whether the sender
-// diverged or lies, it would end in the weights. -Inf is how scores are masked.
+// diverged or lies, it would end in the weights. -Inf is how scores are masked. Where steps may be skipped it
+// is not asked: what such a tensor does shows in the step's loss, gradients and statistics.
 bool may_be_learnt_from(const proto::TensorHeader& header, const dag::Tensor& tensor);
 // What is said of one that may not be.
 Error not_finite(const proto::TensorHeader& header, const plan::Seat& from);

@@ -174,11 +174,11 @@ void LinkService::hand_over(uint64_t generation, plan::Seat seat, const proto::T
   publish_use();
   untaken_ += static_cast<uint64_t>(header.spec.bytes().value);
   if (untaken_ > options_.untaken_bytes_max && !is_paused_) links_->pause_reading(is_paused_ = true);
-  if (is_decoded_here(header)) return decode(generation, seed_, seat, header, payload);
+  if (is_decoded_here(header)) return decode(generation, run_, seat, header, payload);
   if (!decoder_) decoder_ = std::make_unique<net::Worker>();
   ++decoding_;
-  decoder_->post([this, generation, seed = seed_, seat, header, payload = std::move(payload)] {
-    decode(generation, seed, seat, header, payload);
+  decoder_->post([this, generation, run = run_, seat, header, payload = std::move(payload)] {
+    decode(generation, run, seat, header, payload);
     --decoding_;  // what comes after it goes behind it
   });
 }
@@ -186,16 +186,15 @@ void LinkService::hand_over(uint64_t generation, plan::Seat seat, const proto::T
 // What takes no longer than waking the other thread up, as long as nothing is to stay behind.
 bool LinkService::is_decoded_here(const proto::TensorHeader& header) const {
   return decoding_ == 0 && header.codec.kind == compress::Kind::Dense &&
-         (!is_learnt_from(header) || header.spec.bytes().value <= kCheckedHereMax);
+         (run_.takes_any || !is_learnt_from(header) || header.spec.bytes().value <= kCheckedHereMax);
 }
 
-void LinkService::decode(uint64_t generation, uint64_t seed, plan::Seat seat,
+void LinkService::decode(uint64_t generation, const OfRun& run, plan::Seat seat,
                          const proto::TensorHeader& header, const dag::Tensor& payload) {
-  auto tensor = decode_tensor(header, payload, seed);
-  if (tensor && !may_be_learnt_from(header, *tensor)) {
-    const Error error = not_finite(header, seat);
-    tell([generation, error](const Handlers& handlers) {
-      if (handlers.on_not_finite) handlers.on_not_finite(generation, error);
+  auto tensor = decode_tensor(header, payload, run.seed);
+  if (tensor && !run.takes_any && !may_be_learnt_from(header, *tensor)) {
+    tell([generation, seat, header](const Handlers& handlers) {
+      if (handlers.on_not_finite) handlers.on_not_finite(generation, seat, header);
     });
     loop_.post([this, size = static_cast<uint64_t>(header.spec.bytes().value)] { on_taken(size); });
     return;
@@ -235,7 +234,7 @@ void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::Ass
     const std::lock_guard lock(mutex_);
     counted_ = generation;
   }
-  seed_ = assignment->training.seed;
+  run_ = {assignment->training.seed, assignment->training.on_divergence == dag::OnDivergence::Skip};
   blobs_->set_rate(assignment->replication_rate);
   links_ = std::make_unique<Links>(
       link_options(), std::move(assignment),

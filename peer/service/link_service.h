@@ -43,7 +43,7 @@ class LinkService {
     std::function<void(uint64_t generation, plan::Seat seat, const proto::TensorHeader&, dag::Tensor)>
         on_tensor;
     // Instead of on_tensor: what the stage would learn from is not finite (encoding.h).
-    std::function<void(uint64_t generation, const Error&)> on_not_finite{};
+    std::function<void(uint64_t generation, plan::Seat seat, const proto::TensorHeader&)> on_not_finite{};
     std::function<void(const proto::ProbeReport&)> on_probed{};
     // What the owner holds of what another peer asks for, and of the base that it names. Missing: nothing.
     std::function<HeldBlob(const proto::GetBlob&)> on_get_blob{};
@@ -80,6 +80,11 @@ class LinkService {
         handlers_(std::make_shared<Handlers>(std::move(handlers))) {}
   void run();
 
+  // What a tensor is decoded and judged by.
+  struct OfRun {
+    uint64_t seed = 0;
+    bool takes_any = false;  // its steps are skipped where they are not finite: that is found out later
+  };
   // On the thread.
   void on_accepted(net::ConnectionPtr connection);
   void on_arrival_frame(const std::shared_ptr<Arrival>& arrival, const net::InFrame& frame);
@@ -95,7 +100,7 @@ class LinkService {
   void hand_over(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header,
                  dag::Tensor payload);
   // On the thread that decodes, or on this one.
-  void decode(uint64_t generation, uint64_t seed, plan::Seat seat, const proto::TensorHeader& header,
+  void decode(uint64_t generation, const OfRun& run, plan::Seat seat, const proto::TensorHeader& header,
               const dag::Tensor& payload);
   void pass_on(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header, dag::Tensor tensor);
   bool is_decoded_here(const proto::TensorHeader& header) const;
@@ -118,7 +123,7 @@ class LinkService {
   std::unique_ptr<Prober> prober_;
   std::unique_ptr<BlobServer> blobs_;
   std::atomic<uint32_t> decoding_ = 0;  // tensors that the thread which decodes has yet to pass on
-  uint64_t seed_ = 0;                   // of its run
+  OfRun run_;                           // that of the stage
   uint64_t untaken_ = 0;                // bytes of tensors
   bool is_paused_ = false;
 

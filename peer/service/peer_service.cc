@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "peer/backend/host/host_memory.h"
+#include "peer/service/encoding.h"
 #include "security/token.h"
 
 namespace weft::peer {
@@ -85,8 +86,10 @@ Status PeerService::start_links() {
     if (accepted) stage_->inbox.keep(header, std::move(tensor));
     carry_out(std::move(effects));
   };
-  handlers.on_not_finite = [this](uint64_t generation, const Error& error) {
-    if (is_current(generation)) carry_out(peer_->on_not_finite(loop_.now(), generation, error));
+  handlers.on_not_finite = [this](uint64_t generation, const plan::Seat& from,
+                                  const proto::TensorHeader& header) {
+    if (is_current(generation))
+      carry_out(peer_->on_not_finite(loop_.now(), generation, from, header.step, not_finite(header, from)));
   };
   handlers.on_probed = [this](const proto::ProbeReport& report) {
     carry_out(peer_->on_probed(loop_.now(), report));
@@ -123,6 +126,12 @@ void PeerService::start_compute() {
   handlers.on_hashed = [this](uint64_t generation, const Task& task,
                               std::vector<ComputeService::Hashed> hashed) {
     on_hashed(generation, task, std::move(hashed));
+  };
+  handlers.on_not_finite = [this](uint64_t generation, const Task& task, const dag::StateKey& key) {
+    if (!is_current(generation)) return;
+    const Error error{ErrorCode::OutOfRange, "after step " + std::to_string(task.key.step) + " '" +
+                                                 to_string(key) + "' is not finite"};
+    carry_out(peer_->on_not_finite(loop_.now(), generation, peer_->assignment()->seat, task.key.step, error));
   };
   handlers.on_device = [this](const Status& answered) { carry_out(peer_->on_device(loop_.now(), answered)); };
   ComputeService::Options options{.make_backend = options_.make_backend, .on_task = options_.on_task};

@@ -53,7 +53,10 @@ Status StageRunner::add_program(const proto::StageProgram& stage) {
   options.segment_of_op = stage.segment_of_op;
   options.scratch = scratch_;
   options.precision.compute = assignment_->arithmetic;
-  if (stage.kind == ProgramKind::Train) options.optimizer = training.optimizer;
+  if (stage.kind == ProgramKind::Train) {
+    options.optimizer = training.optimizer;
+    options.undoes_statistics = training.on_divergence == dag::OnDivergence::Skip;
+  }
   WEFT_TRY(auto executor, Executor::create(stage.graph, state_, std::move(options)));
   Program& program = programs_[stage.kind];
   program.stage = &stage;
@@ -147,6 +150,10 @@ Result<StageRunner::Output> StageRunner::take(Submitted submitted) {
 
 Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Submitted& submitted) {
   Program& program = programs_.at(task.key.program);
+  const bool begins_step =
+      task.key.program == ProgramKind::Train && task.first_segment && task.key.microbatch == 0;
+  if (begins_step && assignment_->training.on_divergence == dag::OnDivergence::Skip)
+    WEFT_TRY_STATUS(program.executor->keep_statistics());
   WEFT_TRY(Microbatch * microbatch, microbatch_of(task, program));
   for (const auto& [index, tensor] : inputs.received)
     WEFT_TRY_STATUS(program.executor->set_value(*microbatch, program.stage->receives[index].value, tensor));
@@ -220,21 +227,25 @@ Status StageRunner::begin_outputs(const Task& task, Program& program, Microbatch
 }
 
 Status StageRunner::begin_squares(Submitted& submitted) {
-  WEFT_TRY(auto squares, programs_.at(ProgramKind::Train).executor->begin_gradient_squares());
+  Executor& executor = *programs_.at(ProgramKind::Train).executor;
+  WEFT_TRY(auto squares, executor.begin_gradient_squares());
   submitted.numbers.push_back({&TaskOutcome::squares, std::move(squares)});
+  WEFT_TRY(auto statistics, executor.begin_statistic_squares());
+  if (statistics) submitted.numbers.push_back({&TaskOutcome::statistics, std::move(statistics)});
   return {};
 }
 
 Status StageRunner::update(const Task& task, Submitted& submitted) {
   const proto::TrainingSpec& training = assignment_->training;
   if (task.with_squares) WEFT_TRY_STATUS(begin_squares(submitted));
+  Executor& executor = *programs_.at(ProgramKind::Train).executor;
+  if (task.skip) return executor.undo_statistics();
   const uint32_t microbatches = training.batch_size / training.microbatch_size;
-  return programs_.at(ProgramKind::Train)
-      .executor->update(
-          {.step = task.key.step,
-           .learning_rate = dag::scheduled_learning_rate(training.schedule, training.optimizer.learning_rate,
-                                                         task.key.step, training.steps),
-           .gradient_scale = dag::clip_factor(training.clip_norm, task.norm) / microbatches});
+  return executor.update(
+      {.step = task.key.step - task.skipped_steps,
+       .learning_rate = dag::scheduled_learning_rate(training.schedule, training.optimizer.learning_rate,
+                                                     task.key.step, training.steps),
+       .gradient_scale = dag::clip_factor(training.clip_norm, task.norm) / microbatches});
 }
 
 Status StageRunner::snapshot(Submitted& submitted) {

@@ -163,9 +163,10 @@ void put(const GradientNorm& from, wire::GradientNorm& to) {
   to.set_plan_version(from.plan_version);
   to.set_step(from.step);
   to.set_norm(from.norm);
+  to.set_skip(from.skip);
 }
 Status get(const wire::GradientNorm& from, GradientNorm& to) {
-  to = {from.run(), from.plan_version(), from.step(), from.norm()};
+  to = {from.run(), from.plan_version(), from.step(), from.norm(), from.skip()};
   return {};
 }
 

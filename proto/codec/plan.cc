@@ -49,6 +49,7 @@ void put(const RunPlan& from, wire::RunPlan& to) {
   to.set_data_key(put_bytes(from.data_key));
   to.set_predicted_nanoseconds(static_cast<uint64_t>(from.predicted_step.count()));
   if (from.gentler) to.set_gentler(*from.gentler);
+  to.set_diverged_at(from.diverged_at);
 }
 Status get(const wire::RunPlan& from, RunPlan& to) {
   Reader read("RunPlan");
@@ -84,6 +85,7 @@ Status get(const wire::RunPlan& from, RunPlan& to) {
   read.secret(from.data_key(), to.data_key, "data_key");
   read.duration(from.predicted_nanoseconds(), to.predicted_step, "predicted_nanoseconds");
   if (from.has_gentler()) to.gentler = std::min<uint32_t>(from.gentler(), kGentlerMax);
+  to.diverged_at = from.diverged_at();
   return read.status();
 }
 

@@ -29,6 +29,7 @@ void put(const StageFailed& from, wire::StageFailed& to) {
   }
   to.set_permanent(from.permanent);
   to.set_diverged(from.diverged);
+  to.set_step(from.step);
 }
 Status get(const wire::StageFailed& from, StageFailed& to) {
   Reader read("StageFailed");
@@ -41,6 +42,7 @@ Status get(const wire::StageFailed& from, StageFailed& to) {
               "unreachable_stage");
   to.permanent = from.permanent();
   to.diverged = from.diverged();
+  to.step = from.step();
   return read.status();
 }
 
@@ -55,6 +57,7 @@ void put(const StepReport& from, wire::StepReport& to) {
   to.set_seconds(from.seconds);
   put_list(from.links, *to.mutable_links());
   put_plain(from.sample_positions, *to.mutable_sample_positions());
+  to.set_statistics_diverged(from.statistics_diverged);
 }
 Status get(const wire::StepReport& from, StepReport& to) {
   Reader read("StepReport");
@@ -68,6 +71,7 @@ Status get(const wire::StepReport& from, StepReport& to) {
   read.not_negative(from.seconds(), to.seconds, "seconds");
   read.list(from.links(), to.links, kStagesMax, "links");
   read.numbers(from.sample_positions(), to.sample_positions, kLossesMax, "sample_positions");
+  to.statistics_diverged = from.statistics_diverged();
   return read.status();
 }
 
@@ -76,6 +80,7 @@ void put(const CheckpointReport& from, wire::CheckpointReport& to) {
   to.set_plan_version(from.plan_version);
   to.set_step(from.step);
   put_list(from.tensors, *to.mutable_tensors());
+  to.set_skipped_steps(from.skipped_steps);
   if (!from.failure) return;
   to.set_failure_code(put_enum<wire::ErrorCode>(from.failure->code));
   to.set_failure_message(put_text(from.failure->message));
@@ -86,6 +91,8 @@ Status get(const wire::CheckpointReport& from, CheckpointReport& to) {
   to.plan_version = from.plan_version();
   to.step = from.step();
   read.list(from.tensors(), to.tensors, kListMax, "tensors");
+  to.skipped_steps = from.skipped_steps();
+  read.require(to.skipped_steps <= to.step, "skipped_steps", "more than there were steps");
   if (from.failure_code() != wire::ERROR_CODE_UNSPECIFIED) {
     to.failure.emplace();
     read.enumerator(from.failure_code(), to.failure->code, ErrorCode::DeviceLost, "failure_code");

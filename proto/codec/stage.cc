@@ -197,6 +197,7 @@ void put(const TrainingSpec& from, wire::Training& to) {
   to.mutable_schedule()->set_final_fraction(from.schedule.final_fraction);
   to.set_clip_norm(from.clip_norm);
   to.set_gradient_ranges(from.gradient_ranges);
+  to.set_on_divergence(put_enum<wire::OnDivergence>(from.on_divergence));
 }
 Status get(const wire::Training& from, TrainingSpec& to) {
   Reader read("Training");
@@ -224,6 +225,8 @@ Status get(const wire::Training& from, TrainingSpec& to) {
   to.gradient_ranges = std::max(from.gradient_ranges(), 1u);
   read.require(to.batch_size / std::max(to.microbatch_size, 1u) % to.gradient_ranges == 0, "gradient_ranges",
                "the step's microbatches cannot be dealt to as many ranges");
+  if (from.on_divergence() != wire::ON_DIVERGENCE_UNSPECIFIED)
+    read.enumerator(from.on_divergence(), to.on_divergence, dag::OnDivergence::Skip, "on_divergence");
   return read.status();
 }
 
@@ -248,6 +251,7 @@ void put(const AssignStage& from, wire::AssignStage& to) {
   for (const Digest& blob : from.lends) to.add_lends(put_bytes(blob));
   to.set_arithmetic(put_enum<wire::Arithmetic>(from.arithmetic));
   to.set_microbatch_seconds(from.microbatch_seconds);
+  to.set_skipped_steps(from.skipped_steps);
 }
 
 namespace {
@@ -323,6 +327,8 @@ Status get(const wire::AssignStage& from, AssignStage& to) {
   if (from.arithmetic() != wire::ARITHMETIC_UNSPECIFIED)
     read.enumerator(from.arithmetic(), to.arithmetic, dag::Arithmetic::BF16, "arithmetic");
   read.not_negative(from.microbatch_seconds(), to.microbatch_seconds, "microbatch_seconds");
+  to.skipped_steps = from.skipped_steps();
+  read.require(to.skipped_steps <= to.after_step, "skipped_steps", "more than there were steps");
   WEFT_TRY_STATUS(read.status());
   for (const Status& checked :
        {check_stages(to), check_tensors(to), check_sources(to.sources, to.tensors.size())})

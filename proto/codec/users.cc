@@ -59,6 +59,7 @@ void put(const SubmitJob& from, wire::SubmitJob& to) {
   put_plain(from.excluded, *to.mutable_excluded());
   to.set_compresses(from.compresses);
   to.set_arithmetic(put_enum<wire::Arithmetic>(from.arithmetic));
+  to.set_skips_steps(from.skips_steps);
 }
 Status get(const wire::SubmitJob& from, SubmitJob& to) {
   Reader read("SubmitJob");
@@ -74,6 +75,7 @@ Status get(const wire::SubmitJob& from, SubmitJob& to) {
   to.compresses = from.compresses();
   if (from.arithmetic() != wire::ARITHMETIC_UNSPECIFIED)
     read.enumerator(from.arithmetic(), to.arithmetic, dag::Arithmetic::BF16, "arithmetic");
+  to.skips_steps = from.skips_steps();
   return read.status();
 }
 
@@ -213,6 +215,7 @@ void put(const JobEvent& from, wire::JobEvent& to) {
   to.set_text(put_text(from.text));
   for (const std::string& peer : from.peers) to.add_peers(put_text(peer));
   to.set_diverged(from.diverged);
+  to.set_skipped(from.skipped);
 }
 Status get(const wire::JobEvent& from, JobEvent& to) {
   Reader read("JobEvent");
@@ -238,6 +241,7 @@ Status get(const wire::JobEvent& from, JobEvent& to) {
   read.message(from.text(), to.text, "text");
   read.names(from.peers(), to.peers, kStagesMax, "peers");
   to.diverged = from.diverged();
+  to.skipped = from.skipped();
   return read.status();
 }
 

@@ -178,6 +178,7 @@ void Cluster::plan(const StartPlanning& request) {
   plan->microbatch_size = kBatch / kMicrobatches;
   plan->parameter_count = stages;
   plan->clip_norm = options_.clip_norm;
+  if (!options_.skips.empty()) plan->on_divergence = dag::OnDivergence::Skip;
   plan->checkpoint_steps = options_.checkpoint_steps;
   plan->evaluate_every = options_.evaluate_every;
   plan->forward_microbatches = options_.forward_microbatches;
@@ -192,6 +193,9 @@ void Cluster::plan(const StartPlanning& request) {
     assignment->seat = {s};
     assignment->stage_count = stages;
     assignment->after_step = request.checkpoint ? request.checkpoint->step : 0;
+    assignment->skipped_steps = request.checkpoint ? request.checkpoint->skipped_steps : 0;
+    assignment->training.clip_norm = options_.clip_norm;
+    assignment->training.on_divergence = plan->on_divergence;
     // A state is that of the whole model: with another number of stages its parts lie elsewhere.
     for (uint32_t part = s; part < options_.stages; part += stages) {
       proto::TensorReference tensor{.key = {.name = std::to_string(part)}, .spec = {}};
@@ -321,7 +325,12 @@ void Cluster::check_log() {
     }
     if (event.kind != JobEventKind::Step) continue;
     ASSERT_EQ(event.step, ++step) << "committed steps are 1, 2, 3, ...";
-    EXPECT_DOUBLE_EQ(event.loss, loss_of(step));
+    EXPECT_EQ(event.skipped, options_.skips.contains(step));
+    if (event.skipped) {
+      EXPECT_TRUE(std::isnan(event.loss));
+    } else {
+      EXPECT_DOUBLE_EQ(event.loss, loss_of(step));
+    }
     EXPECT_EQ(event.samples, step * kBatch);
   }
 }

@@ -27,6 +27,7 @@ struct ClusterOptions {
   uint32_t stages = 2;
   uint64_t steps = 12;
   double clip_norm = 0;
+  std::set<uint64_t> skips{};  // steps whose first stage has a gradient that is not finite; none: it stops
   std::optional<uint64_t> checkpoint_steps = 5;
   uint64_t evaluate_every = 0;
   uint32_t forward_microbatches = 0;
@@ -42,13 +43,12 @@ struct ClusterOptions {
   std::function<Result<broker::Reconsidered::Other>(const broker::Reconsider&)> reconsider{};
 };
 
-
 // The stage that a peer runs.
 struct FakeStage {
   std::shared_ptr<const proto::AssignStage> assignment;
   uint64_t last_sequence = 0, completed = 0;
   std::deque<proto::Command> commands;
-  std::map<uint64_t, double> norms;
+  std::map<uint64_t, proto::GradientNorm> norms;
   bool squares_sent = false;
   struct Kept {
     uint64_t sequence = 0, step = 0;  // step: of a StepReport
@@ -65,6 +65,7 @@ struct FakePeer {
   bool alive = false, draining = false, disk_full = false, left = false;
   bool fetches = true;                             // from other peers
   bool claims = false;                             // it says that it stands by, and has nothing
+  uint64_t wrong_from = ~uint64_t{0};              // its gradients are not finite from that step on
   std::optional<broker::ConnectionId> connection;  // admitted or not
   bool admitted = false;
   std::optional<FakeStage> stage;
@@ -111,6 +112,9 @@ class Cluster {
   void forget_transient() { transient_.clear(); }
   bool broker_has(const Digest& blob) const { return durable_.contains(blob) || transient_.contains(blob); }
   Digest digest(uint32_t stage, uint64_t step) const;
+  uint64_t skipped_up_to(uint64_t step) const {
+    return static_cast<uint64_t>(std::distance(options_.skips.begin(), options_.skips.upper_bound(step)));
+  }
 
   std::set<Digest> kept;  // as the broker last said, of the blobs that need not survive it
   bool tracing = false;

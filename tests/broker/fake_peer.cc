@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "tests/broker/cluster.h"
 
@@ -118,7 +119,7 @@ void Cluster::receive(FakePeer& peer, const Message& message) {
     work(peer);
   } else if (const auto* norm = std::get_if<proto::GradientNorm>(&message)) {
     if (!peer.stage || norm->plan_version != peer.stage->assignment->plan_version) return;
-    peer.stage->norms[norm->step] = norm->norm;
+    peer.stage->norms[norm->step] = *norm;
     work(peer);
   } else if (const auto* release = std::get_if<proto::ReleaseStage>(&message)) {
     if (peer.stage && peer.stage->assignment->plan_version <= release->plan_version) peer.stage.reset();
@@ -189,6 +190,7 @@ void Cluster::load(FakePeer& peer) {
                                          .plan_version = assignment.plan_version,
                                          .error = {ErrorCode::NotFound, "there is no such blob"}});
   }
+  EXPECT_EQ(assignment.skipped_steps, skipped_up_to(assignment.after_step));
   peer.stage->completed = assignment.after_step;
   peer.stage->loaded = true;
   tell(peer, proto::StageReady{.run = assignment.run,
@@ -203,15 +205,20 @@ void Cluster::step_once(FakePeer& peer, bool& waits) {
   const uint64_t step = stage.completed + 1;
   const bool last = assignment.seat.stage + 1 == assignment.stage_count;
   proto::StepReport full{.run = assignment.run, .plan_version = assignment.plan_version, .step = step};
-  full.squares = {4.0};
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  const bool skip = options_.skips.contains(step);
+  full.squares = {(skip && assignment.seat.stage == 0) || step >= peer.wrong_from ? kNaN : 4.0};
   if (last) full.losses = {0.5 / static_cast<double>(step), 1.5 / static_cast<double>(step)};
   if (assignment.seat.stage == 0) full.sample_positions = {(step - 1) * 8, (step - 1) * 8 + 4};
-  if (options_.clip_norm > 0) {
+  if (assignment.training.decides_together()) {
     if (!stage.squares_sent) report(peer, 0, step, full);
     stage.squares_sent = true;
     waits = !stage.norms.contains(step);
     if (waits) return;
-    EXPECT_EQ(stage.norms.at(step), std::sqrt(4.0 * assignment.stage_count) / 2);
+    EXPECT_EQ(stage.norms.at(step).skip, skip);
+    if (!skip) {
+      EXPECT_EQ(stage.norms.at(step).norm, std::sqrt(4.0 * assignment.stage_count) / 2);
+    }
     full.squares.clear();
     full.losses.clear();
     full.sample_positions.clear();
@@ -228,6 +235,7 @@ void Cluster::snapshot(FakePeer& peer, const proto::Command& command) {
   EXPECT_EQ(command.step, peer.stage->completed);
   proto::CheckpointReport checkpoint{
       .run = assignment.run, .plan_version = assignment.plan_version, .step = command.step, .tensors = {}};
+  checkpoint.skipped_steps = skipped_up_to(command.step);
   const bool durable = command.kind == CommandKind::Checkpoint;
   for (proto::TensorReference tensor : assignment.tensors) {
     tensor.sha256 = digest(static_cast<uint32_t>(std::stoul(tensor.key.name)), command.step);

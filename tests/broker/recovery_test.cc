@@ -49,6 +49,32 @@ TEST(Loss, WithClippedGradientsAndSnapshotsNowAndThen) {
             moment, {static_cast<uint8_t>(1 + moment % 3)}, 1, moment);
 }
 
+// A machine that computes wrong costs what was done since the last copy, where somebody else is free; where
+// nobody is, it ends the job, also when the broker was restarted in between.
+TEST(Divergence, OfOnePeerAloneIsPassedByAnother) {
+  for (const bool has_spare : {true, false}) {
+    SCOPED_TRACE(has_spare);
+    Cluster cluster({.steps = 20}, 3);
+    for (uint8_t peer = 1; peer <= (has_spare ? 3 : 2); ++peer) cluster.join(peer);
+    cluster.submit();
+    while (cluster.state() != JobState::Running) cluster.turn();
+    cluster.peer(cluster.peer_of_stage(1)).wrong_from = 9;
+    while (cluster.notices().empty()) cluster.turn();
+    while (cluster.state() != JobState::Running) cluster.turn();
+    cluster.crash_broker();
+    EXPECT_TRUE(cluster.play());
+    EXPECT_EQ(cluster.state(), has_spare ? JobState::Finished : JobState::Failed);
+    EXPECT_EQ(cluster.events().back().diverged, !has_spare);
+    cluster.check_log();
+  }
+}
+
+TEST(Loss, AroundStepsThatAreSkipped) {
+  for (int moment = 0; moment < 160 && !testing::Test::HasFailure(); moment += 3)
+    lose_at({.skips = {2, 3, 7, 12}, .checkpoint_steps = 4, .stage_bytes = moment % 2 == 0 ? 0 : 5'000'000},
+            moment, {static_cast<uint8_t>(1 + moment % 2)}, 1, moment);
+}
+
 TEST(Loss, OfTwoAtOnce) {
   for (int moment = 0; moment < 160 && !testing::Test::HasFailure(); moment += 3)
     lose_at({.stages = 3, .submitted_stages = 3}, moment, {1, 3}, 2, moment);

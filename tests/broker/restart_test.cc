@@ -47,6 +47,12 @@ TEST(Restart, AtEveryRecordBoundaryWithClippedGradients) {
   crash_at_each({.stages = 3, .clip_norm = 1, .checkpoint_steps = std::nullopt, .submitted_stages = 3});
 }
 
+// What all stages do with a step follows from what they say again; how many were skipped is in the snapshots.
+TEST(Restart, AtEveryRecordBoundaryWithStepsThatAreSkipped) {
+  crash_at_each({.skips = {1, 4, 5, 12}});
+  crash_at_each({.clip_norm = 1, .skips = {3, 8}, .checkpoint_steps = 7, .stage_bytes = 5'000'000});
+}
+
 TEST(Restart, AtEveryRecordBoundaryWithSnapshotsNowAndThen) {
   crash_at_each({.checkpoint_steps = 7, .stage_bytes = 5'000'000});
 }

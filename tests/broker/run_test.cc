@@ -24,6 +24,7 @@ struct Shape {
   double predicted_step = 0.1;
   std::optional<uint64_t> checkpoint_steps = std::nullopt;
   double clip_norm = 0;
+  dag::OnDivergence on_divergence = dag::OnDivergence::Stop;
   uint32_t forward_microbatches = 0;
   dag::LossTerms loss_terms{};
   bool compresses = false;
@@ -39,6 +40,7 @@ std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
   plan->parameter_count = shape.stages;
   plan->checkpoint_steps = shape.checkpoint_steps;
   plan->clip_norm = shape.clip_norm;
+  plan->on_divergence = shape.on_divergence;
   plan->forward_microbatches = shape.forward_microbatches;
   plan->forward_samples = uint64_t{shape.forward_microbatches} * plan->microbatch_size - 1;
   plan->masked = plan->accuracy = shape.forward_microbatches != 0;
@@ -47,6 +49,7 @@ std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(shape.predicted_step));
   for (uint32_t s = 0; s < shape.stages; ++s) {
     auto assignment = std::make_shared<proto::AssignStage>();
+    assignment->training.on_divergence = shape.on_divergence;
     assignment->tensors.push_back({dag::of_initializer("w" + std::to_string(s)),
                                    {dag::DType::F32, dag::Shape({shape.stage_bytes / 4})},
                                    {}});
@@ -71,12 +74,19 @@ class Fixture final : public RunSink {
   void issue(const Command& command) override { script.push_back(command); }
   void send_to_stage(uint32_t stage, proto::Message message) override { sent[stage].push_back(message); }
   void emit(proto::JobEvent event) override {
-    if (event.kind == proto::JobEventKind::Step) steps.push_back(event.step);
+    if (event.kind != proto::JobEventKind::Step) return;
+    steps.push_back(event.step);
+    if (event.skipped) skipped.push_back(event.step);
+    EXPECT_EQ(event.skipped, std::isnan(event.loss));
   }
   void step_repeated(uint64_t step, double) override { repeated.push_back(step); }
-  void commit_checkpoint(CheckpointCommitted checkpoint) override { checkpoints.push_back(checkpoint.step); }
+  void commit_checkpoint(CheckpointCommitted checkpoint) override {
+    checkpoints.push_back(checkpoint.step);
+    skipped_of[checkpoint.step] = checkpoint.skipped_steps;
+  }
   void commit_round(CheckpointCommitted round, bool direct) override {
     rounds.push_back(round.step);
+    skipped_of[round.step] = round.skipped_steps;
     if (direct) direct_rounds.push_back(round.step);
   }
   bool copies_go_direct() const override { return goes_direct; }
@@ -87,7 +97,7 @@ class Fixture final : public RunSink {
   void compared(const proto::LinkComparison& comparison) override { compared_with.push_back(comparison); }
   void finished(uint64_t) override { is_finished = true; }
   void stopped(uint64_t step) override { stopped_after = step; }
-  void diverged(const std::string& what) override { diverged_by = what; }
+  void diverged(const Divergence& divergence) override { diverged_by = divergence; }
 
   proto::StepReport report_of(uint64_t step, bool updated = true) const {
     proto::StepReport report{.run = 1, .plan_version = 1, .step = step};
@@ -132,12 +142,13 @@ class Fixture final : public RunSink {
   Instant now = Instant{} + std::chrono::hours(1);
   std::vector<Command> script;
   std::map<uint32_t, std::vector<proto::Message>> sent;
-  std::vector<uint64_t> steps, repeated, checkpoints, rounds;
+  std::vector<uint64_t> steps, skipped, repeated, checkpoints, rounds;
+  std::map<uint64_t, uint64_t> skipped_of;  // by step of a snapshot that is whole
   std::vector<proto::LinkComparison> compared_with;
   int failures = 0;
   bool is_finished = false;
   std::optional<uint64_t> stopped_after;
-  std::optional<std::string> diverged_by;
+  std::optional<Divergence> diverged_by;
   bool goes_direct = false;
   int direct_changes = 0;
   std::vector<uint64_t> direct_rounds;
@@ -167,10 +178,128 @@ TEST(Divergence, StepsWithNumbersThatAreNotFiniteAreNotCommitted) {
     bad.squares[0] = square;
     ASSERT_TRUE(run.run.on_step_report(run.now, 1, bad, run).has_value());
     ASSERT_TRUE(run.diverged_by.has_value());
-    EXPECT_NE(run.diverged_by->find(says), std::string::npos) << *run.diverged_by;
+    EXPECT_NE(run.diverged_by->what.find(says), std::string::npos) << run.diverged_by->what;
+    EXPECT_EQ(run.diverged_by->step, 2u);
+    EXPECT_EQ(run.diverged_by->stage, 1u);
+    EXPECT_TRUE(run.diverged_by->may_pass);
     EXPECT_EQ(run.steps, Steps{1});
     EXPECT_EQ(run.run.committed_step(), 1u);
   }
+}
+
+// Both stages say what came out of the step; the second one's is `second`. What each is told then.
+std::vector<proto::GradientNorm> decide(Fixture& run, uint64_t step, const proto::StepReport& second) {
+  run.sent.clear();
+  EXPECT_TRUE(run.run.on_step_report(run.now, 0, run.report_of(step, /*updated=*/false), run).has_value());
+  EXPECT_TRUE(run.sent.empty()) << "it is decided when all have said it";
+  EXPECT_TRUE(run.run.on_step_report(run.now, 1, second, run).has_value());
+  std::vector<proto::GradientNorm> told;
+  for (const auto& [stage, messages] : run.sent)
+    for (const proto::Message& message : messages)
+      if (const auto* norm = std::get_if<proto::GradientNorm>(&message)) told.push_back(*norm);
+  return told;
+}
+
+void update(Fixture& run, uint64_t step) {
+  proto::StepReport report{.run = 1, .plan_version = 1, .step = step, .updated = true};
+  for (uint32_t stage = 0; stage < 2; ++stage)
+    EXPECT_TRUE(run.run.on_step_report(run.now, stage, report, run).has_value());
+}
+
+proto::StepReport bad_report(const Fixture& run, uint64_t step) {
+  proto::StepReport bad = run.report_of(step, /*updated=*/false);
+  bad.squares[0] = std::numeric_limits<double>::infinity();
+  return bad;
+}
+
+// As RunBegin and the plan have it: small stages, so that each step has a copy.
+const Shape kSkips{.stage_bytes = 1 << 20, .on_divergence = dag::OnDivergence::Skip};
+
+TEST(SkippedSteps, LossesSquaresAndStatisticsOfOneStageDecideForAll) {
+  Fixture run(kSkips);
+  run.run.start(run.now, run);
+  std::vector<proto::StepReport> reports(4);
+  for (uint64_t step = 1; step <= 4; ++step) reports[step - 1] = run.report_of(step, /*updated=*/false);
+  reports[1].squares[0] = std::numeric_limits<double>::quiet_NaN();
+  reports[2].losses[0] = -std::numeric_limits<double>::infinity();
+  reports[3].statistics_diverged = true;
+  for (uint64_t step = 1; step <= 4; ++step) {
+    const auto told = decide(run, step, reports[step - 1]);
+    ASSERT_EQ(told.size(), 2u);
+    for (const proto::GradientNorm& norm : told) EXPECT_EQ(norm.skip, step > 1) << "step " << step;
+    update(run, step);
+    run.snapshot(step);
+  }
+  EXPECT_FALSE(run.diverged_by.has_value());
+  EXPECT_EQ(run.steps, (Steps{1, 2, 3, 4}));
+  EXPECT_EQ(run.skipped, (Steps{2, 3, 4}));
+  EXPECT_EQ(run.run.last_loss(), 1.0) << "of the last step that was learnt from";
+}
+
+TEST(SkippedSteps, NobodyUpdatesBeforeItIsDecided) {
+  Fixture run(kSkips);
+  run.run.start(run.now, run);
+  EXPECT_FALSE(run.run.on_step_report(run.now, 0, run.report_of(1, /*updated=*/true), run).has_value());
+}
+
+TEST(SkippedSteps, AreSkippedAgainByABrokerThatWasRestarted) {
+  Fixture before(kSkips);
+  before.run.start(before.now, before);
+  ASSERT_TRUE(decide(before, 1, bad_report(before, 1)).at(0).skip);
+  Fixture after(kSkips);
+  after.run.resume(before.script);
+  const uint64_t sequence = before.script.back().sequence;
+  for (uint32_t stage = 0; stage < 2; ++stage)
+    ASSERT_TRUE(after.run.on_resumed(after.now, stage, sequence, after).has_value());
+  // One stage had heard of it and has done it; the other says the same again.
+  ASSERT_TRUE(
+      after.run.on_step_report(after.now, 0, after.report_of(1, /*updated=*/false), after).has_value());
+  proto::StepReport done{.run = 1, .plan_version = 1, .step = 1, .updated = true};
+  ASSERT_TRUE(after.run.on_step_report(after.now, 0, done, after).has_value());
+  ASSERT_TRUE(after.run.on_step_report(after.now, 1, bad_report(after, 1), after).has_value());
+  ASSERT_FALSE(after.sent[1].empty());
+  EXPECT_TRUE(std::get<proto::GradientNorm>(after.sent[1].back()).skip);
+  ASSERT_TRUE(after.run.on_step_report(after.now, 1, done, after).has_value());
+  after.snapshot(1);
+  EXPECT_EQ(after.skipped, Steps{1});
+}
+
+TEST(SkippedSteps, SnapshotsSayHowManyThereWereAndStagesHaveToAgree) {
+  Fixture run(kSkips);
+  run.run.start(run.now, run);
+  proto::CheckpointReport report{.run = 1, .plan_version = 1, .tensors = {}};
+  for (uint64_t step = 1; step <= 3; ++step) {
+    decide(run, step, step == 2 ? bad_report(run, step) : run.report_of(step, /*updated=*/false));
+    update(run, step);
+    report.step = step;
+    report.skipped_steps = step > 1 ? 1 : 0;
+    ASSERT_TRUE(run.run.on_checkpoint_report(run.now, 0, report, run).has_value());
+    if (step == 3) report.skipped_steps = 2;
+    ASSERT_TRUE(run.run.on_checkpoint_report(run.now, 1, report, run).has_value());
+  }
+  EXPECT_EQ(run.skipped_of, (std::map<uint64_t, uint64_t>{{1, 0}, {2, 1}}));
+  EXPECT_EQ(run.failures, 1);
+  Fixture stops({.stage_bytes = 1 << 20});
+  stops.run.start(stops.now, stops);
+  stops.step(1, 0.1);
+  report.step = report.skipped_steps = 1;
+  EXPECT_FALSE(stops.run.on_checkpoint_report(stops.now, 0, report, stops).has_value());
+  report.skipped_steps = 0;
+  EXPECT_TRUE(stops.run.on_checkpoint_report(stops.now, 0, report, stops).has_value());
+}
+
+TEST(SkippedSteps, TooManyInARowEndTheRun) {
+  Fixture run({.steps = 1000, .stage_bytes = 1 << 20, .on_divergence = dag::OnDivergence::Skip});
+  run.run.start(run.now, run);
+  for (uint64_t step = 1; step <= 51 + dag::kSkippedInARowMax; ++step) {
+    ASSERT_FALSE(run.diverged_by.has_value()) << "before step " << step;
+    decide(run, step, step == 51 ? run.report_of(step, /*updated=*/false) : bad_report(run, step));
+    update(run, step);
+    if (!run.diverged_by) run.snapshot(step);
+  }
+  ASSERT_TRUE(run.diverged_by.has_value());
+  EXPECT_FALSE(run.diverged_by->may_pass);
+  EXPECT_EQ(run.diverged_by->step, 51 + dag::kSkippedInARowMax);
 }
 
 TEST(Rounds, SmallStagesAreEagerAStepIsCommittedWithItsCopy) {

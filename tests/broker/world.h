@@ -109,7 +109,8 @@ class World {
                                             .files = {},
                                             .excluded = std::move(excluded),
                                             .compresses = compresses,
-                                            .arithmetic = wanted},
+                                            .arithmetic = wanted,
+                                            .skips_steps = skips_steps},
                            {}});
   }
   void receive(ConnectionId connection, Message message) {
@@ -198,6 +199,7 @@ class World {
   double loss = 3.0;                                              // of the second microbatch
   std::vector<dag::Arithmetic> arithmetic{dag::Arithmetic::F32};  // of those that join
   dag::Arithmetic wanted = dag::Arithmetic::F32;                  // by jobs that are submitted
+  bool skips_steps = false;                                       // likewise
   bool copies = true;                                             // stages so small that each step has a copy
   bool pinned = false;                                            // nobody else may have the first stage
   std::vector<ConnectionId> peers;                                // connection = key, by stage

@@ -110,6 +110,8 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"schedule={type: constant, final: 0.1}", "unknown key `schedule.final`"},
       {"schedule={warmup_steps: 3}", "`schedule.type` is missing"},
       {"clip_norm=0", "must be above 0"},
+      {"on_divergence=ignore", "there are: stop, skip"},
+      {"on_divergence=[skip]", "`on_divergence`"},
       {"gradient_ranges=0", "`gradient_ranges` must be a whole number from 1"},
       {"gradient_ranges=3", "microbatches cannot be dealt to as many equal ranges"},
       {"evaluate_every=10", "add `data.test`"},

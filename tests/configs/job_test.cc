@@ -46,6 +46,8 @@ TEST(Job, DefaultsAreTheDocumentedOnes) {
   EXPECT_TRUE(job.freeze.empty());
   EXPECT_EQ(job.schedule.type, dag::ScheduleType::Constant);
   EXPECT_EQ(job.clip_norm, 0);
+  EXPECT_EQ(job.on_divergence, dag::OnDivergence::Stop);
+  EXPECT_FALSE(job.decides_together());
   EXPECT_EQ(job.evaluate_every, 0u);
   EXPECT_FALSE(job.checkpoint.every || job.checkpoint.steps);
   EXPECT_EQ(job.output, "dir/trained.onnx");
@@ -103,6 +105,7 @@ freeze: ["*.cos", "mask*"]
 optimizer: {type: adamw, learning_rate: 1e-3, weight_decay: 0.1, betas: [0.8, 0.99], epsilon: 1e-6}
 schedule: {type: cosine, warmup_steps: 50, final: 0.1}
 clip_norm: 1.0
+on_divergence: skip
 precision: fp32
 evaluate_every: 100
 checkpoint: {every: 60s}
@@ -130,6 +133,7 @@ compression: {policy: adatopk}
   EXPECT_EQ(job.schedule.warmup_steps, 50u);
   EXPECT_EQ(job.schedule.final_fraction, 0.1);
   EXPECT_EQ(job.clip_norm, 1);
+  EXPECT_EQ(job.on_divergence, dag::OnDivergence::Skip);
   EXPECT_EQ(job.evaluate_every, 100u);
   EXPECT_EQ(job.checkpoint.every, Duration(60s));
   EXPECT_EQ(job.output, "dir/out/trained.onnx");

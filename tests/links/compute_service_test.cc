@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 
 #include "dag/autodiff.h"
 #include "dag/lower.h"
@@ -51,8 +52,9 @@ struct Model {
 // Makes the backend and the runner, runs one step and a snapshot, asks the device, and says what came of it.
 class Script {
  public:
-  explicit Script(DeviceCalls::Faults faults)
+  explicit Script(DeviceCalls::Faults faults, double learning_rate = 0)
       : calls_(std::make_shared<DeviceCalls>(faults, [this] { loop_.post([] {}); })) {  // it looks then
+    model_.assignment->training.optimizer.learning_rate = learning_rate;
     identity_ = std::move(*security::Identity::generate());
     LinkService::Options link_options;
     link_options.identity = identity_.get();
@@ -97,6 +99,9 @@ class Script {
     to.on_done = [this](uint64_t, const Task&, const Result<TaskOutcome>& outcome) {
       if (!outcome) fail_with(outcome.error());
     };
+    to.on_not_finite = [this](uint64_t, const Task& task, const dag::StateKey& key) {
+      fail_with({ErrorCode::OutOfRange, to_string(key) + " after step " + std::to_string(task.key.step)});
+    };
     to.on_hashed = [this](uint64_t, const Task&, const std::vector<ComputeService::Hashed>&) {
       hashed = true;
       compute_->ask();
@@ -138,6 +143,15 @@ TEST(ComputeService, TellsOfADeviceThatIsLostAtAnyCall) {
     EXPECT_EQ(script.failure->code, ErrorCode::DeviceLost);
     EXPECT_TRUE(script.compute().rest(kPatience)) << "a thread still waits";
   }
+}
+
+TEST(ComputeService, ASnapshotThatIsNotFiniteIsToldOfAndNotHandedOver) {
+  Script script({}, std::numeric_limits<double>::infinity());
+  script.run();
+  ASSERT_TRUE(script.failure.has_value());
+  EXPECT_EQ(script.failure->code, ErrorCode::OutOfRange);
+  EXPECT_NE(script.failure->message.find("after step 1"), std::string::npos) << script.failure->message;
+  EXPECT_FALSE(script.hashed);
 }
 
 TEST(ComputeService, SaysThatADeviceHangsAndRestsWhenItAnswers) {

@@ -46,13 +46,17 @@ struct Owner {
                last_generation = generation;
                bytes += tensor.bytes().size();
              },
-         .on_not_finite = [this](uint64_t, const Error& error) { not_finite.push_back(error); }});
+         .on_not_finite =
+             [this](uint64_t, const plan::Seat& from, const proto::TensorHeader& header) {
+               not_finite.push_back(peer::not_finite(header, from));
+             }});
     EXPECT_TRUE(started.has_value());
     service = std::move(*started);
   }
   void open(uint64_t generation, uint32_t stage, const Owner& other, proto::StageProgram program = {}) {
     const auto assignment = std::make_shared<proto::AssignStage>();
     assignment->training.seed = kSeed;
+    assignment->training.on_divergence = on_divergence;
     if (program.graph) assignment->programs.push_back(std::move(program));
     assignment->run = 1;
     assignment->plan_version = 1;
@@ -70,6 +74,7 @@ struct Owner {
 
   std::unique_ptr<security::Identity> identity;
   std::unique_ptr<LinkService> service;
+  dag::OnDivergence on_divergence = dag::OnDivergence::Stop;  // of the job
   std::vector<uint64_t> up, steps;
   std::vector<Error> downs, not_finite;
   uint64_t sent = 0, received = 0, bytes = 0, last_generation = 0;
@@ -232,6 +237,19 @@ TEST_F(LinkServiceTest, NoNaNAndNoInfinityIsHandedOverForTraining) {
     EXPECT_EQ(error.message, "a NaN or an infinity came from stage 1: edge 8, step 5, microbatch 3");
   }
   EXPECT_TRUE(b_.downs.empty());
+}
+
+// It shows in the step's loss, gradients or statistics, and then all stages skip the step.
+TEST_F(LinkServiceTest, WhereStepsMayBeSkippedWhatIsNotFiniteIsHandedOver) {
+  b_.on_divergence = dag::OnDivergence::Skip;
+  open_both();
+  for (const int64_t size : {int64_t{1000}, int64_t{300'000}}) {
+    dag::Tensor tensor = numbered_tensor(size, a_.sent + 1);
+    tensor.mutable_as<float>()[9] = std::numeric_limits<float>::quiet_NaN();
+    a_.send(7, 1, tensor);
+  }
+  ASSERT_TRUE(run_until([&] { return b_.received == 2; }));
+  EXPECT_TRUE(b_.not_finite.empty());
 }
 
 // Nothing is learnt from an evaluation or prediction: a model may mean what it says.

@@ -103,12 +103,16 @@ TEST(Resume, AStageThatFailedMeanwhileSaysSo) {
 
 TEST(Divergence, IsTheJobsFaultAndNoLinksAndNothingRunsAfterIt) {
   Shell shell = loaded();
-  shell.act(shell.peer.on_not_finite(shell.now, shell.peer.generation() + 1, {ErrorCode::OutOfRange, "x"}));
+  shell.act(
+      shell.peer.on_not_finite(shell.now, shell.peer.generation() + 1, {1}, 7, {ErrorCode::OutOfRange, "x"}));
   EXPECT_TRUE(shell.told_of<proto::StageFailed>().empty()) << "of another stage";
-  shell.act(shell.peer.on_not_finite(shell.now, shell.peer.generation(), {ErrorCode::OutOfRange, "a NaN"}));
+  shell.act(
+      shell.peer.on_not_finite(shell.now, shell.peer.generation(), {1}, 7, {ErrorCode::OutOfRange, "a NaN"}));
   ASSERT_EQ(shell.told_of<proto::StageFailed>().size(), 1u);
   const proto::StageFailed failed = shell.told_of<proto::StageFailed>()[0];
-  EXPECT_TRUE(failed.diverged && failed.permanent && !failed.unreachable);
+  EXPECT_TRUE(failed.diverged && failed.permanent);
+  EXPECT_EQ(failed.unreachable, plan::Seat{1});
+  EXPECT_EQ(failed.step, 7u);
   EXPECT_EQ(failed.error.message, "a NaN");
   shell.command(CommandKind::Advance, 1);
   shell.work();

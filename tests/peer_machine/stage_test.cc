@@ -1,6 +1,7 @@
 // The rules of a stage at work: sequence numbers, what neighbours may send, what reports hold.
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include "tests/peer_machine/shell.h"
@@ -141,6 +142,59 @@ TEST(Norm, OfACompletedStepIsIgnored) {
   EXPECT_TRUE(shell.told_of<proto::StageFailed>().empty());
   shell.say(proto::GradientNorm{1, 1, 9, 0.5});
   EXPECT_EQ(shell.told_of<proto::StageFailed>().size(), 1u) << "of a step that was not granted";
+}
+
+// What of its run the broker decides, the tasks say: what an update counts as, and how many a snapshot lacks.
+TEST(SkippedSteps, AreCountedInUpdatesAndSnapshotsAlsoFromWhereTheStageBegan) {
+  auto assign = assignment({.after_step = 10, .reads_data = false});
+  assign.training.on_divergence = dag::OnDivergence::Skip;
+  assign.skipped_steps = 4;
+  StageMachine machine(std::make_shared<const proto::AssignStage>(assign), {.tasks_ahead = 3});
+  uint64_t sequence = 0;
+  for (uint64_t step = 11; step <= 13; ++step)
+    for (const CommandKind kind : {CommandKind::Advance, CommandKind::Replicate})
+      EXPECT_TRUE(
+          machine
+              .on_command({.run = 1, .plan_version = 1, .kind = kind, .step = step, .sequence = ++sequence})
+              .has_value());
+  std::vector<uint64_t> updates, snapshots;
+  std::deque<peer::Task> running;
+  for (;;) {
+    while (const auto task = machine.next_task(kStart)) running.push_back(*task);
+    if (running.empty()) break;
+    const peer::Task task = running.front();
+    running.pop_front();
+    if (task.kind == peer::TaskKind::Update) {
+      EXPECT_FALSE(task.with_squares);
+      EXPECT_EQ(task.skip, task.key.step == 12);
+      updates.push_back(task.skipped_steps);
+    }
+    if (task.kind == peer::TaskKind::Snapshot) snapshots.push_back(task.skipped_steps);
+    peer::TaskOutcome outcome;
+    if (task.kind == peer::TaskKind::Squares && task.key.step == 12)
+      outcome.statistics = {1.0, std::numeric_limits<double>::infinity()};
+    machine.on_task_done(kStart, task, outcome);
+    for (const proto::Message& message : machine.take_reports()) {
+      const auto& report = std::get<proto::StepReport>(message);
+      EXPECT_EQ(report.statistics_diverged, report.step == 12 && !report.updated);
+      if (report.updated) continue;
+      EXPECT_TRUE(
+          machine
+              .on_norm(
+                  {.run = 1, .plan_version = 1, .step = report.step, .norm = 1, .skip = report.step == 12})
+              .has_value());
+    }
+  }
+  EXPECT_EQ(machine.completed_step(), 13u);
+  EXPECT_EQ(updates, (std::vector<uint64_t>{4, 4, 5}));
+  EXPECT_EQ(snapshots, (std::vector<uint64_t>{4, 5, 5}));
+}
+
+TEST(SkippedSteps, AJobThatSkipsNoneIsNotToldTo) {
+  StageMachine machine(std::make_shared<const proto::AssignStage>(assignment({.clip_norm = 1})));
+  EXPECT_TRUE(machine.on_command(advance(1, 2)).has_value());
+  EXPECT_FALSE(
+      machine.on_norm({.run = 1, .plan_version = 1, .step = 1, .norm = 1, .skip = true}).has_value());
 }
 
 TEST(Tensors, ASenderMayBeTheWholeWindowAhead) {

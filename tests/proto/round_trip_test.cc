@@ -69,6 +69,15 @@ TEST(Codec, EveryFieldReachesTheWire) {
   differ(JobEvent{}, [](JobEvent& m) { m.metrics["a"] = 0; });
   differ(JobEvent{}, [](JobEvent& m) { m.diverged = true; });
   differ(StageFailed{}, [](StageFailed& m) { m.diverged = true; });
+  differ(StageFailed{}, [](StageFailed& m) { m.step = 1; });
+  differ(JobEvent{}, [](JobEvent& m) { m.skipped = true; });
+  differ(SubmitJob{}, [](SubmitJob& m) { m.skips_steps = true; });
+  differ(GradientNorm{}, [](GradientNorm& m) { m.skip = true; });
+  differ(StepReport{}, [](StepReport& m) { m.statistics_diverged = true; });
+  differ(CheckpointReport{}, [](CheckpointReport& m) { m.skipped_steps = 1; });
+  differ(AssignStage{}, [](AssignStage& m) { m.skipped_steps = 1; });
+  differ(AssignStage{}, [](AssignStage& m) { m.training.on_divergence = dag::OnDivergence::Skip; });
+  differ(RunPlan{}, [](RunPlan& m) { m.diverged_at = 1; });
   differ(AssignStage{}, [](AssignStage& m) { m.training.optimizer.beta2 = 0.5; });
   differ(AssignStage{}, [](AssignStage& m) { m.links.emplace_back().region = "a"; });
   differ(AssignStage{}, [](AssignStage& m) { m.arithmetic = dag::Arithmetic::BF16; });

@@ -199,6 +199,7 @@ class Maker {
     to.batch_size = to.microbatch_size * (1 + small());
     pick(to.optimizer.type, dag::OptimizerType::AdamW);
     pick(to.schedule.type, dag::ScheduleType::Cosine);
+    pick(to.on_divergence, dag::OnDivergence::Skip);
     for (double* number : {&to.optimizer.learning_rate, &to.optimizer.weight_decay, &to.optimizer.momentum,
                            &to.optimizer.dampening, &to.optimizer.beta1, &to.optimizer.beta2,
                            &to.optimizer.epsilon, &to.schedule.final_fraction, &to.clip_norm})
@@ -221,6 +222,7 @@ class Maker {
     to.microbatches_in_flight = 1 + small();
     pick(to.arithmetic, dag::Arithmetic::BF16);
     to.microbatch_seconds = positive();
+    to.skipped_steps = to.after_step / 2;
     const dag::BackendTraits traits{.fuse_elementwise = true, .convolution_layout = dag::Layout::Blocked8};
     const CutModel cut = cut_model(chance() ? residual_net(1, {.blocks = 1}) : transformer(1, {.layers = 1}),
                                    traits, 1 + small(), rng_);
@@ -249,7 +251,7 @@ class Maker {
              to.committed, to.settled, to.keep_from, to.direct);
     pick(to.kind, CommandKind::Compare);
   }
-  void fill(GradientNorm& to) { fill_all(to.run, to.plan_version, to.step, to.norm); }
+  void fill(GradientNorm& to) { fill_all(to.run, to.plan_version, to.step, to.norm, to.skip); }
   void fill(ReleaseStage& to) { fill_all(to.run, to.plan_version, to.reason); }
   void fill(RelayInvitation& to) { fill_all(to.run, to.plan_version, to.ticket); }
   void fill(HeartbeatAck& to) { fill(to.sequence); }
@@ -273,18 +275,19 @@ class Maker {
   void fill(Drain&) {}
   void fill(StageReady& to) { fill_all(to.run, to.plan_version, to.persistent, to.microbatch); }
   void fill(StageFailed& to) {
-    fill_all(to.run, to.plan_version, to.error.message, to.permanent, to.diverged);
+    fill_all(to.run, to.plan_version, to.error.message, to.permanent, to.diverged, to.step);
     pick(to.error.code, ErrorCode::DeviceLost);
     if (chance()) to.unreachable = plan::Seat{small(), small()};
   }
   void fill(StepReport& to) {
     fill_all(to.run, to.plan_version, to.step, to.losses, to.squares, to.updated, to.links,
-             to.sample_positions);
+             to.sample_positions, to.statistics_diverged);
     to.seconds_busy = positive();
     to.seconds = positive();
   }
   void fill(CheckpointReport& to) {
     fill_all(to.run, to.plan_version, to.step, to.tensors);
+    to.skipped_steps = to.step / 2;
     if (chance()) return;
     fill(to.failure.emplace().message);
     pick(to.failure->code, ErrorCode::DeviceLost);
@@ -337,7 +340,7 @@ class Maker {
     fill(to.pieces);
   }
   void fill(SubmitJob& to) {
-    fill_all(to.name, to.job, to.files, to.excluded, to.compresses);
+    fill_all(to.name, to.job, to.files, to.excluded, to.compresses, to.skips_steps);
     to.stages = small();
     pick(to.arithmetic, dag::Arithmetic::BF16);
   }
@@ -358,7 +361,7 @@ class Maker {
   }
   void fill(JobEvent& to) {
     fill_all(to.job, to.sequence, to.unix_ms, to.step, to.loss, to.learning_rate, to.seconds,
-             to.samples_per_second, to.gradient_norm, to.samples, to.text, to.diverged);
+             to.samples_per_second, to.gradient_norm, to.samples, to.text, to.diverged, to.skipped);
     pick(to.kind, JobEventKind::Result);
     pick(to.state, JobState::Failed);
     for (uint32_t i = small(); i > 0; --i) fill(to.metrics["metric " + std::to_string(i)]);
@@ -429,7 +432,7 @@ class Maker {
              to.evaluate_every, to.checkpoint_every, to.checkpoint_steps, to.forward_microbatches,
              to.forward_samples, to.microbatch_size, to.masked, to.accuracy, to.prediction_stages,
              to.equal_bits, to.equal_bits_required, to.fingerprint, to.explanation, to.relay_tickets,
-             to.data_key, to.predicted_step);
+             to.data_key, to.predicted_step, to.diverged_at);
     if (chance()) to.gentler = static_cast<uint32_t>(rng_.below(kGentlerMax + 1));
     to.loss_terms.weights.assign(1 + rng_.below(4), 0.0);
     for (double& weight : to.loss_terms.weights) weight = 2 * rng_.uniform() - 1;

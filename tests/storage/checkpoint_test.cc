@@ -19,7 +19,7 @@ Checkpoint state_at(uint64_t step, const std::string& run = "run") {
   const std::vector<float> weights = {s, s + 1, s + 2, s + 3};
   const std::vector<float> slot = {-s, 0, 0, 1};
   const std::vector<float> statistic = {0.5f, 0.25f};
-  Checkpoint checkpoint{run, step, step * 8, sha256_hex("graph"), "cpu", {}};
+  Checkpoint checkpoint{run, step, step / 3, step * 8, sha256_hex("graph"), "cpu", {}};
   checkpoint.tensors[dag::of_initializer("w")] = dag::make_tensor({2, 2}, weights);
   checkpoint.tensors[dag::of_initializer("w", dag::StateSlot::Momentum)] = dag::make_tensor({2, 2}, slot);
   checkpoint.tensors[dag::of_initializer("mean", dag::StateSlot::RunningStatistic)] =
@@ -30,6 +30,7 @@ Checkpoint state_at(uint64_t step, const std::string& run = "run") {
 void expect_equal(const Checkpoint& a, const Checkpoint& b) {
   EXPECT_EQ(a.run, b.run);
   EXPECT_EQ(a.step, b.step);
+  EXPECT_EQ(a.skipped_steps, b.skipped_steps);
   EXPECT_EQ(a.data_position, b.data_position);
   EXPECT_EQ(a.graph_hash, b.graph_hash);
   EXPECT_EQ(a.numerics, b.numerics);

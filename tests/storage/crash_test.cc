@@ -169,7 +169,7 @@ Checkpoint state_at(uint64_t step) {
   const auto s = static_cast<float>(step);
   const std::vector<float> weights = {s, s + 1, s + 2, s + 3};
   const std::vector<float> statistic = {0.5f, 0.25f};
-  Checkpoint checkpoint{"run", step, step * 8, sha256_hex("graph"), "cpu", {}};
+  Checkpoint checkpoint{"run", step, 0, step * 8, sha256_hex("graph"), "cpu", {}};
   checkpoint.tensors[dag::of_initializer("w")] = dag::make_tensor({2, 2}, weights);
   checkpoint.tensors[dag::of_initializer("mean", dag::StateSlot::RunningStatistic)] =
       dag::make_tensor({2}, statistic);

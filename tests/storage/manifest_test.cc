@@ -13,6 +13,7 @@ Manifest example() {
   return {7,
           "run-1",
           120,
+          0,
           7680,
           sha256_hex("graph"),
           "cpu avx512 \"quoted\" \xc3\xa9",
@@ -27,6 +28,20 @@ TEST(Manifest, ParsesBack) {
   const auto parsed = parse_manifest(manifest_json(example()));
   ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
   EXPECT_EQ(*parsed, example());
+}
+
+// A weft that does not know of them would go on with another count of updates: it refuses the format.
+TEST(Manifest, SkippedStepsMakeItOfFormat2) {
+  EXPECT_NE(manifest_json(example()).find("\"format\": 1,"), std::string::npos);
+  Manifest skipped = example();
+  skipped.skipped_steps = 3;
+  std::string text = manifest_json(skipped);
+  EXPECT_NE(text.find("\"format\": 2,"), std::string::npos);
+  const auto parsed = parse_manifest(text);
+  ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
+  EXPECT_EQ(*parsed, skipped);
+  text.replace(text.find("\"skipped_steps\": 3"), 18, "\"skipped_steps\": 121");
+  EXPECT_TRUE(fails_with(parse_manifest(text), ErrorCode::Corrupted, "`skipped_steps`"));
 }
 
 TEST(Manifest, OtherFormatIsRefusedByNumber) {

@@ -96,6 +96,13 @@ TEST_F(RunTest, APlanComesBackAsItWas) {
   EXPECT_EQ(plan.predicted_step, expected.predicted_step);
 }
 
+TEST_F(RunTest, TheStepThatARunWentBackForComesBack) {
+  RunStarted again = started(4, 7);
+  again.diverged_at = 12;
+  append(again);
+  EXPECT_EQ(job().run->diverged_at, 12u);
+}
+
 TEST_F(RunTest, StagesOfRealModelsComeBackAsTheyWere) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -113,6 +120,7 @@ TEST_F(RunTest, StagesOfRealModelsComeBackAsTheyWere) {
       EXPECT_EQ(proto::encode(*found.run->plan->stages[s].assignment),
                 proto::encode(*plan->stages[s].assignment));
     EXPECT_EQ(found.run->plan->clip_norm, plan->stages[0].assignment->training.clip_norm);
+    EXPECT_EQ(found.run->plan->on_divergence, plan->stages[0].assignment->training.on_divergence);
   }
 }
 

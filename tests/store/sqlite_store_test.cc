@@ -124,7 +124,7 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   other.outputs.front().key.name = "\xFF: an output of another stage";
   proto::JobResult result{.job = 7, .step = 30, .tensors = tensors(40), .sample_count = 11};
   ASSERT_TRUE(ok(append(*store_, admitted(1, 2), admitted(2, full.id, Role::Admin), submitted(7), odd,
-                        CheckpointCommitted{7, 10, tensors(50)}, CheckpointCommitted{7, 20, tensors(60)},
+                        CheckpointCommitted{7, 10, tensors(50)}, CheckpointCommitted{7, 20, tensors(60), 4},
                         PredictionCommitted{7, prediction}, PredictionCommitted{7, prediction},
                         PredictionCommitted{7, other}, ResultCommitted{7, result}, event(7, 2),
                         JobChanged{7, JobState::Finished, "done \xFF", 4, 30, 40}, submitted(8),
@@ -158,6 +158,7 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   EXPECT_EQ(job.last.steps, 40u);
   ASSERT_EQ(job.checkpoints.size(), 2u) << "the last two";
   EXPECT_EQ(job.checkpoints[0].step, 20u);
+  EXPECT_EQ(job.checkpoints[0].skipped_steps, 4u);
   EXPECT_EQ(job.checkpoints[1].step, 30u);
   EXPECT_TRUE(same(job.checkpoints[1].tensors, tensors(70)));
   ASSERT_EQ(job.predictions.size(), 2u) << "each output of a microbatch once";

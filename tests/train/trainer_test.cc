@@ -10,8 +10,10 @@
 #include <stdexcept>
 
 #include "configs/job.h"
+#include "dag/onnx/model.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/backend/reference/reference_backend.h"
+#include "tests/support/poison.h"
 #include "tests/support/scratch.h"
 #include "tests/train/reference_files.h"
 
@@ -85,6 +87,94 @@ TEST_F(Trainer, ResumesToTheSameBytes) {
     EXPECT_EQ(whole, trained_bytes(parts_job, *cpu(1), {.resume = train::checkpoint_folder(parts_job)}))
         << name;
   }
+}
+
+// A sample that is not fit to be learnt from comes once an epoch, in steps 5, 9, 14 and 18: file order, 72
+// samples, 16 a step.
+class SkippedSteps : public Trainer {
+ protected:
+  configs::Job poisoned(float value, const std::vector<std::string>& sets) {
+    std::vector<std::string> all{"on_divergence=skip", "optimizer={type: adamw, learning_rate: 0.003}"};
+    all.insert(all.end(), sets.begin(), sets.end());
+    job("resnet_small", {});
+    const auto poison =
+        test::poison_sample(scratch_.folder() / "resnet_small" / "data.npz", "image", 71, value);
+    EXPECT_TRUE(poison.has_value()) << poison.error().message;
+    return job("resnet_small", all);
+  }
+  static std::vector<uint64_t> skipped(const configs::Job& job, const train::TrainOptions& options = {}) {
+    std::vector<uint64_t> steps;
+    const auto result = train::train(job, *cpu(1), options, [&](const train::Event& event) {
+      const auto* step = std::get_if<train::StepEvent>(&event);
+      if (step == nullptr) return;
+      EXPECT_EQ(step->skipped, std::isnan(step->loss));
+      if (step->skipped) steps.push_back(step->step);
+    });
+    EXPECT_TRUE(result.has_value() && result->diverged.empty());
+    return steps;
+  }
+  static void expect_finite(const configs::Job& job) {
+    const auto model = onnx::read_model(job.output);
+    ASSERT_TRUE(model.has_value()) << model.error().message;
+    for (const auto& [name, tensor] : model->weights()) {
+      if (!is_float(tensor.dtype())) continue;
+      for (const double number : to_doubles(tensor)) ASSERT_TRUE(std::isfinite(number)) << name;
+    }
+  }
+};
+
+TEST_F(SkippedSteps, LeaveNothingBehind) {
+  for (const float value : {std::nanf(""), 1e30f}) {
+    SCOPED_TRACE(value);
+    const auto whole = poisoned(value, {"steps=10", output("whole.onnx")});
+    EXPECT_EQ(skipped(whole), (std::vector<uint64_t>{5, 9}));
+    expect_finite(whole);
+  }
+}
+
+TEST_F(SkippedSteps, AreCountedAcrossAResumption) {
+  const auto whole = poisoned(std::nanf(""), {"steps=10", output("whole.onnx")});
+  const auto parts = poisoned(std::nanf(""), {"steps=10", "checkpoint={steps: 6}", output("parts.onnx")});
+  EXPECT_EQ(skipped(whole), (std::vector<uint64_t>{5, 9}));
+  EXPECT_EQ(skipped(parts), (std::vector<uint64_t>{5, 9}));
+  EXPECT_EQ(test::read_file(whole.output), test::read_file(parts.output));
+  std::filesystem::remove(parts.output);
+  EXPECT_EQ(skipped(parts, {.resume = train::checkpoint_folder(parts)}), (std::vector<uint64_t>{9}));
+  EXPECT_EQ(test::read_file(whole.output), test::read_file(parts.output));
+}
+
+TEST_F(SkippedSteps, StopIsTheDefaultAndEndsAtTheFirst) {
+  for (const float value : {std::nanf(""), 1e30f}) {
+    const auto stops = poisoned(value, {"steps=10", "on_divergence=stop", output("stop.onnx")});
+    const auto result = train::train(stops, *cpu(1), {}, [](const train::Event&) {});
+    ASSERT_TRUE(result.has_value()) << result.error().message;
+    EXPECT_EQ(result->steps, 4u);
+    EXPECT_EQ(result->diverged.rfind("step 5: ", 0), 0u) << result->diverged;
+    EXPECT_FALSE(std::filesystem::exists(stops.output));
+  }
+}
+
+// The gradients of the last step were finite; what came of them is not.
+TEST_F(Trainer, WritesNothingThatIsNotFinite) {
+  for (const bool checkpoints : {false, true}) {
+    std::vector<std::string> sets{"steps=1", "optimizer={type: sgd, learning_rate: 1e40}", "clip_norm=null",
+                                  "schedule=null", output("infinite.onnx")};
+    if (checkpoints) sets.emplace_back("checkpoint={steps: 1}");
+    const auto wild = job("resnet_small", sets);
+    const auto result = train::train(wild, *cpu(1), {}, [](const train::Event&) {});
+    ASSERT_TRUE(result.has_value()) << result.error().message;
+    EXPECT_EQ(result->diverged.rfind("step 1: after it '", 0), 0u) << result->diverged;
+    EXPECT_TRUE(result->checkpoint.empty());
+    EXPECT_FALSE(std::filesystem::exists(wild.output));
+  }
+}
+
+TEST_F(SkippedSteps, TooManyInARowEndTheRun) {
+  const auto never =
+      poisoned(std::nanf(""), {"steps=1000", "batch_size=72", "microbatch_size=72", output("never.onnx")});
+  const auto result = train::train(never, *cpu(1), {}, [](const train::Event&) {});
+  ASSERT_TRUE(result.has_value()) << result.error().message;
+  EXPECT_EQ(result->diverged, "step 100: the loss is nan, and it is the 100th in a row that is skipped");
 }
 
 TEST_F(Trainer, RefusesACheckpointOfAnotherJob) {
