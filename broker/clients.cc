@@ -109,7 +109,10 @@ void Broker::ban(ConnectionId connection, const proto::BanPeer& request) {
   pool_.ban(peer->id, peer->name, !request.lift);
   step_.log(std::string("info ") + (request.lift ? "peer_ban_lifted" : "peer_banned") + " peer=" + peer->name +
             " key=" + to_string(peer->id));
-  if (!request.lift) put_out(*peer, ErrorCode::PermissionDenied, "the broker's operator has banned this key");
+  if (!request.lift) {
+    put_out(*peer, ErrorCode::PermissionDenied, "the broker's operator has banned this key");
+    step_.effect(CloseAll{peer->id});
+  }
   step_.send(connection, proto::Done{});
 }
 

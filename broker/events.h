@@ -116,6 +116,9 @@ struct Admit {  // what this connection may do from now on
 struct Close {  // after what was sent has gone
   ConnectionId connection = 0;
 };
+struct CloseAll {  // connections of this key, of whatever kind, after what was sent has gone
+  PeerId who{};
+};
 struct CheckSubmission {
   ConnectionId connection = 0;
   proto::SubmitJob submission{};
@@ -206,7 +209,7 @@ struct Log {
   std::string line{};  // "level event key=value ..."
 };
 using Effect =
-    std::variant<Send, Admit, Close, CheckSubmission, StartPlanning, Reconsider, OpenFeed, CloseFeed,
+    std::variant<Send, Admit, Close, CloseAll, CheckSubmission, StartPlanning, Reconsider, OpenFeed, CloseFeed,
                  GrantRelay, RevokeRelay, ForgetJob, PublishPeers, SendEvents, AnswerFromStore, SendJobs,
                  ReopenJob, VerifyBlobs, KeepTransient, Log>;
 

@@ -208,6 +208,7 @@ void Broker::on_tokens_revoked(const TokensRevoked& event) {
       if (ends) refuse(entry.first, ErrorCode::PermissionDenied, why);
       return ends;
     });
+    step_.effect(CloseAll{who});
   }
 }
 

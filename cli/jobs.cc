@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <CLI/App.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -29,6 +30,9 @@ struct JobOptions {
   BrokerOptions broker;
   std::string format = "text";
   proto::JobNumber job = 0;
+  proto::JobNumber before = 0;  // jobs
+  uint32_t count = 0;
+  std::string peer;  // peers ban, unban
   bool follow = false, verbose = false, links = false;
   std::string output;
   std::string address;  // login
@@ -66,7 +70,10 @@ std::string progress_text(const proto::JobStatus& job) {
 
 Result<int> run_jobs(const JobOptions& options) {
   WEFT_TRY(const auto session, Session::open(options.broker));
-  WEFT_TRY(const auto list, session->client->ask<proto::JobList>(proto::ListJobs{}));
+  WEFT_TRY(auto list,
+           session->client->ask<proto::JobList>(proto::ListJobs{options.before, options.count}));
+  // The newest come; people read downwards.
+  std::reverse(list.jobs.begin(), list.jobs.end());
   if (!options.json())
     fmt::print("{:>5}  {:9}  {:>15}  {:>10}  {:20}  {}\n", "JOB", "STATE", "STEP", "LOSS", "NAME", "");
   for (const proto::JobStatus& job : list.jobs) {
@@ -77,6 +84,8 @@ Result<int> run_jobs(const JobOptions& options) {
                  progress_text(job), job.loss != 0 ? fmt::format("{:.4f}", job.loss) : "",
                  printable(job.name), printable(job.reason));
   }
+  if (list.more && !list.jobs.empty() && !options.json())
+    fmt::print("there are older ones: weft jobs --before {}\n", list.jobs.front().job);
   return kExitOk;
 }
 
@@ -141,6 +150,29 @@ Result<int> run_stop(const JobOptions& options) {
         options.job);
   return kExitOk;
 }
+
+Result<int> run_resume(const JobOptions& options) {
+  WEFT_TRY(const auto session, Session::open(options.broker));
+  WEFT_TRY_STATUS(session->client->ask<proto::Done>(proto::ResumeJob{options.job}));
+  if (options.json())
+    fmt::print("{{\"event\":\"resumed\",\"job\":{}}}\n", options.job);
+  else
+    fmt::print("job {0} goes on from its last checkpoint: `weft logs {0} --follow` shows how\n", options.job);
+  return kExitOk;
+}
+
+Result<int> ban(const JobOptions& options, bool lift) {
+  WEFT_TRY(const auto session, Session::open(options.broker));
+  WEFT_TRY_STATUS(session->client->ask<proto::Done>(proto::BanPeer{options.peer, lift}));
+  if (options.json())
+    fmt::print("{}\n", nlohmann::json{{"event", lift ? "unbanned" : "banned"}, {"peer", options.peer}}.dump());
+  else
+    fmt::print("peer {} {}\n", printable(options.peer),
+               lift ? "may come again" : "is gone, and its key gets in no more");
+  return kExitOk;
+}
+Result<int> run_ban(const JobOptions& options) { return ban(options, /*lift=*/false); }
+Result<int> run_unban(const JobOptions& options) { return ban(options, /*lift=*/true); }
 
 // A folder that is gone when this is.
 class TemporaryFolder {
@@ -282,7 +314,10 @@ void add_job_commands(CLI::App& app, Command& chosen) {
     command->add_option("job", options->job, "the job's number")->required();
     return command;
   };
-  add_with_broker("jobs", "list the broker's jobs", run_jobs);
+  CLI::App* jobs = add_with_broker("jobs", "list your jobs, the newest last; an admin's token lists everybody's",
+                                   run_jobs);
+  jobs->add_option("--before", options->before, "those of lower numbers");
+  jobs->add_option("--count", options->count, "at most, 1000 at once")->capture_default_str();
   const auto verbose = [&](CLI::App* command) {
     command->add_flag("--verbose", options->verbose, "show all that is known of the plan");
     return command;
@@ -292,11 +327,24 @@ void add_job_commands(CLI::App& app, Command& chosen) {
   verbose(with_job(add_with_broker("logs", "what has happened to a job", run_logs)))
       ->add_flag("-f,--follow", options->follow, "and what happens, until its end");
   with_job(add_with_broker("stop", "end a job after a checkpoint", run_stop));
+  with_job(add_with_broker("resume", "go on with a job that failed or was stopped", run_resume));
   with_job(add_with_broker("fetch", "write a job's trained model, or its predictions", run_fetch))
       ->add_option("-o,--output", options->output, "where to")
       ->required();
-  add_with_broker("peers", "list the broker's peers", run_peers)
-      ->add_flag("--links", options->links, "the links between them instead, and what of them is a guess");
+  CLI::App* peers = add_with_broker("peers", "list the broker's peers", run_peers);
+  peers->add_flag("--links", options->links, "the links between them instead, and what of them is a guess");
+  // The callback of a command runs after those of its own subcommands.
+  peers->callback([options, peers, &chosen] {
+    if (peers->get_subcommands().empty()) chosen = [options] { return run_peers(*options); };
+  });
+  const auto add_to_peers = [&](const char* name, const char* what, Result<int> (*run)(const JobOptions&)) {
+    CLI::App* command = peers->add_subcommand(name, what);
+    command->add_option("peer", options->peer, "its name, or its key")->required();
+    options->broker.add_to(*command);
+    command->callback([options, &chosen, run] { chosen = [options, run] { return run(*options); }; });
+  };
+  add_to_peers("ban", "send a peer away for good (an admin's token)", run_ban);
+  add_to_peers("unban", "let a banned peer come again (an admin's token)", run_unban);
   CLI::App* login = add("login", "keep where a broker is and the token for it", run_login);
   login->add_option("broker", options->address, "HOST:PORT")->required();
   login->add_option("--token", options->broker.token, "a submitter token, @FILE, or - for standard input");

@@ -290,6 +290,7 @@ void BrokerHost::carry_out(broker::Effect& effect) {
                    checkers_.on_connection_ended(e.connection);
                    enqueue(broker::Disconnected{e.connection, "closed"});
                  },
+                 [&](broker::CloseAll&) {},
                  [&](broker::CheckSubmission& e) {
                    world_.after(draw_.between(milliseconds(1), milliseconds(50)), [this, life = life_, e] {
                      if (life != life_) return;

@@ -58,7 +58,7 @@ struct FeedOpened {
   proto::JobNumber job = 0;
   proto::Secret data_key{};
 };
-using ToGate = std::variant<Send, Admit, Close, Taken, EventsPage, FeedExpected, FeedOpened, CloseFeed,
+using ToGate = std::variant<Send, Admit, Close, CloseAll, Taken, EventsPage, FeedExpected, FeedOpened, CloseFeed,
                             GrantRelay, RevokeRelay>;
 
 // ---- to all who subscribe

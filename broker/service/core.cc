@@ -342,6 +342,7 @@ void Core::carry_out(Effect& effect) {
             connections_.erase(e.connection);
             to_gate(e.connection, e);
           },
+          [&](CloseAll& e) { to_gates(e); },
           [&](CheckSubmission& e) {
             // Until it was looked at, nothing else is taken from who sent it.
             uint64_t size = 0;

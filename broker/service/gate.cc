@@ -149,6 +149,12 @@ void Gate::on_bus(const ToGate& message) {
                      forget(client);
                    });
                  },
+                 [&](const CloseAll& e) {
+                   std::vector<ClientPtr> its;
+                   for (const auto& [number, client] : clients_)
+                     if (client->connection->remote() == e.who) its.push_back(client);
+                   for (const ClientPtr& client : its) close(client, "its key was sent away");
+                 },
                  [&](const Taken& e) {
                    with_client(e.connection, [&](const auto& client) {
                      const uint64_t size = std::min(e.size, client->bytes_in_core);
