@@ -27,7 +27,6 @@ struct Now {
 };
 
 // ---- events
-// ----------------------------------------------------------------------------------------------------
 
 // A Hello came; the store was asked about its token.
 enum class TokenVerdict : uint8_t { None, Valid, Unknown, Expired, Used, Revoked };
@@ -103,7 +102,6 @@ using Event = std::variant<Introduced, Received, Heard, Disconnected, Submission
                            Reconsidered, JobReopened, BlobsVerified, TokensRevoked, RelayWaiting, Tick>;
 
 // ---- effects
-// ---------------------------------------------------------------------------------------------------
 
 struct Send {
   ConnectionId connection = 0;

@@ -175,7 +175,6 @@ void Probes::observe(const Peer& peer, const proto::StepReport& report) {
 }
 
 // ---- what comes of it
-// --------------------------------------------------------------------------------------------
 
 // A plan is made once all is known of the links, or it has been waited for long enough.
 bool Probes::waits_for(Job& job, const std::vector<Candidate>& free) {

@@ -13,7 +13,6 @@ constexpr int kGroupOpsMax = 24;
 constexpr int kGroupInputsMax = 12;
 
 // ---- layouts
-// -------------------------------------------------------------------------------------------------------
 
 // Walks the graph once, giving each value a layout and each operand a Reorder where its layout is not the
 // wanted one.
@@ -87,7 +86,6 @@ class LayoutPass {
 };
 
 // ---- fusion groups
-// -------------------------------------------------------------------------------------------------
 
 // Grows groups along the topological order: of a product and what it takes in, and of elementwise ops. One of
 // these joins the group of one of its operands when both have the same output shape, layout and phase, and

@@ -53,7 +53,6 @@ using PlanVersion = uint32_t;
 using Secret = std::array<uint8_t, 16>;
 
 // ---- who speaks
-// ------------------------------------------------------------------------------------------------
 
 enum class Role : uint8_t {
   Peer = 1,       // a peer's control connection
@@ -133,7 +132,6 @@ struct Refusal {
 };
 
 // ---- a stage
-// ---------------------------------------------------------------------------------------------------
 
 enum class ProgramKind : uint8_t { Train = 0, Evaluate = 1, Predict = 2 };
 
@@ -226,7 +224,6 @@ struct AssignStage {
 };
 
 // ---- broker to peer
-// --------------------------------------------------------------------------------------------
 
 // What a stage does next; a stage carries its commands out strictly in the order in which they come.
 enum class CommandKind : uint8_t {
@@ -324,7 +321,6 @@ struct ProbeLink {
 };
 
 // ---- peer to broker
-// --------------------------------------------------------------------------------------------
 
 // How far a stage's compute has come, the task at hand included: what a peer is as fast as.
 struct StageWork {
@@ -444,7 +440,6 @@ struct PeerLog {
 };
 
 // ---- bulk connection: requests and answers, any number under way, told apart by `request`
-// -------------------------
 
 // To the broker, or to a peer that was named as a source. What follows is for peers; the broker gives blobs
 // as they are.
@@ -497,7 +492,6 @@ struct MicrobatchAnswer {
 };
 
 // ---- users
-// -----------------------------------------------------------------------------------------------------
 
 // A file as a sequence of pieces: bytes, or a blob (a tensor of a model, or the whole of a data file).
 struct FilePiece {
@@ -675,7 +669,6 @@ struct JobResult {
 };
 
 // ---- between peers
-// ---------------------------------------------------------------------------------------------
 
 // A link outlives its connections: each side counts the tensors that it has received over it, keeps what it
 // sent until that is acknowledged, and sends the rest again over the next connection.
@@ -715,7 +708,6 @@ struct ProbeSay {
 };
 
 // ---- kept by the broker alone
-// ---------------------------------------------------------------------------------------------
 
 // A plan that runs, but for its assignments, which are messages of their own: what a broker that was
 // restarted goes on with.
@@ -786,7 +778,6 @@ struct Message : AnyMessage {
 std::string_view name_of(const Message& message);
 
 // ---- tensors
-// ---------------------------------------------------------------------------------------------------
 
 enum class Direction : uint8_t {
   Forward = 0,   // an activation

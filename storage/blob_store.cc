@@ -101,7 +101,6 @@ class MemoryReader : public BlobStore::Reader {
 }  // namespace
 
 // ---- the store
-// --------------------------------------------------------------------------------------------------------
 
 BlobStore::BlobStore(fs::path folder, BlobStoreOptions options)
     : folder_(std::move(folder)), shared_(std::make_unique<Shared>(std::move(options))) {}
@@ -268,7 +267,6 @@ Result<std::vector<std::byte>> BlobStore::read(const Digest& sha256, uint64_t si
 }
 
 // ---- removing
-// --------------------------------------------------------------------------------------------------------
 
 Result<bool> BlobStore::quarantine(const Digest& sha256) {
   const fs::path durable = durable_path(sha256), transient = transient_path(sha256);

@@ -21,7 +21,6 @@ using configs::Node;
 namespace {
 
 // ---- YAML
-// ----------------------------------------------------------------------------------------------------------
 
 // A scalar that means the same with and without quotes around it, but for being a number or a word like true.
 bool is_plain(std::string_view text) {
@@ -69,7 +68,6 @@ std::string flow(const Node& node) {
 }
 
 // ---- files
-// ---------------------------------------------------------------------------------------------------------
 
 Node text_node(std::string text) {
   Node node;

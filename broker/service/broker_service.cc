@@ -217,7 +217,6 @@ Status BrokerService::wait() {
 void BrokerService::stop() { parts_->end(std::nullopt); }
 
 // ---- tokens
-// --------------------------------------------------------------------------------------------------------
 
 Result<MadeToken> create_token(const fs::path& data_dir, const NewToken& token) {
   if (token.label.size() > kTokenLabelMax || printable(token.label) != token.label)

@@ -145,7 +145,6 @@ Status RecordWriter::write(const proto::JobEvent& record) {
 }
 
 // ---- the run
-// ---------------------------------------------------------------------------------------------------------
 
 Status RecordWriter::write(const RunStarted& record) {
   const bool whole = record.plan && !record.plan->stages.empty() &&

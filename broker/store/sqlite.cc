@@ -58,7 +58,6 @@ Error describe(int code, sqlite3* handle, const std::string& file) {
 }  // namespace
 
 // ---- Statement
-// -------------------------------------------------------------------------------------------------
 
 Statement& Statement::bind(int64_t value) {
   const int code = sqlite3_bind_int64(statement_.get(), next_++, value);
@@ -120,7 +119,6 @@ tl::unexpected<Error> Statement::error(int code) {
 }
 
 // ---- Database
-// --------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -187,7 +185,6 @@ Result<int64_t> Database::integer(const char* sql) {
 tl::unexpected<Error> Database::error(int code) const { return fail(describe(code, handle_.get(), file_)); }
 
 // ---- Transaction
-// -----------------------------------------------------------------------------------------------
 
 Result<Transaction> Transaction::begin(Database& database, Kind kind) {
   // A writer takes its lock at once: taking it later could find what it read out of date.

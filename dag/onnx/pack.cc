@@ -112,7 +112,6 @@ ReadAt reader_of(const File& file) {
 }
 
 // ---- external data
-// ---------------------------------------------------------------------------------------------
 
 struct Place {
   std::string location;

@@ -133,7 +133,6 @@ std::optional<uint64_t> BlobShelf::end_fetch(const Digest& sha256) {
 }
 
 // ---- snapshots
-// -------------------------------------------------------------------------------------------------------
 
 void Snapshots::begin(proto::JobNumber run, uint64_t after_step) {
   if (run_ != run) forget(UINT64_MAX);

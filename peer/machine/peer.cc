@@ -16,7 +16,6 @@ Overloaded(F...) -> Overloaded<F...>;
 }  // namespace
 
 // ---- the broker
-// ------------------------------------------------------------------------------------------------
 
 void Peer::State::apply(SessionEffects effects) {
   for (SessionEffect& effect : effects)
@@ -123,7 +122,6 @@ bool Peer::State::anything_waits() const {
 }
 
 // ---- the public face
-// -------------------------------------------------------------------------------------------
 
 namespace {
 

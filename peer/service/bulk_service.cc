@@ -27,7 +27,6 @@ BulkService::~BulkService() {
 }
 
 // ---- for the owner
-// ---------------------------------------------------------------------------------------------
 
 template <typename T>
 BulkService::Done<T> BulkService::on_owner(Done<T> done) const {
@@ -81,7 +80,6 @@ void BulkService::reset() {
 }
 
 // ---- the connection
-// --------------------------------------------------------------------------------------------
 
 BulkTransfers& BulkService::transfers() {
   if (transfers_) return *transfers_;
@@ -170,7 +168,6 @@ void BulkService::on_frame(const net::InFrame& frame) {
 }
 
 // ---- blobs
-// -----------------------------------------------------------------------------------------------------
 
 // Each request waits until the rate has carried the one before.
 void BulkService::get_paced() {

@@ -84,7 +84,6 @@ void LinkService::tick() {
 }
 
 // ---- from the owner, and to it
-// ----------------------------------------------------------------------------------
 
 void LinkService::open(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment) {
   loop_.post([this, generation, assignment = std::move(assignment)] { open_now(generation, assignment); });
@@ -224,7 +223,6 @@ void LinkService::on_taken(uint64_t size) {
 }
 
 // ---- the stage's links
-// -------------------------------------------------------------------------------------------
 
 void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment) {
   close_now();
@@ -278,7 +276,6 @@ void LinkService::close_now() {
 }
 
 // ---- connections from other peers
-// --------------------------------------------------------------------------------
 
 void LinkService::on_accepted(net::ConnectionPtr connection) {
   if (arrivals_.size() >= kArrivalsMax) return connection->close();

@@ -57,7 +57,6 @@ void Links::start() {
 }
 
 // ---- connecting
-// -------------------------------------------------------------------------------------------------
 
 net::ConnectOptions Links::connect_options(const Link& link, const std::string& region) const {
   net::ConnectOptions options;
@@ -287,7 +286,6 @@ void Links::send(plan::Seat seat, net::OutFrame frame) {
 }
 
 // ---- the end of a connection, and of a link
-// ---------------------------------------------------------------------
 
 void Links::drop(Link& link, Way& way) {
   if (way.connection) {

@@ -224,7 +224,6 @@ void PeerService::carry_out_one(PeerEffect& effect) {
 }
 
 // ---- the control connection
-// --------------------------------------------------------------------------------------
 
 void PeerService::connect_control() {
   net::ConnectOptions options;
@@ -298,7 +297,6 @@ void PeerService::on_control_frame(const net::InFrame& frame) {
 }
 
 // ---- what the machine wants done
-// -------------------------------------------------------------------------------
 
 void PeerService::open_links(const OpenLinks& open) {
   stage_.emplace(Stage{open.assignment, open.generation, Inbox(open.assignment)});

@@ -70,7 +70,6 @@ void Prober::end(const std::string& why) {
 }
 
 // ---- connecting
-// -------------------------------------------------------------------------------------------------
 
 net::ConnectOptions Prober::connect_options(const std::string& region) const {
   net::ConnectOptions options;
@@ -160,7 +159,6 @@ net::Connection::Handlers Prober::handlers() const {
 }
 
 // ---- what comes
-// -------------------------------------------------------------------------------------------------
 
 void Prober::on_frame(const net::InFrame& frame) {
   if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Probe)) return on_bytes(frame.size());
@@ -197,7 +195,6 @@ void Prober::on_say(const proto::ProbeSay& said) {
 }
 
 // ---- measuring
-// --------------------------------------------------------------------------------------------------
 
 void Prober::ping() {
   probe_->state = State::Pinging;
@@ -256,7 +253,6 @@ void Prober::end_measuring() {
 }
 
 // ---- the other's turn
-// -------------------------------------------------------------------------------------------
 
 void Prober::serve(uint64_t asked) {
   if (probe_->state != State::Serving || asked > probe_->asked.bytes_max || asked < probe_->bytes_sent)
@@ -278,7 +274,6 @@ void Prober::on_turn() {
 }
 
 // ---- the end
-// ----------------------------------------------------------------------------------------------------
 
 void Prober::say(ProbeWord word, uint64_t number) {
   probe_->connection->send(message_frame(proto::ProbeSay{word, number}));

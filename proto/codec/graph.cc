@@ -26,7 +26,6 @@ bool is_leaf(OpKind kind) {
 }
 
 // ---- writing
-// ---------------------------------------------------------------------------------------------------
 
 // Gives each name that occurs a number, in the order of first use.
 template <typename Enum>
@@ -107,7 +106,6 @@ void put(const dag::Graph& from, wire::Graph& to) {
 }
 
 // ---- reading
-// ---------------------------------------------------------------------------------------------------
 
 namespace {
 

@@ -127,7 +127,6 @@ Status get(const wire::Refusal& from, Refusal& to) {
 }
 
 // ---- broker to peer
-// --------------------------------------------------------------------------------------------
 
 void put(const Command& from, wire::Command& to) {
   to.set_run(from.run);
@@ -232,7 +231,6 @@ Status get(const wire::HeartbeatAck& from, HeartbeatAck& to) {
 }
 
 // ---- peer to broker
-// --------------------------------------------------------------------------------------------
 
 void put(const Heartbeat& from, wire::Heartbeat& to) {
   to.set_sequence(from.sequence);
@@ -297,7 +295,6 @@ Status get(const wire::PeerLog& from, PeerLog& to) {
 }
 
 // ---- between peers
-// ---------------------------------------------------------------------------------------------
 
 void put(const LinkHello& from, wire::LinkHello& to) {
   to.set_run(from.run);

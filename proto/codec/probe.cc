@@ -72,7 +72,6 @@ Status get(const wire::ProbeSay& from, ProbeSay& to) {
 }
 
 // ---- what is believed of links
-// -----------------------------------------------------------------------------------
 
 void put(const ListLinks&, wire::ListLinks&) {}
 Status get(const wire::ListLinks&, ListLinks&) { return {}; }

@@ -31,7 +31,6 @@ Status get(const wire::EdgeEnd& from, EdgeEnd& to) {
 }
 
 // ---- programs
-// --------------------------------------------------------------------------------------------------
 
 void put(const StageProgram& from, wire::StageProgram& to) {
   to.set_kind(put_enum<wire::ProgramKind>(from.kind));
@@ -130,7 +129,6 @@ Status get(const wire::StageProgram& from, StageProgram& to) {
 }
 
 // ---- the stage
-// -------------------------------------------------------------------------------------------------
 
 void put(const LinkRoute& from, wire::LinkRoute& to) {
   put_seat(from.seat, to);

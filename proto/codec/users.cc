@@ -86,7 +86,6 @@ Status get(const wire::JobAccepted& from, JobAccepted& to) {
 }
 
 // ---- states
-// ----------------------------------------------------------------------------------------------------
 
 void put(const StageStatus& from, wire::StageStatus& to) {
   put_seat(from.seat, to);
@@ -246,7 +245,6 @@ Status get(const wire::JobEvent& from, JobEvent& to) {
 }
 
 // ---- requests and answers
-// --------------------------------------------------------------------------------------
 
 void put(const ListJobs& from, wire::ListJobs& to) {
   to.set_before(from.before);

@@ -7,7 +7,6 @@
 namespace weft::proto {
 
 // ---- parts that several families use
-// ---------------------------------------------------------------------------
 
 void put(const dag::TensorSpec& from, wire::TensorSpec& to) {
   to.set_dtype(put_enum<wire::DType>(from.dtype));
@@ -128,7 +127,6 @@ Status get(const wire::LinkUse& from, LinkUse& to) {
 }
 
 // ---- Reader
-// ----------------------------------------------------------------------------------------------------
 
 void Reader::refuse(ErrorCode code, std::string_view field, const std::string& why) {
   if (good()) status_ = fail(code, std::string(message_) + "." + std::string(field) + ": " + why);

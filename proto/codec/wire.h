@@ -125,7 +125,6 @@ void put(const LinkFigure& from, wire::LinkFigure& to);
 Status get(const wire::LinkFigure& from, LinkFigure& to);
 
 // ---- writing
-// ---------------------------------------------------------------------------------------------------
 
 // Enumerators count from 1 on the wire, `first` being 1.
 template <typename Wire, typename Enum>
@@ -159,7 +158,6 @@ void put_plain(const std::vector<T>& from, List& to) {  // numbers, texts
 }
 
 // ---- reading
-// ---------------------------------------------------------------------------------------------------
 
 // Reads the fields of one message, checking each; after the first that is wrong the rest is skipped.
 class Reader {

@@ -87,7 +87,6 @@ Cluster::Cluster(ClusterOptions options, uint64_t seed) : options_(options), rng
 }
 
 // ---- the broker
-// ---------------------------------------------------------------------------------------------------
 
 void Cluster::feed(const Event& event) {
   if (down_) return;

@@ -65,7 +65,6 @@ TEST(Drift, AMoveMakesTheNextLookLaterAndOneThatBroughtNothingMuch) {
 }
 
 // ---- the whole broker
-// ----------------------------------------------------------------------------------------------
 
 test::ClusterOptions long_job() {
   return {.steps = 400, .checkpoint_steps = 100, .drift = {.look_after = seconds(2)}};

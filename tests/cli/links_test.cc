@@ -116,7 +116,6 @@ TEST(Links, OfThreePeersAreWhatTheEmulatorMakesThem) {
 }
 
 // ---- what is shown
-// -----------------------------------------------------------------------------------------------
 
 proto::LinkList two_sites() {
   proto::LinkList list;

@@ -246,7 +246,6 @@ TEST_F(ProberTest, NobodyTakesWhatWasNotAskedFor) {
 }
 
 // ---- the meter by itself
-// -----------------------------------------------------------------------------------------
 
 constexpr uint64_t kBytesMax = 16 << 20;
 

@@ -152,7 +152,6 @@ TEST(GraphCodec, KeepsWhatTheModelsDoNotHave) {
 }
 
 // ---- what is refused
-// -------------------------------------------------------------------------------------------
 
 // A stage, changed into one that must not be taken.
 Message changed_stage(const std::function<void(AssignStage&)>& change) {

@@ -134,7 +134,6 @@ TEST(HostileMessages, EveryTruncationIsRefusedOrDecent) {
 }
 
 // ---- bombs
-// -----------------------------------------------------------------------------------------------------
 
 void put_varint(ByteVector& to, uint64_t value) {
   for (; value >= 0x80; value >>= 7) to.push_back(static_cast<std::byte>(value | 0x80));
@@ -237,7 +236,6 @@ TEST(HostilePlans, WeightsOfLossesThatAreNoNumbersOrTooManyAreRefused) {
 }
 
 // ---- graphs
-// ----------------------------------------------------------------------------------------------------
 
 TEST(HostileGraphs, MutatedOnesAreRefusedOrDecent) {
   for (uint64_t seed = 1; seed <= (kSanitized ? 4u : 12u); ++seed) {
@@ -263,7 +261,6 @@ TEST(HostileGraphs, MutatedOnesAreRefusedOrDecent) {
 }
 
 // ---- tensors
-// ---------------------------------------------------------------------------------------------------
 
 TEST(HostileTensors, HeadersThatLieAreRefused) {
   TensorHeader header{1, 2, 3, 4, 5, ProgramKind::Train, Direction::Backward, 0, {dag::DType::F32, {2, 3}}};

@@ -84,7 +84,6 @@ StageProgram stage_program(const dag::Split& split, uint32_t stage) {
 }
 
 // ---- random values
-// ---------------------------------------------------------------------------------------------
 
 namespace {
 

@@ -80,7 +80,6 @@ std::vector<std::byte> bytes_of(uint64_t number, size_t size) {
 }
 
 // ---- blobs
-// -------------------------------------------------------------------------------------------------------------
 
 constexpr uint64_t kBlobs = 6;  // the odd ones come as transient ones and are made durable afterwards
 
@@ -163,7 +162,6 @@ TEST(StorageCrash, BlobsThatWereAcknowledgedAreThere) {
 }
 
 // ---- checkpoints
-// -------------------------------------------------------------------------------------------------------
 
 Checkpoint state_at(uint64_t step) {
   const auto s = static_cast<float>(step);
@@ -232,7 +230,6 @@ TEST(StorageCrash, TheNewestCheckpointThatWasAcknowledgedIsThere) {
 }
 
 // ---- files
-// -------------------------------------------------------------------------------------------------------------
 
 TEST(StorageCrash, AFileHasTheOldBytesOrTheNewOnes) {
   at_every_operation(30, [](FailingDisk& disk, DiskFault fault, Rng& rng) {

@@ -130,7 +130,6 @@ TEST_F(TransientBlobsTest, ReadersNeverMissABlobThatBecomesDurableAndGoesFromAmo
 }
 
 // ---- damage
-// -------------------------------------------------------------------------------------------------------------
 
 TEST_F(TransientBlobsTest, ADamagedBlobIsMovedAsideAndCanComeAgain) {
   const Digest digest = value_or_fail(store_->put(bytes_of(1)));
@@ -167,7 +166,6 @@ TEST_F(TransientBlobsTest, DamageUnderTwoNamesIsMovedAsideWhole) {
 }
 
 // ---- a full disk
-// -------------------------------------------------------------------------------------------------------
 
 size_t files_in(const fs::path& folder) {
   size_t files = 0;

@@ -25,7 +25,6 @@ void carry_out(std::vector<uint8_t>& content, const MemoryDisk::Change& change) 
 }
 
 // ---- a file, as SQLite calls it
-// ----------------------------------------------------------------------------------------------
 
 int close_file(sqlite3_file* file) {
   handle_of(file).~Handle();
@@ -114,7 +113,6 @@ const sqlite3_io_methods kMethods = {
     lock_shared, barrier_shared, unmap_shared, nullptr,      nullptr};
 
 // ---- the disk, as SQLite calls it
-// --------------------------------------------------------------------------------------------
 
 int open_file(sqlite3_vfs* vfs, const char* path, sqlite3_file* file, int flags, int* out_flags) {
   MemoryDisk& disk = disk_of(vfs);

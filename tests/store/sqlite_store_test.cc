@@ -231,7 +231,6 @@ TEST_F(SqliteStoreTest, AnAppendThatFailsLeavesNothing) {
 }
 
 // ---- tokens
-// ----------------------------------------------------------------------------------------------------
 
 TEST_F(SqliteStoreTest, ATokenAdmitsAsManyKeysAsItMay) {
   ASSERT_TRUE(ok(store_->create_token(token(1, 2))));
@@ -268,7 +267,6 @@ TEST_F(SqliteStoreTest, ARevokedTokenStaysRevoked) {
 }
 
 // ---- processes
-// -------------------------------------------------------------------------------------------------
 
 TEST_F(SqliteStoreTest, WhatAKilledProcessAcknowledgedIsThereAndWhole) {
   ASSERT_TRUE(ok(append(*store_, submitted(1))));
@@ -346,7 +344,6 @@ TEST_F(SqliteStoreTest, SeveralProcessesMakeTheDatabaseAtTheSameTime) {
 }
 
 // ---- other files
-// -----------------------------------------------------------------------------------------------
 
 TEST_F(SqliteStoreTest, ALaterFormatIsRefusedByName) {
   meddle("UPDATE meta SET value = 5");
@@ -435,7 +432,6 @@ TEST_F(SqliteStoreTest, ARecordThatMakesNoSenseIsDamage) {
 }
 
 // ---- many events
-// -----------------------------------------------------------------------------------------------
 
 TEST_F(SqliteStoreTest, LoadingDoesNotReadTheEvents) {
   ASSERT_TRUE(ok(append(*store_, submitted(1), submitted(2))));
