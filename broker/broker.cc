@@ -136,17 +136,10 @@ void Broker::on_peer_message(Peer& peer, const Received& event) {
             step_.log("info peer_says peer=" + peer.name + " text=\"" + m.text.substr(0, kSaysMax) + "\"");
           },
           [&](const proto::StepReport& m) {
-            status = runs_.on_report(peer, message);
+            status = runs_.on_report(peer, message, 0);
             if (status) probes_.observe(peer, m);
           },
-          [&](const proto::CheckpointReport&) {
-            status = event.blobs_missing == 0
-                         ? runs_.on_report(peer, message)
-                         : fail(ErrorCode::InvalidArgument,
-                                "a snapshot of which " + std::to_string(event.blobs_missing) +
-                                    " tensors were not uploaded");
-          },
-          [&](const auto&) { status = runs_.on_report(peer, message); },
+          [&](const auto&) { status = runs_.on_report(peer, message, event.blobs_missing); },
       },
       message);
   if (!status && peer.connection) protocol_error(peer, status.error().message);

@@ -41,7 +41,7 @@ struct Introduced {
 struct Received {
   ConnectionId connection = 0;
   std::shared_ptr<const proto::Message> message{};
-  // Of a CheckpointReport without failure that is not of a direct copy: tensors whose blobs are not here.
+  // Of a CheckpointReport: tensors whose blobs are not here.
   uint32_t blobs_missing = 0;
 };
 // Of a peer, by its gate, which answers heartbeats itself: when something last came from it, and what the

@@ -128,8 +128,9 @@ class Run {
   // What a stage reports, in its peer's order. InvalidArgument when it cannot be: the peer breaks the
   // protocol.
   Status on_step_report(Instant now, uint32_t stage, const proto::StepReport& report, RunSink& sink);
+  // `blobs_missing`: of the report's tensors, how many the broker has not, which a direct copy may.
   Status on_checkpoint_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
-                              RunSink& sink);
+                              uint32_t blobs_missing, RunSink& sink);
   Status on_evaluation_report(Instant now, uint32_t stage, const proto::EvaluationReport& report,
                               RunSink& sink);
   Status on_prediction_report(Instant now, uint32_t stage, const proto::PredictionReport& report,

@@ -220,7 +220,7 @@ void Run::add_reported(std::set<Digest>& blobs) const {
 }
 
 Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
-                                 RunSink& sink) {
+                                 uint32_t blobs_missing, RunSink& sink) {
   const auto at = std::find_if(rounds_.begin(), rounds_.end(), [&](const Round& round) {
     return round.step == report.step && !(round.direct ? round.made : round.in)[stage];
   });
@@ -230,6 +230,9 @@ Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::Check
                 "a snapshot of step " + std::to_string(report.step) + " was not asked for");
   }
   WEFT_TRY_STATUS(claims_[stage].check(report));
+  if (!at->direct && blobs_missing != 0)
+    return fail(ErrorCode::InvalidArgument, "a snapshot of which " + std::to_string(blobs_missing) +
+                                                " tensors were not uploaded");
   std::optional<Error> failure = report.failure;
   if (!failure && at->skipped_steps.value_or(report.skipped_steps) != report.skipped_steps)
     failure = Error{ErrorCode::Corrupted, "it says that " + std::to_string(report.skipped_steps) +

@@ -82,9 +82,9 @@ std::optional<Runs::Place> Runs::place_of(const Peer& peer, proto::JobNumber run
   return Place{job, *stage};
 }
 
-Status Runs::on_report(Peer& peer, const proto::Message& message) {
+Status Runs::on_report(Peer& peer, const proto::Message& message, uint32_t blobs_missing) {
   Status status;
-  const auto with_run = [&](const auto& report, auto handler) {
+  const auto with_run = [&](const auto& report, const auto& tell) {
     const auto place = place_of(peer, report.run, report.plan_version);
     phase::Running* at = place ? place->job->running() : nullptr;
     if (at == nullptr) return;
@@ -93,14 +93,23 @@ Status Runs::on_report(Peer& peer, const proto::Message& message) {
       return;
     }
     Sink sink(*this, *place->job);
-    status = ((*at->run).*handler)(step_.now.monotonic, place->stage, report, sink);
+    status = tell(*at->run, step_.now.monotonic, place->stage, sink);
+  };
+  const auto with_handler = [&](const auto& report, auto handler) {
+    with_run(report, [&](Run& run, Instant now, uint32_t stage, RunSink& sink) {
+      return (run.*handler)(now, stage, report, sink);
+    });
   };
   std::visit(Overloaded{
-                 [&](const proto::StepReport& m) { with_run(m, &Run::on_step_report); },
-                 [&](const proto::CheckpointReport& m) { with_run(m, &Run::on_checkpoint_report); },
-                 [&](const proto::EvaluationReport& m) { with_run(m, &Run::on_evaluation_report); },
-                 [&](const proto::ComparisonReport& m) { with_run(m, &Run::on_comparison_report); },
-                 [&](const proto::PredictionReport& m) { with_run(m, &Run::on_prediction_report); },
+                 [&](const proto::StepReport& m) { with_handler(m, &Run::on_step_report); },
+                 [&](const proto::CheckpointReport& m) {
+                   with_run(m, [&](Run& run, Instant now, uint32_t stage, RunSink& sink) {
+                     return run.on_checkpoint_report(now, stage, m, blobs_missing, sink);
+                   });
+                 },
+                 [&](const proto::EvaluationReport& m) { with_handler(m, &Run::on_evaluation_report); },
+                 [&](const proto::ComparisonReport& m) { with_handler(m, &Run::on_comparison_report); },
+                 [&](const proto::PredictionReport& m) { with_handler(m, &Run::on_prediction_report); },
                  [&](const auto&) {
                    status = fail(ErrorCode::InvalidArgument,
                                  std::string(name_of(message)) + " is not for a broker");

@@ -51,7 +51,8 @@ class Runs {
 
   // What a stage says of the run. What it says before it has resumed is of no use: it says it again then.
   // Errors: InvalidArgument, the peer breaks the protocol.
-  Status on_report(Peer& peer, const proto::Message& message);
+  // `blobs_missing`: as of Received.
+  Status on_report(Peer& peer, const proto::Message& message, uint32_t blobs_missing);
   Status on_stage_resumed(Peer& peer, const proto::StageResumed& resumed);
   // Whether the peer holds a stage of a run that goes on.
   Job* job_held(const PeerId& peer, const std::optional<proto::StageHeld>& held);

@@ -156,6 +156,10 @@ bool BlobStore::has(const Digest& sha256) const {
   return shared_->ask_transient(sha256) || durable;
 }
 
+bool BlobStore::is_here(const Digest& sha256) const {
+  return shared_->ask_transient(sha256) || ::access(durable_path(sha256).c_str(), F_OK) == 0;
+}
+
 Result<bool> BlobStore::have(const Digest& sha256, Durability durability) {
   if (durability == Durability::Transient && shared_->ask_transient(sha256)) return true;
   if (!has(sha256)) return false;

@@ -59,6 +59,8 @@ class BlobStore {
 
   // Durable or transient. For collect() and keep_transient() it is then as new again.
   bool has(const Digest& sha256) const;
+  // Without that: cheap where it lies in memory, and no reason to keep it.
+  bool is_here(const Digest& sha256) const;
   // Whether it is there and will stay so: with Durable, a blob that was only transient is made durable on the
   // way. The question to ask before an upload is asked for or refused. Errors: what the disk says.
   Result<bool> have(const Digest& sha256, Durability durability);

@@ -118,7 +118,7 @@ void Core::handle(const ToCore& message) {
                    if (const auto* report = std::get_if<proto::CheckpointReport>(e.message.get()))
                      e.blobs_missing = static_cast<uint32_t>(
                          std::count_if(report->tensors.begin(), report->tensors.end(),
-                                       [&](const auto& tensor) { return !blobs_.has(tensor.sha256); }));
+                                       [&](const auto& tensor) { return !blobs_.is_here(tensor.sha256); }));
                    step(e);
                  },
                  [&](const Disconnected& e) {

@@ -126,7 +126,7 @@ class Fixture final : public RunSink {
     for (uint32_t s = 0; s < shape_.stages; ++s) {
       proto::CheckpointReport report{.run = 1, .plan_version = 1, .step = number, .tensors = {}};
       if (fails && s == 0) report.failure = Error{ErrorCode::ResourceExhausted, "full"};
-      const Status status = run.on_checkpoint_report(now, s, report, *this);
+      const Status status = run.on_checkpoint_report(now, s, report, 0, *this);
       EXPECT_TRUE(status.has_value()) << status.error().message;
     }
   }
@@ -203,7 +203,7 @@ std::vector<proto::GradientNorm> decide(Fixture& run, uint64_t step, const proto
 void update(Fixture& run, uint64_t step) {
   proto::StepReport report{.run = 1, .plan_version = 1, .step = step, .updated = true};
   for (uint32_t stage = 0; stage < 2; ++stage)
-    EXPECT_TRUE(run.run.on_step_report(run.now, stage, report, run).has_value());
+    EXPECT_TRUE(run.run.on_step_report(run.now, stage, report, 0, run).has_value());
 }
 
 proto::StepReport bad_report(const Fixture& run, uint64_t step) {
@@ -273,9 +273,9 @@ TEST(SkippedSteps, SnapshotsSayHowManyThereWereAndStagesHaveToAgree) {
     update(run, step);
     report.step = step;
     report.skipped_steps = step > 1 ? 1 : 0;
-    ASSERT_TRUE(run.run.on_checkpoint_report(run.now, 0, report, run).has_value());
+    ASSERT_TRUE(run.run.on_checkpoint_report(run.now, 0, report, 0, run).has_value());
     if (step == 3) report.skipped_steps = 2;
-    ASSERT_TRUE(run.run.on_checkpoint_report(run.now, 1, report, run).has_value());
+    ASSERT_TRUE(run.run.on_checkpoint_report(run.now, 1, report, 0, run).has_value());
   }
   EXPECT_EQ(run.skipped_of, (std::map<uint64_t, uint64_t>{{1, 0}, {2, 1}}));
   EXPECT_EQ(run.failures, 1);
@@ -283,9 +283,9 @@ TEST(SkippedSteps, SnapshotsSayHowManyThereWereAndStagesHaveToAgree) {
   stops.run.start(stops.now, stops);
   stops.step(1, 0.1);
   report.step = report.skipped_steps = 1;
-  EXPECT_FALSE(stops.run.on_checkpoint_report(stops.now, 0, report, stops).has_value());
+  EXPECT_FALSE(stops.run.on_checkpoint_report(stops.now, 0, report, 0, stops).has_value());
   report.skipped_steps = 0;
-  EXPECT_TRUE(stops.run.on_checkpoint_report(stops.now, 0, report, stops).has_value());
+  EXPECT_TRUE(stops.run.on_checkpoint_report(stops.now, 0, report, 0, stops).has_value());
 }
 
 TEST(SkippedSteps, TooManyInARowEndTheRun) {
@@ -709,7 +709,7 @@ TEST(Ledger, SamplesThatAreNotTheStepsTurnAreAnError) {
   run.run.start(run.now, run);
   proto::StepReport report = run.report_of(1);
   report.sample_positions = {0, 4};
-  EXPECT_TRUE(run.run.on_step_report(run.now, 0, report, run).has_value());
+  EXPECT_TRUE(run.run.on_step_report(run.now, 0, report, 0, run).has_value());
   report.sample_positions = {0, 8};
   const Status status = run.run.on_step_report(run.now, 1, report, run);
   ASSERT_FALSE(status.has_value());

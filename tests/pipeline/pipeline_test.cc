@@ -279,7 +279,7 @@ class Cluster final : public broker::RunSink {
       if (const auto* m = std::get_if<proto::StepReport>(&message))
         ok_or_fail(run_->on_step_report(now_, s, *m, *this));
       if (const auto* m = std::get_if<proto::CheckpointReport>(&message))
-        ok_or_fail(run_->on_checkpoint_report(now_, s, *m, *this));
+        ok_or_fail(run_->on_checkpoint_report(now_, s, *m, 0, *this));
     });
   }
 
