@@ -283,7 +283,6 @@ TEST(Checkpoint, IsNotDroppedBecauseAPeerSaysThatItCannotBeHad) {
 TEST(Checkpoint, OfBlobsThatAreNotThereBreaksTheProtocol) {
   World world;
   world.run_two_stages(100);
-  world.report_step(1);
   world.step(Received{1,
                       std::make_shared<const Message>(proto::CheckpointReport{
                           .run = 1, .plan_version = world.version, .step = 1, .tensors = {}}),

@@ -203,7 +203,7 @@ std::vector<proto::GradientNorm> decide(Fixture& run, uint64_t step, const proto
 void update(Fixture& run, uint64_t step) {
   proto::StepReport report{.run = 1, .plan_version = 1, .step = step, .updated = true};
   for (uint32_t stage = 0; stage < 2; ++stage)
-    EXPECT_TRUE(run.run.on_step_report(run.now, stage, report, 0, run).has_value());
+    EXPECT_TRUE(run.run.on_step_report(run.now, stage, report, run).has_value());
 }
 
 proto::StepReport bad_report(const Fixture& run, uint64_t step) {
@@ -709,7 +709,7 @@ TEST(Ledger, SamplesThatAreNotTheStepsTurnAreAnError) {
   run.run.start(run.now, run);
   proto::StepReport report = run.report_of(1);
   report.sample_positions = {0, 4};
-  EXPECT_TRUE(run.run.on_step_report(run.now, 0, report, 0, run).has_value());
+  EXPECT_TRUE(run.run.on_step_report(run.now, 0, report, run).has_value());
   report.sample_positions = {0, 8};
   const Status status = run.run.on_step_report(run.now, 1, report, run);
   ASSERT_FALSE(status.has_value());

@@ -159,12 +159,12 @@ TEST(CudaUpdate, SumsOfSquaresAreExactAndIndependentOfTheBatch) {
 TEST(CudaUpdate, SumsOfSquaresOfAnyModelNeedLittleMemory) {
   constexpr int64_t kBytesMax = 960 << 10;
   std::vector<TensorView> sources(3000, {{}, {dag::DType::F32, {1600, 6400}}});
-  EXPECT_LE(sums_scratch_bytes(sources), kBytesMax);
-  EXPECT_GT(sums_scratch_bytes(sources), kBytesMax / 2) << "few launches";
+  EXPECT_LE(cuda::sums_scratch_bytes(sources), kBytesMax);
+  EXPECT_GT(cuda::sums_scratch_bytes(sources), kBytesMax / 2) << "few launches";
   sources.insert(sources.begin() + 7, {{}, {dag::DType::F32, {50257, 1600}}});
-  EXPECT_LE(sums_scratch_bytes(sources), kBytesMax);
+  EXPECT_LE(cuda::sums_scratch_bytes(sources), kBytesMax);
   const TensorView one{{}, {dag::DType::F32, {int64_t{1} << 30}}};
-  EXPECT_EQ(sums_scratch_bytes({&one, 1}), (int64_t{1} << 30) / kUpdateChunk * 8);
+  EXPECT_EQ(cuda::sums_scratch_bytes({&one, 1}), (int64_t{1} << 30) / kUpdateChunk * 8);
 }
 
 TEST(CudaUpdate, SquaresBeyondFloatsRangeAreCounted) {

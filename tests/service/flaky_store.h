@@ -25,6 +25,16 @@ class FlakyStore final : public Store {
                                               size_t count_max) override {
     return memory_.events(job, from, count_max);
   }
+  Result<std::optional<EndedJob>> ended_job(proto::JobNumber job) override { return memory_.ended_job(job); }
+  Result<std::vector<EndedJob>> ended_jobs(const std::optional<PeerId>& submitter, proto::JobNumber before,
+                                           size_t count_max) override {
+    return memory_.ended_jobs(submitter, before, count_max);
+  }
+  Result<std::optional<StoredJob>> job(proto::JobNumber job) override { return memory_.job(job); }
+  Result<std::set<Digest>> blobs_of_ended(int64_t since) override { return memory_.blobs_of_ended(since); }
+  Result<std::optional<std::set<uint64_t>>> revoked_tokens_if_changed() override {
+    return memory_.revoked_tokens_if_changed();
+  }
   Status create_token(const StoredToken& token) override { return memory_.create_token(token); }
   Result<std::optional<StoredToken>> find_token(uint64_t id) override { return memory_.find_token(id); }
   Result<std::vector<StoredToken>> tokens() override { return memory_.tokens(); }

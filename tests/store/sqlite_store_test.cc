@@ -135,7 +135,7 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   EXPECT_EQ(state.principals[0].principal, PeerId{digest(1)});
   EXPECT_EQ(state.principals[0].role, Role::Peer);
   EXPECT_EQ(state.principals[0].name, "peer");
-  EXPECT_EQ(state.principals[1].role, Role::Submitter);
+  EXPECT_EQ(state.principals[1].role, Role::Admin);
   EXPECT_EQ(state.principals[1].token, full.id);
   EXPECT_EQ(state.principals[1].unix_ms, 2);
   ASSERT_EQ(state.jobs.size(), 1u) << "one has ended";
