@@ -7,6 +7,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <csignal>
+
 #include "security/keys.h"
 
 namespace weft::attacks {
@@ -53,6 +55,7 @@ RawTls::RawTls(const net::Endpoint& endpoint, const security::Identity& identity
   SSL_CTX_use_certificate(context_.get(), identity.keys().certificate.get());
   SSL_CTX_use_PrivateKey(context_.get(), identity.keys().key.get());
   ssl_.reset(SSL_new(context_.get()));
+  std::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to a socket that the other side may have closed
   SSL_set_fd(ssl_.get(), socket_.get());
   SSL_set_connect_state(ssl_.get());
 }

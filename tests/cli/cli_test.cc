@@ -363,8 +363,10 @@ TEST_F(Cli, InspectListsParametersAndBuffers) {
 TEST_F(Cli, InspectSaysWhatAGpuWouldLeaveToTheHost) {
   for (const char* name : {"two_heads", "resnet_small"}) {
     SCOPED_TRACE(name);
-    job(name);
-    const std::string model = (scratch_.folder() / "model.onnx").string();
+    const auto folder = scratch_.folder() / name;
+    std::filesystem::create_directories(folder);
+    test::unpack_case(name, folder);
+    const std::string model = (folder / "model.onnx").string();
     const Finished text = run({"inspect", model, "--device", "cuda"});
     EXPECT_EQ(text.status, 0) << text.err;
     EXPECT_NE(text.out.find("cuda: every op of training has a kernel"), std::string::npos) << text.out;

@@ -29,7 +29,7 @@ namespace {
 using onnx::testing::ModelMaker;
 namespace pb = onnx::pb;
 
-// Puts the tensor's bytes into a file that is not there.
+// Puts the tensor's bytes into a file that is not there, of its own, for no two may share bytes.
 void leave_out(pb::TensorProto& tensor) {
   tensor.clear_float_data();
   tensor.clear_int64_data();
@@ -37,7 +37,7 @@ void leave_out(pb::TensorProto& tensor) {
   tensor.set_data_location(pb::TensorProto::EXTERNAL);
   auto* entry = tensor.add_external_data();
   entry->set_key("location");
-  entry->set_value("absent.bin");
+  entry->set_value("absent_" + tensor.name() + ".bin");
 }
 
 // y = relu(x W1) ... WN, each W of [width, width], no weight there.

