@@ -10,13 +10,13 @@
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 
 #include "dag/graph.h"
 #include "dag/op_table.h"
 #include "tests/attacks/peer_process.h"
 #include "tests/attacks/siege.h"
-#include "tests/support/scratch.h"
 
 namespace weft::attacks {
 namespace {
@@ -89,10 +89,12 @@ class Decoy {
 class HostileBrokerTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    scratch_ = std::make_unique<test::Scratch>();
+    // Of the suite: no test is under way yet.
+    folder_ = std::filesystem::path(WEFT_TEST_TMP) / ("HostileBroker." + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
     broker_ = std::make_unique<HostileBroker>();
     peer_ = std::make_unique<PeerProcess>(
-        scratch_->folder(), broker_->address(), broker_->token(),
+        folder_, broker_->address(), broker_->token(),
         std::vector<std::string>{"--device", "cpu:1", "--memory", "64MiB", "--name", "victim"});
   }
   // Whatever it went through, it ends when its owner says so.
@@ -105,7 +107,8 @@ class HostileBrokerTest : public testing::Test {
     }
     peer_.reset();
     broker_.reset();
-    scratch_.reset();
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
   }
   void SetUp() override {
     broker_->on_bulk = broker_->on_control = nullptr;
@@ -146,11 +149,11 @@ class HostileBrokerTest : public testing::Test {
     for (proto::JobNumber run = 1; run < 40; ++run) broker_->say(proto::ReleaseStage{run, 1'000'000, "over"});
   }
 
-  static std::unique_ptr<test::Scratch> scratch_;
+  static std::filesystem::path folder_;
   static std::unique_ptr<HostileBroker> broker_;
   static std::unique_ptr<PeerProcess> peer_;
 };
-std::unique_ptr<test::Scratch> HostileBrokerTest::scratch_;
+std::filesystem::path HostileBrokerTest::folder_;
 std::unique_ptr<HostileBroker> HostileBrokerTest::broker_;
 std::unique_ptr<PeerProcess> HostileBrokerTest::peer_;
 
