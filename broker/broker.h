@@ -175,6 +175,9 @@ class Broker {
     std::unique_ptr<Run> run;
     std::optional<Instant> away_since;  // stages have to resume
     bool restarted = false;             // because the broker was
+    // The broker ended while the job was planned, and nothing of it was planned since: perhaps it was the
+    // planning that ended it. And that for the second time.
+    bool was_being_planned = false, ends_brokers = false;
     // The plan before, for which peers are sought.
     std::shared_ptr<const PlannedRun> previous;
     std::vector<int64_t> previous_memory;  // by stage

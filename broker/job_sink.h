@@ -7,6 +7,12 @@
 
 namespace weft::broker {
 
+// Why a job is planned, as its records say: what a broker that was restarted counts by. Nothing: the first
+// time.
+inline constexpr const char* kPlannedOnceMore =
+    "planned once more, for the broker ended while it was planned";
+inline constexpr const char* kPlacedAgain = "others take its stages";
+
 class Broker::Sink final : public RunSink {
  public:
   Sink(Broker& broker, Job& job)

@@ -157,7 +157,7 @@ void Broker::start_planning(Job& job, std::vector<Candidate> free, bool again) {
   job.forgive_at.reset();
   job.measuring_since.reset();
   job.drift.planned(belief());
-  set_state(job, JobState::Planning, "");
+  set_state(job, JobState::Planning, again ? kPlacedAgain : job.was_being_planned ? kPlannedOnceMore : "");
   for (const Candidate& candidate : free) peers_.at(candidate.peer).serving = job.submitted.job;
   peers_dirty_ = stand_bys_dirty_ = true;
   StartPlanning request{.job = job.submitted.job,
@@ -183,6 +183,7 @@ void Broker::on_planned(const PlanningDone& event) {
       at->second.plan_version != event.plan_version)
     return;  // stopped, or a peer was lost meanwhile
   Job& job = at->second;
+  if (!job.placing_again) job.was_being_planned = false;
   for (auto& [id, peer] : peers_)
     if (peer.serving == event.job) peer.serving.reset();
   peers_dirty_ = stand_bys_dirty_ = true;

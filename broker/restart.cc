@@ -36,6 +36,9 @@ void Broker::load_job(const StoredJob& stored) {
   const bool goes_on = (job.state == JobState::Running || job.state == JobState::Stopping) && stored.run &&
                        stored.run->plan && !stored.run->plan->stages.empty();
   if (!goes_on) {
+    const bool was_planned = job.state == JobState::Planning && job.reason != kPlacedAgain;
+    job.was_being_planned = was_planned;
+    job.ends_brokers = was_planned && job.reason == kPlannedOnceMore;
     job.state = JobState::Waiting;
     job.reason = "the broker was restarted";
     job.step = job.checkpoints.empty() ? 0 : job.checkpoints.back().step;
@@ -82,6 +85,12 @@ void Broker::first_step() {
     if (job.state >= JobState::Finished) continue;
     if (job.stop_requested && !job.run) {
       end_job(job, JobState::Stopped, "stopped by its user; the broker was restarted");
+      continue;
+    }
+    if (job.ends_brokers) {
+      end_job(job, JobState::Failed,
+              "the broker ended twice while this job was planned; if nothing else ended it, the model is too "
+              "much for it");
       continue;
     }
     if (!job.run) continue;
