@@ -1,7 +1,9 @@
 #include "broker/service/core.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <set>
 
 #include "proto/codec/codec.h"
 #include "security/token.h"
@@ -41,39 +43,36 @@ struct Overloaded : F... {
 }  // namespace
 
 Result<std::unique_ptr<Core>> Core::start(CoreOptions options, std::unique_ptr<Store> store, Bus& bus,
-                                          storage::BlobStore& blobs, JobContexts& contexts,
+                                          storage::BlobStore& blobs, JobFeeds& feeds,
                                           std::function<void(const Error&)> on_fatal) {
   WEFT_TRY(const StoredState state, store->load());
   std::unique_ptr<Core> core(
-      new Core(std::move(options), std::move(store), bus, blobs, contexts, std::move(on_fatal), state));
+      new Core(std::move(options), std::move(store), bus, blobs, feeds, std::move(on_fatal), state));
   core->thread_ = std::thread([raw = core.get()] { raw->run(); });
   return core;
 }
 
 Core::Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage::BlobStore& blobs,
-           JobContexts& contexts, std::function<void(const Error&)> on_fatal, const StoredState& state)
+           JobFeeds& feeds, std::function<void(const Error&)> on_fatal, const StoredState& state)
     : options_(std::move(options)),
       store_(std::move(store)),
       bus_(bus),
       on_fatal_(std::move(on_fatal)),
       socket_(bus),
       broker_(options_.broker, state),
-      planner_(options_.jobs_folder, blobs, contexts,
-               options_.broker.replicates ? std::optional(options_.broker.replication_rate) : std::nullopt),
-      contexts_(contexts),
+      feeds_(feeds),
       blobs_(blobs),
-      planner_thread_(std::make_unique<net::Worker>()),
-      disk_thread_(std::make_unique<net::Worker>()) {
-  disk_thread_->post([this] { blobs_.remove_wiped(); });
-  planner_thread_->post([this] { wake_ = std::make_unique<GateSocket>(bus_, "planner"); });
+      wake_(std::make_unique<GateSocket>(bus_, "planner")),
+      disk_thread_(std::make_unique<net::Worker>()),
+      planning_(std::make_unique<Planning>(options_.planning, blobs, feeds)) {
+  remove_old_files(state);
 }
 
 Core::~Core() {
   stopping_ = true;
-  planner_thread_->post([this] { from_worker([] {}); });
+  from_worker([] {});
   if (thread_.joinable()) thread_.join();
-  planner_thread_->post([this] { wake_.reset(); });
-  planner_thread_.reset();
+  planning_.reset();
   disk_thread_.reset();
 }
 
@@ -82,7 +81,8 @@ void Core::from_worker(std::function<void()> work) {
     const std::lock_guard lock(inbox_mutex_);
     inbox_.push_back(std::move(work));
   }
-  if (wake_) wake_->send({.kind = BusKind::Wake, .connection = 0, .payload = {}});
+  const std::lock_guard lock(wake_mutex_);
+  wake_->send({.kind = BusKind::Wake, .connection = 0, .payload = {}});
 }
 
 void Core::run() {
@@ -233,20 +233,31 @@ bool Core::append(const std::vector<Record>& records) {
   }
 }
 
-// The data of a run that goes on after a restart is opened beside; what peers ask for meanwhile waits.
+// The data of a run that goes on after a restart is made known beside; what peers ask for meanwhile waits.
+// The run may be placed again meanwhile, under another key.
 void Core::open_feed(OpenFeed& feed) {
-  if (!feed.submission || contexts_.find(feed.job))
+  const auto under_way = opening_.find(feed.job);
+  if (under_way == opening_.end() && (!feed.submission || feeds_.find(feed.job)))
     return to_gates(BusKind::OpenFeed, feed.job, text_of(feed.data_key));
   to_gates(BusKind::ExpectFeed, feed.job, text_of(feed.data_key));
-  planner_thread_->post([this, feed = std::move(feed)] {
-    const Status opened = planner_.open_data(feed.job, *feed.submission, feed.microbatch_size);
-    from_worker([this, job = feed.job, key = feed.data_key, opened] {
-      if (opened) return to_gates(BusKind::OpenFeed, job, text_of(key));
-      options_.log("error data_not_opened job=" + std::to_string(job) + " what=\"" + opened.error().message +
-                   "\"");
-      to_gates(BusKind::CloseFeed, job, {});
-    });
-  });
+  if (under_way != opening_.end()) {
+    under_way->second = feed.data_key;
+    return;
+  }
+  opening_[feed.job] = feed.data_key;
+  planning_->open(feed.job, std::move(*feed.submission), feed.microbatch_size,
+                  [this, job = feed.job](Status opened) {
+                    from_worker([this, job, opened = std::move(opened)] {
+                      const auto at = opening_.find(job);
+                      if (at == opening_.end()) return;  // the job is over
+                      const proto::Secret key = at->second;
+                      opening_.erase(at);
+                      if (opened) return to_gates(BusKind::OpenFeed, job, text_of(key));
+                      options_.log("error data_not_opened job=" + std::to_string(job) + " what=\"" +
+                                   opened.error().message + "\"");
+                      to_gates(BusKind::CloseFeed, job, {});
+                    });
+                  });
 }
 
 void Core::send(ConnectionId connection, const proto::Message& message) {
@@ -269,29 +280,27 @@ void Core::carry_out(Effect& effect) {
           [&](Admit& e) { to_gate(e.connection, BusKind::Admit, std::string(1, static_cast<char>(e.role))); },
           [&](Close& e) { to_gate(e.connection, BusKind::Close); },
           [&](CheckSubmission& e) {
-            planner_thread_->post([this, e = std::move(e)] {
-              SubmissionChecked event{e.connection, e.submission, {}};
-              const auto checked = planner_.check(e.submission);
-              if (!checked) event.verdict = fail(checked.error());
-              const auto wanted = checked.value_or(Planner::Wanted{});
-              event.submission.compresses = wanted.compresses;
-              event.submission.arithmetic = wanted.arithmetic;
+            planning_->check(std::move(e), [this](const CheckSubmission& asked, Result<PlanReply> reply) {
+              SubmissionChecked event{asked.connection, asked.submission, {}};
+              if (reply) {
+                event.submission.compresses = reply->compresses;
+                event.submission.arithmetic = reply->arithmetic;
+              } else {
+                event.verdict = fail(reply.error());
+              }
               from_worker([this, event = std::move(event)] { step(event); });
             });
           },
           [&](StartPlanning& e) {
-            planner_thread_->post([this, e = std::move(e)] {
-              auto plan = planner_.plan(e);
-              from_worker(
-                  [this, event = PlanningDone{e.job, e.plan_version, std::move(plan)}] { step(event); });
+            planning_->plan(std::move(e), [this, job = e.job, version = e.plan_version](auto plan) {
+              from_worker([this, event = PlanningDone{job, version, std::move(plan)}] { step(event); });
             });
           },
           [&](Reconsider& e) {
-            planner_thread_->post([this, e = std::move(e)] {
-              auto other = planner_.reconsider(e);
-              from_worker([this, event = Reconsidered{e.request.job, e.request.plan_version,
-                                                      std::move(other)}] { step(event); });
-            });
+            planning_->reconsider(
+                std::move(e), [this, job = e.request.job, version = e.request.plan_version](auto other) {
+                  from_worker([this, event = Reconsidered{job, version, std::move(other)}] { step(event); });
+                });
           },
           [&](OpenFeed& e) { open_feed(e); },
           [&](KeepTransient& e) {
@@ -304,7 +313,10 @@ void Core::carry_out(Effect& effect) {
           [&](RevokeRelay& e) { to_gates(BusKind::RevokeRelay, 0, text_of(e.ticket)); },
           [&](PublishStatus& e) {
             socket_.publish('s', text_of(proto::encode(e.status)));
-            if (e.status.state >= proto::JobState::Finished) contexts_.erase(e.status.job);
+            if (e.status.state >= proto::JobState::Finished) {
+              opening_.erase(e.status.job);
+              planning_->end(e.status.job);
+            }
             statuses_[e.status.job] = std::move(e.status);
           },
           [&](PublishPeers& e) {
@@ -317,20 +329,32 @@ void Core::carry_out(Effect& effect) {
       effect);
 }
 
-// Now and then, beside the planner's work: blobs that nobody speaks of any more, and the unpacked files of
-// jobs that have ended. What was uploaded lately stays (BlobStore::collect): its job may not be submitted
-// yet.
+// What a broker before this one left: states in memory that spilled, and the files of jobs that are over. A
+// job that is submitted meanwhile has a later number.
+void Core::remove_old_files(const StoredState& state) {
+  std::set<std::string> kept;
+  for (const proto::JobNumber job : broker_.open_jobs()) kept.insert(std::to_string(job));
+  const proto::JobNumber last = state.jobs.empty() ? 0 : state.jobs.rbegin()->first;
+  disk_thread_->post([this, kept = std::move(kept), last] {
+    blobs_.remove_wiped();
+    std::error_code code;
+    for (const auto& entry : std::filesystem::directory_iterator(options_.planning.process.jobs, code)) {
+      const std::string name = entry.path().filename().string();
+      proto::JobNumber number = 0;
+      const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+      const bool is_job = error == std::errc() && end == name.data() + name.size();
+      if (!kept.contains(name) && (!is_job || number <= last))
+        std::filesystem::remove_all(entry.path(), code);
+    }
+  });
+}
+
+// Now and then, beside other work: blobs that nobody speaks of any more. What was uploaded lately stays
+// (BlobStore::collect): its job may not be submitted yet.
 void Core::collect_garbage() {
   if (now().monotonic < next_collection_) return;
   next_collection_ = now().monotonic + kCollectEvery;
-  planner_thread_->post([this, kept = broker_.referenced_blobs(), open = broker_.open_jobs()] {
-    std::error_code code;
-    for (const auto& entry : std::filesystem::directory_iterator(options_.jobs_folder, code)) {
-      const std::string name = entry.path().filename().string();
-      const bool needed =
-          std::any_of(open.begin(), open.end(), [&](auto job) { return std::to_string(job) == name; });
-      if (!needed) std::filesystem::remove_all(entry.path(), code);
-    }
+  disk_thread_->post([this, kept = broker_.referenced_blobs()] {
     const auto freed = blobs_.collect(kept);
     const std::string line = freed ? "info blobs_collected bytes_freed=" + std::to_string(*freed)
                                    : "warning blobs_not_collected reason=\"" + freed.error().message + "\"";

@@ -14,7 +14,7 @@
 
 #include "broker/broker.h"
 #include "broker/service/bus.h"
-#include "broker/service/planner.h"
+#include "broker/service/planning.h"
 #include "broker/store.h"
 #include "net/worker.h"
 
@@ -22,21 +22,21 @@ namespace weft::broker {
 
 struct CoreOptions {
   BrokerOptions broker;
-  std::filesystem::path jobs_folder;
+  PlanningOptions planning;
   std::function<void(const std::string& line)> log;
 };
 
 class Core {
  public:
-  // Takes over the store. `blobs`, `contexts` and `bus` outlive this.
+  // Takes over the store. `blobs`, `feeds` and `bus` outlive this.
   static Result<std::unique_ptr<Core>> start(CoreOptions options, std::unique_ptr<Store> store, Bus& bus,
-                                             storage::BlobStore& blobs, JobContexts& contexts,
+                                             storage::BlobStore& blobs, JobFeeds& feeds,
                                              std::function<void(const Error&)> on_fatal);
   ~Core();  // stops and joins
 
  private:
   Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage::BlobStore& blobs,
-       JobContexts& contexts, std::function<void(const Error&)> on_fatal, const StoredState& state);
+       JobFeeds& feeds, std::function<void(const Error&)> on_fatal, const StoredState& state);
   void run();
   void handle(const BusMessage& message);
   void introduce(const BusMessage& message);
@@ -45,6 +45,7 @@ class Core {
   void commit();
   bool append(const std::vector<Record>& records);
   void open_feed(OpenFeed& feed);
+  void remove_old_files(const StoredState& state);
   void put_damaged_blobs_aside();
   void carry_out(Effect& effect);
   void send_events(const SendEvents& request);
@@ -61,9 +62,9 @@ class Core {
   std::function<void(const Error&)> on_fatal_;
   CoreSocket socket_;
   Broker broker_;
-  Planner planner_;  // used on planner_thread_ alone
-  JobContexts& contexts_;
+  JobFeeds& feeds_;
   storage::BlobStore& blobs_;
+  std::map<proto::JobNumber, proto::Secret> opening_;  // feeds that are being opened, with their newest keys
   Instant next_collection_{};
   Effects pending_;                         // of this turn, not yet durable
   std::map<ConnectionId, uint64_t> taken_;  // bytes of messages since the last commit: the gate may send more
@@ -75,9 +76,11 @@ class Core {
 
   std::mutex inbox_mutex_;
   std::deque<std::function<void()>> inbox_;  // guarded by inbox_mutex_
-  std::unique_ptr<GateSocket> wake_;         // used on planner_thread_ alone
+  std::mutex wake_mutex_;
+  std::unique_ptr<GateSocket> wake_;  // guarded by wake_mutex_
   std::atomic<bool> stopping_{false}, failed_{false}, looks_for_damage_{false};
-  std::unique_ptr<net::Worker> planner_thread_, disk_thread_;
+  std::unique_ptr<net::Worker> disk_thread_;
+  std::unique_ptr<Planning> planning_;
   std::thread thread_;
 };
 

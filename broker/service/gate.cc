@@ -36,12 +36,12 @@ proto::Secret secret_of(std::string_view payload) {
 }
 }  // namespace
 
-Gate::Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, const JobContexts& contexts)
-    : options_(std::move(options)), bus_(bus), blobs_(blobs), feeder_(contexts) {}
+Gate::Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, const JobFeeds& feeds)
+    : options_(std::move(options)), bus_(bus), blobs_(blobs), feeder_(feeds) {}
 
 Result<std::unique_ptr<Gate>> Gate::start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
-                                          const JobContexts& contexts) {
-  std::unique_ptr<Gate> gate(new Gate(std::move(options), bus, blobs, contexts));
+                                          const JobFeeds& feeds) {
+  std::unique_ptr<Gate> gate(new Gate(std::move(options), bus, blobs, feeds));
   // Everything of the loop is made on its thread.
   std::promise<Status> opened;
   auto result = opened.get_future();

@@ -34,7 +34,7 @@ struct GateOptions {
 class Gate {
  public:
   static Result<std::unique_ptr<Gate>> start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
-                                             const JobContexts& contexts);
+                                             const JobFeeds& feeds);
   ~Gate();  // closes everything and joins
 
   net::Endpoint endpoint() const { return endpoint_; }
@@ -43,7 +43,7 @@ class Gate {
   struct Client;
   using ClientPtr = std::shared_ptr<Client>;
 
-  Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, const JobContexts& contexts);
+  Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, const JobFeeds& feeds);
   Status open();
   void drain_bus();
   void on_bus(const BusMessage& message);
