@@ -19,7 +19,8 @@ Duration attack_time() {
   return std::getenv("WEFT_LONG") != nullptr ? std::chrono::seconds(60) : std::chrono::seconds(2);
 }
 
-Siege::Siege() : broker_(std::make_unique<BrokerProcess>(scratch_.folder())) {
+Siege::Siege(std::vector<std::string> broker_arguments)
+    : broker_(std::make_unique<BrokerProcess>(scratch_.folder(), std::move(broker_arguments))) {
   if (::testing::Test::HasFatalFailure()) return;
   honest_ = std::make_unique<HonestPeers>(broker_->endpoint(), broker_->peer_token(), kHonestPeers);
   EXPECT_TRUE(honest_->wait_until_joined(kJoining)) << honest_->report().reason;

@@ -17,7 +17,7 @@ class Siege {
  public:
   static constexpr size_t kHonestPeers = 200;
 
-  Siege();
+  explicit Siege(std::vector<std::string> broker_arguments = {});
   BrokerProcess& broker() { return *broker_; }
 
   // Runs `attack` on a thread of its own until the flag it gets is set, in turns as short as it likes. Then:
