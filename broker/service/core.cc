@@ -11,7 +11,6 @@ namespace weft::broker {
 namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(500);
-constexpr Duration kDiskFullRetry = std::chrono::milliseconds(500);
 constexpr Duration kCollectEvery = std::chrono::minutes(30);
 constexpr size_t kEventsAtOnce = 1000;
 constexpr int kTurnMessagesMax = 512;
@@ -188,21 +187,15 @@ void Core::introduce(const BusMessage& message) {
   commit();
 }
 
-void Core::step(const Event& event) {
-  Effects effects = broker_.step(now(), event);
-  std::move(effects.records.begin(), effects.records.end(), std::back_inserter(pending_.records));
-  std::move(effects.effects.begin(), effects.effects.end(), std::back_inserter(pending_.effects));
-}
+void Core::step(const Event& event) { turn_.add(broker_.step(now(), event)); }
 
 // Everything of this turn is made durable at once; only then does anybody hear of it.
 void Core::commit() {
-  Effects turn = std::exchange(pending_, {});
-  if (!turn.records.empty()) {
-    if (!append(turn.records)) return;
-    for (const Record& record : turn.records)
-      if (const auto* event = std::get_if<proto::JobEvent>(&record))
-        socket_.publish('e', text_of(proto::encode(*event)));
-  }
+  if (!turn_.is_durable() && !append()) return;
+  Effects turn = turn_.finish();
+  for (const Record& record : turn.records)
+    if (const auto* event = std::get_if<proto::JobEvent>(&record))
+      socket_.publish('e', text_of(proto::encode(*event)));
   for (Effect& effect : turn.effects) carry_out(effect);
   for (const auto& [connection, size] : std::exchange(taken_, {})) {
     std::string payload;
@@ -211,17 +204,18 @@ void Core::commit() {
   }
 }
 
-// A full disk is waited for: nothing of the turn is durable, so nobody hears of it, and nothing new is taken
-// in meanwhile. Peers keep their stages and come back. False: the process must end.
-bool Core::append(const std::vector<Record>& records) {
+// A full disk is waited for. False: the process must end.
+bool Core::append() {
   for (;;) {
-    const Status durable = store_->append(records);
-    if (durable) {
+    const Status durable = store_->append(turn_.records());
+    const Turn::Verdict verdict = turn_.on_appended(durable);
+    if (verdict == Turn::Verdict::Durable) {
       if (std::exchange(disk_is_full_, false)) options_.log("info disk_has_room_again");
       return true;
     }
-    if (durable.error().code != ErrorCode::ResourceExhausted || stopping_) {
+    if (verdict == Turn::Verdict::Ends || stopping_) {
       options_.log("error store_failed what=\"" + durable.error().message + "\"");
+      turn_ = {};
       failed_ = true;
       on_fatal_(durable.error());
       return false;

@@ -16,6 +16,7 @@
 #include "broker/service/bus.h"
 #include "broker/service/planner.h"
 #include "broker/store.h"
+#include "broker/turn.h"
 #include "net/worker.h"
 
 namespace weft::broker {
@@ -43,7 +44,7 @@ class Core {
   TokenVerdict judge(const proto::Hello& hello);
   void step(const Event& event);
   void commit();
-  bool append(const std::vector<Record>& records);
+  bool append();
   void open_feed(OpenFeed& feed);
   void put_damaged_blobs_aside();
   void carry_out(Effect& effect);
@@ -65,7 +66,7 @@ class Core {
   JobContexts& contexts_;
   storage::BlobStore& blobs_;
   Instant next_collection_{};
-  Effects pending_;                         // of this turn, not yet durable
+  Turn turn_;
   std::map<ConnectionId, uint64_t> taken_;  // bytes of messages since the last commit: the gate may send more
   bool disk_is_full_ = false;
   bool gate_is_there_ = false;
