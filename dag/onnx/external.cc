@@ -111,17 +111,24 @@ Result<File> open_beneath(const std::filesystem::path& folder, const std::string
     }
     at.reset(next);
   }
-  Descriptor file(::openat(at.get(), parts.back().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (file.get() < 0) {
-    if (errno == ELOOP) return fail(ErrorCode::PermissionDenied, shown + " is a symbolic link");
-    return fail(system_error(shown));
-  }
+  const auto check = [&](const struct stat& info) -> Status {
+    if (S_ISLNK(info.st_mode)) return fail(ErrorCode::PermissionDenied, shown + " is a symbolic link");
+    if (!S_ISREG(info.st_mode)) return fail(ErrorCode::PermissionDenied, shown + " is not a regular file");
+    if (info.st_nlink > 1)
+      return fail(ErrorCode::PermissionDenied,
+                  shown + " has a second hard link; copy it so that it has one name");
+    return {};
+  };
+  // Looked at before it is opened, for to open a device or a pipe is to act on it; and again after, for the
+  // name may be another file's by then.
   struct stat info {};
+  if (::fstatat(at.get(), parts.back().c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0)
+    return fail(system_error(shown));
+  WEFT_TRY_STATUS(check(info));
+  Descriptor file(::openat(at.get(), parts.back().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (file.get() < 0) return fail(system_error(shown));
   if (::fstat(file.get(), &info) != 0) return fail(system_error(shown));
-  if (!S_ISREG(info.st_mode)) return fail(ErrorCode::PermissionDenied, shown + " is not a regular file");
-  if (info.st_nlink > 1)
-    return fail(ErrorCode::PermissionDenied,
-                shown + " has a second hard link; copy it so that it has one name");
+  WEFT_TRY_STATUS(check(info));
   return File(file.release(), info.st_size);
 }
 

@@ -20,6 +20,26 @@ bool is_as_in_opset_1(std::string_view op_type) {
   return std::find(std::begin(kSame), std::end(kSame), op_type) != std::end(kSame);
 }
 
+template <typename T, typename IsNan>
+std::optional<size_t> first_in(const Tensor& tensor, const IsNan& is_nan) {
+  const auto values = tensor.as<T>();
+  for (size_t i = 0; i < values.size(); ++i)
+    if (is_nan(values[i])) return i;
+  return std::nullopt;
+}
+
+// Without a copy: weights are large.
+std::optional<size_t> first_nan(const Tensor& tensor) {
+  const DType dtype = tensor.dtype();
+  if (dtype == DType::F32) return first_in<float>(tensor, [](float value) { return std::isnan(value); });
+  if (dtype == DType::F64) return first_in<double>(tensor, [](double value) { return std::isnan(value); });
+  if (dtype == DType::F16)
+    return first_in<uint16_t>(tensor, [](uint16_t bits) { return (bits & 0x7FFF) > 0x7C00; });
+  if (dtype == DType::BF16)
+    return first_in<uint16_t>(tensor, [](uint16_t bits) { return (bits & 0x7FFF) > 0x7F80; });
+  return std::nullopt;  // not a float
+}
+
 class Import {
  public:
   Import(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table)
@@ -58,7 +78,8 @@ class Import {
     reached_ = reached_by_gradient(expanded_);
     statistics_ = running_statistics(expanded_);
     constants_ = exported_constants(model_, options_.training ? &warnings_ : nullptr);
-    for (const auto& [name, tensor] : model_.weights) WEFT_TRY_STATUS(check_no_nan(name, tensor));
+    if (!model_.is_outline)
+      for (const auto& [name, tensor] : model_.weights) WEFT_TRY_STATUS(check_no_nan(name, tensor));
     if (options_.training) WEFT_TRY_STATUS(check_no_merged_parameters(model_, expanded_, reached_));
     return {};
   }
@@ -98,21 +119,10 @@ class Import {
   }
 
   static Status check_no_nan(const std::string& name, const Tensor& tensor) {
-    if (!is_float(tensor.dtype())) return {};
-    const auto refuse = [&](size_t i) {
-      return fail(ErrorCode::InvalidArgument,
-                  "initializer '" + name.substr(0, 128) + "' has a NaN at element " + std::to_string(i));
-    };
-    if (tensor.dtype() == DType::F32) {  // without a copy: weights are large
-      const auto values = tensor.as<float>();
-      for (size_t i = 0; i < values.size(); ++i)
-        if (std::isnan(values[i])) return refuse(i);
-      return {};
-    }
-    const auto values = to_doubles(tensor);
-    for (size_t i = 0; i < values.size(); ++i)
-      if (std::isnan(values[i])) return refuse(i);
-    return {};
+    const std::optional<size_t> at = first_nan(tensor);
+    if (!at) return {};
+    return fail(ErrorCode::InvalidArgument,
+                "initializer '" + name.substr(0, 128) + "' has a NaN at element " + std::to_string(*at));
   }
 
   // ---- inputs ----

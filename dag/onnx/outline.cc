@@ -1,7 +1,8 @@
 #include "dag/onnx/outline.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
-#include <cstdlib>
 
 #include "dag/onnx/parse.h"
 #include "dag/onnx/tensor_proto.h"
@@ -12,19 +13,21 @@ using dag::Tensor;
 using dag::TensorSpec;
 
 constexpr int64_t kShapeElementsMax = 64;                // of a tensor that may say a shape
-constexpr int64_t kWeightBytesMax = int64_t{512} << 30;  // looked at as zeros: a minute of it
+constexpr int64_t kWeightBytesMax = int64_t{512} << 30;  // all together
 
 bool may_say_shape(const TensorSpec& spec) {
   return spec.rank() <= 1 && spec.element_count() <= kShapeElementsMax;
 }
 
-// Pages that nobody writes are the system's one page of zeros.
-Result<std::shared_ptr<std::byte[]>> allocate_zeros(int64_t bytes) {
-  auto* memory = static_cast<std::byte*>(std::calloc(static_cast<size_t>(std::max<int64_t>(bytes, 1)), 1));
-  if (memory == nullptr)
+// Pages that nobody may write: the system's one page of zeros, which is no memory, however much is claimed.
+Result<std::shared_ptr<std::byte[]>> map_zeros(int64_t bytes) {
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED)
     return fail(ErrorCode::ResourceExhausted,
                 "a weight claims " + std::to_string(bytes) + " bytes, more than can be had");
-  return std::shared_ptr<std::byte[]>(memory, [](std::byte* at) { std::free(at); });
+  return std::shared_ptr<std::byte[]>(static_cast<std::byte*>(memory),
+                                      [size](std::byte* at) { ::munmap(at, size); });
 }
 
 class WeightOutlines {
@@ -48,7 +51,7 @@ class WeightOutlines {
   // The same memory for all that fit into it.
   Result<Tensor> zeros(const TensorSpec& spec) {
     if (!zeros_ || spec.bytes().value > zeros_bytes_) {
-      WEFT_TRY(zeros_, allocate_zeros(spec.bytes().value));
+      WEFT_TRY(zeros_, map_zeros(spec.bytes().value));
       zeros_bytes_ = spec.bytes().value;
     }
     return Tensor(spec, zeros_);
@@ -68,9 +71,10 @@ Result<OnnxModel> read_outline(const std::filesystem::path& path) {
   WEFT_TRY(const auto bytes, read_scanned(path, limits));
   const std::filesystem::path folder = path.parent_path();
   WeightOutlines weights(folder, limits);
-  auto model = parse_model(bytes, limits, [&](const auto& proto, const auto& spec, bool outside) {
-    return weights.take(proto, spec, outside);
-  });
+  auto model = parse_model(
+      bytes, limits,
+      [&](const auto& proto, const auto& spec, bool outside) { return weights.take(proto, spec, outside); },
+      /*is_outline=*/true);
   if (!model) return fail(model.error().within(path.string()));
   return model;
 }

@@ -1,6 +1,7 @@
 #include "dag/onnx/parse.h"
 
 #include <charconv>
+#include <map>
 
 #include "dag/onnx/scan.h"
 #include "dag/onnx/tensor_proto.h"
@@ -43,6 +44,36 @@ Result<ExternalPlace> external_place(const pb::TensorProto& proto) {
   return place;
 }
 
+// Which bytes of the files beside the model are spoken for, and by whom. Each initializer is memory of its
+// own: one range for many of them makes a model of 3 KB ask for more than a machine has.
+class ClaimedRanges {
+ public:
+  Status claim(const ExternalPlace& place, int64_t size, const std::string& name) {
+    if (size == 0) return {};
+    auto& ranges = files_[std::filesystem::path(place.location).lexically_normal().generic_string()];
+    const auto begin = static_cast<uint64_t>(place.offset), end = begin + static_cast<uint64_t>(size);
+    const auto next = ranges.lower_bound(begin);
+    if (next != ranges.end() && next->first < end) return overlaps(next->second, place);
+    if (next != ranges.begin() && std::prev(next)->second.end > begin)
+      return overlaps(std::prev(next)->second, place);
+    ranges.emplace_hint(next, begin, Range{end, name});
+    return {};
+  }
+
+ private:
+  struct Range {
+    uint64_t end = 0;
+    std::string name;
+  };
+  static tl::unexpected<Error> overlaps(const Range& other, const ExternalPlace& place) {
+    return fail(ErrorCode::Corrupted, "its external data in '" + place.location.substr(0, 256) +
+                                          "' overlaps that of initializer '" + other.name.substr(0, 128) +
+                                          "'");
+  }
+
+  std::map<std::string, std::map<uint64_t, Range>> files_;  // by where they begin
+};
+
 bool has_data_inside(const pb::TensorProto& proto) {
   return proto.has_raw_data() || proto.float_data_size() + proto.int64_data_size() + proto.int32_data_size() +
                                          proto.double_data_size() + proto.uint64_data_size() >
@@ -53,6 +84,7 @@ std::string quoted(const std::string& name) { return "'" + name.substr(0, 128) +
 
 Status take_weights(OnnxModel::Structure& model, const ImportLimits& limits, const TakeWeight& take) {
   int64_t total = 0;
+  ClaimedRanges claimed;
   auto& graph = *model.proto.mutable_graph();
   for (auto& proto : *graph.mutable_initializer()) {
     const std::string& name = proto.name();
@@ -68,8 +100,17 @@ Status take_weights(OnnxModel::Structure& model, const ImportLimits& limits, con
       return fail(ErrorCode::ResourceExhausted,
                   "the initializers claim more than " + std::to_string(limits.weights_bytes_max) + " bytes");
     const bool outside = proto.data_location() == pb::TensorProto::EXTERNAL || proto.external_data_size() > 0;
+    const auto within = [&](const Error& error) {
+      return fail(outside ? error.within("initializer " + quoted(name)) : error);
+    };
+    if (outside) {
+      const auto place = external_place(proto);
+      if (!place) return within(place.error());
+      const Status alone = claimed.claim(*place, spec.bytes().value, name);
+      if (!alone) return within(alone.error());
+    }
     auto tensor = take(proto, spec, outside);
-    if (!tensor) return fail(outside ? tensor.error().within("initializer " + quoted(name)) : tensor.error());
+    if (!tensor) return within(tensor.error());
     model.forms.push_back(outside ? Form::External : proto.has_raw_data() ? Form::Raw : Form::Typed);
     proto.clear_raw_data();
     model.weights.emplace(name, std::move(*tensor));
@@ -105,8 +146,9 @@ Result<std::vector<std::byte>> read_scanned(const std::filesystem::path& path, c
 }
 
 Result<OnnxModel> parse_model(std::span<const std::byte> bytes, const ImportLimits& limits,
-                              const TakeWeight& take) {
+                              const TakeWeight& take, bool is_outline) {
   auto model = std::make_shared<OnnxModel::Structure>();
+  model->is_outline = is_outline;
   if (!model->proto.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
     return fail(ErrorCode::Corrupted, "not an ONNX model: protobuf cannot parse it");
   if (!model->proto.has_graph()) return fail(ErrorCode::Corrupted, "not an ONNX model: it has no graph");

@@ -25,9 +25,10 @@ Result<std::vector<std::byte>> read_scanned(const std::filesystem::path& path, c
 using TakeWeight = std::function<Result<dag::Tensor>(const pb::TensorProto& proto,
                                                      const dag::TensorSpec& spec, bool outside)>;
 
-// REQUIRES: a scan let the bytes pass.
+// Corrupted, by name, where two initializers claim the same bytes of a file beside the model, whether or not
+// they are read. REQUIRES: a scan let the bytes pass.
 Result<OnnxModel> parse_model(std::span<const std::byte> bytes, const ImportLimits& limits,
-                              const TakeWeight& take);
+                              const TakeWeight& take, bool is_outline = false);
 
 // Reads what a model may keep beside itself, opening each file once.
 class ExternalReader {

@@ -16,6 +16,8 @@ struct OnnxModel::Structure {
   enum class Form { Raw, Typed, External };
   std::vector<Form> forms;
   int64_t opset = 0;
+  // What weights hold was not read, but for numbers that may say a shape.
+  bool is_outline = false;
 };
 
 }  // namespace weft::onnx

@@ -109,6 +109,20 @@ pb::AttributeProto& attribute(pb::NodeProto& node, const std::string& name, cons
   return added;
 }
 
+void keep_outside(pb::TensorProto& tensor, const std::string& location, std::optional<int64_t> offset,
+                  std::optional<int64_t> length) {
+  tensor.clear_raw_data();
+  tensor.set_data_location(pb::TensorProto::EXTERNAL);
+  const auto add = [&](const char* key, const std::string& value) {
+    auto* entry = tensor.add_external_data();
+    entry->set_key(key);
+    entry->set_value(value);
+  };
+  add("location", location);
+  if (offset) add("offset", std::to_string(*offset));
+  if (length) add("length", std::to_string(*length));
+}
+
 ModelMaker linear_model() {
   ModelMaker maker;
   maker.input("x", {-1, 4}).output("y");

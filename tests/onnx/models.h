@@ -39,6 +39,10 @@ pb::AttributeProto& attribute(pb::NodeProto& node, const std::string& name,
                               const std::vector<int64_t>& values);
 pb::AttributeProto& attribute(pb::NodeProto& node, const std::string& name, const std::string& value);
 
+// Its data lies in a file beside the model instead.
+void keep_outside(pb::TensorProto& tensor, const std::string& location, std::optional<int64_t> offset = {},
+                  std::optional<int64_t> length = {});  // bytes
+
 // y = Relu(x W + b), x of [batch, 4].
 ModelMaker linear_model();
 
