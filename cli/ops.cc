@@ -49,7 +49,8 @@ void print_operators() {
       {"NonZero, Unique, Compress, NonMaxSuppression of values that depend on data",
        "the result's shape would depend on data, and every shape is fixed at import"},
       {"Reshape, Slice, Range, Tile, TopK and others whose sizes depend on data", "as above"},
-      {"a Loop whose count, a Scan whose length is not known at import or beyond 100,000 nodes written out",
+      {"a Loop whose count, a Scan whose length is not known at import or beyond 100,000 nodes written out "
+       "(10,000 where each iteration decides whether there is another)",
        "there are no loops in a graph"},
       {"recurrent cells with clips, peepholes or other activations beyond 2,048 gate steps",
        "they are written out step by step"},

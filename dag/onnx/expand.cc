@@ -51,7 +51,8 @@ struct Function {
   const pb::FunctionProto* proto = nullptr;
   std::unordered_map<std::string, pb::AttributeProto> defaults = {};
   int64_t opset = 0;
-  bool open = false;  // being expanded
+  bool open = false;   // being expanded, or counted
+  int64_t nodes = -1;  // that a call becomes, at least; negative: not counted yet
 };
 
 // Where a node stands: what it may refer to, and who receives it.
@@ -139,6 +140,27 @@ class Expander {
     return found == functions_.end() ? nullptr : &found->second;
   }
 
+  // Nodes that a call becomes, counted without making any: at least so many, for what calls itself or stands
+  // too deep is refused when it is met. Counts end soon after the limit.
+  int64_t nodes_of(Function& function, int depth) {
+    if (function.nodes >= 0 || function.open || depth > limits_.call_depth_max)
+      return std::max<int64_t>(function.nodes, 0);
+    function.open = true;
+    function.nodes = nodes_of(function.proto->node(), depth);
+    function.open = false;
+    return function.nodes;
+  }
+  int64_t nodes_of(const google::protobuf::RepeatedPtrField<pb::NodeProto>& nodes, int depth) {
+    int64_t count = 0;
+    for (const auto& node : nodes) {
+      if (count > limits_.expanded_node_count_max) break;
+      ++count;
+      if (Function* function = find_function(node)) count += nodes_of(*function, depth + 1);
+      visit_bodies(node, [&](const pb::GraphProto& body) { count += nodes_of(body.node(), depth + 1); });
+    }
+    return count;
+  }
+
   static std::string where(const pb::NodeProto& node, const Place& place) {
     return node.op_type().substr(0, 64) + " " + short_name(place.path + node.name());
   }
@@ -178,7 +200,11 @@ class Expander {
       return fail(ErrorCode::ResourceExhausted, where(node, place) +
                                                     ": calls and subgraphs stand in one another more than " +
                                                     std::to_string(limits_.call_depth_max) + " deep");
-    if (Function* function = find_function(node)) return call(node, *function, place);
+    if (Function* function = find_function(node)) {
+      const int64_t nodes = nodes_of(*function, place.depth);
+      if (nodes > nodes_left_) return charge(nodes, 0, node, place);  // before the first of them is made
+      return call(node, *function, place);
+    }
     return copy(node, place);
   }
 

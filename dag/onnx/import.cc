@@ -264,15 +264,20 @@ class Import {
 
   // ---- subgraphs: every name means one value, so a body's names stand beside the graph's ----
 
+  Status spend_unrolled(ImportState& state, int64_t nodes) const {
+    state.unrolled_left -= nodes;
+    if (state.unrolled_left >= 0) return {};
+    return fail(ErrorCode::ResourceExhausted, "the model's subgraphs become more than " +
+                                                  std::to_string(options_.limits.unrolled_node_count_max) +
+                                                  " nodes when written out");
+  }
+
   Result<Items> lower_body(ImportState& state, const pb::GraphProto& body, Items inputs) {
     if (static_cast<int>(inputs.size()) != body.input_size())
       return fail(ErrorCode::InvalidArgument, "a subgraph has " + std::to_string(body.input_size()) +
                                                   " inputs, but is given " + std::to_string(inputs.size()));
-    state.unrolled_left -= body.node_size() + 1;
-    if (state.unrolled_left < 0)
-      return fail(ErrorCode::ResourceExhausted, "the model's subgraphs become more than " +
-                                                    std::to_string(options_.limits.unrolled_node_count_max) +
-                                                    " nodes when written out");
+    WEFT_TRY_STATUS(spend_unrolled(state, body.node_size() + 1));
+    const int64_t made_before = emitter_.made_bytes();
     for (int i = 0; i < body.input_size(); ++i)
       items_[body.input(i).name()] = std::move(inputs[static_cast<size_t>(i)]);
     for (const auto& initializer : body.initializer()) {
@@ -291,6 +296,8 @@ class Import {
       WEFT_TRY_STATUS(lower(state, node));
     }
     state.opset = opset;
+    WEFT_TRY_STATUS(spend_unrolled(
+        state, (emitter_.made_bytes() - made_before) / options_.limits.unrolled_bytes_per_node));
     Items outputs;
     for (const auto& output : body.output()) {
       WEFT_TRY(Item item, find(output.name()));

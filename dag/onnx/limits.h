@@ -22,10 +22,15 @@ struct ImportLimits {
   // What the calls of the model's own functions become: nodes, and bytes of them; and how many calls and
   // subgraphs stand in one another.
   int64_t expanded_node_count_max = 100'000;
-  int64_t expanded_bytes_max = int64_t{256} << 20;
+  int64_t expanded_bytes_max = int64_t{16} << 20;
   int call_depth_max = 64;
   // Nodes that If, Loop and Scan make when their bodies are written out, iteration by iteration.
   int64_t unrolled_node_count_max = 100'000;
+  // Of those, what a loop may make that says in each iteration whether there is another: only by doing them
+  // does one see that they do not end.
+  int64_t open_loop_node_count_max = 10'000;
+  // Constants that an iteration makes (ranges, masks) count as nodes, too: one for so many bytes.
+  int64_t unrolled_bytes_per_node = 2048;
   // What protobuf will take beyond the bytes of tensors and strings, as estimated from the counts.
   int64_t parse_overhead_bytes_max = int64_t{40} << 20;
   // Characters of one name, operator or domain.

@@ -164,10 +164,14 @@ Status lower_loop(NodeContext& n) {
     carried.push_back(n.in(i));
   }
   WEFT_TRY(bool more, goes_on(n, form.condition));
-  if (more && form.trips > 0 && !condition_varies(*form.body))
-    WEFT_TRY_STATUS(check_budget(n, *form.body, form.trips));
+  const bool is_open = condition_varies(*form.body);
+  if (more && form.trips > 0 && !is_open) WEFT_TRY_STATUS(check_budget(n, *form.body, form.trips));
+  const int64_t open_trips = n.options().limits.open_loop_node_count_max / (form.body->node_size() + 1);
   std::vector<Items> scanned(form.scanned);
   for (int64_t trip = 0; more && trip < form.trips; ++trip) {
+    if (is_open && trip > open_trips)
+      return n.refuse(ErrorCode::ResourceExhausted,
+                      "after " + std::to_string(trip) + " iterations its condition still asks for another");
     Items inputs{n.constant(dag::make_tensor(Shape{}, std::span<const int64_t>(&trip, 1))), form.condition};
     inputs.insert(inputs.end(), carried.begin(), carried.end());
     WEFT_TRY(Items results, run_body(n, *form.body, std::move(inputs)));

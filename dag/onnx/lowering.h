@@ -66,6 +66,7 @@ class Emitter {
   Item constant(Tensor tensor) const { return {tensor.spec(), {}, tensor, {}}; }
   // Counts bytes that a lowering makes itself.
   Status charge(int64_t bytes);
+  int64_t made_bytes() const { return made_bytes_; }  // charged so far
   // The item's value in the graph, as a leaf if it is not there yet; invalid when it is absent.
   ValueId materialise(Item& item);
 
