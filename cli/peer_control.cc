@@ -1,5 +1,6 @@
 #include "cli/peer_control.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -30,14 +31,39 @@ tl::unexpected<Error> cannot(const fs::path& path, std::string_view what) {
               fmt::format("{}: cannot {}: {}", path.string(), what, std::strerror(errno)));
 }
 
-Result<sockaddr_un> address_of(const fs::path& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.native().size() >= sizeof(address.sun_path))
-    return fail(ErrorCode::Unavailable, path.string() + ": too long for a socket's name");
-  std::memcpy(address.sun_path, path.c_str(), path.native().size());
-  return address;
-}
+struct Descriptor {
+  int number;
+  explicit Descriptor(int opened) : number(opened) {}
+  ~Descriptor() {
+    if (number >= 0) ::close(number);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+};
+
+// A socket's address holds 107 characters, and a folder's path may have more: it is named by a descriptor of
+// its folder, for as long as this lives.
+class SocketAddress {
+ public:
+  explicit SocketAddress(const fs::path& path)
+      : folder_(::open(path.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {
+    address_.sun_family = AF_UNIX;
+    const std::string name = fmt::format("/proc/self/fd/{}/{}", folder_.number, path.filename().string());
+    fits_ = name.size() < sizeof address_.sun_path;
+    if (fits_)
+      std::memcpy(address_.sun_path, name.c_str(), name.size());
+    else
+      errno = ENAMETOOLONG;
+  }
+  bool valid() const { return folder_.number >= 0 && fits_; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
+  socklen_t size() const { return sizeof address_; }
+
+ private:
+  Descriptor folder_;
+  sockaddr_un address_{};
+  bool fits_ = false;
+};
 
 // Only its user's, whoever made it.
 Status make_private(const fs::path& folder) {
@@ -59,24 +85,14 @@ bool is_own(int descriptor) {
          (who.uid == ::geteuid() || who.uid == 0);
 }
 
-struct Socket {
-  int descriptor;
-  explicit Socket(int made) : descriptor(made) {}
-  ~Socket() {
-    if (descriptor >= 0) ::close(descriptor);
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-};
-
 // False: nobody listens there any more, and the name is gone.
-Result<bool> reach(const Socket& socket, const fs::path& path) {
-  WEFT_TRY(const sockaddr_un address, address_of(path));
-  if (socket.descriptor < 0) return cannot(path, "make a socket");
-  ::setsockopt(socket.descriptor, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof kPatience);
-  ::setsockopt(socket.descriptor, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof kPatience);
-  if (::connect(socket.descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
-    return true;
+Result<bool> reach(const Descriptor& socket, const fs::path& path) {
+  if (socket.number < 0) return cannot(path, "make a socket");
+  ::setsockopt(socket.number, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof kPatience);
+  ::setsockopt(socket.number, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof kPatience);
+  const SocketAddress address(path);
+  if (!address.valid()) return cannot(path, "reach it");
+  if (::connect(socket.number, address.get(), address.size()) == 0) return true;
   if (errno != ECONNREFUSED && errno != ENOENT) return cannot(path, "reach it");
   ::unlink(path.c_str());
   return false;
@@ -93,11 +109,11 @@ std::vector<fs::path> sockets_in(const fs::path& folder) {
 
 // Nothing: nobody listens there any more.
 std::optional<Result<std::string>> ask(const fs::path& path, const std::string& request) {
-  const Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const auto reached = reach(socket, path);
   if (!reached) return fail(reached.error());
   if (!*reached) return std::nullopt;
-  const int descriptor = socket.descriptor;
+  const int descriptor = socket.number;
   if (::geteuid() != 0 && !is_own(descriptor))
     return fail(ErrorCode::PermissionDenied, path.string() + ": another user listens there");
   if (::send(descriptor, request.data(), request.size(), MSG_NOSIGNAL) !=
@@ -120,17 +136,16 @@ std::optional<Result<std::string>> ask(const fs::path& path, const std::string& 
 Result<int> listen_in(const fs::path& folder, const std::string& name) {
   WEFT_TRY_STATUS(make_private(folder));
   for (const fs::path& other : sockets_in(folder))  // those of killed processes do not pile up
-    (void)reach(Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)), other);
+    (void)reach(Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)), other);
   // It has its name once it listens: what has a name and does not listen is nobody's any more.
   const fs::path path = folder / (name + kSuffix), before = folder / (name + ".new");
-  WEFT_TRY(const sockaddr_un address, address_of(before));
-  WEFT_TRY_STATUS(address_of(path));
+  const SocketAddress address(before);
+  if (!address.valid()) return cannot(path, "name a socket");
   const int descriptor = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return cannot(path, "make a socket");
   ::unlink(before.c_str());
-  if (::bind(descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      ::chmod(before.c_str(), 0600) != 0 || ::listen(descriptor, kCallersMax) != 0 ||
-      ::rename(before.c_str(), path.c_str()) != 0) {
+  if (::bind(descriptor, address.get(), address.size()) != 0 || ::chmod(before.c_str(), 0600) != 0 ||
+      ::listen(descriptor, kCallersMax) != 0 || ::rename(before.c_str(), path.c_str()) != 0) {
     const auto error = cannot(path, "listen");
     ::unlink(before.c_str());
     ::close(descriptor);

@@ -1,13 +1,14 @@
 // The socket by which a peer's owner reaches it.
 #include "cli/peer_control.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cstring>
+#include <cstdio>
 #include <thread>
 
 #include "tests/support/scratch.h"
@@ -64,10 +65,14 @@ class Answering {
 // One that says nothing or too much; its descriptor.
 int caller_at(const fs::path& path, const std::string& says) {
   const int descriptor = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  const int folder =
+      ::open(path.parent_path().c_str(), O_PATH);  // its own path may be too long for an address
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::strcpy(address.sun_path, path.c_str());
+  std::snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", folder,
+                path.filename().c_str());
   EXPECT_EQ(::connect(descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ::close(folder);
   EXPECT_EQ(::send(descriptor, says.data(), says.size(), MSG_NOSIGNAL), static_cast<ssize_t>(says.size()));
   return descriptor;
 }
@@ -120,7 +125,15 @@ TEST_F(PeerControlTest, TheNextFolderIsTakenWhereTheFirstCannotBe) {
   const fs::path file = scratch_.write("file", "no folder");
   EXPECT_EQ(PeerControl::open({file, folder_}, "ann").value()->path(), folder_ / "ann.sock");
   EXPECT_FALSE(PeerControl::open({}, "ann"));
-  EXPECT_FALSE(PeerControl::open({scratch_.folder() / std::string(120, 'x')}, "ann"));
+  EXPECT_FALSE(PeerControl::open({folder_}, std::string(300, 'x')));
+}
+
+TEST_F(PeerControlTest, AFoldersPathMayBeLongerThanASocketsAddress) {
+  const fs::path deep = scratch_.folder() / std::string(120, 'x') / std::string(120, 'y');
+  const Answering ann(deep, "ann");
+  const auto answers = ask_peers({deep}, {});
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].said.value(), "heard?");
 }
 
 TEST_F(PeerControlTest, WhoSaysNothingOrTooMuchKeepsNobodyElseOut) {
