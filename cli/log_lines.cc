@@ -33,7 +33,7 @@ LogLines::LogLines()
 LogLines::LogLines(Write write, Clock clock) : write_(std::move(write)), clock_(std::move(clock)) {}
 
 void LogLines::operator()(std::string_view line) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::string_view word = event_of(line);
   const Instant now = clock_();
   auto at = events_.find(word);

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
 
+#include "base/mutex.h"
 #include "base/units.h"
 
 namespace weft::cli {
@@ -35,8 +35,8 @@ class LogLines {
   };
   const Write write_;
   const Clock clock_;
-  std::mutex mutex_;
-  std::map<std::string, Event, std::less<>> events_;  // guarded by mutex_; at most kEventsMax
+  Mutex mutex_;
+  std::map<std::string, Event, std::less<>> events_ WEFT_GUARDED_BY(mutex_);  // at most kEventsMax
 };
 
 }  // namespace weft::cli

@@ -71,8 +71,10 @@ void Loader::run(const std::stop_token& stop) {
   for (;;) {
     auto item = produce();
     const bool last = !item || !*item;
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait(lock, stop, [this] { return queue_.size() < options_.queue_length_max; })) return;
+    const MutexLock lock(mutex_);
+    const auto has_room = [this]()
+                              WEFT_REQUIRES(mutex_) { return queue_.size() < options_.queue_length_max; };
+    if (!changed_.wait(mutex_, stop, has_room)) return;
     queue_.push_back(std::move(item));
     changed_.notify_all();
     if (last || stop.stop_requested()) return;
@@ -94,8 +96,8 @@ Result<std::optional<Microbatch>> Loader::produce() {
 }
 
 Result<std::optional<Microbatch>> Loader::next() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !queue_.empty(); });
+  const MutexLock lock(mutex_);
+  changed_.wait(mutex_, [this]() WEFT_REQUIRES(mutex_) { return !queue_.empty(); });
   const bool last = !queue_.front() || !*queue_.front();
   if (last) return queue_.front();  // stays, so that every later call hears the same
   auto item = std::move(queue_.front());

@@ -3,18 +3,17 @@
 //   while (auto microbatch = ...loader.next()) ...
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "dag/tensor.h"
 #include "data/dataset.h"
@@ -80,10 +79,11 @@ class Loader {
   RequestSource requests_;
   LoaderOptions options_;
 
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::deque<Result<std::optional<Microbatch>>> queue_;  // guarded by mutex_; an end or an error is its last
-  std::jthread thread_;                                  // last: it is joined before the rest goes
+  Mutex mutex_;
+  Condition changed_;
+  // An end or an error is its last.
+  std::deque<Result<std::optional<Microbatch>>> queue_ WEFT_GUARDED_BY(mutex_);
+  std::jthread thread_;  // last: it is joined before the rest goes
 };
 
 // The same without a thread: for tests, and for one microbatch.

@@ -6,7 +6,7 @@ namespace weft::net {
 
 void Context::post(std::function<void()> work) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (is_shut_) return;
     posted_.push_back(std::move(work));
   }
@@ -16,7 +16,7 @@ void Context::post(std::function<void()> work) {
 void Context::run_posted() {
   std::function<void()> work;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (posted_.empty()) return;
     work = std::move(posted_.front());
     posted_.pop_front();
@@ -27,7 +27,7 @@ void Context::run_posted() {
 void Context::shut_down() {
   std::deque<std::function<void()>> dropped;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     is_shut_ = true;
     dropped.swap(posted_);
   }

@@ -9,10 +9,10 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <thread>
 
+#include "base/mutex.h"
 #include "net/loop.h"
 
 namespace weft::net {
@@ -42,9 +42,9 @@ class Context : public std::enable_shared_from_this<Context> {
  private:
   void run_posted();
 
-  std::mutex mutex_;
-  std::deque<std::function<void()>> posted_;  // guarded by mutex_
-  bool is_shut_ = false;                      // guarded by mutex_
+  Mutex mutex_;
+  std::deque<std::function<void()>> posted_ WEFT_GUARDED_BY(mutex_);
+  bool is_shut_ WEFT_GUARDED_BY(mutex_) = false;
 };
 
 struct Loop::Impl {

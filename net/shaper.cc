@@ -332,29 +332,29 @@ std::shared_ptr<AccessLine> AccessLine::make(double bytes_per_second) {
 }
 
 void AccessLine::set_rate(double bytes_per_second) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   rate_ = bytes_per_second;
   line_.set_rate(bytes_per_second);
 }
 
 SharedLine::Flow AccessLine::add() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return line_.add();
 }
 void AccessLine::remove(SharedLine::Flow flow) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   line_.remove(flow);
 }
 void AccessLine::enter(SharedLine::Flow flow, size_t size, Instant at) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   line_.enter(flow, size, at);
 }
 std::vector<SharedLine::Passed> AccessLine::take(SharedLine::Flow flow, Instant now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return line_.take(flow, now);
 }
 std::optional<Instant> AccessLine::next(SharedLine::Flow flow) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return line_.next(flow);
 }
 

@@ -6,10 +6,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
 #include "net/model/link_model.h"
 #include "net/model/shared_line.h"
 
@@ -36,8 +36,8 @@ class AccessLine {
 
  private:
   std::atomic<double> rate_;
-  mutable std::mutex mutex_;
-  SharedLine line_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  SharedLine line_ WEFT_GUARDED_BY(mutex_);
 };
 
 // Of one connection, seen from this side.

@@ -2,12 +2,12 @@
 // finish and drops the rest.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <stop_token>
 #include <thread>
+
+#include "base/mutex.h"
 
 namespace weft::net {
 
@@ -17,7 +17,7 @@ class Worker {
 
   void post(std::function<void()> work) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       queue_.push_back(std::move(work));
     }
     changed_.notify_one();
@@ -28,8 +28,8 @@ class Worker {
     for (;;) {
       std::function<void()> work;
       {
-        std::unique_lock lock(mutex_);
-        if (!changed_.wait(lock, stop, [this] { return !queue_.empty(); })) return;
+        const MutexLock lock(mutex_);
+        if (!changed_.wait(mutex_, stop, [this]() WEFT_REQUIRES(mutex_) { return !queue_.empty(); })) return;
         if (stop.stop_requested()) return;
         work = std::move(queue_.front());
         queue_.pop_front();
@@ -38,10 +38,10 @@ class Worker {
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::deque<std::function<void()>> queue_;  // guarded by mutex_
-  std::jthread thread_;                      // last: joined before the rest goes
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<std::function<void()>> queue_ WEFT_GUARDED_BY(mutex_);
+  std::jthread thread_;  // last: joined before the rest goes
 };
 
 }  // namespace weft::net

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "storage/blob_store.h"
 #include "storage/sha256.h"
 
@@ -30,45 +30,49 @@ struct BlobStore::Shared {
   explicit Shared(BlobStoreOptions all) : options(std::move(all)), files(options.hook) {}
 
   const BlobStoreOptions options;
-  std::mutex mutex;  // of what follows
-  Files files;
-  std::set<std::filesystem::path> made;  // folders of blobs, durably there
+  Mutex mutex;
+  Files files WEFT_GUARDED_BY(mutex);
+  std::set<std::filesystem::path> made WEFT_GUARDED_BY(mutex);  // folders of blobs, durably there
   using Bytes = std::shared_ptr<const std::vector<std::byte>>;
   struct TransientBlob {
     uint64_t size = 0;
     std::chrono::steady_clock::time_point asked{};
     Bytes bytes{};  // null: in its file
   };
-  std::unordered_map<Digest, TransientBlob> transient;
+  std::unordered_map<Digest, TransientBlob> transient WEFT_GUARDED_BY(mutex);
   // Each of them once, with a time at or before which it was last asked for: the oldest come first, nearly,
   // so that removing looks at those only.
-  std::deque<std::pair<std::chrono::steady_clock::time_point, Digest>> ages;
-  uint64_t in_memory = 0;                 // bytes of these, and of what has come of others
-  std::set<std::filesystem::path> older;  // folders of blobs, written by processes before this one
-  std::set<Digest> unsynced;              // have their durable name, which a crash could still take
-  uint64_t promised = 0;                  // bytes that open writers have room for and did not write yet
+  std::deque<std::pair<std::chrono::steady_clock::time_point, Digest>> ages WEFT_GUARDED_BY(mutex);
+  // Bytes of these, and of what has come of others.
+  uint64_t in_memory WEFT_GUARDED_BY(mutex) = 0;
+  // Folders of blobs, written by processes before this one.
+  std::set<std::filesystem::path> older WEFT_GUARDED_BY(mutex);
+  // They have their durable name, which a crash could still take.
+  std::set<Digest> unsynced WEFT_GUARDED_BY(mutex);
+  // Bytes that open writers have room for and did not write yet.
+  uint64_t promised WEFT_GUARDED_BY(mutex) = 0;
 
   // Whether there is a transient one; it is then young again.
   bool ask_transient(const Digest& sha256) {
-    const std::lock_guard hold(mutex);
+    const MutexLock hold(mutex);
     const auto found = transient.find(sha256);
     if (found == transient.end()) return false;
     found->second.asked = std::chrono::steady_clock::now();
     return true;
   }
   bool knows_transient(const Digest& sha256) {
-    const std::lock_guard hold(mutex);
+    const MutexLock hold(mutex);
     return transient.contains(sha256);
   }
   // Null when it is not held in memory.
   Bytes find_in_memory(const Digest& sha256) {
-    const std::lock_guard hold(mutex);
+    const MutexLock hold(mutex);
     const auto found = transient.find(sha256);
     return found == transient.end() ? nullptr : found->second.bytes;
   }
   // Two writers may have brought the same: the file stays the one that is known, so that it goes in its turn.
   void add_transient(const Digest& sha256, TransientBlob blob) {
-    const std::lock_guard hold(mutex);
+    const MutexLock hold(mutex);
     const auto found = transient.find(sha256);
     if (found == transient.end()) {
       ages.emplace_back(blob.asked, sha256);
@@ -80,18 +84,18 @@ struct BlobStore::Shared {
     if (!blob.bytes) found->second.bytes = nullptr;
   }
   bool is_unsynced(const Digest& sha256) {
-    const std::lock_guard hold(mutex);
+    const MutexLock hold(mutex);
     return unsynced.contains(sha256);
   }
   void mark_unsynced(const Digest& sha256, bool is) {
-    const std::lock_guard hold(mutex);
+    const MutexLock hold(mutex);
     if (is)
       unsynced.insert(sha256);
     else
       unsynced.erase(sha256);
   }
   Status make_directories(const std::filesystem::path& folder) {
-    const std::lock_guard hold(mutex);
+    const MutexLock hold(mutex);
     if (made.contains(folder)) return {};
     WEFT_TRY_STATUS(files.make_directories(folder));
     made.insert(folder);

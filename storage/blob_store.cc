@@ -125,8 +125,10 @@ Result<std::unique_ptr<BlobStore>> BlobStore::open(const fs::path& folder, BlobS
     if (code) return system_error(code.value(), "rename", folder / kTransient);
   }
   std::unique_ptr<BlobStore> store(new BlobStore(folder, std::move(options)));
+  Shared& shared = *store->shared_;
+  const MutexLock hold(shared.mutex);
   for (const std::string& name : names)
-    if (name.size() == 2) store->shared_->older.insert(folder / name);
+    if (name.size() == 2) shared.older.insert(folder / name);
   return store;
 }
 
@@ -140,12 +142,12 @@ void BlobStore::remove_wiped() {
 Status BlobStore::sync_older(const Digest& sha256) {
   const fs::path folder = durable_path(sha256).parent_path();
   {
-    const std::lock_guard hold(shared_->mutex);
+    const MutexLock hold(shared_->mutex);
     if (!shared_->older.contains(folder)) return {};
   }
   Files files(shared_->options.hook);
   WEFT_TRY_STATUS(files.sync_directory(folder));
-  const std::lock_guard hold(shared_->mutex);
+  const MutexLock hold(shared_->mutex);
   shared_->older.erase(folder);
   return {};
 }
@@ -199,7 +201,7 @@ Status BlobStore::make_durable(const Digest& sha256) {
     const bool movable = number == EPERM || number == EOPNOTSUPP || number == EMLINK;
     if (!movable || ::rename(source.c_str(), target.c_str()) != 0)
       return system_error(movable ? errno : number, "link", target);
-    const std::lock_guard hold(shared_->mutex);
+    const MutexLock hold(shared_->mutex);
     shared_->transient.erase(sha256);  // it was a file
   }
   return publish_durable(sha256);
@@ -286,7 +288,7 @@ Result<bool> BlobStore::quarantine(const Digest& sha256) {
     const fs::path target = folder_ / kDamaged / to_hex(sha256);
     WEFT_TRY_STATUS(shared_->make_directories(target.parent_path()));
     if (path == transient) {
-      const std::lock_guard hold(shared_->mutex);
+      const MutexLock hold(shared_->mutex);
       shared_->transient.erase(sha256);
     }
     WEFT_TRY_STATUS(allow(shared_->options.hook, "rename", target));
@@ -338,7 +340,7 @@ uint64_t BlobStore::keep_transient(const std::set<Digest>& kept,
   const auto now = std::chrono::steady_clock::now();
   uint64_t freed = 0;
   // Under the lock, so that nobody is told of a blob that goes at the same moment.
-  const std::lock_guard hold(shared_->mutex);
+  const MutexLock hold(shared_->mutex);
   auto& ages = shared_->ages;
   for (size_t left = ages.size(); left > 0 && now - ages.front().first >= recent; --left) {
     const Digest sha256 = ages.front().second;

@@ -127,7 +127,7 @@ class BlobStore::FileWriter : public BlobStore::Writer {
     return {};
   }
   void pay(uint64_t bytes) {
-    const std::lock_guard hold(store_.shared_->mutex);
+    const MutexLock hold(store_.shared_->mutex);
     store_.shared_->promised -= bytes;
     reserved_ -= bytes;
   }
@@ -190,13 +190,13 @@ class BlobStore::MemoryWriter : public BlobStore::Writer {
 
  private:
   bool take(uint64_t bytes) {
-    const std::lock_guard hold(shared_.mutex);
+    const MutexLock hold(shared_.mutex);
     if (bytes > shared_.options.transient_in_memory - shared_.in_memory) return false;
     shared_.in_memory += bytes;
     return true;
   }
   void give_back() {
-    const std::lock_guard hold(shared_.mutex);
+    const MutexLock hold(shared_.mutex);
     shared_.in_memory -= bytes_.size();
     bytes_.clear();
   }
@@ -220,7 +220,7 @@ class BlobStore::MemoryWriter : public BlobStore::Writer {
 Result<std::unique_ptr<BlobStore::Writer>> BlobStore::begin(const Digest& sha256, uint64_t size,
                                                             Durability durability) {
   if (durability == Durability::Transient) {
-    const std::lock_guard hold(shared_->mutex);
+    const MutexLock hold(shared_->mutex);
     if (size <= shared_->options.transient_in_memory - shared_->in_memory)
       return std::make_unique<MemoryWriter>(*this, sha256, size);
   }
@@ -239,7 +239,7 @@ Status BlobStore::check_room(uint64_t size, uint64_t reserved) {
   struct statvfs disk {};
   if (::statvfs(folder_.c_str(), &disk) != 0) return system_error(errno, "open", folder_);
   const uint64_t free = static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
-  const std::lock_guard hold(shared_->mutex);
+  const MutexLock hold(shared_->mutex);
   const uint64_t taken = shared_->promised + shared_->options.reserve;
   if (free < taken || size > free - taken)
     return fail(ErrorCode::ResourceExhausted, folder_.string() + ": a blob of " + std::to_string(size) +

@@ -6,12 +6,12 @@
 namespace weft::broker {
 
 void BlobLeases::connect(const PeerId& key) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++keys_[key].connections;
 }
 
 void BlobLeases::disconnect(const PeerId& key, Instant now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = keys_.find(key);
   if (at == keys_.end() || at->second.connections == 0) return;
   --at->second.connections;
@@ -21,7 +21,7 @@ void BlobLeases::disconnect(const PeerId& key, Instant now) {
 
 Status BlobLeases::put(const PeerId& key, const Digest& blob, uint64_t size, Instant now,
                        const std::function<bool(const Digest&)>& is_there) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = keys_.try_emplace(key).first;
   Key& holder = at->second;
   const auto fits = [&] {
@@ -49,13 +49,13 @@ Status BlobLeases::put(const PeerId& key, const Digest& blob, uint64_t size, Ins
 }
 
 void BlobLeases::drop(const PeerId& key, const Digest& blob) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = keys_.find(key);
   if (at != keys_.end()) end(at, blob);
 }
 
 void BlobLeases::ask(const PeerId& key, const Digest& blob, Instant now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = keys_.try_emplace(key).first;
   const auto lease = at->second.leases.find(blob);
   if (lease != at->second.leases.end()) {
@@ -66,17 +66,17 @@ void BlobLeases::ask(const PeerId& key, const Digest& blob, Instant now) {
 }
 
 void BlobLeases::refer(std::span<const Digest> blobs) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const Digest& blob : blobs) end_for_all(blob);
 }
 
 void BlobLeases::refer(const std::set<Digest>& blobs) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const Digest& blob : blobs) end_for_all(blob);
 }
 
 std::set<Digest> BlobLeases::held(Instant now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::set<Digest> held;
   for (auto at = keys_.begin(); at != keys_.end();) {
     const auto key = at++;
@@ -95,7 +95,7 @@ std::set<Digest> BlobLeases::held(Instant now) {
 }
 
 BlobLeases::Use BlobLeases::use_of(const PeerId& key) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = keys_.find(key);
   if (at == keys_.end()) return {};
   return {at->second.bytes, at->second.leases.size()};

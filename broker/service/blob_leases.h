@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/units.h"
 
@@ -72,14 +72,14 @@ class BlobLeases {
     std::unordered_map<Digest, Lease> leases{};
   };
   using Keys = std::map<PeerId, Key>;
-  void end(Keys::iterator key, const Digest& blob);
-  void end_for_all(const Digest& blob);
-  void add(Keys::iterator key, const Digest& blob, uint64_t size, Instant now);
+  void end(Keys::iterator key, const Digest& blob) WEFT_REQUIRES(mutex_);
+  void end_for_all(const Digest& blob) WEFT_REQUIRES(mutex_);
+  void add(Keys::iterator key, const Digest& blob, uint64_t size, Instant now) WEFT_REQUIRES(mutex_);
 
   const BlobQuota quota_;
-  mutable std::mutex mutex_;
-  Keys keys_;                                                // guarded by mutex_
-  std::unordered_map<Digest, std::vector<PeerId>> holders_;  // guarded by mutex_: who has a lease on it
+  mutable Mutex mutex_;
+  Keys keys_ WEFT_GUARDED_BY(mutex_);
+  std::unordered_map<Digest, std::vector<PeerId>> holders_ WEFT_GUARDED_BY(mutex_);  // who has a lease on it
 };
 
 }  // namespace weft::broker

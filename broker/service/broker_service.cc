@@ -1,11 +1,10 @@
 #include "broker/service/broker_service.h"
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 
 #include <sys/stat.h>
 
+#include "base/mutex.h"
 #include "base/printable.h"
 #include "broker/service/core.h"
 #include "broker/service/gate.h"
@@ -115,13 +114,13 @@ struct BrokerService::Parts {
   std::string peer_token;
   std::optional<std::string> submitter_token;
 
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool stopping = false;       // guarded by mutex
-  std::optional<Error> fatal;  // guarded by mutex
+  Mutex mutex;
+  Condition changed;
+  bool stopping WEFT_GUARDED_BY(mutex) = false;
+  std::optional<Error> fatal WEFT_GUARDED_BY(mutex);
 
   void end(std::optional<Error> error) {
-    const std::lock_guard hold(mutex);
+    const MutexLock hold(mutex);
     stopping = true;
     if (error && !fatal) fatal = std::move(error);
     changed.notify_all();
@@ -208,9 +207,10 @@ const std::string& BrokerService::peer_token() const { return parts_->peer_token
 const std::optional<std::string>& BrokerService::submitter_token() const { return parts_->submitter_token; }
 
 Status BrokerService::wait() {
-  std::unique_lock hold(parts_->mutex);
-  parts_->changed.wait(hold, [this] { return parts_->stopping; });
-  if (parts_->fatal) return fail(*parts_->fatal);
+  Parts& parts = *parts_;
+  const MutexLock hold(parts.mutex);
+  parts.changed.wait(parts.mutex, [&]() WEFT_REQUIRES(parts.mutex) { return parts.stopping; });
+  if (parts.fatal) return fail(*parts.fatal);
   return {};
 }
 

@@ -76,7 +76,7 @@ Core::~Core() {
 
 void Core::from_worker(std::function<void()> work) {
   {
-    const std::lock_guard lock(inbox_mutex_);
+    const MutexLock lock(inbox_mutex_);
     inbox_.push_back(std::move(work));
   }
   if (wake_) wake_->send({.what = Wake{}});
@@ -133,7 +133,7 @@ void Core::handle(const ToCore& message) {
                  [&](const Wake&) {
                    std::deque<std::function<void()>> work;
                    {
-                     const std::lock_guard lock(inbox_mutex_);
+                     const MutexLock lock(inbox_mutex_);
                      work.swap(inbox_);
                    }
                    for (auto& item : work) item();
@@ -397,7 +397,9 @@ void Core::carry_out(Effect& effect) {
           [&](ForgetJob& e) { contexts_.erase(e.job); },
           [&](AnswerFromStore& e) { answer(e.connection, answer_from_store(*store_, e)); },
           [&](SendJobs& e) { answer(e.connection, list_jobs(*store_, std::move(e))); },
-          [&](ReopenJob& e) { step(JobReopened{e.connection, reopen(*store_, e)}); },
+          [&](ReopenJob& e) {
+            step(JobReopened{e.connection, reopen(*store_, e)});
+          },
           [&](VerifyBlobs& e) { verify_blobs(e); },
           [&](PublishPeers& e) {
             peers_ = std::make_shared<const Published>(std::move(e.peers));
@@ -508,10 +510,9 @@ void Core::send_events(const SendEvents& request) {
   const auto [job, from, follow] = request.request;
   const auto submitter = submitter_of(*store_, job);
   if (!submitter || !*submitter || !may_read(request.whose, **submitter))
-    return answer(request.connection,
-                  proto::Refusal{.code = ErrorCode::NotFound,
-                                 .message = "there is no job " + std::to_string(job) +
-                                            " of yours here: weft jobs lists them"});
+    return answer(request.connection, proto::Refusal{.code = ErrorCode::NotFound,
+                                                     .message = "there is no job " + std::to_string(job) +
+                                                                " of yours here: weft jobs lists them"});
   auto events = store_->events(job, std::max<uint64_t>(1, from), kEventsAtOnce);
   if (!events)
     return answer(request.connection,

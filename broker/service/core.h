@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -16,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "broker/broker.h"
 #include "broker/service/blob_leases.h"
 #include "broker/service/bus.h"
@@ -107,9 +107,9 @@ class Core {
   std::map<PeerId, Instant> damage_looked_for_;  // because it said so
   std::set<Digest> transient_kept_;              // by the last round
 
-  std::mutex inbox_mutex_;
-  std::deque<std::function<void()>> inbox_;  // guarded by inbox_mutex_
-  std::unique_ptr<GateSocket> wake_;         // used on planner_thread_ alone
+  Mutex inbox_mutex_;
+  std::deque<std::function<void()>> inbox_ WEFT_GUARDED_BY(inbox_mutex_);
+  std::unique_ptr<GateSocket> wake_;  // used on planner_thread_ alone
   std::atomic<bool> stopping_{false}, failed_{false};
   std::unique_ptr<net::Worker> planner_thread_, disk_thread_;
   std::thread thread_;

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "configs/job.h"
 #include "dag/onnx/model.h"
@@ -60,22 +60,22 @@ Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, co
 class JobContexts {
  public:
   std::shared_ptr<const JobContext> find(proto::JobNumber job) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto at = contexts_.find(job);
     return at == contexts_.end() ? nullptr : at->second;
   }
   void set(proto::JobNumber job, std::shared_ptr<const JobContext> context) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     contexts_[job] = std::move(context);
   }
   void erase(proto::JobNumber job) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     contexts_.erase(job);
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::map<proto::JobNumber, std::shared_ptr<const JobContext>> contexts_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::map<proto::JobNumber, std::shared_ptr<const JobContext>> contexts_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::broker

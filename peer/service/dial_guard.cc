@@ -5,12 +5,12 @@
 namespace weft::peer {
 
 void DialGuard::set_reach(net::Reach reach) {
-  const std::lock_guard hold(mutex_);
+  const MutexLock hold(mutex_);
   reach_ = options_.dials_private ? std::max(reach, net::Reach::Private) : reach;
 }
 
 net::Reach DialGuard::reach() const {
-  const std::lock_guard hold(mutex_);
+  const MutexLock hold(mutex_);
   return reach_;
 }
 
@@ -19,7 +19,7 @@ Status DialGuard::may_dial(const net::IpAddress& address, uint16_t port) {
   std::string line;
   Status allowed;
   {
-    const std::lock_guard hold(mutex_);
+    const MutexLock hold(mutex_);
     allowed = judge(address, port, now);
     if (allowed) return {};
     if (has_said_ && now - said_ < kSayEvery) {

@@ -6,9 +6,9 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "base/units.h"
 #include "net/dial_policy.h"
 
@@ -36,15 +36,15 @@ class DialGuard {
   Status may_dial(const net::IpAddress& address, uint16_t port);
 
  private:
-  Status judge(const net::IpAddress& address, uint16_t port, Instant now);
+  Status judge(const net::IpAddress& address, uint16_t port, Instant now) WEFT_REQUIRES(mutex_);
 
   const Options options_;
-  mutable std::mutex mutex_;
-  net::Reach reach_ = net::Reach::Public;  // this and all below: guarded by mutex_
-  double left_ = kAtOnce;
-  Instant since_{}, said_{};
-  bool has_begun_ = false, has_said_ = false;
-  uint64_t unsaid_ = 0;
+  mutable Mutex mutex_;
+  net::Reach reach_ WEFT_GUARDED_BY(mutex_) = net::Reach::Public;
+  double left_ WEFT_GUARDED_BY(mutex_) = kAtOnce;
+  Instant since_ WEFT_GUARDED_BY(mutex_){}, said_ WEFT_GUARDED_BY(mutex_){};
+  bool has_begun_ WEFT_GUARDED_BY(mutex_) = false, has_said_ WEFT_GUARDED_BY(mutex_) = false;
+  uint64_t unsaid_ WEFT_GUARDED_BY(mutex_) = 0;
 };
 
 // For ConnectOptions; null: nothing is judged.

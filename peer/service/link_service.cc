@@ -130,14 +130,14 @@ void LinkService::publish_urgent() {
 }
 
 std::vector<proto::LinkUse> LinkService::take_use() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<proto::LinkUse> uses;
   for (auto& [seat, use] : use_) uses.push_back(std::exchange(use, {.seat = seat}));
   return uses;
 }
 
 void LinkService::count(uint64_t generation, plan::Seat seat, const Encoded& encoded) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (counted_ != generation) return;
   proto::LinkUse& use = use_[seat];
   use.seat = seat;
@@ -151,7 +151,7 @@ void LinkService::count(uint64_t generation, plan::Seat seat, const Encoded& enc
 void LinkService::publish_use() {
   if (!links_) return;
   const auto uses = links_->take_use();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const proto::LinkUse& use : uses) {
     proto::LinkUse& sum = use_[use.seat];
     sum.seat = use.seat;
@@ -229,7 +229,7 @@ void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::Ass
   prober_->end("the peer was given a stage");
   generation_ = generation;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     counted_ = generation;
   }
   run_ = {assignment->training.seed, assignment->training.on_divergence == dag::OnDivergence::Skip};
@@ -270,7 +270,7 @@ void LinkService::close_now() {
   links_.reset();
   blobs_->set_rate(0);
   publish_urgent();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   use_.clear();
   counted_.reset();
 }

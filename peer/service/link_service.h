@@ -8,11 +8,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "net/listener.h"
 #include "net/loop.h"
 #include "net/worker.h"
@@ -127,9 +127,9 @@ class LinkService {
   uint64_t untaken_ = 0;                // bytes of tensors
   bool is_paused_ = false;
 
-  std::mutex mutex_;
-  std::map<plan::Seat, proto::LinkUse> use_;  // by seat; guarded by mutex_
-  std::optional<uint64_t> counted_;           // whose use that is; likewise
+  Mutex mutex_;
+  std::map<plan::Seat, proto::LinkUse> use_ WEFT_GUARDED_BY(mutex_);
+  std::optional<uint64_t> counted_ WEFT_GUARDED_BY(mutex_);  // whose use that is
 
   std::thread thread_;                    // it begins when the rest is there
   std::unique_ptr<net::Worker> decoder_;  // when a stage first needs one

@@ -176,11 +176,12 @@ TEST(Layers, PureFoldersTouchNothingOutside) {
   static const std::set<std::string> kForbidden = {
       "<thread>",   "<mutex>",    "<fstream>", "<filesystem>",
       "<iostream>", "<random>",   "<atomic>",  "<condition_variable>",
-      "<future>",   "<unistd.h>", "<ctime>"};
+      "<future>",   "<unistd.h>", "<ctime>",   "\"base/mutex.h\""};
   static const std::regex kCalls(R"(system_clock|steady_clock|random_device|std::rand\b|getenv|std::time\b)");
   for (const fs::path& file : sources()) {
     const std::string own = layer_of(file);
     if (own.empty() || !layers().at(own).pure) continue;
+    if (file == "base/mutex.h") continue;  // for those that are not
     const std::string text = read(file);
     for (const std::string& include : includes(text))
       EXPECT_FALSE(kForbidden.contains(include)) << file << " includes " << include;

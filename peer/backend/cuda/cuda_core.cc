@@ -87,12 +87,12 @@ Status CudaCore::check(cudaError_t result, std::string_view call) {
 
 Status CudaCore::fault() const {
   if (!faulty_.load(std::memory_order_acquire)) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return fail(fault_);
 }
 
 tl::unexpected<Error> CudaCore::set_fault(Error error) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!faulty_.load(std::memory_order_relaxed)) {
     fault_ = std::move(error);
     faulty_.store(true, std::memory_order_release);

@@ -5,10 +5,10 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
-#include <mutex>
 #include <string>
 #include <string_view>
 
+#include "base/mutex.h"
 #include "base/result.h"
 
 namespace weft::peer::cuda {
@@ -44,9 +44,9 @@ class CudaCore {
 
   const int index_;
   const std::string name_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::atomic<bool> faulty_{false};
-  Error fault_;  // GUARDED_BY mutex_; does not change once faulty_ is set
+  Error fault_ WEFT_GUARDED_BY(mutex_);  // does not change once faulty_ is set
 };
 
 }  // namespace weft::peer::cuda

@@ -15,7 +15,7 @@ Result<std::shared_ptr<std::byte[]>> PinnedPool::take(Bytes size) {
       static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(size.value, kSmallest))));
   std::byte* memory = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto found = kept_.find(rounded); found != kept_.end()) {
       memory = found->second;
       kept_.erase(found);
@@ -31,7 +31,7 @@ Result<std::shared_ptr<std::byte[]>> PinnedPool::take(Bytes size) {
 
 void PinnedPool::give(std::byte* memory, int64_t size) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (kept_bytes_ + size <= kept_max_) {
       kept_.emplace(size, memory);
       kept_bytes_ += size;

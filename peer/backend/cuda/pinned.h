@@ -4,8 +4,8 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "peer/backend/cuda/device.h"
 
 namespace weft::peer::cuda {
@@ -25,9 +25,9 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
 
   std::shared_ptr<Device> device_;
   const int64_t kept_max_;
-  std::mutex mutex_;
-  std::multimap<int64_t, std::byte*> kept_;  // by size
-  int64_t kept_bytes_ = 0;
+  Mutex mutex_;
+  std::multimap<int64_t, std::byte*> kept_ WEFT_GUARDED_BY(mutex_);  // by size
+  int64_t kept_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace weft::peer::cuda

@@ -3,9 +3,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <mutex>
 
 #include "base/check.h"
+#include "base/mutex.h"
 #include "plan/cost.h"
 
 namespace weft::peer {
@@ -46,14 +46,16 @@ class NullClock {
   // Any thread: until what was submitted up to `until` is done. Work is done in order, so that whoever waits
   // for later work waits behind who waits for earlier.
   void wait(double until) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (until <= done_) return;
     wait_(duration(until - done_));
     done_ = until;
   }
   bool is_past(double until) {  // who holds the lock waits
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    return lock && until <= done_;
+    if (!mutex_.try_lock()) return false;
+    const bool is = until <= done_;
+    mutex_.unlock();
+    return is;
   }
   static Duration duration(double seconds) {
     return Duration(static_cast<int64_t>(std::min(seconds, 1e6) * 1e9));
@@ -62,8 +64,8 @@ class NullClock {
  private:
   std::function<void(Duration)> wait_;
   double submitted_ = 0;
-  std::mutex mutex_;
-  double done_ = 0;  // guarded by mutex_
+  Mutex mutex_;
+  double done_ WEFT_GUARDED_BY(mutex_) = 0;
 };
 
 class NullDownload final : public Download {
