@@ -24,10 +24,11 @@ enum class Kind : uint8_t {
   Dense = 0,     // float32 as it is; the only kind that carries infinities and NaN
   Float16 = 1,   // nearest, ties to even; beyond +-65504 the largest finite value
   BFloat16 = 2,  // nearest, ties to even; likewise
-  Blocks = 3,    // blocks of 128, rotated by a Hadamard transform, one scale each, `bits` a number; unbiased,
-                 // the error independent of the tensor
-  TopK = 4,      // the k largest magnitudes, optionally over a floor of Blocks; biased without the floor
-  RandomK = 5,   // k numbers drawn at random, scaled up; unbiased
+  // Blocks of 128, rotated by a Hadamard transform, one scale each, `bits` a number; unbiased, the error
+  // independent of the tensor.
+  Blocks = 3,
+  TopK = 4,     // the k largest magnitudes, optionally over a floor of Blocks; biased without the floor
+  RandomK = 5,  // k numbers drawn at random, scaled up; unbiased
 };
 
 // How TopK and RandomK write the numbers that they send.
@@ -41,9 +42,10 @@ enum class Values : uint8_t {
 // A plain value. A field that a kind does not use keeps its default, so that equal codecs compare equal.
 struct Codec {
   Kind kind = Kind::Dense;
-  uint8_t bits = 0;             // Blocks: 8, 6, 5, 4 or 3
-  bool masks_zeros = false;     // Blocks: a bit for each number says whether it is zero, and only the others
-                                // are coded: for tensors that a Relu left half empty. -0 becomes +0
+  uint8_t bits = 0;  // Blocks: 8, 6, 5, 4 or 3
+  // Blocks: a bit for each number says whether it is zero, and only the others are coded: for tensors that a
+  // Relu left half empty. -0 becomes +0.
+  bool masks_zeros = false;
   Values values = Values::F32;  // TopK, RandomK
   uint8_t floor_bits = 0;       // TopK: 0, or the bits (8, 6, 5, 4, 3) of the Blocks that carry the remainder
   uint32_t per_million = 0;     // TopK, RandomK: density k / n in millionths, 1 to 1'000'000

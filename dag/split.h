@@ -22,9 +22,10 @@ struct CutEdge {
   ValueId value;  // in the whole graph
   uint32_t from_stage = 0;
   uint32_t to_stage = 0;
-  ValueId sent;      // in the graph of from_stage
-  ValueId received;  // in the graph of to_stage: the output of an Input op, of the sent value's spec, in the
-                     // layout of the stage's class
+  ValueId sent;  // in the graph of from_stage
+  // In the graph of to_stage: the output of an Input op, of the sent value's spec, in the layout of the
+  // stage's class.
+  ValueId received;
 };
 
 struct StageGraph {
