@@ -98,7 +98,7 @@ class Quiet {
 
  private:
   std::unique_ptr<peer::Executor> executor_;
-  std::unique_ptr<peer::Microbatch> microbatch_;
+  std::unique_ptr<peer::MicrobatchMemory> microbatch_;
   double least_ = 1;
 };
 
@@ -134,7 +134,7 @@ dag::Tensor random_tensor(const dag::TensorSpec& spec, double scale, int64_t lim
 // A stage at work, by itself: what it would receive is made up.
 struct Stage {
   std::unique_ptr<peer::Executor> executor;
-  std::unique_ptr<peer::Microbatch> microbatch;
+  std::unique_ptr<peer::MicrobatchMemory> microbatch;
   std::vector<uint32_t> segment_of_op;
   uint32_t segments = 0;
   std::vector<std::pair<ValueId, dag::Tensor>> inputs;

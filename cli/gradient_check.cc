@@ -158,7 +158,7 @@ class Evaluation {
   std::map<std::string, std::vector<double>> values_;
   std::unique_ptr<peer::Backend> backend_;
   std::unique_ptr<peer::Executor> executor_;
-  std::unique_ptr<peer::Microbatch> microbatch_;
+  std::unique_ptr<peer::MicrobatchMemory> microbatch_;
   std::vector<std::pair<dag::ValueId, dag::Tensor>> inputs_;
 };
 

@@ -40,14 +40,14 @@ struct JobOptions {
 };
 
 // A connection, with Ctrl-C ending every wait on it.
-class Session {
+class BrokerCall {
  public:
-  static Result<std::unique_ptr<Session>> open(const BrokerOptions& options) {
+  static Result<std::unique_ptr<BrokerCall>> open(const BrokerOptions& options) {
     WEFT_TRY(auto access, BrokerAccess::open(options));
     return open(std::move(access));
   }
-  static Result<std::unique_ptr<Session>> open(std::unique_ptr<BrokerAccess> broker) {
-    std::unique_ptr<Session> session(new Session(std::move(broker)));
+  static Result<std::unique_ptr<BrokerCall>> open(std::unique_ptr<BrokerAccess> broker) {
+    std::unique_ptr<BrokerCall> session(new BrokerCall(std::move(broker)));
     WEFT_TRY(session->signals_,
              SignalWatch::start(session->access->loop(),
                                 [access = session->access.get()](int) { access->set_interrupted(); }));
@@ -59,7 +59,7 @@ class Session {
   std::unique_ptr<Client> client;
 
  private:
-  explicit Session(std::unique_ptr<BrokerAccess> broker) : access(std::move(broker)) {}
+  explicit BrokerCall(std::unique_ptr<BrokerAccess> broker) : access(std::move(broker)) {}
   SignalsBlocked blocked_;
   std::unique_ptr<SignalWatch> signals_;
 };
@@ -69,9 +69,8 @@ std::string progress_text(const proto::JobStatus& job) {
 }
 
 Result<int> run_jobs(const JobOptions& options) {
-  WEFT_TRY(const auto session, Session::open(options.broker));
-  WEFT_TRY(auto list,
-           session->client->ask<proto::JobList>(proto::ListJobs{options.before, options.count}));
+  WEFT_TRY(const auto session, BrokerCall::open(options.broker));
+  WEFT_TRY(auto list, session->client->ask<proto::JobList>(proto::ListJobs{options.before, options.count}));
   // The newest come; people read downwards.
   std::reverse(list.jobs.begin(), list.jobs.end());
   if (!options.json())
@@ -90,7 +89,7 @@ Result<int> run_jobs(const JobOptions& options) {
 }
 
 Result<int> run_status(const JobOptions& options) {
-  WEFT_TRY(const auto session, Session::open(options.broker));
+  WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   WEFT_TRY(const auto job, session->client->ask<proto::JobStatus>(proto::GetJob{options.job}));
   if (options.json()) {
     fmt::print("{}\n", json_status(job));
@@ -112,7 +111,7 @@ Result<int> run_status(const JobOptions& options) {
 }
 
 Result<int> run_logs(const JobOptions& options) {
-  WEFT_TRY(const auto session, Session::open(options.broker));
+  WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   const auto report =
       options.json() ? make_json_report(stdout) : make_text_report(stdout, {.verbose = options.verbose});
   // How many steps there are, for the time that is left.
@@ -139,7 +138,7 @@ Result<int> run_logs(const JobOptions& options) {
 }
 
 Result<int> run_stop(const JobOptions& options) {
-  WEFT_TRY(const auto session, Session::open(options.broker));
+  WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   WEFT_TRY_STATUS(session->client->ask<proto::Done>(proto::StopJob{options.job}));
   if (options.json())
     fmt::print("{{\"event\":\"stopping\",\"job\":{}}}\n", options.job);
@@ -152,7 +151,7 @@ Result<int> run_stop(const JobOptions& options) {
 }
 
 Result<int> run_resume(const JobOptions& options) {
-  WEFT_TRY(const auto session, Session::open(options.broker));
+  WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   WEFT_TRY_STATUS(session->client->ask<proto::Done>(proto::ResumeJob{options.job}));
   if (options.json())
     fmt::print("{{\"event\":\"resumed\",\"job\":{}}}\n", options.job);
@@ -162,10 +161,11 @@ Result<int> run_resume(const JobOptions& options) {
 }
 
 Result<int> ban(const JobOptions& options, bool lift) {
-  WEFT_TRY(const auto session, Session::open(options.broker));
+  WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   WEFT_TRY_STATUS(session->client->ask<proto::Done>(proto::BanPeer{options.peer, lift}));
   if (options.json())
-    fmt::print("{}\n", nlohmann::json{{"event", lift ? "unbanned" : "banned"}, {"peer", options.peer}}.dump());
+    fmt::print("{}\n",
+               nlohmann::json{{"event", lift ? "unbanned" : "banned"}, {"peer", options.peer}}.dump());
   else
     fmt::print("peer {} {}\n", printable(options.peer),
                lift ? "may come again" : "is gone, and its key gets in no more");
@@ -201,7 +201,7 @@ class TemporaryFolder {
 };
 
 Result<int> run_fetch(const JobOptions& options) {
-  WEFT_TRY(const auto session, Session::open(options.broker));
+  WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   Client& client = *session->client;
   WEFT_TRY(const auto result, client.ask<proto::JobResult>(proto::GetResult{options.job}));
   WEFT_TRY(const auto folder, TemporaryFolder::make());
@@ -224,7 +224,7 @@ Result<int> run_fetch(const JobOptions& options) {
   return kExitOk;
 }
 
-Result<int> list_links(const JobOptions& options, Session& session) {
+Result<int> list_links(const JobOptions& options, BrokerCall& session) {
   if (session.client->broker().minor < proto::kProtocolMinorOfProbes)
     return fail(ErrorCode::Unsupported, "the broker (weft " + session.client->broker().software +
                                             ") does not measure links: install this version there");
@@ -235,7 +235,7 @@ Result<int> list_links(const JobOptions& options, Session& session) {
 }
 
 Result<int> run_peers(const JobOptions& options) {
-  WEFT_TRY(const auto session, Session::open(options.broker));
+  WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   if (options.links) return list_links(options, *session);
   WEFT_TRY(const auto list, session->client->ask<proto::PeerList>(proto::ListPeers{}));
   if (!options.json())
@@ -281,7 +281,7 @@ Result<int> run_login(const JobOptions& options) {
   const Login login{net::to_string(address.endpoint), security::to_text(address.token)};
   WEFT_TRY(const fs::path folder, config_folder());
   WEFT_TRY(auto access, BrokerAccess::open(std::move(address)));
-  WEFT_TRY(const auto session, Session::open(std::move(access)));
+  WEFT_TRY(const auto session, BrokerCall::open(std::move(access)));
   const std::string software = session->client->broker().software;
   WEFT_TRY(const fs::path path, save_login(folder, login));
   if (options.json())
@@ -314,8 +314,8 @@ void add_job_commands(CLI::App& app, Command& chosen) {
     command->add_option("job", options->job, "the job's number")->required();
     return command;
   };
-  CLI::App* jobs = add_with_broker("jobs", "list your jobs, the newest last; an admin's token lists everybody's",
-                                   run_jobs);
+  CLI::App* jobs = add_with_broker(
+      "jobs", "list your jobs, the newest last; an admin's token lists everybody's", run_jobs);
   jobs->add_option("--before", options->before, "those of lower numbers");
   jobs->add_option("--count", options->count, "at most, 1000 at once")->capture_default_str();
   const auto verbose = [&](CLI::App* command) {

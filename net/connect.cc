@@ -1,9 +1,9 @@
 #include <asio/ip/tcp.hpp>
 
 #include "net/connection.h"
+#include "net/connection_core.h"
 #include "net/context.h"
 #include "net/relay.h"
-#include "net/session.h"
 #include "net/shaped_transport.h"
 #include "net/tcp.h"
 
@@ -30,9 +30,9 @@ Error unavailable(const asio::error_code& error) {
 }
 
 // Name, TCP, relay, TLS, one after the other under one deadline.
-class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
+class Dial final : public std::enable_shared_from_this<Dial>, Transport::Events {
  public:
-  Run(std::shared_ptr<Context> context, Route route, ConnectOptions options, ConnectResult on_result)
+  Dial(std::shared_ptr<Context> context, Route route, ConnectOptions options, ConnectResult on_result)
       : context_(std::move(context)),
         route_(std::move(route)),
         options_(std::move(options)),
@@ -53,12 +53,12 @@ class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
   void begin() {
     ends_at_ = steady_now() + options_.deadline;
     deadline_.set_after(
-        options_.deadline, locked([](Run& run) {
-          run.finish(fail(ErrorCode::Timeout, "no answer within " +
-                                                  std::to_string(seconds(run.options_.deadline)) +
-                                                  " s, while " + run.doing_));
+        options_.deadline, locked([](Dial& dial) {
+          dial.finish(fail(ErrorCode::Timeout, "no answer within " +
+                                                   std::to_string(seconds(dial.options_.deadline)) +
+                                                   " s, while " + dial.doing_));
         }));
-    context_->post(locked([](Run& run) { run.resolve(); }));
+    context_->post(locked([](Dial& dial) { dial.resolve(); }));
   }
 
   void cancel() {
@@ -69,7 +69,7 @@ class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
     deadline_.cancel();
     address_deadline_.cancel();
     if (transport_) transport_->close();
-    session_.reset();
+    core_.reset();
   }
 
  private:
@@ -133,10 +133,10 @@ class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
     // An address that swallows everything leaves time for those after it.
     if (next_ < addresses_.size()) {
       const auto share = (ends_at_ - steady_now()) / static_cast<int>(addresses_.size() - next_ + 1);
-      address_deadline_.set_after(share, locked([](Run& run) {
-                                    run.last_error_ = unavailable(asio::error::timed_out);
-                                    ++run.turn_;
-                                    run.connect_next();
+      address_deadline_.set_after(share, locked([](Dial& dial) {
+                                    dial.last_error_ = unavailable(asio::error::timed_out);
+                                    ++dial.turn_;
+                                    dial.connect_next();
                                   }));
     }
     socket_.async_connect(address, [weak = weak_from_this(), turn = ++turn_](const asio::error_code& failed) {
@@ -182,11 +182,11 @@ class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
     if (!settings) return finish(fail(std::move(settings).error()));
     auto tls = Tls::make(**settings, std::move(transport_), options_.expected);
     if (!tls) return finish(fail(std::move(tls).error()));
-    session_ = std::make_shared<Session>(context_, std::move(*tls), nullptr);
-    session_->handshake([weak = weak_from_this()](Status status) {
+    core_ = std::make_shared<ConnectionCore>(context_, std::move(*tls), nullptr);
+    core_->handshake([weak = weak_from_this()](Status status) {
       const auto self = weak.lock();
       if (!self || !self->on_result_) return;
-      if (status) return self->finish(self->session_->make_connection());
+      if (status) return self->finish(self->core_->make_connection());
       // A server that cuts the handshake short may be full; whatever it was, it may be otherwise later.
       Error error = std::move(status).error();
       if (error.code != ErrorCode::PermissionDenied) error.code = ErrorCode::Unavailable;
@@ -208,23 +208,23 @@ class Run final : public std::enable_shared_from_this<Run>, Transport::Events {
   std::optional<Error> last_error_;
   std::string doing_ = "starting";
   TransportPtr transport_;
-  std::shared_ptr<Session> session_;
+  std::shared_ptr<ConnectionCore> core_;
 };
 
-class RunAttempt final : public Attempt {
+class DialAttempt final : public Attempt {
  public:
-  explicit RunAttempt(std::shared_ptr<Run> run) : run_(std::move(run)) { run_->begin(); }
-  ~RunAttempt() override { run_->cancel(); }
+  explicit DialAttempt(std::shared_ptr<Dial> dial) : dial_(std::move(dial)) { dial_->begin(); }
+  ~DialAttempt() override { dial_->cancel(); }
 
  private:
-  const std::shared_ptr<Run> run_;
+  const std::shared_ptr<Dial> dial_;
 };
 
 }  // namespace
 
 std::unique_ptr<Attempt> connect(Loop& loop, const Endpoint& endpoint, const ConnectOptions& options,
                                  ConnectResult on_result) {
-  return std::make_unique<RunAttempt>(std::make_shared<Run>(
+  return std::make_unique<DialAttempt>(std::make_shared<Dial>(
       loop.impl().context, Route{endpoint, {}, TlsSide::Client}, options, std::move(on_result)));
 }
 
@@ -232,8 +232,8 @@ std::unique_ptr<Attempt> connect_by_relay(Loop& loop, const Endpoint& relay, con
                                           bool initiates, const ConnectOptions& options,
                                           ConnectResult on_result) {
   const TlsSide side = initiates ? TlsSide::Client : TlsSide::Server;
-  return std::make_unique<RunAttempt>(
-      std::make_shared<Run>(loop.impl().context, Route{relay, ticket, side}, options, std::move(on_result)));
+  return std::make_unique<DialAttempt>(
+      std::make_shared<Dial>(loop.impl().context, Route{relay, ticket, side}, options, std::move(on_result)));
 }
 
 }  // namespace weft::net

@@ -47,7 +47,7 @@ class Connection {
     // From the first kFrameHeadSize bytes of a payload, or all of a shorter one: where it goes. Nothing:
     // every payload is collected, in memory that is taken as bytes come. An error closes the connection with
     // it.
-    std::function<Result<Placement>(uint8_t kind, size_t payload_size, std::span<const std::byte> head)>
+    std::function<Result<PayloadPlace>(uint8_t kind, size_t payload_size, std::span<const std::byte> head)>
         on_head{};
   };
   virtual ~Connection() = default;

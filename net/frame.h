@@ -43,7 +43,7 @@ class Buffer {
 
 // Where a receiver wants the payload of a frame that has begun: its first `head_size` bytes by themselves,
 // the rest in `body`, which has room for it. Without a body the payload is collected in a Buffer.
-struct Placement {
+struct PayloadPlace {
   size_t head_size = 0;
   std::shared_ptr<std::byte[]> body{};
 };
@@ -51,7 +51,7 @@ struct Placement {
 struct InFrame {
   uint8_t kind = 0;
   Buffer payload;                       // the head alone where a body was placed
-  std::shared_ptr<std::byte[]> body{};  // as Placement said
+  std::shared_ptr<std::byte[]> body{};  // as PayloadPlace said
   size_t body_size = 0;
   size_t size() const { return payload.size() + body_size; }
 };

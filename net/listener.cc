@@ -7,9 +7,9 @@
 #include <map>
 #include <vector>
 
+#include "net/connection_core.h"
 #include "net/context.h"
 #include "net/relay.h"
-#include "net/session.h"
 #include "net/shaped_transport.h"
 #include "net/tcp.h"
 
@@ -100,7 +100,7 @@ class Arrival final : public std::enable_shared_from_this<Arrival>, Transport::E
   std::array<std::byte, kRelayPreambleSize> first_{};
   size_t first_size_ = 0;
   const Instant began_ = steady_now();
-  std::shared_ptr<Session> session_;
+  std::shared_ptr<ConnectionCore> core_;
 };
 
 class Port final : public std::enable_shared_from_this<Port> {
@@ -193,7 +193,7 @@ void Arrival::end(uint64_t ListenStats::*counter) {
   deadline_.cancel();
   handshake_token_.reset();
   connection_token_.reset();
-  session_.reset();
+  core_.reset();
   if (transport_) transport_->close();
   port_.remove(shared_from_this());
 }
@@ -231,14 +231,14 @@ void Arrival::read_first_bytes() {
 void Arrival::begin_tls() {
   auto tls = Tls::make(*port_.tls, std::move(transport_), std::nullopt, std::span(first_).first(first_size_));
   if (!tls) return end(&ListenStats::handshakes_failed);
-  session_ = std::make_shared<Session>(port_.context, std::move(*tls), std::move(connection_token_));
-  session_->handshake([weak = weak_from_this()](const Status& status) {
+  core_ = std::make_shared<ConnectionCore>(port_.context, std::move(*tls), std::move(connection_token_));
+  core_->handshake([weak = weak_from_this()](const Status& status) {
     const auto self = weak.lock();
-    if (!self || !self->session_) return;
+    if (!self || !self->core_) return;
     const auto port = self->port_.shared_from_this();
-    if (!status || (port->options.admits && !port->options.admits(self->session_->remote())))
+    if (!status || (port->options.admits && !port->options.admits(self->core_->remote())))
       return self->end(&ListenStats::handshakes_failed);
-    ConnectionPtr connection = self->session_->make_connection();
+    ConnectionPtr connection = self->core_->make_connection();
     self->end(nullptr);
     if (!port->is_closed) port->on_connection(std::move(connection));
   });

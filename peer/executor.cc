@@ -154,14 +154,14 @@ void Executor::list_statistics() {
   }
 }
 
-Result<std::unique_ptr<Microbatch>> Executor::make_microbatch() {
-  auto microbatch = std::make_unique<Microbatch>();
+Result<std::unique_ptr<MicrobatchMemory>> Executor::make_microbatch() {
+  auto microbatch = std::make_unique<MicrobatchMemory>();
   WEFT_TRY(microbatch->arena_, backend_.allocate(program_.arena));
   microbatch->number_ = microbatches_made_++;
   return microbatch;
 }
 
-View Executor::place_of(const Microbatch& microbatch, ValueId value) const {
+View Executor::place_of(const MicrobatchMemory& microbatch, ValueId value) const {
   const Place& place = program_.places[value.index];
   switch (place.residence) {
     case Residence::Inside:
@@ -183,13 +183,13 @@ View Executor::place_of(const Microbatch& microbatch, ValueId value) const {
   return {};
 }
 
-Status Executor::set_input(Microbatch& microbatch, std::string_view name, const Tensor& tensor) {
+Status Executor::set_input(MicrobatchMemory& microbatch, std::string_view name, const Tensor& tensor) {
   for (const ValueId input : graph_->inputs())
     if (graph_->value(input).name == name) return set_value(microbatch, input, tensor);
   return fail(ErrorCode::NotFound, "the graph has no input '" + std::string(name) + "'");
 }
 
-Status Executor::set_value(Microbatch& microbatch, ValueId value, const Tensor& tensor) {
+Status Executor::set_value(MicrobatchMemory& microbatch, ValueId value, const Tensor& tensor) {
   if (tensor.spec() != graph_->spec(value))
     return fail(ErrorCode::InvalidArgument, "value '" + graph_->value(value).name + "' is " +
                                                 to_string(graph_->spec(value)) +
@@ -198,8 +198,8 @@ Status Executor::set_value(Microbatch& microbatch, ValueId value, const Tensor& 
   return backend_.upload(tensor, place_of(microbatch, value), graph_->value(value).layout);
 }
 
-Status Executor::copy_value(Microbatch& microbatch, ValueId input, const Executor& from,
-                            const Microbatch& source, ValueId value) {
+Status Executor::copy_value(MicrobatchMemory& microbatch, ValueId input, const Executor& from,
+                            const MicrobatchMemory& source, ValueId value) {
   WEFT_CHECK_MSG(&backend_ == &from.backend_, "values are copied within one backend");
   const dag::Value &here = graph_->value(input), &there = from.graph_->value(value);
   if (here.spec != there.spec || here.layout != Layout::Plain || there.layout != Layout::Plain)
@@ -210,7 +210,7 @@ Status Executor::copy_value(Microbatch& microbatch, ValueId input, const Executo
   return backend_.copy(from.place_of(source, value), place_of(microbatch, input), here.spec);
 }
 
-Status Executor::run(Microbatch& microbatch, uint32_t segment) {
+Status Executor::run(MicrobatchMemory& microbatch, uint32_t segment) {
   const ReplayKey key{.program = observer_ ? nullptr : recordings_.get(),
                       .segment = segment,
                       .microbatch = microbatch.number_,
@@ -221,7 +221,7 @@ Status Executor::run(Microbatch& microbatch, uint32_t segment) {
   });
 }
 
-Status Executor::run_groups(Microbatch& microbatch, uint32_t segment, const StepContext& context) {
+Status Executor::run_groups(MicrobatchMemory& microbatch, uint32_t segment, const StepContext& context) {
   for (uint32_t g = 0; g < program_.groups.size(); ++g) {
     if (segment_of_group_[g] != segment) continue;
     const GroupSignature& group = program_.groups[g];
@@ -237,7 +237,7 @@ Status Executor::run_groups(Microbatch& microbatch, uint32_t segment, const Step
   return {};
 }
 
-Status Executor::after_group(Microbatch& microbatch, uint32_t group) {
+Status Executor::after_group(MicrobatchMemory& microbatch, uint32_t group) {
   for (const auto& [value, initializer] : state_updates_[group])
     if (microbatch.keeps_statistics)
       WEFT_TRY_STATUS(
@@ -271,13 +271,13 @@ Status Executor::end_range(const dag::GradientTurn& turn, uint32_t slot) {
   return backend_.accumulate(range_sums_[slot], gradients_[slot], graph_->spec(program_.gradients[slot]));
 }
 
-Result<std::unique_ptr<Download>> Executor::begin_value(const Microbatch& microbatch, ValueId value,
+Result<std::unique_ptr<Download>> Executor::begin_value(const MicrobatchMemory& microbatch, ValueId value,
                                                         const Encoding& encoding) {
   return backend_.begin_download(place_of(microbatch, value), graph_->spec(value),
                                  graph_->value(value).layout, encoding);
 }
 
-Result<Tensor> Executor::value(const Microbatch& microbatch, ValueId value) {
+Result<Tensor> Executor::value(const MicrobatchMemory& microbatch, ValueId value) {
   WEFT_TRY(const auto download, begin_value(microbatch, value));
   return download->take();
 }

@@ -22,7 +22,7 @@
 namespace weft::peer {
 
 // What one microbatch needs between its first task and its last, and between two of them keeps.
-class Microbatch {
+class MicrobatchMemory {
  public:
   StepContext context;
   dag::GradientTurn turn{};      // which part its gradients are of the step's
@@ -69,25 +69,25 @@ class Executor {
   Bytes scratch_bytes() const { return program_.scratch + program_.workspace; }
   Bytes microbatch_bytes() const { return program_.arena; }
 
-  Result<std::unique_ptr<Microbatch>> make_microbatch();
+  Result<std::unique_ptr<MicrobatchMemory>> make_microbatch();
 
   // By the input's name, or by value for what other stages sent. With segments: just before that of the input
   // is run, for its place may be another microbatch's until then.
-  Status set_input(Microbatch& microbatch, std::string_view name, const dag::Tensor& tensor);
-  Status set_value(Microbatch& microbatch, dag::ValueId value, const dag::Tensor& tensor);
+  Status set_input(MicrobatchMemory& microbatch, std::string_view name, const dag::Tensor& tensor);
+  Status set_value(MicrobatchMemory& microbatch, dag::ValueId value, const dag::Tensor& tensor);
   // The same on the device: what `value` holds in another executor's microbatch, readable there. It is copied
   // as it is now. REQUIRES: one backend. Errors: InvalidArgument unless both are plain and of one
   // spec.
-  Status copy_value(Microbatch& microbatch, dag::ValueId input, const Executor& from,
-                    const Microbatch& source, dag::ValueId value);
+  Status copy_value(MicrobatchMemory& microbatch, dag::ValueId input, const Executor& from,
+                    const MicrobatchMemory& source, dag::ValueId value);
   // Runs the ops of one segment; writes state updates (running statistics) back as they come.
-  Status run(Microbatch& microbatch, uint32_t segment = 0);
+  Status run(MicrobatchMemory& microbatch, uint32_t segment = 0);
   // An output or kept value, as it is now. REQUIRES: its segment has run, and, with segments, was the last to
   // run. Errors: Unsupported for an encoding
   // that the backend does not know.
-  Result<std::unique_ptr<Download>> begin_value(const Microbatch& microbatch, dag::ValueId value,
+  Result<std::unique_ptr<Download>> begin_value(const MicrobatchMemory& microbatch, dag::ValueId value,
                                                 const Encoding& encoding = {});
-  Result<dag::Tensor> value(const Microbatch& microbatch, dag::ValueId value);
+  Result<dag::Tensor> value(const MicrobatchMemory& microbatch, dag::ValueId value);
 
   // The optimizer's side: parameters are the graph's Gradient outputs, in the order of its initializers.
   struct Parameter {
@@ -123,11 +123,11 @@ class Executor {
   Status take_persistent_memory();
   void list_parameters();
   void list_statistics();
-  Status run_groups(Microbatch& microbatch, uint32_t segment, const StepContext& context);
-  View place_of(const Microbatch& microbatch, dag::ValueId value) const;
+  Status run_groups(MicrobatchMemory& microbatch, uint32_t segment, const StepContext& context);
+  View place_of(const MicrobatchMemory& microbatch, dag::ValueId value) const;
   View workspace() const { return options_.scratch->at(program_.scratch.value); }
   View sum_of(const dag::GradientTurn& turn, uint32_t slot) const;
-  Status after_group(Microbatch& microbatch, uint32_t group);
+  Status after_group(MicrobatchMemory& microbatch, uint32_t group);
   Status end_range(const dag::GradientTurn& turn, uint32_t slot);
 
   std::shared_ptr<const dag::Graph> graph_;

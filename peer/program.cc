@@ -97,10 +97,10 @@ namespace {
 
 // Storage roots: values that share bytes (views, in-place results) have one root, which has one place and one
 // lifetime.
-class Planner {
+class ProgramBuilder {
  public:
-  Planner(const Graph& graph, const Backend& backend, std::vector<GroupSignature> groups,
-          std::span<const std::unique_ptr<Kernel>> kernels, const ProgramOptions& options)
+  ProgramBuilder(const Graph& graph, const Backend& backend, std::vector<GroupSignature> groups,
+                 std::span<const std::unique_ptr<Kernel>> kernels, const ProgramOptions& options)
       : graph_(graph), backend_(backend), kernels_(kernels), options_(options) {
     program_.groups = std::move(groups);
     program_.places.resize(graph.values().size());
@@ -257,7 +257,7 @@ class Planner {
 Program plan_program(const Graph& graph, const Backend& backend, std::vector<GroupSignature> groups,
                      std::span<const std::unique_ptr<Kernel>> kernels, const ProgramOptions& options) {
   WEFT_CHECK(groups.size() == kernels.size());
-  return Planner(graph, backend, std::move(groups), kernels, options).run();
+  return ProgramBuilder(graph, backend, std::move(groups), kernels, options).run();
 }
 
 }  // namespace weft::peer

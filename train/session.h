@@ -64,7 +64,7 @@ class TrainingSession {
   std::vector<data::Feed> feeds_;
   std::vector<IntegerBounds> bounds_;
   std::unique_ptr<peer::Executor> executor_;
-  std::unique_ptr<peer::Microbatch> microbatch_;
+  std::unique_ptr<peer::MicrobatchMemory> microbatch_;
   dag::ValueId loss_;
 };
 
@@ -90,7 +90,7 @@ class EvaluationSession {
   std::vector<IntegerBounds> bounds_;
   dag::LossTerms terms_;
   std::unique_ptr<peer::Executor> executor_;
-  std::unique_ptr<peer::Microbatch> microbatch_;
+  std::unique_ptr<peer::MicrobatchMemory> microbatch_;
 };
 
 }  // namespace weft::train

@@ -22,9 +22,9 @@ Status StandBys::begin(const proto::StandBy& message, std::optional<int64_t> roo
   for (const proto::TensorReference& tensor : message.tensors) next.tensors[tensor.key] = tensor.sha256;
   next.bytes = list_bytes(next.tensors);
   size_t lists = next.bytes;
-  for (const auto& [number, run] : runs_)
-    for (const auto* list : {&run.complete, &run.loading})
-      if (*list && !(number == message.run && list == &run.loading)) lists += (*list)->bytes;
+  for (const auto& [number, copies] : runs_)
+    for (const auto* list : {&copies.complete, &copies.loading})
+      if (*list && !(number == message.run && list == &copies.loading)) lists += (*list)->bytes;
   if (lists > kListBytesMax) return fail(ErrorCode::ResourceExhausted, "too long lists to stand by for");
   uint64_t size = 0;
   for (const WantedBlob& blob : next.blobs.blobs)
@@ -39,25 +39,26 @@ Status StandBys::begin(const proto::StandBy& message, std::optional<int64_t> roo
   }
   if (!fits() || (!runs_.contains(message.run) && runs_.size() >= runs_max_))
     return fail(ErrorCode::ResourceExhausted, "no room for " + std::to_string(size) + " bytes more");
-  Run& run = runs_[message.run];
+  Copies& copies = runs_[message.run];
   next.blobs.origins = origins_of(message.tensors, message.sources);
-  if (run.complete)
+  if (copies.complete)
     for (const proto::TensorReference& tensor : message.tensors)
       if (const auto origin = next.blobs.origins.find(tensor.sha256); origin != next.blobs.origins.end())
-        if (const auto before = run.complete->tensors.find(tensor.key); before != run.complete->tensors.end())
+        if (const auto before = copies.complete->tensors.find(tensor.key);
+            before != copies.complete->tensors.end())
           origin->second.base = before->second;
   shelf_.name(next.blobs.blobs);
-  if (run.loading) shelf_.unname(run.loading->blobs.blobs);
-  run.loading = std::move(next);
+  if (copies.loading) shelf_.unname(copies.loading->blobs.blobs);
+  copies.loading = std::move(next);
   return {};
 }
 
 void StandBys::forget(proto::JobNumber number) {
-  const auto run = runs_.find(number);
-  if (run == runs_.end()) return;
-  if (run->second.complete) shelf_.unname(run->second.complete->blobs.blobs);
-  if (run->second.loading) shelf_.unname(run->second.loading->blobs.blobs);
-  runs_.erase(run);
+  const auto copies = runs_.find(number);
+  if (copies == runs_.end()) return;
+  if (copies->second.complete) shelf_.unname(copies->second.complete->blobs.blobs);
+  if (copies->second.loading) shelf_.unname(copies->second.loading->blobs.blobs);
+  runs_.erase(copies);
 }
 
 void StandBys::forget_all() {
@@ -66,32 +67,32 @@ void StandBys::forget_all() {
 
 std::vector<StandBys::List> StandBys::on_arrived(const Digest& sha256) {
   std::vector<List> complete;
-  for (auto& [number, run] : runs_)
-    if (run.loading && run.loading->blobs.missing.erase(sha256) != 0)
+  for (auto& [number, copies] : runs_)
+    if (copies.loading && copies.loading->blobs.missing.erase(sha256) != 0)
       if (const auto list = complete_if_here(number)) complete.push_back(*list);
   return complete;
 }
 
 std::optional<StandBys::List> StandBys::complete_if_here(proto::JobNumber number) {
-  Run& run = runs_.at(number);
-  if (!run.loading->blobs.missing.empty()) return std::nullopt;
-  if (run.complete) shelf_.unname(run.complete->blobs.blobs);
-  run.complete = std::move(run.loading);
-  run.loading.reset();
-  return run.complete->list;
+  Copies& copies = runs_.at(number);
+  if (!copies.loading->blobs.missing.empty()) return std::nullopt;
+  if (copies.complete) shelf_.unname(copies.complete->blobs.blobs);
+  copies.complete = std::move(copies.loading);
+  copies.loading.reset();
+  return copies.complete->list;
 }
 
 std::vector<StandBys::List> StandBys::on_failed(const Digest& sha256, bool again) {
   std::vector<List> given_up;
-  for (auto& [number, run] : runs_) {
-    if (!run.loading || !run.loading->blobs.missing.contains(sha256)) continue;
+  for (auto& [number, copies] : runs_) {
+    if (!copies.loading || !copies.loading->blobs.missing.contains(sha256)) continue;
     if (again) {
-      shelf_.restock(run.loading->blobs);
+      shelf_.restock(copies.loading->blobs);
       continue;
     }
-    given_up.push_back(run.loading->list);
-    shelf_.unname(run.loading->blobs.blobs);
-    run.loading.reset();
+    given_up.push_back(copies.loading->list);
+    shelf_.unname(copies.loading->blobs.blobs);
+    copies.loading.reset();
   }
   return given_up;
 }
@@ -101,8 +102,8 @@ void StandBys::restock() {
 }
 
 void StandBys::for_each_loading(const std::function<void(BlobList& blobs, uint64_t rate)>& visit) {
-  for (auto& [number, run] : runs_)
-    if (run.loading) visit(run.loading->blobs, run.loading->rate);
+  for (auto& [number, copies] : runs_)
+    if (copies.loading) visit(copies.loading->blobs, copies.loading->rate);
 }
 
 bool StandBys::anything_waits() const {

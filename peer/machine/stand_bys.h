@@ -46,13 +46,13 @@ class StandBys {
     std::map<dag::StateKey, Digest> tensors;
     size_t bytes = 0;  // that the list itself takes, about
   };
-  struct Run {
+  struct Copies {
     std::optional<Loading> complete, loading;
   };
 
   BlobShelf& shelf_;
   size_t runs_max_;
-  std::map<proto::JobNumber, Run> runs_;
+  std::map<proto::JobNumber, Copies> runs_;
 };
 
 }  // namespace weft::peer

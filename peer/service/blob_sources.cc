@@ -122,9 +122,9 @@ void BlobSources::start(const SourcePtr& source) {
                                      end(here, {ErrorCode::Unavailable, error.message});
                                  },
                              .on_head = [weak](uint8_t kind, size_t size,
-                                               std::span<const std::byte> head) -> Result<net::Placement> {
+                                               std::span<const std::byte> head) -> Result<net::PayloadPlace> {
                                const SourcePtr here = weak.lock();
-                               return here ? here->transfers.place(kind, size, head) : net::Placement{};
+                               return here ? here->transfers.place(kind, size, head) : net::PayloadPlace{};
                              }});
 }
 

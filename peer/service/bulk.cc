@@ -180,7 +180,7 @@ void BulkTransfers::missing(std::vector<Digest> blobs, bool durable,
 }
 
 void BulkTransfers::get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
-                                   std::function<void(Result<Microbatch>)> done) {
+                                   std::function<void(Result<MicrobatchData>)> done) {
   sizes.resize(sizes.empty() ? 0 : request.inputs.size());
   request.request = next_request_++;
   send_(message_frame(request));
@@ -331,7 +331,7 @@ Status BulkTransfers::on_tensor(ReceivedTensor tensor) {
   pending.result.tensors[pending.request.inputs[tensor.header.edge]] = std::move(tensor.payload);
   if (pending.result.tensors.size() < pending.request.inputs.size()) return {};
   const auto done = std::move(pending.done);
-  Microbatch result = std::move(pending.result);
+  MicrobatchData result = std::move(pending.result);
   microbatches_.erase(at);
   receiving_ = 0;
   done(std::move(result));
@@ -340,30 +340,30 @@ Status BulkTransfers::on_tensor(ReceivedTensor tensor) {
 
 // What is not as it should be is collected, for the functions above to say so, if it is not too large for
 // that.
-Result<net::Placement> BulkTransfers::place(uint8_t kind, size_t payload_size,
-                                            std::span<const std::byte> head) {
+Result<net::PayloadPlace> BulkTransfers::place(uint8_t kind, size_t payload_size,
+                                               std::span<const std::byte> head) {
   constexpr size_t kHeadMax = 64;  // of a chunk, about
   if (kind == static_cast<uint8_t>(proto::FrameKind::Tensor)) return place_tensor(payload_size, head);
   const bool is_chunk = kind == static_cast<uint8_t>(proto::FrameKind::Chunk);
   if (payload_size > (is_chunk ? proto::kChunkSizeMax + kHeadMax : proto::kMessageSizeMax))
     return fail(ErrorCode::InvalidArgument, "a frame of " + std::to_string(payload_size) + " bytes");
-  return is_chunk ? place_chunk(payload_size, head) : net::Placement{};
+  return is_chunk ? place_chunk(payload_size, head) : net::PayloadPlace{};
 }
 
-Result<net::Placement> BulkTransfers::place_chunk(size_t payload_size, std::span<const std::byte> head) {
+Result<net::PayloadPlace> BulkTransfers::place_chunk(size_t payload_size, std::span<const std::byte> head) {
   const auto chunk = proto::decode_chunk(head);
-  if (!chunk) return net::Placement{};
+  if (!chunk) return net::PayloadPlace{};
   const auto at = gets_.find(chunk->request);
-  if (at == gets_.end() || !at->second.answered || at->second.unpacker) return net::Placement{};
+  if (at == gets_.end() || !at->second.answered || at->second.unpacker) return net::PayloadPlace{};
   const std::shared_ptr<std::vector<std::byte>>& bytes = at->second.bytes;
   const size_t head_size = head.size() - chunk->bytes.size(), size = payload_size - head_size;
-  if (size > proto::kChunkSizeMax || size > at->second.size - bytes->size()) return net::Placement{};
+  if (size > proto::kChunkSizeMax || size > at->second.size - bytes->size()) return net::PayloadPlace{};
   const size_t begin = bytes->size();
   bytes->resize(begin + size);
-  return net::Placement{head_size, std::shared_ptr<std::byte[]>(bytes, bytes->data() + begin)};
+  return net::PayloadPlace{head_size, std::shared_ptr<std::byte[]>(bytes, bytes->data() + begin)};
 }
 
-Result<net::Placement> BulkTransfers::place_tensor(size_t payload_size, std::span<const std::byte> head) {
+Result<net::PayloadPlace> BulkTransfers::place_tensor(size_t payload_size, std::span<const std::byte> head) {
   const auto at = microbatches_.find(receiving_);
   const auto tensor = proto::decode_tensor_head(head, payload_size);
   if (!tensor) return fail(tensor.error());
@@ -372,7 +372,7 @@ Result<net::Placement> BulkTransfers::place_tensor(size_t payload_size, std::spa
   const std::vector<uint64_t>& sizes = at->second.sizes;
   if (!sizes.empty() && payload_size - tensor->size > sizes[tensor->header.edge])
     return fail(ErrorCode::InvalidArgument, "data that is larger than what was asked for");
-  return net::Placement{tensor->size, dag::allocate_tensor_bytes(payload_size - tensor->size)};
+  return net::PayloadPlace{tensor->size, dag::allocate_tensor_bytes(payload_size - tensor->size)};
 }
 
 void BulkTransfers::fail_all(const Error& error) {

@@ -95,7 +95,7 @@ class BulkTransfers {
     missing(std::move(blobs), true, std::move(done));
   }
 
-  struct Microbatch {
+  struct MicrobatchData {
     uint64_t sample_position = 0;
     uint32_t valid_count = 0;
     std::map<std::string, dag::Tensor> tensors;
@@ -103,7 +103,7 @@ class BulkTransfers {
   // `sizes`: bytes of each input, in order; empty: as the other side says. What is larger ends the
   // connection.
   void get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
-                      std::function<void(Result<Microbatch>)> done);
+                      std::function<void(Result<MicrobatchData>)> done);
 
   // What came: true when it was for this. Errors end the connection.
   Result<bool> on_message(const proto::Message& message);
@@ -111,7 +111,7 @@ class BulkTransfers {
   Status on_tensor(ReceivedTensor tensor);
   // For Connection::Handlers::on_head, or left out: what was asked for goes straight into what is given; of
   // anything else no more is taken than it may have.
-  Result<net::Placement> place(uint8_t kind, size_t payload_size, std::span<const std::byte> head);
+  Result<net::PayloadPlace> place(uint8_t kind, size_t payload_size, std::span<const std::byte> head);
   // The connection is gone: everything under way ends with the error.
   void fail_all(const Error& error);
   bool is_getting(uint64_t request) const { return gets_.contains(request); }
@@ -149,8 +149,8 @@ class BulkTransfers {
   struct Pending {
     proto::GetMicrobatch request;
     std::vector<uint64_t> sizes;
-    Microbatch result;
-    std::function<void(Result<Microbatch>)> done;
+    MicrobatchData result;
+    std::function<void(Result<MicrobatchData>)> done;
   };
   void send_puts();
   bool begin_put(Put& put);   // false: its bytes are nobody's any more
@@ -163,8 +163,8 @@ class BulkTransfers {
   static Status unpack(Get& get, std::span<const std::byte> chunk);
   Status refuse_get(uint64_t request, const Error& error);
   void finish_get(uint64_t request);
-  Result<net::Placement> place_chunk(size_t payload_size, std::span<const std::byte> head);
-  Result<net::Placement> place_tensor(size_t payload_size, std::span<const std::byte> head);
+  Result<net::PayloadPlace> place_chunk(size_t payload_size, std::span<const std::byte> head);
+  Result<net::PayloadPlace> place_tensor(size_t payload_size, std::span<const std::byte> head);
 
   Send send_;
   Pacing pacing_{};

@@ -69,7 +69,7 @@ void BulkService::cancel_puts() {
 }
 
 void BulkService::get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
-                                 Done<BulkTransfers::Microbatch> done) {
+                                 Done<BulkTransfers::MicrobatchData> done) {
   loop_.post([this, request = std::move(request), sizes = std::move(sizes),
               done = on_owner(std::move(done))] { transfers().get_microbatch(request, sizes, done); });
 }
@@ -109,8 +109,8 @@ BulkTransfers& BulkService::transfers() {
     connection_->start({.on_frame = [this](net::InFrame frame) { on_frame(frame); },
                         .on_closed = [this](const Error& error) { close(error); },
                         .on_head = [this](uint8_t kind, size_t size,
-                                          std::span<const std::byte> head) -> Result<net::Placement> {
-                          return transfers_ ? transfers_->place(kind, size, head) : net::Placement{};
+                                          std::span<const std::byte> head) -> Result<net::PayloadPlace> {
+                          return transfers_ ? transfers_->place(kind, size, head) : net::PayloadPlace{};
                         }});
     proto::Hello hello = options_.hello;
     hello.role = proto::Role::PeerBulk;

@@ -57,7 +57,7 @@ class BulkService {
   void cancel_puts();  // those that have not begun
   // `sizes`: as in BulkTransfers.
   void get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
-                      Done<BulkTransfers::Microbatch> done);
+                      Done<BulkTransfers::MicrobatchData> done);
   // The broker was lost: all connections are closed, what was asked for is not wanted.
   void reset();
 

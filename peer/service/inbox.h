@@ -19,7 +19,7 @@ class Inbox {
 
   // REQUIRES: the machine has accepted it.
   void keep(const proto::TensorHeader& header, dag::Tensor tensor);
-  void keep(const MicrobatchKey& key, BulkTransfers::Microbatch data) { data_[key] = std::move(data); }
+  void keep(const MicrobatchKey& key, BulkTransfers::MicrobatchData data) { data_[key] = std::move(data); }
   // All that the task reads.
   StageRunner::Inputs take(const Task& task);
   void drop(const MicrobatchKey& microbatch) { data_.erase(microbatch); }
@@ -28,7 +28,7 @@ class Inbox {
   using SegmentKey = std::pair<MicrobatchKey, uint32_t>;
   std::shared_ptr<const proto::AssignStage> assignment_;
   std::map<SegmentKey, std::vector<std::pair<uint32_t, dag::Tensor>>> tensors_;  // as StageRunner::Inputs
-  std::map<MicrobatchKey, BulkTransfers::Microbatch> data_;
+  std::map<MicrobatchKey, BulkTransfers::MicrobatchData> data_;
 };
 
 // REQUIRES: the assignment has it.

@@ -8,35 +8,36 @@ namespace weft::peer {
 
 // A tensor that the assignment expects goes straight into the memory that it keeps. Of any other the machine
 // says what is wrong, once all of it has come.
-Result<net::Placement> Links::on_head(plan::Seat seat, uint64_t number, uint8_t kind, size_t payload_size,
-                                      std::span<const std::byte> head) {
+Result<net::PayloadPlace> Links::on_head(plan::Seat seat, uint64_t number, uint8_t kind, size_t payload_size,
+                                         std::span<const std::byte> head) {
   Link& link = links_.at(seat);
   Way* way = way_of(link, number);
-  if (failed_ || way == nullptr) return net::Placement{};
+  if (failed_ || way == nullptr) return net::PayloadPlace{};
   way->coming.reset();
   const bool is_piece = kind == static_cast<uint8_t>(proto::FrameKind::Piece);
-  if (!is_piece && kind != static_cast<uint8_t>(proto::FrameKind::Tensor)) return net::Placement{};
-  Result<net::Placement> placed = is_piece != link.in_pieces
-                                      ? fail(ErrorCode::InvalidArgument, "a frame that is not for this link")
-                                  : is_piece ? place_piece(link, *way, payload_size, head)
-                                             : place_tensor(link, payload_size, head);
+  if (!is_piece && kind != static_cast<uint8_t>(proto::FrameKind::Tensor)) return net::PayloadPlace{};
+  Result<net::PayloadPlace> placed =
+      is_piece != link.in_pieces ? fail(ErrorCode::InvalidArgument, "a frame that is not for this link")
+      : is_piece                 ? place_piece(link, *way, payload_size, head)
+                                 : place_tensor(link, payload_size, head);
   if (!placed) down(seat, placed.error());
   return placed;
 }
 
-Result<net::Placement> Links::place_tensor(Link& link, size_t payload_size, std::span<const std::byte> head) {
+Result<net::PayloadPlace> Links::place_tensor(Link& link, size_t payload_size,
+                                              std::span<const std::byte> head) {
   WEFT_TRY(const proto::TensorHead tensor, proto::decode_tensor_head(head, payload_size));
   WEFT_TRY(const bool expected, is_expected(tensor.header));
   link.meter.begin(options_.loop->now(), payload_size, link.whole_bytes);
-  if (!expected) return net::Placement{};
-  return net::Placement{tensor.size, dag::allocate_tensor_bytes(payload_size - tensor.size)};
+  if (!expected) return net::PayloadPlace{};
+  return net::PayloadPlace{tensor.size, dag::allocate_tensor_bytes(payload_size - tensor.size)};
 }
 
-Result<net::Placement> Links::place_piece(Link& link, Way& way, size_t payload_size,
-                                          std::span<const std::byte> head) {
+Result<net::PayloadPlace> Links::place_piece(Link& link, Way& way, size_t payload_size,
+                                             std::span<const std::byte> head) {
   WEFT_TRY(proto::PieceStart start, proto::decode_piece_head(head, payload_size));
   const bool is_new = !link.receipts.has_received(start.head.number);
-  net::Placement placement;
+  net::PayloadPlace placement;
   if (is_new) {
     WEFT_TRY(const bool expected, is_expected(start.head.header));
     WEFT_TRY(TensorAssembly::Begun begun,

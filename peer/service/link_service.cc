@@ -307,9 +307,9 @@ void LinkService::on_accepted(net::ConnectionPtr connection) {
                            if (on_drained) on_drained();
                          },
                      .on_head = [arrival](uint8_t kind, size_t size,
-                                          std::span<const std::byte> head) -> Result<net::Placement> {
+                                          std::span<const std::byte> head) -> Result<net::PayloadPlace> {
                        const auto on_head = arrival->handlers.on_head;
-                       return on_head ? on_head(kind, size, head) : net::Placement{};
+                       return on_head ? on_head(kind, size, head) : net::PayloadPlace{};
                      }});
 }
 

@@ -164,22 +164,23 @@ void Links::on_dialled(plan::Seat seat, bool relayed, const std::string& where,
 
 net::Connection::Handlers Links::handlers_of(plan::Seat seat, uint64_t number) {
   const std::weak_ptr<char> alive = alive_;
-  return {.on_frame =
-              [this, seat, number, alive](const net::InFrame& frame) {
-                if (!alive.expired()) on_frame(seat, number, frame);
-              },
-          .on_closed =
-              [this, seat, number, alive](const Error& error) {
-                if (!alive.expired()) on_lost(seat, number, error);
-              },
-          .on_drained =
-              [this, seat, number, alive] {
-                if (!alive.expired()) on_drained(seat, number);
-              },
-          .on_head = [this, seat, number, alive](uint8_t kind, size_t size,
-                                                 std::span<const std::byte> head) -> Result<net::Placement> {
-            return alive.expired() ? net::Placement{} : on_head(seat, number, kind, size, head);
-          }};
+  return {
+      .on_frame =
+          [this, seat, number, alive](const net::InFrame& frame) {
+            if (!alive.expired()) on_frame(seat, number, frame);
+          },
+      .on_closed =
+          [this, seat, number, alive](const Error& error) {
+            if (!alive.expired()) on_lost(seat, number, error);
+          },
+      .on_drained =
+          [this, seat, number, alive] {
+            if (!alive.expired()) on_drained(seat, number);
+          },
+      .on_head = [this, seat, number, alive](uint8_t kind, size_t size,
+                                             std::span<const std::byte> head) -> Result<net::PayloadPlace> {
+        return alive.expired() ? net::PayloadPlace{} : on_head(seat, number, kind, size, head);
+      }};
 }
 
 std::optional<net::Connection::Handlers> Links::offer(const net::ConnectionPtr& connection,

@@ -143,13 +143,13 @@ class Links {
   void dial_later(Link& link);
   void on_dialled(plan::Seat seat, bool relayed, const std::string& where, Result<net::ConnectionPtr> result);
   net::Connection::Handlers handlers_of(plan::Seat seat, uint64_t number);
-  Result<net::Placement> on_head(plan::Seat seat, uint64_t number, uint8_t kind, size_t payload_size,
-                                 std::span<const std::byte> head);
+  Result<net::PayloadPlace> on_head(plan::Seat seat, uint64_t number, uint8_t kind, size_t payload_size,
+                                    std::span<const std::byte> head);
   // False: there is no such edge. Errors: the edge's tensors are others.
   Result<bool> is_expected(const proto::TensorHeader& header) const;
-  Result<net::Placement> place_tensor(Link& link, size_t payload_size, std::span<const std::byte> head);
-  Result<net::Placement> place_piece(Link& link, Way& way, size_t payload_size,
-                                     std::span<const std::byte> head);
+  Result<net::PayloadPlace> place_tensor(Link& link, size_t payload_size, std::span<const std::byte> head);
+  Result<net::PayloadPlace> place_piece(Link& link, Way& way, size_t payload_size,
+                                        std::span<const std::byte> head);
   void on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame);
   void on_message(Link& link, Way& way, const proto::Message& message);
   void on_tensor(Link& link, const net::InFrame& frame);

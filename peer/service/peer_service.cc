@@ -379,7 +379,7 @@ void PeerService::fetch_data(const FetchData& fetch) {
                                .inputs = program.data_inputs};
   bulk_->get_microbatch(
       std::move(request), std::move(sizes),
-      [this, key = fetch.key, generation = fetch.generation](Result<BulkTransfers::Microbatch> result) {
+      [this, key = fetch.key, generation = fetch.generation](Result<BulkTransfers::MicrobatchData> result) {
         if (!is_current(generation)) return;
         if (!result) return carry_out(peer_->on_data(loop_.now(), generation, key, fail(result.error())));
         const uint64_t position = result->sample_position;

@@ -154,7 +154,7 @@ Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Submitte
       task.key.program == ProgramKind::Train && task.first_segment && task.key.microbatch == 0;
   if (begins_step && assignment_->training.on_divergence == dag::OnDivergence::Skip)
     WEFT_TRY_STATUS(program.executor->keep_statistics());
-  WEFT_TRY(Microbatch * microbatch, microbatch_of(task, program));
+  WEFT_TRY(MicrobatchMemory * microbatch, microbatch_of(task, program));
   for (const auto& [index, tensor] : inputs.received)
     WEFT_TRY_STATUS(program.executor->set_value(*microbatch, program.stage->receives[index].value, tensor));
   // Each input is written just before the segment in which it begins to live.
@@ -173,8 +173,8 @@ Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Submitte
   return {};
 }
 
-Result<Microbatch*> StageRunner::microbatch_of(const Task& task, Program& program) {
-  std::unique_ptr<Microbatch>& microbatch = program.active[task.key.microbatch];
+Result<MicrobatchMemory*> StageRunner::microbatch_of(const Task& task, Program& program) {
+  std::unique_ptr<MicrobatchMemory>& microbatch = program.active[task.key.microbatch];
   if (microbatch) return microbatch.get();
   if (program.free.empty()) {
     WEFT_TRY(microbatch, program.executor->make_microbatch());
@@ -200,7 +200,7 @@ Result<Microbatch*> StageRunner::microbatch_of(const Task& task, Program& progra
   return microbatch.get();
 }
 
-Status StageRunner::begin_outputs(const Task& task, Program& program, Microbatch& microbatch,
+Status StageRunner::begin_outputs(const Task& task, Program& program, MicrobatchMemory& microbatch,
                                   Submitted& submitted) {
   for (uint32_t s = 0; s < program.stage->sends.size(); ++s) {
     const dag::ValueId value = program.stage->sends[s].value;

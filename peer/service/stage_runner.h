@@ -76,8 +76,8 @@ class StageRunner {
   struct Program {
     const proto::StageProgram* stage = nullptr;
     std::unique_ptr<Executor> executor;
-    std::map<uint32_t, std::unique_ptr<Microbatch>> active;
-    std::vector<std::unique_ptr<Microbatch>> free;
+    std::map<uint32_t, std::unique_ptr<MicrobatchMemory>> active;
+    std::vector<std::unique_ptr<MicrobatchMemory>> free;
   };
   StageRunner(std::shared_ptr<const proto::AssignStage> assignment, Backend& backend)
       : assignment_(std::move(assignment)),
@@ -87,8 +87,9 @@ class StageRunner {
   Status load_state(const TensorSource& tensors);
   Status submit_to_device(const Task& task, const Inputs& inputs, Submitted& submitted);
   Status run_segment(const Task& task, const Inputs& inputs, Submitted& submitted);
-  Result<Microbatch*> microbatch_of(const Task& task, Program& program);
-  Status begin_outputs(const Task& task, Program& program, Microbatch& microbatch, Submitted& submitted);
+  Result<MicrobatchMemory*> microbatch_of(const Task& task, Program& program);
+  Status begin_outputs(const Task& task, Program& program, MicrobatchMemory& microbatch,
+                       Submitted& submitted);
   Status begin_squares(Submitted& submitted);
   Status update(const Task& task, Submitted& submitted);
   Status snapshot(Submitted& submitted);

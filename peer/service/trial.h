@@ -41,7 +41,7 @@ class Trial {
   Backend* backend_;
   TrialClock clock_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Microbatch> microbatch_;
+  std::unique_ptr<MicrobatchMemory> microbatch_;
 };
 
 // Whether all its values fit into that memory.

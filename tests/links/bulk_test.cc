@@ -262,9 +262,9 @@ TEST_F(PutTest, SmallBlobsAndBasesOfAnotherLengthArePutAsTheyAre) {
 }
 
 TEST_F(BulkTest, AMicrobatchKeepsTheMemoryThatItsTensorsCameInto) {
-  std::optional<Result<BulkTransfers::Microbatch>> came;
+  std::optional<Result<BulkTransfers::MicrobatchData>> came;
   transfers_.get_microbatch({.inputs = {"x"}}, {},
-                            [&](Result<BulkTransfers::Microbatch> result) { came = std::move(result); });
+                            [&](Result<BulkTransfers::MicrobatchData> result) { came = std::move(result); });
   const dag::Tensor tensor = dag::make_tensor({3}, std::vector<float>{1, 2, 3});
   const Blob head = proto::encode_header({.edge = 0, .spec = tensor.spec()});
   EXPECT_FALSE(places(proto::FrameKind::Tensor, head, tensor.bytes().size())) << "nobody asked yet";
@@ -281,7 +281,8 @@ TEST_F(BulkTest, AMicrobatchKeepsTheMemoryThatItsTensorsCameInto) {
 
 // What comes from a broker that lies takes no more memory than what was asked for.
 TEST_F(BulkTest, NoFrameIsLargerThanItMayBe) {
-  transfers_.get_microbatch({.inputs = {"x", "y"}}, {12, 8}, [](const Result<BulkTransfers::Microbatch>&) {});
+  transfers_.get_microbatch({.inputs = {"x", "y"}}, {12, 8},
+                            [](const Result<BulkTransfers::MicrobatchData>&) {});
   ASSERT_TRUE(transfers_.on_message(proto::MicrobatchAnswer{.request = 1}));
   const auto head = [](uint32_t edge, int64_t elements) {
     return proto::encode_header({.edge = edge, .spec = {dag::DType::F32, {elements}}});

@@ -53,7 +53,7 @@ TEST(Inbox, HandsEachTensorOnceToTheSegmentThatReadsIt) {
 TEST(Inbox, KeepsDataUntilItsMicrobatchIsFinishedWith) {
   Inbox inbox(two_segments());
   const MicrobatchKey key = segment_of(3, 0).key;
-  BulkTransfers::Microbatch data;
+  BulkTransfers::MicrobatchData data;
   data.sample_position = 24;
   data.tensors["x"] = dag::make_tensor({1}, std::vector<float>{1});
   inbox.keep(key, std::move(data));

@@ -132,9 +132,9 @@ class Node {
                              if (on_drained) on_drained();
                            },
                        .on_head = [arrival](uint8_t kind, size_t size,
-                                            std::span<const std::byte> head) -> Result<net::Placement> {
+                                            std::span<const std::byte> head) -> Result<net::PayloadPlace> {
                          const auto on_head = arrival->handlers.on_head;
-                         return on_head ? on_head(kind, size, head) : net::Placement{};
+                         return on_head ? on_head(kind, size, head) : net::PayloadPlace{};
                        }});
   }
   void on_tensor(uint32_t from, const proto::TensorHeader& header, const dag::Tensor& tensor) {

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kHeadSize = 8;
 constexpr uint8_t kPlaced = 2;
 
-using Head = std::function<Result<Placement>(uint8_t, size_t, std::span<const std::byte>)>;
+using Head = std::function<Result<PayloadPlace>(uint8_t, size_t, std::span<const std::byte>)>;
 
 // A client that sends, and a server that places.
 class PlacementTest : public ::testing::Test {
@@ -44,10 +44,10 @@ class PlacementTest : public ::testing::Test {
 TEST_F(PlacementTest, BytesComeIntoTheMemoryThatWasChosen) {
   std::vector<std::byte*> chosen;
   std::vector<std::vector<std::byte>> heads;
-  join([&](uint8_t kind, size_t size, std::span<const std::byte> head) -> Result<Placement> {
+  join([&](uint8_t kind, size_t size, std::span<const std::byte> head) -> Result<PayloadPlace> {
     heads.emplace_back(head.begin(), head.end());
-    if (kind != kPlaced || size < kHeadSize) return Placement{};
-    const Placement placement{kHeadSize, std::make_shared<std::byte[]>(size - kHeadSize)};
+    if (kind != kPlaced || size < kHeadSize) return PayloadPlace{};
+    const PayloadPlace placement{kHeadSize, std::make_shared<std::byte[]>(size - kHeadSize)};
     chosen.push_back(placement.body.get());
     return placement;
   });
@@ -80,7 +80,7 @@ TEST_F(PlacementTest, BytesComeIntoTheMemoryThatWasChosen) {
 
 TEST_F(PlacementTest, ARefusedHeadIsWhyTheConnectionEnds) {
   int asked = 0;
-  join([&](uint8_t, size_t, std::span<const std::byte>) -> Result<Placement> {
+  join([&](uint8_t, size_t, std::span<const std::byte>) -> Result<PayloadPlace> {
     ++asked;
     return fail(ErrorCode::InvalidArgument, "no such edge comes here");
   });
@@ -99,9 +99,9 @@ TEST_F(PlacementTest, ARefusedHeadIsWhyTheConnectionEnds) {
 TEST_F(PlacementTest, AFrameBeyondTheLimitIsRefusedUnseen) {
   int asked = 0;
   join(
-      [&](uint8_t, size_t, std::span<const std::byte>) -> Result<Placement> {
+      [&](uint8_t, size_t, std::span<const std::byte>) -> Result<PayloadPlace> {
         ++asked;
-        return Placement{};
+        return PayloadPlace{};
       },
       {.frame_size_max = 1 << 20});
   client_.connection->send(make_frame(kPlaced, {}, random_bytes(1, (1 << 20) + 1)));
@@ -111,7 +111,7 @@ TEST_F(PlacementTest, AFrameBeyondTheLimitIsRefusedUnseen) {
 }
 
 TEST_F(PlacementTest, NoMemoryForThePlaceEndsTheConnectionAndNothingElse) {
-  join([&](uint8_t, size_t, std::span<const std::byte>) -> Result<Placement> { throw std::bad_alloc(); });
+  join([&](uint8_t, size_t, std::span<const std::byte>) -> Result<PayloadPlace> { throw std::bad_alloc(); });
   client_.connection->send(make_frame(kPlaced, {}, random_bytes(1, 1000)));
   ASSERT_TRUE(run_until([&] { return server_.closed.has_value(); }));
   EXPECT_EQ(server_.closed->code, ErrorCode::ResourceExhausted);
@@ -119,8 +119,8 @@ TEST_F(PlacementTest, NoMemoryForThePlaceEndsTheConnectionAndNothingElse) {
 
 TEST_F(PlacementTest, AFrameThatIsCutOffIsNotGivenAndItsMemoryGoes) {
   std::weak_ptr<std::byte[]> memory;
-  join([&](uint8_t, size_t size, std::span<const std::byte>) -> Result<Placement> {
-    const Placement placement{kHeadSize, std::make_shared<std::byte[]>(size - kHeadSize)};
+  join([&](uint8_t, size_t size, std::span<const std::byte>) -> Result<PayloadPlace> {
+    const PayloadPlace placement{kHeadSize, std::make_shared<std::byte[]>(size - kHeadSize)};
     memory = placement.body;
     return placement;
   });
@@ -137,12 +137,12 @@ TEST_F(PlacementTest, TheConnectionMayEndInsideOfTheQuestion) {
   for (const bool by_close : {false, true}) {
     client_ = {};
     server_ = {};
-    join([&](uint8_t, size_t, std::span<const std::byte>) -> Result<Placement> {
+    join([&](uint8_t, size_t, std::span<const std::byte>) -> Result<PayloadPlace> {
       if (by_close)
         server_.connection->close();
       else
         server_.connection.reset();
-      return Placement{};
+      return PayloadPlace{};
     });
     client_.connection->send(make_frame(kPlaced, {}, random_bytes(1, 1000)));
     ASSERT_TRUE(run_until([&] { return client_.closed.has_value(); }));

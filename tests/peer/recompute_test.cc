@@ -140,7 +140,7 @@ TEST(Executor, TakesOneScratchForAllMicrobatchesInFlight) {
                                      std::make_shared<State>(*backend), {.accumulates = true}));
   EXPECT_LT(executor->microbatch_bytes(), whole->microbatch_bytes());
   const Bytes before = backend->memory()->used;
-  std::vector<std::unique_ptr<Microbatch>> in_flight;
+  std::vector<std::unique_ptr<MicrobatchMemory>> in_flight;
   for (int i = 0; i < 3; ++i) in_flight.push_back(value_or_fail(executor->make_microbatch()));
   EXPECT_EQ(backend->memory()->used - before, executor->microbatch_bytes() * 3);
 }

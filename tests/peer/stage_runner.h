@@ -38,7 +38,7 @@ inline Tensor as_in(const dag::TensorSpec& spec, const Tensor& tensor) {
 // and values read at any time; with segments only run() does, and at the last moment that is allowed.
 struct Runner {
   std::unique_ptr<Executor> executor;
-  std::unique_ptr<Microbatch> microbatch;
+  std::unique_ptr<MicrobatchMemory> microbatch;
   std::vector<uint32_t> segment_of_op;
   std::map<uint32_t, Tensor> came;  // for inputs of segments that have not run
   std::map<std::string, Tensor> read;

@@ -38,7 +38,7 @@ class Training {
     std::vector<std::unique_ptr<Download>> downloads;
     for (uint64_t step = 1; step <= kSteps; ++step) {
       for (uint32_t m = 0; m < kMicrobatches; ++m) {
-        Microbatch& microbatch = *arenas_[m % kArenas];
+        MicrobatchMemory& microbatch = *arenas_[m % kArenas];
         microbatch.turn = dag::gradient_turn(m, kMicrobatches, ranges_);
         microbatch.context = {.seed = 9, .step = step, .sample_position = m * 4, .microbatch_size = 4};
         for (const auto& [name, tensor] : model_.inputs)
@@ -66,7 +66,7 @@ class Training {
   const test::Model& model_;
   const uint32_t ranges_;
   std::unique_ptr<Executor> executor_;
-  std::vector<std::unique_ptr<Microbatch>> arenas_;
+  std::vector<std::unique_ptr<MicrobatchMemory>> arenas_;
 };
 
 }  // namespace weft::peer

@@ -1,5 +1,6 @@
-// Reductions. The shape is read as runs of kept and reduced dims; reduced runs are folded from the innermost
-// outward. Long runs are cut into blocks that the shape fixes, folded apart, and combined in order.
+// Reductions. The shape is read as stretches of kept and reduced dims; reduced stretches are folded from the
+// innermost outward. Long stretches are cut into blocks that the shape fixes, folded apart, and combined in
+// order.
 #include <algorithm>
 #include <cstring>
 
@@ -13,23 +14,23 @@ using dag::Ints;
 using dag::OpKind;
 using dag::Shape;
 
-struct Run {
+struct Stretch {
   int64_t size;
   bool reduced;
 };
 
-std::vector<Run> runs_of(const Shape& shape, const Ints& axes) {
-  std::vector<Run> runs;
+std::vector<Stretch> stretches_of(const Shape& shape, const Ints& axes) {
+  std::vector<Stretch> stretches;
   for (size_t d = 0; d < shape.size(); ++d) {
     if (shape[d] == 1) continue;
     const bool reduced = std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) != axes.end();
-    if (!runs.empty() && runs.back().reduced == reduced) {
-      runs.back().size *= shape[d];
+    if (!stretches.empty() && stretches.back().reduced == reduced) {
+      stretches.back().size *= shape[d];
     } else {
-      runs.push_back({shape[d], reduced});
+      stretches.push_back({shape[d], reduced});
     }
   }
-  return runs;
+  return stretches;
 }
 
 // x[outer, size, inner] -> y[outer, inner]
@@ -95,20 +96,20 @@ ReduceCode code_of(OpKind kind) {
 
 KernelResult make_reduce(const KernelRequest& request) {
   const Shape& shape = request.in_shape(0);
-  std::vector<Run> runs = runs_of(shape, request.attributes().get_ints(Attr::Axes));
+  std::vector<Stretch> stretches = stretches_of(shape, request.attributes().get_ints(Attr::Axes));
   std::vector<Step> steps;
   int64_t reduced = 1, partials = 0, inner_results = 0;
   while (true) {
-    size_t last = runs.size();
-    while (last > 0 && !runs[last - 1].reduced) --last;
+    size_t last = stretches.size();
+    while (last > 0 && !stretches[last - 1].reduced) --last;
     if (last == 0) break;
-    Step step{1, runs[last - 1].size, 1};
-    for (size_t i = 0; i + 1 < last; ++i) step.outer *= runs[i].size;
-    for (size_t i = last; i < runs.size(); ++i) step.inner *= runs[i].size;
+    Step step{1, stretches[last - 1].size, 1};
+    for (size_t i = 0; i + 1 < last; ++i) step.outer *= stretches[i].size;
+    for (size_t i = last; i < stretches.size(); ++i) step.inner *= stretches[i].size;
     reduced *= step.size;
     partials = std::max(partials, step.partials());
     steps.push_back(step);
-    runs.erase(runs.begin() + static_cast<std::ptrdiff_t>(last) - 1);
+    stretches.erase(stretches.begin() + static_cast<std::ptrdiff_t>(last) - 1);
   }
   for (size_t i = 0; i + 1 < steps.size(); ++i) inner_results = std::max(inner_results, steps[i].results());
   const ReduceCode code = code_of(request.op.kind);

@@ -1,5 +1,6 @@
-// Reductions. The shape is read as runs of kept and reduced dims; reduced runs are folded from the innermost
-// outward. Long lines are cut into pieces that the shape fixes, folded apart, and the pieces folded in turn.
+// Reductions. The shape is read as stretches of kept and reduced dims; reduced stretches are folded from the
+// innermost outward. Long lines are cut into pieces that the shape fixes, folded apart, and the pieces folded
+// in turn.
 #include "peer/backend/cuda/kernels/reduction.h"
 
 #include <algorithm>
@@ -67,39 +68,39 @@ Lines lines_of(const Along& step) {
   return lines;
 }
 
-struct Run {
+struct Stretch {
   int64_t size;
   bool reduced;
 };
 
-std::vector<Run> runs_of(const Shape& shape, const Ints& axes) {
-  std::vector<Run> runs;
+std::vector<Stretch> stretches_of(const Shape& shape, const Ints& axes) {
+  std::vector<Stretch> stretches;
   for (size_t d = 0; d < shape.size(); ++d) {
     if (shape[d] == 1) continue;
     const bool reduced = std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) != axes.end();
-    if (!runs.empty() && runs.back().reduced == reduced)
-      runs.back().size *= shape[d];
+    if (!stretches.empty() && stretches.back().reduced == reduced)
+      stretches.back().size *= shape[d];
     else
-      runs.push_back({shape[d], reduced});
+      stretches.push_back({shape[d], reduced});
   }
-  return runs;
+  return stretches;
 }
 
 // The launches, each of which works on the results of the one before.
-std::vector<Lines> launches_of(std::vector<Run> runs) {
+std::vector<Lines> launches_of(std::vector<Stretch> stretches) {
   std::vector<Lines> launches;
   while (true) {
-    size_t last = runs.size();
-    while (last > 0 && !runs[last - 1].reduced) --last;
+    size_t last = stretches.size();
+    while (last > 0 && !stretches[last - 1].reduced) --last;
     if (last == 0) return launches;
-    Along step(1, runs[last - 1].size, 1);
-    for (size_t i = 0; i + 1 < last; ++i) step.outer *= runs[i].size;
-    for (size_t i = last; i < runs.size(); ++i) step.inner *= runs[i].size;
+    Along step(1, stretches[last - 1].size, 1);
+    for (size_t i = 0; i + 1 < last; ++i) step.outer *= stretches[i].size;
+    for (size_t i = last; i < stretches.size(); ++i) step.inner *= stretches[i].size;
     do {
       launches.push_back(lines_of(step));
       step.size = launches.back().pieces;
     } while (step.size > 1);
-    runs.erase(runs.begin() + static_cast<std::ptrdiff_t>(last) - 1);
+    stretches.erase(stretches.begin() + static_cast<std::ptrdiff_t>(last) - 1);
   }
 }
 
@@ -120,7 +121,8 @@ template <typename T>
 KernelResult make_reduce(const KernelRequest& request, const Kernels<T>& kernels) {
   const bool mean = request.op.kind == OpKind::ReduceMean;
   if (mean && !request.is_f32(request.in(0))) return request.decline();
-  const auto launches = launches_of(runs_of(request.in_shape(0), request.attributes().get_ints(Attr::Axes)));
+  const auto launches =
+      launches_of(stretches_of(request.in_shape(0), request.attributes().get_ints(Attr::Axes)));
   const int64_t in_count = request.in_count(0), count = request.out_count();
   int64_t between = 0;  // elements of the largest result that is not the last
   for (size_t i = 0; i + 1 < launches.size(); ++i) between = std::max(between, lines_count(launches[i]));

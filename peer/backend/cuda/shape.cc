@@ -253,7 +253,7 @@ struct SourceDim {
   int64_t size, source_size, begin, step, stride;
   bool is_full() const { return size == source_size && begin == 0 && step == 1; }
 };
-struct Placement {
+struct SourceMap {
   std::vector<SourceDim> dims;  // outermost first
   int64_t from_offset = 0, bytes = 1;
   Beyond beyond = Beyond::Fill;
@@ -271,11 +271,11 @@ bool merges(Beyond beyond, const SourceDim& outer, const SourceDim& inner) {
          (beyond == Beyond::Fill || outer.is_full());
 }
 
-Placement simplified(Placement placement) {
+SourceMap simplified(SourceMap map) {
   std::vector<SourceDim> dims;
-  for (const SourceDim& dim : placement.dims) {
+  for (const SourceDim& dim : map.dims) {
     if (dim.size == 1 && dim.is_full()) continue;
-    if (!dims.empty() && merges(placement.beyond, dims.back(), dim)) {
+    if (!dims.empty() && merges(map.beyond, dims.back(), dim)) {
       SourceDim& outer = dims.back();
       outer = {outer.size * dim.size, outer.source_size * dim.size, outer.begin * dim.size, 1, dim.stride};
       continue;
@@ -283,22 +283,21 @@ Placement simplified(Placement placement) {
     dims.push_back(dim);
   }
   if (dims.empty()) dims.push_back({1, 1, 0, 1, 1});
-  placement.dims = std::move(dims);
-  return placement;
+  map.dims = std::move(dims);
+  return map;
 }
 
-Placement widened(Placement placement) {
-  SourceDim& inner = placement.dims.back();
-  if (inner.stride != 1 || inner.step != 1 || (placement.beyond != Beyond::Fill && !inner.is_full()))
-    return placement;
-  std::vector<int64_t> numbers{inner.size, inner.source_size, inner.begin, placement.from_offset};
-  for (size_t d = 0; d + 1 < placement.dims.size(); ++d) numbers.push_back(placement.dims[d].stride);
-  const int64_t unit = widest_unit(placement.bytes, numbers);
-  placement.bytes *= unit;
-  placement.from_offset /= unit;
+SourceMap widened(SourceMap map) {
+  SourceDim& inner = map.dims.back();
+  if (inner.stride != 1 || inner.step != 1 || (map.beyond != Beyond::Fill && !inner.is_full())) return map;
+  std::vector<int64_t> numbers{inner.size, inner.source_size, inner.begin, map.from_offset};
+  for (size_t d = 0; d + 1 < map.dims.size(); ++d) numbers.push_back(map.dims[d].stride);
+  const int64_t unit = widest_unit(map.bytes, numbers);
+  map.bytes *= unit;
+  map.from_offset /= unit;
   inner.size /= unit, inner.source_size /= unit, inner.begin /= unit;
-  for (size_t d = 0; d + 1 < placement.dims.size(); ++d) placement.dims[d].stride /= unit;
-  return simplified(placement);
+  for (size_t d = 0; d + 1 < map.dims.size(); ++d) map.dims[d].stride /= unit;
+  return simplified(map);
 }
 
 PlacedDim placed_dim(const SourceDim& dim) {
@@ -306,40 +305,39 @@ PlacedDim placed_dim(const SourceDim& dim) {
           static_cast<uint32_t>((dim.source_size - 1) * dim.step + 1), dim.stride};
 }
 // Numbers that a launch counts with 32 bits.
-bool is_counted(const Placement& placement) {
+bool is_counted(const SourceMap& map) {
   // A reflection has twice a place.
-  const int64_t most = placement.beyond == Beyond::Fill ? kCountMax : kCountMax / 4;
+  const int64_t most = map.beyond == Beyond::Fill ? kCountMax : kCountMax / 4;
   const auto fits = [&](const SourceDim& dim) {
     return dim.size + std::abs(dim.begin) <= most && (dim.source_size - 1) * dim.step + 1 <= most;
   };
-  return placement.dims.size() <= kWalkDims && placement.count() <= kCountMax &&
-         std::all_of(placement.dims.begin(), placement.dims.end(), fits);
+  return map.dims.size() <= kWalkDims && map.count() <= kCountMax &&
+         std::all_of(map.dims.begin(), map.dims.end(), fits);
 }
 
-Status run_placed(const Call& call, const Placement& placement, Region from, Region to) {
-  return by_unit(placement.bytes, [&](auto unit) {
+Status run_placed(const Call& call, const SourceMap& map, Region from, Region to) {
+  return by_unit(map.bytes, [&](auto unit) {
     using T = decltype(unit);
-    const int64_t count = placement.count();
+    const int64_t count = map.count();
     Placed<T> parameters{from.as<const T>(),
                          to.as<T>(),
-                         placement.from_offset,
+                         map.from_offset,
                          unit,
                          static_cast<uint32_t>(count),
-                         placement.beyond,
+                         map.beyond,
                          0,
                          {}};
-    std::memcpy(&parameters.fill, placement.fill.data(), sizeof(T));
-    for (size_t d = placement.dims.size(); d-- > 0;)
-      parameters.dims[parameters.rank++] = placed_dim(placement.dims[d]);
+    std::memcpy(&parameters.fill, map.fill.data(), sizeof(T));
+    for (size_t d = map.dims.size(); d-- > 0;) parameters.dims[parameters.rank++] = placed_dim(map.dims[d]);
     return call.launch(KernelsOf<T>::placed(), grid_of_moves(count), parameters);
   });
 }
 
-KernelResult make_placed(const KernelRequest& request, const Placement& whole) {
-  const Placement placement = widened(simplified(whole));
-  if (!is_counted(placement)) return request.decline();
+KernelResult make_placed(const KernelRequest& request, const SourceMap& whole) {
+  const SourceMap map = widened(simplified(whole));
+  if (!is_counted(map)) return request.decline();
   const Operand x = operand(request, 0), y = result(request);
-  const auto run = [=](const Call& call) { return run_placed(call, placement, x.in(call), y.out(call)); };
+  const auto run = [=](const Call& call) { return run_placed(call, map, x.in(call), y.out(call)); };
   return request.make("placed copy", run);
 }
 
@@ -348,16 +346,16 @@ KernelResult make_slice_grad(const KernelRequest& request) {
              &steps = request.attributes().get_ints(Attr::Steps);
   const Shape &dy = request.in_shape(0), &dx = request.out_shape();
   const Strides own = row_major(dy);
-  Placement placement;
-  placement.bytes = size_of(request.in(0));
+  SourceMap map;
+  map.bytes = size_of(request.in(0));
   for (size_t d = 0; d < dy.size(); ++d) {
     const int64_t step = dy[d] == 1 ? 1 : steps[d], reach = (dy[d] - 1) * step;
     // Backwards: the last one lies first.
-    if (step < 0) placement.from_offset += (dy[d] - 1) * own[d];
-    placement.dims.push_back(
+    if (step < 0) map.from_offset += (dy[d] - 1) * own[d];
+    map.dims.push_back(
         {dx[d], dy[d], starts[d] + std::min<int64_t>(reach, 0), std::abs(step), step < 0 ? -own[d] : own[d]});
   }
-  return make_placed(request, placement);
+  return make_placed(request, map);
 }
 
 Beyond beyond_of(const dag::Attributes& attributes) {
@@ -369,15 +367,14 @@ KernelResult make_pad(const KernelRequest& request) {
   const Ints& pads = request.attributes().get_ints(Attr::Pads);
   const Shape &x = request.in_shape(0), &y = request.out_shape();
   const Strides own = row_major(x);
-  Placement placement;
-  placement.bytes = size_of(request.in(0));
-  placement.beyond = beyond_of(request.attributes());
-  for (size_t d = 0; d < x.size(); ++d) placement.dims.push_back({y[d], x[d], pads[d], 1, own[d]});
+  SourceMap map;
+  map.bytes = size_of(request.in(0));
+  map.beyond = beyond_of(request.attributes());
+  for (size_t d = 0; d < x.size(); ++d) map.dims.push_back({y[d], x[d], pads[d], 1, own[d]});
   const dag::Tensor value =
       dag::make_scalar(request.in(0).spec.dtype, request.attributes().get_double(Attr::Value));
-  for (size_t i = 0; i < placement.fill.size(); ++i)
-    placement.fill[i] = value.bytes()[i % value.bytes().size()];
-  return make_placed(request, placement);
+  for (size_t i = 0; i < map.fill.size(); ++i) map.fill[i] = value.bytes()[i % value.bytes().size()];
+  return make_placed(request, map);
 }
 
 // Of a padding that repeats elements.
@@ -421,10 +418,10 @@ KernelResult make_pad_grad(const KernelRequest& request) {
   const Ints& pads = request.attributes().get_ints(Attr::Pads);
   const Shape &dy = request.in_shape(0), &dx = request.out_shape();
   const Strides own = row_major(dy);
-  Placement placement;
-  placement.bytes = size_of(request.in(0));
-  for (size_t d = 0; d < dx.size(); ++d) placement.dims.push_back({dx[d], dy[d], -pads[d], 1, own[d]});
-  return make_placed(request, placement);
+  SourceMap map;
+  map.bytes = size_of(request.in(0));
+  for (size_t d = 0; d < dx.size(); ++d) map.dims.push_back({dx[d], dy[d], -pads[d], 1, own[d]});
+  return make_placed(request, map);
 }
 
 // ---- Concat ----

@@ -1,4 +1,4 @@
-// A connection from its handshake to its end. The Connection that users hold is a shell around it: a session
+// A connection from its handshake to its end. The Connection that users hold is a shell around it: a core
 // may outlive the shell to send what is queued. Internal to net/.
 #pragma once
 
@@ -10,15 +10,17 @@
 
 namespace weft::net {
 
-class Session final : public std::enable_shared_from_this<Session>, Transport::Events, LoopMember {
+class ConnectionCore final : public std::enable_shared_from_this<ConnectionCore>,
+                             Transport::Events,
+                             LoopMember {
  public:
-  // `token` is held until the session has let go of its socket: it counts connections.
-  Session(std::shared_ptr<Context> context, std::unique_ptr<Tls> tls, std::shared_ptr<void> token);
-  ~Session();
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
+  // `token` is held until the core has let go of its socket: it counts connections.
+  ConnectionCore(std::shared_ptr<Context> context, std::unique_ptr<Tls> tls, std::shared_ptr<void> token);
+  ~ConnectionCore();
+  ConnectionCore(const ConnectionCore&) = delete;
+  ConnectionCore& operator=(const ConnectionCore&) = delete;
 
-  // Calls back once, from the loop or at once, unless the session is destroyed first.
+  // Calls back once, from the loop or at once, unless the core is destroyed first.
   void handshake(std::function<void(Status)> on_done);
   // The shell. REQUIRES: the handshake is complete.
   ConnectionPtr make_connection();
@@ -61,7 +63,7 @@ class Session final : public std::enable_shared_from_this<Session>, Transport::E
   void report_closed();
   void lose(Error error);  // writing has failed: what was received goes first
   void release();          // the socket, at once
-  void post(void (Session::*work)());
+  void post(void (ConnectionCore::*work)());
 
   const std::shared_ptr<Context> context_;
   std::unique_ptr<Tls> tls_;  // null after release()

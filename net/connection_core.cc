@@ -1,4 +1,4 @@
-#include "net/session.h"
+#include "net/connection_core.h"
 
 #include <algorithm>
 #include <cstring>
@@ -22,33 +22,34 @@ bool has_own_records(const OutFrame& frame) {
   return frame.body.bytes.size() >= kTlsRecordSize && frame.body.bytes.size() < kSharesRecordsFrom;
 }
 
-class SessionConnection final : public Connection {
+class ConnectionShell final : public Connection {
  public:
-  explicit SessionConnection(std::shared_ptr<Session> session) : session_(std::move(session)) {}
-  ~SessionConnection() override {
-    if (!is_closed_) session_->close(Duration::zero());
+  explicit ConnectionShell(std::shared_ptr<ConnectionCore> core) : core_(std::move(core)) {}
+  ~ConnectionShell() override {
+    if (!is_closed_) core_->close(Duration::zero());
   }
-  const PeerId& remote() const override { return session_->remote(); }
-  std::string remote_address() const override { return session_->address(); }
-  void set_limits(const ConnectionLimits& limits) override { session_->set_limits(limits); }
-  void start(Handlers handlers) override { session_->start(std::move(handlers)); }
-  void send(OutFrame frame) override { session_->send(std::move(frame)); }
-  void pause_reading(bool paused) override { session_->pause_reading(paused); }
+  const PeerId& remote() const override { return core_->remote(); }
+  std::string remote_address() const override { return core_->address(); }
+  void set_limits(const ConnectionLimits& limits) override { core_->set_limits(limits); }
+  void start(Handlers handlers) override { core_->start(std::move(handlers)); }
+  void send(OutFrame frame) override { core_->send(std::move(frame)); }
+  void pause_reading(bool paused) override { core_->pause_reading(paused); }
   void close(Duration deadline) override {
     is_closed_ = true;  // one that still says goodbye goes on without this shell
-    session_->close(deadline);
+    core_->close(deadline);
   }
-  ConnectionStats stats() const override { return session_->stats(); }
-  size_t unsent() const override { return session_->unsent(); }
+  ConnectionStats stats() const override { return core_->stats(); }
+  size_t unsent() const override { return core_->unsent(); }
 
  private:
-  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<ConnectionCore> core_;
   bool is_closed_ = false;
 };
 
 }  // namespace
 
-Session::Session(std::shared_ptr<Context> context, std::unique_ptr<Tls> tls, std::shared_ptr<void> token)
+ConnectionCore::ConnectionCore(std::shared_ptr<Context> context, std::unique_ptr<Tls> tls,
+                               std::shared_ptr<void> token)
     : context_(std::move(context)),
       tls_(std::move(tls)),
       token_(std::move(token)),
@@ -58,29 +59,29 @@ Session::Session(std::shared_ptr<Context> context, std::unique_ptr<Tls> tls, std
   tls_->transport().set_events(this);
 }
 
-Session::~Session() {
+ConnectionCore::~ConnectionCore() {
   context_->members.erase(this);
   if (tls_) tls_->transport().close();
 }
 
-void Session::on_loop_destroyed() {
+void ConnectionCore::on_loop_destroyed() {
   const auto self = shared_from_this();
   phase_ = Phase::Closed;
   release();
 }
 
-void Session::post(void (Session::*work)()) {
+void ConnectionCore::post(void (ConnectionCore::*work)()) {
   context_->post([weak = weak_from_this(), work] {
     if (const auto self = weak.lock()) (self.get()->*work)();
   });
 }
 
-ConnectionPtr Session::make_connection() {
+ConnectionPtr ConnectionCore::make_connection() {
   WEFT_CHECK(phase_ == Phase::Idle);
-  return std::make_shared<SessionConnection>(shared_from_this());
+  return std::make_shared<ConnectionShell>(shared_from_this());
 }
 
-void Session::set_limits(const ConnectionLimits& limits) {
+void ConnectionCore::set_limits(const ConnectionLimits& limits) {
   if (tls_ && limits.unsent_max != limits_.unsent_max) tls_->transport().set_unsent_max(limits.unsent_max);
   if (tls_ && limits.frame_size_max > ConnectionLimits{}.frame_size_max) tls_->expect_much();
   limits_ = limits;
@@ -88,12 +89,12 @@ void Session::set_limits(const ConnectionLimits& limits) {
 
 // ---- handshake
 
-void Session::handshake(std::function<void(Status)> on_done) {
+void ConnectionCore::handshake(std::function<void(Status)> on_done) {
   on_handshake_ = std::move(on_done);
   pump_handshake();
 }
 
-void Session::pump_handshake() {
+void ConnectionCore::pump_handshake() {
   const auto self = shared_from_this();
   const Io io = tls_->handshake();
   const Io sent = tls_->flush();  // an alert, too
@@ -125,7 +126,7 @@ void Session::pump_handshake() {
 
 // ---- events
 
-void Session::on_readable() {
+void ConnectionCore::on_readable() {
   const auto self = shared_from_this();
   switch (phase_) {
     case Phase::Handshake:
@@ -141,7 +142,7 @@ void Session::on_readable() {
   }
 }
 
-void Session::on_writable() {
+void ConnectionCore::on_writable() {
   const auto self = shared_from_this();
   is_write_blocked_ = false;
   if (phase_ == Phase::Handshake) {
@@ -154,31 +155,31 @@ void Session::on_writable() {
 
 // ---- receiving
 
-void Session::start(Connection::Handlers handlers) {
+void ConnectionCore::start(Connection::Handlers handlers) {
   if (phase_ != Phase::Idle && phase_ != Phase::Failing) return;
   WEFT_CHECK_MSG(!handlers_, "start() is called once");
   handlers_ = std::make_shared<Connection::Handlers>(std::move(handlers));
-  if (phase_ == Phase::Failing) return post(&Session::report_closed);
+  if (phase_ == Phase::Failing) return post(&ConnectionCore::report_closed);
   phase_ = Phase::Open;
   is_read_posted_ = true;
-  post(&Session::pump_read);
+  post(&ConnectionCore::pump_read);
 }
 
-void Session::pause_reading(bool paused) {
+void ConnectionCore::pause_reading(bool paused) {
   if (is_paused_ == paused) return;
   is_paused_ = paused;
   if (paused || phase_ != Phase::Open || is_read_posted_) return;
   is_read_posted_ = true;
-  post(&Session::pump_read);
+  post(&ConnectionCore::pump_read);
 }
 
-void Session::pump_read() {
+void ConnectionCore::pump_read() {
   const auto self = shared_from_this();
   is_read_posted_ = false;
   read_budget_ = kReadBudget;
   while (phase_ == Phase::Open && !is_paused_) {
     if (read_budget_ == 0) {
-      if (!is_read_posted_) post(&Session::pump_read);
+      if (!is_read_posted_) post(&ConnectionCore::pump_read);
       is_read_posted_ = true;
       return;
     }
@@ -186,7 +187,7 @@ void Session::pump_read() {
   }
 }
 
-bool Session::read_some() {
+bool ConnectionCore::read_some() {
   // What OpenSSL answers by itself (an alert, a new key) goes out with the next write.
   const size_t held = record_end_ - record_begin_;
   if (inside_ == Inside::Header && held >= kFrameHeaderSize) return begin_frame();
@@ -220,7 +221,7 @@ bool Session::read_some() {
     case Io::State::Blocked:
       if (tls_->output_size() > 0 && !is_write_posted_ && !is_write_blocked_) {
         is_write_posted_ = true;
-        post(&Session::pump_write);
+        post(&ConnectionCore::pump_write);
       }
       tls_->transport().arm_read();
       return false;
@@ -236,7 +237,7 @@ bool Session::read_some() {
 }
 
 // Behind what is held there: less than a header and a head.
-Io Session::read_record() {
+Io ConnectionCore::read_record() {
   if (!record_in_)
     record_in_ =
         std::make_unique_for_overwrite<std::byte[]>(kTlsRecordSize + kFrameHeaderSize + kFrameHeadSize);
@@ -249,7 +250,7 @@ Io Session::read_record() {
   return io;
 }
 
-bool Session::begin_frame() {
+bool ConnectionCore::begin_frame() {
   uint32_t size = 0;
   for (int i = 3; i >= 0; --i)
     size = size << 8 | std::to_integer<uint32_t>(record_in_[record_begin_ + static_cast<size_t>(i)]);
@@ -267,13 +268,13 @@ bool Session::begin_frame() {
   return handlers_->on_head ? true : begin_payload();
 }
 
-bool Session::begin_payload() {
+bool ConnectionCore::begin_payload() {
   if (handlers_->on_head && !place_payload()) return false;
   inside_ = Inside::Payload;
   return frame_.body ? true : hold_payload(std::min<size_t>(frame_size_, kPayloadAtOnce));
 }
 
-bool Session::place_payload() {
+bool ConnectionCore::place_payload() {
   const std::span<const std::byte> head{record_in_.get() + record_begin_,
                                         std::min(frame_size_, kFrameHeadSize)};
   const auto handlers = handlers_;
@@ -299,7 +300,7 @@ bool Session::place_payload() {
   }
 }
 
-std::span<std::byte> Session::payload_room() {
+std::span<std::byte> ConnectionCore::payload_room() {
   if (frame_.body)
     return {frame_.body.get() + (frame_received_ - frame_.payload.size()), frame_size_ - frame_received_};
   const size_t size = frame_.payload.size();
@@ -307,7 +308,7 @@ std::span<std::byte> Session::payload_room() {
   return frame_.payload.span().subspan(frame_received_);
 }
 
-bool Session::hold_payload(size_t size) {
+bool ConnectionCore::hold_payload(size_t size) {
   try {
     Buffer larger(size);
     if (frame_received_ > 0) std::memcpy(larger.span().data(), frame_.payload.span().data(), frame_received_);
@@ -319,12 +320,12 @@ bool Session::hold_payload(size_t size) {
   }
 }
 
-void Session::refuse_for_memory() {
+void ConnectionCore::refuse_for_memory() {
   fail_later({ErrorCode::ResourceExhausted,
               address_ + ": no memory for a frame of " + std::to_string(frame_size_) + " bytes"});
 }
 
-void Session::deliver() {
+void ConnectionCore::deliver() {
   inside_ = Inside::Header;
   read_budget_ -= std::min(read_budget_, kReadCost);
   ++stats_.frames_received;
@@ -336,7 +337,7 @@ void Session::deliver() {
 
 // ---- sending
 
-void Session::send(OutFrame frame) {
+void ConnectionCore::send(OutFrame frame) {
   if ((phase_ != Phase::Idle && phase_ != Phase::Open) || lost_) return;
   WEFT_CHECK_MSG(frame.payload_size() <= UINT32_MAX, "a frame holds at most 4 GiB");
   const size_t size = kFrameHeaderSize + frame.payload_size();
@@ -355,11 +356,11 @@ void Session::send(OutFrame frame) {
   }
   if (is_write_posted_ || is_write_blocked_) return;
   is_write_posted_ = true;  // the frames of one turn go together
-  post(&Session::pump_write);
+  post(&ConnectionCore::pump_write);
 }
 
 // Copies what comes next, as much as there is or fits.
-size_t Session::copy_frames(std::span<std::byte> into) {
+size_t ConnectionCore::copy_frames(std::span<std::byte> into) {
   size_t filled = 0;
   while (filled < into.size() && !queue_.empty()) {
     const OutFrame& frame = queue_.front();
@@ -390,7 +391,7 @@ size_t Session::copy_frames(std::span<std::byte> into) {
 }
 
 // The first frame goes, if all of it was written.
-void Session::end_front() {
+void ConnectionCore::end_front() {
   if (front_done_ < kFrameHeaderSize + queue_.front().payload_size()) return;
   front_done_ = 0;
   ++stats_.frames_sent;
@@ -399,7 +400,7 @@ void Session::end_front() {
 }
 
 // One record, full where there is enough to send.
-Io Session::write_record() {
+Io ConnectionCore::write_record() {
   const OutFrame& frame = queue_.front();
   const size_t before_body = kFrameHeaderSize + frame.head.size();
   const auto write = [&](std::span<const std::byte> bytes) {
@@ -418,7 +419,7 @@ Io Session::write_record() {
   return write({record_out_.get(), size});
 }
 
-void Session::pump_write() {
+void ConnectionCore::pump_write() {
   const auto self = shared_from_this();
   is_write_posted_ = false;
   size_t budget = kWriteBudget;
@@ -440,7 +441,7 @@ void Session::pump_write() {
     if (queue_.empty()) break;
     if (budget == 0) {
       is_write_posted_ = true;
-      return post(&Session::pump_write);
+      return post(&ConnectionCore::pump_write);
     }
   }
   if (!tls_ || !queue_.empty()) return;
@@ -457,7 +458,7 @@ void Session::pump_write() {
 
 // ---- the end
 
-void Session::lose(Error error) {
+void ConnectionCore::lose(Error error) {
   if (phase_ == Phase::Closing) {
     phase_ = Phase::Closed;
     return release();
@@ -473,7 +474,7 @@ void Session::lose(Error error) {
   tls_->transport().arm_read();
 }
 
-void Session::fail_later(Error error) {
+void ConnectionCore::fail_later(Error error) {
   if (phase_ == Phase::Failing || phase_ == Phase::Closing || phase_ == Phase::Closed) return;
   phase_ = Phase::Failing;
   queue_.clear();
@@ -481,10 +482,10 @@ void Session::fail_later(Error error) {
   queue_size_ = 0;
   if (tls_) tls_->transport().close();
   lost_ = std::move(error);
-  post(&Session::report_closed);
+  post(&ConnectionCore::report_closed);
 }
 
-void Session::report_closed() {
+void ConnectionCore::report_closed() {
   if (phase_ != Phase::Failing || !handlers_) return;  // start() comes back to it
   phase_ = Phase::Closed;
   const auto handlers = handlers_;
@@ -492,7 +493,7 @@ void Session::report_closed() {
   if (handlers->on_closed) handlers->on_closed(*lost_);
 }
 
-void Session::close(Duration deadline) {
+void ConnectionCore::close(Duration deadline) {
   if (phase_ == Phase::Closed || (phase_ == Phase::Closing && deadline > Duration::zero())) return;
   const auto self = shared_from_this();
   handlers_.reset();
@@ -503,24 +504,24 @@ void Session::close(Duration deadline) {
   phase_ = Phase::Closing;
   context_->lingering.insert(self);
   deadline_.set_after(deadline, [weak = weak_from_this()] {
-    const auto session = weak.lock();
-    if (!session) return;
-    session->phase_ = Phase::Closed;
-    session->release();
+    const auto core = weak.lock();
+    if (!core) return;
+    core->phase_ = Phase::Closed;
+    core->release();
   });
   if (!is_write_posted_ && !is_write_blocked_) {
     is_write_posted_ = true;
-    post(&Session::pump_write);
+    post(&ConnectionCore::pump_write);
   }
   tls_->transport().arm_read();
 }
 
 // Bytes that nobody reads would turn the end into a reset, which can destroy what the other side has not read
 // yet.
-void Session::pump_goodbye() {
+void ConnectionCore::pump_goodbye() {
   std::array<std::byte, 16 << 10> thrown_away;
   for (int turns = 0;; ++turns) {
-    if (turns == 64) return post(&Session::pump_goodbye);
+    if (turns == 64) return post(&ConnectionCore::pump_goodbye);
     if (phase_ != Phase::Closing || !tls_) return;
     const Io io = tls_->transport().read(thrown_away);
     if (io.state == Io::State::Ready) continue;
@@ -531,7 +532,7 @@ void Session::pump_goodbye() {
   }
 }
 
-void Session::release() {
+void ConnectionCore::release() {
   const auto self = shared_from_this();
   handlers_.reset();
   on_handshake_ = nullptr;
@@ -548,13 +549,13 @@ void Session::release() {
   context_->post([tls = std::shared_ptr<Tls>(std::move(tls_))] {});
 }
 
-ConnectionStats Session::stats() const {
+ConnectionStats ConnectionCore::stats() const {
   ConnectionStats stats = stats_;
   stats.bytes_queued = queue_size_ + (tls_ ? tls_->output_size() : 0);
   return stats;
 }
 
-size_t Session::unsent() const {
+size_t ConnectionCore::unsent() const {
   return queue_size_ + (tls_ ? tls_->output_size() + tls_->transport().unsent() : 0);
 }
 
