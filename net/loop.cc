@@ -70,9 +70,10 @@ bool Loop::run_until(Duration deadline, const std::function<bool()>& done) {
   Context& context = *impl_->context;
   context.owner = std::this_thread::get_id();
   const auto end = from_instant(steady_now() + std::min(deadline, Duration(std::chrono::hours(24 * 365))));
-  while (!done() && context.io.run_one_until(end) > 0) continue;
+  bool is_done = done();
+  while (!is_done && context.io.run_one_until(end) > 0) is_done = done();
   if (context.io.stopped()) context.io.restart();
-  return done();
+  return is_done;
 }
 
 void Loop::post(std::function<void()> work) { impl_->context->post(std::move(work)); }

@@ -19,7 +19,7 @@ class Loop {
   void run();   // until stop(); on the thread that owns the loop
   void stop();  // any thread
   // Runs everything that is ready or becomes so until `deadline` from now or until `done` says so; for
-  // clients that wait for one answer. Returns done().
+  // clients that wait for one answer. Whether it said so: it is not asked again once it has.
   bool run_until(Duration deadline, const std::function<bool()>& done);
 
   void post(std::function<void()> work);  // any thread; runs on the loop, in order of posting

@@ -444,7 +444,7 @@ void Gate::end_files_work(const ClientPtr& client, size_t size) {
 
 void Gate::pace(const ClientPtr& client) {
   const size_t queued = client->bytes_queued(), own = client->role == Role::Peer ? 0 : kQueuedMax;
-  const size_t in_core_max = client->role == Role::Submitter ? 0 : kInCoreMax;
+  const size_t in_core_max = client->role && proto::is_user(*client->role) ? 0 : kInCoreMax;
   const auto is_unread = [&](size_t part) { return queued > own + kUnreadMax / part; };
   const auto is_above = [&](size_t part) {
     return client->bytes_in_core > in_core_max / part || client->bytes_in_work > kInWorkMax / part ||
