@@ -28,6 +28,15 @@ bool ClusterView::all_links(const std::function<bool(const LinkView&)>& are) con
          std::all_of(pairs_.begin(), pairs_.end(), [&](const auto& pair) { return are(pair.second); });
 }
 
+void ClusterView::each_pair(
+    const std::function<void(uint32_t from, uint32_t to, const LinkView&)>& visit) const {
+  std::vector<uint64_t> keys;
+  for (const auto& [pair, link] : pairs_) keys.push_back(pair);
+  std::sort(keys.begin(), keys.end());
+  for (const uint64_t pair : keys)
+    visit(static_cast<uint32_t>(pair >> 32), static_cast<uint32_t>(pair), pairs_.at(pair));
+}
+
 std::vector<uint32_t> ClusterView::equal_in_links() const {
   std::vector<bool> has_own(devices_.size(), false);
   for (const auto& [pair, link] : pairs_) has_own[pair >> 32] = has_own[pair & 0xffffffff] = true;

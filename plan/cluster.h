@@ -69,6 +69,8 @@ class ClusterView {
   void set_link(size_t from, size_t to, LinkView link) { pairs_[key(from, to)] = link; }
   bool all_links(const std::function<bool(const LinkView&)>& are) const;  // each that was set
   bool has_pairs() const { return !pairs_.empty(); }
+  // Those that differ from their sites, ascending.
+  void each_pair(const std::function<void(uint32_t from, uint32_t to, const LinkView&)>& visit) const;
 
   // For each device the first one that it can stand for as far as links go: of the same site, with the same
   // lines, and neither has a pair of its own.

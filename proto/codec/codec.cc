@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "proto/codec/planning.h"
 #include "proto/codec/scan.h"
 #include "proto/codec/wire.h"
 
@@ -85,6 +86,39 @@ Result<dag::Graph> decode_graph(std::span<const std::byte> bytes) {
   dag::Graph graph;
   WEFT_TRY_STATUS(get(message, graph));
   return graph;
+}
+
+namespace {
+
+template <typename Wire, typename T>
+std::vector<std::byte> encode_by_itself(const T& value) {
+  Wire message;
+  put(value, message);
+  return serialise(message);
+}
+template <typename Wire, typename T>
+Result<T> decode_by_itself(std::span<const std::byte> bytes, size_t size_max, std::string_view what) {
+  Wire message;
+  if (const Status parsed = parse(bytes, size_max, message); !parsed)
+    return fail(parsed.error().within(what));
+  T value;
+  WEFT_TRY_STATUS(get(message, value));
+  return value;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_question(const PlanQuestion& question) {
+  return encode_by_itself<wire::PlanQuestion>(question);
+}
+Result<PlanQuestion> decode_question(std::span<const std::byte> bytes) {
+  return decode_by_itself<wire::PlanQuestion, PlanQuestion>(bytes, kPlanQuestionSizeMax, "question");
+}
+std::vector<std::byte> encode_answer(const PlanAnswer& answer) {
+  return encode_by_itself<wire::PlanAnswer>(answer);
+}
+Result<PlanAnswer> decode_answer(std::span<const std::byte> bytes) {
+  return decode_by_itself<wire::PlanAnswer, PlanAnswer>(bytes, kMessageSizeMax, "answer");
 }
 
 std::vector<std::byte> encode_chunk_head(uint64_t request) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "proto/messages.h"
+#include "proto/planning.h"
 
 namespace weft::proto {
 namespace {
@@ -105,6 +106,16 @@ static_assert(has_fields<LinkEnd, 6>);
 static_assert(has_fields<LinkFigure, 7>);
 static_assert(has_fields<LinkList, 3>);
 static_assert(has_fields<TensorHeader, 10>);
+static_assert(has_fields<PlanCandidate, 3>);
+static_assert(has_fields<plan::DeviceView, 12>);
+static_assert(has_fields<plan::LinkView, 3>);
+static_assert(has_fields<PlanQuestion, 9>);
+static_assert(has_fields<DataSource, 9>);
+static_assert(has_fields<InputFeed, 2>);
+static_assert(has_fields<InputBounds, 4>);
+static_assert(has_fields<ProgramFeed, 4>);
+static_assert(has_fields<JobFeed, 7>);
+static_assert(has_fields<PlanAnswer, 5>);
 
 }  // namespace
 }  // namespace weft::proto

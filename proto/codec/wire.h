@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "proto/codec/bounds.h"
 #include "proto/messages.h"
+#include "proto/planning.h"
 
 namespace weft::proto {
 
@@ -123,6 +124,22 @@ void put(const LinkEnd& from, wire::LinkEnd& to);
 Status get(const wire::LinkEnd& from, LinkEnd& to);
 void put(const LinkFigure& from, wire::LinkFigure& to);
 Status get(const wire::LinkFigure& from, LinkFigure& to);
+
+// What never leaves the broker's machine (proto/planning.h).
+void put(const PlanQuestion& from, wire::PlanQuestion& to);
+Status get(const wire::PlanQuestion& from, PlanQuestion& to);
+void put(const DataSource& from, wire::DataSource& to);
+Status get(const wire::DataSource& from, DataSource& to);
+void put(const InputFeed& from, wire::InputFeed& to);
+Status get(const wire::InputFeed& from, InputFeed& to);
+void put(const InputBounds& from, wire::InputBounds& to);
+Status get(const wire::InputBounds& from, InputBounds& to);
+void put(const ProgramFeed& from, wire::ProgramFeed& to);
+Status get(const wire::ProgramFeed& from, ProgramFeed& to);
+void put(const JobFeed& from, wire::JobFeed& to);
+Status get(const wire::JobFeed& from, JobFeed& to);
+void put(const PlanAnswer& from, wire::PlanAnswer& to);
+Status get(const wire::PlanAnswer& from, PlanAnswer& to);
 
 // ---- writing
 

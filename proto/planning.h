@@ -1,0 +1,88 @@
+// What the broker and the process that plans a job for it say to each other, over a pipe between the two
+// (broker/service/plan_worker.h). Nobody else says or hears any of it. A question is a PlanQuestion, a
+// SubmitJob and, where it says so, a CheckpointReport with the tensors to go on from; an answer is a
+// PlanAnswer and an AssignStage for each stage of its plan.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/cluster.h"
+#include "proto/messages.h"
+
+namespace weft::proto {
+
+enum class PlanTask : uint8_t {
+  Check,  // whether the submission is a job
+  Open,   // what feeds a run of it that goes on
+  Plan,   // a run of it
+};
+
+// A peer that may be used.
+struct PlanCandidate {
+  PeerId peer{};
+  std::string name{};
+  DeviceReport device{};
+};
+
+struct PlanQuestion {
+  PlanTask task = PlanTask::Check;
+  JobNumber job = 0;
+  PlanVersion plan_version = 0;
+  uint32_t microbatch_size = 0;  // of a run before; 0: none has run
+  uint32_t gentler = 0;
+  bool is_first = false;  // it was never planned before
+  bool has_checkpoint = false;
+  std::vector<PlanCandidate> candidates{};
+  plan::ClusterView cluster{};  // of the candidates, in that order
+};
+
+// Where samples come from (data/data_spec.h); paths as the submission names its files.
+enum class DataFormat : uint8_t { Idx, Npz, Text };
+struct DataSource {
+  DataFormat format = DataFormat::Npz;
+  std::string path{};    // of idx, the images
+  std::string labels{};  // idx
+  double scale = 1, mean = 0, deviation = 1;
+  int64_t sequence_length = 0;  // text
+  double validation = 0;
+  bool is_validation = false;
+};
+struct InputFeed {
+  std::string input{};
+  uint32_t column = 0;
+};
+// The values that an integer input may hold, both ends included, and one more.
+struct InputBounds {
+  std::string input{};
+  int64_t low = 0, high = 0;
+  std::optional<int64_t> also{};
+};
+struct ProgramFeed {
+  ProgramKind program = ProgramKind::Train;
+  DataSource data{};
+  std::vector<InputFeed> inputs{};
+  std::vector<InputBounds> bounds{};
+};
+// What the broker keeps of a job that it does not import itself: how to feed its stages, and where their
+// first values are.
+struct JobFeed {
+  uint64_t steps = 0;  // 0: prediction
+  uint32_t batch_size = 1, microbatch_size = 1;
+  bool shuffle = true;
+  uint64_t seed = 0;
+  std::vector<ProgramFeed> programs{};  // each kind once
+  std::vector<TensorReference> initial{};
+};
+
+struct PlanAnswer {
+  std::optional<Error> error{};  // then nothing else counts
+  bool compresses = false;       // of a Check
+  dag::Arithmetic arithmetic = dag::Arithmetic::F32;
+  std::optional<JobFeed> feed{};
+  std::optional<RunPlan> plan{};
+};
+
+}  // namespace weft::proto
