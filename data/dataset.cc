@@ -17,13 +17,14 @@ std::string Dataset::describe() const {
   return text;
 }
 
-Result<std::unique_ptr<Dataset>> open_dataset(const DataSpec& spec) {
+Result<std::unique_ptr<Dataset>> open_dataset(const DataSpec& spec, const OpenOptions& options) {
   struct Opener {
-    Result<std::unique_ptr<Dataset>> operator()(const IdxSpec& idx) const { return open_idx(idx); }
-    Result<std::unique_ptr<Dataset>> operator()(const NpzSpec& npz) const { return open_npz(npz); }
+    const OpenOptions& options;
+    Result<std::unique_ptr<Dataset>> operator()(const IdxSpec& idx) const { return open_idx(idx, options); }
+    Result<std::unique_ptr<Dataset>> operator()(const NpzSpec& npz) const { return open_npz(npz, options); }
     Result<std::unique_ptr<Dataset>> operator()(const TextSpec& text) const { return open_text(text); }
   };
-  return std::visit(Opener{}, spec);
+  return std::visit(Opener{options}, spec);
 }
 
 }  // namespace weft::data

@@ -31,7 +31,8 @@ class Dataset {
   Dataset& operator=(const Dataset&) = delete;
 
   virtual std::span<const Column> columns() const = 0;
-  virtual uint32_t sample_count() const = 0;  // at least 1
+  virtual uint32_t sample_count() const = 0;             // at least 1
+  virtual uint64_t resident_bytes() const { return 0; }  // that its arrays take in memory
 
   // out[i] = sample samples[i] of the column, densely one after the other. Any thread, any number at once.
   // OutOfRange for an index that is not there; Corrupted or Unavailable when the file has changed or cannot
@@ -42,15 +43,19 @@ class Dataset {
   std::string describe() const;  // "60000 samples of image f32[1,28,28], label i64[]"
 };
 
-// Opens and checks. NotFound, PermissionDenied, Corrupted, Unsupported, ResourceExhausted, InvalidArgument
+// Open and check. NotFound, PermissionDenied, Corrupted, Unsupported, ResourceExhausted, InvalidArgument
 // (no sample), each naming the file and what to try.
-Result<std::unique_ptr<Dataset>> open_dataset(const DataSpec& spec);
-Result<std::unique_ptr<Dataset>> open_idx(const IdxSpec& spec);
-Result<std::unique_ptr<Dataset>> open_npz(const NpzSpec& spec);
+struct OpenOptions {
+  // Bytes that the arrays of the data set may take in memory. Plain npz arrays and text stay on disk and do
+  // not count.
+  uint64_t resident_max = uint64_t{4} << 30;
+  // Whether arrays that stay on disk are read once, to compare their checksums; false for a file that
+  // somebody has compared already, for that takes as long as reading all of it.
+  bool checks_sums = true;
+};
+Result<std::unique_ptr<Dataset>> open_dataset(const DataSpec& spec, const OpenOptions& options = {});
+Result<std::unique_ptr<Dataset>> open_idx(const IdxSpec& spec, const OpenOptions& options = {});
+Result<std::unique_ptr<Dataset>> open_npz(const NpzSpec& spec, const OpenOptions& options = {});
 Result<std::unique_ptr<Dataset>> open_text(const TextSpec& spec);
-
-// What the arrays of one data set may take in memory. Plain npz arrays and text stay on disk and do not
-// count.
-inline constexpr uint64_t kResidentBytesMax = uint64_t{4} << 30;
 
 }  // namespace weft::data

@@ -42,7 +42,7 @@ Result<dag::Shape> read_shape(const File& file, ByteStream& stream) {
   return shape;
 }
 
-Result<IdxArray> read_idx(const std::filesystem::path& path) {
+Result<IdxArray> read_idx(const std::filesystem::path& path, uint64_t resident_max) {
   WEFT_TRY(const auto file, File::open(path));
   std::array<std::byte, 2> magic{};
   if (file->size() >= magic.size()) WEFT_TRY_STATUS(file->read_at(0, magic));
@@ -60,10 +60,10 @@ Result<IdxArray> read_idx(const std::filesystem::path& path) {
   if (gzip ? !inflates_to_at_most(file->size(), declared) : header + declared != file->size())
     return file->error(ErrorCode::Corrupted, says + ", which a file of " + std::to_string(file->size()) +
                                                  " bytes cannot hold; fetch it again");
-  if (declared > kResidentBytesMax)
+  if (declared > resident_max)
     return file->error(
         ErrorCode::ResourceExhausted,
-        says + ", more than the limit of " + std::to_string(kResidentBytesMax) + "; use an uncompressed npz");
+        says + ", more than the limit of " + std::to_string(resident_max) + "; use an uncompressed npz");
   WEFT_TRY(array.bytes, allocate_bytes(declared, path.string()));
   WEFT_TRY_STATUS(stream->read(array.bytes));
   WEFT_TRY(const bool at_end, stream->at_end());
@@ -84,6 +84,7 @@ class IdxDataset final : public Dataset {
 
   std::span<const Column> columns() const override { return columns_; }
   uint32_t sample_count() const override { return static_cast<uint32_t>(images_.shape[0]); }
+  uint64_t resident_bytes() const override { return images_.bytes.size() + labels_.bytes.size(); }
 
   Status read(size_t column, std::span<const uint32_t> samples, std::span<std::byte> out) const override {
     WEFT_CHECK(column < columns_.size());
@@ -124,9 +125,9 @@ class IdxDataset final : public Dataset {
 
 }  // namespace
 
-Result<std::unique_ptr<Dataset>> open_idx(const IdxSpec& spec) {
-  WEFT_TRY(auto images, read_idx(spec.images));
-  WEFT_TRY(auto labels, read_idx(spec.labels));
+Result<std::unique_ptr<Dataset>> open_idx(const IdxSpec& spec, const OpenOptions& options) {
+  WEFT_TRY(auto images, read_idx(spec.images, options.resident_max));
+  WEFT_TRY(auto labels, read_idx(spec.labels, options.resident_max - images.bytes.size()));
   const auto refuse = [](const std::filesystem::path& path, const std::string& what) {
     return fail(ErrorCode::InvalidArgument, path.string() + ": " + what);
   };

@@ -1,6 +1,6 @@
 // npz files: a zip of .npy arrays, one a column. Stored arrays stay in the file and are read sample by
-// sample, so that they may be larger than memory; deflated ones are inflated once, within kResidentBytesMax
-// for all of them together.
+// sample, so that they may be larger than memory; deflated ones are inflated once, within
+// OpenOptions::resident_max for all of them together.
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -31,6 +31,11 @@ class NpzDataset final : public Dataset {
 
   std::span<const Column> columns() const override { return columns_; }
   uint32_t sample_count() const override { return static_cast<uint32_t>(arrays_.front().sample_count); }
+  uint64_t resident_bytes() const override {
+    uint64_t sum = 0;
+    for (const NpzColumn& array : arrays_) sum += array.bytes.size();
+    return sum;
+  }
 
   Status read(size_t column, std::span<const uint32_t> samples, std::span<std::byte> out) const override {
     WEFT_CHECK(column < arrays_.size());
@@ -140,7 +145,7 @@ class ChecksumStream final : public ByteStream {
 };
 
 Result<NpzColumn> open_array(const std::shared_ptr<const File>& file, const ZipEntry& entry,
-                             uint64_t resident_left) {
+                             uint64_t resident_left, const OpenOptions& options) {
   const auto stream = make_stream(file, entry.data_offset, entry.compressed_size, entry.encoding);
   ChecksumStream head(*stream);
   const auto header = read_npy_header(head);
@@ -155,22 +160,23 @@ Result<NpzColumn> open_array(const std::shared_ptr<const File>& file, const ZipE
   array.resident = entry.encoding != Encoding::Plain;
   if (array.resident && entry.size > resident_left)
     return file->error(ErrorCode::ResourceExhausted,
-                       "its compressed arrays need more than " + std::to_string(kResidentBytesMax) +
+                       "its compressed arrays need more than " + std::to_string(options.resident_max) +
                            " bytes; write it with np.savez, which is read from disk");
-  WEFT_TRY_STATUS(read_elements(*file, entry, head.crc(), *stream, array));
+  if (array.resident || options.checks_sums)
+    WEFT_TRY_STATUS(read_elements(*file, entry, head.crc(), *stream, array));
   return array;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Dataset>> open_npz(const NpzSpec& spec) {
+Result<std::unique_ptr<Dataset>> open_npz(const NpzSpec& spec, const OpenOptions& options) {
   WEFT_TRY(auto file, File::open(spec.path));
   WEFT_TRY(const auto entries, read_zip_directory(*file));
   WEFT_TRY_STATUS(check_names(*file, entries));
   std::vector<NpzColumn> arrays;
   uint64_t resident = 0;
   for (const ZipEntry& entry : entries) {
-    WEFT_TRY(auto array, open_array(file, entry, kResidentBytesMax - resident));
+    WEFT_TRY(auto array, open_array(file, entry, options.resident_max - resident, options));
     if (!arrays.empty() && array.sample_count != arrays.front().sample_count)
       return file->error(ErrorCode::InvalidArgument,
                          "array '" + array.column.name + "' has " + std::to_string(array.sample_count) +
