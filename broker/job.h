@@ -55,10 +55,17 @@ struct Waiting {  // for peers, for links to be measured, for a better time
   uint64_t unplaceable_with = 0;             // the pool for which the plan before could not be placed again
   std::optional<Instant> forgive_at{};       // when those that failed it may try again
   std::optional<Instant> measuring_since{};  // links
+  // The broker before ended while the job was planned; two did, with nothing of it planned between them.
+  bool was_being_planned = false, ends_brokers = false;
 };
 struct Planning {
   bool places_again = false;  // the plan before
 };
+// Why a job is planned, as its records say: what a broker that was restarted counts by. Nothing: the first
+// time.
+inline constexpr const char* kPlannedOnceMore =
+    "planned once more, for the broker ended while it was planned";
+inline constexpr const char* kPlacedAgain = "others take its stages";
 struct Loading {
   Crew crew;
   Instant since{};

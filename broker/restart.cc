@@ -44,6 +44,9 @@ void Broker::load_job(const StoredJob& stored, const StoredState& state) {
   const bool goes_on = (job.state == JobState::Running || job.state == JobState::Stopping) && stored.run &&
                        stored.run->plan && !stored.run->plan->stages.empty();
   if (!goes_on) {
+    const bool was_planned = job.state == JobState::Planning && job.reason != phase::kPlacedAgain;
+    job.phase = phase::Waiting{.was_being_planned = was_planned,
+                               .ends_brokers = was_planned && job.reason == phase::kPlannedOnceMore};
     job.state = JobState::Waiting;
     job.reason = "the broker was restarted";
     job.step = job.points.step();
@@ -70,6 +73,10 @@ void Broker::first_step() {
     if (at == nullptr) {
       if (job.stop_requested)
         end_job(job, JobState::Stopped, "stopped by its user; the broker was restarted");
+      else if (const phase::Waiting* waiting = job.waiting(); waiting != nullptr && waiting->ends_brokers)
+        end_job(job, JobState::Failed,
+                "the broker ended twice while this job was planned; if nothing else ended it, the model is too "
+                "much for it");
       continue;
     }
     at->away_since = step_.now.monotonic;

@@ -149,8 +149,10 @@ StartPlanning Broker::planning_request(const Job& job, std::vector<Candidate> fr
 void Broker::start_planning(Job& job, std::vector<Candidate> from, bool again) {
   ++job.plan_version;
   job.drift.planned(belief());
+  const bool once_more = job.waiting() != nullptr && job.waiting()->was_being_planned;
   job.phase = phase::Planning{.places_again = again};
-  book_.set_state(job, JobState::Planning, "");
+  book_.set_state(job, JobState::Planning,
+                  again ? phase::kPlacedAgain : once_more ? phase::kPlannedOnceMore : "");
   StartPlanning request = planning_request(job, std::move(from));
   if (again) {
     request.previous = job.previous.plan;

@@ -3,6 +3,7 @@
 
 #include "tests/broker/cluster.h"
 #include "tests/broker/world.h"
+#include "tests/support/memory_store.h"
 
 namespace weft::test {
 namespace {
@@ -75,6 +76,53 @@ TEST(Restart, OverAndOver) {
     cluster.check_script();
     expect_each_step_once(cluster, 2, 30);
   }
+}
+
+// A broker that finds a job being planned: whoever ended the one before, a third is not to end by it.
+struct PlannedAgain {
+  MemoryStore store;
+  std::unique_ptr<broker::World> world;
+
+  void start() {
+    world = std::make_unique<broker::World>(store.state());
+    world->wait(Duration(0));
+    world->join(1, 1, broker::TokenVerdict::Valid);
+  }
+  void die() { ASSERT_TRUE(store.append(std::exchange(world->records, {}))); }
+};
+
+TEST(Restart, AJobThatTwoBrokersDiedOverIsEndedWithWords) {
+  PlannedAgain run;
+  run.start();
+  run.world->submit(100, 1);
+  ASSERT_EQ(run.world->plannings.size(), 1u);
+  run.die();
+  run.start();
+  ASSERT_EQ(run.world->plannings.size(), 1u);
+  run.die();
+  run.start();
+  EXPECT_TRUE(run.world->plannings.empty());
+  EXPECT_EQ(run.world->states[1], JobState::Failed);
+  EXPECT_NE(run.world->events.back().text.find("the broker ended twice"), std::string::npos)
+      << run.world->events.back().text;
+}
+
+TEST(Restart, AJobThatWasPlannedBetweenTwoDeathsIsPlannedOnceMore) {
+  PlannedAgain run;
+  run.start();
+  run.world->submit(100, 1);
+  run.die();
+  run.start();
+  ASSERT_EQ(run.world->plannings.size(), 1u);
+  run.world->step(
+      broker::PlanningDone{1, run.world->plannings[0].plan_version, fail(ErrorCode::Infeasible, "too few")});
+  ASSERT_EQ(run.world->states[1], JobState::Waiting);
+  run.world->join(2, 2);
+  ASSERT_EQ(run.world->states[1], JobState::Planning);
+  run.die();
+  run.start();
+  EXPECT_EQ(run.world->plannings.size(), 1u);
+  EXPECT_EQ(run.world->states[1], JobState::Planning);
 }
 
 TEST(Restart, APeerThatDoesNotComeBackIsReplacedAfterAWhile) {
