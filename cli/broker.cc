@@ -32,11 +32,13 @@ namespace fs = std::filesystem;
 
 struct BrokerCommandOptions {
   std::string config, data_dir, listen, advertise, lease, replication_rate, copies, egress, quota, links,
-      replan_after, compare_share;
+      replan_after, compare_share, plan_memory, plan_seconds;
 };
 
 constexpr int kPrinted[] = {STDOUT_FILENO, STDERR_FILENO};
 constexpr const char* kListenDefault = "0.0.0.0:7700";
+constexpr int64_t kPlanMemoryMin = int64_t{64} << 20;
+constexpr int kPlanSecondsMax = 24 * 60 * 60;
 
 // What the configuration file says and the command line does not.
 Status read_config(BrokerCommandOptions& options) {
@@ -69,6 +71,8 @@ Status read_config(BrokerCommandOptions& options) {
   take("links", options.links);
   take("replan_after", options.replan_after);
   take("compare_share", options.compare_share);
+  take("plan_memory", options.plan_memory);
+  take("plan_seconds", options.plan_seconds);
   reader.finish();
   if (!problems.empty()) return fail(problems.error());
   return {};
@@ -150,6 +154,30 @@ Result<uint64_t> parse_replication_rate(const std::string& text) {
   return static_cast<uint64_t>(*rate);
 }
 
+// In which processes jobs are planned, and what these may take.
+Status limit_planning(const BrokerCommandOptions& options, broker::BrokerServiceOptions& service) {
+  service.program = "/proc/self/exe";  // this very program, also when its file was replaced
+  if (options.plan_memory == "unlimited") {
+    service.plan_memory = Bytes{0};
+  } else if (!options.plan_memory.empty()) {
+    const auto memory = configs::parse_memory(options.plan_memory);
+    if (!memory || memory->value < kPlanMemoryMin)
+      return fail(ErrorCode::InvalidArgument,
+                  "--plan-memory: '" + options.plan_memory +
+                      "' is no amount of at least 64 MiB; write 4GiB, or unlimited");
+    service.plan_memory = *memory;
+  }
+  if (options.plan_seconds.empty()) return {};
+  int seconds = 0;
+  const std::string& text = options.plan_seconds;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (error != std::errc{} || end != text.data() + text.size() || seconds < 1 || seconds > kPlanSecondsMax)
+    return fail(ErrorCode::InvalidArgument,
+                "--plan-seconds: '" + text + "' is no number of seconds from 1 to a day");
+  service.plan_time = std::chrono::seconds(seconds);
+  return {};
+}
+
 Result<int> run_broker(BrokerCommandOptions options) {
   if (!options.config.empty()) WEFT_TRY_STATUS(read_config(options));
   broker::BrokerServiceOptions service_options;
@@ -203,6 +231,7 @@ Result<int> run_broker(BrokerCommandOptions options) {
     if (error != std::errc{} || end != text.data() + text.size() || !(share >= 0 && share <= 0.5))
       return fail(ErrorCode::InvalidArgument, "--compare-share: '" + text + "' is no number from 0 to 0.5");
   }
+  WEFT_TRY_STATUS(limit_planning(options, service_options));
 
   const bool is_journal = writes_to_journal();
   service_options.makes_submitter_token = !is_journal;
@@ -240,7 +269,8 @@ void add_broker(CLI::App& app, Command& chosen) {
   auto options = std::make_shared<BrokerCommandOptions>();
   command->add_option("--config", options->config,
                       "a YAML file with data_dir, listen, advertise, lease, replication_rate, copies, "
-                      "egress, quota, links, replan_after, compare_share; options here win");
+                      "egress, quota, links, replan_after, compare_share, plan_memory, plan_seconds; options "
+                      "here win");
   command->add_option("--data-dir", options->data_dir,
                       "identity, tokens, jobs, models and data; made where it is missing; default "
                       "~/.local/share/weft/broker");
@@ -271,6 +301,11 @@ void add_broker(CLI::App& app, Command& chosen) {
       "of the time of a run over compressed links, what may go into running a microbatch over "
       "dense ones beside, to see what compression does to loss and gradient; default 0.02; 0: "
       "never");
+  command->add_option("--plan-memory", options->plan_memory,
+                      "what planning a job, in a process of its own, may take, as 4GiB (the default) or "
+                      "unlimited; a model that takes more fails its job");
+  command->add_option("--plan-seconds", options->plan_seconds,
+                      "how long planning a job may take, in seconds; default 60");
   command->callback([options, &chosen] { chosen = [options] { return run_broker(*options); }; });
 }
 

@@ -28,6 +28,7 @@ void add_generate(CLI::App& app, Command& chosen);
 void add_predict(CLI::App& app, Command& chosen);
 void add_ops(CLI::App& app, Command& chosen);
 void add_plan(CLI::App& app, Command& chosen);
+void add_plan_worker(CLI::App& app, Command& chosen);
 void add_broker(CLI::App& app, Command& chosen);
 void add_token(CLI::App& app, Command& chosen);
 void add_join(CLI::App& app, Command& chosen);

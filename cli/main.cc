@@ -23,6 +23,7 @@ int run(int argc, char** argv) {
   add_generate(app, chosen);
   add_ops(app, chosen);
   add_plan(app, chosen);
+  add_plan_worker(app, chosen);
   add_broker(app, chosen);
   add_token(app, chosen);
   add_join(app, chosen);

@@ -1,8 +1,11 @@
 // A thread with a queue: what is posted runs there, one after another. Destruction lets the work at hand
-// finish and drops the rest.
+// finish and drops the rest. Work that throws is over, and said so; who waits for its answer has to see to it
+// that none is thrown.
 #pragma once
 
+#include <cstdio>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <stop_token>
 #include <thread>
@@ -34,7 +37,12 @@ class Worker {
         work = std::move(queue_.front());
         queue_.pop_front();
       }
-      work();
+      // One message's absurd wish for memory is no reason for the process to end.
+      try {
+        work();
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "error worker_failed what=\"%s\"\n", error.what());
+      }
     }
   }
 

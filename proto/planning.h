@@ -81,6 +81,7 @@ struct PlanAnswer {
   std::optional<Error> error{};  // then nothing else counts
   bool compresses = false;       // of a Check
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;
+  bool skips_steps = false;
   std::optional<JobFeed> feed{};
   std::optional<RunPlan> plan{};
 };

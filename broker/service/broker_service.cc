@@ -107,7 +107,7 @@ struct BrokerService::Parts {
   std::unique_ptr<security::Identity> identity;
   std::unique_ptr<storage::BlobStore> blobs;
   std::optional<BlobLeases> leases;
-  JobContexts contexts;
+  JobFeeds feeds;
   Bus bus;
   std::unique_ptr<Core> core;
   std::unique_ptr<Gate> gate;
@@ -177,12 +177,18 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   core.broker.drift.look_after = parts->options.replan_after;
   core.broker.run.compare_share = parts->options.compare_share;
   core.broker.draw_secret = random_secret;
-  core.jobs_folder = data_dir / "jobs";
+  PlanProcessOptions& planning = core.planning.process;
+  planning.program = parts->options.program;
+  planning.blobs = data_dir / "blobs";
+  planning.jobs = data_dir / "jobs";
+  if (parts->options.replicates) planning.replication_rate = parts->options.replication_rate;
+  planning.memory_max = parts->options.plan_memory;
+  core.planning.plan_time_max = parts->options.plan_time;
   core.log = parts->options.log;
   // The core binds the bus, so it comes first.
   WEFT_TRY(parts->core,
            Core::start(std::move(core), std::move(store), parts->bus, *parts->blobs, *parts->leases,
-                       parts->contexts, [raw = parts.get()](const Error& error) { raw->end(error); }));
+                       parts->feeds, [raw = parts.get()](const Error& error) { raw->end(error); }));
   GateOptions gate;
   gate.listen = parts->options.listen;
   gate.limits = parts->options.limits;
@@ -190,7 +196,7 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   gate.log = parts->options.log;
   gate.egress = parts->options.egress;
   WEFT_TRY(parts->gate,
-           Gate::start(std::move(gate), parts->bus, *parts->blobs, *parts->leases, parts->contexts));
+           Gate::start(std::move(gate), parts->bus, *parts->blobs, *parts->leases, parts->feeds));
   return std::unique_ptr<BrokerService>(new BrokerService(std::move(parts)));
 }
 

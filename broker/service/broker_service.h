@@ -1,12 +1,11 @@
-// A broker at work: its public port, its core, its planner and its disk.
+// A broker at work: its public port, its core, its disk, and the processes that plan for it.
 //
 //   peers, clients == TLS ==> gate --(ZeroMQ ROUTER/DEALER)--> core --(append)--> store
-//                              ^------(ZeroMQ PUB/SUB: events, status)--'  '--> planner, feeder (work on the
-//                              side)
+//                              ^------(ZeroMQ PUB/SUB: events, status)--'  '--(pipes)--> weft plan-worker
 //
-// Threads: `gate` (connections, relay; one for now), `core` (the state machine and the store), `planner`
-// (imports, plans), `files` (blobs and microbatches of data). They share nothing but the bus, the blob store,
-// and immutable values.
+// Threads: `gate` (connections, relay; one for now), `core` (the state machine and the store), those of
+// planning.h, `files` and `feeder` (blobs and microbatches of data), `disk`. They share nothing but the bus,
+// the blob store, and immutable values.
 #pragma once
 
 #include <filesystem>
@@ -42,6 +41,10 @@ struct BrokerServiceOptions {
   bool measures_links = true;   // false: they are taken as the regions' names suggest
   bool makes_submitter_token =
       true;  // where there is none yet; false: who starts it cannot show it to anybody
+  // weft, which checks submissions and plans jobs in processes of their own; empty: it cannot.
+  std::filesystem::path program{};
+  Bytes plan_memory{int64_t{4} << 30};            // that planning a job may take; 0: no limit
+  Duration plan_time = std::chrono::seconds(60);  // likewise
 };
 
 class BrokerService {

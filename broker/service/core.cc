@@ -35,17 +35,17 @@ struct Overloaded : F... {
 }  // namespace
 
 Result<std::unique_ptr<Core>> Core::start(CoreOptions options, std::unique_ptr<Store> store, Bus& bus,
-                                          storage::BlobStore& blobs, BlobLeases& leases,
-                                          JobContexts& contexts, std::function<void(const Error&)> on_fatal) {
+                                          storage::BlobStore& blobs, BlobLeases& leases, JobFeeds& feeds,
+                                          std::function<void(const Error&)> on_fatal) {
   WEFT_TRY(const StoredState state, store->load());
-  std::unique_ptr<Core> core(new Core(std::move(options), std::move(store), bus, blobs, leases, contexts,
-                                      std::move(on_fatal), state));
+  std::unique_ptr<Core> core(
+      new Core(std::move(options), std::move(store), bus, blobs, leases, feeds, std::move(on_fatal), state));
   core->thread_ = std::thread([raw = core.get()] { raw->run(); });
   return core;
 }
 
 Core::Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage::BlobStore& blobs,
-           BlobLeases& leases, JobContexts& contexts, std::function<void(const Error&)> on_fatal,
+           BlobLeases& leases, JobFeeds& feeds, std::function<void(const Error&)> on_fatal,
            const StoredState& state)
     : options_(std::move(options)),
       store_(std::move(store)),
@@ -53,24 +53,21 @@ Core::Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage:
       on_fatal_(std::move(on_fatal)),
       socket_(bus),
       broker_(options_.broker, state),
-      planner_(options_.jobs_folder, blobs, contexts,
-               options_.broker.replicates ? std::optional(options_.broker.replication_rate) : std::nullopt),
-      contexts_(contexts),
+      job_feeds_(feeds),
       blobs_(blobs),
       leases_(leases),
       peers_(std::make_shared<const Published>(proto::PeerList{})),
-      planner_thread_(std::make_unique<net::Worker>()),
-      disk_thread_(std::make_unique<net::Worker>()) {
-  disk_thread_->post([this] { blobs_.remove_wiped(); });
-  planner_thread_->post([this] { wake_ = std::make_unique<GateSocket>(bus_, "planner"); });
+      wake_(std::make_unique<GateSocket>(bus_, "planner")),
+      disk_thread_(std::make_unique<net::Worker>()),
+      planning_(std::make_unique<Planning>(options_.planning, blobs, feeds)) {
+  remove_old_files();
 }
 
 Core::~Core() {
   stopping_ = true;
-  planner_thread_->post([this] { from_worker([] {}); });
+  from_worker([] {});
   if (thread_.joinable()) thread_.join();
-  planner_thread_->post([this] { wake_.reset(); });
-  planner_thread_.reset();
+  planning_.reset();
   disk_thread_.reset();
 }
 
@@ -79,7 +76,8 @@ void Core::from_worker(std::function<void()> work) {
     const MutexLock lock(inbox_mutex_);
     inbox_.push_back(std::move(work));
   }
-  if (wake_) wake_->send({.what = Wake{}});
+  const MutexLock lock(wake_mutex_);
+  wake_->send({.what = Wake{}});
 }
 
 void Core::run() {
@@ -300,23 +298,56 @@ Core::Appended Core::append(std::span<const Record> records, bool has_sender) {
   }
 }
 
-// The data of a run that goes on after a restart is opened beside; what peers ask for meanwhile waits.
+void Core::say_feed(proto::JobNumber job, ToGate what) {
+  feeds_[job] = what;
+  to_gates(std::move(what));
+}
+
+// The data of a run that goes on after a restart is made known beside; what peers ask for meanwhile waits.
+// The run may be placed again meanwhile, under another key.
 void Core::open_feed(OpenFeed& feed) {
-  const auto say = [this](proto::JobNumber job, ToGate what) {
-    feeds_[job] = what;
-    to_gates(std::move(what));
-  };
-  if (!feed.submission || contexts_.find(feed.job)) return say(feed.job, FeedOpened{feed.job, feed.data_key});
-  say(feed.job, FeedExpected{feed.job, feed.data_key});
-  planner_thread_->post([this, say, feed = std::move(feed)] {
-    const Status opened = planner_.open_data(feed.job, *feed.submission, feed.microbatch_size);
-    from_worker([this, say, job = feed.job, key = feed.data_key, opened] {
-      if (!feeds_.contains(job)) return;  // closed meanwhile
-      if (opened) return say(job, FeedOpened{job, key});
-      options_.log("error data_not_opened job=" + std::to_string(job) + " what=\"" + opened.error().message +
-                   "\"");
-      feeds_.erase(job);
-      to_gates(CloseFeed{job});
+  const auto under_way = opening_.find(feed.job);
+  if (under_way == opening_.end() && (!feed.submission || job_feeds_.find(feed.job)))
+    return say_feed(feed.job, FeedOpened{feed.job, feed.data_key});
+  say_feed(feed.job, FeedExpected{feed.job, feed.data_key});
+  if (under_way != opening_.end()) {
+    under_way->second = feed.data_key;
+    return;
+  }
+  opening_[feed.job] = feed.data_key;
+  planning_->open(feed.job, std::move(*feed.submission), feed.microbatch_size,
+                  [this, job = feed.job](Status opened) {
+                    from_worker([this, job, opened = std::move(opened)] {
+                      const auto at = opening_.find(job);
+                      if (at == opening_.end()) return;  // the job is over
+                      const proto::Secret key = at->second;
+                      opening_.erase(at);
+                      if (!feeds_.contains(job)) return;  // closed meanwhile
+                      if (opened) return say_feed(job, FeedOpened{job, key});
+                      options_.log("error data_not_opened job=" + std::to_string(job) + " what=\"" +
+                                   opened.error().message + "\"");
+                      feeds_.erase(job);
+                      to_gates(CloseFeed{job});
+                    });
+                  });
+}
+
+// Until it was looked at, nothing else is taken from who sent it.
+void Core::check(CheckSubmission& request) {
+  uint64_t size = 0;
+  if (const auto taken = taken_.extract(request.connection)) size = taken.mapped();
+  planning_->check(std::move(request), [this, size](const CheckSubmission& asked, Result<PlanReply> reply) {
+    SubmissionChecked event{asked.connection, asked.submission, {}};
+    if (reply) {
+      event.submission.compresses = reply->compresses;
+      event.submission.arithmetic = reply->arithmetic;
+      event.submission.skips_steps = reply->skips_steps;
+    } else {
+      event.verdict = fail(reply.error());
+    }
+    from_worker([this, size, event = std::move(event)] {
+      if (connections_.contains(event.connection)) taken_[event.connection] += size;
+      step(event);
     });
   });
 }
@@ -343,36 +374,19 @@ void Core::carry_out(Effect& effect) {
             to_gate(e.connection, e);
           },
           [&](CloseAll& e) { to_gates(e); },
-          [&](CheckSubmission& e) {
-            // Until it was looked at, nothing else is taken from who sent it.
-            uint64_t size = 0;
-            if (const auto taken = taken_.extract(e.connection)) size = taken.mapped();
-            planner_thread_->post([this, size, e = std::move(e)] {
-              SubmissionChecked event{e.connection, e.submission, {}};
-              const auto checked = planner_.check(e.submission);
-              if (!checked) event.verdict = fail(checked.error());
-              const auto wanted = checked.value_or(Planner::Wanted{});
-              event.submission.compresses = wanted.compresses;
-              event.submission.arithmetic = wanted.arithmetic;
-              event.submission.skips_steps = wanted.skips_steps;
-              from_worker([this, size, event = std::move(event)] {
-                if (connections_.contains(event.connection)) taken_[event.connection] += size;
-                step(event);
-              });
-            });
-          },
+          [&](CheckSubmission& e) { check(e); },
           [&](StartPlanning& e) {
-            planner_thread_->post([this, e = std::move(e)] {
-              auto plan = planner_.plan(e);
-              from_worker(
-                  [this, event = PlanningDone{e.job, e.plan_version, std::move(plan)}] { step(event); });
+            const proto::JobNumber job = e.job;
+            const proto::PlanVersion version = e.plan_version;
+            planning_->plan(std::move(e), [this, job, version](auto plan) {
+              from_worker([this, event = PlanningDone{job, version, std::move(plan)}] { step(event); });
             });
           },
           [&](Reconsider& e) {
-            planner_thread_->post([this, e = std::move(e)] {
-              auto other = planner_.reconsider(e);
-              from_worker([this, event = Reconsidered{e.request.job, e.request.plan_version,
-                                                      std::move(other)}] { step(event); });
+            const proto::JobNumber job = e.request.job;
+            const proto::PlanVersion version = e.request.plan_version;
+            planning_->reconsider(std::move(e), [this, job, version](auto other) {
+              from_worker([this, event = Reconsidered{job, version, std::move(other)}] { step(event); });
             });
           },
           [&](OpenFeed& e) { open_feed(e); },
@@ -394,7 +408,10 @@ void Core::carry_out(Effect& effect) {
             tickets_.erase(e.ticket);
             to_gates(e);
           },
-          [&](ForgetJob& e) { contexts_.erase(e.job); },
+          [&](ForgetJob& e) {
+            opening_.erase(e.job);
+            planning_->end(e.job);
+          },
           [&](AnswerFromStore& e) { answer(e.connection, answer_from_store(*store_, e)); },
           [&](SendJobs& e) { answer(e.connection, list_jobs(*store_, std::move(e))); },
           [&](ReopenJob& e) {
@@ -411,9 +428,30 @@ void Core::carry_out(Effect& effect) {
       effect);
 }
 
-// Now and then, beside the planner's work: blobs that nobody speaks of any more, and the unpacked files of
-// jobs that have ended. What somebody has a lease on stays (blob_leases.h), and what was uploaded lately
-// (BlobStore::collect): its job may not be submitted yet.
+// What a broker before this one left: states in memory that spilled, and the files of jobs that are over.
+// These get another name at once: their jobs may be resumed before they are gone.
+void Core::remove_old_files() {
+  namespace fs = std::filesystem;
+  std::set<std::string> kept;
+  for (const proto::JobNumber job : broker_.open_jobs()) kept.insert(std::to_string(job));
+  std::vector<fs::path> old;
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(options_.planning.process.jobs, code))
+    if (!kept.contains(entry.path().filename().string())) old.push_back(entry.path());
+  for (fs::path& path : old) {
+    const fs::path before = path;
+    path += ".old";
+    fs::rename(before, path, code);
+  }
+  disk_thread_->post([this, old = std::move(old)] {
+    blobs_.remove_wiped();
+    std::error_code failed;
+    for (const fs::path& path : old) fs::remove_all(path, failed);
+  });
+}
+
+// Now and then, beside other work: blobs that nobody speaks of any more. What somebody has a lease on stays
+// (blob_leases.h), and what was uploaded lately (BlobStore::collect): its job may not be submitted yet.
 void Core::collect_garbage() {
   if (now().monotonic < next_collection_) return;
   next_collection_ = now().monotonic + options_.collect_every;
@@ -426,14 +464,7 @@ void Core::collect_garbage() {
   std::set<Digest> kept = leases_.held(now().monotonic);
   kept.insert(referenced.begin(), referenced.end());
   disk_thread_->post([this, kept = transient_kept_] { (void)blobs_.keep_transient(kept, kTransientYoung); });
-  planner_thread_->post([this, kept = std::move(kept), open = broker_.open_jobs()] {
-    std::error_code code;
-    for (const auto& entry : std::filesystem::directory_iterator(options_.jobs_folder, code)) {
-      const std::string name = entry.path().filename().string();
-      const bool needed =
-          std::any_of(open.begin(), open.end(), [&](auto job) { return std::to_string(job) == name; });
-      if (!needed) std::filesystem::remove_all(entry.path(), code);
-    }
+  disk_thread_->post([this, kept = std::move(kept)] {
     const auto freed = blobs_.collect(kept);
     const std::string line = freed ? "info blobs_collected bytes_freed=" + std::to_string(*freed)
                                    : "warning blobs_not_collected reason=\"" + freed.error().message + "\"";

@@ -19,7 +19,7 @@
 #include "broker/broker.h"
 #include "broker/service/blob_leases.h"
 #include "broker/service/bus.h"
-#include "broker/service/planner.h"
+#include "broker/service/planning.h"
 #include "broker/store.h"
 #include "net/worker.h"
 
@@ -28,22 +28,21 @@ namespace weft::broker {
 struct CoreOptions {
   BrokerOptions broker;
   Duration collect_every = std::chrono::minutes(30);  // blobs that nobody speaks of
-  std::filesystem::path jobs_folder;
+  PlanningOptions planning;
   std::function<void(const std::string& line)> log;
 };
 
 class Core {
  public:
-  // Takes over the store. `bus`, `blobs`, `leases` and `contexts` outlive this.
+  // Takes over the store. `bus`, `blobs`, `leases` and `feeds` outlive this.
   static Result<std::unique_ptr<Core>> start(CoreOptions options, std::unique_ptr<Store> store, Bus& bus,
-                                             storage::BlobStore& blobs, BlobLeases& leases,
-                                             JobContexts& contexts,
+                                             storage::BlobStore& blobs, BlobLeases& leases, JobFeeds& feeds,
                                              std::function<void(const Error&)> on_fatal);
   ~Core();  // stops and joins
 
  private:
   Core(CoreOptions options, std::unique_ptr<Store> store, Bus& bus, storage::BlobStore& blobs,
-       BlobLeases& leases, JobContexts& contexts, std::function<void(const Error&)> on_fatal,
+       BlobLeases& leases, JobFeeds& feeds, std::function<void(const Error&)> on_fatal,
        const StoredState& state);
   void run();
   void handle(const ToCore& message);
@@ -59,6 +58,9 @@ class Core {
   void refer_to_blobs(std::span<const Record> records);
   void close_sender(ConnectionId connection);
   void open_feed(OpenFeed& feed);
+  void say_feed(proto::JobNumber job, ToGate what);
+  void check(CheckSubmission& request);
+  void remove_old_files();
   void note_what_it_may_fetch(const Send& send);
   void look_for_damage(const Received& report);
   void carry_out(Effect& effect);
@@ -77,8 +79,7 @@ class Core {
   std::function<void(const Error&)> on_fatal_;
   CoreSocket socket_;
   Broker broker_;
-  Planner planner_;  // used on planner_thread_ alone
-  JobContexts& contexts_;
+  JobFeeds& job_feeds_;
   storage::BlobStore& blobs_;
   BlobLeases& leases_;
   Instant next_collection_{};
@@ -96,6 +97,8 @@ class Core {
   std::map<uint32_t, Instant> gates_;  // that are there; until when each has told whom it heard
   // What a gate that comes later is told, too.
   std::map<proto::JobNumber, ToGate> feeds_;
+  // Feeds that are being opened, with their newest keys.
+  std::map<proto::JobNumber, proto::Secret> opening_;
   std::set<proto::Secret> tickets_;
   std::shared_ptr<const Published> peers_;
 
@@ -107,11 +110,12 @@ class Core {
   std::map<PeerId, Instant> damage_looked_for_;  // because it said so
   std::set<Digest> transient_kept_;              // by the last round
 
-  Mutex inbox_mutex_;
+  Mutex inbox_mutex_, wake_mutex_;
   std::deque<std::function<void()>> inbox_ WEFT_GUARDED_BY(inbox_mutex_);
-  std::unique_ptr<GateSocket> wake_;  // used on planner_thread_ alone
+  std::unique_ptr<GateSocket> wake_ WEFT_GUARDED_BY(wake_mutex_);
   std::atomic<bool> stopping_{false}, failed_{false};
-  std::unique_ptr<net::Worker> planner_thread_, disk_thread_;
+  std::unique_ptr<net::Worker> disk_thread_;
+  std::unique_ptr<Planning> planning_;
   std::thread thread_;
 };
 

@@ -9,38 +9,74 @@ namespace weft::broker {
 
 using proto::ProgramKind;
 
+namespace {
+constexpr size_t kOpenMax = 64;                          // data sets: each has files open
+constexpr uint64_t kResidentMax = 2 * kDataInMemoryMax;  // bytes that all of them take in memory
+}  // namespace
+
+// A data set is opened when a stage asks for it, and again when others were asked for so much that it had to
+// give way. What it holds was compared with its checksums when the job was planned.
+Result<std::shared_ptr<const data::Dataset>> Feeder::dataset_of(const Key& key,
+                                                                const JobFeed::Program& program) {
+  auto at = opened_.find(key);
+  if (at == opened_.end()) {
+    make_room(kDataInMemoryMax);
+    WEFT_TRY(std::shared_ptr<const data::Dataset> dataset,
+             data::open_dataset(program.data, {.resident_max = kDataInMemoryMax, .checks_sums = false}));
+    at = opened_.emplace(key, Opened{std::move(dataset)}).first;
+  }
+  at->second.used = ++uses_;
+  for (const data::Feed& feed : program.feeds)
+    if (feed.column >= at->second.dataset->columns().size())
+      return fail(ErrorCode::Corrupted, "the data has no column " + std::to_string(feed.column));
+  return at->second.dataset;
+}
+
+// For so many bytes more: first what jobs had that are over, then what was not asked for the longest.
+void Feeder::make_room(uint64_t bytes) {
+  std::erase_if(opened_, [&](const auto& entry) { return feeds_.find(entry.first.first) == nullptr; });
+  const auto resident = [&] {
+    uint64_t sum = 0;
+    for (const auto& [key, opened] : opened_) sum += opened.dataset->resident_bytes();
+    return sum;
+  };
+  while (!opened_.empty() && (opened_.size() >= kOpenMax || resident() + bytes > kResidentMax))
+    opened_.erase(std::min_element(opened_.begin(), opened_.end(), [](const auto& a, const auto& b) {
+      return a.second.used < b.second.used;
+    }));
+}
+
 Result<Feeder::Microbatch> Feeder::read(const proto::GetMicrobatch& request) {
-  const auto context = contexts_.find(request.run);
-  if (!context || !context->programs.contains(request.program))
+  const auto job = feeds_.find(request.run);
+  if (!job || !job->programs.contains(request.program))
     return fail(ErrorCode::NotFound, "there is no data for job " + std::to_string(request.run));
-  const JobContext::Program& program = context->programs.at(request.program);
-  const configs::Job& job = context->job;
-  const uint32_t size = job.microbatch_size;
+  const JobFeed::Program& program = job->programs.at(request.program);
+  const uint32_t size = job->microbatch_size;
+  WEFT_TRY(const auto dataset, dataset_of({request.run, request.program}, program));
 
   data::Request wanted;
   wanted.microbatch_size = size;
   uint64_t batches_before = 0;  // in samples
   if (request.program == ProgramKind::Train) {
     const uint32_t microbatch = proto::is_comparison(request.microbatch) ? 0 : request.microbatch;
-    if (request.step == 0 || request.step > context->steps || microbatch >= job.batch_size / size)
+    if (request.step == 0 || request.step > job->steps || microbatch >= job->batch_size / size)
       return fail(ErrorCode::NotFound, "there is no such microbatch");
     if (sequences_.size() > 64) sequences_.clear();
     auto sequence = sequences_.find(request.run);
     if (sequence == sequences_.end())
-      sequence = sequences_
-                     .emplace(request.run,
-                              data::SampleSequence(program.dataset->sample_count(), job.shuffle, job.seed))
-                     .first;
+      sequence =
+          sequences_
+              .emplace(request.run, data::SampleSequence(dataset->sample_count(), job->shuffle, job->seed))
+              .first;
     wanted.step = request.step;
     wanted.sample_position = uint64_t{microbatch} * size;
     wanted.samples.resize(size);
-    batches_before = (request.step - 1) * job.batch_size;
+    batches_before = (request.step - 1) * job->batch_size;
     sequence->second.fill(batches_before + wanted.sample_position, wanted.samples);
   } else {
     const uint64_t first = uint64_t{request.microbatch} * size;
-    if (first >= program.dataset->sample_count())
-      return fail(ErrorCode::NotFound, "there is no such microbatch");
-    const uint64_t end = std::min<uint64_t>(first + size, program.dataset->sample_count());
+    if (first >= dataset->sample_count()) return fail(ErrorCode::NotFound, "there is no such microbatch");
+    const uint64_t end = std::min<uint64_t>(first + size, dataset->sample_count());
     wanted.sample_position = first;
     for (uint64_t sample = first; sample < end; ++sample)
       wanted.samples.push_back(static_cast<uint32_t>(sample));
@@ -55,7 +91,7 @@ Result<Feeder::Microbatch> Feeder::read(const proto::GetMicrobatch& request) {
       return fail(ErrorCode::NotFound, "no data feeds the input '" + input + "'");
     feeds.push_back(*feed);
   }
-  WEFT_TRY(data::Microbatch read, data::read_microbatch(*program.dataset, feeds, wanted));
+  WEFT_TRY(data::Microbatch read, data::read_microbatch(*dataset, feeds, wanted));
   WEFT_TRY_STATUS(train::check_bounds(program.bounds, read));
   Microbatch result{.sample_position = batches_before + wanted.sample_position,
                     .valid_count = read.valid_count,

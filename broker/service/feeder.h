@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "broker/service/job_context.h"
+#include "broker/service/job_feeds.h"
+#include "data/dataset.h"
 #include "data/sample_sequence.h"
 
 namespace weft::broker {
@@ -14,7 +15,7 @@ namespace weft::broker {
 // Belongs to one thread.
 class Feeder {
  public:
-  explicit Feeder(const JobContexts& contexts) : contexts_(contexts) {}
+  explicit Feeder(const JobFeeds& feeds) : feeds_(feeds) {}
 
   struct Microbatch {
     uint64_t sample_position = 0;  // of its first sample: in the endless sequence, or in the evaluation
@@ -26,7 +27,17 @@ class Feeder {
   Result<Microbatch> read(const proto::GetMicrobatch& request);
 
  private:
-  const JobContexts& contexts_;
+  struct Opened {
+    std::shared_ptr<const data::Dataset> dataset;
+    uint64_t used = 0;  // the larger, the later
+  };
+  using Key = std::pair<proto::JobNumber, proto::ProgramKind>;
+  Result<std::shared_ptr<const data::Dataset>> dataset_of(const Key& key, const JobFeed::Program& program);
+  void make_room(uint64_t bytes);
+
+  const JobFeeds& feeds_;
+  std::map<Key, Opened> opened_;  // bounded in number, and in what they take in memory
+  uint64_t uses_ = 0;
   std::map<proto::JobNumber, data::SampleSequence> sequences_;  // of training
 };
 

@@ -37,18 +37,18 @@ constexpr Duration kStaleSaid = std::chrono::minutes(1);
 }  // namespace
 
 Gate::Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases& leases,
-           const JobContexts& contexts)
+           const JobFeeds& feeds)
     : options_(std::move(options)),
       bus_(bus),
       blobs_(blobs),
       leases_(leases),
-      feeder_(contexts),
+      feeder_(feeds),
       next_connection_(first_connection_of(options_.number)),
       egress_(options_.egress) {}
 
 Result<std::unique_ptr<Gate>> Gate::start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
-                                          BlobLeases& leases, const JobContexts& contexts) {
-  std::unique_ptr<Gate> gate(new Gate(std::move(options), bus, blobs, leases, contexts));
+                                          BlobLeases& leases, const JobFeeds& feeds) {
+  std::unique_ptr<Gate> gate(new Gate(std::move(options), bus, blobs, leases, feeds));
   // Everything of the loop is made on its thread.
   std::promise<Status> opened;
   auto result = opened.get_future();

@@ -41,9 +41,9 @@ struct GateOptions {
 
 class Gate {
  public:
-  // `bus`, `blobs`, `leases` and `contexts` outlive this.
+  // `bus`, `blobs`, `leases` and `feeds` outlive this.
   static Result<std::unique_ptr<Gate>> start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
-                                             BlobLeases& leases, const JobContexts& contexts);
+                                             BlobLeases& leases, const JobFeeds& feeds);
   ~Gate();  // closes everything and joins
 
   net::Endpoint endpoint() const { return endpoint_; }
@@ -54,7 +54,7 @@ class Gate {
   using ClientPtr = std::shared_ptr<Client>;
 
   Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases& leases,
-       const JobContexts& contexts);
+       const JobFeeds& feeds);
   Status open();
   void drain_bus();
   void on_bus(const ToGate& message);

@@ -1,9 +1,7 @@
 #include "broker/service/job_context.h"
 
-#include <algorithm>
-
+#include "broker/service/submitted_files.h"
 #include "peer/backend/reference/reference_kernels.h"
-#include "storage/package.h"
 
 namespace weft::broker {
 
@@ -12,75 +10,46 @@ using proto::ProgramKind;
 
 namespace {
 
-// Relative, downwards, made of plain names.
-bool is_safe(const std::string& path) {
-  if (path.empty() || path.size() > 512) return false;
-  const fs::path parts(path);
-  if (parts.is_absolute()) return false;
-  return std::all_of(parts.begin(), parts.end(),
-                     [](const fs::path& part) { return !part.empty() && part != "." && part != ".."; });
-}
+constexpr data::OpenOptions kOpen{.resident_max = kDataInMemoryMax};
 
-Status check_inside(const fs::path& path, const fs::path& folder) {
-  std::error_code code;
-  const fs::path real = fs::weakly_canonical(path, code), root = fs::weakly_canonical(folder, code);
-  const auto [end, rest] = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
-  if (end == root.end() && !fs::is_symlink(path, code)) return {};
-  return fail(ErrorCode::PermissionDenied,
-              "the submitted job names '" + path.string() +
-                  "', which is not one of its files: submit it with weft submit");
-}
-
-Status check_data(const data::DataSpec& spec, const fs::path& folder) {
+proto::DataSource source_of(const data::DataSpec& spec, const fs::path& folder) {
+  const auto name = [&](const fs::path& path) { return path.lexically_relative(folder).generic_string(); };
   return std::visit(
-      [&](const auto& s) -> Status {
-        using Spec = std::decay_t<decltype(s)>;
-        if constexpr (std::is_same_v<Spec, data::IdxSpec>) {
-          WEFT_TRY_STATUS(check_inside(s.images, folder));
-          return check_inside(s.labels, folder);
-        } else {
-          return check_inside(s.path, folder);
-        }
+      [&](const auto& from) -> proto::DataSource {
+        using Spec = std::decay_t<decltype(from)>;
+        if constexpr (std::is_same_v<Spec, data::IdxSpec>)
+          return {.format = proto::DataFormat::Idx,
+                  .path = name(from.images),
+                  .labels = name(from.labels),
+                  .scale = from.scale,
+                  .mean = from.mean,
+                  .deviation = from.deviation};
+        else if constexpr (std::is_same_v<Spec, data::NpzSpec>)
+          return {.format = proto::DataFormat::Npz, .path = name(from.path)};
+        else
+          return {.format = proto::DataFormat::Text,
+                  .path = name(from.path),
+                  .sequence_length = from.sequence_length,
+                  .validation = from.validation,
+                  .is_validation = from.part == data::TextSpec::Part::Validation};
       },
       spec);
 }
 
 }  // namespace
 
-Result<configs::Job> unpack_submission(const proto::SubmitJob& submission, storage::BlobStore& blobs,
-                                       const fs::path& folder) {
-  std::error_code code;
-  for (const proto::PackedFile& file : submission.files) {
-    if (!is_safe(file.path))
-      return fail(ErrorCode::InvalidArgument, "a submitted file has the name '" + file.path + "'");
-    const fs::path target = folder / file.path;
-    if (fs::exists(target, code)) continue;
-    std::vector<storage::Piece> pieces;
-    for (const proto::FilePiece& piece : file.pieces) {
-      const auto* bytes = reinterpret_cast<const std::byte*>(piece.bytes.data());
-      pieces.push_back(
-          {.bytes = {bytes, bytes + piece.bytes.size()}, .sha256 = piece.sha256, .size = piece.size});
-    }
-    fs::create_directories(target.parent_path(), code);
-    WEFT_TRY_STATUS(storage::unpack(pieces, blobs, target));
-  }
-  WEFT_TRY(configs::Job job,
-           configs::parse_job(submission.job, {}, {.source = submission.name, .folder = folder}));
-  WEFT_TRY_STATUS(check_inside(job.model, folder));
-  for (const auto* spec : {&job.train, &job.test, &job.predict})
-    if (*spec) WEFT_TRY_STATUS(check_data(**spec, folder));
-  return job;
-}
-
 Result<OpenedJob> open_submission(const proto::SubmitJob& submission, storage::BlobStore& blobs,
                                   const fs::path& folder) {
-  WEFT_TRY(configs::Job job, unpack_submission(submission, blobs, folder));
-  WEFT_TRY(onnx::OnnxModel model, onnx::read_model(job.model));
+  WEFT_TRY(configs::Job job, check_submission(submission, blobs, folder));
+  const Status placed = place_files(submission, job, blobs, folder);
+  auto model = placed ? onnx::read_model(job.model) : fail(placed.error());
+  remove_model_files(submission, job, folder);
+  if (!model) return fail(model.error());
   WEFT_TRY(std::shared_ptr<const data::Dataset> dataset,
-           data::open_dataset(job.task == configs::Task::Predict ? *job.predict : *job.train));
-  OpenedJob opened{std::move(job), std::move(model), std::move(dataset), {}};
+           data::open_dataset(job.task == configs::Task::Predict ? *job.predict : *job.train, kOpen));
+  OpenedJob opened{std::move(job), std::move(*model), std::move(dataset), {}};
   if (opened.job.task == configs::Task::Train && opened.job.test) {
-    WEFT_TRY(opened.test, data::open_dataset(*opened.job.test));
+    WEFT_TRY(opened.test, data::open_dataset(*opened.job.test, kOpen));
   }
   return opened;
 }
@@ -99,8 +68,7 @@ Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, co
   context->job = opened.job.with_microbatch_size(microbatch_size);
   const configs::Job& job = context->job;
   const bool trains = job.task == configs::Task::Train;
-  const auto add = [&](ProgramKind kind, train::Prepared prepared,
-                       const std::shared_ptr<const data::Dataset>& dataset) -> Status {
+  const auto add = [&](ProgramKind kind, train::Prepared prepared, const data::Dataset& dataset) -> Status {
     for (const dag::Initializer& initializer : prepared.graph.initializers()) {
       if (context->initial.contains(initializer.name)) continue;
       const dag::Tensor& tensor = prepared.weights.at(initializer.name);
@@ -109,7 +77,7 @@ Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, co
     }
     context->warnings.insert(context->warnings.end(), prepared.warnings.begin(), prepared.warnings.end());
     context->programs[kind] = {std::move(prepared.graph), std::move(prepared.feeds),
-                               std::move(prepared.bounds), dataset};
+                               std::move(prepared.bounds), dataset.sample_count()};
     return {};
   };
   if (trains) {
@@ -117,13 +85,36 @@ Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, co
   }
   WEFT_TRY(auto prepared, prepare_main(opened, microbatch_size));
   WEFT_TRY_STATUS(
-      add(trains ? ProgramKind::Train : ProgramKind::Predict, std::move(prepared), opened.dataset));
+      add(trains ? ProgramKind::Train : ProgramKind::Predict, std::move(prepared), *opened.dataset));
   if (opened.test) {
     WEFT_TRY(auto evaluation,
              train::prepare_evaluation(job, opened.model, *opened.test, peer::evaluate_reference));
-    WEFT_TRY_STATUS(add(ProgramKind::Evaluate, std::move(evaluation), opened.test));
+    WEFT_TRY_STATUS(add(ProgramKind::Evaluate, std::move(evaluation), *opened.test));
   }
   return context;
+}
+
+proto::JobFeed feed_of(const JobContext& context, const fs::path& folder) {
+  const configs::Job& job = context.job;
+  proto::JobFeed feed{.steps = context.steps,
+                      .batch_size = job.batch_size,
+                      .microbatch_size = job.microbatch_size,
+                      .shuffle = job.shuffle,
+                      .seed = job.seed};
+  for (const auto& [kind, program] : context.programs) {
+    const auto& spec = kind == ProgramKind::Train      ? job.train
+                       : kind == ProgramKind::Evaluate ? job.test
+                                                       : job.predict;
+    proto::ProgramFeed& into = feed.programs.emplace_back();
+    into.program = kind;
+    into.data = source_of(*spec, folder);
+    for (const data::Feed& input : program.feeds)
+      into.inputs.push_back({input.input, static_cast<uint32_t>(input.column)});
+    for (const train::IntegerBounds& bound : program.bounds)
+      into.bounds.push_back({bound.input, bound.low, bound.high, bound.also});
+  }
+  for (const auto& [name, tensor] : context.initial) feed.initial.push_back(tensor);
+  return feed;
 }
 
 }  // namespace weft::broker

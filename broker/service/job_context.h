@@ -1,5 +1,4 @@
-// What the broker's workers know of a job: its files unpacked, its data sets open, its graphs prepared.
-// Immutable once made; shared by the planner, which cuts the graphs, and the feeder, which reads the data.
+// What the process that plans a job knows of it: its graphs prepared. Immutable once made.
 #pragma once
 
 #include <filesystem>
@@ -8,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "base/mutex.h"
 #include "base/result.h"
+#include "broker/service/job_feeds.h"
 #include "configs/job.h"
 #include "dag/onnx/model.h"
 #include "data/dataset.h"
-#include "proto/messages.h"
+#include "proto/planning.h"
 #include "storage/blob_store.h"
 #include "train/prepare.h"
 
@@ -24,7 +23,7 @@ struct JobContext {
     dag::Graph graph;  // before lowering
     std::vector<data::Feed> feeds;
     std::vector<train::IntegerBounds> bounds;
-    std::shared_ptr<const data::Dataset> dataset;
+    uint64_t sample_count = 0;
   };
   proto::JobNumber number = 0;
   configs::Job job;               // with a size of microbatches
@@ -35,17 +34,14 @@ struct JobContext {
   std::vector<std::string> warnings;
 };
 
-// Unpacks the submission into `folder` (unless it is there already) and reads its job file. Every path of the
-// job must lie in the folder: PermissionDenied otherwise. NotFound for a blob that was not uploaded.
-Result<configs::Job> unpack_submission(const proto::SubmitJob& submission, storage::BlobStore& blobs,
-                                       const std::filesystem::path& folder);
-
 // A submission read, before its graphs are made.
 struct OpenedJob {
   configs::Job job;
   onnx::OnnxModel model;
   std::shared_ptr<const data::Dataset> dataset, test;  // what it trains on or predicts; `test` may be none
 };
+// Puts its files into `folder`, reads them, and takes those of the model away again: what was read of it lies
+// in memory. Errors: as of check_submission and place_files, and what reading says.
 Result<OpenedJob> open_submission(const proto::SubmitJob& submission, storage::BlobStore& blobs,
                                   const std::filesystem::path& folder);
 
@@ -56,26 +52,7 @@ Result<train::Prepared> prepare_main(const OpenedJob& opened, uint32_t microbatc
 Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, const OpenedJob& opened,
                                                      uint32_t microbatch_size, storage::BlobStore& blobs);
 
-// By job; any thread.
-class JobContexts {
- public:
-  std::shared_ptr<const JobContext> find(proto::JobNumber job) const {
-    const MutexLock lock(mutex_);
-    const auto at = contexts_.find(job);
-    return at == contexts_.end() ? nullptr : at->second;
-  }
-  void set(proto::JobNumber job, std::shared_ptr<const JobContext> context) {
-    const MutexLock lock(mutex_);
-    contexts_[job] = std::move(context);
-  }
-  void erase(proto::JobNumber job) {
-    const MutexLock lock(mutex_);
-    contexts_.erase(job);
-  }
-
- private:
-  mutable Mutex mutex_;
-  std::map<proto::JobNumber, std::shared_ptr<const JobContext>> contexts_ WEFT_GUARDED_BY(mutex_);
-};
+// What the broker itself keeps of it; paths relative to `folder`, where the files are.
+proto::JobFeed feed_of(const JobContext& context, const std::filesystem::path& folder);
 
 }  // namespace weft::broker

@@ -1,12 +1,11 @@
 #include "broker/service/planner.h"
 
-#include <unistd.h>
 #include <algorithm>
 #include <set>
 
 #include "broker/candidates.h"
-#include "broker/pace.h"
 #include "broker/service/routes.h"
+#include "broker/service/submitted_files.h"
 #include "dag/lower.h"
 #include "dag/op_table.h"
 #include "dag/recompute.h"
@@ -63,30 +62,6 @@ std::vector<std::string> parameters_of(const dag::Graph& graph) {
 }
 
 using Saved = std::map<dag::StateKey, const proto::TensorReference*>;
-
-// What a stage begins with after `saved`: what is trained as saved there; what is not, and what no checkpoint
-// holds, as it was assigned before. From the start: as submitted, which only the job's context knows.
-Result<std::vector<proto::TensorReference>> tensors_again(const proto::AssignStage& before,
-                                                          const Saved& saved, const JobContext* context) {
-  std::vector<proto::TensorReference> tensors;
-  std::set<std::string> named;
-  for (const proto::TensorReference& tensor : before.tensors) {
-    if (!is_weight(tensor.key.slot) || !named.insert(tensor.key.name).second) continue;
-    const auto at = find_weight(saved, tensor.key.name);
-    if (at != saved.end()) {
-      tensors.push_back(*at->second);
-    } else if (!saved.empty()) {
-      tensors.push_back(tensor);
-    } else {
-      if (context == nullptr) return fail(ErrorCode::Unavailable, "the job is not at hand");
-      tensors.push_back(context->initial.at(tensor.key.name));
-    }
-    for (const dag::StateSlot slot : optimizer_slots(before.training.optimizer))
-      if (const auto found = saved.find({tensor.key.owner, tensor.key.name, slot}); found != saved.end())
-        tensors.push_back(*found->second);
-  }
-  return tensors;
-}
 
 // Builds the assignments of one planned run.
 class Assembly {
@@ -235,7 +210,7 @@ class Assembly {
     const ProgramKind forward = context_.steps != 0 ? ProgramKind::Evaluate : ProgramKind::Predict;
     if (const auto program = context_.programs.find(forward); program != context_.programs.end()) {
       const dag::Graph& graph = program->second.graph;
-      const uint64_t samples = program->second.dataset->sample_count();
+      const uint64_t samples = program->second.sample_count;
       run.masked = graph.find_output(OutputRole::Counted) != nullptr;
       run.accuracy = graph.find_output(OutputRole::Correct) != nullptr;
       if (!job.losses.empty()) run.loss_terms = dag::loss_terms(job.losses);
@@ -290,89 +265,17 @@ class Assembly {
 
 }  // namespace
 
-namespace {
-
-// For a device of another class than the stage was made for.
-void make_for(proto::AssignStage& stage, const dag::BackendTraits& traits) {
-  for (proto::StageProgram& program : stage.programs) {
-    const dag::StageGraph before{.graph = *program.graph,
-                                 .segment_of_op = program.segment_of_op,
-                                 .segment_count = program.segment_count,
-                                 .op_in_whole = {}};
-    dag::Relowered after = dag::relower(before, traits, dag::op_table());
-    for (auto* ends : {&program.receives, &program.sends})
-      for (proto::EdgeEnd& end : *ends) end.value = after.value_of[end.value.index];
-    program.segment_of_op = std::move(after.stage.segment_of_op);
-    program.graph = std::make_shared<const dag::Graph>(std::move(after.stage.graph));
-  }
-  stage.device_class.traits = traits;
-}
-
-}  // namespace
-
-// The same stages, other peers: nothing is imported, cut or measured again. A stage whose new device runs
-// other ops is lowered for it by itself.
-Result<std::shared_ptr<const PlannedRun>> Planner::place_again(const StartPlanning& request) {
-  auto run = std::make_shared<PlannedRun>(*request.previous);
-  run->data_key = random_secret();
-  Saved saved;
-  if (request.checkpoint)
-    for (const auto& tensor : request.checkpoint->tensors) saved[tensor.key] = &tensor;
-  const auto context = contexts_.find(request.job);
-  if (context && context->job.microbatch_size != run->microbatch_size)
-    return fail(ErrorCode::Unavailable, "the job's microbatches were chosen anew since");
-  std::vector<StageAtPeer> stages;
-  for (size_t s = 0; s < run->stages.size(); ++s) {
-    PlannedStage& planned = run->stages[s];
-    auto stage = std::make_shared<proto::AssignStage>(*planned.assignment);
-    planned.peer = request.candidates[request.placed[s]].peer;
-    stage->plan_version = request.plan_version;
-    stage->after_step = request.checkpoint ? request.checkpoint->step : 0;
-    stage->skipped_steps = request.checkpoint ? request.checkpoint->skipped_steps : 0;
-    stage->data_key = run->data_key;
-    stage->replication_rate =
-        plan::copy_rate(replication_rate_.value_or(0), request.cluster, request.placed[s]);
-    WEFT_TRY(stage->tensors, tensors_again(*planned.assignment, saved, context.get()));
-    for (const auto& tensor : stage->tensors)
-      if (!blobs_.has(tensor.sha256))
-        return fail(ErrorCode::Unavailable, "the tensor of '" + tensor.key.name + "' was collected");
-    const proto::DeviceReport& device = request.candidates[request.placed[s]].device;
-    // A plan that was recorded before classes were written down has been placed by them.
-    if (!stage->device_class.fingerprint.empty() && stage->device_class.traits != device.traits)
-      make_for(*stage, device.traits);
-    planned.assignment = stage;
-    stages.push_back({request.candidates[request.placed[s]], std::move(stage)});
-  }
-  run->fingerprint = stages.front().peer.device.fingerprint;
-  run->equal_bits = std::all_of(stages.begin(), stages.end(), [&](const StageAtPeer& stage) {
-    return stage.peer.device.fingerprint == run->fingerprint;
-  });
-  set_links(stages, *run);
-  return std::shared_ptr<const PlannedRun>(std::move(run));
-}
-
-Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& request) {
-  if (request.previous && request.placed.size() == request.previous->stages.size()) {
-    auto again = place_again(request);
-    // Without the job at hand its first values have no name: then everything is made anew.
-    if (again || again.error().code != ErrorCode::Unavailable) return again;
-  }
-  if (request.candidates.empty()) return fail(ErrorCode::Infeasible, "no peer is free");
-  WEFT_TRY(const auto context, context_for(request));
-  return plan_anew(request, *context);
-}
-
-Result<std::shared_ptr<const JobContext>> Planner::context_for(const StartPlanning& request) {
-  const auto known = contexts_.find(request.job);
+Status Planner::read_job(const StartPlanning& request) {
   const bool whole =
-      known && std::all_of(known->initial.begin(), known->initial.end(), [&](const auto& entry) {
-        return blobs_.has(entry.second.sha256);  // collected while the job waited: made anew
+      context_ && std::all_of(context_->initial.begin(), context_->initial.end(), [&](const auto& entry) {
+        // collected while the job waited: made anew
+        return blobs_.has(entry.second.sha256);
       });
   // What was chosen for a plan that never ran is chosen anew, for these peers.
-  if (whole && (known->microbatch_choice.empty() || known->job.microbatch_size == request.microbatch_size))
-    return known;
-  WEFT_TRY(const OpenedJob opened,
-           open_submission(request.submission, blobs_, folder_ / std::to_string(request.job)));
+  if (whole &&
+      (context_->microbatch_choice.empty() || context_->job.microbatch_size == request.microbatch_size))
+    return {};
+  WEFT_TRY(const OpenedJob opened, open_submission(request.submission, blobs_, folder_of(request.job)));
   plan::MicrobatchChoice choice{opened.job.microbatch_size, {}};
   if (choice.size == 0) choice.size = request.microbatch_size;
   if (choice.size == 0) {
@@ -380,8 +283,8 @@ Result<std::shared_ptr<const JobContext>> Planner::context_for(const StartPlanni
   }
   WEFT_TRY(const auto context, make_job_context(request.job, opened, choice.size, blobs_));
   context->microbatch_choice = choice.why;
-  contexts_.set(request.job, context);
-  return context;
+  context_ = context;
+  return {};
 }
 
 Result<plan::MicrobatchChoice> Planner::choose_microbatch(const StartPlanning& request,
@@ -394,13 +297,6 @@ Result<plan::MicrobatchChoice> Planner::choose_microbatch(const StartPlanning& r
     WEFT_TRY(const auto plan, make_plan(request, job, prepared.graph, lower_for(prepared.graph, classes)));
     return seconds(plan.predicted_step) / (microbatches_of(job) * size);
   });
-}
-
-Result<Reconsidered::Other> Planner::reconsider(const Reconsider& request) {
-  const auto context = contexts_.find(request.request.job);
-  if (!context) return fail(ErrorCode::Unavailable, "the job is not at hand");
-  WEFT_TRY(const auto other, plan_anew(request.request, *context));
-  return compare_runs(request, *other);
 }
 
 Result<plan::Plan> Planner::make_plan(const StartPlanning& request, const configs::Job& job,
@@ -427,8 +323,10 @@ Result<plan::Plan> Planner::make_plan(const StartPlanning& request, const config
                           .compression = compression});
 }
 
-Result<std::shared_ptr<const PlannedRun>> Planner::plan_anew(const StartPlanning& request,
-                                                             const JobContext& context) const {
+Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& request, bool is_first) {
+  if (request.candidates.empty()) return fail(ErrorCode::Infeasible, "no peer is free");
+  WEFT_TRY_STATUS(read_job(request));
+  const JobContext& context = *context_;
   const bool trains = context.steps != 0;
   const ProgramKind main = trains ? ProgramKind::Train : ProgramKind::Predict;
   const dag::Graph& graph = context.programs.at(main).graph;
@@ -439,7 +337,7 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan_anew(const StartPlanning
   const plan::ClusterView& cluster = request.cluster;
   WEFT_TRY(plan::Plan plan, make_plan(request, job, graph, lowered));
   if (!context.microbatch_choice.empty()) plan.explanation.push_back(context.microbatch_choice);
-  if (!request.previous && trains && job.compression.policy == plan::CompressionPolicy::None) {
+  if (is_first && trains && job.compression.policy == plan::CompressionPolicy::None) {
     // What `auto` would reach, nearly: one plan more, not three.
     configs::Job compressed = job;
     compressed.compression = {.policy = plan::CompressionPolicy::Uniform,
@@ -480,24 +378,19 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan_anew(const StartPlanning
   return assembly.finish();
 }
 
-Status Planner::open_data(proto::JobNumber job, const proto::SubmitJob& submission,
-                          uint32_t microbatch_size) {
-  if (contexts_.find(job)) return {};
-  WEFT_TRY(const OpenedJob opened, open_submission(submission, blobs_, folder_ / std::to_string(job)));
-  WEFT_TRY(auto context, make_job_context(job, opened, microbatch_size, blobs_));
-  contexts_.set(job, std::move(context));
+Status Planner::open(proto::JobNumber job, const proto::SubmitJob& submission, uint32_t microbatch_size) {
+  if (context_ && context_->job.microbatch_size == microbatch_size) return {};
+  WEFT_TRY(const OpenedJob opened, open_submission(submission, blobs_, folder_of(job)));
+  WEFT_TRY(context_, make_job_context(job, opened, microbatch_size, blobs_));
   return {};
 }
 
-Result<Planner::Wanted> Planner::check(const proto::SubmitJob& submission) {
-  // Unpacked where nothing else is; the job's own folder is made when it has its number.
-  const std::filesystem::path folder = folder_ / ("check-" + std::to_string(getpid()));
-  const auto job = unpack_submission(submission, blobs_, folder);
-  std::error_code code;
-  std::filesystem::remove_all(folder, code);
-  if (!job) return fail(job.error());
-  return Wanted{job->compression.policy != plan::CompressionPolicy::None, job->arithmetic,
-                job->on_divergence == dag::OnDivergence::Skip};
+proto::JobFeed Planner::feed() const { return feed_of(*context_, folder_of(context_->number)); }
+
+Result<Planner::Wanted> Planner::check(const proto::SubmitJob& submission) const {
+  WEFT_TRY(const configs::Job job, check_submission(submission, blobs_, folder_));
+  return Wanted{job.compression.policy != plan::CompressionPolicy::None, job.arithmetic,
+                job.on_divergence == dag::OnDivergence::Skip};
 }
 
 }  // namespace weft::broker

@@ -1,5 +1,5 @@
-// Internal to broker/store: a PlannedRun as messages and back. Each stage's assignment is a message of its
-// own.
+// A PlannedRun as messages and back: how it is stored, and how it comes from the process that planned it.
+// Each stage's assignment is a message of its own.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace weft::broker {
 
-proto::RunPlan to_message(const PlannedRun& run);
+proto::RunPlan to_message(const PlannedRun& run);  // REQUIRES: a stage
 // As many assignments as the plan has stages, at least one: else nullptr.
 std::shared_ptr<const PlannedRun> from_message(
     proto::RunPlan plan, std::vector<std::shared_ptr<const proto::AssignStage>> assignments);

@@ -115,7 +115,7 @@ static_assert(has_fields<InputFeed, 2>);
 static_assert(has_fields<InputBounds, 4>);
 static_assert(has_fields<ProgramFeed, 4>);
 static_assert(has_fields<JobFeed, 7>);
-static_assert(has_fields<PlanAnswer, 5>);
+static_assert(has_fields<PlanAnswer, 6>);
 
 }  // namespace
 }  // namespace weft::proto

@@ -8,7 +8,6 @@
 namespace weft::proto {
 
 // ---- the question
-// ------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -170,7 +169,6 @@ Status get(const wire::PlanQuestion& from, PlanQuestion& to) {
 }
 
 // ---- the answer
-// --------------------------------------------------------------------------------------------------
 
 void put(const DataSource& from, wire::DataSource& to) {
   to.set_format(put_enum<wire::DataFormat>(from.format));
@@ -275,6 +273,7 @@ void put(const PlanAnswer& from, wire::PlanAnswer& to) {
   }
   to.set_compresses(from.compresses);
   to.set_arithmetic(put_enum<wire::Arithmetic>(from.arithmetic));
+  to.set_skips_steps(from.skips_steps);
   if (from.feed) put(*from.feed, *to.mutable_feed());
   if (from.plan) put(*from.plan, *to.mutable_plan());
 }
@@ -288,6 +287,7 @@ Status get(const wire::PlanAnswer& from, PlanAnswer& to) {
   }
   to.compresses = from.compresses();
   read.enumerator(from.arithmetic(), to.arithmetic, dag::Arithmetic::BF16, "arithmetic");
+  to.skips_steps = from.skips_steps();
   if (from.has_feed()) read.part(from.feed(), to.feed.emplace(), "feed");
   if (from.has_plan()) read.part(from.plan(), to.plan.emplace(), "plan");
   return read.status();

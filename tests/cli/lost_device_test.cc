@@ -31,7 +31,8 @@ TEST(LostDevice, EndsItsPeerAndNotTheRun) {
                                               .listen = {"127.0.0.1", 0},
                                               .advertise = "",
                                               .software = "test",
-                                              .log = [](const std::string&) {}});
+                                              .log = [](const std::string&) {},
+                                              .program = WEFT_PROGRAM});
   ASSERT_TRUE(broker.has_value()) << broker.error().message;
   const auto token = security::parse_token((*broker)->peer_token());
   ASSERT_TRUE(token.has_value());

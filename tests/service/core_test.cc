@@ -77,7 +77,7 @@ class CoreTest : public ::testing::Test {
   CoreTest() : blobs_(*storage::BlobStore::open(scratch_.folder() / "blobs")) {
     options_.broker.software = "test";
     options_.broker.draw_secret = [n = uint8_t{0}]() mutable { return proto::Secret{++n}; };
-    options_.jobs_folder = scratch_.folder() / "jobs";
+    options_.planning.process.jobs = scratch_.folder() / "jobs";
     options_.log = [this](const std::string& line) {
       const std::lock_guard lock(mutex_);
       log_ += line + "\n";
@@ -92,9 +92,9 @@ class CoreTest : public ::testing::Test {
                                         .uses_max = {}}));
   }
   void start() {
-    std::filesystem::create_directories(options_.jobs_folder);
+    std::filesystem::create_directories(options_.planning.process.jobs);
     auto core = Core::start(options_, std::unique_ptr<Store>(owned_.release()), bus_, *blobs_, leases_,
-                            contexts_, [this](const Error&) {
+                            feeds_, [this](const Error&) {
                               is_over_ = true;
                               over_.set_value();
                             });
@@ -132,7 +132,7 @@ class CoreTest : public ::testing::Test {
   test::Scratch scratch_;
   std::unique_ptr<storage::BlobStore> blobs_;
   BlobLeases leases_;
-  JobContexts contexts_;
+  JobFeeds feeds_;
   Bus bus_;
   CoreOptions options_;
   std::unique_ptr<FlakyStore> owned_ = std::make_unique<FlakyStore>();
@@ -181,7 +181,8 @@ TEST_F(CoreTest, OthersOfTheSameTurnAreNotTouched) {
   });
   for (const proto::JobNumber job : {1, 2})
     ASSERT_TRUE(store_->memory().append(
-        std::vector<Record>{JobSubmitted{.job = job, .submitter = user_key(), .submission = {.name = "j"}}, JobChanged{.job = job}}));
+        std::vector<Record>{JobSubmitted{.job = job, .submitter = user_key(), .submission = {.name = "j"}},
+                            JobChanged{.job = job}}));
   start();
   FakeGate gate(bus_, 0);
   const ConnectionId user = gate.connection(1);
@@ -270,7 +271,8 @@ TEST_F(CoreTest, EachGateIsTold) {
 }
 
 TEST_F(CoreTest, EventsGoOutInPages) {
-  std::vector<Record> records{JobSubmitted{.job = 1, .submitter = user_key(), .submission = {.name = "j"}}, JobChanged{.job = 1}};
+  std::vector<Record> records{JobSubmitted{.job = 1, .submitter = user_key(), .submission = {.name = "j"}},
+                              JobChanged{.job = 1}};
   for (uint64_t sequence = 1; sequence <= 1200; ++sequence) {
     proto::JobEvent event{.job = 1, .sequence = sequence, .kind = proto::JobEventKind::Notice};
     if (sequence > 1100) event.text.assign(60'000, 'x');

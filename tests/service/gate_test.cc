@@ -37,7 +37,7 @@ class GateTest : public ::testing::Test {
 
   // A gate, and a connection to it that the core has admitted.
   void start(Role role) {
-    auto gate = Gate::start(options_, bus_, *blobs_, leases_, contexts_);
+    auto gate = Gate::start(options_, bus_, *blobs_, leases_, feeds_);
     ASSERT_TRUE(gate) << gate.error().message;
     gate_ = std::move(*gate);
     const auto attempt = net::connect(
@@ -112,7 +112,7 @@ class GateTest : public ::testing::Test {
   std::unique_ptr<security::Identity> identity_ = *security::Identity::generate(),
                                       client_ = *security::Identity::generate();
   BlobLeases leases_;
-  JobContexts contexts_;
+  JobFeeds feeds_;
   Bus bus_;
   CoreSocket core_{bus_};
   GateOptions options_;

@@ -1,0 +1,34 @@
+// The files of a submission on the broker's disk. What a file says in one blob is there already and gets a
+// second name; what is put together takes room, but no more than a few times what was uploaded for it, and
+// what only the import reads goes again when it is over.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "configs/job.h"
+#include "data/data_spec.h"
+#include "proto/messages.h"
+#include "storage/blob_store.h"
+
+namespace weft::broker {
+
+// Relative, downwards, made of plain names.
+bool is_safe_path(const std::string& path);
+
+// The submission's job file, read without its files: `folder` is where they would be. Every path in it must
+// be one of the submission's files, PermissionDenied else; every blob must be there and as long as is said,
+// NotFound and Corrupted else; and what the files would take must stand in a proportion to what was uploaded
+// for them, ResourceExhausted else.
+Result<configs::Job> check_submission(const proto::SubmitJob& submission, const storage::BlobStore& blobs,
+                                      const std::filesystem::path& folder);
+
+// Puts the files of a submission that was checked into `folder`, each unless it is there already. Errors:
+// what the disk says, and Corrupted for a blob that is not what its name says.
+Status place_files(const proto::SubmitJob& submission, const configs::Job& job,
+                   const storage::BlobStore& blobs, const std::filesystem::path& folder);
+// Those that no data set is read from.
+void remove_model_files(const proto::SubmitJob& submission, const configs::Job& job,
+                        const std::filesystem::path& folder);
+
+}  // namespace weft::broker
