@@ -19,7 +19,10 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(60);
 }  // namespace
 
-BrokerProcess::BrokerProcess(std::filesystem::path folder) : folder_(std::move(folder)) { start(); }
+BrokerProcess::BrokerProcess(std::filesystem::path folder, std::vector<std::string> arguments)
+    : folder_(std::move(folder)), arguments_(std::move(arguments)) {
+  start();
+}
 
 BrokerProcess::~BrokerProcess() { stop(SIGKILL); }
 
@@ -31,12 +34,17 @@ void BrokerProcess::start() {
   const std::string data = folder_ / "broker", log = folder_ / "broker.log", listen = to_string(endpoint_);
   const int log_file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   ASSERT_GE(log_file, 0);
+  std::vector<std::string> words = {program, "broker", "--data-dir", data, "--listen", listen};
+  words.insert(words.end(), arguments_.begin(), arguments_.end());
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
   process_ = ::fork();
   ASSERT_GE(process_, 0);
   if (process_ == 0) {
     ::dup2(ends[1], STDOUT_FILENO);
     ::dup2(log_file, STDERR_FILENO);
-    ::execl(program, program, "broker", "--data-dir", data.c_str(), "--listen", listen.c_str(), nullptr);
+    ::execv(program, arguments.data());
     ::_exit(127);
   }
   ::close(ends[1]);

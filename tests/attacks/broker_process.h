@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/units.h"
 #include "net/endpoint.h"
@@ -15,7 +16,7 @@ namespace weft::attacks {
 class BrokerProcess {
  public:
   // Starts it; a failure fails the test. The program is that of the environment's WEFT.
-  explicit BrokerProcess(std::filesystem::path folder);
+  explicit BrokerProcess(std::filesystem::path folder, std::vector<std::string> arguments = {});
   ~BrokerProcess();  // SIGKILL
   BrokerProcess(const BrokerProcess&) = delete;
   BrokerProcess& operator=(const BrokerProcess&) = delete;
@@ -29,6 +30,7 @@ class BrokerProcess {
   Bytes memory_peak() const;  // since start or the last reset_peak()
   void reset_peak();
   double cpu_seconds() const;
+  const std::filesystem::path& folder() const { return folder_; }
   Bytes log_size() const;
   std::string log_text() const;
 
@@ -41,6 +43,7 @@ class BrokerProcess {
   std::string status_field(const std::string& name) const;
 
   std::filesystem::path folder_;
+  std::vector<std::string> arguments_;
   net::Endpoint endpoint_{"127.0.0.1", 0};
   security::Token peer_token_, submitter_token_;
   pid_t process_ = -1;

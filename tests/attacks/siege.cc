@@ -19,12 +19,13 @@ Duration attack_time() {
   return std::getenv("WEFT_LONG") != nullptr ? std::chrono::seconds(60) : std::chrono::seconds(2);
 }
 
-Siege::Siege(const std::function<void(const std::filesystem::path& data)>& prepare) {
+Siege::Siege(const std::function<void(const std::filesystem::path& data)>& prepare,
+             std::vector<std::string> broker_arguments) {
   if (prepare) {
     std::filesystem::create_directory(scratch_.folder() / "broker");
     prepare(scratch_.folder() / "broker");
   }
-  broker_ = std::make_unique<BrokerProcess>(scratch_.folder());
+  broker_ = std::make_unique<BrokerProcess>(scratch_.folder(), std::move(broker_arguments));
   if (::testing::Test::HasFatalFailure()) return;
   honest_ = std::make_unique<HonestPeers>(broker_->endpoint(), broker_->peer_token(), kHonestPeers);
   EXPECT_TRUE(honest_->wait_until_joined(kJoining)) << honest_->report().reason;

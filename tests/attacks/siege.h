@@ -19,7 +19,8 @@ class Siege {
   static constexpr size_t kHonestPeers = 200;
 
   // `prepare` gets the folder of the broker's data before the broker starts.
-  explicit Siege(const std::function<void(const std::filesystem::path& data)>& prepare = {});
+  explicit Siege(const std::function<void(const std::filesystem::path& data)>& prepare = {},
+                 std::vector<std::string> broker_arguments = {});
   BrokerProcess& broker() { return *broker_; }
 
   // Runs `attack` on a thread of its own until the flag it gets is set, in turns as short as it likes. Then:
