@@ -8,7 +8,7 @@
 #include "base/printable.h"
 #include "broker/service/core.h"
 #include "broker/service/gate.h"
-#include "broker/service/routes.h"
+#include "broker/service/random_secret.h"
 #include "broker/store/sqlite_store.h"
 #include "security/identity.h"
 #include "storage/files.h"

@@ -1,17 +1,15 @@
 #include "broker/service/planner.h"
 
 #include <algorithm>
-#include <set>
 
+#include "broker/assembly.h"
 #include "broker/candidates.h"
-#include "broker/service/routes.h"
+#include "broker/pace.h"
+#include "broker/service/random_secret.h"
 #include "broker/service/submitted_files.h"
 #include "dag/lower.h"
 #include "dag/op_table.h"
-#include "dag/recompute.h"
-#include "dag/split.h"
 #include "plan/constraints.h"
-#include "plan/copies.h"
 #include "plan/explain.h"
 #include "plan/follow.h"
 #include "plan/owners.h"
@@ -20,12 +18,9 @@
 
 namespace weft::broker {
 
-using dag::OutputRole;
 using proto::ProgramKind;
 
 namespace {
-
-using LoweredGraphs = std::vector<std::shared_ptr<const dag::Lowered>>;  // by class
 
 LoweredGraphs lower_for(const dag::Graph& graph, const std::vector<dag::BackendTraits>& classes) {
   LoweredGraphs lowered;
@@ -53,215 +48,41 @@ Result<std::vector<plan::Pin>> resolve_pins(const configs::Job& job, const dag::
   return pins;
 }
 
-// Initializers with a gradient, in the order that sums of squares are added in.
-std::vector<std::string> parameters_of(const dag::Graph& graph) {
-  std::vector<std::string> names;
-  for (const dag::Initializer& initializer : graph.initializers())
-    if (graph.find_output(OutputRole::Gradient, initializer.name)) names.push_back(initializer.name);
-  return names;
+JobTerms terms_of(const JobContext& context) {
+  const configs::Job& job = context.job;
+  JobTerms terms;
+  terms.training = {.seed = job.seed,
+                    .batch_size = job.batch_size,
+                    .microbatch_size = job.microbatch_size,
+                    .steps = context.steps,
+                    .optimizer = job.optimizer,
+                    .schedule = job.schedule,
+                    .clip_norm = job.clip_norm,
+                    .gradient_ranges = job.gradient_ranges,
+                    .on_divergence = job.on_divergence};
+  terms.evaluate_every = job.evaluate_every;
+  terms.checkpoint_every = job.checkpoint.every;
+  terms.checkpoint_steps = job.checkpoint.steps;
+  if (!job.losses.empty()) terms.loss_terms = dag::loss_terms(job.losses);
+  terms.arithmetic = job.arithmetic;
+  terms.chooses_codecs = job.compression.policy == plan::CompressionPolicy::Auto;
+  terms.equal_bits_required = job.equal_bits == plan::EqualBits::Require;
+  terms.limits_owners = job.owner_share_max < 1;
+  for (const auto& [kind, program] : context.programs)
+    terms.programs[kind] = {&program.graph, program.sample_count};
+  terms.initial = &context.initial;
+  return terms;
 }
 
-using Saved = std::map<dag::StateKey, const proto::TensorReference*>;
-
-// Builds the assignments of one planned run.
-class Assembly {
- public:
-  Assembly(const StartPlanning& request, const JobContext& context, const plan::Plan& plan,
-           const std::vector<Candidate>& candidates, uint64_t replication_rate)
-      : request_(request), context_(context), plan_(plan), replication_rate_(replication_rate) {
-    stages_.resize(plan.stages.size());
-    for (size_t s = 0; s < stages_.size(); ++s) {
-      stages_[s].peer = candidates[plan.stages[s].devices.front()];
-      stages_[s].stage = std::make_shared<proto::AssignStage>();
-    }
-  }
-
-  // `lowered`: the program's graph by class; `class_of_stage` an index into it.
-  Status add_program(ProgramKind kind, const std::vector<uint32_t>& stage_of_op, const LoweredGraphs& lowered,
-                     const std::vector<uint32_t>& class_of_stage) {
-    const JobContext::Program& program = context_.programs.at(kind);
-    // Not every stage has a part in every graph.
-    std::set<uint32_t> used(stage_of_op.begin(), stage_of_op.end());
-    const std::vector<uint32_t> stage_of_piece(used.begin(), used.end());
-    std::vector<uint32_t> piece_of_op;
-    for (const uint32_t stage : stage_of_op)
-      piece_of_op.push_back(static_cast<uint32_t>(
-          std::lower_bound(stage_of_piece.begin(), stage_of_piece.end(), stage) - stage_of_piece.begin()));
-    std::vector<const dag::Lowered*> classes;
-    std::vector<uint32_t> class_of_piece;
-    for (const auto& one : lowered) classes.push_back(one.get());
-    for (const uint32_t stage : stage_of_piece) class_of_piece.push_back(class_of_stage[stage]);
-    WEFT_TRY(dag::Split split,
-             dag::split({&program.graph, piece_of_op, classes, class_of_piece}, dag::op_table()));
-    for (uint32_t piece = 0; kind == ProgramKind::Train && piece < split.stages.size(); ++piece)
-      if (plan_.stages[stage_of_piece[piece]].recomputes) dag::recompute(split, piece, dag::op_table());
-    for (size_t piece = 0; piece < split.stages.size(); ++piece) {
-      dag::StageGraph& graph = split.stages[piece];
-      proto::StageProgram stage;
-      stage.kind = kind;
-      stage.segment_of_op = std::move(graph.segment_of_op);
-      stage.segment_count = graph.segment_count;
-      std::set<uint32_t> received;
-      for (uint32_t e = 0; e < split.cut_edges.size(); ++e) {
-        const dag::CutEdge& edge = split.cut_edges[e];
-        const uint32_t from = stage_of_piece[edge.from_stage], to = stage_of_piece[edge.to_stage];
-        const compress::Codec codec = plan::codec_of(
-            plan_.codecs, from, to, program.graph.producer(edge.value).phase == dag::Phase::Backward,
-            program.graph.spec(edge.value));
-        if (edge.to_stage == piece) {
-          stage.receives.push_back({e, edge.received, from, codec});
-          received.insert(edge.received.index);
-        }
-        if (edge.from_stage == piece) stage.sends.push_back({e, edge.sent, to, codec});
-      }
-      for (const dag::ValueId input : graph.graph.inputs())
-        if (!received.contains(input.index)) stage.data_inputs.push_back(graph.graph.value(input).name);
-      stage.graph = std::make_shared<const dag::Graph>(std::move(graph.graph));
-      stages_[stage_of_piece[piece]].stage->programs.push_back(std::move(stage));
-    }
-    return {};
-  }
-
-  Result<std::shared_ptr<const PlannedRun>> finish() {
-    auto run = std::make_shared<PlannedRun>();
-    describe(*run);
-    run->data_key = random_secret();
-    for (uint32_t s = 0; s < stages_.size(); ++s) {
-      proto::AssignStage& stage = *stages_[s].stage;
-      stage.run = request_.job;
-      stage.plan_version = request_.plan_version;
-      stage.seat = {s};
-      stage.stage_count = static_cast<uint32_t>(stages_.size());
-      stage.training = training();
-      stage.microbatches_in_flight = plan_.stages[s].microbatches_in_flight;
-      stage.after_step = request_.checkpoint ? request_.checkpoint->step : 0;
-      stage.skipped_steps = request_.checkpoint ? request_.checkpoint->skipped_steps : 0;
-      stage.data_key = run->data_key;
-      stage.replication_rate =
-          plan::copy_rate(replication_rate_, request_.cluster, plan_.stages[s].devices.front());
-      stage.device_class = stages_[s].peer.device.device_class();
-      stage.arithmetic = context_.job.arithmetic;
-      stage.microbatch_seconds = computing_seconds(s);
-      WEFT_TRY_STATUS(name_tensors(stage));
-    }
-    set_links(stages_, *run);
-    for (const Stage& stage : stages_) {
-      if (proto::encode(*stage.stage).size() > proto::kMessageSizeMax)
-        return fail(ErrorCode::Unsupported, "a stage's graph takes more than " +
-                                                std::to_string(proto::kMessageSizeMax >> 20) +
-                                                " MiB without its tensors: its constants are too large");
-      std::vector<uint32_t> parameters;
-      for (const proto::StageProgram& program : stage.stage->programs)
-        if (program.kind == ProgramKind::Train)
-          for (const std::string& name : parameters_of(*program.graph))
-            parameters.push_back(static_cast<uint32_t>(
-                std::find(parameters_.begin(), parameters_.end(), name) - parameters_.begin()));
-      const plan::StagePlan& planned = plan_.stages[stage.stage->seat.stage];
-      run->stages.push_back({.peer = stage.peer.peer,
-                             .assignment = stage.stage,
-                             .parameters = std::move(parameters),
-                             .microbatch_seconds = stage.stage->microbatch_seconds,
-                             .pinned = planned.pinned,
-                             .owner = context_.job.owner_share_max < 1 ? owner_of(stage.peer) : ""});
-    }
-    return std::shared_ptr<const PlannedRun>(std::move(run));
-  }
-
- private:
-  using Stage = StageAtPeer;
-
-  double computing_seconds(size_t stage) const {  // a microbatch
-    return seconds(plan_.stages[stage].forward + plan_.stages[stage].backward);
-  }
-
-  proto::TrainingSpec training() const {
-    const configs::Job& job = context_.job;
-    return {.seed = job.seed,
-            .batch_size = job.batch_size,
-            .microbatch_size = job.microbatch_size,
-            .steps = context_.steps,
-            .optimizer = job.optimizer,
-            .schedule = job.schedule,
-            .clip_norm = job.clip_norm,
-            .gradient_ranges = job.gradient_ranges,
-            .on_divergence = job.on_divergence};
-  }
-
-  void describe(PlannedRun& run) {
-    const configs::Job& job = context_.job;
-    run.steps = context_.steps;
-    run.batch_size = job.batch_size;
-    run.microbatch_size = job.microbatch_size;
-    run.microbatches = job.batch_size / job.microbatch_size;
-    run.optimizer = job.optimizer;
-    run.schedule = job.schedule;
-    run.clip_norm = job.clip_norm;
-    run.on_divergence = job.on_divergence;
-    run.evaluate_every = job.evaluate_every;
-    run.checkpoint_every = job.checkpoint.every;
-    run.checkpoint_steps = job.checkpoint.steps;
-    run.explanation = plan_.explanation;
-    run.predicted_step = plan_.predicted_step;
-    if (job.compression.policy == plan::CompressionPolicy::Auto && !plan_.codecs.empty())
-      run.gentler = request_.gentler;
-    run.equal_bits_required = job.equal_bits == plan::EqualBits::Require;
-    if (context_.steps != 0) parameters_ = parameters_of(context_.programs.at(ProgramKind::Train).graph);
-    run.parameter_count = static_cast<uint32_t>(parameters_.size());
-    const ProgramKind forward = context_.steps != 0 ? ProgramKind::Evaluate : ProgramKind::Predict;
-    if (const auto program = context_.programs.find(forward); program != context_.programs.end()) {
-      const dag::Graph& graph = program->second.graph;
-      const uint64_t samples = program->second.sample_count;
-      run.masked = graph.find_output(OutputRole::Counted) != nullptr;
-      run.accuracy = graph.find_output(OutputRole::Correct) != nullptr;
-      if (!job.losses.empty()) run.loss_terms = dag::loss_terms(job.losses);
-      // A loss that the model computes itself cannot leave padding out: a short last microbatch is not
-      // evaluated.
-      const bool whole_only = forward == ProgramKind::Evaluate && !run.masked;
-      run.forward_microbatches =
-          static_cast<uint32_t>(whole_only ? samples / job.microbatch_size
-                                           : (samples + job.microbatch_size - 1) / job.microbatch_size);
-      run.forward_samples = whole_only ? uint64_t{run.forward_microbatches} * job.microbatch_size : samples;
-    }
-    for (const Stage& stage : stages_) {
-      if (run.fingerprint.empty()) run.fingerprint = stage.peer.device.fingerprint;
-      run.equal_bits = run.equal_bits && stage.peer.device.fingerprint == run.fingerprint;
-      for (const proto::StageProgram& program : stage.stage->programs)
-        if (program.kind == ProgramKind::Predict && program.graph->find_output(OutputRole::Prediction))
-          ++run.prediction_stages;
-    }
-  }
-
-  // Values from the checkpoint where it has them, else as submitted; slots from the checkpoint, else zero.
-  Status name_tensors(proto::AssignStage& stage) const {
-    Saved saved;
-    if (request_.checkpoint)
-      for (const auto& tensor : request_.checkpoint->tensors) saved[tensor.key] = &tensor;
-    std::set<std::string> named;
-    for (const proto::StageProgram& program : stage.programs)
-      for (const dag::Initializer& initializer : program.graph->initializers()) {
-        if (!named.insert(initializer.name).second) continue;
-        const auto at = find_weight(saved, initializer.name);
-        const proto::TensorReference& reference =
-            at != saved.end() ? *at->second : context_.initial.at(initializer.name);
-        if (!(reference.spec == program.graph->spec(initializer.value)))
-          return fail(ErrorCode::Corrupted, "the checkpoint's '" + initializer.name + "' is " +
-                                                dag::to_string(reference.spec) + ", the model's another");
-        stage.tensors.push_back(reference);
-        for (const dag::StateSlot slot : optimizer_slots(context_.job.optimizer))
-          if (const auto found = saved.find(dag::of_initializer(initializer.name, slot));
-              found != saved.end())
-            stage.tensors.push_back(*found->second);
-      }
-    return {};
-  }
-
-  const StartPlanning& request_;
-  const JobContext& context_;
-  const plan::Plan& plan_;
-  uint64_t replication_rate_;
-  std::vector<Stage> stages_;
-  std::vector<std::string> parameters_;
-};
+// Errors: Unsupported, for what no peer could be sent.
+Status check_sizes(const PlannedRun& run) {
+  for (const PlannedStage& stage : run.stages)
+    if (proto::encode(*stage.assignment).size() > proto::kMessageSizeMax)
+      return fail(ErrorCode::Unsupported, "a stage's graph takes more than " +
+                                              std::to_string(proto::kMessageSizeMax >> 20) +
+                                              " MiB without its tensors: its constants are too large");
+  return {};
+}
 
 }  // namespace
 
@@ -356,7 +177,8 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
   std::vector<uint32_t> class_of_stage;
   for (const plan::StagePlan& stage : plan.stages)
     class_of_stage.push_back(cluster.devices()[stage.devices.front()].device_class);
-  Assembly assembly(request, context, plan, request.candidates, replication_rate_.value_or(0));
+  const JobTerms terms = terms_of(context);
+  Assembly assembly(request, terms, plan, replication_rate_.value_or(0), random_secret);
   WEFT_TRY_STATUS(assembly.add_program(main, plan.stage_of_op, lowered, class_of_stage));
   if (const auto evaluation = context.programs.find(ProgramKind::Evaluate);
       evaluation != context.programs.end()) {
@@ -375,7 +197,9 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
                       "; allow a little more, or evaluate by yourself");
     WEFT_TRY_STATUS(assembly.add_program(ProgramKind::Evaluate, stage_of_op, followed, class_of_stage));
   }
-  return assembly.finish();
+  WEFT_TRY(const auto run, assembly.finish());
+  WEFT_TRY_STATUS(check_sizes(*run));
+  return run;
 }
 
 Status Planner::open(proto::JobNumber job, const proto::SubmitJob& submission, uint32_t microbatch_size) {

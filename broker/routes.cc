@@ -1,19 +1,11 @@
-#include "broker/service/routes.h"
+#include "broker/routes.h"
 
 #include <algorithm>
 #include <set>
 
-#include "security/token.h"
-
 namespace weft::broker {
 
-proto::Secret random_secret() {
-  proto::Secret secret;
-  security::fill_random(secret);
-  return secret;
-}
-
-void set_links(std::vector<StageAtPeer>& stages, PlannedRun& run) {
+void set_links(std::vector<StageAtPeer>& stages, PlannedRun& run, const DrawSecret& draw_secret) {
   run.relay_tickets.clear();
   std::set<std::pair<uint32_t, uint32_t>> pairs;
   for (uint32_t s = 0; s < stages.size(); ++s) {
@@ -26,7 +18,7 @@ void set_links(std::vector<StageAtPeer>& stages, PlannedRun& run) {
   for (const auto& [low, high] : pairs) {
     const bool high_dials =
         stages[high].peer.device.addresses.empty() && !stages[low].peer.device.addresses.empty();
-    const proto::Secret ticket = random_secret();
+    const proto::Secret ticket = draw_secret();
     run.relay_tickets.push_back(ticket);
     const auto route = [&](uint32_t to, bool dials) {
       const Candidate& peer = stages[to].peer;

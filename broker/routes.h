@@ -1,6 +1,7 @@
-// Internal to the planner: how the peers of two stages that share cut edges reach each other.
+// How the peers of two stages that share cut edges reach each other.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -14,10 +15,10 @@ struct StageAtPeer {
   std::shared_ptr<proto::AssignStage> stage;
 };
 
-proto::Secret random_secret();
+using DrawSecret = std::function<proto::Secret()>;
 
 // One connection for every two stages that share a cut edge. Who can be reached is dialled; when both can, or
 // neither, the earlier stage dials. Takes the place of the stages' links before; the tickets are new.
-void set_links(std::vector<StageAtPeer>& stages, PlannedRun& run);
+void set_links(std::vector<StageAtPeer>& stages, PlannedRun& run, const DrawSecret& draw_secret);
 
 }  // namespace weft::broker
