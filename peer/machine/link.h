@@ -1,0 +1,195 @@
+// One link of a stage to a neighbour, which outlives its connections: who dials, where and after which pause,
+// what is said before tensors go over a connection, when one is given up, what is acknowledged, and from
+// where on tensors are sent again, so that each comes exactly once. Pure: a shell (peer/service/links.h over
+// sockets, or the simulator) tells it what happened and carries its effects out, in order.
+//
+// The shell gives each connection a number that it never uses again, and knows one dialling at a time, and
+// one for each further connection; what it is told of a connection that was closed, or lost, is dropped here.
+//
+// The first connection that has greeted begins a session. Further ones may join it, where the other side is
+// far away, to carry pieces of the same tensors; all of them stand and fall together. A link that is not up
+// again within its deadline has failed, and its stage with it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "peer/machine/link_ledger.h"
+#include "proto/messages.h"
+
+namespace weft::peer {
+
+struct LinkTimes {
+  Duration address_deadline = std::chrono::seconds(5);   // for each address in turn, and the relay
+  Duration ready_deadline = std::chrono::seconds(30);    // for a link to be up the first time
+  Duration heal_deadline = std::chrono::seconds(10);     // for a link that went down to be up again
+  Duration silence_deadline = std::chrono::seconds(10);  // a connection over which nothing came is given up
+  Duration ack_interval = std::chrono::seconds(1);       // signs of life
+  Duration retry_delay_max = std::chrono::seconds(1);
+  Duration far = std::chrono::milliseconds(5);  // the round trip from which further connections are of use
+};
+
+// What is sent over a link, and kept until it has come: LinkLedger's rules for both.
+class LinkOutbox {
+ public:
+  virtual ~LinkOutbox() = default;
+  virtual Status acknowledged(uint64_t received) = 0;
+  virtual Status resume(uint64_t received) = 0;
+};
+
+class LinkMachine {
+ public:
+  struct Options {
+    LinkTimes times{};
+    uint32_t streams = 4;                      // connections, at most; 0: tensors go whole
+    std::function<uint64_t()> draw_session{};  // at random
+  };
+
+  // ---- effects
+
+  struct Dial {
+    std::string address{};  // empty: through the relay. Answer: on_dialled
+  };
+  struct StopDialling {};
+  struct DialStream {  // Answer: on_stream_dialled
+    uint32_t stream = 0;
+    std::string address{};
+  };
+  struct Wake {  // call on_wake then; one that was asked for before is not needed any more
+    Duration after{};
+  };
+  struct Say {
+    uint64_t connection = 0;
+    proto::Message message{};
+  };
+  // Tensors go over it from now on, those first that the outbox was told to resume with.
+  struct Begin {
+    uint64_t connection = 0;
+    bool first = false;  // the link was not up before
+  };
+  struct BeginStream {  // and over this one, too
+    uint64_t connection = 0;
+  };
+  // What came of tensors that are not whole comes again; no further connection is dialled for it any more.
+  struct EndSession {};
+  struct Close {
+    uint64_t connection = 0;
+  };
+  struct Fail {  // once, and nothing after it: the stage cannot go on
+    Error error;
+  };
+  using Effect =
+      std::variant<Dial, StopDialling, DialStream, Wake, Say, Begin, BeginStream, EndSession, Close, Fail>;
+  using Effects = std::vector<Effect>;
+
+  // `outbox` outlives it.
+  LinkMachine(Options options, const proto::AssignStage& assignment, proto::LinkRoute route,
+              LinkOutbox& outbox);
+
+  Effects start(Instant now);
+  // Somebody waits at the relay with the ticket.
+  Effects on_invited(Instant now, const proto::Secret& ticket);
+  // What Dial led to: the connection's number.
+  Effects on_dialled(Instant now, const Result<uint64_t>& connection);
+  Effects on_stream_dialled(Instant now, uint32_t stream, const Result<uint64_t>& connection);
+  Effects on_wake(Instant now);
+
+  // Whether a connection that `who` dialled and introduced so is this link's.
+  bool wants(const PeerId& who, const proto::LinkHello& hello) const;
+  // Such a connection. One that is not taken is closed. REQUIRES: wants().
+  Effects on_accepted(Instant now, uint64_t connection, const proto::LinkHello& hello);
+
+  Effects on_message(Instant now, uint64_t connection, const proto::Message& message);
+  void on_bytes(Instant now, uint64_t connection);  // some came over it, of whatever
+  Effects on_lost(Instant now, uint64_t connection, const Error& error);
+  Effects on_tick(Instant now);  // several times a second
+  // What came cannot be read, or what is to be sent cannot be kept.
+  Effects refuse(const Error& error);
+
+  // Of tensors that come. Whether it came before.
+  bool has_received(uint64_t number) const { return receipts_.has_received(number); }
+  // All below that number have come.
+  uint64_t received() const { return receipts_.received(); }
+  // It came whole. REQUIRES: it had not come.
+  Effects on_tensor(Instant now, uint64_t number, uint64_t bytes);
+  void on_piece() { tries_ = 0; }
+
+  const proto::LinkRoute& route() const { return route_; }
+  bool was_up() const { return was_up_; }
+  bool is_up() const { return up_.has_value(); }
+  bool has_failed() const { return failed_; }
+  bool in_pieces() const { return in_pieces_; }  // both sides know them
+  uint32_t streams() const { return streams_; }  // what both sides take
+  // Tensors go over it.
+  bool carries(uint64_t connection) const;
+
+ private:
+  struct Way {  // a connection
+    uint64_t number = 0;
+    bool relayed = false;
+    Instant heard{};  // when bytes came last
+  };
+  struct Stream {
+    std::optional<Way> way{};  // none: it is being dialled
+    bool is_up = false;
+  };
+  struct Greeting {  // what the other side said of itself
+    uint64_t received = 0;
+    uint32_t streams = 0;
+    uint64_t session = 0;
+  };
+  void dial(Instant now, bool over_relay, Effects& effects);
+  void dial_later(Effects& effects);
+  bool set_up(Instant now, Way way, const Greeting& theirs, bool answers, Effects& effects);
+  void on_greeting(Instant now, const proto::Message& message, Effects& effects);
+  void on_stream_ready(Stream& stream, const proto::Message& message, Effects& effects);
+  void accept_stream(Instant now, uint64_t connection, const proto::LinkHello& hello, Effects& effects);
+  void open_streams(Effects& effects);
+  void lose(Instant now, uint64_t connection, const Error& error, Effects& effects);
+  void end_session(Instant now, Effects& effects);
+  void close_greeting(Effects& effects);
+  void next_way() { way_ = way_ < route_.addresses.size() ? way_ + 1 : 0; }
+  void acknowledge(Instant now, Effects& effects);
+  void fail_with(const Error& error, Effects& effects);
+  Way* find(uint64_t connection);
+  Stream* find_stream(uint64_t connection);
+  proto::LinkHello hello() const;
+  proto::LinkReady ready() const;
+
+  const Options options_;
+  const proto::JobNumber run_;
+  const proto::PlanVersion plan_version_;
+  const plan::Seat seat_;
+  const proto::LinkRoute route_;
+  LinkOutbox& outbox_;
+  LinkReceipts receipts_{};
+  std::optional<Way> up_{}, greeting_{};  // greeting_: connected, and not yet introduced
+  bool dials_ = false;                    // now
+  bool dials_relay_ = false;
+  bool wakes_ = false;                    // is to be woken
+  std::map<uint32_t, Stream> further_{};  // by index, from 1
+  uint64_t session_ = 0;                  // as its LinkReady named it
+  uint32_t streams_ = 1;
+  bool in_pieces_ = false;
+  Instant session_began_{};
+  uint32_t broken_sessions_ = 0;  // that had further connections and did not last, in a row
+  Instant dialled_{}, greeted_{};
+  Duration round_trip_{};  // about, of the session
+  bool was_up_ = false, failed_ = false;
+  bool relayed_ = false;    // it was last up through the relay: then both sides go there by themselves
+  Instant since_{};         // when it began, or went down
+  Instant acknowledged_{};  // when this side last said how much has come
+  Instant ticked_{};
+  size_t way_ = 0;    // what is dialled next: the addresses, then the relay; first what worked last
+  size_t tries_ = 0;  // since something came
+  std::map<std::string, std::string> problems_{};  // of each way that was tried, the latest
+};
+
+}  // namespace weft::peer
