@@ -17,9 +17,10 @@ Result<net::PayloadPlace> Links::on_head(plan::Seat seat, uint64_t number, uint8
   const bool is_piece = kind == static_cast<uint8_t>(proto::FrameKind::Piece);
   if (!is_piece && kind != static_cast<uint8_t>(proto::FrameKind::Tensor)) return net::PayloadPlace{};
   Result<net::PayloadPlace> placed =
-      is_piece != link.in_pieces ? fail(ErrorCode::InvalidArgument, "a frame that is not for this link")
-      : is_piece                 ? place_piece(link, *way, payload_size, head)
-                                 : place_tensor(link, payload_size, head);
+      is_piece != link.machine->in_pieces()
+          ? fail(ErrorCode::InvalidArgument, "a frame that is not for this link")
+      : is_piece ? place_piece(link, *way, payload_size, head)
+                 : place_tensor(link, payload_size, head);
   if (!placed) down(seat, placed.error());
   return placed;
 }
@@ -36,12 +37,12 @@ Result<net::PayloadPlace> Links::place_tensor(Link& link, size_t payload_size,
 Result<net::PayloadPlace> Links::place_piece(Link& link, Way& way, size_t payload_size,
                                              std::span<const std::byte> head) {
   WEFT_TRY(proto::PieceStart start, proto::decode_piece_head(head, payload_size));
-  const bool is_new = !link.receipts.has_received(start.head.number);
+  const bool is_new = !link.machine->has_received(start.head.number);
   net::PayloadPlace placement;
   if (is_new) {
     WEFT_TRY(const bool expected, is_expected(start.head.header));
     WEFT_TRY(TensorAssembly::Begun begun,
-             link.assembly.begin(start.head, link.receipts.received(), expected));
+             link.assembly.begin(start.head, link.machine->received(), expected));
     if (begun.is_first) link.meter.begin(options_.loop->now(), start.head.size, bytes_came(link));
     if (start.head.size > 0) placement = {start.head_size, std::move(begun.memory)};
   }
@@ -70,58 +71,42 @@ Result<bool> Links::is_expected(const proto::TensorHeader& header) const {
 
 void Links::on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame) {
   Link& link = links_.at(seat);
-  Way* way = way_of(link, number);
-  if (way == nullptr && number == link.greeting.number) way = &link.greeting;
-  if (Stream* stream = stream_of(link, number)) way = &stream->way;
-  if (failed_ || way == nullptr) return;
-  const bool is_up = way_of(link, number) != nullptr;
+  if (failed_ || !link.ways.contains(number)) return;
   if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message)) {
     const auto message = proto::decode(frame.payload.span());
     if (!message) return down(seat, message.error());
-    return on_message(link, *way, *message);
+    act(link, link.machine->on_message(options_.loop->now(), number, *message));
+    return give(link);  // an acknowledgement makes room for more
   }
-  if (is_up && frame.kind == static_cast<uint8_t>(proto::FrameKind::Piece) && way->coming)
+  Way* way = way_of(link, number);
+  if (way != nullptr && frame.kind == static_cast<uint8_t>(proto::FrameKind::Piece) && way->coming)
     return on_piece(link, *way);
-  if (is_up && frame.kind == static_cast<uint8_t>(proto::FrameKind::Tensor) && !link.in_pieces)
+  if (way != nullptr && frame.kind == static_cast<uint8_t>(proto::FrameKind::Tensor) &&
+      !link.machine->in_pieces())
     return on_tensor(link, frame);
   down(seat, {ErrorCode::InvalidArgument, "a frame that is not for a link"});
 }
 
-void Links::on_message(Link& link, Way& way, const proto::Message& message) {
-  if (way.number == link.greeting.number) return on_greeting(link, message);
-  if (Stream* stream = stream_of(link, way.number); stream != nullptr && !stream->is_up)
-    return on_stream_ready(link, *stream, message);
-  const plan::Seat seat = link.route.seat;
-  const auto* ack = std::get_if<proto::LinkAck>(&message);
-  if (ack == nullptr)
-    return down(seat,
-                {ErrorCode::InvalidArgument, std::string(proto::name_of(message)) + " is not for a link"});
-  link.tries = 0;
-  if (const Status taken = link.queue.acknowledged(ack->received); !taken) return down(seat, taken.error());
-  give(link);
-}
-
 void Links::on_tensor(Link& link, const net::InFrame& frame) {
-  const plan::Seat seat = link.route.seat;
+  const plan::Seat seat = seat_of(link);
   auto came = tensor_of(frame);
   if (!came) return down(seat, came.error());
-  link.tries = 0;
   link.whole_bytes += frame.size();
   link.meter.end(options_.loop->now(), frame.size(), link.whole_bytes);
-  if (link.receipts.count_received(frame.size())) acknowledge(link);
+  act(link, link.machine->on_tensor(options_.loop->now(), link.machine->received(), frame.size()));
   handlers_.on_tensor(seat, came->header, std::move(came->payload));
 }
 
 // Its bytes are where place_piece had them.
 void Links::on_piece(Link& link, Way& way) {
   const Coming coming = *std::exchange(way.coming, std::nullopt);
-  link.tries = 0;
+  link.machine->on_piece();
   if (!coming.is_new) return;
   auto tensor = link.assembly.end(coming.piece);
   if (!tensor) return;
   link.meter.end(options_.loop->now(), coming.piece.size, bytes_came(link));
-  if (link.receipts.count_received(coming.piece.number, coming.piece.size)) acknowledge(link);
-  handlers_.on_tensor(link.route.seat, tensor->header, std::move(tensor->payload));
+  act(link, link.machine->on_tensor(options_.loop->now(), coming.piece.number, coming.piece.size));
+  handlers_.on_tensor(seat_of(link), tensor->header, std::move(tensor->payload));
 }
 
 }  // namespace weft::peer

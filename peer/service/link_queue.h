@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "net/frame.h"
-#include "peer/machine/link_ledger.h"
+#include "peer/machine/link.h"
 #include "peer/machine/urgency.h"
 
 namespace weft::peer {
@@ -21,7 +21,7 @@ inline constexpr uint64_t kBegunMax = 1024;
 // What both ends of a link work out by themselves: `bytes` of all its edges in that direction.
 constexpr uint64_t window_of(uint64_t bytes) { return (uint64_t{32} << 20) + 4 * bytes; }
 
-class LinkQueue {
+class LinkQueue : public LinkOutbox {
  public:
   struct Options {
     uint64_t kept_bytes_max = uint64_t{4} << 30;  // what waits included
@@ -37,8 +37,8 @@ class LinkQueue {
   std::optional<net::OutFrame> next(bool whole);
 
   // From the other side, as in LinkLedger. After resume() what it lacks goes again from its begin.
-  Status acknowledged(uint64_t received);
-  Status resume(uint64_t received);
+  Status acknowledged(uint64_t received) override;
+  Status resume(uint64_t received) override;
 
   uint64_t unsent_bytes() const { return unsent_bytes_; }  // of what next() has yet to give
   uint64_t begun_bytes() const { return begun_.kept_bytes(); }
