@@ -11,7 +11,6 @@ namespace weft::broker {
 namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(500);
-constexpr Duration kDiskFullRetry = std::chrono::milliseconds(500);
 constexpr size_t kEventsAtOnce = 500;
 constexpr size_t kEventBytesAtOnce = 1 << 20;  // of their texts, about
 constexpr int kTurnMessagesMax = 512;
@@ -189,46 +188,59 @@ void Core::introduce(Introduced event) {
   commit();
 }
 
-void Core::step(const Event& event) {
-  Effects effects = broker_.step(now(), event);
-  Part& part = parts_.emplace_back();
-  std::visit(
-      [&](const auto& e) {
-        if constexpr (requires { e.connection; }) part.sender = e.connection;
-      },
-      event);
-  part.record_count = effects.records.size();
-  part.effects = std::move(effects.effects);
-  std::move(effects.records.begin(), effects.records.end(), std::back_inserter(records_));
-}
+void Core::step(const Event& event) { turn_.add(event, broker_.step(now(), event)); }
 
-// Everything of this turn is made durable at once; only then does anybody hear of it. Where the store refuses
-// it, each event's records go by themselves: what it refuses then is as if it had not been, as far as anybody
-// hears, and who said it has to go.
+// Everything of this turn is made durable before anybody hears of it.
 void Core::commit() {
-  while (!parts_.empty()) {
-    std::vector<Record> records = std::exchange(records_, {});
-    std::vector<Part> parts = std::exchange(parts_, {});
-    const Appended all = append(records, /*has_sender=*/true);
-    if (all == Appended::Failed) return;
-    size_t begin = 0;
-    for (Part& part : parts) {
-      const std::span<const Record> own = std::span(records).subspan(begin, part.record_count);
-      begin += part.record_count;
-      const Appended appended =
-          all == Appended::Yes || own.empty() ? Appended::Yes : append(own, part.sender.has_value());
-      if (appended == Appended::Failed) return;
-      if (appended == Appended::Refused) {
+  while (!turn_.is_empty()) {
+    if (!append()) return;
+    for (Turn::Done done = turn_.finish(); Turn::Part & part : done.parts) {
+      if (part.is_refused) {
         if (part.sender) close_sender(*part.sender);
         continue;
       }
-      publish_events(own);
-      refer_to_blobs(own);
+      publish_events(part.records);
+      refer_to_blobs(part.records);
       for (Effect& effect : part.effects) carry_out(effect);
     }
   }
   for (const auto& [connection, size] : std::exchange(taken_, {}))
     to_gate(connection, Taken{connection, size});
+}
+
+// A full disk is waited for. False: the process must end.
+bool Core::append() {
+  while (!turn_.to_append().empty()) {
+    const std::span<const Record> records = turn_.to_append();
+    const Status durable = store_->append(records);
+    switch (turn_.on_appended(durable)) {
+      case Turn::Verdict::Durable:
+        if (std::exchange(disk_is_full_, false)) options_.log("info disk_has_room_again");
+        break;
+      case Turn::Verdict::Refused:
+        options_.log("error records_refused count=" + std::to_string(records.size()) + " what=\"" +
+                     durable.error().message + "\"");
+        break;
+      case Turn::Verdict::Waits:
+        if (stopping_) return fail_with(durable.error());
+        if (!std::exchange(disk_is_full_, true))
+          options_.log("error disk_full what=\"" + durable.error().message +
+                       "\" advice=\"make room where the broker's data directory is; it goes on by itself\"");
+        std::this_thread::sleep_for(kDiskFullRetry);
+        break;
+      case Turn::Verdict::Ends:
+        return fail_with(durable.error());
+    }
+  }
+  return true;
+}
+
+bool Core::fail_with(const Error& error) {
+  options_.log("error store_failed what=\"" + error.message + "\"");
+  turn_ = {};
+  failed_ = true;
+  on_fatal_(error);
+  return false;
 }
 
 void Core::close_sender(ConnectionId connection) {
@@ -266,36 +278,6 @@ void Core::refer_to_blobs(std::span<const Record> records) {
     }
   }
   if (!blobs.empty()) leases_.refer(blobs);
-}
-
-// A full disk is waited for: nothing of the turn is durable, so nobody hears of it, and nothing new is taken
-// in meanwhile. Peers keep their stages and come back. Failed: the process must end.
-Core::Appended Core::append(std::span<const Record> records, bool has_sender) {
-  if (records.empty()) return Appended::Yes;
-  for (;;) {
-    const Status durable = store_->append(records);
-    if (durable) {
-      if (std::exchange(disk_is_full_, false)) options_.log("info disk_has_room_again");
-      return Appended::Yes;
-    }
-    const ErrorCode code = durable.error().code;
-    // Where there is nobody to blame, a refusal is the disk's.
-    if (code == ErrorCode::InvalidArgument || (code == ErrorCode::PermissionDenied && has_sender)) {
-      options_.log("error records_refused count=" + std::to_string(records.size()) + " what=\"" +
-                   durable.error().message + "\"");
-      return Appended::Refused;
-    }
-    if (code != ErrorCode::ResourceExhausted || stopping_) {
-      options_.log("error store_failed what=\"" + durable.error().message + "\"");
-      failed_ = true;
-      on_fatal_(durable.error());
-      return Appended::Failed;
-    }
-    if (!std::exchange(disk_is_full_, true))
-      options_.log("error disk_full what=\"" + durable.error().message +
-                   "\" advice=\"make room where the broker's data directory is; it goes on by itself\"");
-    std::this_thread::sleep_for(kDiskFullRetry);
-  }
 }
 
 void Core::say_feed(proto::JobNumber job, ToGate what) {

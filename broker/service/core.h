@@ -21,6 +21,7 @@
 #include "broker/service/bus.h"
 #include "broker/service/planning.h"
 #include "broker/store.h"
+#include "broker/turn.h"
 #include "net/worker.h"
 
 namespace weft::broker {
@@ -52,8 +53,8 @@ class Core {
   void look_at_tokens();
   void step(const Event& event);
   void commit();
-  enum class Appended : uint8_t { Yes, Refused, Failed };
-  Appended append(std::span<const Record> records, bool has_sender);
+  bool append();
+  bool fail_with(const Error& error);  // false
   void publish_events(std::span<const Record> records);
   void refer_to_blobs(std::span<const Record> records);
   void close_sender(ConnectionId connection);
@@ -83,14 +84,7 @@ class Core {
   storage::BlobStore& blobs_;
   BlobLeases& leases_;
   Instant next_collection_{};
-  // Of this turn, not yet durable: what each event made, in order.
-  struct Part {
-    std::optional<ConnectionId> sender;  // whose message it was
-    size_t record_count = 0;
-    std::vector<Effect> effects;
-  };
-  std::vector<Record> records_;
-  std::vector<Part> parts_;
+  Turn turn_;
   std::map<ConnectionId, uint64_t> taken_;  // bytes of messages since the last commit: the gate may send more
   bool disk_is_full_ = false;
 
