@@ -22,7 +22,6 @@ template <typename... F>
 Overloaded(F...) -> Overloaded<F...>;
 
 constexpr Duration kTick = milliseconds(500);
-constexpr Duration kDiskFullRetry = milliseconds(500);
 constexpr Duration kCollectEvery = seconds(60);
 constexpr Duration kRelayWait = seconds(10);
 
@@ -111,7 +110,7 @@ void BrokerHost::crash() {
   bool kept = false;
   if (committing_ && !store_.full() && draw_.one_in(2)) {
     kept = true;
-    if (store_.append(pending_.records)) checkers_.on_durable(pending_.records);
+    if (store_.append(turn_.to_append())) checkers_.on_durable(turn_.to_append());
   }
   world_.note(What::BrokerCrashes, life_, kept);
   ++life_;
@@ -120,7 +119,8 @@ void BrokerHost::crash() {
   crashed_ = nullptr;
   backlog_.clear();
   inbox_.clear();
-  pending_ = {};
+  turn_ = {};
+  spoken_.clear();
   committing_ = turn_scheduled_ = false;
   clients_.clear();
   feeds_.clear();
@@ -216,8 +216,10 @@ void BrokerHost::step(const broker::Event& event) {
     for (const broker::Effect& effect : effects.effects)
       if (const auto* peers = std::get_if<broker::PublishPeers>(&effect))
         checkers_.on_peers_published(peers->peers, seconds(10));
-  std::move(effects.records.begin(), effects.records.end(), std::back_inserter(pending_.records));
-  std::move(effects.effects.begin(), effects.effects.end(), std::back_inserter(pending_.effects));
+  if (options_.bug == Bug::EffectsBeforeDurable)
+    for (const broker::Effect& effect : effects.effects)
+      if (const auto* message = std::get_if<broker::Send>(&effect)) spoken_.push_back(*message);
+  turn_.add(event, std::move(effects));
 }
 
 void BrokerHost::turn() {
@@ -237,17 +239,12 @@ Duration BrokerHost::append_time() {
 }
 
 void BrokerHost::commit() {
-  if (pending_.records.empty()) return carry_out(std::exchange(pending_.effects, {}));
+  if (turn_.to_append().empty()) return finish_turn();
   committing_ = true;
-  if (options_.bug == Bug::EffectsBeforeDurable) {
-    // Spoken at once; written when the disk gets to it.
-    for (broker::Effect& effect : pending_.effects)
-      if (auto* message = std::get_if<broker::Send>(&effect)) send(*message);
-    std::erase_if(pending_.effects,
-                  [](const auto& effect) { return std::holds_alternative<broker::Send>(effect); });
-  }
+  // Spoken at once; written when the disk gets to it.
+  for (const broker::Send& message : spoken_) send(message);
   const Duration time = append_time();
-  world_.note(What::Append, pending_.records.size(), static_cast<uint64_t>(time.count()));
+  world_.note(What::Append, turn_.to_append().size(), static_cast<uint64_t>(time.count()));
   world_.after(time, [this, life = life_] { append(life); });
   if (!crashed_) return;
   world_.after(draw_.between(Duration{}, time),
@@ -261,81 +258,100 @@ void BrokerHost::commit() {
 void BrokerHost::append(uint64_t life) {
   if (life != life_) return;
   if (frozen_) return backlog_.push_back([this, life] { append(life); });
-  if (const Status durable = store_.append(pending_.records); !durable) {
-    world_.note(What::AppendRefused, pending_.records.size());
-    if (options_.bug != Bug::DiskFullForgets)  // waited for; nothing new is taken in meanwhile
-      return world_.after(kDiskFullRetry, [this, life] { append(life); });
-  } else {
-    checkers_.on_durable(pending_.records);
+  const std::span<const broker::Record> records = turn_.to_append();
+  const Status durable = store_.append(records);
+  const bool forgets = !durable && options_.bug == Bug::DiskFullForgets;
+  switch (turn_.on_appended(forgets ? Status{} : durable)) {
+    case broker::Turn::Verdict::Durable:
+      if (!forgets) checkers_.on_durable(records);
+      break;
+    case broker::Turn::Verdict::Refused:
+      break;
+    case broker::Turn::Verdict::Waits:
+      world_.note(What::AppendRefused, records.size());
+      return world_.after(broker::kDiskFullRetry, [this, life] { append(life); });
+    case broker::Turn::Verdict::Ends:
+      return world_.fail("the store is broken: " + durable.error().message);
   }
+  if (!turn_.to_append().empty()) return append(life);
   committing_ = false;
-  pending_.records.clear();
-  carry_out(std::exchange(pending_.effects, {}));
+  finish_turn();
   if (!inbox_.empty() && life == life_) turn();
 }
 
-void BrokerHost::carry_out(std::vector<broker::Effect> effects) {
-  for (broker::Effect& effect : effects) carry_out(effect);
+void BrokerHost::finish_turn() {
+  broker::Turn::Done done = turn_.finish();
+  const bool spoken = !std::exchange(spoken_, {}).empty() && !done.records.empty();
+  for (broker::Turn::Part& part : done.parts) {
+    if (part.is_refused && part.sender) close(*part.sender);
+    if (part.is_refused) continue;
+    for (broker::Effect& effect : part.effects)
+      if (!spoken || !std::holds_alternative<broker::Send>(effect)) carry_out(effect);
+  }
 }
 
 void BrokerHost::carry_out(broker::Effect& effect) {
-  std::visit(Overloaded{
-                 [&](broker::Send& e) { send(e); },
-                 [&](broker::Admit&) {},
-                 [&](broker::Close& e) {
-                   const auto client = clients_.find(e.connection);
-                   if (client == clients_.end()) return;
-                   client->second.line.close();
-                   clients_.erase(client);
-                   checkers_.on_connection_ended(e.connection);
-                   enqueue(broker::Disconnected{e.connection, "closed"});
-                 },
-                 [&](broker::CloseAll&) {},
-                 [&](broker::CheckSubmission& e) {
-                   world_.after(draw_.between(milliseconds(1), milliseconds(50)), [this, life = life_, e] {
-                     if (life != life_) return;
-                     run([this, life, e] {
-                       if (life == life_) enqueue(broker::SubmissionChecked{e.connection, e.submission, {}});
-                     });
-                   });
-                 },
-                 [&](broker::StartPlanning& e) { plan(std::move(e)); },
-                 [&](broker::Reconsider& e) { reconsider(std::move(e)); },
-                 [&](broker::OpenFeed& e) {
-                   feeds_[e.job] = {e.data_key, options_.bug == Bug::DataShifted && plans_[e.job] >= 1};
-                 },
-                 [&](broker::CloseFeed& e) { feeds_.erase(e.job); },
-                 [&](broker::GrantRelay& e) { tickets_.insert(e.ticket); },
-                 [&](broker::RevokeRelay& e) {
-                   tickets_.erase(e.ticket);
-                   if (const auto at = waiting_.find(e.ticket); at != waiting_.end()) {
-                     const Joined joined = std::move(at->second.joined);
-                     waiting_.erase(at);
-                     joined(std::nullopt);
-                   }
-                 },
-                 [&](broker::ForgetJob&) {},
-                 [&](broker::AnswerFromStore& e) {
-                   send({e.connection, std::make_shared<const proto::Message>(answer_from_store(store_, e))});
-                 },
-                 [&](broker::SendJobs& e) {
-                   send({e.connection,
-                         std::make_shared<const proto::Message>(list_jobs(store_, std::move(e)))});
-                 },
-                 [&](broker::ReopenJob& e) { enqueue(broker::JobReopened{e.connection, reopen(store_, e)}); },
-                 [&](broker::VerifyBlobs& e) {
-                   const auto bad = std::count_if(e.blobs.begin(), e.blobs.end(),
-                                                  [&](const Digest& blob) { return !blobs_.has(blob); });
-                   enqueue(broker::BlobsVerified{e.job, e.step, static_cast<size_t>(bad)});
-                 },
-                 [&](broker::PublishPeers&) {},
-                 [&](broker::SendEvents&) {},
-                 [&](broker::KeepTransient& e) { blobs_.keep_transient(e.blobs, world_.now()); },
-                 [&](broker::Log& e) {
-                   if (world_.traces()) world_.say("broker: " + e.line);
-                 },
-             },
-             effect);
+  std::visit(
+      Overloaded{
+          [&](broker::Send& e) { send(e); },
+          [&](broker::Admit&) {},
+          [&](broker::Close& e) { close(e.connection); },
+          [&](broker::CloseAll&) {},
+          [&](broker::CheckSubmission& e) {
+            world_.after(draw_.between(milliseconds(1), milliseconds(50)), [this, life = life_, e] {
+              if (life != life_) return;
+              run([this, life, e] {
+                if (life == life_) enqueue(broker::SubmissionChecked{e.connection, e.submission, {}});
+              });
+            });
+          },
+          [&](broker::StartPlanning& e) { plan(std::move(e)); },
+          [&](broker::Reconsider& e) { reconsider(std::move(e)); },
+          [&](broker::OpenFeed& e) {
+            feeds_[e.job] = {e.data_key, options_.bug == Bug::DataShifted && plans_[e.job] >= 1};
+          },
+          [&](broker::CloseFeed& e) { feeds_.erase(e.job); },
+          [&](broker::GrantRelay& e) { tickets_.insert(e.ticket); },
+          [&](broker::RevokeRelay& e) {
+            tickets_.erase(e.ticket);
+            if (const auto at = waiting_.find(e.ticket); at != waiting_.end()) {
+              const Joined joined = std::move(at->second.joined);
+              waiting_.erase(at);
+              joined(std::nullopt);
+            }
+          },
+          [&](broker::ForgetJob&) {},
+          [&](broker::AnswerFromStore& e) {
+            send({e.connection, std::make_shared<const proto::Message>(answer_from_store(store_, e))});
+          },
+          [&](broker::SendJobs& e) {
+            send({e.connection, std::make_shared<const proto::Message>(list_jobs(store_, std::move(e)))});
+          },
+          [&](broker::ReopenJob& e) {
+            enqueue(broker::JobReopened{e.connection, reopen(store_, e)});
+          },
+          [&](broker::VerifyBlobs& e) {
+            const auto bad = std::count_if(e.blobs.begin(), e.blobs.end(),
+                                           [&](const Digest& blob) { return !blobs_.has(blob); });
+            enqueue(broker::BlobsVerified{e.job, e.step, static_cast<size_t>(bad)});
+          },
+          [&](broker::PublishPeers&) {},
+          [&](broker::SendEvents&) {},
+          [&](broker::KeepTransient& e) { blobs_.keep_transient(e.blobs, world_.now()); },
+          [&](broker::Log& e) {
+            if (world_.traces()) world_.say("broker: " + e.line);
+          },
+      },
+      effect);
+}
+
+void BrokerHost::close(ConnectionId connection) {
+  const auto client = clients_.find(connection);
+  if (client == clients_.end()) return;
+  client->second.line.close();
+  clients_.erase(client);
+  checkers_.on_connection_ended(connection);
+  enqueue(broker::Disconnected{connection, "closed"});
 }
 
 void BrokerHost::send(const broker::Send& effect) {
@@ -417,7 +433,7 @@ void BrokerHost::reconsider(broker::Reconsider request) {
       static_cast<uint32_t>(std::strtoul(request.request.submission.job.c_str(), nullptr, 10));
   planner_free_ = std::max(planner_free_, world_.now()) + draw_.doubling(milliseconds(20), seconds(2));
   const uint64_t turn = draw_.next(), secret = draw_.next();
-  world_.at(planner_free_, [this, life = life_, index, turn, secret, request = std::move(request)]() mutable {
+  world_.at(planner_free_, [this, life = life_, index, turn, secret, request = std::move(request)] {
     if (life != life_) return;
     const auto other = compare(index, request, turn, secret);
     run([this, life, event = broker::Reconsidered{request.request.job, request.request.plan_version, other}] {
@@ -426,18 +442,15 @@ void BrokerHost::reconsider(broker::Reconsider request) {
   });
 }
 
-Result<broker::Reconsidered::Other> BrokerHost::compare(uint32_t index, broker::Reconsider& request,
+Result<broker::Reconsidered::Other> BrokerHost::compare(uint32_t index, const broker::Reconsider& request,
                                                         uint64_t turn, uint64_t secret) const {
   const uint64_t rate = options_.broker.replication_rate;
-  auto& candidates = request.request.candidates;
   if (options_.plans_by_pace) {
     WEFT_TRY(const auto other, plan_by_pace(specs_[index], request.request, secret, rate));
     return compare_runs(request, *other);
   }
-  // Others than now, if there are any; the shuffled ones are not those that the cluster speaks of.
-  std::rotate(candidates.begin(), candidates.begin() + static_cast<long>(turn % candidates.size()),
-              candidates.end());
-  WEFT_TRY(const auto other, plan_run(specs_[index], request.request, secret, rate));
+  // Others than now, if there are any.
+  WEFT_TRY(const auto other, plan_run(specs_[index], request.request, secret, rate, turn));
   broker::Reconsidered::Other compared{.as_it_is = seconds(2), .as_planned = seconds(2), .peers = {}};
   if (moves_by_chance_ && turn % 3 != 0) compared.as_planned = milliseconds(20);
   for (const auto& stage : other->stages) compared.peers.push_back(stage.peer);

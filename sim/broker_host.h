@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "broker/broker.h"
+#include "broker/turn.h"
 #include "sim/bugs.h"
 #include "sim/checkers.h"
 #include "sim/disk.h"
@@ -82,13 +83,14 @@ class BrokerHost {
   void step(const broker::Event& event);
   void commit();
   void append(uint64_t life);
-  void carry_out(std::vector<broker::Effect> effects);
+  void finish_turn();
   void carry_out(broker::Effect& effect);
+  void close(broker::ConnectionId connection);
   void send(const broker::Send& effect);
   void plan(broker::StartPlanning request);
   void reconsider(broker::Reconsider request);
-  Result<broker::Reconsidered::Other> compare(uint32_t index, broker::Reconsider& request, uint64_t turn,
-                                              uint64_t secret) const;
+  Result<broker::Reconsidered::Other> compare(uint32_t index, const broker::Reconsider& request,
+                                              uint64_t turn, uint64_t secret) const;
   Status make_initial_values(const broker::PlannedRun& run, const JobSpec& spec);
   Duration append_time();
 
@@ -108,7 +110,7 @@ class BrokerHost {
   std::function<void()> crashed_;
   std::vector<std::function<void()>> backlog_;
   std::deque<broker::Event> inbox_;
-  broker::Effects pending_;
+  broker::Turn turn_;
   bool committing_ = false, turn_scheduled_ = false;
   std::map<broker::ConnectionId, Client> clients_;
   broker::ConnectionId next_connection_ = 1;
@@ -123,6 +125,7 @@ class BrokerHost {
   Instant planner_free_{}, next_collection_{}, ticked_{};
   int64_t unix_offset_ms_ = 1'700'000'000'000;
   // Bugs
+  std::vector<broker::Send> spoken_;  // of the turn: before it is durable
   std::map<proto::JobNumber, broker::CheckpointCommitted> last_point_;
   std::set<broker::ConnectionId> resumed_;
   std::map<broker::ConnectionId, uint64_t> added_;

@@ -1,6 +1,5 @@
-// The connections between the stages of a plan at one peer, as peer/service keeps them: a link outlives its
-// connections; what was not acknowledged is sent again over the next. Tensors come in any order that several
-// are under way in.
+// The connections between the stages of a plan at one peer: peer/machine/link.h over the simulated network,
+// as peer/service/links.h has it over sockets. Tensors come in any order that several are under way in.
 #pragma once
 
 #include <functional>
@@ -8,17 +7,18 @@
 #include <memory>
 #include <optional>
 
-#include "peer/machine/link_ledger.h"
+#include "peer/machine/link.h"
 #include "sim/network.h"
 
 namespace weft::sim {
 
 inline constexpr int64_t kTimedSizeMin = 64 << 10;  // of a tensor: its coming tells something of the link
+inline constexpr Duration kLinkTick = std::chrono::seconds(1);
 
 class LinkSet {
  public:
   struct Way {  // how connections come about; the host knows
-    std::function<void(const proto::LinkRoute& route, std::function<void(Result<Line>)> done)> dial;
+    std::function<void(const std::string& address, std::function<void(Result<Line>)> done)> dial;
     std::function<void(const proto::Secret& ticket, std::function<void(Result<Line>)> done)> relay;
     // Runs it now, or when the process is thawed; not at all when it or this stage has gone.
     std::function<void(std::function<void()>)> guarded;
@@ -34,36 +34,38 @@ class LinkSet {
 
   void start();
   void send(plan::Seat seat, TensorPacket packet);
-  // Somebody dialled and said which link it is. Whether it is one of these.
-  bool offer(const Line& line, NodeId from, const proto::LinkHello& hello);
-  bool wants(const proto::LinkHello& hello) const;
+  // `who` dialled and said which link it is. Whether it is one of these.
+  bool offer(const Line& line, const PeerId& who, const proto::LinkHello& hello);
   void invite(const proto::Secret& ticket);
-  void on_tick();  // every two seconds
+  void on_tick();  // every kLinkTick
   // A planted bug: after a reconnect, what was received and not acknowledged is sent again, and taken again.
   void take_again() { takes_again_ = true; }
-  size_t kept_max() const { return kept_max_; }
 
  private:
-  struct Link {
-    proto::LinkRoute route;
+  struct Outbox final : peer::LinkOutbox {
+    Status acknowledged(uint64_t received) override { return ledger.acknowledged(received); }
+    Status resume(uint64_t received) override { return ledger.resume(received); }
     peer::LinkLedger<TensorPacket> ledger;
-    peer::LinkReceipts receipts;
-    Line line;
-    uint64_t connections = 0;  // so far: handlers of older ones are dropped
-    bool ready = false, was_up = false, dialling = false, failed = false;
-    Instant down_since{}, heard{}, said{};
-    uint32_t attempts = 0;
-    uint64_t told = 0;  // for the planted bug
   };
-  void dial(Link& link);
-  void take(Link& link, const Line& line, bool introduces);
-  void on_packet(Link& link, uint64_t connection, const Packet& packet);
-  void on_tensor(Link& link, const Packet& packet);
+  struct Link {
+    Outbox outbox;
+    std::unique_ptr<peer::LinkMachine> machine;
+    std::map<uint64_t, Line> lines;  // by number
+    uint64_t carries = 0;            // the line that tensors go over; 0: none
+    uint64_t attempt = 0, wake = 0;  // so far: what comes of older ones is dropped
+    uint64_t told = 0;               // for the planted bug
+  };
+  using Machine = peer::LinkMachine;
+  void act(Link& link, Machine::Effects effects);
+  void dial(Link& link, const std::string& address);
+  uint64_t take(Link& link, const Line& line);
+  void begin(Link& link, const Machine::Begin& effect);
+  void fail(Link& link, const Error& error);
+  void on_packet(Link& link, uint64_t number, const Packet& packet);
+  void on_tensor(Link& link, uint64_t number, const Packet& packet);
   static void send_over_line(Link& link, uint64_t number, const TensorPacket& packet);
-  void down(Link& link, const std::string& why);
-  void resume(Link& link, uint64_t received);
-  void say(Link& link, proto::Message message);
-  uint64_t tell_received(Link& link, bool connects);
+  void say(Link& link, const Machine::Say& effect);
+  bool are_all_up() const;
   void check_all_up();
 
   World& world_;
@@ -73,8 +75,8 @@ class LinkSet {
   Handlers handlers_;
   Draw draw_, late_;                  // late_: of tensors
   std::map<plan::Seat, Link> links_;  // by the other seat
-  bool all_up_said_ = false, takes_again_ = false;
-  size_t kept_max_ = 0;
+  uint64_t lines_ = 0;                // so far
+  bool all_up_said_ = false, failed_ = false, takes_again_ = false;
 };
 
 }  // namespace weft::sim

@@ -73,41 +73,23 @@ std::vector<uint32_t> stages_of(const std::vector<uint32_t>& layer_of, const Job
   return stages;
 }
 
-ModelGraphs::Program cut(const Graph& graph, ProgramKind kind, const std::vector<uint32_t>& stage_of_op) {
+// All stages are of one class, that of the peers' devices.
+broker::LoweredGraphs lowered(const Graph& graph) {
+  return {std::make_shared<const dag::Lowered>(dag::lower_traced(graph, dag::op_table(), {}))};
+}
+
+ModelGraphs::Program cut(const Graph& graph, ProgramKind kind, const std::vector<uint32_t>& stage_of_op,
+                         uint32_t stages) {
   ModelGraphs::Program program;
-  const auto whole = std::make_shared<const Graph>(graph);
-  program.whole = std::make_shared<const HashProgram>(whole, std::vector<uint32_t>(graph.ops().size(), 0), 1);
-  std::set<uint32_t> used(stage_of_op.begin(), stage_of_op.end());
-  const std::vector<uint32_t> stage_of_piece(used.begin(), used.end());
-  std::vector<uint32_t> piece_of_op;
-  for (const uint32_t stage : stage_of_op)
-    piece_of_op.push_back(static_cast<uint32_t>(
-        std::lower_bound(stage_of_piece.begin(), stage_of_piece.end(), stage) - stage_of_piece.begin()));
-  dag::Split split =
-      sure(dag::split(graph, piece_of_op, static_cast<uint32_t>(stage_of_piece.size()), dag::op_table()));
-  for (uint32_t p = 0; p < split.stages.size(); ++p) {
-    dag::StageGraph& stage = split.stages[p];
-    ModelGraphs::Piece piece;
-    piece.stage = stage_of_piece[p];
-    piece.program.kind = kind;
-    piece.program.segment_of_op = std::move(stage.segment_of_op);
-    piece.program.segment_count = stage.segment_count;
-    std::set<uint32_t> received;
-    for (uint32_t e = 0; e < split.cut_edges.size(); ++e) {
-      const dag::CutEdge& edge = split.cut_edges[e];
-      if (edge.to_stage == p) {
-        piece.program.receives.push_back({e, edge.received, stage_of_piece[edge.from_stage]});
-        received.insert(edge.received.index);
-      }
-      if (edge.from_stage == p) piece.program.sends.push_back({e, edge.sent, stage_of_piece[edge.to_stage]});
-    }
-    for (const ValueId input : stage.graph.inputs())
-      if (!received.contains(input.index)) piece.program.data_inputs.push_back(stage.graph.value(input).name);
-    piece.program.graph = std::make_shared<const Graph>(std::move(stage.graph));
-    piece.hashes = std::make_shared<const HashProgram>(piece.program.graph, piece.program.segment_of_op,
-                                                       piece.program.segment_count);
-    program.pieces.push_back(std::move(piece));
-  }
+  program.graph = std::make_shared<const Graph>(graph);
+  const broker::LoweredGraphs classes = lowered(graph);
+  const auto whole = std::make_shared<const Graph>(classes.front()->graph);
+  program.whole =
+      std::make_shared<const HashProgram>(whole, std::vector<uint32_t>(whole->ops().size(), 0), 1);
+  plan::Plan plan;
+  plan.stages.resize(stages);
+  program.pieces =
+      sure(broker::cut_program(kind, graph, plan, stage_of_op, classes, std::vector<uint32_t>(stages, 0)));
   return program;
 }
 
@@ -122,7 +104,7 @@ std::shared_ptr<const ModelGraphs> make_graphs(const JobSpec& job) {
   const Graph model = chain(job);
   if (job.predicts) {
     graphs->programs[ProgramKind::Predict] =
-        cut(model, ProgramKind::Predict, stages_of(layers_of(model, job.layers), job));
+        cut(model, ProgramKind::Predict, stages_of(layers_of(model, job.layers), job), job.stages);
   } else {
     const dag::LossSpec loss{.type = dag::LossType::CrossEntropy,
                              .prediction = "logits",
@@ -131,24 +113,24 @@ std::shared_ptr<const ModelGraphs> make_graphs(const JobSpec& job) {
                              .ignore_index = {}};
     const dag::TensorSpec target{dag::DType::I64, {job.microbatch_size}};
     const Graph forward = sure(dag::attach_training_loss(model, {&loss, 1}, {&target, 1}, dag::op_table()));
-    const Graph train = dag::lower(sure(dag::differentiate(forward, dag::op_table())), dag::op_table(),
-                                   {.fuse_elementwise = false});
+    const Graph train = sure(dag::differentiate(forward, dag::op_table()));
     const auto stage_of_op = dag::stages_by_origin(train, stages_of(layers_of(train, job.layers), job));
-    graphs->programs[ProgramKind::Train] = cut(train, ProgramKind::Train, stage_of_op);
+    graphs->programs[ProgramKind::Train] = cut(train, ProgramKind::Train, stage_of_op, job.stages);
     for (const auto& initializer : train.initializers())
       if (train.find_output(OutputRole::Gradient, initializer.name))
         graphs->parameters.push_back(initializer.name);
     if (job.forward_microbatches != 0) {
-      const Graph evaluation =
-          dag::lower(sure(dag::attach_evaluation_loss(model, {&loss, 1}, {&target, 1}, job.microbatch_size,
-                                                      dag::op_table())),
-                     dag::op_table(), {.fuse_elementwise = false});
+      const Graph evaluation = sure(
+          dag::attach_evaluation_loss(model, {&loss, 1}, {&target, 1}, job.microbatch_size, dag::op_table()));
       graphs->programs[ProgramKind::Evaluate] =
-          cut(evaluation, ProgramKind::Evaluate, plan::follow_stages(evaluation, {}, train, stage_of_op));
+          cut(evaluation, ProgramKind::Evaluate,
+              plan::follow_stages(evaluation, lowered(evaluation), train, stage_of_op), job.stages);
     }
   }
   for (const auto& [kind, program] : graphs->programs)
-    for (const auto& piece : program.pieces) compiled()[piece.program.graph.get()] = piece.hashes;
+    for (const auto& piece : program.pieces)
+      compiled()[piece.program.graph.get()] = std::make_shared<const HashProgram>(
+          piece.program.graph, piece.program.segment_of_op, piece.program.segment_count);
   return graphs;
 }
 
@@ -253,6 +235,10 @@ proto::Secret secret_of(uint64_t draw) {
   return secret;
 }
 
+broker::DrawSecret secrets(uint64_t seed) {
+  return [seed, drawn = uint64_t{0}]() mutable { return secret_of(mix(seed, drawn++)); };
+}
+
 dag::OptimizerSpec optimizer_of(const JobSpec& job) {
   dag::OptimizerSpec optimizer;
   optimizer.type = job.slots == 2 ? dag::OptimizerType::AdamW : dag::OptimizerType::Sgd;
@@ -261,169 +247,109 @@ dag::OptimizerSpec optimizer_of(const JobSpec& job) {
   return optimizer;
 }
 
-// Values and slots from the checkpoint where it has them; else as submitted, and without slots.
-std::vector<proto::TensorReference> tensors_for(
-    const JobSpec& job, const proto::AssignStage& stage,
-    const std::optional<broker::CheckpointCommitted>& checkpoint) {
-  std::map<dag::StateKey, const proto::TensorReference*> saved;
-  if (checkpoint)
-    for (const auto& tensor : checkpoint->tensors) saved[tensor.key] = &tensor;
-  const std::vector<dag::StateSlot> slots = optimizer_slots(optimizer_of(job));
-  std::vector<proto::TensorReference> tensors;
-  std::set<std::string> named;
-  for (const proto::StageProgram& program : stage.programs)
-    for (const dag::Initializer& initializer : program.graph->initializers()) {
-      if (!named.insert(initializer.name).second) continue;
-      const auto value = find_weight(saved, initializer.name);
-      tensors.push_back(value != saved.end()
-                            ? *value->second
-                            : proto::TensorReference{weight_key(initializer),
-                                                     program.graph->spec(initializer.value),
-                                                     digest_of(initial_value(job.seed, initializer.name))});
-      for (const dag::StateSlot slot : slots)
-        if (const auto found = saved.find(dag::of_initializer(initializer.name, slot)); found != saved.end())
-          tensors.push_back(*found->second);
-    }
-  return tensors;
+broker::JobTerms terms_of(const JobSpec& job, const ModelGraphs& graphs,
+                          const broker::JobTerms::Initial& initial) {
+  broker::JobTerms terms;
+  terms.training = {.seed = job.seed,
+                    .batch_size = job.microbatches * job.microbatch_size,
+                    .microbatch_size = job.microbatch_size,
+                    .steps = job.predicts ? 0 : job.steps,
+                    .optimizer = optimizer_of(job),
+                    .schedule = {},
+                    .clip_norm = job.clip_norm};
+  terms.evaluate_every = job.evaluate_every;
+  terms.checkpoint_every = job.checkpoint_every;
+  terms.checkpoint_steps = job.checkpoint_steps;
+  for (const auto& [kind, program] : graphs.programs)
+    terms.programs[kind] = {program.graph.get(), uint64_t{job.forward_microbatches} * job.microbatch_size};
+  terms.initial = &initial;
+  return terms;
 }
 
-void set_links(broker::PlannedRun& run, const std::vector<broker::Candidate>& peers,
-               std::vector<std::shared_ptr<proto::AssignStage>>& stages, uint64_t secret) {
-  std::set<std::pair<uint32_t, uint32_t>> pairs;
-  for (uint32_t s = 0; s < stages.size(); ++s) {
-    stages[s]->links.clear();
-    for (const proto::StageProgram& program : stages[s]->programs) {
-      for (const proto::EdgeEnd& end : program.sends) pairs.insert(std::minmax(s, end.stage));
-      for (const proto::EdgeEnd& end : program.receives) pairs.insert(std::minmax(s, end.stage));
-    }
-  }
-  run.relay_tickets.clear();
-  for (const auto& [low, high] : pairs) {
-    const bool high_dials = peers[high].device.addresses.empty() && !peers[low].device.addresses.empty();
-    const proto::Secret ticket = secret_of(mix(secret, (uint64_t{low} << 32) | high));
-    run.relay_tickets.push_back(ticket);
-    const auto route = [&](uint32_t to, bool dials) {
-      return proto::LinkRoute{.seat = {to},
-                              .peer = peers[to].peer,
-                              .dials = dials,
-                              .addresses = peers[to].device.addresses,
-                              .relay_ticket = ticket,
-                              .region = peers[to].device.region};
-    };
-    stages[low]->links.push_back(route(high, !high_dials));
-    stages[high]->links.push_back(route(low, high_dials));
-  }
+broker::JobTerms::Initial initial_of(const JobSpec& job, const ModelGraphs& graphs) {
+  broker::JobTerms::Initial initial;
+  const Graph& graph = *graphs.programs.begin()->second.graph;
+  for (const dag::Initializer& initializer : graph.initializers())
+    initial[initializer.name] = {weight_key(initializer), graph.spec(initializer.value),
+                                 digest_of(initial_value(job.seed, initializer.name))};
+  return initial;
 }
 
 // Computing one microbatch on a device of the promised speed: matmul flops per second stand for it.
-double microbatch_seconds(const JobSpec& job, const proto::AssignStage& stage,
-                          const broker::Candidate& peer) {
+Duration microbatch_time(const JobSpec& job, const ModelGraphs& graphs, uint32_t stage,
+                         const broker::Candidate& peer) {
   uint64_t ops = 0;
-  const auto& program = stage.programs.front();
-  const auto hashes = hashes_of(*program.graph);
-  for (uint32_t s = 0; s < program.segment_count; ++s) ops += hashes->ops_in(s);
-  return static_cast<double>(ops) * seconds(job.op) * 1e9 / peer.device.rates.matmul_flops_per_second;
+  for (const broker::StagePiece& piece : graphs.programs.begin()->second.pieces) {
+    if (piece.stage != stage) continue;
+    const auto hashes = hashes_of(*piece.program.graph);
+    for (uint32_t s = 0; s < piece.program.segment_count; ++s) ops += hashes->ops_in(s);
+  }
+  const double speed = peer.device.rates.matmul_flops_per_second / 1e9;
+  return std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(static_cast<double>(ops) * seconds(job.op) / speed));
 }
 
-void describe(const JobSpec& job, const ModelGraphs& graphs, broker::PlannedRun& run) {
-  run.steps = job.predicts ? 0 : job.steps;
-  run.batch_size = job.microbatches * job.microbatch_size;
-  run.microbatch_size = job.microbatch_size;
-  run.microbatches = job.microbatches;
-  run.parameter_count = static_cast<uint32_t>(graphs.parameters.size());
-  run.optimizer = optimizer_of(job);
-  run.clip_norm = job.clip_norm;
-  run.evaluate_every = job.evaluate_every;
-  run.checkpoint_every = job.checkpoint_every;
-  run.checkpoint_steps = job.checkpoint_steps;
-  run.forward_microbatches = job.forward_microbatches;
-  run.forward_samples = uint64_t{job.forward_microbatches} * job.microbatch_size;
-  run.masked = run.accuracy = !job.predicts && job.forward_microbatches != 0;
-  run.prediction_stages = job.predicts ? 1 : 0;
-  run.explanation = {"simulated"};
+// On which of the candidates: of one kind, as many as there are.
+Result<std::vector<uint32_t>> choose(JobSpec& job, const std::vector<broker::Candidate>& candidates,
+                                     uint64_t first) {
+  std::map<std::string, std::vector<uint32_t>> kinds;
+  std::vector<uint32_t> all;
+  for (uint32_t c = 0; c < candidates.size(); ++c) {
+    all.push_back(static_cast<uint32_t>((c + first) % candidates.size()));
+    kinds[candidates[all.back()].device.fingerprint].push_back(all.back());
+  }
+  std::vector<uint32_t> chosen;
+  for (const auto& [fingerprint, group] : kinds)
+    if (group.size() > chosen.size()) chosen = group;
+  if (!job.any_stages && chosen.size() < job.stages) chosen = all;
+  if (job.any_stages) job.stages = std::max(1u, std::min(job.stages, static_cast<uint32_t>(chosen.size())));
+  if (chosen.size() < job.stages) return fail(ErrorCode::Infeasible, "there are fewer peers than stages");
+  chosen.resize(job.stages);
+  return chosen;
+}
+
+Result<std::shared_ptr<const broker::PlannedRun>> assemble(const JobSpec& job,
+                                                           const broker::StartPlanning& request,
+                                                           const std::vector<uint32_t>& placed,
+                                                           Duration predicted_min, uint64_t secret,
+                                                           uint64_t replication_rate) {
+  const auto graphs = graphs_of(job);
+  plan::Plan plan;
+  plan.explanation = {"simulated"};
+  Duration slowest{};
+  for (uint32_t s = 0; s < placed.size(); ++s) {
+    plan::StagePlan stage;
+    stage.devices = {placed[s]};
+    stage.microbatches_in_flight =
+        s == 0 && job.wraps ? job.microbatches : std::min(job.microbatches, job.stages - s);
+    stage.forward = microbatch_time(job, *graphs, s, request.candidates[placed[s]]);
+    slowest = std::max(slowest, stage.forward);
+    plan.stages.push_back(std::move(stage));
+  }
+  plan.predicted_step =
+      std::max(predicted_min, std::chrono::milliseconds(1) + slowest * (job.microbatches + job.stages));
+  const auto initial = initial_of(job, *graphs);
+  const auto terms = terms_of(job, *graphs, initial);
+  broker::Assembly assembly(request, terms, plan, replication_rate, secrets(secret));
+  for (const auto& [kind, program] : graphs->programs) assembly.add(program.pieces);
+  return assembly.finish();
 }
 
 }  // namespace
 
 Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& spec,
                                                            const broker::StartPlanning& request,
-                                                           uint64_t secret, uint64_t replication_rate) {
+                                                           uint64_t secret, uint64_t replication_rate,
+                                                           uint64_t first) {
+  if (request.previous && request.placed.size() == request.previous->stages.size()) {
+    JobSpec job = spec;
+    job.stages = static_cast<uint32_t>(request.placed.size());
+    const auto initial = initial_of(job, *graphs_of(job));
+    return broker::place_stages_again(request, &initial, replication_rate, secrets(secret));
+  }
   JobSpec job = spec;
-  auto run = std::make_shared<broker::PlannedRun>();
-  const bool placed = request.previous && request.placed.size() == request.previous->stages.size();
-  // Of one kind, as many as there are.
-  std::map<std::string, std::vector<const broker::Candidate*>> kinds;
-  for (const auto& candidate : request.candidates) kinds[candidate.device.fingerprint].push_back(&candidate);
-  std::vector<const broker::Candidate*> chosen;
-  for (const auto& [fingerprint, group] : kinds)
-    if (group.size() > chosen.size()) chosen = group;
-  if (!placed && !job.any_stages && chosen.size() < job.stages) {
-    chosen.clear();
-    for (const auto& candidate : request.candidates) chosen.push_back(&candidate);
-  }
-  if (job.any_stages) job.stages = std::max(1u, std::min(job.stages, static_cast<uint32_t>(chosen.size())));
-  if (!placed && chosen.size() < job.stages)
-    return fail(ErrorCode::Infeasible, "there are fewer peers than stages");
-  if (placed) job.stages = static_cast<uint32_t>(request.placed.size());
-  const auto graphs = graphs_of(job);
-  std::vector<std::shared_ptr<proto::AssignStage>> stages(job.stages);
-  std::vector<broker::Candidate> peers(job.stages);
-  if (placed) {
-    *run = *request.previous;
-  } else {
-    describe(job, *graphs, *run);
-    run->stages.resize(job.stages);
-  }
-  run->data_key = secret_of(secret);
-  for (uint32_t s = 0; s < job.stages; ++s) {
-    peers[s] = placed ? request.candidates[request.placed[s]] : *chosen[s];
-    stages[s] = placed ? std::make_shared<proto::AssignStage>(*request.previous->stages[s].assignment)
-                       : std::make_shared<proto::AssignStage>();
-    proto::AssignStage& stage = *stages[s];
-    stage.run = request.job;
-    stage.plan_version = request.plan_version;
-    stage.seat = {s};
-    stage.stage_count = job.stages;
-    stage.training = {.seed = job.seed,
-                      .batch_size = run->batch_size,
-                      .microbatch_size = job.microbatch_size,
-                      .steps = run->steps,
-                      .optimizer = run->optimizer,
-                      .schedule = {},
-                      .clip_norm = job.clip_norm};
-    if (!placed)
-      for (const auto& [kind, program] : graphs->programs)
-        for (const auto& piece : program.pieces)
-          if (piece.stage == s) stage.programs.push_back(piece.program);
-    stage.microbatches_in_flight =
-        s == 0 && job.wraps ? job.microbatches : std::min(job.microbatches, job.stages - s);
-    stage.after_step = request.checkpoint ? request.checkpoint->step : 0;
-    stage.data_key = run->data_key;
-    stage.replication_rate = replication_rate;
-    if (!placed) stage.device_class = peers[s].device.device_class();
-    stage.tensors = tensors_for(job, stage, request.checkpoint);
-    run->stages[s].peer = peers[s].peer;
-    run->stages[s].microbatch_seconds = microbatch_seconds(job, stage, peers[s]);
-    run->stages[s].parameters.clear();
-    for (const proto::StageProgram& program : stage.programs)
-      if (program.kind == ProgramKind::Train)
-        for (const auto& initializer : program.graph->initializers())
-          if (program.graph->find_output(OutputRole::Gradient, initializer.name))
-            run->stages[s].parameters.push_back(static_cast<uint32_t>(
-                std::find(graphs->parameters.begin(), graphs->parameters.end(), initializer.name) -
-                graphs->parameters.begin()));
-  }
-  double slowest = 0;
-  for (const auto& stage : run->stages) slowest = std::max(slowest, stage.microbatch_seconds);
-  run->predicted_step =
-      std::chrono::milliseconds(1 + static_cast<int64_t>(1000 * slowest * (job.microbatches + job.stages)));
-  run->fingerprint = peers.front().device.fingerprint;
-  run->equal_bits = std::all_of(peers.begin(), peers.end(), [&](const auto& peer) {
-    return peer.device.fingerprint == run->fingerprint;
-  });
-  set_links(*run, peers, stages, secret);
-  for (uint32_t s = 0; s < job.stages; ++s) run->stages[s].assignment = stages[s];
-  return std::shared_ptr<const broker::PlannedRun>(std::move(run));
+  WEFT_TRY(const auto placed, choose(job, request.candidates, first));
+  return assemble(job, request, placed, Duration{}, secret, replication_rate);
 }
 
 Result<std::shared_ptr<const broker::PlannedRun>> plan_by_pace(const JobSpec& job,
@@ -451,13 +377,9 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_by_pace(const JobSpec& jo
     }
   };
   place_next();
-  broker::StartPlanning chosen = request;
-  chosen.candidates.clear();
-  for (const uint32_t candidate : best) chosen.candidates.push_back(request.candidates[candidate]);
-  WEFT_TRY(const auto planned, plan_run(job, chosen, secret, replication_rate));
-  const auto foreseen = std::make_shared<broker::PlannedRun>(*planned);
-  foreseen->predicted_step = std::max(foreseen->predicted_step, least);
-  return std::shared_ptr<const broker::PlannedRun>(foreseen);
+  JobSpec placed_job = job;
+  placed_job.stages = static_cast<uint32_t>(best.size());
+  return assemble(placed_job, request, best, least, secret, replication_rate);
 }
 
 }  // namespace weft::sim

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "broker/events.h"
+#include "broker/assembly.h"
 #include "sim/arithmetic.h"
 
 namespace weft::sim {
@@ -37,14 +37,10 @@ struct JobSpec {
 
 // The graphs of one shape of model and their split: made once for all seeds.
 struct ModelGraphs {
-  struct Piece {
-    uint32_t stage = 0;
-    proto::StageProgram program;
-    std::shared_ptr<const HashProgram> hashes;
-  };
   struct Program {
+    std::shared_ptr<const dag::Graph> graph;  // before lowering
     std::shared_ptr<const HashProgram> whole;
-    std::vector<Piece> pieces;
+    std::vector<broker::StagePiece> pieces;
   };
   std::map<proto::ProgramKind, Program> programs;
   std::vector<std::string> parameters;  // in the whole graph's order
@@ -81,10 +77,12 @@ class Alone {
 uint64_t train_position(const JobSpec& job, uint64_t step, uint32_t microbatch);
 uint64_t forward_position(const JobSpec& job, uint32_t microbatch);
 
-// Fills in a run, as broker/service/planner does.
+// A run of the job as it is assembled for a real one (broker/assembly.h); the plan is a simple one: of one
+// kind of candidates, from the one numbered `first` on. `secret`: what tickets and keys are drawn from.
 Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& job,
                                                            const broker::StartPlanning& request,
-                                                           uint64_t secret, uint64_t replication_rate);
+                                                           uint64_t secret, uint64_t replication_rate,
+                                                           uint64_t first = 0);
 
 // The same with those of the candidates with whom a step takes least, by what the request knows of links.
 Result<std::shared_ptr<const broker::PlannedRun>> plan_by_pace(const JobSpec& job,

@@ -324,7 +324,7 @@ void PeerHost::accept(Line line, Network::Accepted accepted) {
                const auto* hello =
                    packet.message ? std::get_if<proto::LinkHello>(packet.message.get()) : nullptr;
                if (hello == nullptr) return line.close();
-               if (stage_ && stage_->links && stage_->links->offer(line, from, *hello)) return;
+               if (stage_ && stage_->links && stage_->links->offer(line, key_of(from), *hello)) return;
                std::erase_if(arrivals_, [&](const Waiting& w) {
                  const bool old = world_.now() - w.since > kArrivalWaits || !w.line.is_open();
                  if (old) w.line.close();
@@ -336,6 +336,11 @@ void PeerHost::accept(Line line, Network::Accepted accepted) {
            },
        .on_lost = [](const Error&) {}});
   accepted();
+}
+
+PeerId PeerHost::key_of(NodeId node) const {
+  const PeerHost* host = find_host_(node);
+  return host != nullptr ? host->options().key : PeerId{};
 }
 
 std::pair<NodeId, uint32_t> PeerHost::node_at(const std::string& address) {
@@ -358,13 +363,14 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
   };
   LinkSet::Way way;
   way.guarded = guarded;
-  way.dial = [this, guarded](const proto::LinkRoute& route, std::function<void(Result<Line>)> done) {
-    const auto [node, epoch] = node_at(route.addresses.front());
+  way.dial = [this, guarded](const std::string& address, std::function<void(Result<Line>)> done) {
+    const auto [node, epoch] = node_at(address);
     const PeerHost* host = find_host_(node);
     const auto answer = [guarded, done](Result<Line> result) { guarded([done, result] { done(result); }); };
+    const Duration deadline = peer::LinkTimes{}.address_deadline;
     if (host == nullptr || host->address() != epoch)  // nobody is there
-      return world_.after(seconds(5), [answer] { answer(fail(ErrorCode::Timeout, "nobody answers")); });
-    network_.dial(options_.node, node, seconds(5), answer);
+      return world_.after(deadline, [answer] { answer(fail(ErrorCode::Timeout, "nobody answers")); });
+    network_.dial(options_.node, node, deadline, answer);
   };
   way.relay = [this, guarded](const proto::Secret& ticket, std::function<void(Result<Line>)> done) {
     // Once, whatever comes first.
@@ -377,7 +383,8 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
           result->close();
       });
     };
-    world_.after(seconds(15), [answer] { answer(fail(ErrorCode::Timeout, "the relay does not answer")); });
+    world_.after(peer::LinkTimes{}.address_deadline,
+                 [answer] { answer(fail(ErrorCode::Timeout, "the relay does not answer")); });
     const Duration one_way = network_.latency(options_.node, 0);
     world_.after(2 * one_way, [this, ticket, answer, one_way] {
       if (network_.blocked(options_.node, 0) || network_.blocked(0, options_.node)) return;
@@ -409,7 +416,8 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
   stage_->links->start();
   for (Waiting& waiting : std::exchange(arrivals_, {})) {
     if (!waiting.line.is_open()) continue;
-    if (stage_ && stage_->links && stage_->links->offer(waiting.line, waiting.from, waiting.hello)) continue;
+    if (stage_ && stage_->links && stage_->links->offer(waiting.line, key_of(waiting.from), waiting.hello))
+      continue;
     arrivals_.push_back(std::move(waiting));
   }
   tick_links(generation);
@@ -441,7 +449,7 @@ void PeerHost::retire_links() {
 }
 
 void PeerHost::tick_links(uint64_t generation) {
-  later(seconds(2), [this, generation] {
+  later(kLinkTick, [this, generation] {
     if (!stage_ || stage_->generation != generation || !stage_->links) return;
     stage_->links->on_tick();
     tick_links(generation);

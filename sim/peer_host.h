@@ -78,6 +78,7 @@ class PeerHost {
   void tell(const proto::Message& message);
   proto::StepReport with_timings(proto::StepReport report);
   void accept(Line line, Network::Accepted accepted);
+  PeerId key_of(NodeId node) const;
   // As peers advertise it: the node, and how often it has moved.
   static std::pair<NodeId, uint32_t> node_at(const std::string& address);
   void open_links(const peer::OpenLinks& effect);

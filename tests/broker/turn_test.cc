@@ -53,7 +53,7 @@ TEST(Turn, AllRecordsAreAppendedAtOnceBeforeAnythingIsCarriedOutInOrder) {
   EXPECT_EQ(done.parts[0].records.size(), 0u);
   EXPECT_EQ(done.parts[1].records.size(), 1u);
   EXPECT_EQ(done.parts[1].sender, 7u);
-  EXPECT_EQ(std::get<RunEnded>(done.parts[2].records[0]).run, 3u);
+  EXPECT_EQ(std::get<RunEnded>(done.parts[2].records[0]).job, 3u);
   EXPECT_TRUE(turn.is_empty());
 }
 
