@@ -189,6 +189,7 @@ void Checkers::check_tensors(Job& job, proto::JobNumber job_number, uint64_t ste
 void Checkers::on_checkpoint(const broker::CheckpointCommitted& checkpoint) {
   Job& job = jobs_[checkpoint.job];
   ++counts_.checkpoints;
+  job.checkpointed = checkpoint.step;
   if (checkpoint.step > job.committed)
     fail(checkpoint.job, "a checkpoint of step " + number(checkpoint.step) + ", which is not committed");
   const size_t wanted = size_t{specs_[job.spec].layers} * (1 + specs_[job.spec].slots);
@@ -279,6 +280,9 @@ void Checkers::on_sent(const PeerId& peer, uint64_t connection, const proto::Mes
                      fail(m.run, "a peer gets a stage while it serves job " + number(at->second.job));
                    serving_[peer] = {m.run, m.plan_version, connection};
                    sequences_[connection] = {m.run, m.plan_version, 0};
+                   if (liars_ && m.after_step < job.checkpointed)
+                     fail(m.run, "it goes back to step " + number(m.after_step) +
+                                     ", although it has a checkpoint of step " + number(job.checkpointed));
                    check_tensors(job, m.run, m.after_step, m.tensors, "an assignment");
                  },
                  [&](const proto::ReleaseStage& m) {
@@ -312,6 +316,7 @@ void Checkers::on_sent(const PeerId& peer, uint64_t connection, const proto::Mes
                    if (!m.tensors.empty())
                      check_tensors(jobs_[m.run], m.run, m.step, m.tensors, "what a stand-by fetches");
                  },
+                 [&](const proto::Refusal&) { ++counts_.refused; },
                  [](const auto&) {},
              },
              message);

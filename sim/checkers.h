@@ -43,9 +43,12 @@ class Checkers {
   void on_peer_memory(size_t blobs);
   // Until then broker restarts are the only faults: no run may lose its plan.
   void expect_calm(bool calm);
+  // Some peers lie: no run may lose more by that than what was done since its last checkpoint.
+  void expect_liars(bool liars) { liars_ = liars; }
 
   struct Counts {
-    uint64_t steps = 0, redone = 0, plans = 0, recoveries = 0, checkpoints = 0, resumed = 0, waits = 0;
+    uint64_t steps = 0, redone = 0, plans = 0, recoveries = 0, checkpoints = 0, resumed = 0, waits = 0,
+             refused = 0;
   };
   const Counts& counts() const { return counts_; }
   // Committed so far.
@@ -56,7 +59,7 @@ class Checkers {
   struct Job {
     uint32_t spec = 0;
     std::unique_ptr<Alone> alone;
-    uint64_t last_event = 0, committed = 0, evaluated = 0;
+    uint64_t last_event = 0, committed = 0, evaluated = 0, checkpointed = 0;
     std::map<proto::PlanVersion, std::map<plan::Seat, PeerId>> owners;
     proto::PlanVersion plan = 0, command_plan = 0;
     uint64_t command = 0;  // sequence of the last durable one
@@ -93,7 +96,7 @@ class Checkers {
   };
   std::unordered_map<uint64_t, Sequence> sequences_;
   Counts counts_;
-  bool calm_ = false;
+  bool calm_ = false, liars_ = false;
   size_t peer_blobs_max_ = 0;
 };
 

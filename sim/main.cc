@@ -15,17 +15,20 @@ constexpr const char* kUsage =
     "[--quiet]\n"
     "weft-sim --seed S --peers N --drift drop|roam|sway [--stay]\n"
     "weft-sim --seed S --peers N --slow direct|relayed|unforeseen\n"
-    "weft-sim --list-bugs\n"
+    "weft-sim --seed S --peers N --liars PERCENT [--lie NAME] [--no-faults]\n"
+    "weft-sim --list-bugs | --list-lies\n"
     "Runs the broker's and the peers' state machines on a virtual clock, with faults drawn from the seed.\n"
     "--minutes: how long faults go on, in virtual time. --drift: no faults, but lines that change while a "
     "job runs, which is planned\n"
-    "again for it; --stay: which is not. --slow: no faults, tensors of 64 MiB over lines of 8 Mbit/s. Exit "
+    "again for it; --stay: which is not. --liars: so many of a hundred peers lie, each by a script of its "
+    "own, "
+    "or all of them as --lie says. --slow: no faults, tensors of 64 MiB over lines of 8 Mbit/s. Exit "
     "status 1: something was violated.\n";
 
 struct Arguments {
   weft::sim::SimulationOptions simulation;
   uint64_t seeds = 1;
-  std::string bug;
+  std::string bug, lie;
   bool quiet = false;
 };
 
@@ -93,6 +96,20 @@ Arguments parse(int argc, char** argv) {
       if (!bug) usage("--bug: there is no such bug; --list-bugs lists them");
       arguments.simulation.bug = *bug;
       arguments.bug = value;
+    } else if (option == "--liars") {
+      arguments.simulation.liars = static_cast<uint32_t>(number());
+      if (arguments.simulation.liars > 100) usage("--liars: of a hundred peers");
+    } else if (option == "--lie") {
+      ++i;
+      arguments.simulation.lie = weft::sim::lie_named(value == nullptr ? "" : value);
+      if (!arguments.simulation.lie) usage("--lie: there is no such lie; --list-lies lists them");
+      arguments.lie = value;
+    } else if (option == "--list-lies") {
+      for (const auto& lie : weft::sim::lies())
+        std::printf("%-20.*s %.*s%s\n", static_cast<int>(lie.name.size()), lie.name.data(),
+                    static_cast<int>(lie.what.size()), lie.what.data(),
+                    lie.is_believed ? " (believed: a job may end by it, or wrong, or not at all)" : "");
+      std::exit(0);
     } else if (option == "--list-bugs") {
       for (const auto& bug : weft::sim::bugs())
         std::printf("%-26.*s %.*s\n", static_cast<int>(bug.name.size()), bug.name.data(),
@@ -106,11 +123,18 @@ Arguments parse(int argc, char** argv) {
   return arguments;
 }
 
+std::string again_with_liars(const Arguments& arguments) {
+  if (arguments.simulation.liars == 0) return {};
+  return " --liars " + std::to_string(arguments.simulation.liars) +
+         (arguments.lie.empty() ? "" : " --lie " + arguments.lie);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const Arguments arguments = parse(argc, argv);
   double wall_sum = 0, virtual_sum = 0;
+  uint64_t lies = 0;
   for (uint64_t s = 0; s < arguments.seeds; ++s) {
     weft::sim::SimulationOptions options = arguments.simulation;
     options.seed += s;
@@ -120,6 +144,11 @@ int main(int argc, char** argv) {
     const double virtual_seconds = weft::seconds(result.virtual_time);
     wall_sum += wall;
     virtual_sum += virtual_seconds;
+    if (options.liars != 0 && (!arguments.quiet || result.failure))
+      std::printf("seed %" PRIu64 ": %" PRIu64 " liars, %" PRIu64 " lies, %" PRIu64 " refused, %" PRIu64
+                  " recoveries\n",
+                  options.seed, result.liars, result.lies, result.counts.refused, result.counts.recoveries);
+    lies += result.lies;
     if (!arguments.quiet || result.failure)
       std::printf("seed %" PRIu64 ": %s; %u jobs, %" PRIu64 " steps, %" PRIu64 " plans, %" PRIu64
                   " resumed, %" PRIu64 " checkpoints; %.0f s in %.3f s (%.0fx); %" PRIu64
@@ -131,16 +160,17 @@ int main(int argc, char** argv) {
       std::printf("%s\nThe last events (time, what, numbers as sim/world.h names them):\n%s",
                   result.failure->c_str(), result.last_notes.c_str());
       std::printf(
-          "violated: %s\nafter %" PRIu64 " seeds; again: weft-sim --seed %" PRIu64 " --peers %u%s%s%s%s\n",
+          "violated: %s\nafter %" PRIu64 " seeds; again: weft-sim --seed %" PRIu64 " --peers %u%s%s%s%s%s\n",
           result.failure->c_str(), s + 1, options.seed, options.peers,
           options.chaos ? (" --minutes " + std::to_string(*options.chaos / std::chrono::minutes(1))).c_str()
                         : "",
-          options.faults ? "" : " --no-faults", arguments.bug.empty() ? "" : " --bug ",
-          arguments.bug.c_str());
+          options.faults ? "" : " --no-faults", arguments.bug.empty() ? "" : " --bug ", arguments.bug.c_str(),
+          again_with_liars(arguments).c_str());
       return 1;
     }
   }
   std::printf("%" PRIu64 " seeds: %.0f virtual s in %.1f s, %.0fx\n", arguments.seeds, virtual_sum, wall_sum,
               virtual_sum / wall_sum);
+  if (arguments.simulation.liars != 0) std::printf("%" PRIu64 " lies\n", lies);
   return 0;
 }

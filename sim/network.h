@@ -23,6 +23,7 @@ namespace weft::sim {
 struct TensorPacket {
   proto::TensorHeader header;
   uint64_t value = 0;
+  bool spoilt = false;  // not all of it is finite
 };
 struct Packet {
   std::shared_ptr<const proto::Message> message{};

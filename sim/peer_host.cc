@@ -156,6 +156,7 @@ void PeerHost::act(Effects effects) {
                 world_.say("peer " + std::to_string(options_.node) + " leaves: " + e.why.error().message);
               if (line_) line_.close();
               crash(/*silent=*/false);
+              if (options_.liar) come_back();
             },
             [&](peer::Say& e) {
               if (world_.traces()) world_.say("peer " + std::to_string(options_.node) + ": " + e.line);
@@ -254,6 +255,9 @@ void PeerHost::connect() {
                                           if (options_.bug == Bug::ReportDropped &&
                                               std::holds_alternative<proto::ResumeStage>(*packet.message))
                                             report_to_drop_ = true;
+                                          if (options_.liar)
+                                            for (const auto& lie : options_.liar->answer(*packet.message))
+                                              tell_line(lie);
                                           act(machine_->on_message(world_.now(), *packet.message));
                                         });
                                       },
@@ -284,17 +288,30 @@ void PeerHost::tell(const proto::Message& message) {
     report_to_drop_ = false;
     return;
   }
-  if (const auto* report = std::get_if<proto::StepReport>(&message)) {
+  proto::Message truth = message;
+  if (auto* report = std::get_if<proto::StepReport>(&truth)) {
     checkers_.on_step_report(*report);
-    if (report->updated)
-      return line_.send({.message = std::make_shared<const proto::Message>(with_timings(*report)),
-                         .tensor = {},
-                         .size = 150});
+    if (report->updated) *report = with_timings(*report);
   }
+  if (options_.liar) {
+    for (const auto& said : options_.liar->say(truth, machine_->assignment().get())) tell_line(said);
+    return;
+  }
+  tell_line(truth);
+}
+
+void PeerHost::tell_line(const proto::Message& message) {
   int64_t size = 150;
   if (const auto* report = std::get_if<proto::CheckpointReport>(&message))
     size += 80 * static_cast<int64_t>(report->tensors.size());
-  line_.send({.message = std::make_shared<const proto::Message>(message), .tensor = {}, .size = size});
+  if (line_)
+    line_.send({.message = std::make_shared<const proto::Message>(message), .tensor = {}, .size = size});
+}
+
+void PeerHost::come_back() {
+  world_.after(draw_.between(seconds(1), seconds(20)), [this, life = life_] {
+    if (life == life_) start();
+  });
 }
 
 // As the links of a real peer see it: how long a large tensor took to come, when nothing else was on the way.
@@ -460,6 +477,11 @@ void PeerHost::on_tensor(uint64_t generation, const plan::Seat& from, const Tens
                          bool again) {
   world_.note(What::Tensor, options_.node, packet.header.edge,
               (packet.header.step << 16) | packet.header.microbatch);
+  if (packet.spoilt && packet.header.program == proto::ProgramKind::Train)
+    return act(machine_->on_not_finite(
+        world_.now(), generation,
+        Error{ErrorCode::InvalidArgument,
+              "edge " + std::to_string(packet.header.edge) + ": a value is not finite"}));
   bool accepted = false;
   if (again) {
     const auto microbatch =

@@ -10,6 +10,7 @@
 
 #include "peer/machine/peer.h"
 #include "sim/broker_host.h"
+#include "sim/liars.h"
 #include "sim/links.h"
 #include "sim/runner.h"
 
@@ -26,6 +27,7 @@ class PeerHost {
     uint64_t speed = 1000;     // in truth
     Bytes memory{int64_t{8} << 30};
     Bug bug = Bug::None;
+    std::shared_ptr<Liar> liar{};  // nothing: it says what is
   };
   using FindHost = std::function<PeerHost*(NodeId)>;
   PeerHost(World& world, Network& network, BrokerHost& broker, Checkers& checkers, Options options,
@@ -76,6 +78,8 @@ class PeerHost {
   void connect();
   void drop_broker();
   void tell(const proto::Message& message);
+  void tell_line(const proto::Message& message);
+  void come_back();  // a liar that was sent away
   proto::StepReport with_timings(proto::StepReport report);
   void accept(Line line, Network::Accepted accepted);
   PeerId key_of(NodeId node) const;

@@ -88,7 +88,8 @@ void PeerHost::finish_task(const peer::RunTask& effect, const std::shared_ptr<Ha
                       .replica = 0,
                       .spec = program.graph->spec(end.value),
                       .codec = end.codec},
-           .value = value});
+           .value = value,
+           .spoilt = options_.liar && options_.liar->spoils_tensor()});
     }
   }
   if (task.kind == peer::TaskKind::Snapshot)

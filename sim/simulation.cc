@@ -20,6 +20,7 @@ class Simulation {
   void draw_jobs();
   JobSpec draw_job(uint32_t index);
   std::unique_ptr<PeerHost> make_peer(NodeId node, const PeerId& key, uint64_t seed);
+  void draw_liars();
   bool is_scenario() const { return options_.drift || options_.slow; }
   bool all_done() const;
   void run_until(Instant end);
@@ -43,6 +44,7 @@ class Simulation {
   std::vector<std::unique_ptr<PeerHost>> peers_, twins_;
   std::vector<std::unique_ptr<User>> users_;
   std::unique_ptr<Faults> faults_;
+  std::map<NodeId, std::shared_ptr<Liar>> liars_;
   NodeId slowed_ = 0;
 };
 
@@ -173,6 +175,7 @@ std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, 
   options.reachable = options_.slow ? !options_.slow->relayed : options_.drift || seed % 5 != 0;
   options.promised = is_scenario() || options_.peers >= 32 ? 1000 : 700 + seed % 600;
   options.speed = options.promised;
+  if (const auto liar = liars_.find(node); liar != liars_.end()) options.liar = liar->second;
   return std::make_unique<PeerHost>(world_, network_, broker_, checkers_, options, seed,
                                     [this](NodeId wanted) -> PeerHost* {
                                       for (const auto* hosts : {&peers_, &twins_})
@@ -180,6 +183,15 @@ std::unique_ptr<PeerHost> Simulation::make_peer(NodeId node, const PeerId& key, 
                                           if (host->node() == wanted) return host.get();
                                       return nullptr;
                                     });
+}
+
+// Of those that join at once so many stay honest that every job has its stages, and one spare.
+void Simulation::draw_liars() {
+  uint32_t needed = 0;
+  for (const JobSpec& job : specs_) needed = std::max(needed, job.stages + 1);
+  for (NodeId node = 1; node + needed <= options_.peers; ++node)
+    if (mix(options_.seed, 0x6c69617200 + node) % 100 < options_.liars)
+      liars_[node] = std::make_shared<Liar>(mix(options_.seed, node), options_.lie);
 }
 
 void Simulation::set_uplink(NodeId node, double bytes_per_second) {
@@ -223,9 +235,10 @@ void Simulation::run_until(Instant end) {
 
 // What is left for a job to do takes at most: its steps, each as long as it takes when every message is late
 // and lost once; a round and a checkpoint of its state over the slowest path at each; and, for whatever was
-// wrong when the faults stopped, each deadline by which it is found out, `kRecoveries` times over.
+// wrong when the faults stopped, each deadline by which it is found out, `recoveries` times over.
 Duration Simulation::bound() const {
-  constexpr int kRecoveries = 6;
+  // Liars go on lying.
+  const int recoveries = liars_.empty() ? 6 : 6 * (1 + static_cast<int>(liars_.size()));
   const broker::BrokerOptions options;
   Duration sum = seconds(60);  // users ask now and then
   for (const JobSpec& job : specs_) {
@@ -239,8 +252,8 @@ Duration Simulation::bound() const {
     sum += static_cast<Duration::rep>(job.steps) * (step + upload) +
            static_cast<Duration::rep>(forwards) * (task + hop + hop) * job.stages;
     sum +=
-        kRecoveries * (std::max(options.stall_deadline, 20 * step) + options.lease + options.return_deadline +
-                       seconds(60) /* loading */ + seconds(30) /* links */ + 2 * upload);
+        recoveries * (std::max(options.stall_deadline, 20 * step) + options.lease + options.return_deadline +
+                      seconds(60) /* loading */ + seconds(30) /* links */ + 2 * upload);
   }
   return sum;
 }
@@ -257,6 +270,8 @@ bool Simulation::all_run() const {
 SimulationResult Simulation::run() {
   const uint64_t jobs = is_scenario() || options_.peers >= 32 ? 1 : draw_.between(1, 3);
   for (uint32_t j = 0; j < jobs; ++j) specs_.push_back(draw_job(j));
+  draw_liars();
+  checkers_.expect_liars(!liars_.empty());
   const uint32_t most =
       is_scenario() || options_.peers >= 32 ? options_.peers : options_.peers + options_.peers / 2;
   for (NodeId node = 1; node <= most; ++node) {
@@ -299,7 +314,7 @@ SimulationResult Simulation::run() {
       broker_.stop_moves_by_chance();
       world_.note(What::Phase, 1);
       run_until(world_.now() + seconds(60));
-      if (!world_.failure() && !all_done() && all_run()) {
+      if (!world_.failure() && !all_done() && liars_.empty() && all_run()) {
         world_.note(What::Phase, 2);
         checkers_.expect_calm(true);
         faults_->calm();
@@ -343,6 +358,8 @@ SimulationResult Simulation::run() {
   result.links_down = world_.noted(What::LinkDown);
   result.links_failed = world_.noted(What::LinkFailed);
   result.connections_lost = world_.noted(What::Lost);
+  result.liars = liars_.size();
+  for (const auto& [node, liar] : liars_) result.lies += liar->told();
   if (broker_.core() != nullptr) result.evicted = broker_.core()->counters().evicted;
   return result;
 }

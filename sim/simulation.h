@@ -10,6 +10,7 @@
 
 #include "sim/bugs.h"
 #include "sim/faults.h"
+#include "sim/liars.h"
 #include "sim/user.h"
 
 namespace weft::sim {
@@ -41,6 +42,8 @@ struct SimulationOptions {
   bool trace = false;
   std::optional<DriftScenario> drift{};
   std::optional<SlowScenario> slow{};
+  uint32_t liars = 0;        // of a hundred peers, at most; enough are honest for every job
+  std::optional<Lie> lie{};  // the one that all of them tell; nothing: drawn
 };
 struct SimulationResult {
   std::optional<std::string> failure{};
@@ -52,6 +55,7 @@ struct SimulationResult {
   size_t in_flight_max = 0;
   uint64_t tensors = 0, uploads = 0, given = 0, links_down = 0, links_failed = 0, connections_lost = 0;
   uint64_t evicted = 0;  // by the broker's last life
+  uint64_t liars = 0, lies = 0;
 };
 SimulationResult simulate(const SimulationOptions& options);
 

@@ -59,6 +59,40 @@ TEST(Sim, SixtyFourPeersAndSixteenStages) {
   passes({.seed = 1, .peers = 64, .chaos = std::chrono::minutes(2)});
 }
 
+// ---- peers that lie
+
+// What is refused costs a run what was done since its last checkpoint, and no job its end or its weights.
+TEST(SimLiars, EachLieThatIsRefusedCostsLittle) {
+  for (const LieName& lie : lies()) {
+    if (lie.is_believed) continue;
+    uint64_t told = 0;
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      const SimulationOptions options{.seed = seed, .peers = 8, .faults = false, .liars = 50, .lie = lie.lie};
+      const SimulationResult result = simulate(options);
+      ASSERT_FALSE(result.failure) << lie.name << ": " << *result.failure << "\nThe last events:\n"
+                                   << result.last_notes << "\nAgain: " << again(options)
+                                   << " --liars 50 --lie " << lie.name;
+      told += result.lies;
+    }
+    EXPECT_GT(told, 0u) << lie.name << " is told by nobody";
+  }
+}
+
+TEST(SimLiars, AmongFaultsTooJobsEndInTheStateOfOneMachine) {
+  const char* wanted = std::getenv("WEFT_SIM_SEEDS");
+  const uint64_t seeds = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 100;
+  uint64_t refused = 0;
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    const SimulationOptions options{.seed = seed, .peers = peers_of(seed), .liars = 30};
+    const SimulationResult result = simulate(options);
+    ASSERT_FALSE(result.failure) << *result.failure << "\nThe last events:\n"
+                                 << result.last_notes << *result.failure << "\nAgain: " << again(options)
+                                 << " --liars 30";
+    refused += result.counts.refused;
+  }
+  EXPECT_GT(refused, seeds / 4) << "the broker tells liars what is wrong";
+}
+
 // ---- lines that change while a job runs
 
 SimulationResult with_drift(uint64_t seed, DriftScenario::Lines lines, bool moves) {
@@ -197,12 +231,12 @@ TEST_P(PlantedBug, IsFound) {
 
 INSTANTIATE_TEST_SUITE_P(Sim, PlantedBug,
                          testing::Values(Planted{"effects-before-durable", 1},
-                                         Planted{"transient-called-durable", 1}, Planted{"tensor-twice", 175},
-                                         Planted{"report-dropped", 15}, Planted{"snapshot-late", 1},
-                                         Planted{"wrong-generation", 3}, Planted{"command-twice", 1},
-                                         Planted{"lease-never-expires", 2}, Planted{"stale-tensors", 12},
-                                         Planted{"wrong-norm", 1}, Planted{"data-shifted", 1},
-                                         Planted{"disk-full-forgets", 3}),
+                                         Planted{"transient-called-durable", 1},
+                                         Planted{"tensor-twice", 1500}, Planted{"report-dropped", 15},
+                                         Planted{"snapshot-late", 1}, Planted{"wrong-generation", 3},
+                                         Planted{"command-twice", 1}, Planted{"lease-never-expires", 2},
+                                         Planted{"stale-tensors", 12}, Planted{"wrong-norm", 1},
+                                         Planted{"data-shifted", 1}, Planted{"disk-full-forgets", 3}),
                          [](const auto& planted) {
                            std::string name = planted.param.bug;
                            for (char& c : name)
