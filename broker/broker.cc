@@ -3,18 +3,13 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/overloaded.h"
+
 namespace weft::broker {
 
 using proto::Message;
 
 namespace {
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <typename... F>
-Overloaded(F...) -> Overloaded<F...>;
-
 // Of a peer's own lines in the broker's log.
 constexpr size_t kSaysMax = 200;
 constexpr Duration kSaysInterval = std::chrono::seconds(1);

@@ -1,6 +1,7 @@
 // What users ask. A job that has ended is answered for by the store, with the same right to see it.
 #include <algorithm>
 
+#include "base/overloaded.h"
 #include "broker/broker.h"
 
 namespace weft::broker {
@@ -9,13 +10,6 @@ using proto::JobState;
 using proto::Message;
 
 namespace {
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <typename... F>
-Overloaded(F...) -> Overloaded<F...>;
-
 // Of a list: what is asked for when nothing is said, and at most.
 constexpr uint32_t kJobsListed = 100, kJobsListedMax = 1000;
 }  // namespace
@@ -28,59 +22,62 @@ void Broker::on_client_message(ConnectionId connection, const Client& client, co
     Job* job = book_.find(number);
     return job != nullptr && (client.is_admin || job->submitted.submitter == client.who) ? job : nullptr;
   };
-  std::visit(
-      Overloaded{
-          [&](const proto::SubmitJob& m) { step_.effect(CheckSubmission{connection, m}); },
-          [&](const proto::ListJobs& m) { list_jobs(connection, client, m); },
-          [&](const proto::GetJob& m) {
-            const Job* job = open_job(m.job);
-            if (job == nullptr) return answer_from_store();
-            step_.send(connection, book_.status_of(*job, pool_));
-          },
-          [&](const proto::GetEvents& m) { step_.effect(SendEvents{connection, whose, m}); },
-          [&](const proto::StopJob& m) {
-            Job* job = open_job(m.job);
-            if (job == nullptr) return answer_from_store();
-            stop_job(*job);
-            step_.send(connection, proto::Done{});
-          },
-          [&](const proto::ResumeJob& m) {
-            const Job* job = open_job(m.job);
-            if (job == nullptr) return step_.effect(ReopenJob{connection, whose, m.job});
-            step_.send(connection, proto::Refusal{.code = ErrorCode::InvalidArgument,
-                                                  .message = "job " + std::to_string(m.job) +
-                                                             " has not ended: it is " +
-                                                             std::string(to_string(job->state))});
-          },
-          [&](const proto::BanPeer& m) {
-            if (client.is_admin) return ban(connection, m);
-            step_.send(connection,
-                       proto::Refusal{.code = ErrorCode::PermissionDenied,
-                                      .message = "only an admin bans peers (weft token create --role admin)"});
-          },
-          [&](const proto::ListPeers&) { step_.send(connection, pool_.list()); },
-          [&](const proto::ListLinks&) { step_.send(connection, probes_.list()); },
-          [&](const proto::GetResult& m) {
-            const Job* job = open_job(m.job);
-            if (job == nullptr) return answer_from_store();
-            if (job->result || job->points.checkpoint() != nullptr)
-              return step_.send(connection, JobBook::result_of(*job));
-            step_.send(connection,
-                       proto::Refusal{.code = ErrorCode::Unavailable,
-                                      .message = "job " + std::to_string(m.job) + " is " +
-                                                 std::string(to_string(job->state)) +
-                                                 " and has no checkpoint yet",
-                                      .retry = true});
-          },
-          [&](const auto&) {
-            ++step_.counters.protocol_errors;
-            const ConnectionId ends = connection;
-            clients_.erase(connection);
-            refuse(ends, ErrorCode::InvalidArgument,
-                   std::string(name_of(message)) + " is not for a broker from a client");
-          },
-      },
-      message);
+  std::visit(Overloaded{
+                 [&](const proto::SubmitJob& m) {
+                   step_.effect(CheckSubmission{connection, m});
+                 },
+                 [&](const proto::ListJobs& m) { list_jobs(connection, client, m); },
+                 [&](const proto::GetJob& m) {
+                   const Job* job = open_job(m.job);
+                   if (job == nullptr) return answer_from_store();
+                   step_.send(connection, book_.status_of(*job, pool_));
+                 },
+                 [&](const proto::GetEvents& m) {
+                   step_.effect(SendEvents{connection, whose, m});
+                 },
+                 [&](const proto::StopJob& m) {
+                   Job* job = open_job(m.job);
+                   if (job == nullptr) return answer_from_store();
+                   stop_job(*job);
+                   step_.send(connection, proto::Done{});
+                 },
+                 [&](const proto::ResumeJob& m) {
+                   const Job* job = open_job(m.job);
+                   if (job == nullptr) return step_.effect(ReopenJob{connection, whose, m.job});
+                   step_.send(connection, proto::Refusal{.code = ErrorCode::InvalidArgument,
+                                                         .message = "job " + std::to_string(m.job) +
+                                                                    " has not ended: it is " +
+                                                                    std::string(to_string(job->state))});
+                 },
+                 [&](const proto::BanPeer& m) {
+                   if (client.is_admin) return ban(connection, m);
+                   step_.send(connection,
+                              proto::Refusal{
+                                  .code = ErrorCode::PermissionDenied,
+                                  .message = "only an admin bans peers (weft token create --role admin)"});
+                 },
+                 [&](const proto::ListPeers&) { step_.send(connection, pool_.list()); },
+                 [&](const proto::ListLinks&) { step_.send(connection, probes_.list()); },
+                 [&](const proto::GetResult& m) {
+                   const Job* job = open_job(m.job);
+                   if (job == nullptr) return answer_from_store();
+                   if (job->result || job->points.checkpoint() != nullptr)
+                     return step_.send(connection, JobBook::result_of(*job));
+                   step_.send(connection, proto::Refusal{.code = ErrorCode::Unavailable,
+                                                         .message = "job " + std::to_string(m.job) + " is " +
+                                                                    std::string(to_string(job->state)) +
+                                                                    " and has no checkpoint yet",
+                                                         .retry = true});
+                 },
+                 [&](const auto&) {
+                   ++step_.counters.protocol_errors;
+                   const ConnectionId ends = connection;
+                   clients_.erase(connection);
+                   refuse(ends, ErrorCode::InvalidArgument,
+                          std::string(name_of(message)) + " is not for a broker from a client");
+                 },
+             },
+             message);
 }
 
 // The newest first, as many as asked for: those that go on are known here, the store has the others.
@@ -107,8 +104,8 @@ void Broker::ban(ConnectionId connection, const proto::BanPeer& request) {
                                                  .message = "there is no peer '" + request.peer +
                                                             "': weft peers lists them"});
   pool_.ban(peer->id, peer->name, !request.lift);
-  step_.log(std::string("info ") + (request.lift ? "peer_ban_lifted" : "peer_banned") + " peer=" + peer->name +
-            " key=" + to_string(peer->id));
+  step_.log(std::string("info ") + (request.lift ? "peer_ban_lifted" : "peer_banned") +
+            " peer=" + peer->name + " key=" + to_string(peer->id));
   if (!request.lift) {
     put_out(*peer, ErrorCode::PermissionDenied, "the broker's operator has banned this key");
     step_.effect(CloseAll{peer->id});
@@ -126,11 +123,12 @@ void Broker::on_submission(const SubmissionChecked& event) {
   if (book_.jobs().size() >= options_.jobs_max)
     return refuse_it(ErrorCode::ResourceExhausted, "too many jobs are queued: try again later", true);
   if (book_.count_of(client->second.who) >= options_.jobs_max_of_key)
-    return refuse_it(ErrorCode::ResourceExhausted,
-                     "you have " + std::to_string(options_.jobs_max_of_key) +
-                         " jobs here that have not ended, which is as many as one key may have: wait, or stop "
-                         "one (weft stop)",
-                     true);
+    return refuse_it(
+        ErrorCode::ResourceExhausted,
+        "you have " + std::to_string(options_.jobs_max_of_key) +
+            " jobs here that have not ended, which is as many as one key may have: wait, or stop "
+            "one (weft stop)",
+        true);
   Job& job = book_.submit(client->second.who, event.submission);
   job.drift = Drift(options_.drift);
   note_unknown_peers(job);
@@ -173,8 +171,8 @@ void Broker::on_reopened(const JobReopened& event) {
   const auto client = clients_.find(event.connection);
   if (client == clients_.end()) return;
   if (!event.job)
-    return step_.send(event.connection, proto::Refusal{.code = event.job.error().code,
-                                                       .message = event.job.error().message});
+    return step_.send(event.connection,
+                      proto::Refusal{.code = event.job.error().code, .message = event.job.error().message});
   const StoredJob& stored = **event.job;
   if (book_.find(stored.submitted.job) != nullptr) return step_.send(event.connection, proto::Done{});
   if (book_.jobs().size() >= options_.jobs_max ||

@@ -3,21 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/overloaded.h"
 #include "broker/runs_sink.h"
 #include "plan/noise.h"
 
 namespace weft::broker {
 
 using proto::JobState;
-
-namespace {
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <typename... F>
-Overloaded(F...) -> Overloaded<F...>;
-}  // namespace
 
 void Runs::give_verdict(Job& job, Verdict verdict) {
   verdict.job = job.number();
@@ -31,8 +23,8 @@ void Runs::start(Job& job) {
   phase::Loading& loaded = *job.loading();
   phase::Running at{.crew = std::move(loaded.crew), .loading_took = step_.now.monotonic - loaded.since};
   const PlannedRun& plan = *at.crew.plan;
-  at.run = std::make_unique<Run>(job.number(), job.plan_version, at.crew.plan, begin_of(job, plan),
-                                 options_.run);
+  at.run =
+      std::make_unique<Run>(job.number(), job.plan_version, at.crew.plan, begin_of(job, plan), options_.run);
   step_.record(RunStarted{job.number(), job.plan_version, at.crew.plan, job.losses.diverged_at});
   job.microbatch_size = plan.microbatch_size;
   job.drift.begin(step_.now.monotonic, at.run->committed_step());

@@ -711,7 +711,7 @@ struct ProbeSay {
 
 // A plan that runs, but for its assignments, which are messages of their own: what a broker that was
 // restarted goes on with.
-struct StagePlan {
+struct RunStage {
   PeerId peer{};
   std::vector<uint32_t> parameters{};  // of the whole graph, in this stage's order: where its squares belong
   double microbatch_seconds = 0;       // predicted: computing one microbatch, forward and backward
@@ -721,7 +721,7 @@ struct StagePlan {
 // Of RunPlan::gentler: links are dense long before.
 inline constexpr uint32_t kGentlerMax = 16;
 struct RunPlan {
-  std::vector<StagePlan> stages{};
+  std::vector<RunStage> stages{};
   uint64_t after_step = 0;
   uint64_t steps = 0;  // 0: prediction
   uint32_t batch_size = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/overloaded.h"
 #include "broker/answers.h"
 #include "broker/pace.h"
 
@@ -13,13 +14,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 namespace {
-
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <typename... F>
-Overloaded(F...) -> Overloaded<F...>;
 
 constexpr Duration kTick = milliseconds(500);
 constexpr Duration kCollectEvery = seconds(60);

@@ -3,18 +3,14 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/overloaded.h"
+
 namespace weft::sim {
 
 using proto::JobEventKind;
 using proto::JobState;
 
 namespace {
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <typename... F>
-Overloaded(F...) -> Overloaded<F...>;
 std::string number(uint64_t value) { return std::to_string(value); }
 
 // What a border writes at once may come on top of the script's bound.

@@ -1,5 +1,6 @@
 #include "sim/disk.h"
 
+#include "base/overloaded.h"
 #include "broker/blobs.h"
 
 #include <algorithm>
@@ -7,12 +8,6 @@
 namespace weft::sim {
 
 namespace {
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <typename... F>
-Overloaded(F...) -> Overloaded<F...>;
 constexpr Duration kCollectAge = std::chrono::minutes(5);
 constexpr Duration kTransientAge = std::chrono::minutes(1);
 }  // namespace
@@ -58,7 +53,9 @@ void SimStore::apply(const broker::Record& record) {
             state_.jobs[r.job].run.reset();
             state_.jobs[r.job].script.clear();
           },
-          [&](const broker::JobEnded& r) { ended_[r.status.job] = {r.submitter, r.status}; },
+          [&](const broker::JobEnded& r) {
+            ended_[r.status.job] = {r.submitter, r.status};
+          },
           [&](const broker::PeerBanned& r) { state_.bans.push_back(r); },
       },
       record);

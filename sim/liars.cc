@@ -4,16 +4,11 @@
 #include <array>
 #include <limits>
 
+#include "base/overloaded.h"
+
 namespace weft::sim {
 
 namespace {
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <typename... F>
-Overloaded(F...) -> Overloaded<F...>;
-
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::array kLies = {

@@ -2,18 +2,13 @@
 
 #include <algorithm>
 
+#include "base/overloaded.h"
+
 namespace weft::sim {
 
 using std::chrono::milliseconds;
 
 namespace {
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <typename... F>
-Overloaded(F...) -> Overloaded<F...>;
-
 constexpr Duration kLate = milliseconds(100);  // how long others may overtake a tensor
 
 // Large ones alone take a line's time, so that a world of small ones is quick to play.

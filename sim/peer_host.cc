@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/overloaded.h"
+
 namespace weft::sim {
 
 using std::chrono::microseconds;
@@ -9,12 +11,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 namespace {
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <typename... F>
-Overloaded(F...) -> Overloaded<F...>;
 constexpr Duration kConnectDeadline = seconds(10);
 constexpr Duration kProbeTime = seconds(2);
 constexpr Duration kArrivalWaits = seconds(30);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/overloaded.h"
 #include "broker/answers.h"
 #include "security/token.h"
 
@@ -25,11 +26,6 @@ Now now() {
   return {Instant(std::chrono::duration_cast<Duration>(monotonic)),
           std::chrono::duration_cast<std::chrono::milliseconds>(wall).count()};
 }
-
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
 
 }  // namespace
 

@@ -46,7 +46,7 @@ void Feeder::make_room(uint64_t bytes) {
     }));
 }
 
-Result<Feeder::Microbatch> Feeder::read(const proto::GetMicrobatch& request) {
+Result<Feeder::Fed> Feeder::read(const proto::GetMicrobatch& request) {
   const auto job = feeds_.find(request.run);
   if (!job || !job->programs.contains(request.program))
     return fail(ErrorCode::NotFound, "there is no data for job " + std::to_string(request.run));
@@ -93,9 +93,9 @@ Result<Feeder::Microbatch> Feeder::read(const proto::GetMicrobatch& request) {
   }
   WEFT_TRY(data::Microbatch read, data::read_microbatch(*dataset, feeds, wanted));
   WEFT_TRY_STATUS(train::check_bounds(program.bounds, read));
-  Microbatch result{.sample_position = batches_before + wanted.sample_position,
-                    .valid_count = read.valid_count,
-                    .tensors = {}};
+  Fed result{.sample_position = batches_before + wanted.sample_position,
+             .valid_count = read.valid_count,
+             .tensors = {}};
   for (const std::string& input : request.inputs) {
     if (input == dag::kMaskInput && request.program == ProgramKind::Evaluate) {
       dag::Tensor mask({dag::DType::F32, {size}});

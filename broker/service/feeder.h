@@ -17,14 +17,14 @@ class Feeder {
  public:
   explicit Feeder(const JobFeeds& feeds) : feeds_(feeds) {}
 
-  struct Microbatch {
+  struct Fed {                     // a microbatch of a data set, as a peer asked for it
     uint64_t sample_position = 0;  // of its first sample: in the endless sequence, or in the evaluation
     uint32_t valid_count = 0;
     std::vector<dag::Tensor> tensors;  // in the order asked
   };
   // Errors: NotFound (no such job, program, input, microbatch), OutOfRange (the data holds what the model
   // cannot take), what reading says.
-  Result<Microbatch> read(const proto::GetMicrobatch& request);
+  Result<Fed> read(const proto::GetMicrobatch& request);
 
  private:
   struct Opened {

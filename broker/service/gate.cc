@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <future>
 
+#include "base/overloaded.h"
 #include "broker/service/gate_client.h"
 
 namespace weft::broker {
@@ -12,11 +13,6 @@ using proto::Message;
 using proto::Role;
 
 namespace {
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-
 constexpr Duration kTick = std::chrono::milliseconds(500);
 constexpr size_t kClientsMax = 8192;
 // Of one connection: bytes of messages that the core has not taken, and of chunks and requests that the disk

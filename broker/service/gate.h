@@ -53,8 +53,7 @@ class Gate {
   struct Upload;
   using ClientPtr = std::shared_ptr<Client>;
 
-  Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases& leases,
-       const JobFeeds& feeds);
+  Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases& leases, const JobFeeds& feeds);
   Status open();
   void drain_bus();
   void on_bus(const ToGate& message);
@@ -109,7 +108,7 @@ class Gate {
   void get_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request);
   void read_microbatches(const ClientPtr& client);
   void send_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request,
-                       const Result<Feeder::Microbatch>& read);
+                       const Result<Feeder::Fed>& read);
   void open_feed(proto::JobNumber job, const proto::Secret& key, bool open);
   void close_feed(proto::JobNumber job);
   void have_blobs(const ClientPtr& client, const proto::HaveBlobs& request);

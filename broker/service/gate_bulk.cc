@@ -284,7 +284,7 @@ void Gate::read_microbatches(const ClientPtr& client) {
   client->reads_microbatch = true;
   const std::weak_ptr<Client> weak = client;
   feeder_thread_->post([this, request, weak] {
-    const auto read = std::make_shared<const Result<Feeder::Microbatch>>(feeder_.read(request));
+    const auto read = std::make_shared<const Result<Feeder::Fed>>(feeder_.read(request));
     loop_.post([this, request, weak, read] {
       const auto here = weak.lock();
       if (!here) return;
@@ -297,7 +297,7 @@ void Gate::read_microbatches(const ClientPtr& client) {
 }
 
 void Gate::send_microbatch(const ClientPtr& client, const proto::GetMicrobatch& request,
-                           const Result<Feeder::Microbatch>& read) {
+                           const Result<Feeder::Fed>& read) {
   if (!read)
     return send(client,
                 proto::MicrobatchAnswer{request.request, read.error().code, read.error().message, 0, 0});

@@ -47,12 +47,12 @@ Status become_worker(const PlanWorkerOptions& options) {
   return {};
 }
 
-Result<PlanReply> answer(Planner& planner, const ReceivedQuestion& question) {
+Result<PlanReply> answer(JobPlanner& planner, const ReceivedQuestion& question) {
   const StartPlanning& request = question.request;
   PlanReply reply;
   switch (question.task.task) {
     case proto::PlanTask::Check: {
-      WEFT_TRY(const Planner::Wanted wanted, planner.check(request.submission));
+      WEFT_TRY(const JobPlanner::Wanted wanted, planner.check(request.submission));
       reply.compresses = wanted.compresses;
       reply.arithmetic = wanted.arithmetic;
       reply.skips_steps = wanted.skips_steps;
@@ -77,7 +77,7 @@ Status run_plan_worker(const PlanWorkerOptions& options) {
     return fail(ErrorCode::InvalidArgument, "weft broker starts it; there is nothing to do by hand");
   WEFT_TRY_STATUS(become_worker(options));
   WEFT_TRY(const auto blobs, storage::BlobStore::open(options.blobs));
-  Planner planner(options.jobs, *blobs, options.replication_rate);
+  JobPlanner planner(options.jobs, *blobs, options.replication_rate);
   FramePipe pipe(kPlanWorkerSocket);
   for (;;) {
     const auto question = receive_question(pipe);

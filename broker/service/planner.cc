@@ -86,7 +86,7 @@ Status check_sizes(const PlannedRun& run) {
 
 }  // namespace
 
-Status Planner::read_job(const StartPlanning& request) {
+Status JobPlanner::read_job(const StartPlanning& request) {
   const bool whole =
       context_ && std::all_of(context_->initial.begin(), context_->initial.end(), [&](const auto& entry) {
         // collected while the job waited: made anew
@@ -108,8 +108,8 @@ Status Planner::read_job(const StartPlanning& request) {
   return {};
 }
 
-Result<plan::MicrobatchChoice> Planner::choose_microbatch(const StartPlanning& request,
-                                                          const OpenedJob& opened) const {
+Result<plan::MicrobatchChoice> JobPlanner::choose_microbatch(const StartPlanning& request,
+                                                             const OpenedJob& opened) const {
   WEFT_TRY(const auto sizes, train::microbatch_sizes(opened.job, opened.model));
   const auto classes = classes_of(request.candidates);
   return plan::choose_microbatch_size(sizes, opened.job.batch_size, [&](uint32_t size) -> Result<double> {
@@ -120,8 +120,8 @@ Result<plan::MicrobatchChoice> Planner::choose_microbatch(const StartPlanning& r
   });
 }
 
-Result<plan::Plan> Planner::make_plan(const StartPlanning& request, const configs::Job& job,
-                                      const dag::Graph& graph, const LoweredGraphs& lowered) const {
+Result<plan::Plan> JobPlanner::make_plan(const StartPlanning& request, const configs::Job& job,
+                                         const dag::Graph& graph, const LoweredGraphs& lowered) const {
   const bool trains = job.task == configs::Task::Train;
   WEFT_TRY(std::vector<plan::Pin> pins, resolve_pins(job, graph, request.cluster));
   plan::Compression compression = job.compression;
@@ -144,7 +144,7 @@ Result<plan::Plan> Planner::make_plan(const StartPlanning& request, const config
                           .compression = compression});
 }
 
-Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& request, bool is_first) {
+Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& request, bool is_first) {
   if (request.candidates.empty()) return fail(ErrorCode::Infeasible, "no peer is free");
   WEFT_TRY_STATUS(read_job(request));
   const JobContext& context = *context_;
@@ -202,16 +202,16 @@ Result<std::shared_ptr<const PlannedRun>> Planner::plan(const StartPlanning& req
   return run;
 }
 
-Status Planner::open(proto::JobNumber job, const proto::SubmitJob& submission, uint32_t microbatch_size) {
+Status JobPlanner::open(proto::JobNumber job, const proto::SubmitJob& submission, uint32_t microbatch_size) {
   if (context_ && context_->job.microbatch_size == microbatch_size) return {};
   WEFT_TRY(const OpenedJob opened, open_submission(submission, blobs_, folder_of(job)));
   WEFT_TRY(context_, make_job_context(job, opened, microbatch_size, blobs_));
   return {};
 }
 
-proto::JobFeed Planner::feed() const { return feed_of(*context_, folder_of(context_->number)); }
+proto::JobFeed JobPlanner::feed() const { return feed_of(*context_, folder_of(context_->number)); }
 
-Result<Planner::Wanted> Planner::check(const proto::SubmitJob& submission) const {
+Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission) const {
   WEFT_TRY(const configs::Job job, check_submission(submission, blobs_, folder_));
   return Wanted{job.compression.policy != plan::CompressionPolicy::None, job.arithmetic,
                 job.on_divergence == dag::OnDivergence::Skip};

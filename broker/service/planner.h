@@ -15,11 +15,12 @@
 namespace weft::broker {
 
 // Of one job, once it was asked for one. One thread.
-class Planner {
+class JobPlanner {
  public:
   // `folder`: where jobs have their files, a folder each. `blobs` outlives this. `replication_rate`: nothing
   // when state is not copied while steps are made.
-  Planner(std::filesystem::path folder, storage::BlobStore& blobs, std::optional<uint64_t> replication_rate)
+  JobPlanner(std::filesystem::path folder, storage::BlobStore& blobs,
+             std::optional<uint64_t> replication_rate)
       : folder_(std::move(folder)), blobs_(blobs), replication_rate_(replication_rate) {}
 
   // Whether it is a job, and then what of it decides which peers suit it.

@@ -2,18 +2,10 @@
 
 #include <algorithm>
 
+#include "base/overloaded.h"
 #include "peer/machine/peer_state.h"
 
 namespace weft::peer {
-
-namespace {
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <typename... F>
-Overloaded(F...) -> Overloaded<F...>;
-}  // namespace
 
 // ---- the broker
 

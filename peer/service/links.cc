@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/overloaded.h"
 #include "peer/service/bulk.h"
 #include "security/token.h"
 
@@ -13,13 +14,6 @@ namespace weft::peer {
 
 namespace {
 constexpr size_t kUnsentMax = 128 << 10;  // bytes in a socket's buffer, behind which what is urgent waits
-
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <typename... F>
-Overloaded(F...) -> Overloaded<F...>;
 
 uint64_t draw_session() {
   std::array<uint8_t, sizeof(uint64_t)> drawn;

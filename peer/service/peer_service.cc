@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/overloaded.h"
 #include "peer/backend/host/host_memory.h"
 #include "peer/service/encoding.h"
 #include "security/token.h"
@@ -25,10 +26,6 @@ uint64_t bytes_of_input(const dag::Graph& graph, const std::string& name) {
     if (graph.value(input).name == name) return static_cast<uint64_t>(graph.spec(input).bytes().value);
   return 0;  // decoding has looked
 }
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
 }  // namespace
 
 PeerService::PeerService(net::Loop& loop, PeerServiceOptions options)

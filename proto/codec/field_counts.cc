@@ -95,7 +95,7 @@ static_assert(has_fields<ResumeStage, 2>);
 static_assert(has_fields<StageResumed, 3>);
 static_assert(has_fields<StandBy, 6>);
 static_assert(has_fields<StandingBy, 4>);
-static_assert(has_fields<StagePlan, 5>);
+static_assert(has_fields<RunStage, 5>);
 static_assert(has_fields<RunPlan, 25>);
 static_assert(has_fields<ProbeLink, 9>);
 static_assert(has_fields<ProbeReport, 6>);

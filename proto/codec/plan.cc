@@ -5,15 +5,15 @@
 
 namespace weft::proto {
 
-void put(const StagePlan& from, wire::StagePlan& to) {
+void put(const RunStage& from, wire::RunStage& to) {
   to.set_peer(put_bytes(from.peer.digest));
   put_plain(from.parameters, *to.mutable_parameters());
   to.set_microbatch_seconds(from.microbatch_seconds);
   to.set_pinned(from.pinned);
   to.set_owner(from.owner);
 }
-Status get(const wire::StagePlan& from, StagePlan& to) {
-  Reader read("StagePlan");
+Status get(const wire::RunStage& from, RunStage& to) {
+  Reader read("RunStage");
   read.digest(from.peer(), to.peer.digest, "peer");
   read.numbers(from.parameters(), to.parameters, kListMax, "parameters");
   read.not_negative(from.microbatch_seconds(), to.microbatch_seconds, "microbatch_seconds");

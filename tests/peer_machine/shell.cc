@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/overloaded.h"
 #include "dag/op_table.h"
 
 namespace weft::test {
@@ -10,11 +11,6 @@ using peer::MicrobatchKey;
 using peer::TaskKind;
 
 namespace {
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-
 std::map<Digest, std::string>& names() {
   static std::map<Digest, std::string> kNames;
   return kNames;

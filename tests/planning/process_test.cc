@@ -61,7 +61,7 @@ int64_t data_mebibytes(const PlanProcess& process) {
 void expect_same_plan(const std::string& name, const std::vector<std::string>& sets) {
   test::SubmittedJobs jobs;
   const StartPlanning request = test::request_for(7, jobs.submit(name, sets));
-  Planner planner(jobs.folder() / "here", jobs.blobs(), uint64_t{12'500'000});
+  JobPlanner planner(jobs.folder() / "here", jobs.blobs(), uint64_t{12'500'000});
   Watch here_took;
   const auto here = planner.plan(request, true);
   ASSERT_TRUE(here.has_value()) << here.error().message;

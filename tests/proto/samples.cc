@@ -422,7 +422,7 @@ class Maker {
       link.to = static_cast<uint32_t>(rng_.below(to.ends.size()));
     }
   }
-  void fill(StagePlan& to) {
+  void fill(RunStage& to) {
     fill_all(to.peer, to.parameters, to.pinned, to.owner);
     to.microbatch_seconds = positive();
   }
