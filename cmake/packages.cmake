@@ -1,6 +1,8 @@
 # Every outside library, found once. Each is linked by the one layer that is its door.
 find_package(Threads REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
+if(NOT WEFT_FUZZ)
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+endif()
 find_package(ZLIB REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
 find_package(SQLite3 REQUIRED)
