@@ -1,4 +1,4 @@
-// A session of net/, its transport in memory. Behind the handshake the other side writes the input, in
+// A connection of net/, its transport in memory. Behind the handshake the other side writes the input, in
 // records of the sizes that the input chooses: the pieces in which frames come.
 #include <algorithm>
 #include <cstring>
@@ -6,8 +6,8 @@
 
 #include "base/check.h"
 #include "net/byte_queue.h"
+#include "net/connection_core.h"
 #include "net/context.h"
-#include "net/session.h"
 #include "proto/codec/codec.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
@@ -84,15 +84,15 @@ struct Receiver {
     heard.insert(heard.end(), frame.body.get(), frame.body.get() + frame.body_size);
   }
   // As a link does with a piece of a tensor, and others where the kind is odd: it lies where it is to stay.
-  static Result<Placement> place(uint8_t kind, size_t payload_size, std::span<const std::byte> head) {
+  static Result<PayloadPlace> place(uint8_t kind, size_t payload_size, std::span<const std::byte> head) {
     if (kind == static_cast<uint8_t>(proto::FrameKind::Piece)) {
       WEFT_TRY(const auto piece, proto::decode_piece_head(head, payload_size));
-      if (piece.head.piece_size() == 0) return Placement{};
-      return Placement{piece.head_size, std::make_shared<std::byte[]>(piece.head.piece_size())};
+      if (piece.head.piece_size() == 0) return PayloadPlace{};
+      return PayloadPlace{piece.head_size, std::make_shared<std::byte[]>(piece.head.piece_size())};
     }
-    if (kind % 2 == 0 || head.empty()) return Placement{};
+    if (kind % 2 == 0 || head.empty()) return PayloadPlace{};
     const size_t head_size = std::min<size_t>(kind, head.size());
-    return Placement{head_size, std::make_shared<std::byte[]>(payload_size - head_size)};
+    return PayloadPlace{head_size, std::make_shared<std::byte[]>(payload_size - head_size)};
   }
 };
 
@@ -108,10 +108,10 @@ void frames(std::span<const std::byte> bytes) {
   PipeEnd* const arriving = server_end.get();
   auto client =
       Tls::make(*kSides.client, std::make_unique<PipeEnd>(pipe, 0), kSides.identities[1]->id()).value();
-  const auto session = std::make_shared<Session>(
+  const auto core = std::make_shared<ConnectionCore>(
       loop.impl().context, Tls::make(*kSides.server, std::move(server_end), {}).value(), nullptr);
   bool is_joined = false;
-  session->handshake([&](Status status) { is_joined = status.has_value(); });
+  core->handshake([&](Status status) { is_joined = status.has_value(); });
   Io io = Io::blocked();
   for (int turn = 0; turn < 8 && !is_joined; ++turn) {
     if (io.state == Io::State::Blocked) io = client->handshake();
@@ -121,8 +121,8 @@ void frames(std::span<const std::byte> bytes) {
   WEFT_CHECK_MSG(is_joined, "no handshake in memory");
 
   Receiver receiver;
-  receiver.connection = session->make_connection();
-  if (choices & 1) session->set_limits({.frame_size_max = 1 << 20});
+  receiver.connection = core->make_connection();
+  if (choices & 1) core->set_limits({.frame_size_max = 1 << 20});
   const bool pauses = choices & 4;
   Connection::Handlers handlers{.on_frame =
                                     [&](const InFrame& frame) {
