@@ -1,5 +1,5 @@
-// A job that has not ended. Its phase is a variant, each with what only it has; what lasts from phase to phase
-// stands beside it. Jobs that have ended are the store's.
+// A job that has not ended. Its phase is a variant, each with what only it has; what lasts from phase to
+// phase stands beside it. Jobs that have ended are the store's.
 //
 //   Waiting --> Planning --> Loading --> Running --> (ended)
 //      ^           |            |           |
@@ -49,7 +49,7 @@ struct Crew {
 };
 
 namespace phase {
-struct Waiting {  // for peers, for links to be measured, for a better time
+struct Waiting {                             // for peers, for links to be measured, for a better time
   std::optional<Instant> not_before{};       // a pause after losses
   uint64_t infeasible_with = 0;              // the pool for which there was no plan
   uint64_t unplaceable_with = 0;             // the pool for which the plan before could not be placed again
@@ -114,10 +114,11 @@ struct Job {
     uint64_t recoveries = 0;
     uint32_t in_a_row = 0;  // since the last step or checkpoint
     uint64_t at_step = 0;
-    uint32_t stalls = 0;                // times that it made no progress within its deadline
-    std::optional<Instant> lost_at{};   // until the first step after a loss
-    uint64_t diverged_at = 0;  // it went back because of this step, and has not got past it; 0: it did not
-    std::set<PeerId> excluded{};        // could not take a stage of this job
+    uint32_t stalls = 0;               // times that it made no progress within its deadline
+    std::optional<Instant> lost_at{};  // until the first step after a loss
+    uint64_t diverged_at = 0;     // it went back because of this step, and has not got past it; 0: it did not
+    std::set<PeerId> excluded{};  // could not take a stage of this job
+    std::optional<PeerId> called_hopeless_by{};  // who said that any peer would fail
     bool judged_alone = false;  // a peer was replaced for being slow, with nothing to compare it with
   } losses{};
   struct Bits {

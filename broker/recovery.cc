@@ -94,13 +94,14 @@ void Broker::recover(Job& job, const std::string& reason, bool counts) {
     if (failures >= options_.failures_max)
       return end_job(job, JobState::Failed,
                      "given up after " + std::to_string(failures) +
-                         " losses without a step between them: weft resume " + job.text() +
-                         " goes on from " + job.points.describe() + "; the last: " + reason);
+                         " losses without a step between them: weft resume " + job.text() + " goes on from " +
+                         job.points.describe() + "; the last: " + reason);
     // The first may pass at once; what fails again and again is given time.
     if (failures > 1) {
       constexpr uint32_t kDoublings = 20;
-      const Duration pause = std::min(options_.failure_pause_max,
-                                      options_.failure_pause * (int64_t{1} << std::min(failures - 2, kDoublings)));
+      const Duration pause =
+          std::min(options_.failure_pause_max,
+                   options_.failure_pause * (int64_t{1} << std::min(failures - 2, kDoublings)));
       waiting.not_before = step_.now.monotonic + pause;
       why += "; tried again in " + std::to_string(static_cast<int>(std::ceil(seconds(pause)))) + " s";
     }
@@ -109,11 +110,19 @@ void Broker::recover(Job& job, const std::string& reason, bool counts) {
   wait(job, why, waiting);
 }
 
+// Whether a job is given up because this peer says that any would fail: where another has said so, too, or
+// nobody is free to try. One peer's word ends nobody's job.
+bool Broker::is_hopeless(Job& job, const PeerId& peer) {
+  const bool is_first = !job.losses.called_hopeless_by || *job.losses.called_hopeless_by == peer;
+  job.losses.called_hopeless_by = peer;
+  return !is_first || !can_do_without(job, peer);
+}
+
 void Broker::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed) {
   const std::string what =
       "stage " + std::to_string(stage + 1) + " on " + peer.name + ": " + failed.error.message;
   if (failed.diverged) return on_edge_diverged(job, what, failed);
-  if (failed.permanent) return end_job(job, JobState::Failed, what);
+  if (failed.permanent && is_hopeless(job, peer.id)) return end_job(job, JobState::Failed, what);
   if (failed.error.code == ErrorCode::DeviceLost) {  // as if it were gone; the job has no part in that
     peer.draining = peer.device_lost = true;
     return recover(job, what, /*counts=*/false);

@@ -162,7 +162,14 @@ void BrokerHost::on_packet(ConnectionId id, const Packet& packet) {
   if (client == clients_.end()) return;
   const NodeId node = client->second.line.other();
   world_.note(What::ToBroker, node, packet.message->index(), number_of(*packet.message));
-  if (client->second.introduced) return enqueue(broker::Received{id, packet.message});
+  if (client->second.introduced) {
+    broker::Received received{id, packet.message};
+    if (const auto* report = std::get_if<proto::CheckpointReport>(packet.message.get()))
+      received.blobs_missing = static_cast<uint32_t>(
+          std::count_if(report->tensors.begin(), report->tensors.end(),
+                        [&](const auto& tensor) { return !blobs_.has(tensor.sha256); }));
+    return enqueue(std::move(received));
+  }
   const auto* hello = std::get_if<proto::Hello>(packet.message.get());
   if (hello == nullptr)
     return world_.fail("a connection began with " + std::string(name_of(*packet.message)));

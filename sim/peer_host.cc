@@ -475,8 +475,8 @@ void PeerHost::on_tensor(uint64_t generation, const plan::Seat& from, const Tens
               (packet.header.step << 16) | packet.header.microbatch);
   if (packet.spoilt && packet.header.program == proto::ProgramKind::Train)
     return act(machine_->on_not_finite(
-        world_.now(), generation,
-        Error{ErrorCode::InvalidArgument,
+        world_.now(), generation, from, packet.header.step,
+        Error{ErrorCode::OutOfRange,
               "edge " + std::to_string(packet.header.edge) + ": a value is not finite"}));
   bool accepted = false;
   if (again) {

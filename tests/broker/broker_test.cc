@@ -526,6 +526,39 @@ TEST(Recovery, AJobThatOnlyFailsEndsWithTheReason) {
   EXPECT_NE(world.events.back().text.find("no way there"), std::string::npos);
 }
 
+// One peer's word that any would fail ends no job while somebody else is free to try.
+TEST(Recovery, AJobThatCannotWorkEndsWhenTwoPeersSaySo) {
+  World world;
+  world.join(3, 3);
+  world.run_two_stages(100);
+  const auto give_up = [&](ConnectionId peer) {
+    world.receive(peer, proto::StageFailed{.run = 1,
+                                           .plan_version = world.version,
+                                           .error = {ErrorCode::OutOfRange, "label 12 of 10 classes"},
+                                           .permanent = true});
+  };
+  const ConnectionId first = world.peers[0];
+  give_up(first);
+  ASSERT_NE(world.states[1], JobState::Failed);
+  ASSERT_EQ(world.plannings.size(), 1u);
+  for (const Candidate& candidate : world.plannings[0].candidates)
+    EXPECT_NE(candidate.peer, key(static_cast<uint8_t>(first)));
+  world.plan_and_ready(2, 100);
+  give_up(world.peers[0]);
+  EXPECT_EQ(world.states[1], JobState::Failed);
+  EXPECT_NE(world.events.back().text.find("label 12 of 10 classes"), std::string::npos);
+}
+
+TEST(Recovery, AJobThatCannotWorkEndsAtOnceWhereNobodyElseIsFree) {
+  World world;
+  world.run_two_stages(100);
+  world.receive(world.peers[0], proto::StageFailed{.run = 1,
+                                                   .plan_version = world.version,
+                                                   .error = {ErrorCode::OutOfRange, "label 12 of 10 classes"},
+                                                   .permanent = true});
+  EXPECT_EQ(world.states[1], JobState::Failed);
+}
+
 // What fails at once, again and again, is given time, twice as much each time, in which its peers are free.
 TEST(Recovery, LossesWithoutAStepBetweenThemWaitLongerAndLonger) {
   World world;
