@@ -192,6 +192,7 @@ class Run {
     bool gates = false;  // its step is committed only with it
     bool failed = false;
     bool direct = false;
+    bool outlived = false;     // a stage came back to it: what it had uploaded may have gone with a broker
     std::vector<bool> made{};  // by stage: it has reported its part of a direct one
     Instant ready_at{};        // every stage had done its step
     Instant made_at{};         // every stage had made its part

@@ -230,10 +230,13 @@ Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::Check
                 "a snapshot of step " + std::to_string(report.step) + " was not asked for");
   }
   WEFT_TRY_STATUS(claims_[stage].check(report));
-  if (!at->direct && blobs_missing != 0)
-    return fail(ErrorCode::InvalidArgument, "a snapshot of which " + std::to_string(blobs_missing) +
-                                                " tensors were not uploaded");
   std::optional<Error> failure = report.failure;
+  if (!at->direct && blobs_missing != 0) {
+    const std::string what =
+        "a snapshot of which " + std::to_string(blobs_missing) + " tensors were not uploaded";
+    if (!at->outlived) return fail(ErrorCode::InvalidArgument, what);
+    failure = Error{ErrorCode::NotFound, what + ", or went with the broker that had them"};
+  }
   if (!failure && at->skipped_steps.value_or(report.skipped_steps) != report.skipped_steps)
     failure = Error{ErrorCode::Corrupted, "it says that " + std::to_string(report.skipped_steps) +
                                               " steps were skipped, another stage says " +

@@ -111,6 +111,7 @@ Status Run::on_resumed(Instant now, uint32_t stage, uint64_t last_sequence, RunS
   }
   last_progress_ = now;
   repeats_until_[stage] = std::max<uint64_t>(1, granted_);
+  for (Round& round : rounds_) round.outlived = round.outlived || !round.in[stage];
   for (const Command& command : script_)
     if (command.sequence > last_sequence) sink.send_to_stage(stage, command);
   for (const auto& [number, step] : steps_)

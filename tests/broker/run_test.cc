@@ -454,6 +454,25 @@ TEST(DirectRounds, WhoLeavesWaitsForWhatOthersHave) {
   EXPECT_EQ(run.stopped_after, last);
 }
 
+// What its stages uploaded may have gone with the broker that had it: the copy fails, and nobody is to blame.
+TEST(Rounds, OfABrokerBeforeMayHaveLostWhatWasUploaded) {
+  Fixture before({.stage_bytes = 1 << 20});
+  before.run.start(before.now, before);
+  before.step(1, 0.1);
+  const proto::CheckpointReport report{.run = 1, .plan_version = 1, .step = 1, .tensors = {}};
+  EXPECT_FALSE(before.run.on_checkpoint_report(before.now, 0, report, 3, before).has_value())
+      << "of this broker's own it may not";
+  Fixture after({.stage_bytes = 1 << 20});
+  after.run.resume(before.script);
+  for (uint32_t stage = 0; stage < 2; ++stage)
+    ASSERT_TRUE(after.run.on_resumed(after.now, stage, before.script.back().sequence, after).has_value());
+  after.step(1, 0.1);
+  ASSERT_TRUE(after.run.on_checkpoint_report(after.now, 0, report, 3, after).has_value());
+  ASSERT_TRUE(after.run.on_checkpoint_report(after.now, 1, report, 0, after).has_value());
+  EXPECT_EQ(after.failures, 1);
+  EXPECT_TRUE(after.rounds.empty());
+}
+
 TEST(DirectRounds, OutliveTheBroker) {
   Fixture before = with_direct_copies();
   begin_direct(before);
