@@ -28,12 +28,12 @@ constexpr std::array kLies = {
     LieName{Lie::StandsByWithout, "stands-by-without", "stands by at once, and with nothing", false},
     LieName{Lie::FailsStages, "fails-stages", "fails each stage that it gets", false},
     LieName{Lie::WildNumbers, "wild-numbers", "times and rates that are none, or without end", false},
+    LieName{Lie::LacksTensors, "lacks-tensors", "fails a stage as if its tensors were gone", false},
     LieName{Lie::RandomHashes, "random-hashes", "snapshots of tensors that nobody has", true},
     LieName{Lie::NanSquares, "nan-squares", "gradients that are not finite", true},
     LieName{Lie::NanTensors, "nan-tensors", "tensors that are not finite, to its neighbours", true},
     LieName{Lie::SilentWhenReady, "silent-when-ready", "says nothing of its stage once it is ready", true},
     LieName{Lie::FailsForEver, "fails-for-ever", "fails a stage as if it were the job's fault", true},
-    LieName{Lie::LacksTensors, "lacks-tensors", "fails a stage as if its tensors were gone", true},
     LieName{Lie::WrongNumbers, "wrong-numbers", "losses and squares that might be", true},
 };
 

@@ -31,13 +31,13 @@ enum class Lie : uint8_t {
   StandsByWithout,
   FailsStages,
   WildNumbers,
+  LacksTensors,
   // Believed.
   RandomHashes,
   NanSquares,
   NanTensors,
   SilentWhenReady,
   FailsForEver,
-  LacksTensors,
   WrongNumbers,
 };
 struct LieName {

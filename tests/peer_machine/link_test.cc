@@ -391,8 +391,11 @@ class Pair {
 
   uint64_t any_wire() {
     if (wires_.empty()) return 0;
-    std::erase_if(wires_,
-                  [](const auto& entry) { return !entry.second.is_open[0] && !entry.second.is_open[1]; });
+    // Of one that was given up before its hello came the other end never hears.
+    std::erase_if(wires_, [](const auto& entry) {
+      const Wire& wire = entry.second;
+      return !wire.is_open[0] && (!wire.is_open[1] || (wire.is_silent && !wire.is_known));
+    });
     if (wires_.empty()) return 0;
     return std::next(wires_.begin(), static_cast<long>(rng_.below(wires_.size())))->first;
   }
