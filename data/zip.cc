@@ -14,7 +14,6 @@ constexpr uint32_t kEndSignature = 0x06054b50;
 constexpr uint32_t kEnd64Signature = 0x06064b50;
 constexpr uint32_t kLocator64Signature = 0x07064b50;
 constexpr size_t kLocalSize = 30;
-constexpr size_t kDirectorySize = 46;
 constexpr size_t kEndSize = 22;
 constexpr size_t kEnd64Size = 56;
 constexpr size_t kLocator64Size = 20;
