@@ -6,12 +6,18 @@
 #include "proto/planning.h"
 
 namespace weft::proto {
-namespace {
 
+// Not in the unnamed namespace: there clang wants the conversion defined.
+namespace field_counts {
 struct Anything {
   template <typename T>
   operator T() const;  // NOLINT: never called
 };
+}  // namespace field_counts
+
+namespace {
+
+using field_counts::Anything;
 
 template <typename T, size_t... I>
 constexpr bool takes(std::index_sequence<I...>) {
