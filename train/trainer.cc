@@ -122,6 +122,13 @@ class Run {
     return {};
   }
 
+  // What decides the bits: the device's fingerprint, and the precision of products where it is not float32.
+  std::string numerics() const {
+    std::string text = backend_.numerics_fingerprint();
+    if (job_.arithmetic != dag::Arithmetic::F32) text += ", " + std::string(to_string(job_.arithmetic));
+    return text;
+  }
+
   Status resume() {
     if (options_.resume.empty()) return {};
     WEFT_TRY(const storage::LoadReport loaded, storage::load_checkpoint(options_.resume, files_));
@@ -135,7 +142,7 @@ class Run {
     if (checkpoint.data_position != checkpoint.step * job_.batch_size)
       return fail(ErrorCode::InvalidArgument,
                   loaded.manifest.string() + " was made with another batch_size than " + job_.source);
-    if (checkpoint.numerics != backend_.numerics_fingerprint())
+    if (checkpoint.numerics != numerics())
       warnings_.push_back("the checkpoint was computed by '" + checkpoint.numerics +
                           "': equal bits are no longer promised");
     WEFT_TRY_STATUS(write_state(*state_, trained_state_, checkpoint.tensors));
@@ -158,7 +165,7 @@ class Run {
       event.frozen_tensors += initializer.role == InitializerRole::Frozen;
     event.persistent = state_->bytes() + executor.persistent_bytes();
     event.microbatch = executor.scratch_bytes() + executor.microbatch_bytes();
-    event.fingerprint = backend_.numerics_fingerprint();
+    event.fingerprint = numerics();
     event.warnings = warnings_;
     sink_(event);
   }
@@ -222,7 +229,7 @@ class Run {
                                     .skipped_steps = session_->skipped_steps(),
                                     .data_position = step * job_.batch_size,
                                     .graph_hash = graph_hash_,
-                                    .numerics = backend_.numerics_fingerprint(),
+                                    .numerics = numerics(),
                                     .tensors = std::move(tensors)};
     WEFT_TRY(const auto report, checkpoints_->write(state));
     last_checkpoint_ = Clock::now();
