@@ -126,6 +126,7 @@ class Broker {
   void recover(Job& job, const std::string& reason, bool counts = true);
   void on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed);
   void on_blobs_verified(const BlobsVerified& event);
+  void on_stalled(Job& job, const std::string& what);
   void on_slow(const Runs::Slow& slow, Peer& peer);
   std::optional<std::vector<uint32_t>> place_previous(const Job& job, const PlannedRun& plan,
                                                       const std::vector<int64_t>& memory,

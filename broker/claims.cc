@@ -112,6 +112,8 @@ Status StageClaims::check(const proto::ComparisonReport& report) const {
 }
 
 Status StageClaims::check(const proto::PredictionReport& report) const {
+  // One that says nothing would count as one of those that a microbatch waits for.
+  if (predictions_.empty()) return wrong("predictions from a stage that has none");
   return check_tensors(
       predictions_, report.outputs, [](const proto::TensorReference& tensor) { return tensor.key.name; },
       [](const proto::TensorReference& tensor) { return tensor.key.name; });

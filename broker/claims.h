@@ -26,7 +26,7 @@ class StageClaims {
   // Of each microbatch as many numbers as the stage's outputs of that kind have, and counts that are counts.
   Status check(const proto::EvaluationReport& report) const;
   Status check(const proto::ComparisonReport& report) const;
-  // Each output that the stage predicts, once.
+  // Each output that the stage predicts, once; from a stage that predicts something.
   Status check(const proto::PredictionReport& report) const;
 
  private:

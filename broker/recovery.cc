@@ -60,6 +60,8 @@ void Broker::settle(const Verdict& verdict) {
     case Verdict::Kind::Lost:
       for (const PeerId& peer : verdict.excluded) job->losses.excluded.insert(peer);
       return recover(*job, verdict.what);
+    case Verdict::Kind::Stalled:
+      return on_stalled(*job, verdict.what);
     case Verdict::Kind::Stopped:
       if (!job->is_moving() || job->stop_requested)
         return end_job(*job, JobState::Stopped, "stopped by its user after step " + step);
@@ -110,12 +112,12 @@ void Broker::recover(Job& job, const std::string& reason, bool counts) {
   wait(job, why, waiting);
 }
 
-// Whether a job is given up because this peer says that any would fail: where another has said so, too, or
-// nobody is free to try. One peer's word ends nobody's job.
+// Whether a job is given up because this peer says that any would fail: where enough others have said so, or
+// nobody is free to try. One stranger's word ends nobody's job, nor do two.
 bool Broker::is_hopeless(Job& job, const PeerId& peer) {
-  const bool is_first = !job.losses.called_hopeless_by || *job.losses.called_hopeless_by == peer;
-  job.losses.called_hopeless_by = peer;
-  return !is_first || !can_do_without(job, peer);
+  constexpr size_t kAgree = 3;
+  job.losses.called_hopeless_by.insert(peer);
+  return job.losses.called_hopeless_by.size() >= kAgree || !can_do_without(job, peer);
 }
 
 void Broker::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed) {
@@ -171,6 +173,40 @@ void Broker::on_blobs_verified(const BlobsVerified& event) {
   if (job->loading() != nullptr) return recover(*job, gone + " is damaged", /*counts=*/false);
   if (job->planning() != nullptr) wait(*job, gone + " is damaged");
   if (job->running() == nullptr) job->step = job->points.step();
+}
+
+// Whoever may have held the run up makes room for somebody else. Where it was not certain who did, the next
+// deadline is longer: the plan may have taken links for far faster than they are.
+void Broker::on_stalled(Job& job, const std::string& what) {
+  const phase::Running& at = *job.running();
+  std::vector<StalledStage> stages;
+  for (uint32_t s = 0; s < at.crew.stages.size(); ++s)
+    stages.push_back({at.crew.plan->stages[s].peer, at.crew.stages[s].segments});
+  Job::Losses& losses = job.losses;
+  const Suspects suspects = suspects_of(at.run->lack(), stages, losses.stall_marks);
+  for (const auto& [peer, marks] : suspects.marks) losses.stall_marks[peer] += marks;
+  std::string blamed;
+  const auto blame = [&](uint32_t stage) {
+    const PeerId& peer = stages[stage].peer;
+    if (!can_do_without(job, peer)) return false;
+    losses.excluded.insert(peer);
+    losses.blamed.insert(peer);
+    blamed += (blamed.empty() ? "; waited for stage " : ", stage ") + std::to_string(stage + 1) + " on " +
+              pool_.at(peer).name;
+    return true;
+  };
+  // Those come back that are less likely to have held runs up.
+  const auto pardon = [&](const PeerId& suspect) {
+    return std::erase_if(losses.blamed, [&](const PeerId& peer) {
+             return losses.stall_marks[peer] < losses.stall_marks[suspect] && losses.excluded.erase(peer) > 0;
+           }) > 0;
+  };
+  for (size_t i = 0; i < suspects.stages.size() && (i < suspects.certain || blamed.empty()); ++i) {
+    const uint32_t stage = suspects.stages[i];
+    if (!blame(stage) && pardon(stages[stage].peer)) blame(stage);
+  }
+  if (blamed.empty() || suspects.certain == 0) ++losses.stalls;
+  recover(job, what + blamed);
 }
 
 void Broker::on_slow(const Runs::Slow& slow, Peer& peer) {

@@ -282,6 +282,27 @@ void Run::commit_steps(Instant now, RunSink& sink) {
   }
 }
 
+Lack Run::lack() const {
+  const auto without = [](const std::vector<bool>& said, bool is_own) {
+    Lack lack{.is_own = is_own};
+    for (uint32_t s = 0; s < said.size(); ++s)
+      if (!said[s]) lack.stages.push_back(s);
+    return lack;
+  };
+  if (!steps_.empty() && steps_.begin()->first == committed_ + 1) {
+    const StepInProgress& step = steps_.begin()->second;
+    const bool waits_for_norm = plan_->decides_together() && !step.norm_sent;
+    const Lack lack =
+        waits_for_norm ? without(step.squares_in, false) : without(step.updated, plan_->decides_together());
+    if (!lack.stages.empty()) return lack;
+  }
+  for (const Round& round : rounds_) {
+    const Lack lack = without(round.direct ? round.made : round.in, true);
+    if (!lack.stages.empty()) return lack;
+  }
+  return {};
+}
+
 void Run::request_stop(Instant now, bool to_go_on, RunSink& sink) {
   if (ended_ || (stopping_ && (to_go_on || !moving_))) return;
   moving_ = to_go_on;

@@ -31,6 +31,7 @@
 
 #include "broker/claims.h"
 #include "broker/events.h"
+#include "broker/stalls.h"
 
 namespace weft::broker {
 
@@ -163,6 +164,8 @@ class Run {
   // When something last came in that brought the run forward: a step, a part of a snapshot, or the answer
   // to the oldest request of an evaluation or prediction.
   Instant last_progress() const { return last_progress_; }
+  // What it waits for at the moment.
+  Lack lack() const;
   // A snapshot is under way without which the run does not go on.
   bool waits_for_snapshot() const;
   // A microbatch of all stages over dense links is under way, which takes about so long.

@@ -194,6 +194,15 @@ void Runs::check_progress() {
       if (!(crew.stages[s].*done)) late += " " + pool_.at(crew.plan->stages[s].peer).name;
     return late;
   };
+  // They are there and could have said it.
+  const auto connected_without = [&](const Crew& crew, bool StageAtWork::*done) {
+    std::vector<PeerId> peers;
+    for (size_t s = 0; s < crew.stages.size(); ++s)
+      if (const Peer* peer = pool_.find(crew.plan->stages[s].peer);
+          !(crew.stages[s].*done) && peer != nullptr && peer->connection)
+        peers.push_back(peer->id);
+    return peers;
+  };
   const auto lose = [&](Job& job, std::string why, std::vector<PeerId> excluded = {}) {
     give_verdict(job, {.kind = Verdict::Kind::Lost, .what = std::move(why), .excluded = std::move(excluded)});
   };
@@ -201,7 +210,8 @@ void Runs::check_progress() {
     if (phase::Running* at = job.running(); at != nullptr && !at->over) {
       if (at->away_since) {
         if (now - *at->away_since > options_.return_deadline)
-          lose(job, "did not come back in time:" + late_peers(at->crew, &StageAtWork::here));
+          lose(job, "did not come back in time:" + late_peers(at->crew, &StageAtWork::here),
+               connected_without(at->crew, &StageAtWork::here));
         continue;
       }
       {
@@ -210,15 +220,14 @@ void Runs::check_progress() {
       }
       const Duration deadline = stall_deadline(job);
       if (at->over || now - at->run->last_progress() <= deadline) continue;
-      ++job.losses.stalls;
-      lose(job, "no progress for " + std::to_string(static_cast<int>(seconds(deadline))) + " s");
+      give_verdict(job, {.kind = Verdict::Kind::Stalled,
+                         .what = "no progress for " + std::to_string(static_cast<int>(seconds(deadline))) +
+                                 " s"});
     } else if (const phase::Loading* loading = job.loading();
                loading != nullptr &&
                now - loading->since > options_.loading_deadline + transfer_time(*loading->crew.plan)) {
-      std::vector<PeerId> excluded;
-      for (size_t s = 0; s < loading->crew.stages.size(); ++s)
-        if (!loading->crew.stages[s].ready) excluded.push_back(loading->crew.plan->stages[s].peer);
-      lose(job, "not ready in time:" + late_peers(loading->crew, &StageAtWork::ready), std::move(excluded));
+      lose(job, "not ready in time:" + late_peers(loading->crew, &StageAtWork::ready),
+           connected_without(loading->crew, &StageAtWork::ready));
     }
   }
 }

@@ -18,6 +18,7 @@ struct Verdict {
     Stopped,   // after a snapshot, as it was asked to: by its user, or to go on with other peers
     Diverged,  // as `divergence` says
     Lost,      // `what`: back to its recovery point, with others for `excluded`
+    Stalled,   // the same, with somebody else for who is to blame
   };
   proto::JobNumber job = 0;
   Kind kind = Kind::Lost;

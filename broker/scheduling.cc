@@ -85,6 +85,7 @@ void Broker::forgive(Job& job) {
             " count=" + std::to_string(job.losses.excluded.size()));
   waiting.forgive_at.reset();
   job.losses.excluded.clear();
+  job.losses.blamed.clear();
   pool_.changed();
 }
 

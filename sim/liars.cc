@@ -29,10 +29,12 @@ constexpr std::array kLies = {
     LieName{Lie::FailsStages, "fails-stages", "fails each stage that it gets", false},
     LieName{Lie::WildNumbers, "wild-numbers", "times and rates that are none, or without end", false},
     LieName{Lie::LacksTensors, "lacks-tensors", "fails a stage as if its tensors were gone", false},
-    LieName{Lie::RandomHashes, "random-hashes", "snapshots of tensors that nobody has", true},
+    LieName{Lie::SilentWhenReady, "silent-when-ready", "says nothing of its stage once it is ready", false},
+    LieName{Lie::WithholdsTensors, "withholds-tensors", "computes, and sends nothing to its neighbours",
+            false},
+    LieName{Lie::RandomHashes, "random-hashes", "snapshots of tensors that nobody has", false},
     LieName{Lie::NanSquares, "nan-squares", "gradients that are not finite", true},
     LieName{Lie::NanTensors, "nan-tensors", "tensors that are not finite, to its neighbours", true},
-    LieName{Lie::SilentWhenReady, "silent-when-ready", "says nothing of its stage once it is ready", true},
     LieName{Lie::FailsForEver, "fails-for-ever", "fails a stage as if it were the job's fault", true},
     LieName{Lie::WrongNumbers, "wrong-numbers", "losses and squares that might be", true},
 };
@@ -73,14 +75,15 @@ bool Liar::tells(Lie lie) {
 }
 
 void Liar::change(proto::StepReport& report, const proto::AssignStage& stage) {
-  if (tells(Lie::EmptyReports)) report.losses = report.squares = {};
+  const bool is_empty = tells(Lie::EmptyReports);
+  if (is_empty) report.losses = report.squares = {};
   if (tells(Lie::ForeignLosses)) {
     if (report.losses.empty())
       report.losses.assign(stage.training.batch_size / stage.training.microbatch_size, 0.5);
     else
       report.losses.clear();
   }
-  if (tells(Lie::WrongCounts)) {
+  if (!is_empty && tells(Lie::WrongCounts)) {  // one more than none might be right
     std::vector<double>& numbers = draw_.one_in(2) || report.losses.empty() ? report.squares : report.losses;
     if (draw_.one_in(2) && !numbers.empty())
       numbers.pop_back();

@@ -32,11 +32,12 @@ enum class Lie : uint8_t {
   FailsStages,
   WildNumbers,
   LacksTensors,
-  // Believed.
+  SilentWhenReady,
+  WithholdsTensors,
   RandomHashes,
+  // Believed.
   NanSquares,
   NanTensors,
-  SilentWhenReady,
   FailsForEver,
   WrongNumbers,
 };
@@ -59,6 +60,7 @@ class Liar {
   std::vector<proto::Message> answer(const proto::Message& told);
   // Whether what it sends to its neighbours is to be spoilt, this time.
   bool spoils_tensor() { return tells(Lie::NanTensors); }
+  bool withholds_tensor() { return tells(Lie::WithholdsTensors); }
   uint64_t told() const { return told_; }  // lies
 
  private:

@@ -668,10 +668,15 @@ TEST(Stall, APredictionsOldestRequestHasADeadlineWhateverElseIsAnswered) {
   for (uint32_t microbatch = 1; microbatch < 14; ++microbatch) {  // all but the first
     beat(world, std::chrono::seconds(5));
     if (!world.plannings.empty()) break;
-    for (const ConnectionId peer : world.peers)
-      world.receive(peer,
-                    proto::PredictionReport{
-                        .run = 1, .plan_version = world.version, .microbatch = microbatch, .outputs = {}});
+    for (size_t stage = 0; stage < world.peers.size(); ++stage) {
+      proto::TensorReference output;
+      output.key.name = "y" + std::to_string(stage);
+      output.spec = {dag::DType::F32, {}};
+      world.receive(world.peers[stage], proto::PredictionReport{.run = 1,
+                                                                .plan_version = world.version,
+                                                                .microbatch = microbatch,
+                                                                .outputs = {output}});
+    }
   }
   EXPECT_EQ(world.plannings.size(), 1u);
 }

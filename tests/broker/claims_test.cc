@@ -77,6 +77,12 @@ TEST(StageClaims, ASnapshotHasEachTrainedTensorOnceAndNoOther) {
             "");
 }
 
+// An empty one was taken as one of those that a microbatch waits for, which was then done without them.
+TEST(StageClaims, PredictionsComeFromStagesThatPredict) {
+  const StageClaims claims(assignment());
+  EXPECT_NE(refusal(claims.check(proto::PredictionReport{.microbatch = 3})), "");
+}
+
 TEST(StageClaims, LossesComeFromTheStageThatHasTheLossAlone) {
   const StageClaims with(assignment());
   proto::AssignStage other = assignment();

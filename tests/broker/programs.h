@@ -15,6 +15,7 @@ namespace weft::test {
 struct ProgramParts {
   std::vector<proto::TensorReference> trained{};  // values of initializers
   size_t losses = 0, corrects = 0, counteds = 0;  // scalar outputs of these roles
+  std::string prediction{};                       // the name of a scalar that it predicts; empty: none
   std::string codec{};                            // of one tensor to the next stage; empty: it sends none
 };
 
@@ -32,6 +33,7 @@ inline proto::StageProgram make_program(proto::ProgramKind kind, const ProgramPa
   add(parts.losses, "loss", dag::OutputRole::Loss);
   add(parts.corrects, "correct", dag::OutputRole::Correct);
   add(parts.counteds, "counted", dag::OutputRole::Counted);
+  if (!parts.prediction.empty()) builder.output(parts.prediction, number, dag::OutputRole::Prediction);
   proto::StageProgram program{.kind = kind};
   program.graph = std::make_shared<const dag::Graph>(builder.finish());
   program.segment_of_op.assign(program.graph->ops().size(), 0);

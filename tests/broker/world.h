@@ -45,7 +45,10 @@ inline std::shared_ptr<PlannedRun> plan_for(const StartPlanning& request, uint32
     assignment->plan_version = request.plan_version;
     assignment->seat = {s};
     assignment->after_step = request.checkpoint ? request.checkpoint->step : 0;
-    if (steps != 0)
+    if (steps == 0)
+      assignment->programs.push_back(
+          test::make_program(proto::ProgramKind::Predict, {.prediction = "y" + std::to_string(s)}));
+    else
       assignment->programs.push_back(
           test::make_program(proto::ProgramKind::Train, {.losses = s + 1 == stages ? size_t{1} : 0}));
     plan->stages.push_back({request.candidates[s].peer, assignment, {s}, 0.01});
