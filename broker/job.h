@@ -75,7 +75,9 @@ struct Running {
   std::unique_ptr<Run> run{};
   std::optional<Instant> away_since{};  // stages have to resume
   bool restarted = false;               // because the broker was
+  Instant computed_at{};                // when somebody last said that it has computed more
   Duration loading_took{};
+  bool is_at_standstill = false;  // once it is over for want of progress: nobody computed, either
   bool over = false;              // what it came to is settled before the step ends
   bool moving = false;            // stops after a snapshot to go on with other peers
   bool copies_go_direct = false;  // every stage has somebody who can fetch its copies
@@ -114,7 +116,8 @@ struct Job {
     uint64_t recoveries = 0;
     uint32_t in_a_row = 0;  // since the last step or checkpoint
     uint64_t at_step = 0;
-    uint32_t stalls = 0;  // times that it made no progress within its deadline, and nobody was to blame
+    uint32_t stalls = 0;  // times that it made no progress within its deadline, which doubles with each
+    uint32_t standstills = 0;  // the same, where nobody computed any more; it doubles with every other
     StallMarks stall_marks{};
     std::set<PeerId> blamed{};  // of those that are excluded: for a stall
     std::optional<Instant> lost_at{};  // until the first step after a loss

@@ -176,7 +176,8 @@ void Broker::on_blobs_verified(const BlobsVerified& event) {
 }
 
 // Whoever may have held the run up makes room for somebody else. Where it was not certain who did, the next
-// deadline is longer: the plan may have taken links for far faster than they are.
+// deadline is longer, for the plan may have taken links for far faster than they are; less so where nothing
+// was computed all the while.
 void Broker::on_stalled(Job& job, const std::string& what) {
   const phase::Running& at = *job.running();
   std::vector<StalledStage> stages;
@@ -205,7 +206,8 @@ void Broker::on_stalled(Job& job, const std::string& what) {
     const uint32_t stage = suspects.stages[i];
     if (!blame(stage) && pardon(stages[stage].peer)) blame(stage);
   }
-  if (blamed.empty() || suspects.certain == 0) ++losses.stalls;
+  if (blamed.empty() || (suspects.certain == 0 && (!at.is_at_standstill || ++losses.standstills % 2 == 0)))
+    ++losses.stalls;
   recover(job, what + blamed);
 }
 

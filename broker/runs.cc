@@ -174,12 +174,16 @@ Duration Runs::transfer_time(const PlannedRun& plan) const {
       static_cast<double>(largest_state_bytes(plan)) / options_.slowest_bytes_per_second));
 }
 
+Duration Runs::shortest_stall(const Run& run) const {
+  return std::max(options_.stall_deadline, 20 * run.plan().predicted_step);
+}
+
 // Twice as long after each time that it passed: a plan that takes links for far faster than they are would
 // otherwise never see its first step done.
 Duration Runs::stall_deadline(const Job& job) const {
   constexpr uint32_t kDoublings = 5;
   const Run& run = *job.running()->run;
-  Duration deadline = std::max(options_.stall_deadline, 20 * run.plan().predicted_step);
+  Duration deadline = shortest_stall(run);
   deadline *= int64_t{1} << std::min(job.losses.stalls, kDoublings);
   if (run.waits_for_snapshot()) deadline += transfer_time(run.plan());
   if (const auto comparing = run.comparing()) deadline += 20 * *comparing;
@@ -220,6 +224,7 @@ void Runs::check_progress() {
       }
       const Duration deadline = stall_deadline(job);
       if (at->over || now - at->run->last_progress() <= deadline) continue;
+      at->is_at_standstill = now - at->computed_at > shortest_stall(*at->run);
       give_verdict(job, {.kind = Verdict::Kind::Stalled,
                          .what = "no progress for " + std::to_string(static_cast<int>(seconds(deadline))) +
                                  " s"});
@@ -262,6 +267,7 @@ std::optional<Runs::Slow> Runs::on_work(Peer& peer, const proto::StageWork& work
   StageAtWork& seat = at->crew.stages[stage];
   if (work.segments_done < seat.segments || work.seconds_busy < seat.busy) return std::nullopt;
   seat.work_said = true;
+  if (work.segments_done > seat.segments) at->computed_at = step_.now.monotonic;
   seat.segments = work.segments_done;
   seat.busy = work.seconds_busy;
   if (seat.busy - seat.busy_before < seconds(options_.slow_after)) return std::nullopt;

@@ -79,6 +79,7 @@ class Runs {
  private:
   void give_verdict(Job& job, Verdict verdict);
   double slowness(const Crew& crew, uint32_t stage) const;
+  Duration shortest_stall(const Run& run) const;
   Duration stall_deadline(const Job& job) const;
   void guard(Job& job, const proto::LinkComparison& comparison);
 
