@@ -41,6 +41,7 @@ Effects Broker::step(Now now, const Event& event) {
                    look_at_runs();
                    step_.jobs = step_.probes = true;
                  },
+                 [&](const Leaving&) { leave(); },
              },
              event);
   // Each may be a reason for the others.

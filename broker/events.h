@@ -98,8 +98,9 @@ struct Tick {
   // Nothing: until now.
   std::optional<Instant> heard_until{};
 };
+struct Leaving {};  // the last: the broker is ended, as somebody asked
 using Event = std::variant<Introduced, Received, Heard, Disconnected, SubmissionChecked, PlanningDone,
-                           Reconsidered, JobReopened, BlobsVerified, TokensRevoked, RelayWaiting, Tick>;
+                           Reconsidered, JobReopened, BlobsVerified, TokensRevoked, RelayWaiting, Tick, Leaving>;
 
 // ---- effects
 

@@ -89,24 +89,29 @@ void Broker::recover(Job& job, const std::string& reason, bool counts) {
     book_.notice(job, reason + ": going on from " + job.points.describe() + ", " + std::to_string(again) +
                           (again == 1 ? " committed step is done again" : " committed steps are done again"));
   }
+  if (had_plan && !moving && counts) return wait_after_loss(job, reason);
+  job.losses.at_step = job.step;
+  wait(job, reason);
+}
+
+// One more without a step between them. The first may pass at once; what fails again and again is given time,
+// and at last given up.
+void Broker::wait_after_loss(Job& job, const std::string& reason) {
+  const uint32_t failures = ++job.losses.in_a_row;
+  if (failures >= options_.failures_max)
+    return end_job(job, JobState::Failed,
+                   "given up after " + std::to_string(failures) +
+                       " losses without a step between them: weft resume " + job.text() + " goes on from " +
+                       job.points.describe() + "; the last: " + reason);
   phase::Waiting waiting;
   std::string why = reason;
-  if (had_plan && !moving && counts) {
-    const uint32_t failures = ++job.losses.in_a_row;
-    if (failures >= options_.failures_max)
-      return end_job(job, JobState::Failed,
-                     "given up after " + std::to_string(failures) +
-                         " losses without a step between them: weft resume " + job.text() + " goes on from " +
-                         job.points.describe() + "; the last: " + reason);
-    // The first may pass at once; what fails again and again is given time.
-    if (failures > 1) {
-      constexpr uint32_t kDoublings = 20;
-      const Duration pause =
-          std::min(options_.failure_pause_max,
-                   options_.failure_pause * (int64_t{1} << std::min(failures - 2, kDoublings)));
-      waiting.not_before = step_.now.monotonic + pause;
-      why += "; tried again in " + std::to_string(static_cast<int>(std::ceil(seconds(pause)))) + " s";
-    }
+  if (failures > 1) {
+    constexpr uint32_t kDoublings = 20;
+    const Duration pause =
+        std::min(options_.failure_pause_max,
+                 options_.failure_pause * (int64_t{1} << std::min(failures - 2, kDoublings)));
+    waiting.not_before = step_.now.monotonic + pause;
+    why += "; tried again in " + std::to_string(static_cast<int>(std::ceil(seconds(pause)))) + " s";
   }
   job.losses.at_step = job.step;
   wait(job, why, waiting);

@@ -1,4 +1,5 @@
-// After a restart: jobs and their runs from the records, and the stages that come back one by one.
+// Around a restart: how jobs are left, and then jobs and their runs from the records, and the stages that come
+// back one by one.
 #include <algorithm>
 
 #include "broker/broker.h"
@@ -63,6 +64,13 @@ void Broker::load_job(const StoredJob& stored, const StoredState& state) {
     if (peer.name.empty()) peer.name = pool_.free_name(name, stage.peer);
   }
   runs_.resume(job, crew_of(stored.run->plan), stored);
+}
+
+// Whoever starts next must not take this end for one that planning brought about.
+void Broker::leave() {
+  for (auto& [number, job] : book_.jobs())
+    if (job.planning() != nullptr) wait(job, "the broker was ended while it was planned");
+  step_.jobs = step_.probes = step_.stand_bys = false;
 }
 
 void Broker::first_step() {

@@ -189,7 +189,12 @@ void Broker::on_planned(const PlanningDone& event) {
     // Infeasible: waits for others to come; tried again when the pool has changed.
     if (error.code == ErrorCode::Infeasible)
       return wait(job, error.message, {.infeasible_with = pool_.version()});
-    return end_job(job, JobState::Failed, error.message);
+    // One that has run is not lost for want of a plan, as where the process that made it died: it was planned
+    // before.
+    const bool has_run = job.microbatch_size != 0 || job.points.newest() != nullptr;
+    if (!has_run) return end_job(job, JobState::Failed, error.message);
+    book_.notice(job, "it could not be planned anew: " + error.message);
+    return wait_after_loss(job, error.message);
   }
   for (const PlannedStage& stage : (*event.plan)->stages) {
     const Peer* peer = pool_.find(stage.peer);

@@ -1,4 +1,4 @@
-#include <CLI/App.hpp>
+#include <CLI/CLI.hpp>  // the whole: what App.hpp only declares has to be somewhere in this library
 #include <charconv>
 
 #include "cli/commands.h"

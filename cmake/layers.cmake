@@ -1,9 +1,11 @@
-# weft_layer(NAME dag SOURCES a.cc b.cc DEPS base LIBRARIES lib...)
+# weft_layer(NAME dag SOURCES a.cc b.cc DEPS base LIBRARIES lib... [ALONE a.cc])
 #   One folder, one target: weft_<name>, which sees only the layers it lists. Includes are written from the root.
+#   ALONE: sources that are not compiled together with others (weft_unity).
 function(weft_layer)
-  cmake_parse_arguments(L "" "NAME" "SOURCES;DEPS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(L "" "NAME" "SOURCES;DEPS;LIBRARIES;ALONE" ${ARGN})
   add_library(weft_${L_NAME} STATIC ${L_SOURCES})
   weft_compile_options(weft_${L_NAME})
+  weft_unity(weft_${L_NAME} ALONE ${L_ALONE})
   foreach(dep IN LISTS L_DEPS)
     target_link_libraries(weft_${L_NAME} PUBLIC weft_${dep})
   endforeach()
@@ -23,12 +25,25 @@ function(weft_compile_options target)
   endif()
 endfunction()
 
-# weft_test(NAME dag SOURCES ... DEPS dag base [LIBRARIES ...] [LABELS fast])
+# weft_unity(target [ALONE a.cc b.cc])
+#   Several sources are compiled as one, for most of the time goes into headers that they share: a third of it. Two that
+#   give one name to different things in unnamed namespaces cannot be: one of them is compiled ALONE, or all are (ALL).
+function(weft_unity target)
+  cmake_parse_arguments(U "" "" "ALONE" ${ARGN})
+  if(NOT WEFT_UNITY OR "ALL" IN_LIST U_ALONE)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  set_source_files_properties(${U_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
+# weft_test(NAME dag SOURCES ... DEPS dag base [LIBRARIES ...] [LABELS fast] [ALONE a.cc])
 #   tests/<name>/ becomes the program <name>_tests and one ctest entry.
 function(weft_test)
-  cmake_parse_arguments(T "" "NAME;TIMEOUT" "SOURCES;DEPS;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(T "" "NAME;TIMEOUT" "SOURCES;DEPS;LIBRARIES;LABELS;ALONE" ${ARGN})
   add_executable(${T_NAME}_tests ${T_SOURCES})
   weft_compile_options(${T_NAME}_tests)
+  weft_unity(${T_NAME}_tests ALONE ${T_ALONE})
   # A test runs once for each time that it is compiled: a fifth less time than -O2, the layers keep theirs.
   target_compile_options(${T_NAME}_tests PRIVATE $<$<CONFIG:Release>:-O1>)
   foreach(dep IN LISTS T_DEPS)

@@ -96,6 +96,9 @@ void Core::run() {
     }
     commit();
   }
+  if (failed_) return;
+  step(Leaving{});
+  commit();
 }
 
 void Core::handle(const ToCore& message) {

@@ -190,7 +190,7 @@ Status lower_dropout(NodeContext& n) {
   return n.give(n.emit(OpKind::Dropout, {n.in(0)}, {{Attr::Ratio, form.ratio}, {Attr::Key, *key}}));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kActivationRows[] = {
     {"Relu", lower_relu},
     {"LeakyRelu", lower_leaky_relu},
     {"PRelu", lower_prelu},
@@ -210,6 +210,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> activation_lowerings() { return kRows; }
+std::span<const LowerRow> activation_lowerings() { return kActivationRows; }
 
 }  // namespace weft::onnx

@@ -297,7 +297,7 @@ Status lower_rotary(NodeContext& n) {
   return n.give(n.reshape(y, x.shape()));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kAttentionRows[] = {
     {"Attention", lower_attention, kAllOperands & ~operands(6)},
     // Tables of angles are not trained.
     {"RotaryEmbedding", lower_rotary, operands(0)},
@@ -305,6 +305,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> attention_lowerings() { return kRows; }
+std::span<const LowerRow> attention_lowerings() { return kAttentionRows; }
 
 }  // namespace weft::onnx

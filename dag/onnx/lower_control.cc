@@ -319,7 +319,7 @@ Status lower_scan(NodeContext& n) {
   return {};
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kControlRows[] = {
     {"If", lower_if, kNoOperand, operands(0), true},
     {"Loop", lower_loop, kAllOperands & ~operands(0, 1), operands(0, 1), true, true},
     {"Scan", lower_scan, kAllOperands, kNoOperand, true},
@@ -327,6 +327,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> control_lowerings() { return kRows; }
+std::span<const LowerRow> control_lowerings() { return kControlRows; }
 
 }  // namespace weft::onnx

@@ -228,7 +228,7 @@ Status lower_deform_conv(NodeContext& n) {
   return n.give(n.emit(OpKind::Add, {y, bias}));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kConvolutionRows[] = {
     {"Conv", lower_conv},
     {"ConvTranspose", lower_conv_transpose},
     {"Col2Im", lower_col2im, operands(0), operands(1, 2)},
@@ -237,6 +237,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> convolution_lowerings() { return kRows; }
+std::span<const LowerRow> convolution_lowerings() { return kConvolutionRows; }
 
 }  // namespace weft::onnx

@@ -130,7 +130,7 @@ Status lower_eye_like(NodeContext& n) {
   return n.give(n.large_constant(dag::from_doubles(spec, values)));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kGeneratorRows[] = {
     {"Constant", lower_constant},
     {"Shape", lower_shape_of, kNoOperand},
     {"Size", lower_size, kNoOperand},
@@ -141,6 +141,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> generator_lowerings() { return kRows; }
+std::span<const LowerRow> generator_lowerings() { return kGeneratorRows; }
 
 }  // namespace weft::onnx

@@ -68,7 +68,7 @@ Status lower_trilu(NodeContext& n) {
   return n.give(n.emit(OpKind::Where, {n.constant(mask), x, n.like(x, 0)}));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kIndexRows[] = {
     {"Gather", lower_gather, operands(0)},
     {"GatherElements", lower_gather_elements, operands(0)},
     {"OneHot", lower_one_hot, operands(2), operands(1)},
@@ -82,6 +82,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> index_lowerings() { return kRows; }
+std::span<const LowerRow> index_lowerings() { return kIndexRows; }
 
 }  // namespace weft::onnx

@@ -254,11 +254,11 @@ Status lower_det(NodeContext& n) {
   return n.give(n.emit(OpKind::Det, {n.in(0)}));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kMatmulRows[] = {
     {"MatMul", lower_matmul}, {"Gemm", lower_gemm}, {"Einsum", lower_einsum}, {"Det", lower_det}};
 
 }  // namespace
 
-std::span<const LowerRow> matmul_lowerings() { return kRows; }
+std::span<const LowerRow> matmul_lowerings() { return kMatmulRows; }
 
 }  // namespace weft::onnx

@@ -193,7 +193,7 @@ Status lower_embed_layer_norm(NodeContext& n) {
   return n.give(layer_norm(n, sum, 5, 6, epsilon, statistics));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kMicrosoftRows[] = {
     {"Gelu", lower_gelu},
     {"BiasGelu", lower_bias_gelu},
     {"FastGelu", lower_fast_gelu},
@@ -217,6 +217,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> microsoft_lowerings() { return kRows; }
+std::span<const LowerRow> microsoft_lowerings() { return kMicrosoftRows; }
 
 }  // namespace weft::onnx

@@ -269,7 +269,7 @@ Status lower_lp_norm(NodeContext& n) {
   return n.give(n.emit(OpKind::Div, {x, norm}));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kNormalisationRows[] = {
     {"BatchNormalization", lower_batch_norm, operands(0, 1, 2)},
     {"LayerNormalization", lower_layer_norm},
     {"RMSNormalization", lower_rms_norm},
@@ -295,6 +295,6 @@ Result<RmsNorm> rms_norm(NodeContext& n, const Item& x, int64_t axis, double eps
   return RmsNorm{std::move(y), std::move(inverse)};
 }
 
-std::span<const LowerRow> normalisation_lowerings() { return kRows; }
+std::span<const LowerRow> normalisation_lowerings() { return kNormalisationRows; }
 
 }  // namespace weft::onnx

@@ -224,7 +224,7 @@ Status global_pool(NodeContext& n, OpKind kind) {
 Status lower_global_average_pool(NodeContext& n) { return global_pool(n, OpKind::ReduceMean); }
 Status lower_global_max_pool(NodeContext& n) { return global_pool(n, OpKind::ReduceMax); }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kPoolingRows[] = {
     {"MaxPool", lower_max_pool},
     {"AveragePool", lower_average_pool},
     {"GlobalAveragePool", lower_global_average_pool},
@@ -236,6 +236,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> pooling_lowerings() { return kRows; }
+std::span<const LowerRow> pooling_lowerings() { return kPoolingRows; }
 
 }  // namespace weft::onnx

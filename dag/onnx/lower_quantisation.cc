@@ -336,7 +336,7 @@ Status lower_qlinear_conv(NodeContext& n) {
   return n.give(requantised(n, sum, scale_a, scale_b, 6, 7));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kQuantisationRows[] = {
     {"QuantizeLinear", lower_quantize, operands(0)},
     {"DequantizeLinear", lower_dequantize, operands(0)},
     {"DynamicQuantizeLinear", lower_dynamic_quantize, kNoOperand},
@@ -348,6 +348,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> quantisation_lowerings() { return kRows; }
+std::span<const LowerRow> quantisation_lowerings() { return kQuantisationRows; }
 
 }  // namespace weft::onnx

@@ -83,7 +83,7 @@ Status lower_multinomial(NodeContext& n) {
   return n.give(n.cast(chosen, dtype));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kRandomRows[] = {
     {"RandomUniform", lower_shaped<draw_uniform>, kNoOperand},
     {"RandomNormal", lower_shaped<draw_normal>, kNoOperand},
     {"RandomUniformLike", lower_like<draw_uniform>, kNoOperand},
@@ -94,6 +94,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> random_lowerings() { return kRows; }
+std::span<const LowerRow> random_lowerings() { return kRandomRows; }
 
 }  // namespace weft::onnx

@@ -263,7 +263,7 @@ Status lower_recurrent(NodeContext& n) {
   return give_results(n, form, results);
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kRecurrentRows[] = {
     {"LSTM", lower_recurrent, operands(0, 1, 2, 3, 5, 6, 7)},
     {"GRU", lower_recurrent, operands(0, 1, 2, 3, 5)},
     {"RNN", lower_recurrent, operands(0, 1, 2, 3, 5)},
@@ -271,6 +271,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> recurrent_lowerings() { return kRows; }
+std::span<const LowerRow> recurrent_lowerings() { return kRecurrentRows; }
 
 }  // namespace weft::onnx

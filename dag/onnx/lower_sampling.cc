@@ -128,7 +128,7 @@ Status lower_center_crop_pad(NodeContext& n) {
   return n.give(n.emit(OpKind::Pad, {x}, {{Attr::Pads, pads}, {Attr::Mode, "constant"}, {Attr::Value, 0.0}}));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kSamplingRows[] = {
     {"Resize", lower_resize, operands(0), operands(1, 2, 3)},
     {"Upsample", lower_upsample, operands(0), operands(1)},
     {"GridSample", lower_grid_sample, operands(0, 1)},
@@ -139,6 +139,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> sampling_lowerings() { return kRows; }
+std::span<const LowerRow> sampling_lowerings() { return kSamplingRows; }
 
 }  // namespace weft::onnx

@@ -198,7 +198,7 @@ Status lower_reverse_sequence(NodeContext& n) {
   return n.give(n.reshape(read, x.shape()));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kScatterRows[] = {
     {"ScatterElements", lower_scatter_elements, operands(0, 2)},
     {"Scatter", lower_scatter_elements, operands(0, 2)},
     {"ScatterND", lower_scatter_nd, operands(0, 2)},
@@ -209,6 +209,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> scatter_lowerings() { return kRows; }
+std::span<const LowerRow> scatter_lowerings() { return kScatterRows; }
 
 }  // namespace weft::onnx

@@ -150,7 +150,7 @@ constexpr LowerRow sequence_row(std::string_view op_type, LowerFunction lower,
                                 OperandSet gradient = kAllOperands, OperandSet shapes = kNoOperand) {
   return {op_type, lower, gradient, shapes, false, true};
 }
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kSequenceRows[] = {
     sequence_row("SequenceConstruct", lower_construct),
     sequence_row("SequenceEmpty", lower_empty),
     sequence_row("SequenceAt", lower_at, operands(0), operands(1)),
@@ -163,6 +163,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> sequence_lowerings() { return kRows; }
+std::span<const LowerRow> sequence_lowerings() { return kSequenceRows; }
 
 }  // namespace weft::onnx

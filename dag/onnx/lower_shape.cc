@@ -382,7 +382,7 @@ Status lower_space_to_depth(NodeContext& n) {
   return n.give(n.reshape(y, {N, C * block * block, H, W}));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kShapeRows[] = {
     {"Reshape", lower_reshape, operands(0), operands(1)},
     {"Flatten", lower_flatten},
     {"Squeeze", lower_squeeze, operands(0), operands(1)},
@@ -400,6 +400,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> shape_lowerings() { return kRows; }
+std::span<const LowerRow> shape_lowerings() { return kShapeRows; }
 
 }  // namespace weft::onnx

@@ -244,7 +244,7 @@ Status lower_mel(NodeContext& n) {
   return n.give(n.constant(dag::from_doubles({dtype, {rows, bins}}, values)));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kSignalRows[] = {
     {"DFT", lower_dft, operands(0), operands(1, 2)},
     {"STFT", lower_stft, operands(0), operands(1, 3)},  // a window is a table, and stays as it is
     {"HannWindow", lower_hann, kNoOperand, operands(0)},
@@ -255,6 +255,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> signal_lowerings() { return kRows; }
+std::span<const LowerRow> signal_lowerings() { return kSignalRows; }
 
 }  // namespace weft::onnx

@@ -139,7 +139,7 @@ Status lower_negative_log_likelihood(NodeContext& n) {
   return n.give(n.emit(OpKind::Div, {sum, total}));
 }
 
-constexpr LowerRow kRows[] = {
+constexpr LowerRow kSoftmaxRows[] = {
     {"Softmax", lower_softmax},
     {"LogSoftmax", lower_log_softmax},
     {"Hardmax", lower_hardmax, kNoOperand},
@@ -149,6 +149,6 @@ constexpr LowerRow kRows[] = {
 
 }  // namespace
 
-std::span<const LowerRow> softmax_lowerings() { return kRows; }
+std::span<const LowerRow> softmax_lowerings() { return kSoftmaxRows; }
 
 }  // namespace weft::onnx
