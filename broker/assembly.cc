@@ -7,6 +7,7 @@
 #include "dag/op_table.h"
 #include "dag/recompute.h"
 #include "dag/split.h"
+#include "dag/state.h"
 #include "plan/copies.h"
 
 namespace weft::broker {
@@ -15,14 +16,6 @@ using dag::OutputRole;
 using proto::ProgramKind;
 
 namespace {
-
-// Initializers with a gradient, in the order that sums of squares are added in.
-std::vector<std::string> parameters_of(const dag::Graph& graph) {
-  std::vector<std::string> names;
-  for (const dag::Initializer& initializer : graph.initializers())
-    if (graph.find_output(OutputRole::Gradient, initializer.name)) names.push_back(initializer.name);
-  return names;
-}
 
 using Saved = std::map<dag::StateKey, const proto::TensorReference*>;
 
@@ -206,9 +199,8 @@ std::vector<uint32_t> Assembly::parameters_of_stage(const proto::AssignStage& st
   std::vector<uint32_t> parameters;
   for (const proto::StageProgram& program : stage.programs)
     if (program.kind == ProgramKind::Train)
-      for (const std::string& name : parameters_of(*program.graph))
-        parameters.push_back(static_cast<uint32_t>(std::find(parameters_.begin(), parameters_.end(), name) -
-                                                   parameters_.begin()));
+      for (const std::string& name : dag::trained_parameters(*program.graph))
+        parameters.push_back(parameters_.at(name));
   return parameters;
 }
 
@@ -229,7 +221,10 @@ void Assembly::describe(PlannedRun& run) {
   run.predicted_step = plan_.predicted_step;
   if (terms_.chooses_codecs && !plan_.codecs.empty()) run.gentler = request_.gentler;
   run.equal_bits_required = terms_.equal_bits_required;
-  if (training.steps != 0) parameters_ = parameters_of(*terms_.programs.at(ProgramKind::Train).graph);
+  if (training.steps != 0)
+    for (const std::string& name :
+         dag::trained_parameters(*terms_.programs.at(ProgramKind::Train).graph))
+      parameters_.emplace(name, static_cast<uint32_t>(parameters_.size()));
   run.parameter_count = static_cast<uint32_t>(parameters_.size());
   const ProgramKind forward = training.steps != 0 ? ProgramKind::Evaluate : ProgramKind::Predict;
   if (const auto program = terms_.programs.find(forward); program != terms_.programs.end())

@@ -78,7 +78,7 @@ class Assembly {
   const uint64_t replication_rate_;
   const DrawSecret draw_secret_;
   std::vector<StageAtPeer> stages_;
-  std::vector<std::string> parameters_;
+  std::map<std::string, uint32_t> parameters_;  // each one's place in the whole graph
 };
 
 // The same stages at other peers, as request.placed has it: nothing is cut or measured again. A stage whose

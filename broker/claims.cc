@@ -11,28 +11,32 @@ namespace {
 
 tl::unexpected<Error> wrong(const std::string& what) { return fail(ErrorCode::InvalidArgument, what); }
 
-// Each of `expected` once, nothing else.
-template <typename Key>
-Status check_tensors(const std::map<Key, dag::TensorSpec>& expected,
-                     const std::vector<proto::TensorReference>& tensors, const auto& key_of,
-                     const auto& name_of) {
-  if (tensors.size() != expected.size())
-    return wrong(std::to_string(tensors.size()) + " tensors where the stage has " +
-                 std::to_string(expected.size()));
-  std::set<Key> seen;
-  for (const proto::TensorReference& tensor : tensors) {
-    const auto at = expected.find(key_of(tensor));
-    if (at == expected.end()) return wrong("a tensor that is none of the stage's, " + name_of(tensor));
-    if (at->second != tensor.spec)
-      return wrong(name_of(tensor) + " as " + to_string(tensor.spec) + ", not " + to_string(at->second));
-    if (!seen.insert(at->first).second) return wrong(name_of(tensor) + " twice");
-  }
-  return {};
-}
-
 bool is_count(double value) { return std::isfinite(value) && value >= 0; }
 
 }  // namespace
+
+template <typename Key>
+Status StageClaims::Tensors<Key>::check(const std::vector<proto::TensorReference>& tensors,
+                                        const auto& key_of, const auto& name_of) const {
+  if (tensors.size() != list.size())
+    return wrong(std::to_string(tensors.size()) + " tensors where the stage has " +
+                 std::to_string(list.size()));
+  std::vector<bool> seen(list.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const proto::TensorReference& tensor = tensors[i];
+    size_t at = i;
+    if (list[i].first != key_of(tensor)) {
+      const auto known = place.find(key_of(tensor));
+      if (known == place.end()) return wrong("a tensor that is none of the stage's, " + name_of(tensor));
+      at = known->second;
+    }
+    if (list[at].second != tensor.spec)
+      return wrong(name_of(tensor) + " as " + to_string(tensor.spec) + ", not " + to_string(list[at].second));
+    if (seen[at]) return wrong(name_of(tensor) + " twice");
+    seen[at] = true;
+  }
+  return {};
+}
 
 StageClaims::StageClaims(const proto::AssignStage& assignment)
     : skips_steps_(assignment.training.on_divergence == dag::OnDivergence::Skip) {
@@ -45,7 +49,7 @@ StageClaims::StageClaims(const proto::AssignStage& assignment)
       if (output.role == dag::OutputRole::Correct) numbers.correct += count;
       if (output.role == dag::OutputRole::Counted) numbers.counted += count;
       if (program.kind == proto::ProgramKind::Predict && output.role == dag::OutputRole::Prediction)
-        predictions_.emplace(output.name, graph.spec(output.value));
+        predictions_.add(output.name, graph.spec(output.value));
     }
     if (program.kind == proto::ProgramKind::Evaluate) evaluation_ = numbers;
     if (program.kind != proto::ProgramKind::Train) continue;
@@ -55,7 +59,7 @@ StageClaims::StageClaims(const proto::AssignStage& assignment)
       values.emplace(initializer.name, initializer.value);
     for (const dag::StateKey& key : dag::trained_state(graph, assignment.training.optimizer))
       if (const auto at = values.find(key.name); at != values.end())
-        state_.emplace(key, graph.spec(at->second));
+        state_.add(key, graph.spec(at->second));
   }
 }
 
@@ -63,8 +67,9 @@ Status StageClaims::check(const proto::CheckpointReport& report) const {
   if (report.failure) return {};
   if (report.skipped_steps > (skips_steps_ ? report.step : 0))
     return wrong(std::to_string(report.skipped_steps) + " skipped steps, which cannot be");
-  return check_tensors(
-      state_, report.tensors, [](const proto::TensorReference& tensor) { return tensor.key; },
+  return state_.check(
+      report.tensors,
+      [](const proto::TensorReference& tensor) -> const dag::StateKey& { return tensor.key; },
       [](const proto::TensorReference& tensor) { return to_string(tensor.key); });
 }
 
@@ -113,9 +118,9 @@ Status StageClaims::check(const proto::ComparisonReport& report) const {
 
 Status StageClaims::check(const proto::PredictionReport& report) const {
   // One that says nothing would count as one of those that a microbatch waits for.
-  if (predictions_.empty()) return wrong("predictions from a stage that has none");
-  return check_tensors(
-      predictions_, report.outputs, [](const proto::TensorReference& tensor) { return tensor.key.name; },
+  if (predictions_.list.empty()) return wrong("predictions from a stage that has none");
+  return predictions_.check(
+      report.outputs, [](const proto::TensorReference& tensor) -> const std::string& { return tensor.key.name; },
       [](const proto::TensorReference& tensor) { return tensor.key.name; });
 }
 

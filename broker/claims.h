@@ -5,8 +5,9 @@
 
 #include <cstddef>
 #include <map>
-#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "proto/messages.h"
@@ -33,9 +34,23 @@ class StageClaims {
   struct Numbers {
     size_t loss = 0, correct = 0, counted = 0;  // elements of a program's outputs of that role: one a term
   };
+  // Tensors by key, in the order in which stages name them: a report of many thousands, which comes with every
+  // step, is compared with that, and looked up where it is another.
+  template <typename Key>
+  struct Tensors {
+    std::vector<std::pair<Key, dag::TensorSpec>> list{};
+    std::map<Key, size_t> place{};
+
+    void add(Key key, dag::TensorSpec spec) {
+      if (place.emplace(key, list.size()).second) list.emplace_back(std::move(key), std::move(spec));
+    }
+    // Each once, nothing else.
+    Status check(const std::vector<proto::TensorReference>& tensors, const auto& key_of,
+                 const auto& name_of) const;
+  };
   bool skips_steps_ = false;
-  std::map<dag::StateKey, dag::TensorSpec> state_;
-  std::map<std::string, dag::TensorSpec> predictions_;
+  Tensors<dag::StateKey> state_;
+  Tensors<std::string> predictions_;
   Numbers training_, evaluation_;
 };
 

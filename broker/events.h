@@ -147,8 +147,10 @@ struct Reconsider {  // answered by Reconsidered
   std::shared_ptr<const PlannedRun> current{};
   std::vector<uint32_t> placed{};  // by stage of the current one, an index into the candidates
 };
-struct KeepTransient {  // of the blobs that need not survive the broker, those that are still spoken of
-  std::set<Digest> blobs{};
+// Of the blobs that need not survive the broker, those that are still spoken of. It comes with every snapshot, so
+// it is a plain list, in which one may stand several times.
+struct KeepTransient {
+  std::vector<Digest> blobs{};
   // What was written or asked about so lately stays: its round may still be under way.
   Duration young{};
 };

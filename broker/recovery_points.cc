@@ -14,7 +14,7 @@ std::string RecoveryPoints::describe() const {
 void RecoveryPoints::keep_round_before() {
   round_before_.clear();
   if (round_ && !round_is_direct_)
-    for (const auto& tensor : round_->tensors) round_before_.insert(tensor.sha256);
+    for (const auto& tensor : round_->tensors) round_before_.push_back(tensor.sha256);
 }
 
 void RecoveryPoints::commit_checkpoint(CheckpointCommitted checkpoint) {
@@ -56,12 +56,12 @@ void RecoveryPoints::end() {
   holders.clear();
 }
 
-void RecoveryPoints::add_transient(std::set<Digest>& blobs) const {
+void RecoveryPoints::add_transient(std::vector<Digest>& blobs) const {
   if (round_ && !round_is_direct_)
-    for (const auto& tensor : round_->tensors) blobs.insert(tensor.sha256);
+    for (const auto& tensor : round_->tensors) blobs.push_back(tensor.sha256);
   if (round_at_broker_)
-    for (const auto& tensor : round_at_broker_->tensors) blobs.insert(tensor.sha256);
-  blobs.insert(round_before_.begin(), round_before_.end());
+    for (const auto& tensor : round_at_broker_->tensors) blobs.push_back(tensor.sha256);
+  blobs.insert(blobs.end(), round_before_.begin(), round_before_.end());
 }
 
 void RecoveryPoints::add_durable(std::set<Digest>& blobs) const {

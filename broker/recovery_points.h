@@ -42,7 +42,7 @@ class RecoveryPoints {
   std::map<Digest, std::set<PeerId>> holders{};
 
   // Blobs of rounds, of the one before too: somebody may be fetching those.
-  void add_transient(std::set<Digest>& blobs) const;
+  void add_transient(std::vector<Digest>& blobs) const;
   void add_durable(std::set<Digest>& blobs) const;
 
  private:
@@ -52,7 +52,7 @@ class RecoveryPoints {
   std::optional<CheckpointCommitted> round_;      // newer than those
   bool round_is_direct_ = false;
   std::optional<CheckpointCommitted> round_at_broker_;  // the last one, before direct ones
-  std::set<Digest> round_before_;
+  std::vector<Digest> round_before_;
 };
 
 }  // namespace weft::broker

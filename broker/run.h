@@ -174,7 +174,7 @@ class Run {
   bool training() const { return plan_->steps != 0; }
   uint64_t repeats_dropped() const { return repeats_; }  // reports of stages that had come back
   // Blobs of snapshots under way, which are not durable.
-  void add_reported(std::set<Digest>& blobs) const;
+  void add_reported(std::vector<Digest>& blobs) const;
   // The rule for snapshots: one every so many steps; 0: none but checkpoints.
   uint64_t steps_between_rounds() const;
   bool is_eager() const;

@@ -213,10 +213,10 @@ bool Run::waits_for_snapshot() const {
                      [](const Round& round) { return round.durable || round.gates; });
 }
 
-void Run::add_reported(std::set<Digest>& blobs) const {
+void Run::add_reported(std::vector<Digest>& blobs) const {
   for (const Round& round : rounds_)
     if (!round.durable && !round.direct)
-      for (const auto& tensor : round.tensors) blobs.insert(tensor.sha256);
+      for (const auto& tensor : round.tensors) blobs.push_back(tensor.sha256);
 }
 
 Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,

@@ -47,16 +47,22 @@ std::vector<StateSlot> optimizer_slots(const OptimizerSpec& optimizer) {
   return {};
 }
 
-std::vector<StateKey> trained_state(const Graph& training, const OptimizerSpec& optimizer) {
+std::vector<std::string> trained_parameters(const Graph& training) {
   std::unordered_set<std::string_view> trained;
   for (const GraphOutput& output : training.outputs())
     if (output.role == OutputRole::Gradient) trained.insert(output.name);
+  std::vector<std::string> names;
+  for (const Initializer& initializer : training.initializers())
+    if (trained.contains(initializer.name)) names.push_back(initializer.name);
+  return names;
+}
+
+std::vector<StateKey> trained_state(const Graph& training, const OptimizerSpec& optimizer) {
   const std::vector<StateSlot> slots = optimizer_slots(optimizer);
   std::vector<StateKey> keys;
-  for (const Initializer& initializer : training.initializers()) {
-    if (!trained.contains(initializer.name)) continue;
-    keys.push_back(of_initializer(initializer.name));
-    for (const StateSlot slot : slots) keys.push_back(of_initializer(initializer.name, slot));
+  for (const std::string& name : trained_parameters(training)) {
+    keys.push_back(of_initializer(name));
+    for (const StateSlot slot : slots) keys.push_back(of_initializer(name, slot));
   }
   for (const GraphOutput& output : training.outputs())
     if (output.role == OutputRole::StateUpdate)

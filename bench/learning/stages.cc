@@ -11,6 +11,7 @@
 #include "dag/op_table.h"
 #include "dag/optimizer.h"
 #include "dag/split.h"
+#include "dag/state.h"
 #include "peer/service/encoding.h"
 #include "plan/follow.h"
 
@@ -21,13 +22,6 @@ using dag::Tensor;
 using proto::ProgramKind;
 
 namespace {
-
-std::vector<std::string> parameters_of(const dag::Graph& graph) {
-  std::vector<std::string> names;
-  for (const dag::Initializer& initializer : graph.initializers())
-    if (graph.find_output(OutputRole::Gradient, initializer.name)) names.push_back(initializer.name);
-  return names;
-}
 
 uint32_t segment_of(const dag::StageGraph& stage, dag::ValueId value) {
   return stage.segment_of_op[stage.graph.value(value).producer.index];
@@ -55,7 +49,7 @@ Result<std::unique_ptr<Stages>> Stages::create(const JobGraphs& graphs,
       ProgramKind::Evaluate, graphs.evaluation, *graphs.lowered_evaluation,
       plan::follow_stages(graphs.evaluation.graph, classes, graphs.training.graph, stage_of_op), codecs,
       stages));
-  const std::vector<std::string> parameters = parameters_of(graphs.training.graph);
+  const std::vector<std::string> parameters = dag::trained_parameters(graphs.training.graph);
   made->parameter_count_ = static_cast<uint32_t>(parameters.size());
   for (uint32_t s = 0; s < count; ++s) {
     proto::AssignStage& stage = stages[s];
@@ -76,7 +70,7 @@ Result<std::unique_ptr<Stages>> Stages::create(const JobGraphs& graphs,
         if (named.insert(initializer.name).second)
           stage.tensors.push_back({weight_key(initializer), program.graph->spec(initializer.value), {}});
       if (program.kind != ProgramKind::Train) continue;
-      for (const std::string& name : parameters_of(*program.graph))
+      for (const std::string& name : dag::trained_parameters(*program.graph))
         own.push_back(static_cast<uint32_t>(std::find(parameters.begin(), parameters.end(), name) -
                                             parameters.begin()));
     }

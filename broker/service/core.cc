@@ -374,7 +374,8 @@ void Core::carry_out(Effect& effect) {
           [&](KeepTransient& e) {
             transient_kept_ = e.blobs;
             disk_thread_->post([this, kept = std::move(e.blobs), young = e.young] {
-              (void)blobs_.keep_transient(kept, std::chrono::duration_cast<std::chrono::milliseconds>(young));
+              (void)blobs_.keep_transient({kept.begin(), kept.end()},
+                                          std::chrono::duration_cast<std::chrono::milliseconds>(young));
             });
           },
           [&](CloseFeed& e) {
@@ -444,7 +445,9 @@ void Core::collect_garbage() {
   leases_.refer(referenced);
   std::set<Digest> kept = leases_.held(now().monotonic);
   kept.insert(referenced.begin(), referenced.end());
-  disk_thread_->post([this, kept = transient_kept_] { (void)blobs_.keep_transient(kept, kTransientYoung); });
+  disk_thread_->post([this, kept = transient_kept_] {
+    (void)blobs_.keep_transient({kept.begin(), kept.end()}, kTransientYoung);
+  });
   disk_thread_->post([this, kept = std::move(kept)] {
     const auto freed = blobs_.collect(kept);
     const std::string line = freed ? "info blobs_collected bytes_freed=" + std::to_string(*freed)

@@ -102,7 +102,7 @@ class Core {
   };
   std::map<ConnectionId, Known> connections_;
   std::map<PeerId, Instant> damage_looked_for_;  // because it said so
-  std::set<Digest> transient_kept_;              // by the last round
+  std::vector<Digest> transient_kept_;           // by the last round
 
   Mutex inbox_mutex_, wake_mutex_;
   std::deque<std::function<void()>> inbox_ WEFT_GUARDED_BY(inbox_mutex_);

@@ -1,6 +1,7 @@
 #include "tests/attacks/siege.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -29,6 +30,22 @@ Siege::Siege(const std::function<void(const std::filesystem::path& data)>& prepa
   if (::testing::Test::HasFatalFailure()) return;
   honest_ = std::make_unique<HonestPeers>(broker_->endpoint(), broker_->peer_token(), kHonestPeers);
   EXPECT_TRUE(honest_->wait_until_joined(kJoining)) << honest_->report().reason;
+  for (size_t i = 0; i < kOwners; ++i) {
+    const std::string name = "owner-" + std::to_string(i);
+    std::filesystem::create_directory(scratch_.folder() / name);
+    owners_.push_back(std::make_unique<PeerProcess>(
+        scratch_.folder() / name, net::to_string(broker_->endpoint()), security::to_text(broker_->peer_token()),
+        std::vector<std::string>{"--device", "null:rtx3080", "--memory", "64MiB", "--name", name}));
+  }
+  const auto all_joined = [&] {
+    const std::string log = broker_->log_text();
+    for (size_t i = 0; i < kOwners; ++i)
+      if (log.find("peer_joined peer=owner-" + std::to_string(i)) == std::string::npos) return false;
+    return true;
+  };
+  const auto end = std::chrono::steady_clock::now() + kJoining;
+  while (!all_joined() && std::chrono::steady_clock::now() < end) ::poll(nullptr, 0, 5);
+  EXPECT_TRUE(all_joined()) << broker_->log_text();
 }
 
 void Siege::withstands(const std::function<void(const std::atomic<bool>& is_over)>& attack) {
@@ -65,6 +82,10 @@ void Siege::withstands(const std::function<void(const std::atomic<bool>& is_over
       static_cast<double>(grown) / (1 << 20), static_cast<double>(logged) / 1024,
       broker_->cpu_seconds() - cpu_before);
   EXPECT_EQ(report.lost, 0u) << report.reason;
+  for (const auto& owner : owners_) EXPECT_TRUE(owner->is_alive()) << owner->log_text();
+  const std::string log = broker_->log_text();
+  if (const auto at = log.find("peer_lost peer=owner-"); at != std::string::npos)
+    ADD_FAILURE() << log.substr(at, log.find('\n', at) - at);
   EXPECT_GT(report.answered, 0u);
   EXPECT_LT(report.worst_round_trip, kRoundTrip);
   EXPECT_LE(grown, kGrowth.value);

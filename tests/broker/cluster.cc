@@ -149,7 +149,7 @@ void Cluster::carry_out(const Effects& effects) {
         feed(BlobsVerified{verify.job, verify.step, static_cast<size_t>(bad)});
       });
     } else if (const auto* keep = std::get_if<KeepTransient>(&effect)) {
-      kept = keep->blobs;
+      kept = {keep->blobs.begin(), keep->blobs.end()};
       // What is younger than all that is kept may not have been named yet.
       const auto step_of = [](const Digest& blob) {
         uint64_t step = 0;

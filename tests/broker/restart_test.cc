@@ -107,6 +107,20 @@ TEST(Restart, AJobThatTwoBrokersDiedOverIsEndedWithWords) {
       << run.world->events.back().text;
 }
 
+TEST(Restart, ABrokerThatIsEndedAsAskedIsNoDeath) {
+  PlannedAgain run;
+  run.start();
+  run.world->submit(100, 1);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_EQ(run.world->plannings.size(), 1u) << i;
+    run.world->step(broker::Leaving{});
+    EXPECT_EQ(run.world->plannings.size(), 1u) << "nothing is begun any more";
+    run.die();
+    run.start();
+  }
+  EXPECT_EQ(run.world->states[1], JobState::Planning);
+}
+
 TEST(Restart, AJobThatWasPlannedBetweenTwoDeathsIsPlannedOnceMore) {
   PlannedAgain run;
   run.start();
