@@ -222,8 +222,7 @@ void Assembly::describe(PlannedRun& run) {
   if (terms_.chooses_codecs && !plan_.codecs.empty()) run.gentler = request_.gentler;
   run.equal_bits_required = terms_.equal_bits_required;
   if (training.steps != 0)
-    for (const std::string& name :
-         dag::trained_parameters(*terms_.programs.at(ProgramKind::Train).graph))
+    for (const std::string& name : dag::trained_parameters(*terms_.programs.at(ProgramKind::Train).graph))
       parameters_.emplace(name, static_cast<uint32_t>(parameters_.size()));
   run.parameter_count = static_cast<uint32_t>(parameters_.size());
   const ProgramKind forward = training.steps != 0 ? ProgramKind::Evaluate : ProgramKind::Predict;

@@ -58,8 +58,7 @@ StageClaims::StageClaims(const proto::AssignStage& assignment)
     for (const dag::Initializer& initializer : graph.initializers())
       values.emplace(initializer.name, initializer.value);
     for (const dag::StateKey& key : dag::trained_state(graph, assignment.training.optimizer))
-      if (const auto at = values.find(key.name); at != values.end())
-        state_.add(key, graph.spec(at->second));
+      if (const auto at = values.find(key.name); at != values.end()) state_.add(key, graph.spec(at->second));
   }
 }
 
@@ -68,8 +67,7 @@ Status StageClaims::check(const proto::CheckpointReport& report) const {
   if (report.skipped_steps > (skips_steps_ ? report.step : 0))
     return wrong(std::to_string(report.skipped_steps) + " skipped steps, which cannot be");
   return state_.check(
-      report.tensors,
-      [](const proto::TensorReference& tensor) -> const dag::StateKey& { return tensor.key; },
+      report.tensors, [](const proto::TensorReference& tensor) -> const dag::StateKey& { return tensor.key; },
       [](const proto::TensorReference& tensor) { return to_string(tensor.key); });
 }
 
@@ -120,7 +118,8 @@ Status StageClaims::check(const proto::PredictionReport& report) const {
   // One that says nothing would count as one of those that a microbatch waits for.
   if (predictions_.list.empty()) return wrong("predictions from a stage that has none");
   return predictions_.check(
-      report.outputs, [](const proto::TensorReference& tensor) -> const std::string& { return tensor.key.name; },
+      report.outputs,
+      [](const proto::TensorReference& tensor) -> const std::string& { return tensor.key.name; },
       [](const proto::TensorReference& tensor) { return tensor.key.name; });
 }
 

@@ -34,8 +34,8 @@ class StageClaims {
   struct Numbers {
     size_t loss = 0, correct = 0, counted = 0;  // elements of a program's outputs of that role: one a term
   };
-  // Tensors by key, in the order in which stages name them: a report of many thousands, which comes with every
-  // step, is compared with that, and looked up where it is another.
+  // Tensors by key, in the order in which stages name them: a report of many thousands, which comes with
+  // every step, is compared with that, and looked up where it is another.
   template <typename Key>
   struct Tensors {
     std::vector<std::pair<Key, dag::TensorSpec>> list{};

@@ -99,8 +99,9 @@ struct Tick {
   std::optional<Instant> heard_until{};
 };
 struct Leaving {};  // the last: the broker is ended, as somebody asked
-using Event = std::variant<Introduced, Received, Heard, Disconnected, SubmissionChecked, PlanningDone,
-                           Reconsidered, JobReopened, BlobsVerified, TokensRevoked, RelayWaiting, Tick, Leaving>;
+using Event =
+    std::variant<Introduced, Received, Heard, Disconnected, SubmissionChecked, PlanningDone, Reconsidered,
+                 JobReopened, BlobsVerified, TokensRevoked, RelayWaiting, Tick, Leaving>;
 
 // ---- effects
 
@@ -147,8 +148,8 @@ struct Reconsider {  // answered by Reconsidered
   std::shared_ptr<const PlannedRun> current{};
   std::vector<uint32_t> placed{};  // by stage of the current one, an index into the candidates
 };
-// Of the blobs that need not survive the broker, those that are still spoken of. It comes with every snapshot, so
-// it is a plain list, in which one may stand several times.
+// Of the blobs that need not survive the broker, those that are still spoken of. It comes with every
+// snapshot, so it is a plain list, in which one may stand several times.
 struct KeepTransient {
   std::vector<Digest> blobs{};
   // What was written or asked about so lately stays: its round may still be under way.
@@ -209,10 +210,9 @@ struct VerifyBlobs {  // answered by BlobsVerified
 struct Log {
   std::string line{};  // "level event key=value ..."
 };
-using Effect =
-    std::variant<Send, Admit, Close, CloseAll, CheckSubmission, StartPlanning, Reconsider, OpenFeed, CloseFeed,
-                 GrantRelay, RevokeRelay, ForgetJob, PublishPeers, SendEvents, AnswerFromStore, SendJobs,
-                 ReopenJob, VerifyBlobs, KeepTransient, Log>;
+using Effect = std::variant<Send, Admit, Close, CloseAll, CheckSubmission, StartPlanning, Reconsider,
+                            OpenFeed, CloseFeed, GrantRelay, RevokeRelay, ForgetJob, PublishPeers, SendEvents,
+                            AnswerFromStore, SendJobs, ReopenJob, VerifyBlobs, KeepTransient, Log>;
 
 // Records are made durable, all together, before any effect is carried out; then effects in order.
 struct Effects {

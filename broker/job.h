@@ -116,10 +116,10 @@ struct Job {
     uint64_t recoveries = 0;
     uint32_t in_a_row = 0;  // since the last step or checkpoint
     uint64_t at_step = 0;
-    uint32_t stalls = 0;  // times that it made no progress within its deadline, which doubles with each
+    uint32_t stalls = 0;       // times that it made no progress within its deadline, which doubles with each
     uint32_t standstills = 0;  // the same, where nobody computed any more; it doubles with every other
     StallMarks stall_marks{};
-    std::set<PeerId> blamed{};  // of those that are excluded: for a stall
+    std::set<PeerId> blamed{};         // of those that are excluded: for a stall
     std::optional<Instant> lost_at{};  // until the first step after a loss
     uint64_t diverged_at = 0;     // it went back because of this step, and has not got past it; 0: it did not
     std::set<PeerId> excluded{};  // could not take a stage of this job

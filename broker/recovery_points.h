@@ -22,7 +22,9 @@ class RecoveryPoints {
 
   // The newest; nothing: the start.
   const CheckpointCommitted* newest() const;
-  const CheckpointCommitted* checkpoint() const { return checkpoints_.empty() ? nullptr : &checkpoints_.back(); }
+  const CheckpointCommitted* checkpoint() const {
+    return checkpoints_.empty() ? nullptr : &checkpoints_.back();
+  }
   uint64_t step() const { return newest() == nullptr ? 0 : newest()->step; }
   uint64_t checkpointed_step() const { return checkpoint() == nullptr ? 0 : checkpoint()->step; }
   // "the copy of step 12", "the start".

@@ -1,5 +1,5 @@
-// Around a restart: how jobs are left, and then jobs and their runs from the records, and the stages that come
-// back one by one.
+// Around a restart: how jobs are left, and then jobs and their runs from the records, and the stages that
+// come back one by one.
 #include <algorithm>
 
 #include "broker/broker.h"
@@ -82,9 +82,10 @@ void Broker::first_step() {
       if (job.stop_requested)
         end_job(job, JobState::Stopped, "stopped by its user; the broker was restarted");
       else if (const phase::Waiting* waiting = job.waiting(); waiting != nullptr && waiting->ends_brokers)
-        end_job(job, JobState::Failed,
-                "the broker ended twice while this job was planned; if nothing else ended it, the model is too "
-                "much for it");
+        end_job(
+            job, JobState::Failed,
+            "the broker ended twice while this job was planned; if nothing else ended it, the model is too "
+            "much for it");
       continue;
     }
     at->away_since = step_.now.monotonic;

@@ -225,9 +225,9 @@ void Runs::check_progress() {
       const Duration deadline = stall_deadline(job);
       if (at->over || now - at->run->last_progress() <= deadline) continue;
       at->is_at_standstill = now - at->computed_at > shortest_stall(*at->run);
-      give_verdict(job, {.kind = Verdict::Kind::Stalled,
-                         .what = "no progress for " + std::to_string(static_cast<int>(seconds(deadline))) +
-                                 " s"});
+      give_verdict(job,
+                   {.kind = Verdict::Kind::Stalled,
+                    .what = "no progress for " + std::to_string(static_cast<int>(seconds(deadline))) + " s"});
     } else if (const phase::Loading* loading = job.loading();
                loading != nullptr &&
                now - loading->since > options_.loading_deadline + transfer_time(*loading->crew.plan)) {

@@ -81,8 +81,7 @@ void Broker::forgive(Job& job) {
   if (job.losses.excluded.empty()) return waiting.forgive_at.reset();
   if (!waiting.forgive_at) waiting.forgive_at = step_.now.monotonic + options_.forgive_after;
   if (step_.now.monotonic < *waiting.forgive_at) return;
-  step_.log("info peers_forgiven job=" + job.text() +
-            " count=" + std::to_string(job.losses.excluded.size()));
+  step_.log("info peers_forgiven job=" + job.text() + " count=" + std::to_string(job.losses.excluded.size()));
   waiting.forgive_at.reset();
   job.losses.excluded.clear();
   job.losses.blamed.clear();
@@ -153,7 +152,9 @@ void Broker::start_planning(Job& job, std::vector<Candidate> from, bool again) {
   const bool once_more = job.waiting() != nullptr && job.waiting()->was_being_planned;
   job.phase = phase::Planning{.places_again = again};
   book_.set_state(job, JobState::Planning,
-                  again ? phase::kPlacedAgain : once_more ? phase::kPlannedOnceMore : "");
+                  again       ? phase::kPlacedAgain
+                  : once_more ? phase::kPlannedOnceMore
+                              : "");
   StartPlanning request = planning_request(job, std::move(from));
   if (again) {
     request.previous = job.previous.plan;

@@ -4,9 +4,9 @@
 // A stage that stops has done the least: those behind it went on until they had as many microbatches under
 // way as they may, those before it until nothing came any more. One that computes and says nothing owes what
 // the others have said. One that computes and sends nothing makes its neighbour look like that; so each stall
-// leaves marks on all that it does not clear, and whoever has most of them is tried first: an honest peer that
-// was blamed is replaced, who held the run up is there again. Where nobody is left to replace, those come back
-// that have fewer marks.
+// leaves marks on all that it does not clear, and whoever has most of them is tried first: an honest peer
+// that was blamed is replaced, who held the run up is there again. Where nobody is left to replace, those
+// come back that have fewer marks.
 #pragma once
 
 #include <cstdint>

@@ -66,8 +66,8 @@ auto find_weight(Map& tensors, const std::string& initializer) {
 // sgd, M and V for adam and adamw.
 std::vector<StateSlot> optimizer_slots(const OptimizerSpec& optimizer);
 
-// The parameters that a training graph has a gradient of, in the order of initializers: that in which their sums
-// of squares are added.
+// The parameters that a training graph has a gradient of, in the order of initializers: that in which their
+// sums of squares are added.
 std::vector<std::string> trained_parameters(const Graph& training);
 
 // What training changes: trained parameters, each with the optimizer's slots, in the order of initializers;

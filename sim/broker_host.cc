@@ -338,7 +338,9 @@ void BrokerHost::carry_out(broker::Effect& effect) {
           },
           [&](broker::PublishPeers&) {},
           [&](broker::SendEvents&) {},
-          [&](broker::KeepTransient& e) { blobs_.keep_transient({e.blobs.begin(), e.blobs.end()}, world_.now()); },
+          [&](broker::KeepTransient& e) {
+            blobs_.keep_transient({e.blobs.begin(), e.blobs.end()}, world_.now());
+          },
           [&](broker::Log& e) {
             if (world_.traces()) world_.say("broker: " + e.line);
           },

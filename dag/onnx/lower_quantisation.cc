@@ -1,9 +1,9 @@
 // Quantised values: integers that stand for floats, with gradients straight through.
 //
-// What QuantizeLinear makes is known twice: as integers, for whoever reads integers, and as the same numbers in
-// floats, which DequantizeLinear goes on from. The gradient passes the rounding with slope 1 and stops where the
-// range ends, so that a model exported from quantisation-aware training trains. Products of integers are computed
-// in floats that hold them exactly.
+// What QuantizeLinear makes is known twice: as integers, for whoever reads integers, and as the same numbers
+// in floats, which DequantizeLinear goes on from. The gradient passes the rounding with slope 1 and stops
+// where the range ends, so that a model exported from quantisation-aware training trains. Products of
+// integers are computed in floats that hold them exactly.
 #include <algorithm>
 #include <cmath>
 
@@ -92,7 +92,8 @@ Result<Item> spread(NodeContext& n, const Item& parameter, const Shape& x) {
 Result<Item> saturated(NodeContext& n, const Item& whole, DType dtype) {
   const std::optional<Range> range = range_of(dtype);
   if (!range) return n.unsupported("it quantises to " + std::string(to_string(dtype)));
-  WEFT_TRY(const Item kept, n.emit(OpKind::Clip, {whole}, {{Attr::Min, range->low}, {Attr::Max, range->high}}));
+  WEFT_TRY(const Item kept,
+           n.emit(OpKind::Clip, {whole}, {{Attr::Min, range->low}, {Attr::Max, range->high}}));
   WEFT_TRY(Item y, n.cast(kept, dtype));
   if (!y.known) y.as_float = std::make_shared<const Item>(kept);
   return y;
@@ -266,7 +267,8 @@ Result<Item> integer_conv(NodeContext& n, const Factor& a, const Factor& b) {
   WEFT_TRY_STATUS(check_bytes(n, b));
   const Item &image = n.in(a.values), &weight = n.in(b.values);
   if (image.rank() < 3 || image.rank() != weight.rank())
-    return n.invalid("x " + to_string(image.spec) + " and w " + to_string(weight.spec) + " do not go together");
+    return n.invalid("x " + to_string(image.spec) + " and w " + to_string(weight.spec) +
+                     " do not go together");
   if (image.rank() > 5) return n.unsupported("more than three spatial dims");
   WEFT_TRY(const Windows windows, read_windows(n, {image.shape().begin() + 2, image.shape().end()},
                                                {weight.shape().begin() + 2, weight.shape().end()}));
@@ -293,12 +295,13 @@ Status lower_conv_integer(NodeContext& n) {
   return n.give(n.cast(y, DType::I32));
 }
 
-// A sum of products times both scales, in the result's scale and around its zero point. In double: the sum may be
-// beyond what a float holds.
+// A sum of products times both scales, in the result's scale and around its zero point. In double: the sum
+// may be beyond what a float holds.
 Result<Item> requantised(NodeContext& n, Item sum, const Item& scale_a, const Item& scale_b, size_t scale,
                          size_t zero) {
   for (const size_t operand : {scale, zero})
-    if (n.in(operand).spec.element_count() != 1) return n.unsupported("a scale or zero point a channel of its result");
+    if (n.in(operand).spec.element_count() != 1)
+      return n.unsupported("a scale or zero point a channel of its result");
   WEFT_TRY(sum, n.cast(sum, DType::F64));
   WEFT_TRY(Item factor, n.emit(OpKind::Mul, {scale_a, scale_b}));
   WEFT_TRY(Item divisor, n.reshape(n.in(scale), {}));
@@ -310,13 +313,14 @@ Result<Item> requantised(NodeContext& n, Item sum, const Item& scale_a, const It
   WEFT_TRY(Item point, n.reshape(n.in(zero), {}));
   WEFT_TRY(point, n.cast(point, DType::F64));
   WEFT_TRY(y, n.emit(OpKind::Add, {y, point}));
-  if (y.shape() != sum.shape()) return n.invalid("its scales do not go with its result " + to_string(sum.shape()));
+  if (y.shape() != sum.shape())
+    return n.invalid("its scales do not go with its result " + to_string(sum.shape()));
   return saturated(n, y, n.in(zero).dtype());
 }
 
 Status lower_qlinear_matmul(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(8));
-    WEFT_TRY(const Item sum, integer_matmul(n, {0, 2}, {3, 5}));
+  WEFT_TRY(const Item sum, integer_matmul(n, {0, 2}, {3, 5}));
   WEFT_TRY(const Item scale_a, along(n, n.in(1), sum.rank(), sum.rank() - 2));
   WEFT_TRY(const Item scale_b, along(n, n.in(4), sum.rank(), sum.rank() - 1));
   return n.give(requantised(n, sum, scale_a, scale_b, 6, 7));
@@ -324,7 +328,7 @@ Status lower_qlinear_matmul(NodeContext& n) {
 
 Status lower_qlinear_conv(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(8));
-    WEFT_TRY(Item sum, integer_conv(n, {0, 2}, {3, 5}));
+  WEFT_TRY(Item sum, integer_conv(n, {0, 2}, {3, 5}));
   if (n.has(8)) {
     WEFT_TRY(Item bias, along(n, n.in(8), sum.rank(), 1));
     WEFT_TRY(bias, n.cast(bias, DType::F64));

@@ -1,6 +1,6 @@
-// Random numbers, drawn as Dropout draws them: a function of the job's seed, the step, which node this is, and
-// the element's place in the batch. A node's own `seed` is not looked at. Unlike Dropout these nodes draw in
-// inference mode too.
+// Random numbers, drawn as Dropout draws them: a function of the job's seed, the step, which node this is,
+// and the element's place in the batch. A node's own `seed` is not looked at. Unlike Dropout these nodes draw
+// in inference mode too.
 #include <algorithm>
 
 #include "dag/onnx/lowering.h"
@@ -59,8 +59,8 @@ Status lower_bernoulli(NodeContext& n) {
   return n.give(n.cast(hit, dtype));
 }
 
-// Of logarithms of unnormalised probabilities [batch, classes]. The class whose logarithm plus a Gumbel draw is
-// the largest is distributed as they say: sample_size such draws a row.
+// Of logarithms of unnormalised probabilities [batch, classes]. The class whose logarithm plus a Gumbel draw
+// is the largest is distributed as they say: sample_size such draws a row.
 Status lower_multinomial(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(1));
   const Item& x = n.in(0);
@@ -78,8 +78,8 @@ Status lower_multinomial(NodeContext& n) {
     WEFT_TRY(noise, n.emit(OpKind::Neg, {noise}));
   }
   WEFT_TRY(const Item perturbed, n.emit(OpKind::Add, {logits, noise}));
-  WEFT_TRY(const Item chosen, n.emit(OpKind::ArgMax, {perturbed},
-                                     {{Attr::Axis, int64_t{2}}, {Attr::KeepDims, int64_t{0}}}));
+  WEFT_TRY(const Item chosen,
+           n.emit(OpKind::ArgMax, {perturbed}, {{Attr::Axis, int64_t{2}}, {Attr::KeepDims, int64_t{0}}}));
   return n.give(n.cast(chosen, dtype));
 }
 

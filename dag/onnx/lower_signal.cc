@@ -13,12 +13,12 @@ namespace {
 // ---- transforms ----
 
 struct Transform {
-  int64_t points = 0;        // of the whole transform
-  int64_t taken = 0;         // places of the operand that count; the rest of `points` is zero
-  int64_t bins = 0;          // places of the result
-  bool complex_in = false;   // pairs of numbers, else single ones
+  int64_t points = 0;       // of the whole transform
+  int64_t taken = 0;        // places of the operand that count; the rest of `points` is zero
+  int64_t bins = 0;         // places of the result
+  bool complex_in = false;  // pairs of numbers, else single ones
   bool inverse = false;
-  bool half = false;         // the operand is half a spectrum, and the result real
+  bool half = false;  // the operand is half a spectrum, and the result real
 };
 
 // (value by [place, part], result by [place, part]) -> the factor between them.
@@ -45,10 +45,9 @@ Result<Item> table_of(NodeContext& n, const Transform& t, DType dtype) {
   std::vector<double> values;
   for (int64_t from = 0; from < t.taken * rows_apart; ++from)
     for (int64_t to = 0; to < t.bins * columns_apart; ++to)
-      values.push_back(factor(t, from / rows_apart, from % rows_apart != 0, to / columns_apart,
-                              to % columns_apart != 0));
-  return n.constant(
-      dag::from_doubles({dtype, {t.taken * rows_apart, t.bins * columns_apart}}, values));
+      values.push_back(
+          factor(t, from / rows_apart, from % rows_apart != 0, to / columns_apart, to % columns_apart != 0));
+  return n.constant(dag::from_doubles({dtype, {t.taken * rows_apart, t.bins * columns_apart}}, values));
 }
 
 // x [.., places, parts] along the last dim but one.
@@ -165,8 +164,8 @@ Status lower_stft(NodeContext& n) {
 // ---- windows: a0 - a1 cos(2 pi i / N) + a2 cos(4 pi i / N) ----
 
 Result<DType> dtype_attr(NodeContext& n) {
-  const auto dtype = dtype_from_onnx(
-      static_cast<int32_t>(std::clamp<int64_t>(n.int_attr("output_datatype", 1), -1, 1000)));
+  const auto dtype =
+      dtype_from_onnx(static_cast<int32_t>(std::clamp<int64_t>(n.int_attr("output_datatype", 1), -1, 1000)));
   if (!dtype) return n.refuse(dtype.error().code, dtype.error().message);
   return *dtype;
 }
@@ -180,8 +179,9 @@ Status give_window(NodeContext& n, double a0, double a1, double a2) {
   const int64_t period = n.int_attr("periodic", 1) != 0 ? size : size - 1;
   std::vector<double> values;
   for (int64_t i = 0; i < size; ++i) {
-    const double angle = period == 0 ? std::numbers::pi
-                                     : 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(period);
+    const double angle = period == 0
+                             ? std::numbers::pi
+                             : 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(period);
     values.push_back(a0 - a1 * std::cos(angle) + a2 * std::cos(2 * angle));
   }
   return n.give(n.constant(dag::from_doubles({dtype, {size}}, values)));
@@ -223,8 +223,8 @@ Status lower_mel(NodeContext& n) {
   WEFT_TRY(const double high, known_number(n, 4, "upper_edge_hertz"));
   WEFT_TRY(const DType dtype, dtype_attr(n));
   const int64_t most = n.options().limits.folded_value_bytes_max / 8;
-  if (bins < 1 || length < 1 || bins > most || length > most || (length / 2 + 1) > most / bins || !(rate > 0) ||
-      !(low >= 0) || !(high >= low))
+  if (bins < 1 || length < 1 || bins > most || length > most || (length / 2 + 1) > most / bins ||
+      !(rate > 0) || !(low >= 0) || !(high >= low))
     return n.invalid("its numbers make no filter bank, or one that is too large");
   const int64_t rows = length / 2 + 1;
   const std::vector<int64_t> places = mel_places(bins, length, rate, low, high);

@@ -34,7 +34,8 @@ Siege::Siege(const std::function<void(const std::filesystem::path& data)>& prepa
     const std::string name = "owner-" + std::to_string(i);
     std::filesystem::create_directory(scratch_.folder() / name);
     owners_.push_back(std::make_unique<PeerProcess>(
-        scratch_.folder() / name, net::to_string(broker_->endpoint()), security::to_text(broker_->peer_token()),
+        scratch_.folder() / name, net::to_string(broker_->endpoint()),
+        security::to_text(broker_->peer_token()),
         std::vector<std::string>{"--device", "null:rtx3080", "--memory", "64MiB", "--name", name}));
   }
   const auto all_joined = [&] {

@@ -28,9 +28,9 @@ class Siege {
   BrokerProcess& broker() { return *broker_; }
 
   // Runs `attack` on a thread of its own until the flag it gets is set, in turns as short as it likes. Then:
-  // no honest peer was lost and none waited for a second, protocol clients of this process and `weft join` alike;
-  // the broker grew by 64 MiB at most and its log by 1, a newcomer joins, and the broker ends and starts on the
-  // same folder.
+  // no honest peer was lost and none waited for a second, protocol clients of this process and `weft join`
+  // alike; the broker grew by 64 MiB at most and its log by 1, a newcomer joins, and the broker ends and
+  // starts on the same folder.
   void withstands(const std::function<void(const std::atomic<bool>& is_over)>& attack);
 
  private:

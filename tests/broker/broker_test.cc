@@ -683,10 +683,10 @@ TEST(Stall, APredictionsOldestRequestHasADeadlineWhateverElseIsAnswered) {
       proto::TensorReference output;
       output.key.name = "y" + std::to_string(stage);
       output.spec = {dag::DType::F32, {}};
-      world.receive(world.peers[stage], proto::PredictionReport{.run = 1,
-                                                                .plan_version = world.version,
-                                                                .microbatch = microbatch,
-                                                                .outputs = {output}});
+      world.receive(
+          world.peers[stage],
+          proto::PredictionReport{
+              .run = 1, .plan_version = world.version, .microbatch = microbatch, .outputs = {output}});
     }
   }
   EXPECT_EQ(world.plannings.size(), 1u);
