@@ -58,7 +58,7 @@ Arguments parse(int argc, char** argv) {
       arguments.simulation.seed = number();
     } else if (option == "--peers") {
       arguments.simulation.peers = static_cast<uint32_t>(number());
-      if (arguments.simulation.peers < 3 || arguments.simulation.peers > 900) usage("--peers: from 3 to 900");
+      if (arguments.simulation.peers < 3 || arguments.simulation.peers > 999) usage("--peers: from 3 to 999");
     } else if (option == "--seeds") {
       arguments.seeds = number();
     } else if (option == "--minutes") {
