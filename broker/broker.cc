@@ -39,6 +39,7 @@ Effects Broker::step(Now now, const Event& event) {
                    if (++ticks_ % 4 == 0) step_.peers = true;  // for the times since they were heard
                    runs_.check_progress();
                    look_at_runs();
+                   forget_gone();
                    step_.jobs = step_.probes = true;
                  },
                  [&](const Leaving&) { leave(); },

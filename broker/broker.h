@@ -83,6 +83,7 @@ class Broker {
   void on_disconnected(const Disconnected& event);
   void lose_peer(Peer& peer, const std::string& why);
   void put_out(Peer& peer, ErrorCode code, const std::string& why);
+  void forget_gone();
   void check_leases(Instant until);
   void on_tokens_revoked(const TokensRevoked& event);
 

@@ -1,5 +1,7 @@
 // Who comes and goes: introductions, leases, loss, what is revoked.
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "broker/broker.h"
 
@@ -29,9 +31,7 @@ std::string_view reason_of(TokenVerdict verdict) {
 }
 
 // Of a connection, as keys are known: both connections of a peer are the peer's.
-Role role_of(const proto::Hello& hello) {
-  return hello.role == Role::PeerBulk ? Role::Peer : hello.role;
-}
+Role role_of(const proto::Hello& hello) { return hello.role == Role::PeerBulk ? Role::Peer : hello.role; }
 
 }  // namespace
 
@@ -143,8 +143,8 @@ void Broker::admit_peer(const Introduced& event) {
   pool_.changed();
   for (auto& [number, job] : book_.jobs()) job.losses.excluded.erase(event.who);
   greet(event.connection, Role::Peer, peer.name);
-  step_.log("info peer_joined peer=" + peer.name + " key=" + to_string(peer.id) + " address=" +
-            event.address + " device=" + peer.device.device);
+  step_.log("info peer_joined peer=" + peer.name + " key=" + to_string(peer.id) +
+            " address=" + event.address + " device=" + peer.device.device);
   if (held != nullptr) return runs_.ask_to_resume(*held, peer);
   if (hello.holding)
     step_.send(event.connection, proto::ReleaseStage{hello.holding->run, hello.holding->plan_version,
@@ -186,6 +186,26 @@ void Broker::check_leases(Instant until) {
     ++step_.counters.evicted;
     step_.effect(Close{*peer.connection});
     lose_peer(peer, "nothing heard for " + std::to_string(static_cast<int>(seconds(options_.lease))) + " s");
+  }
+}
+
+void Broker::forget_gone() {
+  std::set<PeerId> needed;
+  bool is_known = false;
+  const auto is_needed = [&](const PeerId& id) {
+    if (!std::exchange(is_known, true))
+      for (const auto& [number, job] : book_.jobs()) {
+        const Crew* crew = job.crew();
+        for (const auto& plan : {crew != nullptr ? crew->plan : nullptr, job.previous.plan})
+          if (plan != nullptr)
+            for (const PlannedStage& stage : plan->stages) needed.insert(stage.peer);
+        for (const auto& [blob, holders] : job.points.holders) needed.insert(holders.begin(), holders.end());
+      }
+    return needed.contains(id);
+  };
+  for (const PeerId& id : pool_.forget_gone(is_needed)) {
+    probes_.forget_links(id);
+    step_.peers = true;
   }
 }
 

@@ -51,6 +51,23 @@ void Pool::disconnect(Peer& peer) {
   peer.connection.reset();
 }
 
+std::vector<PeerId> Pool::forget_gone(const std::function<bool(const PeerId&)>& is_needed) {
+  const size_t gone = peers_.size() - by_connection_.size();
+  if (gone <= options_.gone_max) return {};
+  std::vector<std::pair<Instant, PeerId>> since;
+  for (const auto& [id, peer] : peers_)
+    if (!peer.connection && !peer.serving && !is_banned(id) && !is_needed(id))
+      since.emplace_back(peer.last_heard, id);
+  std::sort(since.begin(), since.end());
+  since.resize(std::min(since.size(), gone - options_.gone_max));
+  std::vector<PeerId> forgotten;
+  for (const auto& [when, id] : since) {
+    peers_.erase(id);
+    forgotten.push_back(id);
+  }
+  return forgotten;
+}
+
 void Pool::send(const PeerId& id, proto::Message message) {
   const Peer* peer = find(id);
   if (peer != nullptr && peer->connection) step_.send(*peer->connection, std::move(message));
@@ -82,8 +99,9 @@ bool Pool::failed_stage(Peer& peer) {
   const uint32_t more = std::min(peer.stages_failed - options_.failures_max, kDoublings);
   const Duration pause = std::min(options_.left_out_max, options_.left_out * (int64_t{1} << more));
   peer.left_out_until = step_.now.monotonic + pause;
-  step_.log("warning peer_left_out peer=" + peer.name + " stages_failed=" +
-            std::to_string(peer.stages_failed) + " seconds=" + std::to_string(static_cast<int>(seconds(pause))));
+  step_.log("warning peer_left_out peer=" + peer.name +
+            " stages_failed=" + std::to_string(peer.stages_failed) +
+            " seconds=" + std::to_string(static_cast<int>(seconds(pause))));
   step_.peers = step_.stand_bys = true;
   return true;
 }

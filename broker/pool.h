@@ -6,6 +6,7 @@
 // durable and is of the key.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -41,6 +42,7 @@ struct PoolOptions {
   // A peer that failed so many stages in a row is left out, at first for so long.
   uint32_t failures_max = 3;
   Duration left_out = std::chrono::seconds(30), left_out_max = std::chrono::hours(1);
+  size_t gone_max = 512;  // that are remembered
 };
 
 class Pool {
@@ -59,6 +61,10 @@ class Pool {
 
   void connect(Peer& peer, ConnectionId connection);  // REQUIRES: it has none
   void disconnect(Peer& peer);
+  // Who is gone is remembered, with its name and how fast it was; but a stranger may come with as many keys
+  // as it likes. Of too many those are forgotten who have been gone longest, but for who is needed, serves or
+  // is banned. Who they were.
+  std::vector<PeerId> forget_gone(const std::function<bool(const PeerId&)>& is_needed);
   // To whoever has it; nothing where it is gone.
   void send(const PeerId& id, proto::Message message);
   // Nothing was heard of them for a lease before `until`.

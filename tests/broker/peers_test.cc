@@ -203,5 +203,40 @@ TEST(Repeated, AStepThatHasAnotherLossTheSecondTimeIsTold) {
             1);
 }
 
+// A stranger may come with as many keys as it likes: each was listed, and published every second, for ever.
+TEST(Gone, OnlySoManyAreRememberedAndThoseThatAreNeeded) {
+  BrokerOptions options{.software = "0.1.0"};
+  options.pool.gone_max = 20;
+  World world({}, options);
+  world.run_two_stages(100);
+  world.report_step(1);
+  world.step(Disconnected{1, "gone"});
+  world.step(Disconnected{2, "gone"});
+  for (uint8_t who = 3; who < 150; ++who) {
+    world.join(1000u + who, who);
+    world.step(Disconnected{1000u + who, "gone"});
+    world.wait(std::chrono::seconds(1));
+  }
+  const auto listed = [&] {
+    world.sent.erase(100);
+    world.receive(100, proto::ListPeers{});
+    const auto lists = world.messages<proto::PeerList>(100);
+    std::set<std::string> names;
+    for (const auto& peer : lists.at(0).peers) names.insert(peer.name);
+    return names;
+  };
+  const auto names = listed();
+  EXPECT_LE(names.size(), 20u);
+  for (const char* name : {"peer1", "peer2", "peer149"}) EXPECT_TRUE(names.contains(name)) << name;
+  EXPECT_FALSE(names.contains("peer3"));
+  world.plannings.clear();
+  world.join(2001, 1);
+  world.join(2002, 2);
+  ASSERT_EQ(world.plannings.size(), 1u);
+  EXPECT_TRUE(world.plannings[0].previous);
+  world.join(2003, 3);
+  EXPECT_TRUE(listed().contains("peer3"));
+}
+
 }  // namespace
 }  // namespace weft::broker
