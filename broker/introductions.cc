@@ -141,7 +141,9 @@ void Broker::admit_peer(const Introduced& event) {
   probes_.let_rest_end(event.who);
   step_.peers = step_.stand_bys = step_.probes = true;
   pool_.changed();
-  for (auto& [number, job] : book_.jobs()) job.losses.excluded.erase(event.who);
+  // Whatever it failed by may have passed; but who held a run up is as silent after it has dialled anew.
+  for (auto& [number, job] : book_.jobs())
+    if (!job.losses.blamed.contains(event.who)) job.losses.excluded.erase(event.who);
   greet(event.connection, Role::Peer, peer.name);
   step_.log("info peer_joined peer=" + peer.name + " key=" + to_string(peer.id) +
             " address=" + event.address + " device=" + peer.device.device);

@@ -59,6 +59,7 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
   broker.broker.failures_max = 1'000'000'000;  // a job that is given up would hide what went wrong
   broker.broker.loading_deadline = seconds(60);
   broker.broker.replication_rate = draw.one_in(2) ? 12'500'000 : 500'000;
+  broker.broker.pool.gone_max = 1;  // whoever is needed, all the same, must not be forgotten
   broker.broker.measures_links = options.seed % 5 == 0;
   broker.broker.draw_secret = [tickets = Draw(options.seed, 0x70726f62)]() mutable {
     proto::Secret secret{};

@@ -16,12 +16,6 @@ using proto::JobEventKind;
 using proto::JobState;
 using proto::Message;
 
-PeerId key(uint8_t n) {
-  PeerId id;
-  id.digest.bytes[0] = n;
-  return id;
-}
-
 namespace {
 
 constexpr uint32_t kMicrobatches = 2, kBatch = 8;
@@ -226,6 +220,7 @@ void Cluster::plan(const StartPlanning& request) {
 BrokerOptions Cluster::broker_options() const {
   BrokerOptions options{.software = "0.1.0"};
   options.drift = options_.drift;
+  options.pool.gone_max = 1;  // whoever is needed must not be forgotten
   return options;
 }
 

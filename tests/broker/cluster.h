@@ -15,11 +15,11 @@
 
 #include "base/rng.h"
 #include "broker/broker.h"
+#include "tests/support/keys.h"
 #include "tests/support/memory_store.h"
 
 namespace weft::test {
 
-PeerId key(uint8_t n);
 // Records and effects as text: equal exactly when they are.
 std::string describe(const broker::Effects& effects);
 

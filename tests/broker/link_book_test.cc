@@ -15,6 +15,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "tests/support/keys.h"
 
 namespace weft::broker {
 namespace {
@@ -154,11 +155,7 @@ bool operator==(const plan::ClusterView& a, const plan::ClusterView& b) {
   return true;
 }
 
-PeerId peer(uint8_t n) {
-  PeerId id;
-  id.digest.bytes[0] = n;
-  return id;
-}
+using test::key;
 
 // Both directions.
 void record(LinkBook& book, const PeerId& a, const PeerId& b, double rate,
@@ -287,14 +284,14 @@ TEST(LinkBook, WhatNobodyMeasuredIsSlowAndSaysSo) {
   LinkBook book;
   std::vector<plan::DeviceView> devices(3);
   for (plan::DeviceView& device : devices) device.region = "one room";
-  const std::vector<PeerId> peers{peer(1), peer(2), peer(3)};
+  const std::vector<PeerId> peers{key(1), key(2), key(3)};
   const auto blank = book.cluster(devices, peers, {});
   EXPECT_EQ(blank.site_count(), 1u);
   EXPECT_TRUE(blank.link(0, 1).is_assumed);
   EXPECT_LE(blank.link(0, 1).bytes_per_second, 1.25e6);
   EXPECT_GE(blank.link(0, 1).latency, milliseconds(100));
 
-  record(book, peer(1), peer(2), 1e7);
+  record(book, key(1), key(2), 1e7);
   const auto some = book.cluster(devices, peers, {});
   EXPECT_FALSE(some.link(0, 1).is_assumed);
   EXPECT_NEAR(some.link(0, 1).bytes_per_second, 1e7, 1e6);
@@ -302,7 +299,7 @@ TEST(LinkBook, WhatNobodyMeasuredIsSlowAndSaysSo) {
   EXPECT_LE(some.link(0, 2).bytes_per_second, 1.25e6);
 
   LinkBook slow;
-  record(slow, peer(1), peer(2), 1e5, milliseconds(600));
+  record(slow, key(1), key(2), 1e5, milliseconds(600));
   const auto slower = slow.cluster(devices, peers, {});
   EXPECT_LE(slower.link(0, 2).bytes_per_second, 1e5) << "no faster than what was measured";
   EXPECT_EQ(slower.link(0, 2).latency, milliseconds(300));
@@ -310,11 +307,11 @@ TEST(LinkBook, WhatNobodyMeasuredIsSlowAndSaysSo) {
 
 TEST(LinkBook, APairWithoutAWayIsVerySlowAndTriedLater) {
   LinkBook book;
-  const std::vector<PeerId> peers{peer(1), peer(2), peer(3)};
+  const std::vector<PeerId> peers{key(1), key(2), key(3)};
   const Instant now{hours(5)};
-  record(book, peer(1), peer(2), 0, {}, now);
-  record(book, peer(1), peer(3), 1e7, milliseconds(10), now);
-  record(book, peer(2), peer(3), 1e7, milliseconds(10), now);
+  record(book, key(1), key(2), 0, {}, now);
+  record(book, key(1), key(3), 1e7, milliseconds(10), now);
+  record(book, key(2), key(3), 1e7, milliseconds(10), now);
   const auto view = book.cluster(std::vector<plan::DeviceView>(3), peers, now);
   EXPECT_GT(view.link(0, 1).bytes_per_second, 0);
   EXPECT_LT(view.link(0, 1).bytes_per_second, 1e5);
@@ -323,22 +320,22 @@ TEST(LinkBook, APairWithoutAWayIsVerySlowAndTriedLater) {
   EXPECT_FALSE(book.wants_more(peers, now + minutes(10)));
   const auto again = book.next_round(peers, now + minutes(10));
   ASSERT_EQ(again.size(), 1u);
-  EXPECT_TRUE(again[0].dials == peer(1) && again[0].accepts == peer(2));
+  EXPECT_TRUE(again[0].dials == key(1) && again[0].accepts == key(2));
 }
 
 TEST(LinkBook, WhatIsOldIsMeasuredAgainOneByOneTheOldestFirst) {
   LinkBook book;
-  const std::vector<PeerId> peers{peer(1), peer(2), peer(3), peer(4)};
+  const std::vector<PeerId> peers{key(1), key(2), key(3), key(4)};
   for (uint8_t a = 1; a <= 4; ++a)
     for (uint8_t b = 1; b < a; ++b)
-      record(book, peer(a), peer(b), 1e7, milliseconds(10), Instant(minutes(a == 4 && b == 2 ? 0 : a + b)));
+      record(book, key(a), key(b), 1e7, milliseconds(10), Instant(minutes(a == 4 && b == 2 ? 0 : a + b)));
   EXPECT_TRUE(book.next_round(peers, Instant(minutes(50))).empty());
   Instant now{hours(2)};
   EXPECT_FALSE(book.wants_more(peers, now)) << "nobody has to wait for it";
   auto round = book.next_round(peers, now);
   ASSERT_EQ(round.size(), 1u);
-  EXPECT_TRUE(round[0].dials == peer(4) || round[0].accepts == peer(4));
-  EXPECT_TRUE(round[0].dials == peer(2) || round[0].accepts == peer(2));
+  EXPECT_TRUE(round[0].dials == key(4) || round[0].accepts == key(4));
+  EXPECT_TRUE(round[0].dials == key(2) || round[0].accepts == key(2));
   int rounds = 0;
   for (; !round.empty() && rounds < 100; ++rounds, round = book.next_round(peers, now))
     record(book, round[0].dials, round[0].accepts, 1e7, milliseconds(10), now);
@@ -347,14 +344,14 @@ TEST(LinkBook, WhatIsOldIsMeasuredAgainOneByOneTheOldestFirst) {
 
 // All tensors as fast as each other.
 void observe(LinkBook& book, uint8_t from, uint8_t to, double rate, Instant at, int times = 1) {
-  for (int i = 0; i < times; ++i) book.observe(peer(from), peer(to), {.usual = rate, .fastest = rate}, at);
+  for (int i = 0; i < times; ++i) book.observe(key(from), key(to), {.usual = rate, .fastest = rate}, at);
 }
 
 TEST(LinkBook, TrafficIsBelievedIfItGoesOnAndKeepsFresh) {
   LinkBook book;
-  const std::vector<PeerId> peers{peer(1), peer(2), peer(3)};
+  const std::vector<PeerId> peers{key(1), key(2), key(3)};
   for (const auto& [a, b] : {std::pair{1, 2}, {1, 3}, {2, 3}})
-    record(book, peer(static_cast<uint8_t>(a)), peer(static_cast<uint8_t>(b)), 1e7);
+    record(book, key(static_cast<uint8_t>(a)), key(static_cast<uint8_t>(b)), 1e7);
   const auto rate = [&](size_t from = 0, size_t to = 1) {
     return book.cluster(std::vector<plan::DeviceView>(3), peers, {}).link(from, to).bytes_per_second;
   };
@@ -369,7 +366,7 @@ TEST(LinkBook, TrafficIsBelievedIfItGoesOnAndKeepsFresh) {
   observe(book, 1, 2, 4e7, at);
   EXPECT_NEAR(rate(), 4e7, 4e6);
   EXPECT_GT(book.version(), version);
-  for (int i = 0; i < 9; ++i) book.observe(peer(1), peer(2), {.usual = 1e6, .fastest = 4e7}, at);
+  for (int i = 0; i < 9; ++i) book.observe(key(1), key(2), {.usual = 1e6, .fastest = 4e7}, at);
   EXPECT_NEAR(rate(), 4e7, 4e6) << "others use the line, now and then nobody does";
   observe(book, 1, 2, 5e6, at, 3);
   EXPECT_NEAR(rate(), 4e7, 4e6) << "others may have used it";
@@ -377,15 +374,15 @@ TEST(LinkBook, TrafficIsBelievedIfItGoesOnAndKeepsFresh) {
   EXPECT_NEAR(rate(), 5e6, 1e6);
   observe(book, 2, 1, 1e7, at, 5);
   for (const auto& pair : book.next_round(peers, Instant(minutes(70))))
-    EXPECT_TRUE(pair.dials == peer(3) || pair.accepts == peer(3)) << "that pair is fresh";
+    EXPECT_TRUE(pair.dials == key(3) || pair.accepts == key(3)) << "that pair is fresh";
 }
 
 TEST(LinkBook, ASlowSendersUplinkIsBlamedUntilOthersAreSlowToTheSameReceiver) {
   LinkBook book;
-  const std::vector<PeerId> peers{peer(1), peer(2), peer(3), peer(4)};
+  const std::vector<PeerId> peers{key(1), key(2), key(3), key(4)};
   for (int a = 1; a <= 4; ++a)
     for (int b = a + 1; b <= 4; ++b)
-      record(book, peer(static_cast<uint8_t>(a)), peer(static_cast<uint8_t>(b)), 1e7);
+      record(book, key(static_cast<uint8_t>(a)), key(static_cast<uint8_t>(b)), 1e7);
   const auto rate = [&](size_t from, size_t to) {  // 1 to 4
     return book.cluster(std::vector<plan::DeviceView>(4), peers, {}).link(from - 1, to - 1).bytes_per_second;
   };
@@ -396,37 +393,37 @@ TEST(LinkBook, ASlowSendersUplinkIsBlamedUntilOthersAreSlowToTheSameReceiver) {
   EXPECT_NEAR(rate(1, 4), 1e6, 1e5);
   EXPECT_NEAR(rate(2, 1), 1e7, 1e6) << "the other way says nothing";
   EXPECT_NEAR(rate(3, 2), 1e7, 1e6);
-  const auto round = book.next_round(std::vector<PeerId>{peer(1), peer(3), peer(4)}, at + milliseconds(1));
+  const auto round = book.next_round(std::vector<PeerId>{key(1), key(3), key(4)}, at + milliseconds(1));
   ASSERT_FALSE(round.empty()) << "as soon as it and another have nothing to do";
-  EXPECT_TRUE(round[0].dials == peer(1) || round[0].accepts == peer(1));
+  EXPECT_TRUE(round[0].dials == key(1) || round[0].accepts == key(1));
   // It goes on elsewhere, and is slow there too: it was the receiver's downlink.
   observe(book, 3, 2, 1e6, at + std::chrono::seconds(1), 4);
   EXPECT_NEAR(rate(4, 2), 1e6, 1e5);
   EXPECT_NEAR(rate(1, 3), 1e7, 1e6);
   EXPECT_NEAR(rate(1, 4), 1e7, 1e6);
   EXPECT_NEAR(rate(3, 1), 1e7, 1e6);
-  record(book, peer(4), peer(2), 1e7, milliseconds(10), at + std::chrono::seconds(2));
+  record(book, key(4), key(2), 1e7, milliseconds(10), at + std::chrono::seconds(2));
   EXPECT_NEAR(rate(4, 2), 1e7, 1e6) << "a measurement ends all doubt";
 }
 
 TEST(LinkBook, WhatWasMeasuredAsMuchSlowerIsMeasuredAgainSoon) {
   LinkBook book;
-  const std::vector<PeerId> peers{peer(1), peer(2)};
+  const std::vector<PeerId> peers{key(1), key(2)};
   const Instant at{minutes(1)};
-  record(book, peer(1), peer(2), 1e7, milliseconds(10), at);
+  record(book, key(1), key(2), 1e7, milliseconds(10), at);
   EXPECT_TRUE(book.next_round(peers, at + minutes(20)).empty());
-  record(book, peer(1), peer(2), 1e6, milliseconds(10), at + minutes(20));
+  record(book, key(1), key(2), 1e6, milliseconds(10), at + minutes(20));
   EXPECT_TRUE(book.next_round(peers, at + minutes(24)).empty());
   EXPECT_EQ(book.next_round(peers, at + minutes(26)).size(), 1u);
-  record(book, peer(1), peer(2), 1e6, milliseconds(10), at + minutes(26));
+  record(book, key(1), key(2), 1e6, milliseconds(10), at + minutes(26));
   EXPECT_TRUE(book.next_round(peers, at + minutes(80)).empty()) << "so it is";
 }
 
 TEST(LinkBook, WhatIsSeenToBeFastIsNotDoubted) {
   LinkBook book;
-  const std::vector<PeerId> peers{peer(1), peer(2), peer(3)};
+  const std::vector<PeerId> peers{key(1), key(2), key(3)};
   for (const auto& [a, b] : {std::pair{1, 2}, {1, 3}, {2, 3}})
-    record(book, peer(static_cast<uint8_t>(a)), peer(static_cast<uint8_t>(b)), 1e7);
+    record(book, key(static_cast<uint8_t>(a)), key(static_cast<uint8_t>(b)), 1e7);
   const Instant at{minutes(10)};
   observe(book, 1, 3, 1e7, at + milliseconds(1));  // its other neighbour, at the same time
   observe(book, 1, 2, 1e6, at, 4);
@@ -467,7 +464,7 @@ TEST(LinkBook, WhatMakesNoSenseIsHarmless) {
   book.record({a, b, 1e7, -milliseconds(1), false, {}});
   book.observe(a, a, {.usual = 1e7, .fastest = 1e7}, {});
   book.observe(a, b, {}, {});
-  book.forget(peer(77));
+  book.forget(key(77));
   EXPECT_TRUE(view_of(book, truth) == before);
 
   for (const double rate : {1e300, 1e-300, 0.0}) {
@@ -494,7 +491,7 @@ TEST(LinkBook, WhatMakesNoSenseIsHarmless) {
 TEST(LinkBook, OfOnePeerOnlySoMuchIsKept) {
   LinkBook book;
   std::vector<PeerId> peers;
-  for (uint8_t n = 0; n < 120; ++n) peers.push_back(peer(n));
+  for (uint8_t n = 0; n < 120; ++n) peers.push_back(key(n));
   for (uint8_t n = 1; n < 120; ++n)
     record(book, peers[0], peers[n], 1e7, milliseconds(10), Instant(minutes(n)));
   const auto view = book.cluster(std::vector<plan::DeviceView>(120), peers, {});

@@ -6,23 +6,21 @@
 #include <algorithm>
 
 #include "base/rng.h"
+#include "tests/support/keys.h"
 
 namespace weft::broker {
 namespace {
 
-PeerId peer(uint8_t n) {
-  PeerId id;
-  id.digest.bytes[0] = n;
-  return id;
-}
-Applicant applicant(uint8_t n, int64_t memory = 100) { return {.peer = peer(n), .memory = memory}; }
+using test::key;
+
+Applicant applicant(uint8_t n, int64_t memory = 100) { return {.peer = key(n), .memory = memory}; }
 
 using Placed = std::optional<std::vector<uint32_t>>;
 Placed at(std::vector<uint32_t> placed) { return placed; }
 
 TEST(PlaceAgain, WhoIsThereKeepsItsStage) {
   const auto placed =
-      place_again({{peer(1), 10}, {peer(2), 10}, {peer(3), 10}}, {applicant(9), applicant(3), applicant(1)});
+      place_again({{key(1), 10}, {key(2), 10}, {key(3), 10}}, {applicant(9), applicant(3), applicant(1)});
   EXPECT_EQ(placed, at({2, 0, 1}));
 }
 
@@ -31,9 +29,9 @@ TEST(PlaceAgain, OneThatStandsByForTheStageIsPreferredWithTheNewestTensors) {
   other.standing_by = {{1, 50}};
   old.standing_by = {{0, 40}};
   newest.standing_by = {{0, 50}};
-  EXPECT_EQ(place_again({{peer(1), 10}}, {any, other, old, newest}), at({3}));
-  EXPECT_EQ(place_again({{peer(1), 10}}, {any, other, old}), at({2}));
-  EXPECT_EQ(place_again({{peer(1), 10}}, {other, any}), at({1})) << "the other's stage may need it";
+  EXPECT_EQ(place_again({{key(1), 10}}, {any, other, old, newest}), at({3}));
+  EXPECT_EQ(place_again({{key(1), 10}}, {any, other, old}), at({2}));
+  EXPECT_EQ(place_again({{key(1), 10}}, {other, any}), at({1})) << "the other's stage may need it";
 }
 
 TEST(PlaceAgain, EqualBitsComeBeforeReadinessAndThenTheSameOps) {
@@ -42,27 +40,27 @@ TEST(PlaceAgain, EqualBitsComeBeforeReadinessAndThenTheSameOps) {
   other_bits.standing_by = {{0, 50}};
   other_ops.device_class = {.traits = {.fuse_elementwise = true}, .fingerprint = "a third"};
   other_ops.standing_by = {{0, 50}};
-  EXPECT_EQ(place_again({{peer(1), 10}}, {other_bits, other_ops, same}), at({2}));
-  EXPECT_EQ(place_again({{peer(1), 10}}, {other_ops, other_bits}), at({1}));
-  EXPECT_EQ(place_again({{peer(1), 10}}, {other_ops}), at({0}));
-  EXPECT_EQ(place_again({{peer(1), 10}}, {other_ops, other_bits}, /*equal_bits=*/true), Placed());
-  EXPECT_EQ(place_again({{peer(1), 10}}, {other_ops, same}, /*equal_bits=*/true), at({1}));
+  EXPECT_EQ(place_again({{key(1), 10}}, {other_bits, other_ops, same}), at({2}));
+  EXPECT_EQ(place_again({{key(1), 10}}, {other_ops, other_bits}), at({1}));
+  EXPECT_EQ(place_again({{key(1), 10}}, {other_ops}), at({0}));
+  EXPECT_EQ(place_again({{key(1), 10}}, {other_ops, other_bits}, /*equal_bits=*/true), Placed());
+  EXPECT_EQ(place_again({{key(1), 10}}, {other_ops, same}, /*equal_bits=*/true), at({1}));
 }
 
 TEST(PlaceAgain, APinnedStageGoesToNobodyElse) {
-  const StageToPlace pinned{.peer = peer(1), .memory = 10, .device_class = {}, .pinned = true};
-  EXPECT_EQ(place_again({pinned, {peer(2), 10}}, {applicant(8), applicant(9)}), Placed());
-  EXPECT_EQ(place_again({pinned, {peer(2), 10}}, {applicant(8), applicant(1)}), at({1, 0}));
+  const StageToPlace pinned{.peer = key(1), .memory = 10, .device_class = {}, .pinned = true};
+  EXPECT_EQ(place_again({pinned, {key(2), 10}}, {applicant(8), applicant(9)}), Placed());
+  EXPECT_EQ(place_again({pinned, {key(2), 10}}, {applicant(8), applicant(1)}), at({1, 0}));
 }
 
 TEST(PlaceAgain, AnOwnersStageStaysOnThatOwnersMachines) {
-  const StageToPlace hers{.peer = peer(1), .memory = 10, .device_class = {}, .owner = "anna"};
+  const StageToPlace hers{.peer = key(1), .memory = 10, .device_class = {}, .owner = "anna"};
   Applicant other = applicant(8), another = applicant(9);
   other.owner = "ben", another.owner = "anna";
   other.standing_by = {{0, 50}};
   EXPECT_EQ(place_again({hers}, {other, another}), at({1}));
   EXPECT_EQ(place_again({hers}, {other}), Placed());
-  EXPECT_EQ(place_again({hers, {peer(2), 10}}, {other, another}), at({1, 0})) << "the other is anybody's";
+  EXPECT_EQ(place_again({hers, {key(2), 10}}, {other, another}), at({1, 0})) << "the other is anybody's";
 }
 
 TEST(PlaceAgain, EachStageHasItsOwnClass) {
@@ -70,13 +68,13 @@ TEST(PlaceAgain, EachStageHasItsOwnClass) {
   Applicant one = applicant(7), two = applicant(8);
   one.device_class = b;
   two.device_class = a;
-  EXPECT_EQ(place_again({{peer(1), 10, a}, {peer(2), 10, b}}, {one, two}), at({1, 0}));
+  EXPECT_EQ(place_again({{key(1), 10, a}, {key(2), 10, b}}, {one, two}), at({1, 0}));
 }
 
 TEST(PlaceAgain, APeerTakesNoMoreThanItHasMemoryForAndNotTwoStages) {
-  EXPECT_EQ(place_again({{peer(1), 200}}, {applicant(7, 100)}), Placed());
-  EXPECT_EQ(place_again({{peer(1), 10}, {peer(2), 10}}, {applicant(7)}), Placed());
-  EXPECT_EQ(place_again({{peer(1), 10}, {peer(2), 80}}, {applicant(7, 100), applicant(8, 50)}), at({1, 0}))
+  EXPECT_EQ(place_again({{key(1), 200}}, {applicant(7, 100)}), Placed());
+  EXPECT_EQ(place_again({{key(1), 10}, {key(2), 10}}, {applicant(7)}), Placed());
+  EXPECT_EQ(place_again({{key(1), 10}, {key(2), 80}}, {applicant(7, 100), applicant(8, 50)}), at({1, 0}))
       << "the larger one fits only one of them";
 }
 
@@ -85,7 +83,7 @@ TEST(PlaceAgain, TheFasterPeerIsPreferredAndAWarmOneThatIsAboutAsFast) {
   warm.standing_by = {{0, 50}};
   const std::vector<Applicant> all = {slow, fast, warm};
   const auto with = [&](double warm_seconds) {
-    return place_again({{peer(1), 10}}, all, false, [=](std::span<const uint32_t> placed) {
+    return place_again({{key(1), 10}}, all, false, [=](std::span<const uint32_t> placed) {
       return placed[0] == 0 ? 3.0 : placed[0] == 1 ? 1.0 : warm_seconds;
     });
   };
@@ -98,9 +96,9 @@ TEST(PlaceAgain, TwoStagesChangePlacesWhereThatIsFaster) {
   const StepSeconds seconds = [](std::span<const uint32_t> placed) {
     return (placed[0] == 1 ? 1.0 : 4.0) + (placed[1] == 0 ? 1.0 : 4.0);
   };
-  EXPECT_EQ(place_again({{peer(1), 10}, {peer(2), 10}}, {applicant(7), applicant(8)}, false, seconds),
+  EXPECT_EQ(place_again({{key(1), 10}, {key(2), 10}}, {applicant(7), applicant(8)}, false, seconds),
             at({1, 0}));
-  EXPECT_EQ(place_again({{peer(7), 10}, {peer(2), 10}}, {applicant(7), applicant(8)}, false, seconds),
+  EXPECT_EQ(place_again({{key(7), 10}, {key(2), 10}}, {applicant(7), applicant(8)}, false, seconds),
             at({0, 1}))
       << "who is there keeps its stage";
 }
@@ -109,7 +107,7 @@ TEST(PlaceAgain, EqualBitsComeBeforeSpeed) {
   Applicant other_bits = applicant(7), same = applicant(8);
   other_bits.device_class.fingerprint = "another";
   const StepSeconds seconds = [](std::span<const uint32_t> placed) { return placed[0] == 0 ? 1.0 : 9.0; };
-  EXPECT_EQ(place_again({{peer(1), 10}}, {other_bits, same}, false, seconds), at({1}));
+  EXPECT_EQ(place_again({{key(1), 10}}, {other_bits, same}, false, seconds), at({1}));
 }
 
 // Against trying everything.
@@ -120,7 +118,7 @@ TEST(PlaceAgain, FindsAPlacementWheneverThereIsOne) {
     std::vector<StageToPlace> stages;
     std::vector<Applicant> applicants;
     for (uint8_t s = 0; s < 1 + rng.below(4); ++s)
-      stages.push_back({peer(s), static_cast<int64_t>(rng.below(5))});
+      stages.push_back({key(s), static_cast<int64_t>(rng.below(5))});
     for (uint8_t a = 0; a < rng.below(6); ++a) {
       applicants.push_back(applicant(static_cast<uint8_t>(rng.below(3) == 0 ? a : 100 + a),
                                      static_cast<int64_t>(rng.below(5))));

@@ -4,20 +4,17 @@
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
+#include "tests/support/keys.h"
 
 namespace weft::broker {
 namespace {
 
-PeerId peer(uint8_t n) {
-  PeerId id;
-  id.digest.bytes[0] = n;
-  return id;
-}
+using test::key;
 
 std::vector<StalledStage> stages_with(const std::vector<uint64_t>& segments) {
   std::vector<StalledStage> stages;
   for (size_t s = 0; s < segments.size(); ++s)
-    stages.push_back({peer(static_cast<uint8_t>(s + 1)), segments[s]});
+    stages.push_back({key(static_cast<uint8_t>(s + 1)), segments[s]});
   return stages;
 }
 
@@ -72,7 +69,7 @@ TEST(Stalls, WhoIsThereEachTimeIsFound) {
       const Suspects suspects = suspects_of({}, stages, marks);
       ASSERT_EQ(suspects.stages.size(), count);
       for (const auto& [id, more] : suspects.marks) marks[id] += more;
-      stages[suspects.stages.front()].peer = peer(next++);
+      stages[suspects.stages.front()].peer = key(next++);
     }
   }
 }

@@ -12,6 +12,7 @@
 #include "broker/answers.h"
 #include "broker/broker.h"
 #include "tests/broker/programs.h"
+#include "tests/support/keys.h"
 #include "tests/support/memory_store.h"
 
 namespace weft::broker {
@@ -19,11 +20,7 @@ namespace weft::broker {
 using proto::JobState;
 using proto::Message;
 
-inline PeerId key(uint8_t n) {
-  PeerId id;
-  id.digest.bytes[0] = n;
-  return id;
-}
+using test::key;
 
 // A plan of `stages` stages over the first candidates, without graphs: the core looks at none.
 inline std::shared_ptr<PlannedRun> plan_for(const StartPlanning& request, uint32_t stages, uint64_t steps) {

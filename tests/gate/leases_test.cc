@@ -3,6 +3,7 @@
 
 #include "broker/service/blob_leases.h"
 #include "broker/service/egress.h"
+#include "tests/support/keys.h"
 
 namespace weft::broker {
 namespace {
@@ -15,11 +16,8 @@ Digest blob(uint8_t n) {
   digest.bytes[1] = n;
   return digest;
 }
-PeerId key(uint8_t n) {
-  PeerId id;
-  id.digest.bytes[0] = n;
-  return id;
-}
+using test::key;
+
 Instant at(Duration since) { return Instant{} + hours(1000) + since; }
 
 const auto kAllThere = [](const Digest&) { return true; };
