@@ -1,6 +1,7 @@
 // The broker's core: what to do when somebody comes, speaks or is gone. A state machine without I/O: the same
 // object serves in the broker's process, in simulation and in replay.
 //
+//   Principals whom a token admitted                            (principals.h)
 //   Pool       who is here, how fast, who is left out           (pool.h)
 //   JobBook    jobs that have not ended, whose, in which phase   (job_book.h, job.h)
 //   Runs       what goes on: reports, commands, deadlines        (runs.h, run.h)
@@ -43,6 +44,7 @@
 #include "broker/job_book.h"
 #include "broker/options.h"
 #include "broker/pool.h"
+#include "broker/principals.h"
 #include "broker/probes.h"
 #include "broker/runs.h"
 #include "broker/stand_bys.h"
@@ -84,6 +86,7 @@ class Broker {
   void lose_peer(Peer& peer, const std::string& why);
   void put_out(Peer& peer, ErrorCode code, const std::string& why);
   void forget_gone();
+  void forget_principals(uint64_t token, const PeerId& newcomer);
   void check_leases(Instant until);
   void on_tokens_revoked(const TokensRevoked& event);
 
@@ -165,8 +168,7 @@ class Broker {
   StandBys stand_bys_;
   Probes probes_;
   std::map<ConnectionId, Client> clients_;
-  // Keys that were admitted: in which role, by which token.
-  std::map<PeerId, std::map<proto::Role, uint64_t>> known_;
+  Principals principals_;
   bool stepped_ = false;
   uint64_t ticks_ = 0;
 };

@@ -59,8 +59,7 @@ void Broker::on_introduced(const Introduced& event) {
               " reason=banned");
     return refuse(event.connection, ErrorCode::PermissionDenied, "the broker's operator has banned this key");
   }
-  const auto known = known_.find(event.who);
-  const auto has = [&](Role as) { return known != known_.end() && known->second.contains(as); };
+  const auto has = [&](Role as) { return principals_.is_admitted(event.who, as); };
   const bool is_known = has(role) || (is_client && has(Role::Admin));
   if (!is_known && event.verdict != TokenVerdict::Valid) {
     step_.log("info hello_refused address=" + event.address + " key=" + to_string(event.who));
@@ -89,12 +88,13 @@ void Broker::on_introduced(const Introduced& event) {
   const bool is_news = event.verdict == TokenVerdict::Valid && !has(admitted);
   if (is_news) {
     const uint64_t token = hello.token ? hello.token->id : 0;
-    known_[event.who][admitted] = token;
+    principals_.admit(event.who, admitted, token);
     step_.record(PrincipalAdmitted{event.who, admitted, hello.name, token, step_.now.unix_ms});
+    forget_principals(token, event.who);
   }
+  principals_.seen(event.who);
   if (hello.role == Role::Peer) return admit_peer(event);
-  if (is_client)
-    clients_[event.connection] = {.who = event.who, .is_admin = known_[event.who].contains(Role::Admin)};
+  if (is_client) clients_[event.connection] = {.who = event.who, .is_admin = has(Role::Admin)};
   greet(event.connection, hello.role, options_.name);
 }
 
@@ -211,21 +211,24 @@ void Broker::forget_gone() {
   }
 }
 
+// For a newcomer. Needed are, beside it, who is listed, connected or has jobs.
+void Broker::forget_principals(uint64_t token, const PeerId& newcomer) {
+  const auto is_needed = [&](const PeerId& who) {
+    return who == newcomer || pool_.find(who) != nullptr || book_.count_of(who) > 0 ||
+           std::any_of(clients_.begin(), clients_.end(),
+                       [&](const auto& entry) { return entry.second.who == who; });
+  };
+  for (const PrincipalForgotten& forgotten : principals_.forget(token, is_needed)) step_.record(forgotten);
+}
+
 // What such a token admitted goes, and is known no more.
 void Broker::on_tokens_revoked(const TokensRevoked& event) {
-  for (auto known = known_.begin(); known != known_.end();) {
-    const PeerId who = known->first;
-    std::set<Role> gone;
-    std::erase_if(known->second, [&](const auto& entry) {
-      return event.tokens.contains(entry.second) && gone.insert(entry.first).second;
-    });
-    known = known->second.empty() ? known_.erase(known) : std::next(known);
-    if (gone.empty()) continue;
+  for (const auto& [who, gone] : principals_.revoke(event.tokens)) {
     step_.log("info key_revoked key=" + to_string(who));
     const std::string why = "the token that admitted this key has been revoked";
     if (gone.contains(Role::Peer))
       if (Peer* peer = pool_.find(who)) put_out(*peer, ErrorCode::PermissionDenied, why);
-    std::erase_if(clients_, [&](const auto& entry) {
+    std::erase_if(clients_, [&, who = who](const auto& entry) {
       const bool ends = entry.second.who == who;
       if (ends) refuse(entry.first, ErrorCode::PermissionDenied, why);
       return ends;

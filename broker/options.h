@@ -47,6 +47,7 @@ struct BrokerOptions {
   size_t jobs_max = 1000;                             // queued and running
   size_t jobs_max_of_key = 64;                        // of one who submits
   size_t clients_max = 256;
+  size_t keys_of_token_max = 10'000;  // that are known without it
   PoolOptions pool{};
   RunOptions run{};
   DriftOptions drift{};

@@ -23,6 +23,11 @@ struct PrincipalAdmitted {
   uint64_t token = 0;  // its id
   int64_t unix_ms = 0;
 };
+// It is not known any more: its token admitted too many that came after it (principals.h).
+struct PrincipalForgotten {
+  PeerId principal{};
+  proto::Role role = proto::Role::Peer;
+};
 // By its operator, until it is lifted. `name` for people.
 struct PeerBanned {
   PeerId peer{};
@@ -82,10 +87,9 @@ struct JobEnded {
   proto::JobStatus status{};
 };
 // What `logs` shows again: proto::JobEvent. The Step events are also the durable count of committed steps.
-using Record =
-    std::variant<PrincipalAdmitted, PeerBanned, JobSubmitted, JobChanged, CheckpointCommitted,
-                 PredictionCommitted, ResultCommitted, proto::JobEvent, RunStarted, CommandIssued, RunEnded,
-                 JobEnded>;
+using Record = std::variant<PrincipalAdmitted, PrincipalForgotten, PeerBanned, JobSubmitted, JobChanged,
+                            CheckpointCommitted, PredictionCommitted, ResultCommitted, proto::JobEvent,
+                            RunStarted, CommandIssued, RunEnded, JobEnded>;
 
 // What is left of all records: the state to start from.
 struct StoredJob {

@@ -23,9 +23,10 @@ Broker::Broker(BrokerOptions options, const StoredState& state)
       book_(step_),
       runs_(options_, step_, pool_, book_),
       stand_bys_(options_, step_, pool_, book_, runs_),
-      probes_(options_, step_, pool_, book_, stand_bys_) {
+      probes_(options_, step_, pool_, book_, stand_bys_),
+      principals_(options_.keys_of_token_max) {
   for (const PrincipalAdmitted& principal : state.principals)
-    known_[principal.principal][principal.role] = principal.token;
+    principals_.admit(principal.principal, principal.role, principal.token);
   for (const PeerBanned& ban : state.bans) {
     pool_.load_ban(ban.peer);
     Peer& peer = pool_.enter(ban.peer);  // listed, so that the ban can be lifted

@@ -120,6 +120,7 @@ void Checkers::on_durable(std::span<const broker::Record> records) {
                                 " commands that are not settled");
             },
             [&](const broker::PeerBanned&) {},
+            [&](const broker::PrincipalForgotten&) {},
             [&](const broker::JobEnded&) {},
             [&](const broker::RunEnded& r) { world_.note(What::Record, 9, r.job); },
         },

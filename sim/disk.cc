@@ -22,6 +22,11 @@ void SimStore::apply(const broker::Record& record) {
   std::visit(
       Overloaded{
           [&](const broker::PrincipalAdmitted& r) { state_.principals.push_back(r); },
+          [&](const broker::PrincipalForgotten& r) {
+            std::erase_if(state_.principals, [&](const broker::PrincipalAdmitted& p) {
+              return p.principal == r.principal && p.role == r.role;
+            });
+          },
           [&](const broker::JobSubmitted& r) { state_.jobs[r.job].submitted = r; },
           [&](const broker::JobChanged& r) { state_.jobs[r.job].last = r; },
           [&](const broker::CheckpointCommitted& r) {

@@ -26,6 +26,7 @@ Status RecordWriter::prepare() {
       {find_principal_, "SELECT token FROM principals WHERE principal = ? AND role = ?"},
       {rename_principal_, "UPDATE principals SET name = ?, token = ? WHERE principal = ? AND role = ?"},
       {insert_principal_, "INSERT INTO principals VALUES (?, ?, ?, ?, ?)"},
+      {forget_principal_, "DELETE FROM principals WHERE principal = ? AND role = ?"},
       {insert_job_, "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, x'', 0, 0, 0)"},
       {insert_progress_, "INSERT INTO progress VALUES (?, 0, 0, 0)"},
       {change_job_,
@@ -74,6 +75,11 @@ Status RecordWriter::write(const PrincipalAdmitted& record) {
   if (known) return done(rename_principal_.bind(record.name).bind(record.token).bind(principal).bind(role));
   return done(
       insert_principal_.bind(principal).bind(role).bind(record.name).bind(record.token).bind(record.unix_ms));
+}
+
+Status RecordWriter::write(const PrincipalForgotten& record) {
+  return done(
+      forget_principal_.bind(as_bytes(record.principal.digest)).bind(static_cast<int64_t>(record.role)));
 }
 
 Status RecordWriter::write(const PeerBanned& record) {

@@ -13,6 +13,7 @@ class RecordWriter {
   Status prepare();  // once, before any write
 
   Status write(const PrincipalAdmitted& record);
+  Status write(const PrincipalForgotten& record);
   Status write(const PeerBanned& record);
   Status write(const JobSubmitted& record);
   Status write(const JobChanged& record);
@@ -29,7 +30,8 @@ class RecordWriter {
   Status erase_plan(proto::JobNumber job);
 
   Database& database_;
-  Statement use_token_, find_principal_, rename_principal_, insert_principal_, ban_, lift_ban_;
+  Statement use_token_, find_principal_, rename_principal_, insert_principal_, forget_principal_;
+  Statement ban_, lift_ban_;
   Statement insert_job_, insert_progress_, change_job_;
   Statement insert_checkpoint_, trim_checkpoints_, insert_prediction_, insert_result_;
   Statement insert_event_, commit_step_, commit_evaluation_, keep_size_;

@@ -14,6 +14,7 @@ namespace weft::attacks {
 namespace {
 
 constexpr Duration kTurn = std::chrono::milliseconds(1);
+constexpr int kBurst = 10'000;
 
 net::OutFrame frame_of(const proto::Message& message) {
   return {
@@ -37,8 +38,9 @@ LiesTold tell(const net::Endpoint& broker, const security::Token& token, const L
               const std::atomic<bool>& is_over) {
   LiesTold told;
   net::Loop loop;
-  const auto identity = *security::Identity::generate();
+  auto identity = *security::Identity::generate();
   while (!is_over) {
+    if (lies.is_fickle) identity = *security::Identity::generate();
     net::ConnectionPtr connection;
     bool is_admitted = false, is_closed = false;
     const auto attempt = net::connect(
@@ -73,7 +75,11 @@ LiesTold tell(const net::Endpoint& broker, const security::Token& token, const L
     ++told.connections;
     while (!is_over && !is_closed) {
       loop.run_until(kTurn, [&] { return is_closed; });
-      while (is_admitted && !is_closed && !is_over && connection->stats().bytes_queued < lies.ahead) {
+      if (lies.is_fickle && is_admitted) break;
+      // Between bursts it learns whether it was thrown out.
+      for (int burst = 0; burst < kBurst && is_admitted && !is_closed && !is_over &&
+                          connection->stats().bytes_queued < lies.ahead;
+           ++burst) {
         net::OutFrame frame = frame_of(lies.next(told.messages++));
         told.bytes += frame.payload_size();
         connection->send(std::move(frame));

@@ -19,6 +19,7 @@ struct Lies {
   std::function<proto::Message(uint64_t number)> next{};
   std::vector<std::byte> blob{};  // put first, over each connection
   bool reads = true;              // false: what the broker sends is left unread
+  bool is_fickle = false;         // each connection has a key of its own and ends once it was admitted
 };
 
 struct LiesTold {

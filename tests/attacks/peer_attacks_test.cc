@@ -49,6 +49,10 @@ TEST(PeerAttack, HeartbeatsWhoseAnswersNobodyReads) {
               .reads = false});
 }
 
+// A key of its own each time, by a token that admits whoever shows it: the broker once remembered all of
+// them.
+TEST(PeerAttack, KeysWithoutEnd) { withstands({.is_fickle = true}); }
+
 // A second connection asks for what nobody has.
 TEST(PeerAttack, QuestionsForBlobs) {
   withstands({.role = proto::Role::PeerBulk, .next = [](uint64_t number) {

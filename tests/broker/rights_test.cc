@@ -5,8 +5,7 @@ namespace weft::broker {
 namespace {
 
 // A client of its own key; `token`: the role that its token is for.
-void come(World& world, ConnectionId connection, uint8_t who,
-          proto::Role token = proto::Role::Submitter) {
+void come(World& world, ConnectionId connection, uint8_t who, proto::Role token = proto::Role::Submitter) {
   proto::Hello hello;
   hello.role = proto::Role::Submitter;
   hello.token = proto::TokenProof{.id = who};
@@ -172,9 +171,9 @@ TEST(SentAway, ABannedKeyIsOutAndStaysOutUntilItIsLetIn) {
   Broker restarted({.software = "0.1.0"}, world.store.load().value());
   const auto refused =
       restarted.step({world.now, 0}, Introduced{.connection = 5, .who = key(1), .address = "test"});
-  EXPECT_TRUE(std::any_of(refused.effects.begin(), refused.effects.end(),
-                          [](const Effect& e) { return std::holds_alternative<Close>(e); }))
-      << "a ban outlives the broker";
+  EXPECT_TRUE(std::any_of(refused.effects.begin(), refused.effects.end(), [](const Effect& e) {
+    return std::holds_alternative<Close>(e);
+  })) << "a ban outlives the broker";
   world.receive(102, proto::BanPeer{"peer1", /*lift=*/true});
   world.join(12, 1);
   EXPECT_FALSE(world.messages<proto::HelloAck>(12).empty());
@@ -197,6 +196,37 @@ TEST(SentAway, WhatARevokedTokenAdmittedEnds) {
   hello.token.reset();
   world.step(Introduced{2, key(1), "test", hello, TokenVerdict::None, {}});
   EXPECT_EQ(last<proto::Refusal>(world, 2).code, ErrorCode::PermissionDenied) << "it is known no more";
+}
+
+// Nobody is forgotten who is here, was here lately or has a job; whoever else came longest ago shows a token.
+TEST(SentAway, OfOneTokenSoManyKeysAreKnown) {
+  const BrokerOptions options{.software = "0.1.0", .keys_of_token_max = 3, .pool = {.gone_max = 0}};
+  World world({}, options);
+  world.submit(100, 2);
+  const auto is_admitted = [](World& to, ConnectionId connection, uint8_t who, TokenVerdict verdict) {
+    to.join(connection, who, verdict);
+    return !to.messages<proto::HelloAck>(connection).empty();
+  };
+  for (uint8_t who = 1; who <= 4; ++who) {
+    EXPECT_TRUE(is_admitted(world, who, who, TokenVerdict::Valid));
+    if (who != 2) world.step(Disconnected{who, "test"});
+    world.step(Tick{});  // who is gone is listed no more
+  }
+  World restarted(world.store.load().value(), options);
+  for (World* after : {&world, &restarted}) {
+    EXPECT_FALSE(is_admitted(*after, 11, 1, TokenVerdict::None)) << "forgotten";
+    EXPECT_EQ(last<proto::Refusal>(*after, 11).code, ErrorCode::PermissionDenied);
+    EXPECT_FALSE(is_admitted(*after, 13, 3, TokenVerdict::None)) << "forgotten";
+    EXPECT_TRUE(is_admitted(*after, 14, 4, TokenVerdict::None));
+    EXPECT_TRUE(is_admitted(*after, 12, 2, TokenVerdict::None)) << "it was here all the time";
+    after->step(Introduced{.connection = 101,
+                           .who = key(200),
+                           .address = "test",
+                           .hello = {.role = proto::Role::Submitter},
+                           .verdict = TokenVerdict::None});
+    EXPECT_FALSE(after->messages<proto::HelloAck>(101).empty()) << "its job has not ended";
+    EXPECT_TRUE(is_admitted(*after, 21, 1, TokenVerdict::Valid)) << "with a token, as at first";
+  }
 }
 
 // Who fails stage after stage is left out, for longer and longer; others' jobs do not find it either.
@@ -265,14 +295,14 @@ TEST(Checkpoint, IsNotDroppedBecauseAPeerSaysThatItCannotBeHad) {
   world.plannings.clear();
   world.step(PlanningDone{request.job, request.plan_version, plan_for(request, 2, 2000)});
   const ConnectionId liar = request.candidates[0].peer.digest.bytes[0];
-  const auto effects = world.step(
-      Received{liar, std::make_shared<const Message>(proto::StageFailed{
-                         .run = 1,
-                         .plan_version = request.plan_version,
-                         .error = {ErrorCode::NotFound, "there is no such blob"}})});
-  EXPECT_TRUE(std::any_of(effects.effects.begin(), effects.effects.end(),
-                          [](const Effect& e) { return std::holds_alternative<VerifyBlobs>(e); }))
-      << "the broker looks for itself";
+  const auto effects =
+      world.step(Received{liar, std::make_shared<const Message>(proto::StageFailed{
+                                    .run = 1,
+                                    .plan_version = request.plan_version,
+                                    .error = {ErrorCode::NotFound, "there is no such blob"}})});
+  EXPECT_TRUE(std::any_of(effects.effects.begin(), effects.effects.end(), [](const Effect& e) {
+    return std::holds_alternative<VerifyBlobs>(e);
+  })) << "the broker looks for itself";
   EXPECT_EQ(world.broker.status(1)->checkpoint_step, saved);
   world.step(BlobsVerified{.job = 1, .step = saved, .bad = 0});
   EXPECT_EQ(world.broker.status(1)->checkpoint_step, saved);

@@ -117,6 +117,8 @@ std::vector<std::vector<Write>> history() {
   });
   for (uint64_t peer = 1; peer <= 3; ++peer)
     author.append({PrincipalAdmitted{{digest(peer)}, proto::Role::Peer, "peer", 1, 5}});
+  author.append({PrincipalAdmitted{{digest(4)}, proto::Role::Peer, "peer", 1, 6},
+                 PrincipalForgotten{{digest(2)}, proto::Role::Peer}});
   submit(1, 9000);
   author.start(1, 1, 0);
   author.steps(1, 1, 1, 8);

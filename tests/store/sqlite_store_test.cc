@@ -109,6 +109,18 @@ class SqliteStoreTest : public testing::Test {
   std::unique_ptr<Store> store_ = value_or_fail(open_sqlite_store(file_));
 };
 
+TEST_F(SqliteStoreTest, WhoIsForgottenIsSoInThatRoleAlone) {
+  ASSERT_TRUE(ok(store_->create_token(token(2, 3))));
+  ASSERT_TRUE(ok(append(*store_, admitted(1, 2), admitted(1, 2, Role::Submitter), admitted(2, 2),
+                        PrincipalForgotten{{digest(1)}, Role::Peer})));
+  reopen();
+  const StoredState state = value_or_fail(store_->load());
+  ASSERT_EQ(state.principals.size(), 2u);
+  EXPECT_EQ(state.principals[0].role, Role::Submitter);
+  EXPECT_EQ(state.principals[1].principal, PeerId{digest(2)});
+  EXPECT_FALSE(append(*store_, admitted(1, 2))) << "its use is not given back";
+}
+
 TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   StoredToken full = token(0xFEDCBA9876543210, 5);
   full.role = Role::Admin;

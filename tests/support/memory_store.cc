@@ -29,7 +29,8 @@ Status MemoryStore::check(const Record& record) const {
   }
   if (const auto* submitted = std::get_if<JobSubmitted>(&record))
     return job(submitted->job) == nullptr ? Status{} : contradiction("a job submitted twice");
-  if (std::holds_alternative<PeerBanned>(record)) return {};
+  if (std::holds_alternative<PeerBanned>(record) || std::holds_alternative<PrincipalForgotten>(record))
+    return {};
   const auto number = std::visit(
       [](const auto& r) -> proto::JobNumber {
         if constexpr (requires { r.job; })
@@ -77,6 +78,10 @@ void MemoryStore::apply(const Record& record) {
     if (changed->state < proto::JobState::Finished) ended_.erase(changed->job);
   } else if (const auto* ended_job = std::get_if<JobEnded>(&record)) {
     ended_[ended_job->status.job] = {ended_job->submitter, ended_job->status};
+  } else if (const auto* forgotten = std::get_if<PrincipalForgotten>(&record)) {
+    std::erase_if(state_.principals, [&](const auto& p) {
+      return p.principal == forgotten->principal && p.role == forgotten->role;
+    });
   } else if (const auto* ban = std::get_if<PeerBanned>(&record)) {
     std::erase_if(state_.bans, [&](const PeerBanned& other) { return other.peer == ban->peer; });
     if (ban->banned) state_.bans.push_back(*ban);
