@@ -62,7 +62,7 @@ void LinkSet::act(Link& link, Machine::Effects effects) {
   for (Machine::Effect& effect : effects) {
     if (failed_) return;
     std::visit(Overloaded{
-                   [&](const Machine::Dial& e) { dial(link, e.address); },
+                   [&](const Machine::Dial& e) { dial(link, e.address, e.deadline); },
                    [&](const Machine::StopDialling&) { ++link.attempt; },
                    [](const Machine::DialStream&) {},
                    [&](const Machine::Wake& e) {
@@ -100,7 +100,7 @@ void LinkSet::fail(Link& link, const Error& error) {
   way_.guarded([this, seat, error] { handlers_.on_failed(seat, error); });
 }
 
-void LinkSet::dial(Link& link, const std::string& address) {
+void LinkSet::dial(Link& link, const std::string& address, Duration deadline) {
   const plan::Seat seat = link.machine->route().seat;
   const auto done = [this, seat, attempt = ++link.attempt](Result<Line> result) {
     if (world_.traces())
@@ -115,9 +115,9 @@ void LinkSet::dial(Link& link, const std::string& address) {
                                                             : Result<uint64_t>(weft::fail(result.error()))));
   };
   if (address.empty())
-    way_.relay(link.machine->route().relay_ticket, done);
+    way_.relay(link.machine->route().relay_ticket, deadline, done);
   else
-    way_.dial(address, done);
+    way_.dial(address, deadline, done);
 }
 
 void LinkSet::invite(const proto::Secret& ticket) {

@@ -18,8 +18,11 @@ inline constexpr Duration kLinkTick = std::chrono::seconds(1);
 class LinkSet {
  public:
   struct Way {  // how connections come about; the host knows
-    std::function<void(const std::string& address, std::function<void(Result<Line>)> done)> dial;
-    std::function<void(const proto::Secret& ticket, std::function<void(Result<Line>)> done)> relay;
+    std::function<void(const std::string& address, Duration deadline, std::function<void(Result<Line>)> done)>
+        dial;
+    std::function<void(const proto::Secret& ticket, Duration deadline,
+                       std::function<void(Result<Line>)> done)>
+        relay;
     // Runs it now, or when the process is thawed; not at all when it or this stage has gone.
     std::function<void(std::function<void()>)> guarded;
   };
@@ -57,7 +60,7 @@ class LinkSet {
   };
   using Machine = peer::LinkMachine;
   void act(Link& link, Machine::Effects effects);
-  void dial(Link& link, const std::string& address);
+  void dial(Link& link, const std::string& address, Duration deadline);
   uint64_t take(Link& link, const Line& line);
   void begin(Link& link, const Machine::Begin& effect);
   void fail(Link& link, const Error& error);

@@ -376,16 +376,17 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
   };
   LinkSet::Way way;
   way.guarded = guarded;
-  way.dial = [this, guarded](const std::string& address, std::function<void(Result<Line>)> done) {
+  way.dial = [this, guarded](const std::string& address, Duration deadline,
+                             std::function<void(Result<Line>)> done) {
     const auto [node, epoch] = node_at(address);
     const PeerHost* host = find_host_(node);
     const auto answer = [guarded, done](Result<Line> result) { guarded([done, result] { done(result); }); };
-    const Duration deadline = peer::LinkTimes{}.address_deadline;
     if (host == nullptr || host->address() != epoch)  // nobody is there
       return world_.after(deadline, [answer] { answer(fail(ErrorCode::Timeout, "nobody answers")); });
     network_.dial(options_.node, node, deadline, answer);
   };
-  way.relay = [this, guarded](const proto::Secret& ticket, std::function<void(Result<Line>)> done) {
+  way.relay = [this, guarded](const proto::Secret& ticket, Duration deadline,
+                              std::function<void(Result<Line>)> done) {
     // Once, whatever comes first.
     const auto open = std::make_shared<bool>(true);
     const auto answer = [guarded, done, open](Result<Line> result) {
@@ -396,8 +397,7 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
           result->close();
       });
     };
-    world_.after(peer::LinkTimes{}.address_deadline,
-                 [answer] { answer(fail(ErrorCode::Timeout, "the relay does not answer")); });
+    world_.after(deadline, [answer] { answer(fail(ErrorCode::Timeout, "the relay does not answer")); });
     const Duration one_way = network_.latency(options_.node, 0);
     world_.after(2 * one_way, [this, ticket, answer, one_way] {
       if (network_.blocked(options_.node, 0) || network_.blocked(0, options_.node)) return;

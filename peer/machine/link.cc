@@ -7,7 +7,8 @@ namespace weft::peer {
 
 namespace {
 constexpr Duration kRetryDelay = std::chrono::milliseconds(50);
-constexpr Duration kAsleep = std::chrono::seconds(2);  // between two ticks: this process did not run
+constexpr Duration kTurnMin = std::chrono::milliseconds(1500);  // a handshake through a slow line
+constexpr Duration kAsleep = std::chrono::seconds(2);           // between two ticks: this process did not run
 // Whatever breaks connections soon after there are several: not for the rest of the run.
 constexpr uint32_t kBrokenSessionsMax = 3;
 constexpr Duration kLasts = std::chrono::minutes(1);
@@ -71,15 +72,21 @@ void LinkMachine::dial(Instant now, bool over_relay, Effects& effects) {
   dialled_ = now;
   dials_ = true;
   dials_relay_ = over_relay || way_ >= route_.addresses.size();
-  effects.emplace_back(Dial{dials_relay_ ? std::string() : route_.addresses[way_]});
+  effects.emplace_back(Dial{dials_relay_ ? std::string() : route_.addresses[way_], way_deadline()});
+}
+
+Duration LinkMachine::way_deadline() const {
+  const LinkTimes& times = options_.times;
+  if (!was_up_) return times.address_deadline;
+  const Duration turn = times.heal_deadline / (2 * static_cast<int64_t>(ways()));
+  return std::clamp(turn, std::min(kTurnMin, times.address_deadline), times.address_deadline);
 }
 
 // Every way once at once, then with growing pauses.
 void LinkMachine::dial_later(Effects& effects) {
   if (failed_ || dials_ || up_ || greeting_) return;
   if (!route_.dials && !relayed_) return;  // the other side comes
-  const size_t ways = route_.dials ? route_.addresses.size() + 1 : 1;
-  const size_t rounds = tries_ / ways;
+  const size_t rounds = tries_ / ways();
   const Duration pause = kRetryDelay * (1 << std::min<size_t>(rounds, 10));
   const Duration delay = rounds == 0 ? Duration::zero() : std::min(options_.times.retry_delay_max, pause);
   wakes_ = true;
@@ -358,7 +365,7 @@ LinkMachine::Effects LinkMachine::on_tick(Instant now) {
     if (!way) return;
     // A neighbour may not have its stage yet, the first time.
     const Duration deadline = carries(way->number) ? options_.times.silence_deadline
-                              : was_up_            ? options_.times.address_deadline
+                              : was_up_            ? way_deadline()
                                                    : options_.times.ready_deadline;
     if (now - way->heard > deadline) silent.emplace_back(way->number, deadline);
   };

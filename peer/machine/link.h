@@ -27,7 +27,9 @@
 namespace weft::peer {
 
 struct LinkTimes {
-  Duration address_deadline = std::chrono::seconds(5);   // for each address in turn, and the relay
+  // For each address in turn, and the relay. A link that was up has less, so that each way has two turns
+  // before the link has failed: the first may meet the other side's pause, or a broker that is not back yet.
+  Duration address_deadline = std::chrono::seconds(5);
   Duration ready_deadline = std::chrono::seconds(30);    // for a link to be up the first time
   Duration heal_deadline = std::chrono::seconds(10);     // for a link that went down to be up again
   Duration silence_deadline = std::chrono::seconds(10);  // a connection over which nothing came is given up
@@ -56,6 +58,7 @@ class LinkMachine {
 
   struct Dial {
     std::string address{};  // empty: through the relay. Answer: on_dialled
+    Duration deadline{};
   };
   struct StopDialling {};
   struct DialStream {  // Answer: on_stream_dialled
@@ -155,6 +158,8 @@ class LinkMachine {
   void lose(Instant now, uint64_t connection, const Error& error, Effects& effects);
   void end_session(Instant now, Effects& effects);
   void close_greeting(Effects& effects);
+  size_t ways() const { return route_.dials ? route_.addresses.size() + 1 : 1; }
+  Duration way_deadline() const;
   void next_way() { way_ = way_ < route_.addresses.size() ? way_ + 1 : 0; }
   void acknowledge(Instant now, Effects& effects);
   void fail_with(const Error& error, Effects& effects);

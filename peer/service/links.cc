@@ -59,7 +59,7 @@ void Links::act(Link& link, LinkMachine::Effects effects) {
   for (LinkMachine::Effect& effect : effects) {
     if (failed_) return;
     std::visit(Overloaded{
-                   [&](const LinkMachine::Dial& e) { dial(link, e.address); },
+                   [&](const LinkMachine::Dial& e) { dial(link, e.address, e.deadline); },
                    [&](const LinkMachine::StopDialling&) { link.attempt.reset(); },
                    [&](const LinkMachine::DialStream& e) { dial_stream(link, e); },
                    [&](const LinkMachine::Wake& e) {
@@ -87,11 +87,12 @@ void Links::act(Link& link, LinkMachine::Effects effects) {
   }
 }
 
-net::ConnectOptions Links::connect_options(const Link& link, const std::string& region) const {
+net::ConnectOptions Links::connect_options(const Link& link, const std::string& region,
+                                           Duration deadline) const {
   net::ConnectOptions options;
   options.identity = options_.identity;
   options.expected = link.machine->route().peer;
-  options.deadline = options_.address_deadline;
+  options.deadline = deadline;
   options.may_dial = options_.may_dial;
   if (options_.shape) options.shape = options_.shape(region);
   return options;
@@ -108,13 +109,13 @@ void Links::set_limits(net::Connection& connection, bool in_pieces) {
   connection.set_limits(limits);
 }
 
-void Links::dial(Link& link, const std::string& address) {
+void Links::dial(Link& link, const std::string& address, Duration deadline) {
   const proto::LinkRoute& route = link.machine->route();
   const auto dialled = [this, seat = route.seat](Result<net::ConnectionPtr> result) {
     on_dialled(seat, std::move(result));
   };
   if (address.empty()) {  // the TLS client at the relay is the side that dials
-    net::ConnectOptions connect = connect_options(link, "");
+    net::ConnectOptions connect = connect_options(link, "", deadline);
     connect.may_dial = nullptr;  // the owner named the broker
     link.attempt = net::connect_by_relay(*options_.loop, options_.relay, {route.relay_ticket}, route.dials,
                                          connect, dialled);
@@ -122,7 +123,8 @@ void Links::dial(Link& link, const std::string& address) {
   }
   const auto endpoint = net::parse_endpoint(address);
   if (!endpoint) return dialled(fail(endpoint.error()));
-  link.attempt = net::connect(*options_.loop, *endpoint, connect_options(link, route.region), dialled);
+  link.attempt =
+      net::connect(*options_.loop, *endpoint, connect_options(link, route.region, deadline), dialled);
 }
 
 uint64_t Links::add_way(Link& link, const net::ConnectionPtr& connection) {
@@ -146,7 +148,8 @@ void Links::on_dialled(plan::Seat seat, Result<net::ConnectionPtr> result) {
 // An emulated link is one connection, whose rate is the link's.
 void Links::dial_stream(Link& link, const LinkMachine::DialStream& effect) {
   const plan::Seat seat = seat_of(link);
-  const net::ConnectOptions connect = connect_options(link, link.machine->route().region);
+  const net::ConnectOptions connect =
+      connect_options(link, link.machine->route().region, options_.address_deadline);
   const auto endpoint = net::parse_endpoint(effect.address);
   if (!endpoint || connect.shape)
     return on_stream_dialled(seat, effect.stream,

@@ -103,7 +103,7 @@ class Links {
   };
   // Carries out what the link's machine wants.
   void act(Link& link, LinkMachine::Effects effects);
-  void dial(Link& link, const std::string& address);
+  void dial(Link& link, const std::string& address, Duration deadline);
   void dial_stream(Link& link, const LinkMachine::DialStream& effect);
   void on_dialled(plan::Seat seat, Result<net::ConnectionPtr> result);
   void on_stream_dialled(plan::Seat seat, uint32_t stream, Result<net::ConnectionPtr> result);
@@ -125,7 +125,7 @@ class Links {
   void on_lost(plan::Seat seat, uint64_t number, const Error& error);
   void on_link_tick(Link& link, Instant now);
   void down(plan::Seat seat, const Error& error);
-  net::ConnectOptions connect_options(const Link& link, const std::string& region) const;
+  net::ConnectOptions connect_options(const Link& link, const std::string& region, Duration deadline) const;
   static void set_limits(net::Connection& connection, bool in_pieces);
   static plan::Seat seat_of(const Link& link) { return link.machine->route().seat; }
 

@@ -102,6 +102,38 @@ TEST(LinkMachine, WhoDialsTriesEachWayAndThenPausesLongerAndLonger) {
   EXPECT_EQ(pauses.back(), LinkTimes{}.retry_delay_max);
 }
 
+// Both ends of a link over the relay may try other ways meanwhile, in windows that must meet.
+TEST(LinkMachine, OfALinkThatWasUpEachWayHasTwoTurnsBeforeItHasFailed) {
+  for (const size_t addresses : {0, 1, 2}) {
+    SCOPED_TRACE(addresses);
+    One end(/*dials=*/true, addresses == 0   ? std::vector<std::string>{}
+                            : addresses == 1 ? std::vector<std::string>{"a"}
+                                             : std::vector<std::string>{"a", "b"});
+    EXPECT_EQ(all_of<LinkMachine::Dial>(end.machine.start(end.now)).at(0).deadline,
+              LinkTimes{}.address_deadline);
+    end.machine.on_dialled(end.now, uint64_t{1});
+    end.machine.on_message(end.now, 1, proto::LinkReady{0, 4, 5});
+    ASSERT_TRUE(end.machine.is_up());
+    std::map<std::string, int> turns;
+    std::vector<LinkMachine::Fail> fails;
+    auto effects = end.machine.on_lost(end.now, 1, {ErrorCode::Unavailable, "cut"});
+    while (fails.empty()) {
+      const auto wakes = all_of<LinkMachine::Wake>(effects);
+      ASSERT_EQ(wakes.size(), 1u);
+      end.now += wakes[0].after;
+      const auto dials = all_of<LinkMachine::Dial>(end.machine.on_wake(end.now));
+      ASSERT_EQ(dials.size(), 1u);
+      ++turns[dials[0].address];
+      const Instant until = end.now + dials[0].deadline;
+      while (end.now < until && fails.empty())
+        fails = all_of<LinkMachine::Fail>(end.machine.on_tick(end.now += milliseconds(50)));
+      effects = end.machine.on_dialled(end.now, refused());
+    }
+    EXPECT_EQ(turns.size(), addresses + 1);
+    for (const auto& [address, count] : turns) EXPECT_GE(count, 2) << "'" << address << "'";
+  }
+}
+
 TEST(LinkMachine, WhoIsDialledWaitsOrComesToTheRelayWhenInvited) {
   One end(/*dials=*/false);
   EXPECT_TRUE(end.machine.start(end.now).empty());
