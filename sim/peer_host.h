@@ -40,7 +40,12 @@ class PeerHost {
   void drain();
   void lose_device();
   // What it is given from now on waits for so long.
-  void hang_device(Duration duration) { compute_free_ = std::max(compute_free_, world_.now()) + duration; }
+  void hang_device(Duration duration) {
+    hangs_until_ = compute_free_ = std::max(compute_free_, world_.now()) + duration;
+  }
+  bool hangs() const { return hangs_until_ > world_.now(); }
+  // From now on, whenever it has left.
+  void comes_back() { comes_back_ = true; }
   // It comes back under another address: its connections are dead, and its old address is nobody's.
   void move();
   void set_speed(uint64_t speed) { options_.speed = speed; }
@@ -79,7 +84,7 @@ class PeerHost {
   void drop_broker();
   void tell(const proto::Message& message);
   void tell_line(const proto::Message& message);
-  void come_back();  // a liar that was sent away
+  void come_back();
   proto::StepReport with_timings(proto::StepReport report);
   void accept(Line line, Network::Accepted accepted);
   PeerId key_of(NodeId node) const;
@@ -147,6 +152,8 @@ class PeerHost {
   std::unordered_map<Digest, uint64_t, DigestHash> fetching_;  // the request's number; never walked through
   uint64_t requests_ = 0, events_ = 0, probes_ = 0;
   Instant compute_free_{}, up_free_{}, down_free_{}, rate_up_free_{}, rate_down_free_{};
+  Instant hangs_until_{};
+  bool comes_back_ = false;
   uint64_t served_by_ = 0;  // the broker's life that transfers go to
 };
 

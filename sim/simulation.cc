@@ -24,7 +24,7 @@ class Simulation {
   bool is_scenario() const { return options_.drift || options_.slow; }
   bool all_done() const;
   void run_until(Instant end);
-  bool all_run() const;  // and nobody is about to leave
+  bool all_run() const;  // and nobody is about to leave, or hangs
   void set_uplink(NodeId node, double bytes_per_second);
   void set_lines(double bytes_per_second);
   void change_lines();
@@ -264,7 +264,7 @@ bool Simulation::all_run() const {
     if (job.last.state < proto::JobState::Finished && job.last.state != proto::JobState::Running)
       return false;
   return std::none_of(peers_.begin(), peers_.end(), [](const auto& peer) {
-    return peer->alive() && peer->machine()->state() == peer::Session::State::Draining;
+    return peer->alive() && (peer->machine()->state() == peer::Session::State::Draining || peer->hangs());
   });
 }
 
