@@ -342,8 +342,10 @@ void add_join(CLI::App& app, Command& chosen) {
           "process of its own")
       ->allow_extra_args(false)
       ->capture_default_str();
-  command->add_option("--memory", options->memory,
-                      "how much of it may be taken, as 4GiB; default: most of what is free");
+  command->add_option(
+      "--memory", options->memory,
+      "how much of it stages and copies may take, as 4GiB (the program itself takes some 70 MB beside "
+      "it); default: most of what is free");
   command->add_option(
       "--host-memory", options->host_memory,
       "with a GPU: how much of the machine's own memory copies of a job's state may take beside "

@@ -5,7 +5,7 @@
 
 #include "base/overloaded.h"
 #include "broker/answers.h"
-#include "security/token.h"
+#include "broker/service/token_judge.h"
 
 namespace weft::broker {
 
@@ -156,23 +156,6 @@ std::optional<Instant> Core::heard_until() const {
   return least;
 }
 
-// `as`: of a valid token, the role that it admits to.
-TokenVerdict Core::judge(const proto::Hello& hello, std::optional<proto::Role>& as) {
-  if (!hello.token) return TokenVerdict::None;
-  const auto found = store_->find_token(hello.token->id);
-  if (!found || !*found) return TokenVerdict::Unknown;
-  const StoredToken& token = **found;
-  const Digest shown = security::secret_digest({hello.token->secret});
-  if (!security::equal_in_constant_time(shown, token.secret_digest)) return TokenVerdict::Unknown;
-  if (token.revoked) return TokenVerdict::Revoked;
-  if (token.expires_unix_ms && *token.expires_unix_ms <= now().unix_ms) return TokenVerdict::Expired;
-  if (token.uses_max && token.uses >= *token.uses_max) return TokenVerdict::Used;
-  const auto role = hello.role == proto::Role::PeerBulk ? proto::Role::Peer : hello.role;
-  if (!proto::includes(token.role, role)) return TokenVerdict::Unknown;
-  as = token.role;
-  return TokenVerdict::Valid;
-}
-
 // Whoever creates and revokes tokens does it in the database, beside this process.
 void Core::look_at_tokens() {
   auto revoked = store_->revoked_tokens_if_changed();
@@ -181,7 +164,9 @@ void Core::look_at_tokens() {
 
 void Core::introduce(Introduced event) {
   commit();  // so that the store's count of a token's uses is true
-  event.verdict = judge(event.hello, event.token_role);
+  const TokenJudgement judged = judge_token(*store_, event.hello, now().unix_ms);
+  event.verdict = judged.verdict;
+  event.token_role = judged.role;
   connections_[event.connection] = {.who = event.who};
   step(event);
   commit();

@@ -49,7 +49,6 @@ class Core {
   void handle(const ToCore& message);
   void on_gate_ready(uint32_t gate);
   void introduce(Introduced event);
-  TokenVerdict judge(const proto::Hello& hello, std::optional<proto::Role>& as);
   void look_at_tokens();
   void step(const Event& event);
   void commit();
