@@ -81,6 +81,7 @@ class Broker {
   void on_introduced(const Introduced& event);
   void refuse(ConnectionId connection, ErrorCode code, std::string message, bool retry = false);
   void admit_peer(const Introduced& event);
+  void enter_bulk(const Introduced& event);
   void greet(ConnectionId connection, proto::Role role, const std::string& name);
   void on_disconnected(const Disconnected& event);
   void lose_peer(Peer& peer, const std::string& why);
@@ -168,6 +169,7 @@ class Broker {
   StandBys stand_bys_;
   Probes probes_;
   std::map<ConnectionId, Client> clients_;
+  std::map<ConnectionId, PeerId> bulk_;  // peers' second connections
   Principals principals_;
   bool stepped_ = false;
   uint64_t ticks_ = 0;

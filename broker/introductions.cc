@@ -84,6 +84,11 @@ void Broker::on_introduced(const Introduced& event) {
   if (is_client && clients_.size() >= options_.clients_max)
     return refuse(event.connection, ErrorCode::ResourceExhausted,
                   "too many clients at once: try again later");
+  const auto is_its = [&](const auto& entry) { return entry.second.who == event.who; };
+  if (is_client && static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(), is_its)) >=
+                       options_.clients_max_of_key)
+    return refuse(event.connection, ErrorCode::ResourceExhausted,
+                  "too many connections of this key at once: end some of them");
   const Role admitted = event.token_role.value_or(role);
   const bool is_news = event.verdict == TokenVerdict::Valid && !has(admitted);
   if (is_news) {
@@ -94,6 +99,7 @@ void Broker::on_introduced(const Introduced& event) {
   }
   principals_.seen(event.who);
   if (hello.role == Role::Peer) return admit_peer(event);
+  if (hello.role == Role::PeerBulk) enter_bulk(event);
   if (is_client) clients_[event.connection] = {.who = event.who, .is_admin = has(Role::Admin)};
   greet(event.connection, hello.role, options_.name);
 }
@@ -155,8 +161,25 @@ void Broker::admit_peer(const Introduced& event) {
   step_.jobs = true;
 }
 
+// Each may have much under way: of many, the oldest have to go.
+void Broker::enter_bulk(const Introduced& event) {
+  size_t count = static_cast<size_t>(std::count_if(
+      bulk_.begin(), bulk_.end(), [&](const auto& entry) { return entry.second == event.who; }));
+  for (auto at = bulk_.begin(); at != bulk_.end() && count >= options_.bulk_max_of_key;) {
+    if (at->second == event.who) {
+      step_.effect(Close{at->first});
+      at = bulk_.erase(at);
+      --count;
+    } else {
+      ++at;
+    }
+  }
+  bulk_[event.connection] = event.who;
+}
+
 void Broker::on_disconnected(const Disconnected& event) {
   clients_.erase(event.connection);
+  bulk_.erase(event.connection);
   if (Peer* peer = pool_.of(event.connection)) lose_peer(*peer, event.reason);
 }
 

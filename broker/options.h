@@ -46,7 +46,8 @@ struct BrokerOptions {
   std::function<proto::Secret()> draw_secret{};       // where links are measured: for the relay
   size_t jobs_max = 1000;                             // queued and running
   size_t jobs_max_of_key = 64;                        // of one who submits
-  size_t clients_max = 256;
+  size_t clients_max = 256, clients_max_of_key = 32;
+  size_t bulk_max_of_key = 2;         // a peer's: the one before may be a leftover
   size_t keys_of_token_max = 10'000;  // that are known without it
   PoolOptions pool{};
   RunOptions run{};

@@ -14,6 +14,7 @@ constexpr size_t kReadCost = 4 << 10;    // what a read or a frame takes of it h
 constexpr size_t kWriteBudget = 4 << 20;
 constexpr size_t kFrameMemory = 256;  // a frame in the queue, about, beside its bytes
 constexpr size_t kSharesRecordsFrom = 1 << 20;
+constexpr size_t kMuchFrom = 1 << 20;        // a frame: what is not larger may come through small buffers
 constexpr size_t kPayloadAtOnce = 16 << 20;  // more memory than this only as the bytes arrive
 
 // A body of some records is not copied, here and where it is received, because what stands before it ends a
@@ -83,7 +84,7 @@ ConnectionPtr ConnectionCore::make_connection() {
 
 void ConnectionCore::set_limits(const ConnectionLimits& limits) {
   if (tls_ && limits.unsent_max != limits_.unsent_max) tls_->transport().set_unsent_max(limits.unsent_max);
-  if (tls_ && limits.frame_size_max > ConnectionLimits{}.frame_size_max) tls_->expect_much();
+  if (tls_ && limits.frame_size_max > kMuchFrom) tls_->expect_much();
   limits_ = limits;
 }
 
@@ -271,7 +272,9 @@ bool ConnectionCore::begin_frame() {
 bool ConnectionCore::begin_payload() {
   if (handlers_->on_head && !place_payload()) return false;
   inside_ = Inside::Payload;
-  return frame_.body ? true : hold_payload(std::min<size_t>(frame_size_, kPayloadAtOnce));
+  if (frame_.body) return true;
+  // Who was paused when it was seen may wait for long.
+  return hold_payload(std::min<size_t>(frame_size_, is_paused_ ? kFrameHeadSize : kPayloadAtOnce));
 }
 
 bool ConnectionCore::place_payload() {
@@ -304,7 +307,8 @@ std::span<std::byte> ConnectionCore::payload_room() {
   if (frame_.body)
     return {frame_.body.get() + (frame_received_ - frame_.payload.size()), frame_size_ - frame_received_};
   const size_t size = frame_.payload.size();
-  if (frame_received_ == size && !hold_payload(std::min(frame_size_, 2 * size))) return {};
+  if (frame_received_ == size && !hold_payload(std::min(frame_size_, std::max(2 * size, kPayloadAtOnce))))
+    return {};
   return frame_.payload.span().subspan(frame_received_);
 }
 
@@ -502,6 +506,7 @@ void ConnectionCore::close(Duration deadline) {
     return release();
   }
   phase_ = Phase::Closing;
+  frame_ = {};  // what has come of it nobody will have
   context_->lingering.insert(self);
   deadline_.set_after(deadline, [weak = weak_from_this()] {
     const auto core = weak.lock();

@@ -19,10 +19,14 @@ constexpr size_t kClientsMax = 8192;
 // has not, before reading from it stops. One message of any size may be on its way; of a user's, who may ask
 // for much in a few bytes, one at a time.
 constexpr size_t kInCoreMax = 256 << 10;
-constexpr size_t kInWorkMax = 32 << 20;
+constexpr size_t kInWorkMax = 16 << 20;
 constexpr size_t kMessageCost = 1 << 10;  // what a message takes beside its bytes, about
 // Of all of them, in the core: beyond it whoever sends waits.
 constexpr size_t kInCoreMaxOfAll = 32 << 20;
+constexpr size_t kLargeFrame = 64 << 10;
+constexpr int64_t kArrivesAtLeast = 125'000;  // bytes per second
+// Of a peer that has served no run.
+constexpr size_t kIdlePeersFrameMax = 1 << 20;
 // What a connection may leave unread before nothing is read from it: answers, mostly. Beside blobs and data,
 // of which the gate puts no more into a queue than is taken (kQueuedMax).
 constexpr size_t kUnreadMax = 1 << 20;
@@ -156,6 +160,7 @@ void Gate::on_bus(const ToGate& message) {
                      const uint64_t size = std::min(e.size, client->bytes_in_core);
                      client->bytes_in_core -= size;
                      bytes_in_core_ -= size;
+                     let_arrive();
                      ask_for_page(client);
                      pace(client);
                    });
@@ -208,7 +213,12 @@ void Gate::on_connection(net::ConnectionPtr connection) {
                      .on_drained =
                          [this, weak] {
                            if (const auto here = weak.lock()) on_drained(here);
-                         }});
+                         },
+                     .on_head = [this, weak](uint8_t, size_t size,
+                                             std::span<const std::byte>) -> Result<net::PayloadPlace> {
+                       if (const auto here = weak.lock()) begin_to_arrive(here, size);
+                       return net::PayloadPlace{};
+                     }});
 }
 
 void Gate::on_drained(const ClientPtr& client) {
@@ -222,6 +232,9 @@ void Gate::on_drained(const ClientPtr& client) {
 bool Gate::forget(const ClientPtr& client) {
   if (clients_.erase(client->number) == 0) return false;
   bytes_in_core_ -= client->bytes_in_core;
+  has_arrived(*client);
+  end_service(*client);
+  let_arrive();
   if (client->role) leases_.disconnect(client->connection->remote(), loop_.now());
   return true;
 }
@@ -262,6 +275,7 @@ void Gate::tick() {
   // Where this thread was held up itself, what came meanwhile has not been read: nobody is judged by it.
   const bool was_held_up = since_last_tick > 4 * kTick;
   close_who_do_not_read(was_held_up);
+  if (!was_held_up) close_who_arrive_slowly();
   if (!was_held_up) tell_who_was_heard();
   for (const auto& [number, client] : clients_)
     if (client->is_paused) pace(client);
@@ -304,6 +318,13 @@ void Gate::tell_who_was_heard() {
 // ---- what comes
 
 void Gate::on_frame(const ClientPtr& client, net::InFrame frame) {
+  const bool was_large = client->arriving > 0;
+  has_arrived(*client);
+  take(client, std::move(frame));
+  if (was_large) let_arrive();
+}
+
+void Gate::take(const ClientPtr& client, net::InFrame frame) {
   if (!client->role) return introduce(client, frame);
   switch (static_cast<FrameKind>(frame.kind)) {
     case FrameKind::Message:
@@ -335,9 +356,14 @@ void Gate::introduce(const ClientPtr& client, const net::InFrame& frame) {
 void Gate::admit(const ClientPtr& client, Role role) {
   client->role = role;
   leases_.connect(client->connection->remote());
+  set_limits(client);
+}
+
+void Gate::set_limits(const ClientPtr& client) {
   net::ConnectionLimits limits;
-  limits.frame_size_max = proto::kMessageSizeMax;
-  limits.send_queue_max = kSendQueueMax + (role == Role::PeerBulk ? proto::kTensorSizeMax : 0);
+  limits.frame_size_max =
+      *client->role == Role::Peer && !client->serves ? kIdlePeersFrameMax : proto::kMessageSizeMax;
+  limits.send_queue_max = kSendQueueMax + (*client->role == Role::PeerBulk ? proto::kTensorSizeMax : 0);
   client->connection->set_limits(limits);
 }
 
@@ -402,16 +428,23 @@ bool Gate::serve_here(const ClientPtr& client, const Message& message) {
   return false;
 }
 
-// What a peer serves is what it is told here to run.
+// What a peer serves is what it is told here to run. What it says of a run that it was let go from may be on
+// its way: its limits stay.
 void Gate::send_from_core(const ClientPtr& client, const Message& message) {
-  if (const auto* assigned = std::get_if<proto::AssignStage>(&message))
-    client->serves = {assigned->run, assigned->plan_version};
-  else if (const auto* resumed = std::get_if<proto::ResumeStage>(&message))
-    client->serves = {resumed->run, resumed->plan_version};
-  else if (const auto* released = std::get_if<proto::ReleaseStage>(&message);
-           released != nullptr && client->serves && client->serves->run == released->run &&
-           client->serves->plan_version <= released->plan_version)
+  const auto serve = [&](proto::ReportHead what) {
+    serving_[client->connection->remote()] = client->number;
+    if (!std::exchange(client->serves, what) && client->role) set_limits(client);
+  };
+  if (const auto* assigned = std::get_if<proto::AssignStage>(&message)) {
+    serve({assigned->run, assigned->plan_version});
+  } else if (const auto* resumed = std::get_if<proto::ResumeStage>(&message)) {
+    serve({resumed->run, resumed->plan_version});
+  } else if (const auto* released = std::get_if<proto::ReleaseStage>(&message);
+             released != nullptr && client->serves && client->serves->run == released->run &&
+             client->serves->plan_version <= released->plan_version) {
     client->serves.reset();
+    end_service(*client);
+  }
   send(client, message);
   pace(client);
 }
@@ -430,12 +463,80 @@ template void Gate::to_core(const ClientPtr& client, Received what, size_t size)
 
 void Gate::begin_files_work(const ClientPtr& client, size_t size) {
   client->bytes_in_work += size;
+  bytes_in_work_ += size;
   pace(client);
 }
 
-void Gate::end_files_work(const ClientPtr& client, size_t size) {
-  client->bytes_in_work -= size;
+Gate::ClientPtr Gate::end_files_work(const std::weak_ptr<Client>& client, size_t size) {
+  bytes_in_work_ -= size;
+  const ClientPtr here = client.lock();
+  if (here) {
+    here->bytes_in_work -= size;
+    pace(here);
+  }
+  let_arrive();
+  return here;
+}
+
+// Called with the frame's first bytes; the others stay where they are until there is room.
+void Gate::begin_to_arrive(const ClientPtr& client, size_t size) {
+  if (size <= kLargeFrame || !clients_.contains(client->number)) return;
+  client->arriving = size;
+  client->waits_to_arrive = true;
+  arrivals_.push_back(client);
+  let_arrive();
   pace(client);
+}
+
+void Gate::has_arrived(Client& client) {
+  if (!client.waits_to_arrive) bytes_arriving_ -= client.arriving;
+  client.arriving = 0;
+  client.waits_to_arrive = false;
+}
+
+// But for one that has come again meanwhile, and goes on.
+void Gate::end_service(const Client& client) {
+  const auto at = serving_.find(client.connection->remote());
+  if (at != serving_.end() && at->second == client.number) serving_.erase(at);
+}
+
+bool Gate::serves(const Client& client) const { return serving_.contains(client.connection->remote()); }
+
+void Gate::let_arrive() {
+  std::erase_if(arrivals_, [](const auto& weak) {
+    const auto client = weak.lock();
+    return !client || !client->waits_to_arrive;
+  });
+  while (!arrivals_.empty()) {
+    auto next = std::find_if(arrivals_.begin(), arrivals_.end(),
+                             [this](const auto& weak) { return serves(*weak.lock()); });
+    if (next == arrivals_.end()) next = arrivals_.begin();
+    const ClientPtr client = next->lock();
+    if (bytes_arriving_ + bytes_in_work_ + bytes_in_core_ + client->arriving > options_.large_max) return;
+    arrivals_.erase(next);
+    bytes_arriving_ += client->arriving;
+    client->waits_to_arrive = false;
+    client->arrives_since = loop_.now();
+    pace(client);
+  }
+}
+
+void Gate::close_who_arrive_slowly() {
+  let_arrive();
+  if (arrivals_.empty()) return;
+  const bool is_urgent = std::any_of(arrivals_.begin(), arrivals_.end(),
+                                     [this](const auto& weak) { return serves(*weak.lock()); });
+  std::vector<ClientPtr> slow;
+  for (const auto& [number, client] : clients_) {
+    if (client->arriving == 0 || client->waits_to_arrive) continue;
+    const Duration at_the_rate =
+        static_cast<int64_t>(client->arriving) * Duration(std::chrono::seconds(1)) / kArrivesAtLeast;
+    const Duration within =
+        options_.arrival_deadline + (is_urgent && !serves(*client) ? Duration{} : at_the_rate);
+    if (ticked_at_ - client->arrives_since > within) slow.push_back(client);
+  }
+  for (const ClientPtr& client : slow)
+    refuse(client, {ErrorCode::Timeout, "what it sends comes too slowly, and others wait"});
 }
 
 void Gate::pace(const ClientPtr& client) {
@@ -444,7 +545,7 @@ void Gate::pace(const ClientPtr& client) {
   const auto is_unread = [&](size_t part) { return queued > own + kUnreadMax / part; };
   const auto is_above = [&](size_t part) {
     return client->bytes_in_core > in_core_max / part || client->bytes_in_work > kInWorkMax / part ||
-           (client->bytes_in_core > 0 && bytes_in_core_ > kInCoreMaxOfAll / part);
+           (client->bytes_in_core > 0 && bytes_in_core_ > kInCoreMaxOfAll / part) || client->waits_to_arrive;
   };
   const size_t part = client->is_paused ? 2 : 1;
   const bool has_too_much = is_above(part), pauses = has_too_much || is_unread(part);

@@ -119,9 +119,8 @@ void Gate::put_blob(const ClientPtr& client, const proto::PutBlob& request) {
     const bool is_over = request.size == 0;
     if (is_over) end_upload(*upload);
     loop_.post([this, upload, weak, is_over] {
-      const auto here = weak.lock();
+      const ClientPtr here = end_files_work(weak, kRequestCost);
       if (!here) return;
-      end_files_work(here, kRequestCost);
       if (is_over) send(here, upload->answer());
     });
   });
@@ -204,9 +203,8 @@ void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
       if (const Status status = upload->write(again->bytes); !status) upload->error = status.error();
     if (last) end_upload(*upload);
     loop_.post([this, upload, weak, last, size] {
-      const auto here = weak.lock();
+      const ClientPtr here = end_files_work(weak, size);
       if (!here) return;
-      end_files_work(here, size);
       if (last) send(here, upload->answer());
     });
   });
@@ -226,9 +224,8 @@ void Gate::have_blobs(const ClientPtr& client, const proto::HaveBlobs& request) 
         leases_.ask(key, blob, now);
     }
     loop_.post([this, missing = std::move(missing), weak, size] {
-      const auto here = weak.lock();
+      const ClientPtr here = end_files_work(weak, size);
       if (!here) return;
-      end_files_work(here, size);
       send(here, missing);
     });
   });

@@ -49,6 +49,10 @@ struct Gate::Client {
   bool is_paused = false;             // nothing is read from it
   bool waits_for_its_reader = false;  // because it does not read: what it sends meanwhile nobody hears
 
+  size_t arriving = 0;           // bytes of the large frame that has begun; 0: none
+  bool waits_to_arrive = false;  // with its first bytes: there is no room for the others yet
+  Instant arrives_since{};
+
   // Whether it takes what is sent.
   uint64_t bytes_sent = 0;  // at the last tick
   Instant taking_at{};      // when it was last seen to take something, or had taken all

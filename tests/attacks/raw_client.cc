@@ -49,8 +49,8 @@ bool RawSocket::is_closed() {
   }
 }
 
-RawTls::RawTls(const net::Endpoint& endpoint, const security::Identity& identity)
-    : socket_(endpoint), context_(SSL_CTX_new(TLS_client_method())) {
+RawTls::RawTls(const net::Endpoint& endpoint, const security::Identity& identity, const std::string& from)
+    : socket_(endpoint, from), context_(SSL_CTX_new(TLS_client_method())) {
   SSL_CTX_set_verify(context_.get(), SSL_VERIFY_NONE, nullptr);
   SSL_CTX_use_certificate(context_.get(), identity.keys().certificate.get());
   SSL_CTX_use_PrivateKey(context_.get(), identity.keys().key.get());
@@ -69,6 +69,13 @@ bool RawTls::write(std::span<const std::byte> bytes) {
   ERR_clear_error();
   size_t size = 0;
   return SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &size) == 1;
+}
+
+bool RawTls::read_some() {
+  ERR_clear_error();
+  std::byte bytes[1024];
+  size_t size = 0;
+  return SSL_read_ex(ssl_.get(), bytes, sizeof bytes, &size) == 1;
 }
 
 bool RawTls::renew_key() {

@@ -32,8 +32,9 @@ class RawSocket {
 
 class RawTls {
  public:
-  RawTls(const net::Endpoint& endpoint, const security::Identity& identity);
+  RawTls(const net::Endpoint& endpoint, const security::Identity& identity, const std::string& from = {});
   bool handshake();
+  bool read_some();  // whatever comes, which is thrown away; false: nothing, or the end
   bool write(std::span<const std::byte> bytes);
   bool renew_key();  // asks the other side for a new key, too
 

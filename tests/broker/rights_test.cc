@@ -80,6 +80,39 @@ TEST(Rights, OfOneKeySoManyJobsMayNotHaveEnded) {
   EXPECT_EQ(world.messages<proto::JobAccepted>(100).size(), 4u);
 }
 
+TEST(Rights, OfOneKeySoManyConnectionsAreThereAtOnce) {
+  World world({}, {.software = "0.1.0", .clients_max_of_key = 2});
+  come(world, 100, 150);
+  come(world, 101, 150);
+  come(world, 102, 150);
+  EXPECT_EQ(last<proto::Refusal>(world, 102).code, ErrorCode::ResourceExhausted);
+  come(world, 103, 151);
+  EXPECT_FALSE(world.messages<proto::HelloAck>(103).empty()) << "another's";
+  world.step(Disconnected{101, "test"});
+  come(world, 104, 150);
+  EXPECT_FALSE(world.messages<proto::HelloAck>(104).empty());
+  world.join(1, 1);
+  world.join(2, 2);
+  const auto bulk = [&](ConnectionId connection, uint8_t who) {
+    world.step(Introduced{.connection = connection,
+                          .who = key(who),
+                          .address = "test",
+                          .hello = {.role = proto::Role::PeerBulk},
+                          .verdict = TokenVerdict::None});
+    EXPECT_FALSE(world.messages<proto::HelloAck>(connection).empty());
+  };
+  world.closed.clear();
+  bulk(11, 1);
+  bulk(12, 2);
+  bulk(13, 1);
+  EXPECT_TRUE(world.closed.empty());
+  bulk(14, 1);
+  EXPECT_EQ(world.closed, std::vector<ConnectionId>{11}) << "the oldest of its own";
+  world.step(Disconnected{13, "test"});
+  bulk(15, 1);
+  EXPECT_EQ(world.closed.size(), 1u);
+}
+
 TEST(Rights, JobsComeInPagesTheNewestFirst) {
   World world;
   come(world, 100, 150);

@@ -63,6 +63,41 @@ class GateTest : public ::testing::Test {
     ASSERT_TRUE(run_until([this] { return !frames_.empty(); }));
     frames_.clear();
   }
+  struct Guest {
+    std::unique_ptr<security::Identity> identity = *security::Identity::generate();
+    std::unique_ptr<net::Attempt> attempt;
+    net::ConnectionPtr connection;
+    ConnectionId number = 0;
+    size_t frames = 0;
+    bool is_closed = false;
+  };
+  // Another connection that the core has admitted.
+  std::unique_ptr<Guest> enter(Role role, const std::optional<net::Shape>& shape = {}) {
+    auto guest = std::make_unique<Guest>();
+    guest->attempt = net::connect(
+        loop_, gate_->endpoint(),
+        {.identity = guest->identity.get(), .expected = identity_->id(), .shape = shape},
+        [here = guest.get()](Result<net::ConnectionPtr> connected) {
+          ASSERT_TRUE(connected) << connected.error().message;
+          here->connection = std::move(*connected);
+          here->connection->set_limits({.frame_size_max = 64 << 20});
+          here->connection->start({.on_frame = [here](const net::InFrame&) { ++here->frames; },
+                                   .on_closed = [here](const Error&) { here->is_closed = true; }});
+        });
+    EXPECT_TRUE(run_until([&] { return guest->connection != nullptr; }));
+    guest->connection->send(frame_of(proto::Hello{.role = role}));
+    guest->number = value_or_fail(from_gate<Introduced>()).connection;
+    to_gate(Admit{guest->number, role});
+    to_gate(Taken{guest->number, UINT64_MAX});
+    to_gate(Send{guest->number, std::make_shared<const Message>(proto::HelloAck{})});
+    EXPECT_TRUE(run_until([&] { return guest->frames > 0; }));
+    return guest;
+  }
+  template <typename T>
+  static T value_or_fail(std::optional<T> value) {
+    EXPECT_TRUE(value.has_value());
+    return value.value_or(T{});
+  }
   bool run_until(const std::function<bool()>& done) { return loop_.run_until(kPatience, done); }
   void to_gate(ToGate message) {
     core_.send(options_.number, std::make_shared<const ToGate>(std::move(message)));
@@ -198,6 +233,55 @@ TEST_F(GateTest, ReportsOfWhatNobodyAskedForStayHere) {
   report(1, 2, 14);
   connection_->send(frame_of(proto::PeerLog{"after"}));
   EXPECT_TRUE(message_from_gate<proto::PeerLog>());
+}
+
+// One trickles, and keeps the room; of those who wait, who serves a run is next, though it came last.
+TEST_F(GateTest, LargeMessagesComeInTurnAndWhoServesGoesFirst) {
+  options_.large_max = 1 << 20;
+  options_.arrival_deadline = std::chrono::milliseconds(100);
+  start(Role::Peer);
+  net::Shape slow;
+  slow.send.bytes_per_second = 20'000;
+  const auto trickles = enter(Role::Peer, slow), user = enter(Role::Submitter);
+  trickles->connection->send(
+      {.kind = static_cast<uint8_t>(proto::FrameKind::Message), .head = std::vector<std::byte>(900'000)});
+  for (int heard = 0; heard < 3;) {  // some of it has come
+    const auto hearing = from_gate<Hearing>();
+    ASSERT_TRUE(hearing);
+    for (const auto& peer : hearing->peers) heard += peer.connection == trickles->number;
+  }
+  user->connection->send(frame_of(proto::SubmitJob{.name = "user", .job = std::string(900'000, 'x')}));
+  connection_->send(frame_of(proto::Heartbeat{1, {}, {}}));
+  ASSERT_TRUE(next_for_client<proto::HeartbeatAck>());
+  to_client(proto::AssignStage{.run = 1, .plan_version = 1});
+  ASSERT_TRUE(run_until([this] { return !frames_.empty(); }));
+  frames_.clear();
+  proto::StepReport report{.run = 1, .plan_version = 1, .step = 5};
+  report.squares.assign(100'000, 1.0);
+  connection_->send(frame_of(report));
+  const auto first = from_gate<Received>();
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->connection, number_) << "who serves a run";
+  EXPECT_TRUE(run_until([&] { return trickles->is_closed; }));
+  to_gate(Taken{number_, UINT64_MAX});
+  const auto second = from_gate<Received>();
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->connection, user->number);
+  EXPECT_FALSE(user->is_closed);
+}
+
+TEST_F(GateTest, APeerThatHasServedNothingSaysLittle) {
+  start(Role::Peer);
+  const auto idle = enter(Role::Peer);
+  proto::CheckpointReport report{.run = 1, .plan_version = 1, .step = 5};
+  report.tensors.assign(30'000, {dag::of_initializer("w"), {dag::DType::F32, {}}, {}});
+  ASSERT_GT(proto::encode(report).size(), 1u << 20);
+  idle->connection->send(frame_of(report));
+  ASSERT_TRUE(run_until([&] { return idle->is_closed; }));
+  to_client(proto::AssignStage{.run = 1, .plan_version = 1});
+  ASSERT_TRUE(run_until([this] { return !frames_.empty(); }));
+  connection_->send(frame_of(report));
+  EXPECT_TRUE(message_from_gate<proto::CheckpointReport>());
 }
 
 TEST_F(GateTest, WhatIsNoMessageEndsItsConnection) {
