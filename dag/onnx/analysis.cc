@@ -380,7 +380,8 @@ bool name_says_so(const std::string& name, std::string& word) {
 }
 
 // Whether all values along some dim of more than one element are equal.
-int constant_axis(const dag::Shape& shape, const std::vector<double>& values) {
+template <typename Values>
+int constant_axis(const dag::Shape& shape, const Values& values) {
   for (size_t d = 0; d < shape.size(); ++d) {
     if (shape[d] < 2) continue;
     size_t inner = 1;
@@ -394,24 +395,32 @@ int constant_axis(const dag::Shape& shape, const std::vector<double>& values) {
   return -1;
 }
 
+template <typename Values>
+std::string table_or_mask_by(const Values& values, const dag::Shape& shape) {
+  bool is_low = false;  // without a branch: of a weight all of it is read
+  for (const auto value : values) is_low |= value <= -1e4f;
+  if (is_low) return "it holds values of -10000 or less";
+  // One-dimensional scales and biases start constant; a matrix does not.
+  int64_t wide = 0;
+  for (const int64_t dim : shape) wide += dim > 1;
+  if (wide < 2) return {};
+  if (const int axis = constant_axis(shape, values); axis >= 0)
+    return "it is constant along axis " + std::to_string(axis);
+  if (std::all_of(values.begin(), values.end(), [](auto v) { return v == 0 || v == 1; }))
+    return "it holds only zeros and ones";
+  return {};
+}
+
 }  // namespace
 
 std::string table_or_mask(const std::string& name, const dag::Tensor& tensor) {
   std::string word;
   if (name_says_so(name, word)) return "its name has '" + word + "' in it";
   if (!is_float(tensor.dtype()) || tensor.element_count() < 2) return {};
-  const auto values = to_doubles(tensor);
-  if (std::any_of(values.begin(), values.end(), [](double v) { return v <= -1e4; }))
-    return "it holds values of -10000 or less";
-  // One-dimensional scales and biases start constant; a matrix does not.
-  int64_t wide = 0;
-  for (const int64_t dim : tensor.shape()) wide += dim > 1;
-  if (wide < 2) return {};
-  const int axis = constant_axis(tensor.shape(), values);
-  if (axis >= 0) return "it is constant along axis " + std::to_string(axis);
-  if (std::all_of(values.begin(), values.end(), [](double v) { return v == 0 || v == 1; }))
-    return "it holds only zeros and ones";
-  return {};
+  // Weights are large: they are looked at where they lie.
+  if (tensor.dtype() == dag::DType::F32) return table_or_mask_by(tensor.as<float>(), tensor.shape());
+  if (tensor.dtype() == dag::DType::F64) return table_or_mask_by(tensor.as<double>(), tensor.shape());
+  return table_or_mask_by(to_doubles(tensor), tensor.shape());
 }
 
 }  // namespace weft::onnx
