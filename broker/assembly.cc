@@ -214,6 +214,7 @@ void Assembly::describe(PlannedRun& run) {
   run.schedule = training.schedule;
   run.clip_norm = training.clip_norm;
   run.on_divergence = training.on_divergence;
+  run.empty_steps = training.empty_steps;
   run.evaluate_every = terms_.evaluate_every;
   run.checkpoint_every = terms_.checkpoint_every;
   run.checkpoint_steps = terms_.checkpoint_steps;

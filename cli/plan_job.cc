@@ -150,7 +150,7 @@ class Shapes {
 
 bool is_frozen(const Job& job, const std::string& name) {
   return std::any_of(job.freeze.begin(), job.freeze.end(),
-                     [&](const std::string& pattern) { return onnx::matches_glob(pattern, name); });
+                     [&](const std::string& pattern) { return matches_glob(pattern, name); });
 }
 
 // Everything was imported as frozen, which keeps the import from judging values that were not read.
@@ -205,35 +205,39 @@ bool is_text(const Job& job) { return job.train && std::holds_alternative<data::
 
 // Labels are shaped as the logits without their classes: axis 1 as PyTorch has it, but of three axes the last
 // one, as language models have it. Other targets are shaped as what they are compared with.
-Result<std::vector<dag::TensorSpec>> targets_of(const Job& job, const Graph& graph,
-                                                std::vector<std::string>& notes) {
-  std::vector<dag::TensorSpec> specs;
+Result<std::vector<dag::TermColumns>> columns_of(const Job& job, const Graph& graph,
+                                                 std::vector<std::string>& notes) {
+  std::vector<dag::TermColumns> columns;
   for (size_t i = 0; i < job.losses.size(); ++i) {
     const dag::LossSpec& loss = job.losses[i];
-    dag::TensorSpec& spec = specs.emplace_back();
+    dag::TensorSpec& spec = columns.emplace_back().target;
     const dag::GraphOutput* output = graph.find_output(OutputRole::Prediction, loss.prediction);
     if (loss.type == dag::LossType::Output || !output || loss.prediction.empty()) continue;
     spec = graph.spec(output->value);
+    if (!loss.sample_weights.empty() && !spec.shape.empty())
+      columns.back().sample_weights = dag::TensorSpec{dag::DType::F32, {spec.shape[0]}};
     if (loss.type != dag::LossType::CrossEntropy) continue;
-    const int64_t rank = spec.rank(), axis = loss.axis.value_or(rank == 3 ? 2 : 1);
-    if (axis >= rank)
+    const int64_t rank = spec.rank(), said = loss.axis.value_or(rank == 3 ? 2 : 1);
+    const int64_t axis = said < 0 ? said + rank : said;
+    if (axis < 1 || axis >= rank)
       return fail(job.error(ErrorCode::InvalidArgument, job.loss_path(i),
                             "logits '" + loss.prediction + "' are " + to_string(spec) +
-                                ": they have no axis " + std::to_string(axis) + " of classes"));
+                                ": they have no axis " + std::to_string(said) + " of classes"));
     if (!loss.axis && rank > 2 && !(rank == 3 && is_text(job)))
       notes.push_back("labels of '" + loss.prediction + "' are taken to lack axis " + std::to_string(axis) +
                       " of " + to_string(spec) + "; `axis` in the loss says otherwise");
     spec.dtype = dag::DType::I64;
     spec.shape.erase(spec.shape.begin() + axis);
   }
-  return specs;
+  return columns;
 }
 
 Result<Graph> training_graph(const Job& job, const Graph& model, std::vector<std::string>& notes) {
-  WEFT_TRY(const auto targets, targets_of(job, model, notes));
-  auto with_loss = dag::attach_training_loss(model, job.losses, targets, dag::op_table());
+  WEFT_TRY(const auto columns, columns_of(job, model, notes));
+  auto with_loss = dag::attach_training_loss(model, job.losses, columns, job.batch_size / job.microbatch_size,
+                                             dag::op_table());
   if (!with_loss) return fail(job.error(with_loss.error().code, "loss", with_loss.error().message));
-  auto graph = dag::differentiate(*with_loss, dag::op_table());
+  auto graph = dag::differentiate(with_loss->graph, dag::op_table());
   if (!graph) return fail(job.error(graph.error().code, "model", graph.error().message));
   if (!graph->find_output(OutputRole::Gradient))
     return fail(job.error(ErrorCode::InvalidArgument, "freeze",

@@ -84,7 +84,10 @@ Result<int> run_profile(const ProfileOptions& options) {
   data::Request request{
       .step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size, .samples = {}};
   for (uint32_t i = 0; i < job.microbatch_size; ++i) request.samples.push_back(i % dataset->sample_count());
-  WEFT_TRY(const data::Microbatch batch, data::read_microbatch(*dataset, prepared.feeds, request));
+  WEFT_TRY(data::Microbatch batch, data::read_microbatch(*dataset, prepared.feeds, request));
+  data::StepDivisors divisors(prepared.divisors, job.losses.size());
+  WEFT_TRY(const auto* divided, divisors.of(*dataset, request.step, request.samples));
+  batch.tensors.insert(divided->tensors.begin(), divided->tensors.end());
   microbatch->context = {
       .seed = job.seed, .step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size};
 

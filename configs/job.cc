@@ -48,16 +48,43 @@ void read_ignore_index(MapReader& reader, dag::LossSpec& loss) {
     loss.ignore_index = static_cast<int64_t>(*value);
 }
 
+void read_class_weights(MapReader& reader, dag::LossSpec& loss) {
+  const Node* node = reader.take("class_weights");
+  if (!node) return;
+  if (node->kind != Node::Kind::Sequence || node->items.empty() || node->items.size() > dag::kClassWeightsMax)
+    return reader.problem(node->where, "`" + reader.path_of("class_weights") +
+                                           "` must be a list of one number a class, as [1, 2.5, 1]");
+  for (size_t i = 0; i < node->items.size(); ++i)
+    if (const auto weight = reader.parse_number(node->items[i], "class_weights[" + std::to_string(i) + "]",
+                                                {0, dag::kCountWeightMax}))
+      loss.class_weights.push_back(*weight);
+}
+
+void read_axis(MapReader& reader, dag::LossSpec& loss) {
+  const Node* node = reader.take("axis");
+  if (!node) return;
+  const auto value = reader.parse_number(*node, "axis", {-64, 63});
+  if (value && *value != static_cast<double>(static_cast<int64_t>(*value)))
+    reader.problem(node->where, "`" + reader.path_of("axis") + "` must be a whole number");
+  else if (value)
+    loss.axis = static_cast<int64_t>(*value);
+}
+
+// Keys that only cross_entropy has.
+void read_classes(MapReader& reader, dag::LossSpec& loss) {
+  read_axis(reader, loss);
+  read_ignore_index(reader, loss);
+  read_class_weights(reader, loss);
+  loss.label_smoothing = reader.number("label_smoothing", 0, {.min = 0, .max = 1, .below_max = true});
+}
+
 void read_loss_parts(MapReader& reader, dag::LossSpec& loss) {
   using dag::LossType;
   switch (loss.type) {
     case LossType::CrossEntropy:
       loss.prediction = reader.required_text("logits", "name the graph output that holds the logits");
       loss.target = reader.required_text("labels", "name the data column of the labels");
-      if (const Node* axis = reader.take("axis"))
-        if (const auto value = reader.parse_count(*axis, "axis", 0, 63))
-          loss.axis = static_cast<int64_t>(*value);
-      read_ignore_index(reader, loss);
+      read_classes(reader, loss);
       break;
     case LossType::Mse:
     case LossType::L1:
@@ -69,6 +96,7 @@ void read_loss_parts(MapReader& reader, dag::LossSpec& loss) {
       loss.prediction = reader.required_text("name", "name the graph output that is the loss");
       break;
   }
+  if (loss.type != LossType::Output) loss.sample_weights = reader.text("sample_weights", "");
   loss.weight = reader.number("weight", 1, {-dag::kLossWeightMax, dag::kLossWeightMax});
 }
 
@@ -193,6 +221,39 @@ void read_sgd(MapReader& reader, dag::OptimizerSpec& spec) {
     reader.problem(reader.where(), "`optimizer.nesterov` needs a momentum above 0 and no dampening");
 }
 
+std::vector<std::string> read_patterns(MapReader& reader, const Node& node, std::string_view key) {
+  std::vector<std::string> patterns;
+  if (node.kind != Node::Kind::Sequence || node.items.empty()) {
+    reader.problem(node.where, "`" + reader.path_of(key) + "` must be a list of patterns, as [\"*.bias\"]");
+    return patterns;
+  }
+  for (const Node& item : node.items)
+    if (const auto pattern = reader.parse_text(item, key)) patterns.push_back(*pattern);
+  return patterns;
+}
+
+void read_group(const Node& node, const std::string& path, Problems& problems, dag::OptimizerSpec& spec) {
+  MapReader reader(node, path, problems);
+  dag::ParameterGroup& group = spec.groups.emplace_back();
+  if (const Node* parameters = reader.require("parameters", "name them, as [\"*.bias\", \"*norm*\"]"))
+    group.parameters = read_patterns(reader, *parameters, "parameters");
+  if (const Node* decay = reader.take("weight_decay"))
+    group.weight_decay = reader.parse_number(*decay, "weight_decay", {0, kInfinity});
+  group.learning_rate_factor = reader.number("learning_rate_factor", 1, {0, kInfinity});
+  reader.finish();
+}
+
+void read_groups(MapReader& reader, Problems& problems, dag::OptimizerSpec& spec) {
+  const Node* node = reader.take("groups");
+  if (!node) return;
+  if (node->kind != Node::Kind::Sequence || node->items.size() > dag::kParameterGroupsMax)
+    return reader.problem(node->where, "`optimizer.groups` must be a list of at most " +
+                                           std::to_string(dag::kParameterGroupsMax) +
+                                           " groups, as [{parameters: [\"*.bias\"], weight_decay: 0}]");
+  for (size_t i = 0; i < node->items.size(); ++i)
+    read_group(node->items[i], "optimizer.groups[" + std::to_string(i) + "]", problems, spec);
+}
+
 void read_optimizer(MapReader& root, Problems& problems, Job& job) {
   using dag::OptimizerType;
   static constexpr Choice<dag::OptimizerType> kOptimizers[] = {{"sgd", dag::OptimizerType::Sgd},
@@ -215,6 +276,7 @@ void read_optimizer(MapReader& root, Problems& problems, Job& job) {
     read_betas(reader, spec);
     spec.epsilon = reader.number("epsilon", 1e-8, {0, kInfinity});
   }
+  read_groups(reader, problems, spec);
   reader.finish();
 }
 
@@ -480,6 +542,18 @@ std::vector<uint32_t> Job::microbatch_sizes() const {
     if (sizes.empty() || size >= 1.9 * sizes.back()) sizes.push_back(size);
   }
   return sizes;
+}
+
+bool Job::may_have_empty_steps() const {
+  // Bytes of a text are labels from 0 on.
+  const bool is_text = train && std::holds_alternative<data::TextSpec>(*train);
+  return task == Task::Train && std::all_of(losses.begin(), losses.end(), [&](const dag::LossSpec& loss) {
+           if (!loss.sample_weights.empty()) return true;
+           const bool ignores = loss.ignore_index && (!is_text || *loss.ignore_index >= 0);
+           const bool weighs = std::any_of(loss.class_weights.begin(), loss.class_weights.end(),
+                                           [](double weight) { return weight == 0; });
+           return loss.type == dag::LossType::Output || ignores || weighs;
+         });
 }
 
 Job Job::with_microbatch_size(uint32_t size) const {

@@ -75,6 +75,8 @@ struct Job {
   std::vector<uint32_t> microbatch_sizes() const;
   // A step's updates wait until all of its numbers are known.
   bool decides_together() const { return clip_norm > 0 || on_divergence == dag::OnDivergence::Skip; }
+  // Whether a step may be made of samples that count for nothing in the loss, as far as this file tells.
+  bool may_have_empty_steps() const;
   Job with_microbatch_size(uint32_t size) const;
 
   // The path of a term of the loss: "loss", or "loss[1]" where the file has a list.

@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "dag/tensor.h"
 #include "data/dataset.h"
+#include "data/divisor.h"
 #include "data/sample_sequence.h"
 
 namespace weft::data {
@@ -26,7 +27,8 @@ struct Request {
   uint64_t step = 0;             // counted from 1; 0 in an evaluation
   uint64_t sample_position = 0;  // of the first sample: in its batch, or in the evaluation
   uint32_t microbatch_size = 0;
-  std::vector<uint32_t> samples;  // at most microbatch_size
+  std::vector<uint32_t> samples;                                // at most microbatch_size
+  std::shared_ptr<const std::vector<uint32_t>> step_samples{};  // of training: of the whole step
 };
 // Called by the loader's thread alone; nothing when there is no more.
 using RequestSource = std::function<std::optional<Request>()>;
@@ -49,11 +51,14 @@ struct Microbatch {
   uint64_t sample_position = 0;
   uint32_t valid_count = 0;  // rows that are samples; the rest is zeros
   std::map<std::string, dag::Tensor, std::less<>>
-      tensors;  // by graph input, [microbatch_size, sample shape...]
+      tensors;                    // by graph input, [microbatch_size, sample shape...]; and divisors
+  bool is_of_empty_step = false;  // nothing of the step counts in its loss
 };
 
 struct LoaderOptions {
-  size_t queue_length_max = 4;  // microbatches in memory beside the one in use; at least 1
+  size_t queue_length_max = 4;      // microbatches in memory beside the one in use; at least 1
+  std::vector<Divisor> divisors{};  // of training: what the loss of a step is divided by
+  size_t loss_terms = 0;            // terms of that loss
   std::function<void()>
       on_start{};  // called first by the reading thread: to leave its maker's processor, say
 };
@@ -78,6 +83,7 @@ class Loader {
   std::vector<Feed> feeds_;
   RequestSource requests_;
   LoaderOptions options_;
+  StepDivisors divisors_;  // the thread's
 
   Mutex mutex_;
   Condition changed_;

@@ -7,6 +7,7 @@
 #include "dag/loss.h"
 #include "dag/op_table.h"
 #include "dag/passes/canonicalise.h"
+#include "dag/state.h"
 #include "dag/text.h"
 #include "dag/unread.h"
 
@@ -114,32 +115,63 @@ Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& mo
   return imported;
 }
 
-// The specs of the targets, by term, and the feeds that fill them; nothing for LossType::Output.
-Result<std::vector<TensorSpec>> match_targets(const Job& job, const data::Dataset& dataset,
-                                              std::vector<data::Feed>& feeds) {
-  const std::vector<std::string> inputs = dag::target_inputs(job.losses);
-  std::vector<TensorSpec> specs;
+// The column under `path`, fed to `input` where nothing else does it; its spec, of a microbatch.
+Result<TensorSpec> match_column(const Job& job, const data::Dataset& dataset, const std::string& path,
+                                const std::string& column_name, const std::string& input,
+                                std::vector<data::Feed>& feeds) {
+  WEFT_TRY(const size_t column, find_column(job, dataset, path, column_name));
+  TensorSpec spec = dataset.columns()[column].sample;
+  spec.shape.insert(spec.shape.begin(), job.microbatch_size);
+  const bool fed =
+      std::any_of(feeds.begin(), feeds.end(), [&](const data::Feed& feed) { return feed.input == input; });
+  if (!fed) feeds.push_back({input, column});
+  return spec;
+}
+
+// What the columns of the loss hold, by term, and the feeds that fill them; nothing for LossType::Output.
+Result<std::vector<dag::TermColumns>> match_targets(const Job& job, const data::Dataset& dataset,
+                                                    std::vector<data::Feed>& feeds) {
+  const std::vector<std::string> targets = dag::target_inputs(job.losses);
+  const std::vector<std::string> weights = dag::weights_inputs(job.losses);
+  std::vector<dag::TermColumns> columns;
   for (size_t i = 0; i < job.losses.size(); ++i) {
     const dag::LossSpec& loss = job.losses[i];
-    TensorSpec& spec = specs.emplace_back();
+    dag::TermColumns& of_term = columns.emplace_back();
     if (loss.type == dag::LossType::Output) continue;
     const char* key = loss.type == dag::LossType::CrossEntropy ? ".labels" : ".target";
-    WEFT_TRY(const size_t column, find_column(job, dataset, job.loss_path(i) + key, loss.target));
-    spec = dataset.columns()[column].sample;
-    spec.shape.insert(spec.shape.begin(), job.microbatch_size);
-    const bool fed = std::any_of(feeds.begin(), feeds.end(),
-                                 [&](const data::Feed& feed) { return feed.input == inputs[i]; });
-    if (!fed) feeds.push_back({inputs[i], column});
+    WEFT_TRY(of_term.target,
+             match_column(job, dataset, job.loss_path(i) + key, loss.target, targets[i], feeds));
+    if (loss.sample_weights.empty()) continue;
+    WEFT_TRY(of_term.sample_weights, match_column(job, dataset, job.loss_path(i) + ".sample_weights",
+                                                  loss.sample_weights, weights[i], feeds));
   }
-  return specs;
+  return columns;
+}
+
+std::optional<size_t> column_of(std::span<const data::Feed> feeds, const std::string& input) {
+  const auto feed =
+      std::find_if(feeds.begin(), feeds.end(), [&](const data::Feed& f) { return f.input == input; });
+  return feed == feeds.end() ? std::nullopt : std::optional(feed->column);
+}
+
+// The graph's divisors, of the columns that feed what they count.
+std::vector<data::Divisor> divisors_of(std::span<const dag::Divisor> divisors,
+                                       std::span<const data::Feed> feeds) {
+  std::vector<data::Divisor> of_columns;
+  for (const dag::Divisor& divisor : divisors)
+    of_columns.push_back({.input = divisor.input,
+                          .labels = column_of(feeds, divisor.labels),
+                          .weights = column_of(feeds, divisor.sample_weights),
+                          .rule = divisor.rule});
+  return of_columns;
 }
 
 // The place of the term that does not fit: the first that by itself gives an error.
-Error loss_error(const Job& job, const Graph& model, std::span<const TensorSpec> targets,
+Error loss_error(const Job& job, const Graph& model, std::span<const dag::TermColumns> columns,
                  const Error& error) {
   for (size_t i = 0; i < job.losses.size(); ++i) {
-    const auto alone =
-        dag::attach_training_loss(model, {&job.losses[i], 1}, targets.subspan(i, 1), dag::op_table());
+    const auto alone = dag::attach_training_loss(model, {&job.losses[i], 1}, columns.subspan(i, 1),
+                                                 /*microbatches=*/1, dag::op_table());
     if (!alone) return job.error(alone.error().code, job.loss_path(i), alone.error().message);
   }
   return job.error(error.code, "loss", error.message);
@@ -181,21 +213,50 @@ std::vector<std::string> unread_warnings(const Graph& model, const Graph& differ
   return dag::describe(unread);
 }
 
+std::string text_of(double number) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, number).ptr};
+}
+
 // What the graph's text does not say of the loss: the values of its constants. Nothing for a loss as it is.
 std::string describe_weights(std::span<const dag::LossSpec> losses) {
-  std::string text;
+  std::string weights, counts;
   for (const dag::LossSpec& loss : losses) {
-    char number[32];
-    const auto end = std::to_chars(number, number + sizeof number, loss.weight).ptr;
-    text += " " + std::string(number, end);
+    weights += " " + text_of(loss.weight);
+    for (const double weight : loss.class_weights) counts += " " + text_of(weight);
+    if (loss.label_smoothing != 0) counts += " smoothing " + text_of(loss.label_smoothing);
   }
-  return text == " 1" ? "" : "loss weights" + text + "\n";
+  if (weights == " 1" && counts.empty()) return "";
+  return "loss weights" + weights + (counts.empty() ? "" : ", of classes" + counts) + "\n";
 }
 
 // Weights of the initializers that are left after folding and pruning.
 dag::Weights used_weights(const Graph& graph, dag::Weights weights) {
   std::erase_if(weights, [&](const auto& entry) { return graph.find_initializer(entry.first) == nullptr; });
   return weights;
+}
+
+// Every pattern of the optimizer's groups names something that is trained.
+Status check_groups(const Job& job, const Graph& graph) {
+  const std::vector<std::string> trained = dag::trained_parameters(graph);
+  for (size_t g = 0; g < job.optimizer.groups.size(); ++g) {
+    const std::vector<std::string>& patterns = job.optimizer.groups[g].parameters;
+    for (size_t i = 0; i < patterns.size(); ++i) {
+      const auto matches = [&](const auto& name) { return matches_glob(patterns[i], name); };
+      if (std::any_of(trained.begin(), trained.end(), matches)) continue;
+      const auto initializers = graph.initializers();
+      const bool untrained =
+          std::any_of(initializers.begin(), initializers.end(),
+                      [&](const dag::Initializer& initializer) { return matches(initializer.name); });
+      return fail(job.error(
+          ErrorCode::NotFound,
+          "optimizer.groups[" + std::to_string(g) + "].parameters[" + std::to_string(i) + "]",
+          "'" + patterns[i] +
+              (untrained ? "' names only what is not trained" : "' names no parameter of the model") +
+              "; `weft inspect MODEL` lists those that are"));
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -226,10 +287,11 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
                                   const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/true));
-  WEFT_TRY(const std::vector<TensorSpec> targets, match_targets(job, dataset, matching.feeds));
-  auto with_loss = dag::attach_training_loss(imported.graph, job.losses, targets, dag::op_table());
-  if (!with_loss) return fail(loss_error(job, imported.graph, targets, with_loss.error()));
-  auto differentiated = dag::differentiate(*with_loss, dag::op_table());
+  WEFT_TRY(const std::vector<dag::TermColumns> columns, match_targets(job, dataset, matching.feeds));
+  auto with_loss = dag::attach_training_loss(imported.graph, job.losses, columns,
+                                             job.batch_size / job.microbatch_size, dag::op_table());
+  if (!with_loss) return fail(loss_error(job, imported.graph, columns, with_loss.error()));
+  auto differentiated = dag::differentiate(with_loss->graph, dag::op_table());
   if (!differentiated)
     return fail(job.error(differentiated.error().code, "model", differentiated.error().message));
   if (!differentiated->find_output(dag::OutputRole::Gradient))
@@ -237,8 +299,11 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
         ErrorCode::InvalidArgument, "freeze",
         "no parameter is left to train: the loss depends on no float initializer that is not frozen"));
 
+  WEFT_TRY_STATUS(check_groups(job, *differentiated));
   Prepared prepared;
-  prepared.bounds = find_bounds(*with_loss);
+  prepared.loss_terms = dag::loss_terms(job.losses);
+  prepared.bounds = find_bounds(with_loss->graph);
+  prepared.divisors = divisors_of(with_loss->divisors, matching.feeds);
   prepared.identity = dag::to_text(*differentiated) + describe_weights(job.losses);
   prepared.graph = std::move(*differentiated);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
@@ -248,6 +313,7 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
                         [&](dag::ValueId v) { return prepared.graph.value(v).name == feed.input; });
   });
   prepared.warnings = std::move(imported.warnings);
+  prepared.warnings.insert(prepared.warnings.end(), with_loss->notes.begin(), with_loss->notes.end());
   for (std::string& warning : unread_warnings(imported.graph, prepared.graph, job.losses))
     prepared.warnings.push_back(std::move(warning));
   return prepared;
@@ -257,10 +323,10 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
                                     const data::Dataset& dataset, const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
-  WEFT_TRY(const std::vector<TensorSpec> targets, match_targets(job, dataset, matching.feeds));
+  WEFT_TRY(const std::vector<dag::TermColumns> columns, match_targets(job, dataset, matching.feeds));
   auto with_loss =
-      dag::attach_evaluation_loss(imported.graph, job.losses, targets, job.microbatch_size, dag::op_table());
-  if (!with_loss) return fail(loss_error(job, imported.graph, targets, with_loss.error()));
+      dag::attach_evaluation_loss(imported.graph, job.losses, columns, job.microbatch_size, dag::op_table());
+  if (!with_loss) return fail(loss_error(job, imported.graph, columns, with_loss.error()));
   Prepared prepared;
   prepared.loss_terms = dag::loss_terms(job.losses);
   prepared.bounds = find_bounds(*with_loss);

@@ -35,7 +35,8 @@ struct Prepared {
   dag::Weights weights;           // initial values of its initializers
   std::vector<data::Feed> feeds;  // graph inputs <- columns of the data set it was matched with
   std::vector<IntegerBounds> bounds;
-  dag::LossTerms loss_terms;  // of an evaluation
+  std::vector<data::Divisor> divisors;  // of training
+  dag::LossTerms loss_terms;
   std::vector<std::string> warnings;
   std::string identity;  // text of the graph: what a checkpoint belongs to
 };

@@ -175,14 +175,16 @@ class Run {
         dataset_, session_->feeds(),
         data::training_requests(data::SampleSequence(dataset_->sample_count(), job_.shuffle, job_.seed),
                                 first_step_, total_steps_, job_.batch_size, job_.microbatch_size),
-        {.on_start = [this] { backend_.release_calling_thread(); }});
+        {.divisors = session_->divisors(), .loss_terms = job_.losses.size(), .on_start = [this] {
+           backend_.release_calling_thread();
+         }});
     Clock::time_point last = Clock::now();
     last_checkpoint_ = last;
     for (uint64_t step = first_step_; step <= total_steps_; ++step) {
       WEFT_TRY(const auto result, session_->step(step, total_steps_, loader));
-      skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
+      if (!result.is_empty) skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
       if (!result.not_finite.empty() && !result.skipped) return diverged(step, result.not_finite);
-      if (skipped_in_a_row_ == dag::kSkippedInARowMax)
+      if (skipped_in_a_row_ == dag::kSkippedInARowMax && !result.is_empty)
         return diverged(step, result.not_finite + ", and it is the " + std::to_string(skipped_in_a_row_) +
                                   "th in a row that is skipped");
       const Clock::time_point now = Clock::now();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/glob.h"
 #include "base/result.h"
 #include "dag/graph.h"
 #include "dag/onnx/limits.h"
@@ -82,9 +83,6 @@ std::vector<std::string> shape_inputs(const OnnxModel& model);
 
 // NotFound, with names that are near, for the first of the patterns that matches no initializer.
 Status check_freeze(const OnnxModel& model, std::span<const std::string> patterns);
-
-// Whether `text` matches `pattern`, where * stands for any run of characters and ? for one.
-bool matches_glob(std::string_view pattern, std::string_view text);
 
 // Names of the operators that are imported: of ONNX's own domain ("") or another, in alphabetical order.
 std::vector<std::string> imported_operators(std::string_view domain);

@@ -44,9 +44,9 @@ static_assert(has_fields<StageProgram, 7>);
 static_assert(has_fields<TensorReference, 3>);
 static_assert(has_fields<BlobSource, 4>);
 static_assert(has_fields<LinkRoute, 6>);
-static_assert(has_fields<dag::OptimizerSpec, 9>);
+static_assert(has_fields<dag::OptimizerSpec, 10>);
 static_assert(has_fields<dag::ScheduleSpec, 3>);
-static_assert(has_fields<TrainingSpec, 9>);
+static_assert(has_fields<TrainingSpec, 10>);
 static_assert(has_fields<AssignStage, 18>);
 static_assert(has_fields<Command, 11>);
 static_assert(has_fields<GradientNorm, 5>);
@@ -75,7 +75,7 @@ static_assert(has_fields<GetMicrobatch, 7>);
 static_assert(has_fields<MicrobatchAnswer, 5>);
 static_assert(has_fields<FilePiece, 3>);
 static_assert(has_fields<PackedFile, 2>);
-static_assert(has_fields<SubmitJob, 8>);
+static_assert(has_fields<SubmitJob, 9>);
 static_assert(has_fields<JobAccepted, 1>);
 static_assert(has_fields<StageStatus, 7>);
 static_assert(has_fields<JobStatus, 17>);
@@ -119,9 +119,12 @@ static_assert(has_fields<PlanQuestion, 9>);
 static_assert(has_fields<DataSource, 9>);
 static_assert(has_fields<InputFeed, 2>);
 static_assert(has_fields<InputBounds, 4>);
-static_assert(has_fields<ProgramFeed, 4>);
-static_assert(has_fields<JobFeed, 7>);
-static_assert(has_fields<PlanAnswer, 6>);
+static_assert(has_fields<StepDivisor, 4>);
+static_assert(has_fields<dag::CountRule, 4>);
+static_assert(has_fields<dag::ParameterGroup, 3>);
+static_assert(has_fields<ProgramFeed, 5>);
+static_assert(has_fields<JobFeed, 8>);
+static_assert(has_fields<PlanAnswer, 7>);
 
 }  // namespace
 }  // namespace weft::proto
