@@ -1,6 +1,7 @@
 // What is said of a table of roles.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -105,7 +106,8 @@ class BatchNorms {
     auto expanded = expand_functions(model.structure(), limits);
     if (!expanded) return;
     graph_ = std::move(*expanded);
-    replace_instance_norms(find_instance_norms(model.structure()), graph_);
+    instance_norms_ = find_instance_norms(model.structure());
+    replace_instance_norms(instance_norms_, graph_);
     std::unordered_map<std::string, std::string> same;
     visit_nodes(graph_, [&](const pb::NodeProto& node) {
       if (node.op_type() == "Identity" && node.input_size() == 1 && node.output_size() == 1) {
@@ -133,6 +135,15 @@ class BatchNorms {
         },
         "its weight and bias are frozen, and its running statistics go on moving, as in PyTorch; "
         "freeze them too, and the layer normalises by them");
+  }
+  std::string note_on_instance_norms() const {
+    if (instance_norms_.empty()) return {};
+    return named(*instance_norms_.begin()) +
+           (instance_norms_.size() > 1 ? " and " + std::to_string(instance_norms_.size() - 1) + " more are"
+                                       : " is") +
+           " what an InstanceNorm returns that was written as BatchNormalization between two Reshapes: each "
+           "sample "
+           "is normalised by itself, in evaluation and in the inference file too";
   }
   std::string warning_on_inference_form() const {
     return list(
@@ -171,6 +182,7 @@ class BatchNorms {
            (count > 1 ? " and " + std::to_string(count - 1) + " more, each: " : ": ") + what;
   }
 
+  std::set<std::string> instance_norms_;
   ExpandedGraph graph_;
   std::unordered_map<std::string, const TensorRow*> rows_;
   std::vector<Layer> layers_;
@@ -274,8 +286,9 @@ std::vector<std::string> role_notes(const OnnxModel& model, const RoleTable& tab
   std::vector<std::string> notes;
   note_constants(model, table, notes);
   note_factors(model, table, notes);
-  if (std::string note = BatchNorms(model, table).note_on_frozen(); !note.empty())
-    notes.push_back(std::move(note));
+  const BatchNorms layers(model, table);
+  for (std::string note : {layers.note_on_frozen(), layers.note_on_instance_norms()})
+    if (!note.empty()) notes.push_back(std::move(note));
   return notes;
 }
 

@@ -148,12 +148,13 @@ TEST_P(Numerics, CpuBackendIsAsCloseAsFloat32Allows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Numerics,
-                         testing::Values("gpt3", "gpt4", "resnet18w16", "resnet_small", "two_heads"),
+                         testing::Values("gpt3", "gpt4", "resnet18w16", "resnet_small", "frozen_norms",
+                                         "two_heads"),
                          [](const auto& case_info) { return std::string(case_info.param); });
 // The architectures that people train, narrow (tests/numerics/architectures.py).
 INSTANTIATE_TEST_SUITE_P(Architectures, Numerics,
-                         testing::Values("resnet50", "densenet121", "mobilenetv2", "vit_b16", "bert",
-                                         "llama", "efficientnet_b0", "unet", "lstm", "gru"),
+                         testing::Values("resnet50", "densenet121", "mobilenetv2", "vit_b16", "bert", "llama",
+                                         "efficientnet_b0", "unet", "lstm", "gru"),
                          [](const auto& case_info) { return std::string(case_info.param); });
 
 TEST(NumericsFixedBatch, GivesTheSameAsTheDynamicExport) {
