@@ -96,6 +96,19 @@ void note_factors(const OnnxModel& model, const RoleTable& table, std::vector<st
       patterns_of(rows));
 }
 
+// Meant, or the work of a tool that keeps equal tensors once: training ties them either way.
+void note_shared(const OnnxModel& model, const RoleTable& table, std::vector<std::string>& notes) {
+  std::vector<const TensorRow*> rows;
+  for (const TensorRow& row : table)
+    if (row.role == TensorRole::Trained && row.readers > 1) rows.push_back(&row);
+  if (rows.empty()) return;
+  std::string text;
+  for (size_t i = 0; i < std::min(rows.size(), kShownMax); ++i)
+    text += (i ? ", " : "") + with_spec(model, rows[i]->name) + " (shared by " +
+            std::to_string(rows[i]->readers) + " nodes)";
+  notes.push_back("one parameter each, though several nodes read it: " + text + more_than(rows.size()));
+}
+
 // By the names of tensors, behind Identity nodes too.
 class BatchNorms {
  public:
@@ -286,6 +299,7 @@ std::vector<std::string> role_notes(const OnnxModel& model, const RoleTable& tab
   std::vector<std::string> notes;
   note_constants(model, table, notes);
   note_factors(model, table, notes);
+  note_shared(model, table, notes);
   const BatchNorms layers(model, table);
   for (std::string note : {layers.note_on_frozen(), layers.note_on_instance_norms()})
     if (!note.empty()) notes.push_back(std::move(note));

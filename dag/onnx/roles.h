@@ -39,7 +39,7 @@ enum class RoleReason : uint8_t {
   Number,        // a single number in a formula
   Factor,        // a single number that something is multiplied with: it may be learnt
   Mask,          // added in front of a Softmax
-  State,         // what a recurrent op begins with, for each sample
+  State,         // zeros that a recurrent op begins with
   Low,           // it holds values of -10000 or less
   ConstantAxis,  // it is constant along `axis`
   Exported,      // the exported program says that it is no parameter
@@ -56,7 +56,7 @@ struct TensorRow {
   int axis = -1;          // of RoleReason::ConstantAxis
   bool frozen = false;    // a pattern of `freeze` names it: a Statistic then does not move
   bool constant_node = false;
-  int readers = 0;        // nodes that read it and let a gradient through
+  int readers = 0;        // nodes that read it and let a gradient through, counted to 64
   bool looked_at = true;  // false: its values might have told more, and nobody had them
   bool operator==(const TensorRow&) const = default;
 };

@@ -50,6 +50,13 @@ std::set<std::string> names_of(const RoleTable& table, TensorRole role) {
   return names;
 }
 
+bool any_has(const std::vector<std::string>& lines, const std::vector<std::string>& words) {
+  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+    return std::all_of(words.begin(), words.end(),
+                       [&](const std::string& word) { return line.find(word) != std::string::npos; });
+  });
+}
+
 // ---- as exporters write models
 
 TEST(Roles, AreThoseOfTheModuleWhoeverExportedIt) {
@@ -292,6 +299,78 @@ TEST(Roles, ValuesTellOnlyOfMatrices) {
   EXPECT_EQ(role({3}, {-1e5f, 2, 3}).role, TensorRole::Trained) << "one axis";
 }
 
+// y = a normalisation of x [batch, 3, 4] with `scale` and zeros, of Constant nodes.
+ModelMaker constant_norm(float scale, const std::string& producer = "") {
+  ModelMaker maker;
+  maker.proto.set_producer_name(producer);
+  maker.input("x", {-1, 3, 4}).output("y");
+  maker.weight("w", {4, 4});
+  constant_node(maker, "scale", {3}, scale);
+  constant_node(maker, "bias", {3}, 0.0f);
+  for (int i = 0; i < 2; ++i) {
+    const std::vector<float> values(3, i == 0 ? scale : 0.0f);
+    maker.graph().mutable_node(i)->mutable_attribute(0)->mutable_t()->set_raw_data(values.data(), 12);
+  }
+  constant_node(maker, "table", {4, 4});
+  maker.node("InstanceNormalization", {"x", "scale", "bias"}, {"n"});
+  maker.node("MatMul", {"n", "table"}, {"t"});
+  maker.node("MatMul", {"t", "w"}, {"y"});
+  return maker;
+}
+
+TEST(Roles, OnesAndZerosOfANormalisationWithoutWeightAreNone) {
+  EXPECT_EQ(names_of(judged(constant_norm(1)), TensorRole::Trained), (std::set<std::string>{"w", "table"}));
+  EXPECT_EQ(names_of(judged(constant_norm(0.7f)), TensorRole::Trained),
+            (std::set<std::string>{"w", "table", "scale", "bias"}));
+}
+
+TEST(Roles, AnExporterThatWritesParametersAsInitializersHasNoneInConstantNodes) {
+  EXPECT_EQ(names_of(judged(constant_norm(0.7f, "pytorch")), TensorRole::Trained),
+            std::set<std::string>{"w"});
+  ModelMaker frozen = constant_norm(0.7f, "pytorch");  // a frozen script: all are
+  frozen.graph().clear_initializer();
+  constant_node(frozen, "w", {4, 4});
+  auto& nodes = *frozen.graph().mutable_node();
+  for (int i = nodes.size() - 1; i > 0; --i) nodes.SwapElements(i, i - 1);
+  EXPECT_EQ(names_of(judged(frozen), TensorRole::Trained),
+            (std::set<std::string>{"w", "table", "scale", "bias"}));
+}
+
+TEST(Roles, AStateOfZerosIsNoParameter) {
+  const auto role = [](float value) {
+    ModelMaker maker;
+    maker.input("x", {3, 2, 4}).output("y");
+    maker.weight("w", {1, 5, 4});
+    maker.weight("r", {1, 5, 5});
+    const std::vector<float> state(10, 0.0f);
+    auto& h0 = maker.weight("h0", {1, 2, 5}, value);
+    if (value == 0) h0.set_raw_data(state.data(), state.size() * sizeof(float));
+    attribute(maker.node("RNN", {"x", "w", "r", "", "", "h0"}, {"y"}), "hidden_size", int64_t{5});
+    return row_of(judged(maker), "h0");
+  };
+  EXPECT_EQ(role(0).reason, RoleReason::State);
+  EXPECT_EQ(role(0.5f).role, TensorRole::Trained) << "someone learnt it";
+}
+
+TEST(Roles, AWeightThatSeveralNodesReadIsSaidToBeShared) {
+  ModelMaker maker;
+  maker.input("x", {-1, 4}).output("y");
+  maker.weight("w", {4, 4});
+  maker.weight("sliced", {4, 8});
+  attribute(maker.node("Split", {"sliced"}, {"s0", "s1"}), "axis", int64_t{1});
+  attribute(maker.node("Concat", {"s1", "s0"}, {"back"}), "axis", int64_t{1});
+  attribute(maker.node("Transpose", {"w"}, {"wt"}), "perm", std::vector<int64_t>{1, 0});
+  maker.node("MatMul", {"x", "w"}, {"a"});
+  maker.node("MatMul", {"a", "wt"}, {"b"});
+  maker.node("MatMul", {"b", "back"}, {"y"});
+  const RoleTable table = judged(maker);
+  EXPECT_EQ(row_of(table, "w").readers, 2);
+  EXPECT_EQ(row_of(table, "sliced").readers, 1) << "its parts go to one node";
+  const auto notes = import_bytes(maker.bytes())->notes;
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_TRUE(any_has(notes, {"'w'", "shared by 2 nodes"})) << notes[0];
+}
+
 TEST(Roles, EveryOperatorWithAMeaningIsImported) {
   for (const OperandMeaning& meaning : operand_meanings()) {
     const LowerRow* row = find_lowering(meaning.domain, meaning.op_type);
@@ -367,13 +446,6 @@ TEST(Roles, ATableOfAnotherModelIsRefused) {
 }
 
 // ---- what is said
-
-bool any_has(const std::vector<std::string>& lines, const std::vector<std::string>& words) {
-  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
-    return std::all_of(words.begin(), words.end(),
-                       [&](const std::string& word) { return line.find(word) != std::string::npos; });
-  });
-}
 
 TEST(Roles, OneLineSaysWhatIsConstantAndAnotherWhatMayBeLearnt) {
   const auto imported = import_bytes(scaled_model().bytes());
