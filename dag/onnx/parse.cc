@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <map>
+#include <unordered_map>
 
 #include "dag/onnx/scan.h"
 #include "dag/onnx/tensor_proto.h"
@@ -134,11 +135,15 @@ pb::TensorProto* float_constant(pb::NodeProto& node, const ImportLimits& limits)
   return dtype && is_float(*dtype) && has_data_inside(proto) ? &proto : nullptr;
 }
 
-// Beside the initializers, in the graph's order. What does not fit is left to who imports the node.
+// Beside the initializers, in the graph's order. What does not fit, or has a name that several nodes return,
+// is left to who imports the node.
 void take_constants(OnnxModel::Structure& model, const ImportLimits& limits, const TakeWeight& take) {
+  std::unordered_map<std::string, int> returned;
+  for (const auto& node : model.proto.graph().node())
+    for (const auto& output : node.output()) ++returned[output];
   for (auto& node : *model.proto.mutable_graph()->mutable_node()) {
     pb::TensorProto* proto = float_constant(node, limits);
-    if (proto == nullptr || model.weights.contains(node.output(0))) continue;
+    if (proto == nullptr || model.weights.contains(node.output(0)) || returned[node.output(0)] > 1) continue;
     const auto spec = tensor_spec(*proto, limits);
     if (!spec) continue;
     auto tensor = take(*proto, *spec, /*outside=*/false);

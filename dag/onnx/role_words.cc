@@ -109,6 +109,26 @@ void note_shared(const OnnxModel& model, const RoleTable& table, std::vector<std
   notes.push_back("one parameter each, though several nodes read it: " + text + more_than(rows.size()));
 }
 
+// What is taken from the model's input, or what it is divided by, before anything else is made of it: the
+// mean and deviation of the data, as a rule. By name, the operator.
+std::map<std::string, std::string> scales_of_inputs(const OnnxModel& model) {
+  std::map<std::string, std::string> scales;
+  const auto& graph = model.structure().proto.graph();
+  std::unordered_set<std::string> data;
+  for (const auto& input : graph.input())
+    if (!model.weights().contains(input.name())) data.insert(input.name());
+  for (const auto& node : graph.node()) {
+    if (node.output_size() == 0 || node.input_size() == 0 || !data.contains(node.input(0))) continue;
+    const std::string& op = node.op_type();
+    const bool view = op == "Identity" || op == "Cast" || op == "Transpose";
+    const bool scaled = node.input_size() == 2 && model.weights().contains(node.input(1)) &&
+                        (op == "Sub" || op == "Div" || op == "Mul" || op == "Add");
+    if (scaled && (op == "Sub" || op == "Div")) scales.emplace(node.input(1), op);
+    if (view || scaled) data.insert(node.output(0));
+  }
+  return scales;
+}
+
 // By the names of tensors, behind Identity nodes too.
 class BatchNorms {
  public:
@@ -310,6 +330,7 @@ std::vector<std::string> role_warnings(const OnnxModel& model, const RoleTable& 
                                        const LookAtValues& look) {
   std::vector<std::string> warnings;
   std::vector<Trained> trained;
+  const auto scales = scales_of_inputs(model);
   for (const TensorRow& row : table) {
     if (row.role != TensorRole::Trained || row.reason == RoleReason::Named) continue;
     const dag::Shape& shape = spec_of(model, row.name).shape;
@@ -318,6 +339,11 @@ std::vector<std::string> role_warnings(const OnnxModel& model, const RoleTable& 
     if (const std::string looks = looks_like_a_table(row, traits, wide); !looks.empty())
       warnings.push_back(with_spec(model, row.name) + " will be trained but looks like a table or a mask: " +
                          looks + "; freeze it unless it is a parameter (freeze: [\"" + row.name + "\"])");
+    if (const auto found = scales.find(row.name); found != scales.end() && row.reason == RoleReason::Free)
+      warnings.push_back(with_spec(model, row.name) + " will be trained, but the model's input is " +
+                         (found->second == "Sub" ? "shifted by it, as by the mean of the data"
+                                                 : "divided by it, as by the deviation of the data") +
+                         "; freeze it unless it is a parameter (freeze: [\"" + row.name + "\"])");
     if (wide && traits) trained.push_back({&row, &shape, *traits});
   }
   warn_of_twins(model, trained, warnings);

@@ -458,6 +458,19 @@ TEST(Roles, OneLineSaysWhatIsConstantAndAnotherWhatMayBeLearnt) {
       << imported->notes[1];
 }
 
+TEST(Roles, TheMeanAndDeviationOfTheDataAreWarnedOf) {
+  ModelMaker maker;
+  maker.input("x", {-1, 4}).output("y");
+  for (const char* name : {"mean", "deviation", "scale"}) maker.weight(name, {4});
+  maker.node("Sub", {"x", "mean"}, {"a"});
+  maker.node("Div", {"a", "deviation"}, {"b"});
+  maker.node("Mul", {"b", "scale"}, {"y"});
+  const auto warnings = import_bytes(maker.bytes())->warnings;
+  EXPECT_EQ(warnings.size(), 2u);
+  EXPECT_TRUE(any_has(warnings, {"'mean'", "shifted by it", "freeze: [\"mean\"]"}));
+  EXPECT_TRUE(any_has(warnings, {"'deviation'", "divided by it"}));
+}
+
 TEST(Roles, AWeightThatIsWrittenTwiceIsNamed) {
   const auto warnings = [](bool transposed, float other) {
     ModelMaker maker;
