@@ -15,6 +15,7 @@
 #include "data/dataset.h"
 #include "data/file.h"
 #include "peer/backend/reference/reference_kernels.h"
+#include "train/loss_warnings.h"
 #include "train/prepare.h"
 
 namespace weft::cli {
@@ -22,7 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 using configs::Job;
 using dag::Graph;
-using dag::InitializerRole;
 using dag::OpKind;
 using dag::OutputRole;
 using onnx::OnnxModel;
@@ -148,37 +148,26 @@ class Shapes {
 
 // ---- the graph ----
 
-bool is_frozen(const Job& job, const std::string& name) {
-  return std::any_of(job.freeze.begin(), job.freeze.end(),
-                     [&](const std::string& pattern) { return matches_glob(pattern, name); });
-}
-
-// Everything was imported as frozen, which keeps the import from judging values that were not read.
-Graph with_parameters(const Job& job, const Graph& graph) {
-  dag::GraphCopy copy(graph, dag::op_table());
-  for (uint32_t i = 0; i < graph.ops().size(); ++i) copy.copy({i});
-  for (const dag::Initializer& initializer : graph.initializers())
-    if (initializer.role == InitializerRole::Frozen && !is_frozen(job, initializer.name))
-      copy.builder().set_role(initializer.name, InitializerRole::Parameter);
-  copy.copy_outputs();
-  return copy.finish();
-}
-
 Result<Graph> import_graph(const Job& job, const OnnxModel& model,
                            const std::map<std::string, int64_t>& sizes) {
   for (size_t i = 0; i < job.freeze.size(); ++i)
     if (const Status found = onnx::check_freeze(model, {&job.freeze[i], 1}); !found)
       return fail(job.error(found.error().code, "freeze[" + std::to_string(i) + "]", found.error().message));
+  for (size_t i = 0; i < job.trained.size(); ++i)
+    if (const Status found = onnx::check_train(model, {&job.trained[i], 1}); !found)
+      return fail(job.error(found.error().code, "train[" + std::to_string(i) + "]", found.error().message));
   onnx::ImportOptions options;
   options.evaluate = peer::evaluate_reference;
   options.batch = job.microbatch_size;
   options.sizes = sizes;
   options.training = job.task == configs::Task::Train;
-  if (!model.weights().empty()) options.freeze = {"*"};
+  options.train = job.trained;
+  options.freeze = job.freeze;
+  options.read = train::values_read(job.losses);
   WEFT_TRY(options.input_shapes, Shapes(job, model, sizes).run());
   auto imported = onnx::import_model(model, options, dag::op_table());
   if (!imported) return fail(job.error(imported.error().code, "model", imported.error().message));
-  return dag::canonicalise(with_parameters(job, imported->graph), dag::op_table());
+  return dag::canonicalise(imported->graph, dag::op_table());
 }
 
 // The named output added up, so that it is a loss.

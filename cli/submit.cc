@@ -151,6 +151,7 @@ class Submit {
   }
 
   static void warn(const train::StartEvent& start) {
+    for (const std::string& note : start.notes) fmt::print(stderr, "note: {}\n", note);
     for (const std::string& warning : start.warnings) fmt::print(stderr, "warning: {}\n", warning);
   }
 

@@ -214,6 +214,7 @@ Result<StartEvent> check_prepared(const Job& job, const onnx::OnnxModel& model) 
   WEFT_TRY(event.steps, job.total_steps(dataset->sample_count()));
   WEFT_TRY(const Prepared training, prepare_training(job, model, *dataset, peer::evaluate_reference));
   event.warnings = training.warnings;
+  event.notes = training.notes;
   count_parameters(training.graph, event);
   if (job.test) {
     WEFT_TRY(const auto test, data::open_dataset(*job.test));

@@ -4,7 +4,9 @@
 #include <cmath>
 
 #include "dag/onnx/analysis.h"
+#include "dag/onnx/batch_norm.h"
 #include "dag/onnx/lowering.h"
+#include "dag/onnx/roles_of_graph.h"
 #include "dag/onnx/structure.h"
 #include "dag/onnx/tensor_proto.h"
 
@@ -43,7 +45,8 @@ std::optional<size_t> first_nan(const Tensor& tensor) {
 class Import {
  public:
   Import(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table)
-      : model_(model.structure()),
+      : whole_(model),
+        model_(model.structure()),
         graph_(model_.proto.graph()),
         options_(options),
         emitter_(options, table) {}
@@ -57,11 +60,13 @@ class Import {
                       .use_counts = uses_,
                       .running = {},
                       .lower_body = {},
-                      .unrolled_left = options_.limits.unrolled_node_count_max};
+                      .unrolled_left = options_.limits.unrolled_node_count_max,
+                      .held_statistics = held_statistics_};
     state.lower_body = [&](const pb::GraphProto& body, Items inputs) {
       return lower_body(state, body, std::move(inputs));
     };
-    for (const pb::NodeProto* node : expanded_.nodes) WEFT_TRY_STATUS(lower(state, *node));
+    for (const pb::NodeProto* node : expanded_.nodes)
+      if (!is_taken_constant(*node)) WEFT_TRY_STATUS(lower(state, *node));
     WEFT_TRY_STATUS(add_outputs(state));
     return finish();
   }
@@ -74,13 +79,41 @@ class Import {
     WEFT_TRY(expanded_, expand_functions(model_, options_.limits));
     WEFT_TRY_STATUS(check_supported(expanded_));
     WEFT_TRY_STATUS(check_opsets());
+    replace_instance_norms(find_instance_norms(model_), expanded_);
     uses_ = count_uses(expanded_);
-    reached_ = reached_by_gradient(expanded_);
-    statistics_ = running_statistics(expanded_);
-    constants_ = exported_constants(model_, options_.training ? &warnings_ : nullptr);
-    if (!model_.is_outline)
-      for (const auto& [name, tensor] : model_.weights) WEFT_TRY_STATUS(check_no_nan(name, tensor));
-    if (options_.training) WEFT_TRY_STATUS(check_no_merged_parameters(model_, expanded_, reached_));
+    for (const std::string& value : options_.read) ++uses_[value];
+    if (options_.training) exported_constants(model_, &warnings_);
+    WEFT_TRY_STATUS(decide_roles());
+    if (!model_.is_outline) WEFT_TRY_STATUS(check_no_nans());
+    if (options_.training)
+      WEFT_TRY_STATUS(
+          check_no_merged_parameters(model_, expanded_, reached_by_gradient(expanded_, options_.read)));
+    return {};
+  }
+
+  Status decide_roles() {
+    if (options_.roles) {
+      WEFT_TRY_STATUS(check_roles(whole_, *options_.roles));
+      roles_ = *options_.roles;
+    } else {
+      const RoleOptions options{.train = options_.train, .freeze = options_.freeze, .read = options_.read};
+      WEFT_TRY(roles_, roles_of_graph(model_, expanded_, options, look_at(whole_)));
+    }
+    for (const TensorRow& row : roles_) {
+      row_of_.emplace(row.name, &row);
+      if (row.role == TensorRole::Statistic && row.frozen) held_statistics_.insert(row.name);
+    }
+    return {};
+  }
+
+  // Numbers of a formula in Constant nodes may be what they want.
+  Status check_no_nans() const {
+    for (const auto& [name, tensor] : model_.weights) {
+      const auto row = row_of_.find(name);
+      const bool number = model_.constants.contains(name) && row != row_of_.end() &&
+                          row->second->role == TensorRole::Constant;
+      if (!number) WEFT_TRY_STATUS(check_no_nan(name, tensor));
+    }
     return {};
   }
 
@@ -191,31 +224,52 @@ class Import {
 
   // ---- initializers ----
 
-  bool is_frozen(const std::string& name) const {
-    return std::any_of(options_.freeze.begin(), options_.freeze.end(),
-                       [&](const std::string& pattern) { return matches_glob(pattern, name); });
-  }
-
-  // In the file's order, which becomes the order of parameters. What no gradient reaches is a known value,
-  // and enters the graph only if something that is not folded reads it.
+  // In the file's order, which becomes the order of parameters; Constant nodes after them. What is constant
+  // is a known value, and enters the graph only if something that is not folded reads it.
   Status add_initializers() {
     for (const auto& proto : graph_.initializer()) {
       const std::string& name = proto.name();
+      if (!uses_.contains(name)) continue;
       const Tensor& tensor = model_.weights.find(name)->second;
       Item item{tensor.spec(), {}, std::nullopt, name};
-      if (!uses_.contains(name)) {
-        continue;
-      } else if (statistics_.contains(name)) {
-        item.id = emitter_.builder().initializer(name, tensor.spec(), InitializerRole::RunningStatistic);
-      } else if (is_float(tensor.dtype()) && reached_.contains(name) && !constants_.contains(name)) {
-        const auto role = is_frozen(name) ? InitializerRole::Frozen : InitializerRole::Parameter;
-        item.id = emitter_.builder().initializer(name, tensor.spec(), role);
-      } else {
+      if (const auto role = role_of(name))
+        item.id = emitter_.builder().initializer(name, tensor.spec(), *role);
+      else
         item.known = tensor;
-      }
       items_[name] = std::move(item);
     }
+    for (const auto& node : graph_.node()) {
+      if (!is_taken_constant(node) || !uses_.contains(node.output(0))) continue;
+      const std::string& name = node.output(0);
+      const Tensor& tensor = model_.weights.find(name)->second;
+      const auto role = role_of(name);
+      items_[name] = role ? Item{tensor.spec(), emitter_.builder().initializer(name, tensor.spec(), *role),
+                                 std::nullopt, name}
+                          : emitter_.constant(tensor);
+    }
     return {};
+  }
+
+  // Nothing for a known value.
+  std::optional<InitializerRole> role_of(const std::string& name) const {
+    const auto row = row_of_.find(name);
+    if (row == row_of_.end()) return std::nullopt;  // no float
+    switch (row->second->role) {
+      case TensorRole::Trained:
+        return InitializerRole::Parameter;
+      case TensorRole::Frozen:
+        return InitializerRole::Frozen;
+      case TensorRole::Statistic:
+        return row->second->frozen ? InitializerRole::Frozen : InitializerRole::RunningStatistic;
+      case TensorRole::Constant:
+        return std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  bool is_taken_constant(const pb::NodeProto& node) const {
+    return node.op_type() == "Constant" && node.output_size() == 1 &&
+           model_.constants.contains(node.output(0));
   }
 
   // ---- nodes ----
@@ -325,27 +379,42 @@ class Import {
       }
       emitter_.builder().output(output.name(), emitter_.materialise(item), dag::OutputRole::Prediction);
     }
+    WEFT_TRY_STATUS(add_read_values());
     for (auto& [name, item] : state.running)
       emitter_.builder().output(name, emitter_.materialise(item), dag::OutputRole::StateUpdate);
+    return {};
+  }
+
+  Status add_read_values() {
+    std::set<std::string> returned;
+    for (const auto& output : graph_.output()) returned.insert(output.name());
+    for (const std::string& name : options_.read) {
+      const auto found = items_.find(name);
+      if (found == items_.end() || found->second.absent() || !returned.insert(name).second) continue;
+      if (found->second.sequence)
+        return fail(ErrorCode::Unsupported, "'" + name.substr(0, 128) + "' is a sequence of tensors");
+      emitter_.builder().output(name, emitter_.materialise(found->second), dag::OutputRole::Prediction);
+    }
     return {};
   }
 
   Result<ImportedModel> finish() {
     ImportedModel imported{.graph = emitter_.builder().finish(),
                            .weights = {},
+                           .roles = roles_,
                            .warnings = warnings_,
+                           .notes = {},
                            .op_counts = count_ops(expanded_)};
     bool renamed = false;
     for (const auto& initializer : imported.graph.initializers()) {
-      const Tensor& tensor = model_.weights.find(initializer.name)->second;
-      imported.weights.emplace(initializer.name, tensor);
-      if (initializer.role != InitializerRole::Parameter) continue;
-      renamed = renamed || initializer.name.starts_with("onnx::");
-      if (const std::string why = table_or_mask(initializer.name, tensor); !why.empty())
-        imported.warnings.push_back("'" + initializer.name + "' " + to_string(tensor.spec()) +
-                                    " will be trained but looks like a table or a mask: " + why +
-                                    "; freeze it unless it is a parameter (freeze: [\"" + initializer.name +
-                                    "\"])");
+      imported.weights.emplace(initializer.name, model_.weights.find(initializer.name)->second);
+      renamed = renamed ||
+                (initializer.role == InitializerRole::Parameter && initializer.name.starts_with("onnx::"));
+    }
+    if (options_.training && !options_.roles) {
+      for (std::string& warning : role_warnings(whole_, roles_, look_at(whole_)))
+        imported.warnings.push_back(std::move(warning));
+      imported.notes = role_notes(whole_, roles_);
     }
     if (options_.training && renamed)
       imported.warnings.push_back(
@@ -354,6 +423,7 @@ class Import {
     return imported;
   }
 
+  const OnnxModel& whole_;
   const OnnxModel::Structure& model_;
   const pb::GraphProto& graph_;
   const ImportOptions& options_;
@@ -361,9 +431,9 @@ class Import {
   ExpandedGraph expanded_;
   std::vector<std::string> warnings_;
   std::unordered_map<std::string, int> uses_;
-  std::unordered_set<std::string> reached_;
-  std::set<std::string> statistics_;
-  std::set<std::string> constants_;
+  RoleTable roles_;
+  std::unordered_map<std::string, const TensorRow*> row_of_;
+  std::set<std::string> held_statistics_;
   std::map<std::string, int64_t> bound_symbols_;
   std::unordered_map<std::string, Item> items_;
 };
@@ -373,6 +443,7 @@ class Import {
 Result<ImportedModel> import_model(const OnnxModel& model, const ImportOptions& options,
                                    const dag::OpTable& table) {
   WEFT_TRY_STATUS(check_freeze(model, options.freeze));
+  WEFT_TRY_STATUS(check_train(model, options.train));
   return Import(model, options, table).run();
 }
 

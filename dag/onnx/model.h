@@ -20,7 +20,7 @@ class OnnxModel {
 
   explicit OnnxModel(std::shared_ptr<const Structure> structure) : structure_(std::move(structure)) {}
 
-  // Every initializer of the file, by name.
+  // Every initializer of the file, and every float tensor of a Constant node of its graph, by name.
   const dag::Weights& weights() const;
   const Structure& structure() const { return *structure_; }
 

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <map>
+#include <unordered_map>
 
 #include "dag/onnx/scan.h"
 #include "dag/onnx/tensor_proto.h"
@@ -118,6 +119,42 @@ Status take_weights(OnnxModel::Structure& model, const ImportLimits& limits, con
   return {};
 }
 
+// The tensor of a Constant node of floats; nullptr for other nodes.
+pb::TensorProto* float_constant(pb::NodeProto& node, const ImportLimits& limits) {
+  const bool standard = node.domain().empty() || node.domain() == "ai.onnx";
+  if (!standard || node.op_type() != "Constant" || node.input_size() != 0 || node.output_size() != 1 ||
+      node.attribute_size() != 1)
+    return nullptr;
+  const std::string& name = node.output(0);
+  auto& attribute = *node.mutable_attribute(0);
+  if (name.empty() || static_cast<int64_t>(name.size()) > limits.name_bytes_max ||
+      attribute.name() != "value" || !attribute.has_t())
+    return nullptr;
+  auto& proto = *attribute.mutable_t();
+  const auto dtype = dtype_from_onnx(proto.data_type());
+  return dtype && is_float(*dtype) && has_data_inside(proto) ? &proto : nullptr;
+}
+
+// Beside the initializers, in the graph's order. What does not fit, or has a name that several nodes return,
+// is left to who imports the node.
+void take_constants(OnnxModel::Structure& model, const ImportLimits& limits, const TakeWeight& take) {
+  std::unordered_map<std::string, int> returned;
+  for (const auto& node : model.proto.graph().node())
+    for (const auto& output : node.output()) ++returned[output];
+  for (auto& node : *model.proto.mutable_graph()->mutable_node()) {
+    pb::TensorProto* proto = float_constant(node, limits);
+    if (proto == nullptr || model.weights.contains(node.output(0)) || returned[node.output(0)] > 1) continue;
+    const auto spec = tensor_spec(*proto, limits);
+    if (!spec) continue;
+    auto tensor = take(*proto, *spec, /*outside=*/false);
+    if (!tensor) continue;
+    const Form form = proto->has_raw_data() ? Form::Raw : Form::Typed;
+    proto->clear_raw_data();
+    model.constants.emplace(node.output(0), form);
+    model.weights.emplace(node.output(0), std::move(*tensor));
+  }
+}
+
 Result<int64_t> standard_opset(const pb::ModelProto& proto) {
   int64_t version = 0;
   for (const auto& entry : proto.opset_import()) {
@@ -156,6 +193,7 @@ Result<OnnxModel> parse_model(std::span<const std::byte> bytes, const ImportLimi
     return fail(ErrorCode::Unsupported, "the model has sparse initializers; export it with dense ones");
   WEFT_TRY(model->opset, standard_opset(model->proto));
   WEFT_TRY_STATUS(take_weights(*model, limits, take));
+  take_constants(*model, limits, take);
   return OnnxModel(std::move(model));
 }
 

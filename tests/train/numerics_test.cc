@@ -148,8 +148,8 @@ TEST_P(Numerics, CpuBackendIsAsCloseAsFloat32Allows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Numerics,
-                         testing::Values("gpt3", "gpt4", "resnet18w16", "resnet_small", "two_heads",
-                                         "tagger"),
+                         testing::Values("gpt3", "gpt4", "resnet18w16", "resnet_small", "frozen_norms",
+                                         "two_heads", "tagger"),
                          [](const auto& case_info) { return std::string(case_info.param); });
 // The architectures that people train, narrow (tests/numerics/architectures.py).
 INSTANTIATE_TEST_SUITE_P(Architectures, Numerics,
