@@ -54,12 +54,14 @@ Result<Attributes> cross_entropy_attributes(const LossSpec& loss, const TensorSp
 
 // The loss of every element, of the prediction's shape: mse, l1, bce_with_logits.
 Result<ValueId> elementwise_loss(GraphBuilder& builder, LossType type, ValueId prediction, ValueId target) {
-  const TensorSpec& spec = builder.spec(prediction);
+  const TensorSpec spec = builder.spec(prediction);
+  if (spec.element_count() == 0)
+    return fail(ErrorCode::InvalidArgument, "the output " + to_string(spec) + " has nothing to compare");
   if (!is_float(builder.spec(target).dtype))
     target = builder.add(OpKind::Cast, {target}, {{Attr::DType, static_cast<int64_t>(spec.dtype)}});
   if (builder.spec(target).shape != spec.shape) {
     // [N] against [N,1] is one number a sample either way; anything else would broadcast by accident.
-    if (builder.spec(target).element_count() != spec.element_count() ||
+    if (builder.spec(target).element_count() != spec.element_count() || spec.shape.empty() ||
         builder.spec(target).shape.front() != spec.shape.front())
       return fail(ErrorCode::InvalidArgument, "the output " + to_string(spec) + " and the target " +
                                                   to_string(builder.spec(target)) + " differ in shape");

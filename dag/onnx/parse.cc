@@ -4,6 +4,7 @@
 #include <map>
 
 #include "dag/onnx/scan.h"
+#include "dag/onnx/sort.h"
 #include "dag/onnx/tensor_proto.h"
 
 namespace weft::onnx {
@@ -122,10 +123,14 @@ Result<int64_t> standard_opset(const pb::ModelProto& proto) {
   int64_t version = 0;
   for (const auto& entry : proto.opset_import()) {
     if (!entry.domain().empty() && entry.domain() != "ai.onnx") continue;
-    if (version != 0) return fail(ErrorCode::Corrupted, "the standard operator set is imported twice");
+    if (entry.version() <= 0)
+      return fail(ErrorCode::Corrupted,
+                  "operator set " + std::to_string(entry.version()) + " does not exist");
+    if (version != 0 && version != entry.version())
+      return fail(ErrorCode::Corrupted, "the standard operator set is imported as version " +
+                                            std::to_string(version) + " and as version " +
+                                            std::to_string(entry.version()));
     version = entry.version();
-    if (version <= 0)
-      return fail(ErrorCode::Corrupted, "operator set " + std::to_string(version) + " does not exist");
   }
   return version;  // 0: only other domains, which the import refuses by name
 }
@@ -155,6 +160,7 @@ Result<OnnxModel> parse_model(std::span<const std::byte> bytes, const ImportLimi
   if (model->proto.graph().sparse_initializer_size() > 0)
     return fail(ErrorCode::Unsupported, "the model has sparse initializers; export it with dense ones");
   WEFT_TRY(model->opset, standard_opset(model->proto));
+  WEFT_TRY_STATUS(sort_nodes(model->proto));
   WEFT_TRY_STATUS(take_weights(*model, limits, take));
   return OnnxModel(std::move(model));
 }
