@@ -220,6 +220,7 @@ class Import {
         item.id = emitter_.builder().initializer(name, tensor.spec(), role);
       } else {
         item.known = tensor;
+        item.four_bits = is_four_bit(proto);
       }
       items_[name] = std::move(item);
     }

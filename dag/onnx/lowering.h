@@ -42,6 +42,7 @@ struct Item {
   std::string initializer = {};  // its name, when it is an initializer of the file as it stands
   // Of integers that quantisation made: the same numbers as floats, through which a gradient passes.
   std::shared_ptr<const Item> as_float = nullptr;
+  bool four_bits = false;  // known, and stored as int4 or uint4, which eight bits hold here
   // Set: no tensor but a sequence of these. Only rows that say so see one.
   std::shared_ptr<const std::vector<Item>> sequence = nullptr;
 
@@ -247,6 +248,7 @@ std::span<const LowerRow> recurrent_lowerings();
 std::span<const LowerRow> sampling_lowerings();
 std::span<const LowerRow> scatter_lowerings();
 std::span<const LowerRow> attention_lowerings();
+std::span<const LowerRow> state_lowerings();
 std::span<const LowerRow> quantisation_lowerings();
 std::span<const LowerRow> signal_lowerings();
 std::span<const LowerRow> control_lowerings();

@@ -209,7 +209,8 @@ const LowerRow* visit_rows(std::string_view domain, Visit visit) {
         reduction_lowerings(),     matmul_lowerings(),     convolution_lowerings(), pooling_lowerings(),
         normalisation_lowerings(), softmax_lowerings(),    generator_lowerings(),   random_lowerings(),
         recurrent_lowerings(),     sampling_lowerings(),   scatter_lowerings(),     attention_lowerings(),
-        quantisation_lowerings(),  signal_lowerings(),     control_lowerings(),     sequence_lowerings()})
+        quantisation_lowerings(),  signal_lowerings(),     control_lowerings(),     sequence_lowerings(),
+        state_lowerings()})
     if (const LowerRow* row = search(rows)) return row;
   return nullptr;
 }

@@ -107,7 +107,7 @@ Status take_weights(OnnxModel::Structure& model, const ImportLimits& limits, con
     if (outside) {
       const auto place = external_place(proto);
       if (!place) return within(place.error());
-      const Status alone = claimed.claim(*place, spec.bytes().value, name);
+      const Status alone = claimed.claim(*place, stored_bytes(proto, spec), name);
       if (!alone) return within(alone.error());
     }
     auto tensor = take(proto, spec, outside);
@@ -175,7 +175,7 @@ Result<Tensor> ExternalReader::read(const pb::TensorProto& proto) {
   WEFT_TRY(const ExternalPlace place, external_place(proto));
   WEFT_TRY(dag::TensorSpec spec, tensor_spec(proto, limits_));
   WEFT_TRY(const File* file, open(place.location));
-  const int64_t size = spec.bytes().value;
+  const int64_t size = stored_bytes(proto, spec);
   if (place.length >= 0 && place.length != size)
     return fail(ErrorCode::Corrupted, "claims " + to_string(spec) + ", " + std::to_string(size) +
                                           " bytes, but its external data has " +
@@ -183,6 +183,11 @@ Result<Tensor> ExternalReader::read(const pb::TensorProto& proto) {
   if (place.offset > file->size() || size > file->size() - place.offset)
     return fail(ErrorCode::Corrupted, "its external data ends beyond '" + place.location + "', which has " +
                                           std::to_string(file->size()) + " bytes");
+  if (is_four_bit(proto)) {
+    std::vector<std::byte> stored(static_cast<size_t>(size));
+    WEFT_TRY_STATUS(file->read_at(place.offset, stored));
+    return tensor_from_stored(proto, spec, stored);
+  }
   Tensor tensor(spec);
   WEFT_TRY_STATUS(file->read_at(place.offset, tensor.mutable_bytes()));
   return tensor;

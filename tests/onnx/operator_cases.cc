@@ -50,9 +50,11 @@ BitwiseAnd 18 i32[3] i32[3]=1,2,3 -> y
 BitwiseNot 18 i32[3] -> y
 BitwiseOr 18 i32[3] i32[3]=1,2,3 -> y
 BitwiseXor 18 i32[3] i32[3]=1,2,3 -> y
+BitCast 26 i32[2]=1,1065353216 -> y to=1
 BlackmanWindow 17 i32[]=10 -> y periodic=0
 Cast 13 u16[3,4] -> y to=1
 CastLike 15 u16[3,4] f32[1] -> y
+CausalConvWithState 27 f32[2,3,5] f32[3,1,4] f32[3] f32[2,3,3] -> yy activation="silu"
 Ceil 13 f32[2] -> y
 Celu 12 f32[3,3,3,1] -> y alpha=2.0
 CenterCropPad 18 f32[3,5,4] i64[2]=4,6 -> y axes=[1,2]
@@ -72,6 +74,7 @@ ConvTranspose 11 f32[1,1,3,3] f32[1,2,3,3] -> y kernel_shape=[3,3] output_paddin
 ConvTranspose 11 f32[1,1,3,3] f32[1,2,3,3] -> y pads=[1,2,1,2] strides=[3,2]
 Cos 7 f32[3] -> y
 Cosh 9 f32[3] -> y
+CumProd 26 f32[2,5] i64[]=1 -> y exclusive=1 reverse=1
 CumSum 14 f64[5] i32[]=0 -> y exclusive=1 reverse=1
 DFT 17 f32[1,10,10,2] -> y axis=1 inverse=1
 DeformConv 19 f32[1,1,3,3] f32[1,1,2,2] f32[1,8,2,2] f32[1] f32[1,4,2,2] -> y kernel_shape=[2,2] pads=[0,0,0,0]
@@ -129,6 +132,8 @@ LayerNormalization 17 f32[2,3,5] f32[5] f32[5] -> yyy axis=2 epsilon=0.1000
 LeakyRelu 16 f32[3] -> y alpha=0.1000
 Less 13 f32[3,4,5] f32[5] -> y
 LessOrEqual 16 f32[3,4,5] f32[5] -> y
+LinearAttention 27 f32[2,3,8] f32[2,3,4] f32[2,3,6] f32[2,2,2,3] f32[2,3,2] f32[2,3,2] -> yy kv_num_heads=2 q_num_heads=4 scale=0.5
+LinearAttention 27 f32[1,2,6] f32[1,2,6] f32[1,2,4] - f32[1,2,6] -> yy chunk_size=64 kv_num_heads=2 q_num_heads=2 update_rule="gated"
 Log 13 f32[2] -> y
 LogSoftmax 13 f32[3,4,5] -> y axis=0
 LpNormalization 7 f32[2,3] -> y axis=1 p=2
