@@ -250,8 +250,12 @@ Status lower_expand(NodeContext& n) {
   WEFT_TRY(const Ints wanted, n.ints(1, "shape"));
   for (const int64_t dim : wanted)
     if (dim < 0) return n.invalid("shape " + to_string(wanted) + " has a negative dim");
-  const auto shape = dag::broadcast_shapes(n.in(0).shape(), wanted);
+  const Shape& x = n.in(0).shape();
+  const auto shape = dag::broadcast_shapes(x, wanted);
   if (!shape) return n.invalid(shape.error().message);
+  // A token that is put before each sample's own, say.
+  if (x.size() == wanted.size() && x.size() > 1 && x[0] == 1)
+    n.note_literal_batch(n.literal_batch_cure(wanted[0]));
   return n.give(n.expand(n.in(0), *shape));
 }
 
