@@ -82,8 +82,11 @@ ValueId as_wide(GraphBuilder& builder, ValueId value) {
   return as(builder, builder.spec(value).dtype == DType::F64 ? DType::F64 : DType::F32, value);
 }
 
-// A loss takes floats alone; whoever asks for another output hears its type.
-Status check_float(const LossSpec& loss, const TensorSpec& spec) {
+// A loss takes floats, and some of them.
+Status check_compared(const LossSpec& loss, const TensorSpec& spec) {
+  if (spec.element_count() == 0)
+    return fail(ErrorCode::InvalidArgument,
+                "output '" + loss.prediction + "' is " + to_string(spec) + ": there is nothing to compare");
   if (is_float(spec.dtype)) return {};
   return fail(ErrorCode::InvalidArgument,
               "output '" + loss.prediction + "' is " + to_string(spec) + ": a loss compares floats");
@@ -536,7 +539,7 @@ Result<std::vector<ValueId>> find_predictions(const Graph& model, std::span<cons
   std::vector<ValueId> predictions;
   for (const LossSpec& loss : losses) {
     WEFT_TRY(predictions.emplace_back(), find_prediction(model, loss.prediction));
-    WEFT_TRY_STATUS(check_float(loss, model.spec(predictions.back())));
+    WEFT_TRY_STATUS(check_compared(loss, model.spec(predictions.back())));
   }
   return predictions;
 }

@@ -100,8 +100,6 @@ Status check_supported(const ExpandedGraph& graph) {
 Status check_well_formed(const OnnxModel::Structure& model, const ImportLimits& limits) {
   const auto& graph = model.proto.graph();
   std::unordered_set<std::string_view> defined;
-  std::unordered_set<std::string_view>
-      produced;  // by any node, to tell a cycle from a name that does not exist
   const auto too_long = [&](const std::string& name) {
     return static_cast<int64_t>(name.size()) > limits.name_bytes_max;
   };
@@ -114,18 +112,12 @@ Status check_well_formed(const OnnxModel::Structure& model, const ImportLimits& 
       return fail(ErrorCode::InvalidArgument, "two inputs have the name " + short_name(input.name()));
     defined.insert(input.name());
   }
-  for (const auto& node : graph.node())
-    for (const auto& output : node.output()) produced.insert(output);
   for (const auto& node : graph.node()) {
     const std::string where = node.op_type().substr(0, 64) + " " + short_name(node.name());
     if (too_long(node.name()) || too_long(node.op_type()))
       return fail(ErrorCode::OutOfRange, "the name of a node is too long");
     for (const auto& input : node.input()) {
       if (input.empty() || defined.contains(input)) continue;
-      if (produced.contains(input))
-        return fail(ErrorCode::InvalidArgument,
-                    where + " reads " + short_name(input) +
-                        " before it is computed: the graph has a cycle, or its nodes are out of order");
       return fail(ErrorCode::InvalidArgument,
                   where + " reads " + short_name(input) + ", which nothing defines");
     }

@@ -133,8 +133,9 @@ Status store_weights(const OnnxModel& model, const dag::Weights& trained, const 
     };
     add("location", location);
     add("offset", std::to_string(data->size()));
-    add("length", std::to_string(tensor.bytes().size()));
-    WEFT_TRY_STATUS(data->write(tensor.bytes()));
+    add("length", std::to_string(stored_bytes(initializer, tensor.spec())));
+    WEFT_TRY_STATUS(is_four_bit(initializer) ? data->write(stored_form(initializer, tensor))
+                                             : data->write(tensor.bytes()));
   }
   return {};
 }

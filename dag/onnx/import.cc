@@ -65,8 +65,11 @@ class Import {
     state.lower_body = [&](const pb::GraphProto& body, Items inputs) {
       return lower_body(state, body, std::move(inputs));
     };
-    for (const pb::NodeProto* node : expanded_.nodes)
-      if (!is_taken_constant(*node)) WEFT_TRY_STATUS(lower(state, *node));
+    state.batch = open_batch_;
+    for (const pb::NodeProto* node : expanded_.nodes) {
+      if (is_taken_constant(*node)) continue;
+      if (Status lowered = lower(state, *node); !lowered) return with_cure(state, std::move(lowered).error());
+    }
     WEFT_TRY_STATUS(add_outputs(state));
     return finish();
   }
@@ -192,6 +195,11 @@ class Import {
     return shape;
   }
 
+  static bool has_open_batch(const pb::ValueInfoProto& info) {
+    const auto& shape = info.type().tensor_type().shape();
+    return shape.dim_size() > 0 && !shape.dim(0).has_dim_value();
+  }
+
   Status add_inputs() {
     for (const auto& info : graph_.input()) {
       if (model_.weights.contains(info.name())) continue;  // files of IR version 3 list initializers here too
@@ -207,6 +215,7 @@ class Import {
         continue;
       }
       WEFT_TRY(Shape shape, input_shape(info));
+      if (has_open_batch(info) && !shape.empty()) open_batch_ = shape[0];
       if (static_cast<int>(shape.size()) > options_.limits.rank_max)
         return within({ErrorCode::OutOfRange, "it has too many dims"});
       const auto count = dag::checked_element_count(shape);
@@ -235,7 +244,7 @@ class Import {
       if (const auto role = role_of(name))
         item.id = emitter_.builder().initializer(name, tensor.spec(), *role);
       else
-        item.known = tensor;
+        item.known = tensor, item.four_bits = is_four_bit(proto);
       items_[name] = std::move(item);
     }
     for (const auto& node : graph_.node()) {
@@ -314,6 +323,14 @@ class Import {
       items_[node.output(i)] = std::move(*item);
     }
     return {};
+  }
+
+  // Shapes that do not fit may come of a batch that a node before wrote down.
+  static tl::unexpected<Error> with_cure(const ImportState& state, Error error) {
+    const bool said = error.message.find(state.literal_batch) != std::string::npos;
+    if (error.code == ErrorCode::InvalidArgument && !said)
+      error.message += "; perhaps " + state.literal_batch;
+    return fail(std::move(error));
   }
 
   // ---- subgraphs: every name means one value, so a body's names stand beside the graph's ----
@@ -435,6 +452,7 @@ class Import {
   std::unordered_map<std::string, const TensorRow*> row_of_;
   std::set<std::string> held_statistics_;
   std::map<std::string, int64_t> bound_symbols_;
+  std::optional<int64_t> open_batch_;
   std::unordered_map<std::string, Item> items_;
 };
 

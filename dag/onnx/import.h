@@ -22,7 +22,7 @@ namespace weft::onnx {
 // Of the standard operators. The meaning of each is known in all of these; a newer file is taken to mean what
 // it would in the newest, with a warning.
 inline constexpr int64_t kOpsetMin = 6;
-inline constexpr int64_t kOpsetMax = 24;
+inline constexpr int64_t kOpsetMax = 26;
 
 // Computes one op on host tensors: how constants are folded. An absent optional operand is nullptr. A backend
 // above this layer provides it.

@@ -88,9 +88,11 @@ Result<Item> spread(NodeContext& n, const Item& parameter, const Shape& x) {
 
 // ---- QuantizeLinear, DequantizeLinear ----
 
-// Whole numbers -> the nearest of the dtype, as floats and as integers that remember them.
-Result<Item> saturated(NodeContext& n, const Item& whole, DType dtype) {
-  const std::optional<Range> range = range_of(dtype);
+// Whole numbers -> the nearest of the dtype, as floats and as integers that remember them. `four_bits`: it
+// holds numbers of so many.
+Result<Item> saturated(NodeContext& n, const Item& whole, DType dtype, bool four_bits = false) {
+  std::optional<Range> range = range_of(dtype);
+  if (four_bits) range = dtype == DType::I8 ? Range{-8, 7} : Range{0, 15};
   if (!range) return n.unsupported("it quantises to " + std::string(to_string(dtype)));
   WEFT_TRY(const Item kept,
            n.emit(OpKind::Clip, {whole}, {{Attr::Min, range->low}, {Attr::Max, range->high}}));
@@ -125,7 +127,7 @@ Status lower_quantize(NodeContext& n) {
     WEFT_TRY(zero, n.cast(zero, y.dtype()));
     WEFT_TRY(y, n.emit(OpKind::Add, {y, zero}));
   }
-  return n.give(saturated(n, y, dtype));
+  return n.give(saturated(n, y, dtype, n.has(2) && n.in(2).four_bits));
 }
 
 // x - zero point. Of 32-bit integers in integers, since not every one is a float.

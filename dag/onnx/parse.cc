@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "dag/onnx/scan.h"
+#include "dag/onnx/sort.h"
 #include "dag/onnx/tensor_proto.h"
 
 namespace weft::onnx {
@@ -107,7 +108,7 @@ Status take_weights(OnnxModel::Structure& model, const ImportLimits& limits, con
     if (outside) {
       const auto place = external_place(proto);
       if (!place) return within(place.error());
-      const Status alone = claimed.claim(*place, spec.bytes().value, name);
+      const Status alone = claimed.claim(*place, stored_bytes(proto, spec), name);
       if (!alone) return within(alone.error());
     }
     auto tensor = take(proto, spec, outside);
@@ -159,10 +160,14 @@ Result<int64_t> standard_opset(const pb::ModelProto& proto) {
   int64_t version = 0;
   for (const auto& entry : proto.opset_import()) {
     if (!entry.domain().empty() && entry.domain() != "ai.onnx") continue;
-    if (version != 0) return fail(ErrorCode::Corrupted, "the standard operator set is imported twice");
+    if (entry.version() <= 0)
+      return fail(ErrorCode::Corrupted,
+                  "operator set " + std::to_string(entry.version()) + " does not exist");
+    if (version != 0 && version != entry.version())
+      return fail(ErrorCode::Corrupted, "the standard operator set is imported as version " +
+                                            std::to_string(version) + " and as version " +
+                                            std::to_string(entry.version()));
     version = entry.version();
-    if (version <= 0)
-      return fail(ErrorCode::Corrupted, "operator set " + std::to_string(version) + " does not exist");
   }
   return version;  // 0: only other domains, which the import refuses by name
 }
@@ -192,6 +197,7 @@ Result<OnnxModel> parse_model(std::span<const std::byte> bytes, const ImportLimi
   if (model->proto.graph().sparse_initializer_size() > 0)
     return fail(ErrorCode::Unsupported, "the model has sparse initializers; export it with dense ones");
   WEFT_TRY(model->opset, standard_opset(model->proto));
+  WEFT_TRY_STATUS(sort_nodes(model->proto));
   WEFT_TRY_STATUS(take_weights(*model, limits, take));
   take_constants(*model, limits, take);
   return OnnxModel(std::move(model));
@@ -207,7 +213,7 @@ Result<Tensor> ExternalReader::read(const pb::TensorProto& proto) {
   WEFT_TRY(const ExternalPlace place, external_place(proto));
   WEFT_TRY(dag::TensorSpec spec, tensor_spec(proto, limits_));
   WEFT_TRY(const File* file, open(place.location));
-  const int64_t size = spec.bytes().value;
+  const int64_t size = stored_bytes(proto, spec);
   if (place.length >= 0 && place.length != size)
     return fail(ErrorCode::Corrupted, "claims " + to_string(spec) + ", " + std::to_string(size) +
                                           " bytes, but its external data has " +
@@ -215,6 +221,11 @@ Result<Tensor> ExternalReader::read(const pb::TensorProto& proto) {
   if (place.offset > file->size() || size > file->size() - place.offset)
     return fail(ErrorCode::Corrupted, "its external data ends beyond '" + place.location + "', which has " +
                                           std::to_string(file->size()) + " bytes");
+  if (is_four_bit(proto)) {
+    std::vector<std::byte> stored(static_cast<size_t>(size));
+    WEFT_TRY_STATUS(file->read_at(place.offset, stored));
+    return tensor_from_stored(proto, spec, stored);
+  }
   Tensor tensor(spec);
   WEFT_TRY_STATUS(file->read_at(place.offset, tensor.mutable_bytes()));
   return tensor;

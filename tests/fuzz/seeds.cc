@@ -444,6 +444,11 @@ void onnx(Seeds& seeds) {
   }
 }
 
+// The cases, each as it stands; the changes are the fuzzer's.
+void nodes(Seeds& seeds) {
+  for (uint64_t i = 0; i < 250; ++i) seeds.add("case_" + std::to_string(i), number(i, 2));
+}
+
 void onnx_files(Seeds& seeds) {
   for (const auto& hostile : weft::onnx::testing::hostile_models())
     if (hostile.name.starts_with("external_")) seeds.add(hostile.name, hostile.bytes());
@@ -469,6 +474,7 @@ const std::map<std::string_view, void (*)(Seeds&)>& makers() {
                                                                        {"job_file", job_file},
                                                                        {"manifests", manifests},
                                                                        {"messages", messages},
+                                                                       {"nodes", nodes},
                                                                        {"npy", npy},
                                                                        {"npz", npz},
                                                                        {"onnx", onnx},
