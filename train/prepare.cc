@@ -9,6 +9,7 @@
 #include "dag/passes/canonicalise.h"
 #include "dag/text.h"
 #include "dag/unread.h"
+#include "train/matching.h"
 
 namespace weft::train {
 namespace {
@@ -16,86 +17,6 @@ namespace {
 using configs::Job;
 using dag::Graph;
 using dag::TensorSpec;
-
-// The model's inputs matched with columns: shapes for the import, feeds for the loader.
-struct Matching {
-  std::map<std::string, dag::Shape> shapes;
-  std::vector<data::Feed> feeds;
-};
-
-std::string list_columns(const data::Dataset& dataset) {
-  std::string text;
-  for (const data::Column& column : dataset.columns())
-    text += (text.empty() ? "" : ", ") + column.name + " " + to_string(column.sample);
-  return text;
-}
-
-Result<size_t> find_column(const Job& job, const data::Dataset& dataset, std::string_view path,
-                           const std::string& name) {
-  if (const auto column = dataset.find_column(name)) return *column;
-  return fail(job.error(ErrorCode::NotFound, path,
-                        "the data has no column '" + name + "'; it has " + list_columns(dataset)));
-}
-
-std::string describe(const onnx::OnnxModel::Port& port) {
-  std::string text = port.dtype + "[";
-  for (size_t i = 0; i < port.dims.size(); ++i) text += (i ? "," : "") + port.dims[i];
-  return text + "]";
-}
-
-bool is_number(const std::string& dim) {
-  return !dim.empty() && std::all_of(dim.begin(), dim.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-// The column's shape under the microbatch, against what the file says of the input.
-Result<dag::Shape> match_shape(const Job& job, const onnx::OnnxModel::Port& port, const TensorSpec& sample) {
-  const std::string path = "inputs." + port.name;
-  const auto mismatch = [&](const std::string& why) {
-    return fail(job.error(ErrorCode::InvalidArgument, path,
-                          "input '" + port.name + "' of the model is " + describe(port) +
-                              ", a sample of the column is " + to_string(sample) + ": " + why));
-  };
-  if (port.dtype != to_string(sample.dtype)) return mismatch("the types differ");
-  dag::Shape shape = sample.shape;
-  shape.insert(shape.begin(), job.microbatch_size);
-  if (!port.has_shape) return shape;
-  if (port.dims.size() != shape.size())
-    return mismatch("the ranks differ (the first axis of the input is the batch)");
-  if (is_number(port.dims[0]) && port.dims[0] != std::to_string(job.microbatch_size))
-    return fail(job.error(ErrorCode::InvalidArgument,
-                          job.locations.contains("microbatch_size") ? "microbatch_size" : "batch_size",
-                          "the model was exported with a fixed batch of " + port.dims[0] +
-                              ": set microbatch_size: " + port.dims[0] + ", or export it with dynamic_axes"));
-  for (size_t i = 1; i < shape.size(); ++i)
-    if (is_number(port.dims[i]) && port.dims[i] != std::to_string(shape[i]))
-      return mismatch("axis " + std::to_string(i) + " differs");
-  return shape;
-}
-
-Result<Matching> match_inputs(const Job& job, const onnx::OnnxModel& model, const data::Dataset& dataset) {
-  Matching matching;
-  const auto ports = model.inputs();
-  for (const auto& [input, column] : job.inputs) {
-    if (std::any_of(ports.begin(), ports.end(), [&](const auto& port) { return port.name == input; }))
-      continue;
-    std::string names;
-    for (const auto& port : ports) names += (names.empty() ? "'" : ", '") + port.name + "'";
-    return fail(job.error(ErrorCode::NotFound, "inputs." + input,
-                          "the model has no input '" + input + "'; it has " + names));
-  }
-  for (const auto& port : ports) {
-    const auto named = job.inputs.find(port.name);
-    if (named == job.inputs.end())
-      return fail(job.error(ErrorCode::InvalidArgument, "inputs",
-                            "the model's input '" + port.name + "' " + describe(port) +
-                                " gets no data: add `" + port.name + ": <column>`; the data has " +
-                                list_columns(dataset)));
-    WEFT_TRY(const size_t column, find_column(job, dataset, "inputs." + port.name, named->second));
-    WEFT_TRY(matching.shapes[port.name], match_shape(job, port, dataset.columns()[column].sample));
-    matching.feeds.push_back({port.name, column});
-  }
-  return matching;
-}
 
 Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& model, const Matching& matching,
                                        const onnx::Evaluator& evaluator, bool training) {
@@ -105,7 +26,10 @@ Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& mo
   onnx::ImportOptions options;
   options.evaluate = evaluator;
   options.batch = job.microbatch_size;
+  options.batch_first = true;
+  options.sizes = job.sizes;
   options.input_shapes = matching.shapes;
+  options.bound_inputs = matching.values;
   options.training = training;
   options.freeze = job.freeze;
   auto imported = onnx::import_model(model, options, dag::op_table());
@@ -115,8 +39,8 @@ Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& mo
 }
 
 // The specs of the targets, by term, and the feeds that fill them; nothing for LossType::Output.
-Result<std::vector<TensorSpec>> match_targets(const Job& job, const data::Dataset& dataset,
-                                              std::vector<data::Feed>& feeds) {
+Result<std::vector<TensorSpec>> match_targets(const Job& job, const Graph& model,
+                                              const data::Dataset& dataset, std::vector<data::Feed>& feeds) {
   const std::vector<std::string> inputs = dag::target_inputs(job.losses);
   std::vector<TensorSpec> specs;
   for (size_t i = 0; i < job.losses.size(); ++i) {
@@ -125,13 +49,28 @@ Result<std::vector<TensorSpec>> match_targets(const Job& job, const data::Datase
     if (loss.type == dag::LossType::Output) continue;
     const char* key = loss.type == dag::LossType::CrossEntropy ? ".labels" : ".target";
     WEFT_TRY(const size_t column, find_column(job, dataset, job.loss_path(i) + key, loss.target));
-    spec = dataset.columns()[column].sample;
+    // A column that is the target of several terms is one input, as the first of them takes it.
+    const auto first =
+        static_cast<size_t>(std::find(inputs.begin(), inputs.end(), inputs[i]) - inputs.begin());
+    if (first < i) {
+      spec = specs[first];
+      continue;
+    }
+    const TensorSpec& stored = dataset.columns()[column].sample;
+    const dag::GraphOutput* prediction = model.find_output(dag::OutputRole::Prediction, loss.prediction);
+    spec = prediction ? target_sample(loss, model.spec(prediction->value), stored) : stored;
+    data::Feed target{inputs[i], column};
+    if (spec != stored) target.sample = spec;
     spec.shape.insert(spec.shape.begin(), job.microbatch_size);
-    const bool fed = std::any_of(feeds.begin(), feeds.end(),
-                                 [&](const data::Feed& feed) { return feed.input == inputs[i]; });
-    if (!fed) feeds.push_back({inputs[i], column});
+    feeds.push_back(std::move(target));
   }
   return specs;
+}
+
+std::vector<std::string> all_warnings(const Matching& matching, const onnx::ImportedModel& imported) {
+  std::vector<std::string> warnings = matching.warnings;
+  warnings.insert(warnings.end(), imported.warnings.begin(), imported.warnings.end());
+  return warnings;
 }
 
 // The place of the term that does not fit: the first that by itself gives an error.
@@ -192,6 +131,17 @@ std::string describe_weights(std::span<const dag::LossSpec> losses) {
   return text == " 1" ? "" : "loss weights" + text + "\n";
 }
 
+// Nor does it of the inputs that have a value.
+std::string describe_values(const std::map<std::string, configs::InputValue>& values) {
+  std::string text;
+  for (const auto& [input, value] : values) {
+    text += "value of '" + input + "' " + dag::to_string(value.shape);
+    for (const double number : value.numbers) text += " " + std::to_string(number);
+    text += "\n";
+  }
+  return text;
+}
+
 // Weights of the initializers that are left after folding and pruning.
 dag::Weights used_weights(const Graph& graph, dag::Weights weights) {
   std::erase_if(weights, [&](const auto& entry) { return graph.find_initializer(entry.first) == nullptr; });
@@ -201,18 +151,13 @@ dag::Weights used_weights(const Graph& graph, dag::Weights weights) {
 }  // namespace
 
 Result<std::vector<uint32_t>> microbatch_sizes(const Job& job, const onnx::OnnxModel& model) {
-  for (const onnx::OnnxModel::Port& port : model.inputs()) {
-    uint32_t size = 0;
-    if (port.dims.empty() || !is_number(port.dims[0])) continue;
-    const std::string& dim = port.dims[0];
-    const auto [end, error] = std::from_chars(dim.data(), dim.data() + dim.size(), size);
-    if (error != std::errc() || size == 0 || job.batch_size / job.gradient_ranges % size != 0)
-      return fail(job.error(ErrorCode::InvalidArgument, "batch_size",
-                            "the model was exported with a fixed batch of " + dim +
-                                ": `batch_size` must be a multiple of it, for each of the gradient_ranges, "
-                                "or export it with dynamic_axes"));
-    return std::vector<uint32_t>{size};
-  }
+  WEFT_TRY(const std::optional<uint32_t> fixed, fixed_batch(job, model));
+  if (fixed && job.batch_size / job.gradient_ranges % *fixed != 0)
+    return fail(job.error(ErrorCode::InvalidArgument, "batch_size",
+                          "the model was exported with a fixed batch of " + std::to_string(*fixed) +
+                              ": `batch_size` must be a multiple of it, for each of the gradient_ranges, "
+                              "or export it with dynamic_axes"));
+  if (fixed) return std::vector<uint32_t>{*fixed};
   return job.microbatch_sizes();
 }
 
@@ -226,7 +171,8 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
                                   const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/true));
-  WEFT_TRY(const std::vector<TensorSpec> targets, match_targets(job, dataset, matching.feeds));
+  WEFT_TRY(const std::vector<TensorSpec> targets,
+           match_targets(job, imported.graph, dataset, matching.feeds));
   auto with_loss = dag::attach_training_loss(imported.graph, job.losses, targets, dag::op_table());
   if (!with_loss) return fail(loss_error(job, imported.graph, targets, with_loss.error()));
   auto differentiated = dag::differentiate(*with_loss, dag::op_table());
@@ -239,7 +185,8 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
 
   Prepared prepared;
   prepared.bounds = find_bounds(*with_loss);
-  prepared.identity = dag::to_text(*differentiated) + describe_weights(job.losses);
+  prepared.identity =
+      dag::to_text(*differentiated) + describe_weights(job.losses) + describe_values(job.input_values);
   prepared.graph = std::move(*differentiated);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
@@ -247,7 +194,7 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
     return std::none_of(prepared.graph.inputs().begin(), prepared.graph.inputs().end(),
                         [&](dag::ValueId v) { return prepared.graph.value(v).name == feed.input; });
   });
-  prepared.warnings = std::move(imported.warnings);
+  prepared.warnings = all_warnings(matching, imported);
   for (std::string& warning : unread_warnings(imported.graph, prepared.graph, job.losses))
     prepared.warnings.push_back(std::move(warning));
   return prepared;
@@ -257,7 +204,8 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
                                     const data::Dataset& dataset, const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
-  WEFT_TRY(const std::vector<TensorSpec> targets, match_targets(job, dataset, matching.feeds));
+  WEFT_TRY(const std::vector<TensorSpec> targets,
+           match_targets(job, imported.graph, dataset, matching.feeds));
   auto with_loss =
       dag::attach_evaluation_loss(imported.graph, job.losses, targets, job.microbatch_size, dag::op_table());
   if (!with_loss) return fail(loss_error(job, imported.graph, targets, with_loss.error()));
@@ -279,7 +227,7 @@ Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model
   prepared.graph = std::move(imported.graph);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
-  prepared.warnings = std::move(imported.warnings);
+  prepared.warnings = all_warnings(matching, imported);
   return prepared;
 }
 

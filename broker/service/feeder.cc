@@ -26,9 +26,13 @@ Result<std::shared_ptr<const data::Dataset>> Feeder::dataset_of(const Key& key,
     at = opened_.emplace(key, Opened{std::move(dataset)}).first;
   }
   at->second.used = ++uses_;
-  for (const data::Feed& feed : program.feeds)
-    if (feed.column >= at->second.dataset->columns().size())
+  const auto columns = at->second.dataset->columns();
+  for (const data::Feed& feed : program.feeds) {
+    if (feed.column >= columns.size())
       return fail(ErrorCode::Corrupted, "the data has no column " + std::to_string(feed.column));
+    if (feed.sample && feed.sample->element_count() != columns[feed.column].sample.element_count())
+      return fail(ErrorCode::Corrupted, "column '" + columns[feed.column].name + "' has another shape");
+  }
   return at->second.dataset;
 }
 
