@@ -7,6 +7,7 @@
 #include "configs/yaml.h"
 #include "dag/autodiff.h"
 #include "dag/loss.h"
+#include "dag/onnx/batch_axis.h"
 #include "dag/onnx/import.h"
 #include "dag/onnx/outline.h"
 #include "dag/op_table.h"
@@ -15,6 +16,7 @@
 #include "data/dataset.h"
 #include "data/file.h"
 #include "peer/backend/reference/reference_kernels.h"
+#include "train/matching.h"
 #include "train/prepare.h"
 
 namespace weft::cli {
@@ -89,14 +91,19 @@ Result<dag::Shape> sample_shape(const Job& job, const std::string& input) {
 class Shapes {
  public:
   Shapes(const Job& job, const OnnxModel& model, const std::map<std::string, int64_t>& sizes)
-      : job_(job), model_(model), sizes_(sizes), bare_(is_model(job.source)) {}
+      : job_(job),
+        model_(model),
+        sizes_(sizes),
+        symbol_(onnx::batch_symbol(model)),
+        bare_(is_model(job.source)) {}
 
-  // Of the inputs that the model leaves open.
+  // Of the inputs that the model leaves open, with the batch first.
   Result<std::map<std::string, dag::Shape>> run() const {
     std::map<std::string, dag::Shape> shapes;
     const auto ports = model_.inputs();
     for (const OnnxModel::Port& port : ports) {
-      // In a job every input has the batch for its first axis; of a bare model only the first is taken to.
+      if (job_.input_values.contains(port.name)) continue;
+      // In a job every input has the batch; of a bare model only the first is taken to.
       if (!bare_ || &port == &ports.front()) WEFT_TRY_STATUS(check_batch(port));
       if (const std::string dim = open_dim(port); !dim.empty()) {
         WEFT_TRY(shapes[port.name], from_data(port, dim));
@@ -107,42 +114,50 @@ class Shapes {
 
  private:
   Status check_batch(const OnnxModel::Port& port) const {
-    if (port.dims.empty() || !is_number(port.dims[0]) || port.dims[0] == std::to_string(job_.microbatch_size))
-      return {};
+    if (port.dims.empty()) return {};
+    const std::string& size = port.dims[onnx::batch_axis(port, symbol_)];
+    if (!is_number(size) || size == std::to_string(job_.microbatch_size)) return {};
     return fail(job_.error(ErrorCode::InvalidArgument,
                            job_.locations.contains("microbatch_size") ? "microbatch_size" : "batch_size",
-                           "the model was exported with a fixed batch of " + port.dims[0] + " ('" +
-                               port.name + "'): set microbatch_size=" + port.dims[0] +
-                               ", or export it with dynamic_axes"));
+                           "the model was exported with a fixed batch of " + size + " ('" + port.name +
+                               "'): set microbatch_size=" + size + ", or export it with dynamic_axes"));
   }
 
-  // The first dim behind the batch that nothing binds; "?" for a nameless one or no shape at all.
+  // The first dim beside the batch that nothing binds; "?" for a nameless one or no shape at all.
   std::string open_dim(const OnnxModel::Port& port) const {
     if (!port.has_shape) return "?";
-    for (size_t i = 1; i < port.dims.size(); ++i)
-      if (!is_number(port.dims[i]) && !sizes_.contains(port.dims[i]) && port.dims[i] != port.dims[0])
+    const size_t batch = onnx::batch_axis(port, symbol_);
+    for (size_t i = 0; i < port.dims.size(); ++i)
+      if (i != batch && !is_number(port.dims[i]) && !sizes_.contains(port.dims[i]) &&
+          port.dims[i] != port.dims[batch] && port.dims[i] != symbol_)
         return port.dims[i];
     return {};
   }
 
   Result<dag::Shape> from_data(const OnnxModel::Port& port, const std::string& dim) const {
-    auto sample = sample_shape(job_, port.name);
-    if (sample) {
-      sample->insert(sample->begin(), job_.microbatch_size);
-      return sample;
+    std::string why;
+    if (!bare_) {
+      auto sample = sample_shape(job_, port.name);
+      if (sample) {
+        sample->insert(sample->begin(), job_.microbatch_size);
+        return sample;
+      }
+      why = ", and the data do not tell (" + sample.error().message + ")";
     }
-    std::string advice = "export the model with that dim fixed";
+    std::string advice =
+        bare_ ? "give a job file, whose data tell it" : "export the model with that dim fixed";
     if (dim != "?") advice = "say --size " + dim + "=N, or " + advice;
     return fail(
         job_.error(ErrorCode::InvalidArgument, "inputs",
                    "input '" + port.name + "' of the model: " +
-                       (dim == "?" ? "a dim has no size" : "nothing says how large '" + dim + "' is") +
-                       ", and the data do not tell (" + sample.error().message + "): " + advice));
+                       (dim == "?" ? "a dim has no size" : "nothing says how large '" + dim + "' is") + why +
+                       ": " + advice));
   }
 
   const Job& job_;
   const OnnxModel& model_;
   const std::map<std::string, int64_t>& sizes_;
+  std::string symbol_;
   bool bare_;
 };
 
@@ -175,7 +190,9 @@ Result<Graph> import_graph(const Job& job, const OnnxModel& model,
   options.sizes = sizes;
   options.training = job.task == configs::Task::Train;
   if (!model.weights().empty()) options.freeze = {"*"};
+  options.batch_first = true;
   WEFT_TRY(options.input_shapes, Shapes(job, model, sizes).run());
+  WEFT_TRY(options.bound_inputs, train::input_values(job, model, job.microbatch_size));
   auto imported = onnx::import_model(model, options, dag::op_table());
   if (!imported) return fail(job.error(imported.error().code, "model", imported.error().message));
   return dag::canonicalise(with_parameters(job, imported->graph), dag::op_table());
@@ -283,6 +300,8 @@ Result<Outline> read_outline(const fs::path& path, std::span<const std::string> 
   WEFT_TRY(Job job,
            configs::parse_job(text, sets,
                               {.source = path.string(), .folder = path.parent_path(), .check_files = false}));
+  // Nobody wrote the lines of a bare model's job, but for what --set says.
+  if (is_model(path)) std::erase_if(job.locations, [](const auto& entry) { return !entry.second.from_set; });
   if (!model) {
     auto read = onnx::read_outline(job.model);
     if (!read) return fail(job.error(read.error().code, "model", read.error().message));

@@ -129,8 +129,8 @@ class Matcher {
     const auto mismatch = [&](const std::string& why) {
       return fail(error(port, ErrorCode::InvalidArgument,
                         "the input '" + port.name + "' is " + describe(port) + ", and its value " +
-                            (fills ? "is one number" : "has the shape " + dag::to_string(value.shape)) + ": " +
-                            why));
+                            (fills ? "is one number" : "has the shape " + dag::to_string(value.shape)) +
+                            ": " + why));
     };
     if (!port.has_shape) return value.shape;
     if (!fills && value.shape.size() != port.dims.size()) return mismatch("the ranks differ");
