@@ -16,6 +16,7 @@
 #include "data/dataset.h"
 #include "data/file.h"
 #include "peer/backend/reference/reference_kernels.h"
+#include "train/data_check.h"
 #include "train/matching.h"
 #include "train/prepare.h"
 
@@ -311,6 +312,58 @@ Result<Outline> read_outline(const fs::path& path, std::span<const std::string> 
 }
 
 }  // namespace
+
+namespace {
+
+bool is_there(const data::DataSpec& spec) {
+  std::error_code code;
+  return std::filesystem::is_regular_file(data::file_of(spec, "image"), code) &&
+         std::filesystem::is_regular_file(data::file_of(spec, "label"), code);
+}
+
+// The columns that feed the graph, which was made without them: as many elements, of the graph's types.
+Result<train::Prepared> fed_by(const PlannedJob& planned, const data::Dataset& dataset) {
+  const Job& job = planned.job;
+  train::Prepared prepared;
+  prepared.graph = planned.graph;
+  prepared.bounds = train::find_bounds(planned.graph);
+  const std::vector<std::string> targets = dag::target_inputs(job.losses);
+  for (const dag::ValueId value : planned.graph.inputs()) {
+    const std::string& input = planned.graph.value(value).name;
+    const auto named = job.inputs.find(input);
+    const auto target =
+        static_cast<size_t>(std::find(targets.begin(), targets.end(), input) - targets.begin());
+    if (named == job.inputs.end() && target == targets.size()) continue;
+    const bool is_input = named != job.inputs.end();
+    WEFT_TRY(const size_t column,
+             train::find_column(job, dataset, is_input ? "inputs." + input : job.loss_path(target),
+                                is_input ? named->second : job.losses[target].target));
+    prepared.feeds.push_back(
+        {input, column,
+         dag::TensorSpec{planned.graph.spec(value).dtype, dataset.columns()[column].sample.shape}});
+  }
+  return prepared;
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> look_at_data(const PlannedJob& planned) {
+  const Job& job = planned.job;
+  std::vector<std::string> notes;
+  if (is_model(job.source)) return notes;
+  const auto look_at = [&](const std::optional<data::DataSpec>& spec, train::DataUse use) -> Status {
+    if (!spec || !is_there(*spec)) return {};
+    WEFT_TRY(const auto dataset, data::open_dataset(*spec, {.checks_sums = false}));
+    WEFT_TRY(const train::Prepared prepared, fed_by(planned, *dataset));
+    WEFT_TRY(const auto said, train::check_data(job, use, *dataset, prepared));
+    notes.insert(notes.end(), said.begin(), said.end());
+    return {};
+  };
+  WEFT_TRY_STATUS(look_at(job.train, train::DataUse::Train));
+  WEFT_TRY_STATUS(look_at(job.test, train::DataUse::Test));
+  WEFT_TRY_STATUS(look_at(job.predict, train::DataUse::Predict));
+  return notes;
+}
 
 Result<std::vector<uint32_t>> open_microbatch_sizes(const fs::path& path, std::span<const std::string> sets) {
   WEFT_TRY(const Outline outline, read_outline(path, sets));

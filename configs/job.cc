@@ -550,7 +550,7 @@ Result<uint64_t> Job::total_steps(uint64_t sample_count) const {
   const auto count = data::steps_of_epochs(epochs.value_or(0), sample_count, batch_size);
   if (count && *count > 0 && *count <= kStepsMax) return *count;
   const std::string product =
-      std::to_string(epochs.value_or(0)) + " epochs of " + std::to_string(sample_count) + " samples";
+      std::to_string(epochs.value_or(0)) + " x " + std::to_string(sample_count) + " samples";
   if (count == uint64_t{0})
     return fail(error(ErrorCode::OutOfRange, "epochs",
                       product + " are " + std::to_string(epochs.value_or(0) * sample_count) +

@@ -219,7 +219,8 @@ Result<std::unique_ptr<Dataset>> open_npz(const NpzSpec& spec, const OpenOptions
                          "array '" + array.column.name + "' has " + std::to_string(array.sample_count) +
                              " samples and '" + arrays.front().column.name + "' has " +
                              std::to_string(arrays.front().sample_count) +
-                             "; the first axis of every array counts the samples");
+                             "; the first axis of every array counts the samples, and np.moveaxis(" +
+                             array.column.name + ", AXIS, 0) brings another one there");
     resident += array.bytes.size();
     arrays.push_back(std::move(array));
   }

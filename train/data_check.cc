@@ -291,8 +291,9 @@ std::vector<std::string> sample_notes(const Job& job, uint64_t sample_count) {
   if (!job.epochs) return {};
   const uint64_t all = *job.epochs * sample_count, left = all % batch;
   if (left * 100 < all) return {};
-  return {text(*job.epochs) + " epochs of " + text(sample_count) + " samples are " + text(all / batch) +
-          " steps of " + text(batch) + " and " + text(left) + " samples more, which are not trained on"};
+  return {text(*job.epochs) + (*job.epochs == 1 ? " epoch of " : " epochs of ") + text(sample_count) +
+          " samples " + (*job.epochs == 1 ? "is " : "are ") + text(all / batch) + " steps of " + text(batch) +
+          " and " + text(left) + " samples more, which are not trained on"};
 }
 
 std::vector<std::string> test_notes(const Job& job, uint64_t sample_count) {

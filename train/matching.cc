@@ -180,7 +180,14 @@ class Matcher {
           "the model's input '" + port.name + "' " + describe(port) +
               " gets no data: " + feeding(job_, port.name) + ", or " + giving_value(job_, port.name) +
               " where it is the same for every sample; the data has " + list_columns(dataset)));
-    WEFT_TRY(const size_t column, find_column(job_, dataset, path_of(port.name), named->second));
+    const auto found = find_column(job_, dataset, path_of(port.name), named->second);
+    if (!found)
+      return fail(found.error().code,
+                  found.error().message +
+                      (job_.from_options || port.dims.empty()
+                           ? "; " + feeding(job_, port.name) + ", or " + giving_value(job_, port.name)
+                           : ""));
+    const size_t column = *found;
     const TensorSpec& sample = dataset.columns()[column].sample;
     WEFT_TRY(matching.shapes[port.name], match_shape(port, sample, named->second));
     data::Feed& feed = matching.feeds.emplace_back(data::Feed{port.name, column});

@@ -17,6 +17,8 @@ namespace {
 
 using configs::Job;
 
+constexpr int64_t kReadAheadBytes = int64_t{8} << 20;  // of larger microbatches one waits
+
 // A prediction at work. Members in the order in which they come to be.
 class Prediction {
  public:
@@ -91,8 +93,12 @@ class Prediction {
 
   Status write(const std::vector<data::NpzRows::Array>& arrays, const storage::Files::PlacedSink& sink) {
     WEFT_TRY(data::NpzRows rows, data::NpzRows::create(arrays, sink));
+    int64_t bytes = 0;  // of a microbatch's inputs
+    for (const data::Feed& feed : prepared_.feeds)
+      bytes += data::sample_of(*dataset_, feed).bytes().value * job_.microbatch_size;
     data::Loader loader(dataset_, prepared_.feeds, data::evaluation_requests(count_, job_.microbatch_size),
-                        {.on_start = [this] { backend_.release_calling_thread(); }});
+                        {.queue_length_max = bytes > kReadAheadBytes ? size_t{1} : size_t{4},
+                         .on_start = [this] { backend_.release_calling_thread(); }});
     for (;;) {
       if (options_.stop != nullptr && options_.stop->load())
         return fail(ErrorCode::Cancelled, "stopped; nothing was written");

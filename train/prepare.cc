@@ -84,30 +84,6 @@ Error loss_error(const Job& job, const Graph& model, std::span<const TensorSpec>
   return job.error(error.code, "loss", error.message);
 }
 
-// Follows integer inputs through ops that keep their values to the tables that they index.
-std::vector<IntegerBounds> find_bounds(const Graph& graph) {
-  std::vector<std::string> input_of(graph.values().size());
-  for (const dag::ValueId input : graph.inputs())
-    if (is_integer(graph.spec(input).dtype)) input_of[input.index] = graph.value(input).name;
-  std::vector<IntegerBounds> bounds;
-  const auto bound = [&](const std::string& input, int64_t low, int64_t high, std::optional<int64_t> also) {
-    if (!input.empty()) bounds.push_back({input, low, high, also});
-  };
-  for (const dag::Op& op : graph.ops()) {
-    const dag::OpRow& row = dag::op_table().row(op.kind);
-    if (row.keeps_values) input_of[op.outputs[0].index] = input_of[op.inputs[0].index];
-    if (row.index.operand < 0) continue;
-    const dag::Shape& addressed = graph.spec(op.inputs[0]).shape;
-    const int64_t size = addressed[static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis))];
-    bound(input_of[op.inputs[static_cast<size_t>(row.index.operand)].index], row.index.from_end ? -size : 0,
-          size - 1,
-          op.attributes.has(dag::Attr::IgnoreIndex)
-              ? std::optional(op.attributes.get_int(dag::Attr::IgnoreIndex))
-              : std::nullopt);
-  }
-  return bounds;
-}
-
 // What nobody will learn from, though it may have been meant to.
 std::vector<std::string> unread_warnings(const Graph& model, const Graph& differentiated,
                                          std::span<const dag::LossSpec> losses) {
@@ -149,6 +125,30 @@ dag::Weights used_weights(const Graph& graph, dag::Weights weights) {
 }
 
 }  // namespace
+
+// Follows integer inputs through ops that keep their values to the tables that they index.
+std::vector<IntegerBounds> find_bounds(const Graph& graph) {
+  std::vector<std::string> input_of(graph.values().size());
+  for (const dag::ValueId input : graph.inputs())
+    if (is_integer(graph.spec(input).dtype)) input_of[input.index] = graph.value(input).name;
+  std::vector<IntegerBounds> bounds;
+  const auto bound = [&](const std::string& input, int64_t low, int64_t high, std::optional<int64_t> also) {
+    if (!input.empty()) bounds.push_back({input, low, high, also});
+  };
+  for (const dag::Op& op : graph.ops()) {
+    const dag::OpRow& row = dag::op_table().row(op.kind);
+    if (row.keeps_values) input_of[op.outputs[0].index] = input_of[op.inputs[0].index];
+    if (row.index.operand < 0) continue;
+    const dag::Shape& addressed = graph.spec(op.inputs[0]).shape;
+    const int64_t size = addressed[static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis))];
+    bound(input_of[op.inputs[static_cast<size_t>(row.index.operand)].index], row.index.from_end ? -size : 0,
+          size - 1,
+          op.attributes.has(dag::Attr::IgnoreIndex)
+              ? std::optional(op.attributes.get_int(dag::Attr::IgnoreIndex))
+              : std::nullopt);
+  }
+  return bounds;
+}
 
 Result<std::vector<uint32_t>> microbatch_sizes(const Job& job, const onnx::OnnxModel& model) {
   WEFT_TRY(const std::optional<uint32_t> fixed, fixed_batch(job, model));
