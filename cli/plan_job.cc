@@ -128,10 +128,11 @@ class Shapes {
   std::string open_dim(const OnnxModel::Port& port) const {
     if (!port.has_shape) return "?";
     const size_t batch = onnx::batch_axis(port, symbol_);
-    for (size_t i = 0; i < port.dims.size(); ++i)
-      if (i != batch && !is_number(port.dims[i]) && !sizes_.contains(port.dims[i]) &&
-          port.dims[i] != port.dims[batch] && port.dims[i] != symbol_)
-        return port.dims[i];
+    for (size_t i = 0; i < port.dims.size(); ++i) {
+      const std::string& dim = port.dims[i];
+      const bool is_batch = i == batch || (dim != "?" && (dim == port.dims[batch] || dim == symbol_));
+      if (!is_batch && !is_number(dim) && !sizes_.contains(dim)) return dim;
+    }
     return {};
   }
 

@@ -96,14 +96,15 @@ std::vector<std::string> unread_warnings(const Graph& model, const Graph& differ
   return dag::describe(unread);
 }
 
+std::string exactly(double number) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, number).ptr};
+}
+
 // What the graph's text does not say of the loss: the values of its constants. Nothing for a loss as it is.
 std::string describe_weights(std::span<const dag::LossSpec> losses) {
   std::string text;
-  for (const dag::LossSpec& loss : losses) {
-    char number[32];
-    const auto end = std::to_chars(number, number + sizeof number, loss.weight).ptr;
-    text += " " + std::string(number, end);
-  }
+  for (const dag::LossSpec& loss : losses) text += " " + exactly(loss.weight);
   return text == " 1" ? "" : "loss weights" + text + "\n";
 }
 
@@ -112,7 +113,7 @@ std::string describe_values(const std::map<std::string, configs::InputValue>& va
   std::string text;
   for (const auto& [input, value] : values) {
     text += "value of '" + input + "' " + dag::to_string(value.shape);
-    for (const double number : value.numbers) text += " " + std::to_string(number);
+    for (const double number : value.numbers) text += " " + exactly(number);
     text += "\n";
   }
   return text;
@@ -137,6 +138,7 @@ std::vector<IntegerBounds> find_bounds(const Graph& graph) {
   };
   for (const dag::Op& op : graph.ops()) {
     const dag::OpRow& row = dag::op_table().row(op.kind);
+    if (op.phase != dag::Phase::Forward) continue;  // what it reads, forward has read
     if (row.keeps_values) input_of[op.outputs[0].index] = input_of[op.inputs[0].index];
     if (row.index.operand < 0) continue;
     const dag::Shape& addressed = graph.spec(op.inputs[0]).shape;

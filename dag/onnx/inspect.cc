@@ -33,7 +33,7 @@ std::vector<std::string> open_sizes(const OnnxModel& model, const ImportOptions&
     for (size_t i = 0; i < port.dims.size(); ++i) {
       const std::string& dim = port.dims[i];
       const bool is_number = std::all_of(dim.begin(), dim.end(), [](char c) { return c >= '0' && c <= '9'; });
-      if (i == batch || is_number || dim == symbol || dim == port.dims[batch]) continue;
+      if (i == batch || is_number || dim == symbol || (dim != "?" && dim == port.dims[batch])) continue;
       if (!options.sizes.contains(dim) && std::find(open.begin(), open.end(), dim) == open.end())
         open.push_back(dim);
     }
