@@ -211,8 +211,7 @@ Result<int> run_fetch(const JobOptions& options) {
     WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(model_path));
     std::vector<std::string> order;
     for (const auto& port : model.outputs()) order.push_back(port.name);
-    WEFT_TRY(const auto arrays, fetch_predictions(client, result, order));
-    WEFT_TRY_STATUS(write_npz_file(options.output, arrays));
+    WEFT_TRY_STATUS(fetch_predictions(client, result, order, options.output));
     end.step = result.sample_count;
   } else {
     WEFT_TRY(const dag::Weights weights, fetch_weights(client, result));

@@ -9,6 +9,7 @@
 #include "cli/report.h"
 #include "cli/results.h"
 #include "configs/job.h"
+#include "dag/onnx/model.h"
 #include "train/predictor.h"
 #include "train/trainer.h"
 
@@ -46,8 +47,12 @@ Result<int> run_local(const LocalOptions& options) {
     if (job.compression.policy != plan::CompressionPolicy::None || job.stages.value_or(1) != 1)
       return fail(job.error(ErrorCode::Unsupported, "placement",
                             "`weft local` runs one stage and compresses nothing"));
-    WEFT_TRY(const auto arrays, train::predict(job, *backend, &stop_requested));
-    WEFT_TRY_STATUS(write_npz_file(job.output, arrays));
+    auto model = onnx::read_model(job.model);
+    if (!model) return fail(job.error(model.error().code, "model", model.error().message));
+    WEFT_TRY_STATUS(train::predict(job, *model, *backend,
+                                   {.stop = &stop_requested, .warn = [](const std::string& warning) {
+                                      std::fprintf(stderr, "warning: %s\n", warning.c_str());
+                                    }}));
     if (options.format == "json")
       std::printf("{\"event\":\"result\",\"output\":%s}\n", json_string(job.output.string()).c_str());
     else

@@ -72,6 +72,9 @@ void print_row(const std::string& name, const Cost& cost, double total, int micr
 
 Result<int> run_profile(const ProfileOptions& options) {
   WEFT_TRY(configs::Job job, configs::load_job(options.job, options.sets));
+  if (job.task != configs::Task::Train)
+    return fail(
+        job.error(ErrorCode::Unsupported, "task", "a step of training is profiled, and this job predicts"));
   WEFT_TRY(const auto backend, make_backend(options.backend));
   WEFT_TRY(const std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*job.train));
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(job.model));

@@ -221,8 +221,7 @@ class Submit {
     if (job.task == configs::Task::Predict) {
       std::vector<std::string> order;
       for (const auto& port : model.outputs()) order.push_back(port.name);
-      WEFT_TRY(const auto arrays, fetch_predictions(*client_, result, order));
-      WEFT_TRY_STATUS(write_npz_file(job.output, arrays));
+      WEFT_TRY_STATUS(fetch_predictions(*client_, result, order, job.output));
       report_->show(EndEvent{job_, "finished", "", result.sample_count, elapsed(), job.output, {}, {}});
       return {};
     }

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <limits>
+#include <set>
 #include <system_error>
 
 #include "configs/job_data.h"
@@ -23,7 +24,26 @@ constexpr Duration kCheckpointEveryMax = std::chrono::hours(24 * 30);
 
 constexpr Choice<Task> kTasks[] = {{"train", Task::Train}, {"predict", Task::Predict}};
 
-void read_inputs(MapReader& root, Job& job) {
+// Lists of lists of numbers, all of one shape.
+void read_input_value(MapReader& reader, const Node& node, size_t depth, InputValue& value) {
+  if (node.kind != Node::Kind::Sequence) {
+    if (depth < value.shape.size()) return reader.problem(node.where, "`value` has lists beside numbers");
+    const bool is_truth = node.kind == Node::Kind::Scalar && (node.text == "true" || node.text == "false");
+    if (is_truth) return value.numbers.push_back(node.text == "true" ? 1 : 0);
+    if (const auto number = reader.parse_number(node, "value", {-kInfinity, kInfinity}))
+      value.numbers.push_back(*number);
+    return;
+  }
+  const auto length = static_cast<int64_t>(node.items.size());
+  const bool is_new = depth == value.shape.size();
+  if (length == 0) return reader.problem(node.where, "`value` has an empty list");
+  if (is_new && value.numbers.empty()) value.shape.push_back(length);
+  if (depth >= value.shape.size() || value.shape[depth] != length)
+    return reader.problem(node.where, "the lists of `value` differ in length");
+  for (const Node& item : node.items) read_input_value(reader, item, depth + 1, value);
+}
+
+void read_inputs(MapReader& root, Problems& problems, Job& job) {
   const Node* node = root.require("inputs", "say which data column feeds each graph input, as {x: image}");
   if (!node) return;
   if (node->kind != Node::Kind::Map || node->entries.empty()) {
@@ -31,8 +51,15 @@ void read_inputs(MapReader& root, Job& job) {
     return;
   }
   for (const Entry& entry : node->entries) {
-    const auto column = root.parse_text(entry.value, "inputs." + entry.key);
     if (entry.key.empty()) root.problem(entry.where, "an input needs a name");
+    if (entry.value.kind == Node::Kind::Map) {
+      MapReader reader(entry.value, "inputs." + entry.key, problems);
+      if (const Node* value = reader.require("value", "say what it is for every sample, as {value: 16000}"))
+        read_input_value(reader, *value, 0, job.input_values[entry.key]);
+      reader.finish();
+      continue;
+    }
+    const auto column = root.parse_text(entry.value, "inputs." + entry.key);
     if (column) job.inputs[entry.key] = *column;
   }
 }
@@ -519,7 +546,7 @@ Result<Job> read_job(const Node& tree, const ParseOptions& options) {
                  ErrorCode::VersionMismatch);
   job.model = read_file_path(root, "model", "name the ONNX file", rules);
   job.task = root.choice(root.require("task", "say train or predict"), "task", kTasks).value_or(Task::Train);
-  read_inputs(root, job);
+  read_inputs(root, problems, job);
   read_data(root, rules, problems, job);
   read_batch(root, job);
   if (job.task == Task::Train) read_training(root, problems, job);
@@ -529,6 +556,10 @@ Result<Job> read_job(const Node& tree, const ParseOptions& options) {
   read_output(root, rules, job);
   root.finish();
   if (!problems.empty()) return fail(problems.error());
+  // What a data set holds beside the named columns does not matter.
+  for (std::optional<data::DataSpec>* spec : {&job.train, &job.test, &job.predict})
+    if (*spec)
+      if (auto* npz = std::get_if<data::NpzSpec>(&**spec)) npz->columns = job.columns();
   return job;
 }
 
@@ -564,6 +595,15 @@ Job Job::with_microbatch_size(uint32_t size) const {
   return job;
 }
 
+std::vector<std::string> Job::columns() const {
+  std::set<std::string> names;
+  for (const auto& [input, column] : inputs) names.insert(column);
+  for (const dag::LossSpec& loss : losses)
+    for (const std::string* name : {&loss.target, &loss.sample_weights})
+      if (!name->empty()) names.insert(*name);
+  return {names.begin(), names.end()};
+}
+
 std::string Job::loss_path(size_t term) const {
   return locations.contains("loss[0]") ? "loss[" + std::to_string(term) + "]" : "loss";
 }
@@ -586,10 +626,18 @@ Result<uint64_t> Job::total_steps(uint64_t sample_count) const {
   if (steps) return *steps;
   const auto count = data::steps_of_epochs(epochs.value_or(0), sample_count, batch_size);
   if (count && *count > 0 && *count <= kStepsMax) return *count;
+  const std::string product =
+      std::to_string(epochs.value_or(0)) + " x " + std::to_string(sample_count) + " samples";
+  if (count == uint64_t{0})
+    return fail(error(ErrorCode::OutOfRange, "epochs",
+                      product + " are " + std::to_string(epochs.value_or(0) * sample_count) +
+                          ", and a step takes a batch of " + std::to_string(batch_size) +
+                          ": that is not even one step; set batch_size to " +
+                          std::to_string(epochs.value_or(0) * sample_count) +
+                          " or less, or say more epochs"));
   return fail(error(ErrorCode::OutOfRange, "epochs",
-                    std::to_string(epochs.value_or(0)) + " epochs of " + std::to_string(sample_count) +
-                        " samples are " + (count == uint64_t{0} ? "not even one step" : "too many steps") +
-                        " of " + std::to_string(batch_size) + "; change `epochs` or `batch_size`"));
+                    product + " are too many steps of " + std::to_string(batch_size) +
+                        "; change `epochs` or `batch_size`"));
 }
 
 Result<Job> parse_job(std::string_view text, std::span<const std::string> sets, const ParseOptions& options) {

@@ -121,6 +121,18 @@ Result<std::vector<double>> count(const Dataset& dataset, std::span<const Diviso
   return counts;
 }
 
+Status check_weights(const Dataset& dataset, size_t column) {
+  const size_t bytes = static_cast<size_t>(dataset.columns()[column].sample.bytes().value);
+  std::vector<uint32_t> rows;
+  for (uint32_t first = 0; first < dataset.sample_count();) {
+    rows.resize(std::min<size_t>(std::max<size_t>(1, kChunkBytes / bytes), dataset.sample_count() - first));
+    std::iota(rows.begin(), rows.end(), first);
+    WEFT_TRY(const Weights weights, read_weights(dataset, {.input = {}, .weights = column}, rows));
+    first += static_cast<uint32_t>(rows.size());
+  }
+  return {};
+}
+
 Result<const StepDivisors::Step*> StepDivisors::of(const Dataset& dataset, uint64_t step,
                                                    std::span<const uint32_t> samples) {
   WEFT_CHECK(step > 0);

@@ -31,6 +31,9 @@ struct Divisor {
 Result<std::vector<double>> count(const Dataset& dataset, std::span<const Divisor> divisors,
                                   std::span<const uint32_t> samples);
 
+// Whether all weights in the column are such. Errors: as of count().
+Status check_weights(const Dataset& dataset, size_t column);
+
 // Of steps, one after the other. Belongs to one thread.
 class StepDivisors {
  public:

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "data/convert.h"
 
 namespace weft::data {
 RequestSource training_requests(SampleSequence sequence, uint64_t first_step, uint64_t last_step,
@@ -39,21 +40,41 @@ RequestSource evaluation_requests(uint32_t sample_count, uint32_t microbatch_siz
   };
 }
 
+const dag::TensorSpec& sample_of(const Dataset& dataset, const Feed& feed) {
+  WEFT_CHECK(feed.column < dataset.columns().size());
+  return feed.sample ? *feed.sample : dataset.columns()[feed.column].sample;
+}
+
+Status read_feed(const Dataset& dataset, const Feed& feed, std::span<const uint32_t> samples,
+                 std::span<std::byte> out) {
+  const Column& column = dataset.columns()[feed.column];
+  const dag::TensorSpec& sample = sample_of(dataset, feed);
+  if (sample.dtype == column.sample.dtype) return dataset.read(feed.column, samples, out);
+  dag::TensorSpec stored = column.sample;
+  stored.shape.insert(stored.shape.begin(), static_cast<int64_t>(samples.size()));
+  dag::Tensor tensor(stored);
+  WEFT_TRY_STATUS(dataset.read(feed.column, samples, tensor.mutable_bytes()));
+  const auto misfit = convert_elements(stored.dtype, tensor.bytes(), sample.dtype, out);
+  if (!misfit) return {};
+  return fail(ErrorCode::OutOfRange,
+              "column '" + column.name + "' holds " + element_text(stored.dtype, tensor.bytes(), *misfit) +
+                  ", which is no " + std::string(to_string(sample.dtype)) + ", as '" + feed.input + "' is");
+}
+
 Result<Microbatch> read_microbatch(const Dataset& dataset, std::span<const Feed> feeds,
                                    const Request& request) {
   WEFT_CHECK(request.samples.size() <= request.microbatch_size);
   Microbatch microbatch{
       request.step, request.sample_position, static_cast<uint32_t>(request.samples.size()), {}, false};
   for (const Feed& feed : feeds) {
-    WEFT_CHECK(feed.column < dataset.columns().size());
-    const dag::TensorSpec& sample = dataset.columns()[feed.column].sample;
+    const dag::TensorSpec& sample = sample_of(dataset, feed);
     dag::TensorSpec spec = sample;
     spec.shape.insert(spec.shape.begin(), int64_t{request.microbatch_size});
     const auto count = dag::checked_element_count(spec.shape);
     if (!count) return fail(count.error().within("a microbatch for input '" + feed.input + "'"));
     dag::Tensor tensor(std::move(spec));
     const size_t size = request.samples.size() * static_cast<size_t>(sample.bytes().value);
-    WEFT_TRY_STATUS(dataset.read(feed.column, request.samples, tensor.mutable_bytes().first(size)));
+    WEFT_TRY_STATUS(read_feed(dataset, feed, request.samples, tensor.mutable_bytes().first(size)));
     microbatch.tensors.emplace(feed.input, std::move(tensor));
   }
   return microbatch;

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,6 +45,9 @@ RequestSource evaluation_requests(uint32_t sample_count, uint32_t microbatch_siz
 struct Feed {
   std::string input;
   size_t column = 0;
+  // What the graph takes of one sample, where its type or shape are others than the column's: as many
+  // elements, converted as in data/convert.h.
+  std::optional<dag::TensorSpec> sample{};
 };
 
 struct Microbatch {
@@ -54,6 +58,13 @@ struct Microbatch {
       tensors;                    // by graph input, [microbatch_size, sample shape...]; and divisors
   bool is_of_empty_step = false;  // nothing of the step counts in its loss
 };
+
+// The spec of one sample as the graph gets it.
+const dag::TensorSpec& sample_of(const Dataset& dataset, const Feed& feed);
+// Reads samples of the feed's column as the graph gets them, one after the other. Errors: as of
+// Dataset::read; OutOfRange for an element that the graph's type cannot hold. REQUIRES: out has their bytes.
+Status read_feed(const Dataset& dataset, const Feed& feed, std::span<const uint32_t> samples,
+                 std::span<std::byte> out);
 
 struct LoaderOptions {
   size_t queue_length_max = 4;      // microbatches in memory beside the one in use; at least 1

@@ -50,10 +50,12 @@ struct DataSource {
   int64_t sequence_length = 0;  // text
   double validation = 0;
   bool is_validation = false;
+  std::vector<std::string> columns{};  // npz: those that are read
 };
 struct InputFeed {
   std::string input{};
   uint32_t column = 0;
+  std::optional<dag::TensorSpec> sample{};  // where the graph takes another than the column's
 };
 // The values that an integer input may hold, both ends included, and one more.
 struct InputBounds {

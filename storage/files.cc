@@ -79,11 +79,13 @@ Result<std::pair<fs::path, Descriptor>> Files::make_temporary(const fs::path& pa
   }
 }
 
-Status Files::write_atomic_pieces(const fs::path& path, const std::function<Status(const Sink&)>& produce,
-                                  WriteOptions options) {
+Status Files::write_new(const fs::path& path, WriteOptions options,
+                        const std::function<Status(int descriptor, const fs::path&)>& write) {
   WEFT_TRY(auto made, make_temporary(path, options.mode));
   auto& [temporary, descriptor] = made;
-  Status status = write_pieces(descriptor.get(), temporary, produce);
+  Status status = write(descriptor.get(), temporary);
+  if (status) status = allow("sync", temporary);
+  if (status && ::fsync(descriptor.get()) != 0) status = system_error(errno, "sync", temporary);
   // A close that fails after a good fsync has nothing left to lose.
   if (status) status = allow("rename", path);
   if (status && ::rename(temporary.c_str(), path.c_str()) != 0) status = system_error(errno, "rename", path);
@@ -94,15 +96,24 @@ Status Files::write_atomic_pieces(const fs::path& path, const std::function<Stat
   return options.sync_directory ? sync_directory(folder_of(path)) : Status{};
 }
 
-Status Files::write_pieces(int descriptor, const fs::path& temporary,
-                           const std::function<Status(const Sink&)>& produce) const {
-  const Sink sink = [&](std::span<const std::byte> piece) -> Status {
-    return write_hooked(hook_, descriptor, piece, temporary);
-  };
-  WEFT_TRY_STATUS(produce(sink));
-  WEFT_TRY_STATUS(allow("sync", temporary));
-  if (::fsync(descriptor) != 0) return system_error(errno, "sync", temporary);
-  return {};
+Status Files::write_atomic_pieces(const fs::path& path, const std::function<Status(const Sink&)>& produce,
+                                  WriteOptions options) {
+  return write_new(path, options, [&](int descriptor, const fs::path& temporary) {
+    return produce([&](std::span<const std::byte> piece) -> Status {
+      return write_hooked(hook_, descriptor, piece, temporary);
+    });
+  });
+}
+
+Status Files::write_atomic_placed(const fs::path& path,
+                                  const std::function<Status(const PlacedSink&)>& produce,
+                                  WriteOptions options) {
+  return write_new(path, options, [&](int descriptor, const fs::path& temporary) {
+    return produce([&](uint64_t offset, std::span<const std::byte> piece) -> Status {
+      WEFT_TRY_STATUS(seek(descriptor, offset, temporary));
+      return write_hooked(hook_, descriptor, piece, temporary);
+    });
+  });
 }
 
 Result<std::vector<std::string>> Files::list(const fs::path& folder, size_t count_max) {

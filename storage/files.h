@@ -55,6 +55,12 @@ class Files {
   Status write_atomic_pieces(const std::filesystem::path& path,
                              const std::function<Status(const Sink&)>& produce, WriteOptions options = {});
 
+  // The same for pieces that come in any order, each with its offset. What none covers is zero.
+  using PlacedSink = std::function<Status(uint64_t offset, std::span<const std::byte>)>;
+  Status write_atomic_placed(const std::filesystem::path& path,
+                             const std::function<Status(const PlacedSink&)>& produce,
+                             WriteOptions options = {});
+
   // The names in the folder, sorted. ResourceExhausted beyond count_max.
   Result<std::vector<std::string>> list(const std::filesystem::path& folder, size_t count_max);
   Result<uint64_t> size(const std::filesystem::path& path);      // of a regular file
@@ -71,8 +77,9 @@ class Files {
   }
   Result<std::pair<std::filesystem::path, Descriptor>> make_temporary(const std::filesystem::path& path,
                                                                       uint32_t mode);
-  Status write_pieces(int descriptor, const std::filesystem::path& temporary,
-                      const std::function<Status(const Sink&)>& produce) const;
+  // Hands a fresh file to `write`, syncs it and gives it its name.
+  Status write_new(const std::filesystem::path& path, WriteOptions options,
+                   const std::function<Status(int descriptor, const std::filesystem::path&)>& write);
 
   friend class FolderLock;
   FaultHook hook_;

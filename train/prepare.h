@@ -68,6 +68,9 @@ Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,
                                    const std::map<std::string, int64_t>& sizes,
                                    const onnx::Evaluator& evaluator);
 
+// Which of the graph's integer inputs index a table or a class axis, and what they may hold.
+std::vector<IntegerBounds> find_bounds(const dag::Graph& graph);
+
 // Whether all integers of the microbatch are within bounds; the error names input, value and sample.
 Status check_bounds(std::span<const IntegerBounds> bounds, const data::Microbatch& microbatch);
 

@@ -13,6 +13,7 @@
 #include "storage/checkpoint.h"
 #include "storage/files.h"
 #include "storage/sha256.h"
+#include "train/data_check.h"
 #include "train/prepare.h"
 #include "train/session.h"
 
@@ -110,6 +111,8 @@ class Run {
     if (test_) {  // both are prepared before anything starts, so that what cannot be evaluated is said now
       WEFT_TRY(evaluation, prepare_evaluation(job_, *model, *test_, peer::evaluate_reference));
     }
+    WEFT_TRY_STATUS(look_at(DataUse::Train, *dataset_, training));
+    if (evaluation) WEFT_TRY_STATUS(look_at(DataUse::Test, *test_, *evaluation));
     model.reset();  // the file's bytes are not needed beside the executor's memory
     state_ = std::make_shared<peer::State>(backend_);
     WEFT_TRY(session_, TrainingSession::create(std::move(training), job_, state_));
@@ -120,6 +123,16 @@ class Run {
     if (job_.checkpoint.every || job_.checkpoint.steps) {
       WEFT_TRY(checkpoints_, storage::CheckpointWriter::open(checkpoint_folder(job_), files_));
     }
+    return {};
+  }
+
+  // All of the data, so that no step stops at a row of it.
+  Status look_at(DataUse use, const data::Dataset& dataset, const Prepared& prepared) {
+    WEFT_TRY(const auto said, check_data(job_, use, dataset, prepared, options_.stop));
+    const uint64_t count = dataset.sample_count();
+    for (const auto& notes :
+         {said, use == DataUse::Train ? sample_notes(job_, count) : test_notes(job_, prepared, count)})
+      warnings_.insert(warnings_.end(), notes.begin(), notes.end());
     return {};
   }
 

@@ -28,12 +28,16 @@ Result<std::shared_ptr<const data::Dataset>> Feeder::dataset_of(const Key& key,
     at = opened_.emplace(key, Opened{std::move(dataset)}).first;
   }
   at->second.used = ++uses_;
-  const size_t columns = at->second.dataset->columns().size();
+  const auto columns = at->second.dataset->columns();
   const auto is_there = [&](size_t column) -> Status {
-    if (column < columns) return {};
+    if (column < columns.size()) return {};
     return fail(ErrorCode::Corrupted, "the data has no column " + std::to_string(column));
   };
-  for (const data::Feed& feed : program.feeds) WEFT_TRY_STATUS(is_there(feed.column));
+  for (const data::Feed& feed : program.feeds) {
+    WEFT_TRY_STATUS(is_there(feed.column));
+    if (feed.sample && feed.sample->element_count() != columns[feed.column].sample.element_count())
+      return fail(ErrorCode::Corrupted, "column '" + columns[feed.column].name + "' has another shape");
+  }
   for (const data::Divisor& divisor : program.divisors)
     for (const auto& column : {divisor.labels, divisor.weights})
       if (column) WEFT_TRY_STATUS(is_there(*column));

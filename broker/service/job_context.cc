@@ -25,7 +25,7 @@ proto::DataSource source_of(const data::DataSpec& spec, const fs::path& folder) 
                   .mean = from.mean,
                   .deviation = from.deviation};
         else if constexpr (std::is_same_v<Spec, data::NpzSpec>)
-          return {.format = proto::DataFormat::Npz, .path = name(from.path)};
+          return {.format = proto::DataFormat::Npz, .path = name(from.path), .columns = from.columns};
         else
           return {.format = proto::DataFormat::Text,
                   .path = name(from.path),
@@ -117,7 +117,7 @@ proto::JobFeed feed_of(const JobContext& context, const fs::path& folder) {
     into.program = kind;
     into.data = source_of(*spec, folder);
     for (const data::Feed& input : program.feeds)
-      into.inputs.push_back({input.input, static_cast<uint32_t>(input.column)});
+      into.inputs.push_back({input.input, static_cast<uint32_t>(input.column), input.sample});
     for (const train::IntegerBounds& bound : program.bounds)
       into.bounds.push_back({bound.input, bound.low, bound.high, bound.also});
     const auto column = [](const std::optional<size_t>& from) {

@@ -19,7 +19,7 @@ Result<data::DataSpec> data_of(const proto::DataSource& source, const std::files
                            .mean = source.mean,
                            .deviation = source.deviation};
     case proto::DataFormat::Npz:
-      return data::NpzSpec{path};
+      return data::NpzSpec{path, source.columns};
     case proto::DataFormat::Text:
       break;
   }
@@ -45,7 +45,8 @@ Result<std::shared_ptr<const JobFeed>> from_message(const proto::JobFeed& feed,
   for (const proto::ProgramFeed& from : feed.programs) {
     JobFeed::Program& program = result->programs[from.program];
     WEFT_TRY(program.data, data_of(from.data, folder));
-    for (const proto::InputFeed& input : from.inputs) program.feeds.push_back({input.input, input.column});
+    for (const proto::InputFeed& input : from.inputs)
+      program.feeds.push_back({input.input, input.column, input.sample});
     for (const proto::InputBounds& bound : from.bounds)
       program.bounds.push_back({bound.input, bound.low, bound.high, bound.also});
     for (const proto::StepDivisor& divisor : from.divisors)

@@ -33,9 +33,12 @@ struct ImportOptions {
   // REQUIRED.
   Evaluator evaluate;
 
-  // Size of the leading dim of every input whose leading dim is symbolic or unknown. A fixed one stays what
-  // it is.
+  // Size of the batch: of the dims that have its symbol (dag/onnx/batch_axis.h), and of the leading dim of
+  // every other input whose leading dim is symbolic or unknown. A fixed one stays what it is.
   std::optional<int64_t> batch;
+  // Whether the graph's inputs and predictions have the batch for their first axis, as data has it: where its
+  // symbol is on another one they are transposed, and `input_shapes` are those of the graph.
+  bool batch_first = false;
   // Sizes of symbolic dims by name ("sequence").
   std::map<std::string, int64_t> sizes;
   // Whole shapes of inputs by name, before anything above.

@@ -18,7 +18,7 @@ Result<OnnxModel> parse(std::span<const std::byte> bytes, const std::filesystem:
 }
 
 std::string dim_text(const pb::TensorShapeProto::Dimension& dim) {
-  if (dim.has_dim_value()) return std::to_string(dim.dim_value());
+  if (is_known(dim)) return std::to_string(dim.dim_value());
   if (dim.has_dim_param() && !dim.dim_param().empty()) return dim.dim_param();
   return "?";
 }

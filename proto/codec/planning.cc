@@ -180,6 +180,7 @@ void put(const DataSource& from, wire::DataSource& to) {
   to.set_sequence_length(from.sequence_length);
   to.set_validation(from.validation);
   to.set_is_validation(from.is_validation);
+  for (const std::string& column : from.columns) to.add_columns(column);
 }
 Status get(const wire::DataSource& from, DataSource& to) {
   Reader read("DataSource");
@@ -194,17 +195,20 @@ Status get(const wire::DataSource& from, DataSource& to) {
   read.not_negative(from.validation(), to.validation, "validation");
   read.require(from.validation() < 1, "validation", "1 or more");
   to.is_validation = from.is_validation();
+  read.texts(from.columns(), to.columns, kShortListMax, kSymbolMax, "columns");
   return read.status();
 }
 
 void put(const InputFeed& from, wire::InputFeed& to) {
   to.set_input(from.input);
   to.set_column(from.column);
+  if (from.sample) put(*from.sample, *to.mutable_sample());
 }
 Status get(const wire::InputFeed& from, InputFeed& to) {
   Reader read("InputFeed");
   read.text(from.input(), to.input, kSymbolMax, "input");
   to.column = from.column();
+  if (from.has_sample()) read.part(from.sample(), to.sample.emplace(), "sample");
   return read.status();
 }
 

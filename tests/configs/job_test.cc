@@ -56,6 +56,29 @@ TEST(Job, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(job.compression.policy, plan::CompressionPolicy::None);
 }
 
+TEST(Job, AnInputMayHaveAValue) {
+  const Job job = parsed(kSmall, {"inputs.sr={value: 16000}", "inputs.scale={value: [[1, 2.5], [-3, 4e2]]}",
+                                  "inputs.flag={value: true}"});
+  EXPECT_EQ(job.inputs, (std::map<std::string, std::string>{{"x", "image"}}));
+  ASSERT_EQ(job.input_values.size(), 3u);
+  EXPECT_EQ(job.input_values.at("sr").shape, dag::Shape{});
+  EXPECT_EQ(job.input_values.at("sr").numbers, std::vector<double>{16000});
+  EXPECT_EQ(job.input_values.at("scale").shape, (dag::Shape{2, 2}));
+  EXPECT_EQ(job.input_values.at("scale").numbers, (std::vector<double>{1, 2.5, -3, 400}));
+  EXPECT_EQ(job.input_values.at("flag").numbers, std::vector<double>{1});
+}
+
+TEST(Job, OnlyColumnsThatItNamesAreRead) {
+  const std::vector<std::string> sets{
+      "inputs.y=extra", "inputs.sr={value: 1}", "data.test={type: npz, path: t.npz}",
+      "loss=[{type: mse, output: o, target: extra}, {type: output, name: l}]"};
+  const Job job = parsed(kSmall, sets);
+  const std::vector<std::string> columns{"extra", "image"};
+  EXPECT_EQ(job.columns(), columns);
+  EXPECT_EQ(std::get<data::NpzSpec>(*job.train).columns, columns);
+  EXPECT_EQ(std::get<data::NpzSpec>(*job.test).columns, columns);
+}
+
 TEST(Job, TheSizeOfAMicrobatchMayBeLeftToThePlanner) {
   const Job job = parsed(kSmall, {"microbatch_size=auto"});
   EXPECT_EQ(job.microbatch_size, 0u);

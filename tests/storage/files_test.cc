@@ -57,6 +57,26 @@ TEST(Files, WrittenBytesAreReadBack) {
   EXPECT_EQ(files.list(scratch.folder(), 10).value(), (std::vector<std::string>{"f"}));
 }
 
+TEST(Files, PiecesAreWrittenWhereTheyBelong) {
+  const Scratch scratch;
+  Files files;
+  const auto path = scratch.folder() / "f";
+  ASSERT_TRUE(files.write_atomic_placed(path, [&](const Files::PlacedSink& sink) -> Status {
+    WEFT_TRY_STATUS(sink(7, bytes_of("world")));
+    EXPECT_FALSE(std::filesystem::exists(path));
+    WEFT_TRY_STATUS(sink(0, bytes_of("hello")));
+    return sink(5, bytes_of(","));
+  }));
+  EXPECT_EQ(content(path), std::string("hello,\0world", 12));
+  const auto given_up = files.write_atomic_placed(path, [](const Files::PlacedSink& sink) -> Status {
+    WEFT_TRY_STATUS(sink(0, bytes_of("other")));
+    return fail(ErrorCode::Cancelled, "stopped");
+  });
+  EXPECT_EQ(given_up.error().code, ErrorCode::Cancelled);
+  EXPECT_EQ(content(path), std::string("hello,\0world", 12));
+  EXPECT_EQ(files.list(scratch.folder(), 10).value(), (std::vector<std::string>{"f"}));
+}
+
 TEST(Files, LimitsAndKindsAreChecked) {
   const Scratch scratch;
   Files files;
