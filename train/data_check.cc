@@ -254,8 +254,8 @@ Result<std::vector<std::string>> check_data(const Job& job, DataUse use, const d
     };
     if (feed.input.starts_with(dag::kWeightsInput))
       if (const Status weights = data::check_weights(dataset, feed.column); !weights)
-        return refuse(weights.error().code, data::file_of(spec_of(job, use), column).string() + ": " +
-                                                weights.error().message);
+        return refuse(weights.error().code,
+                      data::file_of(spec_of(job, use), column).string() + ": " + weights.error().message);
     if (check.misfits().rows > 0)
       return refuse(ErrorCode::OutOfRange,
                     where(job, use, column, check.misfits()) + ", which is no number of the type " +

@@ -242,7 +242,8 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
                                   const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/true));
-  WEFT_TRY(const std::vector<dag::TermColumns> columns, match_targets(job, imported.graph, dataset, matching.feeds));
+  WEFT_TRY(const std::vector<dag::TermColumns> columns,
+           match_targets(job, imported.graph, dataset, matching.feeds));
   auto with_loss = dag::attach_training_loss(imported.graph, job.losses, columns,
                                              job.batch_size / job.microbatch_size, dag::op_table());
   if (!with_loss) return fail(loss_error(job, imported.graph, columns, with_loss.error()));
@@ -259,8 +260,8 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
   prepared.loss_terms = dag::loss_terms(job.losses);
   prepared.bounds = find_bounds(with_loss->graph);
   prepared.divisors = divisors_of(with_loss->divisors, matching.feeds);
-  prepared.identity = dag::to_text(*differentiated) + describe_weights(job.losses) +
-                      describe_values(job.input_values);
+  prepared.identity =
+      dag::to_text(*differentiated) + describe_weights(job.losses) + describe_values(job.input_values);
   prepared.graph = std::move(*differentiated);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
@@ -281,7 +282,8 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
                                     const data::Dataset& dataset, const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
-  WEFT_TRY(const std::vector<dag::TermColumns> columns, match_targets(job, imported.graph, dataset, matching.feeds));
+  WEFT_TRY(const std::vector<dag::TermColumns> columns,
+           match_targets(job, imported.graph, dataset, matching.feeds));
   auto with_loss =
       dag::attach_evaluation_loss(imported.graph, job.losses, columns, job.microbatch_size, dag::op_table());
   if (!with_loss) return fail(loss_error(job, imported.graph, columns, with_loss.error()));

@@ -114,10 +114,8 @@ ModelMaker literal_model(const std::vector<int64_t>& shape) {
 }
 
 TEST(LiteralBatch, IsToldWithTheSizeThatTrains) {
-  for (const auto& [shape, size] : {std::pair{std::vector<int64_t>{1, 16}, 1},
-                                    {{8, 16}, 8},
-                                    {{8, -1, 16}, 8},
-                                    {{1, -1}, 1}}) {
+  for (const auto& [shape, size] :
+       {std::pair{std::vector<int64_t>{1, 16}, 1}, {{8, 16}, 8}, {{8, -1, 16}, 8}, {{1, -1}, 1}}) {
     const ModelMaker maker = literal_model(shape);
     const std::string message = message_of(import_of(maker, 3));
     SCOPED_TRACE(message);
@@ -267,20 +265,21 @@ TEST(LpNormalization, OfZerosIsZeroAndSoIsItsGradient) {
     ASSERT_TRUE(made.has_value()) << made.error().message;
     const double norm = p == 1 ? 7 : 5;
     const std::vector<double> expected{0, 0, 0, 3 / norm, 0, -4 / norm};
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(to_doubles(made->at("y"))[i], expected[i], 1e-7);
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_NEAR(dag::to_doubles(made->at("y"))[i], expected[i], 1e-7);
 
     const auto imported = import_bytes(maker.bytes());
     dag::LossSpec loss;
     loss.type = dag::LossType::Mse;
     loss.prediction = "y";
     loss.target = "t";
-    const dag::TensorSpec spec = ones.spec();
-    const auto with_loss =
-        dag::attach_training_loss(imported->graph, {&loss, 1}, {&spec, 1}, dag::op_table());
-    const auto graph = dag::differentiate(*with_loss, dag::op_table());
+    const dag::TermColumns columns{.target = ones.spec()};
+    const auto with_loss = dag::attach_training_loss(imported->graph, {&loss, 1}, {&columns, 1},
+                                                     /*microbatches=*/1, dag::op_table());
+    const auto graph = dag::differentiate(with_loss->graph, dag::op_table());
     const auto gradients = run_graph(*graph, imported->weights, {{"x", ones}, {"loss.target", ones}});
     ASSERT_TRUE(gradients.has_value());
-    for (const double value : to_doubles(gradients->at("w"))) EXPECT_TRUE(std::isfinite(value));
+    for (const double value : dag::to_doubles(gradients->at("w"))) EXPECT_TRUE(std::isfinite(value));
   }
 }
 

@@ -20,9 +20,9 @@
 namespace weft::onnx::testing {
 namespace {
 
-// A line: operator, operator set, operands, "->", results (y, or - for one left out), attributes. An operand is absent (-), a
-// type and shape, or these with values, which the import then knows. Operand 0, integers and truth values are
-// inputs of the model; floats behind them are parameters.
+// A line: operator, operator set, operands, "->", results (y, or - for one left out), attributes. An operand
+// is absent (-), a type and shape, or these with values, which the import then knows. Operand 0, integers and
+// truth values are inputs of the model; floats behind them are parameters.
 constexpr char kLines[] = R"(
 Abs 13 f32[3,4,5] -> y
 Acos 7 f32[3] -> y
@@ -805,9 +805,11 @@ void differentiate_all(const ImportedModel& imported) {
     loss.type = dag::LossType::Mse;
     loss.prediction = output.name;
     loss.target = "t";
-    const auto with_loss = dag::attach_training_loss(*graph, {&loss, 1}, {&spec, 1}, dag::op_table());
+    const dag::TermColumns columns{.target = spec};
+    const auto with_loss =
+        dag::attach_training_loss(*graph, {&loss, 1}, {&columns, 1}, /*microbatches=*/1, dag::op_table());
     if (!with_loss) continue;
-    const auto differentiated = dag::differentiate(*with_loss, dag::op_table());
+    const auto differentiated = dag::differentiate(with_loss->graph, dag::op_table());
     if (!differentiated) return;
     for (const dag::Layout layout : {dag::Layout::Plain, dag::Layout::Blocked8})
       (void)dag::lower(*differentiated, dag::op_table(), {true, true, layout});

@@ -303,8 +303,7 @@ TEST_F(Columns, TheArithmeticOfSamplesIsSaid) {
   Prepared masks, takes_all;
   masks.graph = builder.finish();
   EXPECT_TRUE(test_notes(job(), masks, 3).empty());
-  EXPECT_TRUE(holds(test_notes(job(), takes_all, 3).at(0),
-                    {"1 microbatches of 2 and 1 samples more"}));
+  EXPECT_TRUE(holds(test_notes(job(), takes_all, 3).at(0), {"1 microbatches of 2 and 1 samples more"}));
   const auto none = job({"epochs=1"}).total_steps(3);
   ASSERT_FALSE(none.has_value());
   EXPECT_TRUE(holds(none.error().message, {"1 x 3 samples are 3", "batch of 4", "batch_size to 3"}));
