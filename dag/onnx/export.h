@@ -15,7 +15,8 @@ struct WrittenFiles {
 };
 
 // Writes the model with the tensors of `trained` in place of its initializers of the same names, and nothing
-// else changed: the same file and the same weights give the same bytes. A model with external data is written
+// else changed, but that nodes which stood out of order are sorted: the same file and the same weights give
+// the same bytes. A model with external data is written
 // in that form, with one data file beside each .onnx (name.onnx.data). Each file appears whole or not at all.
 //
 // The twin predicts in any ONNX runtime: BatchNormalization uses its running statistics and has one output,
