@@ -129,7 +129,9 @@ void Broker::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::
   const std::string what =
       "stage " + std::to_string(stage + 1) + " on " + peer.name + ": " + failed.error.message;
   if (failed.diverged) return on_edge_diverged(job, what, failed);
-  if (failed.permanent && is_hopeless(job, peer.id)) return end_job(job, JobState::Failed, what);
+  // What its device lacks others of its kind lack, too: the same word from all who are free ends the job.
+  const bool refused = failed.permanent || failed.error.code == ErrorCode::Unsupported;
+  if (refused && is_hopeless(job, peer.id)) return end_job(job, JobState::Failed, what);
   if (failed.error.code == ErrorCode::DeviceLost) {  // as if it were gone; the job has no part in that
     peer.draining = peer.device_lost = true;
     return recover(job, what, /*counts=*/false);

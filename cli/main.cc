@@ -1,7 +1,10 @@
 // weft: one program, a subcommand for each thing that people do with it.
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <system_error>
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
@@ -41,8 +44,15 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A reader that goes, or a file that may not grow, is told by the write that fails: neither ends a run.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return run(argc, argv);
+  } catch (const std::system_error& error) {
+    if (error.code().value() == EPIPE) return weft::cli::kExitOk;  // the reader has what it wanted
+    std::fprintf(stderr, "weft: error: %s\n", error.what());
+    return weft::cli::kExitFailed;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "weft: error: out of memory: try a smaller microbatch_size\n");
     return weft::cli::kExitResources;

@@ -11,6 +11,7 @@
 #include "peer/backend/reference/reference_kernels.h"
 #include "peer/executor.h"
 #include "storage/files.h"
+#include "train/outputs.h"
 #include "train/prepare.h"
 #include "train/session.h"
 
@@ -52,6 +53,9 @@ Result<std::vector<data::Feed>> match_columns(const PredictOptions& options, con
 }
 
 Result<int> run_predict(const PredictOptions& options) {
+  std::vector<train::ReadFile> read = train::files_of_model(options.model);
+  read.push_back({"the data", options.data});
+  WEFT_TRY_STATUS(train::check_output_file(options.output, read));
   WEFT_TRY(const auto backend, make_backend(options.backend));
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
   WEFT_TRY(train::Prepared prepared,

@@ -199,6 +199,19 @@ void count_parameters(const dag::Graph& graph, StartEvent& event) {
   }
 }
 
+// What no peer's device updates is found before one is asked.
+Status check_trained_types(const Job& job, const dag::Graph& graph) {
+  for (const auto& output : graph.outputs()) {
+    if (output.role != dag::OutputRole::Gradient) continue;
+    const dag::TensorSpec& spec = graph.spec(output.value);
+    if (spec.dtype != dag::DType::F32)
+      return fail(job.error(ErrorCode::Unsupported, "model",
+                            "initializer '" + output.name + "' is " + to_string(spec) +
+                                ", and peers train f32 only: export the model in float32, or freeze it"));
+  }
+  return {};
+}
+
 // All graphs of the job, with the size of microbatches that it says.
 Result<StartEvent> check_prepared(const Job& job, const onnx::OnnxModel& model) {
   StartEvent event;
@@ -213,6 +226,7 @@ Result<StartEvent> check_prepared(const Job& job, const onnx::OnnxModel& model) 
   }
   WEFT_TRY(event.steps, job.total_steps(dataset->sample_count()));
   WEFT_TRY(const Prepared training, prepare_training(job, model, *dataset, peer::evaluate_reference));
+  WEFT_TRY_STATUS(check_trained_types(job, training.graph));
   event.warnings = training.warnings;
   count_parameters(training.graph, event);
   if (job.test) {
