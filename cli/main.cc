@@ -1,4 +1,6 @@
 // weft: one program, a subcommand for each thing that people do with it.
+#include <fcntl.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <csignal>
@@ -41,9 +43,17 @@ int run(int argc, char** argv) {
   return end_with(chosen());
 }
 
+// Whoever starts a process with a closed standard output would have the next file that is opened take its
+// number, and what is printed would be written into that.
+void open_standard_streams() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(descriptor, F_GETFD) < 0) ::open("/dev/null", O_RDWR);  // the lowest number that is free
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   // A reader that goes, or a file that may not grow, is told by the write that fails: neither ends a run.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);

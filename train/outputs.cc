@@ -1,5 +1,7 @@
 #include "train/outputs.h"
 
+#include <sys/resource.h>
+
 #include <array>
 #include <system_error>
 #include <variant>
@@ -18,12 +20,31 @@ Status check_names(const fs::path& output, std::span<const fs::path> written,
   for (const fs::path& path : written)
     for (const ReadFile& file : read)
       if (storage::Files::is_same_file(path, file.path))
-        return fail(ErrorCode::InvalidArgument, path.string() +
-                                                    (path == output ? "" : ", which is written beside it,") +
-                                                    " is " + file.what + " (" + file.path.string() +
-                                                    ") and would be overwritten; name another file");
+        return fail(ErrorCode::InvalidArgument,
+                    path.string() + (path == output ? "" : ", which is written beside it,") + " is " +
+                        file.what + (path == file.path ? "" : " (" + file.path.string() + ")") +
+                        " and would be overwritten; name another file");
   storage::Files files;
   for (const fs::path& path : written) WEFT_TRY_STATUS(files.check_writable(path));
+  return {};
+}
+
+// The trained files are as large as the model's.
+uint64_t size_of(const fs::path& path) {
+  std::error_code code;
+  const uintmax_t size = fs::file_size(path, code);
+  return code ? 0 : size;
+}
+
+Status check_size_limit(const fs::path& model) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  for (const ReadFile& file : files_of_model(model))
+    if (const uint64_t size = size_of(file.path); size > limit.rlim_cur)
+      return fail(ErrorCode::ResourceExhausted, "a file of " + std::to_string(size) +
+                                                    " bytes, as the trained one will be, is beyond this " +
+                                                    "process's limit of " + std::to_string(limit.rlim_cur) +
+                                                    "; raise it (ulimit -f)");
   return {};
 }
 
@@ -80,10 +101,22 @@ Status check_output(const configs::Job& job, bool with_checkpoints) {
   const std::vector<ReadFile> read = files_of_job(job);
   Status status = job.task == configs::Task::Train ? check_trained_output(job.output, read)
                                                    : check_output_file(job.output, read);
+  if (status && job.task == configs::Task::Train) status = check_size_limit(job.model);
   if (status && with_checkpoints && job.task == configs::Task::Train)
     status = check_checkpoints(checkpoint_folder(job));
   if (status) return {};
   return fail(job.error(status.error().code, "output", "`output`: " + status.error().message));
+}
+
+std::string warn_of_room(const configs::Job& job) {
+  uint64_t needed = 0;
+  for (const ReadFile& file : files_of_model(job.model)) needed += 2 * size_of(file.path);  // and the twin
+  std::error_code code;
+  const fs::path folder = job.output.has_parent_path() ? job.output.parent_path() : fs::path(".");
+  const fs::space_info space = fs::space(folder, code);
+  if (code || space.available >= needed) return {};
+  return "the disk of " + job.output.string() + " has room for " + std::to_string(space.available) +
+         " bytes, and the trained files will take " + std::to_string(needed) + "; make room before the end";
 }
 
 fs::path checkpoint_folder(const configs::Job& job) { return job.output.string() + ".checkpoints"; }

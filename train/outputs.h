@@ -31,6 +31,9 @@ Status check_output_file(const std::filesystem::path& output, std::span<const Re
 // overwritten. `with_checkpoints`: the folder of its checkpoints, too.
 Status check_output(const configs::Job& job, bool with_checkpoints);
 
+// What to say where the disk is too full for the trained files now; empty: it is not.
+std::string warn_of_room(const configs::Job& job);
+
 // Where the checkpoints of a job lie: beside its output, "<output>.checkpoints".
 std::filesystem::path checkpoint_folder(const configs::Job& job);
 

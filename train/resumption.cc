@@ -76,6 +76,19 @@ std::string changed(const std::string& key, const std::string& then, const std::
   return "`" + key + "` was " + said(then) + " and is " + said(now);
 }
 
+// Four digits: for people.
+std::string rate_text(double rate) {
+  std::array<char, 32> buffer{};
+  const auto [end, error] =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), rate, std::chars_format::general, 4);
+  return {buffer.data(), end};
+}
+std::string describe_rate(double then, double next) {
+  if (then == next) return "the learning rate stays " + rate_text(next);
+  return "the learning rate was " + rate_text(then) + " in the checkpoint's last step and is " +
+         rate_text(next) + " in the next";
+}
+
 }  // namespace
 
 Result<std::string> hash_of_data(const data::DataSpec& spec) {
@@ -126,10 +139,13 @@ std::string describe_changes(const storage::RunSettings& then, const storage::Ru
   for (const auto& [key, value] : then.values) both[key].first = value;
   for (const auto& [key, value] : now.values) both[key].second = value;
   std::string text;
+  bool changes_rate = false;
   for (const auto& [key, values] : both) {
     const bool is_hash = key == kDataKey || key == kModelKey;
     if (values.first == values.second || (is_hash && values.first.empty())) continue;
     text += text.empty() ? "" : ", ";
+    changes_rate =
+        changes_rate || key == "steps" || key.starts_with("schedule.") || key.starts_with("optimizer.");
     if (key == kDataKey)
       text += "the data of `data.train` are others";
     else if (key == kModelKey)
@@ -137,10 +153,7 @@ std::string describe_changes(const storage::RunSettings& then, const storage::Ru
     else
       text += changed(key, values.first, values.second);
   }
-  if (text.empty()) return text;
-  if (next_rate == then.learning_rate) return text + "; the learning rate stays " + text_of(next_rate);
-  return text + "; the learning rate was " + text_of(then.learning_rate) + " in the last step and is " +
-         text_of(next_rate) + " in the next";
+  return changes_rate ? text + "; " + describe_rate(then.learning_rate, next_rate) : text;
 }
 
 }  // namespace weft::train

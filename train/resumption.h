@@ -25,8 +25,8 @@ storage::RunSettings settings_of(const configs::Job& job, uint64_t steps, const 
 // Also where those of the checkpoint are not known.
 bool has_same_data(const storage::RunSettings& then, const storage::RunSettings& now);
 
-// What differs, in words: "`seed` was 3 and is 4", then which rate follows. Empty: nothing does. `next_rate`:
-// of the first step that is made now.
+// What differs, in words: "`seed` was 3 and is 4", then, where that depends on it, which rate follows. Empty:
+// nothing does. `next_rate`: of the first step that is made now.
 std::string describe_changes(const storage::RunSettings& then, const storage::RunSettings& now,
                              double next_rate);
 

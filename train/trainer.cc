@@ -111,6 +111,7 @@ class Run {
     if (automatic)
       warnings_.push_back("microbatch_size: auto is " + std::to_string(job_.microbatch_size) +
                           " here, where nobody plans; a broker may choose another, and then bits differ");
+    if (std::string text = warn_of_room(job_); !text.empty()) warnings_.push_back(std::move(text));
     graph_hash_ = storage::sha256_hex(training.identity);
     std::optional<Prepared> evaluation;
     if (test_) {  // both are prepared before anything starts, so that what cannot be evaluated is said now
@@ -195,8 +196,7 @@ class Run {
     const std::string changes = describe_changes(
         *checkpoint.settings, now,
         dag::scheduled_learning_rate(job_.schedule, job_.optimizer.learning_rate, next, total_steps_));
-    if (!changes.empty())
-      warnings_.push_back("the job is not the one that " + manifest + " was made with: " + changes);
+    if (!changes.empty()) warnings_.push_back("the job is another than that of " + manifest + ": " + changes);
     return {};
   }
 
