@@ -49,10 +49,11 @@ worker=$(one_of $(active_peers))
 kill -HUP "${peer_pid[$worker]}"; kill -HUP "${peer_pid[$worker]}" 2>/dev/null || true
 wait "${peer_pid[$worker]}" || fail "$worker did not leave with 0 at a hangup but $?"
 unset "peer_pid[$worker]"
-"$weft" logs -f "$job_number" --format json >"$work/logs.json" 2>&1 &
+moved=$(timeout 120 "$weft" logs -f "$job_number" --format json |
+  awk '/wants to leave/ { asked = 1 } asked && /"state":"running"/ { print "moved"; exit }') || fail "logs: $?"
+[ "$moved" = moved ] || fail "the job did not move when $worker left"
+"$weft" logs -f "$job_number" >"$work/logs.out" 2>&1 &
 follower=$!
-wait_for_log "$work/logs.json" "planned anew; moving" 5 2>/dev/null || true
-until [ "$(job_state)" = running ]; do :; done
 "$weft" stop "$job_number" >/dev/null
 code=0; wait "$follower" || code=$?
 [ "$code" = 130 ] || fail "logs -f of a job that was stopped ended with $code"
