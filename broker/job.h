@@ -124,6 +124,7 @@ struct Job {
     uint64_t diverged_at = 0;     // it went back because of this step, and has not got past it; 0: it did not
     std::set<PeerId> excluded{};  // could not take a stage of this job
     std::set<PeerId> called_hopeless_by{};  // who said that any peer would fail
+    std::set<PeerId> refused_by{};          // whose device lacks what it needs
     bool judged_alone = false;  // a peer was replaced for being slow, with nothing to compare it with
   } losses{};
   struct Bits {

@@ -9,6 +9,7 @@
 #include "cli/exit_codes.h"
 #include "configs/job.h"
 #include "dag/onnx/model.h"
+#include "train/outputs.h"
 #include "train/predictor.h"
 
 namespace weft::cli {
@@ -67,6 +68,9 @@ Result<configs::Job> job_of(const PredictOptions& options, const onnx::OnnxModel
 }
 
 Result<int> run_predict(const PredictOptions& options) {
+  std::vector<train::ReadFile> read = train::files_of_model(options.model);
+  read.push_back({"the data", options.data});
+  WEFT_TRY_STATUS(train::check_output_file(options.output, read));
   WEFT_TRY(const auto backend, make_backend(options.backend));
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
   WEFT_TRY(const configs::Job job, job_of(options, model));

@@ -60,6 +60,10 @@ class Files {
   Status write_atomic_placed(const std::filesystem::path& path,
                              const std::function<Status(const PlacedSink&)>& produce,
                              WriteOptions options = {});
+  // Whether write_atomic() could put a file there now, as far as that can be told without doing so: the
+  // folder takes a new file, and what has the name already, if anything, is a file that another may replace.
+  // InvalidArgument where it is not, or where its name is mounted or a folder's; else what the system says.
+  Status check_writable(const std::filesystem::path& path);
 
   // The names in the folder, sorted. ResourceExhausted beyond count_max.
   Result<std::vector<std::string>> list(const std::filesystem::path& folder, size_t count_max);
@@ -67,6 +71,9 @@ class Files {
   Status remove(const std::filesystem::path& path);              // NotFound when there is none
   Status make_directories(const std::filesystem::path& folder);  // durably, with those above it
   Status sync_directory(const std::filesystem::path& folder);
+
+  // Whether both are there and are the same file, by whatever name or link.
+  static bool is_same_file(const std::filesystem::path& one, const std::filesystem::path& other);
 
   // Whether a name is that of a temporary file which a crash may have left behind.
   static bool is_temporary_name(std::string_view name);

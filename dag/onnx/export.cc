@@ -19,11 +19,13 @@ namespace fs = std::filesystem;
 using Form = OnnxModel::Structure::Form;
 
 constexpr int64_t kExternalAlignment = 64;
+constexpr const char* kDataSuffix = ".data";
+constexpr const char* kPartialSuffix = ".partial";
 
 // A file that appears under its name when it is complete, and not at all otherwise.
 class NewFile {
  public:
-  explicit NewFile(fs::path path) : path_(std::move(path)), temporary_(path_.string() + ".partial") {}
+  explicit NewFile(fs::path path) : path_(std::move(path)), temporary_(path_.string() + kPartialSuffix) {}
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
   ~NewFile() {
@@ -60,7 +62,7 @@ class NewFile {
  private:
   tl::unexpected<Error> failed(const char* what) const {
     const int code = errno;
-    const ErrorCode kind = code == ENOSPC || code == EDQUOT                   ? ErrorCode::ResourceExhausted
+    const ErrorCode kind = code == ENOSPC || code == EDQUOT || code == EFBIG  ? ErrorCode::ResourceExhausted
                            : code == EACCES || code == EPERM || code == EROFS ? ErrorCode::PermissionDenied
                            : code == ENOENT || code == ENOTDIR                ? ErrorCode::NotFound
                                                                               : ErrorCode::Unavailable;
@@ -156,8 +158,8 @@ Status write_one(const OnnxModel& model, const dag::Weights& trained, const fs::
   pb::ModelProto proto = model.structure().proto;
   if (inference)
     WEFT_TRY_STATUS(to_inference_mode(model.opset(), find_instance_norms(model.structure()), proto));
-  const std::string location = path.filename().string() + ".data";
-  NewFile data(path.string() + ".data");
+  const std::string location = path.filename().string() + kDataSuffix;
+  NewFile data(path.string() + kDataSuffix);
   const bool external = model.has_external_data();
   if (external) WEFT_TRY_STATUS(data.open());
   WEFT_TRY_STATUS(store_weights(model, trained, location, external ? &data : nullptr, proto));
@@ -176,6 +178,14 @@ fs::path inference_path(const fs::path& trained) {
   fs::path path = trained;
   path.replace_extension();
   return path.string() + ".inference.onnx";
+}
+
+std::vector<fs::path> trained_paths(const fs::path& output) {
+  std::vector<fs::path> paths;
+  for (const fs::path& model : {output, inference_path(output)})
+    for (const char* file : {"", kDataSuffix})
+      for (const char* suffix : {"", kPartialSuffix}) paths.emplace_back(model.string() + file + suffix);
+  return paths;
 }
 
 Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& trained) {

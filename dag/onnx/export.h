@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <vector>
 
 #include "base/result.h"
 #include "dag/graph.h"
@@ -34,5 +35,7 @@ Result<WrittenFiles> write_trained(const std::filesystem::path& model, const dag
 Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& trained);
 
 std::filesystem::path inference_path(const std::filesystem::path& trained);
+// Every name that write_trained() uses for this output, those of files on their way among them.
+std::vector<std::filesystem::path> trained_paths(const std::filesystem::path& output);
 
 }  // namespace weft::onnx

@@ -218,6 +218,8 @@ void manifests(Seeds& seeds) {
       {dag::of_initializer("conv.weight"), {dag::DType::F32, {8, 3, 3, 3}}, std::string(64, 'c')},
       {dag::of_initializer("scale"), {dag::DType::F64, {}}, std::string(64, 'd')}};
   seeds.add("three_tensors", storage::manifest_json(manifest));
+  manifest.settings = storage::RunSettings{.values = {{"seed", "3"}, {"steps", "40"}}, .learning_rate = 0.1};
+  seeds.add("settings", storage::manifest_json(manifest));
 }
 
 void packed(Seeds& seeds) {
