@@ -11,6 +11,7 @@
 #include "dag/onnx/outline.h"
 #include "dag/op_table.h"
 #include "dag/passes/canonicalise.h"
+#include "dag/passes/halves.h"
 #include "dag/state.h"
 #include "data/dataset.h"
 #include "data/file.h"
@@ -178,7 +179,9 @@ Result<Graph> import_graph(const Job& job, const OnnxModel& model,
   WEFT_TRY(options.input_shapes, Shapes(job, model, sizes).run());
   auto imported = onnx::import_model(model, options, dag::op_table());
   if (!imported) return fail(job.error(imported.error().code, "model", imported.error().message));
-  return dag::canonicalise(with_parameters(job, imported->graph), dag::op_table());
+  WEFT_TRY(const Graph canonical, dag::canonicalise(with_parameters(job, imported->graph), dag::op_table()));
+  return dag::widen_halves(canonical, dag::op_table(),
+                           options.training ? dag::HalfWeights::Masters : dag::HalfWeights::AsInFile);
 }
 
 // The named output added up, so that it is a loss.
