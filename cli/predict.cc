@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <CLI/App.hpp>
 
+#include <map>
+
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "dag/onnx/model.h"
@@ -51,6 +53,24 @@ Result<std::vector<data::Feed>> match_columns(const PredictOptions& options, con
   return feeds;
 }
 
+// What no fast kernel serves, in one line: "Exp f64 (2 times), Det f32"; empty where there is nothing of it.
+std::string slow_kernels(const peer::Executor& executor) {
+  std::map<std::string, int> counts;
+  const dag::Graph& graph = executor.graph();
+  for (size_t g = 0; g < executor.program().groups.size(); ++g) {
+    const dag::Op& op = graph.op(executor.program().groups[g].ops.front());
+    if (executor.kernel(g).implementation().find("reference") == std::string_view::npos ||
+        graph.spec(op.outputs[0]).element_count() == 0)
+      continue;
+    const dag::ValueId value = op.inputs.empty() ? op.outputs[0] : op.inputs[0];
+    ++counts[fmt::format("{} {}", to_string(op.kind), to_string(graph.spec(value).dtype))];
+  }
+  std::string text;
+  for (const auto& [what, count] : counts)
+    text += (text.empty() ? "" : ", ") + what + (count > 1 ? fmt::format(" ({} times)", count) : "");
+  return text;
+}
+
 Result<int> run_predict(const PredictOptions& options) {
   WEFT_TRY(const auto backend, make_backend(options.backend));
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
@@ -61,6 +81,10 @@ Result<int> run_predict(const PredictOptions& options) {
   WEFT_TRY(const auto feeds, match_columns(options, prepared.graph, *dataset));
   WEFT_TRY(const auto executor,
            train::make_executor(prepared.graph, prepared.weights, std::make_shared<peer::State>(*backend)));
+  if (const std::string slow = slow_kernels(*executor); !slow.empty() && backend->name() != "reference")
+    fmt::print(stderr,
+               "weft: note: this device has no fast kernel for {}; reference loops compute it, slowly\n",
+               slow);
   WEFT_TRY(const auto microbatch, executor->make_microbatch());
 
   const uint32_t batch =

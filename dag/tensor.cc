@@ -87,9 +87,7 @@ Result<DType> parse_dtype(std::string_view text) {
   return fail(ErrorCode::InvalidArgument, "unknown dtype '" + std::string(text) + "'");
 }
 
-bool is_float(DType dtype) {
-  return dtype == DType::F32 || dtype == DType::F64 || is_half(dtype);
-}
+bool is_float(DType dtype) { return dtype == DType::F32 || dtype == DType::F64 || is_half(dtype); }
 bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
 bool is_integer(DType dtype) { return !is_float(dtype) && dtype != DType::Bool; }
 

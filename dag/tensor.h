@@ -21,7 +21,7 @@ int64_t element_size(DType dtype);  // bytes
 std::string_view to_string(DType dtype);
 Result<DType> parse_dtype(std::string_view text);
 bool is_float(DType dtype);
-bool is_half(DType dtype);  // F16, BF16
+bool is_half(DType dtype);     // F16, BF16
 bool is_integer(DType dtype);  // not Bool
 
 using Shape = std::vector<int64_t>;

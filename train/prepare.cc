@@ -6,9 +6,9 @@
 #include "dag/autodiff.h"
 #include "dag/loss.h"
 #include "dag/op_table.h"
-#include "dag/state.h"
 #include "dag/passes/canonicalise.h"
 #include "dag/passes/halves.h"
+#include "dag/state.h"
 #include "dag/text.h"
 #include "dag/unread.h"
 
@@ -187,7 +187,8 @@ Status check_precision_of_parameters(const Job& job, const Graph& training) {
     return fail(job.error(
         ErrorCode::Unsupported, "model",
         "parameter '" + name.substr(0, 128) + "' is " + to_string(spec) +
-            "; parameters are trained in float32 (those in float16 and bfloat16 too): export the model in float32 "
+            "; parameters are trained in float32 (those in float16 and bfloat16 too): export the model in "
+            "float32 "
             "(PyTorch: model.float()), or cast each such initializer t of the file in Python: "
             "t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t).astype('float32'), t.name))"));
   }

@@ -3,7 +3,7 @@
 // What QuantizeLinear makes is known twice: as integers, for whoever reads integers, and as the same numbers
 // in floats, which DequantizeLinear goes on from. The gradient passes the rounding with slope 1 and stops
 // where the range ends, so that a model exported from quantisation-aware training trains. Products of
-// integers are computed in floats that hold them exactly.
+// integers are exact.
 #include <algorithm>
 #include <cmath>
 
@@ -275,7 +275,8 @@ Result<Item> integer_matmul(NodeContext& n, const Factor& a, const Factor& b) {
   return n.cast(y, DType::I32);
 }
 
-// In I32. Groups of few channels are no matrix products worth the name: a convolution of floats is faster there.
+// In I32. Groups of few channels are no matrix products worth the name: a convolution of floats is faster
+// there.
 Result<Item> integer_conv(NodeContext& n, const Factor& a, const Factor& b) {
   constexpr int64_t kFewTerms = 32;
   WEFT_TRY_STATUS(check_bytes(n, a));
@@ -316,8 +317,8 @@ Status lower_conv_integer(NodeContext& n) {
 
 // A sum of products times both scales, in the result's scale and around its zero point. In float32, as other
 // runtimes do it.
-Result<Item> requantised(NodeContext& n, const Item& sum, const Item& scale_a, const Item& scale_b, size_t scale,
-                         size_t zero) {
+Result<Item> requantised(NodeContext& n, const Item& sum, const Item& scale_a, const Item& scale_b,
+                         size_t scale, size_t zero) {
   for (const size_t operand : {scale, zero})
     if (n.in(operand).spec.element_count() != 1)
       return n.unsupported("a scale or zero point a channel of its result");

@@ -181,8 +181,9 @@ void add_convolution_ops(OpTable& table) {
        .infer = infer_integer_conv,
        .flops = [](const ShapeContext& c, Outputs outputs) { return conv_flops(outputs[0], c.in(1).shape); },
        .work = Work::Convolution,
-       .about = "x, w (i8 or u8), x's zero point []?, w's [] or [M]? -> i32 y: Conv of what the values are beyond "
-                "their zero points; attributes of Conv; sums wrap around"});
+       .about =
+           "x, w (i8 or u8), x's zero point []?, w's [] or [M]? -> i32 y: Conv of what the values are beyond "
+           "their zero points; attributes of Conv; sums wrap around"});
 }
 
 }  // namespace weft::dag

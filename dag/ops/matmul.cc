@@ -46,7 +46,8 @@ Specs infer_integer_matmul(const ShapeContext& c) {
   if (a.size() < 2 || b.size() < 2) return refuse("both factors need rank 2 or more");
   const Extents e = extents(a, b, false, false);
   if (e.inner != b[b.size() - 2])
-    return refuse("inner dims differ: " + std::to_string(e.inner) + " and " + std::to_string(b[b.size() - 2]));
+    return refuse("inner dims differ: " + std::to_string(e.inner) + " and " +
+                  std::to_string(b[b.size() - 2]));
   WEFT_TRY_STATUS(need_zero_point(c, 2, 0, e.rows));
   WEFT_TRY_STATUS(need_zero_point(c, 3, 1, e.columns));
   WEFT_TRY(Shape shape, broadcast_shapes({a.begin(), a.end() - 2}, {b.begin(), b.end() - 2}));
@@ -154,8 +155,9 @@ void add_matmul_ops(OpTable& table) {
        .infer = infer_integer_matmul,
        .flops = matmul_flops,
        .work = Work::MatMul,
-       .about = "a[..,M,K], b[..,K,N] (i8 or u8), a's zero point [] or [M]?, b's [] or [N]? -> i32[..,M,N]: the "
-                "product of what the values are beyond their zero points; sums wrap around"});
+       .about =
+           "a[..,M,K], b[..,K,N] (i8 or u8), a's zero point [] or [M]?, b's [] or [N]? -> i32[..,M,N]: the "
+           "product of what the values are beyond their zero points; sums wrap around"});
 }
 
 }  // namespace weft::dag

@@ -38,7 +38,11 @@ Attributes of_dtype(DType dtype) { return {{Attr::DType, static_cast<int64_t>(dt
 class Widening {
  public:
   Widening(const Graph& graph, const OpTable& table, HalfWeights weights)
-      : graph_(graph), table_(table), weights_(weights), copy_(graph, table), is_half_(graph.values().size()) {
+      : graph_(graph),
+        table_(table),
+        weights_(weights),
+        copy_(graph, table),
+        is_half_(graph.values().size()) {
     for (const GraphOutput& output : graph.outputs())
       if (output.role == OutputRole::StateUpdate) {
         updates_.insert(output.value.index);
@@ -49,6 +53,7 @@ class Widening {
   Graph run() {
     for (uint32_t i = 0; i < graph_.ops().size(); ++i) visit(OpId{i});
     for (const GraphOutput& output : graph_.outputs()) {
+      round_master(output.value);
       ValueId value = copy_.mapped(output.value);
       if (in_half(output.value) && output.role == OutputRole::Prediction && weights_ == HalfWeights::AsInFile)
         value = emit(OpKind::Cast, value, graph_.spec(output.value).dtype);
@@ -67,10 +72,12 @@ class Widening {
 
   void visit(OpId id) {
     const Op& op = graph_.op(id);
+    for (const ValueId input : op.inputs) round_master(input);
     switch (op.kind) {
       case OpKind::Input:
         copy_.copy(id);
-        if (in_half(op.outputs[0])) give(op.outputs[0], emit(OpKind::Cast, copy_.mapped(op.outputs[0]), DType::F32));
+        if (in_half(op.outputs[0]))
+          give(op.outputs[0], emit(OpKind::Cast, copy_.mapped(op.outputs[0]), DType::F32));
         return;
       case OpKind::Initializer:
         return in_half(op.outputs[0]) ? add_initializer(op) : copy_.copy(id);
@@ -98,13 +105,21 @@ class Widening {
   void add_initializer(const Op& op) {
     const Initializer& initializer = *graph_.find_initializer(op.attributes.get_string(Attr::Name));
     const TensorSpec& spec = graph_.spec(op.outputs[0]);
-    const ValueId value = copy_.builder().initializer(initializer.name, {DType::F32, spec.shape}, initializer.role);
+    const ValueId value =
+        copy_.builder().initializer(initializer.name, {DType::F32, spec.shape}, initializer.role);
     copy_.map(op.outputs[0], value);
     if (updated_.contains(initializer.name)) return;
-    const bool changes =
-        initializer.role == InitializerRole::Parameter || initializer.role == InitializerRole::RunningStatistic;
-    give(op.outputs[0], changes && weights_ == HalfWeights::Masters ? emit(OpKind::RoundToHalf, value, spec.dtype)
-                                                                     : value);
+    const bool changes = initializer.role == InitializerRole::Parameter ||
+                         initializer.role == InitializerRole::RunningStatistic;
+    if (changes && weights_ == HalfWeights::Masters)
+      masters_.insert(op.outputs[0].index);
+    else
+      give(op.outputs[0], value);
+  }
+  // Where it is first read, so that what is rounded does not lie about from the graph's beginning.
+  void round_master(ValueId value) {
+    if (value.valid() && masters_.erase(value.index) > 0)
+      give(value, emit(OpKind::RoundToHalf, copy_.mapped(value), graph_.spec(value).dtype));
   }
 
   void cast(const Op& op) {
@@ -145,8 +160,9 @@ class Widening {
   const OpTable& table_;
   HalfWeights weights_;
   GraphCopy copy_;
-  std::vector<bool> is_half_;  // by value of graph_: whether its numbers in the copy are halves
-  std::set<uint32_t> updates_;
+  std::vector<bool> is_half_;   // by value of graph_: whether its numbers in the copy are halves
+  std::set<uint32_t> masters_;  // values of graph_: weights that nobody has read yet
+  std::set<uint32_t> updates_;  // values of graph_ that become running statistics
   std::set<std::string> updated_;
 };
 

@@ -1,7 +1,7 @@
-// IntegerMatMul and IntegerConv: bytes times bytes, summed in 32 bits, as the loops of loops/bytes.cc have them. A
-// factor is the left one, whose rows lie as they are, or the right one, which is brought into panels. One of the
-// two has to be unsigned and the other signed: adding 128 to a factor and to its zero point changes nothing. With
-// a' = a + 128 or a, and so on:
+// IntegerMatMul and IntegerConv: bytes times bytes, summed in 32 bits, as the loops of loops/bytes.cc have
+// them. A factor is the left one, whose rows lie as they are, or the right one, which is brought into panels.
+// One of the two has to be unsigned and the other signed: adding 128 to a factor and to its zero point
+// changes nothing. With a' = a + 128 or a, and so on:
 //
 //   sum (a - za)(b - zb) = sum a' b' - za' sum b' - zb' (sum a' - K za')
 //
@@ -32,7 +32,9 @@ struct Factor {
   int64_t zero_count = 0;
 
   Factor(const KernelRequest& request, size_t operand, size_t zero, bool as_unsigned)
-      : slot(request.input_slot(operand)), zero_slot(request.input_slot(zero)), becomes_unsigned(as_unsigned) {
+      : slot(request.input_slot(operand)),
+        zero_slot(request.input_slot(zero)),
+        becomes_unsigned(as_unsigned) {
     has_signed_zeros = request.in(operand).spec.dtype == DType::I8;
     flips = has_signed_zeros == as_unsigned;
     zero_count = request.has(zero) ? request.in(zero).spec.element_count() : 0;
@@ -62,7 +64,8 @@ class Room {
   int64_t bytes_ = 0;
 };
 
-// One product: which rows of the left factor, which rows and columns the panels are made of, where the result is.
+// One product: which rows of the left factor, which rows and columns the panels are made of, where the result
+// is.
 struct Block {
   int64_t left_row, rows;
   const uint8_t* const* right;  // by term; nullptr: nothing to do
@@ -74,7 +77,8 @@ struct Block {
 // The left factor and what makes up for zero points, and the product with a panel.
 class Products {
  public:
-  Products(const KernelRequest& request, Factor left, Factor right, int64_t left_rows, int64_t terms, int64_t columns)
+  Products(const KernelRequest& request, Factor left, Factor right, int64_t left_rows, int64_t terms,
+           int64_t columns)
       : team_(request.team),
         loops_(request.loops),
         multiply_(loops_.byte_product_vnni != nullptr ? loops_.byte_product_vnni : loops_.byte_product),
@@ -124,7 +128,8 @@ class Products {
     return p;
   }
 
-  void run(const Prepared& p, const Block& block, int64_t stride, bool has_slack, int64_t target_stride) const {
+  void run(const Prepared& p, const Block& block, int64_t stride, bool has_slack,
+           int64_t target_stride) const {
     auto* panel = reinterpret_cast<uint8_t*>(thread_scratch(row_bytes_ * kPanel / 4));
     loops_.byte_panel({.rows = block.right,
                        .depth = terms_,
@@ -182,7 +187,8 @@ class Products {
         uint32_t sum = 0;
         for (int64_t k = 0; k < terms_; ++k)
           sum += static_cast<uint32_t>(left_.becomes_unsigned ? row[k] : static_cast<int8_t>(row[k]));
-        sums[i] = static_cast<int32_t>(0 - sum - static_cast<uint32_t>(terms_) * static_cast<uint32_t>(minus_zero[i]));
+        sums[i] = static_cast<int32_t>(0 - sum -
+                                       static_cast<uint32_t>(terms_) * static_cast<uint32_t>(minus_zero[i]));
       }
     });
   }
@@ -276,10 +282,12 @@ struct IntegerConv {
 
   explicit IntegerConv(const KernelRequest& request)
       : g(request),
-        products(request, Factor(request, 1, 3, false), Factor(request, 0, 2, true), g.y_channels(), g.rows(), kPanel),
+        products(request, Factor(request, 1, 3, false), Factor(request, 0, 2, true), g.y_channels(), g.rows(),
+                 kPanel),
         pads(!g.is_product()) {
     for (int d = 0; d < 3; ++d)
-      padded[d] = (g.window.out[d] - 1) * g.window.stride[d] + (g.window.kernel[d] - 1) * g.window.dilation[d] + 1;
+      padded[d] =
+          (g.window.out[d] - 1) * g.window.stride[d] + (g.window.kernel[d] - 1) * g.window.dilation[d] + 1;
     padded_plane = padded[0] * padded[1] * padded[2];
     if (pads) padded_at = products.room.take(g.samples * g.x_channels() * padded_plane + kPanel);
   }
@@ -332,8 +340,8 @@ struct IntegerConv {
     for (int64_t at = first; at < last;) {
       const int64_t c = at % w.out[2], b = at / w.out[2] % w.out[1], a = at / (w.out[2] * w.out[1]);
       const int64_t count = std::min(last - at, w.out[2] - c);
-      segments.push_back({(a * w.stride[0] * padded[1] + b * w.stride[1]) * padded[2] + c * w.stride[2],
-                          at - first, count});
+      segments.push_back(
+          {(a * w.stride[0] * padded[1] + b * w.stride[1]) * padded[2] + c * w.stride[2], at - first, count});
       at += count;
     }
     return segments;

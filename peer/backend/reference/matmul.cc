@@ -39,7 +39,8 @@ void matmul(const Call& c, const std::vector<T>& a, const std::vector<T>& b, std
   });
 }
 
-// Integers, less the zero point where there is one: one for all, or of element i the number i / step, in turn.
+// Integers, less the zero point where there is one: one for all, or of element i the number i / step, in
+// turn.
 std::vector<uint64_t> centred(const Call& c, size_t operand, int64_t step) {
   std::vector<uint64_t> values(c.wholes(operand).begin(), c.wholes(operand).end());
   if (!c.has(operand + 2)) return values;

@@ -31,8 +31,8 @@ struct ByShorts {
   static WEFT_LOOP_INLINE Ints products(Shorts a, Shorts b) {
 #if defined(__AVX512BW__)
     typedef short Given __attribute__((vector_size(64)));
-    return reinterpret_cast<Ints>(
-        __builtin_ia32_pmaddwd512_mask(reinterpret_cast<Given>(a), reinterpret_cast<Given>(b), Ints{}, 0xffff));
+    return reinterpret_cast<Ints>(__builtin_ia32_pmaddwd512_mask(reinterpret_cast<Given>(a),
+                                                                 reinterpret_cast<Given>(b), Ints{}, 0xffff));
 #elif defined(__AVX2__)
     typedef short Given __attribute__((vector_size(32)));
     return reinterpret_cast<Ints>(
@@ -106,7 +106,8 @@ void tile(const ByteProductArgs& args, int64_t row, int64_t column) {
   for (int64_t q = 0; q < args.quads; ++q, b += kBytePanelColumns) {
     ByShorts::Factor right[kVectors];
 #pragma GCC unroll 4
-    for (int64_t v = 0; v < kVectors; ++v) right[v] = ByShorts::widened<!a_unsigned>(load_ints(b + v * kLanes));
+    for (int64_t v = 0; v < kVectors; ++v)
+      right[v] = ByShorts::widened<!a_unsigned>(load_ints(b + v * kLanes));
 #pragma GCC unroll 4
     for (int64_t i = 0; i < kRows; ++i) {
       const ByShorts::Factor left =
@@ -157,7 +158,8 @@ void multiply(const ByteProductArgs& args, const Tile* tiles, int64_t rows_max) 
 }
 
 template <bool a_unsigned>
-constexpr Tile kTiles[] = {tile<a_unsigned, 1>, tile<a_unsigned, 2>, tile<a_unsigned, 3>, tile<a_unsigned, 4>};
+constexpr Tile kTiles[] = {tile<a_unsigned, 1>, tile<a_unsigned, 2>, tile<a_unsigned, 3>,
+                           tile<a_unsigned, 4>};
 void byte_product(const ByteProductArgs& args) {
   multiply(args, args.a_unsigned ? kTiles<true> : kTiles<false>, kRowsByShorts);
 }

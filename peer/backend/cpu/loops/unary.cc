@@ -179,8 +179,7 @@ void random_normal(const ElementArgs& args) {
       normals[k] = radius * __builtin_cosf(angle);
       normals[k + 1] = radius * __builtin_sinf(angle);
     }
-    for (int64_t i = 0; i < count; ++i)
-      y[done + i] = mean[done + i] + scale[done + i] * normals[skip + i];
+    for (int64_t i = 0; i < count; ++i) y[done + i] = mean[done + i] + scale[done + i] * normals[skip + i];
   });
 }
 
