@@ -252,6 +252,10 @@ float float_from_f16(uint16_t bits) {
   return std::bit_cast<float>(wide | sign);
 }
 
+bool is_widened(const TensorSpec& half, const TensorSpec& wide) {
+  return is_half(half.dtype) && wide == TensorSpec{DType::F32, half.shape};
+}
+
 Tensor widen_half(const Tensor& tensor) {
   WEFT_CHECK(is_half(tensor.dtype()));
   const auto widen = tensor.dtype() == DType::F16 ? float_from_f16 : float_from_bf16;

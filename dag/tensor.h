@@ -98,6 +98,8 @@ std::vector<int64_t> to_int64s(const Tensor& tensor);
 Tensor from_doubles(TensorSpec spec, std::span<const double> values);
 Tensor from_int64s(TensorSpec spec, std::span<const int64_t> values);
 
+// Whether `wide` is what a tensor of `half` becomes in float32: its master while it is trained.
+bool is_widened(const TensorSpec& half, const TensorSpec& wide);
 // The same numbers as F32. REQUIRES: is_half(tensor.dtype()).
 Tensor widen_half(const Tensor& tensor);
 // The nearest numbers of a half-precision format. REQUIRES: an F32 tensor, is_half(dtype).

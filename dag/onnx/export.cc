@@ -72,17 +72,12 @@ class NewFile {
   int64_t size_ = 0;
 };
 
-// Weights in half precision are trained in float32.
-bool is_master_of(const dag::TensorSpec& trained, const dag::TensorSpec& in_file) {
-  return is_half(in_file.dtype) && trained == dag::TensorSpec{dag::DType::F32, in_file.shape};
-}
-
 Status check_names(const OnnxModel& model, const dag::Weights& trained) {
   for (const auto& [name, tensor] : trained) {
     const auto found = model.weights().find(name);
     if (found == model.weights().end())
       return fail(ErrorCode::InvalidArgument, "the model has no initializer '" + name + "' to write");
-    if (found->second.spec() != tensor.spec() && !is_master_of(tensor.spec(), found->second.spec()))
+    if (found->second.spec() != tensor.spec() && !is_widened(found->second.spec(), tensor.spec()))
       return fail(ErrorCode::InvalidArgument, "initializer '" + name + "' is " +
                                                   to_string(found->second.spec()) + " in the model, but " +
                                                   to_string(tensor.spec()) + " is to be written");
@@ -95,8 +90,8 @@ dag::Tensor weight(const OnnxModel& model, const dag::Weights& trained, const st
   const dag::Tensor& in_file = model.weights().find(name)->second;
   const auto found = trained.find(name);
   if (found == trained.end()) return in_file;
-  return is_master_of(found->second.spec(), in_file.spec()) ? round_to_half(found->second, in_file.dtype())
-                                                            : found->second;
+  return is_widened(in_file.spec(), found->second.spec()) ? round_to_half(found->second, in_file.dtype())
+                                                          : found->second;
 }
 
 Result<std::string> serialise(const pb::ModelProto& proto) {
