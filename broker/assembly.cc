@@ -248,7 +248,8 @@ Status Assembly::name_tensors(proto::AssignStage& stage) const {
       const auto at = find_weight(saved, initializer.name);
       const proto::TensorReference& reference =
           at != saved.end() ? *at->second : terms_.initial->at(initializer.name);
-      if (!(reference.spec == program.graph->spec(initializer.value)))
+      const dag::TensorSpec& spec = program.graph->spec(initializer.value);
+      if (reference.spec != spec && !is_widened(reference.spec, spec))
         return fail(ErrorCode::Corrupted, "the checkpoint's '" + initializer.name + "' is " +
                                               dag::to_string(reference.spec) + ", the model's another");
       stage.tensors.push_back(reference);

@@ -12,6 +12,7 @@
 #include "dag/onnx/outline.h"
 #include "dag/op_table.h"
 #include "dag/passes/canonicalise.h"
+#include "dag/passes/halves.h"
 #include "dag/state.h"
 #include "data/dataset.h"
 #include "data/file.h"
@@ -186,7 +187,9 @@ Result<Graph> import_graph(const Job& job, const OnnxModel& model,
   WEFT_TRY(options.bound_inputs, train::input_values(job, model, job.microbatch_size));
   auto imported = onnx::import_model(model, options, dag::op_table());
   if (!imported) return fail(job.error(imported.error().code, "model", imported.error().message));
-  return dag::canonicalise(imported->graph, dag::op_table());
+  WEFT_TRY(const Graph canonical, dag::canonicalise(imported->graph, dag::op_table()));
+  return dag::widen_halves(canonical, dag::op_table(),
+                           options.training ? dag::HalfWeights::Masters : dag::HalfWeights::AsInFile);
 }
 
 // The named output added up, so that it is a loss.

@@ -65,9 +65,30 @@ class Prediction {
     WEFT_TRY(executor_,
              make_executor(prepared_.graph, prepared_.weights, std::make_shared<peer::State>(backend_),
                            {.precision = precision_of(job_)}));
+    if (const std::string slow = slow_kernels(); !slow.empty() && backend_.name() != "reference" && options_.warn)
+      options_.warn("this device has no fast kernel for " + slow + "; reference loops compute it, slowly");
     WEFT_TRY(microbatch_, executor_->make_microbatch());
     microbatch_->context.microbatch_size = job_.microbatch_size;
     return {};
+  }
+
+  // What no fast kernel serves: "Exp f64 (2 times), Det f32"; empty where there is nothing of it.
+  std::string slow_kernels() const {
+    std::map<std::string, int> counts;
+    const dag::Graph& graph = executor_->graph();
+    for (size_t g = 0; g < executor_->program().groups.size(); ++g) {
+      const dag::Op& op = graph.op(executor_->program().groups[g].ops.front());
+      if (executor_->kernel(g).implementation().find("reference") == std::string_view::npos ||
+          graph.spec(op.outputs[0]).element_count() == 0)
+        continue;
+      const dag::ValueId value = op.inputs.empty() ? op.outputs[0] : op.inputs[0];
+      ++counts[std::string(to_string(op.kind)) + " " + std::string(to_string(graph.spec(value).dtype))];
+    }
+    std::string text;
+    for (const auto& [what, count] : counts)
+      text += (text.empty() ? "" : ", ") + what +
+              (count > 1 ? " (" + std::to_string(count) + " times)" : std::string());
+    return text;
   }
 
   bool has_samples(const dag::TensorSpec& spec) const {

@@ -7,6 +7,7 @@
 #include "dag/loss.h"
 #include "dag/op_table.h"
 #include "dag/passes/canonicalise.h"
+#include "dag/passes/halves.h"
 #include "dag/state.h"
 #include "dag/text.h"
 #include "dag/unread.h"
@@ -19,6 +20,12 @@ namespace {
 using configs::Job;
 using dag::Graph;
 using dag::TensorSpec;
+
+// Meant, rather than as the exporter wrote it, and in the types that are computed in.
+Result<Graph> computed(const Graph& imported, dag::HalfWeights weights) {
+  WEFT_TRY(const Graph canonical, dag::canonicalise(imported, dag::op_table()));
+  return dag::widen_halves(canonical, dag::op_table(), weights);
+}
 
 Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& model, const Matching& matching,
                                        const onnx::Evaluator& evaluator, bool training) {
@@ -41,7 +48,9 @@ Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& mo
   options.read = values_read(job.losses);
   auto imported = onnx::import_model(model, options, dag::op_table());
   if (!imported) return fail(job.error(imported.error().code, "model", imported.error().message));
-  WEFT_TRY(imported->graph, dag::canonicalise(imported->graph, dag::op_table()));
+  const bool changes = job.task == configs::Task::Train;
+  WEFT_TRY(imported->graph,
+           computed(imported->graph, changes ? dag::HalfWeights::Masters : dag::HalfWeights::AsInFile));
   return imported;
 }
 
@@ -123,6 +132,22 @@ Error loss_error(const Job& job, const Graph& model, std::span<const dag::TermCo
     if (!alone) return job.error(alone.error().code, job.loss_path(i), alone.error().message);
   }
   return job.error(error.code, "loss", error.message);
+}
+
+// Devices update float32 alone, in which parameters in half precision are by now.
+Status check_precision_of_parameters(const Job& job, const Graph& training) {
+  for (const std::string& name : dag::trained_parameters(training)) {
+    const TensorSpec& spec = training.spec(training.find_initializer(name)->value);
+    if (spec.dtype == dag::DType::F32) continue;
+    return fail(job.error(
+        ErrorCode::Unsupported, "model",
+        "parameter '" + name.substr(0, 128) + "' is " + to_string(spec) +
+            "; parameters are trained in float32 (those in float16 and bfloat16 too): export the model in "
+            "float32 "
+            "(PyTorch: model.float()), or cast each such initializer t of the file in Python: "
+            "t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t).astype('float32'), t.name))"));
+  }
+  return {};
 }
 
 // What nobody will learn from, though it may have been meant to.
@@ -255,6 +280,7 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
         ErrorCode::InvalidArgument, "freeze",
         "no parameter is left to train: the loss depends on no float initializer that is not frozen"));
 
+  WEFT_TRY_STATUS(check_precision_of_parameters(job, *differentiated));
   WEFT_TRY_STATUS(check_groups(job, *differentiated));
   Prepared prepared;
   prepared.loss_terms = dag::loss_terms(job.losses);
@@ -317,10 +343,9 @@ Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,
   options.batch = batch;
   options.sizes = sizes;
   WEFT_TRY(onnx::ImportedModel imported, onnx::import_model(model, options, dag::op_table()));
-  WEFT_TRY(Graph canonical, dag::canonicalise(imported.graph, dag::op_table()));
   Prepared prepared;
-  prepared.bounds = find_bounds(canonical);
-  prepared.graph = std::move(canonical);
+  WEFT_TRY(prepared.graph, computed(imported.graph, dag::HalfWeights::AsInFile));
+  prepared.bounds = find_bounds(prepared.graph);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.warnings = std::move(imported.warnings);
   return prepared;

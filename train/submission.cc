@@ -202,19 +202,6 @@ void count_parameters(const dag::Graph& graph, StartEvent& event) {
   }
 }
 
-// What no peer's device updates is found before one is asked.
-Status check_trained_types(const Job& job, const dag::Graph& graph) {
-  for (const auto& output : graph.outputs()) {
-    if (output.role != dag::OutputRole::Gradient) continue;
-    const dag::TensorSpec& spec = graph.spec(output.value);
-    if (spec.dtype != dag::DType::F32)
-      return fail(job.error(ErrorCode::Unsupported, "model",
-                            "initializer '" + output.name + "' is " + to_string(spec) +
-                                ", and peers train f32 only: export the model in float32, or freeze it"));
-  }
-  return {};
-}
-
 // A job's graphs, and the data that they were matched with.
 struct Checked {
   Job job;  // its size of microbatches settled
@@ -238,7 +225,6 @@ Result<Checked> check_prepared(const Job& job, const onnx::OnnxModel& model) {
   }
   WEFT_TRY(checked.event.steps, job.total_steps(checked.dataset->sample_count()));
   WEFT_TRY(checked.main, prepare_training(job, model, *checked.dataset, peer::evaluate_reference));
-  WEFT_TRY_STATUS(check_trained_types(job, checked.main.graph));
   count_parameters(checked.main.graph, checked.event);
   if (job.test) {
     WEFT_TRY(checked.test, data::open_dataset(*job.test));

@@ -80,7 +80,7 @@ Status check_names(const OnnxModel& model, const dag::Weights& trained) {
     const auto found = model.weights().find(name);
     if (found == model.weights().end())
       return fail(ErrorCode::InvalidArgument, "the model has no initializer '" + name + "' to write");
-    if (found->second.spec() != tensor.spec())
+    if (found->second.spec() != tensor.spec() && !is_widened(found->second.spec(), tensor.spec()))
       return fail(ErrorCode::InvalidArgument, "initializer '" + name + "' is " +
                                                   to_string(found->second.spec()) + " in the model, but " +
                                                   to_string(tensor.spec()) + " is to be written");
@@ -88,9 +88,13 @@ Status check_names(const OnnxModel& model, const dag::Weights& trained) {
   return {};
 }
 
-const dag::Tensor& weight(const OnnxModel& model, const dag::Weights& trained, const std::string& name) {
+// In the file's type.
+dag::Tensor weight(const OnnxModel& model, const dag::Weights& trained, const std::string& name) {
+  const dag::Tensor& in_file = model.weights().find(name)->second;
   const auto found = trained.find(name);
-  return found != trained.end() ? found->second : model.weights().find(name)->second;
+  if (found == trained.end()) return in_file;
+  return is_widened(in_file.spec(), found->second.spec()) ? round_to_half(found->second, in_file.dtype())
+                                                          : found->second;
 }
 
 Result<std::string> serialise(const pb::ModelProto& proto) {
@@ -114,7 +118,7 @@ Status store_weights(const OnnxModel& model, const dag::Weights& trained, const 
   auto& initializers = *proto.mutable_graph()->mutable_initializer();
   for (int i = 0; i < initializers.size(); ++i) {
     auto& initializer = initializers[i];
-    const dag::Tensor& tensor = weight(model, trained, initializer.name());
+    const dag::Tensor tensor = weight(model, trained, initializer.name());
     const Form form = model.structure().forms[static_cast<size_t>(i)];
     if (form != Form::External) {
       // Booleans were normalised on reading; integers and booleans are not trained, so either form is theirs

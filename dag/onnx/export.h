@@ -23,6 +23,8 @@ struct WrittenFiles {
 // The twin predicts in any ONNX runtime: BatchNormalization uses its running statistics and has one output,
 // Dropout is gone. Only its graph is changed; it shares names, inputs and outputs with the model.
 //
+// Weights that the file holds in half precision may be given as F32: they are rounded.
+//
 // Errors: InvalidArgument for a name that the model does not have or a tensor of another spec; Unsupported
 // when an output of the graph exists in training mode only; what reading and writing files return.
 Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained,

@@ -9,9 +9,9 @@
 namespace weft::onnx {
 namespace pb = ::onnx;
 
-// Whether the file says the size: a negative one, as some exporters write, says nothing.
+// Whether the file says the size: -1, as some exporters write, says nothing.
 inline bool is_known(const pb::TensorShapeProto::Dimension& dim) {
-  return dim.has_dim_value() && dim.dim_value() >= 0;
+  return dim.has_dim_value() && dim.dim_value() != -1;
 }
 
 // A string or message field that ONNX got after the schema that these classes were made from: they keep it,
