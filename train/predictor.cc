@@ -1,6 +1,7 @@
 #include "train/predictor.h"
 
 #include <algorithm>
+#include <map>
 
 #include "data/loader.h"
 #include "data/npz_writer.h"
