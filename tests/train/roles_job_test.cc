@@ -134,7 +134,7 @@ TEST_F(RolesJob, APatternOfTrainThatMatchesNothingIsAnErrorWithItsLine) {
   write(classifier());
   std::ofstream(scratch_.folder() / "job.yaml", std::ios::app) << "train: [\"w\", \"gian\"]\n";
   const Run wrong = run();
-  EXPECT_NE(wrong.error.find("job.yaml:11:14: nothing is trained by 'gian'"), std::string::npos)
+  EXPECT_NE(wrong.error.find("job.yaml:12:14: nothing is trained by 'gian'"), std::string::npos)
       << wrong.error;
   EXPECT_NE(wrong.error.find("near names are 'gain'"), std::string::npos) << wrong.error;
 }
