@@ -453,6 +453,9 @@ TEST_F(Columns, APredictionThatFailsLeavesNothingBehind) {
     ++files;
   }
   EXPECT_EQ(files, 2u) << "the model and the data";
+  job.output = scratch_.folder();
+  EXPECT_EQ(predict(job, model(open_length("length")), *peer::make_reference_backend()).error().code,
+            ErrorCode::InvalidArgument);
   job.output = scratch_.folder() / "none" / "predicted.npz";
   EXPECT_EQ(predict(job, model(open_length("length")), *peer::make_reference_backend()).error().code,
             ErrorCode::NotFound);
