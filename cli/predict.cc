@@ -58,6 +58,9 @@ Result<configs::Job> job_of(const PredictOptions& options, const onnx::OnnxModel
   WEFT_TRY(const auto values, parse_pairs("--value sr=16000", options.values));
   for (const auto& [input, text] : values) {
     WEFT_TRY(const double number, parse_number(text));
+    if (job.inputs.contains(input))
+      return fail(ErrorCode::InvalidArgument,
+                  fmt::format("'{}' is given by --input and by --value; keep one", input));
     job.input_values[input] = {.shape = {}, .numbers = {number}};
   }
   WEFT_TRY(job.sizes, parse_sizes(options.sizes));

@@ -124,8 +124,8 @@ Status check_spec(const File& file, const ZipEntry& entry, const NpyHeader& head
   if (shape.empty())
     return file.error(ErrorCode::InvalidArgument,
                       says +
-                          " has no sample axis; its first axis counts the samples (an input that is the same "
-                          "for all gets a value in the job: `{value: 16000}`)");
+                          " has no sample axis; its first axis counts the samples. What is the same for all "
+                          "samples is a value: `{value: 16000}` in a job, --value for weft predict");
   if (header.spec.element_count() == 0)
     return file.error(ErrorCode::InvalidArgument, says + " has no elements");
   if (shape[0] >= int64_t{UINT32_MAX})

@@ -68,23 +68,27 @@ bool all_within(const IntegerBounds& bounds, std::span<const int64_t> values) {
 
 // ---- one column
 
-// Whether the graph does nothing with the input but add it or choose from it, so that -inf means "not this
-// one": a mask.
-bool is_only_added(const dag::Graph& graph, const std::string& input) {
-  std::set<uint32_t> masks;
+// Which numbers that are not finite may stand in an input: -inf where the graph does nothing but add it or
+// choose from it, for then it means "not this one", a mask; any where the graph itself asks which are NaN.
+enum class Tolerance : uint8_t { Nothing, MinusInfinity, Anything };
+
+Tolerance tolerance_of(const dag::Graph& graph, const std::string& input) {
+  std::set<uint32_t> values;  // that hold its numbers
   for (const dag::ValueId value : graph.inputs())
-    if (graph.value(value).name == input) masks.insert(value.index);
+    if (graph.value(value).name == input) values.insert(value.index);
+  Tolerance tolerance = Tolerance::MinusInfinity;
   for (const dag::Op& op : graph.ops()) {
     if (op.phase != dag::Phase::Forward) continue;
     if (std::none_of(op.inputs.begin(), op.inputs.end(),
-                     [&](dag::ValueId value) { return value.valid() && masks.contains(value.index); }))
+                     [&](dag::ValueId value) { return value.valid() && values.contains(value.index); }))
       continue;
+    if (op.kind == OpKind::IsNaN || op.kind == OpKind::IsInf) return Tolerance::Anything;
     if (dag::op_table().row(op.kind).keeps_values || op.kind == OpKind::Expand || op.kind == OpKind::Slice)
-      masks.insert(op.outputs[0].index);
+      values.insert(op.outputs[0].index);
     else if (op.kind != OpKind::Add && op.kind != OpKind::Where && op.kind != OpKind::Max)
-      return false;
+      tolerance = Tolerance::Nothing;
   }
-  return true;
+  return tolerance;
 }
 
 class ColumnCheck {
@@ -98,12 +102,12 @@ class ColumnCheck {
     for (const IntegerBounds& one : prepared.bounds)
       if (one.input == feed.input && !(range && is_within(one, range->low) && is_within(one, range->high)))
         bounds_.push_back(&one);
-    floats_ = dag::is_float(sample_.dtype) && !dataset.is_finite(feed.column);
-    if (floats_) takes_minus_infinity_ = is_only_added(prepared.graph, feed.input);
+    if (dag::is_float(sample_.dtype) && !dataset.is_finite(feed.column))
+      tolerance_ = tolerance_of(prepared.graph, feed.input);
   }
 
   Status run(const std::atomic<bool>* stop) {
-    if (bounds_.empty() && !floats_ && !converts()) return {};
+    if (bounds_.empty() && !looks_at_floats() && !converts()) return {};
     const auto size = static_cast<size_t>(
         std::max(sample_.bytes().value, dataset_.columns()[feed_.column].sample.bytes().value));
     const uint64_t count = dataset_.sample_count();
@@ -126,6 +130,7 @@ class ColumnCheck {
 
  private:
   const data::Column& column() const { return dataset_.columns()[feed_.column]; }
+  bool looks_at_floats() const { return tolerance_ != Tolerance::Anything; }
   bool converts() const { return sample_.dtype != column().sample.dtype; }
 
   static dag::Tensor rows_of(const dag::TensorSpec& sample, size_t count) {
@@ -144,7 +149,7 @@ class ColumnCheck {
       convert(stored, values, rows.front(), passed_over);
     }
     if (!bounds_.empty()) look_at_integers(values, rows.front(), passed_over);
-    if (floats_ && !all_finite(sample_.dtype, values.bytes())) look_at_floats(values, rows.front());
+    if (looks_at_floats() && !all_finite(sample_.dtype, values.bytes())) look_at_floats(values, rows.front());
     return {};
   }
 
@@ -191,7 +196,7 @@ class ColumnCheck {
       for (size_t i = 0; i < per_row_; ++i) {
         if (all_finite(sample_.dtype, in_row.subspan(i * size, size))) continue;
         const std::string text = data::element_text(sample_.dtype, in_row, i);
-        if (takes_minus_infinity_ && text == "-inf") continue;
+        if (tolerance_ == Tolerance::MinusInfinity && text == "-inf") continue;
         not_finite_.add(first + row, text);
         break;
       }
@@ -203,7 +208,7 @@ class ColumnCheck {
   const dag::TensorSpec& sample_;
   const size_t per_row_;
   std::vector<const IntegerBounds*> bounds_;
-  bool floats_ = false, takes_minus_infinity_ = false;
+  Tolerance tolerance_ = Tolerance::Anything;
   Fault misfits_, outside_, not_finite_;
 };
 

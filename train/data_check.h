@@ -21,7 +21,7 @@ enum class DataUse : uint8_t { Train, Test, Predict };
 // range and numbers that the graph's type cannot hold are an error, OutOfRange; so is, where the job trains,
 // a float that is not finite, InvalidArgument, unless `on_divergence: skip` says what to do with its step. In
 // a test set or a prediction the latter are warnings, which are returned. -inf may stand in what is only
-// added, as masks are. Cancelled when `stop` was set.
+// added, as masks are, and anything where the graph asks what is NaN. Cancelled when `stop` was set.
 Result<std::vector<std::string>> check_data(const configs::Job& job, DataUse use,
                                             const data::Dataset& dataset, const Prepared& prepared,
                                             const std::atomic<bool>* stop = nullptr);

@@ -1,7 +1,9 @@
 #include "train/predictor.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
+#include <system_error>
 
 #include "data/loader.h"
 #include "data/npz_writer.h"
@@ -29,6 +31,10 @@ class Prediction {
 
   Result<uint64_t> run() {
     WEFT_TRY_STATUS(check_precision(job_, backend_));
+    std::error_code code;
+    if (std::filesystem::is_directory(job_.output, code))
+      return fail(job_.error(ErrorCode::InvalidArgument, "output",
+                             job_.output.string() + " is a folder; name a file, as predicted.npz"));
     WEFT_TRY(dataset_, data::open_dataset(*job_.predict));
     count_ = dataset_->sample_count();
     if (options_.samples_max > 0) count_ = std::min(count_, options_.samples_max);

@@ -269,6 +269,21 @@ TEST_F(Columns, MinusInfinityIsAMaskWhereItIsOnlyAdded) {
   EXPECT_TRUE(holds(wrong.error().message, {"column 'mask' holds nan in row 2", "1 of 6 rows"}));
 }
 
+TEST_F(Columns, NanIsMeantWhereTheModelAsksForIt) {
+  ModelMaker maker;
+  maker.input("x", {-1, 4}).output("logits");
+  maker.weight("w", {4, 3});
+  maker.weight("mean", {1, 4});
+  maker.node("IsNaN", {"x"}, {"missing"});
+  maker.node("Where", {"missing", "mean", "x"}, {"filled"});
+  maker.node("MatMul", {"filled", "w"}, {"logits"});
+  std::vector<double> values = to_doubles(images_);
+  values[17] = std::nan("");
+  write({{"image", numbers(DType::F32, {6, 4}, values)}, {"label", labels(DType::I64, {6})}});
+  const auto prepared = prepare(job(), maker);
+  EXPECT_TRUE(prepared.has_value()) << prepared.error().message;
+}
+
 TEST_F(Columns, MoreRowsThanAreReadAtOnceAreCounted) {
   constexpr int64_t kRows = 1'500'000;
   std::vector<int64_t> values(kRows, 1);
@@ -456,6 +471,9 @@ TEST_F(Columns, APredictionThatFailsLeavesNothingBehind) {
     ++files;
   }
   EXPECT_EQ(files, 2u) << "the model and the data";
+  job.output = scratch_.folder();
+  EXPECT_EQ(predict(job, model(open_length("length")), *peer::make_reference_backend()).error().code,
+            ErrorCode::InvalidArgument);
   job.output = scratch_.folder() / "none" / "predicted.npz";
   EXPECT_EQ(predict(job, model(open_length("length")), *peer::make_reference_backend()).error().code,
             ErrorCode::NotFound);
