@@ -12,6 +12,7 @@
 #include "cli/report.h"
 #include "dag/onnx/inspect.h"
 #include "dag/onnx/model.h"
+#include "dag/onnx/outline.h"
 #include "dag/op_table.h"
 #include "peer/backend/reference/reference_kernels.h"
 
@@ -22,7 +23,7 @@ struct InspectOptions {
   std::string model;
   std::vector<std::string> freeze, sizes, read;
   int64_t batch = 0;
-  bool all = false;
+  bool all = false, values = false;
   std::string device, format = "text";
 };
 
@@ -43,7 +44,9 @@ void print_entries(const char* title, const std::vector<onnx::ModelInfo::Entry>&
   if (entries.empty()) return;
   fmt::print("\n{}: {} tensors, {} elements\n", title, entries.size(), elements(entries));
   const size_t shown = all ? entries.size() : std::min(entries.size(), kRowsShown);
-  for (size_t i = 0; i < shown; ++i) fmt::print("  {:<48} {}\n", entries[i].name, to_string(entries[i].spec));
+  for (size_t i = 0; i < shown; ++i)
+    fmt::print("  {:<48} {}{}\n", entries[i].name, to_string(entries[i].spec),
+               entries[i].is_looked_at ? "" : "  (not looked at)");
   if (shown < entries.size()) fmt::print("  ... and {} more (--all)\n", entries.size() - shown);
 }
 
@@ -90,7 +93,10 @@ void print_json(const InspectOptions& options, const onnx::ModelInfo& info,
     auto array = nlohmann::ordered_json::array();
     for (const auto& entry : list)
       array.push_back(
-          {{"name", entry.name}, {"dtype", to_string(entry.spec.dtype)}, {"shape", entry.spec.shape}});
+          {{"name", entry.name},
+           {"dtype", to_string(entry.spec.dtype)},
+           {"shape", entry.spec.shape},
+           {"looked_at", entry.is_looked_at}});
     return array;
   };
   json["inputs"] = ports(info.inputs);
@@ -118,7 +124,8 @@ Status check_outputs(const onnx::OnnxModel& model, const std::vector<std::string
 }
 
 Result<int> run_inspect(const InspectOptions& options) {
-  WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
+  WEFT_TRY(const onnx::OnnxModel model,
+           options.values ? onnx::read_model(options.model) : onnx::read_outline(options.model));
   onnx::ImportOptions import;
   import.evaluate = peer::evaluate_reference;
   import.training = true;
@@ -170,6 +177,8 @@ void add_inspect(CLI::App& app, Command& chosen) {
                    "cuda: also which ops of training a GPU would leave to the host (needs no GPU)")
       ->check(CLI::IsMember({"cuda"}));
   command->add_flag("--all", options->all, "list every tensor");
+  command->add_flag("--values", options->values,
+                    "read all values: without it, tensors of more than 1 MiB are judged by how they are used");
   command->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

@@ -22,7 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 using configs::Job;
 using dag::Graph;
-using dag::InitializerRole;
 using dag::OpKind;
 using dag::OutputRole;
 using onnx::OnnxModel;
@@ -148,22 +147,6 @@ class Shapes {
 
 // ---- the graph ----
 
-bool is_frozen(const Job& job, const std::string& name) {
-  return std::any_of(job.freeze.begin(), job.freeze.end(),
-                     [&](const std::string& pattern) { return onnx::matches_glob(pattern, name); });
-}
-
-// Everything was imported as frozen, which keeps the import from judging values that were not read.
-Graph with_parameters(const Job& job, const Graph& graph) {
-  dag::GraphCopy copy(graph, dag::op_table());
-  for (uint32_t i = 0; i < graph.ops().size(); ++i) copy.copy({i});
-  for (const dag::Initializer& initializer : graph.initializers())
-    if (initializer.role == InitializerRole::Frozen && !is_frozen(job, initializer.name))
-      copy.builder().set_role(initializer.name, InitializerRole::Parameter);
-  copy.copy_outputs();
-  return copy.finish();
-}
-
 Result<Graph> import_graph(const Job& job, const OnnxModel& model,
                            const std::map<std::string, int64_t>& sizes) {
   for (size_t i = 0; i < job.freeze.size(); ++i)
@@ -174,11 +157,11 @@ Result<Graph> import_graph(const Job& job, const OnnxModel& model,
   options.batch = job.microbatch_size;
   options.sizes = sizes;
   options.training = job.task == configs::Task::Train;
-  if (!model.weights().empty()) options.freeze = {"*"};
+  options.freeze = job.freeze;
   WEFT_TRY(options.input_shapes, Shapes(job, model, sizes).run());
   auto imported = onnx::import_model(model, options, dag::op_table());
   if (!imported) return fail(job.error(imported.error().code, "model", imported.error().message));
-  return dag::canonicalise(with_parameters(job, imported->graph), dag::op_table());
+  return dag::canonicalise(imported->graph, dag::op_table());
 }
 
 // The named output added up, so that it is a loss.

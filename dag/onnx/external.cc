@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -130,6 +132,50 @@ Result<File> open_beneath(const std::filesystem::path& folder, const std::string
   if (::fstat(file.get(), &info) != 0) return fail(system_error(shown));
   WEFT_TRY_STATUS(check(info));
   return File(file.release(), info.st_size);
+}
+
+namespace {
+
+class FilesAt final : public ModelFiles {
+ public:
+  explicit FilesAt(std::filesystem::path model) : model_(std::move(model)) {}
+
+  Result<std::shared_ptr<const RandomAccess>> open_model() override {
+    WEFT_TRY(File file, open_file(model_));
+    return std::make_shared<const File>(std::move(file));
+  }
+  Result<std::shared_ptr<const RandomAccess>> open_beside(const std::string& location) override {
+    auto found = files_.find(location);
+    if (found == files_.end()) {
+      WEFT_TRY(File file, open_beneath(model_.parent_path(), location));
+      found = files_.emplace(location, std::make_shared<const File>(std::move(file))).first;
+    }
+    return found->second;
+  }
+
+ private:
+  const std::filesystem::path model_;
+  std::map<std::string, std::shared_ptr<const File>> files_;
+};
+
+}  // namespace
+
+std::unique_ptr<ModelFiles> files_at(const std::filesystem::path& model) {
+  return std::make_unique<FilesAt>(model);
+}
+
+Status read_in_pieces(const RandomAccess& file, int64_t offset, int64_t size,
+                      const std::function<Status(std::span<const std::byte>)>& visit) {
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(size, kPiece)));
+  while (size > 0) {
+    const auto piece = std::span(buffer).first(static_cast<size_t>(std::min(size, kPiece)));
+    WEFT_TRY_STATUS(file.read_at(offset, piece));
+    WEFT_TRY_STATUS(visit(piece));
+    offset += static_cast<int64_t>(piece.size());
+    size -= static_cast<int64_t>(piece.size());
+  }
+  return {};
 }
 
 }  // namespace weft::onnx

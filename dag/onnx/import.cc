@@ -78,8 +78,8 @@ class Import {
     reached_ = reached_by_gradient(expanded_);
     statistics_ = running_statistics(expanded_);
     constants_ = exported_constants(model_, options_.training ? &warnings_ : nullptr);
-    if (!model_.is_outline)
-      for (const auto& [name, tensor] : model_.weights) WEFT_TRY_STATUS(check_no_nan(name, tensor));
+    for (const auto& [name, tensor] : model_.weights)
+      if (is_read(name)) WEFT_TRY_STATUS(check_no_nan(name, tensor));
     if (options_.training) WEFT_TRY_STATUS(check_no_merged_parameters(model_, expanded_, reached_));
     return {};
   }
@@ -196,8 +196,12 @@ class Import {
                        [&](const std::string& pattern) { return matches_glob(pattern, name); });
   }
 
+  bool is_read(const std::string& name) const { return !model_.unread.contains(name); }
+
   // In the file's order, which becomes the order of parameters. What no gradient reaches is a known value,
-  // and enters the graph only if something that is not folded reads it.
+  // and enters the graph only if something that is not folded reads it; unless it is large: then its values
+  // are nothing to compute with now, whether or not they were read, for all who import the model are to make
+  // the same graph of it.
   Status add_initializers() {
     for (const auto& proto : graph_.initializer()) {
       const std::string& name = proto.name();
@@ -210,8 +214,10 @@ class Import {
       } else if (is_float(tensor.dtype()) && reached_.contains(name) && !constants_.contains(name)) {
         const auto role = is_frozen(name) ? InitializerRole::Frozen : InitializerRole::Parameter;
         item.id = emitter_.builder().initializer(name, tensor.spec(), role);
-      } else {
+      } else if (is_read(name) && tensor.spec().bytes().value <= options_.limits.known_bytes_max) {
         item.known = tensor;
+      } else {
+        item.id = emitter_.builder().initializer(name, tensor.spec(), InitializerRole::Buffer);
       }
       items_[name] = std::move(item);
     }
@@ -341,6 +347,7 @@ class Import {
       imported.weights.emplace(initializer.name, tensor);
       if (initializer.role != InitializerRole::Parameter) continue;
       renamed = renamed || initializer.name.starts_with("onnx::");
+      if (!is_read(initializer.name)) continue;
       if (const std::string why = table_or_mask(initializer.name, tensor); !why.empty())
         imported.warnings.push_back("'" + initializer.name + "' " + to_string(tensor.spec()) +
                                     " will be trained but looks like a table or a mask: " + why +

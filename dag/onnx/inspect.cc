@@ -62,7 +62,7 @@ ModelInfo inspect_model(const OnnxModel& model, const ImportOptions& options, co
   const auto reached = reached_by_gradient(expanded);
   for (const auto& proto : graph.initializer()) {
     const std::string& name = proto.name();
-    const ModelInfo::Entry entry{name, model.weights().find(name)->second.spec()};
+    const ModelInfo::Entry entry{name, model.weights().find(name)->second.spec(), model.is_read(name)};
     const bool frozen = std::any_of(options.freeze.begin(), options.freeze.end(),
                                     [&](const std::string& pattern) { return matches_glob(pattern, name); });
     if (statistics.contains(name)) {

@@ -19,6 +19,7 @@ struct ModelInfo {
   struct Entry {
     std::string name;
     dag::TensorSpec spec;
+    bool is_looked_at = true;  // its values were
   };
   std::vector<Entry> parameters, frozen, running_statistics, buffers;  // in the file's order
   int64_t parameter_elements = 0;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "dag/onnx/external.h"
+#include "dag/onnx/fields.h"
 #include "dag/onnx/scan.h"
 #include "dag/onnx/wire_reader.h"
 
@@ -16,13 +17,12 @@ namespace {
 
 constexpr size_t kFilesMax = 64;  // as the import
 
-// Fields of onnx.proto.
-constexpr uint32_t kModelGraph = 7;
-constexpr uint32_t kGraphInitializer = 5;
-constexpr uint32_t kTensorRawData = 9;
-constexpr uint32_t kTensorExternalData = 13;
-constexpr uint32_t kEntryKey = 1;
-constexpr uint32_t kEntryValue = 2;
+using fields::kEntryKey;
+using fields::kEntryValue;
+using fields::kGraphInitializer;
+using fields::kModelGraph;
+using fields::kTensorExternalData;
+using fields::kTensorRawData;
 
 struct Span {
   int64_t begin = 0, end = 0;

@@ -1,9 +1,12 @@
 // Internal to dag/onnx: what an OnnxModel holds.
 #pragma once
 
-#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "dag/onnx/files.h"
 #include "dag/onnx/model.h"
 #include "dag/onnx/schema.h"
 
@@ -16,8 +19,13 @@ struct OnnxModel::Structure {
   enum class Form { Raw, Typed, External };
   std::vector<Form> forms;
   int64_t opset = 0;
-  // What weights hold was not read, but for numbers that may say a shape.
-  bool is_outline = false;
+  // Those that were not read, and where their bytes are: weights hold zeros for them, which take no memory.
+  struct Place {
+    std::shared_ptr<const RandomAccess> file;  // none: the bytes could not be found
+    std::string location;                      // of external data; empty: the model's own file
+    int64_t offset = 0;
+  };
+  std::map<std::string, Place, std::less<>> unread;
 };
 
 }  // namespace weft::onnx
