@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "broker/service/job_feeds.h"
+#include "broker/service/submitted_model.h"
 #include "configs/job.h"
 #include "dag/onnx/model.h"
 #include "data/dataset.h"
@@ -37,18 +38,19 @@ struct JobContext {
 // A submission read, before its graphs are made.
 struct OpenedJob {
   configs::Job job;
-  onnx::OnnxModel model;
+  std::shared_ptr<const SubmittedModel> files;
+  onnx::OnnxModel model;  // its large weights are not read
   std::shared_ptr<const data::Dataset> dataset, test;  // what it trains on or predicts; `test` may be none
 };
-// Puts its files into `folder`, reads them, and takes those of the model away again: what was read of it lies
-// in memory. Errors: as of check_submission and place_files, and what reading says.
-Result<OpenedJob> open_submission(const proto::SubmitJob& submission, storage::BlobStore& blobs,
+// Puts its data sets into `folder` and opens its model where its pieces are. Errors: as of check_submission
+// and place_files, and what reading says. `blobs` outlives it.
+Result<OpenedJob> open_submission(const proto::SubmitJob& submission, const storage::BlobStore& blobs,
                                   const std::filesystem::path& folder);
 
 // The graph that is planned, with microbatches of that size.
 Result<train::Prepared> prepare_main(const OpenedJob& opened, uint32_t microbatch_size);
 
-// Imports and differentiates; the weights become blobs.
+// Imports and differentiates; weights that were read become blobs, the others are some already.
 Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, const OpenedJob& opened,
                                                      uint32_t microbatch_size, storage::BlobStore& blobs);
 
