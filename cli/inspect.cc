@@ -21,7 +21,7 @@ namespace {
 
 struct InspectOptions {
   std::string model;
-  std::vector<std::string> freeze, sizes, read;
+  std::vector<std::string> train, freeze, sizes, read;
   int64_t batch = 0;
   bool all = false, values = false;
   std::string device, format = "text";
@@ -40,13 +40,24 @@ int64_t elements(const std::vector<onnx::ModelInfo::Entry>& entries) {
   return sum;
 }
 
+std::string remarks(const onnx::ModelInfo::Entry& entry) {
+  std::string text = entry.why;
+  const auto add = [&](const std::string& more) { text += (text.empty() ? "" : "; ") + more; };
+  if (entry.held) add("frozen: it does not move");
+  if (entry.readers > 1) add(fmt::format("read by {} nodes", entry.readers));
+  if (!entry.looked_at) add("its values were not looked at");
+  return text;
+}
+
 void print_entries(const char* title, const std::vector<onnx::ModelInfo::Entry>& entries, bool all) {
   if (entries.empty()) return;
   fmt::print("\n{}: {} tensors, {} elements\n", title, entries.size(), elements(entries));
   const size_t shown = all ? entries.size() : std::min(entries.size(), kRowsShown);
-  for (size_t i = 0; i < shown; ++i)
-    fmt::print("  {:<48} {}{}\n", entries[i].name, to_string(entries[i].spec),
-               entries[i].is_looked_at ? "" : "  (not looked at)");
+  for (size_t i = 0; i < shown; ++i) {
+    const std::string more = remarks(entries[i]);
+    fmt::print("  {:<48} {}{}{}\n", entries[i].name, to_string(entries[i].spec), more.empty() ? "" : "  ",
+               more);
+  }
   if (shown < entries.size()) fmt::print("  ... and {} more (--all)\n", entries.size() - shown);
 }
 
@@ -71,10 +82,11 @@ void print_text(const InspectOptions& options, const onnx::ModelInfo& info,
   fmt::print("\n");
   print_entries("parameters (trained)", info.parameters, options.all);
   print_entries("frozen", info.frozen, options.all);
+  print_entries("constant (not trained)", info.constants, options.all);
   print_entries("running statistics", info.running_statistics, options.all);
-  print_entries("buffers (not trained)", info.buffers, options.all);
   if (on_host) print_on_host(options.device, *on_host);
-  if (!info.warnings.empty()) fmt::print("\n");
+  if (info.warnings.size() + info.notes.size() > 0) fmt::print("\n");
+  for (const auto& note : info.notes) fmt::print("note: {}\n", note);
   for (const auto& warning : info.warnings) fmt::print("warning: {}\n", warning);
   if (!info.problem.empty()) fmt::print("\nthis model cannot be trained as it is: {}\n", info.problem);
 }
@@ -91,12 +103,14 @@ void print_json(const InspectOptions& options, const onnx::ModelInfo& info,
   };
   const auto entries = [](const std::vector<onnx::ModelInfo::Entry>& list) {
     auto array = nlohmann::ordered_json::array();
-    for (const auto& entry : list)
+    for (const auto& entry : list) {
       array.push_back(
-          {{"name", entry.name},
-           {"dtype", to_string(entry.spec.dtype)},
-           {"shape", entry.spec.shape},
-           {"looked_at", entry.is_looked_at}});
+          {{"name", entry.name}, {"dtype", to_string(entry.spec.dtype)}, {"shape", entry.spec.shape}});
+      if (!entry.why.empty()) array.back()["why"] = entry.why;
+      if (entry.readers > 1) array.back()["readers"] = entry.readers;
+      if (entry.held) array.back()["frozen"] = true;
+      if (!entry.looked_at) array.back()["looked_at"] = false;
+    }
     return array;
   };
   json["inputs"] = ports(info.inputs);
@@ -104,11 +118,12 @@ void print_json(const InspectOptions& options, const onnx::ModelInfo& info,
   json["ops"] = info.op_counts;
   json["parameters"] = entries(info.parameters);
   json["frozen"] = entries(info.frozen);
+  json["constants"] = entries(info.constants);
   json["running_statistics"] = entries(info.running_statistics);
-  json["buffers"] = entries(info.buffers);
   json["parameter_elements"] = info.parameter_elements;
   if (on_host) json["on_host"] = *on_host;
   json["warnings"] = info.warnings;
+  json["notes"] = info.notes;
   json["problem"] = info.problem.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(info.problem);
   fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
@@ -129,9 +144,11 @@ Result<int> run_inspect(const InspectOptions& options) {
   onnx::ImportOptions import;
   import.evaluate = peer::evaluate_reference;
   import.training = true;
+  import.train = options.train;
   import.freeze = options.freeze;
   if (options.batch > 0) import.batch = options.batch;
   WEFT_TRY(import.sizes, parse_sizes(options.sizes));
+  WEFT_TRY_STATUS(onnx::check_train(model, options.train));
   WEFT_TRY_STATUS(onnx::check_freeze(model, options.freeze));
   WEFT_TRY_STATUS(check_outputs(model, options.read));
   const onnx::ModelInfo info = onnx::inspect_model(model, import, dag::op_table(), options.read);
@@ -161,6 +178,10 @@ void add_inspect(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("inspect", "show a model's inputs, ops, parameters and buffers");
   auto options = std::make_shared<InspectOptions>();
   command->add_option("model", options->model, "the ONNX file")->required();
+  command
+      ->add_option("--train", options->train,
+                   "constants that are trained too, or all that is trained (pattern; may be given again)")
+      ->allow_extra_args(false);
   command
       ->add_option("--freeze", options->freeze,
                    "initializers that are not trained (pattern; may be given again)")

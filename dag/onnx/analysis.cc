@@ -26,12 +26,6 @@ bool casts_to_float(const pb::NodeProto& node) {
   return false;
 }
 
-bool gradient_enters(const pb::NodeProto& node, int operand) {
-  const LowerRow* row = find_lowering(node.domain(), node.op_type());
-  if (row == nullptr) return true;
-  return row->gradient == kWhenToFloat ? casts_to_float(node) : has_operand(row->gradient, operand);
-}
-
 bool decides_shape(const pb::NodeProto& node, int operand) {
   const LowerRow* row = find_lowering(node.domain(), node.op_type());
   return row != nullptr && has_operand(row->shapes, operand);
@@ -42,6 +36,12 @@ constexpr char kExportCall[] =
     "do_constant_folding=False)";
 
 }  // namespace
+
+bool gradient_enters(const pb::NodeProto& node, int operand) {
+  const LowerRow* row = find_lowering(node.domain(), node.op_type());
+  if (row == nullptr) return true;
+  return row->gradient == kWhenToFloat ? casts_to_float(node) : has_operand(row->gradient, operand);
+}
 
 std::unordered_map<std::string, int> count_uses(const ExpandedGraph& graph) {
   std::unordered_map<std::string, int> uses;
@@ -105,7 +105,7 @@ Status check_well_formed(const OnnxModel::Structure& model, const ImportLimits& 
   const auto too_long = [&](const std::string& name) {
     return static_cast<int64_t>(name.size()) > limits.name_bytes_max;
   };
-  for (const auto& [name, tensor] : model.weights) defined.insert(name);
+  for (const auto& initializer : graph.initializer()) defined.insert(initializer.name());
   std::unordered_set<std::string_view> inputs;
   for (const auto& input : graph.input()) {
     if (input.name().empty()) return fail(ErrorCode::InvalidArgument, "an input of the model has no name");
@@ -181,21 +181,12 @@ void reach_node(const pb::NodeProto& node, Names& reached) {
 
 }  // namespace
 
-std::unordered_set<std::string> reached_by_gradient(const ExpandedGraph& graph) {
-  Names reached;
+std::unordered_set<std::string> reached_by_gradient(const ExpandedGraph& graph,
+                                                    std::span<const std::string> read) {
+  Names reached(read.begin(), read.end());
   for (const auto& output : graph.graph->output()) reached.insert(output.name());
   for (size_t i = graph.nodes.size(); i-- > 0;) reach_node(*graph.nodes[i], reached);
   return reached;
-}
-
-std::set<std::string> running_statistics(const ExpandedGraph& graph) {
-  std::set<std::string> names;
-  visit_nodes(graph, [&](const pb::NodeProto& node) {
-    if (!is_standard(node) || node.op_type() != "BatchNormalization" || node.input_size() < 5) return;
-    names.insert(node.input(3));
-    names.insert(node.input(4));
-  });
-  return names;
 }
 
 namespace {
@@ -243,9 +234,13 @@ std::set<std::string> parameters_of(std::string_view signature) {
 
 }  // namespace
 
+std::set<std::string> exported_parameters(const OnnxModel::Structure& model) {
+  return parameters_of(program_signature(model.proto.graph()));
+}
+
 std::set<std::string> exported_constants(const OnnxModel::Structure& model,
                                          std::vector<std::string>* warnings) {
-  const std::set<std::string> parameters = parameters_of(program_signature(model.proto.graph()));
+  const std::set<std::string> parameters = exported_parameters(model);
   std::vector<std::string> lost;
   for (const std::string& name : parameters)
     if (!model.weights.contains(name)) lost.push_back(name);
@@ -361,66 +356,17 @@ bool matches_glob(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
-namespace {
-
-bool name_says_so(const std::string& name, std::string& word) {
+std::string word_of_table(const std::string& name) {
   std::string current;
   for (size_t i = 0; i <= name.size(); ++i) {
     if (i < name.size() && std::isalpha(static_cast<unsigned char>(name[i]))) {
       current += static_cast<char>(std::tolower(static_cast<unsigned char>(name[i])));
       continue;
     }
-    if (current == "mask" || current == "masks" || current == "cos" || current == "sin") {
-      word = current;
-      return true;
-    }
+    if (current == "mask" || current == "masks" || current == "cos" || current == "sin") return current;
     current.clear();
   }
-  return false;
-}
-
-// Whether all values along some dim of more than one element are equal.
-template <typename Values>
-int constant_axis(const dag::Shape& shape, const Values& values) {
-  for (size_t d = 0; d < shape.size(); ++d) {
-    if (shape[d] < 2) continue;
-    size_t inner = 1;
-    for (size_t k = d + 1; k < shape.size(); ++k) inner *= static_cast<size_t>(shape[k]);
-    const size_t block = inner * static_cast<size_t>(shape[d]);
-    bool constant = true;
-    for (size_t i = 0; i < values.size() && constant; ++i)
-      if (i % block >= inner) constant = values[i] == values[i - inner];
-    if (constant) return static_cast<int>(d);
-  }
-  return -1;
-}
-
-template <typename Values>
-std::string table_or_mask_by(const Values& values, const dag::Shape& shape) {
-  bool is_low = false;  // without a branch: of a weight all of it is read
-  for (const auto value : values) is_low |= value <= -1e4f;
-  if (is_low) return "it holds values of -10000 or less";
-  // One-dimensional scales and biases start constant; a matrix does not.
-  int64_t wide = 0;
-  for (const int64_t dim : shape) wide += dim > 1;
-  if (wide < 2) return {};
-  if (const int axis = constant_axis(shape, values); axis >= 0)
-    return "it is constant along axis " + std::to_string(axis);
-  if (std::all_of(values.begin(), values.end(), [](auto v) { return v == 0 || v == 1; }))
-    return "it holds only zeros and ones";
   return {};
-}
-
-}  // namespace
-
-std::string table_or_mask(const std::string& name, const dag::Tensor& tensor) {
-  std::string word;
-  if (name_says_so(name, word)) return "its name has '" + word + "' in it";
-  if (!is_float(tensor.dtype()) || tensor.element_count() < 2) return {};
-  // Weights are large: they are looked at where they lie.
-  if (tensor.dtype() == dag::DType::F32) return table_or_mask_by(tensor.as<float>(), tensor.shape());
-  if (tensor.dtype() == dag::DType::F64) return table_or_mask_by(tensor.as<double>(), tensor.shape());
-  return table_or_mask_by(to_doubles(tensor), tensor.shape());
 }
 
 }  // namespace weft::onnx

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "dag/onnx/batch_norm.h"
 #include "dag/onnx/inference_twin.h"
 #include "dag/onnx/structure.h"
 #include "dag/onnx/tensor_proto.h"
@@ -138,14 +139,28 @@ Status store_weights(const OnnxModel& model, const dag::Weights& trained, const 
   return {};
 }
 
+// Constant nodes, which the inference twin may have fewer of.
+void store_constants(const OnnxModel& model, const dag::Weights& trained, pb::ModelProto& proto) {
+  const auto& forms = model.structure().constants;
+  for (auto& node : *proto.mutable_graph()->mutable_node()) {
+    if (node.op_type() != "Constant" || node.output_size() != 1) continue;
+    const auto form = forms.find(node.output(0));
+    if (form == forms.end()) continue;
+    store_in_proto(weight(model, trained, node.output(0)), form->second == Form::Raw,
+                   *node.mutable_attribute(0)->mutable_t());
+  }
+}
+
 Status write_one(const OnnxModel& model, const dag::Weights& trained, const fs::path& path, bool inference) {
   pb::ModelProto proto = model.structure().proto;
-  if (inference) WEFT_TRY_STATUS(to_inference_mode(model.opset(), proto));
+  if (inference)
+    WEFT_TRY_STATUS(to_inference_mode(model.opset(), find_instance_norms(model.structure()), proto));
   const std::string location = path.filename().string() + ".data";
   NewFile data(path.string() + ".data");
   const bool external = model.has_external_data();
   if (external) WEFT_TRY_STATUS(data.open());
   WEFT_TRY_STATUS(store_weights(model, trained, location, external ? &data : nullptr, proto));
+  store_constants(model, trained, proto);
   WEFT_TRY(const std::string bytes, serialise(proto));
   NewFile file(path);
   WEFT_TRY_STATUS(file.open());
@@ -166,6 +181,7 @@ Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& tr
   WEFT_TRY_STATUS(check_names(model, trained));
   pb::ModelProto proto = model.structure().proto;
   WEFT_TRY_STATUS(store_weights(model, trained, "", nullptr, proto));
+  store_constants(model, trained, proto);
   return serialise(proto);
 }
 

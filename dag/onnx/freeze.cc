@@ -1,8 +1,9 @@
-// Patterns that say which initializers are not trained, and what is said of one that matches none.
+// Patterns that say which initializers are trained or not, and what is said of one that matches none.
 #include <algorithm>
 #include <vector>
 
 #include "dag/onnx/import.h"
+#include "dag/onnx/roles.h"
 
 namespace weft::onnx {
 namespace {
@@ -76,17 +77,25 @@ std::string advice(const std::string& pattern, const dag::Weights& weights) {
   return "they are named like " + first_names(weights) + " (`weft inspect MODEL --all` lists them)";
 }
 
-}  // namespace
-
-Status check_freeze(const OnnxModel& model, std::span<const std::string> patterns) {
+Status check_patterns(const OnnxModel& model, std::span<const std::string> patterns, const char* what) {
   for (const std::string& pattern : patterns)
     if (count_matches(pattern, model.weights()) == 0) {
       const std::string shown = pattern.substr(0, kTextMax);
-      return fail(ErrorCode::NotFound, "nothing is frozen by '" + shown +
+      return fail(ErrorCode::NotFound, "nothing is " + std::string(what) + " by '" + shown +
                                            "': no initializer of the model has such a name; " +
                                            advice(shown, model.weights()));
     }
   return {};
+}
+
+}  // namespace
+
+Status check_freeze(const OnnxModel& model, std::span<const std::string> patterns) {
+  return check_patterns(model, patterns, "frozen");
+}
+
+Status check_train(const OnnxModel& model, std::span<const std::string> patterns) {
+  return check_patterns(model, patterns, "trained");
 }
 
 }  // namespace weft::onnx

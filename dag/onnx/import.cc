@@ -4,7 +4,9 @@
 #include <cmath>
 
 #include "dag/onnx/analysis.h"
+#include "dag/onnx/batch_norm.h"
 #include "dag/onnx/lowering.h"
+#include "dag/onnx/roles_of_graph.h"
 #include "dag/onnx/structure.h"
 #include "dag/onnx/tensor_proto.h"
 
@@ -21,15 +23,15 @@ bool is_as_in_opset_1(std::string_view op_type) {
 }
 
 template <typename T, typename IsNan>
-std::optional<size_t> first_in(const Tensor& tensor, const IsNan& is_nan) {
+std::optional<int64_t> first_in(const Tensor& tensor, const IsNan& is_nan) {
   const auto values = tensor.as<T>();
   for (size_t i = 0; i < values.size(); ++i)
-    if (is_nan(values[i])) return i;
+    if (is_nan(values[i])) return static_cast<int64_t>(i);
   return std::nullopt;
 }
 
 // Without a copy: weights are large.
-std::optional<size_t> first_nan(const Tensor& tensor) {
+std::optional<int64_t> first_nan(const Tensor& tensor) {
   const DType dtype = tensor.dtype();
   if (dtype == DType::F32) return first_in<float>(tensor, [](float value) { return std::isnan(value); });
   if (dtype == DType::F64) return first_in<double>(tensor, [](double value) { return std::isnan(value); });
@@ -43,7 +45,8 @@ std::optional<size_t> first_nan(const Tensor& tensor) {
 class Import {
  public:
   Import(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table)
-      : model_(model.structure()),
+      : whole_(model),
+        model_(model.structure()),
         graph_(model_.proto.graph()),
         options_(options),
         emitter_(options, table) {}
@@ -57,11 +60,13 @@ class Import {
                       .use_counts = uses_,
                       .running = {},
                       .lower_body = {},
-                      .unrolled_left = options_.limits.unrolled_node_count_max};
+                      .unrolled_left = options_.limits.unrolled_node_count_max,
+                      .held_statistics = held_statistics_};
     state.lower_body = [&](const pb::GraphProto& body, Items inputs) {
       return lower_body(state, body, std::move(inputs));
     };
-    for (const pb::NodeProto* node : expanded_.nodes) WEFT_TRY_STATUS(lower(state, *node));
+    for (const pb::NodeProto* node : expanded_.nodes)
+      if (!is_taken_constant(*node)) WEFT_TRY_STATUS(lower(state, *node));
     WEFT_TRY_STATUS(add_outputs(state));
     return finish();
   }
@@ -74,13 +79,61 @@ class Import {
     WEFT_TRY(expanded_, expand_functions(model_, options_.limits));
     WEFT_TRY_STATUS(check_supported(expanded_));
     WEFT_TRY_STATUS(check_opsets());
+    replace_instance_norms(find_instance_norms(model_), expanded_);
     uses_ = count_uses(expanded_);
-    reached_ = reached_by_gradient(expanded_);
-    statistics_ = running_statistics(expanded_);
-    constants_ = exported_constants(model_, options_.training ? &warnings_ : nullptr);
-    for (const auto& [name, tensor] : model_.weights)
-      if (is_read(name)) WEFT_TRY_STATUS(check_no_nan(name, tensor));
-    if (options_.training) WEFT_TRY_STATUS(check_no_merged_parameters(model_, expanded_, reached_));
+    for (const std::string& value : options_.read) ++uses_[value];
+    if (options_.training) exported_constants(model_, &warnings_);
+    WEFT_TRY_STATUS(decide_roles());
+    WEFT_TRY_STATUS(check_no_nans());
+    if (options_.training)
+      WEFT_TRY_STATUS(
+          check_no_merged_parameters(model_, expanded_, reached_by_gradient(expanded_, options_.read)));
+    return {};
+  }
+
+  Status decide_roles() {
+    const RoleTable* decided = options_.roles ? &*options_.roles : roles_of(whole_);
+    if (decided) {
+      WEFT_TRY_STATUS(check_roles(whole_, *decided));
+      WEFT_TRY_STATUS(check_statistics(*decided));
+      roles_ = *decided;
+    } else {
+      const RoleOptions options{.train = options_.train, .freeze = options_.freeze, .read = options_.read};
+      WEFT_TRY(roles_, roles_of_graph(model_, expanded_, options, look_at(whole_)));
+    }
+    is_decided_ = decided != nullptr;
+    for (const TensorRow& row : roles_) {
+      row_of_.emplace(row.name, &row);
+      if (row.role == TensorRole::Statistic && row.frozen) held_statistics_.insert(row.name);
+    }
+    return {};
+  }
+
+  // Of a table from somebody else: which tensors are statistics is the graph's to say.
+  Status check_statistics(const RoleTable& table) const {
+    const auto nobody = [](const std::string&) { return std::nullopt; };
+    WEFT_TRY(const RoleTable told, roles_of_graph(model_, expanded_, {}, nobody));
+    std::set<std::string_view> statistics;
+    for (const TensorRow& row : told)
+      if (row.role == TensorRole::Statistic) statistics.insert(row.name);
+    for (const TensorRow& row : table)
+      if ((row.role == TensorRole::Statistic) != statistics.contains(row.name))
+        return fail(ErrorCode::InvalidArgument,
+                    "the table of roles makes '" + row.name.substr(0, 128) + "' " +
+                        (row.role == TensorRole::Statistic ? "a running statistic, which it is not"
+                                                           : "something else than the running statistic that "
+                                                             "it is"));
+    return {};
+  }
+
+  // Numbers of a formula in Constant nodes may be what they want.
+  Status check_no_nans() const {
+    for (const auto& [name, tensor] : model_.weights) {
+      const auto row = row_of_.find(name);
+      const bool number = model_.constants.contains(name) && row != row_of_.end() &&
+                          row->second->role == TensorRole::Constant;
+      if (!number) WEFT_TRY_STATUS(check_no_nan(name, tensor));
+    }
     return {};
   }
 
@@ -118,8 +171,8 @@ class Import {
     return {};
   }
 
-  static Status check_no_nan(const std::string& name, const Tensor& tensor) {
-    const std::optional<size_t> at = first_nan(tensor);
+  Status check_no_nan(const std::string& name, const Tensor& tensor) const {
+    const std::optional<int64_t> at = is_read(name) ? first_nan(tensor) : nan_of_unread(whole_, name);
     if (!at) return {};
     return fail(ErrorCode::InvalidArgument,
                 "initializer '" + name.substr(0, 128) + "' has a NaN at element " + std::to_string(*at));
@@ -191,37 +244,58 @@ class Import {
 
   // ---- initializers ----
 
-  bool is_frozen(const std::string& name) const {
-    return std::any_of(options_.freeze.begin(), options_.freeze.end(),
-                       [&](const std::string& pattern) { return matches_glob(pattern, name); });
-  }
-
   bool is_read(const std::string& name) const { return !model_.unread.contains(name); }
 
-  // In the file's order, which becomes the order of parameters. What no gradient reaches is a known value,
-  // and enters the graph only if something that is not folded reads it; unless it is large: then its values
-  // are nothing to compute with now, whether or not they were read, for all who import the model are to make
-  // the same graph of it.
+  // In the file's order, which becomes the order of parameters; Constant nodes after them. What is constant
+  // is a known value, and enters the graph only if something that is not folded reads it; unless it is large:
+  // then its values are nothing to compute with now, whether or not they were read, for all who import the
+  // model are to make the same graph of it.
   Status add_initializers() {
     for (const auto& proto : graph_.initializer()) {
       const std::string& name = proto.name();
+      if (!uses_.contains(name)) continue;
       const Tensor& tensor = model_.weights.find(name)->second;
       Item item{tensor.spec(), {}, std::nullopt, name};
-      if (!uses_.contains(name)) {
-        continue;
-      } else if (statistics_.contains(name)) {
-        item.id = emitter_.builder().initializer(name, tensor.spec(), InitializerRole::RunningStatistic);
-      } else if (is_float(tensor.dtype()) && reached_.contains(name) && !constants_.contains(name)) {
-        const auto role = is_frozen(name) ? InitializerRole::Frozen : InitializerRole::Parameter;
-        item.id = emitter_.builder().initializer(name, tensor.spec(), role);
-      } else if (is_read(name) && tensor.spec().bytes().value <= options_.limits.known_bytes_max) {
+      if (const auto role = role_of(name))
+        item.id = emitter_.builder().initializer(name, tensor.spec(), *role);
+      else if (is_read(name) && tensor.spec().bytes().value <= options_.limits.known_bytes_max)
         item.known = tensor;
-      } else {
+      else
         item.id = emitter_.builder().initializer(name, tensor.spec(), InitializerRole::Buffer);
-      }
       items_[name] = std::move(item);
     }
+    for (const auto& node : graph_.node()) {
+      if (!is_taken_constant(node) || !uses_.contains(node.output(0))) continue;
+      const std::string& name = node.output(0);
+      const Tensor& tensor = model_.weights.find(name)->second;
+      const auto role = role_of(name);
+      items_[name] = role ? Item{tensor.spec(), emitter_.builder().initializer(name, tensor.spec(), *role),
+                                 std::nullopt, name}
+                          : emitter_.constant(tensor);
+    }
     return {};
+  }
+
+  // Nothing for a known value.
+  std::optional<InitializerRole> role_of(const std::string& name) const {
+    const auto row = row_of_.find(name);
+    if (row == row_of_.end()) return std::nullopt;  // no float
+    switch (row->second->role) {
+      case TensorRole::Trained:
+        return InitializerRole::Parameter;
+      case TensorRole::Frozen:
+        return InitializerRole::Frozen;
+      case TensorRole::Statistic:
+        return row->second->frozen ? InitializerRole::Frozen : InitializerRole::RunningStatistic;
+      case TensorRole::Constant:
+        return std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  bool is_taken_constant(const pb::NodeProto& node) const {
+    return node.op_type() == "Constant" && node.output_size() == 1 &&
+           model_.constants.contains(node.output(0));
   }
 
   // ---- nodes ----
@@ -331,28 +405,42 @@ class Import {
       }
       emitter_.builder().output(output.name(), emitter_.materialise(item), dag::OutputRole::Prediction);
     }
+    WEFT_TRY_STATUS(add_read_values());
     for (auto& [name, item] : state.running)
       emitter_.builder().output(name, emitter_.materialise(item), dag::OutputRole::StateUpdate);
+    return {};
+  }
+
+  Status add_read_values() {
+    std::set<std::string> returned;
+    for (const auto& output : graph_.output()) returned.insert(output.name());
+    for (const std::string& name : options_.read) {
+      const auto found = items_.find(name);
+      if (found == items_.end() || found->second.absent() || !returned.insert(name).second) continue;
+      if (found->second.sequence)
+        return fail(ErrorCode::Unsupported, "'" + name.substr(0, 128) + "' is a sequence of tensors");
+      emitter_.builder().output(name, emitter_.materialise(found->second), dag::OutputRole::Prediction);
+    }
     return {};
   }
 
   Result<ImportedModel> finish() {
     ImportedModel imported{.graph = emitter_.builder().finish(),
                            .weights = {},
+                           .roles = roles_,
                            .warnings = warnings_,
+                           .notes = {},
                            .op_counts = count_ops(expanded_)};
     bool renamed = false;
     for (const auto& initializer : imported.graph.initializers()) {
-      const Tensor& tensor = model_.weights.find(initializer.name)->second;
-      imported.weights.emplace(initializer.name, tensor);
-      if (initializer.role != InitializerRole::Parameter) continue;
-      renamed = renamed || initializer.name.starts_with("onnx::");
-      if (!is_read(initializer.name)) continue;
-      if (const std::string why = table_or_mask(initializer.name, tensor); !why.empty())
-        imported.warnings.push_back("'" + initializer.name + "' " + to_string(tensor.spec()) +
-                                    " will be trained but looks like a table or a mask: " + why +
-                                    "; freeze it unless it is a parameter (freeze: [\"" + initializer.name +
-                                    "\"])");
+      imported.weights.emplace(initializer.name, model_.weights.find(initializer.name)->second);
+      renamed = renamed ||
+                (initializer.role == InitializerRole::Parameter && initializer.name.starts_with("onnx::"));
+    }
+    if (options_.training && !is_decided_) {
+      for (std::string& warning : role_warnings(whole_, roles_, look_at(whole_)))
+        imported.warnings.push_back(std::move(warning));
+      imported.notes = role_notes(whole_, roles_);
     }
     if (options_.training && renamed)
       imported.warnings.push_back(
@@ -361,6 +449,7 @@ class Import {
     return imported;
   }
 
+  const OnnxModel& whole_;
   const OnnxModel::Structure& model_;
   const pb::GraphProto& graph_;
   const ImportOptions& options_;
@@ -368,9 +457,10 @@ class Import {
   ExpandedGraph expanded_;
   std::vector<std::string> warnings_;
   std::unordered_map<std::string, int> uses_;
-  std::unordered_set<std::string> reached_;
-  std::set<std::string> statistics_;
-  std::set<std::string> constants_;
+  RoleTable roles_;
+  bool is_decided_ = false;  // by somebody else
+  std::unordered_map<std::string, const TensorRow*> row_of_;
+  std::set<std::string> held_statistics_;
   std::map<std::string, int64_t> bound_symbols_;
   std::unordered_map<std::string, Item> items_;
 };
@@ -380,6 +470,7 @@ class Import {
 Result<ImportedModel> import_model(const OnnxModel& model, const ImportOptions& options,
                                    const dag::OpTable& table) {
   WEFT_TRY_STATUS(check_freeze(model, options.freeze));
+  WEFT_TRY_STATUS(check_train(model, options.train));
   return Import(model, options, table).run();
 }
 

@@ -13,6 +13,7 @@
 #include "dag/graph.h"
 #include "dag/onnx/limits.h"
 #include "dag/onnx/model.h"
+#include "dag/onnx/roles.h"
 #include "dag/op_table.h"
 
 namespace weft::onnx {
@@ -48,18 +49,28 @@ struct ImportOptions {
   // Compute BatchNormalization's running statistics as ONNX defines them (population variance), not as
   // PyTorch does: for ONNX's own test cases.
   bool onnx_running_statistics = false;
-  // Initializers that are not trained: patterns with * and ?. One that matches nothing is an error.
-  std::vector<std::string> freeze;
+  // Initializers that are trained, and that are not: patterns with * and ? (judge_roles). One that matches
+  // nothing is an error.
+  std::vector<std::string> train, freeze;
+  // What was decided of the model's tensors already; `train` and `freeze` then say nothing. Otherwise the
+  // import decides, by the values that the model holds.
+  std::optional<RoleTable> roles;
+  // Values of the graph that are predictions beside its outputs, by name. One that the graph lacks is left
+  // out.
+  std::vector<std::string> read;
 
   ImportLimits limits;
 };
 
 struct ImportedModel {
-  // Outputs of the file as OutputRole::Prediction in the file's order, then StateUpdate ones. Inputs keep
+  // Outputs of the file as OutputRole::Prediction in the file's order, then options.read, then StateUpdate
+  // ones. Inputs keep
   // their names. Not yet canonicalised (dag/passes/canonicalise.h).
   dag::Graph graph;
   dag::Weights weights;  // of the graph's initializers
+  RoleTable roles;
   std::vector<std::string> warnings;
+  std::vector<std::string> notes;  // what is worth knowing, and no reason to worry
   std::map<std::string, int64_t>
       op_counts;  // nodes by operator, calls of the file's own functions taken apart
 };

@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "dag/onnx/batch_norm.h"
 #include "dag/onnx/expand.h"
 
 namespace weft::onnx {
@@ -133,7 +134,10 @@ Status function_to_inference_mode(int64_t opset, pb::FunctionProto& function) {
 
 }  // namespace
 
-Status to_inference_mode(int64_t opset, pb::ModelProto& model) {
+Status to_inference_mode(int64_t opset, const std::set<std::string>& instance_norms, pb::ModelProto& model) {
+  for (auto& node : *model.mutable_graph()->mutable_node())
+    if (is_batch_norm(node) && node.input_size() >= 5 && instance_norms.contains(node.output(0)))
+      node = as_instance_norm(node);
   WEFT_TRY_STATUS(graph_to_inference_mode(opset, *model.mutable_graph()));
   for (auto& function : *model.mutable_functions())
     WEFT_TRY_STATUS(function_to_inference_mode(opset, function));

@@ -31,10 +31,54 @@ std::vector<std::string> unread_warnings(const dag::Graph& graph, std::span<cons
 
 }  // namespace
 
+namespace {
+
+RoleTable all_trained(const OnnxModel& model) {
+  RoleTable table;
+  for (const auto& initializer : model.structure().proto.graph().initializer())
+    if (is_float(model.weights().find(initializer.name())->second.dtype()))
+      table.push_back({.name = initializer.name()});
+  return table;
+}
+
+void list_tensors(const OnnxModel& model, const RoleTable& roles, ModelInfo& info) {
+  const auto spec_of = [&](const std::string& name) { return model.weights().find(name)->second.spec(); };
+  for (const TensorRow& row : roles) {
+    // Numbers that exporters write as nodes are no tensors of the model to anybody.
+    if (row.constant_node && row.role == TensorRole::Constant && spec_of(row.name).element_count() <= 1)
+      continue;
+    ModelInfo::Entry entry{row.name,
+                           spec_of(row.name),
+                           why(row),
+                           row.readers,
+                           row.role == TensorRole::Statistic && row.frozen,
+                           row.looked_at};
+    switch (row.role) {
+      case TensorRole::Trained:
+        info.parameter_elements += entry.spec.element_count();
+        info.parameters.push_back(std::move(entry));
+        break;
+      case TensorRole::Frozen:
+        info.frozen.push_back(std::move(entry));
+        break;
+      case TensorRole::Constant:
+        info.constants.push_back(std::move(entry));
+        break;
+      case TensorRole::Statistic:
+        info.running_statistics.push_back(std::move(entry));
+        break;
+    }
+  }
+  for (const auto& initializer : model.structure().proto.graph().initializer())
+    if (const dag::TensorSpec spec = spec_of(initializer.name()); !is_float(spec.dtype))
+      info.constants.push_back({initializer.name(), spec, "no float"});
+}
+
+}  // namespace
+
 ModelInfo inspect_model(const OnnxModel& model, const ImportOptions& options, const dag::OpTable& table,
                         std::span<const std::string> read) {
   ModelInfo info;
-  const auto& graph = model.structure().proto.graph();
   info.producer = model.producer();
   info.opset = model.opset();
   info.inputs = model.inputs();
@@ -53,30 +97,16 @@ ModelInfo inspect_model(const OnnxModel& model, const ImportOptions& options, co
   if (!imported) info.problem = imported.error().message;
   if (imported) {
     info.warnings = imported->warnings;
+    info.notes = imported->notes;
     for (std::string& warning : unread_warnings(imported->graph, read))
       info.warnings.push_back(std::move(warning));
   }
 
-  const auto statistics = running_statistics(expanded);
-  const auto constants = exported_constants(model.structure(), nullptr);
-  const auto reached = reached_by_gradient(expanded);
-  for (const auto& proto : graph.initializer()) {
-    const std::string& name = proto.name();
-    const ModelInfo::Entry entry{name, model.weights().find(name)->second.spec(), model.is_read(name)};
-    const bool frozen = std::any_of(options.freeze.begin(), options.freeze.end(),
-                                    [&](const std::string& pattern) { return matches_glob(pattern, name); });
-    if (statistics.contains(name)) {
-      info.running_statistics.push_back(entry);
-    } else if (!is_float(entry.spec.dtype) || constants.contains(name) ||
-               (!frozen && info.problem.empty() && !reached.contains(name))) {
-      info.buffers.push_back(entry);
-    } else if (frozen) {
-      info.frozen.push_back(entry);
-    } else {
-      info.parameters.push_back(entry);
-      info.parameter_elements += entry.spec.element_count();
-    }
-  }
+  const RoleTable roles =
+      imported ? std::move(imported->roles)
+               : judge_roles(model, {.train = options.train, .freeze = options.freeze}, look_at(model))
+                     .value_or(all_trained(model));
+  list_tensors(model, roles, info);
   return info;
 }
 

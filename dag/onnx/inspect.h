@@ -19,14 +19,18 @@ struct ModelInfo {
   struct Entry {
     std::string name;
     dag::TensorSpec spec;
-    bool is_looked_at = true;  // its values were
+    std::string why = {};   // of what is not trained
+    int readers = 0;        // nodes that read it and let a gradient through
+    bool held = false;      // a running statistic that does not move
+    bool looked_at = true;  // false: its values might have told more
   };
-  std::vector<Entry> parameters, frozen, running_statistics, buffers;  // in the file's order
+  // In the file's order. `constants`: integers too.
+  std::vector<Entry> parameters, frozen, running_statistics, constants;
   int64_t parameter_elements = 0;
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings, notes;
 
-  // Set when the model cannot be imported: why. What stands above is then taken from the file alone, and
-  // every float initializer counts as a parameter or frozen.
+  // Set when the model cannot be imported: why. What stands above is then taken from the file alone; of a
+  // graph that is not well-formed every float initializer counts as a parameter.
   std::string problem;
 };
 

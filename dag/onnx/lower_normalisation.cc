@@ -19,6 +19,10 @@ struct BatchNormForm {
   bool trains = false;
 };
 
+bool is_held(NodeContext& n, const Item& statistic) {
+  return n.state().held_statistics.contains(statistic.initializer);
+}
+
 Result<BatchNormForm> read_batch_norm(NodeContext& n) {
   BatchNormForm form;
   WEFT_TRY(form.epsilon, read_epsilon(n, 1e-5));
@@ -29,7 +33,8 @@ Result<BatchNormForm> read_batch_norm(NodeContext& n) {
   const bool marked = n.opset() >= 14  ? n.int_attr("training_mode", 0) != 0
                       : n.opset() >= 7 ? n.output_count() > 1
                                        : n.int_attr("is_test", 0) == 0 && n.output_count() > 1;
-  form.trains = marked && n.options().training;
+  // A layer whose statistics are both held normalises by them, as one in PyTorch's eval() does.
+  form.trains = marked && n.options().training && !(is_held(n, n.in(3)) && is_held(n, n.in(4)));
   return form;
 }
 
@@ -42,7 +47,7 @@ Result<Item> blend(NodeContext& n, const Item& old, const Item& fresh, double sh
 
 // The newest value of a running statistic: the initializer, or what an earlier node made of it in this pass.
 Item* running_value(NodeContext& n, const Item& operand) {
-  if (operand.initializer.empty()) return nullptr;
+  if (operand.initializer.empty() || is_held(n, operand)) return nullptr;
   auto& running = n.state().running;
   for (auto& [name, value] : running)
     if (name == operand.initializer) return &value;

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -105,6 +106,8 @@ struct ImportState {
   std::function<Result<Items>(const pb::GraphProto& body, Items inputs)> lower_body;
   int64_t unrolled_left = 0;                                 // nodes that bodies may still become
   std::map<std::array<int64_t, 3>, Item> causal_masks = {};  // by queries, keys and offset
+  // Running statistics that do not move.
+  std::set<std::string> held_statistics = {};
 };
 
 class NodeContext {

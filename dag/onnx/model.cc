@@ -83,6 +83,10 @@ std::vector<OnnxModel::Port> OnnxModel::outputs() const {
   return ports;
 }
 
+OnnxModel OnnxModel::with(Learnt learnt) const {
+  return OnnxModel(structure_, std::make_shared<const Learnt>(std::move(learnt)));
+}
+
 bool OnnxModel::is_read(std::string_view initializer) const {
   return !structure_->unread.contains(initializer);
 }

@@ -20,11 +20,14 @@ namespace weft::onnx {
 class OnnxModel {
  public:
   struct Structure;  // the parsed file, dag/onnx/structure.h
+  struct Learnt;     // by who had the bytes, dag/onnx/roles.h
 
-  explicit OnnxModel(std::shared_ptr<const Structure> structure) : structure_(std::move(structure)) {}
+  explicit OnnxModel(std::shared_ptr<const Structure> structure,
+                     std::shared_ptr<const Learnt> learnt = nullptr)
+      : structure_(std::move(structure)), learnt_(std::move(learnt)) {}
 
-  // Every initializer of the file, by name. Of one that was not read, zeros that take no memory: no more than
-  // its spec is to be believed.
+  // Every initializer of the file, and every float tensor of a Constant node of its graph, by name. Of one that
+  // was not read, zeros that take no memory: no more than its spec is to be believed.
   const dag::Weights& weights() const;
   bool is_read(std::string_view initializer) const;
   // Where the bytes of an initializer lie that was not read; nothing where they were not found.
@@ -38,6 +41,8 @@ class OnnxModel {
   Status read_weight(std::string_view initializer,
                      const std::function<Status(std::span<const std::byte>)>& visit) const;
   const Structure& structure() const { return *structure_; }
+  const Learnt* learnt() const { return learnt_.get(); }  // nullptr: nothing
+  OnnxModel with(Learnt learnt) const;
 
   int64_t opset() const;  // of the standard domain
   std::string producer() const;
@@ -54,6 +59,7 @@ class OnnxModel {
 
  private:
   std::shared_ptr<const Structure> structure_;
+  std::shared_ptr<const Learnt> learnt_;
 };
 
 // Reads a model. External data is read from regular files beneath the model's folder: no absolute path, no
