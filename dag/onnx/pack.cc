@@ -22,6 +22,7 @@ using fields::kEntryValue;
 using fields::kGraphInitializer;
 using fields::kModelGraph;
 using fields::kTensorExternalData;
+using fields::kTensorFloatData;
 using fields::kTensorRawData;
 
 struct Span {
@@ -99,7 +100,8 @@ Result<std::vector<TensorRange>> ranges_of(int64_t size, const ReadAt& read, con
   std::vector<TensorRange> ranges;
   WEFT_TRY_STATUS(for_each_initializer(size, walker, limits, [&](Span tensor) {
     return walker.fields(tensor, [&](uint32_t field, Span content) -> Status {
-      if (field == kTensorRawData && static_cast<uint64_t>(content.size()) >= kPackedTensorMin)
+      const bool is_data = field == kTensorRawData || field == kTensorFloatData;
+      if (is_data && static_cast<uint64_t>(content.size()) >= kPackedTensorMin)
         ranges.push_back({static_cast<uint64_t>(content.begin), static_cast<uint64_t>(content.size())});
       return {};
     });
