@@ -15,6 +15,7 @@
 #include "data/dataset.h"
 #include "data/file.h"
 #include "peer/backend/reference/reference_kernels.h"
+#include "train/loss_warnings.h"
 #include "train/prepare.h"
 
 namespace weft::cli {
@@ -152,12 +153,17 @@ Result<Graph> import_graph(const Job& job, const OnnxModel& model,
   for (size_t i = 0; i < job.freeze.size(); ++i)
     if (const Status found = onnx::check_freeze(model, {&job.freeze[i], 1}); !found)
       return fail(job.error(found.error().code, "freeze[" + std::to_string(i) + "]", found.error().message));
+  for (size_t i = 0; i < job.trained.size(); ++i)
+    if (const Status found = onnx::check_train(model, {&job.trained[i], 1}); !found)
+      return fail(job.error(found.error().code, "train[" + std::to_string(i) + "]", found.error().message));
   onnx::ImportOptions options;
   options.evaluate = peer::evaluate_reference;
   options.batch = job.microbatch_size;
   options.sizes = sizes;
   options.training = job.task == configs::Task::Train;
+  options.train = job.trained;
   options.freeze = job.freeze;
+  options.read = train::values_read(job.losses);
   WEFT_TRY(options.input_shapes, Shapes(job, model, sizes).run());
   auto imported = onnx::import_model(model, options, dag::op_table());
   if (!imported) return fail(job.error(imported.error().code, "model", imported.error().message));

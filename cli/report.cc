@@ -69,10 +69,11 @@ struct JsonLine {
       return known ? fmt::format("{}", size.value) : std::string("null");
     };
     return fmt::format(
-        R"({{"event":"start","first_step":{},"steps":{},"samples":{},"batch_size":{},"parameters":{},"parameter_elements":{},"frozen":{},"persistent_bytes":{},"microbatch_bytes":{},"fingerprint":{},"warnings":{}}})",
+        R"({{"event":"start","first_step":{},"steps":{},"samples":{},"batch_size":{},"parameters":{},"parameter_elements":{},"frozen":{},"persistent_bytes":{},"microbatch_bytes":{},"fingerprint":{},"warnings":{},"notes":{}}})",
         e.first_step, e.steps, e.sample_count, e.batch_size, e.parameter_tensors, e.parameter_elements,
         e.frozen_tensors, bytes(e.persistent), bytes(e.microbatch),
-        known ? json_string(e.fingerprint) : "null", json_list(e.warnings, json_string));
+        known ? json_string(e.fingerprint) : "null", json_list(e.warnings, json_string),
+        json_list(e.notes, json_string));
   }
   std::string operator()(const train::StepEvent& e) const {
     return fmt::format(

@@ -13,7 +13,7 @@
 #include "cli/results.h"
 #include "cli/signals.h"
 #include "dag/onnx/export.h"
-#include "dag/onnx/model.h"
+#include "dag/onnx/outline.h"
 #include "proto/codec/codec.h"
 #include "train/submission.h"
 
@@ -86,7 +86,8 @@ proto::SubmitJob to_message(train::Submission submission) {
                            .job = std::move(submission.job),
                            .stages = submission.stages,
                            .files = {},
-                           .excluded = std::move(submission.excluded)};
+                           .excluded = std::move(submission.excluded),
+                           .tensors = {}};
   for (train::SubmittedFile& file : submission.files) {
     proto::PackedFile packed{.path = std::move(file.path), .pieces = {}};
     for (const storage::Piece& piece : file.pieces)
@@ -96,6 +97,8 @@ proto::SubmitJob to_message(train::Submission submission) {
            .size = piece.size});
     message.files.push_back(std::move(packed));
   }
+  for (onnx::TensorRow& row : submission.tensors)
+    message.tensors.push_back({std::move(row.name), row.role, row.reason, row.axis, row.frozen});
   return message;
 }
 
@@ -111,19 +114,19 @@ class Submit {
   Result<int> run() {
     // What is wrong with the job is said before a broker is even looked for.
     WEFT_TRY(const train::OpenedJob opened, train::open_job(options_.job, options_.sets));
-    WEFT_TRY(train::StartEvent start, train::check_job(opened.job));
+    WEFT_TRY(train::ReadyJob ready, train::ready_job(opened));
+    const train::StartEvent& start = ready.start;
     WEFT_TRY(access_, BrokerAccess::open(options_.broker));
-    WEFT_TRY(train::Submission submission, train::pack_job(opened));
 
     const SignalsBlocked blocked;
     WEFT_TRY(const auto signals,
              SignalWatch::start(access_->loop(), [this](int) { access_->set_interrupted(); }));
-    if (const Status sent = connect_and_upload(submission); !sent) {
+    if (const Status sent = connect_and_upload(ready.submission); !sent) {
       if (sent.error().code != ErrorCode::Cancelled) return fail(sent.error());
       fmt::print(stderr, "\ninterrupted: nothing was submitted\n");
       return kExitStopped;
     }
-    const proto::Message message = to_message(std::move(submission));
+    const proto::Message message = to_message(std::move(ready.submission));
     if (const size_t size = proto::encode(message).size(); size > proto::kMessageSizeMax)
       return fail(
           ErrorCode::ResourceExhausted,
@@ -151,6 +154,7 @@ class Submit {
   }
 
   static void warn(const train::StartEvent& start) {
+    for (const std::string& note : start.notes) fmt::print(stderr, "note: {}\n", note);
     for (const std::string& warning : start.warnings) fmt::print(stderr, "warning: {}\n", warning);
   }
 
@@ -216,8 +220,8 @@ class Submit {
 
   Status write_output(const configs::Job& job, const Followed& followed) {
     WEFT_TRY(const auto result, client_->ask<proto::JobResult>(proto::GetResult{job_}));
-    WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(job.model));
     if (job.task == configs::Task::Predict) {
+      WEFT_TRY(const onnx::OnnxModel model, onnx::open_model(job.model));
       std::vector<std::string> order;
       for (const auto& port : model.outputs()) order.push_back(port.name);
       WEFT_TRY(const auto arrays, fetch_predictions(*client_, result, order));
@@ -225,8 +229,7 @@ class Submit {
       report_->show(EndEvent{job_, "finished", "", result.sample_count, elapsed(), job.output, {}, {}});
       return {};
     }
-    WEFT_TRY(const dag::Weights weights, fetch_weights(*client_, result));
-    WEFT_TRY(const auto written, onnx::write_trained(model, weights, job.output));
+    WEFT_TRY(const auto written, fetch_trained(*client_, result, job.model, job.output));
     train::ResultEvent event;
     event.steps = result.step;
     event.seconds = elapsed();

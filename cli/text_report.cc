@@ -53,6 +53,7 @@ class TextReport : public Report {
   }
   void on(const train::StartEvent& e) {
     steps_ = e.steps;
+    for (const auto& note : e.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
     for (const auto& warning : e.warnings) std::fprintf(stderr, "warning: %s\n", warning.c_str());
     line(
         fmt::format("training {} parameters in {} tensors{} on {} samples, steps {} to {} of {} samples each",

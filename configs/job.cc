@@ -391,15 +391,16 @@ void read_output(MapReader& root, const PathRules& rules, Job& job) {
                  "`output`: there is no folder " + folder.string() + "; make it first", ErrorCode::NotFound);
 }
 
-void read_freeze(MapReader& root, Job& job) {
-  const Node* node = root.take("freeze");
+void read_patterns(MapReader& root, const char* key, std::vector<std::string>& patterns) {
+  const Node* node = root.take(key);
   if (!node) return;
   if (node->kind != Node::Kind::Sequence) {
-    root.problem(node->where, "`freeze` must be a list of patterns, as [\"*.cos\", \"mask*\"]");
+    root.problem(node->where,
+                 "`" + std::string(key) + "` must be a list of patterns, as [\"*.cos\", \"mask*\"]");
     return;
   }
   for (const Node& item : node->items)
-    if (const auto pattern = root.parse_text(item, "freeze")) job.freeze.push_back(*pattern);
+    if (const auto pattern = root.parse_text(item, key)) patterns.push_back(*pattern);
 }
 
 void read_training(MapReader& root, Problems& problems, Job& job) {
@@ -407,7 +408,8 @@ void read_training(MapReader& root, Problems& problems, Job& job) {
   read_length(root, job);
   job.shuffle = root.flag("shuffle", true);
   job.seed = root.count("seed", 0, 0, std::numeric_limits<uint64_t>::max());
-  read_freeze(root, job);
+  read_patterns(root, "train", job.trained);
+  read_patterns(root, "freeze", job.freeze);
   read_optimizer(root, problems, job);
   read_schedule(root, problems, job);
   job.clip_norm = root.number("clip_norm", 0, {0, kInfinity, /*above_min=*/true});

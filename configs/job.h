@@ -48,7 +48,8 @@ struct Job {
   std::optional<uint64_t> epochs;
   bool shuffle = true;
   uint64_t seed = 0;
-  std::vector<std::string> freeze;  // glob patterns over initializer names
+  // Glob patterns over initializer names: `train` and `freeze` (onnx::judge_roles).
+  std::vector<std::string> trained, freeze;
   dag::OptimizerSpec optimizer;
   dag::ScheduleSpec schedule;
   double clip_norm = 0;  // 0: no clipping

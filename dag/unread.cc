@@ -4,11 +4,32 @@
 
 namespace weft::dag {
 
+namespace {
+
+// What is made of the values that the loss reads, without another parameter: a softmax behind the logits.
+std::vector<bool> made_of(const Graph& model, std::vector<bool> values) {
+  std::vector<bool> parameter(values.size(), false);
+  for (const Initializer& initializer : model.initializers())
+    parameter[initializer.value.index] = initializer.role == InitializerRole::Parameter;
+  for (const Op& op : model.ops()) {
+    const auto any = [&](const std::vector<bool>& of) {
+      return std::any_of(op.inputs.begin(), op.inputs.end(),
+                         [&](ValueId v) { return v.valid() && of[v.index]; });
+    };
+    if (any(values) && !any(parameter))
+      for (const ValueId output : op.outputs) values[output.index] = true;
+  }
+  return values;
+}
+
+}  // namespace
+
 Unread find_unread(const Graph& model, std::span<const LossSpec> losses) {
   std::vector<bool> read(model.values().size(), false);
   for (const LossSpec& loss : losses)
     if (const GraphOutput* output = model.find_output(OutputRole::Prediction, loss.prediction))
       read[output->value.index] = true;
+  const std::vector<bool> made = made_of(model, read);
   for (size_t i = model.ops().size(); i-- > 0;) {
     const Op& op = model.ops()[i];
     if (std::none_of(op.outputs.begin(), op.outputs.end(), [&](ValueId v) { return read[v.index]; }))
@@ -21,7 +42,7 @@ Unread find_unread(const Graph& model, std::span<const LossSpec> losses) {
     if (initializer.role == InitializerRole::Parameter && !read[initializer.value.index])
       unread.parameters.push_back(initializer.name);
   for (const GraphOutput& output : model.outputs())
-    if (output.role == OutputRole::Prediction && !read[output.value.index] &&
+    if (output.role == OutputRole::Prediction && !read[output.value.index] && !made[output.value.index] &&
         is_float(model.spec(output.value).dtype))
       unread.outputs.push_back(output.name);
   return unread;

@@ -10,7 +10,7 @@
 namespace weft::dag {
 
 // Trained parameters, and outputs that are floats, which no term of the loss reads, directly or through other
-// ops.
+// ops. An output that is made of what a term reads, as a softmax of the logits, is no such output.
 struct Unread {
   std::vector<std::string> parameters, outputs;
 };

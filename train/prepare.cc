@@ -9,6 +9,7 @@
 #include "dag/passes/canonicalise.h"
 #include "dag/text.h"
 #include "dag/unread.h"
+#include "train/loss_warnings.h"
 
 namespace weft::train {
 namespace {
@@ -102,12 +103,17 @@ Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& mo
   for (size_t i = 0; i < job.freeze.size(); ++i)
     if (const Status found = onnx::check_freeze(model, {&job.freeze[i], 1}); !found)
       return fail(job.error(found.error().code, "freeze[" + std::to_string(i) + "]", found.error().message));
+  for (size_t i = 0; i < job.trained.size(); ++i)
+    if (const Status found = onnx::check_train(model, {&job.trained[i], 1}); !found)
+      return fail(job.error(found.error().code, "train[" + std::to_string(i) + "]", found.error().message));
   onnx::ImportOptions options;
   options.evaluate = evaluator;
   options.batch = job.microbatch_size;
   options.input_shapes = matching.shapes;
   options.training = training;
+  options.train = job.trained;
   options.freeze = job.freeze;
+  options.read = values_read(job.losses);
   auto imported = onnx::import_model(model, options, dag::op_table());
   if (!imported) return fail(job.error(imported.error().code, "model", imported.error().message));
   WEFT_TRY(imported->graph, dag::canonicalise(imported->graph, dag::op_table()));
@@ -248,6 +254,8 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
                         [&](dag::ValueId v) { return prepared.graph.value(v).name == feed.input; });
   });
   prepared.warnings = std::move(imported.warnings);
+  prepared.notes = std::move(imported.notes);
+  for (std::string& warning : loss_warnings(job, model)) prepared.warnings.push_back(std::move(warning));
   for (std::string& warning : unread_warnings(imported.graph, prepared.graph, job.losses))
     prepared.warnings.push_back(std::move(warning));
   return prepared;

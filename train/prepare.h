@@ -37,7 +37,8 @@ struct Prepared {
   std::vector<IntegerBounds> bounds;
   dag::LossTerms loss_terms;  // of an evaluation
   std::vector<std::string> warnings;
-  std::string identity;  // text of the graph: what a checkpoint belongs to
+  std::vector<std::string> notes;  // what is worth knowing, and no reason to worry
+  std::string identity;            // text of the graph: what a checkpoint belongs to
 };
 
 // What `microbatch_size: auto` may become: Job::microbatch_sizes, of a model that was exported with a fixed

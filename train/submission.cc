@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "configs/job_data.h"
 #include "dag/onnx/outline.h"
@@ -10,6 +12,7 @@
 #include "data/dataset.h"
 #include "data/file.h"
 #include "peer/backend/reference/reference_kernels.h"
+#include "train/loss_warnings.h"
 #include "train/prepare.h"
 
 namespace weft::train {
@@ -275,6 +278,7 @@ Result<StartEvent> check_prepared(const Job& job, const onnx::OnnxModel& model) 
   WEFT_TRY(event.steps, job.total_steps(dataset->sample_count()));
   WEFT_TRY(const Prepared training, prepare_training(job, model, *dataset, peer::evaluate_reference));
   event.warnings = training.warnings;
+  event.notes = training.notes;
   count_parameters(training.graph, event);
   if (job.test) {
     WEFT_TRY(const auto test, data::open_dataset(*job.test));
@@ -309,18 +313,50 @@ Result<OpenedJob> open_job(const fs::path& job_file, std::span<const std::string
   return opened;
 }
 
-Result<StartEvent> check_job(const Job& job) {
-  auto model = onnx::read_model(job.model);
-  if (!model) return fail(job.error(model.error().code, "model", model.error().message));
-  if (job.microbatch_size != 0) return check_prepared(job, *model);
+namespace {
+
+Result<StartEvent> check_with(const Job& job, const onnx::OnnxModel& model) {
+  if (job.microbatch_size != 0) return check_prepared(job, model);
   // Where the size is open one that can be prepared is enough: the planner passes over the others.
-  WEFT_TRY(const auto sizes, microbatch_sizes(job, *model));
-  Result<StartEvent> first = check_prepared(job.with_microbatch_size(sizes.back()), *model);
+  WEFT_TRY(const auto sizes, microbatch_sizes(job, model));
+  Result<StartEvent> first = check_prepared(job.with_microbatch_size(sizes.back()), model);
   for (size_t i = 0; !first && i + 1 < sizes.size(); ++i)
-    if (auto other = check_prepared(job.with_microbatch_size(sizes[i]), *model)) return other;
+    if (auto other = check_prepared(job.with_microbatch_size(sizes[i]), model)) return other;
   return first;
 }
 
-Result<Submission> pack_job(const OpenedJob& opened) { return Packer(opened).run(); }
+Result<onnx::OnnxModel> model_of(const Job& job) {
+  auto model = onnx::open_model(job.model);
+  if (!model) return fail(job.error(model.error().code, "model", model.error().message));
+  return model;
+}
+
+bool is_all_read(const onnx::OnnxModel& model) {
+  return std::all_of(model.weights().begin(), model.weights().end(),
+                     [&](const auto& weight) { return model.is_read(weight.first); });
+}
+
+}  // namespace
+
+Result<StartEvent> check_job(const Job& job) {
+  WEFT_TRY(const onnx::OnnxModel model, model_of(job));
+  return check_with(job, model);
+}
+
+Result<ReadyJob> ready_job(const OpenedJob& opened) {
+  const Job& job = opened.job;
+  WEFT_TRY(const onnx::OnnxModel model, model_of(job));
+  // Before gigabytes are read for a job that cannot run.
+  if (!is_all_read(model)) WEFT_TRY_STATUS(check_with(job, model));
+  WeightWatch weights(model);
+  ReadyJob ready;
+  WEFT_TRY(ready.submission, Packer(opened, weights).run());
+  WEFT_TRY(const onnx::OnnxModel learnt, weights.learnt());
+  WEFT_TRY(ready.start, check_with(job, learnt));
+  const onnx::RoleOptions asked{
+      .train = job.trained, .freeze = job.freeze, .read = values_read(job.losses)};
+  WEFT_TRY(ready.submission.tensors, judge_roles(learnt, asked, look_at(learnt)));
+  return ready;
+}
 
 }  // namespace weft::train

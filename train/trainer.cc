@@ -101,6 +101,7 @@ class Run {
     WEFT_TRY(job_, with_largest_microbatch(job_, *model));
     WEFT_TRY(Prepared training, prepare_training(job_, *model, *dataset_, peer::evaluate_reference));
     warnings_ = training.warnings;
+    notes_ = training.notes;
     if (automatic)
       warnings_.push_back("microbatch_size: auto is " + std::to_string(job_.microbatch_size) +
                           " here, where nobody plans; a broker may choose another, and then bits differ");
@@ -167,6 +168,7 @@ class Run {
     event.microbatch = executor.scratch_bytes() + executor.microbatch_bytes();
     event.fingerprint = numerics();
     event.warnings = warnings_;
+    event.notes = notes_;
     sink_(event);
   }
 
@@ -292,7 +294,7 @@ class Run {
   storage::Files files_;
   std::shared_ptr<const data::Dataset> dataset_, test_;
   uint64_t total_steps_ = 0, first_step_ = 1;
-  std::vector<std::string> warnings_;
+  std::vector<std::string> warnings_, notes_;
   std::string graph_hash_;
   std::shared_ptr<peer::State> state_;
   std::unique_ptr<TrainingSession> session_;

@@ -29,6 +29,7 @@ struct StartEvent {
   Bytes persistent, microbatch;  // device memory: weights, gradients and slots; one microbatch in flight
   std::string fingerprint;
   std::vector<std::string> warnings;
+  std::vector<std::string> notes;  // what is worth knowing, and no reason to worry
 };
 struct StepEvent {
   uint64_t step = 0;

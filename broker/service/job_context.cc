@@ -1,7 +1,7 @@
 #include "broker/service/job_context.h"
 
 #include "broker/service/submitted_files.h"
-#include "dag/onnx/outline.h"
+#include "dag/onnx/roles.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "storage/sha256.h"
 
@@ -58,6 +58,9 @@ Result<Digest> put_unread(const onnx::OnnxModel& model, const dag::Initializer& 
 Result<Digest> blob_of(const OpenedJob& opened, const dag::Initializer& initializer,
                        const dag::Tensor& tensor, storage::BlobStore& blobs) {
   if (opened.model.is_read(initializer.name)) return blobs.put(tensor.bytes());
+  if (opened.model.weights().at(initializer.name).spec() != tensor.spec())
+    return fail(ErrorCode::Unsupported, "initializer '" + initializer.name +
+                                            "' is trained in another type than its file has");
   if (const auto place = opened.model.place_of(initializer.name))
     if (const auto blob = opened.files->blob_at(*place)) return *blob;
   return put_unread(opened.model, initializer, tensor.spec(), blobs);
@@ -70,7 +73,7 @@ Result<OpenedJob> open_submission(const proto::SubmitJob& submission, const stor
   WEFT_TRY(configs::Job job, check_submission(submission, blobs, folder));
   WEFT_TRY_STATUS(place_files(submission, job, blobs, folder));
   const auto files = std::make_shared<SubmittedModel>(submission, model_path(job, folder), blobs);
-  WEFT_TRY(onnx::OnnxModel model, onnx::open_model(*files));
+  WEFT_TRY(onnx::OnnxModel model, open_submitted(submission, *files));
   WEFT_TRY(std::shared_ptr<const data::Dataset> dataset,
            data::open_dataset(job.task == configs::Task::Predict ? *job.predict : *job.train, kOpen));
   OpenedJob opened{std::move(job), files, std::move(model), std::move(dataset), {}};
@@ -78,6 +81,23 @@ Result<OpenedJob> open_submission(const proto::SubmitJob& submission, const stor
     WEFT_TRY(opened.test, data::open_dataset(*opened.job.test, kOpen));
   }
   return opened;
+}
+
+Result<onnx::OnnxModel> open_submitted(const proto::SubmitJob& submission, SubmittedModel& files,
+                                       int64_t read_max) {
+  WEFT_TRY(onnx::OnnxModel model, onnx::open_model(files, read_max));
+  if (submission.tensors.empty()) return model;  // of a client that does not decide it
+  onnx::RoleTable table;
+  for (const proto::ModelTensor& tensor : submission.tensors) {
+    onnx::TensorRow& row = table.emplace_back();
+    row.name = tensor.name;
+    row.role = tensor.role;
+    row.reason = tensor.reason;
+    row.axis = tensor.axis;
+    row.frozen = tensor.frozen;
+  }
+  WEFT_TRY_STATUS(check_roles(model, table));
+  return with_roles(model, std::move(table));
 }
 
 Result<train::Prepared> prepare_main(const OpenedJob& opened, uint32_t microbatch_size) {

@@ -12,6 +12,7 @@
 #include "broker/service/submitted_model.h"
 #include "configs/job.h"
 #include "dag/onnx/model.h"
+#include "dag/onnx/outline.h"
 #include "data/dataset.h"
 #include "proto/planning.h"
 #include "storage/blob_store.h"
@@ -46,6 +47,11 @@ struct OpenedJob {
 // and place_files, and what reading says. `blobs` outlives it.
 Result<OpenedJob> open_submission(const proto::SubmitJob& submission, const storage::BlobStore& blobs,
                                   const std::filesystem::path& folder);
+
+// The submission's model, with what was decided of its tensors. `read_max`: as of onnx::open_model. Errors:
+// InvalidArgument for rows that are not of this model; what reading says.
+Result<onnx::OnnxModel> open_submitted(const proto::SubmitJob& submission, SubmittedModel& files,
+                                       int64_t read_max = onnx::kOutlineReadMax);
 
 // The graph that is planned, with microbatches of that size.
 Result<train::Prepared> prepare_main(const OpenedJob& opened, uint32_t microbatch_size);

@@ -25,6 +25,8 @@ Result<OnnxModel> open_model(const std::filesystem::path& path) {
   return at(path, {.read_max = kOutlineReadMax});
 }
 
-Result<OnnxModel> open_model(ModelFiles& files) { return parse_model(files, {.read_max = kOutlineReadMax}); }
+Result<OnnxModel> open_model(ModelFiles& files, int64_t read_max) {
+  return parse_model(files, {.read_max = read_max});
+}
 
 }  // namespace weft::onnx

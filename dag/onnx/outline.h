@@ -20,6 +20,6 @@ Result<OnnxModel> read_outline(const std::filesystem::path& path);
 
 // For those who need the bytes later: every weight must be there. Errors as of read_model.
 Result<OnnxModel> open_model(const std::filesystem::path& path);
-Result<OnnxModel> open_model(ModelFiles& files);
+Result<OnnxModel> open_model(ModelFiles& files, int64_t read_max = kOutlineReadMax);
 
 }  // namespace weft::onnx

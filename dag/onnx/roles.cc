@@ -318,7 +318,7 @@ class Judge {
             return can_be_trained(row) && matches_glob(pattern, row.name);
           }))
         return fail(ErrorCode::InvalidArgument,
-                    "'" + pattern.substr(0, 128) + "' names nothing that can be trained: " +
+                    "`train`: '" + pattern.substr(0, 128) + "' names nothing that can be trained: " +
                         "integers, running statistics, and what no gradient reaches cannot");
     bool names_all = false;
     for (const TensorRow& row : table)
