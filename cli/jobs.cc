@@ -20,8 +20,7 @@
 #include "cli/temporary_folder.h"
 #include "cli/signals.h"
 #include "cli/stage_watch.h"
-#include "dag/onnx/export.h"
-#include "dag/onnx/model.h"
+#include "dag/onnx/outline.h"
 
 namespace weft::cli {
 namespace {
@@ -175,7 +174,6 @@ Result<int> ban(const JobOptions& options, bool lift) {
 Result<int> run_ban(const JobOptions& options) { return ban(options, /*lift=*/false); }
 Result<int> run_unban(const JobOptions& options) { return ban(options, /*lift=*/true); }
 
-// A folder that is gone when this is.
 Result<int> run_fetch(const JobOptions& options) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   Client& client = *session->client;

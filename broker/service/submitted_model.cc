@@ -26,6 +26,7 @@ class SubmittedModel::PackedFile final : public onnx::RandomAccess {
   int64_t size() const override { return size_; }
 
   Status read_at(int64_t offset, std::span<std::byte> bytes) const override {
+    if (bytes.empty()) return {};
     for (auto at = piece_at(offset); !bytes.empty(); ++at) {
       const auto within = static_cast<uint64_t>(offset - at->begin);
       const auto part = bytes.first(std::min<size_t>(bytes.size(), at->piece.size - within));

@@ -98,7 +98,6 @@ class NewWeights {
   const dag::TensorSpec& spec(const std::string& name) const {
     return model_.weights().find(name)->second.spec();
   }
-  bool is_read(const std::string& name) const { return model_.is_read(name); }
 
   Status read(const std::string& name, const ByteSink& sink) const {
     int64_t size = 0;
