@@ -198,8 +198,9 @@ void add_inspect(CLI::App& app, Command& chosen) {
                    "cuda: also which ops of training a GPU would leave to the host (needs no GPU)")
       ->check(CLI::IsMember({"cuda"}));
   command->add_flag("--all", options->all, "list every tensor");
-  command->add_flag("--values", options->values,
-                    "read all values: without it, tensors of more than 1 MiB are judged by how they are used");
+  command->add_flag(
+      "--values", options->values,
+      "read all values: without it, tensors of more than 1 MiB are judged by how they are used");
   command->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

@@ -17,9 +17,9 @@
 #include "cli/quantities.h"
 #include "cli/report.h"
 #include "cli/results.h"
-#include "cli/temporary_folder.h"
 #include "cli/signals.h"
 #include "cli/stage_watch.h"
+#include "cli/temporary_folder.h"
 #include "dag/onnx/outline.h"
 
 namespace weft::cli {

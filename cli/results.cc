@@ -45,7 +45,8 @@ Status read_blob(const storage::BlobStore& store, const Digest& sha256, const on
 Result<onnx::WrittenFiles> fetch_trained(Client& client, const proto::JobResult& result,
                                          const fs::path& model, const fs::path& output) {
   WEFT_TRY(const auto folder, TemporaryFolder::make());
-  WEFT_TRY(const std::shared_ptr<storage::BlobStore> store, storage::BlobStore::open(folder->path() / "blobs"));
+  WEFT_TRY(const std::shared_ptr<storage::BlobStore> store,
+           storage::BlobStore::open(folder->path() / "blobs"));
   std::map<std::string, Digest> blob_of;
   std::map<Digest, uint64_t> wanted;
   onnx::TrainedTensors trained;

@@ -15,8 +15,7 @@ class TemporaryFolder {
   static Result<std::unique_ptr<TemporaryFolder>> make() {
     std::error_code code;
     const std::filesystem::path base = std::filesystem::temp_directory_path(code);
-    std::string name =
-        (code ? std::filesystem::path("/tmp") : base) / ("weft-fetch-" + std::string(6, 'X'));
+    std::string name = (code ? std::filesystem::path("/tmp") : base) / ("weft-fetch-" + std::string(6, 'X'));
     if (mkdtemp(name.data()) == nullptr)
       return fail(ErrorCode::Unavailable, "no temporary folder can be made in " +
                                               std::filesystem::path(name).parent_path().string() +

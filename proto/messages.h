@@ -510,7 +510,7 @@ struct ModelTensor {
   dag::TensorRole role = dag::TensorRole::Trained;
   dag::RoleReason reason = dag::RoleReason::Free;  // one that is not known, from a later version: Free
   int32_t axis = -1;                               // along which it is constant
-  bool frozen = false;  // the job freezes it: a statistic then does not move
+  bool frozen = false;                             // the job freezes it: a statistic then does not move
 };
 struct SubmitJob {
   std::string name{};   // for people: the job file's

@@ -208,8 +208,8 @@ class Packer {
       if (target == path)
         return fail(opened_.job.error(ErrorCode::Unsupported, "model",
                                       "the model names itself as the file of its external data"));
-      WEFT_TRY_STATUS(add(target, model.parent_path() / file.location, file.tensors,
-                          weights_.watch(file.location)));
+      WEFT_TRY_STATUS(
+          add(target, model.parent_path() / file.location, file.tensors, weights_.watch(file.location)));
     }
     set(tree_, "model", text_node(path));
     return {};
@@ -353,8 +353,7 @@ Result<ReadyJob> ready_job(const OpenedJob& opened) {
   WEFT_TRY(ready.submission, Packer(opened, weights).run());
   WEFT_TRY(const onnx::OnnxModel learnt, weights.learnt());
   WEFT_TRY(ready.start, check_with(job, learnt));
-  const onnx::RoleOptions asked{
-      .train = job.trained, .freeze = job.freeze, .read = values_read(job.losses)};
+  const onnx::RoleOptions asked{.train = job.trained, .freeze = job.freeze, .read = values_read(job.losses)};
   WEFT_TRY(ready.submission.tensors, judge_roles(learnt, asked, look_at(learnt)));
   return ready;
 }

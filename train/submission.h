@@ -51,9 +51,9 @@ struct ReadyJob {
   Submission submission;
   StartEvent start;
 };
-// Checks the job and makes it ready to travel. Every file is read once: a weight is hashed and looked at as it
-// passes by, and no large one is held. Errors: as check_job, and what reading says; InvalidArgument for a job
-// that cannot travel.
+// Checks the job and makes it ready to travel. Every file is read once: a weight is hashed and looked at as
+// it passes by, and no large one is held. Errors: as check_job, and what reading says; InvalidArgument for a
+// job that cannot travel.
 Result<ReadyJob> ready_job(const OpenedJob& opened);
 
 // The tree as YAML that is read back as the same tree, but for where things were written.

@@ -49,8 +49,8 @@ Result<Digest> put_unread(const onnx::OnnxModel& model, const dag::Initializer& 
   WEFT_TRY_STATUS(model.read_weight(initializer.name, add));
   const Digest sha256 = *digest_from_hex(hash.hex());
   WEFT_TRY(const auto writer, blobs.begin(sha256, static_cast<uint64_t>(spec.bytes().value)));
-  WEFT_TRY_STATUS(model.read_weight(
-      initializer.name, [&](std::span<const std::byte> bytes) { return writer->write(bytes); }));
+  WEFT_TRY_STATUS(model.read_weight(initializer.name,
+                                    [&](std::span<const std::byte> bytes) { return writer->write(bytes); }));
   WEFT_TRY_STATUS(writer->finish());
   return sha256;
 }
@@ -59,8 +59,8 @@ Result<Digest> blob_of(const OpenedJob& opened, const dag::Initializer& initiali
                        const dag::Tensor& tensor, storage::BlobStore& blobs) {
   if (opened.model.is_read(initializer.name)) return blobs.put(tensor.bytes());
   if (opened.model.weights().at(initializer.name).spec() != tensor.spec())
-    return fail(ErrorCode::Unsupported, "initializer '" + initializer.name +
-                                            "' is trained in another type than its file has");
+    return fail(ErrorCode::Unsupported,
+                "initializer '" + initializer.name + "' is trained in another type than its file has");
   if (const auto place = opened.model.place_of(initializer.name))
     if (const auto blob = opened.files->blob_at(*place)) return *blob;
   return put_unread(opened.model, initializer, tensor.spec(), blobs);

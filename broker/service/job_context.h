@@ -40,7 +40,7 @@ struct JobContext {
 struct OpenedJob {
   configs::Job job;
   std::shared_ptr<const SubmittedModel> files;
-  onnx::OnnxModel model;  // its large weights are not read
+  onnx::OnnxModel model;                               // its large weights are not read
   std::shared_ptr<const data::Dataset> dataset, test;  // what it trains on or predicts; `test` may be none
 };
 // Puts its data sets into `folder` and opens its model where its pieces are. Errors: as of check_submission

@@ -112,8 +112,8 @@ Result<std::shared_ptr<const onnx::RandomAccess>> SubmittedModel::open_model() {
 
 Result<std::shared_ptr<const onnx::RandomAccess>> SubmittedModel::open_beside(const std::string& location) {
   if (!is_safe_path(fs::path(location).lexically_normal().generic_string()))
-    return fail(ErrorCode::PermissionDenied, "external data '" + location.substr(0, 256) +
-                                                 "' is not beneath the model's own folder");
+    return fail(ErrorCode::PermissionDenied,
+                "external data '" + location.substr(0, 256) + "' is not beneath the model's own folder");
   return open(path_beside(location));
 }
 

@@ -293,8 +293,8 @@ Status write_external(const OnnxModel& model, const NewWeights& weights, const s
     add("location", location);
     add("offset", std::to_string(data.size()));
     add("length", std::to_string(weights.spec(initializer.name()).bytes().value));
-    WEFT_TRY_STATUS(
-        weights.read(initializer.name(), [&](std::span<const std::byte> bytes) { return data.write(bytes); }));
+    WEFT_TRY_STATUS(weights.read(initializer.name(),
+                                 [&](std::span<const std::byte> bytes) { return data.write(bytes); }));
   }
   return {};
 }
@@ -352,8 +352,7 @@ Result<WrittenFiles> write_trained_tensors(const OnnxModel& model, const Trained
   if (model.has_external_data()) {
     NewFile data(files.trained.string() + ".data");
     WEFT_TRY_STATUS(data.open());
-    WEFT_TRY_STATUS(
-        write_external(model, weights, files.trained.filename().string() + ".data", data, proto));
+    WEFT_TRY_STATUS(write_external(model, weights, files.trained.filename().string() + ".data", data, proto));
     WEFT_TRY_STATUS(data.commit());
   }
   pb::ModelProto twin = proto;

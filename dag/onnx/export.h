@@ -30,8 +30,8 @@ TrainedTensors in_memory(const dag::Weights& weights);  // which outlive it
 
 // Writes the model with the trained tensors in place of its own of the same names, and nothing else changed:
 // the same file and the same weights give the same bytes. A model with external data is written in that form,
-// with one data file (name.onnx.data) that both files share. Each file appears whole or not at all. Of weights
-// that the model has not read, one piece at a time is held.
+// with one data file (name.onnx.data) that both files share. Each file appears whole or not at all. Of
+// weights that the model has not read, one piece at a time is held.
 //
 // The twin predicts in any ONNX runtime: BatchNormalization uses its running statistics and has one output,
 // Dropout is gone. Only its graph is changed; it shares names, inputs and outputs with the model.

@@ -26,8 +26,8 @@ class OnnxModel {
                      std::shared_ptr<const Learnt> learnt = nullptr)
       : structure_(std::move(structure)), learnt_(std::move(learnt)) {}
 
-  // Every initializer of the file, and every float tensor of a Constant node of its graph, by name. Of one that
-  // was not read, zeros that take no memory: no more than its spec is to be believed.
+  // Every initializer of the file, and every float tensor of a Constant node of its graph, by name. Of one
+  // that was not read, zeros that take no memory: no more than its spec is to be believed.
   const dag::Weights& weights() const;
   bool is_read(std::string_view initializer) const;
   // Where the bytes of an initializer lie that was not read; nothing where they were not found.

@@ -183,9 +183,9 @@ class Weights {
     WEFT_TRY(TensorSpec spec, tensor_spec(proto, options_.limits));
     claimed_bytes_ += spec.bytes().value;
     if (claimed_bytes_ > options_.limits.weights_bytes_max)
-      return fail(ErrorCode::ResourceExhausted, "the initializers claim more than " +
-                                                    std::to_string(options_.limits.weights_bytes_max) +
-                                                    " bytes");
+      return fail(
+          ErrorCode::ResourceExhausted,
+          "the initializers claim more than " + std::to_string(options_.limits.weights_bytes_max) + " bytes");
     return spec;
   }
 
@@ -193,8 +193,8 @@ class Weights {
     const bool is_of_type = cut.field == fields::kTensorRawData || spec.dtype == dag::DType::F32;
     if (!is_of_type || cut.size != spec.bytes().value)
       return fail(ErrorCode::Corrupted, "tensor " + quoted(proto.name()) + ": claims " + to_string(spec) +
-                                            ", " + std::to_string(spec.bytes().value) +
-                                            " bytes, but holds " + std::to_string(cut.size) +
+                                            ", " + std::to_string(spec.bytes().value) + " bytes, but holds " +
+                                            std::to_string(cut.size) +
                                             (is_of_type ? "" : " in a field of another type"));
     return read(proto.name(), spec, {own_, {}, cut.offset});
   }
@@ -307,10 +307,11 @@ Result<int64_t> standard_opset(const pb::ModelProto& proto) {
 
 Result<OnnxModel> parse_model(ModelFiles& files, const ParseOptions& options) {
   WEFT_TRY(const std::shared_ptr<const RandomAccess> file, files.open_model());
-  const ReadAt read = [&](int64_t offset, std::span<std::byte> bytes) { return file->read_at(offset, bytes); };
+  const ReadAt read = [&](int64_t offset, std::span<std::byte> bytes) {
+    return file->read_at(offset, bytes);
+  };
   WEFT_TRY_STATUS(scan_model(file->size(), read, options.limits));
-  WEFT_TRY(Skeleton skeleton,
-           read_skeleton(file->size(), read, std::min(kSkeletonKeeps, options.read_max)));
+  WEFT_TRY(Skeleton skeleton, read_skeleton(file->size(), read, std::min(kSkeletonKeeps, options.read_max)));
   WEFT_TRY_STATUS(scan_model(skeleton.bytes, options.limits));
   auto model = std::make_shared<OnnxModel::Structure>();
   if (!model->proto.ParseFromArray(skeleton.bytes.data(), static_cast<int>(skeleton.bytes.size())))

@@ -125,7 +125,8 @@ class Cutter : private WireReader {
     WEFT_TRY_STATUS(for_each_field(tensor, [&](const Field& field) -> Status {
       if (!holds_data(field.number)) return {};
       ++count;
-      const bool is_plain = field.number == fields::kTensorRawData || field.number == fields::kTensorFloatData;
+      const bool is_plain =
+          field.number == fields::kTensorRawData || field.number == fields::kTensorFloatData;
       if (is_plain && field.wire_type == fields::kDelimited && field.content.size() > kept_max_) data = field;
       return {};
     }));

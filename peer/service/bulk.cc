@@ -309,7 +309,8 @@ Status BulkTransfers::on_chunk(const proto::ChunkFrame& chunk, size_t placed) {
   if (at == gets_.end()) return {};  // given up meanwhile
   Get& get = at->second;
   std::vector<std::byte>& bytes = *get.bytes;
-  if (!get.answered || (!get.unpacker && chunk.bytes.size() > get.size - (get.sink ? get.come : bytes.size())))
+  if (!get.answered ||
+      (!get.unpacker && chunk.bytes.size() > get.size - (get.sink ? get.come : bytes.size())))
     return fail(ErrorCode::InvalidArgument, "more of a blob than was promised");
   if (get.sink) return hand_on(chunk.request, get, chunk.bytes);
   if (get.unpacker) {

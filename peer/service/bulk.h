@@ -62,8 +62,8 @@ class BulkTransfers {
     // are none, a base that was not named and more than `size_max` are Corrupted, and end the connection.
     bool is_from_peer = false;
     std::optional<Base> base{};
-    // Takes the bytes as they come, so that nobody holds them all: `done` then is given none, and says whether
-    // they were those of the hash. Not of a peer. An error of its ends the request.
+    // Takes the bytes as they come, so that nobody holds them all: `done` then is given none, and says
+    // whether they were those of the hash. Not of a peer. An error of its ends the request.
     std::function<Status(std::span<const std::byte>)> sink{};
   };
   // Each callback is called exactly once. The bytes have the hash that was asked for: Corrupted otherwise.

@@ -1,8 +1,8 @@
 // Each hostile model is refused with a typed error, within 100 ms of processor time and 64 MB, and no file is
 // opened but the model and what it says lies beside it.
-#include <algorithm>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <algorithm>
 
 #include <ctime>
 
