@@ -259,38 +259,6 @@ class Weights {
   int64_t zeros_bytes_ = 0;
 };
 
-// The tensor of a Constant node of floats; nullptr for other nodes.
-pb::TensorProto* float_constant(pb::NodeProto& node, const ImportLimits& limits) {
-  const bool standard = node.domain().empty() || node.domain() == "ai.onnx";
-  if (!standard || node.op_type() != "Constant" || node.input_size() != 0 || node.output_size() != 1 ||
-      node.attribute_size() != 1)
-    return nullptr;
-  const std::string& name = node.output(0);
-  auto& attribute = *node.mutable_attribute(0);
-  if (name.empty() || static_cast<int64_t>(name.size()) > limits.name_bytes_max ||
-      attribute.name() != "value" || !attribute.has_t())
-    return nullptr;
-  auto& proto = *attribute.mutable_t();
-  const auto dtype = dtype_from_onnx(proto.data_type());
-  return dtype && is_float(*dtype) && has_data_inside(proto) ? &proto : nullptr;
-}
-
-// Beside the initializers, in the graph's order. What does not fit is left to who imports the node.
-void take_constants(OnnxModel::Structure& model, const ImportLimits& limits, const TakeWeight& take) {
-  for (auto& node : *model.proto.mutable_graph()->mutable_node()) {
-    pb::TensorProto* proto = float_constant(node, limits);
-    if (proto == nullptr || model.weights.contains(node.output(0))) continue;
-    const auto spec = tensor_spec(*proto, limits);
-    if (!spec) continue;
-    auto tensor = take(*proto, *spec, /*outside=*/false);
-    if (!tensor) continue;
-    const Form form = proto->has_raw_data() ? Form::Raw : Form::Typed;
-    proto->clear_raw_data();
-    model.constants.emplace(node.output(0), form);
-    model.weights.emplace(node.output(0), std::move(*tensor));
-  }
-}
-
 Result<int64_t> standard_opset(const pb::ModelProto& proto) {
   int64_t version = 0;
   for (const auto& entry : proto.opset_import()) {
