@@ -134,6 +134,13 @@ Result<std::unique_ptr<CheckpointWriter>> CheckpointWriter::open(const fs::path&
 }
 
 Result<WriteReport> CheckpointWriter::write(const Checkpoint& checkpoint) {
+  auto report = write_all(checkpoint);
+  const Status cleaned = collect_garbage();
+  if (report && !cleaned) report->clean_up = cleaned.error();
+  return report;
+}
+
+Result<WriteReport> CheckpointWriter::write_all(const Checkpoint& checkpoint) {
   WEFT_TRY(Manifest manifest, describe(checkpoint));
   WEFT_TRY(const Generations before, read_generations(files_, folder_));
   manifest.sequence = before.whole.empty() ? 1 : before.whole.front().manifest.sequence + 1;
@@ -149,8 +156,6 @@ Result<WriteReport> CheckpointWriter::write(const Checkpoint& checkpoint) {
   report.manifest = folder_ / (std::string(kPrefix) + std::to_string(manifest.step) + std::string(kSuffix));
   const std::string json = manifest_json(manifest);
   WEFT_TRY_STATUS(files_.write_atomic(report.manifest, std::as_bytes(std::span(json))));
-  const Status cleaned = collect_garbage();
-  if (!cleaned) report.clean_up = cleaned.error();
   return report;
 }
 

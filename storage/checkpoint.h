@@ -6,7 +6,7 @@
 // Blobs are written first, then the manifest, each by temporary file, fsync and rename: a manifest that can
 // be read names only blobs that are there. After a write that failed, at whatever operation, the checkpoint
 // before it is still whole. Old manifests and blobs that no manifest names go after the new manifest is
-// durable.
+// durable, and those of a write that failed at once, for the disk may be full of them.
 #pragma once
 
 #include <cstdint>
@@ -59,6 +59,7 @@ class CheckpointWriter {
  private:
   CheckpointWriter(std::filesystem::path folder, Files& files, FolderLock lock)
       : folder_(std::move(folder)), files_(files), lock_(std::move(lock)) {}
+  Result<WriteReport> write_all(const Checkpoint& checkpoint);
   Result<std::string> write_blob(const dag::Tensor& tensor, WriteReport& report);
   Status collect_garbage();
 

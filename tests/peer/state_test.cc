@@ -43,9 +43,9 @@ TEST(State, AHalfIsWidened) {
     ok_or_fail(state.write(claim.key, tensor));
     EXPECT_EQ(to_doubles(value_or_fail(state.read(claim.key))), to_doubles(tensor));
   }
-  EXPECT_EQ(state.write(claim.key, dag::Tensor({dag::DType::F16, {15}})).error().code,
+  EXPECT_EQ(state.write(claim.key, dag::Tensor(dag::TensorSpec{dag::DType::F16, {15}})).error().code,
             ErrorCode::InvalidArgument);
-  EXPECT_EQ(state.write(claim.key, dag::Tensor({dag::DType::F64, kSpec.shape})).error().code,
+  EXPECT_EQ(state.write(claim.key, dag::Tensor(dag::TensorSpec{dag::DType::F64, kSpec.shape})).error().code,
             ErrorCode::InvalidArgument);
 }
 

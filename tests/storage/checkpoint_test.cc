@@ -237,6 +237,25 @@ void expect_every_fault_survived(bool and_after) {
 TEST(Checkpoint, EveryFailingOperationLeavesAWholeCheckpoint) { expect_every_fault_survived(false); }
 TEST(Checkpoint, EveryCrashPointLeavesAWholeCheckpoint) { expect_every_fault_survived(true); }
 
+// A disk that half of a checkpoint has filled has no room for anything else.
+TEST(Checkpoint, AWriteThatFailedLeavesNoBlobsBehind) {
+  int failed = 0;
+  for (int at = 1;; ++at) {
+    SCOPED_TRACE("operation " + std::to_string(at));
+    const Scratch scratch;
+    write(scratch.folder(), state_at(10));
+    const size_t before = blob_count(scratch.folder());
+    Files files(fail_at(at, false, std::make_shared<int>(0)));
+    auto writer = CheckpointWriter::open(scratch.folder(), files);
+    if (!writer) continue;
+    const auto report = (*writer)->write(state_at(20));
+    if (report) break;
+    ++failed;
+    if (load(scratch.folder()).checkpoint.step == 10) EXPECT_EQ(blob_count(scratch.folder()), before);
+  }
+  EXPECT_GT(failed, 10);
+}
+
 TEST(Checkpoint, ReadErrorIsToldAndNotTakenForDamage) {
   const Scratch scratch;
   write(scratch.folder(), state_at(10));
