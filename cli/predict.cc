@@ -70,24 +70,6 @@ Result<configs::Job> job_of(const PredictOptions& options, const onnx::OnnxModel
   return job;
 }
 
-// What no fast kernel serves, in one line: "Exp f64 (2 times), Det f32"; empty where there is nothing of it.
-std::string slow_kernels(const peer::Executor& executor) {
-  std::map<std::string, int> counts;
-  const dag::Graph& graph = executor.graph();
-  for (size_t g = 0; g < executor.program().groups.size(); ++g) {
-    const dag::Op& op = graph.op(executor.program().groups[g].ops.front());
-    if (executor.kernel(g).implementation().find("reference") == std::string_view::npos ||
-        graph.spec(op.outputs[0]).element_count() == 0)
-      continue;
-    const dag::ValueId value = op.inputs.empty() ? op.outputs[0] : op.inputs[0];
-    ++counts[fmt::format("{} {}", to_string(op.kind), to_string(graph.spec(value).dtype))];
-  }
-  std::string text;
-  for (const auto& [what, count] : counts)
-    text += (text.empty() ? "" : ", ") + what + (count > 1 ? fmt::format(" ({} times)", count) : "");
-  return text;
-}
-
 Result<int> run_predict(const PredictOptions& options) {
   std::vector<train::ReadFile> read = train::files_of_model(options.model);
   read.push_back({"the data", options.data});
