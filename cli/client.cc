@@ -228,23 +228,55 @@ Status Client::finish_puts() {
 
 Status Client::get(std::span<const Digest> blobs, std::span<const uint64_t> sizes,
                    const std::function<Status(size_t, std::vector<std::byte>)>& done) {
+  const auto hold = [](size_t) -> Result<Sink> { return Sink{}; };
+  return get_all(blobs, sizes, hold, [&](size_t index, std::vector<std::byte> bytes) -> Status {
+    if (bytes.size() == sizes[index]) return done(index, std::move(bytes));
+    return fail(ErrorCode::Corrupted, "blob " + to_hex(blobs[index]) + " has another size than was said");
+  });
+}
+
+Status Client::get_into(storage::BlobStore& store, std::span<const Digest> blobs,
+                        std::span<const uint64_t> sizes) {
+  using Writer = storage::BlobStore::Writer;
+  std::map<size_t, std::shared_ptr<Writer>> writers;  // of those under way
+  const auto write = [&](size_t index) -> Result<Sink> {
+    WEFT_TRY(std::shared_ptr<Writer> writer,
+             store.begin(blobs[index], sizes[index], storage::Durability::Transient));
+    writers[index] = writer;
+    return Sink([writer](std::span<const std::byte> bytes) { return writer->write(bytes); });
+  };
+  return get_all(blobs, sizes, write, [&](size_t index, const std::vector<std::byte>&) -> Status {
+    const auto writer = std::move(writers.at(index));
+    writers.erase(index);
+    return writer->finish();
+  });
+}
+
+Status Client::get_all(std::span<const Digest> blobs, std::span<const uint64_t> sizes,
+                       const std::function<Result<Sink>(size_t)>& sink_of,
+                       const std::function<Status(size_t, std::vector<std::byte>)>& done) {
   Status status;
   size_t asked = 0, come = 0;
   const auto ask_more = [&] {
-    for (; status && asked < blobs.size() && asked < come + kGetsAtOnce; ++asked)
-      transfers_->get(blobs[asked], sizes[asked], [&, index = asked](Result<std::vector<std::byte>> bytes) {
-        ++come;
-        if (status && bytes && bytes->size() != sizes[index])
-          status =
-              fail(ErrorCode::Corrupted, "blob " + to_hex(blobs[index]) + " has another size than was said");
-        else if (status && bytes)
-          status = done(index, std::move(*bytes));
-        else if (status)
-          status = fail(bytes.error());
-      });
+    for (; status && asked < blobs.size() && asked < come + kGetsAtOnce; ++asked) {
+      auto sink = sink_of(asked);
+      if (!sink) {
+        status = fail(sink.error());
+        return;
+      }
+      peer::BulkTransfers::GetOptions options;
+      options.sink = std::move(*sink);
+      transfers_->get(blobs[asked], sizes[asked], options,
+                      [&, index = asked](Result<std::vector<std::byte>> bytes) {
+                        ++come;
+                        if (!status) return;
+                        status = bytes ? done(index, std::move(*bytes)) : fail(bytes.error());
+                      });
+    }
   };
   for (size_t seen = 0; status && come < blobs.size(); seen = come) {
     ask_more();
+    if (!status) break;
     const Status waited =
         run_while_moving([&] { return come > seen || !status; }, "fetching what was computed");
     if (status) status = waited;

@@ -18,6 +18,7 @@
 #include "peer/service/bulk.h"
 #include "proto/messages.h"
 #include "security/identity.h"
+#include "storage/blob_store.h"
 #include "storage/package.h"
 
 namespace weft::cli {
@@ -71,8 +72,15 @@ class Client {
   // have.
   Status get(std::span<const Digest> blobs, std::span<const uint64_t> sizes,
              const std::function<Status(size_t index, std::vector<std::byte> bytes)>& done);
+  // The same into a store, where they are as long as the store is: no more than pieces of them are held.
+  Status get_into(storage::BlobStore& store, std::span<const Digest> blobs, std::span<const uint64_t> sizes);
 
  private:
+  // `sink_of`: where the bytes of a blob go as they come; nothing: they are held, and given to `done`.
+  using Sink = std::function<Status(std::span<const std::byte>)>;
+  Status get_all(std::span<const Digest> blobs, std::span<const uint64_t> sizes,
+                 const std::function<Result<Sink>(size_t index)>& sink_of,
+                 const std::function<Status(size_t index, std::vector<std::byte> bytes)>& done);
   explicit Client(net::Loop& loop, Options options) : loop_(loop), options_(std::move(options)) {}
   Status open();
   Status greet();

@@ -12,6 +12,7 @@
 #include "cli/report.h"
 #include "dag/onnx/inspect.h"
 #include "dag/onnx/model.h"
+#include "dag/onnx/outline.h"
 #include "dag/op_table.h"
 #include "peer/backend/reference/reference_kernels.h"
 
@@ -22,7 +23,7 @@ struct InspectOptions {
   std::string model;
   std::vector<std::string> train, freeze, sizes, read;
   int64_t batch = 0;
-  bool all = false;
+  bool all = false, values = false;
   std::string device, format = "text";
 };
 
@@ -152,7 +153,8 @@ Status check_outputs(const onnx::OnnxModel& model, const std::vector<std::string
 }
 
 Result<int> run_inspect(const InspectOptions& options) {
-  WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
+  WEFT_TRY(const onnx::OnnxModel model,
+           options.values ? onnx::read_model(options.model) : onnx::read_outline(options.model));
   onnx::ImportOptions import;
   import.evaluate = peer::evaluate_reference;
   import.training = true;
@@ -210,6 +212,9 @@ void add_inspect(CLI::App& app, Command& chosen) {
                    "cuda: also which ops of training a GPU would leave to the host (needs no GPU)")
       ->check(CLI::IsMember({"cuda"}));
   command->add_flag("--all", options->all, "list every tensor");
+  command->add_flag(
+      "--values", options->values,
+      "read all values: without it, tensors of more than 1 MiB are judged by how they are used");
   command->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

@@ -19,8 +19,9 @@
 #include "cli/results.h"
 #include "cli/signals.h"
 #include "cli/stage_watch.h"
+#include "cli/temporary_folder.h"
 #include "dag/onnx/export.h"
-#include "dag/onnx/model.h"
+#include "dag/onnx/outline.h"
 #include "train/outputs.h"
 
 namespace weft::cli {
@@ -190,32 +191,6 @@ Result<int> ban(const JobOptions& options, bool lift) {
 Result<int> run_ban(const JobOptions& options) { return ban(options, /*lift=*/false); }
 Result<int> run_unban(const JobOptions& options) { return ban(options, /*lift=*/true); }
 
-// A folder that is gone when this is.
-class TemporaryFolder {
- public:
-  static Result<std::unique_ptr<TemporaryFolder>> make() {
-    std::error_code code;
-    const fs::path base = fs::temp_directory_path(code);
-    std::string name = (code ? fs::path("/tmp") : base) / ("weft-fetch-" + std::string(6, 'X'));
-    if (mkdtemp(name.data()) == nullptr)
-      return fail(ErrorCode::Unavailable, "no temporary folder can be made in " +
-                                              fs::path(name).parent_path().string() +
-                                              ": set TMPDIR to a folder with room for the model");
-    return std::unique_ptr<TemporaryFolder>(new TemporaryFolder(name));
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  explicit TemporaryFolder(fs::path path) : path_(std::move(path)) {}
-  fs::path path_;
-};
-
 Result<int> run_fetch(const JobOptions& options) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   Client& client = *session->client;
@@ -225,14 +200,13 @@ Result<int> run_fetch(const JobOptions& options) {
   WEFT_TRY(const fs::path model_path, fetch_model(client, result, folder->path()));
   EndEvent end{options.job, "finished", "", result.step, 0, options.output, {}, {}};
   if (!result.predictions.empty()) {
-    WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(model_path));
+    WEFT_TRY(const onnx::OnnxModel model, onnx::open_model(model_path));
     std::vector<std::string> order;
     for (const auto& port : model.outputs()) order.push_back(port.name);
     WEFT_TRY_STATUS(fetch_predictions(client, result, order, options.output));
     end.step = result.sample_count;
   } else {
-    WEFT_TRY(const dag::Weights weights, fetch_weights(client, result));
-    WEFT_TRY(const auto written, onnx::write_trained(model_path, weights, options.output));
+    WEFT_TRY(const auto written, fetch_trained(client, result, model_path, options.output));
     end.inference = written.inference;
     if (!options.json()) fmt::print("the weights after step {}\n", result.step);
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "cli/temporary_folder.h"
+#include "dag/onnx/outline.h"
 #include "storage/blob_store.h"
 #include "storage/files.h"
 #include "storage/package.h"
@@ -18,24 +20,48 @@ Error wrong(const std::string& what) {
   return {ErrorCode::Corrupted, "what the broker keeps of the job is not whole: " + what};
 }
 
-}  // namespace
-
-Result<dag::Weights> fetch_weights(Client& client, const proto::JobResult& result) {
+Status fetch_blobs(Client& client, const std::map<Digest, uint64_t>& wanted, storage::BlobStore& store) {
   std::vector<Digest> blobs;
   std::vector<uint64_t> sizes;
-  std::vector<const proto::TensorReference*> references;
+  for (const auto& [sha256, size] : wanted) {
+    blobs.push_back(sha256);
+    sizes.push_back(size);
+  }
+  return client.get_into(store, blobs, sizes);
+}
+
+Status read_blob(const storage::BlobStore& store, const Digest& sha256, const onnx::ByteSink& sink) {
+  constexpr uint64_t kPiece = uint64_t{1} << 20;
+  WEFT_TRY(const auto blob, store.open_blob(sha256));
+  for (uint64_t at = 0; at < blob->size(); at += kPiece) {
+    WEFT_TRY(const storage::BlobView piece, blob->piece(at, std::min(kPiece, blob->size() - at)));
+    WEFT_TRY_STATUS(sink(piece.bytes));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<onnx::WrittenFiles> fetch_trained(Client& client, const proto::JobResult& result,
+                                         const fs::path& model, const fs::path& output) {
+  WEFT_TRY(const auto folder, TemporaryFolder::make());
+  WEFT_TRY(const std::shared_ptr<storage::BlobStore> store,
+           storage::BlobStore::open(folder->path() / "blobs"));
+  std::map<std::string, Digest> blob_of;
+  std::map<Digest, uint64_t> wanted;
+  onnx::TrainedTensors trained;
   for (const proto::TensorReference& tensor : result.tensors) {
     if (!is_weight(tensor.key.slot)) continue;
-    references.push_back(&tensor);
-    blobs.push_back(tensor.sha256);
-    sizes.push_back(static_cast<uint64_t>(tensor.spec.bytes().value));
+    blob_of[tensor.key.name] = tensor.sha256;
+    wanted[tensor.sha256] = static_cast<uint64_t>(tensor.spec.bytes().value);
+    trained.specs[tensor.key.name] = tensor.spec;
   }
-  dag::Weights weights;
-  WEFT_TRY_STATUS(client.get(blobs, sizes, [&](size_t i, std::vector<std::byte> bytes) -> Status {
-    weights[references[i]->key.name] = dag::Tensor(references[i]->spec, bytes);
-    return {};
-  }));
-  return weights;
+  WEFT_TRY_STATUS(fetch_blobs(client, wanted, *store));
+  trained.read = [&](const std::string& name, const onnx::ByteSink& sink) {
+    return read_blob(*store, blob_of.at(name), sink);
+  };
+  WEFT_TRY(const onnx::OnnxModel opened, onnx::open_model(model));
+  return onnx::write_trained_tensors(opened, trained, output);
 }
 
 Result<fs::path> fetch_model(Client& client, const proto::JobResult& result, const fs::path& folder) {
@@ -44,17 +70,7 @@ Result<fs::path> fetch_model(Client& client, const proto::JobResult& result, con
   for (const proto::PackedFile& file : result.model)
     for (const proto::FilePiece& piece : file.pieces)
       if (piece.sha256) wanted[*piece.sha256] = piece.size;
-  std::vector<Digest> blobs;
-  std::vector<uint64_t> sizes;
-  for (const auto& [sha256, size] : wanted) {
-    blobs.push_back(sha256);
-    sizes.push_back(size);
-  }
-  const auto keep = [&](size_t, std::vector<std::byte> bytes) -> Status {
-    const auto kept = store->put(bytes);
-    return kept ? Status{} : fail(kept.error());
-  };
-  WEFT_TRY_STATUS(client.get(blobs, sizes, keep));
+  WEFT_TRY_STATUS(fetch_blobs(client, wanted, *store));
   fs::path model;
   for (const proto::PackedFile& file : result.model) {  // paths stay beneath: the codec has seen to it
     std::vector<storage::Piece> pieces;

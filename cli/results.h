@@ -8,13 +8,18 @@
 #include "base/result.h"
 #include "cli/client.h"
 #include "dag/graph.h"
+#include "dag/onnx/export.h"
 #include "data/npz_writer.h"
 #include "proto/messages.h"
 
 namespace weft::cli {
 
-// The trained parameters and running statistics, by initializer.
-Result<dag::Weights> fetch_weights(Client& client, const proto::JobResult& result);
+// Brings the trained parameters and running statistics, and writes them in place of the model's: a piece of a
+// tensor at a time is held, what has come lies in a temporary folder until all has. Errors as of
+// onnx::write_trained, and of the connection.
+Result<onnx::WrittenFiles> fetch_trained(Client& client, const proto::JobResult& result,
+                                         const std::filesystem::path& model,
+                                         const std::filesystem::path& output);
 
 // Puts the submitted model together in `folder`, with what it keeps outside beside it, and says where it is.
 // NotFound when the result has none.

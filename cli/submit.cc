@@ -14,7 +14,7 @@
 #include "cli/say.h"
 #include "cli/signals.h"
 #include "dag/onnx/export.h"
-#include "dag/onnx/model.h"
+#include "dag/onnx/outline.h"
 #include "proto/codec/codec.h"
 #include "train/outputs.h"
 #include "train/submission.h"
@@ -88,7 +88,8 @@ proto::SubmitJob to_message(train::Submission submission) {
                            .job = std::move(submission.job),
                            .stages = submission.stages,
                            .files = {},
-                           .excluded = std::move(submission.excluded)};
+                           .excluded = std::move(submission.excluded),
+                           .tensors = {}};
   for (train::SubmittedFile& file : submission.files) {
     proto::PackedFile packed{.path = std::move(file.path), .pieces = {}};
     for (const storage::Piece& piece : file.pieces)
@@ -98,6 +99,8 @@ proto::SubmitJob to_message(train::Submission submission) {
            .size = piece.size});
     message.files.push_back(std::move(packed));
   }
+  for (onnx::TensorRow& row : submission.tensors)
+    message.tensors.push_back({std::move(row.name), row.role, row.reason, row.axis, row.frozen});
   return message;
 }
 
@@ -114,19 +117,19 @@ class Submit {
     // What is wrong with the job is said before a broker is even looked for.
     WEFT_TRY(const train::OpenedJob opened, train::open_job(options_.job, options_.sets));
     if (!options_.detach) WEFT_TRY_STATUS(train::check_output(opened.job, /*with_checkpoints=*/false));
-    WEFT_TRY(train::StartEvent start, train::check_job(opened.job));
+    WEFT_TRY(train::ReadyJob ready, train::ready_job(opened));
+    const train::StartEvent& start = ready.start;
     WEFT_TRY(access_, BrokerAccess::open(options_.broker));
-    WEFT_TRY(train::Submission submission, train::pack_job(opened));
 
     const SignalsBlocked blocked;
     WEFT_TRY(const auto signals,
              SignalWatch::start(access_->loop(), [this](int) { access_->set_interrupted(); }));
-    if (const Status sent = connect_and_upload(submission); !sent) {
+    if (const Status sent = connect_and_upload(ready.submission); !sent) {
       if (sent.error().code != ErrorCode::Cancelled) return fail(sent.error());
       say(stderr, "\ninterrupted: nothing was submitted\n");
       return kExitStopped;
     }
-    const proto::Message message = to_message(std::move(submission));
+    const proto::Message message = to_message(std::move(ready.submission));
     if (const size_t size = proto::encode(message).size(); size > proto::kMessageSizeMax)
       return fail(
           ErrorCode::ResourceExhausted,
@@ -224,16 +227,15 @@ class Submit {
 
   Status write_output(const configs::Job& job, const Followed& followed) {
     WEFT_TRY(const auto result, client_->ask<proto::JobResult>(proto::GetResult{job_}));
-    WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(job.model));
     if (job.task == configs::Task::Predict) {
+      WEFT_TRY(const onnx::OnnxModel model, onnx::open_model(job.model));
       std::vector<std::string> order;
       for (const auto& port : model.outputs()) order.push_back(port.name);
       WEFT_TRY_STATUS(fetch_predictions(*client_, result, order, job.output));
       report_->show(EndEvent{job_, "finished", "", result.sample_count, elapsed(), job.output, {}, {}});
       return {};
     }
-    WEFT_TRY(const dag::Weights weights, fetch_weights(*client_, result));
-    WEFT_TRY(const auto written, onnx::write_trained(model, weights, job.output));
+    WEFT_TRY(const auto written, fetch_trained(*client_, result, job.model, job.output));
     train::ResultEvent event;
     event.steps = result.step;
     event.seconds = elapsed();

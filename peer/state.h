@@ -22,9 +22,10 @@ class State {
     dag::StateKey key;
     dag::TensorSpec spec;
   };
-  // Memory for all that is not there yet, in one block, zero until written; what is there is shared. An
-  // initializer's weight is one memory, under either slot that is_weight().
-  // Errors: InvalidArgument when a key is there with another spec; ResourceExhausted; then nothing is taken.
+  // Memory for all that is not there yet, in one block, zero until written, but for weights, which hold
+  // nothing until they are written; what is there is shared. An initializer's weight is one memory, under
+  // either slot that is_weight(). Errors: InvalidArgument when a key is there with another spec;
+  // ResourceExhausted; then nothing is taken.
   Status claim(std::span<const Claim> claims);
 
   struct Entry {

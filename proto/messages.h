@@ -23,6 +23,7 @@
 #include "dag/metrics.h"
 #include "dag/optimizer.h"
 #include "dag/state.h"
+#include "dag/tensor_role.h"
 #include "plan/device.h"
 #include "plan/seat.h"
 
@@ -512,6 +513,14 @@ struct PackedFile {
   std::string path{};  // relative, no "..": "model.onnx", "data/train-images.gz"
   std::vector<FilePiece> pieces{};
 };
+// What a tensor of the model is to training: whoever had its values has decided.
+struct ModelTensor {
+  std::string name{};  // of an initializer, or of what a Constant node returns
+  dag::TensorRole role = dag::TensorRole::Trained;
+  dag::RoleReason reason = dag::RoleReason::Free;  // one that is not known, from a later version: Free
+  int32_t axis = -1;                               // along which it is constant
+  bool frozen = false;                             // the job freezes it: a statistic then does not move
+};
 struct SubmitJob {
   std::string name{};   // for people: the job file's
   std::string job{};    // YAML, after --set, its paths those of `files`
@@ -522,6 +531,9 @@ struct SubmitJob {
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;  // likewise
   bool skips_steps = false;                           // that diverge; likewise
   uint32_t peer_minor = 0;  // of the oldest protocol whose peers can serve it; likewise
+  // Of every float tensor of the model, in its order. None, as clients before minor version 9 say: whoever
+  // plans decides.
+  std::vector<ModelTensor> tensors{};
 };
 struct JobAccepted {
   JobNumber job = 0;

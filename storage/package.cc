@@ -29,7 +29,8 @@ Status read_next(int descriptor, uint64_t size, const fs::path& path, std::vecto
 
 class Packer {
  public:
-  Packer(const fs::path& path, const Opened& file) : path_(path), file_(file) {}
+  Packer(const fs::path& path, const Opened& file, const ObserveRange& observe)
+      : path_(path), file_(file), observe_(observe) {}
 
   Status add(uint64_t size, bool is_blob) {
     if (size == 0) return {};
@@ -47,6 +48,7 @@ class Packer {
     Sha256 hash;
     WEFT_TRY_STATUS(read(size, [&](std::span<const std::byte> part) -> Status {
       hash.update(part);
+      if (is_blob && observe_) observe_(range, part);
       return {};
     }));
     const Digest digest = *digest_from_hex(hash.hex());
@@ -66,6 +68,7 @@ class Packer {
 
   const fs::path& path_;
   const Opened& file_;
+  const ObserveRange& observe_;
   uint64_t at_ = 0;
   uint64_t inline_total_ = 0;
   std::vector<std::byte> buffer_;
@@ -93,9 +96,9 @@ Status append_blob(const Piece& piece, const BlobStore& blobs, const Files::Sink
 
 }  // namespace
 
-Result<Packed> pack(const fs::path& file, std::span<const Range> ranges) {
+Result<Packed> pack(const fs::path& file, std::span<const Range> ranges, const ObserveRange& observe) {
   WEFT_TRY(const Opened opened, open_to_read(file));
-  Packer packer(file, opened);
+  Packer packer(file, opened, observe);
   for (const Range& range : ranges) {
     if (range.offset < packer.at() || range.offset > opened.size || range.size > opened.size - range.offset)
       return fail(ErrorCode::InvalidArgument, file.string() + ": bytes " + std::to_string(range.offset) +

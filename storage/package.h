@@ -45,9 +45,13 @@ struct Packed {
 inline constexpr uint64_t kInlineSizeMax = 64 << 10;
 inline constexpr uint64_t kInlineTotalMax = 4 << 20;  // of one file
 
+// Sees the bytes of each range in order, in pieces of at most 1 MiB, as they are hashed.
+using ObserveRange = std::function<void(const Range& range, std::span<const std::byte> bytes)>;
+
 // `ranges` ascend and do not overlap: else, or beyond the file's end, InvalidArgument. The file is read once,
 // in pieces of at most 1 MiB. Errors as Files::read.
-Result<Packed> pack(const std::filesystem::path& file, std::span<const Range> ranges);
+Result<Packed> pack(const std::filesystem::path& file, std::span<const Range> ranges,
+                    const ObserveRange& observe = {});
 
 // The bytes of a blob that pack() named, in pieces of at most 1 MiB; an error of `visit` ends it. Whether
 // they are still those of the digest is for the receiver to see.

@@ -5,13 +5,16 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "configs/job_data.h"
+#include "dag/onnx/outline.h"
 #include "dag/onnx/pack.h"
 #include "data/dataset.h"
 #include "data/file.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "train/data_check.h"
+#include "train/loss_warnings.h"
 #include "train/prepare.h"
 
 namespace weft::train {
@@ -94,9 +97,66 @@ std::string plain_name(const fs::path& file) {
   return name;
 }
 
+// What the values of a model's large weights tell, found as the bytes of its files pass by.
+class WeightWatch {
+ public:
+  explicit WeightWatch(const onnx::OnnxModel& model) : model_(model) {
+    for (const auto& [name, tensor] : model.weights())
+      if (const auto place = model.place_of(name); place && is_float(tensor.dtype()))
+        at_[{plain(place->location), static_cast<uint64_t>(place->offset)}] = {name, tensor.spec()};
+  }
+
+  // `location`: of a file beside the model; empty: the model's own.
+  storage::ObserveRange watch(const std::string& location) {
+    return [this, location = plain(location)](const storage::Range& range, std::span<const std::byte> bytes) {
+      const auto found = at_.find({location, range.offset});
+      if (found == at_.end() || static_cast<uint64_t>(found->second.spec.bytes().value) != range.size) return;
+      if (!reader_ || reading_ != found->second.name) {
+        reading_ = found->second.name;
+        reader_.emplace(found->second.spec);
+        left_ = range.size;
+      }
+      reader_->add(bytes);
+      left_ -= bytes.size();
+      if (left_ == 0) traits_[reading_] = std::exchange(reader_, std::nullopt)->traits();
+    };
+  }
+
+  // The model with all of it. Weights that lie across what the files were cut into are read once more.
+  Result<onnx::OnnxModel> learnt() {
+    for (const auto& [place, weight] : at_) {
+      if (traits_.contains(weight.name)) continue;
+      onnx::ValueReader reader(weight.spec);
+      WEFT_TRY_STATUS(model_.read_weight(weight.name, [&](std::span<const std::byte> bytes) -> Status {
+        reader.add(bytes);
+        return {};
+      }));
+      traits_[weight.name] = reader.traits();
+    }
+    return with_traits(model_, std::move(traits_));
+  }
+
+ private:
+  struct Weight {
+    std::string name;
+    dag::TensorSpec spec;
+  };
+  static std::string plain(const std::string& location) {
+    return fs::path(location).lexically_normal().generic_string();
+  }
+
+  const onnx::OnnxModel& model_;
+  std::map<std::pair<std::string, uint64_t>, Weight> at_;  // by file and offset
+  std::map<std::string, onnx::ValueTraits> traits_;
+  std::string reading_;
+  std::optional<onnx::ValueReader> reader_;
+  uint64_t left_ = 0;
+};
+
 class Packer {
  public:
-  explicit Packer(const OpenedJob& opened) : opened_(opened), tree_(opened.tree) {}
+  Packer(const OpenedJob& opened, WeightWatch& weights)
+      : opened_(opened), weights_(weights), tree_(opened.tree) {}
 
   Result<Submission> run() {
     const Job& job = opened_.job;
@@ -129,10 +189,11 @@ class Packer {
   }
 
   template <typename Ranges>
-  Status add(const std::string& path, const fs::path& file, const Ranges& ranges) {
+  Status add(const std::string& path, const fs::path& file, const Ranges& ranges,
+             const storage::ObserveRange& observe = {}) {
     std::vector<storage::Range> cut;
     for (const auto& range : ranges) cut.push_back({.offset = range.offset, .size = range.size});
-    WEFT_TRY(storage::Packed packed, storage::pack(file, cut));
+    WEFT_TRY(storage::Packed packed, storage::pack(file, cut, observe));
     submission_.files.push_back({path, std::move(packed.pieces)});
     submission_.blobs.merge(packed.blobs);
     return {};
@@ -142,14 +203,15 @@ class Packer {
     const fs::path& model = opened_.job.model;
     const std::string path = "model/" + plain_name(model);
     WEFT_TRY(const auto ranges, onnx::tensor_ranges(model));
-    WEFT_TRY_STATUS(add(path, model, ranges));
+    WEFT_TRY_STATUS(add(path, model, ranges, weights_.watch("")));
     WEFT_TRY(const auto external, onnx::list_external_files(model));
     for (const onnx::ExternalFile& file : external) {
       const std::string target = "model/" + file.location;
       if (target == path)
         return fail(opened_.job.error(ErrorCode::Unsupported, "model",
                                       "the model names itself as the file of its external data"));
-      WEFT_TRY_STATUS(add(target, model.parent_path() / file.location, file.tensors));
+      WEFT_TRY_STATUS(
+          add(target, model.parent_path() / file.location, file.tensors, weights_.watch(file.location)));
     }
     set(tree_, "model", text_node(path));
     return {};
@@ -184,6 +246,7 @@ class Packer {
   }
 
   const OpenedJob& opened_;
+  WeightWatch& weights_;
   Node tree_;
   Submission submission_;
   std::map<std::string, fs::path> sources_;
@@ -280,21 +343,53 @@ Result<OpenedJob> open_job(const fs::path& job_file, std::span<const std::string
   return opened;
 }
 
-Result<StartEvent> check_job(const Job& job) {
-  auto model = onnx::read_model(job.model);
-  if (!model) return fail(job.error(model.error().code, "model", model.error().message));
+namespace {
+
+Result<Checked> check_with(const Job& job, const onnx::OnnxModel& model) {
   std::vector<uint32_t> sizes{job.microbatch_size};
   if (job.microbatch_size == 0) {
-    WEFT_TRY(sizes, microbatch_sizes(job, *model));
+    WEFT_TRY(sizes, microbatch_sizes(job, model));
   }
   // Where the size is open one that can be prepared is enough: the planner passes over the others.
-  Result<Checked> checked = check_prepared(job.with_microbatch_size(sizes.back()), *model);
+  Result<Checked> checked = check_prepared(job.with_microbatch_size(sizes.back()), model);
   for (size_t i = 0; !checked && i + 1 < sizes.size(); ++i)
-    if (auto other = check_prepared(job.with_microbatch_size(sizes[i]), *model)) checked = std::move(other);
-  if (!checked) return fail(checked.error());
-  return look_at_data(std::move(*checked));
+    if (auto other = check_prepared(job.with_microbatch_size(sizes[i]), model)) return other;
+  return checked;
 }
 
-Result<Submission> pack_job(const OpenedJob& opened) { return Packer(opened).run(); }
+Result<onnx::OnnxModel> model_of(const Job& job) {
+  auto model = onnx::open_model(job.model);
+  if (!model) return fail(job.error(model.error().code, "model", model.error().message));
+  return model;
+}
+
+bool is_all_read(const onnx::OnnxModel& model) {
+  return std::all_of(model.weights().begin(), model.weights().end(),
+                     [&](const auto& weight) { return model.is_read(weight.first); });
+}
+
+}  // namespace
+
+Result<StartEvent> check_job(const Job& job) {
+  WEFT_TRY(const onnx::OnnxModel model, model_of(job));
+  WEFT_TRY(Checked checked, check_with(job, model));
+  return look_at_data(std::move(checked));
+}
+
+Result<ReadyJob> ready_job(const OpenedJob& opened) {
+  const Job& job = opened.job;
+  WEFT_TRY(const onnx::OnnxModel model, model_of(job));
+  // Before gigabytes are read for a job that cannot run.
+  if (!is_all_read(model)) WEFT_TRY_STATUS(check_with(job, model));
+  WeightWatch weights(model);
+  ReadyJob ready;
+  WEFT_TRY(ready.submission, Packer(opened, weights).run());
+  WEFT_TRY(const onnx::OnnxModel learnt, weights.learnt());
+  WEFT_TRY(Checked checked, check_with(job, learnt));
+  WEFT_TRY(ready.start, look_at_data(std::move(checked)));
+  const onnx::RoleOptions asked{.train = job.trained, .freeze = job.freeze, .read = values_read(job.losses)};
+  WEFT_TRY(ready.submission.tensors, judge_roles(learnt, asked, look_at(learnt)));
+  return ready;
+}
 
 }  // namespace weft::train

@@ -13,6 +13,7 @@
 #include "configs/job.h"
 #include "configs/yaml.h"
 #include "dag/onnx/model.h"
+#include "dag/onnx/roles.h"
 #include "storage/package.h"
 #include "train/trainer.h"
 
@@ -28,8 +29,8 @@ struct OpenedJob {
 Result<OpenedJob> open_job(const std::filesystem::path& job_file, std::span<const std::string> sets);
 
 // Everything that can be found wrong with a job before it runs, as training it here would find it: data,
-// model, loss, evaluation. What is known then: steps, samples, parameters, warnings; for a prediction only
-// samples and warnings.
+// model, loss, evaluation; but for what only the values of large weights tell. What is known then: steps,
+// samples, parameters, warnings; for a prediction only samples and warnings.
 Result<StartEvent> check_job(const configs::Job& job);
 
 struct SubmittedFile {
@@ -42,11 +43,18 @@ struct Submission {
   uint32_t stages = 0;                          // 0: auto
   std::vector<std::string> excluded;            // peers by name
   std::vector<SubmittedFile> files;             // the model first, then what it keeps outside, then data
+  onnx::RoleTable tensors;                      // what was decided of the model's tensors
   std::map<Digest, storage::BlobSource> blobs;  // where the bytes of the pieces are
 };
-// Reads every file once, for the hashes. Errors: what reading says; InvalidArgument for a job that cannot
-// travel.
-Result<Submission> pack_job(const OpenedJob& opened);
+// A submission, and what its user is told before it runs.
+struct ReadyJob {
+  Submission submission;
+  StartEvent start;
+};
+// Checks the job and makes it ready to travel. Every file is read once: a weight is hashed and looked at as
+// it passes by, and no large one is held. Errors: as check_job, and what reading says; InvalidArgument for a
+// job that cannot travel.
+Result<ReadyJob> ready_job(const OpenedJob& opened);
 
 // The tree as YAML that is read back as the same tree, but for where things were written.
 std::string to_yaml(const configs::Node& root);

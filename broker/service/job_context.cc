@@ -1,7 +1,9 @@
 #include "broker/service/job_context.h"
 
 #include "broker/service/submitted_files.h"
+#include "dag/onnx/roles.h"
 #include "peer/backend/reference/reference_kernels.h"
+#include "storage/sha256.h"
 
 namespace weft::broker {
 
@@ -36,22 +38,66 @@ proto::DataSource source_of(const data::DataSpec& spec, const fs::path& folder) 
       spec);
 }
 
+// A weight that was not read and is no blob of its own: its bytes become one, without being held.
+Result<Digest> put_unread(const onnx::OnnxModel& model, const dag::Initializer& initializer,
+                          const dag::TensorSpec& spec, storage::BlobStore& blobs) {
+  storage::Sha256 hash;
+  const auto add = [&](std::span<const std::byte> bytes) -> Status {
+    hash.update(bytes);
+    return {};
+  };
+  WEFT_TRY_STATUS(model.read_weight(initializer.name, add));
+  const Digest sha256 = *digest_from_hex(hash.hex());
+  WEFT_TRY(const auto writer, blobs.begin(sha256, static_cast<uint64_t>(spec.bytes().value)));
+  WEFT_TRY_STATUS(model.read_weight(initializer.name,
+                                    [&](std::span<const std::byte> bytes) { return writer->write(bytes); }));
+  WEFT_TRY_STATUS(writer->finish());
+  return sha256;
+}
+
+Result<Digest> blob_of(const OpenedJob& opened, const dag::Initializer& initializer,
+                       const dag::Tensor& tensor, storage::BlobStore& blobs) {
+  if (opened.model.is_read(initializer.name)) return blobs.put(tensor.bytes());
+  if (opened.model.weights().at(initializer.name).spec() != tensor.spec())
+    return fail(ErrorCode::Unsupported,
+                "initializer '" + initializer.name + "' is trained in another type than its file has");
+  if (const auto place = opened.model.place_of(initializer.name))
+    if (const auto blob = opened.files->blob_at(*place)) return *blob;
+  return put_unread(opened.model, initializer, tensor.spec(), blobs);
+}
+
 }  // namespace
 
-Result<OpenedJob> open_submission(const proto::SubmitJob& submission, storage::BlobStore& blobs,
+Result<OpenedJob> open_submission(const proto::SubmitJob& submission, const storage::BlobStore& blobs,
                                   const fs::path& folder) {
   WEFT_TRY(configs::Job job, check_submission(submission, blobs, folder));
-  const Status placed = place_files(submission, job, blobs, folder);
-  auto model = placed ? onnx::read_model(job.model) : fail(placed.error());
-  remove_model_files(submission, job, folder);
-  if (!model) return fail(model.error());
+  WEFT_TRY_STATUS(place_files(submission, job, blobs, folder));
+  const auto files = std::make_shared<SubmittedModel>(submission, model_path(job, folder), blobs);
+  WEFT_TRY(onnx::OnnxModel model, open_submitted(submission, *files));
   WEFT_TRY(std::shared_ptr<const data::Dataset> dataset,
            data::open_dataset(job.task == configs::Task::Predict ? *job.predict : *job.train, kOpen));
-  OpenedJob opened{std::move(job), std::move(*model), std::move(dataset), {}};
+  OpenedJob opened{std::move(job), files, std::move(model), std::move(dataset), {}};
   if (opened.job.task == configs::Task::Train && opened.job.test) {
     WEFT_TRY(opened.test, data::open_dataset(*opened.job.test, kOpen));
   }
   return opened;
+}
+
+Result<onnx::OnnxModel> open_submitted(const proto::SubmitJob& submission, SubmittedModel& files,
+                                       int64_t read_max) {
+  WEFT_TRY(onnx::OnnxModel model, onnx::open_model(files, read_max));
+  if (submission.tensors.empty()) return model;  // of a client that does not decide it
+  onnx::RoleTable table;
+  for (const proto::ModelTensor& tensor : submission.tensors) {
+    onnx::TensorRow& row = table.emplace_back();
+    row.name = tensor.name;
+    row.role = tensor.role;
+    row.reason = tensor.reason;
+    row.axis = tensor.axis;
+    row.frozen = tensor.frozen;
+  }
+  WEFT_TRY_STATUS(check_roles(model, table));
+  return with_roles(model, std::move(table));
 }
 
 Result<train::Prepared> prepare_main(const OpenedJob& opened, uint32_t microbatch_size) {
@@ -72,7 +118,7 @@ Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, co
     for (const dag::Initializer& initializer : prepared.graph.initializers()) {
       if (context->initial.contains(initializer.name)) continue;
       const dag::Tensor& tensor = prepared.weights.at(initializer.name);
-      WEFT_TRY(const Digest sha256, blobs.put(tensor.bytes()));
+      WEFT_TRY(const Digest sha256, blob_of(opened, initializer, tensor, blobs));
       context->initial[initializer.name] = {weight_key(initializer), tensor.spec(), sha256};
     }
     context->warnings.insert(context->warnings.end(), prepared.warnings.begin(), prepared.warnings.end());

@@ -9,8 +9,10 @@
 
 #include "base/result.h"
 #include "broker/service/job_feeds.h"
+#include "broker/service/submitted_model.h"
 #include "configs/job.h"
 #include "dag/onnx/model.h"
+#include "dag/onnx/outline.h"
 #include "data/dataset.h"
 #include "proto/planning.h"
 #include "storage/blob_store.h"
@@ -39,18 +41,24 @@ struct JobContext {
 // A submission read, before its graphs are made.
 struct OpenedJob {
   configs::Job job;
-  onnx::OnnxModel model;
+  std::shared_ptr<const SubmittedModel> files;
+  onnx::OnnxModel model;                               // its large weights are not read
   std::shared_ptr<const data::Dataset> dataset, test;  // what it trains on or predicts; `test` may be none
 };
-// Puts its files into `folder`, reads them, and takes those of the model away again: what was read of it lies
-// in memory. Errors: as of check_submission and place_files, and what reading says.
-Result<OpenedJob> open_submission(const proto::SubmitJob& submission, storage::BlobStore& blobs,
+// Puts its data sets into `folder` and opens its model where its pieces are. Errors: as of check_submission
+// and place_files, and what reading says. `blobs` outlives it.
+Result<OpenedJob> open_submission(const proto::SubmitJob& submission, const storage::BlobStore& blobs,
                                   const std::filesystem::path& folder);
+
+// The submission's model, with what was decided of its tensors. `read_max`: as of onnx::open_model. Errors:
+// InvalidArgument for rows that are not of this model; what reading says.
+Result<onnx::OnnxModel> open_submitted(const proto::SubmitJob& submission, SubmittedModel& files,
+                                       int64_t read_max = onnx::kOutlineReadMax);
 
 // The graph that is planned, with microbatches of that size.
 Result<train::Prepared> prepare_main(const OpenedJob& opened, uint32_t microbatch_size);
 
-// Imports and differentiates; the weights become blobs.
+// Imports and differentiates; weights that were read become blobs, the others are some already.
 Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, const OpenedJob& opened,
                                                      uint32_t microbatch_size, storage::BlobStore& blobs);
 

@@ -215,6 +215,11 @@ proto::JobFeed JobPlanner::feed() const { return feed_of(*context_, folder_of(co
 Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission) const {
   WEFT_TRY(const configs::Job job, check_submission(submission, blobs_, folder_));
   const bool is_new = job.may_have_empty_steps() || !job.optimizer.groups.empty();
+  // Rows that are not of the model are refused at once; its weights do not matter for that.
+  if (!submission.tensors.empty()) {
+    SubmittedModel files(submission, model_path(job, folder_), blobs_);
+    WEFT_TRY_STATUS(open_submitted(submission, files, 0));
+  }
   return Wanted{job.compression.policy != plan::CompressionPolicy::None, job.arithmetic,
                 job.on_divergence == dag::OnDivergence::Skip, is_new ? proto::kProtocolMinorOfEmptySteps : 0};
 }

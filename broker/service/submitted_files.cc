@@ -144,15 +144,13 @@ Status place_files(const proto::SubmitJob& submission, const configs::Job& job,
                    const storage::BlobStore& blobs, const fs::path& folder) {
   const std::set<std::string> data = data_set_files(job, folder);
   for (const proto::PackedFile& file : submission.files)
-    WEFT_TRY_STATUS(place(file, is_linked(file, data), blobs, folder / file.path));
+    if (data.contains(fs::path(file.path).generic_string()))
+      WEFT_TRY_STATUS(place(file, is_one_blob(file), blobs, folder / file.path));
   return {};
 }
 
-void remove_model_files(const proto::SubmitJob& submission, const configs::Job& job, const fs::path& folder) {
-  const std::set<std::string> data = data_set_files(job, folder);
-  std::error_code code;
-  for (const proto::PackedFile& file : submission.files)
-    if (!data.contains(fs::path(file.path).generic_string())) fs::remove(folder / file.path, code);
+std::string model_path(const configs::Job& job, const fs::path& folder) {
+  return in_folder(job.model, folder);
 }
 
 }  // namespace weft::broker

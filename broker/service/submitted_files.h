@@ -1,6 +1,6 @@
-// The files of a submission on the broker's disk. What a file says in one blob is there already and gets a
-// second name; what is put together takes room, but no more than a few times what was uploaded for it, and
-// what only the import reads goes again when it is over.
+// The files of a submission on the broker's disk: those of data sets. What a file says in one blob is there
+// already and gets a second name; what is put together takes room, but no more than a few times what was
+// uploaded for it. A model is read where its pieces are (submitted_model.h).
 #pragma once
 
 #include <filesystem>
@@ -23,12 +23,12 @@ bool is_safe_path(const std::string& path);
 Result<configs::Job> check_submission(const proto::SubmitJob& submission, const storage::BlobStore& blobs,
                                       const std::filesystem::path& folder);
 
-// Puts the files of a submission that was checked into `folder`, each unless it is there already. Errors:
-// what the disk says, and Corrupted for a blob that is not what its name says.
+// Puts the data sets of a submission that was checked into `folder`, each file unless it is there already.
+// Errors: what the disk says, and Corrupted for a blob that is not what its name says.
 Status place_files(const proto::SubmitJob& submission, const configs::Job& job,
                    const storage::BlobStore& blobs, const std::filesystem::path& folder);
-// Those that no data set is read from.
-void remove_model_files(const proto::SubmitJob& submission, const configs::Job& job,
-                        const std::filesystem::path& folder);
+
+// The model, as the submission names it. REQUIRES: it was checked.
+std::string model_path(const configs::Job& job, const std::filesystem::path& folder);
 
 }  // namespace weft::broker

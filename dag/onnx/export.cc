@@ -1,15 +1,19 @@
 #include "dag/onnx/export.h"
 
 #include <fcntl.h>
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
 
 #include "dag/onnx/batch_norm.h"
+#include "dag/onnx/fields.h"
 #include "dag/onnx/inference_twin.h"
+#include "dag/onnx/outline.h"
 #include "dag/onnx/structure.h"
 #include "dag/onnx/tensor_proto.h"
 
@@ -75,62 +79,238 @@ class NewFile {
   int64_t size_ = 0;
 };
 
-Status check_names(const OnnxModel& model, const dag::Weights& trained) {
-  for (const auto& [name, tensor] : trained) {
+Status check_names(const OnnxModel& model, const TrainedTensors& trained) {
+  for (const auto& [name, spec] : trained.specs) {
     const auto found = model.weights().find(name);
     if (found == model.weights().end())
       return fail(ErrorCode::InvalidArgument, "the model has no initializer '" + name + "' to write");
-    if (found->second.spec() != tensor.spec() && !is_widened(found->second.spec(), tensor.spec()))
+    if (found->second.spec() != spec && !is_widened(found->second.spec(), spec))
       return fail(ErrorCode::InvalidArgument, "initializer '" + name + "' is " +
                                                   to_string(found->second.spec()) + " in the model, but " +
-                                                  to_string(tensor.spec()) + " is to be written");
+                                                  to_string(spec) + " is to be written");
   }
   return {};
 }
 
-// In the file's type.
-dag::Tensor weight(const OnnxModel& model, const dag::Weights& trained, const std::string& name) {
-  const dag::Tensor& in_file = model.weights().find(name)->second;
-  const auto found = trained.find(name);
-  if (found == trained.end()) return in_file;
-  return is_widened(in_file.spec(), found->second.spec()) ? round_to_half(found->second, in_file.dtype())
-                                                          : found->second;
+// The bytes that the files are to have of a tensor.
+class NewWeights {
+ public:
+  NewWeights(const OnnxModel& model, const TrainedTensors& trained) : model_(model), trained_(trained) {}
+
+  const dag::TensorSpec& spec(const std::string& name) const {
+    return model_.weights().find(name)->second.spec();
+  }
+
+  Status read(const std::string& name, const ByteSink& sink) const {
+    int64_t size = 0;
+    const ByteSink counted = [&](std::span<const std::byte> bytes) {
+      size += static_cast<int64_t>(bytes.size());
+      return sink(bytes);
+    };
+    const auto trained = trained_.specs.find(name);
+    if (trained == trained_.specs.end())
+      WEFT_TRY_STATUS(model_.read_weight(name, counted));
+    else if (is_widened(spec(name), trained->second))
+      WEFT_TRY_STATUS(read_rounded(name, counted));
+    else
+      WEFT_TRY_STATUS(trained_.read(name, counted));
+    if (size != spec(name).bytes().value)
+      return fail(ErrorCode::Corrupted, "initializer '" + name + "' came with " + std::to_string(size) +
+                                            " bytes, not " + std::to_string(spec(name).bytes().value));
+    return {};
+  }
+
+  Result<dag::Tensor> whole(const std::string& name) const {
+    dag::Tensor tensor(spec(name));
+    std::span<std::byte> rest = tensor.mutable_bytes();
+    WEFT_TRY_STATUS(read(name, [&](std::span<const std::byte> bytes) -> Status {
+      const size_t count = std::min(bytes.size(), rest.size());
+      std::copy_n(bytes.begin(), count, rest.begin());
+      rest = rest.subspan(count);
+      return {};
+    }));
+    return tensor;
+  }
+
+ private:
+  // What was trained in float32, in the file's type. Pieces may end within a number.
+  Status read_rounded(const std::string& name, const ByteSink& sink) const {
+    std::vector<std::byte> begun;
+    return trained_.read(name, [&](std::span<const std::byte> bytes) -> Status {
+      begun.insert(begun.end(), bytes.begin(), bytes.end());
+      const auto whole = static_cast<std::ptrdiff_t>(begun.size() - begun.size() % sizeof(float));
+      const dag::TensorSpec numbers{dag::DType::F32, {whole / static_cast<std::ptrdiff_t>(sizeof(float))}};
+      const dag::Tensor rounded = round_to_half(
+          dag::Tensor(numbers, std::span(begun).first(static_cast<size_t>(whole))), spec(name).dtype);
+      begun.erase(begun.begin(), begun.begin() + whole);
+      return sink(rounded.bytes());
+    });
+  }
+
+  const OnnxModel& model_;
+  const TrainedTensors& trained_;
+};
+
+// A message as protobuf writes it, in the order of its fields' numbers: what comes before one field and what
+// comes after it, so that this field's bytes may be written without ever being one string.
+struct Around {
+  std::string before, after;
+};
+Around around(const google::protobuf::Message& message, int number) {
+  const auto part = [&](bool is_before) {
+    const std::unique_ptr<google::protobuf::Message> copy(message.New());
+    copy->CopyFrom(message);
+    const auto* reflection = copy->GetReflection();
+    std::vector<const google::protobuf::FieldDescriptor*> fields;
+    reflection->ListFields(*copy, &fields);
+    for (const auto* field : fields)
+      if (is_before ? field->number() >= number : field->number() <= number)
+        reflection->ClearField(copy.get(), field);
+    if (is_before) reflection->MutableUnknownFields(copy.get())->Clear();  // they come last
+    return copy->SerializeAsString();
+  };
+  return {part(true), part(false)};
 }
 
-Result<std::string> serialise(const pb::ModelProto& proto) {
-  if (proto.ByteSizeLong() > ImportLimits{}.file_bytes_max)
-    return fail(ErrorCode::ResourceExhausted,
-                "the trained model exceeds protobuf's 2 GiB; use external data");
+std::string head_of(uint32_t field, uint64_t size) {
   std::string bytes;
-  {
-    google::protobuf::io::StringOutputStream stream(&bytes);
-    google::protobuf::io::CodedOutputStream coded(&stream);
-    coded.SetSerializationDeterministic(true);
-    if (!proto.SerializeToCodedStream(&coded))
-      return fail(ErrorCode::Internal, "protobuf cannot serialise the model");
-  }
+  const auto append = [&](uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
+    bytes += static_cast<char>(value);
+  };
+  append(field << 3 | fields::kDelimited);
+  append(size);
   return bytes;
 }
 
-// Puts data into the proto, and what lives outside into `data`, under `location`.
-Status store_weights(const OnnxModel& model, const dag::Weights& trained, const std::string& location,
-                     NewFile* data, pb::ModelProto& proto) {
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+bool has_typed_data(const pb::TensorProto& proto) {
+  return proto.float_data_size() + proto.double_data_size() + proto.int32_data_size() +
+             proto.int64_data_size() + proto.uint64_data_size() >
+         0;
+}
+
+// The file of a model whose data are put in as they are written.
+class ModelWriter {
+ public:
+  // `proto`: without the data that is put in.
+  ModelWriter(const OnnxModel& model, const NewWeights& weights, const pb::ModelProto& proto)
+      : weights_(weights) {
+    pb::GraphProto graph = proto.graph();
+    for (int i = 0; i < graph.initializer_size(); ++i)
+      add(graph.initializer(i), model.structure().forms[static_cast<size_t>(i)]);
+    graph.clear_initializer();
+    graph_ = around(graph, fields::kGraphInitializer);
+    graph_size_ = graph_.before.size() + graph_.after.size();
+    for (const Entry& entry : entries_)
+      graph_size_ += head_of(fields::kGraphInitializer, entry.size()).size() + entry.size();
+    pb::ModelProto rest = proto;
+    rest.clear_graph();
+    model_ = around(rest, fields::kModelGraph);
+  }
+
+  Status write(const ByteSink& sink) const {
+    const std::string head = head_of(fields::kModelGraph, graph_size_);
+    if (model_.before.size() + head.size() + graph_size_ + model_.after.size() >
+        static_cast<uint64_t>(ImportLimits{}.file_bytes_max))
+      return fail(ErrorCode::ResourceExhausted,
+                  "the trained model exceeds protobuf's 2 GiB; use external data");
+    for (const std::string* text : {&model_.before, &head, &graph_.before})
+      WEFT_TRY_STATUS(sink(bytes_of(*text)));
+    for (const Entry& entry : entries_) {
+      WEFT_TRY_STATUS(sink(bytes_of(head_of(fields::kGraphInitializer, entry.size()))));
+      WEFT_TRY_STATUS(sink(bytes_of(entry.around.before)));
+      if (entry.data_size) {
+        WEFT_TRY_STATUS(sink(bytes_of(entry.data_head)));
+        WEFT_TRY_STATUS(weights_.read(entry.name, sink));
+      }
+      WEFT_TRY_STATUS(sink(bytes_of(entry.around.after)));
+    }
+    WEFT_TRY_STATUS(sink(bytes_of(graph_.after)));
+    return sink(bytes_of(model_.after));
+  }
+
+ private:
+  struct Entry {
+    std::string name;
+    Around around;
+    std::string data_head;
+    std::optional<uint64_t> data_size;  // of data that is put in
+
+    uint64_t size() const {
+      return around.before.size() + data_head.size() + data_size.value_or(0) + around.after.size();
+    }
+  };
+
+  void add(const pb::TensorProto& proto, Form form) {
+    Entry& entry = entries_.emplace_back();
+    entry.name = proto.name();
+    // Typed data is in the proto unless it is large, and numbers of four bits are.
+    const bool is_put_in =
+        (form == Form::Raw && !proto.has_raw_data()) ||
+        (form == Form::Typed && !has_typed_data(proto) && weights_.spec(entry.name).element_count() > 0);
+    if (!is_put_in) {
+      entry.around.before = proto.SerializeAsString();
+      return;
+    }
+    const uint32_t field = form == Form::Raw ? fields::kTensorRawData : fields::kTensorFloatData;
+    entry.around = around(proto, static_cast<int>(field));
+    entry.data_size = static_cast<uint64_t>(weights_.spec(entry.name).bytes().value);
+    entry.data_head = head_of(field, *entry.data_size);
+  }
+
+  const NewWeights& weights_;
+  Around model_, graph_;
+  std::vector<Entry> entries_;
+  uint64_t graph_size_ = 0;
+};
+
+// Puts trained data into the proto where it has a field of typed data for it, and numbers of four bits.
+Status store_typed(const OnnxModel& model, const TrainedTensors& trained, const NewWeights& weights,
+                   pb::ModelProto& proto) {
   auto& initializers = *proto.mutable_graph()->mutable_initializer();
   for (int i = 0; i < initializers.size(); ++i) {
-    auto& initializer = initializers[i];
-    const dag::Tensor tensor = weight(model, trained, initializer.name());
     const Form form = model.structure().forms[static_cast<size_t>(i)];
-    if (form != Form::External) {
-      // Booleans were normalised on reading; integers and booleans are not trained, so either form is theirs
-      // already.
-      store_in_proto(tensor, form == Form::Raw, initializer);
-      continue;
+    const std::string& name = initializers[i].name();
+    if (form != Form::External && is_four_bit(initializers[i])) {
+      WEFT_TRY(const dag::Tensor tensor, weights.whole(name));
+      store_in_proto(tensor, form == Form::Raw, initializers[i]);
     }
-    if (!data)
-      return fail(ErrorCode::Unsupported, "a model with external data cannot be written as one piece");
+    if (form != Form::Typed || is_four_bit(initializers[i])) continue;
+    // Large data is not in the proto: it is put in as the file is written.
+    if (!trained.specs.contains(name) || !has_typed_data(initializers[i])) continue;
+    WEFT_TRY(const dag::Tensor tensor, weights.whole(name));
+    store_in_proto(tensor, /*raw=*/false, initializers[i]);
+  }
+  return {};
+}
+
+// Constant nodes, which the inference twin may have fewer of.
+Status store_constants(const OnnxModel& model, const NewWeights& weights, pb::ModelProto& proto) {
+  const auto& forms = model.structure().constants;
+  for (auto& node : *proto.mutable_graph()->mutable_node()) {
+    if (node.op_type() != "Constant" || node.output_size() != 1) continue;
+    const auto form = forms.find(node.output(0));
+    if (form == forms.end()) continue;
+    WEFT_TRY(const dag::Tensor tensor, weights.whole(node.output(0)));
+    store_in_proto(tensor, form->second == Form::Raw, *node.mutable_attribute(0)->mutable_t());
+  }
+  return {};
+}
+
+// Writes what lives outside, and says in the proto where it is.
+Status write_external(const OnnxModel& model, const NewWeights& weights, const std::string& location,
+                      NewFile& data, pb::ModelProto& proto) {
+  auto& initializers = *proto.mutable_graph()->mutable_initializer();
+  for (int i = 0; i < initializers.size(); ++i) {
+    if (model.structure().forms[static_cast<size_t>(i)] != Form::External) continue;
+    auto& initializer = initializers[i];
     static constexpr std::byte kZeros[kExternalAlignment]{};
-    const int64_t padding = (kExternalAlignment - data->size() % kExternalAlignment) % kExternalAlignment;
-    WEFT_TRY_STATUS(data->write(std::span(kZeros).first(static_cast<size_t>(padding))));
+    const int64_t padding = (kExternalAlignment - data.size() % kExternalAlignment) % kExternalAlignment;
+    WEFT_TRY_STATUS(data.write(std::span(kZeros).first(static_cast<size_t>(padding))));
     initializer.clear_external_data();
     const auto add = [&](const char* key, std::string value) {
       auto* entry = initializer.add_external_data();
@@ -138,45 +318,38 @@ Status store_weights(const OnnxModel& model, const dag::Weights& trained, const 
       entry->set_value(std::move(value));
     };
     add("location", location);
-    add("offset", std::to_string(data->size()));
-    add("length", std::to_string(stored_bytes(initializer, tensor.spec())));
-    WEFT_TRY_STATUS(is_four_bit(initializer) ? data->write(stored_form(initializer, tensor))
-                                             : data->write(tensor.bytes()));
+    add("offset", std::to_string(data.size()));
+    add("length", std::to_string(stored_bytes(initializer, weights.spec(initializer.name()))));
+    if (is_four_bit(initializer)) {
+      WEFT_TRY(const dag::Tensor tensor, weights.whole(initializer.name()));
+      WEFT_TRY_STATUS(data.write(stored_form(initializer, tensor)));
+      continue;
+    }
+    WEFT_TRY_STATUS(weights.read(initializer.name(),
+                                 [&](std::span<const std::byte> bytes) { return data.write(bytes); }));
   }
   return {};
 }
 
-// Constant nodes, which the inference twin may have fewer of.
-void store_constants(const OnnxModel& model, const dag::Weights& trained, pb::ModelProto& proto) {
-  const auto& forms = model.structure().constants;
-  for (auto& node : *proto.mutable_graph()->mutable_node()) {
-    if (node.op_type() != "Constant" || node.output_size() != 1) continue;
-    const auto form = forms.find(node.output(0));
-    if (form == forms.end()) continue;
-    store_in_proto(weight(model, trained, node.output(0)), form->second == Form::Raw,
-                   *node.mutable_attribute(0)->mutable_t());
-  }
-}
-
-Status write_one(const OnnxModel& model, const dag::Weights& trained, const fs::path& path, bool inference) {
-  pb::ModelProto proto = model.structure().proto;
-  if (inference)
-    WEFT_TRY_STATUS(to_inference_mode(model.opset(), find_instance_norms(model.structure()), proto));
-  const std::string location = path.filename().string() + kDataSuffix;
-  NewFile data(path.string() + kDataSuffix);
-  const bool external = model.has_external_data();
-  if (external) WEFT_TRY_STATUS(data.open());
-  WEFT_TRY_STATUS(store_weights(model, trained, location, external ? &data : nullptr, proto));
-  store_constants(model, trained, proto);
-  WEFT_TRY(const std::string bytes, serialise(proto));
+Status write_file(const OnnxModel& model, const NewWeights& weights, const pb::ModelProto& proto,
+                  const fs::path& path) {
   NewFile file(path);
   WEFT_TRY_STATUS(file.open());
-  WEFT_TRY_STATUS(file.write(std::as_bytes(std::span(bytes.data(), bytes.size()))));
-  if (external) WEFT_TRY_STATUS(data.commit());
+  const ModelWriter writer(model, weights, proto);
+  WEFT_TRY_STATUS(writer.write([&](std::span<const std::byte> bytes) { return file.write(bytes); }));
   return file.commit();
 }
 
 }  // namespace
+
+TrainedTensors in_memory(const dag::Weights& weights) {
+  TrainedTensors trained;
+  for (const auto& [name, tensor] : weights) trained.specs.emplace(name, tensor.spec());
+  trained.read = [&weights](const std::string& name, const ByteSink& sink) {
+    return sink(weights.find(name)->second.bytes());
+  };
+  return trained;
+}
 
 fs::path inference_path(const fs::path& trained) {
   fs::path path = trained;
@@ -186,33 +359,62 @@ fs::path inference_path(const fs::path& trained) {
 
 std::vector<fs::path> trained_paths(const fs::path& output) {
   std::vector<fs::path> paths;
-  for (const fs::path& model : {output, inference_path(output)})
-    for (const char* file : {"", kDataSuffix})
-      for (const char* suffix : {"", kPartialSuffix}) paths.emplace_back(model.string() + file + suffix);
+  for (const std::string& file :
+       {output.string(), output.string() + kDataSuffix, inference_path(output).string()})
+    for (const char* suffix : {"", kPartialSuffix}) paths.emplace_back(file + suffix);
   return paths;
 }
 
 Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& trained) {
-  WEFT_TRY_STATUS(check_names(model, trained));
-  pb::ModelProto proto = model.structure().proto;
-  WEFT_TRY_STATUS(store_weights(model, trained, "", nullptr, proto));
-  store_constants(model, trained, proto);
-  return serialise(proto);
-}
+  Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& weights) {
+    const TrainedTensors trained = in_memory(weights);
+    WEFT_TRY_STATUS(check_names(model, trained));
+    if (model.has_external_data())
+      return fail(ErrorCode::Unsupported, "a model with external data cannot be written as one piece");
+    const NewWeights all(model, trained);
+    pb::ModelProto proto = model.structure().proto;
+    WEFT_TRY_STATUS(store_typed(model, trained, all, proto));
+    WEFT_TRY_STATUS(store_constants(model, all, proto));
+    std::string text;
+    WEFT_TRY_STATUS(ModelWriter(model, all, proto).write([&](std::span<const std::byte> bytes) -> Status {
+      text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      return {};
+    }));
+    return text;
+  }
 
-Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained,
-                                   const fs::path& output) {
-  WEFT_TRY_STATUS(check_names(model, trained));
-  const WrittenFiles files{output, inference_path(output)};
-  WEFT_TRY_STATUS(write_one(model, trained, files.trained, false));
-  WEFT_TRY_STATUS(write_one(model, trained, files.inference, true));
-  return files;
-}
+  Result<WrittenFiles> write_trained_tensors(const OnnxModel& model, const TrainedTensors& trained,
+                                             const fs::path& output) {
+    WEFT_TRY_STATUS(check_names(model, trained));
+    const WrittenFiles files{output, inference_path(output)};
+    const NewWeights weights(model, trained);
+    pb::ModelProto proto = model.structure().proto;
+    WEFT_TRY_STATUS(store_typed(model, trained, weights, proto));
+    if (model.has_external_data()) {
+      NewFile data(files.trained.string() + kDataSuffix);
+      WEFT_TRY_STATUS(data.open());
+      WEFT_TRY_STATUS(
+          write_external(model, weights, files.trained.filename().string() + kDataSuffix, data, proto));
+      WEFT_TRY_STATUS(data.commit());
+    }
+    pb::ModelProto twin = proto;
+    WEFT_TRY_STATUS(store_constants(model, weights, proto));
+    WEFT_TRY_STATUS(write_file(model, weights, proto, files.trained));
+    WEFT_TRY_STATUS(to_inference_mode(model.opset(), find_instance_norms(model.structure()), twin));
+    WEFT_TRY_STATUS(store_constants(model, weights, twin));
+    WEFT_TRY_STATUS(write_file(model, weights, twin, files.inference));
+    return files;
+  }
 
-Result<WrittenFiles> write_trained(const fs::path& model, const dag::Weights& trained, const fs::path& output,
-                                   const ImportLimits& limits) {
-  WEFT_TRY(const OnnxModel read, read_model(model, limits));
-  return write_trained(read, trained, output);
-}
+  Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained,
+                                     const fs::path& output) {
+    return write_trained_tensors(model, in_memory(trained), output);
+  }
+
+  Result<WrittenFiles> write_trained(const fs::path& model, const dag::Weights& trained,
+                                     const fs::path& output) {
+    WEFT_TRY(const OnnxModel opened, open_model(model));
+    return write_trained(opened, trained, output);
+  }
 
 }  // namespace weft::onnx

@@ -2,6 +2,10 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -15,10 +19,21 @@ struct WrittenFiles {
   std::filesystem::path inference;  // beside it: name.inference.onnx for name.onnx
 };
 
-// Writes the model with the tensors of `trained` in place of its initializers of the same names, and nothing
-// else changed, but that nodes which stood out of order are sorted: the same file and the same weights give
-// the same bytes. A model with external data is written
-// in that form, with one data file beside each .onnx (name.onnx.data). Each file appears whole or not at all.
+using ByteSink = std::function<Status(std::span<const std::byte>)>;
+
+// Tensors that are written in place of the model's of the same names, wherever their bytes are.
+struct TrainedTensors {
+  std::map<std::string, dag::TensorSpec, std::less<>> specs{};
+  // Hands on the bytes of one, in order. May be asked for any of them, again too.
+  std::function<Status(const std::string& name, const ByteSink& sink)> read{};
+};
+TrainedTensors in_memory(const dag::Weights& weights);  // which outlive it
+
+// Writes the model with the trained tensors in place of its own of the same names, and nothing else changed,
+// but that nodes which stood out of order are sorted: the same file and the same weights give the same bytes.
+// A model with external data is written in that form, with one data file (name.onnx.data) that both files
+// share. Each file appears whole or not at all. Of weights that the model has not read, one piece at a time
+// is held.
 //
 // The twin predicts in any ONNX runtime: BatchNormalization uses its running statistics and has one output,
 // Dropout is gone. Only its graph is changed; it shares names, inputs and outputs with the model.
@@ -27,11 +42,13 @@ struct WrittenFiles {
 //
 // Errors: InvalidArgument for a name that the model does not have or a tensor of another spec; Unsupported
 // when an output of the graph exists in training mode only; what reading and writing files return.
+Result<WrittenFiles> write_trained_tensors(const OnnxModel& model, const TrainedTensors& trained,
+                                           const std::filesystem::path& output);
 Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained,
                                    const std::filesystem::path& output);
 // The same for a model that is not in memory any more.
 Result<WrittenFiles> write_trained(const std::filesystem::path& model, const dag::Weights& trained,
-                                   const std::filesystem::path& output, const ImportLimits& limits = {});
+                                   const std::filesystem::path& output);
 
 // The bytes of a trained file without external data: for tests and for models that came from memory.
 Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& trained);

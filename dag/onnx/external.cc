@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <span>
 #include <utility>
@@ -199,6 +201,50 @@ Result<File> open_beneath(const fs::path& folder, const std::string& location) {
   fs::path link = folder;
   for (const auto& part : parts) link /= part;
   return open_in_cache(*cache, link, shown);
+}
+
+namespace {
+
+class FilesAt final : public ModelFiles {
+ public:
+  explicit FilesAt(std::filesystem::path model) : model_(std::move(model)) {}
+
+  Result<std::shared_ptr<const RandomAccess>> open_model() override {
+    WEFT_TRY(File file, open_file(model_));
+    return std::make_shared<const File>(std::move(file));
+  }
+  Result<std::shared_ptr<const RandomAccess>> open_beside(const std::string& location) override {
+    auto found = files_.find(location);
+    if (found == files_.end()) {
+      WEFT_TRY(File file, open_beneath(model_.parent_path(), location));
+      found = files_.emplace(location, std::make_shared<const File>(std::move(file))).first;
+    }
+    return found->second;
+  }
+
+ private:
+  const std::filesystem::path model_;
+  std::map<std::string, std::shared_ptr<const File>> files_;
+};
+
+}  // namespace
+
+std::unique_ptr<ModelFiles> files_at(const std::filesystem::path& model) {
+  return std::make_unique<FilesAt>(model);
+}
+
+Status read_in_pieces(const RandomAccess& file, int64_t offset, int64_t size,
+                      const std::function<Status(std::span<const std::byte>)>& visit) {
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(size, kPiece)));
+  while (size > 0) {
+    const auto piece = std::span(buffer).first(static_cast<size_t>(std::min(size, kPiece)));
+    WEFT_TRY_STATUS(file.read_at(offset, piece));
+    WEFT_TRY_STATUS(visit(piece));
+    offset += static_cast<int64_t>(piece.size());
+    size -= static_cast<int64_t>(piece.size());
+  }
+  return {};
 }
 
 }  // namespace weft::onnx

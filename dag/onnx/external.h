@@ -7,20 +7,21 @@
 #include <string>
 
 #include "base/result.h"
+#include "dag/onnx/files.h"
 
 namespace weft::onnx {
 
 // An open regular file. Closes on destruction.
-class File {
+class File final : public RandomAccess {
  public:
   File() = default;
   File(int descriptor, int64_t size) : descriptor_(descriptor), size_(size) {}
   File(File&& other) noexcept : descriptor_(other.descriptor_), size_(other.size_) { other.descriptor_ = -1; }
   File& operator=(File&& other) noexcept;
-  ~File();
+  ~File() override;
 
-  int64_t size() const { return size_; }
-  Status read_at(int64_t offset, std::span<std::byte> bytes) const;
+  int64_t size() const override { return size_; }
+  Status read_at(int64_t offset, std::span<std::byte> bytes) const override;
 
  private:
   int descriptor_ = -1;

@@ -24,15 +24,15 @@ bool is_as_in_opset_1(std::string_view op_type) {
 }
 
 template <typename T, typename IsNan>
-std::optional<size_t> first_in(const Tensor& tensor, const IsNan& is_nan) {
+std::optional<int64_t> first_in(const Tensor& tensor, const IsNan& is_nan) {
   const auto values = tensor.as<T>();
   for (size_t i = 0; i < values.size(); ++i)
-    if (is_nan(values[i])) return i;
+    if (is_nan(values[i])) return static_cast<int64_t>(i);
   return std::nullopt;
 }
 
 // Without a copy: weights are large.
-std::optional<size_t> first_nan(const Tensor& tensor) {
+std::optional<int64_t> first_nan(const Tensor& tensor) {
   const DType dtype = tensor.dtype();
   if (dtype == DType::F32) return first_in<float>(tensor, [](float value) { return std::isnan(value); });
   if (dtype == DType::F64) return first_in<double>(tensor, [](double value) { return std::isnan(value); });
@@ -94,7 +94,7 @@ class Import {
     for (const std::string& value : options_.read) ++uses_[value];
     if (options_.training) exported_constants(model_, &warnings_);
     WEFT_TRY_STATUS(decide_roles());
-    if (!model_.is_outline) WEFT_TRY_STATUS(check_no_nans());
+    WEFT_TRY_STATUS(check_no_nans());
     if (options_.training)
       WEFT_TRY_STATUS(
           check_no_merged_parameters(model_, expanded_, reached_by_gradient(expanded_, options_.read)));
@@ -102,17 +102,37 @@ class Import {
   }
 
   Status decide_roles() {
-    if (options_.roles) {
-      WEFT_TRY_STATUS(check_roles(whole_, *options_.roles));
-      roles_ = *options_.roles;
+    const RoleTable* decided = options_.roles ? &*options_.roles : roles_of(whole_);
+    if (decided) {
+      WEFT_TRY_STATUS(check_roles(whole_, *decided));
+      WEFT_TRY_STATUS(check_statistics(*decided));
+      roles_ = *decided;
     } else {
       const RoleOptions options{.train = options_.train, .freeze = options_.freeze, .read = options_.read};
       WEFT_TRY(roles_, roles_of_graph(model_, expanded_, options, look_at(whole_)));
     }
+    is_decided_ = decided != nullptr;
     for (const TensorRow& row : roles_) {
       row_of_.emplace(row.name, &row);
       if (row.role == TensorRole::Statistic && row.frozen) held_statistics_.insert(row.name);
     }
+    return {};
+  }
+
+  // Of a table from somebody else: which tensors are statistics is the graph's to say.
+  Status check_statistics(const RoleTable& table) const {
+    const auto nobody = [](const std::string&) { return std::nullopt; };
+    WEFT_TRY(const RoleTable told, roles_of_graph(model_, expanded_, {}, nobody));
+    std::set<std::string_view> statistics;
+    for (const TensorRow& row : told)
+      if (row.role == TensorRole::Statistic) statistics.insert(row.name);
+    for (const TensorRow& row : table)
+      if ((row.role == TensorRole::Statistic) != statistics.contains(row.name))
+        return fail(ErrorCode::InvalidArgument,
+                    "the table of roles makes '" + row.name.substr(0, 128) + "' " +
+                        (row.role == TensorRole::Statistic ? "a running statistic, which it is not"
+                                                           : "something else than the running statistic that "
+                                                             "it is"));
     return {};
   }
 
@@ -161,8 +181,8 @@ class Import {
     return {};
   }
 
-  static Status check_no_nan(const std::string& name, const Tensor& tensor) {
-    const std::optional<size_t> at = first_nan(tensor);
+  Status check_no_nan(const std::string& name, const Tensor& tensor) const {
+    const std::optional<int64_t> at = is_read(name) ? first_nan(tensor) : nan_of_unread(whole_, name);
     if (!at) return {};
     return fail(ErrorCode::InvalidArgument,
                 "initializer '" + name.substr(0, 128) + "' has a NaN at element " + std::to_string(*at));
@@ -277,8 +297,12 @@ class Import {
 
   // ---- initializers ----
 
+  bool is_read(const std::string& name) const { return !model_.unread.contains(name); }
+
   // In the file's order, which becomes the order of parameters; Constant nodes after them. What is constant
-  // is a known value, and enters the graph only if something that is not folded reads it.
+  // is a known value, and enters the graph only if something that is not folded reads it; unless it is large:
+  // then its values are nothing to compute with now, whether or not they were read, for all who import the
+  // model are to make the same graph of it.
   Status add_initializers() {
     for (const auto& proto : graph_.initializer()) {
       const std::string& name = proto.name();
@@ -287,8 +311,10 @@ class Import {
       Item item{tensor.spec(), {}, std::nullopt, name};
       if (const auto role = role_of(name))
         item.id = emitter_.builder().initializer(name, tensor.spec(), *role);
-      else
+      else if (is_read(name) && tensor.spec().bytes().value <= options_.limits.known_bytes_max)
         item.known = tensor, item.four_bits = is_four_bit(proto);
+      else
+        item.id = emitter_.builder().initializer(name, tensor.spec(), InitializerRole::Buffer);
       items_[name] = std::move(item);
     }
     for (const auto& node : graph_.node()) {
@@ -473,7 +499,7 @@ class Import {
       renamed = renamed ||
                 (initializer.role == InitializerRole::Parameter && initializer.name.starts_with("onnx::"));
     }
-    if (options_.training && !options_.roles) {
+    if (options_.training && !is_decided_) {
       for (std::string& warning : role_warnings(whole_, roles_, look_at(whole_)))
         imported.warnings.push_back(std::move(warning));
       imported.notes = role_notes(whole_, roles_);
@@ -496,6 +522,7 @@ class Import {
   std::vector<std::string> warnings_;
   std::unordered_map<std::string, int> uses_;
   RoleTable roles_;
+  bool is_decided_ = false;  // by somebody else
   std::unordered_map<std::string, const TensorRow*> row_of_;
   std::set<std::string> held_statistics_;
   std::map<std::string, int64_t> bound_symbols_;

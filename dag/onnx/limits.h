@@ -38,6 +38,8 @@ struct ImportLimits {
   int rank_max = 16;  // dims of a tensor
   // A value of the graph, folded or not.
   int64_t value_bytes_max = int64_t{16} << 30;
+  // An initializer that is no parameter: larger ones are read where the graph runs and not by the import.
+  int64_t known_bytes_max = int64_t{1} << 20;
   // Results of constant folding: larger ones stay ops of the graph, and once all of them together are more
   // than `folded_bytes_max`, nothing more is folded that need not be.
   int64_t folded_value_bytes_max = int64_t{8} << 20;

@@ -1,7 +1,8 @@
 #include "dag/onnx/model.h"
 
+#include <cstring>
+
 #include "dag/onnx/parse.h"
-#include "dag/onnx/scan.h"
 #include "dag/onnx/structure.h"
 #include "dag/onnx/tensor_proto.h"
 
@@ -9,13 +10,28 @@ namespace weft::onnx {
 namespace {
 using Form = OnnxModel::Structure::Form;
 
-Result<OnnxModel> parse(std::span<const std::byte> bytes, const std::filesystem::path* folder,
-                        const ImportLimits& limits) {
-  ExternalReader external(folder, limits);
-  return parse_model(bytes, limits, [&](const pb::TensorProto& proto, const dag::TensorSpec&, bool outside) {
-    return outside ? external.read(proto) : tensor_from_proto(proto, limits);
-  });
-}
+// A model in memory, with nothing beside it.
+class InMemory final : public ModelFiles, public RandomAccess {
+ public:
+  explicit InMemory(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  Result<std::shared_ptr<const RandomAccess>> open_model() override {
+    return std::shared_ptr<const RandomAccess>(std::shared_ptr<void>(), this);
+  }
+  Result<std::shared_ptr<const RandomAccess>> open_beside(const std::string&) override {
+    return fail(
+        ErrorCode::PermissionDenied,
+        "keeps its data in another file; a model that did not come from a path must hold its own data");
+  }
+  int64_t size() const override { return static_cast<int64_t>(bytes_.size()); }
+  Status read_at(int64_t offset, std::span<std::byte> target) const override {
+    if (!target.empty()) std::memcpy(target.data(), bytes_.data() + offset, target.size());
+    return {};
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
 
 std::string dim_text(const pb::TensorShapeProto::Dimension& dim) {
   if (is_known(dim)) return std::to_string(dim.dim_value());
@@ -67,17 +83,42 @@ std::vector<OnnxModel::Port> OnnxModel::outputs() const {
   return ports;
 }
 
+OnnxModel OnnxModel::with(Learnt learnt) const {
+  return OnnxModel(structure_, std::make_shared<const Learnt>(std::move(learnt)));
+}
+
+bool OnnxModel::is_read(std::string_view initializer) const {
+  return !structure_->unread.contains(initializer);
+}
+
+std::optional<OnnxModel::Place> OnnxModel::place_of(std::string_view initializer) const {
+  const auto at = structure_->unread.find(initializer);
+  if (at == structure_->unread.end() || !at->second.file) return std::nullopt;
+  const dag::Tensor& weight = structure_->weights.find(initializer)->second;
+  return Place{at->second.location, at->second.offset, weight.spec().bytes().value};
+}
+
+Status OnnxModel::read_weight(std::string_view initializer,
+                              const std::function<Status(std::span<const std::byte>)>& visit) const {
+  const dag::Tensor& weight = structure_->weights.find(initializer)->second;
+  const auto at = structure_->unread.find(initializer);
+  if (at == structure_->unread.end()) return visit(weight.bytes());
+  const Structure::Place& place = at->second;
+  if (!place.file)
+    return fail(ErrorCode::NotFound,
+                "the bytes of initializer '" + std::string(initializer.substr(0, 128)) + "' are not there");
+  return read_in_pieces(*place.file, place.offset, weight.spec().bytes().value, visit);
+}
+
 Result<OnnxModel> read_model(const std::filesystem::path& path, const ImportLimits& limits) {
-  WEFT_TRY(const auto bytes, read_scanned(path, limits));
-  const std::filesystem::path folder = path.parent_path();
-  auto model = parse(bytes, &folder, limits);
+  auto model = parse_model(*files_at(path), {.limits = limits});
   if (!model) return fail(model.error().within(path.string()));
   return model;
 }
 
 Result<OnnxModel> read_model(std::span<const std::byte> bytes, const ImportLimits& limits) {
-  WEFT_TRY_STATUS(scan_model(bytes, limits));
-  return parse(bytes, nullptr, limits);
+  InMemory files(bytes);
+  return parse_model(files, {.limits = limits});
 }
 
 }  // namespace weft::onnx

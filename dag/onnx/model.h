@@ -3,9 +3,12 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -17,12 +20,29 @@ namespace weft::onnx {
 class OnnxModel {
  public:
   struct Structure;  // the parsed file, dag/onnx/structure.h
+  struct Learnt;     // by who had the bytes, dag/onnx/roles.h
 
-  explicit OnnxModel(std::shared_ptr<const Structure> structure) : structure_(std::move(structure)) {}
+  explicit OnnxModel(std::shared_ptr<const Structure> structure,
+                     std::shared_ptr<const Learnt> learnt = nullptr)
+      : structure_(std::move(structure)), learnt_(std::move(learnt)) {}
 
-  // Every initializer of the file, and every float tensor of a Constant node of its graph, by name.
+  // Every initializer of the file, and every float tensor of a Constant node of its graph, by name. Of one
+  // that was not read, zeros that take no memory: no more than its spec is to be believed.
   const dag::Weights& weights() const;
+  bool is_read(std::string_view initializer) const;
+  // Where the bytes of an initializer lie that was not read; nothing where they were not found.
+  struct Place {
+    std::string location;  // of external data, as the model writes it; empty: the model's own file
+    int64_t offset = 0, size = 0;
+  };
+  std::optional<Place> place_of(std::string_view initializer) const;
+  // The bytes of an initializer, read or not, in pieces and in order; an error of `visit` ends it. NotFound
+  // where they were not found. REQUIRES: the model has it.
+  Status read_weight(std::string_view initializer,
+                     const std::function<Status(std::span<const std::byte>)>& visit) const;
   const Structure& structure() const { return *structure_; }
+  const Learnt* learnt() const { return learnt_.get(); }  // nullptr: nothing
+  OnnxModel with(Learnt learnt) const;
 
   int64_t opset() const;  // of the standard domain
   std::string producer() const;
@@ -39,6 +59,7 @@ class OnnxModel {
 
  private:
   std::shared_ptr<const Structure> structure_;
+  std::shared_ptr<const Learnt> learnt_;
 };
 
 // Reads a model. External data is read from regular files beneath the model's folder: no absolute path, no

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "dag/onnx/external.h"
+#include "dag/onnx/fields.h"
 #include "dag/onnx/scan.h"
 #include "dag/onnx/wire_reader.h"
 
@@ -16,13 +17,13 @@ namespace {
 
 constexpr size_t kFilesMax = 64;  // as the import
 
-// Fields of onnx.proto.
-constexpr uint32_t kModelGraph = 7;
-constexpr uint32_t kGraphInitializer = 5;
-constexpr uint32_t kTensorRawData = 9;
-constexpr uint32_t kTensorExternalData = 13;
-constexpr uint32_t kEntryKey = 1;
-constexpr uint32_t kEntryValue = 2;
+using fields::kEntryKey;
+using fields::kEntryValue;
+using fields::kGraphInitializer;
+using fields::kModelGraph;
+using fields::kTensorExternalData;
+using fields::kTensorFloatData;
+using fields::kTensorRawData;
 
 struct Span {
   int64_t begin = 0, end = 0;
@@ -99,7 +100,8 @@ Result<std::vector<TensorRange>> ranges_of(int64_t size, const ReadAt& read, con
   std::vector<TensorRange> ranges;
   WEFT_TRY_STATUS(for_each_initializer(size, walker, limits, [&](Span tensor) {
     return walker.fields(tensor, [&](uint32_t field, Span content) -> Status {
-      if (field == kTensorRawData && static_cast<uint64_t>(content.size()) >= kPackedTensorMin)
+      const bool is_data = field == kTensorRawData || field == kTensorFloatData;
+      if (is_data && static_cast<uint64_t>(content.size()) >= kPackedTensorMin)
         ranges.push_back({static_cast<uint64_t>(content.begin), static_cast<uint64_t>(content.size())});
       return {};
     });

@@ -24,9 +24,9 @@ struct TensorRange {
 // Smaller tensors stay where they are: they cost more as blobs than as bytes.
 inline constexpr uint64_t kPackedTensorMin = 4096;  // bytes
 
-// The raw_data of the main graph's initializers of at least kPackedTensorMin bytes, ascending, none
-// overlapping. Corrupted for bytes that are no ONNX model, ResourceExhausted beyond `limits`, and what the
-// disk says.
+// The raw_data, or packed float_data, of the main graph's initializers of at least kPackedTensorMin bytes,
+// ascending, none overlapping. Corrupted for bytes that are no ONNX model, ResourceExhausted beyond `limits`,
+// and what the disk says.
 Result<std::vector<TensorRange>> tensor_ranges(std::span<const std::byte> model_bytes,
                                                const ImportLimits& limits = {});
 Result<std::vector<TensorRange>> tensor_ranges(const std::filesystem::path& model,

@@ -1,17 +1,29 @@
 #include "dag/onnx/parse.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 #include <unordered_map>
 
+#include "dag/onnx/fields.h"
 #include "dag/onnx/scan.h"
+#include "dag/onnx/skeleton.h"
 #include "dag/onnx/sort.h"
 #include "dag/onnx/tensor_proto.h"
 
 namespace weft::onnx {
 namespace {
 using dag::Tensor;
+using dag::TensorSpec;
 using Form = OnnxModel::Structure::Form;
+using Place = OnnxModel::Structure::Place;
+
+constexpr int64_t kSkeletonKeeps = int64_t{64} << 10;  // bytes of a tensor that protobuf may hold
+constexpr size_t kFilesMax = 64;                       // beside the model
+constexpr int64_t kShapeElementsMax = 64;              // of a tensor that may say a shape
 
 struct ExternalPlace {
   std::string location;
@@ -84,40 +96,15 @@ bool has_data_inside(const pb::TensorProto& proto) {
 
 std::string quoted(const std::string& name) { return "'" + name.substr(0, 128) + "'"; }
 
-Status take_weights(OnnxModel::Structure& model, const ImportLimits& limits, const TakeWeight& take) {
-  int64_t total = 0;
-  ClaimedRanges claimed;
-  auto& graph = *model.proto.mutable_graph();
-  for (auto& proto : *graph.mutable_initializer()) {
-    const std::string& name = proto.name();
-    if (name.empty()) return fail(ErrorCode::Corrupted, "an initializer has no name");
-    if (static_cast<int64_t>(name.size()) > limits.name_bytes_max)
-      return fail(ErrorCode::OutOfRange,
-                  "the name of an initializer has " + std::to_string(name.size()) + " bytes");
-    if (model.weights.contains(name))
-      return fail(ErrorCode::Corrupted, "two initializers have the name " + quoted(name));
-    WEFT_TRY(dag::TensorSpec spec, tensor_spec(proto, limits));
-    total += spec.bytes().value;
-    if (total > limits.weights_bytes_max)
-      return fail(ErrorCode::ResourceExhausted,
-                  "the initializers claim more than " + std::to_string(limits.weights_bytes_max) + " bytes");
-    const bool outside = proto.data_location() == pb::TensorProto::EXTERNAL || proto.external_data_size() > 0;
-    const auto within = [&](const Error& error) {
-      return fail(outside ? error.within("initializer " + quoted(name)) : error);
-    };
-    if (outside) {
-      const auto place = external_place(proto);
-      if (!place) return within(place.error());
-      const Status alone = claimed.claim(*place, stored_bytes(proto, spec), name);
-      if (!alone) return within(alone.error());
-    }
-    auto tensor = take(proto, spec, outside);
-    if (!tensor) return within(tensor.error());
-    model.forms.push_back(outside ? Form::External : proto.has_raw_data() ? Form::Raw : Form::Typed);
-    proto.clear_raw_data();
-    model.weights.emplace(name, std::move(*tensor));
-  }
-  return {};
+// Pages that nobody may write: the system's one page of zeros, which is no memory, however much is claimed.
+Result<std::shared_ptr<std::byte[]>> map_zeros(int64_t bytes) {
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED)
+    return fail(ErrorCode::ResourceExhausted,
+                "a weight claims " + std::to_string(bytes) + " bytes, more than can be had");
+  return std::shared_ptr<std::byte[]>(static_cast<std::byte*>(memory),
+                                      [size](std::byte* at) { ::munmap(at, size); });
 }
 
 // The tensor of a Constant node of floats; nullptr for other nodes.
@@ -136,25 +123,155 @@ pb::TensorProto* float_constant(pb::NodeProto& node, const ImportLimits& limits)
   return dtype && is_float(*dtype) && has_data_inside(proto) ? &proto : nullptr;
 }
 
-// Beside the initializers, in the graph's order. What does not fit, or has a name that several nodes return,
-// is left to who imports the node.
-void take_constants(OnnxModel::Structure& model, const ImportLimits& limits, const TakeWeight& take) {
-  std::unordered_map<std::string, int> returned;
-  for (const auto& node : model.proto.graph().node())
-    for (const auto& output : node.output()) ++returned[output];
-  for (auto& node : *model.proto.mutable_graph()->mutable_node()) {
-    pb::TensorProto* proto = float_constant(node, limits);
-    if (proto == nullptr || model.weights.contains(node.output(0)) || returned[node.output(0)] > 1) continue;
-    const auto spec = tensor_spec(*proto, limits);
-    if (!spec) continue;
-    auto tensor = take(*proto, *spec, /*outside=*/false);
-    if (!tensor) continue;
-    const Form form = proto->has_raw_data() ? Form::Raw : Form::Typed;
-    proto->clear_raw_data();
-    model.constants.emplace(node.output(0), form);
-    model.weights.emplace(node.output(0), std::move(*tensor));
-  }
+bool may_say_shape(const TensorSpec& spec) {
+  return !is_float(spec.dtype) && spec.rank() <= 1 && spec.element_count() <= kShapeElementsMax;
 }
+
+// The weights of a model whose skeleton was parsed: read, or where they are to be read.
+class Weights {
+ public:
+  Weights(ModelFiles& files, std::shared_ptr<const RandomAccess> own, const ParseOptions& options,
+          OnnxModel::Structure& model)
+      : files_(files), own_(std::move(own)), options_(options), model_(model) {}
+
+  Status take(const std::vector<std::optional<Skeleton::Cut>>& cuts) {
+    auto& initializers = *model_.proto.mutable_graph()->mutable_initializer();
+    if (cuts.size() != static_cast<size_t>(initializers.size()))
+      return fail(ErrorCode::Corrupted, "not an ONNX model: its initializers changed while it was read");
+    for (int i = 0; i < initializers.size(); ++i)
+      WEFT_TRY_STATUS(take(initializers[i], cuts[static_cast<size_t>(i)]));
+    return {};
+  }
+
+  // Beside the initializers, in the graph's order. What does not fit, or has a name that several nodes
+  // return, is left to who imports the node.
+  void take_constants() {
+    std::unordered_map<std::string, int> returned;
+    for (const auto& node : model_.proto.graph().node())
+      for (const auto& output : node.output()) ++returned[output];
+    for (auto& node : *model_.proto.mutable_graph()->mutable_node()) {
+      pb::TensorProto* proto = float_constant(node, options_.limits);
+      if (proto == nullptr || model_.weights.contains(node.output(0)) || returned[node.output(0)] > 1)
+        continue;
+      auto tensor = tensor_from_proto(*proto, options_.limits);
+      if (!tensor) continue;
+      const Form form = proto->has_raw_data() ? Form::Raw : Form::Typed;
+      proto->clear_raw_data();
+      model_.constants.emplace(node.output(0), form);
+      model_.weights.emplace(node.output(0), std::move(*tensor));
+    }
+  }
+
+ private:
+  Status take(pb::TensorProto& proto, const std::optional<Skeleton::Cut>& cut) {
+    WEFT_TRY(const TensorSpec spec, claim(proto));
+    const bool outside = proto.data_location() == pb::TensorProto::EXTERNAL || proto.external_data_size() > 0;
+    const bool is_raw = proto.has_raw_data() || (cut && cut->field == fields::kTensorRawData);
+    auto tensor = outside ? take_outside(proto, spec)
+                  : cut   ? take_cut(proto, spec, *cut)
+                          : tensor_from_proto(proto, options_.limits);
+    if (!tensor)
+      return fail(outside ? tensor.error().within("initializer " + quoted(proto.name())) : tensor.error());
+    model_.forms.push_back(outside ? Form::External : is_raw ? Form::Raw : Form::Typed);
+    proto.clear_raw_data();
+    model_.weights.emplace(proto.name(), std::move(*tensor));
+    return {};
+  }
+
+  // What an initializer says of itself, whether or not it is read.
+  Result<TensorSpec> claim(const pb::TensorProto& proto) {
+    const std::string& name = proto.name();
+    if (name.empty()) return fail(ErrorCode::Corrupted, "an initializer has no name");
+    if (static_cast<int64_t>(name.size()) > options_.limits.name_bytes_max)
+      return fail(ErrorCode::OutOfRange,
+                  "the name of an initializer has " + std::to_string(name.size()) + " bytes");
+    if (model_.weights.contains(name))
+      return fail(ErrorCode::Corrupted, "two initializers have the name " + quoted(name));
+    WEFT_TRY(TensorSpec spec, tensor_spec(proto, options_.limits));
+    claimed_bytes_ += spec.bytes().value;
+    if (claimed_bytes_ > options_.limits.weights_bytes_max)
+      return fail(
+          ErrorCode::ResourceExhausted,
+          "the initializers claim more than " + std::to_string(options_.limits.weights_bytes_max) + " bytes");
+    return spec;
+  }
+
+  Result<Tensor> take_cut(const pb::TensorProto& proto, const TensorSpec& spec, const Skeleton::Cut& cut) {
+    const bool is_of_type = cut.field == fields::kTensorRawData || spec.dtype == dag::DType::F32;
+    const int64_t size = stored_bytes(proto, spec);
+    if (!is_of_type || cut.size != size)
+      return fail(ErrorCode::Corrupted, "tensor " + quoted(proto.name()) + ": claims " + to_string(spec) +
+                                            ", " + std::to_string(size) + " bytes, but holds " +
+                                            std::to_string(cut.size) +
+                                            (is_of_type ? "" : " in a field of another type"));
+    return read(proto, spec, {own_, {}, cut.offset});
+  }
+
+  Result<Tensor> take_outside(const pb::TensorProto& proto, const TensorSpec& spec) {
+    WEFT_TRY(const ExternalPlace place, external_place(proto));
+    WEFT_TRY_STATUS(ranges_.claim(place, stored_bytes(proto, spec), proto.name()));
+    auto found = open(proto, place, spec);
+    auto tensor = found ? read(proto, spec, *found) : fail(found.error());
+    if (tensor || !options_.may_lack_files || (may_say_shape(spec) && found)) return tensor;
+    if (!may_say_shape(spec)) return leave(proto.name(), spec, {});
+    if (tensor.error().code != ErrorCode::NotFound) return tensor;
+    return fail(ErrorCode::NotFound,
+                to_string(spec) + " may say a shape, and its bytes are not there (" + tensor.error().message +
+                    "): weights are not read, but such numbers must be; keep them in the model's own file");
+  }
+
+  Result<Place> open(const pb::TensorProto& proto, const ExternalPlace& place, const TensorSpec& spec) {
+    if (has_data_inside(proto))
+      return fail(ErrorCode::Corrupted, "has data inside the file and outside at once");
+    locations_.insert(place.location);
+    if (locations_.size() > kFilesMax)
+      return fail(ErrorCode::ResourceExhausted, "external data in more than 64 files");
+    WEFT_TRY(auto file, files_.open_beside(place.location));
+    const int64_t size = stored_bytes(proto, spec);
+    if (place.length >= 0 && place.length != size)
+      return fail(ErrorCode::Corrupted, "claims " + to_string(spec) + ", " + std::to_string(size) +
+                                            " bytes, but its external data has " +
+                                            std::to_string(place.length));
+    if (place.offset > file->size() || size > file->size() - place.offset)
+      return fail(ErrorCode::Corrupted, "its external data ends beyond '" + place.location + "', which has " +
+                                            std::to_string(file->size()) + " bytes");
+    return Place{std::move(file), place.location, place.offset};
+  }
+
+  Result<Tensor> read(const pb::TensorProto& proto, const TensorSpec& spec, Place place) {
+    if (is_four_bit(proto)) {
+      std::vector<std::byte> stored(static_cast<size_t>(stored_bytes(proto, spec)));
+      WEFT_TRY_STATUS(place.file->read_at(place.offset, stored));
+      return tensor_from_stored(proto, spec, stored);
+    }
+    const bool is_plain = spec.dtype != dag::DType::Bool;  // else any byte but 0 is true
+    if (is_plain && spec.bytes().value > options_.read_max)
+      return leave(proto.name(), spec, std::move(place));
+    Tensor tensor(spec);
+    WEFT_TRY_STATUS(place.file->read_at(place.offset, tensor.mutable_bytes()));
+    normalise_bools(tensor);
+    return tensor;
+  }
+
+  Result<Tensor> leave(const std::string& name, const TensorSpec& spec, Place place) {
+    if (!zeros_ || spec.bytes().value > zeros_bytes_) {
+      WEFT_TRY(zeros_, map_zeros(spec.bytes().value));
+      zeros_bytes_ = spec.bytes().value;
+    }
+    model_.unread.emplace(name, std::move(place));
+    return Tensor(spec, zeros_);
+  }
+
+  ModelFiles& files_;
+  const std::shared_ptr<const RandomAccess> own_;
+  const ParseOptions& options_;
+  OnnxModel::Structure& model_;
+  ClaimedRanges ranges_;
+  std::set<std::string> locations_;
+  int64_t claimed_bytes_ = 0;
+  std::shared_ptr<std::byte[]> zeros_;  // the same memory for all that fit into it
+  int64_t zeros_bytes_ = 0;
+};
 
 Result<int64_t> standard_opset(const pb::ModelProto& proto) {
   int64_t version = 0;
@@ -174,71 +291,27 @@ Result<int64_t> standard_opset(const pb::ModelProto& proto) {
 
 }  // namespace
 
-Result<std::vector<std::byte>> read_scanned(const std::filesystem::path& path, const ImportLimits& limits) {
-  WEFT_TRY(const File file, open_file(path));
-  const auto within = [&](Error error) { return fail(error.within(path.string())); };
-  const auto counts = scan_model(
-      file.size(), [&](int64_t offset, std::span<std::byte> bytes) { return file.read_at(offset, bytes); },
-      limits);
-  if (!counts) return within(counts.error());
-  std::vector<std::byte> bytes(static_cast<size_t>(file.size()));
-  if (auto read = file.read_at(0, bytes); !read) return within(read.error());
-  if (auto again = scan_model(bytes, limits); !again) return within(again.error());
-  return bytes;
-}
-
-Result<OnnxModel> parse_model(std::span<const std::byte> bytes, const ImportLimits& limits,
-                              const TakeWeight& take, bool is_outline) {
+Result<OnnxModel> parse_model(ModelFiles& files, const ParseOptions& options) {
+  WEFT_TRY(const std::shared_ptr<const RandomAccess> file, files.open_model());
+  const ReadAt read = [&](int64_t offset, std::span<std::byte> bytes) {
+    return file->read_at(offset, bytes);
+  };
+  WEFT_TRY_STATUS(scan_model(file->size(), read, options.limits));
+  WEFT_TRY(Skeleton skeleton, read_skeleton(file->size(), read, std::min(kSkeletonKeeps, options.read_max)));
+  WEFT_TRY_STATUS(scan_model(skeleton.bytes, options.limits));
   auto model = std::make_shared<OnnxModel::Structure>();
-  model->is_outline = is_outline;
-  if (!model->proto.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+  if (!model->proto.ParseFromArray(skeleton.bytes.data(), static_cast<int>(skeleton.bytes.size())))
     return fail(ErrorCode::Corrupted, "not an ONNX model: protobuf cannot parse it");
+  skeleton.bytes = {};
   if (!model->proto.has_graph()) return fail(ErrorCode::Corrupted, "not an ONNX model: it has no graph");
   if (model->proto.graph().sparse_initializer_size() > 0)
     return fail(ErrorCode::Unsupported, "the model has sparse initializers; export it with dense ones");
   WEFT_TRY(model->opset, standard_opset(model->proto));
   WEFT_TRY_STATUS(sort_nodes(model->proto));
-  WEFT_TRY_STATUS(take_weights(*model, limits, take));
-  take_constants(*model, limits, take);
+  Weights weights(files, file, options, *model);
+  WEFT_TRY_STATUS(weights.take(skeleton.initializers));
+  weights.take_constants();
   return OnnxModel(std::move(model));
-}
-
-Result<Tensor> ExternalReader::read(const pb::TensorProto& proto) {
-  if (!folder_)
-    return fail(
-        ErrorCode::PermissionDenied,
-        "keeps its data in another file; a model that did not come from a path must hold its own data");
-  if (has_data_inside(proto))
-    return fail(ErrorCode::Corrupted, "has data inside the file and outside at once");
-  WEFT_TRY(const ExternalPlace place, external_place(proto));
-  WEFT_TRY(dag::TensorSpec spec, tensor_spec(proto, limits_));
-  WEFT_TRY(const File* file, open(place.location));
-  const int64_t size = stored_bytes(proto, spec);
-  if (place.length >= 0 && place.length != size)
-    return fail(ErrorCode::Corrupted, "claims " + to_string(spec) + ", " + std::to_string(size) +
-                                          " bytes, but its external data has " +
-                                          std::to_string(place.length));
-  if (place.offset > file->size() || size > file->size() - place.offset)
-    return fail(ErrorCode::Corrupted, "its external data ends beyond '" + place.location + "', which has " +
-                                          std::to_string(file->size()) + " bytes");
-  if (is_four_bit(proto)) {
-    std::vector<std::byte> stored(static_cast<size_t>(size));
-    WEFT_TRY_STATUS(file->read_at(place.offset, stored));
-    return tensor_from_stored(proto, spec, stored);
-  }
-  Tensor tensor(spec);
-  WEFT_TRY_STATUS(file->read_at(place.offset, tensor.mutable_bytes()));
-  return tensor;
-}
-
-Result<const File*> ExternalReader::open(const std::string& location) {
-  auto found = files_.find(location);
-  if (found == files_.end()) {
-    if (files_.size() >= 64) return fail(ErrorCode::ResourceExhausted, "external data in more than 64 files");
-    WEFT_TRY(File file, open_beneath(*folder_, location));
-    found = files_.emplace(location, std::move(file)).first;
-  }
-  return &found->second;
 }
 
 }  // namespace weft::onnx

@@ -405,10 +405,34 @@ class Judge {
 LookAtValues look_at(const OnnxModel& model) {
   return [model](const std::string& name) -> std::optional<ValueTraits> {
     const auto found = model.weights().find(name);
-    if (found == model.weights().end() || model.structure().is_outline || !is_float(found->second.dtype()))
-      return std::nullopt;
-    return traits_of(found->second);
+    if (found == model.weights().end() || !is_float(found->second.dtype())) return std::nullopt;
+    if (model.is_read(name)) return traits_of(found->second);
+    if (!model.learnt()) return std::nullopt;
+    const auto told = model.learnt()->traits.find(name);
+    return told == model.learnt()->traits.end() ? std::nullopt : std::optional(told->second);
   };
+}
+
+OnnxModel with_traits(const OnnxModel& model, std::map<std::string, ValueTraits> traits) {
+  OnnxModel::Learnt learnt = model.learnt() ? *model.learnt() : OnnxModel::Learnt{};
+  learnt.traits = std::move(traits);
+  return model.with(std::move(learnt));
+}
+
+OnnxModel with_roles(const OnnxModel& model, RoleTable table) {
+  OnnxModel::Learnt learnt = model.learnt() ? *model.learnt() : OnnxModel::Learnt{};
+  learnt.roles = std::move(table);
+  return model.with(std::move(learnt));
+}
+
+const RoleTable* roles_of(const OnnxModel& model) {
+  return model.learnt() && model.learnt()->roles ? &*model.learnt()->roles : nullptr;
+}
+
+std::optional<int64_t> nan_of_unread(const OnnxModel& model, std::string_view name) {
+  if (!model.learnt()) return std::nullopt;
+  const auto told = model.learnt()->traits.find(std::string(name));
+  return told == model.learnt()->traits.end() ? std::nullopt : told->second.nan;
 }
 
 Result<RoleTable> roles_of_graph(const OnnxModel::Structure& model, const ExpandedGraph& graph,

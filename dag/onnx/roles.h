@@ -5,8 +5,8 @@
 // It is decided once, by whoever has the values, as a table of rows that may then travel with the model.
 #pragma once
 
-#include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,37 +16,12 @@
 #include "base/result.h"
 #include "dag/onnx/model.h"
 #include "dag/onnx/value_traits.h"
+#include "dag/tensor_role.h"
 
 namespace weft::onnx {
 
-enum class TensorRole : uint8_t {
-  Trained,
-  Frozen,     // would be trained, but the job asked not to
-  Constant,   // a number of a formula, a table, a mask; or nothing that a gradient reaches
-  Statistic,  // the running mean or variance of a BatchNormalization
-};
-
-// Why a tensor has its role.
-enum class RoleReason : uint8_t {
-  Weight,        // an operand that is a weight, a bias, a slope or a table
-  Free,          // nothing speaks against training it
-  Named,         // `train` names it
-  NotNamed,      // `train` names all that is trained, and not this
-  Statistic,     // of a BatchNormalization
-  Exponent,      // of Pow
-  Limit,         // of Clip
-  Attribute,     // an operand that is an attribute in other operator sets
-  Number,        // a single number in a formula
-  Factor,        // a single number that something is multiplied with: it may be learnt
-  Mask,          // added in front of a Softmax
-  State,         // zeros that a recurrent op begins with
-  Low,           // it holds values of -10000 or less
-  ConstantAxis,  // it is constant along `axis`
-  Exported,      // the exported program says that it is no parameter
-  Written,       // a Constant node that no weighted op reads
-  Unreached,     // no gradient comes to it
-  Unused,        // nothing reads it
-};
+using dag::RoleReason;
+using dag::TensorRole;
 
 struct TensorRow {
   std::string name;  // of the initializer, or of what a Constant node returns
@@ -73,8 +48,12 @@ struct RoleOptions {
 
 // The traits of a tensor's values; nothing where nobody has them.
 using LookAtValues = std::function<std::optional<ValueTraits>(const std::string& name)>;
-// Of the weights that the model holds; of an outline nothing.
+// Of the weights that the model holds, and of those whose traits it was given.
 LookAtValues look_at(const OnnxModel& model);
+// The same model, with the traits of weights that it does not hold, by name.
+OnnxModel with_traits(const OnnxModel& model, std::map<std::string, ValueTraits> traits);
+// Where the first NaN of such a weight is; nothing where it has none, or nobody looked.
+std::optional<int64_t> nan_of_unread(const OnnxModel& model, std::string_view name);
 
 // Only names, shapes and the graph are taken from the model; values are asked for of few tensors.
 //
@@ -87,6 +66,11 @@ Result<RoleTable> judge_roles(const OnnxModel& model, const RoleOptions& options
 // InvalidArgument, by name, for a table that is not of this model: a row that names no float tensor, or one
 // that another names already; a tensor without a row.
 Status check_roles(const OnnxModel& model, const RoleTable& table);
+
+// The same model, of which that is decided: whoever imports it goes by the table. An import refuses one that
+// check_roles does, or that is at odds with the graph about which tensors are statistics.
+OnnxModel with_roles(const OnnxModel& model, RoleTable table);
+const RoleTable* roles_of(const OnnxModel& model);  // nullptr: nothing was decided
 
 // Why it is no parameter, in words: "the exponent of Pow '/pow'". Empty for what is trained.
 std::string why(const TensorRow& row);

@@ -95,12 +95,6 @@ Status copy_typed(const Proto& proto, Tensor& target) {
   }
 }
 
-// Any non-zero byte is true in ONNX; weft keeps 0 and 1.
-void normalise_bools(Tensor& tensor) {
-  if (tensor.dtype() != DType::Bool) return;
-  for (uint8_t& value : tensor.mutable_as<uint8_t>()) value = value != 0;
-}
-
 // Types that ONNX got after the schema's library here was made, by their numbers.
 constexpr std::pair<int32_t, std::string_view> kTypesWithoutArithmetic[] = {
     {17, "float8e4m3fn"}, {18, "float8e4m3fnuz"}, {19, "float8e5m2"}, {20, "float8e5m2fnuz"}, {21, "uint4"},
@@ -284,6 +278,11 @@ Result<Tensor> tensor_from_proto(const Proto& proto, const ImportLimits& limits)
   WEFT_TRY_STATUS(copy_typed(proto, tensor));
   normalise_bools(tensor);
   return tensor;
+}
+
+void normalise_bools(Tensor& tensor) {
+  if (tensor.dtype() != DType::Bool) return;
+  for (uint8_t& value : tensor.mutable_as<uint8_t>()) value = value != 0;
 }
 
 void store_in_proto(const Tensor& tensor, bool raw, Proto& proto) {

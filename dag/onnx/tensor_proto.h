@@ -31,6 +31,9 @@ Result<dag::TensorSpec> tensor_spec(const pb::TensorProto& proto, const ImportLi
 // The tensor with its data, from raw_data or the typed field; external data is refused here.
 Result<dag::Tensor> tensor_from_proto(const pb::TensorProto& proto, const ImportLimits& limits);
 
+// Any non-zero byte is true in ONNX; weft keeps 0 and 1.
+void normalise_bools(dag::Tensor& tensor);
+
 // Writes `tensor` into the field that the proto uses already: raw_data when `raw`, else the typed field.
 // REQUIRES: the proto's dtype and element count are the tensor's.
 void store_in_proto(const dag::Tensor& tensor, bool raw, pb::TensorProto& proto);

@@ -20,6 +20,10 @@ struct Range {
   Bits low, infinity, one, sign;
 };
 template <typename Bits>
+bool is_nan(Bits value, const Range<Bits>& range) {
+  return static_cast<Bits>(value | range.sign) > range.infinity;
+}
+template <typename Bits>
 Range<Bits> range_of(DType dtype);
 template <>
 Range<uint16_t> range_of(DType dtype) {
@@ -83,16 +87,22 @@ void ValueReader::add_piece(std::span<const Bits> bits) {
   const Range<Bits> range = range_of<Bits>(spec_.dtype);
   if (position_ == 0) first_ = bits[0];
   uint64_t sum = 0, squares = 0;
-  bool low = false, other = false, unequal = false;  // without a branch: of a weight all of it is read
+  bool low = false, other = false, unequal = false,
+       nan = false;  // without a branch: of a weight all of it is read
   const Bits first = static_cast<Bits>(first_);
   for (const Bits value : bits) {
     low |= value >= range.low && value <= range.infinity;
     other |= value != 0 && value != range.one && value != range.sign;
     unequal |= value != first;
+    nan |= is_nan(value, range);
     sum += value;
     squares += uint64_t{value} * value;
   }
   traits_.low |= low;
+  if (nan && !traits_.nan)
+    traits_.nan = position_ +
+                  (std::find_if(bits.begin(), bits.end(), [&](Bits value) { return is_nan(value, range); }) -
+                   bits.begin());
   only_zeros_and_ones_ &= !other;
   all_equal_ &= !unequal;
   traits_.content[0] += sum;

@@ -18,6 +18,7 @@ struct ValueTraits {
   std::optional<int> constant_axis;
   bool all_equal = false;       // to the first
   bool zeros_and_ones = false;  // nothing else
+  std::optional<int64_t> nan;   // the first element that is none
   // Equal for the same bits in any order.
   std::array<uint64_t, 2> content{};
   // The bits at the begin of the last axis, and at that of the first of two.

@@ -1,4 +1,7 @@
 // From an assignment to a stage that is ready, and how it ends.
+#include <set>
+#include <utility>
+
 #include "peer/machine/peer_state.h"
 
 namespace weft::peer {
@@ -15,6 +18,21 @@ int64_t state_bytes_of(const proto::AssignStage& assign) {
         bytes += program.graph->spec(program.graph->find_initializer(key.name)->value).bytes().value;
   return bytes;
 }
+// Those that a copy of the stage's state is made of. What is never trained lies with the broker.
+std::vector<WantedBlob> state_blobs_of(const proto::AssignStage& assign, const BlobList& tensors) {
+  std::set<dag::StateKey> keys;
+  for (const proto::StageProgram& program : assign.programs)
+    if (program.kind == proto::ProgramKind::Train)
+      for (dag::StateKey& key : dag::trained_state(*program.graph, assign.training.optimizer))
+        keys.insert(std::move(key));
+  std::set<Digest> of_state;
+  for (const proto::TensorReference& tensor : assign.tensors)
+    if (keys.contains(tensor.key)) of_state.insert(tensor.sha256);
+  std::vector<WantedBlob> blobs;
+  for (const WantedBlob& blob : tensors.blobs)
+    if (of_state.contains(blob.sha256)) blobs.push_back(blob);
+  return blobs;
+}
 }  // namespace
 
 void Peer::State::assign(const proto::AssignStage& assign) {
@@ -29,13 +47,12 @@ void Peer::State::assign(const proto::AssignStage& assign) {
   stage->state_bytes = state_bytes_of(assign);
   begin_lending(assign.lends);
   // What is held for this run may be what the stage needs; it gets its names before others lose theirs.
-  std::vector<WantedBlob> blobs = stage->tensors.blobs;
-  shelf.name(blobs);
+  stage->until_loaded = stage->tensors.blobs;
+  shelf.name(stage->until_loaded);
   snapshots.begin(assign.run, assign.after_step);
   // Where memory is short an earlier one is what loading has no room for; the broker has it.
   if (offered()) snapshots.forget(assign.after_step);
-  snapshots.keep(assign.after_step, blobs, copies_max());
-  shelf.unname(blobs);
+  snapshots.keep(assign.after_step, state_blobs_of(assign, stage->tensors), copies_max());
   stand_bys.forget_all();
   pauses.end(now);
   // Those under way at a stand-by's pace are needed now.
@@ -53,7 +70,10 @@ void Peer::State::make_runner_if_loaded() {
   stage->runner_asked = true;
   watch.begin(std::nullopt);
   out.push_back(MakeRunner{stage->generation, stage->assignment});
+  end_loading();  // whoever makes the runner holds each as long as it is needed
 }
+
+void Peer::State::end_loading() { shelf.unname(std::exchange(stage->until_loaded, {})); }
 
 void Peer::State::report_ready() {
   if (!stage->links_up || !stage->runner || stage->ready) return;
@@ -77,6 +97,7 @@ void Peer::State::drop_stage() {
   let_device_finish();
   uploads.clear();
   end_lending();
+  end_loading();
   stage.reset();
   if (session.is_admitted()) orphan_at.reset();
   out.push_back(DropRunner{});

@@ -28,8 +28,9 @@ struct HeldStage {
   BlobList tensors;
   bool runner_asked = false, links_up = false, ready = false, failed = false;
   std::optional<RunnerSize> runner;
-  int64_t state_bytes = 0;       // of a copy of what it trains
-  std::vector<WantedBlob> lent;  // named for others to fetch, until the first command
+  int64_t state_bytes = 0;               // of a copy of what it trains
+  std::vector<WantedBlob> until_loaded;  // named until the runner is being made of them
+  std::vector<WantedBlob> lent;          // named for others to fetch, until the first command
   // The runner comes when these have been fetched, or nobody has asked for any of them for a while.
   std::multiset<Digest> to_lend;
   std::optional<Instant> lends_until;
@@ -78,6 +79,7 @@ struct Peer::State {
   void begin_lending(const std::vector<Digest>& lends);
   void on_giving(const Digest& sha256, bool whole);
   void end_lending();
+  void end_loading();
   void load_after_lending();
   void give_up();  // the broker is not expected back: everything is forgotten
   void make_runner_if_loaded();

@@ -43,6 +43,7 @@ void BulkTransfers::get(const Digest& sha256, uint64_t size_max, const GetOption
   proto::GetBlob message{.request = next_request_++, .sha256 = sha256, .rate = options.rate};
   Get get{
       .sha256 = sha256, .size_max = size_max, .done = std::move(done), .is_from_peer = options.is_from_peer};
+  get.sink = options.sink;
   if (const auto& base = options.base; base && base->bytes.size() == size_max)
     get.base = {base->owner.lock(), base->bytes};
   if (get.base.owner) message.base = options.base->sha256;
@@ -211,7 +212,7 @@ Status BulkTransfers::begin_get(const proto::BlobAnswer& answer) {
   get.answered = true;
   get.size = answer.size;
   try {
-    get.bytes->reserve(answer.size);
+    if (!get.sink) get.bytes->reserve(answer.size);
   } catch (const std::exception&) {  // bad_alloc, length_error
     const auto done = std::move(get.done);
     gets_.erase(answer.request);
@@ -308,8 +309,10 @@ Status BulkTransfers::on_chunk(const proto::ChunkFrame& chunk, size_t placed) {
   if (at == gets_.end()) return {};  // given up meanwhile
   Get& get = at->second;
   std::vector<std::byte>& bytes = *get.bytes;
-  if (!get.answered || (!get.unpacker && chunk.bytes.size() > get.size - bytes.size()))
+  if (!get.answered ||
+      (!get.unpacker && chunk.bytes.size() > get.size - (get.sink ? get.come : bytes.size())))
     return fail(ErrorCode::InvalidArgument, "more of a blob than was promised");
+  if (get.sink) return hand_on(chunk.request, get, chunk.bytes);
   if (get.unpacker) {
     if (const Status unpacked = unpack(get, chunk.bytes); !unpacked)
       return refuse_get(chunk.request, unpacked.error());
@@ -318,6 +321,19 @@ Status BulkTransfers::on_chunk(const proto::ChunkFrame& chunk, size_t placed) {
     get.hash->update(std::span(bytes).last(placed + chunk.bytes.size()));
   }
   if (bytes.size() == get.size) finish_get(chunk.request);
+  return {};
+}
+
+Status BulkTransfers::hand_on(uint64_t request, Get& get, std::span<const std::byte> bytes) {
+  get.hash->update(bytes);
+  get.come += bytes.size();
+  if (const Status taken = get.sink(bytes); !taken) {  // what still comes of it belongs to nobody
+    const auto done = std::move(get.done);
+    gets_.erase(request);
+    done(fail(taken.error()));
+  } else if (get.come == get.size) {
+    finish_get(request);
+  }
   return {};
 }
 
@@ -354,7 +370,8 @@ Result<net::PayloadPlace> BulkTransfers::place_chunk(size_t payload_size, std::s
   const auto chunk = proto::decode_chunk(head);
   if (!chunk) return net::PayloadPlace{};
   const auto at = gets_.find(chunk->request);
-  if (at == gets_.end() || !at->second.answered || at->second.unpacker) return net::PayloadPlace{};
+  if (at == gets_.end() || !at->second.answered || at->second.unpacker || at->second.sink)
+    return net::PayloadPlace{};
   const std::shared_ptr<std::vector<std::byte>>& bytes = at->second.bytes;
   const size_t head_size = head.size() - chunk->bytes.size(), size = payload_size - head_size;
   if (size > proto::kChunkSizeMax || size > at->second.size - bytes->size()) return net::PayloadPlace{};

@@ -62,6 +62,9 @@ class BulkTransfers {
     // are none, a base that was not named and more than `size_max` are Corrupted, and end the connection.
     bool is_from_peer = false;
     std::optional<Base> base{};
+    // Takes the bytes as they come, so that nobody holds them all: `done` then is given none, and says
+    // whether they were those of the hash. Not of a peer. An error of its ends the request.
+    std::function<Status(std::span<const std::byte>)> sink{};
   };
   // Each callback is called exactly once. The bytes have the hash that was asked for: Corrupted otherwise.
   void get(const Digest& sha256, uint64_t size_max, const GetOptions& options,
@@ -125,7 +128,8 @@ class BulkTransfers {
     bool is_from_peer = false;
     net::SharedBytes base{};  // as it was named
     bool answered = false;
-    uint64_t size = 0;
+    uint64_t size = 0, come = 0;
+    std::function<Status(std::span<const std::byte>)> sink{};
     // Shared with the connection while a piece is read into it.
     std::shared_ptr<std::vector<std::byte>> bytes = std::make_shared<std::vector<std::byte>>();
     std::unique_ptr<storage::Sha256> hash = std::make_unique<storage::Sha256>();  // of what has come
@@ -160,6 +164,7 @@ class BulkTransfers {
   void put_again(uint64_t request);
   Status on_answer(const proto::BlobAnswer& answer);
   Status begin_get(const proto::BlobAnswer& answer);
+  Status hand_on(uint64_t request, Get& get, std::span<const std::byte> bytes);
   static Status unpack(Get& get, std::span<const std::byte> chunk);
   Status refuse_get(uint64_t request, const Error& error);
   void finish_get(uint64_t request);

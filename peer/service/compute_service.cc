@@ -17,6 +17,50 @@ template <typename T>
 bool is_lost(const Result<T>& result) {
   return !result && result.error().code == ErrorCode::DeviceLost;
 }
+// The tensors that a runner is made of: each is let go of when it has been taken as often as it is named.
+class BlobsInTurn {
+ public:
+  BlobsInTurn(const proto::AssignStage& assignment, std::map<Digest, net::SharedBytes> blobs)
+      : blobs_(std::move(blobs)) {
+    for (const proto::TensorReference& tensor : assignment.tensors) ++left_[tensor.sha256];
+  }
+
+  Result<dag::Tensor> take(const proto::TensorReference& reference) {
+    const auto at = blobs_.find(reference.sha256);
+    if (at == blobs_.end())
+      return fail(ErrorCode::Internal, "the tensor of '" + reference.key.name + "' is not here");
+    const net::SharedBytes bytes = at->second;
+    const size_t size = bytes.bytes.size();
+    if (static_cast<int64_t>(size) != reference.spec.bytes().value)
+      return fail(ErrorCode::InvalidArgument, "the tensor of '" + reference.key.name + "' has " +
+                                                  std::to_string(size) + " bytes, " +
+                                                  dag::to_string(reference.spec) + " has others");
+    give_back_now_and_then(size);
+    if (--left_.at(reference.sha256) == 0) blobs_.erase(at);
+    return dag::Tensor(reference.spec, buffer_of(bytes));
+  }
+  void clear() { blobs_.clear(); }
+
+ private:
+  // Nobody writes into it.
+  static std::shared_ptr<std::byte[]> buffer_of(const net::SharedBytes& bytes) {
+    auto* begin = const_cast<std::byte*>(bytes.bytes.data());
+    return std::shared_ptr<std::byte[]>(std::const_pointer_cast<void>(bytes.owner), begin);
+  }
+
+  // Those taken before have gone by now, and the heap keeps what they were.
+  void give_back_now_and_then(size_t size) {
+    constexpr size_t kMuch = size_t{64} << 20;
+    taken_ += size;
+    if (taken_ < kMuch) return;
+    taken_ = 0;
+    return_freed_memory();
+  }
+
+  std::map<Digest, net::SharedBytes> blobs_;
+  std::map<Digest, size_t> left_;
+  size_t taken_ = 0;
+};
 }  // namespace
 
 struct ComputeService::Stage {
@@ -94,19 +138,10 @@ void ComputeService::make(uint64_t generation, std::shared_ptr<const proto::Assi
   compute_->post([this, here = std::weak_ptr(stage_)] {
     const StagePtr stage = here.lock();
     if (!stage || stage->begun.exchange(true)) return;
-    const auto tensor_of = [&](const proto::TensorReference& reference) -> Result<dag::Tensor> {
-      const auto at = stage->blobs.find(reference.sha256);
-      if (at == stage->blobs.end())
-        return fail(ErrorCode::Internal, "the tensor of '" + reference.key.name + "' is not here");
-      const auto bytes = at->second.bytes;
-      if (static_cast<int64_t>(bytes.size()) != reference.spec.bytes().value)
-        return fail(ErrorCode::InvalidArgument, "the tensor of '" + reference.key.name + "' has " +
-                                                    std::to_string(bytes.size()) + " bytes, " +
-                                                    dag::to_string(reference.spec) + " has others");
-      return dag::Tensor(reference.spec, bytes);
-    };
-    auto made = StageRunner::create(stage->assignment, tensor_of, *backend_);
-    stage->blobs.clear();
+    BlobsInTurn blobs(*stage->assignment, std::move(stage->blobs));
+    auto made = StageRunner::create(
+        stage->assignment, [&](const auto& reference) { return blobs.take(reference); }, *backend_);
+    blobs.clear();
     return_freed_memory();
     Result<RunnerSize> size = fail(ErrorCode::Internal, "");
     if (made) {

@@ -51,6 +51,27 @@ Status get(const wire::PackedFile& from, PackedFile& to) {
   return read.status();
 }
 
+void put(const ModelTensor& from, wire::ModelTensor& to) {
+  to.set_name(from.name);
+  to.set_role(put_enum<wire::TensorRole>(from.role));
+  to.set_reason(put_enum<wire::RoleReason>(from.reason));
+  to.set_axis(from.axis + 1);
+  to.set_frozen(from.frozen);
+}
+Status get(const wire::ModelTensor& from, ModelTensor& to) {
+  Reader read("ModelTensor");
+  read.text(from.name(), to.name, kSymbolMax, "name");
+  read.require(!to.name.empty(), "name", "empty");
+  read.enumerator(from.role(), to.role, dag::TensorRole::Statistic, "role");
+  const int reason = from.reason();
+  if (reason > wire::ROLE_REASON_UNSPECIFIED && reason <= put_enum<wire::RoleReason>(dag::RoleReason::Unused))
+    to.reason = static_cast<dag::RoleReason>(reason - 1);
+  read.require(from.axis() >= 0 && from.axis() <= static_cast<int>(kDimsMax), "axis", "not one of 16");
+  if (read.good()) to.axis = from.axis() - 1;
+  to.frozen = from.frozen();
+  return read.status();
+}
+
 void put(const SubmitJob& from, wire::SubmitJob& to) {
   to.set_name(put_text(from.name, kNameMax));
   to.set_job(from.job);
@@ -61,6 +82,7 @@ void put(const SubmitJob& from, wire::SubmitJob& to) {
   to.set_arithmetic(put_enum<wire::Arithmetic>(from.arithmetic));
   to.set_skips_steps(from.skips_steps);
   to.set_peer_minor(from.peer_minor);
+  put_list(from.tensors, *to.mutable_tensors());
 }
 Status get(const wire::SubmitJob& from, SubmitJob& to) {
   Reader read("SubmitJob");
@@ -78,6 +100,10 @@ Status get(const wire::SubmitJob& from, SubmitJob& to) {
     read.enumerator(from.arithmetic(), to.arithmetic, dag::Arithmetic::BF16, "arithmetic");
   to.skips_steps = from.skips_steps();
   to.peer_minor = from.peer_minor();
+  read.list(from.tensors(), to.tensors, kListMax, "tensors");
+  std::set<std::string_view> tensors;
+  for (const ModelTensor& tensor : to.tensors)
+    read.require(tensors.insert(tensor.name).second, "tensors", "a name is there twice");
   return read.status();
 }
 

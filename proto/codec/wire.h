@@ -114,6 +114,8 @@ void put(const RunStage& from, wire::RunStage& to);
 Status get(const wire::RunStage& from, RunStage& to);
 void put(const FilePiece& from, wire::FilePiece& to);
 Status get(const wire::FilePiece& from, FilePiece& to);
+void put(const ModelTensor& from, wire::ModelTensor& to);
+Status get(const wire::ModelTensor& from, ModelTensor& to);
 void put(const PackedFile& from, wire::PackedFile& to);
 Status get(const wire::PackedFile& from, PackedFile& to);
 void put(const StageStatus& from, wire::StageStatus& to);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "dag/onnx/outline.h"
 #include "tests/onnx/models.h"
 
 namespace weft::onnx::testing {
@@ -145,6 +146,57 @@ TEST(Export, ExternalDataIsWrittenInThatForm) {
   }
   EXPECT_EQ(read_all(folder / "w.bin"), linear_model().graph().initializer(0).raw_data())
       << "the submitted data are untouched";
+}
+
+// A weight of 4 MiB that is written without being held, and small ones beside it, in every form.
+ModelMaker model_of_all_forms() {
+  ModelMaker maker = linear_model();
+  maker.weight("w2", {4, 1 << 18}, 1.5f);
+  auto& typed = maker.weight("w3", {1 << 15}, 0);
+  typed.clear_raw_data();
+  for (int i = 0; i < 1 << 15; ++i) typed.add_float_data(static_cast<float>(i));
+  maker.graph().mutable_initializer(0)->set_doc_string("behind the data");
+  maker.graph().set_doc_string("behind the initializers");
+  return maker;
+}
+
+TEST(Export, AFileIsWhatProtobufWritesThoughItIsWrittenInPieces) {
+  const ModelMaker maker = model_of_all_forms();
+  EXPECT_EQ(trained_bytes(must_read(maker.bytes()), {}).value(), maker.bytes());
+  const auto folder = fresh_folder("pieces");
+  write_bytes(folder / "model.onnx", maker.bytes());
+  const auto opened = open_model(folder / "model.onnx");
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  ASSERT_FALSE(opened->is_read("w2"));
+  const dag::Weights trained = changed(must_read(maker.bytes()), 2);
+  ASSERT_TRUE(write_trained(*opened, trained, folder / "t.onnx").has_value());
+  EXPECT_EQ(read_all(folder / "t.onnx"), trained_bytes(must_read(maker.bytes()), trained).value());
+}
+
+TEST(Export, WhatLiesOutsideIsWrittenOnceForBothFiles) {
+  const auto folder = fresh_folder("shared_data");
+  ModelMaker maker = model_of_all_forms();
+  for (auto& tensor : *maker.graph().mutable_initializer()) {
+    if (!tensor.has_raw_data()) continue;
+    write_bytes(folder / (tensor.name() + ".bin"), tensor.raw_data());
+    tensor.clear_raw_data();
+    keep_outside(tensor, tensor.name() + ".bin");
+  }
+  write_bytes(folder / "model.onnx", maker.bytes());
+  const auto files = write_trained(folder / "model.onnx", {}, folder / "t.onnx");
+  ASSERT_TRUE(files.has_value()) << files.error().message;
+  EXPECT_TRUE(std::filesystem::exists(folder / "t.onnx.data"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "t.inference.onnx.data"));
+  const OnnxModel before = *read_model(folder / "model.onnx");
+  for (const auto& path : {files->trained, files->inference}) {
+    const auto again = read_model(path);
+    ASSERT_TRUE(again.has_value()) << again.error().message;
+    for (const auto& [name, tensor] : before.weights()) {
+      const auto bytes = again->weights().at(name).bytes();
+      EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), tensor.bytes().begin(), tensor.bytes().end()))
+          << name;
+    }
+  }
 }
 
 TEST(Export, AFolderThatIsNotThereIsNamed) {

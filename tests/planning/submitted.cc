@@ -20,8 +20,9 @@ proto::SubmitJob SubmittedJobs::submit(const std::string& name, const std::vecto
   fs::create_directories(there);
   const auto opened = train::open_job(unpack_case(name, there), sets);
   EXPECT_TRUE(opened.has_value()) << (opened ? "" : opened.error().message);
-  const auto packed = train::pack_job(*opened);
-  EXPECT_TRUE(packed.has_value()) << (packed ? "" : packed.error().message);
+  const auto ready = train::ready_job(*opened);
+  EXPECT_TRUE(ready.has_value()) << (ready ? "" : ready.error().message);
+  const train::Submission* packed = &ready->submission;
   for (const auto& [sha256, source] : packed->blobs) {
     std::vector<std::byte> bytes;
     EXPECT_TRUE(storage::read_source(source, [&](std::span<const std::byte> piece) -> Status {
@@ -39,6 +40,8 @@ proto::SubmitJob SubmittedJobs::submit(const std::string& name, const std::vecto
                              .sha256 = piece.sha256,
                              .size = piece.size});
   }
+  for (const onnx::TensorRow& row : packed->tensors)
+    submission.tensors.push_back({row.name, row.role, row.reason, row.axis, row.frozen});
   return submission;
 }
 

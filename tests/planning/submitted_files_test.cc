@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "broker/service/job_context.h"
 #include "tests/planning/submitted.h"
 
 namespace weft::broker {
@@ -18,7 +19,7 @@ proto::PackedFile& file_of(proto::SubmitJob& submission, const std::string& star
   return submission.files.front();
 }
 
-TEST(SubmittedFiles, DataThatIsOneBlobGetsASecondNameAndTheModelGoesAgain) {
+TEST(SubmittedFiles, DataThatIsOneBlobGetsASecondNameAndTheModelStaysInPieces) {
   test::SubmittedJobs jobs;
   proto::SubmitJob submission = jobs.submit("resnet18w16");
   const auto job = check_submission(submission, jobs.blobs(), jobs.jobs() / "1");
@@ -29,11 +30,43 @@ TEST(SubmittedFiles, DataThatIsOneBlobGetsASecondNameAndTheModelGoesAgain) {
   struct stat status {};
   ASSERT_EQ(::stat((jobs.jobs() / "1" / data.path).c_str(), &status), 0);
   EXPECT_EQ(status.st_nlink, 2u);
-  const fs::path model = jobs.jobs() / "1" / file_of(submission, "model/").path;
-  EXPECT_TRUE(fs::exists(model));
-  remove_model_files(submission, *job, jobs.jobs() / "1");
-  EXPECT_FALSE(fs::exists(model));
-  EXPECT_TRUE(fs::exists(jobs.jobs() / "1" / data.path));
+  EXPECT_FALSE(fs::exists(jobs.jobs() / "1" / file_of(submission, "model/").path));
+}
+
+TEST(SubmittedFiles, AModelIsReadFromItsPiecesAndItsWeightsAreTheBlobsThatTheyAre) {
+  test::SubmittedJobs jobs;
+  const proto::SubmitJob submission = jobs.submit("resnet18w16");
+  const auto opened = open_submission(submission, jobs.blobs(), jobs.jobs() / "1");
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  SubmittedModel files(submission, file_of(submission, "model/").path, jobs.blobs());
+  const auto unread = open_submitted(submission, files, 0);
+  ASSERT_TRUE(unread.has_value()) << unread.error().message;
+  size_t blobs = 0;
+  for (const auto& [name, tensor] : opened->model.weights()) {
+    const auto place = unread->place_of(name);
+    if (!place || !files.blob_at(*place)) continue;
+    ++blobs;
+    EXPECT_EQ(*files.blob_at(*place), storage::sha256(tensor.bytes())) << name;
+  }
+  EXPECT_GT(blobs, 10u);
+}
+
+TEST(SubmittedFiles, RowsThatNameNoFloatTensorAreRefused) {
+  test::SubmittedJobs jobs;
+  const proto::SubmitJob right = jobs.submit("gpt3");
+  ASSERT_GT(right.tensors.size(), 10u);
+  const auto refusal = [&](const auto& change) {
+    proto::SubmitJob wrong = right;
+    change(wrong.tensors);
+    SubmittedModel files(wrong, file_of(wrong, "model/").path, jobs.blobs());
+    const auto model = open_submitted(wrong, files);
+    return model ? std::string() : model.error().message;
+  };
+  EXPECT_EQ(refusal([](auto&) {}), "");
+  EXPECT_NE(refusal([](auto& rows) { rows.push_back({.name = "nothing"}); }).find("'nothing'"),
+            std::string::npos);
+  EXPECT_NE(refusal([](auto& rows) { rows.pop_back(); }).find("lacks"), std::string::npos);
+  EXPECT_NE(refusal([](auto& rows) { rows[0].name = rows[1].name; }).find("twice"), std::string::npos);
 }
 
 // 6.7 KB once wrote 600 MiB.

@@ -338,8 +338,15 @@ class Maker {
     to.path = "data/" + std::to_string(rng_.next_u64());
     fill(to.pieces);
   }
+  void fill(ModelTensor& to) {
+    to.name = "tensor" + std::to_string(rng_.next_u64());
+    pick(to.role, dag::TensorRole::Statistic);
+    pick(to.reason, dag::RoleReason::Unused);
+    to.axis = static_cast<int32_t>(rng_.below(17)) - 1;
+    fill(to.frozen);
+  }
   void fill(SubmitJob& to) {
-    fill_all(to.name, to.job, to.files, to.excluded, to.compresses, to.skips_steps);
+    fill_all(to.name, to.job, to.files, to.excluded, to.compresses, to.skips_steps, to.tensors);
     to.stages = small();
     pick(to.arithmetic, dag::Arithmetic::BF16);
   }

@@ -27,9 +27,9 @@ class Submission : public testing::Test {
     return opened.value_or(train::OpenedJob{});
   }
   train::Submission pack(const train::OpenedJob& opened) {
-    auto packed = train::pack_job(opened);
-    EXPECT_TRUE(packed.has_value()) << (packed ? "" : packed.error().message);
-    return packed.value_or(train::Submission{});
+    auto ready = train::ready_job(opened);
+    EXPECT_TRUE(ready.has_value()) << (ready ? "" : ready.error().message);
+    return ready ? std::move(ready->submission) : train::Submission{};
   }
   // What a broker does: blobs into a store, files out of pieces, the job file parsed beside them.
   configs::Job arrive(const train::Submission& submission) {
