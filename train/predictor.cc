@@ -72,7 +72,8 @@ class Prediction {
     WEFT_TRY(executor_,
              make_executor(prepared_.graph, prepared_.weights, std::make_shared<peer::State>(backend_),
                            {.precision = precision_of(job_)}));
-    if (const std::string slow = slow_kernels(); !slow.empty() && backend_.name() != "reference" && options_.warn)
+    if (const std::string slow = slow_kernels();
+        !slow.empty() && backend_.name() != "reference" && options_.warn)
       options_.warn("this device has no fast kernel for " + slow + "; reference loops compute it, slowly");
     WEFT_TRY(microbatch_, executor_->make_microbatch());
     microbatch_->context.microbatch_size = job_.microbatch_size;
