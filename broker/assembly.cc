@@ -214,6 +214,7 @@ void Assembly::describe(PlannedRun& run) {
   run.schedule = training.schedule;
   run.clip_norm = training.clip_norm;
   run.on_divergence = training.on_divergence;
+  run.empty_steps = training.empty_steps;
   run.evaluate_every = terms_.evaluate_every;
   run.checkpoint_every = terms_.checkpoint_every;
   run.checkpoint_steps = terms_.checkpoint_steps;
@@ -247,7 +248,8 @@ Status Assembly::name_tensors(proto::AssignStage& stage) const {
       const auto at = find_weight(saved, initializer.name);
       const proto::TensorReference& reference =
           at != saved.end() ? *at->second : terms_.initial->at(initializer.name);
-      if (!(reference.spec == program.graph->spec(initializer.value)))
+      const dag::TensorSpec& spec = program.graph->spec(initializer.value);
+      if (reference.spec != spec && !is_widened(reference.spec, spec))
         return fail(ErrorCode::Corrupted, "the checkpoint's '" + initializer.name + "' is " +
                                               dag::to_string(reference.spec) + ", the model's another");
       stage.tensors.push_back(reference);

@@ -139,6 +139,7 @@ class Broker {
                                                       const std::vector<Candidate>& candidates,
                                                       bool by_pace) const;
   bool can_do_without(const Job& job, const PeerId& peer) const;
+  bool is_refused_by_all(Job& job, const Peer& peer);
   bool is_hopeless(Job& job, const PeerId& peer);
 
   // Numbers that are not finite (divergence.cc)

@@ -39,7 +39,7 @@ Status StageClaims::Tensors<Key>::check(const std::vector<proto::TensorReference
 }
 
 StageClaims::StageClaims(const proto::AssignStage& assignment)
-    : skips_steps_(assignment.training.on_divergence == dag::OnDivergence::Skip) {
+    : skips_steps_(assignment.training.may_skip()) {
   for (const proto::StageProgram& program : assignment.programs) {
     const dag::Graph& graph = *program.graph;
     Numbers numbers;

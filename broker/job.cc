@@ -44,8 +44,11 @@ bool Job::can_skip(const Peer& peer) const {
   return !submitted.submission.skips_steps || peer.minor >= proto::kProtocolMinorOfSkippedSteps;
 }
 
+bool Job::is_new_enough(const Peer& peer) const { return peer.minor >= submitted.submission.peer_minor; }
+
 bool Job::suits(const Peer& peer) const {
-  return may_send(peer) && can_skip(peer) && peer.device.has(submitted.submission.arithmetic);
+  return may_send(peer) && can_skip(peer) && is_new_enough(peer) &&
+         peer.device.has(submitted.submission.arithmetic);
 }
 
 uint32_t predicted_microbatches(const Job& job, const PlannedRun& plan) {

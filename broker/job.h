@@ -124,6 +124,7 @@ struct Job {
     uint64_t diverged_at = 0;     // it went back because of this step, and has not got past it; 0: it did not
     std::set<PeerId> excluded{};  // could not take a stage of this job
     std::set<PeerId> called_hopeless_by{};  // who said that any peer would fail
+    std::set<PeerId> refused_by{};          // whose device lacks what it needs
     bool judged_alone = false;  // a peer was replaced for being slow, with nothing to compare it with
   } losses{};
   struct Bits {
@@ -154,6 +155,7 @@ struct Job {
   bool excludes(const std::string& peer) const;  // by its user's wish
   bool may_send(const Peer& peer) const;         // it reads what the job's links carry
   bool can_skip(const Peer& peer) const;         // steps, if the job does
+  bool is_new_enough(const Peer& peer) const;    // for the job's terms
   bool suits(const Peer& peer) const;            // all that, and its device computes as the job wants
 };
 

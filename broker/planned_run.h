@@ -1,6 +1,7 @@
 // A run as the planner made it: its stages, ready to be sent, and what the broker must know to conduct it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -33,6 +34,7 @@ struct PlannedRun {
   dag::ScheduleSpec schedule{};
   double clip_norm = 0;
   dag::OnDivergence on_divergence = dag::OnDivergence::Stop;
+  std::vector<uint64_t> empty_steps{};  // ascending: in which nothing counts in the loss
   uint64_t evaluate_every = 0;
   std::optional<Duration> checkpoint_every{};
   std::optional<uint64_t> checkpoint_steps{};
@@ -57,6 +59,9 @@ struct PlannedRun {
   // Stages update only once they are told what all of a step comes to (proto::GradientNorm).
   bool decides_together() const { return clip_norm > 0 || skips_steps(); }
   bool skips_steps() const { return on_divergence == dag::OnDivergence::Skip; }
+  bool is_empty(uint64_t step) const {
+    return std::binary_search(empty_steps.begin(), empty_steps.end(), step);
+  }
   // Where the seat is in `stages`.
   std::optional<uint32_t> find(const plan::Seat& seat) const {
     for (uint32_t s = 0; s < stages.size(); ++s)

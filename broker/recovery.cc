@@ -125,11 +125,31 @@ bool Broker::is_hopeless(Job& job, const PeerId& peer) {
   return job.losses.called_hopeless_by.size() >= kAgree || !can_do_without(job, peer);
 }
 
+// A peer whose device lacks what the job needs. Once three of a kind have said so the others of that kind
+// need not be asked; whether the job is given up, because nobody else is free to try.
+bool Broker::is_refused_by_all(Job& job, const Peer& peer) {
+  constexpr size_t kAgree = 3;
+  job.losses.refused_by.insert(peer.id);
+  const auto is_of_its_kind = [&](const Peer& other) {
+    return other.device.device_class() == peer.device.device_class();
+  };
+  const auto& peers = pool_.peers();
+  const auto refusals = std::count_if(peers.begin(), peers.end(), [&](const auto& entry) {
+    return is_of_its_kind(entry.second) && job.losses.refused_by.contains(entry.first);
+  });
+  if (static_cast<size_t>(refusals) >= kAgree)
+    for (const auto& [id, other] : peers)
+      if (is_of_its_kind(other)) job.losses.excluded.insert(id);
+  return !can_do_without(job, peer.id);
+}
+
 void Broker::on_stage_failed(Job& job, uint32_t stage, Peer& peer, const proto::StageFailed& failed) {
   const std::string what =
       "stage " + std::to_string(stage + 1) + " on " + peer.name + ": " + failed.error.message;
   if (failed.diverged) return on_edge_diverged(job, what, failed);
   if (failed.permanent && is_hopeless(job, peer.id)) return end_job(job, JobState::Failed, what);
+  if (failed.error.code == ErrorCode::Unsupported && is_refused_by_all(job, peer))
+    return end_job(job, JobState::Failed, "no peer that is free can do it: " + what);
   if (failed.error.code == ErrorCode::DeviceLost) {  // as if it were gone; the job has no part in that
     peer.draining = peer.device_lost = true;
     return recover(job, what, /*counts=*/false);

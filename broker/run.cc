@@ -163,8 +163,8 @@ void Run::send_norm(uint64_t number, StepInProgress& step, RunSink& sink) {
   for (const double square : step.squares) sum += square;  // in parameter order, at this one place
   for (const double loss : step.losses) losses += loss;
   step.norm = std::sqrt(sum) / plan_->microbatches;
-  step.skip = plan_->skips_steps() &&
-              (!std::isfinite(step.norm) || !std::isfinite(losses) || step.statistics_diverged);
+  const bool is_finite = std::isfinite(step.norm) && std::isfinite(losses) && !step.statistics_diverged;
+  step.skip = plan_->is_empty(number) || (plan_->skips_steps() && !is_finite);
   step.norm_sent = true;
   if (!plan_->decides_together()) return;
   for (uint32_t s = 0; s < stages_.size(); ++s)
@@ -195,7 +195,8 @@ Status Run::on_step_report(Instant now, uint32_t stage, const proto::StepReport&
   if (!step.squares_in[stage]) {
     if (const Status taken = take_squares(stage, report, step); !taken) return wrong(taken.error().message);
     // Before the norm is sent, and before any snapshot with this step is whole.
-    if (const auto what = not_finite(report); what && !plan_->skips_steps()) {
+    if (const auto what = not_finite(report);
+        what && !plan_->skips_steps() && !plan_->is_empty(report.step)) {
       ended_ = true;
       sink.diverged({report.step, stage,
                      plan::to_string(plan_->stages[stage].assignment->seat) + ", step " +
@@ -248,7 +249,8 @@ void Run::commit_steps(Instant now, RunSink& sink) {
     for (const double value : step.losses) loss += value;
     loss = step.skip ? std::numeric_limits<double>::quiet_NaN() : loss / plan_->microbatches;
     if (!step.skip) last_loss_ = loss;
-    skipped_in_a_row_ = step.skip ? skipped_in_a_row_ + 1 : 0;
+    const bool is_empty = plan_->is_empty(number);  // which says nothing of divergence
+    if (!is_empty) skipped_in_a_row_ = step.skip ? skipped_in_a_row_ + 1 : 0;
     const double elapsed = seconds(now - last_commit_);
     last_commit_ = now;
     // Shown to people: smoothed, because commits come in bunches.
@@ -272,7 +274,7 @@ void Run::commit_steps(Instant now, RunSink& sink) {
       recorded_ = number;
       sink.emit(std::move(event));
     }
-    if (skipped_in_a_row_ == dag::kSkippedInARowMax) {
+    if (skipped_in_a_row_ == dag::kSkippedInARowMax && !is_empty) {
       ended_ = true;
       return sink.diverged({number, std::nullopt,
                             "step " + std::to_string(number) + " is the " +

@@ -18,9 +18,10 @@ void Run::begin_evaluation(uint64_t step) {
   forward_.active = true;
   forward_.step = step;
   const size_t count = plan_->forward_microbatches, terms = plan_->loss_terms.count();
+  const size_t counts = plan_->loss_terms.counted();
   forward_.loss.resize(count * terms);
   forward_.correct.resize(count);
-  forward_.counted.resize(count * terms);
+  forward_.counted.resize(count * counts);
 }
 
 // What was reported before is not asked for, or not taken, again.
@@ -64,7 +65,7 @@ Status Run::on_evaluation_report(Instant now, uint32_t stage, const proto::Evalu
     return fail(ErrorCode::InvalidArgument, "an evaluation that was not asked for");
   }
   WEFT_TRY_STATUS(claims_[stage].check(report));
-  const size_t terms = plan_->loss_terms.count();
+  const size_t terms = plan_->loss_terms.count(), counts = plan_->loss_terms.counted();
   const auto take = [&](const std::vector<double>& values, size_t each,
                         std::vector<std::optional<double>>& into) -> bool {
     const size_t count = values.size() / each;  // microbatches
@@ -75,12 +76,12 @@ Status Run::on_evaluation_report(Instant now, uint32_t stage, const proto::Evalu
     return true;
   };
   if (!take(report.loss, terms, forward_.loss) || !take(report.correct, 1, forward_.correct) ||
-      !take(report.counted, terms, forward_.counted))
+      !take(report.counted, counts, forward_.counted))
     return fail(ErrorCode::InvalidArgument, "an evaluation of microbatches that were not asked for");
   while (forward_.reported < forward_.commanded) {
     const uint32_t m = forward_.reported;
     if (!forward_.loss[m * terms] || (plan_->accuracy && !forward_.correct[m]) ||
-        (plan_->masked && !forward_.counted[m * terms]))
+        (plan_->masked && !forward_.counted[m * counts]))
       break;
     ++forward_.reported;
     last_progress_ = now;
@@ -94,16 +95,16 @@ Status Run::on_evaluation_report(Instant now, uint32_t stage, const proto::Evalu
 void Run::finish_evaluation(RunSink& sink) {
   if (!forward_.active || forward_.reported < plan_->forward_microbatches || committed_ < forward_.step)
     return;
-  const size_t terms = plan_->loss_terms.count();
+  const size_t terms = plan_->loss_terms.count(), counts = plan_->loss_terms.counted();
   dag::EvaluationSums sums(plan_->loss_terms);
-  std::vector<double> loss(terms), counted(terms);
+  std::vector<double> loss(terms), counted(counts);
   uint64_t samples = 0;
   for (uint32_t m = 0; m < plan_->forward_microbatches; ++m) {
     const double valid = static_cast<double>(samples_of(m));
-    for (size_t i = 0; i < terms; ++i) {
+    for (size_t i = 0; i < terms; ++i)
       loss[i] = plan_->masked ? *forward_.loss[m * terms + i] : *forward_.loss[m * terms + i] * valid;
-      counted[i] = plan_->masked ? *forward_.counted[m * terms + i] : valid;
-    }
+    for (size_t i = 0; i < counts; ++i)
+      counted[i] = plan_->masked ? *forward_.counted[m * counts + i] : valid;
     sums.add(loss, counted, plan_->accuracy ? *forward_.correct[m] : 0);
     samples += samples_of(m);
   }

@@ -41,6 +41,8 @@ std::optional<std::string> Broker::why_not(const Peer& peer, const Job& job, boo
     return "cannot read compressed tensors: its weft (" + peer.software + ") is too old";
   if (!job.can_skip(peer))
     return "cannot skip steps that diverge: its weft (" + peer.software + ") is too old";
+  if (!job.is_new_enough(peer))
+    return "cannot train what the job asks for: its weft (" + peer.software + ") is too old";
   if (!job.suits(peer)) return describe_lack(peer.device, job.submitted.submission.arithmetic);
   if (job.losses.excluded.contains(peer.id)) return "failed this job before";
   if (peer.device_lost) return "has lost its device";

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "cli/exit_codes.h"
+#include "cli/say.h"
 
 namespace weft::cli {
 namespace {
@@ -78,7 +79,7 @@ class Attender {
 
 Result<bool> Attender::wait() {
   if (is_open()) return true;
-  fmt::print(stderr, "info away reason=\"{}\"\n", describe());
+  say(stderr, "info away reason=\"{}\"\n", describe());
   net::Loop loop;
   bool leaves = false;
   WEFT_TRY(const auto signals, SignalWatch::start(loop, [&](int) {
@@ -93,7 +94,7 @@ Result<bool> Attender::wait() {
     });
   while (!leaves && !is_open()) loop.run_until(kLookEvery, [&] { return leaves || is_open(); });
   if (what_.control) what_.control->detach();
-  if (!leaves) fmt::print(stderr, "info back\n");
+  if (!leaves) say(stderr, "info back\n");
   return !leaves;
 }
 
@@ -106,14 +107,14 @@ Result<std::optional<int>> Attender::work() {
     peer.request_drain();
     if (!late)
       late = loop.after(kHandOverMax, [&] {
-        fmt::print(stderr, "warning not_handed_over reason=\"the broker did not take the work away\"\n");
+        say(stderr, "warning not_handed_over reason=\"the broker did not take the work away\"\n");
         peer.stop();
       });
   };
   const auto look_at_hours = [&] {
     if (leaves || goes_away || is_open()) return;
     goes_away = true;
-    fmt::print(stderr, "info leaving_off reason=\"{}\"\n", describe());
+    say(stderr, "info leaving_off reason=\"{}\"\n", describe());
     hand_over();
   };
   std::function<void()> look_again = [&] {
@@ -124,7 +125,7 @@ Result<std::optional<int>> Attender::work() {
   WEFT_TRY(const auto signals, SignalWatch::start(loop, [&](int count) {
              leaves = true;
              if (count == 1) {
-               fmt::print(stderr, "leaving after the work at hand is handed over; again to leave at once\n");
+               say(stderr, "leaving after the work at hand is handed over; again to leave at once\n");
                hand_over();
              } else {
                forced = true;
@@ -149,8 +150,8 @@ Result<std::optional<int>> Attender::work() {
   Result<int> result = forced ? kExitStopped : kExitOk;
   if (!left) result = fail(left.error());
   if (!peer.rest(kGrace)) {
-    fmt::print(stderr, "warning device_left_behind reason=\"it has not answered for {} s\"\n",
-               std::chrono::duration_cast<std::chrono::seconds>(kGrace).count());
+    say(stderr, "warning device_left_behind reason=\"it has not answered for {} s\"\n",
+        std::chrono::duration_cast<std::chrono::seconds>(kGrace).count());
     end_at_once(result);
   }
   if (result && goes_away && !leaves) return std::nullopt;

@@ -20,6 +20,7 @@
 #include "cli/exit_codes.h"
 #include "cli/log_lines.h"
 #include "cli/quantities.h"
+#include "cli/say.h"
 #include "cli/signals.h"
 #include "configs/cluster.h"
 #include "configs/reader.h"
@@ -126,7 +127,8 @@ class StopOnSignal {
   static sigset_t signals() {
     sigset_t set;
     sigemptyset(&set);
-    for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set, signal);
+    for (const int signal : stop_signals()) sigaddset(&set, signal);
+    sigaddset(&set, SIGUSR1);
     return set;
   }
 
@@ -136,8 +138,9 @@ class StopOnSignal {
     for (int count = 0;;) {
       int signal = 0;
       if (sigwait(&set, &signal) != 0 || signal == SIGUSR1) return;
+      if (signal == SIGHUP && count > 0) continue;  // a terminal that goes away may say so twice
       if (++count > 1) _exit(kExitStopped);
-      fmt::print(stderr, "stopping; again to end at once\n");
+      say(stderr, "stopping; again to end at once\n");
       service.stop();
     }
   }
@@ -245,14 +248,14 @@ Result<int> run_broker(BrokerCommandOptions options) {
     address = net::to_string({own_address(), bound.port});
   WEFT_TRY_STATUS(broker::keep_address(data_dir, address));
   if (is_journal)
-    fmt::print(
+    say(stdout,
         "no token is written to the journal: `weft token join-line --data-dir {1}` shows how peers join {0}, "
         "`weft token create --role submitter --data-dir {1}` makes a token for users\n",
         address, fs::absolute(data_dir).string());
   else
-    fmt::print("weft join {} --token {}\n", address, service->peer_token());
+    say(stdout, "weft join {} --token {}\n", address, service->peer_token());
   if (service->submitter_token())
-    fmt::print(
+    say(stdout,
         "submitter token: {0}\n"
         "keep it: it is shown this once. To submit jobs from any machine: weft login {1} --token {0}\n",
         *service->submitter_token(), address);

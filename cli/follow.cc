@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cli/exit_codes.h"
+#include "cli/live_line.h"
+
 namespace weft::cli {
 namespace {
 
@@ -29,6 +32,7 @@ class Follower {
         asked_at = access_.loop().now();
       }
       const Duration wait = shows_status && !asked ? due - access_.loop().now() : kAnswerDeadline;
+      if (options_.ends_unread && report_.is_unread()) return {};
       WEFT_TRY_STATUS(client.wait(std::max(wait, Duration::zero())));
       while (auto message = client.take()) {
         if (const auto* event = std::get_if<proto::JobEvent>(&*message)) {
@@ -92,6 +96,14 @@ Result<std::unique_ptr<Client>> reconnect(BrokerAccess& access) {
     access.pause(backoff);
     if (access.interrupted()) return fail(ErrorCode::Cancelled, "interrupted");
   }
+}
+
+int end_of(proto::JobNumber job, const Followed& followed) {
+  if (followed.state == proto::JobState::Finished) return kExitOk;
+  if (followed.state == proto::JobState::Stopped) return kExitStopped;
+  std::fprintf(stderr, "weft: error: job %llu failed: %s\n", static_cast<unsigned long long>(job),
+               printable(followed.reason).c_str());
+  return followed.diverged ? kExitDiverged : kExitFailed;
 }
 
 Result<Followed> follow_job(BrokerAccess& access, std::unique_ptr<Client>& client, proto::JobNumber job,

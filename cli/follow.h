@@ -14,8 +14,9 @@
 namespace weft::cli {
 
 struct FollowOptions {
-  bool follow = true;       // false: only what has happened
-  Duration status_every{};  // how often the state of stages and links is asked for and shown; zero: never
+  bool follow = true;        // false: only what has happened
+  bool ends_unread = false;  // whoever reads what is shown may go: then this ends, too
+  Duration status_every{};   // how often the state of stages and links is asked for and shown; zero: never
 };
 struct Followed {
   proto::JobState state = proto::JobState::Queued;
@@ -27,10 +28,14 @@ struct Followed {
 };
 
 // Shows the job's events until its end (or until now). `client` is used while it lasts and replaced when it
-// is lost; at the end it may be null. Cancelled when the user interrupted; Unavailable when the broker stayed
-// away for long.
+// is lost; at the end it may be null. Where nobody reads any more and that ends it, the state is that of the
+// last event. Cancelled when the user interrupted; Unavailable when the broker stayed away for long.
 Result<Followed> follow_job(BrokerAccess& access, std::unique_ptr<Client>& client, proto::JobNumber job,
                             const FollowOptions& options, Report& report);
+
+// What a command returns that followed a job to its end: 0, 130 for one that was stopped, 7 for one that
+// diverged, else 1; of one that failed the reason goes to standard error.
+int end_of(proto::JobNumber job, const Followed& followed);
 
 // A client again, with back-off while the broker is away. Says so once on standard error.
 Result<std::unique_ptr<Client>> reconnect(BrokerAccess& access);

@@ -71,6 +71,18 @@ void print_on_host(const std::string& device, const HostOps& ops) {
   fmt::print("\n");
 }
 
+void print_open_sizes(const std::vector<std::string>& symbols) {
+  std::vector<std::string> options;
+  bool nameless = false;
+  for (const std::string& symbol : symbols)
+    symbol == "?" ? void(nameless = true) : options.push_back("--size " + symbol + "=N");
+  fmt::print(
+      "\nsizes of its inputs are open: a job takes them from its data{}{}; what stands above is what "
+      "the file says alone\n",
+      options.empty() ? "" : fmt::format(", here say {}", fmt::join(options, " ")),
+      nameless ? " (some have no name)" : "");
+}
+
 void print_text(const InspectOptions& options, const onnx::ModelInfo& info,
                 const std::optional<HostOps>& on_host) {
   fmt::print("{}: opset {}, by {}\n", options.model, info.opset,
@@ -88,6 +100,7 @@ void print_text(const InspectOptions& options, const onnx::ModelInfo& info,
   if (info.warnings.size() + info.notes.size() > 0) fmt::print("\n");
   for (const auto& note : info.notes) fmt::print("note: {}\n", note);
   for (const auto& warning : info.warnings) fmt::print("warning: {}\n", warning);
+  if (!info.open_sizes.empty()) print_open_sizes(info.open_sizes);
   if (!info.problem.empty()) fmt::print("\nthis model cannot be trained as it is: {}\n", info.problem);
 }
 
@@ -122,6 +135,7 @@ void print_json(const InspectOptions& options, const onnx::ModelInfo& info,
   json["running_statistics"] = entries(info.running_statistics);
   json["parameter_elements"] = info.parameter_elements;
   if (on_host) json["on_host"] = *on_host;
+  json["open_sizes"] = info.open_sizes;
   json["warnings"] = info.warnings;
   json["notes"] = info.notes;
   json["problem"] = info.problem.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(info.problem);
@@ -153,7 +167,7 @@ Result<int> run_inspect(const InspectOptions& options) {
   WEFT_TRY_STATUS(check_outputs(model, options.read));
   const onnx::ModelInfo info = onnx::inspect_model(model, import, dag::op_table(), options.read);
   std::optional<HostOps> on_host;
-  if (options.device == "cuda" && info.problem.empty()) {
+  if (options.device == "cuda" && info.problem.empty() && info.open_sizes.empty()) {
     if (!import.batch) import.batch = 2;  // where nobody says: enough for BatchNormalization to train
     WEFT_TRY(on_host, ops_left_to_host(model, import));
   }

@@ -20,7 +20,9 @@
 #include "cli/signals.h"
 #include "cli/stage_watch.h"
 #include "cli/temporary_folder.h"
+#include "dag/onnx/export.h"
 #include "dag/onnx/outline.h"
+#include "train/outputs.h"
 
 namespace weft::cli {
 namespace {
@@ -121,6 +123,7 @@ Result<int> run_logs(const JobOptions& options) {
   const auto followed = follow_job(
       *session->access, session->client, options.job,
       {.follow = options.follow,
+       .ends_unread = true,
        .status_every = options.follow ? Duration(std::chrono::seconds(lively ? 1 : 5)) : Duration::zero()},
       *report);
   if (!followed && followed.error().code == ErrorCode::Cancelled) return kExitStopped;
@@ -134,12 +137,26 @@ Result<int> run_logs(const JobOptions& options) {
                           {},
                           {},
                           followed->metrics});
+  return options.follow && has_ended(followed->state) ? end_of(options.job, *followed) : kExitOk;
+}
+
+Result<int> say_ended(const JobOptions& options, const proto::JobStatus& job, const char* when) {
+  if (options.json())
+    fmt::print("{}\n", json_status(job));
+  else
+    fmt::print("job {} {}: it is {}{}\n", job.job, when, to_string(job.state),
+               job.reason.empty() ? "" : ": " + printable(job.reason));
   return kExitOk;
 }
 
 Result<int> run_stop(const JobOptions& options) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
+  const auto look = [&] { return session->client->ask<proto::JobStatus>(proto::GetJob{options.job}); };
+  WEFT_TRY(const proto::JobStatus before, look());
+  if (has_ended(before.state)) return say_ended(options, before, "has ended already");
   WEFT_TRY_STATUS(session->client->ask<proto::Done>(proto::StopJob{options.job}));
+  WEFT_TRY(const proto::JobStatus after, look());
+  if (has_ended(after.state)) return say_ended(options, after, "has ended");  // it did not run
   if (options.json())
     fmt::print("{{\"event\":\"stopping\",\"job\":{}}}\n", options.job);
   else
@@ -177,6 +194,7 @@ Result<int> run_unban(const JobOptions& options) { return ban(options, /*lift=*/
 Result<int> run_fetch(const JobOptions& options) {
   WEFT_TRY(const auto session, BrokerCall::open(options.broker));
   Client& client = *session->client;
+  WEFT_TRY_STATUS(train::check_trained_output(options.output, {}));
   WEFT_TRY(const auto result, client.ask<proto::JobResult>(proto::GetResult{options.job}));
   WEFT_TRY(const auto folder, TemporaryFolder::make());
   WEFT_TRY(const fs::path model_path, fetch_model(client, result, folder->path()));
@@ -185,8 +203,7 @@ Result<int> run_fetch(const JobOptions& options) {
     WEFT_TRY(const onnx::OnnxModel model, onnx::open_model(model_path));
     std::vector<std::string> order;
     for (const auto& port : model.outputs()) order.push_back(port.name);
-    WEFT_TRY(const auto arrays, fetch_predictions(client, result, order));
-    WEFT_TRY_STATUS(write_npz_file(options.output, arrays));
+    WEFT_TRY_STATUS(fetch_predictions(client, result, order, options.output));
     end.step = result.sample_count;
   } else {
     WEFT_TRY(const auto written, fetch_trained(client, result, model_path, options.output));

@@ -15,6 +15,7 @@
 #include "cli/join_devices.h"
 #include "cli/log_lines.h"
 #include "cli/quantities.h"
+#include "cli/say.h"
 #include "cli/schedule.h"
 #include "cli/signals.h"
 #include "configs/cluster.h"
@@ -228,26 +229,26 @@ Result<int> run_join(const JoinOptions& options) {
     return own ? offered
                : std::min(offered, available_memory());  // memory of its own: no other process takes it
   };
-  fmt::print(stderr,
-             "info measured device={} matmul_gflops={:.1f} convolution_gflops={:.1f} "
-             "memory_gbytes_per_second={:.1f} "
-             "memory_offered={} fingerprint=\"{}\"\n",
-             report.device, report.rates.matmul_flops_per_second / 1e9,
-             report.rates.convolution_flops_per_second / 1e9, report.rates.memory_bytes_per_second / 1e9,
-             report.memory.value, report.fingerprint);
+  say(stderr,
+      "info measured device={} matmul_gflops={:.1f} convolution_gflops={:.1f} "
+      "memory_gbytes_per_second={:.1f} "
+      "memory_offered={} fingerprint=\"{}\"\n",
+      report.device, report.rates.matmul_flops_per_second / 1e9,
+      report.rates.convolution_flops_per_second / 1e9, report.rates.memory_bytes_per_second / 1e9,
+      report.memory.value, report.fingerprint);
   service.hello.device = std::move(report);
 
   Attending attending{.service = std::move(service), .attendance = Attendance(hours)};
   if (auto control = PeerControl::open(control_folders(), "peer-" + std::to_string(::getpid())))
     attending.control = std::move(*control);
   else
-    fmt::print(stderr, "warning cannot_be_paused reason=\"{}\"\n", control.error().message);
+    say(stderr, "warning cannot_be_paused reason=\"{}\"\n", control.error().message);
   if (!options.emulate_as.empty()) attending.reload = reload;
   attending.on_reload = [&] {
     const Status changed = change_lines(options, caps, open);
-    fmt::print(stderr, "{}\n",
-               changed ? "info lines_changed"
-                       : "warning lines_not_changed reason=\"" + changed.error().message + "\"");
+    say(stderr, "{}\n",
+        changed ? "info lines_changed"
+                : "warning lines_not_changed reason=\"" + changed.error().message + "\"");
   };
   return attend(std::move(attending));
 }

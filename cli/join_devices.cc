@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "cli/exit_codes.h"
+#include "cli/signals.h"
 
 namespace weft::cli {
 namespace {
@@ -53,7 +54,8 @@ Result<pid_t> start(std::vector<std::string> arguments, const std::string& input
 Result<int> run_each(const std::vector<std::vector<std::string>>& arguments, const std::string& input) {
   sigset_t wanted, before;
   sigemptyset(&wanted);
-  for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&wanted, signal);
+  for (const int signal : stop_signals()) sigaddset(&wanted, signal);
+  sigaddset(&wanted, SIGCHLD);
   ::sigprocmask(SIG_BLOCK, &wanted, &before);
   std::vector<pid_t> children;
   const auto tell_all = [&](int signal) {

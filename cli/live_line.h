@@ -19,7 +19,8 @@ class LiveLine {
 
   // Whether lines are rewritten at all; in a file or a pipe, and on a terminal that cannot, all lines stay.
   bool is_live() const { return terminal_; }
-  void write_line(std::string_view text);  // one that stays
+  bool is_unread() const { return std::ferror(out_) != 0; }  // something could not be written
+  void write_line(std::string_view text);                    // one that stays
   // The parts are what the line says, the most important first.
   void rewrite(const std::vector<std::string>& parts);
   void end();  // what the line says stays, and others may write

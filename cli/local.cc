@@ -8,7 +8,9 @@
 #include "cli/exit_codes.h"
 #include "cli/report.h"
 #include "cli/results.h"
+#include "cli/signals.h"
 #include "configs/job.h"
+#include "dag/onnx/model.h"
 #include "train/predictor.h"
 #include "train/trainer.h"
 
@@ -17,13 +19,18 @@ namespace {
 
 std::atomic<bool> stop_requested{false};
 
-// The first Ctrl-C asks for a clean end after the step at hand; the second ends the process at once.
+std::atomic<bool> asked_to_stop{false};
+
+// The first Ctrl-C asks for a clean end after the step at hand; the second ends the process at once. A
+// terminal that goes away asks for the former only, however often it says so.
 void on_signal(int signal) {
-  if (stop_requested.exchange(true)) {
+  const bool again = signal != SIGHUP && asked_to_stop.exchange(true);
+  if (again) {
     std::signal(signal, SIG_DFL);
     std::raise(signal);
     return;
   }
+  if (stop_requested.exchange(true)) return;
   static constexpr char kMessage[] = "\nstopping after this step; again to stop at once\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
 }
@@ -33,21 +40,25 @@ struct LocalOptions {
   std::vector<std::string> sets;
   std::string format = "text";
   std::string resume;
-  bool summary = false;
+  bool summary = false, other_data = false;
   BackendOptions backend;
 };
 
 Result<int> run_local(const LocalOptions& options) {
   WEFT_TRY(const configs::Job job, configs::load_job(options.job, options.sets));
   WEFT_TRY(const auto backend, make_backend(options.backend));
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
+  for (const int signal : stop_signals()) std::signal(signal, on_signal);
   if (job.task == configs::Task::Predict) {
     if (job.compression.policy != plan::CompressionPolicy::None || job.stages.value_or(1) != 1)
       return fail(job.error(ErrorCode::Unsupported, "placement",
                             "`weft local` runs one stage and compresses nothing"));
-    WEFT_TRY(const auto arrays, train::predict(job, *backend, &stop_requested));
-    WEFT_TRY_STATUS(write_npz_file(job.output, arrays));
+    WEFT_TRY_STATUS(train::check_output(job, /*with_checkpoints=*/false));
+    auto model = onnx::read_model(job.model);
+    if (!model) return fail(job.error(model.error().code, "model", model.error().message));
+    WEFT_TRY_STATUS(train::predict(job, *model, *backend,
+                                   {.stop = &stop_requested, .warn = [](const std::string& warning) {
+                                      std::fprintf(stderr, "warning: %s\n", warning.c_str());
+                                    }}));
     if (options.format == "json")
       std::printf("{\"event\":\"result\",\"output\":%s}\n", json_string(job.output.string()).c_str());
     else
@@ -56,8 +67,10 @@ Result<int> run_local(const LocalOptions& options) {
   }
   const auto report = options.format == "json" ? make_json_report(stdout)
                                                : make_text_report(stdout, {.summary = options.summary});
-  WEFT_TRY(const auto result, train::train(job, *backend, {.resume = options.resume, .stop = &stop_requested},
-                                           [&](const train::Event& event) { report->show(event); }));
+  WEFT_TRY(const auto result,
+           train::train(job, *backend,
+                        {.resume = options.resume, .other_data = options.other_data, .stop = &stop_requested},
+                        [&](const train::Event& event) { report->show(event); }));
   if (!result.diverged.empty()) {
     std::fprintf(stderr,
                  "weft: error: not finite: %s: the model diverged, and this machine would only make the same "
@@ -84,6 +97,8 @@ void add_local(CLI::App& app, Command& chosen) {
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
   command->add_option("--resume", options->resume, "go on from a checkpoint: its folder or manifest");
+  command->add_flag("--other-data", options->other_data,
+                    "with --resume: also with data of other bytes than the checkpoint was made with");
   command->add_flag("--summary", options->summary, "end with the test result and the seconds it took");
   options->backend.add_to(*command);
   command->callback([options, &chosen] { chosen = [options] { return run_local(*options); }; });

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "cli/say.h"
 
 namespace weft::cli {
 
@@ -24,7 +25,7 @@ std::string_view event_of(std::string_view line) {
 }  // namespace
 
 LogLines::LogLines()
-    : LogLines([](const std::string& line) { fmt::print(stderr, "{}\n", line); },
+    : LogLines([](const std::string& line) { say(stderr, "{}\n", line); },
                [] {
                  return Instant(std::chrono::duration_cast<Duration>(
                      std::chrono::steady_clock::now().time_since_epoch()));

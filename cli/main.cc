@@ -1,7 +1,12 @@
 // weft: one program, a subcommand for each thing that people do with it.
+#include <fcntl.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <system_error>
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
@@ -38,11 +43,26 @@ int run(int argc, char** argv) {
   return end_with(chosen());
 }
 
+// Whoever starts a process with a closed standard output would have the next file that is opened take its
+// number, and what is printed would be written into that.
+void open_standard_streams() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(descriptor, F_GETFD) < 0) ::open("/dev/null", O_RDWR);  // the lowest number that is free
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
+  // A reader that goes, or a file that may not grow, is told by the write that fails: neither ends a run.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return run(argc, argv);
+  } catch (const std::system_error& error) {
+    if (error.code().value() == EPIPE) return weft::cli::kExitOk;  // the reader has what it wanted
+    std::fprintf(stderr, "weft: error: %s\n", error.what());
+    return weft::cli::kExitFailed;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "weft: error: out of memory: try a smaller microbatch_size\n");
     return weft::cli::kExitResources;

@@ -31,7 +31,7 @@ std::string list(const std::vector<std::string>& names) {
 // What the import makes these ops of, and what it refuses.
 void print_operators() {
   std::printf(
-      "\n## ONNX operators that are imported\n\nOpset 6 to 24, in every form that those define unless a node "
+      "\n## ONNX operators that are imported\n\nOpset 6 to 26, in every form that those define unless a node "
       "is "
       "refused by name; a newer file is taken with a warning.\n\n%s\n\nOf the domain com.microsoft: %s\n"
       "\nFunctions of a model's own domains are inlined; If, Loop and Scan are written out as far as the "
@@ -42,7 +42,7 @@ void print_operators() {
   for (const auto& [names, reason] : onnx::refused_operators())
     std::printf("| %s | %s |\n", std::string(names).c_str(), std::string(reason).c_str());
   const std::pair<const char*, const char*> kinds[] = {
-      {"tensors of fp8, fp4, int4, int2, strings, complex numbers",
+      {"tensors of fp8, fp4, int2, strings, complex numbers; int4 and uint4 but as stored weights",
        "no dtype of a graph; dequantise or cast in the exporter"},
       {"sequences, maps, optionals and sparse tensors as inputs or outputs of a model",
        "data and results are dense tensors"},

@@ -88,7 +88,9 @@ Result<PlannedJob> open_job(const PlanOptions& options, PlanCluster& cluster) {
 Result<int> run_plan(const PlanOptions& options) {
   WEFT_TRY_STATUS(check_html(options.html));
   WEFT_TRY(PlanCluster cluster, open_cluster(options));
-  WEFT_TRY(const PlannedJob job, open_job(options, cluster));
+  WEFT_TRY(PlannedJob job, open_job(options, cluster));
+  WEFT_TRY(const auto said, look_at_data(job));
+  job.notes.insert(job.notes.end(), said.begin(), said.end());
   const plan::PlanRequest request = request_of(options, job, cluster);
   std::optional<Comparison> comparison;
   std::optional<plan::Plan> plan;

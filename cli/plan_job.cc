@@ -7,15 +7,19 @@
 #include "configs/yaml.h"
 #include "dag/autodiff.h"
 #include "dag/loss.h"
+#include "dag/onnx/batch_axis.h"
 #include "dag/onnx/import.h"
 #include "dag/onnx/outline.h"
 #include "dag/op_table.h"
 #include "dag/passes/canonicalise.h"
+#include "dag/passes/halves.h"
 #include "dag/state.h"
 #include "data/dataset.h"
 #include "data/file.h"
 #include "peer/backend/reference/reference_kernels.h"
+#include "train/data_check.h"
 #include "train/loss_warnings.h"
+#include "train/matching.h"
 #include "train/prepare.h"
 
 namespace weft::cli {
@@ -89,14 +93,19 @@ Result<dag::Shape> sample_shape(const Job& job, const std::string& input) {
 class Shapes {
  public:
   Shapes(const Job& job, const OnnxModel& model, const std::map<std::string, int64_t>& sizes)
-      : job_(job), model_(model), sizes_(sizes), bare_(is_model(job.source)) {}
+      : job_(job),
+        model_(model),
+        sizes_(sizes),
+        symbol_(onnx::batch_symbol(model)),
+        bare_(is_model(job.source)) {}
 
-  // Of the inputs that the model leaves open.
+  // Of the inputs that the model leaves open, with the batch first.
   Result<std::map<std::string, dag::Shape>> run() const {
     std::map<std::string, dag::Shape> shapes;
     const auto ports = model_.inputs();
     for (const OnnxModel::Port& port : ports) {
-      // In a job every input has the batch for its first axis; of a bare model only the first is taken to.
+      if (job_.input_values.contains(port.name)) continue;
+      // In a job every input has the batch; of a bare model only the first is taken to.
       if (!bare_ || &port == &ports.front()) WEFT_TRY_STATUS(check_batch(port));
       if (const std::string dim = open_dim(port); !dim.empty()) {
         WEFT_TRY(shapes[port.name], from_data(port, dim));
@@ -107,42 +116,51 @@ class Shapes {
 
  private:
   Status check_batch(const OnnxModel::Port& port) const {
-    if (port.dims.empty() || !is_number(port.dims[0]) || port.dims[0] == std::to_string(job_.microbatch_size))
-      return {};
+    if (port.dims.empty()) return {};
+    const std::string& size = port.dims[onnx::batch_axis(port, symbol_)];
+    if (!is_number(size) || size == std::to_string(job_.microbatch_size)) return {};
     return fail(job_.error(ErrorCode::InvalidArgument,
                            job_.locations.contains("microbatch_size") ? "microbatch_size" : "batch_size",
-                           "the model was exported with a fixed batch of " + port.dims[0] + " ('" +
-                               port.name + "'): set microbatch_size=" + port.dims[0] +
-                               ", or export it with dynamic_axes"));
+                           "the model was exported with a fixed batch of " + size + " ('" + port.name +
+                               "'): set microbatch_size=" + size + ", or export it with dynamic_axes"));
   }
 
-  // The first dim behind the batch that nothing binds; "?" for a nameless one or no shape at all.
+  // The first dim beside the batch that nothing binds; "?" for a nameless one or no shape at all.
   std::string open_dim(const OnnxModel::Port& port) const {
     if (!port.has_shape) return "?";
-    for (size_t i = 1; i < port.dims.size(); ++i)
-      if (!is_number(port.dims[i]) && !sizes_.contains(port.dims[i]) && port.dims[i] != port.dims[0])
-        return port.dims[i];
+    const size_t batch = onnx::batch_axis(port, symbol_);
+    for (size_t i = 0; i < port.dims.size(); ++i) {
+      const std::string& dim = port.dims[i];
+      const bool is_batch = i == batch || (dim != "?" && (dim == port.dims[batch] || dim == symbol_));
+      if (!is_batch && !is_number(dim) && !sizes_.contains(dim)) return dim;
+    }
     return {};
   }
 
   Result<dag::Shape> from_data(const OnnxModel::Port& port, const std::string& dim) const {
-    auto sample = sample_shape(job_, port.name);
-    if (sample) {
-      sample->insert(sample->begin(), job_.microbatch_size);
-      return sample;
+    std::string why;
+    if (!bare_) {
+      auto sample = sample_shape(job_, port.name);
+      if (sample) {
+        sample->insert(sample->begin(), job_.microbatch_size);
+        return sample;
+      }
+      why = ", and the data do not tell (" + sample.error().message + ")";
     }
-    std::string advice = "export the model with that dim fixed";
+    std::string advice =
+        bare_ ? "give a job file, whose data tell it" : "export the model with that dim fixed";
     if (dim != "?") advice = "say --size " + dim + "=N, or " + advice;
     return fail(
         job_.error(ErrorCode::InvalidArgument, "inputs",
                    "input '" + port.name + "' of the model: " +
-                       (dim == "?" ? "a dim has no size" : "nothing says how large '" + dim + "' is") +
-                       ", and the data do not tell (" + sample.error().message + "): " + advice));
+                       (dim == "?" ? "a dim has no size" : "nothing says how large '" + dim + "' is") + why +
+                       ": " + advice));
   }
 
   const Job& job_;
   const OnnxModel& model_;
   const std::map<std::string, int64_t>& sizes_;
+  std::string symbol_;
   bool bare_;
 };
 
@@ -164,10 +182,14 @@ Result<Graph> import_graph(const Job& job, const OnnxModel& model,
   options.train = job.trained;
   options.freeze = job.freeze;
   options.read = train::values_read(job.losses);
+  options.batch_first = true;
   WEFT_TRY(options.input_shapes, Shapes(job, model, sizes).run());
+  WEFT_TRY(options.bound_inputs, train::input_values(job, model, job.microbatch_size));
   auto imported = onnx::import_model(model, options, dag::op_table());
   if (!imported) return fail(job.error(imported.error().code, "model", imported.error().message));
-  return dag::canonicalise(imported->graph, dag::op_table());
+  WEFT_TRY(const Graph canonical, dag::canonicalise(imported->graph, dag::op_table()));
+  return dag::widen_halves(canonical, dag::op_table(),
+                           options.training ? dag::HalfWeights::Masters : dag::HalfWeights::AsInFile);
 }
 
 // The named output added up, so that it is a loss.
@@ -194,35 +216,39 @@ bool is_text(const Job& job) { return job.train && std::holds_alternative<data::
 
 // Labels are shaped as the logits without their classes: axis 1 as PyTorch has it, but of three axes the last
 // one, as language models have it. Other targets are shaped as what they are compared with.
-Result<std::vector<dag::TensorSpec>> targets_of(const Job& job, const Graph& graph,
-                                                std::vector<std::string>& notes) {
-  std::vector<dag::TensorSpec> specs;
+Result<std::vector<dag::TermColumns>> columns_of(const Job& job, const Graph& graph,
+                                                 std::vector<std::string>& notes) {
+  std::vector<dag::TermColumns> columns;
   for (size_t i = 0; i < job.losses.size(); ++i) {
     const dag::LossSpec& loss = job.losses[i];
-    dag::TensorSpec& spec = specs.emplace_back();
+    dag::TensorSpec& spec = columns.emplace_back().target;
     const dag::GraphOutput* output = graph.find_output(OutputRole::Prediction, loss.prediction);
     if (loss.type == dag::LossType::Output || !output || loss.prediction.empty()) continue;
     spec = graph.spec(output->value);
+    if (!loss.sample_weights.empty() && !spec.shape.empty())
+      columns.back().sample_weights = dag::TensorSpec{dag::DType::F32, {spec.shape[0]}};
     if (loss.type != dag::LossType::CrossEntropy) continue;
-    const int64_t rank = spec.rank(), axis = loss.axis.value_or(rank == 3 ? 2 : 1);
-    if (axis >= rank)
+    const int64_t rank = spec.rank(), said = loss.axis.value_or(rank == 3 ? 2 : 1);
+    const int64_t axis = said < 0 ? said + rank : said;
+    if (axis < 1 || axis >= rank)
       return fail(job.error(ErrorCode::InvalidArgument, job.loss_path(i),
                             "logits '" + loss.prediction + "' are " + to_string(spec) +
-                                ": they have no axis " + std::to_string(axis) + " of classes"));
+                                ": they have no axis " + std::to_string(said) + " of classes"));
     if (!loss.axis && rank > 2 && !(rank == 3 && is_text(job)))
       notes.push_back("labels of '" + loss.prediction + "' are taken to lack axis " + std::to_string(axis) +
                       " of " + to_string(spec) + "; `axis` in the loss says otherwise");
     spec.dtype = dag::DType::I64;
     spec.shape.erase(spec.shape.begin() + axis);
   }
-  return specs;
+  return columns;
 }
 
 Result<Graph> training_graph(const Job& job, const Graph& model, std::vector<std::string>& notes) {
-  WEFT_TRY(const auto targets, targets_of(job, model, notes));
-  auto with_loss = dag::attach_training_loss(model, job.losses, targets, dag::op_table());
+  WEFT_TRY(const auto columns, columns_of(job, model, notes));
+  auto with_loss = dag::attach_training_loss(model, job.losses, columns, job.batch_size / job.microbatch_size,
+                                             dag::op_table());
   if (!with_loss) return fail(job.error(with_loss.error().code, "loss", with_loss.error().message));
-  auto graph = dag::differentiate(*with_loss, dag::op_table());
+  auto graph = dag::differentiate(with_loss->graph, dag::op_table());
   if (!graph) return fail(job.error(graph.error().code, "model", graph.error().message));
   if (!graph->find_output(OutputRole::Gradient))
     return fail(job.error(ErrorCode::InvalidArgument, "freeze",
@@ -272,6 +298,8 @@ Result<Outline> read_outline(const fs::path& path, std::span<const std::string> 
   WEFT_TRY(Job job,
            configs::parse_job(text, sets,
                               {.source = path.string(), .folder = path.parent_path(), .check_files = false}));
+  // Nobody wrote the lines of a bare model's job, but for what --set says.
+  if (is_model(path)) std::erase_if(job.locations, [](const auto& entry) { return !entry.second.from_set; });
   if (!model) {
     auto read = onnx::read_outline(job.model);
     if (!read) return fail(job.error(read.error().code, "model", read.error().message));
@@ -281,6 +309,58 @@ Result<Outline> read_outline(const fs::path& path, std::span<const std::string> 
 }
 
 }  // namespace
+
+namespace {
+
+bool is_there(const data::DataSpec& spec) {
+  std::error_code code;
+  return std::filesystem::is_regular_file(data::file_of(spec, "image"), code) &&
+         std::filesystem::is_regular_file(data::file_of(spec, "label"), code);
+}
+
+// The columns that feed the graph, which was made without them: as many elements, of the graph's types.
+Result<train::Prepared> fed_by(const PlannedJob& planned, const data::Dataset& dataset) {
+  const Job& job = planned.job;
+  train::Prepared prepared;
+  prepared.graph = planned.graph;
+  prepared.bounds = train::find_bounds(planned.graph);
+  const std::vector<std::string> targets = dag::target_inputs(job.losses);
+  for (const dag::ValueId value : planned.graph.inputs()) {
+    const std::string& input = planned.graph.value(value).name;
+    const auto named = job.inputs.find(input);
+    const auto target =
+        static_cast<size_t>(std::find(targets.begin(), targets.end(), input) - targets.begin());
+    if (named == job.inputs.end() && target == targets.size()) continue;
+    const bool is_input = named != job.inputs.end();
+    WEFT_TRY(const size_t column,
+             train::find_column(job, dataset, is_input ? "inputs." + input : job.loss_path(target),
+                                is_input ? named->second : job.losses[target].target));
+    prepared.feeds.push_back(
+        {input, column,
+         dag::TensorSpec{planned.graph.spec(value).dtype, dataset.columns()[column].sample.shape}});
+  }
+  return prepared;
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> look_at_data(const PlannedJob& planned) {
+  const Job& job = planned.job;
+  std::vector<std::string> notes;
+  if (is_model(job.source)) return notes;
+  const auto look_at = [&](const std::optional<data::DataSpec>& spec, train::DataUse use) -> Status {
+    if (!spec || !is_there(*spec)) return {};
+    WEFT_TRY(const auto dataset, data::open_dataset(*spec, {.checks_sums = false}));
+    WEFT_TRY(const train::Prepared prepared, fed_by(planned, *dataset));
+    WEFT_TRY(const auto said, train::check_data(job, use, *dataset, prepared));
+    notes.insert(notes.end(), said.begin(), said.end());
+    return {};
+  };
+  WEFT_TRY_STATUS(look_at(job.train, train::DataUse::Train));
+  WEFT_TRY_STATUS(look_at(job.test, train::DataUse::Test));
+  WEFT_TRY_STATUS(look_at(job.predict, train::DataUse::Predict));
+  return notes;
+}
 
 Result<std::vector<uint32_t>> open_microbatch_sizes(const fs::path& path, std::span<const std::string> sets) {
   WEFT_TRY(const Outline outline, read_outline(path, sets));

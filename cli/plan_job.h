@@ -1,5 +1,5 @@
-// What is planned: a job, or a bare model, as a graph. Neither weights nor data are read; a data set is
-// opened only where the model leaves a shape open that nothing else tells.
+// What is planned: a job, or a bare model, as a graph. No weights are read; data only to
+// tell a shape that the model leaves open, and to be looked through.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,10 @@ struct PlannedJob {
 Result<PlannedJob> open_planned_job(const std::filesystem::path& path, std::span<const std::string> sets,
                                     const std::map<std::string, int64_t>& sizes,
                                     uint32_t microbatch_size = 0);
+
+// What looking through the job's data says (train/data_check.h), where its files are there; a bare model has
+// none.
+Result<std::vector<std::string>> look_at_data(const PlannedJob& planned);
 
 // What `microbatch_size: auto` of such a job may become; none where it says a size.
 Result<std::vector<uint32_t>> open_microbatch_sizes(const std::filesystem::path& path,

@@ -72,6 +72,9 @@ void print_row(const std::string& name, const Cost& cost, double total, int micr
 
 Result<int> run_profile(const ProfileOptions& options) {
   WEFT_TRY(configs::Job job, configs::load_job(options.job, options.sets));
+  if (job.task != configs::Task::Train)
+    return fail(
+        job.error(ErrorCode::Unsupported, "task", "a step of training is profiled, and this job predicts"));
   WEFT_TRY(const auto backend, make_backend(options.backend));
   WEFT_TRY(const std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*job.train));
   WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(job.model));
@@ -84,7 +87,10 @@ Result<int> run_profile(const ProfileOptions& options) {
   data::Request request{
       .step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size, .samples = {}};
   for (uint32_t i = 0; i < job.microbatch_size; ++i) request.samples.push_back(i % dataset->sample_count());
-  WEFT_TRY(const data::Microbatch batch, data::read_microbatch(*dataset, prepared.feeds, request));
+  WEFT_TRY(data::Microbatch batch, data::read_microbatch(*dataset, prepared.feeds, request));
+  data::StepDivisors divisors(prepared.divisors, job.losses.size());
+  WEFT_TRY(const auto* divided, divisors.of(*dataset, request.step, request.samples));
+  batch.tensors.insert(divided->tensors.begin(), divided->tensors.end());
   microbatch->context = {
       .seed = job.seed, .step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size};
 

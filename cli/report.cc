@@ -91,12 +91,16 @@ struct JsonLine {
     return fmt::format(R"({{"event":"checkpoint","after_step":{},"path":{}}})", e.after_step,
                        e.path.empty() ? "null" : json_string(e.path.string()));
   }
+  std::string operator()(const train::WarningEvent& e) const {
+    return fmt::format(R"({{"event":"warning","after_step":{},"text":{}}})", e.after_step,
+                       json_string(e.text));
+  }
   std::string operator()(const train::ResultEvent& e) const {
     return fmt::format(
         R"({{"event":"result","status":"{}","steps":{},"seconds":{},"output":{},"inference":{},"checkpoint":{},"metrics":{}}})",
-        !e.diverged.empty() ? "failed"
-        : e.stopped         ? "stopped"
-                            : "completed",
+        e.failed || !e.diverged.empty() ? "failed"
+        : e.stopped                     ? "stopped"
+                                        : "completed",
         e.steps, json_number(e.seconds), e.output.empty() ? "null" : json_string(e.output.string()),
         e.inference.empty() ? "null" : json_string(e.inference.string()),
         e.checkpoint.empty() ? "null" : json_string(e.checkpoint.string()), json_metrics(e.metrics));
@@ -139,6 +143,7 @@ class JsonReport : public Report {
     std::fprintf(out_, "%s\n", line.c_str());
     std::fflush(out_);
   }
+  bool is_unread() const override { return std::ferror(out_) != 0; }
 
  private:
   std::FILE* out_;

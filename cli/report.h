@@ -24,7 +24,8 @@ class Report {
  public:
   virtual ~Report() = default;
   virtual void show(const RunEvent& event) = 0;
-  virtual void make_way() {}  // something else is about to write to the terminal
+  virtual void make_way() {}           // something else is about to write to the terminal
+  virtual bool is_unread() const = 0;  // what was shown could not be written: the reader is gone
 };
 
 std::unique_ptr<Report> make_json_report(std::FILE* out);

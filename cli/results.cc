@@ -134,29 +134,40 @@ Result<std::vector<PredictedOutput>> arrange_predictions(const proto::JobResult&
   return outputs;
 }
 
-Result<std::vector<data::NpzArray>> fetch_predictions(Client& client, const proto::JobResult& result,
-                                                      const std::vector<std::string>& order) {
-  WEFT_TRY(const auto outputs, arrange_predictions(result, order));
-  std::vector<data::NpzArray> arrays;
-  for (const PredictedOutput& output : outputs) {
-    data::NpzArray array{output.name, dag::Tensor(output.spec)};
-    const std::span<std::byte> all = array.tensor.mutable_bytes();
-    const std::vector<uint64_t> sizes(output.blobs.size(), output.microbatch_size);
-    WEFT_TRY_STATUS(client.get(output.blobs, sizes, [&](size_t i, std::vector<std::byte> bytes) -> Status {
-      const size_t begin = std::min(all.size(), i * bytes.size());
-      const size_t count = std::min(bytes.size(), all.size() - begin);  // the rest is padding
-      std::copy_n(bytes.begin(), count, all.begin() + static_cast<std::ptrdiff_t>(begin));
-      return {};
-    }));
-    arrays.push_back(std::move(array));
-  }
-  return arrays;
+namespace {
+
+// The rows of one output, written in their order, in whichever they come.
+Status fetch_rows(Client& client, const PredictedOutput& output, size_t array, data::NpzRows& rows) {
+  uint64_t left = static_cast<uint64_t>(output.spec.bytes().value);
+  size_t next = 0;
+  std::map<size_t, std::vector<std::byte>> waiting;
+  const std::vector<uint64_t> sizes(output.blobs.size(), output.microbatch_size);
+  return client.get(output.blobs, sizes, [&](size_t i, std::vector<std::byte> bytes) -> Status {
+    waiting[i] = std::move(bytes);
+    for (auto at = waiting.find(next); at != waiting.end(); at = waiting.find(++next)) {
+      const auto count = static_cast<size_t>(std::min<uint64_t>(left, at->second.size()));
+      WEFT_TRY_STATUS(rows.append(array, std::span(at->second).first(count)));  // the rest is padding
+      left -= count;
+      waiting.erase(at);
+    }
+    return {};
+  });
 }
 
-Status write_npz_file(const fs::path& path, std::span<const data::NpzArray> arrays) {
+}  // namespace
+
+Status fetch_predictions(Client& client, const proto::JobResult& result,
+                         const std::vector<std::string>& order, const fs::path& path) {
+  WEFT_TRY(const auto outputs, arrange_predictions(result, order));
+  std::vector<data::NpzRows::Array> arrays;
+  for (const PredictedOutput& output : outputs) arrays.push_back({output.name, output.spec});
+  const auto write = [&](const storage::Files::PlacedSink& sink) -> Status {
+    WEFT_TRY(data::NpzRows rows, data::NpzRows::create(arrays, sink));
+    for (size_t i = 0; i < outputs.size(); ++i) WEFT_TRY_STATUS(fetch_rows(client, outputs[i], i, rows));
+    return rows.finish();
+  };
   storage::Files files;
-  return files.write_atomic_pieces(
-      path, [&](const storage::Files::Sink& sink) { return data::write_npz(arrays, sink); }, {.mode = 0644});
+  return files.write_atomic_placed(path, write, {.mode = 0644});
 }
 
 }  // namespace weft::cli

@@ -37,11 +37,8 @@ struct PredictedOutput {
 // microbatch is missing, shapes differ between microbatches, or there are fewer rows than samples.
 Result<std::vector<PredictedOutput>> arrange_predictions(const proto::JobResult& result,
                                                          const std::vector<std::string>& order);
-// One array for each output in sample order, padding cut off.
-Result<std::vector<data::NpzArray>> fetch_predictions(Client& client, const proto::JobResult& result,
-                                                      const std::vector<std::string>& order);
-
-// Writes the npz whole or not at all.
-Status write_npz_file(const std::filesystem::path& path, std::span<const data::NpzArray> arrays);
+// Writes an npz, whole or not at all, with one array for each output in sample order, padding cut off.
+Status fetch_predictions(Client& client, const proto::JobResult& result,
+                         const std::vector<std::string>& order, const std::filesystem::path& path);
 
 }  // namespace weft::cli

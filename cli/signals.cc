@@ -21,7 +21,11 @@ sigset_t set_of(const Signals& signals) {
 }  // namespace
 
 const Signals& stop_signals() {
-  static const Signals signals{SIGINT, SIGTERM};
+  static const Signals signals = [] {
+    struct sigaction hangup {};
+    const bool ignored = ::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
+    return ignored ? Signals{SIGINT, SIGTERM} : Signals{SIGINT, SIGTERM, SIGHUP};
+  }();
   return signals;
 }
 
@@ -54,7 +58,13 @@ SignalWatch::~SignalWatch() {
 
 void SignalWatch::read() {
   signalfd_siginfo info;
-  while (::read(descriptor_, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) on_signal_(++count_);
+  while (::read(descriptor_, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info)))
+    count(static_cast<int>(info.ssi_signo));
+}
+
+void SignalWatch::count(int signal) {
+  if (signal != SIGHUP) return on_signal_(++count_);
+  if (count_ == 0 && !std::exchange(hung_up_, true)) on_signal_(1);
 }
 
 }  // namespace weft::cli

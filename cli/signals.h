@@ -11,7 +11,9 @@
 namespace weft::cli {
 
 using Signals = std::vector<int>;
-const Signals& stop_signals();  // SIGINT, SIGTERM
+// SIGINT, SIGTERM, and SIGHUP, which comes when the terminal goes away, unless it was ignored from the start
+// (nohup).
+const Signals& stop_signals();
 
 // The signals are kept waiting in this thread and in those that it starts from now on; the destructor lets
 // them through again in this thread.
@@ -26,7 +28,9 @@ class SignalsBlocked {
   const Signals signals_;
 };
 
-// Calls back on the loop, with how many have come by now. REQUIRES: the signals are blocked in every thread.
+// Calls back on the loop, with how many have come by now. SIGHUP counts as the first, and never as another:
+// who closes a terminal does not ask for more haste, and it may come twice. REQUIRES: the signals are blocked
+// in every thread.
 class SignalWatch {
  public:
   static Result<std::unique_ptr<SignalWatch>> start(net::Loop& loop, std::function<void(int count)> on_signal,
@@ -39,8 +43,11 @@ class SignalWatch {
   SignalWatch() = default;
   void read();
 
+  void count(int signal);
+
   int descriptor_ = -1;
   int count_ = 0;
+  bool hung_up_ = false;
   std::function<void(int)> on_signal_;
   std::unique_ptr<net::Loop::Watch> watch_;
 };

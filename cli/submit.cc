@@ -11,10 +11,12 @@
 #include "cli/quantities.h"
 #include "cli/report.h"
 #include "cli/results.h"
+#include "cli/say.h"
 #include "cli/signals.h"
 #include "dag/onnx/export.h"
 #include "dag/onnx/outline.h"
 #include "proto/codec/codec.h"
+#include "train/outputs.h"
 #include "train/submission.h"
 
 namespace weft::cli {
@@ -42,16 +44,16 @@ class UploadProgress {
     if (!terminal_ || Clock::now() - last_shown_ < std::chrono::milliseconds(200)) return;
     last_shown_ = Clock::now();
     shown_ = true;
-    fmt::print(stderr, "\r\033[Ksending {} of {}", format_bytes(static_cast<int64_t>(sent_)),
-               format_bytes(static_cast<int64_t>(total_)));
+    say(stderr, "\r\033[Ksending {} of {}", format_bytes(static_cast<int64_t>(sent_)),
+        format_bytes(static_cast<int64_t>(total_)));
     std::fflush(stderr);
   }
   void finish() const {
-    if (shown_) fmt::print(stderr, "\r\033[K");
+    if (shown_) say(stderr, "\r\033[K");
     if (blobs_ > 0)
-      fmt::print(stderr, "sent {} in {} pieces\n", format_bytes(static_cast<int64_t>(total_)), blobs_);
+      say(stderr, "sent {} in {} pieces\n", format_bytes(static_cast<int64_t>(total_)), blobs_);
     else
-      fmt::print(stderr, "the broker has everything already\n");
+      say(stderr, "the broker has everything already\n");
   }
 
  private:
@@ -114,6 +116,7 @@ class Submit {
   Result<int> run() {
     // What is wrong with the job is said before a broker is even looked for.
     WEFT_TRY(const train::OpenedJob opened, train::open_job(options_.job, options_.sets));
+    if (!options_.detach) WEFT_TRY_STATUS(train::check_output(opened.job, /*with_checkpoints=*/false));
     WEFT_TRY(train::ReadyJob ready, train::ready_job(opened));
     const train::StartEvent& start = ready.start;
     WEFT_TRY(access_, BrokerAccess::open(options_.broker));
@@ -123,7 +126,7 @@ class Submit {
              SignalWatch::start(access_->loop(), [this](int) { access_->set_interrupted(); }));
     if (const Status sent = connect_and_upload(ready.submission); !sent) {
       if (sent.error().code != ErrorCode::Cancelled) return fail(sent.error());
-      fmt::print(stderr, "\ninterrupted: nothing was submitted\n");
+      say(stderr, "\ninterrupted: nothing was submitted\n");
       return kExitStopped;
     }
     const proto::Message message = to_message(std::move(ready.submission));
@@ -154,8 +157,8 @@ class Submit {
   }
 
   static void warn(const train::StartEvent& start) {
-    for (const std::string& note : start.notes) fmt::print(stderr, "note: {}\n", note);
-    for (const std::string& warning : start.warnings) fmt::print(stderr, "warning: {}\n", warning);
+    for (const std::string& note : start.notes) say(stderr, "note: {}\n", note);
+    for (const std::string& warning : start.warnings) say(stderr, "warning: {}\n", warning);
   }
 
   Result<proto::JobAccepted> submit(const proto::Message& message) {
@@ -169,14 +172,14 @@ class Submit {
 
   int detached(const train::StartEvent& start) const {
     if (options_.format == "json") {
-      fmt::print("{{\"event\":\"submitted\",\"job\":{}}}\n", job_);
+      say(stdout, "{{\"event\":\"submitted\",\"job\":{}}}\n", job_);
     } else {
       warn(start);
-      fmt::print("{}\n", job_);
-      fmt::print(stderr,
-                 "follow it with `weft logs -f {0}`, stop it with `weft stop {0}`, get its file with `weft "
-                 "fetch {0} -o FILE`\n",
-                 job_);
+      say(stdout, "{}\n", job_);
+      say(stderr,
+          "follow it with `weft logs -f {0}`, stop it with `weft stop {0}`, get its file with `weft "
+          "fetch {0} -o FILE`\n",
+          job_);
     }
     return kExitOk;
   }
@@ -196,11 +199,15 @@ class Submit {
                              {},
                              {},
                              followed->metrics});
-      if (followed->state == proto::JobState::Stopped) return kExitStopped;
-      fmt::print(stderr, "weft: error: job {} failed: {}\n", job_, followed->reason);
-      return followed->diverged ? kExitDiverged : kExitFailed;
+      return end_of(job_, *followed);
     }
     const auto code = bring_back(job, *followed);
+    if (!code && code.error().code != ErrorCode::Cancelled)
+      return fail(
+          code.error().code,
+          fmt::format("{}\njob {} has finished, and the broker keeps what it learnt: `weft fetch {} -o "
+                      "FILE` writes it",
+                      code.error().message, job_, job_));
     if (!code) return leave(code.error());
     return *code;
   }
@@ -224,8 +231,7 @@ class Submit {
       WEFT_TRY(const onnx::OnnxModel model, onnx::open_model(job.model));
       std::vector<std::string> order;
       for (const auto& port : model.outputs()) order.push_back(port.name);
-      WEFT_TRY(const auto arrays, fetch_predictions(*client_, result, order));
-      WEFT_TRY_STATUS(write_npz_file(job.output, arrays));
+      WEFT_TRY_STATUS(fetch_predictions(*client_, result, order, job.output));
       report_->show(EndEvent{job_, "finished", "", result.sample_count, elapsed(), job.output, {}, {}});
       return {};
     }
@@ -249,7 +255,7 @@ class Submit {
         job_);
     report_->make_way();
     if (error.code != ErrorCode::Cancelled) return fail(error.code, error.message + "\n" + how);
-    fmt::print(stderr, "\n{}\n", how);
+    say(stderr, "\n{}\n", how);
     return kExitStopped;
   }
 

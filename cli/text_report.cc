@@ -44,6 +44,7 @@ class TextReport : public Report {
     std::visit([this](const auto& e) { on(e); }, event);
   }
   void make_way() override { end_live(); }
+  bool is_unread() const override { return live_.is_unread(); }
 
  private:
   void line(const std::string& text) { live_.write_line(text); }
@@ -55,6 +56,9 @@ class TextReport : public Report {
     steps_ = e.steps;
     for (const auto& note : e.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
     for (const auto& warning : e.warnings) std::fprintf(stderr, "warning: %s\n", warning.c_str());
+    if (e.first_step > e.steps)
+      return line(
+          fmt::format("nothing is left to train: the checkpoint is after step {}, the last", e.steps));
     line(
         fmt::format("training {} parameters in {} tensors{} on {} samples, steps {} to {} of {} samples each",
                     e.parameter_elements, e.parameter_tensors,
@@ -69,8 +73,7 @@ class TextReport : public Report {
     const bool first = step_.step == 0;
     step_ = e;
     elapsed_ += e.seconds;
-    if (!e.skipped)  // what a person can read off
-      loss_ = first || !std::isfinite(loss_) ? e.loss : 0.95 * loss_ + 0.05 * e.loss;
+    if (!e.skipped) loss_ = e.loss;
     pace_.add(e);
     if (e.skipped) line(fmt::format("step {} skipped: it was not finite, nothing was updated", e.step));
     const bool last = e.step == steps_;
@@ -122,9 +125,14 @@ class TextReport : public Report {
     line(e.path.empty() ? fmt::format("checkpoint after step {}", e.after_step)
                         : fmt::format("checkpoint after step {}: {}", e.after_step, e.path.string()));
   }
+  void on(const train::WarningEvent& e) {
+    end_live();
+    std::fprintf(stderr, "warning: %s\n", e.text.c_str());
+  }
   void on(const train::ResultEvent& e) {
     end_live();
-    if (!e.diverged.empty()) return line(fmt::format("failed after step {} of {}", e.steps, steps_));
+    if (e.failed || !e.diverged.empty())
+      return line(fmt::format("failed after step {} of {}", e.steps, steps_));
     if (e.stopped) {
       line(fmt::format("stopped after step {} of {}", e.steps, steps_));
       if (!e.checkpoint.empty())

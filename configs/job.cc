@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <limits>
+#include <set>
 #include <system_error>
 
 #include "configs/job_data.h"
@@ -23,7 +24,26 @@ constexpr Duration kCheckpointEveryMax = std::chrono::hours(24 * 30);
 
 constexpr Choice<Task> kTasks[] = {{"train", Task::Train}, {"predict", Task::Predict}};
 
-void read_inputs(MapReader& root, Job& job) {
+// Lists of lists of numbers, all of one shape.
+void read_input_value(MapReader& reader, const Node& node, size_t depth, InputValue& value) {
+  if (node.kind != Node::Kind::Sequence) {
+    if (depth < value.shape.size()) return reader.problem(node.where, "`value` has lists beside numbers");
+    const bool is_truth = node.kind == Node::Kind::Scalar && (node.text == "true" || node.text == "false");
+    if (is_truth) return value.numbers.push_back(node.text == "true" ? 1 : 0);
+    if (const auto number = reader.parse_number(node, "value", {-kInfinity, kInfinity}))
+      value.numbers.push_back(*number);
+    return;
+  }
+  const auto length = static_cast<int64_t>(node.items.size());
+  const bool is_new = depth == value.shape.size();
+  if (length == 0) return reader.problem(node.where, "`value` has an empty list");
+  if (is_new && value.numbers.empty()) value.shape.push_back(length);
+  if (depth >= value.shape.size() || value.shape[depth] != length)
+    return reader.problem(node.where, "the lists of `value` differ in length");
+  for (const Node& item : node.items) read_input_value(reader, item, depth + 1, value);
+}
+
+void read_inputs(MapReader& root, Problems& problems, Job& job) {
   const Node* node = root.require("inputs", "say which data column feeds each graph input, as {x: image}");
   if (!node) return;
   if (node->kind != Node::Kind::Map || node->entries.empty()) {
@@ -31,8 +51,15 @@ void read_inputs(MapReader& root, Job& job) {
     return;
   }
   for (const Entry& entry : node->entries) {
-    const auto column = root.parse_text(entry.value, "inputs." + entry.key);
     if (entry.key.empty()) root.problem(entry.where, "an input needs a name");
+    if (entry.value.kind == Node::Kind::Map) {
+      MapReader reader(entry.value, "inputs." + entry.key, problems);
+      if (const Node* value = reader.require("value", "say what it is for every sample, as {value: 16000}"))
+        read_input_value(reader, *value, 0, job.input_values[entry.key]);
+      reader.finish();
+      continue;
+    }
+    const auto column = root.parse_text(entry.value, "inputs." + entry.key);
     if (column) job.inputs[entry.key] = *column;
   }
 }
@@ -48,16 +75,43 @@ void read_ignore_index(MapReader& reader, dag::LossSpec& loss) {
     loss.ignore_index = static_cast<int64_t>(*value);
 }
 
+void read_class_weights(MapReader& reader, dag::LossSpec& loss) {
+  const Node* node = reader.take("class_weights");
+  if (!node) return;
+  if (node->kind != Node::Kind::Sequence || node->items.empty() || node->items.size() > dag::kClassWeightsMax)
+    return reader.problem(node->where, "`" + reader.path_of("class_weights") +
+                                           "` must be a list of one number a class, as [1, 2.5, 1]");
+  for (size_t i = 0; i < node->items.size(); ++i)
+    if (const auto weight = reader.parse_number(node->items[i], "class_weights[" + std::to_string(i) + "]",
+                                                {0, dag::kCountWeightMax}))
+      loss.class_weights.push_back(*weight);
+}
+
+void read_axis(MapReader& reader, dag::LossSpec& loss) {
+  const Node* node = reader.take("axis");
+  if (!node) return;
+  const auto value = reader.parse_number(*node, "axis", {-64, 63});
+  if (value && *value != static_cast<double>(static_cast<int64_t>(*value)))
+    reader.problem(node->where, "`" + reader.path_of("axis") + "` must be a whole number");
+  else if (value)
+    loss.axis = static_cast<int64_t>(*value);
+}
+
+// Keys that only cross_entropy has.
+void read_classes(MapReader& reader, dag::LossSpec& loss) {
+  read_axis(reader, loss);
+  read_ignore_index(reader, loss);
+  read_class_weights(reader, loss);
+  loss.label_smoothing = reader.number("label_smoothing", 0, {.min = 0, .max = 1, .below_max = true});
+}
+
 void read_loss_parts(MapReader& reader, dag::LossSpec& loss) {
   using dag::LossType;
   switch (loss.type) {
     case LossType::CrossEntropy:
       loss.prediction = reader.required_text("logits", "name the graph output that holds the logits");
       loss.target = reader.required_text("labels", "name the data column of the labels");
-      if (const Node* axis = reader.take("axis"))
-        if (const auto value = reader.parse_count(*axis, "axis", 0, 63))
-          loss.axis = static_cast<int64_t>(*value);
-      read_ignore_index(reader, loss);
+      read_classes(reader, loss);
       break;
     case LossType::Mse:
     case LossType::L1:
@@ -69,6 +123,7 @@ void read_loss_parts(MapReader& reader, dag::LossSpec& loss) {
       loss.prediction = reader.required_text("name", "name the graph output that is the loss");
       break;
   }
+  if (loss.type != LossType::Output) loss.sample_weights = reader.text("sample_weights", "");
   loss.weight = reader.number("weight", 1, {-dag::kLossWeightMax, dag::kLossWeightMax});
 }
 
@@ -193,6 +248,39 @@ void read_sgd(MapReader& reader, dag::OptimizerSpec& spec) {
     reader.problem(reader.where(), "`optimizer.nesterov` needs a momentum above 0 and no dampening");
 }
 
+std::vector<std::string> read_patterns(MapReader& reader, const Node& node, std::string_view key) {
+  std::vector<std::string> patterns;
+  if (node.kind != Node::Kind::Sequence || node.items.empty()) {
+    reader.problem(node.where, "`" + reader.path_of(key) + "` must be a list of patterns, as [\"*.bias\"]");
+    return patterns;
+  }
+  for (const Node& item : node.items)
+    if (const auto pattern = reader.parse_text(item, key)) patterns.push_back(*pattern);
+  return patterns;
+}
+
+void read_group(const Node& node, const std::string& path, Problems& problems, dag::OptimizerSpec& spec) {
+  MapReader reader(node, path, problems);
+  dag::ParameterGroup& group = spec.groups.emplace_back();
+  if (const Node* parameters = reader.require("parameters", "name them, as [\"*.bias\", \"*norm*\"]"))
+    group.parameters = read_patterns(reader, *parameters, "parameters");
+  if (const Node* decay = reader.take("weight_decay"))
+    group.weight_decay = reader.parse_number(*decay, "weight_decay", {0, kInfinity});
+  group.learning_rate_factor = reader.number("learning_rate_factor", 1, {0, kInfinity});
+  reader.finish();
+}
+
+void read_groups(MapReader& reader, Problems& problems, dag::OptimizerSpec& spec) {
+  const Node* node = reader.take("groups");
+  if (!node) return;
+  if (node->kind != Node::Kind::Sequence || node->items.size() > dag::kParameterGroupsMax)
+    return reader.problem(node->where, "`optimizer.groups` must be a list of at most " +
+                                           std::to_string(dag::kParameterGroupsMax) +
+                                           " groups, as [{parameters: [\"*.bias\"], weight_decay: 0}]");
+  for (size_t i = 0; i < node->items.size(); ++i)
+    read_group(node->items[i], "optimizer.groups[" + std::to_string(i) + "]", problems, spec);
+}
+
 void read_optimizer(MapReader& root, Problems& problems, Job& job) {
   using dag::OptimizerType;
   static constexpr Choice<dag::OptimizerType> kOptimizers[] = {{"sgd", dag::OptimizerType::Sgd},
@@ -215,6 +303,7 @@ void read_optimizer(MapReader& root, Problems& problems, Job& job) {
     read_betas(reader, spec);
     spec.epsilon = reader.number("epsilon", 1e-8, {0, kInfinity});
   }
+  read_groups(reader, problems, spec);
   reader.finish();
 }
 
@@ -457,7 +546,7 @@ Result<Job> read_job(const Node& tree, const ParseOptions& options) {
                  ErrorCode::VersionMismatch);
   job.model = read_file_path(root, "model", "name the ONNX file", rules);
   job.task = root.choice(root.require("task", "say train or predict"), "task", kTasks).value_or(Task::Train);
-  read_inputs(root, job);
+  read_inputs(root, problems, job);
   read_data(root, rules, problems, job);
   read_batch(root, job);
   if (job.task == Task::Train) read_training(root, problems, job);
@@ -467,6 +556,10 @@ Result<Job> read_job(const Node& tree, const ParseOptions& options) {
   read_output(root, rules, job);
   root.finish();
   if (!problems.empty()) return fail(problems.error());
+  // What a data set holds beside the named columns does not matter.
+  for (std::optional<data::DataSpec>* spec : {&job.train, &job.test, &job.predict})
+    if (*spec)
+      if (auto* npz = std::get_if<data::NpzSpec>(&**spec)) npz->columns = job.columns();
   return job;
 }
 
@@ -484,10 +577,31 @@ std::vector<uint32_t> Job::microbatch_sizes() const {
   return sizes;
 }
 
+bool Job::may_have_empty_steps() const {
+  // Bytes of a text are labels from 0 on.
+  const bool is_text = train && std::holds_alternative<data::TextSpec>(*train);
+  return task == Task::Train && std::all_of(losses.begin(), losses.end(), [&](const dag::LossSpec& loss) {
+           if (!loss.sample_weights.empty()) return true;
+           const bool ignores = loss.ignore_index && (!is_text || *loss.ignore_index >= 0);
+           const bool weighs = std::any_of(loss.class_weights.begin(), loss.class_weights.end(),
+                                           [](double weight) { return weight == 0; });
+           return loss.type == dag::LossType::Output || ignores || weighs;
+         });
+}
+
 Job Job::with_microbatch_size(uint32_t size) const {
   Job job = *this;
   job.microbatch_size = size;
   return job;
+}
+
+std::vector<std::string> Job::columns() const {
+  std::set<std::string> names;
+  for (const auto& [input, column] : inputs) names.insert(column);
+  for (const dag::LossSpec& loss : losses)
+    for (const std::string* name : {&loss.target, &loss.sample_weights})
+      if (!name->empty()) names.insert(*name);
+  return {names.begin(), names.end()};
 }
 
 std::string Job::loss_path(size_t term) const {
@@ -512,10 +626,18 @@ Result<uint64_t> Job::total_steps(uint64_t sample_count) const {
   if (steps) return *steps;
   const auto count = data::steps_of_epochs(epochs.value_or(0), sample_count, batch_size);
   if (count && *count > 0 && *count <= kStepsMax) return *count;
+  const std::string product =
+      std::to_string(epochs.value_or(0)) + " x " + std::to_string(sample_count) + " samples";
+  if (count == uint64_t{0})
+    return fail(error(ErrorCode::OutOfRange, "epochs",
+                      product + " are " + std::to_string(epochs.value_or(0) * sample_count) +
+                          ", and a step takes a batch of " + std::to_string(batch_size) +
+                          ": that is not even one step; set batch_size to " +
+                          std::to_string(epochs.value_or(0) * sample_count) +
+                          " or less, or say more epochs"));
   return fail(error(ErrorCode::OutOfRange, "epochs",
-                    std::to_string(epochs.value_or(0)) + " epochs of " + std::to_string(sample_count) +
-                        " samples are " + (count == uint64_t{0} ? "not even one step" : "too many steps") +
-                        " of " + std::to_string(batch_size) + "; change `epochs` or `batch_size`"));
+                    product + " are too many steps of " + std::to_string(batch_size) +
+                        "; change `epochs` or `batch_size`"));
 }
 
 Result<Job> parse_job(std::string_view text, std::span<const std::string> sets, const ParseOptions& options) {

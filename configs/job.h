@@ -32,13 +32,22 @@ struct CheckpointSpec {
   std::optional<uint64_t> steps;
 };
 
+// What an input is for every sample alike, as {value: 16000}: a number, or lists of them, row by row.
+struct InputValue {
+  dag::Shape shape;  // of the lists; of a number none
+  std::vector<double> numbers;
+};
+
 struct Job {
-  std::string source;  // the file's name, for messages
+  std::string source;         // the file's name, for messages
+  bool from_options = false;  // it was made of a command's options: messages speak of them, not of keys
   std::filesystem::path model;
   Task task = Task::Train;
-  std::map<std::string, std::string> inputs;  // graph input <- data column
-  std::vector<dag::LossSpec> losses;          // the terms of the loss; none for Task::Predict
-  std::optional<data::DataSpec> train;        // set for Task::Train
+  std::map<std::string, std::string> inputs;       // graph input <- data column
+  std::map<std::string, InputValue> input_values;  // graph input <- its value; none of `inputs`
+  std::map<std::string, int64_t> sizes;            // of the model's symbolic dims, where options say them
+  std::vector<dag::LossSpec> losses;               // the terms of the loss; none for Task::Predict
+  std::optional<data::DataSpec> train;             // set for Task::Train
   // The data of `test`, or the part that a text's `validation` keeps from training.
   std::optional<data::DataSpec> test;
   std::optional<data::DataSpec> predict;  // set for Task::Predict
@@ -76,7 +85,11 @@ struct Job {
   std::vector<uint32_t> microbatch_sizes() const;
   // A step's updates wait until all of its numbers are known.
   bool decides_together() const { return clip_norm > 0 || on_divergence == dag::OnDivergence::Skip; }
+  // Whether a step may be made of samples that count for nothing in the loss, as far as this file tells.
+  bool may_have_empty_steps() const;
   Job with_microbatch_size(uint32_t size) const;
+  // The columns of the data that it names, each once.
+  std::vector<std::string> columns() const;
 
   // The path of a term of the loss: "loss", or "loss[1]" where the file has a list.
   std::string loss_path(size_t term) const;

@@ -171,7 +171,11 @@ class FusionPass {
     const Op& op = graph_.op(id);
     if (!table_.row(op.kind).fusable) return false;
     const auto easy = [&](ValueId v) {
-      return graph_.spec(v).dtype == DType::F32 || graph_.spec(v).dtype == DType::Bool;
+      const DType dtype = graph_.spec(v).dtype;
+      if (dtype == DType::F32 || dtype == DType::Bool) return true;
+      // Around the products of quantised models.
+      if (op.kind == OpKind::Cast) return dtype == DType::I32 || dtype == DType::I8 || dtype == DType::U8;
+      return op.kind == OpKind::Add && dtype == DType::I32;
     };
     return std::all_of(op.inputs.begin(), op.inputs.end(), easy) && easy(op.outputs[0]) &&
            graph_.spec(op.outputs[0]).element_count() > 1;

@@ -13,22 +13,23 @@ LossTerms loss_terms(std::span<const LossSpec> losses) {
   for (const LossSpec& loss : losses) terms.weights.push_back(loss.weight);
   const auto first = std::find_if(losses.begin(), losses.end(),
                                   [](const LossSpec& loss) { return loss.type == LossType::CrossEntropy; });
-  if (first != losses.end()) terms.accuracy_term = static_cast<uint32_t>(first - losses.begin());
+  if (first == losses.end()) return terms;
+  terms.accuracy_term = static_cast<uint32_t>(first - losses.begin());
+  terms.counts_hits_apart = !first->class_weights.empty() || !first->sample_weights.empty();
   return terms;
 }
 
 void EvaluationSums::add(std::span<const double> loss, std::span<const double> counted, double correct) {
-  WEFT_CHECK(loss.size() == terms_.count() && counted.size() == terms_.count());
-  for (size_t i = 0; i < terms_.count(); ++i) {
-    loss_[i] += loss[i];
-    counted_[i] += counted[i];
-  }
+  WEFT_CHECK(loss.size() == terms_.count() && counted.size() == terms_.counted());
+  for (size_t i = 0; i < loss.size(); ++i) loss_[i] += loss[i];
+  for (size_t i = 0; i < counted.size(); ++i) counted_[i] += counted[i];
   correct_ += correct;
 }
 
 double EvaluationSums::loss() const {
-  double sum = terms_.weights[0] * (loss_[0] / counted_[0]);
-  for (size_t i = 1; i < terms_.count(); ++i) sum += terms_.weights[i] * (loss_[i] / counted_[i]);
+  double sum = 0;
+  for (size_t i = 0; i < terms_.count(); ++i)
+    if (counted_[i] != 0) sum += terms_.weights[i] * (loss_[i] / counted_[i]);
   return sum;
 }
 

@@ -14,7 +14,7 @@
   OP(Neg) OP(Abs) OP(Sign) OP(Exp) OP(Log) OP(Sqrt) OP(Reciprocal) OP(Sin) OP(Cos) OP(Tan) OP(Asin) \
   OP(Acos) OP(Atan) OP(Sinh) OP(Cosh) OP(Asinh) OP(Acosh) OP(Atanh) OP(Tanh) OP(Sigmoid) OP(Relu) OP(Erf) \
   OP(Gelu) OP(Softplus) OP(Floor) OP(Ceil) OP(Round) OP(Not) OP(IsNaN) OP(IsInf) OP(Cast) OP(Clip) \
-  OP(RoundThrough) OP(BitNot) \
+  OP(RoundThrough) OP(RoundToHalf) OP(BitNot) \
   /* elementwise, two or three operands, broadcast as numpy does */ \
   OP(Add) OP(Sub) OP(Mul) OP(Div) OP(Pow) OP(Min) OP(Max) OP(Mod) OP(And) OP(Or) OP(Xor) OP(Equal) OP(Less) \
   OP(LessEqual) OP(Greater) OP(GreaterEqual) OP(Where) OP(BitAnd) OP(BitOr) OP(BitXor) OP(ShiftLeft) \
@@ -28,9 +28,9 @@
   OP(ReduceSum) OP(ReduceMean) OP(ReduceMax) OP(ReduceMin) OP(ReduceProd) OP(ArgMax) OP(ArgMin) OP(CumSum) \
   OP(TopK) \
   /* matmul */ \
-  OP(MatMul) OP(Det) OP(DetGrad) \
+  OP(MatMul) OP(IntegerMatMul) OP(Det) OP(DetGrad) \
   /* convolution */ \
-  OP(Conv) OP(ConvGradInput) OP(ConvGradWeight) \
+  OP(Conv) OP(ConvGradInput) OP(ConvGradWeight) OP(IntegerConv) \
   /* normalisation */ \
   OP(BatchNorm) OP(BatchNormGrad) OP(BatchNormInference) OP(LayerNorm) OP(LayerNormGrad) \
   /* softmax */ \

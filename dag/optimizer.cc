@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "base/check.h"
+#include "base/glob.h"
 
 namespace weft::dag {
 
@@ -25,6 +26,24 @@ double scheduled_learning_rate(const ScheduleSpec& schedule, double learning_rat
       return learning_rate * (f + (1 - f) * (1 + std::cos(std::numbers::pi * u)) / 2);
   }
   return learning_rate;
+}
+
+std::optional<size_t> group_of(const OptimizerSpec& optimizer, std::string_view parameter) {
+  for (size_t i = 0; i < optimizer.groups.size(); ++i)
+    for (const std::string& pattern : optimizer.groups[i].parameters)
+      if (matches_glob(pattern, parameter)) return i;
+  return std::nullopt;
+}
+
+GroupUpdate update_of_group(const OptimizerSpec& optimizer, const UpdateStep& step,
+                            std::optional<size_t> group) {
+  GroupUpdate update{optimizer, step};
+  update.optimizer.groups.clear();
+  if (!group) return update;
+  const ParameterGroup& of = optimizer.groups.at(*group);
+  update.optimizer.weight_decay = of.weight_decay.value_or(optimizer.weight_decay);
+  update.step.learning_rate *= of.learning_rate_factor;
+  return update;
 }
 
 double clip_factor(double clip_norm, double norm) {

@@ -3,12 +3,24 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/units.h"
 
 namespace weft::dag {
 
 enum class OptimizerType { Sgd, Adam, AdamW };
+
+// Parameters with terms of their own, as PyTorch's parameter groups.
+struct ParameterGroup {
+  std::vector<std::string> parameters;  // names, or patterns (base/glob.h)
+  std::optional<double> weight_decay;   // nothing: the optimizer's
+  double learning_rate_factor = 1;      // times what the schedule says
+};
+inline constexpr size_t kParameterGroupsMax = 64;
 
 struct OptimizerSpec {
   OptimizerType type = OptimizerType::Sgd;
@@ -20,6 +32,7 @@ struct OptimizerSpec {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
+  std::vector<ParameterGroup> groups = {};  // a parameter belongs to the first that names it
 };
 
 // With g = gradient_scale * gradient:
@@ -33,6 +46,16 @@ struct UpdateStep {
   double learning_rate = 0;   // after the schedule
   double gradient_scale = 1;  // 1 / microbatches, times the clipping factor
 };
+
+// The place in OptimizerSpec::groups of the parameter's group; nothing: it has none.
+std::optional<size_t> group_of(const OptimizerSpec& optimizer, std::string_view parameter);
+// The rule and the step as the parameters of that group have them. REQUIRES: there is such a group.
+struct GroupUpdate {
+  OptimizerSpec optimizer;  // without groups
+  UpdateStep step;
+};
+GroupUpdate update_of_group(const OptimizerSpec& optimizer, const UpdateStep& step,
+                            std::optional<size_t> group);
 
 enum class ScheduleType { Constant, Linear, Cosine };
 struct ScheduleSpec {

@@ -1,5 +1,6 @@
 #include "dag/tensor.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -86,9 +87,8 @@ Result<DType> parse_dtype(std::string_view text) {
   return fail(ErrorCode::InvalidArgument, "unknown dtype '" + std::string(text) + "'");
 }
 
-bool is_float(DType dtype) {
-  return dtype == DType::F32 || dtype == DType::F64 || dtype == DType::F16 || dtype == DType::BF16;
-}
+bool is_float(DType dtype) { return dtype == DType::F32 || dtype == DType::F64 || is_half(dtype); }
+bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
 bool is_integer(DType dtype) { return !is_float(dtype) && dtype != DType::Bool; }
 
 std::string to_string(const Shape& shape) {
@@ -244,12 +244,34 @@ uint16_t f16_from_float(float value) {
   return static_cast<uint16_t>(sign | (rounded >> 13));
 }
 float float_from_f16(uint16_t bits) {
-  const float sign = (bits & 0x8000u) ? -1.0f : 1.0f;
-  const int exponent = (bits >> 10) & 0x1F;
-  const int mantissa = bits & 0x3FF;
-  if (exponent == 0x1F) return mantissa ? std::numeric_limits<float>::quiet_NaN() : sign * HUGE_VALF;
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
-  return sign * std::ldexp(static_cast<float>(mantissa | 0x400), exponent - 25);
+  const uint32_t sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7FFFu;
+  if (magnitude > 0x7C00u) return std::numeric_limits<float>::quiet_NaN();
+  uint32_t wide = (magnitude << 13) + (112u << 23);  // the exponents' biases are 15 and 127
+  if (magnitude == 0x7C00u) wide = 0x7F800000u;
+  if (magnitude < 0x400u) wide = std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1p-24f);
+  return std::bit_cast<float>(wide | sign);
+}
+
+bool is_widened(const TensorSpec& half, const TensorSpec& wide) {
+  return is_half(half.dtype) && wide == TensorSpec{DType::F32, half.shape};
+}
+
+Tensor widen_half(const Tensor& tensor) {
+  WEFT_CHECK(is_half(tensor.dtype()));
+  const auto widen = tensor.dtype() == DType::F16 ? float_from_f16 : float_from_bf16;
+  Tensor wide({DType::F32, tensor.shape()});
+  std::transform(tensor.as<uint16_t>().begin(), tensor.as<uint16_t>().end(), wide.mutable_as<float>().begin(),
+                 widen);
+  return wide;
+}
+
+Tensor round_to_half(const Tensor& tensor, DType dtype) {
+  WEFT_CHECK(tensor.dtype() == DType::F32 && is_half(dtype));
+  const auto narrow = dtype == DType::F16 ? f16_from_float : bf16_from_float;
+  Tensor half({dtype, tensor.shape()});
+  std::transform(tensor.as<float>().begin(), tensor.as<float>().end(), half.mutable_as<uint16_t>().begin(),
+                 narrow);
+  return half;
 }
 
 }  // namespace weft::dag

@@ -21,6 +21,7 @@ int64_t element_size(DType dtype);  // bytes
 std::string_view to_string(DType dtype);
 Result<DType> parse_dtype(std::string_view text);
 bool is_float(DType dtype);
+bool is_half(DType dtype);     // F16, BF16
 bool is_integer(DType dtype);  // not Bool
 
 using Shape = std::vector<int64_t>;
@@ -96,6 +97,13 @@ std::vector<double> to_doubles(const Tensor& tensor);
 std::vector<int64_t> to_int64s(const Tensor& tensor);
 Tensor from_doubles(TensorSpec spec, std::span<const double> values);
 Tensor from_int64s(TensorSpec spec, std::span<const int64_t> values);
+
+// Whether `wide` is what a tensor of `half` becomes in float32: its master while it is trained.
+bool is_widened(const TensorSpec& half, const TensorSpec& wide);
+// The same numbers as F32. REQUIRES: is_half(tensor.dtype()).
+Tensor widen_half(const Tensor& tensor);
+// The nearest numbers of a half-precision format. REQUIRES: an F32 tensor, is_half(dtype).
+Tensor round_to_half(const Tensor& tensor, DType dtype);
 
 // Half-precision formats, round to nearest even; NaN stays NaN.
 uint16_t f16_from_float(float value);

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 namespace weft::data {
 
@@ -20,6 +22,8 @@ struct IdxSpec {
 // Arrays by name; the first axis counts the samples.
 struct NpzSpec {
   std::filesystem::path path;
+  // The arrays that are read; none: all. What else the file holds is not looked at.
+  std::vector<std::string> columns{};
 };
 
 // The bytes of a file as tokens. The last `validation` of the file (a fraction, in [0, 1)) is kept from
@@ -33,6 +37,9 @@ struct TextSpec {
 };
 
 using DataSpec = std::variant<IdxSpec, NpzSpec, TextSpec>;
+
+// The file that holds a column, for messages.
+std::filesystem::path file_of(const DataSpec& spec, std::string_view column);
 
 inline constexpr int64_t kSequenceLengthMax = int64_t{1} << 24;
 

@@ -27,4 +27,10 @@ Result<std::unique_ptr<Dataset>> open_dataset(const DataSpec& spec, const OpenOp
   return std::visit(Opener{options}, spec);
 }
 
+std::filesystem::path file_of(const DataSpec& spec, std::string_view column) {
+  if (const auto* idx = std::get_if<IdxSpec>(&spec)) return column == "label" ? idx->labels : idx->images;
+  if (const auto* npz = std::get_if<NpzSpec>(&spec)) return npz->path;
+  return std::get<TextSpec>(spec).path;
+}
+
 }  // namespace weft::data

@@ -31,7 +31,16 @@ class Dataset {
   Dataset& operator=(const Dataset&) = delete;
 
   virtual std::span<const Column> columns() const = 0;
-  virtual uint32_t sample_count() const = 0;             // at least 1
+  virtual uint32_t sample_count() const = 0;  // at least 1
+  // Names of what the file holds beside the columns: arrays that nobody asked for.
+  virtual std::span<const std::string> others() const { return {}; }
+  // What is known of a column whatever the file holds: that every float of it is finite; between which
+  // numbers its integers are.
+  virtual bool is_finite(size_t /*column*/) const { return false; }
+  struct Range {
+    int64_t low = 0, high = 0;
+  };
+  virtual std::optional<Range> range(size_t /*column*/) const { return std::nullopt; }
   virtual uint64_t resident_bytes() const { return 0; }  // that its arrays take in memory
 
   // out[i] = sample samples[i] of the column, densely one after the other. Any thread, any number at once.

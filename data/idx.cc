@@ -2,7 +2,9 @@
 //   magic: 0, 0, type (8 = unsigned byte), rank;  rank dims, 32 bits each, big-endian;  the elements, last
 //   axis fastest.
 // Images are kept as bytes and converted when they are read: a quarter of the memory of floats.
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -85,6 +87,9 @@ class IdxDataset final : public Dataset {
   std::span<const Column> columns() const override { return columns_; }
   uint32_t sample_count() const override { return static_cast<uint32_t>(images_.shape[0]); }
   uint64_t resident_bytes() const override { return images_.bytes.size() + labels_.bytes.size(); }
+  bool is_finite(size_t /*column*/) const override {
+    return std::all_of(pixel_.begin(), pixel_.end(), [](float value) { return std::isfinite(value); });
+  }
 
   Status read(size_t column, std::span<const uint32_t> samples, std::span<std::byte> out) const override {
     WEFT_CHECK(column < columns_.size());

@@ -5,16 +5,20 @@
 #include <new>
 
 #include "base/check.h"
+#include "data/convert.h"
 
 namespace weft::data {
 RequestSource training_requests(SampleSequence sequence, uint64_t first_step, uint64_t last_step,
                                 uint32_t batch_size, uint32_t microbatch_size) {
   WEFT_CHECK(first_step >= 1 && batch_size > 0 && microbatch_size > 0 && batch_size % microbatch_size == 0);
   return [sequence = std::move(sequence), step = first_step, position = uint32_t{0}, last_step, batch_size,
-          microbatch_size]() mutable -> std::optional<Request> {
+          microbatch_size,
+          batch = std::shared_ptr<const std::vector<uint32_t>>()]() mutable -> std::optional<Request> {
     if (step > last_step) return std::nullopt;
-    Request request{step, position, microbatch_size, std::vector<uint32_t>(microbatch_size)};
-    sequence.fill((step - 1) * batch_size + position, request.samples);
+    if (position == 0)
+      batch = std::make_shared<const std::vector<uint32_t>>(sequence.indices(step, batch_size));
+    Request request{step, position, microbatch_size, {}, batch};
+    request.samples.assign(batch->begin() + position, batch->begin() + position + microbatch_size);
     position += microbatch_size;
     if (position == batch_size) {
       position = 0;
@@ -28,7 +32,7 @@ RequestSource evaluation_requests(uint32_t sample_count, uint32_t microbatch_siz
   WEFT_CHECK(microbatch_size > 0);
   return [sample_count, microbatch_size, next = uint32_t{0}]() mutable -> std::optional<Request> {
     if (next == sample_count) return std::nullopt;
-    Request request{0, next, microbatch_size, {}};
+    Request request{0, next, microbatch_size, {}, {}};
     const uint32_t count = std::min(microbatch_size, sample_count - next);
     for (uint32_t i = 0; i < count; ++i) request.samples.push_back(next + i);
     next += count;
@@ -36,21 +40,41 @@ RequestSource evaluation_requests(uint32_t sample_count, uint32_t microbatch_siz
   };
 }
 
+const dag::TensorSpec& sample_of(const Dataset& dataset, const Feed& feed) {
+  WEFT_CHECK(feed.column < dataset.columns().size());
+  return feed.sample ? *feed.sample : dataset.columns()[feed.column].sample;
+}
+
+Status read_feed(const Dataset& dataset, const Feed& feed, std::span<const uint32_t> samples,
+                 std::span<std::byte> out) {
+  const Column& column = dataset.columns()[feed.column];
+  const dag::TensorSpec& sample = sample_of(dataset, feed);
+  if (sample.dtype == column.sample.dtype) return dataset.read(feed.column, samples, out);
+  dag::TensorSpec stored = column.sample;
+  stored.shape.insert(stored.shape.begin(), static_cast<int64_t>(samples.size()));
+  dag::Tensor tensor(stored);
+  WEFT_TRY_STATUS(dataset.read(feed.column, samples, tensor.mutable_bytes()));
+  const auto misfit = convert_elements(stored.dtype, tensor.bytes(), sample.dtype, out);
+  if (!misfit) return {};
+  return fail(ErrorCode::OutOfRange,
+              "column '" + column.name + "' holds " + element_text(stored.dtype, tensor.bytes(), *misfit) +
+                  ", which is no " + std::string(to_string(sample.dtype)) + ", as '" + feed.input + "' is");
+}
+
 Result<Microbatch> read_microbatch(const Dataset& dataset, std::span<const Feed> feeds,
                                    const Request& request) {
   WEFT_CHECK(request.samples.size() <= request.microbatch_size);
   Microbatch microbatch{
-      request.step, request.sample_position, static_cast<uint32_t>(request.samples.size()), {}};
+      request.step, request.sample_position, static_cast<uint32_t>(request.samples.size()), {}, false};
   for (const Feed& feed : feeds) {
-    WEFT_CHECK(feed.column < dataset.columns().size());
-    const dag::TensorSpec& sample = dataset.columns()[feed.column].sample;
+    const dag::TensorSpec& sample = sample_of(dataset, feed);
     dag::TensorSpec spec = sample;
     spec.shape.insert(spec.shape.begin(), int64_t{request.microbatch_size});
     const auto count = dag::checked_element_count(spec.shape);
     if (!count) return fail(count.error().within("a microbatch for input '" + feed.input + "'"));
     dag::Tensor tensor(std::move(spec));
     const size_t size = request.samples.size() * static_cast<size_t>(sample.bytes().value);
-    WEFT_TRY_STATUS(dataset.read(feed.column, request.samples, tensor.mutable_bytes().first(size)));
+    WEFT_TRY_STATUS(read_feed(dataset, feed, request.samples, tensor.mutable_bytes().first(size)));
     microbatch.tensors.emplace(feed.input, std::move(tensor));
   }
   return microbatch;
@@ -61,7 +85,8 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, std::vector<Feed> feeds, 
     : dataset_(std::move(dataset)),
       feeds_(std::move(feeds)),
       requests_(std::move(requests)),
-      options_(options) {
+      options_(std::move(options)),
+      divisors_(options_.divisors, options_.loss_terms) {
   WEFT_CHECK(options_.queue_length_max >= 1);
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
@@ -86,6 +111,12 @@ Result<std::optional<Microbatch>> Loader::produce() {
     const auto request = requests_();
     if (!request) return std::nullopt;
     WEFT_TRY(auto microbatch, read_microbatch(*dataset_, feeds_, *request));
+    if (request->step_samples && !divisors_.empty()) {
+      WEFT_TRY(const StepDivisors::Step* step,
+               divisors_.of(*dataset_, request->step, *request->step_samples));
+      microbatch.tensors.insert(step->tensors.begin(), step->tensors.end());
+      microbatch.is_of_empty_step = step->is_empty;
+    }
     return std::optional<Microbatch>(std::move(microbatch));
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::ResourceExhausted,

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "base/result.h"
 #include "dag/tensor.h"
 #include "data/dataset.h"
+#include "data/divisor.h"
 #include "data/sample_sequence.h"
 
 namespace weft::data {
@@ -26,7 +28,8 @@ struct Request {
   uint64_t step = 0;             // counted from 1; 0 in an evaluation
   uint64_t sample_position = 0;  // of the first sample: in its batch, or in the evaluation
   uint32_t microbatch_size = 0;
-  std::vector<uint32_t> samples;  // at most microbatch_size
+  std::vector<uint32_t> samples;                                // at most microbatch_size
+  std::shared_ptr<const std::vector<uint32_t>> step_samples{};  // of training: of the whole step
 };
 // Called by the loader's thread alone; nothing when there is no more.
 using RequestSource = std::function<std::optional<Request>()>;
@@ -42,6 +45,9 @@ RequestSource evaluation_requests(uint32_t sample_count, uint32_t microbatch_siz
 struct Feed {
   std::string input;
   size_t column = 0;
+  // What the graph takes of one sample, where its type or shape are others than the column's: as many
+  // elements, converted as in data/convert.h.
+  std::optional<dag::TensorSpec> sample{};
 };
 
 struct Microbatch {
@@ -49,11 +55,21 @@ struct Microbatch {
   uint64_t sample_position = 0;
   uint32_t valid_count = 0;  // rows that are samples; the rest is zeros
   std::map<std::string, dag::Tensor, std::less<>>
-      tensors;  // by graph input, [microbatch_size, sample shape...]
+      tensors;                    // by graph input, [microbatch_size, sample shape...]; and divisors
+  bool is_of_empty_step = false;  // nothing of the step counts in its loss
 };
 
+// The spec of one sample as the graph gets it.
+const dag::TensorSpec& sample_of(const Dataset& dataset, const Feed& feed);
+// Reads samples of the feed's column as the graph gets them, one after the other. Errors: as of
+// Dataset::read; OutOfRange for an element that the graph's type cannot hold. REQUIRES: out has their bytes.
+Status read_feed(const Dataset& dataset, const Feed& feed, std::span<const uint32_t> samples,
+                 std::span<std::byte> out);
+
 struct LoaderOptions {
-  size_t queue_length_max = 4;  // microbatches in memory beside the one in use; at least 1
+  size_t queue_length_max = 4;      // microbatches in memory beside the one in use; at least 1
+  std::vector<Divisor> divisors{};  // of training: what the loss of a step is divided by
+  size_t loss_terms = 0;            // terms of that loss
   std::function<void()>
       on_start{};  // called first by the reading thread: to leave its maker's processor, say
 };
@@ -78,6 +94,7 @@ class Loader {
   std::vector<Feed> feeds_;
   RequestSource requests_;
   LoaderOptions options_;
+  StepDivisors divisors_;  // the thread's
 
   Mutex mutex_;
   Condition changed_;

@@ -24,13 +24,15 @@ struct NpzColumn {
 
 class NpzDataset final : public Dataset {
  public:
-  NpzDataset(std::shared_ptr<const File> file, std::vector<NpzColumn> arrays)
-      : file_(std::move(file)), arrays_(std::move(arrays)) {
+  // REQUIRES: at least one array, all of one length.
+  NpzDataset(std::shared_ptr<const File> file, std::vector<NpzColumn> arrays, std::vector<std::string> others)
+      : file_(std::move(file)), arrays_(std::move(arrays)), others_(std::move(others)) {
     for (const auto& array : arrays_) columns_.push_back(array.column);
   }
 
   std::span<const Column> columns() const override { return columns_; }
   uint32_t sample_count() const override { return static_cast<uint32_t>(arrays_.front().sample_count); }
+  std::span<const std::string> others() const override { return others_; }
   uint64_t resident_bytes() const override {
     uint64_t sum = 0;
     for (const NpzColumn& array : arrays_) sum += array.bytes.size();
@@ -42,13 +44,17 @@ class NpzDataset final : public Dataset {
     const NpzColumn& array = arrays_[column];
     const auto size = static_cast<size_t>(array.column.sample.bytes().value);
     WEFT_CHECK(out.size() == samples.size() * size);
-    for (size_t i = 0; i < samples.size(); ++i) {
-      if (samples[i] >= array.sample_count)
-        return file_->error(ErrorCode::OutOfRange, "sample " + std::to_string(samples[i]) + " of " +
-                                                       std::to_string(array.sample_count));
-      const auto target = out.subspan(i * size, size);
+    for (const uint32_t sample : samples)
+      if (sample >= array.sample_count)
+        return file_->error(ErrorCode::OutOfRange,
+                            "sample " + std::to_string(sample) + " of " + std::to_string(array.sample_count));
+    // Samples that lie one after the other are read at once.
+    for (size_t i = 0, run = 0; i < samples.size(); i += run) {
+      run = 1;
+      while (i + run < samples.size() && samples[i + run] == samples[i] + run) ++run;
+      const auto target = out.subspan(i * size, run * size);
       if (array.resident)
-        std::memcpy(target.data(), array.bytes.data() + samples[i] * size, size);
+        std::memcpy(target.data(), array.bytes.data() + samples[i] * size, target.size());
       else
         WEFT_TRY_STATUS(file_->read_at(array.offset + samples[i] * size, target));
     }
@@ -61,12 +67,16 @@ class NpzDataset final : public Dataset {
  private:
   std::shared_ptr<const File> file_;
   std::vector<NpzColumn> arrays_;
+  std::vector<std::string> others_;
   std::vector<Column> columns_;
 };
 
-std::string array_name(const ZipEntry& entry) {
-  return "array '" + entry.name.substr(0, entry.name.size() - 4) + "'";
-}
+// Of an array's entry.
+std::string name_of(const ZipEntry& entry) { return entry.name.substr(0, entry.name.size() - 4); }
+
+std::string array_name(const ZipEntry& entry) { return "array '" + name_of(entry) + "'"; }
+
+bool is_array(const ZipEntry& entry) { return entry.name.ends_with(".npy") && entry.name.size() > 4; }
 
 // Only arrays, each name once.
 Status check_names(const File& file, const std::vector<ZipEntry>& entries) {
@@ -75,7 +85,7 @@ Status check_names(const File& file, const std::vector<ZipEntry>& entries) {
                       "holds no arrays; write it with np.savez(path, name=array)");
   std::set<std::string_view> names;
   for (const ZipEntry& entry : entries) {
-    if (!entry.name.ends_with(".npy") || entry.name.size() == 4)
+    if (!is_array(entry))
       return file.error(ErrorCode::Unsupported,
                         "entry '" + entry.name + "' is not an array; write it with np.savez");
     if (!names.insert(entry.name).second)
@@ -84,12 +94,38 @@ Status check_names(const File& file, const std::vector<ZipEntry>& entries) {
   return {};
 }
 
+std::string list(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "'" : ", '") + name + "'";
+  return text;
+}
+
+// Takes out of `entries` what is not one of the columns that are asked for, and says its name.
+Result<std::vector<std::string>> leave_others(const File& file, const NpzSpec& spec,
+                                              std::vector<ZipEntry>& entries) {
+  std::vector<std::string> others;
+  if (spec.columns.empty()) return others;
+  const std::set<std::string_view> wanted(spec.columns.begin(), spec.columns.end());
+  std::erase_if(entries, [&](const ZipEntry& entry) {
+    if (is_array(entry) && wanted.contains(name_of(entry))) return false;
+    others.push_back(is_array(entry) ? name_of(entry) : entry.name);
+    return true;
+  });
+  if (entries.empty())
+    return file.error(ErrorCode::NotFound, "holds none of the columns that are asked for (" +
+                                               list(spec.columns) + ")" +
+                                               (others.empty() ? "" : "; it holds " + list(others)));
+  return others;
+}
+
 Status check_spec(const File& file, const ZipEntry& entry, const NpyHeader& header) {
   const auto& shape = header.spec.shape;
   const std::string says = array_name(entry) + " of shape " + dag::to_string(shape);
   if (shape.empty())
     return file.error(ErrorCode::InvalidArgument,
-                      says + " has no sample axis; its first axis counts the samples");
+                      says +
+                          " has no sample axis; its first axis counts the samples. What is the same for all "
+                          "samples is a value: `{value: 16000}` in a job, --value for weft predict");
   if (header.spec.element_count() == 0)
     return file.error(ErrorCode::InvalidArgument, says + " has no elements");
   if (shape[0] >= int64_t{UINT32_MAX})
@@ -152,7 +188,7 @@ Result<NpzColumn> open_array(const std::shared_ptr<const File>& file, const ZipE
   if (!header) return fail(header.error().within(file->path().string() + ": " + array_name(entry)));
   WEFT_TRY_STATUS(check_spec(*file, entry, *header));
   NpzColumn array;
-  array.column.name = entry.name.substr(0, entry.name.size() - 4);
+  array.column.name = name_of(entry);
   array.column.sample = {header->spec.dtype,
                          dag::Shape(header->spec.shape.begin() + 1, header->spec.shape.end())};
   array.sample_count = static_cast<uint64_t>(header->spec.shape[0]);
@@ -171,7 +207,8 @@ Result<NpzColumn> open_array(const std::shared_ptr<const File>& file, const ZipE
 
 Result<std::unique_ptr<Dataset>> open_npz(const NpzSpec& spec, const OpenOptions& options) {
   WEFT_TRY(auto file, File::open(spec.path));
-  WEFT_TRY(const auto entries, read_zip_directory(*file));
+  WEFT_TRY(auto entries, read_zip_directory(*file));
+  WEFT_TRY(auto others, leave_others(*file, spec, entries));
   WEFT_TRY_STATUS(check_names(*file, entries));
   std::vector<NpzColumn> arrays;
   uint64_t resident = 0;
@@ -182,11 +219,12 @@ Result<std::unique_ptr<Dataset>> open_npz(const NpzSpec& spec, const OpenOptions
                          "array '" + array.column.name + "' has " + std::to_string(array.sample_count) +
                              " samples and '" + arrays.front().column.name + "' has " +
                              std::to_string(arrays.front().sample_count) +
-                             "; the first axis of every array counts the samples");
+                             "; the first axis of every array counts the samples, and np.moveaxis(" +
+                             array.column.name + ", AXIS, 0) brings another one there");
     resident += array.bytes.size();
     arrays.push_back(std::move(array));
   }
-  return std::make_unique<NpzDataset>(std::move(file), std::move(arrays));
+  return std::make_unique<NpzDataset>(std::move(file), std::move(arrays), std::move(others));
 }
 
 }  // namespace weft::data

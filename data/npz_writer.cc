@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "base/check.h"
 #include "data/file.h"
 #include "data/npy.h"
 
@@ -114,16 +115,15 @@ std::string end_records(uint64_t count, uint64_t offset, uint64_t size) {
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-Status check_arrays(std::span<const NpzArray> arrays) {
+Status check_arrays(std::span<const NpzRows::Array> arrays) {
   if (arrays.size() >= 0xFFFF) return fail(ErrorCode::Unsupported, "an npz file of more than 65534 arrays");
   std::set<std::string_view> names;
-  for (const NpzArray& array : arrays) {
-    if (array.name.empty() || array.name.size() > 0xFF00 || !names.insert(array.name).second)
-      return fail(ErrorCode::InvalidArgument,
-                  "array '" + array.name + "' needs a name of its own in an npz file");
-    if (array.tensor.dtype() == dag::DType::BF16)
+  for (const auto& [name, spec] : arrays) {
+    if (name.empty() || name.size() > 0xFF00 || !names.insert(name).second)
+      return fail(ErrorCode::InvalidArgument, "array '" + name + "' needs a name of its own in an npz file");
+    if (spec.dtype == dag::DType::BF16)
       return fail(ErrorCode::Unsupported,
-                  "array '" + array.name + "' is bf16, which npz files do not know; convert it to f32");
+                  "array '" + name + "' is bf16, which npz files do not know; convert it to f32");
   }
   return {};
 }
@@ -131,7 +131,9 @@ Status check_arrays(std::span<const NpzArray> arrays) {
 }  // namespace
 
 Status write_npz(std::span<const NpzArray> arrays, const ByteSink& sink) {
-  WEFT_TRY_STATUS(check_arrays(arrays));
+  std::vector<NpzRows::Array> specs;
+  for (const NpzArray& array : arrays) specs.push_back({array.name, array.tensor.spec()});
+  WEFT_TRY_STATUS(check_arrays(specs));
   uint64_t position = 0;
   const auto emit = [&](std::span<const std::byte> bytes) -> Status {
     position += bytes.size();
@@ -153,6 +155,49 @@ Status write_npz(std::span<const NpzArray> arrays, const ByteSink& sink) {
   const uint64_t directory_offset = position;
   for (const Entry& entry : entries) WEFT_TRY_STATUS(emit(bytes_of(directory_entry(entry))));
   return emit(bytes_of(end_records(entries.size(), directory_offset, position - directory_offset)));
+}
+
+Result<NpzRows> NpzRows::create(std::vector<Array> arrays, PlacedSink sink) {
+  WEFT_TRY_STATUS(check_arrays(arrays));
+  NpzRows rows;
+  rows.sink_ = std::move(sink);
+  for (Array& array : arrays) {
+    Growing& growing = rows.arrays_.emplace_back();
+    growing.header = npy_header(array.spec);
+    growing.crc = crc32_of(0, bytes_of(growing.header));
+    const auto bytes = static_cast<uint64_t>(array.spec.bytes().value);
+    const Entry entry{.name = array.name + ".npy", .size = growing.header.size() + bytes};
+    growing.offset = rows.end_;
+    growing.begin = growing.offset + local_header(entry).size() + growing.header.size();
+    growing.array = std::move(array);
+    rows.end_ = growing.begin + bytes;
+  }
+  return rows;
+}
+
+Status NpzRows::append(size_t array, std::span<const std::byte> bytes) {
+  Growing& growing = arrays_.at(array);
+  WEFT_CHECK(growing.written + bytes.size() <= static_cast<uint64_t>(growing.array.spec.bytes().value));
+  WEFT_TRY_STATUS(sink_(growing.begin + growing.written, bytes));
+  growing.crc = crc32_of(growing.crc, bytes);
+  growing.written += bytes.size();
+  return {};
+}
+
+Status NpzRows::finish() {
+  std::string directory;
+  for (const Growing& growing : arrays_) {
+    WEFT_CHECK(growing.written == static_cast<uint64_t>(growing.array.spec.bytes().value));
+    const Entry entry{.name = growing.array.name + ".npy",
+                      .crc = growing.crc,
+                      .size = growing.header.size() + growing.written,
+                      .offset = growing.offset};
+    WEFT_TRY_STATUS(sink_(growing.offset, bytes_of(local_header(entry) + growing.header)));
+    directory += directory_entry(entry);
+  }
+  const size_t size = directory.size();
+  directory += end_records(arrays_.size(), end_, size);
+  return sink_(end_, bytes_of(directory));
 }
 
 Result<std::vector<std::byte>> npz_bytes(std::span<const NpzArray> arrays) {

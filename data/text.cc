@@ -22,6 +22,7 @@ class TextDataset final : public Dataset {
 
   std::span<const Column> columns() const override { return columns_; }
   uint32_t sample_count() const override { return sample_count_; }
+  std::optional<Range> range(size_t /*column*/) const override { return Range{0, 255}; }
 
   Status read(size_t column, std::span<const uint32_t> samples, std::span<std::byte> out) const override {
     WEFT_CHECK(column < columns_.size());

@@ -34,6 +34,8 @@ struct ConnectionStats {
   uint64_t bytes_sent = 0, bytes_received = 0;  // of frames, headers included
   uint64_t frames_sent = 0, frames_received = 0;
   size_t bytes_queued = 0;  // given to send() and not yet given to the system
+  // Of that, memory that nobody else holds: heads, and the frames themselves. Bodies have their owners.
+  size_t memory_queued = 0;
 };
 
 // Belongs to one loop. Closed when the last shared_ptr goes, or by close().

@@ -350,6 +350,7 @@ void ConnectionCore::send(OutFrame frame) {
     return fail_later({ErrorCode::ResourceExhausted, address_ + ": it takes too little of what is sent, " +
                                                          std::to_string(queue_size_) + " bytes are waiting"});
   queue_size_ += size;
+  heads_size_ += frame.head.size();
   has_undrained_ = true;
   if (frame.goes_first) {
     const bool waits_for_front = front_done_ > 0 && !queue_.front().goes_first;
@@ -400,6 +401,7 @@ void ConnectionCore::end_front() {
   front_done_ = 0;
   ++stats_.frames_sent;
   if (queue_.front().goes_first) --first_count_;
+  heads_size_ -= queue_.front().head.size();
   queue_.pop_front();
 }
 
@@ -469,7 +471,7 @@ void ConnectionCore::lose(Error error) {
   }
   queue_.clear();
   first_count_ = 0;
-  queue_size_ = 0;
+  queue_size_ = heads_size_ = 0;
   front_done_ = 0;
   if (phase_ != Phase::Open || is_paused_) return fail_later(std::move(error));
   // What the other side said before it went may explain why; reading comes upon the end by itself.
@@ -483,7 +485,7 @@ void ConnectionCore::fail_later(Error error) {
   phase_ = Phase::Failing;
   queue_.clear();
   first_count_ = 0;
-  queue_size_ = 0;
+  queue_size_ = heads_size_ = 0;
   if (tls_) tls_->transport().close();
   lost_ = std::move(error);
   post(&ConnectionCore::report_closed);
@@ -544,7 +546,7 @@ void ConnectionCore::release() {
   deadline_.cancel();
   queue_.clear();
   first_count_ = 0;
-  queue_size_ = 0;
+  queue_size_ = heads_size_ = 0;
   frame_ = {};
   token_.reset();
   context_->lingering.erase(self);
@@ -557,6 +559,7 @@ void ConnectionCore::release() {
 ConnectionStats ConnectionCore::stats() const {
   ConnectionStats stats = stats_;
   stats.bytes_queued = queue_size_ + (tls_ ? tls_->output_size() : 0);
+  stats.memory_queued = heads_size_ + queue_.size() * kFrameMemory;
   return stats;
 }
 

@@ -97,6 +97,7 @@ class ConnectionCore final : public std::enable_shared_from_this<ConnectionCore>
   std::deque<OutFrame> queue_;
   size_t first_count_ = 0;  // of those that go first: nothing stands before them but a frame that has begun
   size_t queue_size_ = 0;
+  size_t heads_size_ = 0;  // bytes of the heads of frames in the queue
   size_t front_done_ = 0;  // bytes of the first frame, header included, that were written
   std::unique_ptr<std::byte[]> record_out_;
 };

@@ -140,7 +140,8 @@ void Executor::list_parameters() {
     parameters_.push_back({initializer.name, spec});
     parameter_gradients_.push_back({gradient, spec});
     if (!options_.optimizer) continue;
-    updates_.push_back({spec, initializers_[i], gradient, {}});
+    updates_.push_back(
+        {spec, initializers_[i], gradient, {}, dag::group_of(*options_.optimizer, initializer.name)});
     for (const dag::StateSlot of_rule : optimizer_slots(*options_.optimizer))
       updates_.back().slots.push_back(state_->find(dag::of_initializer(initializer.name, of_rule))->view);
   }

@@ -67,6 +67,8 @@ Result<dag::Tensor> State::read(const dag::StateKey& key) const {
 Status State::write(const dag::StateKey& key, const dag::Tensor& tensor) {
   const Entry* entry = find(key);
   if (entry == nullptr) return fail(ErrorCode::NotFound, "there is no " + name_of(key));
+  if (is_widened(tensor.spec(), entry->spec))
+    return backend_.upload(widen_half(tensor), entry->view, dag::Layout::Plain);
   if (tensor.spec() != entry->spec) return other_spec(key, entry->spec, tensor.spec());
   return backend_.upload(tensor, entry->view, dag::Layout::Plain);
 }

@@ -36,8 +36,9 @@ class State {
   Bytes bytes() const { return bytes_; }
   Backend& backend() const { return backend_; }
 
-  // Copies to and from the host; begin_read() does not wait for the device. Errors: NotFound; InvalidArgument
-  // when the spec is another.
+  // Copies to and from the host; begin_read() does not wait for the device. What is F32 here may be written
+  // from a half: the weights of a file in half precision. Errors: NotFound; InvalidArgument when the spec is
+  // another.
   Result<std::unique_ptr<Download>> begin_read(const dag::StateKey& key) const;
   Result<dag::Tensor> read(const dag::StateKey& key) const;
   Status write(const dag::StateKey& key, const dag::Tensor& tensor);

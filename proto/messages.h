@@ -45,6 +45,8 @@ inline constexpr uint32_t kProtocolMinorOfDirectCopies = 6;
 inline constexpr uint32_t kProtocolMinorOfDeviceLost = 7;
 // The first whose peers can skip a step's update; others get no stage of a job that may have to.
 inline constexpr uint32_t kProtocolMinorOfSkippedSteps = 8;
+// The first whose peers know empty steps and groups of parameters; others get no stage of a job that has any.
+inline constexpr uint32_t kProtocolMinorOfEmptySteps = 9;
 
 // A job is what was submitted; the number names its run too. Counted from 1 by the broker.
 using JobNumber = uint64_t;
@@ -196,8 +198,15 @@ struct TrainingSpec {
   double clip_norm = 0;
   uint32_t gradient_ranges = 1;  // divides the microbatches of a step (dag/gradient_order.h)
   dag::OnDivergence on_divergence = dag::OnDivergence::Stop;
+  // Ascending, at most data::kEmptyStepsMax: steps in which no label counts. They are computed, and skipped.
+  std::vector<uint64_t> empty_steps{};
   // Updates wait for GradientNorm: what all stages do with a step depends on all of it.
-  bool decides_together() const { return clip_norm > 0 || on_divergence == dag::OnDivergence::Skip; }
+  bool decides_together() const { return clip_norm > 0 || skips_diverged(); }
+  bool skips_diverged() const { return on_divergence == dag::OnDivergence::Skip; }
+  bool may_skip() const { return skips_diverged() || !empty_steps.empty(); }
+  bool is_empty(uint64_t step) const {
+    return std::binary_search(empty_steps.begin(), empty_steps.end(), step);
+  }
 };
 
 struct AssignStage {
@@ -521,6 +530,7 @@ struct SubmitJob {
   bool compresses = false;              // links may have codecs: as the broker reads the job file
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;  // likewise
   bool skips_steps = false;                           // that diverge; likewise
+  uint32_t peer_minor = 0;  // of the oldest protocol whose peers can serve it; likewise
   // Of every float tensor of the model, in its order. None, as clients before minor version 9 say: whoever
   // plans decides.
   std::vector<ModelTensor> tensors{};

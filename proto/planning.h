@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dag/loss.h"
 #include "plan/cluster.h"
 #include "proto/messages.h"
 
@@ -49,10 +50,12 @@ struct DataSource {
   int64_t sequence_length = 0;  // text
   double validation = 0;
   bool is_validation = false;
+  std::vector<std::string> columns{};  // npz: those that are read
 };
 struct InputFeed {
   std::string input{};
   uint32_t column = 0;
+  std::optional<dag::TensorSpec> sample{};  // where the graph takes another than the column's
 };
 // The values that an integer input may hold, both ends included, and one more.
 struct InputBounds {
@@ -60,11 +63,18 @@ struct InputBounds {
   int64_t low = 0, high = 0;
   std::optional<int64_t> also{};
 };
+// What the loss of a step is divided by (data/divisor.h).
+struct StepDivisor {
+  std::string input{};
+  std::optional<uint32_t> labels{}, weights{};  // columns
+  dag::CountRule rule{};
+};
 struct ProgramFeed {
   ProgramKind program = ProgramKind::Train;
   DataSource data{};
   std::vector<InputFeed> inputs{};
   std::vector<InputBounds> bounds{};
+  std::vector<StepDivisor> divisors{};  // of training
 };
 // What the broker keeps of a job that it does not import itself: how to feed its stages, and where their
 // first values are.
@@ -75,6 +85,7 @@ struct JobFeed {
   uint64_t seed = 0;
   std::vector<ProgramFeed> programs{};  // each kind once
   std::vector<TensorReference> initial{};
+  uint32_t loss_terms = 0;
 };
 
 struct PlanAnswer {
@@ -82,6 +93,7 @@ struct PlanAnswer {
   bool compresses = false;       // of a Check
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;
   bool skips_steps = false;
+  uint32_t peer_minor = 0;  // of the oldest protocol whose peers can serve it
   std::optional<JobFeed> feed{};
   std::optional<RunPlan> plan{};
 };

@@ -189,7 +189,7 @@ void Faults::stop() {
     peer->set_transfers_fail(false);
     peer->set_speed(peer->options().promised);
     if (peer->frozen()) peer->freeze(false);
-    peer->comes_back();  // some are about to leave still
+    peer->return_always();  // some are about to leave still
     if (!peer->alive()) peer->start();
   }
 }

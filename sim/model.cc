@@ -111,17 +111,18 @@ std::shared_ptr<const ModelGraphs> make_graphs(const JobSpec& job) {
                              .target = "y",
                              .axis = {},
                              .ignore_index = {}};
-    const dag::TensorSpec target{dag::DType::I64, {job.microbatch_size}};
-    const Graph forward = sure(dag::attach_training_loss(model, {&loss, 1}, {&target, 1}, dag::op_table()));
-    const Graph train = sure(dag::differentiate(forward, dag::op_table()));
+    const dag::TermColumns columns{.target = {dag::DType::I64, {job.microbatch_size}}};
+    const auto forward = sure(dag::attach_training_loss(
+        model, {&loss, 1}, {&columns, 1}, job.batch_size / job.microbatch_size, dag::op_table()));
+    const Graph train = sure(dag::differentiate(forward.graph, dag::op_table()));
     const auto stage_of_op = dag::stages_by_origin(train, stages_of(layers_of(train, job.layers), job));
     graphs->programs[ProgramKind::Train] = cut(train, ProgramKind::Train, stage_of_op, job.stages);
     for (const auto& initializer : train.initializers())
       if (train.find_output(OutputRole::Gradient, initializer.name))
         graphs->parameters.push_back(initializer.name);
     if (job.forward_microbatches != 0) {
-      const Graph evaluation = sure(
-          dag::attach_evaluation_loss(model, {&loss, 1}, {&target, 1}, job.microbatch_size, dag::op_table()));
+      const Graph evaluation = sure(dag::attach_evaluation_loss(model, {&loss, 1}, {&columns, 1},
+                                                                job.microbatch_size, dag::op_table()));
       graphs->programs[ProgramKind::Evaluate] =
           cut(evaluation, ProgramKind::Evaluate,
               plan::follow_stages(evaluation, lowered(evaluation), train, stage_of_op), job.stages);

@@ -152,7 +152,7 @@ void PeerHost::act(Effects effects) {
                 world_.say("peer " + std::to_string(options_.node) + " leaves: " + e.why.error().message);
               if (line_) line_.close();
               crash(/*silent=*/false);
-              if (options_.liar || comes_back_) come_back();
+              if (options_.liar || returns_always_) come_back();
             },
             [&](peer::Say& e) {
               if (world_.traces()) world_.say("peer " + std::to_string(options_.node) + ": " + e.line);

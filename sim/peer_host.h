@@ -45,7 +45,7 @@ class PeerHost {
   }
   bool hangs() const { return hangs_until_ > world_.now(); }
   // From now on, whenever it has left.
-  void comes_back() { comes_back_ = true; }
+  void return_always() { returns_always_ = true; }
   // It comes back under another address: its connections are dead, and its old address is nobody's.
   void move();
   void set_speed(uint64_t speed) { options_.speed = speed; }
@@ -153,7 +153,7 @@ class PeerHost {
   uint64_t requests_ = 0, events_ = 0, probes_ = 0;
   Instant compute_free_{}, up_free_{}, down_free_{}, rate_up_free_{}, rate_down_free_{};
   Instant hangs_until_{};
-  bool comes_back_ = false;
+  bool returns_always_ = false;
   uint64_t served_by_ = 0;  // the broker's life that transfers go to
 };
 

@@ -35,6 +35,7 @@ struct Checkpoint {
   std::string graph_hash;  // 64 hexadecimal digits
   std::string numerics;
   CheckpointTensors tensors;
+  std::optional<RunSettings> settings{};  // none: an older weft wrote it
 };
 
 struct WriteReport {

@@ -23,6 +23,43 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+bool is_mount_point(const fs::path& path) {
+  struct statx status {};
+  return ::statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW, STATX_TYPE, &status) == 0 &&
+         (status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
+// In a folder as /tmp nobody replaces other people's files.
+bool is_kept_by_another(const struct stat& file, const fs::path& folder) {
+  struct stat status {};
+  const uid_t me = ::geteuid();
+  return ::stat(folder.c_str(), &status) == 0 && (status.st_mode & S_ISVTX) != 0 && me != 0 &&
+         me != file.st_uid && me != status.st_uid;
+}
+
+// What has the name already, if anything.
+Status check_replaceable(const fs::path& path) {
+  struct stat name {};
+  if (::lstat(path.c_str(), &name) != 0)
+    return errno == ENOENT ? Status{} : system_error(errno, "write", path);
+  struct stat file = name;
+  const bool leads_somewhere = ::stat(path.c_str(), &file) == 0;  // a link may lead nowhere
+  if (leads_somewhere && S_ISDIR(file.st_mode))
+    return fail(ErrorCode::InvalidArgument, path.string() + " is a folder; name a file in it");
+  if (leads_somewhere && !S_ISREG(file.st_mode))
+    return fail(ErrorCode::InvalidArgument,
+                path.string() + " is no ordinary file, and a file would replace it; name another");
+  if (is_mount_point(path))
+    return fail(ErrorCode::InvalidArgument,
+                path.string() +
+                    " is mounted by itself and cannot be replaced; mount its folder, or name another file");
+  if (is_kept_by_another(name, folder_of(path))) return system_error(EPERM, "replace", path);
+  // Not of what the file's own rights say, for it is replaced; a file that nobody may change says EPERM.
+  if (::access(path.c_str(), W_OK) != 0 && (errno == EPERM || errno == EROFS))
+    return system_error(errno, "replace", path);
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<std::byte>> Files::read(const fs::path& path, uint64_t size_max) {
@@ -79,11 +116,28 @@ Result<std::pair<fs::path, Descriptor>> Files::make_temporary(const fs::path& pa
   }
 }
 
-Status Files::write_atomic_pieces(const fs::path& path, const std::function<Status(const Sink&)>& produce,
-                                  WriteOptions options) {
+Status Files::check_writable(const fs::path& path) {
+  WEFT_TRY_STATUS(check_replaceable(path));
+  auto made = make_temporary(path, 0600);
+  if (!made) return fail(made.error().within("no file can be written at " + path.string()));
+  if (::unlink(made->first.c_str()) != 0) return system_error(errno, "remove", made->first);
+  return {};
+}
+
+bool Files::is_same_file(const fs::path& one, const fs::path& other) {
+  struct stat a {
+  }, b{};
+  return ::stat(one.c_str(), &a) == 0 && ::stat(other.c_str(), &b) == 0 && a.st_dev == b.st_dev &&
+         a.st_ino == b.st_ino;
+}
+
+Status Files::write_new(const fs::path& path, WriteOptions options,
+                        const std::function<Status(int descriptor, const fs::path&)>& write) {
   WEFT_TRY(auto made, make_temporary(path, options.mode));
   auto& [temporary, descriptor] = made;
-  Status status = write_pieces(descriptor.get(), temporary, produce);
+  Status status = write(descriptor.get(), temporary);
+  if (status) status = allow("sync", temporary);
+  if (status && ::fsync(descriptor.get()) != 0) status = system_error(errno, "sync", temporary);
   // A close that fails after a good fsync has nothing left to lose.
   if (status) status = allow("rename", path);
   if (status && ::rename(temporary.c_str(), path.c_str()) != 0) status = system_error(errno, "rename", path);
@@ -94,15 +148,24 @@ Status Files::write_atomic_pieces(const fs::path& path, const std::function<Stat
   return options.sync_directory ? sync_directory(folder_of(path)) : Status{};
 }
 
-Status Files::write_pieces(int descriptor, const fs::path& temporary,
-                           const std::function<Status(const Sink&)>& produce) const {
-  const Sink sink = [&](std::span<const std::byte> piece) -> Status {
-    return write_hooked(hook_, descriptor, piece, temporary);
-  };
-  WEFT_TRY_STATUS(produce(sink));
-  WEFT_TRY_STATUS(allow("sync", temporary));
-  if (::fsync(descriptor) != 0) return system_error(errno, "sync", temporary);
-  return {};
+Status Files::write_atomic_pieces(const fs::path& path, const std::function<Status(const Sink&)>& produce,
+                                  WriteOptions options) {
+  return write_new(path, options, [&](int descriptor, const fs::path& temporary) {
+    return produce([&](std::span<const std::byte> piece) -> Status {
+      return write_hooked(hook_, descriptor, piece, temporary);
+    });
+  });
+}
+
+Status Files::write_atomic_placed(const fs::path& path,
+                                  const std::function<Status(const PlacedSink&)>& produce,
+                                  WriteOptions options) {
+  return write_new(path, options, [&](int descriptor, const fs::path& temporary) {
+    return produce([&](uint64_t offset, std::span<const std::byte> piece) -> Status {
+      WEFT_TRY_STATUS(seek(descriptor, offset, temporary));
+      return write_hooked(hook_, descriptor, piece, temporary);
+    });
+  });
 }
 
 Result<std::vector<std::string>> Files::list(const fs::path& folder, size_t count_max) {

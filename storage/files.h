@@ -55,12 +55,25 @@ class Files {
   Status write_atomic_pieces(const std::filesystem::path& path,
                              const std::function<Status(const Sink&)>& produce, WriteOptions options = {});
 
+  // The same for pieces that come in any order, each with its offset. What none covers is zero.
+  using PlacedSink = std::function<Status(uint64_t offset, std::span<const std::byte>)>;
+  Status write_atomic_placed(const std::filesystem::path& path,
+                             const std::function<Status(const PlacedSink&)>& produce,
+                             WriteOptions options = {});
+  // Whether write_atomic() could put a file there now, as far as that can be told without doing so: the
+  // folder takes a new file, and what has the name already, if anything, is a file that another may replace.
+  // InvalidArgument where it is not, or where its name is mounted or a folder's; else what the system says.
+  Status check_writable(const std::filesystem::path& path);
+
   // The names in the folder, sorted. ResourceExhausted beyond count_max.
   Result<std::vector<std::string>> list(const std::filesystem::path& folder, size_t count_max);
   Result<uint64_t> size(const std::filesystem::path& path);      // of a regular file
   Status remove(const std::filesystem::path& path);              // NotFound when there is none
   Status make_directories(const std::filesystem::path& folder);  // durably, with those above it
   Status sync_directory(const std::filesystem::path& folder);
+
+  // Whether both are there and are the same file, by whatever name or link.
+  static bool is_same_file(const std::filesystem::path& one, const std::filesystem::path& other);
 
   // Whether a name is that of a temporary file which a crash may have left behind.
   static bool is_temporary_name(std::string_view name);
@@ -71,8 +84,9 @@ class Files {
   }
   Result<std::pair<std::filesystem::path, Descriptor>> make_temporary(const std::filesystem::path& path,
                                                                       uint32_t mode);
-  Status write_pieces(int descriptor, const std::filesystem::path& temporary,
-                      const std::function<Status(const Sink&)>& produce) const;
+  // Hands a fresh file to `write`, syncs it and gives it its name.
+  Status write_new(const std::filesystem::path& path, WriteOptions options,
+                   const std::function<Status(int descriptor, const std::filesystem::path&)>& write);
 
   friend class FolderLock;
   FaultHook hook_;

@@ -1,6 +1,7 @@
 #include "storage/manifest.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -119,19 +120,46 @@ Result<std::vector<TensorRecord>> read_tensors(const Json& object) {
   return records;
 }
 
+Result<RunSettings> read_settings(const Json& object) {
+  RunSettings settings;
+  const Json* rate = find(object, "learning_rate");
+  if (!rate || !rate->is_number() || !std::isfinite(rate->get<double>()))
+    return damaged("`learning_rate` must be a number");
+  settings.learning_rate = rate->get<double>();
+  const Json* values = find(object, "settings");
+  if (!values || !values->is_object() || values->size() > kManifestSettingsMax)
+    return damaged("`settings` must be a map of at most " + std::to_string(kManifestSettingsMax));
+  for (const auto& [key, value] : values->items()) {
+    if (key.size() > kTextMax) return damaged("a setting's name is too long");
+    WEFT_TRY(settings.values[key], read_text(*values, key.c_str()));
+  }
+  return settings;
+}
+
+uint64_t format_of(const Manifest& manifest) {
+  if (manifest.settings) return kManifestFormatOfSettings;
+  return manifest.skipped_steps > 0 ? kManifestFormatOfSkippedSteps : 1;
+}
+
 }  // namespace
 
 std::string manifest_json(const Manifest& manifest) {
   nlohmann::ordered_json json;
   json["kind"] = kKind;
-  json["format"] = manifest.skipped_steps > 0 ? kManifestFormatOfSkippedSteps : 1;
+  const uint64_t format = format_of(manifest);
+  json["format"] = format;
   json["sequence"] = manifest.sequence;
   json["run"] = manifest.run;
   json["step"] = manifest.step;
-  if (manifest.skipped_steps > 0) json["skipped_steps"] = manifest.skipped_steps;
+  if (format >= kManifestFormatOfSkippedSteps) json["skipped_steps"] = manifest.skipped_steps;
   json["data_position"] = manifest.data_position;
   json["graph"] = manifest.graph_hash;
   json["numerics"] = manifest.numerics;
+  if (manifest.settings) {
+    json["learning_rate"] = manifest.settings->learning_rate;
+    auto& values = json["settings"] = nlohmann::ordered_json::object();
+    for (const auto& [key, value] : manifest.settings->values) values[key] = value;
+  }
   auto& tensors = json["tensors"] = nlohmann::ordered_json::array();
   for (const TensorRecord& record : manifest.tensors) {
     nlohmann::ordered_json entry;
@@ -172,6 +200,9 @@ Result<Manifest> parse_manifest(std::string_view text) {
   WEFT_TRY(manifest.data_position, read_number(json, "data_position"));
   WEFT_TRY(manifest.graph_hash, read_hash(json, "graph"));
   WEFT_TRY(manifest.numerics, read_text(json, "numerics"));
+  if (format >= kManifestFormatOfSettings) {
+    WEFT_TRY(manifest.settings, read_settings(json));
+  }
   WEFT_TRY(manifest.tensors, read_tensors(json));
   return manifest;
 }

@@ -1,12 +1,14 @@
 // What a checkpoint consists of, as the JSON file that names its blobs. docs: SPEC "Models, weights,
 // checkpoints".
 //   {"kind": "weft-checkpoint", "format": 1, "sequence": 7, "run": "...", "step": 120, "data_position": 7680,
-//    "graph": "<sha-256>", "numerics": "...",
+//    "graph": "<sha-256>", "numerics": "...", "learning_rate": 0.1, "settings": {"seed": "0", ...},
 //    "tensors": [{"initializer": "conv.weight", "slot": "value", "dtype": "f32", "shape": [8, 3, 3, 3],
 //    "sha256": "..."}]}
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,9 +20,12 @@
 
 namespace weft::storage {
 
-inline constexpr uint64_t kManifestFormat = 2;  // the newest that is read
-// "skipped_steps": a manifest that has any is of format 2, others of format 1.
+inline constexpr uint64_t kManifestFormat = 3;  // the newest that is read
+// What a manifest has decides of which format it is: "settings" and "learning_rate" of format 3, else
+// "skipped_steps", where there are any, of format 2, else of format 1.
 inline constexpr uint64_t kManifestFormatOfSkippedSteps = 2;
+inline constexpr uint64_t kManifestFormatOfSettings = 3;
+inline constexpr size_t kManifestSettingsMax = 1000;
 inline constexpr uint64_t kManifestSizeMax = uint64_t{8} << 20;  // bytes
 inline constexpr uint64_t kManifestTensorsMax = 40000;
 
@@ -29,6 +34,13 @@ struct TensorRecord {
   dag::TensorSpec spec;
   std::string sha256;
   bool operator==(const TensorRecord&) const = default;
+};
+
+// What a run was made with beside its graph, so that whoever goes on from it is told what differs.
+struct RunSettings {
+  std::map<std::string, std::string> values;  // by the key of the job file
+  double learning_rate = 0;                   // of the last step; finite
+  bool operator==(const RunSettings&) const = default;
 };
 
 struct Manifest {
@@ -40,6 +52,7 @@ struct Manifest {
   std::string graph_hash;             // of the training graph without tensors
   std::string numerics;               // the numerics fingerprint of what computed it
   std::vector<TensorRecord> tensors;  // by key, each once
+  std::optional<RunSettings> settings{};  // none: an older weft wrote it
   bool operator==(const Manifest&) const = default;
 };
 

@@ -33,6 +33,8 @@ tl::unexpected<Error> system_error(int number, std::string_view operation, const
     case ENOSPC:
     case EDQUOT:
       return with(ErrorCode::ResourceExhausted, "; make room on the disk");
+    case EFBIG:
+      return with(ErrorCode::ResourceExhausted, "; raise the limit on the size of files (ulimit -f)");
     case EMFILE:
     case ENFILE:
     case ENOMEM:

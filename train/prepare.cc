@@ -7,9 +7,12 @@
 #include "dag/loss.h"
 #include "dag/op_table.h"
 #include "dag/passes/canonicalise.h"
+#include "dag/passes/halves.h"
+#include "dag/state.h"
 #include "dag/text.h"
 #include "dag/unread.h"
 #include "train/loss_warnings.h"
+#include "train/matching.h"
 
 namespace weft::train {
 namespace {
@@ -18,84 +21,10 @@ using configs::Job;
 using dag::Graph;
 using dag::TensorSpec;
 
-// The model's inputs matched with columns: shapes for the import, feeds for the loader.
-struct Matching {
-  std::map<std::string, dag::Shape> shapes;
-  std::vector<data::Feed> feeds;
-};
-
-std::string list_columns(const data::Dataset& dataset) {
-  std::string text;
-  for (const data::Column& column : dataset.columns())
-    text += (text.empty() ? "" : ", ") + column.name + " " + to_string(column.sample);
-  return text;
-}
-
-Result<size_t> find_column(const Job& job, const data::Dataset& dataset, std::string_view path,
-                           const std::string& name) {
-  if (const auto column = dataset.find_column(name)) return *column;
-  return fail(job.error(ErrorCode::NotFound, path,
-                        "the data has no column '" + name + "'; it has " + list_columns(dataset)));
-}
-
-std::string describe(const onnx::OnnxModel::Port& port) {
-  std::string text = port.dtype + "[";
-  for (size_t i = 0; i < port.dims.size(); ++i) text += (i ? "," : "") + port.dims[i];
-  return text + "]";
-}
-
-bool is_number(const std::string& dim) {
-  return !dim.empty() && std::all_of(dim.begin(), dim.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-// The column's shape under the microbatch, against what the file says of the input.
-Result<dag::Shape> match_shape(const Job& job, const onnx::OnnxModel::Port& port, const TensorSpec& sample) {
-  const std::string path = "inputs." + port.name;
-  const auto mismatch = [&](const std::string& why) {
-    return fail(job.error(ErrorCode::InvalidArgument, path,
-                          "input '" + port.name + "' of the model is " + describe(port) +
-                              ", a sample of the column is " + to_string(sample) + ": " + why));
-  };
-  if (port.dtype != to_string(sample.dtype)) return mismatch("the types differ");
-  dag::Shape shape = sample.shape;
-  shape.insert(shape.begin(), job.microbatch_size);
-  if (!port.has_shape) return shape;
-  if (port.dims.size() != shape.size())
-    return mismatch("the ranks differ (the first axis of the input is the batch)");
-  if (is_number(port.dims[0]) && port.dims[0] != std::to_string(job.microbatch_size))
-    return fail(job.error(ErrorCode::InvalidArgument,
-                          job.locations.contains("microbatch_size") ? "microbatch_size" : "batch_size",
-                          "the model was exported with a fixed batch of " + port.dims[0] +
-                              ": set microbatch_size: " + port.dims[0] + ", or export it with dynamic_axes"));
-  for (size_t i = 1; i < shape.size(); ++i)
-    if (is_number(port.dims[i]) && port.dims[i] != std::to_string(shape[i]))
-      return mismatch("axis " + std::to_string(i) + " differs");
-  return shape;
-}
-
-Result<Matching> match_inputs(const Job& job, const onnx::OnnxModel& model, const data::Dataset& dataset) {
-  Matching matching;
-  const auto ports = model.inputs();
-  for (const auto& [input, column] : job.inputs) {
-    if (std::any_of(ports.begin(), ports.end(), [&](const auto& port) { return port.name == input; }))
-      continue;
-    std::string names;
-    for (const auto& port : ports) names += (names.empty() ? "'" : ", '") + port.name + "'";
-    return fail(job.error(ErrorCode::NotFound, "inputs." + input,
-                          "the model has no input '" + input + "'; it has " + names));
-  }
-  for (const auto& port : ports) {
-    const auto named = job.inputs.find(port.name);
-    if (named == job.inputs.end())
-      return fail(job.error(ErrorCode::InvalidArgument, "inputs",
-                            "the model's input '" + port.name + "' " + describe(port) +
-                                " gets no data: add `" + port.name + ": <column>`; the data has " +
-                                list_columns(dataset)));
-    WEFT_TRY(const size_t column, find_column(job, dataset, "inputs." + port.name, named->second));
-    WEFT_TRY(matching.shapes[port.name], match_shape(job, port, dataset.columns()[column].sample));
-    matching.feeds.push_back({port.name, column});
-  }
-  return matching;
+// Meant, rather than as the exporter wrote it, and in the types that are computed in.
+Result<Graph> computed(const Graph& imported, dag::HalfWeights weights) {
+  WEFT_TRY(const Graph canonical, dag::canonicalise(imported, dag::op_table()));
+  return dag::widen_halves(canonical, dag::op_table(), weights);
 }
 
 Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& model, const Matching& matching,
@@ -109,70 +38,116 @@ Result<onnx::ImportedModel> import_for(const Job& job, const onnx::OnnxModel& mo
   onnx::ImportOptions options;
   options.evaluate = evaluator;
   options.batch = job.microbatch_size;
+  options.batch_first = true;
+  options.sizes = job.sizes;
   options.input_shapes = matching.shapes;
+  options.bound_inputs = matching.values;
   options.training = training;
   options.train = job.trained;
   options.freeze = job.freeze;
   options.read = values_read(job.losses);
   auto imported = onnx::import_model(model, options, dag::op_table());
   if (!imported) return fail(job.error(imported.error().code, "model", imported.error().message));
-  WEFT_TRY(imported->graph, dag::canonicalise(imported->graph, dag::op_table()));
+  const bool changes = job.task == configs::Task::Train;
+  WEFT_TRY(imported->graph,
+           computed(imported->graph, changes ? dag::HalfWeights::Masters : dag::HalfWeights::AsInFile));
   return imported;
 }
 
-// The specs of the targets, by term, and the feeds that fill them; nothing for LossType::Output.
-Result<std::vector<TensorSpec>> match_targets(const Job& job, const data::Dataset& dataset,
-                                              std::vector<data::Feed>& feeds) {
-  const std::vector<std::string> inputs = dag::target_inputs(job.losses);
-  std::vector<TensorSpec> specs;
+// The column of the loss under `path`, as `sample_of` has the graph take a sample of it, fed to `input`, and
+// its spec under a microbatch. A column that several terms name is one input, as the first of them takes it.
+Result<TensorSpec> match_column(const Job& job, const data::Dataset& dataset, const std::string& path,
+                                const std::string& name, const std::string& input, const auto& sample_of,
+                                std::vector<data::Feed>& feeds) {
+  WEFT_TRY(const size_t column, find_column(job, dataset, path, name));
+  auto feed =
+      std::find_if(feeds.begin(), feeds.end(), [&](const data::Feed& one) { return one.input == input; });
+  if (feed == feeds.end()) {
+    const TensorSpec& stored = dataset.columns()[column].sample;
+    const TensorSpec sample = sample_of(stored);
+    feeds.push_back({input, column, sample == stored ? std::nullopt : std::optional(sample)});
+    feed = std::prev(feeds.end());
+  }
+  TensorSpec spec = data::sample_of(dataset, *feed);
+  spec.shape.insert(spec.shape.begin(), job.microbatch_size);
+  return spec;
+}
+
+// What the columns of the loss hold, by term, and the feeds that fill them; nothing for LossType::Output.
+Result<std::vector<dag::TermColumns>> match_targets(const Job& job, const Graph& model,
+                                                    const data::Dataset& dataset,
+                                                    std::vector<data::Feed>& feeds) {
+  const std::vector<std::string> targets = dag::target_inputs(job.losses);
+  const std::vector<std::string> weights = dag::weights_inputs(job.losses);
+  std::vector<dag::TermColumns> columns;
   for (size_t i = 0; i < job.losses.size(); ++i) {
     const dag::LossSpec& loss = job.losses[i];
-    TensorSpec& spec = specs.emplace_back();
+    dag::TermColumns& of_term = columns.emplace_back();
     if (loss.type == dag::LossType::Output) continue;
     const char* key = loss.type == dag::LossType::CrossEntropy ? ".labels" : ".target";
-    WEFT_TRY(const size_t column, find_column(job, dataset, job.loss_path(i) + key, loss.target));
-    spec = dataset.columns()[column].sample;
-    spec.shape.insert(spec.shape.begin(), job.microbatch_size);
-    const bool fed = std::any_of(feeds.begin(), feeds.end(),
-                                 [&](const data::Feed& feed) { return feed.input == inputs[i]; });
-    if (!fed) feeds.push_back({inputs[i], column});
+    const dag::GraphOutput* prediction = model.find_output(dag::OutputRole::Prediction, loss.prediction);
+    const auto as_target = [&](const TensorSpec& stored) {
+      return prediction ? target_sample(loss, model.spec(prediction->value), stored) : stored;
+    };
+    WEFT_TRY(of_term.target,
+             match_column(job, dataset, job.loss_path(i) + key, loss.target, targets[i], as_target, feeds));
+    if (loss.sample_weights.empty()) continue;
+    const auto as_stored = [](const TensorSpec& stored) { return stored; };
+    WEFT_TRY(of_term.sample_weights, match_column(job, dataset, job.loss_path(i) + ".sample_weights",
+                                                  loss.sample_weights, weights[i], as_stored, feeds));
   }
-  return specs;
+  return columns;
+}
+
+std::optional<size_t> column_of(std::span<const data::Feed> feeds, const std::string& input) {
+  const auto feed =
+      std::find_if(feeds.begin(), feeds.end(), [&](const data::Feed& f) { return f.input == input; });
+  return feed == feeds.end() ? std::nullopt : std::optional(feed->column);
+}
+
+// The graph's divisors, of the columns that feed what they count.
+std::vector<data::Divisor> divisors_of(std::span<const dag::Divisor> divisors,
+                                       std::span<const data::Feed> feeds) {
+  std::vector<data::Divisor> of_columns;
+  for (const dag::Divisor& divisor : divisors)
+    of_columns.push_back({.input = divisor.input,
+                          .labels = column_of(feeds, divisor.labels),
+                          .weights = column_of(feeds, divisor.sample_weights),
+                          .rule = divisor.rule});
+  return of_columns;
+}
+
+std::vector<std::string> all_warnings(const Matching& matching, const onnx::ImportedModel& imported) {
+  std::vector<std::string> warnings = matching.warnings;
+  warnings.insert(warnings.end(), imported.warnings.begin(), imported.warnings.end());
+  return warnings;
 }
 
 // The place of the term that does not fit: the first that by itself gives an error.
-Error loss_error(const Job& job, const Graph& model, std::span<const TensorSpec> targets,
+Error loss_error(const Job& job, const Graph& model, std::span<const dag::TermColumns> columns,
                  const Error& error) {
   for (size_t i = 0; i < job.losses.size(); ++i) {
-    const auto alone =
-        dag::attach_training_loss(model, {&job.losses[i], 1}, targets.subspan(i, 1), dag::op_table());
+    const auto alone = dag::attach_training_loss(model, {&job.losses[i], 1}, columns.subspan(i, 1),
+                                                 /*microbatches=*/1, dag::op_table());
     if (!alone) return job.error(alone.error().code, job.loss_path(i), alone.error().message);
   }
   return job.error(error.code, "loss", error.message);
 }
 
-// Follows integer inputs through ops that keep their values to the tables that they index.
-std::vector<IntegerBounds> find_bounds(const Graph& graph) {
-  std::vector<std::string> input_of(graph.values().size());
-  for (const dag::ValueId input : graph.inputs())
-    if (is_integer(graph.spec(input).dtype)) input_of[input.index] = graph.value(input).name;
-  std::vector<IntegerBounds> bounds;
-  const auto bound = [&](const std::string& input, int64_t low, int64_t high, std::optional<int64_t> also) {
-    if (!input.empty()) bounds.push_back({input, low, high, also});
-  };
-  for (const dag::Op& op : graph.ops()) {
-    const dag::OpRow& row = dag::op_table().row(op.kind);
-    if (row.keeps_values) input_of[op.outputs[0].index] = input_of[op.inputs[0].index];
-    if (row.index.operand < 0) continue;
-    const dag::Shape& addressed = graph.spec(op.inputs[0]).shape;
-    const int64_t size = addressed[static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis))];
-    bound(input_of[op.inputs[static_cast<size_t>(row.index.operand)].index], row.index.from_end ? -size : 0,
-          size - 1,
-          op.attributes.has(dag::Attr::IgnoreIndex)
-              ? std::optional(op.attributes.get_int(dag::Attr::IgnoreIndex))
-              : std::nullopt);
+// Devices update float32 alone, in which parameters in half precision are by now.
+Status check_precision_of_parameters(const Job& job, const Graph& training) {
+  for (const std::string& name : dag::trained_parameters(training)) {
+    const TensorSpec& spec = training.spec(training.find_initializer(name)->value);
+    if (spec.dtype == dag::DType::F32) continue;
+    return fail(job.error(
+        ErrorCode::Unsupported, "model",
+        "parameter '" + name.substr(0, 128) + "' is " + to_string(spec) +
+            "; parameters are trained in float32 (those in float16 and bfloat16 too): export the model in "
+            "float32 "
+            "(PyTorch: model.float()), or cast each such initializer t of the file in Python: "
+            "t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t).astype('float32'), t.name))"));
   }
-  return bounds;
+  return {};
 }
 
 // What nobody will learn from, though it may have been meant to.
@@ -187,15 +162,32 @@ std::vector<std::string> unread_warnings(const Graph& model, const Graph& differ
   return dag::describe(unread);
 }
 
+std::string exactly(double number) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, number).ptr};
+}
+
 // What the graph's text does not say of the loss: the values of its constants. Nothing for a loss as it is.
 std::string describe_weights(std::span<const dag::LossSpec> losses) {
-  std::string text;
+  std::string weights, counts;
   for (const dag::LossSpec& loss : losses) {
-    char number[32];
-    const auto end = std::to_chars(number, number + sizeof number, loss.weight).ptr;
-    text += " " + std::string(number, end);
+    weights += " " + exactly(loss.weight);
+    for (const double weight : loss.class_weights) counts += " " + exactly(weight);
+    if (loss.label_smoothing != 0) counts += " smoothing " + exactly(loss.label_smoothing);
   }
-  return text == " 1" ? "" : "loss weights" + text + "\n";
+  if (weights == " 1" && counts.empty()) return "";
+  return "loss weights" + weights + (counts.empty() ? "" : ", of classes" + counts) + "\n";
+}
+
+// Nor does it of the inputs that have a value.
+std::string describe_values(const std::map<std::string, configs::InputValue>& values) {
+  std::string text;
+  for (const auto& [input, value] : values) {
+    text += "value of '" + input + "' " + dag::to_string(value.shape);
+    for (const double number : value.numbers) text += " " + exactly(number);
+    text += "\n";
+  }
+  return text;
 }
 
 // Weights of the initializers that are left after folding and pruning.
@@ -204,21 +196,64 @@ dag::Weights used_weights(const Graph& graph, dag::Weights weights) {
   return weights;
 }
 
+// Every pattern of the optimizer's groups names something that is trained.
+Status check_groups(const Job& job, const Graph& graph) {
+  const std::vector<std::string> trained = dag::trained_parameters(graph);
+  for (size_t g = 0; g < job.optimizer.groups.size(); ++g) {
+    const std::vector<std::string>& patterns = job.optimizer.groups[g].parameters;
+    for (size_t i = 0; i < patterns.size(); ++i) {
+      const auto matches = [&](const auto& name) { return matches_glob(patterns[i], name); };
+      if (std::any_of(trained.begin(), trained.end(), matches)) continue;
+      const auto initializers = graph.initializers();
+      const bool untrained =
+          std::any_of(initializers.begin(), initializers.end(),
+                      [&](const dag::Initializer& initializer) { return matches(initializer.name); });
+      return fail(job.error(
+          ErrorCode::NotFound,
+          "optimizer.groups[" + std::to_string(g) + "].parameters[" + std::to_string(i) + "]",
+          "'" + patterns[i] +
+              (untrained ? "' names only what is not trained" : "' names no parameter of the model") +
+              "; `weft inspect MODEL` lists those that are"));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
-Result<std::vector<uint32_t>> microbatch_sizes(const Job& job, const onnx::OnnxModel& model) {
-  for (const onnx::OnnxModel::Port& port : model.inputs()) {
-    uint32_t size = 0;
-    if (port.dims.empty() || !is_number(port.dims[0])) continue;
-    const std::string& dim = port.dims[0];
-    const auto [end, error] = std::from_chars(dim.data(), dim.data() + dim.size(), size);
-    if (error != std::errc() || size == 0 || job.batch_size / job.gradient_ranges % size != 0)
-      return fail(job.error(ErrorCode::InvalidArgument, "batch_size",
-                            "the model was exported with a fixed batch of " + dim +
-                                ": `batch_size` must be a multiple of it, for each of the gradient_ranges, "
-                                "or export it with dynamic_axes"));
-    return std::vector<uint32_t>{size};
+// Follows integer inputs through ops that keep their values to the tables that they index.
+std::vector<IntegerBounds> find_bounds(const Graph& graph) {
+  std::vector<std::string> input_of(graph.values().size());
+  for (const dag::ValueId input : graph.inputs())
+    if (is_integer(graph.spec(input).dtype)) input_of[input.index] = graph.value(input).name;
+  std::vector<IntegerBounds> bounds;
+  const auto bound = [&](const std::string& input, int64_t low, int64_t high, std::optional<int64_t> also) {
+    if (!input.empty()) bounds.push_back({input, low, high, also});
+  };
+  for (const dag::Op& op : graph.ops()) {
+    const dag::OpRow& row = dag::op_table().row(op.kind);
+    if (op.phase != dag::Phase::Forward) continue;  // what it reads, forward has read
+    if (row.keeps_values) input_of[op.outputs[0].index] = input_of[op.inputs[0].index];
+    if (row.index.operand < 0) continue;
+    const dag::Shape& addressed = graph.spec(op.inputs[0]).shape;
+    const int64_t size = addressed[static_cast<size_t>(op.attributes.get_int(dag::Attr::Axis))];
+    bound(input_of[op.inputs[static_cast<size_t>(row.index.operand)].index], row.index.from_end ? -size : 0,
+          size - 1,
+          op.attributes.has(dag::Attr::IgnoreIndex)
+              ? std::optional(op.attributes.get_int(dag::Attr::IgnoreIndex))
+              : std::nullopt);
   }
+  return bounds;
+}
+
+Result<std::vector<uint32_t>> microbatch_sizes(const Job& job, const onnx::OnnxModel& model) {
+  WEFT_TRY(const std::optional<uint32_t> fixed, fixed_batch(job, model));
+  if (fixed && job.batch_size / job.gradient_ranges % *fixed != 0)
+    return fail(job.error(ErrorCode::InvalidArgument, "batch_size",
+                          "the model was exported with a fixed batch of " + std::to_string(*fixed) +
+                              ": `batch_size` must be a multiple of it, for each of the gradient_ranges, "
+                              "or export it with dynamic_axes"));
+  if (fixed) return std::vector<uint32_t>{*fixed};
   return job.microbatch_sizes();
 }
 
@@ -232,10 +267,12 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
                                   const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/true));
-  WEFT_TRY(const std::vector<TensorSpec> targets, match_targets(job, dataset, matching.feeds));
-  auto with_loss = dag::attach_training_loss(imported.graph, job.losses, targets, dag::op_table());
-  if (!with_loss) return fail(loss_error(job, imported.graph, targets, with_loss.error()));
-  auto differentiated = dag::differentiate(*with_loss, dag::op_table());
+  WEFT_TRY(const std::vector<dag::TermColumns> columns,
+           match_targets(job, imported.graph, dataset, matching.feeds));
+  auto with_loss = dag::attach_training_loss(imported.graph, job.losses, columns,
+                                             job.batch_size / job.microbatch_size, dag::op_table());
+  if (!with_loss) return fail(loss_error(job, imported.graph, columns, with_loss.error()));
+  auto differentiated = dag::differentiate(with_loss->graph, dag::op_table());
   if (!differentiated)
     return fail(job.error(differentiated.error().code, "model", differentiated.error().message));
   if (!differentiated->find_output(dag::OutputRole::Gradient))
@@ -243,9 +280,14 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
         ErrorCode::InvalidArgument, "freeze",
         "no parameter is left to train: the loss depends on no float initializer that is not frozen"));
 
+  WEFT_TRY_STATUS(check_precision_of_parameters(job, *differentiated));
+  WEFT_TRY_STATUS(check_groups(job, *differentiated));
   Prepared prepared;
-  prepared.bounds = find_bounds(*with_loss);
-  prepared.identity = dag::to_text(*differentiated) + describe_weights(job.losses);
+  prepared.loss_terms = dag::loss_terms(job.losses);
+  prepared.bounds = find_bounds(with_loss->graph);
+  prepared.divisors = divisors_of(with_loss->divisors, matching.feeds);
+  prepared.identity =
+      dag::to_text(*differentiated) + describe_weights(job.losses) + describe_values(job.input_values);
   prepared.graph = std::move(*differentiated);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
@@ -253,8 +295,9 @@ Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, 
     return std::none_of(prepared.graph.inputs().begin(), prepared.graph.inputs().end(),
                         [&](dag::ValueId v) { return prepared.graph.value(v).name == feed.input; });
   });
-  prepared.warnings = std::move(imported.warnings);
+  prepared.warnings = all_warnings(matching, imported);
   prepared.notes = std::move(imported.notes);
+  prepared.notes.insert(prepared.notes.end(), with_loss->notes.begin(), with_loss->notes.end());
   for (std::string& warning : loss_warnings(job, model)) prepared.warnings.push_back(std::move(warning));
   for (std::string& warning : unread_warnings(imported.graph, prepared.graph, job.losses))
     prepared.warnings.push_back(std::move(warning));
@@ -265,10 +308,11 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
                                     const data::Dataset& dataset, const onnx::Evaluator& evaluator) {
   WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
-  WEFT_TRY(const std::vector<TensorSpec> targets, match_targets(job, dataset, matching.feeds));
+  WEFT_TRY(const std::vector<dag::TermColumns> columns,
+           match_targets(job, imported.graph, dataset, matching.feeds));
   auto with_loss =
-      dag::attach_evaluation_loss(imported.graph, job.losses, targets, job.microbatch_size, dag::op_table());
-  if (!with_loss) return fail(loss_error(job, imported.graph, targets, with_loss.error()));
+      dag::attach_evaluation_loss(imported.graph, job.losses, columns, job.microbatch_size, dag::op_table());
+  if (!with_loss) return fail(loss_error(job, imported.graph, columns, with_loss.error()));
   Prepared prepared;
   prepared.loss_terms = dag::loss_terms(job.losses);
   prepared.bounds = find_bounds(*with_loss);
@@ -287,7 +331,7 @@ Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model
   prepared.graph = std::move(imported.graph);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.feeds = std::move(matching.feeds);
-  prepared.warnings = std::move(imported.warnings);
+  prepared.warnings = all_warnings(matching, imported);
   return prepared;
 }
 
@@ -299,10 +343,9 @@ Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,
   options.batch = batch;
   options.sizes = sizes;
   WEFT_TRY(onnx::ImportedModel imported, onnx::import_model(model, options, dag::op_table()));
-  WEFT_TRY(Graph canonical, dag::canonicalise(imported.graph, dag::op_table()));
   Prepared prepared;
-  prepared.bounds = find_bounds(canonical);
-  prepared.graph = std::move(canonical);
+  WEFT_TRY(prepared.graph, computed(imported.graph, dag::HalfWeights::AsInFile));
+  prepared.bounds = find_bounds(prepared.graph);
   prepared.weights = used_weights(prepared.graph, std::move(imported.weights));
   prepared.warnings = std::move(imported.warnings);
   return prepared;

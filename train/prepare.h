@@ -35,7 +35,8 @@ struct Prepared {
   dag::Weights weights;           // initial values of its initializers
   std::vector<data::Feed> feeds;  // graph inputs <- columns of the data set it was matched with
   std::vector<IntegerBounds> bounds;
-  dag::LossTerms loss_terms;  // of an evaluation
+  std::vector<data::Divisor> divisors;  // of training
+  dag::LossTerms loss_terms;
   std::vector<std::string> warnings;
   std::vector<std::string> notes;  // what is worth knowing, and no reason to worry
   std::string identity;            // text of the graph: what a checkpoint belongs to
@@ -66,6 +67,9 @@ Result<Prepared> prepare_prediction(const configs::Job& job, const onnx::OnnxMod
 Result<Prepared> prepare_inference(const onnx::OnnxModel& model, int64_t batch,
                                    const std::map<std::string, int64_t>& sizes,
                                    const onnx::Evaluator& evaluator);
+
+// Which of the graph's integer inputs index a table or a class axis, and what they may hold.
+std::vector<IntegerBounds> find_bounds(const dag::Graph& graph);
 
 // Whether all integers of the microbatch are within bounds; the error names input, value and sample.
 Status check_bounds(std::span<const IntegerBounds> bounds, const data::Microbatch& microbatch);

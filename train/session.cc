@@ -60,11 +60,12 @@ Result<std::unique_ptr<TrainingSession>> TrainingSession::create(Prepared prepar
   session->job_ = &job;
   session->feeds_ = prepared.feeds;
   session->bounds_ = prepared.bounds;
+  session->divisors_ = prepared.divisors;
   WEFT_TRY(session->executor_, make_executor(prepared.graph, prepared.weights, state,
                                              {.accumulates = job.batch_size > job.microbatch_size,
                                               .sums_ranges = job.gradient_ranges > 1,
                                               .optimizer = job.optimizer,
-                                              .undoes_statistics = skips_steps(job),
+                                              .undoes_statistics = session->may_skip(),
                                               .precision = precision_of(job)}));
   WEFT_TRY(session->microbatch_, session->executor_->make_microbatch());
   session->loss_ = session->executor_->graph().find_output(OutputRole::Loss)->value;
@@ -93,25 +94,30 @@ Status TrainingSession::take(const Pending& pending, StepResult& result) const {
   return {};
 }
 
+bool TrainingSession::may_skip() const { return skips_steps(*job_) || !divisors_.empty(); }
+
 // The device is waited for once, or, where the update depends on what came before it, twice.
 Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_t steps,
                                                           data::Loader& loader) {
   const uint32_t microbatches = job_->batch_size / job_->microbatch_size;
-  if (skips_steps(*job_)) WEFT_TRY_STATUS(executor_->keep_statistics());
+  StepResult result;
   Pending pending;
   for (uint32_t m = 0; m < microbatches; ++m) {
-    WEFT_TRY_STATUS(run_microbatch(step, m, loader));
+    WEFT_TRY(const auto batch, loader.next());
+    WEFT_CHECK_MSG(batch && batch->step == step, "the loader is at another step");
+    result.is_empty = batch->is_of_empty_step;
+    if (m == 0 && (skips_steps(*job_) || result.is_empty)) WEFT_TRY_STATUS(executor_->keep_statistics());
+    WEFT_TRY_STATUS(run_microbatch(step, m, *batch));
     WEFT_TRY(auto loss, executor_->begin_value(*microbatch_, loss_));
     pending.losses.push_back(std::move(loss));
   }
-  StepResult result;
   result.learning_rate =
       dag::scheduled_learning_rate(job_->schedule, job_->optimizer.learning_rate, step, steps);
   WEFT_TRY(pending.squares, executor_->begin_gradient_squares());
   WEFT_TRY(pending.statistics, executor_->begin_statistic_squares());
-  const bool decides = job_->decides_together();
+  const bool decides = job_->decides_together() || result.is_empty;
   if (decides) WEFT_TRY_STATUS(take(pending, result));
-  result.skipped = skips_steps(*job_) && !result.not_finite.empty();
+  result.skipped = result.is_empty || (skips_steps(*job_) && !result.not_finite.empty());
   if (result.skipped) {
     ++skipped_steps_;
     WEFT_TRY_STATUS(executor_->undo_statistics());
@@ -125,17 +131,15 @@ Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_
   return result;
 }
 
-Status TrainingSession::run_microbatch(uint64_t step, uint32_t index, data::Loader& loader) {
-  WEFT_TRY(auto batch, loader.next());
-  WEFT_CHECK_MSG(batch && batch->step == step, "the loader is at another step");
-  WEFT_TRY_STATUS(check_bounds(bounds_, *batch));
+Status TrainingSession::run_microbatch(uint64_t step, uint32_t index, const data::Microbatch& batch) {
+  WEFT_TRY_STATUS(check_bounds(bounds_, batch));
   microbatch_->turn =
       dag::gradient_turn(index, job_->batch_size / job_->microbatch_size, job_->gradient_ranges);
   microbatch_->context = {.seed = job_->seed,
                           .step = step,
-                          .sample_position = static_cast<int64_t>(batch->sample_position),
+                          .sample_position = static_cast<int64_t>(batch.sample_position),
                           .microbatch_size = job_->microbatch_size};
-  for (const auto& [name, tensor] : batch->tensors)
+  for (const auto& [name, tensor] : batch.tensors)
     WEFT_TRY_STATUS(executor_->set_input(*microbatch_, name, tensor));
   return executor_->run(*microbatch_);
 }

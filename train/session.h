@@ -39,7 +39,8 @@ class TrainingSession {
     double gradient_norm = 0;  // of the mean gradient, before clipping
     double learning_rate = 0;
     std::string not_finite{};  // what of it; empty: all is
-    bool skipped = false;      // because of that: nothing was updated
+    bool skipped = false;      // because of that, or because it is empty: nothing was updated
+    bool is_empty = false;     // nothing of it counts in the loss
   };
   // One whole step; `loader` gives its microbatches. A microbatch out of bounds stops the step before any
   // update.
@@ -50,9 +51,12 @@ class TrainingSession {
 
   peer::Executor& executor() { return *executor_; }
   const std::vector<data::Feed>& feeds() const { return feeds_; }
+  // For the loader of its data.
+  const std::vector<data::Divisor>& divisors() const { return divisors_; }
 
  private:
-  Status run_microbatch(uint64_t step, uint32_t index, data::Loader& loader);
+  Status run_microbatch(uint64_t step, uint32_t index, const data::Microbatch& batch);
+  bool may_skip() const;
   struct Pending {  // numbers of a step
     std::vector<std::unique_ptr<peer::Download>> losses;
     std::unique_ptr<peer::Download> squares, statistics;
@@ -62,6 +66,7 @@ class TrainingSession {
   const configs::Job* job_ = nullptr;
   uint64_t skipped_steps_ = 0;
   std::vector<data::Feed> feeds_;
+  std::vector<data::Divisor> divisors_;
   std::vector<IntegerBounds> bounds_;
   std::unique_ptr<peer::Executor> executor_;
   std::unique_ptr<peer::MicrobatchMemory> microbatch_;

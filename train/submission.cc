@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "data/dataset.h"
 #include "data/file.h"
 #include "peer/backend/reference/reference_kernels.h"
+#include "train/data_check.h"
 #include "train/loss_warnings.h"
 #include "train/prepare.h"
 
@@ -263,28 +265,56 @@ void count_parameters(const dag::Graph& graph, StartEvent& event) {
   }
 }
 
-// All graphs of the job, with the size of microbatches that it says.
-Result<StartEvent> check_prepared(const Job& job, const onnx::OnnxModel& model) {
+// A job's graphs, and the data that they were matched with.
+struct Checked {
+  Job job;  // its size of microbatches settled
   StartEvent event;
-  event.batch_size = job.batch_size;
+  std::unique_ptr<data::Dataset> dataset, test;
+  Prepared main;
+  std::optional<Prepared> evaluation;
+};
+
+// With the size of microbatches that it says.
+Result<Checked> check_prepared(const Job& job, const onnx::OnnxModel& model) {
+  Checked checked;
+  checked.job = job;
+  checked.event.batch_size = job.batch_size;
   const bool trains = job.task == configs::Task::Train;
-  WEFT_TRY(const auto dataset, data::open_dataset(trains ? *job.train : *job.predict));
-  event.sample_count = dataset->sample_count();
+  WEFT_TRY(checked.dataset, data::open_dataset(trains ? *job.train : *job.predict));
+  checked.event.sample_count = checked.dataset->sample_count();
   if (!trains) {
-    WEFT_TRY(const Prepared prediction, prepare_prediction(job, model, *dataset, peer::evaluate_reference));
-    event.warnings = prediction.warnings;
-    return event;
+    WEFT_TRY(checked.main, prepare_prediction(job, model, *checked.dataset, peer::evaluate_reference));
+    return checked;
   }
-  WEFT_TRY(event.steps, job.total_steps(dataset->sample_count()));
-  WEFT_TRY(const Prepared training, prepare_training(job, model, *dataset, peer::evaluate_reference));
-  event.warnings = training.warnings;
-  event.notes = training.notes;
-  count_parameters(training.graph, event);
+  WEFT_TRY(checked.event.steps, job.total_steps(checked.dataset->sample_count()));
+  WEFT_TRY(checked.main, prepare_training(job, model, *checked.dataset, peer::evaluate_reference));
+  count_parameters(checked.main.graph, checked.event);
   if (job.test) {
-    WEFT_TRY(const auto test, data::open_dataset(*job.test));
-    WEFT_TRY_STATUS(prepare_evaluation(job, model, *test, peer::evaluate_reference));
+    WEFT_TRY(checked.test, data::open_dataset(*job.test));
+    WEFT_TRY(checked.evaluation, prepare_evaluation(job, model, *checked.test, peer::evaluate_reference));
   }
-  return event;
+  return checked;
+}
+
+// What the data itself has wrong with it.
+Result<StartEvent> look_at_data(Checked checked) {
+  std::vector<std::string>& warnings = checked.event.warnings;
+  warnings = checked.main.warnings;
+  checked.event.notes = checked.main.notes;
+  const auto add = [&](const std::vector<std::string>& more) {
+    warnings.insert(warnings.end(), more.begin(), more.end());
+  };
+  const bool trains = checked.job.task == configs::Task::Train;
+  WEFT_TRY(const auto said, check_data(checked.job, trains ? DataUse::Train : DataUse::Predict,
+                                       *checked.dataset, checked.main));
+  add(said);
+  if (trains) add(sample_notes(checked.job, checked.dataset->sample_count()));
+  if (checked.evaluation) {
+    WEFT_TRY(const auto of_test, check_data(checked.job, DataUse::Test, *checked.test, *checked.evaluation));
+    add(of_test);
+    add(test_notes(checked.job, *checked.evaluation, checked.test->sample_count()));
+  }
+  return std::move(checked.event);
 }
 
 }  // namespace
@@ -315,14 +345,16 @@ Result<OpenedJob> open_job(const fs::path& job_file, std::span<const std::string
 
 namespace {
 
-Result<StartEvent> check_with(const Job& job, const onnx::OnnxModel& model) {
-  if (job.microbatch_size != 0) return check_prepared(job, model);
+Result<Checked> check_with(const Job& job, const onnx::OnnxModel& model) {
+  std::vector<uint32_t> sizes{job.microbatch_size};
+  if (job.microbatch_size == 0) {
+    WEFT_TRY(sizes, microbatch_sizes(job, model));
+  }
   // Where the size is open one that can be prepared is enough: the planner passes over the others.
-  WEFT_TRY(const auto sizes, microbatch_sizes(job, model));
-  Result<StartEvent> first = check_prepared(job.with_microbatch_size(sizes.back()), model);
-  for (size_t i = 0; !first && i + 1 < sizes.size(); ++i)
+  Result<Checked> checked = check_prepared(job.with_microbatch_size(sizes.back()), model);
+  for (size_t i = 0; !checked && i + 1 < sizes.size(); ++i)
     if (auto other = check_prepared(job.with_microbatch_size(sizes[i]), model)) return other;
-  return first;
+  return checked;
 }
 
 Result<onnx::OnnxModel> model_of(const Job& job) {
@@ -340,7 +372,8 @@ bool is_all_read(const onnx::OnnxModel& model) {
 
 Result<StartEvent> check_job(const Job& job) {
   WEFT_TRY(const onnx::OnnxModel model, model_of(job));
-  return check_with(job, model);
+  WEFT_TRY(Checked checked, check_with(job, model));
+  return look_at_data(std::move(checked));
 }
 
 Result<ReadyJob> ready_job(const OpenedJob& opened) {
@@ -352,7 +385,8 @@ Result<ReadyJob> ready_job(const OpenedJob& opened) {
   ReadyJob ready;
   WEFT_TRY(ready.submission, Packer(opened, weights).run());
   WEFT_TRY(const onnx::OnnxModel learnt, weights.learnt());
-  WEFT_TRY(ready.start, check_with(job, learnt));
+  WEFT_TRY(Checked checked, check_with(job, learnt));
+  WEFT_TRY(ready.start, look_at_data(std::move(checked)));
   const onnx::RoleOptions asked{.train = job.trained, .freeze = job.freeze, .read = values_read(job.losses)};
   WEFT_TRY(ready.submission.tensors, judge_roles(learnt, asked, look_at(learnt)));
   return ready;

@@ -1,7 +1,11 @@
 #include "train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <limits>
+#include <set>
+#include <system_error>
 
 #include "dag/finite.h"
 #include "dag/loss.h"
@@ -13,7 +17,10 @@
 #include "storage/checkpoint.h"
 #include "storage/files.h"
 #include "storage/sha256.h"
+#include "train/data_check.h"
+#include "train/outputs.h"
 #include "train/prepare.h"
+#include "train/resumption.h"
 #include "train/session.h"
 
 namespace weft::train {
@@ -69,6 +76,7 @@ class Run {
 
   Result<ResultEvent> run() {
     WEFT_TRY_STATUS(check_supported());
+    WEFT_TRY_STATUS(check_output(job_, /*with_checkpoints=*/true));
     WEFT_TRY_STATUS(open());
     WEFT_TRY_STATUS(resume());
     announce();
@@ -105,22 +113,47 @@ class Run {
     if (automatic)
       warnings_.push_back("microbatch_size: auto is " + std::to_string(job_.microbatch_size) +
                           " here, where nobody plans; a broker may choose another, and then bits differ");
+    if (std::string text = warn_of_room(job_); !text.empty()) warnings_.push_back(std::move(text));
     graph_hash_ = storage::sha256_hex(training.identity);
     std::optional<Prepared> evaluation;
     if (test_) {  // both are prepared before anything starts, so that what cannot be evaluated is said now
       WEFT_TRY(evaluation, prepare_evaluation(job_, *model, *test_, peer::evaluate_reference));
     }
+    WEFT_TRY_STATUS(look_at(DataUse::Train, *dataset_, training));
+    if (evaluation) WEFT_TRY_STATUS(look_at(DataUse::Test, *test_, *evaluation));
     model.reset();  // the file's bytes are not needed beside the executor's memory
     state_ = std::make_shared<peer::State>(backend_);
     WEFT_TRY(session_, TrainingSession::create(std::move(training), job_, state_));
     trained_state_ = dag::trained_state(session_->executor().graph(), job_.optimizer);
+    untrained_ = untrained_weights();
     if (evaluation) {
       WEFT_TRY(evaluation_, EvaluationSession::create(std::move(*evaluation), job_, state_));
     }
     if (job_.checkpoint.every || job_.checkpoint.steps) {
       WEFT_TRY(checkpoints_, storage::CheckpointWriter::open(checkpoint_folder(job_), files_));
+      hash_what_is_read();  // now, for the files may change
     }
     return {};
+  }
+
+  // All of the data, so that no step stops at a row of it.
+  Status look_at(DataUse use, const data::Dataset& dataset, const Prepared& prepared) {
+    WEFT_TRY(const auto said, check_data(job_, use, dataset, prepared, options_.stop));
+    const uint64_t count = dataset.sample_count();
+    for (const auto& notes :
+         {said, use == DataUse::Train ? sample_notes(job_, count) : test_notes(job_, prepared, count)})
+      warnings_.insert(warnings_.end(), notes.begin(), notes.end());
+    return {};
+  }
+
+  std::vector<dag::StateKey> untrained_weights() const {
+    const std::set<dag::StateKey> trained(trained_state_.begin(), trained_state_.end());
+    std::vector<dag::StateKey> keys;
+    for (const dag::Initializer& initializer : session_->executor().graph().initializers()) {
+      dag::StateKey key = dag::of_initializer(initializer.name);
+      if (!trained.contains(key) && state_->find(key) != nullptr) keys.push_back(std::move(key));
+    }
+    return keys;
   }
 
   // What decides the bits: the device's fingerprint, and the precision of products where it is not float32.
@@ -146,10 +179,61 @@ class Run {
     if (checkpoint.numerics != numerics())
       warnings_.push_back("the checkpoint was computed by '" + checkpoint.numerics +
                           "': equal bits are no longer promised");
+    if (checkpoint.step > total_steps_)
+      return fail(job_.error(ErrorCode::InvalidArgument, job_.steps ? "steps" : "epochs",
+                             loaded.manifest.string() + " is after step " + std::to_string(checkpoint.step) +
+                                 ", and the job ends after step " + std::to_string(total_steps_) +
+                                 ": nothing is left to train; --set steps=" +
+                                 std::to_string(checkpoint.step) + " writes what it holds"));
+    WEFT_TRY_STATUS(compare_settings(checkpoint, loaded.manifest.string()));
     WEFT_TRY_STATUS(write_state(*state_, trained_state_, checkpoint.tensors));
     session_->set_skipped_steps(checkpoint.skipped_steps);
     first_step_ = checkpoint.step + 1;
     return {};
+  }
+
+  // What a checkpoint does not hold is the job's: where that is another, the run is not the one it was.
+  Status compare_settings(const storage::Checkpoint& checkpoint, const std::string& manifest) {
+    if (!checkpoint.settings) {
+      warnings_.push_back(
+          manifest +
+          " was written by an older weft and does not say which data, steps, schedule, "
+          "optimizer, seed and order it was made with: whether they are the same is not known");
+      return {};
+    }
+    const storage::RunSettings now = settings_after(checkpoint.step);
+    if (!has_same_data(*checkpoint.settings, now) && !options_.other_data)
+      return fail(job_.error(ErrorCode::InvalidArgument, "data.train",
+                             manifest + " was made with other data than these; give it the same ones, or say "
+                                        "--other-data to go on with these"));
+    const uint64_t next = std::min(checkpoint.step + 1, total_steps_);
+    const std::string changes = describe_changes(
+        *checkpoint.settings, now,
+        dag::scheduled_learning_rate(job_.schedule, job_.optimizer.learning_rate, next, total_steps_));
+    if (!changes.empty()) warnings_.push_back("the job is another than that of " + manifest + ": " + changes);
+    return {};
+  }
+
+  storage::RunSettings settings_after(uint64_t step) {
+    hash_what_is_read();
+    return settings_of(job_, total_steps_, *read_hashes_, step);
+  }
+
+  // Once. What cannot be read any more is not told: a checkpoint without it is better than none.
+  void hash_what_is_read() {
+    if (read_hashes_) return;
+    read_hashes_ = ReadHashes{.data = hash_of_data(*job_.train).value_or(""),
+                              .untrained = hash_of_untrained().value_or("")};
+  }
+
+  Result<std::string> hash_of_untrained() const {
+    storage::Sha256 all;
+    for (const dag::StateKey& key : untrained_) {
+      WEFT_TRY(const Tensor tensor, state_->read(key));
+      all.update(to_string(key) + " " + to_string(tensor.spec()) + "\n");
+      all.update(tensor.bytes());
+    }
+    return all.hex();
   }
 
   void announce() {
@@ -177,14 +261,16 @@ class Run {
         dataset_, session_->feeds(),
         data::training_requests(data::SampleSequence(dataset_->sample_count(), job_.shuffle, job_.seed),
                                 first_step_, total_steps_, job_.batch_size, job_.microbatch_size),
-        {.on_start = [this] { backend_.release_calling_thread(); }});
+        {.divisors = session_->divisors(), .loss_terms = job_.losses.size(), .on_start = [this] {
+           backend_.release_calling_thread();
+         }});
     Clock::time_point last = Clock::now();
     last_checkpoint_ = last;
     for (uint64_t step = first_step_; step <= total_steps_; ++step) {
       WEFT_TRY(const auto result, session_->step(step, total_steps_, loader));
-      skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
+      if (!result.is_empty) skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
       if (!result.not_finite.empty() && !result.skipped) return diverged(step, result.not_finite);
-      if (skipped_in_a_row_ == dag::kSkippedInARowMax)
+      if (skipped_in_a_row_ == dag::kSkippedInARowMax && !result.is_empty)
         return diverged(step, result.not_finite + ", and it is the " + std::to_string(skipped_in_a_row_) +
                                   "th in a row that is skipped");
       const Clock::time_point now = Clock::now();
@@ -196,15 +282,16 @@ class Run {
       const bool stop = options_.stop != nullptr && options_.stop->load();
       const bool final_step = step == total_steps_;
       if (!stop && !final_step && job_.evaluate_every != 0 && step % job_.evaluate_every == 0)
-        WEFT_TRY_STATUS(evaluate(step));
+        if (const Status evaluated = evaluate(step); !evaluated) return give_up(step, evaluated.error());
       if (checkpoint_due(step) || (stop && !final_step)) {
         WEFT_TRY(auto state, read_state(*state_, trained_state_));
         if (const std::string what = find_not_finite(state); !what.empty()) return diverged(step, what);
-        WEFT_TRY_STATUS(checkpoint(step, std::move(state)));
+        if (stop && !final_step) return stop_after(step, std::move(state));
+        checkpoint_now_and_then(step, std::move(state));
       }
-      if (stop && !final_step) return stopped(step);
     }
-    WEFT_TRY_STATUS(evaluate(total_steps_));
+    if (const Status evaluated = evaluate(total_steps_); !evaluated)
+      return give_up(total_steps_, evaluated.error());
     return finish();
   }
 
@@ -217,49 +304,94 @@ class Run {
     return {};
   }
 
+  uint64_t skipped_steps() const { return session_ ? session_->skipped_steps() : skipped_steps_; }
+
   bool checkpoint_due(uint64_t step) const {
     if (job_.checkpoint.steps) return step % *job_.checkpoint.steps == 0;
     return job_.checkpoint.every && Clock::now() - last_checkpoint_ >= *job_.checkpoint.every;
   }
 
-  Status checkpoint(uint64_t step, storage::CheckpointTensors tensors) {
-    if (!checkpoints_) {  // asked to stop a job that keeps none: this one
-      WEFT_TRY(checkpoints_, storage::CheckpointWriter::open(checkpoint_folder(job_), files_));
+  Status checkpoint(const std::filesystem::path& folder, uint64_t step, storage::CheckpointTensors tensors) {
+    if (!checkpoints_) {
+      WEFT_TRY(checkpoints_, storage::CheckpointWriter::open(folder, files_));
     }
-    const storage::Checkpoint state{.run = "local-" + graph_hash_.substr(0, 12),
-                                    .step = step,
-                                    .skipped_steps = session_->skipped_steps(),
-                                    .data_position = step * job_.batch_size,
-                                    .graph_hash = graph_hash_,
-                                    .numerics = numerics(),
-                                    .tensors = std::move(tensors)};
-    WEFT_TRY(const auto report, checkpoints_->write(state));
-    last_checkpoint_ = Clock::now();
-    checkpoint_path_ = report.manifest;
-    sink_(CheckpointEvent{step, report.manifest});
+    const auto report = checkpoints_->write({.run = "local-" + graph_hash_.substr(0, 12),
+                                             .step = step,
+                                             .skipped_steps = skipped_steps(),
+                                             .data_position = step * job_.batch_size,
+                                             .graph_hash = graph_hash_,
+                                             .numerics = numerics(),
+                                             .tensors = std::move(tensors),
+                                             .settings = settings_after(step)});
+    if (!report) {
+      checkpoints_.reset();  // its folder may be gone: the next one looks again
+      return fail(report.error());
+    }
+    checkpoint_path_ = report->manifest;
+    sink_(CheckpointEvent{step, report->manifest});
     return {};
   }
 
-  Result<ResultEvent> stopped(uint64_t step) {
+  // The disk may be full for a while: the run goes on, and the checkpoint before stays.
+  void checkpoint_now_and_then(uint64_t step, storage::CheckpointTensors tensors) {
+    const Status written = checkpoint(checkpoint_folder(job_), step, std::move(tensors));
+    last_checkpoint_ = Clock::now();
+    if (!written)
+      sink_(WarningEvent{step, "the checkpoint after step " + std::to_string(step) +
+                                   " could not be written (" + written.error().message +
+                                   "); training goes on"});
+  }
+
+  // The last chance to keep what was learnt: beside the output, or else where temporary files are.
+  Status checkpoint_somewhere(uint64_t step, const storage::CheckpointTensors& tensors) {
+    if (checkpoints_ && checkpoint(checkpoint_folder(job_), step, tensors)) return {};
+    const Status beside = checkpoint(checkpoint_folder(job_), step, tensors);
+    if (beside) return {};
+    std::error_code code;
+    std::string elsewhere = std::filesystem::temp_directory_path(code) / "weft-checkpoints-XXXXXX";
+    if (code || ::mkdtemp(elsewhere.data()) == nullptr) return beside;
+    return checkpoint(elsewhere, step, tensors) ? Status{} : beside;
+  }
+
+  Result<ResultEvent> stop_after(uint64_t step, storage::CheckpointTensors tensors) {
+    if (const Status written = checkpoint_somewhere(step, tensors); !written)
+      return fail(written.error().within("asked to stop, no checkpoint could be written"));
+    ResultEvent event = result_so_far(step);
+    event.stopped = true;
+    sink_(event);
+    return event;
+  }
+
+  // The run ends because of `error`, but what it learnt does not go with it.
+  Result<ResultEvent> give_up(uint64_t step, const Error& error) {
+    const std::string before = checkpoint_path_.string();
+    const auto tensors = read_state(*state_, trained_state_);
+    const Status kept = tensors ? checkpoint_somewhere(step, *tensors) : fail(tensors.error());
+    ResultEvent event = result_so_far(step);
+    event.failed = true;
+    sink_(event);
+    if (kept)
+      return fail(error.code, error.message + "\nwhat was learnt is kept: the same command with --resume " +
+                                  checkpoint_path_.string() + " goes on after step " + std::to_string(step) +
+                                  " and writes the trained file; --set output=FILE puts it elsewhere");
+    return fail(error.code, error.message + "\nnor could a checkpoint be written (" + kept.error().message +
+                                "); " + (before.empty() ? "there is none" : "the last one is " + before));
+  }
+
+  ResultEvent result_so_far(uint64_t step) const {
     ResultEvent event;
     event.steps = step;
-    event.stopped = true;
     event.seconds = seconds_between(start_, Clock::now());
     event.checkpoint = checkpoint_path_;
     event.metrics = metrics_;
-    sink_(event);
     return event;
   }
 
   // What it would go on with has no meaning any more, nor would any checkpoint of it; or it goes on for ever
   // without learning anything. Nobody else computed it, so that going back would bring the same bits again.
   ResultEvent diverged(uint64_t step, const std::string& what) {
-    ResultEvent event;
-    event.steps = step - 1;
+    ResultEvent event = result_so_far(step - 1);
     event.diverged = "step " + std::to_string(step) + ": " + what;
-    event.seconds = seconds_between(start_, Clock::now());
-    event.checkpoint = checkpoint_path_;
-    event.metrics = metrics_;
     sink_(event);
     return event;
   }
@@ -271,16 +403,15 @@ class Run {
         WEFT_TRY(trained[key.name], state_->read(key));
         if (!dag::is_below_infinity(trained[key.name])) return diverged(total_steps_, name_not_finite(key));
       }
-    evaluation_.reset();  // the file is read again to be written: not beside gradients and slots
-    session_.reset();
-    state_.reset();
-    ResultEvent event;
-    event.steps = total_steps_;
-    WEFT_TRY(const auto written, onnx::write_trained(job_.model, trained, job_.output));
-    event.output = written.trained;
-    event.inference = written.inference;
-    event.metrics = metrics_;
-    event.seconds = seconds_between(start_, Clock::now());
+    skipped_steps_ = session_->skipped_steps();
+    evaluation_.reset();  // the file is read again to be written: not beside gradients
+    session_.reset();     // the state stays until it is, for a checkpoint where it cannot be
+    const auto written = onnx::write_trained(job_.model, trained, job_.output);
+    if (!written) return give_up(total_steps_, written.error());
+    ResultEvent event = result_so_far(total_steps_);
+    event.checkpoint.clear();
+    event.output = written->trained;
+    event.inference = written->inference;
     sink_(event);
     return event;
   }
@@ -299,7 +430,9 @@ class Run {
   std::shared_ptr<peer::State> state_;
   std::unique_ptr<TrainingSession> session_;
   std::vector<dag::StateKey> trained_state_;  // what checkpoints hold
-  uint64_t skipped_in_a_row_ = 0;
+  std::vector<dag::StateKey> untrained_;      // weights that they do not
+  std::optional<ReadHashes> read_hashes_;
+  uint64_t skipped_in_a_row_ = 0, skipped_steps_ = 0;  // the latter when the session is gone
   std::unique_ptr<EvaluationSession> evaluation_;
   std::unique_ptr<storage::CheckpointWriter> checkpoints_;
   Clock::time_point last_checkpoint_;
@@ -308,8 +441,6 @@ class Run {
 };
 
 }  // namespace
-
-std::filesystem::path checkpoint_folder(const Job& job) { return job.output.string() + ".checkpoints"; }
 
 Result<ResultEvent> train(const Job& job, peer::Backend& backend, const TrainOptions& options,
                           const EventSink& sink) {

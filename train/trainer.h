@@ -15,6 +15,7 @@
 #include "configs/job.h"
 #include "dag/graph.h"
 #include "peer/backend/backend.h"
+#include "train/outputs.h"
 
 namespace weft::train {
 
@@ -54,25 +55,33 @@ struct ResultEvent {
   uint64_t steps = 0;  // done in all, also before a resume
   bool stopped = false;
   std::string diverged;  // not empty: which step was not finite, and what of it; the run ended there
+  bool failed = false;   // it ended with an error, and `checkpoint` has what was learnt
   double seconds = 0;
   std::filesystem::path output, inference;  // empty when stopped early
   std::filesystem::path checkpoint;         // of a run that ended early: where to go on from
   std::map<std::string, double> metrics;    // of the last evaluation
 };
-using Event = std::variant<StartEvent, StepEvent, EvaluationEvent, CheckpointEvent, ResultEvent>;
+struct WarningEvent {
+  uint64_t after_step = 0;
+  std::string text;
+};
+using Event =
+    std::variant<StartEvent, StepEvent, EvaluationEvent, CheckpointEvent, WarningEvent, ResultEvent>;
 using EventSink = std::function<void(const Event&)>;
 
 struct TrainOptions {
   std::filesystem::path resume;             // a checkpoint's folder or manifest; empty: from the start
+  bool other_data = false;                  // go on from it with data of other bytes, too
   const std::atomic<bool>* stop = nullptr;  // set to finish the step at hand, save a checkpoint and return
 };
 
 // Runs the job to its end. The result says what was written; a run that was stopped returns a result with
 // `stopped`, and one whose loss or gradient was not finite with `diverged`, not an error.
+//
+// Whether its files can be written is found before the first step. Where a periodic checkpoint fails all the
+// same, a warning says so and training goes on; where the trained file or an evaluation fails, the error
+// names a checkpoint of the last step, beside the output or, where that cannot be, in the folder of temporary
+// files.
 Result<ResultEvent> train(const configs::Job& job, peer::Backend& backend, const TrainOptions& options,
                           const EventSink& sink);
-
-// Where the checkpoints of a job lie: beside its output, "<output>.checkpoints".
-std::filesystem::path checkpoint_folder(const configs::Job& job);
-
 }  // namespace weft::train

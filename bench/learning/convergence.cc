@@ -204,7 +204,9 @@ data::Loader loader_of(const JobGraphs& graphs, uint64_t seed, uint64_t steps, p
       graphs.training.feeds,
       data::training_requests(data::SampleSequence(graphs.train->sample_count(), graphs.job.shuffle, seed), 1,
                               steps, graphs.job.batch_size, graphs.job.microbatch_size),
-      {.on_start = [&backend] { backend.release_calling_thread(); }}};
+      {.divisors = graphs.training.divisors, .loss_terms = graphs.job.losses.size(), .on_start = [&backend] {
+         backend.release_calling_thread();
+       }}};
 }
 
 // Over a cut into dense links the same bits come out as `weft local` trains.

@@ -308,6 +308,7 @@ void Core::check(CheckSubmission& request) {
       event.submission.compresses = reply->compresses;
       event.submission.arithmetic = reply->arithmetic;
       event.submission.skips_steps = reply->skips_steps;
+      event.submission.peer_minor = reply->peer_minor;
     } else {
       event.verdict = fail(reply.error());
     }

@@ -12,6 +12,8 @@ using proto::ProgramKind;
 namespace {
 constexpr size_t kOpenMax = 64;                          // data sets: each has files open
 constexpr uint64_t kResidentMax = 2 * kDataInMemoryMax;  // bytes that all of them take in memory
+
+bool is_divisor(const std::string& input) { return input.starts_with(dag::kDivisorInput); }
 }  // namespace
 
 // A data set is opened when a stage asks for it, and again when others were asked for so much that it had to
@@ -26,9 +28,19 @@ Result<std::shared_ptr<const data::Dataset>> Feeder::dataset_of(const Key& key,
     at = opened_.emplace(key, Opened{std::move(dataset)}).first;
   }
   at->second.used = ++uses_;
-  for (const data::Feed& feed : program.feeds)
-    if (feed.column >= at->second.dataset->columns().size())
-      return fail(ErrorCode::Corrupted, "the data has no column " + std::to_string(feed.column));
+  const auto columns = at->second.dataset->columns();
+  const auto is_there = [&](size_t column) -> Status {
+    if (column < columns.size()) return {};
+    return fail(ErrorCode::Corrupted, "the data has no column " + std::to_string(column));
+  };
+  for (const data::Feed& feed : program.feeds) {
+    WEFT_TRY_STATUS(is_there(feed.column));
+    if (feed.sample && feed.sample->element_count() != columns[feed.column].sample.element_count())
+      return fail(ErrorCode::Corrupted, "column '" + columns[feed.column].name + "' has another shape");
+  }
+  for (const data::Divisor& divisor : program.divisors)
+    for (const auto& column : {divisor.labels, divisor.weights})
+      if (column) WEFT_TRY_STATUS(is_there(*column));
   return at->second.dataset;
 }
 
@@ -55,6 +67,7 @@ Result<Feeder::Fed> Feeder::read(const proto::GetMicrobatch& request) {
   WEFT_TRY(const auto dataset, dataset_of({request.run, request.program}, program));
 
   data::Request wanted;
+  const std::map<std::string, dag::Tensor, std::less<>>* divisors = nullptr;
   wanted.microbatch_size = size;
   uint64_t batches_before = 0;  // in samples
   if (request.program == ProgramKind::Train) {
@@ -64,15 +77,22 @@ Result<Feeder::Fed> Feeder::read(const proto::GetMicrobatch& request) {
     if (sequences_.size() > 64) sequences_.clear();
     auto sequence = sequences_.find(request.run);
     if (sequence == sequences_.end())
-      sequence =
-          sequences_
-              .emplace(request.run, data::SampleSequence(dataset->sample_count(), job->shuffle, job->seed))
-              .first;
+      sequence = sequences_
+                     .emplace(request.run,
+                              Sequence{data::SampleSequence(dataset->sample_count(), job->shuffle, job->seed),
+                                       data::StepDivisors(program.divisors, job->loss_terms)})
+                     .first;
     wanted.step = request.step;
     wanted.sample_position = uint64_t{microbatch} * size;
     wanted.samples.resize(size);
     batches_before = (request.step - 1) * job->batch_size;
-    sequence->second.fill(batches_before + wanted.sample_position, wanted.samples);
+    sequence->second.samples.fill(batches_before + wanted.sample_position, wanted.samples);
+    if (std::any_of(request.inputs.begin(), request.inputs.end(), is_divisor)) {
+      const auto batch = sequence->second.samples.indices(request.step, job->batch_size);
+      WEFT_TRY(const data::StepDivisors::Step* step,
+               sequence->second.divisors.of(*dataset, request.step, batch));
+      divisors = &step->tensors;
+    }
   } else {
     const uint64_t first = uint64_t{request.microbatch} * size;
     if (first >= dataset->sample_count()) return fail(ErrorCode::NotFound, "there is no such microbatch");
@@ -84,6 +104,7 @@ Result<Feeder::Fed> Feeder::read(const proto::GetMicrobatch& request) {
 
   std::vector<data::Feed> feeds;
   for (const std::string& input : request.inputs) {
+    if (divisors != nullptr && divisors->contains(input)) continue;
     if (input == dag::kMaskInput && request.program == ProgramKind::Evaluate) continue;
     const auto feed = std::find_if(program.feeds.begin(), program.feeds.end(),
                                    [&](const data::Feed& f) { return f.input == input; });
@@ -97,7 +118,9 @@ Result<Feeder::Fed> Feeder::read(const proto::GetMicrobatch& request) {
              .valid_count = read.valid_count,
              .tensors = {}};
   for (const std::string& input : request.inputs) {
-    if (input == dag::kMaskInput && request.program == ProgramKind::Evaluate) {
+    if (divisors != nullptr && divisors->contains(input)) {
+      result.tensors.push_back(divisors->find(input)->second);
+    } else if (input == dag::kMaskInput && request.program == ProgramKind::Evaluate) {
       dag::Tensor mask({dag::DType::F32, {size}});
       for (uint32_t i = 0; i < read.valid_count; ++i) mask.mutable_as<float>()[i] = 1.0f;
       result.tensors.push_back(std::move(mask));

@@ -38,7 +38,12 @@ class Feeder {
   const JobFeeds& feeds_;
   std::map<Key, Opened> opened_;  // bounded in number, and in what they take in memory
   uint64_t uses_ = 0;
-  std::map<proto::JobNumber, data::SampleSequence> sequences_;  // of training
+  // Of training.
+  struct Sequence {
+    data::SampleSequence samples;
+    data::StepDivisors divisors;
+  };
+  std::map<proto::JobNumber, Sequence> sequences_;
 };
 
 }  // namespace weft::broker

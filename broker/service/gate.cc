@@ -21,15 +21,15 @@ constexpr size_t kClientsMax = 8192;
 constexpr size_t kInCoreMax = 256 << 10;
 constexpr size_t kInWorkMax = 16 << 20;
 constexpr size_t kMessageCost = 1 << 10;  // what a message takes beside its bytes, about
-// Of all of them, in the core: beyond it whoever sends waits.
-constexpr size_t kInCoreMaxOfAll = 32 << 20;
+// Of all of them: beyond it whoever has some of it waits.
+constexpr size_t kInCoreMaxOfAll = 32 << 20, kInWorkMaxOfAll = 32 << 20;
 constexpr size_t kLargeFrame = 64 << 10;
-constexpr int64_t kArrivesAtLeast = 125'000;  // bytes per second
 // Of a peer that has served no run.
 constexpr size_t kIdlePeersFrameMax = 1 << 20;
-// What a connection may leave unread before nothing is read from it: answers, mostly. Beside blobs and data,
-// of which the gate puts no more into a queue than is taken (kQueuedMax).
-constexpr size_t kUnreadMax = 1 << 20;
+// What a connection may leave unread before nothing is read from it: answers, mostly, in memory that is the
+// queue's own. Of blobs and data the gate puts no more into a queue than is taken (kQueuedMax). Of all of
+// them; and what each may in any case.
+constexpr size_t kUnreadMax = 1 << 20, kUnreadMaxOfAll = 16 << 20, kUnreadAnyway = 16 << 10;
 // What lies in a queue for longer than it takes to pause: a plan's stages, lists, results. A microbatch may
 // be larger than that.
 constexpr size_t kSendQueueMax = 64 << 20;
@@ -44,6 +44,7 @@ Gate::Gate(GateOptions options, Bus& bus, storage::BlobStore& blobs, BlobLeases&
       leases_(leases),
       feeder_(feeds),
       next_connection_(first_connection_of(options_.number)),
+      arrivals_(options_.arrivals),
       egress_(options_.egress) {}
 
 Result<std::unique_ptr<Gate>> Gate::start(GateOptions options, Bus& bus, storage::BlobStore& blobs,
@@ -232,7 +233,8 @@ void Gate::on_drained(const ClientPtr& client) {
 bool Gate::forget(const ClientPtr& client) {
   if (clients_.erase(client->number) == 0) return false;
   bytes_in_core_ -= client->bytes_in_core;
-  has_arrived(*client);
+  unread_ -= client->unread;
+  arrivals_.end(client->number);
   end_service(*client);
   let_arrive();
   if (client->role) leases_.disconnect(client->connection->remote(), loop_.now());
@@ -318,13 +320,12 @@ void Gate::tell_who_was_heard() {
 // ---- what comes
 
 void Gate::on_frame(const ClientPtr& client, net::InFrame frame) {
-  const bool was_large = client->arriving > 0;
-  has_arrived(*client);
-  take(client, std::move(frame));
+  const bool was_large = arrivals_.end(client->number);
+  dispatch(client, std::move(frame));
   if (was_large) let_arrive();
 }
 
-void Gate::take(const ClientPtr& client, net::InFrame frame) {
+void Gate::dispatch(const ClientPtr& client, net::InFrame frame) {
   if (!client->role) return introduce(client, frame);
   switch (static_cast<FrameKind>(frame.kind)) {
     case FrameKind::Message:
@@ -481,17 +482,20 @@ Gate::ClientPtr Gate::end_files_work(const std::weak_ptr<Client>& client, size_t
 // Called with the frame's first bytes; the others stay where they are until there is room.
 void Gate::begin_to_arrive(const ClientPtr& client, size_t size) {
   if (size <= kLargeFrame || !clients_.contains(client->number)) return;
-  client->arriving = size;
-  client->waits_to_arrive = true;
-  arrivals_.push_back(client);
+  arrivals_.begin(client->number, size, serving_.contains(client->connection->remote()));
   let_arrive();
   pace(client);
 }
 
-void Gate::has_arrived(Client& client) {
-  if (!client.waits_to_arrive) bytes_arriving_ -= client.arriving;
-  client.arriving = 0;
-  client.waits_to_arrive = false;
+void Gate::let_arrive() {
+  for (const ConnectionId connection : arrivals_.let_in(loop_.now(), bytes_in_work_ + bytes_in_core_))
+    if (const auto at = clients_.find(connection); at != clients_.end()) pace(at->second);
+}
+
+void Gate::close_who_arrive_slowly() {
+  for (const ConnectionId connection : arrivals_.late(ticked_at_))
+    if (const auto at = clients_.find(connection); at != clients_.end())
+      refuse(ClientPtr(at->second), {ErrorCode::Timeout, "what it sends comes too slowly, and others wait"});
 }
 
 // But for one that has come again meanwhile, and goes on.
@@ -500,52 +504,18 @@ void Gate::end_service(const Client& client) {
   if (at != serving_.end() && at->second == client.number) serving_.erase(at);
 }
 
-bool Gate::serves(const Client& client) const { return serving_.contains(client.connection->remote()); }
-
-void Gate::let_arrive() {
-  std::erase_if(arrivals_, [](const auto& weak) {
-    const auto client = weak.lock();
-    return !client || !client->waits_to_arrive;
-  });
-  while (!arrivals_.empty()) {
-    auto next = std::find_if(arrivals_.begin(), arrivals_.end(),
-                             [this](const auto& weak) { return serves(*weak.lock()); });
-    if (next == arrivals_.end()) next = arrivals_.begin();
-    const ClientPtr client = next->lock();
-    if (bytes_arriving_ + bytes_in_work_ + bytes_in_core_ + client->arriving > options_.large_max) return;
-    arrivals_.erase(next);
-    bytes_arriving_ += client->arriving;
-    client->waits_to_arrive = false;
-    client->arrives_since = loop_.now();
-    pace(client);
-  }
-}
-
-void Gate::close_who_arrive_slowly() {
-  let_arrive();
-  if (arrivals_.empty()) return;
-  const bool is_urgent = std::any_of(arrivals_.begin(), arrivals_.end(),
-                                     [this](const auto& weak) { return serves(*weak.lock()); });
-  std::vector<ClientPtr> slow;
-  for (const auto& [number, client] : clients_) {
-    if (client->arriving == 0 || client->waits_to_arrive) continue;
-    const Duration at_the_rate =
-        static_cast<int64_t>(client->arriving) * Duration(std::chrono::seconds(1)) / kArrivesAtLeast;
-    const Duration within =
-        options_.arrival_deadline + (is_urgent && !serves(*client) ? Duration{} : at_the_rate);
-    if (ticked_at_ - client->arrives_since > within) slow.push_back(client);
-  }
-  for (const ClientPtr& client : slow)
-    refuse(client, {ErrorCode::Timeout, "what it sends comes too slowly, and others wait"});
-}
-
 void Gate::pace(const ClientPtr& client) {
-  const size_t queued = client->bytes_queued(), own = client->role == Role::Peer ? 0 : kQueuedMax;
+  if (!clients_.contains(client->number)) return;
+  const size_t unread = client->connection->stats().memory_queued;
+  unread_ = unread_ - client->unread + unread;
+  client->unread = unread;
   const size_t in_core_max = client->role && proto::is_user(*client->role) ? 0 : kInCoreMax;
-  const auto is_unread = [&](size_t part) { return queued > own + kUnreadMax / part; };
+  const auto is_unread = [&](size_t part) { return unread > kUnreadMax / part; };
   const auto is_above = [&](size_t part) {
     return client->bytes_in_core > in_core_max / part || client->bytes_in_work > kInWorkMax / part ||
-           (client->bytes_in_core > 0 && bytes_in_core_ > kInCoreMaxOfAll / part) || client->waits_to_arrive;
+           (client->bytes_in_core > 0 && bytes_in_core_ > kInCoreMaxOfAll / part) ||
+           (client->bytes_in_work > 0 && bytes_in_work_ > kInWorkMaxOfAll / part) ||
+           (unread > kUnreadAnyway && unread_ > kUnreadMaxOfAll / part) || arrivals_.waits(client->number);
   };
   const size_t part = client->is_paused ? 2 : 1;
   const bool has_too_much = is_above(part), pauses = has_too_much || is_unread(part);

@@ -15,6 +15,7 @@
 #include <string>
 #include <thread>
 
+#include "broker/service/arrivals.h"
 #include "broker/service/blob_leases.h"
 #include "broker/service/bus.h"
 #include "broker/service/egress.h"
@@ -35,12 +36,7 @@ struct GateOptions {
   net::ListenLimits limits;
   Duration greeting_deadline = std::chrono::seconds(10);  // from the handshake to the core's answer
   Duration unread_deadline = std::chrono::seconds(30);    // for a connection to take some of what is sent
-  // A frame of more than 64 KiB waits, once it has begun, until the large ones of all connections that
-  // arrive, and all that is in work and in the core, leave room for it. Those who serve a run go first.
-  size_t large_max = 32 << 20;  // bytes
-  // While others wait, it comes within so long and the time that it takes at 1 Mbit/s, or has to go; within
-  // so long alone while somebody waits who serves a run, and it does not.
-  Duration arrival_deadline = std::chrono::seconds(10);
+  Arrivals::Options arrivals{};                           // of frames of more than 64 KiB
   uint64_t egress = 0;  // bytes a second, of blobs that nobody waits for; 0: no limit
   std::function<void(const std::string& line)> log;
 };
@@ -67,7 +63,7 @@ class Gate {
 
   void on_connection(net::ConnectionPtr connection);
   void on_frame(const ClientPtr& client, net::InFrame frame);
-  void take(const ClientPtr& client, net::InFrame frame);
+  void dispatch(const ClientPtr& client, net::InFrame frame);
   void on_drained(const ClientPtr& client);
   void introduce(const ClientPtr& client, const net::InFrame& frame);
   void admit(const ClientPtr& client, proto::Role role);
@@ -91,12 +87,9 @@ class Gate {
   void to_core(const ClientPtr& client, T what, size_t size);
   void begin_files_work(const ClientPtr& client, size_t size);
   ClientPtr end_files_work(const std::weak_ptr<Client>& client, size_t size);  // nothing: it has gone
-  // What is large goes in turn, from its first bytes until whoever it is for has taken it.
   void begin_to_arrive(const ClientPtr& client, size_t size);
-  void has_arrived(Client& client);
   void let_arrive();
   void close_who_arrive_slowly();
-  bool serves(const Client& client) const;
   void end_service(const Client& client);
   // Stops and resumes reading from it, by what of it is in work and what it leaves unread.
   void pace(const ClientPtr& client);
@@ -145,9 +138,9 @@ class Gate {
   bool is_drain_posted_ = false;
   uint64_t next_connection_ = 1;
   std::map<uint64_t, ClientPtr> clients_;
-  size_t bytes_in_core_ = 0, bytes_in_work_ = 0, bytes_arriving_ = 0;  // of all
-  std::deque<std::weak_ptr<Client>> arrivals_;                         // that wait
-  std::map<PeerId, ConnectionId> serving_;                             // peers that serve a run
+  size_t bytes_in_core_ = 0, bytes_in_work_ = 0, unread_ = 0;  // of all
+  Arrivals arrivals_;
+  std::map<PeerId, ConnectionId> serving_;  // peers that serve a run
   Instant ticked_at_{};
   uint64_t stale_dropped_ = 0, stale_said_ = 0;  // reports of what their senders do not serve
   Instant stale_said_at_{};

@@ -27,7 +27,7 @@ proto::DataSource source_of(const data::DataSpec& spec, const fs::path& folder) 
                   .mean = from.mean,
                   .deviation = from.deviation};
         else if constexpr (std::is_same_v<Spec, data::NpzSpec>)
-          return {.format = proto::DataFormat::Npz, .path = name(from.path)};
+          return {.format = proto::DataFormat::Npz, .path = name(from.path), .columns = from.columns};
         else
           return {.format = proto::DataFormat::Text,
                   .path = name(from.path),
@@ -123,7 +123,8 @@ Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, co
     }
     context->warnings.insert(context->warnings.end(), prepared.warnings.begin(), prepared.warnings.end());
     context->programs[kind] = {std::move(prepared.graph), std::move(prepared.feeds),
-                               std::move(prepared.bounds), dataset.sample_count()};
+                               std::move(prepared.bounds), std::move(prepared.divisors),
+                               dataset.sample_count()};
     return {};
   };
   if (trains) {
@@ -132,6 +133,12 @@ Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, co
   WEFT_TRY(auto prepared, prepare_main(opened, microbatch_size));
   WEFT_TRY_STATUS(
       add(trains ? ProgramKind::Train : ProgramKind::Predict, std::move(prepared), *opened.dataset));
+  if (trains && job.may_have_empty_steps()) {
+    const data::SampleSequence sequence(opened.dataset->sample_count(), job.shuffle, job.seed);
+    WEFT_TRY(context->empty_steps,
+             data::find_empty_steps(*opened.dataset, context->programs.at(ProgramKind::Train).divisors,
+                                    job.losses.size(), sequence, job.batch_size, context->steps));
+  }
   if (opened.test) {
     WEFT_TRY(auto evaluation,
              train::prepare_evaluation(job, opened.model, *opened.test, peer::evaluate_reference));
@@ -146,7 +153,8 @@ proto::JobFeed feed_of(const JobContext& context, const fs::path& folder) {
                       .batch_size = job.batch_size,
                       .microbatch_size = job.microbatch_size,
                       .shuffle = job.shuffle,
-                      .seed = job.seed};
+                      .seed = job.seed,
+                      .loss_terms = static_cast<uint32_t>(job.losses.size())};
   for (const auto& [kind, program] : context.programs) {
     const auto& spec = kind == ProgramKind::Train      ? job.train
                        : kind == ProgramKind::Evaluate ? job.test
@@ -155,9 +163,14 @@ proto::JobFeed feed_of(const JobContext& context, const fs::path& folder) {
     into.program = kind;
     into.data = source_of(*spec, folder);
     for (const data::Feed& input : program.feeds)
-      into.inputs.push_back({input.input, static_cast<uint32_t>(input.column)});
+      into.inputs.push_back({input.input, static_cast<uint32_t>(input.column), input.sample});
     for (const train::IntegerBounds& bound : program.bounds)
       into.bounds.push_back({bound.input, bound.low, bound.high, bound.also});
+    const auto column = [](const std::optional<size_t>& from) {
+      return from ? std::optional(static_cast<uint32_t>(*from)) : std::nullopt;
+    };
+    for (const data::Divisor& divisor : program.divisors)
+      into.divisors.push_back({divisor.input, column(divisor.labels), column(divisor.weights), divisor.rule});
   }
   for (const auto& [name, tensor] : context.initial) feed.initial.push_back(tensor);
   return feed;

@@ -25,12 +25,14 @@ struct JobContext {
     dag::Graph graph;  // before lowering
     std::vector<data::Feed> feeds;
     std::vector<train::IntegerBounds> bounds;
+    std::vector<data::Divisor> divisors;
     uint64_t sample_count = 0;
   };
   proto::JobNumber number = 0;
-  configs::Job job;               // with a size of microbatches
-  std::string microbatch_choice;  // for people; empty where nobody chose
-  uint64_t steps = 0;             // 0: prediction
+  configs::Job job;                   // with a size of microbatches
+  std::string microbatch_choice;      // for people; empty where nobody chose
+  uint64_t steps = 0;                 // 0: prediction
+  std::vector<uint64_t> empty_steps;  // in which nothing counts in the loss
   std::map<proto::ProgramKind, Program> programs;
   std::map<std::string, proto::TensorReference> initial;  // by initializer: the submitted value
   std::vector<std::string> warnings;

@@ -19,7 +19,7 @@ Result<data::DataSpec> data_of(const proto::DataSource& source, const std::files
                            .mean = source.mean,
                            .deviation = source.deviation};
     case proto::DataFormat::Npz:
-      return data::NpzSpec{path};
+      return data::NpzSpec{path, source.columns};
     case proto::DataFormat::Text:
       break;
   }
@@ -40,13 +40,17 @@ Result<std::shared_ptr<const JobFeed>> from_message(const proto::JobFeed& feed,
                                                   .batch_size = feed.batch_size,
                                                   .microbatch_size = feed.microbatch_size,
                                                   .shuffle = feed.shuffle,
-                                                  .seed = feed.seed});
+                                                  .seed = feed.seed,
+                                                  .loss_terms = feed.loss_terms});
   for (const proto::ProgramFeed& from : feed.programs) {
     JobFeed::Program& program = result->programs[from.program];
     WEFT_TRY(program.data, data_of(from.data, folder));
-    for (const proto::InputFeed& input : from.inputs) program.feeds.push_back({input.input, input.column});
+    for (const proto::InputFeed& input : from.inputs)
+      program.feeds.push_back({input.input, input.column, input.sample});
     for (const proto::InputBounds& bound : from.bounds)
       program.bounds.push_back({bound.input, bound.low, bound.high, bound.also});
+    for (const proto::StepDivisor& divisor : from.divisors)
+      program.divisors.push_back({divisor.input, divisor.labels, divisor.weights, divisor.rule});
   }
   for (const proto::TensorReference& tensor : feed.initial) result->initial[tensor.key.name] = tensor;
   return result;

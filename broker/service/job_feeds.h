@@ -25,11 +25,13 @@ struct JobFeed {
     data::DataSpec data{};
     std::vector<data::Feed> feeds{};
     std::vector<train::IntegerBounds> bounds{};
+    std::vector<data::Divisor> divisors{};
   };
   uint64_t steps = 0;  // 0: prediction
   uint32_t batch_size = 1, microbatch_size = 1;
   bool shuffle = true;
   uint64_t seed = 0;
+  size_t loss_terms = 0;
   std::map<proto::ProgramKind, Program> programs{};
   std::map<std::string, proto::TensorReference> initial{};  // by initializer: the submitted value
 };

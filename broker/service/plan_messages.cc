@@ -85,6 +85,7 @@ Status send_answer(FramePipe& pipe, const Result<PlanReply>& reply) {
   answer.compresses = reply->compresses;
   answer.arithmetic = reply->arithmetic;
   answer.skips_steps = reply->skips_steps;
+  answer.peer_minor = reply->peer_minor;
   answer.feed = reply->feed;
   if (reply->run) answer.plan = to_message(*reply->run);
   std::vector<std::vector<std::byte>> frames;
@@ -117,6 +118,7 @@ Result<PlanReply> receive_answer(FramePipe& pipe, bool& is_broken) {
   PlanReply reply{.compresses = answer.compresses,
                   .arithmetic = answer.arithmetic,
                   .skips_steps = answer.skips_steps,
+                  .peer_minor = answer.peer_minor,
                   .feed = std::move(answer.feed)};
   if (answer.plan) {
     std::vector<std::shared_ptr<const proto::AssignStage>> assignments;

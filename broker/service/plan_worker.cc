@@ -56,6 +56,7 @@ Result<PlanReply> answer(JobPlanner& planner, const ReceivedQuestion& question) 
       reply.compresses = wanted.compresses;
       reply.arithmetic = wanted.arithmetic;
       reply.skips_steps = wanted.skips_steps;
+      reply.peer_minor = wanted.peer_minor;
       return reply;
     }
     case proto::PlanTask::Open:

@@ -49,6 +49,7 @@ struct PlanReply {
   bool compresses = false;
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;
   bool skips_steps = false;
+  uint32_t peer_minor = 0;
   std::optional<proto::JobFeed> feed{};
   std::shared_ptr<const PlannedRun> run{};
 };

@@ -59,7 +59,8 @@ JobTerms terms_of(const JobContext& context) {
                     .schedule = job.schedule,
                     .clip_norm = job.clip_norm,
                     .gradient_ranges = job.gradient_ranges,
-                    .on_divergence = job.on_divergence};
+                    .on_divergence = job.on_divergence,
+                    .empty_steps = context.empty_steps};
   terms.evaluate_every = job.evaluate_every;
   terms.checkpoint_every = job.checkpoint.every;
   terms.checkpoint_steps = job.checkpoint.steps;
@@ -213,13 +214,14 @@ proto::JobFeed JobPlanner::feed() const { return feed_of(*context_, folder_of(co
 
 Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission) const {
   WEFT_TRY(const configs::Job job, check_submission(submission, blobs_, folder_));
+  const bool is_new = job.may_have_empty_steps() || !job.optimizer.groups.empty();
   // Rows that are not of the model are refused at once; its weights do not matter for that.
   if (!submission.tensors.empty()) {
     SubmittedModel files(submission, model_path(job, folder_), blobs_);
     WEFT_TRY_STATUS(open_submitted(submission, files, 0));
   }
   return Wanted{job.compression.policy != plan::CompressionPolicy::None, job.arithmetic,
-                job.on_divergence == dag::OnDivergence::Skip};
+                job.on_divergence == dag::OnDivergence::Skip, is_new ? proto::kProtocolMinorOfEmptySteps : 0};
 }
 
 }  // namespace weft::broker

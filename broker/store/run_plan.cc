@@ -46,6 +46,7 @@ std::shared_ptr<const PlannedRun> from_message(
                                                      .schedule = training.schedule,
                                                      .clip_norm = training.clip_norm,
                                                      .on_divergence = training.on_divergence,
+                                                     .empty_steps = training.empty_steps,
                                                      .evaluate_every = plan.evaluate_every,
                                                      .checkpoint_every = plan.checkpoint_every,
                                                      .checkpoint_steps = plan.checkpoint_steps,

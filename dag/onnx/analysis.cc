@@ -100,8 +100,6 @@ Status check_supported(const ExpandedGraph& graph) {
 Status check_well_formed(const OnnxModel::Structure& model, const ImportLimits& limits) {
   const auto& graph = model.proto.graph();
   std::unordered_set<std::string_view> defined;
-  std::unordered_set<std::string_view>
-      produced;  // by any node, to tell a cycle from a name that does not exist
   const auto too_long = [&](const std::string& name) {
     return static_cast<int64_t>(name.size()) > limits.name_bytes_max;
   };
@@ -114,18 +112,12 @@ Status check_well_formed(const OnnxModel::Structure& model, const ImportLimits& 
       return fail(ErrorCode::InvalidArgument, "two inputs have the name " + short_name(input.name()));
     defined.insert(input.name());
   }
-  for (const auto& node : graph.node())
-    for (const auto& output : node.output()) produced.insert(output);
   for (const auto& node : graph.node()) {
     const std::string where = node.op_type().substr(0, 64) + " " + short_name(node.name());
     if (too_long(node.name()) || too_long(node.op_type()))
       return fail(ErrorCode::OutOfRange, "the name of a node is too long");
     for (const auto& input : node.input()) {
       if (input.empty() || defined.contains(input)) continue;
-      if (produced.contains(input))
-        return fail(ErrorCode::InvalidArgument,
-                    where + " reads " + short_name(input) +
-                        " before it is computed: the graph has a cycle, or its nodes are out of order");
       return fail(ErrorCode::InvalidArgument,
                   where + " reads " + short_name(input) + ", which nothing defines");
     }
@@ -333,27 +325,6 @@ std::vector<std::string> shape_inputs(const OnnxModel& model) {
     if (needed.contains(input.name()) && !model.weights().contains(input.name()))
       names.push_back(input.name());
   return names;
-}
-
-bool matches_glob(std::string_view pattern, std::string_view text) {
-  // Greedy with one point to return to: linear in practice, quadratic at worst.
-  size_t p = 0, t = 0, star = std::string_view::npos, after = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t]) && pattern[p] != '*') {
-      ++p;
-      ++t;
-    } else if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      after = t;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      t = ++after;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
 }
 
 std::string word_of_table(const std::string& name) {

@@ -30,6 +30,10 @@ Result<std::vector<TensorSpec>> Emitter::infer(OpKind kind, const Items& inputs,
   if (count < row.inputs_min || count > row.inputs_max)
     return fail(ErrorCode::InvalidArgument,
                 std::string(to_string(kind)) + " '" + name + "' has " + std::to_string(count) + " operands");
+  for (int i = 0; i < row.inputs_min; ++i)
+    if (!specs[static_cast<size_t>(i)])
+      return fail(ErrorCode::InvalidArgument, std::string(to_string(kind)) + " '" + name + "': operand " +
+                                                  std::to_string(i) + " is missing");
   auto outputs = row.infer(dag::ShapeContext{specs, attributes});
   if (!outputs) return outputs;
   for (const TensorSpec& spec : *outputs) {

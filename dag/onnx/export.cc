@@ -23,11 +23,13 @@ namespace fs = std::filesystem;
 using Form = OnnxModel::Structure::Form;
 
 constexpr int64_t kExternalAlignment = 64;
+constexpr const char* kDataSuffix = ".data";
+constexpr const char* kPartialSuffix = ".partial";
 
 // A file that appears under its name when it is complete, and not at all otherwise.
 class NewFile {
  public:
-  explicit NewFile(fs::path path) : path_(std::move(path)), temporary_(path_.string() + ".partial") {}
+  explicit NewFile(fs::path path) : path_(std::move(path)), temporary_(path_.string() + kPartialSuffix) {}
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
   ~NewFile() {
@@ -64,7 +66,7 @@ class NewFile {
  private:
   tl::unexpected<Error> failed(const char* what) const {
     const int code = errno;
-    const ErrorCode kind = code == ENOSPC || code == EDQUOT                   ? ErrorCode::ResourceExhausted
+    const ErrorCode kind = code == ENOSPC || code == EDQUOT || code == EFBIG  ? ErrorCode::ResourceExhausted
                            : code == EACCES || code == EPERM || code == EROFS ? ErrorCode::PermissionDenied
                            : code == ENOENT || code == ENOTDIR                ? ErrorCode::NotFound
                                                                               : ErrorCode::Unavailable;
@@ -82,7 +84,7 @@ Status check_names(const OnnxModel& model, const TrainedTensors& trained) {
     const auto found = model.weights().find(name);
     if (found == model.weights().end())
       return fail(ErrorCode::InvalidArgument, "the model has no initializer '" + name + "' to write");
-    if (found->second.spec() != spec)
+    if (found->second.spec() != spec && !is_widened(found->second.spec(), spec))
       return fail(ErrorCode::InvalidArgument, "initializer '" + name + "' is " +
                                                   to_string(found->second.spec()) + " in the model, but " +
                                                   to_string(spec) + " is to be written");
@@ -105,8 +107,13 @@ class NewWeights {
       size += static_cast<int64_t>(bytes.size());
       return sink(bytes);
     };
-    WEFT_TRY_STATUS(trained_.specs.contains(name) ? trained_.read(name, counted)
-                                                  : model_.read_weight(name, counted));
+    const auto trained = trained_.specs.find(name);
+    if (trained == trained_.specs.end())
+      WEFT_TRY_STATUS(model_.read_weight(name, counted));
+    else if (is_widened(spec(name), trained->second))
+      WEFT_TRY_STATUS(read_rounded(name, counted));
+    else
+      WEFT_TRY_STATUS(trained_.read(name, counted));
     if (size != spec(name).bytes().value)
       return fail(ErrorCode::Corrupted, "initializer '" + name + "' came with " + std::to_string(size) +
                                             " bytes, not " + std::to_string(spec(name).bytes().value));
@@ -126,6 +133,20 @@ class NewWeights {
   }
 
  private:
+  // What was trained in float32, in the file's type. Pieces may end within a number.
+  Status read_rounded(const std::string& name, const ByteSink& sink) const {
+    std::vector<std::byte> begun;
+    return trained_.read(name, [&](std::span<const std::byte> bytes) -> Status {
+      begun.insert(begun.end(), bytes.begin(), bytes.end());
+      const auto whole = static_cast<std::ptrdiff_t>(begun.size() - begun.size() % sizeof(float));
+      const dag::TensorSpec numbers{dag::DType::F32, {whole / static_cast<std::ptrdiff_t>(sizeof(float))}};
+      const dag::Tensor rounded = round_to_half(
+          dag::Tensor(numbers, std::span(begun).first(static_cast<size_t>(whole))), spec(name).dtype);
+      begun.erase(begun.begin(), begun.begin() + whole);
+      return sink(rounded.bytes());
+    });
+  }
+
   const OnnxModel& model_;
   const TrainedTensors& trained_;
 };
@@ -227,9 +248,10 @@ class ModelWriter {
   void add(const pb::TensorProto& proto, Form form) {
     Entry& entry = entries_.emplace_back();
     entry.name = proto.name();
-    // Typed data is in the proto unless it is large.
-    const bool is_put_in = form == Form::Raw || (form == Form::Typed && !has_typed_data(proto) &&
-                                                 weights_.spec(entry.name).element_count() > 0);
+    // Typed data is in the proto unless it is large, and numbers of four bits are.
+    const bool is_put_in =
+        (form == Form::Raw && !proto.has_raw_data()) ||
+        (form == Form::Typed && !has_typed_data(proto) && weights_.spec(entry.name).element_count() > 0);
     if (!is_put_in) {
       entry.around.before = proto.SerializeAsString();
       return;
@@ -246,13 +268,18 @@ class ModelWriter {
   uint64_t graph_size_ = 0;
 };
 
-// Puts trained data into the proto where it has a field of typed data for it.
+// Puts trained data into the proto where it has a field of typed data for it, and numbers of four bits.
 Status store_typed(const OnnxModel& model, const TrainedTensors& trained, const NewWeights& weights,
                    pb::ModelProto& proto) {
   auto& initializers = *proto.mutable_graph()->mutable_initializer();
   for (int i = 0; i < initializers.size(); ++i) {
-    if (model.structure().forms[static_cast<size_t>(i)] != Form::Typed) continue;
+    const Form form = model.structure().forms[static_cast<size_t>(i)];
     const std::string& name = initializers[i].name();
+    if (form != Form::External && is_four_bit(initializers[i])) {
+      WEFT_TRY(const dag::Tensor tensor, weights.whole(name));
+      store_in_proto(tensor, form == Form::Raw, initializers[i]);
+    }
+    if (form != Form::Typed || is_four_bit(initializers[i])) continue;
     // Large data is not in the proto: it is put in as the file is written.
     if (!trained.specs.contains(name) || !has_typed_data(initializers[i])) continue;
     WEFT_TRY(const dag::Tensor tensor, weights.whole(name));
@@ -292,7 +319,12 @@ Status write_external(const OnnxModel& model, const NewWeights& weights, const s
     };
     add("location", location);
     add("offset", std::to_string(data.size()));
-    add("length", std::to_string(weights.spec(initializer.name()).bytes().value));
+    add("length", std::to_string(stored_bytes(initializer, weights.spec(initializer.name()))));
+    if (is_four_bit(initializer)) {
+      WEFT_TRY(const dag::Tensor tensor, weights.whole(initializer.name()));
+      WEFT_TRY_STATUS(data.write(stored_form(initializer, tensor)));
+      continue;
+    }
     WEFT_TRY_STATUS(weights.read(initializer.name(),
                                  [&](std::span<const std::byte> bytes) { return data.write(bytes); }));
   }
@@ -325,54 +357,64 @@ fs::path inference_path(const fs::path& trained) {
   return path.string() + ".inference.onnx";
 }
 
-Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& weights) {
-  const TrainedTensors trained = in_memory(weights);
-  WEFT_TRY_STATUS(check_names(model, trained));
-  if (model.has_external_data())
-    return fail(ErrorCode::Unsupported, "a model with external data cannot be written as one piece");
-  const NewWeights all(model, trained);
-  pb::ModelProto proto = model.structure().proto;
-  WEFT_TRY_STATUS(store_typed(model, trained, all, proto));
-  WEFT_TRY_STATUS(store_constants(model, all, proto));
-  std::string text;
-  WEFT_TRY_STATUS(ModelWriter(model, all, proto).write([&](std::span<const std::byte> bytes) -> Status {
-    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    return {};
-  }));
-  return text;
+std::vector<fs::path> trained_paths(const fs::path& output) {
+  std::vector<fs::path> paths;
+  for (const std::string& file :
+       {output.string(), output.string() + kDataSuffix, inference_path(output).string()})
+    for (const char* suffix : {"", kPartialSuffix}) paths.emplace_back(file + suffix);
+  return paths;
 }
 
-Result<WrittenFiles> write_trained_tensors(const OnnxModel& model, const TrainedTensors& trained,
-                                           const fs::path& output) {
-  WEFT_TRY_STATUS(check_names(model, trained));
-  const WrittenFiles files{output, inference_path(output)};
-  const NewWeights weights(model, trained);
-  pb::ModelProto proto = model.structure().proto;
-  WEFT_TRY_STATUS(store_typed(model, trained, weights, proto));
-  if (model.has_external_data()) {
-    NewFile data(files.trained.string() + ".data");
-    WEFT_TRY_STATUS(data.open());
-    WEFT_TRY_STATUS(write_external(model, weights, files.trained.filename().string() + ".data", data, proto));
-    WEFT_TRY_STATUS(data.commit());
+Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& trained) {
+  Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& weights) {
+    const TrainedTensors trained = in_memory(weights);
+    WEFT_TRY_STATUS(check_names(model, trained));
+    if (model.has_external_data())
+      return fail(ErrorCode::Unsupported, "a model with external data cannot be written as one piece");
+    const NewWeights all(model, trained);
+    pb::ModelProto proto = model.structure().proto;
+    WEFT_TRY_STATUS(store_typed(model, trained, all, proto));
+    WEFT_TRY_STATUS(store_constants(model, all, proto));
+    std::string text;
+    WEFT_TRY_STATUS(ModelWriter(model, all, proto).write([&](std::span<const std::byte> bytes) -> Status {
+      text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      return {};
+    }));
+    return text;
   }
-  pb::ModelProto twin = proto;
-  WEFT_TRY_STATUS(store_constants(model, weights, proto));
-  WEFT_TRY_STATUS(write_file(model, weights, proto, files.trained));
-  WEFT_TRY_STATUS(to_inference_mode(model.opset(), find_instance_norms(model.structure()), twin));
-  WEFT_TRY_STATUS(store_constants(model, weights, twin));
-  WEFT_TRY_STATUS(write_file(model, weights, twin, files.inference));
-  return files;
-}
 
-Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained,
-                                   const fs::path& output) {
-  return write_trained_tensors(model, in_memory(trained), output);
-}
+  Result<WrittenFiles> write_trained_tensors(const OnnxModel& model, const TrainedTensors& trained,
+                                             const fs::path& output) {
+    WEFT_TRY_STATUS(check_names(model, trained));
+    const WrittenFiles files{output, inference_path(output)};
+    const NewWeights weights(model, trained);
+    pb::ModelProto proto = model.structure().proto;
+    WEFT_TRY_STATUS(store_typed(model, trained, weights, proto));
+    if (model.has_external_data()) {
+      NewFile data(files.trained.string() + kDataSuffix);
+      WEFT_TRY_STATUS(data.open());
+      WEFT_TRY_STATUS(
+          write_external(model, weights, files.trained.filename().string() + kDataSuffix, data, proto));
+      WEFT_TRY_STATUS(data.commit());
+    }
+    pb::ModelProto twin = proto;
+    WEFT_TRY_STATUS(store_constants(model, weights, proto));
+    WEFT_TRY_STATUS(write_file(model, weights, proto, files.trained));
+    WEFT_TRY_STATUS(to_inference_mode(model.opset(), find_instance_norms(model.structure()), twin));
+    WEFT_TRY_STATUS(store_constants(model, weights, twin));
+    WEFT_TRY_STATUS(write_file(model, weights, twin, files.inference));
+    return files;
+  }
 
-Result<WrittenFiles> write_trained(const fs::path& model, const dag::Weights& trained,
-                                   const fs::path& output) {
-  WEFT_TRY(const OnnxModel opened, open_model(model));
-  return write_trained(opened, trained, output);
-}
+  Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained,
+                                     const fs::path& output) {
+    return write_trained_tensors(model, in_memory(trained), output);
+  }
+
+  Result<WrittenFiles> write_trained(const fs::path& model, const dag::Weights& trained,
+                                     const fs::path& output) {
+    WEFT_TRY(const OnnxModel opened, open_model(model));
+    return write_trained(opened, trained, output);
+  }
 
 }  // namespace weft::onnx

@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "dag/graph.h"
@@ -28,13 +29,16 @@ struct TrainedTensors {
 };
 TrainedTensors in_memory(const dag::Weights& weights);  // which outlive it
 
-// Writes the model with the trained tensors in place of its own of the same names, and nothing else changed:
-// the same file and the same weights give the same bytes. A model with external data is written in that form,
-// with one data file (name.onnx.data) that both files share. Each file appears whole or not at all. Of
-// weights that the model has not read, one piece at a time is held.
+// Writes the model with the trained tensors in place of its own of the same names, and nothing else changed,
+// but that nodes which stood out of order are sorted: the same file and the same weights give the same bytes.
+// A model with external data is written in that form, with one data file (name.onnx.data) that both files
+// share. Each file appears whole or not at all. Of weights that the model has not read, one piece at a time
+// is held.
 //
 // The twin predicts in any ONNX runtime: BatchNormalization uses its running statistics and has one output,
 // Dropout is gone. Only its graph is changed; it shares names, inputs and outputs with the model.
+//
+// Weights that the file holds in half precision may be given as F32: they are rounded.
 //
 // Errors: InvalidArgument for a name that the model does not have or a tensor of another spec; Unsupported
 // when an output of the graph exists in training mode only; what reading and writing files return.
@@ -50,5 +54,7 @@ Result<WrittenFiles> write_trained(const std::filesystem::path& model, const dag
 Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& trained);
 
 std::filesystem::path inference_path(const std::filesystem::path& trained);
+// Every name that write_trained() uses for this output, those of files on their way among them.
+std::vector<std::filesystem::path> trained_paths(const std::filesystem::path& output);
 
 }  // namespace weft::onnx

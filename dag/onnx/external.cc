@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -97,12 +98,62 @@ Result<File> open_file(const std::filesystem::path& path) {
   return File(descriptor.release(), info.st_size);
 }
 
-Result<File> open_beneath(const std::filesystem::path& folder, const std::string& location) {
-  WEFT_TRY(const auto parts, split_location(location));
+namespace {
+
+namespace fs = std::filesystem;
+constexpr char kBlobs[] = "blobs", kSnapshots[] = "snapshots";
+constexpr int64_t kCacheNamesMax = 100'000;  // looked at for the other names of one file
+
+// The root of the Hugging Face cache that the folder stands in: snapshots of a repository, whose files are
+// links to blobs beside them.
+std::optional<fs::path> cache_root(const fs::path& folder) {
+  std::error_code failed;
+  fs::path at = fs::canonical(folder.empty() ? fs::path(".") : folder, failed);
+  for (; !failed && at.has_relative_path(); at = at.parent_path())
+    if (at.filename() == kSnapshots && fs::is_directory(at.parent_path() / kBlobs, failed))
+      return at.parent_path();
+  return std::nullopt;
+}
+
+// Whether each of the file's names stands in the cache: then nobody else's file is behind one of them.
+bool all_names_within(const fs::path& root, const struct stat& file) {
+  nlink_t names = 0;
+  int64_t left = kCacheNamesMax;
+  for (const char* part : {kBlobs, kSnapshots}) {
+    std::error_code failed;
+    for (fs::recursive_directory_iterator each(root / part, failed), end; !failed && each != end;
+         each.increment(failed)) {
+      if (--left < 0) return false;
+      struct stat info {};
+      if (::lstat(each->path().c_str(), &info) == 0 && info.st_dev == file.st_dev &&
+          info.st_ino == file.st_ino)
+        ++names;
+    }
+  }
+  return names == file.st_nlink;
+}
+
+// Whom a file beside a model may belong to. `cache`: the root of the cache that the model stands in.
+Status check_file(const struct stat& info, const std::string& shown, const std::optional<fs::path>& cache) {
+  const auto refuse = [&](const std::string& why) {
+    return fail(ErrorCode::PermissionDenied, shown + " " + why);
+  };
+  if (S_ISLNK(info.st_mode))
+    return refuse(
+        "is a symbolic link; links are followed only within a Hugging Face cache: put a copy in its place "
+        "(cp --remove-destination \"$(readlink -f FILE)\" FILE)");
+  if (!S_ISREG(info.st_mode)) return refuse("is not a regular file");
+  if (info.st_nlink > 1 && !(cache && all_names_within(*cache, info)))
+    return refuse("has a second hard link; copy it so that it has one name");
+  return {};
+}
+
+// One component at a time, no links.
+Result<File> open_parts(const fs::path& folder, const std::vector<std::string>& parts,
+                        const std::string& shown, const std::optional<fs::path>& cache) {
   const std::string start = folder.empty() ? std::string(".") : folder.string();
   Descriptor at(::open(start.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (at.get() < 0) return fail(system_error("cannot open folder '" + start + "'"));
-  const std::string shown = "external data '" + location.substr(0, 256) + "'";
   for (size_t i = 0; i + 1 < parts.size(); ++i) {
     const int next = ::openat(at.get(), parts[i].c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (next < 0) {
@@ -113,25 +164,43 @@ Result<File> open_beneath(const std::filesystem::path& folder, const std::string
     }
     at.reset(next);
   }
-  const auto check = [&](const struct stat& info) -> Status {
-    if (S_ISLNK(info.st_mode)) return fail(ErrorCode::PermissionDenied, shown + " is a symbolic link");
-    if (!S_ISREG(info.st_mode)) return fail(ErrorCode::PermissionDenied, shown + " is not a regular file");
-    if (info.st_nlink > 1)
-      return fail(ErrorCode::PermissionDenied,
-                  shown + " has a second hard link; copy it so that it has one name");
-    return {};
-  };
   // Looked at before it is opened, for to open a device or a pipe is to act on it; and again after, for the
   // name may be another file's by then.
   struct stat info {};
   if (::fstatat(at.get(), parts.back().c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0)
     return fail(system_error(shown));
-  WEFT_TRY_STATUS(check(info));
+  WEFT_TRY_STATUS(check_file(info, shown, cache));
   Descriptor file(::openat(at.get(), parts.back().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (file.get() < 0) return fail(system_error(shown));
   if (::fstat(file.get(), &info) != 0) return fail(system_error(shown));
-  WEFT_TRY_STATUS(check(info));
+  WEFT_TRY_STATUS(check_file(info, shown, cache));
   return File(file.release(), info.st_size);
+}
+
+// What the link leads to, where that is one of the cache's own files.
+Result<File> open_in_cache(const fs::path& root, const fs::path& link, const std::string& shown) {
+  std::error_code failed;
+  const fs::path real = fs::canonical(link, failed);
+  if (failed) return fail(ErrorCode::NotFound, shown + " is a link to a file that is not there");
+  std::vector<std::string> parts;
+  for (const auto& part : real.lexically_relative(root)) parts.push_back(part.string());
+  if (parts.size() < 2 || (parts[0] != kBlobs && parts[0] != kSnapshots))
+    return fail(ErrorCode::PermissionDenied,
+                shown + " is a link that leads out of the cache '" + root.string() + "'");
+  return open_parts(root, parts, shown, root);
+}
+
+}  // namespace
+
+Result<File> open_beneath(const fs::path& folder, const std::string& location) {
+  WEFT_TRY(const auto parts, split_location(location));
+  const std::string shown = "external data '" + location.substr(0, 256) + "'";
+  const std::optional<fs::path> cache = cache_root(folder);
+  auto opened = open_parts(folder, parts, shown, cache);
+  if (opened || !cache || opened.error().code != ErrorCode::PermissionDenied) return opened;
+  fs::path link = folder;
+  for (const auto& part : parts) link /= part;
+  return open_in_cache(*cache, link, shown);
 }
 
 namespace {

@@ -32,7 +32,8 @@ class File final : public RandomAccess {
 Result<File> open_file(const std::filesystem::path& path);
 
 // `location` comes from inside a model: it is resolved beneath `folder` one component at a time, and any
-// link, "..", absolute path or special file on the way is refused with PermissionDenied.
+// link, "..", absolute path or special file on the way is refused with PermissionDenied. Where `folder` is a
+// snapshot in a Hugging Face cache, symbolic and hard links among the files of that cache are followed.
 Result<File> open_beneath(const std::filesystem::path& folder, const std::string& location);
 
 }  // namespace weft::onnx

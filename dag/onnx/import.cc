@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "dag/onnx/analysis.h"
+#include "dag/onnx/batch_axis.h"
 #include "dag/onnx/batch_norm.h"
 #include "dag/onnx/lowering.h"
 #include "dag/onnx/roles_of_graph.h"
@@ -49,7 +50,13 @@ class Import {
         model_(model.structure()),
         graph_(model_.proto.graph()),
         options_(options),
-        emitter_(options, table) {}
+        batch_symbol_(batch_symbol(model)),
+        emitter_(options, table) {
+    for (const auto& port : model.inputs()) batch_axes_[port.name] = batch_axis(port, batch_symbol_);
+    for (const auto& port : model.outputs()) prediction_axes_[port.name] = batch_axis(port, batch_symbol_);
+    if (options.batch && !batch_symbol_.empty() && !options.sizes.contains(batch_symbol_))
+      bound_symbols_[batch_symbol_] = *options.batch;
+  }
 
   Result<ImportedModel> run() {
     WEFT_TRY_STATUS(check());
@@ -65,8 +72,11 @@ class Import {
     state.lower_body = [&](const pb::GraphProto& body, Items inputs) {
       return lower_body(state, body, std::move(inputs));
     };
-    for (const pb::NodeProto* node : expanded_.nodes)
-      if (!is_taken_constant(*node)) WEFT_TRY_STATUS(lower(state, *node));
+    state.batch = open_batch_;
+    for (const pb::NodeProto* node : expanded_.nodes) {
+      if (is_taken_constant(*node)) continue;
+      if (Status lowered = lower(state, *node); !lowered) return with_cure(state, std::move(lowered).error());
+    }
     WEFT_TRY_STATUS(add_outputs(state));
     return finish();
   }
@@ -180,16 +190,49 @@ class Import {
 
   // ---- inputs ----
 
+  // As the graph has it.
   Result<Shape> input_shape(const pb::ValueInfoProto& info) {
-    const std::string who = "input '" + info.name().substr(0, 128) + "'";
     if (const auto given = options_.input_shapes.find(info.name()); given != options_.input_shapes.end())
       return given->second;
+    WEFT_TRY(Shape shape, shape_in_file(info));
+    if (options_.batch_first) {
+      const auto axis = shape.begin() + static_cast<std::ptrdiff_t>(batch_axes_.at(info.name()));
+      if (axis != shape.begin()) std::rotate(shape.begin(), axis, axis + 1);
+    }
+    return shape;
+  }
+
+  // From the graph's shape, with the batch first, to the file's.
+  Result<Item> as_in_file(const std::string& name, Item item) {
+    const auto axis = static_cast<int64_t>(batch_axes_.at(name));
+    if (!options_.batch_first || axis == 0 || axis >= item.rank()) return item;
+    Ints perm;
+    for (int64_t i = 0; i < item.rank(); ++i) perm.push_back(i < axis ? i + 1 : i == axis ? 0 : i);
+    WEFT_TRY(Items moved, emitter_.emit_all(OpKind::Transpose, {std::move(item)}, {{Attr::Perm, perm}},
+                                            name + " as the model has it"));
+    return std::move(moved.front());
+  }
+
+  Result<Item> with_batch_first(const std::string& name, Item item) {
+    const auto axis = static_cast<int64_t>(prediction_axes_.at(name));
+    if (!options_.batch_first || axis == 0 || axis >= item.rank()) return item;
+    Ints perm{axis};
+    for (int64_t i = 0; i < item.rank(); ++i)
+      if (i != axis) perm.push_back(i);
+    WEFT_TRY(Items moved, emitter_.emit_all(OpKind::Transpose, {std::move(item)}, {{Attr::Perm, perm}},
+                                            name + " by samples"));
+    return std::move(moved.front());
+  }
+
+  Result<Shape> shape_in_file(const pb::ValueInfoProto& info) {
+    const std::string who = "input '" + info.name().substr(0, 128) + "'";
+    const bool begins_with_batch = batch_axes_.at(info.name()) == 0;
     const auto& type = info.type().tensor_type();
     if (!type.has_shape())
       return fail(ErrorCode::InvalidArgument, who + " has no shape in the file; give it one");
     Shape shape;
     for (const auto& dim : type.shape().dim()) {
-      if (dim.has_dim_value()) {
+      if (is_known(dim)) {
         shape.push_back(dim.dim_value());
         continue;
       }
@@ -199,17 +242,26 @@ class Import {
       } else if (const auto bound = bound_symbols_.find(symbol);
                  !symbol.empty() && bound != bound_symbols_.end()) {
         shape.push_back(bound->second);
-      } else if (shape.empty() && options_.batch) {
+      } else if (shape.empty() && options_.batch && begins_with_batch) {
         shape.push_back(*options_.batch);
         if (!symbol.empty()) bound_symbols_[symbol] = *options_.batch;
       } else {
         return fail(ErrorCode::InvalidArgument,
                     who + ": dim " + std::to_string(shape.size()) + " is " +
-                        (symbol.empty() ? "unknown" : "the symbol '" + symbol.substr(0, 128) + "'") +
-                        " and nothing says how large it is; export the model with that dim fixed");
+                        (symbol.empty()
+                             ? "unknown, and nothing says how large it is; data do, or an export with that "
+                               "dim fixed"
+                             : "the symbol '" + symbol.substr(0, 128) +
+                                   "', and nothing says how large it is; data do, or --size " +
+                                   symbol.substr(0, 128) + "=N"));
       }
     }
     return shape;
+  }
+
+  static bool has_open_batch(const pb::ValueInfoProto& info) {
+    const auto& shape = info.type().tensor_type().shape();
+    return shape.dim_size() > 0 && !shape.dim(0).has_dim_value();
   }
 
   Status add_inputs() {
@@ -227,6 +279,7 @@ class Import {
         continue;
       }
       WEFT_TRY(Shape shape, input_shape(info));
+      if (has_open_batch(info) && !shape.empty()) open_batch_ = shape[0];
       if (static_cast<int>(shape.size()) > options_.limits.rank_max)
         return within({ErrorCode::OutOfRange, "it has too many dims"});
       const auto count = dag::checked_element_count(shape);
@@ -237,7 +290,7 @@ class Import {
           spec.bytes().value > options_.limits.value_bytes_max)
         return within({ErrorCode::ResourceExhausted, to_string(spec) + " is larger than any value may be"});
       const ValueId id = emitter_.builder().input(info.name(), spec);
-      items_[info.name()] = {spec, id, std::nullopt, {}};
+      WEFT_TRY(items_[info.name()], as_in_file(info.name(), {spec, id, std::nullopt, {}}));
     }
     return {};
   }
@@ -259,7 +312,7 @@ class Import {
       if (const auto role = role_of(name))
         item.id = emitter_.builder().initializer(name, tensor.spec(), *role);
       else if (is_read(name) && tensor.spec().bytes().value <= options_.limits.known_bytes_max)
-        item.known = tensor;
+        item.known = tensor, item.four_bits = is_four_bit(proto);
       else
         item.id = emitter_.builder().initializer(name, tensor.spec(), InitializerRole::Buffer);
       items_[name] = std::move(item);
@@ -342,6 +395,14 @@ class Import {
     return {};
   }
 
+  // Shapes that do not fit may come of a batch that a node before wrote down.
+  static tl::unexpected<Error> with_cure(const ImportState& state, Error error) {
+    const bool said = error.message.find(state.literal_batch) != std::string::npos;
+    if (error.code == ErrorCode::InvalidArgument && !said)
+      error.message += "; perhaps " + state.literal_batch;
+    return fail(std::move(error));
+  }
+
   // ---- subgraphs: every name means one value, so a body's names stand beside the graph's ----
 
   Status spend_unrolled(ImportState& state, int64_t nodes) const {
@@ -403,6 +464,7 @@ class Import {
                                                       " but computed as " +
                                                       std::string(to_string(item.dtype())));
       }
+      WEFT_TRY(item, with_batch_first(output.name(), std::move(item)));
       emitter_.builder().output(output.name(), emitter_.materialise(item), dag::OutputRole::Prediction);
     }
     WEFT_TRY_STATUS(add_read_values());
@@ -453,6 +515,8 @@ class Import {
   const OnnxModel::Structure& model_;
   const pb::GraphProto& graph_;
   const ImportOptions& options_;
+  const std::string batch_symbol_;
+  std::map<std::string, size_t> batch_axes_, prediction_axes_;  // of inputs and outputs, by name
   Emitter emitter_;
   ExpandedGraph expanded_;
   std::vector<std::string> warnings_;
@@ -462,6 +526,7 @@ class Import {
   std::unordered_map<std::string, const TensorRow*> row_of_;
   std::set<std::string> held_statistics_;
   std::map<std::string, int64_t> bound_symbols_;
+  std::optional<int64_t> open_batch_;
   std::unordered_map<std::string, Item> items_;
 };
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/glob.h"
 #include "base/result.h"
 #include "dag/graph.h"
 #include "dag/onnx/limits.h"
@@ -21,7 +22,7 @@ namespace weft::onnx {
 // Of the standard operators. The meaning of each is known in all of these; a newer file is taken to mean what
 // it would in the newest, with a warning.
 inline constexpr int64_t kOpsetMin = 6;
-inline constexpr int64_t kOpsetMax = 24;
+inline constexpr int64_t kOpsetMax = 26;
 
 // Computes one op on host tensors: how constants are folded. An absent optional operand is nullptr. A backend
 // above this layer provides it.
@@ -32,9 +33,12 @@ struct ImportOptions {
   // REQUIRED.
   Evaluator evaluate;
 
-  // Size of the leading dim of every input whose leading dim is symbolic or unknown. A fixed one stays what
-  // it is.
+  // Size of the batch: of the dims that have its symbol (dag/onnx/batch_axis.h), and of the leading dim of
+  // every other input whose leading dim is symbolic or unknown. A fixed one stays what it is.
   std::optional<int64_t> batch;
+  // Whether the graph's inputs and predictions have the batch for their first axis, as data has it: where its
+  // symbol is on another one they are transposed, and `input_shapes` are those of the graph.
+  bool batch_first = false;
   // Sizes of symbolic dims by name ("sequence").
   std::map<std::string, int64_t> sizes;
   // Whole shapes of inputs by name, before anything above.
@@ -93,9 +97,6 @@ std::vector<std::string> shape_inputs(const OnnxModel& model);
 
 // NotFound, with names that are near, for the first of the patterns that matches no initializer.
 Status check_freeze(const OnnxModel& model, std::span<const std::string> patterns);
-
-// Whether `text` matches `pattern`, where * stands for any run of characters and ? for one.
-bool matches_glob(std::string_view pattern, std::string_view text);
 
 // Names of the operators that are imported: of ONNX's own domain ("") or another, in alphabetical order.
 std::vector<std::string> imported_operators(std::string_view domain);

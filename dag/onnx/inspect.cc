@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dag/onnx/analysis.h"
+#include "dag/onnx/batch_axis.h"
 #include "dag/unread.h"
 
 namespace weft::onnx {
@@ -21,6 +22,25 @@ ExpandedGraph expanded_or_plain(const OnnxModel& model, const ImportLimits& limi
 }  // namespace
 
 namespace {
+
+// Symbols beside the batch's; "?" stands for those without a name.
+std::vector<std::string> open_sizes(const OnnxModel& model, const ImportOptions& options) {
+  const std::string symbol = batch_symbol(model);
+  std::vector<std::string> open;
+  for (const OnnxModel::Port& port : model.inputs()) {
+    if (options.bound_inputs.contains(port.name) || options.input_shapes.contains(port.name)) continue;
+    const size_t batch = batch_axis(port, symbol);
+    for (size_t i = 0; i < port.dims.size(); ++i) {
+      const std::string& dim = port.dims[i];
+      const bool is_number = std::all_of(dim.begin(), dim.end(), [](char c) { return c >= '0' && c <= '9'; });
+      if (i == batch || is_number || dim == symbol || (dim != "?" && dim == port.dims[batch])) continue;
+      if (!options.sizes.contains(dim) && std::find(open.begin(), open.end(), dim) == open.end())
+        open.push_back(dim);
+    }
+    if (!port.has_shape && std::find(open.begin(), open.end(), "?") == open.end()) open.emplace_back("?");
+  }
+  return open;
+}
 
 std::vector<std::string> unread_warnings(const dag::Graph& graph, std::span<const std::string> read) {
   if (read.empty()) return {};
@@ -88,13 +108,15 @@ ModelInfo inspect_model(const OnnxModel& model, const ImportOptions& options, co
 
   ImportOptions bound = options;
   if (!bound.batch) bound.batch = 1;
+  info.open_sizes = open_sizes(model, bound);
   auto imported = import_model(model, bound, table);
   // One sample may be too few for BatchNormalization to train; that is no property of the model.
   if (!imported && bound.training && !options.batch) {
     bound.batch = 2;
     imported = import_model(model, bound, table);
   }
-  if (!imported) info.problem = imported.error().message;
+  if (imported) info.open_sizes.clear();
+  if (!imported && info.open_sizes.empty()) info.problem = imported.error().message;
   if (imported) {
     info.warnings = imported->warnings;
     info.notes = imported->notes;

@@ -29,6 +29,10 @@ struct ModelInfo {
   int64_t parameter_elements = 0;
   std::vector<std::string> warnings, notes;
 
+  // Symbols of the inputs' shapes that nothing binds here; data, or sizes, do. Nothing is imported then, and
+  // what stands above is taken from the file alone, as where there is a problem.
+  std::vector<std::string> open_sizes;
+
   // Set when the model cannot be imported: why. What stands above is then taken from the file alone; of a
   // graph that is not well-formed every float initializer counts as a parameter.
   std::string problem;

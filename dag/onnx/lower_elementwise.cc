@@ -159,6 +159,22 @@ Status lower_cast_like(NodeContext& n) {
   return n.give(n.cast(n.in(0), n.in(1).dtype()));
 }
 
+// The same bits under another type of as many.
+Status lower_bit_cast(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(1));
+  const Item& x = n.in(0);
+  const int64_t to = n.int_attr("to", 0);
+  const auto dtype = dtype_from_onnx(static_cast<int32_t>(std::clamp<int64_t>(to, -1, 1000)));
+  if (!dtype) return n.refuse(dtype.error().code, dtype.error().message);
+  if (*dtype == x.dtype()) return n.give(x);
+  if (dag::element_size(*dtype) != dag::element_size(x.dtype()))
+    return n.invalid("a value of " + std::string(to_string(*dtype)) + " has not as many bits as one of " +
+                     std::string(to_string(x.dtype())));
+  if (*dtype == DType::Bool || x.dtype() == DType::Bool) return n.unsupported("the bits of truth values");
+  if (!x.known) return n.unsupported("the bits of values that are only known when the model runs");
+  return n.give(n.large_constant(dag::Tensor({*dtype, x.shape()}, x.known->bytes())));
+}
+
 Status lower_identity(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(1));
   return n.give(n.in(0));
@@ -229,6 +245,7 @@ std::span<const LowerRow> elementwise_lowerings() {
         {"Mod", lower_mod},           {"Sum", lower_sum},   {"Max", lower_max},
         {"Min", lower_min},           {"Mean", lower_mean}, {"BitShift", lower_bit_shift, kNoOperand}, {"Where", lower_where, operands(1, 2)},
         {"IsInf", lower_is_inf, kNoOperand},      {"Cast", lower_cast, kWhenToFloat}, {"CastLike", lower_cast_like, operands(0)},
+        {"BitCast", lower_bit_cast, kNoOperand},
         {"Identity", lower_identity}, {"Clip", lower_clip},
     };
     for (const UnaryRow& row : kUnary) all.push_back({row.op_type, lower_unary, row.gradient});

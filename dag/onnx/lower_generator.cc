@@ -13,7 +13,9 @@ Status lower_constant(NodeContext& n) {
   if (const auto* proto = n.tensor_attr("value")) {
     auto tensor = tensor_from_proto(*proto, n.options().limits);
     if (!tensor) return n.refuse(tensor.error().code, tensor.error().message);
-    return n.give(n.constant(std::move(*tensor)));
+    Item item = n.constant(std::move(*tensor));
+    item.four_bits = is_four_bit(*proto);
+    return n.give(std::move(item));
   }
   if (n.has_attr("value_float")) return n.give(n.scalar(DType::F32, n.float_attr("value_float", 0)));
   if (n.has_attr("value_int")) {

@@ -268,6 +268,9 @@ Status lower_lp_norm(NodeContext& n) {
   if (p != 1 && p != 2) return n.invalid("p is " + std::to_string(p));
   WEFT_TRY(Item norm, p == 1 ? n.emit(OpKind::Abs, {x}) : n.emit(OpKind::Mul, {x, x}));
   WEFT_TRY(norm, n.reduce(OpKind::ReduceSum, norm, {axis}, true));
+  // A row of zeros stays zero, and its gradient finite: neither the root nor the quotient sees the zero.
+  WEFT_TRY(const Item none, n.emit(OpKind::Equal, {norm, n.like(norm, 0)}));
+  WEFT_TRY(norm, n.emit(OpKind::Where, {none, n.like(norm, 1), norm}));
   if (p == 2) {
     WEFT_TRY(norm, n.emit(OpKind::Sqrt, {norm}));
   }

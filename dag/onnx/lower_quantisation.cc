@@ -3,7 +3,7 @@
 // What QuantizeLinear makes is known twice: as integers, for whoever reads integers, and as the same numbers
 // in floats, which DequantizeLinear goes on from. The gradient passes the rounding with slope 1 and stops
 // where the range ends, so that a model exported from quantisation-aware training trains. Products of
-// integers are computed in floats that hold them exactly.
+// integers are exact.
 #include <algorithm>
 #include <cmath>
 
@@ -88,9 +88,11 @@ Result<Item> spread(NodeContext& n, const Item& parameter, const Shape& x) {
 
 // ---- QuantizeLinear, DequantizeLinear ----
 
-// Whole numbers -> the nearest of the dtype, as floats and as integers that remember them.
-Result<Item> saturated(NodeContext& n, const Item& whole, DType dtype) {
-  const std::optional<Range> range = range_of(dtype);
+// Whole numbers -> the nearest of the dtype, as floats and as integers that remember them. `four_bits`: it
+// holds numbers of so many.
+Result<Item> saturated(NodeContext& n, const Item& whole, DType dtype, bool four_bits = false) {
+  std::optional<Range> range = range_of(dtype);
+  if (four_bits) range = dtype == DType::I8 ? Range{-8, 7} : Range{0, 15};
   if (!range) return n.unsupported("it quantises to " + std::string(to_string(dtype)));
   WEFT_TRY(const Item kept,
            n.emit(OpKind::Clip, {whole}, {{Attr::Min, range->low}, {Attr::Max, range->high}}));
@@ -125,7 +127,7 @@ Status lower_quantize(NodeContext& n) {
     WEFT_TRY(zero, n.cast(zero, y.dtype()));
     WEFT_TRY(y, n.emit(OpKind::Add, {y, zero}));
   }
-  return n.give(saturated(n, y, dtype));
+  return n.give(saturated(n, y, dtype, n.has(2) && n.in(2).four_bits));
 }
 
 // x - zero point. Of 32-bit integers in integers, since not every one is a float.
@@ -223,9 +225,9 @@ Status check_bytes(NodeContext& n, const Factor& factor) {
   return {};
 }
 
-// The float type that holds every sum of `terms` products exactly.
-DType exact_dtype(NodeContext& n, const Factor& a, const Factor& b, int64_t terms) {
-  return reach(n, a) * reach(n, b) * static_cast<double>(terms) <= 0x1p24 ? DType::F32 : DType::F64;
+// Whether float32 holds every sum of `terms` products exactly.
+bool float_is_exact(NodeContext& n, const Factor& a, const Factor& b, int64_t terms) {
+  return reach(n, a) * reach(n, b) * static_cast<double>(terms) <= 0x1p24;
 }
 
 // A list along dim `dim` of `rank`, or one number for all, in a shape that broadcasts.
@@ -237,10 +239,10 @@ Result<Item> along(NodeContext& n, const Item& parameter, int64_t rank, int64_t 
   return n.reshape(parameter, shape);
 }
 
-// Values less their zero points, which count along `dim`.
-Result<Item> exact(NodeContext& n, const Factor& factor, int64_t dim, DType dtype) {
+// Values less their zero points, which count along `dim`, as floats.
+Result<Item> centred_floats(NodeContext& n, const Factor& factor, int64_t dim, DType dtype) {
   const Item& values = n.in(factor.values);
-  WEFT_TRY(const Item x, n.cast(values, dtype));
+  WEFT_TRY(const Item x, n.cast(values.as_float ? *values.as_float : values, dtype));
   if (!n.has(factor.zero) || all_zero(n.in(factor.zero))) return x;
   WEFT_TRY(Item zero, along(n, n.in(factor.zero), values.rank(), dim));
   WEFT_TRY(zero, n.cast(zero, dtype));
@@ -251,18 +253,34 @@ Result<Item> exact(NodeContext& n, const Factor& factor, int64_t dim, DType dtyp
   return y;
 }
 
+// A factor's zero point as the table's integer ops want it: absent, a scalar or a list.
+Result<Item> zero_operand(NodeContext& n, const Factor& factor) {
+  if (!n.has(factor.zero)) return Item{};
+  const Item& zero = n.in(factor.zero);
+  return zero.spec.element_count() == 1 ? n.reshape(zero, {}) : Result<Item>(zero);
+}
+
+// In I32. A zero point for each row of each matrix is beyond IntegerMatMul: then products of floats serve.
 Result<Item> integer_matmul(NodeContext& n, const Factor& a, const Factor& b) {
   WEFT_TRY_STATUS(check_bytes(n, a));
   WEFT_TRY_STATUS(check_bytes(n, b));
   const Item &left = n.in(a.values), &right = n.in(b.values);
   if (left.rank() < 2 || right.rank() < 2) return n.unsupported("an operand that is no matrix");
-  const DType dtype = exact_dtype(n, a, b, left.shape().back());
-  WEFT_TRY(const Item x, exact(n, a, left.rank() - 2, dtype));
-  WEFT_TRY(const Item w, exact(n, b, right.rank() - 1, dtype));
-  return n.emit(OpKind::MatMul, {x, w});
+  WEFT_TRY(const Item zero_a, zero_operand(n, a));
+  WEFT_TRY(const Item zero_b, zero_operand(n, b));
+  if (zero_a.rank() <= 1 && zero_b.rank() <= 1)
+    return n.emit(OpKind::IntegerMatMul, {left, right, zero_a, zero_b});
+  const DType dtype = float_is_exact(n, a, b, left.shape().back()) ? DType::F32 : DType::F64;
+  WEFT_TRY(const Item x, centred_floats(n, a, left.rank() - 2, dtype));
+  WEFT_TRY(const Item w, centred_floats(n, b, right.rank() - 1, dtype));
+  WEFT_TRY(const Item y, n.emit(OpKind::MatMul, {x, w}));
+  return n.cast(y, DType::I32);
 }
 
+// In I32. Groups of few channels are no matrix products worth the name: a convolution of floats is faster
+// there.
 Result<Item> integer_conv(NodeContext& n, const Factor& a, const Factor& b) {
+  constexpr int64_t kFewTerms = 32;
   WEFT_TRY_STATUS(check_bytes(n, a));
   WEFT_TRY_STATUS(check_bytes(n, b));
   const Item &image = n.in(a.values), &weight = n.in(b.values);
@@ -272,46 +290,50 @@ Result<Item> integer_conv(NodeContext& n, const Factor& a, const Factor& b) {
   if (image.rank() > 5) return n.unsupported("more than three spatial dims");
   WEFT_TRY(const Windows windows, read_windows(n, {image.shape().begin() + 2, image.shape().end()},
                                                {weight.shape().begin() + 2, weight.shape().end()}));
+  const int64_t groups = n.int_attr("group", 1);
+  const Attributes attributes{{Attr::Strides, windows.strides},
+                              {Attr::Dilations, windows.dilations},
+                              {Attr::Pads, windows.pads},
+                              {Attr::Groups, groups}};
   int64_t terms = 1;
   for (size_t d = 1; d < weight.shape().size(); ++d) terms *= weight.shape()[d];
-  const DType dtype = exact_dtype(n, a, b, terms);
-  WEFT_TRY(const Item x, exact(n, a, 1, dtype));
-  WEFT_TRY(const Item w, exact(n, b, 0, dtype));
-  return n.emit(OpKind::Conv, {x, w},
-                {{Attr::Strides, windows.strides},
-                 {Attr::Dilations, windows.dilations},
-                 {Attr::Pads, windows.pads},
-                 {Attr::Groups, n.int_attr("group", 1)}});
+  if (groups > 1 && terms < kFewTerms && float_is_exact(n, a, b, terms)) {
+    WEFT_TRY(const Item x, centred_floats(n, a, 1, DType::F32));
+    WEFT_TRY(const Item w, centred_floats(n, b, 0, DType::F32));
+    WEFT_TRY(const Item y, n.emit(OpKind::Conv, {x, w}, attributes));
+    return n.cast(y, DType::I32);
+  }
+  WEFT_TRY(const Item zero_a, zero_operand(n, a));
+  WEFT_TRY(const Item zero_b, zero_operand(n, b));
+  return n.emit(OpKind::IntegerConv, {image, weight, zero_a, zero_b}, attributes);
 }
 
 Status lower_matmul_integer(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(2));
-  WEFT_TRY(const Item y, integer_matmul(n, {0, 2}, {1, 3}));
-  return n.give(n.cast(y, DType::I32));
+  return n.give(integer_matmul(n, {0, 2}, {1, 3}));
 }
 Status lower_conv_integer(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(2));
-  WEFT_TRY(const Item y, integer_conv(n, {0, 2}, {1, 3}));
-  return n.give(n.cast(y, DType::I32));
+  return n.give(integer_conv(n, {0, 2}, {1, 3}));
 }
 
-// A sum of products times both scales, in the result's scale and around its zero point. In double: the sum
-// may be beyond what a float holds.
-Result<Item> requantised(NodeContext& n, Item sum, const Item& scale_a, const Item& scale_b, size_t scale,
-                         size_t zero) {
+// A sum of products times both scales, in the result's scale and around its zero point. In float32, as other
+// runtimes do it.
+Result<Item> requantised(NodeContext& n, const Item& sum, const Item& scale_a, const Item& scale_b,
+                         size_t scale, size_t zero) {
   for (const size_t operand : {scale, zero})
     if (n.in(operand).spec.element_count() != 1)
       return n.unsupported("a scale or zero point a channel of its result");
-  WEFT_TRY(sum, n.cast(sum, DType::F64));
   WEFT_TRY(Item factor, n.emit(OpKind::Mul, {scale_a, scale_b}));
   WEFT_TRY(Item divisor, n.reshape(n.in(scale), {}));
   WEFT_TRY(divisor, n.cast(divisor, factor.dtype()));
   WEFT_TRY(factor, n.emit(OpKind::Div, {factor, divisor}));
-  WEFT_TRY(factor, n.cast(factor, DType::F64));
-  WEFT_TRY(Item y, n.emit(OpKind::Mul, {sum, factor}));
+  WEFT_TRY(factor, n.cast(factor, DType::F32));
+  WEFT_TRY(Item y, n.cast(sum, DType::F32));
+  WEFT_TRY(y, n.emit(OpKind::Mul, {y, factor}));
   WEFT_TRY(y, n.emit(OpKind::Round, {y}));
   WEFT_TRY(Item point, n.reshape(n.in(zero), {}));
-  WEFT_TRY(point, n.cast(point, DType::F64));
+  WEFT_TRY(point, n.cast(point, DType::F32));
   WEFT_TRY(y, n.emit(OpKind::Add, {y, point}));
   if (y.shape() != sum.shape())
     return n.invalid("its scales do not go with its result " + to_string(sum.shape()));
@@ -331,8 +353,6 @@ Status lower_qlinear_conv(NodeContext& n) {
   WEFT_TRY(Item sum, integer_conv(n, {0, 2}, {3, 5}));
   if (n.has(8)) {
     WEFT_TRY(Item bias, along(n, n.in(8), sum.rank(), 1));
-    WEFT_TRY(bias, n.cast(bias, DType::F64));
-    WEFT_TRY(sum, n.cast(sum, DType::F64));
     WEFT_TRY(sum, n.emit(OpKind::Add, {sum, bias}));
   }
   WEFT_TRY(const Item scale_a, along(n, n.in(1), sum.rank(), 1));

@@ -170,15 +170,49 @@ Status lower_arg(NodeContext& n) {
   return n.give(n.emit(OpKind::Sub, {n.scalar(DType::I64, static_cast<double>(size - 1)), index}));
 }
 
-Status lower_cumsum(NodeContext& n) {
-  WEFT_TRY_STATUS(n.need(2));
+Result<int64_t> axis_operand(NodeContext& n) {
   WEFT_TRY(const int64_t given, n.one_int(1, "axis"));
   const auto axis = dag::normalise_axis(given, n.in(0).rank());
   if (!axis) return n.invalid(axis.error().message);
+  return *axis;
+}
+
+Status lower_cumsum(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(2));
+  WEFT_TRY(const int64_t axis, axis_operand(n));
   return n.give(n.emit(OpKind::CumSum, {n.in(0)},
-                       {{Attr::Axis, *axis},
+                       {{Attr::Axis, axis},
                         {Attr::Exclusive, int64_t{n.int_attr("exclusive", 0) != 0}},
                         {Attr::Reverse, int64_t{n.int_attr("reverse", 0) != 0}}}));
+}
+
+// x moved `by` places along the axis, to its end or, backwards, to its begin; ones where nothing was.
+Result<Item> moved(NodeContext& n, const Item& x, int64_t axis, int64_t by, bool backwards) {
+  const int64_t size = x.shape()[static_cast<size_t>(axis)];
+  Shape shape = x.shape();
+  shape[static_cast<size_t>(axis)] = by;
+  WEFT_TRY(const Item ones, n.expand(n.like(x, 1), shape));
+  WEFT_TRY(const Item kept, n.slice(x, axis, backwards ? by : 0, size - by));
+  Items parts{ones, kept};
+  if (backwards) std::swap(parts[0], parts[1]);
+  return n.emit(OpKind::Concat, std::move(parts), {{Attr::Axis, axis}});
+}
+
+// Each place times the one so many before it, over twice as many each time.
+Status lower_cumprod(NodeContext& n) {
+  WEFT_TRY_STATUS(n.need(2));
+  WEFT_TRY(const int64_t axis, axis_operand(n));
+  const bool backwards = n.int_attr("reverse", 0) != 0;
+  Item y = n.in(0);
+  const int64_t size = y.shape()[static_cast<size_t>(axis)];
+  if (n.int_attr("exclusive", 0) != 0 && size > 0) {
+    WEFT_TRY(y, moved(n, y, axis, 1, backwards));
+  }
+  for (int64_t by = 1; by < size; by *= 2) {
+    WEFT_TRY(const Item before, moved(n, y, axis, by, backwards));
+    WEFT_TRY(y, n.emit(OpKind::Mul, {y, before}));
+  }
+  return n.give(std::move(y));
 }
 
 }  // namespace
@@ -188,7 +222,8 @@ std::span<const LowerRow> reduction_lowerings() {
     std::vector<LowerRow> all = {{"ReduceLogSumExp", lower_log_sum_exp, operands(0), operands(1)},
                                  {"ArgMax", lower_arg, kNoOperand},
                                  {"ArgMin", lower_arg, kNoOperand},
-                                 {"CumSum", lower_cumsum, operands(0), operands(1)}};
+                                 {"CumSum", lower_cumsum, operands(0), operands(1)},
+                                 {"CumProd", lower_cumprod, operands(0), operands(1)}};
     for (const ReductionRow& row : kReductions) all.push_back({row.op_type, lower_reduction, operands(0), operands(1)});
     return all;
   }();

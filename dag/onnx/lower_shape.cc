@@ -34,10 +34,22 @@ Result<std::optional<Ints>> read_axes(NodeContext& n, size_t i, int64_t rank) {
   return axes;
 }
 
+// What to set where `shape`, of `known` elements beside an open dim, has room for another batch than x has:
+// a batch that the exporter wrote down.
+std::string cure_of_literal_batch(const NodeContext& n, const Item& x, const Ints& shape, int64_t known,
+                                  bool open) {
+  const int64_t batch = n.batch().value_or(0);
+  if (x.known || batch < 1 || x.rank() < 1 || shape.empty() || x.spec.element_count() % batch != 0) return {};
+  const int64_t sample = x.spec.element_count() / batch;
+  if (!open && sample > 0 && known % sample == 0) return n.literal_batch_cure(known / sample);
+  return x.shape()[0] == batch ? n.literal_batch_cure(shape[0]) : std::string();
+}
+
 Status lower_reshape(NodeContext& n) {
   WEFT_TRY_STATUS(n.need(2));
   const Item& x = n.in(0);
   WEFT_TRY(Ints shape, n.ints(1, "shape"));
+  const Ints written = shape;
   const bool allow_zero = n.int_attr("allowzero", 0) != 0;
   int64_t known = 1;
   int64_t open = -1;
@@ -58,13 +70,13 @@ Status lower_reshape(NodeContext& n) {
     }
   }
   const int64_t count = x.spec.element_count();
-  if (open >= 0) {
-    if (known == 0 || count % known != 0)
-      return n.invalid(to_string(x.spec) + " does not fit into shape " + to_string(shape));
-    shape[static_cast<size_t>(open)] = count / known;
-  } else if (known != count) {
-    return n.invalid(to_string(x.spec) + " does not fit into shape " + to_string(shape));
-  }
+  const std::string cure = cure_of_literal_batch(n, x, written, known, open >= 0);
+  const bool fits = open >= 0 ? known != 0 && count % known == 0 : known == count;
+  if (!fits)
+    return n.invalid(to_string(x.spec) + " does not fit into shape " + to_string(written) +
+                     (cure.empty() ? "" : "; " + cure));
+  if (open >= 0) shape[static_cast<size_t>(open)] = count / known;
+  n.note_literal_batch(cure);  // it fits, and what comes behind may not
   return n.give(n.reshape(x, std::move(shape)));
 }
 
@@ -238,8 +250,12 @@ Status lower_expand(NodeContext& n) {
   WEFT_TRY(const Ints wanted, n.ints(1, "shape"));
   for (const int64_t dim : wanted)
     if (dim < 0) return n.invalid("shape " + to_string(wanted) + " has a negative dim");
-  const auto shape = dag::broadcast_shapes(n.in(0).shape(), wanted);
+  const Shape& x = n.in(0).shape();
+  const auto shape = dag::broadcast_shapes(x, wanted);
   if (!shape) return n.invalid(shape.error().message);
+  // A token that is put before each sample's own, say.
+  if (x.size() == wanted.size() && x.size() > 1 && x[0] == 1)
+    n.note_literal_batch(n.literal_batch_cure(wanted[0]));
   return n.give(n.expand(n.in(0), *shape));
 }
 

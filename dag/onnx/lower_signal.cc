@@ -21,11 +21,30 @@ struct Transform {
   bool half = false;  // the operand is half a spectrum, and the result real
 };
 
+struct Unit {
+  double cosine, sine;
+};
+// Of place / points of a turn, worked out in its first eighth: what is 0, 1 or a half of symmetry is so to
+// the last bit, and leaves nothing where terms cancel.
+Unit unit_at(int64_t place, int64_t points) {
+  const bool below = place > points - place;
+  int64_t quarters = 4 * (below ? points - place : place);  // over points: 0 to 2
+  const bool left = quarters > points;
+  if (left) quarters = 2 * points - quarters;
+  const bool steep = quarters > points - quarters;
+  const double angle = std::numbers::pi / 2 * static_cast<double>(steep ? points - quarters : quarters) /
+                       static_cast<double>(points);
+  Unit unit{std::cos(angle), std::sin(angle)};
+  if (steep) std::swap(unit.cosine, unit.sine);
+  if (left) unit.cosine = -unit.cosine;
+  if (below) unit.sine = -unit.sine;
+  return unit;
+}
+
 // (value by [place, part], result by [place, part]) -> the factor between them.
 double factor(const Transform& t, int64_t from, bool from_imaginary, int64_t to, bool to_imaginary) {
-  const auto turn = static_cast<double>(from * to % t.points) / static_cast<double>(t.points);
-  const double cosine = std::cos(2 * std::numbers::pi * turn);
-  const double sine = (t.inverse ? 1 : -1) * std::sin(2 * std::numbers::pi * turn);
+  const auto [cosine, upwards] = unit_at(from * to % t.points, t.points);
+  const double sine = t.inverse ? upwards : -upwards;
   double value = from_imaginary == to_imaginary ? cosine : from_imaginary ? -sine : sine;
   if (t.inverse) value /= static_cast<double>(t.points);
   // What is not there is the conjugate of what is; it adds the same real part again.

@@ -43,6 +43,7 @@ struct Item {
   std::string initializer = {};  // its name, when it is an initializer of the file as it stands
   // Of integers that quantisation made: the same numbers as floats, through which a gradient passes.
   std::shared_ptr<const Item> as_float = nullptr;
+  bool four_bits = false;  // known, and stored as int4 or uint4, which eight bits hold here
   // Set: no tensor but a sequence of these. Only rows that say so see one.
   std::shared_ptr<const std::vector<Item>> sequence = nullptr;
 
@@ -108,6 +109,8 @@ struct ImportState {
   std::map<std::array<int64_t, 3>, Item> causal_masks = {};  // by queries, keys and offset
   // Running statistics that do not move.
   std::set<std::string> held_statistics = {};
+  std::optional<int64_t> batch = std::nullopt;               // of inputs whose batch the file leaves open
+  std::string literal_batch = {};  // what to try where a node wrote another batch down; empty when none did
 };
 
 class NodeContext {
@@ -122,6 +125,8 @@ class NodeContext {
   ImportState& state() { return state_; }
   const ImportOptions& options() const { return state_.emitter.options(); }
   int64_t opset() const { return state_.opset; }
+  // Of inputs whose batch the file leaves open.
+  std::optional<int64_t> batch() const { return state_.batch; }
   const std::string& op_type() const { return node_.op_type(); }
   std::string name() const {
     return !node_.name().empty() ? node_.name() : node_.output_size() ? node_.output(0) : "";
@@ -130,7 +135,8 @@ class NodeContext {
   // Operands.
   size_t count() const { return inputs_.size(); }
   bool has(size_t i) const { return i < inputs_.size() && present_[i]; }
-  const Item& in(size_t i) const { return inputs_[i]; }
+  // An absent item where there is no such operand.
+  const Item& in(size_t i) const;
   Status need(size_t operands) const;  // that many leading operands are present
   // The integers of an operand that decides shapes. Unsupported when it depends on data.
   Result<Ints> ints(size_t i, const char* what) const;
@@ -153,7 +159,10 @@ class NodeContext {
   size_t output_count() const { return outputs_.size(); }
   // Whether anyone reads output i (or the graph returns it).
   bool wants(size_t i) const;
-  void out(size_t i, Item item) { outputs_[i] = std::move(item); }
+  // A result that the node does not list is let go.
+  void out(size_t i, Item item) {
+    if (i < outputs_.size()) outputs_[i] = std::move(item);
+  }
   Status give(Result<Item> item);  // output 0
   std::vector<std::optional<Item>>& outputs() { return outputs_; }
 
@@ -171,6 +180,13 @@ class NodeContext {
   Result<Item> cast(const Item& x, DType dtype);
   Result<Item> slice(const Item& x, int64_t axis, int64_t start, int64_t size, int64_t step = 1);
   Result<Item> reduce(OpKind kind, const Item& x, Ints axes, bool keep_dims);
+
+  // Where `count` is the batch under which a shape of the file's own fits: what to set. Empty without one.
+  std::string literal_batch_cure(int64_t count) const;
+  // Should a later node be refused, that may be why.
+  void note_literal_batch(const std::string& cure) {
+    if (state_.literal_batch.empty()) state_.literal_batch = cure;
+  }
 
   tl::unexpected<Error> refuse(ErrorCode code, const std::string& why) const;
   tl::unexpected<Error> unsupported(const std::string& why) const {
@@ -235,6 +251,7 @@ std::span<const LowerRow> recurrent_lowerings();
 std::span<const LowerRow> sampling_lowerings();
 std::span<const LowerRow> scatter_lowerings();
 std::span<const LowerRow> attention_lowerings();
+std::span<const LowerRow> state_lowerings();
 std::span<const LowerRow> quantisation_lowerings();
 std::span<const LowerRow> signal_lowerings();
 std::span<const LowerRow> control_lowerings();

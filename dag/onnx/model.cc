@@ -34,7 +34,7 @@ class InMemory final : public ModelFiles, public RandomAccess {
 };
 
 std::string dim_text(const pb::TensorShapeProto::Dimension& dim) {
-  if (dim.has_dim_value()) return std::to_string(dim.dim_value());
+  if (is_known(dim)) return std::to_string(dim.dim_value());
   if (dim.has_dim_param() && !dim.dim_param().empty()) return dim.dim_param();
   return "?";
 }

@@ -51,7 +51,7 @@ class OnnxModel {
   struct Port {
     std::string name;
     std::string dtype;  // as weft names it; or "sequence", "optional", ... for what is not a tensor
-    std::vector<std::string> dims;  // a number, a symbol, or "?" when the file says nothing
+    std::vector<std::string> dims;  // a number, a symbol, or "?" when the file says nothing, or -1
     bool has_shape = false;
   };
   std::vector<Port> inputs() const;  // without the initializers that old files list among them

@@ -9,6 +9,11 @@ tl::unexpected<Error> NodeContext::refuse(ErrorCode code, const std::string& why
   return fail(code, op_type() + " '" + name().substr(0, 128) + "': " + why);
 }
 
+const Item& NodeContext::in(size_t i) const {
+  static const Item kAbsent;
+  return i < inputs_.size() ? inputs_[i] : kAbsent;
+}
+
 Status NodeContext::need(size_t operands) const {
   for (size_t i = 0; i < operands; ++i)
     if (!has(i)) return invalid("operand " + std::to_string(i) + " is missing");
@@ -16,8 +21,16 @@ Status NodeContext::need(size_t operands) const {
   return {};
 }
 
+std::string NodeContext::literal_batch_cure(int64_t count) const {
+  if (!state_.batch || count < 1 || count == *state_.batch) return {};
+  const std::string size = std::to_string(count);
+  return "the model writes its batch down as " + size + " in " + op_type() + " '" + name().substr(0, 128) +
+         "': set microbatch_size: " + size + ", or export it with a batch that is not fixed there";
+}
+
 Result<Ints> NodeContext::ints(size_t i, const char* what) const {
   const Item& item = in(i);
+  if (item.absent()) return invalid("operand " + std::to_string(i) + " (its " + what + ") is missing");
   if (!item.known)
     return unsupported(std::string("its ") + what +
                        " depends on data that is only known when the model runs");
@@ -196,7 +209,8 @@ const LowerRow* visit_rows(std::string_view domain, Visit visit) {
         reduction_lowerings(),     matmul_lowerings(),     convolution_lowerings(), pooling_lowerings(),
         normalisation_lowerings(), softmax_lowerings(),    generator_lowerings(),   random_lowerings(),
         recurrent_lowerings(),     sampling_lowerings(),   scatter_lowerings(),     attention_lowerings(),
-        quantisation_lowerings(),  signal_lowerings(),     control_lowerings(),     sequence_lowerings()})
+        quantisation_lowerings(),  signal_lowerings(),     control_lowerings(),     sequence_lowerings(),
+        state_lowerings()})
     if (const LowerRow* row = search(rows)) return row;
   return nullptr;
 }
@@ -221,7 +235,8 @@ std::span<const RefusedOperators> refused_operators() {
       {"StringNormalizer StringConcat StringSplit RegexFullMatch TfIdfVectorizer LabelEncoder",
        "strings are no numbers"},
       {"Optional OptionalGetElement OptionalHasElement SequenceMap",
-       "optionals and functions over sequences; sequences themselves pass between nodes, not in or out of a model"},
+       "optionals and functions over sequences; sequences themselves pass between nodes, not in or out of a "
+       "model"},
       {"Gradient Adam Adagrad Momentum", "training is what weft adds; export the forward model"},
       {"ImageDecoder", "images are decoded before they become data"},
   };

@@ -6,10 +6,12 @@
 #include <charconv>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include "dag/onnx/fields.h"
 #include "dag/onnx/scan.h"
 #include "dag/onnx/skeleton.h"
+#include "dag/onnx/sort.h"
 #include "dag/onnx/tensor_proto.h"
 
 namespace weft::onnx {
@@ -141,11 +143,16 @@ class Weights {
     return {};
   }
 
-  // Beside the initializers, in the graph's order. What does not fit is left to who imports the node.
+  // Beside the initializers, in the graph's order. What does not fit, or has a name that several nodes
+  // return, is left to who imports the node.
   void take_constants() {
+    std::unordered_map<std::string, int> returned;
+    for (const auto& node : model_.proto.graph().node())
+      for (const auto& output : node.output()) ++returned[output];
     for (auto& node : *model_.proto.mutable_graph()->mutable_node()) {
       pb::TensorProto* proto = float_constant(node, options_.limits);
-      if (proto == nullptr || model_.weights.contains(node.output(0))) continue;
+      if (proto == nullptr || model_.weights.contains(node.output(0)) || returned[node.output(0)] > 1)
+        continue;
       auto tensor = tensor_from_proto(*proto, options_.limits);
       if (!tensor) continue;
       const Form form = proto->has_raw_data() ? Form::Raw : Form::Typed;
@@ -191,19 +198,20 @@ class Weights {
 
   Result<Tensor> take_cut(const pb::TensorProto& proto, const TensorSpec& spec, const Skeleton::Cut& cut) {
     const bool is_of_type = cut.field == fields::kTensorRawData || spec.dtype == dag::DType::F32;
-    if (!is_of_type || cut.size != spec.bytes().value)
+    const int64_t size = stored_bytes(proto, spec);
+    if (!is_of_type || cut.size != size)
       return fail(ErrorCode::Corrupted, "tensor " + quoted(proto.name()) + ": claims " + to_string(spec) +
-                                            ", " + std::to_string(spec.bytes().value) + " bytes, but holds " +
+                                            ", " + std::to_string(size) + " bytes, but holds " +
                                             std::to_string(cut.size) +
                                             (is_of_type ? "" : " in a field of another type"));
-    return read(proto.name(), spec, {own_, {}, cut.offset});
+    return read(proto, spec, {own_, {}, cut.offset});
   }
 
   Result<Tensor> take_outside(const pb::TensorProto& proto, const TensorSpec& spec) {
     WEFT_TRY(const ExternalPlace place, external_place(proto));
-    WEFT_TRY_STATUS(ranges_.claim(place, spec.bytes().value, proto.name()));
+    WEFT_TRY_STATUS(ranges_.claim(place, stored_bytes(proto, spec), proto.name()));
     auto found = open(proto, place, spec);
-    auto tensor = found ? read(proto.name(), spec, *found) : fail(found.error());
+    auto tensor = found ? read(proto, spec, *found) : fail(found.error());
     if (tensor || !options_.may_lack_files || (may_say_shape(spec) && found)) return tensor;
     if (!may_say_shape(spec)) return leave(proto.name(), spec, {});
     if (tensor.error().code != ErrorCode::NotFound) return tensor;
@@ -219,7 +227,7 @@ class Weights {
     if (locations_.size() > kFilesMax)
       return fail(ErrorCode::ResourceExhausted, "external data in more than 64 files");
     WEFT_TRY(auto file, files_.open_beside(place.location));
-    const int64_t size = spec.bytes().value;
+    const int64_t size = stored_bytes(proto, spec);
     if (place.length >= 0 && place.length != size)
       return fail(ErrorCode::Corrupted, "claims " + to_string(spec) + ", " + std::to_string(size) +
                                             " bytes, but its external data has " +
@@ -230,9 +238,15 @@ class Weights {
     return Place{std::move(file), place.location, place.offset};
   }
 
-  Result<Tensor> read(const std::string& name, const TensorSpec& spec, Place place) {
+  Result<Tensor> read(const pb::TensorProto& proto, const TensorSpec& spec, Place place) {
+    if (is_four_bit(proto)) {
+      std::vector<std::byte> stored(static_cast<size_t>(stored_bytes(proto, spec)));
+      WEFT_TRY_STATUS(place.file->read_at(place.offset, stored));
+      return tensor_from_stored(proto, spec, stored);
+    }
     const bool is_plain = spec.dtype != dag::DType::Bool;  // else any byte but 0 is true
-    if (is_plain && spec.bytes().value > options_.read_max) return leave(name, spec, std::move(place));
+    if (is_plain && spec.bytes().value > options_.read_max)
+      return leave(proto.name(), spec, std::move(place));
     Tensor tensor(spec);
     WEFT_TRY_STATUS(place.file->read_at(place.offset, tensor.mutable_bytes()));
     normalise_bools(tensor);
@@ -263,10 +277,14 @@ Result<int64_t> standard_opset(const pb::ModelProto& proto) {
   int64_t version = 0;
   for (const auto& entry : proto.opset_import()) {
     if (!entry.domain().empty() && entry.domain() != "ai.onnx") continue;
-    if (version != 0) return fail(ErrorCode::Corrupted, "the standard operator set is imported twice");
+    if (entry.version() <= 0)
+      return fail(ErrorCode::Corrupted,
+                  "operator set " + std::to_string(entry.version()) + " does not exist");
+    if (version != 0 && version != entry.version())
+      return fail(ErrorCode::Corrupted, "the standard operator set is imported as version " +
+                                            std::to_string(version) + " and as version " +
+                                            std::to_string(entry.version()));
     version = entry.version();
-    if (version <= 0)
-      return fail(ErrorCode::Corrupted, "operator set " + std::to_string(version) + " does not exist");
   }
   return version;  // 0: only other domains, which the import refuses by name
 }
@@ -289,6 +307,7 @@ Result<OnnxModel> parse_model(ModelFiles& files, const ParseOptions& options) {
   if (model->proto.graph().sparse_initializer_size() > 0)
     return fail(ErrorCode::Unsupported, "the model has sparse initializers; export it with dense ones");
   WEFT_TRY(model->opset, standard_opset(model->proto));
+  WEFT_TRY_STATUS(sort_nodes(model->proto));
   Weights weights(files, file, options, *model);
   WEFT_TRY_STATUS(weights.take(skeleton.initializers));
   weights.take_constants();

@@ -1,6 +1,7 @@
 // What is said of a table of roles.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -95,6 +96,39 @@ void note_factors(const OnnxModel& model, const RoleTable& table, std::vector<st
       patterns_of(rows));
 }
 
+// Meant, or the work of a tool that keeps equal tensors once: training ties them either way.
+void note_shared(const OnnxModel& model, const RoleTable& table, std::vector<std::string>& notes) {
+  std::vector<const TensorRow*> rows;
+  for (const TensorRow& row : table)
+    if (row.role == TensorRole::Trained && row.readers > 1) rows.push_back(&row);
+  if (rows.empty()) return;
+  std::string text;
+  for (size_t i = 0; i < std::min(rows.size(), kShownMax); ++i)
+    text += (i ? ", " : "") + with_spec(model, rows[i]->name) + " (shared by " +
+            std::to_string(rows[i]->readers) + " nodes)";
+  notes.push_back("one parameter each, though several nodes read it: " + text + more_than(rows.size()));
+}
+
+// What is taken from the model's input, or what it is divided by, before anything else is made of it: the
+// mean and deviation of the data, as a rule. By name, the operator.
+std::map<std::string, std::string> scales_of_inputs(const OnnxModel& model) {
+  std::map<std::string, std::string> scales;
+  const auto& graph = model.structure().proto.graph();
+  std::unordered_set<std::string> data;
+  for (const auto& input : graph.input())
+    if (!model.weights().contains(input.name())) data.insert(input.name());
+  for (const auto& node : graph.node()) {
+    if (node.output_size() == 0 || node.input_size() == 0 || !data.contains(node.input(0))) continue;
+    const std::string& op = node.op_type();
+    const bool view = op == "Identity" || op == "Cast" || op == "Transpose";
+    const bool scaled = node.input_size() == 2 && model.weights().contains(node.input(1)) &&
+                        (op == "Sub" || op == "Div" || op == "Mul" || op == "Add");
+    if (scaled && (op == "Sub" || op == "Div")) scales.emplace(node.input(1), op);
+    if (view || scaled) data.insert(node.output(0));
+  }
+  return scales;
+}
+
 // By the names of tensors, behind Identity nodes too.
 class BatchNorms {
  public:
@@ -105,7 +139,8 @@ class BatchNorms {
     auto expanded = expand_functions(model.structure(), limits);
     if (!expanded) return;
     graph_ = std::move(*expanded);
-    replace_instance_norms(find_instance_norms(model.structure()), graph_);
+    instance_norms_ = find_instance_norms(model.structure());
+    replace_instance_norms(instance_norms_, graph_);
     std::unordered_map<std::string, std::string> same;
     visit_nodes(graph_, [&](const pb::NodeProto& node) {
       if (node.op_type() == "Identity" && node.input_size() == 1 && node.output_size() == 1) {
@@ -133,6 +168,15 @@ class BatchNorms {
         },
         "its weight and bias are frozen, and its running statistics go on moving, as in PyTorch; "
         "freeze them too, and the layer normalises by them");
+  }
+  std::string note_on_instance_norms() const {
+    if (instance_norms_.empty()) return {};
+    return named(*instance_norms_.begin()) +
+           (instance_norms_.size() > 1 ? " and " + std::to_string(instance_norms_.size() - 1) + " more are"
+                                       : " is") +
+           " what an InstanceNorm returns that was written as BatchNormalization between two Reshapes: each "
+           "sample "
+           "is normalised by itself, in evaluation and in the inference file too";
   }
   std::string warning_on_inference_form() const {
     return list(
@@ -171,6 +215,7 @@ class BatchNorms {
            (count > 1 ? " and " + std::to_string(count - 1) + " more, each: " : ": ") + what;
   }
 
+  std::set<std::string> instance_norms_;
   ExpandedGraph graph_;
   std::unordered_map<std::string, const TensorRow*> rows_;
   std::vector<Layer> layers_;
@@ -274,8 +319,10 @@ std::vector<std::string> role_notes(const OnnxModel& model, const RoleTable& tab
   std::vector<std::string> notes;
   note_constants(model, table, notes);
   note_factors(model, table, notes);
-  if (std::string note = BatchNorms(model, table).note_on_frozen(); !note.empty())
-    notes.push_back(std::move(note));
+  note_shared(model, table, notes);
+  const BatchNorms layers(model, table);
+  for (std::string note : {layers.note_on_frozen(), layers.note_on_instance_norms()})
+    if (!note.empty()) notes.push_back(std::move(note));
   return notes;
 }
 
@@ -283,6 +330,7 @@ std::vector<std::string> role_warnings(const OnnxModel& model, const RoleTable& 
                                        const LookAtValues& look) {
   std::vector<std::string> warnings;
   std::vector<Trained> trained;
+  const auto scales = scales_of_inputs(model);
   for (const TensorRow& row : table) {
     if (row.role != TensorRole::Trained || row.reason == RoleReason::Named) continue;
     const dag::Shape& shape = spec_of(model, row.name).shape;
@@ -291,6 +339,11 @@ std::vector<std::string> role_warnings(const OnnxModel& model, const RoleTable& 
     if (const std::string looks = looks_like_a_table(row, traits, wide); !looks.empty())
       warnings.push_back(with_spec(model, row.name) + " will be trained but looks like a table or a mask: " +
                          looks + "; freeze it unless it is a parameter (freeze: [\"" + row.name + "\"])");
+    if (const auto found = scales.find(row.name); found != scales.end() && row.reason == RoleReason::Free)
+      warnings.push_back(with_spec(model, row.name) + " will be trained, but the model's input is " +
+                         (found->second == "Sub" ? "shifted by it, as by the mean of the data"
+                                                 : "divided by it, as by the deviation of the data") +
+                         "; freeze it unless it is a parameter (freeze: [\"" + row.name + "\"])");
     if (wide && traits) trained.push_back({&row, &shape, *traits});
   }
   warn_of_twins(model, trained, warnings);

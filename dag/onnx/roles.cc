@@ -31,10 +31,14 @@ struct Uses {
   const pb::NodeProto* mask = nullptr;
   const pb::NodeProto* factor = nullptr;
   const pb::NodeProto* other = nullptr;
-  int readers = 0;
+  std::vector<const pb::NodeProto*> readers = {};  // each once, the first of many
 
-  static constexpr int kReadersMax = 1'000'000;
+  static constexpr size_t kReadersMax = 64;
 
+  void add_reader(const pb::NodeProto* node) {
+    if (readers.size() < kReadersMax && std::find(readers.begin(), readers.end(), node) == readers.end())
+      readers.push_back(node);
+  }
   void merge(const Uses& more) {
     const auto take = [](const pb::NodeProto*& mine, const pb::NodeProto* theirs) {
       if (!mine) mine = theirs;
@@ -48,7 +52,7 @@ struct Uses {
     take(factor, more.factor);
     take(other, more.other);
     one_channel |= more.one_channel;
-    readers = std::min(readers + more.readers, kReadersMax);
+    for (const pb::NodeProto* node : more.readers) add_reader(node);
   }
 };
 
@@ -68,6 +72,11 @@ class Reading {
     const auto found = uses_.find(name);
     return found == uses_.end() ? Uses{} : found->second;
   }
+  // The tensor that the value is a view of; nullptr for others.
+  const std::string* origin(const std::string& value) const {
+    const auto found = origins_.find(value);
+    return found == origins_.end() ? nullptr : &found->second;
+  }
 
  private:
   struct Channels {
@@ -76,10 +85,6 @@ class Reading {
 
   // ---- forward
 
-  const std::string* origin(const std::string& value) const {
-    const auto found = origins_.find(value);
-    return found == origins_.end() ? nullptr : &found->second;
-  }
   const dag::Shape* shape_of_origin(const std::string& value) const {
     const std::string* name = origin(value);
     return name ? &model_.weights.find(*name)->second.shape() : nullptr;
@@ -118,7 +123,7 @@ class Reading {
         const dag::Shape* shape = shape_of_origin(node.input(k));
         if (!shape) continue;
         weighted = true;
-        one |= std::find(shape->begin(), shape->end(), 1) != shape->end();
+        one |= makes_one_channel(node, *shape);
       }
       return weighted ? std::optional(Channels{one}) : std::nullopt;
     }
@@ -128,6 +133,12 @@ class Reading {
           found != channels_.end() && origin(node.input(1 - k)))
         return found->second;
     return std::nullopt;
+  }
+
+  // Whether a weight of this shape, perhaps transposed on its way, may make one channel.
+  static bool makes_one_channel(const pb::NodeProto& node, const dag::Shape& shape) {
+    if (shape.size() <= 2) return std::find(shape.begin(), shape.end(), 1) != shape.end();
+    return shape[node.op_type() == "ConvTranspose" ? 1 : 0] == 1;
   }
 
   static bool is_elementwise(const pb::NodeProto& node) {
@@ -172,7 +183,7 @@ class Reading {
   }
 
   void note(const pb::NodeProto& node, int operand, Uses& uses) const {
-    uses.readers = std::min(uses.readers + 1, Uses::kReadersMax);
+    uses.add_reader(&node);
     const OperandMeaning* meaning = find_meaning(node.domain(), node.op_type());
     if (meaning && has_operand(meaning->weights, operand)) {
       uses.weight = &node;
@@ -232,7 +243,8 @@ class Judge {
         read_(count_uses(graph)),
         reached_(reached_by_gradient(graph, options.read)),
         exported_parameters_(exported_parameters(model)),
-        exported_constants_(exported_constants(model, nullptr)) {
+        exported_constants_(exported_constants(model, nullptr)),
+        exporter_keeps_weights_apart_(keeps_weights_apart()) {
     for (const std::string& value : options.read) ++read_[value];
   }
 
@@ -256,7 +268,7 @@ class Judge {
     row.name = name;
     row.constant_node = model_.constants.contains(name);
     const Uses uses = reading_.uses_of(name);
-    row.readers = uses.readers;
+    row.readers = static_cast<int>(uses.readers.size());
     judge(spec, uses, row);
   }
 
@@ -278,15 +290,54 @@ class Judge {
     if (!read_.contains(row.name)) return constant(Unused);
     if (!reached_.contains(row.name)) return constant(Unreached);
     if (exported_constants_.contains(row.name)) return constant(Exported);
+    if (row.constant_node && (exporter_keeps_weights_apart_ || fills_in(row.name, uses)))
+      return constant(Written);
     if (uses.weight) return set(row, TensorRole::Trained, Weight, uses.weight);
     if (exported_parameters_.contains(row.name)) return set(row, TensorRole::Trained, Weight);
     if (is_bias) return set(row, TensorRole::Trained, Weight, uses.bias);
+    if (uses.number && uses.number_reason == State) return judge_state(uses, row);
     if (uses.number) return constant(uses.number_reason, uses.number);
     if (count <= 1) return uses.factor ? constant(Factor, uses.factor) : constant(Number, uses.other);
     if (uses.mask) return constant(Mask, uses.mask);
     if (row.constant_node) return constant(Written);
     set(row, TensorRole::Trained, Free, uses.other);
     if (wide > 1) judge_by_value(row);
+  }
+
+  // Ones and zeros that a normalisation without weight and bias of its own was written with: a group's norm
+  // as an instance norm, to which the group's own weight comes after.
+  bool fills_in(const std::string& name, const Uses& uses) const {
+    if (uses.readers.size() != 1 || !uses.weight || uses.weight->input_size() < 3) return false;
+    if (!is_one_of(*uses.weight, {"InstanceNormalization", "LayerNormalization", "GroupNormalization"}))
+      return false;
+    const std::string* scale = reading_.origin(uses.weight->input(1));
+    const std::string* bias = reading_.origin(uses.weight->input(2));
+    return scale && bias && (*scale == name || *bias == name) && holds_only(*scale, 1) &&
+           holds_only(*bias, 0);
+  }
+
+  bool holds_only(const std::string& name, int number) const {
+    if (!model_.constants.contains(name)) return false;
+    const auto traits = look_(name);
+    return traits && traits->all_equal && traits->zeros_and_ones &&
+           (traits->content[0] != 0) == (number == 1);
+  }
+
+  // PyTorch's exporter writes parameters as initializers; what it has in Constant nodes is of the program.
+  // Of a module that was frozen as a script all are Constant nodes.
+  bool keeps_weights_apart() const {
+    if (model_.proto.producer_name() != "pytorch") return false;
+    return std::any_of(
+        model_.proto.graph().initializer().begin(), model_.proto.graph().initializer().end(),
+        [&](const auto& initializer) { return reading_.uses_of(initializer.name()).weight != nullptr; });
+  }
+
+  // Every framework begins with zeros, which no module has as a parameter.
+  void judge_state(const Uses& uses, TensorRow& row) const {
+    const auto traits = look_(row.name);
+    row.looked_at = traits.has_value();
+    if (traits && !traits->all_equal) return set(row, TensorRole::Trained, RoleReason::Free, uses.number);
+    set(row, TensorRole::Constant, RoleReason::State, uses.number);
   }
 
   void judge_by_value(TensorRow& row) const {
@@ -346,6 +397,7 @@ class Judge {
   std::unordered_map<std::string, int> read_;
   std::unordered_set<std::string> reached_;
   std::set<std::string> exported_parameters_, exported_constants_;
+  bool exporter_keeps_weights_apart_;
 };
 
 }  // namespace

@@ -31,7 +31,7 @@ struct TensorRow {
   int axis = -1;          // of RoleReason::ConstantAxis
   bool frozen = false;    // a pattern of `freeze` names it: a Statistic then does not move
   bool constant_node = false;
-  int readers = 0;        // nodes that read it and let a gradient through
+  int readers = 0;        // nodes that read it and let a gradient through, counted to 64
   bool looked_at = true;  // false: its values might have told more, and nobody had them
   bool operator==(const TensorRow&) const = default;
 };

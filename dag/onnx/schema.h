@@ -9,6 +9,11 @@
 namespace weft::onnx {
 namespace pb = ::onnx;
 
+// Whether the file says the size: -1, as some exporters write, says nothing.
+inline bool is_known(const pb::TensorShapeProto::Dimension& dim) {
+  return dim.has_dim_value() && dim.dim_value() != -1;
+}
+
 // A string or message field that ONNX got after the schema that these classes were made from: they keep it,
 // unread, and write it back. Its occurrences in order.
 inline std::vector<std::string> unread_field(const google::protobuf::Message& message, int number) {

@@ -101,7 +101,57 @@ constexpr std::pair<int32_t, std::string_view> kTypesWithoutArithmetic[] = {
     {22, "int4"},         {23, "float4e2m1"},     {24, "float8e8m0"}, {25, "uint2"},          {26, "int2"},
 };
 
+constexpr int32_t kUint4 = 21, kInt4 = 22;  // the schema's library may be older than they are
+
+// The lower half of a byte comes first.
+void unpack(std::span<const std::byte> stored, Tensor& target) {
+  const bool is_signed = target.dtype() == DType::I8;
+  const auto values = target.mutable_as<uint8_t>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(stored[i / 2]);
+    const auto half = static_cast<uint8_t>(i % 2 == 0 ? byte & 0x0F : byte >> 4);
+    values[i] = static_cast<uint8_t>(is_signed && half > 7 ? half | 0xF0 : half);
+  }
+}
+
+// In the typed field each number is such a byte.
+Result<Tensor> four_bit_from_typed(const Proto& proto, const TensorSpec& spec) {
+  if (proto.int32_data_size() != stored_bytes(proto, spec) ||
+      all_typed_counts(proto) != proto.int32_data_size())
+    return corrupted(proto, "claims " + std::to_string(spec.element_count()) +
+                                " numbers of four bits, but holds " +
+                                std::to_string(all_typed_counts(proto)) + " bytes");
+  std::vector<std::byte> stored;
+  for (const int32_t pair : proto.int32_data()) {
+    if (pair < -128 || pair > 255) return corrupted(proto, std::to_string(pair) + " is no byte");
+    stored.push_back(static_cast<std::byte>(pair & 0xFF));
+  }
+  return tensor_from_stored(proto, spec, stored);
+}
+
 }  // namespace
+
+bool is_four_bit(const Proto& proto) { return proto.data_type() == kUint4 || proto.data_type() == kInt4; }
+
+int64_t stored_bytes(const Proto& proto, const TensorSpec& spec) {
+  return is_four_bit(proto) ? (spec.element_count() + 1) / 2 : spec.bytes().value;
+}
+
+Tensor tensor_from_stored(const Proto& proto, const TensorSpec& spec, std::span<const std::byte> stored) {
+  if (!is_four_bit(proto)) return Tensor(spec, stored);
+  Tensor tensor(spec);
+  unpack(stored, tensor);
+  return tensor;
+}
+
+std::vector<std::byte> stored_form(const Proto& proto, const Tensor& tensor) {
+  const auto bytes = tensor.bytes();
+  if (!is_four_bit(proto)) return {bytes.begin(), bytes.end()};
+  std::vector<std::byte> stored(static_cast<size_t>(stored_bytes(proto, tensor.spec())));
+  for (size_t i = 0; i < bytes.size(); ++i)
+    stored[i / 2] |= (bytes[i] & std::byte{0x0F}) << (i % 2 == 0 ? 0 : 4);
+  return stored;
+}
 
 Result<DType> dtype_from_onnx(int32_t data_type) {
   switch (data_type) {
@@ -181,7 +231,8 @@ int32_t dtype_to_onnx(DType dtype) {
 
 Result<TensorSpec> tensor_spec(const Proto& proto, const ImportLimits& limits) {
   TensorSpec spec;
-  auto dtype = dtype_from_onnx(proto.data_type());
+  auto dtype = dtype_from_onnx(is_four_bit(proto) ? proto.data_type() == kInt4 ? Proto::INT8 : Proto::UINT8
+                                                  : proto.data_type());
   if (!dtype) return fail(dtype.error().within(who(proto)));
   spec.dtype = *dtype;
   if (proto.dims_size() > limits.rank_max)
@@ -208,13 +259,15 @@ Result<Tensor> tensor_from_proto(const Proto& proto, const ImportLimits& limits)
   const int64_t count = spec.element_count();
   if (proto.has_raw_data()) {
     if (all_typed_counts(proto) > 0) return corrupted(proto, "has raw data and typed data at once");
-    if (static_cast<int64_t>(proto.raw_data().size()) != spec.bytes().value)
-      return corrupted(proto, "claims " + to_string(spec) + ", " + std::to_string(spec.bytes().value) +
+    if (static_cast<int64_t>(proto.raw_data().size()) != stored_bytes(proto, spec))
+      return corrupted(proto, "claims " + to_string(spec) + ", " + std::to_string(stored_bytes(proto, spec)) +
                                   " bytes, but holds " + std::to_string(proto.raw_data().size()));
-    Tensor tensor(spec, std::as_bytes(std::span(proto.raw_data().data(), proto.raw_data().size())));
+    Tensor tensor = tensor_from_stored(
+        proto, spec, std::as_bytes(std::span(proto.raw_data().data(), proto.raw_data().size())));
     normalise_bools(tensor);
     return tensor;
   }
+  if (is_four_bit(proto)) return four_bit_from_typed(proto, spec);
   const int have = typed_count(proto, spec.dtype);
   if (have != all_typed_counts(proto))
     return corrupted(proto, "has data in a field of another type than it claims");
@@ -233,10 +286,16 @@ void normalise_bools(Tensor& tensor) {
 }
 
 void store_in_proto(const Tensor& tensor, bool raw, Proto& proto) {
+  if (raw && is_four_bit(proto)) {
+    const auto stored = stored_form(proto, tensor);
+    proto.set_raw_data(stored.data(), stored.size());
+    return;
+  }
   if (raw) {
     proto.set_raw_data(tensor.bytes().data(), tensor.bytes().size());
     return;
   }
+  if (is_four_bit(proto)) return;  // never trained: what the file holds stays
   const auto count = static_cast<int>(tensor.element_count());
   WEFT_CHECK(typed_count(proto, tensor.dtype()) == count);
   switch (tensor.dtype()) {

@@ -1,6 +1,9 @@
 // Internal to dag/onnx: TensorProto to Tensor, every claim checked before memory is taken.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "base/result.h"
 #include "dag/onnx/limits.h"
 #include "dag/onnx/schema.h"
@@ -12,6 +15,15 @@ namespace weft::onnx {
 // Corrupted for numbers that name no type.
 Result<dag::DType> dtype_from_onnx(int32_t data_type);
 int32_t dtype_to_onnx(dag::DType dtype);
+
+// Stored numbers of four bits, two in a byte: int4 and uint4. Their tensors here are of eight bits.
+bool is_four_bit(const pb::TensorProto& proto);
+// Bytes that the data of a tensor of this spec takes in the file.
+int64_t stored_bytes(const pb::TensorProto& proto, const dag::TensorSpec& spec);
+// Between the file's bytes and the tensor's. REQUIRES: `stored` has stored_bytes().
+dag::Tensor tensor_from_stored(const pb::TensorProto& proto, const dag::TensorSpec& spec,
+                               std::span<const std::byte> stored);
+std::vector<std::byte> stored_form(const pb::TensorProto& proto, const dag::Tensor& tensor);
 
 // The spec that the proto claims: dims within limits, sizes that fit. Data is not looked at.
 Result<dag::TensorSpec> tensor_spec(const pb::TensorProto& proto, const ImportLimits& limits);

@@ -63,6 +63,18 @@ inline Status need_spec(const ShapeContext& context, size_t i, DType dtype, cons
   return {};
 }
 
+inline Status need_byte(const ShapeContext& context, size_t i) {
+  const DType dtype = context.in(i).dtype;
+  if (dtype != DType::I8 && dtype != DType::U8) return refuse_operand(context, i, "dtype i8 or u8");
+  return {};
+}
+// Operand `zero`, where it is there, is one number for all of operand `of`, or `count` of them.
+inline Status need_zero_point(const ShapeContext& context, size_t zero, size_t of, int64_t count) {
+  if (!context.has(zero)) return {};
+  if (!context.in(zero).shape.empty()) return need_spec(context, zero, context.in(of).dtype, {count});
+  return need_same_dtype(context, of, zero);
+}
+
 // The ints of an attribute: exactly `count` of them, each in [low, high]. The bounds that rules hand in are
 // at most kElementCountMax in magnitude, so that sums and differences of a few such numbers cannot overflow.
 inline Status need_ints(const ShapeContext& context, Attr name, size_t count, int64_t low, int64_t high) {

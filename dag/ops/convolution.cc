@@ -35,6 +35,15 @@ Specs infer_conv(const ShapeContext& c) {
   return one(c.in(0).dtype, std::move(y));
 }
 
+Specs infer_integer_conv(const ShapeContext& c) {
+  WEFT_TRY_STATUS(need_operands(c, 2));
+  for (const size_t i : {0u, 1u}) WEFT_TRY_STATUS(need_byte(c, i));
+  WEFT_TRY(Shape y, convolved_shape(c, c.in(0).shape, c.in(1).shape));
+  if (c.has(2)) WEFT_TRY_STATUS(need_spec(c, 2, c.in(0).dtype, {}));
+  WEFT_TRY_STATUS(need_zero_point(c, 3, 1, y[1]));
+  return one(DType::I32, std::move(y));
+}
+
 Specs infer_conv_grad_input(const ShapeContext& c) {
   WEFT_TRY_STATUS(need_operands(c, 2));
   WEFT_TRY_STATUS(need_float(c, 0));
@@ -164,6 +173,17 @@ void add_convolution_ops(OpTable& table) {
        .work = Work::Convolution,
        .layout = conv_grad_weight_layout,
        .about = "x, dy -> cotangent of Conv's w; attributes of Conv; shape: w's"});
+  table.add(
+      {.kind = OpKind::IntegerConv,
+       .family = Family::Convolution,
+       .inputs_min = 2,
+       .inputs_max = 4,
+       .infer = infer_integer_conv,
+       .flops = [](const ShapeContext& c, Outputs outputs) { return conv_flops(outputs[0], c.in(1).shape); },
+       .work = Work::Convolution,
+       .about =
+           "x, w (i8 or u8), x's zero point []?, w's [] or [M]? -> i32 y: Conv of what the values are beyond "
+           "their zero points; attributes of Conv; sums wrap around"});
 }
 
 }  // namespace weft::dag

@@ -48,6 +48,13 @@ Specs infer_cast(const ShapeContext& c) {
   WEFT_TRY(const int64_t dtype, int_in(c, Attr::DType, 0, static_cast<int64_t>(DType::Bool)));
   return one(static_cast<DType>(dtype), c.in(0).shape);
 }
+Specs infer_round_to_half(const ShapeContext& c) {
+  WEFT_TRY_STATUS(infer_cast(c));
+  const auto dtype = static_cast<DType>(c.attributes.get_int(Attr::DType));
+  if (!is_half(dtype))
+    return refuse("attribute dtype is " + std::string(to_string(dtype)) + ", want f16 or bf16");
+  return infer_float(c);
+}
 Specs infer_gelu(const ShapeContext& c) {
   WEFT_TRY_STATUS(int_in(c, Attr::Approximate, 0, 1));
   return infer_float(c);
@@ -322,6 +329,11 @@ void add_smooth_unary(OpTable& t) {
   smooth(
       t, K::RoundThrough, 1, infer_float, [](C c) { give(c, 0, cotangent(c)); },
       "x -> rounded to nearest, halves to even; slope 1: the gradient goes straight through");
+  smooth(
+      t, K::RoundToHalf, 1, infer_round_to_half, [](C c) { give(c, 0, cotangent(c)); },
+      "x -> the nearest number of dtype (f16 or bf16), halves to even, in x's own dtype; slope 1: the "
+      "gradient "
+      "goes straight through");
   smooth(t, K::Clip, 1, infer_numeric, clip_vjp,
          "x -> min(max(x, min), max); min, max: either may be absent; slope 1 at the ends");
 }
@@ -406,7 +418,7 @@ void add_binary(OpTable& t) {
   smooth(t, K::Min, 2, infer_binary, min_vjp, "a, b -> the smaller; NaN wins; a tie shares the cotangent");
   smooth(t, K::Max, 2, infer_binary, max_vjp, "a, b -> the larger; NaN wins; a tie shares the cotangent");
   alone(t, K::Mod, 2, infer_mod, mod_vjp,
-         "a, b -> remainder; fmod: 1 has the sign of a (C), 0 that of b (Python); integer x mod 0 is 0");
+        "a, b -> remainder; fmod: 1 has the sign of a (C), 0 that of b (Python); integer x mod 0 is 0");
   smooth(t, K::Where, 3, infer_where, where_vjp, "Bool condition, a, b -> a where it holds, else b");
   flat(t, K::And, 2, infer_logical, "Bool a, b -> both");
   flat(t, K::Or, 2, infer_logical, "Bool a, b -> either");

@@ -39,6 +39,23 @@ FlopCount matmul_flops(const ShapeContext& c, std::span<const TensorSpec> output
   return saturating_product({2, outputs[0].element_count(), e.inner});
 }
 
+Specs infer_integer_matmul(const ShapeContext& c) {
+  WEFT_TRY_STATUS(need_operands(c, 2));
+  for (const size_t i : {0u, 1u}) WEFT_TRY_STATUS(need_byte(c, i));
+  const Shape &a = c.in(0).shape, &b = c.in(1).shape;
+  if (a.size() < 2 || b.size() < 2) return refuse("both factors need rank 2 or more");
+  const Extents e = extents(a, b, false, false);
+  if (e.inner != b[b.size() - 2])
+    return refuse("inner dims differ: " + std::to_string(e.inner) + " and " +
+                  std::to_string(b[b.size() - 2]));
+  WEFT_TRY_STATUS(need_zero_point(c, 2, 0, e.rows));
+  WEFT_TRY_STATUS(need_zero_point(c, 3, 1, e.columns));
+  WEFT_TRY(Shape shape, broadcast_shapes({a.begin(), a.end() - 2}, {b.begin(), b.end() - 2}));
+  shape.push_back(e.rows);
+  shape.push_back(e.columns);
+  return one(DType::I32, std::move(shape));
+}
+
 Expr matmul(Expr a, Expr b, bool trans_a, bool trans_b) {
   return apply(OpKind::MatMul, a, b, {{Attr::TransA, int64_t{trans_a}}, {Attr::TransB, int64_t{trans_b}}});
 }
@@ -130,6 +147,17 @@ void add_matmul_ops(OpTable& table) {
        .work = Work::MatMul,
        .about = "a[..,M,K], b[..,K,N] -> [..,M,N]; trans_a, trans_b: swap the operand's last two dims first; "
                 "leading dims broadcast"});
+  table.add(
+      {.kind = OpKind::IntegerMatMul,
+       .family = Family::MatMul,
+       .inputs_min = 2,
+       .inputs_max = 4,
+       .infer = infer_integer_matmul,
+       .flops = matmul_flops,
+       .work = Work::MatMul,
+       .about =
+           "a[..,M,K], b[..,K,N] (i8 or u8), a's zero point [] or [M]?, b's [] or [N]? -> i32[..,M,N]: the "
+           "product of what the values are beyond their zero points; sums wrap around"});
 }
 
 }  // namespace weft::dag

@@ -38,7 +38,8 @@ struct TensorView {
 struct ParameterUpdate {
   dag::TensorSpec spec;
   View parameter, gradient;
-  std::vector<View> slots;  // as dag::optimizer_slots
+  std::vector<View> slots;        // as dag::optimizer_slots
+  std::optional<size_t> group{};  // of OptimizerSpec::groups
 };
 
 struct MemoryUse {

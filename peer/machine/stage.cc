@@ -148,7 +148,7 @@ Status StageMachine::on_norm(const proto::GradientNorm& norm) {
   if (norm.step <= completed_) return {};
   if (norm.step > granted_ || norm.step > completed_ + kStepsAhead)
     return refuse("a gradient norm of a step that is not under way");
-  if (norm.skip && assignment_->training.on_divergence != dag::OnDivergence::Skip)
+  if (norm.skip && !assignment_->training.skips_diverged() && !assignment_->training.is_empty(norm.step))
     return refuse("a step to be skipped of a job that skips none");
   decisions_[norm.step] = {norm.norm, norm.skip};
   return {};
@@ -248,6 +248,8 @@ std::optional<Task> StageMachine::next_of_step() {
       .kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}, .skipped_steps = skipped_given_};
   if (!assignment_->training.decides_together()) {
     update.with_squares = true;
+    update.skip = assignment_->training.is_empty(step);
+    skipped_given_ += update.skip;
   } else {
     if (!std::exchange(squares_given_, true))
       return Task{.kind = TaskKind::Squares, .key = {ProgramKind::Train, step, 0}};

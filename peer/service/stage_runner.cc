@@ -55,7 +55,7 @@ Status StageRunner::add_program(const proto::StageProgram& stage) {
   options.precision.compute = assignment_->arithmetic;
   if (stage.kind == ProgramKind::Train) {
     options.optimizer = training.optimizer;
-    options.undoes_statistics = training.on_divergence == dag::OnDivergence::Skip;
+    options.undoes_statistics = training.may_skip();
   }
   WEFT_TRY(auto executor, Executor::create(stage.graph, state_, std::move(options)));
   Program& program = programs_[stage.kind];
@@ -152,7 +152,8 @@ Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Submitte
   Program& program = programs_.at(task.key.program);
   const bool begins_step =
       task.key.program == ProgramKind::Train && task.first_segment && task.key.microbatch == 0;
-  if (begins_step && assignment_->training.on_divergence == dag::OnDivergence::Skip)
+  const proto::TrainingSpec& terms = assignment_->training;
+  if (begins_step && (terms.skips_diverged() || terms.is_empty(task.key.step)))
     WEFT_TRY_STATUS(program.executor->keep_statistics());
   WEFT_TRY(MicrobatchMemory * microbatch, microbatch_of(task, program));
   for (const auto& [index, tensor] : inputs.received)

@@ -22,6 +22,8 @@ inline constexpr size_t kShortListMax = 4096;
 inline constexpr size_t kLossesMax = 1'000'000;
 inline constexpr size_t kDimsMax = 16;
 inline constexpr size_t kIntegersMax = 1024;
+inline constexpr size_t kEmptyStepsMax = 1 << 16;
+inline constexpr size_t kReadsMax = size_t{1} << 24;  // of a sample's labels
 
 // Of a graph.
 inline constexpr size_t kOpsMax = 100'000;

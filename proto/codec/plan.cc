@@ -40,6 +40,7 @@ void put(const RunPlan& from, wire::RunPlan& to) {
   to.set_accuracy(from.accuracy);
   put_plain(from.loss_terms.weights, *to.mutable_loss_weights());
   to.set_accuracy_term(from.loss_terms.accuracy_term);
+  to.set_counts_hits_apart(from.loss_terms.counts_hits_apart);
   to.set_prediction_stages(from.prediction_stages);
   to.set_equal_bits(from.equal_bits);
   to.set_equal_bits_required(from.equal_bits_required);
@@ -73,6 +74,7 @@ Status get(const wire::RunPlan& from, RunPlan& to) {
   for (const double weight : to.loss_terms.weights)
     read.require(std::abs(weight) <= dag::kLossWeightMax, "loss_weights", "not a number, or too large");
   to.loss_terms.accuracy_term = from.accuracy_term();
+  to.loss_terms.counts_hits_apart = from.counts_hits_apart();
   read.require(from.accuracy_term() < to.loss_terms.count(), "accuracy_term", "no such term");
   to.prediction_stages = from.prediction_stages();
   to.equal_bits = from.equal_bits();

@@ -180,6 +180,7 @@ void put(const DataSource& from, wire::DataSource& to) {
   to.set_sequence_length(from.sequence_length);
   to.set_validation(from.validation);
   to.set_is_validation(from.is_validation);
+  for (const std::string& column : from.columns) to.add_columns(column);
 }
 Status get(const wire::DataSource& from, DataSource& to) {
   Reader read("DataSource");
@@ -194,17 +195,20 @@ Status get(const wire::DataSource& from, DataSource& to) {
   read.not_negative(from.validation(), to.validation, "validation");
   read.require(from.validation() < 1, "validation", "1 or more");
   to.is_validation = from.is_validation();
+  read.texts(from.columns(), to.columns, kShortListMax, kSymbolMax, "columns");
   return read.status();
 }
 
 void put(const InputFeed& from, wire::InputFeed& to) {
   to.set_input(from.input);
   to.set_column(from.column);
+  if (from.sample) put(*from.sample, *to.mutable_sample());
 }
 Status get(const wire::InputFeed& from, InputFeed& to) {
   Reader read("InputFeed");
   read.text(from.input(), to.input, kSymbolMax, "input");
   to.column = from.column();
+  if (from.has_sample()) read.part(from.sample(), to.sample.emplace(), "sample");
   return read.status();
 }
 
@@ -223,11 +227,36 @@ Status get(const wire::InputBounds& from, InputBounds& to) {
   return read.status();
 }
 
+void put(const StepDivisor& from, wire::StepDivisor& to) {
+  to.set_input(from.input);
+  if (from.labels) to.set_labels(*from.labels);
+  if (from.weights) to.set_weights(*from.weights);
+  if (from.rule.ignore_index) to.set_ignore_index(*from.rule.ignore_index);
+  put_plain(from.rule.class_weights, *to.mutable_class_weights());
+  put_plain(from.rule.reads, *to.mutable_reads());
+  to.set_elements(static_cast<uint64_t>(from.rule.elements));
+}
+Status get(const wire::StepDivisor& from, StepDivisor& to) {
+  Reader read("StepDivisor");
+  read.text(from.input(), to.input, kSymbolMax, "input");
+  if (from.has_labels()) to.labels = from.labels();
+  if (from.has_weights()) to.weights = from.weights();
+  if (from.has_ignore_index()) to.rule.ignore_index = from.ignore_index();
+  read.numbers(from.class_weights(), to.rule.class_weights, dag::kClassWeightsMax, "class_weights");
+  for (const double weight : to.rule.class_weights)
+    read.require(weight >= 0 && weight <= dag::kCountWeightMax, "class_weights", "not in 0 to 1e30");
+  read.numbers(from.reads(), to.rule.reads, kReadsMax, "reads");
+  read.require(from.elements() <= uint64_t{dag::kElementCountMax}, "elements", "more than 2^40");
+  to.rule.elements = static_cast<int64_t>(from.elements());
+  return read.status();
+}
+
 void put(const ProgramFeed& from, wire::ProgramFeed& to) {
   to.set_program(put_enum<wire::ProgramKind>(from.program));
   put(from.data, *to.mutable_data());
   put_list(from.inputs, *to.mutable_inputs());
   put_list(from.bounds, *to.mutable_bounds());
+  put_list(from.divisors, *to.mutable_divisors());
 }
 Status get(const wire::ProgramFeed& from, ProgramFeed& to) {
   Reader read("ProgramFeed");
@@ -235,6 +264,7 @@ Status get(const wire::ProgramFeed& from, ProgramFeed& to) {
   read.part(from.data(), to.data, "data");
   read.list(from.inputs(), to.inputs, kShortListMax, "inputs");
   read.list(from.bounds(), to.bounds, kListMax, "bounds");
+  read.list(from.divisors(), to.divisors, dag::kLossTermsMax, "divisors");
   return read.status();
 }
 
@@ -246,6 +276,7 @@ void put(const JobFeed& from, wire::JobFeed& to) {
   to.set_seed(from.seed);
   put_list(from.programs, *to.mutable_programs());
   put_list(from.initial, *to.mutable_initial());
+  to.set_loss_terms(from.loss_terms);
 }
 Status get(const wire::JobFeed& from, JobFeed& to) {
   Reader read("JobFeed");
@@ -262,6 +293,7 @@ Status get(const wire::JobFeed& from, JobFeed& to) {
     for (size_t before = 0; before < i; ++before)
       read.require(to.programs[i].program != to.programs[before].program, "programs", "one is there twice");
   read.list(from.initial(), to.initial, kListMax, "initial");
+  to.loss_terms = from.loss_terms();
   return read.status();
 }
 
@@ -274,6 +306,7 @@ void put(const PlanAnswer& from, wire::PlanAnswer& to) {
   to.set_compresses(from.compresses);
   to.set_arithmetic(put_enum<wire::Arithmetic>(from.arithmetic));
   to.set_skips_steps(from.skips_steps);
+  to.set_peer_minor(from.peer_minor);
   if (from.feed) put(*from.feed, *to.mutable_feed());
   if (from.plan) put(*from.plan, *to.mutable_plan());
 }
@@ -288,6 +321,7 @@ Status get(const wire::PlanAnswer& from, PlanAnswer& to) {
   to.compresses = from.compresses();
   read.enumerator(from.arithmetic(), to.arithmetic, dag::Arithmetic::BF16, "arithmetic");
   to.skips_steps = from.skips_steps();
+  to.peer_minor = from.peer_minor();
   if (from.has_feed()) read.part(from.feed(), to.feed.emplace(), "feed");
   if (from.has_plan()) read.part(from.plan(), to.plan.emplace(), "plan");
   return read.status();

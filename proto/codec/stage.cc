@@ -175,6 +175,22 @@ Status check_sources(const std::vector<BlobSource>& sources, size_t tensors) {
   return {};
 }
 
+namespace {
+
+void put(const dag::ParameterGroup& from, wire::ParameterGroup& to) {
+  put_plain(from.parameters, *to.mutable_parameters());
+  if (from.weight_decay) to.set_weight_decay(*from.weight_decay);
+  to.set_learning_rate_factor(from.learning_rate_factor);
+}
+void read_group(const wire::ParameterGroup& from, dag::ParameterGroup& to, Reader& read) {
+  read.texts(from.parameters(), to.parameters, kShortListMax, kSymbolMax, "optimizer.groups.parameters");
+  if (from.has_weight_decay())
+    read.finite(from.weight_decay(), to.weight_decay.emplace(), "optimizer.groups.weight_decay");
+  read.finite(from.learning_rate_factor(), to.learning_rate_factor, "optimizer.groups.learning_rate_factor");
+}
+
+}  // namespace
+
 void put(const TrainingSpec& from, wire::Training& to) {
   to.set_seed(from.seed);
   to.set_batch_size(from.batch_size);
@@ -190,12 +206,14 @@ void put(const TrainingSpec& from, wire::Training& to) {
   optimizer.set_beta1(from.optimizer.beta1);
   optimizer.set_beta2(from.optimizer.beta2);
   optimizer.set_epsilon(from.optimizer.epsilon);
+  for (const dag::ParameterGroup& group : from.optimizer.groups) put(group, *optimizer.add_groups());
   to.mutable_schedule()->set_type(put_enum<wire::ScheduleType>(from.schedule.type));
   to.mutable_schedule()->set_warmup_steps(from.schedule.warmup_steps);
   to.mutable_schedule()->set_final_fraction(from.schedule.final_fraction);
   to.set_clip_norm(from.clip_norm);
   to.set_gradient_ranges(from.gradient_ranges);
   to.set_on_divergence(put_enum<wire::OnDivergence>(from.on_divergence));
+  put_plain(from.empty_steps, *to.mutable_empty_steps());
 }
 Status get(const wire::Training& from, TrainingSpec& to) {
   Reader read("Training");
@@ -216,6 +234,10 @@ Status get(const wire::Training& from, TrainingSpec& to) {
   read.finite(optimizer.beta1(), to.optimizer.beta1, "optimizer.beta1");
   read.finite(optimizer.beta2(), to.optimizer.beta2, "optimizer.beta2");
   read.finite(optimizer.epsilon(), to.optimizer.epsilon, "optimizer.epsilon");
+  read.require(static_cast<size_t>(optimizer.groups_size()) <= dag::kParameterGroupsMax, "optimizer.groups",
+               "too many");
+  for (int i = 0; i < optimizer.groups_size() && read.good(); ++i)
+    read_group(optimizer.groups(i), to.optimizer.groups.emplace_back(), read);
   read.enumerator(from.schedule().type(), to.schedule.type, dag::ScheduleType::Cosine, "schedule.type");
   to.schedule.warmup_steps = from.schedule().warmup_steps();
   read.finite(from.schedule().final_fraction(), to.schedule.final_fraction, "schedule.final_fraction");
@@ -225,6 +247,8 @@ Status get(const wire::Training& from, TrainingSpec& to) {
                "the step's microbatches cannot be dealt to as many ranges");
   if (from.on_divergence() != wire::ON_DIVERGENCE_UNSPECIFIED)
     read.enumerator(from.on_divergence(), to.on_divergence, dag::OnDivergence::Skip, "on_divergence");
+  read.numbers(from.empty_steps(), to.empty_steps, kEmptyStepsMax, "empty_steps");
+  read.require(std::is_sorted(to.empty_steps.begin(), to.empty_steps.end()), "empty_steps", "not ascending");
   return read.status();
 }
 

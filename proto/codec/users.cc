@@ -81,6 +81,7 @@ void put(const SubmitJob& from, wire::SubmitJob& to) {
   to.set_compresses(from.compresses);
   to.set_arithmetic(put_enum<wire::Arithmetic>(from.arithmetic));
   to.set_skips_steps(from.skips_steps);
+  to.set_peer_minor(from.peer_minor);
   put_list(from.tensors, *to.mutable_tensors());
 }
 Status get(const wire::SubmitJob& from, SubmitJob& to) {
@@ -98,6 +99,7 @@ Status get(const wire::SubmitJob& from, SubmitJob& to) {
   if (from.arithmetic() != wire::ARITHMETIC_UNSPECIFIED)
     read.enumerator(from.arithmetic(), to.arithmetic, dag::Arithmetic::BF16, "arithmetic");
   to.skips_steps = from.skips_steps();
+  to.peer_minor = from.peer_minor();
   read.list(from.tensors(), to.tensors, kListMax, "tensors");
   std::set<std::string_view> tensors;
   for (const ModelTensor& tensor : to.tensors)

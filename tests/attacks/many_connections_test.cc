@@ -31,7 +31,9 @@ std::unique_ptr<RawTls> admitted(const BrokerProcess& broker, const security::Id
                                  proto::Role role, const std::string& from) {
   auto tls = std::make_unique<RawTls>(broker.endpoint(), identity, from);
   proto::Hello hello{.software = "test", .role = role};
-  hello.token = proto::TokenProof{broker.peer_token().id, broker.peer_token().secret.bytes};
+  const security::Token& token =
+      role == proto::Role::Submitter ? broker.submitter_token() : broker.peer_token();
+  hello.token = proto::TokenProof{token.id, token.secret.bytes};
   hello.name = "many";
   if (role == proto::Role::Peer)
     hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "many"};
@@ -66,28 +68,29 @@ void begin_messages(size_t size, size_t count) {
 TEST(ManyConnections, LargeMessagesThatNeverEnd) { begin_messages(proto::kMessageSizeMax, 300); }
 TEST(ManyConnections, MessagesThatNeverEnd) { begin_messages(1 << 20, 300); }
 
-// Blobs come over all of them faster than any disk takes them.
-void upload_over(size_t count, bool of_one_key) {
+// Over each of them comes `first` and then `again` without end, as fast as it is taken; nothing is read.
+struct Flood {
+  proto::Role role = proto::Role::PeerBulk;
+  size_t connections = 24;
+  bool is_of_one_key = false;
+  std::vector<std::byte> first{}, again{};
+};
+void withstands(const Flood& flood) {
   Siege siege;
   siege.withstands([&](const std::atomic<bool>& is_over) {
     const auto of_all = *security::Identity::generate();
     std::atomic<uint64_t> sent = 0, let_in = 0;
     std::vector<std::thread> threads;
-    for (size_t number = 0; number < count; ++number)
+    for (size_t number = 0; number < flood.connections; ++number)
       threads.emplace_back([&, number] {
         const auto own = *security::Identity::generate();
         while (!is_over) {
           const auto tls =
-              admitted(siege.broker(), of_one_key ? *of_all : *own, proto::Role::PeerBulk, address(number));
+              admitted(siege.broker(), flood.is_of_one_key ? *of_all : *own, flood.role, address(number));
           if (!tls) continue;
           ++let_in;
-          proto::PutBlob put{.request = 1, .size = uint64_t{1} << 32, .durable = false};
-          put.sha256.bytes[0] = static_cast<uint8_t>(number);
-          (void)tls->write(frame(put));
-          std::vector<std::byte> chunk = proto::encode_chunk_head(1);
-          chunk.resize(chunk.size() + proto::kChunkSizeMax, std::byte{1});
-          const std::vector<std::byte> bytes = frame(proto::FrameKind::Chunk, chunk, chunk.size());
-          while (!is_over && tls->write(bytes)) sent += bytes.size();
+          if (!flood.first.empty()) (void)tls->write(flood.first);
+          while (!is_over && tls->write(flood.again)) sent += flood.again.size();
         }
       });
     for (std::thread& thread : threads) thread.join();
@@ -96,8 +99,36 @@ void upload_over(size_t count, bool of_one_key) {
   });
 }
 
-TEST(ManyConnections, UploadsOfOneKey) { upload_over(24, /*of_one_key=*/true); }
-TEST(ManyConnections, UploadsOfManyKeys) { upload_over(24, /*of_one_key=*/false); }
+// Faster than any disk takes them.
+Flood upload(size_t chunk_size, bool is_of_one_key) {
+  std::vector<std::byte> chunk = proto::encode_chunk_head(1);
+  chunk.resize(chunk.size() + chunk_size, std::byte{1});
+  return {.is_of_one_key = is_of_one_key,
+          .first = frame(proto::PutBlob{.request = 1, .size = uint64_t{1} << 32, .durable = false}),
+          .again = frame(proto::FrameKind::Chunk, chunk, chunk.size())};
+}
+std::vector<std::byte> many(const proto::Message& message, size_t count) {
+  std::vector<std::byte> all;
+  const auto one = frame(message);
+  for (size_t i = 0; i < count; ++i) all.insert(all.end(), one.begin(), one.end());
+  return all;
+}
+
+TEST(ManyConnections, UploadsOfOneKey) { withstands(upload(proto::kChunkSizeMax, /*is_of_one_key=*/true)); }
+TEST(ManyConnections, UploadsOfManyKeys) {
+  withstands(upload(proto::kChunkSizeMax, /*is_of_one_key=*/false));
+}
+TEST(ManyConnections, SmallChunksOfManyKeys) { withstands(upload(60'000, /*is_of_one_key=*/false)); }
+TEST(ManyConnections, HeartbeatsWhoseAnswersNobodyReads) {
+  withstands({.role = proto::Role::Peer, .again = many(proto::Heartbeat{1, {1 << 30}, {}}, 1000)});
+}
+TEST(ManyConnections, ListsThatNobodyReads) {
+  withstands({.role = proto::Role::Submitter, .again = many(proto::ListPeers{}, 1000)});
+}
+TEST(ManyConnections, QuestionsForBlobs) {
+  withstands(
+      {.again = frame(proto::HaveBlobs{.request = 1, .blobs = std::vector<Digest>(1000), .durable = false})});
+}
 
 }  // namespace
 }  // namespace weft::attacks

@@ -137,7 +137,8 @@ TEST(CpuLoops, EveryHalfBecomesTheFloatItIs) {
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
   for (const LoopTable* table : tables()) {
     SCOPED_TRACE(table->isa);
-    const auto f16 = cast<uint16_t, float>(*table, 5, 0, halves), bf16 = cast<uint16_t, float>(*table, 6, 0, halves);
+    const auto f16 = cast<uint16_t, float>(*table, 5, 0, halves),
+               bf16 = cast<uint16_t, float>(*table, 6, 0, halves);
     for (size_t i = 0; i < halves.size(); ++i) {
       const float want = dag::float_from_f16(halves[i]), brain = dag::float_from_bf16(halves[i]);
       ASSERT_TRUE(f16[i] == want || (std::isnan(f16[i]) && std::isnan(want))) << i;
@@ -157,7 +158,8 @@ TEST(CpuLoops, FloatsBecomeTheNearestHalf) {
       if (std::isfinite(low) && std::isfinite(high))
         for (const float sign : {1.0f, -1.0f}) x.push_back(sign * (low + (high - low) * part));
   }
-  for (const float value : {65504.0f, 65519.0f, 65520.0f, 1e9f, HUGE_VALF, -HUGE_VALF, std::nanf(""), 3.4e38f})
+  for (const float value :
+       {65504.0f, 65519.0f, 65520.0f, 1e9f, HUGE_VALF, -HUGE_VALF, std::nanf(""), 3.4e38f})
     x.push_back(value);
   Rng rng(12, 0);
   for (int i = 0; i < 100'000; ++i)
@@ -170,6 +172,108 @@ TEST(CpuLoops, FloatsBecomeTheNearestHalf) {
       ASSERT_EQ(bf16[i], dag::bf16_from_float(x[i])) << x[i];
     }
   }
+}
+
+TEST(CpuLoops, RoundingToHalvesIsCastingThereAndBack) {
+  std::vector<float> x{0.0f, -0.0f, 65519.0f, 65520.0f, -65520.0f, 1e-8f, 3e-8f, 6.1e-5f, 6.103e-5f, 3.4e38f};
+  Rng rng(11, 3);
+  for (int i = 0; i < 4000; ++i) x.push_back(static_cast<float>(std::ldexp(rng.normal(), i % 60 - 35)));
+  for (const LoopTable* table : tables()) {
+    SCOPED_TRACE(table->isa);
+    const std::vector<float> f16 = apply(*table, kRoundToF16, x), bf16 = apply(*table, kRoundToBF16, x);
+    for (size_t i = 0; i < x.size(); ++i) {
+      EXPECT_EQ(f16[i], dag::float_from_f16(dag::f16_from_float(x[i]))) << x[i];
+      EXPECT_EQ(bf16[i], dag::float_from_bf16(dag::bf16_from_float(x[i]))) << x[i];
+    }
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_TRUE(std::isnan(apply(*table, kRoundToF16, {nan})[0]));
+    EXPECT_TRUE(std::isnan(apply(*table, kRoundToBF16, {nan})[0]));
+  }
+}
+
+// a[m, k] b[k, n] of bytes at the ends of their ranges, with outer products added.
+struct ByteProblem {
+  int64_t m, k, n;
+  bool a_unsigned, flips_b;
+  std::vector<uint8_t> a, b;
+  std::vector<int32_t> of_row, of_column;
+
+  ByteProblem(int64_t rows, int64_t terms, int64_t columns, bool left_unsigned, bool flips)
+      : m(rows), k(terms), n(columns), a_unsigned(left_unsigned), flips_b(flips) {
+    Rng rng(static_cast<uint64_t>(m * 1000 + k * 10 + n), 4);
+    constexpr uint8_t kEnds[] = {0, 1, 127, 128, 254, 255};
+    a.resize(static_cast<size_t>(m * quads() * 4));
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < k; ++j) a[static_cast<size_t>(i * quads() * 4 + j)] = kEnds[rng.below(6)];
+    for (int64_t i = 0; i < k * n; ++i) b.push_back(kEnds[rng.below(6)]);
+    for (int64_t i = 0; i < m; ++i) of_row.push_back(static_cast<int32_t>(rng.below(99)) - 50);
+    for (int64_t i = 0; i < kBytePanelColumns; ++i)
+      of_column.push_back(static_cast<int32_t>(rng.below(99)) - 50);
+  }
+  int64_t quads() const { return (k + 3) / 4; }
+
+  std::vector<int32_t> expected() const {
+    const auto number = [](uint8_t byte, bool is_unsigned) {
+      return is_unsigned ? int32_t{byte} : int32_t{static_cast<int8_t>(byte)};
+    };
+    std::vector<int32_t> c;
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        int32_t sum = of_row[static_cast<size_t>(i)] * of_column[static_cast<size_t>(j)];
+        for (int64_t p = 0; p < k; ++p) {
+          const uint8_t right = b[static_cast<size_t>(p * n + j)];
+          sum += number(a[static_cast<size_t>(i * quads() * 4 + p)], a_unsigned) *
+                 number(flips_b ? static_cast<uint8_t>(right ^ 0x80) : right, !a_unsigned);
+        }
+        c.push_back(sum);
+      }
+    return c;
+  }
+
+  std::vector<int32_t> computed(const LoopTable& table, void (*multiply)(const ByteProductArgs&)) const {
+    std::vector<const uint8_t*> rows;
+    for (int64_t p = 0; p < k; ++p) rows.push_back(b.data() + p * n);
+    const ByteSegment segments[] = {{0, 0, n / 2}, {n / 2, n / 2, n - n / 2}};
+    std::vector<uint8_t> panel(static_cast<size_t>(quads() * 4 * kBytePanelColumns));
+    table.byte_panel({.rows = rows.data(),
+                      .depth = k,
+                      .segments = segments,
+                      .segment_count = 2,
+                      .stride = 1,
+                      .has_slack = 0,
+                      .flip_signs = flips_b,
+                      .panel = panel.data()});
+    std::vector<int32_t> c(static_cast<size_t>(m * n));
+    multiply({.a = a.data(),
+              .a_stride = quads() * 4,
+              .a_unsigned = a_unsigned,
+              .m = m,
+              .quads = quads(),
+              .n = n,
+              .panel = panel.data(),
+              .of_row = {nullptr, of_row.data()},
+              .of_column = {nullptr, of_column.data()},
+              .c = c.data(),
+              .c_stride = n});
+    return c;
+  }
+};
+
+TEST(CpuLoops, ProductsOfBytesAreExact) {
+  for (const LoopTable* table : tables())
+    for (const auto multiply : {table->byte_product, table->byte_product_vnni}) {
+      if (multiply == nullptr) continue;
+      for (const int64_t m : {1, 5, 13})
+        for (const int64_t k : {1, 4, 39})
+          for (const int64_t n : {1, 17, 64})
+            for (const bool a_unsigned : {false, true})
+              for (const bool flips : {false, true}) {
+                SCOPED_TRACE(std::string(table->isa) + " " + std::to_string(m) + " " + std::to_string(k) +
+                             " " + std::to_string(n));
+                const ByteProblem problem(m, k, n, a_unsigned, flips);
+                EXPECT_EQ(problem.computed(*table, multiply), problem.expected());
+              }
+    }
 }
 
 TEST(CpuLoops, UniformAndNormalNumbersAreThoseOfThePosition) {
@@ -191,7 +295,8 @@ TEST(CpuLoops, UniformAndNormalNumbersAreThoseOfThePosition) {
       table->element[kRandomUniform](args);
       for (uint64_t i = 0; i < 1000; ++i) {
         const uint32_t draw = draws(position + i)[(position + i) % 4];
-        ASSERT_FLOAT_EQ(y[i], static_cast<float>(-1 + 4 * std::ldexp(draw >> 8, -24))) << table->isa << " " << i;
+        ASSERT_FLOAT_EQ(y[i], static_cast<float>(-1 + 4 * std::ldexp(draw >> 8, -24)))
+            << table->isa << " " << i;
       }
       table->element[kRandomNormal](args);
       for (uint64_t i = 0; i < 1000; ++i) {

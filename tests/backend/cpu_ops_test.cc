@@ -57,6 +57,18 @@ TEST(CpuOps, CommonOpsHaveKernelsOfTheirOwn) {
   }
 }
 
+TEST(CpuOps, HalvesAndBytesHaveKernelsOfTheirOwn) {
+  const auto backend = cpu(1);
+  for (const OpCase& op_case : dag::all_op_cases(1)) {
+    const bool concerns = op_case.kind == OpKind::RoundToHalf || op_case.kind == OpKind::IntegerMatMul ||
+                          op_case.kind == OpKind::IntegerConv;
+    if (!concerns) continue;
+    std::string implementation;
+    run_case(*backend, op_case, &implementation);
+    EXPECT_NE(implementation, "reference") << op_case.name;
+  }
+}
+
 TEST(CpuOps, DoubleGraphsGoThroughTheReference) {
   const Tensor x = dag::from_doubles({DType::F64, {2}}, std::vector<double>{1e-300, 3});
   const OpCase op_case{

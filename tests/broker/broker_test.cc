@@ -560,6 +560,51 @@ TEST(Recovery, AJobThatCannotWorkEndsWhenTwoPeersSaySo) {
   EXPECT_NE(world.events.back().text.find("label 12 of 10 classes"), std::string::npos);
 }
 
+proto::StageFailed refusal_of(const World& world) {
+  return {
+      .run = 1, .plan_version = world.version, .error = {ErrorCode::Unsupported, "only f32 is trained here"}};
+}
+
+// What one device lacks another may have: all who are free are asked, whatever their number.
+TEST(Recovery, AJobThatEveryPeerRefusesEndsWithTheirWords) {
+  World world;
+  for (uint8_t peer = 1; peer <= 3; ++peer) world.join(peer, peer);
+  world.submit(100, 1);
+  for (int refused = 1; refused <= 3; ++refused) {
+    ASSERT_NE(world.states[1], JobState::Failed) << refused;
+    world.plan_and_ready(1, 100);
+    world.receive(world.peers[0], refusal_of(world));
+    for (int ticks = 0; ticks < 100 && world.plannings.empty() && world.states[1] == JobState::Waiting;
+         ++ticks) {
+      for (const ConnectionId peer : {1, 2, 3}) world.receive(peer, proto::Heartbeat{});
+      world.wait(std::chrono::milliseconds(500));
+    }
+  }
+  EXPECT_EQ(world.states[1], JobState::Failed);
+  EXPECT_NE(world.events.back().text.find("only f32 is trained here"), std::string::npos)
+      << world.events.back().text;
+}
+
+// Three of a kind speak for all of it.
+TEST(Recovery, OthersOfTheKindThatRefusedAreNotAsked) {
+  World world;
+  for (uint8_t peer = 1; peer <= 9; ++peer) world.join(peer, peer);
+  world.submit(100, 1);
+  int asked = 0;
+  while (world.states[1] != JobState::Failed && asked < 9) {
+    world.plan_and_ready(1, 100);
+    ++asked;
+    world.receive(world.peers[0], refusal_of(world));
+    for (int ticks = 0; ticks < 100 && world.plannings.empty() && world.states[1] == JobState::Waiting;
+         ++ticks) {
+      for (ConnectionId peer = 1; peer <= 9; ++peer) world.receive(peer, proto::Heartbeat{});
+      world.wait(std::chrono::milliseconds(500));
+    }
+  }
+  EXPECT_EQ(world.states[1], JobState::Failed);
+  EXPECT_EQ(asked, 3);
+}
+
 TEST(Recovery, AJobThatCannotWorkEndsAtOnceWhereNobodyElseIsFree) {
   World world;
   world.run_two_stages(100);

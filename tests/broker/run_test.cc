@@ -25,6 +25,7 @@ struct Shape {
   std::optional<uint64_t> checkpoint_steps = std::nullopt;
   double clip_norm = 0;
   dag::OnDivergence on_divergence = dag::OnDivergence::Stop;
+  std::vector<uint64_t> empty_steps{};
   uint32_t forward_microbatches = 0;
   dag::LossTerms loss_terms{};
   bool compresses = false;
@@ -41,6 +42,7 @@ std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
   plan->checkpoint_steps = shape.checkpoint_steps;
   plan->clip_norm = shape.clip_norm;
   plan->on_divergence = shape.on_divergence;
+  plan->empty_steps = shape.empty_steps;
   plan->forward_microbatches = shape.forward_microbatches;
   plan->forward_samples = uint64_t{shape.forward_microbatches} * plan->microbatch_size - 1;
   plan->masked = plan->accuracy = shape.forward_microbatches != 0;
@@ -50,6 +52,7 @@ std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
   for (uint32_t s = 0; s < shape.stages; ++s) {
     auto assignment = std::make_shared<proto::AssignStage>();
     assignment->training.on_divergence = shape.on_divergence;
+    assignment->training.empty_steps = shape.empty_steps;
     assignment->tensors.push_back({dag::of_initializer("w" + std::to_string(s)),
                                    {dag::DType::F32, dag::Shape({shape.stage_bytes / 4})},
                                    {}});
@@ -58,9 +61,10 @@ std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
     assignment->programs.push_back(test::make_program(
         proto::ProgramKind::Train, {.trained = {}, .losses = 1, .codec = shape.compresses ? "int4" : ""}));
     const bool counts = !shape.apart || s == 0, loses = !shape.apart || s == 1;
-    assignment->programs.push_back(test::make_program(
-        proto::ProgramKind::Evaluate,
-        {.losses = loses ? terms : 0, .corrects = loses ? size_t{1} : 0, .counteds = counts ? terms : 0}));
+    assignment->programs.push_back(test::make_program(proto::ProgramKind::Evaluate,
+                                                      {.losses = loses ? terms : 0,
+                                                       .corrects = loses ? size_t{1} : 0,
+                                                       .counteds = counts ? shape.loss_terms.counted() : 0}));
     plan->stages.push_back({PeerId{}, assignment, {s}, 0});
   }
   return plan;
@@ -300,6 +304,39 @@ TEST(SkippedSteps, TooManyInARowEndTheRun) {
   ASSERT_TRUE(run.diverged_by.has_value());
   EXPECT_FALSE(run.diverged_by->may_pass);
   EXPECT_EQ(run.diverged_by->step, 51 + dag::kSkippedInARowMax);
+}
+
+// Known from the labels: nobody is asked, whatever the job says of divergence, and they end no run.
+TEST(EmptySteps, AreCommittedAsSkippedWithoutARoundTrip) {
+  std::vector<uint64_t> most;
+  for (uint64_t step = 2; step <= 3 + dag::kSkippedInARowMax; ++step) most.push_back(step);
+  Fixture run({.steps = 1000, .stage_bytes = 1 << 20, .empty_steps = most});
+  run.run.start(run.now, run);
+  for (uint64_t step = 1; step <= most.back() + 1; ++step) {
+    proto::StepReport report = run.report_of(step);
+    // What comes of a step that teaches nothing does not matter either.
+    if (step == 5) report.losses[0] = std::numeric_limits<double>::quiet_NaN();
+    for (uint32_t stage = 0; stage < 2; ++stage)
+      ASSERT_TRUE(run.run.on_step_report(run.now, stage, report, run).has_value()) << step;
+    run.snapshot(step);
+  }
+  EXPECT_FALSE(run.diverged_by.has_value());
+  EXPECT_EQ(run.skipped, most);
+  for (const auto& sent : run.sent)
+    for (const proto::Message& message : sent)
+      EXPECT_FALSE(std::holds_alternative<proto::GradientNorm>(message));
+}
+
+TEST(EmptySteps, AreToldToBeSkippedWhereStagesAsk) {
+  Fixture run({.stage_bytes = 1 << 20, .clip_norm = 1, .empty_steps = {2}});
+  run.run.start(run.now, run);
+  for (uint64_t step = 1; step <= 3; ++step) {
+    for (const proto::GradientNorm& norm : decide(run, step, run.report_of(step, /*updated=*/false)))
+      EXPECT_EQ(norm.skip, step == 2);
+    update(run, step);
+    run.snapshot(step);
+  }
+  EXPECT_EQ(run.skipped, Steps{2});
 }
 
 TEST(Rounds, SmallStagesAreEagerAStepIsCommittedWithItsCopy) {

@@ -70,6 +70,109 @@ TEST_F(Cli, InterruptSavesACheckpointAndSaysHowToGoOn) {
   EXPECT_NE(resumed.out.find("\"first_step\":" + std::to_string(done + 1)), std::string::npos) << resumed.out;
 }
 
+// A terminal that goes away may say so more than once.
+TEST_F(Cli, AHangupSavesACheckpointAndIsNoHaste) {
+  Process process({"local", job("gpt3"), "--set", "steps=100000", "--format", "json", "--threads", "1"},
+                  scratch_.folder() / "stderr");
+  for (auto line = process.line(); line; line = process.line())
+    if (line->find("\"step\"") != std::string::npos) break;
+  for (int i = 0; i < 3; ++i) process.signal(SIGHUP);
+  const Finished stopped = process.finish();
+  EXPECT_EQ(stopped.status, 130) << stopped.err;
+  const auto last =
+      nlohmann::json::parse(stopped.out.substr(stopped.out.rfind('\n', stopped.out.size() - 2) + 1));
+  EXPECT_TRUE(fs::exists(last["checkpoint"].get<std::string>())) << last;
+}
+
+// weft by way of a shell, which changes something of the process first.
+std::vector<std::string> by_shell(const std::string& first, const std::vector<std::string>& arguments,
+                                  const std::string& last = "") {
+  std::vector<std::string> all{"-c", first + "exec \"$0\" \"$@\"" + last, WEFT_PROGRAM};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return all;
+}
+
+TEST_F(Cli, UnderNohupAHangupIsNothing) {
+  Process process(by_shell("trap '' HUP; ",
+                           {"local", job("gpt3"), "--set", "steps=8", "--format", "json", "--threads", "1"}),
+                  scratch_.folder() / "stderr", {}, "/bin/sh");
+  for (auto line = process.line(); line; line = process.line())
+    if (line->find("\"start\"") != std::string::npos) break;
+  process.signal(SIGHUP);
+  const Finished finished = process.finish();
+  EXPECT_EQ(finished.status, 0) << finished.err;
+  EXPECT_NE(finished.out.find("\"step\":8"), std::string::npos) << finished.out;
+}
+
+TEST_F(Cli, ARunGoesOnWhenItsReaderIsGone) {
+  for (const char* format : {"json", "text"}) {
+    const std::string output = (scratch_.folder() / (std::string(format) + ".onnx")).string();
+    Process process({"local", job("gpt3"), "--set", "steps=8", "--set", "output=" + output, "--format",
+                     format, "--threads", "1"},
+                    scratch_.folder() / "stderr");
+    process.line();
+    process.stop_reading();
+    const Finished finished = process.finish();
+    EXPECT_EQ(finished.status, 0) << format << ": " << finished.err;
+    EXPECT_TRUE(fs::exists(output)) << format;
+  }
+}
+
+// Nor does what it prints go into a file that takes the number of a closed output.
+TEST_F(Cli, ARunWithClosedOutputsWritesTheSameFile) {
+  const std::string file = job("gpt3");
+  const auto train_to = [&](const std::string& name, const std::string& outputs) {
+    const std::string output = (scratch_.folder() / name).string();
+    const Finished finished =
+        Process(
+            by_shell("", {"local", file, "--set", "steps=2", "--set", "output=" + output, "--threads", "1"},
+                     outputs),
+            scratch_.folder() / "stderr", {}, "/bin/sh")
+            .finish();
+    EXPECT_EQ(finished.status, 0) << name << ": " << finished.err;
+    return test::read_file(output);
+  };
+  const std::string usual = train_to("usual.onnx", "");
+  EXPECT_FALSE(usual.empty());
+  EXPECT_EQ(usual, train_to("closed.onnx", " >&- 2>&-"));
+  EXPECT_EQ(usual, train_to("full.onnx", " >/dev/full 2>&1"));
+}
+
+TEST_F(Cli, AQueryWhoseReaderIsGoneEndsQuietly) {
+  Process process({"ops"}, scratch_.folder() / "stderr");
+  process.line();
+  process.stop_reading();
+  const Finished finished = process.finish();
+  EXPECT_EQ(finished.status, 0);
+  EXPECT_EQ(finished.err, "");
+}
+
+TEST_F(Cli, AnOutputThatCannotBeIsToldBeforeTheFirstStep) {
+  const std::string file = job("gpt3");
+  fs::create_directory(scratch_.folder() / "folder.onnx");
+  const auto local = [&](const std::string& output) {
+    return run(
+        {"local", file, "--set", "output=" + (scratch_.folder() / output).string(), "--format", "json"});
+  };
+  for (const char* output : {"folder.onnx", ".", "data.npz", "job.yaml", "model.onnx"}) {
+    const Finished finished = local(output);
+    EXPECT_EQ(finished.status, 2) << output << ": " << finished.err;
+    EXPECT_EQ(finished.out, "") << output;
+    const Finished submitted = run({"submit", file, "--broker", "127.0.0.1:1", "--set",
+                                    "output=" + (scratch_.folder() / output).string()});
+    EXPECT_EQ(submitted.status, 2) << output << ": " << submitted.err;
+    EXPECT_NE(submitted.err.find("output"), std::string::npos) << submitted.err;
+  }
+  const std::string data = (scratch_.folder() / "data.npz").string();
+  EXPECT_EQ(run({"predict", (scratch_.folder() / "model.onnx").string(), data, "-o", data}).status, 2);
+  // A process that may not write a file of that size.
+  const Finished small = Process(by_shell("ulimit -f 8; ", {"local", file, "--format", "json"}),
+                                 scratch_.folder() / "stderr", {}, "/bin/sh")
+                             .finish();
+  EXPECT_EQ(small.status, 6) << small.err;
+  EXPECT_EQ(small.out, "");
+}
+
 TEST_F(Cli, WrongJobFilesGiveTheLineAndExitCodeTwo) {
   job("gpt3");
   const auto file = scratch_.write(

@@ -16,6 +16,7 @@
 #include "configs/cluster.h"
 #include "dag/text.h"
 #include "data/dataset.h"
+#include "data/npz_writer.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "plan/free_links.h"
 #include "plan/strategy.h"
@@ -128,6 +129,89 @@ TEST_F(Plan, TheSizeOfAMicrobatchMayBeOpen) {
   const auto wrong = open(write(hollow_chain(2, 64, 3)), sets);
   ASSERT_FALSE(wrong.has_value());
   EXPECT_NE(wrong.error().message.find("fixed batch of 3"), std::string::npos) << wrong.error().message;
+}
+
+TEST_F(Plan, OfABareModelSpeaksOfNoLinesOrFilesThatNobodyWrote) {
+  ModelMaker maker;
+  maker.input("x", {-1, 4}).output("y");
+  maker.graph()
+      .mutable_input(0)
+      ->mutable_type()
+      ->mutable_tensor_type()
+      ->mutable_shape()
+      ->mutable_dim(1)
+      ->set_dim_param("length");
+  maker.node("Relu", {"x"}, {"y"});
+  const auto path = write(maker);
+  const auto open_size = open(path);
+  ASSERT_FALSE(open_size.has_value());
+  EXPECT_EQ(open_size.error().message,
+            path.string() +
+                ": input 'x' of the model: nothing says how large 'length' is: say --size length=N, "
+                "or give a job file, whose data tell it");
+  const auto set = open(path, {"microbatch_size=3"});
+  ASSERT_FALSE(set.has_value());
+  EXPECT_NE(set.error().message.find("--set microbatch_size"), std::string::npos) << set.error().message;
+}
+
+// y = x + state[0], state of [2, batch, 3], and a scalar that divides it.
+TEST_F(Plan, KnowsBatchesOnOtherAxesAndInputsWithAValue) {
+  ModelMaker maker;
+  maker.input("x", {-1, 3}).input("state", {2, -1, 3}).input("rate", {}).output("y");
+  maker.ints("zero", {0}).clear_dims();
+  maker.weight("w", {3, 3});
+  onnx::testing::attribute(maker.node("Gather", {"state", "zero"}, {"first"}), "axis", int64_t{0});
+  maker.node("MatMul", {"x", "w"}, {"m"});
+  maker.node("Add", {"m", "first"}, {"sum"});
+  maker.node("Div", {"sum", "rate"}, {"y"});
+  write(maker);
+  const auto job = open(scratch_.write("job.yaml", R"(model: model.onnx
+task: train
+inputs: {x: x, state: state, rate: {value: 16000}}
+loss: {type: mse, output: y, target: t}
+data: {train: {type: npz, path: absent.npz}}
+batch_size: 8
+microbatch_size: 4
+steps: 1
+optimizer: {type: sgd, learning_rate: 1}
+)"));
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  for (const dag::ValueId input : job->graph.inputs()) {
+    EXPECT_EQ(job->graph.spec(input).shape[0], 4) << job->graph.value(input).name;
+    EXPECT_NE(job->graph.value(input).name, "rate");
+  }
+}
+
+TEST_F(Plan, LooksThroughDataThatAreThere) {
+  ModelMaker maker;
+  maker.input("x", {-1, 2}).output("logits");
+  maker.weight("w", {2, 3});
+  maker.node("MatMul", {"x", "w"}, {"logits"});
+  write(maker);
+  const auto file = scratch_.write("job.yaml", R"(model: model.onnx
+task: train
+inputs: {x: image}
+loss: {type: cross_entropy, logits: logits, labels: label}
+data: {train: {type: npz, path: data.npz}}
+batch_size: 2
+steps: 1
+optimizer: {type: sgd, learning_rate: 1}
+)");
+  const auto job = open(file);
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  EXPECT_TRUE(look_at_data(*job)->empty()) << "there are none";
+  const auto write_labels = [&](std::vector<double> labels) {
+    const std::vector<data::NpzArray> arrays = {{"image", dag::Tensor({dag::DType::F64, {3, 2}})},
+                                                {"label", dag::from_doubles({dag::DType::U8, {3}}, labels)}};
+    scratch_.write("data.npz", data::npz_bytes(arrays).value());
+  };
+  write_labels({0, 1, 2});
+  EXPECT_TRUE(look_at_data(*job)->empty());
+  write_labels({0, 1, 3});
+  const auto wrong = look_at_data(*job);
+  ASSERT_FALSE(wrong.has_value());
+  EXPECT_NE(wrong.error().message.find("column 'label' holds 3 in row 2"), std::string::npos)
+      << wrong.error().message;
 }
 
 TEST_F(Plan, AFixedBatchIsTakenAndNoOther) {

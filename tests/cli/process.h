@@ -59,9 +59,13 @@ class Process {
     return text;
   }
   void signal(int number) const { kill(pid_, number); }
+  void stop_reading() {  // what it prints from now on cannot be written
+    fclose(out_);
+    out_ = nullptr;
+  }
   Finished finish() {
     Finished finished;
-    for (int c = 0; (c = fgetc(out_)) != EOF;) finished.out += static_cast<char>(c);
+    for (int c = 0; out_ != nullptr && (c = fgetc(out_)) != EOF;) finished.out += static_cast<char>(c);
     int status = 0;
     waitpid(pid_, &status, 0);
     finished.status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);

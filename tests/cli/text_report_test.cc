@@ -220,6 +220,26 @@ TEST(InAFile, AStepLineComesEveryFewSecondsAndStageLinesDoNotRepeat) {
   for (const std::string& line : lines) EXPECT_EQ(line.find_first_of("\033\r"), std::string::npos);
 }
 
+// Not an average of those before it, which would be another number.
+TEST(InAFile, TheLossIsThatOfTheStep) {
+  std::vector<RunEvent> events{start(3)};
+  for (uint64_t i = 1; i <= 3; ++i) {
+    train::StepEvent event = std::get<train::StepEvent>(step(i));
+    event.loss = static_cast<double>(4 - i);
+    events.push_back(train::Event(event));
+  }
+  const Lines lines = lines_of(events);
+  EXPECT_TRUE(starts_with(lines.back(), "step 3/3  loss 1.0000  ")) << lines.back();
+}
+
+TEST(InAFile, ARunWithNothingLeftToTrainSaysSo) {
+  train::StartEvent event;
+  event.first_step = 41;
+  event.steps = 40;
+  EXPECT_EQ(lines_of({train::Event(event)}).back(),
+            "nothing is left to train: the checkpoint is after step 40, the last");
+}
+
 // Steps of several machines are committed in bunches.
 TEST(InAFile, ThePaceIsThatOfManySteps) {
   std::vector<RunEvent> events{start(400)};

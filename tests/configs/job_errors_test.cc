@@ -46,6 +46,20 @@ TEST(JobErrors, UnknownKeysAreSuggestedAt) {
             "weight_decay, momentum, dampening, nesterov");
 }
 
+TEST(JobErrors, AValueIsANumberOrListsOfThemRowByRow) {
+  for (const Case& wrong : std::vector<Case>{{"{value: a}", "`inputs.sr.value` must be a number, not 'a'"},
+                                             {"{value: []}", "empty list"},
+                                             {"{value: [[1], [2, 3]]}", "differ in length"},
+                                             {"{value: [1, [2]]}", "differ in length"},
+                                             {"{value: [[1], 2]}", "lists beside numbers"},
+                                             {"{value: .nan}", "must be a number"},
+                                             {"{}", "`inputs.sr.value` is missing"},
+                                             {"{value: 1, unit: Hz}", "unknown key `inputs.sr.unit`"}}) {
+    const std::string message = message_of(kGood, {"inputs.sr=" + wrong.set});
+    EXPECT_NE(message.find(wrong.message), std::string::npos) << wrong.set << ": " << message;
+  }
+}
+
 TEST(JobErrors, EveryProblemIsToldAtOnce) {
   const std::string message = message_of(kGood, {"batch_size=x", "steps=0", "seeed=1"});
   EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 2) << message;

@@ -56,6 +56,29 @@ TEST(Job, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(job.compression.policy, plan::CompressionPolicy::None);
 }
 
+TEST(Job, AnInputMayHaveAValue) {
+  const Job job = parsed(kSmall, {"inputs.sr={value: 16000}", "inputs.scale={value: [[1, 2.5], [-3, 4e2]]}",
+                                  "inputs.flag={value: true}"});
+  EXPECT_EQ(job.inputs, (std::map<std::string, std::string>{{"x", "image"}}));
+  ASSERT_EQ(job.input_values.size(), 3u);
+  EXPECT_EQ(job.input_values.at("sr").shape, dag::Shape{});
+  EXPECT_EQ(job.input_values.at("sr").numbers, std::vector<double>{16000});
+  EXPECT_EQ(job.input_values.at("scale").shape, (dag::Shape{2, 2}));
+  EXPECT_EQ(job.input_values.at("scale").numbers, (std::vector<double>{1, 2.5, -3, 400}));
+  EXPECT_EQ(job.input_values.at("flag").numbers, std::vector<double>{1});
+}
+
+TEST(Job, OnlyColumnsThatItNamesAreRead) {
+  const std::vector<std::string> sets{
+      "inputs.y=extra", "inputs.sr={value: 1}", "data.test={type: npz, path: t.npz}",
+      "loss=[{type: mse, output: o, target: extra}, {type: output, name: l}]"};
+  const Job job = parsed(kSmall, sets);
+  const std::vector<std::string> columns{"extra", "image"};
+  EXPECT_EQ(job.columns(), columns);
+  EXPECT_EQ(std::get<data::NpzSpec>(*job.train).columns, columns);
+  EXPECT_EQ(std::get<data::NpzSpec>(*job.test).columns, columns);
+}
+
 TEST(Job, TheSizeOfAMicrobatchMayBeLeftToThePlanner) {
   const Job job = parsed(kSmall, {"microbatch_size=auto"});
   EXPECT_EQ(job.microbatch_size, 0u);
@@ -175,6 +198,43 @@ TEST(Job, OtherLossesNameTheirParts) {
   const auto output = parsed(kSmall, {"loss={type: output, name: loss}"}).losses.at(0);
   EXPECT_EQ(output.type, dag::LossType::Output);
   EXPECT_EQ(output.prediction, "loss");
+}
+
+TEST(Job, ALossSaysWhatCountsHowMuch) {
+  const auto of = [](const std::string& keys) {
+    return parsed(kSmall, {"loss={type: cross_entropy, logits: y, labels: t" + keys + "}"}).losses.at(0);
+  };
+  EXPECT_EQ(of("").ignore_index, -100);
+  EXPECT_TRUE(of("").class_weights.empty() && of("").sample_weights.empty() && of("").label_smoothing == 0);
+  EXPECT_EQ(of(", class_weights: [1, 0, 2.5]").class_weights, (std::vector<double>{1, 0, 2.5}));
+  EXPECT_EQ(of(", label_smoothing: 0.1").label_smoothing, 0.1);
+  EXPECT_EQ(of(", sample_weights: w").sample_weights, "w");
+  EXPECT_EQ(of(", axis: -1").axis, -1);
+  EXPECT_EQ(
+      parsed(kSmall, {"loss={type: l1, output: y, target: t, sample_weights: w}"}).losses[0].sample_weights,
+      "w");
+  for (const char* wrong :
+       {", class_weights: 3", ", class_weights: []", ", class_weights: [1, -1]", ", class_weights: [1, .nan]",
+        ", class_weights: [1, .inf]", ", label_smoothing: 1", ", label_smoothing: -0.1", ", axis: 0.5"})
+    EXPECT_FALSE(parse(kSmall, {std::string("loss={type: cross_entropy, logits: y, labels: t") + wrong + "}"})
+                     .has_value())
+        << wrong;
+}
+
+TEST(Job, GroupsOfParametersHaveTermsOfTheirOwn) {
+  const auto optimizer =
+      parsed(kSmall, {"optimizer={type: adamw, groups: [{parameters: ['*.bias', '*norm*'], weight_decay: 0, "
+                      "learning_rate_factor: 0.1}, {parameters: [head]}]}"})
+          .optimizer;
+  ASSERT_EQ(optimizer.groups.size(), 2u);
+  EXPECT_EQ(optimizer.groups[0].parameters, (std::vector<std::string>{"*.bias", "*norm*"}));
+  EXPECT_EQ(optimizer.groups[0].weight_decay, 0.0);
+  EXPECT_EQ(optimizer.groups[0].learning_rate_factor, 0.1);
+  EXPECT_FALSE(optimizer.groups[1].weight_decay.has_value());
+  EXPECT_EQ(optimizer.groups[1].learning_rate_factor, 1);
+  for (const char* wrong : {"3", "[{weight_decay: 0}]", "[{parameters: x}]", "[{parameters: []}]",
+                            "[{parameters: [x], weight_decay: -1}]", "[{parameters: [x], momentum: 1}]"})
+    EXPECT_FALSE(parse(kSmall, {std::string("optimizer.groups=") + wrong}).has_value()) << wrong;
 }
 
 TEST(Job, SeveralLossesKeepTheirOrderAndPlaces) {

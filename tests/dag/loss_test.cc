@@ -8,7 +8,7 @@
 #include "dag/metrics.h"
 #include "dag/op_table.h"
 #include "dag/unread.h"
-#include "peer/backend/reference/reference_kernels.h"
+#include "tests/dag/run_graph.h"
 
 namespace weft::dag {
 namespace {
@@ -53,57 +53,34 @@ const std::vector<LossSpec> kLosses = {
      .axis = {},
      .ignore_index = {},
      .weight = 3}};
-const std::vector<TensorSpec> kTargets = {
-    {DType::F32, {kBatch}}, {DType::I64, {kBatch}}, {}, {DType::F32, {kBatch}}};
+const std::vector<TermColumns> kColumns = {{.target = {DType::F32, {kBatch}}},
+                                           {.target = {DType::I64, {kBatch}}},
+                                           {},
+                                           {.target = {DType::F32, {kBatch}}}};
 
-using Inputs = std::map<std::string, std::vector<double>>;
 const Inputs kInputs = {
     {"x", {1, 2, 3, -1, 0.5, 0.25}},  // w is [1, 2]: logits 1 4, 3 -2, 0.5 0.5
     {"w", {1, 2}},
     {"loss.target", {4, 1, 3}},
     {"loss.target.1", {1, 1, -1}},  // the first is a hit, the second is none, the third not counted
+    {"loss.divisor.1", {2}},
     {"loss.mask", {1, 1, 1}}};
-
-// The outputs of one role, run on the reference kernels.
-std::vector<double> run(const Graph& graph, const Inputs& inputs, OutputRole role) {
-  std::vector<peer::RefValue> values(graph.values().size());
-  const auto place = [&](ValueId value, const std::string& name) {
-    const TensorSpec& spec = graph.spec(value);
-    values[value.index] = peer::ref_from_tensor(from_doubles(spec, inputs.at(name)));
-  };
-  for (const ValueId input : graph.inputs()) place(input, graph.value(input).name);
-  for (const Initializer& initializer : graph.initializers()) place(initializer.value, initializer.name);
-  for (const Op& op : graph.ops()) {
-    if (op.kind == OpKind::Input || op.kind == OpKind::Initializer) continue;
-    if (op.kind == OpKind::Constant) {
-      values[op.outputs[0].index] = peer::ref_from_tensor(graph.constant(op));
-      continue;
-    }
-    std::vector<const peer::RefValue*> operands;
-    for (const ValueId input : op.inputs) operands.push_back(input.valid() ? &values[input.index] : nullptr);
-    std::vector<peer::RefValue> results;
-    for (const ValueId output : op.outputs) results.push_back({graph.spec(output), {}, {}});
-    EXPECT_TRUE(peer::run_reference_op(op, operands, results, {}).has_value()) << to_string(op.kind);
-    for (size_t k = 0; k < results.size(); ++k) values[op.outputs[k].index] = std::move(results[k]);
-  }
-  return values[graph.find_output(role)->value.index].reals;
-}
 
 // -log of the softmax's share of the right class.
 const double kFirst = std::log(1 + std::exp(1.0 - 4.0)), kSecond = std::log(1 + std::exp(3.0 + 2.0));
 
 TEST(Losses, TrainOnTheWeightedSumOfTheirMeans) {
-  const auto graph = attach_training_loss(make_model(), kLosses, kTargets, op_table());
+  const auto graph = attach_training_loss(make_model(), kLosses, kColumns, 1, op_table());
   ASSERT_TRUE(graph.has_value()) << graph.error().message;
-  EXPECT_EQ(graph->inputs().size(), 3u) << "x, and one input for each of the two columns";
+  EXPECT_EQ(graph->graph.inputs().size(), 4u) << "x, one input for each of the two columns, and a divisor";
   // Levels 5, 1, 1 against 4, 1, 3.
   const double mse = (1.0 + 0 + 4) / 3, l1 = (1.0 + 0 + 2) / 3, penalty = 3;
-  EXPECT_NEAR(run(*graph, kInputs, OutputRole::Loss).at(0),
+  EXPECT_NEAR(run(graph->graph, kInputs, OutputRole::Loss).at(0),
               0.5 * mse + (kFirst + kSecond) / 2 - 2 * penalty + 3 * l1, 1e-6);
 }
 
 TEST(Losses, EvaluateEachByWhatItCounts) {
-  const auto graph = attach_evaluation_loss(make_model(), kLosses, kTargets, kBatch, op_table());
+  const auto graph = attach_evaluation_loss(make_model(), kLosses, kColumns, kBatch, op_table());
   ASSERT_TRUE(graph.has_value()) << graph.error().message;
   const LossTerms terms = loss_terms(kLosses);
   EXPECT_EQ(terms.accuracy_term, 1u);
@@ -121,11 +98,13 @@ TEST(Losses, EvaluateEachByWhatItCounts) {
 }
 
 TEST(Losses, OneOfWeightOneIsThatLossAlone) {
-  const std::vector<LossSpec> one(kLosses.begin() + 1, kLosses.begin() + 2);
-  const auto graph = attach_training_loss(make_model(), one, {&kTargets[1], 1}, op_table());
+  std::vector<LossSpec> one(kLosses.begin() + 1, kLosses.begin() + 2);
+  one[0].ignore_index.reset();
+  const auto graph = attach_training_loss(make_model(), one, {&kColumns[1], 1}, 1, op_table());
   ASSERT_TRUE(graph.has_value());
-  EXPECT_EQ(graph->producer(graph->find_output(OutputRole::Loss)->value).kind, OpKind::CrossEntropy);
-  const auto evaluation = attach_evaluation_loss(make_model(), one, {&kTargets[1], 1}, kBatch, op_table());
+  EXPECT_EQ(graph->graph.producer(graph->graph.find_output(OutputRole::Loss)->value).kind,
+            OpKind::CrossEntropy);
+  const auto evaluation = attach_evaluation_loss(make_model(), one, {&kColumns[1], 1}, kBatch, op_table());
   EXPECT_TRUE(evaluation->spec(evaluation->find_output(OutputRole::Counted)->value).shape.empty());
 }
 
@@ -140,12 +119,12 @@ TEST(Losses, WhatTheyDoNotReadIsNamed) {
 TEST(Losses, AnOutputThatIsNoNumberIsNoLoss) {
   const std::vector<LossSpec> wrong = {
       {.type = LossType::Output, .prediction = "level", .target = {}, .axis = {}, .ignore_index = {}}};
-  for (const auto& graph :
-       {attach_training_loss(make_model(), wrong, {&kTargets[2], 1}, op_table()),
-        attach_evaluation_loss(make_model(), wrong, {&kTargets[2], 1}, kBatch, op_table())}) {
-    ASSERT_FALSE(graph.has_value());
-    EXPECT_NE(graph.error().message.find("a loss is one number"), std::string::npos);
-  }
+  const auto training = attach_training_loss(make_model(), wrong, {&kColumns[2], 1}, 1, op_table());
+  const auto evaluation = attach_evaluation_loss(make_model(), wrong, {&kColumns[2], 1}, kBatch, op_table());
+  ASSERT_FALSE(training.has_value());
+  EXPECT_NE(training.error().message.find("a loss is one number"), std::string::npos);
+  ASSERT_FALSE(evaluation.has_value());
+  EXPECT_NE(evaluation.error().message.find("a loss is one number"), std::string::npos);
 }
 
 }  // namespace

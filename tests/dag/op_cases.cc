@@ -61,10 +61,20 @@ void add_cast_and_clip_cases(OpCaseMaker& make) {
   make.add(OpKind::Cast, "f32 to f16 far out",
            {make.floats({9}, {0, -0.0, 1e9, -1e9, 65519, 65520, 3e-8, 6.1e-5, std::nan("")})}, to(DType::F16))
       .smooth = false;
+  for (const DType half : {DType::F16, DType::BF16}) {
+    const std::string name(to_string(half));
+    make.add(OpKind::RoundToHalf, "to " + name, {make.real({3, 50}, -9, 9)}, to(half)).smooth = false;
+    make.add(OpKind::RoundToHalf, "to " + name + " far out",
+             {make.floats(
+                 {12}, {0, -0.0, 1e9, -1e9, 65519, 65520, 2049, 2051, 3e-8, -4.5e-8, 6.1e-5, std::nan("")})},
+             to(half))
+        .smooth = false;
+  }
   const Tensor beyond =
       make.floats({9}, {-1e30, -2147483648.0, -129, -128.9, -0.7, 127.9, 128, 255.5, std::nan("")});
   for (const DType dtype : {DType::I64, DType::I32, DType::I8, DType::U8, DType::Bool}) {
-    make.add(OpKind::Cast, "saturating f32 to " + std::string(to_string(dtype)), {beyond}, to(dtype)).smooth = false;
+    make.add(OpKind::Cast, "saturating f32 to " + std::string(to_string(dtype)), {beyond}, to(dtype)).smooth =
+        false;
     for (const DType from : {DType::I64, DType::I32, DType::I8, DType::U8})
       make.add(OpKind::Cast, std::string(to_string(from)) + " wrapping to " + std::string(to_string(dtype)),
                {make.whole({9}, -300, 300, from)}, to(dtype));

@@ -157,6 +157,22 @@ void add_cross_entropy_cases(OpCaseMaker& make) {
   }
 }
 
+void add_integer_conv_cases(OpCaseMaker& make, const std::string& name, const Shape& x, const Shape& w,
+                            const Attributes& attributes) {
+  const auto bytes = [&](DType dtype, const Shape& dims) {
+    return make.whole(dims, dtype == DType::U8 ? 0 : -128, dtype == DType::U8 ? 255 : 127, dtype);
+  };
+  for (const DType of_x : {DType::U8, DType::I8})
+    for (const DType of_w : {DType::U8, DType::I8}) {
+      const std::string both = name + " " + std::string(to_string(of_x)) + " " + std::string(to_string(of_w));
+      make.add(OpKind::IntegerConv, both, {bytes(of_x, x), bytes(of_w, w)}, attributes);
+      make.add(OpKind::IntegerConv, both + " zeros",
+               {bytes(of_x, x), bytes(of_w, w), bytes(of_x, {}), bytes(of_w, {})}, attributes);
+      make.add(OpKind::IntegerConv, both + " zero a filter",
+               {bytes(of_x, x), bytes(of_w, w), std::nullopt, bytes(of_w, {w[0]})}, attributes);
+    }
+}
+
 }  // namespace
 
 void add_convolution_cases(OpCaseMaker& make) {
@@ -175,7 +191,14 @@ void add_convolution_cases(OpCaseMaker& make) {
              {make.real(c.x), make.real(c.w), make.real({c.w[0]})}, attributes);
     make.add(OpKind::ConvGradInput, c.name, {make.real(c.y), make.real(c.w)}, with_shape(c.x));
     make.add(OpKind::ConvGradWeight, c.name, {make.real(c.x), make.real(c.y)}, with_shape(c.w));
+    add_integer_conv_cases(make, c.name, c.x, c.w, attributes);
   }
+  add_integer_conv_cases(
+      make, "wide", {1, 5, 9, 70}, {7, 5, 3, 3},
+      {{Attr::Strides, Ints{1, 1}}, {Attr::Pads, Ints{1, 2, 1, 0}}, {Attr::Groups, int64_t{1}}});
+  add_integer_conv_cases(
+      make, "by pixel", {2, 6, 5, 15}, {26, 6, 1, 1},
+      {{Attr::Strides, Ints{1, 1}}, {Attr::Pads, Ints{0, 0, 0, 0}}, {Attr::Groups, int64_t{1}}});
 }
 
 void add_normalisation_cases(OpCaseMaker& make) {

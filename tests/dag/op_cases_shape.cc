@@ -106,6 +106,40 @@ void add_reduction_cases(OpCaseMaker& make) {
                {{Attr::Axis, 1}, {Attr::Exclusive, exclusive}, {Attr::Reverse, reverse}});
 }
 
+namespace {
+
+// Of all pairs of types, zero points of each form, and sizes around those of tiles, panels and quads.
+void add_integer_matmul_cases(OpCaseMaker& make) {
+  struct Product {
+    Shape a, b;
+    bool lists;  // a zero point a row and a column
+  };
+  const Product products[] = {{{3, 5}, {5, 4}, false},          {{1, 7}, {7, 70}, true},
+                              {{2, 13, 64}, {64, 65}, true},    {{2, 4, 9}, {2, 9, 3}, true},
+                              {{3, 1, 2, 8}, {2, 8, 5}, false}, {{29, 300}, {300, 130}, false}};
+  const auto bytes = [&](DType dtype, const Shape& dims) {
+    return make.whole(dims, dtype == DType::U8 ? 0 : -128, dtype == DType::U8 ? 255 : 127, dtype);
+  };
+  int number = 0;
+  for (const auto& [a, b, lists] : products)
+    for (const DType of_a : {DType::U8, DType::I8})
+      for (const DType of_b : {DType::U8, DType::I8}) {
+        const std::string name = std::to_string(number++) + " " + std::string(to_string(of_a)) + " " +
+                                 std::string(to_string(of_b));
+        const Shape rows = lists ? Shape{a[a.size() - 2]} : Shape{},
+                    columns = lists ? Shape{b.back()} : Shape{};
+        make.add(OpKind::IntegerMatMul, name, {bytes(of_a, a), bytes(of_b, b)});
+        make.add(OpKind::IntegerMatMul, name + " zeros",
+                 {bytes(of_a, a), bytes(of_b, b), bytes(of_a, rows), bytes(of_b, columns)});
+        make.add(OpKind::IntegerMatMul, name + " zero of b",
+                 {bytes(of_a, a), bytes(of_b, b), std::nullopt, bytes(of_b, {})});
+      }
+  make.add(OpKind::IntegerMatMul, "sums beyond 2^24",
+           {make.whole({2, 1500}, 250, 255, DType::U8), make.whole({1500, 3}, 250, 255, DType::U8)});
+}
+
+}  // namespace
+
 void add_matmul_cases(OpCaseMaker& make) {
   const std::vector<std::pair<Shape, Shape>> batches{{{}, {}},      {{3}, {}},        {{}, {2}},
                                                      {{2, 1}, {3}}, {{2, 3}, {2, 3}}, {{1}, {4}}};
@@ -122,6 +156,7 @@ void add_matmul_cases(OpCaseMaker& make) {
       }
   make.add(OpKind::MatMul, "larger", {make.real({2, 9, 17}), make.real({17, 6})});
   make.add(OpKind::MatMul, "no inner dim", {make.real({2, 0}), make.real({0, 3})});
+  add_integer_matmul_cases(make);
 }
 
 }  // namespace weft::dag

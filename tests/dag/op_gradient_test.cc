@@ -157,19 +157,22 @@ TEST(OpGradient, EveryDifferentiableOpHasASmoothCase) {
   for (const OpCase& op_case : all_op_cases(1))
     if (op_case.smooth) seen.insert(op_case.kind);
   seen.insert(OpKind::RoundThrough);  // its gradient is not its slope: the test below
+  seen.insert(OpKind::RoundToHalf);
   for (const OpRow& row : op_table().rows())
     EXPECT_TRUE(row.vjp == nullptr || seen.count(row.kind))
         << to_string(row.kind) << " has no case to differentiate";
 }
 
-TEST(OpGradient, RoundThroughHandsTheCotangentOn) {
-  GraphBuilder builder(op_table());
-  const ValueId x = builder.input("x", {DType::F32, {3}});
-  const ValueId y = builder.add(OpKind::RoundThrough, {x});
-  const ValueId cotangent = builder.input("cotangent", {DType::F32, {3}});
-  VjpContext context(builder, builder.graph().producer(y), {cotangent});
-  op_table().row(OpKind::RoundThrough).vjp(context);
-  EXPECT_EQ(context.input_cotangents()[0], cotangent);
+TEST(OpGradient, RoundingHandsTheCotangentOn) {
+  for (const OpKind kind : {OpKind::RoundThrough, OpKind::RoundToHalf}) {
+    GraphBuilder builder(op_table());
+    const ValueId x = builder.input("x", {DType::F32, {3}});
+    const ValueId y = builder.add(kind, {x}, {{Attr::DType, static_cast<int64_t>(DType::F16)}});
+    const ValueId cotangent = builder.input("cotangent", {DType::F32, {3}});
+    VjpContext context(builder, builder.graph().producer(y), {cotangent});
+    op_table().row(kind).vjp(context);
+    EXPECT_EQ(context.input_cotangents()[0], cotangent);
+  }
 }
 
 }  // namespace

@@ -327,6 +327,26 @@ TEST(OpShape, BitsAreOfIntegersAndShiftsOfUnsignedOnes) {
   refuses(OpKind::RoundThrough, {i64({3})});
 }
 
+TEST(OpShape, HalvesAreRoundedToAndBytesMultiplied) {
+  const auto to = [](DType dtype) { return Attributes{{Attr::DType, static_cast<int64_t>(dtype)}}; };
+  EXPECT_EQ(shape_of(OpKind::RoundToHalf, {f32({3})}, to(DType::BF16)), (Shape{3}));
+  refuses(OpKind::RoundToHalf, {f32({3})});
+  refuses(OpKind::RoundToHalf, {f32({3})}, to(DType::F32));
+  refuses(OpKind::RoundToHalf, {i64({3})}, to(DType::F16));
+  const TensorSpec a{DType::U8, {2, 3}}, b{DType::I8, {3, 4}};
+  EXPECT_EQ(shape_of(OpKind::IntegerMatMul, {a, b, {DType::U8, {2}}, {DType::I8, {4}}}), (Shape{2, 4}));
+  refuses(OpKind::IntegerMatMul, {a, f32({3, 4})});
+  refuses(OpKind::IntegerMatMul, {a, {DType::I8, {2, 4}}});
+  refuses(OpKind::IntegerMatMul, {a, b, {DType::I8, {2}}});
+  refuses(OpKind::IntegerMatMul, {a, b, {DType::U8, {3}}});
+  const Attributes window{{Attr::Strides, Ints{1, 1}}, {Attr::Pads, Ints{0, 0, 0, 0}}};
+  const TensorSpec x{DType::U8, {1, 2, 4, 4}}, w{DType::I8, {5, 2, 3, 3}};
+  EXPECT_EQ(shape_of(OpKind::IntegerConv, {x, w, {DType::U8, {}}, {DType::I8, {5}}}, window),
+            (Shape{1, 5, 2, 2}));
+  refuses(OpKind::IntegerConv, {x, w, {DType::U8, {1}}}, window);
+  refuses(OpKind::IntegerConv, {x, w, {DType::U8, {}}, {DType::I8, {2}}}, window);
+}
+
 TEST(OpShape, LeavesAndMissingOperandsAreRefused) {
   refuses(OpKind::Input, {});
   refuses(OpKind::Add, {f32({2})});

@@ -39,6 +39,26 @@ class Counting final : public Dataset {
 
 const std::vector<Feed> kFeeds = {{"input", 0}, {"target", 1}};
 
+TEST(Loader, AFeedIsConvertedAndShapedAsTheGraphTakesIt) {
+  const Counting dataset(10);
+  const std::vector<Feed> feeds = {{"image", 0, dag::TensorSpec{dag::DType::F64, {1, 2}}},
+                                   {"label", 1, dag::TensorSpec{dag::DType::U8, {1}}}};
+  const auto microbatch = read_microbatch(dataset, feeds, {1, 0, 3, {4, 5}});
+  ASSERT_TRUE(microbatch.has_value()) << microbatch.error().message;
+  const dag::Tensor& image = microbatch->tensors.at("image");
+  EXPECT_EQ(image.spec(), (dag::TensorSpec{dag::DType::F64, {3, 1, 2}}));
+  EXPECT_EQ(dag::to_doubles(image), (std::vector<double>{4, 4.5, 5, 5.5, 0, 0}));
+  EXPECT_EQ(dag::to_int64s(microbatch->tensors.at("label")), (std::vector<int64_t>{40, 50, 0}));
+}
+
+TEST(Loader, ANumberThatTheGraphsTypeCannotHoldIsNamed) {
+  const Counting dataset(100);
+  const std::vector<Feed> feeds = {{"label", 1, dag::TensorSpec{dag::DType::U8, {}}}};
+  EXPECT_TRUE(read_microbatch(dataset, feeds, {1, 0, 2, {3, 25}}).has_value());
+  EXPECT_TRUE(fails_with(read_microbatch(dataset, feeds, {1, 0, 2, {3, 26}}), ErrorCode::OutOfRange,
+                         "column 'y' holds 260"));
+}
+
 TEST(Loader, MicrobatchesComeInOrderThenTheEnd) {
   const auto dataset = std::make_shared<Counting>(10);
   Loader loader(dataset, kFeeds, training_requests(SampleSequence(10, false, 0), 1, 3, 4, 2));

@@ -90,6 +90,99 @@ TEST(Npz, WriterPassesTheSinksErrorOn) {
   EXPECT_EQ(calls, 3);
 }
 
+// x, and beside it what cannot be read or is of another length.
+std::vector<std::byte> among_others() {
+  const std::vector<float> two = {1, 2}, three = {1, 2, 3};
+  auto bytes = npz_bytes(std::vector<NpzArray>{{"x", dag::make_tensor({2}, two)},
+                                               {"longer", dag::make_tensor({3}, three)},
+                                               {"scalar", dag::make_scalar(dag::DType::F32, 1)},
+                                               {"text", dag::make_tensor({2}, two)}})
+                   .value();
+  // A dtype of text, in the last array's header.
+  const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const size_t at = all.rfind("'<f4'");
+  bytes[at + 2] = std::byte{'U'};
+  return bytes;
+}
+
+TEST(Npz, ColumnsThatNobodyAsksForDoNotMatter) {
+  const Scratch scratch;
+  const auto path = scratch.write("data.npz", among_others());
+  EXPECT_FALSE(open_npz({path}).has_value());
+  const auto dataset = open_npz({path, {"x", "absent"}});
+  ASSERT_TRUE(dataset.has_value()) << dataset.error().message;
+  EXPECT_EQ((*dataset)->describe(), "2 samples of x f32[]");
+  EXPECT_EQ(std::vector<std::string>((*dataset)->others().begin(), (*dataset)->others().end()),
+            (std::vector<std::string>{"longer", "scalar", "text"}));
+  EXPECT_EQ(dag::to_doubles(read_column(**dataset, "x", {1, 0})), (std::vector<double>{2, 1}));
+}
+
+TEST(Npz, ColumnsThatAreAskedForMustFit) {
+  const Scratch scratch;
+  const auto path = scratch.write("data.npz", among_others());
+  EXPECT_TRUE(fails_with(open_npz({path, {"x", "text"}}), ErrorCode::Unsupported, ".astype("));
+  EXPECT_TRUE(fails_with(open_npz({path, {"x", "scalar"}}), ErrorCode::InvalidArgument, "{value: "));
+  EXPECT_TRUE(fails_with(open_npz({path, {"x", "longer"}}), ErrorCode::InvalidArgument, "np.moveaxis"));
+  EXPECT_TRUE(fails_with(open_npz({path, {"a", "b"}}), ErrorCode::NotFound, "it holds 'x', 'longer'"));
+}
+
+TEST(Npz, RunsOfSamplesAreReadLikeSingleOnes) {
+  const Scratch scratch;
+  std::vector<float> values(40);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const auto bytes = npz_bytes(std::vector<NpzArray>{{"x", dag::make_tensor({20, 2}, values)}}).value();
+  const auto dataset = open_npz({scratch.write("data.npz", bytes)});
+  ASSERT_TRUE(dataset.has_value());
+  const std::vector<uint32_t> samples = {3, 4, 5, 19, 0, 1, 1, 2, 7};
+  std::vector<double> expected;
+  for (const uint32_t sample : samples) expected.insert(expected.end(), {2.0 * sample, 2.0 * sample + 1});
+  EXPECT_EQ(dag::to_doubles(read_column(**dataset, "x", samples)), expected);
+}
+
+// What a file holds whose pieces were written where they belong.
+std::vector<std::byte> placed_bytes(const std::vector<NpzArray>& arrays, size_t piece) {
+  std::vector<std::byte> file;
+  std::vector<NpzRows::Array> specs;
+  for (const NpzArray& array : arrays) specs.push_back({array.name, array.tensor.spec()});
+  auto rows = NpzRows::create(specs, [&](uint64_t offset, std::span<const std::byte> bytes) -> Status {
+    file.resize(std::max<size_t>(file.size(), offset + bytes.size()));
+    std::copy(bytes.begin(), bytes.end(), file.begin() + static_cast<std::ptrdiff_t>(offset));
+    return {};
+  });
+  EXPECT_TRUE(rows.has_value());
+  bool left = true;
+  for (size_t done = 0; left; done += piece) {
+    left = false;
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      const auto bytes = arrays[i].tensor.bytes();
+      if (done >= bytes.size()) continue;
+      left = true;
+      EXPECT_TRUE(rows->append(i, bytes.subspan(done, std::min(piece, bytes.size() - done))).has_value());
+    }
+  }
+  EXPECT_TRUE(rows->finish().has_value());
+  return file;
+}
+
+TEST(Npz, RowsWrittenSideBySideAreTheSameFile) {
+  std::vector<float> floats(1000);
+  for (size_t i = 0; i < floats.size(); ++i) floats[i] = static_cast<float>(i) / 3;
+  const std::vector<int64_t> ints = {-1, 1, 7};
+  const std::vector<NpzArray> arrays = {{"b", dag::make_tensor({10, 100}, floats)},
+                                        {"a/c", dag::make_tensor({3}, ints)},
+                                        {"none", dag::Tensor({dag::DType::F32, {0, 4}})}};
+  for (const size_t piece : {1, 24, 400, 100'000})
+    EXPECT_EQ(placed_bytes(arrays, piece), npz_bytes(arrays).value()) << piece;
+}
+
+TEST(Npz, RowsRefuseWhatNumpyLacks) {
+  const auto create = [](std::vector<NpzRows::Array> arrays) {
+    return NpzRows::create(std::move(arrays), [](uint64_t, std::span<const std::byte>) { return Status{}; });
+  };
+  EXPECT_TRUE(fails_with(create({{"x", {dag::DType::BF16, {2}}}}), ErrorCode::Unsupported, "bf16"));
+  EXPECT_TRUE(fails_with(create({{"x", {}}, {"x", {}}}), ErrorCode::InvalidArgument, "'x'"));
+}
+
 TEST(Npy, HeaderOfEveryDtypeAndRankParsesBack) {
   for (const auto dtype : {dag::DType::F32, dag::DType::F64, dag::DType::F16, dag::DType::I8, dag::DType::U8,
                            dag::DType::I16, dag::DType::U16, dag::DType::I32, dag::DType::U32,

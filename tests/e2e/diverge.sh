@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs that diverge, with real processes. First an absurd learning rate: the job goes back once, diverges at the same
 # step and fails, with the step and what was not finite; weft submit ends with status 7; the last checkpoint is fetched
-# and trained on with a better rate. One machine alone stops at that step at once. Then data with a sample that is not a
-# number: `stop` names the step that reads it, `skip` learns nothing from it and ends in the same bytes on one machine,
-# in two stages, and in two stages of which one is killed.
+# and trained on with a better rate. One machine alone stops at that step at once. Then data with a sample that overflows:
+# `stop` names the step that reads it. Then with one that is not a number: `stop` refuses it by its row before a peer is
+# asked, `skip` learns nothing from it and ends in the same bytes on one machine, in two stages, and in two stages of which
+# one is killed.
 source "$(dirname "$0")/cluster.sh"
 poison=${WEFT_POISON_SAMPLE:-build/release/tests/support/weft_poison_sample}
 cluster_begin
@@ -50,10 +51,19 @@ echo "ok: the checkpoint was fetched and is finite"
 
 # The last of 72 samples, which come in the order of the file, 16 a step: in steps 5, 9, 14, 18, 23, ...
 take_model resnet_small
-"$poison" "$work/data.npz" image 71 nan
+"$poison" "$work/data.npz" image 71 1e30
 sets=(--set steps=120 --set "optimizer={type: adamw, learning_rate: 1e-3}" --set schedule=null --set clip_norm=null)
 alone 7
 fails_in_two_stages 5
+"$poison" "$work/data.npz" image 71 nan
+alone 2
+grep -q "column 'image' holds nan in row 71" "$work/local.log" || fail "$(cat "$work/local.log")"
+jobs_before=$("$weft" jobs --format json | wc -l)
+status=0
+"$weft" submit "$work/job.yaml" "${sets[@]}" >"$work/refused.log" 2>&1 || status=$?
+[ "$status" -eq 2 ] && grep -q "in row 71" "$work/refused.log" || fail "weft submit ended with status $status: $(cat "$work/refused.log")"
+[ "$("$weft" jobs --format json | wc -l)" -eq "$jobs_before" ] || fail "a job was made of it"
+echo "ok: refused: $(tail -n 1 "$work/local.log")"
 sets+=(--set on_divergence=skip)
 alone 0
 grep '"skipped":true' "$work/local.json" | field step | tr '\n' ' ' >"$work/skipped"

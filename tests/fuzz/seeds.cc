@@ -218,6 +218,8 @@ void manifests(Seeds& seeds) {
       {dag::of_initializer("conv.weight"), {dag::DType::F32, {8, 3, 3, 3}}, std::string(64, 'c')},
       {dag::of_initializer("scale"), {dag::DType::F64, {}}, std::string(64, 'd')}};
   seeds.add("three_tensors", storage::manifest_json(manifest));
+  manifest.settings = storage::RunSettings{.values = {{"seed", "3"}, {"steps", "40"}}, .learning_rate = 0.1};
+  seeds.add("settings", storage::manifest_json(manifest));
 }
 
 void packed(Seeds& seeds) {
@@ -444,6 +446,11 @@ void onnx(Seeds& seeds) {
   }
 }
 
+// The cases, each as it stands; the changes are the fuzzer's.
+void nodes(Seeds& seeds) {
+  for (uint64_t i = 0; i < 250; ++i) seeds.add("case_" + std::to_string(i), number(i, 2));
+}
+
 void onnx_files(Seeds& seeds) {
   for (const auto& hostile : weft::onnx::testing::hostile_models())
     if (hostile.name.starts_with("external_")) seeds.add(hostile.name, hostile.bytes());
@@ -469,6 +476,7 @@ const std::map<std::string_view, void (*)(Seeds&)>& makers() {
                                                                        {"job_file", job_file},
                                                                        {"manifests", manifests},
                                                                        {"messages", messages},
+                                                                       {"nodes", nodes},
                                                                        {"npy", npy},
                                                                        {"npz", npz},
                                                                        {"onnx", onnx},

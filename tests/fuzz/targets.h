@@ -20,6 +20,7 @@ namespace weft::fuzz {
   X(job_file)     /* YAML, with a --set */                                                   \
   X(manifests)    /* of checkpoints */                                                       \
   X(messages)     /* between peers, users and broker */                                      \
+  X(nodes)        /* an operator's own case, its nodes changed as the bytes say */           \
   X(npy)          /* the dictionary in an array's header */                                  \
   X(npz)          /* the whole data set */                                                   \
   X(onnx)         /* from memory: scan, parse, import */                                     \

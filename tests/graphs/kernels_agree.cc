@@ -17,8 +17,8 @@ using dag::OpKind;
 
 // A step in the function: two arithmetics may come out on different sides of it.
 bool jumps(OpKind kind) {
-  return kind == OpKind::Cast || kind == OpKind::RoundThrough || kind == OpKind::Mod ||
-         kind == OpKind::ReluGrad ||
+  return kind == OpKind::Cast || kind == OpKind::RoundThrough || kind == OpKind::RoundToHalf ||
+         kind == OpKind::Mod || kind == OpKind::ReluGrad ||
          dag::op_table().row(kind).differentiability == dag::Differentiability::Zero;
 }
 

@@ -8,6 +8,7 @@ it shows that the export says what the module does. --full: the architectures at
 README.md lists the files.
 """
 import argparse
+import fnmatch
 import gzip
 import math
 import os
@@ -149,6 +150,49 @@ class ResNetSmall(nn.Module):
         return self.fc(self.block3(x).mean((2, 3)))
 
 
+class Tagger(nn.Module):
+    """Two kinds of tags for each token; no layer knows of more than its sample."""
+
+    def __init__(self, vocabulary=40, width=24, tags=(7, 5)):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.norm = nn.LayerNorm(width, EPSILON)
+        self.mix = nn.Linear(width, width)
+        self.fine, self.coarse = nn.Linear(width, tags[0]), nn.Linear(width, tags[1])
+
+    def forward(self, tokens):
+        x = torch.tanh(self.mix(self.norm(self.embedding(tokens))))
+        return self.fine(x), self.coarse(x)
+
+
+def tagged(samples, length, rng):
+    """Tokens of which few and unevenly many have tags; of two samples none has any. A weight a sample, one of them 0."""
+    tokens = rng.integers(0, 40, (samples, length))
+    fine, coarse = tokens % 7, tokens // 8
+    for i in range(samples):
+        fine[i, rng.integers(1, length + 1):] = -100
+        coarse[i, :rng.integers(0, length)] = -1
+    fine[[3, 4]], coarse[[3, 10]] = -100, -1
+    return {"tokens": tokens, "fine": fine, "coarse": coarse, "weight": rng.integers(0, 9, samples).astype(np.float32) / 4}
+
+
+class FrozenNorms(nn.Module):
+    """One layer that is frozen whole, one of which only the statistics are, one of which only weight and bias are."""
+
+    def __init__(self, classes=10):
+        super().__init__()
+        self.conv1, self.whole = nn.Conv2d(3, 8, 3, 1, 1, bias=False), norm(8)
+        self.conv2, self.statistics = nn.Conv2d(8, 8, 3, 2, 1, bias=False), norm(8)
+        self.conv3, self.weights = nn.Conv2d(8, 8, 3, 2, 1, bias=False), norm(8)
+        self.fc = nn.Linear(8, classes)
+
+    def forward(self, x):
+        x = F.relu(self.whole(self.conv1(x)))
+        x = F.relu(self.statistics(self.conv2(x)))
+        x = F.relu(self.weights(self.conv3(x)))
+        return self.fc(x.mean((2, 3)))
+
+
 def text(samples, length, vocabulary, rng):
     """Walks on a random graph with three ways out of each token: something to learn within 20 steps."""
     ways = rng.integers(0, vocabulary, (vocabulary, 3))
@@ -193,7 +237,25 @@ CASES = {
         batch=16, microbatch=8, freeze=[],
         optimizer=dict(type="sgd", learning_rate=0.003, momentum=0.9, nesterov=True, weight_decay=1e-3),
         schedule=dict(type="cosine", warmup_steps=4, final=0.01), clip_norm=1.5),
+    "frozen_norms": dict(
+        model=FrozenNorms, opset=17, variants=["dynamic"],
+        data=lambda rng: images(48, 12, rng), inputs={"x": "image"}, losses=[architectures.LOGITS],
+        batch=16, microbatch=8, freeze=["whole.*", "statistics.running_*", "weights.weight", "weights.bias"],
+        optimizer=dict(type="sgd", learning_rate=0.02, momentum=0.9, nesterov=False, weight_decay=0.0),
+        schedule=dict(type="constant"), clip_norm=None),
 }
+
+
+CASES["tagger"] = dict(
+    model=Tagger, opset=17, variants=["dynamic"], data=lambda rng: tagged(20, 6, rng), inputs={"tokens": "tokens"},
+    losses=[dict(type="cross_entropy", logits="fine", labels="fine", axis=2, class_weights=[1.0, 0.5, 2.0, 1.0, 0.0, 1.25, 1.0],
+                 label_smoothing=0.125, sample_weights="weight"),
+            dict(type="cross_entropy", logits="coarse", labels="coarse", axis=2, ignore_index=-1, weight=0.375)],
+    batch=8, microbatch=8, freeze=[], evaluate=True,
+    optimizer=dict(type="adamw", learning_rate=2e-3, weight_decay=0.25, epsilon=1e-6,
+                   groups=[dict(parameters=["*.bias", "norm*"], weight_decay=0.0, learning_rate_factor=0.5),
+                           dict(parameters=["embedding*", "fine*"], learning_rate_factor=2.0)]),
+    schedule=dict(type="cosine", warmup_steps=4, final=0.1), clip_norm=1.0)
 
 
 def initialise(model, seed, quiet=None):
@@ -255,6 +317,18 @@ def rate(step, base, schedule):
     return base
 
 
+def grouped(named, o):
+    """PyTorch's parameter groups: the first pattern that matches a name holds."""
+    groups = [dict(params=[], factor=1.0)] + [dict(params=[], factor=g.get("learning_rate_factor", 1.0)) for g in o.get("groups", [])]
+    for mine, g in zip(groups[1:], o.get("groups", [])):
+        if "weight_decay" in g:
+            mine["weight_decay"] = g["weight_decay"]
+    for name, p in named:
+        at = next((i for i, g in enumerate(o.get("groups", []), 1) if any(fnmatch.fnmatchcase(name, x) for x in g["parameters"])), 0)
+        groups[at]["params"].append(p)
+    return [g for g in groups if g["params"]]
+
+
 def make_optimizer(parameters, o):
     if o["type"] == "adamw":
         return torch.optim.AdamW(parameters, lr=o["learning_rate"], betas=o.get("betas", [0.9, 0.999]),
@@ -263,9 +337,11 @@ def make_optimizer(parameters, o):
                            weight_decay=o["weight_decay"])
 
 
-def train(parameters, loss_of, case, samples):
-    """The step as weft defines it. loss_of(sample numbers) gives the mean loss of one microbatch."""
-    optimizer = make_optimizer(parameters, case["optimizer"])
+def train(named, loss_of, case, samples):
+    """The step as weft defines it. loss_of(sample numbers, those of the step) gives a microbatch's loss; the mean of these
+    over the step's microbatches is the step's."""
+    parameters = [p for _, p in named]
+    optimizer = make_optimizer(grouped(named, case["optimizer"]), case["optimizer"])
     batch, microbatch, clip = case["batch"], case["microbatch"], case["clip_norm"]
     losses, norms = [], []
     for step in range(1, STEPS + 1):
@@ -273,7 +349,7 @@ def train(parameters, loss_of, case, samples):
         optimizer.zero_grad(set_to_none=True)
         total = []
         for m in range(0, batch, microbatch):
-            loss = loss_of(order[m:m + microbatch])
+            loss = loss_of(order[m:m + microbatch], order)
             loss.backward()  # adds to the gradients of the microbatches before
             total.append(loss.item())
         gradients = [p.grad for p in parameters]
@@ -282,7 +358,7 @@ def train(parameters, loss_of, case, samples):
         if clip is not None:
             torch._foreach_mul_(gradients, min(1.0, clip / (length + 1e-6)))
         for group in optimizer.param_groups:
-            group["lr"] = rate(step, case["optimizer"]["learning_rate"], case["schedule"])
+            group["lr"] = rate(step, case["optimizer"]["learning_rate"], case["schedule"]) * group["factor"]
         optimizer.step()
         losses.append(sum(total) / len(total))
         norms.append(length)
@@ -293,14 +369,39 @@ def columns(case, data, dtype):
     """The data of the inputs, in their order, and of the labels, in that of the losses."""
     x = [torch.from_numpy(data[column]) for column in case["inputs"].values()]
     x = [v.to(dtype) if v.is_floating_point() else v for v in x]
-    return x, [torch.from_numpy(data[loss["labels"]]) for loss in case["losses"]]
+    weights = [torch.from_numpy(data[loss["sample_weights"]]).to(dtype) if "sample_weights" in loss else None
+               for loss in case["losses"]]
+    return x, [torch.from_numpy(data[loss["labels"]]) for loss in case["losses"]], weights
 
 
-def cross_entropy(logits, labels, loss, reduction="mean"):
+def count(labels, loss, weights):
+    """What a term is the mean over: v w[label] of the labels that count."""
+    counts = labels != loss.get("ignore_index", -100)
+    of_class = torch.tensor(loss["class_weights"], dtype=torch.float64)[torch.where(counts, labels, 0)] if "class_weights" in loss else 1.0
+    of_sample = 1.0 if weights is None else weights.double().reshape(-1, *[1] * (labels.dim() - 1))
+    return (counts * of_class * of_sample).sum().item()
+
+
+def cross_entropy(logits, labels, loss, weights=None, divisor=None):
+    """PyTorch's, over all of these samples, or over `divisor` where they are a part of a step."""
     axis = loss.get("axis", logits.dim() - 1)
     logits = logits.movedim(axis, -1)
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), reduction=reduction,
-                           ignore_index=loss.get("ignore_index", -100))
+    of_class = torch.tensor(loss["class_weights"], dtype=logits.dtype) if "class_weights" in loss else None
+    each = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), weight=of_class, reduction="none",
+                           ignore_index=loss.get("ignore_index", -100), label_smoothing=loss.get("label_smoothing", 0.0))
+    if weights is not None:
+        each = each.reshape(labels.shape) * weights.reshape(-1, *[1] * (labels.dim() - 1))
+    return each.sum() / (count(labels, loss, weights) if divisor is None else divisor)
+
+
+def step_loss(logits, labels, weights, case, order, step):
+    """Of a microbatch, so that the mean over the microbatches is PyTorch's loss over the whole step."""
+    terms = []
+    for z, y, v, loss in zip(logits, labels, weights, case["losses"]):
+        part = lambda rows: (y[rows], loss, None if v is None else v[rows])
+        divisor = count(*part(step)) * len(order) / len(step)
+        terms.append(cross_entropy(z, *part(order), divisor=divisor))
+    return weighted_sum(terms, case["losses"])
 
 
 def weighted_sum(terms, losses):
@@ -313,28 +414,40 @@ def outputs_of(result):
     return list(result) if isinstance(result, tuple) else [result]
 
 
+def is_frozen(case, name):
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in case["freeze"])
+
+
+def freeze(model, case):
+    """A BatchNorm whose statistics are frozen is in eval(); a parameter that is frozen gets no gradient."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.BatchNorm2d) and is_frozen(case, name + ".running_mean"):
+            module.eval()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not is_frozen(case, name))
+
+
 def train_module(make, state, case, data, dtype):
     model = make()
     model.load_state_dict(state)
     model.train().to(dtype)
-    x, labels = columns(case, data, dtype)
+    freeze(model, case)
+    x, labels, weights = columns(case, data, dtype)
 
-    def loss_of(order):
-        logits = outputs_of(model(*(v[order] for v in x)))
-        terms = [cross_entropy(z, y[order], loss) for z, y, loss in zip(logits, labels, case["losses"])]
-        return weighted_sum(terms, case["losses"])
+    def loss_of(order, step):
+        return step_loss(outputs_of(model(*(v[order] for v in x))), labels, weights, case, order, step)
 
-    losses, norms = train(list(model.parameters()), loss_of, case, len(x[0]))
+    losses, norms = train([(n, p) for n, p in model.named_parameters() if p.requires_grad], loss_of, case, len(x[0]))
     tensors = {k: v.detach().double().numpy() for k, v in model.state_dict().items() if v.is_floating_point()}
-    return losses, norms, tensors, evaluate(model, case, x, labels) if case.get("evaluate") else {}
+    return losses, norms, tensors, evaluate(model, case, x, labels, weights) if case.get("evaluate") else {}
 
 
-def evaluate(model, case, x, labels):
+def evaluate(model, case, x, labels, weights):
     """Over all samples at once: each term's mean over what it counts, and the first one's accuracy."""
     model.eval()
     with torch.no_grad():
         logits = outputs_of(model(*x))
-        terms = [cross_entropy(z, y, loss) for z, y, loss in zip(logits, labels, case["losses"])]
+        terms = [cross_entropy(z, y, loss, v) for z, y, v, loss in zip(logits, labels, weights, case["losses"])]
         counted = labels[0] != case["losses"][0].get("ignore_index", -100)
         hits = (logits[0].argmax(case["losses"][0].get("axis", logits[0].dim() - 1)) == labels[0])[counted]
     return {"evaluation_loss": weighted_sum(terms, case["losses"]).item(), "evaluation_accuracy": hits.double().mean().item()}
@@ -344,14 +457,13 @@ def train_graph(proto, names, case, data):
     """The same training of the exported graph, node by node."""
     graph = onnx_torch.Graph(proto, torch.float64, training=True)
     values = onnx_torch.initializers(proto, torch.float64)
-    parameters = [values[n].requires_grad_() for n in names]
-    x, labels = columns(case, data, torch.float64)
+    parameters = [(n, values[n].requires_grad_()) for n in names]
+    x, labels, weights = columns(case, data, torch.float64)
 
-    def loss_of(order):
+    def loss_of(order, step):
         outputs, statistics = graph.run({name: v[order] for name, v in zip(case["inputs"], x)}, values)
         values.update(statistics)
-        terms = [cross_entropy(outputs[loss["logits"]], y[order], loss) for y, loss in zip(labels, case["losses"])]
-        return weighted_sum(terms, case["losses"])
+        return step_loss([outputs[loss["logits"]] for loss in case["losses"]], labels, weights, case, order, step)
 
     losses, norms = train(parameters, loss_of, case, len(x[0]))
     return losses, norms, {k: v.detach().numpy() for k, v in values.items() if v.is_floating_point()}
@@ -418,7 +530,7 @@ def make(name, case, folder, seed, check):
     gaps = {k: gap(tensors_f32[k], tensors[k]) for k in tensors}
     arrays = metrics | {"losses": losses, "gradient_norm": norms, "losses_f32": losses_f32, "gradient_norm_f32": norms_f32}
     for k, v in tensors.items():
-        if not any(k == f for f in case["freeze"]):
+        if k != "mask":
             if case.get("sketch"):  # in one array and as float32: there are many, and small
                 arrays["sketch/" + k] = np.append(gaps[k], sketch(v)).astype(np.float32)
             else:
@@ -431,7 +543,9 @@ def make(name, case, folder, seed, check):
           f"{sum(v.numel() for v in model.parameters())} parameters, {size} bytes")
     print(f"  float32 to float64: loss {np.max(np.abs(losses_f32 - losses) / losses):.2g}, "
           f"worst tensor {gaps[worst]:.2g} ({worst})")
-    if check:
+    if check and any(isinstance(m, nn.BatchNorm2d) and is_frozen(case, n + ".weight") for n, m in model.named_modules()):
+        print("  the exported graph alone does not say which layers are frozen")
+    elif check:
         names = [n for n, _ in model.named_parameters()]
         graph_losses, _, graph_tensors = train_graph(dynamic, names, case, data)
         between = {k: gap(graph_tensors[k], tensors[k]) for k in tensors}

@@ -863,12 +863,12 @@ std::vector<HostileModel> loop_cases() {
          });
        },
        {bad}},
-      {"loop_body_reads_what_comes_later",
+      {"loop_body_reads_what_comes_of_the_loop",
        [] {
          return of([](ModelMaker& m) {
            trips(m, 2);
            add_node(loop(m.graph(), "trips", "x", "q"), "Add", {"h", "later"}, {"h_next"});
-           m.node("Relu", {"x"}, {"later"});
+           m.node("Relu", {"q"}, {"later"});
          });
        },
        {bad}},

@@ -248,11 +248,13 @@ TEST(Import, BoundInputsLeaveTheGraph) {
 TEST(Import, SymbolsAreBoundByName) {
   ModelMaker maker;
   maker.input("x", {2, -1}).output("y").node("Relu", {"x"}, {"y"});
+  auto& type = *maker.graph().mutable_input(0)->mutable_type()->mutable_tensor_type();
+  type.mutable_shape()->mutable_dim(1)->set_dim_param("length");
   ImportOptions options = training_options();
   const auto refused = import_bytes(maker.bytes(), options);
   ASSERT_FALSE(refused.has_value());
-  EXPECT_NE(refused.error().message.find("'batch'"), std::string::npos) << refused.error().message;
-  options.sizes["batch"] = 9;
+  EXPECT_NE(refused.error().message.find("'length'"), std::string::npos) << refused.error().message;
+  options.sizes["length"] = 9;
   EXPECT_EQ(must_import(maker.bytes(), options).graph.spec(dag::ValueId{0}).shape, (dag::Shape{2, 9}));
 }
 

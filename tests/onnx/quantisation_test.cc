@@ -1,6 +1,7 @@
 // Quantised models: what integers they compute, and that a gradient passes straight through.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
@@ -155,7 +156,7 @@ TEST(Quantisation, IntegersThatAnotherOpReadsAreIntegers) {
   maker.node("QuantizeLinear", {"x", "scale", "zero"}, {"q"});
   maker.node("MatMulInteger", {"q", "w"}, {"y"});
   const ImportedModel model = must_import(maker);
-  EXPECT_EQ(count_kind(model.graph, OpKind::MatMul), 1);
+  EXPECT_EQ(count_kind(model.graph, OpKind::IntegerMatMul), 1);
   EXPECT_EQ(result(maker, row({-300, 5, 7})), (std::vector<double>{(-128 + 12) * 127}));
 }
 
@@ -172,6 +173,110 @@ TEST(Quantisation, LongProductsOfIntegersAreExact) {
   const std::vector<int64_t> wide(x.begin(), x.end());
   EXPECT_EQ(result(maker, dag::from_int64s({DType::U8, {1, kTerms}}, wide)),
             (std::vector<double>{1000.0 * 255 * 255 + 1}));
+}
+
+// A convolution by three loops, with the zero points taken off first.
+std::vector<int64_t> convolved(const std::vector<int64_t>& x, int64_t channels, int64_t side, int64_t zero,
+                               const std::vector<int32_t>& w, int64_t filters, int64_t groups,
+                               const std::vector<int32_t>& w_zeros) {
+  std::vector<int64_t> y;
+  const int64_t of_group = channels / groups;
+  for (int64_t m = 0; m < filters; ++m)
+    for (int64_t row = 0; row < side; ++row)
+      for (int64_t column = 0; column < side; ++column) {
+        int64_t sum = 0;
+        for (int64_t c = 0; c < of_group; ++c)
+          for (int64_t k = 0; k < 9; ++k) {
+            const int64_t r = row + k / 3 - 1, s = column + k % 3 - 1;
+            if (r < 0 || r >= side || s < 0 || s >= side) continue;
+            const int64_t channel = m / (filters / groups) * of_group + c;
+            sum += (x[static_cast<size_t>((channel * side + r) * side + s)] - zero) *
+                   (w[static_cast<size_t>((m * of_group + c) * 9 + k)] - w_zeros[static_cast<size_t>(m)]);
+          }
+        y.push_back(sum);
+      }
+  return y;
+}
+std::vector<int32_t> drawn(size_t count, int32_t low, int32_t high, uint32_t seed) {
+  std::vector<int32_t> values(count);
+  for (int32_t& value : values) {
+    seed = seed * 1664525u + 1013904223u;
+    value = low + static_cast<int32_t>(seed >> 8) % (high - low + 1);
+  }
+  return values;
+}
+
+struct Convolution {
+  int64_t channels, filters, groups;
+};
+constexpr int64_t kSide = 6;
+
+// 70 channels: sums beyond what a float32 holds. Groups of one channel: products of floats.
+constexpr Convolution kConvolutions[] = {{70, 5, 1}, {12, 6, 2}, {4, 4, 4}};
+
+struct QuantisedImages {
+  std::vector<int32_t> w, w_zeros;
+  std::vector<int64_t> x, y;
+};
+QuantisedImages images_of(const Convolution& c) {
+  QuantisedImages made;
+  made.w = drawn(static_cast<size_t>(c.filters * c.channels / c.groups * 9), -128, 127, 1);
+  made.w_zeros = drawn(static_cast<size_t>(c.filters), -5, 5, 2);
+  const auto x = drawn(static_cast<size_t>(c.channels * kSide * kSide), 0, 255, 3);
+  made.x.assign(x.begin(), x.end());
+  made.y = convolved(made.x, c.channels, kSide, 131, made.w, c.filters, c.groups, made.w_zeros);
+  return made;
+}
+void convolve(ModelMaker& maker, const char* op, const Convolution& c,
+              const std::vector<std::string>& operands) {
+  auto& node = maker.node(op, operands, {"y"});
+  attribute(node, "pads", std::vector<int64_t>{1, 1, 1, 1});
+  attribute(node, "group", c.groups);
+}
+
+TEST(Quantisation, ConvolutionsOfIntegersAreExact) {
+  for (const Convolution& c : kConvolutions) {
+    const QuantisedImages made = images_of(c);
+    ModelMaker maker;
+    maker.input("x", {1, c.channels, kSide, kSide}, kU8).output("y", kI32);
+    integers(maker, "x_zero", kU8, {}, {131});
+    integers(maker, "w", kI8, {c.filters, c.channels / c.groups, 3, 3}, made.w);
+    integers(maker, "w_zero", kI8, {c.filters}, made.w_zeros);
+    convolve(maker, "ConvInteger", c, {"x", "w", "x_zero", "w_zero"});
+    EXPECT_EQ(result(maker, dag::from_int64s({DType::U8, {1, c.channels, kSide, kSide}}, made.x)),
+              std::vector<double>(made.y.begin(), made.y.end()));
+    for (const auto& value : must_import(maker).graph.values()) EXPECT_NE(value.spec.dtype, DType::F64);
+  }
+}
+
+TEST(Quantisation, SumsAreRequantisedInFloat32) {
+  for (const Convolution& c : kConvolutions) {
+    const QuantisedImages made = images_of(c);
+    const auto bias = drawn(static_cast<size_t>(c.filters), -900, 900, 4);
+    std::vector<float> scales;
+    for (int64_t m = 0; m < c.filters; ++m) scales.push_back(0.001f * static_cast<float>(m + 1));
+    ModelMaker maker;
+    maker.input("x", {1, c.channels, kSide, kSide}, kU8).output("y", kU8);
+    floats(maker, "x_scale", {}, {0.02f});
+    floats(maker, "w_scale", {c.filters}, scales);
+    floats(maker, "y_scale", {}, {0.07f});
+    integers(maker, "x_zero", kU8, {}, {131});
+    integers(maker, "y_zero", kU8, {}, {120});
+    integers(maker, "w", kI8, {c.filters, c.channels / c.groups, 3, 3}, made.w);
+    integers(maker, "w_zero", kI8, {c.filters}, made.w_zeros);
+    integers(maker, "bias", kI32, {c.filters}, bias);
+    convolve(maker, "QLinearConv", c,
+             {"x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero", "bias"});
+    std::vector<double> expected;
+    for (size_t i = 0; i < made.y.size(); ++i) {
+      const size_t m = i / (kSide * kSide);
+      const auto sum = static_cast<float>(made.y[i] + bias[m]);
+      const float factor = 0.02f * scales[m] / 0.07f;
+      expected.push_back(std::clamp(static_cast<double>(std::nearbyint(sum * factor)) + 120, 0.0, 255.0));
+    }
+    EXPECT_EQ(result(maker, dag::from_int64s({DType::U8, {1, c.channels, kSide, kSide}}, made.x)), expected);
+    for (const auto& value : must_import(maker).graph.values()) EXPECT_NE(value.spec.dtype, DType::F64);
+  }
 }
 
 TEST(Quantisation, ProductsOfWiderIntegersAreRefusedByName) {

@@ -419,6 +419,45 @@ TEST(GridSample, OfThreeDims) {
   EXPECT_FALSE(import_as_it_is(maker).has_value());
 }
 
+// Places half-way between elements, beyond the edges and at the corners: ONNX Runtime 1.30's numbers. PyTorch
+// rounds otherwise in three dims.
+TEST(GridSample, NearestIsTheEvenElementOfTwo) {
+  constexpr double kPoints[] = {-1, -0.75, -0.5, -0.25, 0, 0.2, 0.25, 0.5, 0.6, 0.75, 1, 1.25};
+  struct Case {
+    size_t dims;
+    const char* padding;
+    int64_t corners;
+    Numbers expected;
+  };
+  const Case cases[] = {
+      {2, "zeros", 0, {4, -1, 0, 5, 0, 2, -1, 0, 5, -3, -2, 0}},
+      {2, "zeros", 1, {4, 1, -3, 5, -5, -2, -1, 0, 5, 1, -2, -5}},
+      {2, "border", 0, {4, -1, -3, 5, -5, 2, -1, -3, 5, -3, -2, -5}},
+      {2, "border", 1, {4, 1, -3, 5, -5, -2, -1, -5, 5, 1, -2, -5}},
+      {2, "reflection", 0, {4, -1, -3, 5, -5, 2, -1, -3, 5, -3, -2, -5}},
+      {2, "reflection", 1, {4, 1, -3, 5, -5, -2, -1, -1, 5, 1, -2, -5}},
+      {3, "zeros", 0, {-3, 0, 0, 4, 0, -3, -1, 0, 0, 5, -3, -1}},
+      {3, "zeros", 1, {-3, -5, 5, 4, -1, -3, -1, 1, -5, 5, 4, -1}},
+      {3, "border", 0, {-3, -5, 5, 4, -5, -3, -1, 1, -5, 5, -3, -1}},
+      {3, "border", 1, {-3, -5, 5, 4, -1, -3, -1, 1, -5, 5, 4, -1}},
+      {3, "reflection", 0, {-3, -5, 5, 4, -5, -3, -1, 1, -5, 5, -3, -1}},
+      {3, "reflection", 1, {-3, -5, 5, 4, -1, -3, -1, 1, -5, 5, 4, -1}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(std::to_string(c.dims) + " dims " + c.padding + (c.corners ? " corners" : ""));
+    const bool flat = c.dims == 2;
+    const Shape x = flat ? Shape{1, 1, 4, 6} : Shape{1, 1, 2, 3, 4};
+    const Shape grid = flat ? Shape{1, 1, 12, 2} : Shape{1, 1, 1, 12, 3};
+    Numbers at;
+    for (size_t i = 0; i < 12; ++i)
+      for (size_t d = 0; d < c.dims; ++d) at.push_back(kPoints[(5 * i + 3 * d) % 12]);
+    ModelMaker maker = grid_model(x, grid, "nearest", c.padding, c.corners);
+    const Tensor places = dag::from_doubles({dag::DType::F32, grid}, at);
+    expect_near(run(maker, {{"x", mixed(x)}, {"grid", places}}),
+                flat ? Shape{1, 1, 1, 12} : Shape{1, 1, 1, 1, 12}, c.expected);
+  }
+}
+
 TEST(GridSample, RefusesAGridOfOtherDims) {
   for (const Shape& grid : {Shape{1, 2, 3, 3}, {2, 2, 3, 2}, {1, 2, 2}, {1, 1, 2, 3, 2}}) {
     ModelMaker maker = grid_model({1, 1, 3, 4}, grid, "linear", "zeros", 0);

@@ -67,7 +67,8 @@ TEST(Signal, TransformsAreTheSumsThatDefineThem) {
   for (const int64_t parts : {1, 2})
     for (const int64_t length : {0, 4, 7, 12})
       for (const bool inverse : {false, true}) {
-        SCOPED_TRACE(std::to_string(parts) + " parts, length " + std::to_string(length) + (inverse ? ", inverse" : ""));
+        SCOPED_TRACE(std::to_string(parts) + " parts, length " + std::to_string(length) +
+                     (inverse ? ", inverse" : ""));
         const dag::Tensor x = noise({2, 7, parts}, 1);
         const dag::Tensor y = run(dft_model({2, 7, parts}, {length, inverse, false}), x);
         const int64_t points = length == 0 ? 7 : length;
@@ -88,6 +89,27 @@ TEST(Signal, HalfASpectrumComesBackAsTheSignal) {
     const dag::Tensor back = run(dft_model(half.shape(), {size, true, true}), half);
     ASSERT_EQ(back.shape(), x.shape());
     for (int64_t i = 0; i < size; ++i) EXPECT_LT(std::abs(at(back, 2, i) - at(x, 2, i)), 1e-5);
+  }
+}
+
+// One frequency that is a whole fraction of a turn: what cancels leaves nothing.
+TEST(Signal, AnInverseOfFewFrequenciesHasNoResidue) {
+  for (const auto& [places, frequency] :
+       {std::pair{int64_t{10}, int64_t{0}}, {10, 5}, {12, 3}, {12, 9}, {8, 4}, {7, 0}}) {
+    SCOPED_TRACE(std::to_string(frequency) + " of " + std::to_string(places));
+    std::vector<double> spectrum(static_cast<size_t>(2 * places));
+    spectrum[static_cast<size_t>(2 * frequency)] = static_cast<double>(places);
+    const dag::Shape shape{1, places, 2};
+    const auto y = to_doubles(
+        run(dft_model(shape, {.inverse = true}), dag::from_doubles({DType::F32, shape}, spectrum)));
+    const Complex turns[] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}};
+    for (int64_t i = 0; i < places; ++i) {
+      const Complex want = turns[4 * frequency * i / places % 4];
+      EXPECT_NEAR(y[static_cast<size_t>(2 * i)], want.real(), 1e-6);
+      EXPECT_NEAR(y[static_cast<size_t>(2 * i + 1)], want.imag(), 1e-6);
+      EXPECT_EQ(y[static_cast<size_t>(2 * i)] == 0, want.real() == 0);
+      EXPECT_EQ(y[static_cast<size_t>(2 * i + 1)] == 0, want.imag() == 0);
+    }
   }
 }
 

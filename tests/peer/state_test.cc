@@ -32,6 +32,23 @@ TEST(State, WhatIsThereIsShared) {
   EXPECT_EQ(to_doubles(value_or_fail(state.read(first[1].key))), std::vector<double>(15, 0.0));
 }
 
+TEST(State, AHalfIsWidened) {
+  const auto backend = make_reference_backend();
+  State state(*backend);
+  const State::Claim claim = claim_of("a");
+  ok_or_fail(state.claim({&claim, 1}));
+  for (const dag::DType half : {dag::DType::F16, dag::DType::BF16}) {
+    const Tensor tensor =
+        dag::from_doubles({half, kSpec.shape}, to_doubles(test::random_tensor(1, 1, kSpec.shape)));
+    ok_or_fail(state.write(claim.key, tensor));
+    EXPECT_EQ(to_doubles(value_or_fail(state.read(claim.key))), to_doubles(tensor));
+  }
+  EXPECT_EQ(state.write(claim.key, dag::Tensor({dag::DType::F16, {15}})).error().code,
+            ErrorCode::InvalidArgument);
+  EXPECT_EQ(state.write(claim.key, dag::Tensor({dag::DType::F64, kSpec.shape})).error().code,
+            ErrorCode::InvalidArgument);
+}
+
 TEST(State, AWeightIsOneMemoryUnderEitherOfItsSlots) {
   const auto backend = make_reference_backend();
   State state(*backend);

@@ -190,6 +190,32 @@ TEST(SkippedSteps, AreCountedInUpdatesAndSnapshotsAlsoFromWhereTheStageBegan) {
   EXPECT_EQ(snapshots, (std::vector<uint64_t>{4, 5, 5}));
 }
 
+// Of steps that the assignment names no answer is waited for, unless the job has its norms clipped.
+TEST(EmptySteps, AreSkippedWithoutAsking) {
+  auto assign = assignment({.reads_data = false});
+  assign.training.empty_steps = {2};
+  StageMachine machine(std::make_shared<const proto::AssignStage>(assign), {.tasks_ahead = 3});
+  ASSERT_TRUE(machine.on_command(advance(1, 3)).has_value());
+  std::vector<uint64_t> skipped, skipped_before;
+  std::deque<peer::Task> running;
+  for (;;) {
+    while (const auto task = machine.next_task(kStart)) running.push_back(*task);
+    if (running.empty()) break;
+    const peer::Task task = running.front();
+    running.pop_front();
+    EXPECT_NE(task.kind, peer::TaskKind::Squares);
+    if (task.kind == peer::TaskKind::Update) {
+      EXPECT_TRUE(task.with_squares);
+      if (task.skip) skipped.push_back(task.key.step);
+      skipped_before.push_back(task.skipped_steps);
+    }
+    machine.on_task_done(kStart, task, {});
+  }
+  EXPECT_EQ(machine.completed_step(), 3u);
+  EXPECT_EQ(skipped, std::vector<uint64_t>{2});
+  EXPECT_EQ(skipped_before, (std::vector<uint64_t>{0, 0, 1}));
+}
+
 TEST(SkippedSteps, AJobThatSkipsNoneIsNotToldTo) {
   StageMachine machine(std::make_shared<const proto::AssignStage>(assignment({.clip_norm = 1})));
   EXPECT_TRUE(machine.on_command(advance(1, 2)).has_value());

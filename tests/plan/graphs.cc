@@ -115,16 +115,18 @@ Graph training_graph(const std::string& name, uint64_t seed) {
   if (name == "transformer") return lowered(transformer(seed, {.width = 32, .layers = 2 + size}).graph);
   if (name == "dense") return lowered(dense_net(seed));
   const Example example = import_example(name, true);
-  return lowered(value_or_fail(
-      dag::attach_training_loss(example.graph, {&example.loss, 1}, {&example.target, 1}, dag::op_table())));
+  const dag::TermColumns columns{.target = example.target};
+  return lowered(value_or_fail(dag::attach_training_loss(example.graph, {&example.loss, 1}, {&columns, 1},
+                                                         /*microbatches=*/1, dag::op_table()))
+                     .graph);
 }
 
 Graph evaluation_graph(const std::string& name) {
   const Example example = import_example(name, false);
-  return lowered(
-      value_or_fail(dag::attach_evaluation_loss(example.graph, {&example.loss, 1}, {&example.target, 1},
-                                                example.batch, dag::op_table())),
-      false);
+  const dag::TermColumns columns{.target = example.target};
+  return lowered(value_or_fail(dag::attach_evaluation_loss(example.graph, {&example.loss, 1}, {&columns, 1},
+                                                           example.batch, dag::op_table())),
+                 false);
 }
 
 Graph chain(uint64_t seed, int64_t layers, int64_t batch) {

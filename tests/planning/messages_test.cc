@@ -67,8 +67,9 @@ proto::PlanAnswer answer_of(Rng& rng) {
                   .path = "data/test/text",
                   .sequence_length = 128,
                   .validation = 0.25,
-                  .is_validation = true};
-  program.inputs = {{"x", 0}, {"y", 1}};
+                  .is_validation = true,
+                  .columns = {"image", "label"}};
+  program.inputs = {{"x", 0}, {"y", 1, dag::TensorSpec{dag::DType::I64, {2, 3}}}};
   program.bounds = {{"x", -3, 5, std::nullopt}, {"y", 0, 255, -100}};
   return answer;
 }

@@ -237,8 +237,7 @@ TEST_F(GateTest, ReportsOfWhatNobodyAskedForStayHere) {
 
 // One trickles, and keeps the room; of those who wait, who serves a run is next, though it came last.
 TEST_F(GateTest, LargeMessagesComeInTurnAndWhoServesGoesFirst) {
-  options_.large_max = 1 << 20;
-  options_.arrival_deadline = std::chrono::milliseconds(100);
+  options_.arrivals = {.max = 1 << 20, .deadline = std::chrono::milliseconds(100)};
   start(Role::Peer);
   net::Shape slow;
   slow.send.bytes_per_second = 20'000;

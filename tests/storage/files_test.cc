@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <iterator>
@@ -57,6 +58,26 @@ TEST(Files, WrittenBytesAreReadBack) {
   EXPECT_EQ(files.list(scratch.folder(), 10).value(), (std::vector<std::string>{"f"}));
 }
 
+TEST(Files, PiecesAreWrittenWhereTheyBelong) {
+  const Scratch scratch;
+  Files files;
+  const auto path = scratch.folder() / "f";
+  ASSERT_TRUE(files.write_atomic_placed(path, [&](const Files::PlacedSink& sink) -> Status {
+    WEFT_TRY_STATUS(sink(7, bytes_of("world")));
+    EXPECT_FALSE(std::filesystem::exists(path));
+    WEFT_TRY_STATUS(sink(0, bytes_of("hello")));
+    return sink(5, bytes_of(","));
+  }));
+  EXPECT_EQ(content(path), std::string("hello,\0world", 12));
+  const auto given_up = files.write_atomic_placed(path, [](const Files::PlacedSink& sink) -> Status {
+    WEFT_TRY_STATUS(sink(0, bytes_of("other")));
+    return fail(ErrorCode::Cancelled, "stopped");
+  });
+  EXPECT_EQ(given_up.error().code, ErrorCode::Cancelled);
+  EXPECT_EQ(content(path), std::string("hello,\0world", 12));
+  EXPECT_EQ(files.list(scratch.folder(), 10).value(), (std::vector<std::string>{"f"}));
+}
+
 TEST(Files, LimitsAndKindsAreChecked) {
   const Scratch scratch;
   Files files;
@@ -108,6 +129,55 @@ TEST(Files, ProducerErrorAbandonsTheFile) {
       });
   EXPECT_TRUE(fails_with(status, ErrorCode::Cancelled, "stopped"));
   EXPECT_TRUE(files.list(scratch.folder(), 10).value().empty());
+}
+
+TEST(Files, WhetherAFileCanBeWrittenIsKnownBefore) {
+  const Scratch scratch;
+  Files files;
+  const auto path = scratch.folder() / "f";
+  EXPECT_TRUE(files.check_writable(path));
+  scratch.write("f", "old");
+  EXPECT_TRUE(files.check_writable(path));
+  EXPECT_EQ(content(path), "old");
+  EXPECT_EQ(files.list(scratch.folder(), 10).value(), (std::vector<std::string>{"f"})) << "nothing is left";
+
+  EXPECT_TRUE(fails_with(files.check_writable(scratch.folder()), ErrorCode::InvalidArgument, "is a folder"));
+  EXPECT_TRUE(
+      fails_with(files.check_writable(scratch.folder() / "."), ErrorCode::InvalidArgument, "is a folder"));
+  EXPECT_TRUE(fails_with(files.check_writable("/dev/null"), ErrorCode::InvalidArgument, "no ordinary file"));
+  EXPECT_TRUE(fails_with(files.check_writable(scratch.folder() / "no" / "f"), ErrorCode::NotFound, "no/f"));
+  EXPECT_TRUE(fails_with(files.check_writable(path / "f"), ErrorCode::NotFound, "f/f"));
+  EXPECT_TRUE(fails_with(files.check_writable(scratch.folder() / std::string(300, 'x')),
+                         ErrorCode::InvalidArgument, "name another"));
+  std::filesystem::create_symlink(scratch.folder(), scratch.folder() / "to_folder");
+  EXPECT_TRUE(fails_with(files.check_writable(scratch.folder() / "to_folder"), ErrorCode::InvalidArgument,
+                         "is a folder"));
+  std::filesystem::create_symlink("nowhere", scratch.folder() / "to_nothing");
+  EXPECT_TRUE(files.check_writable(scratch.folder() / "to_nothing"));
+  EXPECT_FALSE(Files(fail_at(1, false, std::make_shared<int>(0))).check_writable(path));
+}
+
+// root may write where it has no right to.
+TEST(Files, AFolderWithoutTheRightToWriteIsToldBefore) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write anywhere";
+  const Scratch scratch;
+  ASSERT_EQ(::chmod(scratch.folder().c_str(), 0555), 0);
+  const Status status = Files().check_writable(scratch.folder() / "f");
+  ASSERT_EQ(::chmod(scratch.folder().c_str(), 0755), 0);
+  EXPECT_TRUE(fails_with(status, ErrorCode::PermissionDenied, "f"));
+}
+
+TEST(Files, AreTheSameByAnyNameAndLink) {
+  const Scratch scratch;
+  const auto path = scratch.write("f", "x"), other = scratch.write("g", "x");
+  std::filesystem::create_symlink("f", scratch.folder() / "link");
+  std::filesystem::create_hard_link(path, scratch.folder() / "hard");
+  std::filesystem::create_symlink(".", scratch.folder() / "here");
+  for (const char* name : {"f", "link", "hard", "here/f", "./here/here/link"})
+    EXPECT_TRUE(Files::is_same_file(path, scratch.folder() / name)) << name;
+  EXPECT_FALSE(Files::is_same_file(path, other));
+  EXPECT_FALSE(Files::is_same_file(path, scratch.folder() / "absent"));
+  EXPECT_FALSE(Files::is_same_file(scratch.folder() / "absent", scratch.folder() / "absent"));
 }
 
 TEST(FolderLock, SecondHolderIsRefusedUntilTheFirstIsGone) {

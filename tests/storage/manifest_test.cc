@@ -44,6 +44,34 @@ TEST(Manifest, SkippedStepsMakeItOfFormat2) {
   EXPECT_TRUE(fails_with(parse_manifest(text), ErrorCode::Corrupted, "`skipped_steps`"));
 }
 
+// A weft that does not know of them would go on without a word: it refuses the format.
+TEST(Manifest, SettingsMakeItOfFormat3) {
+  Manifest told = example();
+  told.settings =
+      RunSettings{.values = {{"seed", "3"}, {"optimizer.type", "adam \"quoted\""}}, .learning_rate = 0.1};
+  const std::string text = manifest_json(told);
+  EXPECT_NE(text.find("\"format\": 3,"), std::string::npos);
+  const auto parsed = parse_manifest(text);
+  ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
+  EXPECT_EQ(*parsed, told);
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    EXPECT_NE(changed.find(from), std::string::npos) << from;
+    return changed.replace(changed.find(from), from.size(), to);
+  };
+  std::string many;
+  for (size_t i = 0; i <= kManifestSettingsMax; ++i) many += "\"k" + std::to_string(i) + "\": \"\",";
+  for (const auto& [changed, message] :
+       {std::pair{with("\"learning_rate\": 0.1", "\"learning_rate\": null"), "`learning_rate`"},
+        {with("\"learning_rate\": 0.1", "\"learning_rate\": \"0.1\""), "`learning_rate`"},
+        {with("\"learning_rate\"", "\"rate\""), "`learning_rate`"},
+        {with("\"settings\"", "\"sittings\""), "`settings`"},
+        {with("\"seed\": \"3\"", "\"seed\": 3"), "`seed`"},
+        {with("\"seed\": \"3\"", "\"seed\": \"" + std::string(5000, 'x') + "\""), "`seed`"},
+        {with("\"seed\": \"3\"", many + "\"seed\": \"3\""), "`settings`"}})
+    EXPECT_TRUE(fails_with(parse_manifest(changed), ErrorCode::Corrupted, message)) << message;
+}
+
 TEST(Manifest, OtherFormatIsRefusedByNumber) {
   std::string text = manifest_json(example());
   text.replace(text.find("\"format\": 1"), 11, "\"format\": 9");

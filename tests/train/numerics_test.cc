@@ -148,13 +148,34 @@ TEST_P(Numerics, CpuBackendIsAsCloseAsFloat32Allows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Numerics,
-                         testing::Values("gpt3", "gpt4", "resnet18w16", "resnet_small", "two_heads"),
+                         testing::Values("gpt3", "gpt4", "resnet18w16", "resnet_small", "frozen_norms",
+                                         "two_heads", "tagger"),
                          [](const auto& case_info) { return std::string(case_info.param); });
 // The architectures that people train, narrow (tests/numerics/architectures.py).
 INSTANTIATE_TEST_SUITE_P(Architectures, Numerics,
-                         testing::Values("resnet50", "densenet121", "mobilenetv2", "vit_b16", "bert",
-                                         "llama", "efficientnet_b0", "unet", "lstm", "gru"),
+                         testing::Values("resnet50", "densenet121", "mobilenetv2", "vit_b16", "bert", "llama",
+                                         "efficientnet_b0", "unet", "lstm", "gru"),
                          [](const auto& case_info) { return std::string(case_info.param); });
+
+// Labels count unevenly, and some microbatches have none: a step is still the whole batch's.
+TEST(NumericsCounts, AStepIsPyTorchsWhateverTheMicrobatch) {
+  test::Scratch scratch;
+  const auto job = test::unpack_case("tagger", scratch.folder());
+  const auto expected = test::read_arrays(test::case_folder("tagger") / "reference.npz");
+  const auto backend = peer::make_reference_backend();
+  for (const int size : {8, 4, 2, 1}) {
+    SCOPED_TRACE("microbatches of " + std::to_string(size));
+    const Trained trained = train_case(job, *backend, {"microbatch_size=" + std::to_string(size)});
+    const auto& losses = expected.at("losses");
+    ASSERT_EQ(trained.losses.size(), losses.size());
+    for (size_t i = 0; i < losses.size(); ++i)
+      EXPECT_NEAR(trained.losses[i], losses[i], 1e-7 * std::abs(losses[i])) << "step " << i + 1;
+    for (const auto& [name, reference] : tensor_references(expected))
+      EXPECT_LE(tensor_gap(trained, name, reference), 1e-6) << name;
+    for (const char* metric : {"loss", "accuracy"})
+      EXPECT_NEAR(trained.metrics.at(metric), expected.at(std::string("evaluation_") + metric)[0], 1e-6);
+  }
+}
 
 TEST(NumericsFixedBatch, GivesTheSameAsTheDynamicExport) {
   test::Scratch scratch;

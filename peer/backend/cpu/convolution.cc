@@ -201,6 +201,7 @@ bool is_fast(const Kernel& kernel, const KernelRequest& request, const OwnGeomet
 }  // namespace
 
 KernelResult make_convolution(const KernelRequest& request) {
+  if (request.op.kind == OpKind::IntegerConv) return make_integer_conv(request);
   if (!request.is_f32(request.in(0))) return request.decline();
   const OwnGeometry geometry(request);
   if (!request.own_convolutions && geometry.is_one_window() && request.all_plain())

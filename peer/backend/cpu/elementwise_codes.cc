@@ -73,6 +73,9 @@ std::optional<ElementCode> float_unary(const dag::Op& op) {
     case OpKind::Round:
     case OpKind::RoundThrough:
       return kRound;
+    case OpKind::RoundToHalf:
+      return op.attributes.get_int(Attr::DType) == static_cast<int64_t>(DType::F16) ? kRoundToF16
+                                                                                    : kRoundToBF16;
     case OpKind::IsNaN:
       return kIsNaN;
     case OpKind::IsInf:

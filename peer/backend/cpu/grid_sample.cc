@@ -22,7 +22,7 @@ struct Geometry {
   int64_t images, channels, plane, points, blocks;
 
   Geometry(const KernelRequest& request, const Shape& x, const Shape& grid)
-      : rule(reference::grid_rule(request.attributes(), x)),
+      : rule(reference::grid_rule(request.attributes(), {dag::DType::F32, x})),
         dims(reference::plane_dims(x)),
         images(x[0]),
         channels(x[1]),

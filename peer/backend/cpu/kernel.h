@@ -123,6 +123,8 @@ KernelResult make_shape(const KernelRequest& request);
 KernelResult make_reduction(const KernelRequest& request);
 KernelResult make_matmul(const KernelRequest& request);
 KernelResult make_convolution(const KernelRequest& request);
+KernelResult make_integer_matmul(const KernelRequest& request);
+KernelResult make_integer_conv(const KernelRequest& request);
 KernelResult make_normalisation(const KernelRequest& request);
 KernelResult make_softmax(const KernelRequest& request);
 KernelResult make_pooling(const KernelRequest& request);

@@ -160,6 +160,7 @@ KernelResult make_product(const KernelRequest& request, const Product& product, 
 }
 
 KernelResult make_matmul(const KernelRequest& request) {
+  if (request.op.kind == dag::OpKind::IntegerMatMul) return make_integer_matmul(request);
   if (request.op.kind != dag::OpKind::MatMul || !request.is_f32(request.in(0)) || !request.all_plain())
     return request.decline();
   const Shape &a = request.in_shape(0), &b = request.in_shape(1), &c = request.out_shape();

@@ -12,9 +12,9 @@ OwnGeometry::OwnGeometry(const KernelRequest& request) {
   const OpKind kind = request.op.kind;
   const Shape& x = kind == OpKind::ConvGradInput ? request.out_shape() : request.in_shape(0);
   const Shape& w = kind == OpKind::ConvGradWeight ? request.out_shape() : request.in_shape(1);
-  const Shape& y = kind == OpKind::Conv            ? request.out_shape()
-                   : kind == OpKind::ConvGradInput ? request.in_shape(0)
-                                                   : request.in_shape(1);
+  const Shape& y = kind == OpKind::Conv || kind == OpKind::IntegerConv ? request.out_shape()
+                   : kind == OpKind::ConvGradInput                     ? request.in_shape(0)
+                                                                       : request.in_shape(1);
   const dag::Attributes& a = request.attributes();
   groups = a.get_int(Attr::Groups, 1);
   samples = x[0], channels = w[1], filters = w[0] / groups;

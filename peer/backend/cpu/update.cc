@@ -98,15 +98,26 @@ void update_parameters(const Team& team, const LoopTable& loops, const dag::Opti
     return index < slots.size() ? pointer<float>(slots[index]) + begin : nullptr;
   };
   const bool sgd = optimizer.type == dag::OptimizerType::Sgd;
-  const SgdArgs of_sgd = sgd ? sgd_args(optimizer, step) : SgdArgs{};
-  const AdamArgs of_adam = sgd ? AdamArgs{} : adam_args(optimizer, step);
+  std::vector<SgdArgs> of_sgd;  // by group, after those of no group
+  std::vector<AdamArgs> of_adam;
+  for (size_t i = 0; i <= optimizer.groups.size(); ++i) {
+    const auto of = dag::update_of_group(optimizer, step, i == 0 ? std::nullopt : std::optional(i - 1));
+    if (sgd)
+      of_sgd.push_back(sgd_args(of.optimizer, of.step));
+    else
+      of_adam.push_back(adam_args(of.optimizer, of.step));
+  }
+  const auto args = [&](size_t array) {
+    const auto& group = parameters[array].group;
+    return group ? *group + 1 : 0;
+  };
   row.each(team, [&](size_t array, int64_t begin, int64_t end) {
     float* p = pointer<float>(parameters[array].parameter) + begin;
     const float* g = pointer<const float>(parameters[array].gradient) + begin;
     if (sgd)
-      loops.sgd(p, g, slot(array, 0, begin), end - begin, of_sgd);
+      loops.sgd(p, g, slot(array, 0, begin), end - begin, of_sgd[args(array)]);
     else
-      loops.adam(p, g, slot(array, 0, begin), slot(array, 1, begin), end - begin, of_adam);
+      loops.adam(p, g, slot(array, 0, begin), slot(array, 1, begin), end - begin, of_adam[args(array)]);
   });
 }
 

@@ -74,6 +74,10 @@ const char* float_unary(const dag::Op& op) {
     case OpKind::Round:
     case OpKind::RoundThrough:
       return "rintf($1)";
+    case OpKind::RoundToHalf:
+      return op.attributes.get_int(Attr::DType) == static_cast<int64_t>(DType::F16)
+                 ? "elements::converted<float>(elements::converted<elements::Half>($1))"
+                 : "elements::converted<float>(elements::converted<elements::Brain>($1))";
     case OpKind::IsNaN:
       return "$1 != $1";
     case OpKind::IsInf:

@@ -58,8 +58,8 @@ UpdatedTensor updated_tensor(const ParameterUpdate& update) {
           slot(1)};
 }
 
-// How many of the sources one launch takes, at least one. Launches use the same scratch, one after another: it
-// has a bound, for models of any size.
+// How many of the sources one launch takes, at least one. Launches use the same scratch, one after another:
+// it has a bound, for models of any size.
 size_t squares_of_one_launch(std::span<const TensorView> sources) {
   constexpr int64_t kChunksMax = 120 << 10;
   size_t count = 0;
@@ -70,10 +70,10 @@ size_t squares_of_one_launch(std::span<const TensorView> sources) {
   return count;
 }
 
-// Fills tables and launches each that is full, and the last.
+// Of the parameters of one group: fills tables and launches each that is full, and the last.
 template <typename Parameters, typename Args>
 Status update_all(Device& device, const EntryOf<Parameters>& kernel, const Args& args,
-                  std::span<const ParameterUpdate> parameters) {
+                  std::span<const ParameterUpdate> parameters, std::optional<size_t> group) {
   Parameters p{{}, args};
   UpdateTable& table = p.table;
   const auto flush = [&]() -> Status {
@@ -84,7 +84,7 @@ Status update_all(Device& device, const EntryOf<Parameters>& kernel, const Args&
   };
   for (const ParameterUpdate& update : parameters) {
     const int64_t chunks = chunks_of(update.spec.element_count());
-    if (chunks == 0) continue;
+    if (chunks == 0 || update.group != group) continue;
     table.tensors[table.count] = updated_tensor(update);
     table.starts[table.count + 1] = table.starts[table.count] + chunks;
     if (++table.count == kUpdateTensors) WEFT_TRY_STATUS(flush());
@@ -140,9 +140,14 @@ Status submit_update(Device& device, const dag::OptimizerSpec& optimizer, const 
                      std::span<const ParameterUpdate> parameters) {
   const size_t slots = dag::optimizer_slots(optimizer).size();
   for (const ParameterUpdate& update : parameters) WEFT_CHECK(update.slots.size() == slots);
-  if (optimizer.type == dag::OptimizerType::Sgd)
-    return update_all(device, k_sgd, sgd_args(optimizer, step), parameters);
-  return update_all(device, k_adam, adam_args(optimizer, step), parameters);
+  for (size_t i = 0; i <= optimizer.groups.size(); ++i) {
+    const std::optional<size_t> group = i == 0 ? std::nullopt : std::optional(i - 1);
+    const auto of = dag::update_of_group(optimizer, step, group);
+    WEFT_TRY_STATUS(optimizer.type == dag::OptimizerType::Sgd
+                        ? update_all(device, k_sgd, sgd_args(of.optimizer, of.step), parameters, group)
+                        : update_all(device, k_adam, adam_args(of.optimizer, of.step), parameters, group));
+  }
+  return {};
 }
 
 }  // namespace weft::peer::cuda

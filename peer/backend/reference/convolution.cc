@@ -34,6 +34,24 @@ void conv(const Call& c) {
     y[at(i)] += c.reals(2)[at(i / channels.inner % channels.size)];
 }
 
+// Values less their zero point: one for all, or one a slice along the leading dim.
+Wholes centred(const Call& c, size_t operand, size_t zero) {
+  Wholes values = c.wholes(operand);
+  if (!c.has(zero)) return values;
+  const Wholes& points = c.wholes(zero);
+  const size_t slice = values.size() / std::max<size_t>(1, points.size());
+  for (size_t i = 0; i < values.size(); ++i) values[i] -= points[i / slice];
+  return values;
+}
+
+void integer_conv(const Call& c) {
+  const Wholes x = centred(c, 0, 2), w = centred(c, 1, 3);
+  Wholes& y = c.out().wholes;
+  for_each_product(c, c.shape(0), c.shape(1), c.out().spec.shape,
+                   [&](size_t ix, size_t iw, size_t iy) { y[iy] += x[ix] * w[iw]; });
+  for (int64_t& sum : y) sum = wrapped(DType::I32, sum);
+}
+
 void conv_grad_input(const Call& c) {
   const Reals &dy = c.reals(0), &w = c.reals(1);
   Reals& dx = c.out().reals;
@@ -54,6 +72,8 @@ void run_convolution(const Call& call) {
   switch (call.kind) {
     case OpKind::Conv:
       return conv(call);
+    case OpKind::IntegerConv:
+      return integer_conv(call);
     case OpKind::ConvGradInput:
       return conv_grad_input(call);
     case OpKind::ConvGradWeight:

@@ -31,6 +31,11 @@ double sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : x; }  // NaN and the zer
 double clipped(double x, double low, double high) {
   return std::isnan(x) ? x : std::min(std::max(x, low), high);
 }
+double nearest_half(double x, DType dtype) {
+  const auto narrow = static_cast<float>(x);
+  return dtype == DType::F16 ? dag::float_from_f16(dag::f16_from_float(narrow))
+                             : dag::float_from_bf16(dag::bf16_from_float(narrow));
+}
 double low_of(const Call& c) {
   return c.attributes.get_double(Attr::Min, -std::numeric_limits<double>::infinity());
 }
@@ -95,6 +100,8 @@ double unary(const Call& c, double x) {
     case OpKind::Round:
     case OpKind::RoundThrough:
       return std::nearbyint(x);  // the default rounding mode is to even
+    case OpKind::RoundToHalf:
+      return nearest_half(x, static_cast<DType>(c.attributes.get_int(Attr::DType)));
     case OpKind::Clip:
       return clipped(x, low_of(c), high_of(c));
     default:

@@ -39,6 +39,17 @@ void matmul(const Call& c, const std::vector<T>& a, const std::vector<T>& b, std
   });
 }
 
+// Integers, less the zero point where there is one: one for all, or of element i the number i / step, in
+// turn.
+std::vector<uint64_t> centred(const Call& c, size_t operand, int64_t step) {
+  std::vector<uint64_t> values(c.wholes(operand).begin(), c.wholes(operand).end());
+  if (!c.has(operand + 2)) return values;
+  const Wholes& points = c.wholes(operand + 2);
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] -= static_cast<uint64_t>(points[i / at(step) % points.size()]);
+  return values;
+}
+
 // Of the n rows of n numbers in `a`.
 double determinant(Reals a, int64_t n) {
   double product = 1;
@@ -90,11 +101,8 @@ void run_matmul(const Call& call) {
   if (call.kind == OpKind::DetGrad) return det_grad(call);
   if (call.out().is_real()) return matmul(call, call.reals(0), call.reals(1), call.out().reals);
   // Integers in unsigned arithmetic, which wraps where signed would be undefined.
-  const auto as_unsigned = [](const Wholes& values) {
-    return std::vector<uint64_t>(values.begin(), values.end());
-  };
   std::vector<uint64_t> y(call.out().wholes.size());
-  matmul(call, as_unsigned(call.wholes(0)), as_unsigned(call.wholes(1)), y);
+  matmul(call, centred(call, 0, call.shape(0).back()), centred(call, 1, 1), y);
   for (size_t i = 0; i < y.size(); ++i)
     call.out().wholes[i] = wrapped(call.out().spec.dtype, static_cast<int64_t>(y[i]));
 }

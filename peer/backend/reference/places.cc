@@ -39,14 +39,6 @@ Taps linear_taps(const Place& place, int64_t size) {
   return taps;
 }
 
-// PyTorch rounds halves to even in two dims, and away from zero in three.
-Taps nearest_taps(const Place& place, int64_t size, size_t dims) {
-  Taps taps;
-  if (!reachable(place.at, size)) return taps;
-  taps.add(static_cast<int64_t>(dims == 2 ? std::nearbyint(place.at) : std::round(place.at)), size, 1, 0);
-  return taps;
-}
-
 // ---- GridSample ----
 
 Place unpadded(double coordinate, int64_t size, bool align_corners) {
@@ -105,11 +97,30 @@ Taps cubic_taps(const Place& place, int64_t size, const GridRule& rule) {
   return taps;
 }
 
+template <typename T>
+double nearest_element(T coordinate, T size, bool align_corners) {
+  if (align_corners) return static_cast<double>(std::nearbyint((coordinate + 1) / 2 * (size - 1)));
+  return static_cast<double>(std::nearbyint(((coordinate + 1) * size - 1) / 2));
+}
+
+// As ONNX has it: a half goes to the even element, and what is padded is the element. Whether a place is a
+// half is a matter of rounding, so that it is worked out in the grid's own type.
+Taps nearest_taps(const GridRule& rule, double coordinate, int64_t size) {
+  const double element =
+      rule.is_single
+          ? nearest_element(static_cast<float>(coordinate), static_cast<float>(size), rule.align_corners)
+          : nearest_element(coordinate, static_cast<double>(size), rule.align_corners);
+  const double at = padded({element, 0}, size, rule).at;
+  Taps taps;
+  if (reachable(at, size)) taps.add(static_cast<int64_t>(std::nearbyint(at)), size, 1, 0);
+  return taps;
+}
+
 Taps grid_taps(const GridRule& rule, double coordinate, int64_t size) {
   const Place place = unpadded(coordinate, size, rule.align_corners);
   switch (rule.mode) {
     case GridRule::Mode::Nearest:
-      return nearest_taps(padded(place, size, rule), size, rule.dims);
+      return nearest_taps(rule, coordinate, size);
     case GridRule::Mode::Linear:
       return linear_taps(padded(place, size, rule), size);
     case GridRule::Mode::Cubic:
@@ -141,7 +152,8 @@ void Samples::clear() {
   for (auto& slope : slopes) slope.clear();
 }
 
-GridRule grid_rule(const dag::Attributes& attributes, const dag::Shape& x) {
+GridRule grid_rule(const dag::Attributes& attributes, const dag::TensorSpec& spec) {
+  const dag::Shape& x = spec.shape;
   const std::string &mode = attributes.get_string(Attr::Mode),
                     &padding = attributes.get_string(Attr::PaddingMode);
   return {.mode = mode == "nearest"  ? GridRule::Mode::Nearest
@@ -151,7 +163,8 @@ GridRule grid_rule(const dag::Attributes& attributes, const dag::Shape& x) {
                      : padding == "border" ? GridRule::Padding::Border
                                            : GridRule::Padding::Reflection,
           .align_corners = attributes.get_int(Attr::AlignCorners) != 0,
-          .dims = x.size() - 2};
+          .dims = x.size() - 2,
+          .is_single = spec.dtype == dag::DType::F32};
 }
 
 void add_grid_samples(const GridRule& rule, const PlaneDims& plane, std::span<const double> grid,

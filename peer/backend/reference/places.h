@@ -36,9 +36,10 @@ struct GridRule {
   enum class Mode { Nearest, Linear, Cubic } mode;
   enum class Padding { Zeros, Border, Reflection } padding;
   bool align_corners;
-  size_t dims;  // spatial ones: 2 or 3
+  size_t dims;     // spatial ones: 2 or 3
+  bool is_single;  // coordinates are F32
 };
-GridRule grid_rule(const dag::Attributes& attributes, const dag::Shape& x);
+GridRule grid_rule(const dag::Attributes& attributes, const dag::TensorSpec& x);
 
 // Appends a sample for each point of `grid`, `rule.dims` coordinates each (the innermost dim's first, -1 to 1
 // over the plane). Slopes are those by the grid's coordinates, in the grid's order.

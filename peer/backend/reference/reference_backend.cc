@@ -165,8 +165,9 @@ void update_adam(const dag::OptimizerSpec& spec, const dag::UpdateStep& step, El
   e.parameter -= step.learning_rate / first * m / (std::sqrt(v) / std::sqrt(second) + spec.epsilon);
 }
 
-void update_parameter(const dag::OptimizerSpec& optimizer, const dag::UpdateStep& step,
+void update_parameter(const dag::OptimizerSpec& of_all, const dag::UpdateStep& step_of_all,
                       const ParameterUpdate& update) {
+  const auto [optimizer, step] = dag::update_of_group(of_all, step_of_all, update.group);
   const int64_t count = update.spec.element_count();
   const auto p = elements<double>(update.parameter, count), g = elements<double>(update.gradient, count);
   std::vector<std::span<double>> s;

@@ -61,7 +61,7 @@ double slope(const Samples& samples, int64_t i, size_t d, const double* plane) {
 
 // The samples of image n, as many as a channel of the result has.
 Samples samples_of_image(const Call& c, size_t x, int64_t n) {
-  const GridRule rule = grid_rule(c.attributes, c.shape(x));
+  const GridRule rule = grid_rule(c.attributes, c.in(x).spec);
   const size_t numbers = c.reals(x + 1).size() / static_cast<size_t>(c.shape(x)[0]);
   Samples samples;
   add_grid_samples(rule, plane_dims(c.shape(x)), std::span(c.reals(x + 1)).subspan(at(n) * numbers, numbers),

@@ -22,5 +22,6 @@ void add_update_loops(LoopTable& table);
 void add_gemm_loops(LoopTable& table);
 void add_convolution_loops(LoopTable& table);
 void add_recurrent_loops(LoopTable& table);
+void add_byte_loops(LoopTable& table);
 const LoopTable& table();
 }  // namespace weft::peer::cpu::WEFT_ISA

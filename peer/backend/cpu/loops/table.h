@@ -42,6 +42,8 @@ enum ElementCode : int {
   kFloor,
   kCeil,
   kRound,
+  kRoundToF16,
+  kRoundToBF16,
   kSquare,
   kCube,
   kClip,
@@ -184,6 +186,37 @@ struct CellGradArgs {
 using CellLoop = void (*)(const CellArgs& args);
 using CellGradLoop = void (*)(const CellGradArgs& args);
 
+constexpr int64_t kBytePanelColumns = 64;
+
+// Where a stretch of a row's bytes comes to lie among a panel's columns.
+struct ByteSegment {
+  int64_t source, target, count;
+};
+// Rows of bytes as a panel: [depth / 4, kBytePanelColumns, 4 of depth], the depth padded with zeros. What the
+// segments leave out is undefined.
+struct BytePanelArgs {
+  const uint8_t* const* rows;
+  int64_t depth;
+  const ByteSegment* segments;
+  int64_t segment_count, stride;  // stride: of the sources
+  int has_slack;                  // kBytePanelColumns bytes may be read from any source
+  int flip_signs;                 // adds 128: what was unsigned counts as signed, and the other way round
+  uint8_t* panel;
+};
+// c[m, n] = a[m, 4 * quads] times a panel, one factor unsigned and the other signed, and for each of the two
+// `of_column` that are there, the outer product with of_row. n <= kBytePanelColumns <= entries of of_column.
+// Sums wrap around.
+struct ByteProductArgs {
+  const uint8_t* a;
+  int64_t a_stride;
+  int a_unsigned;
+  int64_t m, quads, n;
+  const uint8_t* panel;
+  const int32_t *of_row[2], *of_column[2];
+  int32_t* c;
+  int64_t c_stride;
+};
+
 enum ReduceCode : int { kReduceSum, kReduceMax, kReduceMin, kReduceProd, kReduceCodeCount };
 
 // All arrays are float and contiguous unless said otherwise. `lanes` (1, 8 or 16) is the number of channels
@@ -279,6 +312,10 @@ struct LoopTable {
   // GRU with the reset after the product is one stretch; with the reset before it, two around the product.
   CellLoop lstm_cell, gru_linear_cell, gru_open_cell, gru_close_cell, rnn_cell;
   CellGradLoop lstm_cell_grad, gru_linear_cell_grad, gru_open_cell_grad, gru_close_cell_grad, rnn_cell_grad;
+
+  void (*byte_panel)(const BytePanelArgs& args);
+  void (*byte_product)(const ByteProductArgs& args);
+  void (*byte_product_vnni)(const ByteProductArgs& args);  // null where the processor lacks the instruction
 
   // slot arrays may be null where the rule has none.
   void (*sgd)(float* parameter, const float* gradient, float* momentum, int64_t count, const SgdArgs& args);

@@ -14,6 +14,23 @@ void map(const ElementArgs& args) {
   for (int64_t i = 0; i < count; ++i) y[i] = Function::of(x[i]);
 }
 
+// The nearest number with the bits of a half, ties to even.
+WEFT_LOOP_INLINE float nearest_f16(float x) {
+  const uint32_t bits = static_cast<uint32_t>(float_to_bits(x)), magnitude = bits & 0x7fffffffu;
+  // Of what will be subnormal, adding 0.5 rounds away all but the bits that remain.
+  const uint32_t small = static_cast<uint32_t>(float_to_bits((abs_(x) + 0.5f) - 0.5f));
+  const uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u)) & ~0x1fffu;
+  uint32_t nearest = magnitude < 0x38800000u ? small : normal;
+  nearest = magnitude >= 0x477ff000u ? 0x7f800000u : nearest;  // rounds beyond 65504
+  nearest = magnitude > 0x7f800000u ? 0x7fc00000u : nearest;
+  return bits_to_float(static_cast<int32_t>(nearest | (bits & 0x80000000u)));
+}
+WEFT_LOOP_INLINE float nearest_bf16(float x) {
+  const uint32_t bits = static_cast<uint32_t>(float_to_bits(x));
+  const uint32_t nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+  return bits_to_float(static_cast<int32_t>(x != x ? bits | 0x400000u : nearest));
+}
+
 #define WEFT_UNARY(Name, expression)                                 \
   struct Name {                                                      \
     static WEFT_LOOP_INLINE float of(float x) { return expression; } \
@@ -46,6 +63,8 @@ WEFT_UNARY(Softplus, softplus_(x));
 WEFT_UNARY(Floor, __builtin_floorf(x));
 WEFT_UNARY(Ceil, __builtin_ceilf(x));
 WEFT_UNARY(Round, __builtin_rintf(x));
+WEFT_UNARY(RoundToF16, nearest_f16(x));
+WEFT_UNARY(RoundToBF16, nearest_bf16(x));
 WEFT_UNARY(Square, x* x);
 WEFT_UNARY(Cube, x* x* x);
 #undef WEFT_UNARY
@@ -160,8 +179,7 @@ void random_normal(const ElementArgs& args) {
       normals[k] = radius * __builtin_cosf(angle);
       normals[k + 1] = radius * __builtin_sinf(angle);
     }
-    for (int64_t i = 0; i < count; ++i)
-      y[done + i] = mean[done + i] + scale[done + i] * normals[skip + i];
+    for (int64_t i = 0; i < count; ++i) y[done + i] = mean[done + i] + scale[done + i] * normals[skip + i];
   });
 }
 
@@ -295,6 +313,7 @@ void add_unary_loops(LoopTable& table) {
   e[kAsinh] = map<Asinh>, e[kAcosh] = map<Acosh>, e[kAtanh] = map<Atanh>, e[kTanh] = map<Tanh>;
   e[kSigmoid] = map<Sigmoid>, e[kRelu] = map<Relu>, e[kErf] = map<Erf>, e[kGelu] = map<Gelu>;
   e[kGeluTanh] = map<GeluTanh>, e[kSoftplus] = map<Softplus>, e[kFloor] = map<Floor>, e[kCeil] = map<Ceil>;
+  e[kRoundToF16] = map<RoundToF16>, e[kRoundToBF16] = map<RoundToBF16>;
   e[kRound] = map<Round>, e[kSquare] = map<Square>, e[kCube] = map<Cube>;
   e[kClip] = clip, e[kDropout] = dropout, e[kRandomUniform] = random_uniform;
   e[kRandomNormal] = random_normal, e[kIsNaN] = is_nan, e[kIsInf] = is_inf, e[kNotB] = not_bool;

@@ -59,6 +59,7 @@ const LoopTable& table() {
     add_gemm_loops(filled);
     add_convolution_loops(filled);
     add_recurrent_loops(filled);
+    add_byte_loops(filled);
     return true;
   }();
   (void)once;

@@ -46,15 +46,18 @@ __device__ __forceinline__ double cubic_slope_at(double d) {
 
 template <int kTaps, int kDims>
 struct GridTaps;
-// PyTorch rounds halves to even in two dims, and away from zero in three.
+// As ONNX has it: a half goes to the even element, and what is padded is the element. Whether a place is a
+// half is a matter of rounding, so that it is worked out in the grid's own type.
 template <int kDims>
 struct GridTaps<1, kDims> {
   static __device__ __forceinline__ Taps<1> of(const GridGeometry& g, float coordinate, int32_t size) {
-    const Place place = padded(unpadded(coordinate, size, g.align_corners != 0), size, g);
+    const auto n = static_cast<float>(size);
+    const float place = g.align_corners != 0 ? (coordinate + 1.0f) / 2.0f * (n - 1.0f)
+                                             : ((coordinate + 1.0f) * n - 1.0f) / 2.0f;
+    const Place element = padded({rint(static_cast<double>(place)), 0.0}, size, g);
     Taps<1> taps;
     taps.set_none(0);
-    if (is_reachable(place.at, size))
-      taps.set(0, static_cast<int64_t>(kDims == 2 ? rint(place.at) : round(place.at)), size, 1.0, 0.0);
+    if (is_reachable(element.at, size)) taps.set(0, static_cast<int64_t>(rint(element.at)), size, 1.0, 0.0);
     return taps;
   }
 };

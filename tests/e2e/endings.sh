@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# How commands end, with real processes: what follows a job ends as the job did, a terminal that goes away (SIGHUP) ends
+# nothing that is not kept, nor does a reader that goes, and a trained file that cannot be written stays with the broker.
+#   endings.sh [--quick]
+source "$(dirname "$0")/cluster.sh"
+cluster_begin
+take_model gpt3
+job=$work/job.yaml
+peer() { start_peer "$1" --device cpu:1 --listen 127.0.0.1:0 "${@:2}"; }
+ends_with() {  # ends_with CODE COMMAND...: its standard output and error are SAID
+  local expected=$1 code=0; shift
+  SAID=$("$@" 2>&1) || code=$?
+  [ "$code" = "$expected" ] || fail "$* ended with $code, not $expected: $SAID"
+}
+says() { [[ $SAID == *"$1"* ]] || fail "it does not say '$1': $SAID"; }
+
+start_broker
+peer a
+peer b
+
+# A job that failed.
+ends_with 7 "$weft" submit "$job" --set optimizer.learning_rate=1e30 --set placement.stages=1 --format json
+failed=$("$weft" jobs --format json | tail -n 1 | field job)
+ends_with 7 "$weft" logs -f "$failed"
+ends_with 0 "$weft" logs "$failed"
+ends_with 0 "$weft" stop "$failed"
+says "has ended already: it is failed"
+echo "ok: a job that diverged: submit and logs -f end with 7, stop says that it has ended"
+
+# One that runs: whoever follows it may go, by a hangup or because nobody reads.
+submit_job "$job" --set schedule=null --set steps=1000000 --set placement.stages=1
+wait_for_step 5
+read_one_line() { timeout 60 "$weft" logs -f "$job_number" --format json | head -n 1; }
+ends_with 0 read_one_line
+"$weft" logs -f "$job_number" >"$work/logs.out" 2>&1 &
+follower=$!
+wait_for_log "$work/logs.out" "step"
+kill -HUP "$follower"
+code=0; wait "$follower" || code=$?
+[ "$code" = 130 ] || fail "logs -f ended with $code after a hangup"
+kill -HUP "$submit_pid"
+code=0; wait "$submit_pid" || code=$?
+[ "$code" = 130 ] || fail "submit ended with $code after a hangup"
+[ "$(job_state)" = running ] || fail "the job is $(job_state) after its submitter's hangup"
+echo "ok: logs ends when nobody reads, logs and submit leave at a hangup, and the job goes on"
+
+# The peer that has it hands it over at a hangup.
+worker=$(one_of $(active_peers))
+kill -HUP "${peer_pid[$worker]}"; kill -HUP "${peer_pid[$worker]}" 2>/dev/null || true
+wait "${peer_pid[$worker]}" || fail "$worker did not leave with 0 at a hangup but $?"
+unset "peer_pid[$worker]"
+moved=$(timeout 120 "$weft" logs -f "$job_number" --format json |
+  awk '/wants to leave/ { asked = 1 } asked && /"state":"running"/ { print "moved"; exit }') || fail "logs: $?"
+[ "$moved" = moved ] || fail "the job did not move when $worker left"
+"$weft" logs -f "$job_number" >"$work/logs.out" 2>&1 &
+follower=$!
+"$weft" stop "$job_number" >/dev/null
+code=0; wait "$follower" || code=$?
+[ "$code" = 130 ] || fail "logs -f of a job that was stopped ended with $code"
+ends_with 0 "$weft" stop "$job_number"
+says "has ended already: it is stopped"
+ends_with 0 "$weft" fetch "$job_number" -o "$work/fetched.onnx"
+echo "ok: a peer handed its work over at a hangup; a stopped job ends what follows it with 130"
+
+# A peer, and a submitter, whose outputs nobody reads any more.
+mkfifo "$work/unread"
+"$weft" join "$BROKER" --token "$PEER_TOKEN" --name c --data-dir "$work/peer-c" --device cpu:1 --listen 127.0.0.1:0 \
+  >"$work/unread" 2>&1 &
+peer_pid[c]=$!
+head -c 1 "$work/unread" >/dev/null
+submit_unread() { "$weft" submit "$job" --set placement.stages=2 --set "output=$work/unread.onnx" --set steps=40 2>&1 | head -n 1; }
+ends_with 0 submit_unread
+[ -s "$work/unread.onnx" ] || fail "a submitter that nobody read did not write its file"
+kill -0 "${peer_pid[c]}" || fail "a peer that nobody reads has ended"
+echo "ok: a peer and a submitter that nobody reads go on"
+
+# The output becomes a folder while the job runs.
+submit_job "$job" --set placement.stages=1 --set steps=200 --set "output=$work/taken.onnx"
+wait_for_step 2
+mkdir -p "$work/taken.onnx/full"
+code=0; wait "$submit_pid" || code=$?
+[ "$code" != 0 ] || fail "submit ended well although its file could not be written"
+grep -q "weft fetch $job_number -o FILE" "$work/submit.log" || fail "submit does not say how to fetch the file"
+ends_with 0 "$weft" fetch "$job_number" -o "$work/late.onnx"
+"$weft" local "$job" --set steps=200 --threads 1 --set "output=$work/local.onnx" --format json >/dev/null
+same_file "fetched after submit could not write it" "$work/local.onnx" "$work/late.onnx"
+ends_with 2 "$weft" fetch "$job_number" -o "$work/taken.onnx"
+says "is a folder"

@@ -1,0 +1,172 @@
+#include "train/resumption.h"
+
+#include <array>
+#include <charconv>
+#include <variant>
+
+#include "base/overloaded.h"
+#include "dag/optimizer.h"
+#include "storage/sha256.h"
+
+namespace weft::train {
+namespace {
+
+constexpr const char* kDataKey = "data.train";  // its bytes; how they are read stands beneath it
+constexpr const char* kModelKey = "model";      // what of it is not trained
+constexpr size_t kWordsMax = 500;               // of one setting
+
+std::string text_of(double number) {
+  std::array<char, 32> buffer{};
+  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number);
+  return {buffer.data(), end};
+}
+std::string text_of(bool flag) { return flag ? "true" : "false"; }
+
+// People's names in a manifest, which is UTF-8 and of bounded size: what is long or strange is told by its
+// hash.
+std::string words(const std::string& text) {
+  bool plain = text.size() <= kWordsMax;
+  for (const char c : text) plain = plain && c >= 0x20 && c < 0x7F;
+  return plain ? text : "sha256 " + storage::sha256_hex(text);
+}
+
+void add_optimizer(const dag::OptimizerSpec& spec, std::map<std::string, std::string>& values) {
+  static constexpr std::array kNames{"sgd", "adam", "adamw"};
+  values["optimizer.type"] = kNames.at(static_cast<size_t>(spec.type));
+  values["optimizer.learning_rate"] = text_of(spec.learning_rate);
+  values["optimizer.weight_decay"] = text_of(spec.weight_decay);
+  values["optimizer.momentum"] = text_of(spec.momentum);
+  values["optimizer.dampening"] = text_of(spec.dampening);
+  values["optimizer.nesterov"] = text_of(spec.nesterov);
+  values["optimizer.betas"] = "[" + text_of(spec.beta1) + ", " + text_of(spec.beta2) + "]";
+  values["optimizer.epsilon"] = text_of(spec.epsilon);
+  for (size_t i = 0; i < spec.groups.size(); ++i) {
+    const dag::ParameterGroup& group = spec.groups[i];
+    std::string names;
+    for (const std::string& pattern : group.parameters) names += (names.empty() ? "" : ", ") + pattern;
+    values["optimizer.groups[" + std::to_string(i) + "]"] =
+        words("{parameters: [" + names + "]" +
+              (group.weight_decay ? ", weight_decay: " + text_of(*group.weight_decay) : "") +
+              ", learning_rate_factor: " + text_of(group.learning_rate_factor) + "}");
+  }
+}
+
+void add_schedule(const dag::ScheduleSpec& spec, std::map<std::string, std::string>& values) {
+  static constexpr std::array kNames{"constant", "linear", "cosine"};
+  values["schedule.type"] = kNames.at(static_cast<size_t>(spec.type));
+  values["schedule.warmup_steps"] = std::to_string(spec.warmup_steps);
+  values["schedule.final"] = text_of(spec.final_fraction);
+}
+
+void add_reading(const data::DataSpec& spec, std::map<std::string, std::string>& values) {
+  if (const auto* idx = std::get_if<data::IdxSpec>(&spec)) {
+    values["data.train.scale"] = text_of(idx->scale);
+    values["data.train.mean"] = text_of(idx->mean);
+    values["data.train.deviation"] = text_of(idx->deviation);
+  } else if (const auto* text = std::get_if<data::TextSpec>(&spec)) {
+    values["data.train.sequence_length"] = std::to_string(text->sequence_length);
+    values["data.train.validation"] = text_of(text->validation);
+  }
+}
+
+// Which column is what.
+void add_columns(const configs::Job& job, std::map<std::string, std::string>& values) {
+  std::string inputs;
+  for (const auto& [input, column] : job.inputs)
+    inputs += (inputs.empty() ? "" : ", ") + input + ": " + column;
+  values["inputs"] = words("{" + inputs + "}");
+  std::string targets;
+  for (const dag::LossSpec& loss : job.losses) targets += (targets.empty() ? "" : ", ") + loss.target;
+  values["loss.target"] = words(targets);
+  std::string weights;
+  for (const dag::LossSpec& loss : job.losses)
+    if (!loss.sample_weights.empty()) weights += (weights.empty() ? "" : ", ") + loss.sample_weights;
+  if (!weights.empty()) values["loss.sample_weights"] = words(weights);
+}
+
+std::string changed(const std::string& key, const std::string& then, const std::string& now) {
+  const auto said = [](const std::string& value) { return value.empty() ? std::string("not set") : value; };
+  return "`" + key + "` was " + said(then) + " and is " + said(now);
+}
+
+// Four digits: for people.
+std::string rate_text(double rate) {
+  std::array<char, 32> buffer{};
+  const auto [end, error] =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), rate, std::chars_format::general, 4);
+  return {buffer.data(), end};
+}
+std::string describe_rate(double then, double next) {
+  if (then == next) return "the learning rate stays " + rate_text(next);
+  return "the learning rate was " + rate_text(then) + " in the checkpoint's last step and is " +
+         rate_text(next) + " in the next";
+}
+
+}  // namespace
+
+Result<std::string> hash_of_data(const data::DataSpec& spec) {
+  std::vector<std::filesystem::path> files;
+  std::visit(Overloaded{[&](const data::IdxSpec& idx) {
+                          files = {idx.images, idx.labels};
+                        },
+                        [&](const auto& other) { files = {other.path}; }},
+             spec);
+  storage::Sha256 all;
+  for (const auto& file : files) {
+    WEFT_TRY(const std::string hash, storage::sha256_of_file(file));
+    all.update(hash);
+  }
+  return all.hex();
+}
+
+storage::RunSettings settings_of(const configs::Job& job, uint64_t steps, const ReadHashes& read,
+                                 uint64_t step) {
+  storage::RunSettings settings;
+  auto& values = settings.values;
+  values["steps"] = std::to_string(steps);
+  values["seed"] = std::to_string(job.seed);
+  values["shuffle"] = text_of(job.shuffle);
+  values["clip_norm"] = text_of(job.clip_norm);
+  values["on_divergence"] = job.on_divergence == dag::OnDivergence::Skip ? "skip" : "stop";
+  values["gradient_ranges"] = std::to_string(job.gradient_ranges);
+  add_optimizer(job.optimizer, values);
+  add_schedule(job.schedule, values);
+  add_columns(job, values);
+  values[kDataKey] = read.data;
+  values[kModelKey] = read.untrained;
+  if (job.train) add_reading(*job.train, values);
+  settings.learning_rate =
+      dag::scheduled_learning_rate(job.schedule, job.optimizer.learning_rate, step, steps);
+  return settings;
+}
+
+bool has_same_data(const storage::RunSettings& then, const storage::RunSettings& now) {
+  const auto a = then.values.find(kDataKey), b = now.values.find(kDataKey);
+  const bool is_known = a != then.values.end() && !a->second.empty();
+  return !is_known || (b != now.values.end() && a->second == b->second);
+}
+
+std::string describe_changes(const storage::RunSettings& then, const storage::RunSettings& now,
+                             double next_rate) {
+  std::map<std::string, std::pair<std::string, std::string>> both;
+  for (const auto& [key, value] : then.values) both[key].first = value;
+  for (const auto& [key, value] : now.values) both[key].second = value;
+  std::string text;
+  bool changes_rate = false;
+  for (const auto& [key, values] : both) {
+    const bool is_hash = key == kDataKey || key == kModelKey;
+    if (values.first == values.second || (is_hash && values.first.empty())) continue;
+    text += text.empty() ? "" : ", ";
+    changes_rate =
+        changes_rate || key == "steps" || key.starts_with("schedule.") || key.starts_with("optimizer.");
+    if (key == kDataKey)
+      text += "the data of `data.train` are others";
+    else if (key == kModelKey)
+      text += "weights of `model` that are not trained are others";
+    else
+      text += changed(key, values.first, values.second);
+  }
+  return changes_rate ? text + "; " + describe_rate(then.learning_rate, next_rate) : text;
+}
+
+}  // namespace weft::train
