@@ -365,56 +365,55 @@ std::vector<fs::path> trained_paths(const fs::path& output) {
   return paths;
 }
 
-Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& trained) {
-  Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& weights) {
-    const TrainedTensors trained = in_memory(weights);
-    WEFT_TRY_STATUS(check_names(model, trained));
-    if (model.has_external_data())
-      return fail(ErrorCode::Unsupported, "a model with external data cannot be written as one piece");
-    const NewWeights all(model, trained);
-    pb::ModelProto proto = model.structure().proto;
-    WEFT_TRY_STATUS(store_typed(model, trained, all, proto));
-    WEFT_TRY_STATUS(store_constants(model, all, proto));
-    std::string text;
-    WEFT_TRY_STATUS(ModelWriter(model, all, proto).write([&](std::span<const std::byte> bytes) -> Status {
-      text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-      return {};
-    }));
-    return text;
-  }
+Result<std::string> trained_bytes(const OnnxModel& model, const dag::Weights& weights) {
+  const TrainedTensors trained = in_memory(weights);
+  WEFT_TRY_STATUS(check_names(model, trained));
+  if (model.has_external_data())
+    return fail(ErrorCode::Unsupported, "a model with external data cannot be written as one piece");
+  const NewWeights all(model, trained);
+  pb::ModelProto proto = model.structure().proto;
+  WEFT_TRY_STATUS(store_typed(model, trained, all, proto));
+  WEFT_TRY_STATUS(store_constants(model, all, proto));
+  std::string text;
+  WEFT_TRY_STATUS(ModelWriter(model, all, proto).write([&](std::span<const std::byte> bytes) -> Status {
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return {};
+  }));
+  return text;
+}
 
-  Result<WrittenFiles> write_trained_tensors(const OnnxModel& model, const TrainedTensors& trained,
-                                             const fs::path& output) {
-    WEFT_TRY_STATUS(check_names(model, trained));
-    const WrittenFiles files{output, inference_path(output)};
-    const NewWeights weights(model, trained);
-    pb::ModelProto proto = model.structure().proto;
-    WEFT_TRY_STATUS(store_typed(model, trained, weights, proto));
-    if (model.has_external_data()) {
-      NewFile data(files.trained.string() + kDataSuffix);
-      WEFT_TRY_STATUS(data.open());
-      WEFT_TRY_STATUS(
-          write_external(model, weights, files.trained.filename().string() + kDataSuffix, data, proto));
-      WEFT_TRY_STATUS(data.commit());
-    }
-    pb::ModelProto twin = proto;
-    WEFT_TRY_STATUS(store_constants(model, weights, proto));
-    WEFT_TRY_STATUS(write_file(model, weights, proto, files.trained));
-    WEFT_TRY_STATUS(to_inference_mode(model.opset(), find_instance_norms(model.structure()), twin));
-    WEFT_TRY_STATUS(store_constants(model, weights, twin));
-    WEFT_TRY_STATUS(write_file(model, weights, twin, files.inference));
-    return files;
+Result<WrittenFiles> write_trained_tensors(const OnnxModel& model, const TrainedTensors& trained,
+                                           const fs::path& output) {
+  WEFT_TRY_STATUS(check_names(model, trained));
+  const WrittenFiles files{output, inference_path(output)};
+  const NewWeights weights(model, trained);
+  pb::ModelProto proto = model.structure().proto;
+  WEFT_TRY_STATUS(store_typed(model, trained, weights, proto));
+  if (model.has_external_data()) {
+    NewFile data(files.trained.string() + kDataSuffix);
+    WEFT_TRY_STATUS(data.open());
+    WEFT_TRY_STATUS(
+        write_external(model, weights, files.trained.filename().string() + kDataSuffix, data, proto));
+    WEFT_TRY_STATUS(data.commit());
   }
+  pb::ModelProto twin = proto;
+  WEFT_TRY_STATUS(store_constants(model, weights, proto));
+  WEFT_TRY_STATUS(write_file(model, weights, proto, files.trained));
+  WEFT_TRY_STATUS(to_inference_mode(model.opset(), find_instance_norms(model.structure()), twin));
+  WEFT_TRY_STATUS(store_constants(model, weights, twin));
+  WEFT_TRY_STATUS(write_file(model, weights, twin, files.inference));
+  return files;
+}
 
-  Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained,
-                                     const fs::path& output) {
-    return write_trained_tensors(model, in_memory(trained), output);
-  }
+Result<WrittenFiles> write_trained(const OnnxModel& model, const dag::Weights& trained,
+                                   const fs::path& output) {
+  return write_trained_tensors(model, in_memory(trained), output);
+}
 
-  Result<WrittenFiles> write_trained(const fs::path& model, const dag::Weights& trained,
-                                     const fs::path& output) {
-    WEFT_TRY(const OnnxModel opened, open_model(model));
-    return write_trained(opened, trained, output);
-  }
+Result<WrittenFiles> write_trained(const fs::path& model, const dag::Weights& trained,
+                                   const fs::path& output) {
+  WEFT_TRY(const OnnxModel opened, open_model(model));
+  return write_trained(opened, trained, output);
+}
 
 }  // namespace weft::onnx
