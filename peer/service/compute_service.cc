@@ -138,10 +138,10 @@ void ComputeService::make(uint64_t generation, std::shared_ptr<const proto::Assi
   compute_->post([this, here = std::weak_ptr(stage_)] {
     const StagePtr stage = here.lock();
     if (!stage || stage->begun.exchange(true)) return;
-    BlobsInTurn blobs(*stage->assignment, std::move(stage->blobs));
+    BlobsInTurn in_turn(*stage->assignment, std::move(stage->blobs));
     auto made = StageRunner::create(
-        stage->assignment, [&](const auto& reference) { return blobs.take(reference); }, *backend_);
-    blobs.clear();
+        stage->assignment, [&](const auto& reference) { return in_turn.take(reference); }, *backend_);
+    in_turn.clear();
     return_freed_memory();
     Result<RunnerSize> size = fail(ErrorCode::Internal, "");
     if (made) {
