@@ -73,6 +73,33 @@ TEST_F(BulkTest, ABlobIsWholeHoweverItsPiecesCome) {
   EXPECT_EQ(**got_, blob);
 }
 
+TEST_F(BulkTest, ABlobThatIsTakenAsItComesIsHeldByNobody) {
+  const Blob blob = random_bytes(1, 700'000);
+  Blob taken;
+  BulkTransfers::GetOptions options;
+  options.sink = [&](std::span<const std::byte> bytes) -> Status {
+    taken.insert(taken.end(), bytes.begin(), bytes.end());
+    return taken.size() > 1'000'000 ? fail(ErrorCode::ResourceExhausted, "full") : Status{};
+  };
+  const auto get_again = [&](uint64_t request) {
+    got_.reset();
+    transfers_.get(storage::sha256(blob), blob.size(), options,
+                   [this](Result<Blob> bytes) { got_ = std::move(bytes); });
+    return transfers_.on_message(proto::BlobAnswer{.request = request, .size = blob.size()});
+  };
+  ASSERT_TRUE(get_again(1));
+  for (size_t at = 0; at < blob.size(); at += 100'000)
+    ASSERT_TRUE(chunk(std::span(blob).subspan(at, 100'000), true));
+  ASSERT_TRUE(got_ && *got_);
+  EXPECT_TRUE((*got_)->empty());
+  EXPECT_EQ(taken, blob);
+  ASSERT_TRUE(get_again(2));
+  for (size_t at = 0; at < blob.size(); at += 100'000)
+    ASSERT_TRUE(transfers_.on_chunk({.request = 2, .bytes = std::span(blob).subspan(at, 100'000)}));
+  ASSERT_TRUE(got_ && !*got_);
+  EXPECT_EQ(got_->error().code, ErrorCode::ResourceExhausted);
+}
+
 TEST_F(BulkTest, OtherBytesThanTheHashSaysAreCorrupted) {
   const Blob blob = random_bytes(1, 1000);
   get(blob, blob.size());
