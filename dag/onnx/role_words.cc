@@ -292,7 +292,7 @@ std::string why(const TensorRow& row) {
     case RoleReason::Exported:
       return "the exported program has it as a constant";
     case RoleReason::Written:
-      return "a Constant node that is no operand of a weighted op";
+      return "a Constant node that holds no weight";
     case RoleReason::Unreached:
       return "no gradient reaches it";
     case RoleReason::Unused:
