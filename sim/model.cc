@@ -112,8 +112,8 @@ std::shared_ptr<const ModelGraphs> make_graphs(const JobSpec& job) {
                              .axis = {},
                              .ignore_index = {}};
     const dag::TermColumns columns{.target = {dag::DType::I64, {job.microbatch_size}}};
-    const auto forward = sure(dag::attach_training_loss(
-        model, {&loss, 1}, {&columns, 1}, job.microbatches, dag::op_table()));
+    const auto forward =
+        sure(dag::attach_training_loss(model, {&loss, 1}, {&columns, 1}, job.microbatches, dag::op_table()));
     const Graph train = sure(dag::differentiate(forward.graph, dag::op_table()));
     const auto stage_of_op = dag::stages_by_origin(train, stages_of(layers_of(train, job.layers), job));
     graphs->programs[ProgramKind::Train] = cut(train, ProgramKind::Train, stage_of_op, job.stages);

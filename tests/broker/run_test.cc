@@ -322,7 +322,7 @@ TEST(EmptySteps, AreCommittedAsSkippedWithoutARoundTrip) {
   }
   EXPECT_FALSE(run.diverged_by.has_value());
   EXPECT_EQ(run.skipped, most);
-  for (const auto& sent : run.sent)
+  for (const auto& [stage, sent] : run.sent)
     for (const proto::Message& message : sent)
       EXPECT_FALSE(std::holds_alternative<proto::GradientNorm>(message));
 }
