@@ -7,7 +7,7 @@ source "$(dirname "$0")/../tests/e2e/cluster.sh"
 cluster_begin
 start_broker
 for name in a b c; do start_peer $name --memory 3GiB --listen 127.0.0.1:0; done
-for name in a b c; do wait_for_log "$work/$name.log" 'info measured'; done
+for name in a b c; do wait_for_log "$work/$name.log" 'info joined' 300; done
 
 declare -A peak=()
 note() {  # note NAME PROCESS

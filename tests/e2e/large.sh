@@ -26,7 +26,7 @@ chmod +x "$work/bounded"
 start_broker --plan-memory ${bounded_mib}MiB
 start_peer a --device cpu:1 --memory 512MiB --listen 127.0.0.1:0
 start_peer b --device cpu:1 --memory 512MiB --listen 127.0.0.1:0
-for name in a b; do wait_for_log "$work/$name.log" 'info measured'; done
+for name in a b; do wait_for_log "$work/$name.log" 'info joined' 300; done
 rests_mib=$(peak_mib "${peer_pid[a]}")
 weft=$work/bounded submit_job "$work/job.yaml" --set placement.stages=2 --set placement.strategy=equal-compute --set "output=$work/out.onnx"
 finish_job

@@ -251,7 +251,9 @@ TEST(Checkpoint, AWriteThatFailedLeavesNoBlobsBehind) {
     const auto report = (*writer)->write(state_at(20));
     if (report) break;
     ++failed;
-    if (load(scratch.folder()).checkpoint.step == 10) EXPECT_EQ(blob_count(scratch.folder()), before);
+    if (load(scratch.folder()).checkpoint.step == 10) {
+      EXPECT_EQ(blob_count(scratch.folder()), before);
+    }
   }
   EXPECT_GT(failed, 10);
 }
