@@ -278,6 +278,11 @@ void put(const AssignStage& from, wire::AssignStage& to) {
 
 namespace {
 
+// A weight may be given in half precision, as a file has it, where the programs hold its float32 master.
+bool fits(const TensorReference& tensor, const dag::TensorSpec& spec) {
+  return tensor.spec == spec || (is_weight(tensor.key.slot) && is_widened(tensor.spec, spec));
+}
+
 // Programs share initializers by name, and every tensor is one of theirs.
 Status check_tensors(const AssignStage& stage) {
   std::unordered_map<std::string_view, const dag::TensorSpec*> specs;
@@ -291,7 +296,7 @@ Status check_tensors(const AssignStage& stage) {
   std::set<dag::StateKey> seen;
   for (const TensorReference& tensor : stage.tensors) {
     const auto at = specs.find(tensor.key.name);
-    if (at == specs.end() || *at->second != tensor.spec || tensor.key.slot == dag::StateSlot::None)
+    if (at == specs.end() || !fits(tensor, *at->second) || tensor.key.slot == dag::StateSlot::None)
       return fail(ErrorCode::OutOfRange, "tensors: '" + to_string(tensor.key) + "' " +
                                              to_string(tensor.spec) + " is no initializer of the programs");
     if (!seen.insert(tensor.key).second)

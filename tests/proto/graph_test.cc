@@ -176,6 +176,18 @@ void expect_refused(const std::function<void(AssignStage&)>& change, const std::
   EXPECT_NE(decoded.error().message.find(word), std::string::npos) << decoded.error().message;
 }
 
+TEST(StageCodec, TakesAWeightInHalfPrecisionAndNothingElseInIt) {
+  const auto half = [](AssignStage& stage) { stage.tensors[0].spec.dtype = dag::DType::F16; };
+  const auto taken = decode(encode(changed_stage(half)));
+  EXPECT_TRUE(taken.has_value()) << taken.error().message;
+  expect_refused(
+      [&](AssignStage& stage) {
+        half(stage);
+        stage.tensors[0].key.slot = dag::StateSlot::M;
+      },
+      "tensors");
+}
+
 TEST(StageCodec, RefusesWhatDoesNotFitTheGraph) {
   const auto untouched = decode(encode(changed_stage([](AssignStage&) {})));
   ASSERT_TRUE(untouched.has_value()) << untouched.error().message;
@@ -204,6 +216,7 @@ TEST(StageCodec, RefusesWhatDoesNotFitTheGraph) {
         "without ops");
   expect_refused([](S& s) { s.tensors[0].key.name = "nobody"; }, "tensors");
   expect_refused([](S& s) { s.tensors[0].spec.shape.push_back(2); }, "tensors");
+  expect_refused([](S& s) { s.tensors[0].spec.dtype = dag::DType::F64; }, "tensors");
   expect_refused([](S& s) { s.tensors[0].key.slot = dag::StateSlot::None; }, "tensors");
   expect_refused([](S& s) { s.tensors.push_back(s.tensors[0]); }, "tensors");
   expect_refused([](S& s) { s.seat.stage = s.stage_count; }, "stage");
