@@ -193,9 +193,18 @@ WEFT_LOOP_INLINE To converted(From x) {
     constexpr bool kUnsigned = To(-1) > To(0);
     constexpr To kHigh = kUnsigned ? To(-1) : static_cast<To>(INT64_MAX >> (64 - 8 * sizeof(To)));
     constexpr To kLow = kUnsigned ? To(0) : static_cast<To>(INT64_MIN >> (64 - 8 * sizeof(To)));
-    if (x >= static_cast<From>(kHigh)) return kHigh;
-    if (x <= static_cast<From>(kLow)) return kLow;
-    return x != x ? To(0) : static_cast<To>(x);
+    if constexpr (sizeof(To) < 4) {
+      // By way of 32 bits and without branches: such loops become vector code.
+      const From low = static_cast<From>(kLow), high = static_cast<From>(kHigh);
+      From kept = x < low ? low : x;
+      kept = kept > high ? high : kept;
+      kept = x != x ? From(0) : kept;
+      return static_cast<To>(static_cast<int32_t>(kept));
+    } else {
+      if (x >= static_cast<From>(kHigh)) return kHigh;
+      if (x <= static_cast<From>(kLow)) return kLow;
+      return x != x ? To(0) : static_cast<To>(x);
+    }
   } else {
     return static_cast<To>(x);
   }
@@ -205,6 +214,7 @@ template <typename From, typename To, bool to_bool>
 void cast(const ElementArgs& args) {
   const From* x = static_cast<const From*>(args.in[0]);
   To* y = static_cast<To*>(args.out);
+#pragma omp simd
   for (int64_t i = 0; i < args.count; ++i) y[i] = converted<From, To, to_bool>(x[i]);
 }
 
