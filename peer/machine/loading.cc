@@ -1,5 +1,6 @@
 // From an assignment to a stage that is ready, and how it ends.
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "peer/machine/peer_state.h"
@@ -18,16 +19,17 @@ int64_t state_bytes_of(const proto::AssignStage& assign) {
         bytes += program.graph->spec(program.graph->find_initializer(key.name)->value).bytes().value;
   return bytes;
 }
-// Those that a copy of the stage's state is made of. What is never trained lies with the broker.
+// Those that a copy of the stage's state is made of: not what never changes, which lies with the broker.
 std::vector<WantedBlob> state_blobs_of(const proto::AssignStage& assign, const BlobList& tensors) {
-  std::set<dag::StateKey> keys;
+  std::set<std::string_view> fixed;
   for (const proto::StageProgram& program : assign.programs)
-    if (program.kind == proto::ProgramKind::Train)
-      for (dag::StateKey& key : dag::trained_state(*program.graph, assign.training.optimizer))
-        keys.insert(std::move(key));
+    for (const dag::Initializer& initializer : program.graph->initializers())
+      if (initializer.role == dag::InitializerRole::Frozen ||
+          initializer.role == dag::InitializerRole::Buffer)
+        fixed.insert(initializer.name);
   std::set<Digest> of_state;
   for (const proto::TensorReference& tensor : assign.tensors)
-    if (keys.contains(tensor.key)) of_state.insert(tensor.sha256);
+    if (!fixed.contains(tensor.key.name)) of_state.insert(tensor.sha256);
   std::vector<WantedBlob> blobs;
   for (const WantedBlob& blob : tensors.blobs)
     if (of_state.contains(blob.sha256)) blobs.push_back(blob);

@@ -265,6 +265,7 @@ class CountingReport : public Report {
     if (const auto* notice = std::get_if<NoticeEvent>(&event)) texts.push_back(notice->text);
     if (const auto* state = std::get_if<StateEvent>(&event)) texts.push_back(state->state);
   }
+  bool is_unread() const override { return false; }
   std::vector<std::string> texts;
 };
 

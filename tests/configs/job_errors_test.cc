@@ -43,7 +43,7 @@ TEST(JobErrors, UnknownKeysAreSuggestedAt) {
             "--set optimizer.momemtum: unknown key `optimizer.momemtum` (did you mean 'momentum'?)");
   EXPECT_EQ(message_of(kGood, {"optimizer.betas=[0.9,0.99]"}),
             "--set optimizer.betas: unknown key `optimizer.betas`; there are: type, learning_rate, "
-            "weight_decay, momentum, dampening, nesterov");
+            "weight_decay, momentum, dampening, nesterov, groups");
 }
 
 TEST(JobErrors, AValueIsANumberOrListsOfThemRowByRow) {
@@ -96,7 +96,7 @@ TEST(JobErrors, WrongValuesSayWhatIsRight) {
       {"inputs.x=[image]", "must be a text"},
       {"loss=cross_entropy", "`loss` must be a map"},
       {"loss.type=crossentropy", "did you mean 'cross_entropy'?"},
-      {"loss.axis=-1", "`loss.axis`"},
+      {"loss.axis=0.5", "`loss.axis`"},
       {"loss.ignore_index=0.5", "`loss.ignore_index` must be a whole number"},
       {"loss={type: mse, logits: y, target: t}", "`loss.output` is missing"},
       {"loss={type: mse, output: y, target: t, labels: l}", "unknown key `loss.labels`"},

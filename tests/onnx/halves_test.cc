@@ -196,7 +196,7 @@ TEST_P(Halves, TrainedMastersAreWrittenInTheFilesType) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Halves, ::testing::Values(DType::F16, DType::BF16),
-                         [](const auto& info) { return std::string(to_string(info.param)); });
+                         [](const auto& of_case) { return std::string(to_string(of_case.param)); });
 
 TEST(WidenHalves, LeavesOtherGraphsAsTheyAre) {
   const auto imported = import_bytes(linear_model().bytes());

@@ -35,7 +35,7 @@ TEST(SubmittedFiles, DataThatIsOneBlobGetsASecondNameAndTheModelStaysInPieces) {
 
 TEST(SubmittedFiles, AModelIsReadFromItsPiecesAndItsWeightsAreTheBlobsThatTheyAre) {
   test::SubmittedJobs jobs;
-  const proto::SubmitJob submission = jobs.submit("resnet18w16");
+  proto::SubmitJob submission = jobs.submit("resnet18w16");
   const auto opened = open_submission(submission, jobs.blobs(), jobs.jobs() / "1");
   ASSERT_TRUE(opened.has_value()) << opened.error().message;
   SubmittedModel files(submission, file_of(submission, "model/").path, jobs.blobs());

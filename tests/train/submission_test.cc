@@ -140,7 +140,7 @@ TEST_F(Submission, EqualFileNamesFromDifferentFoldersStayApart) {
   const std::string folder = scratch_.folder().string();
   const auto opened = open(source / "job.yaml", {"data.train.images=" + folder + "/images/train.idx",
                                                  "data.train.labels=" + folder + "/labels/train.idx",
-                                                 "data.test=null", "evaluate_every=0"});
+                                                 "data.test=null", "evaluate_every=0", "batch_size=2"});
   const configs::Job job = arrive(pack(opened));
   expect_same_values(opened.job, job);
   const auto& spec = std::get<data::IdxSpec>(*job.train);
