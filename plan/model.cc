@@ -296,7 +296,8 @@ void coarsen(Model& model, uint32_t positions_max) {
 void add_holdings(Model& model) {
   const Graph& graph = *model.graph;
   auto& held = model.held_before;
-  for (auto* list : {&held.parameters, &held.other, &held.saved, &held.parameter_count, &held.data})
+  for (auto* list :
+       {&held.parameters, &held.other, &held.fixed, &held.saved, &held.parameter_count, &held.data})
     list->assign(model.positions + 1, 0);
   std::unordered_map<std::string_view, bool> trained;
   for (const auto& output : graph.outputs())
@@ -304,7 +305,9 @@ void add_holdings(Model& model) {
   for (const auto& initializer : graph.initializers()) {
     const uint32_t at = model.position_of_op[graph.value(initializer.value).producer.index] + 1;
     const bool parameter = trained.contains(initializer.name);
-    (parameter ? held.parameters : held.other)[at] += graph.spec(initializer.value).bytes().value;
+    const int64_t bytes = graph.spec(initializer.value).bytes().value;
+    (parameter ? held.parameters : held.other)[at] += bytes;
+    if (!parameter && is_fixed(initializer)) held.fixed[at] += bytes;
     held.parameter_count[at] += parameter;
   }
   for (const ValueId input : graph.inputs())
@@ -320,7 +323,8 @@ void add_holdings(Model& model) {
     if (saved[v])
       held.saved[model.position_of_op[graph.values()[v].producer.index] + 1] +=
           graph.values()[v].spec.bytes().value;
-  for (auto* list : {&held.parameters, &held.other, &held.saved, &held.parameter_count, &held.data})
+  for (auto* list :
+       {&held.parameters, &held.other, &held.fixed, &held.saved, &held.parameter_count, &held.data})
     std::partial_sum(list->begin(), list->end(), list->begin());
 }
 

@@ -34,11 +34,17 @@ struct Model {
   // Bytes of all positions before one, by position and one more. Parameters: initializers with a gradient;
   // saved: forward values that backward reads; data: what the broker sends for a microbatch.
   struct HeldBefore {
-    std::vector<int64_t> parameters, other, saved, parameter_count, data;
+    // `fixed`: of `other`, what never changes, and is in no copy.
+    std::vector<int64_t> parameters, other, fixed, saved, parameter_count, data;
   } held_before;
   Crossing crossing;
   std::optional<Ring> ring;  // where something ties the row's ends to each other
 };
+
+// Frozen, or a constant that is too large to be folded.
+inline bool is_fixed(const dag::Initializer& initializer) {
+  return initializer.role == dag::InitializerRole::Frozen || initializer.role == dag::InitializerRole::Buffer;
+}
 
 // `classes`: the graph as each class of devices runs it; empty: one class, which runs it as it is. At most
 // `positions_max` positions: neighbours with little work become one.

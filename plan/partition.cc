@@ -149,8 +149,8 @@ bool PartitionProblem::fits_with(uint32_t begin, uint32_t end, uint32_t stage, d
   };
   if (over(held.parameters) + over(held.other) > stages[stage].weights_max) return false;
   const int64_t state = over(held.parameters) * (1 + optimizer_slots) + over(held.other);
-  const int64_t persistent =
-      state * (stages[stage].holds_copy ? 2 : 1) + over(held.parameters) * gradient_sums;
+  const int64_t copy = stages[stage].holds_copy ? state - over(held.fixed) : 0;
+  const int64_t persistent = state + copy + over(held.parameters) * gradient_sums;
   int64_t given = 0;
   if (stage > 0) given = crossing().received(begin, end) + crossing().returned(begin, end);
   if (stage == 0 && ring) given = crossing().over(tail) + ring->waiting;

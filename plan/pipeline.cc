@@ -327,7 +327,7 @@ class PipelineBuilder {
     const std::vector<bool> copied = dag::copied_leaves(graph_);
     for (const auto& initializer : graph_.initializers())
       if (!copied[producer(initializer.value)])
-        add(stage_of_op_[producer(initializer.value)], initializer.value, 1, 1);
+        add(stage_of_op_[producer(initializer.value)], initializer.value, 1, is_fixed(initializer) ? 0 : 1);
     for (const auto& output : graph_.outputs())
       if (output.role == OutputRole::Gradient)
         add(stage_of_op_[producer(output.value)], output.value,

@@ -402,7 +402,8 @@ class Planner {
     for (const DeviceView& device : devices_) all += device.memory;
     const auto& held = model_.held_before;
     const Bytes state{held.parameters.back() * (1 + int64_t{request_.optimizer_slots}) + held.other.back()};
-    const Bytes persistent{2 * state.value + held.parameters.back() * request_.gradient_sums};
+    const Bytes persistent{2 * state.value - held.fixed.back() +
+                           held.parameters.back() * request_.gradient_sums};
     std::string names;
     for (size_t i = 0; i < std::min<size_t>(devices_.size(), kNamesShown); ++i)
       names += (i ? ", " : "") + devices_[i].name;
