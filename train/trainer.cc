@@ -348,7 +348,8 @@ class Run {
     const Status beside = checkpoint(checkpoint_folder(job_), step, tensors);
     if (beside) return {};
     std::error_code code;
-    std::string elsewhere = std::filesystem::temp_directory_path(code) / "weft-checkpoints-XXXXXX";
+    std::string elsewhere =
+        std::filesystem::temp_directory_path(code) / ("weft-checkpoints-" + std::string(6, 'X'));
     if (code || ::mkdtemp(elsewhere.data()) == nullptr) return beside;
     return checkpoint(elsewhere, step, tensors) ? Status{} : beside;
   }

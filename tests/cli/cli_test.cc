@@ -105,10 +105,11 @@ TEST_F(Cli, UnderNohupAHangupIsNothing) {
 }
 
 TEST_F(Cli, ARunGoesOnWhenItsReaderIsGone) {
+  const std::string file = job("gpt3");
   for (const char* format : {"json", "text"}) {
     const std::string output = (scratch_.folder() / (std::string(format) + ".onnx")).string();
-    Process process({"local", job("gpt3"), "--set", "steps=8", "--set", "output=" + output, "--format",
-                     format, "--threads", "1"},
+    Process process({"local", file, "--set", "steps=8", "--set", "output=" + output, "--format", format,
+                     "--threads", "1"},
                     scratch_.folder() / "stderr");
     process.line();
     process.stop_reading();
