@@ -159,7 +159,8 @@ TEST(SimSlow, NoDeadlinePassesWhereATensorTakesAMinute) {
       const SimulationResult result = over_slow_lines(seed, {.relayed = relayed});
       EXPECT_EQ(result.counts.plans, 1u);
       EXPECT_EQ(result.counts.recoveries, 0u);
-      EXPECT_LE(result.connections_lost, 2u) << "the links between three stages, closed at the end";
+      EXPECT_LE(result.connections_lost, 4u)
+          << "the two links between three stages, closed at the end: seen by either end";
       EXPECT_GT(result.tensors, 150u);
       // Three stages of two parameters and their slots: after half of the twelve steps or more, though a step
       // takes longer than the time between checkpoints.
