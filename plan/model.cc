@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <queue>
 #include <set>
 #include <string_view>
@@ -104,10 +105,24 @@ class PositionFinder {
  private:
   bool is_leaf(uint32_t op) const { return graph_.ops()[op].inputs.empty(); }
 
+  // Of a forward op on single numbers, who makes the first: by itself it is no work for a device, and a cut
+  // before it would cost a round trip for what a loss is divided by.
+  std::optional<uint32_t> maker_of_number(const Op& op) const {
+    const auto is_number = [&](dag::ValueId value) {
+      return value.valid() && graph_.spec(value).element_count() == 1;
+    };
+    if (op.phase != Phase::Forward || op.inputs.empty() || !is_number(op.inputs[0]) ||
+        !std::all_of(op.outputs.begin(), op.outputs.end(), is_number))
+      return std::nullopt;
+    const uint32_t maker = graph_.value(op.inputs[0]).producer.index;
+    return is_leaf(maker) ? std::nullopt : std::optional(maker);
+  }
+
   void join_units() {
     for (uint32_t i = 0; i < count_; ++i) {
       const Op& op = graph_.ops()[i];
       if (op.phase == Phase::Backward && op.origin.valid()) units_.join(i, op.origin.index);
+      if (const auto maker = maker_of_number(op)) units_.join(i, *maker);
     }
     for (const Model::Class& of : classes_) {
       const auto ops = of.lowered->graph.ops();

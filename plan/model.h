@@ -27,7 +27,8 @@ struct Model {
   };
   std::vector<Class> classes;
   // Ops of one position are never cut apart: they share a fusion group of some class or an origin, or one
-  // changes an initializer that is the other, or they form a cycle of such. In forward, values go from lower
+  // changes an initializer that is the other, or works on a single number that the other makes, or they form
+  // a cycle of such. In forward, values go from lower
   // positions to higher ones; in backward, from higher to lower.
   uint32_t positions = 0;
   std::vector<uint32_t> position_of_op;

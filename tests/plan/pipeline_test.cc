@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 #include <tuple>
 
+#include "dag/autodiff.h"
+#include "dag/loss.h"
 #include "dag/recompute.h"
 #include "dag/split.h"
 #include "peer/backend/cpu/cpu_backend.h"
@@ -317,6 +320,29 @@ TEST(Model, CoarseningKeepsWholePositionsTogether) {
   }
   uint32_t last = 0;
   for (const auto& [from, to] : coarse_of_fine) EXPECT_GE(to, std::exchange(last, to));
+}
+
+// What divides a loss would else be a stage of its own, for a cut costs no more than a number each way.
+TEST(Model, WhatIsDoneToALossIsNeverCutOff) {
+  dag::GraphBuilder b(dag::op_table());
+  const dag::ValueId x = b.input("x", {dag::DType::F32, {4, 8}});
+  const dag::ValueId w = b.initializer("w", {dag::DType::F32, {8, 3}}, dag::InitializerRole::Parameter);
+  b.output("logits", b.add(dag::OpKind::MatMul, {x, w}), dag::OutputRole::Prediction);
+  const dag::LossSpec loss{.prediction = "logits", .target = "y", .axis = {}, .ignore_index = -100};
+  const dag::TermColumns columns{.target = {dag::DType::I64, {4}}};
+  const Graph model_graph = b.finish();
+  const auto attached =
+      dag::attach_training_loss(model_graph, {&loss, 1}, {&columns, 1}, /*microbatches=*/4, dag::op_table());
+  ASSERT_TRUE(attached.has_value());
+  const auto graph = dag::differentiate(attached->graph, dag::op_table());
+  ASSERT_TRUE(graph.has_value());
+  const Model model = make_model(*graph);
+  std::set<uint32_t> positions;
+  for (size_t i = 0; i < graph->ops().size(); ++i)
+    if (const dag::OpKind kind = graph->ops()[i].kind;
+        kind == dag::OpKind::CrossEntropy || kind == dag::OpKind::Div || kind == dag::OpKind::Mul)
+      positions.insert(model.position_of_op[i]);
+  EXPECT_EQ(positions.size(), 1u);
 }
 
 TEST(Model, ATiedWeightStandsWithItsFirstReader) {
