@@ -212,7 +212,9 @@ class Weights {
     WEFT_TRY_STATUS(ranges_.claim(place, stored_bytes(proto, spec), proto.name()));
     auto found = open(proto, place, spec);
     auto tensor = found ? read(proto, spec, *found) : fail(found.error());
-    if (tensor || !options_.may_lack_files || (may_say_shape(spec) && found)) return tensor;
+    // What may not be read is refused also by who needs none of it.
+    if (tensor || !options_.may_lack_files || found || tensor.error().code == ErrorCode::PermissionDenied)
+      return tensor;
     if (!may_say_shape(spec)) return leave(proto.name(), spec, {});
     if (tensor.error().code != ErrorCode::NotFound) return tensor;
     return fail(ErrorCode::NotFound,
