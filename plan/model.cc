@@ -343,7 +343,40 @@ void add_holdings(Model& model) {
     std::partial_sum(list->begin(), list->end(), list->begin());
 }
 
+RangeMax workspace_by_position(const Model& model) {
+  std::vector<int64_t> least;
+  for (const Model::Class& of : model.classes) {
+    std::vector<int64_t> widest(model.positions, 0);
+    for (size_t g = 0; g < of.groups.size(); ++g) {
+      int64_t& most = widest[of.position_of_group[g]];
+      most = std::max(most, workspace_of(of, of.groups[g]));
+    }
+    if (least.empty()) least = widest;
+    for (size_t p = 0; p < least.size(); ++p) least[p] = std::min(least[p], widest[p]);
+  }
+  return RangeMax(std::move(least));
+}
+
+RangeMax gradient_by_position(const Model& model) {
+  std::vector<int64_t> largest(model.positions, 0);
+  for (const auto& output : model.graph->outputs()) {
+    if (output.role != dag::OutputRole::Gradient) continue;
+    int64_t& most = largest[model.position_of_op[model.graph->value(output.value).producer.index]];
+    most = std::max(most, model.graph->spec(output.value).bytes().value);
+  }
+  return RangeMax(std::move(largest));
+}
+
 }  // namespace
+
+int64_t workspace_of(const Model::Class& of, const GroupCost& group) {
+  if (!group.has_kernel) return 0;
+  const dag::Graph& graph = of.lowered->graph;
+  const Op& op = graph.ops()[group.begin];
+  const int64_t pieces =
+      op.kind == OpKind::ConvGradWeight ? 4 * graph.spec(op.outputs[0]).bytes().value : int64_t{0};
+  return group.moved.value + pieces;
+}
 
 Model make_model(const Graph& graph, std::span<const std::shared_ptr<const dag::Lowered>> classes,
                  uint32_t positions_max) {
@@ -360,6 +393,8 @@ Model make_model(const Graph& graph, std::span<const std::shared_ptr<const dag::
     for (const GroupCost& group : of.groups)
       of.position_of_group.push_back(model.position_of_op[of.lowered->source_op[group.begin].index]);
   add_holdings(model);
+  model.workspace = workspace_by_position(model);
+  model.gradient = gradient_by_position(model);
   model.crossing = make_crossing(model);
   model.ring = find_ring(model);
   return model;

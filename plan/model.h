@@ -13,6 +13,7 @@
 #include "dag/lower.h"
 #include "plan/cost.h"
 #include "plan/crossing.h"
+#include "plan/range_max.h"
 #include "plan/ring.h"
 
 namespace weft::plan {
@@ -38,6 +39,9 @@ struct Model {
     // `fixed`: of `other`, what never changes, and is in no copy.
     std::vector<int64_t> parameters, other, fixed, saved, parameter_count, data;
   } held_before;
+  // Bytes, by position: the widest kernel's scratch (of classes that differ, of the one that needs least),
+  // and the largest gradient, which lies in memory until it has been added up.
+  RangeMax workspace, gradient;
   Crossing crossing;
   std::optional<Ring> ring;  // where something ties the row's ends to each other
 };
@@ -46,6 +50,10 @@ struct Model {
 inline bool is_fixed(const dag::Initializer& initializer) {
   return initializer.role == dag::InitializerRole::Frozen || initializer.role == dag::InitializerRole::Buffer;
 }
+
+// Bytes of scratch that a group's kernel takes. A convolution's weight gradient is summed up in pieces, each
+// as large as the weights.
+int64_t workspace_of(const Model::Class& of, const GroupCost& group);
 
 // `classes`: the graph as each class of devices runs it; empty: one class, which runs it as it is. At most
 // `positions_max` positions: neighbours with little work become one.

@@ -150,7 +150,11 @@ bool PartitionProblem::fits_with(uint32_t begin, uint32_t end, uint32_t stage, d
   if (over(held.parameters) + over(held.other) > stages[stage].weights_max) return false;
   const int64_t state = over(held.parameters) * (1 + optimizer_slots) + over(held.other);
   const int64_t copy = stages[stage].holds_copy ? state - over(held.fixed) : 0;
-  const int64_t persistent = state + copy + over(held.parameters) * gradient_sums;
+  const auto widest = [&](const RangeMax& of) {
+    return std::max(of.of(begin, end), stage == 0 ? of.of(tail, model->positions) : int64_t{0});
+  };
+  const int64_t scratch = widest(model->workspace) + widest(model->gradient);
+  const int64_t persistent = state + copy + over(held.parameters) * gradient_sums + scratch;
   int64_t given = 0;
   if (stage > 0) given = crossing().received(begin, end) + crossing().returned(begin, end);
   if (stage == 0 && ring) given = crossing().over(tail) + ring->waiting;

@@ -316,7 +316,7 @@ class PipelineBuilder {
   }
 
   // What lasts: initializers, gradients, optimizer slots; copied leaves once in each stage that reads them.
-  // What is fetched and what snapshots hold is the same without gradients and constants.
+  // What snapshots hold is the same without gradients and copied leaves, which never change.
   std::vector<int64_t> persistent_bytes() {
     std::vector<int64_t> persistent(stages_, 0);
     const auto add = [&](uint32_t stage, ValueId value, int64_t times, int64_t on_host) {
@@ -327,7 +327,7 @@ class PipelineBuilder {
     const std::vector<bool> copied = dag::copied_leaves(graph_);
     for (const auto& initializer : graph_.initializers())
       if (!copied[producer(initializer.value)])
-        add(stage_of_op_[producer(initializer.value)], initializer.value, 1, is_fixed(initializer) ? 0 : 1);
+        add(stage_of_op_[producer(initializer.value)], initializer.value, 1, 1);
     for (const auto& output : graph_.outputs())
       if (output.role == OutputRole::Gradient)
         add(stage_of_op_[producer(output.value)], output.value,
@@ -339,27 +339,19 @@ class PipelineBuilder {
           copies.push_back((uint64_t{input.index} << 32) | stage_of_op_[i]);
     std::sort(copies.begin(), copies.end());
     copies.erase(std::unique(copies.begin(), copies.end()), copies.end());
-    for (const uint64_t copy : copies) {
-      const ValueId value{static_cast<uint32_t>(copy >> 32)};
-      add(static_cast<uint32_t>(copy), value, 1, graph_.producer(value).kind == OpKind::Initializer);
-    }
+    for (const uint64_t copy : copies)
+      add(static_cast<uint32_t>(copy), ValueId{static_cast<uint32_t>(copy >> 32)}, 1, 0);
     return persistent;
   }
 
-  // The widest kernel's scratch. A convolution's weight gradient is summed up in pieces, each as large as the
-  // weights.
+  // The widest kernel's scratch.
   std::vector<int64_t> workspace_bytes() const {
     std::vector<int64_t> widest(stages_, 0);
     for (const ClassWork& work : work_)
       for (const uint32_t g : work.order) {
         const GroupCost& group = work.of->groups[g];
-        if (!group.has_kernel) continue;
-        const Op& op = work.of->lowered->graph.ops()[group.begin];
-        const int64_t pieces = op.kind == OpKind::ConvGradWeight
-                                   ? 4 * work.of->lowered->graph.spec(op.outputs[0]).bytes().value
-                                   : int64_t{0};
         int64_t& most = widest[work.stage_of_op[group.begin]];
-        most = std::max(most, group.moved.value + pieces);
+        most = std::max(most, workspace_of(*work.of, group));
       }
     return widest;
   }

@@ -17,10 +17,12 @@ constexpr std::array kBottleneckFactors = {1.0, 1.02, 1.1, 1.3, 1.7, 3.0};
 struct MemoryView {
   bool one_in_flight = false;
   double scale = 1;
+  double share = 1;  // of each device's memory: the rest is for what a microbatch needs besides what is saved
 };
 // What is assumed of memory, from the usual to the desperate: the exact need is known only once stages are.
-constexpr std::array kMemoryViews = {MemoryView{false, 1}, MemoryView{true, 1}, MemoryView{true, 1.4},
-                                     MemoryView{true, 2}, MemoryView{true, 0.5}};
+constexpr std::array kMemoryViews = {
+    MemoryView{false, 1},      MemoryView{true, 1},       MemoryView{true, 1.4}, MemoryView{true, 2},
+    MemoryView{true, 1, 0.97}, MemoryView{true, 1, 0.92}, MemoryView{true, 0.5}};
 
 // Of a small row the exact ones, by dynamic programming; its table would take too long for a large one.
 std::vector<Partition> partitions_of(const PartitionProblem& problem) {
@@ -55,8 +57,10 @@ void add_views(const Scope& scope, PartitionProblem problem, const std::vector<u
   for (const MemoryView& view : kMemoryViews) {
     problem.stages = stages;
     problem.memory_scale = view.scale;
-    if (view.one_in_flight)
-      for (auto& stage : problem.stages) stage.in_flight = 1;
+    for (auto& stage : problem.stages) {
+      if (view.one_in_flight) stage.in_flight = 1;
+      if (view.share < 1) stage.memory = static_cast<int64_t>(static_cast<double>(stage.memory) * view.share);
+    }
     const size_t known = proposals.size();
     for (const bool passing : {true, false}) {
       problem.passing = passing;

@@ -139,6 +139,17 @@ Graph chain(uint64_t seed, int64_t layers, int64_t batch) {
   return lowered(with_loss(b, linear(b, "head", x, 10)));
 }
 
+Graph frozen_below_a_head(int64_t layers, int64_t width, int64_t classes) {
+  GraphBuilder b(dag::op_table());
+  ValueId x = b.input("x", {DType::F32, {2, width}});
+  for (int64_t i = 0; i < layers; ++i) {
+    const ValueId w =
+        b.initializer("layer" + std::to_string(i), {DType::F32, {width, width}}, InitializerRole::Frozen);
+    x = b.add(OpKind::Relu, {b.add(OpKind::MatMul, {x, w})});
+  }
+  return lowered(with_loss(b, b.add(OpKind::MatMul, {x, parameter(b, "head", {width, classes})})));
+}
+
 Graph branches(uint64_t seed, int64_t layers) {
   Rng rng(seed, 18);
   GraphBuilder b(dag::op_table());

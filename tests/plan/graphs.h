@@ -22,6 +22,8 @@ inline const std::vector<std::string> kAllGraphs = {"residual", "transformer", "
 
 // A chain of `layers` linear layers with relu, widths by seed.
 dag::Graph chain(uint64_t seed, int64_t layers, int64_t batch = 8);
+// So many frozen layers of width x width, and a head of `classes` that is trained.
+dag::Graph frozen_below_a_head(int64_t layers, int64_t width, int64_t classes);
 // So many such layers, each of one or two of the four before it: branches, and values that skip.
 dag::Graph branches(uint64_t seed, int64_t layers);
 
