@@ -32,6 +32,8 @@ enum class RoleReason : uint8_t {
   Written,       // a Constant node that no weighted op reads
   Unreached,     // no gradient comes to it
   Unused,        // nothing reads it
+  Angle,         // the cosines or sines of a rotation
+  Repeat,        // ones that repeat an axis of length 1
 };
 
 }  // namespace weft::dag

@@ -54,6 +54,8 @@ bool was_judged(const TensorRow& row) {
     case RoleReason::State:
     case RoleReason::Low:
     case RoleReason::ConstantAxis:
+    case RoleReason::Angle:
+    case RoleReason::Repeat:
       return row.role == TensorRole::Constant && !row.constant_node;
     case RoleReason::Weight:
     case RoleReason::Free:
@@ -297,6 +299,10 @@ std::string why(const TensorRow& row) {
       return "no gradient reaches it";
     case RoleReason::Unused:
       return "nothing reads it";
+    case RoleReason::Angle:
+      return "the angles of a rotation" + in;
+    case RoleReason::Repeat:
+      return "all ones, to repeat an axis" + in;
   }
   return "";
 }

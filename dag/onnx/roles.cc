@@ -8,6 +8,7 @@
 
 #include "dag/onnx/analysis.h"
 #include "dag/onnx/batch_norm.h"
+#include "dag/onnx/number_patterns.h"
 #include "dag/onnx/operand_meaning.h"
 #include "dag/onnx/roles_of_graph.h"
 
@@ -240,6 +241,7 @@ class Judge {
         options_(options),
         look_(look),
         reading_(model, graph),
+        patterns_(find_number_patterns(model, graph)),
         read_(count_uses(graph)),
         reached_(reached_by_gradient(graph, options.read)),
         exported_parameters_(exported_parameters(model)),
@@ -292,8 +294,15 @@ class Judge {
     if (exported_constants_.contains(row.name)) return constant(Exported);
     if (row.constant_node && (exporter_keeps_weights_apart_ || fills_in(row.name, uses)))
       return constant(Written);
+    // Angles are gathered by position as rows of a table are.
+    if (const auto angles = patterns_.angles.find(row.name);
+        angles != patterns_.angles.end() && (!uses.weight || is_one_of(*uses.weight, {"Gather"})))
+      return constant(Angle, angles->second);
     if (uses.weight) return set(row, TensorRole::Trained, Weight, uses.weight);
     if (exported_parameters_.contains(row.name)) return set(row, TensorRole::Trained, Weight);
+    if (const auto repeats = patterns_.repeats.find(row.name); repeats != patterns_.repeats.end())
+      if (const auto traits = look_(row.name); traits && all_ones(*traits))
+        return constant(Repeat, repeats->second);
     if (is_bias) return set(row, TensorRole::Trained, Weight, uses.bias);
     if (uses.number && uses.number_reason == State) return judge_state(uses, row);
     if (uses.number) return constant(uses.number_reason, uses.number);
@@ -314,6 +323,10 @@ class Judge {
     const std::string* bias = reading_.origin(uses.weight->input(2));
     return scale && bias && (*scale == name || *bias == name) && holds_only(*scale, 1) &&
            holds_only(*bias, 0);
+  }
+
+  static bool all_ones(const ValueTraits& traits) {
+    return traits.all_equal && traits.zeros_and_ones && traits.content[0] != 0;
   }
 
   bool holds_only(const std::string& name, int number) const {
@@ -394,6 +407,7 @@ class Judge {
   const RoleOptions& options_;
   const LookAtValues& look_;
   Reading reading_;
+  NumberPatterns patterns_;
   std::unordered_map<std::string, int> read_;
   std::unordered_set<std::string> reached_;
   std::set<std::string> exported_parameters_, exported_constants_;

@@ -64,7 +64,7 @@ Status get(const wire::ModelTensor& from, ModelTensor& to) {
   read.require(!to.name.empty(), "name", "empty");
   read.enumerator(from.role(), to.role, dag::TensorRole::Statistic, "role");
   const int reason = from.reason();
-  if (reason > wire::ROLE_REASON_UNSPECIFIED && reason <= put_enum<wire::RoleReason>(dag::RoleReason::Unused))
+  if (reason > wire::ROLE_REASON_UNSPECIFIED && reason <= put_enum<wire::RoleReason>(dag::RoleReason::Repeat))
     to.reason = static_cast<dag::RoleReason>(reason - 1);
   read.require(from.axis() >= 0 && from.axis() <= static_cast<int>(kDimsMax), "axis", "not one of 16");
   if (read.good()) to.axis = from.axis() - 1;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 #include <stdexcept>
 
 #include "base/rng.h"
@@ -378,6 +379,84 @@ TEST(Roles, EveryOperatorWithAMeaningIsImported) {
     EXPECT_EQ(meaning.weights & ~row->gradient & kAllOperands, 0u)
         << meaning.op_type << ": a weight without a gradient";
   }
+}
+
+// y = x turned by angles, with the two halves of the last axis as pairs or with pairs beside one another;
+// `gathered`: the angles are rows of tables, by position.
+ModelMaker rotation(bool halves, bool gathered) {
+  ModelMaker maker;
+  maker.input("x", {-1, 4, 8}).output("y");
+  maker.weight("w", {8, 8});
+  for (const char* name : {"c", "s"}) maker.weight(name, {4, halves ? 8 : 4});
+  maker.ints("at", {0, 1, 2, 3});
+  maker.ints("zero", {0}), maker.ints("half", {4}), maker.ints("end", {8}), maker.ints("axis", {2});
+  maker.node("MatMul", {"x", "w"}, {"q"});
+  const std::string c = gathered ? "c_rows" : "c", s = gathered ? "s_rows" : "s";
+  if (gathered)
+    for (const std::string name : {"c", "s"}) maker.node("Gather", {name, "at"}, {name + "_rows"});
+  maker.node("Slice", {"q", "zero", "half", "axis"}, {"a"});
+  maker.node("Slice", {"q", "half", "end", "axis"}, {"b"});
+  if (halves) {
+    maker.node("Neg", {"b"}, {"-b"});
+    attribute(maker.node("Concat", {"-b", "a"}, {"turned"}), "axis", int64_t{2});
+    maker.node("Mul", {"q", c}, {"qc"});
+    maker.node("Mul", {s, "turned"}, {"qs"});
+    maker.node("Add", {"qc", "qs"}, {"y"});
+    return maker;
+  }
+  maker.node("Mul", {"a", c}, {"ac"}), maker.node("Mul", {"b", s}, {"bs"});
+  maker.node("Mul", {"a", s}, {"as"}), maker.node("Mul", {"b", c}, {"bc"});
+  maker.node("Sub", {"ac", "bs"}, {"first"}), maker.node("Add", {"bc", "as"}, {"second"});
+  attribute(maker.node("Concat", {"first", "second"}, {"y"}), "axis", int64_t{2});
+  return maker;
+}
+
+TEST(Roles, TheAnglesOfARotationAreNoParameters) {
+  for (const bool halves : {true, false})
+    for (const bool gathered : {true, false}) {
+      SCOPED_TRACE(std::string(halves ? "halves" : "pairs") + (gathered ? ", gathered" : ""));
+      const ModelMaker maker = rotation(halves, gathered);
+      const RoleTable table = judged(maker);
+      EXPECT_EQ(names_of(table, TensorRole::Trained), std::set<std::string>{"w"});
+      for (const char* name : {"c", "s"}) EXPECT_EQ(row_of(table, name).reason, RoleReason::Angle);
+      const auto imported = import_bytes(maker.bytes());
+      ASSERT_TRUE(imported.has_value()) << imported.error().message;
+      EXPECT_TRUE(imported->warnings.empty()) << imported->warnings[0];
+      EXPECT_TRUE(any_has(imported->notes, {"'c' (the angles of a rotation in Mul", "'s'"}));
+    }
+  // Nothing is turned: the other half is scaled as it is, or the second of a pair is a difference too.
+  ModelMaker same = rotation(true, false);
+  for (auto& node : *same.graph().mutable_node())
+    if (node.op_type() == "Neg") node.set_op_type("Relu");
+  EXPECT_EQ(names_of(judged(same), TensorRole::Trained), (std::set<std::string>{"w", "c", "s"}));
+  ModelMaker differences = rotation(false, false);
+  for (auto& node : *differences.graph().mutable_node())
+    if (node.op_type() == "Add") node.set_op_type("Sub");
+  EXPECT_EQ(names_of(judged(differences), TensorRole::Trained), (std::set<std::string>{"w", "c", "s"}));
+}
+
+TEST(Roles, OnesThatRepeatAnAxisAreNoParameter) {
+  const auto reason = [](float value, const std::vector<int64_t>& shape, const Dims& dims,
+                         bool behind_matrix = false) {
+    ModelMaker maker;
+    maker.input("x", {-1, 4, 6}).output("y");
+    const std::vector<float> values(static_cast<size_t>(std::accumulate(
+                                        dims.begin(), dims.end(), int64_t{1}, std::multiplies<>())),
+                                    value);
+    maker.weight("t", dims).set_raw_data(values.data(), values.size() * sizeof(float));
+    maker.ints("shape", shape);
+    maker.weight("w", {6, 6});
+    maker.node("MatMul", {"x", "w"}, {"m"});
+    maker.node("Reshape", {behind_matrix ? "m" : "x", "shape"}, {"r"});
+    maker.node("Mul", {"r", "t"}, {"y"});
+    return row_of(judged(maker), "t").reason;
+  };
+  EXPECT_EQ(reason(1, {-1, 2, 1, 2, 6}, {1, 1, 3, 1, 1}), RoleReason::Repeat);
+  EXPECT_EQ(reason(1, {-1, 2, 1, 2, 6}, {1, 1, 3, 1, 1}, true), RoleReason::Repeat) << "no channel's factor";
+  EXPECT_EQ(reason(1, {-1, 2, 1, 2, 6}, {3, 1, 1}), RoleReason::Repeat);
+  EXPECT_EQ(reason(1, {-1, 1, 24}, {3, 24}), RoleReason::Free) << "a gain for each of 24";
+  EXPECT_EQ(reason(2, {-1, 2, 1, 2, 6}, {1, 1, 3, 1, 1}), RoleReason::Free) << "it scales";
+  EXPECT_EQ(reason(1, {-1, 2, 3, 4}, {2, 3, 4}), RoleReason::Free) << "nothing is repeated";
 }
 
 // ---- train and freeze

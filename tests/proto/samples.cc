@@ -341,7 +341,7 @@ class Maker {
   void fill(ModelTensor& to) {
     to.name = "tensor" + std::to_string(rng_.next_u64());
     pick(to.role, dag::TensorRole::Statistic);
-    pick(to.reason, dag::RoleReason::Unused);
+    pick(to.reason, dag::RoleReason::Repeat);
     to.axis = static_cast<int32_t>(rng_.below(17)) - 1;
     fill(to.frozen);
   }

@@ -1,0 +1,171 @@
+#include "dag/onnx/number_patterns.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "dag/onnx/operand_meaning.h"
+#include "dag/onnx/tensor_proto.h"
+
+namespace weft::onnx {
+namespace {
+
+constexpr int kStepsMax = 16;     // nodes that are followed backwards
+constexpr int64_t kDimsMax = 64;  // of a shape
+
+bool is(const pb::NodeProto* node, std::string_view op_type) {
+  return node && (node->domain().empty() || node->domain() == "ai.onnx") && node->op_type() == op_type;
+}
+
+// A value times one that is taken from a tensor of the file.
+struct Scaled {
+  std::string value, factor;
+  const pb::NodeProto* node = nullptr;
+  bool operator<(const Scaled& other) const {
+    return std::tie(value, factor) < std::tie(other.value, other.factor);
+  }
+};
+
+class Finder {
+ public:
+  Finder(const OnnxModel::Structure& model, const ExpandedGraph& graph) : model_(model) {
+    visit_nodes(graph, [&](const pb::NodeProto& node) {
+      nodes_.push_back(&node);
+      for (const auto& output : node.output()) producers_[output] = &node;
+    });
+  }
+
+  NumberPatterns run() && {
+    for (const pb::NodeProto* node : nodes_) {
+      if (node->input_size() != 2 || node->output_size() != 1) continue;
+      if (is(node, "Add")) note_sum(*node);
+      if (is(node, "Sub")) note_difference(*node);
+      if (is(node, "Mul")) note_repeat(*node);
+    }
+    for (const auto& [a, b] : differences_)
+      if (sums_.contains({{a.value, b.factor}, {b.value, a.factor}}) ||
+          sums_.contains({{b.value, a.factor}, {a.value, b.factor}}))
+        note_angles(a, b);
+    return std::move(found_);
+  }
+
+ private:
+  const pb::NodeProto* producer(const std::string& value) const {
+    const auto found = producers_.find(value);
+    return found == producers_.end() ? nullptr : found->second;
+  }
+
+  // The float tensor that the value is a view of, or rows of.
+  const std::string* source(const std::string& value) const {
+    const std::string* name = &value;
+    for (int step = 0; step < kStepsMax; ++step) {
+      if (const auto found = model_.weights.find(*name); found != model_.weights.end())
+        return is_float(found->second.dtype()) ? &found->first : nullptr;
+      const pb::NodeProto* node = producer(*name);
+      if (!node || node->input_size() == 0 || is(node, "Concat")) return nullptr;
+      if (!is(node, "Gather") && !is_view(node->domain(), node->op_type())) return nullptr;
+      name = &node->input(0);
+    }
+    return nullptr;
+  }
+
+  std::optional<Scaled> scaled(const std::string& value) const {
+    const pb::NodeProto* node = producer(value);
+    if (!is(node, "Mul") || node->input_size() != 2) return std::nullopt;
+    for (int k = 0; k < 2; ++k)
+      if (source(node->input(k)) && !source(node->input(1 - k)))
+        return Scaled{node->input(1 - k), node->input(k), node};
+    return std::nullopt;
+  }
+
+  void note_angles(const Scaled& a, const Scaled& b) {
+    for (const Scaled* one : {&a, &b}) found_.angles.emplace(*source(one->factor), one->node);
+  }
+
+  void note_sum(const pb::NodeProto& node) {
+    const auto a = scaled(node.input(0)), b = scaled(node.input(1));
+    if (!a || !b || a->factor == b->factor) return;
+    if (is_half_turn(a->value, b->value) || is_half_turn(b->value, a->value)) note_angles(*a, *b);
+    sums_.insert({*a, *b});
+  }
+  void note_difference(const pb::NodeProto& node) {
+    const auto a = scaled(node.input(0)), b = scaled(node.input(1));
+    if (a && b && a->factor != b->factor) differences_.emplace_back(*a, *b);
+  }
+
+  // turned = Concat(-part of x, part of x)
+  bool is_half_turn(const std::string& x, const std::string& turned) const {
+    const pb::NodeProto* both = producer(turned);
+    if (!is(both, "Concat") || both->input_size() != 2) return false;
+    const pb::NodeProto* negated = producer(both->input(0));
+    if (!is(negated, "Neg") || negated->input_size() != 1) return false;
+    return is_part_of(x, negated->input(0)) && is_part_of(x, both->input(1));
+  }
+  bool is_part_of(const std::string& x, const std::string& value) const {
+    const pb::NodeProto* node = producer(value);
+    return (is(node, "Slice") || is(node, "Split") || is(node, "Gather")) && node->input_size() > 0 &&
+           node->input(0) == x;
+  }
+
+  void note_repeat(const pb::NodeProto& node) {
+    for (int k = 0; k < 2; ++k) {
+      const auto factor = model_.weights.find(node.input(k));
+      const pb::NodeProto* reshape = producer(node.input(1 - k));
+      if (factor == model_.weights.end() || !is_float(factor->second.dtype())) continue;
+      if (!is(reshape, "Reshape") || reshape->input_size() != 2) continue;
+      const auto dims = dims_of(reshape->input(1));
+      if (dims && repeats(factor->second.shape(), *dims)) found_.repeats.emplace(factor->first, &node);
+    }
+  }
+
+  static bool repeats(const dag::Shape& factor, const std::vector<int64_t>& dims) {
+    if (factor.size() > dims.size()) return false;
+    bool longer = false;
+    for (size_t i = 0; i < factor.size(); ++i) {
+      if (factor[i] == 1) continue;
+      if (dims[dims.size() - factor.size() + i] != 1) return false;
+      longer = true;
+    }
+    return longer;
+  }
+
+  // Of a shape that the file has as a number.
+  std::optional<std::vector<int64_t>> dims_of(const std::string& name) const {
+    const auto usable = [](const dag::Tensor& tensor) {
+      return is_integer(tensor.dtype()) && tensor.element_count() <= kDimsMax;
+    };
+    if (const auto weight = model_.weights.find(name); weight != model_.weights.end()) {
+      if (!usable(weight->second) || model_.unread.contains(name)) return std::nullopt;
+      return to_int64s(weight->second);
+    }
+    const pb::NodeProto* node = producer(name);
+    if (!is(node, "Constant")) return std::nullopt;
+    for (const auto& attribute : node->attribute()) {
+      if (attribute.name() == "value_ints")
+        return std::vector<int64_t>(attribute.ints().begin(), attribute.ints().end());
+      if (attribute.name() != "value" || !attribute.has_t()) continue;
+      const auto tensor = tensor_from_proto(attribute.t(), ImportLimits{});
+      if (tensor && usable(*tensor)) return to_int64s(*tensor);
+    }
+    return std::nullopt;
+  }
+
+  const OnnxModel::Structure& model_;
+  std::vector<const pb::NodeProto*> nodes_;
+  std::unordered_map<std::string, const pb::NodeProto*> producers_;
+  std::set<std::pair<Scaled, Scaled>> sums_;
+  std::vector<std::pair<Scaled, Scaled>> differences_;
+  NumberPatterns found_;
+};
+
+}  // namespace
+
+NumberPatterns find_number_patterns(const OnnxModel::Structure& model, const ExpandedGraph& graph) {
+  return Finder(model, graph).run();
+}
+
+}  // namespace weft::onnx
