@@ -265,7 +265,7 @@ TEST(CpuLoops, ProductsOfBytesAreExact) {
       if (multiply == nullptr) continue;
       for (const int64_t m : {1, 5, 13})
         for (const int64_t k : {1, 4, 39})
-          for (const int64_t n : {1, 17, 64})
+          for (const int64_t n : {1, 8, 17, 40, 64})
             for (const bool a_unsigned : {false, true})
               for (const bool flips : {false, true}) {
                 SCOPED_TRACE(std::string(table->isa) + " " + std::to_string(m) + " " + std::to_string(k) +
@@ -273,6 +273,21 @@ TEST(CpuLoops, ProductsOfBytesAreExact) {
                 const ByteProblem problem(m, k, n, a_unsigned, flips);
                 EXPECT_EQ(problem.computed(*table, multiply), problem.expected());
               }
+    }
+}
+
+TEST(CpuLoops, SumsOfBytesAreExact) {
+  std::vector<uint8_t> bytes(301);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 37 + 5);
+  for (const LoopTable* table : tables())
+    for (const int64_t count : {0, 1, 63, 64, 65, 301}) {
+      int32_t as_unsigned = 0, as_signed = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        const uint8_t byte = bytes[static_cast<size_t>(i)];
+        as_unsigned += byte, as_signed += static_cast<int8_t>(byte);
+      }
+      EXPECT_EQ(table->byte_sum(bytes.data(), count, 1), as_unsigned) << table->isa << " " << count;
+      EXPECT_EQ(table->byte_sum(bytes.data(), count, 0), as_signed) << table->isa << " " << count;
     }
 }
 

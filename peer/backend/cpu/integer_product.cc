@@ -162,6 +162,7 @@ class Products {
 
  private:
   static constexpr int64_t kInt = 4;
+  static constexpr int64_t kSummedMax = 1 << 20;
 
   // Rows of whole quads.
   const uint8_t* left_bytes(const Call& call) const {
@@ -185,8 +186,9 @@ class Products {
       for (int64_t i = begin; i < end; ++i) {
         const uint8_t* row = left + i * row_bytes_;
         uint32_t sum = 0;
-        for (int64_t k = 0; k < terms_; ++k)
-          sum += static_cast<uint32_t>(left_.becomes_unsigned ? row[k] : static_cast<int8_t>(row[k]));
+        for (int64_t k = 0; k < terms_; k += kSummedMax)
+          sum += static_cast<uint32_t>(
+              loops_.byte_sum(row + k, std::min(kSummedMax, terms_ - k), left_.becomes_unsigned));
         sums[i] = static_cast<int32_t>(0 - sum -
                                        static_cast<uint32_t>(terms_) * static_cast<uint32_t>(minus_zero[i]));
       }

@@ -57,13 +57,14 @@ struct ByShorts {
 #define WEFT_TARGET_VNNI __attribute__((target("avx512vnni")))
 #endif
 
-// Columns that are computed side by side: few enough that the sums stay in registers.
-constexpr int64_t kVectors = kLanes == 16 ? 4 : 2;
+// Columns that are computed side by side: few enough that the sums stay in registers. Of what is left over at
+// the end, one vector is computed alone.
+constexpr int64_t kVectorsMax = kLanes == 16 ? 4 : 2;
 constexpr int64_t kRowsByShorts = kLanes == 16 ? 4 : 3;
 constexpr int64_t kRowsByBytes = 6;
 
 // The sums begin with the outer products that make up for zero points.
-template <int64_t kRows>
+template <int64_t kRows, int64_t kVectors>
 WEFT_LOOP_INLINE void begin_sums(const ByteProductArgs& args, int64_t row, int64_t column,
                                  Ints (&sums)[kRows][kVectors]) {
   for (int64_t i = 0; i < kRows; ++i)
@@ -74,7 +75,7 @@ WEFT_LOOP_INLINE void begin_sums(const ByteProductArgs& args, int64_t row, int64
           sums[i][v] += args.of_row[outer][row + i] * load_ints(args.of_column[outer] + column + v * kLanes);
     }
 }
-template <int64_t kRows>
+template <int64_t kRows, int64_t kVectors>
 WEFT_LOOP_INLINE void store_sums(const ByteProductArgs& args, int64_t row, int64_t column,
                                  const Ints (&sums)[kRows][kVectors]) {
   const int64_t count = args.n - column;
@@ -97,10 +98,10 @@ WEFT_LOOP_INLINE const int32_t* panel_at(const ByteProductArgs& args, int64_t co
   return reinterpret_cast<const int32_t*>(args.panel) + column;
 }
 
-template <bool a_unsigned, int64_t kRows>
+template <bool a_unsigned, int64_t kVectors, int64_t kRows>
 void tile(const ByteProductArgs& args, int64_t row, int64_t column) {
   Ints sums[kRows][kVectors];
-  begin_sums<kRows>(args, row, column, sums);
+  begin_sums(args, row, column, sums);
   const uint8_t* a = args.a + row * args.a_stride;
   const int32_t* b = panel_at(args, column);
   for (int64_t q = 0; q < args.quads; ++q, b += kBytePanelColumns) {
@@ -116,16 +117,16 @@ void tile(const ByteProductArgs& args, int64_t row, int64_t column) {
       for (int64_t v = 0; v < kVectors; ++v) sums[i][v] = ByShorts::add(sums[i][v], left, right[v]);
     }
   }
-  store_sums<kRows>(args, row, column, sums);
+  store_sums(args, row, column, sums);
 }
 
 #if defined(WEFT_TARGET_VNNI)
 // No inline function of this file has this target, so that the loop stands here in full.
-template <bool a_unsigned, int64_t kRows>
+template <bool a_unsigned, int64_t kVectors, int64_t kRows>
 WEFT_TARGET_VNNI void tile_vnni(const ByteProductArgs& args, int64_t row, int64_t column) {
   typedef int Given __attribute__((vector_size(64)));
   Ints sums[kRows][kVectors];
-  begin_sums<kRows>(args, row, column, sums);
+  begin_sums(args, row, column, sums);
   const uint8_t* a = args.a + row * args.a_stride;
   const int32_t* b = panel_at(args, column);
   for (int64_t q = 0; q < args.quads; ++q, b += kBytePanelColumns) {
@@ -142,36 +143,57 @@ WEFT_TARGET_VNNI void tile_vnni(const ByteProductArgs& args, int64_t row, int64_
                        : __builtin_ia32_vpdpbusd_v16si(reinterpret_cast<Given>(sums[i][v]), right[v], left));
     }
   }
-  store_sums<kRows>(args, row, column, sums);
+  store_sums(args, row, column, sums);
 }
 #endif
 
 using Tile = void (*)(const ByteProductArgs& args, int64_t row, int64_t column);
 
-// `tiles`: of 1, 2, .. `rows_max` rows.
-void multiply(const ByteProductArgs& args, const Tile* tiles, int64_t rows_max) {
-  for (int64_t column = 0; column < args.n; column += kVectors * kLanes)
+// Tiles of 1, 2, .. rows, by whether they are one vector wide.
+using TilesOfWidth = const Tile*;
+void multiply(const ByteProductArgs& args, TilesOfWidth wide, TilesOfWidth narrow, int64_t rows_max) {
+  for (int64_t column = 0; column < args.n; column += kVectorsMax * kLanes) {
+    const TilesOfWidth tiles = args.n - column <= kLanes ? narrow : wide;
     for (int64_t row = 0; row < args.m; row += rows_max) {
       const int64_t rows = args.m - row < rows_max ? args.m - row : rows_max;
       tiles[rows - 1](args, row, column);
     }
+  }
 }
 
-template <bool a_unsigned>
-constexpr Tile kTiles[] = {tile<a_unsigned, 1>, tile<a_unsigned, 2>, tile<a_unsigned, 3>,
-                           tile<a_unsigned, 4>};
+template <bool a_unsigned, int64_t kVectors>
+constexpr Tile kTiles[] = {tile<a_unsigned, kVectors, 1>, tile<a_unsigned, kVectors, 2>,
+                           tile<a_unsigned, kVectors, 3>, tile<a_unsigned, kVectors, 4>};
 void byte_product(const ByteProductArgs& args) {
-  multiply(args, args.a_unsigned ? kTiles<true> : kTiles<false>, kRowsByShorts);
+  if (args.a_unsigned)
+    multiply(args, kTiles<true, kVectorsMax>, kTiles<true, 1>, kRowsByShorts);
+  else
+    multiply(args, kTiles<false, kVectorsMax>, kTiles<false, 1>, kRowsByShorts);
 }
 
 #if defined(WEFT_TARGET_VNNI)
-template <bool a_unsigned>
-constexpr Tile kTilesVnni[] = {tile_vnni<a_unsigned, 1>, tile_vnni<a_unsigned, 2>, tile_vnni<a_unsigned, 3>,
-                               tile_vnni<a_unsigned, 4>, tile_vnni<a_unsigned, 5>, tile_vnni<a_unsigned, 6>};
+template <bool a_unsigned, int64_t kVectors>
+constexpr Tile kTilesVnni[] = {tile_vnni<a_unsigned, kVectors, 1>, tile_vnni<a_unsigned, kVectors, 2>,
+                               tile_vnni<a_unsigned, kVectors, 3>, tile_vnni<a_unsigned, kVectors, 4>,
+                               tile_vnni<a_unsigned, kVectors, 5>, tile_vnni<a_unsigned, kVectors, 6>};
 void byte_product_vnni(const ByteProductArgs& args) {
-  multiply(args, args.a_unsigned ? kTilesVnni<true> : kTilesVnni<false>, kRowsByBytes);
+  if (args.a_unsigned)
+    multiply(args, kTilesVnni<true, kVectorsMax>, kTilesVnni<true, 1>, kRowsByBytes);
+  else
+    multiply(args, kTilesVnni<false, kVectorsMax>, kTilesVnni<false, 1>, kRowsByBytes);
 }
 #endif
+
+template <typename Byte>
+int32_t sum_of(const Byte* x, int64_t count) {
+  int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) sum += x[i];
+  return sum;
+}
+int32_t byte_sum(const uint8_t* x, int64_t count, int is_unsigned) {
+  return is_unsigned ? sum_of(x, count) : sum_of(reinterpret_cast<const int8_t*>(x), count);
+}
 
 // ---- panels ----
 
@@ -215,6 +237,7 @@ void byte_panel(const BytePanelArgs& args) {
 void add_byte_loops(LoopTable& table) {
   table.byte_panel = byte_panel;
   table.byte_product = byte_product;
+  table.byte_sum = byte_sum;
   table.byte_product_vnni = nullptr;
 #if defined(WEFT_TARGET_VNNI)
   if (__builtin_cpu_supports("avx512vnni")) table.byte_product_vnni = byte_product_vnni;

@@ -315,6 +315,7 @@ struct LoopTable {
 
   void (*byte_panel)(const BytePanelArgs& args);
   void (*byte_product)(const ByteProductArgs& args);
+  int32_t (*byte_sum)(const uint8_t* x, int64_t count, int is_unsigned);  // count < 2^23
   void (*byte_product_vnni)(const ByteProductArgs& args);  // null where the processor lacks the instruction
 
   // slot arrays may be null where the rule has none.
