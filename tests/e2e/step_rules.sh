@@ -1,22 +1,21 @@
 #!/usr/bin/env bash
-# What a step counts over its whole batch: unevenly masked labels of two terms, class and sample weights, smoothing,
-# groups of the optimizer and a norm that is clipped, in three stages whose peers are killed one after another, end in
-# the bytes of `weft local`.
-#   counts.sh [--quick] [--seed N]
+# What a step computes, in three stages whose peers are killed one after another, ends in the bytes of `weft local`:
+# unevenly masked labels of two terms, class and sample weights, smoothing, groups of the optimizer and a norm that is
+# clipped; a step without a label that counts, which is skipped; statistics of BatchNormalization that are frozen.
+#   step_rules.sh [--quick] [--seed N]
 source "$(dirname "$0")/cluster.sh"
 seed=$((EPOCHSECONDS % 32768))
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) ;;
     --seed) seed=$2; shift ;;
-    *) echo "usage: counts.sh [--quick] [--seed N]" >&2; exit 2 ;;
+    *) echo "usage: step_rules.sh [--quick] [--seed N]" >&2; exit 2 ;;
   esac
   shift
 done
 RANDOM=$seed
-echo "counts: seed $seed"
+echo "step_rules: seed $seed"
 cluster_begin
-take_model tagger
 start_broker --lease 3s
 
 # A job with these settings in three stages, each of which loses its peer at least once as a rule; against one machine.
@@ -48,8 +47,12 @@ start_peers() {
 }
 
 start_peers a b c d e f
+take_model tagger
 survives "microbatches of 2" microbatch_size=2
 start_peers g h i
 # The fourth sample has no label that counts: alone in a batch, its step is skipped.
 survives "a step without labels" batch_size=1 microbatch_size=1
 grep -q '"skipped":true' "$work/local" || fail "no step was skipped"
+start_peers j k l
+take_model frozen_norms
+survives "frozen statistics" microbatch_size=4
