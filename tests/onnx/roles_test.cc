@@ -440,9 +440,9 @@ TEST(Roles, OnesThatRepeatAnAxisAreNoParameter) {
                          bool behind_matrix = false) {
     ModelMaker maker;
     maker.input("x", {-1, 4, 6}).output("y");
-    const std::vector<float> values(static_cast<size_t>(std::accumulate(
-                                        dims.begin(), dims.end(), int64_t{1}, std::multiplies<>())),
-                                    value);
+    const std::vector<float> values(
+        static_cast<size_t>(std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>())),
+        value);
     maker.weight("t", dims).set_raw_data(values.data(), values.size() * sizeof(float));
     maker.ints("shape", shape);
     maker.weight("w", {6, 6});
