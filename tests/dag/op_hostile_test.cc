@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "dag/op_table.h"
+#include "peer/backend/reference/kernels.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "tests/dag/op_cases.h"
 
@@ -74,8 +75,9 @@ peer::RefValue random_value(const TensorSpec& spec, Rng& rng) {
     if (value.is_real())
       value.reals.push_back(rng.below(8) == 0 ? std::nan("") : rng.normal());
     else
-      value.wholes.push_back(spec.dtype == DType::Bool ? static_cast<int64_t>(rng.below(2))
-                                                       : odd_number(rng));
+      value.wholes.push_back(spec.dtype == DType::Bool
+                                 ? static_cast<int64_t>(rng.below(2))
+                                 : peer::reference::wrapped(spec.dtype, odd_number(rng)));
   }
   return value;
 }

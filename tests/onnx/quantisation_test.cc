@@ -245,7 +245,8 @@ TEST(Quantisation, ConvolutionsOfIntegersAreExact) {
     convolve(maker, "ConvInteger", c, {"x", "w", "x_zero", "w_zero"});
     EXPECT_EQ(result(maker, dag::from_int64s({DType::U8, {1, c.channels, kSide, kSide}}, made.x)),
               std::vector<double>(made.y.begin(), made.y.end()));
-    for (const auto& value : must_import(maker).graph.values()) EXPECT_NE(value.spec.dtype, DType::F64);
+    const auto imported = must_import(maker);
+    for (const auto& value : imported.graph.values()) EXPECT_NE(value.spec.dtype, DType::F64);
   }
 }
 
@@ -275,7 +276,8 @@ TEST(Quantisation, SumsAreRequantisedInFloat32) {
       expected.push_back(std::clamp(static_cast<double>(std::nearbyint(sum * factor)) + 120, 0.0, 255.0));
     }
     EXPECT_EQ(result(maker, dag::from_int64s({DType::U8, {1, c.channels, kSide, kSide}}, made.x)), expected);
-    for (const auto& value : must_import(maker).graph.values()) EXPECT_NE(value.spec.dtype, DType::F64);
+    const auto imported = must_import(maker);
+    for (const auto& value : imported.graph.values()) EXPECT_NE(value.spec.dtype, DType::F64);
   }
 }
 
