@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>  // the whole: what App.hpp only declares has to be somewhere in this library
 #include <charconv>
 
 #include "cli/commands.h"
@@ -34,16 +33,16 @@ Result<std::unique_ptr<peer::Backend>> make_cuda(int device) {
   return module->make({.device = device});
 }
 
-void BackendOptions::add_to(CLI::App& command) {
+void BackendOptions::add_to(CommandLine command) {
   command
-      .add_option("--backend", name,
-                  "cpu (oneDNN and vectorised loops), cuda or cuda:N (an NVIDIA GPU, the Nth from 0), or "
-                  "reference (double throughout, slow)")
-      ->check(check_name)
-      ->capture_default_str();
-  command.add_option("--threads", threads, "compute threads; 0: all processors that this process may use")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+      .option("--backend", name,
+              "cpu (oneDNN and vectorised loops), cuda or cuda:N (an NVIDIA GPU, the Nth from 0), or "
+              "reference (double throughout, slow)")
+      .checked_by(check_name)
+      .shows_default();
+  command.option("--threads", threads, "compute threads; 0: all processors that this process may use")
+      .within(0, 1024)
+      .shows_default();
 }
 
 Result<std::unique_ptr<peer::Backend>> make_backend(const BackendOptions& options) {

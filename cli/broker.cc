@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <CLI/App.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -267,49 +266,48 @@ Result<int> run_broker(BrokerCommandOptions options) {
 
 }  // namespace
 
-void add_broker(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("broker", "run the service that peers join and users submit to");
+void add_broker(CommandLine program, Command& chosen) {
+  CommandLine command = program.subcommand("broker", "run the service that peers join and users submit to");
   auto options = std::make_shared<BrokerCommandOptions>();
-  command->add_option("--config", options->config,
-                      "a YAML file with data_dir, listen, advertise, lease, replication_rate, copies, "
-                      "egress, quota, links, replan_after, compare_share, plan_memory, plan_seconds; options "
-                      "here win");
-  command->add_option("--data-dir", options->data_dir,
-                      "identity, tokens, jobs, models and data; made where it is missing; default "
-                      "~/.local/share/weft/broker");
-  command->add_option("--listen", options->listen,
-                      "HOST:PORT; default " + std::string(kListenDefault) + "; port 0: any free one");
-  command->add_option("--advertise", options->advertise, "HOST:PORT under which others reach this broker");
-  command->add_option("--lease", options->lease, "how long a silent peer is kept, as 10s");
-  command->add_option("--replication-rate", options->replication_rate,
-                      "how much of a peer's link copies of its state may take, as 100Mbit (the default) or "
-                      "unlimited; none: a lost peer takes its run back to the last checkpoint");
-  command->add_option("--copies", options->copies,
-                      "direct (the default): copies of a state go from its stage straight to a peer of the "
-                      "pool that stands by, where there is one; broker: all go through the broker");
-  command->add_option("--egress", options->egress,
-                      "how much of this broker's line copies for peers that stand by may take in all, as "
-                      "500Mbit; what a stage loads goes first and at once; default unlimited");
-  command->add_option("--quota", options->quota,
-                      "how many bytes of blobs that no job uses one key may leave here, as 100GiB; default "
-                      "1TiB");
-  command->add_option("--links", options->links,
-                      "measure (the default): peers that have nothing to do measure the links between them; "
-                      "assume: 10 Gbit/s within a region, 100 Mbit/s between others");
-  command->add_option("--replan-after", options->replan_after,
-                      "how long after a run began, or the last look at it, it may be planned again with what "
-                      "was measured since, and moved where that pays; default 30s; never");
-  command->add_option(
-      "--compare-share", options->compare_share,
-      "of the time of a run over compressed links, what may go into running a microbatch over "
-      "dense ones beside, to see what compression does to loss and gradient; default 0.02; 0: "
-      "never");
-  command->add_option("--plan-memory", options->plan_memory,
-                      "what planning a job, in a process of its own, may take, as 4GiB (the default) or "
-                      "unlimited; a model that takes more fails its job");
-  command->add_option("--plan-seconds", options->plan_seconds,
-                      "how long planning a job may take, in seconds; default 60");
-  command->callback([options, &chosen] { chosen = [options] { return run_broker(*options); }; });
+  command.option("--config", options->config,
+                 "a YAML file with data_dir, listen, advertise, lease, replication_rate, copies, "
+                 "egress, quota, links, replan_after, compare_share, plan_memory, plan_seconds; options "
+                 "here win");
+  command.option("--data-dir", options->data_dir,
+                 "identity, tokens, jobs, models and data; made where it is missing; default "
+                 "~/.local/share/weft/broker");
+  command.option("--listen", options->listen,
+                 "HOST:PORT; default " + std::string(kListenDefault) + "; port 0: any free one");
+  command.option("--advertise", options->advertise, "HOST:PORT under which others reach this broker");
+  command.option("--lease", options->lease, "how long a silent peer is kept, as 10s");
+  command.option("--replication-rate", options->replication_rate,
+                 "how much of a peer's link copies of its state may take, as 100Mbit (the default) or "
+                 "unlimited; none: a lost peer takes its run back to the last checkpoint");
+  command.option("--copies", options->copies,
+                 "direct (the default): copies of a state go from its stage straight to a peer of the "
+                 "pool that stands by, where there is one; broker: all go through the broker");
+  command.option("--egress", options->egress,
+                 "how much of this broker's line copies for peers that stand by may take in all, as "
+                 "500Mbit; what a stage loads goes first and at once; default unlimited");
+  command.option("--quota", options->quota,
+                 "how many bytes of blobs that no job uses one key may leave here, as 100GiB; default "
+                 "1TiB");
+  command.option("--links", options->links,
+                 "measure (the default): peers that have nothing to do measure the links between them; "
+                 "assume: 10 Gbit/s within a region, 100 Mbit/s between others");
+  command.option("--replan-after", options->replan_after,
+                 "how long after a run began, or the last look at it, it may be planned again with what "
+                 "was measured since, and moved where that pays; default 30s; never");
+  command.option("--compare-share", options->compare_share,
+                 "of the time of a run over compressed links, what may go into running a microbatch over "
+                 "dense ones beside, to see what compression does to loss and gradient; default 0.02; 0: "
+                 "never");
+  command.option("--plan-memory", options->plan_memory,
+                 "what planning a job, in a process of its own, may take, as 4GiB (the default) or "
+                 "unlimited; a model that takes more fails its job");
+  command.option("--plan-seconds", options->plan_seconds,
+                 "how long planning a job may take, in seconds; default 60");
+  command.runs(chosen, [options] { return run_broker(*options); });
 }
 
 }  // namespace weft::cli

@@ -1,6 +1,5 @@
 #include "cli/broker_address.h"
 
-#include <CLI/App.hpp>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -44,12 +43,10 @@ Result<std::string> read_small_file(const fs::path& path) {
 
 }  // namespace
 
-void BrokerOptions::add_to(CLI::App& command) {
-  command.add_option("--broker", broker,
-                     "where the broker is, HOST:PORT (else WEFT_BROKER, else `weft login`)");
-  command.add_option(
-      "--token", token,
-      "a submitter token, @FILE, or - for standard input (else WEFT_TOKEN, else `weft login`)");
+void BrokerOptions::add_to(CommandLine command) {
+  command.option("--broker", broker, "where the broker is, HOST:PORT (else WEFT_BROKER, else `weft login`)");
+  command.option("--token", token,
+                 "a submitter token, @FILE, or - for standard input (else WEFT_TOKEN, else `weft login`)");
 }
 
 Result<security::Token> read_token(const std::string& text, security::Role role, std::FILE* standard_input) {

@@ -8,12 +8,9 @@
 #include <string>
 
 #include "base/result.h"
+#include "cli/command_line.h"
 #include "net/endpoint.h"
 #include "security/token.h"
-
-namespace CLI {
-class App;
-}
 
 namespace weft::cli {
 
@@ -26,7 +23,7 @@ struct BrokerAddress {
 struct BrokerOptions {
   std::string broker;  // "host:port"; empty: WEFT_BROKER, or the login
   std::string token;   // the token, "@FILE", or "-" for standard input; empty: WEFT_TOKEN, or the login
-  void add_to(CLI::App& command);
+  void add_to(CommandLine command);
 };
 
 // What a person gives for a token: itself, "@FILE", or "-". Errors: NotFound and others of the file;

@@ -1,6 +1,5 @@
 #include "cli/conformance.h"
 
-#include <CLI/App.hpp>
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -208,16 +207,14 @@ int run_conformance(const fs::path& directory, std::ostream& out) {
   return failed == 0 && passed + unsupported > 0 ? kExitOk : kExitFailed;
 }
 
-void add_conformance(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("conformance", "run ONNX's own test cases beneath a folder");
+void add_conformance(CommandLine program, Command& chosen) {
+  CommandLine command = program.subcommand("conformance", "run ONNX's own test cases beneath a folder");
   auto directory = std::make_shared<std::string>();
-  command->add_option("directory", *directory, "for example /usr/share/libonnx-testdata/data")->required();
-  command->callback([directory, &chosen] {
-    chosen = [directory]() -> Result<int> {
-      if (!fs::is_directory(*directory))
-        return fail(ErrorCode::NotFound, "'" + *directory + "' is not a folder");
-      return run_conformance(*directory, std::cout);
-    };
+  command.option("directory", *directory, "for example /usr/share/libonnx-testdata/data").required();
+  command.runs(chosen, [directory]() -> Result<int> {
+    if (!fs::is_directory(*directory))
+      return fail(ErrorCode::NotFound, "'" + *directory + "' is not a folder");
+    return run_conformance(*directory, std::cout);
   });
 }
 

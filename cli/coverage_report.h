@@ -14,7 +14,8 @@ namespace weft::cli {
 // its loss. Errors: as importing and differentiating.
 Result<dag::Graph> training_on_gpu(const onnx::OnnxModel& model, const onnx::ImportOptions& import);
 
-// How many ops of each kind of that the host would compute in place of the GPU. Needs no GPU. Errors: likewise.
+// How many ops of each kind of that the host would compute in place of the GPU. Needs no GPU. Errors:
+// likewise.
 Result<std::map<std::string, int64_t>> ops_left_to_host(const onnx::OnnxModel& model,
                                                         const onnx::ImportOptions& import);
 

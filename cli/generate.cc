@@ -1,6 +1,5 @@
 // weft generate: text from a model of bytes, one token after another.
 #include <fmt/format.h>
-#include <CLI/App.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -99,21 +98,19 @@ Result<int> run_generate(const GenerateOptions& options) {
 
 }  // namespace
 
-void add_generate(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("generate", "sample text from a trained model of bytes");
+void add_generate(CommandLine program, Command& chosen) {
+  CommandLine command = program.subcommand("generate", "sample text from a trained model of bytes");
   auto options = std::make_shared<GenerateOptions>();
-  command->add_option("model", options->model, "the ONNX file, tokens i64[batch,T] to logits [batch,T,256]")
-      ->required();
-  command->add_option("--prompt", options->prompt, "how the text begins");
-  command->add_option("--length", options->length, "bytes to add")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--temperature", options->temperature, "0: always the likeliest byte")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  command->add_option("--seed", options->seed, "of the draws")->capture_default_str();
-  options->backend.add_to(*command);
-  command->callback([options, &chosen] { chosen = [options] { return run_generate(*options); }; });
+  command.option("model", options->model, "the ONNX file, tokens i64[batch,T] to logits [batch,T,256]")
+      .required();
+  command.option("--prompt", options->prompt, "how the text begins");
+  command.option("--length", options->length, "bytes to add").within(1, 1 << 20).shows_default();
+  command.option("--temperature", options->temperature, "0: always the likeliest byte")
+      .within(0.0, 100.0)
+      .shows_default();
+  command.option("--seed", options->seed, "of the draws").shows_default();
+  options->backend.add_to(command);
+  command.runs(chosen, [options] { return run_generate(*options); });
 }
 
 }  // namespace weft::cli

@@ -1,7 +1,6 @@
 // weft gradcheck: a model's gradients, as autodiff finds them, against central differences in double
 // precision.
 #include <fmt/format.h>
-#include <CLI/App.hpp>
 
 #include <array>
 
@@ -107,32 +106,31 @@ Result<int> run_gradcheck(const GradcheckOptions& options) {
 
 }  // namespace
 
-void add_gradcheck(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand(
+void add_gradcheck(CommandLine program, Command& chosen) {
+  CommandLine command = program.subcommand(
       "gradcheck", "compare a model's gradients with central differences in double precision");
   auto options = std::make_shared<GradcheckOptions>();
-  command->add_option("model", options->model, "the ONNX file")->required();
+  command.option("model", options->model, "the ONNX file").required();
   command
-      ->add_option("--freeze", options->freeze,
-                   "initializers that are not trained (pattern; may be given again)")
-      ->allow_extra_args(false);
-  command->add_option("--size", options->sizes, "a symbolic dim: name=number (may be given again)")
-      ->allow_extra_args(false);
-  command->add_option("--batch", options->batch, "samples, where the first axis is symbolic")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  command->add_option("--seed", options->check.seed, "of inputs and directions")->capture_default_str();
-  command->add_option("--directions", options->check.directions, "random directions a parameter")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
+      .option("--freeze", options->freeze, "initializers that are not trained (pattern; may be given again)")
+      .one_value_each();
+  command.option("--size", options->sizes, "a symbolic dim: name=number (may be given again)")
+      .one_value_each();
+  command.option("--batch", options->batch, "samples, where the first axis is symbolic")
+      .within(1, 4096)
+      .shows_default();
+  command.option("--seed", options->check.seed, "of inputs and directions").shows_default();
+  command.option("--directions", options->check.directions, "random directions a parameter")
+      .within(1, 1000)
+      .shows_default();
   command
-      ->add_option("--tolerance", options->check.tolerance,
-                   "largest difference from a gradient, relative to its size")
-      ->capture_default_str();
-  command->add_option("--step", options->check.step, "first step, relative to the parameter's size")
-      ->check(CLI::Range(1e-12, 1e-2))
-      ->capture_default_str();
-  command->callback([options, &chosen] { chosen = [options] { return run_gradcheck(*options); }; });
+      .option("--tolerance", options->check.tolerance,
+              "largest difference from a gradient, relative to its size")
+      .shows_default();
+  command.option("--step", options->check.step, "first step, relative to the parameter's size")
+      .within(1e-12, 1e-2)
+      .shows_default();
+  command.runs(chosen, [options] { return run_gradcheck(*options); });
 }
 
 }  // namespace weft::cli

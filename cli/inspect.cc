@@ -1,6 +1,5 @@
 // weft inspect: what a model holds and what training it would mean.
 #include <fmt/format.h>
-#include <CLI/App.hpp>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -188,37 +187,33 @@ Result<std::map<std::string, int64_t>> parse_sizes(const std::vector<std::string
   return sizes;
 }
 
-void add_inspect(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("inspect", "show a model's inputs, ops, parameters and buffers");
+void add_inspect(CommandLine program, Command& chosen) {
+  CommandLine command = program.subcommand("inspect", "show a model's inputs, ops, parameters and buffers");
   auto options = std::make_shared<InspectOptions>();
-  command->add_option("model", options->model, "the ONNX file")->required();
+  command.option("model", options->model, "the ONNX file").required();
   command
-      ->add_option("--train", options->train,
-                   "constants that are trained too, or all that is trained (pattern; may be given again)")
-      ->allow_extra_args(false);
+      .option("--train", options->train,
+              "constants that are trained too, or all that is trained (pattern; may be given again)")
+      .one_value_each();
   command
-      ->add_option("--freeze", options->freeze,
-                   "initializers that are not trained (pattern; may be given again)")
-      ->allow_extra_args(false);
-  command->add_option("--size", options->sizes, "a symbolic dim: name=number (may be given again)")
-      ->allow_extra_args(false);
+      .option("--freeze", options->freeze, "initializers that are not trained (pattern; may be given again)")
+      .one_value_each();
+  command.option("--size", options->sizes, "a symbolic dim: name=number (may be given again)")
+      .one_value_each();
   command
-      ->add_option("--loss", options->read,
-                   "an output that the loss reads (may be given again): warns of what it does not reach")
-      ->allow_extra_args(false);
-  command->add_option("--batch", options->batch, "samples, where the first axis is symbolic");
+      .option("--loss", options->read,
+              "an output that the loss reads (may be given again): warns of what it does not reach")
+      .one_value_each();
+  command.option("--batch", options->batch, "samples, where the first axis is symbolic");
   command
-      ->add_option("--device", options->device,
-                   "cuda: also which ops of training a GPU would leave to the host (needs no GPU)")
-      ->check(CLI::IsMember({"cuda"}));
-  command->add_flag("--all", options->all, "list every tensor");
-  command->add_flag(
-      "--values", options->values,
-      "read all values: without it, tensors of more than 1 MiB are judged by how they are used");
-  command->add_option("--format", options->format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->callback([options, &chosen] { chosen = [options] { return run_inspect(*options); }; });
+      .option("--device", options->device,
+              "cuda: also which ops of training a GPU would leave to the host (needs no GPU)")
+      .one_of({"cuda"});
+  command.flag("--all", options->all, "list every tensor");
+  command.flag("--values", options->values,
+               "read all values: without it, tensors of more than 1 MiB are judged by how they are used");
+  command.option("--format", options->format, "text or json").one_of({"text", "json"}).shows_default();
+  command.runs(chosen, [options] { return run_inspect(*options); });
 }
 
 }  // namespace weft::cli

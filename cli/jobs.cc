@@ -2,7 +2,6 @@
 // way there.
 #include <fmt/format.h>
 #include <unistd.h>
-#include <CLI/App.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -284,60 +283,56 @@ Result<int> run_login(const JobOptions& options) {
 
 }  // namespace
 
-void add_job_commands(CLI::App& app, Command& chosen) {
+void add_job_commands(CommandLine program, Command& chosen) {
   auto options = std::make_shared<JobOptions>();
   const auto add = [&](const char* name, const char* what, Result<int> (*run)(const JobOptions&)) {
-    CLI::App* command = app.add_subcommand(name, what);
-    command->add_option("--format", options->format, "text, or json: one event a line")
-        ->check(CLI::IsMember({"text", "json"}))
-        ->capture_default_str();
-    command->callback([options, &chosen, run] { chosen = [options, run] { return run(*options); }; });
+    CommandLine command = program.subcommand(name, what);
+    command.option("--format", options->format, "text, or json: one event a line")
+        .one_of({"text", "json"})
+        .shows_default();
+    command.runs(chosen, [options, run] { return run(*options); });
     return command;
   };
   const auto add_with_broker = [&](const char* name, const char* what,
                                    Result<int> (*run)(const JobOptions&)) {
-    CLI::App* command = add(name, what, run);
-    options->broker.add_to(*command);
+    CommandLine command = add(name, what, run);
+    options->broker.add_to(command);
     return command;
   };
-  const auto with_job = [&](CLI::App* command) {
-    command->add_option("job", options->job, "the job's number")->required();
+  const auto with_job = [&](CommandLine command) {
+    command.option("job", options->job, "the job's number").required();
     return command;
   };
-  CLI::App* jobs = add_with_broker(
+  CommandLine jobs = add_with_broker(
       "jobs", "list your jobs, the newest last; an admin's token lists everybody's", run_jobs);
-  jobs->add_option("--before", options->before, "those of lower numbers");
-  jobs->add_option("--count", options->count, "at most, 1000 at once")->capture_default_str();
-  const auto verbose = [&](CLI::App* command) {
-    command->add_flag("--verbose", options->verbose, "show all that is known of the plan");
+  jobs.option("--before", options->before, "those of lower numbers");
+  jobs.option("--count", options->count, "at most, 1000 at once").shows_default();
+  const auto verbose = [&](CommandLine command) {
+    command.flag("--verbose", options->verbose, "show all that is known of the plan");
     return command;
   };
   verbose(
       with_job(add_with_broker("status", "what a job, its stages and their links are doing", run_status)));
   verbose(with_job(add_with_broker("logs", "what has happened to a job", run_logs)))
-      ->add_flag("-f,--follow", options->follow, "and what happens, until its end");
+      .flag("-f,--follow", options->follow, "and what happens, until its end");
   with_job(add_with_broker("stop", "end a job after a checkpoint", run_stop));
   with_job(add_with_broker("resume", "go on with a job that failed or was stopped", run_resume));
   with_job(add_with_broker("fetch", "write a job's trained model, or its predictions", run_fetch))
-      ->add_option("-o,--output", options->output, "where to")
-      ->required();
-  CLI::App* peers = add_with_broker("peers", "list the broker's peers", run_peers);
-  peers->add_flag("--links", options->links, "the links between them instead, and what of them is a guess");
-  // The callback of a command runs after those of its own subcommands.
-  peers->callback([options, peers, &chosen] {
-    if (peers->get_subcommands().empty()) chosen = [options] { return run_peers(*options); };
-  });
+      .option("-o,--output", options->output, "where to")
+      .required();
+  CommandLine peers = add_with_broker("peers", "list the broker's peers", run_peers);
+  peers.flag("--links", options->links, "the links between them instead, and what of them is a guess");
   const auto add_to_peers = [&](const char* name, const char* what, Result<int> (*run)(const JobOptions&)) {
-    CLI::App* command = peers->add_subcommand(name, what);
-    command->add_option("peer", options->peer, "its name, or its key")->required();
-    options->broker.add_to(*command);
-    command->callback([options, &chosen, run] { chosen = [options, run] { return run(*options); }; });
+    CommandLine command = peers.subcommand(name, what);
+    command.option("peer", options->peer, "its name, or its key").required();
+    options->broker.add_to(command);
+    command.runs(chosen, [options, run] { return run(*options); });
   };
   add_to_peers("ban", "send a peer away for good (an admin's token)", run_ban);
   add_to_peers("unban", "let a banned peer come again (an admin's token)", run_unban);
-  CLI::App* login = add("login", "keep where a broker is and the token for it", run_login);
-  login->add_option("broker", options->address, "HOST:PORT")->required();
-  login->add_option("--token", options->broker.token, "a submitter token, @FILE, or - for standard input");
+  CommandLine login = add("login", "keep where a broker is and the token for it", run_login);
+  login.option("broker", options->address, "HOST:PORT").required();
+  login.option("--token", options->broker.token, "a submitter token, @FILE, or - for standard input");
 }
 
 }  // namespace weft::cli

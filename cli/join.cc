@@ -1,7 +1,6 @@
 // weft join: offers this machine to a broker, as a peer.
 #include <fmt/format.h>
 #include <unistd.h>
-#include <CLI/App.hpp>
 
 #include <algorithm>
 #include <csignal>
@@ -328,61 +327,52 @@ Result<int> run_joins(const JoinOptions& options) {
 
 }  // namespace
 
-void add_join(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("join", "offer this machine to a broker, as a peer");
+void add_join(CommandLine program, Command& chosen) {
+  CommandLine command = program.subcommand("join", "offer this machine to a broker, as a peer");
   auto options = std::make_shared<JoinOptions>();
-  command->add_option("broker", options->broker, "HOST:PORT, as the broker printed it")->required();
-  command->add_option("--token", options->token, "a peer token, @FILE, or - for standard input")->required();
-  command->add_option("--name", options->name,
-                      "how people shall call this peer; default: the machine's name");
+  command.option("broker", options->broker, "HOST:PORT, as the broker printed it").required();
+  command.option("--token", options->token, "a peer token, @FILE, or - for standard input").required();
+  command.option("--name", options->name, "how people shall call this peer; default: the machine's name");
   command
-      ->add_option(
-          "--device", options->devices,
-          "cpu, cpu:N with N compute threads, cuda or cuda:N (the Nth GPU, from 0), or null:TYPE, which "
-          "computes nothing and takes as long as TYPE would; given again: a peer for each device, in a "
-          "process of its own")
-      ->allow_extra_args(false)
-      ->capture_default_str();
-  command->add_option(
+      .option("--device", options->devices,
+              "cpu, cpu:N with N compute threads, cuda or cuda:N (the Nth GPU, from 0), or null:TYPE, which "
+              "computes nothing and takes as long as TYPE would; given again: a peer for each device, in a "
+              "process of its own")
+      .one_value_each()
+      .shows_default();
+  command.option(
       "--memory", options->memory,
       "how much of it stages and copies may take, as 4GiB (the program itself takes some 70 MB beside "
       "it); default: most of what is free");
-  command->add_option(
-      "--host-memory", options->host_memory,
-      "with a GPU: how much of the machine's own memory copies of a job's state may take beside "
-      "it; default: most of what is free");
-  command->add_option("--data-dir", options->data_dir,
-                      "this peer's identity; default ~/.local/share/weft/peer");
-  command->add_option(
-      "--listen", options->listen,
-      "HOST:PORT for other peers to dial; default: none, all goes by dialling out or the relay");
-  command->add_option("--advertise", options->advertise,
-                      "HOST:PORT under which they reach it; default: as bound");
-  command->add_option(
-      "--upload", options->upload,
-      "the most that all this peer sends may take of your line, as 10Mbit; default: no limit");
-  command->add_option("--download", options->download,
-                      "the same of all that it receives, as 50Mbit; with --emulate the lower rate holds");
-  command->add_option("--disk", options->disk,
-                      "the most that this peer may keep on the disk, as 1GiB: with a GPU kernels that it "
-                      "compiled, else next to nothing; default: 256MiB, and what NVIDIA's driver keeps");
-  command->add_option("--schedule", options->schedule,
-                      "hours of this machine's time zone in which it works, as \"22:00-07:00\" or \"mon-fri "
-                      "22:00-07:00, sat-sun 00:00-24:00\"; outside of them it hands its work over and waits");
-  command->add_flag(
-      "--dial-private", options->dials_private,
-      "dial other peers at addresses of private networks also where the broker is not in one: for "
-      "machines of one network that join a broker elsewhere");
-  command->add_option("--emulate", options->emulate, "a cluster file: behave as if connected by its links");
-  command->add_option("--region", options->region, "where this machine is");
-  command->add_option("--owner", options->owner,
-                      "whose it is: a job may want only a share of its parameters on one owner's machines; "
-                      "default: nobody's who has another");
-  command->add_option(
-      "--as", options->emulate_as,
-      "with --emulate: a device of the file and region, whose uplink and downlink hold for all "
-      "that this peer sends and receives; SIGUSR1 reads them again");
-  command->callback([options, &chosen] { chosen = [options] { return run_joins(*options); }; });
+  command.option("--host-memory", options->host_memory,
+                 "with a GPU: how much of the machine's own memory copies of a job's state may take beside "
+                 "it; default: most of what is free");
+  command.option("--data-dir", options->data_dir, "this peer's identity; default ~/.local/share/weft/peer");
+  command.option("--listen", options->listen,
+                 "HOST:PORT for other peers to dial; default: none, all goes by dialling out or the relay");
+  command.option("--advertise", options->advertise, "HOST:PORT under which they reach it; default: as bound");
+  command.option("--upload", options->upload,
+                 "the most that all this peer sends may take of your line, as 10Mbit; default: no limit");
+  command.option("--download", options->download,
+                 "the same of all that it receives, as 50Mbit; with --emulate the lower rate holds");
+  command.option("--disk", options->disk,
+                 "the most that this peer may keep on the disk, as 1GiB: with a GPU kernels that it "
+                 "compiled, else next to nothing; default: 256MiB, and what NVIDIA's driver keeps");
+  command.option("--schedule", options->schedule,
+                 "hours of this machine's time zone in which it works, as \"22:00-07:00\" or \"mon-fri "
+                 "22:00-07:00, sat-sun 00:00-24:00\"; outside of them it hands its work over and waits");
+  command.flag("--dial-private", options->dials_private,
+               "dial other peers at addresses of private networks also where the broker is not in one: for "
+               "machines of one network that join a broker elsewhere");
+  command.option("--emulate", options->emulate, "a cluster file: behave as if connected by its links");
+  command.option("--region", options->region, "where this machine is");
+  command.option("--owner", options->owner,
+                 "whose it is: a job may want only a share of its parameters on one owner's machines; "
+                 "default: nobody's who has another");
+  command.option("--as", options->emulate_as,
+                 "with --emulate: a device of the file and region, whose uplink and downlink hold for all "
+                 "that this peer sends and receives; SIGUSR1 reads them again");
+  command.runs(chosen, [options] { return run_joins(*options); });
 }
 
 }  // namespace weft::cli

@@ -1,6 +1,5 @@
 // weft local: trains a job in this process.
 #include <unistd.h>
-#include <CLI/App.hpp>
 #include <atomic>
 #include <csignal>
 
@@ -86,22 +85,21 @@ Result<int> run_local(const LocalOptions& options) {
 
 }  // namespace
 
-void add_local(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("local", "train a job on this machine alone");
+void add_local(CommandLine program, Command& chosen) {
+  CommandLine command = program.subcommand("local", "train a job on this machine alone");
   auto options = std::make_shared<LocalOptions>();
-  command->add_option("job", options->job, "the job file (YAML)")->required();
-  command
-      ->add_option("--set", options->sets, "override a key of the job file: a.b=value (may be given again)")
-      ->allow_extra_args(false);
-  command->add_option("--format", options->format, "text, or json: one event a line")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->add_option("--resume", options->resume, "go on from a checkpoint: its folder or manifest");
-  command->add_flag("--other-data", options->other_data,
-                    "with --resume: also with data of other bytes than the checkpoint was made with");
-  command->add_flag("--summary", options->summary, "end with the test result and the seconds it took");
-  options->backend.add_to(*command);
-  command->callback([options, &chosen] { chosen = [options] { return run_local(*options); }; });
+  command.option("job", options->job, "the job file (YAML)").required();
+  command.option("--set", options->sets, "override a key of the job file: a.b=value (may be given again)")
+      .one_value_each();
+  command.option("--format", options->format, "text, or json: one event a line")
+      .one_of({"text", "json"})
+      .shows_default();
+  command.option("--resume", options->resume, "go on from a checkpoint: its folder or manifest");
+  command.flag("--other-data", options->other_data,
+               "with --resume: also with data of other bytes than the checkpoint was made with");
+  command.flag("--summary", options->summary, "end with the test result and the seconds it took");
+  options->backend.add_to(command);
+  command.runs(chosen, [options] { return run_local(*options); });
 }
 
 }  // namespace weft::cli

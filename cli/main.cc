@@ -1,7 +1,6 @@
 // weft: one program, a subcommand for each thing that people do with it.
 #include <fcntl.h>
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -15,31 +14,28 @@ namespace {
 
 int run(int argc, char** argv) {
   using namespace weft::cli;
-  CLI::App app{"weft trains one neural network, given as an ONNX file, on real data"};
-  app.require_subcommand(1);
-  app.set_version_flag("--version", "weft " WEFT_VERSION);
+  Program program("weft trains one neural network, given as an ONNX file, on real data",
+                  "weft " WEFT_VERSION);
+  const CommandLine line = program.line();
+  line.needs_subcommand();
   Command chosen;
-  add_local(app, chosen);
-  add_inspect(app, chosen);
-  add_profile(app, chosen);
-  add_gradcheck(app, chosen);
-  add_conformance(app, chosen);
-  add_predict(app, chosen);
-  add_generate(app, chosen);
-  add_ops(app, chosen);
-  add_plan(app, chosen);
-  add_plan_worker(app, chosen);
-  add_broker(app, chosen);
-  add_token(app, chosen);
-  add_join(app, chosen);
-  add_pause(app, chosen);
-  add_submit(app, chosen);
-  add_job_commands(app, chosen);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
-  }
+  add_local(line, chosen);
+  add_inspect(line, chosen);
+  add_profile(line, chosen);
+  add_gradcheck(line, chosen);
+  add_conformance(line, chosen);
+  add_predict(line, chosen);
+  add_generate(line, chosen);
+  add_ops(line, chosen);
+  add_plan(line, chosen);
+  add_plan_worker(line, chosen);
+  add_broker(line, chosen);
+  add_token(line, chosen);
+  add_join(line, chosen);
+  add_pause(line, chosen);
+  add_submit(line, chosen);
+  add_job_commands(line, chosen);
+  if (const auto exit = program.parse(argc, argv)) return *exit;
   return end_with(chosen());
 }
 

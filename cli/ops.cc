@@ -1,5 +1,4 @@
 // weft ops: the op table as Markdown; docs/OPS.md is its output.
-#include <CLI/App.hpp>
 #include <cstdio>
 
 #include "cli/commands.h"
@@ -85,10 +84,8 @@ Result<int> print_ops() {
 
 }  // namespace
 
-void add_ops(CLI::App& app, Command& chosen) {
-  app.add_subcommand("ops", "list the ops that graphs are made of, as Markdown")->callback([&chosen] {
-    chosen = print_ops;
-  });
+void add_ops(CommandLine program, Command& chosen) {
+  program.subcommand("ops", "list the ops that graphs are made of, as Markdown").runs(chosen, print_ops);
 }
 
 }  // namespace weft::cli

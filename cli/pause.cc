@@ -1,6 +1,5 @@
 // weft pause: tells one's own `weft join` processes on this machine to leave off for a while, or to go on.
 #include <fmt/format.h>
-#include <CLI/App.hpp>
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
@@ -49,17 +48,17 @@ Result<int> run_pause(const PauseOptions& options) {
 
 }  // namespace
 
-void add_pause(CLI::App& app, Command& chosen) {
-  CLI::App* command =
-      app.add_subcommand("pause", "let the peers of yours on this machine leave off for a while");
+void add_pause(CommandLine program, Command& chosen) {
+  CommandLine command =
+      program.subcommand("pause", "let the peers of yours on this machine leave off for a while");
   auto options = std::make_shared<PauseOptions>();
-  command->add_option("length", options->length, "for how long, as 2h; default: until --off");
-  command->add_flag("--off", options->off, "they go on, within their hours");
-  command->add_flag("--status", options->status, "only say what they do");
-  command->add_option("--format", options->format, "text, or json: one event a line")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->callback([options, &chosen] { chosen = [options] { return run_pause(*options); }; });
+  command.option("length", options->length, "for how long, as 2h; default: until --off");
+  command.flag("--off", options->off, "they go on, within their hours");
+  command.flag("--status", options->status, "only say what they do");
+  command.option("--format", options->format, "text, or json: one event a line")
+      .one_of({"text", "json"})
+      .shows_default();
+  command.runs(chosen, [options] { return run_pause(*options); });
 }
 
 }  // namespace weft::cli

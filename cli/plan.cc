@@ -1,5 +1,4 @@
 // weft plan: what a job would do on a cluster, before anything runs.
-#include <CLI/App.hpp>
 #include <filesystem>
 #include <fstream>
 
@@ -117,34 +116,31 @@ Result<int> run_plan(const PlanOptions& options) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, Command& chosen) {
-  CLI::App* command =
-      app.add_subcommand("plan", "show which device would run what, and how fast, without running anything");
+void add_plan(CommandLine program, Command& chosen) {
+  CommandLine command =
+      program.subcommand("plan", "show which device would run what, and how fast, without running anything");
   auto options = std::make_shared<PlanOptions>();
-  command->add_option("job", options->job, "the job file (YAML), or a model (*.onnx)")->required();
-  CLI::Option* cluster = command->add_option("--cluster", options->cluster, "the cluster file (YAML)");
-  command->add_flag("--live", options->live, "plan for the peers of the broker")->excludes(cluster);
-  CLI::Option* strategy = command->add_option("--strategy", options->strategy,
-                                              "how to plan; an unknown name lists those there are");
-  command->add_flag("--compare", options->compare, "every strategy, and what there is to gain")
-      ->excludes(strategy);
+  command.option("job", options->job, "the job file (YAML), or a model (*.onnx)").required();
+  const Option cluster = command.option("--cluster", options->cluster, "the cluster file (YAML)");
+  command.flag("--live", options->live, "plan for the peers of the broker").excludes(cluster);
+  const Option strategy =
+      command.option("--strategy", options->strategy, "how to plan; an unknown name lists those there are");
+  command.flag("--compare", options->compare, "every strategy, and what there is to gain").excludes(strategy);
+  command.option("--set", options->sets, "override a key of the job, as batch_size=64 (may be given again)")
+      .one_value_each();
+  command.option("--size", options->sizes, "a symbolic dim of the model: name=number (may be given again)")
+      .one_value_each();
   command
-      ->add_option("--set", options->sets, "override a key of the job, as batch_size=64 (may be given again)")
-      ->allow_extra_args(false);
-  command
-      ->add_option("--size", options->sizes, "a symbolic dim of the model: name=number (may be given again)")
-      ->allow_extra_args(false);
-  command
-      ->add_option("--add", options->additions,
-                   "one more device of the catalogue: TYPE@REGION (may be given again)")
-      ->allow_extra_args(false);
-  command->add_option("--format", options->format, "text, or json: one line")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->add_option("--html", options->html, "write a report for a browser to this file");
-  command->add_flag("--verbose", options->verbose, "show all that is known of the plan");
-  options->broker.add_to(*command);
-  command->callback([options, &chosen] { chosen = [options] { return run_plan(*options); }; });
+      .option("--add", options->additions,
+              "one more device of the catalogue: TYPE@REGION (may be given again)")
+      .one_value_each();
+  command.option("--format", options->format, "text, or json: one line")
+      .one_of({"text", "json"})
+      .shows_default();
+  command.option("--html", options->html, "write a report for a browser to this file");
+  command.flag("--verbose", options->verbose, "show all that is known of the plan");
+  options->broker.add_to(command);
+  command.runs(chosen, [options] { return run_plan(*options); });
 }
 
 }  // namespace weft::cli

@@ -1,6 +1,5 @@
 // weft predict: runs a model in inference mode over the samples of an npz file.
 #include <fmt/format.h>
-#include <CLI/App.hpp>
 
 #include <charconv>
 #include <cmath>
@@ -88,31 +87,29 @@ Result<int> run_predict(const PredictOptions& options) {
 
 }  // namespace
 
-void add_predict(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("predict", "run a model in inference mode over an npz file");
+void add_predict(CommandLine program, Command& chosen) {
+  CommandLine command = program.subcommand("predict", "run a model in inference mode over an npz file");
   auto options = std::make_shared<PredictOptions>();
-  command->add_option("model", options->model, "the ONNX file")->required();
-  command->add_option("data", options->data, "samples: an npz file with an array for each input")->required();
-  command->add_option("-o,--output", options->output, "where to write an npz with an array for each output")
-      ->required();
+  command.option("model", options->model, "the ONNX file").required();
+  command.option("data", options->data, "samples: an npz file with an array for each input").required();
+  command.option("-o,--output", options->output, "where to write an npz with an array for each output")
+      .required();
+  command.option("--input", options->inputs, "graph input=array, where the names differ (may be given again)")
+      .one_value_each();
   command
-      ->add_option("--input", options->inputs,
-                   "graph input=array, where the names differ (may be given again)")
-      ->allow_extra_args(false);
+      .option("--value", options->values,
+              "graph input=number, the same for every sample (may be given again)")
+      .one_value_each();
   command
-      ->add_option("--value", options->values,
-                   "graph input=number, the same for every sample (may be given again)")
-      ->allow_extra_args(false);
-  command
-      ->add_option("--size", options->sizes,
-                   "a symbolic dim that the data do not tell: name=number (may be given again)")
-      ->allow_extra_args(false);
-  command->add_option("--batch", options->batch, "samples at once, where the file leaves it open")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  command->add_option("--limit", options->limit, "only the first samples; 0: all")->capture_default_str();
-  options->backend.add_to(*command);
-  command->callback([options, &chosen] { chosen = [options] { return run_predict(*options); }; });
+      .option("--size", options->sizes,
+              "a symbolic dim that the data do not tell: name=number (may be given again)")
+      .one_value_each();
+  command.option("--batch", options->batch, "samples at once, where the file leaves it open")
+      .within(1, 65536)
+      .shows_default();
+  command.option("--limit", options->limit, "only the first samples; 0: all").shows_default();
+  options->backend.add_to(command);
+  command.runs(chosen, [options] { return run_predict(*options); });
 }
 
 }  // namespace weft::cli

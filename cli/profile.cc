@@ -1,7 +1,6 @@
 // weft profile: where the time of a training step goes, by op family and by kernel.
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <CLI/App.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -181,18 +180,18 @@ Result<int> run_profile(const ProfileOptions& options) {
 
 }  // namespace
 
-void add_profile(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("profile", "time a training step of a job by op family and kernel");
+void add_profile(CommandLine program, Command& chosen) {
+  CommandLine command =
+      program.subcommand("profile", "time a training step of a job by op family and kernel");
   auto options = std::make_shared<ProfileOptions>();
-  command->add_option("job", options->job, "the job file (YAML)")->required();
-  command->add_option("--set", options->sets, "override a key of the job file: a.b=value")
-      ->allow_extra_args(false);
-  command->add_option("--microbatches", options->microbatches, "how many are measured")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  command->add_option("--rows", options->rows, "kernels listed")->capture_default_str();
-  options->backend.add_to(*command);
-  command->callback([options, &chosen] { chosen = [options] { return run_profile(*options); }; });
+  command.option("job", options->job, "the job file (YAML)").required();
+  command.option("--set", options->sets, "override a key of the job file: a.b=value").one_value_each();
+  command.option("--microbatches", options->microbatches, "how many are measured")
+      .within(1, 100000)
+      .shows_default();
+  command.option("--rows", options->rows, "kernels listed").shows_default();
+  options->backend.add_to(command);
+  command.runs(chosen, [options] { return run_profile(*options); });
 }
 
 }  // namespace weft::cli

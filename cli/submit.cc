@@ -2,7 +2,6 @@
 // file back.
 #include <fmt/format.h>
 #include <unistd.h>
-#include <CLI/App.hpp>
 
 #include "cli/client.h"
 #include "cli/commands.h"
@@ -273,21 +272,20 @@ class Submit {
 
 }  // namespace
 
-void add_submit(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("submit", "hand a job to a broker and wait for its trained file");
+void add_submit(CommandLine program, Command& chosen) {
+  CommandLine command = program.subcommand("submit", "hand a job to a broker and wait for its trained file");
   auto options = std::make_shared<SubmitOptions>();
-  command->add_option("job", options->job, "the job file (YAML)")->required();
-  command
-      ->add_option("--set", options->sets, "override a key of the job file: a.b=value (may be given again)")
-      ->allow_extra_args(false);
-  command->add_flag("--detach", options->detach, "print the job's number and return");
-  command->add_option("--format", options->format, "text, or json: one event a line")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->add_flag("--summary", options->summary, "end with the test result and the seconds it took");
-  command->add_flag("--verbose", options->verbose, "show all that is known of the plan");
-  options->broker.add_to(*command);
-  command->callback([options, &chosen] { chosen = [options] { return Submit(*options).run(); }; });
+  command.option("job", options->job, "the job file (YAML)").required();
+  command.option("--set", options->sets, "override a key of the job file: a.b=value (may be given again)")
+      .one_value_each();
+  command.flag("--detach", options->detach, "print the job's number and return");
+  command.option("--format", options->format, "text, or json: one event a line")
+      .one_of({"text", "json"})
+      .shows_default();
+  command.flag("--summary", options->summary, "end with the test result and the seconds it took");
+  command.flag("--verbose", options->verbose, "show all that is known of the plan");
+  options->broker.add_to(command);
+  command.runs(chosen, [options] { return Submit(*options).run(); });
 }
 
 }  // namespace weft::cli

@@ -1,6 +1,5 @@
 // weft token: makes, shows, lists and revokes the tokens of a broker on this machine, whether it runs or not.
 #include <fmt/format.h>
-#include <CLI/App.hpp>
 
 #include <charconv>
 
@@ -135,38 +134,35 @@ Result<int> revoke(const TokenOptions& options) {
 
 }  // namespace
 
-void add_token(CLI::App& app, Command& chosen) {
-  CLI::App* command =
-      app.add_subcommand("token", "make, show, list and revoke the tokens of a broker on this machine");
-  command->require_subcommand(1);
+void add_token(CommandLine program, Command& chosen) {
+  CommandLine command =
+      program.subcommand("token", "make, show, list and revoke the tokens of a broker on this machine");
+  command.needs_subcommand();
   auto options = std::make_shared<TokenOptions>();
   const auto add = [&](const char* name, const char* what, Result<int> (*run)(const TokenOptions&)) {
-    CLI::App* sub = command->add_subcommand(name, what);
-    sub->add_option("--data-dir", options->data_dir, "the broker's data; default ~/.local/share/weft/broker");
-    sub->add_option("--format", options->format, "text, or json")
-        ->check(CLI::IsMember({"text", "json"}))
-        ->capture_default_str();
-    sub->callback([options, &chosen, run] { chosen = [options, run] { return run(*options); }; });
+    CommandLine sub = command.subcommand(name, what);
+    sub.option("--data-dir", options->data_dir, "the broker's data; default ~/.local/share/weft/broker");
+    sub.option("--format", options->format, "text, or json").one_of({"text", "json"}).shows_default();
+    sub.runs(chosen, [options, run] { return run(*options); });
     return sub;
   };
-  CLI::App* make =
+  CommandLine make =
       add("create", "make a token and print it; it is not kept, only what recognises it", create);
-  make->add_option("--role", options->role,
-                   "whom it lets in: machines that compute, people with jobs, or who looks after all jobs")
-      ->check(CLI::IsMember({"peer", "submitter", "admin"}))
-      ->required();
-  make->add_option("--ttl", options->ttl, "how long it lets new ones in, as 24h, or never to expire")
-      ->capture_default_str();
-  make->add_option("--uses", options->uses, "how many it lets in; default: any number")
-      ->check(CLI::Range(1u, 1'000'000'000u));
-  make->add_option("--label", options->label, "for whom it is, or what for: `weft token list` shows it");
+  make.option("--role", options->role,
+              "whom it lets in: machines that compute, people with jobs, or who looks after all jobs")
+      .one_of({"peer", "submitter", "admin"})
+      .required();
+  make.option("--ttl", options->ttl, "how long it lets new ones in, as 24h, or never to expire")
+      .shows_default();
+  make.option("--uses", options->uses, "how many it lets in; default: any number").within(1u, 1'000'000'000u);
+  make.option("--label", options->label, "for whom it is, or what for: `weft token list` shows it");
   add("join-line", "the line that lets machines join, as the broker prints it when it starts", join_line)
-      ->add_option("--advertise", options->advertise,
-                   "HOST:PORT under which peers reach the broker; default: as it was started last");
+      .option("--advertise", options->advertise,
+              "HOST:PORT under which peers reach the broker; default: as it was started last");
   add("list", "every token that was made, without its secret", list);
   add("revoke", "let nobody new in with a token", revoke)
-      ->add_option("id", options->id, "as `weft token list` shows it")
-      ->required();
+      .option("id", options->id, "as `weft token list` shows it")
+      .required();
 }
 
 }  // namespace weft::cli

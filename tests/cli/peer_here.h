@@ -1,7 +1,6 @@
 // A peer in this process, on a loop and thread of its own, with a device of the test's choice.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <string>
@@ -62,12 +61,11 @@ class PeerHere {
 
 // One of the commands that run jobs, as from a shell.
 inline Result<int> weft(const std::vector<std::string>& arguments) {
-  CLI::App app;
+  Program program("");
   Command chosen;
-  add_local(app, chosen);
-  add_submit(app, chosen);
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-  app.parse(reversed);
+  add_local(program.line(), chosen);
+  add_submit(program.line(), chosen);
+  program.parse(arguments);
   return chosen();
 }
 

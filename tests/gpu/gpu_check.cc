@@ -9,7 +9,6 @@
 //   properties FILE    the GPU's properties, as cuDNN writes them (tests/cuda/device_properties)
 //
 // Exit codes are those of `weft`.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -19,6 +18,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include "cli/command_line.h"
 
 #include "base/rng.h"
 #include "cli/exit_codes.h"
@@ -315,16 +315,16 @@ Result<int> write_properties(const Options& options) {
   return cli::kExitOk;
 }
 
-void add_command(CLI::App& app, Options& options, std::function<Result<int>()>& chosen_one,
+void add_command(cli::CommandLine program, Options& options, cli::Command& chosen_one,
                  const std::string& name, const std::string& about, Result<int> (*run)(const Options&),
                  bool has_file) {
-  CLI::App* command = app.add_subcommand(name, about);
-  command->add_option("--device", options.device, "which GPU, from 0");
-  command->add_option("--seconds", options.seconds, "stop after so many");
-  command->add_flag("--shuffled", options.shuffled, "cases in an order of chance, always the same");
-  command->add_flag("--quick", options.quick, "small shapes alone");
-  if (has_file) command->add_option("file", options.file)->required();
-  command->callback([&options, &chosen_one, run] { chosen_one = [&options, run] { return run(options); }; });
+  cli::CommandLine command = program.subcommand(name, about);
+  command.option("--device", options.device, "which GPU, from 0");
+  command.option("--seconds", options.seconds, "stop after so many");
+  command.flag("--shuffled", options.shuffled, "cases in an order of chance, always the same");
+  command.flag("--quick", options.quick, "small shapes alone");
+  if (has_file) command.option("file", options.file).required();
+  command.runs(chosen_one, [&options, run] { return run(options); });
 }
 
 }  // namespace
@@ -332,16 +332,20 @@ void add_command(CLI::App& app, Options& options, std::function<Result<int>()>& 
 
 int main(int argc, char** argv) {
   using namespace weft::test;
-  CLI::App app("checks weft's CUDA backend on a GPU");
-  app.require_subcommand(1);
+  weft::cli::Program program("checks weft's CUDA backend on a GPU");
+  program.line().needs_subcommand();
   Options options;
-  std::function<weft::Result<int>()> chosen_one;
-  add_command(app, options, chosen_one, "about", "which build, which device", say_about, false);
-  add_command(app, options, chosen_one, "ops", "every case against the reference", check_ops, false);
-  add_command(app, options, chosen_one, "digests", "write what our own kernels give", write_digests, true);
-  add_command(app, options, chosen_one, "compare", "whether they give that", compare_digests, true);
-  add_command(app, options, chosen_one, "properties", "write the GPU's properties", write_properties, true);
-  CLI11_PARSE(app, argc, argv);
+  weft::cli::Command chosen_one;
+  add_command(program.line(), options, chosen_one, "about", "which build, which device", say_about, false);
+  add_command(program.line(), options, chosen_one, "ops", "every case against the reference", check_ops,
+              false);
+  add_command(program.line(), options, chosen_one, "digests", "write what our own kernels give",
+              write_digests, true);
+  add_command(program.line(), options, chosen_one, "compare", "whether they give that", compare_digests,
+              true);
+  add_command(program.line(), options, chosen_one, "properties", "write the GPU's properties",
+              write_properties, true);
+  if (const auto exit = program.parse(argc, argv)) return *exit;
   const weft::Result<int> result = chosen_one();
   std::fflush(stdout);
   return weft::cli::end_with(result);

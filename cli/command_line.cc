@@ -1,0 +1,116 @@
+#include "cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <stdexcept>
+
+#include "cli/exit_codes.h"
+
+namespace weft::cli {
+
+Option Option::required() {
+  option_->required();
+  return *this;
+}
+Option Option::one_of(std::vector<std::string> names) {
+  option_->check(CLI::IsMember(std::move(names)));
+  return *this;
+}
+Option Option::within(int low, int high) {
+  option_->check(CLI::Range(low, high));
+  return *this;
+}
+Option Option::within(uint32_t low, uint32_t high) {
+  option_->check(CLI::Range(low, high));
+  return *this;
+}
+Option Option::within(double low, double high) {
+  option_->check(CLI::Range(low, high));
+  return *this;
+}
+Option Option::checked_by(std::function<std::string(const std::string& text)> error) {
+  option_->check(std::move(error));
+  return *this;
+}
+Option Option::shows_default() {
+  option_->capture_default_str();
+  return *this;
+}
+Option Option::one_value_each() {
+  option_->allow_extra_args(false);
+  return *this;
+}
+Option Option::excludes(Option other) {
+  option_->excludes(other.option_);
+  return *this;
+}
+
+CommandLine CommandLine::subcommand(const std::string& name, const std::string& what) const {
+  return CommandLine(app_->add_subcommand(name, what));
+}
+Option CommandLine::option(const std::string& name, std::string& value, const std::string& what) const {
+  return Option(app_->add_option(name, value, what));
+}
+Option CommandLine::option(const std::string& name, std::vector<std::string>& values,
+                           const std::string& what) const {
+  return Option(app_->add_option(name, values, what));
+}
+Option CommandLine::option(const std::string& name, std::filesystem::path& value,
+                           const std::string& what) const {
+  return Option(app_->add_option(name, value, what));
+}
+Option CommandLine::option(const std::string& name, int32_t& value, const std::string& what) const {
+  return Option(app_->add_option(name, value, what));
+}
+Option CommandLine::option(const std::string& name, uint32_t& value, const std::string& what) const {
+  return Option(app_->add_option(name, value, what));
+}
+Option CommandLine::option(const std::string& name, int64_t& value, const std::string& what) const {
+  return Option(app_->add_option(name, value, what));
+}
+Option CommandLine::option(const std::string& name, uint64_t& value, const std::string& what) const {
+  return Option(app_->add_option(name, value, what));
+}
+Option CommandLine::option(const std::string& name, std::optional<uint64_t>& value,
+                           const std::string& what) const {
+  return Option(app_->add_option(name, value, what));
+}
+Option CommandLine::option(const std::string& name, double& value, const std::string& what) const {
+  return Option(app_->add_option(name, value, what));
+}
+Option CommandLine::flag(const std::string& name, bool& value, const std::string& what) const {
+  return Option(app_->add_flag(name, value, what));
+}
+
+void CommandLine::hide() const { app_->group(""); }
+void CommandLine::needs_subcommand() const { app_->require_subcommand(1); }
+void CommandLine::runs(Command& chosen, Command command) const {
+  // Called after those of the subcommand's own subcommands, which then have been given.
+  app_->callback([app = app_, &chosen, command = std::move(command)] {
+    if (app->get_subcommands().empty()) chosen = command;
+  });
+}
+
+Program::Program(const std::string& what, const std::string& version)
+    : app_(std::make_unique<CLI::App>(what)) {
+  if (!version.empty()) app_->set_version_flag("--version", version);
+}
+Program::~Program() = default;
+CommandLine Program::line() { return CommandLine(app_.get()); }
+
+std::optional<int> Program::parse(int argc, char** argv) {
+  try {
+    app_->parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app_->exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  return std::nullopt;
+}
+void Program::parse(const std::vector<std::string>& arguments) {
+  try {
+    app_->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ParseError& error) {
+    throw std::invalid_argument(error.what());
+  }
+}
+
+}  // namespace weft::cli
