@@ -393,7 +393,7 @@ class Cluster {
           touched_.insert(to);
         });
       }
-    stage.machine->on_task_done(clock_.now(), task, {.busy = busy, .squares = {}});
+    stage.machine->on_task_done(clock_.now(), task, {.busy = busy, .squares = {}, .statistics = {}});
     touched_.insert(s);
     if (!stage.tasks.empty()) begin_task(s);
   }
