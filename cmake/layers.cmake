@@ -1,15 +1,40 @@
-# weft_layer(NAME dag SOURCES a.cc b.cc DEPS base LIBRARIES lib... [ALONE a.cc])
+# weft_layer(NAME dag SOURCES a.cc b.cc DEPS base LIBRARIES lib... [ALONE a.cc] [MODULE])
 #   One folder, one target: weft_<name>, which sees only the layers it lists. Includes are written from the root.
 #   ALONE: sources that are not compiled together with others (weft_unity).
+#   MODULE: it stands in a module (peer/backend/module.h) as well as in the program. Nobody replaces one function of it.
 function(weft_layer)
-  cmake_parse_arguments(L "" "NAME" "SOURCES;DEPS;LIBRARIES;ALONE" ${ARGN})
+  cmake_parse_arguments(L "MODULE" "NAME" "SOURCES;DEPS;LIBRARIES;ALONE" ${ARGN})
   add_library(weft_${L_NAME} STATIC ${L_SOURCES})
   weft_compile_options(weft_${L_NAME})
   weft_unity(weft_${L_NAME} ALONE ${L_ALONE})
+  set(house weft_house)
+  if(L_MODULE)
+    set_target_properties(weft_${L_NAME} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_compile_options(weft_${L_NAME} PRIVATE -fno-semantic-interposition)
+    set(house weft_house_of_modules)
+  endif()
+  if(NOT "OpenMP::OpenMP_CXX" IN_LIST L_LIBRARIES)  # it changes what headers say
+    weft_precompiled(weft_${L_NAME} ${house})
+  endif()
   foreach(dep IN LISTS L_DEPS)
     target_link_libraries(weft_${L_NAME} PUBLIC weft_${dep})
   endforeach()
   target_link_libraries(weft_${L_NAME} PRIVATE ${L_LIBRARIES})
+endfunction()
+
+# weft_precompiled(target house): it shares the precompiled header of a house, whose options have to be its own.
+function(weft_precompiled target house)
+  if(TARGET ${house})
+    target_precompile_headers(${target} REUSE_FROM ${house})
+    # GCC 12 then warns within the library's own strings.
+    target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread)
+  endif()
+endfunction()
+# weft_house(NAME [headers...]): a target whose precompiled header others share.
+function(weft_house name)
+  add_library(${name} OBJECT ${PROJECT_SOURCE_DIR}/cmake/house.cc)
+  weft_compile_options(${name})
+  target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/house.h ${ARGN})
 endfunction()
 
 function(weft_compile_options target)
@@ -18,6 +43,8 @@ function(weft_compile_options target)
   if(WEFT_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
     target_link_options(${target} PRIVATE -fsanitize=${WEFT_SANITIZE})
+    # GCC takes what it has instrumented itself for uses of what is not initialised.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
     if(WEFT_SANITIZE STREQUAL thread)
       # Asio's fences are not seen by GCC's thread sanitizer, which warns of each.
       target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
@@ -44,6 +71,9 @@ function(weft_test)
   add_executable(${T_NAME}_tests ${T_SOURCES})
   weft_compile_options(${T_NAME}_tests)
   weft_unity(${T_NAME}_tests ALONE ${T_ALONE})
+  if(NOT "OpenMP::OpenMP_CXX" IN_LIST T_LIBRARIES)
+    weft_precompiled(${T_NAME}_tests weft_house_of_tests)
+  endif()
   # A test runs once for each time that it is compiled: a fifth less time than -O2, the layers keep theirs.
   target_compile_options(${T_NAME}_tests PRIVATE $<$<CONFIG:Release>:-O1>)
   foreach(dep IN LISTS T_DEPS)

@@ -1,0 +1,1 @@
+// The precompiled headers are compiled with a target, and a target has a source.
