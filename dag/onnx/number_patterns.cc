@@ -21,9 +21,10 @@ bool is(const pb::NodeProto* node, std::string_view op_type) {
   return node && (node->domain().empty() || node->domain() == "ai.onnx") && node->op_type() == op_type;
 }
 
-// A value times one that is taken from a tensor of the file.
+// A value times one that is taken from a tensor of the file. Names are those of the nodes: a file may name
+// one value of many letters in many sums.
 struct Scaled {
-  std::string value, factor;
+  std::string_view value, factor;
   const pb::NodeProto* node = nullptr;
   bool operator<(const Scaled& other) const {
     return std::tie(value, factor) < std::tie(other.value, other.factor);
@@ -54,26 +55,25 @@ class Finder {
   }
 
  private:
-  const pb::NodeProto* producer(const std::string& value) const {
+  const pb::NodeProto* producer(std::string_view value) const {
     const auto found = producers_.find(value);
     return found == producers_.end() ? nullptr : found->second;
   }
 
   // The float tensor that the value is a view of, or rows of.
-  const std::string* source(const std::string& value) const {
-    const std::string* name = &value;
+  const std::string* source(std::string_view name) const {
     for (int step = 0; step < kStepsMax; ++step) {
-      if (const auto found = model_.weights.find(*name); found != model_.weights.end())
+      if (const auto found = model_.weights.find(std::string(name)); found != model_.weights.end())
         return is_float(found->second.dtype()) ? &found->first : nullptr;
-      const pb::NodeProto* node = producer(*name);
+      const pb::NodeProto* node = producer(name);
       if (!node || node->input_size() == 0 || is(node, "Concat")) return nullptr;
       if (!is(node, "Gather") && !is_view(node->domain(), node->op_type())) return nullptr;
-      name = &node->input(0);
+      name = node->input(0);
     }
     return nullptr;
   }
 
-  std::optional<Scaled> scaled(const std::string& value) const {
+  std::optional<Scaled> scaled(std::string_view value) const {
     const pb::NodeProto* node = producer(value);
     if (!is(node, "Mul") || node->input_size() != 2) return std::nullopt;
     for (int k = 0; k < 2; ++k)
@@ -97,18 +97,31 @@ class Finder {
     if (a && b && a->factor != b->factor) differences_.emplace_back(*a, *b);
   }
 
-  // turned = Concat(-part of x, part of x)
-  bool is_half_turn(const std::string& x, const std::string& turned) const {
-    const pb::NodeProto* both = producer(turned);
+  // The value in another shape or type.
+  std::string_view behind_shapes(std::string_view value) const {
+    for (int step = 0; step < kStepsMax; ++step) {
+      const pb::NodeProto* node = producer(value);
+      if (!is(node, "Identity") && !is(node, "Cast") && !is(node, "Reshape") && !is(node, "Flatten") &&
+          !is(node, "Squeeze") && !is(node, "Unsqueeze"))
+        break;
+      if (node->input_size() == 0) break;
+      value = node->input(0);
+    }
+    return value;
+  }
+
+  // turned = Concat(-part of x, part of x), of halves, or of every second element and then brought together.
+  bool is_half_turn(std::string_view x, std::string_view turned) const {
+    const pb::NodeProto* both = producer(behind_shapes(turned));
     if (!is(both, "Concat") || both->input_size() != 2) return false;
-    const pb::NodeProto* negated = producer(both->input(0));
+    const pb::NodeProto* negated = producer(behind_shapes(both->input(0)));
     if (!is(negated, "Neg") || negated->input_size() != 1) return false;
     return is_part_of(x, negated->input(0)) && is_part_of(x, both->input(1));
   }
-  bool is_part_of(const std::string& x, const std::string& value) const {
-    const pb::NodeProto* node = producer(value);
+  bool is_part_of(std::string_view x, std::string_view value) const {
+    const pb::NodeProto* node = producer(behind_shapes(value));
     return (is(node, "Slice") || is(node, "Split") || is(node, "Gather")) && node->input_size() > 0 &&
-           node->input(0) == x;
+           behind_shapes(node->input(0)) == behind_shapes(x);
   }
 
   void note_repeat(const pb::NodeProto& node) {
@@ -156,7 +169,7 @@ class Finder {
 
   const OnnxModel::Structure& model_;
   std::vector<const pb::NodeProto*> nodes_;
-  std::unordered_map<std::string, const pb::NodeProto*> producers_;
+  std::unordered_map<std::string_view, const pb::NodeProto*> producers_;
   std::set<std::pair<Scaled, Scaled>> sums_;
   std::vector<std::pair<Scaled, Scaled>> differences_;
   NumberPatterns found_;

@@ -294,12 +294,14 @@ class Judge {
     if (exported_constants_.contains(row.name)) return constant(Exported);
     if (row.constant_node && (exporter_keeps_weights_apart_ || fills_in(row.name, uses)))
       return constant(Written);
+    const bool declared = exported_parameters_.contains(row.name);
     // Angles are gathered by position as rows of a table are.
     if (const auto angles = patterns_.angles.find(row.name);
-        angles != patterns_.angles.end() && (!uses.weight || is_one_of(*uses.weight, {"Gather"})))
+        !declared && angles != patterns_.angles.end() &&
+        (!uses.weight || is_one_of(*uses.weight, {"Gather"})))
       return constant(Angle, angles->second);
     if (uses.weight) return set(row, TensorRole::Trained, Weight, uses.weight);
-    if (exported_parameters_.contains(row.name)) return set(row, TensorRole::Trained, Weight);
+    if (declared) return set(row, TensorRole::Trained, Weight);
     if (const auto repeats = patterns_.repeats.find(row.name); repeats != patterns_.repeats.end())
       if (const auto traits = look_(row.name); traits && all_ones(*traits))
         return constant(Repeat, repeats->second);

@@ -38,7 +38,9 @@ void flatten(ModelMaker& maker, const std::string& x, const std::string& y) {
   maker.node("Flatten", {y + "_pool"}, {y});
 }
 
-void sign(ModelMaker& maker, const std::string& signature) {
+}  // namespace
+
+void add_signature(ModelMaker& maker, const std::string& signature) {
   pb::StringStringEntryProto entry;
   entry.set_key("pkg.torch.export.ExportedProgram.graph_signature");
   entry.set_value(signature);
@@ -47,8 +49,6 @@ void sign(ModelMaker& maker, const std::string& signature) {
       ->MutableUnknownFields(&maker.graph())
       ->AddLengthDelimited(16, entry.SerializeAsString());  // GraphProto.metadata_props
 }
-
-}  // namespace
 
 void constant_node(ModelMaker& maker, const std::string& name, const std::vector<int64_t>& dims, float value,
                    bool raw) {
@@ -117,7 +117,7 @@ ExportedModel as_torch_dynamo_writes_it() {
   std::string signature = "# inputs\n";
   for (const char* name : {"fc.weight", "fc.bias", "logit_scale"})
     signature += "p_x: PARAMETER target='" + std::string(name) + "'\n";
-  sign(maker, signature + "b_table: BUFFER target='table' persistent=True\nx: USER_INPUT\n");
+  add_signature(maker, signature + "b_table: BUFFER target='table' persistent=True\nx: USER_INPUT\n");
   return {"torch.export", std::move(maker), {"fc.weight", "fc.bias", "logit_scale"}, {}};
 }
 

@@ -26,6 +26,10 @@ ExportedModel as_spox_writes_it();         // weights in Constant nodes behind T
 
 std::vector<ExportedModel> as_all_write_it();
 
+// The signature of the exported program, which PyTorch's newer exporter leaves in the file: "p_x: PARAMETER
+// target='x'" for each parameter.
+void add_signature(ModelMaker& maker, const std::string& signature);
+
 // A Constant node with a tensor of these dims, as ModelMaker::weight makes it. `raw`: or in its typed field.
 void constant_node(ModelMaker& maker, const std::string& name, const std::vector<int64_t>& dims,
                    float value = 0.5f, bool raw = true);

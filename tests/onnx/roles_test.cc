@@ -381,24 +381,38 @@ TEST(Roles, EveryOperatorWithAMeaningIsImported) {
   }
 }
 
-// y = x turned by angles, with the two halves of the last axis as pairs or with pairs beside one another;
-// `gathered`: the angles are rows of tables, by position.
-ModelMaker rotation(bool halves, bool gathered) {
+// y = x turned by angles: pairs of the two halves of the last axis, by a value that is turned as a whole;
+// pairs that lie side by side, in the same way; pairs of two values. `gathered`: the angles are rows of
+// tables, by position.
+enum class Pairs { Halves, SideBySide, Values };
+ModelMaker rotation(Pairs pairs, bool gathered) {
   ModelMaker maker;
   maker.input("x", {-1, 4, 8}).output("y");
   maker.weight("w", {8, 8});
-  for (const char* name : {"c", "s"}) maker.weight(name, {4, halves ? 8 : 4});
+  for (const char* name : {"c", "s"}) maker.weight(name, {4, pairs == Pairs::Values ? 4 : 8});
   maker.ints("at", {0, 1, 2, 3});
   maker.ints("zero", {0}), maker.ints("half", {4}), maker.ints("end", {8}), maker.ints("axis", {2});
   maker.node("MatMul", {"x", "w"}, {"q"});
   const std::string c = gathered ? "c_rows" : "c", s = gathered ? "s_rows" : "s";
   if (gathered)
     for (const std::string name : {"c", "s"}) maker.node("Gather", {name, "at"}, {name + "_rows"});
-  maker.node("Slice", {"q", "zero", "half", "axis"}, {"a"});
-  maker.node("Slice", {"q", "half", "end", "axis"}, {"b"});
-  if (halves) {
+  if (pairs == Pairs::SideBySide) {
+    maker.ints("one", {1}), maker.ints("two", {2}), maker.ints("last", {3}), maker.ints("shape", {0, 4, 8});
+    maker.node("Slice", {"q", "zero", "end", "axis", "two"}, {"a"});
+    maker.node("Slice", {"q", "one", "end", "axis", "two"}, {"b"});
+  } else {
+    maker.node("Slice", {"q", "zero", "half", "axis"}, {"a"});
+    maker.node("Slice", {"q", "half", "end", "axis"}, {"b"});
+  }
+  if (pairs != Pairs::Values) {
     maker.node("Neg", {"b"}, {"-b"});
-    attribute(maker.node("Concat", {"-b", "a"}, {"turned"}), "axis", int64_t{2});
+    if (pairs == Pairs::SideBySide) {
+      maker.node("Unsqueeze", {"-b", "last"}, {"-b1"}), maker.node("Unsqueeze", {"a", "last"}, {"a1"});
+      attribute(maker.node("Concat", {"-b1", "a1"}, {"stacked"}), "axis", int64_t{3});
+      maker.node("Reshape", {"stacked", "shape"}, {"turned"});
+    } else {
+      attribute(maker.node("Concat", {"-b", "a"}, {"turned"}), "axis", int64_t{2});
+    }
     maker.node("Mul", {"q", c}, {"qc"});
     maker.node("Mul", {s, "turned"}, {"qs"});
     maker.node("Add", {"qc", "qs"}, {"y"});
@@ -412,10 +426,10 @@ ModelMaker rotation(bool halves, bool gathered) {
 }
 
 TEST(Roles, TheAnglesOfARotationAreNoParameters) {
-  for (const bool halves : {true, false})
+  for (const Pairs pairs : {Pairs::Halves, Pairs::SideBySide, Pairs::Values})
     for (const bool gathered : {true, false}) {
-      SCOPED_TRACE(std::string(halves ? "halves" : "pairs") + (gathered ? ", gathered" : ""));
-      const ModelMaker maker = rotation(halves, gathered);
+      SCOPED_TRACE(std::to_string(static_cast<int>(pairs)) + (gathered ? " gathered" : ""));
+      ModelMaker maker = rotation(pairs, gathered);
       const RoleTable table = judged(maker);
       EXPECT_EQ(names_of(table, TensorRole::Trained), std::set<std::string>{"w"});
       for (const char* name : {"c", "s"}) EXPECT_EQ(row_of(table, name).reason, RoleReason::Angle);
@@ -423,13 +437,16 @@ TEST(Roles, TheAnglesOfARotationAreNoParameters) {
       ASSERT_TRUE(imported.has_value()) << imported.error().message;
       EXPECT_TRUE(imported->warnings.empty()) << imported->warnings[0];
       EXPECT_TRUE(any_has(imported->notes, {"'c' (the angles of a rotation in Mul", "'s'"}));
+      // The exporter says that one is learnt.
+      add_signature(maker, "# inputs\np_c: PARAMETER target='c'\np_w: PARAMETER target='w'\nx: USER_INPUT\n");
+      EXPECT_EQ(row_of(judged(maker), "c").role, TensorRole::Trained);
     }
   // Nothing is turned: the other half is scaled as it is, or the second of a pair is a difference too.
-  ModelMaker same = rotation(true, false);
+  ModelMaker same = rotation(Pairs::Halves, false);
   for (auto& node : *same.graph().mutable_node())
     if (node.op_type() == "Neg") node.set_op_type("Relu");
   EXPECT_EQ(names_of(judged(same), TensorRole::Trained), (std::set<std::string>{"w", "c", "s"}));
-  ModelMaker differences = rotation(false, false);
+  ModelMaker differences = rotation(Pairs::Values, false);
   for (auto& node : *differences.graph().mutable_node())
     if (node.op_type() == "Add") node.set_op_type("Sub");
   EXPECT_EQ(names_of(judged(differences), TensorRole::Trained), (std::set<std::string>{"w", "c", "s"}));
