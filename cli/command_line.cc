@@ -1,6 +1,7 @@
 #include "cli/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <stdexcept>
 
 #include "cli/exit_codes.h"
@@ -97,9 +98,28 @@ Program::Program(const std::string& what, const std::string& version)
 Program::~Program() = default;
 CommandLine Program::line() { return CommandLine(app_.get()); }
 
+namespace {
+
+// What stands where a subcommand has to; empty: nothing.
+std::string misnamed_subcommand(const CLI::App& program) {
+  const CLI::App* app = &program;
+  while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
+  const std::vector<std::string> others = app->remaining();
+  return app->get_require_subcommand_min() == 0 || others.empty() ? "" : others.front();
+}
+
+}  // namespace
+
 std::optional<int> Program::parse(int argc, char** argv) {
   try {
     app_->parse(argc, argv);
+  } catch (const CLI::RequiredError& error) {
+    // The library only says that there has to be one.
+    const std::string name = misnamed_subcommand(*app_);
+    if (name.empty()) return app_->exit(error) == 0 ? kExitOk : kExitUsage;
+    std::fprintf(stderr, "weft: error: there is no %s '%s'; --help lists those that there are\n",
+                 name.starts_with('-') ? "option" : "command", name.substr(0, 128).c_str());
+    return kExitUsage;
   } catch (const CLI::ParseError& error) {
     return app_->exit(error) == 0 ? kExitOk : kExitUsage;
   }
