@@ -5,11 +5,10 @@
 #include <cmath>
 
 #include "dag/onnx/lowering.h"
+#include "dag/onnx/node_questions.h"
 
 namespace weft::onnx {
 namespace {
-
-bool is_standard(const pb::NodeProto& node) { return node.domain().empty() || node.domain() == "ai.onnx"; }
 
 bool has_subgraph(const pb::NodeProto& node) {
   return std::any_of(node.attribute().begin(), node.attribute().end(),

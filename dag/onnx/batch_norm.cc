@@ -4,29 +4,15 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "dag/onnx/tensor_proto.h"
+#include "dag/onnx/node_questions.h"
 
 namespace weft::onnx {
 namespace {
-
-bool is_standard(const pb::NodeProto& node) { return node.domain().empty() || node.domain() == "ai.onnx"; }
-
-bool is(const pb::NodeProto* node, std::string_view op_type) {
-  return node != nullptr && is_standard(*node) && node->op_type() == op_type;
-}
 
 int64_t int_of(const pb::NodeProto& node, std::string_view name, int64_t otherwise) {
   for (const auto& attribute : node.attribute())
     if (attribute.name() == name) return attribute.i();
   return otherwise;
-}
-
-constexpr int64_t kDimsMax = 64;  // of a shape
-
-std::optional<int64_t> first_of(const dag::Tensor& tensor) {
-  if (!is_integer(tensor.dtype()) || tensor.element_count() == 0 || tensor.element_count() > kDimsMax)
-    return std::nullopt;
-  return to_int64s(tensor).front();
 }
 
 class Finder {
@@ -66,9 +52,9 @@ class Finder {
 
   bool comes_with_samples_in_channels(const std::string& x) const {
     const pb::NodeProto* node = producer(x);
-    for (int step = 0; step < kStepsMax && is(node, "Identity") && node->input_size() == 1; ++step)
+    for (int step = 0; step < kStepsMax && is_op(node, "Identity") && node->input_size() == 1; ++step)
       node = producer(node->input(0));
-    return is(node, "Reshape") && node->input_size() == 2 && first_dim(node->input(1)) == 1;
+    return is_op(node, "Reshape") && node->input_size() == 2 && first_dim(node->input(1)) == 1;
   }
 
   bool leaves_by_reshape(const std::string& y) const {
@@ -76,7 +62,7 @@ class Finder {
     const auto found = readers_.find(y);
     if (found == readers_.end()) return false;
     for (const pb::NodeProto* reader : found->second)
-      if (!is(reader, "Reshape") || reader->input(0) != y) return false;
+      if (!is_op(reader, "Reshape") || reader->input(0) != y) return false;
     return true;
   }
 
@@ -84,26 +70,19 @@ class Finder {
   std::optional<int64_t> first_dim(std::string name) const {
     for (int step = 0; step < kStepsMax; ++step) {
       if (const auto weight = model_.weights.find(name); weight != model_.weights.end())
-        return first_of(weight->second);
+        return first_of(small_ints(weight->second));
       const pb::NodeProto* node = producer(name);
-      if (is(node, "Constant")) return constant(*node);
-      const bool passes = is(node, "Identity") || is(node, "Cast") || is(node, "Unsqueeze") ||
-                          (is(node, "Concat") && int_of(*node, "axis", 0) == 0);
+      if (is_op(node, "Constant")) return first_of(small_ints_of_constant(*node));
+      const bool passes = is_op(node, "Identity") || is_op(node, "Cast") || is_op(node, "Unsqueeze") ||
+                          (is_op(node, "Concat") && int_of(*node, "axis", 0) == 0);
       if (!passes || node->input_size() == 0) return std::nullopt;
       name = node->input(0);
     }
     return std::nullopt;
   }
 
-  static std::optional<int64_t> constant(const pb::NodeProto& node) {
-    for (const auto& attribute : node.attribute()) {
-      if (attribute.name() == "value_int") return attribute.i();
-      if (attribute.name() == "value_ints" && attribute.ints_size() > 0) return attribute.ints(0);
-      if (attribute.name() != "value" || !attribute.has_t()) continue;
-      const auto tensor = tensor_from_proto(attribute.t(), ImportLimits{});
-      return tensor ? first_of(*tensor) : std::nullopt;
-    }
-    return std::nullopt;
+  static std::optional<int64_t> first_of(const std::optional<std::vector<int64_t>>& ints) {
+    return !ints || ints->empty() ? std::nullopt : std::optional(ints->front());
   }
 
   const OnnxModel::Structure& model_;

@@ -1,4 +1,5 @@
 #include "dag/onnx/inference_twin.h"
+#include "dag/onnx/node_questions.h"
 
 #include <string>
 #include <unordered_map>
@@ -6,6 +7,7 @@
 
 #include "dag/onnx/batch_norm.h"
 #include "dag/onnx/expand.h"
+#include "dag/onnx/node_questions.h"
 
 namespace weft::onnx {
 namespace {
@@ -87,8 +89,6 @@ void remove_leftovers(pb::GraphProto& graph, const Names& read_before) {
   for (int i = graph.value_info_size(); i-- > 0;)
     if (!defined.contains(graph.value_info(i).name())) graph.mutable_value_info()->DeleteSubrange(i, 1);
 }
-
-bool is_standard(const pb::NodeProto& node) { return node.domain().empty() || node.domain() == "ai.onnx"; }
 
 Status graph_to_inference_mode(int64_t opset, pb::GraphProto& graph);
 

@@ -8,18 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "dag/onnx/node_questions.h"
 #include "dag/onnx/operand_meaning.h"
-#include "dag/onnx/tensor_proto.h"
 
 namespace weft::onnx {
 namespace {
 
-constexpr int kStepsMax = 16;     // nodes that are followed backwards
-constexpr int64_t kDimsMax = 64;  // of a shape
-
-bool is(const pb::NodeProto* node, std::string_view op_type) {
-  return node && (node->domain().empty() || node->domain() == "ai.onnx") && node->op_type() == op_type;
-}
+constexpr int kStepsMax = 16;  // nodes that are followed backwards
 
 // A value times one that is taken from a tensor of the file. Names are those of the nodes: a file may name
 // one value of many letters in many sums.
@@ -43,9 +38,9 @@ class Finder {
   NumberPatterns run() && {
     for (const pb::NodeProto* node : nodes_) {
       if (node->input_size() != 2 || node->output_size() != 1) continue;
-      if (is(node, "Add")) note_sum(*node);
-      if (is(node, "Sub")) note_difference(*node);
-      if (is(node, "Mul")) note_repeat(*node);
+      if (is_op(node, "Add")) note_sum(*node);
+      if (is_op(node, "Sub")) note_difference(*node);
+      if (is_op(node, "Mul")) note_repeat(*node);
     }
     for (const auto& [a, b] : differences_)
       if (sums_.contains({{a.value, b.factor}, {b.value, a.factor}}) ||
@@ -66,8 +61,8 @@ class Finder {
       if (const auto found = model_.weights.find(std::string(name)); found != model_.weights.end())
         return is_float(found->second.dtype()) ? &found->first : nullptr;
       const pb::NodeProto* node = producer(name);
-      if (!node || node->input_size() == 0 || is(node, "Concat")) return nullptr;
-      if (!is(node, "Gather") && !is_view(node->domain(), node->op_type())) return nullptr;
+      if (!node || node->input_size() == 0 || is_op(node, "Concat")) return nullptr;
+      if (!is_op(node, "Gather") && !is_view(node->domain(), node->op_type())) return nullptr;
       name = node->input(0);
     }
     return nullptr;
@@ -75,7 +70,7 @@ class Finder {
 
   std::optional<Scaled> scaled(std::string_view value) const {
     const pb::NodeProto* node = producer(value);
-    if (!is(node, "Mul") || node->input_size() != 2) return std::nullopt;
+    if (!is_op(node, "Mul") || node->input_size() != 2) return std::nullopt;
     for (int k = 0; k < 2; ++k)
       if (source(node->input(k)) && !source(node->input(1 - k)))
         return Scaled{node->input(1 - k), node->input(k), node};
@@ -101,8 +96,8 @@ class Finder {
   std::string_view behind_shapes(std::string_view value) const {
     for (int step = 0; step < kStepsMax; ++step) {
       const pb::NodeProto* node = producer(value);
-      if (!is(node, "Identity") && !is(node, "Cast") && !is(node, "Reshape") && !is(node, "Flatten") &&
-          !is(node, "Squeeze") && !is(node, "Unsqueeze"))
+      if (!is_op(node, "Identity") && !is_op(node, "Cast") && !is_op(node, "Reshape") &&
+          !is_op(node, "Flatten") && !is_op(node, "Squeeze") && !is_op(node, "Unsqueeze"))
         break;
       if (node->input_size() == 0) break;
       value = node->input(0);
@@ -113,15 +108,15 @@ class Finder {
   // turned = Concat(-part of x, part of x), of halves, or of every second element and then brought together.
   bool is_half_turn(std::string_view x, std::string_view turned) const {
     const pb::NodeProto* both = producer(behind_shapes(turned));
-    if (!is(both, "Concat") || both->input_size() != 2) return false;
+    if (!is_op(both, "Concat") || both->input_size() != 2) return false;
     const pb::NodeProto* negated = producer(behind_shapes(both->input(0)));
-    if (!is(negated, "Neg") || negated->input_size() != 1) return false;
+    if (!is_op(negated, "Neg") || negated->input_size() != 1) return false;
     return is_part_of(x, negated->input(0)) && is_part_of(x, both->input(1));
   }
   bool is_part_of(std::string_view x, std::string_view value) const {
     const pb::NodeProto* node = producer(behind_shapes(value));
-    return (is(node, "Slice") || is(node, "Split") || is(node, "Gather")) && node->input_size() > 0 &&
-           behind_shapes(node->input(0)) == behind_shapes(x);
+    return (is_op(node, "Slice") || is_op(node, "Split") || is_op(node, "Gather")) &&
+           node->input_size() > 0 && behind_shapes(node->input(0)) == behind_shapes(x);
   }
 
   void note_repeat(const pb::NodeProto& node) {
@@ -129,7 +124,7 @@ class Finder {
       const auto factor = model_.weights.find(node.input(k));
       const pb::NodeProto* reshape = producer(node.input(1 - k));
       if (factor == model_.weights.end() || !is_float(factor->second.dtype())) continue;
-      if (!is(reshape, "Reshape") || reshape->input_size() != 2) continue;
+      if (!is_op(reshape, "Reshape") || reshape->input_size() != 2) continue;
       const auto dims = dims_of(reshape->input(1));
       if (dims && repeats(factor->second.shape(), *dims)) found_.repeats.emplace(factor->first, &node);
     }
@@ -148,23 +143,10 @@ class Finder {
 
   // Of a shape that the file has as a number.
   std::optional<std::vector<int64_t>> dims_of(const std::string& name) const {
-    const auto usable = [](const dag::Tensor& tensor) {
-      return is_integer(tensor.dtype()) && tensor.element_count() <= kDimsMax;
-    };
-    if (const auto weight = model_.weights.find(name); weight != model_.weights.end()) {
-      if (!usable(weight->second) || model_.unread.contains(name)) return std::nullopt;
-      return to_int64s(weight->second);
-    }
+    if (const auto weight = model_.weights.find(name); weight != model_.weights.end())
+      return model_.unread.contains(name) ? std::nullopt : small_ints(weight->second);
     const pb::NodeProto* node = producer(name);
-    if (!is(node, "Constant")) return std::nullopt;
-    for (const auto& attribute : node->attribute()) {
-      if (attribute.name() == "value_ints")
-        return std::vector<int64_t>(attribute.ints().begin(), attribute.ints().end());
-      if (attribute.name() != "value" || !attribute.has_t()) continue;
-      const auto tensor = tensor_from_proto(attribute.t(), ImportLimits{});
-      if (tensor && usable(*tensor)) return to_int64s(*tensor);
-    }
-    return std::nullopt;
+    return is_op(node, "Constant") ? small_ints_of_constant(*node) : std::nullopt;
   }
 
   const OnnxModel::Structure& model_;

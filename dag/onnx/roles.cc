@@ -8,14 +8,13 @@
 
 #include "dag/onnx/analysis.h"
 #include "dag/onnx/batch_norm.h"
+#include "dag/onnx/node_questions.h"
 #include "dag/onnx/number_patterns.h"
 #include "dag/onnx/operand_meaning.h"
 #include "dag/onnx/roles_of_graph.h"
 
 namespace weft::onnx {
 namespace {
-
-bool is_standard(const pb::NodeProto& node) { return node.domain().empty() || node.domain() == "ai.onnx"; }
 
 bool is_one_of(const pb::NodeProto& node, std::initializer_list<std::string_view> types) {
   return is_standard(node) && std::find(types.begin(), types.end(), node.op_type()) != types.end();
