@@ -5,6 +5,8 @@
 #include <queue>
 #include <set>
 
+#include "dag/once_a_step.h"
+
 namespace weft::dag {
 namespace {
 
@@ -103,7 +105,8 @@ class FusionPass {
         users_(graph.users()),
         group_(graph.ops().size()),
         members_(graph.ops().size()),
-        inputs_(graph.ops().size()) {
+        inputs_(graph.ops().size()),
+        runs_once_(once_a_step(graph)) {
     for (const GraphOutput& output : graph.outputs()) is_output_.insert(output.value.index);
   }
 
@@ -169,7 +172,7 @@ class FusionPass {
 
   bool fusable(OpId id) const {
     const Op& op = graph_.op(id);
-    if (!table_.row(op.kind).fusable) return false;
+    if (!table_.row(op.kind).fusable || runs_once_[id.index]) return false;
     const auto easy = [&](ValueId v) {
       const DType dtype = graph_.spec(v).dtype;
       if (dtype == DType::F32 || dtype == DType::Bool) return true;
@@ -284,6 +287,7 @@ class FusionPass {
   std::vector<uint32_t> group_;                 // op -> the op that heads its group
   std::vector<std::vector<uint32_t>> members_;  // by head, ascending
   std::vector<std::set<uint32_t>> inputs_;      // by head: values read, inside ones included
+  std::vector<bool> runs_once_;                 // by op: stands apart from what runs in each microbatch
 };
 
 // By op of the lowered graph, from what is known of the source's.

@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "dag/once_a_step.h"
+
 namespace weft::dag {
 namespace {
 
@@ -125,9 +127,11 @@ std::vector<bool> repeatable_values(const Graph& graph) {
   for (const GraphOutput& output : graph.outputs())
     if (output.role == OutputRole::StateUpdate)
       changes[graph.find_initializer(output.name)->value.index] = true;
+  const std::vector<bool> runs_once = once_a_step(graph);
   std::vector<bool> repeatable(graph.values().size(), false);
-  for (const Op& op : graph.ops()) {
-    if (op.phase != Phase::Forward || op.inputs.empty()) continue;
+  for (uint32_t i = 0; i < graph.ops().size(); ++i) {
+    const Op& op = graph.ops()[i];
+    if (op.phase != Phase::Forward || op.inputs.empty() || runs_once[i]) continue;
     for (const ValueId input : op.inputs)
       if (input.valid() && changes[input.index])
         for (const ValueId output : op.outputs) changes[output.index] = true;

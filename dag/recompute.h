@@ -12,7 +12,8 @@
 namespace weft::dag {
 
 // By value: whether an op of the forward pass makes it, and would make the same once the pass is over. What
-// hangs on an initializer that the pass changes would not; a BatchNorm's output hangs on its batch alone.
+// hangs on an initializer that the pass changes would not; a BatchNorm's output hangs on its batch alone. What
+// is made once a step (dag/once_a_step.h) is there anyway, and does not count.
 std::vector<bool> repeatable_values(const Graph& graph);
 
 // Of one stage of a split. Each backward segment begins with copies of the forward groups that make what it

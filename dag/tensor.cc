@@ -147,6 +147,14 @@ Tensor Tensor::reshaped(Shape shape) const {
   return other;
 }
 
+Tensor Tensor::elements(int64_t first, int64_t count) const {
+  WEFT_CHECK(first >= 0 && count >= 0 && first + count <= element_count());
+  Tensor other;
+  other.spec_ = {spec_.dtype, {count}};
+  other.data_ = {data_, data_.get() + first * element_size(spec_.dtype)};
+  return other;
+}
+
 Tensor make_tensor(Shape shape, std::span<const float> values) {
   return Tensor({DType::F32, std::move(shape)}, std::as_bytes(values));
 }

@@ -78,6 +78,10 @@ class Tensor {
   }
   // The same bytes under another shape. REQUIRES: equal element counts.
   Tensor reshaped(Shape shape) const;
+  // `count` elements from `first` on, in a row: they share the bytes. REQUIRES: they are there.
+  Tensor elements(int64_t first, int64_t count) const;
+  // Whether anybody else holds the bytes. Others may take hold of them only through this tensor.
+  bool is_shared() const { return data_.use_count() > 1; }
 
  private:
   TensorSpec spec_;

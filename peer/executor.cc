@@ -12,6 +12,11 @@ using dag::Tensor;
 using dag::TensorSpec;
 using dag::ValueId;
 
+namespace {
+constexpr uint32_t kOnceAStep =
+    UINT32_MAX;  // the segment of groups that run before a step's first microbatch
+}  // namespace
+
 Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const dag::Graph> graph,
                                                    std::shared_ptr<State> state, ExecutorOptions options) {
   std::unique_ptr<Executor> executor(new Executor(std::move(graph), std::move(state), std::move(options)));
@@ -58,8 +63,10 @@ void Executor::order_groups() {
   copies_of_group_.resize(count);
   std::vector<uint32_t> group_of_value(graph_->values().size(), 0);
   for (uint32_t g = 0; g < count; ++g) {
-    segment_of_group_.push_back(
-        options_.segment_of_op.empty() ? 0 : options_.segment_of_op[program_.groups[g].ops.front().index]);
+    const uint32_t first = program_.groups[g].ops.front().index;
+    segment_of_group_.push_back(program_.runs_once[g]            ? kOnceAStep
+                                : options_.segment_of_op.empty() ? 0
+                                                                 : options_.segment_of_op[first]);
     for (const ValueId output : program_.groups[g].outputs) {
       group_of_value[output.index] = g;
       const Place& place = program_.places[output.index];
@@ -111,7 +118,8 @@ Status Executor::take_persistent_memory() {
     for (const ValueId value : program_.gradients) range_sums_.push_back(take(graph_->spec(value)));
   if (options_.undoes_statistics)
     for (const TensorView& statistic : statistics_) kept_statistics_.push_back(take(statistic.spec));
-  persistent_bytes_ = {size};
+  step_offset_ = size;
+  persistent_bytes_ = Bytes{size} + program_.step;
   WEFT_TRY(persistent_, backend_.allocate(persistent_bytes_));
   if (!options_.scratch) options_.scratch = std::make_shared<Scratch>(backend_);
   WEFT_TRY_STATUS(options_.scratch->reserve(scratch_bytes()));
@@ -175,6 +183,8 @@ View Executor::place_of(const MicrobatchMemory& microbatch, ValueId value) const
       return initializers_[place.slot];
     case Residence::Constant:
       return constants_[place.slot];
+    case Residence::Step:
+      return {persistent_.get(), step_offset_ + place.offset};
     case Residence::Gradient:
       if (microbatch.turn.begins_range) return sum_of(microbatch.turn, place.slot);
       if (!options_.segment_of_op.empty()) return options_.scratch->at(place.offset);
@@ -212,11 +222,19 @@ Status Executor::copy_value(MicrobatchMemory& microbatch, ValueId input, const E
 }
 
 Status Executor::run(MicrobatchMemory& microbatch, uint32_t segment) {
+  if (program_.step.value > 0 && step_of_ != state_->version()) {
+    WEFT_TRY_STATUS(run_segment(microbatch, kOnceAStep));
+    step_of_ = state_->version();
+  }
+  return run_segment(microbatch, segment);
+}
+
+Status Executor::run_segment(MicrobatchMemory& microbatch, uint32_t segment) {
   const ReplayKey key{.program = observer_ ? nullptr : recordings_.get(),
                       .segment = segment,
-                      .microbatch = microbatch.number_,
-                      .turn = microbatch.turn,
-                      .keeps_statistics = microbatch.keeps_statistics};
+                      .microbatch = segment == kOnceAStep ? 0 : microbatch.number_,
+                      .turn = segment == kOnceAStep ? dag::GradientTurn{} : microbatch.turn,
+                      .keeps_statistics = segment == kOnceAStep || microbatch.keeps_statistics};
   return backend_.submit(key, microbatch.context, [&](const StepContext& context) {
     return run_groups(microbatch, segment, context);
   });
@@ -297,6 +315,7 @@ Result<Tensor> Executor::gradient(size_t parameter) {
 
 Status Executor::update(const dag::UpdateStep& step) {
   WEFT_CHECK_MSG(options_.optimizer.has_value(), "update() of an executor without an optimizer");
+  state_->note_change();
   return backend_.update(*options_.optimizer, step, updates_);
 }
 

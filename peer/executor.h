@@ -63,8 +63,8 @@ class Executor {
   State& state() { return *state_; }
   const Program& program() const { return program_; }
   const Kernel& kernel(size_t group) const { return *kernels_[group]; }
-  // Bytes of device memory: held for gradients and constants, beside the state; needed of the Scratch; held
-  // for each microbatch in flight.
+  // Bytes of device memory: held for gradients, constants and what is made once a step, beside the state;
+  // needed of the Scratch; held for each microbatch in flight.
   Bytes persistent_bytes() const { return persistent_bytes_; }
   Bytes scratch_bytes() const { return program_.scratch + program_.workspace; }
   Bytes microbatch_bytes() const { return program_.arena; }
@@ -80,7 +80,8 @@ class Executor {
   // spec.
   Status copy_value(MicrobatchMemory& microbatch, dag::ValueId input, const Executor& from,
                     const MicrobatchMemory& source, dag::ValueId value);
-  // Runs the ops of one segment; writes state updates (running statistics) back as they come.
+  // Runs the ops of one segment; writes state updates (running statistics) back as they come. Where the state
+  // has changed since, what is made once a step is made before.
   Status run(MicrobatchMemory& microbatch, uint32_t segment = 0);
   // An output or kept value, as it is now. REQUIRES: its segment has run, and, with segments, was the last to
   // run. Errors: Unsupported for an encoding
@@ -123,6 +124,7 @@ class Executor {
   Status take_persistent_memory();
   void list_parameters();
   void list_statistics();
+  Status run_segment(MicrobatchMemory& microbatch, uint32_t segment);
   Status run_groups(MicrobatchMemory& microbatch, uint32_t segment, const StepContext& context);
   View place_of(const MicrobatchMemory& microbatch, dag::ValueId value) const;
   View workspace() const { return options_.scratch->at(program_.scratch.value); }
@@ -138,7 +140,7 @@ class Executor {
   std::vector<std::unique_ptr<Kernel>> kernels_;
   std::vector<uint32_t> segment_of_group_;
 
-  std::unique_ptr<Memory> persistent_;                      // constants and gradients
+  std::unique_ptr<Memory> persistent_;                      // constants, gradients, what is made once a step
   std::vector<View> initializers_, constants_, gradients_;  // by slot
   std::vector<View> range_sums_;                            // by gradient slot: of ranges but the first
   std::vector<std::vector<std::pair<dag::ValueId, uint32_t>>>
@@ -152,6 +154,8 @@ class Executor {
   std::vector<TensorView> statistics_;           // that running changes
   std::vector<View> kept_statistics_;            // by statistic, where they may have to be undone
   Bytes persistent_bytes_;
+  int64_t step_offset_ = 0;  // in persistent_: what is made once a step
+  uint64_t step_of_ = 0;     // and of which version of the state it was made
   KernelObserver observer_;
   std::vector<View> input_views_, output_views_;  // reused by run()
   uint32_t microbatches_made_ = 0;

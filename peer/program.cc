@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "dag/lifetimes.h"
+#include "dag/once_a_step.h"
 #include "dag/op_table.h"
 
 namespace weft::peer {
@@ -101,7 +102,11 @@ class ProgramBuilder {
  public:
   ProgramBuilder(const Graph& graph, const Backend& backend, std::vector<GroupSignature> groups,
                  std::span<const std::unique_ptr<Kernel>> kernels, const ProgramOptions& options)
-      : graph_(graph), backend_(backend), kernels_(kernels), options_(options) {
+      : graph_(graph),
+        backend_(backend),
+        kernels_(kernels),
+        options_(options),
+        runs_once_(dag::once_a_step(graph)) {
     program_.groups = std::move(groups);
     program_.places.resize(graph.values().size());
   }
@@ -123,8 +128,9 @@ class ProgramBuilder {
     return at;
   }
   OpKind root_kind(uint32_t r) const { return graph_.producer(ValueId{r}).kind; }
+  bool is_of_step(uint32_t r) const { return runs_once_[graph_.value(ValueId{r}).producer.index]; }
   bool persistent(uint32_t r) const {
-    return root_kind(r) == OpKind::Initializer || root_kind(r) == OpKind::Constant;
+    return root_kind(r) == OpKind::Initializer || root_kind(r) == OpKind::Constant || is_of_step(r);
   }
 
   // Time t is the run of group t; time 0 also holds the inputs.
@@ -204,7 +210,22 @@ class ProgramBuilder {
     return !options_.segment_of_op.empty() && !lifetimes_[r].crosses_segments();
   }
 
+  // By root.
+  std::map<uint32_t, int64_t> place_step() {
+    std::map<uint32_t, int64_t> offsets;
+    for (const GroupSignature& group : program_.groups) {
+      const bool once = runs_once_[group.ops.front().index];
+      program_.runs_once.push_back(once);
+      if (!once) continue;
+      const uint32_t r = group.outputs.front().index;
+      offsets[r] = program_.step.value;
+      program_.step += Bytes{align_up(size(r).value, backend_.alignment())};
+    }
+    return offsets;
+  }
+
   void place() {
+    const std::map<uint32_t, int64_t> of_step = place_step();
     std::vector<Block> blocks, passing;
     std::map<uint32_t, uint32_t> block_of_root;
     for (uint32_t v = 0; v < graph_.values().size(); ++v) {
@@ -229,6 +250,8 @@ class ProgramBuilder {
         place = {Residence::Initializer, initializer_slot.at(op.attributes.get_string(dag::Attr::Name)), 0};
       } else if (op.kind == OpKind::Constant) {
         place = {Residence::Constant, static_cast<uint32_t>(op.attributes.get_int(dag::Attr::Value)), 0};
+      } else if (is_of_step(r)) {
+        place = {Residence::Step, 0, of_step.at(r)};
       } else if (lifetimes_[r].first != kNever) {
         const auto block = block_of_root.find(r);
         if (block != block_of_root.end())
@@ -247,6 +270,7 @@ class ProgramBuilder {
   std::span<const std::unique_ptr<Kernel>> kernels_;
   const ProgramOptions& options_;
   Program program_;
+  std::vector<bool> runs_once_;                 // by op
   std::vector<uint32_t> root_;                  // by value
   std::vector<dag::Lifetime> lifetimes_;        // by root
   std::map<uint32_t, uint32_t> gradient_root_;  // root -> gradient slot

@@ -35,12 +35,13 @@ enum class Residence : uint8_t {
   Scratch,      // in the memory that all microbatches share: lives within one segment
   Initializer,  // persistent: slot = index of the initializer
   Constant,     // persistent: slot = index of the constant
+  Step,         // in the memory of what is made once a step
   Gradient,  // persistent: slot = index among gradient outputs; a range's first microbatch writes it in place
 };
 struct Place {
   Residence residence = Residence::Inside;
   uint32_t slot = 0;
-  // Arena and Scratch: bytes from its start. Gradient: where in Scratch, or in Arena in a graph without
+  // Arena, Scratch and Step: bytes from its start. Gradient: where in Scratch, or in Arena in a graph without
   // segments, later microbatches write to.
   int64_t offset = 0;
 };
@@ -60,6 +61,8 @@ struct Program {
   std::vector<Place> places;            // by value
   Bytes arena;                          // each microbatch in flight
   Bytes scratch;                        // whichever microbatch runs
+  Bytes step;                           // all microbatches of a step: of dag/once_a_step.h
+  std::vector<bool> runs_once;          // by group: it makes what lies there
   Bytes workspace;                      // likewise: the largest of the kernels'
   std::vector<dag::ValueId> gradients;  // by gradient slot
   // Gradient values that share their bytes with another output and are copied there after group `group`.

@@ -1,8 +1,13 @@
 #include "peer/state.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace weft::peer {
 
 namespace {
+
+constexpr int64_t kPieceElements = int64_t{4} << 20;  // 16 MiB
 
 dag::StateKey place_of(dag::StateKey key) {
   if (is_weight(key.slot)) key.slot = dag::StateSlot::Value;
@@ -64,13 +69,26 @@ Result<dag::Tensor> State::read(const dag::StateKey& key) const {
   return download->take();
 }
 
-Status State::write(const dag::StateKey& key, const dag::Tensor& tensor) {
+Status State::write(const dag::StateKey& key, const dag::Tensor& tensor, const Written& written) {
   const Entry* entry = find(key);
   if (entry == nullptr) return fail(ErrorCode::NotFound, "there is no " + name_of(key));
-  if (is_widened(tensor.spec(), entry->spec))
-    return backend_.upload(widen_half(tensor), entry->view, dag::Layout::Plain);
-  if (tensor.spec() != entry->spec) return other_spec(key, entry->spec, tensor.spec());
-  return backend_.upload(tensor, entry->view, dag::Layout::Plain);
+  const bool widens = is_widened(tensor.spec(), entry->spec);
+  if (!widens && tensor.spec() != entry->spec) return other_spec(key, entry->spec, tensor.spec());
+  note_change();
+  // Plain float32 lies element after element, wherever a backend keeps it.
+  const bool in_pieces = entry->spec.dtype == dag::DType::F32;
+  const int64_t count = tensor.element_count(),
+                piece = in_pieces ? kPieceElements : std::max<int64_t>(count, 1);
+  for (int64_t from = 0; from < count; from += piece) {
+    dag::Tensor part = count <= piece ? tensor : tensor.elements(from, std::min(piece, count - from));
+    const std::span<const std::byte> bytes = part.bytes();
+    if (widens) part = widen_half(part);
+    const Bytes before = backend_.storage_bytes({entry->spec.dtype, {from}}, dag::Layout::Plain);
+    const View at{entry->view.memory, entry->view.offset + before.value};
+    WEFT_TRY_STATUS(backend_.upload(std::exchange(part, {}), at, dag::Layout::Plain));
+    if (written) written(bytes);
+  }
+  return {};
 }
 
 }  // namespace weft::peer

@@ -3,6 +3,7 @@
 // evaluation read the same bytes. One thread, that which drives the backend. The backend must outlive it.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -34,20 +35,26 @@ class State {
   };
   const Entry* find(const dag::StateKey& key) const;  // nullptr: not claimed
   Bytes bytes() const { return bytes_; }
+  // Another number whenever a value may have changed: by write(), or by who has said so.
+  uint64_t version() const { return version_; }
+  void note_change() { ++version_; }
   Backend& backend() const { return backend_; }
 
   // Copies to and from the host; begin_read() does not wait for the device. What is F32 here may be written
-  // from a half: the weights of a file in half precision. Errors: NotFound; InvalidArgument when the spec is
-  // another.
+  // from a half: the weights of a file in half precision. A large tensor is written a piece at a time, and
+  // `written` is told of each: its bytes are read again only by a device that still holds the tensor
+  // (Tensor::is_shared). Errors: NotFound; InvalidArgument when the spec is another.
   Result<std::unique_ptr<Download>> begin_read(const dag::StateKey& key) const;
   Result<dag::Tensor> read(const dag::StateKey& key) const;
-  Status write(const dag::StateKey& key, const dag::Tensor& tensor);
+  using Written = std::function<void(std::span<const std::byte>)>;
+  Status write(const dag::StateKey& key, const dag::Tensor& tensor, const Written& written = {});
 
  private:
   Backend& backend_;
   std::vector<std::unique_ptr<Memory>> blocks_;
   std::map<dag::StateKey, Entry> entries_;  // weights under Value
   Bytes bytes_;
+  uint64_t version_ = 1;
 };
 
 }  // namespace weft::peer

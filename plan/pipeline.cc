@@ -7,6 +7,7 @@
 
 #include "dag/cut.h"
 #include "dag/lifetimes.h"
+#include "dag/once_a_step.h"
 #include "dag/op_table.h"
 #include "dag/recompute.h"
 #include "plan/compression.h"
@@ -61,6 +62,7 @@ struct ClassWork {
 // another, in each microbatch in flight; within one task.
 struct Peaks {
   int64_t arena = 0, scratch = 0;
+  int64_t step = 0;  // of all microbatches: made once a step
 };
 
 // By value that others are views of: the last segment of its stage in which an op of the forward pass reads
@@ -132,6 +134,7 @@ void add_peaks(const ClassWork& work, const dag::Cut& cut, std::span<const Stage
     if (in_arena) add(&Peaks::arena);
     if (in_scratch) add(&Peaks::scratch);
   };
+  const std::vector<bool> runs_once = dag::once_a_step(graph);
   for (uint32_t v = 0; v < graph.values().size(); ++v) {
     const uint32_t from = graph.value({v}).producer.index;
     const OpKind kind = graph.ops()[from].kind;
@@ -139,6 +142,10 @@ void add_peaks(const ClassWork& work, const dag::Cut& cut, std::span<const Stage
         order.stage_of_op[from] == dag::RunOrder::kNone || kind == OpKind::Initializer ||
         kind == OpKind::Constant)
       continue;
+    if (runs_once[from]) {
+      peaks[order.stage_of_op[from]].step += aligned(graph.spec({v}).bytes().value);
+      continue;
+    }
     live(order.stage_of_op[from], {v}, found.of[v], kind == OpKind::Input);
   }
   for (const dag::Received& one : found.received) live(one.stage, one.value, one.lifetime, true);
@@ -362,7 +369,7 @@ class PipelineBuilder {
     for (const ClassWork& work : work_) add_peaks(work, cut_, devices_, peaks);
     const auto with_gaps = [](int64_t bytes) { return bytes + bytes / 5; };
     for (uint32_t stage = 0; stage < stages_; ++stage) {
-      pipeline_.stages[stage].persistent = {persistent[stage] + workspace[stage] +
+      pipeline_.stages[stage].persistent = {persistent[stage] + peaks[stage].step + workspace[stage] +
                                             with_gaps(peaks[stage].scratch)};
       pipeline_.stages[stage].microbatch = {with_gaps(peaks[stage].arena)};
     }

@@ -108,4 +108,14 @@ Message::~Message() = default;
 
 std::string_view name_of(const Message& message) { return kNames[message.index()]; }
 
+std::set<std::string_view> fixed_initializers(const AssignStage& assign) {
+  std::set<std::string_view> fixed;
+  for (const StageProgram& program : assign.programs)
+    for (const dag::Initializer& initializer : program.graph->initializers())
+      if (initializer.role == dag::InitializerRole::Frozen ||
+          initializer.role == dag::InitializerRole::Buffer)
+        fixed.insert(initializer.name);
+  return fixed;
+}
+
 }  // namespace weft::proto

@@ -9,7 +9,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -232,6 +234,8 @@ struct AssignStage {
   double microbatch_seconds = 0;
   uint64_t skipped_steps = 0;  // of those up to `after_step`: without an update
 };
+// The initializers that no program of the assignment changes, by name; the names are the assignment's.
+std::set<std::string_view> fixed_initializers(const AssignStage& assign);
 
 // ---- broker to peer
 

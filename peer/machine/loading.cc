@@ -21,12 +21,7 @@ int64_t state_bytes_of(const proto::AssignStage& assign) {
 }
 // Those that a copy of the stage's state is made of: not what never changes, which lies with the broker.
 std::vector<WantedBlob> state_blobs_of(const proto::AssignStage& assign, const BlobList& tensors) {
-  std::set<std::string_view> fixed;
-  for (const proto::StageProgram& program : assign.programs)
-    for (const dag::Initializer& initializer : program.graph->initializers())
-      if (initializer.role == dag::InitializerRole::Frozen ||
-          initializer.role == dag::InitializerRole::Buffer)
-        fixed.insert(initializer.name);
+  const std::set<std::string_view> fixed = proto::fixed_initializers(assign);
   std::set<Digest> of_state;
   for (const proto::TensorReference& tensor : assign.tensors)
     if (!fixed.contains(tensor.key.name)) of_state.insert(tensor.sha256);

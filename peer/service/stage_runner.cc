@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "peer/backend/host/host_memory.h"
 
 namespace weft::peer {
 
@@ -30,11 +31,16 @@ Result<std::unique_ptr<StageRunner>> StageRunner::create(std::shared_ptr<const p
 
 // Slots for which nothing came stay zero, as at the start of a run; every weight must come.
 Status StageRunner::load_state(const TensorSource& tensors) {
+  const std::set<std::string_view> fixed = proto::fixed_initializers(*assignment_);
   std::set<std::string_view> came;
   for (const proto::TensorReference& reference : assignment_->tensors) {
     if (state_->find(reference.key) == nullptr) continue;
     WEFT_TRY(const Tensor tensor, tensors(reference));
-    WEFT_TRY_STATUS(state_->write(reference.key, tensor));
+    // What never changes is in no copy of the state, which others may come for while it is written.
+    const bool is_ours = fixed.contains(reference.key.name) && !tensor.is_shared();
+    WEFT_TRY_STATUS(state_->write(reference.key, tensor, [&](std::span<const std::byte> bytes) {
+      if (is_ours && !tensor.is_shared()) give_up_contents(bytes);
+    }));
     if (is_weight(reference.key.slot)) came.insert(reference.key.name);
   }
   for (const proto::StageProgram& stage : assignment_->programs)

@@ -1,6 +1,12 @@
 #include "peer/backend/host/host_memory.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <span>
 
 #include "tests/support/scratch.h"
 
@@ -65,6 +71,25 @@ TEST(FreeMemory, ThisMachineHasSome) {
   const auto free = free_memory();
   ASSERT_TRUE(free.has_value()) << free.error().message;
   EXPECT_GT(free->value, 0);
+}
+
+TEST(HostMemory, GivesUpWholePagesOfABlockAndNothingElse) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(page, 8 * page)), &std::free);
+  const std::span<std::byte> block(memory.get(), 8 * page);
+  std::fill(block.begin(), block.end(), std::byte{7});
+  const std::span<std::byte> given = block.subspan(page / 2 + 3, 5 * page + 11);
+  give_up_contents(given);
+  const auto at = [&](const std::byte& byte) { return &byte - block.data(); };
+  for (const std::byte& byte : block) {
+    if (at(byte) >= at(given.front()) && at(byte) <= at(given.back())) continue;
+    ASSERT_EQ(byte, std::byte{7}) << at(byte);
+  }
+  EXPECT_EQ(std::count(given.begin(), given.end(), std::byte{7}) + 4 * static_cast<int64_t>(page),
+            static_cast<int64_t>(given.size()));
+  give_up_contents({});
+  give_up_contents(given.first(10));
 }
 
 TEST(HostMemory, SaysWhatIsUsedFreeAndThere) {

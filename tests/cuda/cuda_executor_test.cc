@@ -84,7 +84,7 @@ TEST_P(CudaExecutor, StagesGiveTheBitsOfTheWhole) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, CudaExecutor, testing::Values("residual", "transformer"),
+INSTANTIATE_TEST_SUITE_P(Models, CudaExecutor, testing::Values("residual", "transformer", "rounded"),
                          [](const auto& p) { return std::string(p.param); });
 
 // Everything that a run asks of a backend; the first error. `at_end` is called when it is done and nothing

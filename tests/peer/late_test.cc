@@ -2,6 +2,8 @@
 // late as it may and repeats segments from recordings, training ends in the same bits.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "peer/backend/reference/reference_backend.h"
 #include "tests/peer/training.h"
 #include "tests/support/late_backend.h"
@@ -18,9 +20,12 @@ TEST_P(LateDevice, TrainsToTheSameBits) {
   const auto expected = Training(model, *device).run();
   EXPECT_EQ(Training(model, late).run(), expected);
   // Both arenas for what is written and what is added to, but for the second as the first of a step: the
-  // others are repeated.
-  EXPECT_EQ(late.recorded(), 3u);
-  EXPECT_EQ(late.repeated(), kSteps * kMicrobatches - late.recorded());
+  // others are repeated. What is made once a step is one more.
+  const bool rounds = model.graph.ops().end() !=
+                      std::find_if(model.graph.ops().begin(), model.graph.ops().end(),
+                                   [](const dag::Op& op) { return op.kind == dag::OpKind::RoundToHalf; });
+  EXPECT_EQ(late.recorded(), rounds ? 4u : 3u);
+  EXPECT_EQ(late.repeated(), kSteps * (kMicrobatches + rounds) - late.recorded());
 }
 
 TEST_P(LateDevice, AddsUpRangesToTheSameBits) {
@@ -39,10 +44,30 @@ TEST_P(LateDevice, RecordsNothingUnderAnObserver) {
   training.executor().set_observer([&](size_t, bool begins) { kernels += begins; });
   EXPECT_EQ(training.run(), Training(model, *device).run());
   EXPECT_EQ(late.recorded(), 0u);
-  EXPECT_EQ(kernels, kSteps * kMicrobatches * training.executor().program().groups.size());
+  const std::vector<bool>& once = training.executor().program().runs_once;
+  const auto of_step = static_cast<size_t>(std::count(once.begin(), once.end(), true));
+  EXPECT_EQ(kernels, kSteps * (kMicrobatches * (once.size() - of_step) + of_step));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, LateDevice, testing::Values("residual", "transformer"),
+// Made anew in each microbatch they are the same numbers.
+TEST(OnceAStep, WeightsAreRoundedOnceForEachStateOfThem) {
+  const test::Model model = model_of("rounded");
+  const auto device = make_reference_backend();
+  const auto expected = Training(model, *device).run();
+  Training anew(model, *device);
+  size_t rounded = 0;
+  const std::vector<bool>& once = anew.executor().program().runs_once;
+  anew.executor().set_observer([&](size_t group, bool begins) {
+    if (begins && once[group]) ++rounded;
+    if (!once[group]) anew.executor().state().note_change();
+  });
+  EXPECT_EQ(anew.run(), expected);
+  const auto of_step = static_cast<size_t>(std::count(once.begin(), once.end(), true));
+  EXPECT_EQ(of_step, anew.executor().parameters().size());
+  EXPECT_EQ(rounded, kSteps * kMicrobatches * of_step);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, LateDevice, testing::Values("residual", "transformer", "rounded"),
                          [](const auto& p) { return std::string(p.param); });
 
 TEST(LateMemory, GoesWhenItsWorkIsDone) {

@@ -89,10 +89,12 @@ TEST_P(SplitLaw, PiecesGiveTheBitsOfTheWhole) {
                      : make_reference_backend();
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const test::Model model =
+    const test::Model made =
         std::string_view(param.model) == "residual"
             ? test::residual_net(seed, {.batch = 4, .channels = 8, .size = 8, .blocks = 3})
             : test::transformer(seed, {.batch = 4, .layers = 3});
+    const test::Model model =
+        std::string_view(param.model) == "rounded" ? test::with_rounded_parameters(made) : made;
     const Graph graph = training_graph(model, *backend);
     Rng rng(seed, 99);
     const uint32_t pieces = param.stages * (param.anywhere ? 3 : 1);
@@ -138,7 +140,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"residual", "cpu", 4, true}, Case{"transformer", "reference", 3, true},
                     Case{"transformer", "cpu", 2, false}, Case{"transformer", "cpu", 3, true},
                     Case{"transformer", "cpu", 4, false}, Case{"transformer", "cpu", 3, false, true},
-                    Case{"residual", "cpu", 2, false, true}, Case{"residual", "reference", 3, false, true}),
+                    Case{"residual", "cpu", 2, false, true}, Case{"residual", "reference", 3, false, true},
+                    Case{"rounded", "cpu", 2, false}, Case{"rounded", "cpu", 3, true}),
     [](const auto& param_info) {
       const Case& c = param_info.param;
       return std::string(c.model) + "_" + c.backend + "_" + std::to_string(c.stages) +

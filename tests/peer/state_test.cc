@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "dag/autodiff.h"
 #include "dag/op_table.h"
 #include "peer/backend/reference/reference_backend.h"
@@ -47,6 +49,34 @@ TEST(State, AHalfIsWidened) {
             ErrorCode::InvalidArgument);
   EXPECT_EQ(state.write(claim.key, dag::Tensor(dag::TensorSpec{dag::DType::F64, kSpec.shape})).error().code,
             ErrorCode::InvalidArgument);
+}
+
+// More than two pieces, the last of them short, in float32 and widened.
+TEST(State, ALargeTensorIsWrittenInPiecesThatMakeItUp) {
+  const int64_t count = (int64_t{10} << 20) + 7;
+  const auto backend = make_reference_backend();
+  State state(*backend);
+  const State::Claim claim{dag::of_initializer("a"), {dag::DType::F32, {count}}};
+  ok_or_fail(state.claim({&claim, 1}));
+  for (const dag::DType dtype : {dag::DType::F32, dag::DType::BF16}) {
+    dag::Tensor tensor(dag::TensorSpec{dtype, {count}});
+    for (size_t i = 0; i < tensor.bytes().size(); ++i)  // of either type: a number
+      tensor.mutable_bytes()[i] = static_cast<std::byte>((i * 2654435761u) >> 13 & 0x3f);
+    const std::byte* next = tensor.bytes().data();
+    int pieces = 0;
+    ok_or_fail(state.write(claim.key, tensor, [&](std::span<const std::byte> bytes) {
+      EXPECT_EQ(bytes.data(), next);
+      next = bytes.data() + bytes.size();
+      ++pieces;
+      EXPECT_FALSE(tensor.is_shared());
+    }));
+    EXPECT_EQ(next, tensor.bytes().data() + tensor.bytes().size());
+    EXPECT_EQ(pieces, 3);
+    const dag::Tensor wanted = dtype == dag::DType::F32 ? tensor : dag::widen_half(tensor);
+    const dag::Tensor found = value_or_fail(state.read(claim.key));
+    EXPECT_TRUE(
+        std::equal(found.bytes().begin(), found.bytes().end(), wanted.bytes().begin(), wanted.bytes().end()));
+  }
 }
 
 TEST(State, AWeightIsOneMemoryUnderEitherOfItsSlots) {

@@ -15,6 +15,7 @@ inline constexpr uint32_t kMicrobatches = 3, kArenas = 2;
 inline constexpr uint64_t kSteps = 4;
 
 inline test::Model model_of(std::string_view name) {
+  if (name == "rounded") return test::with_rounded_parameters(test::transformer(5));
   return name == "residual" ? test::residual_net(5) : test::transformer(5);
 }
 

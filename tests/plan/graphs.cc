@@ -113,6 +113,9 @@ Graph training_graph(const std::string& name, uint64_t seed) {
   const auto size = static_cast<int64_t>(seed % 3);
   if (name == "residual") return lowered(residual_net(seed, {.channels = 16, .blocks = 2 + size}).graph);
   if (name == "transformer") return lowered(transformer(seed, {.width = 32, .layers = 2 + size}).graph);
+  if (name == "rounded")
+    return lowered(
+        with_rounded_parameters(transformer(seed, {.batch = 1, .width = 64, .layers = 2 + size})).graph);
   if (name == "dense") return lowered(dense_net(seed));
   const Example example = import_example(name, true);
   const dag::TermColumns columns{.target = example.target};

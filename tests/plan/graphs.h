@@ -18,7 +18,8 @@ dag::Graph lowered(const dag::Graph& forward, bool training = true);
 dag::Graph training_graph(const std::string& name, uint64_t seed = 1);
 // The evaluation graph of an example: "fashion" or "gpt".
 dag::Graph evaluation_graph(const std::string& name);
-inline const std::vector<std::string> kAllGraphs = {"residual", "transformer", "dense", "fashion", "gpt"};
+inline const std::vector<std::string> kAllGraphs = {"residual", "transformer", "dense",
+                                                    "rounded",  "fashion",     "gpt"};
 
 // A chain of `layers` linear layers with relu, widths by seed.
 dag::Graph chain(uint64_t seed, int64_t layers, int64_t batch = 8);

@@ -190,4 +190,20 @@ Model transformer(uint64_t seed, const TransformerOptions& o) {
   return b.finish(logits, random_labels(seed, b.next_stream(), {o.batch, o.sequence}, o.vocabulary), 2);
 }
 
+Model with_rounded_parameters(const Model& model) {
+  dag::GraphCopy copy(model.graph, dag::op_table());
+  std::map<uint32_t, InitializerRole> roles;
+  for (const dag::Initializer& initializer : model.graph.initializers())
+    roles[initializer.value.index] = initializer.role;
+  for (uint32_t i = 0; i < model.graph.ops().size(); ++i) {
+    copy.copy({i});
+    const dag::Op& op = model.graph.ops()[i];
+    if (op.kind == OpKind::Initializer && roles.at(op.outputs[0].index) == InitializerRole::Parameter)
+      copy.map(op.outputs[0], copy.builder().add(OpKind::RoundToHalf, {copy.mapped(op.outputs[0])},
+                                                 {{Attr::DType, static_cast<int64_t>(DType::BF16)}}));
+  }
+  copy.copy_outputs();
+  return {copy.finish(), model.weights, model.inputs};
+}
+
 }  // namespace weft::test

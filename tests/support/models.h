@@ -36,6 +36,9 @@ struct TransformerOptions {
 };
 Model transformer(uint64_t seed, const TransformerOptions& options = {});
 
+// The same with each parameter rounded to bf16 before it is read, as in a file in half precision.
+Model with_rounded_parameters(const Model& model);
+
 // Normal draws times `deviation`.
 dag::Tensor random_tensor(uint64_t seed, uint64_t stream, dag::Shape shape, double deviation = 1.0);
 dag::Tensor random_labels(uint64_t seed, uint64_t stream, dag::Shape shape, int64_t classes);

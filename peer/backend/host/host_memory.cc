@@ -1,5 +1,6 @@
 #include "peer/backend/host/host_memory.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #ifdef __GLIBC__
@@ -109,6 +110,14 @@ void return_freed_memory() {
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif
+}
+
+void give_up_contents(std::span<const std::byte> bytes) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  const uintptr_t first = (begin + page - 1) / page * page, end = (begin + bytes.size()) / page * page;
+  // Where the system keeps them after all, they go with their block.
+  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
 }
 
 }  // namespace weft::peer
