@@ -209,7 +209,7 @@ void Assembly::describe(PlannedRun& run) {
   run.steps = training.steps;
   run.batch_size = training.batch_size;
   run.microbatch_size = training.microbatch_size;
-  run.microbatches = training.batch_size / training.microbatch_size;
+  run.microbatches = training.microbatches();
   run.optimizer = training.optimizer;
   run.schedule = training.schedule;
   run.clip_norm = training.clip_norm;

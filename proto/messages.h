@@ -203,6 +203,7 @@ struct TrainingSpec {
   // Ascending, at most data::kEmptyStepsMax: steps in which no label counts. They are computed, and skipped.
   std::vector<uint64_t> empty_steps{};
   // Updates wait for GradientNorm: what all stages do with a step depends on all of it.
+  uint32_t microbatches() const { return batch_size / microbatch_size; }  // of a step
   bool decides_together() const { return clip_norm > 0 || skips_diverged(); }
   bool skips_diverged() const { return on_divergence == dag::OnDivergence::Skip; }
   bool may_skip() const { return skips_diverged() || !empty_steps.empty(); }

@@ -264,7 +264,7 @@ class Cluster {
       stage.device = plan.stages[s].devices.front();
       const plan::DeviceView& device = view.devices()[stage.device];
       stage.machine = std::make_unique<peer::StageMachine>(
-          assignments_[s], peer::StageMachine::Options{.tasks_ahead = options.tasks_ahead});
+          assignments_[s], peer::StageMachine::Options{.script = {.tasks_ahead = options.tasks_ahead}});
       stage.seconds = seconds_of(assignments_[s]->programs[0], device.rates, model.optimizer_slots);
       stage.uplink = std::make_unique<AccessLine>(clock_, device.uplink);
       stage.downlink = std::make_unique<AccessLine>(clock_, device.downlink);
@@ -418,7 +418,7 @@ class Cluster {
   }
   void give_data(uint32_t s, const MicrobatchKey& key) {
     const uint32_t size = assignments_[s]->training.microbatch_size;
-    note(stages_[s].machine->on_data(key, (key.step - 1) * samples_ + uint64_t{key.microbatch} * size));
+    stages_[s].machine->on_data(key, (key.step - 1) * samples_ + uint64_t{key.microbatch} * size);
     touched_.insert(s);
   }
 

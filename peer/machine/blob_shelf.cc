@@ -134,9 +134,7 @@ std::optional<uint64_t> BlobShelf::end_fetch(const Digest& sha256) {
 
 // ---- snapshots
 
-void Snapshots::begin(proto::JobNumber run, uint64_t after_step) {
-  if (run_ != run) forget(UINT64_MAX);
-  run_ = run;
+void Snapshots::begin(uint64_t after_step) {
   while (!copies_.empty() && copies_.rbegin()->first > after_step) erase(std::prev(copies_.end()));
 }
 

@@ -81,15 +81,13 @@ class BlobShelf {
   std::map<Digest, uint32_t> failures_;
 };
 
-// Copies of one run's state, by step; what its stage began with is one.
+// Copies of a run's state, by step; what its stage began with is one.
 class Snapshots {
  public:
   explicit Snapshots(BlobShelf& shelf) : shelf_(shelf) {}
 
-  proto::JobNumber run() const { return run_; }
-  // A stage begins after that step: another run's copies are of no use, nor are those of steps that will be
-  // done again.
-  void begin(proto::JobNumber run, uint64_t after_step);
+  // A stage begins after that step: copies of steps that will be done again are of no use.
+  void begin(uint64_t after_step);
   void keep(uint64_t step, std::vector<WantedBlob> blobs, size_t most);
   // The first is what the run would go back to; between that and the newest any is as good as another. Where
   // there is room for one alone that is the newest: the broker has the first too.
@@ -104,7 +102,6 @@ class Snapshots {
   void erase(Copies::iterator copy);
 
   BlobShelf& shelf_;
-  proto::JobNumber run_ = 0;
   Copies copies_;
 };
 

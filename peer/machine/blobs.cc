@@ -3,13 +3,14 @@
 
 namespace weft::peer {
 
-// The stage's tensors first, then those of stand-bys.
+// The stages' tensors first, then those of stand-bys.
 void Peer::State::fetch() {
   if (!session.is_admitted() || !pauses.is_over(now)) return;
   const auto fetch_all = [&](BlobList& list, uint64_t rate) {
     while (auto next = shelf.next_fetch(list, rate, options.fetches_at_once)) out.push_back(std::move(*next));
   };
-  if (stage && !stage->failed) fetch_all(stage->tensors, 0);
+  for (auto& [number, stage] : stages)
+    if (!stage.failed) fetch_all(stage.tensors, 0);
   stand_bys.for_each_loading(fetch_all);
 }
 
@@ -22,21 +23,23 @@ void Peer::State::on_blob(const Digest& sha256, const Status& fetched) {
 
 void Peer::State::on_arrived(const Digest& sha256, uint64_t size) {
   shelf.arrived(sha256, size);
-  if (stage && stage->tensors.missing.erase(sha256) != 0) make_runner_if_loaded();
+  for (auto& [number, stage] : stages)
+    if (stage.tensors.missing.erase(sha256) != 0) make_runner_if_loaded(stage);
   for (const StandBys::List& list : stand_bys.on_arrived(sha256)) tell_standing_by(list);
 }
 
 void Peer::State::on_blob_failed(const Digest& sha256, const Error& error) {
   const bool again = pauses.try_again(now, shelf.count_failure(sha256), error.code);
   if (!again) shelf.forget_failures(sha256);
-  if (stage && !stage->failed && stage->tensors.missing.contains(sha256)) {
+  for (auto& [number, stage] : stages) {
+    if (stage.failed || !stage.tensors.missing.contains(sha256)) continue;
     if (again) {
-      shelf.restock(stage->tensors);
+      shelf.restock(stage.tensors);
     } else {
       // Whom the broker named has it no longer, or cannot be reached: it is as good as lost.
       Error failure = error;
-      if (stage->tensors.origins.contains(sha256)) failure.code = ErrorCode::NotFound;
-      fail_stage(failure.within("fetching the stage's tensors"));
+      if (stage.tensors.origins.contains(sha256)) failure.code = ErrorCode::NotFound;
+      fail_stage(stage, failure.within("fetching the stage's tensors"));
     }
   }
   for (const StandBys::List& list : stand_bys.on_failed(sha256, again)) {
@@ -47,10 +50,11 @@ void Peer::State::on_blob_failed(const Digest& sha256, const Error& error) {
 }
 
 void Peer::State::stand_by(const proto::StandBy& list) {
-  if (stage && stage->assignment->run != list.run) return;
+  const bool is_of_stage = find_of_run(list.run) != nullptr;
+  if (!stages.empty() && !is_of_stage) return;
   if (list.tensors.empty()) {
     stand_bys.forget(list.run);
-    if (!stage && snapshots.run() == list.run) snapshots.forget(UINT64_MAX);
+    if (!is_of_stage) forget_snapshots(list.run);
     return;
   }
   if (const Status begun = stand_bys.begin(list, room_on_host(), out); !begun) {

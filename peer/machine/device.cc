@@ -5,18 +5,18 @@
 
 namespace weft::peer {
 
-void Peer::State::give(const Task& task) {
+void Peer::State::give(const HeldStage& stage, const Task& task) {
   constexpr double kSecondsMax = 1e6;  // whatever a plan says
-  const double predicted = std::min(stage->assignment->microbatch_seconds, kSecondsMax);
-  watch.begin(DeviceWatch::work_of(task),
+  const double predicted = std::min(stage.assignment->microbatch_seconds, kSecondsMax);
+  watch.begin(stage.generation, DeviceWatch::work_of(task),
               std::chrono::duration_cast<Duration>(std::chrono::duration<double>(predicted)));
-  out.push_back(RunTask{stage->generation, task});
+  out.push_back(RunTask{stage.generation, task});
 }
 
 void Peer::State::lose_device(const Error& error) {
   overdue.reset();
   watch = {};  // it is not asked any more
-  if (stage) fail_stage({ErrorCode::DeviceLost, error.message});
+  for (auto& [number, stage] : stages) fail_stage(stage, {ErrorCode::DeviceLost, error.message});
   say("error device_lost reason=\"" + error.message + "\"");
   apply(session.leave(fail(ErrorCode::DeviceLost,
                            error.message + "; start weft join again once the device is back: nothing more "
@@ -24,8 +24,8 @@ void Peer::State::lose_device(const Error& error) {
 }
 
 // A hang is noticed also when the broker, which sees no progress, takes the stage away first.
-void Peer::State::let_device_finish() {
-  if (watch.drop()) out.push_back(AskDevice{});
+void Peer::State::let_device_finish(const HeldStage& stage) {
+  if (watch.drop(stage.generation)) out.push_back(AskDevice{});
 }
 
 void Peer::State::check_device() {
@@ -38,9 +38,9 @@ void Peer::State::check_device() {
 // Whoever wanted to leave anyway does not wait for it.
 void Peer::State::step_away(const Error& late) {
   if (session.is_to_leave()) return lose_device(late);
-  if (stage) fail_stage(late);  // asks the device, unless that was done before
+  for (auto& [number, stage] : stages) fail_stage(stage, late);  // asks the device, unless that was done
   say("warning device_overdue reason=\"" + late.message + "\" joins_again=\"when it answers\"");
-  drop_stage();
+  drop_stages();
   overdue = Overdue{late, watch.awake() + options.device_patience};
   apply(session.step_away(late.message));
 }

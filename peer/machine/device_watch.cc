@@ -19,40 +19,44 @@ void DeviceWatch::look(Instant now) {
   looked_at_ = now;
 }
 
-void DeviceWatch::begin(std::optional<Work> work, Duration predicted) {
+void DeviceWatch::begin(uint64_t stage, std::optional<Work> work, Duration predicted) {
   if (given_.empty()) began_ = awake_;
-  given_.push_back({work, predicted});
+  given_.push_back({stage, work, predicted});
 }
 
-void DeviceWatch::end() {
+void DeviceWatch::end(uint64_t stage) {
+  const bool was_dropped = !given_.empty() && given_.front().is_dropped && given_.front().stage == stage;
   answered();  // what comes later shows that too
-  if (given_.empty()) return;
-  Measured& measured = measured_[given_.front().work];
+  if (was_dropped || given_.empty() || given_.front().stage != stage) return;
+  Measured& measured = measured_[stage][given_.front().work];
   ++measured.times;
   measured.sum += awake_ - began_;
   given_.pop_front();
   began_ = awake_;
 }
 
-bool DeviceWatch::drop() {
-  if (given_.empty()) {
-    measured_.clear();
-    return false;
-  }
-  given_.resize(1);
-  return !std::exchange(given_.front().is_dropped, true);
+// What it is at is limited by what that took before, until it is done.
+bool DeviceWatch::drop(uint64_t stage) {
+  const bool is_at_it = !given_.empty() && given_.front().stage == stage;
+  if (!is_at_it) measured_.erase(stage);
+  const auto behind = given_.begin() + is_at_it;
+  given_.erase(std::remove_if(behind, given_.end(), [&](const Given& given) { return given.stage == stage; }),
+               given_.end());
+  return is_at_it && !std::exchange(given_.front().is_dropped, true);
 }
 
 void DeviceWatch::answered() {
   if (given_.empty() || !given_.front().is_dropped) return;
+  measured_.erase(given_.front().stage);
   given_.pop_front();
-  measured_.clear();
   began_ = awake_;
 }
 
 std::optional<Duration> DeviceWatch::usual(const Given& given) const {
-  const auto at = measured_.find(given.work);
-  if (at == measured_.end()) return std::nullopt;
+  const auto of_stage = measured_.find(given.stage);
+  if (of_stage == measured_.end()) return std::nullopt;
+  const auto at = of_stage->second.find(given.work);
+  if (at == of_stage->second.end()) return std::nullopt;
   return at->second.sum / at->second.times;
 }
 

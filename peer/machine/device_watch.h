@@ -42,13 +42,13 @@ class DeviceWatch {
 
   // Before anything else that happens at that time.
   void look(Instant now);
-  // The device was given work, behind what it has; it is done with the first of that.
-  void begin(std::optional<Work> work, Duration predicted = {});
-  void end();
+  // The device was given a stage's work, behind what it has; it is done with the first of the stage's.
+  void begin(uint64_t stage, std::optional<Work> work, Duration predicted = {});
+  void end(uint64_t stage);
   // A stage goes, or has failed: of what the device was given for it only what it is at now is still done,
-  // and not told; the next stage's work is other work. True: the device is to be asked when it is done with
+  // and not told; another stage's work is other work. True: the device is to be asked when it is done with
   // that.
-  bool drop();
+  bool drop(uint64_t stage);
   void answered();  // it is
 
   // In words, DeviceLost; nothing: it is not overdue.
@@ -59,6 +59,7 @@ class DeviceWatch {
 
  private:
   struct Given {
+    uint64_t stage = 0;
     std::optional<Work> work;
     Duration predicted{};
     bool is_dropped = false;
@@ -73,7 +74,7 @@ class DeviceWatch {
   std::optional<Instant> looked_at_;
   Duration awake_{}, began_{};  // began_: the first of given_, in awake time
   std::deque<Given> given_;
-  std::map<std::optional<Work>, Measured> measured_;  // of the stage that given_.front() is of
+  std::map<uint64_t, std::map<std::optional<Work>, Measured>> measured_;  // by stage
 };
 
 }  // namespace weft::peer

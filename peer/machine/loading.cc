@@ -32,121 +32,190 @@ std::vector<WantedBlob> state_blobs_of(const proto::AssignStage& assign, const B
 }
 }  // namespace
 
+// ---- which stages are held
+
+HeldStage* Peer::State::find(uint64_t of_generation) {
+  const auto at = stages.find(of_generation);
+  return at == stages.end() ? nullptr : &at->second;
+}
+
+HeldStage* Peer::State::find_at_work(uint64_t of_generation) {
+  HeldStage* stage = find(of_generation);
+  return stage != nullptr && !stage->failed ? stage : nullptr;
+}
+
+HeldStage* Peer::State::find_of_run(proto::JobNumber run) {
+  for (auto& [number, stage] : stages)
+    if (stage.run() == run) return &stage;
+  return nullptr;
+}
+
+// A run's stage takes the place of the one before it. Beyond stages_max the oldest goes: the broker assigns
+// no more than it was told, and has given that one up.
+void Peer::State::make_room_for_stage(proto::JobNumber run) {
+  if (HeldStage* before = find_of_run(run)) drop_stage(*before);
+  while (stages.size() >= options.bounds.stages) drop_stage(stages.begin()->second);
+}
+
+Snapshots& Peer::State::snapshots_of(proto::JobNumber run) {
+  return snapshots.try_emplace(run, shelf).first->second;
+}
+
+void Peer::State::forget_snapshots(proto::JobNumber run) {
+  const auto at = snapshots.find(run);
+  if (at == snapshots.end()) return;
+  at->second.forget(UINT64_MAX);
+  snapshots.erase(at);
+}
+
+// ---- from the assignment to work
+
 void Peer::State::assign(const proto::AssignStage& assign) {
-  drop_stage();
+  make_room_for_stage(assign.run);
   if (session.state() == Session::State::Left) return;
   say("info stage_assigned run=" + std::to_string(assign.run) +
       " plan=" + std::to_string(assign.plan_version) + " stage=" + std::to_string(assign.seat.stage + 1) +
       "/" + std::to_string(assign.stage_count) + " after_step=" + std::to_string(assign.after_step));
-  stage.emplace(std::make_shared<const proto::AssignStage>(assign), ++generation, options.stage);
-  stage->tensors = shelf.list_of(assign.tensors);
-  stage->tensors.origins = origins_of(assign.tensors, assign.sources);
-  stage->state_bytes = state_bytes_of(assign);
-  begin_lending(assign.lends);
+  const uint64_t number = ++generation;
+  HeldStage& stage = stages
+                         .try_emplace(number, std::make_shared<const proto::AssignStage>(assign), number,
+                                      options.stage, Uploads(shelf, pauses, number, uploads_numbered))
+                         .first->second;
+  stage.tensors = shelf.list_of(assign.tensors);
+  stage.tensors.origins = origins_of(assign.tensors, assign.sources);
+  stage.state_bytes = state_bytes_of(assign);
+  begin_lending(stage);
   // What is held for this run may be what the stage needs; it gets its names before others lose theirs.
-  stage->until_loaded = stage->tensors.blobs;
-  shelf.name(stage->until_loaded);
-  snapshots.begin(assign.run, assign.after_step);
+  stage.until_loaded = stage.tensors.blobs;
+  shelf.name(stage.until_loaded);
+  for (auto at = snapshots.begin(); at != snapshots.end();) {
+    const proto::JobNumber run = (at++)->first;
+    if (find_of_run(run) == nullptr) forget_snapshots(run);
+  }
+  Snapshots& copies = snapshots_of(assign.run);
+  copies.begin(assign.after_step);
   // Where memory is short an earlier one is what loading has no room for; the broker has it.
-  if (offered()) snapshots.forget(assign.after_step);
-  snapshots.keep(assign.after_step, state_blobs_of(assign, stage->tensors), copies_max());
+  if (offered()) copies.forget(assign.after_step);
+  copies.keep(assign.after_step, state_blobs_of(assign, stage.tensors), copies_max(stage));
   stand_bys.forget_all();
   pauses.end(now);
   // Those under way at a stand-by's pace are needed now.
-  for (const WantedBlob& blob : stage->tensors.blobs)
-    if (auto fetch = shelf.hurry(blob, stage->tensors.origins)) out.push_back(std::move(*fetch));
+  for (const WantedBlob& blob : stage.tensors.blobs)
+    if (auto fetch = shelf.hurry(blob, stage.tensors.origins)) out.push_back(std::move(*fetch));
   // Before a byte of it is fetched.
-  if (const auto error = tensors_exceed_offer()) return fail_stage(*error);
-  out.push_back(OpenLinks{generation, stage->assignment});
-  make_runner_if_loaded();
+  if (const auto error = tensors_exceed_offer(stage)) return fail_stage(stage, *error);
+  out.push_back(OpenLinks{stage.generation, stage.assignment});
+  make_runner_if_loaded(stage);
 }
 
-void Peer::State::make_runner_if_loaded() {
-  if (!stage || stage->failed || stage->runner_asked || !stage->tensors.missing.empty()) return;
-  if (stage->lends_until) return;
-  stage->runner_asked = true;
-  watch.begin(std::nullopt);
-  out.push_back(MakeRunner{stage->generation, stage->assignment});
-  end_loading();  // whoever makes the runner holds each as long as it is needed
+void Peer::State::make_runner_if_loaded(HeldStage& stage) {
+  if (stage.failed || stage.runner_asked || !stage.tensors.missing.empty()) return;
+  if (stage.lends_until) return;
+  stage.runner_asked = true;
+  watch.begin(stage.generation, std::nullopt);
+  out.push_back(MakeRunner{stage.generation, stage.assignment});
+  end_loading(stage);  // whoever makes the runner holds each as long as it is needed
 }
 
-void Peer::State::end_loading() { shelf.unname(std::exchange(stage->until_loaded, {})); }
-
-void Peer::State::report_ready() {
-  if (!stage->links_up || !stage->runner || stage->ready) return;
-  stage->ready = true;
-  tell(proto::StageReady{stage->assignment->run, stage->assignment->plan_version, stage->runner->persistent,
-                         stage->runner->microbatch});
+void Peer::State::on_runner_made(uint64_t of_generation, const Result<RunnerSize>& made) {
+  if (find(of_generation) != nullptr) watch.end(of_generation);
+  HeldStage* stage = find_at_work(of_generation);
+  if (stage == nullptr) return;
+  if (!made) return fail_stage(*stage, made.error());
+  stage->runner = *made;
+  if (const auto error = exceeds_offer(*stage)) return fail_stage(*stage, *error);
+  snapshots_of(stage->run()).trim(copies_max(*stage));
+  report_ready(*stage);
 }
+
+void Peer::State::end_loading(HeldStage& stage) { shelf.unname(std::exchange(stage.until_loaded, {})); }
+
+void Peer::State::report_ready(HeldStage& stage) {
+  if (!stage.links_up || !stage.runner || stage.ready) return;
+  stage.ready = true;
+  tell(proto::StageReady{stage.run(), stage.assignment->plan_version, stage.runner->persistent,
+                         stage.runner->microbatch});
+}
+
+// ---- how it ends
 
 void Peer::State::release(const proto::ReleaseStage& release) {
-  if (!stage || stage->assignment->run != release.run ||
-      stage->assignment->plan_version > release.plan_version)
-    return;
+  HeldStage* stage = find_of_run(release.run);
+  if (stage == nullptr || stage->assignment->plan_version > release.plan_version) return;
   say("info stage_released run=" + std::to_string(release.run) + " reason=\"" + release.reason + "\"");
-  drop_stage();
+  drop_stage(*stage);
   settle_drain();
 }
 
 // Its snapshots stay: it, or another stage of its run, may be loaded from them.
-void Peer::State::drop_stage() {
-  if (!stage) return;
-  let_device_finish();
-  uploads.clear();
-  end_lending();
-  end_loading();
-  stage.reset();
-  if (session.is_admitted()) orphan_at.reset();
-  out.push_back(DropRunner{});
-  out.push_back(CloseLinks{});
+void Peer::State::drop_stage(HeldStage& stage) {
+  let_device_finish(stage);
+  stage.uploads.clear();
+  end_lending(stage);
+  end_loading(stage);
+  const uint64_t gone = stage.generation;
+  stages.erase(gone);
+  if (session.is_admitted() && all_heard()) orphan_at.reset();
+  out.push_back(DropRunner{gone});
+  out.push_back(CloseLinks{gone});
+}
+
+void Peer::State::drop_stages() {
+  while (!stages.empty()) drop_stage(stages.begin()->second);
 }
 
 // Where programs and blobs share an offer, there is room for a stage and the state that it begins with and
 // not for another's beside them: that is fetched first. No link is slower by that, and a stage that begins a
 // little later than it could waits for the one that fetches.
-void Peer::State::begin_lending(const std::vector<Digest>& lends) {
-  for (const Digest& sha256 : lends) {
+void Peer::State::begin_lending(HeldStage& stage) {
+  for (const Digest& sha256 : stage.assignment->lends) {
     if (!shelf.holds(sha256)) continue;
-    stage->lent.push_back({sha256, 0});
-    stage->to_lend.insert(sha256);
+    stage.lent.push_back({sha256, 0});
+    stage.to_lend.insert(sha256);
   }
-  if (stage->lent.empty()) return;
-  shelf.name(stage->lent);
-  if (shares_offer()) stage->lends_until = now + kLendPatience;
-  say("info stage_lends run=" + std::to_string(stage->assignment->run) +
-      " tensors=" + std::to_string(stage->lent.size()));
+  if (stage.lent.empty()) return;
+  shelf.name(stage.lent);
+  if (shares_offer()) stage.lends_until = now + kLendPatience;
+  say("info stage_lends run=" + std::to_string(stage.run()) +
+      " tensors=" + std::to_string(stage.lent.size()));
 }
 
 // One that was given may be asked for again, if the connection broke behind it: they are kept until the last
 // has been given.
 void Peer::State::on_giving(const Digest& sha256, bool whole) {
-  if (!stage || !stage->lends_until) return;
-  const auto at = stage->to_lend.find(sha256);
-  if (at == stage->to_lend.end()) return;
-  stage->lends_until = now + kLendPatience;
-  if (!whole) return;
-  stage->to_lend.erase(at);
-  if (stage->to_lend.empty()) load_after_lending();
+  for (auto& [number, stage] : stages) {
+    if (!stage.lends_until) continue;
+    const auto at = stage.to_lend.find(sha256);
+    if (at == stage.to_lend.end()) continue;
+    stage.lends_until = now + kLendPatience;
+    if (!whole) continue;
+    stage.to_lend.erase(at);
+    if (stage.to_lend.empty()) load_after_lending(stage);
+  }
 }
 
-void Peer::State::load_after_lending() {
-  end_lending();
+void Peer::State::load_after_lending(HeldStage& stage) {
+  end_lending(stage);
   shelf.forget_unnamed(out);  // room first
-  make_runner_if_loaded();
+  make_runner_if_loaded(stage);
 }
 
-void Peer::State::end_lending() {
-  stage->lends_until.reset();
-  shelf.unname(std::exchange(stage->lent, {}));
+void Peer::State::end_lending(HeldStage& stage) {
+  stage.lends_until.reset();
+  shelf.unname(std::exchange(stage.lent, {}));
 }
 
 void Peer::State::give_up() {
   orphan_at.reset();
-  if (stage)
-    say("warning stage_given_up run=" + std::to_string(stage->assignment->run) +
+  for (auto at = stages.begin(); at != stages.end();) {
+    HeldStage& stage = (at++)->second;
+    if (stage.is_heard) continue;
+    say("warning stage_given_up run=" + std::to_string(stage.run()) +
         " reason=\"the broker has not come back for it\"");
-  drop_stage();
-  snapshots.forget(UINT64_MAX);
+    drop_stage(stage);
+  }
+  if (!stages.empty()) return;  // it has for these
+  while (!snapshots.empty()) forget_snapshots(snapshots.begin()->first);
   stand_bys.forget_all();
   settle_drain();
 }

@@ -15,7 +15,7 @@ void Peer::State::apply(SessionEffects effects) {
                    [&](BrokerCame&) { on_broker_came(); },
                    [&](BrokerWent& went) { on_broker_went(went.why); },
                    [&](Leave& leave) {
-                     drop_stage();
+                     drop_stages();
                      out.push_back(std::move(leave));
                    },
                    [&](auto& other) { out.push_back(std::move(other)); },
@@ -35,33 +35,53 @@ void Peer::State::tell(proto::Message message) {
 void Peer::State::on_broker_came() {
   shelf.forget_all_failures();
   pauses.end(now);
-  if (!stage) orphan_at.reset();
-  if (!stage) settle_drain();
+  if (!stages.empty()) return;
+  orphan_at.reset();
+  settle_drain();
 }
 
 void Peer::State::on_broker_went(const std::string& why) {
   shelf.end_all_fetches();
   stand_bys.restock();
   if (!orphan_at) orphan_at = now + options.orphan_deadline;
-  if (stage && !stage->ready) drop_stage();
-  if (stage) {
-    if (stage->is_heard)
-      say("info stage_kept run=" + std::to_string(stage->assignment->run) + " reason=\"" + why + "\"");
-    stage->is_heard = false;
-    for (auto& [key, data] : stage->data) data = {};
-    uploads.interrupt();
-  } else {
-    settle_drain();
+  for (auto at = stages.begin(); at != stages.end();) {
+    HeldStage& stage = (at++)->second;
+    if (!stage.ready) drop_stage(stage);
   }
+  for (auto& [number, stage] : stages) {
+    if (stage.is_heard) say("info stage_kept run=" + std::to_string(stage.run()) + " reason=\"" + why + "\"");
+    stage.is_heard = false;
+    for (auto& [key, data] : stage.data) data = {};
+    stage.uploads.interrupt();
+  }
+  if (stages.empty()) settle_drain();
+}
+
+bool Peer::State::has_work() const {
+  return std::any_of(stages.begin(), stages.end(), [](const auto& held) { return !held.second.failed; });
+}
+
+bool Peer::State::all_heard() const {
+  return std::all_of(stages.begin(), stages.end(), [](const auto& held) { return held.second.is_heard; });
 }
 
 void Peer::State::settle_drain() {
   if (session.is_to_leave()) apply(session.drain(has_work()));
 }
 
+// A stage that waits for its broker is drained once that has taken it up again.
+void Peer::State::request_drain() {
+  if (all_heard())
+    apply(session.drain(has_work()));
+  else
+    session.mark_to_leave();
+}
+
 std::optional<proto::StageHeld> Peer::State::holding() const {
-  if (!stage || !stage->ready) return std::nullopt;
-  return proto::StageHeld{stage->assignment->run, stage->assignment->plan_version, stage->assignment->seat};
+  for (auto at = stages.rbegin(); at != stages.rend(); ++at)
+    if (const HeldStage& stage = at->second; stage.ready)
+      return proto::StageHeld{stage.run(), stage.assignment->plan_version, stage.assignment->seat};
+  return std::nullopt;
 }
 
 void Peer::State::on_message(const proto::Message& message) {
@@ -75,20 +95,21 @@ void Peer::State::on_message(const proto::Message& message) {
                  [&](const proto::StandBy& list) { stand_by(list); },
                  [&](const proto::Command& command) { on_command(command); },
                  [&](const proto::GradientNorm& norm) { on_norm(norm); },
-                 [&](const proto::RelayInvitation& invitation) {
-                   const bool is_of_probe = invitation.run == 0 && !stage;
-                   if (is_of_probe || (stage && stage->is_of(invitation)))
-                     out.push_back(InviteLink{invitation.ticket});
-                 },
+                 [&](const proto::RelayInvitation& invitation) { on_invitation(invitation); },
                  [&](const proto::ProbeLink& link) { probe(link); },
                  [](const auto&) {},
              },
              message);
 }
 
+void Peer::State::on_invitation(const proto::RelayInvitation& invitation) {
+  const bool is_of_probe = invitation.run == 0 && stages.empty();
+  if (is_of_probe || find_of(invitation) != nullptr) out.push_back(InviteLink{invitation.ticket});
+}
+
 // A stage's tensors come before measurements.
 void Peer::State::probe(const proto::ProbeLink& link) {
-  if (!stage) return out.push_back(Probe{link});
+  if (stages.empty()) return out.push_back(Probe{link});
   tell(proto::ProbeReport{.round = link.round,
                           .peer = link.peer,
                           .failure = Error{ErrorCode::Cancelled, "the peer runs a stage"}});
@@ -96,21 +117,24 @@ void Peer::State::probe(const proto::ProbeLink& link) {
 
 void Peer::State::on_tick(Bytes memory_free) {
   check_device();
-  const bool trains = stage && stage->ready && !stage->failed;
-  apply(session.on_tick(now, memory_free, trains ? stage->machine.work(now) : std::nullopt));
+  std::optional<proto::StageWork> work;
+  for (const auto& [number, stage] : stages)
+    if (stage.trains() && !work) work = stage.machine.work(now);
+  apply(session.on_tick(now, memory_free, work));
   if (orphan_at && now >= *orphan_at) give_up();
-  if (stage && stage->lends_until && now >= *stage->lends_until) load_after_lending();
+  for (auto& [number, stage] : stages)
+    if (stage.lends_until && now >= *stage.lends_until) load_after_lending(stage);
 }
 
 bool Peer::State::anything_waits() const {
   if (!session.is_admitted()) return false;
-  if (stage && stage->is_heard && !stage->failed) {
-    if (!stage->tensors.to_fetch.empty()) return true;
-    if (std::any_of(stage->data.begin(), stage->data.end(), [](const auto& d) { return !d.second.asked; }))
-      return true;
-    if (uploads.anything_waits()) return true;
-  }
-  return stand_bys.anything_waits();
+  const auto waits = [](const HeldStage& stage) {
+    return stage.is_heard && !stage.failed &&
+           (!stage.tensors.to_fetch.empty() || stage.uploads.anything_waits() ||
+            std::any_of(stage.data.begin(), stage.data.end(), [](const auto& d) { return !d.second.asked; }));
+  };
+  return stand_bys.anything_waits() ||
+         std::any_of(stages.begin(), stages.end(), [&](const auto& held) { return waits(held.second); });
 }
 
 // ---- the public face
@@ -165,14 +189,7 @@ PeerEffects Peer::on_tick(Instant now, Bytes memory_free) {
 }
 
 PeerEffects Peer::request_drain(Instant now) {
-  return handle(*state_, now, [&] {
-    State& state = *state_;
-    // A stage that waits for its broker is drained once that has taken it up again.
-    if (state.stage && !state.stage->is_heard)
-      state.session.mark_to_leave();
-    else
-      state.apply(state.session.drain(state.has_work()));
-  });
+  return handle(*state_, now, [&] { state_->request_drain(); });
 }
 
 PeerEffects Peer::on_blob(Instant now, const Digest& sha256, const Status& fetched) {
@@ -186,37 +203,33 @@ PeerEffects Peer::on_giving(Instant now, const Digest& sha256, bool whole) {
 PeerEffects Peer::on_runner_made(Instant now, uint64_t generation, const Result<RunnerSize>& made) {
   return handle(*state_, now, [&] {
     if (is_lost(made)) return state_->lose_device(made.error());
-    if (state_->is_current(generation)) state_->watch.end();
-    if (!state_->is_at_work(generation)) return;
-    if (!made) return state_->fail_stage(made.error());
-    state_->stage->runner = *made;
-    if (const auto error = state_->exceeds_offer()) return state_->fail_stage(*error);
-    state_->snapshots.trim(state_->copies_max());
-    state_->report_ready();
+    state_->on_runner_made(generation, made);
   });
 }
 
 PeerEffects Peer::on_links_up(Instant now, uint64_t generation) {
   return handle(*state_, now, [&] {
-    if (!state_->is_at_work(generation)) return;
-    state_->stage->links_up = true;
-    state_->report_ready();
+    HeldStage* stage = state_->find_at_work(generation);
+    if (stage == nullptr) return;
+    stage->links_up = true;
+    state_->report_ready(*stage);
   });
 }
 
 PeerEffects Peer::on_link_failed(Instant now, uint64_t generation, const plan::Seat& seat,
                                  const Error& error) {
   return handle(*state_, now, [&] {
-    if (state_->is_at_work(generation))
-      state_->fail_stage(error.within("link to " + plan::to_string(seat)), seat);
+    if (HeldStage* stage = state_->find_at_work(generation))
+      state_->fail_stage(*stage, error.within("link to " + plan::to_string(seat)), {.unreachable = seat});
   });
 }
 
 PeerEffects Peer::on_not_finite(Instant now, uint64_t generation, const plan::Seat& from, uint64_t step,
                                 const Error& error) {
   return handle(*state_, now, [&] {
-    if (state_->is_at_work(generation))
-      state_->fail_stage(error, from, /*permanent=*/true, /*diverged=*/true, step);
+    if (HeldStage* stage = state_->find_at_work(generation))
+      state_->fail_stage(*stage, error,
+                         {.unreachable = from, .permanent = true, .diverged = true, .step = step});
   });
 }
 
@@ -230,14 +243,15 @@ PeerEffects Peer::on_tensor(Instant now, uint64_t generation, const plan::Seat& 
                             const proto::TensorHeader& header, bool& accepted) {
   accepted = false;
   return handle(*state_, now, [&] {
-    if (state_->is_at_work(generation)) accepted = state_->on_tensor(from, header);
+    if (HeldStage* stage = state_->find_at_work(generation))
+      accepted = state_->on_tensor(*stage, from, header);
   });
 }
 
 PeerEffects Peer::on_data(Instant now, uint64_t generation, const MicrobatchKey& key,
                           const Result<uint64_t>& sample_position) {
   return handle(*state_, now, [&] {
-    if (state_->is_at_work(generation)) state_->on_data(key, sample_position);
+    if (HeldStage* stage = state_->find_at_work(generation)) state_->on_data(*stage, key, sample_position);
   });
 }
 
@@ -245,8 +259,7 @@ PeerEffects Peer::on_task_done(Instant now, uint64_t generation, const Task& tas
                                const Result<TaskOutcome>& outcome) {
   return handle(*state_, now, [&] {
     if (is_lost(outcome)) return state_->lose_device(outcome.error());
-    if (state_->is_current(generation)) state_->watch.end();
-    if (state_->is_at_work(generation)) state_->on_task_done(task, outcome);
+    state_->on_task_done(generation, task, outcome);
   });
 }
 
@@ -271,11 +284,14 @@ Session::State Peer::state() const { return state_->session.state(); }
 
 const std::shared_ptr<const proto::AssignStage>& Peer::assignment() const {
   static const std::shared_ptr<const proto::AssignStage> kNone;
-  return state_->stage ? state_->stage->assignment : kNone;
+  return state_->stages.empty() ? kNone : state_->stages.rbegin()->second.assignment;
 }
 
 uint64_t Peer::generation() const { return state_->generation; }
-const StageMachine* Peer::stage() const { return state_->stage ? &state_->stage->machine : nullptr; }
+const StageMachine* Peer::stage() const {
+  return state_->stages.empty() ? nullptr : &state_->stages.rbegin()->second.machine;
+}
+size_t Peer::stages() const { return state_->stages.size(); }
 std::set<Digest> Peer::held() const { return state_->shelf.held(); }
 std::optional<Instant> Peer::retry_at() const { return state_->session.retry_at(); }
 

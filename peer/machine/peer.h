@@ -6,8 +6,11 @@
 // The machine holds no tensor. The shell keeps bytes by SHA-256 (fetched, or copied by a snapshot) until it
 // is told to forget them, and tensors of a stage that works by the machine's keys.
 //
-// What begins with a generation belongs to one stage: the shell hands the number back, and what comes for a
-// stage that has gone is dropped here.
+// A peer may hold several stages, of different runs (Bounds::stages). What begins with a generation belongs
+// to one of them: the shell hands the number back, and what comes for a stage that has gone is dropped here.
+// They share the device, which does their tasks in the order in which they were handed out, the memory
+// offered and the blobs. Hello and heartbeats have room for one: a broker that was away resumes that, and a
+// peer whose broker assigns more gives the others up after the orphan deadline.
 //
 // When the broker is lost the stage goes on with the commands it has, keeps what it could not report, and
 // asks again for what it was fetching or uploading once the broker has answered ResumeStage. Not before
@@ -39,6 +42,7 @@ namespace weft::peer {
 
 struct PeerOptions {
   struct Bounds {
+    size_t stages = 1;               // held; beyond: the oldest gives way
     size_t reports = 16384;          // kept until they are settled; beyond: the stage fails
     size_t snapshots = 8;            // copies of a state; beyond: the oldest but one is forgotten
     size_t copies_fit = SIZE_MAX;    // the most that fit at once, where memory says more; at least 1
@@ -65,7 +69,9 @@ struct OpenLinks {
   uint64_t generation = 0;
   std::shared_ptr<const proto::AssignStage> assignment;
 };
-struct CloseLinks {};
+struct CloseLinks {
+  uint64_t generation = 0;
+};
 struct InviteLink {  // somebody waits at the relay
   proto::Secret ticket{};
 };
@@ -91,7 +97,9 @@ struct MakeRunner {
   uint64_t generation = 0;
   std::shared_ptr<const proto::AssignStage> assignment;
 };
-struct DropRunner {};  // after the task at hand; its outcome is not wanted
+struct DropRunner {  // after the task at hand; its outcome is not wanted
+  uint64_t generation = 0;
+};
 // Say when the device has done all that it was given, also for runners that were dropped. Answer: on_device.
 struct AskDevice {};
 // Tensors it reads are given to it, tensors it makes are sent over the links. Answer: on_task_done.
@@ -105,6 +113,7 @@ struct FetchData {
   MicrobatchKey key;
 };
 struct DropMicrobatches {  // tensors and data that came for them and are not needed any more
+  uint64_t generation = 0;
   std::vector<MicrobatchKey> keys;
 };
 // The broker is asked which of these it lacks. Answer: on_missing.
@@ -116,6 +125,7 @@ struct OfferBlobs {
 // One of them to the broker, within `rate` bytes a second. Answer: on_uploaded.
 // `packs`: the broker unpacks; `base`: it was seen to have this one, an earlier copy of the same tensor.
 struct UploadBlob {
+  uint64_t generation = 0;
   uint64_t upload = 0;
   Digest sha256{};
   bool durable = true;
@@ -180,10 +190,11 @@ class Peer {
   PeerEffects on_uploaded(Instant now, uint64_t upload, const Digest& sha256, const Status& stored);
 
   Session::State state() const;
-  // The stage at hand, if any.
+  // Of the newest stage held, if any; for tests and statistics.
   const std::shared_ptr<const proto::AssignStage>& assignment() const;
   uint64_t generation() const;
-  const StageMachine* stage() const;        // for tests and statistics
+  const StageMachine* stage() const;
+  size_t stages() const;
   std::set<Digest> held() const;            // blobs that the shell holds for it
   std::optional<Instant> retry_at() const;  // when on_tick has something to do although it is Offline
   // Nothing but a tick or an event changes anything before this.

@@ -1,4 +1,6 @@
 // Internal to peer/machine: what a Peer knows. Every public call sets `now`, runs, and takes `out` away.
+//
+// A stage is handed on by reference: it stays where it is, failed perhaps, until drop_stage().
 #pragma once
 
 #include <map>
@@ -19,12 +21,16 @@ namespace weft::peer {
 
 struct HeldStage {
   HeldStage(std::shared_ptr<const proto::AssignStage> assigned, uint64_t number,
-            const StageMachine::Options& options)
-      : assignment(std::move(assigned)), generation(number), machine(assignment, options) {}
+            const StageMachine::Options& options, Uploads of_stage)
+      : assignment(std::move(assigned)),
+        generation(number),
+        machine(assignment, options),
+        uploads(std::move(of_stage)) {}
 
-  std::shared_ptr<const proto::AssignStage> assignment;
-  uint64_t generation = 0;
+  const std::shared_ptr<const proto::AssignStage> assignment;
+  const uint64_t generation;
   StageMachine machine;
+  Uploads uploads;
   BlobList tensors;
   bool runner_asked = false, links_up = false, ready = false, failed = false;
   std::optional<RunnerSize> runner;
@@ -43,6 +49,8 @@ struct HeldStage {
   std::map<MicrobatchKey, Data> data;  // wanted and not here
   ReportLog reports;
 
+  proto::JobNumber run() const { return assignment->run; }
+  bool trains() const { return ready && !failed; }
   template <typename M>
   bool is_of(const M& message) const {
     return message.run == assignment->run && message.plan_version == assignment->plan_version;
@@ -63,27 +71,42 @@ struct Peer::State {
   void on_broker_came();
   void on_broker_went(const std::string& why);
   void on_message(const proto::Message& message);
+  void on_invitation(const proto::RelayInvitation& invitation);
   void probe(const proto::ProbeLink& link);
   void on_tick(Bytes memory_free);
-  bool has_work() const { return stage && !stage->failed; }  // that would have to be handed over
-  void settle_drain();  // asks to leave, or leaves, if that is wanted and possible
+  void request_drain();
+  bool has_work() const;   // that would have to be handed over
+  bool all_heard() const;  // of the stages: the broker takes their reports now
+  void settle_drain();     // asks to leave, or leaves, if that is wanted and possible
   std::optional<proto::StageHeld> holding() const;
-  bool is_current(uint64_t generation) const { return stage && stage->generation == generation; }
-  // Not current, or failed: what comes for it is of no use.
-  bool is_at_work(uint64_t generation) const { return is_current(generation) && !stage->failed; }
 
-  // The stage (loading.cc)
+  // The stages held (loading.cc). By the number that the shell hands back; of a message's run and plan.
+  HeldStage* find(uint64_t generation);
+  // Not failed: what comes for others is of no use.
+  HeldStage* find_at_work(uint64_t generation);
+  HeldStage* find_of_run(proto::JobNumber run);
+  template <typename M>
+  HeldStage* find_of(const M& message) {
+    HeldStage* stage = find_of_run(message.run);
+    return stage != nullptr && stage->is_of(message) ? stage : nullptr;
+  }
+
   void assign(const proto::AssignStage& assign);
+  void make_room_for_stage(proto::JobNumber run);
   void release(const proto::ReleaseStage& release);
-  void drop_stage();
-  void begin_lending(const std::vector<Digest>& lends);
+  void drop_stage(HeldStage& stage);
+  void drop_stages();
+  void begin_lending(HeldStage& stage);
   void on_giving(const Digest& sha256, bool whole);
-  void end_lending();
-  void end_loading();
-  void load_after_lending();
-  void give_up();  // the broker is not expected back: everything is forgotten
-  void make_runner_if_loaded();
-  void report_ready();
+  void end_lending(HeldStage& stage);
+  void end_loading(HeldStage& stage);
+  void load_after_lending(HeldStage& stage);
+  void give_up();  // what the broker has not come back for is forgotten
+  void make_runner_if_loaded(HeldStage& stage);
+  void on_runner_made(uint64_t generation, const Result<RunnerSize>& made);
+  void report_ready(HeldStage& stage);
+  Snapshots& snapshots_of(proto::JobNumber run);
+  void forget_snapshots(proto::JobNumber run);
 
   // What comes for its lists (blobs.cc)
   void fetch();
@@ -96,42 +119,49 @@ struct Peer::State {
   // What the peer offers (budget.cc)
   std::optional<int64_t> offered() const;  // bytes; nothing: without a limit
   std::optional<int64_t> room_on_host() const;
-  int64_t programs_bytes() const;  // of the stage's executors
-  bool shares_offer() const;       // one offer for programs and blobs
-  size_t copies_that_fit() const;  // of the stage's state
-  size_t copies_max() const;
-  size_t copies_held() const;
-  bool has_room_for_copy() const;
-  void make_room_for_copy();
-  std::optional<Error> exceeds_offer() const;
-  std::optional<Error> tensors_exceed_offer() const;  // of the stage: wherever they are to lie
+  int64_t programs_bytes() const;                        // of the stages' executors
+  bool shares_offer() const;                             // one offer for programs and blobs
+  size_t copies_that_fit(const HeldStage& stage) const;  // of its state
+  size_t copies_max(const HeldStage& stage) const;
+  size_t copies_held(const HeldStage& stage) const;
+  bool has_room_for_copy(const HeldStage& stage) const;
+  void make_room_for_copy(HeldStage& stage);
+  std::optional<Error> exceeds_offer(const HeldStage& stage) const;
+  std::optional<Error> tensors_exceed_offer(const HeldStage& stage) const;  // wherever they are to lie
 
   // Reports, and what is uploaded for them (reports.cc)
-  void report(uint64_t sequence, proto::Message message, const Task& task = {});
+  void report(HeldStage& stage, uint64_t sequence, proto::Message message, const Task& task = {});
   void resume(const proto::ResumeStage& resume);
-  void fail_stage(const Error& error, std::optional<plan::Seat> unreachable = {}, bool permanent = false,
-                  bool diverged = false, uint64_t step = 0);
+  struct Cause {
+    std::optional<plan::Seat> unreachable{};
+    bool permanent = false;  // whoever takes the stage would fail as well
+    bool diverged = false;
+    uint64_t step = 0;  // in which it diverged
+  };
+  void fail_stage(HeldStage& stage, const Error& error) { fail_stage(stage, error, {}); }
+  void fail_stage(HeldStage& stage, const Error& error, const Cause& cause);
   void on_hashed(uint64_t generation, const Task& task, std::vector<proto::TensorReference> tensors);
-  bool uploads_are_full() const;
+  bool uploads_are_full(const HeldStage& stage) const;
   void start_uploads();
   void on_missing(uint64_t number, const Result<std::vector<Digest>>& missing);
   void on_stored(uint64_t number, const Digest& sha256, const Status& stored);
-  void end_upload(Uploads::Done done);
+  HeldStage* uploader(uint64_t number);
+  void end_upload(HeldStage& stage, Uploads::Done done);
 
   // Work (work.cc)
   void on_command(const proto::Command& command);
   void on_norm(const proto::GradientNorm& norm);
-  bool on_tensor(const plan::Seat& from, const proto::TensorHeader& header);
+  bool on_tensor(HeldStage& stage, const plan::Seat& from, const proto::TensorHeader& header);
   void ask_data();
-  void on_data(const MicrobatchKey& key, const Result<uint64_t>& sample_position);
-  void on_task_done(const Task& task, const Result<TaskOutcome>& outcome);
-  void work();
+  void on_data(HeldStage& stage, const MicrobatchKey& key, const Result<uint64_t>& sample_position);
+  void on_task_done(uint64_t generation, const Task& task, const Result<TaskOutcome>& outcome);
+  void work(HeldStage& stage);
 
   // The device (device.cc)
-  void give(const Task& task);
+  void give(const HeldStage& stage, const Task& task);
   void lose_device(const Error& error);
-  void let_device_finish();  // what it does for a stage that is no more
-  void check_device();       // whether it is overdue, or has been for too long
+  void let_device_finish(const HeldStage& stage);  // what it does for a stage that is no more
+  void check_device();                             // whether it is overdue, or has been for too long
   void step_away(const Error& late);
   void on_device(const Status& answered);
 
@@ -142,8 +172,8 @@ struct Peer::State {
   Instant now{};
   PeerEffects out;
 
-  std::optional<HeldStage> stage;
-  uint64_t generation = 0;
+  std::map<uint64_t, HeldStage> stages;  // by generation: the oldest first
+  uint64_t generation = 0;               // of the newest
   std::optional<Instant> orphan_at;
 
   DeviceWatch watch;
@@ -154,9 +184,9 @@ struct Peer::State {
   std::optional<Overdue> overdue;  // away from the broker until the device answers
 
   BlobShelf shelf;
-  Snapshots snapshots{shelf};
+  std::map<proto::JobNumber, Snapshots> snapshots;  // also of runs whose stage has gone
   TransferPauses pauses;
-  Uploads uploads{shelf, pauses};  // of the stage
+  uint64_t uploads_numbered = 0;  // of all stages
   StandBys stand_bys;
 };
 

@@ -8,24 +8,26 @@
 
 namespace weft::peer {
 
-void Peer::State::report(uint64_t sequence, proto::Message message, const Task& task) {
-  if (stage->reports.size() >= options.bounds.reports && sequence != ReportLog::kNeverSettled)
-    return fail_stage({ErrorCode::ResourceExhausted,
-                       "the broker settles none of " + std::to_string(stage->reports.size()) + " reports"});
-  if (stage->is_heard) tell(message);
-  stage->reports.add(sequence, std::move(message), task);
+void Peer::State::report(HeldStage& stage, uint64_t sequence, proto::Message message, const Task& task) {
+  if (stage.reports.size() >= options.bounds.reports && sequence != ReportLog::kNeverSettled)
+    return fail_stage(stage,
+                      {ErrorCode::ResourceExhausted,
+                       "the broker settles none of " + std::to_string(stage.reports.size()) + " reports"});
+  if (stage.is_heard) tell(message);
+  stage.reports.add(sequence, std::move(message), task);
 }
 
 void Peer::State::resume(const proto::ResumeStage& resume) {
-  if (!stage || !stage->is_of(resume) || !stage->ready) {
+  HeldStage* stage = find_of(resume);
+  if (stage == nullptr || !stage->ready) {
     proto::StageFailed gone{.run = resume.run, .plan_version = resume.plan_version};
     gone.error = {ErrorCode::NotFound, "this peer does not hold that stage any more"};
     return tell(std::move(gone));
   }
   say("info stage_resumed run=" + std::to_string(resume.run) + " step=" +
       std::to_string(stage->machine.completed_step()) + " reports=" + std::to_string(stage->reports.size()));
-  orphan_at.reset();
   stage->is_heard = true;
+  if (all_heard()) orphan_at.reset();
   tell(proto::StageResumed{resume.run, resume.plan_version, stage->machine.last_sequence()});
   // A broker that was restarted has lost what was not durable: it is offered again before it is reported.
   auto rounds = stage->reports.take_if([&](const ReportLog::Kept& kept) {
@@ -36,81 +38,94 @@ void Peer::State::resume(const proto::ResumeStage& resume) {
   });
   for (const ReportLog::Kept& kept : stage->reports.kept()) tell(kept.message);
   for (ReportLog::Kept& kept : rounds)
-    uploads.add(kept.task, std::move(std::get<proto::CheckpointReport>(kept.message).tensors));
+    stage->uploads.add(kept.task, std::move(std::get<proto::CheckpointReport>(kept.message).tensors));
   settle_drain();
-  work();
+  if (HeldStage* here = find_of(resume)) work(*here);  // leaving drops it
 }
 
-void Peer::State::fail_stage(const Error& error, std::optional<plan::Seat> unreachable, bool permanent,
-                             bool diverged, uint64_t step) {
-  if (stage->failed) return;
-  stage->failed = true;
-  let_device_finish();
-  say("warning stage_failed run=" + std::to_string(stage->assignment->run) + " reason=\"" + error.message +
-      "\"");
-  uploads.clear();
-  report(ReportLog::kNeverSettled, proto::StageFailed{.run = stage->assignment->run,
-                                                      .plan_version = stage->assignment->plan_version,
-                                                      .error = error,
-                                                      .unreachable = unreachable,
-                                                      .permanent = permanent,
-                                                      .diverged = diverged,
-                                                      .step = step});
+void Peer::State::fail_stage(HeldStage& stage, const Error& error, const Cause& cause) {
+  if (stage.failed) return;
+  stage.failed = true;
+  let_device_finish(stage);
+  say("warning stage_failed run=" + std::to_string(stage.run()) + " reason=\"" + error.message + "\"");
+  stage.uploads.clear();
+  report(stage, ReportLog::kNeverSettled,
+         proto::StageFailed{.run = stage.run(),
+                            .plan_version = stage.assignment->plan_version,
+                            .error = error,
+                            .unreachable = cause.unreachable,
+                            .permanent = cause.permanent,
+                            .diverged = cause.diverged,
+                            .step = cause.step});
 }
 
 void Peer::State::on_hashed(uint64_t of_generation, const Task& task,
                             std::vector<proto::TensorReference> tensors) {
   for (const proto::TensorReference& tensor : tensors)
     on_arrived(tensor.sha256, static_cast<uint64_t>(tensor.spec.bytes().value));
-  if (!is_at_work(of_generation)) return;
+  HeldStage* stage = find_at_work(of_generation);
+  if (stage == nullptr) return;
   const bool is_snapshot = task.kind == TaskKind::Snapshot;
-  if (is_snapshot) uploads.end_hashing();
-  if (is_snapshot && task.key.step >= stage->machine.keep_from() && snapshots.run() == stage->assignment->run)
-    snapshots.keep(task.key.step, shelf.list_of(tensors).blobs, copies_max());
+  if (is_snapshot) stage->uploads.end_hashing();
+  if (is_snapshot && task.key.step >= stage->machine.keep_from())
+    snapshots_of(stage->run()).keep(task.key.step, shelf.list_of(tensors).blobs, copies_max(*stage));
   if (is_snapshot && task.sequence <= stage->machine.settled()) {
     // A round that was given up for a later one.
   } else if (task.direct) {
-    uploads.keep(task, tensors);
-    report(task.sequence,
-           proto::CheckpointReport{.run = stage->assignment->run,
+    stage->uploads.keep(task, tensors);
+    report(*stage, task.sequence,
+           proto::CheckpointReport{.run = stage->run(),
                                    .plan_version = stage->assignment->plan_version,
                                    .step = task.key.step,
                                    .tensors = std::move(tensors),
                                    .skipped_steps = task.skipped_steps},
            task);
   } else {
-    uploads.add(task, std::move(tensors));
+    stage->uploads.add(task, std::move(tensors));
   }
-  work();
+  work(*stage);
 }
 
-bool Peer::State::uploads_are_full() const {
-  return uploads.snapshots() + stage->machine.snapshots_ahead() >= options.bounds.snapshot_uploads ||
-         uploads.predictions() >= options.bounds.prediction_uploads;
+bool Peer::State::uploads_are_full(const HeldStage& stage) const {
+  return stage.uploads.snapshots() + stage.machine.snapshots_ahead() >= options.bounds.snapshot_uploads ||
+         stage.uploads.predictions() >= options.bounds.prediction_uploads;
 }
 
 void Peer::State::start_uploads() {
-  if (!stage || stage->failed || !stage->is_heard || !pauses.is_over(now)) return;
-  for (Uploads::Done& done : uploads.start(out)) end_upload(std::move(done));
+  if (!pauses.is_over(now)) return;
+  for (auto& [number, stage] : stages) {
+    if (stage.failed || !stage.is_heard) continue;
+    for (Uploads::Done& done : stage.uploads.start(out)) end_upload(stage, std::move(done));
+  }
+}
+
+HeldStage* Peer::State::uploader(uint64_t upload) {
+  for (auto& [number, stage] : stages)
+    if (stage.uploads.has(upload)) return &stage;
+  return nullptr;
 }
 
 void Peer::State::on_missing(uint64_t number, const Result<std::vector<Digest>>& missing) {
-  Uploads::Terms terms{.packs = session.broker_minor() >= proto::kProtocolMinorOfPacking};
-  if (stage) {
-    terms.snapshot_rate = stage->assignment->replication_rate;
-    terms.last_step = stage->assignment->training.steps;
-  }
-  if (auto done = uploads.on_missing(now, number, missing, terms, out)) end_upload(std::move(*done));
+  HeldStage* stage = uploader(number);
+  if (stage == nullptr) return;
+  const Uploads::Terms terms{.snapshot_rate = stage->assignment->replication_rate,
+                             .last_step = stage->assignment->training.steps,
+                             .packs = session.broker_minor() >= proto::kProtocolMinorOfPacking};
+  if (auto done = stage->uploads.on_missing(now, number, missing, terms, out))
+    end_upload(*stage, std::move(*done));
 }
 
 void Peer::State::on_stored(uint64_t number, const Digest& sha256, const Status& stored) {
-  if (auto done = uploads.on_uploaded(now, number, sha256, stored)) end_upload(std::move(*done));
+  HeldStage* stage = uploader(number);
+  if (stage == nullptr) return;
+  if (auto done = stage->uploads.on_uploaded(now, number, sha256, stored))
+    end_upload(*stage, std::move(*done));
 }
 
-void Peer::State::end_upload(Uploads::Done done) {
-  if (stage->failed) return;
-  const proto::JobNumber run = stage->assignment->run;
-  const proto::PlanVersion version = stage->assignment->plan_version;
+void Peer::State::end_upload(HeldStage& stage, Uploads::Done done) {
+  if (stage.failed) return;
+  const proto::JobNumber run = stage.run();
+  const proto::PlanVersion version = stage.assignment->plan_version;
   const Task& task = done.upload.task;
   if (done.upload.is_snapshot()) {
     proto::CheckpointReport checkpoint{
@@ -119,14 +134,14 @@ void Peer::State::end_upload(Uploads::Done done) {
       checkpoint.failure = done.failure->within("uploading");
     else
       checkpoint.tensors = std::move(done.upload.tensors);
-    report(task.sequence, std::move(checkpoint), task);
+    report(stage, task.sequence, std::move(checkpoint), task);
   } else if (done.failure) {
-    return fail_stage(done.failure->within("uploading"));
+    return fail_stage(stage, done.failure->within("uploading"));
   } else {
-    report(task.sequence,
+    report(stage, task.sequence,
            proto::PredictionReport{run, version, task.key.microbatch, std::move(done.upload.tensors)});
   }
-  work();
+  work(stage);
 }
 
 }  // namespace weft::peer

@@ -71,7 +71,8 @@ std::optional<Uploads::Done> Uploads::on_missing(Instant now, uint64_t number,
   if (upload->to_put.empty()) return take(number);
   const bool paced = upload->is_snapshot() && upload->task.key.step != terms.last_step;
   for (const Digest& sha256 : upload->to_put)
-    out.push_back(UploadBlob{.upload = number,
+    out.push_back(UploadBlob{.generation = generation_,
+                             .upload = number,
                              .sha256 = sha256,
                              .durable = upload->task.durable,
                              .rate = paced ? terms.snapshot_rate : 0,
@@ -152,6 +153,11 @@ size_t Uploads::predictions() const {
 bool Uploads::anything_waits() const {
   return std::any_of(uploads_.begin(), uploads_.end(),
                      [](const Upload& u) { return u.number == 0 && !u.task.direct; });
+}
+
+bool Uploads::has(uint64_t number) const {
+  return number != 0 && std::any_of(uploads_.begin(), uploads_.end(),
+                                    [&](const Upload& upload) { return upload.number == number; });
 }
 
 Upload* Uploads::find(uint64_t number) {

@@ -26,14 +26,16 @@ struct Upload {
   bool is_snapshot() const { return task.kind == TaskKind::Snapshot; }
 };
 
-// Of one stage at a time; its uploads are numbered apart from those of the stages before.
+// Of one stage. Uploads are numbered on from `numbered`, which all stages of a peer share, so that what comes
+// for another stage's is nobody's here. Movable while it is empty.
 class Uploads {
  public:
   struct Done {
     Upload upload;
     std::optional<Error> failure;
   };
-  Uploads(BlobShelf& shelf, TransferPauses& pauses) : shelf_(shelf), pauses_(pauses) {}
+  Uploads(BlobShelf& shelf, TransferPauses& pauses, uint64_t generation, uint64_t& numbered)
+      : shelf_(shelf), pauses_(pauses), generation_(generation), last_number_(numbered) {}
 
   // A snapshot was copied and its hashes are awaited; and they have come.
   void expect_hashes() { ++hashing_; }
@@ -52,6 +54,7 @@ class Uploads {
     uint64_t snapshot_rate = 0, last_step = 0;
     bool packs = false;
   };
+  bool has(uint64_t number) const;  // under way
   // What the broker says; what it says of uploads that are not under way is dropped. What failed and may be
   // tried again is offered anew after a pause, for some of it may have been stored.
   std::optional<Done> on_missing(Instant now, uint64_t number, const Result<std::vector<Digest>>& missing,
@@ -75,10 +78,11 @@ class Uploads {
 
   BlobShelf& shelf_;
   TransferPauses& pauses_;
+  uint64_t generation_;
   std::deque<Upload> uploads_;
   std::map<dag::StateKey, Digest> stored_;  // of the newest snapshot that the broker has
   size_t hashing_ = 0;
-  uint64_t last_number_ = 0;
+  uint64_t& last_number_;
 };
 
 }  // namespace weft::peer

@@ -9,84 +9,94 @@ bool is_permanent(ErrorCode code) { return code == ErrorCode::OutOfRange || code
 }  // namespace
 
 void Peer::State::on_command(const proto::Command& command) {
-  if (!stage || stage->failed || !stage->is_of(command)) return;
+  HeldStage* stage = find_of(command);
+  if (stage == nullptr || stage->failed) return;
   const Status status = stage->ready
                             ? stage->machine.on_command(command)
                             : fail(ErrorCode::InvalidArgument, "a command before the stage was ready");
-  if (!status) return fail_stage(status.error().within("the broker breaks the protocol"));
-  end_lending();
+  if (!status) return fail_stage(*stage, status.error().within("the broker breaks the protocol"));
+  end_lending(*stage);
   stage->reports.trim(stage->machine.committed(), stage->machine.settled());
-  uploads.drop_snapshots(stage->machine.settled());
-  if (snapshots.run() == command.run) snapshots.forget(stage->machine.keep_from());
-  work();
+  stage->uploads.drop_snapshots(stage->machine.settled());
+  snapshots_of(command.run).forget(stage->machine.keep_from());
+  work(*stage);
 }
 
 void Peer::State::on_norm(const proto::GradientNorm& norm) {
-  if (!stage || stage->failed || !stage->is_of(norm)) return;
+  HeldStage* stage = find_of(norm);
+  if (stage == nullptr || stage->failed) return;
   const Status status = stage->machine.on_norm(norm);
-  if (!status) return fail_stage(status.error().within("the broker breaks the protocol"));
-  work();
+  if (!status) return fail_stage(*stage, status.error().within("the broker breaks the protocol"));
+  work(*stage);
 }
 
-bool Peer::State::on_tensor(const plan::Seat& from, const proto::TensorHeader& header) {
-  if (!stage->is_of(header)) return false;
-  const Status status = stage->machine.on_tensor(from, header);
+bool Peer::State::on_tensor(HeldStage& stage, const plan::Seat& from, const proto::TensorHeader& header) {
+  if (!stage.is_of(header)) return false;
+  const Status status = stage.machine.on_tensor(from, header);
   if (!status) {
-    fail_stage(status.error().within(plan::to_string(from) + " breaks the protocol"), from);
+    fail_stage(stage, status.error().within(plan::to_string(from) + " breaks the protocol"),
+               {.unreachable = from});
     return false;
   }
-  work();
+  work(stage);
   return true;
 }
 
 void Peer::State::ask_data() {
-  if (!stage || stage->failed || !stage->is_heard || !pauses.is_over(now)) return;
-  for (auto& [key, data] : stage->data)
-    if (!std::exchange(data.asked, true)) out.push_back(FetchData{stage->generation, key});
+  if (!pauses.is_over(now)) return;
+  for (auto& [number, stage] : stages) {
+    if (stage.failed || !stage.is_heard) continue;
+    for (auto& [key, data] : stage.data)
+      if (!std::exchange(data.asked, true)) out.push_back(FetchData{stage.generation, key});
+  }
 }
 
-void Peer::State::on_data(const MicrobatchKey& key, const Result<uint64_t>& sample_position) {
-  const auto at = stage->data.find(key);
-  if (at == stage->data.end()) return;
+void Peer::State::on_data(HeldStage& stage, const MicrobatchKey& key,
+                          const Result<uint64_t>& sample_position) {
+  const auto at = stage.data.find(key);
+  if (at == stage.data.end()) return;
   if (sample_position) {
-    stage->data.erase(at);
-    const Status status = stage->machine.on_data(key, *sample_position);
-    if (!status) return fail_stage(status.error());
-    return work();
+    stage.data.erase(at);
+    stage.machine.on_data(key, *sample_position);
+    return work(stage);
   }
-  if (!stage->is_heard || !at->second.asked) return;  // asked for again once the broker is back
+  if (!stage.is_heard || !at->second.asked) return;  // asked for again once the broker is back
   const Error& error = sample_position.error();
   if (pauses.try_again(now, ++at->second.attempts, error.code))
     at->second.asked = false;
   else
-    fail_stage(error.within("data of step " + std::to_string(key.step)), {}, is_permanent(error.code));
+    fail_stage(stage, error.within("data of step " + std::to_string(key.step)),
+               {.permanent = is_permanent(error.code)});
 }
 
-void Peer::State::on_task_done(const Task& task, const Result<TaskOutcome>& outcome) {
-  if (!outcome) return fail_stage(outcome.error());
+void Peer::State::on_task_done(uint64_t of_generation, const Task& task, const Result<TaskOutcome>& outcome) {
+  if (find(of_generation) != nullptr) watch.end(of_generation);
+  HeldStage* stage = find_at_work(of_generation);
+  if (stage == nullptr) return;
+  if (!outcome) return fail_stage(*stage, outcome.error());
   stage->machine.on_task_done(now, task, *outcome);
-  if (task.kind == TaskKind::Snapshot) uploads.expect_hashes();
+  if (task.kind == TaskKind::Snapshot) stage->uploads.expect_hashes();
   for (proto::Message& message : stage->machine.take_reports()) {
-    report(task.sequence, std::move(message));
+    report(*stage, task.sequence, std::move(message));
     if (stage->failed) return;
   }
-  work();
+  work(*stage);
 }
 
-void Peer::State::work() {
-  if (!stage || !stage->ready || stage->failed) return;
-  for (const MicrobatchKey& key : stage->machine.fetches()) stage->data[key] = {};
+void Peer::State::work(HeldStage& stage) {
+  if (!stage.ready || stage.failed) return;
+  for (const MicrobatchKey& key : stage.machine.fetches()) stage.data[key] = {};
   ask_data();
-  if (auto finished = stage->machine.take_finished(); !finished.empty())
-    out.push_back(DropMicrobatches{std::move(finished)});
-  while (!uploads_are_full()) {
-    if (stage->machine.copies_next()) {
-      make_room_for_copy();
+  if (auto finished = stage.machine.take_finished(); !finished.empty())
+    out.push_back(DropMicrobatches{stage.generation, std::move(finished)});
+  while (!uploads_are_full(stage)) {
+    if (stage.machine.copies_next()) {
+      make_room_for_copy(stage);
       shelf.forget_unnamed(out);
     }
-    const auto task = stage->machine.next_task(now, has_room_for_copy());
+    const auto task = stage.machine.next_task(now, has_room_for_copy(stage));
     if (!task) return;
-    give(*task);
+    give(stage, *task);
   }
 }
 

@@ -163,10 +163,10 @@ void BulkTransfers::put_again(uint64_t request) {
   send_puts();
 }
 
-void BulkTransfers::cancel_puts() {
+void BulkTransfers::cancel_puts(uint64_t owner) {
   std::vector<std::function<void(Status)>> cancelled;
   std::erase_if(puts_, [&](Put& put) {
-    if (put.begun) return false;
+    if (put.begun || put.options.owner != owner) return false;
     cancelled.push_back(std::move(put.done));
     return true;
   });

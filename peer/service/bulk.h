@@ -81,6 +81,7 @@ class BulkTransfers {
     bool may_lapse = false;
     uint64_t rate = 0;   // bytes a second; 0, or without a loop: no limit
     bool packs = false;  // the other side unpacks (storage/packed.h)
+    uint64_t owner = 0;  // for cancel_puts()
     // Where the other side has it no longer, the blob is put again without.
     using Base = BulkTransfers::Base;
     std::optional<Base> base{};
@@ -90,8 +91,8 @@ class BulkTransfers {
   void put(const Digest& sha256, net::SharedBytes bytes, std::function<void(Status)> done) {
     put(sha256, std::move(bytes), PutOptions{}, std::move(done));
   }
-  // Those that have not begun: Cancelled.
-  void cancel_puts();
+  // The owner's that have not begun: Cancelled.
+  void cancel_puts(uint64_t owner);
   void missing(std::vector<Digest> blobs, bool durable,
                std::function<void(Result<std::vector<Digest>>)> done);
   void missing(std::vector<Digest> blobs, std::function<void(Result<std::vector<Digest>>)> done) {

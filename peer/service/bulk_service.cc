@@ -62,9 +62,9 @@ void BulkService::put(const Digest& sha256, net::SharedBytes bytes, BulkTransfer
   });
 }
 
-void BulkService::cancel_puts() {
-  loop_.post([this] {
-    if (transfers_) transfers_->cancel_puts();
+void BulkService::cancel_puts(uint64_t owner) {
+  loop_.post([this, owner] {
+    if (transfers_) transfers_->cancel_puts(owner);
   });
 }
 

@@ -54,7 +54,7 @@ class BulkService {
   void missing(std::vector<Digest> blobs, bool durable, Done<std::vector<Digest>> done);
   void put(const Digest& sha256, net::SharedBytes bytes, BulkTransfers::PutOptions options,
            std::function<void(Status)> done);
-  void cancel_puts();  // those that have not begun
+  void cancel_puts(uint64_t owner);  // those that have not begun
   // `sizes`: as in BulkTransfers.
   void get_microbatch(proto::GetMicrobatch request, std::vector<uint64_t> sizes,
                       Done<BulkTransfers::MicrobatchData> done);

@@ -99,7 +99,7 @@ ComputeService::~ComputeService() { rest(Duration::max()); }
 
 // Memory and backend go on the thread that made them.
 bool ComputeService::rest(Duration within) {
-  drop();
+  while (!stages_.empty()) drop(stages_.begin()->first);
   compute_->post([this] { backend_.reset(); });
   const auto done = std::make_shared<std::promise<void>>();
   after_all([done] { done->set_value(); });
@@ -131,11 +131,12 @@ void ComputeService::tell(const StagePtr& stage, std::function<void(const Handle
 
 void ComputeService::make(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment,
                           std::map<Digest, net::SharedBytes> blobs) {
-  drop();
-  stage_ = std::make_shared<Stage>(generation, std::move(assignment));
-  stage_->blobs = std::move(blobs);
-  // Weak: however many are assigned and dropped while the thread is busy, only the last is kept.
-  compute_->post([this, here = std::weak_ptr(stage_)] {
+  drop(generation);
+  StagePtr& held = stages_[generation];
+  held = std::make_shared<Stage>(generation, std::move(assignment));
+  held->blobs = std::move(blobs);
+  // Weak: however many are assigned and dropped while the thread is busy, only those that are held are kept.
+  compute_->post([this, here = std::weak_ptr(held)] {
     const StagePtr stage = here.lock();
     if (!stage || stage->begun.exchange(true)) return;
     BlobsInTurn in_turn(*stage->assignment, std::move(stage->blobs));
@@ -155,19 +156,20 @@ void ComputeService::make(uint64_t generation, std::shared_ptr<const proto::Assi
   });
 }
 
-void ComputeService::drop() {
-  if (!stage_) return;
-  stage_->dropped = true;
-  if (!stage_->begun.exchange(true)) return stage_.reset();
-  compute_->post([stage = std::move(stage_)] {
+void ComputeService::drop(uint64_t generation) {
+  const auto held = stages_.extract(generation);
+  if (held.empty()) return;
+  const StagePtr& stage = held.mapped();
+  stage->dropped = true;
+  if (!stage->begun.exchange(true)) return;
+  compute_->post([stage] {
     stage->runner.reset();
     return_freed_memory();
   });
-  stage_.reset();
 }
 
-void ComputeService::run(const Task& task, StageRunner::Inputs inputs) {
-  compute_->post([this, stage = stage_, task, inputs = std::move(inputs)]() mutable {
+void ComputeService::run(uint64_t generation, const Task& task, StageRunner::Inputs inputs) {
+  compute_->post([this, stage = stages_.at(generation), task, inputs = std::move(inputs)]() mutable {
     if (!stage->dropped && !stage->failed) run_now(stage, task, std::exchange(inputs, {}));
   });
 }

@@ -1,7 +1,7 @@
-// The thread that drives the backend, with those that wait for it: executors for one stage at a time, its
-// tasks in order. What a task made goes straight to the links; what a snapshot copied is hashed beside the
-// next tasks. A device that works on after its calls return is waited for apart, so that it is given the next
-// task meanwhile.
+// The thread that drives the backend, with those that wait for it: executors for the stages held, their tasks
+// in the order in which they were given. What a task made goes straight to the links; what a snapshot copied
+// is hashed beside the next tasks. A device that works on after its calls return is waited for apart, so that
+// it is given the next task meanwhile.
 #pragma once
 
 #include <functional>
@@ -49,14 +49,15 @@ class ComputeService {
   // answer that is never: see rest().
   ~ComputeService();
 
-  // On the owner's thread. make() in the place of the stage before; `blobs`: of its tensors, by hash.
+  // On the owner's thread. `blobs`: of the stage's tensors, by hash.
   void make(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment,
             std::map<Digest, net::SharedBytes> blobs);
-  void run(const Task& task, StageRunner::Inputs inputs);
-  void drop();  // after the task at hand
-  void ask();   // on_device once all that the device was given is done, dropped or not
+  // REQUIRES: the stage was made, and not dropped since.
+  void run(uint64_t generation, const Task& task, StageRunner::Inputs inputs);
+  void drop(uint64_t generation);  // after the task at hand; nothing for a stage that is not there
+  void ask();                      // on_device once all that the device was given is done, dropped or not
 
-  // Drops the stage, lets the backend go, and says whether all that is left to do was done within that time.
+  // Drops all stages, lets the backend go, and says whether all that is left to do was done within that time.
   // If not, a thread waits for the device and may do so for ever: then the process ends without destroying
   // this. Nothing may be asked afterwards.
   bool rest(Duration within);
@@ -83,8 +84,8 @@ class ComputeService {
   LinkService& links_;
   const Options options_;
   const std::shared_ptr<const Handlers> handlers_;  // the owner's loop holds it weakly
-  StagePtr stage_;
-  std::unique_ptr<Backend> backend_;  // made, used and destroyed on compute_
+  std::map<uint64_t, StagePtr> stages_;             // by generation
+  std::unique_ptr<Backend> backend_;                // made, used and destroyed on compute_
   std::unique_ptr<net::Worker> compute_ = std::make_unique<net::Worker>();
   std::unique_ptr<net::Worker> wait_ = std::make_unique<net::Worker>();
   std::unique_ptr<net::Worker> hash_ = std::make_unique<net::Worker>();

@@ -56,7 +56,7 @@ void LinkService::run() {
       BlobServer::Options{.loop = &loop_,
                           .look_up = [this](const proto::GetBlob& request,
                                             const BlobServer::Found& found) { look_up(request, found); },
-                          .yields = [this] { return links_ && links_->unsent() > 0; },
+                          .yields = [this] { return anything_unsent(); },
                           .on_giving =
                               [this](const Digest& sha256, bool whole) {
                                 tell([sha256, whole](const Handlers& handlers) {
@@ -69,13 +69,13 @@ void LinkService::run() {
   urgent_timer_.reset();
   blobs_.reset();
   prober_.reset();
-  links_.reset();
+  stages_.clear();
   arrivals_.clear();
   listener_.reset();
 }
 
 void LinkService::tick() {
-  if (links_) links_->on_tick();
+  for (const auto& [generation, open] : stages_) open.links->on_tick();
   blobs_->on_tick();
   publish_use();
   for (const auto& arrival : std::vector(arrivals_))
@@ -89,13 +89,13 @@ void LinkService::open(uint64_t generation, std::shared_ptr<const proto::AssignS
   loop_.post([this, generation, assignment = std::move(assignment)] { open_now(generation, assignment); });
 }
 
-void LinkService::close() {
-  loop_.post([this] { close_now(); });
+void LinkService::close(uint64_t generation) {
+  loop_.post([this, generation] { close_now(generation); });
 }
 
 void LinkService::invite(const proto::Secret& ticket) {
   loop_.post([this, ticket] {
-    if (links_) links_->on_invitation(ticket);
+    for (const auto& [generation, open] : stages_) open.links->on_invitation(ticket);
     prober_->on_invitation(ticket);
   });
 }
@@ -109,8 +109,9 @@ void LinkService::probe(const proto::ProbeLink& probe) {
 
 void LinkService::send(uint64_t generation, plan::Seat seat, net::OutFrame frame) {
   loop_.post([this, generation, seat, frame = std::move(frame)]() mutable {
-    if (!links_ || generation != generation_) return;
-    links_->send(seat, std::move(frame));
+    Links* links = links_of(generation);
+    if (links == nullptr) return;
+    links->send(seat, std::move(frame));
     publish_use();
     publish_urgent();
   });
@@ -119,7 +120,7 @@ void LinkService::send(uint64_t generation, plan::Seat seat, net::OutFrame frame
 // Nobody says when a socket's buffer has become empty: while it has not, it is looked at again.
 void LinkService::publish_urgent() {
   if (!options_.urgent) return;
-  const bool waiting = links_ && links_->unsent() > 0;
+  const bool waiting = anything_unsent();
   options_.urgent->set_waiting(waiting);
   if (!waiting) return urgent_timer_.reset();
   if (!urgent_timer_)
@@ -129,17 +130,20 @@ void LinkService::publish_urgent() {
     });
 }
 
-std::vector<proto::LinkUse> LinkService::take_use() {
+std::vector<proto::LinkUse> LinkService::take_use(uint64_t generation) {
   const MutexLock lock(mutex_);
   std::vector<proto::LinkUse> uses;
-  for (auto& [seat, use] : use_) uses.push_back(std::exchange(use, {.seat = seat}));
+  const auto open = use_.find(generation);
+  if (open == use_.end()) return uses;
+  for (auto& [seat, use] : open->second) uses.push_back(std::exchange(use, {.seat = seat}));
   return uses;
 }
 
 void LinkService::count(uint64_t generation, plan::Seat seat, const Encoded& encoded) {
   const MutexLock lock(mutex_);
-  if (counted_ != generation) return;
-  proto::LinkUse& use = use_[seat];
+  const auto open = use_.find(generation);
+  if (open == use_.end()) return;
+  proto::LinkUse& use = open->second[seat];
   use.seat = seat;
   use.bytes_dense += encoded.bytes_dense;
   use.bytes_encoded += encoded.bytes_encoded;
@@ -149,16 +153,18 @@ void LinkService::count(uint64_t generation, plan::Seat seat, const Encoded& enc
 }
 
 void LinkService::publish_use() {
-  if (!links_) return;
-  const auto uses = links_->take_use();
-  const MutexLock lock(mutex_);
-  for (const proto::LinkUse& use : uses) {
-    proto::LinkUse& sum = use_[use.seat];
-    sum.seat = use.seat;
-    sum.bytes_sent += use.bytes_sent;
-    sum.bytes_timed += use.bytes_timed;
-    sum.seconds_timed += use.seconds_timed;
-    sum.fastest_bytes_per_second = std::max(sum.fastest_bytes_per_second, use.fastest_bytes_per_second);
+  for (const auto& [generation, open] : stages_) {
+    const auto uses = open.links->take_use();
+    const MutexLock lock(mutex_);
+    Use& sums = use_[generation];
+    for (const proto::LinkUse& use : uses) {
+      proto::LinkUse& sum = sums[use.seat];
+      sum.seat = use.seat;
+      sum.bytes_sent += use.bytes_sent;
+      sum.bytes_timed += use.bytes_timed;
+      sum.seconds_timed += use.seconds_timed;
+      sum.fastest_bytes_per_second = std::max(sum.fastest_bytes_per_second, use.fastest_bytes_per_second);
+    }
   }
 }
 
@@ -172,20 +178,21 @@ void LinkService::hand_over(uint64_t generation, plan::Seat seat, const proto::T
                             dag::Tensor payload) {
   publish_use();
   untaken_ += static_cast<uint64_t>(header.spec.bytes().value);
-  if (untaken_ > options_.untaken_bytes_max && !is_paused_) links_->pause_reading(is_paused_ = true);
-  if (is_decoded_here(header)) return decode(generation, run_, seat, header, payload);
+  if (untaken_ > options_.untaken_bytes_max && !is_paused_) pause_reading(true);
+  const OfRun run = stages_.at(generation).run;
+  if (is_decoded_here(run, header)) return decode(generation, run, seat, header, payload);
   if (!decoder_) decoder_ = std::make_unique<net::Worker>();
   ++decoding_;
-  decoder_->post([this, generation, run = run_, seat, header, payload = std::move(payload)] {
+  decoder_->post([this, generation, run, seat, header, payload = std::move(payload)] {
     decode(generation, run, seat, header, payload);
     --decoding_;  // what comes after it goes behind it
   });
 }
 
 // What takes no longer than waking the other thread up, as long as nothing is to stay behind.
-bool LinkService::is_decoded_here(const proto::TensorHeader& header) const {
+bool LinkService::is_decoded_here(const OfRun& run, const proto::TensorHeader& header) const {
   return decoding_ == 0 && header.codec.kind == compress::Kind::Dense &&
-         (run_.takes_any || !is_learnt_from(header) || header.spec.bytes().value <= kCheckedHereMax);
+         (run.takes_any || !is_learnt_from(header) || header.spec.bytes().value <= kCheckedHereMax);
 }
 
 void LinkService::decode(uint64_t generation, const OfRun& run, plan::Seat seat,
@@ -202,7 +209,7 @@ void LinkService::decode(uint64_t generation, const OfRun& run, plan::Seat seat,
   const auto size = static_cast<uint64_t>(header.spec.bytes().value);
   loop_.post([this, generation, seat, size, error = tensor.error()] {
     on_taken(size);
-    if (links_ && generation == generation_) links_->refuse(seat, error);
+    if (Links* links = links_of(generation)) links->refuse(seat, error);
   });
 }
 
@@ -218,23 +225,28 @@ void LinkService::pass_on(uint64_t generation, plan::Seat seat, const proto::Ten
 void LinkService::on_taken(uint64_t size) {
   untaken_ -= size;
   if (!is_paused_ || untaken_ > options_.untaken_bytes_max / 2) return;
-  is_paused_ = false;
-  if (links_) links_->pause_reading(false);
+  pause_reading(false);
+}
+
+void LinkService::pause_reading(bool paused) {
+  is_paused_ = paused;
+  for (const auto& [generation, open] : stages_) open.links->pause_reading(paused);
 }
 
 // ---- the stage's links
 
 void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment) {
-  close_now();
+  close_now(generation);
   prober_->end("the peer was given a stage");
-  generation_ = generation;
   {
     const MutexLock lock(mutex_);
-    counted_ = generation;
+    use_[generation];
   }
-  run_ = {assignment->training.seed, assignment->training.on_divergence == dag::OnDivergence::Skip};
-  blobs_->set_rate(assignment->replication_rate);
-  links_ = std::make_unique<Links>(
+  Open& open = stages_[generation];
+  open.run = {assignment->training.seed, assignment->training.skips_diverged()};
+  open.replication_rate = assignment->replication_rate;
+  set_blob_rate();
+  open.links = std::make_unique<Links>(
       link_options(), std::move(assignment),
       Links::Handlers{
           .on_all_up =
@@ -250,9 +262,29 @@ void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::Ass
           .on_tensor = [this, generation](
                            plan::Seat seat, const proto::TensorHeader& header,
                            dag::Tensor tensor) { hand_over(generation, seat, header, std::move(tensor)); }});
-  links_->pause_reading(is_paused_);
-  links_->start();
+  open.links->pause_reading(is_paused_);
+  open.links->start();
   match_arrivals();
+}
+
+Links* LinkService::links_of(uint64_t generation) const {
+  const auto open = stages_.find(generation);
+  return open == stages_.end() ? nullptr : open->second.links.get();
+}
+
+bool LinkService::anything_unsent() const {
+  return std::any_of(stages_.begin(), stages_.end(),
+                     [](const auto& open) { return open.second.links->unsent() > 0; });
+}
+
+// What all stages' copies may take; without a limit where one of them has none.
+void LinkService::set_blob_rate() {
+  uint64_t rate = 0;
+  for (const auto& [generation, open] : stages_) {
+    if (open.replication_rate == 0) return blobs_->set_rate(0);
+    rate += open.replication_rate;
+  }
+  blobs_->set_rate(rate);
 }
 
 LinkOptions LinkService::link_options() {
@@ -266,13 +298,12 @@ LinkOptions LinkService::link_options() {
   return options;
 }
 
-void LinkService::close_now() {
-  links_.reset();
-  blobs_->set_rate(0);
+void LinkService::close_now(uint64_t generation) {
+  stages_.erase(generation);
+  set_blob_rate();
   publish_urgent();
   const MutexLock lock(mutex_);
-  use_.clear();
-  counted_.reset();
+  use_.erase(generation);
 }
 
 // ---- connections from other peers
@@ -332,7 +363,9 @@ void LinkService::on_arrival_frame(const std::shared_ptr<Arrival>& arrival, cons
 void LinkService::match_arrivals() {
   for (const auto& arrival : std::vector(arrivals_)) {
     std::optional<net::Connection::Handlers> taken;
-    if (arrival->hello && links_) taken = links_->offer(arrival->connection, *arrival->hello);
+    if (arrival->hello)
+      for (const auto& [generation, open] : stages_)
+        if (!taken) taken = open.links->offer(arrival->connection, *arrival->hello);
     if (arrival->probe) taken = prober_->offer(arrival->connection, *arrival->probe);
     if (!taken) continue;
     arrival->handlers = std::move(*taken);

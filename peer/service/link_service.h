@@ -55,15 +55,15 @@ class LinkService {
 
   std::optional<net::Endpoint> endpoint() const { return endpoint_; }  // as bound
 
-  // Any thread. The links of one stage at a time; what is sent for another generation goes nowhere.
+  // Any thread. Each stage's links by its generation; what is sent for one that is not open goes nowhere.
   void open(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment);
-  void close();
+  void close(uint64_t generation);
   void invite(const proto::Secret& ticket);
   // Measures a link; a stage that is opened ends it.
   void probe(const proto::ProbeLink& probe);
   void send(uint64_t generation, plan::Seat seat, net::OutFrame frame);
-  // Of the stage that is open, since the last call; what was sent a moment ago may be in the next one.
-  std::vector<proto::LinkUse> take_use();
+  // Of an open stage, since the last call; what was sent a moment ago may be in the next one.
+  std::vector<proto::LinkUse> take_use(uint64_t generation);
   // Any thread. What a codec made of a tensor, and what it cost where somebody looked: part of the use.
   struct Encoded {
     uint64_t bytes_dense = 0, bytes_encoded = 0;
@@ -85,7 +85,16 @@ class LinkService {
     uint64_t seed = 0;
     bool takes_any = false;  // its steps are skipped where they are not finite: that is found out later
   };
+  struct Open {  // a stage's
+    OfRun run;
+    uint64_t replication_rate = 0;
+    std::unique_ptr<Links> links;
+  };
   // On the thread.
+  Links* links_of(uint64_t generation) const;
+  bool anything_unsent() const;
+  void pause_reading(bool paused);
+  void set_blob_rate();
   void on_accepted(net::ConnectionPtr connection);
   void on_arrival_frame(const std::shared_ptr<Arrival>& arrival, const net::InFrame& frame);
   void match_arrivals();
@@ -93,7 +102,7 @@ class LinkService {
   void look_up(const proto::GetBlob& request, const BlobServer::Found& found);
   void drop_arrival(const std::shared_ptr<Arrival>& arrival);
   void open_now(uint64_t generation, std::shared_ptr<const proto::AssignStage> assignment);
-  void close_now();
+  void close_now(uint64_t generation);
   LinkOptions link_options();
   void tick();
   void tell(std::function<void(const Handlers&)> what);
@@ -103,7 +112,7 @@ class LinkService {
   void decode(uint64_t generation, const OfRun& run, plan::Seat seat, const proto::TensorHeader& header,
               const dag::Tensor& payload);
   void pass_on(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header, dag::Tensor tensor);
-  bool is_decoded_here(const proto::TensorHeader& header) const;
+  bool is_decoded_here(const OfRun& run, const proto::TensorHeader& header) const;
   void on_taken(uint64_t bytes);
   void publish_use();
   void publish_urgent();
@@ -118,18 +127,16 @@ class LinkService {
   std::unique_ptr<net::Listener> listener_;
   std::vector<std::shared_ptr<Arrival>> arrivals_;
   std::unique_ptr<net::Loop::Timer> timer_, urgent_timer_;
-  uint64_t generation_ = 0;
-  std::unique_ptr<Links> links_;
+  std::map<uint64_t, Open> stages_;  // by generation
   std::unique_ptr<Prober> prober_;
   std::unique_ptr<BlobServer> blobs_;
   std::atomic<uint32_t> decoding_ = 0;  // tensors that the thread which decodes has yet to pass on
-  OfRun run_;                           // that of the stage
   uint64_t untaken_ = 0;                // bytes of tensors
   bool is_paused_ = false;
 
   Mutex mutex_;
-  std::map<plan::Seat, proto::LinkUse> use_ WEFT_GUARDED_BY(mutex_);
-  std::optional<uint64_t> counted_ WEFT_GUARDED_BY(mutex_);  // whose use that is
+  using Use = std::map<plan::Seat, proto::LinkUse>;
+  std::map<uint64_t, Use> use_ WEFT_GUARDED_BY(mutex_);  // of the stages that are open
 
   std::thread thread_;                    // it begins when the rest is there
   std::unique_ptr<net::Worker> decoder_;  // when a stage first needs one

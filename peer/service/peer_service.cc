@@ -48,7 +48,7 @@ Status PeerService::open() {
   std::memcpy(&options.session.seed, random.data() + 8, 8);
   options.session.hello = options_.hello;
   options.orphan_deadline = options_.orphan_deadline;
-  options.stage.tasks_ahead = kTasksAhead;
+  options.stage.script.tasks_ahead = kTasksAhead;
   peer_.emplace(std::move(options));
   bulk_ = std::make_unique<BulkService>(loop_, BulkService::Options{.identity = options_.identity,
                                                                     .broker = options_.broker,
@@ -70,22 +70,22 @@ Status PeerService::start_links() {
   options.may_dial = may_dial();
   LinkService::Handlers handlers;
   handlers.on_all_up = [this](uint64_t generation) {
-    if (is_current(generation)) carry_out(peer_->on_links_up(loop_.now(), generation));
+    if (is_held(generation)) carry_out(peer_->on_links_up(loop_.now(), generation));
   };
   handlers.on_down = [this](uint64_t generation, const plan::Seat& seat, const Error& error) {
-    if (is_current(generation)) carry_out(peer_->on_link_failed(loop_.now(), generation, seat, error));
+    if (is_held(generation)) carry_out(peer_->on_link_failed(loop_.now(), generation, seat, error));
   };
   handlers.on_tensor = [this](uint64_t generation, const plan::Seat& from, const proto::TensorHeader& header,
                               dag::Tensor tensor) {
-    if (!is_current(generation)) return;
+    if (!is_held(generation)) return;
     bool accepted = false;
     PeerEffects effects = peer_->on_tensor(loop_.now(), generation, from, header, accepted);
-    if (accepted) stage_->inbox.keep(header, std::move(tensor));
+    if (accepted) stages_.at(generation).inbox.keep(header, std::move(tensor));
     carry_out(std::move(effects));
   };
   handlers.on_not_finite = [this](uint64_t generation, const plan::Seat& from,
                                   const proto::TensorHeader& header) {
-    if (is_current(generation))
+    if (is_held(generation))
       carry_out(peer_->on_not_finite(loop_.now(), generation, from, header.step, not_finite(header, from)));
   };
   handlers.on_probed = [this](const proto::ProbeReport& report) {
@@ -125,10 +125,11 @@ void PeerService::start_compute() {
     on_hashed(generation, task, std::move(hashed));
   };
   handlers.on_not_finite = [this](uint64_t generation, const Task& task, const dag::StateKey& key) {
-    if (!is_current(generation)) return;
+    if (!is_held(generation)) return;
     const Error error{ErrorCode::OutOfRange, "after step " + std::to_string(task.key.step) + " '" +
                                                  to_string(key) + "' is not finite"};
-    carry_out(peer_->on_not_finite(loop_.now(), generation, peer_->assignment()->seat, task.key.step, error));
+    const plan::Seat seat = stages_.at(generation).assignment->seat;
+    carry_out(peer_->on_not_finite(loop_.now(), generation, seat, task.key.step, error));
   };
   handlers.on_device = [this](const Status& answered) { carry_out(peer_->on_device(loop_.now(), answered)); };
   ComputeService::Options options{.make_backend = options_.make_backend, .on_task = options_.on_task};
@@ -142,8 +143,10 @@ Status PeerService::run() {
   loop_.run();
   timer_.reset();
   carrying_out_ = true;  // nothing is wanted any more
-  drop_runner();
-  close_links();
+  for (const auto& [generation, stage] : std::exchange(stages_, {})) {
+    drop_runner(generation);
+    links_->close(generation);
+  }
   // What was said last, why the stage failed perhaps, shall be heard.
   loop_.run_until(kLinger, [this] { return !control_ || control_->unsent() == 0; });
   if (control_) control_->close(kLinger);
@@ -201,18 +204,18 @@ void PeerService::carry_out_one(PeerEffect& effect) {
                  },
                  [&](Say& say) { log(say.line); },
                  [&](OpenLinks& open) { open_links(open); },
-                 [&](CloseLinks&) { close_links(); },
+                 [&](CloseLinks& close) { close_links(close.generation); },
                  [&](InviteLink& invite) { links_->invite(invite.ticket); },
                  [&](Probe& probe) { links_->probe(probe.link); },
                  [&](FetchBlob& fetch) { fetch_blob(fetch); },
                  [&](ForgetBlobs& forget) { forget_blobs(forget); },
                  [&](MakeRunner& make) { make_runner(make); },
-                 [&](DropRunner&) { drop_runner(); },
+                 [&](DropRunner& drop) { drop_runner(drop.generation); },
                  [&](AskDevice&) { compute_->ask(); },
                  [&](RunTask& run) { run_task(run); },
                  [&](FetchData& fetch) { fetch_data(fetch); },
                  [&](DropMicrobatches& drop) {
-                   for (const MicrobatchKey& key : drop.keys) stage_->inbox.drop(key);
+                   for (const MicrobatchKey& key : drop.keys) stages_.at(drop.generation).inbox.drop(key);
                  },
                  [&](OfferBlobs& blobs) { offer(blobs); },
                  [&](UploadBlob& blob) { put(blob); },
@@ -266,7 +269,7 @@ void PeerService::drop_control(Duration linger) {
 
 void PeerService::tell(Message message) {
   if (!control_) return;
-  if (auto* step = std::get_if<proto::StepReport>(&message); step != nullptr && step->updated && stage_)
+  if (auto* step = std::get_if<proto::StepReport>(&message); step != nullptr && step->updated)
     add_bytes_sent(*step);
   net::OutFrame frame = message_frame(message);
   frame.goes_first = std::holds_alternative<proto::Heartbeat>(message);  // a sign of life waits for no report
@@ -275,7 +278,10 @@ void PeerService::tell(Message message) {
 
 // The machine knows for whom it waited, the links what they carried.
 void PeerService::add_bytes_sent(proto::StepReport& step) const {
-  std::vector<proto::LinkUse> links = links_->take_use();
+  const auto held = std::find_if(stages_.begin(), stages_.end(),
+                                 [&](const auto& entry) { return entry.second.assignment->run == step.run; });
+  if (held == stages_.end()) return;
+  std::vector<proto::LinkUse> links = links_->take_use(held->first);
   for (proto::LinkUse& link : links)
     for (const proto::LinkUse& waited : step.links)
       if (waited.seat == link.seat) link.seconds_waiting = waited.seconds_waiting;
@@ -296,13 +302,13 @@ void PeerService::on_control_frame(const net::InFrame& frame) {
 // ---- what the machine wants done
 
 void PeerService::open_links(const OpenLinks& open) {
-  stage_.emplace(Stage{open.assignment, open.generation, Inbox(open.assignment)});
+  stages_.insert_or_assign(open.generation, Stage{open.assignment, Inbox(open.assignment)});
   links_->open(open.generation, open.assignment);
 }
 
-void PeerService::close_links() {
-  links_->close();
-  stage_.reset();
+void PeerService::close_links(uint64_t generation) {
+  links_->close(generation);
+  stages_.erase(generation);
 }
 
 void PeerService::make_runner(const MakeRunner& make) {
@@ -312,12 +318,14 @@ void PeerService::make_runner(const MakeRunner& make) {
   compute_->make(make.generation, make.assignment, std::move(blobs));
 }
 
-void PeerService::drop_runner() {
-  bulk_->cancel_puts();
-  compute_->drop();
+void PeerService::drop_runner(uint64_t generation) {
+  bulk_->cancel_puts(generation);
+  compute_->drop(generation);
 }
 
-void PeerService::run_task(const RunTask& run) { compute_->run(run.task, stage_->inbox.take(run.task)); }
+void PeerService::run_task(const RunTask& run) {
+  compute_->run(run.generation, run.task, stages_.at(run.generation).inbox.take(run.task));
+}
 
 void PeerService::on_hashed(uint64_t generation, const Task& task,
                             std::vector<ComputeService::Hashed> hashed) {
@@ -365,11 +373,12 @@ void PeerService::forget_blobs(const ForgetBlobs& forget) {
 }
 
 void PeerService::fetch_data(const FetchData& fetch) {
-  const proto::StageProgram& program = program_of(*stage_->assignment, fetch.key.program);
+  const proto::AssignStage& assignment = *stages_.at(fetch.generation).assignment;
+  const proto::StageProgram& program = program_of(assignment, fetch.key.program);
   std::vector<uint64_t> sizes;
   for (const std::string& name : program.data_inputs) sizes.push_back(bytes_of_input(*program.graph, name));
-  proto::GetMicrobatch request{.run = stage_->assignment->run,
-                               .data_key = stage_->assignment->data_key,
+  proto::GetMicrobatch request{.run = assignment.run,
+                               .data_key = assignment.data_key,
                                .program = fetch.key.program,
                                .step = fetch.key.step,
                                .microbatch = fetch.key.microbatch,
@@ -377,10 +386,10 @@ void PeerService::fetch_data(const FetchData& fetch) {
   bulk_->get_microbatch(
       std::move(request), std::move(sizes),
       [this, key = fetch.key, generation = fetch.generation](Result<BulkTransfers::MicrobatchData> result) {
-        if (!is_current(generation)) return;
+        if (!is_held(generation)) return;
         if (!result) return carry_out(peer_->on_data(loop_.now(), generation, key, fail(result.error())));
         const uint64_t position = result->sample_position;
-        stage_->inbox.keep(key, std::move(*result));
+        stages_.at(generation).inbox.keep(key, std::move(*result));
         carry_out(peer_->on_data(loop_.now(), generation, key, position));
       });
 }
@@ -395,8 +404,11 @@ void PeerService::offer(const OfferBlobs& offer) {
 void PeerService::put(const UploadBlob& upload) {
   const auto blob = blobs_.find(upload.sha256);
   WEFT_CHECK_MSG(blob != blobs_.end(), "the machine names what it holds");
-  BulkTransfers::PutOptions options{
-      .durable = upload.durable, .may_lapse = true, .rate = upload.rate, .packs = upload.packs};
+  BulkTransfers::PutOptions options{.durable = upload.durable,
+                                    .may_lapse = true,
+                                    .rate = upload.rate,
+                                    .packs = upload.packs,
+                                    .owner = upload.generation};
   if (upload.base)
     if (const auto base = blobs_.find(*upload.base); base != blobs_.end())
       options.base = {*upload.base, base->second.owner, base->second.bytes};

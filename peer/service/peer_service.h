@@ -80,9 +80,9 @@ class PeerService {
 
   // What the machine wants done
   void open_links(const OpenLinks& open);
-  void close_links();
+  void close_links(uint64_t generation);
   void make_runner(const MakeRunner& make);
-  void drop_runner();
+  void drop_runner(uint64_t generation);
   void run_task(const RunTask& run);
   void fetch_blob(const FetchBlob& fetch);
   HeldBlob held_blob(const proto::GetBlob& request) const;
@@ -92,13 +92,12 @@ class PeerService {
   void put(const UploadBlob& upload);
   void on_hashed(uint64_t generation, const Task& task, std::vector<ComputeService::Hashed> hashed);
 
-  // What the peer holds for the stage it was assigned.
+  // What the peer holds for a stage that it was assigned.
   struct Stage {
     std::shared_ptr<const proto::AssignStage> assignment;
-    uint64_t generation = 0;  // the machine's
     Inbox inbox;
   };
-  bool is_current(uint64_t generation) const { return stage_ && stage_->generation == generation; }
+  bool is_held(uint64_t generation) const { return stages_.contains(generation); }
 
   net::Loop& loop_;
   PeerServiceOptions options_;
@@ -108,7 +107,7 @@ class PeerService {
   std::unique_ptr<net::Attempt> control_attempt_;
   net::ConnectionPtr control_;
   std::map<Digest, net::SharedBytes> blobs_;
-  std::optional<Stage> stage_;
+  std::map<uint64_t, Stage> stages_;  // by the machine's generation
   std::unique_ptr<net::Loop::Timer> timer_;
   Instant timer_at_{};
   Status result_;

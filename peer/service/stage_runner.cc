@@ -196,8 +196,8 @@ Result<MicrobatchMemory*> StageRunner::microbatch_of(const Task& task, Program& 
     microbatch->turn = {.begins_range =
                             proto::comparison_pass(task.key.microbatch) != proto::ComparisonPass::Added};
   else if (task.key.program == ProgramKind::Train)
-    microbatch->turn = dag::gradient_turn(task.key.microbatch, training.batch_size / training.microbatch_size,
-                                          training.gradient_ranges);
+    microbatch->turn =
+        dag::gradient_turn(task.key.microbatch, training.microbatches(), training.gradient_ranges);
   microbatch->keeps_statistics = !compares;
   microbatch->context = {
       .seed = training.seed,
@@ -247,7 +247,7 @@ Status StageRunner::update(const Task& task, Submitted& submitted) {
   if (task.with_squares) WEFT_TRY_STATUS(begin_squares(submitted));
   Executor& executor = *programs_.at(ProgramKind::Train).executor;
   if (task.skip) return executor.undo_statistics();
-  const uint32_t microbatches = training.batch_size / training.microbatch_size;
+  const uint32_t microbatches = training.microbatches();
   return executor.update(
       {.step = task.key.step - task.skipped_steps,
        .learning_rate = dag::scheduled_learning_rate(training.schedule, training.optimizer.learning_rate,

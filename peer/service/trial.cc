@@ -72,7 +72,8 @@ Status Trial::fill() {
   for (const dag::ValueId input : graph().inputs())
     WEFT_TRY_STATUS(executor_->set_value(*microbatch_, input, ordinary(graph().spec(input))));
   for (const dag::Initializer& one : graph().initializers())
-    WEFT_TRY_STATUS(executor_->state().write(dag::of_initializer(one.name), ordinary(graph().spec(one.value))));
+    WEFT_TRY_STATUS(
+        executor_->state().write(dag::of_initializer(one.name), ordinary(graph().spec(one.value))));
   return {};
 }
 

@@ -57,7 +57,8 @@ Attributes of_shape(Attributes attributes, const Shape& shape) {
 
 // ---- memory ----
 
-// Additions of `rows` x 1024 numbers, one by one: each reads what the one before it wrote, and something older.
+// Additions of `rows` x 1024 numbers, one by one: each reads what the one before it wrote, and something
+// older.
 Graph additions(int64_t rows, int count) {
   Net net;
   ValueId x = net.input({rows, 1024});
@@ -97,7 +98,8 @@ Graph shapes(int64_t batch, int count) {
 
 // An image of `channels` made by a convolution with little work, so that it lies as convolutions have it.
 ValueId image(Net& net, int64_t batch, int64_t channels, int64_t side) {
-  return net.add(OpKind::Conv, {net.input({batch, 8, side, side}), net.input({channels, 8, 1, 1})}, window(0));
+  return net.add(OpKind::Conv, {net.input({batch, 8, side, side}), net.input({channels, 8, 1, 1})},
+                 window(0));
 }
 
 Graph normalisations(int64_t batch) {
@@ -118,10 +120,9 @@ Graph normalisations(int64_t batch) {
 Graph pools(int64_t batch, int64_t side) {
   Net net;
   const ValueId x = image(net, batch, 64, side);
-  const auto pooled = net.add_all(OpKind::MaxPool, {x},
-                                  {{Attr::Kernel, Ints{3, 3}},
-                                   {Attr::Strides, Ints{2, 2}},
-                                   {Attr::Pads, Ints{1, 1, 1, 1}}});
+  const auto pooled =
+      net.add_all(OpKind::MaxPool, {x},
+                  {{Attr::Kernel, Ints{3, 3}}, {Attr::Strides, Ints{2, 2}}, {Attr::Pads, Ints{1, 1, 1, 1}}});
   net.add(OpKind::MaxPoolGrad, {pooled[0], pooled[1]}, {{Attr::Shape, net.shape(x)}});
   return net.finish();
 }
@@ -150,8 +151,7 @@ ValueId convolve(Net& net, ValueId x, const Layer& layer) {
   return net.add(OpKind::ConvGradInput, {x, w}, of_shape(attributes, net.shape(x)));
 }
 void convolve_weights(Net& net, ValueId x, const Layer& layer) {
-  net.add(OpKind::ConvGradWeight, {x, x},
-          of_shape(window(layer.kernel / 2, layer.groups), layer.weights()));
+  net.add(OpKind::ConvGradWeight, {x, x}, of_shape(window(layer.kernel / 2, layer.groups), layer.weights()));
 }
 Graph convolutions(int64_t batch, const Layer& layer) {
   Net net;

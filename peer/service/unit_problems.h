@@ -11,10 +11,10 @@ namespace weft::peer {
 
 struct UnitProblem {
   plan::Unit unit;
-  double plan::UnitRates::*field;                // what the graph's time tells once those before it are known
+  double plan::UnitRates::*field;  // what the graph's time tells once those before it are known
   std::function<dag::Graph(int64_t times)> graph;  // with so many times the work
-  bool grows = false;                            // until a run takes long enough
-  bool updates = false;                          // the update is timed, not the graph
+  bool grows = false;                              // until a run takes long enough
+  bool updates = false;                            // the update is timed, not the graph
 };
 // In the order in which they build on each other.
 std::vector<UnitProblem> unit_problems();

@@ -91,10 +91,10 @@ class Script {
       StageRunner::Inputs inputs;
       inputs.data = model_.model.inputs;
       compute_->run(
-          {.kind = TaskKind::Segment, .key = {.step = 1}, .first_segment = true, .last_segment = true},
+          1, {.kind = TaskKind::Segment, .key = {.step = 1}, .first_segment = true, .last_segment = true},
           std::move(inputs));
-      compute_->run({.kind = TaskKind::Update, .key = {.step = 1}, .with_squares = true}, {});
-      compute_->run({.kind = TaskKind::Snapshot, .key = {.step = 1}}, {});
+      compute_->run(1, {.kind = TaskKind::Update, .key = {.step = 1}, .with_squares = true}, {});
+      compute_->run(1, {.kind = TaskKind::Snapshot, .key = {.step = 1}}, {});
     };
     to.on_done = [this](uint64_t, const Task&, const Result<TaskOutcome>& outcome) {
       if (!outcome) fail_with(outcome.error());
@@ -174,7 +174,7 @@ TEST(ComputeService, ADeviceThatAnswersLateIsOfUseAgain) {
   Script script({.lost_at = {}, .hangs_at = all - 10});
   script.run();
   ASSERT_TRUE(script.calls().is_hanging());
-  script.compute().drop();
+  script.compute().drop(1);
   script.compute().ask();
   script.calls().release();
   ASSERT_TRUE(script.loop().run_until(kPatience, [&] { return script.is_done(); }));
@@ -187,7 +187,7 @@ TEST(ComputeService, ADeviceThatIsLostIsToldOfAfterItsStageWasDropped) {
   Script script({.lost_at = all - 10, .hangs_at = all - 10});
   script.run();
   ASSERT_TRUE(script.calls().is_hanging());
-  script.compute().drop();
+  script.compute().drop(1);
   script.calls().release();
   ASSERT_TRUE(script.loop().run_until(kPatience, [&] { return script.is_done(); }));
   ASSERT_TRUE(script.failure.has_value());

@@ -53,12 +53,13 @@ struct Owner {
     EXPECT_TRUE(started.has_value());
     service = std::move(*started);
   }
-  void open(uint64_t generation, uint32_t stage, const Owner& other, proto::StageProgram program = {}) {
+  void open(uint64_t generation, uint32_t stage, const Owner& other, proto::StageProgram program = {},
+            proto::JobNumber run = 1) {
     const auto assignment = std::make_shared<proto::AssignStage>();
     assignment->training.seed = kSeed;
     assignment->training.on_divergence = on_divergence;
     if (program.graph) assignment->programs.push_back(std::move(program));
-    assignment->run = 1;
+    assignment->run = run;
     assignment->plan_version = 1;
     assignment->seat = {stage};
     assignment->links = {{.seat = {1 - stage},
@@ -116,7 +117,7 @@ TEST_F(LinkServiceTest, CarriesTensorsBothWaysInOrder) {
   EXPECT_EQ(b_.bytes, bytes);
   uint64_t told = 0;  // all of it, sooner or later
   const std::function<void()> ask = [&] {
-    for (const proto::LinkUse& use : a_.service->take_use()) told += use.bytes_sent;
+    for (const proto::LinkUse& use : a_.service->take_use(7)) told += use.bytes_sent;
     timer_ = loop_.after(std::chrono::milliseconds(10), ask);
   };
   ask();
@@ -164,13 +165,13 @@ TEST_F(LinkServiceTest, WhatACodecSavedIsPartOfALinksUse) {
   a_.service->count(7, {1}, {4000, 1000, 0.25});
   a_.service->count(7, {1}, {4000, 1000, {}});
   a_.service->count(6, {1}, {1, 1, {}});  // of a stage before
-  const auto uses = a_.service->take_use();
+  const auto uses = a_.service->take_use(7);
   ASSERT_EQ(uses.size(), 1u);
   EXPECT_EQ(uses[0].bytes_dense, 8000u);
   EXPECT_EQ(uses[0].bytes_encoded, 2000u);
   EXPECT_EQ(uses[0].errors, 1u);
   EXPECT_EQ(uses[0].error_sum, 0.25);
-  for (const proto::LinkUse& use : a_.service->take_use()) EXPECT_EQ(use.bytes_encoded, 0u);
+  for (const proto::LinkUse& use : a_.service->take_use(7)) EXPECT_EQ(use.bytes_encoded, 0u);
 }
 
 TEST_F(LinkServiceTest, APayloadThatCannotBeDecodedEndsTheLink) {
@@ -323,15 +324,40 @@ TEST_F(LinkServiceTest, WhoComesEarlyWaits) {
   ASSERT_TRUE(run_until([&] { return b_.received == 1; }));
 }
 
+// Two stages, of different runs, between the same two peers.
+TEST_F(LinkServiceTest, LinksOfSeveralStagesAreApart) {
+  open_both();
+  a_.open(8, 0, b_, {}, /*run=*/2);
+  b_.open(10, 1, a_, {}, /*run=*/2);
+  ASSERT_TRUE(run_until([&] { return a_.up.size() == 2 && b_.up.size() == 2; }));
+  a_.send(7, 1, numbered_tensor(10, 1));
+  ASSERT_TRUE(run_until([&] { return b_.received == 1; }));
+  EXPECT_EQ(b_.last_generation, 9u);
+  const dag::Tensor tensor = numbered_tensor(10, 2);
+  a_.service->send(8, {1},
+                   tensor_frame({.run = 2, .plan_version = 1, .step = 2, .spec = tensor.spec()}, tensor));
+  ASSERT_TRUE(run_until([&] { return b_.received == 2; }));
+  EXPECT_EQ(b_.last_generation, 10u);
+  a_.service->close(7);
+  b_.service->close(9);
+  a_.service->send(8, {1},
+                   tensor_frame({.run = 2, .plan_version = 1, .step = 3, .spec = tensor.spec()}, tensor));
+  ASSERT_TRUE(run_until([&] { return b_.received == 3; }));
+  EXPECT_TRUE(a_.downs.empty() && b_.downs.empty());
+  a_.service->count(8, {1}, {100, 10, {}});
+  for (const proto::LinkUse& use : a_.service->take_use(8)) EXPECT_EQ(use.bytes_encoded, 10u);
+  EXPECT_TRUE(a_.service->take_use(7).empty());
+}
+
 TEST_F(LinkServiceTest, WhatIsForAnotherStageGoesNowhere) {
   open_both();
   a_.send(6, 1, numbered_tensor(10, 1));
   a_.sent = 0;
   a_.send(7, 1, numbered_tensor(10, 1));
   ASSERT_TRUE(run_until([&] { return b_.received == 1; }));
-  a_.service->close();
+  a_.service->close(7);
   a_.send(7, 1, numbered_tensor(10, 2));
-  EXPECT_TRUE(a_.service->take_use().size() <= 1);
+  EXPECT_TRUE(a_.service->take_use(7).size() <= 1);
   EXPECT_TRUE(b_.is_in_order);
 }
 
@@ -347,7 +373,7 @@ TEST_F(LinkServiceTest, AnOwnerThatIsBehindSlowsTheSenderDown) {
   for (bool moves = true; moves;) {
     idle.run_until(std::chrono::milliseconds(300), [] { return false; });
     const uint64_t before = moved;
-    for (const proto::LinkUse& use : a_.service->take_use()) moved += use.bytes_sent;
+    for (const proto::LinkUse& use : a_.service->take_use(7)) moved += use.bytes_sent;
     moves = moved != before || moved == 0;
   }
   EXPECT_GT(moved, kUntakenMax);

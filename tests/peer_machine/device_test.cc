@@ -15,6 +15,7 @@ const Error kGone{ErrorCode::DeviceLost, "it fell off the bus"};
 
 // ---- the watch alone
 
+constexpr uint64_t kStage = 1, kOther = 2;
 constexpr DeviceWatch::Work kForward{.segment = 0}, kBackward{.segment = 1};
 
 // Looks as often as it wants to, until so much time has passed.
@@ -31,13 +32,13 @@ struct Watched {
   Instant now = kStart;
   Watched() { watch.look(now); }
   void take(const DeviceWatch::Work& work, Duration time) {
-    watch.begin(work);
+    watch.begin(kStage, work);
     pass(watch, now, time);
-    watch.end();
+    watch.end(kStage);
   }
   // Given that work now: how long until it is overdue.
   Duration until_overdue(const DeviceWatch::Work& work) {
-    watch.begin(work);
+    watch.begin(kStage, work);
     const Instant began = now;
     while (!watch.overdue() && now - began < 10h) pass(watch, now, 1ms);
     return now - began;
@@ -73,7 +74,7 @@ TEST(DeviceWatch, WhatWasNeverDoneHasLongOrWhatThePlanSays) {
   watched.take(kForward, 10ms);
   EXPECT_EQ(watched.until_overdue(kBackward), DeviceWatch::kFirst);
   Watched planned;
-  planned.watch.begin(kForward, 10min);
+  planned.watch.begin(kStage, kForward, 10min);
   pass(planned.watch, planned.now, 199min);
   EXPECT_FALSE(planned.watch.overdue());
   pass(planned.watch, planned.now, 1min);
@@ -83,7 +84,7 @@ TEST(DeviceWatch, WhatWasNeverDoneHasLongOrWhatThePlanSays) {
 TEST(DeviceWatch, CountsOnlyTheTimeInWhichThisProcessRan) {
   Watched watched;
   watched.take(kForward, 10ms);
-  watched.watch.begin(kForward);
+  watched.watch.begin(kStage, kForward);
   for (int i = 0; i < 29; ++i) {
     watched.now += 8h;  // asleep
     watched.watch.look(watched.now);
@@ -96,21 +97,49 @@ TEST(DeviceWatch, CountsOnlyTheTimeInWhichThisProcessRan) {
 
 TEST(DeviceWatch, AJumpOfTheClockIsNoMeasurementEither) {
   Watched watched;
-  watched.watch.begin(kForward);
+  watched.watch.begin(kStage, kForward);
   watched.now += 8h;
   watched.watch.look(watched.now);
-  watched.watch.end();
+  watched.watch.end(kStage);
   EXPECT_EQ(watched.until_overdue(kForward), DeviceWatch::kFloor);
+}
+
+// The device does the stages' work in the order in which it was given.
+TEST(DeviceWatch, StagesAreTimedApartAndOneMayGo) {
+  Watched watched;
+  for (int i = 0; i < 4; ++i) watched.take(kForward, 10s);
+  watched.watch.begin(kOther, kForward);
+  pass(watched.watch, watched.now, 300s);
+  EXPECT_FALSE(watched.watch.overdue()) << "what it takes in another stage says nothing of this one's";
+  watched.watch.begin(kStage, kForward);
+  EXPECT_FALSE(watched.watch.drop(kStage)) << "the device is at the other's";
+  EXPECT_TRUE(watched.watch.drop(kOther));
+  EXPECT_FALSE(watched.watch.drop(kOther)) << "it is asked once";
+  watched.watch.begin(kStage, kBackward);
+  watched.watch.end(kOther);  // what was dropped is done
+  pass(watched.watch, watched.now, 10s);
+  watched.watch.end(kStage);
+  EXPECT_EQ(watched.until_overdue(kBackward), 200s);
+}
+
+TEST(DeviceWatch, WhatComesLaterShowsThatDroppedWorkIsDone) {
+  Watched watched;
+  watched.watch.begin(kOther, kForward);
+  EXPECT_TRUE(watched.watch.drop(kOther));
+  watched.watch.begin(kStage, kForward);
+  pass(watched.watch, watched.now, 4s);
+  watched.watch.end(kStage);
+  EXPECT_FALSE(watched.watch.next_look()) << "the device has nothing";
 }
 
 TEST(DeviceWatch, WorkThatWaitsBehindOtherWorkIsNotTimedYet) {
   Watched watched;
   watched.take(kForward, 10ms);
   watched.take(kBackward, 10ms);
-  watched.watch.begin(kForward);
-  watched.watch.begin(kBackward);
+  watched.watch.begin(kStage, kForward);
+  watched.watch.begin(kStage, kBackward);
   pass(watched.watch, watched.now, 25s);
-  watched.watch.end();
+  watched.watch.end(kStage);
   pass(watched.watch, watched.now, 25s);
   EXPECT_FALSE(watched.watch.overdue());
   pass(watched.watch, watched.now, 5s);

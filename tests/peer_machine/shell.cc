@@ -80,7 +80,9 @@ void Shell::act(peer::PeerEffects effects) {
                    },
                    [&](peer::Say&) {},
                    [&](peer::OpenLinks& open) { links = open; },
-                   [&](peer::CloseLinks&) { links.reset(); },
+                   [&](peer::CloseLinks& close) {
+                     if (links && links->generation == close.generation) links.reset();
+                   },
                    [&](peer::InviteLink&) {},
                    [&](peer::Probe& probe) { probes.push_back(probe); },
                    [&](peer::FetchBlob& fetch) {
@@ -96,10 +98,10 @@ void Shell::act(peer::PeerEffects effects) {
                        EXPECT_TRUE(memory.contains(tensor.sha256)) << "a runner without its tensors";
                      runner = make;
                    },
-                   [&](peer::DropRunner&) {
+                   [&](peer::DropRunner& drop) {
                      ++runners_dropped;
-                     runner.reset();
-                     tasks.clear();
+                     if (runner && runner->generation == drop.generation) runner.reset();
+                     std::erase_if(tasks, [&](const auto& t) { return t.generation == drop.generation; });
                    },
                    [&](peer::AskDevice&) { ++device_asked; },
                    [&](peer::RunTask& task) { tasks.push_back(task); },

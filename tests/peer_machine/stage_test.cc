@@ -68,7 +68,7 @@ TEST(Sequence, SnapshotsAreOfTheLastStepGranted) {
 std::vector<std::string> sequence_of(double clip_norm, uint32_t ahead) {
   const auto assigned = std::make_shared<const proto::AssignStage>(
       assignment({.clip_norm = clip_norm, .reads_data = false, .evaluates = true}));
-  StageMachine machine(assigned, {.tasks_ahead = ahead});
+  StageMachine machine(assigned, {.script = {.tasks_ahead = ahead}});
   auto command = [&, sequence = uint64_t{0}](CommandKind kind, uint64_t step,
                                              uint32_t microbatches = 0) mutable {
     const Command next{.run = 1,
@@ -149,7 +149,7 @@ TEST(SkippedSteps, AreCountedInUpdatesAndSnapshotsAlsoFromWhereTheStageBegan) {
   auto assign = assignment({.after_step = 10, .reads_data = false});
   assign.training.on_divergence = dag::OnDivergence::Skip;
   assign.skipped_steps = 4;
-  StageMachine machine(std::make_shared<const proto::AssignStage>(assign), {.tasks_ahead = 3});
+  StageMachine machine(std::make_shared<const proto::AssignStage>(assign), {.script = {.tasks_ahead = 3}});
   uint64_t sequence = 0;
   for (uint64_t step = 11; step <= 13; ++step)
     for (const CommandKind kind : {CommandKind::Advance, CommandKind::Replicate})
@@ -194,7 +194,7 @@ TEST(SkippedSteps, AreCountedInUpdatesAndSnapshotsAlsoFromWhereTheStageBegan) {
 TEST(EmptySteps, AreSkippedWithoutAsking) {
   auto assign = assignment({.reads_data = false});
   assign.training.empty_steps = {2};
-  StageMachine machine(std::make_shared<const proto::AssignStage>(assign), {.tasks_ahead = 3});
+  StageMachine machine(std::make_shared<const proto::AssignStage>(assign), {.script = {.tasks_ahead = 3}});
   ASSERT_TRUE(machine.on_command(advance(1, 3)).has_value());
   std::vector<uint64_t> skipped, skipped_before;
   std::deque<peer::Task> running;
@@ -253,7 +253,7 @@ TEST(Tensors, OfAnotherShapeCodecEdgeProgramOrStepAreRefused) {
            {"was not assigned", [](auto& header) { header.program = proto::ProgramKind::Predict; }},
            {"no such microbatch", [](auto& header) { header.microbatch = 1000; }},
            {"not its time", [](auto& header) { header.step = 0; }},  // as all of a step that is done
-           {"not its time", [](auto& header) { header.step = 1 + StageMachine::kStepsAhead; }}}) {
+           {"not its time", [](auto& header) { header.step = 1 + peer::Arrivals::kStepsAhead; }}}) {
     proto::TensorHeader header = good;
     lie(header);
     const Status status = machine.on_tensor({1}, header);
@@ -316,7 +316,7 @@ struct Waiting {
     ok(machine.on_tensor({from}, header));
   }
   void data(uint64_t step, uint32_t microbatch) {
-    ok(machine.on_data({proto::ProgramKind::Train, step, microbatch}, 0));
+    machine.on_data({proto::ProgramKind::Train, step, microbatch}, 0);
   }
   // "busy 30 of 75 ms, waited 20 ms for stage 1": of each update since the last call.
   std::vector<std::string> reports() {

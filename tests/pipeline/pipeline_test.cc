@@ -262,8 +262,8 @@ class Cluster final : public broker::RunSink {
     for (const MicrobatchKey& key : stage.machine->fetches())
       queues_["data " + std::to_string(s)].push_back([this, &stage, key] {
         stage.data[key] = data_of(whole_, model_, spec_, key.step, key.microbatch);
-        ok_or_fail(stage.machine->on_data(
-            key, (key.step - 1) * kMicrobatches * kMicrobatchSize + key.microbatch * kMicrobatchSize));
+        stage.machine->on_data(
+            key, (key.step - 1) * kMicrobatches * kMicrobatchSize + key.microbatch * kMicrobatchSize);
       });
     for (proto::Message& message : stage.machine->take_reports()) report(s, std::move(message));
     for (const MicrobatchKey& key : stage.machine->take_finished()) {

@@ -1,0 +1,50 @@
+// What a stage is given to compute, and what came of it. The values that the machines, whoever runs tasks and
+// the wire's keys share.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/units.h"
+#include "proto/messages.h"
+
+namespace weft::peer {
+
+// A microbatch of data, or of tensors that other stages send.
+struct MicrobatchKey {
+  proto::ProgramKind program = proto::ProgramKind::Train;
+  uint64_t step = 0;
+  uint32_t microbatch = 0;
+  auto operator<=>(const MicrobatchKey&) const = default;
+};
+
+enum class TaskKind : uint8_t {
+  Segment,   // run `segment` of the program for the microbatch
+  Squares,   // sums of squares of the gradients; of a comparison, after each of its passes
+  Update,    // squares too, when `with_squares`
+  Snapshot,  // copy the state after `step`, for a checkpoint or a round of replication
+};
+struct Task {
+  TaskKind kind = TaskKind::Segment;
+  MicrobatchKey key{};  // for all but Segment only `step` counts
+  uint32_t segment = 0;
+  bool first_segment = false, last_segment = false;  // of the microbatch on this stage
+  bool with_squares = false;
+  double norm = 0;             // for Update with clip_norm
+  bool skip = false;           // an Update that is none: what the step has changed is undone
+  uint64_t skipped_steps = 0;  // for Update those before its step; of a Snapshot those in it
+  uint64_t sequence = 0;       // of the command that it belongs to
+  bool durable = true;         // of a Snapshot: for a checkpoint
+  bool direct = false;         // of a Snapshot: others fetch it here
+};
+
+// What a task gave, tensors aside.
+struct TaskOutcome {
+  Duration busy{};
+  // Of outputs in the segment that was run. An evaluation of several losses gives one number each.
+  std::vector<double> loss{}, correct{}, counted{};
+  std::vector<double> squares;
+  std::vector<double> statistics;  // sums of squares too, of running statistics; with `squares`
+};
+
+}  // namespace weft::peer

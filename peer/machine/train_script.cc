@@ -1,0 +1,372 @@
+#include "peer/machine/train_script.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "plan/schedule.h"
+
+namespace weft::peer {
+
+using proto::Command;
+using proto::CommandKind;
+using proto::ProgramKind;
+
+namespace {
+tl::unexpected<Error> refuse(const std::string& what) { return fail(ErrorCode::InvalidArgument, what); }
+
+void append(const std::vector<double>& from, std::vector<double>& to) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+bool is_forward(const Command& command) {
+  return command.kind == CommandKind::Evaluate || command.kind == CommandKind::Predict;
+}
+ProgramKind program_of(const Command& forward) {
+  return forward.kind == CommandKind::Evaluate ? ProgramKind::Evaluate : ProgramKind::Predict;
+}
+bool copies(const Command& command) {
+  return command.kind == CommandKind::Checkpoint || command.kind == CommandKind::Replicate;
+}
+}  // namespace
+
+TrainScript::TrainScript(std::shared_ptr<const proto::AssignStage> assignment, Arrivals& arrivals,
+                         const Options& options)
+    : assignment_(std::move(assignment)),
+      arrivals_(arrivals),
+      options_(options),
+      completed_(assignment_->after_step),
+      granted_(completed_),
+      tally_(*assignment_) {
+  given_.step = completed_;
+  given_.skipped = assignment_->skipped_steps;
+}
+
+const proto::StageProgram* TrainScript::program(ProgramKind kind) const {
+  for (const proto::StageProgram& program : assignment_->programs)
+    if (program.kind == kind) return &program;
+  return nullptr;
+}
+
+// ---- commands
+
+Status TrainScript::check(const Command& command) const {
+  if (is_forward(command)) return check_forward(command);
+  if (command.kind == CommandKind::Finish) return {};
+  if (program(ProgramKind::Train) == nullptr) return refuse("a command for a program that was not assigned");
+  if (command.kind == CommandKind::Advance) {
+    if (command.step <= granted_ || command.step > assignment_->training.steps)
+      return refuse("a grant up to step " + std::to_string(command.step) + " after " +
+                    std::to_string(granted_));
+  } else if (command.kind == CommandKind::Compare) {
+    if (command.step != granted_ || command.step >= assignment_->training.steps)
+      return refuse("a comparison on a step that does not follow the last one granted");
+    if (microbatches() < 2) return refuse("a comparison where a step has one microbatch");
+  } else if (command.step != granted_) {
+    return refuse("a snapshot of a step that is not the last one granted");
+  }
+  return {};
+}
+
+Status TrainScript::check_forward(const Command& command) const {
+  if (command.microbatches == 0 || command.microbatches > 4096 ||
+      command.first_microbatch > UINT32_MAX - command.microbatches)
+    return refuse("a forward pass over no or too many microbatches");
+  if (command.kind == CommandKind::Evaluate && command.step != granted_)
+    return refuse("an evaluation after a step that is not the last one granted");
+  return {};
+}
+
+Status TrainScript::on_command(const Command& command) {
+  if (command.sequence == 0) return refuse("a command without a sequence number");
+  if (command.sequence > last_sequence_ + 1)
+    return refuse("command " + std::to_string(command.sequence) + " after " + std::to_string(last_sequence_));
+  if (command.sequence <= last_sequence_) return {};
+  if (commands_.size() >= kCommandsMax) return refuse("too many commands at once");
+  WEFT_TRY_STATUS(check(command));
+  last_sequence_ = command.sequence;
+  committed_ = std::max(committed_, command.committed);
+  settled_ = std::max(settled_, command.settled);
+  keep_from_ = std::max(keep_from_, command.keep_from);
+  expect_data(command);
+  if (command.kind == CommandKind::Advance) granted_ = command.step;
+  if (is_forward(command) && program(program_of(command)) == nullptr) return {};  // none of its ops are here
+  commands_.push_back(command);
+  return {};
+}
+
+void TrainScript::expect_data(const Command& command) {
+  if (command.kind == CommandKind::Advance)
+    arrivals_.expect({ProgramKind::Train, granted_ + 1, command.step, 0, microbatches()});
+  else if (command.kind == CommandKind::Compare)
+    arrivals_.expect({ProgramKind::Train, command.step + 1, command.step + 1, proto::kComparisonMicrobatch,
+                      proto::kComparisonPasses});
+  else if (is_forward(command))
+    arrivals_.expect(
+        {program_of(command), command.step, command.step, command.first_microbatch, command.microbatches});
+}
+
+Status TrainScript::on_norm(const proto::GradientNorm& norm) {
+  if (norm.step <= completed_) return {};
+  if (norm.step > granted_ || norm.step > completed_ + Arrivals::kStepsAhead)
+    return refuse("a gradient norm of a step that is not under way");
+  if (norm.skip && !assignment_->training.skips_diverged() && !assignment_->training.is_empty(norm.step))
+    return refuse("a step to be skipped of a job that skips none");
+  decisions_[norm.step] = {norm.norm, norm.skip};
+  return {};
+}
+
+// ---- tasks
+
+// Compute was idle until the last input came: that is whom it waited for, however many were missing.
+void TrainScript::end_wait(Instant now, const Task& task) {
+  if (!waits_since_) return;
+  if (task.kind == TaskKind::Segment)
+    if (const auto seat = arrivals_.last_to_come(task.key, task.segment))
+      tally_.add_wait(*seat, now - *waits_since_);
+  waits_since_.reset();
+}
+
+std::optional<Task> TrainScript::next_segment(ProgramKind kind, uint64_t step, uint32_t first,
+                                              uint32_t count) {
+  const uint32_t segments = program(kind)->segment_count;
+  if (given_.microbatches.empty()) given_.microbatches.assign(segments, 0);
+  const auto choice = plan::next_task(
+      given_.microbatches,
+      [&](uint32_t segment, uint32_t microbatch) {
+        return arrivals_.are_there({kind, step, first + microbatch}, segment);
+      },
+      count, std::max(1u, assignment_->microbatches_in_flight));
+  if (!choice) return std::nullopt;
+  ++given_.microbatches[choice->segment];
+  return Task{.kind = TaskKind::Segment,
+              .key = {kind, step, first + choice->microbatch},
+              .segment = choice->segment,
+              .first_segment = choice->segment == 0,
+              .last_segment = choice->segment + 1 == segments};
+}
+
+std::optional<Task> TrainScript::next_of_step() {
+  const uint64_t step = given_.step + 1;
+  if (given_.microbatches.empty() || given_.microbatches.back() < microbatches())
+    return next_segment(ProgramKind::Train, step, 0, microbatches());
+  const auto task = next_update(step);
+  if (!task || task->kind != TaskKind::Update) return task;
+  given_.skipped += task->skip;
+  ++given_.step;
+  given_.microbatches.clear();
+  given_.squares = false;
+  return task;
+}
+
+// Its squares first, where all stages decide about it together.
+std::optional<Task> TrainScript::next_update(uint64_t step) {
+  Task update{
+      .kind = TaskKind::Update, .key = {ProgramKind::Train, step, 0}, .skipped_steps = given_.skipped};
+  if (!assignment_->training.decides_together()) {
+    update.with_squares = true;
+    update.skip = assignment_->training.is_empty(step);
+    return update;
+  }
+  if (!std::exchange(given_.squares, true))
+    return Task{.kind = TaskKind::Squares, .key = {ProgramKind::Train, step, 0}};
+  const auto decision = decisions_.find(step);
+  if (decision == decisions_.end()) return std::nullopt;
+  update.norm = decision->second.norm;
+  update.skip = decision->second.skip;
+  return update;
+}
+
+std::optional<Task> TrainScript::next_of_forward(const Command& command) {
+  return next_segment(program_of(command), command.step, command.first_microbatch, command.microbatches);
+}
+
+// Pass by pass, each to its end: what gradients add up to is asked in between.
+std::optional<Task> TrainScript::next_of_comparison(const Command& command) {
+  const uint32_t pass = proto::kComparisonMicrobatch + given_.passes;
+  if (given_.microbatches.empty() || given_.microbatches.back() == 0)
+    return next_segment(ProgramKind::Train, command.step + 1, pass, 1);
+  given_.microbatches.clear();
+  ++given_.passes;
+  return Task{.kind = TaskKind::Squares, .key = {ProgramKind::Train, command.step + 1, pass}};
+}
+
+// Nothing while its next task lacks something. `all_given`: it has no more of them.
+std::optional<Task> TrainScript::next_of(const Command& command, bool& all_given) {
+  std::optional<Task> task;
+  switch (command.kind) {
+    case CommandKind::Advance:
+      task = next_of_step();
+      all_given = given_.step == command.step;
+      break;
+    case CommandKind::Checkpoint:
+    case CommandKind::Replicate:
+      task = Task{.kind = TaskKind::Snapshot,
+                  .key = {ProgramKind::Train, command.step, 0},
+                  .skipped_steps = given_.skipped,
+                  .direct = command.direct};
+      all_given = true;
+      break;
+    case CommandKind::Evaluate:
+    case CommandKind::Predict:
+      task = next_of_forward(command);
+      all_given = given_.microbatches.back() == command.microbatches;
+      if (all_given) given_.microbatches.clear();
+      break;
+    case CommandKind::Compare:
+      task = next_of_comparison(command);
+      all_given = given_.passes == proto::kComparisonPasses;
+      if (all_given) given_.passes = 0;
+      break;
+    case CommandKind::Finish:
+      all_given = true;
+      break;
+  }
+  return task;
+}
+
+bool TrainScript::copies_next() const {
+  return given_.command < commands_.size() && copies(commands_[given_.command]);
+}
+
+std::optional<Task> TrainScript::next_task(Instant now, bool may_copy) {
+  if (!commands_.empty() && commands_.front().kind == CommandKind::Advance && !tally_.has_begun())
+    tally_.begin(now);
+  const uint32_t ahead = segments_.usual > options_.tasks_ahead_up_to ? 1 : options_.tasks_ahead;
+  while (tasks_.size() < ahead && given_.command < commands_.size()) {
+    const Command& command = commands_[given_.command];
+    if (copies(command) && !may_copy) return std::nullopt;
+    bool all_given = false;
+    auto task = next_of(command, all_given);
+    if (task) {
+      task->sequence = command.sequence;
+      task->durable = command.kind != CommandKind::Replicate;
+      if (tasks_.empty()) running_since_ = now;
+      end_wait(now, *task);
+      tasks_.push_back(*task);
+    }
+    if (!task && !all_given && tasks_.empty() && !waits_since_) waits_since_ = now;
+    if (all_given) ++given_.command;
+    drop_carried_out();
+    if (task || !all_given) return task;
+  }
+  return std::nullopt;
+}
+
+// Commands whose tasks are all done, where no task's end says so.
+void TrainScript::drop_carried_out() {
+  const auto is_carried_out = [&](const Command& command) {
+    return command.kind == CommandKind::Finish ||
+           (command.kind == CommandKind::Advance && completed_ >= command.step);
+  };
+  while (given_.command > 0 && is_carried_out(commands_.front())) pop_command();
+}
+
+void TrainScript::pop_command() {
+  WEFT_CHECK(given_.command > 0);
+  commands_.pop_front();
+  --given_.command;
+}
+
+size_t TrainScript::snapshots_ahead() const {
+  return static_cast<size_t>(std::count_if(tasks_.begin(), tasks_.end(),
+                                           [](const Task& task) { return task.kind == TaskKind::Snapshot; }));
+}
+
+std::optional<proto::StageWork> TrainScript::work(Instant now) const {
+  if (program(ProgramKind::Train) == nullptr) return std::nullopt;
+  proto::StageWork work{.run = assignment_->run,
+                        .plan_version = assignment_->plan_version,
+                        .segments_done = segments_.done,
+                        .seconds_busy = seconds(segments_.busy)};
+  if (!tasks_.empty() && tasks_.front().kind == TaskKind::Segment &&
+      tasks_.front().key.program == ProgramKind::Train)
+    work.seconds_busy += seconds(now - running_since_);
+  return work;
+}
+
+// ---- what tasks came to
+
+void TrainScript::on_task_done(Instant now, const Task& task, const TaskOutcome& outcome) {
+  WEFT_CHECK(!tasks_.empty() && tasks_.front().kind == task.kind && tasks_.front().key == task.key);
+  tasks_.pop_front();
+  running_since_ = now;
+  tally_.add_busy(outcome.busy);
+  switch (task.kind) {
+    case TaskKind::Segment:
+      on_segment_done(task, outcome);
+      break;
+    case TaskKind::Squares:
+      on_squares_done(task, outcome);
+      break;
+    case TaskKind::Update:
+      reports_.push_back(tally_.finish(++completed_, outcome, now));
+      decisions_.erase(completed_);
+      break;
+    case TaskKind::Snapshot:
+      pop_command();  // its upload goes on beside the next steps
+      break;
+  }
+  drop_carried_out();
+}
+
+void TrainScript::on_segment_done(const Task& task, const TaskOutcome& outcome) {
+  segments_.usual = segments_.usual == Duration{} ? outcome.busy : (7 * segments_.usual + outcome.busy) / 8;
+  const bool trains = task.key.program == ProgramKind::Train;
+  if (proto::is_comparison(task.key.microbatch)) {
+    append(outcome.loss, comparison_.losses);
+  } else if (trains) {
+    ++segments_.done;
+    segments_.busy += outcome.busy;
+    tally_.add_losses(outcome.loss);
+  } else {
+    append(outcome.loss, evaluation_.loss);
+    append(outcome.correct, evaluation_.correct);
+    append(outcome.counted, evaluation_.counted);
+  }
+  if (!task.last_segment) return;
+  finish_microbatch(task.key);
+  if (!trains && ++forward_done_ == commands_.front().microbatches) finish_forward();
+}
+
+void TrainScript::on_squares_done(const Task& task, const TaskOutcome& outcome) {
+  if (!proto::is_comparison(task.key.microbatch))
+    return reports_.push_back(tally_.squares_report(task.key.step, outcome));
+  double sum = 0;
+  for (const double square : outcome.squares) sum += square;
+  comparison_.squares.push_back(sum);
+  if (comparison_.squares.size() == proto::kComparisonPasses) finish_comparison();
+}
+
+void TrainScript::finish_microbatch(const MicrobatchKey& key) {
+  const auto position = arrivals_.finish(key);
+  if (position && key.program == ProgramKind::Train && !proto::is_comparison(key.microbatch))
+    tally_.add_sample_position(*position);
+}
+
+void TrainScript::finish_forward() {
+  const Command command = commands_.front();
+  pop_command();
+  forward_done_ = 0;
+  if (command.kind != CommandKind::Evaluate) return;
+  evaluation_.run = assignment_->run;
+  evaluation_.plan_version = assignment_->plan_version;
+  evaluation_.step = command.step;
+  evaluation_.first_microbatch = command.first_microbatch;
+  if (!evaluation_.loss.empty() || !evaluation_.correct.empty() || !evaluation_.counted.empty())
+    reports_.push_back(std::move(evaluation_));
+  evaluation_ = {};
+  tally_.interrupt();
+}
+
+void TrainScript::finish_comparison() {
+  comparison_.run = assignment_->run;
+  comparison_.plan_version = assignment_->plan_version;
+  comparison_.step = commands_.front().step;
+  pop_command();
+  reports_.push_back(std::exchange(comparison_, {}));
+  tally_.interrupt();
+}
+
+}  // namespace weft::peer
