@@ -46,10 +46,10 @@ int serve(const std::filesystem::path& data, int tell) {
   broker::BrokerServiceOptions options;
   options.data_dir = data;
   options.listen = {"127.0.0.1", 0};
-  options.software = "bench";
+  options.broker.software = "bench";
   options.log = [](const std::string&) {};
-  options.lease = std::chrono::seconds(5);                                      // a heartbeat a second
-  options.measures_links = false;                                               // these have none
+  options.broker.lease = std::chrono::seconds(5);                               // a heartbeat a second
+  options.broker.measures_links = false;                                        // these have none
   options.limits.connections_max_per_address = options.limits.connections_max;  // all are of this machine
   const auto service = broker::BrokerService::start(std::move(options));
   if (!service) return std::fprintf(stderr, "%s\n", service.error().message.c_str()), 1;

@@ -55,13 +55,13 @@ struct Bench {
 Bench make(uint32_t parameters, uint64_t steps) {
   Bench bench;
   auto plan = std::make_shared<PlannedRun>();
-  plan->steps = steps;
-  plan->batch_size = 32;
+  plan->training.steps = steps;
+  plan->training.batch_size = 32;
   plan->microbatches = 4;
-  plan->microbatch_size = 8;
+  plan->training.microbatch_size = 8;
   plan->parameter_count = parameters;
-  plan->clip_norm = 1;
-  plan->checkpoint_steps = 1;
+  plan->training.clip_norm = 1;
+  plan->borders.checkpoint.steps = 1;
   for (uint32_t s = 0; s < kStages; ++s) {
     auto assignment = std::make_shared<proto::AssignStage>();
     std::vector<uint32_t> own;
@@ -77,7 +77,7 @@ Bench make(uint32_t parameters, uint64_t steps) {
         proto::ProgramKind::Train, {.trained = assignment->tensors, .losses = s + 1 == kStages ? 1u : 0u}));
     bench.claims.emplace_back(*assignment);
     bench.tensors.push_back(assignment->tensors);
-    plan->stages.push_back({PeerId{}, assignment, std::move(own), 0});
+    plan->stages.push_back({{.parameters = std::move(own)}, assignment});
   }
   bench.plan = plan;
   return bench;

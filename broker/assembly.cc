@@ -71,12 +71,10 @@ void make_for(proto::AssignStage& stage, const dag::BackendTraits& traits) {
 
 // Samples of an evaluation or prediction, in microbatches. A loss that the model computes itself cannot leave
 // padding out: a short last microbatch is not evaluated.
-void count_forward(const JobTerms& terms, ProgramKind kind, const JobTerms::Program& program,
-                   PlannedRun& run) {
+void count_forward(ProgramKind kind, const JobTerms::Program& program, PlannedRun& run) {
   run.masked = program.graph->find_output(OutputRole::Counted) != nullptr;
   run.accuracy = program.graph->find_output(OutputRole::Correct) != nullptr;
-  run.loss_terms = terms.loss_terms;
-  const uint32_t size = terms.training.microbatch_size;
+  const uint32_t size = run.training.microbatch_size;
   const bool whole_only = kind == ProgramKind::Evaluate && !run.masked;
   run.forward_microbatches =
       static_cast<uint32_t>(whole_only ? program.samples / size : (program.samples + size - 1) / size);
@@ -166,7 +164,7 @@ Result<std::shared_ptr<const PlannedRun>> Assembly::finish() {
     stage.plan_version = request_.plan_version;
     stage.seat = {s};
     stage.stage_count = static_cast<uint32_t>(stages_.size());
-    stage.training = terms_.training;
+    stage.training = run->training;
     stage.microbatches_in_flight = plan_.stages[s].microbatches_in_flight;
     stage.after_step = request_.checkpoint ? request_.checkpoint->step : 0;
     stage.skipped_steps = request_.checkpoint ? request_.checkpoint->skipped_steps : 0;
@@ -181,12 +179,12 @@ Result<std::shared_ptr<const PlannedRun>> Assembly::finish() {
   set_links(stages_, *run, draw_secret_);
   for (uint32_t s = 0; s < stages_.size(); ++s) {
     const StageAtPeer& stage = stages_[s];
-    run->stages.push_back({.peer = stage.peer.peer,
-                           .assignment = stage.stage,
-                           .parameters = parameters_of_stage(*stage.stage),
-                           .microbatch_seconds = stage.stage->microbatch_seconds,
-                           .pinned = plan_.stages[s].pinned,
-                           .owner = terms_.limits_owners ? owner_of(stage.peer) : ""});
+    run->stages.push_back({{.peer = stage.peer.peer,
+                            .parameters = parameters_of_stage(*stage.stage),
+                            .microbatch_seconds = stage.stage->microbatch_seconds,
+                            .pinned = plan_.stages[s].pinned,
+                            .owner = terms_.limits_owners ? owner_of(stage.peer) : ""},
+                           stage.stage});
   }
   return std::shared_ptr<const PlannedRun>(std::move(run));
 }
@@ -205,30 +203,21 @@ std::vector<uint32_t> Assembly::parameters_of_stage(const proto::AssignStage& st
 }
 
 void Assembly::describe(PlannedRun& run) {
-  const proto::TrainingSpec& training = terms_.training;
-  run.steps = training.steps;
-  run.batch_size = training.batch_size;
-  run.microbatch_size = training.microbatch_size;
+  static_cast<proto::RunTerms&>(run) = terms_.run;
+  const dag::TrainingSpec& training = run.training;
   run.microbatches = training.microbatches();
-  run.optimizer = training.optimizer;
-  run.schedule = training.schedule;
-  run.clip_norm = training.clip_norm;
-  run.on_divergence = training.on_divergence;
-  run.empty_steps = training.empty_steps;
-  run.evaluate_every = terms_.evaluate_every;
-  run.checkpoint_every = terms_.checkpoint_every;
-  run.checkpoint_steps = terms_.checkpoint_steps;
   run.explanation = plan_.explanation;
   run.predicted_step = plan_.predicted_step;
   if (terms_.chooses_codecs && !plan_.codecs.empty()) run.gentler = request_.gentler;
-  run.equal_bits_required = terms_.equal_bits_required;
   if (training.steps != 0)
     for (const std::string& name : dag::trained_parameters(*terms_.programs.at(ProgramKind::Train).graph))
       parameters_.emplace(name, static_cast<uint32_t>(parameters_.size()));
   run.parameter_count = static_cast<uint32_t>(parameters_.size());
   const ProgramKind forward = training.steps != 0 ? ProgramKind::Evaluate : ProgramKind::Predict;
   if (const auto program = terms_.programs.find(forward); program != terms_.programs.end())
-    count_forward(terms_, forward, program->second, run);
+    count_forward(forward, program->second, run);
+  else
+    run.loss_terms = {};  // nothing is evaluated by them
   for (const StageAtPeer& stage : stages_) {
     if (run.fingerprint.empty()) run.fingerprint = stage.peer.device.fingerprint;
     run.equal_bits = run.equal_bits && stage.peer.device.fingerprint == run.fingerprint;
@@ -253,7 +242,7 @@ Status Assembly::name_tensors(proto::AssignStage& stage) const {
         return fail(ErrorCode::Corrupted, "the checkpoint's '" + initializer.name + "' is " +
                                               dag::to_string(reference.spec) + ", the model's another");
       stage.tensors.push_back(reference);
-      for (const dag::StateSlot slot : optimizer_slots(terms_.training.optimizer))
+      for (const dag::StateSlot slot : optimizer_slots(terms_.run.training.optimizer))
         if (const auto found = saved.find(dag::of_initializer(initializer.name, slot)); found != saved.end())
           stage.tensors.push_back(*found->second);
     }

@@ -20,15 +20,10 @@ using LoweredGraphs = std::vector<std::shared_ptr<const dag::Lowered>>;  // by c
 
 // What the stages, and who conducts them, are told of a job.
 struct JobTerms {
-  proto::TrainingSpec training{};  // steps 0: prediction
-  uint64_t evaluate_every = 0;
-  std::optional<Duration> checkpoint_every{};
-  std::optional<uint64_t> checkpoint_steps{};
-  dag::LossTerms loss_terms{};  // of what evaluation reports
+  proto::RunTerms run{};  // what its job says of it
   dag::Arithmetic arithmetic = dag::Arithmetic::F32;
   bool chooses_codecs = false;  // the planner does, and may have to choose gentler ones
-  bool equal_bits_required = false;
-  bool limits_owners = false;  // an owner's machines may have so much of the model and no more
+  bool limits_owners = false;   // an owner's machines may have so much of the model and no more
 
   struct Program {
     const dag::Graph* graph = nullptr;  // before lowering

@@ -124,8 +124,8 @@ proto::JobStatus JobBook::status_of(const Job& job, const Pool& pool) const {
     status.loss = run.last_loss();
     status.samples_per_second = run.samples_per_second();
     if (status.samples_per_second > 0)
-      status.seconds_left =
-          static_cast<double>((job.steps - job.step) * at->crew.plan->batch_size) / status.samples_per_second;
+      status.seconds_left = static_cast<double>((job.steps - job.step) * at->crew.plan->training.batch_size) /
+                            status.samples_per_second;
     status.stages = run.stages();
     status.comparison = run.compared();
     for (proto::StageStatus& stage : status.stages) {

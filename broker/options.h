@@ -27,9 +27,6 @@ struct BrokerOptions {
   uint32_t failures_max = 16;
   // After a restart, for the peers of a run to come back; then the run goes back to its recovery point.
   Duration return_deadline = std::chrono::seconds(10);
-  // What snapshots and stand-bys may take of one peer's link, bytes a second; 0: no limit.
-  uint64_t replication_rate = 12'500'000;
-  bool replicates = true;  // false: a lost peer takes its run back to the last checkpoint
   // Copies of states that no commit waits for go from the stages straight to the peers that stand by.
   bool copies_go_direct = true;
   // A stage that needs `slow_factor` times what was promised, and as many times what the others need of
@@ -50,7 +47,7 @@ struct BrokerOptions {
   size_t bulk_max_of_key = 2;         // a peer's: the one before may be a leftover
   size_t keys_of_token_max = 10'000;  // that are known without it
   PoolOptions pool{};
-  RunOptions run{};
+  RunOptions run{};  // its copies of states go by the same rate to stand-bys
   DriftOptions drift{};
 };
 

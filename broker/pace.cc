@@ -30,8 +30,8 @@ Pace::Pace(const PlannedRun& plan, const std::vector<Candidate>& candidates, pla
     : candidates_(candidates),
       cluster_(std::move(cluster)),
       microbatches_(std::max(1u, plan.microbatches)),
-      optimizer_slots_(static_cast<uint32_t>(optimizer_slots(plan.optimizer).size())),
-      clips_norm_(plan.decides_together()) {
+      optimizer_slots_(static_cast<uint32_t>(optimizer_slots(plan.training.optimizer).size())),
+      clips_norm_(plan.training.decides_together()) {
   for (const PlannedStage& stage : plan.stages) add_stage(stage);
   add_messages(plan);
   std::map<std::pair<uint32_t, uint32_t>, double> bytes;

@@ -23,9 +23,8 @@ std::vector<Candidate> Broker::candidates_to_move(const Job& job) const {
   std::vector<Candidate> all = candidates(job, /*own=*/true);
   const PlannedRun& plan = *job.crew()->plan;
   if (plan.equal_bits && job.bits.are_equal)
-    std::erase_if(all, [&](const Candidate& candidate) {
-      return candidate.device.fingerprint != plan.fingerprint;
-    });
+    std::erase_if(
+        all, [&](const Candidate& candidate) { return candidate.device.fingerprint != plan.fingerprint; });
   return all;
 }
 
@@ -67,7 +66,7 @@ void Broker::look_at(Job& job) {
 // Seconds: a snapshot, and fetching it elsewhere.
 double Broker::cost_of_move(const Job& job) const {
   const double rate =
-      options_.replication_rate > 0 ? static_cast<double>(options_.replication_rate) : kRateUnlimited;
+      options_.run.replication_rate > 0 ? static_cast<double>(options_.run.replication_rate) : kRateUnlimited;
   return kMoveSeconds + seconds(job.running()->loading_took) +
          2 * static_cast<double>(largest_state_bytes(*job.crew()->plan)) / rate;
 }
@@ -81,7 +80,7 @@ void Broker::on_reconsidered(const Reconsidered& event) {
   Job& job = *found;
   if (!event.other) {
     step_.log("warning not_reconsidered job=" + std::to_string(event.job) + " what=\"" +
-        event.other.error().message + "\"");
+              event.other.error().message + "\"");
     return;
   }
   const double cost = cost_of_move(job);
@@ -92,8 +91,8 @@ void Broker::on_reconsidered(const Reconsidered& event) {
   std::snprintf(text, sizeof text,
                 "a step takes %.3g s, of which %.3g s are predicted by now; planned anew %.3g s",
                 job.drift.step_seconds(), seconds(event.other->as_it_is), seconds(event.other->as_planned));
-  step_.log("info reconsidered job=" + std::to_string(event.job) + " moves=" + (moves ? "yes" : "no") + " what=\"" +
-      text + "\"");
+  step_.log("info reconsidered job=" + std::to_string(event.job) + " moves=" + (moves ? "yes" : "no") +
+            " what=\"" + text + "\"");
   if (!moves) return;
   std::snprintf(text + std::char_traits<char>::length(text), 80, ": moving, which takes about %.0f s", cost);
   book_.notice(job, text);

@@ -10,8 +10,6 @@ using proto::JobState;
 
 namespace {
 BrokerOptions completed(BrokerOptions options) {
-  options.run.replication_rate = options.replication_rate;
-  options.run.replicates = options.replicates;
   options.pool.lease = options.lease;
   return options;
 }
@@ -54,7 +52,7 @@ void Broker::load_job(const StoredJob& stored, const StoredState& state) {
     job.step = job.points.step();
     return;
   }
-  job.steps = stored.run->plan->steps;
+  job.steps = stored.run->plan->training.steps;
   // The peers of runs that go on are known by name before they are back.
   for (const PlannedStage& stage : stored.run->plan->stages) {
     Peer& peer = pool_.enter(stage.peer);
@@ -91,7 +89,7 @@ void Broker::first_step() {
     }
     at->away_since = step_.now.monotonic;
     const PlannedRun& plan = *at->crew.plan;
-    step_.effect(OpenFeed{number, plan.data_key, job.submitted.submission, plan.microbatch_size});
+    step_.effect(OpenFeed{number, plan.data_key, job.submitted.submission, plan.training.microbatch_size});
     for (const proto::Secret& ticket : plan.relay_tickets) step_.effect(GrantRelay{ticket});
     step_.log("info run_goes_on job=" + job.text() + " step=" + std::to_string(job.log.recorded_step));
     if (job.state == JobState::Stopping) runs_.request_stop(job, /*to_go_on=*/false);

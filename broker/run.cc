@@ -55,7 +55,7 @@ void Run::start(Instant now, RunSink& sink) {
     return end_if_done(sink);
   }
   // What belongs to the border that the run begins at, and was lost with the peers before.
-  if (granted_ == plan_->steps && checkpointed_ < granted_) write_snapshot(now, true, sink);
+  if (granted_ == plan_->training.steps && checkpointed_ < granted_) write_snapshot(now, true, sink);
   if (granted_ != 0 && evaluation_is_due(granted_)) {
     begin_evaluation(granted_);
     continue_forward(sink);
@@ -74,11 +74,12 @@ void Run::continue_run(Instant now, RunSink& sink) {
 
 // The first step after `granted_` at which something else than the next step happens.
 uint64_t Run::next_border() const {
-  uint64_t border = plan_->steps;
+  uint64_t border = plan_->training.steps;
   const auto multiple_after = [&](uint64_t every) { return (granted_ / every + 1) * every; };
-  if (plan_->evaluate_every != 0 && plan_->forward_microbatches != 0)
-    border = std::min(border, multiple_after(plan_->evaluate_every));
-  if (plan_->checkpoint_steps) border = std::min(border, multiple_after(*plan_->checkpoint_steps));
+  if (plan_->borders.evaluate_every != 0 && plan_->forward_microbatches != 0)
+    border = std::min(border, multiple_after(plan_->borders.evaluate_every));
+  if (plan_->borders.checkpoint.steps)
+    border = std::min(border, multiple_after(*plan_->borders.checkpoint.steps));
   const uint64_t interval = steps_between_rounds();
   if (interval != 0 && may_copy(interval))
     border = std::min(border, std::max(granted_ + 1, next_copy(interval)));
@@ -98,7 +99,8 @@ void Run::advance(Instant now, RunSink& sink) {
     write_snapshot_if_due(now, sink);
     write_comparison_if_due(now, sink);
     const uint64_t target = std::min(next_border(), committed_ + options_.window_steps);
-    if (granted_ == plan_->steps || target <= granted_ || script_.size() >= options_.script_max) return;
+    if (granted_ == plan_->training.steps || target <= granted_ || script_.size() >= options_.script_max)
+      return;
     grant(now, target, sink);
     write_snapshot_if_due(now, sink);
     if (evaluation_is_due(granted_)) {
@@ -143,7 +145,8 @@ Status Run::check_ledger(uint32_t stage, const proto::StepReport& report, StepIn
       return fail(ErrorCode::InvalidArgument, "it names the samples of " + std::to_string(positions.size()) +
                                                   " microbatches of " + std::to_string(plan_->microbatches));
     for (uint32_t m = 0; m < positions.size(); ++m) {
-      const uint64_t expected = (report.step - 1) * plan_->batch_size + uint64_t{m} * plan_->microbatch_size;
+      const uint64_t expected =
+          (report.step - 1) * plan_->training.batch_size + uint64_t{m} * plan_->training.microbatch_size;
       if (positions[m] != expected)
         return fail(ErrorCode::InvalidArgument, "microbatch " + std::to_string(m) + " began with sample " +
                                                     std::to_string(positions[m]) +
@@ -164,9 +167,9 @@ void Run::send_norm(uint64_t number, StepInProgress& step, RunSink& sink) {
   for (const double loss : step.losses) losses += loss;
   step.norm = std::sqrt(sum) / plan_->microbatches;
   const bool is_finite = std::isfinite(step.norm) && std::isfinite(losses) && !step.statistics_diverged;
-  step.skip = plan_->is_empty(number) || (plan_->skips_steps() && !is_finite);
+  step.skip = plan_->training.is_empty(number) || (plan_->training.skips_diverged() && !is_finite);
   step.norm_sent = true;
-  if (!plan_->decides_together()) return;
+  if (!plan_->training.decides_together()) return;
   for (uint32_t s = 0; s < stages_.size(); ++s)
     if (!step.updated[s]) sink.send_to_stage(s, norm_of(number, step));
 }
@@ -196,7 +199,7 @@ Status Run::on_step_report(Instant now, uint32_t stage, const proto::StepReport&
     if (const Status taken = take_squares(stage, report, step); !taken) return wrong(taken.error().message);
     // Before the norm is sent, and before any snapshot with this step is whole.
     if (const auto what = not_finite(report);
-        what && !plan_->skips_steps() && !plan_->is_empty(report.step)) {
+        what && !plan_->training.skips_diverged() && !plan_->training.is_empty(report.step)) {
       ended_ = true;
       sink.diverged({report.step, stage,
                      plan::to_string(plan_->stages[stage].assignment->seat) + ", step " +
@@ -209,7 +212,7 @@ Status Run::on_step_report(Instant now, uint32_t stage, const proto::StepReport&
   }
   if (!report.updated) return {};
   // One that came back may have had the norm from the broker before it was restarted.
-  if (plan_->decides_together() && !step.norm_sent && report.step > repeats_until_[stage])
+  if (plan_->training.decides_together() && !step.norm_sent && report.step > repeats_until_[stage])
     return wrong("it updated before the norm was known");
   step.updated[stage] = true;
   status.step = report.step;
@@ -249,7 +252,7 @@ void Run::commit_steps(Instant now, RunSink& sink) {
     for (const double value : step.losses) loss += value;
     loss = step.skip ? std::numeric_limits<double>::quiet_NaN() : loss / plan_->microbatches;
     if (!step.skip) last_loss_ = loss;
-    const bool is_empty = plan_->is_empty(number);  // which says nothing of divergence
+    const bool is_empty = plan_->training.is_empty(number);  // which says nothing of divergence
     if (!is_empty) skipped_in_a_row_ = step.skip ? skipped_in_a_row_ + 1 : 0;
     const double elapsed = seconds(now - last_commit_);
     last_commit_ = now;
@@ -259,12 +262,12 @@ void Run::commit_steps(Instant now, RunSink& sink) {
     event.kind = JobEventKind::Step;
     event.step = number;
     event.loss = loss;
-    event.learning_rate =
-        dag::scheduled_learning_rate(plan_->schedule, plan_->optimizer.learning_rate, number, plan_->steps);
+    event.learning_rate = dag::scheduled_learning_rate(
+        plan_->training.schedule, plan_->training.optimizer.learning_rate, number, plan_->training.steps);
     event.seconds = elapsed;
-    event.samples_per_second = elapsed > 0 ? plan_->batch_size / elapsed : 0;
+    event.samples_per_second = elapsed > 0 ? plan_->training.batch_size / elapsed : 0;
     event.gradient_norm = step.norm;
-    event.samples = number * plan_->batch_size;
+    event.samples = number * plan_->training.batch_size;
     event.skipped = step.skip;
     steps_.erase(steps_.begin());
     granted_at_.erase(granted_at_.begin(), granted_at_.lower_bound(number));
@@ -293,9 +296,9 @@ Lack Run::lack() const {
   };
   if (!steps_.empty() && steps_.begin()->first == committed_ + 1) {
     const StepInProgress& step = steps_.begin()->second;
-    const bool waits_for_norm = plan_->decides_together() && !step.norm_sent;
-    const Lack lack =
-        waits_for_norm ? without(step.squares_in, false) : without(step.updated, plan_->decides_together());
+    const bool waits_for_norm = plan_->training.decides_together() && !step.norm_sent;
+    const Lack lack = waits_for_norm ? without(step.squares_in, false)
+                                     : without(step.updated, plan_->training.decides_together());
     if (!lack.stages.empty()) return lack;
   }
   for (const Round& round : rounds_) {
@@ -315,8 +318,8 @@ void Run::request_stop(Instant now, bool to_go_on, RunSink& sink) {
 
 void Run::end_if_done(RunSink& sink) {
   if (ended_ || !rounds_.empty()) return;
-  const bool complete = training() ? !comparison_ && committed_ == plan_->steps &&
-                                         checkpointed_ == plan_->steps && !forward_.active
+  const bool complete = training() ? !comparison_ && committed_ == plan_->training.steps &&
+                                         checkpointed_ == plan_->training.steps && !forward_.active
                                    : forward_.reported == plan_->forward_microbatches;
   if (complete) {
     ended_ = true;

@@ -78,7 +78,7 @@ struct RunOptions {
   uint32_t forward_chunk =
       8;  // microbatches of evaluation or prediction a command; two commands are under way
   Duration checkpoint_every_default = std::chrono::seconds(60);  // when the job names nothing
-  bool replicates = true;                                        // false: no rounds but checkpoints
+  bool replicates = true;  // false: no rounds but checkpoints; a lost peer takes its run back to the last
   uint64_t replication_rate = 12'500'000;  // bytes a second of one peer's uplink for snapshots; 0: no limit
   int64_t eager_bytes_max = 8 << 20;       // of the largest stage
   // Commands that are not settled: beyond, nothing is granted until a snapshot that takes long is in.
@@ -156,9 +156,11 @@ class Run {
   uint64_t granted_step() const { return granted_; }
   uint64_t evaluated_step() const { return evaluated_; }
   const std::map<std::string, double>& metrics() const { return metrics_; }
-  uint64_t steps() const { return plan_->steps; }
+  uint64_t steps() const { return plan_->training.steps; }
   double last_loss() const { return last_loss_; }
-  double samples_per_second() const { return commit_seconds_ > 0 ? plan_->batch_size / commit_seconds_ : 0; }
+  double samples_per_second() const {
+    return commit_seconds_ > 0 ? plan_->training.batch_size / commit_seconds_ : 0;
+  }
   const std::vector<proto::StageStatus>& stages() const { return stages_; }
   const PlannedRun& plan() const { return *plan_; }
   // When something last came in that brought the run forward: a step, a part of a snapshot, or the answer
@@ -171,7 +173,7 @@ class Run {
   // A microbatch of all stages over dense links is under way, which takes about so long.
   std::optional<Duration> comparing() const;
   const proto::LinkComparison& compared() const { return compared_; }
-  bool training() const { return plan_->steps != 0; }
+  bool training() const { return plan_->training.steps != 0; }
   uint64_t repeats_dropped() const { return repeats_; }  // reports of stages that had come back
   // Blobs of snapshots under way, which are not durable.
   void add_reported(std::vector<Digest>& blobs) const;
@@ -252,7 +254,7 @@ class Run {
   void check_direct(Instant now, RunSink& sink);
   bool is_gated(uint64_t step) const;
   bool has_last_snapshot() const;
-  bool needs_last_snapshot() const { return stopping_ || granted_ == plan_->steps; }
+  bool needs_last_snapshot() const { return stopping_ || granted_ == plan_->training.steps; }
 
   // Compressed links beside dense ones (run_compare.cc).
   struct Comparison {

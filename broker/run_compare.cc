@@ -41,7 +41,8 @@ std::optional<Duration> Run::comparing() const {
 
 void Run::write_comparison_if_due(Instant now, RunSink& sink) {
   if (codec_ratio_ <= 1 || options_.compare_share <= 0 || plan_->microbatches < 2) return;
-  if (comparison_ || granted_ == plan_->steps || committed_ < begun_after_ + options_.compare_after) return;
+  if (comparison_ || granted_ == plan_->training.steps || committed_ < begun_after_ + options_.compare_after)
+    return;
   if (seconds(now - compared_at_) * options_.compare_share < comparison_cost()) return;
   comparison_ = Comparison{.sequence = sequence_ + 1,
                            .step = granted_,

@@ -10,7 +10,8 @@ using proto::JobEventKind;
 
 bool Run::evaluation_is_due(uint64_t step) const {
   if (plan_->forward_microbatches == 0 || step <= evaluated_) return false;
-  return step == plan_->steps || (plan_->evaluate_every != 0 && step % plan_->evaluate_every == 0);
+  return step == plan_->training.steps ||
+         (plan_->borders.evaluate_every != 0 && step % plan_->borders.evaluate_every == 0);
 }
 
 void Run::begin_evaluation(uint64_t step) {
@@ -54,8 +55,8 @@ void Run::continue_forward(RunSink& sink) {
 }
 
 uint64_t Run::samples_of(uint32_t microbatch) const {
-  const uint64_t first = uint64_t{microbatch} * plan_->microbatch_size;
-  return std::min<uint64_t>(plan_->microbatch_size, plan_->forward_samples - first);
+  const uint64_t first = uint64_t{microbatch} * plan_->training.microbatch_size;
+  return std::min<uint64_t>(plan_->training.microbatch_size, plan_->forward_samples - first);
 }
 
 Status Run::on_evaluation_report(Instant now, uint32_t stage, const proto::EvaluationReport& report,

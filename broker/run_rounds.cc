@@ -22,7 +22,7 @@ int64_t state_bytes(const PlannedRun& plan, uint32_t stage) {
   const dag::Graph* graph = nullptr;
   for (const proto::StageProgram& program : assignment.programs)
     if (program.kind == proto::ProgramKind::Train) graph = program.graph.get();
-  const auto slots = static_cast<int64_t>(optimizer_slots(plan.optimizer).size());
+  const auto slots = static_cast<int64_t>(optimizer_slots(plan.training.optimizer).size());
   int64_t bytes = 0;
   for (const auto& tensor : assignment.tensors) {
     if (!is_weight(tensor.key.slot)) continue;
@@ -138,12 +138,14 @@ uint64_t Run::next_copy(uint64_t interval) const {
 uint64_t Run::steps_between_rounds() const {
   if (!options_.replicates) return 0;
   const double interval = round_interval();
-  if (plan_->checkpoint_steps)
-    return interval >= static_cast<double>(*plan_->checkpoint_steps) ? 0 : static_cast<uint64_t>(interval);
+  if (plan_->borders.checkpoint.steps)
+    return interval >= static_cast<double>(*plan_->borders.checkpoint.steps)
+               ? 0
+               : static_cast<uint64_t>(interval);
   // Where steps are long, checkpoints come as often as steps are granted, which is ahead by the window.
-  const double checkpoints =
-      std::max(seconds(plan_->checkpoint_every.value_or(options_.checkpoint_every_default)) / step_time(),
-               static_cast<double>(options_.window_steps));
+  const double checkpoints = std::max(
+      seconds(plan_->borders.checkpoint.every.value_or(options_.checkpoint_every_default)) / step_time(),
+      static_cast<double>(options_.window_steps));
   if (interval > checkpoints) return 0;
   return static_cast<uint64_t>(interval);
 }
@@ -177,8 +179,8 @@ void Run::write_snapshot(Instant now, bool durable, RunSink& sink) {
 
 void Run::write_snapshot_if_due(Instant now, RunSink& sink) {
   if (granted_ <= snapshot_written_) return;
-  const bool border = plan_->checkpoint_steps && granted_ % *plan_->checkpoint_steps == 0;
-  if (checkpoint_due_ || border || granted_ == plan_->steps) return write_snapshot(now, true, sink);
+  const bool border = plan_->borders.checkpoint.steps && granted_ % *plan_->borders.checkpoint.steps == 0;
+  if (checkpoint_due_ || border || granted_ == plan_->training.steps) return write_snapshot(now, true, sink);
   const uint64_t interval = steps_between_rounds();
   if (interval == 0) return;
   if (may_copy(interval) && granted_ >= next_copy(interval)) write_snapshot(now, false, sink);
@@ -191,7 +193,7 @@ void Run::write_last_snapshot(Instant now, RunSink& sink) {
   for (const Round& round : rounds_)
     if (round.step == granted_ && (round.durable || (moving_ && !round.direct))) return;
   if (granted_ == snapshot_written_ && !snapshot_written_durable_) {
-    if (granted_ == plan_->steps) return;  // the last step has a checkpoint
+    if (granted_ == plan_->training.steps) return;  // the last step has a checkpoint
     grant(now, granted_ + 1, sink);
   }
   write_snapshot(now, true, sink);
@@ -377,10 +379,12 @@ void Run::on_tick(Instant now, RunSink& sink) {
     if (needs_last_snapshot()) write_last_snapshot(now, sink);
   }
   check_direct(now, sink);
-  if (ended_ || stopping_ || plan_->checkpoint_steps || granted_ <= checkpointed_ || granted_ == plan_->steps)
+  if (ended_ || stopping_ || plan_->borders.checkpoint.steps || granted_ <= checkpointed_ ||
+      granted_ == plan_->training.steps)
     return;
   if (std::any_of(rounds_.begin(), rounds_.end(), [](const Round& round) { return round.durable; })) return;
-  if (now - last_checkpoint_ < plan_->checkpoint_every.value_or(options_.checkpoint_every_default)) return;
+  if (now - last_checkpoint_ < plan_->borders.checkpoint.every.value_or(options_.checkpoint_every_default))
+    return;
   checkpoint_due_ = true;
   if (!forward_.active) write_snapshot_if_due(now, sink);  // else after it: one may always be ahead
 }

@@ -115,7 +115,7 @@ Status Run::on_resumed(Instant now, uint32_t stage, uint64_t last_sequence, RunS
   for (const Command& command : script_)
     if (command.sequence > last_sequence) sink.send_to_stage(stage, command);
   for (const auto& [number, step] : steps_)
-    if (step.norm_sent && plan_->decides_together() && !step.updated[stage])
+    if (step.norm_sent && plan_->training.decides_together() && !step.updated[stage])
       sink.send_to_stage(stage, norm_of(number, step));
   // All of the script may have been done when the broker went: then no report brings the run forward.
   if (training())

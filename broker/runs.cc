@@ -26,7 +26,7 @@ void Runs::start(Job& job) {
   at.run =
       std::make_unique<Run>(job.number(), job.plan_version, at.crew.plan, begin_of(job, plan), options_.run);
   step_.record(RunStarted{job.number(), job.plan_version, at.crew.plan, job.losses.diverged_at});
-  job.microbatch_size = plan.microbatch_size;
+  job.microbatch_size = plan.training.microbatch_size;
   job.drift.begin(step_.now.monotonic, at.run->committed_step());
   job.phase = std::move(at);
   book_.set_state(job, JobState::Running, "");

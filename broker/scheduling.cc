@@ -229,7 +229,7 @@ void Broker::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool ag
   const PlannedRun& plan = *crew.plan;
   // A submission that was recorded before it said so.
   if (has_codecs(plan)) job.submitted.submission.compresses = true;
-  job.steps = plan.steps;
+  job.steps = plan.training.steps;
   std::vector<proto::AssignStage> stages;
   for (const PlannedStage& stage : plan.stages) stages.push_back(*stage.assignment);
   if (!stand_bys_.find_sources(job, stages)) {
@@ -265,7 +265,8 @@ void Broker::assign(Job& job, std::shared_ptr<const PlannedRun> planned, bool ag
     for (const std::string& line : plan.explanation) event.text += line + "\n";
     for (const PlannedStage& stage : plan.stages) event.peers.push_back(pool_.at(stage.peer).name);
     event.seconds = seconds(plan.predicted_step);
-    if (plan.steps > 0 && event.seconds > 0) event.samples_per_second = plan.batch_size / event.seconds;
+    if (plan.training.steps > 0 && event.seconds > 0)
+      event.samples_per_second = plan.training.batch_size / event.seconds;
     book_.emit(job, std::move(event));
   }
   step_.effect(OpenFeed{job.number(), plan.data_key, {}});

@@ -159,9 +159,8 @@ void StandBys::tell(Peer& peer, Job& job, const std::vector<uint32_t>& stages, c
   const PlannedRun& plan = *job.crew()->plan;
   const uint64_t step = point.snapshot->step;
   if (point.is_direct && (peer.minor < proto::kProtocolMinorOfDirectCopies ||
-                          std::any_of(stages.begin(), stages.end(), [&](uint32_t s) {
-                            return !may_give(pool_.at(plan.stages[s].peer));
-                          })))
+                          std::any_of(stages.begin(), stages.end(),
+                                      [&](uint32_t s) { return !may_give(pool_.at(plan.stages[s].peer)); })))
     return;
   Standing& standing = standing_[peer.id][job.number()];
   if (standing.step == step && standing.stages == stages) return;
@@ -174,7 +173,7 @@ void StandBys::tell(Peer& peer, Job& job, const std::vector<uint32_t>& stages, c
   proto::StandBy message{.run = job.number(),
                          .step = step,
                          .tensors = {},
-                         .rate = options_.replication_rate,
+                         .rate = options_.run.replication_rate,
                          .sources = {},
                          .list = standing.list};
   std::set<Digest> in_point;
@@ -262,9 +261,8 @@ void StandBys::find_holders(Job& job) {
 bool StandBys::lose_holders(Job& job) {
   if (!job.points.is_direct()) return false;
   for (auto& [sha256, holders] : job.points.holders)
-    std::erase_if(holders, [&](const PeerId& id) {
-      return !pool_.at(id).connection || pool_.at(id).device_lost;
-    });
+    std::erase_if(holders,
+                  [&](const PeerId& id) { return !pool_.at(id).connection || pool_.at(id).device_lost; });
   const auto& tensors = job.points.newest()->tensors;
   if (std::all_of(tensors.begin(), tensors.end(), [&](const auto& tensor) {
         const auto at = job.points.holders.find(tensor.sha256);
@@ -310,7 +308,7 @@ void StandBys::keep_transient() {
     if (at == nullptr) continue;
     at->run->add_reported(keep.blobs);
     const double rate =
-        std::min(options_.replication_rate == 0 ? 1e18 : 1.0 * options_.replication_rate, 12.5e6);
+        std::min(options_.run.replication_rate == 0 ? 1e18 : 1.0 * options_.run.replication_rate, 12.5e6);
     const double upload = static_cast<double>(largest_state_bytes(*at->crew.plan)) / rate;
     keep.young =
         std::max(keep.young, std::chrono::duration_cast<Duration>(std::chrono::duration<double>(4 * upload)));

@@ -8,75 +8,24 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <thread>
 
 #include "broker/service/broker_service.h"
 #include "cli/broker_address.h"
+#include "cli/broker_options.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/log_lines.h"
-#include "cli/quantities.h"
 #include "cli/say.h"
 #include "cli/signals.h"
-#include "configs/cluster.h"
-#include "configs/reader.h"
-#include "configs/yaml.h"
-#include "storage/files.h"
 
 namespace weft::cli {
 namespace {
 namespace fs = std::filesystem;
 
-struct BrokerCommandOptions {
-  std::string config, data_dir, listen, advertise, lease, replication_rate, copies, egress, quota, links,
-      replan_after, compare_share, plan_memory, plan_seconds;
-};
-
 constexpr int kPrinted[] = {STDOUT_FILENO, STDERR_FILENO};
-constexpr const char* kListenDefault = "0.0.0.0:7700";
-constexpr int64_t kPlanMemoryMin = int64_t{64} << 20;
-constexpr int kPlanSecondsMax = 24 * 60 * 60;
-
-// What the configuration file says and the command line does not.
-Status read_config(BrokerCommandOptions& options) {
-  storage::Files files;
-  WEFT_TRY(const auto bytes, files.read(options.config, configs::kYamlSizeMax));
-  WEFT_TRY(const configs::Node tree,
-           configs::parse_yaml({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, options.config));
-  configs::Problems problems;
-  configs::MapReader reader(tree, "", problems);
-  const configs::Node* format = reader.take("format");
-  if (format != nullptr && reader.parse_count(*format, "format", 0, 1000).value_or(1) != 1)
-    reader.problem(format->where,
-                   "`format: " + format->text + "` is not known here; this weft reads format 1",
-                   ErrorCode::VersionMismatch);
-  const auto take = [&](const char* key, std::string& into) {
-    std::string text = reader.text(key, "");
-    if (into.empty()) into = std::move(text);
-  };
-  const fs::path folder = fs::path(options.config).parent_path();
-  const bool from_file = options.data_dir.empty();
-  take("data_dir", options.data_dir);
-  if (from_file && !options.data_dir.empty()) options.data_dir = (folder / options.data_dir).string();
-  take("listen", options.listen);
-  take("advertise", options.advertise);
-  take("lease", options.lease);
-  take("replication_rate", options.replication_rate);
-  take("copies", options.copies);
-  take("egress", options.egress);
-  take("quota", options.quota);
-  take("links", options.links);
-  take("replan_after", options.replan_after);
-  take("compare_share", options.compare_share);
-  take("plan_memory", options.plan_memory);
-  take("plan_seconds", options.plan_seconds);
-  reader.finish();
-  if (!problems.empty()) return fail(problems.error());
-  return {};
-}
 
 bool is_any_address(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
 
@@ -146,104 +95,26 @@ class StopOnSignal {
   std::thread thread_;
 };
 
-// Bytes a second.
-Result<uint64_t> parse_replication_rate(const std::string& text) {
-  if (text == "unlimited" || text == "none") return 0;
-  const auto rate = configs::parse_bandwidth(text);
-  if (!rate || *rate < 1)
-    return fail(ErrorCode::InvalidArgument,
-                "--replication-rate: '" + text + "' is no rate; write 100Mbit, 1Gbit, unlimited or none");
-  return static_cast<uint64_t>(*rate);
-}
-
-// In which processes jobs are planned, and what these may take.
-Status limit_planning(const BrokerCommandOptions& options, broker::BrokerServiceOptions& service) {
-  service.program = "/proc/self/exe";  // this very program, also when its file was replaced
-  if (options.plan_memory == "unlimited") {
-    service.plan_memory = Bytes{0};
-  } else if (!options.plan_memory.empty()) {
-    const auto memory = configs::parse_memory(options.plan_memory);
-    if (!memory || memory->value < kPlanMemoryMin)
-      return fail(ErrorCode::InvalidArgument,
-                  "--plan-memory: '" + options.plan_memory +
-                      "' is no amount of at least 64 MiB; write 4GiB, or unlimited");
-    service.plan_memory = *memory;
-  }
-  if (options.plan_seconds.empty()) return {};
-  int seconds = 0;
-  const std::string& text = options.plan_seconds;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (error != std::errc{} || end != text.data() + text.size() || seconds < 1 || seconds > kPlanSecondsMax)
-    return fail(ErrorCode::InvalidArgument,
-                "--plan-seconds: '" + text + "' is no number of seconds from 1 to a day");
-  service.plan_time = std::chrono::seconds(seconds);
-  return {};
-}
-
-Result<int> run_broker(BrokerCommandOptions options) {
-  if (!options.config.empty()) WEFT_TRY_STATUS(read_config(options));
-  broker::BrokerServiceOptions service_options;
+Result<int> run_broker(const BrokerWords& words) {
+  broker::BrokerServiceOptions options;
+  WEFT_TRY_STATUS(read_broker_options(words, options));
   if (options.data_dir.empty()) {
     WEFT_TRY(const fs::path folder, data_folder());
-    options.data_dir = (folder / "broker").string();
+    options.data_dir = folder / "broker";
   }
-  service_options.data_dir = options.data_dir;
-  WEFT_TRY(service_options.listen,
-           net::parse_endpoint(options.listen.empty() ? kListenDefault : options.listen));
-  if (!options.advertise.empty()) WEFT_TRY_STATUS(net::parse_endpoint(options.advertise));
-  service_options.advertise = options.advertise;
-  service_options.software = WEFT_VERSION;
-  service_options.log = [log = std::make_shared<LogLines>()](const std::string& line) { (*log)(line); };
-  if (!options.lease.empty()) {
-    WEFT_TRY(service_options.lease, parse_duration(options.lease));
-  }
-
-  if (!options.replication_rate.empty()) {
-    service_options.replicates = options.replication_rate != "none";
-    WEFT_TRY(service_options.replication_rate, parse_replication_rate(options.replication_rate));
-  }
-
-  if (!options.copies.empty() && options.copies != "direct" && options.copies != "broker")
-    return fail(ErrorCode::InvalidArgument,
-                "--copies: '" + options.copies + "' is neither direct nor broker");
-  service_options.copies_go_direct = options.copies != "broker";
-  if (!options.egress.empty() && options.egress != "unlimited") {
-    WEFT_TRY(const double rate, parse_rate_cap("--egress", options.egress));
-    service_options.egress = static_cast<uint64_t>(rate);
-  }
-  if (!options.quota.empty()) {
-    const auto bytes = configs::parse_memory(options.quota);
-    if (!bytes || bytes->value <= 0)
-      return fail(ErrorCode::InvalidArgument,
-                  "--quota: '" + options.quota + "' is no amount of bytes; write 100GiB");
-    service_options.quota.bytes = static_cast<uint64_t>(bytes->value);
-  }
-  if (!options.links.empty() && options.links != "measure" && options.links != "assume")
-    return fail(ErrorCode::InvalidArgument, "--links: '" + options.links + "' is neither measure nor assume");
-  service_options.measures_links = options.links != "assume";
-  if (options.replan_after == "never") {
-    service_options.replan_after = Duration{};
-  } else if (!options.replan_after.empty()) {
-    WEFT_TRY(service_options.replan_after, parse_duration(options.replan_after));
-  }
-  if (!options.compare_share.empty()) {
-    const std::string& text = options.compare_share;
-    double& share = service_options.compare_share;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
-    if (error != std::errc{} || end != text.data() + text.size() || !(share >= 0 && share <= 0.5))
-      return fail(ErrorCode::InvalidArgument, "--compare-share: '" + text + "' is no number from 0 to 0.5");
-  }
-  WEFT_TRY_STATUS(limit_planning(options, service_options));
+  options.broker.software = WEFT_VERSION;
+  options.log = [log = std::make_shared<LogLines>()](const std::string& line) { (*log)(line); };
+  options.program = "/proc/self/exe";  // this very program, also when its file was replaced
 
   const bool is_journal = writes_to_journal();
-  service_options.makes_submitter_token = !is_journal;
-  const fs::path data_dir = service_options.data_dir;
+  options.makes_submitter_token = !is_journal;
+  const fs::path data_dir = options.data_dir;
+  const bool is_advertised = !options.advertise.empty();
   const sigset_t signals = StopOnSignal::signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  WEFT_TRY(const auto service, broker::BrokerService::start(std::move(service_options)));
+  WEFT_TRY(const auto service, broker::BrokerService::start(std::move(options)));
   std::string address = service->advertised();
-  if (const net::Endpoint bound = service->endpoint();
-      options.advertise.empty() && is_any_address(bound.host))
+  if (const net::Endpoint bound = service->endpoint(); !is_advertised && is_any_address(bound.host))
     address = net::to_string({own_address(), bound.port});
   WEFT_TRY_STATUS(broker::keep_address(data_dir, address));
   if (is_journal)
@@ -268,46 +139,9 @@ Result<int> run_broker(BrokerCommandOptions options) {
 
 void add_broker(CommandLine program, Command& chosen) {
   CommandLine command = program.subcommand("broker", "run the service that peers join and users submit to");
-  auto options = std::make_shared<BrokerCommandOptions>();
-  command.option("--config", options->config,
-                 "a YAML file with data_dir, listen, advertise, lease, replication_rate, copies, "
-                 "egress, quota, links, replan_after, compare_share, plan_memory, plan_seconds; options "
-                 "here win");
-  command.option("--data-dir", options->data_dir,
-                 "identity, tokens, jobs, models and data; made where it is missing; default "
-                 "~/.local/share/weft/broker");
-  command.option("--listen", options->listen,
-                 "HOST:PORT; default " + std::string(kListenDefault) + "; port 0: any free one");
-  command.option("--advertise", options->advertise, "HOST:PORT under which others reach this broker");
-  command.option("--lease", options->lease, "how long a silent peer is kept, as 10s");
-  command.option("--replication-rate", options->replication_rate,
-                 "how much of a peer's link copies of its state may take, as 100Mbit (the default) or "
-                 "unlimited; none: a lost peer takes its run back to the last checkpoint");
-  command.option("--copies", options->copies,
-                 "direct (the default): copies of a state go from its stage straight to a peer of the "
-                 "pool that stands by, where there is one; broker: all go through the broker");
-  command.option("--egress", options->egress,
-                 "how much of this broker's line copies for peers that stand by may take in all, as "
-                 "500Mbit; what a stage loads goes first and at once; default unlimited");
-  command.option("--quota", options->quota,
-                 "how many bytes of blobs that no job uses one key may leave here, as 100GiB; default "
-                 "1TiB");
-  command.option("--links", options->links,
-                 "measure (the default): peers that have nothing to do measure the links between them; "
-                 "assume: 10 Gbit/s within a region, 100 Mbit/s between others");
-  command.option("--replan-after", options->replan_after,
-                 "how long after a run began, or the last look at it, it may be planned again with what "
-                 "was measured since, and moved where that pays; default 30s; never");
-  command.option("--compare-share", options->compare_share,
-                 "of the time of a run over compressed links, what may go into running a microbatch over "
-                 "dense ones beside, to see what compression does to loss and gradient; default 0.02; 0: "
-                 "never");
-  command.option("--plan-memory", options->plan_memory,
-                 "what planning a job, in a process of its own, may take, as 4GiB (the default) or "
-                 "unlimited; a model that takes more fails its job");
-  command.option("--plan-seconds", options->plan_seconds,
-                 "how long planning a job may take, in seconds; default 60");
-  command.runs(chosen, [options] { return run_broker(*options); });
+  const auto words = std::make_shared<BrokerWords>();
+  add_broker_options(command, *words);
+  command.runs(chosen, [words] { return run_broker(*words); });
 }
 
 }  // namespace weft::cli

@@ -1,4 +1,5 @@
 #include "cli/plan_job.h"
+#include "broker/run.h"
 
 #include <algorithm>
 #include <numeric>
@@ -31,8 +32,7 @@ using dag::OpKind;
 using dag::OutputRole;
 using onnx::OnnxModel;
 
-constexpr uint64_t kReplicationRate = 12'500'000;  // weft broker's, unless it is told another
-constexpr uint32_t kPredictMicrobatches = 8;       // at a time, as a broker plans a prediction
+constexpr uint32_t kPredictMicrobatches = 8;  // at a time, as a broker plans a prediction
 
 bool is_number(const std::string& dim) {
   return !dim.empty() && std::all_of(dim.begin(), dim.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -269,7 +269,7 @@ plan::PlanRequest PlannedJob::request() const {
           .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
           .clips_norm = job.decides_together(),
           .evaluates = job.test.has_value(),
-          .copies = kReplicationRate,
+          .copies = broker::RunOptions{}.replication_rate,  // unless the broker is told another
           .equal_bits = job.equal_bits,
           .pins = pins,
           .owner_share_max = job.owner_share_max,

@@ -16,7 +16,7 @@
 #include "configs/yaml.h"
 #include "dag/arithmetic.h"
 #include "dag/loss.h"
-#include "dag/optimizer.h"
+#include "dag/training.h"
 #include "data/data_spec.h"
 #include "plan/compression.h"
 #include "plan/equal_bits.h"
@@ -26,19 +26,14 @@ namespace weft::configs {
 
 enum class Task : uint8_t { Train, Predict };
 
-// When checkpoints are made: at most one of the two is set; neither means none.
-struct CheckpointSpec {
-  std::optional<Duration> every;
-  std::optional<uint64_t> steps;
-};
-
 // What an input is for every sample alike, as {value: 16000}: a number, or lists of them, row by row.
 struct InputValue {
   dag::Shape shape;  // of the lists; of a number none
   std::vector<double> numbers;
 };
 
-struct Job {
+// Its terms of training and its borders are members like the others.
+struct Job : dag::TrainingTerms, dag::Borders {
   std::string source;         // the file's name, for messages
   bool from_options = false;  // it was made of a command's options: messages speak of them, not of keys
   std::filesystem::path model;
@@ -51,21 +46,11 @@ struct Job {
   // The data of `test`, or the part that a text's `validation` keeps from training.
   std::optional<data::DataSpec> test;
   std::optional<data::DataSpec> predict;  // set for Task::Predict
-  uint32_t batch_size = 0;
-  uint32_t microbatch_size = 0;   // divides batch_size; 0: auto, the planner chooses
-  std::optional<uint64_t> steps;  // for Task::Train exactly one of these is set
+  std::optional<uint64_t> steps;          // for Task::Train exactly one of these is set
   std::optional<uint64_t> epochs;
   bool shuffle = true;
-  uint64_t seed = 0;
   // Glob patterns over initializer names: `train` and `freeze` (onnx::judge_roles).
   std::vector<std::string> trained, freeze;
-  dag::OptimizerSpec optimizer;
-  dag::ScheduleSpec schedule;
-  double clip_norm = 0;  // 0: no clipping
-  dag::OnDivergence on_divergence = dag::OnDivergence::Stop;
-  uint32_t gradient_ranges = 1;  // a step's microbatches are added up in (dag/gradient_order.h)
-  uint64_t evaluate_every = 0;   // steps; 0: only what the trainer does of itself
-  CheckpointSpec checkpoint;
   std::filesystem::path output;
   std::optional<uint32_t> stages;  // nothing: auto
   plan::EqualBits equal_bits = plan::EqualBits::Prefer;
@@ -83,8 +68,6 @@ struct Job {
   // Ascending: what `auto` may become. Of all that divide the batch so that gradient_ranges divides the
   // microbatches a few, each about twice the one before; the last is the whole batch, or its largest range.
   std::vector<uint32_t> microbatch_sizes() const;
-  // A step's updates wait until all of its numbers are known.
-  bool decides_together() const { return clip_norm > 0 || on_divergence == dag::OnDivergence::Skip; }
   // Whether a step may be made of samples that count for nothing in the loss, as far as this file tells.
   bool may_have_empty_steps() const;
   Job with_microbatch_size(uint32_t size) const;

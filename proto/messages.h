@@ -23,9 +23,9 @@
 #include "dag/backend_traits.h"
 #include "dag/graph.h"
 #include "dag/metrics.h"
-#include "dag/optimizer.h"
 #include "dag/state.h"
 #include "dag/tensor_role.h"
+#include "dag/training.h"
 #include "plan/device.h"
 #include "plan/seat.h"
 
@@ -190,34 +190,12 @@ struct BlobSource {
   std::vector<uint32_t> tensors{};       // of the list, by index
 };
 
-struct TrainingSpec {
-  uint64_t seed = 0;
-  uint32_t batch_size = 0;
-  uint32_t microbatch_size = 0;
-  uint64_t steps = 0;
-  dag::OptimizerSpec optimizer{};
-  dag::ScheduleSpec schedule{};
-  double clip_norm = 0;
-  uint32_t gradient_ranges = 1;  // divides the microbatches of a step (dag/gradient_order.h)
-  dag::OnDivergence on_divergence = dag::OnDivergence::Stop;
-  // Ascending, at most data::kEmptyStepsMax: steps in which no label counts. They are computed, and skipped.
-  std::vector<uint64_t> empty_steps{};
-  // Updates wait for GradientNorm: what all stages do with a step depends on all of it.
-  uint32_t microbatches() const { return batch_size / microbatch_size; }  // of a step
-  bool decides_together() const { return clip_norm > 0 || skips_diverged(); }
-  bool skips_diverged() const { return on_divergence == dag::OnDivergence::Skip; }
-  bool may_skip() const { return skips_diverged() || !empty_steps.empty(); }
-  bool is_empty(uint64_t step) const {
-    return std::binary_search(empty_steps.begin(), empty_steps.end(), step);
-  }
-};
-
 struct AssignStage {
   JobNumber run = 0;
   PlanVersion plan_version = 0;
   plan::Seat seat{};
   uint32_t stage_count = 0;
-  TrainingSpec training{};  // for Predict: only the batch sizes count
+  dag::TrainingSpec training{};  // for Predict: only the batch sizes count
   std::vector<StageProgram> programs{};
   std::vector<TensorReference>
       tensors{};  // every initializer's value, and the optimizer's slots unless they are zero
@@ -745,32 +723,38 @@ struct RunStage {
   bool pinned = false;                 // nobody else may have it
   std::string owner{};                 // not empty: only this owner's machines may have it
 };
-// Of RunPlan::gentler: links are dense long before.
+// Of RunTerms::gentler: links are dense long before.
 inline constexpr uint32_t kGentlerMax = 16;
+// What a planned run comes to beside its stages. Its job says the first block, its planner the second; the
+// broker has it in memory (broker/planned_run.h), on its planner's pipe and in its rows.
+struct RunTerms {
+  // In a RunPlan the steps and the sizes of its batches alone: each stage's assignment has all of it.
+  dag::TrainingSpec training{};
+  dag::Borders borders{};
+  dag::LossTerms loss_terms{};       // of what evaluation reports
+  bool equal_bits_required = false;  // then a stage goes to nobody of another fingerprint
+
+  uint32_t microbatches = 0;  // a step
+  uint32_t parameter_count = 0;
+  // Evaluation, or prediction: microbatches in all and the samples in each but the last; 0: none.
+  uint32_t forward_microbatches = 0;
+  uint64_t forward_samples = 0;
+  bool masked = false;  // the evaluation graph leaves padding out and counts what counted
+  bool accuracy = false;
+  uint32_t prediction_stages = 0;  // how many stages report outputs
+  bool equal_bits = true;          // all peers of one fingerprint
+  std::string fingerprint{};
+  std::vector<std::string> explanation{};
+  std::vector<Secret> relay_tickets{};  // of its links
+  Secret data_key{};
+  Duration predicted_step{};
+  // Of links whose codecs the planner chose: how much gentler they had to become (plan::Compression).
+  std::optional<uint32_t> gentler{};
+};
 struct RunPlan {
   std::vector<RunStage> stages{};
   uint64_t after_step = 0;
-  uint64_t steps = 0;  // 0: prediction
-  uint32_t batch_size = 0;
-  uint32_t microbatches = 0;  // a step
-  uint32_t parameter_count = 0;
-  uint64_t evaluate_every = 0;
-  std::optional<Duration> checkpoint_every{};
-  std::optional<uint64_t> checkpoint_steps{};
-  uint32_t forward_microbatches = 0;
-  uint64_t forward_samples = 0;
-  uint32_t microbatch_size = 0;
-  bool masked = false;
-  bool accuracy = false;
-  dag::LossTerms loss_terms{};
-  uint32_t prediction_stages = 0;
-  bool equal_bits = true, equal_bits_required = false;
-  std::string fingerprint{};
-  std::vector<std::string> explanation{};
-  std::vector<Secret> relay_tickets{};
-  Secret data_key{};
-  Duration predicted_step{};
-  std::optional<uint32_t> gentler{};  // where the planner chose the links' codecs (plan::Compression)
+  RunTerms terms{};
   // The run before went back because of this step, which was not finite: if it is so again, the job ends. 0:
   // it did not, or has got past it.
   uint64_t diverged_at = 0;

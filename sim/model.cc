@@ -251,16 +251,14 @@ dag::OptimizerSpec optimizer_of(const JobSpec& job) {
 broker::JobTerms terms_of(const JobSpec& job, const ModelGraphs& graphs,
                           const broker::JobTerms::Initial& initial) {
   broker::JobTerms terms;
-  terms.training = {.seed = job.seed,
-                    .batch_size = job.microbatches * job.microbatch_size,
-                    .microbatch_size = job.microbatch_size,
-                    .steps = job.predicts ? 0 : job.steps,
-                    .optimizer = optimizer_of(job),
-                    .schedule = {},
-                    .clip_norm = job.clip_norm};
-  terms.evaluate_every = job.evaluate_every;
-  terms.checkpoint_every = job.checkpoint_every;
-  terms.checkpoint_steps = job.checkpoint_steps;
+  terms.run.training = {{.seed = job.seed,
+                         .batch_size = job.microbatches * job.microbatch_size,
+                         .microbatch_size = job.microbatch_size,
+                         .optimizer = optimizer_of(job),
+                         .schedule = {},
+                         .clip_norm = job.clip_norm},
+                        job.predicts ? 0 : job.steps};
+  terms.run.borders = {job.evaluate_every, {job.checkpoint_every, job.checkpoint_steps}};
   for (const auto& [kind, program] : graphs.programs)
     terms.programs[kind] = {program.graph.get(), uint64_t{job.forward_microbatches} * job.microbatch_size};
   terms.initial = &initial;

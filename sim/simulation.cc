@@ -58,7 +58,7 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
   broker.broker.software = "sim";
   broker.broker.failures_max = 1'000'000'000;  // a job that is given up would hide what went wrong
   broker.broker.loading_deadline = seconds(60);
-  broker.broker.replication_rate = draw.one_in(2) ? 12'500'000 : 500'000;
+  if (!draw.one_in(2)) broker.broker.run.replication_rate = 500'000;
   broker.broker.pool.gone_max = 1;  // whoever is needed, all the same, must not be forgotten
   broker.broker.measures_links = options.seed % 5 == 0;
   broker.broker.draw_secret = [tickets = Draw(options.seed, 0x70726f62)]() mutable {
@@ -70,13 +70,13 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
   broker.broker.drift.look_after = {};
   if (options.drift) {
     broker.plans_by_pace = broker.broker.measures_links = true;
-    broker.broker.replicates = false;  // the lines carry tensors alone
+    broker.broker.run.replicates = false;  // the lines carry tensors alone
     if (options.drift->moves) broker.broker.drift.look_after = seconds(10);
   } else if (options.slow) {  // as a broker is started
     broker.plans_by_pace = broker.broker.measures_links = options.slow->foreseen;
     broker.broker.loading_deadline = broker::BrokerOptions{}.loading_deadline;
     if (options.slow->foreseen) broker.broker.drift.look_after = broker::DriftOptions{}.look_after;
-    broker.broker.replication_rate = kSlowLine / 10;  // what the planner leaves copies of such a line
+    broker.broker.run.replication_rate = kSlowLine / 10;  // what the planner leaves copies of such a line
   } else if (options.seed % 3 == 0 && options.peers < 32) {
     broker.broker.drift.look_after = seconds(3 + static_cast<int64_t>(options.seed % 11));
     broker.broker.drift.steps_min = 2;

@@ -27,8 +27,6 @@ Result<double> norm_of(peer::Download& squares, uint32_t microbatches) {
   return std::sqrt(sum) / microbatches;
 }
 
-bool skips_steps(const configs::Job& job) { return job.on_divergence == dag::OnDivergence::Skip; }
-
 }  // namespace
 
 peer::Precision precision_of(const configs::Job& job) { return {.compute = job.arithmetic}; }
@@ -94,7 +92,7 @@ Status TrainingSession::take(const Pending& pending, StepResult& result) const {
   return {};
 }
 
-bool TrainingSession::may_skip() const { return skips_steps(*job_) || !divisors_.empty(); }
+bool TrainingSession::may_skip() const { return job_->skips_diverged() || !divisors_.empty(); }
 
 // The device is waited for once, or, where the update depends on what came before it, twice.
 Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_t steps,
@@ -106,7 +104,7 @@ Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_
     WEFT_TRY(const auto batch, loader.next());
     WEFT_CHECK_MSG(batch && batch->step == step, "the loader is at another step");
     result.is_empty = batch->is_of_empty_step;
-    if (m == 0 && (skips_steps(*job_) || result.is_empty)) WEFT_TRY_STATUS(executor_->keep_statistics());
+    if (m == 0 && (job_->skips_diverged() || result.is_empty)) WEFT_TRY_STATUS(executor_->keep_statistics());
     WEFT_TRY_STATUS(run_microbatch(step, m, *batch));
     WEFT_TRY(auto loss, executor_->begin_value(*microbatch_, loss_));
     pending.losses.push_back(std::move(loss));
@@ -117,7 +115,7 @@ Result<TrainingSession::StepResult> TrainingSession::step(uint64_t step, uint64_
   WEFT_TRY(pending.statistics, executor_->begin_statistic_squares());
   const bool decides = job_->decides_together() || result.is_empty;
   if (decides) WEFT_TRY_STATUS(take(pending, result));
-  result.skipped = result.is_empty || (skips_steps(*job_) && !result.not_finite.empty());
+  result.skipped = result.is_empty || (job_->skips_diverged() && !result.not_finite.empty());
   if (result.skipped) {
     ++skipped_steps_;
     WEFT_TRY_STATUS(executor_->undo_statistics());

@@ -166,22 +166,15 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   }
 
   CoreOptions core;
-  core.broker.software = parts->options.software;
-  core.broker.lease = parts->options.lease;
-  core.broker.heartbeat_interval = parts->options.lease / 5;
-  core.broker.return_deadline = parts->options.lease;
-  core.broker.replication_rate = parts->options.replication_rate;
-  core.broker.replicates = parts->options.replicates;
-  core.broker.copies_go_direct = parts->options.copies_go_direct;
-  core.broker.measures_links = parts->options.measures_links;
-  core.broker.drift.look_after = parts->options.replan_after;
-  core.broker.run.compare_share = parts->options.compare_share;
+  core.broker = parts->options.broker;
+  core.broker.heartbeat_interval = core.broker.lease / 5;
+  core.broker.return_deadline = core.broker.lease;
   core.broker.draw_secret = random_secret;
   PlanProcessOptions& planning = core.planning.process;
   planning.program = parts->options.program;
   planning.blobs = data_dir / "blobs";
   planning.jobs = data_dir / "jobs";
-  if (parts->options.replicates) planning.replication_rate = parts->options.replication_rate;
+  if (core.broker.run.replicates) planning.replication_rate = core.broker.run.replication_rate;
   planning.memory_max = parts->options.plan_memory;
   core.planning.plan_time_max = parts->options.plan_time;
   core.log = parts->options.log;

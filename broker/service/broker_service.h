@@ -17,6 +17,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "broker/options.h"
 #include "broker/service/blob_leases.h"
 #include "net/listener.h"
 #include "security/token.h"
@@ -28,19 +29,13 @@ struct BrokerServiceOptions {
   net::Endpoint listen{"0.0.0.0", 7700};
   net::ListenLimits limits{};
   std::string advertise;  // "host:port" that tokens' users are told; empty: the bound address
-  std::string software;   // version
   std::function<void(const std::string& line)> log;
-  Duration lease = std::chrono::seconds(10);
-  bool replicates = true;
-  uint64_t replication_rate = 12'500'000;            // of one peer's link, bytes a second; 0: no limit
-  bool copies_go_direct = true;                      // to peers that stand by, where that is possible
-  Duration replan_after = std::chrono::seconds(30);  // 0: runs are never planned again while they go on
-  double compare_share = 0.02;  // of a run's time, for comparing compressed links with dense ones; 0: never
-  uint64_t egress = 0;          // bytes a second of blobs for peers that stand by, in all; 0: no limit
-  BlobQuota quota{};            // of each key, for blobs that no job uses
-  bool measures_links = true;   // false: they are taken as the regions' names suggest
-  bool makes_submitter_token =
-      true;  // where there is none yet; false: who starts it cannot show it to anybody
+  // Of the core. Heartbeats and the time to come back follow from the lease.
+  BrokerOptions broker{.measures_links = true};
+  uint64_t egress = 0;  // bytes a second of blobs for peers that stand by, in all; 0: no limit
+  BlobQuota quota{};    // of each key, for blobs that no job uses
+  // Where there is none yet; false: who starts it cannot show it to anybody.
+  bool makes_submitter_token = true;
   // weft, which checks submissions and plans jobs in processes of their own; empty: it cannot.
   std::filesystem::path program{};
   Bytes plan_memory{int64_t{4} << 30};            // that planning a job may take; 0: no limit

@@ -51,23 +51,12 @@ Result<std::vector<plan::Pin>> resolve_pins(const configs::Job& job, const dag::
 JobTerms terms_of(const JobContext& context) {
   const configs::Job& job = context.job;
   JobTerms terms;
-  terms.training = {.seed = job.seed,
-                    .batch_size = job.batch_size,
-                    .microbatch_size = job.microbatch_size,
-                    .steps = context.steps,
-                    .optimizer = job.optimizer,
-                    .schedule = job.schedule,
-                    .clip_norm = job.clip_norm,
-                    .gradient_ranges = job.gradient_ranges,
-                    .on_divergence = job.on_divergence,
-                    .empty_steps = context.empty_steps};
-  terms.evaluate_every = job.evaluate_every;
-  terms.checkpoint_every = job.checkpoint.every;
-  terms.checkpoint_steps = job.checkpoint.steps;
-  if (!job.losses.empty()) terms.loss_terms = dag::loss_terms(job.losses);
+  terms.run.training = {job, context.steps, context.empty_steps};
+  terms.run.borders = job;
+  if (!job.losses.empty()) terms.run.loss_terms = dag::loss_terms(job.losses);
+  terms.run.equal_bits_required = job.equal_bits == plan::EqualBits::Require;
   terms.arithmetic = job.arithmetic;
   terms.chooses_codecs = job.compression.policy == plan::CompressionPolicy::Auto;
-  terms.equal_bits_required = job.equal_bits == plan::EqualBits::Require;
   terms.limits_owners = job.owner_share_max < 1;
   for (const auto& [kind, program] : context.programs)
     terms.programs[kind] = {&program.graph, program.sample_count};
@@ -220,8 +209,8 @@ Result<JobPlanner::Wanted> JobPlanner::check(const proto::SubmitJob& submission)
     SubmittedModel files(submission, model_path(job, folder_), blobs_);
     WEFT_TRY_STATUS(open_submitted(submission, files, 0));
   }
-  return Wanted{job.compression.policy != plan::CompressionPolicy::None, job.arithmetic,
-                job.on_divergence == dag::OnDivergence::Skip, is_new ? proto::kProtocolMinorOfEmptySteps : 0};
+  return Wanted{job.compression.policy != plan::CompressionPolicy::None, job.arithmetic, job.skips_diverged(),
+                is_new ? proto::kProtocolMinorOfEmptySteps : 0};
 }
 
 }  // namespace weft::broker

@@ -168,7 +168,7 @@ Status RecordWriter::write(const RunStarted& record) {
     WEFT_TRY_STATUS(insert_stage_.bind(record.job).bind(uint64_t{s}).bind(assignment).run());
   }
   // It may begin before steps that the plan before had committed: they are done again.
-  return done(keep_size_.bind(uint64_t{record.plan->microbatch_size}).bind(record.job));
+  return done(keep_size_.bind(uint64_t{record.plan->training.microbatch_size}).bind(record.job));
 }
 
 Status RecordWriter::write(const CommandIssued& record) {

@@ -51,7 +51,7 @@ Status StageRunner::load_state(const TensorSource& tensors) {
 }
 
 Status StageRunner::add_program(const proto::StageProgram& stage) {
-  const proto::TrainingSpec& training = assignment_->training;
+  const dag::TrainingSpec& training = assignment_->training;
   ExecutorOptions options;
   options.accumulates = stage.kind == ProgramKind::Train && training.batch_size > training.microbatch_size;
   options.sums_ranges = stage.kind == ProgramKind::Train && training.gradient_ranges > 1;
@@ -158,7 +158,7 @@ Status StageRunner::run_segment(const Task& task, const Inputs& inputs, Submitte
   Program& program = programs_.at(task.key.program);
   const bool begins_step =
       task.key.program == ProgramKind::Train && task.first_segment && task.key.microbatch == 0;
-  const proto::TrainingSpec& terms = assignment_->training;
+  const dag::TrainingSpec& terms = assignment_->training;
   if (begins_step && (terms.skips_diverged() || terms.is_empty(task.key.step)))
     WEFT_TRY_STATUS(program.executor->keep_statistics());
   WEFT_TRY(MicrobatchMemory * microbatch, microbatch_of(task, program));
@@ -189,7 +189,7 @@ Result<MicrobatchMemory*> StageRunner::microbatch_of(const Task& task, Program& 
     microbatch = std::move(program.free.back());
     program.free.pop_back();
   }
-  const proto::TrainingSpec& training = assignment_->training;
+  const dag::TrainingSpec& training = assignment_->training;
   const int64_t size = training.microbatch_size;
   const bool compares = proto::is_comparison(task.key.microbatch);
   if (compares)
@@ -243,7 +243,7 @@ Status StageRunner::begin_squares(Submitted& submitted) {
 }
 
 Status StageRunner::update(const Task& task, Submitted& submitted) {
-  const proto::TrainingSpec& training = assignment_->training;
+  const dag::TrainingSpec& training = assignment_->training;
   if (task.with_squares) WEFT_TRY_STATUS(begin_squares(submitted));
   Executor& executor = *programs_.at(ProgramKind::Train).executor;
   if (task.skip) return executor.undo_statistics();

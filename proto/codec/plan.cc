@@ -1,6 +1,7 @@
 // A plan that runs, as the broker's store keeps it.
 #include <cmath>
 
+#include "proto/codec/field_counts.h"
 #include "proto/codec/wire.h"
 
 namespace weft::proto {
@@ -22,20 +23,22 @@ Status get(const wire::RunStage& from, RunStage& to) {
   return read.status();
 }
 
-void put(const RunPlan& from, wire::RunPlan& to) {
-  put_list(from.stages, *to.mutable_stages());
-  to.set_after_step(from.after_step);
-  to.set_steps(from.steps);
-  to.set_batch_size(from.batch_size);
+namespace {
+
+// On the wire its fields are the plan's own.
+static_assert(has_fields<RunTerms, 18>);
+void put_terms(const RunTerms& from, wire::RunPlan& to) {
+  to.set_steps(from.training.steps);
+  to.set_batch_size(from.training.batch_size);
   to.set_microbatches(from.microbatches);
   to.set_parameter_count(from.parameter_count);
-  to.set_evaluate_every(from.evaluate_every);
-  if (from.checkpoint_every)
-    to.set_checkpoint_nanoseconds(static_cast<uint64_t>(from.checkpoint_every->count()));
-  if (from.checkpoint_steps) to.set_checkpoint_steps(*from.checkpoint_steps);
+  to.set_evaluate_every(from.borders.evaluate_every);
+  if (from.borders.checkpoint.every)
+    to.set_checkpoint_nanoseconds(static_cast<uint64_t>(from.borders.checkpoint.every->count()));
+  if (from.borders.checkpoint.steps) to.set_checkpoint_steps(*from.borders.checkpoint.steps);
   to.set_forward_microbatches(from.forward_microbatches);
   to.set_forward_samples(from.forward_samples);
-  to.set_microbatch_size(from.microbatch_size);
+  to.set_microbatch_size(from.training.microbatch_size);
   to.set_masked(from.masked);
   to.set_accuracy(from.accuracy);
   put_plain(from.loss_terms.weights, *to.mutable_loss_weights());
@@ -50,23 +53,20 @@ void put(const RunPlan& from, wire::RunPlan& to) {
   to.set_data_key(put_bytes(from.data_key));
   to.set_predicted_nanoseconds(static_cast<uint64_t>(from.predicted_step.count()));
   if (from.gentler) to.set_gentler(*from.gentler);
-  to.set_diverged_at(from.diverged_at);
 }
-Status get(const wire::RunPlan& from, RunPlan& to) {
-  Reader read("RunPlan");
-  read.list(from.stages(), to.stages, kStagesMax, "stages");
-  to.after_step = from.after_step();
-  to.steps = from.steps();
-  to.batch_size = from.batch_size();
+void get_terms(const wire::RunPlan& from, RunTerms& to, Reader& read) {
+  to.training.steps = from.steps();
+  to.training.batch_size = from.batch_size();
   to.microbatches = from.microbatches();
   to.parameter_count = from.parameter_count();
-  to.evaluate_every = from.evaluate_every();
+  to.borders.evaluate_every = from.evaluate_every();
   if (from.has_checkpoint_nanoseconds())
-    read.duration(from.checkpoint_nanoseconds(), to.checkpoint_every.emplace(), "checkpoint_nanoseconds");
-  if (from.has_checkpoint_steps()) to.checkpoint_steps = from.checkpoint_steps();
+    read.duration(from.checkpoint_nanoseconds(), to.borders.checkpoint.every.emplace(),
+                  "checkpoint_nanoseconds");
+  if (from.has_checkpoint_steps()) to.borders.checkpoint.steps = from.checkpoint_steps();
   to.forward_microbatches = from.forward_microbatches();
   to.forward_samples = from.forward_samples();
-  to.microbatch_size = from.microbatch_size();
+  to.training.microbatch_size = from.microbatch_size();
   to.masked = from.masked();
   to.accuracy = from.accuracy();
   if (from.loss_weights_size() != 0)  // a record of before there were several
@@ -87,6 +87,21 @@ Status get(const wire::RunPlan& from, RunPlan& to) {
   read.secret(from.data_key(), to.data_key, "data_key");
   read.duration(from.predicted_nanoseconds(), to.predicted_step, "predicted_nanoseconds");
   if (from.has_gentler()) to.gentler = std::min<uint32_t>(from.gentler(), kGentlerMax);
+}
+
+}  // namespace
+
+void put(const RunPlan& from, wire::RunPlan& to) {
+  put_list(from.stages, *to.mutable_stages());
+  to.set_after_step(from.after_step);
+  put_terms(from.terms, to);
+  to.set_diverged_at(from.diverged_at);
+}
+Status get(const wire::RunPlan& from, RunPlan& to) {
+  Reader read("RunPlan");
+  read.list(from.stages(), to.stages, kStagesMax, "stages");
+  to.after_step = from.after_step();
+  get_terms(from, to.terms, read);
   to.diverged_at = from.diverged_at();
   return read.status();
 }

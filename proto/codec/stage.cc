@@ -4,6 +4,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "proto/codec/field_counts.h"
 #include "proto/codec/wire.h"
 
 namespace weft::proto {
@@ -189,64 +190,88 @@ void read_group(const wire::ParameterGroup& from, dag::ParameterGroup& to, Reade
   read.finite(from.learning_rate_factor(), to.learning_rate_factor, "optimizer.groups.learning_rate_factor");
 }
 
-}  // namespace
+static_assert(has_fields<dag::OptimizerSpec, 10>);
+void put_optimizer(const dag::OptimizerSpec& from, wire::Optimizer& to) {
+  to.set_type(put_enum<wire::OptimizerType>(from.type));
+  to.set_learning_rate(from.learning_rate);
+  to.set_weight_decay(from.weight_decay);
+  to.set_momentum(from.momentum);
+  to.set_dampening(from.dampening);
+  to.set_nesterov(from.nesterov);
+  to.set_beta1(from.beta1);
+  to.set_beta2(from.beta2);
+  to.set_epsilon(from.epsilon);
+  for (const dag::ParameterGroup& group : from.groups) put(group, *to.add_groups());
+}
+void read_optimizer(const wire::Optimizer& from, dag::OptimizerSpec& to, Reader& read) {
+  read.enumerator(from.type(), to.type, dag::OptimizerType::AdamW, "optimizer.type");
+  read.finite(from.learning_rate(), to.learning_rate, "optimizer.learning_rate");
+  read.finite(from.weight_decay(), to.weight_decay, "optimizer.weight_decay");
+  read.finite(from.momentum(), to.momentum, "optimizer.momentum");
+  read.finite(from.dampening(), to.dampening, "optimizer.dampening");
+  to.nesterov = from.nesterov();
+  read.finite(from.beta1(), to.beta1, "optimizer.beta1");
+  read.finite(from.beta2(), to.beta2, "optimizer.beta2");
+  read.finite(from.epsilon(), to.epsilon, "optimizer.epsilon");
+  read.require(static_cast<size_t>(from.groups_size()) <= dag::kParameterGroupsMax, "optimizer.groups",
+               "too many");
+  for (int i = 0; i < from.groups_size() && read.good(); ++i)
+    read_group(from.groups(i), to.groups.emplace_back(), read);
+}
 
-void put(const TrainingSpec& from, wire::Training& to) {
+static_assert(has_fields<dag::ScheduleSpec, 3>);
+void put_schedule(const dag::ScheduleSpec& from, wire::Schedule& to) {
+  to.set_type(put_enum<wire::ScheduleType>(from.type));
+  to.set_warmup_steps(from.warmup_steps);
+  to.set_final_fraction(from.final_fraction);
+}
+void read_schedule(const wire::Schedule& from, dag::ScheduleSpec& to, Reader& read) {
+  read.enumerator(from.type(), to.type, dag::ScheduleType::Cosine, "schedule.type");
+  to.warmup_steps = from.warmup_steps();
+  read.finite(from.final_fraction(), to.final_fraction, "schedule.final_fraction");
+}
+
+// On the wire its fields are Training's own.
+static_assert(has_fields<dag::TrainingTerms, 8>);
+void put_terms(const dag::TrainingTerms& from, wire::Training& to) {
   to.set_seed(from.seed);
   to.set_batch_size(from.batch_size);
   to.set_microbatch_size(from.microbatch_size);
-  to.set_steps(from.steps);
-  wire::Optimizer& optimizer = *to.mutable_optimizer();
-  optimizer.set_type(put_enum<wire::OptimizerType>(from.optimizer.type));
-  optimizer.set_learning_rate(from.optimizer.learning_rate);
-  optimizer.set_weight_decay(from.optimizer.weight_decay);
-  optimizer.set_momentum(from.optimizer.momentum);
-  optimizer.set_dampening(from.optimizer.dampening);
-  optimizer.set_nesterov(from.optimizer.nesterov);
-  optimizer.set_beta1(from.optimizer.beta1);
-  optimizer.set_beta2(from.optimizer.beta2);
-  optimizer.set_epsilon(from.optimizer.epsilon);
-  for (const dag::ParameterGroup& group : from.optimizer.groups) put(group, *optimizer.add_groups());
-  to.mutable_schedule()->set_type(put_enum<wire::ScheduleType>(from.schedule.type));
-  to.mutable_schedule()->set_warmup_steps(from.schedule.warmup_steps);
-  to.mutable_schedule()->set_final_fraction(from.schedule.final_fraction);
+  put_optimizer(from.optimizer, *to.mutable_optimizer());
+  put_schedule(from.schedule, *to.mutable_schedule());
   to.set_clip_norm(from.clip_norm);
   to.set_gradient_ranges(from.gradient_ranges);
   to.set_on_divergence(put_enum<wire::OnDivergence>(from.on_divergence));
-  put_plain(from.empty_steps, *to.mutable_empty_steps());
 }
-Status get(const wire::Training& from, TrainingSpec& to) {
-  Reader read("Training");
+void read_terms(const wire::Training& from, dag::TrainingTerms& to, Reader& read) {
   to.seed = from.seed();
   to.batch_size = from.batch_size();
   to.microbatch_size = from.microbatch_size();
-  to.steps = from.steps();
   read.require(to.batch_size >= 1 && to.batch_size <= kBatchSizeMax, "batch_size", "not in 1 to 2^30");
   read.require(to.microbatch_size >= 1 && to.batch_size % std::max(to.microbatch_size, 1u) == 0,
                "microbatch_size", "the batch size is no multiple of it");
-  const wire::Optimizer& optimizer = from.optimizer();
-  read.enumerator(optimizer.type(), to.optimizer.type, dag::OptimizerType::AdamW, "optimizer.type");
-  read.finite(optimizer.learning_rate(), to.optimizer.learning_rate, "optimizer.learning_rate");
-  read.finite(optimizer.weight_decay(), to.optimizer.weight_decay, "optimizer.weight_decay");
-  read.finite(optimizer.momentum(), to.optimizer.momentum, "optimizer.momentum");
-  read.finite(optimizer.dampening(), to.optimizer.dampening, "optimizer.dampening");
-  to.optimizer.nesterov = optimizer.nesterov();
-  read.finite(optimizer.beta1(), to.optimizer.beta1, "optimizer.beta1");
-  read.finite(optimizer.beta2(), to.optimizer.beta2, "optimizer.beta2");
-  read.finite(optimizer.epsilon(), to.optimizer.epsilon, "optimizer.epsilon");
-  read.require(static_cast<size_t>(optimizer.groups_size()) <= dag::kParameterGroupsMax, "optimizer.groups",
-               "too many");
-  for (int i = 0; i < optimizer.groups_size() && read.good(); ++i)
-    read_group(optimizer.groups(i), to.optimizer.groups.emplace_back(), read);
-  read.enumerator(from.schedule().type(), to.schedule.type, dag::ScheduleType::Cosine, "schedule.type");
-  to.schedule.warmup_steps = from.schedule().warmup_steps();
-  read.finite(from.schedule().final_fraction(), to.schedule.final_fraction, "schedule.final_fraction");
+  read_optimizer(from.optimizer(), to.optimizer, read);
+  read_schedule(from.schedule(), to.schedule, read);
   read.finite(from.clip_norm(), to.clip_norm, "clip_norm");
   to.gradient_ranges = std::max(from.gradient_ranges(), 1u);
   read.require(to.batch_size / std::max(to.microbatch_size, 1u) % to.gradient_ranges == 0, "gradient_ranges",
                "the step's microbatches cannot be dealt to as many ranges");
   if (from.on_divergence() != wire::ON_DIVERGENCE_UNSPECIFIED)
     read.enumerator(from.on_divergence(), to.on_divergence, dag::OnDivergence::Skip, "on_divergence");
+}
+
+}  // namespace
+
+static_assert(has_fields<dag::TrainingSpec, 3>);
+void put(const dag::TrainingSpec& from, wire::Training& to) {
+  put_terms(from, to);
+  to.set_steps(from.steps);
+  put_plain(from.empty_steps, *to.mutable_empty_steps());
+}
+Status get(const wire::Training& from, dag::TrainingSpec& to) {
+  Reader read("Training");
+  read_terms(from, to, read);
+  to.steps = from.steps();
   read.numbers(from.empty_steps(), to.empty_steps, kEmptyStepsMax, "empty_steps");
   read.require(std::is_sorted(to.empty_steps.begin(), to.empty_steps.end()), "empty_steps", "not ascending");
   return read.status();

@@ -165,17 +165,17 @@ void Cluster::plan(const StartPlanning& request) {
   if (stages == 0)
     stages = std::min<uint32_t>(options_.stages, static_cast<uint32_t>(request.candidates.size()));
   if (request.previous) stages = static_cast<uint32_t>(request.previous->stages.size());
-  plan->steps = options_.steps;
-  plan->batch_size = kBatch;
+  plan->training.steps = options_.steps;
+  plan->training.batch_size = kBatch;
   plan->microbatches = kMicrobatches;
-  plan->microbatch_size = kBatch / kMicrobatches;
+  plan->training.microbatch_size = kBatch / kMicrobatches;
   plan->parameter_count = stages;
-  plan->clip_norm = options_.clip_norm;
-  if (!options_.skips.empty()) plan->on_divergence = dag::OnDivergence::Skip;
-  plan->checkpoint_steps = options_.checkpoint_steps;
-  plan->evaluate_every = options_.evaluate_every;
+  plan->training.clip_norm = options_.clip_norm;
+  if (!options_.skips.empty()) plan->training.on_divergence = dag::OnDivergence::Skip;
+  plan->borders.checkpoint.steps = options_.checkpoint_steps;
+  plan->borders.evaluate_every = options_.evaluate_every;
   plan->forward_microbatches = options_.forward_microbatches;
-  plan->forward_samples = uint64_t{options_.forward_microbatches} * plan->microbatch_size;
+  plan->forward_samples = uint64_t{options_.forward_microbatches} * plan->training.microbatch_size;
   plan->fingerprint = "f";
   plan->predicted_step = options_.step_time;
   if (options_.compresses) plan->gentler = request.gentler;
@@ -188,7 +188,7 @@ void Cluster::plan(const StartPlanning& request) {
     assignment->after_step = request.checkpoint ? request.checkpoint->step : 0;
     assignment->skipped_steps = request.checkpoint ? request.checkpoint->skipped_steps : 0;
     assignment->training.clip_norm = options_.clip_norm;
-    assignment->training.on_divergence = plan->on_divergence;
+    assignment->training.on_divergence = plan->training.on_divergence;
     // A state is that of the whole model: with another number of stages its parts lie elsewhere.
     for (uint32_t part = s; part < options_.stages; part += stages) {
       proto::TensorReference tensor{.key = {.name = std::to_string(part)}, .spec = {}};
@@ -212,7 +212,7 @@ void Cluster::plan(const StartPlanning& request) {
     assignment->programs.push_back(
         make_program(proto::ProgramKind::Evaluate, {.losses = is_last ? size_t{1} : 0}));
     const uint32_t candidate = request.previous ? request.placed.at(s) : s;
-    plan->stages.push_back({request.candidates.at(candidate).peer, assignment, {s}, 0.001});
+    plan->stages.push_back({{request.candidates.at(candidate).peer, {s}, 0.001}, assignment});
   }
   feed(PlanningDone{request.job, request.plan_version, plan});
 }

@@ -34,17 +34,17 @@ struct Shape {
 
 std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
   auto plan = std::make_shared<PlannedRun>();
-  plan->steps = shape.steps;
-  plan->batch_size = 8;
+  plan->training.steps = shape.steps;
+  plan->training.batch_size = 8;
   plan->microbatches = 2;
-  plan->microbatch_size = 4;
+  plan->training.microbatch_size = 4;
   plan->parameter_count = shape.stages;
-  plan->checkpoint_steps = shape.checkpoint_steps;
-  plan->clip_norm = shape.clip_norm;
-  plan->on_divergence = shape.on_divergence;
-  plan->empty_steps = shape.empty_steps;
+  plan->borders.checkpoint.steps = shape.checkpoint_steps;
+  plan->training.clip_norm = shape.clip_norm;
+  plan->training.on_divergence = shape.on_divergence;
+  plan->training.empty_steps = shape.empty_steps;
   plan->forward_microbatches = shape.forward_microbatches;
-  plan->forward_samples = uint64_t{shape.forward_microbatches} * plan->microbatch_size - 1;
+  plan->forward_samples = uint64_t{shape.forward_microbatches} * plan->training.microbatch_size - 1;
   plan->masked = plan->accuracy = shape.forward_microbatches != 0;
   plan->loss_terms = shape.loss_terms;
   plan->predicted_step =
@@ -65,7 +65,7 @@ std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
                                                       {.losses = loses ? terms : 0,
                                                        .corrects = loses ? size_t{1} : 0,
                                                        .counteds = counts ? shape.loss_terms.counted() : 0}));
-    plan->stages.push_back({PeerId{}, assignment, {s}, 0});
+    plan->stages.push_back({{.parameters = {s}}, assignment});
   }
   return plan;
 }

@@ -25,10 +25,10 @@ using test::key;
 // A plan of `stages` stages over the first candidates, without graphs: the core looks at none.
 inline std::shared_ptr<PlannedRun> plan_for(const StartPlanning& request, uint32_t stages, uint64_t steps) {
   auto plan = std::make_shared<PlannedRun>();
-  plan->steps = steps;
-  plan->batch_size = 8;
+  plan->training.steps = steps;
+  plan->training.batch_size = 8;
   plan->microbatches = 2;
-  plan->microbatch_size = 4;
+  plan->training.microbatch_size = 4;
   plan->parameter_count = stages;
   plan->fingerprint = "f";
   if (steps == 0) {  // prediction
@@ -48,7 +48,7 @@ inline std::shared_ptr<PlannedRun> plan_for(const StartPlanning& request, uint32
     else
       assignment->programs.push_back(
           test::make_program(proto::ProgramKind::Train, {.losses = s + 1 == stages ? size_t{1} : 0}));
-    plan->stages.push_back({request.candidates[s].peer, assignment, {s}, 0.01});
+    plan->stages.push_back({{request.candidates[s].peer, {s}, 0.01}, assignment});
   }
   return plan;
 }
@@ -143,7 +143,7 @@ class World {
     const auto plan = plan_for(request, stages, steps);
     plan->predicted_step = predicted_step;
     plan->stages.front().pinned = pinned;
-    if (!copies) plan->checkpoint_steps = 1000;
+    if (!copies) plan->borders.checkpoint.steps = 1000;
     if (!copies)
       for (auto& stage : plan->stages) {
         auto large = std::make_shared<proto::AssignStage>(*stage.assignment);

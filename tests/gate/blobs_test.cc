@@ -45,7 +45,7 @@ class GateBlobs : public ::testing::Test {
     BrokerServiceOptions options;
     options.data_dir = scratch_.folder() / "broker";
     options.listen = {"127.0.0.1", 0};
-    options.software = "test";
+    options.broker.software = "test";
     options.log = [](const std::string&) {};
     auto broker = BrokerService::start(std::move(options));
     ASSERT_TRUE(broker) << broker.error().message;

@@ -51,8 +51,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 constexpr uint32_t kMicrobatches = 4, kMicrobatchSize = 4;
 constexpr uint64_t kSteps = 5, kSeed = 7;
 
-proto::TrainingSpec training_spec(const Case& of) {
-  proto::TrainingSpec spec;
+dag::TrainingSpec training_spec(const Case& of) {
+  dag::TrainingSpec spec;
   spec.seed = kSeed;
   spec.batch_size = kMicrobatches * kMicrobatchSize;
   spec.microbatch_size = kMicrobatchSize;
@@ -69,7 +69,7 @@ proto::TrainingSpec training_spec(const Case& of) {
 // What the data set would give: the same for every run of a case. A NaN and an infinity spoil all that
 // comes of them.
 std::map<std::string, Tensor> data_of(const Graph& whole, const test::Model& model,
-                                      const proto::TrainingSpec& spec, uint64_t step, uint32_t microbatch) {
+                                      const dag::TrainingSpec& spec, uint64_t step, uint32_t microbatch) {
   std::map<std::string, Tensor> data;
   for (const dag::ValueId input : whole.inputs()) {
     const std::string& name = whole.value(input).name;
@@ -85,7 +85,7 @@ std::map<std::string, Tensor> data_of(const Graph& whole, const test::Model& mod
 using State = std::map<dag::StateKey, Tensor>;
 
 State train_alone(const Graph& whole, const test::Model& model, peer::Backend& backend,
-                  const proto::TrainingSpec& spec) {
+                  const dag::TrainingSpec& spec) {
   auto executor = value_or_fail(
       peer::Executor::create(std::make_shared<const Graph>(whole), std::make_shared<peer::State>(backend),
                              {.accumulates = true, .optimizer = spec.optimizer, .undoes_statistics = true}));
@@ -138,18 +138,18 @@ struct StageHere {
 class Cluster final : public broker::RunSink {
  public:
   Cluster(const Graph& whole, const test::Model& model, const dag::Split& split, peer::Backend& backend,
-          const proto::TrainingSpec& spec, Rng& rng)
+          const dag::TrainingSpec& spec, Rng& rng)
       : whole_(whole), model_(model), spec_(spec), rng_(rng) {
     auto plan = std::make_shared<broker::PlannedRun>();
-    plan->steps = kSteps;
-    plan->batch_size = spec.batch_size;
+    plan->training.steps = kSteps;
+    plan->training.batch_size = spec.batch_size;
     plan->microbatches = kMicrobatches;
-    plan->microbatch_size = kMicrobatchSize;
-    plan->optimizer = spec.optimizer;
-    plan->schedule = spec.schedule;
-    plan->clip_norm = spec.clip_norm;
-    plan->on_divergence = spec.on_divergence;
-    plan->checkpoint_steps = 2;
+    plan->training.microbatch_size = kMicrobatchSize;
+    plan->training.optimizer = spec.optimizer;
+    plan->training.schedule = spec.schedule;
+    plan->training.clip_norm = spec.clip_norm;
+    plan->training.on_divergence = spec.on_divergence;
+    plan->borders.checkpoint.steps = 2;
     std::vector<std::string> parameters;
     const auto parameters_of = [](const Graph& graph) {
       std::vector<std::string> names;
@@ -198,7 +198,7 @@ class Cluster final : public broker::RunSink {
           [&](const auto& reference) -> Result<Tensor> { return model.weights.at(reference.key.name); },
           backend));
       stages_.push_back(std::move(here));
-      plan->stages.push_back({PeerId{}, assignment, std::move(indices)});
+      plan->stages.push_back({{.parameters = std::move(indices)}, assignment});
     }
     run_ = std::make_unique<broker::Run>(1, 1, plan, broker::RunBegin{},
                                          broker::RunOptions{.window_steps = 3, .replication_rate = 0});
@@ -336,7 +336,7 @@ class Cluster final : public broker::RunSink {
 
   const Graph& whole_;
   const test::Model& model_;
-  const proto::TrainingSpec spec_;
+  const dag::TrainingSpec spec_;
   Rng& rng_;
   Instant now_ = Instant{} + std::chrono::seconds(1);
   std::vector<StageHere> stages_;

@@ -31,8 +31,8 @@ class Watch {
 // All of a plan but what was drawn at random, as bytes.
 std::vector<std::vector<std::byte>> bytes_of(const PlannedRun& run) {
   proto::RunPlan plan = to_message(run);
-  plan.data_key = {};
-  for (proto::Secret& ticket : plan.relay_tickets) ticket = {};
+  plan.terms.data_key = {};
+  for (proto::Secret& ticket : plan.terms.relay_tickets) ticket = {};
   std::vector<std::vector<std::byte>> bytes = {proto::encode(plan)};
   for (const PlannedStage& stage : run.stages) {
     proto::AssignStage assignment = *stage.assignment;

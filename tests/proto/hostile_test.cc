@@ -219,15 +219,15 @@ TEST(Bombs, TheLargestThatPassesTheScanStaysBounded) {
 TEST(HostilePlans, WeightsOfLossesThatAreNoNumbersOrTooManyAreRefused) {
   const auto decoded = [](std::vector<double> weights, uint32_t accuracy_term) {
     RunPlan plan;
-    plan.data_key = {};
-    plan.loss_terms = {std::move(weights), accuracy_term};
+    plan.terms.data_key = {};
+    plan.terms.loss_terms = {std::move(weights), accuracy_term};
     return decode(encode(plan));
   };
   const auto good = decoded({1, -0.5}, 1);
   ASSERT_TRUE(good.has_value()) << good.error().message;
-  EXPECT_EQ(std::get<RunPlan>(*good).loss_terms, (dag::LossTerms{{1, -0.5}, 1}));
+  EXPECT_EQ(std::get<RunPlan>(*good).terms.loss_terms, (dag::LossTerms{{1, -0.5}, 1}));
   // A record of a broker that knew one loss.
-  EXPECT_EQ(std::get<RunPlan>(*decoded({}, 0)).loss_terms, dag::LossTerms{});
+  EXPECT_EQ(std::get<RunPlan>(*decoded({}, 0)).terms.loss_terms, dag::LossTerms{});
   EXPECT_TRUE(decoded(std::vector<double>(64, 1.0), 63).has_value());
   for (const double wrong : {std::nan(""), HUGE_VAL, -HUGE_VAL, 1e7})
     EXPECT_EQ(decoded({1, wrong}, 0).error().code, ErrorCode::OutOfRange) << wrong;

@@ -192,7 +192,7 @@ class Maker {
     pick(to.code, ErrorCode::DeviceLost);
     fill_all(to.message, to.retry);
   }
-  void fill(TrainingSpec& to) {
+  void fill(dag::TrainingSpec& to) {
     fill_all(to.seed, to.steps, to.optimizer.nesterov, to.schedule.warmup_steps);
     to.microbatch_size = 1 + small();
     to.batch_size = to.microbatch_size * (1 + small());
@@ -433,12 +433,13 @@ class Maker {
     fill_all(to.peer, to.parameters, to.pinned, to.owner);
     to.microbatch_seconds = positive();
   }
-  void fill(RunPlan& to) {
-    fill_all(to.stages, to.after_step, to.steps, to.batch_size, to.microbatches, to.parameter_count,
-             to.evaluate_every, to.checkpoint_every, to.checkpoint_steps, to.forward_microbatches,
-             to.forward_samples, to.microbatch_size, to.masked, to.accuracy, to.prediction_stages,
-             to.equal_bits, to.equal_bits_required, to.fingerprint, to.explanation, to.relay_tickets,
-             to.data_key, to.predicted_step, to.diverged_at);
+  void fill(RunPlan& to) { fill_all(to.stages, to.after_step, to.terms, to.diverged_at); }
+  void fill(RunTerms& to) {
+    fill_all(to.training.steps, to.training.batch_size, to.training.microbatch_size,
+             to.borders.evaluate_every, to.borders.checkpoint.every, to.borders.checkpoint.steps,
+             to.microbatches, to.parameter_count, to.forward_microbatches, to.forward_samples, to.masked,
+             to.accuracy, to.prediction_stages, to.equal_bits, to.equal_bits_required, to.fingerprint,
+             to.explanation, to.relay_tickets, to.data_key, to.predicted_step);
     if (chance()) to.gentler = static_cast<uint32_t>(rng_.below(kGentlerMax + 1));
     to.loss_terms.weights.assign(1 + rng_.below(4), 0.0);
     for (double& weight : to.loss_terms.weights) weight = 2 * rng_.uniform() - 1;

@@ -86,17 +86,17 @@ std::shared_ptr<const PlannedRun> small_plan(proto::JobNumber job, proto::PlanVe
     assignment->training.microbatch_size = 8;
     assignment->training.clip_norm = 1.5;
     assignment->after_step = after_step;
-    plan->stages.push_back({{digest(70 + s)}, assignment, {s, s + 10}, 0.25});
+    plan->stages.push_back({{{digest(70 + s)}, {s, s + 10}, 0.25}, assignment});
   }
-  plan->steps = 40;
-  plan->batch_size = 32;
+  plan->training.steps = 40;
+  plan->training.batch_size = 32;
   plan->microbatches = 4;
   plan->parameter_count = 6;
-  plan->clip_norm = 1.5;
-  plan->optimizer = plan->stages.front().assignment->training.optimizer;
-  plan->schedule = plan->stages.front().assignment->training.schedule;
-  plan->evaluate_every = 4;
-  plan->checkpoint_steps = 4;
+  plan->training.clip_norm = 1.5;
+  plan->training.optimizer = plan->stages.front().assignment->training.optimizer;
+  plan->training.schedule = plan->stages.front().assignment->training.schedule;
+  plan->borders.evaluate_every = 4;
+  plan->borders.checkpoint.steps = 4;
   plan->fingerprint = "cpu avx2";
   plan->explanation = {"three stages", std::string(300, 'e')};
   plan->relay_tickets = {proto::Secret{1}, proto::Secret{2}};
@@ -163,7 +163,7 @@ Result<std::string> everything_in(Store& store) {
     for (const auto& report : job.predictions) add_message(report);
     if (job.result) add_message(*job.result);
     if (job.run) {
-      add(job.run->plan_version, job.run->plan->steps, job.run->plan->stages.size());
+      add(job.run->plan_version, job.run->plan->training.steps, job.run->plan->stages.size());
       for (const auto& stage : job.run->plan->stages) add_message(*stage.assignment);
     }
     for (const auto& command : job.script) add_message(command);

@@ -80,14 +80,14 @@ TEST_F(RunTest, APlanComesBackAsItWas) {
     EXPECT_EQ(plan.stages[s].microbatch_seconds, expected.stages[s].microbatch_seconds);
     EXPECT_EQ(proto::encode(*plan.stages[s].assignment), proto::encode(*expected.stages[s].assignment));
   }
-  EXPECT_EQ(plan.steps, expected.steps);
-  EXPECT_EQ(plan.batch_size, expected.batch_size);
+  EXPECT_EQ(plan.training.steps, expected.training.steps);
+  EXPECT_EQ(plan.training.batch_size, expected.training.batch_size);
   EXPECT_EQ(plan.microbatches, expected.microbatches);
   EXPECT_EQ(plan.parameter_count, expected.parameter_count);
-  EXPECT_EQ(plan.clip_norm, 1.5);
-  EXPECT_EQ(plan.evaluate_every, 4u);
-  EXPECT_FALSE(plan.checkpoint_every.has_value());
-  EXPECT_EQ(plan.checkpoint_steps, 4u);
+  EXPECT_EQ(plan.training.clip_norm, 1.5);
+  EXPECT_EQ(plan.borders.evaluate_every, 4u);
+  EXPECT_FALSE(plan.borders.checkpoint.every.has_value());
+  EXPECT_EQ(plan.borders.checkpoint.steps, 4u);
   EXPECT_EQ(plan.equal_bits, expected.equal_bits);
   EXPECT_EQ(plan.fingerprint, expected.fingerprint);
   EXPECT_EQ(plan.explanation, expected.explanation);
@@ -111,7 +111,7 @@ TEST_F(RunTest, StagesOfRealModelsComeBackAsTheyWere) {
     auto plan = std::make_shared<PlannedRun>();
     for (int s = 0; s < 3; ++s) {
       auto stage = std::get<proto::AssignStage>(test::random_message(kind, rng));
-      plan->stages.push_back({.assignment = std::make_shared<const proto::AssignStage>(std::move(stage))});
+      plan->stages.push_back({{}, std::make_shared<const proto::AssignStage>(std::move(stage))});
     }
     append(RunStarted{1, 1, plan});
     const StoredJob found = job();
@@ -119,8 +119,8 @@ TEST_F(RunTest, StagesOfRealModelsComeBackAsTheyWere) {
     for (size_t s = 0; s < 3; ++s)
       EXPECT_EQ(proto::encode(*found.run->plan->stages[s].assignment),
                 proto::encode(*plan->stages[s].assignment));
-    EXPECT_EQ(found.run->plan->clip_norm, plan->stages[0].assignment->training.clip_norm);
-    EXPECT_EQ(found.run->plan->on_divergence, plan->stages[0].assignment->training.on_divergence);
+    EXPECT_EQ(found.run->plan->training.clip_norm, plan->stages[0].assignment->training.clip_norm);
+    EXPECT_EQ(found.run->plan->training.on_divergence, plan->stages[0].assignment->training.on_divergence);
   }
 }
 

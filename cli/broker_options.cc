@@ -1,0 +1,215 @@
+#include "cli/broker_options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "cli/quantities.h"
+#include "configs/cluster.h"
+#include "configs/reader.h"
+#include "configs/yaml.h"
+#include "storage/files.h"
+
+namespace weft::cli {
+namespace {
+
+using broker::BrokerServiceOptions;
+
+constexpr int64_t kPlanMemoryMin = int64_t{64} << 20;
+constexpr int kPlanSecondsMax = 24 * 60 * 60;
+
+struct Row {
+  std::string name;  // as a key of the file: replan_after is --replan-after
+  std::string help;
+  // `text` is not empty. Errors: InvalidArgument.
+  Status (*parse)(const std::string& text, BrokerServiceOptions& into);
+  bool is_path = false;  // the file says it relative to its own folder
+};
+
+std::string option_of(const std::string& name) {
+  std::string option = "--" + name;
+  std::replace(option.begin(), option.end(), '_', '-');
+  return option;
+}
+
+auto wrong(const char* option, const std::string& text, const std::string& why) {
+  return fail(ErrorCode::InvalidArgument, std::string(option) + ": '" + text + "' " + why);
+}
+
+// All of the text. Nothing: it is no such number.
+template <typename Number>
+std::optional<Number> number_in(const std::string& text, Number low, Number high) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_number = error == std::errc{} && end == text.data() + text.size();
+  return is_number && number >= low && number <= high ? std::optional(number) : std::nullopt;
+}
+
+Status parse_replication(const std::string& text, BrokerServiceOptions& into) {
+  broker::RunOptions& run = into.broker.run;
+  run.replicates = text != "none";
+  run.replication_rate = 0;
+  if (text == "unlimited" || text == "none") return {};
+  const auto rate = configs::parse_bandwidth(text);
+  if (!rate || *rate < 1)
+    return wrong("--replication-rate", text, "is no rate; write 100Mbit, 1Gbit, unlimited or none");
+  run.replication_rate = static_cast<uint64_t>(*rate);
+  return {};
+}
+
+Status parse_egress(const std::string& text, BrokerServiceOptions& into) {
+  if (text == "unlimited") return {};
+  WEFT_TRY(const double rate, parse_rate_cap("--egress", text));
+  into.egress = static_cast<uint64_t>(rate);
+  return {};
+}
+
+Status parse_quota(const std::string& text, BrokerServiceOptions& into) {
+  const auto bytes = configs::parse_memory(text);
+  if (!bytes || bytes->value <= 0) return wrong("--quota", text, "is no amount of bytes; write 100GiB");
+  into.quota.bytes = static_cast<uint64_t>(bytes->value);
+  return {};
+}
+
+Status parse_plan_memory(const std::string& text, BrokerServiceOptions& into) {
+  const auto memory = text == "unlimited" ? std::optional(Bytes{0}) : configs::parse_memory(text);
+  if (!memory || (text != "unlimited" && memory->value < kPlanMemoryMin))
+    return wrong("--plan-memory", text, "is no amount of at least 64 MiB; write 4GiB, or unlimited");
+  into.plan_memory = *memory;
+  return {};
+}
+
+// Either of two words, the second of which says no.
+Status parse_word(const char* option, const std::string& text, const char* yes, const char* no, bool& into) {
+  if (text != yes && text != no) return wrong(option, text, std::string("is neither ") + yes + " nor " + no);
+  into = text == yes;
+  return {};
+}
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> kRows = {
+      {"data_dir",
+       "identity, tokens, jobs, models and data; made where it is missing; default "
+       "~/.local/share/weft/broker",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         into.data_dir = text;
+         return {};
+       },
+       /*is_path=*/true},
+      {"listen",
+       "HOST:PORT; default " + net::to_string(BrokerServiceOptions{}.listen) + "; port 0: any free one",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         WEFT_TRY(into.listen, net::parse_endpoint(text));
+         return {};
+       }},
+      {"advertise", "HOST:PORT under which others reach this broker",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         WEFT_TRY_STATUS(net::parse_endpoint(text));
+         into.advertise = text;
+         return {};
+       }},
+      {"lease", "how long a silent peer is kept, as 10s",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         WEFT_TRY(into.broker.lease, parse_duration(text));
+         return {};
+       }},
+      {"replication_rate",
+       "how much of a peer's link copies of its state may take, as 100Mbit (the default) or "
+       "unlimited; none: a lost peer takes its run back to the last checkpoint",
+       parse_replication},
+      {"copies",
+       "direct (the default): copies of a state go from its stage straight to a peer of the "
+       "pool that stands by, where there is one; broker: all go through the broker",
+       [](const std::string& text, BrokerServiceOptions& into) {
+         return parse_word("--copies", text, "direct", "broker", into.broker.copies_go_direct);
+       }},
+      {"egress",
+       "how much of this broker's line copies for peers that stand by may take in all, as "
+       "500Mbit; what a stage loads goes first and at once; default unlimited",
+       parse_egress},
+      {"quota",
+       "how many bytes of blobs that no job uses one key may leave here, as 100GiB; default "
+       "1TiB",
+       parse_quota},
+      {"links",
+       "measure (the default): peers that have nothing to do measure the links between them; "
+       "assume: 10 Gbit/s within a region, 100 Mbit/s between others",
+       [](const std::string& text, BrokerServiceOptions& into) {
+         return parse_word("--links", text, "measure", "assume", into.broker.measures_links);
+       }},
+      {"replan_after",
+       "how long after a run began, or the last look at it, it may be planned again with what "
+       "was measured since, and moved where that pays; default 30s; never",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         into.broker.drift.look_after = {};
+         if (text == "never") return {};
+         WEFT_TRY(into.broker.drift.look_after, parse_duration(text));
+         return {};
+       }},
+      {"compare_share",
+       "of the time of a run over compressed links, what may go into running a microbatch over "
+       "dense ones beside, to see what compression does to loss and gradient; default 0.02; 0: "
+       "never",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         const auto share = number_in(text, 0.0, 0.5);
+         if (!share) return wrong("--compare-share", text, "is no number from 0 to 0.5");
+         into.broker.run.compare_share = *share;
+         return {};
+       }},
+      {"plan_memory",
+       "what planning a job, in a process of its own, may take, as 4GiB (the default) or "
+       "unlimited; a model that takes more fails its job",
+       parse_plan_memory},
+      {"plan_seconds", "how long planning a job may take, in seconds; default 60",
+       [](const std::string& text, BrokerServiceOptions& into) -> Status {
+         const auto seconds = number_in(text, 1, kPlanSecondsMax);
+         if (!seconds) return wrong("--plan-seconds", text, "is no number of seconds from 1 to a day");
+         into.plan_time = std::chrono::seconds(*seconds);
+         return {};
+       }},
+  };
+  return kRows;
+}
+
+// What the configuration file says and the command line does not.
+Status read_config(const std::string& path, std::map<std::string, std::string>& values) {
+  storage::Files files;
+  WEFT_TRY(const auto bytes, files.read(path, configs::kYamlSizeMax));
+  WEFT_TRY(const configs::Node tree,
+           configs::parse_yaml({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path));
+  configs::Problems problems;
+  configs::MapReader reader(tree, "", problems);
+  const configs::Node* format = reader.take("format");
+  if (format != nullptr && reader.parse_count(*format, "format", 0, 1000).value_or(1) != 1)
+    reader.problem(format->where,
+                   "`format: " + format->text + "` is not known here; this weft reads format 1",
+                   ErrorCode::VersionMismatch);
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  for (const Row& row : rows()) {
+    const std::string text = reader.text(row.name.c_str(), "");
+    std::string& value = values[row.name];
+    if (value.empty() && !text.empty()) value = row.is_path ? (folder / text).string() : text;
+  }
+  reader.finish();
+  if (!problems.empty()) return fail(problems.error());
+  return {};
+}
+
+}  // namespace
+
+void add_broker_options(const CommandLine& command, BrokerWords& words) {
+  std::string keys;
+  for (const Row& row : rows()) keys += (keys.empty() ? "" : ", ") + row.name;
+  command.option("--config", words.config, "a YAML file with " + keys + "; options here win");
+  for (const Row& row : rows()) command.option(option_of(row.name), words.values[row.name], row.help);
+}
+
+Status read_broker_options(const BrokerWords& words, BrokerServiceOptions& options) {
+  std::map<std::string, std::string> values = words.values;
+  if (!words.config.empty()) WEFT_TRY_STATUS(read_config(words.config, values));
+  for (const Row& row : rows())
+    if (const std::string& text = values[row.name]; !text.empty()) WEFT_TRY_STATUS(row.parse(text, options));
+  return {};
+}
+
+}  // namespace weft::cli
