@@ -26,6 +26,7 @@ enum class ErrorCode {
   Internal,    // a library failed in a way that we did not foresee
   DeviceLost,  // the device that computed is gone, or does not answer: nothing more comes of this process
 };
+inline constexpr ErrorCode kErrorCodeLast = ErrorCode::DeviceLost;  // what is read is bounded by it
 
 std::string_view to_string(ErrorCode code);
 

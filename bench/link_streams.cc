@@ -88,8 +88,7 @@ Figures measure(uint32_t streams, const char* from, const char* to, const char* 
   WEFT_CHECK(loop.run_until(std::chrono::seconds(30), [&] { return up == 2; }));
   const auto send = [&](uint64_t step, int64_t size) {
     const dag::Tensor tensor(dag::TensorSpec{dag::DType::U8, {size}});
-    sender->send(1, {1},
-                 tensor_frame({.run = 1, .plan_version = 1, .step = step, .spec = tensor.spec()}, tensor));
+    sender->send(1, {1}, {.run = 1, .plan_version = 1, .step = step, .spec = tensor.spec()}, tensor);
   };
   const Instant began = loop.now();
   Instant measured_from{}, small_at{};

@@ -12,7 +12,7 @@ namespace weft::broker {
 
 struct BrokerOptions {
   std::string name = "broker";
-  std::string software;  // version
+  std::string software{};  // version
   Duration heartbeat_interval = std::chrono::seconds(2);
   Duration lease = std::chrono::seconds(10);
   // Deadlines; what has to be sent gets the time it takes at `slowest_bytes_per_second` on top.

@@ -42,20 +42,20 @@ proto::LinkReady LinkMachine::ready() const { return {receipts_.received(), opti
 bool LinkMachine::carries(uint64_t connection) const {
   if (up_ && up_->number == connection) return true;
   return std::any_of(further_.begin(), further_.end(), [&](const auto& entry) {
-    return entry.second.is_up && entry.second.way->number == connection;
+    return entry.second.is_up && entry.second.channel->number == connection;
   });
 }
 
-LinkMachine::Way* LinkMachine::find(uint64_t connection) {
-  for (std::optional<Way>* way : {&up_, &greeting_})
-    if (*way && (*way)->number == connection) return &**way;
+LinkMachine::Channel* LinkMachine::find(uint64_t connection) {
+  for (std::optional<Channel>* channel : {&up_, &greeting_})
+    if (*channel && (*channel)->number == connection) return &**channel;
   Stream* stream = find_stream(connection);
-  return stream != nullptr ? &*stream->way : nullptr;
+  return stream != nullptr ? &*stream->channel : nullptr;
 }
 
 LinkMachine::Stream* LinkMachine::find_stream(uint64_t connection) {
   for (auto& [index, stream] : further_)
-    if (stream.way && stream.way->number == connection) return &stream;
+    if (stream.channel && stream.channel->number == connection) return &stream;
   return nullptr;
 }
 
@@ -71,22 +71,22 @@ LinkMachine::Effects LinkMachine::start(Instant now) {
 void LinkMachine::dial(Instant now, bool over_relay, Effects& effects) {
   dialled_ = now;
   dials_ = true;
-  dials_relay_ = over_relay || way_ >= route_.addresses.size();
-  effects.emplace_back(Dial{dials_relay_ ? std::string() : route_.addresses[way_], way_deadline()});
+  dials_relay_ = over_relay || address_ >= route_.addresses.size();
+  effects.emplace_back(Dial{dials_relay_ ? std::string() : route_.addresses[address_], dial_deadline()});
 }
 
-Duration LinkMachine::way_deadline() const {
+Duration LinkMachine::dial_deadline() const {
   const LinkTimes& times = options_.times;
   if (!was_up_) return times.address_deadline;
-  const Duration turn = times.heal_deadline / (2 * static_cast<int64_t>(ways()));
+  const Duration turn = times.heal_deadline / (2 * static_cast<int64_t>(addresses()));
   return std::clamp(turn, std::min(kTurnMin, times.address_deadline), times.address_deadline);
 }
 
-// Every way once at once, then with growing pauses.
+// Every address once at once, then with growing pauses.
 void LinkMachine::dial_later(Effects& effects) {
   if (failed_ || dials_ || up_ || greeting_) return;
   if (!route_.dials && !relayed_) return;  // the other side comes
-  const size_t rounds = tries_ / ways();
+  const size_t rounds = tries_ / addresses();
   const Duration pause = kRetryDelay * (1 << std::min<size_t>(rounds, 10));
   const Duration delay = rounds == 0 ? Duration::zero() : std::min(options_.times.retry_delay_max, pause);
   wakes_ = true;
@@ -115,14 +115,14 @@ LinkMachine::Effects LinkMachine::on_dialled(Instant now, const Result<uint64_t>
     return effects;
   }
   if (!connection) {
-    problems_[dials_relay_ ? "relay" : route_.addresses[way_]] = connection.error().message;
-    next_way();
+    problems_[dials_relay_ ? "relay" : route_.addresses[address_]] = connection.error().message;
+    next_address();
     ++tries_;
     dial_later(effects);
     return effects;
   }
   close_greeting(effects);
-  greeting_ = Way{*connection, dials_relay_, now};
+  greeting_ = Channel{*connection, dials_relay_, now};
   greeted_ = now;
   // Who dials introduces itself, also through the relay.
   if (!route_.dials) return effects;
@@ -150,8 +150,9 @@ LinkMachine::Effects LinkMachine::on_accepted(Instant now, uint64_t connection,
   return effects;
 }
 
-// A new connection takes the place of the one before: its way is the newest that the other side knows of.
-bool LinkMachine::set_up(Instant now, Way way, const Greeting& theirs, bool answers, Effects& effects) {
+// A new connection takes the place of the one before: its channel is the newest that the other side knows of.
+bool LinkMachine::set_up(Instant now, Channel channel, const Greeting& theirs, bool answers,
+                         Effects& effects) {
   const bool in_pieces = options_.streams > 0 && theirs.streams > 0;
   if (was_up_ && in_pieces != in_pieces_) {
     problems_["greeting"] = "it says otherwise than before whether it knows pieces";
@@ -161,27 +162,27 @@ bool LinkMachine::set_up(Instant now, Way way, const Greeting& theirs, bool answ
     problems_["greeting"] = resumed.error().message;
     return false;
   }
-  if (greeting_ && greeting_->number == way.number) greeting_.reset();
+  if (greeting_ && greeting_->number == channel.number) greeting_.reset();
   end_session(now, effects);
   close_greeting(effects);
   if (std::exchange(dials_, false)) effects.emplace_back(StopDialling{});
   wakes_ = false;
   const bool first = !was_up_;
-  up_ = way;
+  up_ = channel;
   in_pieces_ = in_pieces;
   streams_ = in_pieces ? std::min(options_.streams, theirs.streams) : 1;
   session_began_ = now;
   was_up_ = true;
-  relayed_ = way.relayed;
+  relayed_ = channel.relayed;
   problems_.clear();
   acknowledged_ = now;
   session_ = theirs.session;
   if (answers) {
     session_ = options_.draw_session();
     (void)receipts_.tell_received();
-    effects.emplace_back(Say{way.number, ready()});
+    effects.emplace_back(Say{channel.number, ready()});
   }
-  effects.emplace_back(Begin{way.number, first});
+  effects.emplace_back(Begin{channel.number, first});
   open_streams(effects);
   return true;
 }
@@ -210,11 +211,11 @@ void LinkMachine::on_greeting(Instant now, const proto::Message& message, Effect
 // Who dials sees how far away the other side is. Not over the relay, which everybody shares.
 void LinkMachine::open_streams(Effects& effects) {
   if (!route_.dials || up_->relayed || streams_ < 2 || round_trip_ < options_.times.far ||
-      broken_sessions_ >= kBrokenSessionsMax || way_ >= route_.addresses.size())
+      broken_sessions_ >= kBrokenSessionsMax || address_ >= route_.addresses.size())
     return;
   for (uint32_t index = 1; index < streams_; ++index) {
     further_[index] = {};
-    effects.emplace_back(DialStream{index, route_.addresses[way_]});
+    effects.emplace_back(DialStream{index, route_.addresses[address_]});
   }
 }
 
@@ -222,7 +223,7 @@ LinkMachine::Effects LinkMachine::on_stream_dialled(Instant now, uint32_t stream
                                                     const Result<uint64_t>& connection) {
   Effects effects;
   const auto at = further_.find(stream);
-  if (failed_ || at == further_.end() || at->second.way) {
+  if (failed_ || at == further_.end() || at->second.channel) {
     if (connection) effects.emplace_back(Close{*connection});
     return effects;
   }
@@ -230,7 +231,7 @@ LinkMachine::Effects LinkMachine::on_stream_dialled(Instant now, uint32_t stream
     further_.erase(at);
     return effects;
   }
-  at->second.way = Way{*connection, /*relayed=*/false, now};
+  at->second.channel = Channel{*connection, /*relayed=*/false, now};
   proto::LinkHello introduction = hello();
   introduction.stream = stream;
   introduction.session = session_;
@@ -245,7 +246,7 @@ void LinkMachine::on_stream_ready(Stream& stream, const proto::Message& message,
         {ErrorCode::InvalidArgument, std::string(name_of(message)) + " does not begin a further connection"},
         effects);
   stream.is_up = true;
-  effects.emplace_back(BeginStream{stream.way->number});
+  effects.emplace_back(BeginStream{stream.channel->number});
 }
 
 void LinkMachine::accept_stream(Instant now, uint64_t connection, const proto::LinkHello& hello,
@@ -255,7 +256,7 @@ void LinkMachine::accept_stream(Instant now, uint64_t connection, const proto::L
     effects.emplace_back(Close{connection});
     return;
   }
-  further_[hello.stream] = {Way{connection, /*relayed=*/false, now}, /*is_up=*/true};
+  further_[hello.stream] = {Channel{connection, /*relayed=*/false, now}, /*is_up=*/true};
   effects.emplace_back(Say{connection, ready()});
   effects.emplace_back(BeginStream{connection});
 }
@@ -285,7 +286,7 @@ LinkMachine::Effects LinkMachine::on_message(Instant now, uint64_t connection,
 }
 
 void LinkMachine::on_bytes(Instant now, uint64_t connection) {
-  if (Way* way = find(connection)) way->heard = now;
+  if (Channel* channel = find(connection)) channel->heard = now;
 }
 
 LinkMachine::Effects LinkMachine::on_tensor(Instant now, uint64_t number, uint64_t bytes) {
@@ -315,7 +316,7 @@ void LinkMachine::end_session(Instant now, Effects& effects) {
   if (up_) broken_sessions_ = had_further && !lasted ? broken_sessions_ + 1 : 0;
   if (up_) effects.emplace_back(EndSession{});
   for (const auto& [index, stream] : further_)
-    if (stream.way) effects.emplace_back(Close{stream.way->number});
+    if (stream.channel) effects.emplace_back(Close{stream.channel->number});
   further_.clear();
   if (up_) effects.emplace_back(Close{up_->number});
   up_.reset();
@@ -331,14 +332,14 @@ LinkMachine::Effects LinkMachine::on_lost(Instant now, uint64_t connection, cons
 void LinkMachine::lose(Instant now, uint64_t connection, const Error& error, Effects& effects) {
   if (greeting_ && greeting_->number == connection) {
     close_greeting(effects);
-    next_way();
+    next_address();
   } else if (carries(connection)) {
     end_session(now, effects);
     since_ = now;
   } else {
     // A further connection that did not come about: the others do its work.
     std::erase_if(further_, [&](const auto& entry) {
-      return entry.second.way && entry.second.way->number == connection;
+      return entry.second.channel && entry.second.channel->number == connection;
     });
     effects.emplace_back(Close{connection});
     return;
@@ -353,25 +354,25 @@ LinkMachine::Effects LinkMachine::on_tick(Instant now) {
   // Who slept has heard nothing, and cannot blame the others for it.
   if (const Duration slept = now - ticked_; slept > kAsleep) {
     since_ += slept;
-    for (std::optional<Way>* way : {&up_, &greeting_})
-      if (*way) (*way)->heard = std::min(now, (*way)->heard + slept);
+    for (std::optional<Channel>* channel : {&up_, &greeting_})
+      if (*channel) (*channel)->heard = std::min(now, (*channel)->heard + slept);
     for (auto& [index, stream] : further_)
-      if (stream.way) stream.way->heard = std::min(now, stream.way->heard + slept);
+      if (stream.channel) stream.channel->heard = std::min(now, stream.channel->heard + slept);
   }
   ticked_ = now;
   if (failed_) return effects;
   std::vector<std::pair<uint64_t, Duration>> silent;
-  const auto listen = [&](const std::optional<Way>& way) {
-    if (!way) return;
+  const auto listen = [&](const std::optional<Channel>& channel) {
+    if (!channel) return;
     // A neighbour may not have its stage yet, the first time.
-    const Duration deadline = carries(way->number) ? options_.times.silence_deadline
-                              : was_up_            ? way_deadline()
-                                                   : options_.times.ready_deadline;
-    if (now - way->heard > deadline) silent.emplace_back(way->number, deadline);
+    const Duration deadline = carries(channel->number) ? options_.times.silence_deadline
+                              : was_up_                ? dial_deadline()
+                                                       : options_.times.ready_deadline;
+    if (now - channel->heard > deadline) silent.emplace_back(channel->number, deadline);
   };
   listen(up_);
   listen(greeting_);
-  for (const auto& [index, stream] : further_) listen(stream.way);
+  for (const auto& [index, stream] : further_) listen(stream.channel);
   for (const auto& [connection, deadline] : silent)
     if (find(connection) != nullptr)
       lose(now, connection,
@@ -383,7 +384,8 @@ LinkMachine::Effects LinkMachine::on_tick(Instant now) {
     acknowledge(now, effects);
     // Over each of them: any may carry nothing else for a while.
     for (const auto& [index, stream] : further_)
-      if (stream.is_up) effects.emplace_back(Say{stream.way->number, proto::LinkAck{receipts_.received()}});
+      if (stream.is_up)
+        effects.emplace_back(Say{stream.channel->number, proto::LinkAck{receipts_.received()}});
     return effects;
   }
   if (now - since_ > (was_up_ ? options_.times.heal_deadline : options_.times.ready_deadline))

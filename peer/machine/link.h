@@ -27,7 +27,7 @@
 namespace weft::peer {
 
 struct LinkTimes {
-  // For each address in turn, and the relay. A link that was up has less, so that each way has two turns
+  // For each address in turn, and the relay. A link that was up has less, so that each address has two turns
   // before the link has failed: the first may meet the other side's pause, or a broker that is not back yet.
   Duration address_deadline = std::chrono::seconds(5);
   Duration ready_deadline = std::chrono::seconds(30);    // for a link to be up the first time
@@ -134,13 +134,13 @@ class LinkMachine {
   bool carries(uint64_t connection) const;
 
  private:
-  struct Way {  // a connection
+  struct Channel {  // one of the connections that the link goes over
     uint64_t number = 0;
     bool relayed = false;
     Instant heard{};  // when bytes came last
   };
   struct Stream {
-    std::optional<Way> way{};  // none: it is being dialled
+    std::optional<Channel> channel{};  // none: it is being dialled
     bool is_up = false;
   };
   struct Greeting {  // what the other side said of itself
@@ -150,7 +150,7 @@ class LinkMachine {
   };
   void dial(Instant now, bool over_relay, Effects& effects);
   void dial_later(Effects& effects);
-  bool set_up(Instant now, Way way, const Greeting& theirs, bool answers, Effects& effects);
+  bool set_up(Instant now, Channel channel, const Greeting& theirs, bool answers, Effects& effects);
   void on_greeting(Instant now, const proto::Message& message, Effects& effects);
   void on_stream_ready(Stream& stream, const proto::Message& message, Effects& effects);
   void accept_stream(Instant now, uint64_t connection, const proto::LinkHello& hello, Effects& effects);
@@ -158,12 +158,12 @@ class LinkMachine {
   void lose(Instant now, uint64_t connection, const Error& error, Effects& effects);
   void end_session(Instant now, Effects& effects);
   void close_greeting(Effects& effects);
-  size_t ways() const { return route_.dials ? route_.addresses.size() + 1 : 1; }
-  Duration way_deadline() const;
-  void next_way() { way_ = way_ < route_.addresses.size() ? way_ + 1 : 0; }
+  size_t addresses() const { return route_.dials ? route_.addresses.size() + 1 : 1; }
+  Duration dial_deadline() const;
+  void next_address() { address_ = address_ < route_.addresses.size() ? address_ + 1 : 0; }
   void acknowledge(Instant now, Effects& effects);
   void fail_with(const Error& error, Effects& effects);
-  Way* find(uint64_t connection);
+  Channel* find(uint64_t connection);
   Stream* find_stream(uint64_t connection);
   proto::LinkHello hello() const;
   proto::LinkReady ready() const;
@@ -175,8 +175,8 @@ class LinkMachine {
   const proto::LinkRoute route_;
   LinkOutbox& outbox_;
   LinkReceipts receipts_{};
-  std::optional<Way> up_{}, greeting_{};  // greeting_: connected, and not yet introduced
-  bool dials_ = false;                    // now
+  std::optional<Channel> up_{}, greeting_{};  // greeting_: connected, and not yet introduced
+  bool dials_ = false;                        // now
   bool dials_relay_ = false;
   bool wakes_ = false;                    // is to be woken
   std::map<uint32_t, Stream> further_{};  // by index, from 1
@@ -192,9 +192,9 @@ class LinkMachine {
   Instant since_{};         // when it began, or went down
   Instant acknowledged_{};  // when this side last said how much has come
   Instant ticked_{};
-  size_t way_ = 0;    // what is dialled next: the addresses, then the relay; first what worked last
-  size_t tries_ = 0;  // since something came
-  std::map<std::string, std::string> problems_{};  // of each way that was tried, the latest
+  size_t address_ = 0;  // what is dialled next: the addresses, then the relay; first what worked last
+  size_t tries_ = 0;    // since something came
+  std::map<std::string, std::string> problems_{};  // of each address that was tried, the latest
 };
 
 }  // namespace weft::peer

@@ -235,14 +235,13 @@ Result<TaskOutcome> ComputeService::take(const StagePtr& stage, const Task& task
 void ComputeService::send(const StagePtr& stage, const proto::EdgeEnd& end, proto::TensorHeader header,
                           dag::Tensor tensor) {
   const plan::Seat to = other_end(end, header.microbatch);
-  if (header.codec.kind == compress::Kind::Dense)
-    return links_.send(stage->generation, to, tensor_frame(header, tensor));
+  if (header.codec.kind == compress::Kind::Dense) return links_.send(stage->generation, to, header, tensor);
   std::call_once(encoder_made_, [this] { encoder_ = std::make_unique<net::Worker>(); });
   encoder_->post([this, stage, to, header = std::move(header), tensor = std::move(tensor)]() mutable {
     if (stage->dropped) return;
     const uint64_t seed = stage->assignment->training.seed;
     const dag::Tensor payload = encode_tensor(header, tensor, seed, scratch_);
-    links_.send(stage->generation, to, tensor_frame(header, payload));
+    links_.send(stage->generation, to, header, payload);
     LinkService::Encoded encoded{tensor.bytes().size(), payload.bytes().size(), {}};
     if (header.microbatch == 0 && header.codec.kind != compress::Kind::Dense)
       encoded.relative_error = relative_error_of(header, tensor, payload, seed, scratch_);

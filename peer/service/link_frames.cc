@@ -11,15 +11,15 @@ namespace weft::peer {
 Result<net::PayloadPlace> Links::on_head(plan::Seat seat, uint64_t number, uint8_t kind, size_t payload_size,
                                          std::span<const std::byte> head) {
   Link& link = links_.at(seat);
-  Way* way = way_of(link, number);
-  if (failed_ || way == nullptr) return net::PayloadPlace{};
-  way->coming.reset();
+  Channel* channel = channel_of(link, number);
+  if (failed_ || channel == nullptr) return net::PayloadPlace{};
+  channel->incoming.reset();
   const bool is_piece = kind == static_cast<uint8_t>(proto::FrameKind::Piece);
   if (!is_piece && kind != static_cast<uint8_t>(proto::FrameKind::Tensor)) return net::PayloadPlace{};
   Result<net::PayloadPlace> placed =
       is_piece != link.machine->in_pieces()
           ? fail(ErrorCode::InvalidArgument, "a frame that is not for this link")
-      : is_piece ? place_piece(link, *way, payload_size, head)
+      : is_piece ? place_piece(link, *channel, payload_size, head)
                  : place_tensor(link, payload_size, head);
   if (!placed) down(seat, placed.error());
   return placed;
@@ -34,7 +34,7 @@ Result<net::PayloadPlace> Links::place_tensor(Link& link, size_t payload_size,
   return net::PayloadPlace{tensor.size, dag::allocate_tensor_bytes(payload_size - tensor.size)};
 }
 
-Result<net::PayloadPlace> Links::place_piece(Link& link, Way& way, size_t payload_size,
+Result<net::PayloadPlace> Links::place_piece(Link& link, Channel& channel, size_t payload_size,
                                              std::span<const std::byte> head) {
   WEFT_TRY(proto::PieceStart start, proto::decode_piece_head(head, payload_size));
   const bool is_new = !link.machine->has_received(start.head.number);
@@ -46,7 +46,7 @@ Result<net::PayloadPlace> Links::place_piece(Link& link, Way& way, size_t payloa
     if (begun.is_first) link.meter.begin(options_.loop->now(), start.head.size, bytes_came(link));
     if (start.head.size > 0) placement = {start.head_size, std::move(begun.memory)};
   }
-  way.coming = Coming{std::move(start.head), is_new};
+  channel.incoming = IncomingPiece{std::move(start.head), is_new};
   return placement;
 }
 
@@ -71,17 +71,17 @@ Result<bool> Links::is_expected(const proto::TensorHeader& header) const {
 
 void Links::on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame) {
   Link& link = links_.at(seat);
-  if (failed_ || !link.ways.contains(number)) return;
+  if (failed_ || !link.channels.contains(number)) return;
   if (frame.kind == static_cast<uint8_t>(proto::FrameKind::Message)) {
     const auto message = proto::decode(frame.payload.span());
     if (!message) return down(seat, message.error());
     act(link, link.machine->on_message(options_.loop->now(), number, *message));
     return give(link);  // an acknowledgement makes room for more
   }
-  Way* way = way_of(link, number);
-  if (way != nullptr && frame.kind == static_cast<uint8_t>(proto::FrameKind::Piece) && way->coming)
-    return on_piece(link, *way);
-  if (way != nullptr && frame.kind == static_cast<uint8_t>(proto::FrameKind::Tensor) &&
+  Channel* channel = channel_of(link, number);
+  if (channel != nullptr && frame.kind == static_cast<uint8_t>(proto::FrameKind::Piece) && channel->incoming)
+    return on_piece(link, *channel);
+  if (channel != nullptr && frame.kind == static_cast<uint8_t>(proto::FrameKind::Tensor) &&
       !link.machine->in_pieces())
     return on_tensor(link, frame);
   down(seat, {ErrorCode::InvalidArgument, "a frame that is not for a link"});
@@ -98,8 +98,8 @@ void Links::on_tensor(Link& link, const net::InFrame& frame) {
 }
 
 // Its bytes are where place_piece had them.
-void Links::on_piece(Link& link, Way& way) {
-  const Coming coming = *std::exchange(way.coming, std::nullopt);
+void Links::on_piece(Link& link, Channel& channel) {
+  const IncomingPiece coming = *std::exchange(channel.incoming, std::nullopt);
   link.machine->on_piece();
   if (!coming.is_new) return;
   auto tensor = link.assembly.end(coming.piece);

@@ -107,11 +107,12 @@ void LinkService::probe(const proto::ProbeLink& probe) {
   });
 }
 
-void LinkService::send(uint64_t generation, plan::Seat seat, net::OutFrame frame) {
-  loop_.post([this, generation, seat, frame = std::move(frame)]() mutable {
+void LinkService::send(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header,
+                       dag::Tensor payload) {
+  loop_.post([this, generation, seat, header, payload = std::move(payload)] {
     Links* links = links_of(generation);
     if (links == nullptr) return;
-    links->send(seat, std::move(frame));
+    links->send(seat, header, payload);
     publish_use();
     publish_urgent();
   });

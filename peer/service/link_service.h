@@ -61,7 +61,7 @@ class LinkService {
   void invite(const proto::Secret& ticket);
   // Measures a link; a stage that is opened ends it.
   void probe(const proto::ProbeLink& probe);
-  void send(uint64_t generation, plan::Seat seat, net::OutFrame frame);
+  void send(uint64_t generation, plan::Seat seat, const proto::TensorHeader& header, dag::Tensor payload);
   // Of an open stage, since the last call; what was sent a moment ago may be in the next one.
   std::vector<proto::LinkUse> take_use(uint64_t generation);
   // Any thread. What a codec made of a tensor, and what it cost where somebody looked: part of the use.

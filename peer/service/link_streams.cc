@@ -16,14 +16,14 @@ constexpr Duration kTakesLong = std::chrono::milliseconds(8);
 constexpr Duration kBusyPart = std::chrono::milliseconds(50);  // of busy time is counted at once
 }  // namespace
 
-Links::Way* Links::way_of(Link& link, uint64_t number) {
-  const auto at = link.ways.find(number);
-  return at != link.ways.end() && link.machine->carries(number) ? &at->second : nullptr;
+Links::Channel* Links::channel_of(Link& link, uint64_t number) {
+  const auto at = link.channels.find(number);
+  return at != link.channels.end() && link.machine->carries(number) ? &at->second : nullptr;
 }
 
 uint64_t Links::bytes_came(const Link& link) {
   uint64_t bytes = 0;
-  each_way(link, [&](const Way& way) { bytes += way.connection->stats().bytes_received; });
+  each_channel(link, [&](const Channel& channel) { bytes += channel.connection->stats().bytes_received; });
   return bytes;
 }
 
@@ -33,12 +33,12 @@ void Links::give(Link& link) {
 
 // The next piece to whichever of those in use has the least.
 bool Links::give_next(Link& link) {
-  Way* next = nullptr;
+  Channel* next = nullptr;
   size_t least = 0;
-  each_way(link, [&](Way& way) {
-    if (!link.choice.uses_all() && &way != &link.ways.at(link.carrying.front())) return;
-    const size_t queued = way.connection->stats().bytes_queued;
-    if (queued < way.ahead && (next == nullptr || queued < least)) next = &way, least = queued;
+  each_channel(link, [&](Channel& channel) {
+    if (!link.choice.uses_all() && &channel != &link.channels.at(link.carrying.front())) return;
+    const size_t queued = channel.connection->stats().bytes_queued;
+    if (queued < channel.ahead && (next == nullptr || queued < least)) next = &channel, least = queued;
   });
   auto frame = next != nullptr ? link.queue.next(/*whole=*/!link.machine->in_pieces()) : std::nullopt;
   count_busy(link, next == nullptr && link.queue.unsent_bytes() > 0);
@@ -54,12 +54,12 @@ size_t Links::ahead_max(const Link& link) {
 
 void Links::on_drained(plan::Seat seat, uint64_t number) {
   Link& link = links_.at(seat);
-  Way* way = way_of(link, number);
-  if (failed_ || way == nullptr) return;
-  const Duration took = options_.loop->now() - way->given;
-  if (took < kGoesAtOnce) way->ahead *= 2;
-  if (took > kTakesLong) way->ahead = std::max(way->ahead / 2, kAheadMin);
-  way->ahead = std::min(way->ahead, ahead_max(link));
+  Channel* channel = channel_of(link, number);
+  if (failed_ || channel == nullptr) return;
+  const Duration took = options_.loop->now() - channel->given;
+  if (took < kGoesAtOnce) channel->ahead *= 2;
+  if (took > kTakesLong) channel->ahead = std::max(channel->ahead / 2, kAheadMin);
+  channel->ahead = std::min(channel->ahead, ahead_max(link));
   give(link);
 }
 
@@ -70,7 +70,7 @@ void Links::count_busy(Link& link, bool is_busy) {
   const Instant now = options_.loop->now();
   if (is_busy && link.busy_since && now - *link.busy_since < kBusyPart) return;
   uint64_t sent = 0;
-  each_way(link, [&](const Way& way) { sent += way.connection->stats().bytes_sent; });
+  each_channel(link, [&](const Channel& channel) { sent += channel.connection->stats().bytes_sent; });
   if (link.busy_since && sent >= link.busy_sent)
     link.choice.add(now, now - *link.busy_since, sent - link.busy_sent);
   link.busy_since = is_busy ? std::optional(now) : std::nullopt;

@@ -69,7 +69,7 @@ void Links::act(Link& link, LinkMachine::Effects effects) {
                      });
                    },
                    [&](const LinkMachine::Say& e) {
-                     if (const auto at = link.ways.find(e.connection); at != link.ways.end())
+                     if (const auto at = link.channels.find(e.connection); at != link.channels.end())
                        at->second.connection->send(message_frame(e.message));
                    },
                    [&](const LinkMachine::Begin& e) {
@@ -80,7 +80,7 @@ void Links::act(Link& link, LinkMachine::Effects effects) {
                    },
                    [&](const LinkMachine::BeginStream& e) { begin(link, e.connection); },
                    [&](const LinkMachine::EndSession&) { end_session(link); },
-                   [&](const LinkMachine::Close& e) { close_way(link, e.connection); },
+                   [&](const LinkMachine::Close& e) { close_channel(link, e.connection); },
                    [&](const LinkMachine::Fail& e) { down(seat_of(link), e.error); },
                },
                effect);
@@ -127,8 +127,8 @@ void Links::dial(Link& link, const std::string& address, Duration deadline) {
       net::connect(*options_.loop, *endpoint, connect_options(link, route.region, deadline), dialled);
 }
 
-uint64_t Links::add_way(Link& link, const net::ConnectionPtr& connection) {
-  link.ways[next_number_] = {
+uint64_t Links::add_channel(Link& link, const net::ConnectionPtr& connection) {
+  link.channels[next_number_] = {
       .connection = connection, .bytes_heard = connection->stats().bytes_received, .ahead = kAheadMin};
   return next_number_++;
 }
@@ -139,7 +139,7 @@ void Links::on_dialled(plan::Seat seat, Result<net::ConnectionPtr> result) {
   const Instant now = options_.loop->now();
   if (!result) return act(link, link.machine->on_dialled(now, fail(result.error())));
   const net::ConnectionPtr connection = std::move(*result);
-  const uint64_t number = add_way(link, connection);
+  const uint64_t number = add_channel(link, connection);
   set_limits(*connection, /*in_pieces=*/false);
   connection->start(handlers_of(seat, number));
   act(link, link.machine->on_dialled(now, number));
@@ -167,7 +167,7 @@ void Links::on_stream_dialled(plan::Seat seat, uint32_t stream, Result<net::Conn
   const Instant now = options_.loop->now();
   if (!result) return act(link, link.machine->on_stream_dialled(now, stream, fail(result.error())));
   const net::ConnectionPtr connection = std::move(*result);
-  const uint64_t number = add_way(link, connection);
+  const uint64_t number = add_channel(link, connection);
   set_limits(*connection, /*in_pieces=*/true);
   connection->start(handlers_of(seat, number));
   act(link, link.machine->on_stream_dialled(now, stream, number));
@@ -200,9 +200,9 @@ std::optional<net::Connection::Handlers> Links::offer(const net::ConnectionPtr& 
   if (failed_ || at == links_.end() || !at->second.machine->wants(connection->remote(), hello))
     return std::nullopt;
   Link& link = at->second;
-  const uint64_t number = add_way(link, connection);
+  const uint64_t number = add_channel(link, connection);
   act(link, link.machine->on_accepted(options_.loop->now(), number, hello));
-  if (!link.ways.contains(number)) return std::nullopt;
+  if (!link.channels.contains(number)) return std::nullopt;
   return handlers_of(hello.seat, number);
 }
 
@@ -212,29 +212,27 @@ void Links::on_invitation(const proto::Secret& ticket) {
 
 void Links::begin(Link& link, uint64_t number) {
   link.carrying.push_back(number);
-  net::Connection& connection = *link.ways.at(number).connection;
+  net::Connection& connection = *link.channels.at(number).connection;
   set_limits(connection, link.machine->in_pieces());
   connection.pause_reading(is_paused_);
   give(link);
 }
 
-void Links::send(plan::Seat seat, net::OutFrame frame) {
+void Links::send(plan::Seat seat, const proto::TensorHeader& header, const dag::Tensor& payload) {
   const auto at = links_.find(seat);
   WEFT_CHECK(at != links_.end());
   Link& link = at->second;
   if (failed_) return;
-  const auto tensor = proto::decode_tensor_head(frame.head, frame.payload_size());
-  WEFT_CHECK(tensor.has_value());
-  if (const Status kept = link.queue.add(urgency_of(tensor->header, *assignment_), std::move(frame)); !kept)
-    return down(seat, kept.error());
+  const Status kept = link.queue.add(urgency_of(header, *assignment_), tensor_frame(header, payload));
+  if (!kept) return down(seat, kept.error());
   give(link);
 }
 
-void Links::close_way(Link& link, uint64_t number) {
-  const auto at = link.ways.find(number);
-  if (at == link.ways.end()) return;
+void Links::close_channel(Link& link, uint64_t number) {
+  const auto at = link.channels.find(number);
+  if (at == link.channels.end()) return;
   const net::ConnectionPtr connection = std::move(at->second.connection);
-  link.ways.erase(at);
+  link.channels.erase(at);
   link.bytes_sent_before += connection->stats().bytes_sent;
   connection->close();
 }
@@ -251,7 +249,7 @@ void Links::end_session(Link& link) {
 
 void Links::on_lost(plan::Seat seat, uint64_t number, const Error& error) {
   Link& link = links_.at(seat);
-  if (link.ways.contains(number)) act(link, link.machine->on_lost(options_.loop->now(), number, error));
+  if (link.channels.contains(number)) act(link, link.machine->on_lost(options_.loop->now(), number, error));
 }
 
 void Links::on_tick() {
@@ -263,10 +261,10 @@ void Links::on_tick() {
 }
 
 void Links::on_link_tick(Link& link, Instant now) {
-  for (auto& [number, way] : link.ways) {
-    const uint64_t bytes = way.connection->stats().bytes_received;
-    if (bytes != way.bytes_heard || is_paused_) link.machine->on_bytes(now, number);
-    way.bytes_heard = bytes;
+  for (auto& [number, channel] : link.channels) {
+    const uint64_t bytes = channel.connection->stats().bytes_received;
+    if (bytes != channel.bytes_heard || is_paused_) link.machine->on_bytes(now, number);
+    channel.bytes_heard = bytes;
   }
   act(link, link.machine->on_tick(now));
 }
@@ -281,7 +279,7 @@ void Links::pause_reading(bool paused) {
   is_paused_ = paused;
   for (auto& [seat, link] : links_) {
     link.meter.drop();
-    each_way(link, [&](Way& way) { way.connection->pause_reading(paused); });
+    each_channel(link, [&](Channel& channel) { channel.connection->pause_reading(paused); });
   }
 }
 
@@ -295,7 +293,7 @@ size_t Links::unsent() const {
   for (const auto& [seat, link] : links_) {
     if (link.carrying.empty()) continue;
     unsent += link.queue.unsent_bytes();
-    each_way(link, [&](const Way& way) { unsent += way.connection->unsent(); });
+    each_channel(link, [&](const Channel& channel) { unsent += channel.connection->unsent(); });
   }
   return unsent;
 }
@@ -304,7 +302,7 @@ std::vector<proto::LinkUse> Links::take_use() {
   std::vector<proto::LinkUse> uses;
   for (auto& [seat, link] : links_) {
     uint64_t sent = link.bytes_sent_before;
-    for (const auto& [number, way] : link.ways) sent += way.connection->stats().bytes_sent;
+    for (const auto& [number, channel] : link.channels) sent += channel.connection->stats().bytes_sent;
     proto::LinkUse use = link.meter.take();
     use.seat = seat;
     use.bytes_sent = sent - link.bytes_sent_told;

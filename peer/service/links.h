@@ -63,8 +63,8 @@ class Links {
   void on_invitation(const proto::Secret& ticket);
   void on_tick();  // several times a second
 
-  // A tensor's frame: sent now, or as soon as the link is up again. May call on_down.
-  void send(plan::Seat seat, net::OutFrame frame);
+  // A tensor as its header says it travels: sent now, or as soon as the link is up again. May call on_down.
+  void send(plan::Seat seat, const proto::TensorHeader& header, const dag::Tensor& payload);
   // What came from there cannot be read: as if the link were lost. May call on_down.
   void refuse(plan::Seat seat, const Error& error) { down(seat, error); }
   void pause_reading(bool paused);         // of tensors, on connections of now and later
@@ -74,24 +74,24 @@ class Links {
 
  private:
   static constexpr size_t kAheadMin = proto::kPieceSize;
-  struct Coming {
+  struct IncomingPiece {
     proto::PieceHead piece{};
     bool is_new = false;  // of a tensor that has not come
   };
-  struct Way {  // a connection
+  struct Channel {  // a connection
     net::ConnectionPtr connection{};
     uint64_t bytes_heard = 0;
-    size_t ahead = 0;                // bytes that it is given at a time
-    Instant given{};                 // when it was last given any while it had none
-    std::optional<Coming> coming{};  // the piece whose head came last
+    size_t ahead = 0;                         // bytes that it is given at a time
+    Instant given{};                          // when it was last given any while it had none
+    std::optional<IncomingPiece> incoming{};  // the piece whose head came last
   };
   struct Link {
     LinkQueue queue{};
     std::unique_ptr<LinkMachine> machine{};
     TensorAssembly assembly{};
     LinkMeter meter{};
-    std::map<uint64_t, Way> ways{};    // by number
-    std::vector<uint64_t> carrying{};  // tensors go over these; the session's first connection first
+    std::map<uint64_t, Channel> channels{};  // by number
+    std::vector<uint64_t> carrying{};        // tensors go over these; the session's first connection first
     std::unique_ptr<net::Attempt> attempt{};
     std::map<uint32_t, std::unique_ptr<net::Attempt>> further{};  // by index
     std::unique_ptr<net::Loop::Timer> wake{};
@@ -107,8 +107,8 @@ class Links {
   void dial_stream(Link& link, const LinkMachine::DialStream& effect);
   void on_dialled(plan::Seat seat, Result<net::ConnectionPtr> result);
   void on_stream_dialled(plan::Seat seat, uint32_t stream, Result<net::ConnectionPtr> result);
-  uint64_t add_way(Link& link, const net::ConnectionPtr& connection);
-  void close_way(Link& link, uint64_t number);
+  uint64_t add_channel(Link& link, const net::ConnectionPtr& connection);
+  void close_channel(Link& link, uint64_t number);
   void begin(Link& link, uint64_t number);
   void end_session(Link& link);
   net::Connection::Handlers handlers_of(plan::Seat seat, uint64_t number);
@@ -117,11 +117,11 @@ class Links {
   // False: there is no such edge. Errors: the edge's tensors are others.
   Result<bool> is_expected(const proto::TensorHeader& header) const;
   Result<net::PayloadPlace> place_tensor(Link& link, size_t payload_size, std::span<const std::byte> head);
-  Result<net::PayloadPlace> place_piece(Link& link, Way& way, size_t payload_size,
+  Result<net::PayloadPlace> place_piece(Link& link, Channel& channel, size_t payload_size,
                                         std::span<const std::byte> head);
   void on_frame(plan::Seat seat, uint64_t number, const net::InFrame& frame);
   void on_tensor(Link& link, const net::InFrame& frame);
-  void on_piece(Link& link, Way& way);
+  void on_piece(Link& link, Channel& channel);
   void on_lost(plan::Seat seat, uint64_t number, const Error& error);
   void on_link_tick(Link& link, Instant now);
   void down(plan::Seat seat, const Error& error);
@@ -130,11 +130,11 @@ class Links {
   static plan::Seat seat_of(const Link& link) { return link.machine->route().seat; }
 
   // What a link's connections are given to carry (link_streams.cc).
-  static Way* way_of(Link& link, uint64_t number);  // that carries tensors
+  static Channel* channel_of(Link& link, uint64_t number);  // that carries tensors
   template <typename LinkType, typename Visit>
-  static void each_way(LinkType& link, Visit&& visit) {
+  static void each_channel(LinkType& link, Visit&& visit) {
     for (const uint64_t number : link.carrying)
-      if (const auto at = link.ways.find(number); at != link.ways.end()) visit(at->second);
+      if (const auto at = link.channels.find(number); at != link.channels.end()) visit(at->second);
   }
   void give(Link& link);
   bool give_next(Link& link);  // false: no connection in use takes more, or there is nothing

@@ -48,7 +48,7 @@ void put(const BlobAnswer& from, wire::BlobAnswer& to) {
 Status get(const wire::BlobAnswer& from, BlobAnswer& to) {
   Reader read("BlobAnswer");
   to.request = from.request();
-  read.enumerator(from.code(), to.code, ErrorCode::DeviceLost, "code");
+  read.error_code(from.code(), to.code, "code");
   read.message(from.message(), to.message, "message");
   read.size(from.size(), to.size, "size");
   to.packed = from.packed();
@@ -116,7 +116,7 @@ void put(const MicrobatchAnswer& from, wire::MicrobatchAnswer& to) {
 Status get(const wire::MicrobatchAnswer& from, MicrobatchAnswer& to) {
   Reader read("MicrobatchAnswer");
   to.request = from.request();
-  read.enumerator(from.code(), to.code, ErrorCode::DeviceLost, "code");
+  read.error_code(from.code(), to.code, "code");
   read.message(from.message(), to.message, "message");
   to.sample_position = from.sample_position();
   to.valid_count = from.valid_count();

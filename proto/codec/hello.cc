@@ -120,7 +120,7 @@ void put(const Refusal& from, wire::Refusal& to) {
 }
 Status get(const wire::Refusal& from, Refusal& to) {
   Reader read("Refusal");
-  read.enumerator(from.code(), to.code, ErrorCode::DeviceLost, "code");
+  read.error_code(from.code(), to.code, "code");
   read.message(from.message(), to.message, "message");
   to.retry = from.retry();
   return read.status();
@@ -281,7 +281,7 @@ Status get(const wire::StandingBy& from, StandingBy& to) {
   to.list = from.list();
   if (from.failure_code() != wire::ERROR_CODE_UNSPECIFIED) {
     to.failure.emplace();
-    read.enumerator(from.failure_code(), to.failure->code, ErrorCode::DeviceLost, "failure_code");
+    read.error_code(from.failure_code(), to.failure->code, "failure_code");
     read.message(from.failure_message(), to.failure->message, "failure_message");
   }
   return read.status();

@@ -314,7 +314,7 @@ Status get(const wire::PlanAnswer& from, PlanAnswer& to) {
   Reader read("PlanAnswer");
   if (from.code() != wire::ERROR_CODE_UNSPECIFIED) {
     to.error.emplace();
-    read.enumerator(from.code(), to.error->code, ErrorCode::DeviceLost, "code");
+    read.error_code(from.code(), to.error->code, "code");
     read.message(from.message(), to.error->message, "message");
     return read.status();
   }

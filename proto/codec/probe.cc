@@ -48,7 +48,7 @@ Status get(const wire::ProbeReport& from, ProbeReport& to) {
   to.relayed = from.relayed();
   if (from.failure_code() != wire::ERROR_CODE_UNSPECIFIED) {
     to.failure.emplace();
-    read.enumerator(from.failure_code(), to.failure->code, ErrorCode::DeviceLost, "failure_code");
+    read.error_code(from.failure_code(), to.failure->code, "failure_code");
     read.message(from.failure_message(), to.failure->message, "failure_message");
   }
   return read.status();

@@ -35,7 +35,7 @@ Status get(const wire::StageFailed& from, StageFailed& to) {
   Reader read("StageFailed");
   to.run = from.run();
   to.plan_version = from.plan_version();
-  read.enumerator(from.code(), to.error.code, ErrorCode::DeviceLost, "code");
+  read.error_code(from.code(), to.error.code, "code");
   read.message(from.message(), to.error.message, "message");
   if (from.has_unreachable_stage())
     read.seat(from.unreachable_stage(), from.unreachable_replica(), to.unreachable.emplace(),
@@ -95,7 +95,7 @@ Status get(const wire::CheckpointReport& from, CheckpointReport& to) {
   read.require(to.skipped_steps <= to.step, "skipped_steps", "more than there were steps");
   if (from.failure_code() != wire::ERROR_CODE_UNSPECIFIED) {
     to.failure.emplace();
-    read.enumerator(from.failure_code(), to.failure->code, ErrorCode::DeviceLost, "failure_code");
+    read.error_code(from.failure_code(), to.failure->code, "failure_code");
     read.message(from.failure_message(), to.failure->message, "failure_message");
   }
   return read.status();

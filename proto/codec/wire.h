@@ -1,6 +1,6 @@
 // Internal to proto/codec: the pairs put/get that turn each message into its protobuf class and back, and
-// what they share. A message is extended in three places that stand by its name: messages.h, weft.proto, and
-// its pair.
+// what they share. A message is extended in three places that stand by its name: its struct, weft.proto, and
+// its pair. A new one is in proto/message_list.h as well.
 #pragma once
 
 #include <weft.pb.h>
@@ -12,70 +12,11 @@
 #include "base/printable.h"
 #include "base/result.h"
 #include "proto/codec/bounds.h"
+#include "proto/message_list.h"
 #include "proto/messages.h"
 #include "proto/planning.h"
 
 namespace weft::proto {
-
-// Every message: its type, and its name in Envelope.
-#define WEFT_MESSAGES(X)                 \
-  X(Hello, hello)                        \
-  X(HelloAck, hello_ack)                 \
-  X(Refusal, refusal)                    \
-  X(AssignStage, assign_stage)           \
-  X(Command, command)                    \
-  X(GradientNorm, gradient_norm)         \
-  X(ReleaseStage, release_stage)         \
-  X(RelayInvitation, relay_invitation)   \
-  X(HeartbeatAck, heartbeat_ack)         \
-  X(Heartbeat, heartbeat)                \
-  X(Drain, drain)                        \
-  X(StageReady, stage_ready)             \
-  X(StageFailed, stage_failed)           \
-  X(StepReport, step_report)             \
-  X(CheckpointReport, checkpoint_report) \
-  X(EvaluationReport, evaluation_report) \
-  X(PredictionReport, prediction_report) \
-  X(PeerLog, peer_log)                   \
-  X(GetBlob, get_blob)                   \
-  X(PutBlob, put_blob)                   \
-  X(BlobAnswer, blob_answer)             \
-  X(HaveBlobs, have_blobs)               \
-  X(MissingBlobs, missing_blobs)         \
-  X(GetMicrobatch, get_microbatch)       \
-  X(MicrobatchAnswer, microbatch_answer) \
-  X(SubmitJob, submit_job)               \
-  X(JobAccepted, job_accepted)           \
-  X(JobStatus, job_status)               \
-  X(JobEvent, job_event)                 \
-  X(ListJobs, list_jobs)                 \
-  X(JobList, job_list)                   \
-  X(GetJob, get_job)                     \
-  X(GetEvents, get_events)               \
-  X(EventsEnd, events_end)               \
-  X(StopJob, stop_job)                   \
-  X(Done, done)                          \
-  X(ListPeers, list_peers)               \
-  X(PeerList, peer_list)                 \
-  X(GetResult, get_result)               \
-  X(JobResult, job_result)               \
-  X(LinkHello, link_hello)               \
-  X(LinkReady, link_ready)               \
-  X(ResumeStage, resume_stage)           \
-  X(StageResumed, stage_resumed)         \
-  X(StandBy, stand_by)                   \
-  X(StandingBy, standing_by)             \
-  X(LinkAck, link_ack)                   \
-  X(RunPlan, run_plan)                   \
-  X(ProbeLink, probe_link)               \
-  X(ProbeReport, probe_report)           \
-  X(ProbeHello, probe_hello)             \
-  X(ProbeSay, probe_say)                 \
-  X(ListLinks, list_links)               \
-  X(LinkList, link_list)                 \
-  X(ComparisonReport, comparison_report) \
-  X(ResumeJob, resume_job)               \
-  X(BanPeer, ban_peer)
 
 #define WEFT_DECLARE(Type, name)              \
   void put(const Type& from, wire::Type& to); \
@@ -213,6 +154,9 @@ class Reader {
     const int value = from - 1 + static_cast<int>(first);
     if (!in_range(from, value <= static_cast<int>(last), field)) return;
     to = static_cast<Enum>(value);
+  }
+  void error_code(int from, ErrorCode& to, std::string_view field) {
+    enumerator(from, to, kErrorCodeLast, field);
   }
   template <typename Wire, typename T>
   void part(const Wire& from, T& to, std::string_view field) {

@@ -34,5 +34,11 @@ TEST(Result, ContextGoesInFront) {
   EXPECT_EQ(to_string(error.code), "NotFound");
 }
 
+TEST(ErrorCodes, EachHasANameAndTheLastIsTheLast) {
+  const int last = static_cast<int>(kErrorCodeLast);
+  for (int code = 0; code <= last; ++code) EXPECT_NE(to_string(static_cast<ErrorCode>(code)), "Unknown");
+  EXPECT_EQ(to_string(static_cast<ErrorCode>(last + 1)), "Unknown") << "kErrorCodeLast is not the last";
+}
+
 }  // namespace
 }  // namespace weft

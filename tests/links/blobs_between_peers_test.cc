@@ -200,8 +200,7 @@ TEST(BlobsBetweenPeers, TensorsGoBeforeACopy) {
   const dag::Tensor tensor({dag::DType::F32, {500'000}});
   const auto got = asker.get(
       {.sha256 = giver.shelf.put(copy), .size = copy.size(), .rate = 100'000'000, .source = giver.source()});
-  giver.service->send(1, {0},
-                      tensor_frame({.run = 1, .plan_version = 1, .step = 1, .spec = tensor.spec()}, tensor));
+  giver.service->send(1, {0}, {.run = 1, .plan_version = 1, .step = 1, .spec = tensor.spec()}, tensor);
   ASSERT_TRUE(run_until([&] { return !neighbour.order.empty() || got->result; }));
   EXPECT_FALSE(got->result) << "the copy came before the tensor";
   ASSERT_TRUE(run_until([&] { return got->result.has_value(); }));

@@ -69,8 +69,8 @@ struct Owner {
     service->open(generation, assignment);
   }
   void send(uint64_t generation, uint32_t stage, const dag::Tensor& tensor) {
-    service->send(generation, {stage},
-                  tensor_frame({.run = 1, .plan_version = 1, .step = ++sent, .spec = tensor.spec()}, tensor));
+    service->send(generation, {stage}, {.run = 1, .plan_version = 1, .step = ++sent, .spec = tensor.spec()},
+                  tensor);
   }
 
   std::unique_ptr<security::Identity> identity;
@@ -153,7 +153,7 @@ TEST_F(LinkServiceTest, WhatComesEncodedIsToldDecodedAndInOrder) {
     proto::TensorHeader header = header_of(step, codec);
     const dag::Tensor payload = encode_tensor(header, tensor, kSeed, scratch);
     EXPECT_EQ(header.codec == codec, step % 3 != 0);
-    a_.service->send(7, {1}, tensor_frame(header, payload));
+    a_.service->send(7, {1}, header, payload);
   }
   ASSERT_TRUE(run_until([&] { return b_.received == 60; }));
   EXPECT_TRUE(b_.is_in_order);
@@ -181,7 +181,7 @@ TEST_F(LinkServiceTest, APayloadThatCannotBeDecodedEndsTheLink) {
   ASSERT_TRUE(run_until([&] { return !a_.up.empty() && !b_.up.empty(); }));
   dag::Tensor payload(payload_spec(kCount * 2));
   for (std::byte& byte : payload.mutable_bytes()) byte = std::byte{0x7C};  // fp16: a NaN
-  a_.service->send(7, {1}, tensor_frame(header_of(1, codec), payload));
+  a_.service->send(7, {1}, header_of(1, codec), payload);
   EXPECT_FALSE(run_until([&] { return b_.received == 1; }));
   ASSERT_EQ(b_.downs.size(), 1u);
   EXPECT_EQ(b_.downs.front().code, ErrorCode::Corrupted);
@@ -191,8 +191,7 @@ TEST_F(LinkServiceTest, ACodecThatWasNotAssignedEndsTheLink) {
   a_.open(7, 0, b_);
   b_.open(9, 1, a_, receives_as(*compress::parse("fp16")));
   ASSERT_TRUE(run_until([&] { return !a_.up.empty() && !b_.up.empty(); }));
-  a_.service->send(
-      7, {1}, tensor_frame(header_of(1, *compress::parse("bf16")), dag::Tensor(payload_spec(kCount * 2))));
+  a_.service->send(7, {1}, header_of(1, *compress::parse("bf16")), dag::Tensor(payload_spec(kCount * 2)));
   EXPECT_FALSE(run_until([&] { return b_.received == 1; }));
   ASSERT_EQ(b_.downs.size(), 1u);
   EXPECT_NE(b_.downs.front().message.find("expected fp16"), std::string::npos) << b_.downs.front().message;
@@ -214,14 +213,14 @@ TEST_F(LinkServiceTest, NoNaNAndNoInfinityIsHandedOverForTraining) {
         dag::Tensor tensor = numbered_tensor(size, 1);
         tensor.mutable_as<float>()[static_cast<size_t>(at)] = value;
         a_.service->send(7, {1},
-                         tensor_frame({.run = 1,
-                                       .plan_version = 1,
-                                       .step = 5,
-                                       .microbatch = 3,
-                                       .edge = 8,
-                                       .direction = proto::Direction::Backward,
-                                       .spec = tensor.spec()},
-                                      tensor));
+                         {.run = 1,
+                          .plan_version = 1,
+                          .step = 5,
+                          .microbatch = 3,
+                          .edge = 8,
+                          .direction = proto::Direction::Backward,
+                          .spec = tensor.spec()},
+                         tensor);
         ++bad;
       }
   // Masked scores, large and small ones, large before small.
@@ -260,10 +259,9 @@ TEST_F(LinkServiceTest, EvaluationsAndPredictionsMayHaveNaN) {
   for (const proto::ProgramKind program : {proto::ProgramKind::Evaluate, proto::ProgramKind::Predict}) {
     dag::Tensor tensor = numbered_tensor(300'000, ++step);
     tensor.mutable_as<float>()[9] = std::numeric_limits<float>::quiet_NaN();
-    a_.service->send(
-        7, {1},
-        tensor_frame({.run = 1, .plan_version = 1, .step = step, .program = program, .spec = tensor.spec()},
-                     tensor));
+    a_.service->send(7, {1},
+                     {.run = 1, .plan_version = 1, .step = step, .program = program, .spec = tensor.spec()},
+                     tensor);
   }
   ASSERT_TRUE(run_until([&] { return b_.received == 2; }));
   EXPECT_TRUE(b_.not_finite.empty());
@@ -299,8 +297,7 @@ TEST(LinkService, AnUrgentTensorOvertakesALargeOneThatIsUnderWay) {
   ASSERT_TRUE(run_until([&] { return !a.up.empty() && !b.up.empty(); }));
   const auto send = [&](uint64_t step, int64_t size) {
     const dag::Tensor tensor = numbered_tensor(size, step);
-    b.service->send(9, {0},
-                    tensor_frame({.run = 1, .plan_version = 1, .step = step, .spec = tensor.spec()}, tensor));
+    b.service->send(9, {0}, {.run = 1, .plan_version = 1, .step = step, .spec = tensor.spec()}, tensor);
   };
   const Instant start = loop.now();
   send(9, 500'000);  // 2 MB: two seconds
@@ -334,14 +331,12 @@ TEST_F(LinkServiceTest, LinksOfSeveralStagesAreApart) {
   ASSERT_TRUE(run_until([&] { return b_.received == 1; }));
   EXPECT_EQ(b_.last_generation, 9u);
   const dag::Tensor tensor = numbered_tensor(10, 2);
-  a_.service->send(8, {1},
-                   tensor_frame({.run = 2, .plan_version = 1, .step = 2, .spec = tensor.spec()}, tensor));
+  a_.service->send(8, {1}, {.run = 2, .plan_version = 1, .step = 2, .spec = tensor.spec()}, tensor);
   ASSERT_TRUE(run_until([&] { return b_.received == 2; }));
   EXPECT_EQ(b_.last_generation, 10u);
   a_.service->close(7);
   b_.service->close(9);
-  a_.service->send(8, {1},
-                   tensor_frame({.run = 2, .plan_version = 1, .step = 3, .spec = tensor.spec()}, tensor));
+  a_.service->send(8, {1}, {.run = 2, .plan_version = 1, .step = 3, .spec = tensor.spec()}, tensor);
   ASSERT_TRUE(run_until([&] { return b_.received == 3; }));
   EXPECT_TRUE(a_.downs.empty() && b_.downs.empty());
   a_.service->count(8, {1}, {100, 10, {}});

@@ -76,8 +76,7 @@ class Node {
   void send_one() {
     ++sent;
     const dag::Tensor tensor = made_tensor(stage_, sent);
-    links->send({1 - stage_},
-                tensor_frame({.run = 1, .plan_version = 1, .step = sent, .spec = tensor.spec()}, tensor));
+    links->send({1 - stage_}, {.run = 1, .plan_version = 1, .step = sent, .spec = tensor.spec()}, tensor);
   }
 
   std::unique_ptr<security::Identity> identity;

@@ -1,6 +1,7 @@
 // Which set of loops this processor gets.
 #include <string_view>
 
+#include "base/instruction_set.h"
 #include "peer/backend/cpu/loops/table.h"
 
 namespace weft::peer::cpu {
@@ -19,16 +20,11 @@ const LoopTable& table();
 
 const LoopTable* loop_table_for(const char* isa) {
   const std::string_view wanted = isa;
+  if (!has_instruction_set(wanted)) return nullptr;
   if (wanted == "baseline") return &baseline::table();
 #ifdef WEFT_CPU_X86_64_LEVELS
-  __builtin_cpu_init();
-  const bool v3_here = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                       __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-  const bool v4_here = v3_here && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                       __builtin_cpu_supports("avx512vl");
-  if (wanted == "v3" && v3_here) return &v3::table();
-  if (wanted == "v4" && v4_here) return &v4::table();
+  if (wanted == "v3") return &v3::table();
+  if (wanted == "v4") return &v4::table();
 #endif
   return nullptr;
 }

@@ -1,0 +1,28 @@
+#include "base/instruction_set.h"
+
+namespace weft {
+
+#if defined(__x86_64__)
+namespace {
+bool has_v3() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c") && __builtin_cpu_supports("popcnt");
+}
+bool has_v4() {
+  return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+}  // namespace
+
+bool has_instruction_set(std::string_view name) {
+  if (name == "v3") return has_v3();
+  if (name == "v4") return has_v4();
+  return name == "baseline";
+}
+#else
+bool has_instruction_set(std::string_view name) { return name == "baseline"; }
+#endif
+
+}  // namespace weft

@@ -1,0 +1,123 @@
+// The protocol's version, and who speaks: the first message of each connection and its answer.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "dag/arithmetic.h"
+#include "dag/backend_traits.h"
+#include "plan/device.h"
+#include "plan/seat.h"
+
+namespace weft::proto {
+
+// Another major version is refused by name; another minor one is spoken to.
+inline constexpr uint32_t kProtocolMajor = 1;
+inline constexpr uint32_t kProtocolMinor = 9;
+// The first minor version whose peers measure links; others are not asked to.
+inline constexpr uint32_t kProtocolMinorOfProbes = 2;
+// The first whose peers read tensors as today's codecs write them; others get no stage of a job that
+// compresses.
+inline constexpr uint32_t kProtocolMinorOfCodecs = 4;
+// The first whose brokers unpack blobs (storage/packed.h); others get them as they are.
+inline constexpr uint32_t kProtocolMinorOfPacking = 5;
+// The first whose peers give each other blobs; copies of the others' state go through the broker.
+inline constexpr uint32_t kProtocolMinorOfDirectCopies = 6;
+// The first whose brokers know ErrorCode::DeviceLost; others are told Unavailable.
+inline constexpr uint32_t kProtocolMinorOfDeviceLost = 7;
+// The first whose peers can skip a step's update; others get no stage of a job that may have to.
+inline constexpr uint32_t kProtocolMinorOfSkippedSteps = 8;
+// The first whose peers know empty steps and groups of parameters; others get no stage of a job that has any.
+inline constexpr uint32_t kProtocolMinorOfEmptySteps = 9;
+
+// A job is what was submitted; the number names its run too. Counted from 1 by the broker.
+using JobNumber = uint64_t;
+// Which plan of a run: counted from 1, one more with every change of stages or peers. What is older is
+// dropped.
+using PlanVersion = uint32_t;
+using Secret = std::array<uint8_t, 16>;
+
+enum class Role : uint8_t {
+  Peer = 1,       // a peer's control connection
+  Submitter = 2,  // a user's client
+  PeerBulk = 3,   // a peer's second connection: tensors by hash, microbatches of data
+  Admin = 4,      // a user's client that may see and end everybody's jobs, and ban peers
+};
+inline bool is_user(Role role) { return role == Role::Submitter || role == Role::Admin; }
+// Whether who was admitted as one may come as the other.
+inline bool includes(Role admitted, Role wanted) {
+  return admitted == wanted || (admitted == Role::Admin && wanted == Role::Submitter);
+}
+
+struct TokenProof {
+  uint64_t id = 0;
+  Secret secret{};
+};
+
+// Devices that run the same ops and make the same bits of them.
+struct DeviceClass {
+  dag::BackendTraits traits{};
+  std::string fingerprint{};  // peer::Backend::numerics_fingerprint
+  bool operator==(const DeviceClass&) const = default;
+};
+
+// What a peer says of itself. Rates are measured by the peer, or its catalogue's for a null device.
+struct DeviceReport {
+  std::string device{};  // "cpu:2", "null:rtx3080"
+  plan::Rates rates{};
+  Bytes memory{};             // what the peer offers of the device's
+  Bytes host_memory{};        // and of the host's; 0: the device's memory is the host's
+  std::string fingerprint{};  // peer::Backend::numerics_fingerprint
+  dag::BackendTraits traits{};
+  std::string region{};                  // where its owner says it is; empty: unknown
+  std::string owner{};                   // whose it says it is; empty: nobody's who has another
+  std::vector<std::string> addresses{};  // "host:port" where other peers reach it; empty: only by relay
+  std::vector<dag::Arithmetic> arithmetic{dag::Arithmetic::F32};  // that it has; never empty
+
+  bool has(dag::Arithmetic wanted) const {
+    return std::find(arithmetic.begin(), arithmetic.end(), wanted) != arithmetic.end();
+  }
+  DeviceClass device_class() const { return {traits, fingerprint}; }
+};
+
+// The stage that a peer still runs when it comes back to its broker.
+struct StageHeld {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  plan::Seat seat{};
+};
+
+// The first message on any connection to the broker. Until the answer nothing else is sent.
+struct Hello {
+  uint32_t major = kProtocolMajor;
+  uint32_t minor = kProtocolMinor;
+  std::string software{};  // "0.1.0"
+  Role role = Role::Peer;
+  std::optional<TokenProof> token{};     // needed until the broker knows this key
+  std::string name{};                    // for people; peers only
+  std::optional<DeviceReport> device{};  // Role::Peer
+  uint64_t instance = 0;  // drawn at each start of a peer: tells its next connection from a second process
+  std::optional<StageHeld> holding{};  // Role::Peer
+};
+struct HelloAck {
+  uint32_t major = kProtocolMajor;
+  uint32_t minor = kProtocolMinor;
+  std::string software{};
+  std::string name{};  // what the broker calls this peer
+  Duration heartbeat_interval{};
+  Duration lease{};  // without a heartbeat for so long the peer is given up
+};
+// The answer to a Hello or a request that is not granted. After a refused Hello the connection is closed.
+struct Refusal {
+  ErrorCode code = ErrorCode::Internal;
+  std::string message{};
+  bool retry = false;  // whether trying again later, unchanged, may succeed
+};
+
+}  // namespace weft::proto

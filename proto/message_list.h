@@ -1,0 +1,62 @@
+// The list of all messages: what the variant, their names in logs and their forms on the wire are made from.
+#pragma once
+
+// Each one's type, and its name in the Envelope of proto/codec/weft.proto. A new one comes last.
+#define WEFT_MESSAGES(X)                 \
+  X(Hello, hello)                        \
+  X(HelloAck, hello_ack)                 \
+  X(Refusal, refusal)                    \
+  X(AssignStage, assign_stage)           \
+  X(Command, command)                    \
+  X(GradientNorm, gradient_norm)         \
+  X(ReleaseStage, release_stage)         \
+  X(RelayInvitation, relay_invitation)   \
+  X(HeartbeatAck, heartbeat_ack)         \
+  X(Heartbeat, heartbeat)                \
+  X(Drain, drain)                        \
+  X(StageReady, stage_ready)             \
+  X(StageFailed, stage_failed)           \
+  X(StepReport, step_report)             \
+  X(CheckpointReport, checkpoint_report) \
+  X(EvaluationReport, evaluation_report) \
+  X(PredictionReport, prediction_report) \
+  X(PeerLog, peer_log)                   \
+  X(GetBlob, get_blob)                   \
+  X(PutBlob, put_blob)                   \
+  X(BlobAnswer, blob_answer)             \
+  X(HaveBlobs, have_blobs)               \
+  X(MissingBlobs, missing_blobs)         \
+  X(GetMicrobatch, get_microbatch)       \
+  X(MicrobatchAnswer, microbatch_answer) \
+  X(SubmitJob, submit_job)               \
+  X(JobAccepted, job_accepted)           \
+  X(JobStatus, job_status)               \
+  X(JobEvent, job_event)                 \
+  X(ListJobs, list_jobs)                 \
+  X(JobList, job_list)                   \
+  X(GetJob, get_job)                     \
+  X(GetEvents, get_events)               \
+  X(EventsEnd, events_end)               \
+  X(StopJob, stop_job)                   \
+  X(Done, done)                          \
+  X(ListPeers, list_peers)               \
+  X(PeerList, peer_list)                 \
+  X(GetResult, get_result)               \
+  X(JobResult, job_result)               \
+  X(LinkHello, link_hello)               \
+  X(LinkReady, link_ready)               \
+  X(ResumeStage, resume_stage)           \
+  X(StageResumed, stage_resumed)         \
+  X(StandBy, stand_by)                   \
+  X(StandingBy, standing_by)             \
+  X(LinkAck, link_ack)                   \
+  X(RunPlan, run_plan)                   \
+  X(ProbeLink, probe_link)               \
+  X(ProbeReport, probe_report)           \
+  X(ProbeHello, probe_hello)             \
+  X(ProbeSay, probe_say)                 \
+  X(ListLinks, list_links)               \
+  X(LinkList, link_list)                 \
+  X(ComparisonReport, comparison_report) \
+  X(ResumeJob, resume_job)               \
+  X(BanPeer, ban_peer)

@@ -1,0 +1,135 @@
+// What a peer says to the broker.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "base/units.h"
+#include "plan/seat.h"
+#include "proto/hello.h"
+#include "proto/stage.h"
+
+namespace weft::proto {
+
+// How far a stage's compute has come, the task at hand included: what a peer is as fast as.
+struct StageWork {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t segments_done = 0;  // of the training program, since the stage began
+  double seconds_busy = 0;     // computing them
+};
+struct Heartbeat {
+  uint64_t sequence = 0;
+  Bytes memory_free{};
+  std::optional<StageWork> work{};
+};
+struct Drain {};  // give me no more work, and take mine away when you can
+
+struct StageReady {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  Bytes persistent{}, microbatch{};  // device memory taken; of one microbatch in flight
+};
+// The answer to ResumeStage. Every report that may not have been settled follows, in order.
+struct StageResumed {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t last_sequence = 0;  // of the commands that came
+};
+// All tensors of a StandBy are here; or, from minor version 6 on, they cannot be had.
+struct StandingBy {
+  JobNumber run = 0;
+  uint64_t step = 0;
+  std::optional<Error> failure{};  // instead
+  uint64_t list = 0;               // as the StandBy said
+};
+// The stage cannot go on: kernels, memory, data out of bounds, a neighbour that cannot be reached.
+struct StageFailed {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  Error error{};
+  std::optional<plan::Seat> unreachable{};  // the fault is that link's
+  bool permanent = false;                   // of the job, not of this peer: another one would fail as well
+  bool diverged = false;                    // numbers that are not finite would have come to be learnt from
+  uint64_t step = 0;                        // in which they came, over the link to `unreachable`; 0: unknown
+};
+
+struct LinkUse {
+  plan::Seat seat{};           // the other end
+  uint64_t bytes_sent = 0;     // since the last report
+  double seconds_waiting = 0;  // compute idle because nothing had come from there
+  // Of the tensors that came from there since the last report and were large enough to be timed, from their
+  // first bytes to their last: all together, and the fastest. 0: there were none.
+  uint64_t bytes_timed = 0;
+  double seconds_timed = 0;
+  double fastest_bytes_per_second = 0;
+  // Of the tensors that a codec encoded for it since the last report: their bytes before and after, and of
+  // those that were looked at (the first microbatch of each step) how many there were and the sum of their
+  // relative errors, ||x - decoded|| / ||x||.
+  uint64_t bytes_dense = 0, bytes_encoded = 0;
+  uint32_t errors = 0;
+  double error_sum = 0;
+};
+struct StepReport {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;
+  std::vector<double> losses{};   // by microbatch; from the stage that owns the loss
+  std::vector<double> squares{};  // sums of squares of gradients, in the order of this stage's parameters
+  bool updated = false;           // false: squares only, waiting for GradientNorm
+  double seconds_busy = 0;        // compute
+  double seconds = 0;             // since the step before
+  std::vector<LinkUse> links{};
+  // The ledger: where in the endless sequence of samples each microbatch began, from stages that read data.
+  std::vector<uint64_t> sample_positions{};
+  bool statistics_diverged = false;  // a running statistic of this stage is not finite
+};
+// The answer to ProbeLink: how fast bytes came from there.
+struct ProbeReport {
+  uint64_t round = 0;
+  PeerId peer{};
+  double bytes_per_second = 0;
+  Duration round_trip{};  // the least of several
+  bool relayed = false;
+  std::optional<Error> failure{};  // instead; Unavailable and Timeout: there was no way between the two
+};
+struct CheckpointReport {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;
+  std::vector<TensorReference> tensors{};  // all uploaded, or, of a direct copy, all here
+  std::optional<Error> failure{};          // instead: why it could not be uploaded; the stage goes on
+  uint64_t skipped_steps = 0;              // of those up to `step`: without an update
+};
+struct EvaluationReport {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;
+  uint32_t first_microbatch = 0;
+  // By microbatch of the command, from the stage that owns the output; empty elsewhere. `loss` and `counted`
+  // have a number for each term of the loss.
+  std::vector<double> loss{}, correct{}, counted{};
+};
+// Of a Compare: a number for each pass.
+struct ComparisonReport {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint64_t step = 0;              // as in the command
+  std::vector<double> losses{};   // from the stage that owns the loss; empty elsewhere
+  std::vector<double> squares{};  // sums over the stage's parameters of what gradients then were
+};
+struct PredictionReport {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  uint32_t microbatch = 0;
+  std::vector<TensorReference> outputs{};  // key: the output's name, slot None; uploaded
+};
+struct PeerLog {
+  std::string text{};  // one line for the broker's operator
+};
+
+}  // namespace weft::proto

@@ -1,0 +1,101 @@
+// A stage, as a peer is assigned it: programs, edges, tensors, links.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/digest.h"
+#include "compress/codec.h"
+#include "dag/arithmetic.h"
+#include "dag/graph.h"
+#include "dag/state.h"
+#include "dag/tensor.h"
+#include "dag/training.h"
+#include "plan/seat.h"
+#include "proto/hello.h"
+
+namespace weft::proto {
+
+enum class ProgramKind : uint8_t { Train = 0, Evaluate = 1, Predict = 2 };
+
+// One end of a cut edge, at this stage. `edge` is the same number at both ends.
+struct EdgeEnd {
+  uint32_t edge = 0;
+  dag::ValueId value{};  // in the stage's graph
+  uint32_t stage = 0;    // the other end's
+  // How its tensors travel; both ends have the same. Of other values than float32, and of tensors with an
+  // infinity or a NaN: dense.
+  compress::Codec codec{};
+};
+
+// Which seat of the other stage has that microbatch: stages have one replica for now.
+inline plan::Seat other_end(const EdgeEnd& end, [[maybe_unused]] uint32_t microbatch) {
+  return {end.stage, 0};
+}
+
+// What one stage runs of a job's graph.
+struct StageProgram {
+  ProgramKind kind = ProgramKind::Train;
+  std::shared_ptr<const dag::Graph> graph{};
+  std::vector<uint32_t> segment_of_op{};
+  uint32_t segment_count = 1;
+  std::vector<EdgeEnd> receives{}, sends{};
+  std::vector<std::string> data_inputs{};  // graph inputs that the broker feeds
+};
+
+struct TensorReference {
+  dag::StateKey key{};
+  dag::TensorSpec spec{};
+  Digest sha256{};
+};
+
+// How to reach the peer of another seat with which this one shares cut edges.
+struct LinkRoute {
+  plan::Seat seat{};
+  PeerId peer{};
+  bool dials = false;                    // this side opens the connection
+  std::vector<std::string> addresses{};  // tried in order by the side that dials, each with a deadline
+  Secret relay_ticket{};                 // when none of them answers, or there are none
+  std::string region{};                  // of the other peer, as it says
+};
+
+// A peer that has some of the tensors of a list and gives their blobs to who asks (GetBlob). The broker has
+// the others, or all of them where the peer does not.
+struct BlobSource {
+  PeerId peer{};
+  std::vector<std::string> addresses{};  // tried in order, each with a deadline
+  std::string region{};                  // of the peer, as it says
+  std::vector<uint32_t> tensors{};       // of the list, by index
+};
+
+struct AssignStage {
+  JobNumber run = 0;
+  PlanVersion plan_version = 0;
+  plan::Seat seat{};
+  uint32_t stage_count = 0;
+  dag::TrainingSpec training{};  // for Predict: only the batch sizes count
+  std::vector<StageProgram> programs{};
+  std::vector<TensorReference>
+      tensors{};  // every initializer's value, and the optimizer's slots unless they are zero
+  std::vector<LinkRoute> links{};
+  uint32_t microbatches_in_flight = 1;  // how many forwards may be ahead of their backwards here
+  uint64_t after_step = 0;              // the state that `tensors` is: steps already done
+  Secret data_key{};                    // shown with each request for a microbatch
+  // What snapshots may take of the peer's uplink, bytes a second; 0: no limit.
+  uint64_t replication_rate = 0;
+  DeviceClass device_class{};         // that the programs were lowered for
+  std::vector<BlobSource> sources{};  // each tensor at most once
+  std::vector<Digest> lends{};        // blobs that others fetch here, each as often as it is fetched
+  dag::Arithmetic arithmetic = dag::Arithmetic::F32;  // of its kernels; the peer's device has it
+  // Predicted: computing one microbatch, forward and backward; 0: unknown.
+  double microbatch_seconds = 0;
+  uint64_t skipped_steps = 0;  // of those up to `after_step`: without an update
+};
+// The initializers that no program of the assignment changes, by name; the names are the assignment's.
+std::set<std::string_view> fixed_initializers(const AssignStage& assign);
+
+}  // namespace weft::proto
