@@ -23,27 +23,18 @@ namespace {
 constexpr uint32_t kStages = 4;
 using Clock = std::chrono::steady_clock;
 
-// Keeps nothing but what the run commands.
-class Sink final : public RunSink {
- public:
-  void issue(const proto::Command& command) override { commands.push_back(command); }
-  void send_to_stage(uint32_t, proto::Message message) override { sent += proto::encode(message).size(); }
-  void emit(proto::JobEvent) override {}
-  void step_repeated(uint64_t, double) override {}
-  void commit_checkpoint(CheckpointCommitted) override { ++snapshots; }
-  void commit_round(CheckpointCommitted, bool) override { ++snapshots; }
-  bool copies_go_direct() const override { return false; }
-  void direct_copy_changed() override {}
-  void direct_copies_failed(const std::string&) override {}
-  void upload_failed(uint32_t, uint64_t, const Error&) override {}
-  void commit_prediction(proto::PredictionReport) override {}
-  void compared(const proto::LinkComparison&) override {}
-  void finished(uint64_t) override {}
-  void stopped(uint64_t) override {}
-  void diverged(const Divergence&) override {}
-
-  std::vector<proto::Command> commands;
+// Keeps nothing but what the run sends.
+struct Heard {
   size_t sent = 0, snapshots = 0;
+
+  void carry_out(const RunEffects& effects) {
+    for (const RunEffect& effect : effects) {
+      if (const auto* issued = std::get_if<IssueCommand>(&effect))
+        sent += kStages * proto::encode(issued->command).size();
+      if (const auto* told = std::get_if<TellStage>(&effect)) sent += proto::encode(told->message).size();
+      snapshots += std::holds_alternative<WholeSnapshot>(effect);
+    }
+  }
 };
 
 struct Bench {
@@ -97,14 +88,18 @@ struct Cost {
 Cost measure(uint32_t parameters, uint64_t steps) {
   const Bench bench = make(parameters, steps);
   Run run(1, 1, bench.plan, {}, {});
-  Sink sink;
+  Heard heard;
   Instant now = Instant{} + std::chrono::hours(1);
-  run.start(now, sink);
+  heard.carry_out(run.start(now));
   Cost cost;
-  const auto must = [](const Status& status) {
-    if (status) return;
-    std::fprintf(stderr, "%s\n", status.error().message.c_str());
+  const auto must = [](const auto& result) {
+    if (result) return;
+    std::fprintf(stderr, "%s\n", result.error().message.c_str());
     std::exit(1);
+  };
+  const auto hear = [&](const Result<RunEffects>& effects) {
+    must(effects);
+    heard.carry_out(*effects);
   };
   for (uint64_t step = 1; step <= steps; ++step) {
     now += std::chrono::milliseconds(33);
@@ -126,19 +121,19 @@ Cost measure(uint32_t parameters, uint64_t steps) {
       for (uint32_t s = 0; s < kStages; ++s) {
         const auto report = arrived<proto::StepReport>((*round)[s]);
         if (round == &reports) must(bench.claims[s].check_losses(report, bench.plan->microbatches));
-        must(run.on_step_report(now, s, report, sink));
+        hear(run.on_report(now, s, report));
       }
     const auto stepped = Clock::now();
     cost.step += std::chrono::duration<double>(stepped - began).count() / static_cast<double>(steps);
     for (uint32_t s = 0; s < kStages; ++s) {
       const auto report = arrived<proto::CheckpointReport>(snapshots[s]);
       must(bench.claims[s].check(report));
-      must(run.on_checkpoint_report(now, s, report, 0, sink));
+      hear(run.on_report(now, s, report, 0));
     }
     cost.snapshot +=
         std::chrono::duration<double>(Clock::now() - stepped).count() / static_cast<double>(steps);
   }
-  WEFT_CHECK(run.committed_step() == steps && sink.snapshots > 0);
+  WEFT_CHECK(run.committed_step() == steps && heard.snapshots > 0);
   return cost;
 }
 

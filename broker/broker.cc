@@ -15,6 +15,14 @@ constexpr size_t kSaysMax = 200;
 constexpr Duration kSaysInterval = std::chrono::seconds(1);
 }  // namespace
 
+Status Broker::check() const {
+  for (const auto& [number, job] : book_.jobs())
+    if (const phase::Running* at = job.running())
+      if (const Status checked = at->run->check(); !checked)
+        return fail(checked.error().code, "run of job " + job.text() + ": " + checked.error().message);
+  return {};
+}
+
 Effects Broker::step(Now now, const Event& event) {
   step_.begin(now);
   if (!stepped_) first_step();

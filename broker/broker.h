@@ -61,6 +61,8 @@ class Broker {
   Effects step(Now now, const Event& event);
 
   const Counters& counters() const { return step_.counters; }
+  // The invariants of its runs, which hold between any two steps. Internal: which one does not.
+  Status check() const;
 
   // What jobs that have not ended still speak of: blobs of submissions that may be planned again, of
   // checkpoints and predictions. The initial values of a job that goes on are not among them: they are made

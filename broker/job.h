@@ -80,8 +80,7 @@ struct Running {
   bool is_at_standstill = false;  // once it is over for want of progress: nobody computed, either
   bool over = false;              // what it came to is settled before the step ends
   bool moving = false;            // stops after a snapshot to go on with other peers
-  bool copies_go_direct = false;  // every stage has somebody who can fetch its copies
-  bool direct_said = false;       // that they do
+  bool direct_said = false;       // that copies go straight to peers
 };
 struct Ended {};  // leaves the book before the step ends
 }  // namespace phase

@@ -6,7 +6,7 @@
 
 #include "broker/drift.h"
 #include "broker/pool.h"
-#include "broker/run.h"
+#include "broker/run_options.h"
 
 namespace weft::broker {
 

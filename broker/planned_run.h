@@ -20,11 +20,16 @@ struct PlannedRun : proto::RunTerms {
   std::vector<PlannedStage> stages{};  // by seat, ascending
 
   // Where the seat is in `stages`.
-  std::optional<uint32_t> find(const plan::Seat& seat) const {
-    for (uint32_t s = 0; s < stages.size(); ++s)
-      if (stages[s].assignment->seat == seat) return s;
-    return std::nullopt;
-  }
+  std::optional<uint32_t> find(const plan::Seat& seat) const;
 };
+
+// Dense bytes over those on the wire, of what codecs carry in training; 0: nothing has one.
+double codec_ratio(const PlannedRun& plan);
+// Bytes of one stage's state: parameters, their optimizer slots, running statistics.
+int64_t state_bytes(const PlannedRun& plan, uint32_t stage);
+int64_t largest_state_bytes(const PlannedRun& plan);
+// What the slowest stage takes to copy its state at the rate that its peer is allowed, or else at
+// `usual_rate`, bytes a second (0: no limit).
+double slowest_copy_seconds(const PlannedRun& plan, uint64_t usual_rate);
 
 }  // namespace weft::broker

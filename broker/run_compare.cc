@@ -1,104 +1,113 @@
-// What compressed links do to what is learned: now and then the stages run one microbatch over dense links
-// and over the codecs, without update, and report losses and sums of squares of gradients
-// (proto::CommandKind:: Compare). Of dense d and compressed c the sums are those of d, d + c and c, so that d
-// . c follows without that anybody holds both.
+#include "broker/run_compare.h"
+
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
 
-#include "broker/run.h"
+#include "base/check.h"
+#include "broker/stalls.h"
 
 namespace weft::broker {
 
-using proto::CommandKind;
+using proto::ComparisonPass;
 
-double codec_ratio(const PlannedRun& plan) {
-  double dense = 0, wire = 0;
-  for (const PlannedStage& stage : plan.stages)
-    for (const proto::StageProgram& program : stage.assignment->programs) {
-      if (program.kind != proto::ProgramKind::Train) continue;
-      for (const proto::EdgeEnd& end : program.sends) {
-        if (end.codec.kind == compress::Kind::Dense) continue;
-        const dag::TensorSpec& spec = program.graph->spec(end.value);
-        dense += static_cast<double>(spec.bytes().value);
-        wire += static_cast<double>(proto::payload_bytes(spec, end.codec).value);
-      }
-    }
-  return wire > 0 ? dense / wire : 0;
+namespace {
+constexpr size_t kPasses = proto::kComparisonPasses;
+constexpr size_t index_of(ComparisonPass pass) { return static_cast<size_t>(pass); }
+}  // namespace
+
+Comparison::Comparison(const PlannedRun& plan, const RunBegin& begin, const RunOptions& options)
+    : stages_(plan.stages.size()),
+      microbatches_(plan.microbatches),
+      codec_ratio_(codec_ratio(plan)),
+      share_(options.compare_share),
+      first_(begin.after_step + options.compare_after) {}
+
+void Comparison::resume(const proto::Command& command) {
+  if (command.kind != proto::CommandKind::Compare) return;
+  under_way_ =
+      UnderWay{.sequence = command.sequence, .step = command.step, .in = std::vector<bool>(stages_, false)};
+}
+
+void Comparison::continue_at(Instant now) {
+  compared_at_ = now;
+  if (under_way_) under_way_->began = now;
 }
 
 // Until one was measured: a microbatch passes the stages one after the other, of which a step has so many in
 // a row, once dense and twice compressed.
-double Run::comparison_cost() const {
-  if (comparison_seconds_ > 0) return comparison_seconds_;
-  const auto stages = static_cast<double>(stages_.size());
-  return step_time() * (codec_ratio_ + 2) * stages / (stages + plan_->microbatches - 1);
+double Comparison::cost(double step_seconds) const {
+  if (seconds_ > 0) return seconds_;
+  const auto stages = static_cast<double>(stages_);
+  return step_seconds * (codec_ratio_ + 2) * stages / (stages + microbatches_ - 1);
 }
 
-std::optional<Duration> Run::comparing() const {
-  if (!comparison_) return std::nullopt;
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(comparison_cost()));
+bool Comparison::is_due(Instant now, uint64_t committed, double step_seconds) const {
+  if (codec_ratio_ <= 1 || share_ <= 0 || microbatches_ < 2) return false;
+  if (under_way_ || committed < first_) return false;
+  return seconds(now - compared_at_) * share_ >= cost(step_seconds);
 }
 
-void Run::write_comparison_if_due(Instant now, RunSink& sink) {
-  if (codec_ratio_ <= 1 || options_.compare_share <= 0 || plan_->microbatches < 2) return;
-  if (comparison_ || granted_ == plan_->training.steps || committed_ < begun_after_ + options_.compare_after)
-    return;
-  if (seconds(now - compared_at_) * options_.compare_share < comparison_cost()) return;
-  comparison_ = Comparison{.sequence = sequence_ + 1,
-                           .step = granted_,
-                           .began = now,
-                           .in = std::vector<bool>(stages_.size(), false),
-                           .losses = {},
-                           .squares = {}};
-  write({.kind = CommandKind::Compare, .step = granted_}, sink);
+proto::Command Comparison::write(Instant now, uint64_t sequence, uint64_t step) {
+  under_way_ =
+      UnderWay{.sequence = sequence, .step = step, .began = now, .in = std::vector<bool>(stages_, false)};
+  return {.kind = proto::CommandKind::Compare, .step = step};
 }
 
-Status Run::on_comparison_report(Instant now, uint32_t stage, const proto::ComparisonReport& report,
-                                 RunSink& sink) {
-  const auto wrong = [](const std::string& what) {
-    return fail(ErrorCode::InvalidArgument, "a comparison " + what);
-  };
-  if (!comparison_ || report.step != comparison_->step || comparison_->in[stage]) {
-    if (may_repeat(stage, report.step)) return {};
-    return wrong("that was not asked for");
-  }
-  constexpr size_t kPasses = proto::kComparisonPasses;
-  if (report.squares.size() != kPasses || (!report.losses.empty() && report.losses.size() % kPasses != 0))
-    return wrong("has not a number for each pass");
-  WEFT_TRY_STATUS(claims_[stage].check(report));
-  comparison_->in[stage] = true;
-  if (!report.losses.empty()) comparison_->losses = report.losses;
-  for (size_t pass = 0; pass < kPasses; ++pass) comparison_->squares[pass] += report.squares[pass];
-  last_progress_ = now;
-  if (std::all_of(comparison_->in.begin(), comparison_->in.end(), [](bool in) { return in; }))
-    finish_comparison(now, sink);
-  continue_run(now, sink);
-  return {};
+void Comparison::on_step_done(Instant now, uint64_t step) {
+  if (under_way_ && under_way_->step == step) under_way_->began = now;
 }
 
-void Run::finish_comparison(Instant now, RunSink& sink) {
-  const Comparison done = *std::exchange(comparison_, std::nullopt);
-  comparison_seconds_ = std::max(seconds(now - done.began), 1e-6);
-  compared_at_ = last_updated_ = now;  // the next step begins from here
-  const auto of = [&](proto::ComparisonPass pass) { return static_cast<size_t>(pass); };
-  const double dense = done.squares[of(proto::ComparisonPass::Dense)],
-               sum = done.squares[of(proto::ComparisonPass::Added)],
-               compressed = done.squares[of(proto::ComparisonPass::Compressed)],
+bool Comparison::awaits(uint32_t stage, uint64_t step) const {
+  return under_way_ && under_way_->step == step && !under_way_->in[stage];
+}
+
+Status Comparison::check_passes(const proto::ComparisonReport& report) {
+  if (report.squares.size() == kPasses && report.losses.size() % kPasses == 0) return {};
+  return fail(ErrorCode::InvalidArgument, "a comparison has not a number for each pass");
+}
+
+Comparison::Heard Comparison::on_report(Instant now, uint32_t stage, const proto::ComparisonReport& report) {
+  WEFT_CHECK(awaits(stage, report.step) && check_passes(report).has_value());
+  under_way_->in[stage] = true;
+  if (!report.losses.empty()) under_way_->losses = report.losses;
+  for (size_t pass = 0; pass < kPasses; ++pass) under_way_->squares[pass] += report.squares[pass];
+  if (!all_said(under_way_->in)) return Heard{};
+  const UnderWay done = *std::exchange(under_way_, std::nullopt);
+  seconds_ = std::max(seconds(now - done.began), 1e-6);
+  compared_at_ = now;
+  Heard heard{.is_done = true};
+  // A step that will be skipped, or ends the run, says nothing of the links.
+  const proto::LinkComparison result = result_of(done);
+  if (std::isfinite(done.squares[index_of(ComparisonPass::Dense)]) && std::isfinite(result.loss_dense))
+    heard.result = last_ = result;
+  return heard;
+}
+
+proto::LinkComparison Comparison::result_of(const UnderWay& done) {
+  const double dense = done.squares[index_of(ComparisonPass::Dense)],
+               sum = done.squares[index_of(ComparisonPass::Added)],
+               compressed = done.squares[index_of(ComparisonPass::Compressed)],
                product = (sum - dense - compressed) / 2;
-  const size_t terms = done.losses.size() / proto::kComparisonPasses;
+  const size_t terms = done.losses.size() / kPasses;
   proto::LinkComparison result{.step = done.step};
   for (size_t term = 0; term < terms; ++term) {
-    result.loss_dense += done.losses[of(proto::ComparisonPass::Dense) * terms + term];
-    result.loss += done.losses[of(proto::ComparisonPass::Compressed) * terms + term];
+    result.loss_dense += done.losses[index_of(ComparisonPass::Dense) * terms + term];
+    result.loss += done.losses[index_of(ComparisonPass::Compressed) * terms + term];
   }
   if (dense > 0) {
     result.gradient_error = std::sqrt(std::max(0.0, dense + compressed - 2 * product) / dense);
     if (compressed > 0) result.gradient_cosine = product / std::sqrt(dense) / std::sqrt(compressed);
   }
-  // A step that will be skipped, or ends the run, says nothing of the links.
-  if (!std::isfinite(dense) || !std::isfinite(result.loss_dense)) return;
-  compared_ = result;
-  sink.compared(result);
+  return result;
+}
+
+Status Comparison::check(uint64_t granted) const {
+  if (under_way_ && (under_way_->step > granted || under_way_->in.size() != stages_))
+    return fail(ErrorCode::Internal,
+                "comparison: after step " + std::to_string(under_way_->step) + ", which is not granted");
+  return {};
 }
 
 }  // namespace weft::broker

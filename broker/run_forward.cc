@@ -1,101 +1,111 @@
-// Evaluation and prediction: forward passes over a data set, a few microbatches a command.
+#include "broker/run_forward.h"
+
 #include <algorithm>
 
-#include "broker/run.h"
+#include "base/check.h"
 
 namespace weft::broker {
 
 using proto::CommandKind;
-using proto::JobEventKind;
 
-bool Run::evaluation_is_due(uint64_t step) const {
-  if (plan_->forward_microbatches == 0 || step <= evaluated_) return false;
-  return step == plan_->training.steps ||
-         (plan_->borders.evaluate_every != 0 && step % plan_->borders.evaluate_every == 0);
+ForwardPass::ForwardPass(std::shared_ptr<const PlannedRun> plan, const RunBegin& begin, uint32_t chunk)
+    : plan_(std::move(plan)), chunk_(chunk), evaluated_(begin.evaluated), metrics_(begin.metrics) {
+  if (!trains()) begin_prediction(begin);
 }
 
-void Run::begin_evaluation(uint64_t step) {
-  forward_ = Forward{};
-  forward_.active = true;
-  forward_.step = step;
-  const size_t count = plan_->forward_microbatches, terms = plan_->loss_terms.count();
-  const size_t counts = plan_->loss_terms.counted();
-  forward_.loss.resize(count * terms);
-  forward_.correct.resize(count);
-  forward_.counted.resize(count * counts);
+bool ForwardPass::is_due(uint64_t step) const {
+  if (plan_->forward_microbatches == 0 || step <= evaluated_) return false;
+  const uint64_t every = plan_->borders.evaluate_every;
+  return step == plan_->training.steps || (every != 0 && step % every == 0);
+}
+
+void ForwardPass::begin_evaluation(uint64_t step) {
+  is_active_ = true;
+  step_ = step;
+  commanded_ = reported_ = 0;
+  const size_t count = plan_->forward_microbatches;
+  loss_.assign(count * plan_->loss_terms.count(), std::nullopt);
+  correct_.assign(count, std::nullopt);
+  counted_.assign(count * plan_->loss_terms.counted(), std::nullopt);
 }
 
 // What was reported before is not asked for, or not taken, again.
-void Run::begin_prediction(const RunBegin& begin) {
-  forward_.active = true;
-  forward_.reported = forward_.commanded = begin.predicted;
-  forward_.outputs.assign(plan_->forward_microbatches, std::vector<bool>(stages_.size(), false));
-  forward_.reports.assign(plan_->forward_microbatches, 0);
-  forward_.names.resize(plan_->forward_microbatches);
+void ForwardPass::begin_prediction(const RunBegin& begin) {
+  const uint32_t count = plan_->forward_microbatches;
+  is_active_ = true;
+  reported_ = commanded_ = begin.predicted;
+  outputs_.assign(count, std::vector<bool>(plan_->stages.size(), false));
+  reports_.assign(count, 0);
+  names_.resize(count);
   for (const proto::PredictionReport& report : begin.predictions) {
-    if (report.microbatch >= plan_->forward_microbatches || report.outputs.empty()) continue;
-    ++forward_.reports[report.microbatch];
-    for (const auto& output : report.outputs) forward_.names[report.microbatch].insert(output.key.name);
+    if (report.microbatch >= count || report.outputs.empty()) continue;
+    ++reports_[report.microbatch];
+    for (const auto& output : report.outputs) names_[report.microbatch].insert(output.key.name);
   }
 }
 
-void Run::continue_forward(RunSink& sink) {
+void ForwardPass::resume(const proto::Command& command) {
+  if (command.kind == CommandKind::Evaluate && command.step > evaluated_) {
+    if (!is_active_ || step_ != command.step) begin_evaluation(command.step);
+  } else if (command.kind != CommandKind::Predict) {
+    return;
+  }
+  if (is_active_) commanded_ = std::max(commanded_, command.first_microbatch + command.microbatches);
+}
+
+std::optional<proto::Command> ForwardPass::next() {
   const uint32_t total = plan_->forward_microbatches;
-  while (!stopping_ && forward_.active && forward_.commanded < total &&
-         forward_.commanded < forward_.reported + 2 * options_.forward_chunk) {
-    const uint32_t count = std::min(options_.forward_chunk, total - forward_.commanded);
-    const uint32_t first = forward_.commanded;
-    forward_.commanded += count;
-    write({.kind = training() ? CommandKind::Evaluate : CommandKind::Predict,
-           .step = forward_.step,
-           .microbatches = count,
-           .first_microbatch = first},
-          sink);
-  }
+  if (!is_active_ || commanded_ >= total || commanded_ >= reported_ + 2 * chunk_) return std::nullopt;
+  const uint32_t count = std::min(chunk_, total - commanded_);
+  const uint32_t first = commanded_;
+  commanded_ += count;
+  return proto::Command{.kind = trains() ? CommandKind::Evaluate : CommandKind::Predict,
+                        .step = step_,
+                        .microbatches = count,
+                        .first_microbatch = first};
 }
 
-uint64_t Run::samples_of(uint32_t microbatch) const {
-  const uint64_t first = uint64_t{microbatch} * plan_->training.microbatch_size;
-  return std::min<uint64_t>(plan_->training.microbatch_size, plan_->forward_samples - first);
+bool ForwardPass::is_settled(const proto::Command& command) const {
+  if (command.kind == CommandKind::Evaluate) return command.step <= evaluated_;
+  return command.first_microbatch + command.microbatches <= reported_;
 }
 
-Status Run::on_evaluation_report(Instant now, uint32_t stage, const proto::EvaluationReport& report,
-                                 RunSink& sink) {
-  if (!forward_.active || !training() || report.step != forward_.step) {
-    if (training() && may_repeat(stage, report.step)) return {};
-    return fail(ErrorCode::InvalidArgument, "an evaluation that was not asked for");
-  }
-  WEFT_TRY_STATUS(claims_[stage].check(report));
+uint64_t ForwardPass::samples_of(uint32_t microbatch) const {
+  const uint64_t size = plan_->training.microbatch_size;
+  return std::min<uint64_t>(size, plan_->forward_samples - microbatch * size);
+}
+
+// ---- evaluation
+
+bool ForwardPass::awaits(const proto::EvaluationReport& report) const {
+  return trains() && is_active_ && report.step == step_;
+}
+
+Result<bool> ForwardPass::on_report(const proto::EvaluationReport& report) {
   const size_t terms = plan_->loss_terms.count(), counts = plan_->loss_terms.counted();
   const auto take = [&](const std::vector<double>& values, size_t each,
                         std::vector<std::optional<double>>& into) -> bool {
     const size_t count = values.size() / each;  // microbatches
-    if (count * each != values.size() || count > forward_.commanded ||
-        report.first_microbatch > forward_.commanded - count)
+    if (count * each != values.size() || count > commanded_ || report.first_microbatch > commanded_ - count)
       return false;
     for (size_t i = 0; i < values.size(); ++i) into[report.first_microbatch * each + i] = values[i];
     return true;
   };
-  if (!take(report.loss, terms, forward_.loss) || !take(report.correct, 1, forward_.correct) ||
-      !take(report.counted, counts, forward_.counted))
+  if (!take(report.loss, terms, loss_) || !take(report.correct, 1, correct_) ||
+      !take(report.counted, counts, counted_))
     return fail(ErrorCode::InvalidArgument, "an evaluation of microbatches that were not asked for");
-  while (forward_.reported < forward_.commanded) {
-    const uint32_t m = forward_.reported;
-    if (!forward_.loss[m * terms] || (plan_->accuracy && !forward_.correct[m]) ||
-        (plan_->masked && !forward_.counted[m * counts]))
-      break;
-    ++forward_.reported;
-    last_progress_ = now;
-  }
-  continue_forward(sink);
-  continue_run(now, sink);
-  return {};
+  const uint32_t before = reported_;
+  const auto is_there = [&](uint32_t m) {
+    return loss_[m * terms] && (!plan_->accuracy || correct_[m]) && (!plan_->masked || counted_[m * counts]);
+  };
+  while (reported_ < commanded_ && is_there(reported_)) ++reported_;
+  return reported_ != before;
 }
 
 // As one machine does it: the mean over what counts, added in the order of microbatches; said after the step.
-void Run::finish_evaluation(RunSink& sink) {
-  if (!forward_.active || forward_.reported < plan_->forward_microbatches || committed_ < forward_.step)
-    return;
+std::optional<proto::JobEvent> ForwardPass::finish(uint64_t committed) {
+  if (!trains() || !is_active_ || reported_ < plan_->forward_microbatches || committed < step_)
+    return std::nullopt;
   const size_t terms = plan_->loss_terms.count(), counts = plan_->loss_terms.counted();
   dag::EvaluationSums sums(plan_->loss_terms);
   std::vector<double> loss(terms), counted(counts);
@@ -103,45 +113,52 @@ void Run::finish_evaluation(RunSink& sink) {
   for (uint32_t m = 0; m < plan_->forward_microbatches; ++m) {
     const double valid = static_cast<double>(samples_of(m));
     for (size_t i = 0; i < terms; ++i)
-      loss[i] = plan_->masked ? *forward_.loss[m * terms + i] : *forward_.loss[m * terms + i] * valid;
-    for (size_t i = 0; i < counts; ++i)
-      counted[i] = plan_->masked ? *forward_.counted[m * counts + i] : valid;
-    sums.add(loss, counted, plan_->accuracy ? *forward_.correct[m] : 0);
+      loss[i] = plan_->masked ? *loss_[m * terms + i] : *loss_[m * terms + i] * valid;
+    for (size_t i = 0; i < counts; ++i) counted[i] = plan_->masked ? *counted_[m * counts + i] : valid;
+    sums.add(loss, counted, plan_->accuracy ? *correct_[m] : 0);
     samples += samples_of(m);
   }
   metrics_ = {{"loss", sums.loss()}};
   if (plan_->accuracy) metrics_["accuracy"] = sums.accuracy();
   proto::JobEvent event;
-  event.kind = JobEventKind::Evaluation;
-  event.step = evaluated_ = forward_.step;
+  event.kind = proto::JobEventKind::Evaluation;
+  event.step = evaluated_ = step_;
   event.samples = samples;
   event.metrics = metrics_;
-  forward_.active = false;
-  sink.emit(std::move(event));
+  is_active_ = false;
+  return event;
 }
 
-Status Run::on_prediction_report(Instant now, uint32_t stage, const proto::PredictionReport& report,
-                                 RunSink& sink) {
-  if (training() || report.microbatch >= forward_.commanded)
-    return fail(ErrorCode::InvalidArgument, "a prediction that was not asked for");
-  const auto m = report.microbatch;
-  const bool named = !report.outputs.empty() && forward_.names[m].contains(report.outputs[0].key.name);
-  if (m < forward_.reported || forward_.outputs[m][stage] || named) {
-    ++repeats_;
-    return {};
-  }
-  WEFT_TRY_STATUS(claims_[stage].check(report));
-  forward_.outputs[m][stage] = true;
-  for (const auto& output : report.outputs) forward_.names[m].insert(output.key.name);
-  ++forward_.reports[m];
-  sink.commit_prediction(report);
-  while (forward_.reported < forward_.commanded &&
-         forward_.reports[forward_.reported] >= plan_->prediction_stages) {
-    ++forward_.reported;
-    last_progress_ = now;
-  }
-  continue_forward(sink);
-  end_if_done(sink);
+// ---- prediction
+
+bool ForwardPass::is_asked(const proto::PredictionReport& report) const {
+  return !trains() && report.microbatch < commanded_;
+}
+
+bool ForwardPass::has(uint32_t stage, const proto::PredictionReport& report) const {
+  const uint32_t m = report.microbatch;
+  const bool is_named = !report.outputs.empty() && names_[m].contains(report.outputs[0].key.name);
+  return m < reported_ || outputs_[m][stage] || is_named;
+}
+
+bool ForwardPass::on_report(uint32_t stage, const proto::PredictionReport& report) {
+  WEFT_CHECK(is_asked(report) && !has(stage, report));
+  outputs_[report.microbatch][stage] = true;
+  for (const auto& output : report.outputs) names_[report.microbatch].insert(output.key.name);
+  ++reports_[report.microbatch];
+  const uint32_t before = reported_;
+  while (reported_ < commanded_ && reports_[reported_] >= plan_->prediction_stages) ++reported_;
+  return reported_ != before;
+}
+
+Status ForwardPass::check() const {
+  const auto broken = [](const std::string& what) { return fail(ErrorCode::Internal, "forward: " + what); };
+  if (reported_ > commanded_) return broken("microbatches are there that were not asked for");
+  if (commanded_ > plan_->forward_microbatches)
+    return broken("more microbatches are asked for than there are");
+  if (is_active_ && trains() && step_ <= evaluated_) return broken("a step is evaluated twice");
+  for (uint32_t m = 0; m < reported_ && is_active_ && trains(); ++m)
+    if (!loss_[m * plan_->loss_terms.count()]) return broken("a microbatch without loss counts as there");
   return {};
 }
 

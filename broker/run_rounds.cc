@@ -1,392 +1,331 @@
-// Snapshots of a run: when they are written into the script, and what they are good for once they are whole.
+#include "broker/run_rounds.h"
+
 #include <algorithm>
-#include <cmath>
+#include <string>
 #include <utility>
 
-#include "broker/run.h"
+#include "base/check.h"
 
 namespace weft::broker {
 
 using proto::CommandKind;
-using proto::JobEventKind;
 
-namespace {
-constexpr double kTryEagerAgain = 100;  // uploads later
-Duration uploads(double count, double each) {
-  return Duration(static_cast<Duration::rep>(1e9 * count * each));
-}
-}  // namespace
+Rounds::Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, const RunBegin& begin,
+               const RunOptions& options)
+    : job_(job),
+      plan_(std::move(plan)),
+      options_(options),
+      pace_(*plan_, options),
+      checkpointed_(begin.checkpointed),
+      recovery_(begin.after_step),
+      begun_with_(std::max(begin.after_step, begin.checkpointed)),
+      keep_from_(begin.after_step),
+      written_{begin.after_step, begin.after_step == begin.checkpointed} {}
 
-int64_t state_bytes(const PlannedRun& plan, uint32_t stage) {
-  const proto::AssignStage& assignment = *plan.stages[stage].assignment;
-  const dag::Graph* graph = nullptr;
-  for (const proto::StageProgram& program : assignment.programs)
-    if (program.kind == proto::ProgramKind::Train) graph = program.graph.get();
-  const auto slots = static_cast<int64_t>(optimizer_slots(plan.training.optimizer).size());
-  int64_t bytes = 0;
-  for (const auto& tensor : assignment.tensors) {
-    if (!is_weight(tensor.key.slot)) continue;
-    const bool trained =
-        graph == nullptr || graph->find_output(dag::OutputRole::Gradient, tensor.key.name) != nullptr;
-    bytes += tensor.spec.bytes().value * (trained ? 1 + slots : 1);
-  }
-  return bytes;
+void Rounds::resume(uint64_t keep_from) {
+  keep_from_ = std::max(keep_from_, keep_from);
+  recovery_ = checkpointed_;
+  written_ = {keep_from_, keep_from_ == checkpointed_};  // a step has one snapshot
 }
 
-int64_t largest_state_bytes(const PlannedRun& plan) {
-  int64_t largest = 0;
-  for (uint32_t s = 0; s < plan.stages.size(); ++s) largest = std::max(largest, state_bytes(plan, s));
-  return largest;
+void Rounds::resume(const proto::Command& command, uint64_t recorded) {
+  if (command.kind != CommandKind::Checkpoint && command.kind != CommandKind::Replicate) return;
+  written_ = {command.step, command.kind == CommandKind::Checkpoint};
+  if (command.step <= checkpointed_) return;
+  add({.sequence = command.sequence,
+       .step = command.step,
+       .durable = written_.is_durable,
+       .gates = command.step > recorded && !command.direct && pace_.is_eager(),
+       .direct = command.direct});
 }
 
-double slowest_copy_seconds(const PlannedRun& plan, uint64_t usual_rate) {
-  double slowest = 0;
-  for (uint32_t s = 0; s < plan.stages.size(); ++s) {
-    const uint64_t own = plan.stages[s].assignment->replication_rate, rate = own > 0 ? own : usual_rate;
-    if (rate > 0)
-      slowest = std::max(slowest, static_cast<double>(state_bytes(plan, s)) / static_cast<double>(rate));
-  }
-  return slowest;
+Rounds::Round& Rounds::add(Round round) {
+  round.made.assign(round.direct ? plan_->stages.size() : 0, false);
+  round.in.assign(plan_->stages.size(), false);
+  return rounds_.emplace_back(std::move(round));
 }
 
-bool Run::Round::is_whole() const {
-  return is_made() && std::all_of(in.begin(), in.end(), [](bool part) { return part; });
-}
+bool Rounds::Round::is_whole() const { return is_made() && all_said(in); }
+bool Rounds::Round::is_made() const { return all_said(made); }
 
-bool Run::Round::is_made() const {
-  return std::all_of(made.begin(), made.end(), [](bool part) { return part; });
-}
-
-double Run::step_time() const {
-  return std::max(step_seconds_ > 0 ? step_seconds_ : seconds(plan_->predicted_step), 1e-9);
-}
-
-// Links may carry less than they are allowed to. A round that waited for the one before shows what an upload
-// takes; one alone shows that and the way there and back, which several at once hide: so it is tried now and
-// then whether eager commits hold the run up still. A checkpoint takes longer than a round: it can only show
-// that one takes less.
-void Run::measure_round(const Round& round, Instant now) {
-  constexpr double kWeight = 0.2, kMostAtOnce = 4;  // one that was held up does not count for many
-  const Instant before = std::exchange(last_round_whole_, now);
-  if (round.failed || round.ready_at == Instant{}) return;
-  const double took = seconds(now - std::max(round.ready_at, before));
-  if (round.gates && before <= round.ready_at) return;
-  if (round.durable && took > round_seconds_) return;
-  const bool was_eager = is_eager();
-  const double known = round_seconds_ > 0 ? round_seconds_ : step_time();
-  round_seconds_ = (1 - kWeight) * known + kWeight * std::min(took, kMostAtOnce * known);
-  if (was_eager && !is_eager()) {
-    eager_again_at_ = now + uploads(kTryEagerAgain, round_seconds_);
-  } else if (eager_again_at_ && now >= *eager_again_at_) {
-    eager_again_at_.reset();
-    is_held_up_ = false;
-    round_seconds_ = 0;
-  }
-}
-
-// Copies that wait in line at a peer hold its steps up (it keeps few of them), and then a step takes as long
-// as its copy, so that neither looks too long beside the other. Where copies do wait, it is tried what steps
-// take when commits do not wait for them.
-void Run::watch_copies(Instant now) {
-  constexpr uint64_t kWindow = 16, kMost = 12;  // steps
-  constexpr int kInLine = 3;                    // the way there and back alone makes some wait
-  constexpr double kWorthIt = 0.8;
-  watched_.waited += std::count_if(rounds_.begin(), rounds_.end(), [](const Round& round) {
-                       return round.ready_at != Instant{} && !round.is_whole();
-                     }) >= kInLine;
-  if (++watched_.steps < kWindow) return;
-  const bool waited = watched_.waited >= kMost;
-  const double took = seconds(now - std::exchange(watched_, {.since = now}).since);
-  if (is_held_up_) {
-    if (!eager_seconds_ || std::exchange(is_settling_, false)) return;
-    is_held_up_ = took < kWorthIt * *std::exchange(eager_seconds_, std::nullopt);
-    if (is_held_up_)
-      eager_again_at_ = now + uploads(kTryEagerAgain, std::max(round_seconds_, step_time()));
-    else
-      compare_again_at_ = now + uploads(kTryEagerAgain, took);
-  } else if (waited && is_eager() && now >= compare_again_at_) {
-    is_held_up_ = is_settling_ = true;  // commits of the first window still wait
-    eager_seconds_ = took;
-  }
-}
-
-// How many steps an upload takes, at least one: as measured, where half a step is noise, and at the rate,
-// until it is known how small copies are packed.
-double Run::round_interval() const {
-  constexpr double kPackedLeast = 0.5;  // of their bytes
-  const double at_rate = (round_seconds_ > 0 ? kPackedLeast : 1) * copy_seconds_;
-  return std::clamp(std::max(std::ceil(at_rate / step_time()), std::round(round_seconds_ / step_time())), 1.0,
-                    1e15);
-}
-
-bool Run::is_eager() const {
-  return round_interval() == 1 && !is_held_up_ && largest_bytes_ <= options_.eager_bytes_max;
-}
-
-// The script runs ahead of the work: a round that is written only when the one before is whole is copied that
-// many steps later than it could be. So the next one is written while one is under way, where those steps are
-// many of an interval; where they are few, a peer is spared the third copy of a large state.
-bool Run::may_copy(uint64_t interval) const {
-  return is_eager() || rounds_.size() < (interval <= uint64_t{4} * options_.window_steps ? 2 : 1);
-}
-
-// After the last one; a run that has just begun makes its first at once, for its links carry none yet.
-uint64_t Run::next_copy(uint64_t interval) const {
-  return snapshots_ == 0 ? granted_ : snapshot_written_ + interval;
-}
-
-uint64_t Run::steps_between_rounds() const {
-  if (!options_.replicates) return 0;
-  const double interval = round_interval();
-  if (plan_->borders.checkpoint.steps)
-    return interval >= static_cast<double>(*plan_->borders.checkpoint.steps)
-               ? 0
-               : static_cast<uint64_t>(interval);
-  // Where steps are long, checkpoints come as often as steps are granted, which is ahead by the window.
-  const double checkpoints = std::max(
-      seconds(plan_->borders.checkpoint.every.value_or(options_.checkpoint_every_default)) / step_time(),
-      static_cast<double>(options_.window_steps));
-  if (interval > checkpoints) return 0;
-  return static_cast<uint64_t>(interval);
-}
-
-// Of the state after the last step granted.
-void Run::write_snapshot(Instant now, bool durable, RunSink& sink) {
-  if (durable) {
-    last_checkpoint_ = now;
-    checkpoint_due_ = false;
-  }
-  snapshot_written_ = granted_;
-  ++snapshots_;
-  snapshot_written_durable_ = durable;
-  Round round{.sequence = sequence_ + 1,
-              .step = granted_,
-              .durable = durable,
-              .gates = granted_ > committed_ && is_eager(),
-              .in = std::vector<bool>(stages_.size(), false),
-              .tensors = {}};
-  // The first one goes to the broker: what the run is left with after a loss is nowhere else.
-  round.direct =
-      !durable && !round.gates && snapshots_ > 1 && !stopping_ && !direct_failed_ && sink.copies_go_direct();
-  round.made.assign(round.direct ? stages_.size() : 0, false);
-  const bool direct = round.direct;
-  rounds_.push_back(std::move(round));
-  write({.kind = durable ? CommandKind::Checkpoint : CommandKind::Replicate,
-         .step = granted_,
-         .direct = direct},
-        sink);
-}
-
-void Run::write_snapshot_if_due(Instant now, RunSink& sink) {
-  if (granted_ <= snapshot_written_) return;
-  const bool border = plan_->borders.checkpoint.steps && granted_ % *plan_->borders.checkpoint.steps == 0;
-  if (checkpoint_due_ || border || granted_ == plan_->training.steps) return write_snapshot(now, true, sink);
-  const uint64_t interval = steps_between_rounds();
-  if (interval == 0) return;
-  if (may_copy(interval) && granted_ >= next_copy(interval)) write_snapshot(now, false, sink);
-}
-
-// What the run must not end without: a checkpoint of the last step granted, or, to go on elsewhere, any
-// snapshot of it. A step has one snapshot: where the one of this step will not do, one more step is done.
-void Run::write_last_snapshot(Instant now, RunSink& sink) {
-  if (has_last_snapshot()) return;
-  for (const Round& round : rounds_)
-    if (round.step == granted_ && (round.durable || (moving_ && !round.direct))) return;
-  if (granted_ == snapshot_written_ && !snapshot_written_durable_) {
-    if (granted_ == plan_->training.steps) return;  // the last step has a checkpoint
-    grant(now, granted_ + 1, sink);
-  }
-  write_snapshot(now, true, sink);
-}
-
-// Whoever leaves takes what it has with it.
-bool Run::has_last_snapshot() const {
-  return moving_ && !recovery_is_direct_ ? recovery_ == granted_ : checkpointed_ == granted_;
-}
-
-bool Run::is_gated(uint64_t step) const {
-  return std::any_of(rounds_.begin(), rounds_.end(), [&](const Round& round) {
-    return round.step == step && round.gates && !round.is_whole();
-  });
-}
-
-bool Run::waits_for_snapshot() const {
-  return std::any_of(rounds_.begin(), rounds_.end(),
-                     [](const Round& round) { return round.durable || round.gates; });
-}
-
-void Run::add_reported(std::vector<Digest>& blobs) const {
-  for (const Round& round : rounds_)
-    if (!round.durable && !round.direct)
-      for (const auto& tensor : round.tensors) blobs.push_back(tensor.sha256);
-}
-
-Status Run::on_checkpoint_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
-                                 uint32_t blobs_missing, RunSink& sink) {
-  const auto at = std::find_if(rounds_.begin(), rounds_.end(), [&](const Round& round) {
-    return round.step == report.step && !(round.direct ? round.made : round.in)[stage];
-  });
-  if (at == rounds_.end()) {
-    if (may_repeat(stage, report.step)) return {};
-    return fail(ErrorCode::InvalidArgument,
-                "a snapshot of step " + std::to_string(report.step) + " was not asked for");
-  }
-  WEFT_TRY_STATUS(claims_[stage].check(report));
-  std::optional<Error> failure = report.failure;
-  if (!at->direct && blobs_missing != 0) {
-    const std::string what =
-        "a snapshot of which " + std::to_string(blobs_missing) + " tensors were not uploaded";
-    if (!at->outlived) return fail(ErrorCode::InvalidArgument, what);
-    failure = Error{ErrorCode::NotFound, what + ", or went with the broker that had them"};
-  }
-  if (!failure && at->skipped_steps.value_or(report.skipped_steps) != report.skipped_steps)
-    failure = Error{ErrorCode::Corrupted, "it says that " + std::to_string(report.skipped_steps) +
-                                              " steps were skipped, another stage says " +
-                                              std::to_string(*at->skipped_steps)};
-  if (!failure) at->skipped_steps = report.skipped_steps;
-  if (at->direct) {
-    at->made[stage] = true;
-    if (failure) {
-      give_up_direct(now, *failure, sink);
-      return {};
-    }
-    at->tensors.insert(at->tensors.end(), report.tensors.begin(), report.tensors.end());
-    last_progress_ = now;
-    if (!at->is_made()) return {};
-    at->made_at = now;
-    if (at->failed)
-      continue_run(now, sink);
-    else
-      sink.direct_copy_changed();
-    return {};
-  }
-  at->in[stage] = true;
-  if (failure) {
-    at->failed = true;
-    sink.upload_failed(stage, report.step, *failure);
-  } else {
-    at->tensors.insert(at->tensors.end(), report.tensors.begin(), report.tensors.end());
-  }
-  if (at->is_whole()) measure_round(*at, now);
-  last_progress_ = now;
-  continue_run(now, sink);
-  return {};
-}
-
-std::optional<CheckpointCommitted> Run::copy_to_fetch() const {
-  const auto at = std::find_if(rounds_.begin(), rounds_.end(),
-                               [](const Round& round) { return round.direct && !round.failed; });
-  if (at == rounds_.end() || !at->is_made()) return std::nullopt;
-  return CheckpointCommitted{job_, at->step, at->tensors, at->skipped_steps.value_or(0)};
-}
-
-void Run::on_fetched(Instant now, uint32_t stage, uint64_t step, RunSink& sink) {
-  const auto at = std::find_if(rounds_.begin(), rounds_.end(), [&](const Round& round) {
-    return round.direct && round.step == step && round.is_made() && !round.in[stage];
-  });
-  if (at == rounds_.end() || ended_) return;
-  at->in[stage] = true;
-  if (!at->is_whole()) return;
-  direct_failures_ = 0;
-  measure_round(*at, now);
-  last_progress_ = now;
-  continue_run(now, sink);
-  sink.direct_copy_changed();
-}
-
-// They stay until every stage has carried the command out.
-void Run::drop_direct(Instant now, RunSink& sink) {
-  if (ended_) return;
-  size_t dropped = 0;
-  for (Round& round : rounds_) dropped += round.direct && !round.failed && !round.is_whole() && round.drop();
-  if (dropped != 0) continue_run(now, sink);
-}
-
-bool Run::Round::drop() {
+bool Rounds::Round::drop() {
   failed = true;
   in.assign(in.size(), true);
   return is_made();
 }
 
-// A stage that is short of memory may not have kept one for as long as it took to fetch it.
-void Run::give_up_direct(Instant now, const Error& why, RunSink& sink) {
-  constexpr uint32_t kTimes = 3;
-  if (ended_ || direct_failed_) return;
-  direct_failed_ = why.code != ErrorCode::NotFound || ++direct_failures_ >= kTimes;
-  if (direct_failed_) sink.direct_copies_failed(why.message);
-  drop_direct(now, sink);
+// ---- writing
+
+// A run that has just begun makes its first copy at once, for its links carry none yet.
+std::optional<uint64_t> Rounds::next_copy(uint64_t granted) const {
+  const uint64_t interval = pace_.steps_between();
+  const auto most = pace_.under_way_max();
+  if (interval == 0 || (most && rounds_.size() >= *most)) return std::nullopt;
+  return count_ == 0 ? granted : written_.step + interval;
 }
 
-void Run::check_direct(Instant now, RunSink& sink) {
-  constexpr double kTimes = 10;
-  const auto most =
-      std::max(options_.direct_deadline, uploads(kTimes, std::max(round_seconds_, copy_seconds_)));
-  for (const Round& round : rounds_)
-    if (round.direct && !round.failed && round.is_made() && now - round.made_at > most)
-      return give_up_direct(
-          now, {ErrorCode::Timeout, "nobody has fetched that of step " + std::to_string(round.step)}, sink);
+std::optional<Rounds::Kind> Rounds::due(uint64_t granted) const {
+  if (granted <= written_.step) return std::nullopt;
+  const auto& every = plan_->borders.checkpoint.steps;
+  if (checkpoint_due_ || (every && granted % *every == 0) || granted == plan_->training.steps)
+    return Kind::Checkpoint;
+  const auto next = next_copy(granted);
+  return next && granted >= *next ? std::optional(Kind::Copy) : std::nullopt;
 }
 
-std::optional<CheckpointCommitted> Run::newest_copy(
-    const std::function<bool(uint32_t stage, uint64_t step)>& has) const {
-  for (auto round = rounds_.rbegin(); round != rounds_.rend(); ++round) {
-    if (!round->direct || round->failed || !round->is_made() || round->step > committed_) continue;
-    bool had = true;
-    for (uint32_t s = 0; s < stages_.size(); ++s) had = had && has(s, round->step);
-    if (had) return CheckpointCommitted{job_, round->step, round->tensors, round->skipped_steps.value_or(0)};
+proto::Command Rounds::write(Instant now, Kind kind, const Place& place) {
+  const bool durable = kind == Kind::Checkpoint;
+  if (durable) {
+    last_checkpoint_ = now;
+    checkpoint_due_ = false;
   }
-  return std::nullopt;
+  written_ = {place.granted, durable};
+  ++count_;
+  Round round{.sequence = place.sequence,
+              .step = place.granted,
+              .durable = durable,
+              .gates = place.granted > place.committed && pace_.is_eager()};
+  // The first one goes to the broker: what the run is left with after a loss is nowhere else.
+  round.direct = !durable && !round.gates && count_ > 1 && !direct_failed_ && place.may_be_direct;
+  return {.kind = durable ? CommandKind::Checkpoint : CommandKind::Replicate,
+          .step = place.granted,
+          .direct = add(std::move(round)).direct};
 }
 
-void Run::complete_rounds(Instant now, RunSink& sink) {
+// What the run must not end without: a checkpoint of the last step granted, or, to go on elsewhere, any
+// snapshot of it; the last step has a checkpoint.
+Rounds::Last Rounds::last_needed(uint64_t granted, bool moving) const {
+  if (has_last(granted, moving)) return Last::IsWritten;
+  for (const Round& round : rounds_)
+    if (round.step == granted && (round.durable || (moving && !round.direct))) return Last::IsWritten;
+  if (granted != written_.step || written_.is_durable) return Last::Now;
+  return granted == plan_->training.steps ? Last::IsWritten : Last::AfterAnother;
+}
+
+// Whoever leaves takes what it has with it.
+bool Rounds::has_last(uint64_t granted, bool moving) const {
+  return moving && !recovery_is_direct_ ? recovery_ == granted : checkpointed_ == granted;
+}
+
+bool Rounds::ask_for_checkpoint(Instant now, uint64_t granted) {
+  const dag::CheckpointSpec& wanted = plan_->borders.checkpoint;
+  if (wanted.steps || granted <= checkpointed_ || granted == plan_->training.steps) return false;
+  if (std::any_of(rounds_.begin(), rounds_.end(), [](const Round& round) { return round.durable; }))
+    return false;
+  if (now - last_checkpoint_ < wanted.every.value_or(options_.checkpoint_every_default)) return false;
+  return checkpoint_due_ = true;
+}
+
+bool Rounds::take_retry(Instant now) {
+  if (!retry_at_ || now < *retry_at_) return false;
+  retry_at_.reset();
+  return true;
+}
+
+// ---- what stages and peers say
+
+Rounds::Round* Rounds::asked(uint32_t stage, uint64_t step) {
+  const auto at = std::find_if(rounds_.begin(), rounds_.end(), [&](const Round& round) {
+    return round.step == step && !(round.direct ? round.made : round.in)[stage];
+  });
+  return at == rounds_.end() ? nullptr : &*at;
+}
+
+bool Rounds::is_asked(uint32_t stage, uint64_t step) const {
+  return const_cast<Rounds*>(this)->asked(stage, step) != nullptr;
+}
+
+Result<Rounds::Part> Rounds::on_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
+                                       uint32_t blobs_missing) {
+  WEFT_CHECK(is_asked(stage, report.step));
+  Round& round = *asked(stage, report.step);
+  Part part{.is_direct = round.direct, .failure = report.failure};
+  if (!round.direct && blobs_missing != 0) {
+    const std::string what =
+        "a snapshot of which " + std::to_string(blobs_missing) + " tensors were not uploaded";
+    if (!round.outlived) return fail(ErrorCode::InvalidArgument, what);
+    part.failure = Error{ErrorCode::NotFound, what + ", or went with the broker that had them"};
+  }
+  if (!part.failure && round.skipped_steps.value_or(report.skipped_steps) != report.skipped_steps)
+    part.failure = Error{ErrorCode::Corrupted, "it says that " + std::to_string(report.skipped_steps) +
+                                                   " steps were skipped, another stage says " +
+                                                   std::to_string(*round.skipped_steps)};
+  (round.direct ? round.made : round.in)[stage] = true;
+  if (!part.failure) {
+    round.skipped_steps = report.skipped_steps;
+    round.tensors.insert(round.tensors.end(), report.tensors.begin(), report.tensors.end());
+  }
+  if (!round.direct) {
+    round.failed = round.failed || part.failure;
+    if (round.is_whole()) pace_.on_upload({round.ready_at, round.gates, round.durable, round.failed}, now);
+  } else if (!part.failure && round.is_made()) {
+    round.made_at = now;
+    part.is_complete = true;
+    part.is_dropped = round.failed;
+  }
+  return part;
+}
+
+bool Rounds::on_fetched(Instant now, uint32_t stage, uint64_t step) {
+  const auto at = std::find_if(rounds_.begin(), rounds_.end(), [&](const Round& round) {
+    return round.direct && round.step == step && round.is_made() && !round.in[stage];
+  });
+  if (at == rounds_.end()) return false;
+  at->in[stage] = true;
+  if (!at->is_whole()) return false;
+  direct_failures_ = 0;
+  pace_.on_upload({at->ready_at, at->gates, at->durable, at->failed}, now);
+  return true;
+}
+
+void Rounds::on_resumed(uint32_t stage) {
+  for (Round& round : rounds_) round.outlived = round.outlived || !round.in[stage];
+}
+
+void Rounds::on_step_done(Instant now, uint64_t step, double took) {
+  for (Round& round : rounds_)
+    if (round.step == step) round.ready_at = now;
+  pace_.on_step(took);
+  const auto waiting = std::count_if(rounds_.begin(), rounds_.end(), [](const Round& round) {
+    return round.ready_at != Instant{} && !round.is_whole();
+  });
+  pace_.on_step_copied(now, static_cast<size_t>(waiting));
+}
+
+CheckpointCommitted Rounds::taken_from(const Round& round) const {
+  return {job_, round.step, round.tensors, round.skipped_steps.value_or(0)};
+}
+
+Rounds::Completed Rounds::complete(Instant now, uint64_t committed, bool moving) {
+  Completed completed;
   // Nobody waits for what is still being fetched once something newer is whole.
   const auto newer = std::find_if(rounds_.rbegin(), rounds_.rend(), [&](const Round& round) {
-    return round.is_whole() && !round.failed && round.step <= committed_;
+    return round.is_whole() && !round.failed && round.step <= committed;
   });
   if (newer != rounds_.rend())
     for (Round& round : rounds_)
       if (round.direct && !round.failed && round.step < newer->step && !round.is_whole()) {
         round.drop();
-        sink.direct_copy_changed();
+        ++completed.dropped;
       }
-  while (!rounds_.empty() && rounds_.front().is_whole() && rounds_.front().step <= committed_) {
+  while (has_whole(committed)) {
     Round round = std::move(rounds_.front());
     rounds_.pop_front();
     if (round.failed) {
-      if (round.durable || moving_) retry_at_ = now + options_.checkpoint_retry;
+      if (round.durable || moving) retry_at_ = now + options_.checkpoint_retry;
       continue;
     }
     recovery_ = keep_from_ = round.step;
     recovery_is_direct_ = round.direct;
-    CheckpointCommitted whole{job_, round.step, std::move(round.tensors), round.skipped_steps.value_or(0)};
-    if (!round.durable) {
-      sink.commit_round(std::move(whole), round.direct);
-      continue;
-    }
-    checkpointed_ = round.step;
-    proto::JobEvent event;
-    event.kind = JobEventKind::Checkpoint;
-    event.step = round.step;
-    sink.commit_checkpoint(std::move(whole));
-    sink.emit(std::move(event));
+    if (round.durable) checkpointed_ = round.step;
+    completed.whole.push_back({{job_, round.step, std::move(round.tensors), round.skipped_steps.value_or(0)},
+                               round.durable,
+                               round.direct});
   }
+  return completed;
 }
 
-void Run::on_tick(Instant now, RunSink& sink) {
-  if (ended_ || !training()) return;
-  if (retry_at_ && now >= *retry_at_) {
-    retry_at_.reset();
-    if (needs_last_snapshot()) write_last_snapshot(now, sink);
+// ---- direct copies
+
+// They stay until every stage has carried the command out.
+bool Rounds::drop_direct() {
+  bool may_go = false;
+  for (Round& round : rounds_)
+    if (round.direct && !round.failed && !round.is_whole()) may_go = round.drop() || may_go;
+  return may_go;
+}
+
+// A stage that is short of memory may not have kept one for as long as it took to fetch it.
+bool Rounds::give_up_direct(const Error& why) {
+  constexpr uint32_t kTimes = 3;
+  return direct_failed_ = why.code != ErrorCode::NotFound || ++direct_failures_ >= kTimes;
+}
+
+std::optional<uint64_t> Rounds::unfetched(Instant now) const {
+  const Duration most = pace_.fetch_max();
+  for (const Round& round : rounds_)
+    if (round.direct && !round.failed && round.is_made() && now - round.made_at > most) return round.step;
+  return std::nullopt;
+}
+
+std::optional<CheckpointCommitted> Rounds::copy_to_fetch() const {
+  const auto at = std::find_if(rounds_.begin(), rounds_.end(),
+                               [](const Round& round) { return round.direct && !round.failed; });
+  if (at == rounds_.end() || !at->is_made()) return std::nullopt;
+  return taken_from(*at);
+}
+
+std::optional<CheckpointCommitted> Rounds::newest_copy(
+    uint64_t committed, const std::function<bool(uint32_t stage, uint64_t step)>& has) const {
+  for (auto round = rounds_.rbegin(); round != rounds_.rend(); ++round) {
+    if (!round->direct || round->failed || !round->is_made() || round->step > committed) continue;
+    bool had = true;
+    for (uint32_t s = 0; s < plan_->stages.size(); ++s) had = had && has(s, round->step);
+    if (had) return taken_from(*round);
   }
-  check_direct(now, sink);
-  if (ended_ || stopping_ || plan_->borders.checkpoint.steps || granted_ <= checkpointed_ ||
-      granted_ == plan_->training.steps)
-    return;
-  if (std::any_of(rounds_.begin(), rounds_.end(), [](const Round& round) { return round.durable; })) return;
-  if (now - last_checkpoint_ < plan_->borders.checkpoint.every.value_or(options_.checkpoint_every_default))
-    return;
-  checkpoint_due_ = true;
-  if (!forward_.active) write_snapshot_if_due(now, sink);  // else after it: one may always be ahead
+  return std::nullopt;
+}
+
+// ---- what is known
+
+bool Rounds::is_gated(uint64_t step) const {
+  return std::any_of(rounds_.begin(), rounds_.end(), [&](const Round& round) {
+    return round.step == step && round.gates && !round.is_whole();
+  });
+}
+
+bool Rounds::holds_the_run_up() const {
+  return std::any_of(rounds_.begin(), rounds_.end(),
+                     [](const Round& round) { return round.durable || round.gates; });
+}
+
+bool Rounds::is_settled(uint64_t sequence) const {
+  return std::none_of(rounds_.begin(), rounds_.end(),
+                      [&](const Round& round) { return round.sequence == sequence; });
+}
+
+std::vector<uint64_t> Rounds::under_way() const {
+  std::vector<uint64_t> sequences;
+  for (const Round& round : rounds_) sequences.push_back(round.sequence);
+  return sequences;
+}
+
+bool Rounds::has_whole(uint64_t committed) const {
+  return !rounds_.empty() && rounds_.front().is_whole() && rounds_.front().step <= committed;
+}
+
+Lack Rounds::lack() const {
+  for (const Round& round : rounds_)
+    if (Lack lack = lack_of(round.direct ? round.made : round.in, true); !lack.stages.empty()) return lack;
+  return {};
+}
+
+void Rounds::add_reported(std::vector<Digest>& blobs) const {
+  for (const Round& round : rounds_)
+    if (!round.durable && !round.direct)
+      for (const auto& tensor : round.tensors) blobs.push_back(tensor.sha256);
+}
+
+Status Rounds::check(uint64_t committed, uint64_t granted) const {
+  const auto broken = [](const std::string& what) { return fail(ErrorCode::Internal, "rounds: " + what); };
+  const uint64_t safe = std::max(committed, begun_with_);
+  if (recovery_ > safe || checkpointed_ > safe || keep_from_ > safe)
+    return broken("the run would go back to a step that is not committed: " + std::to_string(recovery_));
+  if (written_.step > std::max(granted, begun_with_)) return broken("one of a step that is not granted");
+  const Round* before = nullptr;
+  for (const Round& round : rounds_) {
+    const std::string step = std::to_string(round.step);
+    if (before != nullptr && (before->step >= round.step || before->sequence >= round.sequence))
+      return broken("that of step " + step + " is out of its turn");
+    if (round.step > granted || round.step > written_.step)
+      return broken("that of step " + step + " was never written");
+    if (round.direct && (round.durable || round.gates)) return broken(step + " waits for peers alone");
+    if (round.in.size() != plan_->stages.size() ||
+        round.made.size() != (round.direct ? plan_->stages.size() : 0))
+      return broken(step + " has parts of stages that are not there");
+    before = &round;
+  }
+  return pace_.check();
 }
 
 }  // namespace weft::broker

@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "base/overloaded.h"
-#include "broker/runs_sink.h"
 #include "plan/noise.h"
 
 namespace weft::broker {
@@ -31,8 +30,7 @@ void Runs::start(Job& job) {
   job.phase = std::move(at);
   book_.set_state(job, JobState::Running, "");
   step_.stand_bys = true;
-  Sink sink(*this, job);
-  job.running()->run->start(step_.now.monotonic, sink);
+  (void)tell(job, [](Run& run, Instant now) { return run.start(now); });
 }
 
 void Runs::resume(Job& job, Crew crew, const StoredJob& stored) {
@@ -54,10 +52,8 @@ void Runs::resume(Job& job, Crew crew, const StoredJob& stored) {
 }
 
 void Runs::request_stop(Job& job, bool to_go_on) {
-  phase::Running& at = *job.running();
-  if (at.over) return;
-  Sink sink(*this, job);
-  at.run->request_stop(step_.now.monotonic, to_go_on, sink);
+  if (job.running()->over) return;
+  (void)tell(job, [&](Run& run, Instant now) { return run.request_stop(now, to_go_on); });
 }
 
 // ---- what stages say
@@ -76,7 +72,7 @@ std::optional<Runs::Place> Runs::place_of(const Peer& peer, proto::JobNumber run
 
 Status Runs::on_report(Peer& peer, const proto::Message& message, uint32_t blobs_missing) {
   Status status;
-  const auto with_run = [&](const auto& report, const auto& tell) {
+  const auto with_run = [&](const auto& report, const auto&... more) {
     const auto place = place_of(peer, report.run, report.plan_version);
     phase::Running* at = place ? place->job->running() : nullptr;
     if (at == nullptr) return;
@@ -84,24 +80,15 @@ Status Runs::on_report(Peer& peer, const proto::Message& message, uint32_t blobs
       ++step_.counters.stale_dropped;
       return;
     }
-    Sink sink(*this, *place->job);
-    status = tell(*at->run, step_.now.monotonic, place->stage, sink);
-  };
-  const auto with_handler = [&](const auto& report, auto handler) {
-    with_run(report, [&](Run& run, Instant now, uint32_t stage, RunSink& sink) {
-      return (run.*handler)(now, stage, report, sink);
-    });
+    status = tell(*place->job,
+                  [&](Run& run, Instant now) { return run.on_report(now, place->stage, report, more...); });
   };
   std::visit(Overloaded{
-                 [&](const proto::StepReport& m) { with_handler(m, &Run::on_step_report); },
-                 [&](const proto::CheckpointReport& m) {
-                   with_run(m, [&](Run& run, Instant now, uint32_t stage, RunSink& sink) {
-                     return run.on_checkpoint_report(now, stage, m, blobs_missing, sink);
-                   });
-                 },
-                 [&](const proto::EvaluationReport& m) { with_handler(m, &Run::on_evaluation_report); },
-                 [&](const proto::ComparisonReport& m) { with_handler(m, &Run::on_comparison_report); },
-                 [&](const proto::PredictionReport& m) { with_handler(m, &Run::on_prediction_report); },
+                 [&](const proto::StepReport& m) { with_run(m); },
+                 [&](const proto::CheckpointReport& m) { with_run(m, blobs_missing); },
+                 [&](const proto::EvaluationReport& m) { with_run(m); },
+                 [&](const proto::ComparisonReport& m) { with_run(m); },
+                 [&](const proto::PredictionReport& m) { with_run(m); },
                  [&](const auto&) {
                    status = fail(ErrorCode::InvalidArgument,
                                  std::string(name_of(message)) + " is not for a broker");
@@ -118,11 +105,10 @@ Status Runs::on_stage_resumed(Peer& peer, const proto::StageResumed& resumed) {
   if (at == nullptr || at->crew.stages[place->stage].here)
     return fail(ErrorCode::InvalidArgument, "it resumes a stage that it was not asked to resume");
   StageAtWork& stage = at->crew.stages[place->stage];
-  {
-    Sink sink(*this, *place->job);
-    stage.here = true;
-    WEFT_TRY_STATUS(at->run->on_resumed(step_.now.monotonic, place->stage, resumed.last_sequence, sink));
-  }
+  stage.here = true;
+  WEFT_TRY_STATUS(tell(*place->job, [&](Run& run, Instant now) {
+    return run.on_resumed(now, place->stage, resumed.last_sequence);
+  }));
   step_.log("info stage_resumed job=" + place->job->text() + " stage=" + std::to_string(place->stage) +
             " peer=" + peer.name + " last_sequence=" + std::to_string(resumed.last_sequence));
   if (at->over) return {};
@@ -218,10 +204,7 @@ void Runs::check_progress() {
                connected_without(at->crew, &StageAtWork::here));
         continue;
       }
-      {
-        Sink sink(*this, job);
-        at->run->on_tick(now, sink);
-      }
+      (void)tell(job, [](Run& run, Instant when) { return run.on_tick(when); });
       const Duration deadline = stall_deadline(job);
       if (at->over || now - at->run->last_progress() <= deadline) continue;
       at->is_at_standstill = now - at->computed_at > shortest_stall(*at->run);

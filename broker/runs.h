@@ -3,6 +3,7 @@
 // Verdict, which whoever places jobs takes before the step ends. A run with a verdict hears nothing any more.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,8 +34,9 @@ class Runs {
   Runs(const BrokerOptions& options, Step& step, Pool& pool, JobBook& book)
       : options_(options), step_(step), pool_(pool), book_(book) {}
 
-  // What a run wants, in the name of its job, for as long as this is there.
-  class Sink;
+  // Has the run of a job that runs hear of something, carries out what comes of it in the job's name, and
+  // looks at what the run has come to. Errors: those of `what`, of which nothing comes then.
+  Status tell(Job& job, const std::function<Result<RunEffects>(Run& run, Instant now)>& what);
 
   // REQUIRES: every stage is ready. From Loading to Running.
   void start(Job& job);
@@ -77,6 +79,22 @@ class Runs {
   std::vector<Verdict> take_verdicts() { return std::exchange(verdicts_, {}); }
 
  private:
+  // What came of one tell().
+  struct Outcome {
+    bool came_forward = false;  // also without a step
+    std::optional<Verdict> verdict{};
+  };
+  void carry_out(Job& job, RunEffects effects, Outcome& outcome);
+  void carry_out_one(Job& job, RunEffect& effect, Outcome& outcome);
+  void issue(Job& job, const proto::Command& command);
+  void send_to_stage(Job& job, uint32_t stage, proto::Message message);
+  void say(Job& job, proto::JobEvent event);
+  void on_repeated(Job& job, const RepeatedStep& repeated);
+  void on_snapshot(Job& job, WholeSnapshot whole);
+  void on_upload_failed(Job& job, const UploadFailed& failed);
+  void take_prediction(Job& job, proto::PredictionReport report);
+  void keep_result(Job& job, uint64_t step);
+  void look_at(Job& job, uint64_t step_before, uint64_t repeats_before, Outcome& outcome);
   void give_verdict(Job& job, Verdict verdict);
   double slowness(const Crew& crew, uint32_t stage) const;
   Duration shortest_stall(const Run& run) const;

@@ -9,6 +9,17 @@ namespace {
 constexpr uint32_t kAtTheEdge = 2, kElsewhere = 1;  // marks: only what stages say of themselves clears those
 }
 
+bool all_said(const std::vector<bool>& said) {
+  return std::all_of(said.begin(), said.end(), [](bool has) { return has; });
+}
+
+Lack lack_of(const std::vector<bool>& said, bool is_own) {
+  Lack lack{.is_own = is_own};
+  for (uint32_t s = 0; s < said.size(); ++s)
+    if (!said[s]) lack.stages.push_back(s);
+  return lack;
+}
+
 Suspects suspects_of(const Lack& lack, std::span<const StalledStage> stages, const StallMarks& marks) {
   const auto all = static_cast<uint32_t>(stages.size());
   const bool is_partial = !lack.stages.empty() && lack.stages.size() < all;

@@ -26,6 +26,10 @@ struct Lack {
   bool is_own = false;
 };
 
+bool all_said(const std::vector<bool>& said);
+// Of the stages that have not said it; `said`: by stage.
+Lack lack_of(const std::vector<bool>& said, bool is_own);
+
 struct StalledStage {
   PeerId peer;
   uint64_t segments = 0;  // that it says to have computed

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "broker/candidates.h"
-#include "broker/runs_sink.h"
 
 namespace weft::broker {
 
@@ -93,7 +92,7 @@ void StandBys::deal(Job& job, std::map<PeerId, int64_t>& free,
                     std::map<PeerId, std::set<proto::JobNumber>>& wanted) {
   phase::Running* at = job.running();
   if (at == nullptr) return;
-  at->copies_go_direct = false;
+  at->run->let_copies_go_direct(false);
   if (at->over || !at->run->training()) return;
   std::vector<PeerId> ids;
   const std::vector<Holder> holders = holders_for(job, free, ids);
@@ -115,14 +114,15 @@ void StandBys::deal(Job& job, std::map<PeerId, int64_t>& free,
     if (dealt.first[s]) first[s] = ids[*dealt.first[s]];
   std::map<PeerId, size_t> held_by;
   for (const auto& [stage, id] : first) ++held_by[id];
-  at->copies_go_direct = options_.copies_go_direct && first.size() == stages.size() &&
-                         std::all_of(held_by.begin(), held_by.end(),
-                                     [](const auto& held) { return held.second <= kStagesFetchedMax; }) &&
-                         std::all_of(first.begin(), first.end(), [&](const auto& entry) {
-                           return may_give(pool_.at(plan.stages[entry.first].peer)) &&
-                                  pool_.at(entry.second).minor >= proto::kProtocolMinorOfDirectCopies;
-                         });
-  if (!at->copies_go_direct) drop_direct_copies(job);
+  const bool each_can = options_.copies_go_direct && first.size() == stages.size() &&
+                        std::all_of(held_by.begin(), held_by.end(),
+                                    [](const auto& held) { return held.second <= kStagesFetchedMax; }) &&
+                        std::all_of(first.begin(), first.end(), [&](const auto& entry) {
+                          return may_give(pool_.at(plan.stages[entry.first].peer)) &&
+                                 pool_.at(entry.second).minor >= proto::kProtocolMinorOfDirectCopies;
+                        });
+  at->run->let_copies_go_direct(each_can);
+  if (!each_can) drop_direct_copies(job);
   if (at->over) return;
   const auto copy = at->run->copy_to_fetch();
   const Point point{copy ? &*copy : job.points.newest(), copy || job.points.is_direct()};
@@ -203,24 +203,26 @@ void StandBys::on_standing_by(Peer& peer, const proto::StandingBy& message) {
   Job* job = book_.find(message.run);
   phase::Running* at = job != nullptr ? job->running() : nullptr;
   if (at == nullptr || at->over || is_old) return;
-  Runs::Sink sink(runs_, *job);
   if (message.failure) {
     step_.log("warning stand_by_failed job=" + job->text() + " peer=" + peer.name + " reason=\"" +
               message.failure->message + "\"");
+    const Error why{message.failure->code, "peer " + peer.name + ": " + message.failure->message};
     if (standing.is_direct)
-      at->run->give_up_direct(step_.now.monotonic,
-                              {message.failure->code, "peer " + peer.name + ": " + message.failure->message},
-                              sink);
+      (void)runs_.tell(*job, [&](Run& run, Instant now) { return run.give_up_direct(now, why); });
     return;
   }
   if (!standing.is_direct) return;
   const std::vector<uint32_t> stages = standing.stages;
-  for (const uint32_t stage : stages) at->run->on_fetched(step_.now.monotonic, stage, message.step, sink);
+  (void)runs_.tell(*job, [&](Run& run, Instant now) {
+    RunEffects effects;
+    for (const uint32_t stage : stages)
+      for (RunEffect& effect : run.on_fetched(now, stage, message.step)) effects.push_back(std::move(effect));
+    return effects;
+  });
 }
 
 void StandBys::drop_direct_copies(Job& job) {
-  Runs::Sink sink(runs_, job);
-  job.running()->run->drop_direct(step_.now.monotonic, sink);
+  (void)runs_.tell(job, [](Run& run, Instant now) { return run.drop_direct(now); });
 }
 
 // ---- copies that peers have and the broker has not

@@ -213,6 +213,7 @@ void BrokerHost::step(const broker::Event& event) {
   const bool punctual = world_.now() - ticked_ <= 2 * kTick;  // else leases are looked at with the next tick
   if (std::holds_alternative<broker::Tick>(event)) ticked_ = world_.now();
   broker::Effects effects = core_->step(now(), event);
+  if (const Status checked = core_->check(); !checked) world_.fail(checked.error().message);
   if (punctual)
     for (const broker::Effect& effect : effects.effects)
       if (const auto* peers = std::get_if<broker::PublishPeers>(&effect))

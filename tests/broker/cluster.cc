@@ -85,6 +85,8 @@ Cluster::Cluster(ClusterOptions options, uint64_t seed) : options_(options), rng
 void Cluster::feed(const Event& event) {
   if (down_) return;
   const Effects effects = broker_->step({now_, 1000}, event);
+  const Status checked = broker_->check();
+  EXPECT_TRUE(checked.has_value()) << checked.error().message;
   if (tracing) {
     trace.push_back(event);
     trace_times.push_back(now_ - Instant{});

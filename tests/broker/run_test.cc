@@ -9,7 +9,7 @@
 #include <limits>
 #include <tuple>
 
-#include "tests/broker/programs.h"
+#include "tests/broker/run_shape.h"
 
 namespace weft::broker {
 namespace {
@@ -17,91 +17,54 @@ namespace {
 using proto::Command;
 using proto::CommandKind;
 
-struct Shape {
-  uint32_t stages = 2;
-  uint64_t steps = 40;
-  int64_t stage_bytes = 0;
-  double predicted_step = 0.1;
-  std::optional<uint64_t> checkpoint_steps = std::nullopt;
-  double clip_norm = 0;
-  dag::OnDivergence on_divergence = dag::OnDivergence::Stop;
-  std::vector<uint64_t> empty_steps{};
-  uint32_t forward_microbatches = 0;
-  dag::LossTerms loss_terms{};
-  bool compresses = false;
-  bool apart = false;  // the first stage counts the labels, the second has the losses that evaluation takes
-};
+using test::plan_of;
+using test::Shape;
 
-std::shared_ptr<const PlannedRun> plan_of(const Shape& shape) {
-  auto plan = std::make_shared<PlannedRun>();
-  plan->training.steps = shape.steps;
-  plan->training.batch_size = 8;
-  plan->microbatches = 2;
-  plan->training.microbatch_size = 4;
-  plan->parameter_count = shape.stages;
-  plan->borders.checkpoint.steps = shape.checkpoint_steps;
-  plan->training.clip_norm = shape.clip_norm;
-  plan->training.on_divergence = shape.on_divergence;
-  plan->training.empty_steps = shape.empty_steps;
-  plan->forward_microbatches = shape.forward_microbatches;
-  plan->forward_samples = uint64_t{shape.forward_microbatches} * plan->training.microbatch_size - 1;
-  plan->masked = plan->accuracy = shape.forward_microbatches != 0;
-  plan->loss_terms = shape.loss_terms;
-  plan->predicted_step =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(shape.predicted_step));
-  for (uint32_t s = 0; s < shape.stages; ++s) {
-    auto assignment = std::make_shared<proto::AssignStage>();
-    assignment->training.on_divergence = shape.on_divergence;
-    assignment->training.empty_steps = shape.empty_steps;
-    assignment->tensors.push_back({dag::of_initializer("w" + std::to_string(s)),
-                                   {dag::DType::F32, dag::Shape({shape.stage_bytes / 4})},
-                                   {}});
-    // Each says the losses, so that one report does for all.
-    const size_t terms = shape.loss_terms.count();
-    assignment->programs.push_back(test::make_program(
-        proto::ProgramKind::Train, {.trained = {}, .losses = 1, .codec = shape.compresses ? "int4" : ""}));
-    const bool counts = !shape.apart || s == 0, loses = !shape.apart || s == 1;
-    assignment->programs.push_back(test::make_program(proto::ProgramKind::Evaluate,
-                                                      {.losses = loses ? terms : 0,
-                                                       .corrects = loses ? size_t{1} : 0,
-                                                       .counteds = counts ? shape.loss_terms.counted() : 0}));
-    plan->stages.push_back({{.parameters = {s}}, assignment});
-  }
-  return plan;
-}
-
-class Fixture final : public RunSink {
+class Fixture final {
  public:
   explicit Fixture(const Shape& shape, RunBegin begin = {})
       : shape_(shape), run(1, 1, plan_of(shape), std::move(begin), {}) {}
 
-  void issue(const Command& command) override { script.push_back(command); }
-  void send_to_stage(uint32_t stage, proto::Message message) override { sent[stage].push_back(message); }
-  void emit(proto::JobEvent event) override {
-    if (event.kind != proto::JobEventKind::Step) return;
-    steps.push_back(event.step);
-    if (event.skipped) skipped.push_back(event.step);
-    EXPECT_EQ(event.skipped, std::isnan(event.loss));
+  // What came of something that the run was told.
+  void hear(RunEffects effects) {
+    for (RunEffect& effect : effects) std::visit([this](auto& e) { on(e); }, effect);
+    const Status checked = run.check();
+    EXPECT_TRUE(checked.has_value()) << checked.error().message;
   }
-  void step_repeated(uint64_t step, double) override { repeated.push_back(step); }
-  void commit_checkpoint(CheckpointCommitted checkpoint) override {
-    checkpoints.push_back(checkpoint.step);
-    skipped_of[checkpoint.step] = checkpoint.skipped_steps;
+  Status hear(Result<RunEffects> effects) {
+    if (!effects) return fail(effects.error());
+    hear(std::move(*effects));
+    return {};
   }
-  void commit_round(CheckpointCommitted round, bool direct) override {
-    rounds.push_back(round.step);
-    skipped_of[round.step] = round.skipped_steps;
-    if (direct) direct_rounds.push_back(round.step);
+
+  void on(const IssueCommand& e) {
+    script.push_back(e.command);
+    for (uint32_t s = 0; s < shape_.stages; ++s) sent[s].push_back(e.command);
   }
-  bool copies_go_direct() const override { return goes_direct; }
-  void direct_copy_changed() override { ++direct_changes; }
-  void direct_copies_failed(const std::string& why) override { direct_failure = why; }
-  void upload_failed(uint32_t, uint64_t, const Error&) override { ++failures; }
-  void commit_prediction(proto::PredictionReport) override {}
-  void compared(const proto::LinkComparison& comparison) override { compared_with.push_back(comparison); }
-  void finished(uint64_t) override { is_finished = true; }
-  void stopped(uint64_t step) override { stopped_after = step; }
-  void diverged(const Divergence& divergence) override { diverged_by = divergence; }
+  void on(const TellStage& e) { sent[e.stage].push_back(e.message); }
+  void on(const SayEvent& e) {
+    if (e.event.kind != proto::JobEventKind::Step) return;
+    steps.push_back(e.event.step);
+    if (e.event.skipped) skipped.push_back(e.event.step);
+    EXPECT_EQ(e.event.skipped, std::isnan(e.event.loss));
+  }
+  void on(const RepeatedStep& e) { repeated.push_back(e.step); }
+  void on(const WholeSnapshot& e) {
+    (e.is_durable ? checkpoints : rounds).push_back(e.snapshot.step);
+    skipped_of[e.snapshot.step] = e.snapshot.skipped_steps;
+    if (e.is_direct) direct_rounds.push_back(e.snapshot.step);
+  }
+  void on(const DirectCopyChanged&) { ++direct_changes; }
+  void on(const DirectCopiesFailed& e) { direct_failure = e.why; }
+  void on(const UploadFailed&) { ++failures; }
+  void on(const TakenPrediction&) {}
+  void on(const Compared& e) {
+    compared_with.push_back(e.comparison);
+    hear(run.go_on(now));
+  }
+  void on(const Divergence& e) { diverged_by = e; }
+  void on(const Finished&) { is_finished = true; }
+  void on(const Stopped& e) { stopped_after = e.step; }
 
   proto::StepReport report_of(uint64_t step, bool updated = true) const {
     proto::StepReport report{.run = 1, .plan_version = 1, .step = step};
@@ -114,7 +77,7 @@ class Fixture final : public RunSink {
   void step(uint64_t number, double took) {
     now += std::chrono::duration_cast<Duration>(std::chrono::duration<double>(took));
     for (uint32_t s = 0; s < shape_.stages; ++s) {
-      const Status status = run.on_step_report(now, s, report_of(number), *this);
+      const Status status = hear(run.on_report(now, s, report_of(number)));
       EXPECT_TRUE(status.has_value()) << status.error().message;
     }
   }
@@ -130,7 +93,7 @@ class Fixture final : public RunSink {
     for (uint32_t s = 0; s < shape_.stages; ++s) {
       proto::CheckpointReport report{.run = 1, .plan_version = 1, .step = number, .tensors = {}};
       if (fails && s == 0) report.failure = Error{ErrorCode::ResourceExhausted, "full"};
-      const Status status = run.on_checkpoint_report(now, s, report, 0, *this);
+      const Status status = hear(run.on_report(now, s, report, 0));
       EXPECT_TRUE(status.has_value()) << status.error().message;
     }
   }
@@ -153,7 +116,6 @@ class Fixture final : public RunSink {
   bool is_finished = false;
   std::optional<uint64_t> stopped_after;
   std::optional<Divergence> diverged_by;
-  bool goes_direct = false;
   int direct_changes = 0;
   std::vector<uint64_t> direct_rounds;
   std::optional<std::string> direct_failure;
@@ -172,15 +134,15 @@ TEST(Divergence, StepsWithNumbersThatAreNotFiniteAreNotCommitted) {
            {kInfinity, 1, "the loss of microbatch 1 is inf"}}) {
     SCOPED_TRACE(says);
     Fixture run({.stage_bytes = 1 << 20});
-    run.run.start(run.now, run);
+    run.hear(run.run.start(run.now));
     run.step(1, 0.1);
     run.snapshot(1);
     ASSERT_EQ(run.steps, Steps{1});
-    ASSERT_TRUE(run.run.on_step_report(run.now, 0, run.report_of(2), run).has_value());
+    ASSERT_TRUE(run.hear(run.run.on_report(run.now, 0, run.report_of(2))).has_value());
     proto::StepReport bad = run.report_of(2);
     bad.losses[1] = loss;
     bad.squares[0] = square;
-    ASSERT_TRUE(run.run.on_step_report(run.now, 1, bad, run).has_value());
+    ASSERT_TRUE(run.hear(run.run.on_report(run.now, 1, bad)).has_value());
     ASSERT_TRUE(run.diverged_by.has_value());
     EXPECT_NE(run.diverged_by->what.find(says), std::string::npos) << run.diverged_by->what;
     EXPECT_EQ(run.diverged_by->step, 2u);
@@ -194,9 +156,9 @@ TEST(Divergence, StepsWithNumbersThatAreNotFiniteAreNotCommitted) {
 // Both stages say what came out of the step; the second one's is `second`. What each is told then.
 std::vector<proto::GradientNorm> decide(Fixture& run, uint64_t step, const proto::StepReport& second) {
   run.sent.clear();
-  EXPECT_TRUE(run.run.on_step_report(run.now, 0, run.report_of(step, /*updated=*/false), run).has_value());
+  EXPECT_TRUE(run.hear(run.run.on_report(run.now, 0, run.report_of(step, /*updated=*/false))).has_value());
   EXPECT_TRUE(run.sent.empty()) << "it is decided when all have said it";
-  EXPECT_TRUE(run.run.on_step_report(run.now, 1, second, run).has_value());
+  EXPECT_TRUE(run.hear(run.run.on_report(run.now, 1, second)).has_value());
   std::vector<proto::GradientNorm> told;
   for (const auto& [stage, messages] : run.sent)
     for (const proto::Message& message : messages)
@@ -207,7 +169,7 @@ std::vector<proto::GradientNorm> decide(Fixture& run, uint64_t step, const proto
 void update(Fixture& run, uint64_t step) {
   proto::StepReport report{.run = 1, .plan_version = 1, .step = step, .updated = true};
   for (uint32_t stage = 0; stage < 2; ++stage)
-    EXPECT_TRUE(run.run.on_step_report(run.now, stage, report, run).has_value());
+    EXPECT_TRUE(run.hear(run.run.on_report(run.now, stage, report)).has_value());
 }
 
 proto::StepReport bad_report(const Fixture& run, uint64_t step) {
@@ -221,7 +183,7 @@ const Shape kSkips{.stage_bytes = 1 << 20, .on_divergence = dag::OnDivergence::S
 
 TEST(SkippedSteps, LossesSquaresAndStatisticsOfOneStageDecideForAll) {
   Fixture run(kSkips);
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   std::vector<proto::StepReport> reports(4);
   for (uint64_t step = 1; step <= 4; ++step) reports[step - 1] = run.report_of(step, /*updated=*/false);
   reports[1].squares[0] = std::numeric_limits<double>::quiet_NaN();
@@ -242,44 +204,44 @@ TEST(SkippedSteps, LossesSquaresAndStatisticsOfOneStageDecideForAll) {
 
 TEST(SkippedSteps, NobodyUpdatesBeforeItIsDecided) {
   Fixture run(kSkips);
-  run.run.start(run.now, run);
-  EXPECT_FALSE(run.run.on_step_report(run.now, 0, run.report_of(1, /*updated=*/true), run).has_value());
+  run.hear(run.run.start(run.now));
+  EXPECT_FALSE(run.hear(run.run.on_report(run.now, 0, run.report_of(1, /*updated=*/true))).has_value());
 }
 
 TEST(SkippedSteps, AreSkippedAgainByABrokerThatWasRestarted) {
   Fixture before(kSkips);
-  before.run.start(before.now, before);
+  before.hear(before.run.start(before.now));
   ASSERT_TRUE(decide(before, 1, bad_report(before, 1)).at(0).skip);
   Fixture after(kSkips);
   after.run.resume(before.script);
   const uint64_t sequence = before.script.back().sequence;
   for (uint32_t stage = 0; stage < 2; ++stage)
-    ASSERT_TRUE(after.run.on_resumed(after.now, stage, sequence, after).has_value());
+    ASSERT_TRUE(after.hear(after.run.on_resumed(after.now, stage, sequence)).has_value());
   // One stage had heard of it and has done it; the other says the same again.
   ASSERT_TRUE(
-      after.run.on_step_report(after.now, 0, after.report_of(1, /*updated=*/false), after).has_value());
+      after.hear(after.run.on_report(after.now, 0, after.report_of(1, /*updated=*/false))).has_value());
   proto::StepReport done{.run = 1, .plan_version = 1, .step = 1, .updated = true};
-  ASSERT_TRUE(after.run.on_step_report(after.now, 0, done, after).has_value());
-  ASSERT_TRUE(after.run.on_step_report(after.now, 1, bad_report(after, 1), after).has_value());
+  ASSERT_TRUE(after.hear(after.run.on_report(after.now, 0, done)).has_value());
+  ASSERT_TRUE(after.hear(after.run.on_report(after.now, 1, bad_report(after, 1))).has_value());
   ASSERT_FALSE(after.sent[1].empty());
   EXPECT_TRUE(std::get<proto::GradientNorm>(after.sent[1].back()).skip);
-  ASSERT_TRUE(after.run.on_step_report(after.now, 1, done, after).has_value());
+  ASSERT_TRUE(after.hear(after.run.on_report(after.now, 1, done)).has_value());
   after.snapshot(1);
   EXPECT_EQ(after.skipped, Steps{1});
 }
 
 TEST(SkippedSteps, SnapshotsSayHowManyThereWereAndStagesHaveToAgree) {
   Fixture run(kSkips);
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   proto::CheckpointReport report{.run = 1, .plan_version = 1, .tensors = {}};
   for (uint64_t step = 1; step <= 3; ++step) {
     decide(run, step, step == 2 ? bad_report(run, step) : run.report_of(step, /*updated=*/false));
     update(run, step);
     report.step = step;
     report.skipped_steps = step > 1 ? 1 : 0;
-    ASSERT_TRUE(run.run.on_checkpoint_report(run.now, 0, report, 0, run).has_value());
+    ASSERT_TRUE(run.hear(run.run.on_report(run.now, 0, report, 0)).has_value());
     if (step == 3) report.skipped_steps = 2;
-    ASSERT_TRUE(run.run.on_checkpoint_report(run.now, 1, report, 0, run).has_value());
+    ASSERT_TRUE(run.hear(run.run.on_report(run.now, 1, report, 0)).has_value());
   }
   EXPECT_EQ(run.skipped_of, (std::map<uint64_t, uint64_t>{{1, 0}, {2, 1}}));
   EXPECT_EQ(run.failures, 1);
@@ -294,7 +256,7 @@ TEST(SkippedSteps, SnapshotsSayHowManyThereWereAndStagesHaveToAgree) {
 
 TEST(SkippedSteps, TooManyInARowEndTheRun) {
   Fixture run({.steps = 1000, .stage_bytes = 1 << 20, .on_divergence = dag::OnDivergence::Skip});
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   for (uint64_t step = 1; step <= 51 + dag::kSkippedInARowMax; ++step) {
     ASSERT_FALSE(run.diverged_by.has_value()) << "before step " << step;
     decide(run, step, step == 51 ? run.report_of(step, /*updated=*/false) : bad_report(run, step));
@@ -311,13 +273,13 @@ TEST(EmptySteps, AreCommittedAsSkippedWithoutARoundTrip) {
   std::vector<uint64_t> most;
   for (uint64_t step = 2; step <= 3 + dag::kSkippedInARowMax; ++step) most.push_back(step);
   Fixture run({.steps = 1000, .stage_bytes = 1 << 20, .empty_steps = most});
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   for (uint64_t step = 1; step <= most.back() + 1; ++step) {
     proto::StepReport report = run.report_of(step);
     // What comes of a step that teaches nothing does not matter either.
     if (step == 5) report.losses[0] = std::numeric_limits<double>::quiet_NaN();
     for (uint32_t stage = 0; stage < 2; ++stage)
-      ASSERT_TRUE(run.run.on_step_report(run.now, stage, report, run).has_value()) << step;
+      ASSERT_TRUE(run.hear(run.run.on_report(run.now, stage, report)).has_value()) << step;
     run.snapshot(step);
   }
   EXPECT_FALSE(run.diverged_by.has_value());
@@ -329,7 +291,7 @@ TEST(EmptySteps, AreCommittedAsSkippedWithoutARoundTrip) {
 
 TEST(EmptySteps, AreToldToBeSkippedWhereStagesAsk) {
   Fixture run({.stage_bytes = 1 << 20, .clip_norm = 1, .empty_steps = {2}});
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   for (uint64_t step = 1; step <= 3; ++step) {
     for (const proto::GradientNorm& norm : decide(run, step, run.report_of(step, /*updated=*/false)))
       EXPECT_EQ(norm.skip, step == 2);
@@ -341,8 +303,8 @@ TEST(EmptySteps, AreToldToBeSkippedWhereStagesAsk) {
 
 TEST(Rounds, SmallStagesAreEagerAStepIsCommittedWithItsCopy) {
   Fixture run({.stage_bytes = 1 << 20});  // 0.084 s to upload, a step of 0.1 s
-  run.run.start(run.now, run);
-  EXPECT_TRUE(run.run.is_eager());
+  run.hear(run.run.start(run.now));
+  EXPECT_TRUE(run.run.pace().is_eager());
   EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1, 2, 3, 4, 5, 6, 7, 8}));
   run.step(1, 0.1);
   run.step(2, 0.1);
@@ -357,9 +319,9 @@ TEST(Rounds, SmallStagesAreEagerAStepIsCommittedWithItsCopy) {
 
 TEST(Rounds, FasterStepsHaveOneNowAndThenAndDoNotWaitForIt) {
   Fixture run({.stage_bytes = 1 << 20, .predicted_step = 0.02});  // an upload takes 4.2 steps
-  run.run.start(run.now, run);
-  EXPECT_FALSE(run.run.is_eager());
-  EXPECT_EQ(run.run.steps_between_rounds(), 5u);
+  run.hear(run.run.start(run.now));
+  EXPECT_FALSE(run.run.pace().is_eager());
+  EXPECT_EQ(run.run.pace().steps_between(), 5u);
   for (uint64_t step = 1; step <= 12; ++step) run.step(step, 0.02);
   EXPECT_EQ(run.steps.size(), 12u) << "commits do not wait";
   EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1, 6})) << "one waits behind the one under way";
@@ -369,10 +331,10 @@ TEST(Rounds, FasterStepsHaveOneNowAndThenAndDoNotWaitForIt) {
 
 TEST(Rounds, TheMeasuredStepCountsNotThePredictedOne) {
   Fixture run({.stage_bytes = 1 << 20, .predicted_step = 10});
-  run.run.start(run.now, run);
-  EXPECT_TRUE(run.run.is_eager());
+  run.hear(run.run.start(run.now));
+  EXPECT_TRUE(run.run.pace().is_eager());
   for (uint64_t step = 1; step <= 4; ++step) run.step(step, 0.01);
-  EXPECT_EQ(run.run.steps_between_rounds(), 9u);
+  EXPECT_EQ(run.run.pace().steps_between(), 9u);
 }
 
 std::vector<uint64_t> direct_of(const Fixture& run) {
@@ -388,8 +350,8 @@ Fixture with_direct_copies(std::optional<uint64_t> checkpoint_steps = std::nullo
 }
 
 void begin_direct(Fixture& run) {
-  run.goes_direct = true;
-  run.run.start(run.now, run);
+  run.run.let_copies_go_direct(true);
+  run.hear(run.run.start(run.now));
   run.step(1, 0.02);
   run.snapshot(1);
   for (uint64_t step = 2; step <= 6; ++step) run.step(step, 0.02);
@@ -406,10 +368,10 @@ TEST(DirectRounds, TheFirstGoesToTheBrokerTheNextToWhoFetchesThem) {
   ASSERT_TRUE(run.run.copy_to_fetch().has_value());
   EXPECT_EQ(run.run.copy_to_fetch()->step, 6u);
   EXPECT_EQ(run.rounds, Steps{1}) << "made is not fetched";
-  run.run.on_fetched(run.now, 0, 6, run);
-  run.run.on_fetched(run.now, 0, 6, run);
+  run.hear(run.run.on_fetched(run.now, 0, 6));
+  run.hear(run.run.on_fetched(run.now, 0, 6));
   EXPECT_EQ(run.rounds, Steps{1}) << "one stage's part is";
-  run.run.on_fetched(run.now, 1, 6, run);
+  run.hear(run.run.on_fetched(run.now, 1, 6));
   EXPECT_EQ(run.rounds, (Steps{1, 6}));
   EXPECT_EQ(run.direct_rounds, Steps{6});
   EXPECT_FALSE(run.run.copy_to_fetch().has_value());
@@ -418,7 +380,7 @@ TEST(DirectRounds, TheFirstGoesToTheBrokerTheNextToWhoFetchesThem) {
 TEST(DirectRounds, WhatWasNotMadeCannotHaveBeenFetched) {
   Fixture run = with_direct_copies();
   begin_direct(run);
-  for (uint32_t stage = 0; stage < 2; ++stage) run.run.on_fetched(run.now, stage, 6, run);
+  for (uint32_t stage = 0; stage < 2; ++stage) run.hear(run.run.on_fetched(run.now, stage, 6));
   EXPECT_EQ(run.rounds, Steps{1});
   run.snapshot(6);
   EXPECT_EQ(run.rounds, Steps{1});
@@ -433,8 +395,8 @@ TEST(DirectRounds, ACheckpointThatIsWholeFirstTakesTheirPlace) {
   EXPECT_EQ(run.checkpoints, Steps{8});
   EXPECT_EQ(run.rounds, Steps{1});
   EXPECT_FALSE(run.run.copy_to_fetch().has_value());
-  run.run.on_fetched(run.now, 0, 6, run);
-  run.run.on_fetched(run.now, 1, 6, run);
+  run.hear(run.run.on_fetched(run.now, 0, 6));
+  run.hear(run.run.on_fetched(run.now, 1, 6));
   EXPECT_EQ(run.rounds, Steps{1}) << "it is older than the checkpoint";
 }
 
@@ -443,10 +405,10 @@ TEST(DirectRounds, WhatNobodyFetchesIsGivenUpAndTheNextOnesGoToTheBroker) {
   begin_direct(run);
   run.snapshot(6);
   run.now += std::chrono::seconds(29);
-  run.run.on_tick(run.now, run);
+  run.hear(run.run.on_tick(run.now));
   EXPECT_FALSE(run.direct_failure.has_value());
   run.now += std::chrono::seconds(2);
-  run.run.on_tick(run.now, run);
+  run.hear(run.run.on_tick(run.now));
   ASSERT_TRUE(run.direct_failure.has_value());
   EXPECT_EQ(*run.direct_failure, "nobody has fetched that of step 6");
   for (uint64_t step = 7; step <= 40; ++step) run.step_and_copy(step, 0.02);
@@ -459,8 +421,8 @@ TEST(DirectRounds, OneThatIsDroppedIsNotSettledBeforeItsStagesHaveMadeIt) {
   Fixture run = with_direct_copies();
   begin_direct(run);
   const Steps written = direct_of(run);
-  run.goes_direct = false;
-  run.run.drop_direct(run.now, run);
+  run.run.let_copies_go_direct(false);
+  run.hear(run.run.drop_direct(run.now));
   run.step(7, 0.02);
   const auto made_by = std::find_if(run.script.begin(), run.script.end(),
                                     [](const Command& command) { return command.direct; });
@@ -479,8 +441,8 @@ TEST(DirectRounds, WhoLeavesWaitsForWhatOthersHave) {
   Fixture run = with_direct_copies();
   begin_direct(run);
   run.snapshot(6);
-  for (uint32_t stage = 0; stage < 2; ++stage) run.run.on_fetched(run.now, stage, 6, run);
-  run.run.request_stop(run.now, /*to_go_on=*/true, run);
+  for (uint32_t stage = 0; stage < 2; ++stage) run.hear(run.run.on_fetched(run.now, stage, 6));
+  run.hear(run.run.request_stop(run.now, /*to_go_on=*/true));
   const uint64_t last = run.script.back().step;
   EXPECT_EQ(run.script.back().kind, CommandKind::Checkpoint);
   for (uint64_t step = 7; step <= last; ++step) run.step(step, 0.02);
@@ -494,18 +456,19 @@ TEST(DirectRounds, WhoLeavesWaitsForWhatOthersHave) {
 // What its stages uploaded may have gone with the broker that had it: the copy fails, and nobody is to blame.
 TEST(Rounds, OfABrokerBeforeMayHaveLostWhatWasUploaded) {
   Fixture before({.stage_bytes = 1 << 20});
-  before.run.start(before.now, before);
+  before.hear(before.run.start(before.now));
   before.step(1, 0.1);
   const proto::CheckpointReport report{.run = 1, .plan_version = 1, .step = 1, .tensors = {}};
-  EXPECT_FALSE(before.run.on_checkpoint_report(before.now, 0, report, 3, before).has_value())
+  EXPECT_FALSE(before.hear(before.run.on_report(before.now, 0, report, 3)).has_value())
       << "of this broker's own it may not";
   Fixture after({.stage_bytes = 1 << 20});
   after.run.resume(before.script);
   for (uint32_t stage = 0; stage < 2; ++stage)
-    ASSERT_TRUE(after.run.on_resumed(after.now, stage, before.script.back().sequence, after).has_value());
+    ASSERT_TRUE(
+        after.hear(after.run.on_resumed(after.now, stage, before.script.back().sequence)).has_value());
   after.step(1, 0.1);
-  ASSERT_TRUE(after.run.on_checkpoint_report(after.now, 0, report, 3, after).has_value());
-  ASSERT_TRUE(after.run.on_checkpoint_report(after.now, 1, report, 0, after).has_value());
+  ASSERT_TRUE(after.hear(after.run.on_report(after.now, 0, report, 3)).has_value());
+  ASSERT_TRUE(after.hear(after.run.on_report(after.now, 1, report, 0)).has_value());
   EXPECT_EQ(after.failures, 1);
   EXPECT_TRUE(after.rounds.empty());
 }
@@ -514,13 +477,13 @@ TEST(DirectRounds, OutliveTheBroker) {
   Fixture before = with_direct_copies();
   begin_direct(before);
   Fixture run = with_direct_copies();
-  run.goes_direct = true;
+  run.run.let_copies_go_direct(true);
   std::vector<Command> open;
   for (const Command& command : before.script)
     if (command.sequence > before.script.back().settled) open.push_back(command);
   run.run.resume(open);
   for (uint32_t stage = 0; stage < 2; ++stage)
-    ASSERT_TRUE(run.run.on_resumed(run.now, stage, before.script.back().sequence, run).has_value());
+    ASSERT_TRUE(run.hear(run.run.on_resumed(run.now, stage, before.script.back().sequence)).has_value());
   run.snapshot(6);
   ASSERT_TRUE(run.run.copy_to_fetch().has_value());
   EXPECT_EQ(run.run.copy_to_fetch()->step, 6u);
@@ -576,24 +539,24 @@ class Machine {
 
 TEST(Rounds, UplinksThatCarryLessThanTheRateDoNotHoldTheRunUp) {
   Fixture run({.steps = 1000, .stage_bytes = 1 << 20});
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   Machine machine(run);
   EXPECT_LE(machine.work(50, 2, 1), 102);
-  EXPECT_TRUE(run.run.is_eager()) << "0.05 s a copy, 0.1 s a step";
+  EXPECT_TRUE(run.run.pace().is_eager()) << "0.05 s a copy, 0.1 s a step";
   machine.work(50, 2, 9);
-  EXPECT_FALSE(run.run.is_eager());
-  EXPECT_GE(run.run.steps_between_rounds(), 4u) << "0.45 s a copy";
+  EXPECT_FALSE(run.run.pace().is_eager());
+  EXPECT_GE(run.run.pace().steps_between(), 4u) << "0.45 s a copy";
   EXPECT_LE(machine.work(300, 2, 9), 700) << "no step waits for a copy, but for a trial now and then";
-  EXPECT_LE(run.run.steps_between_rounds(), 5u);
+  EXPECT_LE(run.run.pace().steps_between(), 5u);
   machine.work(100, 2, 1);
-  EXPECT_TRUE(run.run.is_eager()) << "it carries more again";
+  EXPECT_TRUE(run.run.pace().is_eager()) << "it carries more again";
 }
 
 // A peer keeps four copies, and does not go on before one of them is through: then steps seem to take as long
 // as copies.
 TEST(Rounds, CopiesInLineAtAPeerDoNotHoldTheRunUp) {
   Fixture run({.steps = 1000, .stage_bytes = 1 << 20});
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   Machine machine(run, 4);
   EXPECT_LE(machine.work(50, 2, 5), 260);
   EXPECT_LE(machine.work(400, 2, 5), 1000) << "two ticks a step, and five while it is tried again";
@@ -601,9 +564,9 @@ TEST(Rounds, CopiesInLineAtAPeerDoNotHoldTheRunUp) {
 
 TEST(Rounds, LargeStagesAreNotWaitedForEvenWhenStepsAreLong) {
   Fixture run({.stage_bytes = 16 << 20, .predicted_step = 5});
-  run.run.start(run.now, run);
-  EXPECT_FALSE(run.run.is_eager());
-  EXPECT_EQ(run.run.steps_between_rounds(), 1u);
+  run.hear(run.run.start(run.now));
+  EXPECT_FALSE(run.run.pace().is_eager());
+  EXPECT_EQ(run.run.pace().steps_between(), 1u);
   EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1, 2})) << "one waits behind the one under way";
 }
 
@@ -619,17 +582,17 @@ TEST(Rounds, WhereACopyTakesLongerThanTheCheckpointIntervalThereIsOnlyTheCheckpo
 
 TEST(Rounds, AStepHasOneSnapshot) {
   Fixture run({.stage_bytes = 0, .checkpoint_steps = 4});
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1, 2, 3, 5, 6, 7}));
   EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{4, 8}));
-  run.run.request_stop(run.now, /*to_go_on=*/false, run);
+  run.hear(run.run.request_stop(run.now, /*to_go_on=*/false));
   EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{4, 8})) << "the last step granted has one";
 }
 
 TEST(Stop, AfterAStepThatWasOnlyCopiedTakesOneStepMore) {
   Fixture run({.stage_bytes = 0});
-  run.run.start(run.now, run);
-  run.run.request_stop(run.now, /*to_go_on=*/false, run);
+  run.hear(run.run.start(run.now));
+  run.hear(run.run.request_stop(run.now, /*to_go_on=*/false));
   EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{9}));
   for (uint64_t step = 1; step <= 9; ++step) {
     run.step(step, 0.1);
@@ -641,8 +604,8 @@ TEST(Stop, AfterAStepThatWasOnlyCopiedTakesOneStepMore) {
 
 TEST(Stop, ToGoOnElsewhereACopyIsEnough) {
   Fixture run({.stage_bytes = 0});
-  run.run.start(run.now, run);
-  run.run.request_stop(run.now, /*to_go_on=*/true, run);
+  run.hear(run.run.start(run.now));
+  run.hear(run.run.request_stop(run.now, /*to_go_on=*/true));
   for (uint64_t step = 1; step <= 8; ++step) {
     run.step(step, 0.1);
     run.snapshot(step);
@@ -653,7 +616,7 @@ TEST(Stop, ToGoOnElsewhereACopyIsEnough) {
 
 TEST(DiskFull, TheRunGoesOnAndTheLastCheckpointIsTriedAgainEveryTenSeconds) {
   Fixture run({.steps = 3, .stage_bytes = 0});
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   for (uint64_t step = 1; step <= 3; ++step) {
     run.step(step, 0.1);
     run.snapshot(step, /*fails=*/true);
@@ -662,10 +625,10 @@ TEST(DiskFull, TheRunGoesOnAndTheLastCheckpointIsTriedAgainEveryTenSeconds) {
   EXPECT_EQ(run.failures, 3);
   EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{3}));
   run.now += std::chrono::seconds(9);
-  run.run.on_tick(run.now, run);
+  run.hear(run.run.on_tick(run.now));
   EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{3}));
   run.now += std::chrono::seconds(2);
-  run.run.on_tick(run.now, run);
+  run.hear(run.run.on_tick(run.now));
   EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{3, 3}));
   run.snapshot(3);
   EXPECT_TRUE(run.is_finished);
@@ -673,7 +636,7 @@ TEST(DiskFull, TheRunGoesOnAndTheLastCheckpointIsTriedAgainEveryTenSeconds) {
 
 TEST(Script, IsCountedAndSaysWhatIsSettled) {
   Fixture run({.stage_bytes = 0, .checkpoint_steps = 4});
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   for (uint64_t step = 1; step <= 30; ++step) {
     run.step(step, 0.1);
     run.snapshot(step);
@@ -689,33 +652,33 @@ TEST(Script, IsCountedAndSaysWhatIsSettled) {
 
 TEST(Repeats, AreAnErrorUnlessTheStageHasComeBack) {
   Fixture run({.stage_bytes = 0});
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   run.step(1, 0.1);
-  EXPECT_FALSE(run.run.on_step_report(run.now, 0, run.report_of(1), run).has_value());
-  ASSERT_TRUE(run.run.on_resumed(run.now, 0, run.script.back().sequence, run).has_value());
-  EXPECT_TRUE(run.run.on_step_report(run.now, 0, run.report_of(1), run).has_value());
+  EXPECT_FALSE(run.hear(run.run.on_report(run.now, 0, run.report_of(1))).has_value());
+  ASSERT_TRUE(run.hear(run.run.on_resumed(run.now, 0, run.script.back().sequence)).has_value());
+  EXPECT_TRUE(run.hear(run.run.on_report(run.now, 0, run.report_of(1))).has_value());
   EXPECT_EQ(run.run.repeats_dropped(), 1u);
-  EXPECT_FALSE(run.run.on_step_report(run.now, 0, run.report_of(3), run).has_value()) << "a step left out";
-  EXPECT_FALSE(run.run.on_step_report(run.now, 1, run.report_of(1), run).has_value()) << "the other did not";
+  EXPECT_FALSE(run.hear(run.run.on_report(run.now, 0, run.report_of(3))).has_value()) << "a step left out";
+  EXPECT_FALSE(run.hear(run.run.on_report(run.now, 1, run.report_of(1))).has_value()) << "the other did not";
 }
 
 TEST(Resumed, AStageGetsTheCommandsItMissedAndTheNormsOfStepsUnderWay) {
   Fixture run({.stage_bytes = 0, .clip_norm = 1});
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   for (uint32_t s = 0; s < 2; ++s)
-    ASSERT_TRUE(run.run.on_step_report(run.now, s, run.report_of(1, /*updated=*/false), run).has_value());
+    ASSERT_TRUE(run.hear(run.run.on_report(run.now, s, run.report_of(1, /*updated=*/false))).has_value());
   run.sent.clear();
-  ASSERT_TRUE(run.run.on_resumed(run.now, 1, 13, run).has_value());
+  ASSERT_TRUE(run.hear(run.run.on_resumed(run.now, 1, 13)).has_value());
   ASSERT_EQ(run.sent[1].size(), run.script.size() - 13 + 1);
   EXPECT_EQ(std::get<Command>(run.sent[1][0]).sequence, 14u);
   EXPECT_EQ(std::get<proto::GradientNorm>(run.sent[1].back()).step, 1u);
   EXPECT_TRUE(run.sent[0].empty());
-  EXPECT_FALSE(run.run.on_resumed(run.now, 1, run.script.size() + 1, run).has_value());
+  EXPECT_FALSE(run.hear(run.run.on_resumed(run.now, 1, run.script.size() + 1)).has_value());
 }
 
 TEST(Resume, WhatIsRecordedIsNotRecordedTwiceAndCommandsGoOn) {
   Fixture before({.stage_bytes = 0});
-  before.run.start(before.now, before);
+  before.hear(before.run.start(before.now));
   for (uint64_t step = 1; step <= 5; ++step) {
     before.step(step, 0.1);
     before.snapshot(step);
@@ -723,7 +686,7 @@ TEST(Resume, WhatIsRecordedIsNotRecordedTwiceAndCommandsGoOn) {
   Fixture after({.stage_bytes = 0}, {.recorded = 5});
   after.run.resume(before.script);
   for (uint32_t s = 0; s < 2; ++s)
-    ASSERT_TRUE(after.run.on_resumed(after.now, s, before.script.back().sequence, after).has_value());
+    ASSERT_TRUE(after.hear(after.run.on_resumed(after.now, s, before.script.back().sequence)).has_value());
   const uint64_t known = before.script.back().committed;
   for (uint64_t step = known + 1; step <= 7; ++step) after.step(step, 0.1);
   for (uint64_t step = before.script.back().keep_from + 1; step <= 7; ++step) after.snapshot(step);
@@ -735,20 +698,19 @@ TEST(Resume, WhatIsRecordedIsNotRecordedTwiceAndCommandsGoOn) {
 // Two losses of weights 2 and 0.5, of which the second is the cross entropy, over two microbatches.
 TEST(Evaluation, OfSeveralLossesIsTheWeightedSumOfTheirMeans) {
   Fixture run({.steps = 1, .forward_microbatches = 2, .loss_terms = {{2, 0.5}, 1}, .apart = true});
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   run.step(1, 0.1);
   run.snapshot(1);
   const auto report = [&](uint32_t stage, std::vector<double> loss, std::vector<double> correct,
                           std::vector<double> counted) {
-    return run.run.on_evaluation_report(run.now, stage,
-                                        {.run = 1,
-                                         .plan_version = 1,
-                                         .step = 1,
-                                         .first_microbatch = 0,
-                                         .loss = std::move(loss),
-                                         .correct = std::move(correct),
-                                         .counted = std::move(counted)},
-                                        run);
+    return run.hear(run.run.on_report(run.now, stage,
+                                      proto::EvaluationReport{.run = 1,
+                                                              .plan_version = 1,
+                                                              .step = 1,
+                                                              .first_microbatch = 0,
+                                                              .loss = std::move(loss),
+                                                              .correct = std::move(correct),
+                                                              .counted = std::move(counted)}));
   };
   EXPECT_FALSE(report(0, {1, 2, 3}, {}, {}).has_value()) << "no whole number of microbatches";
   EXPECT_FALSE(report(0, {1, 2, 3, 4, 5, 6}, {}, {}).has_value()) << "of microbatches that there are not";
@@ -762,12 +724,12 @@ TEST(Evaluation, OfSeveralLossesIsTheWeightedSumOfTheirMeans) {
 
 TEST(Ledger, SamplesThatAreNotTheStepsTurnAreAnError) {
   Fixture run({.stage_bytes = 0});
-  run.run.start(run.now, run);
+  run.hear(run.run.start(run.now));
   proto::StepReport report = run.report_of(1);
   report.sample_positions = {0, 4};
-  EXPECT_TRUE(run.run.on_step_report(run.now, 0, report, run).has_value());
+  EXPECT_TRUE(run.hear(run.run.on_report(run.now, 0, report)).has_value());
   report.sample_positions = {0, 8};
-  const Status status = run.run.on_step_report(run.now, 1, report, run);
+  const Status status = run.hear(run.run.on_report(run.now, 1, report));
   ASSERT_FALSE(status.has_value());
   EXPECT_NE(status.error().message.find("began with sample 8 of the sequence, not with 4"), std::string::npos)
       << status.error().message;

@@ -61,6 +61,8 @@ class World {
 
   Effects step(const Event& event) {
     Effects effects = broker.step({now, 1000}, event);
+    const Status checked = broker.check();
+    EXPECT_TRUE(checked.has_value()) << checked.error().message;
     for (const Record& record : effects.records) {
       if (const auto* changed = std::get_if<JobChanged>(&record)) states[changed->job] = changed->state;
       if (const auto* job_event = std::get_if<proto::JobEvent>(&record)) events.push_back(*job_event);

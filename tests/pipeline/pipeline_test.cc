@@ -135,7 +135,7 @@ struct StageHere {
   std::map<MicrobatchKey, std::map<std::string, Tensor>> data;
 };
 
-class Cluster final : public broker::RunSink {
+class Cluster final {
  public:
   Cluster(const Graph& whole, const test::Model& model, const dag::Split& split, peer::Backend& backend,
           const dag::TrainingSpec& spec, Rng& rng)
@@ -206,7 +206,7 @@ class Cluster final : public broker::RunSink {
 
   // Serves one queue after the other, at random, until the run says that it is finished.
   void play() {
-    run_->start(now_, *this);
+    carry_out(run_->start(now_));
     while (!finished_ && !testing::Test::HasFailure()) {
       for (auto& stage : stages_) react(stage);
       std::vector<std::deque<std::function<void()>>*> ready;
@@ -227,7 +227,17 @@ class Cluster final : public broker::RunSink {
   const std::vector<uint64_t>& checkpoints() const { return checkpoints_; }
   const std::vector<uint64_t>& rounds() const { return rounds_; }
 
-  void send_to_stage(uint32_t s, proto::Message message) override {
+ private:
+  void carry_out(broker::RunEffects effects) {
+    for (broker::RunEffect& effect : effects) std::visit([this](auto& e) { on(e); }, effect);
+    ok_or_fail(run_->check());
+  }
+  Status carry_out(Result<broker::RunEffects> effects) {
+    if (!effects) return fail(effects.error());
+    carry_out(std::move(*effects));
+    return {};
+  }
+  void send_to_stage(uint32_t s, const proto::Message& message) {
     queues_["to " + std::to_string(s)].push_back([this, s, message] {
       if (const auto* command = std::get_if<proto::Command>(&message))
         ok_or_fail(stages_[s].machine->on_command(*command));
@@ -235,28 +245,25 @@ class Cluster final : public broker::RunSink {
         ok_or_fail(stages_[s].machine->on_norm(*norm));
     });
   }
-  void issue(const proto::Command& command) override { EXPECT_EQ(command.sequence, ++issued_); }
-  void emit(proto::JobEvent event) override { events_.push_back(std::move(event)); }
-  void step_repeated(uint64_t step, double) override {
-    ADD_FAILURE() << "step " << step << " was done twice";
+  void on(const broker::IssueCommand& e) {
+    EXPECT_EQ(e.command.sequence, ++issued_);
+    for (uint32_t s = 0; s < stages_.size(); ++s) send_to_stage(s, e.command);
   }
-  void commit_round(broker::CheckpointCommitted round, bool) override { rounds_.push_back(round.step); }
-  bool copies_go_direct() const override { return false; }
-  void direct_copy_changed() override {}
-  void direct_copies_failed(const std::string&) override {}
-  void upload_failed(uint32_t, uint64_t, const Error& error) override { ADD_FAILURE() << error.message; }
-  void commit_checkpoint(broker::CheckpointCommitted checkpoint) override {
-    checkpoints_.push_back(checkpoint.step);
+  void on(const broker::TellStage& e) { send_to_stage(e.stage, e.message); }
+  void on(const broker::SayEvent& e) { events_.push_back(e.event); }
+  void on(const broker::RepeatedStep& e) { ADD_FAILURE() << "step " << e.step << " was done twice"; }
+  void on(const broker::WholeSnapshot& e) {
+    if (!e.is_durable) return rounds_.push_back(e.snapshot.step);
+    checkpoints_.push_back(e.snapshot.step);
     const bool skips = spec_.on_divergence == dag::OnDivergence::Skip;
-    EXPECT_EQ(checkpoint.skipped_steps, skips ? (checkpoint.step >= 3 ? 2u : 1u) : 0u);
+    EXPECT_EQ(e.snapshot.skipped_steps, skips ? (e.snapshot.step >= 3 ? 2u : 1u) : 0u);
   }
-  void commit_prediction(proto::PredictionReport) override {}
-  void compared(const proto::LinkComparison&) override {}
-  void finished(uint64_t) override { finished_ = true; }
-  void stopped(uint64_t) override { ADD_FAILURE() << "nobody asked it to stop"; }
-  void diverged(const broker::Divergence& divergence) override { ADD_FAILURE() << divergence.what; }
+  void on(const broker::UploadFailed& e) { ADD_FAILURE() << e.error.message; }
+  void on(const broker::Divergence& e) { ADD_FAILURE() << e.what; }
+  void on(const broker::Finished&) { finished_ = true; }
+  void on(const broker::Stopped&) { ADD_FAILURE() << "nobody asked it to stop"; }
+  void on(const auto&) { ADD_FAILURE() << "there are no direct copies, predictions or codecs"; }
 
- private:
   void react(StageHere& stage) {
     const uint32_t s = stage.assignment->seat.stage;
     for (const MicrobatchKey& key : stage.machine->fetches())
@@ -277,9 +284,9 @@ class Cluster final : public broker::RunSink {
   void report(uint32_t s, proto::Message message) {
     queues_["from " + std::to_string(s)].push_back([this, s, message = std::move(message)] {
       if (const auto* m = std::get_if<proto::StepReport>(&message))
-        ok_or_fail(run_->on_step_report(now_, s, *m, *this));
+        ok_or_fail(carry_out(run_->on_report(now_, s, *m)));
       if (const auto* m = std::get_if<proto::CheckpointReport>(&message))
-        ok_or_fail(run_->on_checkpoint_report(now_, s, *m, 0, *this));
+        ok_or_fail(carry_out(run_->on_report(now_, s, *m, 0)));
     });
   }
 

@@ -102,7 +102,7 @@ void MemoryStore::apply(const Record& record) {
   } else if (const auto* started = std::get_if<RunStarted>(&record)) {
     StoredJob& job = state_.jobs.at(started->job);
     job.run = *started;
-    job.microbatch_size = started->plan->microbatch_size;
+    job.microbatch_size = started->plan->training.microbatch_size;
     job.script.clear();
   } else if (const auto* issued = std::get_if<CommandIssued>(&record)) {
     auto& script = state_.jobs.at(issued->job).script;

@@ -1,0 +1,67 @@
+// A planned run for tests of runs and their parts: stages without links, of one tensor each.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "broker/planned_run.h"
+#include "tests/broker/programs.h"
+
+namespace weft::test {
+
+struct Shape {
+  uint32_t stages = 2;
+  uint64_t steps = 40;
+  int64_t stage_bytes = 0;
+  double predicted_step = 0.1;
+  std::optional<uint64_t> checkpoint_steps = std::nullopt;
+  double clip_norm = 0;
+  dag::OnDivergence on_divergence = dag::OnDivergence::Stop;
+  std::vector<uint64_t> empty_steps{};
+  uint32_t forward_microbatches = 0;
+  dag::LossTerms loss_terms{};
+  bool compresses = false;
+  bool apart = false;  // the first stage counts the labels, the second has the losses that evaluation takes
+};
+
+inline std::shared_ptr<const broker::PlannedRun> plan_of(const Shape& shape) {
+  auto plan = std::make_shared<broker::PlannedRun>();
+  plan->training.steps = shape.steps;
+  plan->training.batch_size = 8;
+  plan->microbatches = 2;
+  plan->training.microbatch_size = 4;
+  plan->parameter_count = shape.stages;
+  plan->borders.checkpoint.steps = shape.checkpoint_steps;
+  plan->training.clip_norm = shape.clip_norm;
+  plan->training.on_divergence = shape.on_divergence;
+  plan->training.empty_steps = shape.empty_steps;
+  plan->forward_microbatches = shape.forward_microbatches;
+  plan->forward_samples = uint64_t{shape.forward_microbatches} * plan->training.microbatch_size - 1;
+  plan->masked = plan->accuracy = shape.forward_microbatches != 0;
+  plan->loss_terms = shape.loss_terms;
+  plan->predicted_step =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(shape.predicted_step));
+  for (uint32_t s = 0; s < shape.stages; ++s) {
+    auto assignment = std::make_shared<proto::AssignStage>();
+    assignment->training.on_divergence = shape.on_divergence;
+    assignment->training.empty_steps = shape.empty_steps;
+    assignment->tensors.push_back({dag::of_initializer("w" + std::to_string(s)),
+                                   {dag::DType::F32, dag::Shape({shape.stage_bytes / 4})},
+                                   {}});
+    // Each says the losses, so that one report does for all.
+    const size_t terms = shape.loss_terms.count();
+    assignment->programs.push_back(make_program(
+        proto::ProgramKind::Train, {.trained = {}, .losses = 1, .codec = shape.compresses ? "int4" : ""}));
+    const bool counts = !shape.apart || s == 0, loses = !shape.apart || s == 1;
+    assignment->programs.push_back(
+        make_program(proto::ProgramKind::Evaluate, {.losses = loses ? terms : 0,
+                                                    .corrects = loses ? size_t{1} : 0,
+                                                    .counteds = counts ? shape.loss_terms.counted() : 0}));
+    plan->stages.push_back({{.parameters = {s}}, assignment});
+  }
+  return plan;
+}
+
+}  // namespace weft::test
