@@ -1,102 +1,144 @@
-// How long planning takes, at two sizes of graph and of cluster, and again after the loss of a peer. Aims:
-// 0.2 s for 1,125 ops on 64 devices, the first time and after a loss; 1 s for 5,605 ops on 1,000.
+// How long planning takes, and what is planned: over several sizes of graph and of cluster, and again after
+// the loss of a peer. Aims: 0.2 s for 1,125 ops on 64 devices, the first time and after a loss; 1 s for
+// 5,605 ops on 1,000; for GPT-2 small on 24 devices at 12 sites 1 s by itself, 2 s for all strategies.
 //   ./dev bench plan [largest number of devices, default 1000]
-// The graph is a training step of a network of residual blocks, about so many ops, before lowering; the
-// devices are of five speeds in regions of twelve, of 1 Gbit/s within and 20 to 200 Mbit/s between.
-#include <algorithm>
-#include <chrono>
+// Seconds are the processor's. A line ends with the predicted step and a digest of the whole plan: two builds
+// that plan alike print the same ones, and bench/plan-against says whether they do.
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "base/check.h"
-#include "base/rng.h"
-#include "dag/autodiff.h"
+#include "bench/plan_graphs.h"
+#include "dag/lower.h"
 #include "dag/op_table.h"
+#include "plan/free_links.h"
 #include "plan/plan.h"
+#include "plan/strategy.h"
 
 namespace weft::plan {
 namespace {
 
-using dag::Attr;
-using dag::OpKind;
-using dag::ValueId;
+double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-dag::Graph training_step(int64_t blocks) {
-  constexpr int64_t kBatch = 8, kWidth = 1024;
-  dag::GraphBuilder b(dag::op_table());
-  const auto weight = [&](const std::string& name, dag::Shape shape) {
-    return b.initializer(name, {dag::DType::F32, std::move(shape)}, dag::InitializerRole::Parameter);
-  };
-  ValueId x = b.input("x", {dag::DType::F32, {kBatch, kWidth}});
-  for (int64_t i = 0; i < blocks; ++i) {
-    const std::string name = "block" + std::to_string(i);
-    ValueId y = b.add(OpKind::MatMul, {x, weight(name + ".up", {kWidth, 2 * kWidth})});
-    y = b.add(OpKind::Relu, {b.add(OpKind::Add, {y, weight(name + ".bias", {2 * kWidth})})});
-    x = b.add(OpKind::Add, {x, b.add(OpKind::MatMul, {y, weight(name + ".down", {2 * kWidth, kWidth})})});
+// FNV-1a over all that a plan decides and says.
+class PlanDigest {
+ public:
+  explicit PlanDigest(const Plan& plan) {
+    for (const uint32_t stage : plan.stage_of_op) add(stage);
+    for (const StagePlan& stage : plan.stages) {
+      add(stage.devices.front());
+      add(stage.microbatches_in_flight);
+      add(static_cast<uint64_t>(stage.memory.value));
+      add(stage.recomputes);
+    }
+    for (const PlannedLink& link : plan.links) add(static_cast<uint64_t>(link.bytes.value));
+    for (const auto& stage : plan.timeline.stages)
+      for (const TimelineTask& task : stage) add(static_cast<uint64_t>(task.begin.count()));
+    for (const std::string& line : plan.explanation)
+      for (const char letter : line) add(static_cast<unsigned char>(letter));
   }
-  b.output("loss",
-           b.add(OpKind::ReduceMean, {x}, {{Attr::Axes, dag::Ints{0, 1}}, {Attr::KeepDims, int64_t{0}}}),
-           dag::OutputRole::Loss);
-  auto graph = dag::differentiate(b.finish(), dag::op_table());
-  WEFT_CHECK(graph.has_value());
-  return std::move(*graph);
-}
+  uint64_t value() const { return value_; }
 
-ClusterView world(uint32_t count) {
-  Rng rng(7, 1);
-  std::vector<DeviceView> devices;
-  for (uint32_t i = 0; i < count; ++i) {
-    const double flops = 2e12 * static_cast<double>(1 + rng.below(5));
-    devices.push_back({.name = "peer" + std::to_string(i),
-                       .region = "region" + std::to_string(i / 12),
-                       .rates = {flops, flops, flops / 50, 5e-6},
-                       .memory = {int64_t{8} << 30},
-                       .fingerprint = "gpu",
-                       .site = i / 12});
-  }
-  ClusterView cluster(devices);
-  std::vector<double> between(cluster.site_count());
-  for (double& bandwidth : between) bandwidth = 2.5e6 * static_cast<double>(1 + rng.below(10));
-  for (uint32_t a = 0; a < cluster.site_count(); ++a)
-    for (uint32_t b = 0; b < cluster.site_count(); ++b)
-      cluster.set_between(a, b,
-                          a == b ? LinkView{125e6, std::chrono::microseconds(500)}
-                                 : LinkView{std::min(between[a], between[b]), std::chrono::milliseconds(30)});
-  return cluster;
-}
+ private:
+  void add(uint64_t number) { value_ = (value_ ^ number) * 0x100000001b3; }
+  uint64_t value_ = 0xcbf29ce484222325;
+};
 
-Result<Plan> measure(const dag::Graph& graph, const ClusterView& cluster, const char* strategy,
-                     const char* when = "") {
-  const auto began = std::chrono::steady_clock::now();
-  auto plan = make_plan({.graph = &graph,
-                         .microbatches = 16,
-                         .samples = 128,
-                         .optimizer_slots = 2,
-                         .cluster = cluster,
-                         .strategy = strategy});
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  std::printf("%5zu ops, %4zu devices, %-9s %7.3f s", graph.ops().size(), cluster.devices().size(), strategy,
-              took.count());
+struct Case {
+  std::string name;
+  PlanRequest request;
+};
+
+Result<Plan> measure(const Case& one) {
+  const double began = processor_seconds();
+  auto plan = make_plan(one.request);
+  std::printf("%-52s %7.3f s", one.name.c_str(), processor_seconds() - began);
   if (plan)
-    std::printf("   %4zu stages, %9.3f samples/s%s\n", plan->stages.size(),
-                128 / seconds(plan->predicted_step), when);
+    std::printf(" %5zu stages %15" PRId64 " ns a step %016" PRIx64 "\n", plan->stages.size(),
+                int64_t{plan->predicted_step.count()}, PlanDigest(*plan).value());
   else
     std::printf("   %.60s\n", plan.error().message.c_str());
   return plan;
 }
 
-void measure(int64_t blocks, uint32_t devices) {
-  const dag::Graph graph = training_step(blocks);
-  const ClusterView cluster = world(devices);
-  measure(graph, cluster, "op-fence");
-  const auto plan = measure(graph, cluster, "auto");
+std::string describe(const dag::Graph& graph, const ClusterView& cluster) {
+  return std::to_string(graph.ops().size()) + " ops, " + std::to_string(cluster.devices().size()) +
+         " devices, ";
+}
+
+void measure_residual(int64_t blocks, uint32_t devices) {
+  const dag::Graph graph = residual_step(blocks);
+  Case one{{}, {.graph = &graph, .microbatches = 16, .samples = 128, .optimizer_slots = 2}};
+  one.request.cluster = world(devices);
+  const std::string name = describe(graph, one.request.cluster);
+  one.request.strategy = "op-fence";
+  one.name = name + one.request.strategy;
+  measure(one);
+  one.request.strategy = "auto";
+  one.name = name + one.request.strategy;
+  const auto plan = measure(one);
   if (!plan) return;
   std::vector<uint32_t> left;
   for (uint32_t device = 0; device < devices; ++device)
     if (device != plan->stages.back().devices.front()) left.push_back(device);
-  measure(graph, cluster.only(left), "auto", ", after the loss of a stage's device");
+  one.request.cluster = one.request.cluster.only(left);
+  one.name += ", after a loss";
+  measure(one);
+}
+
+// GPT-2 small, in the ways in which its planning differs.
+struct Gpt2Case {
+  std::string name;
+  HomesOptions homes{};
+  int64_t batch = 4;  // of a microbatch
+  uint32_t microbatches = 16;
+};
+const std::vector<Gpt2Case> kGpt2Cases = {
+    {"homes", {}},
+    {"fast homes", {.megabits = 1000}},
+    {"fast homes, small", {.megabits = 1000}, 1, 64},
+    {"fast equal homes, small", {.megabits = 1000, .equal = true}, 1, 64},
+    {"fast homes, little memory", {.megabits = 1000, .memory_gib = 2}, 4, 32},
+};
+
+PlanRequest request_of(const Gpt2Case& one, const dag::Graph& graph) {
+  return {.graph = &graph,
+          .classes = {std::make_shared<const dag::Lowered>(dag::lower_traced(
+              graph, dag::op_table(), {.fuse_elementwise = true, .convolution_layout = dag::Layout::Plain}))},
+          .microbatches = one.microbatches,
+          .samples = static_cast<uint64_t>(one.batch) * one.microbatches,
+          .optimizer_slots = 2,
+          .copies = 12'500'000,
+          .cluster = homes(one.homes)};
+}
+
+// As `weft plan --compare` has it: each strategy dense and compressed, the default over free links, and on
+// one site by itself.
+void measure_gpt2(const Gpt2Case& of) {
+  const dag::Graph graph = gpt2_step(of.batch);
+  Case one{{}, request_of(of, graph)};
+  const std::string name = "GPT-2, " + of.name + ", ";
+  const double began = processor_seconds();
+  for (const NamedStrategy& strategy : strategies())
+    for (const auto policy : {CompressionPolicy::None, CompressionPolicy::Auto}) {
+      one.request.strategy = strategy.name;
+      one.request.compression.policy = policy;
+      one.name = name + one.request.strategy + (policy == CompressionPolicy::Auto ? ", compressed" : "");
+      measure(one);
+    }
+  one.request.strategy = "auto";
+  one.request.compression = {};
+  one.request.cluster = with_free_links(one.request.cluster);
+  one.name = name + "auto, free links";
+  measure(one);
+  one.request.cluster = homes(of.homes).only(std::vector<uint32_t>{0, 1});
+  one.name = name + "auto, one site";
+  measure(one);
+  std::printf("%-52s %7.3f s\n", (name + "in all").c_str(), processor_seconds() - began);
 }
 
 }  // namespace
@@ -105,7 +147,8 @@ void measure(int64_t blocks, uint32_t devices) {
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const auto most = static_cast<uint32_t>(argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 1000);
+  for (const weft::plan::Gpt2Case& one : weft::plan::kGpt2Cases) weft::plan::measure_gpt2(one);
   for (const uint32_t devices : {16u, 64u, 250u, 1000u})
     for (const int64_t blocks : {70, 350})
-      if (devices <= most) weft::plan::measure(blocks, devices);
+      if (devices <= most) weft::plan::measure_residual(blocks, devices);
 }
