@@ -103,10 +103,14 @@ StageCost PartitionProblem::cost(uint32_t stage, uint32_t begin, uint32_t end) c
 }
 
 PartitionProblem::Transfer PartitionProblem::transfer(uint32_t stage, uint32_t begin, uint32_t end) const {
+  if (stage == 0) return over_link(stage, 0, 0);
+  return over_link(stage, crossing().received(begin, end), crossing().returned(begin, end));
+}
+
+PartitionProblem::Transfer PartitionProblem::over_link(uint32_t stage, int64_t received,
+                                                       int64_t returned) const {
   // Of two stages, what the tail receives takes the links between head and middle: it is counted there.
   const bool closes = ring && stage == (stages.size() == 2 ? 1 : 0);
-  int64_t received = 0, returned = 0;
-  if (stage > 0) received = crossing().received(begin, end), returned = crossing().returned(begin, end);
   if (closes) {
     const int64_t to_tail = crossing().received(tail, model->positions),
                   from_tail = crossing().returned(tail, model->positions);
@@ -188,13 +192,7 @@ class Bisection {
 
   std::vector<Partition> run(std::span<const double> factors) {
     if (count_ == 0 || count_ > n_) return {};
-    double high = 0;
-    for (uint32_t stage = 0; stage < count_; ++stage) {
-      high = std::max({high, problem_.work(stage, 0, n_), link_seconds(0, 0)});
-      for (uint32_t border = 1; stage > 0 && border < n_; ++border)
-        high = std::max(high, link_seconds(stage, border));
-      high = std::max(high, most_on_lines(stage));
-    }
+    double high = most();
     if (farthest_ends(high).empty()) return {};
     for (double low = 0; high - low > kExact * high;) {
       const double middle = low + (high - low) / 2;
@@ -213,6 +211,25 @@ class Bisection {
  private:
   static constexpr double kExact = 1e-4;
 
+  // No stage can take longer.
+  double most() const {
+    int64_t received = 0, returned = 0, on_lines = 0;
+    for (uint32_t border = 1; border < n_; ++border) {
+      const uint32_t end = problem_.model->positions;
+      received = std::max(received, problem_.crossing().received(border, end));
+      returned = std::max(returned, problem_.crossing().returned(border, end));
+      on_lines = std::max({on_lines, problem_.model->crossing.received(border, n_),
+                           problem_.model->crossing.returned(border, n_)});
+    }
+    double most = link_seconds(0, 0);
+    for (uint32_t stage = 0; stage < count_; ++stage) {
+      most = std::max({most, problem_.work(stage, 0, n_), most_on_lines(stage, on_lines)});
+      if (stage == 0 || n_ < 2) continue;
+      const auto over_link = problem_.over_link(stage, received, returned);
+      most = std::max({most, over_link.received, over_link.returned});
+    }
+    return most;
+  }
   // Of a stage that begins there: the longer of receiving and giving back.
   double link_seconds(uint32_t stage, uint32_t border) const {
     const auto [received, returned] = problem_.transfer(stage, border, problem_.model->positions);
@@ -251,13 +268,9 @@ class Bisection {
     if (problem_.on_lines(count_ - 1, count_ > 1 ? ends[count_ - 2] : 0, n_) > most) return {};
     return ends;
   }
-  double most_on_lines(uint32_t stage) const {
+  double most_on_lines(uint32_t stage, int64_t most) const {
     const auto& at = problem_.stages[stage];
     if (at.uplink == kUnlimited && at.downlink == kUnlimited) return 0;
-    int64_t most = 0;
-    for (uint32_t border = 1; border < n_; ++border)
-      most = std::max({most, problem_.model->crossing.received(border, n_),
-                       problem_.model->crossing.returned(border, n_)});
     const int64_t data = problem_.model->held_before.data.back();
     return static_cast<double>(2 * most + data) / std::min(at.uplink, at.downlink);
   }

@@ -63,6 +63,7 @@ struct PartitionProblem {
     double received = 0, returned = 0;
   };
   Transfer transfer(uint32_t stage, uint32_t begin, uint32_t end) const;
+  Transfer over_link(uint32_t stage, int64_t received, int64_t returned) const;  // of so many bytes
   // The first end that a stage may have that begins there.
   uint32_t first_end(uint32_t stage, uint32_t begin) const {
     return std::max(begin + 1, stage == 0 && ring ? ring->head_end : 0);

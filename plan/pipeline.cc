@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 
+#include "dag/copied_bytes.h"
 #include "dag/cut.h"
 #include "dag/lifetimes.h"
 #include "dag/once_a_step.h"
@@ -365,6 +366,8 @@ class PipelineBuilder {
 
   void add_memory() {
     const std::vector<int64_t> persistent = persistent_bytes(), workspace = workspace_bytes();
+    const std::vector<Bytes> copied =
+        dag::copied_bytes(graph_, options_.optimizer_slots, stage_of_op_, stages_);
     std::vector<Peaks> peaks(stages_);
     for (const ClassWork& work : work_) add_peaks(work, cut_, devices_, peaks);
     const auto with_gaps = [](int64_t bytes) { return bytes + bytes / 5; };
@@ -372,6 +375,7 @@ class PipelineBuilder {
       pipeline_.stages[stage].persistent = {persistent[stage] + peaks[stage].step + workspace[stage] +
                                             with_gaps(peaks[stage].scratch)};
       pipeline_.stages[stage].microbatch = {with_gaps(peaks[stage].arena)};
+      pipeline_.stages[stage].copied = copied[stage];
     }
     for (const Message& message : pipeline_.messages) {  // on the way out and in
       pipeline_.stages[message.from_stage].microbatch += message.bytes;

@@ -22,6 +22,7 @@ struct StageWork {
   Bytes persistent;   // initializers, gradients, optimizer slots, constants; what one task needs at a time
   Bytes microbatch;   // each microbatch in flight: what lives from one of its tasks to another
   Bytes host;         // a copy of initializers and slots: as fetched, or on its way to a snapshot
+  Bytes copied;       // of that, what copies of the state send (dag/copied_bytes.h)
   Bytes data;         // that the broker sends it for each microbatch
   uint32_t data_segment = 0;  // the first that reads any of it
   uint32_t ops = 0;           // forward ops that compute

@@ -1,6 +1,7 @@
 #include "plan/polish.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/rng.h"
 #include "plan/neighbours.h"
@@ -8,16 +9,15 @@
 namespace weft::plan {
 namespace {
 
-constexpr double kWorthAChange = 0.999;  // of the step before, or less
-constexpr double kWorthAStage = 0.98;    // where there are more stages
-constexpr double kWorthAPiece = 0.99;    // where more positions lie out of the row
-constexpr int kStrayed = 3;              // changes at once
-constexpr int kStraysInVain = 60;
-
 std::vector<uint32_t> without(std::vector<uint32_t> fleet, const std::vector<uint32_t>& used) {
   std::erase_if(fleet,
                 [&](uint32_t device) { return std::find(used.begin(), used.end(), device) != used.end(); });
   return fleet;
+}
+
+// The shortest step that takes so many seconds.
+Duration at_least(double seconds) {
+  return seconds < 9e9 ? Duration(static_cast<int64_t>(std::ceil(seconds * 1e9)) + 1) : Duration::max();
 }
 
 class Polish {
@@ -40,7 +40,7 @@ class Polish {
   // A few changes at once, whatever they cost. False: it cannot be worked out, or there is no work left.
   bool stray(Rng& rng) {
     Proposal next = chosen_.proposal;
-    for (int i = 0; i < kStrayed; ++i) {
+    for (int i = 0; i < workshop_.options().strayed; ++i) {
       std::vector<Proposal> all =
           neighbours(next, workshop_.model(), options_.number_may_change, options_.idle);
       if (all.empty()) return false;
@@ -62,23 +62,25 @@ class Polish {
   bool change() {
     for (Proposal& next :
          neighbours(chosen_.proposal, workshop_.model(), options_.number_may_change, options_.idle)) {
-      const double enough = worth(next) * seconds(chosen_.prediction.step);
+      const double enough = worth(next) * seconds(chosen_.step);
       if (workshop_.busiest(next) >= enough) continue;
       const size_t work = workshop_.work(next);
       if (work > left_) return false;
       left_ -= work;
-      auto worked = workshop_.work_out(std::move(next));
+      auto worked = workshop_.work_out(std::move(next), at_least(enough));
       if (!worked) continue;
-      workshop_.fill_if_faster(*worked);
-      if (seconds(worked->prediction.step) >= enough) continue;
+      workshop_.fill_if_faster(*worked, at_least(enough));
+      if (seconds(worked->step) >= enough) continue;
       take(std::move(*worked));
       return true;
     }
     return false;
   }
   double worth(const Proposal& next) const {
-    if (next.ends.size() > chosen_.proposal.ends.size()) return kWorthAStage;
-    return next.elsewhere.size() > chosen_.proposal.elsewhere.size() ? kWorthAPiece : kWorthAChange;
+    const SearchOptions& options = workshop_.options();
+    if (next.ends.size() > chosen_.proposal.ends.size()) return options.worth_a_stage;
+    return next.elsewhere.size() > chosen_.proposal.elsewhere.size() ? options.worth_a_piece
+                                                                     : options.worth_a_change;
   }
   void take(Worked worked) {
     refresh_idle(worked.proposal.devices);
@@ -104,7 +106,7 @@ void explore(Workshop& workshop, Worked& chosen, PolishOptions options, size_t& 
   std::vector<uint32_t> fleet = options.idle;
   fleet.insert(fleet.end(), chosen.proposal.devices.begin(), chosen.proposal.devices.end());
   std::sort(fleet.begin(), fleet.end());
-  for (int in_vain = 0; in_vain < kStraysInVain;) {
+  for (int in_vain = 0; in_vain < workshop.options().strays_in_vain;) {
     Worked strayed = chosen;
     options.idle = without(fleet, chosen.proposal.devices);
     Polish polish(workshop, strayed, options, work_left);
@@ -113,8 +115,9 @@ void explore(Workshop& workshop, Worked& chosen, PolishOptions options, size_t& 
     if (!polish.stray(rng)) continue;
     polish.run();
     const bool more_stages = strayed.in_flight.size() > chosen.in_flight.size();
-    const double enough = (more_stages ? kWorthAStage : kWorthAChange) * seconds(chosen.prediction.step);
-    if (seconds(strayed.prediction.step) >= enough) continue;
+    const double worth = more_stages ? workshop.options().worth_a_stage : workshop.options().worth_a_change;
+    const double enough = worth * seconds(chosen.step);
+    if (seconds(strayed.step) >= enough) continue;
     chosen = std::move(strayed);
     in_vain = 0;
   }

@@ -40,6 +40,10 @@ struct PredictRequest {
   // less than the uplink.
   std::vector<double> copying{};
   bool records_path = false;  // also what the step's end waited for
+  bool step_only = false;     // only Prediction::step is wanted
+  // From this length of a step on nobody cares how long it takes: predicted is then some step of at least
+  // this length, and nothing else. REQUIRES: step_only.
+  std::optional<Duration> give_up_at{};
 };
 
 struct Prediction {
@@ -62,5 +66,7 @@ struct Prediction {
 // for each other for ever are our own mistake: CHECKs. Beyond some hundreds of microbatches the step is
 // extrapolated.
 Prediction predict(const PredictRequest& request);
+// What the busiest stage, line or link has to do in a step: no step is shorter, whatever is in flight.
+Duration least_step(const PredictRequest& request);
 
 }  // namespace weft::plan

@@ -24,6 +24,21 @@ struct TaskChoice {
 // inputs_are_there(segment, microbatch): whether all that this segment receives from outside has come.
 // Nothing: nothing can run now, or all is done. Never deadlocks as long as every sent value arrives:
 // microbatch by microbatch, what the lowest unfinished one needs can always run.
+template <typename InputsAreThere>
+std::optional<TaskChoice> choose_task(std::span<const uint32_t> done_of_segment,
+                                      const InputsAreThere& inputs_are_there, uint32_t microbatches,
+                                      uint32_t in_flight_max) {
+  for (auto segment = static_cast<uint32_t>(done_of_segment.size()); segment-- > 0;) {
+    const uint32_t microbatch = done_of_segment[segment];
+    if (microbatch >= microbatches) continue;
+    if (segment > 0 && done_of_segment[segment - 1] <= microbatch) continue;
+    if (segment == 0 && microbatch - done_of_segment.back() >= (in_flight_max > 1 ? in_flight_max : 1))
+      continue;
+    if (inputs_are_there(segment, microbatch)) return TaskChoice{segment, microbatch};
+  }
+  return std::nullopt;
+}
+// The same, for those who ask seldom.
 std::optional<TaskChoice> next_task(std::span<const uint32_t> done_of_segment,
                                     const std::function<bool(uint32_t, uint32_t)>& inputs_are_there,
                                     uint32_t microbatches, uint32_t in_flight_max);

@@ -1,6 +1,7 @@
 #include "plan/worked.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -12,20 +13,25 @@
 namespace weft::plan {
 namespace {
 
-constexpr double kWorthMemory = 0.995;  // more microbatches in flight have to be faster by that
+// The shortest that takes at least so many times as long.
+Duration scaled(double times, Duration step) {
+  const double scaled = times * static_cast<double>(step.count());
+  return scaled < 9e18 ? Duration(static_cast<int64_t>(std::ceil(scaled)) + 1) : Duration::max();
+}
 
 }  // namespace
 
-Workshop::Workshop(const PlanRequest& request, const Model& model)
+Workshop::Workshop(const PlanRequest& request, const Model& model, const SearchOptions& options)
     : request_(request),
       model_(model),
+      options_(options),
       devices_(request.cluster.devices()),
       owners_(request),
       sites_(request),
       movable_(dag::movable_sums(*request.graph, request.classes)),
       users_(request.graph->users()) {}
 
-std::optional<Worked> Workshop::work_out(Proposal proposal) {
+std::optional<Worked> Workshop::work_out(Proposal proposal, Duration enough) {
   if (!proposal.has_all_stages(model_)) return std::nullopt;
   Worked keeps = deal_out(std::move(proposal));
   if (!keeps_pins(request_.pins, keeps.stage_of_op, keeps.proposal.devices) ||
@@ -33,9 +39,12 @@ std::optional<Worked> Workshop::work_out(Proposal proposal) {
       !sites_.is_kept(keeps.stage_of_op, keeps.proposal.devices) || !measure(keeps))
     return std::nullopt;
   const std::vector<bool> starved = starved_stages(keeps);
-  const bool fits = predict_if_it_fits(keeps);
-  if (std::find(starved.begin(), starved.end(), true) == starved.end())
-    return fits ? std::optional(std::move(keeps)) : std::nullopt;
+  const bool repeats_any = std::find(starved.begin(), starved.end(), true) != starved.end();
+  // Filling is worth it only if that is faster than a part of this: what is no faster than `enough` then is
+  // not where this is that much slower.
+  const bool fits =
+      predict_if_it_fits(keeps, repeats_any ? Duration::max() : scaled(1 / options_.worth_memory, enough));
+  if (!repeats_any) return fits ? std::optional(std::move(keeps)) : std::nullopt;
   Worked repeats = keeps;
   repeats.recomputes = starved;
   measure(repeats);
@@ -47,8 +56,8 @@ std::optional<Worked> Workshop::work_out(Proposal proposal) {
   if (!predict_if_it_fits(repeats)) return fits ? std::optional(std::move(keeps)) : std::nullopt;
   keep_where_that_is_faster(repeats, keeps.in_flight_max);
   if (!fits) return repeats;
-  if (seconds(repeats.prediction.step) >= kWorthMemory * seconds(keeps.prediction.step)) return keeps;
-  repeats.kept_step = keeps.prediction.step;
+  if (seconds(repeats.step) >= options_.worth_memory * seconds(keeps.step)) return keeps;
+  repeats.kept_step = keeps.step;
   return repeats;
 }
 
@@ -65,15 +74,15 @@ void Workshop::keep_where_that_is_faster(Worked& repeats, const std::vector<uint
     Worked other = repeats;
     other.recomputes[stage] = false;
     measure(other);
-    if (!predict_if_it_fits(other) || other.prediction.step >= repeats.prediction.step) return;
+    if (!predict_if_it_fits(other) || other.step >= repeats.step) return;
     repeats = std::move(other);
   }
 }
 
-bool Workshop::predict_if_it_fits(Worked& worked) const {
+bool Workshop::predict_if_it_fits(Worked& worked, Duration give_up_at) const {
   const auto& most = worked.in_flight_max;
   if (std::find(most.begin(), most.end(), 0u) != most.end()) return false;
-  worked.prediction = predict_with(worked, worked.in_flight);
+  worked.step = step_with(worked, worked.in_flight, give_up_at);
   return true;
 }
 
@@ -155,16 +164,28 @@ uint32_t Workshop::depth(const Proposal& proposal) const {
   return static_cast<uint32_t>(proposal.ends.size()) + proposal.is_ring(model_);
 }
 
-Prediction Workshop::predict_with(const Worked& worked, const std::vector<uint32_t>& in_flight,
-                                  bool records_path) const {
-  return predict({.pipeline = &worked.pipeline,
-                  .cluster = &request_.cluster,
-                  .devices = worked.proposal.devices,
-                  .microbatches = request_.microbatches,
-                  .in_flight = in_flight,
-                  .norm_round_trip = norm_round_trip(worked),
-                  .copying = copying(worked),
-                  .records_path = records_path});
+Prediction Workshop::predict_whole(const Worked& worked) const {
+  PredictRequest request = request_with(worked, worked.in_flight);
+  request.records_path = true;
+  return predict(request);
+}
+
+Duration Workshop::step_with(const Worked& worked, const std::vector<uint32_t>& in_flight,
+                             Duration give_up_at) const {
+  PredictRequest request = request_with(worked, in_flight);
+  request.step_only = true;
+  if (give_up_at != Duration::max()) request.give_up_at = give_up_at;
+  return predict(request).step;
+}
+
+PredictRequest Workshop::request_with(const Worked& worked, const std::vector<uint32_t>& in_flight) const {
+  return {.pipeline = &worked.pipeline,
+          .cluster = &request_.cluster,
+          .devices = worked.proposal.devices,
+          .microbatches = request_.microbatches,
+          .in_flight = in_flight,
+          .norm_round_trip = norm_round_trip(worked),
+          .copying = copying(worked)};
 }
 
 // What copies of the state take of each uplink: no more than the state once in the shortest step that could
@@ -179,7 +200,7 @@ std::vector<double> Workshop::copying(const Worked& worked) const {
     const uint32_t device = worked.proposal.devices[stage];
     const double allowed = static_cast<double>(copy_rate(*request_.copies, request_.cluster, device)) /
                            static_cast<double>(kCopiesYield);
-    const double needed = static_cast<double>(worked.pipeline.stages[stage].host.value) / seconds(shortest);
+    const double needed = static_cast<double>(worked.pipeline.stages[stage].copied.value) / seconds(shortest);
     // Without a limit and on a line that nobody has measured: nothing is known to be held up.
     const double uplink = devices_[device].uplink;
     rates.push_back(uplink == kUnlimited ? 0 : std::min({allowed, needed, uplink / 2}));
@@ -198,20 +219,24 @@ std::optional<Duration> Workshop::norm_round_trip(const Worked& worked) const {
   return farthest * 2;
 }
 
-void Workshop::raise_in_flight(Worked& worked) const {
+// What is given up as no faster than `enough` by far can make no difference to what comes after it.
+void Workshop::raise_in_flight(Worked& worked, Duration enough) const {
   if (std::vector<uint32_t> usual = in_flight_of(worked, 0); worked.in_flight != usual) {
-    worked.prediction = predict_with(worked, usual);
+    worked.step = step_with(worked, usual);
     worked.in_flight = std::move(usual);
   }
   for (uint32_t extra = 1; extra < request_.microbatches; extra = extra < 4 ? extra + 1 : extra * 3 / 2) {
     std::vector<uint32_t> in_flight = in_flight_of(worked, extra);
     if (in_flight == worked.in_flight) break;  // memory or the step's microbatches set the limit
-    Prediction raised = predict_with(worked, in_flight);
-    if (seconds(raised.step) >= kWorthMemory * seconds(worked.prediction.step)) continue;
+    const Duration give_up_at =
+        std::min(scaled(options_.worth_memory, worked.step), scaled(1 / options_.worth_memory, enough));
+    const Duration raised = step_with(worked, in_flight, give_up_at);
+    if (raised >= give_up_at) continue;
+    if (seconds(raised) >= options_.worth_memory * seconds(worked.step)) continue;
     worked.in_flight = std::move(in_flight);
-    worked.prediction = std::move(raised);
+    worked.step = raised;
   }
-  fill_if_faster(worked);
+  fill_if_faster(worked, enough);
 }
 
 // 1F1B, and so many more.
@@ -227,6 +252,10 @@ void Workshop::note_shortage(const Shortage& shortage) {
   if (!shortage_ || missing(shortage) < missing(*shortage_)) shortage_ = shortage;
 }
 
+Duration Workshop::shortest(const Worked& worked) const {
+  return least_step(request_with(worked, worked.in_flight));
+}
+
 double Workshop::busiest(const Proposal& proposal) {
   std::vector<double> busy(proposal.devices.size(), 0);
   const std::vector<uint32_t> stage_of = proposal.stages(model_);
@@ -239,12 +268,13 @@ double Workshop::busiest(const Proposal& proposal) {
   return request_.microbatches * *std::max_element(busy.begin(), busy.end());
 }
 
-void Workshop::fill_if_faster(Worked& worked) const {
+void Workshop::fill_if_faster(Worked& worked, Duration enough) const {
   if (worked.in_flight == worked.in_flight_max) return;
-  Prediction filled = predict_with(worked, worked.in_flight_max);
-  if (seconds(filled.step) >= kWorthMemory * seconds(worked.prediction.step)) return;
+  const Duration give_up_at = std::min(scaled(options_.worth_memory, worked.step), enough);
+  const Duration filled = step_with(worked, worked.in_flight_max, give_up_at);
+  if (filled >= give_up_at || seconds(filled) >= options_.worth_memory * seconds(worked.step)) return;
   worked.in_flight = worked.in_flight_max;
-  worked.prediction = std::move(filled);
+  worked.step = filled;
 }
 
 }  // namespace weft::plan

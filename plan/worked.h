@@ -14,6 +14,7 @@
 #include "plan/predict.h"
 #include "plan/proposal.h"
 #include "plan/request.h"
+#include "plan/search_options.h"
 #include "plan/sites.h"
 
 namespace weft::plan {
@@ -27,33 +28,37 @@ struct Worked {
   std::optional<Duration> kept_step;    // if none did, where some do
   std::vector<uint32_t> in_flight_max;  // by memory; 0: not even one
   std::vector<uint32_t> in_flight;
-  Prediction prediction;
+  Duration step{};
 };
 
 class Workshop {
  public:
-  Workshop(const PlanRequest& request, const Model& model);
+  Workshop(const PlanRequest& request, const Model& model, const SearchOptions& options);
 
   const PlanRequest& request() const { return request_; }
   const Model& model() const { return model_; }
+  const SearchOptions& options() const { return options_; }
   const OwnerShares& owners() const { return owners_; }
   const SiteCover& sites() const { return sites_; }
 
   // Nothing when a stage does not fit its device, or an owner would have too much. Where memory keeps stages
   // from as many microbatches in flight as 1F1B wants, they make forward values again, if that is faster.
-  std::optional<Worked> work_out(Proposal proposal);
+  // `enough`, here and below: from this length of a step on nobody cares how long it takes, in 1F1B or
+  // filled.
+  std::optional<Worked> work_out(Proposal proposal, Duration enough = Duration::max());
   // All of a step's microbatches in flight, as in GPipe's schedule, or as many as memory allows, if that is
   // faster.
-  void fill_if_faster(Worked& worked) const;
+  void fill_if_faster(Worked& worked, Duration enough = Duration::max()) const;
   // Latency is bought off with memory: as few more than 1F1B's on every stage as are nearly as fast.
-  void raise_in_flight(Worked& worked) const;
+  void raise_in_flight(Worked& worked, Duration enough = Duration::max()) const;
   // Whether memory keeps a stage from twice as many microbatches in flight as 1F1B has, which latency may ask
   // for, or from keeping its forward values.
   bool is_short_of_memory(const Worked& worked) const;
-  // As it is in flight or would be; `records_path`: also what the step's end waits for.
-  Prediction predict_with(const Worked& worked, const std::vector<uint32_t>& in_flight,
-                          bool records_path = false) const;
+  // As it is in flight, with all that there is to say of it.
+  Prediction predict_whole(const Worked& worked) const;
 
+  // No step of it is shorter, whatever is in flight: what the busiest device, line or link has to do.
+  Duration shortest(const Worked& worked) const;
   // Seconds of the longest computing, a step: no step is shorter, sums that move aside.
   double busiest(const Proposal& proposal);
   // About what working one out costs: ops and tasks that are looked at.
@@ -72,7 +77,10 @@ class Workshop {
   Worked deal_out(Proposal proposal) const;
   bool measure(Worked& worked);
   void keep_where_that_is_faster(Worked& repeats, const std::vector<uint32_t>& in_flight_kept);
-  bool predict_if_it_fits(Worked& worked) const;
+  bool predict_if_it_fits(Worked& worked, Duration give_up_at = Duration::max()) const;
+  Duration step_with(const Worked& worked, const std::vector<uint32_t>& in_flight,
+                     Duration give_up_at = Duration::max()) const;
+  PredictRequest request_with(const Worked& worked, const std::vector<uint32_t>& in_flight) const;
   std::vector<bool> starved_stages(const Worked& worked) const;
   std::vector<double> copying(const Worked& worked) const;
   std::optional<Duration> norm_round_trip(const Worked& worked) const;
@@ -82,6 +90,7 @@ class Workshop {
 
   const PlanRequest& request_;
   const Model& model_;
+  const SearchOptions& options_;
   const std::vector<DeviceView>& devices_;
   OwnerShares owners_;
   SiteCover sites_;

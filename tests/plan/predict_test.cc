@@ -470,5 +470,48 @@ TEST(Predict, AStageHoldsNoMoreMicrobatchesThanItMay) {
   }
 }
 
+// ---- the step alone ----
+
+TEST(Predict, TheStepAloneIsTheStep) {
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Critical random(seed);
+    PredictRequest& request = random.request();
+    const Prediction whole = predict(request);
+    request.records_path = false;
+    EXPECT_EQ(predict(request).step, whole.step);
+    EXPECT_EQ(predict(request).order.arrivals, whole.order.arrivals);
+    request.step_only = true;
+    const Prediction alone = predict(request);
+    EXPECT_EQ(alone.step, whole.step);
+    EXPECT_TRUE(alone.order.empty() && alone.busy.empty());
+    EXPECT_LE(least_step(request), whole.step);
+  }
+}
+
+TEST(Predict, WhatIsGivenUpTakesAtLeastThatLong) {
+  uint32_t given_up = 0;
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Critical random(seed);
+    PredictRequest& request = random.request();
+    request.records_path = false;
+    request.step_only = true;
+    const Duration step = predict(request).step;
+    for (const double part : {0.1, 0.5, 0.9, 0.99, 1.01, 1.5, 1e12}) {
+      request.give_up_at = Duration(static_cast<int64_t>(part * static_cast<double>(step.count())));
+      const Duration told = predict(request).step;
+      if (*request.give_up_at > step)
+        EXPECT_EQ(told, step);
+      else
+        EXPECT_GE(told, *request.give_up_at);
+      given_up += told != step;
+    }
+    request.give_up_at = step + Duration(1);
+    EXPECT_EQ(predict(request).step, step) << "to the last nanosecond";
+  }
+  EXPECT_GT(given_up, 1000u) << "or this shows nothing";
+}
+
 }  // namespace
 }  // namespace weft::plan

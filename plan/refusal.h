@@ -1,0 +1,17 @@
+// Why there is no plan: what is wrong with a request, and what lacks where nothing fits.
+#pragma once
+
+#include "base/result.h"
+#include "plan/request.h"
+#include "plan/worked.h"
+
+namespace weft::plan {
+
+// InvalidArgument for a request that makes no sense, whatever the cluster.
+Status check_request(const PlanRequest& request);
+// Infeasible where the number of stages that it asks for cannot be, whatever they hold.
+Status check_stages(const PlanRequest& request, const Model& model);
+// REQUIRES: nothing that was worked out fits.
+Error why_nothing_fits(const Workshop& workshop);
+
+}  // namespace weft::plan
