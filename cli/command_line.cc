@@ -91,6 +91,52 @@ void CommandLine::runs(Command& chosen, Command command) const {
   });
 }
 
+void CommandLine::group(const std::string& heading, const std::vector<std::string>& names) const {
+  for (const std::string& name : names) app_->get_subcommand(name)->group(heading);
+}
+
+namespace {
+
+// The library writes the kind of a value and its choices as one text: "TEXT:{text,json}".
+std::vector<std::string> choices_in(const std::string& type) {
+  const size_t open = type.find('{'), close = type.rfind('}');
+  if (open == std::string::npos || close == std::string::npos) return {};
+  return CLI::detail::split(type.substr(open + 1, close - open - 1), ',');
+}
+
+std::string placeholder(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  if (option.get_type_size() == 0) return "";
+  if (type.starts_with("UINT") || type.starts_with("INT")) return "N";
+  return type.starts_with("FLOAT") ? "X" : "TEXT";
+}
+
+OptionWords words_of(CLI::Option& option) {
+  OptionWords words;
+  words.positional = option.get_positional();
+  if (words.positional) words.names.push_back(option.get_name(true));
+  for (const std::string& name : option.get_snames()) words.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) words.names.push_back("--" + name);
+  words.value = placeholder(option);
+  words.choices = choices_in(option.get_type_name());
+  words.what = option.get_description();
+  words.required = option.get_required();
+  words.initial = option.get_default_str();  // only of those that show it
+  return words;
+}
+
+CommandWords words_of(CLI::App& app) {
+  CommandWords words{app.get_name(), app.get_description(), app.get_group(), {}, {}};
+  for (CLI::Option* option : app.get_options()) words.options.push_back(words_of(*option));
+  for (CLI::App* sub : app.get_subcommands(nullptr))
+    if (!sub->get_group().empty()) words.commands.push_back(words_of(*sub));
+  return words;
+}
+
+}  // namespace
+
+CommandWords CommandLine::words() const { return words_of(*app_); }
+
 Program::Program(const std::string& what, const std::string& version)
     : app_(std::make_unique<CLI::App>(what)) {
   if (!version.empty()) app_->set_version_flag("--version", version);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/command_words.h"
 
 namespace CLI {
 class App;
@@ -65,8 +66,13 @@ class CommandLine {
 
   void hide() const;              // `--help` does not list it
   void needs_subcommand() const;  // exactly one
+  // `--help` lists these subcommands under a heading of their own. REQUIRES: they were added.
+  void group(const std::string& heading, const std::vector<std::string>& names) const;
   // What `chosen` is where this subcommand is given, and none of its own.
   void runs(Command& chosen, Command command) const;
+  // All that was defined so far, hidden subcommands left out. REQUIRES: no value of a listed command was
+  // read.
+  CommandWords words() const;
 
  private:
   CLI::App* app_;

@@ -28,7 +28,10 @@ void add_join(CommandLine program, Command& chosen);
 void add_pause(CommandLine program, Command& chosen);
 void add_submit(CommandLine program, Command& chosen);
 // jobs, status, logs, stop, fetch, peers, login
+// jobs, status, logs, stop, fetch, peers, login
 void add_job_commands(CommandLine program, Command& chosen);
+// reference, hidden: prints what all commands take, for people and shells
+void add_reference(CommandLine program, Command& chosen);
 
 // Options that several commands share.
 struct BackendOptions {

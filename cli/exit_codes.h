@@ -19,6 +19,24 @@ inline constexpr int kExitDiverged = 7;     // a loss or gradient was not finite
 inline constexpr int kExitDeviceLost = 8;   // the device that computed is gone: start again once it is back
 inline constexpr int kExitStopped = 130;    // stopped by Ctrl-C, after saving what can be gone on from
 
+// The same in words for people: the manual page has them.
+struct ExitMeaning {
+  int code;
+  const char* words;
+};
+inline constexpr ExitMeaning kExitMeanings[] = {
+    {kExitOk, "The command did what was asked."},
+    {kExitFailed, "A check or a comparison failed, a broker could not be reached, or weft itself is wrong."},
+    {kExitUsage, "The command line, the job file, the model or the data are not right as given."},
+    {kExitNotFound, "A file or a name is not there, or may not be read."},
+    {kExitUnsupported, "The input is understood, but weft does not implement it."},
+    {kExitCorrupted, "The bytes of a file are not what they claim to be."},
+    {kExitResources, "Memory, disk or another limit does not suffice."},
+    {kExitDiverged, "A loss or a gradient was not finite."},
+    {kExitDeviceLost, "The device that computed is gone. Start again when it is back."},
+    {kExitStopped, "Ctrl-C stopped the command, which saved what can be resumed."},
+};
+
 inline int exit_code(ErrorCode code) {
   switch (code) {
     case ErrorCode::InvalidArgument:

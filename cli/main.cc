@@ -12,6 +12,15 @@
 
 namespace {
 
+// `--help` lists commands by who uses them.
+void group(const weft::cli::CommandLine& line) {
+  line.group("On this machine", {"local", "inspect", "profile", "predict", "generate", "plan"});
+  line.group("Jobs on a broker", {"login", "submit", "jobs", "status", "logs", "stop", "resume", "fetch"});
+  line.group("Offering this machine", {"join", "pause"});
+  line.group("Running a broker", {"broker", "token", "peers"});
+  line.group("Working on weft", {"gradcheck", "conformance", "ops"});
+}
+
 int run(int argc, char** argv) {
   using namespace weft::cli;
   Program program("weft trains one neural network, given as an ONNX file, on real data",
@@ -22,19 +31,21 @@ int run(int argc, char** argv) {
   add_local(line, chosen);
   add_inspect(line, chosen);
   add_profile(line, chosen);
-  add_gradcheck(line, chosen);
-  add_conformance(line, chosen);
   add_predict(line, chosen);
   add_generate(line, chosen);
-  add_ops(line, chosen);
   add_plan(line, chosen);
-  add_plan_worker(line, chosen);
-  add_broker(line, chosen);
-  add_token(line, chosen);
-  add_join(line, chosen);
-  add_pause(line, chosen);
   add_submit(line, chosen);
   add_job_commands(line, chosen);
+  add_join(line, chosen);
+  add_pause(line, chosen);
+  add_broker(line, chosen);
+  add_token(line, chosen);
+  add_gradcheck(line, chosen);
+  add_conformance(line, chosen);
+  add_ops(line, chosen);
+  add_plan_worker(line, chosen);
+  add_reference(line, chosen);
+  group(line);
   if (const auto exit = program.parse(argc, argv)) return *exit;
   return end_with(chosen());
 }
