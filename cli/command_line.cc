@@ -106,7 +106,7 @@ std::vector<std::string> choices_in(const std::string& type) {
 
 std::string placeholder(const CLI::Option& option) {
   const std::string type = option.get_type_name();
-  if (option.get_type_size() == 0) return "";
+  if (option.get_expected_max() == 0) return "";  // a flag
   if (type.starts_with("UINT") || type.starts_with("INT")) return "N";
   return type.starts_with("FLOAT") ? "X" : "TEXT";
 }

@@ -26,6 +26,7 @@ void add_broker(CommandLine program, Command& chosen);
 void add_token(CommandLine program, Command& chosen);
 void add_join(CommandLine program, Command& chosen);
 void add_pause(CommandLine program, Command& chosen);
+void add_service(CommandLine program, Command& chosen);
 void add_submit(CommandLine program, Command& chosen);
 // jobs, status, logs, stop, fetch, peers, login
 // jobs, status, logs, stop, fetch, peers, login

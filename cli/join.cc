@@ -12,6 +12,7 @@
 #include "cli/device.h"
 #include "cli/exit_codes.h"
 #include "cli/join_devices.h"
+#include "cli/join_options.h"
 #include "cli/log_lines.h"
 #include "cli/quantities.h"
 #include "cli/say.h"
@@ -26,13 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kDiskMin = int64_t{1} << 20;  // bytes
-
-struct JoinOptions {
-  std::string broker, token, name, memory, host_memory, data_dir, listen, advertise, emulate, region, owner,
-      emulate_as, upload, download, disk, schedule;
-  bool dials_private = false;
-  std::vector<std::string> devices{"cpu"};
-};
 
 std::string host_name() {
   char name[256] = {};
@@ -318,7 +312,15 @@ Result<std::vector<std::vector<std::string>>> arguments_by_device(const JoinOpti
   return all;
 }
 
-Result<int> run_joins(const JoinOptions& options) {
+Result<int> run_joins(JoinOptions options) {
+  if (!options.config.empty()) WEFT_TRY_STATUS(read_join_config(options));
+  if (options.devices.empty()) options.devices = {"cpu"};
+  if (options.broker.empty())
+    return fail(ErrorCode::InvalidArgument,
+                "which broker? say weft join HOST:PORT --token T, or --config FILE");
+  if (options.token.empty())
+    return fail(ErrorCode::InvalidArgument, "no token for the broker " + options.broker +
+                                                ": say --token T, @FILE or - for standard input");
   if (options.devices.size() == 1) return run_join(options);
   WEFT_TRY(const auto arguments, arguments_by_device(options));
   WEFT_TRY(const security::Token token, read_token(options.token, security::Role::Peer));
@@ -330,16 +332,18 @@ Result<int> run_joins(const JoinOptions& options) {
 void add_join(CommandLine program, Command& chosen) {
   CommandLine command = program.subcommand("join", "offer this machine to a broker, as a peer");
   auto options = std::make_shared<JoinOptions>();
-  command.option("broker", options->broker, "HOST:PORT, as the broker printed it").required();
-  command.option("--token", options->token, "a peer token, @FILE, or - for standard input").required();
+  command.option("broker", options->broker, "HOST:PORT, as the broker printed it");
+  command.option("--token", options->token, "a peer token, @FILE, or - for standard input");
+  command.option("--config", options->config,
+                 "a YAML file with broker, token and the options here, as host_memory for --host-memory; "
+                 "options here win; `weft service install` writes one");
   command.option("--name", options->name, "how people shall call this peer; default: the machine's name");
   command
       .option("--device", options->devices,
               "cpu, cpu:N with N compute threads, cuda or cuda:N (the Nth GPU, from 0), or null:TYPE, which "
               "computes nothing and takes as long as TYPE would; given again: a peer for each device, in a "
-              "process of its own")
-      .one_value_each()
-      .shows_default();
+              "process of its own; default: cpu")
+      .one_value_each();
   command.option(
       "--memory", options->memory,
       "how much of it stages and copies may take, as 4GiB (the program itself takes some 70 MB beside "

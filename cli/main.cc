@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "cli/commands.h"
+#include "cli/commit.h"
 #include "cli/exit_codes.h"
 
 namespace {
@@ -16,7 +17,7 @@ namespace {
 void group(const weft::cli::CommandLine& line) {
   line.group("On this machine", {"local", "inspect", "profile", "predict", "generate", "plan"});
   line.group("Jobs on a broker", {"login", "submit", "jobs", "status", "logs", "stop", "resume", "fetch"});
-  line.group("Offering this machine", {"join", "pause"});
+  line.group("Offering this machine", {"join", "pause", "service"});
   line.group("Running a broker", {"broker", "token", "peers"});
   line.group("Working on weft", {"gradcheck", "conformance", "ops"});
 }
@@ -24,7 +25,7 @@ void group(const weft::cli::CommandLine& line) {
 int run(int argc, char** argv) {
   using namespace weft::cli;
   Program program("weft trains one neural network, given as an ONNX file, on real data",
-                  "weft " WEFT_VERSION);
+                  std::string("weft " WEFT_VERSION " (") + kCommit + ")");
   const CommandLine line = program.line();
   line.needs_subcommand();
   Command chosen;
@@ -38,6 +39,7 @@ int run(int argc, char** argv) {
   add_job_commands(line, chosen);
   add_join(line, chosen);
   add_pause(line, chosen);
+  add_service(line, chosen);
   add_broker(line, chosen);
   add_token(line, chosen);
   add_gradcheck(line, chosen);

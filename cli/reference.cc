@@ -27,6 +27,12 @@ std::string upper(std::string text) {
   return text;
 }
 
+// "train a job" as a sentence.
+std::string sentence(std::string text) {
+  if (!text.empty()) text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
+  return text + ".";
+}
+
 // A line that is too long goes on in the next, two columns further in.
 std::string wrapped(const std::string& text) {
   std::string out;
@@ -65,7 +71,7 @@ std::string usage(const CommandWords& command, const std::string& path) {
   std::string text = path;
   for (const OptionWords& option : command.options) {
     if (option.positional) text += option.required ? " " + form(option) : " [" + form(option) + "]";
-    if (!option.positional && option.required) text += " " + form(option);
+    if (!option.positional && option.required) text += " " + option.names.back() + " " + option.value;
   }
   return text + " [OPTION...]";
 }
@@ -104,7 +110,8 @@ std::string as_markdown(const CommandWords& program) {
   for (const CommandWords& group : by_group(program)) {
     out += "\n## " + group.name + "\n";
     each_command(group, "weft", [&out](const CommandWords& command, const std::string& path) {
-      out += "\n### " + path + "\n\n" + wrapped(command.what + ".") + "\n    " + usage(command, path) + "\n";
+      out +=
+          "\n### " + path + "\n\n" + wrapped(sentence(command.what)) + "\n    " + usage(command, path) + "\n";
       if (command.options.size() > 1) out += "\n";
       for (const OptionWords& option : command.options)
         if (!is_help(option)) out += wrapped("- `" + form(option) + "`: " + meaning(option));
@@ -153,11 +160,12 @@ std::string as_man_page(const CommandWords& program, const std::string& version)
                     ".SH NAME\nweft \\- train one neural network on many people's machines\n"
                     ".SH SYNOPSIS\n.B weft\n.I COMMAND\n[\\fIARGUMENT\\fR...] [\\fIOPTION\\fR...]\n"
                     ".SH DESCRIPTION\n" +
-                    troff(program.what) + ".\nEvery command takes\n.BR \\-\\-help .\n";
+                    troff(sentence(program.what)) + "\nEvery command takes\n.BR \\-\\-help .\n";
   for (const CommandWords& group : by_group(program)) {
     out += ".SH " + troff(upper(group.name)) + "\n";
     each_command(group, "weft", [&out](const CommandWords& command, const std::string& path) {
-      out += ".SS " + troff(usage(command, path)) + "\n" + troff(command.what) + ".\n" + man_options(command);
+      out += ".SS " + troff(usage(command, path)) + "\n" + troff(sentence(command.what)) + "\n" +
+             man_options(command);
     });
   }
   out += ".SH EXIT STATUS\n";

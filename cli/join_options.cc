@@ -1,0 +1,88 @@
+#include "cli/join_options.h"
+
+#include <filesystem>
+
+#include "configs/reader.h"
+#include "configs/yaml.h"
+#include "storage/files.h"
+
+namespace weft::cli {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr size_t kDevicesMax = 64;
+
+// `device: cpu`, or a list of them.
+std::vector<std::string> devices_in(const configs::Node& node, configs::MapReader& reader) {
+  std::vector<std::string> devices;
+  if (node.kind != configs::Node::Kind::Sequence) {
+    if (auto device = reader.parse_text(node, "device")) devices.push_back(std::move(*device));
+    return devices;
+  }
+  if (node.items.empty() || node.items.size() > kDevicesMax)
+    reader.problem(node.where, "`device` is one device, or a list of 1 to " + std::to_string(kDevicesMax));
+  for (const configs::Node& item : node.items)
+    if (auto device = reader.parse_text(item, "device")) devices.push_back(std::move(*device));
+  return devices;
+}
+
+void check_format(configs::MapReader& reader) {
+  const configs::Node* format = reader.take("format");
+  if (format != nullptr && reader.parse_count(*format, "format", 0, 1000).value_or(1) != 1)
+    reader.problem(format->where,
+                   "`format: " + format->text + "` is not known here; this weft reads format 1",
+                   ErrorCode::VersionMismatch);
+}
+
+void take_all(JoinOptions& options, configs::MapReader& reader, const fs::path& folder) {
+  const auto take = [&](const char* key, std::string& into) {
+    std::string text = reader.text(key, "");
+    const bool taken = into.empty() && !text.empty();
+    if (taken) into = std::move(text);
+    return taken;
+  };
+  const auto take_path = [&](const char* key, std::string& into) {
+    if (take(key, into)) into = (folder / into).string();
+  };
+  take("broker", options.broker);
+  if (take("token", options.token) && options.token.starts_with('@'))
+    options.token = "@" + (folder / options.token.substr(1)).string();
+  for (const auto& [key, into] : {std::pair{"name", &options.name},
+                                  {"memory", &options.memory},
+                                  {"host_memory", &options.host_memory},
+                                  {"listen", &options.listen},
+                                  {"advertise", &options.advertise},
+                                  {"region", &options.region},
+                                  {"owner", &options.owner},
+                                  {"as", &options.emulate_as},
+                                  {"upload", &options.upload},
+                                  {"download", &options.download},
+                                  {"disk", &options.disk},
+                                  {"schedule", &options.schedule}})
+    take(key, *into);
+  take_path("data_dir", options.data_dir);
+  take_path("emulate", options.emulate);
+  options.dials_private = reader.flag("dial_private", false) || options.dials_private;
+  if (const configs::Node* device = reader.take("device")) {
+    std::vector<std::string> devices = devices_in(*device, reader);
+    if (options.devices.empty()) options.devices = std::move(devices);
+  }
+}
+
+}  // namespace
+
+Status read_join_config(JoinOptions& options) {
+  storage::Files files;
+  WEFT_TRY(const auto bytes, files.read(options.config, configs::kYamlSizeMax));
+  WEFT_TRY(const configs::Node tree,
+           configs::parse_yaml({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, options.config));
+  configs::Problems problems;
+  configs::MapReader reader(tree, "", problems);
+  check_format(reader);
+  take_all(options, reader, fs::path(options.config).parent_path());
+  reader.finish();
+  if (!problems.empty()) return fail(problems.error());
+  return {};
+}
+
+}  // namespace weft::cli

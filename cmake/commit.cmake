@@ -1,0 +1,17 @@
+# Writes FILE, the source with the commit of the sources in FOLDER; leaves it as it is when it says so already.
+set(commit "${GIVEN}")
+if(NOT commit)
+  execute_process(COMMAND git -C ${FOLDER} describe --always --abbrev=12 --exclude=* --dirty=-changed
+    OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+  if(failed)
+    set(commit "unknown")
+  endif()
+endif()
+set(text "#include \"cli/commit.h\"\nconst char* const weft::cli::kCommit = \"${commit}\";\n")
+set(before "")
+if(EXISTS ${FILE})
+  file(READ ${FILE} before)
+endif()
+if(NOT before STREQUAL text)
+  file(WRITE ${FILE} "${text}")
+endif()
