@@ -3,20 +3,33 @@
 
 mirror() { apt-get indextargets --format '$(CREATED_BY) $(CODENAME) $(REPO_URI)' | awk '$1 == "Packages" && $2 == "bookworm" { print $3; exit }'; }
 
+# Ubuntu's key for archives, taken from the mirror and known by its fingerprint: Debian 12 has no package of it.
+ubuntu_keyring() {
+  local from=$1 into=$2 key=F6ECB3762474EDA9D21B7022871920D1991BC93C work
+  work=$(mktemp -d)
+  /usr/lib/apt/apt-helper download-file "$from/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb" "$work/deb" >/dev/null 2>&1 &&
+    dpkg-deb -x "$work/deb" "$work" &&
+    gpg --homedir "$work" --quiet --no-default-keyring --keyring "$work/usr/share/keyrings/ubuntu-archive-keyring.gpg" \
+      --export "$key" >"$into" 2>/dev/null && [ -s "$into" ]
+  local status=$?
+  rm -rf "$work"
+  return $status
+}
+
 # bare_root debian|ubuntu FOLDER: false where there is no such root to be had.
 bare_root() {
-  local kind=$1 folder=$2 suite=bookworm from keyring packed
+  local kind=$1 folder=$2 suite=bookworm from keyring packed script=
   from=$(mirror)
   [ -n "$from" ] || { echo "check: apt names no mirror of Debian 12" >&2; return 1; }
   keyring=/usr/share/keyrings/debian-archive-keyring.gpg
   if [ "$kind" = ubuntu ]; then
-    suite=noble from=${from%/debian*}/ubuntu keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg
-    [ -e "$keyring" ] || return 1
+    suite=noble from=${from%/debian*}/ubuntu keyring=$folder.gpg script=/usr/share/debootstrap/scripts/gutsy  # of all later Ubuntus
   fi
   packed=build/packages/roots/$suite.tar
   if [ ! -e "$packed" ]; then
+    if [ "$kind" = ubuntu ]; then ubuntu_keyring "$from" "$keyring" || return 1; fi
     mkdir -p "$(dirname "$packed")"
-    debootstrap --variant=minbase --keyring="$keyring" "$suite" "$folder" "$from" >"$folder.log" 2>&1 ||
+    debootstrap --variant=minbase --keyring="$keyring" "$suite" "$folder" "$from" $script >"$folder.log" 2>&1 ||
       { tail -3 "$folder.log"; rm -rf "$folder"; return 1; }
     tar -C "$folder" -cf "$packed.new" . && mv "$packed.new" "$packed"
     return

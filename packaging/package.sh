@@ -8,7 +8,8 @@ out=build/packages jobs=${1:-1}
 # What is packed says the same of itself whenever it is packed.
 if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || date +%s); fi
 export SOURCE_DATE_EPOCH
-cmake --preset release ${WEFT_CUDA_ARCHITECTURES:+"-DWEFT_CUDA_ARCHITECTURES=$WEFT_CUDA_ARCHITECTURES"} | sed -n 's/^-- weft: /.\/dev: /p'
+cmake --preset release ${WEFT_COMMIT:+"-DWEFT_COMMIT=$WEFT_COMMIT"} \
+  ${WEFT_CUDA_ARCHITECTURES:+"-DWEFT_CUDA_ARCHITECTURES=$WEFT_CUDA_ARCHITECTURES"} | sed -n 's/^-- weft: /.\/dev: /p'
 targets=(weft weft_documents)
 if ninja -C build/release -t query weft_backend_cuda_module >/dev/null 2>&1; then targets+=(weft_backend_cuda_module); fi
 cmake --build --preset release -j "$jobs" --target "${targets[@]}"
