@@ -40,7 +40,8 @@ std::string bash_case(const CommandWords& command, const Path& path) {
   std::vector<std::string> words = names_of(command.commands);
   for (const OptionWords& option : command.options)
     if (is_option(option)) words.insert(words.end(), option.names.begin(), option.names.end());
-  return "    " + quoted(joined(path, " ")) + ") words=" + quoted(joined(words, " ")) + " ;;\n";
+  return "    " + quoted(joined(path, " ")) + ") words=" + quoted(joined(words, " ")) +
+         (command.commands.empty() ? " files=1" : "") + " ;;\n";
 }
 
 // The choices of an option, and nothing but files after one that takes any value.
@@ -84,7 +85,7 @@ std::string bash_completion(const CommandWords& program) {
          words +
          "  esac\n"
          "  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
-         "  [[ $path && $current != -* ]] && COMPREPLY+=($(compgen -f -- \"$current\"))\n"
+         "  [[ $files && $current != -* ]] && COMPREPLY+=($(compgen -f -- \"$current\"))\n"
          "}\n"
          "complete -o filenames -F _weft weft\n";
 }

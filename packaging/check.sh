@@ -74,15 +74,19 @@ check_units() {
   in_root "$work/root" sh -ec 'apt-get -qq install -y --no-install-recommends systemd systemd-sysv dbus libpam-systemd dbus-user-session' \
     >"$work/systemd" 2>&1 || { cat "$work/systemd" >&2; exit 1; }
   in_root "$work/root" dpkg-reconfigure weft >/dev/null 2>&1  # systemd is there now: the broker's user
-  in_root "$work/root" systemd-analyze verify weft-broker.service 2>&1 | tee "$work/verify"
-  in_root "$work/root" env HOME=/root sh -ec 'weft service install 127.0.0.1:7700 --token "$(cat /peer.token)" --no-start >/dev/null
-    systemd-analyze --user verify /root/.config/systemd/user/weft-peer.service; rm -r /root/.config' 2>&1 | tee -a "$work/verify"
+  in_root "$work/root" systemd-analyze --man=no verify weft-broker.service 2>&1 | tee "$work/verify"
+  rm -rf "$work/root/root/.config"
+  in_root "$work/root" env HOME=/root XDG_RUNTIME_DIR=/tmp sh -ec 'weft service install 127.0.0.1:7700 --token "$(cat /peer.token)" --no-start >/dev/null
+    systemd-analyze --man=no --user verify /root/.config/systemd/user/weft-peer.service; rm -r /root/.config' 2>&1 | tee -a "$work/verify"
   if grep -q 'weft' "$work/verify"; then echo "check: systemd-analyze verify complains" >&2; exit 1; fi
   passed "units: systemd-analyze verify has nothing to say of broker and peer"
 }
 
 check_boot() {
   install -m 0755 packaging/check_boot.sh "$work/root/check_boot.sh"
+  mkdir -p "$work/root/job"
+  cp examples/gpt/job.yaml examples/gpt/model.onnx "$work/root/job"
+  cat docs/*.md >"$work/root/job/corpus.txt"
   if ! boot_root "$work/root" /check_boot.sh >"$work/boot" 2>&1; then
     if grep -q '^check_boot: ' "$work/root/boot.log" 2>/dev/null; then cat "$work/root/boot.log" >&2; exit 1; fi
     skip "units for real: no systemd can be booted here ($(tail -1 "$work/boot"))"
@@ -90,7 +94,7 @@ check_boot() {
   fi
   sed -n 's/^check_boot: /  /p' "$work/root/boot.log"
   grep -q '^check_boot: all is well' "$work/root/boot.log" || { cat "$work/root/boot.log" >&2; exit 1; }
-  passed "units for real: broker as a system service, peer as a user's, joined, stopped"
+  passed "units for real: broker as a system service, peer as a user's, a job of two steps"
 }
 
 check_purge() {
@@ -99,7 +103,7 @@ check_purge() {
   in_root "$work/root" apt-get -qq purge -y weft >"$work/purge" 2>&1 || { cat "$work/purge" >&2; exit 1; }
   grep -q 'stay in /var/lib/weft-broker' "$work/purge" || { cat "$work/purge"; echo "check: purge does not name what stays" >&2; exit 1; }
   local left
-  left=$(find "$work/root" -xdev -iname '*weft*' ! -path "$work/root/proc/*" -printf '/%P\n' | grep -vE '^/(weft.deb|var/lib/weft-broker|var/log/.*)$' || true)
+  left=$(find "$work/root" -xdev -iname '*weft*' ! -path "$work/root/proc/*" -printf '/%P\n' | grep -vE '^/(weft[.]deb$|var/lib/weft-broker(/|$)|var/log/)' || true)
   [ -z "$left" ] || { echo "check: purge leaves: $left" >&2; exit 1; }
   [ ! -e "$work/root/etc/weft" ] || { echo "check: purge leaves /etc/weft" >&2; exit 1; }
   # Without data, nothing at all.

@@ -4,7 +4,7 @@
 set -eu
 program=$1
 if [ "$program" = deb ]; then
-  apt-get -qq install -y --no-install-recommends --no-download /weft.deb
+  apt-get -qq install -y --no-install-recommends /weft.deb
   program=weft
 fi
 data=$(mktemp -d)

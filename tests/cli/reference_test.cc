@@ -83,6 +83,8 @@ TEST_F(ReferenceTest, BashOffersOptionsAndChoices) {
   EXPECT_EQ(offered("weft run --format j"), "json");
   EXPECT_EQ(offered("weft token c"), "create");
   EXPECT_EQ(offered("weft token create --r"), "--role");
+  EXPECT_EQ(offered("weft run --output /etc/os-rel"), "/etc/os-release");
+  EXPECT_EQ(offered("weft run /etc/os-rel"), "/etc/os-release");
   EXPECT_EQ(offered("weft worker --x"), "") << "what is hidden is not known";
 }
 
@@ -90,9 +92,9 @@ TEST_F(ReferenceTest, TheManualPageIsReadWithoutWarnings) {
   const test::Scratch scratch;
   const auto page = scratch.write("weft.1", as_man_page(line_.words(), "1.2.3"));
   if (access("/usr/bin/groff", X_OK) != 0) GTEST_SKIP() << "no groff";
-  auto groff =
-      test::Process({"-man", "-Tascii", "-ww", page.string()}, scratch.folder() / "err", {}, "/usr/bin/groff")
-          .finish();
+  auto groff = test::Process({"-man", "-Tascii", "-P-cbou", "-ww", page.string()}, scratch.folder() / "err",
+                             {}, "/usr/bin/groff")
+                   .finish();
   EXPECT_EQ(groff.status, 0);
   EXPECT_EQ(groff.err, "");
   EXPECT_NE(groff.out.find("EXIT STATUS"), std::string::npos);

@@ -19,6 +19,12 @@ std::string text_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+JoinOptions with_config(const fs::path& file) {
+  JoinOptions options;
+  options.config = file.string();
+  return options;
+}
+
 class ServiceTest : public testing::Test {
  protected:
   ServiceTest() {
@@ -54,7 +60,7 @@ TEST_F(ServiceTest, InstallWritesWhatJoinReads) {
   struct stat status {};
   ASSERT_EQ(::stat(home("weft/peer.token").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
-  JoinOptions options{.config = home("weft/peer.yaml").string()};
+  JoinOptions options = with_config(home("weft/peer.yaml"));
   const Status read = read_join_config(options);
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(options.broker, "example.org:7700");
@@ -78,7 +84,7 @@ TEST_F(ServiceTest, EveryCommentedSettingIsOneThatJoinKnows) {
     all += (is_key ? line.substr(2) : line) + "\n";
   }
   EXPECT_EQ(keys, 9u) << all;
-  JoinOptions options{.config = scratch_.write("all.yaml", all).string()};
+  JoinOptions options = with_config(scratch_.write("all.yaml", all));
   const Status read = read_join_config(options);
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(options.devices, (std::vector<std::string>{"cpu:2", "cuda"}));
@@ -145,13 +151,11 @@ TEST(ServiceFiles, PathsStandInAUnitAsTheyAre) {
 }
 
 TEST_F(ServiceTest, OptionsWinAndMistakesInTheFileAreNamed) {
-  JoinOptions options{.config = scratch_
-                                    .write("peer.yaml",
-                                           "broker: of-file:1\ntoken: '@t'\nupload: 10Mbit\n"
-                                           "dial_private: true\ndevice: cpu:3\n")
-                                    .string(),
-                      .broker = "given:2",
-                      .devices = {"cpu"}};
+  JoinOptions options = with_config(scratch_.write("peer.yaml",
+                                                   "broker: of-file:1\ntoken: '@t'\nupload: 10Mbit\n"
+                                                   "dial_private: true\ndevice: cpu:3\n"));
+  options.broker = "given:2";
+  options.devices = {"cpu"};
   ASSERT_TRUE(read_join_config(options));
   EXPECT_EQ(options.broker, "given:2");
   EXPECT_EQ(options.devices, std::vector<std::string>{"cpu"});
@@ -161,12 +165,12 @@ TEST_F(ServiceTest, OptionsWinAndMistakesInTheFileAreNamed) {
 
   for (const char* wrong :
        {"brokr: x\n", "device: []\n", "format: 2\n", "upload: [1]\n", "- a\n", "a: [\n"}) {
-    JoinOptions one{.config = scratch_.write("wrong.yaml", wrong).string()};
+    JoinOptions one = with_config(scratch_.write("wrong.yaml", wrong));
     const Status read = read_join_config(one);
     ASSERT_FALSE(read) << wrong;
     EXPECT_NE(read.error().message.find("wrong.yaml:"), std::string::npos) << read.error().message;
   }
-  JoinOptions none{.config = (scratch_.folder() / "none.yaml").string()};
+  JoinOptions none = with_config(scratch_.folder() / "none.yaml");
   EXPECT_EQ(read_join_config(none).error().code, ErrorCode::NotFound);
 }
 
