@@ -1,5 +1,5 @@
-// How much of its uplink a peer gives to copies of its state (docs/RECOVERY.md). The plan and the peers ask
-// the same function.
+// How much of its uplink a peer gives to copies of its state (docs/design/recovery.md). The plan and the
+// peers ask the same function.
 #pragma once
 
 #include <cstddef>
