@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/commit.h"
 #include "cli/exit_codes.h"
+#include "cli/job_keys.h"
 
 namespace {
 
@@ -45,6 +46,7 @@ int run(int argc, char** argv) {
   add_gradcheck(line, chosen);
   add_conformance(line, chosen);
   add_ops(line, chosen);
+  add_job_keys(line, chosen);
   add_plan_worker(line, chosen);
   add_reference(line, chosen);
   group(line);

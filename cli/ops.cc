@@ -3,6 +3,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/markdown.h"
 #include "dag/onnx/import.h"
 #include "dag/op_table.h"
 
@@ -29,14 +30,18 @@ std::string list(const std::vector<std::string>& names) {
 
 // What the import makes these ops of, and what it refuses.
 void print_operators() {
-  std::printf(
-      "\n## ONNX operators that are imported\n\nOpset 6 to 26, in every form that those define unless a node "
-      "is "
-      "refused by name; a newer file is taken with a warning.\n\n%s\n\nOf the domain com.microsoft: %s\n"
-      "\nFunctions of a model's own domains are inlined; If, Loop and Scan are written out as far as the "
+  const auto print = [](const std::string& text) { std::printf("\n%s", wrapped_paragraph(text).c_str()); };
+  std::printf("\n## ONNX operators that are imported\n");
+  print(
+      "Opset 6 to 26, in every form that those define unless a node is refused by name; a newer file is "
+      "taken "
+      "with a warning.");
+  print(list(onnx::imported_operators("")));
+  print("Of the domain com.microsoft: " + list(onnx::imported_operators("com.microsoft")));
+  print(
+      "Functions of a model's own domains are inlined; If, Loop and Scan are written out as far as the "
       "import "
-      "knows how often they run.\n",
-      list(onnx::imported_operators("")).c_str(), list(onnx::imported_operators("com.microsoft")).c_str());
+      "knows how often they run.");
   std::printf("\n## Refused, and why\n\n| what | why |\n|---|---|\n");
   for (const auto& [names, reason] : onnx::refused_operators())
     std::printf("| %s | %s |\n", std::string(names).c_str(), std::string(reason).c_str());
@@ -59,9 +64,12 @@ void print_operators() {
 
 Result<int> print_ops() {
   std::printf(
-      "# The ops of weft's graphs\n\nGenerated from the op table by `./dev docs`. A peer executes these and "
-      "nothing else.\n"
-      "Derivative: *yes* has a vjp, *zero* passes no cotangent on, *no* stands in backward passes only.\n");
+      "# The ops of weft's graphs\n\n%s",
+      wrapped_paragraph(
+          "This page is made from the op table by `./dev docs`. A peer executes these ops and nothing "
+          "else. Derivative: *yes* has a vjp, *zero* passes no cotangent on, *no* stands in backward "
+          "passes only.")
+          .c_str());
   std::optional<dag::Family> family;
   for (const dag::OpRow& row : dag::op_table().rows()) {
     if (row.family != family) {

@@ -117,6 +117,8 @@ std::string as_markdown(const CommandWords& program) {
         if (!is_help(option)) out += wrapped("- `" + form(option) + "`: " + meaning(option));
     });
   }
+  out += "\n## Exit codes\n\n| code | meaning |\n|---|---|\n";
+  for (const ExitMeaning& one : kExitMeanings) out += fmt::format("| {} | {} |\n", one.code, one.words);
   return out;
 }
 

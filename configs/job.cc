@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "configs/job_data.h"
+#include "configs/job_keys.h"
 #include "configs/reader.h"
 #include "dag/metrics.h"
 #include "data/file.h"
@@ -533,11 +534,11 @@ void record_locations(const Node& node, const std::string& path,
     record_locations(node.items[i], path + "[" + std::to_string(i) + "]", into);
 }
 
-Result<Job> read_job(const Node& tree, const ParseOptions& options) {
+Result<Job> read_job(const Node& tree, const ParseOptions& options, AskedKeys* asked = nullptr) {
   Job job;
   job.source = options.source;
   record_locations(tree, "", job.locations);
-  Problems problems;
+  Problems problems(asked);
   const PathRules rules{options.folder, options.check_files};
   MapReader root(tree, "", problems);
   if (const Node* format = root.take("format");
@@ -644,6 +645,12 @@ Result<Job> parse_job(std::string_view text, std::span<const std::string> sets, 
   WEFT_TRY(Node tree, parse_yaml(text, options.source));
   for (const std::string& set : sets) WEFT_TRY_STATUS(apply_set(tree, set));
   return read_job(tree, options);
+}
+
+Result<Job> parse_job(std::string_view text, std::span<const std::string> sets, AskedKeys& asked) {
+  WEFT_TRY(Node tree, parse_yaml(text, "example"));
+  for (const std::string& set : sets) WEFT_TRY_STATUS(apply_set(tree, set));
+  return read_job(tree, {.source = "example", .folder = {}, .check_files = false}, &asked);
 }
 
 Result<Job> load_job(const std::filesystem::path& path, std::span<const std::string> sets) {

@@ -43,6 +43,18 @@ std::string to_string(const Range& range) {
          plain(range.max);
 }
 
+// "losses[2].type" as "losses[].type".
+std::string without_indices(const std::string& path) {
+  std::string text;
+  bool inside = false;
+  for (const char c : path) {
+    if (c == ']') inside = false;
+    if (!inside) text += c;
+    if (c == '[') inside = true;
+  }
+  return text;
+}
+
 // YAML's plain numbers, and nothing that only begins like one. A leading plus is YAML's, not from_chars'.
 template <typename T>
 std::optional<T> parse_plain(const Node& node) {
@@ -77,8 +89,16 @@ MapReader::MapReader(const Node& node, std::string path, Problems& problems)
 
 const Node* MapReader::take(std::string_view key) {
   if (std::find(known_.begin(), known_.end(), key) == known_.end()) known_.emplace_back(key);
+  if (AskedKeys* asked = problems_.asked()) asked->takes.try_emplace(without_indices(path_of(key)));
   const Entry* entry = node_.find(key);
   return entry ? &entry->value : nullptr;
+}
+
+void MapReader::note(const Node* node, std::string_view key, const std::string& takes) {
+  if (!problems_.asked()) return;
+  const Entry* entry = node_.find(key);
+  if (node && (!entry || node != &entry->value)) return;
+  problems_.asked()->takes[without_indices(path_of(key))] = takes;
 }
 
 const Node* MapReader::require(std::string_view key, std::string_view hint) {
@@ -88,6 +108,7 @@ const Node* MapReader::require(std::string_view key, std::string_view hint) {
 }
 
 std::optional<double> MapReader::parse_number(const Node& node, std::string_view key, Range range) {
+  note(&node, key, std::isinf(range.min) ? "a number" : "a number " + to_string(range));
   const auto value = parse_plain<double>(node);
   if (!value || !std::isfinite(*value)) {
     problem(node.where, "`" + path_of(key) + "` must be a number, not " + shown(node));
@@ -102,6 +123,7 @@ std::optional<double> MapReader::parse_number(const Node& node, std::string_view
 
 std::optional<uint64_t> MapReader::parse_count(const Node& node, std::string_view key, uint64_t min,
                                                uint64_t max) {
+  note(&node, key, "a whole number from " + std::to_string(min) + " to " + std::to_string(max));
   const auto value = parse_plain<uint64_t>(node);
   if (value && *value >= min && *value <= max) return value;
   problem(node.where, "`" + path_of(key) + "` must be a whole number from " + std::to_string(min) + " to " +
@@ -110,6 +132,7 @@ std::optional<uint64_t> MapReader::parse_count(const Node& node, std::string_vie
 }
 
 std::optional<std::string> MapReader::parse_text(const Node& node, std::string_view key) {
+  note(&node, key, "a text");
   if (node.kind == Node::Kind::Scalar && !node.text.empty() && node.text.find('\0') == std::string::npos)
     return node.text;
   problem(node.where, "`" + path_of(key) + "` must be a text, not " + shown(node));
@@ -128,6 +151,7 @@ uint64_t MapReader::count(std::string_view key, uint64_t otherwise, uint64_t min
 
 bool MapReader::flag(std::string_view key, bool otherwise) {
   const Node* node = take(key);
+  note(node, key, "`true` or `false`");
   if (!node) return otherwise;
   if (node->kind == Node::Kind::Scalar && !node->quoted) {
     for (const std::string_view word : {"true", "True", "TRUE"})
@@ -151,6 +175,9 @@ std::string MapReader::required_text(std::string_view key, std::string_view hint
 
 std::optional<size_t> MapReader::choice_index(const Node* node, std::string_view key,
                                               const std::vector<std::string>& names) {
+  std::string takes;
+  for (const std::string& name : names) takes += (takes.empty() ? "one of `" : ", `") + name + "`";
+  note(node, key, takes);
   if (!node) return std::nullopt;
   if (node->kind == Node::Kind::Scalar)
     for (size_t i = 0; i < names.size(); ++i)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,14 +14,25 @@
 
 namespace weft::configs {
 
+// What a reader asked a file for: the page that explains the keys is made of it, and its test.
+struct AskedKeys {
+  // By path ("optimizer.betas"; "[]" after what is a list): which values the reader takes, as "a number above
+  // 0"; empty where that is more than one value.
+  std::map<std::string, std::string, std::less<>> takes;
+};
+
 class Problems {
  public:
+  // `asked`, where given, hears of every key that is asked for.
+  explicit Problems(AskedKeys* asked = nullptr) : asked_(asked) {}
   void add(ErrorCode code, const Location& where, const std::string& what);
   bool empty() const { return count_ == 0; }
   // All problems, a line each, with the code of the first. REQUIRES: !empty().
   Error error() const;
+  AskedKeys* asked() const { return asked_; }
 
  private:
+  AskedKeys* asked_;
   static constexpr size_t kShownMax = 20;
   size_t count_ = 0;
   ErrorCode code_ = ErrorCode::InvalidArgument;
@@ -85,6 +97,8 @@ class MapReader {
  private:
   std::optional<size_t> choice_index(const Node* node, std::string_view key,
                                      const std::vector<std::string>& names);
+  // Notes which values the key takes; not of a `node` that is an item of the key's list.
+  void note(const Node* node, std::string_view key, const std::string& takes);
   const Node& node_;
   std::string path_;
   Problems& problems_;

@@ -544,6 +544,18 @@ TEST_F(Cli, OpsPageIsUpToDate) {
   EXPECT_EQ(finished.out, test::read_file(fs::path(WEFT_SOURCE_DIR) / "docs/OPS.md")) << "run ./dev docs";
 }
 
+TEST_F(Cli, PageOfTheCommandsIsUpToDate) {
+  const Finished finished = run({"reference", "--format", "markdown"});
+  EXPECT_EQ(finished.status, 0);
+  EXPECT_EQ(finished.out, test::read_file(fs::path(WEFT_SOURCE_DIR) / "docs/CLI.md")) << "run ./dev docs";
+}
+
+TEST_F(Cli, PageOfTheJobFileIsUpToDate) {
+  const Finished finished = run({"job-keys"});
+  EXPECT_EQ(finished.status, 0);
+  EXPECT_EQ(finished.out, test::read_file(fs::path(WEFT_SOURCE_DIR) / "docs/JOB.md")) << "run ./dev docs";
+}
+
 TEST_F(Cli, ConformanceOnOnnxsOwnCasesHasNoFailure) {
   const char* data = "/usr/share/libonnx-testdata/data";
   if (!fs::exists(data)) GTEST_SKIP() << "libonnx-testdata is not installed";
