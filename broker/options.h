@@ -21,8 +21,9 @@ struct BrokerOptions {
   // checkpoint, for each request of an evaluation or prediction.
   Duration stall_deadline = std::chrono::seconds(60);
   double slowest_bytes_per_second = 125e3;
-  // Losses of a job without a step between them: from the second on it waits before it is placed again, at
-  // first for `failure_pause`, twice as long after each, `failure_pause_max` at most; so many end it.
+  // Losses of a job without a step between them. From the second on, the job waits before it is placed again:
+  // at first `failure_pause`, twice as long after each loss, at most `failure_pause_max`. After
+  // `failures_max` losses it ends.
   Duration failure_pause = std::chrono::seconds(1), failure_pause_max = std::chrono::seconds(120);
   uint32_t failures_max = 16;
   // After a restart, for the peers of a run to come back; then the run goes back to its recovery point.
@@ -34,7 +35,7 @@ struct BrokerOptions {
   // `slow_promise_min` seconds a microbatch was promised are not judged: they are mostly overhead.
   double slow_factor = 10;
   Duration slow_after = std::chrono::seconds(5);
-  // A job that waits for peers for so long tries those again that failed it.
+  // After this wait for peers, those that failed the job become eligible again.
   Duration forgive_after = std::chrono::seconds(60);
   double slow_promise_min = 0.5e-3;
   // false: links are taken as the regions' names suggest.

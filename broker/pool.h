@@ -39,7 +39,7 @@ struct Peer {
 
 struct PoolOptions {
   Duration lease = std::chrono::seconds(10);
-  // A peer that failed so many stages in a row is left out, at first for so long.
+  // A peer that failed `failures_max` stages in a row is left out, at first for `left_out`.
   uint32_t failures_max = 3;
   Duration left_out = std::chrono::seconds(30), left_out_max = std::chrono::hours(1);
   size_t gone_max = 512;  // that are remembered

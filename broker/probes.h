@@ -1,7 +1,7 @@
-// The measured links: which pairs of idle peers measure the link between them, one round after the other, of
-// each of which a peer is in one pair; and what is made of it. A report counts for the pair and round that
-// were asked; by lying a peer makes its own links look better or worse, and by silence it costs a round and
-// is left alone for a while.
+// Measures links in rounds: idle peers measure the link between them in pairs, and in a round each peer
+// belongs to one pair. A report counts only for the pair and the round that were asked. A peer that lies
+// makes its own links look better or worse. A peer that is silent costs a round, and is left alone for a
+// while.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// What a job can go back to: checkpoints, which are durable, and rounds of copies, which need not survive the
-// broker and of which a direct one is with peers alone.
+// What a job can go back to. Checkpoints are durable. Rounds are not: they need not survive the broker, and a
+// *direct* round exists only on peers.
 //
 // The last checkpoint is never dropped: each of its blobs was seen at the broker before it was committed, so
 // a peer that cannot load it is believed of itself alone.

@@ -1,8 +1,8 @@
 // The rule by which the broker's core is driven, by its thread and by the simulator alike: events are
 // stepped, what they wrote is made durable all at once, and only then is carried out what they want, in
-// order. So nobody hears of anything that a crash could undo. Where the store refuses what they wrote, each
-// event's records go by themselves: one that is refused then is as if it had not been, as far as anybody
-// hears, and who said it has to go. Pure.
+// order. So nobody hears of anything that a crash could undo. If the store refuses the records of a turn,
+// each event's records are tried by themselves. If a record is still refused, its event has no effects and
+// its sender is disconnected. Pure.
 //
 //   turn.add(event, broker.step(now, event)); ...
 //   while (!turn.to_append().empty()) turn.on_appended(store.append(turn.to_append()));

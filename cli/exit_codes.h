@@ -1,4 +1,4 @@
-// What `weft` returns to the shell. Stable; documented in README.md.
+// What `weft` returns to the shell. Stable; documented in docs/CLI.md.
 #pragma once
 
 #include <cstdio>

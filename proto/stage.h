@@ -27,8 +27,8 @@ struct EdgeEnd {
   uint32_t edge = 0;
   dag::ValueId value{};  // in the stage's graph
   uint32_t stage = 0;    // the other end's
-  // How its tensors travel; both ends have the same. Of other values than float32, and of tensors with an
-  // infinity or a NaN: dense.
+  // How its tensors travel; both ends have the same. Values that are not float32, and tensors holding Inf or
+  // NaN, always travel dense.
   compress::Codec codec{};
 };
 

@@ -19,8 +19,8 @@ class Arrivals {
  public:
   struct Options {
     size_t max = 32 << 20;  // bytes: of those that come, and of whatever else takes of the same room
-    // While others wait, a frame comes within so long and the time that it takes at this rate; within so long
-    // alone while an urgent one waits and it is not.
+    // While others wait, a frame that has begun gets `deadline` plus its size at `bytes_per_second`. While an
+    // urgent frame waits, one that is not urgent gets `deadline` only.
     Duration deadline = std::chrono::seconds(10);
     int64_t bytes_per_second = 125'000;
   };

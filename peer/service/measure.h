@@ -13,11 +13,11 @@
 
 namespace weft::peer {
 
-// Times small graphs on the backend, round by round, and takes the rates with which plan::seconds_of says
-// what they took: each graph tells one number, with those before it. Of all runs the faster ones count, warm.
-// Graphs that multiply grow until a run takes a millisecond or two, if they fit into a 64th of the memory
-// that is free, and into a 16th of what is `offered` (0: that does not matter). Rounds block: on the thread
-// that drives the backend, while nothing else runs there. Errors: the backend's own.
+// Times small graphs on the backend, round by round, and finds the rates with which plan::seconds_of predicts
+// these times. Each graph determines one rate, given the rates found before. Only the fastest warm runs
+// count. Graphs that multiply grow until a run takes a millisecond or two, if they fit into a 64th of the
+// memory that is free, and into a 16th of what is `offered` (0: that does not matter). Rounds block: on the
+// thread that drives the backend, while nothing else runs there. Errors: the backend's own.
 class DeviceMeter {
  public:
   explicit DeviceMeter(Backend& backend, Bytes offered = {}, TrialClock clock = wall_clock);
