@@ -35,7 +35,7 @@ fresh_cluster() {  # fresh_cluster RATE-OF-COPIES WAY-OF-COPIES
   [ -z "$broker_pid" ] || end_process KILL "$broker_pid"
   rm -rf "$work/broker" "$work"/peer-* "$work"/*.log
   unset BROKER WEFT_TOKEN
-  start_broker --replication-rate "$1" --copies "$2"
+  start_broker --copy-rate "$1" --copies "$2"
   for name in "${names[@]}"; do
     start_peer "$name" --device cpu:1 --memory 2GiB --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region here --as "$name"
   done

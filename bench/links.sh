@@ -51,7 +51,7 @@ reached() {
 
 speed() {
   local steps=${1:-8} predicted
-  three_peers --compare-share 0 --replication-rate none
+  three_peers --compare-share 0 --copy-rate none
   cp examples/gpt/job.yaml examples/gpt/model.onnx "$work/"
   made_text 300000 >"$work/corpus.txt"
   submit_job "${JOB:-$work/job.yaml}" --set "placement.stages=${STAGES:-3}" --set evaluate_every=0 --set "output=$work/out.onnx"

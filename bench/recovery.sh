@@ -42,7 +42,7 @@ fresh_cluster() {  # fresh_cluster RATE
   [ -z "$broker_pid" ] || end_process KILL "$broker_pid"
   rm -rf "$work/broker" "$work"/peer-* "$work"/p*.log
   unset BROKER WEFT_TOKEN
-  start_broker --replication-rate "$1" --copies "${COPIES:-direct}"
+  start_broker --copy-rate "$1" --copies "${COPIES:-direct}"
   for _ in 1 2 3 4 5 6 7 8 9 10; do add_peer; done
 }
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }

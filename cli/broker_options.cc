@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cli/quantities.h"
+#include "cli/say.h"
 #include "configs/cluster.h"
 #include "configs/reader.h"
 #include "configs/yaml.h"
@@ -23,7 +24,8 @@ struct Row {
   std::string help;
   // `text` is not empty. Errors: InvalidArgument.
   Status (*parse)(const std::string& text, BrokerServiceOptions& into);
-  bool is_path = false;  // the file says it relative to its own folder
+  bool is_path = false;     // the file says it relative to its own folder
+  std::string former = {};  // the name that it had; still taken, with a notice
 };
 
 std::string option_of(const std::string& name) {
@@ -45,14 +47,14 @@ std::optional<Number> number_in(const std::string& text, Number low, Number high
   return is_number && number >= low && number <= high ? std::optional(number) : std::nullopt;
 }
 
-Status parse_replication(const std::string& text, BrokerServiceOptions& into) {
+Status parse_copy_rate(const std::string& text, BrokerServiceOptions& into) {
   broker::RunOptions& run = into.broker.run;
   run.replicates = text != "none";
   run.replication_rate = 0;
   if (text == "unlimited" || text == "none") return {};
   const auto rate = configs::parse_bandwidth(text);
   if (!rate || *rate < 1)
-    return wrong("--replication-rate", text, "is no rate; write 100Mbit, 1Gbit, unlimited or none");
+    return wrong("--copy-rate", text, "is no rate; write 100Mbit, 1Gbit, unlimited or none");
   run.replication_rate = static_cast<uint64_t>(*rate);
   return {};
 }
@@ -113,10 +115,12 @@ const std::vector<Row>& rows() {
          WEFT_TRY(into.broker.lease, parse_duration(text));
          return {};
        }},
-      {"replication_rate",
+      {"copy_rate",
        "how much of a peer's link copies of its state may take, as 100Mbit (the default) or "
        "unlimited; none: a lost peer takes its run back to the last checkpoint",
-       parse_replication},
+       parse_copy_rate,
+       /*is_path=*/false,
+       /*former=*/"replication_rate"},
       {"copies",
        "direct (the default): copies of a state go from its stage straight to a peer of the "
        "pool that stands by, where there is one; broker: all go through the broker",
@@ -171,6 +175,18 @@ const std::vector<Row>& rows() {
   return kRows;
 }
 
+// What is said under a former name counts under the new one, if that says nothing.
+void rename_former(std::map<std::string, std::string>& values) {
+  for (const Row& row : rows()) {
+    const auto former = row.former.empty() ? values.end() : values.find(row.former);
+    if (former == values.end() || former->second.empty()) continue;
+    say(stderr, "weft: warning: {} is now called {}\n", option_of(row.former), option_of(row.name));
+    std::string& value = values[row.name];
+    if (value.empty()) value = former->second;
+    values.erase(former);
+  }
+}
+
 // What the configuration file says and the command line does not.
 Status read_config(const std::string& path, std::map<std::string, std::string>& values) {
   storage::Files files;
@@ -185,13 +201,17 @@ Status read_config(const std::string& path, std::map<std::string, std::string>& 
                    "`format: " + format->text + "` is not known here; this weft reads format 1",
                    ErrorCode::VersionMismatch);
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::map<std::string, std::string> said;
   for (const Row& row : rows()) {
-    const std::string text = reader.text(row.name.c_str(), "");
-    std::string& value = values[row.name];
-    if (value.empty() && !text.empty()) value = row.is_path ? (folder / text).string() : text;
+    const std::string text = reader.text(row.name, "");
+    if (!text.empty()) said[row.name] = row.is_path ? (folder / text).string() : text;
+    if (!row.former.empty()) said[row.former] = reader.text(row.former, "");
   }
   reader.finish();
   if (!problems.empty()) return fail(problems.error());
+  rename_former(said);
+  for (const auto& [name, text] : said)
+    if (std::string& value = values[name]; value.empty()) value = text;
   return {};
 }
 
@@ -201,11 +221,17 @@ void add_broker_options(const CommandLine& command, BrokerWords& words) {
   std::string keys;
   for (const Row& row : rows()) keys += (keys.empty() ? "" : ", ") + row.name;
   command.option("--config", words.config, "a YAML file with " + keys + "; options here win");
-  for (const Row& row : rows()) command.option(option_of(row.name), words.values[row.name], row.help);
+  for (const Row& row : rows()) {
+    command.option(option_of(row.name), words.values[row.name], row.help);
+    if (!row.former.empty())
+      command.option(option_of(row.former), words.values[row.former],
+                     "the former name of " + option_of(row.name));
+  }
 }
 
 Status read_broker_options(const BrokerWords& words, BrokerServiceOptions& options) {
   std::map<std::string, std::string> values = words.values;
+  rename_former(values);
   if (!words.config.empty()) WEFT_TRY_STATUS(read_config(words.config, values));
   for (const Row& row : rows())
     if (const std::string& text = values[row.name]; !text.empty()) WEFT_TRY_STATUS(row.parse(text, options));

@@ -42,7 +42,7 @@ busiest_way() {  # busiest_way BEFORE AFTER MICROSECONDS: the share of its rate 
 }
 
 [ -z "${NETNS:-}" ] || start_links
-start_broker --links measure --replication-rate none --compare-share 0
+start_broker --links measure --copy-rate none --compare-share 0
 mapfile -t devices < <("$build/weft_bench_wan" --list-devices "$cluster")
 # The broker's candidates stand in the order of their keys, and some strategies go by it: made here, it is the order of the file.
 for device in "${devices[@]}"; do

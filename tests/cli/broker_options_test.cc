@@ -51,7 +51,7 @@ TEST_F(BrokerRows, WhatNobodySaysIsAsTheBrokerHasIt) {
 TEST_F(BrokerRows, EachIsAKeyOfTheFileAndAnOptionWhichWins) {
   const std::string config = file(
       "format: 1\ndata_dir: here\nlisten: 127.0.0.1:1\nadvertise: a.example:2\nlease: 20s\n"
-      "replication_rate: 8Mbit\ncopies: broker\negress: 80Mbit\nquota: 1GiB\nlinks: assume\n"
+      "copy_rate: 8Mbit\ncopies: broker\negress: 80Mbit\nquota: 1GiB\nlinks: assume\n"
       "replan_after: never\ncompare_share: 0.25\nplan_memory: unlimited\nplan_seconds: 7\n");
   const auto from_file = told({"--config", config});
   ASSERT_TRUE(from_file.has_value()) << from_file.error().message;
@@ -68,34 +68,12 @@ TEST_F(BrokerRows, EachIsAKeyOfTheFileAndAnOptionWhichWins) {
   EXPECT_EQ(from_file->broker.run.compare_share, 0.25);
   EXPECT_EQ(from_file->plan_memory.value, 0);
   EXPECT_EQ(from_file->plan_time, Duration(7s));
-  const auto both = told({"--config",
-                          config,
-                          "--data-dir",
-                          "there",
-                          "--listen",
-                          "127.0.0.1:3",
-                          "--advertise",
-                          "b.example:4",
-                          "--lease",
-                          "30s",
-                          "--replication-rate",
-                          "none",
-                          "--copies",
-                          "direct",
-                          "--egress",
-                          "unlimited",
-                          "--quota",
-                          "2GiB",
-                          "--links",
-                          "measure",
-                          "--replan-after",
-                          "1m",
-                          "--compare-share",
-                          "0",
-                          "--plan-memory",
-                          "64MiB",
-                          "--plan-seconds",
-                          "9"});
+  const auto both =
+      told({"--config",      config,        "--data-dir",     "there",     "--listen",        "127.0.0.1:3",
+            "--advertise",   "b.example:4", "--lease",        "30s",       "--copy-rate",     "none",
+            "--copies",      "direct",      "--egress",       "unlimited", "--quota",         "2GiB",
+            "--links",       "measure",     "--replan-after", "1m",        "--compare-share", "0",
+            "--plan-memory", "64MiB",       "--plan-seconds", "9"});
   ASSERT_TRUE(both.has_value()) << both.error().message;
   EXPECT_EQ(both->data_dir, "there");
   EXPECT_EQ(net::to_string(both->listen), "127.0.0.1:3");
@@ -112,10 +90,29 @@ TEST_F(BrokerRows, EachIsAKeyOfTheFileAndAnOptionWhichWins) {
   EXPECT_EQ(both->plan_time, Duration(9s));
 }
 
+TEST_F(BrokerRows, AFormerNameIsTakenWithANotice) {
+  testing::internal::CaptureStderr();
+  const auto by_option = told({"--replication-rate", "8Mbit"});
+  const auto by_file = told({"--config", file("replication_rate: 16Mbit\n")});
+  const auto option_wins = told({"--replication-rate", "8Mbit", "--config", file("copy_rate: 16Mbit\n")});
+  const auto new_name_wins = told({"--replication-rate", "8Mbit", "--copy-rate", "24Mbit"});
+  const std::string said = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(by_option && by_file && option_wins && new_name_wins);
+  EXPECT_EQ(by_option->broker.run.replication_rate, 1'000'000u);
+  EXPECT_EQ(by_file->broker.run.replication_rate, 2'000'000u);
+  EXPECT_EQ(option_wins->broker.run.replication_rate, 1'000'000u);
+  EXPECT_EQ(new_name_wins->broker.run.replication_rate, 3'000'000u);
+  const std::string notice = "weft: warning: --replication-rate is now called --copy-rate\n";
+  EXPECT_EQ(said, notice + notice + notice + notice);
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(told({"--copy-rate", "8Mbit"}).has_value());
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
 TEST_F(BrokerRows, WhatIsWrongIsNamed) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
-      {{"--replication-rate", "0Mbit"}, "--replication-rate: '0Mbit' is no rate"},
-      {{"--replication-rate", "fast"}, "--replication-rate: 'fast' is no rate"},
+      {{"--copy-rate", "0Mbit"}, "--copy-rate: '0Mbit' is no rate"},
+      {{"--copy-rate", "fast"}, "--copy-rate: 'fast' is no rate"},
       {{"--copies", "all"}, "--copies: 'all' is neither direct nor broker"},
       {{"--links", "all"}, "--links: 'all' is neither measure nor assume"},
       {{"--quota", "0GiB"}, "--quota: '0GiB' is no amount"},

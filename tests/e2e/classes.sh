@@ -34,7 +34,7 @@ is_mixed() {
   echo "ok: $1: runs on both kinds of peers, and says that bits are not promised"
 }
 
-start_broker --lease 3s --replication-rate 1Gbit
+start_broker --lease 3s --copy-rate 1Gbit
 lesser_peer old-1; lesser_peer old-2; peer new-1; peer new-2
 
 for model in gpt densenet; do

@@ -15,7 +15,7 @@ steps=30
 "$weft" local "$work/job.yaml" --threads 1 --set "output=$work/local.onnx" --format json >"$work/local.json"
 final_loss() { grep '"event":"step"' "$1" | tail -n 1 | field loss; }
 
-start_broker --lease 3s --replication-rate 1Gbit
+start_broker --lease 3s --copy-rate 1Gbit
 
 # ---- Over slow lines: a job that says nothing is told what it could gain; `auto` hides the links and learns the same (the first
 # twenty steps go 2% up and down). Copies of the state take the same uplink meanwhile: of a second run, whose copies are there

@@ -13,7 +13,7 @@ YAML
 "${WEFT_BENCH_MODEL:-build/release/weft_bench_model}" 1024 2 16 "$work/model.onnx"
 sets=(--set evaluate_every=0 --set 'checkpoint={every: 1h}' --set steps=1000000 --set 'placement={stages: 2, strategy: equal-ops-joining}')
 
-start_broker --lease 5s --replication-rate 1Gbit
+start_broker --lease 5s --copy-rate 1Gbit
 for name in a b spare; do start_peer "$name" --device cpu:1 --listen 127.0.0.1:0; done
 submit_job "$work/job.yaml" "${sets[@]}"
 wait_for_step 5

@@ -18,7 +18,7 @@ lines() {  # lines SLOW [RATE]: the cluster file, with this peer's uplink at RAT
   mv "$work/lines.yaml.new" "$work/lines.yaml"
 }
 lines none
-start_broker --replan-after 3s --replication-rate 100Mbit
+start_broker --replan-after 3s --copy-rate 100Mbit
 for name in a b c; do
   start_peer "$name" --device cpu:1 --memory 2GiB --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region here --as "$name"
 done

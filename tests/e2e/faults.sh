@@ -10,7 +10,7 @@ take_model gpt3
 sets=(--set "steps=$steps" --set checkpoint.steps=20)
 "$weft" local "$work/job.yaml" "${sets[@]}" --threads 1 --set "output=$work/local.onnx" --format json >/dev/null
 
-broker_args=(--lease "${lease}s" --replication-rate 1Gbit)
+broker_args=(--lease "${lease}s" --copy-rate 1Gbit)
 start_broker "${broker_args[@]}"
 for name in a b; do start_peer "$name" --device cpu:1 --listen 127.0.0.1:0; done
 for name in c d e f; do start_peer "$name" --device cpu:1; done

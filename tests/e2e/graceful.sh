@@ -17,7 +17,7 @@ done
 cluster_begin
 take_model gpt3
 job=$work/job.yaml sets=(--set schedule=null --set steps=1000000)
-broker_args=(--lease "${lease}s" --replication-rate 1Gbit)
+broker_args=(--lease "${lease}s" --copy-rate 1Gbit)
 part() { [ -z "$only" ] || [ "$only" = "$1" ]; }
 
 begin() {  # begin STAGES [ARGS]

@@ -23,7 +23,7 @@ stays_within() {  # stays_within NAME WHAT
   [ "$peak" -le "$allowed_mib" ] || fail "$1 took $peak MiB, it offered $offered MiB"
 }
 
-start_broker --lease 3s --replication-rate 1Gbit
+start_broker --lease 3s --copy-rate 1Gbit
 start_peer small --device cpu:1 --memory 32MiB --listen 127.0.0.1:0
 start_peer a --device cpu:1 --memory "${offered}MiB" --listen 127.0.0.1:0
 # Halves, for peers of one machine: what was measured of each, beside the others, would else decide what is tested.

@@ -21,7 +21,7 @@ take_model gpt3
 # So many steps that it ends when it is told to.
 sets=(--set schedule=null --set steps=1000000 --set placement.stages=8)
 
-broker_args=(--lease "${lease}s" --replication-rate 1Gbit)
+broker_args=(--lease "${lease}s" --copy-rate 1Gbit)
 "${STORE_WRITER:-build/release/store_writer}" past "$work/broker" 100000
 next_name=1
 add_peer() { start_peer "p$next_name" --device cpu:1 --listen 127.0.0.1:0; next_name=$((next_name + 1)); }
