@@ -1,10 +1,13 @@
 // What each codec costs and what it saves: GB/s of float32 in and out on one thread, ratio, and relative
 // error on normal numbers, on heavy tails (Student's t of 3 degrees of freedom) and on those after a Relu.
-// memcpy stands above for comparison. weft_bench_codecs [isa], with baseline, v3 or v4 for another set of
-// loops.
+// memcpy stands above for comparison.
+//   weft_bench_codecs [ISA [MILLIONS ...]]
+// ISA is the set of loops: baseline, v3 or v4 (-: the best of this processor). MILLIONS are the sizes of the
+// tensors, 1 and 16 of 2^20 floats by default.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <vector>
@@ -121,12 +124,16 @@ class Bench {
 
 int main(int count, char** arguments) {
   using namespace weft::compress;
-  const LoopTable* table = count > 1 ? loops_for(arguments[1]) : &loops();
+  const bool chosen = count > 1 && std::strcmp(arguments[1], "-") != 0;
+  const LoopTable* table = chosen ? loops_for(arguments[1]) : &loops();
   if (table == nullptr) {
     std::fprintf(stderr, "this processor has no %s\n", arguments[1]);
     return 2;
   }
   const ForcedLoops forced(*table);
   std::printf("loops: %s", table->isa);
-  for (const size_t millions : {1, 16}) Bench(millions << 20).run();
+  std::vector<size_t> sizes;
+  for (int i = 2; i < count; ++i) sizes.push_back(std::clamp(std::atoi(arguments[i]), 1, 256));
+  if (sizes.empty()) sizes = {1, 16};
+  for (const size_t millions : sizes) Bench(millions << 20).run();
 }

@@ -1,6 +1,6 @@
 // How much of a way a link's connections carry, and how long a tensor that is needed at once takes while
 // large ones are under way.
-//   weft_bench_link_streams [FROM_NAMESPACE TO_NAMESPACE TO_ADDRESS]
+//   weft_bench_link_streams [FROM_NAMESPACE TO_NAMESPACE TO_ADDRESS] | [SECONDS]
 // Over loopback, or between two network namespaces of weft_tun_link: bench/link_streams.sh. Large tensors are
 // of 1 MiB, a few more than the way holds are kept under way; small ones of 8 KiB go every 100 ms. MB are 1e6
 // bytes of payload.
@@ -24,8 +24,7 @@ namespace {
 
 constexpr int64_t kLarge = 1 << 20, kSmall = 8 << 10;  // bytes
 constexpr uint64_t kUnderWay = 24;                     // large tensors
-constexpr Duration kWarmUp = std::chrono::seconds(4), kMeasured = std::chrono::seconds(20);
-constexpr uint64_t kLate = 1'000'000;  // the step of the large ones: what is needed last
+constexpr uint64_t kLate = 1'000'000;                  // the step of the large ones: what is needed last
 
 // Sockets that this thread, and those that it starts from now on, make belong there.
 void enter(const char* space) {
@@ -40,7 +39,8 @@ struct Figures {
   std::vector<double> small_seconds{};
 };
 
-Figures measure(uint32_t streams, const char* from, const char* to, const char* address) {
+Figures measure(uint32_t streams, Duration measured, const char* from, const char* to, const char* address) {
+  const Duration warm_up = measured / 5;
   net::Loop loop;
   const auto identities =
       std::array{std::move(*security::Identity::generate()), std::move(*security::Identity::generate())};
@@ -92,7 +92,7 @@ Figures measure(uint32_t streams, const char* from, const char* to, const char* 
   };
   const Instant began = loop.now();
   Instant measured_from{}, small_at{};
-  loop.run_until(kWarmUp + 2 * kMeasured, [&] {
+  loop.run_until(warm_up + 2 * measured, [&] {
     const Instant now = loop.now();
     while (large_sent - large_came < kUnderWay) send(kLate + ++large_sent, kLarge);
     if (now - small_at >= std::chrono::milliseconds(100)) {
@@ -100,8 +100,8 @@ Figures measure(uint32_t streams, const char* from, const char* to, const char* 
       small_sent[++steps] = now;
       send(steps, kSmall);
     }
-    if (!is_measuring && now - began >= kWarmUp) is_measuring = true, measured_from = now;
-    return is_measuring && now - measured_from >= kMeasured;
+    if (!is_measuring && now - began >= warm_up) is_measuring = true, measured_from = now;
+    return is_measuring && now - measured_from >= measured;
   });
   figures.bytes_per_second = static_cast<double>(bytes) / seconds(loop.now() - measured_from);
   std::sort(figures.small_seconds.begin(), figures.small_seconds.end());
@@ -116,8 +116,9 @@ int main(int argc, char** argv) {
   const char* from = argc > 3 ? argv[1] : nullptr;
   const char* to = argc > 3 ? argv[2] : nullptr;
   const char* address = argc > 3 ? argv[3] : nullptr;
+  const auto measured = std::chrono::seconds(argc == 2 ? std::max(1, std::atoi(argv[1])) : 20);
   for (const uint32_t streams : {0u, 1u, 4u}) {
-    const Figures figures = measure(streams, from, to, address);
+    const Figures figures = measure(streams, measured, from, to, address);
     const auto& small = figures.small_seconds;
     std::printf("%s: %.2f MB/s; a small tensor that is needed first: median %.0f ms, 90%% %.0f ms, of %zu\n",
                 streams == 0   ? "whole tensors, one connection"

@@ -1,9 +1,8 @@
 // How much of a link a connection carries (target S5), and how many handshakes a second.
-//   ninja -C build weft_bench_net && build/weft_bench_net [seconds of each sample, default 0.5]
+//   weft_bench_net [SECONDS [SAMPLES]]     of each sample (0.5), and of plain and weft's streams in turn (7)
 // Loopback: one connection against one plain TCP stream, one thread for each end, alternating, medians of
-// seven. Emulated links: bytes of payload, with TLS and frames, against the link's own rate. MB are 1e6 bytes
-// of payload.
-// An uplink: what several connections have of it together, and the least of them.
+// the samples. Emulated links: bytes of payload, with TLS and frames, against the link's own rate. MB are 1e6
+// bytes of payload. An uplink: what several connections have of it together, and the least of them.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -34,7 +33,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr size_t kFrameSize = 4 << 20;
-constexpr int kSamples = 7;
 constexpr Duration kPatience = std::chrono::seconds(120);
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -214,10 +212,10 @@ double handshakes_per_second() {
   return kCount / since(start);
 }
 
-void print_loopback(double sample_seconds) {
+void print_loopback(double sample_seconds, int samples) {
   std::vector<double> plain, weft, ratios, plain_cpu, weft_cpu;
   (void)weft_stream(0.2, {}, kFrameSize, 0.1);
-  for (int i = 0; i < kSamples; ++i) {
+  for (int i = 0; i < samples; ++i) {
     const Sample one = plain_stream(sample_seconds), two = weft_stream(sample_seconds, {}, kFrameSize, 0.1);
     plain.push_back(one.bytes_per_second);
     weft.push_back(two.bytes_per_second);
@@ -277,7 +275,8 @@ int main(int argc, char** argv) {
   using std::chrono::microseconds;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const double sample_seconds = argc > 1 ? std::atof(argv[1]) : 0.5;
-  print_loopback(sample_seconds);
+  const int samples = argc > 2 ? std::max(1, std::atoi(argv[2])) : 7;
+  print_loopback(sample_seconds, samples);
   print_link("8 Mbit/s, 25 ms", 1e6, microseconds(25'000), 6 * sample_seconds);
   print_link("100 Mbit/s, 10 ms", 12.5e6, microseconds(10'000), 3 * sample_seconds);
   print_link("1 Gbit/s, 0.5 ms", 125e6, microseconds(500), 3 * sample_seconds);

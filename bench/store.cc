@@ -1,6 +1,6 @@
 // The broker's database: how long opening and loading takes with so many events, with the file in memory and
 // with the file on the disk, and how many appends with one Step event each are made durable a second.
-// usage: weft_bench_store [FOLDER]
+//   weft_bench_store [FOLDER [EVENTS [SECONDS]]]     the most events (1000000); how long it appends (3 s)
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -78,10 +78,11 @@ void fill(const fs::path& file, uint64_t from, uint64_t to) {
   }
 }
 
-void measure_opening(const fs::path& folder) {
+void measure_opening(const fs::path& folder, uint64_t most) {
   const fs::path file = folder / "events.sqlite";
   uint64_t made = 0;
   for (const uint64_t count : {10'000, 100'000, 1'000'000}) {
+    if (count > most) break;
     fill(file, made, count);
     made = count;
     forget_pages(file);
@@ -94,12 +95,12 @@ void measure_opening(const fs::path& folder) {
   }
 }
 
-void measure_appending(const fs::path& folder) {
+void measure_appending(const fs::path& folder, double seconds_long) {
   const auto store = value_or_exit(open_sqlite_store(folder / "appends.sqlite"));
   require(store->append(std::vector<Record>{JobSubmitted{.job = 1}}));
   std::vector<double> times;
   const auto start = Clock::now();
-  for (uint64_t sequence = 1; milliseconds_since(start) < 3000; ++sequence) {
+  for (uint64_t sequence = 1; milliseconds_since(start) < 1000 * seconds_long; ++sequence) {
     const auto before = Clock::now();
     require(store->append(std::vector<Record>{step_event(sequence)}));
     times.push_back(milliseconds_since(before));
@@ -119,7 +120,7 @@ int main(int count, char** arguments) {
   const fs::path base = count > 1 ? fs::path(arguments[1]) : fs::temp_directory_path();
   const fs::path folder = base / ("weft-bench-store-" + std::to_string(::getpid()));
   fs::create_directories(folder);
-  weft::broker::measure_opening(folder);
-  weft::broker::measure_appending(folder);
+  weft::broker::measure_opening(folder, count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1'000'000);
+  weft::broker::measure_appending(folder, count > 3 ? std::max(0.01, std::atof(arguments[3])) : 3);
   fs::remove_all(folder);
 }

@@ -66,11 +66,12 @@ def line(convolution, name):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="MODEL", help="these alone; all when none is given")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).with_name("list.txt"))
     arguments = parser.parse_args()
     video = set(models.list_models(module=models.video))
     first_user = {}
-    for name in sorted(model_names()):
+    for name in sorted(arguments.names or model_names()):
         for convolution in convolutions_of(name, name in video):
             first_user.setdefault(convolution, name)
     lines = sorted(line(convolution, name) for convolution, name in first_user.items())
