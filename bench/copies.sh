@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # What copies of the state cost on slow lines, on this machine with the emulator: the GPT example in two stages, each peer on a
 # line of RATE (default 20Mbit) with 40 ms round trip, with and without copies, in turns, the mean of
-# ROUNDS (default 2). MODEL=30MB takes two stages of 30 MB of state each instead (of weft_bench_model). SPARE=1: a third
-# peer stands by, on a line of its own, and copies are made through the broker and directly, in turns.
+# ROUNDS (default 2). MODEL=30MB takes two stages of 30 MB of state each instead (of weft_bench_model), MODEL=tiny of a few
+# KB. DEVICE (default cpu:1) is what peers compute on; null:gtx1080ti computes nothing. SPARE=1: a third peer stands by, on a
+# line of its own, and copies are made through the broker and directly, in turns.
 #   bench/copies.sh [RATE [SECONDS [POLICY ...]]]     default: 20Mbit, 40 s each, none and auto
 # Rates are steps a second between events of the job, after the first ten steps; the first round of copies is under way then.
 source "$(dirname "$0")/../tests/e2e/cluster.sh"
@@ -18,13 +19,14 @@ regions: {within: {round_trip_ms: 40, bandwidth: 1Gbit}}
 YAML
 made_text 300000 >"$work/corpus.txt"
 job=(examples/gpt/job.yaml --set "data.train.path=$work/corpus.txt" --set batch_size=16 --set microbatch_size=2 --set schedule=null)
-if [ "${MODEL:-}" = 30MB ]; then
+if [ -n "${MODEL:-}" ]; then
+  case $MODEL in 30MB) width=1600 ;; tiny) width=16 ;; *) fail "MODEL: 30MB or tiny" ;; esac
   made_model_job <<YAML
 data:
   train: {type: text, path: corpus.txt, sequence_length: 16, validation: 0}
 steps: 1
 YAML
-  "${WEFT_BENCH_MODEL:-build/release/weft_bench_model}" 1600 2 16 "$work/model.onnx"
+  "${WEFT_BENCH_MODEL:-build/release/weft_bench_model}" "$width" 2 16 "$work/model.onnx"
   job=("$work/job.yaml" --set batch_size=32 --set microbatch_size=8)
 fi
 names=(far away)
@@ -37,7 +39,7 @@ fresh_cluster() {  # fresh_cluster RATE-OF-COPIES WAY-OF-COPIES
   unset BROKER WEFT_TOKEN
   start_broker --copy-rate "$1" --copies "$2"
   for name in "${names[@]}"; do
-    start_peer "$name" --device cpu:1 --memory 2GiB --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region here --as "$name"
+    start_peer "$name" --device "${DEVICE:-cpu:1}" --memory 2GiB --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region here --as "$name"
   done
 }
 # Bytes that the broker has received over the connections that are open.

@@ -1,6 +1,6 @@
 // How much of a way a link's connections carry, and how long a tensor that is needed at once takes while
 // large ones are under way.
-//   weft_bench_link_streams [FROM_NAMESPACE TO_NAMESPACE TO_ADDRESS] | [SECONDS]
+//   weft_bench_link_streams [FROM_NAMESPACE TO_NAMESPACE TO_ADDRESS [SECONDS]] | [SECONDS]
 // Over loopback, or between two network namespaces of weft_tun_link: bench/link_streams.sh. Large tensors are
 // of 1 MiB, a few more than the way holds are kept under way; small ones of 8 KiB go every 100 ms. MB are 1e6
 // bytes of payload.
@@ -116,7 +116,8 @@ int main(int argc, char** argv) {
   const char* from = argc > 3 ? argv[1] : nullptr;
   const char* to = argc > 3 ? argv[2] : nullptr;
   const char* address = argc > 3 ? argv[3] : nullptr;
-  const auto measured = std::chrono::seconds(argc == 2 ? std::max(1, std::atoi(argv[1])) : 20);
+  const char* given = argc == 2 ? argv[1] : argc > 4 ? argv[4] : "20";
+  const auto measured = std::chrono::seconds(std::max(1, std::atoi(given)));
   for (const uint32_t streams : {0u, 1u, 4u}) {
     const Figures figures = measure(streams, measured, from, to, address);
     const auto& small = figures.small_seconds;

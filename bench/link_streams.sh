@@ -2,7 +2,7 @@
 # One long way under real TCP: how much of it a link carries with one connection and with several, and how long what is
 # needed at once takes meanwhile.
 #   bench/link_streams.sh [RATE [ROUND_TRIP_MS [LOSS [CONGESTION]]]]     default 100Mbit 40 0.001 reno; as root
-# SEED and QUEUE_MS go to the link (bench/wide_area/tun_link.cc).
+# SEED and QUEUE_MS go to the link (bench/wide_area/tun_link.cc). EACH (20) are the seconds of each measurement.
 set -euo pipefail
 rate=${1:-100Mbit} round_trip=${2:-40} loss=${3:-0.001} congestion=${4:-reno} build=${WEFT_BUILD:-build/release}
 cd "$(dirname "$0")/.."
@@ -32,4 +32,4 @@ while read -r name at where <&"$lines" && [ "$name" != ready ]; do
 done
 [ "$name" = ready ] || { links=; exit 2; }
 echo "$rate, $round_trip ms, loss $loss, $congestion:"
-"$build/weft_bench_link_streams" "${space[0]}" "${space[1]}" "${address[1]}"
+"$build/weft_bench_link_streams" "${space[0]}" "${space[1]}" "${address[1]}" "${EACH:-20}"

@@ -1,7 +1,7 @@
 // How much of a link a connection carries (target S5), and how many handshakes a second.
-//   weft_bench_net [SECONDS [SAMPLES]]     of each sample (0.5), and of plain and weft's streams in turn (7)
+//   weft_bench_net [SECONDS [SAMPLES]]     seconds of each sample (0.5), how many at most (7)
 // Loopback: one connection against one plain TCP stream, one thread for each end, alternating, medians of
-// the samples. Emulated links: bytes of payload, with TLS and frames, against the link's own rate. MB are 1e6
+// seven. Emulated links: bytes of payload, with TLS and frames, against the link's own rate. MB are 1e6
 // bytes of payload. An uplink: what several connections have of it together, and the least of them.
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -229,18 +229,20 @@ void print_loopback(double sample_seconds, int samples) {
   std::printf("loopback, processor seconds for a GB, both ends: plain TCP %.2f, weft %.2f\n",
               median(plain_cpu), median(weft_cpu));
   std::vector<double> small;
-  for (int i = 0; i < 3; ++i) small.push_back(weft_stream(sample_seconds, {}, 1000, 0.1).bytes_per_second);
+  for (int i = 0; i < std::min(3, samples); ++i)
+    small.push_back(weft_stream(sample_seconds, {}, 1000, 0.1).bytes_per_second);
   std::printf("loopback, frames of 1000 bytes: %.0f MB/s, %.0f thousand frames/s\n", median(small) / 1e6,
               median(small) / 1e6);
 }
 
-void print_link(const char* name, double bytes_per_second, Duration delay, double sample_seconds) {
+void print_link(const char* name, double bytes_per_second, Duration delay, double sample_seconds,
+                int samples) {
   const ShapeDirection direction{.bytes_per_second = bytes_per_second, .delay = delay};
   const Shape shape{.send = direction, .receive = {.delay = delay}};
   const size_t frame_size =
       std::clamp<size_t>(static_cast<size_t>(bytes_per_second / 100), 16 << 10, 1 << 20);
   std::vector<double> rates;
-  for (int i = 0; i < 3; ++i)
+  for (int i = 0; i < samples; ++i)
     rates.push_back(weft_stream(sample_seconds, shape, frame_size, 0.5).bytes_per_second);
   const double rate = median(rates);
   std::printf("link %s: %.2f of %.2f MB/s, ratio %.3f\n", name, rate / 1e6, bytes_per_second / 1e6,
@@ -276,14 +278,15 @@ int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const double sample_seconds = argc > 1 ? std::atof(argv[1]) : 0.5;
   const int samples = argc > 2 ? std::max(1, std::atoi(argv[2])) : 7;
+  const int few = std::min(3, samples);
   print_loopback(sample_seconds, samples);
-  print_link("8 Mbit/s, 25 ms", 1e6, microseconds(25'000), 6 * sample_seconds);
-  print_link("100 Mbit/s, 10 ms", 12.5e6, microseconds(10'000), 3 * sample_seconds);
-  print_link("1 Gbit/s, 0.5 ms", 125e6, microseconds(500), 3 * sample_seconds);
+  print_link("8 Mbit/s, 25 ms", 1e6, microseconds(25'000), 6 * sample_seconds, few);
+  print_link("100 Mbit/s, 10 ms", 12.5e6, microseconds(10'000), 3 * sample_seconds, few);
+  print_link("1 Gbit/s, 0.5 ms", 125e6, microseconds(500), 3 * sample_seconds, few);
   print_uplink(2, 12.5e6, 6 * sample_seconds);
   print_uplink(5, 12.5e6, 6 * sample_seconds);
   std::vector<double> handshakes;
-  for (int i = 0; i < 3; ++i) handshakes.push_back(handshakes_per_second());
+  for (int i = 0; i < few; ++i) handshakes.push_back(handshakes_per_second());
   std::printf("handshakes, both ends on this machine: %.0f a second\n", median(handshakes));
   return 0;
 }

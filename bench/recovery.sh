@@ -3,12 +3,14 @@
 # processes, one thread each, killed with SIGKILL; a model of about 1 MB of state a stage and one of about 30 MB (made by
 # weft_bench_model: cmake --build build/release --target weft_bench_model).
 #   bench/recovery.sh [KILLS [SECONDS [SIZES...]]]     default: 30 kills, 90 s of one kill every 15 s, both sizes
-# COPIES=broker: copies go through the broker, and not straight to the spares.
+# COPIES=broker: copies go through the broker, and not straight to the spares. STAGES (8), ROUNDS (3) with and without
+# replication and DEVICE (cpu:1) are for a quick look; null:gtx1080ti computes nothing.
 # Rates are steps a second between events of the job. Replication is "off" when its rate is so low that it never begins.
 source "$(dirname "$0")/../tests/e2e/cluster.sh"
 kills=${1:-30} disturbed=${2:-90}
 sizes=("${@:3}"); [ ${#sizes[@]} -gt 0 ] || sizes=(1MB 30MB)
 maker=${WEFT_BENCH_MODEL:-build/release/weft_bench_model}
+stages=${STAGES:-8} rounds=${ROUNDS:-3} device=${DEVICE:-cpu:1}
 RANDOM=7
 cluster_begin
 made_model_job <<YAML
@@ -18,10 +20,10 @@ steps: 1000000
 checkpoint: {every: 60s}
 YAML
 next_name=1
-add_peer() { start_peer "p$next_name" --device cpu:1 --memory 2GiB --listen 127.0.0.1:0; next_name=$((next_name + 1)); }
+add_peer() { start_peer "p$next_name" --device "$device" --memory 2GiB --listen 127.0.0.1:0; next_name=$((next_name + 1)); }
 milliseconds() { echo $(($(microseconds) / 1000)); }
 run_job() {
-  submit_job "$work/job.yaml" --set placement.stages=8
+  submit_job "$work/job.yaml" --set "placement.stages=$stages"
   wait_for_step 10
 }
 # Bytes that the broker has received over the connections that are open.
@@ -36,14 +38,14 @@ undisturbed() {
   RECEIVED=$((($(received) - before) / (STEP - from)))
 }
 fresh_cluster() {  # fresh_cluster RATE
-  local name
+  local name i
   [ -z "$submit_pid" ] || end_process KILL "$submit_pid"
   for name in "${!peer_pid[@]}"; do lose_peer "$name"; done
   [ -z "$broker_pid" ] || end_process KILL "$broker_pid"
   rm -rf "$work/broker" "$work"/peer-* "$work"/p*.log
   unset BROKER WEFT_TOKEN
   start_broker --copy-rate "$1" --copies "${COPIES:-direct}"
-  for _ in 1 2 3 4 5 6 7 8 9 10; do add_peer; done
+  for ((i = 0; i < stages + 2; ++i)); do add_peer; done
 }
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 # The sum over all stages of the bytes that the last step sent to other stages.
@@ -53,7 +55,7 @@ measure() {  # measure SIZE WIDTH
   local size=$1 victim began i steps share
   "$maker" "$2" 8 16 "$work/model.onnx"
   : >"$work/on"; : >"$work/off"; : >"$work/on.bytes"; : >"$work/off.bytes"
-  for i in 1 2 3; do
+  for ((i = 0; i < rounds; ++i)); do
     fresh_cluster 100Mbit; run_job; undisturbed 40; echo "$RATE" >>"$work/on"; echo "$RECEIVED" >>"$work/on.bytes"
     fresh_cluster none; run_job; undisturbed 40; echo "$RATE" >>"$work/off"; echo "$RECEIVED" >>"$work/off.bytes"
   done
