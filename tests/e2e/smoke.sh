@@ -284,6 +284,11 @@ FORM
 
 # ---- tools -------------------------------------------------------------------------------------------------
 
+row build 2 bench/build --size <<'FORM'
+others use this machine .*
+size of weft +@ MB of +@, ratio @
+every limit is kept
+FORM
 row sim 3 "$build/weft-sim" --seed 1 --seeds 2 --peers 4 --minutes 1 <<'FORM'
 seed @: ok; .*
 2 seeds: @ virtual s in @ s, @x
