@@ -2,8 +2,9 @@
 # What copies of the state cost on slow lines, on this machine with the emulator: the GPT example in two stages, each peer on a
 # line of RATE (default 20Mbit) with 40 ms round trip, with and without copies, in turns, the mean of
 # ROUNDS (default 2). MODEL=30MB takes two stages of 30 MB of state each instead (of weft_bench_model), MODEL=tiny of a few
-# KB. DEVICE (default cpu:1) is what peers compute on; null:gtx1080ti computes nothing. SPARE=1: a third peer stands by, on a
-# line of its own, and copies are made through the broker and directly, in turns.
+# KB. DEVICE (default cpu:1) is what peers compute on; null:gtx1080ti computes nothing. LINKS=assume:
+# nobody measures them. SPARE=1: a third peer stands by, on a line of its own, and copies are made through the broker and
+# directly, in turns.
 #   bench/copies.sh [RATE [SECONDS [POLICY ...]]]     default: 20Mbit, 40 s each, none and auto
 # Rates are steps a second between events of the job, after the first ten steps; the first round of copies is under way then.
 source "$(dirname "$0")/../tests/e2e/cluster.sh"
@@ -37,7 +38,7 @@ fresh_cluster() {  # fresh_cluster RATE-OF-COPIES WAY-OF-COPIES
   [ -z "$broker_pid" ] || end_process KILL "$broker_pid"
   rm -rf "$work/broker" "$work"/peer-* "$work"/*.log
   unset BROKER WEFT_TOKEN
-  start_broker --copy-rate "$1" --copies "$2"
+  start_broker --links "${LINKS:-measure}" --copy-rate "$1" --copies "$2"
   for name in "${names[@]}"; do
     start_peer "$name" --device "${DEVICE:-cpu:1}" --memory 2GiB --listen 127.0.0.1:0 --emulate "$work/lines.yaml" --region here --as "$name"
   done

@@ -4,7 +4,7 @@
 # weft_bench_model: cmake --build build/release --target weft_bench_model).
 #   bench/recovery.sh [KILLS [SECONDS [SIZES...]]]     default: 30 kills, 90 s of one kill every 15 s, both sizes
 # COPIES=broker: copies go through the broker, and not straight to the spares. STAGES (8), ROUNDS (3) with and without
-# replication and DEVICE (cpu:1) are for a quick look; null:gtx1080ti computes nothing.
+# replication, DEVICE (cpu:1; null:gtx1080ti computes nothing) and LINKS (measure; or assume) are for a quick look.
 # Rates are steps a second between events of the job. Replication is "off" when its rate is so low that it never begins.
 source "$(dirname "$0")/../tests/e2e/cluster.sh"
 kills=${1:-30} disturbed=${2:-90}
@@ -44,7 +44,7 @@ fresh_cluster() {  # fresh_cluster RATE
   [ -z "$broker_pid" ] || end_process KILL "$broker_pid"
   rm -rf "$work/broker" "$work"/peer-* "$work"/p*.log
   unset BROKER WEFT_TOKEN
-  start_broker --copy-rate "$1" --copies "${COPIES:-direct}"
+  start_broker --links "${LINKS:-measure}" --copy-rate "$1" --copies "${COPIES:-direct}"
   for ((i = 0; i < stages + 2; ++i)); do add_peer; done
 }
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }

@@ -8,7 +8,7 @@
 # one cut each, and either may be it.
 source "$(dirname "$0")/../../tests/e2e/cluster.sh"
 model=$1 text=$2 cuts=$3; shift 3
-steps=6
+steps=${STEPS:-6}
 bench=${WEFT_BENCH_CONVERGENCE:-build/release/weft_bench_convergence}
 sets=(--set steps=$steps --set epochs=null --set checkpoint=null --set evaluate_every=0 --set seed=0
       --set "schedule={type: cosine, warmup_steps: 0, final: 0.1}")

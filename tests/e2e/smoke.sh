@@ -33,8 +33,7 @@ lacks() {  # lacks NEED: says what is not here; fails if all is
 }
 
 # row [-n NEED] NAME LEAST COMMAND... <<FORM: it ends with 0 within the limit, and prints LEAST lines or
-# more. Each line has one of the FORMs: extended regular expressions, with @ for a number that is neither nan nor
-# inf.
+# more. Each line has one of the FORMs: extended regular expressions, in which @ is a number. Neither nan nor inf is one.
 row() {
   local need='' name least why began
   [ "$1" != -n ] || { need=$2; shift 2; }
@@ -203,14 +202,14 @@ row task-gap 3 "$build/weft_bench_task_gap" 1 <<'FORM'
 @ MB in tensors of 16 MiB, @ MB/s over all; short tasks of @ ms
 stage [12], which .*: median @ ms, 90% @ ms, 99% @ ms, of @
 FORM
-row wan-real 5 env STEPS=4 bench/wan --real --job "$work/job.yaml" --topology \
+row wan-real 5 env STEPS=4 LINKS=assume bench/wan --real --job "$work/job.yaml" --topology \
     bench/wide_area/three-sites.yaml --strategy equal-ops-joining --compression none <<'FORM'
 three-sites[ ,].*
   free: .*
 equal-ops-joining none +@ /s, predicted +@ \(.*%\), clock +@ \(.*%\), real
 real and virtual clock agree within @%
 FORM
-row -n tun wan-netns 5 env STEPS=4 bench/wan --netns --job "$work/job.yaml" --topology \
+row -n tun wan-netns 5 env STEPS=4 LINKS=assume bench/wan --netns --job "$work/job.yaml" --topology \
     bench/wide_area/three-sites.yaml --strategy equal-ops-joining --compression none <<'FORM'
 three-sites[ ,].*
   free: .*
@@ -224,10 +223,10 @@ row links 3 bench/links.sh matrix 3 <<'FORM'
 @ of @ links were measured, .*
 6 links within @ s: off by @% in the mean, @% at most .*
 FORM
-row copies 1 env DEVICE=null:gtx1080ti MODEL=tiny ROUNDS=1 bench/copies.sh 1Gbit 1 none <<'FORM'
+row copies 1 env LINKS=assume DEVICE=null:gtx1080ti MODEL=tiny ROUNDS=1 bench/copies.sh 1Gbit 1 none <<'FORM'
 1Gbit, policy none, .*: @ steps/s without copies, @ with: .* @%; @ MB/s to the broker, .* @ steps back
 FORM
-row recovery 8 env STAGES=2 ROUNDS=1 DEVICE=null:gtx1080ti bench/recovery.sh 1 1 1MB <<'FORM'
+row recovery 8 env LINKS=assume STAGES=2 ROUNDS=1 DEVICE=null:gtx1080ti bench/recovery.sh 1 1 1MB <<'FORM'
 state of a stage about 1MB, 1 kills
   from a kill .* median @ s, p95 @ s, max @ s
   [a-z].*@.*
@@ -251,7 +250,7 @@ FORM
 row -n images overhead 1 bench/overhead.sh 1 8 Fashion <<'FORM'
 Fashion-MNIST example, 8 x 8 +local, 2 threads +@ samples/s +two pinned peers +@ samples/s +ratio @
 FORM
-row against-peers 1 bench/learning/against_peers.sh gpt "$work/corpus.txt" 1 int8 <<'FORM'
+row against-peers 1 env STEPS=2 bench/learning/against_peers.sh gpt "$work/corpus.txt" 1 int8 <<'FORM'
 gpt, 1 cuts, int8: @ losses, the same
 FORM
 
