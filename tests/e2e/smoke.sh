@@ -32,8 +32,8 @@ lacks() {  # lacks NEED: says what is not here; fails if all is
   esac
 }
 
-# row [-n NEED] NAME LEAST COMMAND... <<FORM: it ends with 0 within the limit, and prints LEAST lines or
-# more. Each line has one of the FORMs: extended regular expressions, in which @ is a number. Neither nan nor inf is one.
+# row [-n NEED] NAME LEAST COMMAND... <<FORM: it ends with 0 within the limit, and prints LEAST lines or more.
+# Each line has one of the FORMs: extended regular expressions, in which @ is a number, neither nan nor inf.
 row() {
   local need='' name least why began
   [ "$1" != -n ] || { need=$2; shift 2; }
