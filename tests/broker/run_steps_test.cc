@@ -119,7 +119,7 @@ TEST(Steps, NumbersThatAreNotFiniteEndARunOrSkipAStep) {
     const Steps::Committed committed = skips.steps.commit(skips.now);
     EXPECT_TRUE(committed.event.skipped && std::isnan(committed.event.loss));
     ASSERT_EQ(committed.divergence.has_value(), step == dag::kSkippedInARowMax) << step;
-    if (committed.divergence) EXPECT_FALSE(committed.divergence->may_pass);
+    EXPECT_FALSE(committed.divergence && committed.divergence->may_pass);
   }
 }
 

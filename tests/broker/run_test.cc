@@ -246,12 +246,12 @@ TEST(SkippedSteps, SnapshotsSayHowManyThereWereAndStagesHaveToAgree) {
   EXPECT_EQ(run.skipped_of, (std::map<uint64_t, uint64_t>{{1, 0}, {2, 1}}));
   EXPECT_EQ(run.failures, 1);
   Fixture stops({.stage_bytes = 1 << 20});
-  stops.run.start(stops.now, stops);
+  stops.hear(stops.run.start(stops.now));
   stops.step(1, 0.1);
   report.step = report.skipped_steps = 1;
-  EXPECT_FALSE(stops.run.on_checkpoint_report(stops.now, 0, report, 0, stops).has_value());
+  EXPECT_FALSE(stops.hear(stops.run.on_report(stops.now, 0, report, 0)).has_value());
   report.skipped_steps = 0;
-  EXPECT_TRUE(stops.run.on_checkpoint_report(stops.now, 0, report, 0, stops).has_value());
+  EXPECT_TRUE(stops.hear(stops.run.on_report(stops.now, 0, report, 0)).has_value());
 }
 
 TEST(SkippedSteps, TooManyInARowEndTheRun) {
@@ -572,12 +572,12 @@ TEST(Rounds, LargeStagesAreNotWaitedForEvenWhenStepsAreLong) {
 
 TEST(Rounds, WhereACopyTakesLongerThanTheCheckpointIntervalThereIsOnlyTheCheckpoint) {
   Fixture by_steps({.stage_bytes = 16 << 20, .predicted_step = 0.1, .checkpoint_steps = 10});
-  by_steps.run.start(by_steps.now, by_steps);
-  EXPECT_EQ(by_steps.run.steps_between_rounds(), 0u);
+  by_steps.hear(by_steps.run.start(by_steps.now));
+  EXPECT_EQ(by_steps.run.pace().steps_between(), 0u);
   EXPECT_TRUE(by_steps.written(CommandKind::Replicate).empty());
   Fixture by_time({.stage_bytes = 1'000'000'000});  // 80 s, and every 60 s a checkpoint
-  by_time.run.start(by_time.now, by_time);
-  EXPECT_EQ(by_time.run.steps_between_rounds(), 0u);
+  by_time.hear(by_time.run.start(by_time.now));
+  EXPECT_EQ(by_time.run.pace().steps_between(), 0u);
 }
 
 TEST(Rounds, AStepHasOneSnapshot) {
@@ -737,15 +737,17 @@ TEST(Ledger, SamplesThatAreNotTheStepsTurnAreAnError) {
 
 Status compare(Fixture& f, uint32_t stage, uint64_t step, std::vector<double> losses,
                std::vector<double> squares) {
-  return f.run.on_comparison_report(
-      f.now, stage,
-      {.run = 1, .plan_version = 1, .step = step, .losses = std::move(losses), .squares = std::move(squares)},
-      f);
+  return f.hear(f.run.on_report(f.now, stage,
+                                proto::ComparisonReport{.run = 1,
+                                                        .plan_version = 1,
+                                                        .step = step,
+                                                        .losses = std::move(losses),
+                                                        .squares = std::move(squares)}));
 }
 
 TEST(Run, ComparesCompressedLinksWithDenseOnes) {
   Fixture f({.steps = 4000, .compresses = true});
-  f.run.start(f.now, f);
+  f.hear(f.run.start(f.now));
   uint64_t step = 0;
   while (f.written(CommandKind::Compare).empty() && step < 4000) {
     f.step_and_copy(++step, 0.1);
@@ -784,7 +786,7 @@ TEST(Run, ComparesCompressedLinksWithDenseOnes) {
 
 TEST(Run, DoesNotCompareDenseLinks) {
   Fixture f({.steps = 400});
-  f.run.start(f.now, f);
+  f.hear(f.run.start(f.now));
   for (uint64_t step = 1; step <= 400; ++step) {
     f.step_and_copy(step, 1);
   }
