@@ -44,7 +44,7 @@ proto::AssignStage stage(proto::JobNumber run, dag::Shape shape, std::optional<d
   const dag::ValueId x = builder.input("x", {DType::F32, std::move(shape)});
   builder.output("y", builder.add(dag::OpKind::Neg, {x}), OutputRole::Prediction);
   proto::AssignStage assign{.run = run, .plan_version = 1, .stage_count = 2};
-  assign.training = {.batch_size = 1, .microbatch_size = 1, .steps = 1'000'000};
+  assign.training = {{.batch_size = 1, .microbatch_size = 1}, 1'000'000};
   if (weight) {
     const dag::TensorSpec spec{DType::F32, *weight};
     const dag::ValueId w = builder.initializer("w", spec, dag::InitializerRole::Parameter);
@@ -184,7 +184,7 @@ TEST_F(HostileBrokerTest, MicrobatchesWithoutEnd) {
   proto::AssignStage many = stage(4, {1 << 20});
   many.programs[0].kind = proto::ProgramKind::Train;
   many.microbatches_in_flight = 65'536;
-  many.training = {.batch_size = 1u << 30, .microbatch_size = 1, .steps = UINT64_MAX};
+  many.training = {{.batch_size = 1u << 30, .microbatch_size = 1}, UINT64_MAX};
   withstands([&](uint64_t number) {
     if (number == 0) broker_->say(many);
     if (number > 0)

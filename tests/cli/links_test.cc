@@ -67,7 +67,6 @@ TEST(Links, OfThreePeersAreWhatTheEmulatorMakesThem) {
   auto broker = broker::BrokerService::start({.data_dir = scratch.folder() / "broker",
                                               .listen = {"127.0.0.1", 0},
                                               .advertise = "",
-                                              .software = "test",
                                               .log = [](const std::string&) {}});
   ASSERT_TRUE(broker.has_value()) << broker.error().message;
   const auto token = security::parse_token((*broker)->peer_token());

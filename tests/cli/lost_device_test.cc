@@ -30,7 +30,6 @@ TEST(LostDevice, EndsItsPeerAndNotTheRun) {
   auto broker = broker::BrokerService::start({.data_dir = folder / "broker",
                                               .listen = {"127.0.0.1", 0},
                                               .advertise = "",
-                                              .software = "test",
                                               .log = [](const std::string&) {},
                                               .program = WEFT_PROGRAM});
   ASSERT_TRUE(broker.has_value()) << broker.error().message;

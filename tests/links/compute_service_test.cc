@@ -37,7 +37,7 @@ struct Model {
     program.segment_of_op.assign(graph.ops().size(), 0);
     for (const dag::ValueId input : graph.inputs()) program.data_inputs.push_back(graph.value(input).name);
     assignment->programs.push_back(std::move(program));
-    assignment->training = {.seed = 3, .batch_size = 1, .microbatch_size = 1, .steps = 1};
+    assignment->training = {{.seed = 3, .batch_size = 1, .microbatch_size = 1}, 1};
     uint8_t number = 0;
     for (const auto& initializer : graph.initializers()) {
       Digest sha256;

@@ -39,11 +39,11 @@ struct Stage {
     for (const ValueId input : graph.inputs()) program.data_inputs.push_back(graph.value(input).name);
     for (const auto& initializer : graph.initializers())
       assignment->tensors.push_back({weight_key(initializer), graph.spec(initializer.value), {}});
-    assignment->training = {.seed = 3,
-                            .batch_size = 4 * kMicrobatches,
-                            .microbatch_size = 4,
-                            .steps = kSteps,
-                            .optimizer = {.type = dag::OptimizerType::AdamW, .learning_rate = 0.01}};
+    assignment->training = {{.seed = 3,
+                             .batch_size = 4 * kMicrobatches,
+                             .microbatch_size = 4,
+                             .optimizer = {.type = dag::OptimizerType::AdamW, .learning_rate = 0.01}},
+                            kSteps};
     assignment->microbatches_in_flight = 2;
     assignment->programs.push_back(std::move(program));
   }

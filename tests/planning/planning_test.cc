@@ -96,7 +96,7 @@ TEST_F(PlanningOfJobs, PlansAndKnowsHowToFeedAndForgetsWhatIsOver) {
   ASSERT_TRUE(planned.has_value()) << planned.error().message;
   const auto feed = feeds_.find(3);
   ASSERT_NE(feed, nullptr);
-  EXPECT_EQ(feed->batch_size, (*planned)->batch_size);
+  EXPECT_EQ(feed->batch_size, (*planned)->training.batch_size);
   EXPECT_TRUE(fs::exists(jobs_.jobs() / "3" / "data"));
   planning_->end(3);
   EXPECT_EQ(feeds_.find(3), nullptr);
