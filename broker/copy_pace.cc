@@ -16,7 +16,7 @@ Duration uploads(double count, double each) {
 CopyPace::CopyPace(const PlannedRun& plan, const RunOptions& options)
     : options_(options),
       checkpoint_(plan.borders.checkpoint),
-      largest_bytes_(largest_state_bytes(plan)),
+      largest_bytes_(largest_copied_bytes(plan)),
       copy_seconds_(slowest_copy_seconds(plan, options.replication_rate)),
       predicted_step_(seconds(plan.predicted_step)) {}
 

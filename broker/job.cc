@@ -11,7 +11,7 @@ std::optional<uint32_t> Crew::stage_of(const PeerId& peer) const {
 }
 
 std::vector<int64_t> Crew::memory() const {
-  std::vector<int64_t> memory = state_bytes;
+  std::vector<int64_t> memory = loaded_bytes;
   for (size_t s = 0; s < memory.size(); ++s) memory[s] = std::max(memory[s], stages[s].memory);
   return memory;
 }

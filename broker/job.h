@@ -38,8 +38,8 @@ struct StageAtWork {
 // A plan and who carries it out.
 struct Crew {
   std::shared_ptr<const PlannedRun> plan;
-  std::vector<StageAtWork> stages;   // in the plan's order
-  std::vector<int64_t> state_bytes;  // by stage
+  std::vector<StageAtWork> stages;                  // in the plan's order
+  std::vector<int64_t> loaded_bytes, copied_bytes;  // by stage (planned_run.h)
 
   std::optional<uint32_t> stage_of(const PeerId& peer) const;
   // By stage, what it takes on a device.
@@ -59,13 +59,9 @@ struct Waiting {                             // for peers, for links to be measu
   bool was_being_planned = false, ends_brokers = false;
 };
 struct Planning {
-  bool places_again = false;  // the plan before
+  Planned planned = Planned::Anew;
+  bool places_again() const { return planned == Planned::PlacedAgain; }  // the plan before
 };
-// Why a job is planned, as its records say: what a broker that was restarted counts by. Nothing: the first
-// time.
-inline constexpr const char* kPlannedOnceMore =
-    "planned once more, for the broker ended while it was planned";
-inline constexpr const char* kPlacedAgain = "others take its stages";
 struct Loading {
   Crew crew;
   Instant since{};

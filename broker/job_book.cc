@@ -75,7 +75,8 @@ void JobBook::set_state(Job& job, JobState state, std::string reason) {
                           .reason = job.reason,
                           .plan_version = job.plan_version,
                           .step = job.step,
-                          .steps = job.steps});
+                          .steps = job.steps,
+                          .planned = job.planning() ? job.planning()->planned : Planned::Anew});
   proto::JobEvent event;
   event.kind = JobEventKind::State;
   event.step = job.step;

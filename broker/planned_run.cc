@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dag/copied_bytes.h"
+
 namespace weft::broker {
 
 std::optional<uint32_t> PlannedRun::find(const plan::Seat& seat) const {
@@ -25,14 +27,26 @@ double codec_ratio(const PlannedRun& plan) {
   return wire > 0 ? dense / wire : 0;
 }
 
-int64_t state_bytes(const PlannedRun& plan, uint32_t stage) {
-  const proto::AssignStage& assignment = *plan.stages[stage].assignment;
-  const dag::Graph* graph = nullptr;
-  for (const proto::StageProgram& program : assignment.programs)
-    if (program.kind == proto::ProgramKind::Train) graph = program.graph.get();
+namespace {
+const dag::Graph* trained_graph(const PlannedRun& plan, uint32_t stage) {
+  for (const proto::StageProgram& program : plan.stages[stage].assignment->programs)
+    if (program.kind == proto::ProgramKind::Train) return program.graph.get();
+  return nullptr;
+}
+
+template <typename Bytes>
+int64_t largest(const PlannedRun& plan, const Bytes& bytes_of) {
+  int64_t most = 0;
+  for (uint32_t s = 0; s < plan.stages.size(); ++s) most = std::max(most, bytes_of(plan, s));
+  return most;
+}
+}  // namespace
+
+int64_t loaded_bytes(const PlannedRun& plan, uint32_t stage) {
+  const dag::Graph* graph = trained_graph(plan, stage);
   const auto slots = static_cast<int64_t>(optimizer_slots(plan.training.optimizer).size());
   int64_t bytes = 0;
-  for (const auto& tensor : assignment.tensors) {
+  for (const auto& tensor : plan.stages[stage].assignment->tensors) {
     if (!is_weight(tensor.key.slot)) continue;
     const bool trained =
         graph == nullptr || graph->find_output(dag::OutputRole::Gradient, tensor.key.name) != nullptr;
@@ -41,18 +55,22 @@ int64_t state_bytes(const PlannedRun& plan, uint32_t stage) {
   return bytes;
 }
 
-int64_t largest_state_bytes(const PlannedRun& plan) {
-  int64_t largest = 0;
-  for (uint32_t s = 0; s < plan.stages.size(); ++s) largest = std::max(largest, state_bytes(plan, s));
-  return largest;
+int64_t copied_bytes(const PlannedRun& plan, uint32_t stage) {
+  const dag::Graph* graph = trained_graph(plan, stage);
+  if (graph == nullptr) return 0;
+  const auto slots = static_cast<uint32_t>(optimizer_slots(plan.training.optimizer).size());
+  return dag::copied_bytes(*graph, slots).value;
 }
+
+int64_t largest_loaded_bytes(const PlannedRun& plan) { return largest(plan, loaded_bytes); }
+int64_t largest_copied_bytes(const PlannedRun& plan) { return largest(plan, copied_bytes); }
 
 double slowest_copy_seconds(const PlannedRun& plan, uint64_t usual_rate) {
   double slowest = 0;
   for (uint32_t s = 0; s < plan.stages.size(); ++s) {
     const uint64_t own = plan.stages[s].assignment->replication_rate, rate = own > 0 ? own : usual_rate;
     if (rate > 0)
-      slowest = std::max(slowest, static_cast<double>(state_bytes(plan, s)) / static_cast<double>(rate));
+      slowest = std::max(slowest, static_cast<double>(copied_bytes(plan, s)) / static_cast<double>(rate));
   }
   return slowest;
 }

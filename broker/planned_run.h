@@ -25,9 +25,12 @@ struct PlannedRun : proto::RunTerms {
 
 // Dense bytes over those on the wire, of what codecs carry in training; 0: nothing has one.
 double codec_ratio(const PlannedRun& plan);
-// Bytes of one stage's state: parameters, their optimizer slots, running statistics.
-int64_t state_bytes(const PlannedRun& plan, uint32_t stage);
-int64_t largest_state_bytes(const PlannedRun& plan);
+// Bytes that a peer loads to take the stage on: every weight, and the optimizer's slots of what is trained.
+int64_t loaded_bytes(const PlannedRun& plan, uint32_t stage);
+int64_t largest_loaded_bytes(const PlannedRun& plan);
+// Bytes of a copy of the stage's state (dag/copied_bytes.h): without what never changes.
+int64_t copied_bytes(const PlannedRun& plan, uint32_t stage);
+int64_t largest_copied_bytes(const PlannedRun& plan);
 // What the slowest stage takes to copy its state at the rate that its peer is allowed, or else at
 // `usual_rate`, bytes a second (0: no limit).
 double slowest_copy_seconds(const PlannedRun& plan, uint64_t usual_rate);

@@ -40,6 +40,12 @@ struct JobSubmitted {
   proto::SubmitJob submission{};
   int64_t unix_ms = 0;
 };
+// Why a job is planned, while it is: what a broker that was restarted counts by.
+enum class Planned : uint8_t {
+  Anew = 0,
+  OnceMore = 1,     // for the broker before ended while the job was planned
+  PlacedAgain = 2,  // others take the stages of the plan before
+};
 struct JobChanged {
   proto::JobNumber job = 0;
   proto::JobState state = proto::JobState::Queued;
@@ -47,6 +53,7 @@ struct JobChanged {
   proto::PlanVersion plan_version = 0;
   uint64_t step = 0;   // committed
   uint64_t steps = 0;  // in all; 0 while not known
+  Planned planned = Planned::Anew;
 };
 // Every tensor that the run needs to go on after `step`. The last two of a job are kept.
 struct CheckpointCommitted {

@@ -67,8 +67,9 @@ void Broker::look_at(Job& job) {
 double Broker::cost_of_move(const Job& job) const {
   const double rate =
       options_.run.replication_rate > 0 ? static_cast<double>(options_.run.replication_rate) : kRateUnlimited;
-  return kMoveSeconds + seconds(job.running()->loading_took) +
-         2 * static_cast<double>(largest_state_bytes(*job.crew()->plan)) / rate;
+  const PlannedRun& plan = *job.crew()->plan;
+  const int64_t bytes = largest_copied_bytes(plan) + largest_loaded_bytes(plan);
+  return kMoveSeconds + seconds(job.running()->loading_took) + static_cast<double>(bytes) / rate;
 }
 
 void Broker::on_reconsidered(const Reconsidered& event) {

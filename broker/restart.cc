@@ -44,9 +44,10 @@ void Broker::load_job(const StoredJob& stored, const StoredState& state) {
   const bool goes_on = (job.state == JobState::Running || job.state == JobState::Stopping) && stored.run &&
                        stored.run->plan && !stored.run->plan->stages.empty();
   if (!goes_on) {
-    const bool was_planned = job.state == JobState::Planning && job.reason != phase::kPlacedAgain;
+    const Planned planned = stored.last.planned;
+    const bool was_planned = job.state == JobState::Planning && planned != Planned::PlacedAgain;
     job.phase = phase::Waiting{.was_being_planned = was_planned,
-                               .ends_brokers = was_planned && job.reason == phase::kPlannedOnceMore};
+                               .ends_brokers = was_planned && planned == Planned::OnceMore};
     job.state = JobState::Waiting;
     job.reason = "the broker was restarted";
     job.step = job.points.step();

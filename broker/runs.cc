@@ -157,7 +157,7 @@ void Runs::on_relay_waiting(const proto::Secret& ticket) {
 
 Duration Runs::transfer_time(const PlannedRun& plan) const {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
-      static_cast<double>(largest_state_bytes(plan)) / options_.slowest_bytes_per_second));
+      static_cast<double>(largest_loaded_bytes(plan)) / options_.slowest_bytes_per_second));
 }
 
 Duration Runs::shortest_stall(const Run& run) const {

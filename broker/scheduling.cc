@@ -97,7 +97,7 @@ void Broker::forgive(Job& job) {
 void Broker::schedule_jobs() {
   size_t plannings = 0;
   for (auto& [number, job] : book_.jobs())
-    if (const phase::Planning* planning = job.planning()) plannings += !planning->places_again;
+    if (const phase::Planning* planning = job.planning()) plannings += !planning->places_again();
   for (auto& [number, job] : book_.jobs()) {
     phase::Waiting* waiting = job.waiting();
     if (waiting == nullptr) continue;
@@ -152,10 +152,10 @@ void Broker::start_planning(Job& job, std::vector<Candidate> from, bool again) {
   ++job.plan_version;
   job.drift.planned(belief());
   const bool once_more = job.waiting() != nullptr && job.waiting()->was_being_planned;
-  job.phase = phase::Planning{.places_again = again};
+  job.phase = phase::Planning{again ? Planned::PlacedAgain : once_more ? Planned::OnceMore : Planned::Anew};
   book_.set_state(job, JobState::Planning,
-                  again       ? phase::kPlacedAgain
-                  : once_more ? phase::kPlannedOnceMore
+                  again       ? "others take its stages"
+                  : once_more ? "planned once more, for the broker ended while it was planned"
                               : "");
   StartPlanning request = planning_request(job, std::move(from));
   if (again) {
@@ -176,7 +176,7 @@ void Broker::on_planned(const PlanningDone& event) {
   if (found == nullptr || found->planning() == nullptr || found->plan_version != event.plan_version)
     return;  // stopped, or planned anew meanwhile
   Job& job = *found;
-  const bool places_again = job.planning()->places_again;
+  const bool places_again = job.planning()->places_again();
   const bool moves = !std::exchange(job.move_to, {}).empty();
   step_.jobs = true;  // others may have waited for their turn
   if (!event.plan) {
@@ -212,11 +212,12 @@ void Broker::on_planned(const PlanningDone& event) {
 // ---- assignment
 
 Crew Broker::crew_of(std::shared_ptr<const PlannedRun> plan) const {
-  Crew crew{.plan = std::move(plan), .stages = {}, .state_bytes = {}};
+  Crew crew{.plan = std::move(plan), .stages = {}, .loaded_bytes = {}, .copied_bytes = {}};
   crew.stages.resize(crew.plan->stages.size());
   const std::map<std::string, double> usual = pool_.usual_times();
   for (uint32_t s = 0; s < crew.stages.size(); ++s) {
-    crew.state_bytes.push_back(state_bytes(*crew.plan, s));
+    crew.loaded_bytes.push_back(loaded_bytes(*crew.plan, s));
+    crew.copied_bytes.push_back(copied_bytes(*crew.plan, s));
     if (const Peer* peer = pool_.find(crew.plan->stages[s].peer))
       crew.stages[s].times = Pool::times_of(*peer, usual);
   }
@@ -286,7 +287,7 @@ void Broker::on_stage_ready(Job& job, uint32_t stage, const proto::StageReady& r
   crew.stages[stage].ready = true;
   // And a copy of its state, which may lie in the same memory.
   crew.stages[stage].memory =
-      ready.persistent.value + in_flight * ready.microbatch.value + crew.state_bytes[stage];
+      ready.persistent.value + in_flight * ready.microbatch.value + crew.copied_bytes[stage];
   if (crew.all_ready()) runs_.start(job);
 }
 

@@ -102,7 +102,7 @@ void StandBys::deal(Job& job, std::map<PeerId, int64_t>& free,
   const std::vector<int64_t> memory = at->crew.memory();
   for (uint32_t s = 0; s < plan.stages.size(); ++s) {
     const proto::DeviceClass device_class = class_of(plan, s);
-    stages.push_back({.bytes = at->crew.state_bytes[s],
+    stages.push_back({.bytes = at->crew.loaded_bytes[s],
                       .memory = memory[s],
                       .fingerprint = device_class.fingerprint,
                       .owner = plan.stages[s].owner,
@@ -311,7 +311,7 @@ void StandBys::keep_transient() {
     at->run->add_reported(keep.blobs);
     const double rate =
         std::min(options_.run.replication_rate == 0 ? 1e18 : 1.0 * options_.run.replication_rate, 12.5e6);
-    const double upload = static_cast<double>(largest_state_bytes(*at->crew.plan)) / rate;
+    const double upload = static_cast<double>(largest_copied_bytes(*at->crew.plan)) / rate;
     keep.young =
         std::max(keep.young, std::chrono::duration_cast<Duration>(std::chrono::duration<double>(4 * upload)));
   }

@@ -69,19 +69,19 @@ class Loader {
 };
 
 Status Loader::principals() {
-  return each("SELECT principal, principals.role, name, token, unix_ms FROM principals "
-              "JOIN tokens ON tokens.id = principals.token WHERE NOT revoked ORDER BY unix_ms, principal",
-              [&](const Statement& row) -> Status {
-                PrincipalAdmitted principal;
-                WEFT_TRY(principal.principal.digest, digest_in(database_, row, 0));
-                WEFT_TRY(principal.role,
-                         enumerator_in(database_, row, 1, proto::Role::Peer, proto::Role::Admin));
-                principal.name = row.text(2);
-                principal.token = static_cast<uint64_t>(row.integer(3));
-                principal.unix_ms = row.integer(4);
-                state_.principals.push_back(std::move(principal));
-                return {};
-              });
+  return each(
+      "SELECT principal, principals.role, name, token, unix_ms FROM principals "
+      "JOIN tokens ON tokens.id = principals.token WHERE NOT revoked ORDER BY unix_ms, principal",
+      [&](const Statement& row) -> Status {
+        PrincipalAdmitted principal;
+        WEFT_TRY(principal.principal.digest, digest_in(database_, row, 0));
+        WEFT_TRY(principal.role, enumerator_in(database_, row, 1, proto::Role::Peer, proto::Role::Admin));
+        principal.name = row.text(2);
+        principal.token = static_cast<uint64_t>(row.integer(3));
+        principal.unix_ms = row.integer(4);
+        state_.principals.push_back(std::move(principal));
+        return {};
+      });
 }
 
 Status Loader::bans() {
@@ -98,7 +98,7 @@ Status Loader::jobs() {
   return each_of_jobs(
       "SELECT jobs.job, submitter, submission, unix_ms, state, reason, plan_version, step, steps, "
       "(SELECT MAX(sequence) FROM events WHERE events.job = jobs.job), committed_step, evaluated_step, "
-      "microbatch_size "
+      "microbatch_size, planned "
       "FROM jobs LEFT JOIN progress ON progress.job = jobs.job",
       "jobs", "", [&](const Statement& row) -> Status {
         StoredJob job;
@@ -118,6 +118,7 @@ Status Loader::jobs() {
         job.committed_step = static_cast<uint64_t>(row.integer(10));
         job.evaluated_step = static_cast<uint64_t>(row.integer(11));
         job.microbatch_size = static_cast<uint32_t>(row.integer(12));
+        WEFT_TRY(job.last.planned, enumerator_in(database_, row, 13, Planned::Anew, Planned::PlacedAgain));
         state_.jobs.emplace(job.last.job, std::move(job));
         return {};
       });
@@ -125,23 +126,25 @@ Status Loader::jobs() {
 
 Status Loader::checkpoints() {
   return each_of_jobs("SELECT job, report FROM checkpoints", "checkpoints", " ORDER BY job, number",
-              [&](const Statement& row) -> Status {
-                WEFT_TRY(StoredJob * job, job_of(row));
-                WEFT_TRY(proto::CheckpointReport report, decoded<proto::CheckpointReport>(database_, row, 1));
-                job->checkpoints.push_back(
-                    {job->last.job, report.step, std::move(report.tensors), report.skipped_steps});
-                return {};
-              });
+                      [&](const Statement& row) -> Status {
+                        WEFT_TRY(StoredJob * job, job_of(row));
+                        WEFT_TRY(proto::CheckpointReport report,
+                                 decoded<proto::CheckpointReport>(database_, row, 1));
+                        job->checkpoints.push_back(
+                            {job->last.job, report.step, std::move(report.tensors), report.skipped_steps});
+                        return {};
+                      });
 }
 
 Status Loader::predictions() {
   return each_of_jobs("SELECT job, report FROM predictions", "predictions", " ORDER BY job, microbatch",
-              [&](const Statement& row) -> Status {
-                WEFT_TRY(StoredJob * job, job_of(row));
-                WEFT_TRY(proto::PredictionReport report, decoded<proto::PredictionReport>(database_, row, 1));
-                job->predictions.push_back(std::move(report));
-                return {};
-              });
+                      [&](const Statement& row) -> Status {
+                        WEFT_TRY(StoredJob * job, job_of(row));
+                        WEFT_TRY(proto::PredictionReport report,
+                                 decoded<proto::PredictionReport>(database_, row, 1));
+                        job->predictions.push_back(std::move(report));
+                        return {};
+                      });
 }
 
 Status Loader::results() {
@@ -153,20 +156,22 @@ Status Loader::results() {
 }
 
 Status Loader::plans() {
-  return each_of_jobs("SELECT job, plan_version, plan FROM plans", "plans", "", [&](const Statement& row) -> Status {
-    WEFT_TRY(StoredJob * job, job_of(row));
-    WEFT_TRY(proto::RunPlan plan, decoded<proto::RunPlan>(database_, row, 2));
-    WEFT_TRY(auto stages, assignments(job->last.job));
-    const uint64_t diverged_at = plan.diverged_at;
-    RunStarted started{.job = job->last.job,
-                       .plan_version = static_cast<proto::PlanVersion>(row.integer(1)),
-                       .plan = from_message(std::move(plan), std::move(stages)),
-                       .diverged_at = diverged_at};
-    if (!started.plan)
-      return damaged(database_, "stages of the plan of job " + std::to_string(job->last.job) + " are gone");
-    job->run = std::move(started);
-    return {};
-  });
+  return each_of_jobs(
+      "SELECT job, plan_version, plan FROM plans", "plans", "", [&](const Statement& row) -> Status {
+        WEFT_TRY(StoredJob * job, job_of(row));
+        WEFT_TRY(proto::RunPlan plan, decoded<proto::RunPlan>(database_, row, 2));
+        WEFT_TRY(auto stages, assignments(job->last.job));
+        const uint64_t diverged_at = plan.diverged_at;
+        RunStarted started{.job = job->last.job,
+                           .plan_version = static_cast<proto::PlanVersion>(row.integer(1)),
+                           .plan = from_message(std::move(plan), std::move(stages)),
+                           .diverged_at = diverged_at};
+        if (!started.plan)
+          return damaged(database_,
+                         "stages of the plan of job " + std::to_string(job->last.job) + " are gone");
+        job->run = std::move(started);
+        return {};
+      });
 }
 
 Result<std::vector<std::shared_ptr<const proto::AssignStage>>> Loader::assignments(proto::JobNumber job) {
@@ -185,12 +190,13 @@ Result<std::vector<std::shared_ptr<const proto::AssignStage>>> Loader::assignmen
 }
 
 Status Loader::scripts() {
-  return each_of_jobs("SELECT job, command FROM script", "script", " ORDER BY job, sequence", [&](const Statement& row) -> Status {
-    WEFT_TRY(StoredJob * job, job_of(row));
-    WEFT_TRY(proto::Command command, decoded<proto::Command>(database_, row, 1));
-    job->script.push_back(command);
-    return {};
-  });
+  return each_of_jobs("SELECT job, command FROM script", "script", " ORDER BY job, sequence",
+                      [&](const Statement& row) -> Status {
+                        WEFT_TRY(StoredJob * job, job_of(row));
+                        WEFT_TRY(proto::Command command, decoded<proto::Command>(database_, row, 1));
+                        job->script.push_back(command);
+                        return {};
+                      });
 }
 
 }  // namespace

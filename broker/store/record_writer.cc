@@ -27,10 +27,11 @@ Status RecordWriter::prepare() {
       {rename_principal_, "UPDATE principals SET name = ?, token = ? WHERE principal = ? AND role = ?"},
       {insert_principal_, "INSERT INTO principals VALUES (?, ?, ?, ?, ?)"},
       {forget_principal_, "DELETE FROM principals WHERE principal = ? AND role = ?"},
-      {insert_job_, "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, x'', 0, 0, 0)"},
+      {insert_job_, "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, x'', 0, 0, 0, 0)"},
       {insert_progress_, "INSERT INTO progress VALUES (?, 0, 0, 0)"},
       {change_job_,
-       "UPDATE jobs SET state = ?, reason = ?, plan_version = ?, step = ?, steps = ? WHERE job = ?"},
+       "UPDATE jobs SET state = ?, reason = ?, plan_version = ?, step = ?, steps = ?, planned = ? WHERE job "
+       "= ?"},
       {insert_checkpoint_, "INSERT INTO checkpoints (job, report) VALUES (?, ?)"},
       {trim_checkpoints_,
        "DELETE FROM checkpoints WHERE job = ?1 AND number NOT IN "
@@ -104,6 +105,7 @@ Status RecordWriter::write(const JobChanged& record) {
                                   .bind(record.plan_version)
                                   .bind(record.step)
                                   .bind(record.steps)
+                                  .bind(static_cast<int64_t>(record.planned))
                                   .bind(record.job)
                                   .run());
   if (changed != 1) return contradiction(database_, "there is no job " + std::to_string(record.job));

@@ -97,9 +97,9 @@ constexpr const char* kFormat3 = R"sql(
 ALTER TABLE progress ADD COLUMN microbatch_size INTEGER NOT NULL DEFAULT 0;
 )sql";
 
-// What format 4 adds: what is said of a job that has ended stands by itself, so that nobody reads such jobs at
-// the start and a page of them costs no more because there are many; keys that the operator banned; and whom a
-// token was made for, in the words of who made it.
+// What format 4 adds: what is said of a job that has ended stands by itself, so that nobody reads such jobs
+// at the start and a page of them costs no more because there are many; keys that the operator banned; and
+// whom a token was made for, in the words of who made it.
 constexpr const char* kFormat4 = R"sql(
 CREATE TABLE ended (
   job INTEGER PRIMARY KEY REFERENCES jobs (job),
@@ -111,6 +111,17 @@ CREATE TABLE bans (
   peer BLOB PRIMARY KEY,
   name BLOB NOT NULL) WITHOUT ROWID;
 ALTER TABLE tokens ADD COLUMN label BLOB NOT NULL DEFAULT x'';
+)sql";
+
+// What format 5 adds: why a job is planned (Planned in broker/records.h). Brokers of before said it by the
+// reason's words.
+constexpr const char* kFormat5 = R"sql(
+ALTER TABLE jobs ADD COLUMN planned INTEGER NOT NULL DEFAULT 0;
+)sql";
+constexpr const char* kPlannedByReason = R"sql(
+UPDATE jobs SET planned = 1
+  WHERE CAST(reason AS TEXT) = 'planned once more, for the broker ended while it was planned';
+UPDATE jobs SET planned = 2 WHERE CAST(reason AS TEXT) = 'others take its stages';
 )sql";
 
 Status set_format(Database& database, int64_t format) {
@@ -201,8 +212,13 @@ Status from_3_to_4(Database& database) {
   return {};
 }
 
+Status from_4_to_5(Database& database) {
+  WEFT_TRY_STATUS(database.execute(kFormat5));
+  return database.execute(kPlannedByReason);
+}
+
 // From format i + 1 to i + 2.
-constexpr Status (*kMigrations[])(Database&) = {from_1_to_2, from_2_to_3, from_3_to_4};
+constexpr Status (*kMigrations[])(Database&) = {from_1_to_2, from_2_to_3, from_3_to_4, from_4_to_5};
 static_assert(std::size(kMigrations) + 1 == kStoreFormat);
 
 }  // namespace
@@ -216,6 +232,7 @@ Status make_or_migrate(Database& database) {
     WEFT_TRY_STATUS(database.execute(kFormat2));
     WEFT_TRY_STATUS(database.execute(kFormat3));
     WEFT_TRY_STATUS(database.execute(kFormat4));
+    WEFT_TRY_STATUS(database.execute(kFormat5));
     WEFT_TRY_STATUS(database.execute(("PRAGMA application_id = " + std::to_string(kApplication)).c_str()));
     WEFT_TRY_STATUS(set_format(database, kStoreFormat));
     return transaction.commit();

@@ -54,8 +54,7 @@ Status SqliteStore::prepare() {
                "SELECT event FROM events WHERE job = ? AND sequence >= ? ORDER BY sequence LIMIT ?"));
   WEFT_TRY(select_ended_, database_.prepare("SELECT submitter, status FROM ended WHERE job = ?"));
   WEFT_TRY(select_ended_jobs_,
-           database_.prepare(
-               "SELECT submitter, status FROM ended WHERE job < ? ORDER BY job DESC LIMIT ?"));
+           database_.prepare("SELECT submitter, status FROM ended WHERE job < ? ORDER BY job DESC LIMIT ?"));
   WEFT_TRY(select_ended_jobs_of_,
            database_.prepare("SELECT submitter, status FROM ended WHERE job < ? AND submitter = ? "
                              "ORDER BY job DESC LIMIT ?"));
@@ -149,20 +148,20 @@ Result<std::set<Digest>> SqliteStore::blobs_of_ended(int64_t resumable_since_uni
   const std::string of_ended = " WHERE job IN (SELECT job FROM ended)";
   // When it ended is the time of its last event.
   const auto failed = std::to_string(static_cast<int>(proto::JobState::Finished));
-  WEFT_TRY_STATUS(each(
-      "SELECT submission, state > " + failed +
-          ", (SELECT event FROM events WHERE events.job = jobs.job ORDER BY sequence DESC LIMIT 1) FROM jobs" +
-          of_ended,
-      [&](const Statement& row) -> Status {
-        WEFT_TRY(const auto submission, decoded<proto::SubmitJob>(database_, row, 0));
-        bool is_resumable = false;
-        if (row.integer(1) != 0) {
-          WEFT_TRY(const auto event, decoded<proto::JobEvent>(database_, row, 2));
-          is_resumable = event.unix_ms >= resumable_since_unix_ms;
-        }
-        add_blobs(submission, is_resumable ? BlobsOf::AllFiles : BlobsOf::Model, blobs);
-        return {};
-      }));
+  WEFT_TRY_STATUS(each("SELECT submission, state > " + failed +
+                           ", (SELECT event FROM events WHERE events.job = jobs.job ORDER BY sequence DESC "
+                           "LIMIT 1) FROM jobs" +
+                           of_ended,
+                       [&](const Statement& row) -> Status {
+                         WEFT_TRY(const auto submission, decoded<proto::SubmitJob>(database_, row, 0));
+                         bool is_resumable = false;
+                         if (row.integer(1) != 0) {
+                           WEFT_TRY(const auto event, decoded<proto::JobEvent>(database_, row, 2));
+                           is_resumable = event.unix_ms >= resumable_since_unix_ms;
+                         }
+                         add_blobs(submission, is_resumable ? BlobsOf::AllFiles : BlobsOf::Model, blobs);
+                         return {};
+                       }));
   WEFT_TRY_STATUS(each("SELECT report FROM checkpoints" + of_ended, [&](const Statement& row) -> Status {
     WEFT_TRY(const auto report, decoded<proto::CheckpointReport>(database_, row, 0));
     add_blobs(report.tensors, blobs);

@@ -230,6 +230,18 @@ TEST(CopyPace, CopiesComeAsOftenAsTheRateCarriesThemAndNoOftenerThanCheckpoints)
   EXPECT_EQ(pace_of(kLarge, {.window_steps = 1}).under_way_max(), 1u);
 }
 
+// A copy of the state is what training changes: a frozen weight is loaded once, and copied never.
+TEST(CopyPace, FrozenWeightsDoNotMakeCopiesRarer) {
+  const Shape small{.stage_bytes = 1 << 10, .predicted_step = 1};
+  Shape fine_tuned = small;
+  fine_tuned.frozen_bytes = 100'000'000;
+  const auto plan = test::plan_of(fine_tuned);
+  EXPECT_EQ(largest_copied_bytes(*plan), 1 << 10);
+  EXPECT_EQ(largest_loaded_bytes(*plan), 100'000'000 + (1 << 10));
+  EXPECT_TRUE(CopyPace(*plan, {}).is_eager());
+  EXPECT_EQ(CopyPace(*plan, {}).steps_between(), CopyPace(*test::plan_of(small), {}).steps_between());
+}
+
 TEST(CopyPace, UploadsThatTakeLongEndEagerCommitsForAWhile) {
   CopyPace pace(*test::plan_of({.stage_bytes = 1 << 10, .predicted_step = 1}), {});
   Instant now = Instant{} + 1h;

@@ -14,7 +14,8 @@ namespace weft::test {
 struct Shape {
   uint32_t stages = 2;
   uint64_t steps = 40;
-  int64_t stage_bytes = 0;
+  int64_t stage_bytes = 0;   // that a stage trains
+  int64_t frozen_bytes = 0;  // of a weight beside that, which never changes
   double predicted_step = 0.1;
   std::optional<uint64_t> checkpoint_steps = std::nullopt;
   double clip_norm = 0;
@@ -47,13 +48,19 @@ inline std::shared_ptr<const broker::PlannedRun> plan_of(const Shape& shape) {
     auto assignment = std::make_shared<proto::AssignStage>();
     assignment->training.on_divergence = shape.on_divergence;
     assignment->training.empty_steps = shape.empty_steps;
-    assignment->tensors.push_back({dag::of_initializer("w" + std::to_string(s)),
-                                   {dag::DType::F32, dag::Shape({shape.stage_bytes / 4})},
-                                   {}});
+    const proto::TensorReference trained{dag::of_initializer("w" + std::to_string(s)),
+                                         {dag::DType::F32, dag::Shape({shape.stage_bytes / 4})},
+                                         {}};
+    assignment->tensors.push_back(trained);
+    if (shape.frozen_bytes > 0)
+      assignment->tensors.push_back({dag::of_initializer("frozen" + std::to_string(s)),
+                                     {dag::DType::F32, dag::Shape({shape.frozen_bytes / 4})},
+                                     {}});
     // Each says the losses, so that one report does for all.
     const size_t terms = shape.loss_terms.count();
-    assignment->programs.push_back(make_program(
-        proto::ProgramKind::Train, {.trained = {}, .losses = 1, .codec = shape.compresses ? "int4" : ""}));
+    assignment->programs.push_back(
+        make_program(proto::ProgramKind::Train,
+                     {.trained = {trained}, .losses = 1, .codec = shape.compresses ? "int4" : ""}));
     const bool counts = !shape.apart || s == 0, loses = !shape.apart || s == 1;
     assignment->programs.push_back(
         make_program(proto::ProgramKind::Evaluate, {.losses = loses ? terms : 0,

@@ -157,6 +157,7 @@ Result<std::string> everything_in(Store& store) {
     add(number, static_cast<int>(job.last.state), job.last.plan_version, job.last.step, job.last.steps,
         job.last_event, job.committed_step, job.evaluated_step, job.microbatch_size);
     all += job.last.reason;
+    add(static_cast<int>(job.last.planned));
     add_message(job.submitted.submission);
     for (const auto& c : job.checkpoints)
       add_message(proto::CheckpointReport{.run = c.job, .step = c.step, .tensors = c.tensors});

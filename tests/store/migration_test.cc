@@ -166,6 +166,20 @@ TEST_F(MigrationTest, ADatabaseOfTheFirstFormatIsGoneOnWith) {
   EXPECT_EQ(state.jobs.at(1).committed_step, 21u);
 }
 
+// Brokers of before said why a job was planned by its reason alone.
+TEST_F(MigrationTest, WhyAJobWasPlannedIsReadFromTheReasonsOfBefore) {
+  execute(
+      disk_,
+      "UPDATE jobs SET reason = CAST('planned once more, for the broker ended while it was planned' AS "
+      "BLOB) WHERE job = 1; UPDATE jobs SET reason = CAST('others take its stages' AS BLOB) WHERE job = 2");
+  const auto opened = open();
+  ASSERT_TRUE(opened) << opened.error().message;
+  const StoredState state = (*opened)->load().value();
+  EXPECT_EQ(state.jobs.at(1).last.planned, Planned::OnceMore);
+  EXPECT_EQ(state.jobs.at(2).last.planned, Planned::PlacedAgain);
+  EXPECT_EQ(state.jobs.at(3).last.planned, Planned::Anew);
+}
+
 TEST_F(MigrationTest, ItIsAllOrNothingAtEveryOperation) {
   const auto before = disk_.image();
   const std::string expected = found();

@@ -139,8 +139,8 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
                         CheckpointCommitted{7, 10, tensors(50)}, CheckpointCommitted{7, 20, tensors(60), 4},
                         PredictionCommitted{7, prediction}, PredictionCommitted{7, prediction},
                         PredictionCommitted{7, other}, ResultCommitted{7, result}, event(7, 2),
-                        JobChanged{7, JobState::Finished, "done \xFF", 4, 30, 40}, submitted(8),
-                        CheckpointCommitted{7, 30, tensors(70)})));
+                        JobChanged{7, JobState::Finished, "done \xFF", 4, 30, 40, Planned::OnceMore},
+                        submitted(8), CheckpointCommitted{7, 30, tensors(70)})));
   reopen();
   const StoredState state = value_or_fail(store_->load());
   ASSERT_EQ(state.principals.size(), 2u);
@@ -168,6 +168,7 @@ TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   EXPECT_EQ(job.last.plan_version, 4u);
   EXPECT_EQ(job.last.step, 30u);
   EXPECT_EQ(job.last.steps, 40u);
+  EXPECT_EQ(job.last.planned, Planned::OnceMore);
   ASSERT_EQ(job.checkpoints.size(), 2u) << "the last two";
   EXPECT_EQ(job.checkpoints[0].step, 20u);
   EXPECT_EQ(job.checkpoints[0].skipped_steps, 4u);
