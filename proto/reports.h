@@ -44,8 +44,9 @@ struct StageResumed {
 struct StandingBy {
   JobNumber run = 0;
   uint64_t step = 0;
-  std::optional<Error> failure{};  // instead
-  uint64_t list = 0;               // as the StandBy said
+  std::optional<Error> failure{};   // instead
+  uint64_t list = 0;                // as the StandBy said
+  std::optional<Digest> damaged{};  // with a failure: a blob that came with other bytes than its name says
 };
 // The stage cannot go on: kernels, memory, data out of bounds, a neighbour that cannot be reached.
 struct StageFailed {
@@ -56,6 +57,7 @@ struct StageFailed {
   bool permanent = false;                   // of the job, not of this peer: another one would fail as well
   bool diverged = false;                    // numbers that are not finite would have come to be learnt from
   uint64_t step = 0;                        // in which they came, over the link to `unreachable`; 0: unknown
+  std::optional<Digest> damaged{};          // a blob that came with other bytes than its name says
 };
 
 struct LinkUse {

@@ -459,31 +459,30 @@ void Core::note_what_it_may_fetch(const Send& send) {
 // uploaded again. Looked at is what it was to fetch, and of that what it names, now and then: a false claim
 // costs a hash of that.
 void Core::look_for_damage(const Received& report) {
-  std::optional<Error> error;
+  std::optional<Digest> damaged;
   if (const auto* failed = std::get_if<proto::StageFailed>(report.message.get()))
-    error = failed->error;
+    damaged = failed->damaged;
   else if (const auto* standing = std::get_if<proto::StandingBy>(report.message.get()))
-    error = standing->failure;
+    damaged = standing->damaged;
   const auto known = connections_.find(report.connection);
-  if (!error || error->code != ErrorCode::Corrupted || known == connections_.end()) return;
+  if (!damaged || known == connections_.end()) return;
 
   std::erase_if(damage_looked_for_,
                 [](const auto& entry) { return now().monotonic - entry.second > kDamageEvery; });
   if (damage_looked_for_.contains(known->second.who)) return;
 
-  std::vector<Digest> blobs;
-  const auto add = [&](const std::vector<proto::TensorReference>& tensors) {
-    for (const proto::TensorReference& tensor : tensors)
-      if (error->message.find(to_hex(tensor.sha256)) != std::string::npos) blobs.push_back(tensor.sha256);
+  const auto names_it = [&](const std::vector<proto::TensorReference>& tensors) {
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](const proto::TensorReference& tensor) { return tensor.sha256 == *damaged; });
   };
-  if (known->second.stage) add(std::get<proto::AssignStage>(*known->second.stage).tensors);
-  if (known->second.stand_by) add(std::get<proto::StandBy>(*known->second.stand_by).tensors);
-  if (blobs.empty()) return;
-  damage_looked_for_[known->second.who] = now().monotonic;
-  disk_thread_->post([this, blobs = std::move(blobs)] {
-    for (const Digest& blob : blobs)
-      if (blobs_.quarantine(blob).value_or(false))
-        options_.log("error blob_damaged sha256=" + to_hex(blob) + " advice=\"look after this disk\"");
+  const Known& who = known->second;
+  const bool may_fetch_it = (who.stage && names_it(std::get<proto::AssignStage>(*who.stage).tensors)) ||
+                            (who.stand_by && names_it(std::get<proto::StandBy>(*who.stand_by).tensors));
+  if (!may_fetch_it) return;
+  damage_looked_for_[who.who] = now().monotonic;
+  disk_thread_->post([this, blob = *damaged] {
+    if (blobs_.quarantine(blob).value_or(false))
+      options_.log("error blob_damaged sha256=" + to_hex(blob) + " advice=\"look after this disk\"");
   });
 }
 

@@ -31,6 +31,8 @@ void Peer::State::on_arrived(const Digest& sha256, uint64_t size) {
 void Peer::State::on_blob_failed(const Digest& sha256, const Error& error) {
   const bool again = pauses.try_again(now, shelf.count_failure(sha256), error.code);
   if (!again) shelf.forget_failures(sha256);
+  std::optional<Digest> damaged;
+  if (error.code == ErrorCode::Corrupted) damaged = sha256;
   for (auto& [number, stage] : stages) {
     if (stage.failed || !stage.tensors.missing.contains(sha256)) continue;
     if (again) {
@@ -39,13 +41,13 @@ void Peer::State::on_blob_failed(const Digest& sha256, const Error& error) {
       // Whom the broker named has it no longer, or cannot be reached: it is as good as lost.
       Error failure = error;
       if (stage.tensors.origins.contains(sha256)) failure.code = ErrorCode::NotFound;
-      fail_stage(stage, failure.within("fetching the stage's tensors"));
+      fail_stage(stage, failure.within("fetching the stage's tensors"), {.damaged = damaged});
     }
   }
   for (const StandBys::List& list : stand_bys.on_failed(sha256, again)) {
     say("warning stand_by_failed run=" + std::to_string(list.run) + " step=" + std::to_string(list.step) +
         " reason=\"" + error.message + "\"");
-    tell_standing_by(list, error);
+    tell_standing_by(list, error, damaged);
   }
 }
 
@@ -66,10 +68,11 @@ void Peer::State::stand_by(const proto::StandBy& list) {
 }
 
 // A broker that knows nothing of failures would take one for the opposite.
-void Peer::State::tell_standing_by(const StandBys::List& list, const std::optional<Error>& failure) {
+void Peer::State::tell_standing_by(const StandBys::List& list, const std::optional<Error>& failure,
+                                   const std::optional<Digest>& damaged) {
   if (!session.is_admitted()) return;
   if (failure && session.broker_minor() < proto::kProtocolMinorOfDirectCopies) return;
-  tell(proto::StandingBy{list.run, list.step, failure, list.number});
+  tell(proto::StandingBy{list.run, list.step, failure, list.number, damaged});
 }
 
 }  // namespace weft::peer

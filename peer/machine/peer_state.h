@@ -114,7 +114,8 @@ struct Peer::State {
   void on_arrived(const Digest& sha256, uint64_t size);
   void on_blob_failed(const Digest& sha256, const Error& error);
   void stand_by(const proto::StandBy& list);
-  void tell_standing_by(const StandBys::List& list, const std::optional<Error>& failure = {});
+  void tell_standing_by(const StandBys::List& list, const std::optional<Error>& failure = {},
+                        const std::optional<Digest>& damaged = {});
 
   // What the peer offers (budget.cc)
   std::optional<int64_t> offered() const;  // bytes; nothing: without a limit
@@ -136,7 +137,8 @@ struct Peer::State {
     std::optional<plan::Seat> unreachable{};
     bool permanent = false;  // whoever takes the stage would fail as well
     bool diverged = false;
-    uint64_t step = 0;  // in which it diverged
+    uint64_t step = 0;                // in which it diverged
+    std::optional<Digest> damaged{};  // a blob that came with other bytes
   };
   void fail_stage(HeldStage& stage, const Error& error) { fail_stage(stage, error, {}); }
   void fail_stage(HeldStage& stage, const Error& error, const Cause& cause);

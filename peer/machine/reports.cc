@@ -56,7 +56,8 @@ void Peer::State::fail_stage(HeldStage& stage, const Error& error, const Cause& 
                             .unreachable = cause.unreachable,
                             .permanent = cause.permanent,
                             .diverged = cause.diverged,
-                            .step = cause.step});
+                            .step = cause.step,
+                            .damaged = cause.damaged});
 }
 
 void Peer::State::on_hashed(uint64_t of_generation, const Task& task,

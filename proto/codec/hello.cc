@@ -273,6 +273,7 @@ void put(const StandingBy& from, wire::StandingBy& to) {
   if (!from.failure) return;
   to.set_failure_code(put_enum<wire::ErrorCode>(from.failure->code));
   to.set_failure_message(put_text(from.failure->message));
+  if (from.damaged) to.set_damaged(put_bytes(*from.damaged));
 }
 Status get(const wire::StandingBy& from, StandingBy& to) {
   Reader read("StandingBy");
@@ -283,6 +284,7 @@ Status get(const wire::StandingBy& from, StandingBy& to) {
     to.failure.emplace();
     read.error_code(from.failure_code(), to.failure->code, "failure_code");
     read.message(from.failure_message(), to.failure->message, "failure_message");
+    read.digest(from.damaged(), to.damaged, "damaged");
   }
   return read.status();
 }

@@ -30,6 +30,7 @@ void put(const StageFailed& from, wire::StageFailed& to) {
   to.set_permanent(from.permanent);
   to.set_diverged(from.diverged);
   to.set_step(from.step);
+  if (from.damaged) to.set_damaged(put_bytes(*from.damaged));
 }
 Status get(const wire::StageFailed& from, StageFailed& to) {
   Reader read("StageFailed");
@@ -43,6 +44,7 @@ Status get(const wire::StageFailed& from, StageFailed& to) {
   to.permanent = from.permanent();
   to.diverged = from.diverged();
   to.step = from.step();
+  read.digest(from.damaged(), to.damaged, "damaged");
   return read.status();
 }
 

@@ -43,7 +43,10 @@ TEST(Loading, ATensorThatIsNotThereFailsTheStageWithItsCode) {
     shell.say(assignment());
     shell.answer_fetches(fail(code, "no"));
     ASSERT_EQ(shell.told_of<proto::StageFailed>().size(), 1u);
-    EXPECT_EQ(shell.told_of<proto::StageFailed>()[0].error.code, code);
+    const proto::StageFailed failed = shell.told_of<proto::StageFailed>()[0];
+    EXPECT_EQ(failed.error.code, code);
+    EXPECT_EQ(failed.damaged, code == ErrorCode::Corrupted ? std::optional(digest_of("a")) : std::nullopt)
+        << "the broker looks at its own bytes of what came with others";
     EXPECT_FALSE(shell.runner.has_value());
   }
 }

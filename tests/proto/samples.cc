@@ -189,7 +189,7 @@ class Maker {
   }
   void fill(HelloAck& to) { fill_all(to.minor, to.software, to.name, to.heartbeat_interval, to.lease); }
   void fill(Refusal& to) {
-    pick(to.code, ErrorCode::DeviceLost);
+    pick(to.code, kErrorCodeLast);
     fill_all(to.message, to.retry);
   }
   void fill(dag::TrainingSpec& to) {
@@ -269,14 +269,16 @@ class Maker {
     fill_all(to.run, to.step, to.list);
     if (chance()) return;
     fill(to.failure.emplace().message);
-    pick(to.failure->code, ErrorCode::DeviceLost);
+    pick(to.failure->code, kErrorCodeLast);
+    if (chance()) fill(to.damaged.emplace());
   }
   void fill(Drain&) {}
   void fill(StageReady& to) { fill_all(to.run, to.plan_version, to.persistent, to.microbatch); }
   void fill(StageFailed& to) {
     fill_all(to.run, to.plan_version, to.error.message, to.permanent, to.diverged, to.step);
-    pick(to.error.code, ErrorCode::DeviceLost);
+    pick(to.error.code, kErrorCodeLast);
     if (chance()) to.unreachable = plan::Seat{small(), small()};
+    if (chance()) fill(to.damaged.emplace());
   }
   void fill(StepReport& to) {
     fill_all(to.run, to.plan_version, to.step, to.losses, to.squares, to.updated, to.links,
@@ -289,7 +291,7 @@ class Maker {
     to.skipped_steps = to.step / 2;
     if (chance()) return;
     fill(to.failure.emplace().message);
-    pick(to.failure->code, ErrorCode::DeviceLost);
+    pick(to.failure->code, kErrorCodeLast);
   }
   void fill(EvaluationReport& to) {
     fill_all(to.run, to.plan_version, to.step, to.first_microbatch, to.loss, to.correct, to.counted);
@@ -309,7 +311,7 @@ class Maker {
   }
   void fill(BlobAnswer& to) {
     fill_all(to.request, to.message);
-    pick(to.code, ErrorCode::DeviceLost);
+    pick(to.code, kErrorCodeLast);
     to.size = rng_.below(uint64_t{1} << 43);
     to.packed = chance();
     to.has_base = to.packed && chance();
@@ -322,7 +324,7 @@ class Maker {
   }
   void fill(MicrobatchAnswer& to) {
     fill_all(to.request, to.message, to.sample_position, to.valid_count);
-    pick(to.code, ErrorCode::DeviceLost);
+    pick(to.code, kErrorCodeLast);
   }
 
   void fill(FilePiece& to) {
@@ -401,7 +403,7 @@ class Maker {
     to.bytes_per_second = positive();
     if (chance()) return;
     fill(to.failure.emplace().message);
-    pick(to.failure->code, ErrorCode::DeviceLost);
+    pick(to.failure->code, kErrorCodeLast);
   }
   void fill(ProbeHello& to) { fill(to.round); }
   void fill(ProbeSay& to) {
