@@ -57,6 +57,22 @@ check_documents() {
   passed "documents: manual page without warnings, completions, copyright, changelog"
 }
 
+# The broker knows every setting that its file shows as a comment.
+check_settings() {
+  local out broker known=yes
+  sed -E 's/^# ([a-z_]+: )/\1/; s/^listen: .*/listen: 127.0.0.1:0/' "$work/with-documents/etc/weft/broker.yaml" >"$work/broker.yaml"
+  grep -q '^plan_seconds: ' "$work/broker.yaml"
+  exec {out}< <(exec unshare --net sh -c 'ip link set lo up; exec "$@"' sh "$work/with-documents/usr/bin/weft" broker \
+    --config "$work/broker.yaml" --data-dir "$work/broker" 2>"$work/broker.log")
+  broker=$!
+  timeout 60 grep -q -m 1 '^weft join broker.example.org:7700 ' <&"$out" || known=no
+  kill "$broker" 2>/dev/null || true
+  wait "$broker" || true
+  exec {out}<&-
+  [ "$known" = yes ] || { cat "$work/broker.log" >&2; exit 1; }
+  passed "settings: the broker knows all that broker.yaml shows"
+}
+
 # A package that was unpacked with nothing of a debugger in it is explained by the other package's files.
 check_debug() {
   local symbols
@@ -135,6 +151,7 @@ check_tarball() {
 check_lintian
 dpkg-deb -x "$deb" "$work/with-documents"
 check_documents
+check_settings
 check_debug
 check_join
 check_units
