@@ -293,8 +293,9 @@ class Bisection {
     for (uint32_t stage = 0, begin = 0; stage + 1 < count_; ++stage) {
       const uint32_t last = std::min(farthest[stage], last_end(stage, begin, most));
       uint32_t best = last;
+      double least = link_seconds(stage + 1, last);
       for (uint32_t end = std::max(problem_.first_end(stage, begin), first[stage + 1]); end < last; ++end)
-        if (link_seconds(stage + 1, end) < link_seconds(stage + 1, best)) best = end;
+        if (const double seconds = link_seconds(stage + 1, end); seconds < least) best = end, least = seconds;
       if (best <= begin) return farthest;
       ends.push_back(best);
       begin = best;

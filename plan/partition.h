@@ -50,6 +50,11 @@ struct PartitionProblem {
   double ratio = 1;         // of what crosses, dense bytes / wire bytes
   bool repeats = false;     // a stage that does not fit may make forward values again, which takes time
 
+  // Whether any stage's uplink or downlink is limited.
+  bool has_lines() const {
+    return std::any_of(stages.begin(), stages.end(),
+                       [](const Stage& at) { return at.uplink != kUnlimited || at.downlink != kUnlimited; });
+  }
   StageCost cost(uint32_t stage, uint32_t begin, uint32_t end) const;
   StageCost cost_of(const std::vector<uint32_t>& ends) const;  // the largest bottleneck, the sum of sums
   // The longer of what passes the stage's uplink and its downlink: both neighbours' messages.

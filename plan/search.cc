@@ -215,7 +215,7 @@ void Search::choose_among(Best& best, std::vector<Worked> candidates, const Scop
   Proposal refined = refine(scope, chosen->proposal);
   const bool changed = refined.devices != chosen->proposal.devices || refined.ends != chosen->proposal.ends;
   if (auto worked = changed ? workshop_.work_out(std::move(refined)) : std::nullopt) {
-    workshop_.raise_in_flight(*worked, chosen->step);
+    workshop_.raise_in_flight(*worked, std::min(chosen->step, useless(best, worked->proposal)));
     if (worked->step < chosen->step) *chosen = std::move(*worked);
   }
   keep_start(*chosen);
@@ -226,6 +226,12 @@ void Search::choose_among(Best& best, std::vector<Worked> candidates, const Scop
 // where equal bits make another fleet's best the chosen one.
 Duration Search::hopeless(const Best& best) const {
   return best ? times(options_.nearly_as_good / options_.worth_equal_bits, best->step) : Duration::max();
+}
+
+// Likewise of this plan: a large one is no start.
+Duration Search::useless(const Best& best, const Proposal& proposal) const {
+  const bool may_start = workshop_.work(proposal) <= options_.small;
+  return may_start || !best ? hopeless(best) : best->step;
 }
 
 // What passes a stage by may take a faster link than the stage's own: a tied weight, across a row.

@@ -51,6 +51,7 @@ class Search {
   uint32_t next_number(uint32_t stages) const;
   double least_estimate(const Proposal& proposal) const;
   Duration hopeless(const Best& best) const;
+  Duration useless(const Best& best, const Proposal& proposal) const;
   Duration slowest_start(const Proposal& proposal) const;
   bool is_of_one_kind(const Worked& worked) const;
   bool is_of_one_site(const Worked& worked) const;

@@ -71,6 +71,11 @@ Simulation::Simulation(const PredictRequest& request, const std::vector<Way>& wa
   }
   for (uint32_t s = 0; s < count_; ++s)
     if (reads_data(s)) ++stages_[s].expected[pipeline_.stages[s].data_segment];
+  if (!records_)
+    for (uint32_t s = 0; s < count_; ++s)
+      stages_[s].takes_at_once = ways_[ways.size() - count_ + s].downlink == 0;
+  for (uint32_t i = 0; i < pipeline_.messages.size(); ++i)
+    if (ways_[i].downlink > 0) stages_[pipeline_.messages[i].to_stage].takes_at_once = false;
 }
 
 std::optional<int64_t> Simulation::run(int64_t give_up_at) {
@@ -210,14 +215,18 @@ void Simulation::send(uint32_t i, const Event& task) {
   spend(pair_left_, way.pair, onto_path.time, way.path);
   pair = later(after(onto_path, way.path, between), uplink);
   const End came = after(pair, way.latency, between);
-  events_.add(came.time, {.kind = Event::Kind::CameAcross,
-                          .stage = message.to_stage,
-                          .segment = message.to_segment,
-                          .microbatch = task.microbatch,
-                          .step = task.step,
-                          .message = i,
-                          .mark = came.mark,
-                          .begun = after(onto_path, way.latency, between)});
+  const Event event{.kind = Event::Kind::CameAcross,
+                    .stage = message.to_stage,
+                    .segment = message.to_segment,
+                    .microbatch = task.microbatch,
+                    .step = task.step,
+                    .message = i,
+                    .mark = came.mark,
+                    .begun = after(onto_path, way.latency, between)};
+  if (stages_[message.to_stage].takes_at_once)
+    arrive_at(came.time, event);
+  else
+    events_.add(came.time, event);
 }
 
 // As many microbatches of data as a peer asks for: they come over its downlink alone.
@@ -244,8 +253,7 @@ void Simulation::ask_for_data(uint32_t s) {
   }
 }
 
-// The last byte stands at the downlink. It has arrived when it has passed that. A stage that is busy until
-// then need not be told apart.
+// The last byte stands at the downlink. It has arrived when it has passed that.
 void Simulation::take_in(Event event, End came) {
   Stage& stage = stages_[event.stage];
   if (records_) stage.arrivals.push_back(event.message);
@@ -255,12 +263,18 @@ void Simulation::take_in(Event event, End came) {
   spend(downlink_left_, event.stage, onto_line.time, takes);
   stage.downlink =
       later(came, after(onto_line, takes, {kind, event.stage, event.stage, event.microbatch, event.step}));
-  event.kind = Event::Kind::Arrived;
   event.mark = stage.downlink.mark;
-  if (!request_.records_path && stage.busy && stage.busy_until >= stage.downlink.time)
+  arrive_at(stage.downlink.time, event);
+}
+
+// A stage that is busy until then need not be told apart.
+void Simulation::arrive_at(int64_t time, Event event) {
+  const Stage& stage = stages_[event.stage];
+  event.kind = Event::Kind::Arrived;
+  if (!request_.records_path && stage.busy && stage.busy_until >= time)
     arrive(event);
   else
-    events_.add(stage.downlink.time, event);
+    events_.add(time, event);
 }
 
 void Simulation::arrive(const Event& event) {

@@ -48,6 +48,7 @@ class Simulation {
     std::vector<std::vector<uint32_t>> sends;  // by segment: messages
     std::vector<uint32_t> expected;            // messages, by segment
     size_t first_slot = 0;
+    bool takes_at_once = false;  // its downlink holds nothing up
     uint32_t step = 0;
     bool busy = false;
     int64_t busy_until = 0;     // where that is known, while it is busy
@@ -78,6 +79,7 @@ class Simulation {
   void ask_for_data(uint32_t stage);
   void take_in(Event event, End came);
   void take_in_order(const Event& event);
+  void arrive_at(int64_t time, Event event);
   void arrive(const Event& event);
 
   void advance(uint32_t stage);

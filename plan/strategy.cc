@@ -63,6 +63,8 @@ void add_views(const Scope& scope, PartitionProblem problem, const std::vector<u
     }
     const size_t known = proposals.size();
     for (const bool passing : {true, false}) {
+      // A bisection counts what passes a stage by on lines alone.
+      if (!passing && problem.tail > kExactPositions && !problem.has_lines()) continue;
       problem.passing = passing;
       add_partitions(problem, order, scope.request->microbatches, proposals);
     }
