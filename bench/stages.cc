@@ -235,9 +235,9 @@ class Bench {
     auto opened = cli::open_planned_job(path, {}, {});
     if (!opened) return tl::unexpected(opened.error());
     job_ = &*opened;
-    job_->lowered = std::make_shared<const dag::Lowered>(
-        dag::lower_traced(job_->graph, dag::op_table(), backend_.traits()));
-    model_ = plan::make_model(job_->graph, {{job_->lowered}});
+    job_->lowered = {std::make_shared<const dag::Lowered>(
+        dag::lower_traced(job_->graph, dag::op_table(), backend_.traits()))};
+    model_ = plan::make_model(job_->graph, job_->lowered);
     for (; rounds_ < kRoundsBefore; ++rounds_) WEFT_TRY_STATUS(measure_device());
     std::vector<Cut> cuts;
     for (const uint32_t count : {1u, 2u, 4u})
@@ -287,7 +287,7 @@ class Bench {
   Result<Cut> make_cut(uint32_t count) {
     Cut cut;
     cut.stage_of_op = dag::stages_by_origin(job_->graph, cut_equally(model_, meter_.rates(), count));
-    const std::vector<const dag::Lowered*> classes{job_->lowered.get()};
+    const std::vector<const dag::Lowered*> classes{job_->lowered.front().get()};
     const std::vector<uint32_t> class_of_stage(count, 0);
     WEFT_TRY(dag::Split split,
              dag::split({&job_->graph, cut.stage_of_op, classes, class_of_stage}, dag::op_table()));

@@ -6,21 +6,16 @@
 
 #include "cli/report.h"
 #include "configs/yaml.h"
-#include "dag/autodiff.h"
 #include "dag/loss.h"
 #include "dag/onnx/batch_axis.h"
-#include "dag/onnx/import.h"
 #include "dag/onnx/outline.h"
 #include "dag/op_table.h"
-#include "dag/passes/canonicalise.h"
-#include "dag/passes/halves.h"
-#include "dag/state.h"
 #include "data/dataset.h"
 #include "data/file.h"
 #include "peer/backend/reference/reference_kernels.h"
 #include "train/data_check.h"
-#include "train/loss_warnings.h"
 #include "train/matching.h"
+#include "train/plan_request.h"
 #include "train/prepare.h"
 
 namespace weft::cli {
@@ -32,7 +27,6 @@ using dag::OpKind;
 using dag::OutputRole;
 using onnx::OnnxModel;
 
-constexpr uint32_t kPredictMicrobatches = 8;  // at a time, as a broker plans a prediction
 
 bool is_number(const std::string& dim) {
   return !dim.empty() && std::all_of(dim.begin(), dim.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -166,32 +160,6 @@ class Shapes {
 
 // ---- the graph ----
 
-Result<Graph> import_graph(const Job& job, const OnnxModel& model,
-                           const std::map<std::string, int64_t>& sizes) {
-  for (size_t i = 0; i < job.freeze.size(); ++i)
-    if (const Status found = onnx::check_freeze(model, {&job.freeze[i], 1}); !found)
-      return fail(job.error(found.error().code, "freeze[" + std::to_string(i) + "]", found.error().message));
-  for (size_t i = 0; i < job.trained.size(); ++i)
-    if (const Status found = onnx::check_train(model, {&job.trained[i], 1}); !found)
-      return fail(job.error(found.error().code, "train[" + std::to_string(i) + "]", found.error().message));
-  onnx::ImportOptions options;
-  options.evaluate = peer::evaluate_reference;
-  options.batch = job.microbatch_size;
-  options.sizes = sizes;
-  options.training = job.task == configs::Task::Train;
-  options.train = job.trained;
-  options.freeze = job.freeze;
-  options.read = train::values_read(job.losses);
-  options.batch_first = true;
-  WEFT_TRY(options.input_shapes, Shapes(job, model, sizes).run());
-  WEFT_TRY(options.bound_inputs, train::input_values(job, model, job.microbatch_size));
-  auto imported = onnx::import_model(model, options, dag::op_table());
-  if (!imported) return fail(job.error(imported.error().code, "model", imported.error().message));
-  WEFT_TRY(const Graph canonical, dag::canonicalise(imported->graph, dag::op_table()));
-  return dag::widen_halves(canonical, dag::op_table(),
-                           options.training ? dag::HalfWeights::Masters : dag::HalfWeights::AsInFile);
-}
-
 // The named output added up, so that it is a loss.
 Graph summed(const Graph& graph, const std::string& output) {
   dag::GraphCopy copy(graph, dag::op_table());
@@ -243,37 +211,42 @@ Result<std::vector<dag::TermColumns>> columns_of(const Job& job, const Graph& gr
   return columns;
 }
 
-Result<Graph> training_graph(const Job& job, const Graph& model, std::vector<std::string>& notes) {
-  WEFT_TRY(const auto columns, columns_of(job, model, notes));
-  auto with_loss = dag::attach_training_loss(model, job.losses, columns, job.batch_size / job.microbatch_size,
-                                             dag::op_table());
-  if (!with_loss) return fail(job.error(with_loss.error().code, "loss", with_loss.error().message));
-  auto graph = dag::differentiate(with_loss->graph, dag::op_table());
-  if (!graph) return fail(job.error(graph.error().code, "model", graph.error().message));
-  if (!graph->find_output(OutputRole::Gradient))
-    return fail(job.error(ErrorCode::InvalidArgument, "freeze",
-                          "no parameter is left to train: the loss depends on no float initializer that is "
-                          "not frozen"));
-  return graph;
-}
+// Of data that are not there: inputs as the model has them, and targets as its outputs ask for.
+class Assumed : public train::Feeding {
+ public:
+  Assumed(const Job& job, const OnnxModel& model, std::vector<std::string>& notes)
+      : job_(job), model_(model), notes_(notes) {}
+
+  Result<train::Matching> match_inputs() const override {
+    train::Matching matching;
+    WEFT_TRY(matching.shapes, Shapes(job_, model_, job_.sizes).run());
+    WEFT_TRY(matching.values, train::input_values(job_, model_, job_.microbatch_size));
+    return matching;
+  }
+  Result<std::vector<dag::TermColumns>> match_targets(const Graph& model,
+                                                      std::vector<data::Feed>& /*feeds*/) const override {
+    return columns_of(job_, model, notes_);
+  }
+  // What a bare model is trained for is the sum of its output.
+  Graph complete(Graph model) const override {
+    if (!is_model(job_.source) || job_.losses.size() != 1 || job_.losses[0].type != dag::LossType::Output)
+      return model;
+    return summed(model, job_.losses[0].prediction);
+  }
+
+ private:
+  const Job& job_;
+  const OnnxModel& model_;
+  std::vector<std::string>& notes_;
+};
 
 }  // namespace
 
 plan::PlanRequest PlannedJob::request() const {
-  return {.graph = &graph,
-          .classes = {lowered},
-          .microbatches = microbatches,
-          .samples = uint64_t{microbatches} * job.microbatch_size,
-          .stages = job.stages,
-          .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
-          .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
-          .clips_norm = job.decides_together(),
-          .evaluates = job.test.has_value(),
-          .copies = broker::RunOptions{}.replication_rate,  // unless the broker is told another
-          .equal_bits = job.equal_bits,
-          .pins = pins,
-          .owner_share_max = job.owner_share_max,
-          .compression = job.compression};
+  plan::PlanRequest request = train::plan_request(job, graph, lowered, broker::RunOptions{}.replication_rate);
+  request.samples = uint64_t{microbatches} * job.microbatch_size;
+  request.pins = pins;
+  return request;
 }
 
 double PlannedJob::samples_per_second(double step_seconds) const {
@@ -316,6 +289,20 @@ bool is_there(const data::DataSpec& spec) {
   std::error_code code;
   return std::filesystem::is_regular_file(data::file_of(spec, "image"), code) &&
          std::filesystem::is_regular_file(data::file_of(spec, "label"), code);
+}
+
+// As a broker prepares it, of the data where they are there.
+Result<train::Prepared> prepare_as_broker(const Job& job, const OnnxModel& model,
+                                          std::vector<std::string>& notes) {
+  const bool predicts = job.task == configs::Task::Predict;
+  const auto prepare = [&](const auto& feeding) {
+    return predicts ? train::prepare_prediction(job, model, feeding, peer::evaluate_reference)
+                    : train::prepare_training(job, model, feeding, peer::evaluate_reference);
+  };
+  const data::DataSpec* spec = data_of(job);
+  if (is_model(job.source) || spec == nullptr || !is_there(*spec)) return prepare(Assumed(job, model, notes));
+  WEFT_TRY(const auto dataset, data::open_dataset(*spec, {.checks_sums = false}));
+  return prepare(*dataset);
 }
 
 // The columns that feed the graph, which was made without them: as many elements, of the graph's types.
@@ -369,28 +356,24 @@ Result<std::vector<uint32_t>> open_microbatch_sizes(const fs::path& path, std::s
 }
 
 Result<PlannedJob> open_planned_job(const fs::path& path, std::span<const std::string> sets,
-                                    const std::map<std::string, int64_t>& sizes, uint32_t microbatch_size) {
+                                    const std::map<std::string, int64_t>& sizes, uint32_t microbatch_size,
+                                    std::span<const dag::BackendTraits> classes) {
   WEFT_TRY(Outline outline, read_outline(path, sets));
   PlannedJob planned{
       .name = path.string(), .job = std::move(outline.job), .graph = {}, .lowered = {}, .notes = {}};
   Job& job = planned.job;
+  for (const auto& [dim, size] : sizes) job.sizes[dim] = size;
   if (job.microbatch_size == 0) job.microbatch_size = microbatch_size;
   if (job.microbatch_size == 0) {
     WEFT_TRY(const auto open, train::microbatch_sizes(job, outline.model));
     job.microbatch_size = open.front();
   }
-  WEFT_TRY(Graph graph, import_graph(job, outline.model, sizes));
-  if (job.task == configs::Task::Train) {
-    if (is_model(path) && job.losses.size() == 1 && job.losses[0].type == dag::LossType::Output)
-      graph = summed(graph, job.losses[0].prediction);
-    WEFT_TRY(planned.graph, training_graph(job, graph, planned.notes));
-    planned.microbatches = job.batch_size / job.microbatch_size;
-  } else {
-    planned.graph = std::move(graph);
-    planned.microbatches = kPredictMicrobatches;
-  }
-  planned.lowered = std::make_shared<const dag::Lowered>(dag::lower_traced(
-      planned.graph, dag::op_table(), {.fuse_elementwise = true, .convolution_layout = dag::Layout::Plain}));
+  WEFT_TRY(auto prepared, prepare_as_broker(job, outline.model, planned.notes));
+  planned.graph = std::move(prepared.graph);
+  planned.microbatches = train::microbatches_at_once(job);
+  for (const dag::BackendTraits& traits : classes)
+    planned.lowered.push_back(
+        std::make_shared<const dag::Lowered>(dag::lower_traced(planned.graph, dag::op_table(), traits)));
   return planned;
 }
 

@@ -59,7 +59,7 @@ class Comparing {
       request.strategy = strategy.name;
       StrategyOutcome& outcome = comparison_.strategies.emplace_back();
       outcome.name = strategy.name;
-      auto plan = plan::make_plan(request);
+      auto plan = plan::make_plan(request, plan::SearchOptions{}, models_);
       outcome.planning_seconds = now() - before;
       if (plan) {
         outcome.plan = std::move(*plan);
@@ -95,7 +95,7 @@ class Comparing {
     return request;
   }
   std::optional<double> rate(const plan::PlanRequest& request) const {
-    const auto plan = plan::make_plan(request);
+    const auto plan = plan::make_plan(request, plan::SearchOptions{}, models_);
     if (!plan) return std::nullopt;
     return job_.samples_per_second(seconds(plan->predicted_step));
   }
@@ -119,7 +119,7 @@ class Comparing {
     plan::DeviceView roomy = cluster_.devices()[i];
     roomy.memory = roomy.host_memory = kEndless;
     request.cluster = plan::ClusterView({roomy});
-    const auto plan = plan::make_plan(request);
+    const auto plan = plan::make_plan(request, plan::SearchOptions{}, models_);
     return plan ? job_.samples_per_second(seconds(plan->predicted_alone)) : 0;
   }
 
@@ -143,6 +143,7 @@ class Comparing {
 
   const PlannedJob& job_;
   const plan::ClusterView& cluster_;
+  mutable plan::ModelCache models_;  // one graph is planned again and again
   Comparison comparison_;
 };
 

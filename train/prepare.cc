@@ -99,6 +99,23 @@ Result<std::vector<dag::TermColumns>> match_targets(const Job& job, const Graph&
   return columns;
 }
 
+class FromDataset : public Feeding {
+ public:
+  FromDataset(const Job& job, const onnx::OnnxModel& model, const data::Dataset& dataset)
+      : job_(job), model_(model), dataset_(dataset) {}
+
+  Result<Matching> match_inputs() const override { return train::match_inputs(job_, model_, dataset_); }
+  Result<std::vector<dag::TermColumns>> match_targets(const Graph& model,
+                                                      std::vector<data::Feed>& feeds) const override {
+    return train::match_targets(job_, model, dataset_, feeds);
+  }
+
+ private:
+  const Job& job_;
+  const onnx::OnnxModel& model_;
+  const data::Dataset& dataset_;
+};
+
 std::optional<size_t> column_of(std::span<const data::Feed> feeds, const std::string& input) {
   const auto feed =
       std::find_if(feeds.begin(), feeds.end(), [&](const data::Feed& f) { return f.input == input; });
@@ -263,12 +280,22 @@ Result<Job> with_largest_microbatch(const Job& job, const onnx::OnnxModel& model
   return job.with_microbatch_size(sizes.back());
 }
 
+uint32_t microbatches_at_once(const Job& job) {
+  return job.task == configs::Task::Train ? job.batch_size / job.microbatch_size : 8;
+}
+
 Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, const data::Dataset& dataset,
                                   const onnx::Evaluator& evaluator) {
-  WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
+  return prepare_training(job, model, FromDataset(job, model, dataset), evaluator);
+}
+
+Result<Prepared> prepare_training(const Job& job, const onnx::OnnxModel& model, const Feeding& feeding,
+                                  const onnx::Evaluator& evaluator) {
+  WEFT_TRY(Matching matching, feeding.match_inputs());
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/true));
+  imported.graph = feeding.complete(std::move(imported.graph));
   WEFT_TRY(const std::vector<dag::TermColumns> columns,
-           match_targets(job, imported.graph, dataset, matching.feeds));
+           feeding.match_targets(imported.graph, matching.feeds));
   auto with_loss = dag::attach_training_loss(imported.graph, job.losses, columns,
                                              job.batch_size / job.microbatch_size, dag::op_table());
   if (!with_loss) return fail(loss_error(job, imported.graph, columns, with_loss.error()));
@@ -324,7 +351,12 @@ Result<Prepared> prepare_evaluation(const Job& job, const onnx::OnnxModel& model
 
 Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model,
                                     const data::Dataset& dataset, const onnx::Evaluator& evaluator) {
-  WEFT_TRY(Matching matching, match_inputs(job, model, dataset));
+  return prepare_prediction(job, model, FromDataset(job, model, dataset), evaluator);
+}
+
+Result<Prepared> prepare_prediction(const Job& job, const onnx::OnnxModel& model, const Feeding& feeding,
+                                    const onnx::Evaluator& evaluator) {
+  WEFT_TRY(Matching matching, feeding.match_inputs());
   WEFT_TRY(onnx::ImportedModel imported, import_for(job, model, matching, evaluator, /*training=*/false));
   Prepared prepared;
   prepared.bounds = find_bounds(imported.graph);

@@ -14,11 +14,13 @@
 #include "base/result.h"
 #include "configs/job.h"
 #include "dag/graph.h"
+#include "dag/loss.h"
 #include "dag/metrics.h"
 #include "dag/onnx/import.h"
 #include "dag/onnx/model.h"
 #include "data/dataset.h"
 #include "data/loader.h"
+#include "train/matching.h"
 
 namespace weft::train {
 
@@ -48,8 +50,31 @@ Result<std::vector<uint32_t>> microbatch_sizes(const configs::Job& job, const on
 // Where nobody plans: the job as it is, or with the largest of these for auto.
 Result<configs::Job> with_largest_microbatch(const configs::Job& job, const onnx::OnnxModel& model);
 
+// How many microbatches are under way at once, as a plan has it: those of a step; of a prediction about as
+// many as fill a pipeline.
+uint32_t microbatches_at_once(const configs::Job& job);
+
+// What feeds a model. A data set tells; of a job that is planned before its data are there, somebody assumes
+// it.
+class Feeding {
+ public:
+  Feeding() = default;
+  Feeding(const Feeding&) = delete;
+  Feeding& operator=(const Feeding&) = delete;
+  virtual ~Feeding() = default;
+
+  virtual Result<Matching> match_inputs() const = 0;
+  // What the columns of the loss hold, by term, for the model's outputs; what feeds them, into `feeds`.
+  virtual Result<std::vector<dag::TermColumns>> match_targets(const dag::Graph& model,
+                                                              std::vector<data::Feed>& feeds) const = 0;
+  // The imported model as the loss is to find it.
+  virtual dag::Graph complete(dag::Graph model) const { return model; }
+};
+
 // The graph of one training microbatch: forward, backward, running statistics. Errors carry the job file's
 // place.
+Result<Prepared> prepare_training(const configs::Job& job, const onnx::OnnxModel& model,
+                                  const Feeding& feeding, const onnx::Evaluator& evaluator);
 Result<Prepared> prepare_training(const configs::Job& job, const onnx::OnnxModel& model,
                                   const data::Dataset& dataset, const onnx::Evaluator& evaluator);
 
@@ -59,6 +84,8 @@ Result<Prepared> prepare_evaluation(const configs::Job& job, const onnx::OnnxMod
 
 // The model in inference mode over one microbatch of `dataset`, its inputs fed by the job's columns, its
 // outputs as predictions: for Task::Predict.
+Result<Prepared> prepare_prediction(const configs::Job& job, const onnx::OnnxModel& model,
+                                    const Feeding& feeding, const onnx::Evaluator& evaluator);
 Result<Prepared> prepare_prediction(const configs::Job& job, const onnx::OnnxModel& model,
                                     const data::Dataset& dataset, const onnx::Evaluator& evaluator);
 

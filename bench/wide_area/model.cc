@@ -205,7 +205,7 @@ Result<Model> model_of_job(const std::filesystem::path& path, std::span<const st
               .optimizer_slots = job.request().optimizer_slots,
               .stages = job.job.stages};
   model.graph = std::move(job.graph);
-  model.lowered = std::move(job.lowered);
+  model.lowered = std::move(job.lowered.front());
   return model;
 }
 

@@ -15,6 +15,8 @@
 #include "plan/owners.h"
 #include "plan/plan.h"
 #include "proto/codec/codec.h"
+#include "train/plan_request.h"
+#include "train/prepare.h"
 
 namespace weft::broker {
 
@@ -28,11 +30,6 @@ LoweredGraphs lower_for(const dag::Graph& graph, const std::vector<dag::BackendT
     lowered.push_back(
         std::make_shared<const dag::Lowered>(dag::lower_traced(graph, dag::op_table(), traits)));
   return lowered;
-}
-
-// At once, as a plan has it: of a step, or about as many as fill a pipeline.
-uint32_t microbatches_of(const configs::Job& job) {
-  return job.task == configs::Task::Train ? job.batch_size / job.microbatch_size : 8;
 }
 
 Result<std::vector<plan::Pin>> resolve_pins(const configs::Job& job, const dag::Graph& graph,
@@ -106,32 +103,17 @@ Result<plan::MicrobatchChoice> JobPlanner::choose_microbatch(const StartPlanning
     const configs::Job job = opened.job.with_microbatch_size(size);
     WEFT_TRY(const train::Prepared prepared, prepare_main(opened, size));
     WEFT_TRY(const auto plan, make_plan(request, job, prepared.graph, lower_for(prepared.graph, classes)));
-    return seconds(plan.predicted_step) / (microbatches_of(job) * size);
+    return seconds(plan.predicted_step) / (train::microbatches_at_once(job) * size);
   });
 }
 
 Result<plan::Plan> JobPlanner::make_plan(const StartPlanning& request, const configs::Job& job,
                                          const dag::Graph& graph, const LoweredGraphs& lowered) const {
-  const bool trains = job.task == configs::Task::Train;
-  WEFT_TRY(std::vector<plan::Pin> pins, resolve_pins(job, graph, request.cluster));
-  plan::Compression compression = job.compression;
-  compression.gentler = request.gentler;
-  return plan::make_plan({.graph = &graph,
-                          .classes = lowered,
-                          .microbatches = microbatches_of(job),
-                          .samples = trains ? job.batch_size : 0,
-                          .stages = job.stages,
-                          .optimizer_slots = static_cast<uint32_t>(optimizer_slots(job.optimizer).size()),
-                          .gradient_sums = job.gradient_ranges > 1 ? 2u : 1u,
-                          .clips_norm = trains && job.decides_together(),
-                          .evaluates = trains && job.test.has_value(),
-                          .copies = trains ? replication_rate_ : std::nullopt,
-                          .equal_bits = job.equal_bits,
-                          .cluster = request.cluster,
-                          .strategy = job.strategy,
-                          .pins = std::move(pins),
-                          .owner_share_max = job.owner_share_max,
-                          .compression = compression});
+  plan::PlanRequest asked = train::plan_request(job, graph, lowered, replication_rate_);
+  asked.cluster = request.cluster;
+  WEFT_TRY(asked.pins, resolve_pins(job, graph, request.cluster));
+  asked.compression.gentler = request.gentler;
+  return plan::make_plan(asked);
 }
 
 Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& request, bool is_first) {

@@ -18,7 +18,11 @@ SubmittedJobs::SubmittedJobs() {
 proto::SubmitJob SubmittedJobs::submit(const std::string& name, const std::vector<std::string>& sets) {
   const fs::path there = folder() / ("case-" + name);
   fs::create_directories(there);
-  const auto opened = train::open_job(unpack_case(name, there), sets);
+  return submit_file(unpack_case(name, there), sets);
+}
+
+proto::SubmitJob SubmittedJobs::submit_file(const fs::path& job, const std::vector<std::string>& sets) {
+  const auto opened = train::open_job(job, sets);
   EXPECT_TRUE(opened.has_value()) << (opened ? "" : opened.error().message);
   const auto ready = train::ready_job(*opened);
   EXPECT_TRUE(ready.has_value()) << (ready ? "" : ready.error().message);

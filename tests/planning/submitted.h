@@ -22,6 +22,8 @@ class SubmittedJobs {
   storage::BlobStore& blobs() { return *blobs_; }
   // One of tests/numerics, as `weft submit` sends it.
   proto::SubmitJob submit(const std::string& name, const std::vector<std::string>& sets = {});
+  // Any job file.
+  proto::SubmitJob submit_file(const std::filesystem::path& job, const std::vector<std::string>& sets = {});
 
   // Of the weft that was built beside.
   broker::PlanProcessOptions process_options() const;

@@ -58,7 +58,7 @@ const std::map<std::string, Layer>& layers() {
          "compress", "proto", "proto/codec", "net", "security", "storage", "plan", "dag", "base"}}},
       {"train",
        {{"configs", "data", "storage", "dag/onnx", "dag/passes", "peer/backend/reference", "peer",
-         "peer/backend", "dag", "base"}}},
+         "peer/backend", "plan", "dag", "base"}}},
       {"sim", {{"net/model", "broker", "peer/machine", "proto", "plan", "dag", "base"}}},
       {"cli",
        {{"broker/service",

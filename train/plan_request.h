@@ -1,0 +1,24 @@
+// What a job asks of the planner: one place for the broker, which plans to run, and for `weft plan`.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "configs/job.h"
+#include "dag/graph.h"
+#include "dag/lower.h"
+#include "plan/request.h"
+
+namespace weft::train {
+
+// Without a cluster and without pins, which name what is in one. `graph`: prepared from the job
+// (train/prepare.h), outlives the request. `classes`: as each class of the cluster's devices runs it.
+// `copy_rate`: bytes a second of an uplink that copies of the state may take (0: without limit); nothing:
+// none are made.
+plan::PlanRequest plan_request(const configs::Job& job, const dag::Graph& graph,
+                               std::vector<std::shared_ptr<const dag::Lowered>> classes,
+                               std::optional<uint64_t> copy_rate);
+
+}  // namespace weft::train
