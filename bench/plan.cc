@@ -2,14 +2,19 @@
 // the loss of a peer. Aims: 0.2 s for 1,125 ops on 64 devices, the first time and after a loss; 1 s for
 // 5,605 ops on 1,000; for GPT-2 small on 24 devices at 12 sites 1 s by itself, 2 s for all strategies.
 //   ./dev bench plan [largest number of devices, default 1000]
+//   ./dev bench plan vary    what each of the search's options costs and brings, halved and doubled
 // Seconds are the processor's. A line ends with the predicted step and a digest of the whole plan: two builds
 // that plan alike print the same ones, and bench/plan-against says whether they do.
+#include <algorithm>
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/plan_graphs.h"
@@ -141,11 +146,99 @@ void measure_gpt2(const Gpt2Case& of) {
   std::printf("%-52s %7.3f s\n", (name + "in all").c_str(), processor_seconds() - began);
 }
 
+// ---- the search's options ----
+
+struct Variation {
+  std::string name;
+  std::function<void(SearchOptions&, double times)> change;
+};
+template <typename T>
+Variation of(const char* name, T SearchOptions::*option) {
+  return {name, [option](SearchOptions& options, double times) {
+            options.*option = static_cast<T>(static_cast<double>(options.*option) * times);
+          }};
+}
+// What is a part of a step: how much less than all of it.
+Variation of_part(const char* name, double SearchOptions::*option) {
+  return {name, [option](SearchOptions& options, double times) {
+            options.*option = 1 + (options.*option - 1) * times;
+          }};
+}
+const std::vector<Variation> kVariations = {
+    of("coarse_positions", &SearchOptions::coarse_positions),
+    of("numbers_one_by_one", &SearchOptions::numbers_one_by_one),
+    of("numbers_stride", &SearchOptions::numbers_stride),
+    of("tries_in_vain", &SearchOptions::tries_in_vain),
+    of("sites_alone", &SearchOptions::sites_alone),
+    of("worked_out", &SearchOptions::worked_out),
+    of("worked_out_work", &SearchOptions::worked_out_work),
+    of_part("hopeful", &SearchOptions::hopeful),
+    of("refined", &SearchOptions::refined),
+    of("polished", &SearchOptions::polished),
+    of("starts_each", &SearchOptions::starts_each),
+    of_part("nearly_as_good", &SearchOptions::nearly_as_good),
+    of("polish_work", &SearchOptions::polish_work),
+    of("small", &SearchOptions::small),
+    of("polish_work_of_small", &SearchOptions::polish_work_of_small),
+    of("strayed", &SearchOptions::strayed),
+    of("strays_in_vain", &SearchOptions::strays_in_vain),
+    of_part("worth_a_stage", &SearchOptions::worth_a_stage),
+    of_part("worth_a_piece", &SearchOptions::worth_a_piece),
+    of_part("worth_a_change", &SearchOptions::worth_a_change),
+    of_part("worth_memory", &SearchOptions::worth_memory),
+};
+
+struct Tried {
+  double took = 0;
+  std::vector<double> steps;  // seconds; of what cannot be planned: endless
+};
+Tried try_options(const SearchOptions& options) {
+  Tried tried;
+  for (const Gpt2Case& one : kGpt2Cases) {
+    const dag::Graph graph = gpt2_step(one.batch);
+    PlanRequest request = request_of(one, graph);
+    ModelCache models;
+    for (const bool free : {false, true}) {
+      if (free) request.cluster = with_free_links(request.cluster);
+      const double began = processor_seconds();
+      const auto plan = make_plan(request, options, models);
+      tried.took += processor_seconds() - began;
+      tried.steps.push_back(plan ? seconds(plan->predicted_step) : HUGE_VAL);
+    }
+  }
+  return tried;
+}
+
+void vary() {
+  const Tried usual = try_options({});
+  std::printf("%-28s %8s %10s %10s\n", "GPT-2, auto", "seconds", "mean step", "worst");
+  std::printf("%-28s %8.3f\n", "as it is", usual.took);
+  for (const Variation& variation : kVariations)
+    for (const double times : {0.5, 2.0}) {
+      SearchOptions options;
+      variation.change(options, times);
+      const Tried tried = try_options(options);
+      double sum = 0, worst = -HUGE_VAL;
+      for (size_t i = 0; i < tried.steps.size(); ++i) {
+        const double longer = 100 * (tried.steps[i] / usual.steps[i] - 1);
+        sum += longer;
+        worst = std::max(worst, longer);
+      }
+      std::printf("%-28s %8.3f %+9.2f%% %+9.2f%%\n",
+                  (variation.name + (times < 1 ? ", halved" : ", doubled")).c_str(), tried.took,
+                  sum / static_cast<double>(tried.steps.size()), worst);
+    }
+}
+
 }  // namespace
 }  // namespace weft::plan
 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (argc > 1 && std::string_view(argv[1]) == "vary") {
+    weft::plan::vary();
+    return 0;
+  }
   const auto most = static_cast<uint32_t>(argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 1000);
   for (const weft::plan::Gpt2Case& one : weft::plan::kGpt2Cases) weft::plan::measure_gpt2(one);
   for (const uint32_t devices : {16u, 64u, 250u, 1000u})

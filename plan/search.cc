@@ -165,7 +165,8 @@ void Search::try_sites(Best& best, const Devices& devices, bool tight) {
 }
 
 uint32_t Search::next_number(uint32_t stages) const {
-  return stages + (stages > options_.numbers_one_by_one ? stages / options_.numbers_stride : 1);
+  const bool one_by_one = stages <= options_.numbers_one_by_one;
+  return stages + (one_by_one ? 1 : std::max(1u, stages / options_.numbers_stride));
 }
 
 // As many stages as pay, from `least` up to `most`.

@@ -8,9 +8,11 @@
 #include <tuple>
 
 #include "dag/autodiff.h"
+#include "dag/copied_bytes.h"
 #include "dag/loss.h"
 #include "dag/recompute.h"
 #include "dag/split.h"
+#include "dag/state.h"
 #include "peer/backend/cpu/cpu_backend.h"
 #include "peer/executor.h"
 #include "plan/model.h"
@@ -222,6 +224,53 @@ TEST_P(OnEveryGraph, MemoryIsNotUnderestimated) {
 }
 
 // What its first part makes is not kept for its second, which reads none of it.
+TEST_P(OnEveryGraph, CopiesSendTheTrainedState) {
+  const Graph graph = test::training_graph(GetParam(), 3);
+  const Model model = make_model(graph);
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed, 5);
+    const auto stage_of_op = random_cut(graph, model, 3, rng);
+    const auto split = dag::split(graph, stage_of_op, 3, dag::op_table()).value();
+    const Pipeline pipeline =
+        make_pipeline(model, stage_of_op, std::vector<StageDevice>(3), {.optimizer_slots = 2}).value();
+    for (size_t s = 0; s < 3; ++s) {
+      const Graph& stage = split.stages[s].graph;
+      Bytes state;
+      for (const dag::StateKey& key : dag::trained_state(stage, {.type = dag::OptimizerType::AdamW}))
+        state += stage.spec(stage.find_initializer(key.name)->value).bytes();
+      EXPECT_EQ(dag::copied_bytes(stage, 2), state) << "stage " << s;
+      EXPECT_EQ(pipeline.stages[s].copied, state) << "stage " << s;
+    }
+  }
+}
+
+// Three layers are frozen, and nothing learns what `side` is multiplied by.
+TEST(PipelineWork, CopiesSendNothingThatIsNotTrained) {
+  dag::GraphBuilder b(dag::op_table());
+  const auto weight = [&](const std::string& name, dag::InitializerRole role, int64_t out) {
+    return b.initializer(name, {dag::DType::F32, {64, out}}, role);
+  };
+  dag::ValueId x = b.input("x", {dag::DType::F32, {2, 64}});
+  for (const char* name : {"a", "b", "c"})
+    x = b.add(dag::OpKind::MatMul, {x, weight(name, dag::InitializerRole::Frozen, 64)});
+  b.output("side", b.add(dag::OpKind::MatMul, {x, weight("side", dag::InitializerRole::Parameter, 64)}),
+           dag::OutputRole::Prediction);
+  const dag::ValueId y = b.add(dag::OpKind::MatMul, {x, weight("head", dag::InitializerRole::Parameter, 10)});
+  b.output("loss",
+           b.add(dag::OpKind::ReduceMean, {y},
+                 {{dag::Attr::Axes, dag::Ints{0, 1}}, {dag::Attr::KeepDims, int64_t{0}}}),
+           dag::OutputRole::Loss);
+  const Graph graph = test::lowered(b.finish());
+  const Pipeline pipeline = make_pipeline(make_model(graph), std::vector<uint32_t>(graph.ops().size(), 0),
+                                          std::vector<StageDevice>(1), {.optimizer_slots = 2})
+                                .value();
+  const Bytes head{3 * 64 * 10 * 4};  // its values, and two slots
+  EXPECT_EQ(dag::copied_bytes(graph, 2), head);
+  EXPECT_EQ(pipeline.stages[0].copied, head);
+  EXPECT_GT(pipeline.stages[0].host, head) << "the host fetches what is not trained, too";
+}
+
 TEST(PipelineWork, ARingsFirstStageKeepsLittleBetweenItsTasksIfItRecomputes) {
   const Graph graph = test::gpt({.layers = 6, .width = 64, .heads = 4, .tied = false});
   const Model model = make_model(graph);
