@@ -68,10 +68,10 @@ To saturating_from_double(double value) {
     return static_cast<To>(value);
   } else {
     if (std::isnan(value)) return 0;
-    constexpr double low = static_cast<double>(std::numeric_limits<To>::min());
-    constexpr double high = static_cast<double>(std::numeric_limits<To>::max());
-    if (value <= low) return std::numeric_limits<To>::min();
-    if (value >= high) return std::numeric_limits<To>::max();
+    constexpr double kLow = static_cast<double>(std::numeric_limits<To>::min());
+    constexpr double kHigh = static_cast<double>(std::numeric_limits<To>::max());
+    if (value <= kLow) return std::numeric_limits<To>::min();
+    if (value >= kHigh) return std::numeric_limits<To>::max();
     return static_cast<To>(value);
   }
 }

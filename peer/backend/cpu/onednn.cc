@@ -28,8 +28,8 @@ namespace {
 
 memory::format_tag plain_tag(size_t rank) {
   using Tag = memory::format_tag;
-  constexpr Tag tags[] = {Tag::undef, Tag::a, Tag::ab, Tag::abc, Tag::abcd, Tag::abcde, Tag::abcdef};
-  return rank < std::size(tags) ? tags[rank] : Tag::undef;
+  constexpr Tag kTags[] = {Tag::undef, Tag::a, Tag::ab, Tag::abc, Tag::abcd, Tag::abcde, Tag::abcdef};
+  return rank < std::size(kTags) ? kTags[rank] : Tag::undef;
 }
 
 memory::format_tag tag_of(Layout layout, size_t rank) {
