@@ -50,7 +50,9 @@ row() {
   timeout -k 5 "$limit" "$@" >"$work/$name.out" 2>"$work/$name.err" </dev/null
   why=$(what_is_wrong "$?" "$work/$name.out" "$least")
   report "$name" "$why" "$(grep -c . "$work/$name.out")" $((${EPOCHREALTIME/[.,]/} - began))
-  if [ -n "$why" ]; then tail -n 5 "$work/$name.err" >&2; failed+=("$name"); else passed=$((passed + 1)); fi
+  if [ -z "$why" ]; then passed=$((passed + 1)); return; fi
+  tail -n 5 "$work/$name.out" "$work/$name.err" >&2
+  failed+=("$name")
 }
 number='[-+]? *[0-9]+([.][0-9]+)?(e[-+]?[0-9]+)?'
 what_is_wrong() {  # what_is_wrong STATUS FILE LEAST
