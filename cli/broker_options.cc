@@ -88,6 +88,27 @@ Status parse_word(const char* option, const std::string& text, const char* yes, 
   return {};
 }
 
+Status parse_replan_after(const std::string& text, BrokerServiceOptions& into) {
+  into.broker.drift.look_after = {};
+  if (text == "never") return {};
+  WEFT_TRY(into.broker.drift.look_after, parse_duration(text));
+  return {};
+}
+
+Status parse_compare_share(const std::string& text, BrokerServiceOptions& into) {
+  const auto share = number_in(text, 0.0, 0.5);
+  if (!share) return wrong("--compare-share", text, "is no number from 0 to 0.5");
+  into.broker.run.compare_share = *share;
+  return {};
+}
+
+Status parse_plan_seconds(const std::string& text, BrokerServiceOptions& into) {
+  const auto seconds = number_in(text, 1, kPlanSecondsMax);
+  if (!seconds) return wrong("--plan-seconds", text, "is no number of seconds from 1 to a day");
+  into.plan_time = std::chrono::seconds(*seconds);
+  return {};
+}
+
 const std::vector<Row>& rows() {
   static const std::vector<Row> kRows = {
       {"data_dir",
@@ -144,33 +165,17 @@ const std::vector<Row>& rows() {
       {"replan_after",
        "how long after a run began, or the last look at it, it may be planned again with what "
        "was measured since, and moved where that pays; default 30s; never",
-       [](const std::string& text, BrokerServiceOptions& into) -> Status {
-         into.broker.drift.look_after = {};
-         if (text == "never") return {};
-         WEFT_TRY(into.broker.drift.look_after, parse_duration(text));
-         return {};
-       }},
+       parse_replan_after},
       {"compare_share",
        "of the time of a run over compressed links, what may go into running a microbatch over "
        "dense ones beside, to see what compression does to loss and gradient; default 0.02; 0: "
        "never",
-       [](const std::string& text, BrokerServiceOptions& into) -> Status {
-         const auto share = number_in(text, 0.0, 0.5);
-         if (!share) return wrong("--compare-share", text, "is no number from 0 to 0.5");
-         into.broker.run.compare_share = *share;
-         return {};
-       }},
+       parse_compare_share},
       {"plan_memory",
        "what planning a job, in a process of its own, may take, as 4GiB (the default) or "
        "unlimited; a model that takes more fails its job",
        parse_plan_memory},
-      {"plan_seconds", "how long planning a job may take, in seconds; default 60",
-       [](const std::string& text, BrokerServiceOptions& into) -> Status {
-         const auto seconds = number_in(text, 1, kPlanSecondsMax);
-         if (!seconds) return wrong("--plan-seconds", text, "is no number of seconds from 1 to a day");
-         into.plan_time = std::chrono::seconds(*seconds);
-         return {};
-       }},
+      {"plan_seconds", "how long planning a job may take, in seconds; default 60", parse_plan_seconds},
   };
   return kRows;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <memory>
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
@@ -69,112 +70,162 @@ void print_row(const std::string& name, const Cost& cost, double total, int micr
              cost.bytes / cost.seconds / 1e9, cost.runs / microbatches);
 }
 
+using Rows = std::map<std::string, Cost>;
+
+// A job, made ready to repeat one step of it.
+struct Profiled {
+  std::unique_ptr<peer::Backend> backend;
+  std::unique_ptr<peer::Executor> executor;
+  std::unique_ptr<peer::MicrobatchMemory> microbatch;
+  data::Microbatch batch;
+  std::vector<Cost> groups;  // of the program
+  Cost update;
+};
+
+Result<data::Microbatch> first_microbatch(const configs::Job& job, const data::Dataset& dataset,
+                                          const train::Prepared& prepared) {
+  data::Request request{
+      .step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size, .samples = {}};
+  for (uint32_t i = 0; i < job.microbatch_size; ++i) request.samples.push_back(i % dataset.sample_count());
+  WEFT_TRY(data::Microbatch batch, data::read_microbatch(dataset, prepared.feeds, request));
+  data::StepDivisors divisors(prepared.divisors, job.losses.size());
+  WEFT_TRY(const auto* divided, divisors.of(dataset, request.step, request.samples));
+  batch.tensors.insert(divided->tensors.begin(), divided->tensors.end());
+  return batch;
+}
+
+Result<Profiled> make_ready(configs::Job& job, const BackendOptions& options) {
+  Profiled made;
+  WEFT_TRY(made.backend, make_backend(options));
+  WEFT_TRY(const std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*job.train));
+  WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(job.model));
+  WEFT_TRY(job, train::with_largest_microbatch(job, model));
+  WEFT_TRY(train::Prepared prepared, train::prepare_training(job, model, *dataset, peer::evaluate_reference));
+  WEFT_TRY(made.executor,
+           train::make_executor(prepared.graph, prepared.weights,
+                                std::make_shared<peer::State>(*made.backend), {.optimizer = job.optimizer}));
+  WEFT_TRY(made.microbatch, made.executor->make_microbatch());
+  WEFT_TRY(made.batch, first_microbatch(job, *dataset, prepared));
+  made.microbatch->context = {
+      .seed = job.seed, .step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size};
+  made.groups.resize(made.executor->program().groups.size());
+  return made;
+}
+
+// The first run warms caches up and is not counted.
+Status run_steps(Profiled& profiled, const configs::Job& job, int microbatches) {
+  peer::Executor& executor = *profiled.executor;
+  Clock::time_point begun;
+  bool counting = false;
+  executor.set_observer([&](size_t group, bool begins) {
+    if (begins) {
+      begun = Clock::now();
+    } else if (counting) {
+      profiled.groups[group].seconds += std::chrono::duration<double>(Clock::now() - begun).count();
+      ++profiled.groups[group].runs;
+    }
+  });
+  for (int i = 0; i <= microbatches; ++i) {
+    counting = i > 0;
+    for (const auto& [name, tensor] : profiled.batch.tensors)
+      WEFT_TRY_STATUS(executor.set_input(*profiled.microbatch, name, tensor));
+    WEFT_TRY_STATUS(executor.run(*profiled.microbatch));
+    const auto before = Clock::now();
+    WEFT_TRY_STATUS(executor.update({.step = static_cast<uint64_t>(i + 1),
+                                     .learning_rate = job.optimizer.learning_rate,
+                                     .gradient_scale = 1}));
+    WEFT_TRY_STATUS(profiled.backend->synchronize());
+    if (!counting) continue;
+    profiled.update.seconds += std::chrono::duration<double>(Clock::now() - before).count();
+    ++profiled.update.runs;
+  }
+  return {};
+}
+
+// What was computed and moved in that time.
+void count_work(Profiled& profiled, const configs::Job& job, int microbatches) {
+  const dag::Graph& graph = profiled.executor->graph();
+  for (size_t g = 0; g < profiled.groups.size(); ++g) {
+    const peer::GroupSignature& group = profiled.executor->program().groups[g];
+    Cost& cost = profiled.groups[g];
+    for (const dag::OpId op : group.ops)
+      cost.flops += static_cast<double>(dag::op_flops(graph, graph.op(op)).value);
+    for (const auto* values : {&group.inputs, &group.outputs})
+      for (const dag::ValueId value : *values)
+        cost.bytes += static_cast<double>(graph.spec(value).bytes().value);
+    cost.flops *= microbatches;
+    cost.bytes *= microbatches;
+  }
+  const auto passes = static_cast<int64_t>(3 + 2 * dag::optimizer_slots(job.optimizer).size());
+  for (const auto& parameter : profiled.executor->parameters())
+    profiled.update.bytes += static_cast<double>(microbatches * parameter.spec.bytes().value * passes);
+}
+
+void print_rows(const Rows& rows, size_t most, double total_seconds, int microbatches) {
+  std::vector<std::pair<std::string, Cost>> sorted(rows.begin(), rows.end());
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  if (sorted.size() > most) sorted.resize(most);
+  for (const auto& [name, cost] : sorted) print_row(name, cost, total_seconds, microbatches);
+}
+
+Cost print_families(const Profiled& profiled, int microbatches) {
+  Rows families;
+  Cost total = profiled.update;
+  for (size_t g = 0; g < profiled.groups.size(); ++g) {
+    const peer::GroupSignature& group = profiled.executor->program().groups[g];
+    families[std::string(to_string(family_of(profiled.executor->graph(), group)))].add(profiled.groups[g]);
+    total.add(profiled.groups[g]);
+  }
+  families["parameter update"] = profiled.update;
+  fmt::print("\nby family, per microbatch\n");
+  print_rows(families, families.size(), total.seconds, microbatches);
+  print_row("all", total, total.seconds, microbatches);
+  return total;
+}
+
+void print_kernels(const Profiled& profiled, const Cost& total, const ProfileOptions& options) {
+  const peer::Executor& executor = *profiled.executor;
+  Rows kernels;
+  Cost slow;
+  for (size_t g = 0; g < profiled.groups.size(); ++g) {
+    const std::string_view implementation = executor.kernel(g).implementation();
+    const std::string mark = is_slow(implementation) ? "slow: " : "";
+    kernels[fmt::format("{}{} | {}", mark, implementation,
+                        label_of(executor.graph(), executor.program().groups[g]))]
+        .add(profiled.groups[g]);
+    if (is_slow(implementation)) slow.add(profiled.groups[g]);
+  }
+  fmt::print("\nby kernel\n");
+  print_rows(kernels, options.rows, total.seconds, options.microbatches);
+  if (slow.runs > 0)
+    fmt::print("\nslow: {} kernels run reference loops, {:.1f}% of the time\n",
+               slow.runs / options.microbatches, 100 * slow.seconds / total.seconds);
+}
+
+void print_memory(const peer::Executor& executor) {
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  fmt::print(
+      "\nmemory: {} for weights, gradients and optimizer, {} for a microbatch; peak of the process {}\n",
+      format_bytes(executor.persistent_bytes().value),
+      format_bytes((executor.scratch_bytes() + executor.microbatch_bytes()).value),
+      format_bytes(int64_t{usage.ru_maxrss} * 1024));
+}
+
 Result<int> run_profile(const ProfileOptions& options) {
   WEFT_TRY(configs::Job job, configs::load_job(options.job, options.sets));
   if (job.task != configs::Task::Train)
     return fail(
         job.error(ErrorCode::Unsupported, "task", "a step of training is profiled, and this job predicts"));
-  WEFT_TRY(const auto backend, make_backend(options.backend));
-  WEFT_TRY(const std::shared_ptr<const data::Dataset> dataset, data::open_dataset(*job.train));
-  WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(job.model));
-  WEFT_TRY(job, train::with_largest_microbatch(job, model));
-  WEFT_TRY(train::Prepared prepared, train::prepare_training(job, model, *dataset, peer::evaluate_reference));
-  WEFT_TRY(const auto executor,
-           train::make_executor(prepared.graph, prepared.weights, std::make_shared<peer::State>(*backend),
-                                {.optimizer = job.optimizer}));
-  WEFT_TRY(const auto microbatch, executor->make_microbatch());
-  data::Request request{
-      .step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size, .samples = {}};
-  for (uint32_t i = 0; i < job.microbatch_size; ++i) request.samples.push_back(i % dataset->sample_count());
-  WEFT_TRY(data::Microbatch batch, data::read_microbatch(*dataset, prepared.feeds, request));
-  data::StepDivisors divisors(prepared.divisors, job.losses.size());
-  WEFT_TRY(const auto* divided, divisors.of(*dataset, request.step, request.samples));
-  batch.tensors.insert(divided->tensors.begin(), divided->tensors.end());
-  microbatch->context = {
-      .seed = job.seed, .step = 1, .sample_position = 0, .microbatch_size = job.microbatch_size};
-
-  const dag::Graph& graph = executor->graph();
-  std::vector<Cost> costs(executor->program().groups.size());
-  Cost update;
-  Clock::time_point begun;
-  bool counting = false;
-  executor->set_observer([&](size_t group, bool begins) {
-    if (begins) {
-      begun = Clock::now();
-    } else if (counting) {
-      costs[group].seconds += std::chrono::duration<double>(Clock::now() - begun).count();
-      ++costs[group].runs;
-    }
-  });
-  for (int i = 0; i <= options.microbatches; ++i) {
-    counting = i > 0;  // the first run warms caches up
-    for (const auto& [name, tensor] : batch.tensors)
-      WEFT_TRY_STATUS(executor->set_input(*microbatch, name, tensor));
-    WEFT_TRY_STATUS(executor->run(*microbatch));
-    const auto before = Clock::now();
-    WEFT_TRY_STATUS(executor->update({.step = static_cast<uint64_t>(i + 1),
-                                      .learning_rate = job.optimizer.learning_rate,
-                                      .gradient_scale = 1}));
-    WEFT_TRY_STATUS(backend->synchronize());
-    if (counting)
-      update.seconds += std::chrono::duration<double>(Clock::now() - before).count(), ++update.runs;
-  }
-
-  std::map<std::string, Cost> families;
-  Cost total = update;
-  for (size_t g = 0; g < costs.size(); ++g) {
-    const peer::GroupSignature& group = executor->program().groups[g];
-    for (const dag::OpId op : group.ops)
-      costs[g].flops += static_cast<double>(dag::op_flops(graph, graph.op(op)).value);
-    for (const auto* values : {&group.inputs, &group.outputs})
-      for (const dag::ValueId value : *values)
-        costs[g].bytes += static_cast<double>(graph.spec(value).bytes().value);
-    costs[g].flops *= options.microbatches;
-    costs[g].bytes *= options.microbatches;
-    families[std::string(to_string(family_of(graph, group)))].add(costs[g]);
-    total.add(costs[g]);
-  }
-  for (const auto& parameter : executor->parameters())
-    update.bytes +=
-        static_cast<double>(options.microbatches * parameter.spec.bytes().value *
-                            static_cast<int64_t>(3 + 2 * dag::optimizer_slots(job.optimizer).size()));
-  families["parameter update"] = update;
-
-  fmt::print("{} of {} samples, {}\n", backend->numerics_fingerprint(), job.microbatch_size,
+  WEFT_TRY(Profiled profiled, make_ready(job, options.backend));
+  WEFT_TRY_STATUS(run_steps(profiled, job, options.microbatches));
+  count_work(profiled, job, options.microbatches);
+  fmt::print("{} of {} samples, {}\n", profiled.backend->numerics_fingerprint(), job.microbatch_size,
              job.model.string());
-  fmt::print("\nby family, per microbatch\n");
-  std::vector<std::pair<std::string, Cost>> rows(families.begin(), families.end());
-  std::sort(rows.begin(), rows.end(),
-            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  for (const auto& [name, cost] : rows) print_row(name, cost, total.seconds, options.microbatches);
-  print_row("all", total, total.seconds, options.microbatches);
-
-  fmt::print("\nby kernel\n");
-  std::map<std::string, Cost> kernels;
-  Cost slow;
-  for (size_t g = 0; g < costs.size(); ++g) {
-    const std::string_view implementation = executor->kernel(g).implementation();
-    const std::string mark = is_slow(implementation) ? "slow: " : "";
-    kernels[fmt::format("{}{} | {}", mark, implementation, label_of(graph, executor->program().groups[g]))]
-        .add(costs[g]);
-    if (is_slow(implementation)) slow.add(costs[g]);
-  }
-  rows.assign(kernels.begin(), kernels.end());
-  std::sort(rows.begin(), rows.end(),
-            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  if (rows.size() > options.rows) rows.resize(options.rows);
-  for (const auto& [name, cost] : rows) print_row(name, cost, total.seconds, options.microbatches);
-  if (slow.runs > 0)
-    fmt::print("\nslow: {} kernels run reference loops, {:.1f}% of the time\n",
-               slow.runs / options.microbatches, 100 * slow.seconds / total.seconds);
-
-  struct rusage usage {};
-  getrusage(RUSAGE_SELF, &usage);
-  fmt::print(
-      "\nmemory: {} for weights, gradients and optimizer, {} for a microbatch; peak of the process {}\n",
-      format_bytes(executor->persistent_bytes().value),
-      format_bytes((executor->scratch_bytes() + executor->microbatch_bytes()).value),
-      format_bytes(int64_t{usage.ru_maxrss} * 1024));
+  const Cost total = print_families(profiled, options.microbatches);
+  print_kernels(profiled, total, options);
+  print_memory(*profiled.executor);
   return kExitOk;
 }
 

@@ -45,86 +45,93 @@ void Checkers::expect_calm(bool calm) { calm_ = calm; }
 
 void Checkers::on_durable(std::span<const broker::Record> records) {
   for (const broker::Record& record : records)
-    std::visit(
-        Overloaded{
-            [&](const broker::PrincipalAdmitted&) { world_.note(What::Record, 0); },
-            [&](const broker::JobSubmitted& r) {
-              world_.note(What::Record, 1, r.job);
-              if (jobs_.contains(r.job)) return fail(r.job, "its number was used before");
-              jobs_[r.job].spec = static_cast<uint32_t>(std::strtoul(r.submission.job.c_str(), nullptr, 10));
-            },
-            [&](const broker::JobChanged& r) {
-              world_.note(What::Record, 2, r.job, static_cast<uint64_t>(r.state));
-              Job& job = jobs_[r.job];
-              if (job.ended && r.state < JobState::Finished) fail(r.job, "it goes on after its end");
-              job.ended = r.state >= JobState::Finished;
-              if (r.state == JobState::Running) job.for_speed = false;
-              for (const char* reason : {"planned anew", "slower than promised"})
-                job.for_speed |= r.reason.find(reason) != std::string::npos;
-              // Nobody can tell a broker that faults ended twice from one that planning did.
-              const bool is_unlucky = r.reason.starts_with("the broker ended twice while") &&
-                                      world_.noted(What::BrokerCrashes) >= 2;
-              if (r.state == JobState::Failed && !is_unlucky) fail(r.job, "it failed: " + r.reason);
-              if (r.state == JobState::Stopped && !specs_[job.spec].stop)
-                fail(r.job, "it stopped and nobody asked for it");
-              if (r.state == JobState::Finished && !store_.state().jobs.at(r.job).result)
-                fail(r.job, "it is finished and has no result");
-            },
-            [&](const broker::CheckpointCommitted& r) {
-              world_.note(What::Record, 3, r.job, r.step);
-              on_checkpoint(r);
-            },
-            [&](const broker::PredictionCommitted& r) {
-              world_.note(What::Record, 4, r.job, r.report.microbatch);
-              Job& job = jobs_[r.job];
-              if (!job.predicted.insert(r.report.microbatch).second)
-                fail(r.job, "microbatch " + number(r.report.microbatch) + " was predicted twice");
-              for (const auto& output : r.report.outputs) {
-                if (value_of(output.sha256) != alone(r.job).prediction(r.report.microbatch))
-                  fail(r.job, "the prediction of microbatch " + number(r.report.microbatch) + " is another");
-                if (!blobs_.has_durable(output.sha256)) fail(r.job, "a recorded prediction is not durable");
-              }
-            },
-            [&](const broker::ResultCommitted& r) {
-              world_.note(What::Record, 5, r.job, r.result.step);
-              on_result(r.job, r.result);
-            },
-            [&](const proto::JobEvent& r) {
-              world_.note(What::Record, 6, r.job, (r.sequence << 8) | static_cast<uint64_t>(r.kind));
-              on_event(r);
-            },
-            [&](const broker::RunStarted& r) {
-              world_.note(What::Record, 7, r.job, r.plan_version);
-              Job& job = jobs_[r.job];
-              if (r.plan_version <= job.command_plan)
-                fail(r.job, "plan version " + number(r.plan_version) + " began after version " +
-                                number(job.command_plan));
-              job.command_plan = r.plan_version;
-              job.command = 0;
-              ++counts_.plans;
-            },
-            [&](const broker::CommandIssued& r) {
-              world_.note(What::Record, 8, r.job, r.command.sequence);
-              Job& job = jobs_[r.job];
-              if (r.command.plan_version != job.command_plan)
-                fail(r.job, "a command of plan version " + number(r.command.plan_version) +
-                                " while version " + number(job.command_plan) + " runs");
-              if (r.command.sequence != job.command + 1)
-                fail(r.job, "command " + number(r.command.sequence) + " after " + number(job.command));
-              job.command = r.command.sequence;
-              if (r.command.committed > job.committed)
-                fail(r.job,
-                     "a command calls step " + number(r.command.committed) + " committed before its event");
-              if (store_.state().jobs.at(r.job).script.size() > script_max_ + kBorderCommands)
-                fail(r.job, "its script has " + number(store_.state().jobs.at(r.job).script.size()) +
-                                " commands that are not settled");
-            },
-            [&](const broker::PeerBanned&) {},
-            [&](const broker::PrincipalForgotten&) {},
-            [&](const broker::JobEnded&) {},
-            [&](const broker::RunEnded& r) { world_.note(What::Record, 9, r.job); },
-        },
-        record);
+    std::visit(Overloaded{
+                   [&](const broker::PrincipalAdmitted&) { world_.note(What::Record, 0); },
+                   [&](const broker::JobSubmitted& r) {
+                     world_.note(What::Record, 1, r.job);
+                     if (jobs_.contains(r.job)) return fail(r.job, "its number was used before");
+                     jobs_[r.job].spec =
+                         static_cast<uint32_t>(std::strtoul(r.submission.job.c_str(), nullptr, 10));
+                   },
+                   [&](const broker::JobChanged& r) { on_changed(r); },
+                   [&](const broker::CheckpointCommitted& r) {
+                     world_.note(What::Record, 3, r.job, r.step);
+                     on_checkpoint(r);
+                   },
+                   [&](const broker::PredictionCommitted& r) { on_prediction(r); },
+                   [&](const broker::ResultCommitted& r) {
+                     world_.note(What::Record, 5, r.job, r.result.step);
+                     on_result(r.job, r.result);
+                   },
+                   [&](const proto::JobEvent& r) {
+                     world_.note(What::Record, 6, r.job, (r.sequence << 8) | static_cast<uint64_t>(r.kind));
+                     on_event(r);
+                   },
+                   [&](const broker::RunStarted& r) { on_run(r); },
+                   [&](const broker::CommandIssued& r) { on_command(r); },
+                   [&](const broker::PeerBanned&) {},
+                   [&](const broker::PrincipalForgotten&) {},
+                   [&](const broker::JobEnded&) {},
+                   [&](const broker::RunEnded& r) { world_.note(What::Record, 9, r.job); },
+               },
+               record);
+}
+
+void Checkers::on_changed(const broker::JobChanged& r) {
+  world_.note(What::Record, 2, r.job, static_cast<uint64_t>(r.state));
+  Job& job = jobs_[r.job];
+  if (job.ended && r.state < JobState::Finished) fail(r.job, "it goes on after its end");
+  job.ended = r.state >= JobState::Finished;
+  if (r.state == JobState::Running) job.for_speed = false;
+  for (const char* reason : {"planned anew", "slower than promised"})
+    job.for_speed |= r.reason.find(reason) != std::string::npos;
+  // Nobody can tell a broker that faults ended twice from one that planning did.
+  const bool is_unlucky =
+      r.reason.starts_with("the broker ended twice while") && world_.noted(What::BrokerCrashes) >= 2;
+  if (r.state == JobState::Failed && !is_unlucky) fail(r.job, "it failed: " + r.reason);
+  if (r.state == JobState::Stopped && !specs_[job.spec].stop)
+    fail(r.job, "it stopped and nobody asked for it");
+  if (r.state == JobState::Finished && !store_.state().jobs.at(r.job).result)
+    fail(r.job, "it is finished and has no result");
+}
+
+void Checkers::on_prediction(const broker::PredictionCommitted& r) {
+  world_.note(What::Record, 4, r.job, r.report.microbatch);
+  Job& job = jobs_[r.job];
+  if (!job.predicted.insert(r.report.microbatch).second)
+    fail(r.job, "microbatch " + number(r.report.microbatch) + " was predicted twice");
+  for (const auto& output : r.report.outputs) {
+    if (value_of(output.sha256) != alone(r.job).prediction(r.report.microbatch))
+      fail(r.job, "the prediction of microbatch " + number(r.report.microbatch) + " is another");
+    if (!blobs_.has_durable(output.sha256)) fail(r.job, "a recorded prediction is not durable");
+  }
+}
+
+void Checkers::on_run(const broker::RunStarted& r) {
+  world_.note(What::Record, 7, r.job, r.plan_version);
+  Job& job = jobs_[r.job];
+  if (r.plan_version <= job.command_plan)
+    fail(r.job,
+         "plan version " + number(r.plan_version) + " began after version " + number(job.command_plan));
+  job.command_plan = r.plan_version;
+  job.command = 0;
+  ++counts_.plans;
+}
+
+void Checkers::on_command(const broker::CommandIssued& r) {
+  world_.note(What::Record, 8, r.job, r.command.sequence);
+  Job& job = jobs_[r.job];
+  if (r.command.plan_version != job.command_plan)
+    fail(r.job, "a command of plan version " + number(r.command.plan_version) + " while version " +
+                    number(job.command_plan) + " runs");
+  if (r.command.sequence != job.command + 1)
+    fail(r.job, "command " + number(r.command.sequence) + " after " + number(job.command));
+  job.command = r.command.sequence;
+  if (r.command.committed > job.committed)
+    fail(r.job, "a command calls step " + number(r.command.committed) + " committed before its event");
+  if (store_.state().jobs.at(r.job).script.size() > script_max_ + kBorderCommands)
+    fail(r.job, "its script has " + number(store_.state().jobs.at(r.job).script.size()) +
+                    " commands that are not settled");
 }
 
 void Checkers::on_event(const proto::JobEvent& event) {

@@ -69,6 +69,10 @@ class Checkers {
   };
 
   void on_event(const proto::JobEvent& event);
+  void on_changed(const broker::JobChanged& r);
+  void on_prediction(const broker::PredictionCommitted& r);
+  void on_run(const broker::RunStarted& r);
+  void on_command(const broker::CommandIssued& r);
   void on_checkpoint(const broker::CheckpointCommitted& checkpoint);
   void on_result(proto::JobNumber number, const proto::JobResult& result);
   void check_tensors(Job& job, proto::JobNumber number, uint64_t step,

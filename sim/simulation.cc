@@ -17,7 +17,12 @@ class Simulation {
   SimulationResult run();
 
  private:
-  void draw_jobs();
+  uint64_t cast();  // returns how many jobs there are
+  void begin(uint64_t jobs);
+  void run_with_faults();
+  void run_to_the_end();
+  std::string what_is_open(const User& user) const;
+  SimulationResult result_so_far() const;
   JobSpec draw_job(uint32_t index);
   std::unique_ptr<PeerHost> make_peer(NodeId node, const PeerId& key, uint64_t seed);
   void draw_liars();
@@ -268,13 +273,14 @@ bool Simulation::all_run() const {
   });
 }
 
-SimulationResult Simulation::run() {
-  const uint64_t jobs = is_scenario() || options_.peers >= 32 ? 1 : draw_.between(1, 3);
+// Those who take part; nothing has happened yet.
+uint64_t Simulation::cast() {
+  const bool is_large = is_scenario() || options_.peers >= 32;
+  const uint64_t jobs = is_large ? 1 : draw_.between(1, 3);
   for (uint32_t j = 0; j < jobs; ++j) specs_.push_back(draw_job(j));
   draw_liars();
   checkers_.expect_liars(!liars_.empty());
-  const uint32_t most =
-      is_scenario() || options_.peers >= 32 ? options_.peers : options_.peers + options_.peers / 2;
+  const uint32_t most = is_large ? options_.peers : options_.peers + options_.peers / 2;
   for (NodeId node = 1; node <= most; ++node) {
     PeerId key;
     key.digest = digest_of(mix(options_.seed, node));
@@ -282,6 +288,10 @@ SimulationResult Simulation::run() {
   }
   for (NodeId i = 0; i < 2; ++i)
     twins_.push_back(make_peer(1000 + i, peers_[i]->options().key, draw_.next()));
+  return jobs;
+}
+
+void Simulation::begin(uint64_t jobs) {
   if (options_.drift) {
     set_lines(kDriftLine);
     world_.after(seconds(60), [this] { change_lines(); });
@@ -296,61 +306,75 @@ SimulationResult Simulation::run() {
         std::make_unique<User>(world_, network_, broker_, checkers_, 2000 + j, j, specs_[j], options_.seed));
     world_.after(draw_.between(Duration{}, Duration(seconds(20))), [this, j] { users_[j]->start(); });
   }
-  if (options_.faults) {
-    faults_ = std::make_unique<Faults>(Faults::Cast{.world = &world_,
-                                                    .network = &network_,
-                                                    .broker = &broker_,
-                                                    .peers = &peers_,
-                                                    .twins = &twins_,
-                                                    .join = [this]() -> PeerHost* {
-                                                      for (auto& peer : peers_)
-                                                        if (!peer->alive()) return peer.get();
-                                                      return nullptr;
-                                                    }},
-                                       options_.seed);
-    faults_->start();
-    run_until(world_.now() + options_.chaos.value_or(draw_.doubling(seconds(20), seconds(240))));
-    if (!world_.failure() && !all_done()) {
-      faults_->stop();
-      broker_.stop_moves_by_chance();
-      world_.note(What::Phase, 1);
-      run_until(world_.now() + seconds(60));
-      if (!world_.failure() && !all_done() && liars_.empty() && all_run()) {
-        world_.note(What::Phase, 2);
-        checkers_.expect_calm(true);
-        faults_->calm();
-        run_until(world_.now() + seconds(60));
-        checkers_.expect_calm(false);
-        if (!world_.failure() && !all_done()) faults_->stop();
-      }
-    }
-  }
-  if (!world_.failure() && !all_done()) {
-    world_.note(What::Phase, 3);
-    const Duration allowed = bound() + (options_.faults ? Duration{} : options_.chaos.value_or(Duration{}));
-    run_until(world_.now() + allowed);
-    if (!world_.failure() && !all_done()) {
-      std::string open;
-      for (const auto& user : users_)
-        if (!user->is_done()) {
-          open += "; job " + (user->job() ? std::to_string(*user->job()) : std::string("not accepted"));
-          if (user->job()) {
-            const auto& stored = store_.state().jobs.at(*user->job());
-            open += " is " + std::string(to_string(stored.last.state)) + " at step " +
-                    std::to_string(checkers_.step_of(*user->job())) + " of " +
-                    std::to_string(stored.last.steps) + " (" + stored.last.reason + ")";
-          }
-        }
-      world_.fail("not done " + std::to_string(allowed / seconds(1)) + " s after the last fault" + open);
-    }
-  }
+}
+
+// Faults of all kinds, then none, then those that nobody may notice.
+void Simulation::run_with_faults() {
+  const auto goes_on = [&] { return !world_.failure() && !all_done(); };
+  faults_ = std::make_unique<Faults>(Faults::Cast{.world = &world_,
+                                                  .network = &network_,
+                                                  .broker = &broker_,
+                                                  .peers = &peers_,
+                                                  .twins = &twins_,
+                                                  .join = [this]() -> PeerHost* {
+                                                    for (auto& peer : peers_)
+                                                      if (!peer->alive()) return peer.get();
+                                                    return nullptr;
+                                                  }},
+                                     options_.seed);
+  faults_->start();
+  run_until(world_.now() + options_.chaos.value_or(draw_.doubling(seconds(20), seconds(240))));
+  if (!goes_on()) return;
+  faults_->stop();
+  broker_.stop_moves_by_chance();
+  world_.note(What::Phase, 1);
+  run_until(world_.now() + seconds(60));
+  if (!goes_on() || !liars_.empty() || !all_run()) return;
+  world_.note(What::Phase, 2);
+  checkers_.expect_calm(true);
+  faults_->calm();
+  run_until(world_.now() + seconds(60));
+  checkers_.expect_calm(false);
+  if (goes_on()) faults_->stop();
+}
+
+void Simulation::run_to_the_end() {
+  if (world_.failure() || all_done()) return;
+  world_.note(What::Phase, 3);
+  const Duration allowed = bound() + (options_.faults ? Duration{} : options_.chaos.value_or(Duration{}));
+  run_until(world_.now() + allowed);
+  if (world_.failure() || all_done()) return;
+  std::string open;
+  for (const auto& user : users_)
+    if (!user->is_done()) open += "; " + what_is_open(*user);
+  world_.fail("not done " + std::to_string(allowed / seconds(1)) + " s after the last fault" + open);
+}
+
+std::string Simulation::what_is_open(const User& user) const {
+  if (!user.job()) return "job not accepted";
+  const auto& stored = store_.state().jobs.at(*user.job());
+  return "job " + std::to_string(*user.job()) + " is " + std::string(to_string(stored.last.state)) +
+         " at step " + std::to_string(checkers_.step_of(*user.job())) + " of " +
+         std::to_string(stored.last.steps) + " (" + stored.last.reason + ")";
+}
+
+SimulationResult Simulation::run() {
+  const uint64_t jobs = cast();
+  begin(jobs);
+  if (options_.faults) run_with_faults();
+  run_to_the_end();
+  SimulationResult result = result_so_far();
+  result.jobs = static_cast<uint32_t>(jobs);
+  return result;
+}
+
+SimulationResult Simulation::result_so_far() const {
   SimulationResult result;
   result.failure = world_.failure();
   if (result.failure) result.last_notes = world_.last_notes();
   result.trace_hash = world_.trace_hash();
   result.notes = world_.noted();
   result.virtual_time = world_.now().time_since_epoch();
-  result.jobs = static_cast<uint32_t>(jobs);
   result.counts = checkers_.counts();
   result.in_flight_max = network_.in_flight_max();
   result.tensors = world_.noted(What::Tensor);

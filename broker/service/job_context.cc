@@ -102,9 +102,9 @@ Result<onnx::OnnxModel> open_submitted(const proto::SubmitJob& submission, Submi
 
 Result<train::Prepared> prepare_main(const OpenedJob& opened, uint32_t microbatch_size) {
   const configs::Job job = opened.job.with_microbatch_size(microbatch_size);
-  const auto prepare =
-      job.task == configs::Task::Predict ? train::prepare_prediction : train::prepare_training;
-  return prepare(job, opened.model, *opened.dataset, peer::evaluate_reference);
+  if (job.task == configs::Task::Predict)
+    return train::prepare_prediction(job, opened.model, *opened.dataset, peer::evaluate_reference);
+  return train::prepare_training(job, opened.model, *opened.dataset, peer::evaluate_reference);
 }
 
 Result<std::shared_ptr<JobContext>> make_job_context(proto::JobNumber number, const OpenedJob& opened,

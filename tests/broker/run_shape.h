@@ -71,4 +71,9 @@ inline std::shared_ptr<const broker::PlannedRun> plan_of(const Shape& shape) {
   return plan;
 }
 
+// What a stage's copy of its state holds: of plan_of.
+inline std::vector<proto::TensorReference> copy_of(const Shape& shape, uint32_t stage) {
+  return {plan_of(shape)->stages[stage].assignment->tensors.front()};
+}
+
 }  // namespace weft::test

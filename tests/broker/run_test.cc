@@ -91,7 +91,8 @@ class Fixture final {
   }
   void snapshot(uint64_t number, bool fails = false) {
     for (uint32_t s = 0; s < shape_.stages; ++s) {
-      proto::CheckpointReport report{.run = 1, .plan_version = 1, .step = number, .tensors = {}};
+      proto::CheckpointReport report{
+          .run = 1, .plan_version = 1, .step = number, .tensors = copy_of(shape_, s)};
       if (fails && s == 0) report.failure = Error{ErrorCode::ResourceExhausted, "full"};
       const Status status = hear(run.on_report(now, s, report, 0));
       EXPECT_TRUE(status.has_value()) << status.error().message;
@@ -239,8 +240,10 @@ TEST(SkippedSteps, SnapshotsSayHowManyThereWereAndStagesHaveToAgree) {
     update(run, step);
     report.step = step;
     report.skipped_steps = step > 1 ? 1 : 0;
+    report.tensors = copy_of(kSkips, 0);
     ASSERT_TRUE(run.hear(run.run.on_report(run.now, 0, report, 0)).has_value());
     if (step == 3) report.skipped_steps = 2;
+    report.tensors = copy_of(kSkips, 1);
     ASSERT_TRUE(run.hear(run.run.on_report(run.now, 1, report, 0)).has_value());
   }
   EXPECT_EQ(run.skipped_of, (std::map<uint64_t, uint64_t>{{1, 0}, {2, 1}}));
@@ -249,6 +252,7 @@ TEST(SkippedSteps, SnapshotsSayHowManyThereWereAndStagesHaveToAgree) {
   stops.hear(stops.run.start(stops.now));
   stops.step(1, 0.1);
   report.step = report.skipped_steps = 1;
+  report.tensors = copy_of(kSkips, 0);
   EXPECT_FALSE(stops.hear(stops.run.on_report(stops.now, 0, report, 0)).has_value());
   report.skipped_steps = 0;
   EXPECT_TRUE(stops.hear(stops.run.on_report(stops.now, 0, report, 0)).has_value());
@@ -455,10 +459,11 @@ TEST(DirectRounds, WhoLeavesWaitsForWhatOthersHave) {
 
 // What its stages uploaded may have gone with the broker that had it: the copy fails, and nobody is to blame.
 TEST(Rounds, OfABrokerBeforeMayHaveLostWhatWasUploaded) {
-  Fixture before({.stage_bytes = 1 << 20});
+  const Shape shape{.stage_bytes = 1 << 20};
+  Fixture before(shape);
   before.hear(before.run.start(before.now));
   before.step(1, 0.1);
-  const proto::CheckpointReport report{.run = 1, .plan_version = 1, .step = 1, .tensors = {}};
+  proto::CheckpointReport report{.run = 1, .plan_version = 1, .step = 1, .tensors = copy_of(shape, 0)};
   EXPECT_FALSE(before.hear(before.run.on_report(before.now, 0, report, 3)).has_value())
       << "of this broker's own it may not";
   Fixture after({.stage_bytes = 1 << 20});
@@ -468,6 +473,7 @@ TEST(Rounds, OfABrokerBeforeMayHaveLostWhatWasUploaded) {
         after.hear(after.run.on_resumed(after.now, stage, before.script.back().sequence)).has_value());
   after.step(1, 0.1);
   ASSERT_TRUE(after.hear(after.run.on_report(after.now, 0, report, 3)).has_value());
+  report.tensors = copy_of(shape, 1);
   ASSERT_TRUE(after.hear(after.run.on_report(after.now, 1, report, 0)).has_value());
   EXPECT_EQ(after.failures, 1);
   EXPECT_TRUE(after.rounds.empty());

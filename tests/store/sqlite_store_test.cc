@@ -359,9 +359,10 @@ TEST_F(SqliteStoreTest, SeveralProcessesMakeTheDatabaseAtTheSameTime) {
 // ---- other files
 
 TEST_F(SqliteStoreTest, ALaterFormatIsRefusedByName) {
-  meddle("UPDATE meta SET value = 5");
+  const std::string later = std::to_string(kStoreFormat + 1);
+  meddle(("UPDATE meta SET value = " + later).c_str());
   const auto opened = open_sqlite_store(file_);
-  EXPECT_TRUE(fails_with(opened, ErrorCode::VersionMismatch, "format 5"));
+  EXPECT_TRUE(fails_with(opened, ErrorCode::VersionMismatch, "format " + later));
   EXPECT_TRUE(fails_with(opened, ErrorCode::VersionMismatch, file_.string()));
 }
 

@@ -1,0 +1,23 @@
+// Internal to configs: the parts of a job file, each read from its keys into the job. What is wrong with one
+// is added to the reader's problems.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "configs/job.h"
+#include "configs/reader.h"
+
+namespace weft::configs {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr uint64_t kStepsMax = uint64_t{1} << 40;
+
+// job_model.cc
+void read_inputs(MapReader& root, Problems& problems, Job& job);
+void read_loss(MapReader& root, Problems& problems, Job& job);
+// job_optimizer.cc
+void read_optimizer(MapReader& root, Problems& problems, Job& job);
+void read_schedule(MapReader& root, Problems& problems, Job& job);
+
+}  // namespace weft::configs
