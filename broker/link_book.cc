@@ -20,6 +20,9 @@ constexpr double kAsBelieved = 0.1;
 constexpr uint32_t kStreak = 4;
 constexpr double kMuchSlower = 0.5;
 
+// The clock's first instant where it has none that is as early.
+Instant earlier(Instant at, Duration by) { return at < Instant::min() + by ? Instant::min() : at - by; }
+
 bool makes_sense(double bytes_per_second) { return std::isfinite(bytes_per_second) && bytes_per_second >= 0; }
 
 // Among partners, where the one with the number is or would be.
@@ -103,7 +106,7 @@ void LinkBook::record(const LinkSample& sample) {
   // What became slow may pass: it is measured again soon.
   if (const Seen& before = entry_of(partners_[from], to).out;
       *seen.rate < kMuchSlower * before.rate.value_or(0))
-    seen.at -= kFreshFor - kRetryAfter;
+    seen.at = earlier(seen.at, kFreshFor - kRetryAfter);
   set(from, to, seen);
 }
 
@@ -170,7 +173,7 @@ void LinkBook::doubt(uint32_t from, uint32_t to, const Direction& because, doubl
   entry->second.because = because;
   Seen seen = before;
   seen.rate = rate;
-  seen.at = std::min(seen.at, since - kFreshFor);
+  seen.at = std::min(seen.at, earlier(since, kFreshFor));
   set(from, to, seen);
 }
 
