@@ -2,6 +2,7 @@
 // pair have to carry it. Then its count goes up by one.
 #pragma once
 
+#include <cstddef>
 #include <utility>
 
 namespace weft::proto {
