@@ -428,15 +428,15 @@ TEST(DirectRounds, OneThatIsDroppedIsNotSettledBeforeItsStagesHaveMadeIt) {
   run.run.let_copies_go_direct(false);
   run.hear(run.run.drop_direct(run.now));
   run.step(7, 0.02);
-  const auto made_by = std::find_if(run.script.begin(), run.script.end(),
-                                    [](const Command& command) { return command.direct; });
-  EXPECT_LT(run.script.back().settled, made_by->sequence);
+  const auto is_direct = [](const Command& command) { return command.direct; };
+  const uint64_t made_by = std::find_if(run.script.begin(), run.script.end(), is_direct)->sequence;
+  EXPECT_LT(run.script.back().settled, made_by);
   for (uint64_t step = 8; step <= written.back() + 1; ++step) run.step(step, 0.02);
   for (const uint64_t step : written) run.snapshot(step);
   EXPECT_EQ(run.rounds, Steps{1});
   EXPECT_EQ(run.direct_changes, 0);
   run.step(written.back() + 2, 0.02);
-  EXPECT_GE(run.script.back().settled, made_by->sequence);
+  EXPECT_GE(run.script.back().settled, made_by);
   EXPECT_GT(run.written(CommandKind::Replicate).back(), written.back());
   EXPECT_EQ(direct_of(run), written);
 }
