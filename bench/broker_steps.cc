@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "broker/claims.h"
-#include "broker/run.h"
+#include "broker/run/claims.h"
+#include "broker/run/run.h"
 #include "dag/state.h"
 #include "proto/codec/codec.h"
 #include "tests/broker/programs.h"

@@ -41,13 +41,13 @@
 #include <vector>
 
 #include "broker/events.h"
-#include "broker/job_book.h"
+#include "broker/jobs/job_book.h"
 #include "broker/options.h"
-#include "broker/pool.h"
-#include "broker/principals.h"
-#include "broker/probes.h"
-#include "broker/runs.h"
-#include "broker/stand_bys.h"
+#include "broker/pool/pool.h"
+#include "broker/pool/principals.h"
+#include "broker/links/probes.h"
+#include "broker/jobs/runs.h"
+#include "broker/place/stand_bys.h"
 
 namespace weft::broker {
 

@@ -12,7 +12,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
-#include "broker/planned_run.h"
+#include "broker/run/planned_run.h"
 #include "broker/records.h"
 #include "plan/cluster.h"
 #include "proto/messages.h"

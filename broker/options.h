@@ -4,9 +4,9 @@
 #include <functional>
 #include <string>
 
-#include "broker/drift.h"
-#include "broker/pool.h"
-#include "broker/run_options.h"
+#include "broker/run/drift.h"
+#include "broker/pool/pool.h"
+#include "broker/run/run_options.h"
 
 namespace weft::broker {
 

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "broker/planned_run.h"
+#include "broker/run/planned_run.h"
 #include "proto/messages.h"
 
 namespace weft::broker {

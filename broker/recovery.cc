@@ -4,10 +4,10 @@
 #include <cmath>
 #include <cstdio>
 
-#include "broker/blobs.h"
+#include "broker/jobs/blobs.h"
 #include "broker/broker.h"
-#include "broker/candidates.h"
-#include "broker/pace.h"
+#include "broker/pool/candidates.h"
+#include "broker/place/pace.h"
 
 namespace weft::broker {
 

@@ -1,5 +1,5 @@
 // A run that goes on is looked at now and then: planned anew under what is believed by now, and moved to that
-// plan where it pays (broker/drift.h).
+// plan where it pays (broker/run/drift.h).
 #include <algorithm>
 #include <cstdio>
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "broker/broker.h"
-#include "broker/candidates.h"
+#include "broker/pool/candidates.h"
 
 namespace weft::broker {
 

@@ -1,5 +1,5 @@
 #include "cli/plan_job.h"
-#include "broker/run_options.h"
+#include "broker/run/run_options.h"
 
 #include <algorithm>
 #include <numeric>

@@ -26,7 +26,7 @@ struct RunStage {
 // Of RunTerms::gentler: links are dense long before.
 inline constexpr uint32_t kGentlerMax = 16;
 // What a planned run comes to beside its stages. Its job says the first block, its planner the second; the
-// broker has it in memory (broker/planned_run.h), on its planner's pipe and in its rows.
+// broker has it in memory (broker/run/planned_run.h), on its planner's pipe and in its rows.
 struct RunTerms {
   // In a RunPlan the steps and the sizes of its batches alone: each stage's assignment has all of it.
   dag::TrainingSpec training{};

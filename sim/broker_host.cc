@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "base/overloaded.h"
-#include "broker/answers.h"
-#include "broker/pace.h"
+#include "broker/jobs/answers.h"
+#include "broker/place/pace.h"
 
 namespace weft::sim {
 

@@ -1,7 +1,7 @@
 #include "sim/disk.h"
 
 #include "base/overloaded.h"
-#include "broker/blobs.h"
+#include "broker/jobs/blobs.h"
 
 #include <algorithm>
 

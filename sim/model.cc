@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
-#include "broker/pace.h"
+#include "broker/place/pace.h"
 #include "dag/autodiff.h"
 #include "dag/loss.h"
 #include "dag/lower.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "broker/assembly.h"
+#include "broker/place/assembly.h"
 #include "sim/arithmetic.h"
 
 namespace weft::sim {
@@ -77,7 +77,7 @@ class Alone {
 uint64_t train_position(const JobSpec& job, uint64_t step, uint32_t microbatch);
 uint64_t forward_position(const JobSpec& job, uint32_t microbatch);
 
-// A run of the job as it is assembled for a real one (broker/assembly.h); the plan is a simple one: of one
+// A run of the job as it is assembled for a real one (broker/place/assembly.h); the plan is a simple one: of one
 // kind of candidates, from the one numbered `first` on. `secret`: what tickets and keys are drawn from.
 Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& job,
                                                            const broker::StartPlanning& request,

@@ -27,7 +27,7 @@ using peer::MicrobatchKey;
 using peer::Task;
 using peer::TaskKind;
 
-constexpr uint64_t kGrantedAhead = 8;  // steps: broker/run.h
+constexpr uint64_t kGrantedAhead = 8;  // steps: broker/run/run.h
 // What a frame and TLS add: net/frame.h, net/tls.h, RFC 8446.
 constexpr size_t kFrameHeader = 5, kTlsRecord = 16 << 10, kTlsRecordOverhead = 22;
 

@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "base/overloaded.h"
-#include "broker/answers.h"
+#include "broker/jobs/answers.h"
 #include "broker/service/token_judge.h"
 
 namespace weft::broker {

@@ -1,6 +1,6 @@
 #include "broker/service/place_again.h"
 
-#include "broker/assembly.h"
+#include "broker/place/assembly.h"
 #include "broker/service/random_secret.h"
 
 namespace weft::broker {

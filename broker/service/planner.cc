@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "broker/assembly.h"
-#include "broker/candidates.h"
-#include "broker/pace.h"
+#include "broker/place/assembly.h"
+#include "broker/pool/candidates.h"
+#include "broker/place/pace.h"
 #include "broker/service/random_secret.h"
 #include "broker/service/submitted_files.h"
 #include "dag/lower.h"

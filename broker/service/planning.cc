@@ -4,7 +4,7 @@
 #include <exception>
 #include <new>
 
-#include "broker/pace.h"
+#include "broker/place/pace.h"
 #include "broker/service/place_again.h"
 
 namespace weft::broker {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "broker/planned_run.h"
+#include "broker/run/planned_run.h"
 #include "proto/messages.h"
 
 namespace weft::broker {

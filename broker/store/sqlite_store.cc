@@ -4,7 +4,7 @@
 #include <limits>
 #include <string>
 
-#include "broker/blobs.h"
+#include "broker/jobs/blobs.h"
 #include "broker/store/columns.h"
 #include "broker/store/loader.h"
 #include "broker/store/record_writer.h"

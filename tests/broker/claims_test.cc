@@ -1,5 +1,5 @@
 // What stages say of their work and is not what was asked for.
-#include "broker/claims.h"
+#include "broker/run/claims.h"
 
 #include <gtest/gtest.h>
 

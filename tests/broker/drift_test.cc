@@ -1,5 +1,5 @@
 // A run that goes on is planned anew where that pays, and loses nothing by it.
-#include "broker/drift.h"
+#include "broker/run/drift.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Compressed links that hurt what is learned become gentler, once, and nothing is lost by it.
-#include "broker/guard.h"
+#include "broker/run/guard.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // What is believed of links, against clusters whose truth is known: every probe finds min(the sender's
 // uplink, what lies between the regions, the receiver's downlink), exactly or within a few per cent.
-#include "broker/link_book.h"
+#include "broker/links/link_book.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Who takes which stage.
-#include "broker/placement.h"
+#include "broker/place/placement.h"
 
 #include <gtest/gtest.h>
 

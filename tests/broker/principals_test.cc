@@ -1,5 +1,5 @@
 // Who is known, against a naive list of it, over random comings.
-#include "broker/principals.h"
+#include "broker/pool/principals.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
 // Evaluations, predictions and comparisons of links by themselves.
-#include "broker/run_forward.h"
+#include "broker/run/run_forward.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "broker/run_compare.h"
+#include "broker/run/run_compare.h"
 #include "tests/broker/run_shape.h"
 
 namespace weft::broker {

@@ -1,5 +1,5 @@
 // Snapshots by themselves: when one is due, what makes it whole, and how often links carry one.
-#include "broker/run_rounds.h"
+#include "broker/run/run_rounds.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The script of a run by itself: numbers, what is settled, how it goes on.
-#include "broker/run_script.h"
+#include "broker/run/run_script.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "broker/planned_run.h"
+#include "broker/run/planned_run.h"
 #include "tests/broker/programs.h"
 
 namespace weft::test {

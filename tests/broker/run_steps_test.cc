@@ -1,5 +1,5 @@
 // The steps of a run by themselves: who has said what, what is decided, in which order they are committed.
-#include "broker/run_steps.h"
+#include "broker/run/run_steps.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The script of one run, by hand-moved time: when snapshots are written, what is settled, what may be
 // repeated.
-#include "broker/run.h"
+#include "broker/run/run.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Who is blamed for a run that gets no further.
-#include "broker/stalls.h"
+#include "broker/run/stalls.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "broker/answers.h"
+#include "broker/jobs/answers.h"
 #include "broker/broker.h"
 #include "tests/broker/programs.h"
 #include "tests/support/keys.h"

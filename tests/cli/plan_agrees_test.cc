@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "broker/candidates.h"
+#include "broker/pool/candidates.h"
 #include "broker/service/planner.h"
 #include "cli/plan_job.h"
 #include "plan/plan.h"

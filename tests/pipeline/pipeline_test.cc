@@ -10,7 +10,7 @@
 #include <map>
 
 #include "base/rng.h"
-#include "broker/run.h"
+#include "broker/run/run.h"
 #include "dag/autodiff.h"
 #include "dag/lower.h"
 #include "dag/split.h"

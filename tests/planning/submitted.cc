@@ -1,6 +1,6 @@
 #include "tests/planning/submitted.h"
 
-#include "broker/candidates.h"
+#include "broker/pool/candidates.h"
 #include "tests/train/reference_files.h"
 #include "train/submission.h"
 

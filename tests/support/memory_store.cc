@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "broker/blobs.h"
+#include "broker/jobs/blobs.h"
 
 namespace weft::test {
 

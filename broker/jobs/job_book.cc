@@ -1,0 +1,186 @@
+#include "broker/jobs/job_book.h"
+
+#include <algorithm>
+
+namespace weft::broker {
+
+using proto::JobEventKind;
+using proto::JobState;
+
+Job* JobBook::find(proto::JobNumber number) {
+  const auto at = jobs_.find(number);
+  return at == jobs_.end() ? nullptr : &at->second;
+}
+
+Job& JobBook::submit(const PeerId& submitter, proto::SubmitJob submission) {
+  Job& job = jobs_[next_];
+  job.submitted = {.job = next_++,
+                   .submitter = submitter,
+                   .submission = std::move(submission),
+                   .unix_ms = step_.now.unix_ms};
+  step_.record(job.submitted);
+  proto::JobEvent queued;
+  queued.kind = JobEventKind::State;
+  emit(job, std::move(queued));
+  return job;
+}
+
+Job& JobBook::load(const StoredJob& stored) {
+  Job& job = jobs_[stored.submitted.job];
+  next_ = std::max(next_, stored.submitted.job + 1);
+  job.submitted = stored.submitted;
+  job.state = stored.last.state;
+  job.reason = stored.last.reason;
+  job.plan_version = stored.last.plan_version;
+  job.steps = stored.last.steps;
+  job.microbatch_size = stored.microbatch_size;
+  job.points.load(stored.checkpoints);
+  job.predictions = stored.predictions;
+  job.result = stored.result;
+  job.log.last_event = stored.last_event;
+  job.log.recorded_step = job.step = stored.committed_step;
+  job.log.evaluated_step = stored.evaluated_step;
+  return job;
+}
+
+size_t JobBook::count_of(const PeerId& submitter) const {
+  return static_cast<size_t>(std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
+    return entry.second.submitted.submitter == submitter && !entry.second.has_ended();
+  }));
+}
+
+void JobBook::emit(Job& job, proto::JobEvent event) {
+  event.job = job.number();
+  event.sequence = ++job.log.last_event;
+  event.unix_ms = step_.now.unix_ms;
+  event.state = job.state;
+  step_.record(std::move(event));
+}
+
+void JobBook::notice(Job& job, std::string text) {
+  proto::JobEvent event;
+  event.kind = JobEventKind::Notice;
+  event.step = job.step;
+  event.text = std::move(text);
+  emit(job, std::move(event));
+}
+
+void JobBook::set_state(Job& job, JobState state, std::string reason) {
+  if (job.state == state && job.reason == reason && job.plan_version == job.recorded_version) return;
+  job.recorded_version = job.plan_version;
+  job.state = state;
+  job.reason = std::move(reason);
+  step_.record(JobChanged{.job = job.number(),
+                          .state = job.state,
+                          .reason = job.reason,
+                          .plan_version = job.plan_version,
+                          .step = job.step,
+                          .steps = job.steps,
+                          .planned = job.planning() ? job.planning()->planned : Planned::Anew});
+  proto::JobEvent event;
+  event.kind = JobEventKind::State;
+  event.step = job.step;
+  event.text = job.reason;
+  event.diverged = job.state == JobState::Failed && job.diverged;
+  emit(job, std::move(event));
+  step_.log("info job_state job=" + job.text() + " state=" + std::string(to_string(state)) +
+            " step=" + std::to_string(job.step) + " reason=\"" + job.reason + "\"");
+}
+
+void JobBook::end(Job& job, JobState state, const std::string& reason) {
+  job.phase = phase::Ended{};
+  job.points.end();
+  set_state(job, state, reason);
+  some_ended_ = true;
+}
+
+void JobBook::remove_ended(const Pool& pool) {
+  if (!std::exchange(some_ended_, false)) return;
+  std::erase_if(jobs_, [&](const auto& entry) {
+    const Job& job = entry.second;
+    if (!job.has_ended()) return false;
+    step_.record(JobEnded{job.submitted.submitter, status_of(job, pool)});
+    step_.effect(ForgetJob{job.number()});
+    return true;
+  });
+}
+
+proto::JobStatus JobBook::status_of(const Job& job, const Pool& pool) const {
+  proto::JobStatus status;
+  status.job = job.number();
+  status.name = job.submitted.submission.name;
+  status.state = job.state;
+  status.reason = job.reason;
+  status.plan_version = job.plan_version;
+  status.step = job.step;
+  status.steps = job.steps;
+  status.checkpoint_step = job.points.checkpointed_step();
+  status.recovery_step = job.points.step();
+  status.recoveries = job.losses.recoveries;
+  status.equal_bits = job.bits.are_equal;
+  status.loss = job.log.loss;
+  if (const Crew* crew = job.crew()) status.plan = crew->plan->explanation;
+  if (const phase::Running* at = job.running()) {
+    const Run& run = *at->run;
+    status.loss = run.last_loss();
+    status.samples_per_second = run.samples_per_second();
+    if (status.samples_per_second > 0)
+      status.seconds_left = static_cast<double>((job.steps - job.step) * at->crew.plan->training.batch_size) /
+                            status.samples_per_second;
+    status.stages = run.stages();
+    status.comparison = run.compared();
+    for (proto::StageStatus& stage : status.stages) {
+      const Peer& peer = pool.at(stage.peer);
+      stage.peer_name = peer.name;
+      stage.region = peer.device.region;
+    }
+  }
+  return status;
+}
+
+proto::JobResult result_of(const proto::SubmitJob& submission, proto::JobNumber number,
+                           const std::optional<proto::JobResult>& committed,
+                           const CheckpointCommitted* checkpoint,
+                           const std::vector<proto::PredictionReport>& predictions) {
+  proto::JobResult result;
+  if (committed) {
+    result = *committed;
+  } else {  // not finished: as far as it is safe
+    result.job = number;
+    result.step = checkpoint->step;
+    for (const auto& tensor : checkpoint->tensors)
+      if (is_weight(tensor.key.slot)) result.tensors.push_back(tensor);
+  }
+  for (const proto::PackedFile& file : submission.files)
+    if (file.path.rfind("model/", 0) == 0) result.model.push_back(file);
+  result.predictions = predictions;
+  return result;
+}
+
+proto::JobResult JobBook::result_of(const Job& job) {
+  return broker::result_of(job.submitted.submission, job.number(), job.result, job.points.checkpoint(),
+                           job.predictions);
+}
+
+std::set<Digest> JobBook::referenced_blobs() const {
+  std::set<Digest> blobs;
+  for (const auto& [number, job] : jobs_) {
+    add_blobs(job.submitted.submission, BlobsOf::AllFiles, blobs);
+    job.points.add_durable(blobs);
+    if (job.result) add_blobs(job.result->tensors, blobs);
+    for (const auto& report : job.predictions) add_blobs(report.outputs, blobs);
+    const Crew* crew = job.crew();
+    for (const auto& plan : {crew != nullptr ? crew->plan : nullptr, job.previous.plan})
+      if (plan)
+        for (const PlannedStage& stage : plan->stages) add_blobs(stage.assignment->tensors, blobs);
+  }
+  return blobs;
+}
+
+std::set<proto::JobNumber> JobBook::numbers() const {
+  std::set<proto::JobNumber> numbers;
+  for (const auto& [number, job] : jobs_) numbers.insert(number);
+  return numbers;
+}
+
+}  // namespace weft::broker

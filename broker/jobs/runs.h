@@ -1,0 +1,111 @@
+// The runs that go on: what their stages say goes to the run, what the run wants goes to its stages and into
+// the book, and who is late or slow is noticed. What becomes of a run is not decided here: it is left as a
+// Verdict, which whoever places jobs takes before the step ends. A run with a verdict hears nothing any more.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "broker/jobs/job_book.h"
+#include "broker/options.h"
+
+namespace weft::broker {
+
+struct Verdict {
+  enum class Kind {
+    Finished,
+    Stopped,   // after a snapshot, as it was asked to: by its user, or to go on with other peers
+    Diverged,  // as `divergence` says
+    Lost,      // `what`: back to its recovery point, with others for `excluded`
+    Stalled,   // the same, with somebody else for who is to blame
+  };
+  proto::JobNumber job = 0;
+  Kind kind = Kind::Lost;
+  uint64_t step = 0;
+  std::string what{};
+  std::vector<PeerId> excluded{};
+  std::optional<Divergence> divergence{};
+};
+
+class Runs {
+ public:
+  Runs(const BrokerOptions& options, Step& step, Pool& pool, JobBook& book)
+      : options_(options), step_(step), pool_(pool), book_(book) {}
+
+  // Has the run of a job that runs hear of something, carries out what comes of it in the job's name, and
+  // looks at what the run has come to. Errors: those of `what`, of which nothing comes then.
+  Status tell(Job& job, const std::function<Result<RunEffects>(Run& run, Instant now)>& what);
+
+  // REQUIRES: every stage is ready. From Loading to Running.
+  void start(Job& job);
+  // As a broker before this one left it: every stage has yet to resume. From Waiting to Running.
+  void resume(Job& job, Crew crew, const StoredJob& stored);
+  // After a snapshot; `to_go_on`: with other peers.
+  void request_stop(Job& job, bool to_go_on);
+
+  // The job and stage that a peer speaks of; nothing when it is of a plan that is no more, or not the peer's.
+  struct Place {
+    Job* job = nullptr;
+    uint32_t stage = 0;
+  };
+  std::optional<Place> place_of(const Peer& peer, proto::JobNumber run, proto::PlanVersion version);
+
+  // What a stage says of the run. What it says before it has resumed is of no use: it says it again then.
+  // Errors: InvalidArgument, the peer breaks the protocol.
+  // `blobs_missing`: as of Received.
+  Status on_report(Peer& peer, const proto::Message& message, uint32_t blobs_missing);
+  Status on_stage_resumed(Peer& peer, const proto::StageResumed& resumed);
+  // Whether the peer holds a stage of a run that goes on.
+  Job* job_held(const PeerId& peer, const std::optional<proto::StageHeld>& held);
+  void ask_to_resume(Job& job, Peer& peer);
+  void on_relay_waiting(const proto::Secret& ticket);
+
+  // A stage that is far slower than promised and than the others.
+  struct Slow {
+    Job* job = nullptr;
+    uint32_t stage = 0;
+    bool alone = false;  // with nothing to compare it with
+    std::string what{};
+  };
+  std::optional<Slow> on_work(Peer& peer, const proto::StageWork& work);
+
+  // Deadlines of loading and running.
+  void check_progress();
+  // What of the job's bytes the largest stage takes to travel, at least.
+  Duration transfer_time(const PlannedRun& plan) const;
+
+  std::vector<Verdict> take_verdicts() { return std::exchange(verdicts_, {}); }
+
+ private:
+  // What came of one tell().
+  struct Outcome {
+    bool came_forward = false;  // also without a step
+    std::optional<Verdict> verdict{};
+  };
+  void carry_out(Job& job, RunEffects effects, Outcome& outcome);
+  void carry_out_one(Job& job, RunEffect& effect, Outcome& outcome);
+  void issue(Job& job, const proto::Command& command);
+  void send_to_stage(Job& job, uint32_t stage, proto::Message message);
+  void say(Job& job, proto::JobEvent event);
+  void on_repeated(Job& job, const RepeatedStep& repeated);
+  void on_snapshot(Job& job, WholeSnapshot whole);
+  void on_upload_failed(Job& job, const UploadFailed& failed);
+  void take_prediction(Job& job, proto::PredictionReport report);
+  void keep_result(Job& job, uint64_t step);
+  void look_at(Job& job, uint64_t step_before, uint64_t repeats_before, Outcome& outcome);
+  void give_verdict(Job& job, Verdict verdict);
+  double slowness(const Crew& crew, uint32_t stage) const;
+  Duration shortest_stall(const Run& run) const;
+  Duration stall_deadline(const Job& job) const;
+  void guard(Job& job, const proto::LinkComparison& comparison);
+
+  const BrokerOptions& options_;
+  Step& step_;
+  Pool& pool_;
+  JobBook& book_;
+  std::vector<Verdict> verdicts_;
+};
+
+}  // namespace weft::broker

@@ -1,0 +1,61 @@
+// How long a step of a running plan would take with other peers on its stages: what its pieces cost there,
+// and what they send over the links between.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "broker/events.h"
+#include "broker/run/planned_run.h"
+#include "plan/cluster.h"
+#include "plan/cost.h"
+#include "plan/pipeline.h"
+
+namespace weft::broker {
+
+class Pace {
+ public:
+  // `cluster`: the candidates as its devices, in their order.
+  Pace(const PlannedRun& plan, const std::vector<Candidate>& candidates, plan::ClusterView cluster);
+
+  // placed: by stage, an index into the candidates. An estimate to compare with another: all stages and ways
+  // one after the other, and the busiest of them for each further microbatch.
+  double step_seconds(std::span<const uint32_t> placed) const;
+  // The same played through as the planner does, task by task.
+  Duration predicted_step(std::span<const uint32_t> placed) const;
+
+ private:
+  struct Stage {
+    std::vector<plan::GroupCost> groups;  // empty: what it costs is not known
+    std::vector<uint32_t> segment_of_group;
+    uint32_t segments = 1;
+    std::vector<bool> is_backward;  // by segment
+    std::vector<Bytes> parameters;  // of which gradients are made here
+    uint32_t last_segment = 0;      // that makes one
+    uint32_t in_flight = 1;
+    double seconds = 0;  // as it was planned
+  };
+  struct Sent {
+    uint32_t from_stage = 0, to_stage = 0;
+    double bytes = 0;  // a microbatch
+  };
+  void add_stage(const PlannedStage& planned);
+  void add_messages(const PlannedRun& plan);
+  double compute_seconds(uint32_t stage, uint32_t candidate) const;
+  plan::StageWork work_of(uint32_t stage, const plan::Rates& rates) const;
+
+  const std::vector<Candidate>& candidates_;
+  const plan::ClusterView cluster_;
+  const uint32_t microbatches_;
+  const uint32_t optimizer_slots_;
+  const bool clips_norm_;
+  std::vector<Stage> stages_;
+  std::vector<plan::Message> messages_;
+  std::vector<Sent> sent_;  // each ordered pair of stages once
+};
+
+// How the run that goes on compares with another one of the same job, made of the same candidates.
+Reconsidered::Other compare_runs(const Reconsider& request, const PlannedRun& other);
+
+}  // namespace weft::broker

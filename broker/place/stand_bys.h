@@ -1,0 +1,73 @@
+// Who holds what for whom: peers of the pool have the tensors of stages that they may have to take, from the
+// broker or, where copies go directly, from the stages' own peers, which the broker then has not. Each stage
+// is held by two at most, for each costs the broker or the stage's peer its bytes again.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "broker/jobs/job_book.h"
+#include "broker/place/placement.h"
+#include "broker/jobs/runs.h"
+
+namespace weft::broker {
+
+// What a peer of the pool was told to hold of a run.
+struct Standing {
+  uint64_t step = 0;
+  uint64_t list = 0;  // its number
+  std::vector<uint32_t> stages{};
+  bool is_direct = false;              // it fetches from the stages themselves
+  std::optional<uint64_t> complete{};  // all tensors of this step are there
+  bool holds(uint32_t stage, uint64_t of_step) const;
+};
+
+class StandBys {
+ public:
+  StandBys(const BrokerOptions& options, Step& step, Pool& pool, JobBook& book, Runs& runs)
+      : options_(options), step_(step), pool_(pool), book_(book), runs_(runs) {}
+
+  // Who holds what is dealt out anew; told is only what differs.
+  void update();
+  void on_standing_by(Peer& peer, const proto::StandingBy& message);
+  void forget(const PeerId& peer) { standing_.erase(peer); }
+  // Nothing when it holds nothing of that run.
+  const Standing* find(const PeerId& peer, proto::JobNumber run) const;
+  // Whether something that it is to hold is on its way.
+  bool is_fetching(const PeerId& peer) const;
+
+  // The run has lost somebody: the newest copy of which each part is still with somebody is what it goes back
+  // to. A peer whose stage failed still has its part. REQUIRES: it runs.
+  void find_holders(Job& job);
+  // Whether a part of the round is with nobody any more: then the round is none.
+  bool lose_holders(Job& job);
+  // Writes into each assignment from whom it gets what its peer has not, and what its peer keeps for others.
+  // False: somebody cannot get what it needs.
+  bool find_sources(const Job& job, std::vector<proto::AssignStage>& stages) const;
+
+  // Which of the blobs that need not survive the broker are still spoken of.
+  void keep_transient();
+
+ private:
+  struct Point {  // what peers stand by with
+    const CheckpointCommitted* snapshot = nullptr;
+    bool is_direct = false;
+  };
+  std::vector<Holder> holders_for(const Job& job, const std::map<PeerId, int64_t>& free,
+                                  std::vector<PeerId>& ids) const;
+  void deal(Job& job, std::map<PeerId, int64_t>& free, std::map<PeerId, std::set<proto::JobNumber>>& wanted);
+  void tell(Peer& peer, Job& job, const std::vector<uint32_t>& stages, const Point& point);
+  void let_go(const std::map<PeerId, std::set<proto::JobNumber>>& wanted);
+  void drop_direct_copies(Job& job);
+
+  const BrokerOptions& options_;
+  Step& step_;
+  Pool& pool_;
+  JobBook& book_;
+  Runs& runs_;
+  std::map<PeerId, std::map<proto::JobNumber, Standing>> standing_;
+  uint64_t lists_ = 0;  // of tensors to stand by with
+};
+
+}  // namespace weft::broker

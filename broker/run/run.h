@@ -1,0 +1,150 @@
+// One run of a job, from the moment its stages are assigned: which commands its stages get, when a step is
+// committed, when a snapshot of all stages is whole, when it is finished. Pure: told what came in, it returns
+// what is to go out.
+//
+// Stages carry their commands out strictly in order, so a run is a script (run_script.h). Steps are granted a
+// few ahead of the last committed one (run_steps.h), and at a border (evaluation, snapshot, the end) the
+// border's commands follow the grant that ends there. No stage can be past a border that was not yet written
+// when it was granted. A command becomes durable before it goes to any stage: from what is left of the script
+// a run can be resumed (resume()).
+//
+// Each of its parts is a value that knows nothing of the others: the script, steps, rounds of snapshots
+// (run_rounds.h), the forward pass of an evaluation or prediction (run_forward.h), the comparison of links
+// (run_compare.h). What needs several of them is here.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "broker/run/claims.h"
+#include "broker/run/run_compare.h"
+#include "broker/run/run_effects.h"
+#include "broker/run/run_forward.h"
+#include "broker/run/run_options.h"
+#include "broker/run/run_rounds.h"
+#include "broker/run/run_script.h"
+#include "broker/run/run_steps.h"
+#include "broker/run/stalls.h"
+
+namespace weft::broker {
+
+class Run {
+ public:
+  Run(proto::JobNumber job, proto::PlanVersion version, std::shared_ptr<const PlannedRun> plan,
+      RunBegin begin, RunOptions options);
+
+  // REQUIRES: every stage is ready. The first commands.
+  RunEffects start(Instant now);
+  // Instead of start(): the run goes on from what a broker before this one recorded. `script`: its commands
+  // that were not settled, in order. No stage is there yet.
+  void resume(const std::vector<proto::Command>& script);
+  // A stage came back: it gets the commands after `last_sequence`, and the norms of steps under way.
+  // InvalidArgument when it cannot have been given just these. What it reports again is dropped.
+  Result<RunEffects> on_resumed(Instant now, uint32_t stage, uint64_t last_sequence);
+
+  // What a stage reports, in its peer's order. InvalidArgument when it cannot be: the peer breaks the
+  // protocol, and nothing comes of what it said.
+  Result<RunEffects> on_report(Instant now, uint32_t stage, const proto::StepReport& report);
+  // `blobs_missing`: of the report's tensors, how many the broker has not, which a direct copy may.
+  Result<RunEffects> on_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
+                               uint32_t blobs_missing);
+  Result<RunEffects> on_report(Instant now, uint32_t stage, const proto::EvaluationReport& report);
+  Result<RunEffects> on_report(Instant now, uint32_t stage, const proto::PredictionReport& report);
+  Result<RunEffects> on_report(Instant now, uint32_t stage, const proto::ComparisonReport& report);
+  // After Compared.
+  RunEffects go_on(Instant now);
+
+  // Whether each stage has a peer that can fetch its copies from it. Until it is said: no.
+  void let_copies_go_direct(bool each_can) { copies_go_direct_ = each_can; }
+  bool do_copies_go_direct() const { return copies_go_direct_; }
+  // The oldest direct copy of which every stage has its part and that is not whole yet.
+  std::optional<CheckpointCommitted> copy_to_fetch() const { return rounds_.copy_to_fetch(); }
+  // Somebody has fetched that stage's part of it.
+  RunEffects on_fetched(Instant now, uint32_t stage, uint64_t step);
+  // Nobody is there to fetch what is under way; and nobody can.
+  RunEffects drop_direct(Instant now);
+  RunEffects give_up_direct(Instant now, const Error& why);
+  // The newest direct copy that is under way and of which somebody who is there has each stage's part.
+  std::optional<CheckpointCommitted> newest_copy(
+      const std::function<bool(uint32_t stage, uint64_t step)>& has) const {
+    return rounds_.newest_copy(committed_step(), has);
+  }
+  RunEffects on_tick(Instant now);
+  // After a checkpoint of the last step granted; or, to go on with other peers, after any snapshot of it.
+  RunEffects request_stop(Instant now, bool to_go_on);
+
+  const PlannedRun& plan() const { return *plan_; }
+  bool training() const { return steps() != 0; }
+  uint64_t steps() const { return plan_->training.steps; }
+  uint64_t committed_step() const { return steps_.committed(); }
+  uint64_t granted_step() const { return steps_.granted(); }
+  uint64_t evaluated_step() const { return forward_.evaluated(); }
+  const std::map<std::string, double>& metrics() const { return forward_.metrics(); }
+  double last_loss() const { return steps_.last_loss(); }
+  double samples_per_second() const { return steps_.samples_per_second(); }
+  const std::vector<proto::StageStatus>& stages() const { return steps_.stages(); }
+  const CopyPace& pace() const { return rounds_.pace(); }
+  // When something last came in that brought the run forward: a step, a part of a snapshot, or the answer
+  // to the oldest request of an evaluation or prediction.
+  Instant last_progress() const { return last_progress_; }
+  // What it waits for at the moment.
+  Lack lack() const;
+  // A snapshot is under way without which the run does not go on.
+  bool waits_for_snapshot() const { return rounds_.holds_the_run_up(); }
+  // A microbatch of all stages over dense links is under way, which takes about so long.
+  std::optional<Duration> comparing() const;
+  const proto::LinkComparison& compared() const { return comparison_.last(); }
+  uint64_t repeats_dropped() const { return repeats_; }  // reports of stages that had come back
+  // Blobs of snapshots under way, which are not durable.
+  void add_reported(std::vector<Digest>& blobs) const { rounds_.add_reported(blobs); }
+
+  // Its invariants, which hold between any two calls. Internal: which one does not.
+  Status check() const;
+
+ private:
+  bool is_settled(const proto::Command& command) const;
+  bool may_repeat(uint32_t stage, uint64_t step) const { return step <= repeats_until_[stage]; }
+  bool drop_repeat(uint32_t stage, uint64_t step);
+  void trim_script();
+
+  // Each adds what is to go out to `out`.
+  void write(proto::Command command, RunEffects& out);
+  void grant(Instant now, uint64_t step, RunEffects& out);
+  void write_snapshot(Instant now, Rounds::Kind kind, RunEffects& out);
+  void write_snapshot_if_due(Instant now, RunEffects& out);
+  void write_last_snapshot(Instant now, RunEffects& out);
+  void write_comparison_if_due(Instant now, RunEffects& out);
+  void evaluate_if_due(RunEffects& out);
+  void continue_forward(RunEffects& out);
+  void continue_run(Instant now, RunEffects& out);
+  void commit_steps(Instant now, RunEffects& out);
+  void complete_rounds(Instant now, RunEffects& out);
+  void advance(Instant now, RunEffects& out);
+  void end_if_done(RunEffects& out);
+  void give_up_direct(Instant now, const Error& why, RunEffects& out);
+  void drop_direct(Instant now, RunEffects& out);
+  proto::Message norm_of(const Steps::Decision& decision) const;
+  uint64_t next_border() const;
+
+  proto::JobNumber job_;
+  proto::PlanVersion version_;
+  std::shared_ptr<const PlannedRun> plan_;
+  RunOptions options_;
+  std::vector<StageClaims> claims_;  // by stage
+  Script script_;
+  Steps steps_;
+  Rounds rounds_;
+  ForwardPass forward_;
+  Comparison comparison_;
+  bool copies_go_direct_ = false;
+  bool stopping_ = false, moving_ = false, ended_ = false;
+  Instant last_progress_{};
+  std::vector<uint64_t> repeats_until_;  // by stage: what it may report a second time, since it came back
+  uint64_t repeats_ = 0;
+};
+
+}  // namespace weft::broker

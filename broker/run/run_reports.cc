@@ -1,0 +1,102 @@
+// What the stages of a run report.
+#include "broker/run/run.h"
+
+namespace weft::broker {
+
+proto::Message Run::norm_of(const Steps::Decision& decision) const {
+  return proto::GradientNorm{job_, version_, decision.step, decision.norm, decision.skip};
+}
+
+Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::StepReport& report) {
+  WEFT_TRY(Steps::Heard heard,
+           steps_.on_report(now, stage, claims_[stage], report, may_repeat(stage, report.step)));
+  RunEffects out;
+  repeats_ += heard.is_repeat;
+  if (heard.divergence) {
+    ended_ = true;
+    out.push_back(std::move(*heard.divergence));
+    return out;
+  }
+  for (const uint32_t told : heard.tell) out.push_back(TellStage{told, norm_of(*heard.decision)});
+  if (!heard.is_updated) return out;
+  last_progress_ = now;
+  if (heard.is_whole) {
+    rounds_.on_step_done(now, report.step, heard.seconds);
+    comparison_.on_step_done(now, report.step);
+  }
+  continue_run(now, out);
+  return out;
+}
+
+Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
+                                  uint32_t blobs_missing) {
+  RunEffects out;
+  if (!rounds_.is_asked(stage, report.step)) {
+    if (drop_repeat(stage, report.step)) return out;
+    return fail(ErrorCode::InvalidArgument,
+                "a snapshot of step " + std::to_string(report.step) + " was not asked for");
+  }
+  WEFT_TRY_STATUS(claims_[stage].check(report));
+  WEFT_TRY(const Rounds::Part part, rounds_.on_report(now, stage, report, blobs_missing));
+  if (part.is_direct && part.failure) {
+    give_up_direct(now, *part.failure, out);
+    return out;
+  }
+  last_progress_ = now;
+  if (part.failure) out.push_back(UploadFailed{stage, report.step, *part.failure});
+  if (!part.is_direct || part.is_dropped)
+    continue_run(now, out);
+  else if (part.is_complete)
+    out.push_back(DirectCopyChanged{});
+  return out;
+}
+
+Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::EvaluationReport& report) {
+  RunEffects out;
+  if (!forward_.awaits(report)) {
+    if (training() && drop_repeat(stage, report.step)) return out;
+    return fail(ErrorCode::InvalidArgument, "an evaluation that was not asked for");
+  }
+  WEFT_TRY_STATUS(claims_[stage].check(report));
+  WEFT_TRY(const bool came_forward, forward_.on_report(report));
+  if (came_forward) last_progress_ = now;
+  continue_forward(out);
+  continue_run(now, out);
+  return out;
+}
+
+Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::PredictionReport& report) {
+  RunEffects out;
+  if (!forward_.is_asked(report))
+    return fail(ErrorCode::InvalidArgument, "a prediction that was not asked for");
+  if (forward_.has(stage, report)) {
+    ++repeats_;
+    return out;
+  }
+  WEFT_TRY_STATUS(claims_[stage].check(report));
+  out.push_back(TakenPrediction{report});
+  if (forward_.on_report(stage, report)) last_progress_ = now;
+  continue_forward(out);
+  end_if_done(out);
+  return out;
+}
+
+Result<RunEffects> Run::on_report(Instant now, uint32_t stage, const proto::ComparisonReport& report) {
+  RunEffects out;
+  if (!comparison_.awaits(stage, report.step)) {
+    if (drop_repeat(stage, report.step)) return out;
+    return fail(ErrorCode::InvalidArgument, "a comparison that was not asked for");
+  }
+  WEFT_TRY_STATUS(Comparison::check_passes(report));
+  WEFT_TRY_STATUS(claims_[stage].check(report));
+  const Comparison::Heard heard = comparison_.on_report(now, stage, report);
+  last_progress_ = now;
+  if (heard.is_done) steps_.hold_up_until(now);
+  if (heard.result)
+    out.push_back(Compared{*heard.result});
+  else
+    continue_run(now, out);
+  return out;
+}
+
+}  // namespace weft::broker

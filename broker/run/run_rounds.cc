@@ -1,0 +1,331 @@
+#include "broker/run/run_rounds.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+
+namespace weft::broker {
+
+using proto::CommandKind;
+
+Rounds::Rounds(proto::JobNumber job, std::shared_ptr<const PlannedRun> plan, const RunBegin& begin,
+               const RunOptions& options)
+    : job_(job),
+      plan_(std::move(plan)),
+      options_(options),
+      pace_(*plan_, options),
+      checkpointed_(begin.checkpointed),
+      recovery_(begin.after_step),
+      begun_with_(std::max(begin.after_step, begin.checkpointed)),
+      keep_from_(begin.after_step),
+      written_{begin.after_step, begin.after_step == begin.checkpointed} {}
+
+void Rounds::resume(uint64_t keep_from) {
+  keep_from_ = std::max(keep_from_, keep_from);
+  recovery_ = checkpointed_;
+  written_ = {keep_from_, keep_from_ == checkpointed_};  // a step has one snapshot
+}
+
+void Rounds::resume(const proto::Command& command, uint64_t recorded) {
+  if (command.kind != CommandKind::Checkpoint && command.kind != CommandKind::Replicate) return;
+  written_ = {command.step, command.kind == CommandKind::Checkpoint};
+  if (command.step <= checkpointed_) return;
+  add({.sequence = command.sequence,
+       .step = command.step,
+       .durable = written_.is_durable,
+       .gates = command.step > recorded && !command.direct && pace_.is_eager(),
+       .direct = command.direct});
+}
+
+Rounds::Round& Rounds::add(Round round) {
+  round.made.assign(round.direct ? plan_->stages.size() : 0, false);
+  round.in.assign(plan_->stages.size(), false);
+  return rounds_.emplace_back(std::move(round));
+}
+
+bool Rounds::Round::is_whole() const { return is_made() && all_said(in); }
+bool Rounds::Round::is_made() const { return all_said(made); }
+
+bool Rounds::Round::drop() {
+  failed = true;
+  in.assign(in.size(), true);
+  return is_made();
+}
+
+// ---- writing
+
+// A run that has just begun makes its first copy at once, for its links carry none yet.
+std::optional<uint64_t> Rounds::next_copy(uint64_t granted) const {
+  const uint64_t interval = pace_.steps_between();
+  const auto most = pace_.under_way_max();
+  if (interval == 0 || (most && rounds_.size() >= *most)) return std::nullopt;
+  return count_ == 0 ? granted : written_.step + interval;
+}
+
+std::optional<Rounds::Kind> Rounds::due(uint64_t granted) const {
+  if (granted <= written_.step) return std::nullopt;
+  const auto& every = plan_->borders.checkpoint.steps;
+  if (checkpoint_due_ || (every && granted % *every == 0) || granted == plan_->training.steps)
+    return Kind::Checkpoint;
+  const auto next = next_copy(granted);
+  return next && granted >= *next ? std::optional(Kind::Copy) : std::nullopt;
+}
+
+proto::Command Rounds::write(Instant now, Kind kind, const Place& place) {
+  const bool durable = kind == Kind::Checkpoint;
+  if (durable) {
+    last_checkpoint_ = now;
+    checkpoint_due_ = false;
+  }
+  written_ = {place.granted, durable};
+  ++count_;
+  Round round{.sequence = place.sequence,
+              .step = place.granted,
+              .durable = durable,
+              .gates = place.granted > place.committed && pace_.is_eager()};
+  // The first one goes to the broker: what the run is left with after a loss is nowhere else.
+  round.direct = !durable && !round.gates && count_ > 1 && !direct_failed_ && place.may_be_direct;
+  return {.kind = durable ? CommandKind::Checkpoint : CommandKind::Replicate,
+          .step = place.granted,
+          .direct = add(std::move(round)).direct};
+}
+
+// What the run must not end without: a checkpoint of the last step granted, or, to go on elsewhere, any
+// snapshot of it; the last step has a checkpoint.
+Rounds::Last Rounds::last_needed(uint64_t granted, bool moving) const {
+  if (has_last(granted, moving)) return Last::IsWritten;
+  for (const Round& round : rounds_)
+    if (round.step == granted && (round.durable || (moving && !round.direct))) return Last::IsWritten;
+  if (granted != written_.step || written_.is_durable) return Last::Now;
+  return granted == plan_->training.steps ? Last::IsWritten : Last::AfterAnother;
+}
+
+// Whoever leaves takes what it has with it.
+bool Rounds::has_last(uint64_t granted, bool moving) const {
+  return moving && !recovery_is_direct_ ? recovery_ == granted : checkpointed_ == granted;
+}
+
+bool Rounds::ask_for_checkpoint(Instant now, uint64_t granted) {
+  const dag::CheckpointSpec& wanted = plan_->borders.checkpoint;
+  if (wanted.steps || granted <= checkpointed_ || granted == plan_->training.steps) return false;
+  if (std::any_of(rounds_.begin(), rounds_.end(), [](const Round& round) { return round.durable; }))
+    return false;
+  if (now - last_checkpoint_ < wanted.every.value_or(options_.checkpoint_every_default)) return false;
+  return checkpoint_due_ = true;
+}
+
+bool Rounds::take_retry(Instant now) {
+  if (!retry_at_ || now < *retry_at_) return false;
+  retry_at_.reset();
+  return true;
+}
+
+// ---- what stages and peers say
+
+Rounds::Round* Rounds::asked(uint32_t stage, uint64_t step) {
+  const auto at = std::find_if(rounds_.begin(), rounds_.end(), [&](const Round& round) {
+    return round.step == step && !(round.direct ? round.made : round.in)[stage];
+  });
+  return at == rounds_.end() ? nullptr : &*at;
+}
+
+bool Rounds::is_asked(uint32_t stage, uint64_t step) const {
+  return const_cast<Rounds*>(this)->asked(stage, step) != nullptr;
+}
+
+Result<Rounds::Part> Rounds::on_report(Instant now, uint32_t stage, const proto::CheckpointReport& report,
+                                       uint32_t blobs_missing) {
+  WEFT_CHECK(is_asked(stage, report.step));
+  Round& round = *asked(stage, report.step);
+  Part part{.is_direct = round.direct, .failure = report.failure};
+  if (!round.direct && blobs_missing != 0) {
+    const std::string what =
+        "a snapshot of which " + std::to_string(blobs_missing) + " tensors were not uploaded";
+    if (!round.outlived) return fail(ErrorCode::InvalidArgument, what);
+    part.failure = Error{ErrorCode::NotFound, what + ", or went with the broker that had them"};
+  }
+  if (!part.failure && round.skipped_steps.value_or(report.skipped_steps) != report.skipped_steps)
+    part.failure = Error{ErrorCode::Corrupted, "it says that " + std::to_string(report.skipped_steps) +
+                                                   " steps were skipped, another stage says " +
+                                                   std::to_string(*round.skipped_steps)};
+  (round.direct ? round.made : round.in)[stage] = true;
+  if (!part.failure) {
+    round.skipped_steps = report.skipped_steps;
+    round.tensors.insert(round.tensors.end(), report.tensors.begin(), report.tensors.end());
+  }
+  if (!round.direct) {
+    round.failed = round.failed || part.failure;
+    if (round.is_whole()) pace_.on_upload({round.ready_at, round.gates, round.durable, round.failed}, now);
+  } else if (!part.failure && round.is_made()) {
+    round.made_at = now;
+    part.is_complete = true;
+    part.is_dropped = round.failed;
+  }
+  return part;
+}
+
+bool Rounds::on_fetched(Instant now, uint32_t stage, uint64_t step) {
+  const auto at = std::find_if(rounds_.begin(), rounds_.end(), [&](const Round& round) {
+    return round.direct && round.step == step && round.is_made() && !round.in[stage];
+  });
+  if (at == rounds_.end()) return false;
+  at->in[stage] = true;
+  if (!at->is_whole()) return false;
+  direct_failures_ = 0;
+  pace_.on_upload({at->ready_at, at->gates, at->durable, at->failed}, now);
+  return true;
+}
+
+void Rounds::on_resumed(uint32_t stage) {
+  for (Round& round : rounds_) round.outlived = round.outlived || !round.in[stage];
+}
+
+void Rounds::on_step_done(Instant now, uint64_t step, double took) {
+  for (Round& round : rounds_)
+    if (round.step == step) round.ready_at = now;
+  pace_.on_step(took);
+  const auto waiting = std::count_if(rounds_.begin(), rounds_.end(), [](const Round& round) {
+    return round.ready_at != Instant{} && !round.is_whole();
+  });
+  pace_.on_step_copied(now, static_cast<size_t>(waiting));
+}
+
+CheckpointCommitted Rounds::taken_from(const Round& round) const {
+  return {job_, round.step, round.tensors, round.skipped_steps.value_or(0)};
+}
+
+Rounds::Completed Rounds::complete(Instant now, uint64_t committed, bool moving) {
+  Completed completed;
+  // Nobody waits for what is still being fetched once something newer is whole.
+  const auto newer = std::find_if(rounds_.rbegin(), rounds_.rend(), [&](const Round& round) {
+    return round.is_whole() && !round.failed && round.step <= committed;
+  });
+  if (newer != rounds_.rend())
+    for (Round& round : rounds_)
+      if (round.direct && !round.failed && round.step < newer->step && !round.is_whole()) {
+        round.drop();
+        ++completed.dropped;
+      }
+  while (has_whole(committed)) {
+    Round round = std::move(rounds_.front());
+    rounds_.pop_front();
+    if (round.failed) {
+      if (round.durable || moving) retry_at_ = now + options_.checkpoint_retry;
+      continue;
+    }
+    recovery_ = keep_from_ = round.step;
+    recovery_is_direct_ = round.direct;
+    if (round.durable) checkpointed_ = round.step;
+    completed.whole.push_back({{job_, round.step, std::move(round.tensors), round.skipped_steps.value_or(0)},
+                               round.durable,
+                               round.direct});
+  }
+  return completed;
+}
+
+// ---- direct copies
+
+// They stay until every stage has carried the command out.
+bool Rounds::drop_direct() {
+  bool may_go = false;
+  for (Round& round : rounds_)
+    if (round.direct && !round.failed && !round.is_whole()) may_go = round.drop() || may_go;
+  return may_go;
+}
+
+// A stage that is short of memory may not have kept one for as long as it took to fetch it.
+bool Rounds::give_up_direct(const Error& why) {
+  constexpr uint32_t kTimes = 3;
+  return direct_failed_ = why.code != ErrorCode::NotFound || ++direct_failures_ >= kTimes;
+}
+
+std::optional<uint64_t> Rounds::unfetched(Instant now) const {
+  const Duration most = pace_.fetch_max();
+  for (const Round& round : rounds_)
+    if (round.direct && !round.failed && round.is_made() && now - round.made_at > most) return round.step;
+  return std::nullopt;
+}
+
+std::optional<CheckpointCommitted> Rounds::copy_to_fetch() const {
+  const auto at = std::find_if(rounds_.begin(), rounds_.end(),
+                               [](const Round& round) { return round.direct && !round.failed; });
+  if (at == rounds_.end() || !at->is_made()) return std::nullopt;
+  return taken_from(*at);
+}
+
+std::optional<CheckpointCommitted> Rounds::newest_copy(
+    uint64_t committed, const std::function<bool(uint32_t stage, uint64_t step)>& has) const {
+  for (auto round = rounds_.rbegin(); round != rounds_.rend(); ++round) {
+    if (!round->direct || round->failed || !round->is_made() || round->step > committed) continue;
+    bool had = true;
+    for (uint32_t s = 0; s < plan_->stages.size(); ++s) had = had && has(s, round->step);
+    if (had) return taken_from(*round);
+  }
+  return std::nullopt;
+}
+
+// ---- what is known
+
+bool Rounds::is_gated(uint64_t step) const {
+  return std::any_of(rounds_.begin(), rounds_.end(), [&](const Round& round) {
+    return round.step == step && round.gates && !round.is_whole();
+  });
+}
+
+bool Rounds::holds_the_run_up() const {
+  return std::any_of(rounds_.begin(), rounds_.end(),
+                     [](const Round& round) { return round.durable || round.gates; });
+}
+
+bool Rounds::is_settled(uint64_t sequence) const {
+  return std::none_of(rounds_.begin(), rounds_.end(),
+                      [&](const Round& round) { return round.sequence == sequence; });
+}
+
+std::vector<uint64_t> Rounds::under_way() const {
+  std::vector<uint64_t> sequences;
+  for (const Round& round : rounds_) sequences.push_back(round.sequence);
+  return sequences;
+}
+
+bool Rounds::has_whole(uint64_t committed) const {
+  return !rounds_.empty() && rounds_.front().is_whole() && rounds_.front().step <= committed;
+}
+
+Lack Rounds::lack() const {
+  for (const Round& round : rounds_)
+    if (Lack lack = lack_of(round.direct ? round.made : round.in, true); !lack.stages.empty()) return lack;
+  return {};
+}
+
+void Rounds::add_reported(std::vector<Digest>& blobs) const {
+  for (const Round& round : rounds_)
+    if (!round.durable && !round.direct)
+      for (const auto& tensor : round.tensors) blobs.push_back(tensor.sha256);
+}
+
+Status Rounds::check(uint64_t committed, uint64_t granted) const {
+  const auto broken = [](const std::string& what) { return fail(ErrorCode::Internal, "rounds: " + what); };
+  const uint64_t safe = std::max(committed, begun_with_);
+  if (recovery_ > safe || checkpointed_ > safe || keep_from_ > safe)
+    return broken("the run would go back to a step that is not committed: " + std::to_string(recovery_));
+  if (written_.step > std::max(granted, begun_with_)) return broken("one of a step that is not granted");
+  const Round* before = nullptr;
+  for (const Round& round : rounds_) {
+    const std::string step = std::to_string(round.step);
+    if (before != nullptr && (before->step >= round.step || before->sequence >= round.sequence))
+      return broken("that of step " + step + " is out of its turn");
+    if (round.step > granted || round.step > written_.step)
+      return broken("that of step " + step + " was never written");
+    if (round.direct && (round.durable || round.gates)) return broken(step + " waits for peers alone");
+    if (round.in.size() != plan_->stages.size() ||
+        round.made.size() != (round.direct ? plan_->stages.size() : 0))
+      return broken(step + " has parts of stages that are not there");
+    before = &round;
+  }
+  return pace_.check();
+}
+
+}  // namespace weft::broker
