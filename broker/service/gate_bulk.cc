@@ -212,7 +212,7 @@ void Gate::on_chunk(const ClientPtr& client, net::InFrame frame) {
 
 // On the files' thread: what is there only for a while may have to be made durable first.
 void Gate::have_blobs(const ClientPtr& client, const proto::HaveBlobs& request) {
-  const size_t size = kRequestCost + request.blobs.size() * sizeof(Digest);
+  const size_t size = kRequestCost + 2 * request.blobs.size() * sizeof(Digest);  // and its answer's
   begin_files_work(client, size);
   const std::weak_ptr<Client> weak = client;
   files_thread_->post([this, request, weak, size, key = client->connection->remote(), now = loop_.now()] {

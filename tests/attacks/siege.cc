@@ -10,9 +10,7 @@
 namespace weft::attacks {
 
 namespace {
-// What 24 connections may have under way at once, in every form that it passes through, and what the
-// allocator keeps of it: 40 to 65 MiB as measured. Without a bound it is gigabytes.
-constexpr Bytes kGrowth{96 << 20}, kLogGrowth{1 << 20};
+constexpr Bytes kGrowth{64 << 20}, kLogGrowth{1 << 20};
 constexpr Duration kRoundTrip = std::chrono::seconds(1);
 constexpr Duration kJoining = std::chrono::seconds(30);   // of all, before the attack
 constexpr Duration kNewcomer = std::chrono::seconds(10);  // during it; it took half a second at most
