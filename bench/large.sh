@@ -21,16 +21,21 @@ begin=$(microseconds)
 submit_pid=$!
 planning= planned= submitted= running=
 seconds_since() { awk -v a="$1" -v b="$(microseconds)" 'BEGIN { printf "%.1f", (b - a) / 1e6 }'; }
+# A small model's job is over before it has been looked at twice.
+look_at_events() {
+  [ -n "$submitted" ] || ! grep -q '"event":"submitted"' "$work/events" || { submitted=$(seconds_since "$begin"); planning=$(microseconds); }
+  [ -n "$planned" ] || ! grep -q '"state":"loading"' "$work/events" || planned=$(seconds_since "$planning")
+  [ -n "$running" ] || ! grep -q '"state":"running"' "$work/events" || running=$(seconds_since "$planning")
+}
 while kill -0 "$submit_pid" 2>/dev/null; do
   note client "$submit_pid"
   note broker "$broker_pid"
   for worker in $(pgrep -P "$broker_pid" || true); do note plan-worker "$worker"; done
   for name in a b c; do note "$name" "${peer_pid[$name]}"; done
-  [ -n "$submitted" ] || ! grep -q '"event":"submitted"' "$work/events" || { submitted=$(seconds_since "$begin"); planning=$(microseconds); }
-  [ -n "$planned" ] || ! grep -q '"state":"loading"' "$work/events" || planned=$(seconds_since "$planning")
-  [ -n "$running" ] || ! grep -q '"state":"running"' "$work/events" || running=$(seconds_since "$planning")
+  look_at_events
   sleep 0.1
 done
+look_at_events
 wait "$submit_pid" || fail "weft submit ended with status $?: $(tail -n 2 "$work/events")"
 echo "seconds: submitted after $submitted, planned in $planned, running after ${running} more, all in $(seconds_since "$begin")"
 for name in client broker plan-worker a b c; do echo "$name: at most ${peak[$name]:-0} MiB resident"; done

@@ -55,14 +55,14 @@ Result<std::unique_ptr<Stages>> Stages::create(const JobGraphs& graphs,
     proto::AssignStage& stage = stages[s];
     stage.seat = {s};
     stage.stage_count = count;
-    stage.training = {.seed = seed,
-                      .batch_size = job.batch_size,
-                      .microbatch_size = job.microbatch_size,
-                      .steps = graphs.steps,
-                      .optimizer = job.optimizer,
-                      .schedule = job.schedule,
-                      .clip_norm = job.clip_norm,
-                      .gradient_ranges = job.gradient_ranges};
+    stage.training = {{.seed = seed,
+                       .batch_size = job.batch_size,
+                       .microbatch_size = job.microbatch_size,
+                       .optimizer = job.optimizer,
+                       .schedule = job.schedule,
+                       .clip_norm = job.clip_norm,
+                       .gradient_ranges = job.gradient_ranges},
+                      graphs.steps};
     std::set<std::string> named;
     std::vector<uint32_t>& own = made->parameters_.emplace_back();
     for (const proto::StageProgram& program : stage.programs) {

@@ -135,7 +135,9 @@ FORM
 # ---- plans and models --------------------------------------------------------------------------------------
 
 row plan 6 "$build/weft_bench_plan" 16 <<'FORM'
- *@ ops, +@ devices, [a-z-]+ +@ s +@ stages, +@ samples/s(, after .*)?
+[A-Za-z0-9].*[a-z] +@ s +@ stages +@ ns a step [0-9a-f]{16}
+.*, in all +@ s
+.* +@ s +the model does not fit: .*
 FORM
 row stages 8 "$build/weft_bench_stages" --rounds 1 "$work/job.yaml" <<'FORM'
 cpu .*
