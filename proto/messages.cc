@@ -2,30 +2,6 @@
 
 namespace weft::proto {
 
-std::string_view to_string(JobState state) {
-  switch (state) {
-    case JobState::Queued:
-      return "queued";
-    case JobState::Waiting:
-      return "waiting";
-    case JobState::Planning:
-      return "planning";
-    case JobState::Loading:
-      return "loading";
-    case JobState::Running:
-      return "running";
-    case JobState::Stopping:
-      return "stopping";
-    case JobState::Finished:
-      return "finished";
-    case JobState::Stopped:
-      return "stopped";
-    case JobState::Failed:
-      return "failed";
-  }
-  return "unknown";
-}
-
 namespace {
 #define WEFT_NAME(Type, name) #Type,
 constexpr std::string_view kNames[] = {WEFT_MESSAGES(WEFT_NAME)};
@@ -53,15 +29,5 @@ Message& Message::operator=(Message&& other) noexcept = default;
 Message::~Message() = default;
 
 std::string_view name_of(const Message& message) { return kNames[message.index()]; }
-
-std::set<std::string_view> fixed_initializers(const AssignStage& assign) {
-  std::set<std::string_view> fixed;
-  for (const StageProgram& program : assign.programs)
-    for (const dag::Initializer& initializer : program.graph->initializers())
-      if (initializer.role == dag::InitializerRole::Frozen ||
-          initializer.role == dag::InitializerRole::Buffer)
-        fixed.insert(initializer.name);
-  return fixed;
-}
 
 }  // namespace weft::proto
