@@ -24,6 +24,7 @@
   /* shape */ \
   OP(Reshape) OP(Transpose) OP(Expand) OP(Slice) OP(SliceGrad) OP(Concat) OP(Pad) OP(PadGrad) OP(Gather) \
   OP(GatherGrad) OP(GatherElements) OP(GatherElementsGrad) OP(Reorder) OP(ScatterElements) \
+  OP(CacheWrite) \
   /* reduction */ \
   OP(ReduceSum) OP(ReduceMean) OP(ReduceMax) OP(ReduceMin) OP(ReduceProd) OP(ArgMax) OP(ArgMin) OP(CumSum) \
   OP(TopK) \

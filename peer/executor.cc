@@ -29,7 +29,7 @@ Status Executor::build() {
   std::vector<GroupSignature> groups;
   WEFT_TRY_STATUS(make_kernels(groups));
   program_ = plan_program(*graph_, backend_, std::move(groups), kernels_,
-                          {options_.accumulates, options_.kept, options_.segment_of_op});
+                          {options_.accumulates, options_.kept, options_.bound, options_.segment_of_op});
   order_groups();
   WEFT_TRY_STATUS(claim_state());
   list_statistics();
@@ -167,6 +167,7 @@ Result<std::unique_ptr<MicrobatchMemory>> Executor::make_microbatch() {
   auto microbatch = std::make_unique<MicrobatchMemory>();
   WEFT_TRY(microbatch->arena_, backend_.allocate(program_.arena));
   microbatch->number_ = microbatches_made_++;
+  microbatch->bound_.resize(options_.bound.size());
   return microbatch;
 }
 
@@ -185,6 +186,8 @@ View Executor::place_of(const MicrobatchMemory& microbatch, ValueId value) const
       return constants_[place.slot];
     case Residence::Step:
       return {persistent_.get(), step_offset_ + place.offset};
+    case Residence::Bound:
+      return microbatch.bound_[place.slot];
     case Residence::Gradient:
       if (microbatch.turn.begins_range) return sum_of(microbatch.turn, place.slot);
       if (!options_.segment_of_op.empty()) return options_.scratch->at(place.offset);
@@ -209,6 +212,24 @@ Status Executor::set_value(MicrobatchMemory& microbatch, ValueId value, const Te
   return backend_.upload(tensor, place_of(microbatch, value), graph_->value(value).layout);
 }
 
+void Executor::bind(MicrobatchMemory& microbatch, ValueId value, View view) const {
+  const auto at = std::find(options_.bound.begin(), options_.bound.end(), value);
+  WEFT_CHECK_MSG(at != options_.bound.end(), "a value that is not bound is given a place");
+  microbatch.bound_[static_cast<size_t>(at - options_.bound.begin())] = view;
+}
+
+// Of outputs that show what lies elsewhere.
+Status Executor::copy_bound_outputs(const MicrobatchMemory& microbatch) {
+  for (size_t slot = 0; slot < options_.bound.size(); ++slot) {
+    const ValueId value = options_.bound[slot];
+    if (graph_->producer(value).kind == dag::OpKind::Input) continue;
+    const View from = place_of(microbatch, value), to = microbatch.bound_[slot];
+    if (from.memory == to.memory && from.offset == to.offset) continue;
+    WEFT_TRY_STATUS(backend_.copy(from, to, graph_->spec(value)));
+  }
+  return {};
+}
+
 Status Executor::copy_value(MicrobatchMemory& microbatch, ValueId input, const Executor& from,
                             const MicrobatchMemory& source, ValueId value) {
   WEFT_CHECK_MSG(&backend_ == &from.backend_, "values are copied within one backend");
@@ -230,7 +251,7 @@ Status Executor::run(MicrobatchMemory& microbatch, uint32_t segment) {
 }
 
 Status Executor::run_segment(MicrobatchMemory& microbatch, uint32_t segment) {
-  const ReplayKey key{.program = observer_ ? nullptr : recordings_.get(),
+  const ReplayKey key{.program = observer_ || !options_.bound.empty() ? nullptr : recordings_.get(),
                       .segment = segment,
                       .microbatch = segment == kOnceAStep ? 0 : microbatch.number_,
                       .turn = segment == kOnceAStep ? dag::GradientTurn{} : microbatch.turn,
@@ -253,7 +274,7 @@ Status Executor::run_groups(MicrobatchMemory& microbatch, uint32_t segment, cons
     WEFT_TRY_STATUS(after_group(microbatch, g));
     if (observer_) observer_(g, false);
   }
-  return {};
+  return segment == kOnceAStep ? Status() : copy_bound_outputs(microbatch);
 }
 
 Status Executor::after_group(MicrobatchMemory& microbatch, uint32_t group) {

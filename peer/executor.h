@@ -31,6 +31,7 @@ class MicrobatchMemory {
  private:
   friend class Executor;
   std::unique_ptr<Memory> arena_;
+  std::vector<View> bound_;  // in the order of ExecutorOptions::bound
   uint32_t number_ = 0;  // among its executor's
 };
 
@@ -44,6 +45,8 @@ struct ExecutorOptions {
   std::shared_ptr<Scratch> scratch{};             // nothing: its own
   std::optional<dag::OptimizerSpec> optimizer{};  // its slots are claimed; for update()
   bool undoes_statistics = false;                 // memory for keep_statistics()
+  // Inputs and outputs that lie where bind() says. Without segments.
+  std::vector<dag::ValueId> bound{};
   Precision precision{};
 };
 
@@ -75,6 +78,10 @@ class Executor {
   // is run, for its place may be another microbatch's until then.
   Status set_input(MicrobatchMemory& microbatch, std::string_view name, const dag::Tensor& tensor);
   Status set_value(MicrobatchMemory& microbatch, dag::ValueId value, const dag::Tensor& tensor);
+  // Where a bound value lies from now on; an input is to be there before run(), an output is after it. The bytes
+  // stay its owner's. REQUIRES: the value is one of ExecutorOptions::bound, and all of them have a place before
+  // run().
+  void bind(MicrobatchMemory& microbatch, dag::ValueId value, View view) const;
   // The same on the device: what `value` holds in another executor's microbatch, readable there. It is copied
   // as it is now. REQUIRES: one backend. Errors: InvalidArgument unless both are plain and of one
   // spec.
@@ -130,6 +137,7 @@ class Executor {
   View workspace() const { return options_.scratch->at(program_.scratch.value); }
   View sum_of(const dag::GradientTurn& turn, uint32_t slot) const;
   Status after_group(MicrobatchMemory& microbatch, uint32_t group);
+  Status copy_bound_outputs(const MicrobatchMemory& microbatch);
   Status end_range(const dag::GradientTurn& turn, uint32_t slot);
 
   std::shared_ptr<const dag::Graph> graph_;

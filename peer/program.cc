@@ -113,6 +113,7 @@ class ProgramBuilder {
 
   Program run() {
     find_lifetimes();
+    bind();
     assign_gradients();
     reuse_in_place();
     place();
@@ -154,6 +155,15 @@ class ProgramBuilder {
     lifetimes_ = std::move(found.of);
   }
 
+  void bind() {
+    for (uint32_t slot = 0; slot < options_.bound.size(); ++slot) {
+      const ValueId value = options_.bound[slot];
+      const uint32_t r = root(value);
+      const bool of_another = value.index != r && root_kind(r) == OpKind::Input;
+      if (!of_another && !persistent(r)) bound_root_.emplace(r, slot);
+    }
+  }
+
   void assign_gradients() {
     std::map<uint32_t, uint32_t> slot_of_root;
     for (const auto& output : graph_.outputs()) {
@@ -183,6 +193,9 @@ class ProgramBuilder {
         if (input < 0) continue;
         const ValueId from = group.inputs[static_cast<size_t>(input)];
         const uint32_t r = root(from), own = root(group.outputs[k]);
+        // A cache is written where it lies; nothing else of somebody else's is.
+        const bool writes_cache = graph_.op(group.ops.front()).kind == OpKind::CacheWrite;
+        if (bound_root_.contains(own) || (bound_root_.contains(r) && !writes_cache)) continue;
         const bool free_after = lifetimes_[r].last == t && !persistent(r) && !gradient_root_.contains(r) &&
                                 !gradient_root_.contains(own);
         const bool same_size = size(r) == size(own);
@@ -230,7 +243,7 @@ class ProgramBuilder {
     std::map<uint32_t, uint32_t> block_of_root;
     for (uint32_t v = 0; v < graph_.values().size(); ++v) {
       const uint32_t r = root(ValueId{v});
-      if (r != v || persistent(r) || lifetimes_[r].first == kNever) continue;
+      if (r != v || persistent(r) || bound_root_.contains(r) || lifetimes_[r].first == kNever) continue;
       const bool gradient = gradient_root_.contains(r);
       if (gradient && !options_.accumulates) continue;
       std::vector<Block>& to = in_scratch(r) ? passing : blocks;
@@ -250,6 +263,8 @@ class ProgramBuilder {
         place = {Residence::Initializer, initializer_slot.at(op.attributes.get_string(dag::Attr::Name)), 0};
       } else if (op.kind == OpKind::Constant) {
         place = {Residence::Constant, static_cast<uint32_t>(op.attributes.get_int(dag::Attr::Value)), 0};
+      } else if (const auto bound = bound_root_.find(r); bound != bound_root_.end()) {
+        place = {Residence::Bound, bound->second, 0};
       } else if (is_of_step(r)) {
         place = {Residence::Step, 0, of_step.at(r)};
       } else if (lifetimes_[r].first != kNever) {
@@ -274,6 +289,7 @@ class ProgramBuilder {
   std::vector<uint32_t> root_;                  // by value
   std::vector<dag::Lifetime> lifetimes_;        // by root
   std::map<uint32_t, uint32_t> gradient_root_;  // root -> gradient slot
+  std::map<uint32_t, uint32_t> bound_root_;     // root -> index in ProgramOptions::bound
 };
 
 }  // namespace

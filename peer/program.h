@@ -37,6 +37,7 @@ enum class Residence : uint8_t {
   Constant,     // persistent: slot = index of the constant
   Step,         // in the memory of what is made once a step
   Gradient,  // persistent: slot = index among gradient outputs; a range's first microbatch writes it in place
+  Bound,     // where whoever runs the graph says: slot = index in ProgramOptions::bound
 };
 struct Place {
   Residence residence = Residence::Inside;
@@ -51,6 +52,10 @@ struct ProgramOptions {
   bool accumulates = false;
   // Values, beside outputs, that stay readable until the end of their segment (what a stage sends).
   std::vector<dag::ValueId> kept{};
+  // Inputs and outputs that lie in memory of somebody else's, said anew for each run. Nothing of theirs is
+  // overwritten but by their own op, and by CacheWrite. An output that shows what lies elsewhere (an input, a
+  // weight, another such output) is not Bound: it has to be copied.
+  std::vector<dag::ValueId> bound{};
   // By op, ascending: other microbatches run between two segments. Empty: the microbatch runs in one go and
   // has all its values, which stay readable, to itself.
   std::span<const uint32_t> segment_of_op{};

@@ -49,6 +49,18 @@ Specs infer_gather_elements(const ShapeContext& c) {
   return one(c.in(0).dtype, c.in(1).shape);
 }
 
+Specs infer_cache_write(const ShapeContext& c) {
+  WEFT_TRY_STATUS(need_operands(c, 3));
+  WEFT_TRY_STATUS(need_same_dtype(c, 0, 1));
+  WEFT_TRY_STATUS(need_index(c, 2));
+  WEFT_TRY(const size_t axis, axis_of(c, c.in(0).rank()));
+  if (c.in(2).rank() != 1) return refuse_operand(c, 2, "rank 1");
+  Shape slices = c.in(0).shape;
+  slices[axis] = c.in(2).shape[0];
+  WEFT_TRY_STATUS(need_spec(c, 1, c.in(0).dtype, slices));
+  return one(c.in(0).dtype, c.in(0).shape);
+}
+
 Specs infer_gather_elements_grad(const ShapeContext& c) {
   WEFT_TRY_STATUS(need_operands(c, 2));
   WEFT_TRY_STATUS(need_index(c, 1));
@@ -212,6 +224,13 @@ void add_index_ops(OpTable& table) {
   table.add(addressing(gather, /*reads_part=*/true));
   table.add(addressing(elements, /*reads_part=*/true));
   table.add(addressing(scatter, /*reads_part=*/false));
+  OpRow cache_write = row(
+      K::CacheWrite, 3, infer_cache_write, nullptr,
+      "cache, update, positions I32/I64[n] -> cache with slice i of update in place of its slice positions[i] "
+      "along axis; a position that is negative or out of range is left out; the bytes are the cache's own "
+      "where nobody else reads them");
+  cache_write.differentiability = Differentiability::Zero;
+  table.add(cache_write);
   table.add(row(
       K::GatherGrad, 2, infer_gather_grad, [](C c) { gather_grad_vjp(c, K::Gather); },
       "dy, indices -> zeros of shape with dy's slices added along axis, in index order; out of range is "

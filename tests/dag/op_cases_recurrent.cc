@@ -122,6 +122,26 @@ void add_scatter_cases(OpCaseMaker& make) {
              by(0, reduction));
 }
 
+void add_cache_write_cases(OpCaseMaker& make) {
+  const Attributes along_1{{Attr::Axis, int64_t{1}}};
+  make.add(OpKind::CacheWrite, "heads",
+           {make.real({2, 8, 3}), make.real({2, 3, 3}),
+            from_int64s({DType::I64, {3}}, std::vector<int64_t>{5, 6, 7})},
+           along_1);
+  make.add(OpKind::CacheWrite, "left out",
+           {make.real({2, 4, 3}), make.real({2, 4, 3}),
+            from_int64s({DType::I32, {4}}, std::vector<int64_t>{3, -1, 4, 0})},
+           along_1);
+  make.add(OpKind::CacheWrite, "last axis integers",
+           {make.whole({3, 5}, -9, 9), make.whole({3, 1}, -9, 9),
+            from_int64s({DType::I64, {1}}, std::vector<int64_t>{2})},
+           along_1);
+  make.add(OpKind::CacheWrite, "bool",
+           {make.boolean({4, 3}), make.boolean({2, 3}),
+            from_int64s({DType::I64, {2}}, std::vector<int64_t>{0, 3})},
+           Attributes{{Attr::Axis, int64_t{0}}});
+}
+
 void add_top_k_cases(OpCaseMaker& make) {
   const auto by = [](int64_t axis, int64_t count, int64_t largest) {
     return Attributes{{Attr::Axis, axis}, {Attr::Count, count}, {Attr::Largest, largest}, {Attr::Sorted, 1}};
@@ -146,6 +166,7 @@ void add_recurrent_cases(OpCaseMaker& make) {
   add_gru_cases(make);
   add_rnn_cases(make);
   add_scatter_cases(make);
+  add_cache_write_cases(make);
   add_top_k_cases(make);
 }
 

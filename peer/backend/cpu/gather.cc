@@ -24,10 +24,13 @@ struct Slices {
         count(indices.spec.element_count()),
         wide(indices.spec.dtype == dag::DType::I64) {}
 
+  int64_t position(const std::byte* indices, int64_t i) const {
+    return wide ? reinterpret_cast<const int64_t*>(indices)[i]
+                : reinterpret_cast<const int32_t*>(indices)[i];
+  }
   // In [0, size), or -1 for an index that is nowhere.
   int64_t index(const std::byte* indices, int64_t i) const {
-    const int64_t raw =
-        wide ? reinterpret_cast<const int64_t*>(indices)[i] : reinterpret_cast<const int32_t*>(indices)[i];
+    const int64_t raw = position(indices, i);
     const int64_t at = raw < 0 ? raw + size : raw;
     return at >= 0 && at < size ? at : -1;
   }
@@ -91,6 +94,30 @@ KernelResult make_gather(const KernelRequest& request) {
     return {};
   };
   return request.make("gather in order", run);
+}
+
+// In the cache's own bytes, unless somebody reads those as they were.
+KernelResult make_cache_write(const KernelRequest& request) {
+  const dag::DType dtype = request.in(0).spec.dtype;
+  const Slices s(request.in_shape(0), request.attributes().get_int(Attr::Axis), request.in(2));
+  const int cache = request.input_slot(0), update = request.input_slot(1), at = request.input_slot(2),
+            result = request.output_slot(0);
+  const int64_t bytes = s.inner * dag::element_size(dtype);
+  const auto run = [=](const Call& call) -> Status {
+    const auto *before = call.in<std::byte>(cache), *slices = call.in<std::byte>(update),
+               *positions = call.in<std::byte>(at);
+    auto* after = call.out<std::byte>(result);
+    if (after != before) std::memcpy(after, before, static_cast<size_t>(s.outer * s.size * bytes));
+    for (int64_t i = 0; i < s.count; ++i) {
+      const int64_t to = s.position(positions, i);
+      if (to < 0 || to >= s.size) continue;
+      for (int64_t o = 0; o < s.outer; ++o)
+        std::memcpy(after + (o * s.size + to) * bytes, slices + (o * s.count + i) * bytes,
+                    static_cast<size_t>(bytes));
+    }
+    return {};
+  };
+  return request.make("cache write", run, 0, {cache});
 }
 
 }  // namespace weft::peer::cpu

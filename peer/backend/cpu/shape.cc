@@ -8,6 +8,7 @@ namespace weft::peer::cpu {
 
 KernelResult make_elements(const KernelRequest& request);  // elements.cc
 KernelResult make_gather(const KernelRequest& request);  // gather.cc
+KernelResult make_cache_write(const KernelRequest& request);
 
 namespace {
 
@@ -225,6 +226,8 @@ KernelResult make_shape(const KernelRequest& request) {
     case OpKind::GatherElementsGrad:
     case OpKind::ScatterElements:
       return make_elements(request);
+    case OpKind::CacheWrite:
+      return make_cache_write(request);
     default:
       return request.decline();
   }

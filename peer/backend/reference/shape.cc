@@ -215,6 +215,27 @@ void run_scatter(const Call& c) {
     scatter(c.wholes(2), c.out().wholes);
 }
 
+// Unlike an index, a position does not count from the end.
+void run_cache_write(const Call& c) {
+  const AxisView view = axis_view(c.shape(0), c.attributes.get_int(Attr::Axis));
+  const Wholes& positions = c.wholes(2);
+  const auto count = static_cast<int64_t>(positions.size());
+  const auto write = [&](const auto& update, auto& cache) {
+    for (int64_t o = 0; o < view.outer; ++o)
+      for (int64_t k = 0; k < count; ++k) {
+        const int64_t to = positions[at(k)];
+        if (to < 0 || to >= view.size) continue;
+        for (int64_t i = 0; i < view.inner; ++i)
+          cache[at((o * view.size + to) * view.inner + i)] = update[at((o * count + k) * view.inner + i)];
+      }
+  };
+  run_copy(c);
+  if (c.out().is_real())
+    write(c.reals(1), c.out().reals);
+  else
+    write(c.wholes(1), c.out().wholes);
+}
+
 }  // namespace
 
 void run_shape(const Call& call) {
@@ -244,6 +265,8 @@ void run_shape(const Call& call) {
       return run_gather_grad(call);
     case OpKind::ScatterElements:
       return run_scatter(call);
+    case OpKind::CacheWrite:
+      return run_cache_write(call);
     default:
       WEFT_CHECK_MSG(false, "not a shape op");
   }

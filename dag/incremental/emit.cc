@@ -1,0 +1,184 @@
+#include "dag/incremental/emit.h"
+
+#include <algorithm>
+#include <map>
+
+#include "dag/incremental/free_values.h"
+
+namespace weft::dag::incremental {
+namespace {
+
+// What lies before and behind the positions in a value.
+struct Around {
+  int64_t before = 1, after = 1;
+};
+Around around_rows(const Axes& axes) {
+  Around around;
+  bool passed = false;
+  for (const Factor& factor : axes.factors()) {
+    if (factor.digit == Digit::Row)
+      passed = true;
+    else
+      (passed ? around.after : around.before) *= factor.size;
+  }
+  return around;
+}
+
+class PartEmitter {
+ public:
+  PartEmitter(const Analysis& analysis, const Parts& parts, uint32_t part, const Lengths& lengths,
+              const OpTable& table)
+      : analysis_(analysis),
+        graph_(*analysis.graph),
+        parts_(parts),
+        part_(part),
+        lengths_(lengths),
+        builder_(table),
+        free_(analysis, lengths, builder_) {}
+
+  Graph run() {
+    const Parts::Interface& interface = parts_.interfaces[part_];
+    for (const ValueId value : interface.inputs) {
+      const RowSpec spec = row_spec(analysis_, value);
+      received_[value] = builder_.input(spec.name, {spec.dtype, {lengths_.rows, spec.width}});
+    }
+    free_.set_positions(builder_.input(Incremental::kPositions, {DType::I64, {lengths_.rows}}));
+    for (const ValueId value : interface.caches) {
+      const CacheSpec spec = cache_spec(analysis_, value);
+      caches_[value] = builder_.input(spec.name, spec.with(lengths_.keys));
+    }
+    for (uint32_t op = 0; op < graph_.ops().size(); ++op)
+      if (parts_.of_op[op] == part_) emit(op);
+    for (const ValueId value : interface.outputs)
+      builder_.output(row_name(value), packed(value), OutputRole::Activation);
+    for (const ValueId value : interface.caches)
+      builder_.output(cache_name(value), written(value), OutputRole::Activation);
+    return builder_.finish();
+  }
+
+ private:
+  const Axes& axes(ValueId value) const { return analysis_.values[value.index].axes; }
+  ValueId reshape(ValueId value, Shape shape) {
+    if (builder_.spec(value).shape == shape) return value;
+    return builder_.add(OpKind::Reshape, {value}, {{Attr::Shape, std::move(shape)}});
+  }
+  // [a, b, c] as [b, a, c]
+  ValueId exchange(ValueId value, int64_t a, int64_t b, int64_t c) {
+    if (a == 1 || b == 1) return value;
+    return builder_.add(OpKind::Transpose, {reshape(value, {a, b, c})}, {{Attr::Perm, Ints{1, 0, 2}}});
+  }
+
+  // A value as the source has it, of the positions that are computed.
+  ValueId rows(ValueId value) {
+    if (const auto known = rows_.find(value); known != rows_.end()) return known->second;
+    const Around around = around_rows(axes(value));
+    const ValueId packed = received_.at(value);
+    return rows_[value] = reshape(exchange(packed, lengths_.rows, around.before, around.after),
+                                  axes(value).shape(lengths_));
+  }
+  // The same as rows, one after another.
+  ValueId packed(ValueId value) {
+    const Around around = around_rows(axes(value));
+    return reshape(exchange(rows(value), around.before, lengths_.rows, around.after),
+                   {lengths_.rows, around.before * around.after});
+  }
+
+  // The cache of `value` with the new rows in it.
+  ValueId written(ValueId value) {
+    if (const auto known = written_.find(value); known != written_.end()) return known->second;
+    const CacheSpec spec = cache_spec(analysis_, value);
+    const ValueId update = reshape(rows(value), axes(value).factor_shape(lengths_));
+    return written_[value] = builder_.add(OpKind::CacheWrite, {caches_.at(value), update, free_.positions()},
+                                          {{Attr::Axis, spec.axis}});
+  }
+  // A value as the source has it, of all positions so far.
+  ValueId keys(ValueId value) {
+    if (const auto known = keys_.find(value); known != keys_.end()) return known->second;
+    const Shape shape = axes(value).exchanged().shape(lengths_);
+    const ValueId kept = parts_.cached.contains(value) ? parts_.cached.at(value) : value;
+    std::vector<OpId> moves;
+    for (ValueId at = value; at != kept; at = graph_.producer(at).inputs[0])
+      moves.push_back(graph_.value(at).producer);
+    ValueId result = reshape(written(kept), axes(kept).exchanged().shape(lengths_));
+    for (size_t i = moves.size(); i-- > 0;) result = move_keys(graph_.op(moves[i]), result);
+    return keys_[value] = reshape(result, shape);
+  }
+  ValueId move_keys(const Op& op, ValueId operand) {
+    Attributes attributes = op.attributes;
+    if (op.kind != OpKind::Transpose)
+      attributes.set(Attr::Shape, axes(op.outputs[0]).exchanged().shape(lengths_));
+    return builder_.add(op.kind, {operand}, std::move(attributes), op.name);
+  }
+
+  void emit(uint32_t index) {
+    const Op& op = graph_.ops()[index];
+    std::vector<ValueId> inputs;
+    for (size_t i = 0; i < op.inputs.size(); ++i) {
+      const Operand& operand = analysis_.operands[index][i];
+      switch (operand.use) {
+        case Use::Absent:
+          inputs.push_back({});
+          break;
+        case Use::Rows:
+          inputs.push_back(rows(op.inputs[i]));
+          break;
+        case Use::Keys:
+          inputs.push_back(keys(op.inputs[i]));
+          break;
+        case Use::Table:
+          inputs.push_back(free_.at(op.inputs[i], operand.axes));
+          break;
+      }
+    }
+    const auto outputs = builder_.add_all(op.kind, std::move(inputs), attributes(op), op.name);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      rows_[op.outputs[i]] = outputs[i];
+      builder_.set_name(outputs[i], graph_.value(op.outputs[i]).name);
+    }
+  }
+  Attributes attributes(const Op& op) const {
+    Attributes attributes = op.attributes;
+    const Shape shape = axes(op.outputs[0]).shape(lengths_);
+    if (op.kind == OpKind::Reshape || op.kind == OpKind::Expand) attributes.set(Attr::Shape, shape);
+    if (op.kind == OpKind::Slice) attributes.set(Attr::Sizes, shape);
+    return attributes;
+  }
+
+  const Analysis& analysis_;
+  const Graph& graph_;
+  const Parts& parts_;
+  uint32_t part_;
+  Lengths lengths_;
+  GraphBuilder builder_;
+  FreeValues free_;
+  std::map<ValueId, ValueId> received_, caches_;       // source value -> input
+  std::map<ValueId, ValueId> rows_, keys_, written_;   // source value -> here
+};
+
+}  // namespace
+
+std::string row_name(ValueId value) { return "row:" + std::to_string(value.index); }
+std::string cache_name(ValueId value) { return "cache:" + std::to_string(value.index); }
+
+RowSpec row_spec(const Analysis& analysis, ValueId value) {
+  const Around around = around_rows(analysis.values[value.index].axes);
+  return {row_name(value), analysis.graph->spec(value).dtype, around.before * around.after};
+}
+
+CacheSpec cache_spec(const Analysis& analysis, ValueId value) {
+  CacheSpec spec{.name = cache_name(value), .dtype = analysis.graph->spec(value).dtype, .shape = {}};
+  for (const Factor& factor : analysis.values[value.index].axes.factors()) {
+    if (factor.digit == Digit::Row)
+      spec.axis = static_cast<int64_t>(spec.shape.size());
+    else
+      spec.shape.push_back(factor.size);
+  }
+  return spec;
+}
+
+Graph emit_part(const Analysis& analysis, const Parts& parts, uint32_t part, const Lengths& lengths,
+                const OpTable& table) {
+  return PartEmitter(analysis, parts, part, lengths, table).run();
+}
+
+}  // namespace weft::dag::incremental

@@ -1,0 +1,163 @@
+#include "dag/incremental/free_values.h"
+
+#include <algorithm>
+#include <set>
+
+#include "dag/op_table.h"
+
+namespace weft::dag::incremental {
+namespace {
+
+// How far back from where a table is read its positions are taken. Beyond that it is computed whole.
+constexpr int kDepthMax = 48;
+
+// Constants as large as that are held once for all graphs.
+constexpr int64_t kTableBytesMin = 1024;
+
+}  // namespace
+
+bool is_table(const Graph& graph, const Op& op) {
+  return op.kind == OpKind::Constant && graph.spec(op.outputs[0]).bytes().value >= kTableBytesMin;
+}
+std::string table_name(ValueId value) { return "table:" + std::to_string(value.index); }
+
+ValueId FreeValues::reshape(ValueId value, Shape shape) {
+  if (builder_.spec(value).shape == shape) return value;
+  return builder_.add(OpKind::Reshape, {value}, {{Attr::Shape, std::move(shape)}});
+}
+
+ValueId FreeValues::whole(ValueId value) {
+  if (const auto known = whole_.find(value); known != whole_.end()) return known->second;
+  std::set<uint32_t> wanted;
+  std::vector<uint32_t> left{graph_.value(value).producer.index};
+  while (!left.empty()) {
+    const uint32_t op = left.back();
+    left.pop_back();
+    if (whole_.contains(graph_.ops()[op].outputs[0]) || !wanted.insert(op).second) continue;
+    for (const ValueId input : graph_.ops()[op].inputs)
+      if (input.valid()) left.push_back(graph_.value(input).producer.index);
+  }
+  for (const uint32_t op : wanted) copy({op});
+  return whole_.at(value);
+}
+
+void FreeValues::copy(OpId id) {
+  const Op& op = graph_.op(id);
+  const ValueId made = op.outputs[0];
+  if (op.kind == OpKind::Initializer) {
+    const std::string& name = op.attributes.get_string(Attr::Name);
+    const Initializer* initializer = graph_.find_initializer(name);
+    whole_[made] = builder_.initializer(name, graph_.spec(made), initializer->role);
+    return;
+  }
+  if (is_table(graph_, op)) {
+    whole_[made] = builder_.initializer(table_name(made), graph_.spec(made), InitializerRole::Buffer);
+    return;
+  }
+  if (op.kind == OpKind::Constant) {
+    whole_[made] = builder_.constant(graph_.constant(op), graph_.value(made).name);
+    return;
+  }
+  std::vector<ValueId> inputs;
+  for (const ValueId input : op.inputs) inputs.push_back(input.valid() ? whole_.at(input) : input);
+  const auto outputs = builder_.add_all(op.kind, std::move(inputs), op.attributes, op.name);
+  for (size_t i = 0; i < outputs.size(); ++i) whole_[op.outputs[i]] = outputs[i];
+}
+
+ValueId FreeValues::at(ValueId value, const Axes& axes, int depth) {
+  if (!axes.has(Digit::Row) && !axes.has(Digit::Key)) return whole(value);
+  auto& known = at_[{value, to_string(axes)}];
+  if (known.valid()) return known;
+  ValueId found;
+  const Op& op = graph_.producer(value);
+  if (depth < kDepthMax && op.outputs.size() == 1) found = earlier(op, axes, depth + 1);
+  if (!found.valid()) found = taken(whole(value), axes);
+  return at_[{value, to_string(axes)}] = found;
+}
+
+// The op over operands at these positions; invalid where it is not one that can be taken so.
+ValueId FreeValues::earlier(const Op& op, const Axes& axes, int depth) {
+  switch (op.kind) {
+    case OpKind::Reshape:
+      return reshaped(op, axes, depth);
+    case OpKind::Transpose:
+      return transposed(op, axes, depth);
+    case OpKind::Expand:
+      return expanded(op, axes, depth);
+    case OpKind::Gather:
+      return gathered(op, axes, depth);
+    default:
+      if (op_table().row(op.kind).family == Family::Elementwise) return elementwise(op, axes, depth);
+      return {};
+  }
+}
+
+// The axes of an operand that is broadcast against `axes`.
+Axes FreeValues::against(ValueId operand, const Axes& axes) const {
+  const Shape& shape = graph_.spec(operand).shape;
+  const size_t first = axes.rank() - shape.size();
+  std::vector<Dim> dims;
+  for (size_t d = 0; d < shape.size(); ++d) dims.push_back(shape[d] == 1 ? Dim{} : axes.dim(first + d));
+  return Axes(std::move(dims));
+}
+
+ValueId FreeValues::elementwise(const Op& op, const Axes& axes, int depth) {
+  std::vector<ValueId> inputs;
+  for (const ValueId input : op.inputs)
+    inputs.push_back(input.valid() ? at(input, against(input, axes), depth) : input);
+  return builder_.add(op.kind, std::move(inputs), op.attributes, op.name);
+}
+
+ValueId FreeValues::reshaped(const Op& op, const Axes& axes, int depth) {
+  const auto before = axes.reshaped(graph_.spec(op.inputs[0]).shape);
+  if (!before) return {};
+  return reshape(at(op.inputs[0], *before, depth), axes.shape(lengths_));
+}
+
+ValueId FreeValues::transposed(const Op& op, const Axes& axes, int depth) {
+  const Ints& perm = op.attributes.get_ints(Attr::Perm);
+  std::vector<Dim> dims(perm.size());
+  for (size_t d = 0; d < perm.size(); ++d) dims[static_cast<size_t>(perm[d])] = axes.dim(d);
+  return builder_.add(OpKind::Transpose, {at(op.inputs[0], Axes(std::move(dims)), depth)}, op.attributes,
+                      op.name);
+}
+
+ValueId FreeValues::expanded(const Op& op, const Axes& axes, int depth) {
+  return builder_.add(OpKind::Expand, {at(op.inputs[0], against(op.inputs[0], axes), depth)},
+                      {{Attr::Shape, axes.shape(lengths_)}}, op.name);
+}
+
+ValueId FreeValues::gathered(const Op& op, const Axes& axes, int depth) {
+  const auto axis = static_cast<std::ptrdiff_t>(op.attributes.get_int(Attr::Axis));
+  const auto rank = static_cast<std::ptrdiff_t>(graph_.spec(op.inputs[1]).shape.size());
+  const auto begin = axes.dims().begin();
+  const Axes indices(std::vector<Dim>(begin + axis, begin + axis + rank));
+  std::vector<Dim> dims(begin, begin + axis);
+  append(dims.emplace_back(), {Digit::Plain, graph_.spec(op.inputs[0]).shape[static_cast<size_t>(axis)]});
+  dims.insert(dims.end(), begin + axis + rank, axes.dims().end());
+  return builder_.add(OpKind::Gather,
+                      {at(op.inputs[0], Axes(std::move(dims)), depth), at(op.inputs[1], indices, depth)},
+                      op.attributes, op.name);
+}
+
+// What a whole table holds at these positions.
+ValueId FreeValues::taken(ValueId value, const Axes& axes) {
+  const std::vector<Factor> factors = axes.factors();
+  Shape shape = axes.factor_shape({analysis_.length, analysis_.length});
+  value = reshape(value, shape);
+  for (size_t d = 0; d < factors.size(); ++d) {
+    if (factors[d].digit == Digit::Row) {
+      value = builder_.add(OpKind::Gather, {value, positions_}, {{Attr::Axis, static_cast<int64_t>(d)}});
+    } else if (factors[d].digit == Digit::Key && lengths_.keys != shape[d]) {
+      Shape sizes = builder_.spec(value).shape;
+      sizes[d] = lengths_.keys;
+      value = builder_.add(OpKind::Slice, {value},
+                           {{Attr::Starts, Ints(sizes.size(), 0)},
+                            {Attr::Sizes, std::move(sizes)},
+                            {Attr::Steps, Ints(factors.size(), 1)}});
+    }
+  }
+  return reshape(value, axes.shape(lengths_));
+}
+
+}  // namespace weft::dag::incremental

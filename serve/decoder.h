@@ -1,0 +1,72 @@
+// A causal model at work: positions of sequences go in, logits come out, and what later positions look at is
+// kept with the sequence. A row's bits depend neither on what else is computed in the same pass nor on how
+// much room its sequence has, where the backend keeps rows apart (ExecutorOptions::rows_alone).
+//
+// One thread, that which drives the backend. The backend outlives the decoder, the decoder its sequences.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "dag/incremental/incremental.h"
+#include "dag/tensor.h"
+#include "peer/backend/backend.h"
+
+namespace weft::serve {
+
+// What a decoder keeps of one sequence.
+class Sequence {
+ public:
+  virtual ~Sequence() = default;
+  int64_t length() const { return length_; }  // positions that have been computed
+
+ protected:
+  int64_t length_ = 0;
+};
+
+// The next positions of a sequence, and how many rows of logits are wanted: those of the last ones.
+struct Piece {
+  Sequence* sequence = nullptr;
+  std::span<const int64_t> tokens;
+  int64_t logits = 1;
+};
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  virtual int64_t context() const = 0;     // positions of a sequence, at most
+  virtual int64_t vocabulary() const = 0;  // numbers in a row of logits
+  virtual int64_t rows_max() const = 0;    // positions of a pass, at most
+  // What a sequence of so many positions takes of the device's memory.
+  virtual Bytes bytes_of(int64_t positions) const = 0;
+
+  virtual std::unique_ptr<Sequence> begin() = 0;
+  // Logits f32[sum of Piece::logits, vocabulary], piece by piece. A sequence is in one piece at most.
+  // Errors: OutOfRange for a token that is none, a sequence beyond the context, more than rows_max() rows;
+  // ResourceExhausted when there is no memory for a sequence's positions. Then no sequence has changed.
+  virtual Result<dag::Tensor> pass(std::span<const Piece> pieces) = 0;
+  // The sequence as if only its first positions had been computed. REQUIRES: length <= its length.
+  virtual void cut(Sequence& sequence, int64_t length) = 0;
+};
+
+struct CachedOptions {
+  int64_t rows_max = 64;
+};
+
+// Keeps keys and values. `weights` are those of the graph that `model` was derived from; they are let go of once
+// the device has them. Errors: what Executor::create and State::write say.
+Result<std::unique_ptr<Decoder>> make_cached_decoder(std::shared_ptr<const dag::Incremental> model,
+                                                     dag::Weights weights, peer::Backend& backend,
+                                                     const CachedOptions& options = {});
+
+// Computes the whole window for each row of logits: for a graph of which no cache can be made. `tokens`,
+// `logits`: as IncrementalOptions has them.
+Result<std::unique_ptr<Decoder>> make_window_decoder(const dag::Graph& graph, dag::Weights weights,
+                                                     const std::string& tokens, const std::string& logits,
+                                                     peer::Backend& backend);
+
+}  // namespace weft::serve

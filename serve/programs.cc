@@ -1,0 +1,142 @@
+#include "serve/programs.h"
+
+#include <algorithm>
+
+#include "dag/lower.h"
+#include "dag/op_table.h"
+#include "dag/state.h"
+#include "peer/program.h"
+#include "peer/scratch.h"
+
+namespace weft::serve {
+
+using dag::Incremental;
+using dag::RowSpec;
+
+void Program::bind(std::string_view name, peer::View view) {
+  const auto values = bound.find(name);
+  if (values == bound.end()) return;
+  for (const dag::ValueId value : values->second) executor->bind(*memory, value, view);
+}
+
+Programs::Programs(std::shared_ptr<const Incremental> model, peer::Backend& backend)
+    : model_(std::move(model)),
+      backend_(backend),
+      state_(std::make_shared<peer::State>(backend)),
+      scratch_(std::make_shared<peer::Scratch>(backend)) {}
+
+Status Programs::load(const dag::Weights& weights) {
+  std::map<std::string, dag::TensorSpec> wanted;
+  const auto add = [&](const dag::Graph& graph) {
+    for (const dag::Initializer& initializer : graph.initializers())
+      wanted.emplace(initializer.name, graph.spec(initializer.value));
+  };
+  for (size_t part = 0; part < model_->row_parts(); ++part) add(model_->rows(part, 1));
+  for (size_t part = 0; part < model_->attending_parts(); ++part) add(model_->attending(part, 1, 1));
+  std::vector<peer::State::Claim> claims;
+  for (const auto& [name, spec] : wanted) claims.push_back({dag::of_initializer(name), spec});
+  WEFT_TRY_STATUS(state_->claim(claims));
+  const dag::Weights tables = model_->tables();
+  for (const auto& [name, spec] : wanted) {
+    auto found = weights.find(name);
+    if (found == weights.end()) found = tables.find(name);
+    if (found == weights.end() || found == tables.end())
+      return fail(ErrorCode::NotFound, "the model has no weight '" + name.substr(0, 128) + "'");
+    WEFT_TRY_STATUS(state_->write(dag::of_initializer(name), found->second));
+  }
+  return {};
+}
+
+int64_t Programs::rounded_rows(int64_t rows) {
+  int64_t unit = 1;  // steps of a quarter of the power of two below
+  while (unit * 8 <= rows) unit *= 2;
+  return (rows + unit - 1) / unit * unit;
+}
+
+Result<Program> Programs::make(const dag::Graph& graph) {
+  auto lowered = std::make_shared<const dag::Graph>(dag::lower(graph, dag::op_table(), backend_.traits()));
+  peer::ExecutorOptions options;
+  options.scratch = scratch_;
+  Program program;
+  const auto bind = [&](const std::string& name, dag::ValueId value) {
+    options.bound.push_back(value);
+    program.bound[name].push_back(value);
+  };
+  for (const dag::ValueId input : lowered->inputs()) bind(lowered->value(input).name, input);
+  for (const dag::GraphOutput& output : lowered->outputs()) bind(output.name, output.value);
+  WEFT_TRY(program.executor, peer::Executor::create(std::move(lowered), state_, std::move(options)));
+  WEFT_TRY(program.memory, program.executor->make_microbatch());
+  return program;
+}
+
+Result<Program*> Programs::rows(size_t part, int64_t rows) {
+  const auto known = rows_.find({part, rows});
+  if (known != rows_.end()) return &known->second;
+  WEFT_TRY(Program made, make(model_->rows(part, rows)));
+  return &rows_.emplace(std::pair(part, rows), std::move(made)).first->second;
+}
+
+Result<Program*> Programs::attending(size_t part, int64_t rows, int64_t capacity) {
+  const auto known = attending_.find({part, rows, capacity});
+  if (known != attending_.end()) return &known->second;
+  WEFT_TRY(Program made, make(model_->attending(part, rows, capacity)));
+  return &attending_.emplace(std::tuple(part, rows, capacity), std::move(made)).first->second;
+}
+
+namespace {
+
+struct Life {
+  RowSpec spec;
+  uint32_t first = UINT32_MAX, last = 0;  // parts, rows and attending counted together
+};
+
+std::map<std::string, Life> lives_of(const Incremental& model) {
+  std::map<std::string, Life> lives;
+  const auto use = [&](const RowSpec& spec, uint32_t part) {
+    Life& life = lives[spec.name];
+    life.spec = spec;
+    life.first = std::min(life.first, part);
+    life.last = std::max(life.last, part);
+  };
+  use(model.tokens(), 0);
+  const auto use_all = [&](const dag::PartInterface& interface, uint32_t part) {
+    for (const RowSpec& spec : interface.inputs) use(spec, part);
+    for (const RowSpec& spec : interface.outputs) use(spec, part);
+  };
+  for (uint32_t part = 0; part < model.row_parts(); ++part) {
+    use_all(model.row_part(part), 2 * part);
+    if (part < model.attending_parts()) use_all(model.attending_part(part), 2 * part + 1);
+  }
+  return lives;
+}
+
+}  // namespace
+
+Result<Exchange> Exchange::create(const Incremental& model, int64_t rows, peer::Backend& backend) {
+  Exchange exchange;
+  exchange.alignment_ = backend.alignment();
+  std::vector<peer::Block> blocks;
+  const std::map<std::string, Life> lives = lives_of(model);
+  for (const auto& [name, life] : lives)
+    blocks.push_back({backend.storage_bytes({life.spec.dtype, {rows, life.spec.width}}, dag::Layout::Plain),
+                      life.first, life.last});
+  const Bytes size = peer::place_blocks(blocks, backend.alignment());
+  WEFT_TRY(exchange.memory_, backend.allocate(size));
+  size_t i = 0;
+  for (const auto& [name, life] : lives) {
+    const Bytes row = backend.storage_bytes({life.spec.dtype, {1, life.spec.width}}, dag::Layout::Plain);
+    exchange.places_[name] = {life.spec, blocks[i++].offset, row.value};
+  }
+  return exchange;
+}
+
+peer::View Exchange::at(const std::string& name, int64_t row) const {
+  const PlaceOf& place = places_.at(name);
+  return {memory_.get(), place.offset + row * place.row_bytes};
+}
+
+bool Exchange::is_aligned(const std::string& name, int64_t row) const {
+  return row * places_.at(name).row_bytes % alignment_ == 0;
+}
+
+}  // namespace weft::serve
