@@ -102,11 +102,11 @@ class CachedDecoder final : public Decoder {
 
   Status load(const dag::Weights& weights) {
     WEFT_TRY_STATUS(programs_.load(weights));
+    find_row_step();
     // A sequence's rows are rounded up, and so are those of the pass.
-    const int64_t rows = 2 * Programs::rounded_rows(rows_max_);
+    const int64_t rows = 2 * Programs::rounded_rows(rows_max_ * row_step_);
     WEFT_TRY(exchange_, Exchange::create(*model_, rows, backend_));
     WEFT_TRY(selected_, Exchange::create(*model_, rows, backend_));
-    find_row_step();
     const int64_t positions = 2 * rows * backend_.storage_bytes({DType::I64, {1}}, dag::Layout::Plain).value;
     WEFT_TRY(positions_, backend_.allocate({positions + rows_max_ * backend_.alignment()}));
     return {};
@@ -147,7 +147,7 @@ class CachedDecoder final : public Decoder {
   Status check(std::span<const Piece> pieces) const {
     int64_t rows = 0;
     for (const Piece& piece : pieces) {
-      rows += (count(piece) + row_step_ - 1) / row_step_ * row_step_;
+      rows += count(piece);
       for (const int64_t token : piece.tokens)
         if (token < 0 || token >= vocabulary())
           return fail(ErrorCode::OutOfRange, "token " + std::to_string(token) + " is none of " +
@@ -169,7 +169,7 @@ class CachedDecoder final : public Decoder {
     for (size_t part = 0; part < model_->attending_parts(); ++part)
       for (const auto* specs : {&model_->attending_part(part).inputs, &model_->attending_part(part).outputs})
         for (const dag::RowSpec& spec : *specs)
-          while (!exchange_.is_aligned(spec.name, row_step_)) row_step_ *= 2;
+          while (row_step_ * Exchange::row_bytes(spec, backend_) % backend_.alignment() != 0) row_step_ *= 2;
   }
   std::vector<int64_t> lay_rows(std::span<const Piece> pieces) {
     std::vector<int64_t> first;

@@ -10,6 +10,7 @@
 
 namespace weft::serve {
 
+using dag::DType;
 using dag::Incremental;
 using dag::RowSpec;
 
@@ -114,7 +115,6 @@ std::map<std::string, Life> lives_of(const Incremental& model) {
 
 Result<Exchange> Exchange::create(const Incremental& model, int64_t rows, peer::Backend& backend) {
   Exchange exchange;
-  exchange.alignment_ = backend.alignment();
   std::vector<peer::Block> blocks;
   const std::map<std::string, Life> lives = lives_of(model);
   for (const auto& [name, life] : lives)
@@ -122,10 +122,12 @@ Result<Exchange> Exchange::create(const Incremental& model, int64_t rows, peer::
                       life.first, life.last});
   const Bytes size = peer::place_blocks(blocks, backend.alignment());
   WEFT_TRY(exchange.memory_, backend.allocate(size));
+  // Rows that nobody has written are computed on as well: they are to be finite.
+  const int64_t element = backend.storage_bytes({DType::U8, {1}}, dag::Layout::Plain).value;
+  WEFT_TRY_STATUS(backend.fill_zero({exchange.memory_.get(), 0}, {DType::U8, {size.value / element}}));
   size_t i = 0;
   for (const auto& [name, life] : lives) {
-    const Bytes row = backend.storage_bytes({life.spec.dtype, {1, life.spec.width}}, dag::Layout::Plain);
-    exchange.places_[name] = {life.spec, blocks[i++].offset, row.value};
+    exchange.places_[name] = {life.spec, blocks[i++].offset, row_bytes(life.spec, backend)};
   }
   return exchange;
 }
@@ -135,8 +137,8 @@ peer::View Exchange::at(const std::string& name, int64_t row) const {
   return {memory_.get(), place.offset + row * place.row_bytes};
 }
 
-bool Exchange::is_aligned(const std::string& name, int64_t row) const {
-  return row * places_.at(name).row_bytes % alignment_ == 0;
+int64_t Exchange::row_bytes(const RowSpec& spec, const peer::Backend& backend) {
+  return backend.storage_bytes({spec.dtype, {1, spec.width}}, dag::Layout::Plain).value;
 }
 
 }  // namespace weft::serve

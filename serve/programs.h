@@ -51,10 +51,9 @@ class Programs {
 class Exchange {
  public:
   static Result<Exchange> create(const dag::Incremental& model, int64_t rows, peer::Backend& backend);
-  // From row `row` on. Errors: none; where rows do not begin at places that the device can address, see
-  // is_aligned().
+  // From row `row` on. Not every row begins where the device can address it (Backend::alignment()).
   peer::View at(const std::string& name, int64_t row = 0) const;
-  bool is_aligned(const std::string& name, int64_t row) const;
+  static int64_t row_bytes(const dag::RowSpec& spec, const peer::Backend& backend);
   const dag::RowSpec& spec(const std::string& name) const { return places_.at(name).spec; }
 
  private:
@@ -62,7 +61,6 @@ class Exchange {
     dag::RowSpec spec;
     int64_t offset = 0, row_bytes = 0;
   };
-  int64_t alignment_ = 1;
   std::unique_ptr<peer::Memory> memory_;
   std::map<std::string, PlaceOf> places_;
 };
