@@ -70,6 +70,11 @@ void Engine::cancel(uint64_t id) {
     if (served.id == id) served.cancelled = true;
 }
 
+void Engine::cancel_all() {
+  for (auto& [id, served] : serving_) served.cancelled = true;
+  for (Served& served : waiting_) served.cancelled = true;
+}
+
 void Engine::end_cancelled() {
   std::vector<uint64_t> gone;
   for (const auto& [id, served] : serving_)
@@ -127,8 +132,9 @@ Engine::Tick Engine::tick() {
   if (tick.idle) return tick;
   std::vector<uint64_t> in_pass;
   for (const Turn& turn : turns) in_pass.push_back(turn.served->id);
-  if (const Status status = run(turns, tick); !status)
-    for (const uint64_t id : in_pass) end(id, Finish::Failed, status);
+  tick.status = run(turns, tick);
+  if (!tick.status)
+    for (const uint64_t id : in_pass) end(id, Finish::Failed, tick.status);
   return tick;
 }
 

@@ -63,11 +63,13 @@ class Engine {
   Result<uint64_t> add(Request request, Listener listener);
   // on_end is told Cancelled at the next tick, and nothing else any more. Unknown numbers are ignored.
   void cancel(uint64_t id);
+  void cancel_all();
 
   struct Tick {
     int64_t rows = 0;         // of positions that were computed
     int64_t generated = 0;    // tokens
     bool idle = false;        // nothing was to be done
+    Status status{};          // of the pass
   };
   // One pass, and what comes of it. A failed pass ends those sequences that were in it.
   Tick tick();

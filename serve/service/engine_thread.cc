@@ -1,0 +1,155 @@
+#include "serve/service/engine_thread.h"
+
+#include <array>
+#include <optional>
+#include <utility>
+
+namespace weft::serve {
+namespace {
+
+constexpr std::array kSeconds{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0};
+constexpr std::array kRows{1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0};
+
+std::string_view to_string(Finish finish) {
+  switch (finish) {
+    case Finish::Stop:
+      return "stop";
+    case Finish::Length:
+      return "length";
+    case Finish::Cancelled:
+      return "cancelled";
+    case Finish::Failed:
+      return "failed";
+  }
+  return "failed";
+}
+
+}  // namespace
+
+Instant EngineThread::now() { return Instant(std::chrono::steady_clock::now().time_since_epoch()); }
+
+Metrics EngineThread::declared_metrics() {
+  Metrics metrics;
+  metrics.declare_histogram("weft_serve_first_token_seconds", "From a request's arrival to its first token.",
+                            kSeconds);
+  metrics.declare_histogram("weft_serve_between_tokens_seconds", "From one token of a request to the next.",
+                            kSeconds);
+  metrics.declare_histogram("weft_serve_pass_rows", "Positions that were computed in one pass.", kRows);
+  metrics.declare_counter("weft_serve_tokens_total", "Tokens that were generated.");
+  metrics.declare_counter("weft_serve_requests_total", "Requests that have ended, by how.");
+  metrics.declare_gauge("weft_serve_requests_serving", "Requests that are being served.");
+  metrics.declare_gauge("weft_serve_requests_waiting", "Requests that wait for memory or a place.");
+  metrics.declare_gauge("weft_serve_cache_bytes", "Memory that is granted to requests.");
+  return metrics;
+}
+
+EngineThread::EngineThread(std::unique_ptr<Decoder> decoder, const EngineOptions& options)
+    : decoder_(std::move(decoder)), engine_(*decoder_, options), counted_(declared_metrics()) {
+  pulse_.last_pass = now();
+  publish();
+  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+}
+
+EngineThread::~EngineThread() {
+  thread_.request_stop();
+  changed_.notify_all();
+  thread_.join();
+}
+
+void EngineThread::post(std::function<void()> command) {
+  {
+    const MutexLock lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  changed_.notify_one();
+}
+
+// Times are those of the listener's thread: what the engine takes for a token.
+Listener EngineThread::counted(Listener listener) {
+  struct Times {
+    Instant arrived = now();
+    std::optional<Instant> last{};
+  };
+  const auto times = std::make_shared<Times>();
+  Listener counting;
+  counting.on_token = [this, times, on_token = std::move(listener.on_token)](const Generated& generated) {
+    const Instant at = now();
+    counted_.observe(times->last ? "weft_serve_between_tokens_seconds" : "weft_serve_first_token_seconds",
+                     seconds(at - times->last.value_or(times->arrived)));
+    times->last = at;
+    counted_.add("weft_serve_tokens_total");
+    return on_token(generated);
+  };
+  counting.on_end = [this, on_end = std::move(listener.on_end)](Finish finish, const Status& status) {
+    counted_.add("weft_serve_requests_total", 1, {{"finish", std::string(to_string(finish))}});
+    on_end(finish, status);
+  };
+  return counting;
+}
+
+void EngineThread::add(Request request, Listener listener, std::function<void(uint64_t)> begun) {
+  Listener counting = counted(std::move(listener));
+  post([this, request = std::move(request), counting = std::move(counting), begun = std::move(begun)]() mutable {
+    const auto id = engine_.add(std::move(request), counting);
+    if (!id) return counting.on_end(Finish::Failed, fail(id.error()));
+    if (begun) begun(*id);
+  });
+}
+
+void EngineThread::cancel(uint64_t id) {
+  post([this, id] { engine_.cancel(id); });
+}
+
+// Waits for one where nothing is under way. False: it is time to stop.
+bool EngineThread::take_commands(const std::stop_token& stop) {
+  std::deque<std::function<void()>> commands;
+  {
+    const MutexLock lock(mutex_);
+    const bool busy = engine_.serving() + engine_.waiting() > 0;
+    if (!busy)
+      changed_.wait(mutex_, stop, [this]() WEFT_REQUIRES(mutex_) { return !commands_.empty(); });
+    commands.swap(commands_);
+  }
+  for (const auto& command : commands) command();
+  return !stop.stop_requested();
+}
+
+void EngineThread::count(const Engine::Tick& tick) {
+  const bool waits = engine_.serving() + engine_.waiting() > 0;
+  if (!tick.idle) counted_.observe("weft_serve_pass_rows", static_cast<double>(tick.rows));
+  if (!tick.idle) pulse_.last_pass = now();
+  pulse_.last_status = tick.status;
+  pulse_.waiting_since = waits ? std::optional(pulse_.last_pass) : std::nullopt;
+  counted_.set("weft_serve_requests_serving", static_cast<double>(engine_.serving()));
+  counted_.set("weft_serve_requests_waiting", static_cast<double>(engine_.waiting()));
+  counted_.set("weft_serve_cache_bytes", static_cast<double>(engine_.granted().value));
+}
+
+void EngineThread::publish() {
+  const MutexLock lock(mutex_);
+  published_ = counted_;
+  published_pulse_ = pulse_;
+}
+
+void EngineThread::run(const std::stop_token& stop) {
+  while (take_commands(stop)) {
+    count(engine_.tick());
+    publish();
+  }
+  engine_.cancel_all();
+  engine_.tick();
+}
+
+EngineThread::Pulse EngineThread::pulse() const {
+  const MutexLock lock(mutex_);
+  Pulse pulse = published_pulse_;
+  if (!pulse.waiting_since && !commands_.empty()) pulse.waiting_since = pulse.last_pass;
+  return pulse;
+}
+
+Metrics EngineThread::metrics() const {
+  const MutexLock lock(mutex_);
+  return published_;
+}
+
+}  // namespace weft::serve
