@@ -4,8 +4,8 @@
 # weft_bench_model: cmake --build build/release --target weft_bench_model).
 #   bench/recovery.sh [KILLS [SECONDS [SIZES...]]]     default: 30 kills, 90 s of one kill every 15 s, both sizes
 # COPIES=broker: copies go through the broker, and not straight to the spares. STAGES (8), ROUNDS (3) with and without
-# replication, DEVICE (cpu:1; null:gtx1080ti computes nothing) and LINKS (measure; or assume) are for a quick look.
-# Rates are steps a second between events of the job. Replication is "off" when its rate is so low that it never begins.
+# copies, DEVICE (cpu:1; null:gtx1080ti computes nothing) and LINKS (measure; or assume) are for a quick look.
+# Rates are steps a second between events of the job. Copying is "off" when its rate is so low that it never begins.
 source "$(dirname "$0")/../tests/e2e/cluster.sh"
 kills=${1:-30} disturbed=${2:-90}
 sizes=("${@:3}"); [ ${#sizes[@]} -gt 0 ] || sizes=(1MB 30MB)
@@ -106,7 +106,7 @@ measure() {  # measure SIZE WIDTH
       printf "  from a kill to the first step again         %s\n", of(going)
       printf "  from a kill to the first new step           %s\n", of(new)
       printf "  committed steps done again                  %.2f a kill, at most %d\n", a[1] / NR, a[2]
-      printf "  undisturbed                                 %.2f steps/s with replication, %.2f without: it costs %.1f%%\n", on, off, 100 * (1 - on / off)
+      printf "  undisturbed                                 %.2f steps/s with copies, %.2f without: it costs %.1f%%\n", on, off, 100 * (1 - on / off)
       printf "  copied to the broker                        %.2f MB a step, %.0f%% of it and what stages send each other (%.2f MB)\n", copied / 1e6, 100 * copied / (copied + sent + 1), sent / 1e6
       lost = sum / NR / 1000 - 1 / on  # what is done again is within it
       printf "  goodput, one departure a peer-hour          %.2f%% of undisturbed (computed: a departure costs %.2f s, 8 an hour)\n", 100 * (1 - 8 * lost / 3600), lost

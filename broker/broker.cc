@@ -95,7 +95,7 @@ void Broker::protocol_error(Peer& peer, const std::string& what) {
   ++step_.counters.protocol_errors;
   step_.log("warning protocol_error peer=" + peer.name + " what=\"" + what + "\"");
   pool_.failed_stage(peer);
-  put_out(peer, ErrorCode::InvalidArgument, what);
+  disconnect(peer, ErrorCode::InvalidArgument, what);
 }
 
 void Broker::on_drain(Peer& peer) {

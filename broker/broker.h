@@ -87,7 +87,7 @@ class Broker {
   void greet(ConnectionId connection, proto::Role role, const std::string& name);
   void on_disconnected(const Disconnected& event);
   void lose_peer(Peer& peer, const std::string& why);
-  void put_out(Peer& peer, ErrorCode code, const std::string& why);
+  void disconnect(Peer& peer, ErrorCode code, const std::string& why);
   void forget_gone();
   void forget_principals(uint64_t token, const PeerId& newcomer);
   void check_leases(Instant until);

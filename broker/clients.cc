@@ -107,7 +107,7 @@ void Broker::ban(ConnectionId connection, const proto::BanPeer& request) {
   step_.log(std::string("info ") + (request.lift ? "peer_ban_lifted" : "peer_banned") +
             " peer=" + peer->name + " key=" + to_string(peer->id));
   if (!request.lift) {
-    put_out(*peer, ErrorCode::PermissionDenied, "the broker's operator has banned this key");
+    disconnect(*peer, ErrorCode::PermissionDenied, "the broker's operator has banned this key");
     step_.effect(CloseAll{peer->id});
   }
   step_.send(connection, proto::Done{});

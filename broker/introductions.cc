@@ -198,7 +198,7 @@ void Broker::lose_peer(Peer& peer, const std::string& why) {
   recover(job, "peer " + peer.name + " is gone (" + why + ")");
 }
 
-void Broker::put_out(Peer& peer, ErrorCode code, const std::string& why) {
+void Broker::disconnect(Peer& peer, ErrorCode code, const std::string& why) {
   if (!peer.connection) return;
   refuse(*peer.connection, code, why);
   lose_peer(peer, why);
@@ -250,7 +250,7 @@ void Broker::on_tokens_revoked(const TokensRevoked& event) {
     step_.log("info key_revoked key=" + to_string(who));
     const std::string why = "the token that admitted this key has been revoked";
     if (gone.contains(Role::Peer))
-      if (Peer* peer = pool_.find(who)) put_out(*peer, ErrorCode::PermissionDenied, why);
+      if (Peer* peer = pool_.find(who)) disconnect(*peer, ErrorCode::PermissionDenied, why);
     std::erase_if(clients_, [&, who = who](const auto& entry) {
       const bool ends = entry.second.who == who;
       if (ends) refuse(entry.first, ErrorCode::PermissionDenied, why);

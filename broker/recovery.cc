@@ -209,7 +209,7 @@ void Broker::on_stalled(Job& job, const std::string& what) {
   for (uint32_t s = 0; s < at.crew.stages.size(); ++s)
     stages.push_back({at.crew.plan->stages[s].peer, at.crew.stages[s].segments});
   Job::Losses& losses = job.losses;
-  const Suspects suspects = suspects_of(at.run->lack(), stages, losses.stall_marks);
+  const Suspects suspects = suspects_of(at.run->missing_reports(), stages, losses.stall_marks);
   for (const auto& [peer, marks] : suspects.marks) losses.stall_marks[peer] += marks;
   std::string blamed;
   const auto blame = [&](uint32_t stage) {

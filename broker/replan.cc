@@ -66,7 +66,7 @@ void Broker::look_at(Job& job) {
 // Seconds: a snapshot, and fetching it elsewhere.
 double Broker::cost_of_move(const Job& job) const {
   const double rate =
-      options_.run.replication_rate > 0 ? static_cast<double>(options_.run.replication_rate) : kRateUnlimited;
+      options_.run.copy_rate > 0 ? static_cast<double>(options_.run.copy_rate) : kRateUnlimited;
   const PlannedRun& plan = *job.crew()->plan;
   const int64_t bytes = largest_copied_bytes(plan) + largest_loaded_bytes(plan);
   return kMoveSeconds + seconds(job.running()->loading_took) + static_cast<double>(bytes) / rate;

@@ -49,13 +49,13 @@ std::optional<Number> number_in(const std::string& text, Number low, Number high
 
 Status parse_copy_rate(const std::string& text, BrokerServiceOptions& into) {
   broker::RunOptions& run = into.broker.run;
-  run.replicates = text != "none";
-  run.replication_rate = 0;
+  run.copies_state = text != "none";
+  run.copy_rate = 0;
   if (text == "unlimited" || text == "none") return {};
   const auto rate = configs::parse_bandwidth(text);
   if (!rate || *rate < 1)
     return wrong("--copy-rate", text, "is no rate; write 100Mbit, 1Gbit, unlimited or none");
-  run.replication_rate = static_cast<uint64_t>(*rate);
+  run.copy_rate = static_cast<uint64_t>(*rate);
   return {};
 }
 

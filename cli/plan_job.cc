@@ -243,7 +243,7 @@ class Assumed : public train::Feeding {
 }  // namespace
 
 plan::PlanRequest PlannedJob::request() const {
-  plan::PlanRequest request = train::plan_request(job, graph, lowered, broker::RunOptions{}.replication_rate);
+  plan::PlanRequest request = train::plan_request(job, graph, lowered, broker::RunOptions{}.copy_rate);
   request.samples = uint64_t{microbatches} * job.microbatch_size;
   request.pins = pins;
   return request;

@@ -18,7 +18,7 @@ void add_plan_worker(CommandLine program, Command& chosen) {
   auto options = std::make_shared<Options>();
   command.option("--blobs", options->worker.blobs).required();
   command.option("--jobs", options->worker.jobs).required();
-  command.option("--replication-rate", options->worker.replication_rate, "bytes a second");
+  command.option("--copy-rate", options->worker.copy_rate, "bytes a second");
   command.option("--memory", options->memory, "bytes");
   command.option("--parent", options->worker.parent, "the broker's process");
   command.runs(chosen, [options]() -> Result<int> {

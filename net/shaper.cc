@@ -40,9 +40,9 @@ class Share {
 // link, what is received through the link and then the downlink.
 class Lane {
  public:
-  enum class Way : uint8_t { Sends, Receives };
-  Lane(Way way, LinkModel link, std::shared_ptr<AccessLine> line)
-      : way_(way),
+  enum class Direction : uint8_t { Sends, Receives };
+  Lane(Direction direction, LinkModel link, std::shared_ptr<AccessLine> line)
+      : direction_(direction),
         link_(std::move(link)),
         share_(std::move(line)),
         size_max_(link_.size_max(share_.line_rate())) {}
@@ -80,7 +80,7 @@ class Lane {
   std::optional<Instant> next_due() const {
     if (!marks_.empty()) return marks_.front().due;
     auto next = share_.next();
-    if (next && way_ == Way::Sends) *next += link_.delay();
+    if (next && direction_ == Direction::Sends) *next += link_.delay();
     return next;
   }
   Instant end_due(Instant now) { return link_.enter(0, now); }
@@ -99,7 +99,7 @@ class Lane {
     Instant first, due;  // of the first and of the last of its bytes
   };
   void note(size_t size, Instant now) {
-    if (share_ && way_ == Way::Sends)
+    if (share_ && direction_ == Direction::Sends)
       share_.enter(size, now);
     else
       enter_link(size, now);
@@ -108,7 +108,7 @@ class Lane {
     while (size > 0) {
       const size_t segment = std::min(size, kSegmentSize);
       const Instant due = link_.enter(segment, at);
-      if (share_ && way_ == Way::Receives)
+      if (share_ && direction_ == Direction::Receives)
         share_.enter(segment, due);
       else
         mark(segment, due);
@@ -118,7 +118,7 @@ class Lane {
   void take_share(Instant now) {
     if (!share_) return;
     for (const SharedLine::Passed& passed : share_.take(now))
-      if (way_ == Way::Sends)
+      if (direction_ == Direction::Sends)
         enter_link(passed.size, passed.at);
       else
         mark(passed.size, passed.at);
@@ -132,7 +132,7 @@ class Lane {
     }
   }
 
-  const Way way_;
+  const Direction direction_;
   LinkModel link_;
   Share share_;
   const size_t size_max_;
@@ -145,9 +145,9 @@ class ShapedTransport final : public Transport, Transport::Events {
  public:
   ShapedTransport(std::shared_ptr<Context> context, TransportPtr inner, const Shape& shape)
       : inner_(std::move(inner)),
-        send_(Lane::Way::Sends, LinkModel(shape.send, round_trip(shape, shape.send), shape.seed, 0),
+        send_(Lane::Direction::Sends, LinkModel(shape.send, round_trip(shape, shape.send), shape.seed, 0),
               shape.uplink),
-        receive_(Lane::Way::Receives,
+        receive_(Lane::Direction::Receives,
                  LinkModel(shape.receive, round_trip(shape, shape.receive), shape.seed, 1), shape.downlink),
         send_alarm_(context),
         receive_alarm_(context) {

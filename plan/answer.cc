@@ -15,39 +15,39 @@ namespace {
 
 class Answer {
  public:
-  Answer(const Workshop& workshop, const Found& found)
+  Answer(const Evaluator& evaluator, const Found& found)
       : found_(found),
-        worked_(found.chosen),
-        workshop_(workshop),
-        request_(workshop.request()),
+        chosen_(found.chosen),
+        evaluator_(evaluator),
+        request_(evaluator.request()),
         devices_(request_.cluster.devices()),
-        model_(workshop.model()) {}
+        model_(evaluator.model()) {}
 
   Plan run() {
-    const Prediction prediction = workshop_.predict_whole(worked_);
-    plan_.stage_of_op = worked_.stage_of_op;
-    for (uint32_t stage = 0; stage < worked_.in_flight.size(); ++stage)
+    const Prediction prediction = evaluator_.predict_whole(chosen_);
+    plan_.stage_of_op = chosen_.stage_of_op;
+    for (uint32_t stage = 0; stage < chosen_.in_flight.size(); ++stage)
       plan_.stages.push_back(stage_plan(stage));
     add_links();
-    plan_.codecs = worked_.codecs;
+    plan_.codecs = chosen_.codecs;
     plan_.predicted_step = prediction.step;
     plan_.predicted_alone = alone();
     plan_.fewer = found_.fewer;
     plan_.timeline = prediction.timeline;
     plan_.critical = prediction.critical;
-    plan_.predicted_step_kept = worked_.kept_step;
+    plan_.predicted_step_kept = chosen_.kept_step;
     explain_all(prediction);
     return std::move(plan_);
   }
 
  private:
   StagePlan stage_plan(uint32_t stage) const {
-    const StageWork& work = worked_.pipeline.stages[stage];
+    const StageWork& work = chosen_.pipeline.stages[stage];
     StagePlan planned;
-    planned.devices = {worked_.proposal.devices[stage]};
-    planned.microbatches_in_flight = worked_.in_flight[stage];
+    planned.devices = {chosen_.proposal.devices[stage]};
+    planned.microbatches_in_flight = chosen_.in_flight[stage];
     planned.memory =
-        work.persistent + work.microbatch * (worked_.in_flight[stage] + (request_.evaluates ? 1 : 0));
+        work.persistent + work.microbatch * (chosen_.in_flight[stage] + (request_.evaluates ? 1 : 0));
     planned.persistent = work.persistent;
     planned.microbatch = work.microbatch;
     planned.host_memory = work.host;
@@ -57,13 +57,13 @@ class Answer {
       (segment.backward ? planned.backward : planned.forward) += segment.compute;
       planned.repeated += segment.repeated;
     }
-    planned.recomputes = worked_.recomputes[stage];
+    planned.recomputes = chosen_.recomputes[stage];
     return planned;
   }
 
   void add_links() {
     std::map<std::pair<uint32_t, uint32_t>, std::pair<Bytes, Bytes>> bytes;
-    for (const Message& message : worked_.pipeline.messages) {
+    for (const Message& message : chosen_.pipeline.messages) {
       auto& [wire, dense] = bytes[{message.from_stage, message.to_stage}];
       wire += message.bytes;
       dense += message.dense;
@@ -74,10 +74,11 @@ class Answer {
 
   void explain_all(const Prediction& prediction) {
     plan_.explanation =
-        explain({&request_, &model_, &plan_, &worked_.pipeline, &prediction, &worked_.proposal});
-    for (const std::string& line : {describe_codecs(worked_.codecs, worked_.pipeline, request_.evaluates),
-                                    describe_schedule(), describe_elsewhere(), describe_bits(),
-                                    workshop_.owners().describe(plan_.stage_of_op, worked_.proposal.devices)})
+        explain({&request_, &model_, &plan_, &chosen_.pipeline, &prediction, &chosen_.proposal});
+    for (const std::string& line :
+         {describe_codecs(chosen_.codecs, chosen_.pipeline, request_.evaluates), describe_schedule(),
+          describe_moved(), describe_bits(),
+          evaluator_.owners().describe(plan_.stage_of_op, chosen_.proposal.devices)})
       if (!line.empty()) plan_.explanation.push_back(line);
     if (!request_.pins.empty())
       plan_.explanation.push_back("as pinned: " + describe_pins(request_.pins, request_.cluster));
@@ -107,17 +108,17 @@ class Answer {
 
   // Empty: 1F1B, or a few more in flight.
   std::string describe_schedule() const {
-    const bool all = std::all_of(worked_.in_flight.begin(), worked_.in_flight.end(),
+    const bool all = std::all_of(chosen_.in_flight.begin(), chosen_.in_flight.end(),
                                  [&](uint32_t most) { return most == request_.microbatches; });
-    if (!all || worked_.in_flight.size() < 2 || request_.microbatches <= worked_.in_flight.size() + 1)
+    if (!all || chosen_.in_flight.size() < 2 || request_.microbatches <= chosen_.in_flight.size() + 1)
       return {};
     return "all " + std::to_string(request_.microbatches) +
            " microbatches of a step are in flight at once, as GPipe has them: fewer hide less of the latency";
   }
   // Which ops lie with another stage than their neighbours.
-  std::string describe_elsewhere() const {
+  std::string describe_moved() const {
     std::string text;
-    for (const auto& [position, stage] : worked_.proposal.elsewhere)
+    for (const auto& [position, stage] : chosen_.proposal.moved)
       text += (text.empty() ? "out of the row: " : ", ") + name_of_position(position) + " on stage " +
               std::to_string(stage + 1);
     return text;
@@ -148,8 +149,8 @@ class Answer {
   }
 
   const Found& found_;
-  const Worked& worked_;
-  const Workshop& workshop_;
+  const CandidatePlan& chosen_;
+  const Evaluator& evaluator_;
   const PlanRequest& request_;
   const std::vector<DeviceView>& devices_;
   const Model& model_;
@@ -158,6 +159,6 @@ class Answer {
 
 }  // namespace
 
-Plan make_answer(const Workshop& workshop, const Found& found) { return Answer(workshop, found).run(); }
+Plan make_answer(const Evaluator& evaluator, const Found& found) { return Answer(evaluator, found).run(); }
 
 }  // namespace weft::plan

@@ -61,7 +61,7 @@ class Explainer {
     for (uint32_t s = 0; s < count_; ++s) {
       lines_.push_back(kDetail + stage_line(s));
       // Of a plan with pieces out of the row nobody moves a border alone.
-      if (s > 0 && what_.proposal->elsewhere.empty()) lines_.push_back(kDetail + cut_line(s));
+      if (s > 0 && what_.proposal->moved.empty()) lines_.push_back(kDetail + cut_line(s));
     }
     if (is_ring()) lines_.push_back(kDetail + tail_line());
     return std::move(lines_);

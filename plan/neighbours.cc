@@ -45,8 +45,8 @@ class Neighbours {
         const auto at = static_cast<ptrdiff_t>(stage);
         next.devices.erase(next.devices.begin() + at);
         next.ends.erase(next.ends.begin() + at - (to_front ? 1 : 0));
-        std::erase_if(next.elsewhere, [&](const auto& other) { return other.stage == stage; });
-        for (auto& other : next.elsewhere) other.stage -= other.stage > stage;
+        std::erase_if(next.moved, [&](const auto& other) { return other.stage == stage; });
+        for (auto& other : next.moved) other.stage -= other.stage > stage;
       }
   }
   void cut_stages() {
@@ -79,7 +79,7 @@ class Neighbours {
         const auto at = static_cast<ptrdiff_t>(stage);
         next.devices.insert(next.devices.begin() + at + static_cast<ptrdiff_t>(behind), device);
         next.ends.insert(next.ends.begin() + at, border);
-        for (auto& other : next.elsewhere) other.stage += other.stage >= stage + behind;
+        for (auto& other : next.moved) other.stage += other.stage >= stage + behind;
       }
   }
   void give_piece(std::vector<uint32_t> stage_of, uint32_t first, uint32_t end, uint32_t stage) {
@@ -100,7 +100,7 @@ class Neighbours {
     for (uint32_t p = 0; p < stage_of.size(); ++p) {
       const auto at = std::find(order.begin(), order.end(), stage_of[p]);
       const auto has = static_cast<uint32_t>(at - order.begin());
-      if (has != row[p]) next.elsewhere.push_back({p, has});
+      if (has != row[p]) next.moved.push_back({p, has});
     }
     found_.push_back(std::move(next));
   }

@@ -26,10 +26,10 @@ Result<Plan> plan_once(const PlanRequest& request, const SearchOptions& options,
   WEFT_TRY(const NamedStrategy* const strategy, strategy_of(request));
   const std::shared_ptr<const Model> model = models.get(request, options.positions_max);
   WEFT_TRY_STATUS(check_stages(request, *model));
-  Workshop workshop(request, *model, options);
-  const std::optional<Found> found = Search(workshop, *strategy, models).run();
-  if (!found) return fail(why_nothing_fits(workshop));
-  return make_answer(workshop, *found);
+  Evaluator evaluator(request, *model, options);
+  const std::optional<Found> found = Search(evaluator, *strategy, models).run();
+  if (!found) return fail(why_nothing_fits(evaluator));
+  return make_answer(evaluator, *found);
 }
 
 // Links that are hidden only just keep microbatches under way for longer, which costs where memory bounds how

@@ -22,8 +22,8 @@ Duration at_least(double seconds) {
 
 class Polish {
  public:
-  Polish(Workshop& workshop, Worked& chosen, PolishOptions options, size_t& work_left)
-      : workshop_(workshop),
+  Polish(Evaluator& evaluator, CandidatePlan& chosen, PolishOptions options, size_t& work_left)
+      : evaluator_(evaluator),
         chosen_(chosen),
         options_(std::move(options)),
         left_(work_left),
@@ -35,25 +35,25 @@ class Polish {
   void run() {
     while (change()) {
     }
-    workshop_.raise_in_flight(chosen_);
+    evaluator_.raise_in_flight(chosen_);
   }
-  // A few changes at once, whatever they cost. False: it cannot be worked out, or there is no work left.
+  // A few changes at once, whatever they cost. False: it cannot be evaluated, or there is no work left.
   bool stray(Rng& rng) {
     Proposal next = chosen_.proposal;
-    for (int i = 0; i < workshop_.options().strayed; ++i) {
+    for (int i = 0; i < evaluator_.options().strayed; ++i) {
       std::vector<Proposal> all =
-          neighbours(next, workshop_.model(), options_.number_may_change, options_.idle);
+          neighbours(next, evaluator_.model(), options_.number_may_change, options_.idle);
       if (all.empty()) return false;
       next = std::move(all[rng.below(all.size())]);
       refresh_idle(next.devices);
     }
-    const size_t work = workshop_.work(next);
+    const size_t work = evaluator_.work(next);
     if (work > left_) return false;
     left_ -= work;
-    auto worked = workshop_.work_out(std::move(next));
-    if (!worked) return false;
-    workshop_.fill_if_faster(*worked);
-    chosen_ = std::move(*worked);
+    auto candidate = evaluator_.evaluate(std::move(next));
+    if (!candidate) return false;
+    evaluator_.fill_if_faster(*candidate);
+    chosen_ = std::move(*candidate);
     return true;
   }
 
@@ -61,35 +61,34 @@ class Polish {
   // The first neighbour that pays. False: none does, or there is no work left.
   bool change() {
     for (Proposal& next :
-         neighbours(chosen_.proposal, workshop_.model(), options_.number_may_change, options_.idle)) {
+         neighbours(chosen_.proposal, evaluator_.model(), options_.number_may_change, options_.idle)) {
       const double enough = worth(next) * seconds(chosen_.step);
-      if (workshop_.busiest(next) >= enough) continue;
-      const size_t work = workshop_.work(next);
+      if (evaluator_.busiest(next) >= enough) continue;
+      const size_t work = evaluator_.work(next);
       if (work > left_) return false;
       left_ -= work;
-      auto worked = workshop_.work_out(std::move(next), at_least(enough));
-      if (!worked) continue;
-      workshop_.fill_if_faster(*worked, at_least(enough));
-      if (seconds(worked->step) >= enough) continue;
-      take(std::move(*worked));
+      auto candidate = evaluator_.evaluate(std::move(next), at_least(enough));
+      if (!candidate) continue;
+      evaluator_.fill_if_faster(*candidate, at_least(enough));
+      if (seconds(candidate->step) >= enough) continue;
+      take(std::move(*candidate));
       return true;
     }
     return false;
   }
   double worth(const Proposal& next) const {
-    const SearchOptions& options = workshop_.options();
+    const SearchOptions& options = evaluator_.options();
     if (next.ends.size() > chosen_.proposal.ends.size()) return options.worth_a_stage;
-    return next.elsewhere.size() > chosen_.proposal.elsewhere.size() ? options.worth_a_piece
-                                                                     : options.worth_a_change;
+    return next.moved.size() > chosen_.proposal.moved.size() ? options.worth_a_piece : options.worth_a_change;
   }
-  void take(Worked worked) {
-    refresh_idle(worked.proposal.devices);
-    chosen_ = std::move(worked);
+  void take(CandidatePlan candidate) {
+    refresh_idle(candidate.proposal.devices);
+    chosen_ = std::move(candidate);
   }
   void refresh_idle(const std::vector<uint32_t>& used) { options_.idle = without(fleet_, used); }
 
-  Workshop& workshop_;
-  Worked& chosen_;
+  Evaluator& evaluator_;
+  CandidatePlan& chosen_;
   PolishOptions options_;
   size_t& left_;
   std::vector<uint32_t> fleet_;  // those with a stage, and the idle ones
@@ -97,25 +96,25 @@ class Polish {
 
 }  // namespace
 
-void polish(Workshop& workshop, Worked& chosen, PolishOptions options, size_t& work_left) {
-  Polish(workshop, chosen, std::move(options), work_left).run();
+void polish(Evaluator& evaluator, CandidatePlan& chosen, PolishOptions options, size_t& work_left) {
+  Polish(evaluator, chosen, std::move(options), work_left).run();
 }
 
-void explore(Workshop& workshop, Worked& chosen, PolishOptions options, size_t& work_left) {
+void explore(Evaluator& evaluator, CandidatePlan& chosen, PolishOptions options, size_t& work_left) {
   Rng rng(1, 0);
   std::vector<uint32_t> fleet = options.idle;
   fleet.insert(fleet.end(), chosen.proposal.devices.begin(), chosen.proposal.devices.end());
   std::sort(fleet.begin(), fleet.end());
-  for (int in_vain = 0; in_vain < workshop.options().strays_in_vain;) {
-    Worked strayed = chosen;
+  for (int in_vain = 0; in_vain < evaluator.options().strays_in_vain;) {
+    CandidatePlan strayed = chosen;
     options.idle = without(fleet, chosen.proposal.devices);
-    Polish polish(workshop, strayed, options, work_left);
-    if (work_left < workshop.work(chosen.proposal)) return;
+    Polish polish(evaluator, strayed, options, work_left);
+    if (work_left < evaluator.work(chosen.proposal)) return;
     ++in_vain;
     if (!polish.stray(rng)) continue;
     polish.run();
     const bool more_stages = strayed.in_flight.size() > chosen.in_flight.size();
-    const double worth = more_stages ? workshop.options().worth_a_stage : workshop.options().worth_a_change;
+    const double worth = more_stages ? evaluator.options().worth_a_stage : evaluator.options().worth_a_change;
     const double enough = worth * seconds(chosen.step);
     if (seconds(strayed.step) >= enough) continue;
     chosen = std::move(strayed);

@@ -15,21 +15,21 @@ Duration times(Duration once, double count) {
 }
 
 // How long lines and links are busy in a step.
-void add_up(const PredictRequest& request, const std::vector<Way>& ways, Prediction& result) {
+void add_up(const PredictRequest& request, const std::vector<PathTimes>& paths, Prediction& result) {
   const auto count = request.pipeline->stages.size();
   result.uplink.resize(count);
   result.downlink.resize(count);
   const auto each_step = [&](int64_t once) { return times(Duration(once), request.microbatches); };
   const auto& messages = request.pipeline->messages;
   for (size_t stage = 0; stage < count; ++stage)
-    result.downlink[stage] += each_step(ways[messages.size() + stage].downlink);
+    result.downlink[stage] += each_step(paths[messages.size() + stage].downlink);
   for (size_t i = 0; i < messages.size(); ++i) {
     const Message& message = messages[i];
-    if (i == 0 || ways[i].pair != ways[i - 1].pair)
+    if (i == 0 || paths[i].pair != paths[i - 1].pair)
       result.sending.push_back({message.from_stage, message.to_stage, {}});
-    result.sending.back().busy += each_step(ways[i].path);
-    result.uplink[message.from_stage] += each_step(ways[i].uplink);
-    result.downlink[message.to_stage] += each_step(ways[i].downlink);
+    result.sending.back().busy += each_step(paths[i].path);
+    result.uplink[message.from_stage] += each_step(paths[i].uplink);
+    result.downlink[message.to_stage] += each_step(paths[i].downlink);
   }
 }
 
@@ -50,7 +50,7 @@ void add_path(const std::vector<CriticalPart>& path, Prediction& result) {
 
 Duration least_step(const PredictRequest& request) {
   Prediction sums;
-  add_up(request, ways_of(request), sums);
+  add_up(request, path_times(request), sums);
   Duration most{};
   for (const StageWork& stage : request.pipeline->stages)
     most = std::max(most, stage.busy(request.microbatches));
@@ -64,10 +64,10 @@ Prediction predict(const PredictRequest& request) {
   const auto count = static_cast<uint32_t>(request.pipeline->stages.size());
   WEFT_CHECK(request.devices.size() == count && request.in_flight.size() == count);
   Prediction result;
-  const std::vector<Way> ways = ways_of(request);
+  const std::vector<PathTimes> paths = path_times(request);
   const uint32_t simulated = std::min(request.microbatches, kMicrobatchesSimulated);
   const bool is_whole = simulated == request.microbatches;
-  Simulation simulation(request, ways, simulated);
+  Simulation simulation(request, paths, simulated);
   const std::optional<int64_t> played =
       simulation.run(is_whole && request.give_up_at ? total_of(*request.give_up_at) : Simulation::kNever);
   if (!played) {
@@ -77,7 +77,7 @@ Prediction predict(const PredictRequest& request) {
   int64_t total = *played;
   if (!is_whole) {
     const uint32_t fewer = simulated * 2 / 3;
-    const int64_t shorter = Simulation(request, ways, fewer).run().value();
+    const int64_t shorter = Simulation(request, paths, fewer).run().value();
     total += times(Duration(total - shorter),
                    static_cast<double>(request.microbatches - simulated) / (simulated - fewer))
                  .count();
@@ -89,7 +89,7 @@ Prediction predict(const PredictRequest& request) {
   if (request.records_path) add_path(simulation.path(), result);
   for (const StageWork& stage : request.pipeline->stages)
     result.busy.push_back(stage.busy(request.microbatches));
-  add_up(request, ways, result);
+  add_up(request, paths, result);
   return result;
 }
 

@@ -27,11 +27,11 @@ struct Proposal {
   std::vector<uint32_t> ends;
   double score = 0;  // seconds a step by the strategy's own estimate
   // What a row cannot say: positions that another stage has than the one where they lie; ascending.
-  struct Elsewhere {
+  struct MovedPosition {
     uint32_t position = 0, stage = 0;
-    bool operator==(const Elsewhere&) const = default;
+    bool operator==(const MovedPosition&) const = default;
   };
-  std::vector<Elsewhere> elsewhere{};
+  std::vector<MovedPosition> moved{};
 
   bool is_ring(const Model& of) const { return ends.back() < of.positions; }
   std::vector<uint32_t> stages(const Model& of) const;  // by position

@@ -75,13 +75,13 @@ Status check_stages(const PlanRequest& request, const Model& model) {
   return {};
 }
 
-Error why_nothing_fits(const Workshop& workshop) {
-  const PlanRequest& request = workshop.request();
-  const Model& model = workshop.model();
+Error why_nothing_fits(const Evaluator& evaluator) {
+  const PlanRequest& request = evaluator.request();
+  const Model& model = evaluator.model();
   const auto& devices = request.cluster.devices();
   if (const std::string why = why_not_kept(request, model); !why.empty())
     return {ErrorCode::Infeasible, "the pins cannot be kept: " + why};
-  for (const std::string& why : {workshop.owners().why_not_kept(), workshop.sites().why_not_kept()})
+  for (const std::string& why : {evaluator.owners().why_not_kept(), evaluator.sites().why_not_kept()})
     if (!why.empty()) return {ErrorCode::Infeasible, why};
   Bytes all;
   for (const DeviceView& device : devices) all += device.memory;
@@ -98,10 +98,11 @@ Error why_nothing_fits(const Workshop& workshop) {
       show(persistent) + ", activations of one microbatch about " + show(Bytes{held.saved.back()}) +
       "; the " + std::to_string(devices.size()) + (devices.size() == 1 ? " peer has " : " peers have ") +
       show(all) + " in all (" + names + ")";
-  if (const auto& shortage = workshop.shortage())
+  if (const auto& shortage = evaluator.shortage())
     text += "; the closest cut needs " + show(shortage->needed) + " on " + shortage->device + ", which has " +
             show(shortage->there);
-  if (const std::string limit = workshop.owners().describe_limit(); !limit.empty()) text += "; with " + limit;
+  if (const std::string limit = evaluator.owners().describe_limit(); !limit.empty())
+    text += "; with " + limit;
   if (request.every_site) text += "; with an op with parameters at every site";
   if (!request.pins.empty()) text += "; with " + describe_pins(request.pins, request.cluster);
   if (request.equal_bits == EqualBits::Require && kinds_of(request.cluster).size() > 1)

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "base/result.h"
+#include "plan/evaluator.h"
 #include "plan/request.h"
-#include "plan/worked.h"
 
 namespace weft::plan {
 
@@ -11,7 +11,7 @@ namespace weft::plan {
 Status check_request(const PlanRequest& request);
 // Infeasible where the number of stages that it asks for cannot be, whatever they hold.
 Status check_stages(const PlanRequest& request, const Model& model);
-// REQUIRES: nothing that was worked out fits.
-Error why_nothing_fits(const Workshop& workshop);
+// REQUIRES: nothing that was evaluated fits.
+Error why_nothing_fits(const Evaluator& evaluator);
 
 }  // namespace weft::plan

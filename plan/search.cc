@@ -12,7 +12,7 @@
 namespace weft::plan {
 namespace {
 
-bool is_faster(const Worked& a, const Worked& b) { return a.step < b.step; }
+bool is_faster(const CandidatePlan& a, const CandidatePlan& b) { return a.step < b.step; }
 
 std::vector<uint32_t> all_of(const std::vector<DeviceView>& devices) {
   std::vector<uint32_t> all(devices.size());
@@ -26,24 +26,24 @@ Duration times(double factor, Duration step) {
 }
 
 // Of the candidates' steps the n-th shortest.
-Duration nth_step(const std::vector<Worked>& candidates, size_t n) {
+Duration nth_step(const std::vector<CandidatePlan>& candidates, size_t n) {
   if (candidates.size() < n) return Duration::max();
   std::vector<Duration> steps;
-  for (const Worked& candidate : candidates) steps.push_back(candidate.step);
+  for (const CandidatePlan& candidate : candidates) steps.push_back(candidate.step);
   std::nth_element(steps.begin(), steps.begin() + static_cast<ptrdiff_t>(n - 1), steps.end());
   return steps[n - 1];
 }
 
 }  // namespace
 
-Search::Search(Workshop& workshop, const NamedStrategy& strategy, ModelCache& models)
-    : workshop_(workshop),
+Search::Search(Evaluator& evaluator, const NamedStrategy& strategy, ModelCache& models)
+    : evaluator_(evaluator),
       strategy_(strategy),
       models_(models),
-      request_(workshop.request()),
-      options_(workshop.options()),
+      request_(evaluator.request()),
+      options_(evaluator.options()),
       devices_(request_.cluster.devices()),
-      model_(workshop.model()),
+      model_(evaluator.model()),
       coarse_(models.get(request_, std::max(options_.coarse_positions, 3 * request_.stages.value_or(8)))),
       pinned_(pinned_ranges(request_.pins, model_)) {}
 
@@ -61,7 +61,7 @@ std::optional<Found> Search::run() {
 }
 
 // Whether the number of stages that was asked for costs speed, on the devices that would be used.
-std::optional<Plan::Fewer> Search::look_for_fewer(const Worked& chosen, uint32_t asked) {
+std::optional<Plan::Fewer> Search::look_for_fewer(const CandidatePlan& chosen, uint32_t asked) {
   Devices devices = all_of(devices_);
   if (is_of_one_kind(chosen))
     std::erase_if(devices, [&](uint32_t device) {
@@ -73,15 +73,15 @@ std::optional<Plan::Fewer> Search::look_for_fewer(const Worked& chosen, uint32_t
   return Plan::Fewer{fewer->proposal.devices, fewer->step};
 }
 
-bool Search::is_of_one_kind(const Worked& worked) const {
-  const auto& devices = worked.proposal.devices;
+bool Search::is_of_one_kind(const CandidatePlan& candidate) const {
+  const auto& devices = candidate.proposal.devices;
   return std::all_of(devices.begin(), devices.end(), [&](uint32_t device) {
     return devices_[device].fingerprint == devices_[devices.front()].fingerprint;
   });
 }
 
-bool Search::is_of_one_site(const Worked& worked) const {
-  const auto& devices = worked.proposal.devices;
+bool Search::is_of_one_site(const CandidatePlan& candidate) const {
+  const auto& devices = candidate.proposal.devices;
   return std::all_of(devices.begin(), devices.end(), [&](uint32_t device) {
     return devices_[device].site == devices_[devices.front()].site;
   });
@@ -172,7 +172,7 @@ uint32_t Search::next_number(uint32_t stages) const {
 // As many stages as pay, from `least` up to `most`.
 void Search::try_numbers(Best& best, const Devices& devices, uint32_t least, uint32_t most, bool tight) {
   uint32_t in_vain = 0;
-  for (uint32_t stages = std::max(least, workshop_.sites().sites());
+  for (uint32_t stages = std::max(least, evaluator_.sites().sites());
        stages <= most && in_vain < options_.tries_in_vain;) {
     const Duration before = best ? best->step : Duration::max();
     try_stages(best, strategy_, devices, stages, tight);
@@ -187,37 +187,39 @@ void Search::try_numbers(Best& best, const Devices& devices, uint32_t least, uin
 void Search::try_stages(Best& best, const NamedStrategy& strategy, const Devices& devices, uint32_t stages,
                         bool tight) {
   Scope scope{&request_, &model_, coarse_.get(), devices, stages, tight, pinned_};
-  std::vector<Worked> candidates;
-  bool is_short = work_out_proposals(best, strategy, scope, candidates);
+  std::vector<CandidatePlan> candidates;
+  bool is_short = evaluate_proposals(best, strategy, scope, candidates);
   const bool any = !candidates.empty();
-  for (const Worked& candidate : candidates) is_short = is_short || workshop_.is_short_of_memory(candidate);
+  for (const CandidatePlan& candidate : candidates)
+    is_short = is_short || evaluator_.is_short_of_memory(candidate);
   if (any) choose_among(best, std::move(candidates), scope);
   if (tight || !is_short || (any && strategy.is_baseline)) return;
   scope.tight = true;
   candidates.clear();
-  work_out_proposals(best, strategy, scope, candidates);
+  evaluate_proposals(best, strategy, scope, candidates);
   if (!candidates.empty()) choose_among(best, std::move(candidates), scope);
 }
 
-void Search::choose_among(Best& best, std::vector<Worked> candidates, const Scope& scope) {
+void Search::choose_among(Best& best, std::vector<CandidatePlan> candidates, const Scope& scope) {
   std::stable_sort(candidates.begin(), candidates.end(), is_faster);
-  for (const Worked& candidate : candidates) keep_start(candidate);
+  for (const CandidatePlan& candidate : candidates) keep_start(candidate);
   if (strategy_.is_baseline) return consider(best, candidates[candidates.size() / 2]);
   if (candidates.size() > options_.refined) candidates.resize(options_.refined);
   // Whatever is in flight, these are no match.
-  std::erase_if(candidates,
-                [&](const Worked& candidate) { return workshop_.shortest(candidate) >= hopeless(best); });
-  Worked* chosen = nullptr;
-  for (Worked& candidate : candidates) {
-    workshop_.raise_in_flight(candidate, chosen ? chosen->step : Duration::max());
+  std::erase_if(candidates, [&](const CandidatePlan& candidate) {
+    return evaluator_.shortest(candidate) >= hopeless(best);
+  });
+  CandidatePlan* chosen = nullptr;
+  for (CandidatePlan& candidate : candidates) {
+    evaluator_.raise_in_flight(candidate, chosen ? chosen->step : Duration::max());
     if (!chosen || candidate.step < chosen->step) chosen = &candidate;
   }
   if (!chosen) return;
   Proposal refined = refine(scope, chosen->proposal);
   const bool changed = refined.devices != chosen->proposal.devices || refined.ends != chosen->proposal.ends;
-  if (auto worked = changed ? workshop_.work_out(std::move(refined)) : std::nullopt) {
-    workshop_.raise_in_flight(*worked, std::min(chosen->step, useless(best, worked->proposal)));
-    if (worked->step < chosen->step) *chosen = std::move(*worked);
+  if (auto candidate = changed ? evaluator_.evaluate(std::move(refined)) : std::nullopt) {
+    evaluator_.raise_in_flight(*candidate, std::min(chosen->step, useless(best, candidate->proposal)));
+    if (candidate->step < chosen->step) *chosen = std::move(*candidate);
   }
   keep_start(*chosen);
   consider(best, *chosen);
@@ -231,7 +233,7 @@ Duration Search::hopeless(const Best& best) const {
 
 // Likewise of this plan: a large one is no start.
 Duration Search::useless(const Best& best, const Proposal& proposal) const {
-  const bool may_start = workshop_.work(proposal) <= options_.small;
+  const bool may_start = evaluator_.work(proposal) <= options_.small;
   return may_start || !best ? hopeless(best) : best->step;
 }
 
@@ -243,93 +245,95 @@ double Search::least_estimate(const Proposal& proposal) const {
 }
 
 // The most promising ones that fit, into `candidates`. Whether any was too large.
-bool Search::work_out_proposals(const Best& best, const NamedStrategy& strategy, const Scope& scope,
-                                std::vector<Worked>& candidates) {
-  bool tried[2] = {};  // a row, a ring: the best of each is worked out
+bool Search::evaluate_proposals(const Best& best, const NamedStrategy& strategy, const Scope& scope,
+                                std::vector<CandidatePlan>& candidates) {
+  bool tried[2] = {};  // a row, a ring: the best of each is evaluated
   size_t work = 0, count = 0;
   bool too_large = false;
   // A baseline that the default looks at only to be no worse.
   const bool beside = strategy.is_baseline && !strategy_.is_baseline;
-  std::vector<Proposal> proposals = workshop_.sites().within(
-      scope,
-      workshop_.owners().within(scope, within_ranges(scope, strategy.propose(scope), !strategy.is_baseline)));
+  std::vector<Proposal> proposals = evaluator_.sites().within(
+      scope, evaluator_.owners().within(
+                 scope, within_ranges(scope, strategy.propose(scope), !strategy.is_baseline)));
   for (Proposal& proposal : proposals) {
     if (beside && best && least_estimate(proposal) > options_.hopeful * seconds(best->step)) continue;
     const bool is_ring = proposal.is_ring(model_);
-    const bool enough = count >= options_.worked_out && work >= options_.worked_out_work;
+    const bool enough = count >= options_.evaluated && work >= options_.evaluated_work;
     if (!strategy.is_baseline && enough && tried[is_ring]) continue;
     tried[is_ring] = true;
-    work += workshop_.work(proposal);
-    const bool is_small = workshop_.work(proposal) <= options_.small;
+    work += evaluator_.work(proposal);
+    const bool is_small = evaluator_.work(proposal) <= options_.small;
     // What is slower than those that will be refined, and no start, need not be known exactly.
     const Duration slow = strategy_.is_baseline ? Duration::max()
                                                 : std::max(nth_step(candidates, options_.refined),
                                                            std::min(slowest_start(proposal), hopeless(best)));
-    auto worked = workshop_.work_out(std::move(proposal), slow);
-    too_large = too_large || !worked;
-    if (!worked) continue;
+    auto candidate = evaluator_.evaluate(std::move(proposal), slow);
+    too_large = too_large || !candidate;
+    if (!candidate) continue;
     ++count;
-    if (is_small && !strategy_.is_baseline) workshop_.fill_if_faster(*worked, slow);
-    candidates.push_back(std::move(*worked));
+    if (is_small && !strategy_.is_baseline) evaluator_.fill_if_faster(*candidate, slow);
+    candidates.push_back(std::move(*candidate));
   }
   return too_large;
 }
 
-void Search::consider(Best& best, Worked& chosen) const {
+void Search::consider(Best& best, CandidatePlan& chosen) const {
   const bool more_stages = best && chosen.in_flight.size() > best->in_flight.size();
   const double worth = more_stages ? options_.worth_a_stage : 1;
   if (!best || seconds(chosen.step) < worth * seconds(best->step)) best = std::move(chosen);
 }
 
-void Search::keep_start(const Worked& worked) {
-  if (workshop_.work(worked.proposal) > options_.small) return;
-  auto& best = starts_[{worked.in_flight.size(), worked.proposal.is_ring(model_)}];
-  const auto at = std::upper_bound(best.begin(), best.end(), worked, is_faster);
+void Search::keep_start(const CandidatePlan& candidate) {
+  if (evaluator_.work(candidate.proposal) > options_.small) return;
+  auto& best = starts_[{candidate.in_flight.size(), candidate.proposal.is_ring(model_)}];
+  const auto at = std::upper_bound(best.begin(), best.end(), candidate, is_faster);
   if (at == best.begin() + static_cast<ptrdiff_t>(options_.starts_each)) return;
-  best.insert(at, worked);
+  best.insert(at, candidate);
   if (best.size() > options_.starts_each) best.pop_back();
 }
 
 // Of those like it, as far as there is no room for another.
 Duration Search::slowest_start(const Proposal& proposal) const {
-  if (workshop_.work(proposal) > options_.small) return Duration::min();
+  if (evaluator_.work(proposal) > options_.small) return Duration::min();
   const auto known = starts_.find({proposal.ends.size(), proposal.is_ring(model_)});
   if (known == starts_.end() || known->second.size() < options_.starts_each) return Duration::max();
   return known->second.back().step;
 }
 
-void Search::polish_best(Worked& best) {
-  const bool is_small = workshop_.work(best.proposal) <= options_.small;
+void Search::polish_best(CandidatePlan& best) {
+  const bool is_small = evaluator_.work(best.proposal) <= options_.small;
   size_t work = is_small ? options_.polish_work_of_small : options_.polish_work;
   const bool number_may_change = !request_.stages;
-  const std::vector<Worked*> starts = starts_beside(best);
-  polish(workshop_, best, {number_may_change, idle_devices(best)}, work);
+  const std::vector<CandidatePlan*> starts = starts_beside(best);
+  polish(evaluator_, best, {number_may_change, idle_devices(best)}, work);
   Best polished = std::move(best);
-  for (Worked* start : starts) {
-    polish(workshop_, *start, {number_may_change, idle_devices(*start)}, work);
+  for (CandidatePlan* start : starts) {
+    polish(evaluator_, *start, {number_may_change, idle_devices(*start)}, work);
     consider(polished, *start);
   }
   best = std::move(*polished);
-  if (is_small) explore(workshop_, best, {number_may_change, idle_devices(best)}, work);
+  if (is_small) explore(evaluator_, best, {number_may_change, idle_devices(best)}, work);
 }
 
 // Of its fleet, the fastest first.
-std::vector<Worked*> Search::starts_beside(const Worked& chosen) {
+std::vector<CandidatePlan*> Search::starts_beside(const CandidatePlan& chosen) {
   const bool alike = request_.equal_bits != EqualBits::Ignore && is_of_one_kind(chosen);
-  const auto kind = [&](const Worked& of) { return devices_[of.proposal.devices.front()].fingerprint; };
-  std::vector<Worked*> starts;
+  const auto kind = [&](const CandidatePlan& of) {
+    return devices_[of.proposal.devices.front()].fingerprint;
+  };
+  std::vector<CandidatePlan*> starts;
   for (auto& [key, best] : starts_)
-    for (Worked& start : best)
+    for (CandidatePlan& start : best)
       if (is_faster(chosen, start) && seconds(start.step) < options_.nearly_as_good * seconds(chosen.step) &&
           (!alike || (is_of_one_kind(start) && kind(start) == kind(chosen))))
         starts.push_back(&start);
   std::stable_sort(starts.begin(), starts.end(),
-                   [](const Worked* a, const Worked* b) { return is_faster(*a, *b); });
+                   [](const CandidatePlan* a, const CandidatePlan* b) { return is_faster(*a, *b); });
   if (starts.size() > options_.polished) starts.resize(options_.polished);
   return starts;
 }
 
-Search::Devices Search::idle_devices(const Worked& chosen) const {
+Search::Devices Search::idle_devices(const CandidatePlan& chosen) const {
   const auto& used = chosen.proposal.devices;
   const bool alike = request_.equal_bits != EqualBits::Ignore && is_of_one_kind(chosen);
   Devices idle;

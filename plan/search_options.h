@@ -29,13 +29,13 @@ struct SearchOptions {
   // stage more brings nothing may never come to one of them.
   size_t sites_alone = 2;
 
-  // ---- what is worked out ----
+  // ---- what is evaluated ----
 
-  // Of the proposals for a number of stages so many are worked out, and more for as long as all together take
-  // no more work than this (Workshop::work): estimates are good, and no more than that.
-  size_t worked_out = 4;
-  size_t worked_out_work = 8000;
-  // A baseline beside the search is worked out where its own estimate is at most so many times the best step:
+  // Of the proposals for a number of stages so many are evaluated, and more for as long as all together take
+  // no more work than this (Evaluator::work): estimates are good, and no more than that.
+  size_t evaluated = 4;
+  size_t evaluated_work = 8000;
+  // A baseline beside the search is evaluated where its own estimate is at most so many times the best step:
   // estimates are never that far off.
   double hopeful = 1.5;
   // Of those, the fastest whose microbatches in flight are tuned.
@@ -48,7 +48,7 @@ struct SearchOptions {
   size_t polished = 8;
   size_t starts_each = 2;       // of one number of stages, as a row or as a ring
   double nearly_as_good = 1.5;  // and at most so many times as slow as the best
-  // The work that all these changes may take. A plan that takes no more than `small` to work out gets more of
+  // The work that all these changes may take. A plan that takes no more than `small` to evaluate gets more of
   // it: there, every cut and every device can be looked at, and people compare it with what they see.
   size_t polish_work = 60'000;
   size_t small = 1'500;

@@ -22,9 +22,9 @@ int64_t transfer_time(Bytes bytes, double bytes_per_second) {
 
 }  // namespace
 
-std::vector<Way> ways_of(const PredictRequest& request) {
+std::vector<PathTimes> path_times(const PredictRequest& request) {
   const auto& devices = request.cluster->devices();
-  std::vector<Way> ways;
+  std::vector<PathTimes> paths;
   const Message* before = nullptr;
   for (const Message& message : request.pipeline->messages) {
     const uint32_t from = request.devices[message.from_stage], to = request.devices[message.to_stage];
@@ -33,26 +33,27 @@ std::vector<Way> ways_of(const PredictRequest& request) {
     const double copying = request.copying.empty() ? 0 : request.copying[message.from_stage];
     const bool same_pair =
         before && before->from_stage == message.from_stage && before->to_stage == message.to_stage;
-    ways.push_back({transfer_time(bytes, devices[from].uplink - copying),
-                    transfer_time(bytes, path.bytes_per_second), transfer_time(bytes, devices[to].downlink),
-                    path.latency.count(), ways.empty() ? 0 : ways.back().pair + (same_pair ? 0 : 1)});
+    paths.push_back({transfer_time(bytes, devices[from].uplink - copying),
+                     transfer_time(bytes, path.bytes_per_second), transfer_time(bytes, devices[to].downlink),
+                     path.latency.count(), paths.empty() ? 0 : paths.back().pair + (same_pair ? 0 : 1)});
     before = &message;
   }
   for (uint32_t stage = 0; stage < request.devices.size(); ++stage)
-    ways.push_back({.downlink = transfer_time(request.pipeline->stages[stage].data,
-                                              devices[request.devices[stage]].downlink)});
-  return ways;
+    paths.push_back({.downlink = transfer_time(request.pipeline->stages[stage].data,
+                                               devices[request.devices[stage]].downlink)});
+  return paths;
 }
 
-Simulation::Simulation(const PredictRequest& request, const std::vector<Way>& ways, uint32_t microbatches)
+Simulation::Simulation(const PredictRequest& request, const std::vector<PathTimes>& paths,
+                       uint32_t microbatches)
     : request_(request),
       records_(!request.step_only || request.order || request.records_path),
-      ways_(ways),
+      paths_(paths),
       pipeline_(*request.pipeline),
       microbatches_(microbatches),
       count_(static_cast<uint32_t>(pipeline_.stages.size())),
       stages_(count_),
-      pairs_(pipeline_.messages.empty() ? 0 : ways[pipeline_.messages.size() - 1].pair + 1) {
+      pairs_(pipeline_.messages.empty() ? 0 : paths[pipeline_.messages.size() - 1].pair + 1) {
   size_t slots = 0;
   for (uint32_t s = 0; s < count_; ++s) {
     const size_t segments = pipeline_.stages[s].segments.size();
@@ -73,9 +74,9 @@ Simulation::Simulation(const PredictRequest& request, const std::vector<Way>& wa
     if (reads_data(s)) ++stages_[s].expected[pipeline_.stages[s].data_segment];
   if (!records_)
     for (uint32_t s = 0; s < count_; ++s)
-      stages_[s].takes_at_once = ways_[ways.size() - count_ + s].downlink == 0;
+      stages_[s].takes_at_once = paths_[paths.size() - count_ + s].downlink == 0;
   for (uint32_t i = 0; i < pipeline_.messages.size(); ++i)
-    if (ways_[i].downlink > 0) stages_[pipeline_.messages[i].to_stage].takes_at_once = false;
+    if (paths_[i].downlink > 0) stages_[pipeline_.messages[i].to_stage].takes_at_once = false;
 }
 
 std::optional<int64_t> Simulation::run(int64_t give_up_at) {
@@ -149,12 +150,12 @@ void Simulation::count_work(int64_t give_up_at) {
     for (const Segment& segment : pipeline_.stages[s].segments)
       add(work_left_[s], segment.compute.count(), rounds);
     add(work_left_[s], pipeline_.stages[s].update.count(), kStepsSimulated);
-    if (reads_data(s)) add(downlink_left_[s], ways_[pipeline_.messages.size() + s].downlink, rounds);
+    if (reads_data(s)) add(downlink_left_[s], paths_[pipeline_.messages.size() + s].downlink, rounds);
   }
   for (size_t i = 0; i < pipeline_.messages.size(); ++i) {
-    add(uplink_left_[pipeline_.messages[i].from_stage], ways_[i].uplink, rounds);
-    add(downlink_left_[pipeline_.messages[i].to_stage], ways_[i].downlink, rounds);
-    add(pair_left_[ways_[i].pair], ways_[i].path, rounds);
+    add(uplink_left_[pipeline_.messages[i].from_stage], paths_[i].uplink, rounds);
+    add(downlink_left_[pipeline_.messages[i].to_stage], paths_[i].downlink, rounds);
+    add(pair_left_[paths_[i].pair], paths_[i].path, rounds);
   }
   if (most >= kCountable) return;
   give_up_at_ = give_up_at;
@@ -201,20 +202,20 @@ void Simulation::finish_task(const Event& event) {
 
 void Simulation::send(uint32_t i, const Event& task) {
   const Message& message = pipeline_.messages[i];
-  const Way& way = ways_[i];
+  const PathTimes& path = paths_[i];
   CriticalPart on_line{Kind::Uplink, message.from_stage, message.from_stage, task.microbatch, task.step};
   CriticalPart between = on_line;
   between.kind = Kind::Link;
   between.to_stage = message.to_stage;
   End& uplink = stages_[message.from_stage].uplink;
-  End& pair = pairs_[way.pair];
+  End& pair = pairs_[path.pair];
   const End onto_line = later({now_, task.mark}, uplink);
-  spend(uplink_left_, message.from_stage, onto_line.time, way.uplink);
-  uplink = after(onto_line, way.uplink, on_line);
+  spend(uplink_left_, message.from_stage, onto_line.time, path.uplink);
+  uplink = after(onto_line, path.uplink, on_line);
   const End onto_path = later(onto_line, pair);
-  spend(pair_left_, way.pair, onto_path.time, way.path);
-  pair = later(after(onto_path, way.path, between), uplink);
-  const End came = after(pair, way.latency, between);
+  spend(pair_left_, path.pair, onto_path.time, path.path);
+  pair = later(after(onto_path, path.path, between), uplink);
+  const End came = after(pair, path.latency, between);
   const Event event{.kind = Event::Kind::CameAcross,
                     .stage = message.to_stage,
                     .segment = message.to_segment,
@@ -222,7 +223,7 @@ void Simulation::send(uint32_t i, const Event& task) {
                     .step = task.step,
                     .message = i,
                     .mark = came.mark,
-                    .begun = after(onto_path, way.latency, between)};
+                    .begun = after(onto_path, path.latency, between)};
   if (stages_[message.to_stage].takes_at_once)
     arrive_at(came.time, event);
   else
@@ -258,7 +259,7 @@ void Simulation::take_in(Event event, End came) {
   Stage& stage = stages_[event.stage];
   if (records_) stage.arrivals.push_back(event.message);
   const Kind kind = event.message < pipeline_.messages.size() ? Kind::Downlink : Kind::Data;
-  const int64_t takes = ways_[event.message].downlink;
+  const int64_t takes = paths_[event.message].downlink;
   const End onto_line = later(event.begun, stage.downlink);
   spend(downlink_left_, event.stage, onto_line.time, takes);
   stage.downlink =

@@ -16,19 +16,19 @@ namespace weft::plan {
 inline constexpr uint32_t kStepsSimulated = 3;
 
 // What a message takes on its way, and the data of a stage.
-struct Way {
+struct PathTimes {
   int64_t uplink = 0, path = 0, downlink = 0, latency = 0;  // ns
   uint32_t pair = 0;                                        // by ends
 };
 // Those of the pipeline's messages, then those of the data of each stage.
-std::vector<Way> ways_of(const PredictRequest& request);
+std::vector<PathTimes> path_times(const PredictRequest& request);
 
-// What was asked for and the ways outlive it.
+// What was asked for and the paths outlive it.
 class Simulation {
  public:
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-  Simulation(const PredictRequest& request, const std::vector<Way>& ways, uint32_t microbatches);
+  Simulation(const PredictRequest& request, const std::vector<PathTimes>& paths, uint32_t microbatches);
 
   // When the last stage has updated for the last time, in ns; nothing as soon as that is sure to be at
   // `give_up_at` or later.
@@ -91,7 +91,7 @@ class Simulation {
 
   const PredictRequest& request_;
   bool records_;  // order and timeline
-  const std::vector<Way>& ways_;
+  const std::vector<PathTimes>& paths_;
   const Pipeline& pipeline_;
   uint32_t microbatches_;
   uint32_t count_;

@@ -22,7 +22,7 @@ enum class CommandKind : uint8_t {
   Finish = 4,   // nothing more: keep quiet until ReleaseStage
   // Copy the state after `step`, which is the last one granted, keep it, and upload it to where it need not
   // survive the broker: what a run goes back to when a peer is lost.
-  Replicate = 5,
+  CopyState = 5,
   // The first microbatch of the step after `step`, which is the last one granted, forward and backward with
   // the weights as they are, over dense links and over the codecs: what they do to the loss and to the
   // gradient. Nothing is updated. Only where a step has several microbatches.
@@ -53,7 +53,7 @@ struct Command {
   // What the broker will never ask about again: StepReports up to `committed`; other reports on commands up
   // to `settled`; snapshots of steps before `keep_from`.
   uint64_t committed = 0, settled = 0, keep_from = 0;
-  // Of a Replicate: the copy stays with the stage, for the peers that stand by for it to fetch, and is
+  // Of a CopyState: the copy stays with the stage, for the peers that stand by for it to fetch, and is
   // reported as soon as it is there.
   bool direct = false;
 };

@@ -86,7 +86,7 @@ struct AssignStage {
   uint64_t after_step = 0;              // the state that `tensors` is: steps already done
   Secret data_key{};                    // shown with each request for a microbatch
   // What snapshots may take of the peer's uplink, bytes a second; 0: no limit.
-  uint64_t replication_rate = 0;
+  uint64_t copy_rate = 0;
   DeviceClass device_class{};         // that the programs were lowered for
   std::vector<BlobSource> sources{};  // each tensor at most once
   std::vector<Digest> lends{};        // blobs that others fetch here, each as often as it is fetched

@@ -420,8 +420,8 @@ void BrokerHost::plan(broker::StartPlanning request) {
   world_.at(planner_free_, [this, life = life_, index, secret = draw_.next(), request = std::move(request)] {
     if (life != life_) return;
     auto planned = options_.plans_by_pace
-                       ? plan_by_pace(specs_[index], request, secret, options_.broker.run.replication_rate)
-                       : plan_run(specs_[index], request, secret, options_.broker.run.replication_rate);
+                       ? plan_by_pace(specs_[index], request, secret, options_.broker.run.copy_rate)
+                       : plan_run(specs_[index], request, secret, options_.broker.run.copy_rate);
     if (planned)
       if (const Status made = make_initial_values(**planned, specs_[index]); !made)
         planned = fail(made.error());
@@ -448,7 +448,7 @@ void BrokerHost::reconsider(broker::Reconsider request) {
 
 Result<broker::Reconsidered::Other> BrokerHost::compare(uint32_t index, const broker::Reconsider& request,
                                                         uint64_t turn, uint64_t secret) const {
-  const uint64_t rate = options_.broker.run.replication_rate;
+  const uint64_t rate = options_.broker.run.copy_rate;
   if (options_.plans_by_pace) {
     WEFT_TRY(const auto other, plan_by_pace(specs_[index], request.request, secret, rate));
     return compare_runs(request, *other);

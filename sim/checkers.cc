@@ -41,7 +41,7 @@ uint64_t Checkers::step_of(proto::JobNumber job) const {
   return at == jobs_.end() ? 0 : at->second.committed;
 }
 
-void Checkers::expect_calm(bool calm) { calm_ = calm; }
+void Checkers::expect_only_restarts(bool only) { only_restarts_ = only; }
 
 void Checkers::on_durable(std::span<const broker::Record> records) {
   for (const broker::Record& record : records)
@@ -273,7 +273,7 @@ void Checkers::on_sent(const PeerId& peer, uint64_t connection, const proto::Mes
                                             " after one of version " + number(job.plan));
                    if (m.plan_version > job.plan && job.plan != 0) {
                      ++counts_.recoveries;
-                     if (calm_ && !job.for_speed)
+                     if (only_restarts_ && !job.for_speed)
                        fail(m.run, "a new plan, although only the broker was restarted");
                    }
                    job.plan = m.plan_version;

@@ -42,7 +42,7 @@ class Checkers {
   void on_step_report(const proto::StepReport& report);
   void on_peer_memory(size_t blobs);
   // Until then broker restarts are the only faults: no run may lose its plan.
-  void expect_calm(bool calm);
+  void expect_only_restarts(bool only);
   // Some peers lie: no run may lose more by that than what was done since its last checkpoint.
   void expect_liars(bool liars) { liars_ = liars; }
 
@@ -53,7 +53,7 @@ class Checkers {
   const Counts& counts() const { return counts_; }
   // Committed so far.
   uint64_t step_of(proto::JobNumber job) const;
-  bool calm() const { return calm_; }
+  bool only_restarts() const { return only_restarts_; }
 
  private:
   struct Job {
@@ -64,7 +64,7 @@ class Checkers {
     proto::PlanVersion plan = 0, command_plan = 0;
     uint64_t command = 0;  // sequence of the last durable one
     bool accepted = false, ended = false;
-    bool for_speed = false;  // it gets a new plan because something is slow: in calm times, too
+    bool for_speed = false;  // it gets a new plan because something is slow: with restarts alone, too
     std::set<uint32_t> predicted;
   };
 
@@ -100,7 +100,7 @@ class Checkers {
   };
   std::unordered_map<uint64_t, Sequence> sequences_;
   Counts counts_;
-  bool calm_ = false, liars_ = false;
+  bool only_restarts_ = false, liars_ = false;
   size_t peer_blobs_max_ = 0;
 };
 

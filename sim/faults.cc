@@ -20,7 +20,7 @@ void Faults::start() {
 }
 
 void Faults::next() {
-  // In calm times a restart is over, links through its relay too, before the next.
+  // With restarts alone, one is over, links through its relay too, before the next.
   const Duration least = phase_ == 2 ? Duration(seconds(25)) : Duration{};
   cast_.world->after(least + draw_.between(Duration{}, 2 * mean_), [this, phase = phase_] {
     if (phase != phase_) return;
@@ -72,7 +72,7 @@ void Faults::strike_broker(Fault fault) {
   switch (fault) {
     case Fault::BrokerCrash: {
       if (!broker.alive()) return;
-      // In calm times it is there again before anything runs out; else perhaps much later.
+      // With restarts alone it is there again before anything runs out; else perhaps much later.
       const Duration away = phase_ == 2 || draw_.below(3) != 0 ? draw_.between(milliseconds(200), seconds(3))
                                                                : draw_.doubling(seconds(3), seconds(60));
       if (draw_.one_in(2))
@@ -167,7 +167,7 @@ void Faults::strike_peer(Fault fault, PeerHost& peer) {
   }
 }
 
-void Faults::calm() {
+void Faults::restart_only() {
   stop();
   phase_ = 2;
   mean_ = seconds(10);

@@ -47,7 +47,7 @@ class Faults {
 
   void start();
   // From now on only the broker may be restarted.
-  void calm();
+  void restart_only();
   // No faults, and what is wrong is put right.
   void stop();
 

@@ -18,12 +18,12 @@ int64_t size_of(const TensorPacket& packet) {
 }
 }  // namespace
 
-LinkSet::LinkSet(World& world, NodeId node, std::shared_ptr<const proto::AssignStage> assignment, Way way,
-                 Handlers handlers, uint64_t seed)
+LinkSet::LinkSet(World& world, NodeId node, std::shared_ptr<const proto::AssignStage> assignment,
+                 Connector connector, Handlers handlers, uint64_t seed)
     : world_(world),
       node_(node),
       assignment_(std::move(assignment)),
-      way_(std::move(way)),
+      connector_(std::move(connector)),
       handlers_(std::move(handlers)),
       draw_(seed, 0x6c696e6b),
       late_(seed, 0x6c617465) {
@@ -55,7 +55,8 @@ void LinkSet::check_all_up() {
   if (all_up_said_ || !are_all_up()) return;
   all_up_said_ = true;
   world_.note(What::LinksUp, node_);
-  world_.after(Duration{}, [guarded = way_.guarded, this] { guarded([this] { handlers_.on_all_up(); }); });
+  world_.after(Duration{},
+               [guarded = connector_.guarded, this] { guarded([this] { handlers_.on_all_up(); }); });
 }
 
 void LinkSet::act(Link& link, Machine::Effects effects) {
@@ -67,7 +68,7 @@ void LinkSet::act(Link& link, Machine::Effects effects) {
                    [](const Machine::DialStream&) {},
                    [&](const Machine::Wake& e) {
                      const plan::Seat seat = link.machine->route().seat;
-                     world_.after(e.after, [guarded = way_.guarded, this, seat, wake = ++link.wake] {
+                     world_.after(e.after, [guarded = connector_.guarded, this, seat, wake = ++link.wake] {
                        guarded([this, seat, wake] {
                          Link& here = links_.at(seat);
                          if (here.wake == wake) act(here, here.machine->on_wake(world_.now()));
@@ -97,7 +98,7 @@ void LinkSet::fail(Link& link, const Error& error) {
   failed_ = true;
   const plan::Seat seat = link.machine->route().seat;
   world_.note(What::LinkFailed, node_, seat.stage);
-  way_.guarded([this, seat, error] { handlers_.on_failed(seat, error); });
+  connector_.guarded([this, seat, error] { handlers_.on_failed(seat, error); });
 }
 
 void LinkSet::dial(Link& link, const std::string& address, Duration deadline) {
@@ -115,9 +116,9 @@ void LinkSet::dial(Link& link, const std::string& address, Duration deadline) {
                                                             : Result<uint64_t>(weft::fail(result.error()))));
   };
   if (address.empty())
-    way_.relay(link.machine->route().relay_ticket, deadline, done);
+    connector_.relay(link.machine->route().relay_ticket, deadline, done);
   else
-    way_.dial(address, deadline, done);
+    connector_.dial(address, deadline, done);
 }
 
 void LinkSet::invite(const proto::Secret& ticket) {
@@ -146,11 +147,11 @@ uint64_t LinkSet::take(Link& link, const Line& line) {
   link.lines[number] = line;
   const plan::Seat seat = link.machine->route().seat;
   line.listen({.on_packet =
-                   [guarded = way_.guarded, this, seat, number](const Packet& packet) {
+                   [guarded = connector_.guarded, this, seat, number](const Packet& packet) {
                      guarded([this, seat, number, packet] { on_packet(links_.at(seat), number, packet); });
                    },
                .on_lost =
-                   [guarded = way_.guarded, this, seat, number](const Error& error) {
+                   [guarded = connector_.guarded, this, seat, number](const Error& error) {
                      guarded([this, seat, number, error] {
                        Link& here = links_.at(seat);
                        if (here.lines.contains(number))
@@ -158,7 +159,7 @@ uint64_t LinkSet::take(Link& link, const Line& line) {
                      });
                    },
                .on_part =
-                   [guarded = way_.guarded, this, seat, number] {
+                   [guarded = connector_.guarded, this, seat, number] {
                      guarded(
                          [this, seat, number] { links_.at(seat).machine->on_bytes(world_.now(), number); });
                    }});
@@ -190,7 +191,7 @@ void LinkSet::on_packet(Link& link, uint64_t number, const Packet& packet) {
   // Its pieces come over several connections, or what is more urgent comes between them: those sent after
   // it may be there first. Lost before that, it has not come.
   world_.after(late_.between(milliseconds(1), kLate),
-               [guarded = way_.guarded, this, seat = link.machine->route().seat, number, packet] {
+               [guarded = connector_.guarded, this, seat = link.machine->route().seat, number, packet] {
                  guarded([this, seat, number, packet] { on_tensor(links_.at(seat), number, packet); });
                });
 }

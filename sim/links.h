@@ -17,7 +17,7 @@ inline constexpr Duration kLinkTick = std::chrono::seconds(1);
 
 class LinkSet {
  public:
-  struct Way {  // how connections come about; the host knows
+  struct Connector {  // how connections come about; the host knows
     std::function<void(const std::string& address, Duration deadline, std::function<void(Result<Line>)> done)>
         dial;
     std::function<void(const proto::Secret& ticket, Duration deadline,
@@ -31,8 +31,8 @@ class LinkSet {
     std::function<void(plan::Seat seat, const Error&)> on_failed;
     std::function<void(plan::Seat seat, const TensorPacket&, bool again)> on_tensor;
   };
-  LinkSet(World& world, NodeId node, std::shared_ptr<const proto::AssignStage> assignment, Way way,
-          Handlers handlers, uint64_t seed);
+  LinkSet(World& world, NodeId node, std::shared_ptr<const proto::AssignStage> assignment,
+          Connector connector, Handlers handlers, uint64_t seed);
   ~LinkSet();
 
   void start();
@@ -74,7 +74,7 @@ class LinkSet {
   World& world_;
   NodeId node_;
   std::shared_ptr<const proto::AssignStage> assignment_;
-  Way way_;
+  Connector connector_;
   Handlers handlers_;
   Draw draw_, late_;                  // late_: of tensors
   std::map<plan::Seat, Link> links_;  // by the other seat

@@ -311,7 +311,7 @@ Result<std::shared_ptr<const broker::PlannedRun>> assemble(const JobSpec& job,
                                                            const broker::StartPlanning& request,
                                                            const std::vector<uint32_t>& placed,
                                                            Duration predicted_min, uint64_t secret,
-                                                           uint64_t replication_rate) {
+                                                           uint64_t copy_rate) {
   const auto graphs = graphs_of(job);
   plan::Plan plan;
   plan.explanation = {"simulated"};
@@ -329,7 +329,7 @@ Result<std::shared_ptr<const broker::PlannedRun>> assemble(const JobSpec& job,
       std::max(predicted_min, std::chrono::milliseconds(1) + slowest * (job.microbatches + job.stages));
   const auto initial = initial_of(job, *graphs);
   const auto terms = terms_of(job, *graphs, initial);
-  broker::Assembly assembly(request, terms, plan, replication_rate, secrets(secret));
+  broker::Assembly assembly(request, terms, plan, copy_rate, secrets(secret));
   for (const auto& [kind, program] : graphs->programs) assembly.add(program.pieces);
   return assembly.finish();
 }
@@ -338,23 +338,23 @@ Result<std::shared_ptr<const broker::PlannedRun>> assemble(const JobSpec& job,
 
 Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& spec,
                                                            const broker::StartPlanning& request,
-                                                           uint64_t secret, uint64_t replication_rate,
+                                                           uint64_t secret, uint64_t copy_rate,
                                                            uint64_t first) {
   if (request.previous && request.placed.size() == request.previous->stages.size()) {
     JobSpec job = spec;
     job.stages = static_cast<uint32_t>(request.placed.size());
     const auto initial = initial_of(job, *graphs_of(job));
-    return broker::place_stages_again(request, &initial, replication_rate, secrets(secret));
+    return broker::place_stages_again(request, &initial, copy_rate, secrets(secret));
   }
   JobSpec job = spec;
   WEFT_TRY(const auto placed, choose(job, request.candidates, first));
-  return assemble(job, request, placed, Duration{}, secret, replication_rate);
+  return assemble(job, request, placed, Duration{}, secret, copy_rate);
 }
 
 Result<std::shared_ptr<const broker::PlannedRun>> plan_by_pace(const JobSpec& job,
                                                                const broker::StartPlanning& request,
-                                                               uint64_t secret, uint64_t replication_rate) {
-  auto first = plan_run(job, request, secret, replication_rate);
+                                                               uint64_t secret, uint64_t copy_rate) {
+  auto first = plan_run(job, request, secret, copy_rate);
   if (!first || request.previous) return first;
   const broker::Pace pace(**first, request.candidates, request.cluster);
   std::vector<uint32_t> placed, best;
@@ -378,7 +378,7 @@ Result<std::shared_ptr<const broker::PlannedRun>> plan_by_pace(const JobSpec& jo
   place_next();
   JobSpec placed_job = job;
   placed_job.stages = static_cast<uint32_t>(best.size());
-  return assemble(placed_job, request, best, least, secret, replication_rate);
+  return assemble(placed_job, request, best, least, secret, copy_rate);
 }
 
 }  // namespace weft::sim

@@ -81,12 +81,12 @@ uint64_t forward_position(const JobSpec& job, uint32_t microbatch);
 // kind of candidates, from the one numbered `first` on. `secret`: what tickets and keys are drawn from.
 Result<std::shared_ptr<const broker::PlannedRun>> plan_run(const JobSpec& job,
                                                            const broker::StartPlanning& request,
-                                                           uint64_t secret, uint64_t replication_rate,
+                                                           uint64_t secret, uint64_t copy_rate,
                                                            uint64_t first = 0);
 
 // The same with those of the candidates with whom a step takes least, by what the request knows of links.
 Result<std::shared_ptr<const broker::PlannedRun>> plan_by_pace(const JobSpec& job,
                                                                const broker::StartPlanning& request,
-                                                               uint64_t secret, uint64_t replication_rate);
+                                                               uint64_t secret, uint64_t copy_rate);
 
 }  // namespace weft::sim

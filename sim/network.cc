@@ -31,8 +31,8 @@ void Connection::send(int end, Packet packet) {
 
 void Connection::enter(int end, Packet packet, int64_t size, bool part) {
   End& from = ends_[end];
-  const Instant sent =
-      network_->line(from.node, Network::Way::Out).pass(static_cast<uint64_t>(size), network_->world_.now());
+  const Instant sent = network_->line(from.node, Network::Direction::Out)
+                           .pass(static_cast<uint64_t>(size), network_->world_.now());
   Instant arrives = from.path->enter(static_cast<size_t>(size), sent);
   if (!from.out.empty()) arrives = std::max(arrives, from.out.back().arrives);
   from.out.push_back({.arrives = arrives, .packet = std::move(packet), .size = size, .part = part});
@@ -60,7 +60,7 @@ void Connection::enter_waiting(int end) {
       push_last(end, *closes, network_->latency(from.node, ends_[1 - end].node));
     return;
   }
-  network_->world_.at(network_->line(from.node, Network::Way::Out).free(),
+  network_->world_.at(network_->line(from.node, Network::Direction::Out).free(),
                       [self = shared_from_this(), end] { self->enter_waiting(end); });
 }
 
@@ -125,7 +125,7 @@ void Connection::deliver(int end) {
     if (!to.handlers.on_packet) return;  // not listening yet
     Item& first = from.out.front();
     if (!first.last && !std::exchange(first.in_downlink, true)) {
-      first.arrives = network_->line(to.node, Network::Way::In)
+      first.arrives = network_->line(to.node, Network::Direction::In)
                           .pass(static_cast<uint64_t>(first.size), network_->world_.now());
       continue;
     }
@@ -217,34 +217,34 @@ net::ShapeDirection Network::relay_path(NodeId from, NodeId to) const {
 }
 
 double Network::flow_rate(NodeId from, NodeId to) const {
-  return std::min(
-      {static_cast<double>(bytes_per_second(from, to)), line_rate(from, Way::Out), line_rate(to, Way::In)});
+  return std::min({static_cast<double>(bytes_per_second(from, to)), line_rate(from, Direction::Out),
+                   line_rate(to, Direction::In)});
 }
 
-double Network::line_rate(NodeId node, Way way) const {
-  if (const auto set = line_rates_.find({node, way}); set != line_rates_.end()) return set->second;
-  const uint64_t draw = mix(seed_ ^ 0x6c696e, (uint64_t{node} << 32) | static_cast<uint64_t>(way));
+double Network::line_rate(NodeId node, Direction direction) const {
+  if (const auto set = line_rates_.find({node, direction}); set != line_rates_.end()) return set->second;
+  const uint64_t draw = mix(seed_ ^ 0x6c696e, (uint64_t{node} << 32) | static_cast<uint64_t>(direction));
   const uint64_t times = node == 0 ? 9 : 1 + draw % 6;  // the broker's machine is well connected
   return static_cast<double>(bytes_per_second_min_ << times);
 }
 
-net::RateClock& Network::line(NodeId node, Way way) {
-  const auto at = lines_.find({node, way});
+net::RateClock& Network::line(NodeId node, Direction direction) {
+  const auto at = lines_.find({node, direction});
   if (at != lines_.end()) return at->second;
-  return lines_.emplace(std::pair(node, way), net::RateClock(line_rate(node, way))).first->second;
+  return lines_.emplace(std::pair(node, direction), net::RateClock(line_rate(node, direction))).first->second;
 }
 
-void Network::set_line(NodeId node, Way way, double bytes_per_second) {
-  line(node, way).set_rate(bytes_per_second);
-  line_rates_[{node, way}] = bytes_per_second;
+void Network::set_line(NodeId node, Direction direction, double bytes_per_second) {
+  line(node, direction).set_rate(bytes_per_second);
+  line_rates_[{node, direction}] = bytes_per_second;
 }
 
-void Network::transfer(NodeId node, Way way, int64_t bytes, std::function<void()> done) {
+void Network::transfer(NodeId node, Direction direction, int64_t bytes, std::function<void()> done) {
   const int64_t piece = std::min(bytes, kPiece);
-  const Instant passed = line(node, way).pass(static_cast<uint64_t>(piece), world_.now());
+  const Instant passed = line(node, direction).pass(static_cast<uint64_t>(piece), world_.now());
   if (piece == bytes) return world_.at(passed, std::move(done));
-  world_.at(passed, [this, node, way, rest = bytes - piece, done = std::move(done)]() mutable {
-    transfer(node, way, rest, std::move(done));
+  world_.at(passed, [this, node, direction, rest = bytes - piece, done = std::move(done)]() mutable {
+    transfer(node, direction, rest, std::move(done));
   });
 }
 
@@ -322,7 +322,7 @@ std::vector<ConnectionPtr> Network::connections_of(NodeId node) {
 
 void Network::drop_node(NodeId node, bool silent) {
   clear_acceptor(node);
-  for (const Way way : {Way::Out, Way::In}) lines_.erase({node, way});
+  for (const Direction direction : {Direction::Out, Direction::In}) lines_.erase({node, direction});
   for (const ConnectionPtr& connection : connections_of(node)) {
     for (int end = 0; end < 2; ++end) {
       Connection::End& here = connection->ends_[end];

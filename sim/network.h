@@ -139,10 +139,10 @@ class Network {
   double flow_rate(NodeId from, NodeId to) const;
   // For request and answer on a connection of its own: `bytes` pass a node's line, piece by piece, so that
   // what else it sends or receives comes between.
-  enum class Way : uint8_t { Out, In };
-  void transfer(NodeId node, Way way, int64_t bytes, std::function<void()> done);
+  enum class Direction : uint8_t { Out, In };
+  void transfer(NodeId node, Direction direction, int64_t bytes, std::function<void()> done);
   // From now on, for what comes after what has entered it.
-  void set_line(NodeId node, Way way, double bytes_per_second);
+  void set_line(NodeId node, Direction direction, double bytes_per_second);
 
   size_t in_flight_max() const { return in_flight_max_; }
 
@@ -150,8 +150,8 @@ class Network {
   friend class Connection;
   ConnectionPtr make(NodeId from, NodeId to, bool relayed);
   net::ShapeDirection relay_path(NodeId from, NodeId to) const;
-  net::RateClock& line(NodeId node, Way way);
-  double line_rate(NodeId node, Way way) const;
+  net::RateClock& line(NodeId node, Direction direction);
+  double line_rate(NodeId node, Direction direction) const;
   bool blocked(const Connection& connection, int from_end) const;
   void wake_stalled();
   std::vector<ConnectionPtr> connections_of(NodeId node);
@@ -166,8 +166,8 @@ class Network {
   std::set<std::pair<NodeId, NodeId>> cut_;
   bool any_blocked_ = false;
   std::vector<std::weak_ptr<Connection>> connections_;
-  std::map<std::pair<NodeId, Way>, net::RateClock> lines_;
-  std::map<std::pair<NodeId, Way>, double> line_rates_;  // of those that were set
+  std::map<std::pair<NodeId, Direction>, net::RateClock> lines_;
+  std::map<std::pair<NodeId, Direction>, double> line_rates_;  // of those that were set
   size_t in_flight_max_ = 0;
 };
 

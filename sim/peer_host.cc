@@ -374,10 +374,10 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
       if (stage_ && stage_->generation == generation && stage_->links) action();
     });
   };
-  LinkSet::Way way;
-  way.guarded = guarded;
-  way.dial = [this, guarded](const std::string& address, Duration deadline,
-                             std::function<void(Result<Line>)> done) {
+  LinkSet::Connector connector;
+  connector.guarded = guarded;
+  connector.dial = [this, guarded](const std::string& address, Duration deadline,
+                                   std::function<void(Result<Line>)> done) {
     const auto [node, epoch] = node_at(address);
     const PeerHost* host = find_host_(node);
     const auto answer = [guarded, done](Result<Line> result) { guarded([done, result] { done(result); }); };
@@ -385,8 +385,8 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
       return world_.after(deadline, [answer] { answer(fail(ErrorCode::Timeout, "nobody answers")); });
     network_.dial(options_.node, node, deadline, answer);
   };
-  way.relay = [this, guarded](const proto::Secret& ticket, Duration deadline,
-                              std::function<void(Result<Line>)> done) {
+  connector.relay = [this, guarded](const proto::Secret& ticket, Duration deadline,
+                                    std::function<void(Result<Line>)> done) {
     // Once, whatever comes first.
     const auto open = std::make_shared<bool>(true);
     const auto answer = [guarded, done, open](Result<Line> result) {
@@ -415,7 +415,7 @@ void PeerHost::open_links(const peer::OpenLinks& effect) {
     });
   };
   stage_->links = std::make_unique<LinkSet>(
-      world_, options_.node, effect.assignment, std::move(way),
+      world_, options_.node, effect.assignment, std::move(connector),
       LinkSet::Handlers{
           .on_all_up = [this, generation] { act(machine_->on_links_up(world_.now(), generation)); },
           .on_failed =

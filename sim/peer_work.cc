@@ -157,9 +157,10 @@ void PeerHost::request(int64_t bytes, uint64_t rate, std::function<Answer()> ser
       Instant& down_free = rate != 0 ? rate_down_free_ : down_free_;
       down_free = std::max(down_free, world_.now()) + Duration(result.bytes * 1'000'000'000 / down);
       const Instant due = down_free + network_.latency(here, 0);
-      network_.transfer(here, Network::Way::In, result.bytes, [this, due, answer, status = result.status] {
-        world_.at(std::max(due, world_.now()), [answer, status] { answer(status); });
-      });
+      network_.transfer(here, Network::Direction::In, result.bytes,
+                        [this, due, answer, status = result.status] {
+                          world_.at(std::max(due, world_.now()), [answer, status] { answer(status); });
+                        });
     });
     if (*served) return;
     world_.after(seconds(20), [this, served, life, answer] {
@@ -170,7 +171,7 @@ void PeerHost::request(int64_t bytes, uint64_t rate, std::function<Answer()> ser
     });
   };
   // The path and this peer's uplink are passed at the same time.
-  network_.transfer(here, Network::Way::Out, bytes, [this, here, free, arrive] {
+  network_.transfer(here, Network::Direction::Out, bytes, [this, here, free, arrive] {
     world_.at(std::max(free, world_.now()) + network_.latency(here, 0), arrive);
   });
 }
@@ -237,8 +238,8 @@ void PeerHost::give(const peer::FetchBlob& effect, NodeId to, std::function<void
     done({});
     run([this, sha256] { act(machine_->on_giving(world_.now(), sha256, /*whole=*/true)); });
   };
-  network_.transfer(here, Network::Way::Out, bytes, [this, here, to, bytes, due = free, arrive] {
-    network_.transfer(to, Network::Way::In, bytes, [this, here, to, due, arrive] {
+  network_.transfer(here, Network::Direction::Out, bytes, [this, here, to, bytes, due = free, arrive] {
+    network_.transfer(to, Network::Direction::In, bytes, [this, here, to, due, arrive] {
       world_.at(std::max(due, world_.now()) + network_.latency(here, to), arrive);
     });
   });

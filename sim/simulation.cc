@@ -63,7 +63,7 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
   broker.broker.software = "sim";
   broker.broker.failures_max = 1'000'000'000;  // a job that is given up would hide what went wrong
   broker.broker.loading_deadline = seconds(60);
-  if (!draw.one_in(2)) broker.broker.run.replication_rate = 500'000;
+  if (!draw.one_in(2)) broker.broker.run.copy_rate = 500'000;
   broker.broker.pool.gone_max = 1;  // whoever is needed, all the same, must not be forgotten
   broker.broker.measures_links = options.seed % 5 == 0;
   broker.broker.draw_secret = [tickets = Draw(options.seed, 0x70726f62)]() mutable {
@@ -75,13 +75,13 @@ BrokerHost::Options broker_options(const SimulationOptions& options, Draw& draw)
   broker.broker.drift.look_after = {};
   if (options.drift) {
     broker.plans_by_pace = broker.broker.measures_links = true;
-    broker.broker.run.replicates = false;  // the lines carry tensors alone
+    broker.broker.run.copies_state = false;  // the lines carry tensors alone
     if (options.drift->moves) broker.broker.drift.look_after = seconds(10);
   } else if (options.slow) {  // as a broker is started
     broker.plans_by_pace = broker.broker.measures_links = options.slow->foreseen;
     broker.broker.loading_deadline = broker::BrokerOptions{}.loading_deadline;
     if (options.slow->foreseen) broker.broker.drift.look_after = broker::DriftOptions{}.look_after;
-    broker.broker.run.replication_rate = kSlowLine / 10;  // what the planner leaves copies of such a line
+    broker.broker.run.copy_rate = kSlowLine / 10;  // what the planner leaves copies of such a line
   } else if (options.seed % 3 == 0 && options.peers < 32) {
     broker.broker.drift.look_after = seconds(3 + static_cast<int64_t>(options.seed % 11));
     broker.broker.drift.steps_min = 2;
@@ -201,13 +201,13 @@ void Simulation::draw_liars() {
 }
 
 void Simulation::set_uplink(NodeId node, double bytes_per_second) {
-  network_.set_line(node, Network::Way::Out, bytes_per_second);
+  network_.set_line(node, Network::Direction::Out, bytes_per_second);
 }
 
 void Simulation::set_lines(double bytes_per_second) {
   for (const auto& peer : peers_)
-    for (const Network::Way way : {Network::Way::Out, Network::Way::In})
-      network_.set_line(peer->node(), way, bytes_per_second);
+    for (const Network::Direction direction : {Network::Direction::Out, Network::Direction::In})
+      network_.set_line(peer->node(), direction, bytes_per_second);
 }
 
 void Simulation::change_lines() {
@@ -331,10 +331,10 @@ void Simulation::run_with_faults() {
   run_until(world_.now() + seconds(60));
   if (!goes_on() || !liars_.empty() || !all_run()) return;
   world_.note(What::Phase, 2);
-  checkers_.expect_calm(true);
-  faults_->calm();
+  checkers_.expect_only_restarts(true);
+  faults_->restart_only();
   run_until(world_.now() + seconds(60));
-  checkers_.expect_calm(false);
+  checkers_.expect_only_restarts(false);
   if (goes_on()) faults_->stop();
 }
 

@@ -71,7 +71,7 @@ class Line {
 };
 
 // From one node to another.
-struct Way {
+struct Path {
   configs::LinkProfile profile;  // a rate of 0: no limit, and no delay
   Line line;
   Rng rng;
@@ -181,10 +181,10 @@ class Router {
   void take(uint32_t from);
   void carry(Packet packet);
   void tell() const;
-  Way& way(uint32_t from, uint32_t to) { return ways_[from * nodes_.size() + to]; }
+  Path& path(uint32_t from, uint32_t to) { return paths_[from * nodes_.size() + to]; }
 
   std::vector<Node> nodes_;  // the broker first
-  std::vector<Way> ways_;    // by from and to
+  std::vector<Path> paths_;  // by from and to
   std::priority_queue<Packet> under_way_;
   uint64_t order_ = 0;
 };
@@ -216,10 +216,10 @@ Router::Router(const configs::Cluster& cluster, const Options& options) {
       double least = profile.bytes_per_second;
       for (const double rate : {up[from], down[to]})
         if (rate > 0) least = least > 0 ? std::min(least, rate) : rate;
-      ways_.push_back({.profile = profile,
-                       .line = {profile.bytes_per_second, std::max(options.queue, round_trip)},
-                       .rng = Rng(options.seed, from * kNodesMax + to),
-                       .bytes_per_second = least});
+      paths_.push_back({.profile = profile,
+                        .line = {profile.bytes_per_second, std::max(options.queue, round_trip)},
+                        .rng = Rng(options.seed, from * kNodesMax + to),
+                        .bytes_per_second = least});
     }
   for (size_t n = 0; n < nodes_.size(); ++n) make_space(nodes_[n], n, options.congestion);
   for (size_t n = 0; n < nodes_.size(); ++n) {
@@ -244,7 +244,7 @@ void Router::take(uint32_t from) {
     std::memcpy(&target, buffer + 16, sizeof target);
     const uint32_t to = ntohl(target.s_addr) - ntohl(address_of(0).s_addr);
     if (to >= nodes_.size() || to == from) continue;
-    Way& between = way(from, to);
+    Path& between = path(from, to);
     const auto bytes = static_cast<size_t>(size);
     auto at = nodes_[from].up.pass(bytes, now());
     if (at && between.profile.loss > 0 && between.rng.uniform() < between.profile.loss) {
@@ -267,7 +267,7 @@ void Router::take(uint32_t from) {
 
 // It has come to a downlink, or out of it.
 void Router::carry(Packet packet) {
-  Way& between = way(packet.from, packet.to);
+  Path& between = path(packet.from, packet.to);
   if (!packet.in_downlink) {
     const auto at = nodes_[packet.to].down.pass(packet.bytes.size(), packet.at);
     if (!at) {
@@ -292,7 +292,7 @@ void Router::carry(Packet packet) {
 void Router::tell() const {
   for (size_t from = 0; from < nodes_.size(); ++from)
     for (size_t to = 0; to < nodes_.size(); ++to) {
-      const Way& between = ways_[from * nodes_.size() + to];
+      const Path& between = paths_[from * nodes_.size() + to];
       if (between.packets + between.dropped + between.lost == 0) continue;
       std::printf(
           "{\"event\":\"way\",\"from\":\"%s\",\"to\":\"%s\",\"bytes_per_second\":%.6g,\"bytes\":%" PRIu64

@@ -45,7 +45,7 @@ std::vector<uint32_t> each_once(std::vector<uint32_t> numbers) {
 // Who cannot be dialled may be able to dial.
 size_t relayed(const std::vector<Partner>& of) {
   return static_cast<size_t>(
-      std::count_if(of.begin(), of.end(), [](const Partner& p) { return p.way() == Way::Relayed; }));
+      std::count_if(of.begin(), of.end(), [](const Partner& p) { return p.route() == RouteKind::Relayed; }));
 }
 
 }  // namespace

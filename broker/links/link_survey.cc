@@ -129,12 +129,12 @@ class Grouping {
   }
 
   void add(SiteLink& link, const Partner& partner, const std::optional<double>& rate, double line) const {
-    const Way way = partner.way();
-    if (way == Way::None) {
+    const RouteKind route = partner.route();
+    if (route == RouteKind::None) {
       ++link.none;
       return;
     }
-    SiteLink::Samples& samples = way == Way::Relayed ? link.relayed : link.direct;
+    SiteLink::Samples& samples = route == RouteKind::Relayed ? link.relayed : link.direct;
     ++samples.count;
     if (const auto round_trip = partner.round_trip()) samples.round_trips += *round_trip, ++samples.timed;
     if (!rate || *rate <= 0) return;
@@ -358,10 +358,10 @@ bool Tolerance::same_time(double a, double b) const {
   return std::abs(a - b) <= std::max(seconds, share * std::max(a, b));
 }
 
-Way Partner::way() const {
-  if (out.rate.value_or(0) > 0) return out.is_relayed ? Way::Relayed : Way::Direct;
-  if (in.rate.value_or(0) > 0) return in.is_relayed ? Way::Relayed : Way::Direct;
-  return Way::None;
+RouteKind Partner::route() const {
+  if (out.rate.value_or(0) > 0) return out.is_relayed ? RouteKind::Relayed : RouteKind::Direct;
+  if (in.rate.value_or(0) > 0) return in.is_relayed ? RouteKind::Relayed : RouteKind::Direct;
+  return RouteKind::None;
 }
 std::optional<double> Partner::round_trip() const {
   if (!out.round_trip || !in.round_trip) return out.round_trip ? out.round_trip : in.round_trip;

@@ -15,7 +15,7 @@
 
 namespace weft::broker {
 
-enum class Way : uint8_t { Direct, Relayed, None };
+enum class RouteKind : uint8_t { Direct, Relayed, None };
 
 // One direction of a pair.
 struct Seen {
@@ -29,9 +29,9 @@ struct Partner {
   uint32_t peer = 0;
   Seen out{}, in{};  // to the partner and from it
 
-  Way way() const;
+  RouteKind route() const;
   std::optional<double> round_trip() const;  // the least
-  bool was_probed() const { return round_trip() || way() == Way::None; }
+  bool was_probed() const { return round_trip() || route() == RouteKind::None; }
   bool is_whole() const { return out.round_trip && in.round_trip; }
   Instant at() const;  // of the older direction
 };

@@ -129,11 +129,11 @@ Result<std::vector<StagePiece>> cut_program(ProgramKind kind, const dag::Graph& 
 }
 
 Assembly::Assembly(const StartPlanning& request, const JobTerms& terms, const plan::Plan& plan,
-                   uint64_t replication_rate, DrawSecret draw_secret)
+                   uint64_t copy_rate, DrawSecret draw_secret)
     : request_(request),
       terms_(terms),
       plan_(plan),
-      replication_rate_(replication_rate),
+      copy_rate_(copy_rate),
       draw_secret_(std::move(draw_secret)) {
   stages_.resize(plan.stages.size());
   for (size_t s = 0; s < stages_.size(); ++s) {
@@ -169,8 +169,7 @@ Result<std::shared_ptr<const PlannedRun>> Assembly::finish() {
     stage.after_step = request_.checkpoint ? request_.checkpoint->step : 0;
     stage.skipped_steps = request_.checkpoint ? request_.checkpoint->skipped_steps : 0;
     stage.data_key = run->data_key;
-    stage.replication_rate =
-        plan::copy_rate(replication_rate_, request_.cluster, plan_.stages[s].devices.front());
+    stage.copy_rate = plan::copy_rate(copy_rate_, request_.cluster, plan_.stages[s].devices.front());
     stage.device_class = stages_[s].peer.device.device_class();
     stage.arithmetic = terms_.arithmetic;
     stage.microbatch_seconds = computing_seconds(s);
@@ -251,7 +250,7 @@ Status Assembly::name_tensors(proto::AssignStage& stage) const {
 
 Result<std::shared_ptr<const PlannedRun>> place_stages_again(const StartPlanning& request,
                                                              const JobTerms::Initial* initial,
-                                                             uint64_t replication_rate,
+                                                             uint64_t copy_rate,
                                                              const DrawSecret& draw_secret) {
   auto run = std::make_shared<PlannedRun>(*request.previous);
   run->data_key = draw_secret();
@@ -265,7 +264,7 @@ Result<std::shared_ptr<const PlannedRun>> place_stages_again(const StartPlanning
     stage->after_step = request.checkpoint ? request.checkpoint->step : 0;
     stage->skipped_steps = request.checkpoint ? request.checkpoint->skipped_steps : 0;
     stage->data_key = run->data_key;
-    stage->replication_rate = plan::copy_rate(replication_rate, request.cluster, request.placed[s]);
+    stage->copy_rate = plan::copy_rate(copy_rate, request.cluster, request.placed[s]);
     WEFT_TRY(stage->tensors, tensors_again(*planned.assignment, saved, initial));
     const proto::DeviceReport& device = request.candidates[request.placed[s]].device;
     // A plan that was recorded before classes were written down has been placed by them.

@@ -50,9 +50,9 @@ Result<std::vector<StagePiece>> cut_program(proto::ProgramKind kind, const dag::
 // Builds the assignments of one planned run. What it is given outlives it.
 class Assembly {
  public:
-  // `replication_rate`: of copies of state, bytes per second; 0: none are made.
-  Assembly(const StartPlanning& request, const JobTerms& terms, const plan::Plan& plan,
-           uint64_t replication_rate, DrawSecret draw_secret);
+  // `copy_rate`: of copies of state, bytes per second; 0: none are made.
+  Assembly(const StartPlanning& request, const JobTerms& terms, const plan::Plan& plan, uint64_t copy_rate,
+           DrawSecret draw_secret);
 
   void add(const std::vector<StagePiece>& pieces);
   // Cuts it, and adds the pieces.
@@ -70,7 +70,7 @@ class Assembly {
   const StartPlanning& request_;
   const JobTerms& terms_;
   const plan::Plan& plan_;
-  const uint64_t replication_rate_;
+  const uint64_t copy_rate_;
   const DrawSecret draw_secret_;
   std::vector<StageAtPeer> stages_;
   std::map<std::string, uint32_t> parameters_;  // each one's place in the whole graph
@@ -81,7 +81,7 @@ class Assembly {
 // Errors: Unavailable when the run starts over and nobody knows the submitted values.
 Result<std::shared_ptr<const PlannedRun>> place_stages_again(const StartPlanning& request,
                                                              const JobTerms::Initial* initial,
-                                                             uint64_t replication_rate,
+                                                             uint64_t copy_rate,
                                                              const DrawSecret& draw_secret);
 
 }  // namespace weft::broker

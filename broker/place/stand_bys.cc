@@ -173,7 +173,7 @@ void StandBys::tell(Peer& peer, Job& job, const std::vector<uint32_t>& stages, c
   proto::StandBy message{.run = job.number(),
                          .step = step,
                          .tensors = {},
-                         .rate = options_.run.replication_rate,
+                         .rate = options_.run.copy_rate,
                          .sources = {},
                          .list = standing.list};
   std::set<Digest> in_point;
@@ -309,8 +309,7 @@ void StandBys::keep_transient() {
     const phase::Running* at = job.running();
     if (at == nullptr) continue;
     at->run->add_reported(keep.blobs);
-    const double rate =
-        std::min(options_.run.replication_rate == 0 ? 1e18 : 1.0 * options_.run.replication_rate, 12.5e6);
+    const double rate = std::min(options_.run.copy_rate == 0 ? 1e18 : 1.0 * options_.run.copy_rate, 12.5e6);
     const double upload = static_cast<double>(largest_copied_bytes(*at->crew.plan)) / rate;
     keep.young =
         std::max(keep.young, std::chrono::duration_cast<Duration>(std::chrono::duration<double>(4 * upload)));

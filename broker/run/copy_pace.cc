@@ -17,7 +17,7 @@ CopyPace::CopyPace(const PlannedRun& plan, const RunOptions& options)
     : options_(options),
       checkpoint_(plan.borders.checkpoint),
       largest_bytes_(largest_copied_bytes(plan)),
-      copy_seconds_(slowest_copy_seconds(plan, options.replication_rate)),
+      copy_seconds_(slowest_copy_seconds(plan, options.copy_rate)),
       predicted_step_(seconds(plan.predicted_step)) {}
 
 double CopyPace::step_seconds() const {
@@ -88,7 +88,7 @@ bool CopyPace::is_eager() const {
 }
 
 uint64_t CopyPace::steps_between() const {
-  if (!options_.replicates) return 0;
+  if (!options_.copies_state) return 0;
   const double steps = interval();
   if (checkpoint_.steps)
     return steps >= static_cast<double>(*checkpoint_.steps) ? 0 : static_cast<uint64_t>(steps);

@@ -68,7 +68,7 @@ int64_t largest_copied_bytes(const PlannedRun& plan) { return largest(plan, copi
 double slowest_copy_seconds(const PlannedRun& plan, uint64_t usual_rate) {
   double slowest = 0;
   for (uint32_t s = 0; s < plan.stages.size(); ++s) {
-    const uint64_t own = plan.stages[s].assignment->replication_rate, rate = own > 0 ? own : usual_rate;
+    const uint64_t own = plan.stages[s].assignment->copy_rate, rate = own > 0 ? own : usual_rate;
     if (rate > 0)
       slowest = std::max(slowest, static_cast<double>(copied_bytes(plan, s)) / static_cast<double>(rate));
   }

@@ -56,7 +56,7 @@ bool Run::is_settled(const Command& command) const {
     case CommandKind::Advance:
       return command.step <= committed_step();
     case CommandKind::Checkpoint:
-    case CommandKind::Replicate:
+    case CommandKind::CopyState:
       return rounds_.is_settled(command.sequence);
     case CommandKind::Evaluate:
     case CommandKind::Predict:
@@ -330,9 +330,9 @@ std::optional<Duration> Run::comparing() const {
       std::chrono::duration<double>(comparison_.cost(pace().step_seconds())));
 }
 
-Lack Run::lack() const {
-  Lack lack = steps_.lack();
-  return lack.stages.empty() ? rounds_.lack() : lack;
+MissingReports Run::missing_reports() const {
+  MissingReports missing = steps_.missing_reports();
+  return missing.stages.empty() ? rounds_.missing_reports() : missing;
 }
 
 Status Run::check() const {

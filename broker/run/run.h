@@ -92,7 +92,7 @@ class Run {
   // to the oldest request of an evaluation or prediction.
   Instant last_progress() const { return last_progress_; }
   // What it waits for at the moment.
-  Lack lack() const;
+  MissingReports missing_reports() const;
   // A snapshot is under way without which the run does not go on.
   bool waits_for_snapshot() const { return rounds_.holds_the_run_up(); }
   // A microbatch of all stages over dense links is under way, which takes about so long.

@@ -29,7 +29,7 @@ void Rounds::resume(uint64_t keep_from) {
 }
 
 void Rounds::resume(const proto::Command& command, uint64_t recorded) {
-  if (command.kind != CommandKind::Checkpoint && command.kind != CommandKind::Replicate) return;
+  if (command.kind != CommandKind::Checkpoint && command.kind != CommandKind::CopyState) return;
   written_ = {command.step, command.kind == CommandKind::Checkpoint};
   if (command.step <= checkpointed_) return;
   add({.sequence = command.sequence,
@@ -87,7 +87,7 @@ proto::Command Rounds::write(Instant now, Kind kind, const Place& place) {
               .gates = place.granted > place.committed && pace_.is_eager()};
   // The first one goes to the broker: what the run is left with after a loss is nowhere else.
   round.direct = !durable && !round.gates && count_ > 1 && !direct_failed_ && place.may_be_direct;
-  return {.kind = durable ? CommandKind::Checkpoint : CommandKind::Replicate,
+  return {.kind = durable ? CommandKind::Checkpoint : CommandKind::CopyState,
           .step = place.granted,
           .direct = add(std::move(round)).direct};
 }
@@ -294,9 +294,11 @@ bool Rounds::has_whole(uint64_t committed) const {
   return !rounds_.empty() && rounds_.front().is_whole() && rounds_.front().step <= committed;
 }
 
-Lack Rounds::lack() const {
+MissingReports Rounds::missing_reports() const {
   for (const Round& round : rounds_)
-    if (Lack lack = lack_of(round.direct ? round.made : round.in, true); !lack.stages.empty()) return lack;
+    if (MissingReports missing = missing_reports_of(round.direct ? round.made : round.in, true);
+        !missing.stages.empty())
+      return missing;
   return {};
 }
 

@@ -1,6 +1,6 @@
 // Snapshots of a run: when they are written into the script, and what they are good for once they are whole.
 //
-// A Checkpoint is durable, a Replicate need not survive the broker. When all stages have reported one and its
+// A Checkpoint is durable, a CopyState need not survive the broker. When all stages have reported one and its
 // step is committed it is what the run goes back to if a peer is lost. There is at most one for a step. At
 // most one waits behind the one under way, unless every step has one (copy_pace.h). Where peers stand by for
 // all stages, copies that no commit waits for go to these directly: stages report them as soon as they are
@@ -113,7 +113,7 @@ class Rounds {
   bool is_settled(uint64_t sequence) const;  // no snapshot of that command is under way
   std::vector<uint64_t> under_way() const;   // their commands, by sequence
   bool has_whole(uint64_t committed) const;  // complete() would take some
-  Lack lack() const;                         // who owes a part of the oldest one that lacks any
+  MissingReports missing_reports() const;    // who owes a part of the oldest one that lacks any
   // Blobs of snapshots under way, which are not durable.
   void add_reported(std::vector<Digest>& blobs) const;
 

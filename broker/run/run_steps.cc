@@ -226,11 +226,12 @@ std::vector<Steps::Decision> Steps::decisions_for(uint32_t stage) const {
   return decisions;
 }
 
-Lack Steps::lack() const {
+MissingReports Steps::missing_reports() const {
   if (steps_.empty() || steps_.begin()->first != committed_ + 1) return {};
   const InProgress& step = steps_.begin()->second;
   const bool together = plan_->training.decides_together();
-  return together && !step.is_decided ? lack_of(step.squares_in, false) : lack_of(step.updated, together);
+  return together && !step.is_decided ? missing_reports_of(step.squares_in, false)
+                                      : missing_reports_of(step.updated, together);
 }
 
 Status Steps::check() const {

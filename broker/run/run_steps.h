@@ -68,7 +68,7 @@ class Steps {
   // What a stage that came back was told, or would have been, of steps that it has not done.
   std::vector<Decision> decisions_for(uint32_t stage) const;
   // Who owes what of the next step; nobody, when it is not the steps that the run waits for.
-  Lack lack() const;
+  MissingReports missing_reports() const;
 
   uint64_t granted() const { return granted_; }
   uint64_t committed() const { return committed_; }

@@ -13,16 +13,17 @@ bool all_said(const std::vector<bool>& said) {
   return std::all_of(said.begin(), said.end(), [](bool has) { return has; });
 }
 
-Lack lack_of(const std::vector<bool>& said, bool is_own) {
-  Lack lack{.is_own = is_own};
+MissingReports missing_reports_of(const std::vector<bool>& said, bool is_own) {
+  MissingReports missing{.is_own = is_own};
   for (uint32_t s = 0; s < said.size(); ++s)
-    if (!said[s]) lack.stages.push_back(s);
-  return lack;
+    if (!said[s]) missing.stages.push_back(s);
+  return missing;
 }
 
-Suspects suspects_of(const Lack& lack, std::span<const StalledStage> stages, const StallMarks& marks) {
+Suspects suspects_of(const MissingReports& missing, std::span<const StalledStage> stages,
+                     const StallMarks& marks) {
   const auto all = static_cast<uint32_t>(stages.size());
-  const bool is_partial = !lack.stages.empty() && lack.stages.size() < all;
+  const bool is_partial = !missing.stages.empty() && missing.stages.size() < all;
   Suspects suspects;
   const auto suspect = [&](uint32_t stage, uint32_t mark) {
     suspects.stages.push_back(stage);
@@ -32,13 +33,13 @@ Suspects suspects_of(const Lack& lack, std::span<const StalledStage> stages, con
     const auto at = marks.find(stages[stage].peer);
     return at == marks.end() ? 0u : at->second;
   };
-  if (is_partial && lack.is_own) {
-    for (const uint32_t stage : lack.stages) suspect(stage, kAtTheEdge);
+  if (is_partial && missing.is_own) {
+    for (const uint32_t stage : missing.stages) suspect(stage, kAtTheEdge);
     suspects.certain = suspects.stages.size();
     return suspects;
   }
   // Gradients come from behind: the deepest that has not said it stopped, or got nothing from its neighbour.
-  uint32_t at = is_partial ? lack.stages.back() : 0;
+  uint32_t at = is_partial ? missing.stages.back() : 0;
   if (!is_partial)
     for (uint32_t s = 1; s < all; ++s)
       if (stages[s].segments < stages[at].segments) at = s;
@@ -50,7 +51,7 @@ Suspects suspects_of(const Lack& lack, std::span<const StalledStage> stages, con
       if (s + 1 < at || s > at + 1) suspect(s, kElsewhere);
   }
   // The first may lack a gradient; one behind it that others went past has only kept silent.
-  suspects.certain = is_partial && lack.stages.size() == 1 && at > 0 ? 1 : 0;
+  suspects.certain = is_partial && missing.stages.size() == 1 && at > 0 ? 1 : 0;
   std::stable_sort(suspects.stages.begin() + static_cast<long>(suspects.certain), suspects.stages.end(),
                    [&](uint32_t a, uint32_t b) { return marks_of(a) > marks_of(b); });
   return suspects;

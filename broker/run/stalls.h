@@ -19,7 +19,7 @@
 namespace weft::broker {
 
 // What a run waits for.
-struct Lack {
+struct MissingReports {
   std::vector<uint32_t> stages{};  // that owe it, ascending; none: it is not known who does
   // Each owes what it could have said without the others, as its part of a snapshot; else it may lack what
   // another should have sent.
@@ -28,7 +28,7 @@ struct Lack {
 
 bool all_said(const std::vector<bool>& said);
 // Of the stages that have not said it; `said`: by stage.
-Lack lack_of(const std::vector<bool>& said, bool is_own);
+MissingReports missing_reports_of(const std::vector<bool>& said, bool is_own);
 
 struct StalledStage {
   PeerId peer;
@@ -44,6 +44,7 @@ struct Suspects {
 };
 
 // `marks`: of the stalls before. `stages`: of the run, not empty.
-Suspects suspects_of(const Lack& lack, std::span<const StalledStage> stages, const StallMarks& marks);
+Suspects suspects_of(const MissingReports& missing, std::span<const StalledStage> stages,
+                     const StallMarks& marks);
 
 }  // namespace weft::broker

@@ -174,7 +174,7 @@ Result<std::unique_ptr<BrokerService>> BrokerService::start(BrokerServiceOptions
   planning.program = parts->options.program;
   planning.blobs = data_dir / "blobs";
   planning.jobs = data_dir / "jobs";
-  if (core.broker.run.replicates) planning.replication_rate = core.broker.run.replication_rate;
+  if (core.broker.run.copies_state) planning.copy_rate = core.broker.run.copy_rate;
   planning.memory_max = parts->options.plan_memory;
   core.planning.plan_time_max = parts->options.plan_time;
   core.log = parts->options.log;

@@ -6,12 +6,11 @@
 namespace weft::broker {
 
 Result<std::shared_ptr<const PlannedRun>> place_again(const StartPlanning& request, const JobFeed* feed,
-                                                      const storage::BlobStore& blobs,
-                                                      uint64_t replication_rate) {
+                                                      const storage::BlobStore& blobs, uint64_t copy_rate) {
   if (feed != nullptr && feed->microbatch_size != request.previous->training.microbatch_size)
     return fail(ErrorCode::Unavailable, "the job's microbatches were chosen anew since");
-  WEFT_TRY(const auto run, place_stages_again(request, feed != nullptr ? &feed->initial : nullptr,
-                                              replication_rate, random_secret));
+  WEFT_TRY(const auto run,
+           place_stages_again(request, feed != nullptr ? &feed->initial : nullptr, copy_rate, random_secret));
   for (const PlannedStage& stage : run->stages)
     for (const auto& tensor : stage.assignment->tensors)
       if (!blobs.has(tensor.sha256))

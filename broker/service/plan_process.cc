@@ -86,9 +86,9 @@ Result<std::unique_ptr<PlanProcess>> PlanProcess::start(const PlanProcessOptions
                                     "--jobs",   options.jobs.string(),
                                     "--memory", std::to_string(options.memory_max.value),
                                     "--parent", std::to_string(::getpid())};
-  if (options.replication_rate) {
-    words.emplace_back("--replication-rate");
-    words.push_back(std::to_string(*options.replication_rate));
+  if (options.copy_rate) {
+    words.emplace_back("--copy-rate");
+    words.push_back(std::to_string(*options.copy_rate));
   }
   pid_t process = 0;
   if (const int failed = spawn(process, options.program.string(), words, pair.theirs); failed != 0)

@@ -16,7 +16,7 @@ namespace weft::broker {
 struct PlanProcessOptions {
   std::filesystem::path program{};  // weft
   std::filesystem::path blobs{}, jobs{};
-  std::optional<uint64_t> replication_rate{};  // bytes a second
+  std::optional<uint64_t> copy_rate{};  // bytes a second
   Bytes memory_max{int64_t{4} << 30};
 };
 

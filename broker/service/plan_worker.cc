@@ -78,7 +78,7 @@ Status run_plan_worker(const PlanWorkerOptions& options) {
     return fail(ErrorCode::InvalidArgument, "weft broker starts it; there is nothing to do by hand");
   WEFT_TRY_STATUS(become_worker(options));
   WEFT_TRY(const auto blobs, storage::BlobStore::open(options.blobs));
-  JobPlanner planner(options.jobs, *blobs, options.replication_rate);
+  JobPlanner planner(options.jobs, *blobs, options.copy_rate);
   FramePipe pipe(kPlanWorkerSocket);
   for (;;) {
     const auto question = receive_question(pipe);

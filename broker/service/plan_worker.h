@@ -24,7 +24,7 @@ inline constexpr int kPlanWorkerOutOfMemory = 77;
 
 struct PlanWorkerOptions {
   std::filesystem::path blobs{}, jobs{};       // the broker's folders
-  std::optional<uint64_t> replication_rate{};  // bytes a second
+  std::optional<uint64_t> copy_rate{};         // bytes a second
   Bytes memory_max{};                          // 0: no limit
   int parent = 0;                              // the broker; 0: whoever started it
 };

@@ -109,7 +109,7 @@ Result<plan::MicrobatchChoice> JobPlanner::choose_microbatch(const StartPlanning
 
 Result<plan::Plan> JobPlanner::make_plan(const StartPlanning& request, const configs::Job& job,
                                          const dag::Graph& graph, const LoweredGraphs& lowered) const {
-  plan::PlanRequest asked = train::plan_request(job, graph, lowered, replication_rate_);
+  plan::PlanRequest asked = train::plan_request(job, graph, lowered, copy_rate_);
   asked.cluster = request.cluster;
   WEFT_TRY(asked.pins, resolve_pins(job, graph, request.cluster));
   asked.compression.gentler = request.gentler;
@@ -150,7 +150,7 @@ Result<std::shared_ptr<const PlannedRun>> JobPlanner::plan(const StartPlanning& 
   for (const plan::StagePlan& stage : plan.stages)
     class_of_stage.push_back(cluster.devices()[stage.devices.front()].device_class);
   const JobTerms terms = terms_of(context);
-  Assembly assembly(request, terms, plan, replication_rate_.value_or(0), random_secret);
+  Assembly assembly(request, terms, plan, copy_rate_.value_or(0), random_secret);
   WEFT_TRY_STATUS(assembly.add_program(main, plan.stage_of_op, lowered, class_of_stage));
   if (const auto evaluation = context.programs.find(ProgramKind::Evaluate);
       evaluation != context.programs.end()) {

@@ -17,11 +17,10 @@ namespace weft::broker {
 // Of one job, once it was asked for one. One thread.
 class JobPlanner {
  public:
-  // `folder`: where jobs have their files, a folder each. `blobs` outlives this. `replication_rate`: nothing
+  // `folder`: where jobs have their files, a folder each. `blobs` outlives this. `copy_rate`: nothing
   // when state is not copied while steps are made.
-  JobPlanner(std::filesystem::path folder, storage::BlobStore& blobs,
-             std::optional<uint64_t> replication_rate)
-      : folder_(std::move(folder)), blobs_(blobs), replication_rate_(replication_rate) {}
+  JobPlanner(std::filesystem::path folder, storage::BlobStore& blobs, std::optional<uint64_t> copy_rate)
+      : folder_(std::move(folder)), blobs_(blobs), copy_rate_(copy_rate) {}
 
   // Whether it is a job, and then what of it decides which peers suit it.
   struct Wanted {
@@ -51,7 +50,7 @@ class JobPlanner {
 
   std::filesystem::path folder_;
   storage::BlobStore& blobs_;
-  std::optional<uint64_t> replication_rate_;
+  std::optional<uint64_t> copy_rate_;
   std::shared_ptr<const JobContext> context_;
 };
 

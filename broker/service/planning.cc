@@ -104,7 +104,7 @@ void Planning::plan(StartPlanning request, std::function<void(Planned)> done) {
   bool only_peers = request.previous && request.placed.size() == request.previous->stages.size();
   {
     const MutexLock lock(mutex_);
-    if (unfed_.contains(request.job)) only_peers = false;
+    if (failed_to_open_.contains(request.job)) only_peers = false;
   }
   const auto anew = [this](const std::shared_ptr<const StartPlanning>& asked,
                            const std::function<void(Planned)>& then) {
@@ -117,7 +117,7 @@ void Planning::plan(StartPlanning request, std::function<void(Planned)> done) {
   places_->post([this, asked, anew, done = std::move(done)] {
     auto again = guarded([&] {
       return place_again(*asked, feeds_.find(asked->job).get(), blobs_,
-                         options_.process.replication_rate.value_or(0));
+                         options_.process.copy_rate.value_or(0));
     });
     // Without the job at hand its first values have no name: then everything is made anew.
     if (!again && again.error().code == ErrorCode::Unavailable) return anew(asked, done);
@@ -149,7 +149,7 @@ void Planning::open(proto::JobNumber job, proto::SubmitJob submission, uint32_t 
           });
           if (!opened) {
             const MutexLock lock(mutex_);
-            unfed_.insert(job);
+            failed_to_open_.insert(job);
           }
           done(std::move(opened));
         }});
@@ -175,7 +175,7 @@ void Planning::end(proto::JobNumber job) {
 // The files get another name at once: the job may be resumed before they are gone.
 void Planning::forget(proto::JobNumber job, std::vector<Kept>& processes, fs::path& files) {
   feeds_.erase(job);
-  unfed_.erase(job);
+  failed_to_open_.erase(job);
   for (auto at = kept_.begin(); at != kept_.end();)
     if (at->job == job) {
       processes.push_back(std::move(*at));
@@ -211,7 +211,7 @@ void Planning::serve() {
         next = std::find_if(queue_.begin(), queue_.end(), [&](const Work& each) WEFT_REQUIRES(mutex_) {
           return each.is_urgent && may_go(each);
         });
-        if (next == queue_.end() && calm_ < options_.working_max)
+        if (next == queue_.end() && not_urgent_ < options_.working_max)
           next = std::find_if(queue_.begin(), queue_.end(), may_go);
         return stopping_ || next != queue_.end();
       });
@@ -219,7 +219,7 @@ void Planning::serve() {
       work = std::move(*next);
       queue_.erase(next);
       working_.insert(work.job);
-      calm_ += !work.is_urgent;
+      not_urgent_ += !work.is_urgent;
     }
     work.run();
     finish(work);
@@ -232,7 +232,7 @@ void Planning::finish(const Work& work) {
   {
     const MutexLock lock(mutex_);
     working_.erase(work.job);
-    calm_ -= !work.is_urgent;
+    not_urgent_ -= !work.is_urgent;
     if (ended_.erase(work.job) > 0) forget(work.job, processes, files);
   }
   changed_.notify_all();
@@ -263,7 +263,7 @@ Status Planning::note_feed(proto::JobNumber job, const PlanReply& reply) {
   WEFT_TRY(auto feed, from_message(*reply.feed, folder_of(job)));
   feeds_.set(job, std::move(feed));
   const MutexLock lock(mutex_);
-  unfed_.erase(job);
+  failed_to_open_.erase(job);
   return {};
 }
 

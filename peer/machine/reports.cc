@@ -109,7 +109,7 @@ HeldStage* Peer::State::uploader(uint64_t upload) {
 void Peer::State::on_missing(uint64_t number, const Result<std::vector<Digest>>& missing) {
   HeldStage* stage = uploader(number);
   if (stage == nullptr) return;
-  const Uploads::Terms terms{.snapshot_rate = stage->assignment->replication_rate,
+  const Uploads::Terms terms{.snapshot_rate = stage->assignment->copy_rate,
                              .last_step = stage->assignment->training.steps,
                              .packs = session.broker_minor() >= proto::kProtocolMinorOfPacking};
   if (auto done = stage->uploads.on_missing(now, number, missing, terms, out))

@@ -22,7 +22,7 @@ enum class TaskKind : uint8_t {
   Segment,   // run `segment` of the program for the microbatch
   Squares,   // sums of squares of the gradients; of a comparison, after each of its passes
   Update,    // squares too, when `with_squares`
-  Snapshot,  // copy the state after `step`, for a checkpoint or a round of replication
+  Snapshot,  // copy the state after `step`, for a checkpoint or a round of copies
 };
 struct Task {
   TaskKind kind = TaskKind::Segment;

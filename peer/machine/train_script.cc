@@ -27,7 +27,7 @@ ProgramKind program_of(const Command& forward) {
   return forward.kind == CommandKind::Evaluate ? ProgramKind::Evaluate : ProgramKind::Predict;
 }
 bool copies(const Command& command) {
-  return command.kind == CommandKind::Checkpoint || command.kind == CommandKind::Replicate;
+  return command.kind == CommandKind::Checkpoint || command.kind == CommandKind::CopyState;
 }
 }  // namespace
 
@@ -201,7 +201,7 @@ std::optional<Task> TrainScript::next_of(const Command& command, bool& all_given
       all_given = given_.step == command.step;
       break;
     case CommandKind::Checkpoint:
-    case CommandKind::Replicate:
+    case CommandKind::CopyState:
       task = Task{.kind = TaskKind::Snapshot,
                   .key = {ProgramKind::Train, command.step, 0},
                   .skipped_steps = given_.skipped,
@@ -241,7 +241,7 @@ std::optional<Task> TrainScript::next_task(Instant now, bool may_copy) {
     auto task = next_of(command, all_given);
     if (task) {
       task->sequence = command.sequence;
-      task->durable = command.kind != CommandKind::Replicate;
+      task->durable = command.kind != CommandKind::CopyState;
       if (tasks_.empty()) running_since_ = now;
       end_wait(now, *task);
       tasks_.push_back(*task);

@@ -245,7 +245,7 @@ void LinkService::open_now(uint64_t generation, std::shared_ptr<const proto::Ass
   }
   Open& open = stages_[generation];
   open.run = {assignment->training.seed, assignment->training.skips_diverged()};
-  open.replication_rate = assignment->replication_rate;
+  open.copy_rate = assignment->copy_rate;
   set_blob_rate();
   open.links = std::make_unique<Links>(
       link_options(), std::move(assignment),
@@ -282,8 +282,8 @@ bool LinkService::anything_unsent() const {
 void LinkService::set_blob_rate() {
   uint64_t rate = 0;
   for (const auto& [generation, open] : stages_) {
-    if (open.replication_rate == 0) return blobs_->set_rate(0);
-    rate += open.replication_rate;
+    if (open.copy_rate == 0) return blobs_->set_rate(0);
+    rate += open.copy_rate;
   }
   blobs_->set_rate(rate);
 }

@@ -87,7 +87,7 @@ class LinkService {
   };
   struct Open {  // a stage's
     OfRun run;
-    uint64_t replication_rate = 0;
+    uint64_t copy_rate = 0;
     std::unique_ptr<Links> links;
   };
   // On the thread.

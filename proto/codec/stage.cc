@@ -289,7 +289,7 @@ void put(const AssignStage& from, wire::AssignStage& to) {
   to.set_microbatches_in_flight(from.microbatches_in_flight);
   to.set_after_step(from.after_step);
   to.set_data_key(put_bytes(from.data_key));
-  to.set_replication_rate(from.replication_rate);
+  to.set_copy_rate(from.copy_rate);
   to.set_fuse_elementwise(from.device_class.traits.fuse_elementwise);
   to.set_fuse_products(from.device_class.traits.fuse_products);
   to.set_convolution_layout(put_enum<wire::Layout>(from.device_class.traits.convolution_layout));
@@ -367,7 +367,7 @@ Status get(const wire::AssignStage& from, AssignStage& to) {
                "microbatches_in_flight", "not in 1 to 65536");
   to.after_step = from.after_step();
   read.secret(from.data_key(), to.data_key, "data_key");
-  to.replication_rate = from.replication_rate();
+  to.copy_rate = from.copy_rate();
   to.device_class.traits.fuse_elementwise = from.fuse_elementwise();
   to.device_class.traits.fuse_products = from.fuse_products();
   if (from.convolution_layout() != wire::LAYOUT_UNSPECIFIED)

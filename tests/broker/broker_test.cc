@@ -786,7 +786,7 @@ TEST(Drain, ARunMovesFromASnapshotWithoutRedoingAStep) {
   const ConnectionId leaving = world.peers[0];
   world.receive(leaving, proto::Drain{});
   const auto last = world.messages<proto::Command>(leaving).back();
-  ASSERT_EQ(last.kind, proto::CommandKind::Replicate);
+  ASSERT_EQ(last.kind, proto::CommandKind::CopyState);
   for (uint64_t step = 2; step <= last.step; ++step) world.report_step(step);
   EXPECT_EQ(world.messages<proto::Command>(leaving).back().step, last.step) << "nothing more was granted";
   EXPECT_EQ(world.messages<proto::ReleaseStage>(leaving).size(), 1u);

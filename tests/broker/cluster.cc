@@ -348,7 +348,7 @@ void Cluster::check_script() const {
       } else if (granted != 0) {
         EXPECT_EQ(command.step, granted);
       }
-      if (command.kind == CommandKind::Replicate) {
+      if (command.kind == CommandKind::CopyState) {
         EXPECT_TRUE(snapshots.insert(command.step).second) << "two snapshots of step " << command.step;
       }
       before = command;

@@ -33,7 +33,7 @@ std::string at_broker(const Cluster& cluster, uint64_t step) {
     if (command.step >= step || command.direct) continue;
     if (command.kind == proto::CommandKind::Checkpoint)
       newest = "the checkpoint of step " + std::to_string(command.step);
-    if (command.kind == proto::CommandKind::Replicate)
+    if (command.kind == proto::CommandKind::CopyState)
       newest = "the copy of step " + std::to_string(command.step);
   }
   return newest;

@@ -262,7 +262,7 @@ void Cluster::work(FakePeer& peer) {
       continue;
     }
     stage.commands.pop_front();
-    if (command.kind == CommandKind::Checkpoint || command.kind == CommandKind::Replicate) {
+    if (command.kind == CommandKind::Checkpoint || command.kind == CommandKind::CopyState) {
       snapshot(peer, command);
     } else if (command.kind == CommandKind::Evaluate && assignment.seat.stage + 1 == assignment.stage_count) {
       proto::EvaluationReport evaluation{.run = assignment.run,

@@ -79,7 +79,7 @@ TEST(Rounds, OneIsTakenWhenEveryStageHasReportedItAndItsStepIsCommitted) {
   ASSERT_TRUE(run.report(0, 4).has_value());
   EXPECT_TRUE(run.rounds.is_asked(1, 4));
   EXPECT_FALSE(run.rounds.is_asked(0, 4)) << "it has answered";
-  EXPECT_EQ(run.rounds.lack().stages, std::vector<uint32_t>{1});
+  EXPECT_EQ(run.rounds.missing_reports().stages, std::vector<uint32_t>{1});
   EXPECT_TRUE(run.complete(4).whole.empty());
   ASSERT_TRUE(run.report(1, 4).has_value());
   EXPECT_TRUE(run.complete(3).whole.empty()) << "its step is not committed";
@@ -204,7 +204,7 @@ TEST(Rounds, ARunEndsWithASnapshotOfItsLastStep) {
 TEST(Rounds, AfterARestartWhatIsNotDurableIsAskedForAgain) {
   RoundsFixture run(kLarge);
   run.rounds.resume(/*keep_from=*/4);
-  run.rounds.resume({.kind = proto::CommandKind::Replicate, .step = 12, .sequence = 6}, /*recorded=*/4);
+  run.rounds.resume({.kind = proto::CommandKind::CopyState, .step = 12, .sequence = 6}, /*recorded=*/4);
   EXPECT_TRUE(run.rounds.is_asked(0, 12) && run.rounds.is_asked(1, 12));
   EXPECT_EQ(run.rounds.under_way(), std::vector<uint64_t>{6});
   EXPECT_EQ(run.rounds.keep_from(), 4u);
@@ -219,8 +219,8 @@ TEST(CopyPace, CopiesComeAsOftenAsTheRateCarriesThemAndNoOftenerThanCheckpoints)
   };
   EXPECT_EQ(pace_of(kLarge).steps_between(), 8u);
   EXPECT_FALSE(pace_of(kLarge).is_eager());
-  EXPECT_EQ(pace_of(kLarge, {.replication_rate = 25'000'000}).steps_between(), 4u);
-  EXPECT_EQ(pace_of(kLarge, {.replicates = false}).steps_between(), 0u);
+  EXPECT_EQ(pace_of(kLarge, {.copy_rate = 25'000'000}).steps_between(), 4u);
+  EXPECT_EQ(pace_of(kLarge, {.copies_state = false}).steps_between(), 0u);
   Shape often = kLarge;
   often.checkpoint_steps = 8;
   EXPECT_EQ(pace_of(often).steps_between(), 0u);

@@ -48,7 +48,7 @@ TEST(Steps, OneIsCommittedWhenEveryStageHasDoneIt) {
   ASSERT_FALSE(run.hear(0, 1)->is_whole);
   ASSERT_TRUE(run.hear(0, 2)->is_updated) << "no stage waits for another";
   EXPECT_FALSE(run.steps.next_done().has_value());
-  EXPECT_EQ(run.steps.lack().stages, std::vector<uint32_t>{1});
+  EXPECT_EQ(run.steps.missing_reports().stages, std::vector<uint32_t>{1});
   const auto heard = run.hear(1, 1);
   ASSERT_TRUE(heard.has_value() && heard->is_whole);
   EXPECT_EQ(heard->seconds, 2) << "since it was granted";
@@ -78,7 +78,7 @@ TEST(Steps, WhatIsDoneWithAGradientIsDecidedOnceForAll) {
   StepsFixture run({.clip_norm = 1});
   run.steps.grant(run.now, 2);
   EXPECT_FALSE(run.hear(0, 1, /*updated=*/false)->decision.has_value());
-  EXPECT_EQ(run.steps.lack().stages, std::vector<uint32_t>{1});
+  EXPECT_EQ(run.steps.missing_reports().stages, std::vector<uint32_t>{1});
   EXPECT_FALSE(run.hear(0, 1).has_value()) << "nobody has told it the norm";
   const auto heard = run.hear(1, 1, /*updated=*/false);
   ASSERT_TRUE(heard.has_value() && heard->decision.has_value());

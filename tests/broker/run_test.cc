@@ -84,7 +84,7 @@ class Fixture final {
   // And its copy, if there is to be one.
   void step_and_copy(uint64_t number, double took) {
     step(number, took);
-    for (const CommandKind kind : {CommandKind::Replicate, CommandKind::Checkpoint}) {
+    for (const CommandKind kind : {CommandKind::CopyState, CommandKind::Checkpoint}) {
       const auto copies = written(kind);
       if (std::find(copies.begin(), copies.end(), number) != copies.end()) return snapshot(number);
     }
@@ -309,7 +309,7 @@ TEST(Rounds, SmallStagesAreEagerAStepIsCommittedWithItsCopy) {
   Fixture run({.stage_bytes = 1 << 20});  // 0.084 s to upload, a step of 0.1 s
   run.hear(run.run.start(run.now));
   EXPECT_TRUE(run.run.pace().is_eager());
-  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(run.written(CommandKind::CopyState), (Steps{1, 2, 3, 4, 5, 6, 7, 8}));
   run.step(1, 0.1);
   run.step(2, 0.1);
   EXPECT_TRUE(run.steps.empty());
@@ -328,9 +328,9 @@ TEST(Rounds, FasterStepsHaveOneNowAndThenAndDoNotWaitForIt) {
   EXPECT_EQ(run.run.pace().steps_between(), 5u);
   for (uint64_t step = 1; step <= 12; ++step) run.step(step, 0.02);
   EXPECT_EQ(run.steps.size(), 12u) << "commits do not wait";
-  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1, 6})) << "one waits behind the one under way";
+  EXPECT_EQ(run.written(CommandKind::CopyState), (Steps{1, 6})) << "one waits behind the one under way";
   run.snapshot(1);
-  EXPECT_EQ(run.written(CommandKind::Replicate).size(), 3u);
+  EXPECT_EQ(run.written(CommandKind::CopyState).size(), 3u);
 }
 
 TEST(Rounds, TheMeasuredStepCountsNotThePredictedOne) {
@@ -437,7 +437,7 @@ TEST(DirectRounds, OneThatIsDroppedIsNotSettledBeforeItsStagesHaveMadeIt) {
   EXPECT_EQ(run.direct_changes, 0);
   run.step(written.back() + 2, 0.02);
   EXPECT_GE(run.script.back().settled, made_by);
-  EXPECT_GT(run.written(CommandKind::Replicate).back(), written.back());
+  EXPECT_GT(run.written(CommandKind::CopyState).back(), written.back());
   EXPECT_EQ(direct_of(run), written);
 }
 
@@ -573,14 +573,14 @@ TEST(Rounds, LargeStagesAreNotWaitedForEvenWhenStepsAreLong) {
   run.hear(run.run.start(run.now));
   EXPECT_FALSE(run.run.pace().is_eager());
   EXPECT_EQ(run.run.pace().steps_between(), 1u);
-  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1, 2})) << "one waits behind the one under way";
+  EXPECT_EQ(run.written(CommandKind::CopyState), (Steps{1, 2})) << "one waits behind the one under way";
 }
 
 TEST(Rounds, WhereACopyTakesLongerThanTheCheckpointIntervalThereIsOnlyTheCheckpoint) {
   Fixture by_steps({.stage_bytes = 16 << 20, .predicted_step = 0.1, .checkpoint_steps = 10});
   by_steps.hear(by_steps.run.start(by_steps.now));
   EXPECT_EQ(by_steps.run.pace().steps_between(), 0u);
-  EXPECT_TRUE(by_steps.written(CommandKind::Replicate).empty());
+  EXPECT_TRUE(by_steps.written(CommandKind::CopyState).empty());
   Fixture by_time({.stage_bytes = 1'000'000'000});  // 80 s, and every 60 s a checkpoint
   by_time.hear(by_time.run.start(by_time.now));
   EXPECT_EQ(by_time.run.pace().steps_between(), 0u);
@@ -589,7 +589,7 @@ TEST(Rounds, WhereACopyTakesLongerThanTheCheckpointIntervalThereIsOnlyTheCheckpo
 TEST(Rounds, AStepHasOneSnapshot) {
   Fixture run({.stage_bytes = 0, .checkpoint_steps = 4});
   run.hear(run.run.start(run.now));
-  EXPECT_EQ(run.written(CommandKind::Replicate), (Steps{1, 2, 3, 5, 6, 7}));
+  EXPECT_EQ(run.written(CommandKind::CopyState), (Steps{1, 2, 3, 5, 6, 7}));
   EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{4, 8}));
   run.hear(run.run.request_stop(run.now, /*to_go_on=*/false));
   EXPECT_EQ(run.written(CommandKind::Checkpoint), (Steps{4, 8})) << "the last step granted has one";

@@ -179,11 +179,11 @@ class World {
       report.updated = true;
       receive(peers[s], report);
     }
-    bool replicates = false;  // this step
+    bool copies_state = false;  // this step
     for (const auto& command : messages<proto::Command>(peers.back()))
-      replicates = replicates || (command.kind == proto::CommandKind::Replicate && command.step == number &&
-                                  command.plan_version == version);
-    if (replicates) report_checkpoint(number);
+      copies_state = copies_state || (command.kind == proto::CommandKind::CopyState &&
+                                      command.step == number && command.plan_version == version);
+    if (copies_state) report_checkpoint(number);
   }
   void report_checkpoint(uint64_t number) {
     for (const ConnectionId peer : peers)

@@ -43,8 +43,8 @@ TEST_F(BrokerRows, WhatNobodySaysIsAsTheBrokerHasIt) {
   EXPECT_TRUE(options->data_dir.empty());
   EXPECT_EQ(net::to_string(options->listen), "0.0.0.0:7700");
   EXPECT_TRUE(options->broker.measures_links && options->broker.copies_go_direct);
-  EXPECT_TRUE(options->broker.run.replicates);
-  EXPECT_EQ(options->broker.run.replication_rate, 12'500'000u);
+  EXPECT_TRUE(options->broker.run.copies_state);
+  EXPECT_EQ(options->broker.run.copy_rate, 12'500'000u);
 }
 
 // The file says every key, and the command line another value of each.
@@ -59,7 +59,7 @@ TEST_F(BrokerRows, EachIsAKeyOfTheFileAndAnOptionWhichWins) {
   EXPECT_EQ(net::to_string(from_file->listen), "127.0.0.1:1");
   EXPECT_EQ(from_file->advertise, "a.example:2");
   EXPECT_EQ(from_file->broker.lease, Duration(20s));
-  EXPECT_EQ(from_file->broker.run.replication_rate, 1'000'000u);
+  EXPECT_EQ(from_file->broker.run.copy_rate, 1'000'000u);
   EXPECT_FALSE(from_file->broker.copies_go_direct);
   EXPECT_EQ(from_file->egress, 10'000'000u);
   EXPECT_EQ(from_file->quota.bytes, uint64_t{1} << 30);
@@ -79,7 +79,7 @@ TEST_F(BrokerRows, EachIsAKeyOfTheFileAndAnOptionWhichWins) {
   EXPECT_EQ(net::to_string(both->listen), "127.0.0.1:3");
   EXPECT_EQ(both->advertise, "b.example:4");
   EXPECT_EQ(both->broker.lease, Duration(30s));
-  EXPECT_FALSE(both->broker.run.replicates);
+  EXPECT_FALSE(both->broker.run.copies_state);
   EXPECT_TRUE(both->broker.copies_go_direct);
   EXPECT_EQ(both->egress, 0u);
   EXPECT_EQ(both->quota.bytes, uint64_t{2} << 30);
@@ -98,10 +98,10 @@ TEST_F(BrokerRows, AFormerNameIsTakenWithANotice) {
   const auto new_name_wins = told({"--replication-rate", "8Mbit", "--copy-rate", "24Mbit"});
   const std::string said = testing::internal::GetCapturedStderr();
   ASSERT_TRUE(by_option && by_file && option_wins && new_name_wins);
-  EXPECT_EQ(by_option->broker.run.replication_rate, 1'000'000u);
-  EXPECT_EQ(by_file->broker.run.replication_rate, 2'000'000u);
-  EXPECT_EQ(option_wins->broker.run.replication_rate, 1'000'000u);
-  EXPECT_EQ(new_name_wins->broker.run.replication_rate, 3'000'000u);
+  EXPECT_EQ(by_option->broker.run.copy_rate, 1'000'000u);
+  EXPECT_EQ(by_file->broker.run.copy_rate, 2'000'000u);
+  EXPECT_EQ(option_wins->broker.run.copy_rate, 1'000'000u);
+  EXPECT_EQ(new_name_wins->broker.run.copy_rate, 3'000'000u);
   const std::string notice = "weft: warning: --replication-rate is now called --copy-rate\n";
   EXPECT_EQ(said, notice + notice + notice + notice);
   testing::internal::CaptureStderr();

@@ -40,7 +40,7 @@ struct Giver {
     assignment->run = 1;
     assignment->plan_version = 1;
     assignment->seat = {stage};
-    assignment->replication_rate = rate;
+    assignment->copy_rate = rate;
     assignment->links = {{.seat = {1 - stage},
                           .peer = other.identity->id(),
                           .dials = stage == 0,

@@ -1,4 +1,4 @@
-// One connection or all of them, against ways that are made up: what a way carries over each, with noise.
+// One connection or all of them, against ways that are made up: what a path carries over each, with noise.
 #include "peer/service/stream_choice.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-struct Way {
+struct PathModel {
   double first = 0, all = 0;  // bytes a second
   double noise = 0;           // of each part, as a share
   double busy = 1;            // share of the time
@@ -20,14 +20,14 @@ struct Way {
 class StreamChoiceTest : public ::testing::Test {
  protected:
   // Parts of 50 ms; the share of busy time that all connections were used in.
-  double run(const Way& way, Duration time) {
+  double run(const PathModel& path, Duration time) {
     size_t parts = 0, of_all = 0;
     for (const Instant end = now_ + time; now_ < end; now_ += milliseconds(50)) {
-      if (rng_.uniform() >= way.busy) continue;
+      if (rng_.uniform() >= path.busy) continue;
       ++parts;
       of_all += choice_.uses_all();
       const double rate =
-          (choice_.uses_all() ? way.all : way.first) * (1 + way.noise * (2 * rng_.uniform() - 1));
+          (choice_.uses_all() ? path.all : path.first) * (1 + path.noise * (2 * rng_.uniform() - 1));
       choice_.add(now_, milliseconds(50), static_cast<uint64_t>(rate / 20));
     }
     return static_cast<double>(of_all) / static_cast<double>(parts);
@@ -40,21 +40,22 @@ class StreamChoiceTest : public ::testing::Test {
 
 TEST_F(StreamChoiceTest, BeginsWithAllAndTakesTheFirstAloneWhereThatCarriesAsMuch) {
   EXPECT_TRUE(choice_.uses_all());
-  const Way way{.first = 11.9e6, .all = 11.4e6, .noise = 0.3};
-  run(way, seconds(5));
+  const PathModel path{.first = 11.9e6, .all = 11.4e6, .noise = 0.3};
+  run(path, seconds(5));
   EXPECT_FALSE(choice_.uses_all());
-  EXPECT_LT(run(way, std::chrono::hours(1)), 0.02) << "the other way is tried now and then";
+  EXPECT_LT(run(path, std::chrono::hours(1)), 0.02) << "the other path is tried now and then";
 }
 
 TEST_F(StreamChoiceTest, KeepsAllWhereOneDoesNotFillTheWay) {
-  const Way way{.first = 1.35e6, .all = 6.75e6, .noise = 0.3};
-  run(way, seconds(5));
+  const PathModel path{.first = 1.35e6, .all = 6.75e6, .noise = 0.3};
+  run(path, seconds(5));
   EXPECT_TRUE(choice_.uses_all());
-  EXPECT_GT(run(way, std::chrono::hours(1)), 0.99);
+  EXPECT_GT(run(path, std::chrono::hours(1)), 0.99);
 }
 
 TEST_F(StreamChoiceTest, SeesThatAWayHasChanged) {
-  const Way clean{.first = 10e6, .all = 10e6, .noise = 0.05}, lossy{.first = 2e6, .all = 8e6, .noise = 0.2};
+  const PathModel clean{.first = 10e6, .all = 10e6, .noise = 0.05},
+      lossy{.first = 2e6, .all = 8e6, .noise = 0.2};
   run(clean, std::chrono::minutes(30));
   EXPECT_FALSE(choice_.uses_all());
   run(lossy, seconds(10));
@@ -64,11 +65,11 @@ TEST_F(StreamChoiceTest, SeesThatAWayHasChanged) {
 }
 
 TEST_F(StreamChoiceTest, ALineThatFallsByItselfCostsOneTry) {
-  Way way{.first = 16e6, .all = 16e6};
-  run(way, std::chrono::minutes(10));
-  for (way.first = way.all = 4e6; way.first > 1e5; way.first = way.all = way.first / 4) {
-    run(way, seconds(8));
-    EXPECT_LT(run(way, seconds(50)), 0.05);
+  PathModel path{.first = 16e6, .all = 16e6};
+  run(path, std::chrono::minutes(10));
+  for (path.first = path.all = 4e6; path.first > 1e5; path.first = path.all = path.first / 4) {
+    run(path, seconds(8));
+    EXPECT_LT(run(path, seconds(50)), 0.05);
   }
 }
 

@@ -36,7 +36,7 @@ proto::AssignStage training(const StageSpec& spec = {}) {
 
 void round_of(Shell& shell, uint64_t step) {
   shell.command(CommandKind::Advance, step);
-  shell.command(CommandKind::Replicate, step);
+  shell.command(CommandKind::CopyState, step);
 }
 
 TEST(Budget, AStageThatTakesMoreThanIsOfferedIsRefused) {

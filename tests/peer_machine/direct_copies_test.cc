@@ -41,7 +41,7 @@ void copy_directly(Shell& shell, uint64_t step, uint64_t settled = 0, uint64_t k
   shell.command(CommandKind::Advance, step, 0, settled, keep_from);
   shell.say(proto::Command{.run = 1,
                            .plan_version = 1,
-                           .kind = CommandKind::Replicate,
+                           .kind = CommandKind::CopyState,
                            .step = step,
                            .sequence = ++shell.sequence,
                            .settled = settled,

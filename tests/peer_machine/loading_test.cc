@@ -75,7 +75,7 @@ TEST(Loading, ASurvivorLoadsItsRecoveryPointWithoutFetching) {
   shell.join();
   shell.load(assignment());
   shell.command(CommandKind::Advance, 2);
-  shell.command(CommandKind::Replicate, 2);
+  shell.command(CommandKind::CopyState, 2);
   shell.command(CommandKind::Advance, 4);
   shell.work();
   shell.say(proto::ReleaseStage{1, 1, "a peer was lost"});
@@ -103,9 +103,9 @@ TEST(Loading, KeepFromForgetsEarlierSnapshots) {
   shell.join();
   shell.load(assignment());
   shell.command(CommandKind::Advance, 1);
-  shell.command(CommandKind::Replicate, 1);
+  shell.command(CommandKind::CopyState, 1);
   shell.command(CommandKind::Advance, 2);
-  shell.command(CommandKind::Replicate, 2);
+  shell.command(CommandKind::CopyState, 2);
   shell.work();
   shell.answer_uploads();
   EXPECT_TRUE(shell.memory.contains(digest_of("a")));
@@ -122,7 +122,7 @@ TEST(Loading, SnapshotsAreBounded) {
   shell.load(assignment());
   for (uint64_t step = 1; step <= 30; ++step) {
     shell.command(CommandKind::Advance, step);
-    shell.command(CommandKind::Replicate, step);
+    shell.command(CommandKind::CopyState, step);
     shell.work();
     shell.answer_uploads();
   }
@@ -136,7 +136,7 @@ TEST(Loading, AnotherRunsStageForgetsTheRest) {
   shell.join();
   shell.load(assignment());
   shell.command(CommandKind::Advance, 1);
-  shell.command(CommandKind::Replicate, 1);
+  shell.command(CommandKind::CopyState, 1);
   shell.work();
   shell.say(proto::ReleaseStage{1, 1, "done"});
   shell.say(assignment({.run = 2, .after_step = 5, .contents = {"b", "c"}}));
@@ -161,7 +161,7 @@ TEST(Loading, WhatComesForAStageThatHasGoneIsForgotten) {
   shell.join();
   shell.load(assignment());
   shell.command(CommandKind::Advance, 1);
-  shell.command(CommandKind::Replicate, 1);
+  shell.command(CommandKind::CopyState, 1);
   shell.work();
   const uint64_t generation = shell.peer.generation();
   shell.say(proto::ReleaseStage{1, 1, "lost"});

@@ -73,7 +73,7 @@ TEST(Resume, ReportsAreKeptUntilTheyAreSettledInTheirOrder) {
 TEST(Resume, ARoundIsOfferedAgainForTheBrokerMayHaveLostIt) {
   Shell shell = loaded();
   shell.command(CommandKind::Advance, 1);
-  shell.command(CommandKind::Replicate, 1);
+  shell.command(CommandKind::CopyState, 1);
   shell.work();
   shell.answer_uploads();
   EXPECT_EQ(shell.told_of<proto::CheckpointReport>().size(), 1u);
@@ -159,7 +159,7 @@ TEST(Resume, IsGivenUpAfterTheOrphanDeadline) {
 TEST(Resume, TransfersWaitForTheBrokerAndAreAskedForAgain) {
   Shell shell = loaded();
   shell.command(CommandKind::Advance, 1);
-  shell.command(CommandKind::Replicate, 1);
+  shell.command(CommandKind::CopyState, 1);
   ASSERT_EQ(shell.data.size(), 2u);
   shell.lose_broker();
   shell.tick(std::chrono::milliseconds(100));
@@ -179,7 +179,7 @@ TEST(Resume, TransfersWaitForTheBrokerAndAreAskedForAgain) {
 TEST(Resume, WhatWasUnderWayIsAskedForAgainEvenWithoutAnAnswer) {
   Shell shell = loaded();
   shell.command(CommandKind::Advance, 1);
-  shell.command(CommandKind::Replicate, 1);
+  shell.command(CommandKind::CopyState, 1);
   shell.work();
   shell.act(shell.peer.on_missing(shell.now, shell.offers[0].upload, shell.offers[0].blobs));
   shell.command(CommandKind::Advance, 2);
@@ -306,12 +306,12 @@ class Conductor {
                         .sequence = made.size() + 1});
       };
       add(CommandKind::Advance, 2);
-      add(CommandKind::Replicate, 2);
+      add(CommandKind::CopyState, 2);
       add(CommandKind::Advance, 3);
       add(CommandKind::Checkpoint, 3);
       add(CommandKind::Evaluate, 3, 2);
       add(CommandKind::Advance, 5);
-      add(CommandKind::Replicate, 5);
+      add(CommandKind::CopyState, 5);
       add(CommandKind::Checkpoint, 5);
       return made;
     }();
@@ -327,7 +327,7 @@ class Conductor {
     switch (command.kind) {
       case CommandKind::Advance:
         return committed_ >= command.step;
-      case CommandKind::Replicate:
+      case CommandKind::CopyState:
         return rounds_.contains(command.step) || checkpoints_.contains(command.step) ||
                command.sequence <= told_settled_;
       case CommandKind::Checkpoint:

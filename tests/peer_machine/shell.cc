@@ -53,7 +53,7 @@ proto::AssignStage assignment(const StageSpec& spec) {
   assign.training.clip_norm = spec.clip_norm;
   assign.after_step = spec.after_step;
   assign.microbatches_in_flight = 2;
-  assign.replication_rate = 1000;
+  assign.copy_rate = 1000;
   using enum proto::ProgramKind;
   if (spec.predicts)
     assign.programs.push_back(program_of(Predict, spec));

@@ -57,10 +57,10 @@ TEST(Sequence, AnEvaluationOfWhichNothingIsHereCounts) {
 TEST(Sequence, SnapshotsAreOfTheLastStepGranted) {
   StageMachine machine = machine_of();
   EXPECT_TRUE(machine.on_command(advance(1, 2)).has_value());
-  Command replicate{.run = 1, .plan_version = 1, .kind = CommandKind::Replicate, .step = 1, .sequence = 2};
-  EXPECT_FALSE(machine.on_command(replicate).has_value());
-  replicate.step = 2;
-  EXPECT_TRUE(machine.on_command(replicate).has_value());
+  Command copy{.run = 1, .plan_version = 1, .kind = CommandKind::CopyState, .step = 1, .sequence = 2};
+  EXPECT_FALSE(machine.on_command(copy).has_value());
+  copy.step = 2;
+  EXPECT_TRUE(machine.on_command(copy).has_value());
 }
 
 // Everything that a stage runs for three steps, a checkpoint and an evaluation, with `ahead` tasks handed out
@@ -152,7 +152,7 @@ TEST(SkippedSteps, AreCountedInUpdatesAndSnapshotsAlsoFromWhereTheStageBegan) {
   StageMachine machine(std::make_shared<const proto::AssignStage>(assign), {.script = {.tasks_ahead = 3}});
   uint64_t sequence = 0;
   for (uint64_t step = 11; step <= 13; ++step)
-    for (const CommandKind kind : {CommandKind::Advance, CommandKind::Replicate})
+    for (const CommandKind kind : {CommandKind::Advance, CommandKind::CopyState})
       EXPECT_TRUE(
           machine
               .on_command({.run = 1, .plan_version = 1, .kind = kind, .step = step, .sequence = ++sequence})
@@ -412,7 +412,7 @@ TEST(Reports, AStepIsWithoutTheEvaluationAndTheSnapshotBeforeIt) {
   shell.load(assignment({.reads_data = false, .evaluates = true}));
   shell.command(CommandKind::Advance, 1);
   shell.command(CommandKind::Evaluate, 1, 0, 0, 0, /*microbatches=*/3);
-  shell.command(CommandKind::Replicate, 1);
+  shell.command(CommandKind::CopyState, 1);
   shell.command(CommandKind::Advance, 2);
   while (!shell.tasks.empty()) {
     const peer::RunTask task = shell.tasks.front();

@@ -18,7 +18,7 @@ TEST(Uploads, ARoundIsTransientAndPacedACheckpointDurable) {
   for (const bool durable : {false, true}) {
     Shell shell = loaded();
     shell.command(CommandKind::Advance, 1);
-    shell.command(durable ? CommandKind::Checkpoint : CommandKind::Replicate, 1);
+    shell.command(durable ? CommandKind::Checkpoint : CommandKind::CopyState, 1);
     shell.work();
     ASSERT_EQ(shell.offers.size(), 1u);
     EXPECT_EQ(shell.offers[0].durable, durable);
@@ -60,7 +60,7 @@ TEST(Uploads, AFullDiskIsToldAndTheStageGoesOn) {
 TEST(Uploads, OtherFailuresAreTriedAgainAndThenTold) {
   Shell shell = loaded();
   shell.command(CommandKind::Advance, 1);
-  shell.command(CommandKind::Replicate, 1);
+  shell.command(CommandKind::CopyState, 1);
   shell.work();
   int attempts = 0;
   while (shell.told_of<proto::CheckpointReport>().empty() && attempts < 100) {
@@ -82,7 +82,7 @@ TEST(Uploads, OtherFailuresAreTriedAgainAndThenTold) {
 TEST(Uploads, AnAnswerToAnEarlierAttemptDoesNothing) {
   Shell shell = loaded();
   shell.command(CommandKind::Advance, 1);
-  shell.command(CommandKind::Replicate, 1);
+  shell.command(CommandKind::CopyState, 1);
   shell.work();
   const auto first = shell.offers[0];
   shell.offers.clear();
@@ -97,7 +97,7 @@ TEST(Uploads, AnAnswerToAnEarlierAttemptDoesNothing) {
 TEST(Uploads, APutThatFailedIsOfferedAgain) {
   Shell shell = loaded();
   shell.command(CommandKind::Advance, 1);
-  shell.command(CommandKind::Replicate, 1);
+  shell.command(CommandKind::CopyState, 1);
   shell.work();
   shell.act(shell.peer.on_missing(shell.now, shell.offers[0].upload, shell.offers[0].blobs));
   shell.offers.clear();
@@ -115,7 +115,7 @@ TEST(Uploads, APutThatFailedIsOfferedAgain) {
 TEST(Uploads, TheSameStepTwiceIsForgottenOnce) {
   Shell shell = loaded();
   shell.command(CommandKind::Advance, 1);
-  shell.command(CommandKind::Replicate, 1);
+  shell.command(CommandKind::CopyState, 1);
   shell.command(CommandKind::Checkpoint, 1);
   shell.work();
   shell.answer_uploads();
@@ -142,13 +142,13 @@ TEST(Uploads, ACopyIsPackedOnTheOneBefore) {
     return found;
   };
   shell.command(CommandKind::Advance, 1);
-  shell.command(CommandKind::Replicate, 1);
+  shell.command(CommandKind::CopyState, 1);
   EXPECT_EQ(bases(), (Bases{std::nullopt, std::nullopt})) << "there is none before the first";
   shell.command(CommandKind::Advance, 2, 1, 2, /*keep_from=*/1);
-  shell.command(CommandKind::Replicate, 2);
+  shell.command(CommandKind::CopyState, 2);
   EXPECT_EQ(bases(), (Bases{digest_of("w0@1"), digest_of("w1@1")}));
   shell.command(CommandKind::Advance, 3, 2, 4, /*keep_from=*/3);
-  shell.command(CommandKind::Replicate, 3);
+  shell.command(CommandKind::CopyState, 3);
   EXPECT_EQ(bases(), (Bases{std::nullopt, std::nullopt})) << "the copy before is not kept any more";
 }
 
@@ -163,7 +163,7 @@ TEST(Uploads, ABrokerThatCannotUnpackGetsCopiesAsTheyAre) {
   shell.load(assignment({}));
   for (uint64_t step = 1; step <= 2; ++step) {
     shell.command(CommandKind::Advance, step);
-    shell.command(CommandKind::Replicate, step);
+    shell.command(CommandKind::CopyState, step);
     shell.work();
     const auto offer = shell.offers.at(0);
     shell.offers.clear();
@@ -176,7 +176,7 @@ TEST(Uploads, ABrokerThatCannotUnpackGetsCopiesAsTheyAre) {
 TEST(Uploads, ARoundThatWasGivenUpForALaterOneIsNotUploaded) {
   Shell shell = loaded();
   shell.command(CommandKind::Advance, 1);
-  const uint64_t round = shell.command(CommandKind::Replicate, 1);
+  const uint64_t round = shell.command(CommandKind::CopyState, 1);
   shell.work();
   shell.command(CommandKind::Advance, 2, 1, /*settled=*/round);
   const auto offer = shell.offers[0];
@@ -188,7 +188,7 @@ TEST(Uploads, AStageWaitsWhenTooManySnapshotsAreNotThrough) {
   Shell shell = loaded();
   for (uint64_t step = 1; step <= 8; ++step) {
     shell.command(CommandKind::Advance, step);
-    shell.command(CommandKind::Replicate, step);
+    shell.command(CommandKind::CopyState, step);
   }
   shell.work();
   EXPECT_EQ(shell.told_of<proto::StepReport>().size(), 4u);

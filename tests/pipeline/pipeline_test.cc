@@ -201,7 +201,7 @@ class Cluster final {
       plan->stages.push_back({{.parameters = std::move(indices)}, assignment});
     }
     run_ = std::make_unique<broker::Run>(1, 1, plan, broker::RunBegin{},
-                                         broker::RunOptions{.window_steps = 3, .replication_rate = 0});
+                                         broker::RunOptions{.window_steps = 3, .copy_rate = 0});
   }
 
   // Serves one queue after the other, at random, until the run says that it is finished.

@@ -68,7 +68,7 @@ void expect_same_plan(const std::string& name, const std::vector<std::string>& s
   std::printf("  %s: in this process %.0f ms\n", name.c_str(), here_took.ms());
 
   PlanProcessOptions options = jobs.process_options();
-  options.replication_rate = 12'500'000;
+  options.copy_rate = 12'500'000;
   Watch took;
   const Process process = start(options);
   for (const bool is_first : {true, false}) {  // the second time without an import

@@ -214,7 +214,7 @@ class Maker {
     return sources;
   }
   void fill(AssignStage& to) {
-    fill_all(to.run, to.plan_version, to.training, to.after_step, to.data_key, to.replication_rate,
+    fill_all(to.run, to.plan_version, to.training, to.after_step, to.data_key, to.copy_rate,
              to.device_class.traits.fuse_elementwise, to.device_class.traits.fuse_products,
              to.device_class.fingerprint);
     pick(to.device_class.traits.convolution_layout, dag::Layout::Blocked16);

@@ -63,22 +63,22 @@ TEST_F(TwoNodes, AConnectionKeepsOrderWhateverIsLate) {
 TEST_F(TwoNodes, WhatANodeSendsSharesItsUplinkAndLeavesItsDownlinkAlone) {
   constexpr int64_t kBytes = 10'000'000;
   std::vector<Duration> took;
-  const auto begin = [&](Network::Way way) {
-    network.transfer(1, way, kBytes, [&, start = world.now()] { took.push_back(world.now() - start); });
+  const auto begin = [&](Network::Direction direction) {
+    network.transfer(1, direction, kBytes, [&, start = world.now()] { took.push_back(world.now() - start); });
   };
-  begin(Network::Way::Out);
+  begin(Network::Direction::Out);
   run(seconds(100));
-  begin(Network::Way::In);
+  begin(Network::Direction::In);
   run(seconds(100));
   ASSERT_EQ(took.size(), 2u);
   const Duration out = took[0], in = took[1];
   took.clear();
-  begin(Network::Way::In);
+  begin(Network::Direction::In);
   run(seconds(100));
   ASSERT_EQ(took, std::vector<Duration>{in});
   took.clear();
-  begin(Network::Way::Out);
-  begin(Network::Way::Out);
+  begin(Network::Direction::Out);
+  begin(Network::Direction::Out);
   run(seconds(100));
   ASSERT_EQ(took.size(), 2u);
   EXPECT_NEAR(static_cast<double>(took[1].count()), 2.0 * static_cast<double>(out.count()), 1000);
@@ -87,7 +87,7 @@ TEST_F(TwoNodes, WhatANodeSendsSharesItsUplinkAndLeavesItsDownlinkAlone) {
 
 TEST_F(TwoNodes, AMessageComesBetweenThePiecesOfATransfer) {
   bool done = false;
-  network.transfer(1, Network::Way::Out, 1'000'000'000, [&] { done = true; });
+  network.transfer(1, Network::Direction::Out, 1'000'000'000, [&] { done = true; });
   send(7);
   run(seconds(5));
   EXPECT_EQ(got, std::vector<uint64_t>{7});

@@ -1,4 +1,4 @@
-// Proposals worked out exactly: what each stage does, holds and sends, and how long a step takes.
+// Proposals evaluated exactly: what each stage does, holds and sends, and how long a step takes.
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@
 
 namespace weft::plan {
 
-struct Worked {
+struct CandidatePlan {
   Proposal proposal;
   std::vector<uint32_t> stage_of_op;
   Pipeline pipeline;
@@ -31,9 +31,9 @@ struct Worked {
   Duration step{};
 };
 
-class Workshop {
+class Evaluator {
  public:
-  Workshop(const PlanRequest& request, const Model& model, const SearchOptions& options);
+  Evaluator(const PlanRequest& request, const Model& model, const SearchOptions& options);
 
   const PlanRequest& request() const { return request_; }
   const Model& model() const { return model_; }
@@ -45,23 +45,23 @@ class Workshop {
   // from as many microbatches in flight as 1F1B wants, they make forward values again, if that is faster.
   // `enough`, here and below: from this length of a step on nobody cares how long it takes, in 1F1B or
   // filled.
-  std::optional<Worked> work_out(Proposal proposal, Duration enough = Duration::max());
+  std::optional<CandidatePlan> evaluate(Proposal proposal, Duration enough = Duration::max());
   // All of a step's microbatches in flight, as in GPipe's schedule, or as many as memory allows, if that is
   // faster.
-  void fill_if_faster(Worked& worked, Duration enough = Duration::max()) const;
+  void fill_if_faster(CandidatePlan& candidate, Duration enough = Duration::max()) const;
   // Latency is bought off with memory: as few more than 1F1B's on every stage as are nearly as fast.
-  void raise_in_flight(Worked& worked, Duration enough = Duration::max()) const;
+  void raise_in_flight(CandidatePlan& candidate, Duration enough = Duration::max()) const;
   // Whether memory keeps a stage from twice as many microbatches in flight as 1F1B has, which latency may ask
   // for, or from keeping its forward values.
-  bool is_short_of_memory(const Worked& worked) const;
+  bool is_short_of_memory(const CandidatePlan& candidate) const;
   // As it is in flight, with all that there is to say of it.
-  Prediction predict_whole(const Worked& worked) const;
+  Prediction predict_whole(const CandidatePlan& candidate) const;
 
   // No step of it is shorter, whatever is in flight: what the busiest device, line or link has to do.
-  Duration shortest(const Worked& worked) const;
+  Duration shortest(const CandidatePlan& candidate) const;
   // Seconds of the longest computing, a step: no step is shorter, sums that move aside.
   double busiest(const Proposal& proposal);
-  // About what working one out costs: ops and tasks that are looked at.
+  // About what evaluating one costs: ops and tasks that are looked at.
   size_t work(const Proposal& proposal) const {
     return request_.graph->ops().size() + size_t{6} * request_.microbatches * proposal.ends.size();
   }
@@ -74,17 +74,17 @@ class Workshop {
   const std::optional<Shortage>& shortage() const { return shortage_; }
 
  private:
-  Worked deal_out(Proposal proposal) const;
-  bool measure(Worked& worked);
-  void keep_where_that_is_faster(Worked& repeats, const std::vector<uint32_t>& in_flight_kept);
-  bool predict_if_it_fits(Worked& worked, Duration give_up_at = Duration::max()) const;
-  Duration step_with(const Worked& worked, const std::vector<uint32_t>& in_flight,
+  CandidatePlan deal_out(Proposal proposal) const;
+  bool measure(CandidatePlan& candidate);
+  void keep_where_that_is_faster(CandidatePlan& repeats, const std::vector<uint32_t>& in_flight_kept);
+  bool predict_if_it_fits(CandidatePlan& candidate, Duration give_up_at = Duration::max()) const;
+  Duration step_with(const CandidatePlan& candidate, const std::vector<uint32_t>& in_flight,
                      Duration give_up_at = Duration::max()) const;
-  PredictRequest request_with(const Worked& worked, const std::vector<uint32_t>& in_flight) const;
-  std::vector<bool> starved_stages(const Worked& worked) const;
-  std::vector<double> copying(const Worked& worked) const;
-  std::optional<Duration> norm_round_trip(const Worked& worked) const;
-  std::vector<uint32_t> in_flight_of(const Worked& worked, uint32_t extra) const;
+  PredictRequest request_with(const CandidatePlan& candidate, const std::vector<uint32_t>& in_flight) const;
+  std::vector<bool> starved_stages(const CandidatePlan& candidate) const;
+  std::vector<double> copying(const CandidatePlan& candidate) const;
+  std::optional<Duration> norm_round_trip(const CandidatePlan& candidate) const;
+  std::vector<uint32_t> in_flight_of(const CandidatePlan& candidate, uint32_t extra) const;
   uint32_t depth(const Proposal& proposal) const;
   void note_shortage(const Shortage& shortage);
 
