@@ -42,6 +42,7 @@ Result<proto::DeviceReport> measure(const Device& device, const OfferedMemory& o
   WEFT_TRY(const auto backend, make_backend(device));
   proto::DeviceReport report;
   report.device = device.text;
+  report.threads = static_cast<uint32_t>(device.threads);
   report.fingerprint = backend->numerics_fingerprint();
   report.traits = backend->traits();
   report.arithmetic = arithmetic_of(*backend);

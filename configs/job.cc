@@ -249,16 +249,9 @@ void read_output(MapReader& root, const PathRules& rules, Job& job) {
                  "`output`: there is no folder " + folder.string() + "; make it first", ErrorCode::NotFound);
 }
 
-void read_patterns(MapReader& root, const char* key, std::vector<std::string>& patterns) {
-  const Node* node = root.take(key);
-  if (!node) return;
-  if (node->kind != Node::Kind::Sequence) {
-    root.problem(node->where,
-                 "`" + std::string(key) + "` must be a list of patterns, as [\"*.cos\", \"mask*\"]");
-    return;
-  }
-  for (const Node& item : node->items)
-    if (const auto pattern = root.parse_text(item, key)) patterns.push_back(*pattern);
+void take_patterns(MapReader& root, const char* key, std::vector<std::string>& patterns) {
+  if (const Node* node = root.take(key))
+    patterns = root.parse_patterns(*node, key, /*least=*/0, "[\"*.cos\", \"mask*\"]");
 }
 
 void read_training(MapReader& root, Problems& problems, Job& job) {
@@ -266,8 +259,8 @@ void read_training(MapReader& root, Problems& problems, Job& job) {
   read_length(root, job);
   job.shuffle = root.flag("shuffle", true);
   job.seed = root.count("seed", 0, 0, std::numeric_limits<uint64_t>::max());
-  read_patterns(root, "train", job.trained);
-  read_patterns(root, "freeze", job.freeze);
+  take_patterns(root, "train", job.trained);
+  take_patterns(root, "freeze", job.freeze);
   read_optimizer(root, problems, job);
   read_schedule(root, problems, job);
   job.clip_norm = root.number("clip_norm", 0, {0, kInfinity, /*above_min=*/true});

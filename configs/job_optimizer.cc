@@ -26,22 +26,11 @@ void read_sgd(MapReader& reader, dag::OptimizerSpec& spec) {
     reader.problem(reader.where(), "`optimizer.nesterov` needs a momentum above 0 and no dampening");
 }
 
-std::vector<std::string> read_patterns(MapReader& reader, const Node& node, std::string_view key) {
-  std::vector<std::string> patterns;
-  if (node.kind != Node::Kind::Sequence || node.items.empty()) {
-    reader.problem(node.where, "`" + reader.path_of(key) + "` must be a list of patterns, as [\"*.bias\"]");
-    return patterns;
-  }
-  for (const Node& item : node.items)
-    if (const auto pattern = reader.parse_text(item, key)) patterns.push_back(*pattern);
-  return patterns;
-}
-
 void read_group(const Node& node, const std::string& path, Problems& problems, dag::OptimizerSpec& spec) {
   MapReader reader(node, path, problems);
   dag::ParameterGroup& group = spec.groups.emplace_back();
   if (const Node* parameters = reader.require("parameters", "name them, as [\"*.bias\", \"*norm*\"]"))
-    group.parameters = read_patterns(reader, *parameters, "parameters");
+    group.parameters = reader.parse_patterns(*parameters, "parameters", /*least=*/1, "[\"*.bias\"]");
   if (const Node* decay = reader.take("weight_decay"))
     group.weight_decay = reader.parse_number(*decay, "weight_decay", {0, kInfinity});
   group.learning_rate_factor = reader.number("learning_rate_factor", 1, {0, kInfinity});

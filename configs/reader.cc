@@ -139,6 +139,18 @@ std::optional<std::string> MapReader::parse_text(const Node& node, std::string_v
   return std::nullopt;
 }
 
+std::vector<std::string> MapReader::parse_patterns(const Node& node, std::string_view key, size_t least,
+                                                   std::string_view example) {
+  std::vector<std::string> patterns;
+  if (node.kind != Node::Kind::Sequence || node.items.size() < least) {
+    problem(node.where, "`" + path_of(key) + "` must be a list of patterns, as " + std::string(example));
+    return patterns;
+  }
+  for (const Node& item : node.items)
+    if (auto pattern = parse_text(item, key)) patterns.push_back(std::move(*pattern));
+  return patterns;
+}
+
 double MapReader::number(std::string_view key, double otherwise, Range range) {
   const Node* node = take(key);
   return node ? parse_number(*node, key, range).value_or(otherwise) : otherwise;

@@ -93,6 +93,9 @@ class MapReader {
   std::optional<double> parse_number(const Node& node, std::string_view key, Range range);
   std::optional<uint64_t> parse_count(const Node& node, std::string_view key, uint64_t min, uint64_t max);
   std::optional<std::string> parse_text(const Node& node, std::string_view key);
+  // A list of texts, at least `least`. `example`: of such a list, for who wrote another thing.
+  std::vector<std::string> parse_patterns(const Node& node, std::string_view key, size_t least,
+                                          std::string_view example);
 
  private:
   std::optional<size_t> choice_index(const Node* node, std::string_view key,

@@ -1,5 +1,7 @@
 #include "dag/graph.h"
 
+#include <algorithm>
+
 #include "dag/op_table.h"
 
 namespace weft::dag {
@@ -58,6 +60,12 @@ const Initializer* Graph::find_initializer(std::string_view name) const {
   return nullptr;
 }
 
+InputRole Graph::input_role(ValueId input) const {
+  const auto at = std::find(inputs_.begin(), inputs_.end(), input);
+  WEFT_CHECK(at != inputs_.end());
+  return input_roles_[static_cast<size_t>(at - inputs_.begin())];
+}
+
 const GraphOutput* Graph::find_output(OutputRole role, std::string_view name) const {
   for (const auto& output : outputs_)
     if (output.role == role && (name.empty() || output.name == name)) return &output;
@@ -88,9 +96,10 @@ ValueId GraphBuilder::add_leaf(OpKind kind, Attributes attributes, TensorSpec sp
   return value;
 }
 
-ValueId GraphBuilder::input(std::string name, TensorSpec spec) {
+ValueId GraphBuilder::input(std::string name, TensorSpec spec, InputRole role) {
   const ValueId value = add_leaf(OpKind::Input, {{Attr::Name, name}}, std::move(spec), name);
   graph_.inputs_.push_back(value);
+  graph_.input_roles_.push_back(role);
   return value;
 }
 
@@ -170,7 +179,8 @@ void GraphCopy::copy(OpId id) {
   std::vector<ValueId> outputs;
   switch (op.kind) {
     case OpKind::Input:
-      outputs = {builder_.input(op.attributes.get_string(Attr::Name), source_.spec(op.outputs[0]))};
+      outputs = {builder_.input(op.attributes.get_string(Attr::Name), source_.spec(op.outputs[0]),
+                                source_.input_role(op.outputs[0]))};
       break;
     case OpKind::Initializer: {
       const Initializer* initializer = source_.find_initializer(op.attributes.get_string(Attr::Name));

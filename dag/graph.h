@@ -54,6 +54,11 @@ struct Value {
   std::string name;
 };
 
+enum class InputRole : uint8_t {
+  Model,  // the submitted model's own, or what another piece of the graph sends
+  Loss,   // what the loss reads beside the model's outputs: targets, sample weights, divisors, the mask
+};
+
 enum class InitializerRole : uint8_t {
   Parameter,         // a float initializer that may be trained
   Frozen,            // a float initializer the job asked not to train
@@ -96,6 +101,10 @@ class Graph {
   const Op& producer(ValueId id) const { return ops_[values_[id.index].producer.index]; }
 
   std::span<const ValueId> inputs() const { return inputs_; }  // values of the Input ops, in order
+  std::span<const InputRole> input_roles() const {
+    return input_roles_;
+  }                                           // of inputs(); planning's: not sent
+  InputRole input_role(ValueId input) const;  // REQUIRES: one of inputs()
   std::span<const Initializer> initializers() const { return initializers_; }
   std::span<const GraphOutput> outputs() const { return outputs_; }
   const Tensor& constant(const Op& op) const {
@@ -114,6 +123,7 @@ class Graph {
   std::vector<Op> ops_;
   std::vector<Value> values_;
   std::vector<ValueId> inputs_;
+  std::vector<InputRole> input_roles_;
   std::vector<Initializer> initializers_;
   std::vector<GraphOutput> outputs_;
   std::vector<Tensor> constants_;
@@ -128,7 +138,7 @@ class GraphBuilder {
  public:
   explicit GraphBuilder(const OpTable& table) : table_(&table) {}
 
-  ValueId input(std::string name, TensorSpec spec);
+  ValueId input(std::string name, TensorSpec spec, InputRole role = InputRole::Model);
   ValueId initializer(std::string name, TensorSpec spec, InitializerRole role);
   ValueId constant(Tensor tensor, std::string name = {});
   ValueId scalar(DType dtype, double value) { return constant(make_scalar(dtype, value)); }

@@ -105,7 +105,7 @@ std::vector<ValueId> add_inputs(GraphBuilder& builder, std::span<const std::stri
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i].empty()) continue;
     const auto first = static_cast<size_t>(std::find(names.begin(), names.end(), names[i]) - names.begin());
-    inputs[i] = first < i ? inputs[first] : builder.input(names[i], spec_of(i));
+    inputs[i] = first < i ? inputs[first] : builder.input(names[i], spec_of(i), InputRole::Loss);
   }
   return inputs;
 }
@@ -331,7 +331,7 @@ struct TermBuilder {
   // step's term.
   ValueId divide(size_t term, ValueId sum, Divisor divisor) {
     divisor.input = std::string(kDivisorInput) + (term == 0 ? "" : "." + std::to_string(term));
-    const ValueId input = builder.input(divisor.input, {DType::F32, {}});
+    const ValueId input = builder.input(divisor.input, {DType::F32, {}}, InputRole::Loss);
     const DType dtype = builder.spec(sum).dtype;
     ValueId mean = builder.add(OpKind::Div, {sum, as(builder, dtype, input)});
     if (microbatches > 1)
@@ -603,7 +603,7 @@ Result<Graph> attach_evaluation_loss(const Graph& model, std::span<const LossSpe
     return prune(copy.finish(), table);
   }
   const TermInputs inputs(builder, losses, columns);
-  const ValueId mask = builder.input(std::string(kMaskInput), {DType::F32, {batch}});
+  const ValueId mask = builder.input(std::string(kMaskInput), {DType::F32, {batch}}, InputRole::Loss);
   std::vector<ValueId> sums, counted;
   ValueId correct, labels;
   for (size_t i = 0; i < losses.size(); ++i) {

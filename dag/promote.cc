@@ -21,7 +21,8 @@ Graph promote_to_f64(const Graph& graph, const OpTable& table) {
     builder.set_origin(op.origin.index == i ? OpId{} : op.origin);  // ids stay what they are
     std::vector<ValueId> outputs;
     if (op.kind == OpKind::Input) {
-      outputs = {builder.input(op.attributes.get_string(Attr::Name), promoted(graph.spec(op.outputs[0])))};
+      outputs = {builder.input(op.attributes.get_string(Attr::Name), promoted(graph.spec(op.outputs[0])),
+                               graph.input_role(op.outputs[0]))};
     } else if (op.kind == OpKind::Initializer) {
       const Initializer* initializer = graph.find_initializer(op.attributes.get_string(Attr::Name));
       outputs = {

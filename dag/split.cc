@@ -80,7 +80,8 @@ class StageBuilder {
     builder_.set_origin(op.origin == id || origin == ops_.end() ? OpId{} : origin->second);
     std::vector<ValueId> outputs;
     if (op.kind == OpKind::Input) {
-      outputs = {builder_.input(op.attributes.get_string(Attr::Name), whole_.spec(op.outputs[0]))};
+      outputs = {builder_.input(op.attributes.get_string(Attr::Name), whole_.spec(op.outputs[0]),
+                                whole_.input_role(op.outputs[0]))};
     } else if (op.kind == OpKind::Initializer) {
       const Initializer* initializer = whole_.find_initializer(op.attributes.get_string(Attr::Name));
       outputs = {builder_.initializer(initializer->name, whole_.spec(op.outputs[0]), initializer->role)};

@@ -16,12 +16,10 @@ constexpr size_t kOrdersSearched = 4;
 constexpr uint32_t kExactPositions = 128;  // of a longer row the table takes long: only when nothing fits
 constexpr std::array kBottleneckFactors = {1.0, 1.1, 1.5};
 
-bool is_label(const dag::Op& input) { return input.name.starts_with("loss."); }
-
-void add_readers(const dag::Graph& graph, bool of_labels, std::set<uint32_t>& found) {
+void add_readers(const dag::Graph& graph, dag::InputRole role, std::set<uint32_t>& found) {
   const auto users = graph.users();
   for (const dag::ValueId input : graph.inputs()) {
-    if (is_label(graph.producer(input)) != of_labels) continue;
+    if (graph.input_role(input) != role) continue;
     for (const dag::OpId reader : users[input.index])
       if (graph.op(reader).phase == dag::Phase::Forward) found.insert(reader.index);
   }
@@ -247,7 +245,7 @@ std::string names_of(const std::vector<PinnedRange>& row, const ClusterView& clu
 Result<Pin> resolve_pin(const PinRule& rule, const dag::Graph& graph, const ClusterView& cluster) {
   std::set<uint32_t> found;
   if (rule.ops == "inputs" || rule.ops == "labels") {
-    add_readers(graph, rule.ops == "labels", found);
+    add_readers(graph, rule.ops == "labels" ? dag::InputRole::Loss : dag::InputRole::Model, found);
     if (const auto* loss = graph.find_output(dag::OutputRole::Loss); loss && rule.ops == "labels")
       found.insert(graph.value(loss->value).producer.index);
   } else {

@@ -70,6 +70,9 @@ struct DeviceClass {
 // What a peer says of itself. Rates are measured by the peer, or its catalogue's for a null device.
 struct DeviceReport {
   std::string device{};  // "cpu:2", "null:rtx3080"
+  // Of a processor: the threads that compute and serve its links, too. 0: others serve them, or it is
+  // unknown.
+  uint32_t threads = 0;
   plan::Rates rates{};
   Bytes memory{};             // what the peer offers of the device's
   Bytes host_memory{};        // and of the host's; 0: the device's memory is the host's

@@ -75,7 +75,8 @@ class Builder {
 
   // With the loss, differentiated and lowered. The count is that of the published model.
   Model finish(std::string name, ValueId logits, Shape labels, int64_t axis, int64_t expected) {
-    const ValueId target = graph_.input(std::string(dag::kTargetInput), {DType::I64, std::move(labels)});
+    const ValueId target =
+        graph_.input(std::string(dag::kTargetInput), {DType::I64, std::move(labels)}, dag::InputRole::Loss);
     const ValueId loss = add(OpKind::CrossEntropy, {logits, target},
                              {{Attr::Axis, axis}, {Attr::Reduction, std::string("mean")}});
     graph_.output("loss", loss, dag::OutputRole::Loss);

@@ -1,10 +1,8 @@
 #include "broker/pool/candidates.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
-#include <string_view>
 
 namespace weft::broker {
 
@@ -25,15 +23,6 @@ void slow_down(plan::Rates& rates, double times) {
       *rate /= times;
 }
 
-namespace {
-// Of "cpu:4", whose links are served by the cores that compute; others' are not: 0.
-uint32_t threads_of(std::string_view device) {
-  uint32_t threads = 0;
-  if (device.starts_with("cpu:")) std::from_chars(device.data() + 4, device.data() + device.size(), threads);
-  return threads;
-}
-}  // namespace
-
 std::string owner_of(const Candidate& candidate) {
   return candidate.device.owner.empty() ? to_hex(candidate.peer.digest) : candidate.device.owner;
 }
@@ -53,7 +42,7 @@ std::vector<plan::DeviceView> device_views(const std::vector<Candidate>& candida
                        .host_memory = candidate.device.host_memory,
                        .fingerprint = candidate.device.fingerprint,
                        .device_class = static_cast<uint32_t>(is - classes.begin()),
-                       .threads = threads_of(candidate.device.device),
+                       .threads = candidate.device.threads,
                        .site = site->second});
   }
   return devices;

@@ -36,6 +36,7 @@ inline constexpr int64_t kBytesMax = int64_t{1} << 60;  // of a memory
 inline constexpr uint64_t kBlobSizeMax = uint64_t{1} << 43;
 inline constexpr uint32_t kBatchSizeMax = 1u << 30;
 inline constexpr uint32_t kInFlightMax = 65536;
+inline constexpr uint32_t kThreadsMax = 1024;                  // of a device
 inline constexpr int kArithmeticMax = 64;                      // that a device says it has
 inline constexpr uint64_t kProbeBytesMax = uint64_t{1} << 30;  // that a probe may be told to send
 

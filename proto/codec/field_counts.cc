@@ -13,7 +13,7 @@ static_assert(has_fields<plan::UnitRates, 4>);
 static_assert(has_fields<dag::BackendTraits, 3>);
 static_assert(has_fields<DeviceClass, 2>);
 static_assert(has_fields<plan::Seat, 2>);
-static_assert(has_fields<DeviceReport, 10>);
+static_assert(has_fields<DeviceReport, 11>);
 static_assert(has_fields<Hello, 9>);
 static_assert(has_fields<StageHeld, 3>);
 static_assert(has_fields<HelloAck, 6>);

@@ -22,6 +22,7 @@ std::vector<dag::Arithmetic> known_arithmetic(const wire::DeviceReport& from) {
 
 void put(const DeviceReport& from, wire::DeviceReport& to) {
   to.set_device(from.device);
+  to.set_threads(from.threads);
   put(from.rates, *to.mutable_rates());
   to.set_memory(static_cast<uint64_t>(from.memory.value));
   to.set_host_memory(static_cast<uint64_t>(from.host_memory.value));
@@ -37,6 +38,8 @@ void put(const DeviceReport& from, wire::DeviceReport& to) {
 Status get(const wire::DeviceReport& from, DeviceReport& to) {
   Reader read("DeviceReport");
   read.name(from.device(), to.device, "device");
+  to.threads = from.threads();
+  read.require(to.threads <= kThreadsMax, "threads", "more than 1024");
   read.part(from.rates(), to.rates, "rates");
   read.bytes(from.memory(), to.memory, "memory");
   read.bytes(from.host_memory(), to.host_memory, "host_memory");

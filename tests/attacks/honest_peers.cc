@@ -113,7 +113,8 @@ void HonestPeers::join(Peer& peer) {
         hello.token = proto::TokenProof{token_.id, token_.secret.bytes};
         hello.name = "honest-" + std::to_string(peer.number);
         hello.instance = peer.number + 1;
-        hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "honest"};
+        hello.device = proto::DeviceReport{
+            .device = "cpu:1", .threads = 1, .memory = {1 << 30}, .fingerprint = "honest"};
         peer.connection->send(frame_of(hello));
       });
 }

@@ -69,7 +69,8 @@ LiesTold tell(const net::Endpoint& broker, const security::Token& token, const L
           hello.token = proto::TokenProof{token.id, token.secret.bytes};
           hello.name = "liar";
           if (lies.role == proto::Role::Peer)
-            hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "lies"};
+            hello.device = proto::DeviceReport{
+                .device = "cpu:1", .threads = 1, .memory = {1 << 30}, .fingerprint = "lies"};
           connection->send(frame_of(hello));
         });
     ++told.connections;

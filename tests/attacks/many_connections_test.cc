@@ -36,7 +36,8 @@ std::unique_ptr<RawTls> admitted(const BrokerProcess& broker, const security::Id
   hello.token = proto::TokenProof{token.id, token.secret.bytes};
   hello.name = "many";
   if (role == proto::Role::Peer)
-    hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "many"};
+    hello.device =
+        proto::DeviceReport{.device = "cpu:1", .threads = 1, .memory = {1 << 30}, .fingerprint = "many"};
   if (!tls->handshake() || !tls->write(frame(hello)) || !tls->read_some()) return nullptr;
   return tls;
 }

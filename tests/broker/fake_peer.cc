@@ -27,7 +27,8 @@ void Cluster::connect(FakePeer& peer) {
   hello.minor = options_.minor;
   hello.name = "peer" + std::to_string(peer.number);
   hello.instance = peer.instance;
-  hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "f"};
+  hello.device =
+      proto::DeviceReport{.device = "cpu:1", .threads = 1, .memory = {1 << 30}, .fingerprint = "f"};
   if (options_.reachable) hello.device->addresses = {hello.name};
   if (peer.stage && peer.stage->loaded && !peer.stage->failed)
     hello.holding = {peer.stage->assignment->run, peer.stage->assignment->plan_version,

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/rng.h"
+#include "broker/pool/candidates.h"
 #include "tests/support/keys.h"
 
 namespace weft::broker {
@@ -183,6 +184,15 @@ TEST(DealStages, NobodyHoldsMoreThanThereIsRoomFor) {
   EXPECT_EQ(deal_stages(stages, {{100, 15}, {300, 65}}).by_holder,
             (std::vector<std::vector<uint32_t>>{{0}, {1, 2}}));
   EXPECT_EQ(deal_stages(stages, {{5, 5}}).by_holder, (std::vector<std::vector<uint32_t>>{{}}));
+}
+
+TEST(DeviceViews, TakeTheThreadsThatThePeerSays) {
+  std::vector<Candidate> candidates(2);
+  candidates[0].device = {.device = "an old box", .threads = 4};
+  candidates[1].device = {.device = "cpu:4"};  // it does not say
+  const std::vector<plan::DeviceView> views = device_views(candidates);
+  EXPECT_EQ(views[0].threads, 4u);
+  EXPECT_EQ(views[1].threads, 0u);
 }
 
 }  // namespace

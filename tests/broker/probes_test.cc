@@ -230,7 +230,8 @@ TEST_F(ProbesTest, APeerOfAnEarlierProtocolIsNotAsked) {
   proto::Hello hello;
   hello.minor = 1;
   hello.name = "old";
-  hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "f"};
+  hello.device =
+      proto::DeviceReport{.device = "cpu:1", .threads = 1, .memory = {1 << 30}, .fingerprint = "f"};
   world.step(Introduced{2, key(2), "test", hello, TokenVerdict::Valid});
   EXPECT_TRUE(asked(2).empty());
   world.submit(100, 2);

@@ -217,7 +217,8 @@ TEST(SentAway, WhatARevokedTokenAdmittedEnds) {
   come(world, 100, 150);
   come(world, 101, 151);
   proto::Hello hello;
-  hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}, .fingerprint = "f"};
+  hello.device =
+      proto::DeviceReport{.device = "cpu:1", .threads = 1, .memory = {1 << 30}, .fingerprint = "f"};
   hello.token = proto::TokenProof{.id = 7};
   world.step(Introduced{1, key(1), "test", hello, TokenVerdict::Valid, proto::Role::Peer});
   world.step(TokensRevoked{{150, 7}});

@@ -96,7 +96,7 @@ class World {
     hello.instance = instance;
     hello.name = "peer" + std::to_string(who);
     hello.device = proto::DeviceReport{
-        .device = "cpu:1", .memory = {1 << 30}, .fingerprint = "f", .arithmetic = arithmetic};
+        .device = "cpu:1", .threads = 1, .memory = {1 << 30}, .fingerprint = "f", .arithmetic = arithmetic};
     step(Introduced{connection, key(who), "test", hello, verdict});
   }
   void submit(ConnectionId client, uint32_t stages, std::vector<std::string> excluded = {},

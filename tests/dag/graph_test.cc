@@ -5,6 +5,7 @@
 #include "dag/autodiff.h"
 #include "dag/lower.h"
 #include "dag/op_table.h"
+#include "dag/promote.h"
 #include "dag/text.h"
 #include "tests/support/models.h"
 
@@ -191,6 +192,22 @@ TEST(Lower, NeverGroupsAcrossAnOpThatStandsBetween) {
   builder.output("y", builder.add(OpKind::Mul, {a, product}), OutputRole::Prediction);
   const Graph graph = lower(builder.finish(), op_table(), {.fuse_elementwise = true});
   for (const Op& op : graph.ops()) EXPECT_FALSE(op.group.valid());
+}
+
+TEST(InputRoles, StayWithTheInputsOfACopy) {
+  GraphBuilder builder(op_table());
+  const ValueId x = builder.input("x", {DType::F32, {2, 3}});
+  const ValueId unread = builder.input("unread", {DType::F32, {2, 3}}, InputRole::Loss);
+  const ValueId y = builder.input("y", {DType::F32, {2, 3}}, InputRole::Loss);
+  builder.output("loss", builder.add(OpKind::Sub, {x, y}), OutputRole::Loss);
+  const Graph graph = builder.finish();
+  EXPECT_EQ(graph.input_role(unread), InputRole::Loss);
+  for (const Graph& copy :
+       {prune(graph, op_table()), lower(graph, op_table(), {}), promote_to_f64(graph, op_table())}) {
+    ASSERT_EQ(copy.input_roles().size(), copy.inputs().size());
+    for (const ValueId input : copy.inputs())
+      EXPECT_EQ(copy.input_role(input), copy.value(input).name == "x" ? InputRole::Model : InputRole::Loss);
+  }
 }
 
 }  // namespace

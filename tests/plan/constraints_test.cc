@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "dag/op_table.h"
 #include "plan/plan.h"
 #include "plan/strategy.h"
 #include "tests/plan/graphs.h"
@@ -225,6 +226,24 @@ TEST(Pins, AreFoundByNameOrBeginning) {
   EXPECT_FALSE(resolve_pin({"labels", "b"}, test::lowered(test::chain(1, 3), false), cluster)
                    .value_or(Pin{})
                    .of.size() > 1);
+}
+
+TEST(Pins, LabelsAreTheInputsOfTheLossWhateverTheirNames) {
+  dag::GraphBuilder builder(dag::op_table());
+  const dag::TensorSpec spec{dag::DType::F32, {2, 3}};
+  const dag::ValueId x = builder.input("loss.of.heat", spec);  // the model's own
+  const dag::ValueId y = builder.input("y", spec, dag::InputRole::Loss);
+  const dag::ValueId made = builder.add(dag::OpKind::Relu, {x});
+  const dag::ValueId difference = builder.add(dag::OpKind::Sub, {made, y});
+  builder.output("loss", difference, dag::OutputRole::Loss);
+  const Graph graph = builder.finish();
+  const ClusterView cluster = test::equal_devices(2);
+  const auto labels = resolve_pin({"labels", "b"}, graph, cluster);
+  ASSERT_TRUE(labels.has_value()) << labels.error().message;
+  EXPECT_EQ(labels->of, std::vector{graph.value(difference).producer});
+  const auto inputs = resolve_pin({"inputs", "b"}, graph, cluster);
+  ASSERT_TRUE(inputs.has_value()) << inputs.error().message;
+  EXPECT_EQ(inputs->of, std::vector{graph.value(made).producer});
 }
 
 }  // namespace

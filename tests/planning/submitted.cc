@@ -59,7 +59,7 @@ std::vector<broker::Candidate> candidates(size_t count) {
     broker::Candidate peer;
     peer.peer.digest.bytes[0] = static_cast<uint8_t>(i + 1);
     peer.name = "peer-" + std::to_string(i);
-    peer.device = {.device = "cpu:1", .memory = {int64_t{4} << 30}, .fingerprint = "equal"};
+    peer.device = {.device = "cpu:1", .threads = 1, .memory = {int64_t{4} << 30}, .fingerprint = "equal"};
     peer.device.rates = {.matmul_flops_per_second = 1e9 * static_cast<double>(i + 1),
                          .convolution_flops_per_second = 1e9 * static_cast<double>(i + 1),
                          .memory_bytes_per_second = 1e10};

@@ -102,6 +102,16 @@ TEST(Hostile, RatesByUnitAreWithinBoundsOrRefused) {
     }
 }
 
+TEST(Hostile, MoreThreadsThanAProcessorHasAreRefused) {
+  Hello hello = hello_with({2e9, 3e9, 4e9, 1e-6});
+  for (const auto& [threads, is_decent] : {std::pair{0u, true}, {1024u, true}, {1025u, false}}) {
+    hello.device->threads = threads;
+    const auto decoded = decode(encode(Message{hello}));
+    EXPECT_EQ(decoded.has_value(), is_decent) << threads;
+    if (decoded) EXPECT_EQ(std::get<Hello>(*decoded).device->threads, threads);
+  }
+}
+
 TEST(HostileMessages, MutatedOnesAreRefusedOrDecent) {
   constexpr uint64_t kPerKind = kSanitized ? 500 : 2500;
   size_t taken = 0, tried = 0;

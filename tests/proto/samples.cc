@@ -175,6 +175,7 @@ class Maker {
   }
   void fill(TokenProof& to) { fill_all(to.id, to.secret); }
   void fill(DeviceReport& to) {
+    to.threads = small();
     fill_all(to.device, to.rates, to.memory, to.host_memory, to.fingerprint, to.traits.fuse_elementwise,
              to.traits.fuse_products, to.region, to.owner, to.addresses);
     pick(to.traits.convolution_layout, dag::Layout::Blocked16);

@@ -112,7 +112,8 @@ class CoreTest : public ::testing::Test {
     hello.hello.role = role;
     hello.hello.name = name;
     hello.hello.token = proto::TokenProof{.id = role == Role::Submitter ? uint64_t{2} : uint64_t{1}};
-    if (role == Role::Peer) hello.hello.device = proto::DeviceReport{.device = "cpu:1", .memory = {1 << 30}};
+    if (role == Role::Peer)
+      hello.hello.device = proto::DeviceReport{.device = "cpu:1", .threads = 1, .memory = {1 << 30}};
     return hello;
   }
   template <typename M>

@@ -130,7 +130,8 @@ TEST_F(TokenJudge, NobodyIsAdmittedByWhatItWasNotGiven) {
     for (size_t at = 0; at < 8; ++at)
       event.who.digest.bytes[at] = static_cast<uint8_t>(connection >> (8 * at));
     event.hello.role = std::array{Role::Peer, Role::Submitter, Role::PeerBulk, Role::Admin}[rng_.below(4)];
-    if (event.hello.role == Role::Peer) event.hello.device = proto::DeviceReport{.device = "cpu:1"};
+    if (event.hello.role == Role::Peer)
+      event.hello.device = proto::DeviceReport{.device = "cpu:1", .threads = 1};
     event.hello.token = attempt();
     const bool is_good_one = is_good(*event.hello.token, event.hello.role);
     if (is_good_one && admitted > 2'000) continue;
