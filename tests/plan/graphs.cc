@@ -40,7 +40,8 @@ ValueId parameter(GraphBuilder& b, const std::string& name, Shape shape) {
 }
 
 Graph with_loss(GraphBuilder& b, ValueId logits) {
-  const ValueId target = b.input(std::string(dag::kTargetInput), {DType::I64, {b.spec(logits).shape[0]}});
+  const ValueId target = b.input(std::string(dag::kTargetInput), {DType::I64, {b.spec(logits).shape[0]}},
+                                 dag::InputRole::Loss);
   b.output("loss",
            b.add(OpKind::CrossEntropy, {logits, target},
                  {{Attr::Axis, int64_t{1}}, {Attr::Reduction, std::string("mean")}}),
@@ -209,7 +210,8 @@ Graph gpt(const GptOptions& o) {
   }
   const ValueId head = o.tied ? wte : parameter(b, "head", {o.vocabulary, o.width});
   const ValueId logits = b.add(OpKind::MatMul, {norm("ln", x), head}, {{Attr::TransB, int64_t{1}}}, "logits");
-  const ValueId labels = b.input(std::string(dag::kTargetInput), {DType::I64, {1, o.tokens}});
+  const ValueId labels =
+      b.input(std::string(dag::kTargetInput), {DType::I64, {1, o.tokens}}, dag::InputRole::Loss);
   b.output("loss",
            b.add(OpKind::CrossEntropy, {logits, labels},
                  {{Attr::Axis, int64_t{2}}, {Attr::Reduction, std::string("mean")}}),

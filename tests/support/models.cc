@@ -13,6 +13,7 @@ using dag::Attributes;
 using dag::DType;
 using dag::GraphBuilder;
 using dag::InitializerRole;
+using dag::InputRole;
 using dag::Ints;
 using dag::OpKind;
 using dag::OutputRole;
@@ -52,8 +53,8 @@ class ModelBuilder {
     model_.weights.emplace(name, std::move(tensor));
     return value;
   }
-  ValueId input(const std::string& name, Tensor tensor) {
-    const ValueId value = builder_.input(name, tensor.spec());
+  ValueId input(const std::string& name, Tensor tensor, InputRole role = InputRole::Model) {
+    const ValueId value = builder_.input(name, tensor.spec(), role);
     model_.inputs.emplace(name, std::move(tensor));
     return value;
   }
@@ -65,7 +66,7 @@ class ModelBuilder {
   }
 
   Model finish(ValueId logits, Tensor labels, int64_t axis) {
-    const ValueId target = input(std::string(dag::kTargetInput), std::move(labels));
+    const ValueId target = input(std::string(dag::kTargetInput), std::move(labels), InputRole::Loss);
     const ValueId loss = add(OpKind::CrossEntropy, {logits, target},
                              {{Attr::Axis, axis}, {Attr::Reduction, std::string("mean")}});
     builder_.output("loss", loss, OutputRole::Loss);
