@@ -43,6 +43,8 @@ add_library(weft_zmq INTERFACE)
 target_include_directories(weft_zmq SYSTEM INTERFACE ${ZMQ_INCLUDE_DIR})
 target_link_libraries(weft_zmq INTERFACE ${ZMQ_LIBRARY})
 
+find_package(Boost REQUIRED)  # headers alone: Beast's parser of HTTP
+
 if(WEFT_TESTS)
   find_package(GTest REQUIRED)
   find_package(Boost REQUIRED COMPONENTS context)  # fibers, for kernels as C++ (peer/backend/cuda/shim)

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <asio/ip/tcp.hpp>
-#include <cerrno>
-#include <map>
 #include <vector>
 
+#include "net/acceptor.h"
+#include "net/census.h"
 #include "net/connection_core.h"
 #include "net/context.h"
 #include "net/relay.h"
@@ -19,56 +19,10 @@ namespace {
 
 using asio::ip::tcp;
 
-constexpr int kAcceptsPerTurn = 64;
-constexpr Duration kAcceptBackOff = std::chrono::milliseconds(100);
 constexpr std::byte kTlsHandshakeRecord{0x16};
 // The heads of a record and of the message in it: what TLS takes memory by.
 constexpr size_t kTlsHeadSize = 5 + 4;
 constexpr size_t kClientHelloMax = 8 << 10;  // ten times ours
-
-// Who is counted together: an IPv4 address, or the /64 that one customer is given.
-using AddressKey = std::array<uint8_t, 9>;
-AddressKey address_key(asio::ip::address address) {
-  AddressKey key{};
-  if (address.is_v6() && address.to_v6().is_v4_mapped())
-    address = asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
-  if (address.is_v4()) {
-    const auto bytes = address.to_v4().to_bytes();
-    key[0] = 4;
-    std::copy(bytes.begin(), bytes.end(), key.begin() + 1);
-  } else {
-    const auto bytes = address.to_v6().to_bytes();
-    key[0] = 6;
-    std::copy_n(bytes.begin(), 8, key.begin() + 1);
-  }
-  return key;
-}
-
-// How many there are, in all and by address. Tokens count themselves out, also after the listener has gone.
-class Census : public std::enable_shared_from_this<Census> {
- public:
-  size_t size() const { return size_; }
-  size_t size_at(const AddressKey& key) const {
-    const auto found = by_address_.find(key);
-    return found == by_address_.end() ? 0 : found->second;
-  }
-  // Where most are. REQUIRES: there are some.
-  const AddressKey& fullest() const {
-    return std::ranges::max_element(by_address_, {}, [](const auto& entry) { return entry.second; })->first;
-  }
-  std::shared_ptr<void> enter(const AddressKey& key) {
-    ++size_;
-    ++by_address_[key];
-    return std::shared_ptr<void>(nullptr, [self = shared_from_this(), key](void*) {
-      --self->size_;
-      if (--self->by_address_[key] == 0) self->by_address_.erase(key);
-    });
-  }
-
- private:
-  size_t size_ = 0;
-  std::map<AddressKey, size_t> by_address_;
-};
 
 class Port;
 
@@ -110,20 +64,16 @@ class Port final : public std::enable_shared_from_this<Port> {
       : context(std::move(context)),
         options(std::move(options)),
         on_connection(std::move(on_connection)),
-        acceptor_(this->context->io),
-        back_off_(this->context),
         relay(this->context, this->options.limits, this->options.relay_ticket_is_granted, stats) {}
 
   Status open(const Endpoint& endpoint);
   void close() {
     is_closed = true;
-    asio::error_code ignored;
-    acceptor_.close(ignored);
-    back_off_.cancel();
+    if (acceptor_) acceptor_->close();
     const auto last = std::move(arrivals_);
     arrivals_.clear();
   }
-  Endpoint bound() const { return to_endpoint(local_); }
+  Endpoint bound() const { return acceptor_->bound(); }
   ListenStats current_stats() const {
     ListenStats now = stats;
     now.open_connections = connections_->size();
@@ -147,14 +97,10 @@ class Port final : public std::enable_shared_from_this<Port> {
   bool is_closed = false;
 
  private:
-  void wait();
-  void accept_all();
   void admit(tcp::socket socket, const tcp::endpoint& from);
   bool make_room(const AddressKey& newcomer);
 
-  tcp::acceptor acceptor_;
-  tcp::endpoint local_;
-  Alarm back_off_;
+  std::shared_ptr<Acceptor> acceptor_;
   std::shared_ptr<Census> connections_ = std::make_shared<Census>(), handshakes_ = std::make_shared<Census>();
   std::vector<std::shared_ptr<Arrival>> arrivals_;  // the oldest first, at most handshakes_max
 
@@ -247,63 +193,12 @@ void Arrival::begin_tls() {
 // ---- Port
 
 Status Port::open(const Endpoint& endpoint) {
-  const auto failed = [&](ErrorCode code, const std::string& why) {
-    return fail(code, "cannot listen at " + to_string(endpoint) + ": " + why);
-  };
   WEFT_TRY(tls, TlsSettings::make(*options.identity, TlsSide::Server));
-  asio::error_code error;
-  tcp::endpoint address(asio::ip::make_address(endpoint.host, error), endpoint.port);
-  if (error) {
-    tcp::resolver resolver(context->io);
-    const auto found = resolver.resolve(endpoint.host, std::to_string(endpoint.port),
-                                        tcp::resolver::numeric_service | tcp::resolver::passive, error);
-    if (error || found.empty())
-      return failed(ErrorCode::InvalidArgument, "the name cannot be looked up: " + error.message());
-    address = found.begin()->endpoint();
-  }
-  acceptor_.open(address.protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(address, error);
-  if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
-  if (!error) acceptor_.non_blocking(true, error);
-  if (!error) local_ = acceptor_.local_endpoint(error);
-  if (error == asio::error::address_in_use)
-    return failed(ErrorCode::Unavailable, "another program listens there; stop it, or choose another port");
-  if (error == asio::error::access_denied)
-    return failed(ErrorCode::PermissionDenied, "ports below 1024 are for root; choose a higher one");
-  if (error.value() == EADDRNOTAVAIL)
-    return failed(ErrorCode::InvalidArgument,
-                  "this machine does not have that address; 0.0.0.0 means all it has");
-  if (error) return failed(ErrorCode::Unavailable, error.message());
-  wait();
-  return {};
-}
-
-void Port::wait() {
-  acceptor_.async_wait(tcp::acceptor::wait_read, [weak = weak_from_this()](const asio::error_code& error) {
-    const auto self = weak.lock();
-    if (!self || self->is_closed || error == asio::error::operation_aborted) return;
-    self->accept_all();
-  });
-}
-
-void Port::accept_all() {
-  for (int i = 0; i < kAcceptsPerTurn && !is_closed; ++i) {
-    asio::error_code error;
-    tcp::endpoint from;
-    tcp::socket socket = acceptor_.accept(from, error);
-    if (error == asio::error::would_block || error == asio::error::try_again) break;
-    if (error == asio::error::connection_aborted) continue;
-    if (error) {
-      // No descriptors or memory: the port stays ready, and asking again at once would spin.
-      back_off_.set_after(kAcceptBackOff, [weak = weak_from_this()] {
-        if (const auto self = weak.lock()) self->accept_all();
+  acceptor_ = std::make_shared<Acceptor>(
+      context, [weak = weak_from_this()](tcp::socket socket, const tcp::endpoint& from) {
+        if (const auto self = weak.lock()) self->admit(std::move(socket), from);
       });
-      return;
-    }
-    admit(std::move(socket), from);
-  }
-  if (!is_closed) wait();
+  return acceptor_->open(endpoint);
 }
 
 void Port::admit(tcp::socket socket, const tcp::endpoint& from) {

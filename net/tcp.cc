@@ -129,6 +129,22 @@ TransportPtr make_tcp_transport(std::shared_ptr<Context> context, tcp::socket so
   return std::make_unique<TcpTransport>(std::move(context), std::move(socket));
 }
 
+AddressKey address_key(asio::ip::address address) {
+  AddressKey key{};
+  if (address.is_v6() && address.to_v6().is_v4_mapped())
+    address = asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+  if (address.is_v4()) {
+    const auto bytes = address.to_v4().to_bytes();
+    key[0] = 4;
+    std::copy(bytes.begin(), bytes.end(), key.begin() + 1);
+  } else {
+    const auto bytes = address.to_v6().to_bytes();
+    key[0] = 6;
+    std::copy_n(bytes.begin(), 8, key.begin() + 1);
+  }
+  return key;
+}
+
 Endpoint to_endpoint(const tcp::endpoint& endpoint) {
   auto address = endpoint.address();
   if (address.is_v6() && address.to_v6().is_v4_mapped())

@@ -1,5 +1,5 @@
 // Bytes in order both ways, without waiting: what TLS and the relay stand on. A socket, or a socket behind an
-// emulated link. Internal to net/.
+// emulated link. Outside of net/ only a port of another protocol uses it (byte_listener.h).
 #pragma once
 
 #include <cstddef>

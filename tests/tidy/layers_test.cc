@@ -60,14 +60,16 @@ const std::map<std::string, Layer>& layers() {
       {"security", {{"base"}}},
       {"net/model", {{"base"}, true}},
       {"net", {{"net/model", "security", "base"}}},
+      {"web", {{"net", "base"}}},
       {"broker/store", {{"broker", "proto/codec", "proto", "dag", "base"}}},
       {"peer/backend/null", {{"plan", "peer/backend", "peer", "dag", "base"}}},
       {"broker/service",
-       {{"broker", "broker/store", "proto", "proto/codec", "net", "security", "storage", "configs", "data",
-         "train", "dag/onnx", "peer/backend/reference", "peer/backend", "plan", "dag", "base"}}},
+       {{"broker", "broker/store", "proto", "proto/codec", "net", "web", "security", "storage", "configs",
+         "data", "train", "dag/onnx", "peer/backend/reference", "peer/backend", "plan", "dag", "base"}}},
       {"peer/service",
        {{"peer", "peer/machine", "peer/backend", "peer/backend/cpu", "peer/backend/host", "peer/backend/null",
-         "compress", "proto", "proto/codec", "net", "security", "storage", "plan", "dag", "base"}}},
+         "compress", "proto", "proto/codec", "net", "web", "security", "storage", "plan", "dag",
+         "base"}}},
       {"train",
        {{"configs", "data", "storage", "dag/onnx", "dag/passes", "peer/backend/reference", "peer",
          "peer/backend", "plan", "dag", "base"}}},
@@ -80,6 +82,7 @@ const std::map<std::string, Layer>& layers() {
          "proto",
          "proto/codec",
          "net",
+         "web",
          "security",
          "plan",
          "train",
@@ -128,7 +131,7 @@ const std::map<std::string, std::set<std::string>>& doors() {
       {"oneapi/dnnl", {"peer/backend/cpu"}},
       {"omp.h", {"peer/backend/cpu"}},
       {"zlib.h", {"data"}},
-      {"openssl/", {"storage", "security", "net"}},  // digests; keys; TLS
+      {"openssl/", {"storage", "security", "net", "web"}},  // digests; keys; TLS
       {"asio", {"net"}},
       {"zmq", {"broker/service"}},
       {"sqlite3.h", {"broker/store"}},
@@ -137,7 +140,8 @@ const std::map<std::string, std::set<std::string>>& doors() {
       {"cublas", {"peer/backend/cuda"}},
       {"cudnn", {"peer/backend/cuda"}},
       {"nvrtc.h", {"peer/backend/cuda"}},
-      {"boost/", {"peer/backend/cuda"}},  // fibers of the shim
+      {"boost/", {"peer/backend/cuda", "web"}},  // fibers of the shim; a parser of HTTP
+      {"nlohmann/", {"cli", "storage", "web"}},
   };
   return kDoors;
 }
@@ -147,7 +151,7 @@ const fs::path kRoot = WEFT_SOURCE_DIR;
 std::vector<fs::path> sources() {
   std::vector<fs::path> files;
   for (const char* top : {"base", "dag", "peer", "data", "configs", "storage", "train", "cli", "compress",
-                          "plan", "proto", "broker", "security", "net", "sim"})
+                          "plan", "proto", "broker", "security", "net", "web", "sim"})
     if (fs::exists(kRoot / top))
       for (const auto& entry : fs::recursive_directory_iterator(kRoot / top))
         if (entry.path().extension() == ".cc" || entry.path().extension() == ".h")
