@@ -51,8 +51,8 @@ class Metrics {
   };
 
   // Names a family. Doing so again changes nothing.
-  // REQUIRES: a valid name, of one kind and with the same bounds each time; bounds that rise; a counter's name
-  // ends in "_total", no other does.
+  // REQUIRES: a valid name, of one kind and with the same bounds each time; bounds that rise; a counter's
+  // name ends in "_total", no other does.
   void declare_counter(std::string_view name, std::string_view help);
   void declare_gauge(std::string_view name, std::string_view help);
   void declare_histogram(std::string_view name, std::string_view help, std::span<const double> bounds);

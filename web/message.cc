@@ -45,7 +45,8 @@ Status split_query(std::string_view query, std::map<std::string, std::string>& i
     const size_t equals = pair.find('=');
     auto name = percent_decoded(pair.substr(0, equals), /*is_query=*/true);
     auto value = percent_decoded(equals == pair.npos ? "" : pair.substr(equals + 1), /*is_query=*/true);
-    if (!name || !value) return fail(ErrorCode::InvalidArgument, "the query holds a '%' that encodes nothing");
+    if (!name || !value)
+      return fail(ErrorCode::InvalidArgument, "the query holds a '%' that encodes nothing");
     into.emplace(std::move(*name), std::move(*value));
   }
   return {};

@@ -18,10 +18,10 @@ struct Header {
 };
 
 struct Request {
-  std::string method;                         // "GET"; as it came, for its case counts
-  std::string path;                           // with %XX decoded; begins with "/"
+  std::string method;                          // "GET"; as it came, for its case counts
+  std::string path;                            // with %XX decoded; begins with "/"
   std::map<std::string, std::string> query{};  // decoded; of a name that comes twice the first
-  std::vector<Header> headers{};              // in the order in which they came
+  std::vector<Header> headers{};               // in the order in which they came
   std::string body{};
   std::string remote{};  // "192.0.2.1:4711", for logs
 

@@ -2,8 +2,8 @@
 //
 // Boost.Beast's parser reads the grammar. RESTinio, which Debian 12 has as 0.6.16, would be the whole server,
 // but cannot hold this port's limits: on what it cannot parse, and on a body beyond its limit, it closes
-// without an answer (no 400, no 413); one time limit stands for an idle connection, a head and a body; while a
-// request is being served it either does not read, and misses that the client has gone, or reads under that
+// without an answer (no 400, no 413); one time limit stands for an idle connection, a head and a body; while
+// a request is being served it either does not read, and misses that the client has gone, or reads under that
 // same time limit, which ends a stream. It needs http_parser, too, which nobody keeps any more.
 #pragma once
 
@@ -46,14 +46,14 @@ class RequestParser {
   size_t feed(std::string_view bytes);
 
   State state() const;
-  const Request& request() const;     // REQUIRES: Body or Complete
-  Request take();                     // REQUIRES: Complete. A new parser reads the next one.
-  const Refusal& refusal() const;     // REQUIRES: Refused
-  size_t body_bytes() const;          // of the body: those that are there, or that were announced
-  bool has_begun() const;             // a byte of the request is there
-  bool keeps_alive() const;           // REQUIRES: Body or Complete
-  bool is_http_1_0() const;           // REQUIRES: Body or Complete
-  bool expects_continue() const;      // REQUIRES: Body or Complete
+  const Request& request() const;  // REQUIRES: Body or Complete
+  Request take();                  // REQUIRES: Complete. A new parser reads the next one.
+  const Refusal& refusal() const;  // REQUIRES: Refused
+  size_t body_bytes() const;       // of the body: those that are there, or that were announced
+  bool has_begun() const;          // a byte of the request is there
+  bool keeps_alive() const;        // REQUIRES: Body or Complete
+  bool is_http_1_0() const;        // REQUIRES: Body or Complete
+  bool expects_continue() const;   // REQUIRES: Body or Complete
 
  private:
   struct Impl;

@@ -55,7 +55,8 @@ TEST(RequestParser, AWholeRequest) {
 
 TEST(RequestParser, WhereItIsCutDoesNotMatter) {
   const std::string chunked =
-      "POST / HTTP/1.1\r\nHost: me\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n5;x=\"y\"\r\nDEFGH\r\n0\r\n"
+      "POST / HTTP/1.1\r\nHost: me\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n3\r\nabc\r\n5;x=\"y\"\r\nDEFGH\r\n0\r\n"
       "Trailer: z\r\n\r\n";
   for (size_t piece = 1; piece < 40; ++piece) {
     Reading plain, other;
@@ -171,7 +172,8 @@ TEST(RequestParser, MutatedRequests) {
     auto bad = bad_requests();
     std::string text = rng.below(2) == 0 ? std::string(kPost) : bad[rng.below(bad.size())].text;
     text.resize(std::min<size_t>(text.size(), 3000));
-    for (uint64_t i = rng.below(4); i > 0; --i) text[rng.below(text.size())] = static_cast<char>(rng.below(256));
+    for (uint64_t i = rng.below(4); i > 0; --i)
+      text[rng.below(text.size())] = static_cast<char>(rng.below(256));
     Reading reading;
     reading.feed(text, 1 + rng.below(50));
     ASSERT_LE(reading.rest.size(), text.size());
