@@ -85,15 +85,15 @@ TEST(RequestParser, TheHeadIsSeenBeforeTheBody) {
   EXPECT_TRUE(reading.parser.expects_continue());
 }
 
-struct Bad {
+struct BadRequest {
   const char* name;
   std::string text;
   int status;
 };
 
-std::vector<Bad> bad_requests() {
+std::vector<BadRequest> bad_requests() {
   const std::string host = "Host: me\r\n";
-  std::vector<Bad> bad = {
+  std::vector<BadRequest> bad = {
       {"no_request", "hello\r\n\r\n", 400},
       {"tls", "\x16\x03\x01\x02\x01\x01\xfc\x03\x03" + std::string(64, 'a'), 400},
       {"http2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505},
@@ -134,7 +134,7 @@ std::vector<Bad> bad_requests() {
 }
 
 TEST(RequestParser, WhatIsRefused) {
-  for (const Bad& bad : bad_requests())
+  for (const BadRequest& bad : bad_requests())
     for (const size_t piece : {size_t{1}, size_t{7}, SIZE_MAX}) {
       Reading reading;
       ASSERT_EQ(reading.feed(bad.text, piece), State::Refused) << bad.name << ", pieces of " << piece;
