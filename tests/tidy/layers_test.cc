@@ -36,6 +36,7 @@ const std::map<std::string, Layer>& layers() {
       {"data", {{"dag", "base"}}},
       {"configs", {{"data", "plan", "peer", "dag", "compress", "base"}}},
       {"storage", {{"dag", "base"}}},
+      {"text", {{"base"}}},
       {"peer/backend/host", {{"peer/backend", "peer", "dag", "base"}}},
       {"peer/backend/reference", {{"peer/backend/host", "peer/backend", "peer", "dag", "base"}}},
       {"peer/backend/cpu",
@@ -131,6 +132,8 @@ const std::map<std::string, std::set<std::string>>& doors() {
       {"oneapi/dnnl", {"peer/backend/cpu"}},
       {"omp.h", {"peer/backend/cpu"}},
       {"zlib.h", {"data"}},
+      {"pcre2.h", {"text"}},
+      {"utf8proc.h", {"text"}},
       {"openssl/", {"storage", "security", "net", "web"}},  // digests; keys; TLS
       {"asio", {"net"}},
       {"zmq", {"broker/service"}},
@@ -151,7 +154,7 @@ const fs::path kRoot = WEFT_SOURCE_DIR;
 std::vector<fs::path> sources() {
   std::vector<fs::path> files;
   for (const char* top : {"base", "dag", "peer", "data", "configs", "storage", "train", "cli", "compress",
-                          "plan", "proto", "broker", "security", "net", "web", "sim"})
+                          "plan", "proto", "broker", "security", "net", "web", "sim", "serve", "text"})
     if (fs::exists(kRoot / top))
       for (const auto& entry : fs::recursive_directory_iterator(kRoot / top))
         if (entry.path().extension() == ".cc" || entry.path().extension() == ".h")

@@ -1,0 +1,155 @@
+#include "text/chat.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/printable.h"
+#include "text/blanks.h"
+#include "text/tokenizer_parts.h"
+
+namespace weft::text {
+namespace {
+
+constexpr std::array kTemplates = {ChatTemplate::ChatML, ChatTemplate::Llama3, ChatTemplate::Plain};
+constexpr std::array<std::string_view, 3> kRoles = {"system", "user", "assistant"};
+
+// A part of a prompt: the name of a control token, or text.
+struct PromptPart {
+  std::string text;
+  bool is_control = false;
+};
+
+class Prompt {
+ public:
+  Prompt& control(std::string_view name) {
+    parts_.push_back({std::string(name), true});
+    return *this;
+  }
+  Prompt& text(std::string_view text) {
+    if (parts_.empty() || parts_.back().is_control) parts_.push_back({});
+    parts_.back().text += text;
+    return *this;
+  }
+  std::vector<PromptPart> take() { return std::move(parts_); }
+
+ private:
+  std::vector<PromptPart> parts_;
+};
+
+std::string_view trimmed(std::string_view text) {
+  text.remove_prefix(leading_blanks(text));
+  text.remove_suffix(trailing_blanks(text));
+  return text;
+}
+
+std::vector<PromptPart> chatml(std::span<const ChatMessage> messages) {
+  Prompt prompt;
+  for (const ChatMessage& message : messages)
+    prompt.control("<|im_start|>")
+        .text(message.role + "\n" + message.content)
+        .control("<|im_end|>")
+        .text("\n");
+  return prompt.control("<|im_start|>").text("assistant\n").take();
+}
+
+std::vector<PromptPart> llama3(std::span<const ChatMessage> messages) {
+  Prompt prompt;
+  const auto header = [&](std::string_view role) -> Prompt& {
+    return prompt.control("<|start_header_id|>").text(role).control("<|end_header_id|>").text("\n\n");
+  };
+  prompt.control("<|begin_of_text|>");
+  for (const ChatMessage& message : messages)
+    header(message.role).text(trimmed(message.content)).control("<|eot_id|>");
+  return header("assistant").take();
+}
+
+std::vector<PromptPart> plain(std::span<const ChatMessage> messages) {
+  Prompt prompt;
+  for (const ChatMessage& message : messages) {
+    if (message.role == "system")
+      prompt.text(message.content).text("\n\n");
+    else
+      prompt.text(message.role == "user" ? "User: " : "Assistant: ").text(message.content).text("\n");
+  }
+  return prompt.text("Assistant:").take();
+}
+
+Result<std::vector<PromptPart>> prompt_of(ChatTemplate chat_template, std::span<const ChatMessage> messages) {
+  if (messages.empty()) return fail(ErrorCode::InvalidArgument, "the conversation has no message");
+  for (size_t i = 0; i < messages.size(); ++i)
+    if (std::find(kRoles.begin(), kRoles.end(), messages[i].role) == kRoles.end())
+      return fail(ErrorCode::InvalidArgument, "message " + std::to_string(i) + " has the role '" +
+                                                  printable(messages[i].role.substr(0, 32)) +
+                                                  "'; there are system, user and assistant");
+  switch (chat_template) {
+    case ChatTemplate::ChatML: return chatml(messages);
+    case ChatTemplate::Llama3: return llama3(messages);
+    case ChatTemplate::Plain: return plain(messages);
+  }
+  return fail(ErrorCode::Internal, "no such template");
+}
+
+Status check_control(const Tokenizer& tokenizer, ChatTemplate chat_template,
+                     std::span<const PromptPart> parts) {
+  for (const PromptPart& part : parts) {
+    if (!part.is_control) continue;
+    const auto token = tokenizer.added_token(part.text);
+    if (token && tokenizer.is_special(*token)) continue;
+    return fail(ErrorCode::NotFound, "the chat template " + std::string(to_string(chat_template)) + " needs " +
+                                         part.text + ", which is no special token of this tokenizer; choose " +
+                                         "the template that the model was trained with, or plain");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view to_string(ChatTemplate chat_template) {
+  switch (chat_template) {
+    case ChatTemplate::ChatML: return "chatml";
+    case ChatTemplate::Llama3: return "llama3";
+    case ChatTemplate::Plain: return "plain";
+  }
+  return "?";
+}
+
+Result<ChatTemplate> chat_template_from(std::string_view name) {
+  std::string names;
+  for (const ChatTemplate each : kTemplates) {
+    if (name == to_string(each)) return each;
+    names += (names.empty() ? "" : ", ") + std::string(to_string(each));
+  }
+  return fail(ErrorCode::NotFound,
+              "no chat template is called '" + printable(name.substr(0, 64)) + "'; there are " + names);
+}
+
+Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, ChatTemplate chat_template,
+                                         std::span<const ChatMessage> messages) {
+  WEFT_TRY(const auto parts, prompt_of(chat_template, messages));
+  WEFT_TRY_STATUS(check_control(tokenizer, chat_template, parts));
+  std::vector<TextPart> texts;
+  for (const PromptPart& part : parts)
+    texts.push_back({part.text, part.is_control ? SpecialTokens::Recognized : SpecialTokens::AsText});
+  WEFT_TRY(std::vector<TokenId> tokens, tokenizer.encode(texts, /*adds_frame=*/false));
+  if (chat_template == ChatTemplate::Plain) {
+    const auto& before = tokenizer.parts().before;
+    tokens.insert(tokens.begin(), before.begin(), before.end());
+  }
+  return tokens;
+}
+
+Result<std::string> render_chat(ChatTemplate chat_template, std::span<const ChatMessage> messages) {
+  WEFT_TRY(const auto parts, prompt_of(chat_template, messages));
+  std::string text;
+  for (const PromptPart& part : parts) text += part.text;
+  return text;
+}
+
+ChatEnd chat_end(const Tokenizer& tokenizer, ChatTemplate chat_template) {
+  ChatEnd end;
+  end.tokens.assign(tokenizer.end_tokens().begin(), tokenizer.end_tokens().end());
+  if (chat_template == ChatTemplate::Plain) end.texts = {"\nUser:", "\nAssistant:"};
+  return end;
+}
+
+}  // namespace weft::text

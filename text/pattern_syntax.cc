@@ -1,0 +1,197 @@
+#include "text/pattern_syntax.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+
+#include "base/printable.h"
+#include "text/utf8.h"
+
+namespace weft::text {
+namespace {
+
+// As items of a class. PCRE2's own \s has U+180E as well, and its \w lacks what is only alphabetic.
+constexpr std::string_view kSpaceItems = R"(\t-\r\x{85}\p{Z})";
+constexpr std::string_view kWordItems = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+constexpr std::string_view kHexItems = "0-9A-Fa-f";
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_hex(char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; }
+
+class Translator {
+ public:
+  explicit Translator(std::string_view expression) : left_(expression) {}
+
+  Result<std::string> run() {
+    while (!left_.empty()) WEFT_TRY_STATUS(next());
+    return std::move(out_);
+  }
+
+ private:
+  tl::unexpected<Error> refuse(std::string_view what) const {
+    return fail(ErrorCode::Unsupported, "'" + printable(what.substr(0, 16)) +
+                                            "' in a pattern is not supported; write the pattern without it");
+  }
+  void copy(size_t size) {
+    out_ += left_.substr(0, size);
+    left_.remove_prefix(size);
+  }
+  void write(std::string_view text, size_t size) {
+    out_ += text;
+    left_.remove_prefix(size);
+  }
+
+  Status next() {
+    switch (left_[0]) {
+      case '\\': return escape();
+      case '[': return char_class();
+      case '(': return group();
+      case '{': return braces();
+      default: copy(1); return {};
+    }
+  }
+
+  Status group() {
+    if (!left_.starts_with("(?")) {
+      if (left_.starts_with("(*")) return refuse("(*");
+      write("(?:", 1);
+      return {};
+    }
+    static constexpr std::string_view kGroups[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!",
+                                                   "(?>", "(?i:", "(?-i:", "(?i)", "(?-i)"};
+    for (const std::string_view known : kGroups)
+      if (left_.starts_with(known)) {
+        copy(known.size());
+        return {};
+      }
+    return refuse(left_.substr(0, 4));
+  }
+
+  // {n}, {n,}, {,m}, {n,m}; what is none of these stands for itself.
+  Status braces() {
+    size_t at = 1;
+    while (at < left_.size() && (is_digit(left_[at]) || left_[at] == ',')) ++at;
+    const std::string_view inside = left_.substr(1, at - 1);
+    if (at == left_.size() || left_[at] != '}' || inside.empty() || inside == "," ||
+        std::count(inside.begin(), inside.end(), ',') > 1) {
+      write("\\{", 1);
+      return {};
+    }
+    const bool is_exact = inside.find(',') == std::string_view::npos;
+    const char after = at + 1 < left_.size() ? left_[at + 1] : '\0';
+    if (after == '+' || (after == '?' && is_exact)) return refuse(left_.substr(0, at + 2));
+    write("{" + std::string(inside.starts_with(',') ? "0" : "") + std::string(inside) + "}", at + 1);
+    return {};
+  }
+
+  Status escape() {
+    if (left_.size() < 2) return refuse("\\");
+    switch (left_[1]) {
+      case 's': write("[" + std::string(kSpaceItems) + "]", 2); return {};
+      case 'S': write("[^" + std::string(kSpaceItems) + "]", 2); return {};
+      case 'w': write("[" + std::string(kWordItems) + "]", 2); return {};
+      case 'W': write("[^" + std::string(kWordItems) + "]", 2); return {};
+      case 'h': write("[" + std::string(kHexItems) + "]", 2); return {};
+      case 'H': write("[^" + std::string(kHexItems) + "]", 2); return {};
+      case 'b': write(word_boundary(), 2); return {};
+      case 'A': case 'z': case 'Z': copy(2); return {};
+      default: return escaped_item();
+    }
+  }
+  static std::string word_boundary() {
+    const std::string word = "[" + std::string(kWordItems) + "]";
+    return "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))";
+  }
+
+  // What means the same within a class and outside.
+  Status escaped_item() {
+    const char c = left_[1];
+    switch (c) {
+      case 'd': case 'D': case 't': case 'n': case 'r': case 'f': case 'a': case 'e': copy(2); return {};
+      case 'v': write("\\x0B", 2); return {};
+      case 'p': case 'P': return property();
+      case 'x': return hex_escape();
+      case 'u': return unicode_escape();
+      default: break;
+    }
+    if (is_digit(c) || std::isalpha(static_cast<unsigned char>(c)) != 0) return refuse(left_.substr(0, 2));
+    if (static_cast<unsigned char>(c) >= 0x80)
+      write(left_.substr(1, first_character(left_.substr(1)).size), 1 + first_character(left_.substr(1)).size);
+    else
+      copy(2);
+    return {};
+  }
+  Status property() {
+    const size_t end = left_.find('}');
+    if (left_.size() < 3 || left_[2] != '{' || end == std::string_view::npos || end > 64)
+      return refuse(left_.substr(0, 3));
+    copy(end + 1);
+    return {};
+  }
+  Status hex_escape() {
+    const size_t end = left_.starts_with("\\x{") ? left_.find('}') : std::string_view::npos;
+    if (end != std::string_view::npos && end <= 11 && end > 3 &&
+        std::all_of(left_.begin() + 3, left_.begin() + static_cast<std::ptrdiff_t>(end), is_hex)) {
+      copy(end + 1);
+      return {};
+    }
+    if (left_.size() < 4 || !is_hex(left_[2]) || !is_hex(left_[3]) || left_[2] > '7') return refuse("\\x");
+    copy(4);
+    return {};
+  }
+  Status unicode_escape() {
+    if (left_.size() < 6 || !std::all_of(left_.begin() + 2, left_.begin() + 6, is_hex)) return refuse("\\u");
+    write("\\x{" + std::string(left_.substr(2, 4)) + "}", 6);
+    return {};
+  }
+
+  Status char_class() {
+    copy(left_.starts_with("[^") ? 2 : 1);
+    for (bool is_first = true; !left_.empty(); is_first = false) {
+      if (left_[0] == ']') {
+        if (is_first) return refuse("[]");
+        copy(1);
+        return {};
+      }
+      WEFT_TRY_STATUS(class_item());
+    }
+    return refuse("[");
+  }
+  Status class_item() {
+    if (left_.starts_with("&&")) return refuse("&&");
+    if (left_[0] == '[') {
+      const size_t end = left_.find(":]");
+      if (!left_.starts_with("[:") || end == std::string_view::npos || end > 16) return refuse("[ within [...]");
+      copy(end + 2);
+      return {};
+    }
+    if (left_[0] != '\\') {
+      copy(1);
+      return {};
+    }
+    if (left_.size() < 2) return refuse("\\");
+    switch (left_[1]) {
+      case 's': write(kSpaceItems, 2); return {};
+      case 'w': write(kWordItems, 2); return {};
+      case 'h': write(kHexItems, 2); return {};
+      case 'b': copy(2); return {};
+      case 'S': copy(2); return {};  // but for U+180E
+      default: return escaped_item();
+    }
+  }
+
+  std::string_view left_;
+  std::string out_;
+};
+
+}  // namespace
+
+Result<std::string> to_pcre2(std::string_view expression) {
+  if (expression.size() > kExpressionMax)
+    return fail(ErrorCode::OutOfRange, "a pattern has " + std::to_string(expression.size()) +
+                                           " bytes; at most " + std::to_string(kExpressionMax) + " are read");
+  return Translator(expression).run();
+}
+
+}  // namespace weft::text

@@ -1,0 +1,81 @@
+#include "text/vocabulary.h"
+
+#include "base/printable.h"
+#include "text/hash.h"
+
+namespace weft::text {
+namespace {
+
+constexpr size_t kBytesMax = size_t{1} << 30;  // of all tokens
+
+std::string quoted(std::string_view bytes) {
+  return "'" + printable(bytes.substr(0, 64)) + (bytes.size() > 64 ? "...'" : "'");
+}
+
+}  // namespace
+
+Status Vocabulary::add(std::string_view bytes, TokenId id) {
+  if (find(bytes)) return fail(ErrorCode::Corrupted, "the token " + quoted(bytes) + " is there twice");
+  WEFT_TRY_STATUS(keep(bytes, id));
+  if (2 * (placed_ + 1) > slots_.size()) WEFT_TRY_STATUS(grow());
+  ++placed_;
+  return place(static_cast<uint32_t>(hash_of(bytes)), id);
+}
+
+Status Vocabulary::add_unreachable(std::string_view bytes, TokenId id) { return keep(bytes, id); }
+
+Status Vocabulary::keep(std::string_view bytes, TokenId id) {
+  if (count_ >= kTokensMax)
+    return fail(ErrorCode::OutOfRange, "has more than " + std::to_string(kTokensMax) + " tokens");
+  if (bytes.size() > kBytesMax - bytes_.size())
+    return fail(ErrorCode::OutOfRange, "its tokens have more than " + std::to_string(kBytesMax) + " bytes");
+  if (contains(id))
+    return fail(ErrorCode::Corrupted, "the id " + std::to_string(id) + " belongs to " + quoted(text(id)) +
+                                          " and to " + quoted(bytes));
+  if (id >= id_limit_)
+    return fail(ErrorCode::OutOfRange, "the id " + std::to_string(id) + " of " + quoted(bytes) +
+                                           " is too high for the number of tokens");
+  if (id >= spans_.size()) spans_.resize(size_t{id} + 1);
+  spans_[id] = {static_cast<uint32_t>(bytes_.size()), static_cast<uint32_t>(bytes.size())};
+  bytes_ += bytes;
+  ++count_;
+  return {};
+}
+
+Status Vocabulary::place(uint32_t hash, TokenId id) {
+  const size_t mask = slots_.size() - 1;
+  for (size_t probe = 0; probe < kProbesMax; ++probe) {
+    Slot& slot = slots_[(hash + probe) & mask];
+    if (slot.id != kNone) continue;
+    slot = {hash, id};
+    return {};
+  }
+  return fail(ErrorCode::Corrupted, "too many of its tokens have one hash");
+}
+
+Status Vocabulary::grow() {
+  std::vector<Slot> old(std::max<size_t>(64, 2 * slots_.size()));
+  old.swap(slots_);
+  for (const Slot& slot : old)
+    if (slot.id != kNone) WEFT_TRY_STATUS(place(slot.hash, slot.id));
+  return {};
+}
+
+std::optional<TokenId> Vocabulary::find(std::string_view bytes) const {
+  if (slots_.empty()) return std::nullopt;
+  const auto hash = static_cast<uint32_t>(hash_of(bytes));
+  const size_t mask = slots_.size() - 1;
+  for (size_t probe = 0; probe < kProbesMax; ++probe) {
+    const Slot& slot = slots_[(hash + probe) & mask];
+    if (slot.id == kNone) return std::nullopt;
+    if (slot.hash == hash && text(slot.id) == bytes) return slot.id;
+  }
+  return std::nullopt;
+}
+
+std::string_view Vocabulary::text(TokenId id) const {
+  if (!contains(id)) return {};
+  return std::string_view(bytes_).substr(spans_[id].offset, spans_[id].size);
+}
+
+}  // namespace weft::text
