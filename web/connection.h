@@ -41,6 +41,12 @@ struct Hub {
     const MutexLock lock(mutex);
     --(stats.*gauge);
   }
+  ServerStats current_stats() const {
+    const MutexLock lock(mutex);
+    return stats;
+  }
+
+ private:
   mutable Mutex mutex;
   ServerStats stats WEFT_GUARDED_BY(mutex);
 };

@@ -8,11 +8,11 @@ namespace weft::web {
 
 namespace {
 
-constexpr size_t kNameShown = 64;
+constexpr size_t kFieldShown = 64;
 
 // What a stranger called a field, fit for a message.
-std::string shown(std::string_view name) {
-  return printable(name.substr(0, kNameShown)) + (name.size() > kNameShown ? "..." : "");
+std::string field_shown(std::string_view name) {
+  return printable(name.substr(0, kFieldShown)) + (name.size() > kFieldShown ? "..." : "");
 }
 
 ApiError bad_json(std::string message) { return {.message = std::move(message)}; }
@@ -170,7 +170,7 @@ const Json* FieldReader::object(const std::string& name) {
 void FieldReader::refuse_the_rest() {
   for (const auto& [name, value] : object_.items()) {
     if (known_.contains(name)) continue;
-    const std::string field = path_of(shown(name));
+    const std::string field = path_of(field_shown(name));
     return fail({.param = field, .code = "unknown_parameter", .message = field + ": there is no such field"});
   }
 }

@@ -23,10 +23,7 @@ class LoopServer final : public Server {
 
   Status open(const ServerOptions& options);
   net::Endpoint endpoint() const override { return endpoint_; }
-  ServerStats stats() const override {
-    const MutexLock lock(hub_->mutex);
-    return hub_->stats;
-  }
+  ServerStats stats() const override { return hub_->current_stats(); }
   void stop(Duration deadline) override;
 
  private:
@@ -55,6 +52,10 @@ Status LoopServer::open(const ServerOptions& options) {
                                      arrive(std::move(transport), from);
                                    }));
   endpoint_ = listener_->endpoint();
+  hub_->handler->on_begin([weak = std::weak_ptr(hub_)] {
+    const auto hub = weak.lock();
+    return hub ? hub->current_stats() : ServerStats{};
+  });
   thread_ = std::jthread([loop = hub_->loop] { loop->run(); });
   return {};
 }

@@ -105,6 +105,8 @@ class Responder {
 class Handler {
  public:
   virtual ~Handler() = default;
+  // Before the first request: what tells the server's figures, on any thread.
+  virtual void on_begin(std::function<ServerStats()> /*stats*/) {}
   // When the head is there and before the body is read: a refusal, or nothing.
   virtual std::optional<Response> on_head(const Request&) { return {}; }
   virtual void on_request(Request request, Responder responder) = 0;

@@ -101,9 +101,9 @@ class Sink {
 };
 
 // A request that is under way. Destroying it does not end it.
-class Running {
+class OpenRequest {
  public:
-  virtual ~Running() = default;
+  virtual ~OpenRequest() = default;
   // The caller has gone. Any thread, any number of times, before and after the end. Of a stream the service
   // may go on for a while, so that it can be resumed.
   virtual void cancel() = 0;
@@ -124,10 +124,10 @@ class Service {
   virtual ~Service() = default;
   virtual std::vector<ModelInfo> models() const = 0;
   // The sink may be called before this returns, and is let go of after its end.
-  virtual std::shared_ptr<Running> start(GenerateRequest request, std::shared_ptr<Sink> sink) = 0;
+  virtual std::shared_ptr<OpenRequest> start(GenerateRequest request, std::shared_ptr<Sink> sink) = 0;
   // All of an answer from its beginning, of a stream that is running or ended a short time ago. NotFound
   // (404) by on_error.
-  virtual std::shared_ptr<Running> resume(const std::string& id, std::shared_ptr<Sink> sink) = 0;
+  virtual std::shared_ptr<OpenRequest> resume(const std::string& id, std::shared_ptr<Sink> sink) = 0;
   virtual Health health() const = 0;
   virtual Metrics metrics() const = 0;
 };
