@@ -1,114 +1,129 @@
-// weft generate: text from a model of bytes, one token after another.
+// weft generate: text from a language model, one token after another, as it comes.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 
-#include "base/rng.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
-#include "dag/onnx/model.h"
-#include "peer/backend/reference/reference_kernels.h"
-#include "peer/executor.h"
-#include "train/prepare.h"
-#include "train/session.h"
+#include "cli/say.h"
+#include "serve/engine.h"
+#include "serve/service/load.h"
+#include "text/detokenizer.h"
 
 namespace weft::cli {
 namespace {
 
 struct GenerateOptions {
-  std::string model;
-  std::string prompt = "\n";
-  int length = 400;
-  double temperature = 0.8;
-  uint64_t seed = 0;
+  serve::LoadOptions load;
+  std::string model, tokenizer, prompt = "\n";
+  int64_t length = 400, context = 0;
+  serve::SamplingOptions sampling{.temperature = 0.8};
   BackendOptions backend;
 };
 
-// A draw from softmax(logits / temperature); temperature 0 takes the largest.
-int64_t sample(std::span<const float> logits, double temperature, Rng& rng) {
-  const auto largest = std::max_element(logits.begin(), logits.end());
-  if (temperature <= 0) return largest - logits.begin();
-  std::vector<double> weights(logits.size());
-  double sum = 0;
-  for (size_t i = 0; i < logits.size(); ++i)
-    sum += weights[i] = std::exp((logits[i] - *largest) / temperature);
-  double left = rng.uniform() * sum;
-  for (size_t i = 0; i < weights.size(); ++i)
-    if ((left -= weights[i]) < 0) return static_cast<int64_t>(i);
-  return static_cast<int64_t>(weights.size()) - 1;
-}
+// Text as it comes. Beyond the context it goes on behind the last half of what there is: a cache cannot slide.
+class Printer {
+ public:
+  Printer(const GenerateOptions& options, const serve::LoadedModel& model)
+      : options_(options),
+        decoder_(*model.decoder),
+        tokenizer_(model.text.tokenizer),
+        engine_(decoder_, {.cache_bytes = decoder_.bytes_of(decoder_.context())}),
+        text_(tokenizer_, {.continues_text = true}) {}
 
-Status check_is_byte_model(const dag::Graph& graph) {
-  const auto refuse = [](const std::string& why) {
-    return fail(ErrorCode::InvalidArgument,
-                "this is no model of bytes: " + why +
-                    " (wanted: one input tokens i64[1,T], one output logits f32[1,T,256])");
-  };
-  if (graph.inputs().size() != 1)
-    return refuse("it has " + std::to_string(graph.inputs().size()) + " inputs");
-  const dag::TensorSpec& tokens = graph.spec(graph.inputs()[0]);
-  if (tokens.dtype != dag::DType::I64 || tokens.rank() != 2 || tokens.shape[0] != 1)
-    return refuse("its input is " + to_string(tokens));
-  const auto* output = graph.find_output(dag::OutputRole::Prediction);
-  const dag::TensorSpec logits = output ? graph.spec(output->value) : dag::TensorSpec{};
-  if (logits.shape != dag::Shape{1, tokens.shape[1], 256} || logits.dtype != dag::DType::F32)
-    return refuse("its output is " + to_string(logits));
-  return {};
-}
+  Result<int> run(const std::vector<text::TokenId>& prompt) {
+    tokens_.assign(prompt.begin(), prompt.end());
+    left_ = options_.length;
+    for (uint64_t round = 0; left_ > 0 && !ended_; ++round) WEFT_TRY_STATUS(go_on(round));
+    print(text_.finish() + "\n");
+    return kExitOk;
+  }
 
-Result<int> run_generate(const GenerateOptions& options) {
-  if (options.prompt.empty())
-    return fail(ErrorCode::InvalidArgument, "--prompt is empty: give at least one character to start from");
-  WEFT_TRY(const auto backend, make_backend(options.backend));
-  WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
-  WEFT_TRY(train::Prepared prepared,
-           train::prepare_inference(model, /*batch=*/1, {}, peer::evaluate_reference));
-  WEFT_TRY_STATUS(check_is_byte_model(prepared.graph));
-  WEFT_TRY(const auto executor,
-           train::make_executor(prepared.graph, prepared.weights, std::make_shared<peer::State>(*backend)));
-  WEFT_TRY(const auto microbatch, executor->make_microbatch());
-
-  const dag::Graph& graph = executor->graph();
-  const dag::ValueId input = graph.inputs()[0];
-  const auto window = static_cast<size_t>(graph.spec(input).shape[1]);
-  Rng rng(options.seed, /*stream=*/0);
-  std::string text = options.prompt;
-  std::fputs(text.c_str(), stdout);
-  for (int i = 0; i < options.length; ++i) {
-    // The causal mask keeps what lies behind the last known byte from mattering.
-    const size_t known = std::min(text.size(), window);
-    dag::Tensor tokens(graph.spec(input));
-    for (size_t k = 0; k < known; ++k)
-      tokens.mutable_as<int64_t>()[k] = static_cast<unsigned char>(text[text.size() - known + k]);
-    WEFT_TRY_STATUS(executor->set_value(*microbatch, input, tokens));
-    WEFT_TRY_STATUS(executor->run(*microbatch));
-    WEFT_TRY(const dag::Tensor logits,
-             executor->value(*microbatch, graph.find_output(dag::OutputRole::Prediction)->value));
-    const char next = static_cast<char>(
-        sample(logits.as<float>().subspan((known - 1) * 256, 256), options.temperature, rng));
-    text += next;
-    std::fputc(next, stdout);
+ private:
+  // Until the context is full.
+  Status go_on(uint64_t round) {
+    const auto context = static_cast<size_t>(decoder_.context());
+    const size_t known = tokens_.size() < context ? tokens_.size() : context / 2;
+    serve::Request request;
+    request.prompt.assign(tokens_.end() - static_cast<std::ptrdiff_t>(known), tokens_.end());
+    request.tokens_max = std::min(left_, static_cast<int64_t>(context - known));
+    request.sampling = options_.sampling;
+    request.sampling.seed += round;  // positions come again
+    for (const text::TokenId token : tokenizer_.end_tokens()) request.ends.push_back(token);
+    Status status;
+    WEFT_TRY_STATUS(engine_.add(std::move(request),
+                                {.on_token = [this](const serve::Generated& made) { return take(made.draw.token); },
+                                 .on_end =
+                                     [&](serve::Finish finish, const Status& how) {
+                                       status = how;
+                                       ended_ = finish != serve::Finish::Length;
+                                     }}));
+    while (!engine_.tick().idle) {
+    }
+    return status;
+  }
+  bool take(int64_t token) {
+    tokens_.push_back(token);
+    --left_;
+    print(text_.push(static_cast<text::TokenId>(token)));
+    return std::ferror(stdout) == 0;  // whoever reads may have gone
+  }
+  static void print(const std::string& piece) {
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
     std::fflush(stdout);
   }
-  std::fputc('\n', stdout);
-  return kExitOk;
+
+  const GenerateOptions& options_;
+  serve::Decoder& decoder_;
+  const text::Tokenizer& tokenizer_;
+  serve::Engine engine_;
+  text::Detokenizer text_;
+  std::vector<int64_t> tokens_;
+  int64_t left_ = 0;
+  bool ended_ = false;
+};
+
+Result<int> run_generate(GenerateOptions options) {
+  options.load.model = options.model;
+  options.load.tokenizer = options.tokenizer;
+  options.load.context = options.context;
+  options.load.verifies = false;
+  WEFT_TRY(const auto backend, make_backend(options.backend));
+  WEFT_TRY(const serve::LoadedModel model, serve::load_model(options.load, *backend));
+  if (!model.why_windows.empty())
+    say(stderr, "warning: no caches can be made of this model: {}. Each token costs a pass over all {} positions.\n",
+        model.why_windows, model.decoder->context());
+  const text::Tokenizer& tokenizer = model.text.tokenizer;
+  WEFT_TRY(const std::vector<text::TokenId> prompt,
+           tokenizer.encode(options.prompt, {.special = text::SpecialTokens::Recognized}));
+  if (prompt.empty())
+    return fail(ErrorCode::InvalidArgument, "--prompt is empty: give at least one character to start from");
+  say(stdout, "{}", options.prompt);
+  return Printer(options, model).run(prompt);
 }
 
 }  // namespace
 
 void add_generate(CommandLine program, Command& chosen) {
-  CommandLine command = program.subcommand("generate", "sample text from a trained model of bytes");
+  CommandLine command = program.subcommand("generate", "print text that a language model makes");
   auto options = std::make_shared<GenerateOptions>();
-  command.option("model", options->model, "the ONNX file, tokens i64[batch,T] to logits [batch,T,256]")
-      .required();
+  command.option("model", options->model, "the ONNX file: tokens to logits, causal").required();
   command.option("--prompt", options->prompt, "how the text begins");
-  command.option("--length", options->length, "bytes to add").within(1, 1 << 20).shows_default();
-  command.option("--temperature", options->temperature, "0: always the likeliest byte")
+  command.option("--length", options->length, "tokens to add").shows_default();
+  command.option("--temperature", options->sampling.temperature, "0: always the likeliest token")
       .within(0.0, 100.0)
       .shows_default();
-  command.option("--seed", options->seed, "of the draws").shows_default();
+  command.option("--top-p", options->sampling.top_p, "only of the likeliest tokens that together are so probable")
+      .within(1e-9, 1.0)
+      .shows_default();
+  command.option("--top-k", options->sampling.top_k, "only of so many of the likeliest tokens; 0: of all")
+      .shows_default();
+  command.option("--seed", options->sampling.seed, "of the draws: the same seed, the same text").shows_default();
+  command.option("--tokenizer", options->tokenizer,
+                 "tokenizer.json; otherwise the one beside the model, or bytes for a model of 256 tokens");
+  command.option("--context", options->context, "positions, where the file leaves them open; 0: 1024")
+      .shows_default();
   options->backend.add_to(command);
   command.runs(chosen, [options] { return run_generate(*options); });
 }

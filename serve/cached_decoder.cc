@@ -93,12 +93,13 @@ class CachedSequence final : public Sequence {
 
 class CachedDecoder final : public Decoder {
  public:
-  CachedDecoder(std::shared_ptr<const Incremental> model, peer::Backend& backend, const CachedOptions& options)
+  CachedDecoder(std::shared_ptr<const Incremental> model, std::shared_ptr<peer::State> state,
+                const CachedOptions& options)
       : model_(std::move(model)),
-        backend_(backend),
+        backend_(state->backend()),
         rows_max_(options.rows_max),
-        programs_(model_, backend),
-        layout_(*model_, backend) {}
+        programs_(model_, std::move(state)),
+        layout_(*model_, backend_) {}
 
   Status load(const dag::Weights& weights) {
     WEFT_TRY_STATUS(programs_.load(weights));
@@ -281,9 +282,10 @@ class CachedDecoder final : public Decoder {
 }  // namespace
 
 Result<std::unique_ptr<Decoder>> make_cached_decoder(std::shared_ptr<const Incremental> model,
-                                                     dag::Weights weights, peer::Backend& backend,
+                                                     const dag::Weights& weights,
+                                                     std::shared_ptr<peer::State> state,
                                                      const CachedOptions& options) {
-  auto decoder = std::make_unique<CachedDecoder>(std::move(model), backend, options);
+  auto decoder = std::make_unique<CachedDecoder>(std::move(model), std::move(state), options);
   WEFT_TRY_STATUS(decoder->load(weights));
   return decoder;
 }

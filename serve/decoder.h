@@ -14,7 +14,7 @@
 #include "base/units.h"
 #include "dag/incremental/incremental.h"
 #include "dag/tensor.h"
-#include "peer/backend/backend.h"
+#include "peer/state.h"
 
 namespace weft::serve {
 
@@ -57,16 +57,18 @@ struct CachedOptions {
   int64_t rows_max = 64;
 };
 
-// Keeps keys and values. `weights` are those of the graph that `model` was derived from; they are let go of once
-// the device has them. Errors: what Executor::create and State::write say.
+// Keeps keys and values. `state` belongs to the backend, and may hold weights already; those that it lacks are
+// taken from `weights`, which are those of the graph that `model` was derived from. Errors: NotFound for a
+// weight that is missing; what Executor::create and State::write say.
 Result<std::unique_ptr<Decoder>> make_cached_decoder(std::shared_ptr<const dag::Incremental> model,
-                                                     dag::Weights weights, peer::Backend& backend,
+                                                     const dag::Weights& weights,
+                                                     std::shared_ptr<peer::State> state,
                                                      const CachedOptions& options = {});
 
 // Computes the whole window for each row of logits: for a graph of which no cache can be made. `tokens`,
 // `logits`: as IncrementalOptions has them.
-Result<std::unique_ptr<Decoder>> make_window_decoder(const dag::Graph& graph, dag::Weights weights,
+Result<std::unique_ptr<Decoder>> make_window_decoder(const dag::Graph& graph, const dag::Weights& weights,
                                                      const std::string& tokens, const std::string& logits,
-                                                     peer::Backend& backend);
+                                                     std::shared_ptr<peer::State> state);
 
 }  // namespace weft::serve

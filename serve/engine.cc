@@ -53,7 +53,7 @@ Result<uint64_t> Engine::add(Request request, Listener listener) {
   WEFT_TRY_STATUS(check(request));
   admit();
   if (waiting_.size() >= options_.waiting_max)
-    return fail(ErrorCode::Unavailable, number(static_cast<int64_t>(waiting_.size())) +
+    return fail(ErrorCode::ResourceExhausted, number(static_cast<int64_t>(waiting_.size())) +
                                             " requests are waiting already; try again later");
   Served served;
   served.id = ++last_id_;

@@ -59,7 +59,7 @@ class Engine {
 
   // Errors: InvalidArgument for an empty prompt and for tokens that the model does not have; OutOfRange when
   // prompt and tokens_max do not fit the context, or not even an empty engine's memory (then with how many
-  // positions would); Unavailable while waiting_max wait.
+  // positions would); ResourceExhausted while waiting_max wait.
   Result<uint64_t> add(Request request, Listener listener);
   // on_end is told Cancelled at the next tick, and nothing else any more. Unknown numbers are ignored.
   void cancel(uint64_t id);

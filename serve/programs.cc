@@ -20,11 +20,11 @@ void Program::bind(std::string_view name, peer::View view) {
   for (const dag::ValueId value : values->second) executor->bind(*memory, value, view);
 }
 
-Programs::Programs(std::shared_ptr<const Incremental> model, peer::Backend& backend)
+Programs::Programs(std::shared_ptr<const Incremental> model, std::shared_ptr<peer::State> state)
     : model_(std::move(model)),
-      backend_(backend),
-      state_(std::make_shared<peer::State>(backend)),
-      scratch_(std::make_shared<peer::Scratch>(backend)) {}
+      state_(std::move(state)),
+      backend_(state_->backend()),
+      scratch_(std::make_shared<peer::Scratch>(backend_)) {}
 
 Status Programs::load(const dag::Weights& weights) {
   std::map<std::string, dag::TensorSpec> wanted;
@@ -35,6 +35,7 @@ Status Programs::load(const dag::Weights& weights) {
   for (size_t part = 0; part < model_->row_parts(); ++part) add(model_->rows(part, 1));
   for (size_t part = 0; part < model_->attending_parts(); ++part) add(model_->attending(part, 1, 1));
   std::vector<peer::State::Claim> claims;
+  std::erase_if(wanted, [&](const auto& one) { return state_->find(dag::of_initializer(one.first)) != nullptr; });
   for (const auto& [name, spec] : wanted) claims.push_back({dag::of_initializer(name), spec});
   WEFT_TRY_STATUS(state_->claim(claims));
   const dag::Weights tables = model_->tables();

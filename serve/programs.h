@@ -24,13 +24,12 @@ struct Program {
 
 class Programs {
  public:
-  Programs(std::shared_ptr<const dag::Incremental> model, peer::Backend& backend);
-  // Claims and writes all weights. Errors: NotFound for one that is missing.
+  Programs(std::shared_ptr<const dag::Incremental> model, std::shared_ptr<peer::State> state);
+  // Claims all weights, and writes those that the state lacked. Errors: NotFound for one that is missing.
   Status load(const dag::Weights& weights);
 
   Result<Program*> rows(size_t part, int64_t rows);
   Result<Program*> attending(size_t part, int64_t rows, int64_t capacity);
-  peer::State& state() { return *state_; }
 
   // Numbers of rows for which there are programs: one at least, at most a third above what is asked.
   static int64_t rounded_rows(int64_t rows);
@@ -39,8 +38,8 @@ class Programs {
   Result<Program> make(const dag::Graph& graph);
 
   std::shared_ptr<const dag::Incremental> model_;
-  peer::Backend& backend_;
   std::shared_ptr<peer::State> state_;
+  peer::Backend& backend_;
   std::shared_ptr<peer::Scratch> scratch_;
   std::map<std::pair<size_t, int64_t>, Program> rows_;
   std::map<std::tuple<size_t, int64_t, int64_t>, Program> attending_;

@@ -20,7 +20,7 @@ class WindowSequence final : public Sequence {
 
 class WindowDecoder final : public Decoder {
  public:
-  explicit WindowDecoder(peer::Backend& backend) : state_(std::make_shared<peer::State>(backend)) {}
+  explicit WindowDecoder(std::shared_ptr<peer::State> state) : state_(std::move(state)) {}
 
   Status load(const dag::Graph& graph, const dag::Weights& weights, const std::string& tokens,
               const std::string& logits) {
@@ -35,8 +35,12 @@ class WindowDecoder final : public Decoder {
     if (!tokens_.valid() || !logits_.valid())
       return fail(ErrorCode::NotFound, "the model has no input '" + tokens + "' or no output '" + logits + "'");
     WEFT_TRY_STATUS(check_shapes(*lowered));
+    std::vector<const dag::Initializer*> missing;
+    for (const dag::Initializer& initializer : lowered->initializers())
+      if (state_->find(dag::weight_key(initializer)) == nullptr) missing.push_back(&initializer);
     WEFT_TRY(executor_, peer::Executor::create(lowered, state_, {}));
-    for (const dag::Initializer& initializer : lowered->initializers()) {
+    for (const dag::Initializer* one : missing) {
+      const dag::Initializer& initializer = *one;
       const auto weight = weights.find(initializer.name);
       if (weight == weights.end())
         return fail(ErrorCode::NotFound, "the model has no weight '" + initializer.name + "'");
@@ -127,10 +131,10 @@ class WindowDecoder final : public Decoder {
 
 }  // namespace
 
-Result<std::unique_ptr<Decoder>> make_window_decoder(const dag::Graph& graph, dag::Weights weights,
+Result<std::unique_ptr<Decoder>> make_window_decoder(const dag::Graph& graph, const dag::Weights& weights,
                                                      const std::string& tokens, const std::string& logits,
-                                                     peer::Backend& backend) {
-  auto decoder = std::make_unique<WindowDecoder>(backend);
+                                                     std::shared_ptr<peer::State> state) {
+  auto decoder = std::make_unique<WindowDecoder>(std::move(state));
   WEFT_TRY_STATUS(decoder->load(graph, weights, tokens, logits));
   return decoder;
 }

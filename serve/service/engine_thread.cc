@@ -59,6 +59,7 @@ EngineThread::~EngineThread() {
 void EngineThread::post(std::function<void()> command) {
   {
     const MutexLock lock(mutex_);
+    if (commands_.empty()) commands_since_ = now();
     commands_.push_back(std::move(command));
   }
   changed_.notify_one();
@@ -143,7 +144,7 @@ void EngineThread::run(const std::stop_token& stop) {
 EngineThread::Pulse EngineThread::pulse() const {
   const MutexLock lock(mutex_);
   Pulse pulse = published_pulse_;
-  if (!pulse.waiting_since && !commands_.empty()) pulse.waiting_since = pulse.last_pass;
+  if (!pulse.waiting_since && !commands_.empty()) pulse.waiting_since = commands_since_;
   return pulse;
 }
 

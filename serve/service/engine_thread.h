@@ -58,6 +58,7 @@ class EngineThread {
   mutable Mutex mutex_;
   Condition changed_;
   std::deque<std::function<void()>> commands_ WEFT_GUARDED_BY(mutex_);
+  Instant commands_since_ WEFT_GUARDED_BY(mutex_){};  // the oldest of them
   Metrics published_ WEFT_GUARDED_BY(mutex_);
   Pulse published_pulse_ WEFT_GUARDED_BY(mutex_);
   std::jthread thread_;  // last

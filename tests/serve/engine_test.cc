@@ -174,7 +174,7 @@ TEST(Engine, WaitsForMemoryAndThenSaysNo) {
   EXPECT_EQ(engine.waiting(), 2u);
   const auto refused = engine.add(request, to(heard[3]));
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::Unavailable);
+  EXPECT_EQ(refused.error().code, ErrorCode::ResourceExhausted);
   run(engine);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(heard[i].tokens.size(), 24u);
   EXPECT_EQ(decoder.sequences, 3);

@@ -1,0 +1,133 @@
+#include "serve/service/load.h"
+
+#include <ctime>
+
+#include "dag/op_table.h"
+#include "dag/onnx/model.h"
+#include "peer/backend/reference/reference_kernels.h"
+#include "serve/verify.h"
+#include "storage/files.h"
+#include "storage/sha256.h"
+#include "train/prepare.h"
+
+namespace weft::serve {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kContext = 1024;
+
+struct Imported {
+  std::shared_ptr<const dag::Graph> graph;
+  dag::Weights weights;
+  std::string tokens, logits;
+  std::vector<std::string> warnings;
+};
+
+Result<Imported> import_causal(const onnx::OnnxModel& model, int64_t context) {
+  std::map<std::string, int64_t> sizes;
+  for (const onnx::OnnxModel::Port& input : model.inputs())
+    for (size_t d = 1; d < input.dims.size(); ++d)
+      if (input.dims[d].find_first_not_of("0123456789") != std::string::npos)
+        sizes[input.dims[d]] = context > 0 ? context : kContext;
+  WEFT_TRY(train::Prepared prepared, train::prepare_inference(model, /*batch=*/1, sizes, peer::evaluate_reference));
+  Imported imported;
+  imported.graph = std::make_shared<const dag::Graph>(std::move(prepared.graph));
+  imported.weights = std::move(prepared.weights);
+  imported.warnings = std::move(prepared.warnings);
+  if (imported.graph->inputs().size() != 1)
+    return fail(ErrorCode::Unsupported, "it has " + std::to_string(imported.graph->inputs().size()) +
+                                            " inputs; wanted is one, of tokens");
+  imported.tokens = imported.graph->value(imported.graph->inputs()[0]).name;
+  return imported;
+}
+
+// A decoder with caches, or by windows with the reason.
+Result<std::unique_ptr<Decoder>> make_decoder(const Imported& imported, const LoadOptions& options,
+                                              peer::Backend& backend, std::string& why_windows) {
+  const auto state = std::make_shared<peer::State>(backend);
+  const auto window = [&] {
+    return make_window_decoder(*imported.graph, imported.weights, imported.tokens, imported.logits, state);
+  };
+  auto derived = dag::Incremental::derive(imported.graph, dag::op_table(),
+                                          {.tokens = imported.tokens,
+                                           .logits = imported.logits,
+                                           .evaluate = peer::evaluate_reference,
+                                           .weights = &imported.weights});
+  if (!derived) {
+    why_windows = derived.error().message;
+    return window();
+  }
+  const auto model = std::make_shared<const dag::Incremental>(std::move(*derived));
+  WEFT_TRY(auto cached, make_cached_decoder(model, imported.weights, state, {.rows_max = options.rows_max}));
+  if (!options.verifies) return cached;
+  WEFT_TRY(const auto whole, window());
+  const bool exact = backend.name() != "cuda";
+  WEFT_TRY_STATUS(verify(*cached, *whole, exact));
+  return cached;
+}
+
+Result<std::string> read_text(const fs::path& path, size_t bytes_max) {
+  WEFT_TRY(const auto bytes, storage::Files().read(path, bytes_max));
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+Status load_tokenizer(const LoadOptions& options, int64_t vocabulary, TextModel& model) {
+  fs::path path = options.tokenizer;
+  std::error_code code;
+  if (path.empty() && fs::exists(options.model.parent_path() / "tokenizer.json", code))
+    path = options.model.parent_path() / "tokenizer.json";
+  if (path.empty()) {
+    if (vocabulary == 256) return {};
+    return fail(ErrorCode::InvalidArgument,
+                "the model has " + std::to_string(vocabulary) +
+                    " tokens and no tokenizer.json lies beside it: give one with --tokenizer FILE");
+  }
+  WEFT_TRY(const std::string json, read_text(path, text::kTokenizerFileMax));
+  auto tokenizer = text::parse_tokenizer_json(json);
+  if (!tokenizer) return fail(tokenizer.error().within(path.string()));
+  if (static_cast<int64_t>(tokenizer->vocabulary_size()) > vocabulary)
+    return fail(ErrorCode::InvalidArgument, path.string() + ": it has " +
+                                                std::to_string(tokenizer->vocabulary_size()) +
+                                                " tokens, the model only " + std::to_string(vocabulary));
+  model.tokenizer = std::move(*tokenizer);
+  if (!options.chat_template.empty()) return {};
+  const fs::path config = path.parent_path() / "tokenizer_config.json";
+  if (!fs::exists(config, code)) return {};
+  WEFT_TRY(const std::string text, read_text(config, size_t{16} << 20));
+  if (const auto known = text::recognize_chat_template(text)) model.chat_template = *known;
+  return {};
+}
+
+std::string fingerprint_of(const Imported& imported, const peer::Backend& backend) {
+  storage::Sha256 hash;
+  hash.update(backend.numerics_fingerprint());
+  for (const auto& [name, tensor] : imported.weights) {
+    hash.update(name);
+    hash.update(tensor.bytes());
+  }
+  return "weft-" + hash.hex().substr(0, 16) + "-dense";
+}
+
+}  // namespace
+
+Result<LoadedModel> load_model(const LoadOptions& options, peer::Backend& backend) {
+  WEFT_TRY(const onnx::OnnxModel model, onnx::read_model(options.model));
+  auto imported = import_causal(model, options.context);
+  if (!imported) return fail(imported.error().within(options.model.string()));
+  LoadedModel loaded;
+  loaded.warnings = std::move(imported->warnings);
+  auto decoder = make_decoder(*imported, options, backend, loaded.why_windows);
+  if (!decoder) return fail(decoder.error().within(options.model.string()));
+  loaded.decoder = std::move(*decoder);
+  loaded.text.name = options.name.empty() ? options.model.stem().string() : options.name;
+  loaded.text.fingerprint = fingerprint_of(*imported, backend);
+  loaded.text.created = static_cast<int64_t>(std::time(nullptr));
+  WEFT_TRY_STATUS(load_tokenizer(options, loaded.decoder->vocabulary(), loaded.text));
+  if (!options.chat_template.empty()) {
+    WEFT_TRY(loaded.text.chat_template, text::chat_template_from(options.chat_template));
+  }
+  return loaded;
+}
+
+}  // namespace weft::serve

@@ -1,0 +1,64 @@
+// The service behind the door (web/service.h): text in, text out, by one model on this machine.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/mutex.h"
+#include "net/worker.h"
+#include "serve/service/answer.h"
+#include "serve/service/engine_thread.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+#include "web/service.h"
+
+namespace weft::serve {
+
+struct TextModel {
+  std::string name;
+  std::string fingerprint;  // of what decides bits: weights, numerics, codec
+  int64_t created = 0;      // seconds since 1970
+  text::Tokenizer tokenizer = text::Tokenizer::bytes();
+  std::optional<text::ChatTemplate> chat_template{};  // nothing: it does not chat
+};
+
+class TextService final : public web::Service, public std::enable_shared_from_this<TextService> {
+ public:
+  // An answer can be read again for so long after its end; a stream that nobody reads goes on for as long.
+  static constexpr Duration kKept = std::chrono::seconds(60);
+
+  TextService(TextModel model, std::unique_ptr<Decoder> decoder, const EngineOptions& options);
+
+  std::vector<web::ModelInfo> models() const override;
+  std::shared_ptr<web::OpenRequest> start(web::GenerateRequest request, std::shared_ptr<web::Sink> sink) override;
+  std::shared_ptr<web::OpenRequest> resume(const std::string& id, std::shared_ptr<web::Sink> sink) override;
+  // Well while passes are made within 10 s. Where nothing is asked for, being asked for it makes a token, at most
+  // once in 10 s.
+  web::Health health() const override;
+  Metrics metrics() const override { return engine_.metrics(); }
+
+ private:
+  class Generating;
+  struct Prompt {
+    std::vector<int64_t> tokens;
+    std::vector<int64_t> ends;
+    std::vector<std::string> stops;
+  };
+
+  Result<Prompt> prompt_of(const web::GenerateRequest& request) const;
+  void begin(const web::GenerateRequest& request, const std::shared_ptr<Generating>& generating);
+  std::string fresh_id();
+  void keep(const std::shared_ptr<Generating>& generating);
+  void probe() const;
+
+  const TextModel model_;
+  mutable Mutex mutex_;
+  uint64_t count_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, std::shared_ptr<Generating>> kept_ WEFT_GUARDED_BY(mutex_);
+  mutable std::optional<Instant> probed_ WEFT_GUARDED_BY(mutex_);
+  mutable EngineThread engine_;
+  net::Worker tokenizing_;  // last: what it does uses the rest
+};
+
+}  // namespace weft::serve
