@@ -16,6 +16,7 @@
 #include "storage/packed.h"
 #include "tests/data/npz_samples.h"
 #include "tests/fuzz/store_rows.h"
+#include "tests/fuzz/web_seeds.h"
 #include "tests/onnx/hostile_models.h"
 #include "tests/onnx/models.h"
 #include "tests/proto/samples.h"
@@ -492,6 +493,7 @@ const std::map<std::string_view, void (*)(Seeds&)>& makers() {
 }  // namespace
 
 std::vector<Seed> seeds_of(std::string_view target) {
+  if (auto of_the_web = web_seeds(target); !of_the_web.empty()) return of_the_web;
   Seeds seeds;
   makers().at(target)(seeds);
   return seeds.take();

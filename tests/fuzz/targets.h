@@ -16,6 +16,7 @@ namespace weft::fuzz {
   X(codecs)       /* compressed payloads, and the names of codecs */                         \
   X(frames)       /* a connection's bytes, behind its TLS */                                 \
   X(graphs)       /* an encoded graph by itself */                                           \
+  X(http)         /* what a client of HTTP sends */                                          \
   X(idx)          /* images and labels */                                                    \
   X(job_file)     /* YAML, with a --set */                                                   \
   X(manifests)    /* of checkpoints */                                                       \
@@ -25,6 +26,7 @@ namespace weft::fuzz {
   X(npz)          /* the whole data set */                                                   \
   X(onnx)         /* from memory: scan, parse, import */                                     \
   X(onnx_files)   /* from a file with data beside it: read, outline, import, what to pack */ \
+  X(openai)       /* requests for text, as JSON */                                           \
   X(packed)       /* a blob in fewer bytes */                                                \
   X(store_rows)   /* what the broker's database holds in a column */                         \
   X(tensors)      /* headers of tensors and pieces, chunks; payloads by their codec */       \

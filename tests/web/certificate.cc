@@ -3,6 +3,7 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -42,6 +43,7 @@ std::shared_ptr<X509> make_certificate(EVP_PKEY* key) {
 CertificateFiles write_certificate(const std::string& folder) {
   std::filesystem::create_directories(folder);
   const CertificateFiles files{folder + "/web-test-certificate.pem", folder + "/web-test-key.pem"};
+  if (std::filesystem::exists(files.certificate) && std::filesystem::exists(files.key)) return files;
   const std::shared_ptr<EVP_PKEY> key(EVP_EC_gen("P-256"), EVP_PKEY_free);
   const auto certificate = make_certificate(key.get());
   std::FILE* out = std::fopen(files.certificate.c_str(), "w");
@@ -55,8 +57,17 @@ CertificateFiles write_certificate(const std::string& folder) {
 }
 
 const CertificateFiles& files_of_certificate() {
-  static const CertificateFiles kFiles = write_certificate(WEFT_TEST_TMP);
-  return kFiles;
+  // Of this process: they are valid for a day, and others may be writing theirs.
+  struct Folder {
+    const std::string path = WEFT_TEST_TMP "/web." + std::to_string(::getpid());
+    const CertificateFiles files = write_certificate(path);
+    ~Folder() {
+      std::error_code ignored;
+      std::filesystem::remove_all(path, ignored);
+    }
+  };
+  static const Folder kFolder;
+  return kFolder.files;
 }
 
 }  // namespace weft::web::test

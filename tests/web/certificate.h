@@ -9,6 +9,6 @@ struct CertificateFiles {
   std::string certificate, key;
 };
 const CertificateFiles& files_of_certificate();  // made at the first call, in the tests' folder
-CertificateFiles write_certificate(const std::string& folder);
+CertificateFiles write_certificate(const std::string& folder);  // those that are there stay
 
 }  // namespace weft::web::test
