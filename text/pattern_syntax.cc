@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <optional>
+#include <cstdio>
+#include <iterator>
 
 #include "base/printable.h"
+#include "text/unicode_ages.h"
 #include "text/utf8.h"
 
 namespace weft::text {
@@ -13,9 +15,34 @@ namespace {
 
 // As items of a class. PCRE2's own \s has U+180E as well, and its \w lacks what is only alphabetic.
 constexpr std::string_view kSpaceItems = R"(\t-\r\x{85}\p{Z})";
-constexpr std::string_view kWordItems = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 constexpr std::string_view kHexItems = "0-9A-Fa-f";
 
+// A general category, or the first letter of some, and what is younger than PCRE2's Unicode.
+std::string category_items(std::string_view category) {
+  std::string items = "\\p{" + std::string(category) + "}";
+  for (const CategoryRange& range : characters_since_unicode_14()) {
+    if (!std::string_view(range.category).starts_with(category)) continue;
+    char text[32];
+    std::snprintf(text, sizeof text, "\\x{%X}-\\x{%X}", static_cast<unsigned>(range.first),
+                  static_cast<unsigned>(range.last));
+    items += text;
+  }
+  return items;
+}
+// Six signs of Latin-1 count as parts of words there.
+const std::string& word_items() {
+  static const std::string kItems = R"(\p{Alphabetic}\p{Pc}\xB2\xB3\xB9\xBC-\xBE)" + category_items("L") +
+                                    category_items("M") + category_items("Nd");
+  return kItems;
+}
+bool is_category(std::string_view name) {
+  static constexpr std::string_view kCategories[] = {
+      "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
+      "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co"};
+  return std::find(std::begin(kCategories), std::end(kCategories), name) != std::end(kCategories);
+}
+
+bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_hex(char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; }
 
@@ -90,8 +117,12 @@ class Translator {
     switch (left_[1]) {
       case 's': write("[" + std::string(kSpaceItems) + "]", 2); return {};
       case 'S': write("[^" + std::string(kSpaceItems) + "]", 2); return {};
-      case 'w': write("[" + std::string(kWordItems) + "]", 2); return {};
-      case 'W': write("[^" + std::string(kWordItems) + "]", 2); return {};
+      case 'w': write("[" + word_items() + "]", 2); return {};
+      case 'W': write("[^" + word_items() + "]", 2); return {};
+      case 'd': write("[" + category_items("Nd") + "]", 2); return {};
+      case 'D': write("[^" + category_items("Nd") + "]", 2); return {};
+      case 'p': return property("[", "]");
+      case 'P': return property("[^", "]");
       case 'h': write("[" + std::string(kHexItems) + "]", 2); return {};
       case 'H': write("[^" + std::string(kHexItems) + "]", 2); return {};
       case 'b': write(word_boundary(), 2); return {};
@@ -100,7 +131,7 @@ class Translator {
     }
   }
   static std::string word_boundary() {
-    const std::string word = "[" + std::string(kWordItems) + "]";
+    const std::string word = "[" + word_items() + "]";
     return "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))";
   }
 
@@ -108,25 +139,35 @@ class Translator {
   Status escaped_item() {
     const char c = left_[1];
     switch (c) {
-      case 'd': case 'D': case 't': case 'n': case 'r': case 'f': case 'a': case 'e': copy(2); return {};
+      case 't': case 'n': case 'r': case 'f': case 'a': case 'e': copy(2); return {};
       case 'v': write("\\x0B", 2); return {};
-      case 'p': case 'P': return property();
       case 'x': return hex_escape();
       case 'u': return unicode_escape();
       default: break;
     }
-    if (is_digit(c) || std::isalpha(static_cast<unsigned char>(c)) != 0) return refuse(left_.substr(0, 2));
+    if (is_digit(c) || is_letter(c)) return refuse(left_.substr(0, 2));
     if (static_cast<unsigned char>(c) >= 0x80)
       write(left_.substr(1, first_character(left_.substr(1)).size), 1 + first_character(left_.substr(1)).size);
     else
       copy(2);
     return {};
   }
-  Status property() {
+  // \p{name} or \P{name}: a category, or a script.
+  Status property(std::string_view open, std::string_view close) {
     const size_t end = left_.find('}');
     if (left_.size() < 3 || left_[2] != '{' || end == std::string_view::npos || end > 64)
       return refuse(left_.substr(0, 3));
-    copy(end + 1);
+    const std::string_view name = left_.substr(3, end - 3);
+    if (!std::all_of(name.begin(), name.end(), [](char c) { return c == '_' || is_letter(c); }))
+      return refuse(left_.substr(0, end + 1));
+    std::string items;
+    if (is_category(name))
+      items = category_items(name);
+    else if (name == "Alphabetic" || name == "White_Space" || name == "Any")
+      items = "\\p{" + std::string(name) + "}";
+    else
+      items = "\\p{sc:" + std::string(name) + "}";
+    write(std::string(open) + items + std::string(close), end + 1);
     return {};
   }
   Status hex_escape() {
@@ -173,7 +214,9 @@ class Translator {
     if (left_.size() < 2) return refuse("\\");
     switch (left_[1]) {
       case 's': write(kSpaceItems, 2); return {};
-      case 'w': write(kWordItems, 2); return {};
+      case 'w': write(word_items(), 2); return {};
+      case 'd': write(category_items("Nd"), 2); return {};
+      case 'p': return property("", "");
       case 'h': write(kHexItems, 2); return {};
       case 'b': copy(2); return {};
       case 'S': copy(2); return {};  // but for U+180E

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "text/unicode_ages.h"
 #include "text/utf8.h"
 
 namespace weft::text {
@@ -37,17 +38,8 @@ void order_marks(std::vector<int32_t>& codes) {
   }
 }
 
-// A part of a text whose characters do not combine with those outside. REQUIRES: valid UTF-8.
-void append_form(std::string& out, std::string_view part, UnicodeForm form, std::vector<int32_t>& codes) {
-  const bool composes = form == UnicodeForm::NFC || form == UnicodeForm::NFKC;
-  const bool is_compatible = form == UnicodeForm::NFKC || form == UnicodeForm::NFKD;
-  codes.clear();
-  while (!part.empty()) {
-    const Character character = first_character(part);
-    append_decomposed(codes, static_cast<int32_t>(character.code),
-                      UTF8PROC_DECOMPOSE | (is_compatible ? UTF8PROC_COMPAT : 0));
-    part.remove_prefix(character.size);
-  }
+// Characters that combine with none outside of them.
+void append_ordered(std::string& out, std::vector<int32_t>& codes, bool composes) {
   order_marks(codes);
   size_t count = codes.size();
   if (composes)
@@ -55,6 +47,26 @@ void append_form(std::string& out, std::string_view part, UnicodeForm form, std:
         codes.data(), static_cast<utf8proc_ssize_t>(count),
         static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE)));
   for (size_t i = 0; i < count; ++i) append_character(out, static_cast<char32_t>(codes[i]));
+  codes.clear();
+}
+
+// A part of a text whose characters do not combine with those outside. REQUIRES: valid UTF-8.
+void append_form(std::string& out, std::string_view part, UnicodeForm form) {
+  const bool composes = form == UnicodeForm::NFC || form == UnicodeForm::NFKC;
+  const bool is_compatible = form == UnicodeForm::NFKC || form == UnicodeForm::NFKD;
+  std::vector<int32_t> codes;
+  while (!part.empty()) {
+    const Character character = first_character(part);
+    if (is_young_for_normalization(character.code)) {
+      append_ordered(out, codes, composes);
+      out += part.substr(0, character.size);
+    } else {
+      append_decomposed(codes, static_cast<int32_t>(character.code),
+                        UTF8PROC_DECOMPOSE | (is_compatible ? UTF8PROC_COMPAT : 0));
+    }
+    part.remove_prefix(character.size);
+  }
+  append_ordered(out, codes, composes);
 }
 
 }  // namespace
@@ -62,7 +74,6 @@ void append_form(std::string& out, std::string_view part, UnicodeForm form, std:
 std::string normalize(std::string_view text, UnicodeForm form) {
   std::string out;
   out.reserve(text.size());
-  std::vector<int32_t> codes;
   while (!text.empty()) {
     // ASCII before ASCII combines with nothing.
     size_t plain = 0;
@@ -75,7 +86,7 @@ std::string normalize(std::string_view text, UnicodeForm form) {
     size_t end = 1;
     while (end < text.size() && !is_ascii(text[end])) ++end;
     const size_t valid = valid_prefix(text.substr(0, end));
-    append_form(out, text.substr(0, valid), form, codes);
+    append_form(out, text.substr(0, valid), form);
     text.remove_prefix(valid);
     if (valid == end) continue;
     const size_t size = first_character(text).size;

@@ -7,7 +7,8 @@
 
 namespace weft::text {
 
-enum class UnicodeForm : uint8_t { NFC, NFD, NFKC, NFKD };  // Unicode Standard Annex 15
+// Unicode Standard Annex 15, of Unicode 9 as Hugging Face's library has it (unicode_ages.h).
+enum class UnicodeForm : uint8_t { NFC, NFD, NFKC, NFKD };
 
 // What is no UTF-8 stays as it is. O(n log n) steps for n bytes, whatever they are. The text becomes at most
 // 11 times as long (NFKC and NFKD of U+FDFA), or 3 times (NFC, NFD).
