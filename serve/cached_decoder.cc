@@ -192,7 +192,8 @@ class CachedDecoder final : public Decoder {
   }
   // Rows that belong to nobody have token 0 and position -1.
   Status upload(std::span<const Piece> pieces, const std::vector<int64_t>& first) {
-    std::vector<int64_t> tokens(static_cast<size_t>(rows_)), positions(static_cast<size_t>(rows_), -1);
+    std::vector<int64_t> tokens(static_cast<size_t>(rows_));
+    row_positions_.assign(static_cast<size_t>(rows_), -1);
     piece_positions_.clear();
     int64_t offset = peer::align_up(rows_ * position_bytes(), backend_.alignment());
     for (size_t i = 0; i < pieces.size(); ++i) {
@@ -200,12 +201,12 @@ class CachedDecoder final : public Decoder {
       std::copy(piece.tokens.begin(), piece.tokens.end(), tokens.begin() + first[i]);
       std::vector<int64_t> own(static_cast<size_t>(Programs::rounded_rows(count(piece))), -1);
       std::iota(own.begin(), own.begin() + count(piece), piece.sequence->length());
-      std::copy(own.begin(), own.begin() + count(piece), positions.begin() + first[i]);
+      std::copy(own.begin(), own.begin() + count(piece), row_positions_.begin() + first[i]);
       WEFT_TRY_STATUS(upload_positions(own, offset));
       piece_positions_.push_back({positions_.get(), offset});
       offset += peer::align_up(static_cast<int64_t>(own.size()) * position_bytes(), backend_.alignment());
     }
-    WEFT_TRY_STATUS(upload_positions(positions, 0));
+    WEFT_TRY_STATUS(upload_positions(row_positions_, 0));
     const dag::RowSpec spec = model_->tokens();
     const Tensor rows = dag::from_int64s({spec.dtype, {rows_, 1}}, tokens);
     return backend_.upload(rows, exchange_.at(spec.name), dag::Layout::Plain);
@@ -258,6 +259,10 @@ class CachedDecoder final : public Decoder {
                              dag::Layout::Plain);
   }
   Status select(const std::vector<int64_t>& wanted, const dag::PartInterface& interface) {
+    std::vector<int64_t> positions(static_cast<size_t>(Programs::rounded_rows(static_cast<int64_t>(wanted.size()))),
+                                   -1);
+    for (size_t i = 0; i < wanted.size(); ++i) positions[i] = row_positions_[static_cast<size_t>(wanted[i])];
+    WEFT_TRY_STATUS(upload_positions(positions, 0));
     for (size_t i = 0; i < wanted.size(); ++i)
       for (const dag::RowSpec& spec : interface.inputs)
         WEFT_TRY_STATUS(backend_.copy(exchange_.at(spec.name, wanted[i]),
@@ -276,6 +281,7 @@ class CachedDecoder final : public Decoder {
   std::unique_ptr<peer::Memory> positions_;
   // Of the pass under way.
   int64_t rows_ = 0;
+  std::vector<int64_t> row_positions_;  // -1: of a row that belongs to nobody
   std::vector<View> piece_positions_;
 };
 

@@ -11,9 +11,12 @@
 
 namespace weft::dag::incremental {
 
-// The least and the largest number of a free value where keys come after rows.
+// What a free value holds. Of two positions: where the key comes after the row.
 struct Range {
   double low = 0, high = 0;
+  // Of each row the largest (least) number at the keys up to it: the least (largest) of those, without rows that
+  // see nothing but -inf (+inf).
+  double least_seen = 0, largest_seen = 0;
 };
 
 // What is known of the values before an op, and what its rule finds.
@@ -65,9 +68,9 @@ class Rule {
 Status elementwise_rule(Rule& rule);
 // `turned`: the left operand makes the keys, the right one the rows.
 Status product_rule(Rule& rule, bool turned);
-// `turn`: the product that is to be turned, where it normalises over what were taken for rows.
+// `turn`: the product that is to be turned, where they normalise or reduce over what were taken for rows.
 Status softmax_rule(Rule& rule, OpId& turn);
-Status reduction_rule(Rule& rule);
+Status reduction_rule(Rule& rule, OpId& turn);
 Status along_axis_rule(Rule& rule);      // ArgMax, TopK, CumSum
 Status normalisation_rule(Rule& rule);
 Status by_sample_rule(Rule& rule);       // what treats each sample by itself

@@ -127,7 +127,7 @@ Status apply_rule(Rule& rule, const OpTable& table, bool turned, OpId& turn) {
     case Family::Reduction:
       if (kind == OpKind::ArgMax || kind == OpKind::ArgMin || kind == OpKind::CumSum || kind == OpKind::TopK)
         return along_axis_rule(rule);
-      return reduction_rule(rule);
+      return reduction_rule(rule, turn);
     case Family::Normalisation:
       return normalisation_rule(rule);
     case Family::Recurrent:
@@ -145,17 +145,12 @@ bool all_free(const Analysis& analysis, const Op& op) {
                      [&](ValueId v) { return !v.valid() || analysis.values[v.index].free; });
 }
 
-// The op whose product is to be turned, where that alone is wrong.
-Result<OpId> analyse_once(Analysis& analysis, ValueId tokens, const std::set<uint32_t>& turned,
+// From op `first` on, what comes before it being known. The op whose product is to be turned, where that alone
+// is wrong.
+Result<OpId> analyse_from(uint32_t first, Analysis& analysis, ValueId tokens, const std::set<uint32_t>& turned,
                           const Fold& fold, std::map<std::string, Range>& ranges) {
   const Graph& graph = *analysis.graph;
-  analysis.values.assign(graph.values().size(), {});
-  analysis.operands.assign(graph.ops().size(), {});
-  const Shape& shape = graph.spec(tokens).shape;
-  std::vector<Dim> dims(shape.size());
-  dims.back() = {{Digit::Row, analysis.length}};
-  analysis.values[tokens.index] = {.free = false, .axes = Axes(std::move(dims))};
-  for (uint32_t i = 0; i < graph.ops().size(); ++i) {
+  for (uint32_t i = first; i < graph.ops().size(); ++i) {
     const Op& op = graph.ops()[i];
     if (op.inputs.empty()) {
       if (op.kind == OpKind::Input && op.outputs[0] != tokens)
@@ -181,12 +176,18 @@ Result<Analysis> analyse(const Graph& graph, ValueId tokens, const Fold& fold) {
     return fail(ErrorCode::Unsupported, "the tokens are " + dag::to_string(graph.spec(tokens)) +
                                             ": wanted is one sequence, [1, T] or [T], of two positions or more");
   Analysis analysis{.graph = &graph, .length = shape.back(), .values = {}, .operands = {}};
+  analysis.values.resize(graph.values().size());
+  analysis.operands.resize(graph.ops().size());
+  std::vector<Dim> dims(shape.size());
+  dims.back() = {{Digit::Row, analysis.length}};
+  analysis.values[tokens.index] = {.free = false, .axes = Axes(std::move(dims))};
   std::set<uint32_t> turned;
   std::map<std::string, Range> ranges;
-  for (;;) {
-    WEFT_TRY(const OpId turn, analyse_once(analysis, tokens, turned, fold, ranges));
+  for (uint32_t first = 0;;) {
+    WEFT_TRY(const OpId turn, analyse_from(first, analysis, tokens, turned, fold, ranges));
     if (!turn.valid()) return analysis;
     turned.insert(turn.index);
+    first = turn.index;
   }
 }
 

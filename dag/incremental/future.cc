@@ -1,6 +1,8 @@
 // What tables hold where a key comes after its row: what masks are recognised by.
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <vector>
 
 #include "dag/incremental/analyser.h"
 
@@ -35,6 +37,45 @@ bool is_future(int64_t row, int64_t key, int64_t length) {
   if (key < 0) return row + 1 < length;
   return key > row;
 }
+
+// Whether some row sees an element at these places.
+bool is_seen(int64_t row, int64_t key) { return row < 0 ? key <= 0 : key <= row; }
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The extremes of the keys that each row sees, of a table with heads or without.
+class Seen {
+ public:
+  Seen(const Axes& axes, int64_t length) {
+    size_t count = 1;
+    for (const Factor& factor : axes.factors()) {
+      count *= static_cast<size_t>(factor.size);
+      if (factor.digit == Digit::Key)
+        keys_ = static_cast<size_t>(length), stride_ = 1;
+      else
+        stride_ *= static_cast<size_t>(factor.size);
+    }
+    if (keys_ == 1) stride_ = 1;
+    most_.assign(count / keys_, -kInfinity);
+    least_.assign(count / keys_, kInfinity);
+  }
+  void add(size_t element, double number) {
+    const size_t row = element / (stride_ * keys_) * stride_ + element % stride_;
+    most_[row] = std::max(most_[row], number);
+    least_[row] = std::min(least_[row], number);
+  }
+  void put(Range& range) const {
+    range.least_seen = kInfinity, range.largest_seen = -kInfinity;
+    for (const double most : most_)
+      if (most != -kInfinity) range.least_seen = std::min(range.least_seen, most);
+    for (const double least : least_)
+      if (least != kInfinity) range.largest_seen = std::max(range.largest_seen, least);
+  }
+
+ private:
+  size_t keys_ = 1, stride_ = 1;  // of a key's neighbours
+  std::vector<double> most_, least_;  // by row, and whatever else has numbers of its own
+};
 
 struct Branch {
   Future future = Future::Open;
@@ -115,10 +156,25 @@ class FutureRule {
     }
     WEFT_TRY(const Branch yes, branch(1));
     WEFT_TRY(const Branch no, branch(2));
-    if (!second) return yes;
-    if (!first) return no;
+    if (!second) return rule_.is_free(1) ? seen_elsewhere(yes) : yes;
+    if (!first) return rule_.is_free(2) ? seen_elsewhere(no) : no;
     if (yes.future != no.future) return Branch{};
     return Branch{yes.future, std::max(yes.ceiling, no.ceiling)};
+  }
+
+  // Where(condition, ..): a finite mask leaves each row one key or more, lest all keys weigh the same.
+  Result<Branch> seen_elsewhere(const Branch& hidden) {
+    if (hidden.future != Future::Masked || hidden.ceiling == -kInfinity) return hidden;
+    WEFT_TRY(const Range condition, rule_.range(0));
+    const bool is_first = condition.high != 0;
+    const bool blind = is_first ? condition.largest_seen != 0 : condition.least_seen == 0;
+    return blind ? Branch{} : hidden;
+  }
+  // A table that is added (sign +1) or taken away.
+  static Branch masked_by(const Range& table, int sign, double more = 0) {
+    const double most = sign > 0 ? table.high : -table.low;
+    const double seen = sign > 0 ? table.least_seen : -table.largest_seen;
+    return seen <= kMasked ? Branch{} : masked(most + more);
   }
 
   // a + b or a - b: what masks, added to what is not masked yet, masks it.
@@ -127,26 +183,26 @@ class FutureRule {
     WEFT_TRY(Branch b, branch(1));
     if (rule_.is_free(1)) {
       WEFT_TRY(const Range range, rule_.range(1));
-      const double most = sign > 0 ? range.high : -range.low;
-      if (a.future == Future::Masked) return masked(a.ceiling + most);
-      return masked(most);
+      return masked_by(range, sign, a.future == Future::Masked ? a.ceiling : 0);
     }
     if (a.future == Future::Zero && b.future == Future::Zero) return a;
     if (a.future == Future::Masked) return a;
     if (sign > 0 && b.future == Future::Masked) {
       if (!rule_.is_free(0)) return b;
       WEFT_TRY(const Range range, rule_.range(0));
-      return masked(b.ceiling + std::max(range.high, 0.0));
+      return masked_by(range, +1, b.ceiling);
     }
     if (!rule_.is_free(0)) return Branch{};
     WEFT_TRY(const Range range, rule_.range(0));
-    return masked(range.high);
+    return masked_by(range, +1);
   }
 
   Result<Branch> product() {
     for (const size_t i : {size_t{0}, size_t{1}}) {
       WEFT_TRY(const Branch one, branch(i));
-      if (one.future == Future::Zero) return one;
+      WEFT_TRY(const Branch other, branch(1 - i));
+      const bool is_nan = other.future == Future::Masked && other.ceiling == -kInfinity;
+      if (one.future == Future::Zero && !is_nan) return one;
     }
     for (const size_t i : {size_t{0}, size_t{1}}) {
       WEFT_TRY(const Branch one, branch(i));
@@ -175,6 +231,11 @@ class FutureRule {
   Result<Branch> smallest() {
     WEFT_TRY(const Branch a, branch(0));
     WEFT_TRY(const Branch b, branch(1));
+    for (const size_t i : {size_t{0}, size_t{1}}) {
+      if (!rule_.is_free(i)) continue;
+      WEFT_TRY(const Range table, rule_.range(i));
+      if (table.least_seen <= kMasked) return Branch{};
+    }
     if (a.future == Future::Masked) return a;
     if (b.future == Future::Masked) return b;
     return a.future == Future::Zero && b.future == Future::Zero ? a : Branch{};
@@ -209,12 +270,16 @@ Result<Range> Rule::range(size_t i) {
   if (const auto known = ranges_.find(key); known != ranges_.end()) return known->second;
   WEFT_TRY(const Tensor tensor, fold_(op_.inputs[i]));
   const std::vector<double> numbers = to_doubles(tensor);
-  Range range{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};
+  Range range{kInfinity, -kInfinity};
+  Seen seen(axes, analysis_.length);
   each_element(axes, analysis_.length, [&](size_t element, int64_t row, int64_t at_key) {
+    if (is_seen(row, at_key)) seen.add(element, numbers[element]);
     if (!is_future(row, at_key, analysis_.length)) return;
-    range.low = std::min(range.low, numbers[element]);
-    range.high = std::max(range.high, numbers[element]);
+    const bool is_nan = std::isnan(numbers[element]);
+    range.low = std::min(range.low, is_nan ? -kInfinity : numbers[element]);
+    range.high = std::max(range.high, is_nan ? kInfinity : numbers[element]);
   });
+  seen.put(range);
   ranges_.emplace(key, range);
   return range;
 }

@@ -105,9 +105,10 @@ class PartMaker {
     std::map<uint32_t, uint32_t> last;
     for (uint32_t op = 0; op < cluster_.size(); ++op)
       if (cluster_[op] != kNone) last[root(op)] = op;
+    bool grew = false;
     for (const auto& [first, end] : last)
-      if (take_in(first, end)) return true;
-    return false;
+      if (root(first) == first && take_in(first, end)) grew = true;
+    return grew;
   }
   bool take_in(uint32_t cluster, uint32_t last) {
     std::vector<bool> after(last + 1), before(last + 1);

@@ -177,7 +177,7 @@ Status shape_rule(Rule& rule) {
   }
 }
 
-Status reduction_rule(Rule& rule) {
+Status reduction_rule(Rule& rule, OpId& turn) {
   const OpKind kind = rule.op().kind;
   const Trait& x = rule.in(0);
   std::vector<size_t> gone;
@@ -188,6 +188,7 @@ Status reduction_rule(Rule& rule) {
     if (Axes::is_plain(dim)) continue;
     const bool knows = (kind == OpKind::ReduceMax && x.future == Future::Masked) ||
                        (kind == OpKind::ReduceSum && x.future == Future::Zero);
+    if (x.is_pair() && Axes::has(dim, Digit::Row)) turn = x.pairs_by;
     if (!is_keys(dim) || !knows) return rule.refuse("reduces over the whole sequence");
     over_keys = true;
   }

@@ -97,8 +97,9 @@ class Comparison {
       const int64_t count = std::min<int64_t>(64, cached_.context() - at);
       pass({{text, sequence.get(), count, 1}}, "before the cut");
     }
+    if (::testing::Test::HasFailure()) return;
     cached_.cut(*sequence, from);
-    while (sequence->length() < cached_.context()) {
+    while (sequence->length() < cached_.context() && !::testing::Test::HasFailure()) {
       const int64_t count = std::min<int64_t>(5, cached_.context() - sequence->length());
       pass({{other, sequence.get(), count, count}}, "after the cut");
     }
