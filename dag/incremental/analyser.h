@@ -66,9 +66,9 @@ class Rule {
 };
 
 Status elementwise_rule(Rule& rule);
-// `turned`: the left operand makes the keys, the right one the rows.
-Status product_rule(Rule& rule, bool turned);
-// `turn`: the product that is to be turned, where they normalise or reduce over what were taken for rows.
+// `turned`: the left operand makes the keys, the right one the rows. `turn`: the product that is to be turned,
+// where what were taken for rows are added up or normalised over.
+Status product_rule(Rule& rule, bool turned, OpId& turn);
 Status softmax_rule(Rule& rule, OpId& turn);
 Status reduction_rule(Rule& rule, OpId& turn);
 Status along_axis_rule(Rule& rule);      // ArgMax, TopK, CumSum

@@ -119,7 +119,7 @@ Status apply_rule(Rule& rule, const OpTable& table, bool turned, OpId& turn) {
     case Family::Shape:
       return shape_rule(rule);
     case Family::MatMul:
-      if (kind == OpKind::MatMul || kind == OpKind::IntegerMatMul) return product_rule(rule, turned);
+      if (kind == OpKind::MatMul || kind == OpKind::IntegerMatMul) return product_rule(rule, turned, turn);
       return rule.refuse("is not known to leave positions apart");
     case Family::Softmax:
       if (kind == OpKind::Softmax || kind == OpKind::LogSoftmax) return softmax_rule(rule, turn);

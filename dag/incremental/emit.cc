@@ -130,12 +130,47 @@ class PartEmitter {
           break;
       }
     }
-    const auto outputs = builder_.add_all(op.kind, std::move(inputs), attributes(op), op.name);
+    const auto outputs = falls_in_a_line(op) ? doubled(op, inputs[0])
+                                             : builder_.add_all(op.kind, std::move(inputs), attributes(op), op.name);
     for (size_t i = 0; i < outputs.size(); ++i) {
       rows_[op.outputs[i]] = outputs[i];
       builder_.set_name(outputs[i], graph_.value(op.outputs[i]).name);
     }
   }
+  // Whether a reduction of one row would be one of neighbours, where that of several rows is of numbers that
+  // stand apart: a backend may add up the one in another order than the other.
+  bool falls_in_a_line(const Op& op) const {
+    if (op_table().row(op.kind).family != Family::Reduction || lengths_.rows != 1) return false;
+    const auto& reduced = op.attributes.get_ints(Attr::Axes);
+    if (reduced.empty()) return false;
+    bool has_row = false;
+    for (auto d = static_cast<size_t>(reduced.back()) + 1; d < axes(op.inputs[0]).rank(); ++d)
+      has_row = has_row || Axes::has(axes(op.inputs[0]).dim(d), Digit::Row);
+    return has_row;
+  }
+  // The op over the row beside itself, of which one result is taken.
+  std::vector<ValueId> doubled(const Op& op, ValueId row) {
+    const Axes& from = axes(op.inputs[0]);
+    const Lengths two{2, lengths_.keys};
+    const Shape apart = from.factor_shape(lengths_);
+    const ValueId line = reshape(row, apart);
+    const ValueId pair = builder_.add(OpKind::Concat, {line, line}, {{Attr::Axis, row_axis(from)}});
+    const ValueId both = builder_.add(op.kind, {reshape(pair, from.shape(two))}, attributes(op), op.name);
+    const Axes& to = axes(op.outputs[0]);
+    const Shape sizes = to.factor_shape(lengths_);
+    const ValueId first = builder_.add(OpKind::Slice, {reshape(both, to.factor_shape(two))},
+                                       {{Attr::Starts, Ints(sizes.size(), 0)},
+                                        {Attr::Sizes, sizes},
+                                        {Attr::Steps, Ints(sizes.size(), 1)}});
+    return {reshape(first, to.shape(lengths_))};
+  }
+  static int64_t row_axis(const Axes& axes) {
+    const std::vector<Factor> factors = axes.factors();
+    const auto row = std::find_if(factors.begin(), factors.end(),
+                                  [](const Factor& factor) { return factor.digit == Digit::Row; });
+    return row - factors.begin();
+  }
+
   Attributes attributes(const Op& op) const {
     Attributes attributes = op.attributes;
     const Shape shape = axes(op.outputs[0]).shape(lengths_);

@@ -6,7 +6,7 @@ namespace {
 
 class ProductRule {
  public:
-  ProductRule(Rule& rule, bool turned) : rule_(rule), turned_(turned) {
+  ProductRule(Rule& rule, bool turned, OpId& turn) : rule_(rule), turned_(turned), turn_(turn) {
     const Attributes& attributes = rule.op().attributes;
     const bool trans_a = attributes.get_int(Attr::TransA) != 0, trans_b = attributes.get_int(Attr::TransB) != 0;
     const size_t a = rule.shape(0).size(), b = rule.shape(1).size();
@@ -57,8 +57,11 @@ class ProductRule {
       take_keys(other);
       return {};
     }
-    for (size_t i = 0; i < 2; ++i)
-      if (!Axes::is_plain(dim(i, inner_[i]))) return rule_.refuse("adds up over the whole sequence");
+    for (size_t i = 0; i < 2; ++i) {
+      if (Axes::is_plain(dim(i, inner_[i]))) continue;
+      if (rule_.in(i).is_pair()) turn_ = rule_.in(i).pairs_by;
+      return rule_.refuse("adds up over the whole sequence");
+    }
     return {};
   }
 
@@ -91,11 +94,12 @@ class ProductRule {
 
   Rule& rule_;
   bool turned_;
+  OpId& turn_;
   size_t outer_[2], inner_[2];  // of each operand: the dim that stays, and that which vanishes
 };
 
 }  // namespace
 
-Status product_rule(Rule& rule, bool turned) { return ProductRule(rule, turned).run(); }
+Status product_rule(Rule& rule, bool turned, OpId& turn) { return ProductRule(rule, turned, turn).run(); }
 
 }  // namespace weft::dag::incremental

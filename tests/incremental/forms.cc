@@ -148,7 +148,10 @@ class Writer {
       if (!shared_.keys.valid()) shared_ = own;
       own = shared_;
     }
-    const V weights = weigh(mask(add_bias(scores(queries, own.keys))));
+    V found = add_bias(scores(queries, own.keys));
+    if (f_.hands_scores && handed_.valid()) found = net_.add(found, handed_);
+    handed_ = found;
+    const V weights = weigh(mask(found));
     const V mixed = is_turned() ? net_.matmul(weights, own.values, true, false) : net_.matmul(weights, own.values);
     return net_.linear(net_.reshape(net_.transpose(mixed, exchange_heads()), net_.shape(x)), f_.width);
   }
@@ -329,6 +332,7 @@ class Writer {
   Net net_;
   int64_t size_;
   KeysAndValues shared_;
+  V handed_;
 };
 
 }  // namespace
@@ -356,8 +360,22 @@ Form random_form(uint64_t seed) {
   form.tied = rng.below(2) == 0;
   form.parallel = rng.below(3) == 0;
   form.shares_keys = rng.below(4) == 0;
+  form.hands_scores = rng.below(6) == 0;
   form.seed = seed;
   return form;
+}
+
+std::string to_string(const Form& form) {
+  std::string text = form.name;
+  const auto put = [&](const char* what, auto value) {
+    text += std::string(", ") + what + " " + std::to_string(static_cast<int64_t>(value));
+  };
+  put("mask", form.mask), put("positions", form.positions), put("heads", form.heads);
+  put("weighting", form.weighting), put("layout", form.layout), put("norm", form.norm), put("mlp", form.mlp);
+  put("length", form.length), put("width", form.width), put("head_count", form.head_count);
+  put("layers", form.layers), put("window", form.window), put("batch", form.batch), put("tied", form.tied);
+  put("parallel", form.parallel), put("shares_keys", form.shares_keys), put("hands_scores", form.hands_scores);
+  return text;
 }
 
 }  // namespace weft::incremental::testing

@@ -63,11 +63,14 @@ struct Form {
   bool tied = false;
   bool parallel = false;     // attention and MLP beside each other
   bool shares_keys = false;  // later layers look at the first layer's keys and values
+  bool hands_scores = false; // of a layer, to be added to those of the next
   bool attends = true;
   uint64_t seed = 1;
 };
 
 Model make_model(const Form& form);
 Form random_form(uint64_t seed);
+// Its choices in numbers, for whoever looks for what a failure hangs on.
+std::string to_string(const Form& form);
 
 }  // namespace weft::incremental::testing

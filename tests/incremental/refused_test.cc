@@ -76,13 +76,6 @@ V folded(Net& net, V x) {
 V with_unknown_mask(Net& net, V x) {
   return attend(net, x, net.add(scores(net, x), net.unknown_buffer({DType::F32, {kLength, kLength}})));
 }
-// Scores of one layer are added to those of the next, with positions of rows in between.
-V scores_handed_on(Net& net, V x) {
-  const V first = net.add(scores(net, x), mask(net, 0, -1e9, is_causal));
-  const V y = net.layer_norm(attend(net, x, first));
-  return attend(net, y, net.add(scores(net, y), first));
-}
-
 std::vector<Refusal> refusals() {
   const auto nothing_seen = [](int64_t row, int64_t key) { return key < row; };
   return {
@@ -109,7 +102,7 @@ std::vector<Refusal> refusals() {
        [](Net& n, V x) {
          return n.matmul(n.mul(n.softmax(scores(n, x), -1), mask(n, 1, 0, is_causal)), x);
        }},
-      {"ValuesOverRows", "MatMul", "do not agree",
+      {"ValuesOverRows", "MatMul", "adds up over the whole sequence",
        [](Net& n, V x) {
          const V weights = n.softmax(n.add(scores(n, x), mask(n, 0, -1e9, is_causal)), -1);
          return n.matmul(weights, n.linear(x, kWidth), true, false);
@@ -132,11 +125,10 @@ std::vector<Refusal> refusals() {
        }},
       {"Folded", "Reshape", "folds the sequence", folded},
       {"LinearAttention", "MatMul", "adds up over the whole sequence", linear_attention},
-      {"PairsByElements", "Sub", "is no product", pairs_by_distance},
+      {"PairsByElements", "Sub", "has the sequence in its result more than once", pairs_by_distance},
       {"MixedOverTime", "MatMul", "adds up over the whole sequence",
        [](Net& n, V x) { return along(n, x, [&](V y) { return n.linear(y, kLength); }); }},
       {"UnknownMask", "", "no value is known", with_unknown_mask},
-      {"ScoresHandedOn", "", "hands the scores of one attention to another", scores_handed_on},
   };
 }
 
